@@ -73,7 +73,7 @@ def multicast(dst: int, tensor_map: Any, coords: tuple[int, ...], mbar: int, cta
     PTX ISA: cp.async.bulk.tensor, ".multicast::cluster".
     """
     check_policy("cp_async_bulk.multicast", constant("cp_async_bulk.multicast", "eviction_policy", eviction_policy))
-    current().tma_multicast(dst, tensor_map, _coordinates("multicast", tensor_map, coords), mbar, ctas)
+    current().tma_load(dst, tensor_map, _coordinates("multicast", tensor_map, coords), mbar, ctas)
 
 
 @op

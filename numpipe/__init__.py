@@ -48,7 +48,7 @@ _HOMES = (
     "language.tiles.mma", "language.tiles.reduce", "language.tiles.strips", "language.tiles.conversions",
     "language.tiles.drawing", "language.tiles.load", "language.tiles.atomics",
     "language.memory.shared", "language.memory.copies", "language.memory.registers", "language.memory.per_lane",
-    "language.pipeline.pipelines", "language.pipeline.emit", "language.pipeline.emit_single", "language.pipeline.chains",
+    "language.pipeline.pipelines", "language.pipeline.emit", "language.pipeline.chains",
     "language.pipeline.barriers", "language.pipeline.order_tokens", "language.pipeline.schedule_fences",
     "language.grid.tile_loop", "language.grid.splits", "language.grid.partials", "language.grid.programs",
     "language.grid.snake",
@@ -83,7 +83,6 @@ if TYPE_CHECKING:
     from .language.pipeline.barriers import *
     from .language.pipeline.chains import *
     from .language.pipeline.emit import *
-    from .language.pipeline.emit_single import *
     from .language.pipeline.order_tokens import *
     from .language.pipeline.pipelines import *
     from .language.pipeline.schedule_fences import *

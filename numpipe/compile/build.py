@@ -111,7 +111,7 @@ def front_end(unit: Unit, lifted: Lifted, scalars: Sequence[tuple[str, np.dtype]
     entry, argtypes = entry_cuda.build(unit, lifted.compiled, [(name, scalar_type(dtype)) for name, dtype in scalars])
     try:
         watch = tile_flow.Watch(unit, lifted.positions)
-        kernel = nb.compile_kernel(entry, argtypes, threads=unit.threads, typed=watch)
+        kernel = nb.compile_kernel(entry, argtypes, threads=unit.threads, target=unit.target, typed=watch)
     except Exception as error:
         told = blame.compiled(error, unit, lifted)
         ours = isinstance(error, (nb.NumbaError, NumpipeError))
@@ -138,17 +138,17 @@ def front_end(unit: Unit, lifted: Lifted, scalars: Sequence[tuple[str, np.dtype]
 
 
 def build(unit: Unit, lifted: Lifted, scalars: Sequence[tuple[str, np.dtype]]) -> Built:
-    """Compile for sm_90a. Raises CompileError or SpecError naming the user's line or spec."""
+    """Compile a kernel for its target. Raises CompileError or SpecError naming the user's line or spec."""
     log_on = _log.on("compile")
     begin = time.perf_counter()
     kernel, seen = front_end(unit, lifted, scalars)
     from ..core import numba as nb
 
     numba = time.perf_counter()
-    ltoir = nb.to_ltoir(kernel._codelibrary)
+    ltoir = nb.to_ltoir(kernel._codelibrary, unit.target)
     nvvm = time.perf_counter()
     try:
-        cubin, log = nb.link(ltoir, unit.kernel)
+        cubin, log = nb.link(ltoir, unit.kernel, unit.target)
     except RuntimeError as error:
         refused = _too_few_registers(unit, str(error))
         if refused is None:

@@ -36,7 +36,7 @@ class Built:
         from ..core import numba as nb
 
         with COMPILES.one(f"kernel {self.image.name}"):
-            return nb.to_ptx(self.kernel._codelibrary)
+            return nb.to_ptx(self.kernel._codelibrary, self.unit.target)
 
     @functools.cached_property
     def sass(self) -> str:

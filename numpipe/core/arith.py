@@ -25,8 +25,10 @@ What is no number (tiles, tuples, inert values of the memory role) is left to Py
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -54,7 +56,28 @@ def kind(value: Any) -> Kind | None:
     """
     if isinstance(value, np.generic):
         return bool if value.dtype.kind == "b" else value.dtype if value.dtype.kind in "iuf" else None
-    return type(value) if type(value) in (bool, int, float) else None
+    return type(value) if type(value) in (bool, int, float) else kind_of_type(value)
+
+
+@functools.singledispatch
+def kind_of_type(ty: Any) -> Kind | None:
+    """`kind` of a value of this Numba type (`arith_cuda`); None for what is neither."""
+    return None
+
+
+def is_integer(given: Any) -> bool:
+    """Whether a value, or one of this Numba type, is an integer."""
+    of = kind(given)
+    return of is int or (isinstance(of, np.dtype) and of.kind in "iu")
+
+
+def raised(x: Any, n: int, product: Callable[[Any, Any], Any]) -> Any:
+    """``x ** n`` for n from 1 on: a product for each bit of n, one more for each bit that is set."""
+    result = x
+    for bit in f"{n:b}"[1:]:
+        result = product(result, result)
+        result = product(result, x) if bit == "1" else result
+    return result
 
 
 def common(*kinds: Kind) -> np.dtype:
@@ -154,18 +177,35 @@ def named(function: Callable[..., Any], name: str, doc: str, numpy: Any = ()) ->
     return op(numpy=numpy)(function)
 
 
+@dataclass(frozen=True)
+class Operator:
+    """What an operation is an operator of, for all who give it a meaning."""
+
+    symbol: str
+    python: Callable[..., Any]
+    """the operator's own function, for all that is no number"""
+    rule: Callable[..., np.dtype] = common
+    """the type it is computed in, by the kinds of its operands"""
+    compares: bool = False
+    """whether its result is a bool"""
+
+
+OPERATORS: dict[Op[..., Any], Operator] = {}
+"""by the operations"""
 Integers = Callable[[int, int, int], int]
 """of two exact ints and the width of their type in bits"""
 
 
-def _binary(name: str, symbol: str, python: Callable[[Any, Any], Any], integers: Integers,
+def _binary(name: str, meant: Operator, integers: Integers | None = None,
             floats: Callable[[Any, Any], Any] | None = None) -> Op[..., Any]:
-    """An operator: its meaning on integers, on NumPy's floats (None: it has none), and on all else.
+    """A binary operator: what it is on integers and on NumPy's floats, where that is not Python's operator.
 
     `literals` of the operation has bit i set where operand i is a float literal: Numba would take it for a float64.
     """
+    symbol, python = meant.symbol, meant.python
+
     def operation(a: Any, b: Any, literals: int = 0) -> Any:
-        if (type(a) is np.int32 or type(a) is int) and (type(b) is np.int32 or type(b) is int):  # nearly all there are
+        if integers and (type(a) is np.int32 or type(a) is int) and (type(b) is np.int32 or type(b) is int):  # nearly all
             x, y = int(a), int(b)
             if -0x80000000 <= x <= 0x7FFFFFFF and -0x80000000 <= y <= 0x7FFFFFFF:
                 result = integers(x, y, 32)
@@ -175,14 +215,17 @@ def _binary(name: str, symbol: str, python: Callable[[Any, Any], Any], integers:
             return otherwise(python, a, b)
         if kinds == (bool, bool) and symbol in "&|^":
             return python(bool(a), bool(b))
-        dtype = common(*kinds) if floats is not None else integer_type(symbol, *kinds)
+        dtype = meant.rule(*kinds)
         x, y = as_type(a, dtype), as_type(b, dtype)
-        if floats is None or dtype.kind != "f":
+        if meant.compares:
+            return bool(python(x, y))
+        if integers and dtype.kind != "f":
             return _fit(integers(x, y, 8 * dtype.itemsize), dtype, f"{x} {symbol} {y}")
         with np.errstate(all="ignore"):
-            return floats(x, y)
+            return (floats or python)(x, y)
 
-    return named(operation, name, f"``a {symbol} b``")
+    OPERATORS[made := named(operation, name, f"``a {symbol} b``")] = meant
+    return made
 
 
 def _nonzero(a: int, b: int, symbol: str) -> int:
@@ -198,43 +241,37 @@ def _count(a: int, b: int, width: int, symbol: str) -> int:
     return b
 
 
-add = _binary("add", "+", operator.add, lambda a, b, _: a + b, operator.add)
-sub = _binary("sub", "-", operator.sub, lambda a, b, _: a - b, operator.sub)
-mul = _binary("mul", "*", operator.mul, lambda a, b, _: a * b, operator.mul)
-floordiv = _binary("floordiv", "//", operator.floordiv, lambda a, b, _: a // _nonzero(a, b, "//"), np.floor_divide)
-mod = _binary("mod", "%", operator.mod, lambda a, b, _: a % _nonzero(a, b, "%"), np.remainder)
-and_ = _binary("and_", "&", operator.and_, lambda a, b, _: a & b)
-or_ = _binary("or_", "|", operator.or_, lambda a, b, _: a | b)
-xor = _binary("xor", "^", operator.xor, lambda a, b, _: a ^ b)
-lshift = _binary("lshift", "<<", operator.lshift, lambda a, b, width: a << _count(a, b, width, "<<"))
-rshift = _binary("rshift", ">>", operator.rshift, lambda a, b, width: a >> _count(a, b, width, ">>"))
+def _of_integers(name: str, symbol: str, python: Callable[[Any, Any], Any], integers: Integers) -> Op[..., Any]:
+    return _binary(name, Operator(symbol, python, functools.partial(integer_type, symbol)), integers)
 
 
-@op
-def truediv(a: Any, b: Any, literals: int = 0) -> Any:
-    """``a / b``: always a float; by zero an infinity or NaN."""
-    kinds = kind(a), kind(b)
-    if any(k is None for k in kinds):
-        return otherwise(operator.truediv, a, b)
-    dtype = quotient_type(*kinds)
-    with np.errstate(all="ignore"):
-        return as_type(a, dtype) / as_type(b, dtype)
+add = _binary("add", Operator("+", operator.add), lambda a, b, _: a + b)
+sub = _binary("sub", Operator("-", operator.sub), lambda a, b, _: a - b)
+mul = _binary("mul", Operator("*", operator.mul), lambda a, b, _: a * b)
+floordiv = _binary("floordiv", Operator("//", operator.floordiv), lambda a, b, _: a // _nonzero(a, b, "//"), np.floor_divide)
+mod = _binary("mod", Operator("%", operator.mod), lambda a, b, _: a % _nonzero(a, b, "%"), np.remainder)
+truediv = _binary("truediv", Operator("/", operator.truediv, quotient_type))  # always a float; by zero an infinity or NaN
+and_ = _of_integers("and_", "&", operator.and_, lambda a, b, _: a & b)
+or_ = _of_integers("or_", "|", operator.or_, lambda a, b, _: a | b)
+xor = _of_integers("xor", "^", operator.xor, lambda a, b, _: a ^ b)
+lshift = _of_integers("lshift", "<<", operator.lshift, lambda a, b, width: a << _count(a, b, width, "<<"))
+rshift = _of_integers("rshift", ">>", operator.rshift, lambda a, b, width: a >> _count(a, b, width, ">>"))
+lt, le, gt, ge, eq, ne = (_binary(python.__name__, Operator(symbol, python, compares=True)) for symbol, python in (
+    ("<", operator.lt), ("<=", operator.le), (">", operator.gt), (">=", operator.ge), ("==", operator.eq), ("!=", operator.ne)))
 
 
 @op
 def power(a: Any, n: Any, literals: int = 0) -> Any:
-    """``a ** n`` for a literal n from 0 to 64, as products: one for each bit of n, one more for each bit that is set."""
+    """``a ** n`` for a literal n from 0 to 64, as products (`raised`)."""
     of = kind(a)
     if of is None:
         return otherwise(operator.pow, a, n)
     exponent(n)
     base = as_type(a, dtype := common(of, int))
-    base = result = dtype.type(base if n else 1)
-    for bit in f"{n:b}"[1:]:
-        result = mul(result, result)
-        if bit == "1":
-            result = mul(result, base)
-    return result
+    return raised(dtype.type(base), n, mul) if n else dtype.type(1)
+
+
+OPERATORS[power] = Operator("**", operator.pow)
 
 
 @op
@@ -243,50 +280,25 @@ def quotient_remainder(a: Any, b: Any, literals: int = 0) -> Any:
     return floordiv(a, b), mod(a, b)
 
 
-def _unary(name: str, symbol: str, python: Callable[[Any], Any], numpy: Any = ()) -> Op[..., Any]:
+def _unary(name: str, meant: Operator, numpy: Any = ()) -> Op[..., Any]:
     def operation(a: Any) -> Any:
         of = kind(a)
         if of is None:
-            return otherwise(python, a)
-        dtype = common(of)
-        value = python(as_type(a, dtype))
-        return value if dtype.kind == "f" else _fit(value, dtype, f"{symbol}({a})")
+            return otherwise(meant.python, a)
+        dtype = meant.rule(of)
+        value = meant.python(as_type(a, dtype))
+        if dtype.kind == "u" and meant.symbol == "~":
+            value &= np.iinfo(dtype).max
+        return value if dtype.kind == "f" else _fit(value, dtype, f"{meant.symbol}({a})")
 
-    return named(operation, name, f"``{symbol}(a)``", numpy)
-
-
-negative = _unary("negative", "-", operator.neg)
-positive = _unary("positive", "+", operator.pos)
-absolute = _unary("absolute", "abs", abs, np.abs)
+    OPERATORS[made := named(operation, name, f"``{meant.symbol}(a)``", numpy)] = meant
+    return made
 
 
-@op
-def invert(a: Any) -> Any:
-    """``~a`` of an integer."""
-    of = kind(a)
-    if of is None:
-        return otherwise(operator.invert, a)
-    dtype = inverted_type(of)
-    return dtype.type(~as_type(a, dtype) if dtype.kind == "i" else np.iinfo(dtype).max - as_type(a, dtype))
-
-
-def _comparison(name: str, symbol: str, python: Callable[[Any, Any], Any]) -> Op[..., Any]:
-    def operation(a: Any, b: Any, literals: int = 0) -> Any:
-        kinds = kind(a), kind(b)
-        if any(k is None for k in kinds):
-            return otherwise(python, a, b)
-        dtype = common(*kinds)
-        return bool(python(as_type(a, dtype), as_type(b, dtype)))
-
-    return named(operation, name, f"``a {symbol} b``: a bool")
-
-
-lt = _comparison("lt", "<", operator.lt)
-le = _comparison("le", "<=", operator.le)
-gt = _comparison("gt", ">", operator.gt)
-ge = _comparison("ge", ">=", operator.ge)
-eq = _comparison("eq", "==", operator.eq)
-ne = _comparison("ne", "!=", operator.ne)
+negative = _unary("negative", Operator("-", operator.neg))
+positive = _unary("positive", Operator("+", operator.pos))
+absolute = _unary("absolute", Operator("abs", abs), np.abs)
+invert = _unary("invert", Operator("~", operator.invert, inverted_type))
 
 
 # ---- of int32 values that are not negative ------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,7 +12,7 @@ from . import arith
 from . import numba as nb
 from .approximate_cuda import divide
 from .inert_cuda import InertType
-from .op import Op, cuda_meaning
+from .op import Op, called, cuda_meaning, immediate, known
 
 I32 = nb.types.int32
 BOOLEAN = nb.types.boolean
@@ -21,6 +20,7 @@ FLOAT16 = np.dtype(np.float16)
 
 
 # ---- types and values ---------------------------------------------------------------------------------------------
+@arith.kind_of_type.register(nb.types.Type)
 def kind_of(ty: Any) -> arith.Kind | None:
     """`arith.kind` of a value of this Numba type. What Numba types as a literal is one in the source."""
     if isinstance(ty, nb.types.Boolean):
@@ -34,6 +34,10 @@ def kinds_of(operands: Sequence[Any], literals: Any = 0) -> list[arith.Kind | No
     """Kinds of operands; bit i of `literals` says that operand i is a float literal."""
     mask = literals if isinstance(literals, int) else nb.literal(literals)
     return [float if mask >> i & 1 else kind_of(ty) for i, ty in enumerate(operands)]
+
+
+called.register(nb.types.Type)(lambda ty: str(nb.unliteral(ty)))
+known.register(nb.types.Type)(lambda ty, operation, parameter: immediate(operation, parameter, ty))
 
 
 def type_of(dtype: np.dtype) -> Any:
@@ -132,24 +136,25 @@ def _any(integers: str, floats: str) -> Emit:
     return lambda builder, dtype, a, b: getattr(builder, floats if dtype.kind == "f" else integers)(a, b)
 
 
-def _binary(operation: Op[..., Any], symbol: str, python: Any, emit: Emit, *, rule: Callable[..., np.dtype] = arith.common,
-            result: Any = None, literal: bool = False) -> None:
-    """The typer of an operator. `rule`: the type it is computed in, by the operands' kinds; `result`: its own, where that differs;
-    `literal`: its code looks at an int literal on the right."""
+def _binary(operation: Op[..., Any], emit: Emit, *, literal: bool = False) -> None:
+    """The typer of an operator; `literal`: its code looks at an int literal on the right."""
+    meant = arith.OPERATORS[operation]
+
     @cuda_meaning(operation)
     def typer(typing_context: Any, a: Any, b: Any, *literals: Any) -> Any:
         kinds = kinds_of((a, b), *literals)
         if any(k is None for k in kinds):
-            sig, codegen = otherwise(typing_context, symbol, python, (a, b))
+            sig, codegen = otherwise(typing_context, meant.symbol, meant.python, (a, b))
             return _with(sig, literals), codegen
-        if kinds == [bool, bool] and symbol in "&|^":
+        if kinds == [bool, bool] and meant.symbol in "&|^":
             return _with(BOOLEAN(BOOLEAN, BOOLEAN), literals), _emitted(np.dtype(bool), emit)
-        dtype = rule(*kinds)
+        dtype = meant.rule(*kinds)
         check_literals((a, b), dtype)
         parameters = taken_as((a, b), dtype)
         if literal and dtype.kind != "f" and isinstance(b, nb.types.IntegerLiteral):
             parameters[1] = b
-        return (result or type_of(dtype))(*parameters, *literals), _emitted(dtype, emit, compares=result is BOOLEAN)
+        result = BOOLEAN if meant.compares else type_of(dtype)
+        return result(*parameters, *literals), _emitted(dtype, emit, compares=meant.compares)
 
 
 def _power_of_2(value: Any) -> int | None:
@@ -203,18 +208,30 @@ def _floored_floats(builder: Any, a: Any, b: Any) -> tuple[Any, Any]:
     return builder.select(by_zero, true, floor), builder.select(by_zero, exact, rest)
 
 
-_binary(arith.add, "+", operator.add, _any("add", "fadd"))
-_binary(arith.sub, "-", operator.sub, _any("sub", "fsub"))
-_binary(arith.mul, "*", operator.mul, _any("mul", "fmul"))
-_binary(arith.floordiv, "//", operator.floordiv, lambda *args: _floored(*args)[0], literal=True)
-_binary(arith.mod, "%", operator.mod, lambda *args: _floored(*args)[1], literal=True)
-_binary(arith.truediv, "/", operator.truediv, lambda builder, dtype, x, y: (
-    divide(builder, x, y) if dtype == arith.FLOAT32 else builder.fdiv(x, y)), rule=arith.quotient_type)
-for _operation, _symbol, _python, _names in (
-        (arith.and_, "&", operator.and_, ["and_"]), (arith.or_, "|", operator.or_, ["or_"]),
-        (arith.xor, "^", operator.xor, ["xor"]), (arith.lshift, "<<", operator.lshift, ["shl"]),
-        (arith.rshift, ">>", operator.rshift, ["ashr", "lshr"])):
-    _binary(_operation, _symbol, _python, _integer(*_names), rule=functools.partial(arith.integer_type, _symbol))
+def compare(symbol: str) -> Emit:
+    def emit(builder: Any, dtype: np.dtype, a: Any, b: Any) -> Any:
+        if dtype.kind == "f":
+            return (builder.fcmp_unordered if symbol == "!=" else builder.fcmp_ordered)(symbol, a, b)
+        return (builder.icmp_unsigned if dtype.kind == "u" else builder.icmp_signed)(symbol, a, b)
+
+    return emit
+
+
+_binary(arith.add, _any("add", "fadd"))
+_binary(arith.sub, _any("sub", "fsub"))
+_binary(arith.mul, _any("mul", "fmul"))
+_binary(arith.floordiv, lambda *args: _floored(*args)[0], literal=True)
+_binary(arith.mod, lambda *args: _floored(*args)[1], literal=True)
+_binary(arith.truediv, lambda builder, dtype, x, y: (
+    divide(builder, x, y) if dtype == arith.FLOAT32 else builder.fdiv(x, y)))
+_binary(arith.and_, _integer("and_"))
+_binary(arith.or_, _integer("or_"))
+_binary(arith.xor, _integer("xor"))
+_binary(arith.lshift, _integer("shl"))
+_binary(arith.rshift, _integer("ashr", "lshr"))
+for _operation, _operator in arith.OPERATORS.items():
+    if _operator.compares:
+        _binary(_operation, compare(_operator.symbol))
 
 
 @cuda_meaning(arith.quotient_remainder)
@@ -246,20 +263,18 @@ def _power(typing_context: Any, a: Any, n: Any, *literals: Any) -> Any:
 
     if not count:
         return convert(context, builder, nb.const(1), I32, ty)
-    base = result = convert(context, builder, args[0], nb.types.unliteral(a), ty)
-    for bit in f"{count:b}"[1:]:
-        result = product(result, result)
-        result = product(result, base) if bit == "1" else result
-    return result
+    return arith.raised(convert(context, builder, args[0], nb.types.unliteral(a), ty), count, product)
 
 
-def _unary(operation: Op[..., Any], symbol: str, python: Any, emit: Callable[[Any, np.dtype, Any], Any]) -> None:
+def _unary(operation: Op[..., Any], emit: Callable[[Any, np.dtype, Any], Any]) -> None:
+    meant = arith.OPERATORS[operation]
+
     @cuda_meaning(operation)
     def typer(typing_context: Any, a: Any) -> Any:
         of = kind_of(a)
         if of is None:
-            return otherwise(typing_context, symbol, python, (a,))
-        dtype = arith.inverted_type(of) if symbol == "~" else arith.common(of)
+            return otherwise(typing_context, meant.symbol, meant.python, (a,))
+        dtype = meant.rule(of)
         check_literals((a,), dtype)
         sig = type_of(dtype)(*taken_as((a,), dtype))
         context, builder, args = yield sig
@@ -278,25 +293,10 @@ def _absolute(builder: Any, dtype: np.dtype, a: Any) -> Any:
     return builder.select(below, _negative(builder, dtype, a), a)
 
 
-_unary(arith.negative, "-", operator.neg, _negative)
-_unary(arith.positive, "+", operator.pos, lambda builder, dtype, a: a)
-_unary(arith.absolute, "abs", abs, _absolute)
-_unary(arith.invert, "~", operator.invert, lambda builder, dtype, a: builder.xor(a, nb.const(-1, a.type)))
-
-
-# ---- comparisons --------------------------------------------------------------------------------------------------
-def compare(symbol: str) -> Emit:
-    def emit(builder: Any, dtype: np.dtype, a: Any, b: Any) -> Any:
-        if dtype.kind == "f":
-            return (builder.fcmp_unordered if symbol == "!=" else builder.fcmp_ordered)(symbol, a, b)
-        return (builder.icmp_unsigned if dtype.kind == "u" else builder.icmp_signed)(symbol, a, b)
-
-    return emit
-
-
-for _operation, _symbol, _python in ((arith.lt, "<", operator.lt), (arith.le, "<=", operator.le), (arith.gt, ">", operator.gt),
-                                     (arith.ge, ">=", operator.ge), (arith.eq, "==", operator.eq), (arith.ne, "!=", operator.ne)):
-    _binary(_operation, _symbol, _python, compare(_symbol), result=BOOLEAN)
+_unary(arith.negative, _negative)
+_unary(arith.positive, lambda builder, dtype, a: a)
+_unary(arith.absolute, _absolute)
+_unary(arith.invert, lambda builder, dtype, a: builder.xor(a, nb.const(-1, a.type)))
 
 
 # ---- of int32 values that are not negative ------------------------------------------------------------------------

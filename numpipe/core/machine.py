@@ -191,11 +191,11 @@ class Machine(Protocol):
         """`inc` blocks until the SM's pool has the registers; a budget that can never be granted is a deadlock."""
 
     # ---- TMA (cp.async.bulk.tensor)
-    def tma_load(self, dst: int, tensor: TensorMap, coords: tuple[int, ...], mbar: int) -> None:
-        """Asynchronous box copy GMEM -> SMEM; completes `tensor.nbytes` on mbar. One lane."""
+    def tma_load(self, dst: int, tensor: TensorMap, coords: tuple[int, ...], mbar: int, ctas: int = 0) -> None:
+        """Asynchronous box copy GMEM -> SMEM; completes `tensor.nbytes` on mbar. One lane.
 
-    def tma_multicast(self, dst: int, tensor: TensorMap, coords: tuple[int, ...], mbar: int, ctas: int) -> None:
-        """`tma_load` to the same addresses, and mbarriers, in the CTAs of the cluster whose ranks are bits of `ctas`."""
+        `ctas`: to the same addresses, and mbarriers, in the CTAs of the cluster whose ranks are bits of it; 0: to this CTA.
+        """
 
     def tma_store(self, tensor: TensorMap, coords: tuple[int, ...], src: int, reduction: str = "", once: bool = False) -> None:
         """Asynchronous box copy SMEM -> GMEM, part of the lane's open bulk group. One lane.

@@ -15,6 +15,8 @@ context    its first parameter is the kernel's `Context`, which the pass fills i
 site       its second parameter is the place of the call in the user's source, which the pass fills in too
 numpy      the function of NumPy that means this operation in a kernel, or a tuple of them
 method     the method of register tiles that means it
+products   "issues": a call is a group of products, which run on behind it; "waits": it waits for those of its first argument, or
+           for all but the newest groups, as many as its second argument says
 =========  =================================================================================================================
 
 Users, and `inspect.signature`, see the parameters without the hidden ones.
@@ -41,6 +43,7 @@ from ..diagnostics.errors import SpecError
 
 P = ParamSpec("P")
 R = TypeVar("R")
+Products = Literal["", "issues", "waits"]
 
 
 BY_NUMPY: dict[Any, Op[..., Any]] = {}
@@ -62,11 +65,11 @@ class Op(Generic[P, R]):
     """A function with a meaning in CPython (its body) and a meaning on the GPU (a typer, registered lazily)."""
 
     def __init__(self, function: Callable[..., R], typer: Callable[..., Any] | None = None, *, context: bool = False,
-                 site: bool = False, numpy: Any = (), method: str = "") -> None:
+                 site: bool = False, numpy: Any = (), method: str = "", products: Products = "") -> None:
         functools.update_wrapper(self, function)
         self.function = function
         self.typer = typer
-        self.context, self.site, self.method = context, site, method
+        self.context, self.site, self.method, self.products = context, site, method, products
         self._type: Any = None
         BY_NUMPY.update((meant, self) for meant in (numpy if isinstance(numpy, tuple) else (numpy,)))
         if method:
@@ -129,7 +132,7 @@ def op(*, context: Literal[True], numpy: Any = (), method: str = "") -> Callable
 
 
 @overload
-def op(*, numpy: Any = (), method: str = "") -> Callable[[Callable[P, R]], Op[P, R]]: ...
+def op(*, numpy: Any = (), method: str = "", products: Products = "") -> Callable[[Callable[P, R]], Op[P, R]]: ...
 
 
 def op(function: Any = None, /, **said: Any) -> Any:
@@ -148,6 +151,11 @@ def helper(*, context: Literal[True]) -> Callable[[Callable[P, R]], Helper[P, R]
 def helper(function: Any = None, /, *, context: bool = False) -> Any:
     """A function of the protocol, written once and compiled as it stands; `context`: as an `op` says it."""
     return Helper(function) if function is not None else lambda function: Helper(function, context=context)
+
+
+def does(called: Any, products: Products) -> bool:
+    """Whether something that is called is an operation that issues, or waits for, products."""
+    return isinstance(called, Op) and called.products == products
 
 
 def cuda_meaning(operation: Op[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -221,13 +229,25 @@ def immediate(operation: str, parameter: str, ty: Any) -> Any:
                         "literal, a constant of the module or a Static field") from None
 
 
-def constant(operation: str, parameter: str, value: Any) -> Any:
-    """`immediate` on the simulated SM, where run-time values are NumPy scalars."""
+def constant(operation: str, parameter: str, given: Any) -> Any:
+    """A compile-time constant, given as itself or as its Numba type; SpecError for a run-time value."""
+    return known(given, operation, parameter)
+
+
+@functools.singledispatch
+def known(value: Any, operation: str, parameter: str) -> Any:
+    """`constant` on the simulated SM, where run-time values are NumPy scalars; of Numba types it is `immediate`."""
     for part in value if isinstance(value, tuple) else (value,):
         if isinstance(part, np.generic):
             raise SpecError(f"{operation}: {parameter} must be a compile-time constant, not a run-time {part.dtype}: pass a "
                             "literal, a constant of the module or a Static field")
     return value
+
+
+@functools.singledispatch
+def called(given: Any) -> str:
+    """What a message calls an argument: the class of a value, or the name of a Numba type."""
+    return type(given).__name__
 
 
 def _checked(function: Callable[P, R], check: Callable[..., None], operands: dict[str, str]) -> Callable[P, R]:
@@ -274,6 +294,17 @@ def _ptx_typer(function: Callable[..., Any], text: str, result: str | None, memo
         return sig, codegen
 
     return with_parameters(typer, operands)
+
+
+def check(function: Callable[P, None]) -> Op[P, None]:
+    """An operation that only looks at its arguments, or at their Numba types, of which it asks the same: it has no code."""
+    def typer(_context: Any, *types: Any) -> Any:
+        from . import numba as nb
+
+        function(*types)  # type: ignore[call-arg]
+        yield nb.types.void(*types)
+
+    return Op(function, with_parameters(typer, inspect.signature(function).parameters))
 
 
 def with_parameters(typer: Callable[..., Any], names: Iterable[str]) -> Callable[..., Any]:

@@ -1,7 +1,7 @@
 """What a report of the verifier holds: who did what, to which bytes, where, and the mend; as an object, as text, as JSON.
 
 The simulated SM fills it, and so does the host when a kernel on the GPU that was built with ``debug=True`` did not end: a
-deadlock reads the same in both (`numpipe.diagnostics.deadlocks`).
+deadlock reads the same in both (`numpipe.traces.deadlocks`).
 """
 
 from __future__ import annotations

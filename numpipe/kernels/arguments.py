@@ -15,13 +15,14 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import math
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from types import FunctionType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from ..diagnostics.errors import SpecError, at
+from ..launch.info import ArrayInfo
 from ..plan.specs import Static
 
 SCALAR = (bool, int, float, np.generic)
@@ -62,17 +63,32 @@ def _types(value: Any) -> Any:
     return type(value)
 
 
-class Call(NamedTuple):
-    """The arguments of a call, bound."""
+class Call:
+    """A call of a kernel: the one object that its arguments travel in, down to a launch or a simulation."""
 
-    args: tuple[Any, ...]
-    """those of `Parameters.names`: all, or all but the last ones, which are outputs"""
-    scalars: tuple[Any, ...]
-    """those of `Parameters.scalars`"""
-    statics: Statics
+    results: Any = None
+    """the outputs that were not passed by position; None: there are none"""
+    fresh = 0
+    """how many of the arrays, the last ones, were allocated for this call"""
+    names: Sequence[str] = ()
+    """of its run-time scalars"""
+    values: Sequence[Any] = ()
+    """the run-time scalars, checked"""
+    variant: Any = None
+    """the `variants.Variant` that it needs"""
+    plan: Any = None
+    """what it does, a `calls.Plan`"""
 
-
-_new = tuple.__new__
+    def __init__(self, args: tuple[Any, ...], scalars: tuple[Any, ...], statics: Statics) -> None:
+        self.args = args
+        """those of `Parameters.names`: all, or all but the last ones, which are outputs"""
+        self.scalars = scalars
+        """those of `Parameters.scalars`"""
+        self.statics = statics
+        self.infos: list[ArrayInfo] = []
+        """what its arrays are, outputs included"""
+        self.numbers: list[Any] = []
+        """its run-time scalars, as both executions pass them"""
 
 
 class Parameters:
@@ -162,7 +178,7 @@ class Parameters:
         Raises SpecError for arguments that are unknown, missing, given twice or too many, and for arrays where scalars belong.
         """
         if not named and len(args) <= self._count and not self._must_name:
-            return _new(Call, (args, self._scalar_defaults, self._static_defaults))  # Call(…), in half the time
+            return Call(args, self._scalar_defaults, self._static_defaults)
         left = dict(named)
         statics = self._static_values(left)
         positional, more = args[:self._count], args[self._count:]

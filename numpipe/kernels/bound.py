@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
+
+import numpy as np
 
 from .. import launch
 from ..diagnostics.errors import LaunchError, NumpipeError, SpecError
 from ..diagnostics.frames import brief, shorten
 from ..launch.faults import DriverError, naming, of_kernel
-from ..launch.launcher import Launch, bounded
+from ..launch.launcher import Launch
 from ..launch.marks import address_of
+from ..launch.table import Table
 from ..launch.watch import WATCH
-from .arguments import SCALAR, scalar_kind, scalar_value
-from .calls import Asked, Calls
+from .arguments import SCALAR, Call, scalar_kind, scalar_value
+from .calls import Calls, result
 
-_STREAMS = 16
 _WATCHED = WATCH.kernels
 
 
@@ -38,20 +41,21 @@ class Bound:
     2.0
     """
 
-    def __init__(self, kernel: Calls, asked: Asked, out: Any) -> None:
-        self.kernel = kernel
-        self._asked, self._out = asked, out
-        self._names = kernel.array_names(asked.call)
-        self._result = asked.result(out)
+    def __init__(self, calls: Calls, call: Call, out: Any) -> None:
+        self.name = calls.definition.name
+        self._calls, self._bound = calls, call
+        self._names = calls.definition.results.array_names(call)
+        self._result = result(call, out)
+        self._prepare(call)
 
     def __repr__(self) -> str:
-        return f"<numpipe bound {self.kernel.name}({', '.join(self._names)})>"
+        return f"<numpipe bound {self.name}({', '.join(self._names)})>"
 
     @brief
     def __call__(self, stream: Any = None) -> Any:
         """Run it, on `stream`, else on the stream that the arrays' library is on now. Raises what the call of the kernel does."""
-        with naming(self.kernel.name):
-            self.kernel.run(self._asked, stream)
+        with naming(self.name):
+            self._calls.run(self._bound, stream)
         return self._result
 
     @brief
@@ -61,78 +65,67 @@ class Bound:
         An array's successor has its shape, strides, type and device; anything else is a SpecError, and wants a `bind` of its own.
         Launches that are queued already keep theirs.
         """
-        infos, values, results = list(self._asked.infos), list(self._asked.values), self._asked.results
+        call = copy.copy(self._bound)
+        call.infos, call.values = list(call.infos), list(call.values)
+        scalars = call.names
         for name, value in arguments.items():
             if name in self._names:
                 index = self._names.index(name)
-                infos[index] = self._successor(name, infos[index], value)
-                passed = len(infos) - (0 if results is None else len(results))
+                call.infos[index] = self._successor(name, call.infos[index], value)
+                passed = len(call.infos) - len(call.results or ())
                 if index >= passed:
-                    results = [*results[:index - passed], value, *results[index - passed + 1:]]
-            elif name in self._asked.plan.scalars:
-                index = self._asked.plan.scalars.index(name)
-                values[index] = self._number(name, value)
+                    call.results = [*call.results[:index - passed], value, *call.results[index - passed + 1:]]
+            elif name in scalars:
+                call.values[scalars.index(name)] = self._number(name, call.variant.scalars[scalars.index(name)], value)
             else:
-                known = [*self._names, *(scalar for scalar in self._asked.plan.scalars if not scalar.startswith("np__"))]
-                raise SpecError(f"kernel {self.kernel.name}: a bound launch has no argument {name!r} to update; it has "
+                known = [*self._names, *(scalar for scalar in scalars if not scalar.startswith("np__"))]
+                raise SpecError(f"kernel {self.name}: a bound launch has no argument {name!r} to update; it has "
                                 f"{', '.join(known)}, and what else the call depends on wants another bind")
-        asked = self._asked._replace(infos=infos, values=values, results=results)
-        with naming(self.kernel.name):
-            self._prepare(asked)
-        if results is not self._asked.results:
-            self._out = None
-            self._result = asked.result(None)
-        self._asked = asked
+        with naming(self.name):
+            self._prepare(call)
+        if call.results is not self._bound.results:
+            self._result = result(call, None)
+        self._bound = call
 
-    def _prepare(self, asked: Asked) -> None:
+    def _prepare(self, call: Call) -> None:
         """Make what `__call__` launches."""
 
     def _successor(self, name: str, old: launch.ArrayInfo, array: Any) -> launch.ArrayInfo:
-        new = launch.describe(array, name, self.kernel.name)
+        new = launch.describe(array, name, self.name)
         for what in ("dtype", "device", "shape", "strides"):
             had, has = getattr(old, what), getattr(new, what)
             if had != has:
-                raise SpecError(f"kernel {self.kernel.name}: update of {name!r}: expected {what} {had}, as bound, got {has}; bind "
+                raise SpecError(f"kernel {self.name}: update of {name!r}: expected {what} {had}, as bound, got {has}; bind "
                                 "another call for it")
         if launch.foreign([new]) and not launch.foreign([old]):
-            raise SpecError(f"kernel {self.kernel.name}: update of {name!r}: the library of a {type(array).__name__} does not know "
+            raise SpecError(f"kernel {self.name}: update of {name!r}: the library of a {type(array).__name__} does not know "
                             f"the stream of this bound call; bind another one for it, or pass a {type(old.owner).__name__}")
-        if self._names.index(name) >= len(self._names) - self._asked.plan.outputs:
-            launch.check_writable(new, name, self.kernel.name)
+        if self._names.index(name) >= len(self._names) - self._bound.variant.outputs:
+            launch.check_writable(new, name, self.name)
         return new
 
-    def _number(self, name: str, value: Any) -> Any:
-        types = dict(zip(self._asked.plan.scalars, self._asked.plan.unit_key[1], strict=True))
+    def _number(self, name: str, kind: np.dtype, value: Any) -> Any:
         if not isinstance(value, SCALAR):
-            raise SpecError(f"kernel {self.kernel.name}: update of {name!r}: it is a scalar ({types[name]}), got a "
-                            f"{type(value).__name__}")
-        if types[name].kind == "f" and scalar_kind(value) is int:
+            raise SpecError(f"kernel {self.name}: update of {name!r}: it is a scalar ({kind}), got a {type(value).__name__}")
+        if kind.kind == "f" and scalar_kind(value) is int:
             value = float(value)
-        return scalar_value(value, name, self.kernel.name)
+        return scalar_value(value, name, self.name)
 
 
 class BoundOnGpu(Bound):
     """The same for arrays on the GPU: a launch for each stream that it was called on."""
 
-    def __init__(self, kernel: Calls, asked: Asked, out: Any) -> None:
-        super().__init__(kernel, asked, out)
-        self._prepare(asked)
-
-    def _prepare(self, asked: Asked) -> None:
-        addresses: list[tuple[str, Callable[[], int]]] = []
-        for name, info in zip(self._names, asked.infos, strict=True):
-            where = address_of(info)
-            if where is not None:
-                addresses.append((name, where))
-        current = launch.follow(asked.infos)
+    def _prepare(self, call: Call) -> None:
+        addresses = {name: where for name, info in zip(self._names, call.infos, strict=True) if (where := address_of(info))}
+        current = launch.follow(call.infos)
         handle = current()
-        first = asked.plan.prepared.alone(asked.plan.grid, asked.infos, asked.values, handle)
-        self._names_of = [name for name, _ in addresses]
-        self._places = [(where, where()) for _, where in addresses]
+        first = self._on(handle, call)
+        self._names_of, self._places = list(addresses), [(where, where()) for where in addresses.values()]
         few: list[tuple[Callable[[], int], int]] = [*self._places, *[(int, 0)] * 3]  # int() is 0
         (self._where, self._at), (self._where1, self._at1), (self._where2, self._at2) = few[:3]
         self._more = self._places[3:]
-        self._current, self._launches = current, {handle: first}
+        self._current, self._launches = current, Table()
+        self._launches.keep(handle, first)
         self._first, self._stream, self._launcher, self._arguments = first, handle, first.launcher, first.arguments
 
     def __call__(self, stream: Any = None) -> Any:
@@ -147,11 +140,10 @@ class BoundOnGpu(Bound):
                     if code := self._launcher(*self._arguments)[0]:  # what the first of `_launches` does, without a call more
                         self._first.refused(code)
                 else:
-                    handle = self._current() if stream is None else launch.as_stream(stream)
-                    (self._launches.get(handle) or self._on(handle))()
+                    self._now(stream)()
                 return self._result
             except DriverError as error:
-                raise of_kernel(error, self.kernel.name) from error
+                raise of_kernel(error, self.name) from error
         except NumpipeError as error:
             shorten(error)
             raise
@@ -161,15 +153,16 @@ class BoundOnGpu(Bound):
 
         They are good as long as the bound launch is, and until its `update`.
         """
-        handle = self._current() if stream is None else launch.as_stream(stream)
-        return (self._launches.get(handle) or self._on(handle)).arguments
+        return self._now(stream).arguments
 
-    def _on(self, stream: int) -> Launch:
-        """The launch on another stream."""
-        asked = self._asked
-        made: Launch = asked.plan.prepared.alone(asked.plan.grid, asked.infos, asked.values, stream)
-        bounded(self._launches, stream, made, _STREAMS)
-        return made
+    def _now(self, stream: Any) -> Launch:
+        """The launch on a stream, None: on the current one."""
+        handle = self._current() if stream is None else launch.as_stream(stream)
+        return self._launches.get(handle) or self._launches.keep(handle, self._on(handle, self._bound))  # type: ignore[no-any-return]
+
+    def _on(self, stream: int, call: Call) -> Launch:
+        """A call's launch on a stream."""
+        return call.plan.prepared.alone(call.plan.grid, call.infos, call.values, stream)  # type: ignore[no-any-return]
 
     def _moved(self) -> None:
         """Raise the error for an array whose data is no longer where it was bound."""
@@ -177,17 +170,17 @@ class BoundOnGpu(Bound):
             now = where()
             if now != bound:
                 happened = f"moved from {bound:#x} to {now:#x}" if now else f"was freed (it was at {bound:#x})"
-                raise LaunchError(f"kernel {self.kernel.name}: argument {name!r} of this bound launch: its data {happened} since "
+                raise LaunchError(f"kernel {self.name}: argument {name!r} of this bound launch: its data {happened} since "
                                   f"it was bound; tell it with bound.update({name}=…), or bind again")
 
 
-def bind(kernel: Calls, asked: Asked, out: Any) -> Bound:
+def bind(calls: Calls, call: Call, out: Any) -> Bound:
     """The bound form of a call.
 
     Raises SpecError where its output would be a new JAX array: that is seen before it is written again.
     """
-    if asked.fresh and launch.library(type(asked.infos[0].owner)) == "jax":
-        raise SpecError(f"kernel {kernel.name}: a bound call writes the same output each time, and JAX arrays are immutable: pass "
-                        "a PyTorch, CuPy or NumPy array as out=")
-    on_gpu = asked.plan.prepared is not None and not asked.plan.empty and asked.infos[0].kind != "host"
-    return (BoundOnGpu if on_gpu and not launch.foreign(asked.infos) else Bound)(kernel, asked, out)
+    if call.fresh and launch.library(type(call.infos[0].owner)) == "jax":
+        raise SpecError(f"kernel {calls.definition.name}: a bound call writes the same output each time, and JAX arrays are "
+                        "immutable: pass a PyTorch, CuPy or NumPy array as out=")
+    on_gpu = call.plan.prepared is not None and call.infos[0].kind != "host"
+    return (BoundOnGpu if on_gpu and not launch.foreign(call.infos) else Bound)(calls, call, out)

@@ -4,58 +4,58 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from typing import Any
 
 import numpy as np
 
+from .. import launch
 from ..compile.lift.lift import read
 from ..compile.lift.positions import Source
 from ..compile.lift.stored import stored
 from ..diagnostics.errors import SpecError
 from ..diagnostics.source import remember
-from ..launch.info import ArrayInfo
 from ..plan.plans import ArrayArg
-from .arguments import SCALAR, Call, Parameters
+from ..plan.specs import ArrayType
+from .arguments import SCALAR, Call, Parameters, scalar_dtype
 from .options import Options
 from .results import Results
-from .tiled import Tiled, tiled
+from .tiled import tiled
 
 
 class Definition:
-    """What is known of a kernel before it is called. A `Kernel` is one, with variants (`Variants`) and calls (`Calls`)."""
+    """What is known of a kernel before it is called."""
 
     def __init__(self, function: Callable[..., Any], options: Options) -> None:
         options = options.without_workspace(function)
-        self._arguments = Parameters(function, options.without)
+        self.arguments = Parameters(function, options.without)
         self.function, self.options = function, options
         remember(function)
-        self.name = self._arguments.kernel
-        self.parameters, self.statics = self._arguments.names, self._arguments.statics
+        self.name = self.arguments.kernel
+        self.parameters, self.statics = self.arguments.names, self.arguments.statics
         self._tiled = tiled(self.name, self.parameters, options.in_specs, options.out_specs, options.grid, options.compiler_params,
                             options.warp_specialized)
+        self.own_scalars = 0
+        """how many scalars it passes itself, the last ones: sizes of a kernel over tiles' sequential dimensions"""
         if self._tiled is not None:
             self._all_dims = options.grid
             options = self.options = dataclasses.replace(
                 options, grid=self._tiled.ctas(options.grid),
                 compiler_params=options.compiler_params.replace(dimension_semantics=self._tiled.grid.semantics))
-            self._arguments.hide(self._tiled.grid.hidden)
-        self._workspace = None if options.workspace is None else self._arguments.reserve_last()
+            self.own_scalars = len(self._tiled.grid.hidden)
+            self.arguments.hide(self._tiled.grid.hidden)
+        self._workspace = None if options.workspace is None else self.arguments.reserve_last()
         """the parameter that is the workspace"""
-        self._own_scalars = 0 if self._tiled is None else len(self._tiled.grid.hidden)
-        """how many scalars it passes itself"""
+        self._scalars = tuple(self.arguments.scalars)
         options.check(self.name, len(self.parameters))
-        self._results = Results(self._arguments, options)
-
-    def __repr__(self) -> str:
-        return f"<numpipe kernel {self.name}({', '.join(self.parameters)})>"
+        self.results = Results(self.arguments, options)
 
     # ---- its source
     @functools.cached_property
     def source(self) -> Source:
-        return self._read()
+        return self.read()
 
-    def _read(self) -> Source:
+    def read(self) -> Source:
         """The function's source, with the values that its module's names have now."""
         source = read(self.function)
         return source if self._tiled is None else self._tiled.source(source, self.parameters)
@@ -72,58 +72,59 @@ class Definition:
         """Index of the first parameter that the kernel stores to; from there on parameters are outputs."""
         return next((i for i, name in enumerate(self.parameters) if name in self.stored), len(self.parameters))
 
-    # ---- its parameters
-    def takes(self, name: str) -> bool:
-        """Whether a parameter has this name."""
-        return name in self.parameters or name in self.statics or name in self._arguments.scalars
+    def scalar_names(self, arrays: Collection[str]) -> list[str]:
+        """The run-time scalars' names when these parameters are arrays, in the order of both executions."""
+        return [*(p for p in self.parameters if p not in arrays), *self.arguments.scalars]
 
-    def outputs(self, /, *args: Any, **named: Any) -> list[str]:
-        """The parameters that a call with these arguments returns or stores to."""
-        passed = len(self._arguments.bind(args, named).args)
-        return self.parameters[min(passed, self.first_output):]
+    # ---- a call
+    def bind(self, args: tuple[Any, ...], named: dict[str, Any]) -> Call:
+        """A call with these arguments, and with the scalars that the kernel passes itself."""
+        call = self.arguments.bind(args, named)
+        if self.own_scalars:
+            steps = self._tiled.steps(self.results.ask(self._all_dims, "grid", call))  # type: ignore[union-attr]
+            call.scalars = (*call.scalars[:-self.own_scalars], *steps)
+        return call
 
-    def array_names(self, call: Call) -> list[str]:
-        """The parameters that are arrays in a call."""
-        return self._results.array_names(call)
+    def describe(self, call: Call, types: bool = False) -> None:
+        """Tell the arrays that a call passes from its scalars, and read them; `types`: an ArrayType may stand for an array."""
+        name, infos, numbers = self.name, call.infos, call.numbers
+        call.names = self._scalars
+        for parameter, value in zip(self.parameters, call.args, strict=False):
+            if isinstance(value, SCALAR):
+                call.names = (*call.names[:len(numbers)], parameter, *self._scalars)
+                numbers.append(value)
+            else:
+                infos.append(described(value, parameter, name) if types else launch.describe(value, parameter, name))
+        numbers += call.scalars
 
-    def ask(self, function: Callable[..., Any], what: str, view: Callable[[ArrayInfo], Any], /, *args: Any, **named: Any) -> Any:
-        """Call a function with the arguments of a call that its parameters name, arrays as `view` shows them."""
-        return self._results.ask(function, what, self._arguments.bind(args, named), view)
-
-    def _output(self, name: str) -> bool:
-        return name in self.parameters[self.first_output:]
-
-    def _check_outputs(self, call: Call) -> None:
+    def check_outputs(self, call: Call) -> None:
         """No scalar stands where an output belongs."""
         scalars = {name: value for name, value in zip(self.parameters, call.args, strict=False) if isinstance(value, SCALAR)}
         for name in scalars and scalars.keys() & stored(self.source, surely=True):
-            value, scalar = scalars[name], next(iter(self._arguments.scalars), None)
+            value, scalar = scalars[name], next(iter(self.arguments.scalars), None)
             raise SpecError(f"kernel {self.name}: argument '{name}' is an output, which needs an array, got {value!r}"
                             + ("" if self.options.out_type is None else ": leave it out, out_type says what it is")
                             + ("" if scalar is None else f"; pass scalars behind the outputs by name, e.g. {scalar}={value!r}"))
 
-    def _scalar_names(self, arrays: Collection[str]) -> list[str]:
-        """The run-time scalars' names when these parameters are arrays, in the order of both executions."""
-        return [*(p for p in self.parameters if p not in arrays), *self._arguments.scalars]
+    def key(self, call: Call) -> tuple[tuple[Any, ...], dict[int, str]]:
+        """The key of the variant that a call needs, and why TMA cannot address an array, by argument: the error that its use in a
+        pipeline gives. Host arrays are copied to padded rows."""
+        arrays: list[ArrayArg] = []
+        obstacles: dict[int, str] = {}
+        outputs = self.parameters[self.first_output:]
+        for name, info in zip(self.results.array_names(call), call.infos, strict=True):
+            host, output, reason = info.kind == "host", name in outputs, launch.tma_addressable(info)
+            if reason and not host:
+                obstacles[len(arrays)] = str(launch.not_addressable(info, reason, name, self.name))
+            arrays.append(ArrayArg(
+                name, info.dtype, len(info.shape), launch.major_order(info), host or reason is None,
+                host or not output or not info.shape or info.shape[-1] * info.dtype.itemsize % 16 == 0, output))
+        if self._workspace is not None:
+            arrays.append(ArrayArg(self._workspace, np.dtype(np.float32), 2, workspace=True))
+        kinds = tuple(scalar_dtype(value, name, self.name) for name, value in zip(call.names, call.numbers, strict=True))
+        return (tuple(arrays), kinds, call.statics), obstacles
 
-    def _scalars(self, unit_key: tuple[Any, ...]) -> list[tuple[str, Any]]:
-        """Names and types of the run-time scalars."""
-        return list(zip(self._scalar_names([a.name for a in unit_key[0]]), unit_key[1], strict=True))
 
-    def _with_steps(self, of: Tiled, call: Call) -> Call:
-        """The call with the sizes of a kernel over tiles' sequential dimensions, which it passes itself."""
-        steps = of.steps(self._results.ask(self._all_dims, "grid", call))
-        return call._replace(scalars=(*call.scalars[:len(call.scalars) - len(steps)], *steps))
-
-    # ---- its workspace
-    def _with_workspace(self, arrays: list[ArrayArg]) -> tuple[ArrayArg, ...]:
-        """All arrays of the kernel: those of a call, and the workspace."""
-        own = [] if self._workspace is None else [ArrayArg(self._workspace, np.dtype(np.float32), 2, workspace=True)]
-        return (*arrays, *own)
-
-    def workspace_of(self, unit_key: tuple[Any, ...]) -> Callable[[tuple[int, int, int], Sequence[ArrayInfo]], Any] | None:
-        """The shape of the workspace, of a grid and the arrays of a call; None: the kernel has none."""
-        if self._workspace is None:
-            return None
-        arrays, _, statics = unit_key
-        return functools.partial(self._results.workspace, [array.name for array in arrays[:-1]], dict(statics))
+def described(value: Any, name: str, kernel: str) -> launch.ArrayInfo:
+    """An array, or the one that an ArrayType stands for."""
+    return launch.imagined(value.shape, value.dtype) if isinstance(value, ArrayType) else launch.describe(value, name, kernel)

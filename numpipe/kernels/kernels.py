@@ -1,8 +1,9 @@
 """A kernel: a function, its options, and what one does with the kernel that they make.
 
-A call binds its arguments, allocates outputs, finds (or makes) the plan for these shapes and types, and runs it (`calls`): on the
-GPU through the launcher, in CPython on the simulated SM (`variants`). Calls on device arrays that were made before are launched
-again (`repeats`): a few dictionary look-ups and one driver call.
+A kernel has a definition, calls (`calls`) and repeated ones (`repeats`), and a table of what these have found out. A call binds its
+arguments, allocates outputs, finds (or makes) the plan for these shapes and types, and runs it: on the GPU through the launcher, in
+CPython on the simulated SM (`variants`). Calls on device arrays that were made before are launched again: a few dictionary look-ups
+and one driver call.
 """
 
 from __future__ import annotations
@@ -11,25 +12,37 @@ import functools
 from collections.abc import Callable
 from typing import Any, NoReturn
 
+from .. import launch
 from ..compile.built import Built, check_inspect
 from ..diagnostics.errors import NumpipeError, SpecError
 from ..diagnostics.frames import brief, shorten
 from ..launch.faults import DriverError, naming, of_kernel
+from ..launch.info import ArrayInfo
+from ..launch.table import Table
+from .arguments import Call
 from .bound import Bound, bind
-from .calls import Calls
+from .calls import Calls, result
+from .definition import Definition
 from .options import Options
-from .repeats import MISS, Repeats
+from .repeats import Repeats
 
 __all__ = ["Kernel"]
 
 
-class Kernel(Calls):
+class Kernel:
     """A kernel function; call it on arrays."""
 
     def __init__(self, function: Callable[..., Any], options: Options) -> None:
         functools.update_wrapper(self, function)  # first: what a function has in its __dict__ hides nothing of the kernel's
-        super().__init__(function, options)
-        self._repeats = Repeats(self._arguments, self._call)
+        self.definition = Definition(function, options)
+        self.name, self.function, self.options = self.definition.name, function, self.definition.options
+        self.parameters, self.statics = self.definition.parameters, self.definition.statics
+        self._table = Table()
+        self._calls = Calls(self.definition, self._table)
+        self._repeats = Repeats(self.definition.arguments, self._table)
+
+    def __repr__(self) -> str:
+        return f"<numpipe kernel {self.name}({', '.join(self.parameters)})>"
 
     # ---- calls
     def __getitem__(self, launch: Any) -> NoReturn:
@@ -44,10 +57,11 @@ class Kernel(Calls):
         try:
             try:
                 if target is None:
-                    result = self._repeats(args, named, out, stream)
-                    if result is not MISS:
-                        return result
-                return self._call(args, named, out, target, stream)
+                    launched, out = self._repeats.find(args, named, out, stream)
+                    if launched is not None:
+                        launched()
+                        return out
+                return self._run(args, named, out, target, stream)
             except DriverError as error:
                 raise of_kernel(error, self.name) from error
         except NumpipeError as error:
@@ -58,7 +72,7 @@ class Kernel(Calls):
     def bind(self, /, *args: Any, out: Any = None, target: str | None = None, **named: Any) -> Bound:
         """A call to be made often, with all that it needs prepared: ``bound()`` launches it, see `Bound`."""
         with naming(self.name):
-            return bind(self, self.resolve(args, named, out, target, None), out)
+            return bind(self._calls, self._calls.resolve(args, named, out, target, None), out)
 
     @brief
     def simulate(self, /, *args: Any, seed: int | None = None, trace: Any = None, out: Any = None, **named: Any) -> Any:
@@ -70,26 +84,25 @@ class Kernel(Calls):
         from ..traces.trace import collecting
 
         with collecting(trace) as events:
-            return self._call(args, named, out, "sim", None, seed, events, judged=True)
+            return self._run(args, named, out, "sim", None, seed, events, judged=True)
 
-    def _call(self, given: tuple[Any, ...], named: dict[str, Any], out: Any, target: str | None, stream: Any,
-              seed: int | None = None, trace: Any = None, judged: bool = False) -> Any:
-        asked = self.resolve(given, named, out, target, stream)
-        launched = self.run(asked, stream, seed, trace, judged)
-        if launched is not None and len(asked.values) == self._own_scalars:
-            plan, made = asked.plan, asked.infos[len(asked.infos) - asked.fresh:]
-            if asked.values:  # they follow from the arrays' shapes
-                launched = plan.prepared.alone(plan.grid, asked.infos, asked.values, launched.stream)
-            self._repeats.learn(asked.call, named, asked.infos, made, launched)
-        return asked.result(out)
+    def _run(self, args: tuple[Any, ...], named: dict[str, Any], out: Any, target: str | None, stream: Any,
+             seed: int | None = None, trace: Any = None, judged: bool = False) -> Any:
+        """A call that was not made before."""
+        call = self._calls.resolve(args, named, out, target, stream)
+        launched = self._calls.run(call, stream, seed, trace, judged)
+        if launched is not None and len(call.values) == self.definition.own_scalars:
+            if call.values:  # they follow from the arrays' shapes
+                launched = call.plan.prepared.alone(call.plan.grid, call.infos, call.values, launched.stream)
+            self._repeats.learn(call, named, launched)
+        return result(call, out)
 
     # ---- inspection
     @brief
     def compiled(self, /, *args: Any, out: Any = None, **named: Any) -> Built:
         """The compiled kernel for arguments of these types, with what the compiler made on the way; an ArrayType may stand for an
         array. Needs no GPU."""
-        asked = self.described(args, named, out)
-        return self.built(asked.unit_key, asked.obstacles)
+        return self.described(args, named, out).variant.built  # type: ignore[no-any-return]
 
     @brief
     def inspect(self, what: str, /, *args: Any, out: Any = None, **named: Any) -> Any:
@@ -107,5 +120,30 @@ class Kernel(Calls):
         >>> print(matmul.inspect("resources", a, b))
         """
         check_inspect(what, self.name)
-        asked = self.described(args, named, out)
-        return self.shown(what, asked.unit_key, asked.obstacles)
+        return self.described(args, named, out).variant.shown(what)
+
+    def described(self, args: tuple[Any, ...], named: dict[str, Any], out: Any = None, *, whole: bool = False) -> Call:
+        """A call with these arguments that is not run, with the `Variant` that it needs; an ArrayType may stand for an array.
+
+        `whole`: raise SpecError also for what compiling does not depend on, shapes that do not agree with the kernel's `signature`
+        and values of scalars.
+        """
+        return self._calls.described(args, named, out, whole=whole)
+
+    def adopt(self, image: launch.Image, asked: Call) -> None:
+        """Take what another process compiled of this kernel for such a call; where there is an image already, that stays."""
+        asked.variant.adopt(image)
+
+    # ---- its parameters
+    def takes(self, name: str) -> bool:
+        """Whether a parameter has this name."""
+        return name in self.parameters or name in self.statics or name in self.definition.arguments.scalars
+
+    def outputs(self, /, *args: Any, **named: Any) -> list[str]:
+        """The parameters that a call with these arguments returns or stores to."""
+        passed = len(self.definition.arguments.bind(args, named).args)
+        return self.parameters[min(passed, self.definition.first_output):]
+
+    def ask(self, function: Callable[..., Any], what: str, view: Callable[[ArrayInfo], Any], /, *args: Any, **named: Any) -> Any:
+        """Call a function with the arguments of a call that its parameters name, arrays as `view` shows them."""
+        return self.definition.results.ask(function, what, self.definition.arguments.bind(args, named), view)

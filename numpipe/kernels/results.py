@@ -9,7 +9,6 @@ from typing import Any
 from .. import launch
 from ..diagnostics.errors import SpecError
 from ..launch.info import ArrayInfo
-from ..launch.launcher import bounded
 from ..plan.specs import ArrayType, Workspace
 from .arguments import SCALAR, Call, Parameters
 from .options import Options, parameter_names
@@ -21,7 +20,6 @@ class Results:
     def __init__(self, arguments: Parameters, options: Options) -> None:
         self.kernel, self.parameters, self.scalars = arguments.kernel, arguments.names, list(arguments.scalars)
         self.options = options
-        self._types: dict[tuple[Any, ...], tuple[ArrayType, ...]] = {}
 
     def elsewhere(self, out: Any, call: Call) -> Any:
         """The arrays of out=, one for each parameter that was not passed; none in a call that passes all and has no out=."""
@@ -35,23 +33,12 @@ class Results:
                             f"parameters for it ({', '.join(missing)})")
         return results
 
-    def types(self, call: Call, infos: list[ArrayInfo], scalars: list[Any]) -> tuple[ArrayType, ...]:
-        """Shapes and dtypes of the outputs that the call does not pass; remembered."""
+    def types(self, call: Call) -> tuple[ArrayType, ...]:
+        """Shapes and dtypes of the outputs that the call does not pass, as out_type says."""
         missing = self.parameters[len(call.args):]
         if self.options.out_type is None:
             raise SpecError(f"kernel {self.kernel}: takes {len(self.parameters)} arguments ({', '.join(self.parameters)}), got "
                             f"{len(call.args)}: pass {', '.join(missing)}, or give the kernel an out_type")
-        key = (tuple([(i.shape, i.dtype) for i in infos]), call.statics, tuple(scalars), tuple([type(s) for s in scalars]))
-        types = self._types.get(key)
-        if types is None:
-            types = self.asked_types(call)
-            self.check_signature(call, infos)
-            bounded(self._types, key, types)
-        return types
-
-    def asked_types(self, call: Call) -> tuple[ArrayType, ...]:
-        """What out_type says of these arguments."""
-        missing = self.parameters[len(call.args):]
         answer = self.ask(self.options.out_type, "out_type", call)
         types = tuple(answer) if isinstance(answer, (tuple, list)) else (answer,)
         if not all(isinstance(t, ArrayType) for t in types) or len(types) != len(missing):
@@ -59,22 +46,19 @@ class Results:
                             f"{answer!r} (arguments passed: {', '.join(self.parameters[:len(call.args)]) or 'none'})")
         return types
 
-    def allocate(self, call: Call, infos: list[ArrayInfo], scalars: list[Any], stream: Any) -> list[Any]:
-        """New outputs, in the kind of the first array argument."""
-        types = self.types(call, infos, scalars)
-        if not infos:
+    def allocate(self, call: Call, types: Sequence[ArrayType], stream: Any) -> list[Any]:
+        """New outputs of these types, in the kind of the first array argument."""
+        if not call.infos:
             raise SpecError(f"kernel {self.kernel}: with no array arguments outputs must be passed with out=")
         handle = None if stream is None else launch.as_stream(stream)
-        return [launch.empty_like_kind(infos[0], t.shape, t.dtype, handle) for t in types]
+        return [launch.empty_like_kind(call.infos[0], t.shape, t.dtype, handle) for t in types]
 
-    def check(self, call: Call, infos: list[ArrayInfo], scalars: list[Any]) -> None:
+    def check(self, call: Call) -> None:
         """The arrays given as out= have the shapes and types of out_type."""
-        if self.options.out_type is None:
-            return
         missing = self.parameters[len(call.args):]
-        inputs, outputs = infos[:len(infos) - len(missing)], infos[len(infos) - len(missing):]
-        types = self.types(call, inputs, scalars)
-        for info, expected, name in zip(outputs, types, missing, strict=True):
+        if self.options.out_type is None or not missing:
+            return
+        for info, expected, name in zip(call.infos[-len(missing):], self.types(call), missing, strict=True):
             if info.shape != expected.shape or info.dtype != expected.dtype:
                 raise SpecError(f"kernel {self.kernel}: out= for '{name}' must be {expected.shape} {expected.dtype}, got "
                                 f"{info.shape} {info.dtype}")
@@ -115,10 +99,10 @@ class Results:
         given = [p for p, a in zip(self.parameters, call.args, strict=False) if not isinstance(a, SCALAR)]
         return given + self.parameters[len(call.args):]
 
-    def check_signature(self, call: Call, infos: list[ArrayInfo]) -> None:
+    def check_signature(self, call: Call) -> None:
         """The shapes of the arrays agree with `signature=`."""
         if self.options.signature is not None:
-            self.options.signature.check(self.kernel, self.array_names(call), [i.shape for i in infos])
+            self.options.signature.check(self.kernel, self.array_names(call), [i.shape for i in call.infos])
 
 
 class _HostView:

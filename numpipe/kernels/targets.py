@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -13,7 +12,9 @@ from .. import launch
 from ..diagnostics.errors import TargetError
 from ..launch.info import ArrayInfo
 from ..plan.specs import Persistent
-from .options import Options, grid_dims
+from .arguments import Call
+from .definition import Definition
+from .options import grid_dims
 
 SIMULATED_CTAS = 2
 """CTAs, or clusters that tiles are dealt to, of a persistent grid without a GPU"""
@@ -43,8 +44,9 @@ def choose(kernel: str, asked: str | None, infos: Sequence[ArrayInfo], place: st
     return choice
 
 
-def ctas(kernel: str, options: Options, choice: launch.Choice, ask: Callable[[Any], Any]) -> tuple[int, int, int]:
-    """The grid of a call; `ask` calls a grid function with the call's arguments."""
+def ctas(definition: Definition, choice: launch.Choice, call: Call) -> tuple[int, int, int]:
+    """The grid of a call."""
+    kernel, options = definition.name, definition.options
     grid = options.grid
     if isinstance(grid, Persistent):
         size, device = options.attributes.cluster[0], choice.device
@@ -52,7 +54,7 @@ def ctas(kernel: str, options: Options, choice: launch.Choice, ask: Callable[[An
         whole = max(size, (several if device is None else device.sm_count) // size * size)
         dims: tuple[int, ...] = (grid.ctas or whole, 1, 1)
     else:
-        dims = grid_dims(ask(grid) if callable(grid) else grid, kernel)
+        dims = grid_dims(definition.results.ask(grid, "grid", call) if callable(grid) else grid, kernel)
         options.check_names(dims, kernel)
     options.attributes.check_grid(dims, kernel)
     return (*dims, 1, 1)[:3]  # type: ignore[return-value]

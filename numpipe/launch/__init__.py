@@ -17,6 +17,7 @@
 `handover`      arrays of libraries that do not know the kernel's stream
 `tensormap`     CUtensorMap encoding
 `marks`         what a repeated call is known by
+`table`         all that calls of a kernel found out, by what it depends on
 `streams`       which stream a call is queued on; what CUDA graphs cannot hold
 `attributes`    clusters, cooperative launch, programmatic dependent launch
 `workspaces`    memory for partial sums, by stream

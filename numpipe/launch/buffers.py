@@ -13,12 +13,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from . import driver
 from .info import ArrayInfo, padded
+
+_Buffer = TypeVar("_Buffer", bound="DeviceBuffer")
 
 
 class DeviceBuffer:
@@ -42,6 +44,13 @@ class DeviceBuffer:
         if nbytes:
             self.ptr = driver.get().allocate(nbytes, stream, device)
 
+    @classmethod
+    def like(cls: type[_Buffer], info: ArrayInfo, stream: int, device: int) -> _Buffer:
+        """GPU memory of the shape, type and major order of `info`, rows padded; contents undefined."""
+        self, (strides, nbytes) = cls.__new__(cls), padded(info)
+        DeviceBuffer.__init__(self, info.shape, strides, info.dtype, nbytes, stream, device)
+        return self
+
     def info(self) -> ArrayInfo:
         """As an argument of a launch."""
         return ArrayInfo("cuda", self.ptr, self.shape, self.strides, self.dtype, self.device, True, self)
@@ -55,22 +64,3 @@ class DeviceBuffer:
     def __del__(self) -> None:
         with contextlib.suppress(Exception):  # at interpreter exit the driver may be gone before us
             self.free()
-
-
-class BufferView(DeviceBuffer):
-    """The memory of a buffer with its dimensions in reverse; it keeps that buffer."""
-
-    __slots__ = ("base",)
-
-    def __init__(self, base: DeviceBuffer) -> None:
-        super().__init__(base.shape[::-1], base.strides[::-1], base.dtype, 0, base.stream, base.device)
-        self.base, self.ptr, self.nbytes = base, base.ptr, base.nbytes
-
-    def free(self) -> None:
-        self.ptr = 0
-
-
-def allocate(info: ArrayInfo, stream: int, device: int) -> DeviceBuffer:
-    """GPU memory of the shape, type and major order of `info`, rows padded; contents undefined."""
-    strides, nbytes = padded(info)
-    return DeviceBuffer(info.shape, strides, info.dtype, nbytes, stream, device)

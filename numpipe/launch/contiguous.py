@@ -17,7 +17,6 @@ from typing import Any
 from ..diagnostics.errors import SpecError
 from . import driver, handover
 from .arrays import describe, library
-from .buffers import allocate
 from .device_array import DeviceArray
 from .info import ArrayInfo, copied_obstacle, major_order, memory_order, padded, tma_addressable
 from .streams import current_stream
@@ -97,9 +96,9 @@ def _numba(info: ArrayInfo) -> Any:
 
 
 def _own(info: ArrayInfo) -> DeviceArray:
-    buffer = allocate(info, current_stream([info]), info.device)
-    _fill(buffer.info(), info)
-    return DeviceArray.of(buffer)
+    made = DeviceArray.like(info, current_stream([info]), info.device)
+    _fill(made.info(), info)
+    return made
 
 
 def _fill(target: ArrayInfo, source: ArrayInfo) -> None:

@@ -26,13 +26,14 @@ import os
 from dataclasses import dataclass
 from typing import Literal
 
+from ..arch.targets import TARGETS
+from ..core.undisturbed import in_child
 from ..diagnostics.errors import SpecError, TargetError
 from . import driver
 from .faults import NOT_INITIALIZED
 
 Target = Literal["gpu", "sim"]
 Status = Literal["ok", "none", "not_hopper", "old_driver", "broken", "forked"]
-HOPPER = (9, 0)
 VARIABLE = "NUMPIPE_TARGET"
 _NO_GPU = (34, 100)
 """CUDA_ERROR_STUB_LIBRARY and CUDA_ERROR_NO_DEVICE: what cuInit says on a machine without a GPU"""
@@ -99,7 +100,7 @@ def gpu_state() -> GpuState:
                             "target='sim'")
         return GpuState("broken", None, str(error), "mend the driver (nvidia-smi shows its state), or ask for target='sim'")
     for device in gpus:
-        if device.cc == HOPPER:
+        if device.cc in TARGETS:
             return GpuState("ok", device, _known(device), gpus=gpus)
     if not gpus:
         return GpuState("none", None, "the CUDA driver sees no GPU", _CHECK)
@@ -107,19 +108,18 @@ def gpu_state() -> GpuState:
                     "run on a Hopper GPU, or ask for target='sim'", gpus)
 
 
-_NEEDED = "numpipe's kernels need Hopper (sm_90: H100, H200, GH200)"
+_NEEDED = f"numpipe's kernels need {' or '.join(target.gpus for target in TARGETS.values())}"
 
 
 def _known(device: Device) -> str:
-    return f"{device.name}, sm_90a, {device.sm_count} SMs"
+    return f"{device.name}, {TARGETS[device.cc].name}, {device.sm_count} SMs"
 
 
 def _seen(device: Device) -> str:
     return f"{device.name} (sm_{device.cc[0]}{device.cc[1]})"
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=gpu_state.cache_clear)
+in_child(gpu_state.cache_clear)
 
 
 def _old_driver(version: int, wheels: int) -> GpuState:
@@ -171,8 +171,8 @@ def choose_target(asked: str | None = None, ordinal: int | None = None) -> Choic
 
 def _of_arrays(state: GpuState, ordinal: int) -> Device:
     for device in state.gpus:
-        if device.ordinal == ordinal and device.cc != HOPPER:
-            able = ", ".join(f"GPU {d.ordinal} ({d.name})" for d in state.gpus if d.cc == HOPPER)
+        if device.ordinal == ordinal and device.cc not in TARGETS:
+            able = ", ".join(f"GPU {d.ordinal} ({d.name})" for d in state.gpus if d.cc in TARGETS)
             raise TargetError(f"the arrays are on GPU {ordinal}, {_seen(device)}, and {_NEEDED}: move them to {able}")
         if device.ordinal == ordinal:
             return device

@@ -10,89 +10,76 @@ import numpy as np
 from ..diagnostics.errors import SpecError
 from . import driver
 from .arrays import READERS, describe
-from .buffers import BufferView, DeviceBuffer
+from .buffers import DeviceBuffer
 from .info import ArrayInfo, dense_strides, known, major_order
 from .transfers import download, upload
 
 
-class DeviceArray:
+class DeviceArray(DeviceBuffer):
     """An array on the GPU that other libraries read through ``__cuda_array_interface__``; C-contiguous when made by shape.
 
     numpipe returns one when the first input is of a library it knows no allocator of. ``numpipe.to_device`` makes one of a NumPy
     array, ``copy_to_host()`` or ``np.asarray`` gives one back; the memory goes with the last reference.
     """
 
+    base: DeviceArray | None = None
+    """whose memory this one's is, seen with its dimensions in reverse"""
+
     def __init__(self, shape: Sequence[int], dtype: Any, stream: int = 0, device: int = 0) -> None:
         dtype = np.dtype(dtype)
-        strides = dense_strides(shape, dtype.itemsize)
         nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-        self.buffer = DeviceBuffer(shape, strides, dtype, nbytes, stream, device)
-        """its memory; ``ptr`` is 0 when that was freed"""
+        super().__init__(shape, dense_strides(shape, dtype.itemsize), dtype, nbytes, stream, device)
 
     @classmethod
     def from_host(cls, array: Any, stream: int = 0, device: int = 0) -> DeviceArray:
         """A copy of a host array, its major order kept and its rows padded for TMA; returns when it is there."""
-        buffer = upload(describe(array, "array"), stream, device)
+        info = describe(array, "array")
+        self = cls.like(info, stream, device)
+        upload(info, self)
         driver.get().synchronize(stream, device)
-        return cls.of(buffer)
-
-    @classmethod
-    def of(cls, buffer: DeviceBuffer) -> DeviceArray:
-        """The array in memory that is its own from now on."""
-        self = cls.__new__(cls)
-        self.buffer = buffer
         return self
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.buffer.shape
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        return self.buffer.dtype
 
     @property
     def T(self) -> DeviceArray:
         """The transpose, in the same memory: of a row-major matrix a column-major one, as NumPy has it."""
-        base = self.buffer
-        return DeviceArray.of(base.base if isinstance(base, BufferView) else BufferView(base))
+        if self.base is not None:
+            return self.base
+        turned = DeviceArray.__new__(DeviceArray)
+        DeviceBuffer.__init__(turned, self.shape[::-1], self.strides[::-1], self.dtype, 0, self.stream, self.device)
+        turned.base, turned.ptr, turned.nbytes = self, self.ptr, self.nbytes
+        return turned
 
     @property
     def ndim(self) -> int:
-        return len(self.buffer.shape)
+        return len(self.shape)
 
-    @property
-    def device(self) -> int:
-        """CUDA ordinal"""
-        return self.buffer.device
+    def free(self) -> None:
+        if self.base is not None:
+            self.ptr = 0  # that is the base's to free
+        super().free()
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        dense = self.buffer.strides == dense_strides(self.shape, self.dtype.itemsize)
+        dense = self.strides == dense_strides(self.shape, self.dtype.itemsize)
         return {
             "version": 3,
             "shape": self.shape,
-            "strides": None if dense else self.buffer.strides,
+            "strides": None if dense else self.strides,
             "typestr": f"|V{self.dtype.itemsize}" if self.dtype.isbuiltin == 2 else self.dtype.str,  # 2: not NumPy's own
-            "data": (self.buffer.ptr, False),
-            "stream": self.buffer.stream or 1,  # the interface spells the legacy default stream 1
+            "data": (self.ptr, False),
+            "stream": self.stream or 1,  # the interface spells the legacy default stream 1
         }
-
-    def info(self) -> ArrayInfo:
-        """As an argument of a launch."""
-        return self.buffer.info()._replace(owner=self)
 
     def mark(self) -> tuple[Any, ...]:
         """What a launch depends on (`marks`)."""
-        buffer = self.buffer
-        return buffer.ptr, buffer.shape, buffer.strides, buffer.dtype, buffer.device, buffer.stream
+        return self.ptr, self.shape, self.strides, self.dtype, self.device, self.stream
 
     def copy_to_host(self) -> np.ndarray[Any, Any]:
         """Wait for the work that writes this array and copy it into a new NumPy array of the same major order."""
-        if isinstance(self.buffer, BufferView):
-            return self.T.copy_to_host().T
-        out = np.empty(self.shape, self.dtype, "F" if major_order(self.buffer.info()) == "col" else "C")
-        download(self.buffer, out, self.buffer.stream)
+        if self.base is not None:
+            return self.base.copy_to_host().T
+        out = np.empty(self.shape, self.dtype, "F" if major_order(self.info()) == "col" else "C")
+        download(self, out, self.stream)
         return out
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:

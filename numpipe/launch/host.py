@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import driver, streams
 from .attributes import Grid
-from .buffers import DeviceBuffer, allocate
+from .buffers import DeviceBuffer
 from .faults import naming
 from .info import ArrayInfo, same_place
 from .outputs import check_writable
@@ -60,7 +60,7 @@ class Staging:
         """Room for outputs whose present contents do not matter."""
         for info in infos:
             if _key(info) not in self._buffers:
-                self._buffers[_key(info)] = allocate(info, self.stream, self.device)
+                self._buffers[_key(info)] = DeviceBuffer.like(info, self.stream, self.device)
         return [self._buffers[_key(info)] for info in infos]
 
     def download(self, infos: Sequence[ArrayInfo]) -> None:

@@ -23,16 +23,18 @@ import zlib
 from dataclasses import dataclass, field
 from typing import Literal
 
-from ..arch.hopper import HOPPER
+from ..arch.targets import DEFAULT, TARGETS
 from ..core.records import parsed, record
 from ..diagnostics.errors import ImageError
 from ..plan import profile
-from ..plan.plans import MapRequest, RingPlan
+from ..plan.copies import MapRequest
+from ..plan.plans import RingPlan
 from ..plan.resources import Resources
 from ..plan.unit import Unit
 from ..traces.events import Ring
+from ..traces.protocol import BARRIERS
 
-VERSION = 1
+VERSION = 2
 _MAGIC = b"numpipe\0"
 _PREFIX = struct.Struct("<8sII")
 _LENGTHS = struct.Struct("<IQ")
@@ -42,7 +44,7 @@ _LENGTHS = struct.Struct("<IQ")
 class Mbarrier:
     """An mbarrier of a kernel: its offset in the CTA's shared memory, arrivals that complete a phase, and whose it is.
 
-    kind    "ready" or "consumed" of a slot of a ring, "own" of a `numpipe.Barrier`, "sums" (`plans.BarrierPlace`)
+    kind    of a slot of a ring (`protocol.BARRIERS`), "own" of a `numpipe.Barrier`, "sums" (`plans.BarrierPlace`)
     slots   of its ring; 0: it is of none
     """
 
@@ -59,24 +61,23 @@ class Mbarrier:
 class RecordedRing:
     """A ring as the events of a profile name it.
 
-    arrays, ready, consumed   by operand: its array, and what the names of its barriers say behind the slot
-    one_by_one                the kinds of events that are of one operand each
+    arrays      by operand: its array
+    whose       by kind of barrier and operand: what its name says behind the slot
+    one_by_one  the kinds of events that are of one operand each
     """
 
     name: str
     index: int
     slots: int
     arrays: tuple[str, ...]
-    ready: tuple[str, ...]
-    consumed: tuple[str, ...]
+    whose: tuple[tuple[str, ...], ...]
     one_by_one: tuple[str, ...]
 
     @classmethod
     def of(cls, unit: Unit, plan: RingPlan) -> RecordedRing:
         operands = range(max(1, len(plan.args)))
         return cls(plan.name, plan.index, plan.slots, tuple(unit.arrays[arg].name for arg in plan.args),
-                   tuple(unit.whose(plan, operand, plan.manual_ready) for operand in operands),
-                   tuple(unit.whose(plan, operand, plan.manual_consumed) for operand in operands),
+                   tuple(tuple(unit.whose(plan, operand, kind) for operand in operands) for kind in BARRIERS),
                    tuple(kind for kind in profile.KINDS if plan.one_by_one(kind)))
 
 
@@ -115,6 +116,7 @@ class Image:
     recording        what it records (`profiles`); None: nothing
     memory_warpgroup  the memory role, as the CTA numbers its warpgroups; without one a number that none has
     resources        what it uses
+    target           the architecture that the code is for: "sm_90a"
     """
 
     name: str
@@ -132,6 +134,7 @@ class Image:
     memory_warpgroup: int = 0
     barriers: tuple[Mbarrier, ...] = field(default=(), repr=False)
     recording: Recording | None = field(default=None, repr=False)
+    target: str = DEFAULT.name
 
     @classmethod
     def of(cls, unit: Unit, cubin: bytes, entry: str, resources: Resources) -> Image:
@@ -145,7 +148,7 @@ class Image:
         return cls(unit.kernel, entry, cubin, unit.threads, unit.smem_bytes, tuple(array.name for array in unit.arrays),
                    tuple(array.order for array in unit.arrays), tuple(unit.maps), resources, unit.cluster,
                    unit.tickets is not None, bool(unit.params.debug), unit.memory_warpgroup, tuple(barriers),
-                   Recording.of(unit) if unit.params.profile_space else None)
+                   Recording.of(unit) if unit.params.profile_space else None, unit.target.name)
 
     @property
     def warpgroups(self) -> int:
@@ -197,10 +200,13 @@ class Image:
 
     def _check(self) -> None:
         """Raise ValueError where the fields do not belong to each other, or to any kernel: what a launch would trust."""
+        target = next((target for target in TARGETS.values() if target.name == self.target), None)
+        if target is None:
+            raise ValueError(f"it is for {self.target}, and this numpipe knows {', '.join(t.name for t in TARGETS.values())}")
         for right, what in (
                 (self.threads % 128 == 0 and 128 <= self.threads <= 1024, f"threads is {self.threads}"),
-                (self.smem_bytes <= HOPPER.smem_bytes,
-                 f"smem_bytes is {self.smem_bytes}, more than the {HOPPER.smem_bytes} of a CTA"),
+                (self.smem_bytes <= target.smem_bytes,
+                 f"smem_bytes is {self.smem_bytes}, more than the {target.smem_bytes} of a CTA"),
                 (len(self.majors) == len(self.arrays), f"it has {len(self.arrays)} arrays and {len(self.majors)} majors"),
                 (all(request.arg < len(self.arrays) for request in self.maps), "a tensor map is of no array"),
                 (all(1 <= n <= 16 for n in self.cluster), f"cluster is {self.cluster}"),

@@ -10,7 +10,7 @@ scalars    each of its own size
 =========  ==========================================================================================
 
 All of it lies in one buffer for each list of arrays and stream that was launched lately (`Launch`): a call on arrays seen
-before finds it and launches; only scalars are written at each call.
+before finds it in the `Table` and launches; only scalars are written at each call.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from .image import Image
 from .info import ArrayInfo, memory_order, not_addressable, tma_addressable
 from .overlap import check_overlap
 from .profiles import PROFILES
+from .table import Table
 from .tensormap import MAP_BYTES, MapRequest, encode
 from .watch import WATCH
 from .workspaces import workspace
@@ -42,8 +43,6 @@ from .workspaces import workspace
 _WORD = 8
 _ALIGN = 64
 _MAX_GRID = (2**31 - 1, 65535, 65535)
-_REMEMBERED = 256
-"""argument lists a Prepared keeps; a training step has fewer"""
 _WATCHED = WATCH.kernels
 
 _COUNTER = struct.Struct(f"<Q{MAP_BYTES - 8}x")
@@ -56,9 +55,9 @@ class Function:
     """A kernel in the driver: loaded on its first launch, made ready once on each GPU it runs on."""
 
     def __init__(self, compiled: Image, parameters: Sequence[int] = (), observers: Sequence[Any] = (),
-                 attributes: Attributes = PLAIN) -> None:
+                 attributes: Attributes = PLAIN, table: Table | None = None) -> None:
         """`parameters`: bytes of each parameter that callers will pass, checked against the cubin when it is loaded.
-        `observers`: who is told when it is loaded and launched."""
+        `observers`: who is told when it is loaded and launched. `table`: where configurations are remembered."""
         self.compiled, self.name = compiled, compiled.name
         self._of_a_cta = compiled.threads, compiled.smem_bytes
         self.observers = list(observers)
@@ -69,7 +68,7 @@ class Function:
         self._parameters = list(parameters)
         self._ready: dict[int, int | None] = {}
         """device -> how many CTAs run there at once, where that was asked for"""
-        self._configs: dict[tuple[Grid, int], Any] = {}
+        self.table = Table() if table is None else table
 
     def config(self, grid: Grid, stream: int, device: int) -> Any:
         """The driver's launch configuration for a grid on a stream of a GPU, where the kernel is loaded from now on.
@@ -80,13 +79,13 @@ class Function:
             if device not in self._ready:
                 self._prepare(device)
             self.attributes.check_at_once(grid, self._ready[device], *self._of_a_cta, device, self.name)
-            config = self._configs.get((grid, stream))
+            config = self.table.get((self, grid, stream))
             if config is None:
                 self._check_grid(grid)
                 config = driver.get().config(*self._of_a_cta, self.attributes)
                 config.gridDimX, config.gridDimY, config.gridDimZ = grid
                 config.hStream = stream
-                bounded(self._configs, (grid, stream), config)
+                self.table.keep((self, grid, stream), config)
             return config
 
     def fitting(self, grid: Grid, device: int) -> Grid:
@@ -202,14 +201,6 @@ class Launch:
             raise self._function.failed(streams.told(error, self.stream, self.device), self.grid)
 
 
-def bounded(memory: dict[Any, Any], key: Any, value: Any, most: int = _REMEMBERED) -> None:
-    """Remember a value, and forget the oldest one where there are `most`."""
-    if len(memory) >= most:
-        with contextlib.suppress(StopIteration, KeyError, RuntimeError):  # another thread was here
-            del memory[next(iter(memory))]
-    memory[key] = value
-
-
 class Prepared:
     """A compiled kernel, ready for arguments of one signature.
 
@@ -218,11 +209,12 @@ class Prepared:
 
     def __init__(self, compiled: Image, infos: Sequence[ArrayInfo], scalars: Sequence[Any] = (), outputs: int = 0,
                  attributes: Attributes = PLAIN, workspace: Callable[[Grid, Sequence[ArrayInfo]], tuple[int, int]] | None = None,
-                 ) -> None:
+                 table: Table | None = None) -> None:
         """`infos` give rank and type of each array, `scalars` the dtypes of the scalar parameters in order.
 
         The last `outputs` of the arrays are written: none of them may overlap another one. `workspace`: the shape of the
-        workspace for a grid and arrays, of a kernel whose last array it is; callers do not pass it.
+        workspace for a grid and arrays, of a kernel whose last array it is; callers do not pass it. `table`: where launches
+        are remembered.
         """
         self.compiled = compiled
         self._outputs, self._workspace = outputs, workspace
@@ -230,19 +222,19 @@ class Prepared:
             raise LaunchError(f"kernel {compiled.name!r}: the machine code is for clusters {compiled.cluster}, and the launch has "
                               f"{attributes.cluster}: it is the image of another kernel")
         words = sum(1 + 2 * len(info.shape) for info in infos) + 5 * (workspace is not None)
-        table = (max(len(compiled.maps), 1) + compiled.dynamic) * MAP_BYTES
+        maps = (max(len(compiled.maps), 1) + compiled.dynamic) * MAP_BYTES
         self._words = struct.Struct(f"<{words}q")
         self._scalar_types = [np.dtype(dtype) for dtype in scalars]
         self._scalars = struct.Struct("<" + "".join(self._field(dtype) for dtype in self._scalar_types))
-        self._scalars_at = table + self._words.size
+        self._scalars_at = maps + self._words.size
         self._nbytes = self._scalars_at + self._scalars.size
-        self._slots = [0, *range(table, self._nbytes, _WORD)]
+        self._slots = [0, *range(maps, self._nbytes, _WORD)]
         observers = [by for asked, by in ((compiled.debug, WATCH), (compiled.recording, PROFILES)) if asked]
-        self.function = Function(compiled, [table, *[_WORD] * words, *[dtype.itemsize for dtype in self._scalar_types]], observers,
-                                 attributes)
+        self.function = Function(compiled, [maps, *[_WORD] * words, *[dtype.itemsize for dtype in self._scalar_types]], observers,
+                                 attributes, table)
         self._lock = threading.Lock()
         """held while scalars are written and launched: the driver copies parameters before a launch returns"""
-        self._launches: dict[tuple[Any, ...], Launch] = {}
+        self._table = self.function.table
         self._counters: dict[tuple[Any, ...], int] = {}
         """of a dynamic kernel: the counters of launches, by stream and outputs"""
 
@@ -268,12 +260,9 @@ class Prepared:
 
         Raises LaunchError, and SpecError for an input TMA cannot address and an output that overlaps another array.
         """
-        key = (grid, stream, *[info[1:7] for info in infos])  # all but the kind and the owner
-        launch = self._launches.get(key)
-        if launch is None:
-            launch = self._made(grid, infos, stream)
-            bounded(self._launches, key, launch)
-        return launch
+        key = (self, grid, stream, *[info[1:7] for info in infos])  # all but the kind and the owner
+        launch = self._table.get(key)
+        return launch or self._table.keep(key, self._made(grid, infos, stream))  # type: ignore[no-any-return]
 
     def alone(self, grid: Grid, infos: Sequence[ArrayInfo], scalars: Sequence[Any], stream: int) -> Launch:
         """The same with its scalars written, for the caller alone."""

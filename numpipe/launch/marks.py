@@ -47,5 +47,5 @@ def address_of(info: ArrayInfo) -> Callable[[], int] | None:
         address: Callable[[], int] = info.owner.data_ptr
         return address
     if isinstance(info.owner, DeviceArray):
-        return functools.partial(_POINTER, info.owner.buffer)
+        return functools.partial(_POINTER, info.owner)
     return None

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import os
 import threading
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +16,10 @@ from typing import Any
 import numpy as np
 
 from ..core.symbols import symbol
+from ..core.undisturbed import in_child
 from ..plan import profile
 from ..traces import Event, Trace
+from ..traces.protocol import BARRIERS, MOMENTS
 from . import driver
 from .attributes import Grid
 from .image import Image, Recording
@@ -85,8 +86,7 @@ class Profiles:
 
 
 PROFILES = Profiles()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=PROFILES.forget)
+in_child(PROFILES.forget)
 
 
 def last_profile() -> Trace | None:
@@ -143,47 +143,29 @@ def _events(recording: Recording, part: profile.Part) -> list[tuple[float, float
     rings = {ring.index: ring for ring in recording.rings}
     found: list[tuple[float, float, str, dict[str, Any]]] = []
     since: dict[str, float] = {}
-
-    def note(time: float, event: str, details: dict[str, Any]) -> None:
-        found.append((time, time, "note", {"event": event, **details}))
-
+    """when a wait for a barrier, or what takes time, began"""
     for moment in part.moments:
-        kind, time = moment.kind, moment.time
-        if kind in ("region begin", "region end"):
-            note(time, kind, {"region": recording.regions[moment.step]})
-            continue
-        if kind == "tile":
-            note(time, "tile begin", {"number": moment.step})
-            continue
-        if kind in ("store begin", "store end"):
-            if kind == "store end" and "store" in since:
-                found.append((since.pop("store"), time, "write", {"what": "store"}))
-            elif kind == "store begin":
-                since["store"] = time
-            continue
-        ring = rings[moment.ring]
-        slot = moment.step % ring.slots
-        where: dict[str, Any] = {"ring": ring.name, "slot": slot, "step": moment.step}
-        if ("fill" if kind.startswith("issue") else kind) in ring.one_by_one:
-            where["operand"] = moment.operand
-        if kind in ("fill", "wait"):
-            note(time, kind, where)
-            since[kind] = time
-        elif kind in ("issue", "compute"):
-            begun = since.pop("fill" if kind == "issue" else "wait", time)
-            freed, phase = kind == "issue", moment.step // ring.slots
-            mbar = f"consumed[{slot}]" if freed else f"ready[{slot}]"
-            mbar += (ring.consumed if freed else ring.ready)[moment.operand]
-            found.append((begun, time, "wait", {"mbar": mbar, "phase": phase - freed, "step": moment.step}))
-            if kind == "compute":
-                note(time, kind, where)
-            else:
-                since["issue"] = time
-        elif kind == "issued":
-            found.append((since.pop("issue", time), time, "issue", {"tensor": ", ".join(ring.arrays), **where}))
-        else:
-            note(time, kind, where)
-            if kind == "release":
-                found.append((time, time, "arrive", {"mbar": f"consumed[{slot}] of {ring.name}"}))
+        kind, time, row = moment.kind, moment.time, MOMENTS[moment.kind]
+        where: dict[str, Any] = {}
+        if row.of:
+            ring = rings[moment.ring]
+            slot, use = moment.step % ring.slots, moment.step // ring.slots
+            where = {"ring": ring.name, "slot": slot, "step": moment.step}
+            if kind in ring.one_by_one:
+                where["operand"] = moment.operand
+        elif row.noted:
+            where = {"number": moment.step} if kind == "tile begin" else {"region": recording.regions[moment.step]}
+        if row.waited:
+            mbar = f"{row.waited}[{slot}]{ring.whose[list(BARRIERS).index(row.waited)][moment.operand]}"
+            found.append((since.pop(row.waited, time), time, "wait",
+                          {"mbar": mbar, "phase": use + BARRIERS[row.waited].ahead, "step": moment.step}))
+        if row.noted:
+            found.append((time, time, "note", {"event": kind, **where}))
+        if row.closes:
+            what = {"tensor": ", ".join(ring.arrays), **where} if row.of else {"what": "store"}
+            found.append((since.pop(row.closes, time), time, row.closes, what))
+        if row.arrives:
+            found.append((time, time, "arrive", {"mbar": f"{row.arrives}[{slot}] of {ring.name}"}))
+        since.update(dict.fromkeys((row.waits, row.opens), time))
     found.append((part.end, part.end, "end", {"lost": part.lost} if part.lost else {}))
     return found

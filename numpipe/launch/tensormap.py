@@ -20,7 +20,7 @@ import numpy as np
 from ..arch.dtypes import BY_DTYPE
 from ..diagnostics import log
 from ..diagnostics.errors import SpecError
-from ..plan.plans import MapRequest
+from ..plan.copies import MapRequest
 from . import driver
 from .info import tma_obstacle, tma_strides
 

@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import copy_threads, driver, pinned
-from .buffers import DeviceBuffer, allocate
+from .buffers import DeviceBuffer
 from .info import ArrayInfo, dense_strides, major_order
 
 PLAIN = 16 << 20
@@ -251,12 +251,10 @@ class Transfers:
         copy_threads.share(parts, in_a_thread, len(lanes))
 
 
-def upload(info: ArrayInfo, stream: int, device: int = 0) -> DeviceBuffer:
-    """Copy a host array. The copy is queued on `stream`: keep `info` until that is synchronised."""
-    buffer = allocate(info, stream, device)
-    with Transfers(stream, device) as transfers:
+def upload(info: ArrayInfo, buffer: DeviceBuffer) -> None:
+    """Copy a host array into a buffer like it. It is queued on the buffer's stream: keep `info` until that is synchronised."""
+    with Transfers(buffer.stream, buffer.device) as transfers:
         transfers.upload([(info, buffer)])
-    return buffer
 
 
 def download(buffer: DeviceBuffer, out: np.ndarray[Any, Any], stream: int) -> None:

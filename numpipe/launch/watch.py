@@ -14,10 +14,12 @@ import threading
 import time
 from typing import Any
 
-from ..diagnostics.deadlocks import blocked_on, deadlock
+from ..core.undisturbed import in_child
 from ..diagnostics.errors import PipelineDeadlock, SpecError, at
 from ..diagnostics.reports import Barrier, Line, Party, Report
 from ..plan import watch
+from ..traces.deadlocks import blocked_on, deadlock
+from ..traces.protocol import BARRIERS
 from . import driver
 from .faults import forked
 from .image import Image, Mbarrier
@@ -137,8 +139,7 @@ class Watch:
 
 
 WATCH = Watch()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=WATCH.forget)
+in_child(WATCH.forget)
 
 
 def last_failure() -> None:
@@ -185,7 +186,7 @@ def told(compiled: Image, records: list[watch.Record], ended: bool = True) -> Re
         of = known.get(record.address) or Mbarrier(record.address, 0, f"mbarrier at {record.address}", "", None, None, 0)
         # the step whose tiles the phase brings or frees: each use of a slot is a phase
         step = None if of.slot is None else record.phase * of.slots + of.slot
-        wanted = step if step is None or of.kind == "ready" else step + of.slots
+        wanted = step if step is None else step - BARRIERS[of.kind].ahead * of.slots
         waiting.append(Party(blocked_on(of.name, record.phase, wanted), warpgroup, role, cta, lines_of(compiled.name, of.name),
                              of.ring, of.slot, wanted, of.name, record.phase))
         before = barriers.get(record.address)

@@ -14,19 +14,18 @@ of memory, which is the array's own unless it is column-major (its first dimensi
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import numpy as np
 
 from ..arch.dtypes import BY_DTYPE
 from ..diagnostics.errors import SpecError
+from .copies import CopyPlan
+from .copies import cut as copies_of
 from .layout import Layout, block_layout
 from .specs import Element, Side, spelled
 from .transforms import Transform, transposes
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -73,17 +72,10 @@ class Block:
         """Rows of the tile, lines along the contiguous dimension, that one CTA loads."""
         return self.layout.shape[1 - self.layout.inner] // self.shares
 
-    @functools.cached_property
-    def box(self) -> tuple[int, ...]:
-        """What one copy moves, a panel or a share of it, in memory order."""
-        sides = [1] * self.rank
-        sides[self.across] = self.share_rows
-        sides[self.contiguous] = self.layout.per_panel
-        return self.in_memory(sides)
-
-    def in_memory(self, values: Sequence[T]) -> tuple[T, ...]:
-        """One value a dimension, in the order of memory: contiguous dimension last."""
-        return tuple(reversed(values)) if self.reverse else tuple(values)
+    def copies(self, arg: int, offset: int, written: bool) -> CopyPlan:
+        """The copies of a block, or of a CTA's share of it, between `offset` of its slot and array argument `arg`."""
+        return copies_of(arg, self.rank, self.reverse, self.axes, self.layout, self.share_rows, offset, fill=self.fill,
+                         written=written, policy=self.policy)
 
     def check_start(self, start: int, what: str) -> None:
         """SpecError for a start along the contiguous dimension (in elements) that TMA cannot have."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..arch.hopper import HOPPER
+from ..arch.targets import DEFAULT
 from ..diagnostics.errors import SpecError
 from .layout import ATOM
 
@@ -40,9 +40,9 @@ def fit_slots(*blocks: tuple[Sequence[int], Any], store_slots: int = 1, num_comp
     if not stage:
         raise SpecError(f"fit_slots: the blocks have no bytes, got {blocks}: give (shape, dtype) of each operand's block")
     staging = num_compute_wgs * store_slots * PANEL_BYTES
-    room = HOPPER.smem_bytes - HEADER - staging - other_bytes
+    room = DEFAULT.smem_bytes - HEADER - staging - other_bytes
     if room < stage:
-        raise SpecError(f"fit_slots: a slot is {stage} B, but of {HOPPER.smem_bytes} B {max(0, room)} B are left beside "
+        raise SpecError(f"fit_slots: a slot is {stage} B, but of {DEFAULT.smem_bytes} B {max(0, room)} B are left beside "
                         f"{HEADER} B of barriers, {staging} B of store_slots ({num_compute_wgs} warpgroups x {store_slots} x "
                         f"{PANEL_BYTES} B) and {other_bytes} B of other_bytes: use smaller blocks or fewer store_slots")
     return room // stage

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
+import inspect
 from collections.abc import Callable
 from typing import Any
 
 from ..core import numba as nb
 from ..core.inert_cuda import InertType
-from ..core.op import cuda_meaning, entry_operation
+from ..core.op import cuda_meaning, entry_operation, with_parameters
 from ..core.symbols import axis_symbol
 from . import context as source
 from .cluster import Dims
@@ -18,10 +18,14 @@ from .unit import Unit
 I32 = nb.types.int32
 
 
-class ContextType(nb.types.Type):  # type: ignore[misc]
+class ContextType(source.ContextFacts, nb.types.Type):  # type: ignore[misc]
     def __init__(self, unit: Unit, role: str) -> None:
         self.unit, self.role = unit, role
         super().__init__(name=f"context({unit.kernel}#{unit.serial}, {role})")
+
+    @property
+    def memory(self) -> bool:
+        return self.role == "memory"
 
 
 nb.machine_model(ContextType, lambda ty: nb.i32.as_pointer())
@@ -73,20 +77,47 @@ def of_context(operation: Any, result: Any, function: Callable[[Any, Unit, Any],
         return function(builder, np_.unit, args[0])
 
 
-def by_those(operation: Any, executes: Callable[[Unit, str], bool], guard: Callable[[Any, Unit], Any] | None = None) -> None:
-    """An operation (np_, function, *args): ``function(np_, *args)`` by the roles that execute it, in the compute role by those of
-    its lanes that `guard` chooses."""
+@cuda_meaning(source.only_if)
+def _only_if(typing_context: Any, holder: Any, fact: Any, function: Any, *args: Any) -> Any:
+    holds = getattr(holder, nb.literal(fact))
+    if holds:
+        nb.returns(typing_context, function, (holder, *args))
+    context, builder, values = yield nb.types.void(holder, fact, function, *args)
+    if holds:
+        nb.call(context, builder, function, (holder, *args), (values[0], *values[3:]))
 
-    @cuda_meaning(operation)
-    def typer(typing_context: Any, np_: Any, function: Any, *args: Any) -> Any:
-        holds, unit = executes(np_.unit, np_.role), np_.unit
-        if holds:
-            nb.returns(typing_context, function, (np_, *args))
-        context, builder, values = yield nb.types.void(np_, function, *args)
-        if holds:
-            chosen = guard is not None and np_.role != "memory"
-            with builder.if_then(guard(builder, unit)) if chosen else contextlib.nullcontext():  # type: ignore[misc]
-                nb.call(context, builder, function, (np_, *args), (values[0], *values[2:]))
+
+@cuda_meaning(source.over)
+def _over(typing_context: Any, values: Any, function: Any, *args: Any) -> Any:
+    for kind in values:
+        nb.returns(typing_context, function, (kind, *args))
+    context, builder, given = yield nb.types.void(values, function, *args)
+    for number, kind in enumerate(values):
+        nb.call(context, builder, function, (kind, *args), (builder.extract_value(given[0], number), *given[2:]))
+
+
+def by_compute(operation: Any) -> Callable[[Callable[..., Any]], None]:
+    """An operation (np_, *args) that the compute role executes, and that is checked in both: a call of a function.
+
+    What follows is a generator function of the types. It checks them, yields the function and the types that it is called with, is
+    sent what LLVM code is made with, and returns the arguments' values.
+    """
+    def attach(prepared: Callable[..., Any]) -> None:
+        def typer(typing_context: Any, np_: Any, *given: Any) -> Any:
+            rest = prepared(np_, *given)
+            function, argtypes = next(rest)
+            if not np_.memory:
+                nb.returns(typing_context, function, argtypes)
+            context, builder, args = yield nb.types.void(np_, *given)
+            if not np_.memory:
+                try:
+                    rest.send((context, builder, args))
+                except StopIteration as end:
+                    nb.call(context, builder, function, argtypes, end.value)
+
+        cuda_meaning(operation)(with_parameters(typer, inspect.signature(prepared).parameters))
+
+    return attach
 
 
 def _axis(what: str) -> Any:

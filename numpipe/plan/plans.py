@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 
 from ..diagnostics.errors import SpecError
+from ..traces.protocol import BARRIERS, MOMENTS, SlotBarrier
 from .block import Block
 from .cluster import ALONE, Dims, freed_by
+from .copies import CopyPlan
 from .layout import Layout
 
 COUNTERS = 16  # int32 state of rings, per warpgroup
@@ -42,24 +45,15 @@ class ArrayArg:
     workspace: bool = False
     """whether it is the kernel's own, for partial sums (`partials`)"""
 
-
-@dataclass(frozen=True)
-class MapRequest:
-    """A CUtensorMap the kernel needs: argument number, box (outermost first, as in memory) and swizzle in bytes.
-
-    `written`: it is one of a store.
-    """
-
-    arg: int
-    box: tuple[int, ...]
-    swizzle: int
-    fill: Literal["zeros", "nan"] = "zeros"
-    written: bool = False
+    @property
+    def contiguous(self) -> int:
+        """Its contiguous dimension."""
+        return self.ndim - 1 if self.order == "row" else 0
 
 
 class BarrierPlace(NamedTuple):
-    """Which of a kernel's mbarriers one is: "ready" or "consumed" of a slot of a ring, "own", of a `numpipe.Barrier`, or "sums", of
-    what CTAs of a cluster exchange (`reduce_scatter`)."""
+    """Which of a kernel's mbarriers one is: that of a slot of a ring (`protocol.BARRIERS`), "own", of a `numpipe.Barrier`, or
+    "sums", of what CTAs of a cluster exchange (`reduce_scatter`)."""
 
     kind: str
     plan: RingPlan | None = None
@@ -70,14 +64,9 @@ class BarrierPlace(NamedTuple):
 class RingPlan:
     """A load ring: where its slots, barriers and counter are. Addresses are offsets in the CTA's shared memory.
 
-    A slot is filled in `parts`: all operands together, or one after another where the body waits for each of them
-    (`manual_ready`) or releases each (`manual_consumed`). Then every part has a ready, or consumed, barrier of its own::
-
-        manual_ready   manual_consumed   ready barriers of a slot   consumed barriers of a slot
-        no             no                all operands               all operands
-        yes            no                one an operand             all operands
-        no             yes               all operands               one an operand
-        yes            yes               one an operand             one an operand
+    A slot has the barriers of `protocol.BARRIERS`, from `barriers` on: those of a kind for all slots, then those of the next kind.
+    It is filled in `parts`: all operands together, or one after another where the body uses barriers of a kind itself (`manual`),
+    to wait for each operand or to release each. Then every part has a barrier of that kind of its own.
 
     labels  how messages call the operands
     dims    grid dimensions, counted from the first, whose indices say which block is loaded: a slot is filled when one of them
@@ -95,10 +84,8 @@ class RingPlan:
     stage_bytes: int
     stage_stride: int
     base: int
-    ready: int
-    consumed: int
-    manual_ready: bool = False
-    manual_consumed: bool = False
+    barriers: int
+    manual: tuple[str, ...] = ()
     private: int = 0
     """compute warpgroups that have a copy of the ring each, one behind the other; 0: they share one"""
     labels: tuple[str, ...] = ()
@@ -106,6 +93,7 @@ class RingPlan:
     cluster: Dims = ALONE
     written: ClassVar[bool] = False
     """whether the body writes the tiles"""
+    kinds: ClassVar[tuple[SlotBarrier, ...]] = tuple(BARRIERS.values())
     numbers: ClassVar[bool] = False
     """whether its slots hold numbers, not tiles"""
 
@@ -113,6 +101,12 @@ class RingPlan:
     def layouts(self) -> tuple[Layout, ...]:
         """Of the tiles in shared memory."""
         return tuple(block.layout for block in self.blocks)
+
+    @functools.cached_property
+    def copies(self) -> tuple[CopyPlan, ...]:
+        """By operand: the TMA copies of a block."""
+        return tuple(block.copies(arg, offset, self.written)
+                     for arg, block, offset in zip(self.args, self.blocks, self.offsets, strict=True))
 
     @property
     def end(self) -> int:
@@ -122,56 +116,47 @@ class RingPlan:
     def parts(self) -> tuple[tuple[int, ...], ...]:
         """Operands that are filled together, in the order they are filled."""
         operands = tuple(range(len(self.args)))
-        return tuple((n,) for n in operands) if self.manual_ready or self.manual_consumed else (operands,)
+        return tuple((n,) for n in operands) if self.manual else (operands,)
 
-    @functools.cached_property
-    def ready_parts(self) -> tuple[int, ...]:
-        """The parts that begin a ready barrier's group of operands."""
-        return tuple(range(len(self.parts))) if self.manual_ready else (0,)
-
-    @functools.cached_property
-    def consumed_parts(self) -> tuple[int, ...]:
-        """The parts that begin a consumed barrier's group of operands."""
-        return tuple(range(len(self.parts))) if self.manual_consumed else (0,)
+    def parts_of(self, kind: str) -> tuple[int, ...]:
+        """The parts that begin the group of operands of a barrier of this kind."""
+        return tuple(range(len(self.parts))) if kind in self.manual else (0,)
 
     def chosen(self, parts: str, part: int, waited: tuple[int, ...] = ()) -> tuple[int, ...]:
         """The parts that `ring.each` goes through.
 
         "all"       every part
-        "consumed"  one for each consumed barrier
-        "landing"   one for each ready barrier
-        "ready"     one for each ready barrier that nobody may have waited for, of the operands that the consumed barrier of
+        "unwaited"  one for each ready barrier that nobody may have waited for, of the operands that the consumed barrier of
                     `part` frees: the body does it, and it is not sure to (`waited`)
+        a kind      one for each barrier of the kind
         """
         if parts == "all":
             return tuple(range(len(self.parts)))
-        if parts == "consumed":
-            return self.consumed_parts
-        if parts == "landing":
-            return self.ready_parts
-        if not self.manual_ready:
+        if parts != "unwaited":
+            return self.parts_of(parts)
+        if "ready" not in self.manual:
             return ()
-        return tuple(number for number in ((part,) if self.manual_consumed else self.ready_parts) if number not in waited)
+        freed = (part,) if "consumed" in self.manual else self.parts_of("ready")
+        return tuple(number for number in freed if number not in waited)
 
     def one_by_one(self, event: str) -> bool:
         """Whether an event of the ring (`ring.note`) is of one operand, not of all that a step has."""
-        return {"fill": len(self.parts) > 1, "release": self.manual_consumed, "begin": False}.get(event, self.manual_ready)
+        of = MOMENTS[event].of
+        return len(self.parts) > 1 if of == "parts" else of in self.manual
 
-    def ready_at(self, part: int) -> int:
-        """Address of ready[0] of a part."""
-        return self.ready + 8 * self.slots * (part if self.manual_ready else 0)
-
-    def consumed_at(self, part: int) -> int:
-        """Address of consumed[0] of a part."""
-        return self.consumed + 8 * self.slots * (part if self.manual_consumed else 0)
+    def barrier_at(self, kind: str, part: int) -> int:
+        """Address of a part's barrier of a kind in slot 0."""
+        before = list(itertools.takewhile(lambda name: name != kind, (row.name for row in self.kinds)))
+        groups = sum(len(self.parts_of(name)) for name in before) + (part if kind in self.manual else 0)
+        return self.barriers + 8 * self.slots * groups
 
     def expected(self, part: int) -> int:
         """Bytes that complete the ready barrier of a part."""
-        return sum(self.layouts[n].nbytes for n in self.parts[part]) if self.manual_ready else self.stage_bytes
+        return sum(self.layouts[n].nbytes for n in self.parts[part]) if "ready" in self.manual else self.stage_bytes
 
     def announces(self, part: int, loaded: bool) -> bool:
         """Whether the bytes of a part's ready barrier are announced before (or after) it is loaded: see `ring.announces`."""
-        if len(self.ready_parts) == len(self.parts):
+        if len(self.parts_of("ready")) == len(self.parts):
             return not loaded
         return loaded and part == len(self.parts) - 1
 
@@ -181,13 +166,15 @@ class RingPlan:
 
         A part that shares its consumed barrier waits for, and is released to, the CTAs of all those that do.
         """
-        return tuple(freed_by(self.cluster, [self.blocks[n] for n in (operands if self.manual_consumed else range(len(self.args)))])
+        each = "consumed" in self.manual
+        return tuple(freed_by(self.cluster, [self.blocks[n] for n in (operands if each else range(len(self.args)))])
                      for operands in self.parts)
 
-    def check_shared(self, where: str, own: RingPlan, slots: int, manual: tuple[bool, bool]) -> None:
+    def check_shared(self, where: str, own: RingPlan, slots: int, manual: tuple[str, ...]) -> None:
         """Raise SpecError where another pipeline's ring, `own`, cannot use this one's slots and barriers."""
         for what, have, want in (("slots", self.slots, slots), ("blocks in shared memory", spell(self.layouts), spell(own.layouts)),
-                                 ("barriers, which the body uses itself (ready, consumed),", self.manual, manual),
+                                 (f"barriers, which the body uses itself ({', '.join(BARRIERS)}),",
+                                  *(tuple(kind in of for kind in BARRIERS) for of in (self.manual, manual))),
                                  ("peers in the cluster (collective_axes)", self.peers, own.peers)):
             if have != want:
                 raise SpecError(f"{where}: allocations of {self.name} have other {what} than this pipeline, {own.name}: {have}, "
@@ -198,32 +185,19 @@ class RingPlan:
         return phase * self.slots + slot
 
     @property
-    def manual(self) -> tuple[bool, bool]:
-        """Whether the body waits for, and whether it releases, each operand itself."""
-        return self.manual_ready, self.manual_consumed
-
-    @property
     def barrier_bytes(self) -> int:
         return max(1, self.private) * self.barrier_bytes_of_one
 
     @property
     def barrier_bytes_of_one(self) -> int:
         """Bytes of the barriers, those of one copy where warpgroups have copies."""
-        return 8 * self.slots * (len(self.ready_parts) + len(self.consumed_parts))
+        return 8 * self.slots * sum(len(self.parts_of(row.name)) for row in self.kinds)
 
 
 class OutPlan(RingPlan):
     """An output ring: slots that the body writes, without mbarriers (`outputs`)."""
 
-    written = True
-
-    @functools.cached_property
-    def ready_parts(self) -> tuple[int, ...]:
-        return ()
-
-    @functools.cached_property
-    def consumed_parts(self) -> tuple[int, ...]:
-        return ()
+    written, kinds = True, ()
 
 
 class NumberPlan(RingPlan):
@@ -233,7 +207,7 @@ class NumberPlan(RingPlan):
 
     @property
     def barrier_bytes_of_one(self) -> int:
-        return 16 * self.slots + -(-4 * self.slots // 8) * 8
+        return super().barrier_bytes_of_one + -(-4 * self.slots // 8) * 8
 
 
 def spell(layouts: tuple[Layout, ...]) -> str:

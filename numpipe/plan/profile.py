@@ -16,12 +16,13 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
+from ..traces.protocol import MOMENTS
+
 SYMBOL = "np_profile"
 CONTROL_BYTES = 16
 PART_BYTES = 64
 EVENT_BYTES = 16
-KINDS = ("fill", "issue", "issued", "wait", "compute", "release", "store", "begin", "store begin", "store end", "tile",
-         "region begin", "region end")
+KINDS = tuple(MOMENTS)
 """what an event is, by its number"""
 SAMPLED = 8
 """CTAs that are recorded, the first of the grid"""

@@ -96,9 +96,8 @@ def end_profile(builder: Any, _unit: Unit, _role: str, state: Any) -> None:
 
 
 # ---- the operations
-@cuda_meaning(source.mark)
 def of_ring(_context: Any, ring: Any, event: Any, step: Any, part: Any) -> Any:
-    """An event of a ring: `mark`'s typer, and `ring.note`'s."""
+    """An event of a ring: the typer of `ring.note`."""
     kind, operand = nb.literal(event), nb.literal(part)
     context, builder, args = yield nb.types.void(ring, event, step, part)
     state = nb.fields(context, builder, ring, args[0]).np
@@ -122,7 +121,7 @@ _of_region(source.region_end, "region end")
 @cuda_meaning(source.mark_tile)
 def _mark_tile(_context: Any, np_: Any, tile: Any) -> Any:
     context, builder, args = yield nb.types.void(np_, tile)
-    record(builder, np_.unit, args[0], "tile", context.cast(builder, args[1], tile, I32))
+    record(builder, np_.unit, args[0], "tile begin", context.cast(builder, args[1], tile, I32))
 
 
 @cuda_meaning(source.mark_store)

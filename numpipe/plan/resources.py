@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from ..arch.hopper import HOPPER
+from ..arch.target import Target
 from .unit import Unit
 
 
@@ -78,9 +78,9 @@ class Resources:
             yield "note", note
 
 
-def notes(log: str) -> tuple[str, ...]:
+def notes(log: str, target: Target) -> tuple[str, ...]:
     """The lines of nvJitLink's log that say what costs speed: C75xx."""
-    return tuple(line.strip() for line in log.splitlines() if re.search(f"{HOPPER.advisories}|Potential Performance", line))
+    return tuple(line.strip() for line in log.splitlines() if re.search(f"{target.advisories}|Potential Performance", line))
 
 
 def of(unit: Unit, log: str, cubin_bytes: int, seconds: Mapping[str, float]) -> Resources:
@@ -93,7 +93,7 @@ def of(unit: Unit, log: str, cubin_bytes: int, seconds: Mapping[str, float]) -> 
         spill_bytes=sum(numbers(r"(\d+) bytes spill")), stack_bytes=sum(numbers(r"(\d+) bytes stack")),
         smem_bytes=unit.smem_bytes, threads=unit.threads, memory_registers=unit.memory_registers,
         compute_registers=unit.compute_registers,
-        notes=notes(log),
+        notes=notes(log, unit.target),
         smem=unit.shares, layout_casts=tuple((site, what, nbytes) for (site, what), nbytes in unit.casts.items()),
         barriers=sum(1 for _ in unit.all_barriers()), tensor_maps=len(unit.maps),
         cubin_bytes=cubin_bytes, seconds=tuple(seconds.items()))

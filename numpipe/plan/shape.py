@@ -6,7 +6,8 @@ import dataclasses
 import math
 from dataclasses import dataclass, field
 
-from ..arch.hopper import HOPPER, Target
+from ..arch.target import Target
+from ..arch.targets import DEFAULT
 from ..diagnostics.errors import SpecError
 from .allocations import Barrier, ClusterBarrier
 from .block import Block
@@ -42,7 +43,7 @@ class KernelShape:
     cluster: Dims = ALONE
     """CTAs of a cluster along x, y, z, where the kernel names its axes; else (1, 1, 1): they share nothing then"""
     cluster_axes: tuple[str, ...] = ()
-    target: Target = HOPPER
+    target: Target = DEFAULT
 
     def __post_init__(self) -> None:
         if self.wg_axis in self.axes:
@@ -117,11 +118,6 @@ class KernelShape:
     def tile_wgs(self) -> int:
         """Compute warpgroups that share a tile: the size of the warpgroup axis."""
         return self.compute_wgs // self.turns
-
-    @property
-    def consumed_arrivals(self) -> int:
-        """Arrivals that free a slot: lane 0 of each warp of each warpgroup that uses it (wgmma.wait_group is per warp)."""
-        return 4 * self.tile_wgs
 
     @property
     def default_delay(self) -> int:

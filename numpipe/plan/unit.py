@@ -15,11 +15,13 @@ from typing import Any
 
 from ..diagnostics.errors import SpecError
 from ..traces.events import Ring
+from ..traces.protocol import BARRIERS
 from .allocations import Barrier, BarrierPlan, Scratch, allocations, barriers, nbytes, place, said
 from .block import Block, cut
 from .budget import PANEL_BYTES
+from .copies import MapRequest
 from .layout import ATOM
-from .plans import COUNTERS, PHASES, BarrierPlace, MapRequest, NumberPlan, OutPlan, RingPlan
+from .plans import COUNTERS, PHASES, BarrierPlace, NumberPlan, OutPlan, RingPlan
 from .shared_memory import SharedMemory
 
 _serials = itertools.count()
@@ -60,11 +62,11 @@ class Unit(SharedMemory):
         return self.regions.index(name)
 
     def plan_ring(self, site: str, wanted: tuple[tuple[Any, ...], ...], slots: int, delay: int,
-                  manual: tuple[bool, bool] = (False, False), labels: tuple[str, ...] = (), dims: int | None = None,
+                  manual: tuple[str, ...] = (), labels: tuple[str, ...] = (), dims: int | None = None,
                   single: bool = False, shared: RingPlan | None = None) -> RingPlan:
         """A ring of the pipeline written at `site` (a ``file:line``): `wanted` are (argument, *BlockSpec.block).
 
-        `manual`: whether the body waits for, and whether it releases, each operand itself. Loops that one pipeline has over
+        `manual`: the kinds of barriers that the body uses itself, for each operand. Loops that one pipeline has over
         different arrays get a ring each: their copies read different tensor maps. `labels`, `dims`: see `RingPlan`.
         `single`: every compute warpgroup has a ring of its own.
         `shared`: the ring whose slots, barriers and counter it uses, of a pipeline before it; SpecError if they do not fit.
@@ -80,14 +82,13 @@ class Unit(SharedMemory):
                             "warpgroup: CTAs share what a memory role loads; leave it out, or use numpipe.pipeline with one")
         if shared is not None:
             return self._shared(where, shared, slots, manual, **fields, delay=delay)
-        ready = sum(plan.barrier_bytes for plan in self.rings.values())
+        first = sum(plan.barrier_bytes for plan in self.rings.values())
         plan = RingPlan(
             **fields, index=len(self.rings), slots=slots, delay=delay,
-            base=self._rings_end if self.simulated else self.exchange_base, ready=ready,
-            consumed=ready + 8 * slots * (len(wanted) if manual[0] else 1), manual_ready=manual[0], manual_consumed=manual[1],
-            cluster=self.cluster, private=self.compute_wgs if single else 0)
+            base=self._rings_end if self.simulated else self.exchange_base, barriers=first,
+            manual=manual, cluster=self.cluster, private=self.compute_wgs if single else 0)
         room = self.barrier_room - self.scratch_barrier_bytes
-        if ready + plan.barrier_bytes > room or len(self.rings) + len(self.outputs) >= COUNTERS:
+        if first + plan.barrier_bytes > room or len(self.rings) + len(self.outputs) >= COUNTERS:
             raise SpecError(f"{where}: more rings or slots than the {self.barrier_room} bytes of barriers hold")
         self.rings[key] = plan
         self._budget()
@@ -121,17 +122,17 @@ class Unit(SharedMemory):
                                 f"pad the rows, or store from registers in the body, '{array.name}[…] = tile'")
         fields = self._fields(where, site, wanted, labels, dims)
         if shared is not None:
-            return self._shared(where, shared, slots, (False, False), **fields)
+            return self._shared(where, shared, slots, (), **fields)
         if len(self.rings) + len(self.outputs) >= COUNTERS:
             raise SpecError(f"{where}: a kernel has at most {COUNTERS} rings")
         plan = self.outputs[key] = OutPlan(
             **fields, index=COUNTERS - 1 - len(self.outputs), slots=slots, delay=0,
-            base=self._rings_end if self.simulated else self.exchange_base, ready=0, consumed=0,
+            base=self._rings_end if self.simulated else self.exchange_base, barriers=0,
             private=self.compute_wgs if single else 0)
         self._budget()
         return plan
 
-    def _shared(self, where: str, ring: RingPlan, slots: int, manual: tuple[bool, bool], **own: Any) -> RingPlan:
+    def _shared(self, where: str, ring: RingPlan, slots: int, manual: tuple[str, ...], **own: Any) -> RingPlan:
         """The plan of a pipeline that uses another one's ring; SpecError if it does not fit."""
         plan = dataclasses.replace(ring, **own)
         ring.check_shared(where, plan, slots, manual)
@@ -211,11 +212,10 @@ class Unit(SharedMemory):
         """
         if self.tickets is not None:
             return self.tickets
-        slots, ready = self.turns + 3, sum(plan.barrier_bytes for plan in self.rings.values())
+        slots, first = self.turns + 3, sum(plan.barrier_bytes for plan in self.rings.values())
         plan = NumberPlan(name=f"tile numbers @ {site}", index=len(self.rings), slots=slots, delay=0, args=(), blocks=(),
-                          offsets=(), stage_bytes=0, stage_stride=4, base=ready + 16 * slots, ready=ready,
-                          consumed=ready + 8 * slots)
-        if ready + plan.barrier_bytes > self.barrier_room - self.scratch_barrier_bytes or plan.index >= COUNTERS:
+                          offsets=(), stage_bytes=0, stage_stride=4, base=first + 8 * len(BARRIERS) * slots, barriers=first)
+        if first + plan.barrier_bytes > self.barrier_room - self.scratch_barrier_bytes or plan.index >= COUNTERS:
             raise SpecError(f"kernel {self.kernel}, tiles(dynamic=True) at {site}: more rings or slots than the "
                             f"{self.barrier_room} bytes of barriers hold")
         self.rings[plan.name] = plan
@@ -235,20 +235,19 @@ class Unit(SharedMemory):
         """Of the packed parameter."""
         return self.counter_at + 128 * (self.tickets is not None)
 
+    def readers(self, plan: RingPlan) -> int:
+        """Compute warpgroups of a CTA that use each slot of a ring."""
+        return 1 if plan.private else self.compute_wgs if plan.numbers else self.tile_wgs
+
     def barriers(self, plan: RingPlan) -> Iterator[tuple[int, int, str]]:
         """(address, arrivals of a phase, name) of a ring's mbarriers."""
-        arrivals = 4 if plan.private else 4 * self.compute_wgs if plan.numbers else self.consumed_arrivals
-        for copy in range(max(1, plan.private)):
-            first = copy * plan.barrier_bytes_of_one
+        for copy, row in itertools.product(range(max(1, plan.private)), plan.kinds):
             who = f" of warpgroup {copy}" * (plan.private > 1)
-            for part in plan.ready_parts:
-                whose = self.whose(plan, part, plan.manual_ready) + who
+            for part in plan.parts_of(row.name):
+                arrivals = row.arrivals * (1 if row.completes == "memory" else self.readers(plan) * len(plan.peers[part]))
+                first, whose = plan.barrier_at(row.name, part) + copy * plan.barrier_bytes_of_one, self.whose(plan, part, row.name)
                 for slot in range(plan.slots):
-                    yield first + plan.ready_at(part) + 8 * slot, 1, f"ready[{slot}]{whose}"
-            for part in plan.consumed_parts:
-                whose = self.whose(plan, part, plan.manual_consumed) + who
-                for slot in range(plan.slots):
-                    yield first + plan.consumed_at(part) + 8 * slot, arrivals * len(plan.peers[part]), f"consumed[{slot}]{whose}"
+                    yield first + 8 * slot, arrivals, f"{row.name}[{slot}]{whose}{who}"
 
     def scratch_barriers(self) -> Iterator[tuple[int, int, str]]:
         """(address, arrivals of a phase, name) of the mbarriers that the kernel allocates itself."""
@@ -267,10 +266,10 @@ class Unit(SharedMemory):
     def barrier_at(self, address: int) -> BarrierPlace | None:
         """Which of the kernel's mbarriers is at an address of shared memory; None: no one that numpipe has placed."""
         for plan in self.rings.values():
-            if plan.ready <= address < plan.ready + plan.barrier_bytes:
-                kinds = len(plan.ready_parts) * plan.slots
-                number = (address - plan.ready) % plan.barrier_bytes_of_one // 8
-                return BarrierPlace("ready" if number < kinds else "consumed", plan, number % plan.slots)
+            if plan.barriers <= address < plan.barriers + plan.barrier_bytes:
+                number = (address - plan.barriers) % plan.barrier_bytes_of_one // 8
+                kinds = [row.name for row in plan.kinds for _ in plan.parts_of(row.name)]
+                return BarrierPlace(kinds[number // plan.slots], plan, number % plan.slots)
         end = self.barrier_room
         kind = "sums" if any(part.what and part.has_barrier(address) for part in self.scratch.values()) else "own"
         return BarrierPlace(kind) if end - self.scratch_barrier_bytes <= address < end else None
@@ -282,13 +281,10 @@ class Unit(SharedMemory):
                 return plan, (address - plan.base) // plan.stage_stride % plan.slots
         return None
 
-    def whose(self, plan: RingPlan, part: int, own: bool) -> str:
-        """What a barrier's name says behind its slot: the operand, if it is its `own`, and the ring."""
-        return (f" for {plan.labels[part]} '{self.arrays[plan.args[part]].name}'" if own else "") + f" of {plan.name}"
-
-    def load_map(self, plan: RingPlan, operand: int) -> MapRequest:
-        block = plan.blocks[operand]
-        return MapRequest(plan.args[operand], block.box, block.layout.swizzle, block.fill)
+    def whose(self, plan: RingPlan, part: int, kind: str) -> str:
+        """What a barrier's name says behind its slot: the operand, if each has a barrier of the kind, and the ring."""
+        operand = f" for {plan.labels[part]} '{self.arrays[plan.args[part]].name}'" if kind in plan.manual else ""
+        return f"{operand} of {plan.name}"
 
     def traced(self) -> Iterator[Ring]:
         """Its rings, as far as a trace's reader has to know them."""

@@ -48,7 +48,8 @@ from typing import Any
 
 import numpy as np
 
-from ..arch.hopper import HOPPER
+from ..arch.target import Target
+from ..arch.targets import DEFAULT
 from ..core.machine import TensorMap
 from ..diagnostics.errors import SpecError
 from ..traces import Event, Trace
@@ -67,13 +68,13 @@ __all__ = ["Costs", "Event", "Trace", "default_registers", "simulate"]
 MAX_WARPGROUPS = 8
 
 
-def default_registers(warpgroups: int) -> int:
+def default_registers(warpgroups: int, target: Target = DEFAULT) -> int:
     """32-bit registers a lane holds at kernel entry if the register file is shared out evenly.
 
     >>> default_registers(3)
     168
     """
-    return min(HOPPER.lane_registers, HOPPER.registers_of(warpgroups))
+    return min(target.lane_registers, target.registers_of(warpgroups))
 
 
 def simulate(body: Body, *, grid: tuple[int, int, int], warpgroups: int, smem_bytes: int, unit: Any = None,
@@ -106,8 +107,9 @@ def simulate(body: Body, *, grid: tuple[int, int, int], warpgroups: int, smem_by
     """
     if not 1 <= warpgroups <= MAX_WARPGROUPS:
         raise SpecError(f"warpgroups={warpgroups}; a CTA has 1 … {MAX_WARPGROUPS} warpgroups of 128 threads")
-    if not 0 <= smem_bytes <= HOPPER.smem_bytes:
-        raise SpecError(f"smem_bytes={smem_bytes}; a CTA has at most {HOPPER.smem_bytes} bytes of dynamic shared memory")
+    target: Target = getattr(unit, "target", DEFAULT)
+    if not 0 <= smem_bytes <= target.smem_bytes:
+        raise SpecError(f"smem_bytes={smem_bytes}; a CTA has at most {target.smem_bytes} bytes of dynamic shared memory")
     schedule = Schedule(seed)
     boxes: dict[TensorMap, Box] = {}
     plans: dict[Any, Plan] = {}
@@ -121,8 +123,8 @@ def simulate(body: Body, *, grid: tuple[int, int, int], warpgroups: int, smem_by
             peers: list[State] = []
             for cta in ctas:
                 SM(body, cta=cta, grid=grid, warpgroups=warpgroups, smem_bytes=max(smem_bytes + staging_bytes, 1), unit=unit,
-                   registers=default_registers(warpgroups) if registers is None else registers, scheduler=scheduler, clocks=clocks,
-                   peers=peers, costs=costs or Costs(), trace=trace, context=context, boxes=boxes, plans=plans, gmem=gmem,
-                   deal=deal)
+                   registers=default_registers(warpgroups, target) if registers is None else registers, scheduler=scheduler,
+                   clocks=clocks, peers=peers, costs=costs or Costs(), trace=trace, context=context, boxes=boxes, plans=plans,
+                   gmem=gmem, deal=deal)
             run(peers)
         left_set(gmem.flags.values())

@@ -18,7 +18,7 @@ from ..diagnostics.errors import SimulationError
 from ..diagnostics.reports import Party
 from . import barriers, mbarrier, report, sites
 from .clocks import GENERIC, Need, Vector
-from .state import SM, Blocked, Mbarrier, Warpgroup
+from .state import SM, Mbarrier, Meeting, Warpgroup
 
 WINDOW = 1 << 24
 """bytes of the cluster's window for each CTA"""
@@ -114,17 +114,12 @@ def _left(sm: SM, who: Warpgroup, what: str, site: sites.Site) -> SimulationErro
 
 
 # ---- the barrier of the cluster --------------------------------------------------------------------------------------
-class Meeting(Blocked):
+class ClusterMeeting(Meeting):
     """One use of the cluster's barrier: why a warpgroup is blocked in cluster_wait."""
 
     def __init__(self, sm: SM) -> None:
-        super().__init__("cluster")
+        super().__init__("cluster", sm.clocks)
         self.sm = sm
-        self.arrived: list[Warpgroup] = []
-        self.waiters: list[Warpgroup] = []
-        self.vector = sm.clocks.vector()
-        self.time = 0
-        self.complete = False
 
     def text(self) -> str:
         of = sum(len(sm.warpgroups) for sm in self.sm.peers)
@@ -136,12 +131,10 @@ class Meeting(Blocked):
         """Complete it if all have arrived who have not ended."""
         if self.complete or not all(w.over or w in self.arrived for sm in self.sm.peers for w in sm.warpgroups):
             return
-        self.complete = True
         for sm in self.sm.peers:
-            sm.meeting = Meeting(sm) if sm is self.sm.peers[0] else sm.peers[0].meeting
+            sm.meeting = ClusterMeeting(sm) if sm is self.sm.peers[0] else sm.peers[0].meeting
             sm.progress += 1
-        for waiter in self.waiters:
-            waiter.wake(self.time)
+        self.end()
 
 
 def arrive(who: Warpgroup) -> None:
@@ -150,13 +143,10 @@ def arrive(who: Warpgroup) -> None:
     if who.met is not None:
         raise report.violation(who, "cluster_arrive for the second time; cluster_wait before the next cluster_arrive",
                                hazard="too-many-arrivals")
-    who.elapse(who.sm.costs.issue)
     for sent in list(who.remote):
-        sent.land(who.time)
+        sent.land(who.time + who.sm.costs.issue)
     meeting = who.met = who.sm.peers[0].meeting
-    who.release_into(meeting.vector)
-    meeting.arrived.append(who)
-    meeting.time = max(meeting.time, who.time)
+    meeting.arrive(who)
     meeting.settle()
 
 
@@ -165,11 +155,7 @@ def wait(who: Warpgroup) -> None:
     meeting, who.met = who.met, None
     if meeting is None:
         raise report.violation(who, "cluster_wait without a cluster_arrive; cluster_arrive first", hazard="too-few-arrivals")
-    if not meeting.complete:
-        meeting.waiters.append(who)
-        who.block(meeting)
-    who.acquire(meeting.vector)
-    who.time = max(who.time, meeting.time)
+    meeting.meet(who)
     who.elapse(who.sm.costs.remote)
 
 

@@ -100,15 +100,15 @@ def unwritten(sm: SM, access: Access, lo: int, hi: int, since: str, mend: str) -
 
 
 def _barrier(sm: SM, plan: RingPlan, lo: int, kind: str) -> Mbarrier | None:
-    """The ready, or consumed, mbarrier of what lies at an address in a ring's slots."""
+    """The mbarrier of a kind of what lies at an address in a ring's slots."""
     stage, within = divmod(lo - plan.base, plan.stage_stride)
     part = sum(offset <= within for offset in plan.offsets) - 1
-    first = plan.ready_at(part) if kind == "ready" else plan.consumed_at(part)
-    return sm.mbarriers.get(first + 8 * (stage % plan.slots) + stage // plan.slots * plan.barrier_bytes_of_one)
+    first = plan.barrier_at(kind, part) + stage // plan.slots * plan.barrier_bytes_of_one
+    return sm.mbarriers.get(first + 8 * (stage % plan.slots))
 
 
 def _by_hand(plan: RingPlan) -> str:
-    return " (barrier_wait in the body)" if plan.manual_ready else ""
+    return " (barrier_wait in the body)" if "ready" in plan.manual else ""
 
 
 def _why(this: _Conflict) -> _Told:
@@ -206,7 +206,7 @@ def _outlived(this: _Conflict, step: int, used: int, loaded: int, cause: str) ->
     """In `step` the tile of step `used` is read when its slot has been given back."""
     assert this.slot is not None
     plan, slot = this.slot
-    by, late = "by barrier_arrive" if plan.manual_consumed else "by the ring", step - used
+    by, late = "by barrier_arrive" if "consumed" in plan.manual else "by the ring", step - used
     told = f"slot {slot} of {plan.name} was released {by}, and step {loaded} is loaded there"
     if late <= plan.delay:
         return _Told("read-after-release", cause, f"read the tile of step {used} before barrier_arrive: {told}")
@@ -291,11 +291,11 @@ def _product_reads(this: _Conflict) -> _Told:
         plan, _ = this.slot
         needed = max(left, plan.delay + 1)
         more = f" and max_concurrent_steps of {needed + 1} or more" if plan.slots <= needed else ""
-        less = f"wgmma_wait({plan.delay})" + (" before barrier_arrive" if plan.manual_consumed else " in every step")
+        less = f"wgmma_wait({plan.delay})" + (" before barrier_arrive" if "consumed" in plan.manual else " in every step")
         return _Told("refilled-while-read", cause, f"delay_release={needed}{more} is needed: wgmma_wait({left}) leaves {groups}; "
                      f"or {less}")
     if this.slot is not None:
-        before = "barrier_arrive" if this.slot[0].manual_consumed else "the end of its step"
+        before = "barrier_arrive" if "consumed" in this.slot[0].manual else "the end of its step"
         return _Told("refilled-while-read", cause, f"wgmma_wait({this.slot[0].delay}) before {before}: {product.what} may still "
                      f"read {where}")
     if later.agent is product.agent:
@@ -334,7 +334,7 @@ def _slot_text(this: _Conflict) -> str:
 def _step_of(fill: Access, plan: RingPlan, slot: int) -> int | None:
     """The ring's step whose tile a copy brings to a slot."""
     at = None if fill.mbar is None else report.place_of(fill.agent.sm, fill.mbar)
-    if at is None or at.plan is None or (at.plan.ready, at.slot) != (plan.ready, slot):
+    if at is None or at.plan is None or (at.plan.barriers, at.slot) != (plan.barriers, slot):
         return None
     return plan.step_at(slot, fill.phase)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from ..diagnostics import deadlocks
 from ..diagnostics.errors import PipelineDeadlock, SimulationError
 from ..diagnostics.reports import Barrier, Party
+from ..traces import deadlocks
 from . import handover, named, report
 from .sites import context
 from .state import SM, Blocked, Mbarrier, Warpgroup

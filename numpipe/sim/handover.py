@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..diagnostics.deadlocks import Hint
 from ..diagnostics.errors import SimulationError
 from ..diagnostics.reports import Party, Report
+from ..traces.deadlocks import Hint
 from . import report, sites
 from .state import SM, Blocked, Handed, Warpgroup
 from .touches import Touch
@@ -38,10 +38,13 @@ class Flag(Blocked):
         self.set_by = ""
         self.party: Party | None = None
         """who set it"""
-        self.waiters: list[Warpgroup] = []
 
 
-def _flag(who: Warpgroup, flags: npt.NDArray[np.int32], index: int, what: str) -> Flag:
+def _flag(who: Warpgroup, flags: npt.NDArray[np.int32], index: int, what: str, instruction: str) -> Flag:
+    """The flag that one lane touches with an instruction."""
+    report.one_lane(who, instruction)
+    who.elapse(who.sm.costs.tma_latency)
+    who.breathe()
     address = int(flags.ctypes.data) + flags.strides[0] * int(index)
     found: Flag = who.sm.gmem.flags.setdefault(address, Flag(what))
     return found
@@ -49,10 +52,7 @@ def _flag(who: Warpgroup, flags: npt.NDArray[np.int32], index: int, what: str) -
 
 def signal(who: Warpgroup, flags: npt.NDArray[np.int32], index: int, what: str) -> None:
     """Set a flag, by one lane."""
-    report.one_lane(who, "st.release.gpu")
-    who.elapse(who.sm.costs.tma_latency)
-    who.breathe()
-    flag = _flag(who, flags, index, what)
+    flag = _flag(who, flags, index, what, "st.release.gpu")
     if flag.handed is not None:
         raise report.violation(who, f"the flag of {what} is set, and {flag.set_by} had set it: nobody has taken what that handed "
                                "over", mend="a slot of its own for each part", hazard="cta-conflict")
@@ -63,20 +63,14 @@ def signal(who: Warpgroup, flags: npt.NDArray[np.int32], index: int, what: str) 
     flag.party = report.party(who, f"sets the flag of {what}")
     flags[index] = 1
     who.sm.progress += 1
-    waiters, flag.waiters = flag.waiters, []
-    for waiter in waiters:
-        waiter.wake(who.time)
+    flag.open(who.time)
 
 
 def wait(who: Warpgroup, flags: npt.NDArray[np.int32], index: int, what: str) -> None:
     """Wait until a flag is set and clear it, by one lane."""
-    report.one_lane(who, "ld.acquire.gpu")
-    who.elapse(who.sm.costs.tma_latency)
-    who.breathe()
-    flag = _flag(who, flags, index, what)
+    flag = _flag(who, flags, index, what, "ld.acquire.gpu")
     while flag.handed is None:
-        flag.waiters.append(who)
-        who.block(flag, what=what)
+        flag.enqueue(who, what=what)
     counter = who.sm.add_mbarrier_counter()
     who.sm.acquired[counter] = flag.handed
     who.vectors[0, counter] = 1

@@ -11,6 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..diagnostics.errors import SimulationError
+from ..traces.protocol import BARRIERS
 from . import report
 from .clocks import Vector
 from .sites import Site
@@ -70,10 +71,7 @@ def _once(mbar: Mbarrier, phase: int) -> str:
         less = f", or num_arrivals={mbar.count // 4 + 1}" if mbar.observed else ""
         return f"wait for phase {phase} before the next arrival{less}"
     slot = f"slot {at.slot} of {at.plan.name}"
-    if at.kind == "ready":
-        step = at.plan.step_at(at.slot, phase + 1)
-        return f"fill {slot} for step {step} behind a wait for consumed[{at.slot}], phase {phase}"
-    return f"release {slot} once a step, each step behind a wait for its ready[{at.slot}]"
+    return BARRIERS[at.kind].once.format(slot=slot, step=at.plan.step_at(at.slot, phase + 1), number=at.slot, phase=phase)
 
 
 def expect(mbar: Mbarrier, who: Warpgroup, nbytes: int) -> None:

@@ -7,28 +7,23 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from ..diagnostics.deadlocks import Hint
 from ..diagnostics.reports import Party
 from ..language.pipeline.turns import FIRST_BARRIER
+from ..traces.deadlocks import Hint
 from . import report, sites
 from .clocks import NAMED_BARRIERS
-from .state import SM, Blocked, Warpgroup
+from .state import SM, Blocked, Meeting, Warpgroup
 
 
-class Generation(Blocked):
+class Generation(Meeting):
     """One use of a named barrier, from its first arrival to its last."""
 
     def __init__(self, who: Warpgroup, barrier: int, threads: int, before: Generation | None) -> None:
-        super().__init__("barrier")
+        super().__init__("barrier", who.sm.clocks)
         self.barrier = barrier
         self.threads = threads
         self.number: int = 1 if before is None else before.number + 1
         self.before = before
-        self.arrived: list[Warpgroup] = []
-        self.waiters: list[Warpgroup] = []
-        self.vector = who.sm.clocks.vector()
-        self.time = 0
-        self.complete = False
         self.site = sites.user_site()
         self.turn = _turn(who.unit, barrier)
         self.meaning = f" ({self.turn})" if self.turn else ""
@@ -75,30 +70,20 @@ def _join(who: Warpgroup, barrier: int, threads: int, operation: str) -> Generat
         raise report.violation(who, f"{operation} {barrier} with {threads} threads, but {sites.place(generation.site)} uses it "
                                f"with {generation.threads} at the same time; every participant must give the same number",
                                hazard="named-barrier-mismatch", before=generation.party())
-    who.elapse(sm.costs.issue)
-    who.release_into(generation.vector)
-    generation.arrived.append(who)
-    generation.time = max(generation.time, who.time)
+    generation.arrive(who)
     if 128 * len(generation.arrived) == threads:
-        generation.complete = True
         generation.vector[sm.clocks.named(barrier, sm.rank)] = generation.number
         generation.before = None
         sm.progress += 1
         sm.named_over[barrier] = generation
         del sm.named[barrier]
-        for waiter in generation.waiters:
-            waiter.wake(generation.time)
+        generation.end()
     return generation
 
 
 def sync(who: Warpgroup, barrier: int, threads: int) -> None:
     who.breathe()
-    generation = _join(who, barrier, threads, "bar_sync")
-    if not generation.complete:
-        generation.waiters.append(who)
-        who.block(generation, barrier=generation.barrier)
-    who.acquire(generation.vector)
-    who.time = max(who.time, generation.time)
+    _join(who, barrier, threads, "bar_sync").meet(who, barrier=int(barrier))
     who.elapse(who.sm.costs.barrier)
 
 

@@ -89,10 +89,7 @@ class Warpgroup(state.Warpgroup):
         self.sm.registers.set(self, direction, int(registers))
 
     # ---- TMA
-    def tma_load(self, dst: int, tensor: TensorMap, coords: tuple[int, ...], mbar: int) -> None:
-        bulk.load(self, int(dst), tensor, coords, int(mbar))
-
-    def tma_multicast(self, dst: int, tensor: TensorMap, coords: tuple[int, ...], mbar: int, ctas: int) -> None:
+    def tma_load(self, dst: int, tensor: TensorMap, coords: tuple[int, ...], mbar: int, ctas: int = 0) -> None:
         bulk.load(self, int(dst), tensor, coords, int(mbar), int(ctas))
 
     def tma_store(self, tensor: TensorMap, coords: tuple[int, ...], src: int, reduction: str = "", once: bool = False) -> None:

@@ -27,7 +27,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ..arch.hopper import HOPPER
+from ..arch.targets import DEFAULT
 
 Place = tuple[int, int, int]
 Task = Callable[[int], None]
@@ -56,7 +56,7 @@ class Costs:
     """from the start of the copy to its first byte (a load from L2), or from its last read to GMEM (a store)"""
     tma_bytes: int = 64
     """bytes a cycle through the copy port (L2 to one SM)"""
-    fma: int = HOPPER.multiply_adds
+    fma: int = DEFAULT.multiply_adds
     """multiply-adds a cycle of the SM's four tensor cores together in float16: m64nN takes N/2 cycles, of any type"""
     generic_bytes: int = 128
     """bytes a cycle of ordinary shared-memory accesses; half of it to GMEM"""

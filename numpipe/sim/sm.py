@@ -24,7 +24,7 @@ class SM(state.SM):
     def __init__(self, body: Body, *, warpgroups: int, smem_bytes: int, registers: int, **common: Any) -> None:
         super().__init__(warpgroups=warpgroups, **common)
         self.body = body
-        self.meeting = cluster.Meeting(self)
+        self.meeting = cluster.ClusterMeeting(self)
         self.memory = SharedMemory(self, smem_bytes)
         self.warpgroups += [Warpgroup(self, i, self.run_body) for i in range(warpgroups)]
         self.registers = named.Registers(self, registers)

@@ -68,7 +68,7 @@ class Mbarrier:
     """One live mbarrier."""
 
     __slots__ = ("address", "arrivals", "copies", "count", "current", "done", "done_time", "epoch",
-                 "expected", "landed", "last", "name", "observed", "owner", "pending", "phase", "seen_by", "site", "sm", "time",
+                 "expected", "landed", "last", "name", "observed", "owner", "pending", "phase", "site", "sm", "time",
                  "twins", "tx", "used", "waited", "waiters", "warp")
 
     def __init__(self, owner: Warpgroup, address: int, count: int, name: str, epoch: int) -> None:
@@ -99,7 +99,6 @@ class Mbarrier:
         self.time = self.done_time = 0
         self.site = user_site()
         self.owner, self.warp, self.epoch = owner, owner.first_warp, epoch
-        self.seen_by: set[tuple[int, bool]] = set()
         self.twins: Sequence[Mbarrier] = ()
         """in other CTAs, where whoever arrives here arrives there too"""
         self.used: dict[int, tuple[int, Warpgroup, Site]] = {}
@@ -145,10 +144,51 @@ class Blocked:
     def __init__(self, kind: str, text: str = "") -> None:
         self.kind = kind
         self._text = text
+        self.waiters: list[Warpgroup] = []
 
     def text(self) -> str:
         """For reports of deadlocks."""
         return self._text
+
+    def enqueue(self, who: Warpgroup, **details: Any) -> None:
+        """Block until somebody calls `open`."""
+        self.waiters.append(who)
+        who.block(self, **details)
+
+    def open(self, time: int) -> None:
+        """Wake all who wait here, at cycle `time`."""
+        waiters, self.waiters = self.waiters, []
+        for waiter in waiters:
+            waiter.wake(time)
+
+
+class Meeting(Blocked):
+    """One use of a barrier at which warpgroups meet: what they tell each other, and the cycle of the newest arrival."""
+
+    def __init__(self, kind: str, clocks: Clocks) -> None:
+        super().__init__(kind)
+        self.arrived: list[Warpgroup] = []
+        self.vector = clocks.vector()
+        self.time = 0
+        self.complete = False
+
+    def arrive(self, who: Warpgroup) -> None:
+        who.elapse(who.sm.costs.issue)
+        who.release_into(self.vector)
+        self.arrived.append(who)
+        self.time = max(self.time, who.time)
+
+    def end(self) -> None:
+        """All are there."""
+        self.complete = True
+        self.open(self.time)
+
+    def meet(self, who: Warpgroup, **details: Any) -> None:
+        """Wait until all are there; what they knew, this one knows then."""
+        if not self.complete:
+            self.enqueue(who, **details)
+        who.acquire(self.vector)
+        who.time = max(who.time, self.time)
 
 
 class Warpgroup(Warps):
@@ -173,8 +213,8 @@ class Warpgroup(Warps):
         self.over = False
         self.remote: list[Any] = []
         """arrivals on other CTAs' mbarriers that are under way (`cluster.Sent`)"""
-        self.met: Any = None
-        """the use of the cluster's barrier that it has arrived at, and not waited for (`cluster.Meeting`)"""
+        self.met: Meeting | None = None
+        """the use of the cluster's barrier that it has arrived at, and not waited for"""
         self.time = 0
         self.blocked: Blocked | None = None
         self.ready = False
@@ -264,7 +304,7 @@ class SM:
     memory: Any
     """`memory.SharedMemory`"""
     meeting: Any
-    """of the cluster's first CTA: the use of its barrier that has not come to its end (`cluster.Meeting`)"""
+    """of the cluster's first CTA: the use of its barrier that has not come to its end (`cluster.ClusterMeeting`)"""
     registers: Any
     """`named.Registers`"""
 
@@ -337,11 +377,9 @@ class SM:
     def widen(self) -> None:
         for warpgroup in self.warpgroups:
             warpgroup.widen()
-        for meeting in (self.meeting, *(warpgroup.met for warpgroup in self.warpgroups)):
-            if meeting is not None and len(meeting.vector) < self.clocks.width:
-                meeting.vector = self.clocks.widen(meeting.vector)
         for mbar in self.mbarriers.values():
             mbar.current, mbar.done = self.clocks.widen(mbar.current), self.clocks.widen(mbar.done)
-        blocked: set[Any] = {w.blocked for w in self.warpgroups if w.blocked is not None and w.blocked.kind == "barrier"}
-        for generation in blocked | set(self.named.values()):  # uses of named barriers that somebody still has to acquire
-            generation.vector = self.clocks.widen(generation.vector)
+        of_warpgroups = (one for warpgroup in self.warpgroups for one in (warpgroup.met, warpgroup.blocked))
+        for meeting in (self.meeting, *self.named.values(), *of_warpgroups):  # those that somebody still has to acquire
+            if isinstance(meeting, Meeting) and len(meeting.vector) < self.clocks.width:
+                meeting.vector = self.clocks.widen(meeting.vector)

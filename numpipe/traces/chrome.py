@@ -24,13 +24,10 @@ from typing import Any
 
 from . import spans
 from .events import UNITS, Event, of_ctas, of_warpgroups
+from .protocol import KINDS, MOMENTS, OF_A_RING
 
 Json = dict[str, Any]
 
-_WAITS = {"wait": "wait for", "barrier": "named barrier", "registers": "setmaxnreg", "drain": "wgmma_wait",
-          "flush": "wait for stores"}
-_LASTING = ("fill", "compute")
-"""notes that last until the next one; others are moments, which an event of their own follows"""
 REGIONS = 1000
 """thread of a warpgroup's regions and tiles, less its number"""
 
@@ -102,7 +99,7 @@ def plain(value: Any) -> Any:
 
 def _place(mbar: str) -> Json:
     """Ring and slot in an mbarrier's name, as rings give it: ``ready[0] of a, b @ gemm.py:41``."""
-    found = spans.OF_A_RING.fullmatch(mbar)
+    found = OF_A_RING.fullmatch(mbar)
     return {} if found is None else {"ring": found["ring"], "slot": int(found["slot"])}
 
 
@@ -125,6 +122,7 @@ def _aside(span: spans.Span) -> Json:
 def _warpgroup(events: list[Event], last: int) -> Iterator[Json]:
     """What one warpgroup did, in the order it did it."""
     note: Json = {}
+    name = ""
     lasting: tuple[str, int, Json] | None = None
     for event in events:
         details, kind = dict(event.details), event.kind
@@ -134,16 +132,17 @@ def _warpgroup(events: list[Event], last: int) -> Iterator[Json]:
         if kind == "note":
             name = details.pop("event")
             note = details
-            if name in _LASTING:
+            if name in MOMENTS and MOMENTS[name].lasts:
                 lasting = name, event.start, note
-        elif kind in _WAITS:
+        elif kind in KINDS and KINDS[kind].title:
             mbar = details.get("mbar", "")
-            shown = f"wait for {mbar.partition(' of ')[0]}" if mbar else _WAITS[kind]
+            shown = f"wait for {mbar.partition(' of ')[0]}" if mbar else KINDS[kind].title
             yield _span(shown, kind, event.start, event.end, {**_place(mbar), **details})
         elif kind == "arrive":
             mbar = details["mbar"]
             of_a_ring = _place(mbar).get("ring") == note.get("ring", "")
-            yield _span("release" if of_a_ring else "arrive", "release" if of_a_ring else kind, event.start, event.end,
+            did = name if of_a_ring else kind
+            yield _span(did, did, event.start, event.end,
                         {**(note if of_a_ring else {}), **details})
         elif kind == "issue":
             yield _span(f"issue {details['tensor']}", kind, event.start, event.end, {**note, **details})

@@ -6,7 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-UNITS = {"load": "copy in", "store": "copy out", "mma": "tensor core"}
+from .protocol import KINDS, MOMENTS
+
+UNITS = {kind: row.unit for kind, row in KINDS.items() if row.unit}
 """kinds of events that are not a warpgroup's own, and the unit of the SM that they are shown on"""
 
 
@@ -51,7 +53,7 @@ class Event:
     @property
     def aside(self) -> bool:
         """Whether it is of a region or a tile."""
-        return self.note in ("region begin", "region end", "tile begin")
+        return self.note in MOMENTS and not MOMENTS[self.note].of
 
 
 @dataclass(frozen=True)

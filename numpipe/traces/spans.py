@@ -7,12 +7,12 @@ for another one. Time that is spent blocked, issuing or storing in between is th
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from .events import Event
+from .protocol import BARRIERS, KINDS, MOMENTS, OF_A_RING, Moment
 
 MEANS = {
     "compute": "computing",
@@ -24,9 +24,6 @@ MEANS = {
     "other": "other instructions",
 }
 """kinds of spans"""
-_KINDS = {"barrier": "barrier", "registers": "barrier", "drain": "compute", "flush": "store", "write": "store", "issue": "issue"}
-OF_A_RING = re.compile(r"(?P<kind>ready|consumed)\[(?P<slot>\d+)\](?: for \S+ '\w+')? of (?P<ring>.+? @ .+?)(?: of warpgroup \d+)?")
-"""the name of a ring's mbarrier"""
 
 
 @dataclass(frozen=True)
@@ -51,10 +48,8 @@ class Span:
 
 def kind_of(event: Event) -> str:
     """What a warpgroup's event that took time is; "" if it is nothing by itself."""
-    if event.kind != "wait":
-        return _KINDS.get(event.kind, "")
-    found = OF_A_RING.fullmatch(event.details.get("mbar", ""))
-    return "barrier" if found is None else "data" if found["kind"] == "ready" else "slot"
+    found = OF_A_RING.fullmatch(event.details.get("mbar", "")) if event.kind == "wait" else None
+    return BARRIERS[found["kind"]].span if found is not None else KINDS[event.kind].span if event.kind in KINDS else ""
 
 
 def spans(events: Iterable[Event]) -> list[Span]:
@@ -76,14 +71,12 @@ def spans(events: Iterable[Event]) -> list[Span]:
 
     for event in events:
         until(event.start, *mode)
-        if event.kind == "note" and not event.aside:
-            place, note = event.details, event.note
-            if note == "compute":
+        if event.kind == "note":
+            place, note = place if event.aside else event.details, MOMENTS.get(event.note, Moment(event.note))
+            if note.computing == "begins":
                 mode = "compute", place
-            elif note != "fill" and (note != "release" or _is_over(mode[1], place)):
+            elif note.computing == "ends" or (note.computing == "releases" and _is_over(mode[1], place)):
                 mode = "other", {}
-        elif event.note == "tile begin":
-            mode = "other", {}
         elif kind := kind_of(event):
             until(event.end, kind, mode[1] if event.kind == "drain" else {**place, **event.details})
     return found

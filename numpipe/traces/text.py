@@ -6,12 +6,9 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from .events import UNITS, Recording, of_warpgroups
+from .protocol import KINDS
 from .spans import spans
 
-_LETTERS = {
-    "wait": ".", "barrier": ".", "registers": ".", "drain": "#", "flush": "S", "issue": "L", "write": "S",
-    "load": "L", "store": "S",
-}
 _LEGEND = "L load   # compute   S store   . wait   - other instructions   tensor core: number of the warpgroup"
 
 
@@ -30,12 +27,12 @@ def timeline(trace: Recording, width: int = 100, cta: Any = None, start: float |
         if not wanted(name):
             continue
         ended = max((e.end for e in own if e.kind == "end"), default=last)
-        letters = [(e.start, e.end, _LETTERS[e.kind]) for e in own if e.kind in _LETTERS]
+        letters = [(e.start, e.end, KINDS[e.kind].letter) for e in own if e.kind in KINDS]
         if trace.clock == "ns":  # a GPU does not tell when products ran, but what its warpgroups were at
             letters += [(span.start, span.end, "#") for span in spans(own) if span.kind == "compute"]
         rows.append((name, _row(letters, width, first, last, ended, "-")))
     for kind, title in UNITS.items():
-        letters = [(e.start, e.details.get("port_until", e.end), _LETTERS.get(kind, str(e.warpgroup)))
+        letters = [(e.start, e.details.get("port_until", e.end), KINDS[kind].letter or str(e.warpgroup))
                    for e in events if e.kind == kind]
         if letters and wanted(title):
             rows.append((title, _row(letters, width, first, last, last, " ")))

@@ -14,6 +14,7 @@ import numpipe
 from numpipe import ArrayType, SpecError, ds, launch
 from numpipe.launch import driver
 from tests.kernels.launch_fakes import CudaArray, FakeDriver
+from tests.kernels.launch_kernels import compiled_as
 
 A = np.zeros((64, 64), np.float32)
 B = np.zeros((64, 64), np.float32)
@@ -183,8 +184,8 @@ def test_a_scalar_is_compiled_as_what_it_is(value: Any, kind: str) -> None:
     c = new()
     typed.simulate(c, x=value)
     typed(c, x=value, target="sim")
-    plans = [plan for plan in typed._plans.values() if plan.unit_key[1] == (np.dtype(kind), np.dtype(np.float32))]
-    assert plans and all(plan.scalars == ("x", "y") for plan in plans)
+    variants = [variant for variant in typed._calls.variants.values() if variant.scalars == (np.dtype(kind), np.dtype(np.float32))]
+    assert variants and all([name for name, _ in variant._typed] == ["x", "y"] for variant in variants)
 
 
 @pytest.mark.parametrize("value", [2, np.int64(2), 2.0])
@@ -193,7 +194,7 @@ def test_an_int_where_the_default_is_a_float_is_a_float(value: Any) -> None:
     typed.simulate(c, y=value)
     assert (c == 6).all()
     wanted = np.dtype(np.int64 if isinstance(value, np.int64) else np.float32)
-    assert any(plan.unit_key[1] == (np.dtype(np.int32), wanted) for plan in typed._plans.values())
+    assert any(variant.scalars == (np.dtype(np.int32), wanted) for variant in typed._calls.variants.values())
 
 
 @pytest.mark.parametrize("value", [True, np.bool_(True), False])
@@ -254,7 +255,7 @@ def test_which_parameter_is_the_scalar_is_part_of_a_plan() -> None:
     k.simulate(A, 2.0, new())
     with pytest.raises(SpecError, match="argument 'c' is an output"):
         k.simulate(A, new(), 2.0)
-    assert {plan.scalars for plan in k._plans.values()} == {("b",)}
+    assert {tuple(name for name, _ in variant._typed) for variant in k._calls.variants.values()} == {("b",)}
 
 
 def test_outputs_that_a_simulated_call_allocates_hold_no_zeros() -> None:
@@ -297,7 +298,7 @@ def test_scalars_are_launched_in_the_order_of_the_parameters(fake: FakeDriver, m
     def k(scale, a, c, n=3, *, beta, flag=True):
         c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
 
-    monkeypatch.setattr(k, "image", lambda *args: None)
+    compiled_as(k, lambda *args: object())
     a, c = CudaArray(4096, (64, 64), "<f4"), CudaArray(1 << 20, (64, 64), "<f4")
     k(2.0, a, c, beta=0.5, stream=7)
     k(3.0, a, c, 4, beta=np.float64(0.25), stream=7)
@@ -378,7 +379,7 @@ def test_an_output_is_found_wherever_it_is_stored_to(call: Any, function: Any) -
     a, c = A.copy(), new()
     a.setflags(write=False)  # an input may be read-only
     call(kernel, a, c)
-    assert (c == 1).all() and kernel.first_output == 1
+    assert (c == 1).all() and kernel.definition.first_output == 1
     with pytest.raises(SpecError, match="argument 'c' of kernel .* read-only; pass a writable array"):
         call(kernel, A, a)
     assert [arg.output for arg in kernel.compiled(a, c).unit.arrays] == [False, True]

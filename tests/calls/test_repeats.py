@@ -14,9 +14,10 @@ import pytest
 
 import numpipe
 from numpipe import ArrayType, LaunchError, SpecError, launch
+from numpipe.kernels.calls import Calls
 from numpipe.launch import driver
 from tests.kernels.launch_fakes import CudaArray, FakeDriver, TorchTensor
-from tests.kernels.launch_kernels import image
+from tests.kernels.launch_kernels import compiled_as, image
 
 
 class Torch(TorchTensor):
@@ -74,8 +75,7 @@ def made(monkeypatch: pytest.MonkeyPatch, function: Any, names: str, **options: 
     """A kernel that is not compiled: what is launched is a fake."""
     kernel = numpipe.kernel(num_compute_wgs=1, **options)(function)
     arrays = tuple(names.split())
-    monkeypatch.setattr(kernel, "image", lambda *_: image((), arrays, name="scale"))
-    return kernel
+    return compiled_as(kernel, lambda *_: image((), arrays, name="scale"))
 
 
 def copy(a, c):
@@ -94,8 +94,8 @@ def with_static(a, c, *, n: numpipe.Static = 1):
 def resolved(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The kernels whose calls were bound, described and planned."""
     seen: list[str] = []
-    resolve = numpipe.Kernel.resolve
-    monkeypatch.setattr(numpipe.Kernel, "resolve", lambda self, *args: (seen.append(self.name), resolve(self, *args))[1])
+    resolve = Calls.resolve
+    monkeypatch.setattr(Calls, "resolve", lambda self, *args: (seen.append(self.definition.name), resolve(self, *args))[1])
     return seen
 
 
@@ -266,7 +266,7 @@ def test_arrays_that_were_freed_or_moved_are_told_before_the_launch(fake: FakeDr
     a._ptr = 0
     with pytest.raises(LaunchError, match=r"its data was freed \(it was at 0x1000\)"):
         bound()
-    own.buffer.free()
+    own.free()
     with pytest.raises(LaunchError, match=r"argument 'a' of this bound launch: its data was freed"):
         other()
     assert len(fake.seen) == 2

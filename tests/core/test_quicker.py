@@ -6,7 +6,9 @@ import subprocess
 import sys
 import threading
 import types
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from importlib import metadata
 from typing import Any
 
 import numpy as np
@@ -20,28 +22,65 @@ if toolchain() is not None:
     pytest.skip(f"no compiler: {toolchain()}", allow_module_level=True)
 
 from numba import cuda
-from numba.cuda.core import errors
+from numba.cuda.core import postproc
 
 from numpipe.core.numba import hopper, quicker
 from tests.code_digests import plain
 from tests.kernels.kernels_for_tests import SMALL, gemm
 
 T16 = ArrayType((512, 512), np.float16)
-NUMBAS: dict[str, Any] = {name: getattr(owner, name) for owner, name, _ in quicker.replacements}
-OURS: dict[str, Any] = {name: value for _, name, value in quicker.replacements}
+NUMBAS: dict[str, Any] = {name: getattr(owner, name) for owner, name, _ in quicker.replacements()}
 
 
-def compiled_with(monkeypatch: pytest.MonkeyPatch, **instead: Any) -> Any:
-    """A product, compiled anew with these replacements in the place of numpipe's."""
-    monkeypatch.setattr(quicker, "replacements", tuple((owner, name, instead.get(name, value))
-                                                       for owner, name, value in quicker.replacements))
+def compiled() -> Any:
+    """A product, compiled anew."""
     return numpipe.Kernel(gemm().function, gemm().options).compiled(T16, T16, cfg=SMALL)
 
 
 def test_numba_is_left_as_it_was() -> None:
-    with hopper.compiling_for_hopper():
-        assert all(getattr(owner, name) is value for owner, name, value in quicker.replacements)
-    assert all(getattr(owner, name) is NUMBAS[name] for owner, name, _ in quicker.replacements)
+    with hopper.compiling_for():
+        assert all(getattr(owner, name) is value for owner, name, value in quicker.replacements())
+    assert all(getattr(owner, name) is NUMBAS[name] for owner, name, _ in quicker.replacements())
+
+
+def test_the_replacements_were_compared_with_the_versions_of_numba_cuda_that_numpipe_allows() -> None:
+    """0.30.2, 0.30.3 and 0.30.4 have the same source of all that they stand for; of numba and llvmlite they replace nothing."""
+    assert [quicker.digest(functions) for _, _, functions in quicker.TABLE] == [known for _, known, _ in quicker.TABLE]
+    assert set(NUMBAS) == {"refresh", "run", "_runPass"}
+
+
+@pytest.fixture
+def another_numba(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """A version of Numba whose `PostProcessor.run` is written otherwise; what was run of it."""
+    ran: list[str] = []
+
+    def otherwise_written(self: Any, emit_dels: bool = False, extend_lifetimes: bool = False) -> None:
+        ran.append(self.func_ir.func_id.func_name)
+        NUMBAS["run"](self, emit_dels, extend_lifetimes)
+
+    monkeypatch.setattr(postproc.PostProcessor, "run", otherwise_written)
+    quicker.replacements.cache_clear()
+    yield ran
+    quicker.replacements.cache_clear()
+
+
+def test_where_numba_is_another_its_own_code_compiles_the_same_kernel_and_one_warning_says_so(another_numba: list[str]) -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        built = [compiled() for _ in range(2)]
+    told = [str(warning.message) for warning in caught if "numba-cuda" in str(warning.message)]
+    assert len(told) == 1 and " PostProcessor.run " in told[0] and metadata.version("numba-cuda") in told[0]
+    assert len(another_numba) > 20 and quicker.replacements() == ()
+    quicker.replacements.cache_clear()
+    with pytest.MonkeyPatch.context() as as_it_was:
+        as_it_was.setattr(postproc.PostProcessor, "run", NUMBAS["run"])
+        ours = compiled()
+    assert [plain(one.ptx) for one in built] == [plain(ours.ptx)] * 2 and ours.ptx.count("wgmma.mma_async") == 4
+
+
+@pytest.mark.parametrize("path", ["core.postproc:PostProcessor.gone", "core.gone:PostProcessor.run"])
+def test_a_function_that_numba_has_not_is_another_one(path: str) -> None:
+    assert quicker.digest((path,)) == ""
 
 
 OLD = "old = getattr(np, '__getattr__', None); np.__getattr__ = lambda name: warnings.warn(name, DeprecationWarning)"
@@ -71,7 +110,7 @@ def in_another_thread(work: Callable[[], Any]) -> Any:
             answers.append(error)
 
     thread = threading.Thread(target=run)
-    with hopper.compiling_for_hopper():
+    with hopper.compiling_for():
         thread.start()
         thread.join(0.5)
     thread.join()
@@ -99,50 +138,3 @@ def test_a_plain_kernel_of_another_thread_shows_its_ptx_and_is_for_its_own_devic
     device, ptx = in_another_thread(lambda: (hopper.dispatcher.get_current_device().compute_capability,
                                              library.get_asm_str(cc=(8, 0))))
     assert device == (8, 0) and ".target sm_80" in ptx
-
-
-def test_each_answer_is_numbas(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = {"values": 0, "_escape_string": 0, "_has_loc": 0, "pysignature": 0, "get_mangle_string": 0}
-
-    def both(name: str) -> Any:
-        def answer(*given: Any) -> Any:
-            asked[name] += 1
-            found, wanted = OURS[name](*given), NUMBAS[name](*given)
-            assert found == wanted
-            return found
-
-        return answer
-
-    def without(name: str) -> Any:
-        def unchanged(func_ir: Any) -> Any:
-            before = [list(map(str, block.body)) for block in func_ir.blocks.values()]
-            after = NUMBAS[name](func_ir)
-            assert [list(map(str, block.body)) for block in after.blocks.values()] == before
-            return after
-
-        return unchanged
-
-    peepholes = ("peep_hole_delete_with_exit", "peep_hole_fuse_dict_add_updates")
-    compiled_with(monkeypatch, **{name: both(name) for name in asked}, **{name: without(name) for name in peepholes})
-    assert min(asked.values()) > 10
-
-
-def test_the_code_is_that_of_numbas_own_passes(monkeypatch: pytest.MonkeyPatch) -> None:
-    ours, theirs = (plain(compiled_with(monkeypatch, **instead).ptx) for instead in ({}, NUMBAS))
-    assert ours == theirs and ours.count("wgmma.mma_async") == 4
-
-
-def test_an_error_has_the_context_that_numba_gives_it() -> None:
-    def told(context: Any, error: Exception) -> str:
-        with pytest.raises(type(error)) as raised, context("typing of {0} at {line}", "x = {}", line=7):
-            raise error
-        return str(raised.value)
-
-    for kind in (errors.TypingError, ValueError):
-        ours, theirs = (told(context, kind("no")) for context in (quicker.ErrorContext, NUMBAS["new_error_context"]))
-        assert ours == theirs and ("x = {} at 7" in ours) == (kind is errors.TypingError)
-
-
-def test_a_code_generator_that_takes_a_place_is_told_from_one_that_does_not() -> None:
-    assert OURS["_has_loc"](lambda context, builder, sig, args, loc: None)
-    assert not OURS["_has_loc"](lambda context, builder, sig, args: None)

@@ -114,8 +114,8 @@ def test_without_the_variable_nothing_is_said_and_a_launch_is_the_drivers_own_fu
     monkeypatch.setattr(fake, "launcher", lambda ordinal: own)
     kernel = doubled(lambda *_: image(maps=(MAP,)))
     kernel(*arrays())
-    (prepared,) = kernel._prepared.values()
-    assert prepared.function.launcher((1, 1, 1), 0, 0) is own
+    (variant,) = kernel._calls.variants.values()
+    assert variant._prepared.function.launcher((1, 1, 1), 0, 0) is own
     for name in ("on", "say", "Timed", "launches"):  # the environment is read where something new is made, and only there
         monkeypatch.setattr(log, name, never)
     kernel(*arrays())

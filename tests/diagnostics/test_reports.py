@@ -13,10 +13,10 @@ import pytest
 
 import numpipe
 from numpipe import SMEM, BlockSpec, PipelineDeadlock, PipelineRace, SimulationError, ds, reports
-from numpipe.diagnostics import deadlocks
 from numpipe.hazards import HAZARDS
 from numpipe.language.pipeline import ring
 from numpipe.sim import simulate
+from numpipe.traces import deadlocks
 from tests.kernels.lane_kernels import by_lane
 from tests.kernels.sim_pipelines import Gemm, one
 
@@ -79,7 +79,7 @@ def hazards_of(source: str) -> tuple[set[str], list[int]]:
 
 def test_every_error_of_the_simulator_names_its_hazard_and_a_mend() -> None:
     named: set[str] = set()
-    for file in (*SIM.glob("*.py"), SIM.parent / "diagnostics/deadlocks.py"):
+    for file in (*SIM.glob("*.py"), SIM.parent / "traces/deadlocks.py"):
         found, without = hazards_of(file.read_text(encoding="utf8"))
         named |= found
         assert not without, f"{file.name}: errors without a hazard's name at lines {without}"

@@ -49,7 +49,7 @@ def test_an_array_goes_to_the_gpu_and_comes_back(shape: tuple[int, ...], order: 
     a[...] = 0
     assert launch.tma_addressable(launch.describe(there, "a")) is None
     np.testing.assert_array_equal(np.asarray(there), values)
-    buffer = launch.upload(launch.describe(values if order != "F" else np.asfortranarray(values), "a"), 0)
+    buffer = launch.DeviceArray.from_host(values if order != "F" else np.asfortranarray(values))
     if launch.major_order(buffer.info()) == launch.major_order(launch.describe(a, "a")):
         launch.download(buffer, a, 0)
         np.testing.assert_array_equal(a, values)

@@ -10,7 +10,7 @@ import pytest
 import gemm_tuned
 import numpipe
 from numpipe import bench
-from numpipe.kernels.kernels import Kernel
+from numpipe.kernels.variants import Variant
 from tests.kernels.tune_kernels import Config, product
 
 QUICK = bench.Plan(load=0.05, rounds=5)
@@ -27,8 +27,8 @@ def integers(rows: int, columns: int) -> np.ndarray:
 
 def test_the_winner_is_measured_once_and_its_kernel_computes(monkeypatch: pytest.MonkeyPatch) -> None:
     a, b = integers(1000, 520), integers(776, 520)
-    compiled, build = [], Kernel._build
-    monkeypatch.setattr(Kernel, "_build", lambda *args: compiled.append(args) or build(*args))
+    compiled, build = [], Variant._build
+    monkeypatch.setattr(Variant, "_build", lambda *args: compiled.append(args) or build(*args))
     space = {"narrow": Config(64, 4), "wide": Config(128, 4), "huge": Config(128, 40)}
     tuned = numpipe.autotune(product, space, a, b, plan=QUICK)
     assert set(tuned.seconds) == {"narrow", "wide"} and "shared memory" in tuned.skipped["huge"] and tuned.measured

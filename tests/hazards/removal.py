@@ -51,7 +51,7 @@ PASSED_ON = (
     "memory.copies.commit_smem",
     "memory.copies.commit_smem_to_gmem_group", "memory.copies.fence_and_meet", "memory.copies.meet",
     "memory.copies.wait_smem_to_gmem", "tiles.exchange.exchange", "tiles.mma.wgmma_wait", "tiles.order.before_access",
-    "tiles.order.before_async", "pipeline.multicast.arrive_at_peers", "pipeline.order_tokens.await_token",
+    "tiles.order.before_async", "tiles.products.commit_to", "pipeline.order_tokens.await_token",
     "pipeline.order_tokens.enter_turn", "pipeline.order_tokens.leave_turn", "pipeline.order_tokens.pass_token",
     "pipeline.outputs.await_slot", "pipeline.outputs.meet", "grid.partials.await_signal", "grid.partials.signal",
     "memory.phases.arrive", "memory.phases.arrive_at_peers", "memory.phases.wait", "memory.registers.set_max_registers",
@@ -60,10 +60,9 @@ PASSED_ON = (
     "pipeline.steps.await_released", "tiles.store_ring.await_staging", "tiles.store_ring.drain_stores")
 """Helpers that synchronise, and do nothing else but move what they order."""
 APPLIES = (
-    "tiles.mma.<listcomp>", "tiles.order._barrier", "pipeline.barriers.apply", "pipeline.order_tokens.if_several",
+    "tiles.mma.<listcomp>", "tiles.order._barrier", "pipeline.barriers.apply", "plan.context.only_if", "plan.context.over",
     "pipeline.order_tokens.over_tokens", "pipeline.outputs.first_lane", "tiles.load._read", "tiles.shared._load_part",
-    "tiles.shared._store_part", "tiles.store._write", "pipeline.ring.each", "pipeline.steps.only_if", "pipeline.steps.over",
-    "pipeline.steps.over_outputs")
+    "tiles.shared._store_part", "tiles.store._write", "pipeline.ring.each")
 """Functions that only call what they are given."""
 ELSEWHERE = "compile", "intrinsics", "launch", "sim", "tools"
 """rooms of numpipe without protocol"""

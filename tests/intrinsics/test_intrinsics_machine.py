@@ -89,7 +89,7 @@ REQUESTS = [
     (lambda: cluster.map_shared(64, 1), ("map_shared", 64, 1)),
     (lambda: cluster.arrive(), ("cluster_arrive",)),
     (lambda: cluster.wait(), ("cluster_wait",)),
-    (lambda: cp_async_bulk.multicast(1024, A, (np.int32(64), 0), 64, 3), ("tma_multicast", 1024, A, (64, 0), 64, 3)),
+    (lambda: cp_async_bulk.multicast(1024, A, (np.int32(64), 0), 64, 3), ("tma_load", 1024, A, (64, 0), 64, 3)),
     (lambda: mbarrier.arrive_count(64, 3), ("mbar_arrive", 64, 3)),
     (lambda: mbarrier.arrive_expect_tx(64, 8192), ("mbar_arrive_expect_tx", 64, 8192)),
     (lambda: mbarrier.wait(64, 5, 21), ("mbar_wait", 64, 5, 21)),

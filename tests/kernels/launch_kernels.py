@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,18 @@ def image(maps: tuple[launch.MapRequest, ...] = (), arrays: tuple[str, ...] = ("
     return launch.Image(maps=maps, arrays=arrays, majors=majors, resources=used, **given)
 
 
+def compiled_as(kernel: Any, compiled: Any) -> Any:
+    """The kernel, whose variants are not compiled: `compiled` gives their images, by their key and what TMA cannot address."""
+
+    class Variants(dict[Any, Any]):
+        def setdefault(self, key: Any, variant: Any) -> Any:
+            variant._build = lambda: types.SimpleNamespace(image=compiled(key, variant.obstacles))
+            return super().setdefault(key, variant)
+
+    kernel._calls.variants = Variants()
+    return kernel
+
+
 SIZES = [128] + [8] * 10
 """bytes of its parameters"""
 
@@ -33,8 +46,7 @@ def doubled(compiled: Any = None, **options: Any) -> Any:
     def doubled(a, c):
         c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
 
-    doubled.image = compiled or (lambda *_: image())
-    return doubled
+    return compiled_as(doubled, compiled or (lambda *_: image()))
 
 
 def arrays(place: int = 0) -> tuple[CudaArray, CudaArray]:

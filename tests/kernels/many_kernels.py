@@ -75,9 +75,8 @@ def main(count: int, full_every: int) -> None:
             built = kernel.compiled(*types, 1.0)
             entry, text = built.image.entry, built.ptx
         else:
-            kernel.built = lambda key, obstacles, kernel=kernel: front_end(
-                kernel.unit(key, obstacles), kernel.lifted(key), [("scale", np.dtype(np.float32))])[0]
-            made = kernel.compiled(*types, 1.0)
+            variant = kernel.described((*types, 1.0), {}).variant
+            made = front_end(variant.unit(), variant.lifted, [("scale", np.dtype(np.float32))])[0]
             entry, text = made.entry_name, made._codelibrary.get_llvm_str()
         seconds = time.process_time() - begin
         if number % 20 == 19:

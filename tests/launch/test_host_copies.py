@@ -135,7 +135,7 @@ def test_several_threads_share_a_copy(cuda: QueuedDriver) -> None:
 
     cuda.before = before
     array = np.arange(640, dtype=np.int16)
-    buffer = launch.upload(launch.describe(array, "a"), 0)
+    buffer = launch.DeviceArray.from_host(array)
     np.testing.assert_array_equal(view(buffer.ptr, array.shape, array.strides, array.dtype), array)
     assert len(seen) == 3
 
@@ -200,7 +200,7 @@ def test_page_locked_arrays_are_copied_in_place(cuda: QueuedDriver) -> None:
 def test_narrow_padded_rows_are_staged_even_from_page_locked_memory(cuda: QueuedDriver) -> None:
     a = pinned.empty((40, 3), np.dtype(np.float16), 0)
     a[...] = [1, 2, 3]
-    launch.upload(launch.describe(a, "a"), 0)
+    launch.DeviceArray.from_host(a)
     assert len(cuda.named("copy_in")) > 1 and {height for *_, height, _ in cuda.named("copy_in")} == {1}
 
 
@@ -244,11 +244,14 @@ def test_what_fails_in_a_thread_is_raised_by_the_call_and_the_next_call_works(cu
 def test_an_interrupted_call_leaves_nothing_behind(cuda: QueuedDriver, where: str) -> None:
     a, c = np.ones((64, 8), np.float32), np.zeros((64, 8), np.float32)
     prepared, infos = doubling(cuda, a, c)
-    main = threading.get_ident()
+    main, interrupted = threading.get_ident(), threading.Event()
 
     def before(call: str) -> None:
         if call == where and threading.get_ident() == main:
+            interrupted.set()
             raise KeyboardInterrupt
+        if call == where:
+            interrupted.wait(20)  # it leaves something to copy to the main thread
 
     cuda.before = before
     with pytest.raises(KeyboardInterrupt):

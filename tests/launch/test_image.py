@@ -24,8 +24,9 @@ from numpipe import ArrayType, ImageError
 from numpipe.compile.build import toolchain
 from numpipe.core.records import record
 from numpipe.kernels.kernels import Kernel
+from numpipe.kernels.variants import Variant
 from numpipe.launch import Image, MapRequest
-from numpipe.launch.image import Mbarrier, Recording
+from numpipe.launch.image import VERSION, Mbarrier, Recording
 from tests.kernels import image_kernels
 from tests.kernels.image_kernels import KINDS, arguments
 from tests.kernels.launch_kernels import image
@@ -45,7 +46,7 @@ def compiled(kind: str) -> Image:
     arrays, statics = arguments(kind)
     made = kernel(kind)
     asked = made.described(tuple(arrays), statics)
-    return made.image(asked.unit_key, asked.obstacles)
+    return asked.variant.image
 
 
 # ---- there and back
@@ -103,29 +104,29 @@ def test_a_kernel_with_an_image_from_a_file_shows_what_the_one_that_was_compiled
     own = ours.compiled(*arrays, **statics).image
     other.adopt(Image.from_bytes(own.to_bytes()), asked)
     with monkeypatch.context() as patch:
-        patch.setattr(Kernel, "_build", lambda *_: pytest.fail("compiled again"))
+        patch.setattr(Variant, "_build", lambda *_: pytest.fail("compiled again"))
         for what in ("resources", "sass", "source"):
             assert other.inspect(what, *arrays, **statics) == shown[what]
     for what in ("ptx", "llvm", "gate"):  # compiled again: names hold serial numbers, and Numba links modules in any order
         found, wanted = (sorted(re.sub(r"_ZN[\w$]+|[#$]\d+", "F", str(text)).splitlines())
                          for text in (other.inspect(what, *arrays, **statics), shown[what]))
         assert found == wanted, what
-    assert other.image(asked.unit_key) == own, "what is launched stays the one that was read"
+    assert asked.variant.image == own, "what is launched stays the one that was read"
 
 
 @compiles
 def test_a_launched_kernel_keeps_its_image_and_not_the_compilers_objects(monkeypatch: pytest.MonkeyPatch) -> None:
     builds: list[Any] = []
-    build = Kernel._build
-    monkeypatch.setattr(Kernel, "_build", lambda *args: builds.append(weakref.ref(made := build(*args))) or made)
+    build = Variant._build
+    monkeypatch.setattr(Variant, "_build", lambda *args: builds.append(weakref.ref(made := build(*args))) or made)
     made, x = kernel("plain"), ArrayType((512, 512), np.float16)
     asked = made.described((x, x), {})
-    launched = made.image(asked.unit_key, asked.obstacles)
+    launched = asked.variant.image
     gc.collect()
-    assert builds[0]() is None and made.image(asked.unit_key) is launched and len(builds) == 1
+    assert builds[0]() is None and asked.variant.image is launched and len(builds) == 1
     built = made.compiled(x, x)
     assert made.compiled(x, x) is built is builds[1]() and len(builds) == 2, "who asks for them keeps them"
-    assert made.image(asked.unit_key) is launched
+    assert asked.variant.image is launched
 
 
 # ---- bytes that are no image
@@ -138,7 +139,7 @@ SOUND = image(maps=(MapRequest(0, (8, 64), 128),), cubin=b"\x7fELF" + bytes(60),
 def packed(header: bytes, cubin: bytes = SOUND.cubin) -> bytes:
     """An image of this header, with the right lengths and checksum."""
     rest = struct.pack("<IQ", len(header), len(cubin)) + header + cubin
-    return struct.pack("<8sII", b"numpipe\0", 1, zlib.crc32(rest)) + rest
+    return struct.pack("<8sII", b"numpipe\0", VERSION, zlib.crc32(rest)) + rest
 
 
 def header() -> dict[str, Any]:
@@ -189,7 +190,7 @@ def test_every_flipped_bit_is_refused() -> None:
 
 @pytest.mark.parametrize("data, why", [
     (b"", "cut off"), (b"\x7fELF" + bytes(100), "it begins with b'.x7fELF.*: it is something else"), (b"{}" * 40, "something else"),
-    (b"numpipe\0" + struct.pack("<I", 2) + bytes(40), "version 2 of the form, and this numpipe reads version 1"),
+    (b"numpipe\0" + struct.pack("<I", 99) + bytes(40), f"version 99 of the form, and this numpipe reads version {VERSION}"),
     (packed(b""), "Expecting value"), (packed(b"{"), "Expecting"), (packed(b"\xff"), "utf-8"), (packed(b"7"), "it is 7, no Image"),
     (packed(b"[]"), "it is an array, no Image"), (packed(b"{}"), "the field 'arrays' is missing"),
     (packed(b"[" * 100_000), "nested too deeply"), (packed(b'{"name":' * 100_000), "nested too deeply"),

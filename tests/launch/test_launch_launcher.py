@@ -17,6 +17,7 @@ import pytest
 from numpipe import launch
 from numpipe.errors import LaunchError, SpecError
 from numpipe.launch import driver
+from numpipe.launch.table import MOST
 from tests.kernels.launch_fakes import CudaArray, FakeDriver, TorchTensor, view
 from tests.kernels.launch_kernels import image
 
@@ -111,9 +112,9 @@ def test_a_repeated_call_encodes_nothing_and_other_arrays_get_their_own_maps(fak
 def test_many_argument_lists_are_not_kept_for_ever(fake: FakeDriver) -> None:
     fake.sizes = [128, 8, 8, 8]
     prepared = launch.Prepared(Kernel(arrays=("c",), majors=("row",)), [C])
-    for i in range(1, 1000):
+    for i in range(1, 2 * MOST):
         prepared((1, 1, 1), [device(i * 64, (8,))])
-    assert len(prepared._launches) == 256
+    assert len(prepared.function.table) == MOST
 
 
 def test_a_kernel_is_loaded_once_and_made_ready_once_a_gpu(fake: FakeDriver) -> None:

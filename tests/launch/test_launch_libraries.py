@@ -30,6 +30,7 @@ from tests.kernels.array_fakes import (
     numbers,
 )
 from tests.kernels.launch_fakes import CudaArray, FakeDriver, view
+from tests.kernels.launch_kernels import compiled_as
 from tests.launch.test_launch_launcher import Kernel, words
 
 pytest.importorskip("cuda.core", reason="the CUDA wheels are not installed")  # it reads exports of DLPack
@@ -185,9 +186,8 @@ def copy(a, c):
 def launches(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
     device = launch.Device(0, "NVIDIA H200", (9, 0), 132, 13000, 232448)
     monkeypatch.setattr(launch, "choose_target", lambda *_: launch.Choice("gpu", "a fake", device))
-    monkeypatch.setattr(copy, "image", lambda key, obstacles: Kernel())
-    for memory in ("_plans", "_prepared"):
-        monkeypatch.setattr(copy, memory, {})
+    compiled_as(copy, lambda key, obstacles: Kernel())
+    copy._table.clear()
     fake.sizes, fake.kernel = [128] + [8] * 10, copying
     return fake
 

@@ -225,10 +225,12 @@ def test_the_driver_gets_an_attribute_for_what_is_asked_for_only() -> None:
     api = pytest.importorskip("cuda.bindings.driver")
     cuda = object.__new__(driver.Driver)
     cuda._api = api
+    kept: list[Any] = []
 
     def made(*given: Any) -> list[tuple[str, Any]]:
         config = cuda.config(384, 1000, attributes.Attributes(*given))
         assert (config.blockDimX, config.sharedMemBytes, config.numAttrs) == (384, 1000, len(config.attrs))
+        kept.append(config)  # the values lie in its memory
         return [(a.id.name.removeprefix("CU_LAUNCH_ATTRIBUTE_"), a.value) for a in config.attrs]
 
     assert made((1, 1, 1), False, False) == []

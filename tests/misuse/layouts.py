@@ -171,6 +171,7 @@ def a_choice_of_two_layouts(a, b, c):
     x = numpipe.zeros((64, 64), np.float32)
     m = x.max(axis=0) if a.shape[0] > 3 else x.max(axis=1)
   # ^
+    m = m * m + m  # of one layout
 
 
 @refused(", pipeline at {file}:{line+3}: body 'body' was given the carry tile (64,) float32 (either layout) and returned tile "

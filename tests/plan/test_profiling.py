@@ -101,7 +101,7 @@ def test_a_buffer_becomes_the_events_of_the_simulated_sm() -> None:
     compute = part([event("region begin", 0, 50_100), event("wait", 0, 50_200, ring.index), event("compute", 0, 50_600, ring.index),
                     event("store begin", 0, 51_000), event("store end", 0, 51_400), event("release", 0, 52_000, ring.index)],
                    happened=ROOM + 1)
-    memory = part([event("tile", 2, 50_000), event("fill", 0, 50_020, ring.index), event("issue", 0, 50_040, ring.index),
+    memory = part([event("tile begin", 2, 50_000), event("fill", 0, 50_020, ring.index), event("issue", 0, 50_040, ring.index),
                    event("issued", 0, 50_080, ring.index)])
     trace = told(image, compute + memory + EMPTY * 2, (2, 1, 1))
     assert (trace.clock, trace.lost, trace.sms) == ("ns", 1, {(0, 0, 0): 7})

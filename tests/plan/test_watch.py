@@ -154,7 +154,7 @@ def test_records_become_the_report_of_the_simulator() -> None:
     kernel = HANGS["a_slot_is_not_released"]
     built = kernel.compiled(*arrays())
     [plan] = built.unit.rings.values()
-    ready, consumed = plan.ready_at(0) + 8, plan.consumed_at(0) + 8
+    ready, consumed = plan.barrier_at("ready", 0) + 8, plan.barrier_at("consumed", 0) + 8
     found = [Record(0, (1, 0, 0), warp, ready, 1, state(1, 1)) for warp in (3, 1, 0, 2)]
     found += [Record(0, (1, 0, 0), 4, consumed, 0, state(0, 4)), Record(0, (0, 0, 0), 2, ready, 1, state(1, 1))]
     report = told(built.image, found)
@@ -175,7 +175,7 @@ def test_a_barrier_that_nobody_asked_is_said_to_be_unknown() -> None:
     """In a cluster, where others may arrive still."""
     built = HANGS["a_slot_is_not_released"].compiled(*arrays())
     [plan] = built.unit.rings.values()
-    record = Record(0, (1, 0, 0), 0, plan.ready_at(0) + 8, 1)
+    record = Record(0, (1, 0, 0), 0, plan.barrier_at("ready", 0) + 8, 1)
     report = told(built.image, [record])
     assert not report.barriers[0].known and "phase 1, what it misses is not known" in report.text
     assert told(built.image, [replace(record, state=state(1, 1))]).barriers[0].known

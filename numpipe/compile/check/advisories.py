@@ -14,7 +14,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from ...arch.hopper import HOPPER
+from ...arch.target import Target
+from ...arch.targets import DEFAULT
 from ...diagnostics.errors import Position, SerializedWgmma
 from ...plan import resources
 from ...plan.unit import Unit
@@ -76,10 +77,10 @@ ADVISORIES = {advisory.code: advisory for advisory in (
 """By code. C7503 … C7508 say that setmaxnreg was ignored, C7517 that ptxas added a wait: the gate tells of these."""
 
 
-def found(log: str) -> list[Advisory]:
+def found(log: str, target: Target = DEFAULT) -> list[Advisory]:
     """What a log says of serialised products, each once; a code that nobody knows is told in ptxas' own words."""
-    lines = [line for line in resources.notes(log) if "serialized" in line]
-    codes = dict.fromkeys((code[0] if (code := re.search(HOPPER.advisories, line)) else "C75xx", _words(line)) for line in lines)
+    lines = [line for line in resources.notes(log, target) if "serialized" in line]
+    codes = dict.fromkeys((code[0] if (code := re.search(target.advisories, line)) else "C75xx", _words(line)) for line in lines)
     return [ADVISORIES.get(code) or Advisory(code, "serialized", words, "product", "see the code in ptxas' documentation")
             for code, words in codes]
 
@@ -94,7 +95,7 @@ def check(unit: Unit, lifted: Lifted, seen: Seen, log: str, calls: bool) -> None
     params = unit.params
     if params.allow_serialized_wgmma or params.debug:
         return
-    for advisory in found(log):
+    for advisory in found(log, unit.target):
         if calls and advisory.code in ("C7509", "C7510"):
             continue
         raise error(unit, lifted, seen, advisory)

@@ -35,7 +35,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ...arch.dtypes import OPERANDS
-from ...arch.hopper import HOPPER
+from ...arch.target import Target
+from ...arch.targets import DEFAULT
 from ...core.machine import Role
 from ..built import Built
 
@@ -65,7 +66,8 @@ _TARGET = re.compile(r"`\(([.$\w]+)\)")
 class Sass:
     """The instructions of one kernel and where they lead, from nvdisasm's text."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, target: Target = DEFAULT) -> None:
+        self.target = target
         self.instructions: list[Instruction] = []
         self.labels: dict[str, int] = {}
         for line in text.splitlines():
@@ -77,6 +79,10 @@ class Sass:
     def find(self, pattern: str) -> list[Instruction]:
         """Instructions whose opcode matches."""
         return [i for i in self.instructions if re.match(pattern, i.opcode)]
+
+    def products(self) -> list[Instruction]:
+        """Those of the tensor cores."""
+        return self.find(self.target.product)
 
     def in_loop(self, instruction: Instruction) -> bool:
         """Whether it can run again after it has run."""
@@ -159,7 +165,7 @@ def memory_barriers(built: Built, sass: Sass) -> Iterator[str]:
     """No fence beyond the CTA, but for: those of the cluster's two barriers, which stand in no loop; in a kernel that hands partial
     sums over (`partials`), those outside of its main loops; one at the end, where the last CTA sets a counter of tiles back."""
     handed = any(array.workspace for array in built.unit.arrays)
-    products = [sass.innermost(instruction) for instruction in sass.find(HOPPER.product)]
+    products = [sass.innermost(instruction) for instruction in sass.products()]
     spared = int(built.unit.tickets is not None)
     for instruction in sass.find(BEYOND):
         at = sass.instructions.index(instruction)
@@ -190,8 +196,8 @@ def tensor_cores(sass: Sass, ptx: str) -> Iterator[str]:
     """Only products that the PTX asks for, and all of them."""
     written = re.findall(r"wgmma\.mma_async\.sync\.aligned\.m(\d+)n(\d+)k(\d+)\.\w+\.(\w+)", ptx)
     asked = {f"{OPERANDS[dtype][1].opcode} {'x'.join(shape)}" for *shape, dtype in written}
-    made = {f"{found[1]} {found[2]}": i for i in sass.find(HOPPER.product) if (
-        found := re.match(rf"({HOPPER.product})\.(\d+x\d+x\d+)", i.opcode))}
+    made = {f"{found[1]} {found[2]}": i for i in sass.products() if (
+        found := re.match(rf"({sass.target.product})\.(\d+x\d+x\d+)", i.opcode))}
     for shape, instruction in made.items():
         if shape not in asked:
             yield f"a product nobody asked for (the PTX has {sorted(asked)}): {instruction}"
@@ -202,7 +208,7 @@ def tensor_cores(sass: Sass, ptx: str) -> Iterator[str]:
 def waits(sass: Sass, ptx: str) -> Iterator[str]:
     """No wait for products, and no beginning of a group of them, beyond those of the PTX, which has the source's and what
     the pipelines derive from it. A copy of a piece of code, as of an unrolled loop, copies its waits with its products."""
-    copies = max(1, -(-len(sass.find(HOPPER.product)) // max(1, ptx.count("wgmma.mma_async"))))
+    copies = max(1, -(-len(sass.products()) // max(1, ptx.count("wgmma.mma_async"))))
     written = Counter(int(left) for left in re.findall(r"wgmma\.wait_group\.sync\.aligned\s+(\d+)", ptx))
     made = [(int(found[1], 16), instruction) for instruction in sass.find(r"WARPGROUP\.DEPBAR")
             if (found := re.search(r"gsb0, (0x[0-9a-f]+)", instruction.text))]
@@ -232,7 +238,7 @@ def roles(built: Built, sass: Sass) -> Iterator[str]:
     shared, private = not all(rings), any(rings)
     events = bool(built.unit.params.profile_space)  # by ordinary stores
     tickets = built.unit.tickets is not None  # told by ordinary stores to shared memory
-    own = HOPPER.product + r"|UTMASTG|STSM|BAR\." + ("" if tickets else r"|STS\b") + ("" if events else r"|STG\b")
+    own = sass.target.product + r"|UTMASTG|STSM|BAR\." + ("" if tickets else r"|STS\b") + ("" if events else r"|STG\b")
     for code, who, pattern in ((memory, "memory", own),
                                (compute, "compute", "" if private else "UTMALDG")):
         for instruction in code:
@@ -319,7 +325,7 @@ def _roots(name: str, defined: dict[str, list[str]], seen: set[str]) -> Iterator
 
 def findings(built: Built) -> tuple[str, ...]:
     """What is wrong with a compiled kernel, one line each; empty: it passes. Needs nvdisasm, but no GPU."""
-    ptx, sass = built.ptx, Sass(built.sass)
+    ptx, sass = built.ptx, Sass(built.sass, built.unit.target)
     return (*resources(built), *entry_registers(built), *local_memory(sass), *memory_barriers(built, sass), *waterfalls(sass),
             *tensor_cores(sass, ptx), *waits(sass, ptx), *roles(built, sass), *registers(built, sass), *launch_bounds(built, ptx),
             *tensor_maps(built, ptx))

@@ -23,8 +23,9 @@ from typing import Any
 
 from ...arch.dtypes import BOOL
 from ...core import numba as nb
+from ...core.op import does
 from ...diagnostics.errors import Position
-from ...language.tiles import elementwise, mma, tile
+from ...language.tiles import elementwise, tile
 from ...language.tiles.layouts import COLUMN, EITHER, ROW, places
 from ...language.tiles.tile_cuda import InFlightType, TileType
 from ...plan.unit import Unit
@@ -70,7 +71,8 @@ class _Function:
                     self.made[statement.target.name] = statement
                     self.home[statement.target.name] = label
         self.constant: dict[str, bool] = {}
-        self.products = {name: statement.value for name, statement in self.made.items() if self._calls(statement.value, mma.wgmma)}
+        self.products = {name: statement.value for name, statement in self.made.items()
+                          if does(self._operation(statement.value), "issues")}
         self.operands = {name: self._origin(call.args[1].name) for name, call in self.products.items()
                          if isinstance(types[call.args[1].name], TileType)}
 
@@ -85,7 +87,7 @@ class _Function:
 
     def _waited(self, value: Any) -> int | None:
         """How many groups a wait leaves; None: an expression is none."""
-        if not self._calls(value, mma.wgmma_wait, mma.wait_for):
+        if not does(self._operation(value), "waits"):
             return None
         return nb.literal(self.types[value.args[1].name]) if len(value.args) > 1 else 0
 
@@ -189,10 +191,7 @@ class _Function:
     def _before(self, statement: Any, names: set[str]) -> set[str]:
         """What is live before a statement, of what is behind it."""
         target = {statement.target.name} if isinstance(statement, nb.numba_ir.Assign) else set()
-        read = statement.value.list_vars() if target and isinstance(statement.value, nb.numba_ir.Expr) else (
-            [statement.value] if target and isinstance(statement.value, nb.numba_ir.Var) else [] if target
-            else statement.list_vars())
-        return (names - target) | {var.name for var in read if self._tile(var.name)}
+        return (names - target) | {var.name for var in statement.list_vars() if var.name not in target and self._tile(var.name)}
 
     # ---- variables
     def _webs(self) -> dict[str, str]:

@@ -17,20 +17,12 @@ import numpy as np
 
 from ...core import arith, numbers
 from ...core.op import BY_METHOD, BY_NUMPY, Op
-from ...language.tiles import elementwise, exact, mathematics, reduce, scans  # noqa: F401 - they say what of NumPy means them
+from ...language.tiles import elementwise, mathematics, reduce, scans  # noqa: F401 - they say what of NumPy means them
 from ...plan import context
-from .fold import MISSING, literal_node, stores
-from .nodes import assign, load, located, walk
+from .fold import MISSING, OPERATIONS, literal_node, stores
+from .nodes import assign, load, located, operation, walk
 from .rewriter import NOT_MINE, Rewriter
 
-_BINARY: dict[type, Op[..., Any]] = {
-    ast.Add: arith.add, ast.Sub: arith.sub, ast.Mult: arith.mul, ast.Div: arith.truediv, ast.FloorDiv: arith.floordiv,
-    ast.Mod: arith.mod, ast.Pow: arith.power, ast.LShift: arith.lshift, ast.RShift: arith.rshift, ast.BitAnd: arith.and_,
-    ast.BitOr: arith.or_, ast.BitXor: arith.xor,
-}
-_UNARY: dict[type, Op[..., Any]] = {ast.USub: arith.negative, ast.UAdd: arith.positive, ast.Invert: arith.invert}
-_COMPARE: dict[type, Op[..., Any]] = {ast.Lt: arith.lt, ast.LtE: arith.le, ast.Gt: arith.gt, ast.GtE: arith.ge, ast.Eq: arith.eq,
-                                      ast.NotEq: arith.ne}
 _BUILTINS: dict[Any, tuple[Op[..., Any], int, int]] = {  # the operation, how many arguments it takes
     builtins.abs: (arith.absolute, 1, 1), builtins.round: (numbers.rounded, 1, 1), builtins.len: (numbers.length, 1, 1),
     builtins.pow: (arith.power, 2, 2), builtins.divmod: (arith.quotient_remainder, 2, 2), builtins.range: (numbers.counting, 1, 3),
@@ -63,24 +55,24 @@ class Arithmetic(Rewriter):
     # ---- operators
     def binary_operator(self, node: ast.BinOp) -> Any:
         self.generic_visit(node)
-        operation = _BINARY.get(type(node.op))
+        operation = OPERATIONS.get(type(node.op))
         return node if operation is None else self._compute(operation, [node.left, node.right], node)
 
     def unary_operator(self, node: ast.UnaryOp) -> Any:
         self.generic_visit(node)
-        operation = _UNARY.get(type(node.op))
+        operation = OPERATIONS.get(type(node.op))
         return node if operation is None or _constant(node, int, float) else self._compute(operation, [node.operand], node)
 
     def in_place(self, node: ast.AugAssign) -> Any:
         """``x += y`` is ``x = x + y``: no value of a kernel changes in place."""
-        if not isinstance(node.target, ast.Name) or type(node.op) not in _BINARY:
+        if not isinstance(node.target, ast.Name) or type(node.op) not in OPERATIONS:
             return self.generic_visit(node)
         value = ast.BinOp(located(load(node.target.id), node.target), node.op, node.value)
         return self.visit(located(ast.Assign([node.target], value), node))
 
     def comparison(self, node: ast.Compare) -> Any:
         self.generic_visit(node)
-        if not all(type(op) in _COMPARE for op in node.ops):
+        if not all(type(op) in OPERATIONS for op in node.ops):
             return node
         parts: list[ast.expr] = []
         left = node.left
@@ -89,14 +81,14 @@ class Arithmetic(Rewriter):
             if between and not self._repeatable(right):
                 self.error(right, f"'{ast.unparse(right)}' calls a function between two comparisons: bind its value to a name "
                                   "first")
-            parts.append(self._compute(_COMPARE[type(op)], [left, right], node))
+            parts.append(self._compute(OPERATIONS[type(op)], [left, right], node))
             left = copy.deepcopy(right)
         return parts[0] if len(parts) == 1 else ast.copy_location(ast.BoolOp(ast.And(), parts), node)
 
     def _repeatable(self, node: ast.expr) -> bool:
         """Whether evaluating an expression twice is evaluating it once: it only computes."""
         calls = [part for part in walk(node) if isinstance(part, ast.Call)]
-        functions = [self.added.get(ast.unparse(c.func), self.value(c.func)) for c in calls]
+        functions = [operation(c) or self.value(c.func) for c in calls]
         return all(isinstance(f, Op) and f.__module__ in (arith.__name__, numbers.__name__, context.__name__) for f in functions)
 
     # ---- builtins and NumPy's types

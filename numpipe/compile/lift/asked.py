@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from ...core.functions import Function
 from ...diagnostics.errors import CompileError, Position, SpecError
 from ...language.pipeline.emit import emit_pipeline_warp_specialized
-from .fold import MISSING, Constants, StaticArray, stores
+from .fold import MISSING, Constants
 from .lift import read
-from .nodes import statements
+from .nodes import definition
 from .positions import Source
+from .rewriter import NOT_MINE, Known
 
 
 class Split(NamedTuple):
@@ -58,7 +59,7 @@ def split(source: Source, known: dict[str, Any], said: Said, default: Split | No
     Raises SpecError where they say different things, CompileError where a pipeline does not say a constant.
     """
     search = _Search(source, known, source.name)
-    search.function(search.tree)
+    search.rewrite_body(search.tree)
     found: dict[str, Any] = {}
     for name, value, position in search.found:
         own = getattr(said, name)
@@ -75,74 +76,34 @@ def split(source: Source, known: dict[str, Any], said: Said, default: Split | No
     return (default or Split()).given(asked).given(said)
 
 
-class _Search(ast.NodeVisitor):
+class _Search(Known):
     """What the pipelines say that a function, or one that it calls, emits."""
 
     def __init__(self, source: Source, known: dict[str, Any], kernel: str, active: tuple[Any, ...] = ()) -> None:
-        self.source, self.kernel, self.active = source, kernel, active
-        self.tree: ast.FunctionDef = source.parse()  # type: ignore[assignment]  # `read` has looked at it
-        self.constants = Constants(source.namespace, known)
-        self.scopes: list[list[str]] = []
+        super().__init__(source, Constants(source.namespace, known))
+        self.kernel, self.active = kernel, active
         self.found: list[tuple[str, Any, Position]] = []
 
-    def value(self, node: ast.AST) -> Any:
-        return self.constants.evaluate(node, {name for names in self.scopes for name in names})
+    def inner(self, node: ast.FunctionDef | ast.Lambda) -> Any:
+        """A nested function."""
+        self.rewrite_body(node if isinstance(node, ast.FunctionDef) else definition("", node.args, [ast.Return(node.body)]))
+        return node
 
-    def function(self, node: ast.FunctionDef | ast.Lambda) -> None:
-        """Search a function's body, with the names that it binds hiding those outside."""
-        names = [name for name, _ in stores(node)]
-        outer = self.constants.known
-        if self.scopes:
-            self.constants.known = {name: value for name, value in outer.items() if name not in names}
-        self.scopes.append(names)
-        for part in statements(node):
-            self.visit(part)
-        self.scopes.pop()
-        self.constants.known = outer
-
-    visit_FunctionDef = visit_Lambda = function
-
-    def visit_Assign(self, node: ast.Assign) -> None:
-        """A local bound once to a constant is that constant, as it is in the kernel."""
-        self.generic_visit(node)
-        target = node.targets[0]
-        if len(node.targets) == 1 and isinstance(target, ast.Name) and self.scopes[-1].count(target.id) == 1:
-            value = self.value(node.value)
-            if value is not MISSING and not isinstance(value, StaticArray):
-                self.constants.known[target.id] = value
-
-    def branch(self, node: ast.If | ast.IfExp) -> None:
-        """Of a branch on constants only the one that is compiled says anything."""
-        test = self.value(node.test)
-        taken = node.body if test else node.orelse
-        if test is MISSING:
-            self.generic_visit(node)
-        else:
-            for part in taken if isinstance(taken, list) else [taken]:
-                self.visit(part)
-
-    visit_If = visit_IfExp = branch
-
-    def visit_Call(self, node: ast.Call) -> None:
-        callee = self.value(node.func)
-        if callee is emit_pipeline_warp_specialized:
+    def call(self, node: ast.Call, function: Any) -> Any:
+        if function is emit_pipeline_warp_specialized:
             self._said(node)
-        if isinstance(callee, Function):
-            self._follow(callee, node)
-            for part in (*node.args, *node.keywords):
-                self.visit(part)
-        else:
-            self.generic_visit(node)
+        if not isinstance(function, Function):
+            return NOT_MINE
+        self._follow(function, node)
+        for part in (*node.args, *node.keywords):
+            self.visit(part)
+        return node
 
-    def passed(self, node: ast.Name | ast.Attribute) -> None:
+    def passed(self, node: ast.Name | ast.Attribute) -> Any:
         """A function that is passed on is called by somebody."""
-        functions = list(_functions(self.value(node)))
-        for function in functions:
+        for function in _functions(self.value(node)):
             self._follow(function, None)
-        if not functions:
-            self.generic_visit(node)
-
-    visit_Name = visit_Attribute = passed
+        return NOT_MINE
 
     def _said(self, node: ast.Call) -> None:
         for keyword in node.keywords:
@@ -169,8 +130,14 @@ class _Search(ast.NodeVisitor):
             given = [*zip(parameters, call.args, strict=False), *((k.arg, k.value) for k in call.keywords)]
             known = {name: self.value(argument) for name, argument in given if name is not None}
             inner.constants.known = {name: value for name, value in known.items() if value is not MISSING}
-        inner.function(inner.tree)
+        inner.rewrite_body(inner.tree)
         self.found += inner.found
+
+    of_calls = (call,)
+    of_type: ClassVar = {
+        ast.Call: (Known.called,), ast.Name: (passed,), ast.Attribute: (passed,), ast.If: (Known.known_branch,),
+        ast.IfExp: (Known.known_choice,), ast.Assign: (Known.known_names,), ast.FunctionDef: (inner,), ast.Lambda: (inner,),
+    }
 
 
 def _functions(value: Any) -> Iterator[Any]:

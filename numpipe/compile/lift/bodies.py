@@ -7,64 +7,65 @@ import inspect
 from typing import Any
 
 from ...core.facts import Facts
-from ...language.pipeline import emit, emit_single, pipelines
-from ...language.pipeline.barriers import MANUAL
+from ...diagnostics.errors import SpecError
+from ...language.pipeline import emit, pipelines
 from .calls import Calls
 from .fold import literal_node
 from .nodes import children, load, located, walk
 from .rewriter import NOT_MINE
 
+LOOPED = inspect.signature(pipelines.pipeline).parameters
+"""options that they have of the loop form's pipeline"""
+
+
+def builds(called: Any) -> bool:
+    """Whether a function is one that emits a pipeline."""
+    return called is emit.emit_pipeline_warp_specialized or called is emit.emit_pipeline
+
 
 class Bodies(Calls):
     """``emit_pipeline_warp_specialized(…)`` and ``emit_pipeline(…)``."""
 
-    def emits(self, node: ast.Call, called: Any) -> Any:
-        if called is emit.emit_pipeline_warp_specialized:
-            return self._emit(node)
-        if called is emit_single.emit_pipeline:
-            return self._emit_alone(node)
-        return NOT_MINE
-
     def not_called(self, node: ast.Expr) -> Any:
         """A pipeline that is emitted and not run."""
-        called = self.value(node.value.func) if isinstance(node.value, ast.Call) else None
-        if called is emit.emit_pipeline_warp_specialized or called is emit_single.emit_pipeline:
+        if isinstance(node.value, ast.Call) and builds(called := self.value(node.value.func)):
             self.error(node, emit.not_called(called.__name__))
         return NOT_MINE
 
-    def _emit(self, node: ast.Call) -> ast.Call:
-        """The loop form's pipeline, and what it calls."""
-        said = dict(zip(inspect.signature(emit.emit_pipeline_warp_specialized).parameters,
-                        self.bind(emit.emit_pipeline_warp_specialized, node), strict=True))
-        body, grid, in_specs, compute, coroutine = (said.pop(name) for name in (
-            "body", "grid", "in_specs", "compute_context", "carry_coroutine"))
-        looped = [said.pop(name) for name in ("out_specs", "max_concurrent_steps", "delay_release", "steps_of", *MANUAL)]
+    def emits(self, node: ast.Call, called: Any) -> Any:
+        """The pipeline of the loop form, and what it calls."""
+        if not builds(called):
+            return NOT_MINE
+        said = dict(zip(inspect.signature(called).parameters, self.bind(called, node), strict=True))
+        alone, nothing = called is emit.emit_pipeline, literal_node(None, node)
+        body, compute, coroutine, carry, state = (said.pop(name, nothing) for name in (
+            "body", "compute_context", "carry_coroutine", "init_carry", "pipeline_state"))
+        pipe = [said.pop(name, literal_node(option.default, node)) for name, option in LOOPED.items()]
         given = self.value(coroutine) is not None
         if given and self.value(compute) is not None:
             self.error(node, "emit_pipeline_warp_specialized: compute_context and carry_coroutine are two ways to say the same: "
                              "give one")
-        self._index_maps_fit(grid, in_specs, looped[0])
-        pipe = [*(self.visit(part) for part in (grid, in_specs, *looped)),
-                literal_node(self._known_grid(grid), node), literal_node(self.session.site(self.source, node), node)]
-        context, facts = self.facts_of(coroutine if given else compute)
-        made = self.call(emit.emitted, [self.call(pipelines.make_pipeline, pipe, node), self.visit(body), context,
-                                        literal_node(int(given), node), *map(self.visit, said.values()), literal_node(0, node)],
-                         node)
-        # its own end may pass a turn only if no other pipeline comes behind it
-        made.may_pass_turn = not facts.pipelines if facts else isinstance(context, ast.Constant)  # type: ignore[attr-defined]
+        if not alone:
+            self._one_split(node, said)
+        loop = self.loop_form(node, pipe, alone)
+        lifted, facts = self.facts_of(body)
+        context, around = self.facts_of(coroutine if given else compute)
+        made = self.call(emit.emitted, [loop, lifted, context, literal_node(int(given), node), self.visit(carry), self.visit(state),
+                                        literal_node(0, node)], node)
+        if alone:  # it holds loads of the memory role where its body does
+            for part in (loop, made):
+                part.facts = Facts("a pipeline", 0, pipelines=facts is not None and facts.pipelines)  # type: ignore[attr-defined]
+        else:  # its own end may pass a turn only if no other pipeline comes behind it
+            made.may_pass_turn = not around.pipelines if around else isinstance(context, ast.Constant)  # type: ignore[attr-defined]
         return made
 
-    def _emit_alone(self, node: ast.Call) -> ast.Call:
-        """A single-stream pipeline: it holds loads of the memory role where its body does."""
-        body, grid, in_specs, out_specs, slots, delay, carry = self.bind(emit_single.emit_pipeline, node)
-        self._index_maps_fit(grid, in_specs, out_specs)
-        pipe = [*(self.visit(part) for part in (grid, in_specs, out_specs, slots, delay)),
-                literal_node(None, node), literal_node(self._known_grid(grid), node),
-                literal_node(self.session.site(self.source, node), node)]
-        given, facts = self.facts_of(body)
-        made = self.call(emit_single.emitted_alone, [self.call(emit_single.make_alone, pipe, node), given, self.visit(carry)], node)
-        made.facts = Facts("a pipeline", 0, pipelines=facts is not None and facts.pipelines)  # type: ignore[attr-defined]
-        return made
+    def _one_split(self, node: ast.Call, said: dict[str, ast.expr]) -> None:
+        """Refuse options of the CTA's split into roles that are not those of the kernel."""
+        where = f"kernel {self.unit.kernel}, pipeline at {self.session.site(self.source, node)}"
+        try:
+            emit.check_options(where, self.unit, {name: self.value(value) for name, value in said.items()})
+        except SpecError as error:
+            raise SpecError(self.source.position(node).stamp(str(error))) from None
 
     def facts_of(self, function: ast.expr) -> tuple[ast.expr, Facts | None]:
         """A function that is passed, rewritten, and what is known of it."""

@@ -9,15 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from ...core.op import Helper, Op
+from ...core.op import Helper, Op, does
 from ...language.grid import partials, tile_loop
 from ...language.pipeline import emit, pipelines
-from ...language.tiles import mma, refs, tile
+from ...language.tiles import refs, tile
 from ...plan import context, specs
 from .arithmetic import added
 from .fold import MISSING, literal_node, named_tuple
 from .loops import PIPELINE, Loops
-from .nodes import statements, walk
+from .nodes import reads, walk
 from .rewriter import NOT_MINE
 from .subset import host_only, mismatch, plain_signature, spelled
 
@@ -38,10 +38,9 @@ class Calls(Loops):
     """Calls of numpipe's operations, and the indices of tiles and arrays."""
 
     def unused_product(self, node: ast.Expr) -> Any:
-        called = self.value(node.value.func) if isinstance(node.value, ast.Call) else None
-        if called is mma.wgmma or called is mma.wgmma_wait:
-            name = "wgmma" if called is mma.wgmma else "wgmma_wait"
-            self.error(node, f"{name} returns the accumulator and changes nothing in place: write acc = "
+        called: Any = self.value(node.value.func) if isinstance(node.value, ast.Call) else None
+        if does(called, "issues") or does(called, "waits"):
+            self.error(node, f"{called.__name__} returns the accumulator and changes nothing in place: write acc = "
                              f"{ast.unparse(node.value)}")
         return NOT_MINE
 
@@ -64,10 +63,13 @@ class Calls(Loops):
         """A pipeline is told the constants in its grid, and where it is written."""
         if function is not pipelines.pipeline:
             return NOT_MINE
-        args = self.bind(function, node)
+        return self.loop_form(node, self.bind(function, node), False)
+
+    def loop_form(self, node: ast.Call, args: list[ast.expr], alone: bool) -> ast.Call:
+        """The pipeline with these arguments of `pipeline`; `alone`: each compute warpgroup runs it for itself."""
         self._index_maps_fit(*args[:3])
-        args += [literal_node(self._known_grid(args[0]), node), literal_node(self.session.site(self.source, node), node)]
-        return self.call(pipelines.make_pipeline, [self.visit(a) for a in args], node)
+        told = int(alone), self._known_grid(args[0]), self.session.site(self.source, node)
+        return self.call(pipelines.make_pipeline, [*map(self.visit, args), *(literal_node(fact, node) for fact in told)], node)
 
     def block_spec(self, node: ast.Call, function: Any) -> Any:
         """A BlockSpec is told what its index map returns and reads; of its parts, transforms and `Element` have a field each."""
@@ -134,7 +136,7 @@ class Calls(Loops):
         node.args = [self.visit(a) for a in node.args]
         for keyword in node.keywords:
             keyword.value = self.visit(keyword.value)
-        emitted = PIPELINE if self._emitted_call(node) else self._alone_facts(node.func)
+        emitted = self._emitted_facts(node.func)
         if emitted is not None:
             self._with_allocations(node, emitted is PIPELINE)
             node.facts = emitted  # type: ignore[attr-defined]
@@ -215,11 +217,7 @@ class Calls(Loops):
         if isinstance(index_map, ast.Name):
             places = self._binds(index_map.id)
             function = places[0] if len(places) == 1 else index_map
-        if not isinstance(function, (ast.Lambda, ast.FunctionDef)):
-            return None
-        read = {n.id for part in statements(function) for n in walk(part)
-                if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Store)}
-        return tuple(argument.arg in read for argument in function.args.args)
+        return reads(function) if isinstance(function, (ast.Lambda, ast.FunctionDef)) else None
 
     def _memory_space(self, given: ast.expr) -> ast.expr:
         """The name of the memory that a BlockSpec says."""

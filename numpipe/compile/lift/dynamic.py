@@ -6,9 +6,10 @@ import ast
 from collections.abc import Callable
 
 from ...language.grid import tile_scheduler
+from ...language.tiles import products
 from ...plan import profiling
 from .fold import MISSING, literal_node
-from .nodes import assign, load, located
+from .nodes import assign, load, located, operation
 from .orders import Walk
 from .turns import Turns, leaves, pipeline_in, with_skips
 
@@ -61,11 +62,6 @@ def _going_on(body: list[ast.stmt], read: ast.stmt, go_on: ast.stmt) -> list[ast
     end, and before each `continue` what has not come by there."""
     running = [number for number, statement in enumerate(body) if pipeline_in(statement)]
     at = running[-1] + 1 if running else len(body)
-    while at < len(body) and _waits(body[at]):
+    while at < len(body) and isinstance(wait := body[at], ast.Assign) and operation(wait.value) is products.drained:
         at += 1
     return [*with_skips(body[:at], [read, go_on]), read, *with_skips(body[at:], [go_on]), go_on]
-
-
-def _waits(statement: ast.stmt) -> bool:
-    called = statement.value.func if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Call) else None
-    return isinstance(called, ast.Name) and called.id == "__np_wgmma_wait"

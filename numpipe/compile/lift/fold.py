@@ -18,22 +18,23 @@ import numpy as np
 
 from ...core import arith
 from ...core.functions import Function
+from ...core.op import Op
 from ...plan import context, specs
 from .nodes import own, statements, walk
 
 MISSING = object()
 
-_BINARY: dict[type, Callable[..., Any]] = {
-    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv,
-    ast.Div: operator.truediv, ast.Mod: operator.mod, ast.Pow: operator.pow, ast.LShift: operator.lshift,
-    ast.RShift: operator.rshift, ast.BitAnd: operator.and_, ast.BitOr: operator.or_, ast.BitXor: operator.xor,
+OPERATIONS: dict[type, Op[..., Any]] = {
+    ast.Add: arith.add, ast.Sub: arith.sub, ast.Mult: arith.mul, ast.Div: arith.truediv, ast.FloorDiv: arith.floordiv,
+    ast.Mod: arith.mod, ast.Pow: arith.power, ast.LShift: arith.lshift, ast.RShift: arith.rshift, ast.BitAnd: arith.and_,
+    ast.BitOr: arith.or_, ast.BitXor: arith.xor, ast.USub: arith.negative, ast.UAdd: arith.positive, ast.Invert: arith.invert,
+    ast.Lt: arith.lt, ast.LtE: arith.le, ast.Gt: arith.gt, ast.GtE: arith.ge, ast.Eq: arith.eq, ast.NotEq: arith.ne,
 }
-_UNARY: dict[type, Callable[..., Any]] = {ast.USub: operator.neg, ast.UAdd: operator.pos, ast.Not: operator.not_,
-                                          ast.Invert: operator.invert}
-_COMPARE: dict[type, Callable[..., Any]] = {
-    ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt,
-    ast.GtE: operator.ge, ast.Is: lambda a, b: _same(a, b), ast.IsNot: lambda a, b: not _same(a, b),
-    ast.In: lambda a, b: a in b, ast.NotIn: lambda a, b: a not in b,
+"""what operators are on run-time values"""
+_PYTHON: dict[type, Callable[..., Any]] = {
+    **{kind: arith.OPERATORS[operation].python for kind, operation in OPERATIONS.items()}, ast.Not: operator.not_,
+    ast.Is: lambda a, b: _same(a, b), ast.IsNot: lambda a, b: not _same(a, b), ast.In: lambda a, b: a in b,
+    ast.NotIn: lambda a, b: a not in b,
 }
 _PURE = {min, max, len, abs, int, float, bool, round, sum, pow, divmod, any, all, tuple, isinstance, getattr, hasattr, callable,
          np.dtype, np.prod, *(f for f in vars(math).values() if callable(f))}
@@ -121,16 +122,16 @@ class Constants:
                     return MISSING if any(bound is MISSING for bound in bounds) else slice(*bounds)
                 case ast.BinOp(left=left, op=op, right=right):
                     a, b = get(left), get(right)
-                    return MISSING if a is MISSING or b is MISSING or type(op) not in _BINARY else _BINARY[type(op)](a, b)
+                    return MISSING if a is MISSING or b is MISSING or type(op) not in _PYTHON else _PYTHON[type(op)](a, b)
                 case ast.UnaryOp(op=op, operand=operand):
                     a = get(operand)
-                    return MISSING if a is MISSING else _UNARY[type(op)](a)
+                    return MISSING if a is MISSING else _PYTHON[type(op)](a)
                 case ast.Compare(left=left, ops=ops, comparators=rights):
                     identity = all(isinstance(o, (ast.Is, ast.IsNot)) for o in ops)
                     values = [self.evaluate(p, local) if identity else get(p) for p in (left, *rights)]
                     if any(v is MISSING for v in values):
                         return MISSING
-                    return all(_COMPARE[type(o)](a, b) for o, a, b in zip(ops, values, values[1:], strict=False))
+                    return all(_PYTHON[type(o)](a, b) for o, a, b in zip(ops, values, values[1:], strict=False))
                 case ast.BoolOp(op=op, values=parts):
                     decides = isinstance(op, ast.Or)
                     for part in parts:  # as Python does: the value that decides, the rest never looked at

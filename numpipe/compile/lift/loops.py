@@ -8,21 +8,22 @@ from typing import Any
 
 from ...core import arith
 from ...core.facts import Facts
+from ...core.op import does
 from ...language.grid import splits, tile_loop
 from ...language.pipeline import barriers, emit, pipelines
-from ...language.tiles import mma
+from ...language.tiles import products
 from ...plan import profiling
 from .arithmetic import Arithmetic
 from .fold import MISSING, literal_node
-from .nodes import assign, children, load, located, walk
+from .nodes import assign, children, load, located, operation, walk
 from .order_tokens import sure_turns
 from .pipeline_names import PipelineNames
 from .rewriter import NOT_MINE
-from .turns import leaves
+from .turns import is_loop, leaves
 from .waits import in_place
 
 PIPELINE = Facts("a pipeline", 0, pipelines=True)
-_HELD = ("__np_steps", "__np_make_pipeline", "__np_emitted")
+_HELD = pipelines.steps, pipelines.make_pipeline, emit.emitted
 
 
 class Loops(PipelineNames, Arithmetic):
@@ -32,29 +33,14 @@ class Loops(PipelineNames, Arithmetic):
         """Whether an expression is ``pipe(arrays)``: a call of a pipeline, made in place or bound to a name."""
         if not isinstance(node, ast.Call):
             return False
-        made = node.func
-        if isinstance(made, ast.Name) and made.id in self.local:
-            return any(self._bound_by(place, pipelines.pipeline, "__np_make_pipeline") for place in self._binds(made.id))
-        return isinstance(made, ast.Call) and self.value(made.func) is pipelines.pipeline
+        return self._made_by(node.func, pipelines.pipeline, pipelines.make_pipeline) is not None
 
-    def _emitted_call(self, node: ast.Call) -> bool:
-        """Whether a call, already rewritten, runs an emitted pipeline: made in place or bound to a name."""
-        made = node.func
-        if isinstance(made, ast.Name):
-            return any(self._bound_by(place, emit.emit_pipeline_warp_specialized, "__np_emitted") for place in self._binds(made.id))
-        return isinstance(made, ast.Call) and isinstance(made.func, ast.Name) and made.func.id == "__np_emitted"
-
-    def _alone_facts(self, made: ast.expr) -> Facts | None:
-        """What is known of a single-stream pipeline that is called, already rewritten: made in place or bound to a name."""
-        if isinstance(made, ast.Name):
-            for place in self._binds(made.id):
-                for scope, _ in self.scopes:
-                    for node in walk(scope):
-                        if isinstance(node, ast.Assign) and place in node.targets:
-                            return self._alone_facts(node.value) if isinstance(node.value, ast.Call) else None
-        called = made.func if isinstance(made, ast.Call) else None
-        alone = isinstance(called, ast.Name) and called.id == "__np_emitted_alone"
-        return getattr(made, "facts", None) if alone else None
+    def _emitted_facts(self, made: ast.expr) -> Facts | None:
+        """What is known of an emitted pipeline; None for what is none."""
+        for builder in (emit.emit_pipeline_warp_specialized, emit.emit_pipeline):
+            if (call := self._made_by(made, builder, emit.emitted)) is not None:
+                return getattr(call, "facts", PIPELINE)
+        return None
 
     def _nested_facts(self, name: str) -> Facts | None:
         """What is known of the nested function that a name stands for."""
@@ -66,9 +52,8 @@ class Loops(PipelineNames, Arithmetic):
         """Whether statements, already rewritten, run a pipeline, or call a function that does."""
         for statement in body:
             for node in walk(statement):
-                called = node.func if isinstance(node, ast.Call) else None
                 facts: Facts | None = getattr(node, "facts", None)
-                if (isinstance(called, ast.Name) and called.id in _HELD) or (facts is not None and facts.pipelines):
+                if facts.pipelines if facts is not None else operation(node) in _HELD:
                     return True
         return False
 
@@ -114,7 +99,7 @@ class Loops(PipelineNames, Arithmetic):
         loop = self.plain_loop(node)
         nested.value, groups.value = int(self._holds_pipeline(loop.body)), self._groups(loop.body)
         made.args[-2] = literal_node(sure_turns(loop.body), made)
-        return [loop, *(located(assign(name, self.call(mma.wgmma_wait, [load(name), literal_node(0, node)], node)), node)
+        return [loop, *(located(assign(name, self.call(products.drained, [load(name), literal_node(0, node)], node)), node)
                         for name in carried)]
 
     def _unpacks(self, target: ast.expr, arrays: int) -> tuple[int, ...]:
@@ -171,7 +156,7 @@ class Loops(PipelineNames, Arithmetic):
         return tuple(sorted(sure if after is None else sure & after))
 
     def _groups(self, body: list[ast.stmt]) -> int:
-        """wgmma calls that every step executes: what may stay in flight is counted in them, so none may be missing."""
+        """Products that every step issues: what may stay in flight is counted in them, so none may be missing."""
         sure = 0
         for statement in body:
             if isinstance(statement, (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Expr, ast.Return)):
@@ -181,14 +166,14 @@ class Loops(PipelineNames, Arithmetic):
         return sure
 
     def _products(self, node: ast.AST) -> int:
-        """wgmma calls that evaluating `node` is sure to make."""
+        """Products that evaluating `node` is sure to issue."""
         match node:
             case ast.Lambda():
                 return 0
             case ast.IfExp(test=first) | ast.BoolOp(values=[first, *_]):
                 return self._products(first)
         facts: Facts | None = getattr(node, "facts", None)
-        own = isinstance(node, ast.Call) and self.value(node.func) is mma.wgmma
+        own = isinstance(node, ast.Call) and does(self.value(node.func), "issues")
         return own + (facts.products if facts else 0) + sum(self._products(child) for child in children(node))
 
     def _stays_inside(self, node: ast.For) -> None:
@@ -235,12 +220,9 @@ class Loops(PipelineNames, Arithmetic):
                 return begins(first.body)
             return isinstance(first, ast.Assign) and not mentions(first.value)
 
-        def rewritten(made: ast.AST) -> bool:
-            return isinstance(made, ast.Call) and isinstance(made.func, ast.Name) and made.func.id == "__np_steps"
-
         scope = self.scopes[-1][0]
         loops = [loop for loop in walk(scope) if isinstance(loop, ast.For) and begins(loop.body) and (
-            rewritten(loop.iter) or self._pipeline_call(loop.iter))]
+            is_loop(loop) or self._pipeline_call(loop.iter))]
         inside = {id(n) for loop in loops for s in loop.body for n in walk(s)} if node in loops else set()
         other = {id(n) for f in walk(scope) if isinstance(f, ast.FunctionDef) and f is not scope
                  and any(a.arg == name for a in f.args.args) for n in walk(f)}  # a parameter that is called so

@@ -34,34 +34,20 @@ def with_records(value: Any) -> bool:
     return any(type(p) in specs.RECORDS for p in parts) and all(type(p) in specs.RECORDS or is_literal(p) for p in parts)
 
 
-class Rewriter(ast.NodeTransformer):
-    """Folds constants, prunes branches on them and refuses what a kernel cannot hold; the base of the other parts.
+class Known(ast.NodeTransformer):
+    """Goes through a function by rules, and knows on the way which names and branches are constant.
 
-    A part defines rules. Which there are, and in which order they are asked, stands in `lift`, in three tables.
+    A pass is a class whose methods are rules. Which there are, and in which order they are asked, stands in its three tables.
     """
 
     of_every_node: ClassVar[tuple[Rule, ...]] = ()
     of_type: ClassVar[dict[type[ast.AST], tuple[Rule, ...]]] = {}
     of_calls: ClassVar[tuple[CallRule, ...]] = ()
 
-    lifts_kernel = False
-    """whether this is the kernel function, not one that it calls"""
-
-    def __init__(self, source: Source, constants: Constants, session: Session) -> None:
-        self.source, self.constants, self.session, self.unit = source, constants, session, session.unit
+    def __init__(self, source: Source, constants: Constants) -> None:
+        self.source, self.constants = source, constants
         self.tree: ast.FunctionDef = source.parse()  # type: ignore[assignment]  # `read` has looked at it
-        self.out: list[ast.FunctionDef] = []
-        self.added: dict[str, Any] = {}
-        self.binders: dict[str, Facts] = {}
-        """functions lifted out of this one, by their new names"""
-        self.facts: dict[int, Facts] = {}
-        """of the nested functions, by id of their nodes"""
         self.scopes: list[tuple[ast.FunctionDef | ast.Lambda, dict[str, list[ast.AST]]]] = []
-        self.temporaries = 0
-
-    # ---- helpers
-    def error(self, node: ast.AST, message: str) -> NoReturn:
-        raise CompileError(self.source.position(node).stamp(f"kernel {self.unit.kernel}: {message}"))
 
     @property
     def local(self) -> set[str]:
@@ -70,32 +56,6 @@ class Rewriter(ast.NodeTransformer):
     def value(self, node: ast.AST) -> Any:
         return self.constants.evaluate(node, self.local)
 
-    def named(self, name: str, value: Any, where: ast.AST) -> ast.Name:
-        """A reference to an object the pass adds to the kernel's namespace."""
-        self.added[f"__np_{name}"] = value
-        return located(load(f"__np_{name}"), where)
-
-    def call(self, operation: Op[..., Any], args: list[ast.expr], where: ast.AST) -> ast.Call:
-        """A call of an operation, with the hidden arguments that it asks for."""
-        return self.call_with(self.hidden(operation, where), operation, args, where)
-
-    def call_with(self, hidden: list[ast.expr], operation: Op[..., Any], args: list[ast.expr], where: ast.AST) -> ast.Call:
-        function = self.named(operation.__name__, operation, where)  # type: ignore[attr-defined]
-        return ast.copy_location(ast.Call(function, [*hidden, *args], []), where)
-
-    def hidden(self, operation: Op[..., Any], where: Any) -> list[ast.expr]:
-        """The kernel's context, and the place of a call, as far as an operation asks for them."""
-        context: list[ast.expr] = [self.context_name(where)] if operation.context else []
-        return context + ([literal_node(self.session.site(self.source, where), where)] if operation.site else [])
-
-    def context_name(self, where: ast.AST) -> ast.Name:
-        return located(load(CONTEXT), where)
-
-    def temporary(self, what: str) -> str:
-        self.temporaries += 1
-        return f"__np_{what}_{self.temporaries}"
-
-    # ---- the dispatcher
     def visit(self, node: ast.AST) -> Any:
         """What the first rule that a node belongs to makes of it; else the node, with its parts visited."""
         for rule in self.of_every_node:
@@ -116,10 +76,6 @@ class Rewriter(ast.NodeTransformer):
                 return new
         return NOT_MINE
 
-    def lift_body(self, node: ast.FunctionDef) -> None:
-        """Rewrite the body of a function, in place."""
-        raise NotImplementedError
-
     def rewrite_body(self, node: ast.FunctionDef) -> None:
         """Apply the rules to a function's statements, with its names in scope."""
         names: dict[str, list[ast.AST]] = {}
@@ -139,6 +95,93 @@ class Rewriter(ast.NodeTransformer):
             new = self.visit(statement)
             result.extend(new if isinstance(new, list) else [] if new is None else [new])
         return result or [ast.copy_location(ast.Pass(), statement) for statement in body[:1]]
+
+    def known_choice(self, node: ast.IfExp) -> Any:
+        test = self.value(node.test)
+        return NOT_MINE if test is MISSING else self.visit(node.body if test else node.orelse)
+
+    def known_names(self, node: ast.Assign) -> Any:
+        """Names of constants are noted; of one that is no literal nothing is left at run time."""
+        target = node.targets[0]
+        if len(node.targets) == 1 and isinstance(target, ast.Name):
+            if self._known(target, self.value(node.value)) and not is_literal(self.constants.known[target.id]):
+                return None
+        elif len(node.targets) == 1 and isinstance(target, ast.Tuple):
+            value = self.value(node.value)
+            parts = ([self.value(part) for part in node.value.elts] if isinstance(node.value, ast.Tuple) else
+                     value if isinstance(value, tuple) else ())
+            if len(parts) == len(target.elts):
+                for name, part in zip(target.elts, parts, strict=True):
+                    self._known(name, part)
+        return NOT_MINE
+
+    def _known(self, target: ast.expr, value: Any) -> bool:
+        """Note what a name stands for, if that is a constant and the name is bound nowhere else."""
+        if not isinstance(target, ast.Name) or value is MISSING or isinstance(value, StaticArray):
+            return False
+        once = len(self.scopes[-1][1].get(target.id, [])) == 1
+        if once:
+            self.constants.known[target.id] = value
+        return once
+
+    def known_branch(self, node: ast.If) -> Any:
+        test = self.value(node.test)
+        if test is MISSING:
+            return NOT_MINE
+        return self._block(node.body if test else node.orelse)
+
+
+class Rewriter(Known):
+    """Folds constants, prunes branches on them and refuses what a kernel cannot hold; the base of the other parts of the pass."""
+
+    lifts_kernel = False
+    """whether this is the kernel function, not one that it calls"""
+
+    def __init__(self, source: Source, constants: Constants, session: Session) -> None:
+        super().__init__(source, constants)
+        self.session, self.unit = session, session.unit
+        self.out: list[ast.FunctionDef] = []
+        self.added: dict[str, Any] = {}
+        self.binders: dict[str, Facts] = {}
+        """functions lifted out of this one, by their new names"""
+        self.facts: dict[int, Facts] = {}
+        """of the nested functions, by id of their nodes"""
+        self.temporaries = 0
+
+    # ---- helpers
+    def error(self, node: ast.AST, message: str) -> NoReturn:
+        raise CompileError(self.source.position(node).stamp(f"kernel {self.unit.kernel}: {message}"))
+
+    def named(self, name: str, value: Any, where: ast.AST) -> ast.Name:
+        """A reference to an object the pass adds to the kernel's namespace."""
+        self.added[f"__np_{name}"] = value
+        return located(load(f"__np_{name}"), where)
+
+    def call(self, operation: Op[..., Any], args: list[ast.expr], where: ast.AST) -> ast.Call:
+        """A call of an operation, with the hidden arguments that it asks for."""
+        return self.call_with(self.hidden(operation, where), operation, args, where)
+
+    def call_with(self, hidden: list[ast.expr], operation: Op[..., Any], args: list[ast.expr], where: ast.AST) -> ast.Call:
+        function = self.named(operation.__name__, operation, where)  # type: ignore[attr-defined]
+        call = ast.copy_location(ast.Call(function, [*hidden, *args], []), where)
+        call.operation = operation  # type: ignore[attr-defined]
+        return call
+
+    def hidden(self, operation: Op[..., Any], where: Any) -> list[ast.expr]:
+        """The kernel's context, and the place of a call, as far as an operation asks for them."""
+        context: list[ast.expr] = [self.context_name(where)] if operation.context else []
+        return context + ([literal_node(self.session.site(self.source, where), where)] if operation.site else [])
+
+    def context_name(self, where: ast.AST) -> ast.Name:
+        return located(load(CONTEXT), where)
+
+    def temporary(self, what: str) -> str:
+        self.temporaries += 1
+        return f"__np_{what}_{self.temporaries}"
+
+    def lift_body(self, node: ast.FunctionDef) -> None:
+        """Rewrite the body of a function, in place."""
+        raise NotImplementedError
 
     # ---- constants
     def constant(self, node: ast.AST) -> Any:
@@ -196,10 +239,6 @@ class Rewriter(ast.NodeTransformer):
             return None
         return self.visit(ast.copy_location(ast.Assign([node.target], node.value), node))
 
-    def known_choice(self, node: ast.IfExp) -> Any:
-        test = self.value(node.test)
-        return NOT_MINE if test is MISSING else self.visit(node.body if test else node.orelse)
-
     def known_operands(self, node: ast.BoolOp) -> Any:
         """Known operands that decide nothing are dropped, those behind one that decides too."""
         kept: list[ast.expr] = []
@@ -211,36 +250,6 @@ class Rewriter(ast.NodeTransformer):
                 break
         node.values = kept
         return NOT_MINE if len(kept) > 1 else self.visit(kept[0])
-
-    def known_names(self, node: ast.Assign) -> Any:
-        """Names of constants are noted; of one that is no literal nothing is left at run time."""
-        target = node.targets[0]
-        if len(node.targets) == 1 and isinstance(target, ast.Name):
-            if self._known(target, self.value(node.value)) and not is_literal(self.constants.known[target.id]):
-                return None
-        elif len(node.targets) == 1 and isinstance(target, ast.Tuple):
-            value = self.value(node.value)
-            parts = ([self.value(part) for part in node.value.elts] if isinstance(node.value, ast.Tuple) else
-                     value if isinstance(value, tuple) else ())
-            if len(parts) == len(target.elts):
-                for name, part in zip(target.elts, parts, strict=True):
-                    self._known(name, part)
-        return NOT_MINE
-
-    def _known(self, target: ast.expr, value: Any) -> bool:
-        """Note what a name stands for, if that is a constant and the name is bound nowhere else."""
-        if not isinstance(target, ast.Name) or value is MISSING or isinstance(value, StaticArray):
-            return False
-        once = len(self.scopes[-1][1].get(target.id, [])) == 1
-        if once:
-            self.constants.known[target.id] = value
-        return once
-
-    def known_branch(self, node: ast.If) -> Any:
-        test = self.value(node.test)
-        if test is MISSING:
-            return NOT_MINE
-        return self._block(node.body if test else node.orelse)
 
     def branch(self, node: ast.If) -> ast.If:
         node.test = self.visit(node.test)

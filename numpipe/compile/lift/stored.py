@@ -12,12 +12,12 @@ from typing import Any, TypeGuard
 from ...core.functions import Function
 from ...diagnostics.errors import CompileError
 from ...language.memory import copies
-from ...language.pipeline import emit, emit_single, pipelines
+from ...language.pipeline import emit, pipelines
 from ...language.tiles import atomics
 from .fold import Constants, named_tuple, stores
 from .lift import read
 from .nodes import Function as Node
-from .nodes import own, statements
+from .nodes import own, parameters_of, statements
 from .positions import Source
 
 
@@ -31,7 +31,7 @@ def stored(source: Source, *, surely: bool = False) -> set[str]:
 
 TO_VIEWS: tuple[tuple[Any, ...], ...] = tuple(atomics.ATOMICS.values()), (copies.copy_smem_to_gmem,)
 """functions that change a view of an array, by the place of the argument `dst`"""
-MAKERS = pipelines.pipeline, emit.emit_pipeline_warp_specialized, emit_single.emit_pipeline
+MAKERS = pipelines.pipeline, emit.emit_pipeline_warp_specialized, emit.emit_pipeline
 
 
 class _Stores:
@@ -67,7 +67,7 @@ class _Stores:
         found = {_root(node) for node in nodes if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store)}
         for f in inner:
             found |= self.of(f, nested, active) - {name for name, _ in stores(f)}
-        parameters = {name: None for name in _parameters(function)}
+        parameters = {name: None for name in parameters_of(function)}
         for node in nodes:
             if isinstance(node, ast.Call):
                 found |= self._copied(node, local)
@@ -153,7 +153,7 @@ class _Stores:
             except CompileError:
                 return [], set()  # said where it is rewritten
             node, stores, seen = source.tree, _Stores(source, self.surely), {}
-        return (_parameters(node), stores.of(node, seen, (*active, function))) if isinstance(node, Node) else ([], set())
+        return (parameters_of(node), stores.of(node, seen, (*active, function))) if isinstance(node, Node) else ([], set())
 
 
 def _handed_on(loop: ast.For) -> list[tuple[str, set[str]]]:
@@ -172,10 +172,6 @@ def _array_names(value: ast.AST) -> set[str]:
     if isinstance(value, ast.Tuple):
         return {name for part in value.elts for name in _array_names(part)}
     return _names(value)
-
-
-def _parameters(function: Node) -> list[str]:
-    return [a.arg for a in (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)]
 
 
 def _root(node: ast.AST) -> str:

@@ -19,20 +19,18 @@ import ast
 from collections.abc import Callable
 from typing import NamedTuple
 
-from ...language.tiles import mma
+from ...core.op import does
+from ...language.tiles import products
 from .fold import MISSING, stores
 from .nodes import own, walk
 from .rewriter import Rewriter
-
-MOST = 7
-"""what wgmma.wait_group can leave"""
 
 
 class Asked(NamedTuple):
     """What the source alone does not say."""
 
     issues: Callable[[ast.AST], bool]
-    """whether a node is a call of `wgmma`"""
+    """whether a node is a call that issues a product"""
     arm: Callable[[ast.expr], bool | None] = lambda _: None
     """what the test of an `if` is, where that is known when the kernel is compiled"""
 
@@ -51,14 +49,14 @@ class Waits(Rewriter):
         dropped = {id(part.value) for part in own(node.body) if isinstance(part, ast.Expr)}  # an error, told as that
         for call in own(node.body):
             if isinstance(call, ast.Call) and len(call.args) == 1 and not call.keywords and id(call) not in dropped and (
-                    self.value(call.func) is mma.wgmma_wait):
+                    does(self.value(call.func), "waits")):
                 name = call.args[0].id if isinstance(call.args[0], ast.Name) else ""
                 groups = pending(node, call, name, Asked(self._issues, arm))
-                call.func = self.named("wait_for", mma.wait_for, call)
+                call.func = self.named("wait_for", products.drained_behind, call)
                 call.args.append(ast.copy_location(ast.Constant(groups), call))
 
     def _issues(self, node: ast.AST) -> bool:
-        return isinstance(node, ast.Call) and self.value(node.func) is mma.wgmma
+        return isinstance(node, ast.Call) and does(self.value(node.func), "issues")
 
 
 def pending(function: ast.FunctionDef, wait: ast.AST, name: str, asked: Asked) -> int:
@@ -66,7 +64,7 @@ def pending(function: ast.FunctionDef, wait: ast.AST, name: str, asked: Asked) -
     way = _way(function.body, wait)
     if way is None or not name:
         return 0
-    return min(_before(way, name, asked), MOST)
+    return min(_before(way, name, asked), products.MOST)
 
 
 Step = tuple[list[ast.stmt], int, tuple[ast.AST, str] | None]

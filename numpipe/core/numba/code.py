@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from numba.cuda import codegen
 
-from ...arch.hopper import HOPPER
+from ...arch.target import Target
+from ...arch.targets import DEFAULT
 
 __all__ = ["calls", "disassemble", "link", "rewrite_ir", "to_ltoir", "to_ptx", "undefined_symbols"]
 
@@ -18,22 +19,22 @@ def rewrite_ir(library: Any, change: Callable[[str], str]) -> None:
     library._llvm_strs = [change(text) for text in library.llvm_strs]
 
 
-def to_ltoir(library: Any) -> bytes:
-    """NVVM: LLVM IR -> LTO-IR for sm_90a (what users get; PTX is never linked)."""
-    return bytes(library.get_ltoir(cc=HOPPER.capability))
+def to_ltoir(library: Any, target: Target = DEFAULT) -> bytes:
+    """NVVM: LLVM IR -> LTO-IR (what users get; PTX is never linked)."""
+    return bytes(library.get_ltoir(cc=target.capability))
 
 
-def to_ptx(library: Any) -> str:
+def to_ptx(library: Any, target: Target = DEFAULT) -> str:
     """PTX after link-time optimisation: what becomes SASS."""
-    return str(library.get_lto_ptx(cc=HOPPER.capability)).rstrip("\0")
+    return str(library.get_lto_ptx(cc=target.capability)).rstrip("\0")
 
 
-def link(ltoir: bytes, name: str, options: Sequence[str] = ()) -> tuple[bytes, str]:
+def link(ltoir: bytes, name: str, target: Target = DEFAULT) -> tuple[bytes, str]:
     """nvJitLink, whole program -> (cubin, log with registers, spills and C75xx notes)."""
     from cuda.bindings import nvjitlink
 
     # what is found in a cache is not logged: a kernel would have 0 registers, and no spills
-    flags = ["-lto", f"-arch={HOPPER.name}", "-O3", "-verbose", "-no-cache", *options]
+    flags = ["-lto", f"-arch={target.name}", "-O3", "-verbose", "-no-cache"]
     handle = nvjitlink.create(len(flags), flags)
     try:
         def log(kind: str) -> str:

@@ -1,10 +1,11 @@
-"""Numba's compiler down to LLVM IR, for sm_90a whether or not this machine has a GPU."""
+"""Numba's compiler down to LLVM IR, for an architecture whether or not this machine has a GPU."""
 
 from __future__ import annotations
 
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 from numba import cuda
@@ -14,20 +15,12 @@ from numba.cuda.core.compiler_lock import global_compiler_lock
 from numba.cuda.core.compiler_machinery import AnalysisPass, register_pass
 from numba.cuda.cudadrv import nvvm
 
-from ...arch.hopper import HOPPER
+from ...arch.target import Target
+from ...arch.targets import DEFAULT
 from ..undisturbed import COMPILES
 from . import quicker
 
-__all__ = ["Typed", "compile_kernel", "compiling_for_hopper"]
-
-
-class _Hopper:
-    """The device every numpipe kernel is compiled for, whatever this machine holds."""
-
-    compute_capability = HOPPER.capability
-    id = 0
-    name = HOPPER.name.encode()
-
+__all__ = ["Typed", "compile_kernel", "compiling_for"]
 
 Typed = Callable[[Any, dict[str, Any]], None]
 """is told of each function that was typed: its IR, in SSA form, and the type of each variable"""
@@ -81,7 +74,7 @@ _APART = {types.int32, types.float32}
 
 
 def _in_this_thread(ours: Callable[..., Any], numbas: Callable[..., Any]) -> Callable[..., Any]:
-    """`ours` in the thread that compiles for Hopper, Numba's own function elsewhere: Numba calls it outside its lock, too."""
+    """`ours` in the thread that compiles, Numba's own function elsewhere: Numba calls it outside its lock, too."""
     thread = threading.get_ident()
 
     def either(*args: Any, **named: Any) -> Any:
@@ -91,26 +84,24 @@ def _in_this_thread(ours: Callable[..., Any], numbas: Callable[..., Any]) -> Cal
 
 
 @contextlib.contextmanager
-def compiling_for_hopper() -> Iterator[None]:
-    """Inside, Numba compiles for sm_90a with or without a GPU, and NVVM's log is part of its errors.
+def compiling_for(target: Target = DEFAULT) -> Iterator[None]:
+    """Inside, Numba compiles for an architecture with or without a GPU, and NVVM's log is part of its errors.
 
     The functions of Numba that are replaced for it are those of the whole process, so Numba's own lock is held meanwhile: a plain
     `@cuda.jit` function of another thread is compiled before or after. Code inside takes no lock that is held around a compile.
     """
     if config.FORCE_CUDA_CC:
-        raise RuntimeError("NUMBA_FORCE_CUDA_CC drops the 'a' of sm_90a, which wgmma and TMA need: unset it")
-    library = codegen.CUDACodeLibrary
+        raise RuntimeError(f"NUMBA_FORCE_CUDA_CC drops the 'a' of {target.name}, which its own instructions need: unset it")
+    library, device = codegen.CUDACodeLibrary, SimpleNamespace(compute_capability=target.capability)
     with global_compiler_lock:
         unify = types.Number.unify
         changes: tuple[tuple[Any, str, Any], ...] = (
-            (dispatcher, "get_current_device", _in_this_thread(lambda: _Hopper, dispatcher.get_current_device)),
-            (compiler, "get_current_device", _in_this_thread(lambda: _Hopper, compiler.get_current_device)),
+            (dispatcher, "get_current_device", _in_this_thread(lambda: device, dispatcher.get_current_device)),
             (compiler, "CUDACompiler", _Compiler),
-            (library, "_ensure_cc", _in_this_thread(lambda self, cc: HOPPER.capability if cc is None else cc, library._ensure_cc)),
             # Numba reads the PTX only to look for runtime calls we never make
             (library, "get_asm_str", _in_this_thread(lambda self, cc=None: "", library.get_asm_str)),
             (types.Number, "unify", lambda self, context, other: None if {self, other} == _APART else unify(self, context, other)),
-            *quicker.replacements)
+            *quicker.replacements())
         before = [(owner, name, getattr(owner, name)) for owner, name, _ in changes]
         try:
             for owner, name, value in changes:
@@ -156,12 +147,13 @@ class _Printed:
         return self.text
 
 
-def compile_kernel(entry: Callable[..., Any], argtypes: Sequence[Any], *, threads: int, typed: Typed | None = None) -> Any:
-    """A `@cuda.jit` kernel of this signature, compiled for sm_90a down to LLVM IR; Numba's own kernel object.
+def compile_kernel(entry: Callable[..., Any], argtypes: Sequence[Any], *, threads: int, target: Target = DEFAULT,
+                   typed: Typed | None = None) -> Any:
+    """A `@cuda.jit` kernel of this signature, compiled down to LLVM IR; Numba's own kernel object.
 
     launch_bounds are always set: without them ptxas ignores setmaxnreg (C7508). `typed` is told of each function on the way.
     """
-    with compiling_for_hopper():
+    with compiling_for(target):
         dispatcher_ = cuda.jit(entry, launch_bounds=(threads, 1), lto=True)
         _told[:] = [] if typed is None else [typed]
         try:

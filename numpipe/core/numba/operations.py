@@ -33,7 +33,7 @@ from .emit import const, i64, nothing
 from .values import fields
 
 __all__ = [
-    "Typer", "attribute", "binary", "call", "call_value", "constant_attribute", "constant_attributes", "field_attributes",
+    "Typer", "attribute", "binary", "call", "call_value", "constant_attributes", "field_attributes",
     "helper_type", "immediate", "literal", "method", "no_code", "operation_type", "overload", "returns", "tuple_of", "unliteral",
 ]
 
@@ -153,21 +153,16 @@ def attribute(type_class: type, name: str, typer: Callable[[Any], Any],
     lowering_registry.lower_getattr(type_class, name)(codegen)
 
 
-def constant_attribute(type_class: type, name: str, value: Callable[[Any], Any]) -> None:
-    """Attribute `name` whose value ``value(type)``, an int, a string or a tuple of them, is known at compile time."""
-    def typer(ty: Any) -> Any:
-        found = value(ty)
-        return types.Tuple([types.literal(v) for v in found]) if isinstance(found, tuple) else types.literal(found)
-
-    attribute(type_class, name, typer, lambda context, builder, ty, _:
-              context.get_constant_generic(builder, typer(ty), value(ty)) if isinstance(value(ty), tuple) else
-              context.get_constant_undef(typer(ty)))
-
-
-def constant_attributes(type_class: type, result: Any, **values: Callable[[Any], Any]) -> None:
-    """Attributes of a type `result`, whose values ``value(type)`` are known at compile time; they are no literals."""
+def constant_attributes(type_class: type, result: Any, /, **values: Callable[[Any], Any]) -> None:
+    """Attributes of a type `result`, whose values ``value(type)`` are known at compile time; None: literals, and tuples of them."""
     def define(name: str, value: Callable[[Any], Any]) -> None:
-        attribute(type_class, name, lambda ty: result, lambda context, builder, ty, _: context.get_constant(result, value(ty)))
+        def typer(ty: Any) -> Any:
+            found = value(ty)
+            return result or (types.Tuple([types.literal(v) for v in found]) if isinstance(found, tuple) else types.literal(found))
+
+        attribute(type_class, name, typer, lambda context, builder, ty, _:
+                  context.get_constant_generic(builder, typer(ty), value(ty)) if result or isinstance(value(ty), tuple) else
+                  context.get_constant_undef(typer(ty)))
 
     for name, value in values.items():
         define(name, value)
@@ -236,11 +231,11 @@ def overload(function: Any, typer: Typer, literals: bool = False) -> None:
 
 
 def literal(ty: Any) -> Any:
-    """Python value of a literal type (tuples of literals included); raises TypingError for a run-time value."""
+    """Python value of a literal type (tuples of literals included), or of a default; raises TypingError for a run-time value."""
     if isinstance(ty, types.BaseTuple):
         return tuple(literal(t) for t in ty)
-    if isinstance(ty, types.NoneType):
-        return None
+    if isinstance(ty, (types.NoneType, types.Omitted)):
+        return getattr(ty, "value", None)
     if not hasattr(ty, "literal_value"):
         raise TypingError(f"a compile-time constant is needed here, not a run-time {ty}")
     return ty.literal_value

@@ -1,16 +1,22 @@
 """What Numba does again and again, or for Python that kernels are not written in, in less time.
 
-Nothing here changes what is compiled. `replacements` are put in place by `hopper.compiling_for_hopper`, for as long as it compiles.
+Nothing here changes what is compiled: `hopper.compiling_for` puts the `replacements` in place for as long as it compiles;
+without them a compile takes a fifth more CPU time. Each was compared with the source of Numba that it stands for. Where Numba's
+source is another one, Numba's own code stays, and one warning says so.
 """
 
 from __future__ import annotations
 
 import functools
+import hashlib
+import inspect
+import pkgutil
+import warnings
 from collections.abc import Callable
+from importlib import metadata
 from typing import Any
 
-from numba.cuda import itanium_mangler, lowering, utils
-from numba.cuda.core import base, compiler_machinery, errors, interpreter, postproc, targetconfig, transforms, typeinfer
+from numba.cuda.core import errors, postproc, transforms
 from numba.cuda.cudaimpl import registry as lowering_registry
 from numba.cuda.target import CUDATargetContext
 
@@ -33,16 +39,6 @@ def _refresh_if_changed(refresh: Callable[[Any], None]) -> Callable[[Any], None]
     return refreshed
 
 
-def _values(config: Any) -> dict[str, Any]:
-    """The flags of a compile, which are compared for each call that is typed: without a property call for each of thirty."""
-    return {**_defaults(config.__class__), **config._values}
-
-
-@functools.cache
-def _defaults(kind: Any) -> dict[str, Any]:
-    return {name: option.default for name, option in kind.options.items()}
-
-
 def post_process(self: postproc.PostProcessor, emit_dels: bool = False, extend_lifetimes: bool = False) -> None:
     """What is live where is computed when it is asked for: Numba does it after each of five passes, for generators.
 
@@ -53,57 +49,43 @@ def post_process(self: postproc.PostProcessor, emit_dels: bool = False, extend_l
     self.func_ir.generator_info = None
 
 
-class ErrorContext:
-    """What is said of an error in here: formatted where there is one, as Numba's generator does, but entered thousands of times."""
-
-    def __init__(self, fmt: str, *args: Any, **kwargs: Any) -> None:
-        self.fmt, self.args, self.kwargs = fmt, args, kwargs
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
-        if isinstance(error, errors.NumbaError):
-            error.add_context(self.fmt.format(*self.args, **self.kwargs))
-
-
-_get_mangle_string = targetconfig.TargetConfig.get_mangle_string
-_mangled: dict[tuple[type, str], str] = {}
-
-
-def mangle_string(self: Any) -> str:
-    """The flags of a compile in the name of a function: those of nearly all functions are the same, and compressed once."""
-    key = self.__class__, self.summary()
-    if key not in _mangled:
-        _mangled[key] = _get_mangle_string(self)
-    return _mangled[key]
-
-
 def run_pass(self: Any, index: int, one: Any, state: Any) -> None:
     """A pass, without events, times, dumps and checks of it: there are sixteen of each function, and most do little."""
     one.analysis = self._analysis
-    with ErrorContext("Pass {0}", one.name()):
+    with errors.new_error_context("Pass {0}", one.name()):
         for run in (one.run_initialization, one.run_pass, one.run_finalizer):
             run(state)
 
 
-def _unchanged(func_ir: Any) -> Any:
-    """In the place of passes over what a kernel has none of: `with` and dictionaries."""
-    return func_ir
-
-
-replacements: tuple[tuple[Any, str, Any], ...] = (
-    (CUDATargetContext, "refresh", _refresh_if_changed(CUDATargetContext.refresh)),
-    (targetconfig.TargetConfig, "values", _values),
-    (itanium_mangler, "_escape_string", functools.lru_cache(4096)(itanium_mangler.escape_string)),
-    (base, "_has_loc", functools.lru_cache(4096)(base._has_loc)),
-    (utils, "pysignature", functools.lru_cache(4096)(utils.pysignature)),
-    (lowering, "new_error_context", ErrorContext),
-    (typeinfer, "new_error_context", ErrorContext),
-    (targetconfig.TargetConfig, "get_mangle_string", mangle_string),
-    (postproc.PostProcessor, "run", post_process),
-    (compiler_machinery.PassManager, "_runPass", run_pass),
-    (interpreter, "peep_hole_delete_with_exit", _unchanged),
-    (interpreter, "peep_hole_fuse_dict_add_updates", _unchanged),
+TABLE: tuple[tuple[Any, str, tuple[str, ...]], ...] = (
+    (_refresh_if_changed(CUDATargetContext.refresh), "c5d1ccbc40e3602b", (
+        "target:CUDATargetContext.refresh", "core.base:BaseContext.install_registry",
+        "target:CUDATargetContext.load_additional_registries", "typing.context:BaseContext.refresh",
+        "typing.context:BaseContext.install_registry", "typing.context:BaseContext._load_builtins",
+        "target:CUDATypingContext.load_additional_registries", "typing.templates:BaseRegistryLoader.new_registrations")),
+    (post_process, "92f6a479318087d7", ("core.postproc:PostProcessor.run",)),
+    (run_pass, "146e346271456615", ("core.compiler_machinery:PassManager._runPass",)),
 )
-"""(module or class, name, what stands there while a kernel is compiled)"""
+"""(what stands in the place of the first of these functions of numba.cuda, digest of the functions' source, the functions)"""
+
+
+def digest(functions: tuple[str, ...]) -> str:
+    """Of the source of functions of numba.cuda; "" where one is not there, or has no source."""
+    try:
+        source = "".join(inspect.getsource(pkgutil.resolve_name(f"numba.cuda.{path}")) for path in functions)
+    except (ImportError, AttributeError, OSError, TypeError):
+        return ""
+    return hashlib.sha256(source.encode()).hexdigest()[:16]
+
+
+@functools.cache
+def replacements() -> tuple[tuple[Any, str, Any], ...]:
+    """(class, name, what stands there while a kernel is compiled); none where Numba's source is another one than `TABLE` knows."""
+    others = [functions[0].partition(":")[2] for _, known, functions in TABLE if digest(functions) != known]
+    if others:
+        warnings.warn(f"numpipe: numba-cuda {metadata.version('numba-cuda')} has another {', '.join(others)} than the one that "
+                      "numpipe's quicker code was compared with, so Numba's own runs: kernels are the same, and take a fifth "
+                      "longer to compile", RuntimeWarning, stacklevel=2)
+        return ()
+    return tuple((pkgutil.resolve_name(f"numba.cuda.{owner}"), name, ours)
+                 for ours, _, (first, *_) in TABLE for owner, _, name in [first.rpartition(".")])

@@ -16,11 +16,14 @@ for the warpgroup that issued them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ...arch.dtypes import REDUCTIONS
+from ...core import arith
 from ...core.lanes import one_lane
 from ...core.op import constant, helper, op
 from ...diagnostics.errors import SpecError
@@ -28,91 +31,118 @@ from ...intrinsics import barrier as named
 from ...intrinsics import cp_async_bulk, fence, mbarrier, special
 from ...plan.allocations import ARRIVALS_A_WARPGROUP, ClusterBarrier
 from ...plan.context import Context
+from ...plan.copies import CopyPlan, cut, cut_prefetch
 from ...plan.plans import ArrayArg
 from ...plan.unit import Unit
 from ..tiles.order import before_async
-from ..tiles.refs import SmemTile, tensor_map
+from ..tiles.tma import Copy
 from ..tiles.views import GmemView
-from .boxes import Boxes, contiguous, cut, cut_prefetch
-from .shared import BarrierRef, one_barrier
+from .shared import one_barrier
 
 __all__ = [
     "async_prefetch", "commit_smem", "commit_smem_to_gmem_group", "copy_gmem_to_smem", "copy_smem_to_gmem", "wait_smem_to_gmem",
 ]
 
 # ---- what both executions check -------------------------------------------------------------------------------------
-LOAD, STORE, PREFETCH = "copy_gmem_to_smem", "copy_smem_to_gmem", "async_prefetch"
+LOAD, STORE, PREFETCH, WAIT = "copy_gmem_to_smem", "copy_smem_to_gmem", "async_prefetch", "wait_smem_to_gmem"
+OPERANDS = {
+    "view": "a view of an array, array.at[ds(i, 64), ds(j, 64)]",
+    "tile": "a tile in shared memory that the kernel has allocated, as numpipe.scratch gives it (buffer.at[slot] where it has "
+            "slots)",
+    "barrier": "one of a numpipe.Barrier(…) that the kernel has allocated",
+}
+"""what a copy's operands are, by the attribute `operand` of the values and of their types"""
 
 
-A_VIEW = "a view of an array, array.at[ds(i, 64), ds(j, 64)]"
-A_TILE = ("a tile in shared memory that the kernel has allocated, as numpipe.scratch gives it (buffer.at[slot] where it has "
-          "slots)")
-A_BARRIER = "one of a numpipe.Barrier(…) that the kernel has allocated"
+@dataclass(frozen=True)
+class Asked:
+    """How a check asks a value, or its type, what messages call it, and which number it is (`arith.kind`)."""
+
+    name: Callable[[Any], str]
+    kind: Callable[[Any], Any]
 
 
-def check_kinds(operation: str, **given: tuple[bool, str, str]) -> None:
-    """SpecError for a parameter that is none of its kind: whether it is, what it must be, and how messages call what it is."""
-    for name, (fits, kind, got) in given.items():
-        if not fits:
-            raise SpecError(f"{operation}: {name} must be {kind}, got {got}")
+VALUES = Asked(lambda value: type(value).__name__, arith.kind)
 
 
-def check_load(unit: Unit, src: Any, dst: Any, barrier: Any) -> Boxes:
+def check_operands(operation: str, asked: Asked, **given: tuple[str, Any]) -> None:
+    """SpecError for a parameter that is no such operand."""
+    for name, (operand, value) in given.items():
+        if getattr(value, "operand", "") != operand:
+            raise SpecError(f"{operation}: {name} must be {OPERANDS[operand]}, got {asked.name(value)}")
+
+
+def check_load(asked: Asked, np_: Any, src: Any, dst: Any, barrier: Any, predicate: Any) -> CopyPlan:
     """The boxes of a copy to a tile; SpecError for a barrier that is not its CTA's own."""
+    check_operands(LOAD, asked, src=("view", src), dst=("tile", dst), barrier=("barrier", barrier))
     one_barrier(LOAD, barrier.shape)
     if isinstance(barrier.plan.kind, ClusterBarrier):
         raise SpecError(f"{LOAD}: barrier is {barrier.plan.kind}, whose phases count arrivals of several CTAs, and a copy arrives "
                         "in its own only: give it a numpipe.Barrier, and barrier_arrive on the ClusterBarrier when that is over")
-    return check(LOAD, unit, src, dst)
+    if not dst.writable:
+        raise SpecError(f"{LOAD}: dst is a tile of a pipeline, whose slots the pipeline loads itself: copy to a tile of your own, "
+                        "numpipe.scratch(numpipe.SMEM(…))")
+    check_copied(LOAD, np_.unit, src, dst)
+    check_predicate(LOAD, asked, np_, predicate)
+    return plan_of(src, dst)
 
 
-def check_prefetch(unit: Unit, view: Any) -> Boxes:
+def check_store(asked: Asked, np_: Any, src: Any, dst: Any, predicate: Any, commit: Any, reduction: Any) -> CopyPlan:
+    """The boxes of a copy from a tile; SpecError for an input, and for an array that the TMA cannot write."""
+    check_operands(STORE, asked, src=("tile", src), dst=("view", dst))
+    check_flag(STORE, "commit_group", commit)
+    array = np_.unit.arrays[dst.ref.index]
+    reduction = check_reduction(reduction, array.dtype)
+    check_copied(STORE, np_.unit, dst, src)
+    np_.unit.check_output(dst.ref.index, STORE, f"copy to {array.name}.at[…] by its own name, or in a function that is called by "
+                                                "name and gets it as an argument")
+    if not array.tma_store:
+        raise SpecError(f"{STORE}: rows of '{array.name}' are no multiple of 16 B, and a TMA store writes whole 16-byte chunks: "
+                        f"store a register tile, {array.name}[…] = tile")
+    check_predicate(STORE, asked, np_, predicate)
+    if not np_.memory:
+        np_.unit.copies_out = True
+    return plan_of(dst, src, written=True, reduction=reduction)
+
+
+def check_prefetch(asked: Asked, np_: Any, view: Any) -> CopyPlan:
     """The boxes of a prefetch."""
-    array = unit.arrays[view.ref.index]
-    rows_and_columns(PREFETCH, array, view.axes)
-    reachable(PREFETCH, unit, view.ref.index)
-    return cut_prefetch(array, view.ref.index, view.axes, view.sizes)
+    check_operands(PREFETCH, asked, src=("view", view))
+    array = reachable(PREFETCH, np_.unit, view)
+    return cut_prefetch(array.name, view.ref.index, array.ndim, array.order != "row", view.axes, view.shape, array.dtype.itemsize)
 
 
-def check(operation: str, unit: Unit, view: Any, tile: Any) -> Boxes:
-    """The boxes of a copy between a view and a tile; SpecError where the two differ, or the TMA cannot do it."""
-    index, axes, sizes, layout, dtype = view.ref.index, view.axes, view.sizes, tile.layout, tile.dtype
-    array, store = unit.arrays[index], operation == STORE
-    rows_and_columns(operation, array, axes)
-    if not store and not tile.writable:
-        raise SpecError(f"{operation}: dst is a tile of a pipeline, whose slots the pipeline loads itself: copy to a tile of your "
-                        "own, numpipe.scratch(numpipe.SMEM(…))")
-    reachable(operation, unit, index)
-    if sizes != layout.shape:
-        raise SpecError(f"{operation}: {array.name}.at[…] has {sizes} elements, the tile {layout.shape}: both must be of one shape")
+def check_copied(operation: str, unit: Unit, view: Any, tile: Any) -> None:
+    """SpecError where a view and a tile differ, or the TMA cannot copy between them."""
+    array, layout, dtype = reachable(operation, unit, view), tile.layout, tile.dtype
+    if view.shape != layout.shape:
+        raise SpecError(f"{operation}: {array.name}.at[…] has {view.shape} elements, the tile {layout.shape}: both must be of one "
+                        "shape")
     if array.dtype != dtype:
         raise SpecError(f"{operation}: '{array.name}' is {array.dtype}, the tile {dtype}: a copy does not convert")
-    if axes[layout.inner] != contiguous(array):
-        raise SpecError(f"{operation}: dimension {contiguous(array)} of '{array.name}' is contiguous, and the tile's rows must lie "
-                        f"along it: " + (f"use tile.T of a tile {sizes[::-1]}" if contiguous(array) in axes else
+    if view.axes[layout.inner] != array.contiguous:
+        raise SpecError(f"{operation}: dimension {array.contiguous} of '{array.name}' is contiguous, and the tile's rows must lie "
+                        f"along it: " + (f"use tile.T of a tile {view.shape[::-1]}" if array.contiguous in view.axes else
                                          "a ds(start, size) has to be there"))
-    if store:
-        unit.check_output(index, operation, f"copy to {array.name}.at[…] by its own name, or in a function that is called by name "
-                                            "and gets it as an argument")
-        if not array.tma_store:
-            raise SpecError(f"{operation}: rows of '{array.name}' are no multiple of 16 B, and a TMA store writes whole 16-byte "
-                            f"chunks: store a register tile, {array.name}[…] = tile")
-    return cut(array, index, axes, layout, store)
 
 
-def rows_and_columns(operation: str, array: ArrayArg, axes: tuple[int, ...]) -> None:
-    """A view that is copied has two dimensions, as tiles in shared memory have."""
+def plan_of(view: Any, tile: Any, **said: Any) -> CopyPlan:
+    """The copy between a view and a tile that fit."""
+    array = view.ref.unit.arrays[view.ref.index]
+    return cut(view.ref.index, array.ndim, array.order != "row", view.axes, tile.layout, **said)
+
+
+def reachable(operation: str, unit: Unit, view: GmemView) -> ArrayArg:
+    """The array of a view that is copied: views have two dimensions, as tiles in shared memory have, of an array for the TMA."""
+    array, axes = unit.arrays[view.ref.index], view.axes
     if len(axes) != 2:
         mend = f"pass a view of '{array.name}' that has 2, array.reshape(1, -1)" if array.ndim < 2 else (
             "write ds(i, 1) in place of an integer")
         raise SpecError(f"{operation}: copies move tiles of 2 dimensions, and {array.name}.at[…] has {len(axes)}: {mend}")
-
-
-def reachable(operation: str, unit: Unit, index: int) -> None:
-    """The TMA can address the array."""
-    if not unit.arrays[index].tma:
-        raise SpecError(f"{operation}: '{unit.arrays[index].name}': " + unit.obstacles.get(
-            index, "TMA cannot address this array: base and strides must be multiples of 16 bytes"))
+    if not array.tma:
+        raise SpecError(f"{operation}: '{array.name}': " + unit.obstacles.get(
+            view.ref.index, "TMA cannot address this array: base and strides must be multiples of 16 bytes"))
+    return array
 
 
 def check_reduction(reduction: Any, dtype: np.dtype) -> str:
@@ -137,65 +167,48 @@ def check_flag(operation: str, name: str, value: Any) -> bool:
 
 def check_groups(n: Any) -> int:
     if isinstance(n, bool) or not isinstance(n, int) or n < 0:
-        raise SpecError(f"wait_smem_to_gmem: n must be a compile-time int of at least 0: the groups that may still be on their "
-                        f"way, got {n!r}")
+        raise SpecError(f"{WAIT}: n must be a compile-time int of at least 0: the groups that may still be on their way, got "
+                        f"{n!r}")
     return n
 
 
-def check_predicate(operation: str, value: Any) -> None:
-    if not isinstance(value, (bool, int, np.bool_, np.integer)):
-        raise SpecError(f"{operation}: predicate must be a bool, got {type(value).__name__}")
+def check_predicate(operation: str, asked: Asked, np_: Any, value: Any) -> None:
+    """SpecError for a predicate that is no bool; the memory role has none."""
+    of = asked.kind(value)
+    if not (np_.memory or of in (bool, int) or (isinstance(of, np.dtype) and of.kind in "iu")):
+        raise SpecError(f"{operation}: predicate must be a bool, got {asked.name(value)}")
 
 
 # ---- a copy under way ------------------------------------------------------------------------------------------------
-class Transfer:
-    """A copy that is ready to be issued, on the simulated SM."""
+class Transfer(Copy):
+    """A copy of a view, on the simulated SM."""
 
-    def __init__(self, boxes: Boxes, view: GmemView, address: int, barrier: BarrierRef | None = None, reduction: str = "") -> None:
-        self.boxes, self.view, self.address, self.reduction = boxes, view, address, reduction
-        self.nbytes = boxes.nbytes
-        self.arrival = 0 if barrier is None else barrier.address
-        """address of the mbarrier of a load"""
-
-    def coordinates(self, down: int, right: int) -> tuple[int, ...]:
-        at = [int(place) for place in self.view.start]
-        at[self.boxes.axes[0]] += down
-        at[self.boxes.axes[1]] += right
-        return tuple(self.boxes.in_memory(at))
-
-    @property
-    def tensor(self) -> Any:
-        return tensor_map(self.view.ref, self.boxes.request)
+    def __init__(self, plan: CopyPlan, view: GmemView, address: int = 0, nbytes: int = 0, arrival: int = 0) -> None:
+        super().__init__(plan, view.ref, view.start, address, arrival)
+        self.nbytes = nbytes
 
 
 @op
 def issue_loads(transfer: Transfer) -> None:
     """One TMA load a box."""
-    for offset, down, right in transfer.boxes.places:
-        cp_async_bulk.load(transfer.address + offset, transfer.tensor, transfer.coordinates(down, right), transfer.arrival)
+    transfer.load()
 
 
 @op
 def issue_stores(transfer: Transfer) -> None:
     """One TMA store, or reduction, a box."""
-    for offset, down, right in transfer.boxes.places:
-        args = transfer.tensor, transfer.coordinates(down, right), transfer.address + offset
-        if transfer.reduction:
-            cp_async_bulk.reduce(*args, transfer.reduction)
-        else:
-            cp_async_bulk.store(*args)
+    transfer.store()
 
 
 @op
 def issue_prefetches(transfer: Transfer) -> None:
     """One prefetch a box."""
-    unit = 16 // transfer.view.dtype.itemsize
-    for _, down, right in transfer.boxes.places:
-        at = transfer.coordinates(down, right)
+    array, unit = transfer.ref.unit.arrays[transfer.ref.index], 16 // transfer.ref.dtype.itemsize
+    for at, _ in transfer.boxes:
         if at[-1] % unit:
-            raise SpecError(f"{PREFETCH}: {transfer.view.ref.name}.at[…] starts at element {at[-1]} of the contiguous dimension; "
+            raise SpecError(f"{PREFETCH}: {array.name}.at[…] starts at element {at[-1]} of the contiguous dimension; "
                             f"the TMA starts at multiples of 16 B, {unit} elements")
-        cp_async_bulk.prefetch(transfer.tensor, at)
+    transfer.prefetch()
 
 
 OTHER_WARPS = ARRIVALS_A_WARPGROUP - 1
@@ -249,14 +262,10 @@ def copy_gmem_to_smem(np_: Context, src: Any, dst: Any, barrier: Any, *, predica
     By all lanes of a warpgroup; one of them issues (PTX ISA, "cp.async.bulk.tensor"). Raises SpecError where shapes or types
     differ, for arrays that the TMA cannot address, and for what is no barrier.
     """
-    check_kinds(LOAD, src=(isinstance(src, GmemView), A_VIEW, type(src).__name__),
-                dst=(isinstance(dst, SmemTile), A_TILE, type(dst).__name__),
-                barrier=(isinstance(barrier, BarrierRef), A_BARRIER, type(barrier).__name__))
-    boxes = check_load(np_.unit, src, dst, barrier)
+    plan = check_load(VALUES, np_, src, dst, barrier, predicate)
     if not np_.memory:
-        check_predicate(LOAD, predicate)
         before_async(dst)
-        one_lane(load, Transfer(boxes, src, dst.address, barrier), bool(predicate))
+        one_lane(load, Transfer(plan, src, dst.address, dst.layout.nbytes, barrier.address), bool(predicate))
 
 
 @op(context=True)
@@ -280,16 +289,11 @@ def copy_smem_to_gmem(np_: Context, src: Any, dst: Any, *, predicate: Any = True
     waits for all groups before it ends. Raises SpecError where shapes or types differ, for inputs, and for arrays that the TMA
     cannot write.
     """
-    check_kinds(STORE, src=(isinstance(src, SmemTile), A_TILE, type(src).__name__),
-                dst=(isinstance(dst, GmemView), A_VIEW, type(dst).__name__))
-    commit = check_flag(STORE, "commit_group", constant(STORE, "commit_group", commit_group))
-    reduction = check_reduction(constant(STORE, "reduction_op", reduction_op), dst.dtype)
-    boxes = check(STORE, np_.unit, dst, src)
+    commit = constant(STORE, "commit_group", commit_group)
+    plan = check_store(VALUES, np_, src, dst, predicate, commit, constant(STORE, "reduction_op", reduction_op))
     if not np_.memory:
-        check_predicate(STORE, predicate)
-        np_.unit.copies_out = True
         before_async(src)
-        one_lane(store, Transfer(boxes, dst, src.address, reduction=reduction), bool(predicate), commit)
+        one_lane(store, Transfer(plan, dst, src.address), bool(predicate), commit)
 
 
 @op(context=True)
@@ -321,8 +325,8 @@ def wait_smem_to_gmem(np_: Context, n: int, wait_read_only: bool = False) -> Non
     The lane that issued them waits, then the warps meet (PTX ISA, "cp.async.bulk.wait_group"). A store of a register tile,
     ``array[…] = tile``, and one of a pipeline's output are groups too, and count among the newest.
     """
-    pending = check_groups(constant("wait_smem_to_gmem", "n", n))
-    read = check_flag("wait_smem_to_gmem", "wait_read_only", constant("wait_smem_to_gmem", "wait_read_only", wait_read_only))
+    pending = check_groups(constant(WAIT, "n", n))
+    read = check_flag(WAIT, "wait_read_only", constant(WAIT, "wait_read_only", wait_read_only))
     if not np_.memory:
         one_lane(cp_async_bulk.wait_group_read if read else cp_async_bulk.wait_group, pending)
         meet()
@@ -337,7 +341,6 @@ def async_prefetch(np_: Context, src: Any) -> None:
     Nothing waits for it. By all lanes of a warpgroup; one issues (PTX ISA, "cp.async.bulk.prefetch.tensor"). Raises SpecError for
     arrays that the TMA cannot address.
     """
-    check_kinds(PREFETCH, src=(isinstance(src, GmemView), A_VIEW, type(src).__name__))
-    boxes = check_prefetch(np_.unit, src)
+    plan = check_prefetch(VALUES, np_, src)
     if not np_.memory:
-        one_lane(issue_prefetches, Transfer(boxes, src, 0))
+        one_lane(issue_prefetches, Transfer(plan, src))

@@ -66,10 +66,10 @@ def by_lane(unit: Unit) -> bool:
     return unit.params.lowering_semantics is LoweringSemantics.Lane
 
 
-def check_lane_body(where: str, body: Facts, manual: tuple[bool, bool]) -> None:
+def check_lane_body(where: str, body: Facts, manual: tuple[str, ...]) -> None:
     """SpecError for a body that does what only a warpgroup does."""
     does = ("holds a pipeline" if body.pipelines else "issues wgmmas" if body.products else
-            "is given barriers, which warpgroups wait for and arrive on" if any(manual) else
+            "is given barriers, which warpgroups wait for and arrive on" if manual else
             "goes through blocks of numpipe.turn, which are warpgroups'" if body.turns else "")
     if does:
         raise SpecError(f"{where}: body '{body.name}' {does}, but with {OPTION} it is code for each lane: use "

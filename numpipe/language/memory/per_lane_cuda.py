@@ -44,10 +44,9 @@ nb.machine_model(LaneTileType, lambda ty: nb.i32)
 nb.struct_model(LaneSlotsType, lambda ty: [("address", I32)])
 with_at(LaneTileType)
 with_at(LaneSlotsType)
-nb.constant_attribute(LaneSlotsType, "shape", lambda ty: ty.slots.plan.kind.shape)
+nb.constant_attributes(LaneSlotsType, None, shape=lambda ty: ty.slots.plan.kind.shape)
 nb.attribute(LaneTileType, "T", lambda ty: LaneTileType(ty.tile.of(ty.tile.layout.T)), lambda c, b, ty, value: value)
-nb.constant_attribute(LaneTileType, "shape", lambda ty: ty.tile.layout.shape)
-nb.constant_attribute(LaneTileType, "dtype", lambda ty: ty.tile.dtype.name)
+nb.constant_attributes(LaneTileType, None, shape=lambda ty: ty.tile.layout.shape, dtype=lambda ty: ty.tile.dtype.name)
 
 
 def as_lane(ty: Any) -> Any:

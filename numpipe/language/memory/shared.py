@@ -78,6 +78,8 @@ class At:
 class BarrierRef:
     """Barriers of an allocation: all of them, or one, `first` counted in row order."""
 
+    operand = "barrier"
+
     def __init__(self, np_: Context, plan: BarrierPlan, copy: int, shape: tuple[int, ...], first: int) -> None:
         self.np, self.plan, self.copy, self.shape, self.first = np_, plan, copy, shape, first
 

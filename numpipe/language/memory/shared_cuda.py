@@ -33,13 +33,15 @@ class SlotsType(nb.types.Type):  # type: ignore[misc]
 class BarriersType(nb.types.Type):  # type: ignore[misc]
     """Barriers of an allocation, as one role sees them; the value has the context and the number of the first."""
 
+    operand = "barrier"
+
     def __init__(self, context: ContextType, plan: BarrierPlan, shape: tuple[int, ...]) -> None:
         self.context, self.plan, self.shape = context, plan, shape
         super().__init__(name=f"barriers({context}, {plan}, {shape})")
 
     @property
     def memory(self) -> bool:
-        return bool(self.context.role == "memory")
+        return self.context.memory
 
 
 class AtType(nb.types.Type):  # type: ignore[misc]
@@ -60,9 +62,8 @@ nb.struct_model(BarriersType, lambda ty: [("np", ty.context), ("first", I32)])
 nb.struct_model(AtType, lambda ty: [("of", ty.of)])
 with_at(SlotsType)
 with_at(BarriersType)
-nb.constant_attribute(SlotsType, "shape", lambda ty: ty.plan.kind.shape)
-nb.constant_attribute(SlotsType, "dtype", lambda ty: ty.plan.kind.dtype.name)
-nb.constant_attribute(BarriersType, "shape", lambda ty: ty.shape)
+nb.constant_attributes(SlotsType, None, shape=lambda ty: ty.plan.kind.shape, dtype=lambda ty: ty.plan.kind.dtype.name)
+nb.constant_attributes(BarriersType, None, shape=lambda ty: ty.shape)
 
 
 # ---- views

@@ -31,6 +31,7 @@ from typing import Any, NoReturn
 
 from ...core.op import helper, op
 from ...diagnostics.errors import CompileError, SpecError
+from ...traces.protocol import BARRIERS
 from ..memory import phases
 from ..memory.shared import BarrierRef, one_barrier
 from .ring import Ring, await_ready, note, release_delayed, step_of
@@ -38,9 +39,9 @@ from .steps import Loop, Place
 
 __all__ = ["barrier_arrive", "barrier_test", "barrier_wait"]
 
-PASSED = {"ready": "manual_ready_barriers=True", "consumed": "manual_consumed_barriers=True"}
-MANUAL = tuple(option.partition("=")[0] for option in PASSED.values())
-USE = {"ready": "numpipe.barrier_wait(…)", "consumed": "numpipe.barrier_arrive(…)"}
+PASSED = {row.option: row for row in BARRIERS.values() if row.option}
+MANUAL = tuple(PASSED)
+"""options of a pipeline"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,55 +65,52 @@ class Barrier:
     __bool__ = __int__ = __index__ = __float__ = _value
 
 
-def kinds(manual: tuple[bool, bool], places: tuple[Place | None, ...]) -> list[tuple[str, Place]]:
+def kinds(manual: tuple[str, ...], places: tuple[Place | None, ...]) -> list[tuple[str, Place]]:
     """The barriers that a body is given: of which kind, and where its operand is."""
-    return [(kind, place) for kind, asked in zip(("ready", "consumed"), manual, strict=True) if asked
-            for place in places if place is not None and not place.written]
+    return [(kind, place) for kind in manual for place in places if place is not None and not place.written]
 
 
 @op
 def barriers_of(loop: Loop, k: Any) -> tuple[Barrier, ...]:
     """The barriers of step k that the body is given: one ready, then one consumed barrier for each operand."""
-    if any(loop.manual) and not loop.np.memory:
+    if loop.manual and not loop.np.memory:
         for ring in loop.rings:  # a body that leaves out its waits is in this step nevertheless
             note(ring, "begin", step_of(ring, k, 0), 0)
     return tuple(Barrier(loop.rings[place.ring], kind, place.operand, k) for kind, place in kinds(loop.manual, loop.places))
 
 
-def by_kind(manual: tuple[bool, bool], barriers: Sequence[Any]) -> list[Sequence[Any]]:
+def by_kind(manual: tuple[str, ...], barriers: Sequence[Any]) -> list[Sequence[Any]]:
     """The same barriers in groups, one for each kind that was asked for."""
-    count = len(barriers) // max(1, sum(manual))
-    return [barriers[number * count:(number + 1) * count] for number in range(sum(manual))]
+    count = len(barriers) // max(1, len(manual))
+    return [barriers[number * count:(number + 1) * count] for number in range(len(manual))]
 
 
 # ---- what both executions check
-def check_manual(where: str, *given: Any) -> tuple[bool, bool]:
-    """The two options of a pipeline that ask for barriers; SpecError for what is no bool."""
+def check_manual(where: str, *given: Any) -> tuple[str, ...]:
+    """The kinds of barriers that a pipeline asks for by its options, in the order of MANUAL; SpecError for what is no bool."""
     for name, value in zip(MANUAL, given, strict=True):
         if not isinstance(value, bool):
             raise SpecError(f"{where}: {name} must be True or False, got {value!r}")
-    return bool(given[0]), bool(given[1])
+    return tuple(row.name for row, asked in zip(PASSED.values(), given, strict=True) if asked)
 
 
-def check_shared_loads(where: str, manual: tuple[bool, bool], single: bool) -> None:
+def check_shared_loads(where: str, manual: tuple[str, ...], single: bool) -> None:
     """Raise SpecError where a pipeline has no barriers for its body: a warpgroup that loads for itself has waited for a step."""
-    for name, asked in zip(MANUAL, manual, strict=True):
-        if asked and single:
-            raise SpecError(f"{where}: {name}=True in a single-stream pipeline, whose warpgroup loads its tiles itself, all of a "
-                            "step at once: leave it out, or let a memory role load (warp_specialized=True)")
+    for kind in manual if single else ():
+        raise SpecError(f"{where}: {BARRIERS[kind].option}=True in a single-stream pipeline, whose warpgroup loads its tiles "
+                        "itself, all of a step at once: leave it out, or let a memory role load (warp_specialized=True)")
 
 
-def check_groups(where: str, manual: tuple[bool, bool], loaded: int, unpacked: tuple[int, ...]) -> None:
+def check_groups(where: str, manual: tuple[str, ...], loaded: int, unpacked: tuple[int, ...]) -> None:
     """Raise SpecError unless a loop unpacks the barriers that it is given.
 
     `loaded`: arrays that have one; `unpacked`: names in each group behind the tiles, -1 where that is not seen.
     """
-    asked = [kind for kind, wanted in zip(PASSED, manual, strict=True) if wanted]
-    if len(unpacked) != len(asked):
-        groups = ", ".join(["(indices)", "(tiles)", *(f"({kind} barriers)" for kind in asked)])
-        raise SpecError(f"{where}: the loop unpacks {2 + len(unpacked)} groups, but each step has {2 + len(asked)}: write `for "
+    if len(unpacked) != len(manual):
+        groups = ", ".join(["(indices)", "(tiles)", *(f"({kind} barriers)" for kind in manual)])
+        raise SpecError(f"{where}: the loop unpacks {2 + len(unpacked)} groups, but each step has {2 + len(manual)}: write `for "
                         f"{groups} in pipe(arrays):`; barriers come with {' and '.join(f'{name}=True' for name in MANUAL)}")
-    for kind, count in zip(asked, unpacked, strict=True):
+    for kind, count in zip(manual, unpacked, strict=True):
         if count not in (-1, loaded):
             raise SpecError(f"{where}: the loop unpacks {count} {kind} barriers, but the pipeline has {loaded}: one for each array "
                             "that it loads, in the order of in_specs")
@@ -122,14 +120,18 @@ def what(kind: str) -> str:
     return f"a {kind} barrier"
 
 
+def use(kind: str) -> str:
+    return f"numpipe.{BARRIERS[kind].use}(…)"
+
+
 def no_value(kind: str) -> str:
-    return f"{what(kind)} has no value: it is passed to {USE[kind]}"
+    return f"{what(kind)} has no value: it is passed to {use(kind)}"
 
 
 def wanted(operation: str, kind: str, given: str) -> str:
     """Message for an argument that is no barrier, or one of the other kind."""
-    other = next(k for k in PASSED if k != kind)
-    mend = f"; that one is for {USE[other]}" if given == what(other) else f", which the body is given with {PASSED[kind]}"
+    other = next((k for k in BARRIERS if given == what(k)), "")
+    mend = f"; that one is for {use(other)}" if other else f", which the body is given with {BARRIERS[kind].option}=True"
     return f"{operation} takes {what(kind)}{mend}, got {given}"
 
 

@@ -16,6 +16,16 @@
 It is the loop form (`pipelines`) with the loop written here: the same ring, the same steps. What differs is the memory
 role: it calls neither the body nor the compute context, unless one of them holds a pipeline of its own, whose loads it
 must issue too; then it runs both with inert tiles, as it runs a loop's body.
+
+`emit_pipeline` is the body form of a single-stream pipeline: every compute warpgroup that comes there runs the whole of it::
+
+    acc = numpipe.emit_pipeline(
+        body, grid=(steps,), max_concurrent_steps=4, delay_release=1, init_carry=numpipe.zeros((64, 128), np.float32), in_specs=(
+            BlockSpec((64, 64), lambda k: (m + wg, k)), BlockSpec((128, 64), lambda k: (n, k))))(a, b)
+
+Slots, barriers and counter are the warpgroup's own, and so are its loads: grid and index maps may depend on the warpgroup
+axis. `single` is the loop. In a kernel with a memory role that role has no part in it, unless the body holds a pipeline
+whose loads it does issue: then it runs the body with inert tiles, at every step.
 """
 
 from __future__ import annotations
@@ -29,17 +39,18 @@ import numpy as np
 
 from ...core.closure import bind
 from ...core.facts import Facts, facts_of
-from ...core.op import constant, helper, op, outside
+from ...core.inert import Inert
+from ...core.op import helper, op, outside
 from ...diagnostics.errors import CompileError, SpecError
 from ...plan.unit import Unit
 from ..memory.per_lane import PerLane, by_lane, check_lane_body, check_lane_carry, each_lane, mapped, strong
 from ..tiles.layouts import cast_for, said
-from ..tiles.mma import wgmma_wait
+from ..tiles.products import drained
 from ..tiles.tile import Tile
 from .chains import Allocations, check_shared, check_state
 from .pipelines import Pipeline, Planned, arrays_of, check_tokens, loaded, plan_rings, reachable, steps_over
 
-__all__ = ["emit_pipeline_warp_specialized"]
+__all__ = ["emit_pipeline", "emit_pipeline_warp_specialized"]
 
 
 def not_called(builder: str) -> str:
@@ -103,19 +114,52 @@ def emit_pipeline_warp_specialized(body: Callable[..., Any], *, grid: tuple[Any,
     raise outside("emit_pipeline_warp_specialized")
 
 
+def emit_pipeline(body: Callable[..., Any], *, grid: tuple[Any, ...], in_specs: tuple[Any, ...] = (),
+                  out_specs: tuple[Any, ...] = (), max_concurrent_steps: int | None = None, delay_release: int | None = None,
+                  init_carry: Any = None) -> NoReturn:
+    """A software pipeline that each compute warpgroup runs for itself, inside a kernel; call the result on the arrays.
+
+    body                  ``body(indices, *tiles)``, or ``body(indices, *tiles, carry) -> carry``: indices is a tuple of int32,
+                          tiles are in shared memory, in slots that belong to the warpgroup alone
+    grid                  steps per dimension, run-time int32 values, last one fastest; another one in each warpgroup, if wanted
+    in_specs              one BlockSpec for each array; tuples and NamedTuples of them for arrays in such tuples
+    out_specs             the same for arrays that the body writes, behind the inputs: each warpgroup stores its own blocks
+    max_concurrent_steps  slots of each warpgroup's ring: steps whose tiles are in shared memory at once (>= 1); default:
+                          `CompilerParams.max_concurrent_steps`, else 1
+    delay_release         steps a slot is kept after use (default: `CompilerParams.delay_release`): with 1 a slot is filled
+                          while the products of the next step run, which hides what filling costs
+    init_carry            a tile, a number, or a tuple of them; the call returns the final carry, in which no product is in
+                          flight any more. It keeps its types and shapes from step to step.
+
+    In kernels with a memory role and in those without (``warp_specialized=False``); there the loop form, `numpipe.pipeline`,
+    is the same. Not every warpgroup has to come to it. Where there is a memory role, it has no final carry: a tile is inert
+    there, and a number steers nothing.
+
+    Raises SpecError when the rings of all warpgroups do not fit in shared memory, and for functions that do not fit the call.
+    """
+    raise outside("emit_pipeline")
+
+
 class EmittedFacts:
     """What an emitted pipeline, and its type, say of themselves.
 
-    mirrored  whether the memory role runs the body and the compute context too
+    mirrored  whether the memory role runs the body and the compute context too; `idle`: this is that role, and it does not
     by_lane   whether the body is code for each lane
     """
 
-    def __init__(self, pipe: Any, body: Facts | None, compute: Facts | None, last: bool) -> None:
-        assert body is not None  # checked before
-        self.pipe, self.facts, self.last, self.by_lane = pipe, body, last, by_lane(pipe.unit)
-        self.mirrored = body.pipelines or (compute is not None and compute.pipelines)
+    def __init__(self, pipe: Any, body: Told, compute: Told | None, coroutine: int, carried: bool, state: Any, last: int,
+                 memory: bool) -> None:
+        """`compute`: None where there is none. `coroutine`: whether it was given as carry_coroutine. `carried`: whether there is
+        an initial carry already. `last`: see `pipelines.steps`. `memory`: whether this is the memory role's."""
+        check_state(pipe.where, state)
+        facts = check_body(pipe, *body, carried or compute is not None)
+        check_tokens(pipe.where, pipe.unequal, None if facts.turns else ())
+        holds = check_compute(pipe.where, *compute, bool(coroutine)).pipelines if compute is not None else False
+        self.pipe, self.facts, self.last, self.by_lane = pipe, facts, last, by_lane(pipe.unit)
+        self.mirrored = facts.pipelines or holds
+        self.idle = memory and not self.mirrored
         if self.by_lane:
-            check_lane_body(pipe.where, body, pipe.manual)
+            check_lane_body(pipe.where, facts, pipe.manual)
 
 
 class Emitted(EmittedFacts):
@@ -123,56 +167,35 @@ class Emitted(EmittedFacts):
 
     pipe: Pipeline
 
-    def __init__(self, pipe: Pipeline, body: Any, compute: Any, carry: Any = None, last: bool = False) -> None:
-        super().__init__(pipe, facts_of(body), facts_of(compute), last)
+    def __init__(self, pipe: Pipeline, body: Any, compute: Any, coroutine: int, carry: Any, state: Any, last: int) -> None:
+        told = [(facts_of(function), type(function).__name__) for function in (body, compute)]
+        super().__init__(pipe, told[0], None if compute is None else told[1], coroutine, carry is not None, state, last,
+                         pipe.np.memory)
         self.body, self.compute, self.carry = body, compute, carry
 
 
 @op
-def emitted(pipe: Pipeline, body: Any, compute: Any, coroutine: int, num_compute_wgs: Any, wg_axis: Any,
-            memory_registers: Any, pipeline_state: Any, memory_thread_idx: Any, last: int) -> Callable[..., Any]:
-    """`emit_pipeline_warp_specialized(...)` as the AST pass writes it: around the pipeline of the loop form.
-
-    `coroutine`: whether `compute` was given as carry_coroutine. `last`: see `pipelines.steps`.
-    """
-    given = num_compute_wgs, wg_axis, memory_registers, memory_thread_idx
-    options = [constant(pipe.where, name, value) for name, value in zip(OPTIONS, given, strict=True)]
-    check_emitted(pipe, options, pipeline_state, (facts_of(body), type(body).__name__), compute is not None,
-                  (facts_of(compute), type(compute).__name__), bool(coroutine))
-    return bind(run, Emitted(pipe, body, compute, last=bool(last)))
+def emitted(pipe: Pipeline, body: Any, compute: Any, coroutine: int, carry: Any, state: Any, last: int) -> Callable[..., Any]:
+    """`emit_pipeline_warp_specialized(...)` or `emit_pipeline(...)` as the AST pass writes it: around a pipeline for a loop."""
+    return bind(run, Emitted(pipe, body, compute, coroutine, carry, state, last))
 
 
 # ---- what both executions check
-OPTIONS = "num_compute_wgs", "wg_axis", "memory_registers", "memory_thread_idx"
+Told = tuple[Facts | None, object]
+"""what is known of a function, and how messages call what is none"""
 
 
-def check_emitted(pipe: Planned, options: list[Any], state: Any, body: tuple[Facts | None, object], carry: bool,
-                  compute: tuple[Facts | None, object], coroutine: bool) -> None:
-    """`options`: values of `OPTIONS`. `body`, `compute`: what is known of a function, and how messages call what is none."""
-    *shared, memory_thread = options
-    check_options(pipe.where, pipe.unit, *shared)
-    check_state(pipe.where, state)
-    check_memory_thread(pipe.where, pipe.unit, memory_thread)
-    check_body(pipe, *body, carry)
-    check_tokens(pipe.where, pipe.unequal, None if body[0] is not None and body[0].turns else ())
-    if carry:
-        check_compute(pipe.where, *compute, coroutine)
-
-
-def check_options(where: str, unit: Unit, num_compute_wgs: int | None, wg_axis: str | None, memory_registers: int | None) -> None:
+def check_options(where: str, unit: Unit, said: dict[str, Any]) -> None:
     """One CTA has one split into roles: what the pipeline says must be what the kernel has."""
     if not unit.warp_specialized:
         raise SpecError(f"{where}: emit_pipeline_warp_specialized needs the memory role, which warp_specialized=False leaves out: "
                         "use emit_pipeline, whose loads every compute warpgroup issues for itself")
-    for name, asked, have in (("num_compute_wgs", num_compute_wgs, unit.compute_wgs), ("wg_axis", wg_axis, unit.wg_axis),
-                              ("memory_registers", memory_registers, unit.memory_registers)):
-        if asked is not None and asked != have:
-            raise SpecError(f"{where}: {name}={asked!r}, but the kernel has {name}={have!r}: a CTA has one split into roles; say "
-                            "it once, on the kernel")
-
-
-def check_memory_thread(where: str, unit: Unit, index: Any) -> None:
-    """The memory role is one of the CTA's warpgroups."""
+    for name, have in (("num_compute_wgs", unit.compute_wgs), ("wg_axis", unit.wg_axis),
+                       ("memory_registers", unit.memory_registers)):
+        if said[name] is not None and said[name] != have:
+            raise SpecError(f"{where}: {name}={said[name]!r}, but the kernel has {name}={have!r}: a CTA has one split into roles; "
+                            "say it once, on the kernel")
+    index = said["memory_thread_idx"]
     if index is not None and index != unit.memory_warpgroup:
         raise SpecError(f"{where}: memory_thread_idx={index!r}, but the CTA's warpgroups are 0…{unit.compute_wgs}: "
                         f"num_compute_wgs={unit.compute_wgs} and the memory role")
@@ -189,17 +212,17 @@ def plural(count: int, what: str) -> str:
 A_FUNCTION = "must be a function nested in the kernel or decorated with @numpipe.function"
 
 
-def check_body(pipe: Planned, body: Facts | None, given: object, carry: bool, option: str = "compute_context") -> None:
-    """The body takes what it is called with; `option`: the one that gives the carry."""
+def check_body(pipe: Planned, body: Facts | None, given: object, carry: bool) -> Facts:
+    """The body takes what it is called with."""
+    option = "init_carry" if pipe.single else "compute_context"
     where, manual, tiles, barriers = pipe.where, pipe.manual, len(pipe.tree.parts or ()), loaded(pipe)
     if body is None:
         raise SpecError(f"{where}: body {A_FUNCTION}, got {given}")
     if body.coroutine:
         raise SpecError(f"{where}: body '{body.name}' has a 'yield': that is for carry_coroutine")
-    wanted = 1 + tiles + barriers * sum(manual) + carry
+    wanted = 1 + tiles + barriers * len(manual) + carry
     if body.parameters != wanted:
-        kinds = [(tiles, "tile"), *[(barriers, f"{kind} barrier") for kind, asked in
-                                    zip(("ready", "consumed"), manual, strict=True) if asked]]
+        kinds = [(tiles, "tile"), *((barriers, f"{kind} barrier") for kind in manual)]
         given = f"({', '.join(['indices', *(plural(count, kind) for count, kind in kinds if count), *['carry'] * carry])})"
         mend = ("" if abs(body.parameters - wanted) > 1 or (body.parameters > wanted) == carry else
                 f"; a carry needs {_a(option)}" if body.parameters > wanted else
@@ -211,13 +234,14 @@ def check_body(pipe: Planned, body: Facts | None, given: object, carry: bool, op
     if body.returns and not carry:
         mend = "a compute_context that calls pipeline(initial carry)" if option == "compute_context" else option
         raise SpecError(f"{where}: body '{body.name}' returns a value, but there is no carry: give {mend}, or return nothing")
+    return body
 
 
 def _a(option: str) -> str:
     return f"a {option}" if option == "compute_context" else option
 
 
-def check_compute(where: str, compute: Facts | None, given: object, coroutine: bool) -> None:
+def check_compute(where: str, compute: Facts | None, given: object, coroutine: bool) -> Facts:
     """The compute context runs the pipeline exactly once."""
     option = "carry_coroutine" if coroutine else "compute_context"
     if compute is None:
@@ -233,6 +257,7 @@ def check_compute(where: str, compute: Facts | None, given: object, coroutine: b
     if compute.returns:
         raise SpecError(f"{where}: {option} '{compute.name}' returns a value, which nothing receives: store results through the "
                         "kernel's output references")
+    return compute
 
 
 # ---- shared memory for other pipelines
@@ -249,72 +274,47 @@ def get_allocations(pipeline: Any, *refs: Any) -> Allocations:
 
 # ---- the pipeline runs
 @op
-def run(emitted: Emitted, *refs: Any) -> None:
-    """``emit_pipeline_warp_specialized(...)(arrays)``."""
+def run(emitted: Emitted, *refs: Any) -> Any:
+    """``emit_pipeline_warp_specialized(...)(arrays)``, ``emit_pipeline(...)(arrays)``."""
     np_ = emitted.pipe.np
-    reachable(np_, emitted.pipe.site)
-    if np_.memory and not emitted.mirrored:
-        fill_steps(emitted, refs)
-        return
-    outer = np_.compute_only
+    if emitted.pipe.single and emitted.idle:
+        return mapped(inert_part, emitted.carry)
+    reachable(emitted.pipe)
+    outer, bound = np_.compute_only, (emitted, refs)
     np_.compute_only = outer or not emitted.mirrored
-    if emitted.compute is None:
-        run_steps(emitted, refs)
-    else:
-        emitted.compute(bind(run_carry, (emitted, refs)))
+    in_context = emitted.compute is not None and not emitted.idle
+    result = emitted.compute(bind(run_carry, bound)) if in_context else run_carry(bound, emitted.carry)
     np_.compute_only = outer
+    return result
+
+
+CARRY = "the carry of a single-stream pipeline"
+
+
+def inert_part(carry: Any) -> Any:
+    """Part of a single-stream pipeline's final carry as the memory role sees it, which did not run the steps."""
+    return carry if carry is None or isinstance(carry, Tile) else Inert(CARRY)
 
 
 @op
 def emitted_steps(emitted: Emitted, refs: Any) -> Any:
     """The steps, as the loop form has them."""
-    np_, outer = emitted.pipe.np, emitted.pipe.np.compute_only
-    np_.compute_only = False  # this one's loads are issued
-    iterator = steps_over(emitted.pipe, refs, int(emitted.facts.pipelines), emitted.facts.products, int(emitted.last))
-    np_.compute_only = outer
-    return iterator
-
-
-@helper
-def fill_steps(emitted, refs):  # type: ignore[no-untyped-def]
-    """The memory role: load every step."""
-    for _ in emitted_steps(emitted, refs):
-        pass
-
-
-@helper
-def run_steps(emitted, refs):  # type: ignore[no-untyped-def]
-    """Without a carry."""
-    for indices, tiles in emitted_steps(emitted, refs):
-        step(emitted, indices, tiles)
+    return steps_over(emitted.pipe, refs, int(emitted.facts.pipelines), emitted.facts.products, emitted.last)
 
 
 @helper
 def run_carry(bound, carry):  # type: ignore[no-untyped-def]
-    """``pipeline(carry)``; `bound` is what `run` knows."""
+    """The loop; ``pipeline(carry)`` in a compute context. `bound` is what `run` knows."""
     emitted, refs = bound
     carry = first_carry(emitted, refs, carry)
     for indices, tiles in emitted_steps(emitted, refs):
         carry = next_carry(emitted, indices, tiles, carry)
-    return wgmma_wait(carry, 0)  # on every way out of the loop: ptxas serialises wgmmas whose wait it does not see
-
-
-def call_body(emitted: Emitted, indices: Any, tiles: Any, *carry: Any) -> Any:
-    """``body(indices, *tiles, *carry)``, by the warpgroup or by each of its lanes."""
-    if emitted.by_lane:
-        return each_lane(emitted.body, indices, tiles, carry)
-    return emitted.body(indices, *tiles, *carry)
-
-
-@op
-def step(emitted: Emitted, indices: Any, tiles: Any) -> None:
-    """One step without a carry."""
-    call_body(emitted, indices, tiles)
+    return drained(carry, 0)  # on every way out of the loop: ptxas serialises products whose wait it does not see
 
 
 @op
 def first_carry(emitted: Emitted, refs: Any, carry: Any) -> Any:
-    """The initial carry, as the type that the body takes and returns."""
+    """The initial carry, as the type that the body takes and returns; None where the body has none."""
     if emitted.by_lane:
         check_lane_carry(emitted.pipe.where, _kind(carry))
     return mapped(strong, carry)
@@ -322,8 +322,12 @@ def first_carry(emitted: Emitted, refs: Any, carry: Any) -> Any:
 
 @op
 def next_carry(emitted: Emitted, indices: Any, tiles: Any, carry: Any) -> Any:
-    """One step with a carry."""
-    following = mapped(strong, call_body(emitted, indices, tiles, carry))
+    """One step: the body is called by the warpgroup or by each of its lanes. The memory role, if it is idle, comes to none."""
+    extra = () if carry is None else (carry,)
+    following = each_lane(emitted.body, indices, tiles, extra) if emitted.by_lane else emitted.body(indices, *tiles, *extra)
+    if carry is None:
+        return None
+    following = mapped(strong, following)
     if _kind(following) != _kind(carry):
         raise CompileError(carry_changes(emitted.pipe.where, emitted.facts.name, _kind(carry), _kind(following)))
     return following

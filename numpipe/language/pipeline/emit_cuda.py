@@ -10,8 +10,9 @@ from ...arch.dtypes import FLOAT32
 from ...core import numba as nb
 from ...core.closure_cuda import BoundType, bound_type, bound_value
 from ...core.facts import Facts
+from ...core.inert import REASON
 from ...core.inert_cuda import InertType
-from ...core.op import cuda_meaning, immediate
+from ...core.op import cuda_meaning
 from ...diagnostics.errors import CompileError, SpecError
 from ..memory.per_lane import check_lane_carry
 from ..memory.per_lane_cuda import as_lane, mapped
@@ -31,36 +32,29 @@ def facts_of(function: Any) -> Facts | None:
 
 
 class EmittedType(source.EmittedFacts, nb.types.Type):  # type: ignore[misc]
-    def __init__(self, pipe: PipelineType, body: Any, compute: Any, carry: Any = nb.types.none, last: bool = False) -> None:
-        source.EmittedFacts.__init__(self, pipe, facts_of(body), facts_of(compute), last)
+    def __init__(self, pipe: PipelineType, body: Any, compute: Any, coroutine: int, carry: Any, state: Any, last: int) -> None:
+        told = [(facts_of(function), function) for function in (body, compute)]
+        source.EmittedFacts.__init__(self, pipe, told[0], None if compute == nb.types.none else told[1], coroutine,
+                                     carry != nb.types.none, state, last, pipe.context.role == "memory")
         self.body, self.compute, self.carry = body, compute, carry
         nb.types.Type.__init__(self, name=f"emitted({pipe}, {body}, {compute}, {carry}, {last})")
 
-    def given(self, tiles: Any) -> tuple[Any, ...]:
-        """The types of tiles and barriers as the body has them."""
-        return tuple(map(as_lane, tiles)) if self.by_lane else tuple(tiles)
-
-    @property
-    def called(self) -> Any:
-        """The type of the body as it is called."""
-        return as_lane(self.body) if self.by_lane else self.body
+    def step(self, indices: Any, tiles: Any, carry: Any) -> tuple[Any, tuple[Any, ...]]:
+        """The types of the body, as it is called, and of its arguments."""
+        given = indices, *tiles, *([] if carry == nb.types.none else [carry])
+        return (as_lane(self.body), tuple(map(as_lane, given))) if self.by_lane else (self.body, given)
 
 
 nb.struct_model(EmittedType, lambda ty: [("pipe", ty.pipe), ("body", ty.body), ("compute", ty.compute), ("carry", ty.carry)])
 
 
 @cuda_meaning(source.emitted)
-def _emitted(_context: Any, pipe: Any, body: Any, compute: Any, coroutine: Any, num_compute_wgs: Any, wg_axis: Any,
-             memory_registers: Any, pipeline_state: Any, memory_thread_idx: Any, last: Any) -> Any:
-    given = num_compute_wgs, wg_axis, memory_registers, memory_thread_idx
-    options = [immediate(pipe.where, name, ty) for name, ty in zip(source.OPTIONS, given, strict=True)]
-    source.check_emitted(pipe, options, _state(pipeline_state), (facts_of(body), body), not isinstance(compute, nb.types.NoneType),
-                         (facts_of(compute), compute), bool(nb.literal(coroutine)))
-    value = EmittedType(pipe, body, compute, last=bool(nb.literal(last)))
+def _emitted(_context: Any, pipe: Any, body: Any, compute: Any, coroutine: Any, carry: Any, state: Any, last: Any) -> Any:
+    carry = nb.unliteral(carry)
+    value = EmittedType(pipe, body, compute, nb.literal(coroutine), carry, _state(state), nb.literal(last))
     result = bound_type(source.run, value)
-    context, builder, args = yield result(pipe, body, compute, coroutine, num_compute_wgs, wg_axis, memory_registers,
-                                          pipeline_state, memory_thread_idx, last)
-    emitted = nb.struct(context, builder, value, pipe=args[0], body=args[1], compute=args[2])
+    context, builder, args = yield result(pipe, body, compute, coroutine, carry, state, last)
+    emitted = nb.struct(context, builder, value, pipe=args[0], body=args[1], compute=args[2], carry=args[4])
     return bound_value(context, builder, result, emitted)
 
 
@@ -86,26 +80,41 @@ def _get_allocations(_context: Any, pipeline: Any, *refs: Any) -> Any:
 
 
 @cuda_meaning(source.run)
-def _run(typing_context: Any, emitted: Any, *refs: Any) -> Any:
-    arrays = nb.types.Tuple(list(refs))
+def _run(typing_context: Any, emitted: EmittedType, *refs: Any) -> Any:
+    pipe, arrays = emitted.pipe, nb.types.Tuple(list(refs))
+    if pipe.single and emitted.idle:
+        inert = mapped(_inert, emitted.carry)
+        context, builder, _ = yield inert(emitted, *refs)
+        return _no_value(context, builder, inert)
+    if pipe.inert_grid is not None:
+        raise CompileError(f"{pipe.where}: grid: {pipe.inert_grid} {REASON}")
     captured = nb.types.Tuple([emitted, arrays])
     runner = bound_type(source.run_carry, captured)
-    if emitted.pipe.context.role == "memory" and not emitted.mirrored:
-        function, argtypes = source.fill_steps, [emitted, arrays]
-    elif isinstance(emitted.compute, nb.types.NoneType):
-        function, argtypes = source.run_steps, [emitted, arrays]
-    else:
-        function, argtypes = emitted.compute, [runner]
-    loop, unit = _steps_of(emitted, arrays).iterator_type.loop, emitted.pipe.context.unit
+    in_context = emitted.compute != nb.types.none and not emitted.idle
+    function, given = (emitted.compute, runner) if in_context else (runner, emitted.carry)
+    loop, unit = _steps_of(emitted, arrays).loop, pipe.context.unit
     with running(unit.running, unit.kernel, (ring.plan for ring in (*loop.rings, *loop.outs))):
-        nb.returns(typing_context, function, argtypes)
-    context, builder, args = yield nb.types.void(emitted, *refs)
-    packed = context.make_tuple(builder, arrays, args[1:])
-    if isinstance(function, BoundType):
-        value = bound_value(context, builder, runner, context.make_tuple(builder, captured, [args[0], packed]))
-        nb.call_value(context, builder, function, nb.fields(context, builder, emitted, args[0]).compute, argtypes, [value])
-    else:
-        nb.call(context, builder, function, argtypes, (args[0], packed))
+        returned = nb.returns(typing_context, function, [given])
+    context, builder, args = yield returned(emitted, *refs)
+    value = nb.fields(context, builder, emitted, args[0])
+    bound = bound_value(context, builder, runner, context.make_tuple(
+        builder, captured, [args[0], context.make_tuple(builder, arrays, args[1:])]))
+    called = (value.compute, bound) if in_context else (bound, value.carry)
+    return nb.call_value(context, builder, function, called[0], [given], [called[1]])[1]
+
+
+def _inert(carry: Any) -> Any:
+    """The type of a part of a final carry in the memory role."""
+    if isinstance(carry, InFlightType):
+        return carry.tile
+    return carry if isinstance(carry, (TileType, nb.types.NoneType)) else InertType(source.CARRY)
+
+
+def _no_value(context: Any, builder: Any, ty: Any) -> Any:
+    """Something of that type."""
+    if isinstance(ty, nb.types.BaseTuple):
+        return context.make_tuple(builder, ty, [_no_value(context, builder, part) for part in ty])
+    return nb.ir.Constant(ty.machine, nb.ir.Undefined) if isinstance(ty, TileType) else nb.nothing(context)
 
 
 def _steps_of(emitted: EmittedType, refs: Any) -> StepsType:
@@ -119,35 +128,15 @@ def _steps(_context: Any, emitted: Any, refs: Any) -> Any:
     return steps_value(context, builder, result, emitted.pipe, nb.fields(context, builder, emitted, args[0]).pipe, refs, args[1])
 
 
-def _call_body(context: Any, builder: Any, sig: Any, args: Any, extra: Any = ()) -> Any:
-    """``body(indices, *tiles, *extra)`` -> (type, value); `extra` are (type, value) pairs."""
-    emitted, indices, tiles = sig.args[:3]
-    argtypes = (indices, *emitted.given(tiles), *[ty for ty, _ in extra])
-    values = [args[1], *nb.cgutils.unpack_tuple(builder, args[2]), *[value for _, value in extra]]
-    body = nb.fields(context, builder, emitted, args[0]).body
-    result = nb.call_value(context, builder, emitted.called, body, argtypes, values)
-    if emitted.by_lane:
-        converge(builder)  # one lane releases the slots for its warp: the others have read them
-    return result
-
-
-@cuda_meaning(source.step)
-def _step(typing_context: Any, emitted: Any, indices: Any, tiles: Any) -> Any:
-    nb.returns(typing_context, emitted.called, (indices, *emitted.given(tiles)))
-    sig = nb.types.void(emitted, indices, tiles)
-    context, builder, args = yield sig
-    _call_body(context, builder, sig, args)
-
-
 @cuda_meaning(source.first_carry)
 def _first_carry(typing_context: Any, emitted: Any, refs: Any, carry: Any) -> Any:
     """The carry's type is the one that a step maps to itself."""
-    steps = _steps_of(emitted, refs).iterator_type
+    steps = _steps_of(emitted, refs)
 
     def fixed(kind: Any) -> Any:
         """The type that the steps keep when they begin with `kind`: a tile becomes a tile in flight with its first product."""
         for _ in range(3):
-            returned = nb.returns(typing_context, emitted.called, (steps.indices, *emitted.given(steps.tiles), kind))
+            returned = nb.returns(typing_context, *emitted.step(steps.indices, steps.tiles, kind))
             joined = _joined(kind, returned)
             if joined is None:
                 raise CompileError(source.carry_changes(emitted.pipe.where, emitted.facts.name, _said(given), _said(returned)))
@@ -156,23 +145,31 @@ def _first_carry(typing_context: Any, emitted: Any, refs: Any, carry: Any) -> An
             kind = joined
         return kind
 
-    given = mapped(_strong, carry)
+    kind = given = mapped(_strong, carry)
     if emitted.by_lane:
         check_lane_carry(emitted.pipe.where, _said(given))
-    try:  # each type is a compile of the body: with products in it, what will be in flight is taken for it at once
-        kind = fixed(mapped(lambda part: _in_flight(part, emitted.pipe.context.role), given) if emitted.facts.products else given)
-    except CompileError:
-        kind = fixed(given)  # the body reads a tile of the carry that nothing is added to
+    if not emitted.idle:
+        try:  # each type is a compile of the body: with products in it, what will be in flight is taken for it at once
+            role = emitted.pipe.context.role
+            kind = fixed(mapped(lambda part: _in_flight(part, role), given) if emitted.facts.products else given)
+        except CompileError:
+            kind = fixed(given)  # the body reads a tile of the carry that nothing is added to
     context, builder, args = yield kind(emitted, refs, carry)
     return _convert(context, builder, args[2], carry, kind)
 
 
 @cuda_meaning(source.next_carry)
 def _next_carry(typing_context: Any, emitted: Any, indices: Any, tiles: Any, carry: Any) -> Any:
-    returned = nb.returns(typing_context, emitted.called, (indices, *emitted.given(tiles), carry))
-    sig = carry(emitted, indices, tiles, carry)
-    context, builder, args = yield sig
-    _, value = _call_body(context, builder, sig, args, [(carry, args[3])])
+    function, argtypes = emitted.step(indices, tiles, carry)
+    returned = carry if emitted.idle else nb.returns(typing_context, function, argtypes)
+    context, builder, args = yield carry(emitted, indices, tiles, carry)
+    if emitted.idle:
+        return args[3]
+    values = [args[1], *nb.cgutils.unpack_tuple(builder, args[2]), args[3]]
+    body = nb.fields(context, builder, emitted, args[0]).body
+    value = nb.call_value(context, builder, function, body, argtypes, values[:len(argtypes)])[1]
+    if emitted.by_lane:
+        converge(builder)  # one lane releases the slots for its warp: the others have read them
     return _convert(context, builder, value, returned, carry)
 
 

@@ -16,14 +16,11 @@ PTX ISA, "cp.async.bulk.tensor": .multicast::cluster; "mbarrier.arrive": .shared
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Protocol
 
-from ...core.lanes import each_warp
 from ...core.machine import current
-from ...core.op import op
-from ...intrinsics import cluster, cp_async_bulk, mbarrier
 from ...plan.block import Block
-from ...plan.cluster import mask_of, place_of, rank_of, share_of, shifted
+from ...plan.cluster import mask_of, place_of, rank_of, share_of
 from ...plan.plans import RingPlan
 
 
@@ -34,31 +31,12 @@ class Ring(Protocol):
     step: int
 
 
-@op
-def arrive_at_peers(ring: Ring, part: int, address: Any) -> None:
-    """By a lane of each warp for each: arrive on the consumed barrier at `address`, in all CTAs that fill a part of a slot."""
-    peers = ring.plan.peers[part]
-    if len(peers) == 1:
-        each_warp(mbarrier.arrive, address)
-        return
+def own_share(ring: Ring, block: Block) -> tuple[int, int, int]:
+    """The share of a block that this CTA loads: (rows before it in the tile, bytes before it, the CTAs that it is for, as bits)."""
     dims = ring.plan.cluster
-    here = place_of(current().cta, dims)
-    for shift in peers:
-        each_warp(mbarrier.arrive_remote, cluster.map_shared(address, rank_of(shifted(here, shift, dims), dims)))
-
-
-def own_share(ring: Ring, block: Block) -> int:
-    """Which share of a block this CTA loads."""
-    return share_of(place_of(current().cta, ring.plan.cluster), ring.plan.cluster, block.along)
-
-
-def load(ring: Ring, block: Block, tensor: Any, at: tuple[Any, ...], address: Any, barrier: Any) -> None:
-    """Issue a copy of a block's panel, or of this CTA's share of it to all that have one."""
-    if block.along:
-        dims = ring.plan.cluster
-        cp_async_bulk.multicast(address, tensor, at, barrier, mask_of(place_of(current().cta, dims), dims, block.along))
-    else:
-        cp_async_bulk.load(address, tensor, at, barrier)
+    place = place_of(current().cta, dims)
+    rows = share_of(place, dims, block.along) * block.share_rows
+    return rows, rows * block.layout.width, mask_of(place, dims, block.along)
 
 
 def agree(ring: Ring, number: int, start: list[int], what: str) -> None:

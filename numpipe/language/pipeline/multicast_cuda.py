@@ -2,46 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from ...core import numba as nb
-from ...core.op import cuda_meaning
-from ...intrinsics import barrier, cp_async_bulk
+from ...plan.block import Block
 from ...plan.cluster import Dims, mask_of
 from ...plan.context_cuda import cluster_place
-from ..memory.peers_cuda import arrive, rank
-from . import multicast as source
+from ..tiles.peers_cuda import rank
 
-I32, I64 = nb.types.int32, nb.types.int64
-
-
-@cuda_meaning(source.arrive_at_peers)
-def _arrive_at_peers(typing_context: Any, ring: Any, part: Any, address: Any) -> Any:
-    plan = ring.plan
-    context, builder, args = yield nb.types.void(ring, part, I32)
-    arrive(typing_context, context, builder, plan.peers[nb.literal(part)], plan.cluster, args[2])
-    if (plan.manual_consumed or plan.delay) and not plan.private:  # the arrival may stand before a loop's end: see `join`
-        nb.call(context, builder, barrier.warp_sync, (), ())
+I32 = nb.types.int32
 
 
-def own_share(builder: Any, dims: Dims, along: tuple[int, ...]) -> Any:
+def own_share(builder: Any, dims: Dims, block: Block) -> tuple[Any, Any, Any]:
     """`multicast.own_share`"""
     place, number = cluster_place(builder, dims), nb.const(0)
-    for axis in reversed(along):
+    for axis in reversed(block.along):
         number = builder.add(builder.mul(number, nb.const(dims[axis])), place[axis])
-    return number
-
-
-def load(context: Any, builder: Any, ring: Any, block: Any, copy: Sequence[Any], barrier: Any) -> None:
-    """`multicast.load`; `copy` is one of `ring_cuda.copies_of`."""
-    place, tensor, coords, address, policy = copy
-    if not block.along:
-        nb.call(context, builder, cp_async_bulk.load, (I32, I64, place, I32, policy),
-                (address, tensor, coords, barrier, nb.nothing(context)))
-        return
-    dims = ring.plan.cluster
-    others = [nb.const(0) if axis in block.along else at for axis, at in enumerate(cluster_place(builder, dims))]
+    rows = builder.mul(number, nb.const(block.share_rows))
+    others = [nb.const(0) if axis in block.along else at for axis, at in enumerate(place)]
     mask = builder.shl(nb.const(mask_of((0, 0, 0), dims, block.along)), rank(builder, others, dims))
-    nb.call(context, builder, cp_async_bulk.multicast, (I32, I64, place, I32, I32, policy),
-            (address, tensor, coords, barrier, mask, nb.nothing(context)))
+    return rows, builder.mul(rows, nb.const(block.layout.width)), mask

@@ -19,7 +19,7 @@ from ...core.lanes import each_warp
 from ...core.machine import current
 from ...core.op import helper, ptx
 from ...intrinsics import mbarrier, memory
-from .ring import consumed, phase_of, ready, slot_of, stage_of
+from .ring import barrier, phase_of, slot_of, stage_of
 
 
 @ptx("{ .reg .pred np_scheduler; st.volatile.shared.b32 [$address], $number; }", address="r", number="r")
@@ -41,16 +41,16 @@ def uniform(number: int) -> int:
 def put_number(ring, step, number):  # type: ignore[no-untyped-def]
     """Tell the number of `step`, as soon as all have read what was in its slot. Scope: one lane."""
     slot = slot_of(ring, step)
-    mbarrier.wait(consumed(ring, slot, 0), phase_of(ring, step) - 1, step)
+    mbarrier.wait(barrier(ring, "consumed", slot, 0), phase_of(ring, step) - 1, step)
     store_number(stage_of(ring, slot), number)
-    mbarrier.arrive(ready(ring, slot, 0))
+    mbarrier.arrive(barrier(ring, "ready", slot, 0))
 
 
 @helper
 def take_number(ring, step):  # type: ignore[no-untyped-def]
     """The number of `step`, as soon as it is told. Scope: a compute warpgroup."""
     slot = slot_of(ring, step)
-    mbarrier.wait(ready(ring, slot, 0), phase_of(ring, step), step)
+    mbarrier.wait(barrier(ring, "ready", slot, 0), phase_of(ring, step), step)
     number = uniform(memory.load_word(stage_of(ring, slot)))
-    each_warp(mbarrier.arrive, consumed(ring, slot, 0))
+    each_warp(mbarrier.arrive, barrier(ring, "consumed", slot, 0))
     return number

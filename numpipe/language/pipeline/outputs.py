@@ -26,7 +26,7 @@ from ...core.machine import current
 from ...core.op import helper, op
 from ...diagnostics.errors import SpecError
 from ...intrinsics import barrier, cp_async_bulk, fence, special
-from ...plan.plans import MapRequest, RingPlan
+from ...plan.plans import RingPlan
 from ...plan.shape import OUTPUTS_BARRIER
 from .ring import Ring, begins, copies_of, ends, note, slot_of, start_of, step_of, unravel
 
@@ -64,15 +64,9 @@ def check_start(ring: Ring, indices: tuple[Any, ...]) -> None:
 @op
 def copy_block(ring: Ring, indices: tuple[Any, ...], slot: Any) -> None:
     """Issue the TMA stores of a slot, one a panel of each operand, to where its index map says; one bulk group."""
-    for _, tensor, at, address in copies_of(ring, range(len(ring.refs)), indices, int(slot), stored_map):
-        current().tma_store(tensor, at, address, once=True)
+    for copy in copies_of(ring, range(len(ring.refs)), indices, int(slot)):
+        copy.store(once=True)
     cp_async_bulk.commit_group()
-
-
-def stored_map(plan: RingPlan, number: int) -> MapRequest:
-    """The tensor map of an output's stores."""
-    block = plan.blocks[number]
-    return MapRequest(plan.args[number], block.box, block.layout.swizzle, written=True)
 
 
 # ---- around a step -----------------------------------------------------------------------------------------------

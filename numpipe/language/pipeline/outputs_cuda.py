@@ -11,7 +11,7 @@ from ...intrinsics import cp_async_bulk
 from . import outputs as source
 from .ring_cuda import copies_of, index_maps_return
 
-I32, I64 = nb.types.int32, nb.types.int64
+I32 = nb.types.int32
 
 
 @cuda_meaning(source.await_slot)
@@ -45,11 +45,10 @@ def _check_start(typing_context: Any, ring: Any, indices: Any) -> Any:
 @cuda_meaning(source.copy_block)
 def _copy_block(typing_context: Any, ring: Any, indices: Any, slot: Any) -> Any:
     returned = dict(enumerate(index_maps_return(typing_context, ring, indices)))
-    for number in returned:
-        ring.context.unit.map_slot(source.stored_map(ring.plan, number))
+    for plan in ring.plan.copies:
+        ring.context.unit.map_slot(plan.request)
     context, builder, args = yield nb.types.void(ring, indices, I32)
     value = nb.fields(context, builder, ring, args[0])
-    for _, place, tensor, coords, address, policy in copies_of(context, builder, ring, value, returned, indices, args[1],
-                                                            args[2], source.stored_map):
-        nb.call(context, builder, cp_async_bulk.store, (I64, place, I32, policy), (tensor, coords, address, nb.nothing(context)))
+    for copy in copies_of(context, builder, ring, value, returned, indices, args[1], args[2]):
+        copy.store()
     nb.call(context, builder, cp_async_bulk.commit_group, (), ())

@@ -36,8 +36,7 @@ from .barriers import MANUAL, barriers_of, by_kind, check_groups, check_manual, 
 from .chains import Allocations, check_count, check_shared, running
 from .outputs import check_specs
 from .ring import Ring, unravel
-from .single import advance_alone, begin_alone
-from .steps import Group, Loop, advance, fill_step, finish_loads, grouped, places, produce, ring_steps, tiles
+from .steps import Group, Loop, advance, begin_alone, fill_step, finish_loads, grouped, places, produce, tiles
 from .turns import check_pipeline as check_turns
 
 __all__ = ["pipeline"]
@@ -54,7 +53,7 @@ class PipelineFacts(NamedTuple):
     labels       how messages call the leaves
     rings, outs  which of them share a ring
     unequal      whether it has steps_of
-    manual       whether the body waits for, and whether it releases, each operand itself (`barriers`)
+    manual       the kinds of barriers that the body uses itself, for each operand (`barriers`)
     single       whether each compute warpgroup runs it for itself (`single`)
     """
 
@@ -66,7 +65,7 @@ class PipelineFacts(NamedTuple):
     rings: tuple[Group, ...]
     outs: tuple[Group, ...]
     unequal: bool
-    manual: tuple[bool, bool]
+    manual: tuple[str, ...]
     single: bool
 
 
@@ -137,27 +136,13 @@ def pipeline(*, grid: tuple[Any, ...], in_specs: tuple[Any, ...] = (), out_specs
 @op(context=True)
 def make_pipeline(np_: Context, grid: Any, in_specs: Any, out_specs: Any, max_concurrent_steps: int | None,
                   delay_release: int | None, steps_of: Any, manual_ready_barriers: Any, manual_consumed_barriers: Any,
-                  known: tuple[int | None, ...], site: str) -> Pipeline:
-    """`pipeline(...)` as the AST pass writes it: with the context, the constants in the grid and the place in the source."""
+                  single: int, known: tuple[int | None, ...], site: str) -> Pipeline:
+    """`pipeline(...)` as the AST pass writes it: with the context, the constants in the grid and the place in the source.
+
+    A `single` one is run by each compute warpgroup for itself, also where there is a memory role.
+    """
     where, barriers = f"kernel {np_.unit.kernel}, pipeline at {site}", (manual_ready_barriers, manual_consumed_barriers)
     manual = check_manual(where, *(constant(where, name, value) for name, value in zip(MANUAL, barriers, strict=True)))
-    return made(np_, grid, in_specs, out_specs, max_concurrent_steps, delay_release, steps_of, known, site, manual)
-
-
-def no_specs(where: str, name: str, got: str) -> SpecError:
-    """The error for in_specs or out_specs that are none."""
-    mend = {"BlockSpec": ": write (spec,)", "NoneType": ": leave it out"}.get(got, "")
-    return SpecError(f"{where}: {name} must be a tuple of BlockSpec, got {got}{mend}")
-
-
-def made(np_: Context, grid: Any, in_specs: Any, out_specs: Any, max_concurrent_steps: int | None, delay_release: int | None,
-         steps_of: Any, known: tuple[int | None, ...], site: str, manual: tuple[bool, bool] = (False, False), single: bool = False,
-         default: int = SLOTS) -> Pipeline:
-    """A pipeline; a `single` one is run by each compute warpgroup for itself, also where there is a memory role.
-
-    `default`: its slots where neither the pipeline nor the kernel says how many.
-    """
-    where = f"kernel {np_.unit.kernel}, pipeline at {site}"
     if not isinstance(grid, tuple) or not grid:
         raise SpecError(f"{where}: grid must be a tuple of step counts, got {grid!r}")
     for name, given in (("in_specs", in_specs), ("out_specs", out_specs)):
@@ -169,7 +154,7 @@ def made(np_: Context, grid: Any, in_specs: Any, out_specs: Any, max_concurrent_
     facts = planned(np_.unit, site, (leaves(in_specs), leaves(out_specs)), (tree_of(in_specs), tree_of(out_specs)),
                     known if len(known) == len(grid) else (None,) * len(grid),  # none of a grid that is not written in place
                     constant(where, "max_concurrent_steps", max_concurrent_steps), constant(where, "delay_release", delay_release),
-                    default, steps_of is not None, manual, single)
+                    steps_of is not None, manual, bool(single))
     try:
         sizes = tuple(n if single and isinstance(n, Inert) else np.int32(operator.index(n)) for n in grid)
     except TypeError:
@@ -179,17 +164,23 @@ def made(np_: Context, grid: Any, in_specs: Any, out_specs: Any, max_concurrent_
 
 
 # ---- what both executions check
+def no_specs(where: str, name: str, got: str) -> SpecError:
+    """The error for in_specs or out_specs that are none."""
+    mend = {"BlockSpec": ": write (spec,)", "NoneType": ": leave it out"}.get(got, "")
+    return SpecError(f"{where}: {name} must be a tuple of BlockSpec, got {got}{mend}")
+
+
 def planned(unit: Unit, site: str, specs: tuple[Sequence[Any], Sequence[Any]], trees: tuple[Tree, Tree],
-            known: tuple[int | None, ...], said: int | None, delay: int | None, default: int, unequal: bool,
-            manual: tuple[bool, bool], single: bool) -> PipelineFacts:
+            known: tuple[int | None, ...], said: int | None, delay: int | None, unequal: bool, manual: tuple[str, ...],
+            single: bool) -> PipelineFacts:
     """What a pipeline is, for the leaves and trees of (in_specs, out_specs).
 
-    `said`: its max_concurrent_steps; else the kernel's, else the `default`. `known`, `delay`: see `steps.grouped`.
+    `said`: its max_concurrent_steps; else the kernel's, else `SLOTS`, or 1. `known`, `delay`: see `steps.grouped`.
     """
     where, alone = f"kernel {unit.kernel}, pipeline at {site}", single or not unit.warp_specialized
     check_turns(where, unit, unequal, bool(trees[1].parts), single)
     check_shared_loads(where, manual, alone)
-    slots = next(slots for slots in (said, unit.params.max_concurrent_steps, default) if slots is not None)
+    slots = next(n for n in (said, unit.params.max_concurrent_steps, 1 if single else SLOTS) if n is not None)
     (inputs, outputs), labels = specs, tuple(tree.labels(name) for tree, name in zip(trees, ("in_specs", "out_specs"), strict=True))
     check_steps(where, known)
     rings = grouped(where, inputs, labels[0], known, slots, delay, unit.params.delay_release, 0 if single else unit.default_delay)
@@ -233,10 +224,10 @@ def check_inner(where: str, steps_of: bool, nested: int) -> None:
                         "steps_of to the inner one, or run all steps")
 
 
-def reachable(np_: Context, site: str) -> None:
+def reachable(pipe: Pipeline) -> None:
     """Somebody must issue a pipeline's loads: the memory role comes by only where the AST pass saw that there are some."""
-    if np_.compute_only:
-        raise CompileError(unreachable(np_.unit.kernel, site))
+    if pipe.np.compute_only and not pipe.single:
+        raise CompileError(unreachable(pipe.unit.kernel, pipe.site))
 
 
 def unreachable(kernel: str, site: str) -> str:
@@ -257,14 +248,13 @@ def steps(pipe: Pipeline, refs: Any, nested: int, groups: int, unpacked: tuple[i
     """
     check_groups(pipe.where, pipe.manual, loaded(pipe), unpacked)
     check_tokens(pipe.where, pipe.unequal, turns)
+    reachable(pipe)
     return steps_over(pipe, refs, nested, groups, last, waited, turns or (), True)
 
 
 def steps_over(pipe: Pipeline, refs: Any, nested: int, groups: int, last: int = 0, waited: tuple[int, ...] = (),
                turns: tuple[int, ...] = (), apart: bool = False) -> Iterator[tuple[Any, ...]]:
     """The same; barriers are in one group with the tiles, behind them, or `apart`."""
-    if not pipe.single:
-        reachable(pipe.np, pipe.site)
     shared = shared_rings(pipe, refs)
     arrays = arrays_of(pipe, refs if shared is None else refs[:-1])
     check_inner(pipe.where, pipe.unequal, nested)
@@ -354,7 +344,7 @@ def _iterate(loop: Loop, nested: int, apart: bool) -> Iterator[tuple[Any, ...]]:
 def _comes(loop: Loop, k: Any) -> bool:
     """What a role does before step k; whether there is such a step."""
     if not loop.np.memory:
-        return bool((advance_alone if loop.single else advance)(loop, k, loop.steps))
+        return bool(advance(loop, k, loop.steps))
     more = bool(k < loop.total)
     if not loop.single:
         if more:
@@ -366,7 +356,7 @@ def _comes(loop: Loop, k: Any) -> bool:
 
 def _given(loop: Loop, k: Any, apart: bool) -> tuple[Any, ...]:
     """The groups behind the indices of step k."""
-    given, barriers = tiles(loop, ring_steps(loop, k)), barriers_of(loop, k)
+    given, barriers = tiles(loop, k), barriers_of(loop, k)
     if not apart:
         return ((*given, *barriers) if barriers else given,)
     return given, *by_kind(loop.manual, barriers)

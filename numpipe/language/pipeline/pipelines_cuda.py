@@ -26,8 +26,7 @@ from .barriers_cuda import barrier_types
 from .chains import Allocations
 from .ring import unravel
 from .ring_cuda import RingType, counter_of
-from .single import advance_alone, begin_alone
-from .steps import advance, fill_step, finish_loads, places, produce, ring_steps, tiles
+from .steps import advance, begin_alone, fill_step, finish_loads, places, produce, tiles
 from .steps_cuda import LoopType
 
 I32 = nb.types.int32
@@ -59,19 +58,11 @@ nb.struct_model(PipelineType, lambda ty: [
 
 @cuda_meaning(source.make_pipeline)
 def _make_pipeline(_context: Any, np_: Any, grid: Any, in_specs: Any, out_specs: Any, slots: Any, delay: Any, steps_of: Any,
-                   manual_ready_barriers: Any, manual_consumed_barriers: Any, known: Any, site: Any) -> Any:
-    where = f"kernel {np_.unit.kernel}, pipeline at {nb.literal(site)}"
+                   manual_ready_barriers: Any, manual_consumed_barriers: Any, alone: Any, known: Any, site: Any) -> Any:
+    place, single = nb.literal(site), bool(nb.literal(alone))
+    where = f"kernel {np_.unit.kernel}, pipeline at {place}"
     barriers = manual_ready_barriers, manual_consumed_barriers
     manual = check_manual(where, *(immediate(where, name, ty) for name, ty in zip(MANUAL, barriers, strict=True)))
-    return made(np_, grid, in_specs, out_specs, slots, delay, steps_of, known, site, manual, more=barriers)
-
-
-def made(np_: Any, grid: Any, in_specs: Any, out_specs: Any, slots: Any, delay: Any, steps_of: Any, known: Any, site: Any,
-         manual: tuple[bool, bool] = (False, False), single: bool = False, default: int = source.SLOTS,
-         more: tuple[Any, ...] = ()) -> Any:
-    """Typing of a pipeline. `more`: types of compile-time arguments in front of `known`."""
-    place = nb.literal(site)
-    where = f"kernel {np_.unit.kernel}, pipeline at {place}"
     if not isinstance(grid, nb.types.BaseTuple) or not len(grid):
         raise SpecError(f"{where}: grid must be a tuple of step counts, got {grid}")
     inert = next((size.what for size in grid if isinstance(size, InertType)), None)
@@ -92,26 +83,22 @@ def made(np_: Any, grid: Any, in_specs: Any, out_specs: Any, slots: Any, delay: 
                               len(out_specs) > 0)
     sizes = nb.literal(known) if len(known) == len(grid) else (None,) * len(grid)  # none of a grid that is not written in place
     facts = source.planned(np_.unit, place, (leaves(in_specs), leaves(out_specs)), (tree_of(in_specs), tree_of(out_specs)), sizes,
-                           immediate(where, "max_concurrent_steps", slots), immediate(where, "delay_release", delay), default,
+                           immediate(where, "max_concurrent_steps", slots), immediate(where, "delay_release", delay),
                            unequal, manual, single)
     pipe = PipelineType(np_, len(grid), steps_of, facts, inert, all(size == 1 for size in sizes))
     plain = nb.types.UniTuple(I32, len(grid)) if inert is None else grid
-    context, builder, args = yield pipe(np_, plain, in_specs, out_specs, slots, delay, steps_of, *more, known, site)
+    context, builder, args = yield pipe(np_, plain, in_specs, out_specs, slots, delay, steps_of, *barriers, alone, known, site)
     grid = {} if inert is not None else {"grid": args[1]}
     specs = [leaf for kind, part in ((in_specs, args[2]), (out_specs, args[3])) for leaf in leaf_values(builder, kind, part)]
     return nb.struct(context, builder, pipe, np=args[0], steps_of=args[6], **grid,
                      specs=context.make_tuple(builder, nb.types.Tuple(pipe.specs), specs))
 
 
-class StepsType(nb.types.SimpleIterableType):  # type: ignore[misc]
-    """``pipe(arrays)``."""
+class StepsType(nb.types.SimpleIteratorType):  # type: ignore[misc]
+    """``pipe(arrays)``, which loops go through once.
 
-    def __init__(self, loop: LoopType, nested: int, apart: bool, once: bool) -> None:
-        super().__init__(f"steps({loop}, {nested}, {apart}, {once})", StepsIterator(loop, nested, apart, once))
-
-
-class StepsIterator(nb.types.SimpleIteratorType):  # type: ignore[misc]
-    """`tiles`: the tiles, with the barriers behind them where these are not groups of their own (`apart`). `once`: has one step."""
+    `tiles`: the tiles, with the barriers behind them where these are not groups of their own (`apart`). `once`: has one step.
+    """
 
     def __init__(self, loop: LoopType, nested: int, apart: bool, once: bool) -> None:
         self.loop, self.nested, self.apart, self.once, self.role = loop, nested, apart, once, loop.context.role
@@ -134,8 +121,7 @@ class StepsIterator(nb.types.SimpleIteratorType):  # type: ignore[misc]
         return self.role == "memory" and self.once and not self.exhausted and not self.loop.single and not self.loop.ends_empty
 
 
-nb.struct_model(StepsType, lambda ty: [("loop", ty.iterator_type.loop)])
-nb.struct_model(StepsIterator, lambda ty: [("loop", ty.loop), ("k", nb.types.EphemeralPointer(I32))])
+nb.struct_model(StepsType, lambda ty: [("loop", ty.loop), ("k", nb.types.EphemeralPointer(I32))])
 
 
 def steps_type(pipe: PipelineType, refs: Any, nested: int, groups: int, last: int = 0, waited: tuple[int, ...] = (),
@@ -168,7 +154,7 @@ def arrays_of(pipe: PipelineType, refs: Any) -> list[Any]:
 def steps_value(context: Any, builder: Any, steps: StepsType, pipe: PipelineType, pipe_value: Any, refs: Any,
                 refs_value: Any) -> Any:
     """A value of it, for the arrays `refs_value`, of type `refs`."""
-    kind = steps.iterator_type.loop
+    kind = steps.loop
     pipeline = nb.fields(context, builder, pipe, pipe_value)
     arrays = [value for ty, value in zip(leaves(refs), leaf_values(builder, refs, refs_value), strict=True)
               if not isinstance(ty, AllocationsType)]
@@ -190,11 +176,18 @@ def steps_value(context: Any, builder: Any, steps: StepsType, pipe: PipelineType
         rings.append(nb.struct(context, builder, ring, np=pipeline.np, grid=pipeline.grid, steps=own,
                                first=builder.load(counter_of(builder, ring, pipeline.np)), **copies))
     passed = [array for array, place in zip(arrays, kind.places, strict=True) if place is None]
-    return nb.struct(context, builder, steps, loop=nb.struct(
+    loop = nb.struct(
         context, builder, kind, np=pipeline.np, grid=pipeline.grid, total=total, steps=own,
         rings=context.make_tuple(builder, nb.types.Tuple(kind.rings), rings[:len(kind.rings)]),
         outs=context.make_tuple(builder, nb.types.Tuple(kind.outs), rings[len(kind.rings):]),
-        passed=context.make_tuple(builder, nb.types.Tuple(kind.passed), passed)))
+        passed=context.make_tuple(builder, nb.types.Tuple(kind.passed), passed))
+    if kind.single and steps.role == "compute":
+        nb.call(context, builder, begin_alone, (kind,), (loop,))
+    if steps.loaded_before:
+        _load_once(context, builder, kind, loop)
+    k = nb.cgutils.alloca_once_value(builder, nb.const(0), name="numpipe.k")
+    builder.store(nb.const(0), builder.gep(k, [nb.const(0)], name="numpipe.k"))
+    return nb.struct(context, builder, steps, loop=loop, k=k)
 
 
 def _own_steps(context: Any, builder: Any, pipe: PipelineType, pipeline: Any, total: Any) -> Any:
@@ -223,21 +216,7 @@ def _steps(_context: Any, pipe: Any, refs: Any, nested: Any, groups: Any, unpack
     return steps_value(context, builder, result, pipe, args[0], refs, args[1])
 
 
-@nb.lower_builtin("getiter", StepsType)
-def _getiter(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    value = nb.cgutils.create_struct_proxy(sig.args[0].iterator_type)(context, builder)
-    value.loop = nb.fields(context, builder, sig.args[0], args[0]).loop
-    iterator = sig.args[0].iterator_type
-    if iterator.loop.single and iterator.role == "compute":
-        nb.call(context, builder, begin_alone, (iterator.loop,), (value.loop,))
-    if iterator.loaded_before:
-        _load_once(context, builder, iterator.loop, value.loop)
-    value.k = nb.cgutils.alloca_once_value(builder, nb.const(0), name="numpipe.k")
-    builder.store(nb.const(0), builder.gep(value.k, [nb.const(0)], name="numpipe.k"))
-    return value._getvalue()
-
-
-@nb.lower_builtin("iternext", StepsIterator)
+@nb.lower_builtin("iternext", StepsType)
 @nb.iternext_impl(nb.RefType.UNTRACKED)
 def _iternext(context: Any, builder: Any, sig: Any, args: Any, result: Any) -> None:
     kind = sig.args[0]
@@ -255,12 +234,11 @@ def _iternext(context: Any, builder: Any, sig: Any, args: Any, result: Any) -> N
     # Before a step's indices and behind the test nothing is done, so that the end of the test is the loop's own: LLVM makes one of
     # the two. It would then know the number of steps, and copy steps, with all their products, two by two or the first one apart:
     # so the count is hidden from it, but where there is one step, and no loop is left, and where the body does all by hand.
-    plain = kind.once or (kind.apart and all(kind.loop.manual))
+    plain = kind.once or (kind.apart and len(kind.loop.manual) == len(MANUAL))
     following = builder.add(k, nb.const(1)) if plain else nb.call(context, builder, successor, (I32,), (k,))[1]
     builder.store(following, builder.gep(it.k, [nb.const(0)], name="numpipe.k"))
     indices = nb.call(context, builder, unravel, (I32, kind.indices), (k, loop.grid))[1]
-    at, rings = nb.call(context, builder, ring_steps, (kind.loop, I32), (it.loop, k))
-    given = nb.call(context, builder, tiles, (kind.loop, at), (it.loop, rings))[1]
+    given = nb.call(context, builder, tiles, (kind.loop, I32), (it.loop, k))[1]
     groups: list[Any] = []
     if barrier_types(kind.loop):
         barriers = nb.call(context, builder, barriers_of, (kind.loop, I32), (it.loop, k))[1]
@@ -284,8 +262,7 @@ def _load_once(context: Any, builder: Any, loop: LoopType, value: Any) -> None:
 def _moved_on(context: Any, builder: Any, kind: Any, it: Any, loop: Any, k: Any) -> Any:
     """What a role does before step k; whether there is such a step."""
     if kind.role != "memory":
-        step = advance_alone if kind.loop.single else advance
-        return nb.call(context, builder, step, (kind.loop, I32, I32), (it.loop, k, loop.steps))[1]
+        return nb.call(context, builder, advance, (kind.loop, I32, I32), (it.loop, k, loop.steps))[1]
     valid = builder.icmp_signed("<", k, loop.total)
     if not kind.loop.single and not kind.loaded_before:
         with builder.if_else(valid) as (more, done):

@@ -11,11 +11,11 @@ slot ``s % S``; it is that slot's phase number ``s // S``::
     ready[slot]     1 arrival and the tiles' bytes complete a phase: the tiles have landed
     consumed[slot]  4 arrivals a compute warpgroup complete a phase: the slot may be filled again
 
-A body that waits for its operands one by one (`manual_ready`), or releases them so (`manual_consumed`), has a ready, or
-consumed, barrier for each of them; the slot is then filled in *parts*, an operand each (`RingPlan.parts`). What the body
-does in that case and the ring does in the other are the same functions, `await_ready` and `release`. The ring stays
-right without the body's waits: what is released is waited for first, so that no slot is filled again while an old copy is
-on its way.
+`protocol.BARRIERS` has these numbers, `protocol.MOMENTS` what is noted on the way. A body that waits for its operands one by one,
+or releases them so, has a ready, or consumed, barrier for each of them (`RingPlan.manual`); the slot is then filled in *parts*,
+an operand each (`RingPlan.parts`). What the body does in that case and the ring does in the other are the same functions,
+`await_ready` and `release`. The ring stays right without the body's waits: what is released is waited for first, so that no slot
+is filled again while an old copy is on its way.
 
 A ring's steps are those of its pipeline, unless its blocks depend on the first few dimensions of the grid only: then a step is
 a block, filled when one of these indices changes, and released when the last pipeline step that uses it is done (`begins`,
@@ -33,24 +33,26 @@ slots of outputs (`outputs`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from operator import index
 from typing import Any
 
 import numpy as np
 
 from ...core.arith import quotient, remainder
-from ...core.machine import TensorMap, current, failure
+from ...core.machine import current, failure
 from ...core.op import helper, op
 from ...diagnostics.errors import PipelineDeadlock, PipelineRace, SimulationError
 from ...intrinsics import mbarrier
-from ...plan.block import Block, wrong_indices
+from ...plan.block import wrong_indices
 from ...plan.context import Context, counter, set_counter
-from ...plan.plans import MapRequest, RingPlan
-from ...plan.profiling import mark
+from ...plan.plans import RingPlan
 from ...plan.unit import Unit
-from ..tiles.refs import GmemRef, SmemTile, tensor_map
-from .multicast import agree, arrive_at_peers, load, own_share
+from ...traces.protocol import MOMENTS
+from ..tiles import products
+from ..tiles.refs import GmemRef, SmemTile
+from ..tiles.tma import Copy
+from .multicast import agree, own_share
 
 
 class Ring:
@@ -71,8 +73,8 @@ class Ring:
                  grid: tuple[Any, ...], steps: Any, waited: tuple[int, ...] = ()) -> None:
         self.np, self.plan, self.refs, self.index_maps, self.grid, self.steps = np_, plan, refs, index_maps, grid, steps
         self.waited, self.slots, self.delay, self.private = waited, plan.slots, plan.delay, bool(plan.private)
-        self.awaits, self.releases = not plan.manual_ready, not plan.manual_consumed
-        self.unreleased = plan.delay - plan.manual_consumed
+        self.awaits, self.releases = "ready" not in plan.manual, "consumed" not in plan.manual
+        self.unreleased = plan.delay - ("consumed" in plan.manual)
         self.writers = 128 * np_.unit.compute_wgs
         self.first = counter(np_, plan.index)
         self.step = 0
@@ -109,15 +111,9 @@ def stage_of(ring: Ring, slot: Any) -> Any:
 
 
 @op
-def ready(ring: Ring, slot: Any, part: int) -> Any:
-    """Address of the ready[slot] that a part completes."""
-    return ring.plan.ready_at(part) + 8 * slot + own(ring) * ring.plan.barrier_bytes_of_one
-
-
-@op
-def consumed(ring: Ring, slot: Any, part: int) -> Any:
-    """Address of the consumed[slot] that frees a part."""
-    return ring.plan.consumed_at(part) + 8 * slot + own(ring) * ring.plan.barrier_bytes_of_one
+def barrier(ring: Ring, kind: str, slot: Any, part: int) -> Any:
+    """Address of a slot's barrier of a kind (`protocol.BARRIERS`) that a part belongs to."""
+    return ring.plan.barrier_at(kind, part) + 8 * slot + own(ring) * ring.plan.barrier_bytes_of_one
 
 
 @op
@@ -140,7 +136,7 @@ def announces(ring: Ring, part: int, loaded: bool) -> bool:
 @op
 def begins_consumed(ring: Ring, part: int) -> bool:
     """Whether a part is the first of those that share its consumed barrier."""
-    return part in ring.plan.consumed_parts
+    return part in ring.plan.parts_of("consumed")
 
 
 @op
@@ -163,10 +159,10 @@ def check_released(ring: Ring, k: Any) -> None:
     """The simulator raises where a body, in step k - 1, left a part unreleased. Nothing on the GPU, which would wait for ever."""
     plan = ring.plan
     used = int(k) - 1 - plan.delay
-    if not plan.manual_consumed or used < 0 or not ends(ring, used):
+    if "consumed" not in plan.manual or used < 0 or not ends(ring, used):
         return
     step = step_of(ring, used, 0)
-    for part in plan.consumed_parts:
+    for part in plan.parts_of("consumed"):
         if (part, int(step)) not in ring.released:
             raise release_misused(ring, part, step, False)
 
@@ -177,7 +173,7 @@ def release_misused(ring: Ring, part: int, step: Any, again: bool) -> Simulation
     late = f", {plan.delay} later for delay_release={plan.delay}" if plan.delay else ""
     did, harm = (("arrives twice", "the tile would be loaded over while another warpgroup reads it") if again else
                  ("did not arrive", "the memory role would wait for ever"))
-    barrier = f"consumed[{slot}]{unit.whose(plan, part, True)}"
+    barrier = f"consumed[{slot}]{unit.whose(plan, part, 'consumed')}"
     mend = f"with manual_consumed_barriers every compute warpgroup arrives once on each consumed barrier of a step{late}"
     return failure(
         PipelineRace if again else PipelineDeadlock, "too-many-arrivals" if again else "too-few-arrivals",
@@ -235,8 +231,13 @@ def blocks_in(ring: Ring, steps: Any) -> Any:
 
 @op
 def note(ring: Ring, event: str, step: Any, part: int) -> None:
-    """Tell the simulator's trace and reports what is going on; on the GPU the profile, where one is asked for."""
+    """Tell the simulator's trace and reports what is going on; on the GPU the profile, where one is asked for.
+
+    What opens or closes a time (`protocol.Moment`) only the GPU records; the simulated SM knows it from its own events.
+    """
     plan = ring.plan
+    if not MOMENTS[event].noted:
+        return
     ring.step = step
     which = {"operand": part} if plan.one_by_one(event) else {}
     current().note(event, ring=plan.name, slot=int(step) % plan.slots, step=int(step), **which)
@@ -260,27 +261,20 @@ def start_of(ring: Ring, number: int, indices: Any) -> list[int]:
 @op
 def copy_in(ring: Ring, indices: Any, slot: Any, part: int) -> None:
     """Issue the TMA loads of one part of a step: for each operand one copy a panel, from where its index map says."""
-    for block, tensor, at, address in copies_of(ring, ring.plan.parts[part], indices, slot, ring.np.unit.load_map):
-        load(ring, block, tensor, at, address, ready(ring, slot, part))
+    for copy in copies_of(ring, ring.plan.parts[part], indices, slot, barrier(ring, "ready", slot, part)):
+        copy.load()
 
 
-def copies_of(ring: Ring, operands: Sequence[int], indices: Any, slot: Any,
-              request: Callable[[RingPlan, int], MapRequest]) -> Iterator[tuple[Block, TensorMap, tuple[Any, ...], Any]]:
-    """(block, tensor map, coordinates, address in the slot) of the TMA copies of some operands: one a panel, or its share."""
+def copies_of(ring: Ring, operands: Sequence[int], indices: Any, slot: Any, arrival: int = 0) -> Iterator[Copy]:
+    """The copies of some operands' blocks, or of this CTA's shares of them to all that have one."""
     plan, stage = ring.plan, stage_of(ring, slot)
     for number in operands:
         block, start = plan.blocks[number], start_of(ring, number, indices)
-        layout, tensor = block.layout, tensor_map(ring.refs[number], request(plan, number))
-        rows = 0
+        copy = Copy(plan.copies[number], ring.refs[number], start, stage, arrival)
         if block.along:
             agree(ring, number, start, index_map_of(ring.np.unit, plan, number))
-            rows = own_share(ring, block) * block.share_rows
-            start[block.across] += rows
-        for panel in range(layout.panels):
-            at = list(start)
-            at[block.contiguous] += panel * layout.per_panel
-            yield (block, tensor, block.in_memory(at),
-                   stage + plan.offsets[number] + panel * layout.panel_stride + rows * layout.width)
+            copy.only(block.across, *own_share(ring, block))
+        yield copy
 
 
 def index_map_of(unit: Unit, plan: RingPlan, number: int) -> str:
@@ -315,20 +309,20 @@ def fill(ring, part, indices, step):  # type: ignore[no-untyped-def]
     note(ring, "fill", step, part)
     slot = slot_of(ring, step)
     if begins_consumed(ring, part):
-        mbarrier.wait(consumed(ring, slot, part), phase_of(ring, step) - 1, step)
-    mark(ring, "issue", step, part)
+        mbarrier.wait(barrier(ring, "consumed", slot, part), phase_of(ring, step) - 1, step)
+    note(ring, "issue", step, part)
     if announces(ring, part, False):
-        mbarrier.arrive_expect_tx(ready(ring, slot, part), stage_bytes(ring, part))
+        mbarrier.arrive_expect_tx(barrier(ring, "ready", slot, part), stage_bytes(ring, part))
     copy_in(ring, indices, slot, part)
     if announces(ring, part, True):
-        mbarrier.arrive_expect_tx(ready(ring, slot, part), stage_bytes(ring, part))
-    mark(ring, "issued", step, part)
+        mbarrier.arrive_expect_tx(barrier(ring, "ready", slot, part), stage_bytes(ring, part))
+    note(ring, "issued", step, part)
 
 
 @helper
 def await_consumed(ring, part, step):  # type: ignore[no-untyped-def]
     """Wait until a part of the slot of `step` has been released."""
-    mbarrier.wait(consumed(ring, slot_of(ring, step), part), phase_of(ring, step), step)
+    mbarrier.wait(barrier(ring, "consumed", slot_of(ring, step), part), phase_of(ring, step), step)
 
 
 # ---- load ring, compute role -------------------------------------------------------------------------------------
@@ -336,16 +330,16 @@ def await_consumed(ring, part, step):  # type: ignore[no-untyped-def]
 def await_ready(ring, part, step):  # type: ignore[no-untyped-def]
     """Wait until a part of `step`, and those that share its ready barrier, have landed."""
     note(ring, "wait", step, part)
-    mbarrier.wait(ready(ring, slot_of(ring, step), part), phase_of(ring, step), step)
+    mbarrier.wait(barrier(ring, "ready", slot_of(ring, step), part), phase_of(ring, step), step)
     note(ring, "compute", step, part)
 
 
 @helper
 def release(ring, part, step):  # type: ignore[no-untyped-def]
-    """Give a part of the slot of `step` back: every warp for itself, because wgmma.wait_group is a wait per warp."""
-    each(ring, "ready", part, await_ready, step)  # the body may have left it out
+    """Give a part of the slot of `step` back: its products have been waited for."""
+    each(ring, "unwaited", part, await_ready, step)  # the body may have left it out
     note(ring, "release", step, part)
-    arrive_at_peers(ring, part, consumed(ring, slot_of(ring, step), part))
+    products.commit_to(ring, part, barrier(ring, "consumed", slot_of(ring, step), part))
 
 
 @helper

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ...core import numba as nb
@@ -13,11 +13,12 @@ from ...core.op import cuda_meaning
 from ...diagnostics.errors import CompileError
 from ...plan.block import wrong_indices
 from ...plan.context_cuda import ContextType, compute_warpgroup, counter_pointer
-from ...plan.plans import MapRequest, RingPlan
+from ...plan.plans import RingPlan
 from ...plan.profiling_cuda import of_ring
 from ..tiles.refs_cuda import SmemType
+from ..tiles.tma_cuda import Copy
 from . import ring as source
-from .multicast_cuda import load, own_share
+from .multicast_cuda import own_share
 
 I32 = nb.types.int32
 
@@ -72,18 +73,11 @@ _of_step(source.phase_of, lambda b, ring, step: b.udiv(step, nb.const(ring.plan.
 _of_step(source.stage_of, stage_of)
 
 
-def _barrier_of_slot(operation: Any, base: Any) -> None:
-    """An operation (ring, slot, part) -> address."""
-
-    @cuda_meaning(operation)
-    def typer(_context: Any, ring: Any, slot: Any, part: Any) -> Any:
-        first = base(ring.plan, nb.literal(part))
-        return I32(ring, I32, part), lambda context, builder, sig, args: builder.add(
-            own(builder, ring, first, ring.plan.barrier_bytes_of_one), builder.shl(args[1], nb.const(3)))
-
-
-_barrier_of_slot(source.ready, RingPlan.ready_at)
-_barrier_of_slot(source.consumed, RingPlan.consumed_at)
+@cuda_meaning(source.barrier)
+def _barrier(_context: Any, ring: Any, kind: Any, slot: Any, part: Any) -> Any:
+    first = ring.plan.barrier_at(nb.literal(kind), nb.literal(part))
+    _, builder, args = yield I32(ring, kind, I32, part)
+    return builder.add(own(builder, ring, first, ring.plan.barrier_bytes_of_one), builder.shl(args[2], nb.const(3)))
 
 
 def _constant_of_part(operation: Any, function: Any, type: Any) -> None:
@@ -96,13 +90,13 @@ def _constant_of_part(operation: Any, function: Any, type: Any) -> None:
 
 
 _constant_of_part(source.stage_bytes, RingPlan.expected, I32)
-_constant_of_part(source.begins_consumed, lambda plan, part: part in plan.consumed_parts, nb.types.boolean)
+_constant_of_part(source.begins_consumed, lambda plan, part: part in plan.parts_of("consumed"), nb.types.boolean)
 _constant_of_part(source.announces, RingPlan.announces, nb.types.boolean)
 nb.constant_attributes(RingType, I32, slots=lambda ring: ring.plan.slots, delay=lambda ring: ring.plan.delay,
-                       unreleased=lambda ring: ring.plan.delay - ring.plan.manual_consumed,
+                       unreleased=lambda ring: ring.plan.delay - ("consumed" in ring.plan.manual),
                        writers=lambda ring: 128 * ring.context.unit.compute_wgs)
-nb.constant_attributes(RingType, nb.types.boolean, awaits=lambda ring: not ring.plan.manual_ready,
-                       releases=lambda ring: not ring.plan.manual_consumed, private=lambda ring: bool(ring.plan.private))
+nb.constant_attributes(RingType, nb.types.boolean, awaits=lambda ring: "ready" not in ring.plan.manual,
+                       releases=lambda ring: "consumed" not in ring.plan.manual, private=lambda ring: bool(ring.plan.private))
 nb.field_attributes(RingType, first=I32, grid=lambda ring: nb.types.UniTuple(I32, ring.rank))
 
 
@@ -234,32 +228,24 @@ def _copy_in(typing_context: Any, ring: Any, indices: Any, slot: Any, part: Any)
     returned = index_maps_return(typing_context, ring, indices, operands)
     context, builder, args = yield nb.types.void(ring, indices, I32, part)
     value = nb.fields(context, builder, ring, args[0])
-    barrier = nb.call(context, builder, source.ready, (ring, I32, part), (args[0], args[2], args[3]))[1]
-    for block, *copy in copies_of(context, builder, ring, value, dict(zip(operands, returned, strict=True)), indices, args[1],
-                                  args[2], ring.context.unit.load_map):
-        load(context, builder, ring, block, copy, barrier)
+    kind = nb.types.literal("ready")
+    of_slot = args[0], nb.nothing(context), args[2], args[3]
+    barrier = nb.call(context, builder, source.barrier, (ring, kind, I32, part), of_slot)[1]
+    for copy in copies_of(context, builder, ring, value, dict(zip(operands, returned, strict=True)), indices, args[1], args[2],
+                          barrier):
+        copy.load()
 
 
 def copies_of(context: Any, builder: Any, ring: RingType, value: Any, operands: dict[int, Any], indices: Any, at_step: Any,
-              slot: Any, request: Callable[[RingPlan, int], MapRequest]) -> Iterator[tuple[Any, ...]]:
-    """`ring.copies_of`: (block, type of the coordinates, tensor map, coordinates, address, type of the eviction policy);
-    `operands`: what their index maps return."""
+              slot: Any, arrival: Any = None) -> Iterator[Copy]:
+    """`ring.copies_of`; `operands`: what their index maps return."""
     plan, stage = ring.plan, stage_of(builder, ring, slot)
     for number, kinds in operands.items():
-        block = plan.blocks[number]
         start = start_of(context, builder, ring, value, number, kinds, indices, at_step)
-        layout, place = block.layout, nb.types.UniTuple(I32, block.rank)
-        policy = nb.types.none if block.policy is None else nb.types.literal(block.policy)
-        tensor = builder.add(value.table, nb.const(128 * ring.context.unit.map_slot(request(plan, number)), nb.i64))
-        if block.along:
-            rows = builder.mul(own_share(builder, plan.cluster, block.along), nb.const(block.share_rows))
-            start[block.across] = builder.add(start[block.across], rows)
-        for panel in range(layout.panels):
-            at = list(start)
-            at[block.contiguous] = builder.add(at[block.contiguous], nb.const(panel * layout.per_panel))
-            to = builder.add(stage, nb.const(plan.offsets[number] + panel * layout.panel_stride))
-            to = builder.add(to, builder.mul(rows, nb.const(layout.width))) if block.along else to
-            yield block, place, tensor, context.make_tuple(builder, place, block.in_memory(at)), to, policy
+        copy = Copy(context, builder, ring.context.unit, plan.copies[number], value.table, start, stage, arrival)
+        if plan.blocks[number].along:
+            copy.only(plan.blocks[number].across, *own_share(builder, plan.cluster, plan.blocks[number]))
+        yield copy
 
 
 @cuda_meaning(source.tiles_of)

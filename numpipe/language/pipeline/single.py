@@ -20,10 +20,8 @@ from typing import Any
 import numpy as np
 
 from ...core.arith import successor
-from ...core.lanes import one_lane
 from ...core.op import helper, op
 from .ring import Ring, blocks_of, each, ends, fill, own_step, unravel
-from .steps import await_products, begin_step, end_loop, over, release_due
 
 
 # ---- blocks of a ring in this loop, numbered from 0 --------------------------------------------------------------
@@ -63,24 +61,3 @@ def fill_used(ring, k):  # type: ignore[no-untyped-def]
     used = k - 1 - ring.delay
     if used >= 0 and ends(ring, used):
         fill_block(ring, block_of(ring, used) + ring.slots)
-
-
-# ---- the warpgroup -----------------------------------------------------------------------------------------------
-@helper
-def begin_alone(loop):  # type: ignore[no-untyped-def]
-    """Before a loop."""
-    one_lane(over, loop, fill_slots)
-
-
-@helper
-def advance_alone(loop, k, steps):  # type: ignore[no-untyped-def]
-    """As `steps.advance`: what is released is filled again at once."""
-    if k < steps:
-        await_products(loop)
-        over(loop, release_due, k)
-        if k > 0:
-            one_lane(over, loop, fill_used, k)
-        begin_step(loop, k)
-        return True
-    end_loop(loop, k)
-    return False

@@ -12,6 +12,7 @@ Both executions run `put` as it stands.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from ...core.lanes import one_lane
@@ -20,11 +21,12 @@ from ...core.op import helper, op
 from ...intrinsics import barrier, cp_async_bulk, fence, special
 from ...plan.budget import PANEL_BYTES
 from ...plan.context import Context
-from ...plan.layout import swizzle_of
-from ...plan.plans import MapRequest
+from ...plan.copies import CopyPlan, cut
 from ...plan.profiling import mark_store
-from .panel import write
-from .refs import GmemRef, tensor_map
+from .panel import panel_layout
+from .refs import GmemRef
+from .shared import write
+from .tma import Copy
 
 
 @op
@@ -44,30 +46,23 @@ def await_staging(ref: GmemRef) -> None:
 def write_panels(ref: GmemRef, batch: Any) -> None:
     """The batch's registers -> swizzled staging panels (stmatrix for 16-bit types)."""
     for number, (panel, _, _) in enumerate(batch.panels()):
-        write(panel, staging(ref, number))
+        layout = panel_layout(batch.width, panel.dtype.itemsize)
+        write(layout, staging(ref, number), panel.value, "staging panel")
 
 
 @op
 def copy_out(ref: GmemRef, batch: Any, start: tuple[Any, ...]) -> None:
     """Issue the TMA stores, or reductions, of a batch, as one bulk group."""
-    rows, columns = batch.axes
-    for number, (panel, down, right) in enumerate(batch.panels()):
-        tensor = tensor_map(ref, store_map(ref.index, len(start), batch.axes, panel.shape, panel.dtype.itemsize))
-        at = [int(place) for place in start]
-        at[rows] += down
-        at[columns] += right
-        if batch.reduction:
-            cp_async_bulk.reduce(tensor, tuple(at), staging(ref, number), batch.reduction)
-        else:
-            cp_async_bulk.store(tensor, tuple(at), staging(ref, number), ref.unit.params.store_eviction_policy)
+    Copy(plan_of(ref, len(start), batch), ref, start, staging(ref, 0)).store()
     cp_async_bulk.commit_group()
 
 
-def store_map(index: int, rank: int, axes: tuple[int, int], shape: tuple[int, int], itemsize: int) -> MapRequest:
-    """The tensor map of a panel's store: its rows and columns lie along two dimensions of the array, `axes`."""
-    box = [1] * rank
-    box[axes[0]], box[axes[1]] = shape
-    return MapRequest(index, tuple(box), swizzle_of(shape[1] * itemsize), written=True)
+def plan_of(ref: Any, rank: int, batch: Any) -> CopyPlan:
+    """The copies of a batch to an array of this rank, a panel each: of values, and of their types."""
+    itemsize = batch.tile.dtype.itemsize
+    panel = cut(ref.index, rank, False, batch.axes, panel_layout(batch.width, itemsize), written=True,
+                policy=ref.unit.params.store_eviction_policy, reduction=batch.reduction)
+    return replace(panel, places=tuple((number * PANEL_BYTES, *place) for number, place in enumerate(batch.places)))
 
 
 @helper

@@ -14,8 +14,9 @@ from . import store_ring as source
 from .panel_cuda import sub_tile, write
 from .refs_cuda import GmemType, gmem_value
 from .tile_cuda import TileType
+from .tma_cuda import Copy
 
-I32, I64 = nb.types.int32, nb.types.int64
+I32 = nb.types.int32
 
 
 class BatchType(nb.types.Type):  # type: ignore[misc]
@@ -62,23 +63,11 @@ def _write_panels(_context: Any, ref: Any, batch: Any) -> Any:
 
 @cuda_meaning(source.copy_out)
 def _copy_out(_context: Any, ref: GmemType, batch: Any, start: Any) -> Any:
-    rank, (rows, columns) = len(start), batch.axes
-    slot = ref.unit.map_slot(source.store_map(ref.index, rank, batch.axes, (64, batch.width), batch.tile.dtype.itemsize))
-    place = nb.types.UniTuple(I32, rank)
-    said = ref.unit.params.store_eviction_policy
-    policy = nb.types.none if said is None else nb.types.literal(said)
-    context, builder, args = yield nb.types.void(ref, batch, place)
-    tensor = builder.add(gmem_value(context, builder, ref, args[0]).table, nb.const(128 * slot, nb.i64))
-    for number, (down, right) in enumerate(batch.places):
-        at = nb.cgutils.unpack_tuple(builder, args[2])
-        at[rows] = builder.add(at[rows], nb.const(down))
-        at[columns] = builder.add(at[columns], nb.const(right))
-        coords = context.make_tuple(builder, place, at)
-        given = tensor, coords, _staging(builder, ref, number), nb.nothing(context)
-        if batch.reduction:
-            nb.call(context, builder, cp_async_bulk.reduce, (I64, place, I32, nb.types.literal(batch.reduction)), given)
-        else:
-            nb.call(context, builder, cp_async_bulk.store, (I64, place, I32, policy), given)
+    plan = source.plan_of(ref, len(start), batch)
+    ref.unit.map_slot(plan.request)
+    context, builder, args = yield nb.types.void(ref, batch, nb.types.UniTuple(I32, len(start)))
+    table = gmem_value(context, builder, ref, args[0]).table
+    Copy(context, builder, ref.unit, plan, table, nb.cgutils.unpack_tuple(builder, args[2]), _staging(builder, ref, 0)).store()
     nb.call(context, builder, cp_async_bulk.commit_group, (), ())
 
 

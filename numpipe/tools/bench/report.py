@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from ...arch.dtypes import ELEMENTS
-from ...arch.hopper import HOPPER
+from ...arch.targets import DEFAULT
 from .interval import Figure, figure
 from .protocols import AGAIN, Sample
 
 SCHEMA = "numpipe-bench/1"
-TENSOR_FLOPS = 2 * HOPPER.rate(ELEMENTS["float16"])
+TENSOR_FLOPS = 2 * DEFAULT.rate(ELEMENTS["float16"])
 """floating-point operations that the tensor cores of a Hopper SM do in a cycle, of 16-bit operands"""
 
 

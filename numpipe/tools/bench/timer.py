@@ -46,53 +46,17 @@ class Timer(Protocol):
     def sleep(self, seconds: float) -> None: ...
 
 
-class _TorchEvents:
-    def __init__(self) -> None:
+def _stream() -> Callable[[], int]:
+    """Make a context current -> what tells the stream that is timed: torch's current one, else the legacy default stream."""
+    if importlib.util.find_spec("torch"):
         import torch
 
-        self._cuda = torch.cuda
-
-    def record(self) -> Any:
-        event = self._cuda.Event(enable_timing=True)
-        event.record()
-        return event
-
-    @property
-    def stream(self) -> int:
-        return int(self._cuda.current_stream().cuda_stream)
-
-    def milliseconds(self, start: Any, end: Any) -> float:
-        end.synchronize()
-        return float(start.elapsed_time(end))
-
-    def synchronize(self) -> None:
-        self._cuda.synchronize()
-
-
-class _DriverEvents:
-    """The same on the legacy default stream, through cuda.bindings."""
-
-    stream = 0
-
-    def __init__(self) -> None:
-        driver = self._driver = api()
-        call(driver.cuInit(0))
-        call(driver.cuCtxSetCurrent(call(driver.cuDevicePrimaryCtxRetain(call(driver.cuDeviceGet(0))))))
-
-    def record(self) -> Any:
-        event = call(self._driver.cuEventCreate(0))
-        call(self._driver.cuEventRecord(event, 0))
-        return event
-
-    def milliseconds(self, start: Any, end: Any) -> float:
-        call(self._driver.cuEventSynchronize(end))
-        elapsed = float(call(self._driver.cuEventElapsedTime(start, end)))
-        for event in (start, end):
-            call(self._driver.cuEventDestroy(event))
-        return elapsed
-
-    def synchronize(self) -> None:
-        call(self._driver.cuCtxSynchronize())
+        torch.cuda.synchronize()
+        return lambda: int(torch.cuda.current_stream().cuda_stream)
+    driver = api()
+    call(driver.cuInit(0))
+    call(driver.cuCtxSetCurrent(call(driver.cuDevicePrimaryCtxRetain(call(driver.cuDeviceGet(0))))))
+    return lambda: 0
 
 
 class EventTimer:
@@ -104,31 +68,40 @@ class EventTimer:
 
     def __init__(self) -> None:
         require_gpu()
-        self._events: _TorchEvents | _DriverEvents = _TorchEvents() if importlib.util.find_spec("torch") else _DriverEvents()
-        self._events.synchronize()  # makes the context current
+        self._stream, self._driver = _stream(), api()
         self._stamps, self._holds = Stamps(), Holds()
 
+    def _record(self, stream: int) -> Any:
+        event = call(self._driver.cuEventCreate(0))
+        call(self._driver.cuEventRecord(event, stream))
+        return event
+
     def measure(self, competitor: Competitor, calls: int, first: int) -> Any:
-        held = self._holds.hold(self._events.stream)
-        before = self._stamps.stamp(self._events.stream)
-        start = self._events.record()
+        stream = self._stream()
+        held = self._holds.hold(stream)
+        before = self._stamps.stamp(stream)
+        start = self._record(stream)
         launch(competitor, first, calls)
-        end = self._events.record()
-        after = self._stamps.stamp(self._events.stream)
+        end = self._record(stream)
+        after = self._stamps.stamp(stream)
         self._holds.open(held)
         return start, end, calls, before, after
 
     def seconds(self, handle: Any) -> float:
         start, end, calls, *_ = handle
-        return float(self._events.milliseconds(start, end)) * 1e-3 / int(calls)
+        call(self._driver.cuEventSynchronize(end))
+        milliseconds = float(call(self._driver.cuEventElapsedTime(start, end)))
+        for event in (start, end):
+            call(self._driver.cuEventDestroy(event))
+        return milliseconds * 1e-3 / int(calls)
 
     def megahertz(self, handle: Any) -> float | None:
         *_, before, after = handle
-        self._events.synchronize()
+        self.synchronize()
         return self._stamps.megahertz(before, after)
 
     def synchronize(self) -> None:
-        self._events.synchronize()
+        call(self._driver.cuCtxSynchronize())
 
     def now(self) -> float:
         return time.monotonic()

@@ -97,14 +97,10 @@ class Counter:
                                        for at, box, n in zip(coords, tensor.box, tensor.array.shape, strict=True))
         return inside
 
-    def tma_load(self, dst: int, tensor: TensorMap, coords: tuple[int, ...], mbar: int) -> None:
+    def tma_load(self, dst: int, tensor: TensorMap, coords: tuple[int, ...], mbar: int, ctas: int = 0) -> None:
+        """Of a multicast as much comes to this CTA as goes out from it."""
         self.work["load", tensor.name] += self._inside(tensor, coords)
-        self.work["copied",] += self._maps[tensor][1]
-
-    def tma_multicast(self, dst: int, tensor: TensorMap, coords: tuple[int, ...], mbar: int, ctas: int) -> None:
-        """As much comes to this CTA as goes out from it."""
-        self.tma_load(dst, tensor, coords, mbar)
-        self.work["copied",] += self._maps[tensor][1] * (bin(ctas).count("1") - 1) if tensor in self._maps else 0
+        self.work["copied",] += self._maps[tensor][1] * max(1, bin(ctas).count("1"))
 
     def tma_store(self, tensor: TensorMap, coords: tuple[int, ...], src: int, reduction: str = "", once: bool = False) -> None:
         self.work["store", tensor.name] += self._inside(tensor, coords)
@@ -227,7 +223,7 @@ class Sampler(Counter):
         if event == "fill" and self.work["fills", details["ring"]] > self.FILLS:
             raise Enough
 
-    def tma_load(self, dst: int, tensor: TensorMap, coords: tuple[int, ...], mbar: int) -> None:
+    def tma_load(self, dst: int, tensor: TensorMap, coords: tuple[int, ...], mbar: int, ctas: int = 0) -> None:
         if len(self.boxes) == self.LOADS:
             raise Enough
         self.boxes[tensor.name, tuple(map(int, coords)), tensor.box] = self._inside(tensor, coords)

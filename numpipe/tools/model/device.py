@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ...arch.hopper import HOPPER
+from ...arch.target import Target
 from ...diagnostics.errors import SpecError
 
 Clock = Literal["burst", "settled"]
@@ -56,6 +57,8 @@ class DeviceModel:
     """shared memory of an SM; a CTA takes 1 KiB more than it asks for (CUDA C++ Programming Guide, "Compute Capabilities")"""
     registers: int = HOPPER.registers
     """32-bit registers of an SM"""
+    target: Target = HOPPER
+    """its architecture"""
 
     def tensor_busy_clock(self, clock: Clock | float) -> float:
         """MHz while the tensor cores are busy. SpecError for what is no clock."""

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from ... import launch
-from ...arch.hopper import HOPPER
 from ...compile.check import blame
 from ...diagnostics.errors import SpecError
 from ...diagnostics.frames import brief
-from ...kernels.calls import Described
+from ...kernels import targets
+from ...kernels.arguments import Call
 from ...kernels.kernels import Kernel
 from ...kernels.simulate import run_role
 from ...plan.resources import Resources
@@ -59,14 +59,15 @@ def explain(kernel: Kernel, /, *args: Any, measured: float | Trace | None = None
     if not isinstance(kernel, Kernel):
         raise SpecError(f"explain: a kernel is expected, as @numpipe.kernel makes it, got a {type(kernel).__name__}")
     device.tensor_busy_clock(clock)
-    asked = kernel.described(args, named, out, shapes=True)
-    grid = asked.grid(launch.Device(0, device.name, (9, 0), device.sms, 0, HOPPER.smem_bytes))
+    asked = kernel.described(args, named, out, whole=True)
+    card = launch.Device(0, device.name, device.target.capability[:2], device.sms, 0, device.target.smem_bytes)
+    grid = targets.ctas(kernel.definition, launch.Choice("gpu", "asked for", card), asked)
     if 0 in grid:
         raise SpecError(f"explain: kernel {kernel.name} has no CTAs for these arguments: grid {grid}")
     used: Resources | None = kernel.inspect("resources", *args, out=out, **named) if _compiles(compiled) else None
-    unit = kernel.unit(asked.unit_key, asked.obstacles, simulated=True)
+    unit = asked.variant.unit(simulated=True)
     entry = used.registers if used else min(255, unit.register_pool // unit.warpgroups)
-    work = _count(kernel, unit, asked, grid, lambda: device.sms * _resident(used or unit, entry, device))
+    work = _count(unit, asked, grid, lambda: device.sms * _resident(used or unit, entry, device))
     resident = _resident(used or unit, entry, device)
     registers = _registers(unit, entry, work, used)
     persistent = isinstance(kernel.options.grid, Persistent)
@@ -79,7 +80,7 @@ def explain(kernel: Kernel, /, *args: Any, measured: float | Trace | None = None
         kernel=kernel.name, device=device.name, clock_mhz=prediction.clock, flop=work.total["flop",],
         copied_bytes=work.total["copied",], l2_bytes=prediction.l2_bytes, hbm_bytes=prediction.hbm_bytes,
         loaded=_arrays(work.total, "load"), stored=_arrays(work.total, "store"),
-        smem=tuple((size, what) for what, size in (used.smem if used else unit.shares)), smem_limit=HOPPER.smem_bytes,
+        smem=tuple((size, what) for what, size in (used.smem if used else unit.shares)), smem_limit=unit.target.smem_bytes,
         registers=registers, slots=_slots(unit, work), threads=unit.threads, grid=grid, ctas_per_sm=resident, persistent=persistent,
         waves=(tiles if persistent else work.ctas) / (device.sms * resident), tiles=tiles,
         steps=sum(n for key, n in work.total.items() if key[0] == "fills"), predicted_seconds=prediction.seconds,
@@ -95,13 +96,12 @@ def _compiles(asked: bool | None) -> bool:
     return os.environ.get("NUMPIPE_COMPILE_CHECK", "1") != "0" and toolchain() is None
 
 
-def _count(kernel: Kernel, unit: Unit, asked: Described, grid: tuple[int, int, int], resident: Callable[[], int]) -> KernelWork:
-    lifted = kernel.lifted(asked.unit_key)
-    infos = list(asked.infos)
-    if (workspace := kernel.workspace_of(asked.unit_key)) is not None:
+def _count(unit: Unit, asked: Call, grid: tuple[int, int, int], resident: Callable[[], int]) -> KernelWork:
+    lifted, infos = asked.variant.lifted, list(asked.infos)
+    if (workspace := asked.variant.workspace) is not None:
         infos.append(launch.imagined(workspace(grid, infos), np.dtype(np.float32)))
     arrays = [np.broadcast_to(np.zeros((), info.dtype), info.shape) if info.array is None else info.array for info in infos]
-    values = asked.values()
+    values = asked.variant.values(asked)
     nbytes = {arg.name: math.prod(info.shape) * info.dtype.itemsize for arg, info in zip(unit.arrays, infos, strict=True)}
     try:
         return count(unit, lambda machine: run_role(machine, unit, lifted.simulated, arrays, values), grid, resident, nbytes)

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from ...arch.dtypes import K_BYTES
-from ...arch.hopper import HOPPER
+from ...arch.target import Target
 from ...diagnostics.errors import SpecError
 from ...language.grid.orders import Grouped, Order
 from ...language.grid.splits import STREAM, no_split
@@ -60,13 +60,13 @@ def product(shape: tuple[int, int, int], *, tile: tuple[int, int], depth: int, s
     if not 1 <= cluster <= device.sms:
         raise SpecError(f"product: cluster={cluster}: a cluster has 1 to {device.sms} CTAs")
     above, parts = (1, cluster) if split == CLUSTER else (cluster, 1)
-    _check(shape, tile, depth, slots, schedule, store_slots, itemsize, num_compute_wgs, batches, split, parts)
+    _check(shape, tile, depth, slots, schedule, store_slots, itemsize, num_compute_wgs, batches, split, parts, device.target)
     if cluster > 1:
         device = replace(device, sms=device.sms // cluster * cluster)
     if above > 1:
         device = replace(device, step_cycles=device.step_cycles + device.meeting_cycles)
     stage = sum(-(-side * depth * itemsize // ATOM) * ATOM for side in tile)
-    work = _work((batches, *shape), tile, depth, order or Grouped(16), itemsize, num_compute_wgs, schedule, device.sms,
+    work = _work((batches, *shape), tile, depth, order or Grouped(16), itemsize, num_compute_wgs, schedule, device,
                  split, above, parts)
     if not aligned:
         rows = sum(work.total["load", array] / shared for array, shared in (("a", 1), ("b", above)))
@@ -78,7 +78,7 @@ def product(shape: tuple[int, int, int], *, tile: tuple[int, int], depth: int, s
 
 
 def _check(shape: tuple[int, int, int], tile: tuple[int, int], depth: int, slots: int, schedule: str, store_slots: int,
-           itemsize: int, num_compute_wgs: int, batches: int, split: int | str | None, parts: int) -> None:
+           itemsize: int, num_compute_wgs: int, batches: int, split: int | str | None, parts: int, target: Target) -> None:
     if schedule not in ("cooperative", "pingpong"):
         raise SpecError(f"product: schedule is 'cooperative' or 'pingpong', got {schedule!r}")
     if min(shape) < 1:
@@ -98,22 +98,22 @@ def _check(shape: tuple[int, int, int], tile: tuple[int, int], depth: int, slots
     stage = sum(-(-side * depth * itemsize // ATOM) * ATOM for side in tile)
     staging = num_compute_wgs * store_slots * PANEL_BYTES
     sums = 4 * tile[0] * tile[1] * (parts - 1) // parts * (num_compute_wgs if schedule == "pingpong" else 1)
-    if (total := HEADER + slots * stage + staging + sums) > HOPPER.smem_bytes:
-        raise SpecError(f"product: shared memory: {total} B, but a CTA has {HOPPER.smem_bytes} B: {slots} slots x {stage} B, "
+    if (total := HEADER + slots * stage + staging + sums) > target.smem_bytes:
+        raise SpecError(f"product: shared memory: {total} B, but a CTA has {target.smem_bytes} B: {slots} slots x {stage} B, "
                         f"{staging} B of staging, {f'{sums} B of partial sums, ' * bool(sums)}{HEADER} B of barriers: use "
                         "fewer slots (numpipe.fit_slots says how many fit)")
 
 
 def _work(shape: tuple[int, int, int, int], tile: tuple[int, int], depth: int, order: Order, itemsize: int, warpgroups: int,
-          schedule: str, sms: int, split: int | str | None, cluster: int, within: int) -> KernelWork:
+          schedule: str, device: DeviceModel, split: int | str | None, cluster: int, within: int) -> KernelWork:
     (batches, m, n, k), (tm, tn) = shape, tile
     grid = (batches, -(-m // (tm * cluster)) * cluster, -(-n // tn))
     tiles, steps = math.prod(grid), -(-k // depth)
-    work = KernelWork(sms, footprint={"a": batches * m * k * itemsize, "b": batches * n * k * itemsize})
+    work = KernelWork(sms := device.sms, footprint={"a": batches * m * k * itemsize, "b": batches * n * k * itemsize})
     first = 0
     for alike, share in _shares(tiles, steps, sms, split, within):
         if alike:
-            work.counted[first] = _cta(share, tile, depth, itemsize, warpgroups, schedule)
+            work.counted[first] = _cta(share, tile, depth, itemsize, warpgroups, schedule, device.target)
             for key, amount in work.counted[first].items():
                 work.total[key] += alike * amount
             first += alike
@@ -171,7 +171,7 @@ def _shares(tiles: int, steps: int, sms: int, split: int | str | None, within: i
                          parts - 1 + bool(shared % sms and row > steps) if shared else 0))]
 
 
-def _cta(share: _Share, tile: tuple[int, int], depth: int, itemsize: int, warpgroups: int, schedule: str) -> Work:
+def _cta(share: _Share, tile: tuple[int, int], depth: int, itemsize: int, warpgroups: int, schedule: str, target: Target) -> Work:
     """What a CTA with such a share does."""
     (tm, tn), steps = tile, share.steps
     work = Work({("tiles",): share.parts, ("fills", RING): steps, ("copied",): steps * (tm + tn) * depth * itemsize,
@@ -185,7 +185,7 @@ def _cta(share: _Share, tile: tuple[int, int], depth: int, itemsize: int, warpgr
         mine = parts / share.parts if share.parts else 0.0
         work["steps", warpgroup] = round(mine * steps)
         products = work["products", warpgroup] = round(mine * steps * (rows // 64) * (depth * itemsize // K_BYTES))
-        work["tensor", warpgroup] = round(products * HOPPER.product_cycles(tn))
+        work["tensor", warpgroup] = round(products * target.product_cycles(tn))
         work["written", warpgroup] = round(mine * rows * tn * (itemsize * share.tiles + 4 * share.given))
         work["read", warpgroup] = round(mine * rows * tn * 4 * share.taken)
         work["sent", warpgroup] = round(mine * share.sent)

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...diagnostics.errors import CompileError, SpecError
-from ...kernels.calls import Described
+from ...kernels.arguments import Call
 from ...kernels.kernels import Kernel
+from ...kernels.variants import Key, Variant
 from ...launch.image import Image
 from .space import Factory
 
@@ -25,7 +26,7 @@ class Candidate:
     name: str
     config: Any
     kernel: Kernel
-    asked: Described
+    asked: Call
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ def describe(factory: Factory, space: Mapping[str, Any], args: tuple[Any, ...], 
             params = kernel.options.compiler_params
             if params.debug or params.profile_space:
                 raise SpecError(f"kernel {kernel.name}: built with debug=True or profile_space, it has another speed")
-            found.append(Candidate(name, config, kernel, kernel.described(args, dict(named), shapes=True)))
+            found.append(Candidate(name, config, kernel, kernel.described(args, dict(named), whole=True)))
         except (SpecError, CompileError) as error:
             refused[name] = Refused.by(error)
     return found, refused
@@ -80,17 +81,17 @@ def compiled(factory: Factory, candidates: list[Candidate], workers: int | None,
 
     if workers == 0:
         for candidate in candidates:
-            done(candidate.name, _build(candidate.kernel, candidate.asked.unit_key, candidate.asked.obstacles))
+            done(candidate.name, _image(candidate.asked.variant))
         return images, refused
     for one in candidates:
         try:
-            pickle.dumps((factory, one.config, one.asked.unit_key))
+            pickle.dumps((factory, one.config, one.asked.variant.key))
         except Exception as error:
             raise SpecError(f"autotune: candidate {one.name!r} cannot be sent to a worker process: {error}: use configs of a class "
                             "at module level, or workers=0") from error
     most = min(workers or os.cpu_count() or 1, max(1, len(candidates)))
     with concurrent.futures.ProcessPoolExecutor(most, multiprocessing.get_context("spawn")) as pool:
-        waiting = {pool.submit(_compile, factory, one.config, one.asked.unit_key, one.asked.obstacles): one.name
+        waiting = {pool.submit(_compile, factory, one.config, one.asked.variant.key, one.asked.variant.obstacles): one.name
                    for one in candidates}
         try:
             for future in concurrent.futures.as_completed(waiting):
@@ -105,13 +106,13 @@ def compiled(factory: Factory, candidates: list[Candidate], workers: int | None,
     return images, refused
 
 
-def _compile(factory: Factory, config: Any, unit_key: tuple[Any, ...], obstacles: dict[int, str]) -> Image | Refused:
+def _compile(factory: Factory, config: Any, key: Key, obstacles: dict[int, str]) -> Image | Refused:
     """One candidate, in a worker."""
-    return _build(factory(config), unit_key, obstacles)
+    return _image(Variant(factory(config).definition, key, obstacles))
 
 
-def _build(kernel: Kernel, unit_key: tuple[Any, ...], obstacles: dict[int, str]) -> Image | Refused:
+def _image(variant: Variant) -> Image | Refused:
     try:
-        return kernel.image(unit_key, obstacles)
+        return variant.image
     except (SpecError, CompileError) as error:
         return Refused.by(error)

@@ -95,11 +95,11 @@ def test_more_ctas_than_tiles_have_one_each_or_none() -> None:
 
 
 # ---- what breaks it
-WAIT_FREE = "mbarrier.wait(consumed(ring, slot, 0), phase_of(ring, step) - 1, step)"
-TOLD = "mbarrier.arrive(ready(ring, slot, 0))"
-WAIT_TOLD = "mbarrier.wait(ready(ring, slot, 0), phase_of(ring, step), step)"
+WAIT_FREE = 'mbarrier.wait(barrier(ring, "consumed", slot, 0), phase_of(ring, step) - 1, step)'
+TOLD = 'mbarrier.arrive(barrier(ring, "ready", slot, 0))'
+WAIT_TOLD = 'mbarrier.wait(barrier(ring, "ready", slot, 0), phase_of(ring, step), step)'
 READ = "number = uniform(memory.load_word(stage_of(ring, slot)))"
-FREE = "each_warp(mbarrier.arrive, consumed(ring, slot, 0))"
+FREE = 'each_warp(mbarrier.arrive, barrier(ring, "consumed", slot, 0))'
 STORE = "store_number(stage_of(ring, slot), number)"
 BUGS = {
     "told before it is free": Bug(number_ring.put_number, WAIT_FREE, "pass", SimulationError, "store_word|nothing orders this"),
@@ -246,7 +246,7 @@ def test_the_ring_of_tickets_needs_room() -> None:
 def test_a_kernel_that_gives_up_says_that_it_waits_for_a_ticket() -> None:
     unit = Unit("tuned", (), (), "wg", 2, 40)
     plan = unit.plan_tickets("gemm.py:7")
-    report = told(image_of(unit), [Record(0, (3, 0, 0), warp, plan.ready_at(0) + 8, 2, 0) for warp in (0, 4)])
+    report = told(image_of(unit), [Record(0, (3, 0, 0), warp, plan.barrier_at("ready", 0) + 8, 2, 0) for warp in (0, 4)])
     assert [party.barrier for party in report.waiting[:2]] == 2 * ["ready[1] of tile numbers @ gemm.py:7"]
     assert report.waiting[0].lines[0].line == 7 and (report.waiting[0].slot, report.waiting[0].step) == (1, plan.step_at(1, 2))
 

@@ -19,8 +19,9 @@ from hypothesis import strategies as st
 import numpipe
 from numpipe import BlockSpec, PipelineDeadlock, PipelineRace, SimulationError, cdiv, ds
 from numpipe.language.pipeline import ring
-from numpipe.plan.plans import ArrayArg, RingPlan
+from numpipe.plan.plans import ArrayArg, BarrierPlace, RingPlan
 from numpipe.plan.unit import Unit
+from numpipe.traces.protocol import BARRIERS, SlotBarrier
 from tests.kernels.barrier_plans import MANUAL, RINGS, TK, Plan, check, inputs, load, source
 from tests.kernels.covering import examples, pairwise
 
@@ -94,7 +95,7 @@ def test_a_release_that_does_not_wait_is_found(monkeypatch: pytest.MonkeyPatch) 
     """The other half of the test above."""
     function = ring.release.function
     text = textwrap.dedent(inspect.getsource(function))
-    line = 'each(ring, "ready", part, await_ready, step)'
+    line = 'each(ring, "unwaited", part, await_ready, step)'
     assert text.count(line) == 1
     scope: dict[str, Any] = {}
     exec(text[text.index("def "):].replace(line, "pass"), vars(ring), scope)
@@ -364,7 +365,7 @@ def test_an_operand_has_a_barrier_of_its_own_in_each_slot_and_the_gate_passes(ma
     ring, = kernel.compiled(*arrays).unit.rings.values()
     assert ring.barrier_bytes == 8 * 3 * barriers
     bytes_of_64_rows = 64 * TK * 2  # the first operand has as many of each warpgroup
-    assert {ring.expected(part) for part in ring.ready_parts} == {bytes_of_64_rows * n for n in ((2, 1) if manual[0] else (4,))}
+    assert {ring.expected(part) for part in ring.parts_of("ready")} == {bytes_of_64_rows * n for n in ((2, 1) if manual[0] else (4,))}
     assert kernel.inspect("ptx", *arrays).count("mbarrier.init") == 3 * barriers
 
 
@@ -373,8 +374,20 @@ def test_barriers_of_rings_do_not_overlap(manual: tuple[bool, bool]) -> None:
     arrays = tuple(ArrayArg(name, np.dtype(np.float16), 2) for name in "ab")
     unit = Unit("k", arrays, (), "wg", 2, 40)
     blocks = tuple((n, *BlockSpec((64, 64), lambda k: (0, k)).block) for n in range(2))
-    planned = [unit.plan_ring(f"f:{line}", blocks, 2, 0, manual if line == 2 else (False, False)) for line in (1, 2, 3)]
+    planned = [unit.plan_ring(f"f:{line}", blocks, 2, 0, tuple(itertools.compress(BARRIERS, manual)) if line == 2 else ())
+               for line in (1, 2, 3)]
     found = [(address, count) for plan in planned for address, count, _ in unit.barriers(plan)]
     assert [address for address, _ in found] == list(range(0, 8 * len(found), 8))
     assert [count for _, count in found[4:]][:2] == [1, 1]
     assert len({name for plan in planned for _, _, name in unit.barriers(plan)}) == len(found)
+
+
+def test_a_row_more_gives_each_slot_a_barrier_with_a_place_arrivals_and_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = SlotBarrier("seen", "compute", 4, -1, "slot", "", "", "tell of {slot} once a step")
+    monkeypatch.setattr(RingPlan, "kinds", (*RingPlan.kinds, row))
+    unit = Unit("k", (ArrayArg("a", np.dtype(np.float16), 2),), (), "wg", 2, 40)
+    rings = [unit.plan_ring(f"f:{line}", ((0, *BlockSpec((64, 64), lambda k: (0, k)).block),), 3, 0) for line in (1, 2)]
+    found = [barrier for plan in rings for barrier in unit.barriers(plan)]
+    assert [address for address, _, _ in found] == list(range(0, 8 * 3 * 3 * 2, 8))
+    assert [(count, name) for _, count, name in found[6:9]] == [(8, f"seen[{slot}] of a @ f:1") for slot in range(3)]
+    assert [unit.barrier_at(address) for address, _, _ in found[6:9]] == [BarrierPlace("seen", rings[0], slot) for slot in range(3)]

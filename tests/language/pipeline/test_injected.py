@@ -57,17 +57,20 @@ class Bug:
 
 
 BUGGY = {"warpgroup": lambda: ring.current().warpgroup, "one_lane": lanes.one_lane}
-DRAIN = "current().wgmma_wait(pending)"
+DRAIN = "products.drain(loop.pending)"
+WAITS = 'only_if(loop, "drains", await_products)'
 SYNC = "barrier.sync(1 + special.warpgroup_index(), 128)"
 FENCE = "fence.proxy_async()  # by every writer, before the barrier: TMA reads through the async proxy"
-WAIT_READY = "mbarrier.wait(ready(ring, slot_of(ring, step), part), phase_of(ring, step), step)"
-WAIT_FREE = "mbarrier.wait(consumed(ring, slot, part), phase_of(ring, step) - 1, step)"
-FREE = f'if begins_consumed(ring, part):\n        {WAIT_FREE}\n    mark(ring, "issue", step, part)'
+WAIT_READY = 'mbarrier.wait(barrier(ring, "ready", slot_of(ring, step), part), phase_of(ring, step), step)'
+WAIT_FREE = 'mbarrier.wait(barrier(ring, "consumed", slot, part), phase_of(ring, step) - 1, step)'
+FREE = f'if begins_consumed(ring, part):\n        {WAIT_FREE}\n    note(ring, "issue", step, part)'
 BYTES = "stage_bytes(ring, part))\n    copy_in"
-EXPECT = "if announces(ring, part, False):\n        mbarrier.arrive_expect_tx(ready(ring, slot, part), stage_bytes(ring, part))"
+EXPECT = ("if announces(ring, part, False):\n        "
+          'mbarrier.arrive_expect_tx(barrier(ring, "ready", slot, part), stage_bytes(ring, part))')
 LOAD = "copy_in(ring, indices, slot, part)"
 COUNTED = "ring.first + blocks_in(ring, steps)"
-ARRIVE = "arrive_at_peers(ring, part, consumed(ring, slot_of(ring, step), part))"
+OWN = 'barrier(ring, "consumed", slot_of(ring, step), part)'
+ARRIVE = f"products.commit_to(ring, part, {OWN})"
 
 NOT_DRAINED = (r"TMA load \(\w\) fills .* while wgmma .* of warpgroup \d \(compute\).*warps 0, 1, 2, 3 of warpgroup \d \(compute\) "
                r"never told that their wgmma drained")
@@ -79,16 +82,16 @@ SLOT_LOST = f"{NOT_DRAINED}|{TWICE}|{READ_EARLY}|{OTHER_PHASE}|while TMA load"  
 
 BUGS = {
     # ---- load ring, compute role
-    "release before drain": Bug(steps.advance, "await_products(loop)", "pass", PipelineRace, NOT_DRAINED),
-    "release before drain, delayed": Bug(steps.advance, "await_products(loop)", "pass", PipelineRace, NOT_DRAINED, delay=1),
+    "release before drain": Bug(steps.advance, WAITS, "pass", PipelineRace, NOT_DRAINED),
+    "release before drain, delayed": Bug(steps.advance, WAITS, "pass", PipelineRace, NOT_DRAINED, delay=1),
     "release before drain in one step of one warpgroup": Bug(
-        steps.advance, "await_products(loop)", "await_products(loop) if k != 3 or warpgroup() else None", PipelineRace,
+        steps.advance, WAITS, f"{WAITS} if k != 3 or warpgroup() else None", PipelineRace,
         NOT_DRAINED),
-    "release before drain at the end of a loop": Bug(steps.end_loop, "wgmma.wait_group(0)", "pass", PipelineRace, NOT_DRAINED),
-    "wait(1) for wait(0)": Bug(steps.await_products, DRAIN, "current().wgmma_wait(1)", PipelineRace, NOT_DRAINED),
+    "release before drain at the end of a loop": Bug(steps.end_loop, "products.drain(0)", "pass", PipelineRace, NOT_DRAINED),
+    "wait(1) for wait(0)": Bug(steps.await_products, DRAIN, "products.drain(1)", PipelineRace, NOT_DRAINED),
     "wait(1) for wait(0) at the end of a loop": Bug(
-        steps.end_loop, "wgmma.wait_group(0)", "wgmma.wait_group(1)", PipelineRace, NOT_DRAINED),
-    "wait(2) for wait(1), delayed": Bug(steps.await_products, DRAIN, "current().wgmma_wait(2)", PipelineRace, NOT_DRAINED, delay=1),
+        steps.end_loop, "products.drain(0)", "products.drain(1)", PipelineRace, NOT_DRAINED),
+    "wait(2) for wait(1), delayed": Bug(steps.await_products, DRAIN, "products.drain(2)", PipelineRace, NOT_DRAINED, delay=1),
     "released a step early, delayed": Bug(
         steps.release_due, "release_used(ring, k, ring.delay)", "release_used(ring, k, 0)", PipelineRace, NOT_DRAINED, delay=1),
     "last release forgotten, delayed": Bug(
@@ -105,10 +108,10 @@ BUGS = {
         ring.release, ARRIVE, f"{ARRIVE}\n    if warpgroup() == 1: {ARRIVE}", PipelineRace, SLOT_LOST),
     "double arrive in the last step": Bug(
         ring.release, ARRIVE, f"{ARRIVE}\n    if warpgroup() == 1 and step == 9: {ARRIVE}", PipelineRace, TWICE),
-    "arrive by one warp": Bug(ring.release, ARRIVE, "one_lane(mbarrier.arrive, consumed(ring, slot_of(ring, step), part))",
+    "arrive by one warp": Bug(ring.release, ARRIVE, f"one_lane(mbarrier.arrive, {OWN})",
                               PipelineDeadlock, r"consumed\[0\] of .* still misses 6 of 8 arrivals in phase 0"),
     "arrive by one warp for all four": Bug(
-        ring.release, ARRIVE, "one_lane(lambda a: current().mbar_arrive(a, 4), consumed(ring, slot_of(ring, step), part))",
+        ring.release, ARRIVE, f"one_lane(lambda a: current().mbar_arrive(a, 4), {OWN})",
         PipelineRace, r"warps 1, 2, 3 of warpgroup \d \(compute\) never told that their wgmma drained"),
     "release of the next slot": Bug(ring.release, "slot_of(ring, step)", "slot_of(ring, step + 1)", PipelineRace, SLOT_LOST),
     "skipped ready wait": Bug(ring.await_ready, WAIT_READY, "pass", PipelineRace, READ_EARLY),
@@ -161,7 +164,7 @@ BUGS = {
         ring.fill, f"{FREE}\n    {EXPECT}", f"{EXPECT}\n    {FREE}", SimulationError, TWICE),
     "loads into the next slot": Bug(ring.fill, LOAD, "copy_in(ring, indices, (slot + 1) % 2, part)", PipelineRace, SLOT_LOST),
     "loads complete on the next barrier": Bug(
-        ring.copy_in, "ready(ring, slot, part)", "ready(ring, (slot + 1) % 2, part)", PipelineRace, READ_EARLY),
+        ring.copy_in, '"ready", slot, part)', '"ready", (slot + 1) % 2, part)', PipelineRace, READ_EARLY),
     # ---- the counter
     "the counter restarts with every tile": Bug(context.counter, "np_.state[index]", "0", PipelineRace, OTHER_PHASE),
     "the counter restarts in the compute role": Bug(

@@ -120,12 +120,12 @@ BUGS: dict[str, tuple[Any, str, str, Plan, type[SimulationError], str]] = {
     "not filled": (steps.fill_begun, "begins(ring, k)", "k == 0", SLOW, PipelineDeadlock, "ready"),
     "not waited for": (steps.await_begun, "begins(ring, k)", "k == 0", SLOW, PipelineRace, "wgmma|arrives on consumed"),
     "waited for before others are released": (
-        steps.advance, "await_products(loop)\n", "await_products(loop)\n        over(loop, await_begun, k)\n", SLOW,
+        steps.advance, "await_products)\n", "await_products)\n        over(loop.rings, await_begun, k)\n", SLOW,
         PipelineDeadlock, "ready"),
-    "unused tiles not released": (steps.pass_rest, "over(loop, pass_by, k)", "None", UNEQUAL["none and more than all"],
+    "unused tiles not released": (steps.pass_rest, "over(loop.rings, pass_by, k)", "None", UNEQUAL["none and more than all"],
                                   PipelineDeadlock, "consumed"),
     "unused tiles released before they land": (
-        steps.pass_by, 'each(ring, "landing", 0, await_ready, step_of(ring, k, 0))', "None", UNEQUAL["none and more than all"],
+        steps.pass_by, 'each(ring, "ready", 0, await_ready, step_of(ring, k, 0))', "None", UNEQUAL["none and more than all"],
         SimulationError, "x0|x1"),
 }
 

@@ -22,6 +22,7 @@ from numpipe.compile.build import toolchain
 from numpipe.compile.check import gate
 from numpipe.compile.lift.turns import _Skips
 from numpipe.errors import CompileError, PipelineDeadlock, SimulationError
+from numpipe.kernels.variants import Variant
 from numpipe.language.pipeline import steps, turns
 from numpipe.plan.plans import ArrayArg, BarrierPlace
 from numpipe.plan.shape import SCHEDULES
@@ -134,13 +135,15 @@ def test_a_slot_is_kept_a_step_longer_by_default(monkeypatch: pytest.MonkeyPatch
                 pass
 
     a, b = operands(64, 64, 256)
+    units: list[Unit] = []
+    make = Variant.unit
     for params, slots, delay in ((CompilerParams(), 3, 1), (CompilerParams(), 1, 0), (CompilerParams(delay_release=0), 3, 0)):
         kernel = pingpong(first, compiler_params=params)
-        units, make = [], kernel.unit
-        monkeypatch.setattr(kernel, "unit", lambda *args, **named: units.append(make(*args, **named)) or units[-1])
+        units.clear()
+        monkeypatch.setattr(Variant, "unit", lambda *args, **named: units.append(make(*args, **named)) or units[-1])
         kernel.simulate(a, b, np.zeros((64, 64), F16), cfg=replace(CFG, slots=slots))
         assert [plan.delay for unit in units for plan in unit.rings.values() if plan.dims is None] == [delay]
-        assert all(unit.turns == 2 and unit.consumed_arrivals == 4 for unit in units)
+        assert all(unit.turns == 2 and unit.readers(plan) == 1 for unit in units for plan in unit.load_rings)
 
 
 def test_barriers_of_the_kernels_own_lie_before_the_words_of_turns() -> None:
@@ -181,6 +184,7 @@ def test_who_passes_a_turn_meets_who_takes_it_also_at_the_end(monkeypatch: pytes
 
 # ---- what breaks it
 TAKE, GIVE = turns.await_turn, turns.give_turn
+FINISHED = "over(loop.rings, set_steps_done, loop.total)\n    over(loop.outs, set_steps_done, loop.total)"
 BUGS = {
     "steps of others are not skipped": Bug(TAKE, "get_counters(np_)", "pass", SimulationError, "."),
     "the turn is not waited for": Bug(TAKE, "barrier.sync(own_barrier(np_), THREADS)", "pass", SimulationError, "."),
@@ -191,8 +195,8 @@ BUGS = {
         GIVE, "put_counters(np_)\n    barrier.arrive(next_barrier(np_), THREADS)",
         "barrier.arrive(next_barrier(np_), THREADS)\n    put_counters(np_)", SimulationError, "."),
     "the turn is passed before the steps are counted": Bug(
-        steps.end_loop, 'finish(loop)\n    only_if(loop, "passes_early", pass_turn_of)',
-        'only_if(loop, "passes_early", pass_turn_of)\n    finish(loop)', SimulationError, "."),
+        steps.end_loop, f'{FINISHED}\n    only_if(loop, "passes_early", pass_turn_of)',
+        f'only_if(loop, "passes_early", pass_turn_of)\n    {FINISHED}', SimulationError, "."),
     "the turn is passed to oneself": Bug(turns.following, "(np_.unit.number(current().warpgroup) + 1) % np_.unit.turns",
                                          "np_.unit.number(current().warpgroup)", SimulationError, "."),
     "one barrier for all": Bug(turns.own_barrier, "np_.unit.number(current().warpgroup)", "0", SimulationError, "."),
@@ -224,7 +228,7 @@ class _Plain:
 
 
 def test_arrivals_of_all_warpgroups_would_be_waited_for_in_vain(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SharedMemory, "consumed_arrivals", property(lambda unit: 4 * unit.compute_wgs))
+    monkeypatch.setattr(Unit, "readers", lambda unit, plan: unit.compute_wgs)
     for seed in (None, *range(3)):
         with pytest.raises(PipelineDeadlock, match=r"consumed\[0\]"):
             run(cases()["gemm"], seed=seed)

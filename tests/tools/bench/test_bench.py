@@ -388,3 +388,18 @@ def test_importing_bench_imports_no_cuda() -> None:
     code = "import sys, numpipe.bench; print({'cuda.bindings', 'numba', 'torch', 'pynvml'} & sys.modules.keys())"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert found.strip() == "set()"
+
+
+def test_a_call_of_a_kernel_loads_no_tool(tmp_path: Path) -> None:
+    script = tmp_path / "call.py"
+    script.write_text("""
+import sys, numpy as np, numpipe
+@numpipe.kernel(num_compute_wgs=1)
+def halves(x):
+    x[numpipe.ds(0, 64), numpipe.ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + 0.5
+x = np.zeros((64, 64), np.float32)
+halves(x, target="sim")
+print(x[0, 0], [name for name in sys.modules if name.startswith(("numpipe.tools", "numpipe.bench"))])
+""")
+    found = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True).stdout
+    assert found.strip() == "0.5 []"

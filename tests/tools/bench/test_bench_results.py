@@ -35,6 +35,8 @@ class FakeCuda:
         self.cycles = [10**6 * (sm + 1) for sm in range(SMS)]
         self.memory: list[Any] = []
         self.streams: list[int] = []
+        self.event_streams: list[int] = []
+        self.events: dict[int, int] = {}
         self.held: list[tuple[int, ctypes.c_uint32]] = []
         self.CU_MEMHOSTALLOC_DEVICEMAP = 2
         self.CUdevice_attribute = types.SimpleNamespace(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT=16)
@@ -91,6 +93,30 @@ class FakeCuda:
 
     def cuMemcpyDtoH(self, to: int, at: int, nbytes: int) -> tuple[int]:
         ctypes.memmove(to, at, nbytes)
+        return (0,)
+
+    def cuEventCreate(self, flags: int) -> tuple[int, int]:
+        assert flags == 0, "events that tell the time"
+        event = len(self.event_streams)
+        self.events[event] = -1
+        return 0, event
+
+    def cuEventRecord(self, event: int, stream: int) -> tuple[int]:
+        self.events[event] = self.time
+        self.event_streams.append(stream)
+        return (0,)
+
+    def cuEventSynchronize(self, event: int) -> tuple[int]:
+        return (0,)
+
+    def cuEventElapsedTime(self, start: int, end: int) -> tuple[int, float]:
+        return 0, (self.events[end] - self.events[start]) * 1e-6
+
+    def cuEventDestroy(self, event: int) -> tuple[int]:
+        del self.events[event]
+        return (0,)
+
+    def cuCtxSynchronize(self) -> tuple[int]:
         return (0,)
 
 
@@ -173,26 +199,12 @@ def test_stamps_lie_outside_the_events_that_time_the_work_and_all_is_queued_befo
         cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
     log: list[str] = []
 
-    class Events:
-        stream = 5
-
-        def record(self) -> int:
-            log.append("event")
-            return cuda.time
-
-        def milliseconds(self, start: int, end: int) -> float:
-            return (end - start) * 1e-6
-
-        def synchronize(self) -> None:
-            log.append("synchronize")
-
-    launched = cuda.cuLaunchKernel
+    launched, recorded = cuda.cuLaunchKernel, cuda.cuEventRecord
     monkeypatch.setattr(cuda, "cuLaunchKernel", lambda *args: log.append(args[0].decode()) or launched(*args))
     monkeypatch.setattr(timer, "require_gpu", lambda: None)
-    monkeypatch.setattr(timer, "_TorchEvents", Events)
-    monkeypatch.setattr(timer, "_DriverEvents", Events)
+    monkeypatch.setattr(cuda, "cuEventRecord", lambda *args: log.append("event") or recorded(*args))
+    monkeypatch.setattr(timer, "_stream", lambda: lambda: 5)
     timed = bench.EventTimer()
-    log.clear()
 
     def call(i: int) -> None:
         assert [(stream, word.value) for stream, word in cuda.held] == [(5, 0)]
@@ -201,8 +213,9 @@ def test_stamps_lie_outside_the_events_that_time_the_work_and_all_is_queued_befo
 
     handle = timed.measure(call, 3, 10)
     assert log == ["np_hold", "np_stamp", "event", "call 10", "call 11", "call 12", "event", "np_stamp"]
-    assert cuda.streams == [5, 5] and cuda.held[0][1].value == 1
+    assert cuda.streams == cuda.event_streams == [5, 5] and cuda.held[0][1].value == 1
     assert timed.seconds(handle) == pytest.approx(100e-6) and timed.megahertz(handle) == pytest.approx(1500)
+    assert not cuda.events  # they are destroyed when the time is known
 
 
 def test_a_competitor_may_launch_many_at_once() -> None:

@@ -15,7 +15,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from .reports import Barrier, Party, Report
+from ..diagnostics.reports import Barrier, Party, Report
+from .protocol import BARRIERS
 
 WAITS = "every warpgroup waits and nothing is in flight"
 FINISHED = "finished"
@@ -93,13 +94,14 @@ def about(waiting: Sequence[Party], barriers: Sequence[Barrier]) -> list[Hint]:
     """What the state of the mbarriers says."""
     found = []
     for barrier in barriers:
+        row = BARRIERS.get(barrier.kind)
         if barrier.kind == "sums" and (barrier.waiters or barrier.missing_bytes > 0):
             found.append(_sums(barrier))
         elif barrier.missing_bytes and not barrier.pending:
-            shared = barrier.kind == "ready" and len({party.cta for party in waiting}) > 1
+            shared = row is not None and row.completes == "memory" and len({party.cta for party in waiting}) > 1
             found.append(_share(barrier) if shared else _bytes(barrier))
         elif barrier.waiters and barrier.pending:
-            about_kind = {"ready": _not_loaded, "consumed": _not_released}.get(barrier.kind, _not_arrived)
+            about_kind = _not_arrived if row is None else _not_loaded if row.completes == "memory" else _not_released
             found.append(about_kind(barrier, waiting))
     return found
 
@@ -167,7 +169,8 @@ def _waits(party: Party, barrier: Barrier) -> bool:
 def _not_released(barrier: Barrier, waiting: Sequence[Party]) -> Hint:
     """A slot that somebody still holds: who has gone on to later steps, or has finished, has not given it back."""
     some, done = barrier.pending < barrier.count, [who for who, times in barrier.arrived for _ in range(times)]
-    missing = [party for party in waiting if party.role == "compute" and done.count(_name(party, waiting)) < 4]
+    missing = [party for party in waiting if party.role == "compute" and
+               done.count(_name(party, waiting)) < BARRIERS[barrier.kind].arrivals]
     late = [party for party in missing if party.did == FINISHED or (
         party.ring == barrier.ring and party.step is not None and barrier.step is not None and party.step > barrier.step)]
     names = [_name(party, waiting) for party in late or missing] if done or not some else []

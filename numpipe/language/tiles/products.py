@@ -1,0 +1,42 @@
+"""Products in flight, as loops and slots see them: the one place that knows how an SM tells that a product is done.
+
+On Hopper a warpgroup waits for its own products (`drain`), each warp for itself, and then tells others (`commit_to`). An SM that
+tells an mbarrier itself when products end needs other meanings here, and nothing above.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...core.lanes import each_warp
+from ...core.machine import current
+from ...core.op import op
+from ...intrinsics import cluster, mbarrier, wgmma
+from ...plan.cluster import place_of, rank_of, shifted
+from .mma import wait_for, wgmma_wait
+
+MOST = 7
+"""groups that a wait can leave in flight"""
+
+drain = wgmma.wait_group
+"""``drain(pending)``: wait until at most so many of this warpgroup's newest products are in flight."""
+drained = wgmma_wait
+"""``drained(value, pending)``: a value, with the accumulators in it, when at most `pending` products are in flight."""
+drained_behind = wait_for
+"""``drained_behind(acc, groups)``: an accumulator that so many products have been issued behind, when it can be read."""
+
+
+@op
+def commit_to(ring: Any, part: int, address: Any) -> None:
+    """Tell the mbarrier at `address`, in all CTAs that fill a part of a slot, that what was drained reads the slot no more.
+
+    By a lane of each warp for each CTA, because a wait for products is a wait of each warp: `protocol.WARPS`.
+    """
+    peers = ring.plan.peers[part]
+    if len(peers) == 1:
+        each_warp(mbarrier.arrive, address)
+        return
+    dims = ring.plan.cluster
+    here = place_of(current().cta, dims)
+    for shift in peers:
+        each_warp(mbarrier.arrive_remote, cluster.map_shared(address, rank_of(shifted(here, shift, dims), dims)))

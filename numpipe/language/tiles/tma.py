@@ -1,0 +1,48 @@
+"""TMA copies of tiles: a ring's loads, the stores of its outputs and of register tiles, and copies that a kernel issues itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from ...core.machine import current
+from ...intrinsics import cp_async_bulk
+from ...plan.copies import CopyPlan
+from .refs import GmemRef, tensor_map
+
+
+class Copy:
+    """A copy between an array and shared memory that is ready to be issued by one lane, on the simulated SM.
+
+    start    where the tile starts in the array, a place for each dimension
+    address  of the tile in shared memory
+    arrival  address of the mbarrier that a load completes on
+    """
+
+    def __init__(self, plan: CopyPlan, ref: GmemRef, start: Sequence[Any], address: int, arrival: int = 0) -> None:
+        self.plan, self.ref, self.address, self.arrival, self.offset, self.ctas = plan, ref, address, arrival, 0, 0
+        self.start = [int(place) for place in start]
+        self.tensor = tensor_map(ref, plan.request)
+
+    def only(self, axis: int, rows: int, offset: int, ctas: int) -> None:
+        """Load a share of the tile, for the CTAs of the cluster whose ranks are bits of `ctas`: it starts `rows` further along a
+        dimension of the array, and `offset` bytes further in shared memory."""
+        self.start[axis] += rows
+        self.offset, self.ctas = offset, ctas
+
+    @property
+    def boxes(self) -> Iterator[tuple[tuple[int, ...], int]]:
+        return self.plan.boxes(self.start, self.address, self.offset)
+
+    def load(self) -> None:
+        for at, address in self.boxes:
+            current().tma_load(address, self.tensor, at, self.arrival, self.ctas)
+
+    def store(self, once: bool = False) -> None:
+        """`once`: the tile is not stored again (see `Machine.tma_store`)."""
+        for at, address in self.boxes:
+            current().tma_store(self.tensor, at, address, self.plan.reduction, once)
+
+    def prefetch(self) -> None:
+        for at, _ in self.boxes:
+            cp_async_bulk.prefetch(self.tensor, at)

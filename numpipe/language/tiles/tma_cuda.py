@@ -1,0 +1,51 @@
+"""TMA copies on the GPU: a statement a box."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+from ...core import numba as nb
+from ...intrinsics import cp_async_bulk
+from ...plan.copies import CopyPlan
+from ...plan.unit import Unit
+from .shared_cuda import Value
+
+I32, I64 = nb.types.int32, nb.types.int64
+
+
+class Copy:
+    """`tma.Copy` while code is generated; `table` is the address of the kernel's tensor maps."""
+
+    def __init__(self, context: Any, builder: Any, unit: Unit, plan: CopyPlan, table: Any, start: Sequence[Any], address: Any,
+                 arrival: Any = None) -> None:
+        self.context, self.builder, self.plan, self.start, self.arrival = context, builder, plan, list(start), arrival
+        self.address, self.offset, self.ctas = address, nb.const(0), None
+        self.tensor = builder.add(table, nb.const(128 * unit.map_slot(plan.request), nb.i64))
+
+    def only(self, axis: int, rows: Any, offset: Any, ctas: Any) -> None:
+        self.start[axis] = self.builder.add(self.start[axis], rows)
+        self.offset, self.ctas = offset, ctas
+
+    def load(self) -> None:
+        self._issue(cp_async_bulk.load if self.ctas is None else cp_async_bulk.multicast)
+
+    def store(self) -> None:
+        self._issue(cp_async_bulk.reduce if self.plan.reduction else cp_async_bulk.store)
+
+    def prefetch(self) -> None:
+        self._issue(cp_async_bulk.prefetch)
+
+    def _issue(self, operation: Any) -> None:
+        """The operation for each box, with those of its operands that it takes."""
+        *start, address, offset = (Value(self.builder, value) for value in (*self.start, self.address, self.offset))
+        nothing, place = nb.nothing(self.context), nb.types.UniTuple(I32, len(start))
+        policy = nb.types.none if self.plan.policy is None else nb.types.literal(self.plan.policy)
+        for at, there in self.plan.boxes(start, address, offset):
+            coords = self.context.make_tuple(self.builder, place, [part.value for part in at])
+            given = {"dst": (I32, there.value), "src": (I32, there.value), "tensor_map": (I64, self.tensor),
+                     "coords": (place, coords), "mbar": (I32, self.arrival), "ctas": (I32, self.ctas),
+                     "eviction_policy": (policy, nothing), "operation": (nb.types.literal(self.plan.reduction), nothing)}
+            kinds, values = zip(*(given[name] for name in inspect.signature(operation).parameters), strict=True)
+            nb.call(self.context, self.builder, operation, kinds, values)

@@ -1,0 +1,111 @@
+"""What is known of a copy when the kernel is compiled: which TMA instructions move a tile between an array and shared memory.
+
+A TMA instruction moves one box of the array, of at most 256 elements a side, to or from contiguous shared memory (PTX ISA,
+"Tensors: Box"). A tile takes one for each of its panels (`layout`), and more where it has more rows than a box may have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from ..diagnostics.errors import SpecError
+from .layout import Layout
+
+MAX_SIDE = 256
+"""elements of a TMA box along a dimension"""
+Fill = Literal["zeros", "nan"]
+
+
+@dataclass(frozen=True)
+class MapRequest:
+    """A CUtensorMap the kernel needs: argument number, box (outermost first, as in memory) and swizzle in bytes.
+
+    `written`: it is one of a store.
+    """
+
+    arg: int
+    box: tuple[int, ...]
+    swizzle: int
+    fill: Fill = "zeros"
+    written: bool = False
+
+
+@dataclass(frozen=True)
+class CopyPlan:
+    """The TMA copies of a tile: one tensor map, and for each copy where it starts.
+
+    places     (byte offset in the tile, rows, columns), from the tile's start
+    axes       the array's dimensions that are the tile's rows and columns
+    reverse    whether memory lists the dimensions the other way round (column-major arrays)
+    policy     what L2 does with the lines (`intrinsics.cp_async_bulk`), or None
+    reduction  how a store combines an element with what the array holds; "": it replaces it
+    """
+
+    request: MapRequest
+    places: tuple[tuple[int, int, int], ...]
+    axes: tuple[int, ...]
+    reverse: bool = False
+    policy: str | None = None
+    reduction: str = ""
+
+    def boxes(self, start: Sequence[Any], address: Any, share: Any) -> Iterator[tuple[tuple[Any, ...], Any]]:
+        """(coordinates in the order of memory, address) of each copy: of ints, and of LLVM values with Python's operators.
+
+        `start`: of the tile, or the share of it that is copied, in the array, a place for each dimension; `address`: of the tile in
+        shared memory; `share`: bytes from there to the share.
+        """
+        for offset, *moved in self.places:
+            at = list(start)
+            for axis, far in zip(self.axes, moved, strict=True):
+                at[axis] = at[axis] + far if far else at[axis]
+            yield tuple(reversed(at) if self.reverse else at), address + offset + share
+
+
+def cut(arg: int, rank: int, reverse: bool, axes: tuple[int, ...], layout: Layout, lines: int | None = None, offset: int = 0,
+        *, fill: Fill = "zeros", written: bool = False, policy: str | None = None, reduction: str = "") -> CopyPlan:
+    """The copies of a tile of this layout: a panel each, or a part of one where it has more lines than a box may have.
+
+    `lines`: how many of a panel's lines are copied, if not all of them; `offset`: where the tile begins, in bytes.
+    """
+    inner = layout.inner
+    lines = layout.shape[1 - inner] if lines is None else lines
+    side = _side(lines, 8)
+    places = []
+    for panel in range(layout.panels):
+        for line in range(0, lines, side):
+            start = (line, panel * layout.per_panel) if inner else (panel * layout.per_panel, line)
+            places.append((offset + panel * layout.panel_stride + line * layout.width, *start))
+    sides = (side, layout.per_panel) if inner else (layout.per_panel, side)
+    return CopyPlan(_request(arg, rank, reverse, axes, sides, layout.swizzle, fill, written), tuple(places), axes, reverse, policy,
+                    reduction)
+
+
+def cut_prefetch(name: str, arg: int, rank: int, reverse: bool, axes: tuple[int, ...], sizes: tuple[int, ...],
+                 itemsize: int) -> CopyPlan:
+    """The boxes of a prefetch, which has no tile: as few as can be."""
+    contiguous = 0 if reverse else rank - 1
+    if contiguous not in axes:
+        raise SpecError(f"async_prefetch: dimension {contiguous} of '{name}' is contiguous: a ds(start, size) has to be there")
+    inner, unit = axes.index(contiguous), 16 // itemsize
+    if sizes[inner] % unit:
+        raise SpecError(f"async_prefetch: {name}.at[…] has {sizes[inner]} elements along dimension {axes[inner]}, which is "
+                        f"contiguous: the TMA moves multiples of 16 B, {unit} elements")
+    sides = [0, 0]
+    sides[inner], sides[1 - inner] = _side(sizes[inner], unit), _side(sizes[1 - inner], 1)
+    places = [(0, row, column) for row in range(0, sizes[0], sides[0]) for column in range(0, sizes[1], sides[1])]
+    return CopyPlan(_request(arg, rank, reverse, axes, sides, 0, "zeros", False), tuple(places), axes, reverse)
+
+
+def _request(arg: int, rank: int, reverse: bool, axes: tuple[int, ...], sides: Sequence[int], swizzle: int, fill: Fill,
+             written: bool) -> MapRequest:
+    """The tensor map of boxes that have these sides along two of the array's dimensions."""
+    box = [1] * rank
+    box[axes[0]], box[axes[1]] = sides
+    return MapRequest(arg, tuple(reversed(box) if reverse else box), swizzle, fill, written)
+
+
+def _side(size: int, unit: int) -> int:
+    """The largest side of a box that divides `size`."""
+    return next(side for side in range(min(size, MAX_SIDE) // unit * unit, 0, -unit) if size % side == 0)

@@ -1,0 +1,127 @@
+"""The protocol of a ring as data: the mbarriers of its slots, who arrives and how often, and what warpgroups tell of their steps.
+
+The ring, the plan of its addresses, traces, pictures, profiles and reports read these rows; what a step does in which order is code
+(`numpipe.language.pipeline.ring`), and `legal` states the rules a second time, on purpose. Three tables:
+
+============  =====================================================================================================
+`BARRIERS`    the mbarriers of a slot, in the order of their addresses
+`MOMENTS`     what a pipeline, a region or a loop over tiles notes; the number of a row is that of a profile's event
+`KINDS`       what takes a warpgroup, or a unit of the SM, time
+============  =====================================================================================================
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+WARPS = 4
+"""arrivals of a warpgroup: lane 0 of each warp, because a wait for products is a wait of each warp"""
+
+
+@dataclass(frozen=True)
+class SlotBarrier:
+    """An mbarrier of each slot of a ring, or of each operand there where the body uses it.
+
+    completes  the role whose arrivals complete a phase: the memory role's, or those of all compute warpgroups that use the slot
+    arrivals   of each of them, in a phase
+    ahead      a step waits for phase ``step // slots + ahead``
+    span       what a wait for it is, in `spans.MEANS`
+    option     of a pipeline: the body uses it itself, by numpipe's operation `use`
+    once       report: how not to arrive twice; of slot, step, number (the slot's) and phase
+    """
+
+    name: str
+    completes: Literal["memory", "compute"]
+    arrivals: int
+    ahead: int
+    span: str
+    option: str
+    use: str
+    once: str
+
+
+BARRIERS = {row.name: row for row in (
+    SlotBarrier("ready", "memory", 1, 0, "data", "manual_ready_barriers", "barrier_wait",
+                "fill {slot} for step {step} behind a wait for consumed[{number}], phase {phase}"),
+    SlotBarrier("consumed", "compute", WARPS, -1, "slot", "manual_consumed_barriers", "barrier_arrive",
+                "release {slot} once a step, each step behind a wait for its ready[{number}]"))}
+OF_A_RING = re.compile(rf"(?P<kind>{'|'.join(BARRIERS)})\[(?P<slot>\d+)\](?: for \S+ '\w+')? of (?P<ring>.+? @ .+?)"
+                       r"(?: of warpgroup \d+)?")
+"""the name of a slot's mbarrier"""
+
+
+@dataclass(frozen=True)
+class Moment:
+    """What a warpgroup notes.
+
+    of         a ring's: whose groups of operands it is of, a barrier's or "parts"; "step": of a whole step. "": of no ring
+    computing  what it says of whether the warpgroup computes: from here on ("begins"), no more ("ends"), no more if it was this
+               step ("releases"), or nothing ("")
+    waits, waited  the barrier of the slot that the warpgroup waits for from here on, and has waited for
+    opens, closes  the kind of event, of `KINDS`, that begins and ends here on a GPU; the simulated SM knows it by itself
+    arrives    the barrier that the warpgroup arrives on here
+    lasts      whether it lasts until the next one, in the Trace Event Format
+    """
+
+    name: str
+    of: str = ""
+    computing: Literal["begins", "ends", "releases", ""] = "ends"
+    waits: str = ""
+    waited: str = ""
+    opens: str = ""
+    closes: str = ""
+    arrives: str = ""
+    lasts: bool = False
+
+    @property
+    def noted(self) -> bool:
+        """Whether it is an event of a trace by itself."""
+        return not (self.opens or self.closes)
+
+
+MOMENTS = {row.name: row for row in (
+    Moment("fill", "parts", "", waits="consumed", lasts=True),
+    Moment("issue", "parts", waited="consumed", opens="issue"),
+    Moment("issued", "parts", closes="issue"),
+    Moment("wait", "ready", waits="ready"),
+    Moment("compute", "ready", "begins", waited="ready", lasts=True),
+    Moment("release", "consumed", "releases", arrives="consumed"),
+    Moment("store", "step"),
+    Moment("begin", "step"),
+    Moment("store begin", opens="write"),
+    Moment("store end", closes="write"),
+    Moment("tile begin"),
+    Moment("region begin", computing=""),
+    Moment("region end", computing=""))}
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What takes time.
+
+    letter  in a timeline as text; "": the number of its warpgroup
+    span    what it is of a warpgroup's time, in `spans.MEANS`; "": nothing by itself
+    title   of a wait, in the Trace Event Format
+    unit    of the SM that it is shown on; "": it is the warpgroup's own
+    """
+
+    letter: str = ""
+    span: str = ""
+    title: str = ""
+    unit: str = ""
+
+
+KINDS = {
+    "wait": Kind(".", "barrier", "wait for"),
+    "barrier": Kind(".", "barrier", "named barrier"),
+    "registers": Kind(".", "barrier", "setmaxnreg"),
+    "drain": Kind("#", "compute", "wgmma_wait"),
+    "flush": Kind("S", "store", "wait for stores"),
+    "issue": Kind("L", "issue"),
+    "write": Kind("S", "store"),
+    "load": Kind("L", unit="copy in"),
+    "store": Kind("S", unit="copy out"),
+    "mma": Kind(unit="tensor core"),
+}
