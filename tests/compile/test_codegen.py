@@ -119,7 +119,8 @@ def ptx(name: str) -> str:
     return built(name).ptx
 
 
-SOAK = ("examples/gemm.py bf16", "delay_release 1")  # "b N-major" is of bfloat16 too, and "3 slots" of the same kernel
+SOAK = ("examples/gemm.py bf16", "3 slots, f16", "delay_release 1")
+"""others of these are of bfloat16; slots and delays meet the gate in test_covering_array.py"""
 each_kernel = pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.soak) if name in SOAK else name for name in CASES])
 PLAIN = "1 compute warpgroup"  # small, and compiled anyway: what the tests of broken code start from
