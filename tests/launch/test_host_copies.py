@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from numpipe import launch
 from numpipe.errors import LaunchError
 from numpipe.launch import driver, pinned, transfers
+from tests.kernels.covering import examples
 from tests.kernels.host_fakes import QueuedDriver, doubling, install
 from tests.kernels.launch_fakes import view
 
@@ -39,7 +40,7 @@ def strided(draw: st.DrawFn) -> np.ndarray[Any, Any]:
     return base[tuple(slice(None, None, s) for s in steps)].transpose(draw(st.permutations(range(len(shape)))))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(strided(), st.sampled_from([64, 80, 256]), st.integers(2, 4), st.sampled_from([1 << 30, 1 << 22]))
 def test_any_layout_goes_through_staging_memory_and_back(array: np.ndarray[Any, Any], chunk: int, threads: int, limit: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -243,11 +244,14 @@ def test_what_fails_in_a_thread_is_raised_by_the_call_and_the_next_call_works(cu
 def test_an_interrupted_call_leaves_nothing_behind(cuda: QueuedDriver, where: str) -> None:
     a, c = np.ones((64, 8), np.float32), np.zeros((64, 8), np.float32)
     prepared, infos = doubling(cuda, a, c)
-    main = threading.get_ident()
+    main, interrupted = threading.get_ident(), threading.Event()
 
     def before(call: str) -> None:
         if call == where and threading.get_ident() == main:
+            interrupted.set()
             raise KeyboardInterrupt
+        if call == where:
+            interrupted.wait(20)  # it leaves something to copy to the main thread
 
     cuda.before = before
     with pytest.raises(KeyboardInterrupt):

@@ -261,7 +261,7 @@ def test_a_factory_of_something_else_is_a_mistake_and_not_a_candidate() -> None:
 
 def test_a_factory_of_a_prompt_is_refused_where_workers_could_not_import_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(tune_kernels, "__file__")
-    with pytest.raises(SpecError, match="product is of tests.kernels.tune_kernels, which is no file that worker processes could import"):
+    with pytest.raises(SpecError, match="is of tests.kernels.tune_kernels, which is no file that worker processes could import"):
         tune(measure=Measured())
 
 
@@ -281,7 +281,7 @@ def test_workers_compile_what_this_process_would_launch(monkeypatch: pytest.Monk
 
     [one] = [one for one in found if one.name == "narrow"]
     one.kernel.adopt(code, one.asked)
-    assert one.asked.variant.image is code and code.smem_bytes > 2 * 2 * 8192
+    assert one.kernel.image(one.asked.unit_key) is code and code.smem_bytes > 2 * 2 * 8192
 
 
 def test_a_config_that_cannot_be_sent_to_a_worker_is_refused() -> None:
