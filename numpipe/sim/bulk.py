@@ -102,7 +102,6 @@ class Groups(Blocked):
         known = who.known()
         for lo, hi in touched:
             sm.memory.read(access, ("store", who.warpgroup), lo, hi, known, True, last=once)
-        access.box, access.where = box, where
         sm.gmem.store(access, box, where, known, (sm.clocks.written(who.first_warp), group), reduction)
         store = Store(access)
         self._open.append(store)
