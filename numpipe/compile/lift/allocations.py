@@ -6,7 +6,6 @@ import ast
 import inspect
 from typing import Any
 
-from ...core.facts import Facts
 from ...core.functions import Function
 from ...diagnostics.errors import SpecError
 from ...language.memory import shared
@@ -31,16 +30,11 @@ class Allocations(Bodies):
 
     def _scoped(self, node: ast.Call) -> ast.Call:
         called, *kinds, axes = self.bind(shared.run_scoped, node)
-        value = self.value(called)
-        self._takes(called, value, len(kinds), node)
-        facts: Facts | None = self._lifted(value, {}, called).facts if isinstance(value, Function) else None  # type: ignore[attr-defined]
-        function = self.visit(called)
-        if facts is None and isinstance(called, ast.Name):
-            facts = self._nested_facts(called.id)
+        self._takes(called, self.value(called), len(kinds), node)
+        function, facts = self.facts_of(called)
         hidden, axes = self.hidden(shared.run_scoped, node), self.visit(axes)
         call = self.call_with(hidden, shared.run_scoped, [function, *(self._type(kind, False) for kind in kinds), axes], node)
-        if facts is not None:
-            call.facts = facts  # type: ignore[attr-defined]
+        call.facts = facts  # type: ignore[attr-defined]
         return call
 
     def _takes(self, called: ast.expr, value: Any, count: int, node: ast.Call) -> None:

@@ -7,6 +7,7 @@ stores to the arrays that it is called on for its out_specs; copies and atomics 
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
 from typing import Any, TypeGuard
 
 from ...core.functions import Function
@@ -114,7 +115,7 @@ class _Stores:
         else:
             first = len(call.args) - outs if ins is None else ins
             arrays = call.args[first:first + outs]
-        return {name for value in arrays for name in _array_names(value)} | self._in_place(made, call, nested, local, active)
+        return {name for value in arrays for name in _names(value, calls=True)} | self._in_place(made, call, nested, local, active)
 
     def _count(self, made: ast.Call, option: str, nested: dict[str, Any], local: set[str]) -> int | None:
         """How many specs a pipeline has; None if that is not seen."""
@@ -165,15 +166,6 @@ def _handed_on(loop: ast.For) -> list[tuple[str, set[str]]]:
     return []
 
 
-def _array_names(value: ast.AST) -> set[str]:
-    """The names in an array, or in a tuple or NamedTuple of them."""
-    if isinstance(value, ast.Call):
-        return {name for part in (*value.args, *(k.value for k in value.keywords)) for name in _array_names(part)}
-    if isinstance(value, ast.Tuple):
-        return {name for part in value.elts for name in _array_names(part)}
-    return _names(value)
-
-
 def _root(node: ast.AST) -> str:
     """The name that ``name.at[…][…]`` starts from; "" for none."""
     while isinstance(node, (ast.Attribute, ast.Subscript)):
@@ -181,15 +173,18 @@ def _root(node: ast.AST) -> str:
     return node.id if isinstance(node, ast.Name) else ""
 
 
-def _names(value: ast.AST) -> set[str]:
-    """The names whose array a value may be."""
+def _names(value: ast.AST, calls: bool = False) -> set[str]:
+    """The names whose array a value may be, or, with `calls`, may have in a NamedTuple that is made here."""
+    parts: Sequence[ast.AST] = ()
     match value:
         case ast.Name(id=name):
             return {name}
         case ast.IfExp(body=body, orelse=orelse):
-            return _names(body) | _names(orelse)
+            parts = body, orelse
         case ast.Tuple(elts=elts):
-            return {name for part in elts for name in _names(part)}
-        case ast.Subscript(value=ast.Attribute(value=value, attr="at")):  # a view of it
-            return _names(value)
-    return set()
+            parts = elts
+        case ast.Call(args=args, keywords=keywords) if calls:
+            parts = *args, *(keyword.value for keyword in keywords)
+        case ast.Subscript(value=ast.Attribute(value=array, attr="at")):  # a view of it
+            parts = array,
+    return {name for part in parts for name in _names(part, calls)}
