@@ -13,11 +13,13 @@ import os
 import signal
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 
 from ..diagnostics.errors import TargetError
+
+_Mend = TypeVar("_Mend", bound=Callable[[], Any])
 
 
 @contextlib.contextmanager
@@ -40,6 +42,13 @@ def uninterrupted() -> Iterator[None]:
             signal.signal(number, handler)
         for number, frame in came:
             handlers[number](number, frame)
+
+
+def in_child(mend: _Mend) -> _Mend:
+    """Have a forked child begin with this: locks that other threads of its parent held, and what a fork does not carry over."""
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=mend)
+    return mend
 
 
 class Compiles:

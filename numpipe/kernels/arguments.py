@@ -42,21 +42,16 @@ class Statics(tuple[tuple[str, Any], ...]):
     """
 
     types: tuple[Any, ...]
-    hashed: int | None = None
 
     def __new__(cls, pairs: Iterable[tuple[str, Any]]) -> Statics:
         made = super().__new__(cls, pairs)
         made.types = tuple([_types(value) for _, value in made])
         return made
 
-    def __hash__(self) -> int:
-        """Counted once: each call that looks something up by them asks, and a dataclass takes its time."""
-        if self.hashed is None:
-            self.hashed = tuple.__hash__(self)
-        return self.hashed
-
     def __eq__(self, other: object) -> bool:
         return self is other or (isinstance(other, Statics) and self.types == other.types and tuple.__eq__(self, other))
+
+    __hash__ = tuple.__hash__
 
 
 def _types(value: Any) -> Any:
@@ -75,6 +70,8 @@ class Call:
     """the outputs that were not passed by position; None: there are none"""
     fresh = 0
     """how many of the arrays, the last ones, were allocated for this call"""
+    names: Sequence[str] = ()
+    """of its run-time scalars"""
     values: Sequence[Any] = ()
     """the run-time scalars, checked"""
     variant: Any = None
@@ -90,8 +87,8 @@ class Call:
         self.statics = statics
         self.infos: list[ArrayInfo] = []
         """what its arrays are, outputs included"""
-        self.numbers: list[tuple[str, Any]] = []
-        """names and values of its run-time scalars, as both executions pass them"""
+        self.numbers: list[Any] = []
+        """its run-time scalars, as both executions pass them"""
 
 
 class Parameters:

@@ -43,9 +43,10 @@ class Bound:
 
     def __init__(self, calls: Calls, call: Call, out: Any) -> None:
         self.name = calls.definition.name
-        self._calls, self._bound, self._out = calls, call, out
+        self._calls, self._bound = calls, call
         self._names = calls.definition.results.array_names(call)
         self._result = result(call, out)
+        self._prepare(call)
 
     def __repr__(self) -> str:
         return f"<numpipe bound {self.name}({', '.join(self._names)})>"
@@ -66,7 +67,7 @@ class Bound:
         """
         call = copy.copy(self._bound)
         call.infos, call.values = list(call.infos), list(call.values)
-        scalars = [name for name, _ in call.numbers]
+        scalars = call.names
         for name, value in arguments.items():
             if name in self._names:
                 index = self._names.index(name)
@@ -83,7 +84,6 @@ class Bound:
         with naming(self.name):
             self._prepare(call)
         if call.results is not self._bound.results:
-            self._out = None
             self._result = result(call, None)
         self._bound = call
 
@@ -115,21 +115,12 @@ class Bound:
 class BoundOnGpu(Bound):
     """The same for arrays on the GPU: a launch for each stream that it was called on."""
 
-    def __init__(self, calls: Calls, call: Call, out: Any) -> None:
-        super().__init__(calls, call, out)
-        self._prepare(call)
-
     def _prepare(self, call: Call) -> None:
-        addresses: list[tuple[str, Callable[[], int]]] = []
-        for name, info in zip(self._names, call.infos, strict=True):
-            where = address_of(info)
-            if where is not None:
-                addresses.append((name, where))
+        addresses = {name: where for name, info in zip(self._names, call.infos, strict=True) if (where := address_of(info))}
         current = launch.follow(call.infos)
         handle = current()
         first = self._on(handle, call)
-        self._names_of = [name for name, _ in addresses]
-        self._places = [(where, where()) for _, where in addresses]
+        self._names_of, self._places = list(addresses), [(where, where()) for where in addresses.values()]
         few: list[tuple[Callable[[], int], int]] = [*self._places, *[(int, 0)] * 3]  # int() is 0
         (self._where, self._at), (self._where1, self._at1), (self._where2, self._at2) = few[:3]
         self._more = self._places[3:]

@@ -70,15 +70,15 @@ class Calls:
         call = definition.bind(args, named)
         definition.describe(call)
         infos, name = call.infos, definition.name
-        missing = definition.parameters[len(call.args):]
+        missing = definition.parameters[len(call.args):] if len(call.args) < len(definition.parameters) else ()
         if out is not None:
             outputs = definition.results.elsewhere(out, call)
             call.results = outputs if missing else None
             infos += [launch.describe(array, p, name) for array, p in zip(outputs, missing, strict=True)]
         asked = target if infos and infos[0][0] != "host" else (target, os.environ.get(launch.TARGET_VARIABLE))
-        kinds = [scalar_kind(value) for _, value in call.numbers]
+        kinds = [scalar_kind(value) for value in call.numbers]
         if self._steered or len(kinds) > len(call.scalars):  # some decide the grid, or stand where arrays may
-            kinds += [(p, value if p in self._steering else None) for p, value in call.numbers]
+            kinds += [(p, value if p in self._steering else None) for p, value in zip(call.names, call.numbers, strict=True)]
         key = (*[(i[0], i[1] & 15, i[2], i[3], i[4], i[5], i[6]) for i in infos], call.statics, *kinds, asked)
         plan = self.table.get(key)
         types: tuple[ArrayType, ...] = ()
@@ -92,7 +92,7 @@ class Calls:
         if plan is None:
             plan = self.table.keep(key, self._plan(call, types, target, out))
         call.plan, call.variant = plan, plan.variant
-        call.values = [scalar_value(value, p, name) for p, value in call.numbers]
+        call.values = [scalar_value(value, p, name) for p, value in zip(call.names, call.numbers, strict=True)]
         return call
 
     def described(self, args: tuple[Any, ...], named: dict[str, Any], out: Any = None, *, whole: bool = False) -> Call:
@@ -112,7 +112,7 @@ class Calls:
         call.infos += [described(value, p, definition.name) for p, value in zip(missing, outputs, strict=True)]
         if whole:
             definition.results.check_signature(call)
-            call.values = [scalar_value(value, p, definition.name) for p, value in call.numbers]
+            call.values = [scalar_value(value, p, definition.name) for p, value in zip(call.names, call.numbers, strict=True)]
         call.variant = self.variant(call)
         return call
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from typing import Any
 
 import numpy as np
@@ -46,6 +46,7 @@ class Definition:
             self.arguments.hide(self._tiled.grid.hidden)
         self._workspace = None if options.workspace is None else self.arguments.reserve_last()
         """the parameter that is the workspace"""
+        self._scalars = tuple(self.arguments.scalars)
         options.check(self.name, len(self.parameters))
         self.results = Results(self.arguments, options)
 
@@ -87,13 +88,14 @@ class Definition:
     def describe(self, call: Call, types: bool = False) -> None:
         """Tell the arrays that a call passes from its scalars, and read them; `types`: an ArrayType may stand for an array."""
         name, infos, numbers = self.name, call.infos, call.numbers
+        call.names = self._scalars
         for parameter, value in zip(self.parameters, call.args, strict=False):
             if isinstance(value, SCALAR):
-                numbers.append((parameter, value))
+                call.names = (*call.names[:len(numbers)], parameter, *self._scalars)
+                numbers.append(value)
             else:
                 infos.append(described(value, parameter, name) if types else launch.describe(value, parameter, name))
-        if call.scalars:
-            numbers += zip(self.arguments.scalars, call.scalars, strict=True)
+        numbers += call.scalars
 
     def check_outputs(self, call: Call) -> None:
         """No scalar stands where an output belongs."""
@@ -119,15 +121,8 @@ class Definition:
                 host or not output or not info.shape or info.shape[-1] * info.dtype.itemsize % 16 == 0, output))
         if self._workspace is not None:
             arrays.append(ArrayArg(self._workspace, np.dtype(np.float32), 2, workspace=True))
-        kinds = tuple(scalar_dtype(value, name, self.name) for name, value in call.numbers)
+        kinds = tuple(scalar_dtype(value, name, self.name) for name, value in zip(call.names, call.numbers, strict=True))
         return (tuple(arrays), kinds, call.statics), obstacles
-
-    def workspace_of(self, key: tuple[Any, ...]) -> Callable[[tuple[int, int, int], Sequence[launch.ArrayInfo]], Any] | None:
-        """The shape of a variant's workspace, of a grid and the arrays of a call; None: the kernel has none."""
-        if self._workspace is None:
-            return None
-        arrays, _, statics = key
-        return functools.partial(self.results.workspace, [array.name for array in arrays[:-1]], dict(statics))
 
 
 def described(value: Any, name: str, kernel: str) -> launch.ArrayInfo:

@@ -20,11 +20,13 @@ from .arguments import Call, Parameters
 class Repeat:
     """A list of arrays that a kernel was called on; the table has what is launched, by this and the stream."""
 
-    __slots__ = ("current",)
+    __slots__ = ("current", "newest")
 
-    def __init__(self, current: Callable[[], int]) -> None:
+    def __init__(self, current: Callable[[], int], newest: Launch) -> None:
         self.current = current
         """the stream that a call without stream= runs on"""
+        self.newest = newest
+        """what was learnt last, so that calls on one stream need no second look"""
 
 
 class Repeats:
@@ -32,32 +34,41 @@ class Repeats:
 
     def __init__(self, arguments: Parameters, table: Table) -> None:
         self._arguments, self._table, self._get = arguments, table, table.get
+        self._any = False
+        """whether a call was learnt; of a kernel with scalars none is"""
 
     def find(self, args: tuple[Any, ...], named: dict[str, Any], out: Any, stream: Any) -> tuple[Launch | None, Any]:
         """What such a call launches, or None where that is not known; and the outputs that it is to write, as it returns them.
 
         Outputs that it leaves out are allocated where it is known how.
         """
-        outs = () if out is None else out if type(out) is tuple or type(out) is list else (out,)
-        get = self._get
+        if not self._any:
+            return None, out
+        arrays = args
+        if out is not None:
+            arrays = (*args, *out) if type(out) is tuple or type(out) is list else (*args, out)
+            if len(arrays) == len(args):
+                return None, out
+        get, constants = self._get, None
         try:
-            marks = [MARKS[type(a)](a) for a in (*args, *outs)]
+            marks = [MARKS[type(a)](a) for a in arrays]
         except KeyError:
             return None, out
-        constants = None
         if named:
             found = get((*named, *map(id, named.values())))
-            constants = self._arguments.constants(named) if found is None else found[0]
+            constants = get(self._arguments.constants(named)) if found is None else found[0]
             if constants is None:
                 return None, out
         repeat = get((constants, len(args), *marks))
         if type(repeat) is list and stream is None and out is None:
-            outs = [make() for make in repeat]
-            out = outs[0] if len(outs) == 1 else tuple(outs)
-            repeat = get((constants, len(args), *marks, *[MARKS[type(o)](o) for o in outs]))
-        if type(repeat) is not Repeat or (out is not None and not outs):
+            made = [make() for make in repeat]
+            out = made[0] if len(made) == 1 else tuple(made)
+            repeat = get((constants, len(args), *marks, *[MARKS[type(o)](o) for o in made]))
+        if type(repeat) is not Repeat:
             return None, out
-        return get((repeat, repeat.current() if stream is None else launch.as_stream(stream))), out
+        handle = repeat.current() if stream is None else launch.as_stream(stream)
+        newest = repeat.newest
+        return newest if newest.stream == handle else get((repeat, handle)), out
 
     def learn(self, call: Call, named: dict[str, Any], launched: Launch) -> None:
         """Remember a call on device arrays and what it launched; not one that its arrays and Statics alone do not tell again."""
@@ -68,11 +79,12 @@ class Repeats:
         if named:
             if self._arguments.constants(named) is None:
                 return
-            constants = call.statics
+            constants = self._get(call.statics) or keep(call.statics, object())  # whose hash is quicker
             keep((*named, *map(id, named.values())), (constants, tuple(named.values())))
         key = (constants, len(call.args), *[MARKS[type(info.owner)](info.owner) for info in infos])
-        repeat = self._get(key) or keep(key, Repeat(launch.follow(infos)))
-        keep((repeat, launched.stream), launched)
+        repeat = self._get(key) or keep(key, Repeat(launch.follow(infos), launched))
+        repeat.newest = keep((repeat, launched.stream), launched)
+        self._any = True
         if call.fresh and launched.stream == repeat.current():
             makers = [launch.maker(info) for info in infos[-call.fresh:]]
             if None not in makers:

@@ -12,7 +12,7 @@ import functools
 import os
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ from ..compile.check import blame, gate
 from ..compile.lift import asked
 from ..compile.lift.fold import StaticArray
 from ..compile.lift.lift import Lifted, lift
-from ..core.undisturbed import COMPILES
+from ..core.undisturbed import COMPILES, in_child
 from ..launch.table import Table
 from ..plan.debug import SimulatedOnly
 from ..plan.plans import ArrayArg
@@ -43,7 +43,9 @@ class Variant:
         self.arrays, self.scalars, self.statics = key
         self.outputs = sum(array.output and not array.workspace for array in self.arrays)
         """how many of the arrays of a call, the last ones, are outputs"""
-        self.workspace = definition.workspace_of(key)
+        names = [array.name for array in self.arrays if not array.workspace]
+        self.workspace: Callable[..., Any] | None = None if len(names) == len(self.arrays) else functools.partial(
+            definition.results.workspace, names, dict(self.statics))
         """the shape of its workspace, of a grid and the arrays of a call; None: it has none"""
         self._image: launch.Image | None = None
         self._built: Built | None = None
@@ -171,11 +173,8 @@ class Variant:
 _variants: weakref.WeakSet[Variant] = weakref.WeakSet()
 
 
+@in_child
 def _after_fork() -> None:
-    """In the child: a thread that was compiling is gone, and will not give its variant's lock back."""
+    """A thread that was compiling is gone, and will not give its variant's lock back."""
     for variant in _variants:
         variant._lock = threading.RLock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

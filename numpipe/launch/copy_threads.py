@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Generic, TypeVar
 
+from ..core.undisturbed import in_child
 from ..diagnostics.errors import SpecError
 
 VARIABLE = "NUMPIPE_COPY_THREADS"
@@ -108,5 +109,4 @@ def _executor(threads: int) -> concurrent.futures.ThreadPoolExecutor:
     return concurrent.futures.ThreadPoolExecutor(threads - 1, thread_name_prefix="numpipe-copy")
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_executor.cache_clear)  # threads do not survive a fork
+in_child(_executor.cache_clear)  # threads do not survive a fork

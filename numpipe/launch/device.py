@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ..arch.targets import TARGETS
+from ..core.undisturbed import in_child
 from ..diagnostics.errors import SpecError, TargetError
 from . import driver
 from .faults import NOT_INITIALIZED
@@ -118,8 +119,7 @@ def _seen(device: Device) -> str:
     return f"{device.name} (sm_{device.cc[0]}{device.cc[1]})"
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=gpu_state.cache_clear)
+in_child(gpu_state.cache_clear)
 
 
 def _old_driver(version: int, wheels: int) -> GpuState:

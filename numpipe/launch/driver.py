@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import os
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from ..core.undisturbed import in_child
 from .attributes import PLAIN, Attributes
 from .contexts import Contexts
 from .faults import INVALID_CONTEXT, INVALID_VALUE, NOT_READY, forked
@@ -338,6 +338,7 @@ def _refuse() -> Any:
     raise forked()
 
 
+@in_child
 def _forget() -> None:
     """In a forked child: a driver that was opened before is gone."""
     global _open, _opened, _opening
@@ -350,7 +351,3 @@ def _forget() -> None:
 def abandoned() -> bool:
     """Whether this process was forked from one that had opened the driver."""
     return _open is _refuse
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)

@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from ..core.undisturbed import in_child
 from ..diagnostics.errors import SpecError
 from . import driver
 
@@ -174,8 +175,7 @@ class Pool:
 
 
 POOL = Pool()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=POOL.after_fork)
+in_child(POOL.after_fork)
 
 
 def empty(shape: Sequence[int], dtype: np.dtype[Any], device: int) -> np.ndarray[Any, Any]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import os
 import threading
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from ..core.symbols import symbol
+from ..core.undisturbed import in_child
 from ..plan import profile
 from ..traces import Event, Trace
 from ..traces.protocol import BARRIERS, MOMENTS
@@ -86,8 +86,7 @@ class Profiles:
 
 
 PROFILES = Profiles()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=PROFILES.forget)
+in_child(PROFILES.forget)
 
 
 def last_profile() -> Trace | None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import threading
+from collections import OrderedDict
 from typing import Any
+
+from ..core.undisturbed import in_child
 
 MOST = 1024
 """entries of a table: a few for each argument list, and a training step has some hundred of these"""
@@ -12,7 +14,7 @@ _lock = threading.Lock()
 """of all tables: it is held for a moment and nothing waits inside"""
 
 
-class Table(dict[Any, Any]):
+class Table(OrderedDict[Any, Any]):
     """What is known by what it depends on. To look something up takes no lock; `keep` forgets the oldest entry when it is full.
 
     A kernel has one, in which keys of several forms lie beside each other:
@@ -21,7 +23,8 @@ class Table(dict[Any, Any]):
     marks of arrays, Statics                 a `Repeat`: a call on device arrays that was made before (`kernels.repeats`)
     a `Repeat`, a stream                     what it launches there, a `Launch`
     marks of the inputs alone, Statics       a list of functions that allocate its outputs
-    names and ids of Statics                 the `Statics`, with the values, which keep their ids
+    `Statics`                                what stands for them above
+    names and ids of Statics                 the same, and their values, which keep their ids
     layouts of arrays, Statics, scalars      a `Plan`: what a call on arrays like these does (`kernels.calls`)
     a `Prepared`, a grid, a stream, arrays   a `Launch`
     a `Function`, a grid, a stream           the driver's launch configuration
@@ -34,16 +37,13 @@ class Table(dict[Any, Any]):
         """Remember a value; returns it."""
         with _lock:
             if len(self) >= MOST:
-                del self[next(iter(self))]
+                self.popitem(last=False)
             self[key] = value
         return value
 
 
+@in_child
 def _after_fork() -> None:
-    """In the child: a thread that held the lock is gone."""
+    """A thread that held the lock is gone."""
     global _lock
     _lock = threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

@@ -14,6 +14,7 @@ import threading
 import time
 from typing import Any
 
+from ..core.undisturbed import in_child
 from ..diagnostics.errors import PipelineDeadlock, SpecError, at
 from ..diagnostics.reports import Barrier, Line, Party, Report
 from ..plan import watch
@@ -138,8 +139,7 @@ class Watch:
 
 
 WATCH = Watch()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=WATCH.forget)
+in_child(WATCH.forget)
 
 
 def last_failure() -> None:

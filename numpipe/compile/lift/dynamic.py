@@ -62,10 +62,6 @@ def _going_on(body: list[ast.stmt], read: ast.stmt, go_on: ast.stmt) -> list[ast
     end, and before each `continue` what has not come by there."""
     running = [number for number, statement in enumerate(body) if pipeline_in(statement)]
     at = running[-1] + 1 if running else len(body)
-    while at < len(body) and _waits(body[at]):
+    while at < len(body) and isinstance(wait := body[at], ast.Assign) and operation(wait.value) is products.drained:
         at += 1
     return [*with_skips(body[:at], [read, go_on]), read, *with_skips(body[at:], [go_on]), go_on]
-
-
-def _waits(statement: ast.stmt) -> bool:
-    return isinstance(statement, ast.Assign) and operation(statement.value) is products.drained

@@ -68,15 +68,9 @@ class Turns(Rewriter):
             return body, False
         take, give = (ast.copy_location(ast.Expr(self.call(operation, [], node)), node)
                       for operation in (turns.take_turn, turns.pass_turn))
-        first, last = running[0], running[-1]
-        placed: list[ast.stmt] = []
-        for number, statement in enumerate(body):
-            if number <= last:
-                statement = _Skips([take, give] if number < first else [give]).visit(statement)
-            placed += [take, statement] if number == first else [statement]
-            if number == last and not _passes(statement):
-                placed.append(give)
-        return placed, True
+        first, behind = running[0], running[-1] + 1
+        taken = [*with_skips(body[first:behind], [give]), *[give] * (not _passes(body[behind - 1]))]
+        return [*with_skips(body[:first], [take, give]), take, *taken, *body[behind:]], True
 
     def tile_body(self, node: ast.For, in_turns: bool) -> tuple[list[ast.stmt], bool]:
         """The body of a loop over tiles, rewritten, and whether it has turns."""

@@ -111,13 +111,14 @@ def test_rings_that_do_not_fit_say_how_many_warpgroups_have_one() -> None:
 
 # ---- what goes wrong is found
 ADVANCE = steps.advance
+WAITS = 'only_if(loop, "drains", await_products)'
 BUGS = {
     "release before drain": Bug(
-        ADVANCE, "await_products(loop)", "pass", PipelineRace, "(?s)while wgmma .* never told that their wgmma drained"),
+        ADVANCE, WAITS, "pass", PipelineRace, "(?s)while wgmma .* never told that their wgmma drained"),
     "a slot too far ahead": Bug(single.fill_used, "+ ring.slots", "+ ring.slots + 1", numpipe.SimulationError, "."),
-    "no fill": Bug(steps.refill, "one_lane(over, loop, fill_used, k)", "pass", numpipe.PipelineDeadlock, "warpgroup 0"),
-    "no release": Bug(ADVANCE, "over(loop, release_due, k)", "pass", numpipe.PipelineDeadlock, "warpgroup 0"),
-    "no wait": Bug(steps.begin_step, "over(loop, await_begun, k)", "pass", PipelineRace, "."),
+    "no fill": Bug(steps.refill, "one_lane(over, loop.rings, fill_used, k)", "pass", numpipe.PipelineDeadlock, "warpgroup 0"),
+    "no release": Bug(ADVANCE, "over(loop.rings, release_due, k)", "pass", numpipe.PipelineDeadlock, "warpgroup 0"),
+    "no wait": Bug(steps.begin_step, "over(loop.rings, await_begun, k)", "pass", PipelineRace, "."),
 }
 
 
