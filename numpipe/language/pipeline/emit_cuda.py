@@ -14,11 +14,12 @@ from ...core.inert import REASON
 from ...core.inert_cuda import InertType
 from ...core.op import cuda_meaning
 from ...diagnostics.errors import CompileError, SpecError
+from ...plan.trees_cuda import build_value, leaf_values, leaves
 from ..memory.per_lane import check_lane_carry
 from ..memory.per_lane_cuda import as_lane, mapped
 from ..tiles.layouts import ACCUMULATOR, said
 from ..tiles.shared_cuda import converge
-from ..tiles.tile_cuda import InFlightType, TileType
+from ..tiles.tile_cuda import InFlightType, TileType, undefined
 from . import emit as source
 from .chains import check_shared, running
 from .pipelines import plan_rings
@@ -112,9 +113,8 @@ def _inert(carry: Any) -> Any:
 
 def _no_value(context: Any, builder: Any, ty: Any) -> Any:
     """Something of that type."""
-    if isinstance(ty, nb.types.BaseTuple):
-        return context.make_tuple(builder, ty, [_no_value(context, builder, part) for part in ty])
-    return nb.ir.Constant(ty.machine, nb.ir.Undefined) if isinstance(ty, TileType) else nb.nothing(context)
+    return build_value(context, builder, ty, iter([
+        undefined(part) if isinstance(part, TileType) else nb.nothing(context) for part in leaves(ty)]))
 
 
 def _steps_of(emitted: EmittedType, refs: Any) -> StepsType:
@@ -203,11 +203,8 @@ def _joined(one: Any, other: Any) -> Any:
 def _convert(context: Any, builder: Any, value: Any, have: Any, want: Any) -> Any:
     if have == want:
         return value
-    if not isinstance(want, nb.types.BaseTuple):
-        return context.cast(builder, value, have, want)
-    parts = nb.cgutils.unpack_tuple(builder, value, len(have))
-    return context.make_tuple(builder, want, [_convert(context, builder, v, h, w)
-                                              for v, h, w in zip(parts, have, want, strict=True)])
+    parts = zip(leaf_values(builder, have, value), leaves(have), leaves(want), strict=True)
+    return build_value(context, builder, want, (context.cast(builder, v, h, w) for v, h, w in parts))
 
 
 def _said(carry: Any) -> str:

@@ -13,7 +13,6 @@ from numpipe.compile.check.gate import Sass
 from numpipe.compile.lift.order_tokens import sure_turns
 from numpipe.compile.lift.waits import Asked, pending
 from numpipe.language.pipeline import order_tokens, steps
-from numpipe.language.pipeline.order_tokens import enter_turn
 from numpipe.plan.unit import Unit
 from tests.kernels.barrier_loop_kernels import cases
 from tests.kernels.order_token_kernels import kernels
@@ -67,19 +66,19 @@ def test_barriers_of_tokens_are_nobody_elses(warpgroups: int, memory: bool, toke
 
 # ---- what the source shows
 @pytest.mark.parametrize("source, found", [
-    ("f()\n__np_enter_turn(c, 1)\ng()\n__np_leave_turn(c, 1)\n__np_enter_turn(c, 0)", (1, 0)),
+    ("f()\nenter_turn(c, 1)\ng()\nleave_turn(c, 1)\nenter_turn(c, 0)", (1, 0)),
     ("f()", ()),
-    ("if f():\n    __np_enter_turn(c, 1)", None),
-    ("for i in r:\n    __np_enter_turn(c, 1)", None),
-    ("__np_enter_turn(c, 1)\nif f():\n    continue\ng()", (1,)),
-    ("if f():\n    continue\n__np_enter_turn(c, 1)", None),
+    ("if f():\n    enter_turn(c, 1)", None),
+    ("for i in r:\n    enter_turn(c, 1)", None),
+    ("enter_turn(c, 1)\nif f():\n    continue\ng()", (1,)),
+    ("if f():\n    continue\nenter_turn(c, 1)", None),
 ])
 def test_turns_that_every_step_takes(source: str, found: tuple[int, ...] | None) -> None:
     loop = ast.parse("for k in steps:\n" + "\n".join(f"    {line}" for line in source.split("\n"))).body[0]
     assert isinstance(loop, ast.For)
     for node in ast.walk(loop):
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == "__np_enter_turn":
-            node.operation = enter_turn  # type: ignore[attr-defined]  # as the AST pass leaves it
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "enter_turn":
+            node.operation = order_tokens.enter_turn  # type: ignore[attr-defined]  # as the pass writes it
     assert sure_turns(loop.body) == found
 
 
