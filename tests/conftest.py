@@ -30,12 +30,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from tests.kernels.variants import COLLECTED, VARIANTS
 
 # before NumPy is imported: the simulator's products are small, and BLAS threads that spin for each other on a busy machine cost
 # twenty times what they save
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+# what a test of drawn examples calls a hundred of them (`kernels.covering.examples`)
+settings.register_profile("quick", max_examples=40)
+settings.register_profile("thorough", max_examples=100)
+settings.load_profile("quick")
 
 GPU_TESTS = Path(__file__).parent / "gpu"
 CHILD = "NUMPIPE_GPU_TEST_CHILD"

@@ -56,7 +56,28 @@ def kind(value: Any) -> Kind | None:
     """
     if isinstance(value, np.generic):
         return bool if value.dtype.kind == "b" else value.dtype if value.dtype.kind in "iuf" else None
-    return type(value) if type(value) in (bool, int, float) else None
+    return type(value) if type(value) in (bool, int, float) else kind_of_type(value)
+
+
+@functools.singledispatch
+def kind_of_type(ty: Any) -> Kind | None:
+    """`kind` of a value of this Numba type (`arith_cuda`); None for what is neither."""
+    return None
+
+
+def is_integer(given: Any) -> bool:
+    """Whether a value, or one of this Numba type, is an integer."""
+    of = kind(given)
+    return of is int or (isinstance(of, np.dtype) and of.kind in "iu")
+
+
+def raised(x: Any, n: int, product: Callable[[Any, Any], Any]) -> Any:
+    """``x ** n`` for n from 1 on: a product for each bit of n, one more for each bit that is set."""
+    result = x
+    for bit in f"{n:b}"[1:]:
+        result = product(result, result)
+        result = product(result, x) if bit == "1" else result
+    return result
 
 
 def common(*kinds: Kind) -> np.dtype:
@@ -241,18 +262,13 @@ lt, le, gt, ge, eq, ne = (_binary(python.__name__, Operator(symbol, python, comp
 
 @op
 def power(a: Any, n: Any, literals: int = 0) -> Any:
-    """``a ** n`` for a literal n from 0 to 64, as products: one for each bit of n, one more for each bit that is set."""
+    """``a ** n`` for a literal n from 0 to 64, as products (`raised`)."""
     of = kind(a)
     if of is None:
         return otherwise(operator.pow, a, n)
     exponent(n)
     base = as_type(a, dtype := common(of, int))
-    base = result = dtype.type(base if n else 1)
-    for bit in f"{n:b}"[1:]:
-        result = mul(result, result)
-        if bit == "1":
-            result = mul(result, base)
-    return result
+    return raised(dtype.type(base), n, mul) if n else dtype.type(1)
 
 
 OPERATORS[power] = Operator("**", operator.pow)

@@ -12,7 +12,7 @@ from . import arith
 from . import numba as nb
 from .approximate_cuda import divide
 from .inert_cuda import InertType
-from .op import Op, cuda_meaning
+from .op import Op, called, cuda_meaning, immediate, known
 
 I32 = nb.types.int32
 BOOLEAN = nb.types.boolean
@@ -20,6 +20,7 @@ FLOAT16 = np.dtype(np.float16)
 
 
 # ---- types and values ---------------------------------------------------------------------------------------------
+@arith.kind_of_type.register(nb.types.Type)
 def kind_of(ty: Any) -> arith.Kind | None:
     """`arith.kind` of a value of this Numba type. What Numba types as a literal is one in the source."""
     if isinstance(ty, nb.types.Boolean):
@@ -33,6 +34,10 @@ def kinds_of(operands: Sequence[Any], literals: Any = 0) -> list[arith.Kind | No
     """Kinds of operands; bit i of `literals` says that operand i is a float literal."""
     mask = literals if isinstance(literals, int) else nb.literal(literals)
     return [float if mask >> i & 1 else kind_of(ty) for i, ty in enumerate(operands)]
+
+
+called.register(nb.types.Type)(lambda ty: str(nb.unliteral(ty)))
+known.register(nb.types.Type)(lambda ty, operation, parameter: immediate(operation, parameter, ty))
 
 
 def type_of(dtype: np.dtype) -> Any:
@@ -258,11 +263,7 @@ def _power(typing_context: Any, a: Any, n: Any, *literals: Any) -> Any:
 
     if not count:
         return convert(context, builder, nb.const(1), I32, ty)
-    base = result = convert(context, builder, args[0], nb.types.unliteral(a), ty)
-    for bit in f"{count:b}"[1:]:
-        result = product(result, result)
-        result = product(result, base) if bit == "1" else result
-    return result
+    return arith.raised(convert(context, builder, args[0], nb.types.unliteral(a), ty), count, product)
 
 
 def _unary(operation: Op[..., Any], emit: Callable[[Any, np.dtype, Any], Any]) -> None:

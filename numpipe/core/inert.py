@@ -15,7 +15,13 @@ REASON = ("steers control flow, a grid or an index: loads must not depend on til
           "the memory role has no such value; use it in tile.at[…] and in stores")
 
 
-class Inert:
+class NoValue:
+    """What `Inert` and its Numba type are: ``isinstance`` asks both."""
+
+    what: str
+
+
+class Inert(NoValue):
     """A value that only the compute role has, as the memory role sees it."""
 
     def __init__(self, what: str) -> None:

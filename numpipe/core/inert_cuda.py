@@ -7,10 +7,10 @@ from typing import Any
 
 from ..diagnostics.errors import CompileError
 from . import numba as nb
-from .inert import REASON
+from .inert import REASON, NoValue
 
 
-class InertType(nb.types.Type):  # type: ignore[misc]
+class InertType(nb.types.Type, NoValue):  # type: ignore[misc]
     def __init__(self, what: str) -> None:
         self.what = what
         super().__init__(name=f"inert({what})")

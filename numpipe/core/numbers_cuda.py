@@ -15,7 +15,6 @@ from .arith_cuda import (
     compare,
     convert,
     inside,
-    kind_of,
     kinds_of,
     libdevice,
     not_defined,
@@ -58,13 +57,19 @@ _extreme(numbers.least, "<", min)
 _extreme(numbers.greatest, ">", max)
 
 
+def _kinds(what: str, *values: Any) -> list[Any]:
+    """Kinds of the operands of `what`; SpecError for what is no number."""
+    kinds = kinds_of(values)
+    if any(k is None for k in kinds):
+        steers(*values)
+        raise numbers.not_a_number(what, " and ".join(str(ty) for ty in values))
+    return kinds
+
+
 @cuda_meaning(numbers.cast)
 def _cast(_context: Any, value: Any, dtype: Any) -> Any:
     to = np.dtype(nb.literal(dtype))
-    of = kind_of(value)
-    if of is None:
-        steers(value)
-        raise numbers.not_a_number(to.name, str(value))
+    of, = _kinds(to.name, value)
     if of is int and to.kind in "iu" and not arith.holds(to, value.literal_value):
         raise arith.misfit(value.literal_value, to)
     result = type_of(to)
@@ -82,27 +87,17 @@ def _cast(_context: Any, value: Any, dtype: Any) -> Any:
 
 @cuda_meaning(numbers.rounded)
 def _rounded(_context: Any, value: Any) -> Any:
-    of = kind_of(value)
-    if of is None:
-        steers(value)
-        raise numbers.not_a_number("round", str(value))
-    plain = nb.types.unliteral(value)
+    dtype, plain = arith.common(*_kinds("round", value)), nb.types.unliteral(value)
     context, builder, args = yield I32(plain)
-    have, number = plain, args[0]
-    if isinstance(have, nb.types.Float):
-        if have == nb.types.float16:
-            have, number = nb.types.float32, convert(context, builder, number, have, nb.types.float32)
+    number = operand(context, builder, args[0], plain, dtype)
+    if dtype.kind == "f":
         number = libdevice(builder, "rint", number)
-    return context.cast(builder, number, have, I32)
+    return context.cast(builder, number, inside(dtype), I32)
 
 
 @cuda_meaning(numbers.counting)
 def _counting(typing_context: Any, *bounds: Any) -> Any:
-    steers(*bounds)
-    kinds = kinds_of(bounds)
-    if any(k is None for k in kinds):
-        raise numbers.not_a_number("range", " and ".join(str(ty) for ty in bounds))
-    dtype = numbers.range_type(*kinds)
+    dtype = numbers.range_type(*_kinds("range", *bounds))
     check_literals(bounds, dtype)
     function = typing_context.resolve_value_type(range)
     types = (type_of(dtype),) * len(bounds)

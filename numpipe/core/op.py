@@ -229,13 +229,25 @@ def immediate(operation: str, parameter: str, ty: Any) -> Any:
                         "literal, a constant of the module or a Static field") from None
 
 
-def constant(operation: str, parameter: str, value: Any) -> Any:
-    """`immediate` on the simulated SM, where run-time values are NumPy scalars."""
+def constant(operation: str, parameter: str, given: Any) -> Any:
+    """A compile-time constant, given as itself or as its Numba type; SpecError for a run-time value."""
+    return known(given, operation, parameter)
+
+
+@functools.singledispatch
+def known(value: Any, operation: str, parameter: str) -> Any:
+    """`constant` on the simulated SM, where run-time values are NumPy scalars; of Numba types it is `immediate`."""
     for part in value if isinstance(value, tuple) else (value,):
         if isinstance(part, np.generic):
             raise SpecError(f"{operation}: {parameter} must be a compile-time constant, not a run-time {part.dtype}: pass a "
                             "literal, a constant of the module or a Static field")
     return value
+
+
+@functools.singledispatch
+def called(given: Any) -> str:
+    """What a message calls an argument: the class of a value, or the name of a Numba type."""
+    return type(given).__name__
 
 
 def _checked(function: Callable[P, R], check: Callable[..., None], operands: dict[str, str]) -> Callable[P, R]:
@@ -282,6 +294,17 @@ def _ptx_typer(function: Callable[..., Any], text: str, result: str | None, memo
         return sig, codegen
 
     return with_parameters(typer, operands)
+
+
+def check(function: Callable[P, None]) -> Op[P, None]:
+    """An operation that only looks at its arguments, or at their Numba types, of which it asks the same: it has no code."""
+    def typer(_context: Any, *types: Any) -> Any:
+        from . import numba as nb
+
+        function(*types)  # type: ignore[call-arg]
+        yield nb.types.void(*types)
+
+    return Op(function, with_parameters(typer, inspect.signature(function).parameters))
 
 
 def with_parameters(typer: Callable[..., Any], names: Iterable[str]) -> Callable[..., Any]:

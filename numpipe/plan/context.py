@@ -7,6 +7,7 @@ to the warpgroup's ring counters, so that a helper called twice continues a ring
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,33 @@ from .unit import Unit
 __all__ = ["axis_index", "axis_size"]
 
 
-class Context(Hidden):
+class ContextFacts:
+    """What a role of a kernel knows when the kernel is compiled: of a `Context`, and of its type."""
+
+    unit: Unit
+    role: str
+
+    @property
+    def memory(self) -> bool:
+        return self.role == "memory"
+
+    @property
+    def several(self) -> bool:
+        """Whether it is a compute warpgroup that has others."""
+        return not self.memory and self.unit.compute_wgs > 1
+
+    @property
+    def in_turns(self) -> bool:
+        """Whether it takes turns with others (`turns`)."""
+        return not self.memory and self.unit.turns > 1
+
+    @property
+    def sharing(self) -> bool:
+        """Whether it is a compute warpgroup that shares each tile with the others."""
+        return not self.memory and self.unit.turns < 2
+
+
+class Context(ContextFacts, Hidden):
     """One role of one warpgroup on the simulated SM. `state` lives as long as the kernel, as the GPU's does."""
 
     def __init__(self, unit: Unit, role: Role) -> None:
@@ -40,9 +67,19 @@ class Context(Hidden):
         self.dealing: str | None = None
         """where the loop is written that takes tickets now"""
 
-    @property
-    def memory(self) -> bool:
-        return self.role == "memory"
+
+@op
+def only_if(holder: Any, fact: str, function: Callable[..., None], *args: Any) -> None:
+    """``function(holder, *args)`` if a fact of the holder, a context or a loop, is true; where not, nothing is even compiled."""
+    if getattr(holder, fact):
+        function(holder, *args)
+
+
+@op
+def over(values: tuple[Any, ...], function: Callable[..., None], *args: Any) -> None:
+    """``function(value, *args)`` for each value of a tuple, of any types."""
+    for value in values:
+        function(value, *args)
 
 
 @op

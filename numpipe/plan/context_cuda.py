@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -19,7 +18,7 @@ from .unit import Unit
 I32 = nb.types.int32
 
 
-class ContextType(nb.types.Type):  # type: ignore[misc]
+class ContextType(source.ContextFacts, nb.types.Type):  # type: ignore[misc]
     def __init__(self, unit: Unit, role: str) -> None:
         self.unit, self.role = unit, role
         super().__init__(name=f"context({unit.kernel}#{unit.serial}, {role})")
@@ -78,20 +77,23 @@ def of_context(operation: Any, result: Any, function: Callable[[Any, Unit, Any],
         return function(builder, np_.unit, args[0])
 
 
-def by_those(operation: Any, executes: Callable[[Unit, str], bool], guard: Callable[[Any, Unit], Any] | None = None) -> None:
-    """An operation (np_, function, *args): ``function(np_, *args)`` by the roles that execute it, in the compute role by those of
-    its lanes that `guard` chooses."""
+@cuda_meaning(source.only_if)
+def _only_if(typing_context: Any, holder: Any, fact: Any, function: Any, *args: Any) -> Any:
+    holds = getattr(holder, nb.literal(fact))
+    if holds:
+        nb.returns(typing_context, function, (holder, *args))
+    context, builder, values = yield nb.types.void(holder, fact, function, *args)
+    if holds:
+        nb.call(context, builder, function, (holder, *args), (values[0], *values[3:]))
 
-    @cuda_meaning(operation)
-    def typer(typing_context: Any, np_: Any, function: Any, *args: Any) -> Any:
-        holds, unit = executes(np_.unit, np_.role), np_.unit
-        if holds:
-            nb.returns(typing_context, function, (np_, *args))
-        context, builder, values = yield nb.types.void(np_, function, *args)
-        if holds:
-            chosen = guard is not None and np_.role != "memory"
-            with builder.if_then(guard(builder, unit)) if chosen else contextlib.nullcontext():  # type: ignore[misc]
-                nb.call(context, builder, function, (np_, *args), (values[0], *values[2:]))
+
+@cuda_meaning(source.over)
+def _over(typing_context: Any, values: Any, function: Any, *args: Any) -> Any:
+    for kind in values:
+        nb.returns(typing_context, function, (kind, *args))
+    context, builder, given = yield nb.types.void(values, function, *args)
+    for number, kind in enumerate(values):
+        nb.call(context, builder, function, (kind, *args), (builder.extract_value(given[0], number), *given[2:]))
 
 
 def by_compute(operation: Any) -> Callable[[Callable[..., Any]], None]:

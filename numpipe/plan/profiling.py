@@ -42,11 +42,6 @@ def region_end(np_: Context, name: str) -> None:
     current().note("region end", region=name)
 
 
-@op
-def mark(ring: Any, event: str, step: Any, part: int) -> None:
-    """An event of a ring that only the GPU records; the simulated SM knows it from its own events."""
-
-
 @op(context=True)
 def mark_tile(np_: Context, tile: Any) -> None:
     """This CTA begins a tile of a tile loop."""

@@ -96,9 +96,8 @@ def end_profile(builder: Any, _unit: Unit, _role: str, state: Any) -> None:
 
 
 # ---- the operations
-@cuda_meaning(source.mark)
 def of_ring(_context: Any, ring: Any, event: Any, step: Any, part: Any) -> Any:
-    """An event of a ring: `mark`'s typer, and `ring.note`'s."""
+    """An event of a ring: the typer of `ring.note`."""
     kind, operand = nb.literal(event), nb.literal(part)
     context, builder, args = yield nb.types.void(ring, event, step, part)
     state = nb.fields(context, builder, ring, args[0]).np

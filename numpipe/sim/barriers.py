@@ -22,8 +22,7 @@ def find(who: Warpgroup, address: int, operation: str, asynchronous: bool = Fals
     if mbar is None:
         raise report.race(who, f"{operation} on SMEM[{address}], where no mbarrier has been initialised yet; initialise it, "
                           "fence_mbarrier_init, then bar_sync before anyone uses it", hazard="missing-init-fence")
-    key = (who.first_warp, asynchronous) if who.lanes != "one" else (~who.first_warp, asynchronous)
-    if key not in mbar.seen_by:
+    if mbar.epoch:
         clocks = who.sm.clocks
         if who.knows(clocks.index(GENERIC, mbar.warp)) < mbar.epoch:
             raise report.race(who, f"{operation} on {mbar.name}, but nothing orders its initialisation at {sites.place(mbar.site)} "
@@ -32,8 +31,6 @@ def find(who: Warpgroup, address: int, operation: str, asynchronous: bool = Fals
             raise report.race(who, f"{operation} on {mbar.name}, whose initialisation at {sites.place(mbar.site)} the TMA may not "
                               "see; fence_mbarrier_init by the lane that initialised it, before the bar_sync",
                               hazard="missing-init-fence", mbar=mbar, before=mbar.party())
-        mbar.seen_by.add(key)
-    if mbar.epoch:
         site = sites.user_site()
         mbar.used |= {who.first_warp + warp: (who.epoch(warp), who, site) for warp in who.warps()}
     return mbar

@@ -15,8 +15,8 @@ Within a CTA accesses are ordered, or not, by its clocks::
 An ordinary store is of the generic proxy and TMA copies are of the async proxy. What orders the two in global memory is a proxy
 fence on it, and the one that kernels have is on shared memory.
 
-Elements are told apart by their addresses (`regions`). A region that nobody has written keeps the boxes loaded from it, each once:
-this is all that the inputs of a kernel cost. The first write makes maps of it: by element the newest write, and the first read.
+Elements are told apart by their addresses (`regions`), which have maps: by element the newest write, and the first read. A box that
+is loaded again from where nobody has written is known by its place, and costs no look at these.
 
 PTX ISA, "Memory Consistency Model: Data-races; Proxies", "cp.reduce.async.bulk", "griddepcontrol".
 """
@@ -34,7 +34,7 @@ from ..diagnostics.errors import SimulationError
 from .boxes import Box
 from .clocks import Need
 from .handover import Flag, handed_over
-from .regions import Cut, Place, Region, bounds, overlap, settle
+from .regions import Place, Region, bounds, overlap, settle
 from .state import Access, Warpgroup
 from .touches import LOAD, STORE, Codes, Index, Touch, before_wait, conflict, extent, found, in_transfer, other_proxy, unordered
 
@@ -58,7 +58,7 @@ class GlobalMemory:
         """codes above are of CTAs before those of the running cluster"""
         self._regions: list[Region] = []
         self._places: dict[tuple[Any, ...], Place] = {}
-        self._cuts: dict[TensorMap, Cut] = {}
+        self._cuts: dict[TensorMap, tuple[Place, set[tuple[int, ...]]]] = {}
         self.flags: dict[int, Flag] = {}
         """flags by which CTAs tell each other, by address (`handover`)"""
         self._awaits = programmatic
@@ -81,14 +81,13 @@ class GlobalMemory:
         if place is None:
             lo, hi = bounds(array)
             place = self._places[key] = Place(array, any(first <= lo and hi <= last for first, last in self._fresh))
-            region = settle(place, self._regions)
-            if region.written is not None:
-                self._look(region)
+            settle(place, self._regions)
         return place
 
-    def _cut(self, box: Box) -> Cut:
-        place, key = self.place(box.tensor.array), (box.tensor.box, box.tensor.flipped)
-        cut = self._cuts[box.tensor] = place.cuts.setdefault(key, Cut(place))  # every warpgroup has tensor maps of its own
+    def _cut(self, box: Box) -> tuple[Place, set[tuple[int, ...]]]:
+        """The array of a box, and where boxes of its shape have been loaded from."""
+        place, shape = self.place(box.tensor.array), (box.tensor.box, box.tensor.flipped)
+        cut = self._cuts[box.tensor] = place, place.seen.setdefault(shape, set())  # every warpgroup has tensor maps of its own
         return cut
 
     def _remember(self, touch: Touch) -> Touch:
@@ -99,32 +98,12 @@ class GlobalMemory:
     def _of(self, code: int) -> Touch:
         return self._touches[_FIRST - code]
 
-    def _open(self, region: Region) -> None:
-        """Make the maps of a region that is written, or holds nothing yet."""
-        if region.written is None:
-            region.written = region.codes()
-            self._look(region)
-
-    def _look(self, region: Region) -> None:
-        """All arrays of a region see its maps, in which their loads are marked."""
-        for place in region.places:
-            place.look()
-        loads = [(touch, place) for place in region.places for cut in place.cuts.values() for touch in cut.seen.values()]
-        for touch, place in sorted(loads, key=lambda load: -load[0].code):
-            self._mark_read(place, touch)
-
     def _mark_read(self, place: Place, touch: Touch) -> None:
-        region = place.region
-        if region.read is None:
-            region.read = region.codes()
-            for other in region.places:
-                other.look()
         read = place.read[touch.index]
-        np.copyto(read, touch.code, where=read == 0)
+        np.copyto(read, self._remember(touch).code, where=read == 0)
 
     def _behind_writes(self, access: Access, place: Place, touch: Touch, known: list[int]) -> None:
         """A read: the writes of what it reads came before, and there were some."""
-        self._open(place.region)
         written = place.written[touch.index]
         if written.size:
             self._writes(access, touch, written, known)
@@ -134,44 +113,39 @@ class GlobalMemory:
     # ---- accesses
     def load(self, access: Access, box: Box, where: tuple[int, ...], known: list[int]) -> None:
         """A TMA load of a box."""
-        cut = self._cuts.get(box.tensor) or self._cut(box)
-        place = cut.place
-        seen = where in cut.seen
+        place, seen = self._cuts.get(box.tensor) or self._cut(box)
         early = not known[access.agent.sm.clocks.grid] and (self._awaits or self._early is None)
-        unwritten = place.region.written is None and not place.fresh
-        if seen and unwritten and not early:
+        unwritten = not (place.region.open or place.fresh)
+        if where in seen and unwritten and not early:
             return
         touch = Touch(access, self.number, box.elements(where), box.tensor.flipped)
         if early:
             self._too_early(access, touch)
         if not unwritten:
             self._behind_writes(access, place, touch, known)
-        if not seen:
-            cut.seen[where] = self._remember(touch)
-            if not unwritten:
-                self._mark_read(place, touch)
+        if where not in seen:
+            seen.add(where)
+            self._mark_read(place, touch)
 
     def read(self, access: Access, array: npt.NDArray[Any], index: Index, known: list[int]) -> None:
         """Ordinary loads by the warps of a warpgroup; `access` says what orders them."""
         place, touch = self.place(array), Touch(access, self.number, index, False, access.needs)
         if not known[access.agent.sm.clocks.grid]:
             self._too_early(access, touch)
-        unwritten = place.region.written is None and not place.fresh
-        if not unwritten:
+        if place.region.open or place.fresh:
             self._behind_writes(access, place, touch, known)
         at = tuple(n for part in index for n in (part.start, part.stop))
         self._reads.setdefault(place, {})[(access.agent.warpgroup, *at)] = touch
-        seen = place.cuts.setdefault(((), False), Cut(place)).seen
+        seen = place.seen.setdefault((), set())
         if at not in seen:
-            seen[at] = self._remember(touch)
-            if not unwritten:
-                self._mark_read(place, touch)
+            seen.add(at)
+            self._mark_read(place, touch)
 
     def store(self, access: Access, box: Box, where: tuple[int, ...], known: list[int], need: Need, reduction: str) -> None:
         """A TMA store of a box, or a reduction; `need`: what says that it has reached global memory."""
-        cut = self._cuts.get(box.tensor) or self._cut(box)
+        place, _ = self._cuts.get(box.tensor) or self._cut(box)
         touch = Touch(access, self.number, box.elements(where), box.tensor.flipped, (need,), reduction)
-        self._write(access, cut.place, touch, known)
+        self._write(access, place, touch, known)
 
     def write(self, access: Access, array: npt.NDArray[Any], index: Index, known: list[int], reduction: str = "") -> None:
         """Ordinary stores, or reductions, by the warps of a warpgroup; `access` says what orders them."""
@@ -180,12 +154,11 @@ class GlobalMemory:
     def _write(self, access: Access, place: Place, touch: Touch, known: list[int]) -> None:
         if not known[access.agent.sm.clocks.grid]:
             self._too_early(access, touch)
-        self._open(place.region)
+        place.region.open = True
         written = place.written[touch.index]
         if not written.size:
             return
-        if place.region.loaded:
-            self._loads(access, place, touch, known)
+        self._loads(access, place, touch, known)
         for held, reads in self._reads.items():
             for earlier in reads.values() if held.region is place.region else ():
                 same = touch.kind == STORE and earlier.agent.warpgroup == touch.agent.warpgroup
@@ -195,11 +168,10 @@ class GlobalMemory:
         met = self._writes(access, touch, written, known)
         if touch.reduction and place.fresh:
             self._initialised(access, touch, written)
-        if place.region.read is not None:
-            read = place.read[touch.index]
-            first = int(read.max())
-            if first > self._foreign:
-                raise conflict(access, touch, self._of(first), read)
+        read = place.read[touch.index]
+        first = int(read.max())
+        if first > self._foreign:
+            raise conflict(access, touch, self._of(first), read)
         self._remember(touch)
         if not touch.reduction or not met:
             written[...] = touch.code
@@ -240,7 +212,7 @@ class GlobalMemory:
         """PipelineRace if a TMA load of this CTA, or of its cluster, may still be reading what is written."""
         for load in (load for sm in access.agent.sm.peers for load in sm.memory.loads()):
             assert load.box is not None
-            other = self._cuts[load.box.tensor].place
+            other, _ = self._cuts[load.box.tensor]
             if other.region is not place.region or not any(known[counter] < value for counter, value in load.needs):
                 continue
             index = load.box.elements(load.where)

@@ -40,7 +40,11 @@ class Flag(Blocked):
         """who set it"""
 
 
-def _flag(who: Warpgroup, flags: npt.NDArray[np.int32], index: int, what: str) -> Flag:
+def _flag(who: Warpgroup, flags: npt.NDArray[np.int32], index: int, what: str, instruction: str) -> Flag:
+    """The flag that one lane touches with an instruction."""
+    report.one_lane(who, instruction)
+    who.elapse(who.sm.costs.tma_latency)
+    who.breathe()
     address = int(flags.ctypes.data) + flags.strides[0] * int(index)
     found: Flag = who.sm.gmem.flags.setdefault(address, Flag(what))
     return found
@@ -48,10 +52,7 @@ def _flag(who: Warpgroup, flags: npt.NDArray[np.int32], index: int, what: str) -
 
 def signal(who: Warpgroup, flags: npt.NDArray[np.int32], index: int, what: str) -> None:
     """Set a flag, by one lane."""
-    report.one_lane(who, "st.release.gpu")
-    who.elapse(who.sm.costs.tma_latency)
-    who.breathe()
-    flag = _flag(who, flags, index, what)
+    flag = _flag(who, flags, index, what, "st.release.gpu")
     if flag.handed is not None:
         raise report.violation(who, f"the flag of {what} is set, and {flag.set_by} had set it: nobody has taken what that handed "
                                "over", mend="a slot of its own for each part", hazard="cta-conflict")
@@ -67,10 +68,7 @@ def signal(who: Warpgroup, flags: npt.NDArray[np.int32], index: int, what: str) 
 
 def wait(who: Warpgroup, flags: npt.NDArray[np.int32], index: int, what: str) -> None:
     """Wait until a flag is set and clear it, by one lane."""
-    report.one_lane(who, "ld.acquire.gpu")
-    who.elapse(who.sm.costs.tma_latency)
-    who.breathe()
-    flag = _flag(who, flags, index, what)
+    flag = _flag(who, flags, index, what, "ld.acquire.gpu")
     while flag.handed is None:
         flag.enqueue(who, what=what)
     counter = who.sm.add_mbarrier_counter()

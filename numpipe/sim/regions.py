@@ -8,15 +8,12 @@ grow together, and their units get finer, as arrays are met; what the maps hold 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from .touches import Codes, Index, Touch
-
-_NOTHING: Codes = np.empty(0, np.int32)
+from .touches import Codes, Index
 
 
 class Region:
@@ -25,72 +22,52 @@ class Region:
     def __init__(self, lo: int, hi: int, unit: int) -> None:
         self.lo, self.hi, self.unit = lo, hi, unit
         self.places: list[Place] = []
-        self.written: Codes | None = None
+        self.open = False
+        """whether anybody has written there"""
+        size = (hi - lo) // unit  # pages of maps that are never used take no memory
+        self.written: Codes = np.zeros(size, np.int32)
         """the newest write; where CTAs reduce together, the first of them that did"""
-        self.read: Codes | None = None
+        self.read: Codes = np.zeros(size, np.int32)
         """the first read"""
-
-    @property
-    def loaded(self) -> bool:
-        """Whether a TMA load has read from it."""
-        return any(cut.seen for place in self.places for cut in place.cuts.values())
-
-    def codes(self) -> Codes:
-        """A map in which nobody has done anything. (Pages of it that are never used take no memory.)"""
-        return np.zeros((self.hi - self.lo) // self.unit, np.int32)
 
     def adopt(self, other: Region) -> None:
         """Take the arrays and maps of a region that lies in this one, and has units of so many of this one's."""
         scale, start = other.unit // self.unit, (other.lo - self.lo) // self.unit
         part = slice(start, start + (other.hi - other.lo) // self.unit)
-        if other.written is not None:
-            self.written = self.codes() if self.written is None else self.written
-            self.written[part] = np.repeat(other.written, scale)
-        if other.read is not None:
-            self.read = self.codes() if self.read is None else self.read
-            self.read[part] = np.repeat(other.read, scale)
+        self.open |= other.open
+        self.written[part], self.read[part] = np.repeat(other.written, scale), np.repeat(other.read, scale)
         for place in other.places:
             place.join(self)
 
 
 class Place:
-    """An array in its region. `written` and `read` are the region's maps, seen through the array, once these are there."""
+    """An array in its region. `written` and `read` are the region's maps, seen through the array."""
 
     def __init__(self, array: npt.NDArray[Any], fresh: bool) -> None:
         self.array = array
         self.address = int(array.ctypes.data)
         self.fresh = fresh
         """whether its elements hold nothing until the kernel writes them"""
-        self.cuts: dict[tuple[tuple[int, ...], bool], Cut] = {}
+        self.seen: dict[Any, set[tuple[int, ...]]] = {}
+        """where boxes have been read from, by their shape"""
         self.region: Region
-        self.written = self.read = _NOTHING
+        self.written: Codes
+        self.read: Codes
 
     def join(self, region: Region) -> None:
         self.region = region
         region.places.append(self)
-        self.look()
+        self.written, self.read = self._view(region.written), self._view(region.read)
 
-    def look(self) -> None:
-        """See the maps that the region has now."""
-        self.written, self.read = self._view(self.region.written), self._view(self.region.read)
-
-    def _view(self, codes: Codes | None) -> Codes:
+    def _view(self, codes: Codes) -> Codes:
         """A map with the array's shape, and behind it a dimension of the units of an element, if these are several."""
-        if codes is None or not self.array.size:
-            return _NOTHING.reshape(self.array.shape) if not self.array.size else _NOTHING
         array, region = self.array, self.region
+        if not array.size:
+            return np.empty(array.shape, np.int32)
         each = array.dtype.itemsize // region.unit
         strides = [4 * (stride // region.unit) if size > 1 else 0 for size, stride in zip(array.shape, array.strides, strict=True)]
         return np.ndarray((*array.shape, *[each][:each > 1]), np.int32, codes, 4 * ((self.address - region.lo) // region.unit),
                           (*strides, *[4][:each > 1]))
-
-
-@dataclass(eq=False, slots=True)
-class Cut:
-    """Boxes of one shape: where such have been loaded from, by whom first."""
-
-    place: Place
-    seen: dict[tuple[int, ...], Touch] = field(default_factory=dict)
 
 
 def bounds(array: npt.NDArray[Any]) -> tuple[int, int]:

@@ -68,7 +68,7 @@ class Mbarrier:
     """One live mbarrier."""
 
     __slots__ = ("address", "arrivals", "copies", "count", "current", "done", "done_time", "epoch",
-                 "expected", "landed", "last", "name", "observed", "owner", "pending", "phase", "seen_by", "site", "sm", "time",
+                 "expected", "landed", "last", "name", "observed", "owner", "pending", "phase", "site", "sm", "time",
                  "twins", "tx", "used", "waited", "waiters", "warp")
 
     def __init__(self, owner: Warpgroup, address: int, count: int, name: str, epoch: int) -> None:
@@ -99,7 +99,6 @@ class Mbarrier:
         self.time = self.done_time = 0
         self.site = user_site()
         self.owner, self.warp, self.epoch = owner, owner.first_warp, epoch
-        self.seen_by: set[tuple[int, bool]] = set()
         self.twins: Sequence[Mbarrier] = ()
         """in other CTAs, where whoever arrives here arrives there too"""
         self.used: dict[int, tuple[int, Warpgroup, Site]] = {}

@@ -21,6 +21,7 @@ import numpipe
 from numpipe import CompileError, SimulationError, SpecError, ds
 from numpipe.compile.build import toolchain
 from numpipe.core import arith, numbers
+from tests.kernels.covering import examples
 from tests.kernels.expressions import SCALARS, WIDTH, Uncertain, Undefined, agrees, drawn, load, result, scalars, source, worth
 from tests.kernels.refusals import EXECUTIONS, marked
 
@@ -396,7 +397,7 @@ REAL = [False] * 4 + [True] * 4
 
 
 @given(texts=st.tuples(*(drawn(is_real) for is_real in REAL)), sets=st.lists(scalars(), min_size=3, max_size=3))
-@settings(max_examples=40, derandomize=True, deadline=None, database=None, phases=[Phase.generate],
+@settings(max_examples=examples(40), derandomize=True, deadline=None, database=None, phases=[Phase.generate],
           suppress_health_check=list(HealthCheck))
 def test_expressions_are_worth_what_python_says(texts: tuple[str, ...], sets: list[dict[str, Any]]) -> None:
     kernel = load(source(texts, REAL))

@@ -108,7 +108,7 @@ def test_a_place_that_no_kernel_comes_to_is_seen() -> None:
     one = Survey()
     one.add("a ring, two warpgroups")
     left = {line.rpartition("/")[2].partition(":")[0] for line in written() - one.lines}
-    assert {"copies.py", "phases.py", "outputs.py", "single.py", "steps.py", "ring.py"} <= left and "store_ring.py" not in left
+    assert {"copies.py", "phases.py", "outputs.py", "steps.py", "ring.py"} <= left and "store_ring.py" not in left
 
 
 def test_every_removal_is_reported(survey: Survey) -> None:

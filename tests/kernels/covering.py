@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 Factors = Mapping[str, tuple[Any, ...]]
 Row = dict[str, Any]
@@ -145,9 +146,9 @@ def covering_array(factors: Factors, rules: Rules = (), *, seed: int = 0, tries:
 
 
 def pairwise(*rules: Rule, **factors: Sequence[Any]) -> pytest.MarkDecorator:
-    """Parametrizes a test over its arguments: each two values of different ones meet in a test; in a product all would.
+    """Parametrizes a test over its arguments: any two values of different ones meet in one of the tests, where rules allow it.
 
-    Rules are about values, which need not be hashable.
+    Values need not be hashable.
     """
     positions = {name: tuple(range(len(values))) for name, values in factors.items()}
     about_positions = tuple(Rule(_of_positions(rule, factors)) for rule in rules)
@@ -161,3 +162,8 @@ def _of_positions(rule: Rule, factors: Mapping[str, Sequence[Any]]) -> Callable[
 
     holds.__signature__ = inspect.signature(rule.holds)  # type: ignore[attr-defined]  # a rule reads its factors' names there
     return holds
+
+
+def examples(thorough: int) -> int:
+    """How many examples Hypothesis draws: this number with ``--hypothesis-profile thorough``, as .ci/run has it, else 40 of 100."""
+    return settings.default.max_examples * thorough // 100

@@ -8,6 +8,7 @@ from typing import Any
 from unittest import mock
 
 from numpipe import Trace
+from numpipe.kernels.variants import Variant
 from numpipe.launch.image import Image
 from numpipe.launch.profiles import told
 from numpipe.plan import profile, resources
@@ -20,14 +21,14 @@ Moment = tuple[str, int, int, int, int]
 def traced(kernel: Any, *args: Any, seed: int | None = None, **named: Any) -> tuple[Trace, Any]:
     """The trace of a simulated run, and its Unit."""
     units: list[Any] = []
-    made = type(kernel).unit
+    made = Variant.unit
 
     def unit(self: Any, *given: Any, **options: Any) -> Any:
         units.append(made(self, *given, **options))
         return units[-1]
 
     trace = Trace()
-    with mock.patch.object(type(kernel), "unit", unit):
+    with mock.patch.object(Variant, "unit", unit):
         kernel.simulate(*args, seed=seed, trace=trace, **named)
     return trace, next(unit for unit in units if unit.rings or unit.outputs)
 

@@ -131,6 +131,24 @@ def exactly(name: str, dtype: str, limits: tuple[Any, Any] = (None, None)) -> An
     return clipped if name == "clip" else mapped
 
 
+@functools.cache
+def every_exact(limits: tuple[Any, Any]) -> Any:
+    """All functions of the tile of x, one below the other in y; of np.isnan the mask."""
+    low, high = limits
+
+    @numpipe.kernel(num_compute_wgs=1)
+    def mapped(x, y, mask):
+        tile = x[ds(0, 64), ds(0, 128)]
+        y[ds(0, 64), ds(0, 128)] = np.floor(tile)
+        y[ds(64, 64), ds(0, 128)] = np.ceil(tile)
+        y[ds(128, 64), ds(0, 128)] = np.sign(tile)
+        y[ds(192, 64), ds(0, 128)] = np.square(tile)
+        y[ds(256, 64), ds(0, 128)] = np.clip(tile, low, high)
+        mask[ds(0, 64), ds(0, 128)] = np.isnan(tile).astype(np.int32)
+
+    return mapped
+
+
 def arrays_of_exact(name: str, dtype: str) -> tuple[np.ndarray, np.ndarray]:
     x = drawn((64, 128), dtype)
     if dtype != "int32":

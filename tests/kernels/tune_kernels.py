@@ -47,7 +47,7 @@ def no_kernel(cfg: Config) -> Any:
 class Measured:
     """Seconds by candidate, as told; `asked` has what was to be measured, each time."""
 
-    __module__, __qualname__ = "tune_kernels", "Measured"
+    __module__, __qualname__ = "tests.kernels.tune_kernels", "Measured"
 
     def __init__(self, **seconds: float) -> None:
         self.seconds, self.asked = seconds, list[list[str]]()

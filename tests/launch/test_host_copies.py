@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from numpipe import launch
 from numpipe.errors import LaunchError
 from numpipe.launch import driver, pinned, transfers
+from tests.kernels.covering import examples
 from tests.kernels.host_fakes import QueuedDriver, doubling, install
 from tests.kernels.launch_fakes import view
 
@@ -39,7 +40,7 @@ def strided(draw: st.DrawFn) -> np.ndarray[Any, Any]:
     return base[tuple(slice(None, None, s) for s in steps)].transpose(draw(st.permutations(range(len(shape)))))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(strided(), st.sampled_from([64, 80, 256]), st.integers(2, 4), st.sampled_from([1 << 30, 1 << 22]))
 def test_any_layout_goes_through_staging_memory_and_back(array: np.ndarray[Any, Any], chunk: int, threads: int, limit: int) -> None:
     with pytest.MonkeyPatch.context() as patch:

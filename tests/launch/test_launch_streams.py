@@ -230,9 +230,8 @@ def test_the_driver_gets_an_attribute_for_what_is_asked_for_only() -> None:
     def made(*given: Any) -> list[tuple[str, Any]]:
         config = cuda.config(384, 1000, attributes.Attributes(*given))
         assert (config.blockDimX, config.sharedMemBytes, config.numAttrs) == (384, 1000, len(config.attrs))
-        # what cuda-bindings gives as a value may lie in its attribute: `kept` holds the attributes while the values are read
-        kept.append(config.attrs)
-        return [(a.id.name.removeprefix("CU_LAUNCH_ATTRIBUTE_"), a.value) for a in kept[-1]]
+        kept.append(config)  # the values lie in its memory
+        return [(a.id.name.removeprefix("CU_LAUNCH_ATTRIBUTE_"), a.value) for a in config.attrs]
 
     assert made((1, 1, 1), False, False) == []
     ((name, value),) = made()

@@ -74,7 +74,7 @@ def a_wait_that_nothing_receives(a, b, c):
 @refused(simulated="wgmma(acc, a, b): acc is a register tile or None, a a shared-memory tile of a pipeline or a register tile, b a "
                    "shared-memory tile, got (tile, int, int)",
          compiled="wgmma(acc, a, b): acc is a register tile or None, a a shared-memory tile of a pipeline or a register tile, b a "
-                  "shared-memory tile, got (tile (64, 64) float32, 1, 2)", kind=SpecError)
+                  "shared-memory tile, got (tile (64, 64) float32, int32, int32)", kind=SpecError)
 def a_product_of_numbers(a, b, c):
     acc = numpipe.wgmma(numpipe.zeros((64, 64), np.float32), 1, 2)
     #     ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^

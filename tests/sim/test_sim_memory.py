@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from numpipe.errors import PipelineRace, SimulationError
 from numpipe.sim import simulate
 from numpipe.sim.boxes import intervals
+from tests.kernels.covering import examples
 from tests.kernels.sim_pipelines import F16, each_warp, one
 
 SEEDS = [None, *range(20)]
@@ -150,7 +151,7 @@ def test_direct_stores_reach_gmem():
 ACCESS = st.tuples(st.sampled_from("rwb"), st.integers(0, 1), st.integers(0, 15), st.integers(1, 6))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(ACCESS, max_size=30))
 def test_segments_agree_with_a_model_of_every_byte(accesses):
     """Two warpgroups touch chunks; "b" is a barrier between them. A race in the model is one on the SM."""

@@ -191,10 +191,7 @@ class _Function:
     def _before(self, statement: Any, names: set[str]) -> set[str]:
         """What is live before a statement, of what is behind it."""
         target = {statement.target.name} if isinstance(statement, nb.numba_ir.Assign) else set()
-        read = statement.value.list_vars() if target and isinstance(statement.value, nb.numba_ir.Expr) else (
-            [statement.value] if target and isinstance(statement.value, nb.numba_ir.Var) else [] if target
-            else statement.list_vars())
-        return (names - target) | {var.name for var in read if self._tile(var.name)}
+        return (names - target) | {var.name for var in statement.list_vars() if var.name not in target and self._tile(var.name)}
 
     # ---- variables
     def _webs(self) -> dict[str, str]:

@@ -17,10 +17,10 @@ import numpy as np
 
 from ...core import arith, numbers
 from ...core.op import BY_METHOD, BY_NUMPY, Op
-from ...language.tiles import elementwise, exact, mathematics, reduce, scans  # noqa: F401 - they say what of NumPy means them
+from ...language.tiles import elementwise, mathematics, reduce, scans  # noqa: F401 - they say what of NumPy means them
 from ...plan import context
 from .fold import MISSING, OPERATIONS, literal_node, stores
-from .nodes import assign, load, located, walk
+from .nodes import assign, load, located, operation, walk
 from .rewriter import NOT_MINE, Rewriter
 
 _BUILTINS: dict[Any, tuple[Op[..., Any], int, int]] = {  # the operation, how many arguments it takes
@@ -88,7 +88,7 @@ class Arithmetic(Rewriter):
     def _repeatable(self, node: ast.expr) -> bool:
         """Whether evaluating an expression twice is evaluating it once: it only computes."""
         calls = [part for part in walk(node) if isinstance(part, ast.Call)]
-        functions = [self.added.get(ast.unparse(c.func), self.value(c.func)) for c in calls]
+        functions = [operation(c) or self.value(c.func) for c in calls]
         return all(isinstance(f, Op) and f.__module__ in (arith.__name__, numbers.__name__, context.__name__) for f in functions)
 
     # ---- builtins and NumPy's types

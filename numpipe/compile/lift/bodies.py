@@ -53,7 +53,8 @@ class Bodies(Calls):
         made = self.call(emit.emitted, [loop, lifted, context, literal_node(int(given), node), self.visit(carry), self.visit(state),
                                         literal_node(0, node)], node)
         if alone:  # it holds loads of the memory role where its body does
-            made.facts = Facts("a pipeline", 0, pipelines=facts is not None and facts.pipelines)  # type: ignore[attr-defined]
+            for part in (loop, made):
+                part.facts = Facts("a pipeline", 0, pipelines=facts is not None and facts.pipelines)  # type: ignore[attr-defined]
         else:  # its own end may pass a turn only if no other pipeline comes behind it
             made.may_pass_turn = not around.pipelines if around else isinstance(context, ast.Constant)  # type: ignore[attr-defined]
         return made

@@ -17,7 +17,7 @@ from ...plan import context, specs
 from .arithmetic import added
 from .fold import MISSING, literal_node, named_tuple
 from .loops import PIPELINE, Loops
-from .nodes import statements, walk
+from .nodes import reads, walk
 from .rewriter import NOT_MINE
 from .subset import host_only, mismatch, plain_signature, spelled
 
@@ -217,11 +217,7 @@ class Calls(Loops):
         if isinstance(index_map, ast.Name):
             places = self._binds(index_map.id)
             function = places[0] if len(places) == 1 else index_map
-        if not isinstance(function, (ast.Lambda, ast.FunctionDef)):
-            return None
-        read = {n.id for part in statements(function) for n in walk(part)
-                if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Store)}
-        return tuple(argument.arg in read for argument in function.args.args)
+        return reads(function) if isinstance(function, (ast.Lambda, ast.FunctionDef)) else None
 
     def _memory_space(self, given: ast.expr) -> ast.expr:
         """The name of the memory that a BlockSpec says."""

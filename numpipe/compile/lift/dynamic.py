@@ -9,7 +9,7 @@ from ...language.grid import tile_scheduler
 from ...language.tiles import products
 from ...plan import profiling
 from .fold import MISSING, literal_node
-from .nodes import assign, load, located
+from .nodes import assign, load, located, operation
 from .orders import Walk
 from .turns import Turns, leaves, pipeline_in, with_skips
 
@@ -52,19 +52,16 @@ class DynamicTiles(Turns):
         go_on = located(assign(t, self.call(tile_scheduler.next_tile, [load(ring)], node)), node)
         body, ordered = self.tile_body(node, in_turns)
         test = self.call(tile_scheduler.is_tile, [load(t), load(end)], node)
-        loop = self.tile_loop(node, test, [*top, *self._going_on(body, read, go_on)])
+        loop = self.tile_loop(node, test, [*top, *_going_on(body, read, go_on)])
         behind = ast.Expr(self.call(tile_scheduler.end_tiles, [literal_node(int(ordered), node)], node))
         return [located(statement, node) for statement in (*setup, loop, behind)]
 
-    def _going_on(self, body: list[ast.stmt], read: ast.stmt, go_on: ast.stmt) -> list[ast.stmt]:
-        """The body of a loop, rewritten already: `read` behind its last pipeline and what waits for that one's products, `go_on` at
-        its end, and before each `continue` what has not come by there."""
-        running = [number for number, statement in enumerate(body) if pipeline_in(statement)]
-        at = running[-1] + 1 if running else len(body)
-        while at < len(body) and self._waits(body[at]):
-            at += 1
-        return [*with_skips(body[:at], [read, go_on]), read, *with_skips(body[at:], [go_on]), go_on]
 
-    def _waits(self, statement: ast.stmt) -> bool:
-        called = statement.value.func if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Call) else None
-        return isinstance(called, ast.Name) and self.added.get(called.id) is products.drained
+def _going_on(body: list[ast.stmt], read: ast.stmt, go_on: ast.stmt) -> list[ast.stmt]:
+    """The body of a loop, rewritten already: `read` behind its last pipeline and what waits for that one's products, `go_on` at its
+    end, and before each `continue` what has not come by there."""
+    running = [number for number, statement in enumerate(body) if pipeline_in(statement)]
+    at = running[-1] + 1 if running else len(body)
+    while at < len(body) and isinstance(wait := body[at], ast.Assign) and operation(wait.value) is products.drained:
+        at += 1
+    return [*with_skips(body[:at], [read, go_on]), read, *with_skips(body[at:], [go_on]), go_on]

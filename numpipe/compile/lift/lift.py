@@ -37,12 +37,12 @@ from ...plan.unit import Unit
 from .arithmetic import Arithmetic
 from .calls import Calls
 from .debugging import Debugging
-from .fold import MISSING, Constants, StaticArray, literal_node, stores
+from .fold import Constants, StaticArray, literal_node, stores
 from .functions import Bound
 from .lane_code import LaneCode
 from .nested import ENVIRONMENT
-from .nodes import located, own
-from .nodes import parameters as parameters_of
+from .nodes import located, own, parameters_of
+from .nodes import parameters as plain_parameters
 from .positions import Positions, Source
 from .reductions import Reductions
 from .rewriter import CONTEXT, Rewriter
@@ -197,8 +197,7 @@ class _Lift(LaneCode, Debugging, Waits, Reductions):
     def function(self) -> Bound:
         """The function as the value that callers bind."""
         node, known = self.tree, self.constants.known
-        every = [argument.arg for argument in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)]
-        parameters = [name for name in every if isinstance(known.get(name, MISSING), StaticArray) or name not in known]
+        parameters = [name for name in parameters_of(node) if name not in known or isinstance(known[name], StaticArray)]
         self._signature(parameters)
         coroutine = self._coroutine(node, always=True)
         self.lift_body(node)
@@ -215,7 +214,7 @@ class _Lift(LaneCode, Debugging, Waits, Reductions):
     def _signature(self, parameters: list[str]) -> None:
         """Plain parameters, without annotations, defaults and decorators."""
         node = self.tree
-        node.args = located(parameters_of(parameters), node)
+        node.args = located(plain_parameters(parameters), node)
         node.decorator_list, node.returns = [], None
 
     def _both(self, name: str) -> tuple[Callable[..., Any], Callable[..., Any]]:

@@ -15,15 +15,15 @@ from ...language.tiles import products
 from ...plan import profiling
 from .arithmetic import Arithmetic
 from .fold import MISSING, literal_node
-from .nodes import assign, children, load, located, walk
+from .nodes import assign, children, load, located, operation, walk
 from .order_tokens import sure_turns
 from .pipeline_names import PipelineNames
 from .rewriter import NOT_MINE
-from .turns import leaves
+from .turns import is_loop, leaves
 from .waits import in_place
 
 PIPELINE = Facts("a pipeline", 0, pipelines=True)
-_HELD = ("__np_steps", "__np_make_pipeline", "__np_emitted")
+_HELD = pipelines.steps, pipelines.make_pipeline, emit.emitted
 
 
 class Loops(PipelineNames, Arithmetic):
@@ -33,12 +33,12 @@ class Loops(PipelineNames, Arithmetic):
         """Whether an expression is ``pipe(arrays)``: a call of a pipeline, made in place or bound to a name."""
         if not isinstance(node, ast.Call):
             return False
-        return self._made_by(node.func, pipelines.pipeline, "__np_make_pipeline") is not None
+        return self._made_by(node.func, pipelines.pipeline, pipelines.make_pipeline) is not None
 
     def _emitted_facts(self, made: ast.expr) -> Facts | None:
         """What is known of an emitted pipeline; None for what is none."""
         for builder in (emit.emit_pipeline_warp_specialized, emit.emit_pipeline):
-            if (call := self._made_by(made, builder, "__np_emitted")) is not None:
+            if (call := self._made_by(made, builder, emit.emitted)) is not None:
                 return getattr(call, "facts", PIPELINE)
         return None
 
@@ -52,9 +52,8 @@ class Loops(PipelineNames, Arithmetic):
         """Whether statements, already rewritten, run a pipeline, or call a function that does."""
         for statement in body:
             for node in walk(statement):
-                called = node.func if isinstance(node, ast.Call) else None
                 facts: Facts | None = getattr(node, "facts", None)
-                if facts.pipelines if facts is not None else isinstance(called, ast.Name) and called.id in _HELD:
+                if facts.pipelines if facts is not None else operation(node) in _HELD:
                     return True
         return False
 
@@ -221,12 +220,9 @@ class Loops(PipelineNames, Arithmetic):
                 return begins(first.body)
             return isinstance(first, ast.Assign) and not mentions(first.value)
 
-        def rewritten(made: ast.AST) -> bool:
-            return isinstance(made, ast.Call) and isinstance(made.func, ast.Name) and made.func.id == "__np_steps"
-
         scope = self.scopes[-1][0]
         loops = [loop for loop in walk(scope) if isinstance(loop, ast.For) and begins(loop.body) and (
-            rewritten(loop.iter) or self._pipeline_call(loop.iter))]
+            is_loop(loop) or self._pipeline_call(loop.iter))]
         inside = {id(n) for loop in loops for s in loop.body for n in walk(s)} if node in loops else set()
         other = {id(n) for f in walk(scope) if isinstance(f, ast.FunctionDef) and f is not scope
                  and any(a.arg == name for a in f.args.args) for n in walk(f)}  # a parameter that is called so

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 Function = ast.FunctionDef | ast.Lambda
 _Node = TypeVar("_Node", bound=ast.AST)
@@ -63,6 +63,23 @@ def own(body: Iterable[ast.AST]) -> Iterator[ast.AST]:
         yield node
         if not isinstance(node, Function):
             todo += children(node)
+
+
+def parameters_of(function: Function) -> list[str]:
+    """The names that a function gives its arguments."""
+    return [argument.arg for argument in (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)]
+
+
+def reads(function: Function) -> tuple[bool, ...]:
+    """Which of its arguments a function reads."""
+    read = {node.id for part in statements(function) for node in walk(part)
+            if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Store)}
+    return tuple(name in read for name in parameters_of(function))
+
+
+def operation(node: ast.AST) -> Any:
+    """The operation that the AST pass has written a call of; None for all other nodes."""
+    return getattr(node, "operation", None)
 
 
 # ---- new ones

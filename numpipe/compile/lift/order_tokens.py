@@ -6,7 +6,8 @@ import ast
 from collections.abc import Sequence
 
 from ...core.facts import Facts
-from .nodes import walk
+from ...language.pipeline import order_tokens
+from .nodes import operation, walk
 
 
 def holds_turns(body: Sequence[ast.AST]) -> bool:
@@ -29,7 +30,7 @@ def sure_turns(body: Sequence[ast.stmt]) -> tuple[int, ...] | None:
 
 
 def _enters(node: ast.AST) -> bool:
-    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "__np_enter_turn"
+    return operation(node) is order_tokens.enter_turn
 
 
 def _calls(node: ast.AST) -> bool:

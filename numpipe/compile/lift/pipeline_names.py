@@ -5,8 +5,9 @@ from __future__ import annotations
 import ast
 from typing import Any
 
+from ...core.op import Op
 from .dynamic import DynamicTiles
-from .nodes import children, walk
+from .nodes import children, operation, walk
 from .splits import SplitLoops
 
 
@@ -17,11 +18,11 @@ class PipelineNames(SplitLoops, DynamicTiles):
         """What binds a name, in the innermost function that does."""
         return next((names[name] for _, names in reversed(self.scopes) if name in names), [])
 
-    def _made_by(self, made: ast.expr, function: Any, operation: str) -> ast.Call | None:
-        """The call of `function`, or of the `operation` it was rewritten to, that a value is: in place or bound to a name."""
+    def _made_by(self, made: ast.expr, function: Any, rewritten: Op[..., Any]) -> ast.Call | None:
+        """The call of `function`, or of the operation it was `rewritten` to, that a value is: in place or bound to a name."""
         calls = [self._bound_to([place]) for place in self._binds(made.id)] if isinstance(made, ast.Name) else [made]
         return next((call for call in calls if isinstance(call, ast.Call) and (
-            self.value(call.func) is function or (isinstance(call.func, ast.Name) and call.func.id == operation))), None)
+            self.value(call.func) is function or operation(call) is rewritten)), None)
 
     def _bound_to(self, places: list[ast.AST]) -> ast.Call | None:
         """The call that a name is bound to, by one assignment."""

@@ -14,16 +14,18 @@ import inspect
 from typing import Any
 
 from ...core.op import Op
+from ...language.memory import copies
+from ...language.pipeline import barriers, emit, pipelines
 from ...language.tiles import reduce
 from .fold import MISSING, literal_node
 from .functions import Functions
-from .nodes import assign, load, located, walk
+from .nodes import assign, load, located, operation, walk
 from .rewriter import NOT_MINE
 from .subset import spelled
 
-_LOADS = ("__np_steps", "__np_make_pipeline", "__np_emitted", "__np_copy_gmem_to_smem",
-          "__np_copy_smem_to_gmem", "__np_commit_smem", "__np_commit_smem_to_gmem_group", "__np_wait_smem_to_gmem",
-          "__np_async_prefetch", "__np_barrier_arrive", "__np_barrier_wait")
+_LOADS = (pipelines.steps, pipelines.make_pipeline, emit.emitted, copies.copy_gmem_to_smem, copies.copy_smem_to_gmem,
+          copies.commit_smem, copies.commit_smem_to_gmem_group, copies.wait_smem_to_gmem, copies.async_prefetch,
+          barriers.barrier_arrive, barriers.barrier_wait)
 
 
 def _of_tiles(operation: object) -> bool:
@@ -73,7 +75,7 @@ class Reductions(Functions):
         scope = self.scopes[-1][0]
 
         def made(node: ast.AST) -> bool:
-            return any((isinstance(part, ast.Name) and (part.id in voted or _of_tiles(self.added.get(part.id)))) or (
+            return any((isinstance(part, ast.Name) and part.id in voted) or _of_tiles(operation(part)) or (
                 isinstance(part, ast.Call) and _of_tiles(self.meant(part, self.value(part.func)))) for part in walk(node))
 
         while True:  # names that are bound to such, through others
@@ -87,8 +89,7 @@ class Reductions(Functions):
         """CompileError for loads and copies, and for barriers, under a condition that the memory role does not know."""
         for part in (part for statement in (*new.body, *new.orelse) for part in walk(statement)):
             facts = getattr(part, "facts", None)
-            called = part.func.id if isinstance(part, ast.Call) and isinstance(part.func, ast.Name) else ""
-            if called in _LOADS or (facts is not None and facts.pipelines):
+            if operation(part) in _LOADS or (facts is not None and facts.pipelines):
                 self.error(new.test, f"'{written}' steers loads: what a tile holds decides whether something is loaded or copied, "
                                      "and the memory role has no such value; take the pipeline, or the copy, out of the 'if'")
 

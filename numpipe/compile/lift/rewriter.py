@@ -163,7 +163,9 @@ class Rewriter(Known):
 
     def call_with(self, hidden: list[ast.expr], operation: Op[..., Any], args: list[ast.expr], where: ast.AST) -> ast.Call:
         function = self.named(operation.__name__, operation, where)  # type: ignore[attr-defined]
-        return ast.copy_location(ast.Call(function, [*hidden, *args], []), where)
+        call = ast.copy_location(ast.Call(function, [*hidden, *args], []), where)
+        call.operation = operation  # type: ignore[attr-defined]
+        return call
 
     def hidden(self, operation: Op[..., Any], where: Any) -> list[ast.expr]:
         """The kernel's context, and the place of a call, as far as an operation asks for them."""

@@ -17,7 +17,7 @@ from ...language.tiles import atomics
 from .fold import Constants, named_tuple, stores
 from .lift import read
 from .nodes import Function as Node
-from .nodes import own, statements
+from .nodes import own, parameters_of, statements
 from .positions import Source
 
 
@@ -67,7 +67,7 @@ class _Stores:
         found = {_root(node) for node in nodes if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store)}
         for f in inner:
             found |= self.of(f, nested, active) - {name for name, _ in stores(f)}
-        parameters = {name: None for name in _parameters(function)}
+        parameters = {name: None for name in parameters_of(function)}
         for node in nodes:
             if isinstance(node, ast.Call):
                 found |= self._copied(node, local)
@@ -153,7 +153,7 @@ class _Stores:
             except CompileError:
                 return [], set()  # said where it is rewritten
             node, stores, seen = source.tree, _Stores(source, self.surely), {}
-        return (_parameters(node), stores.of(node, seen, (*active, function))) if isinstance(node, Node) else ([], set())
+        return (parameters_of(node), stores.of(node, seen, (*active, function))) if isinstance(node, Node) else ([], set())
 
 
 def _handed_on(loop: ast.For) -> list[tuple[str, set[str]]]:
@@ -172,10 +172,6 @@ def _array_names(value: ast.AST) -> set[str]:
     if isinstance(value, ast.Tuple):
         return {name for part in value.elts for name in _array_names(part)}
     return _names(value)
-
-
-def _parameters(function: Node) -> list[str]:
-    return [a.arg for a in (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)]
 
 
 def _root(node: ast.AST) -> str:

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from typing import TypeGuard
 
 from ...core.facts import Facts
-from ...language.pipeline import turns
-from .nodes import children, load, walk
+from ...language.pipeline import pipelines, turns
+from .nodes import children, load, operation, walk
 from .rewriter import Rewriter
 
 WHY = "with schedule='pingpong' compute warpgroups take turns on tiles"
@@ -22,16 +23,16 @@ def pipeline_in(statement: ast.AST) -> ast.AST | None:
     """Where a statement, already rewritten, runs a pipeline, or calls a function that does."""
     for node in walk(statement):
         facts: Facts | None = getattr(node, "facts", None)
-        if isinstance(node, ast.For) and _is_loop(node):
+        if is_loop(node):
             return node.iter
         if facts is not None and facts.pipelines:
             return node
     return None
 
 
-def _is_loop(node: ast.AST) -> bool:
-    return (isinstance(node, ast.For) and isinstance(node.iter, ast.Call) and isinstance(node.iter.func, ast.Name)
-            and node.iter.func.id == "__np_steps")
+def is_loop(node: ast.AST) -> TypeGuard[ast.For]:
+    """Whether a node is a loop over a pipeline, already rewritten."""
+    return isinstance(node, ast.For) and operation(node.iter) is pipelines.steps
 
 
 class Turns(Rewriter):
@@ -67,15 +68,9 @@ class Turns(Rewriter):
             return body, False
         take, give = (ast.copy_location(ast.Expr(self.call(operation, [], node)), node)
                       for operation in (turns.take_turn, turns.pass_turn))
-        first, last = running[0], running[-1]
-        placed: list[ast.stmt] = []
-        for number, statement in enumerate(body):
-            if number <= last:
-                statement = _Skips([take, give] if number < first else [give]).visit(statement)
-            placed += [take, statement] if number == first else [statement]
-            if number == last and not _passes(statement):
-                placed.append(give)
-        return placed, True
+        first, behind = running[0], running[-1] + 1
+        taken = [*with_skips(body[first:behind], [give]), *[give] * (not _passes(body[behind - 1]))]
+        return [*with_skips(body[:first], [take, give]), take, *taken, *body[behind:]], True
 
     def tile_body(self, node: ast.For, in_turns: bool) -> tuple[list[ast.stmt], bool]:
         """The body of a loop over tiles, rewritten, and whether it has turns."""
@@ -111,7 +106,7 @@ class Turns(Rewriter):
 
 def _passes(statement: ast.stmt) -> bool:
     """Whether a statement is a pipeline loop, or emits a pipeline, that is told to pass the turn then."""
-    made: ast.AST | None = statement.iter if isinstance(statement, ast.For) and _is_loop(statement) else None
+    made: ast.AST | None = statement.iter if is_loop(statement) else None
     if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
         made = statement.value.func if getattr(statement.value.func, "may_pass_turn", False) else None
     if not isinstance(made, ast.Call):

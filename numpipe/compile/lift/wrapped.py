@@ -32,7 +32,7 @@ from ...plan.specs import BlockSpec
 from . import lambdas
 from .fold import Constants, stores
 from .lift import read
-from .nodes import assign, definition, load, located, own, parameters, walk
+from .nodes import assign, definition, load, located, own, parameters, reads, walk
 from .positions import Source
 
 INDICES = "np__indices"
@@ -155,8 +155,8 @@ def _index_map(function: Any, what: str, grid: Grid, names: dict[str, Any], uniq
         body = _inlined(plain, lambdas.find(plain, what), names, unique)
     else:
         names[f"np__{unique}_map"] = function if isinstance(function, Function) else Function(plain)
-        used = _read(names[f"np__{unique}_map"])
-        body = _call(f"np__{unique}_map", *(load(_index(d)) if reads else ast.Constant(0) for d, reads in enumerate(used)))
+        used = reads(read(names[f"np__{unique}_map"].function).tree)  # type: ignore[arg-type]  # `read` has looked at it
+        body = _call(f"np__{unique}_map", *(load(_index(d)) if needed else ast.Constant(0) for d, needed in enumerate(used)))
     return ast.Lambda(parameters(steps), body)
 
 
@@ -174,14 +174,6 @@ def _inlined(function: FunctionType, node: ast.Lambda, names: dict[str, Any], un
                 part.id = f"np__{unique}_of_{part.id}"
                 names[part.id] = value
     return body
-
-
-def _read(function: Function[..., Any]) -> list[bool]:
-    """Which of its arguments a function reads."""
-    node = read(function.function).parse()
-    assert isinstance(node, ast.FunctionDef)
-    loaded = {n.id for statement in node.body for n in walk(statement) if isinstance(n, ast.Name)}
-    return [argument.arg in loaded for argument in node.args.args]
 
 
 # ---- indices of the grid -----------------------------------------------------------------------------------------

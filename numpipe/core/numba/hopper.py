@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 from numba import cuda
@@ -20,17 +21,6 @@ from ..undisturbed import COMPILES
 from . import quicker
 
 __all__ = ["Typed", "compile_kernel", "compiling_for"]
-
-
-class _Device:
-    """The device that a kernel is compiled for, whatever this machine holds."""
-
-    id = 0
-
-    def __init__(self, target: Target) -> None:
-        self.compute_capability = target.capability
-        self.name = target.name.encode()
-
 
 Typed = Callable[[Any, dict[str, Any]], None]
 """is told of each function that was typed: its IR, in SSA form, and the type of each variable"""
@@ -102,14 +92,12 @@ def compiling_for(target: Target = DEFAULT) -> Iterator[None]:
     """
     if config.FORCE_CUDA_CC:
         raise RuntimeError(f"NUMBA_FORCE_CUDA_CC drops the 'a' of {target.name}, which its own instructions need: unset it")
-    library, device = codegen.CUDACodeLibrary, _Device(target)
+    library, device = codegen.CUDACodeLibrary, SimpleNamespace(compute_capability=target.capability)
     with global_compiler_lock:
         unify = types.Number.unify
         changes: tuple[tuple[Any, str, Any], ...] = (
             (dispatcher, "get_current_device", _in_this_thread(lambda: device, dispatcher.get_current_device)),
-            (compiler, "get_current_device", _in_this_thread(lambda: device, compiler.get_current_device)),
             (compiler, "CUDACompiler", _Compiler),
-            (library, "_ensure_cc", _in_this_thread(lambda self, cc: target.capability if cc is None else cc, library._ensure_cc)),
             # Numba reads the PTX only to look for runtime calls we never make
             (library, "get_asm_str", _in_this_thread(lambda self, cc=None: "", library.get_asm_str)),
             (types.Number, "unify", lambda self, context, other: None if {self, other} == _APART else unify(self, context, other)),

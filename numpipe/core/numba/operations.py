@@ -231,11 +231,11 @@ def overload(function: Any, typer: Typer, literals: bool = False) -> None:
 
 
 def literal(ty: Any) -> Any:
-    """Python value of a literal type (tuples of literals included); raises TypingError for a run-time value."""
+    """Python value of a literal type (tuples of literals included), or of a default; raises TypingError for a run-time value."""
     if isinstance(ty, types.BaseTuple):
         return tuple(literal(t) for t in ty)
-    if isinstance(ty, types.NoneType):
-        return None
+    if isinstance(ty, (types.NoneType, types.Omitted)):
+        return getattr(ty, "value", None)
     if not hasattr(ty, "literal_value"):
         raise TypingError(f"a compile-time constant is needed here, not a run-time {ty}")
     return ty.literal_value

@@ -26,13 +26,13 @@ from ...arch.dtypes import FLOAT32
 from ...core.arith import ge, gt, sub
 from ...core.lanes import one_lane
 from ...core.machine import current, failure
-from ...core.op import helper, op
+from ...core.op import called, helper, op
 from ...diagnostics.errors import SimulationError, SpecError
 from ...intrinsics import barrier, special
 from ...plan.specs import FLAGS
 from ..tiles.layouts import only_accumulator
 from ..tiles.refs import GmemRef
-from ..tiles.tile import Tile
+from ..tiles.tile import Tile, form_of
 from .splits import Part
 
 __all__ = ["combine"]
@@ -56,25 +56,28 @@ def combine(acc: Tile, part: Part, work: GmemRef | None = None, axis: str | None
     the simulated SM PipelineDeadlock where a part never comes, PipelineRace and SimulationError where it is not ordered or does not
     fit. PTX ISA, "Memory Consistency Model"; "st.async".
     """
-    if work is None:
-        return acc
-    if isinstance(acc, Tile):
-        only_accumulator(acc.form, "numpipe.combine")
-    check(getattr(work, "unit", None), getattr(work, "index", -1), acc.dtype if isinstance(acc, Tile) else type(acc).__name__)
-    if acc.inert:
+    check(acc, work)
+    if work is None or acc.inert:
         return acc
     _fits(work, acc, part)
     whole: Tile = combined(work, acc, part)
     return whole
 
 
-def check(unit: Any, index: int, dtype: Any) -> None:
-    """SpecError unless partial sums of this type have a workspace here."""
-    if unit is None or not unit.arrays[index].workspace:
+def check(acc: Any, work: Any) -> None:
+    """SpecError unless there are partial sums, and a workspace for them, given as values or as their Numba types."""
+    form = form_of(acc, "numpipe.combine")
+    if form is None:
+        raise SpecError(f"numpipe.combine(acc, part, work): acc is a float32 register tile, got {called(acc)}")
+    only_accumulator(form, "numpipe.combine")
+    if work is None:
+        return
+    if not getattr(getattr(work, "arg", None), "workspace", False):
         raise SpecError("numpipe.combine(acc, part, work): work is the kernel's last parameter, which "
                         "@numpipe.kernel(workspace=numpipe.Workspace(…)) makes its workspace")
-    if dtype != FLOAT32:
-        raise SpecError(f"numpipe.combine(acc, part, work): acc is a float32 register tile, got {dtype}: combine before astype")
+    if form.dtype != FLOAT32:
+        raise SpecError(f"numpipe.combine(acc, part, work): acc is a float32 register tile, got {form.dtype}: "
+                        "combine before astype")
 
 
 def _fits(work: GmemRef, acc: Tile, part: Part) -> None:
@@ -137,7 +140,7 @@ def add_partial(work: GmemRef, slot: Any, tile: Tile) -> Tile:
     """tile + what another CTA wrote to a slot."""
     found = current().gmem_read(work.array, _elements(work, slot, tile), work.name)
     with np.errstate(all="ignore"):  # floats overflow to inf, as on the GPU
-        return Tile(tile.value + found.reshape(tile.shape), tile.shape, FLOAT32)
+        return Tile(tile.value + found.reshape(tile.shape), tile.form)
 
 
 @op

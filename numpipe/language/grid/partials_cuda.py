@@ -6,13 +6,11 @@ from typing import Any
 
 from ...core import numba as nb
 from ...core.op import cuda_meaning
-from ...diagnostics.errors import SpecError
 from ...intrinsics import memory
 from ...plan.context_cuda import tile_part
 from ...plan.specs import FLAGS
-from ..tiles.layouts import only_accumulator
 from ..tiles.refs_cuda import GmemType, gmem_value
-from ..tiles.tile_cuda import InFlightType, TileType, settled
+from ..tiles.tile_cuda import TileType
 from . import partials as source
 
 I32, I64 = nb.types.int32, nb.types.int64
@@ -24,18 +22,13 @@ _LANES = 232
 
 @cuda_meaning(source.combine)
 def _combine(typing_context: Any, acc: Any, part: Any, work: Any) -> Any:
-    if not isinstance(acc, (TileType, InFlightType)):
-        raise SpecError(f"numpipe.combine(acc, part, work): acc is a float32 register tile, got {acc}")
-    tile = settled(acc, "numpipe.combine")
-    only_accumulator(tile.form, "numpipe.combine")
-    of_kernel, adds = isinstance(work, GmemType), False
-    if not isinstance(work, nb.types.NoneType):
-        source.check(work.unit if of_kernel else None, work.index if of_kernel else -1, tile.dtype)
-        adds = work.role != "memory"
+    none = isinstance(work, nb.types.NoneType)
+    source.check(acc, None if none else work)
+    adds = not none and work.role != "memory"
     if adds:
-        nb.returns(typing_context, source.combined, (work, tile, part))
-    context, builder, args = yield tile(acc, part, work)
-    return nb.call(context, builder, source.combined, (work, tile, part), (args[2], *args[:2]))[1] if adds else args[0]
+        nb.returns(typing_context, source.combined, (work, acc, part))
+    context, builder, args = yield acc(acc, part, work)
+    return nb.call(context, builder, source.combined, (work, acc, part), (args[2], *args[:2]))[1] if adds else args[0]
 
 
 def _slot(context: Any, builder: Any, work: GmemType, args: Any) -> tuple[Any, Any]:

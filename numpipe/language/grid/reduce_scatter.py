@@ -148,7 +148,7 @@ def reduce_scatter(np_: Context, site: str, acc: Tile, axis: str) -> Tile:
     """``numpipe.combine(acc, part, axis=axis)`` as the AST pass writes it."""
     form = check(np_.unit, axis, acc.form if isinstance(acc, Tile) else None, type(acc).__name__)
     if acc.inert:
-        return Tile(None, form.shape, FLOAT32)
+        return Tile(None, Form(form.shape, FLOAT32))
     if np_.unit.sizes[axis] == 1:
         return acc
     whole: Tile = scattered(Sums(np_, plan(np_.unit, axis, acc.shape, site)), acc)
@@ -179,7 +179,7 @@ def send(sums: Sums, tile: Tile) -> Tile:
         to = shifted(here, shift, plan.cluster)
         sent = np.ascontiguousarray(_columns(value, plan, to)).reshape(-1)[order]
         machine.smem_send(sums.chunks(region), sent.view(np.uint8), rank_of(to, plan.cluster), sums.ready.address, WHAT)
-    return Tile(np.array(_columns(value, plan, here)), plan.share, FLOAT32)
+    return Tile(np.array(_columns(value, plan, here)), Form(plan.share, FLOAT32))
 
 
 def _columns(value: np.ndarray, plan: SumsPlan, place: Dims) -> np.ndarray:
@@ -196,4 +196,4 @@ def add(sums: Sums, tile: Tile) -> Tile:
     for region in range(plan.size - 1):
         with np.errstate(all="ignore"):  # floats overflow to inf, as on the GPU
             total[order] += current().smem_read(sums.chunks(region), WHAT).view(np.float32)
-    return Tile(total.reshape(plan.share), plan.share, FLOAT32)
+    return Tile(total.reshape(plan.share), Form(plan.share, FLOAT32))

@@ -10,8 +10,9 @@ from ...core.op import cuda_meaning
 from ...intrinsics import barrier, cluster
 from ...plan.context_cuda import ContextType, cluster_place, compute_warpgroup
 from ..memory.shared_cuda import BarriersType, barrier_address
+from ..tiles.layouts import Form
 from ..tiles.peers_cuda import rank
-from ..tiles.tile_cuda import InFlightType, TileType, assembled, registers, settled, undefined
+from ..tiles.tile_cuda import InFlightType, TileType, assembled, registers, undefined
 from . import reduce_scatter as source
 from .reduce_scatter import SumsPlan
 
@@ -29,7 +30,7 @@ class SumsType(nb.types.Type):  # type: ignore[misc]
 
     @property
     def share(self) -> TileType:
-        return TileType(self.plan.share, FLOAT32)
+        return TileType(Form(self.plan.share, FLOAT32))
 
     def barrier(self, ready: bool) -> BarriersType:
         of = self.plan.ready if ready else self.plan.consumed
@@ -44,8 +45,8 @@ def _reduce_scatter(typing_context: Any, np_: Any, site: Any, acc: Any, axis: An
     name, unit = nb.literal(axis), np_.unit
     if not isinstance(acc, (TileType, InFlightType)):
         source.check(unit, name, None, str(nb.unliteral(acc)))
-    tile = settled(acc, "numpipe.combine")
-    share = TileType.of(source.check(unit, name, tile.form, ""))
+    tile = acc.settled("numpipe.combine")
+    share = TileType(source.check(unit, name, tile.form, ""))
     alone, memory = unit.sizes[name] == 1, np_.role == "memory"
     sums = None if alone or memory else SumsType(np_, source.plan(unit, name, tile.shape, nb.literal(site)))
     if sums is not None:

@@ -32,9 +32,9 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from ...core.arith import add, mul, quotient, sub
+from ...core.arith import add, is_integer, mul, quotient, sub
 from ...core.machine import current
-from ...core.op import helper, op, outside
+from ...core.op import check, helper, op, outside
 from ...diagnostics.errors import SpecError
 
 __all__ = ["split_tiles"]
@@ -80,13 +80,11 @@ def split_tiles(*counts: Any, steps: Any, split: Any = STREAM, order: Any = "row
     raise outside("split_tiles")
 
 
-@op
+@check
 def check_split(split: Any) -> None:
     """SpecError for a number of parts that is no integer; the simulated SM refuses those below 1 too."""
-    if isinstance(split, (float, np.floating, str)):
-        raise SpecError(no_split(repr(split)))
-    if int(split) < 1:
-        raise SpecError(no_split(str(int(split))))
+    if not is_integer(split) or (isinstance(split, (int, np.integer)) and split < 1):
+        raise SpecError(no_split(str(split)))
 
 
 def no_split(got: str) -> str:

@@ -12,11 +12,12 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from ...core.arith import is_integer, kind
 from ...core.machine import current
-from ...core.op import op, outside
+from ...core.op import called, check, constant, op, outside
 from ...diagnostics.errors import SpecError
 from ...plan.context import Context
-from ..tiles.refs import GmemRef
+from ...plan.plans import ArrayArg
 from .orders.order import NAMES, misfit
 
 __all__ = ["nd_loop", "tiles"]
@@ -68,19 +69,12 @@ def before_first_tile(np_: Context) -> Any:
     return np.int32(x + width * (y + height * z)) - tile_stride.function(np_)
 
 
-@op
-def check_count(number: int, count: Any) -> None:
+@check
+def check_count(number: Any, count: Any) -> None:
     """SpecError for a count of tiles that is no integer; `number` is which of them."""
-    if isinstance(count, (float, np.floating)):
-        raise SpecError(no_count(number, type(count).__name__))
-
-
-def no_count(number: int, got: str) -> str:
-    return f"a loop over tiles takes integers, got {got} for dimension {number}: // divides integers, cdiv rounds up"
-
-
-def no_table(got: str) -> str:
-    return f"numpipe.tiles: order= is {KNOWN}; got a run-time {got}"
+    if kind(count) is not None and not is_integer(count):
+        raise SpecError(f"a loop over tiles takes integers, got {called(count)} for dimension "
+                        f"{constant('tiles', 'number', number)}: // divides integers, cdiv rounds up")
 
 
 @op(context=True)
@@ -89,17 +83,21 @@ def tile_stride(np_: Context) -> Any:
     return np.int32(math.prod(current().grid) // math.prod(np_.unit.cluster))
 
 
-@op
+@check
 def check_table(table: Any, columns: int, grid: tuple[Any, ...]) -> None:
     """SpecError for an array that is no host table of so many indices, or does not visit each tile of `grid` once.
 
     `grid` is () where the loop has one count, the rows that it walks. The simulated SM looks at the numbers too.
     """
-    if not isinstance(table, GmemRef):
-        raise SpecError(no_table(type(table).__name__))
-    wrong = misfit(table.array, tuple(int(n) for n in grid) if grid else None, columns)
+    arg = getattr(table, "arg", None)
+    if not isinstance(arg, ArrayArg):
+        raise SpecError(f"numpipe.tiles: order= is {KNOWN}; got a run-time {called(table)}")
+    if arg.ndim != 2 or arg.dtype != np.int32:
+        raise SpecError(f"tiles(order='{arg.name}'): a host table is a 2-D int32 array, got {arg.ndim}-D {arg.dtype}")
+    array = getattr(table, "array", None)  # its type has none
+    wrong = None if array is None else misfit(array, tuple(int(n) for n in grid) if grid else None, columns)
     if wrong is not None:
-        raise SpecError(f"tiles(order='{table.name}'): {wrong}")
+        raise SpecError(f"tiles(order='{arg.name}'): {wrong}")
 
 
 @op

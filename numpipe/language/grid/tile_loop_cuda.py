@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from ...core import numba as nb
 from ...core.op import cuda_meaning
-from ...diagnostics.errors import SpecError
-from ..tiles.refs_cuda import GmemType, gmem_value
+from ..tiles.refs_cuda import gmem_value
 from . import tile_loop as source
 
 I32 = nb.types.int32
@@ -31,28 +28,11 @@ def _before_first_tile(_context: Any, np_: Any) -> Any:
     return builder.sub(linear, builder.mul(width, builder.mul(height, depth)))
 
 
-@cuda_meaning(source.check_count)
-def _check_count(_context: Any, number: Any, count: Any) -> Any:
-    if isinstance(count, nb.types.Float):
-        raise SpecError(source.no_count(nb.literal(number), str(count)))
-    return nb.types.void(number, count), lambda context, builder, sig, args: nb.nothing(context)
-
-
 @cuda_meaning(source.tile_stride)
 def _tile_stride(_context: Any, np_: Any) -> Any:
     _, builder, _ = yield I32(np_)
     x, y, z = _clusters(builder, np_, nb.grid_size(builder))
     return builder.mul(x, builder.mul(y, z))
-
-
-@cuda_meaning(source.check_table)
-def _check_table(_context: Any, table: Any, columns: Any, grid: Any) -> Any:
-    if not isinstance(table, GmemType):
-        raise SpecError(source.no_table(str(table)))
-    if table.arg.ndim != 2 or table.arg.dtype != np.int32:
-        raise SpecError(f"tiles(order='{table.arg.name}'): a host table is a 2-D int32 array, got {table.arg.ndim}-D "
-                        f"{table.arg.dtype}")
-    return nb.types.void(table, columns, grid), lambda context, builder, sig, args: nb.nothing(context)
 
 
 @cuda_meaning(source.table_entry)

@@ -30,11 +30,10 @@ from ...core.lanes import one_lane
 from ...core.machine import current
 from ...core.op import helper, op, ptx
 from ...diagnostics.errors import CompileError, SpecError
-from ...plan.context import Context, counter, set_counter
+from ...plan.context import Context, counter, only_if, set_counter
 from ...plan.plans import SCHEDULER
 from ..pipeline.number_ring import put_number, take_number, uniform
 from ..pipeline.ring import Ring
-from ..pipeline.turns import if_turns
 from .splits import own_index
 
 # words of a warpgroup's state
@@ -86,20 +85,6 @@ def if_dealer(np_: Context, function: Callable[..., None], *args: Any) -> None:
     """``function(np_, *args)`` by the lane that fetches."""
     if deals(np_):
         one_lane(function, np_, *args)
-
-
-@op
-def if_memory(np_: Context, function: Callable[..., None], *args: Any) -> None:
-    """``function(np_, *args)`` by the memory role."""
-    if np_.memory:
-        function(np_, *args)
-
-
-@op
-def if_sharing(np_: Context, function: Callable[..., None], *args: Any) -> None:
-    """``function(np_, *args)`` by compute warpgroups that share each tile."""
-    if np_.unit.turns < 2 and not np_.memory:
-        function(np_, *args)
 
 
 # ---- tickets
@@ -216,7 +201,7 @@ def none_or_more(tiles: Any) -> Any:
 def first_tile(np_, ring, end):  # type: ignore[no-untyped-def]
     """The first tile of a loop over `end` tiles, by the ticket that is left of the loop before; `end` or more: there is none."""
     set_counter(np_, END, end)
-    if_turns(np_, begin_turns, ring)
+    only_if(np_, "in_turns", begin_turns, ring)
     return tile_of(np_)
 
 
@@ -224,15 +209,15 @@ def first_tile(np_, ring, end):  # type: ignore[no-untyped-def]
 def next_ticket(np_, ring):  # type: ignore[no-untyped-def]
     """Behind a tile's last pipeline: its way through shared memory lies beside the tile's store, and not before the next tile."""
     if_dealer(np_, tell, ring)
-    if_memory(np_, keep)
-    if_sharing(np_, take, ring)
+    only_if(np_, "memory", keep)
+    only_if(np_, "sharing", take, ring)
 
 
 @helper(context=True)
 def next_tile(np_, ring):  # type: ignore[no-untyped-def]
     """At a tile's end: the next one."""
-    if_turns(np_, take, ring)
-    if_turns(np_, pass_over, ring)
+    only_if(np_, "in_turns", take, ring)
+    only_if(np_, "in_turns", pass_over, ring)
     return tile_of(np_)
 
 

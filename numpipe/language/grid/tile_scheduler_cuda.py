@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 from ...core import numba as nb
 from ...core.lanes_cuda import elected
 from ...core.op import cuda_meaning
 from ...diagnostics.errors import SpecError
-from ...plan.context_cuda import by_those, compute_warpgroup, counter_pointer, of_context, own_warpgroup
+from ...plan.context_cuda import compute_warpgroup, counter_pointer, of_context, own_warpgroup
 from ...plan.plans import TURN
 from ...plan.unit import Unit
 from ..pipeline.ring_cuda import RingType
@@ -42,9 +43,15 @@ def _first_lane(builder: Any, unit: Unit) -> Any:
     return builder.and_(first, elected(builder))
 
 
-by_those(source.if_dealer, lambda unit, role: role == "memory" or not unit.warp_specialized, _first_lane)
-by_those(source.if_memory, lambda unit, role: role == "memory")
-by_those(source.if_sharing, lambda unit, role: role != "memory" and unit.turns < 2)
+@cuda_meaning(source.if_dealer)
+def _if_dealer(typing_context: Any, np_: Any, function: Any, *args: Any) -> Any:
+    deals = np_.memory or not np_.unit.warp_specialized
+    if deals:
+        nb.returns(typing_context, function, (np_, *args))
+    context, builder, values = yield nb.types.void(np_, function, *args)
+    if deals:
+        with contextlib.nullcontext() if np_.memory else builder.if_then(_first_lane(builder, np_.unit)):
+            nb.call(context, builder, function, (np_, *args), (values[0], *values[2:]))
 
 
 # ---- the state

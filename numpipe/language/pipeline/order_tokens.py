@@ -32,7 +32,7 @@ import numpy as np
 from ...core.machine import current
 from ...core.op import helper, op, outside
 from ...intrinsics import barrier
-from ...plan.context import Context
+from ...plan.context import Context, only_if
 
 __all__ = ["turn"]
 
@@ -65,13 +65,6 @@ def turn(name: str | None) -> NoReturn:
 
 # ---- which barriers
 @op
-def if_several(np_: Context, function: Callable[[Context, int], None], number: int) -> None:
-    """``function(np_, number)`` by a compute warpgroup that has others to take turns with; by others nothing is even compiled."""
-    if np_.unit.compute_wgs > 1 and not np_.memory:
-        function(np_, number)
-
-
-@op
 def place_of(np_: Context, number: int, further: int) -> Any:
     """The named barrier at which this warpgroup waits for its turn with a token, or (`further` 1) the one whose turn comes next."""
     unit = np_.unit
@@ -94,13 +87,13 @@ def pass_token(np_, number):  # type: ignore[no-untyped-def]
 @helper(context=True)
 def enter_turn(np_, number):  # type: ignore[no-untyped-def]
     """The top of a block."""
-    if_several(np_, await_token, number)
+    only_if(np_, "several", await_token, number)
 
 
 @helper(context=True)
 def leave_turn(np_, number):  # type: ignore[no-untyped-def]
     """The end of a block."""
-    if_several(np_, pass_token, number)
+    only_if(np_, "several", pass_token, number)
 
 
 @helper
@@ -128,4 +121,4 @@ def over_tokens(np_: Context, warpgroup: int, function: Callable[[Context, int],
     """``function(np_, number)`` for each token, by one of the compute warpgroups."""
     if not np_.memory and np_.unit.number(current().warpgroup) == warpgroup:
         for number in range(len(np_.unit.tokens)):
-            if_several(np_, function, number)
+            only_if(np_, "several", function, number)

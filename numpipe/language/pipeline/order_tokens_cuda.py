@@ -6,18 +6,11 @@ from typing import Any
 
 from ...core import numba as nb
 from ...core.op import cuda_meaning
-from ...plan.context_cuda import by_those, own_warpgroup
-from ...plan.unit import Unit
+from ...plan.context_cuda import own_warpgroup
 from . import order_tokens as source
 
 I32 = nb.types.int32
 
-
-def _several(unit: Unit, role: str) -> bool:
-    return unit.compute_wgs > 1 and role != "memory"
-
-
-by_those(source.if_several, _several)
 
 
 @cuda_meaning(source.place_of)
@@ -34,7 +27,7 @@ def _place_of(_context: Any, np_: Any, number: Any, further: Any) -> Any:
 
 def _over_tokens(context: Any, builder: Any, np_: Any, value: Any, warpgroup: int, function: Any) -> None:
     """`order_tokens.over_tokens`."""
-    if not _several(np_.unit, np_.role) or not np_.unit.tokens:
+    if not np_.several or not np_.unit.tokens:
         return
     with builder.if_then(builder.icmp_unsigned("==", own_warpgroup(builder, value), nb.const(warpgroup))):
         for token in range(len(np_.unit.tokens)):

@@ -36,7 +36,7 @@ from .barriers import MANUAL, barriers_of, by_kind, check_groups, check_manual, 
 from .chains import Allocations, check_count, check_shared, running
 from .outputs import check_specs
 from .ring import Ring, unravel
-from .steps import Group, Loop, advance, begin_alone, fill_step, finish_loads, grouped, places, produce, ring_steps, tiles
+from .steps import Group, Loop, advance, begin_alone, fill_step, finish_loads, grouped, places, produce, tiles
 from .turns import check_pipeline as check_turns
 
 __all__ = ["pipeline"]
@@ -356,7 +356,7 @@ def _comes(loop: Loop, k: Any) -> bool:
 
 def _given(loop: Loop, k: Any, apart: bool) -> tuple[Any, ...]:
     """The groups behind the indices of step k."""
-    given, barriers = tiles(loop, ring_steps(loop, k)), barriers_of(loop, k)
+    given, barriers = tiles(loop, k), barriers_of(loop, k)
     if not apart:
         return ((*given, *barriers) if barriers else given,)
     return given, *by_kind(loop.manual, barriers)

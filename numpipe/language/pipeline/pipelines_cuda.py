@@ -26,7 +26,7 @@ from .barriers_cuda import barrier_types
 from .chains import Allocations
 from .ring import unravel
 from .ring_cuda import RingType, counter_of
-from .steps import advance, begin_alone, fill_step, finish_loads, places, produce, ring_steps, tiles
+from .steps import advance, begin_alone, fill_step, finish_loads, places, produce, tiles
 from .steps_cuda import LoopType
 
 I32 = nb.types.int32
@@ -238,8 +238,7 @@ def _iternext(context: Any, builder: Any, sig: Any, args: Any, result: Any) -> N
     following = builder.add(k, nb.const(1)) if plain else nb.call(context, builder, successor, (I32,), (k,))[1]
     builder.store(following, builder.gep(it.k, [nb.const(0)], name="numpipe.k"))
     indices = nb.call(context, builder, unravel, (I32, kind.indices), (k, loop.grid))[1]
-    at, rings = nb.call(context, builder, ring_steps, (kind.loop, I32), (it.loop, k))
-    given = nb.call(context, builder, tiles, (kind.loop, at), (it.loop, rings))[1]
+    given = nb.call(context, builder, tiles, (kind.loop, I32), (it.loop, k))[1]
     groups: list[Any] = []
     if barrier_types(kind.loop):
         barriers = nb.call(context, builder, barriers_of, (kind.loop, I32), (it.loop, k))[1]

@@ -47,8 +47,8 @@ from ...intrinsics import mbarrier
 from ...plan.block import wrong_indices
 from ...plan.context import Context, counter, set_counter
 from ...plan.plans import RingPlan
-from ...plan.profiling import mark
 from ...plan.unit import Unit
+from ...traces.protocol import MOMENTS
 from ..tiles import products
 from ..tiles.refs import GmemRef, SmemTile
 from ..tiles.tma import Copy
@@ -231,8 +231,13 @@ def blocks_in(ring: Ring, steps: Any) -> Any:
 
 @op
 def note(ring: Ring, event: str, step: Any, part: int) -> None:
-    """Tell the simulator's trace and reports what is going on; on the GPU the profile, where one is asked for."""
+    """Tell the simulator's trace and reports what is going on; on the GPU the profile, where one is asked for.
+
+    What opens or closes a time (`protocol.Moment`) only the GPU records; the simulated SM knows it from its own events.
+    """
     plan = ring.plan
+    if not MOMENTS[event].noted:
+        return
     ring.step = step
     which = {"operand": part} if plan.one_by_one(event) else {}
     current().note(event, ring=plan.name, slot=int(step) % plan.slots, step=int(step), **which)
@@ -305,13 +310,13 @@ def fill(ring, part, indices, step):  # type: ignore[no-untyped-def]
     slot = slot_of(ring, step)
     if begins_consumed(ring, part):
         mbarrier.wait(barrier(ring, "consumed", slot, part), phase_of(ring, step) - 1, step)
-    mark(ring, "issue", step, part)
+    note(ring, "issue", step, part)
     if announces(ring, part, False):
         mbarrier.arrive_expect_tx(barrier(ring, "ready", slot, part), stage_bytes(ring, part))
     copy_in(ring, indices, slot, part)
     if announces(ring, part, True):
         mbarrier.arrive_expect_tx(barrier(ring, "ready", slot, part), stage_bytes(ring, part))
-    mark(ring, "issued", step, part)
+    note(ring, "issued", step, part)
 
 
 @helper

@@ -17,7 +17,7 @@ from typing import Any
 from ...core import numba as nb
 from ...core.op import cuda_meaning
 from ...plan.context_cuda import own_warpgroup
-from ..tiles.tile_cuda import InFlightType, TileType, settled, words
+from ..tiles.tile_cuda import InFlightType, TileType, words
 from . import schedule_fences as source
 
 NOBODY = 0x7FFFFFFF
@@ -32,7 +32,7 @@ def _fence_schedule(_context: Any, np_: Any, after: Any) -> Any:
     none = isinstance(after, nb.types.NoneType)
     if np_.role == "compute" and not none and not isinstance(after, (TileType, InFlightType)):
         raise source.no_tile(np_.unit.kernel, str(nb.unliteral(after)))
-    tile = None if none or np_.role == "memory" else settled(after, "schedule_fence(after)")
+    tile = None if none or np_.role == "memory" else after.settled("schedule_fence(after)")
     _, builder, args = yield nb.types.void(np_, after)
     if np_.role == "compute":
         own = own_warpgroup(builder, args[0])

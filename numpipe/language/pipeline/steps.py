@@ -11,7 +11,7 @@ all rings, what has been used for the last time, then waits for what begins (`ad
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -21,7 +21,7 @@ from ...core.arith import successor
 from ...core.lanes import one_lane
 from ...core.op import helper, op
 from ...diagnostics.errors import SpecError
-from ...plan.context import Context
+from ...plan.context import Context, only_if, over
 from ...plan.trees import Tree, made
 from ..tiles import products
 from .order_tokens import skip_turn
@@ -126,6 +126,12 @@ class LoopFacts:
     outs: Any
     manual: tuple[str, ...]
     passes_turn: bool
+    pending: int | None
+
+    @property
+    def drains(self) -> bool:
+        """Whether the rings release while the loop runs, behind a wait for products."""
+        return self.pending is not None
 
     @property
     def single(self) -> bool:
@@ -152,7 +158,7 @@ class Loop(LoopFacts):
     manual        the kinds of barriers that the body uses itself, for each operand
     grid, total   steps in each dimension, and in all
     steps         those that this warpgroup runs; `unequal`: they may be fewer than `total`
-    groups        products that every step is sure to issue
+    groups        products that every step is sure to issue; `pending`: see `pending_groups`
     passes_turn   whether it is the last of a tile's, so that its end passes the turn (`turns`)
     tokens        the order tokens whose blocks a step goes through, in order (`order_tokens`)
     """
@@ -162,8 +168,8 @@ class Loop(LoopFacts):
                  steps: Any, unequal: bool, groups: int, outs: tuple[Ring, ...] = (), passes_turn: bool = False,
                  tokens: tuple[int, ...] = ()) -> None:
         self.np, self.rings, self.arrays, self.tree, self.places, self.manual = np_, rings, arrays, tree, places, manual
-        self.grid, self.total, self.steps, self.unequal, self.groups, self.outs = grid, total, steps, unequal, groups, outs
-        self.passes_turn, self.tokens = passes_turn, tokens
+        self.grid, self.total, self.steps, self.unequal, self.outs = grid, total, steps, unequal, outs
+        self.passes_turn, self.tokens, self.pending = passes_turn, tokens, pending_groups(rings, groups)
 
     @property
     def ends_empty(self) -> bool:
@@ -172,62 +178,20 @@ class Loop(LoopFacts):
 
 
 # ---- what a loop is made of --------------------------------------------------------------------------------------
-@op
-def over(loop: Loop, function: Callable[..., None], *args: Any) -> None:
-    """``function(ring, *args)`` for each ring."""
-    for ring in loop.rings:
-        function(ring, *args)
-
-
-@op
-def over_outputs(loop: Loop, function: Callable[..., None], *args: Any) -> None:
-    """``function(ring, *args)`` for each output ring."""
-    for ring in loop.outs:
-        function(ring, *args)
-
-
-@op
-def only_if(loop: Loop, fact: str, function: Callable[..., None], *args: Any) -> None:
-    """``function(loop, *args)`` if a fact of the loop holds ("unequal", "ends_empty", …); where not, nothing is compiled."""
-    if getattr(loop, fact):
-        function(loop, *args)
-
-
-@op
-def finish(loop: Loop) -> None:
-    """The loop's end: the next one on these rings continues behind it."""
-    for ring in (*loop.rings, *loop.outs):
-        set_steps_done(ring, loop.total)
-
-
-@op
-def await_products(loop: Loop) -> None:
-    """Before rings release slots: wait until only products of steps whose slots are kept are in flight.
+def pending_groups(rings: Sequence[Any], groups: int) -> int | None:
+    """Groups that may stay in flight while rings release. None where the body releases, or no ring does before the loop's end.
 
     Every product is a group; `groups` is how many each step is sure to issue, so the newest ``delay * groups`` groups belong
-    to the last `delay` steps. Nothing where the body releases, or where no ring does before the loop's end.
+    to the last `delay` steps.
     """
-    pending = pending_groups(loop.rings, loop.groups)
-    if pending is not None:
-        products.drain(pending)
-
-
-def pending_groups(rings: Sequence[Any], groups: int) -> int | None:
-    """Groups that may stay in flight while rings release."""
     delays = [ring.plan.delay for ring in rings if "consumed" not in ring.plan.manual and ring.plan.dims != 0]
     return min(products.MOST, min(delays) * groups) if delays else None
 
 
 @op
-def ring_steps(loop: Loop, k: Any) -> tuple[Any, ...]:
-    """The steps of the rings, then of the output rings, in which the pipeline's step k is."""
-    return tuple(step_of(ring, k, 0) for ring in (*loop.rings, *loop.outs))
-
-
-@op
-def tiles(loop: Loop, steps: tuple[Any, ...]) -> Any:
-    """What a step is given: a tile for each operand, or the array itself, in the shape of in_specs; `steps` are the rings'."""
-    held = [tiles_of(ring, slot_of(ring, step)) for ring, step in zip((*loop.rings, *loop.outs), steps, strict=True)]
+def tiles(loop: Loop, k: Any) -> Any:
+    """What step k is given: a tile for each operand, or the array itself, in the shape of in_specs."""
+    held = [tiles_of(ring, slot_of(ring, step_of(ring, k, 0))) for ring in (*loop.rings, *loop.outs)]
     given = [array if place is None else held[place.ring][place.operand]
              for array, place in zip(loop.arrays, loop.places, strict=True)]
     return loop.tree.build(iter(given), made)
@@ -244,8 +208,8 @@ def fill_begun(ring, indices, k):  # type: ignore[no-untyped-def]
 @helper
 def fill_step(loop, k):  # type: ignore[no-untyped-def]
     """All loads of step k."""
-    over(loop, fill_begun, unravel(k, loop.grid), k)
-    over_outputs(loop, check_start, unravel(k, loop.grid))
+    over(loop.rings, fill_begun, unravel(k, loop.grid), k)
+    over(loop.outs, check_start, unravel(k, loop.grid))
 
 
 @helper
@@ -261,14 +225,15 @@ def produce(loop):  # type: ignore[no-untyped-def]
 @helper
 def finish_loads(loop):  # type: ignore[no-untyped-def]
     """The memory role's end of a loop."""
-    finish(loop)
+    over(loop.rings, set_steps_done, loop.total)
+    over(loop.outs, set_steps_done, loop.total)
     only_if(loop, "ends_empty", await_empty)
 
 
 @helper
 def await_empty(loop):  # type: ignore[no-untyped-def]
     """Wait until nobody uses the slots of any ring."""
-    over(loop, await_released)
+    over(loop.rings, await_released)
 
 
 @helper
@@ -281,6 +246,12 @@ def await_released(ring):  # type: ignore[no-untyped-def]
 
 
 # ---- compute role ------------------------------------------------------------------------------------------------
+@helper
+def await_products(loop):  # type: ignore[no-untyped-def]
+    """Before rings release slots: wait until only products of steps whose slots are kept are in flight."""
+    products.drain(loop.pending)
+
+
 @helper
 def release_due(ring, k):  # type: ignore[no-untyped-def]
     """Before step k: release what is due, if the ring does it."""
@@ -307,7 +278,7 @@ def pass_rest(loop, k):  # type: ignore[no-untyped-def]
     """Go through the steps of others, from step k on."""
     while k < loop.total:
         pass_tokens(loop)
-        over(loop, pass_by, k)
+        over(loop.rings, pass_by, k)
         k = successor(k)
 
 
@@ -329,32 +300,33 @@ def pass_by(ring, k):  # type: ignore[no-untyped-def]
 @helper
 def begin_alone(loop):  # type: ignore[no-untyped-def]
     """Before a single-stream loop."""
-    one_lane(over, loop, fill_slots)
+    one_lane(over, loop.rings, fill_slots)
 
 
 @helper
 def refill(loop, k):  # type: ignore[no-untyped-def]
     """Before step k of a single-stream loop: what was released is filled again at once."""
     if k > 0:
-        one_lane(over, loop, fill_used, k)
+        one_lane(over, loop.rings, fill_used, k)
 
 
 @helper
 def begin_step(loop, k):  # type: ignore[no-untyped-def]
     """Store the blocks that ended before step k, and wait for what it needs: free slots of outputs, tiles."""
-    over_outputs(loop, end_block, loop.grid, k)
-    over_outputs(loop, begin_block, k)
-    over(loop, await_begun, k)
+    over(loop.outs, end_block, loop.grid, k)
+    over(loop.outs, begin_block, k)
+    over(loop.rings, await_begun, k)
 
 
 @helper
 def end_loop(loop, k):  # type: ignore[no-untyped-def]
     """After the last step, k - 1: release and store what is left. Others may have their turn: all products are issued."""
-    finish(loop)
+    over(loop.rings, set_steps_done, loop.total)
+    over(loop.outs, set_steps_done, loop.total)
     only_if(loop, "passes_early", pass_turn_of)
     products.drain(0)
-    over(loop, release_rest, k)
-    over_outputs(loop, end_block, loop.grid, k)
+    over(loop.rings, release_rest, k)
+    over(loop.outs, end_block, loop.grid, k)
     only_if(loop, "passes_late", pass_turn_of)
 
 
@@ -371,10 +343,10 @@ def advance(loop, k, steps):  # type: ignore[no-untyped-def]
     A slot is released `delay` steps after its last use, behind a wait that leaves the newer steps' products in flight. A body that
     releases has done so for all but the last `delay` steps when the loop ends.
     """
-    over(loop, check_released, k)
+    over(loop.rings, check_released, k)
     if k < steps:
-        await_products(loop)
-        over(loop, release_due, k)
+        only_if(loop, "drains", await_products)
+        over(loop.rings, release_due, k)
         only_if(loop, "single", refill, k)
         begin_step(loop, k)
         return True

@@ -9,11 +9,10 @@ from ...core.op import cuda_meaning
 from ...plan.context_cuda import ContextType
 from ...plan.trees import Tree
 from ...plan.trees_cuda import build_value, made
-from ..tiles import products
 from ..tiles.refs_cuda import SmemType
 from . import steps as source
 from .order_tokens import skip_turn
-from .ring import set_steps_done, slot_of, step_of, tiles_of
+from .ring import slot_of, step_of, tiles_of
 from .ring_cuda import RingType
 from .steps import Place
 
@@ -67,54 +66,9 @@ nb.struct_model(LoopType, lambda ty: [
     ("total", I32), ("steps", I32), ("outs", nb.types.Tuple(ty.outs))])
 
 
-def all_rings(builder: Any, loop: LoopType, value: Any) -> list[tuple[RingType, Any]]:
-    """(type, value) of a loop's rings, then of its output rings."""
-    return [(ring, builder.extract_value(values, number)) for rings, values in ((loop.rings, value.rings), (loop.outs, value.outs))
-            for number, ring in enumerate(rings)]
-
-
-def each_ring(operation: Any, rings: str) -> None:
-    """An operation (loop, function, *args): ``function(ring, *args)`` for each ring of a field of the loop."""
-
-    @cuda_meaning(operation)
-    def typer(typing_context: Any, loop: Any, function: Any, *args: Any) -> Any:
-        for ring in getattr(loop, rings):
-            nb.returns(typing_context, function, (ring, *args))
-        context, builder, values = yield nb.types.void(loop, function, *args)
-        held = getattr(nb.fields(context, builder, loop, values[0]), rings)
-        for number, ring in enumerate(getattr(loop, rings)):
-            nb.call(context, builder, function, (ring, *args), (builder.extract_value(held, number), *values[2:]))
-
-
-each_ring(source.over, "rings")
-each_ring(source.over_outputs, "outs")
-nb.field_attributes(LoopType, np=lambda loop: loop.context, grid=lambda loop: loop.grid, total=I32)
-
-
-@cuda_meaning(source.only_if)
-def _only_if(typing_context: Any, loop: Any, fact: Any, function: Any, *args: Any) -> Any:
-    holds = getattr(loop, nb.literal(fact))
-    if holds:
-        nb.returns(typing_context, function, (loop, *args))
-    context, builder, values = yield nb.types.void(loop, fact, function, *args)
-    if holds:
-        nb.call(context, builder, function, (loop, *args), (values[0], *values[3:]))
-
-
-@cuda_meaning(source.finish)
-def _finish(_context: Any, loop: Any) -> Any:
-    context, builder, args = yield nb.types.void(loop)
-    value = nb.fields(context, builder, loop, args[0])
-    for ring, own in all_rings(builder, loop, value):
-        nb.call(context, builder, set_steps_done, (ring, I32), (own, value.total))
-
-
-@cuda_meaning(source.await_products)
-def _await_products(_context: Any, loop: Any) -> Any:
-    context, builder, _ = yield nb.types.void(loop)
-    if loop.pending is not None:
-        kind, value = nb.immediate(loop.pending)
-        nb.call(context, builder, products.drain, (kind,), (value,))
+nb.field_attributes(LoopType, np=lambda loop: loop.context, grid=lambda loop: loop.grid, total=I32,
+                    rings=lambda loop: nb.types.Tuple(loop.rings), outs=lambda loop: nb.types.Tuple(loop.outs))
+nb.constant_attributes(LoopType, None, pending=lambda loop: loop.pending)
 
 
 @cuda_meaning(source.pass_tokens)
@@ -127,22 +81,16 @@ def _pass_tokens(typing_context: Any, loop: Any) -> Any:
         nb.call(context, builder, skip_turn, (loop.context, kind), (nb.fields(context, builder, loop, args[0]).np, number))
 
 
-@cuda_meaning(source.ring_steps)
-def _ring_steps(_context: Any, loop: Any, k: Any) -> Any:
-    result = nb.types.UniTuple(I32, len(loop.rings) + len(loop.outs))
-    context, builder, args = yield result(loop, I32)
-    return context.make_tuple(builder, result, [
-        nb.call(context, builder, step_of, (ring, I32, I32), (value, args[1], nb.const(0)))[1]
-        for ring, value in all_rings(builder, loop, nb.fields(context, builder, loop, args[0]))])
-
-
 @cuda_meaning(source.tiles)
-def _tiles(_context: Any, loop: Any, steps: Any) -> Any:
-    context, builder, args = yield loop.tiles(loop, steps)
+def _tiles(_context: Any, loop: Any, k: Any) -> Any:
+    context, builder, args = yield loop.tiles(loop, I32)
     value = nb.fields(context, builder, loop, args[0])
+    rings = [(ring, builder.extract_value(values, number)) for kinds, values in ((loop.rings, value.rings), (loop.outs, value.outs))
+             for number, ring in enumerate(kinds)]
+    steps = [nb.call(context, builder, step_of, (ring, I32, I32), (own, args[1], nb.const(0)))[1] for ring, own in rings]
     held = []
-    for number, (ring, own) in enumerate(all_rings(builder, loop, value)):
-        slot = nb.call(context, builder, slot_of, (ring, I32), (own, builder.extract_value(args[1], number)))[1]
+    for (ring, own), step in zip(rings, steps, strict=True):
+        slot = nb.call(context, builder, slot_of, (ring, I32), (own, step))[1]
         held.append(nb.call(context, builder, tiles_of, (ring, I32), (own, slot))[1])
     passed = iter(nb.cgutils.unpack_tuple(builder, value.passed, len(loop.passed)))
     given = [next(passed) if place is None else builder.extract_value(held[place.ring], place.operand) for place in loop.places]

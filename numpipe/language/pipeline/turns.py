@@ -23,7 +23,6 @@ is an innermost loop, its end passes the turn between the last product's issue a
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -33,20 +32,13 @@ from ...core.machine import current
 from ...core.op import helper, op
 from ...diagnostics.errors import SpecError
 from ...intrinsics import barrier, memory
-from ...plan.context import Context, counter, set_counter
+from ...plan.context import Context, counter, only_if, set_counter
 from ...plan.unit import Unit
 
 FIRST_BARRIER = 9
 """named barrier of the first warpgroup's turn; 0 is the CTA's, 1…8 are the warpgroups' own"""
 THREADS = 256
 """that meet at it: who passes and who takes"""
-
-
-@op
-def if_turns(np_: Context, function: Callable[..., None], *args: Any) -> None:
-    """``function(np_, *args)`` by a warpgroup that takes turns with others; by others nothing, and nothing is compiled."""
-    if np_.unit.turns > 1 and not np_.memory:
-        function(np_, *args)
 
 
 @op
@@ -100,13 +92,13 @@ def give_turn(np_):  # type: ignore[no-untyped-def]
 @helper(context=True)
 def take_turn(np_):  # type: ignore[no-untyped-def]
     """Before the first pipeline of a tile."""
-    if_turns(np_, await_turn)
+    only_if(np_, "in_turns", await_turn)
 
 
 @helper(context=True)
 def pass_turn(np_):  # type: ignore[no-untyped-def]
     """Behind the last one."""
-    if_turns(np_, give_turn)
+    only_if(np_, "in_turns", give_turn)
 
 
 # ---- whose tiles are whose

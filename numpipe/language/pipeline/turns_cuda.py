@@ -7,15 +7,12 @@ from typing import Any
 from ...core import numba as nb
 from ...core.op import cuda_meaning, predicated
 from ...intrinsics import memory
-from ...plan.context_cuda import by_those, counter_pointer, of_context, own_warpgroup
+from ...plan.context_cuda import counter_pointer, of_context, own_warpgroup
 from ...plan.plans import TURN
 from ...plan.unit import Unit
 from . import turns as source
 
 I32 = nb.types.int32
-
-
-by_those(source.if_turns, lambda unit, role: role != "memory" and unit.turns > 1)
 
 
 def _next(builder: Any, unit: Unit, np_: Any) -> Any:

@@ -29,12 +29,10 @@ from __future__ import annotations
 from typing import Any
 
 from ...arch.dtypes import REDUCTIONS
-from ...core.op import Op, op
+from ...core.op import Op, called, op
 from ...diagnostics.errors import SpecError
-from ...plan.plans import ArrayArg
-from .layouts import Form
 from .store import check, through_tma, write_out
-from .tile import Tile
+from .tile import form_of
 from .views import GmemView
 
 __all__ = ["atomic_add", "atomic_and", "atomic_max", "atomic_min", "atomic_or", "atomic_xor"]
@@ -47,11 +45,18 @@ _SAID = {"add": "the sum of it and of the tile's", "min": "the smaller of it and
          "xor": "``it ^ the tile's``"}
 
 
-def check_atomic(name: str, array: ArrayArg, axes: tuple[int, ...], sizes: tuple[int, ...], form: Form) -> None:
-    """SpecError unless the tile fits the view, and there is such a reduction of its type."""
-    reduction = name.removeprefix("atomic_")
-    check(f"{name}: {array.name}.at[…]", array.name, array.dtype, sizes, form)
-    if form.dtype.name in (REDUCTIONS if through_tma(array, axes, form) else _LANES)[reduction]:
+def check_atomic(name: str, dst: Any, tile: Any) -> None:
+    """SpecError unless a tile fits a view, and there is such a reduction of its type. Of values, or of their Numba types."""
+    if not isinstance(dst, GmemView):
+        raise SpecError(f"{name}(dst, tile): dst must be a view of an array, array.at[ds(i, 64), ds(j, 64)], got {called(dst)}")
+    form, ref, reduction = form_of(tile, name), dst.ref, name.removeprefix("atomic_")
+    if form is None:
+        raise SpecError(f"{name}(dst, tile): the second argument is a register tile, got {called(tile)}")
+    array = ref.arg
+    ref.unit.check_output(ref.index, name, f"{name}({array.name}.at[…], tile) by its own name, or in a function that is called by "
+                          "name and gets it as an argument")
+    check(f"{name}: {array.name}.at[…]", array.name, array.dtype, dst.shape, form)
+    if form.dtype.name in (REDUCTIONS if through_tma(array, dst.axes, form) else _LANES)[reduction]:
         return
     known = [kind for kind in _LANES[reduction] if kind != form.dtype.name]
     instead = ("; a tile (M, N) to an array that TMA can store, whose rows are multiples of 16 B, has float16 and bfloat16 too"
@@ -59,32 +64,11 @@ def check_atomic(name: str, array: ArrayArg, axes: tuple[int, ...], sizes: tuple
     raise SpecError(f"{name}: {form.dtype} has no such reduction in global memory: it takes {', '.join(known)}{instead}")
 
 
-def no_view(name: str, got: object) -> SpecError:
-    """The error for a destination that is no view."""
-    return SpecError(f"{name}(dst, tile): dst must be a view of an array, array.at[ds(i, 64), ds(j, 64)], got {got}")
-
-
-def no_tile(name: str, got: object) -> SpecError:
-    """The error for a value that is no register tile."""
-    return SpecError(f"{name}(dst, tile): the second argument is a register tile, got {got}")
-
-
-def mend(name: str, array: str) -> str:
-    """Where a call did not know an array for an output."""
-    return f"{name}({array}.at[…], tile) by its own name, or in a function that is called by name and gets it as an argument"
-
-
 def _atomic(reduction: str) -> Op[..., Any]:
     name = f"atomic_{reduction}"
 
     def operation(dst: Any, tile: Any) -> None:
-        if not isinstance(dst, GmemView):
-            raise no_view(name, type(dst).__name__)
-        if not isinstance(tile, Tile):
-            raise no_tile(name, type(tile).__name__)
-        unit, index = dst.ref.unit, dst.ref.index
-        unit.check_output(index, name, mend(name, dst.ref.name))
-        check_atomic(name, unit.arrays[index], dst.axes, dst.shape, tile.form)
+        check_atomic(name, dst, tile)
         if not tile.inert:
             start = tuple(int(place) for place in dst.start)
             write_out(dst.ref, dst.axes, start, tile, f"{name}: {dst.ref.name}.at[…]", reduction)

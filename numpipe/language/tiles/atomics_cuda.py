@@ -11,8 +11,6 @@ from ...core import numba as nb
 from ...core.op import Op, cuda_meaning
 from . import atomics as source
 from .store_cuda import Statement, write_out, writing
-from .tile_cuda import InFlightType, TileType, settled
-from .views_cuda import ViewType
 
 
 def _statement(reduction: str, dtype: np.dtype) -> Statement:
@@ -29,14 +27,8 @@ def _atomic(name: str, operation: Op[..., Any]) -> None:
 
     @cuda_meaning(operation)
     def typer(typing_context: Any, dst: Any, tile: Any) -> Any:
-        if not isinstance(dst, ViewType):
-            raise source.no_view(name, nb.unliteral(dst))
-        if not isinstance(tile, (TileType, InFlightType)):
-            raise source.no_tile(name, nb.unliteral(tile))
-        kind, ref = settled(tile, name), dst.ref
-        ref.unit.check_output(ref.index, name, source.mend(name, ref.arg.name))
-        source.check_atomic(name, ref.arg, dst.axes, dst.shape, kind.form)
-        how = writing(typing_context, ref, kind, dst.axes, reduction, _statement(reduction, kind.dtype))
+        source.check_atomic(name, dst, tile)
+        how = writing(typing_context, dst.ref, tile, dst.axes, reduction, _statement(reduction, tile.dtype))
         context, builder, args = yield nb.types.void(dst, tile)
         view = nb.fields(context, builder, dst, args[0])
         write_out(context, builder, how, view.ref, nb.cgutils.unpack_tuple(builder, view.start), args[1])

@@ -20,9 +20,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...core.op import constant, op
+from ...core.op import called, constant, op
 from ...diagnostics.errors import SpecError
-from .elementwise import form_of
 from .exchange import exchange, of_columns, of_rows, rows
 from .layouts import (
     ACCUMULATOR,
@@ -36,7 +35,7 @@ from .layouts import (
     vector_layout,
     vector_of,
 )
-from .tile import Tile
+from .tile import Tile, form_of
 
 __all__ = ["layout_cast"]
 
@@ -61,19 +60,28 @@ def layout_cast(np_: Any, site: str, tile: Any, layout: str) -> Tile:
     not, and for sizes that cannot lie so: along columns 8 x i elements up to 256, along rows 64 x j; coalesced rows have 32, 64 or
     128 x i bytes.
     """
-    made, nbytes = check_cast(form_of(tile), constant(CAST, "layout", layout), type(tile).__name__)
+    made, nbytes = plan_cast(np_, site, tile, layout)
     if np_.memory:
-        return Tile(None, made.shape, made.dtype, made.layout)
+        return Tile(None, made)
     if nbytes:
-        np_.unit.plan_exchange(nbytes, (str(site), said(tile.form, made)))
         exchange(np_, *_exchanged(tile.form, made), f"{CAST} of a register tile", apart=len(made.shape) == 2)
-    return Tile(tile.value, made.shape, made.dtype, made.layout)
+    return Tile(tile.value, made)
 
 
-def check_cast(form: Any, layout: Any, given: str) -> tuple[Form, int]:
-    """(what a cast gives, bytes of shared memory that it needs); SpecError for what cannot be cast."""
-    if not isinstance(form, Form):
-        raise SpecError(f"{CAST}(tile, layout): tile must be a register tile, got {given}")
+def plan_cast(np_: Any, site: Any, tile: Any, layout: Any) -> tuple[Form, int]:
+    """(what a cast of a tile, or of one of this Numba type, gives, bytes of shared memory that it needs)"""
+    form = form_of(tile, f"'{CAST}'")
+    if form is None:
+        raise SpecError(f"{CAST}(tile, layout): tile must be a register tile, got {called(tile)}")
+    made, nbytes = check_cast(form, constant(CAST, "layout", layout))
+    if nbytes and np_.role != "memory":
+        given = f" ({form.layout} layout)" if form.layout == ACCUMULATOR else ""
+        np_.unit.plan_exchange(nbytes, (constant(CAST, "site", site), f"{form}{given} to {made.layout} layout"))
+    return made, nbytes
+
+
+def check_cast(form: Form, layout: Any) -> tuple[Form, int]:
+    """What a cast of a form gives, and the bytes; SpecError for what cannot be cast."""
     known = (ROW, COLUMN) if len(form.shape) == 1 else (ACCUMULATOR, COALESCED)
     if layout not in known:
         raise SpecError(f"{CAST}: the layout of a {'vector' if len(form.shape) == 1 else 'tile (M, N)'} is one of "
@@ -119,12 +127,6 @@ def run_offset(form: Form, thread: Any, down: int) -> Any:
     shift = lanes_across(form.shape[1], vector).bit_length() - 1
     lane, warp = thread & 31, thread >> 5
     return (warp * 16 + (lane >> shift) + down) * panel_width(form) + (lane & ((1 << shift) - 1)) * (vector * form.dtype.itemsize)
-
-
-def said(form: Form, made: Form) -> str:
-    """What a cast does, for lists."""
-    given = f" ({form.layout} layout)" if form.layout == ACCUMULATOR else ""
-    return f"{form}{given} to {made.layout} layout"
 
 
 def _exchanged(form: Form, made: Form) -> tuple[Any, Any]:

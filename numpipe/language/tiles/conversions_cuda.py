@@ -7,36 +7,33 @@ from typing import Any
 
 from ...arch.dtypes import BOOL, FLOAT32, packing
 from ...core import numba as nb
-from ...core.op import cuda_meaning, immediate
-from ...plan.layout import Layout, swizzled
+from ...core.op import cuda_meaning
+from ...plan.layout import swizzled
 from . import conversions as source
 from . import panel_cuda
-from .elementwise_cuda import form_of, is_tile, lane_place
-from .layouts import ACCUMULATOR, COLUMN, EITHER, ROW, places, vector_of
+from .elementwise_cuda import part_of_either, place_of
+from .layouts import ACCUMULATOR, ROW, places, vector_of
+from .panel import panel_layout
 from .reduce_cuda import EXCHANGE, barrier
 from .shared_cuda import Value, converge, load_words, read_registers, store_words
-from .tile_cuda import TileType, assembled, registers, settled, undefined
+from .tile_cuda import TileType, assembled, registers, undefined
 
 
 @cuda_meaning(source.layout_cast)
 def _layout_cast(_context: Any, np_: Any, site: Any, tile: Any, layout: Any) -> Any:
-    form: Any = form_of(tile, source.CAST) if is_tile(tile) else None
-    made, nbytes = source.check_cast(form, immediate(source.CAST, "layout", layout), str(nb.unliteral(tile)))
-    have, result, memory = settled(tile, source.CAST), TileType.of(made), np_.role == "memory"
-    if nbytes and not memory:
-        np_.unit.plan_exchange(nbytes, (nb.literal(site), source.said(form, made)))
+    made, nbytes = source.plan_cast(np_, site, tile, layout)
+    result = TileType(made)
     _, builder, args = yield result(np_, site, tile, layout)
-    if memory:
+    if np_.role == "memory":
         return undefined(result)
-    values = registers(builder, have, args[2])
-    if nbytes and len(have.shape) == 2:
+    if nbytes and len(made.shape) == 2:
         barrier(builder)
         through = _from_coalesced if result.layout == ACCUMULATOR else _to_coalesced
-        return assembled(builder, result, through(builder, have, args[2], result))
+        return assembled(builder, result, through(builder, tile, args[2], result))
     if nbytes:
-        return assembled(builder, result, _from_words(builder, result, _moved(builder, have, values, result)))
-    first = TileType(have.shape, have.dtype, ROW).registers if have.layout == EITHER and made.layout == COLUMN else 0
-    return assembled(builder, result, values[first:first + result.registers])
+        moved = _moved(builder, tile, registers(builder, tile, args[2]), result)
+        return assembled(builder, result, _from_words(builder, result, moved))
+    return assembled(builder, result, part_of_either(builder, tile, args[2], result))
 
 
 def _panels(tile: TileType, columns: int) -> Iterator[tuple[int, int, int]]:
@@ -79,7 +76,7 @@ def _from_coalesced(builder: Any, have: TileType, value: Any, result: TileType) 
     """The other way round."""
     base, found, given = nb.external(builder, EXCHANGE, nb.i32), [None] * result.registers, registers(builder, have, value)
     columns = source.panel_width(have.form) // have.dtype.itemsize
-    layout = Layout((64, columns), have.dtype.itemsize, 1, source.panel_width(have.form), 64 * source.panel_width(have.form))
+    layout = panel_layout(columns, have.dtype.itemsize)
     for row, column, at in _panels(result, columns):
         for first, words, offset in _runs(builder, have, row, column):
             parts = [builder.bitcast(word, nb.i32) if word.type == nb.f32 else word for word in given[first:first + words]]
@@ -99,7 +96,7 @@ def _moved(builder: Any, have: TileType, values: list[Any], result: TileType) ->
     """
     base = nb.external(builder, EXCHANGE, nb.i32)
     thread = builder.and_(nb.thread_index(builder), nb.const(127))
-    row, column = lane_place(builder)
+    row, column = place_of(builder, have)
     by_row, by_column = (builder.add(base, builder.shl(own, nb.const(2))) for own in (row, column))
     along_columns = have.layout == ROW
     chosen = builder.icmp_unsigned("<", thread, nb.const(4)) if along_columns else (

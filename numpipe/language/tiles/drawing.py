@@ -10,7 +10,7 @@ import numpy as np
 
 from ...arch.dtypes import packing
 from ...diagnostics.errors import SpecError
-from .layouts import COALESCED, COLUMN, EITHER, ROW, Form, coalesced_form, lanes_across, places, vector_of
+from .layouts import COALESCED, COLUMN, EITHER, ROW, Form, coalesced_form, own_place, places
 from .tile import check_form
 
 __all__ = ["show_layout"]
@@ -93,10 +93,7 @@ def holders(form: Form, warp: int) -> dict[tuple[int, int], list[tuple[int, int]
     """
     found: dict[tuple[int, int], list[tuple[int, int]]] = {}
     for lane in range(32):
-        own = 16 * warp + lane // 4, 2 * (lane % 4)
-        if vector := vector_of(form.layout):
-            across = lanes_across(form.shape[1], vector)
-            own = 16 * warp + lane // across, lane % across * vector
+        own = own_place(form, 32 * warp + lane)
         for number, (row, column) in enumerate(places(form.shape, form.layout)):
             at = (-1 if row is None else own[0] + row, -1 if column is None else own[1] + column)
             found.setdefault(at, []).append((lane, number // packing(form.dtype).per_register))

@@ -31,96 +31,92 @@ import numpy as np
 
 from ...arch.dtypes import BFLOAT16, BOOL, FLOAT32, HALVES, INT32, packing
 from ...core import arith
-from ...core.inert import Inert
+from ...core.inert import NoValue
 from ...core.machine import current
-from ...core.op import constant, op
+from ...core.op import called, constant, op
 from ...diagnostics.errors import SimulationError, SpecError
 from .layouts import Form, combined, turned
-from .refs import ALL, All
-from .tile import Tile, check_form
+from .refs import whole_slices
+from .tile import Tile, check_form, dtype_of, form_of
 
 __all__ = ["full", "iota"]
 
 
 @dataclass(frozen=True)
 class Plan:
-    """An elementwise operation: the type that operands are computed in, and what it gives."""
+    """An elementwise operation: the type that operands are computed in, and what it gives.
+
+    result  a tile, or a number: a form without dimensions
+    inert   nothing is computed: in the memory role tiles and what depends on them have no values
+    """
 
     computed: np.dtype
     result: Form
+    inert: bool = False
 
 
 Operand = Form | arith.Kind
-"""a tile's form, or the kind of a number"""
+"""a tile's form, or the kind of a number; `NoValue` of what has none"""
 
 
-def plan(symbol: str, operands: Sequence[Operand], *, takes: str, compares: bool = False) -> Plan:
-    """How an operation is computed; `takes` says on which types: f(loat32), h(alves: float16 and
-    bfloat16), i(nt32), b(ool).
+def operands_of(symbol: str, given: Sequence[Any], literals: int = 0) -> list[Operand | None]:
+    """What operands are, given as values or as their Numba types: None for what is neither tile nor number.
 
-    Raises SpecError for types it does not have, and for shapes and layouts that do not combine.
+    Bit i of `literals` says that operand i is a float literal.
     """
-    forms = [part for part in operands if isinstance(part, Form)]
-    shape, layout = combined(symbol, forms)
-    types = list(dict.fromkeys(form.dtype for form in forms))
-    for dtype in types:
-        if packing(dtype).computed not in tuple(takes):
-            kinds = [name for code, name in (("f", "float32"), ("i", "int32"), ("b", "masks")) if code in takes]
-            raise SpecError(f"'{symbol}' takes tiles of {' or '.join(kinds)}, got {'a mask' if dtype == BOOL else dtype}" + (
-                ": use .astype(np.float32) first" if "f" in takes else ""))
-    if len(types) > 1:
-        raise SpecError(f"'{symbol}' of tiles of {' and '.join(map(str, types))}: convert one of them, e.g. x.astype(np.float32)")
-    computed = types[0]
+    return [float if literals >> i & 1 else NoValue if isinstance(part, NoValue) else
+            form_of(part, f"'{symbol}'") or arith.kind(part) for i, part in enumerate(given)]
+
+
+def without_value(given: Sequence[Any]) -> Any:
+    """The first operand that has no value in the memory role, or its Numba type."""
+    return next((part for part in given if isinstance(part, NoValue)), None)
+
+
+def _inert(given: Sequence[Any]) -> bool:
+    return any(isinstance(part, NoValue) or getattr(part, "inert", False) for part in given)
+
+
+def _check_numbers(symbol: str, operands: Sequence[Operand], dtype: np.dtype) -> None:
+    """SpecError for a number that does not take the tiles' type."""
     for number in operands:
-        if not isinstance(number, Form):
-            _check_number(symbol, number, computed)
-    return Plan(computed, Form(shape, BOOL if compares else computed, layout))
-
-
-def _check_number(symbol: str, number: arith.Kind, dtype: np.dtype) -> None:
-    """SpecError for a number that does not take a tile's type."""
-    fraction = number is float or (isinstance(number, np.dtype) and number.kind == "f")
-    if dtype == INT32 and (fraction or (isinstance(number, np.dtype) and number != INT32)):
-        raise SpecError(f"'{symbol}' of an int32 tile and a float: use .astype(np.float32) first" if fraction else
-                        f"'{symbol}' of an int32 tile and {arith.spelled(number)}: convert the number with int(x)")
-    if dtype in HALVES and number not in (int, float, np.dtype(np.float64), dtype):  # a float literal may be a float64 by now
-        raise SpecError(f"'{symbol}' of a {dtype} tile and {arith.spelled(number)}, which it would round: use .astype(np.float32) "
-                        f"on the tile, or full(tile.shape, number, tile.dtype)")
-    if dtype == BOOL and number is not bool:
-        raise SpecError(f"'{symbol}' of a mask and {arith.spelled(number)}: a mask combines with masks and bools")
+        if isinstance(number, Form) or number is NoValue:
+            continue
+        fraction = number is float or (isinstance(number, np.dtype) and number.kind == "f")
+        if dtype == INT32 and (fraction or (isinstance(number, np.dtype) and number != INT32)):
+            raise SpecError(f"'{symbol}' of an int32 tile and a float: use .astype(np.float32) first" if fraction else
+                            f"'{symbol}' of an int32 tile and {arith.spelled(number)}: convert the number with int(x)")
+        if dtype in HALVES and number not in (int, float, np.dtype(np.float64), dtype):  # a float literal may be a float64 by now
+            raise SpecError(f"'{symbol}' of a {dtype} tile and {arith.spelled(number)}, which it would round: use "
+                            ".astype(np.float32) on the tile, or full(tile.shape, number, tile.dtype)")
+        if dtype == BOOL and number is not bool:
+            raise SpecError(f"'{symbol}' of a mask and {arith.spelled(number)}: a mask combines with masks and bools")
 
 
 # ---- simulated ------------------------------------------------------------------------------------------------------
-def form_of(value: Any) -> Operand | None:
-    """The operand that a value is; None for what is none."""
-    return value.form if isinstance(value, Tile) else arith.kind(value)
-
-
-def apply(symbol: str, operands: Sequence[Any], function: Callable[..., Any], *, takes: str, compares: bool = False) -> Any:
-    """An operation on tiles and numbers, at least one of them a tile; NotImplemented where another operand is neither."""
-    inert = any(getattr(value, "inert", False) or isinstance(value, Inert) for value in operands)
-    known = [value for value in operands if not isinstance(value, Inert)]
-    forms = [form_of(value) for value in known]
-    if any(form is None for form in forms):
-        return NotImplemented
-    made = plan(symbol, forms, takes=takes, compares=compares)
-    if inert:
-        return Tile(None, made.result.shape, made.result.dtype, made.result.layout)
-    values = [_in_type(value, made.computed) for value in known]
+def computed(symbol: str, made: Plan, operands: Sequence[Any], function: Callable[..., Any]) -> Any:
+    """What a function makes of tiles and numbers, as planned."""
+    form = made.result
+    if made.inert:
+        return Tile(None, form)
+    values = [_in_type(value, made.computed) for value in operands]
     with np.errstate(all="ignore"):  # floats overflow to inf and NaN, as on the GPU; only integers raise
         found = function(*values)
-        if made.result.dtype == INT32:
+        if form.dtype == INT32:
             found = int32(symbol, found)
-        value = np.broadcast_to(found, made.result.shape).astype(made.result.dtype, copy=False)
-    return Tile(value, made.result.shape, made.result.dtype, made.result.layout)
+        if not form.shape:
+            return bool(found) if form.dtype == BOOL else form.dtype.type(found)
+        return Tile(np.broadcast_to(found, form.shape).astype(form.dtype, copy=False), form)
 
 
 def _in_type(value: Any, dtype: np.dtype) -> Any:
     """An operand in the type that is computed in; int32 in int64, where an overflow can be seen."""
-    if dtype == INT32:
-        return value.value.astype(np.int64) if isinstance(value, Tile) else np.int64(arith.as_type(value, INT32))
+    if isinstance(value, Tile):
+        return value.value.astype(np.int64) if dtype == INT32 else value.value
+    if dtype.kind in "iu":
+        return (np.int64 if dtype == INT32 else dtype.type)(arith.as_type(value, dtype))
     with np.errstate(all="ignore"):
-        return value.value if isinstance(value, Tile) else dtype.type(np.float32(value) if dtype == BFLOAT16 else value)
+        return dtype.type(np.float32(value) if dtype == BFLOAT16 else value)
 
 
 def int32(symbol: str, found: Any) -> Any:
@@ -132,19 +128,64 @@ def int32(symbol: str, found: Any) -> Any:
     return found
 
 
-BINARY: dict[str, tuple[str, Callable[[Any, Any], Any], str]] = {  # operator's name -> (symbol, meaning, types)
-    "add": ("+", np.add, "fhi"), "sub": ("-", np.subtract, "fhi"), "mul": ("*", np.multiply, "fhi"),
-    "truediv": ("/", np.divide, "fh"), "and_": ("&", np.bitwise_and, "ib"), "or_": ("|", np.bitwise_or, "ib"),
-    "xor": ("^", np.bitwise_xor, "ib"), "lshift": ("<<", lambda a, b: np.left_shift(a, _counts(b)), "i"),
-    "rshift": (">>", lambda a, b: np.right_shift(a, _counts(b)), "i"),
+@dataclass(frozen=True)
+class Operator:
+    """What one of Python's operators means of tiles.
+
+    takes     on which types: f(loat32), h(alves: float16 and bfloat16), i(nt32), b(ool)
+    compares  whether it gives a mask
+    """
+
+    symbol: str
+    meaning: Callable[..., Any]
+    takes: str
+    compares: bool = False
+
+    def __call__(self, *operands: Any) -> Any:
+        """On the simulated SM; NotImplemented where an operand is neither tile nor number."""
+        made = self.plan(operands)
+        return NotImplemented if made is None else computed(self.symbol, made, operands, self.meaning)
+
+    def plan(self, given: Sequence[Any], literals: int = 0) -> Plan | None:
+        """How it is computed; None where no operand is a tile, or one is neither tile nor number.
+
+        Raises SpecError for types it does not have, and for shapes and layouts that do not combine.
+        """
+        operands, symbol, takes = operands_of(self.symbol, given, literals), self.symbol, self.takes
+        forms = [part for part in operands if isinstance(part, Form)]
+        if not forms or any(part is None for part in operands):
+            return None
+        shape, layout = combined(symbol, forms)
+        types = list(dict.fromkeys(form.dtype for form in forms))
+        for dtype in types:
+            if packing(dtype).computed not in tuple(takes):
+                kinds = [name for code, name in (("f", "float32"), ("i", "int32"), ("b", "masks")) if code in takes]
+                raise SpecError(f"'{symbol}' takes tiles of {' or '.join(kinds)}, got {'a mask' if dtype == BOOL else dtype}" + (
+                    ": use .astype(np.float32) first" if "f" in takes else ""))
+        if len(types) > 1:
+            raise SpecError(f"'{symbol}' of tiles of {' and '.join(map(str, types))}: convert one of them, e.g. "
+                            "x.astype(np.float32)")
+        _check_numbers(symbol, operands, types[0])
+        return Plan(types[0], Form(shape, BOOL if self.compares else types[0], layout), _inert(given))
+
+
+UNARY: dict[str, Operator] = {  # by the names of `operator`
+    "neg": Operator("-", np.negative, "fhi"), "invert": Operator("~", np.invert, "ib"), "abs": Operator("abs", np.abs, "fhi"),
 }
-UNARY: dict[str, tuple[str, Callable[[Any], Any], str]] = {
-    "neg": ("-", np.negative, "fhi"), "invert": ("~", np.invert, "ib"), "abs": ("abs", np.abs, "fhi"),
+BINARY: dict[str, Operator] = {
+    "add": Operator("+", np.add, "fhi"), "sub": Operator("-", np.subtract, "fhi"), "mul": Operator("*", np.multiply, "fhi"),
+    "truediv": Operator("/", np.divide, "fh"), "and_": Operator("&", np.bitwise_and, "ib"),
+    "or_": Operator("|", np.bitwise_or, "ib"), "xor": Operator("^", np.bitwise_xor, "ib"),
+    "lshift": Operator("<<", lambda a, b: np.left_shift(a, _counts(b)), "i"),
+    "rshift": Operator(">>", lambda a, b: np.right_shift(a, _counts(b)), "i"),
 }
-COMPARISONS: dict[str, tuple[str, Callable[[Any, Any], Any]]] = {
-    "lt": ("<", np.less), "le": ("<=", np.less_equal), "gt": (">", np.greater), "ge": (">=", np.greater_equal),
-    "eq": ("==", np.equal), "ne": ("!=", np.not_equal),
+COMPARISONS: dict[str, Operator] = {
+    "lt": Operator("<", np.less, "fhi", True), "le": Operator("<=", np.less_equal, "fhi", True),
+    "gt": Operator(">", np.greater, "fhi", True), "ge": Operator(">=", np.greater_equal, "fhi", True),
+    "eq": Operator("==", np.equal, "fhib", True), "ne": Operator("!=", np.not_equal, "fhib", True),
 }
+POWER = Operator("**", np.ones_like, "fhi")
+"""of 0; others are products"""
 
 
 def _counts(b: Any) -> Any:
@@ -156,154 +197,89 @@ def _counts(b: Any) -> Any:
 def power(tile: Any, n: Any) -> Any:
     """``tile ** n`` for a literal n from 0 to 64, as products."""
     arith.exponent(n)
-    if n == 0:
-        return apply("**", (tile,), np.ones_like, takes="fhi")
-    result = tile
-    for bit in f"{n:b}"[1:]:
-        result = result * result
-        result = result * tile if bit == "1" else result
-    return result
+    return arith.raised(tile, n, operator.mul) if n else POWER(tile)
 
 
-def expansion(parts: Sequence[str]) -> str:
-    """":, None" or "None, :"; SpecError for any other index of a register tile."""
-    written = ", ".join(parts)
+def expanded_form(form: Form, index: Any) -> Form:
+    """What ``v[:, None]`` or ``v[None, :]`` is, given the index or its Numba type; SpecError for any other."""
+    written = ", ".join(map(str, whole_slices(index))).replace("none", "None")
     if written not in (":, None", "None, :"):
         raise SpecError("tile[…]: a register tile has no parts: v[:, None] and v[None, :] give a vector a dimension; take "
                         "parts of a tile in shared memory, or of an array")
-    return written
+    return turned(form, written)
 
 
 def expanded(tile: Tile, index: Any) -> Tile:
     """``v[:, None]``, ``v[None, :]``"""
-    parts = index if isinstance(index, tuple) else (index,)
-    written = expansion([":" if isinstance(p, All) or p is ALL or p == slice(None) else "None" if p is None else repr(p)
-                         for p in parts])
-    shape, layout = turned(tile.form, written)
-    return Tile(None if tile.inert else tile.value.reshape(shape), shape, tile.dtype, layout)
+    made = expanded_form(tile.form, index)
+    return Tile(None if tile.inert else tile.value.reshape(made.shape), made)
 
 
-PYTHON: dict[str, Any] = {name: getattr(operator, name) for name in (*BINARY, *COMPARISONS)}
+def _define(name: str, meaning: Callable[..., Any]) -> None:
+    setattr(Tile, f"__{name}__", lambda *operands: meaning(*operands))
 
 
-def _define_operators() -> None:
-    def binary(symbol: str, function: Callable[..., Any], takes: str, compares: bool, swap: bool) -> Callable[..., Any]:
-        return lambda self, other: apply(symbol, (other, self) if swap else (self, other), function, takes=takes, compares=compares)
-
-    def unary(symbol: str, function: Callable[..., Any], takes: str) -> Callable[..., Any]:
-        return lambda self: apply(symbol, (self,), function, takes=takes)
-
-    for name, (symbol, function, takes) in BINARY.items():
-        stem = name.rstrip("_")
-        setattr(Tile, f"__{stem}__", binary(symbol, function, takes, False, False))
-        setattr(Tile, f"__r{stem}__", binary(symbol, function, takes, False, True))
-    for name, (symbol, function) in COMPARISONS.items():
-        setattr(Tile, f"__{name}__", binary(symbol, function, "fhib" if name in ("eq", "ne") else "fhi", True, False))
-    for name, (symbol, of_one, takes) in UNARY.items():
-        setattr(Tile, f"__{name}__", unary(symbol, of_one, takes))
-    for name, own in (("pow", power), ("pos", lambda tile: tile), ("getitem", expanded)):
-        setattr(Tile, f"__{name}__", own)
-    Tile.__hash__ = None  # type: ignore[assignment]
+for _name, _meaning in (*UNARY.items(), *BINARY.items(), *COMPARISONS.items()):
+    _define(_name.rstrip("_"), _meaning)
+for _name, _meaning in BINARY.items():
+    _define(f"r{_name.rstrip('_')}", lambda self, other, meaning=_meaning: meaning(other, self))
+_define("pow", power)
+_define("pos", lambda tile: tile)
+_define("getitem", expanded)
+Tile.__hash__ = None  # type: ignore[assignment]
 
 
-_define_operators()
+# ---- choices --------------------------------------------------------------------------------------------------------
+def plan_where(given: Sequence[Any], literals: int = 0) -> Plan | None:
+    """How a choice between tiles and numbers is computed: in the tiles' type, or in that of the numbers.
 
-
-# ---- functions ------------------------------------------------------------------------------------------------------
-def any_number(dtype: np.dtype) -> None:
-    """The check of a function that all numbers have."""
-
-
-def evaluated(name: str, values: Sequence[Any], function: Callable[..., Any], *, takes: str,
-              check: Callable[[np.dtype], None] = any_number, compares: bool = False) -> Any:
-    """A function of tiles and numbers; of numbers alone in the type that `arith.common` gives, which `check` may refuse."""
-    if any(isinstance(value, Tile) for value in values):
-        found = apply(name, values, function, takes=takes, compares=compares)
-        if found is NotImplemented:
-            raise not_computed(name, " and ".join(type(value).__name__ for value in values))
-        return found
-    inert = next((value for value in values if isinstance(value, Inert)), None)
-    if inert is not None:
-        return inert
-    kinds = [arith.kind(value) for value in values]
-    if any(kind is None for kind in kinds):
-        raise not_computed(name, " and ".join(type(value).__name__ for value in values))
-    dtype = arith.common(*kinds)
-    check(dtype)
-    with np.errstate(all="ignore"):
-        return (bool if compares else dtype.type)(function(*[arith.as_type(value, dtype) for value in values]))
-
-
-def not_computed(name: str, given: str) -> SpecError:
-    """The error for a function of something that is neither a tile nor a number."""
-    return SpecError(f"{name}(…) takes register tiles and numbers, got {given}")
-
-
-def _extreme(name: str, function: np.ufunc) -> Any:
-    def operation(a: Any, b: Any, literals: int = 0) -> Any:
-        return evaluated(name, (a, b), function, takes="fhi")
-
-    return arith.named(operation, name.replace("np.", ""), f"``{name}(a, b)``: NaN where one of the two is NaN.", function)
-
-
-maximum = _extreme("np.maximum", np.maximum)
-minimum = _extreme("np.minimum", np.minimum)
-
-
-def check_where(mask: Operand | None, operands: Sequence[Operand | None], given: str) -> None:
-    """SpecError for arguments of `where` that are no mask and no tiles or numbers."""
-    is_mask = mask is bool or (isinstance(mask, Form) and mask.dtype == BOOL)
-    if not is_mask or any(part is None for part in operands):
-        raise SpecError(f"np.where(mask, x, y) takes a mask, as x < y gives it, and two tiles or numbers, got ({given})")
-
-
-def plan_where(mask: Operand, operands: Sequence[Operand]) -> Plan:
-    """How a choice between tiles and numbers is computed: in the tiles' type, or in that of the numbers."""
+    None where something has no value, and nothing is a tile: so it is of the choice.
+    """
+    mask, *operands = every = operands_of("np.where", given, literals)
     forms = [part for part in operands if isinstance(part, Form)]
+    tiles = [*([mask] if isinstance(mask, Form) else []), *forms]
+    if not tiles and without_value(given) is not None:
+        return None
+    if (mask is not bool and mask is not NoValue and not (isinstance(mask, Form) and mask.dtype == BOOL)) or any(
+            part is None for part in every):
+        raise SpecError("np.where(mask, x, y) takes a mask, as x < y gives it, and two tiles or numbers, got "
+                        f"({', '.join(map(called, given))})")
     types = list(dict.fromkeys(form.dtype for form in forms))
     if len(types) > 1:
         raise SpecError(f"np.where of tiles of {' and '.join(map(str, types))}: convert one of them")
     if types and not packing(types[0]).computed:
         raise SpecError(f"np.where of {types[0]} tiles: they are converted, loaded and stored only; choose before astype")
-    kinds = [part for part in operands if not isinstance(part, Form)]
-    computed = types[0] if types else arith.common(*kinds)
-    if not types and computed not in (FLOAT32, INT32, BOOL):
-        raise SpecError(f"np.where chooses between tiles, or numbers of float32, int32 or bool, got {computed} numbers")
-    for number in kinds if types else ():
-        _check_number("np.where", number, computed)
-    shape, layout = combined("np.where", [part for part in (mask, *operands) if isinstance(part, Form)])
-    return Plan(computed, Form(shape, computed, layout))
+    of = types[0] if types else arith.common(*(part for part in operands if part is not NoValue))
+    if not tiles:
+        return Plan(of, Form((), of))
+    if not types and of not in (FLOAT32, INT32, BOOL):
+        raise SpecError(f"np.where chooses between tiles, or numbers of float32, int32 or bool, got {of} numbers")
+    if types:
+        _check_numbers("np.where", operands, of)
+    shape, layout = combined("np.where", tiles)
+    return Plan(of, Form(shape, of, layout), _inert(given))
 
 
 @op(numpy=np.where)
 def where(mask: Any, x: Any, y: Any, literals: int = 0) -> Any:
     """``np.where(mask, x, y)``: x where the mask is true, else y. All three may be tiles or numbers."""
-    if isinstance(mask, Inert) or (any(isinstance(v, Inert) for v in (x, y)) and not any(
-            isinstance(v, Tile) for v in (mask, x, y))):
-        return mask if isinstance(mask, Inert) else x if isinstance(x, Inert) else y
-    forms = [form_of(value) if not isinstance(value, Inert) else INT32 for value in (mask, x, y)]
-    check_where(forms[0], forms[1:], ", ".join(type(value).__name__ for value in (mask, x, y)))
-    if not any(isinstance(form, Form) for form in forms):
-        dtype = arith.common(*forms[1:])
-        return dtype.type(arith.as_type(x if mask else y, dtype))
-    made = plan_where(forms[0], forms[1:])
-    form = made.result
-    if any(getattr(value, "inert", False) or isinstance(value, Inert) for value in (mask, x, y)):
-        return Tile(None, form.shape, form.dtype, form.layout)
-    chosen = np.where(mask.value if isinstance(mask, Tile) else bool(mask), *[_in_type(value, made.computed) for value in (x, y)])
-    return Tile(np.broadcast_to(chosen, form.shape).astype(form.dtype), form.shape, form.dtype, form.layout)
+    made = plan_where((mask, x, y))
+    if made is None:
+        return without_value((mask, x, y))
+    return computed("np.where", made, (x, y), lambda x, y: np.where(mask.value if isinstance(mask, Tile) else bool(mask), x, y))
 
 
 # ---- tiles of numbers, and another dimension ------------------------------------------------------------------------
-def full_form(shape: Any, kind: arith.Kind | None, dtype: Any) -> Form:
-    """What `full` makes of a number of this kind."""
-    if kind is None:
+def full_form(shape: Any, value: Any, dtype: Any) -> Form:
+    """What `full` makes of a number, or of one of this Numba type."""
+    number = operands_of("full", (value,))
+    if number[0] is None or isinstance(number[0], Form):
         raise SpecError("full(shape, value, dtype): the value must be a number")
-    form = check_form(shape, np.dtype(dtype), "full")
+    form = check_form(constant("full", "shape", shape), dtype_of(dtype), "full")
     if not packing(form.dtype).computed:
         raise SpecError(f"full: a tile of {form.dtype} is made by astype, of one of float32 or int32")
     if form.dtype not in HALVES:  # said outright, not by the way
-        _check_number("full", kind, form.dtype)
+        _check_numbers("full", number, form.dtype)
     return form
 
 
@@ -316,12 +292,10 @@ def full(shape: Any, value: Any, dtype: Any) -> Tile:
 
     Raises SpecError for other shapes and types.
     """
-    constant("full", "shape", shape)
-    form = full_form(shape, INT32 if isinstance(value, Inert) else arith.kind(value), dtype)
-    if isinstance(value, Inert) or current().role == "memory":
-        return Tile(None, form.shape, form.dtype, form.layout)
-    return Tile(np.full(form.shape, bool(value) if form.dtype == BOOL else _in_type(value, form.dtype), form.dtype),
-                form.shape, form.dtype, form.layout)
+    form = full_form(shape, value, dtype)
+    if isinstance(value, NoValue) or current().role == "memory":
+        return Tile(None, form)
+    return Tile(np.full(form.shape, _in_type(value, form.dtype), form.dtype), form)
 
 
 def check_axis(form: Form, axis: Any, what: str) -> int:
@@ -338,11 +312,14 @@ def iota(shape: Any, axis: int = 0) -> Tile:
 
     Masks are made of it: ``np.where(iota(128) + k < n, s, -np.inf)``. Raises SpecError for a shape that no tile has.
     """
-    constant("iota", "shape", shape)
-    constant("iota", "axis", axis)
-    form = check_form(shape, INT32, "iota")
-    axis = check_axis(form, axis, "iota")
+    form, along = iota_form(shape, axis)
     if current().role == "memory":
-        return Tile(None, form.shape, INT32, form.layout)
-    index = np.arange(form.shape[axis], dtype=np.int32).reshape([-1 if i == axis else 1 for i in range(len(form.shape))])
-    return Tile(np.broadcast_to(index, form.shape).copy(), form.shape, INT32, form.layout)
+        return Tile(None, form)
+    index = np.arange(form.shape[along], dtype=np.int32).reshape([-1 if i == along else 1 for i in range(len(form.shape))])
+    return Tile(np.broadcast_to(index, form.shape).copy(), form)
+
+
+def iota_form(shape: Any, axis: Any) -> tuple[Form, int]:
+    """(what `iota` makes, the dimension that `axis` names)"""
+    form = check_form(constant("iota", "shape", shape), INT32, "iota")
+    return form, check_axis(form, constant("iota", "axis", axis), "iota")

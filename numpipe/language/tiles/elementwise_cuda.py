@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from ...arch.dtypes import BOOL, FLOAT32, HALVES, INT32
+from ...arch.dtypes import BOOL, FLOAT32, HALVES
 from ...core import arith
 from ...core import numba as nb
 from ...core.approximate_cuda import divide
-from ...core.arith_cuda import compare, convert, kind_of, kinds_of, libdevice, type_of
+from ...core.arith_cuda import compare, convert, kind_of, libdevice, type_of
 from ...core.arith_cuda import operand as number_in
 from ...core.inert_cuda import InertType
-from ...core.op import cuda_meaning, immediate
+from ...core.op import cuda_meaning
 from . import elementwise as source
-from .layouts import COLUMN, EITHER, ROW, Form, lanes_across, places, sources, turned, vector_of
-from .refs_cuda import AllType
-from .tile import check_form
-from .tile_cuda import InFlightType, TileType, as_dtype, assembled, floats, packed, registers, settled, undefined
+from .layouts import COLUMN, EITHER, ROW, Form, own_place, places, sources
+from .shared_cuda import Value
+from .tile import TileLike
+from .tile_cuda import TileType, assembled, floats, packed, registers, undefined
 
 Emit = Callable[..., Any]
 """(builder, dtype, *elements) -> element; of 16 bits the elements are float32, and dtype is that"""
@@ -28,19 +30,9 @@ Packed = Callable[..., Any]
 """(builder, dtype, *registers) -> register, of two elements of 16 bits each"""
 
 
-def is_tile(ty: Any) -> bool:
-    """Whether a value of this type is a register tile, in flight or not."""
-    return isinstance(ty, (TileType, InFlightType))
-
-
-def form_of(ty: Any, symbol: str) -> source.Operand | None:
-    """`elementwise.form_of` of a value of this type."""
-    return settled(ty, f"'{symbol}'").form if is_tile(ty) else kind_of(ty)
-
-
 def parameter(ty: Any, dtype: np.dtype) -> Any:
     """The type in which an operation takes an operand: Numba converts numbers, but float16 is converted by `number_in`."""
-    if is_tile(ty) or isinstance(ty, InertType):
+    if isinstance(ty, (TileLike, InertType)):
         return ty
     if dtype in HALVES:
         return nb.unliteral(ty) if isinstance(ty, nb.types.Float) else nb.types.float32
@@ -86,38 +78,42 @@ def _joined(builder: Any, have: list[Any], low: int, high: int) -> Any:
     return builder.or_(first, second)
 
 
-def emitted(made: source.Plan, emit: Emit, by_pairs: Packed | None = None) -> Any:
+def signature(made: source.Plan, types: Sequence[Any]) -> tuple[Any, list[Any]]:
+    """(type of the result, types of the parameters)"""
+    if made.result.shape:
+        return TileType(made.result), [parameter(ty, made.computed) for ty in types]
+    of = type_of(made.computed)
+    return type_of(made.result.dtype), [of if nb.unliteral(ty) != nb.types.float16 else ty for ty in types]
+
+
+def emitted(context: Any, builder: Any, made: source.Plan, types: Sequence[Any], args: Sequence[Any], emit: Emit,
+            by_pairs: Packed | None = None) -> Any:
     """Code of an operation: `emit` on the elements of all operands, or `by_pairs` on those of 16 bits."""
-    tile, half = TileType.of(made.result), made.computed in HALVES
-    inner = FLOAT32 if half else made.computed
-
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        if any(isinstance(ty, InertType) for ty in sig.args):  # in the memory role, where a tile is a type without data
-            return undefined(tile)
-        if half and by_pairs is not None:
-            given = [pairs(context, builder, ty, value, made) for ty, value in zip(sig.args, args, strict=True)]
-            return assembled(builder, tile, [by_pairs(builder, made.computed, *parts) for parts in zip(*given, strict=True)])
-        operands = [elements(context, builder, ty, value, made) for ty, value in zip(sig.args, args, strict=True)]
-        found = [emit(builder, inner, *parts) for parts in zip(*operands, strict=True)]
-        if tile.dtype in HALVES:
-            found = [packed(builder, tile.dtype, *two) for two in zip(found[::2], found[1::2], strict=True)]
-        return assembled(builder, tile, found)
-
-    return codegen
+    if not made.result.shape:
+        return emit(builder, made.computed, *[number_in(context, builder, value, ty, made.computed)
+                                              for value, ty in zip(args, types, strict=True)])
+    tile, half = TileType(made.result), made.computed in HALVES
+    if made.inert:
+        return undefined(tile)
+    if half and by_pairs is not None:
+        given = [pairs(context, builder, ty, value, made) for ty, value in zip(types, args, strict=True)]
+        return assembled(builder, tile, [by_pairs(builder, made.computed, *parts) for parts in zip(*given, strict=True)])
+    operands = [elements(context, builder, ty, value, made) for ty, value in zip(types, args, strict=True)]
+    found = [emit(builder, FLOAT32 if half else made.computed, *parts) for parts in zip(*operands, strict=True)]
+    if tile.dtype in HALVES:
+        found = [packed(builder, tile.dtype, *two) for two in zip(found[::2], found[1::2], strict=True)]
+    return assembled(builder, tile, found)
 
 
-def elementwise(symbol: str, types: Sequence[Any], emit: Emit, *, takes: str, compares: bool = False,
-                literals: int = 0, by_pairs: Packed | None = None) -> tuple[Any, Any] | None:
-    """(signature, code) of an operation on tiles and numbers; None where there is no tile, or something else."""
-    if not any(is_tile(ty) for ty in types):
+def typed(made: source.Plan | None, types: Sequence[Any], emit: Emit, by_pairs: Packed | None = None,
+          literals: Sequence[Any] = ()) -> Any:
+    """The typer of a planned operation; `literals` say which operands are float literals, and have no part in its code."""
+    if made is None:
+        yield source.without_value(types)(*types, *literals)
         return None
-    kinds = kinds_of(types, literals)
-    forms = [form_of(ty, symbol) if is_tile(ty) else kind for ty, kind in zip(types, kinds, strict=True)]
-    known = [form for form, ty in zip(forms, types, strict=True) if not isinstance(ty, InertType)]
-    if any(form is None for form in known):
-        return None
-    made = source.plan(symbol, known, takes=takes, compares=compares)
-    return TileType.of(made.result)(*[parameter(ty, made.computed) for ty in types]), emitted(made, emit, by_pairs)
+    result, parameters = signature(made, types)
+    context, builder, args = yield result(*parameters, *literals)
+    return emitted(context, builder, made, parameters, args[:len(types)], emit, by_pairs)
 
 
 # ---- operators
@@ -159,16 +155,19 @@ def _compared(symbol: str) -> Emit:
     return emit
 
 
-def _operator(function: Any, symbol: str, emit: Emit, takes: str, compares: bool, by_pairs: Packed | None = None) -> None:
-    nb.binary(function, lambda left, right: elementwise(symbol, (left, right), emit, takes=takes, compares=compares,
-                                                        by_pairs=by_pairs), literals=True)
+def _operator(function: Any, known: source.Operator, emit: Emit, by_pairs: Packed | None = None) -> None:
+    def typer(*types: Any) -> Any:
+        made = known.plan(types)
+        return None if made is None else typed(made, types, emit, by_pairs)
+
+    nb.binary(function, typer, literals=True)
 
 
-for _name, (_symbol, _, _takes) in source.BINARY.items():
-    _operator(getattr(operator, _name), _symbol, _EMIT[_name], _takes, False, BY_PAIRS.get(_name))
-    _operator(getattr(operator, f"i{_name.rstrip('_')}"), _symbol, _EMIT[_name], _takes, False, BY_PAIRS.get(_name))
-for _name, (_symbol, _) in source.COMPARISONS.items():
-    _operator(getattr(operator, _name), _symbol, _compared(_symbol), "fhib" if _name in ("eq", "ne") else "fhi", True)
+for _name, _known in source.BINARY.items():
+    for _function in (getattr(operator, _name), getattr(operator, f"i{_name.rstrip('_')}")):
+        _operator(_function, _known, _EMIT[_name], BY_PAIRS.get(_name))
+for _name, _known in source.COMPARISONS.items():
+    _operator(getattr(operator, _name), _known, _compared(_known.symbol))
 
 
 def _negative(builder: Any, dtype: np.dtype, a: Any) -> Any:
@@ -181,102 +180,40 @@ def _magnitude(builder: Any, dtype: np.dtype, a: Any) -> Any:
     return builder.select(builder.icmp_signed("<", a, nb.const(0)), builder.sub(nb.const(0), a), a)
 
 
-def _unary(function: Any, symbol: str, emit: Emit, takes: str, by_pairs: Packed | None = None) -> None:
-    nb.binary(function, lambda value: elementwise(symbol, (value,), emit, takes=takes, by_pairs=by_pairs))
-
-
-_unary(operator.neg, "-", _negative, "fhi", lambda builder, dtype, a: builder.xor(a, nb.const(-0x7fff8000)))
-_unary(abs, "abs", _magnitude, "fhi", lambda builder, dtype, a: builder.and_(a, nb.const(0x7fff7fff)))
-_unary(operator.invert, "~", lambda builder, dtype, a: builder.xor(a, nb.const(-1, a.type)), "ib")
+_operator(operator.neg, source.UNARY["neg"], _negative, lambda builder, dtype, a: builder.xor(a, nb.const(-0x7fff8000)))
+_operator(abs, source.UNARY["abs"], _magnitude, lambda builder, dtype, a: builder.and_(a, nb.const(0x7fff7fff)))
+_operator(operator.invert, source.UNARY["invert"], lambda builder, dtype, a: builder.xor(a, nb.const(-1, a.type)))
 
 
 def _same(value: Any) -> Any:
-    return None if not is_tile(value) else (settled(value, "'+'")(value), lambda context, builder, sig, args: args[0])
+    return (value.settled("'+'")(value), lambda context, builder, sig, args: args[0]) if isinstance(value, TileLike) else None
 
 
 nb.binary(operator.pos, _same)
 
 
 def _power(tile: Any, n: Any) -> Any:
-    if not is_tile(tile):
+    if not isinstance(tile, TileLike):
         return None
-    count = arith.exponent(n.literal_value)
-    kind = settled(tile, "'**'")
-    made = source.plan("**", (kind.form,), takes="fhi")
+    count, made = arith.exponent(n.literal_value), source.POWER.plan((tile,))
+    assert made is not None
 
     def emit(builder: Any, dtype: np.dtype, x: Any) -> Any:
-        return raised(builder, dtype, x, _EMIT["mul"], nb.ir.Constant(x.type, 1))
+        return arith.raised(x, count, functools.partial(_EMIT["mul"], builder, dtype)) if count else nb.ir.Constant(x.type, 1)
 
     def by_pairs(builder: Any, dtype: np.dtype, x: Any) -> Any:
         one = nb.ir.Constant(nb.f32, 1)
-        return raised(builder, dtype, x, BY_PAIRS["mul"], packed(builder, dtype, one, one))
+        product = functools.partial(BY_PAIRS["mul"], builder, dtype)
+        return arith.raised(x, count, product) if count else packed(builder, dtype, one, one)
 
-    def raised(builder: Any, dtype: np.dtype, x: Any, product: Any, one: Any) -> Any:
-        if not count:
-            return one
-        result = x
-        for bit in f"{count:b}"[1:]:
-            result = product(builder, dtype, result, result)
-            result = product(builder, dtype, result, x) if bit == "1" else result
-        return result
-    context, builder, args = yield kind(kind, n)
-    return emitted(made, emit, by_pairs)(context, builder, kind(kind), args[:1])
+    context, builder, args = yield TileType(made.result)(tile, n)
+    return emitted(context, builder, made, (tile,), args[:1], emit, by_pairs)
 
 
 nb.binary(operator.pow, _power, literals=True)
 
 
-# ---- functions of two, and choices
-def _extreme(operation: Any, name: str, symbol: str, instruction: str) -> None:
-    def emit(builder: Any, dtype: np.dtype, a: Any, b: Any) -> Any:
-        if dtype == FLOAT32:  # NaN comes through, as in NumPy
-            text = f"{instruction}.NaN.f32 $0, $1, $2;"
-            return builder.call(nb.pure_asm(nb.f32, [nb.f32, nb.f32], text, "=f,f,f"), [a, b])
-        return builder.select(compare(symbol)(builder, dtype, a, b), a, b)
-
-    @cuda_meaning(operation)
-    def typer(_context: Any, a: Any, b: Any, *literals: Any) -> Any:
-        return evaluated(name, (a, b), emit, literals, takes="fhi", by_pairs=two_at_once(f"{instruction}.NaN"))
-
-
-def _without(codegen: Any, literals: Sequence[Any]) -> Any:
-    """Code of an operation that ignores the arguments that say which operands are float literals."""
-    def code(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        count = len(sig.args) - len(literals)
-        return codegen(context, builder, sig.return_type(*sig.args[:count]), args[:count])
-
-    return code if literals else codegen
-
-
-def evaluated(name: str, types: Sequence[Any], emit: Emit, literals: Sequence[Any], *, takes: str, by_pairs: Packed | None = None,
-              check: Callable[[np.dtype], None] = source.any_number, compares: bool = False) -> tuple[Any, Any]:
-    """(signature, code) of a function of tiles and numbers, or of numbers alone; `literals`: as `arith`'s operations have them."""
-    mask = nb.literal(literals[0]) if literals else 0
-    found = elementwise(name, types, emit, takes=takes, compares=compares, literals=mask, by_pairs=by_pairs)
-    if found is not None:
-        return found[0].return_type(*found[0].args, *literals), _without(found[1], literals)
-    inert = next((ty for ty in types if isinstance(ty, InertType)), None)
-    if inert is not None:
-        return inert(*types, *literals), lambda context, builder, sig, args: nb.nothing(context)
-    kinds = kinds_of(types, *literals)
-    if any(kind is None for kind in kinds):
-        raise source.not_computed(name, " and ".join(str(nb.unliteral(ty)) for ty in types))
-    dtype = arith.common(*kinds)
-    check(dtype)
-    of = type_of(dtype)
-    result = nb.types.boolean if compares else of
-
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        values = [number_in(context, builder, value, ty, dtype) for value, ty in zip(args[:len(types)], sig.args, strict=False)]
-        return emit(builder, dtype, *values)
-
-    return result(*[of if nb.unliteral(ty) != nb.types.float16 else ty for ty in types], *literals), codegen
-
-
-_extreme(source.maximum, "np.maximum", ">", "max")
-_extreme(source.minimum, "np.minimum", "<", "min")
-
-
+# ---- choices
 def _chosen_of_two(builder: Any, low: Any, high: Any, one: Any, other: Any) -> Any:
     """Each of two elements of a register by a mask of its own."""
     first, second = builder.select(low, one, other), builder.select(high, one, other)
@@ -285,83 +222,59 @@ def _chosen_of_two(builder: Any, low: Any, high: Any, one: Any, other: Any) -> A
 
 @cuda_meaning(source.where)
 def _where(_context: Any, mask: Any, x: Any, y: Any, *literals: Any) -> Any:
-    types = (mask, x, y)
-    inert = [ty for ty in types if isinstance(ty, InertType)]
-    if inert and not any(is_tile(ty) for ty in types):
-        yield inert[0](*types, *literals)
+    made = source.plan_where((mask, x, y), *map(nb.literal, literals))
+    if made is None:
+        yield source.without_value((mask, x, y))(mask, x, y, *literals)
         return None
-    kinds: Any = kinds_of(types, *literals)
-    forms = [form_of(ty, "np.where") if is_tile(ty) else bool if isinstance(ty, InertType) and ty is mask else
-             INT32 if isinstance(ty, InertType) else kind for ty, kind in zip(types, kinds, strict=True)]
-    source.check_where(forms[0], forms[1:], ", ".join(str(nb.unliteral(ty)) for ty in types))
-    if not any(isinstance(form, Form) for form in forms):
-        dtype = arith.common(*forms[1:])
-        result = type_of(dtype)
-
-        def chosen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-            values = [convert(context, builder, value, ty, result) for value, ty in zip(args[1:3], sig.args[1:3], strict=True)]
-            return builder.select(args[0], *values)
-
-        return result(nb.types.boolean, result, result, *literals), chosen
-    made = source.plan_where(forms[0], forms[1:])
-    tile = TileType.of(made.result)
-    sig = tile(mask, *[parameter(ty, made.computed) for ty in (x, y)], *literals)
-    context, builder, args = yield sig
-    if inert:
+    if not made.result.shape:
+        of = type_of(made.computed)
+        _, builder, args = yield of(nb.types.boolean, of, of, *literals)
+        return builder.select(*args[:3])
+    tile = TileType(made.result)
+    types = [mask, parameter(x, made.computed), parameter(y, made.computed)]
+    context, builder, args = yield tile(*types, *literals)
+    if made.inert:
         return undefined(tile)
-    by = source.Plan(BOOL, made.result)
-    masks = elements(context, builder, sig.args[0], args[0], by)
+    masks = elements(context, builder, mask, args[0], replace(made, computed=BOOL))
+    parts = pairs if made.computed in HALVES else elements
+    ones, others = (parts(context, builder, ty, value, made) for ty, value in zip(types[1:], args[1:3], strict=True))
     if made.computed in HALVES:
-        ones, others = (pairs(context, builder, ty, value, made) for ty, value in zip(sig.args[1:3], args[1:3], strict=True))
-        return assembled(builder, tile, [_chosen_of_two(builder, *parts) for parts in zip(
+        return assembled(builder, tile, [_chosen_of_two(builder, *four) for four in zip(
             masks[::2], masks[1::2], ones, others, strict=True)])
-    ones, others = (elements(context, builder, ty, value, made) for ty, value in zip(sig.args[1:3], args[1:3], strict=True))
-    return assembled(builder, tile, [builder.select(*parts) for parts in zip(masks, ones, others, strict=True)])
+    return assembled(builder, tile, [builder.select(*three) for three in zip(masks, ones, others, strict=True)])
 
 
 # ---- tiles of numbers, and another dimension
 @cuda_meaning(source.full)
 def _full(_context: Any, shape: Any, value: Any, dtype: Any, *literals: Any) -> Any:
-    kind = INT32 if isinstance(value, InertType) else kinds_of((value,))[0]
-    form = source.full_form(immediate("full", "shape", shape), kind, as_dtype(dtype))
-    tile = TileType.of(form)
+    form = source.full_form(shape, value, dtype)
+    tile = TileType(form)
     sig = tile(shape, parameter(value, form.dtype), dtype, *literals)
     context, builder, args = yield sig
     if isinstance(value, InertType):
         return undefined(tile)
-    if form.dtype in HALVES:
-        return assembled(builder, tile, [_twice(context, builder, args[1], sig.args[1], form.dtype)] * tile.registers)
-    number = (args[1] if form.dtype == BOOL else number_in(context, builder, args[1], sig.args[1], form.dtype))
-    return assembled(builder, tile, [number] * tile.registers)
-
-
-def lane_place(builder: Any) -> tuple[Any, Any]:
-    """(row, column) of a lane's first element: 16 w + g and 2 t for lane 4 g + t of warp w."""
-    thread = builder.and_(nb.thread_index(builder), nb.const(127))
-    row = builder.add(builder.lshr(builder.and_(thread, nb.const(96)), nb.const(1)),
-                      builder.lshr(builder.and_(thread, nb.const(31)), nb.const(2)))
-    return row, builder.shl(builder.and_(thread, nb.const(3)), nb.const(1))
+    parts = pairs if form.dtype in HALVES else elements
+    return assembled(builder, tile, parts(context, builder, sig.args[1], args[1], source.Plan(form.dtype, form)))
 
 
 def place_of(builder: Any, tile: TileType) -> tuple[Any, Any]:
     """(row, column) that a lane has as its own in a tile of this layout."""
-    vector = vector_of(tile.layout)
-    if not vector:
-        return lane_place(builder)
-    shift = lanes_across(tile.shape[1], vector).bit_length() - 1
-    thread = builder.and_(nb.thread_index(builder), nb.const(127))
-    lane = builder.and_(thread, nb.const(31))
-    row = builder.add(builder.lshr(builder.and_(thread, nb.const(96)), nb.const(1)), builder.lshr(lane, nb.const(shift)))
-    return row, builder.mul(builder.and_(lane, nb.const((1 << shift) - 1)), nb.const(vector))
+    row, column = own_place(tile.form, Value(builder, builder.and_(nb.thread_index(builder), nb.const(127))))
+    return row.value, column.value
+
+
+def part_of_either(builder: Any, have: TileType, value: Any, result: TileType) -> list[Any]:
+    """The registers of a row or a column of a vector that may be in either layout."""
+    first = TileType(Form(have.shape, have.dtype, ROW)).registers if have.layout == EITHER and result.layout == COLUMN else 0
+    return registers(builder, have, value)[first:first + result.registers]
 
 
 @cuda_meaning(source.iota)
 def _iota(_context: Any, shape: Any, axis: Any) -> Any:
-    form = check_form(immediate("iota", "shape", shape), INT32, "iota")
-    along = source.check_axis(form, nb.literal(axis) if not isinstance(axis, nb.types.Omitted) else axis.value, "iota")
-    tile = TileType.of(form)
+    form, along = source.iota_form(shape, axis)
+    tile = TileType(form)
     _, builder, _ = yield tile(shape, axis)
-    row, column = lane_place(builder)
+    row, column = place_of(builder, tile)
 
     def index(place: tuple[int | None, int | None], by_row: bool) -> Any:
         at = place[0] if by_row else place[1]
@@ -372,17 +285,12 @@ def _iota(_context: Any, shape: Any, axis: Any) -> Any:
 
 
 def _expanded(tile: Any, index: Any) -> Any:
-    if not is_tile(tile):
+    if not isinstance(tile, TileLike):
         return None
-    kind = settled(tile, "tile[…]")
-    parts = tuple(index) if isinstance(index, nb.types.BaseTuple) else (index,)
-    written = source.expansion([":" if isinstance(p, AllType) else "None" if isinstance(p, nb.types.NoneType) else str(p)
-                                for p in parts])
-    shape, layout = turned(kind.form, written)
-    result = TileType(shape, kind.dtype, layout)
-    first = TileType(kind.shape, kind.dtype, ROW).registers if kind.layout == EITHER and layout == COLUMN else 0
+    kind = tile.settled("tile[…]")
+    result = TileType(source.expanded_form(kind.form, index))
     _, builder, args = yield result(kind, index)
-    return assembled(builder, result, registers(builder, kind, args[0])[first:first + result.registers])
+    return assembled(builder, result, part_of_either(builder, kind, args[0], result))
 
 
 nb.binary(operator.getitem, _expanded)

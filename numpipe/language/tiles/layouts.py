@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -126,6 +127,15 @@ def vector_layout(size: int, what: str) -> str:
     return EITHER if row and column else ROW if row else COLUMN
 
 
+def own_place(form: Form, thread: Any) -> tuple[Any, Any]:
+    """(row, column) that lane `thread` of the warpgroup has as its own: of ints, of NumPy arrays, and of LLVM values."""
+    if vector := vector_of(form.layout):
+        shift = lanes_across(form.shape[1], vector).bit_length() - 1
+        lane = thread & 31
+        return ((thread & 96) >> 1) + (lane >> shift), (lane & ((1 << shift) - 1)) * vector
+    return ((thread & 96) >> 1) + ((thread & 31) >> 2), (thread & 3) << 1
+
+
 @functools.lru_cache(maxsize=1024)
 def places(shape: tuple[int, ...], layout: str) -> tuple[Place, ...]:
     """The elements of a lane, in the order of its registers.
@@ -200,8 +210,8 @@ def combined(symbol: str, forms: list[Form]) -> tuple[tuple[int, ...], str]:
     return shape, kinds.pop() if kinds else EITHER
 
 
-def turned(form: Form, index: str) -> tuple[tuple[int, ...], str]:
-    """(shape, layout) of ``v[:, None]`` or ``v[None, :]`` (`index` says which) of a vector; SpecError where it lies otherwise."""
+def turned(form: Form, index: str) -> Form:
+    """What is made by ``v[:, None]`` or ``v[None, :]`` (`index` says which) of a vector; SpecError where it lies otherwise."""
     if len(form.shape) != 1:
         raise SpecError(f"tile[{index}]: a dimension is added to a vector, got a tile {form.shape}")
     want = COLUMN if index == ":, None" else ROW
@@ -211,4 +221,4 @@ def turned(form: Form, index: str) -> tuple[tuple[int, ...], str]:
             "there, vectors have 64 x j elements" if want == COLUMN else "there, vectors have 8 x i elements, at most 256")
         raise SpecError(f"v[{index}] needs a vector {said[want]}, this one of {form.shape[0]} elements lies {said[form.layout]}: "
                         f"{mend}")
-    return ((form.shape[0], 1) if want == COLUMN else (1, form.shape[0])), want
+    return Form((form.shape[0], 1) if want == COLUMN else (1, form.shape[0]), form.dtype, want)

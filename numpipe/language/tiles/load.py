@@ -28,13 +28,13 @@ import numpy as np
 
 from ...arch.dtypes import INT32, packing
 from ...core.inert import Inert
-from ...core.machine import current, failure
-from ...core.op import constant, op
-from ...diagnostics.errors import SimulationError, SpecError
+from ...core.machine import current
+from ...core.op import called, constant, op
+from ...diagnostics.errors import SpecError
 from .layouts import ACCUMULATOR, COALESCED, COLUMN, EITHER, ROW, Form, coalesced_form
-from .refs import All, Ds, GmemRef, method_of, whole_slices
-from .tile import Tile, check_dtype, check_form
-from .views import GmemView, block_axes, is_slice
+from .refs import Ds, GmemRef, method_of, whole_slices
+from .tile import Tile, TileLike, check_dtype, check_form, form_of
+from .views import GmemView, block_axes, check_inside
 
 __all__ = ["load_tile"]
 
@@ -67,28 +67,30 @@ def block_form(name: str, dtype: np.dtype, sizes: Sequence[int | Form | None]) -
     return form
 
 
+def plan(ref: Any, parts: Sequence[Any]) -> tuple[tuple[int, ...], Form | None]:
+    """(dimensions of a block of an array, what it is as a register tile), given the parts of an index, or their Numba types."""
+    name = ref.arg.name
+    axes = block_axes(ref, parts, name, several=(TileLike,))
+    return axes, block_form(name, ref.arg.dtype, [form_of(parts[axis], f"{name}[…]") or getattr(parts[axis], "size", None)
+                                                  for axis in axes])
+
+
 def element(name: str) -> str:
     """What a single element is called in the memory role."""
     return f"an element of array '{name}'"
 
 
-def _is_slice(part: Any) -> bool | None:
-    return True if isinstance(part, Tile) else is_slice(part)
-
-
 def load_form(view: Any, layout: Any) -> Form:
-    """What `load_tile` gives; SpecError for a layout that it does not know, or the tile has not."""
+    """What `load_tile` gives, of a view or of its Numba type; SpecError for a layout that it does not know, or the tile has not."""
+    if not isinstance(view, GmemView):
+        raise SpecError("load_tile(view, layout): view must be one of an array, array.at[ds(i, 64), ds(j, 64)], got "
+                        f"{called(view)}")
+    layout = constant("load_tile", "layout", layout)
     if layout not in (ACCUMULATOR, COALESCED):
         raise SpecError(f"load_tile: layout must be \"accumulator\" or \"coalesced\", got {layout!r}")
-    name, dtype, sizes = view
-    form = block_form(f"{name}.at", dtype, sizes)
+    form = block_form(f"{view.ref.arg.name}.at", view.ref.arg.dtype, view.shape)
     assert form is not None
     return coalesced_form(form, "load_tile") if layout == COALESCED else form
-
-
-def not_loaded(got: object) -> SpecError:
-    """The error for what is no view."""
-    return SpecError(f"load_tile(view, layout): view must be one of an array, array.at[ds(i, 64), ds(j, 64)], got {got}")
 
 
 @op
@@ -108,36 +110,23 @@ def load_tile(view: Any, layout: str = COALESCED) -> Tile:
 
     Raises SpecError for what is no view, for rows that are not 32, 64 or 128 x i bytes, and for other layouts.
     """
-    if not isinstance(view, GmemView):
-        raise not_loaded(type(view).__name__)
-    form = load_form((view.ref.name, view.dtype, view.shape), constant("load_tile", "layout", layout))
+    form = load_form(view, layout)
     if current().role == "memory":
-        return Tile(None, form.shape, form.dtype, form.layout)
+        return Tile(None, form)
     value = np.zeros(form.shape, form.dtype)
     _read_block(view.ref, view.axes, view.start, value)
-    return Tile(value, form.shape, form.dtype, form.layout)
+    return Tile(value, form)
 
 
 @method_of(GmemRef, "__getitem__")
-def _read(ref: GmemRef, index: Any) -> Any:
-    return load(ref, whole_slices(index))
-
-
-@op
-def load(ref: GmemRef, parts: tuple[Any, ...]) -> Any:
-    """The block ``ref[parts]`` as a register tile, or a single element as a number."""
-    array = ref.array
-    axes = block_axes(ref.name, ref.name, array.ndim, [_is_slice(part) for part in parts], parts)
-    form = block_form(ref.name, ref.dtype, [None if isinstance(part, All) else part.form if isinstance(part, Tile) else part.size
-                                            for part in (parts[axis] for axis in axes)])
+def load(ref: GmemRef, index: Any) -> Any:
+    """The block ``ref[index]`` as a register tile, or a single element as a number."""
+    array, parts = ref.array, whole_slices(index)
+    axes, form = plan(ref, parts)
     machine = current()
     if machine.role == "memory":
-        return Inert(element(ref.name)) if form is None else Tile(None, form.shape, form.dtype, form.layout)
-    for axis, (part, size) in enumerate(zip(parts, array.shape, strict=True)):
-        if axis not in axes and not 0 <= int(part) < size:
-            raise failure(
-                SimulationError, "out-of-bounds", f"'{ref.name}[…]': index {int(part)} along dimension {axis} is outside the "
-                f"array's {size}; the GPU reads 0 there", f"an index in 0…{size - 1}", f"loads from '{ref.name}'")
+        return Inert(element(ref.name)) if form is None else Tile(None, form)
+    check_inside(ref, parts, axes, f"'{ref.name}[…]'", "the GPU reads 0", "the GPU reads 0", "loads from")
     if form is None:
         return machine.gmem_read(array, tuple(slice(int(part), int(part) + 1) for part in parts), ref.name).reshape(-1)[0]
     value = np.zeros(form.shape, form.dtype)
@@ -151,7 +140,7 @@ def load(ref: GmemRef, parts: tuple[Any, ...]) -> Any:
             chosen: list[Any] = [slice(None)] * len(axes)
             chosen[gathered] = indices
             value[tuple(chosen)] = np.take(found, parts[axes[gathered]].value[indices] - part.start, axis=gathered)
-    return Tile(value, form.shape, form.dtype, form.layout)
+    return Tile(value, form)
 
 
 def _read_block(ref: GmemRef, axes: tuple[int, ...], parts: tuple[Any, ...], value: np.ndarray) -> None:

@@ -15,20 +15,16 @@ from ...arch.dtypes import BFLOAT16, FLOAT32, packing
 from ...core import numba as nb
 from ...core.arith_cuda import type_of
 from ...core.inert_cuda import InertType
-from ...core.op import cuda_meaning, immediate
+from ...core.op import cuda_meaning
 from . import load as source
 from .elementwise_cuda import place_of
 from .layouts import COLUMN, EITHER, ROW, places, sources, vector_of
+from .refs import whole_slices
 from .refs_cuda import DsType, GmemType
 from .tile_cuda import TileType, assembled, registers, undefined
-from .views import block_axes
-from .views_cuda import Block, ViewType, is_slice
+from .views_cuda import Block
 
 I32 = nb.types.int32
-
-
-def _is_slice(part: Any) -> bool | None:
-    return True if isinstance(part, TileType) else is_slice(part)
 
 
 def _bits(builder: Any, dtype: np.dtype, word: Any) -> Any:
@@ -90,13 +86,8 @@ def _loaded(builder: Any, block: Block, tile: TileType) -> Any:
 
     if not block.pairs or all(place[1] is None for place in where):
         return assembled(builder, tile, registers(False))
-    last = len(block.start) - 1
-    most = builder.sub(block.size[last], nb.const(tile.shape[-1]))
-    begin = block.start[last]
-    whole = builder.and_(builder.icmp_signed(">=", begin, nb.const(0)), builder.icmp_signed("<=", begin, most))
-    even = builder.icmp_unsigned("==", builder.and_(begin, nb.const(run - 1)), nb.const(0))
     arms = []
-    with builder.if_else(builder.and_(whole, even)) as (quick, slow):
+    with builder.if_else(block.aligned(tile.shape[-1], run)) as (quick, slow):
         for arm, pairs in ((quick, True), (slow, False)):
             with arm:
                 found = registers(pairs)
@@ -129,21 +120,19 @@ def _number(builder: Any, block: Block) -> Any:
     return _bits(builder, block.dtype, bits)
 
 
-@cuda_meaning(source.load)
 def _load(_context: Any, ref: Any, index: Any) -> Any:
-    parts, name, arg = tuple(index), ref.arg.name, ref.arg
-    axes = block_axes(name, name, arg.ndim, [_is_slice(part) for part in parts],
-                      f"({', '.join(map(str, parts))}{',' * (len(parts) == 1)})")
-    form = source.block_form(name, arg.dtype, [part.form if isinstance(part, TileType) else getattr(part, "size", None)
-                                               for part in (parts[axis] for axis in axes)])
+    if not isinstance(ref, GmemType):
+        return None
+    parts, arg = whole_slices(index), ref.arg
+    axes, form = source.plan(ref, parts)
     memory = ref.role == "memory"
-    tile = None if form is None else TileType.of(form)
-    result = tile or (InertType(source.element(name)) if memory else
+    tile = None if form is None else TileType(form)
+    result = tile or (InertType(source.element(arg.name)) if memory else
                       nb.types.float32 if arg.dtype == BFLOAT16 else type_of(arg.dtype))
     context, builder, args = yield result(ref, index)
     if memory:
         return nb.nothing(context) if tile is None else undefined(tile)
-    given = nb.cgutils.unpack_tuple(builder, args[1])
+    given = nb.cgutils.unpack_tuple(builder, args[1]) if isinstance(index, nb.types.BaseTuple) else args[1:]
     start = [nb.const(0) if isinstance(part, TileType) else found if isinstance(part, DsType) else
              context.cast(builder, found, part, I32) for part, found in zip(parts, given, strict=True)]
     indices = [(number, parts[axis], given[axis]) for number, axis in enumerate(axes) if isinstance(parts[axis], TileType)]
@@ -151,28 +140,16 @@ def _load(_context: Any, ref: Any, index: Any) -> Any:
     return _number(builder, block) if tile is None else _loaded(builder, block, tile)
 
 
+nb.overload(operator.getitem, _load)
+
+
 @cuda_meaning(source.load_tile)
 def _load_tile(_context: Any, view: Any, layout: Any = None) -> Any:
-    if not isinstance(view, ViewType):
-        raise source.not_loaded(nb.unliteral(view))
+    tile = TileType(source.load_form(view, layout))
     ref = view.ref
-    form = source.load_form((ref.arg.name, ref.arg.dtype, view.shape), immediate("load_tile", "layout", layout))
-    tile = TileType.of(form)
     context, builder, args = yield tile(view, layout)
     if ref.role == "memory":
         return undefined(tile)
     given = nb.fields(context, builder, view, args[0])
     start = nb.cgutils.unpack_tuple(builder, given.start)
     return _loaded(builder, Block(context, builder, ref, given.ref, start, view.axes), tile)
-
-
-def _get_item(typing_context: Any, target: Any, index: Any) -> Any:
-    if not isinstance(target, GmemType):
-        return None
-    whole = index if isinstance(index, nb.types.BaseTuple) else nb.types.Tuple([index])
-    context, builder, args = yield nb.returns(typing_context, source.load, (target, whole))(target, index)
-    at = args[1] if whole is index else context.make_tuple(builder, whole, args[1:])
-    return nb.call(context, builder, source.load, (target, whole), (args[0], at))[1]
-
-
-nb.overload(operator.getitem, _get_item)

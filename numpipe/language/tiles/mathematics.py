@@ -1,4 +1,18 @@
-"""Functions of tiles of floats and of float32 numbers: ``np.exp`` and its like, and those that NumPy has not.
+"""Functions of tiles and numbers, element by element: ``np.maximum``, ``np.floor``, ``np.exp`` and their like, and some of our own.
+
+===============================  ======================================================================  =================
+function                         result                                                                  of
+===============================  ======================================================================  =================
+``np.maximum``, ``np.minimum``   NaN where one of the two is NaN                                         all numbers
+``np.clip(x, low, high)``        ``np.minimum(np.maximum(x, low), high)``; a bound may be a tile, None   floats, int32
+``np.floor``, ``np.ceil``        a whole number, of the operand's type; int32 as it is                   floats, int32
+``np.sign``                      -1, 0 or 1, of the operand's type; NaN of NaN, and 0 of -0              floats, int32
+``np.square``                    ``x * x``                                                               floats, int32
+``np.isnan``                     a mask, of a number a bool; of int32 False                              floats, int32
+``np.exp`` … `fma`               see below                                                               floats
+===============================  ======================================================================  =================
+
+Tiles are of float32, float16, bfloat16 and int32, numbers of float32 and int32. All but the last row give NumPy's bits.
 
 =====================================  ==================  ================================================================
 function                               error, ulp          with ``CompilerParams(approx_math=True)``
@@ -19,76 +33,149 @@ computed in float32, and rounded; `fma` has none, because it would be rounded tw
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from ...arch.dtypes import FLOAT32
+from ...arch.dtypes import BFLOAT16, FLOAT32, INT32
 from ...core import arith
-from ...core.op import Op
-from .elementwise import evaluated, not_computed
+from ...core.op import Op, called, op
+from ...diagnostics.errors import SpecError
+from .elementwise import Operator, Plan, computed, operands_of, without_value
+from .layouts import Form
+from .tile import TileLike
 
 __all__ = ["fma", "rsqrt", "sigmoid"]
 
 
-def check_number(name: str, dtype: np.dtype) -> None:
-    """SpecError unless a function of numbers is computed in float32: int32 and int literals are not."""
-    if dtype != FLOAT32:
-        raise not_computed(name, f"{dtype}: convert it with float(x)")
+@dataclass(frozen=True)
+class Function(Operator):
+    """A function of tiles and numbers. `numbers`: their types where no operand is a tile; (): all."""
+
+    numbers: tuple[np.dtype, ...] = (FLOAT32, INT32)
+
+    def __call__(self, *values: Any) -> Any:
+        made = self.plan(values)
+        return without_value(values) if made is None else computed(self.symbol, made, values, self.meaning)
+
+    def plan(self, given: Sequence[Any], literals: int = 0) -> Plan | None:
+        """How it is computed of these values, or of values of these types, of numbers alone in the type that `arith.common` gives.
+
+        None where a number has no value, and nothing is a tile. SpecError for what is neither tile nor number.
+        """
+        made = super().plan(given, literals)
+        tiles = any(isinstance(part, TileLike) for part in given)
+        if made is not None or (not tiles and without_value(given) is not None):
+            return made
+        kinds = operands_of(self.symbol, given, literals)
+        if tiles or any(kind is None for kind in kinds):
+            raise self._not_computed(" and ".join(map(called, given)))
+        dtype = arith.common(*kinds)
+        if self.numbers and dtype not in self.numbers:
+            raise self._not_computed(f"{dtype}: convert it with float(x)")
+        return Plan(dtype, Form((), np.dtype(bool) if self.compares else dtype))
+
+    def _not_computed(self, given: str) -> SpecError:
+        return SpecError(f"{self.symbol}(…) takes register tiles and numbers, got {given}")
 
 
-def _computed(name: str, function: Callable[..., Any], values: tuple[Any, ...], takes: str) -> Any:
-    def compute(*values: Any) -> Any:
-        wide = [np.asarray(value, np.float64) for value in values]
-        return np.asarray(function(*wide)).astype(np.float32)[()]
-
-    return evaluated(name, values, compute, takes=takes, check=functools.partial(check_number, name))
+FUNCTIONS: dict[Op[..., Any], Function] = {}
 
 
-def _function(name: str, function: Callable[..., Any], doc: str) -> Op[..., Any]:
-    def operation(x: Any, literals: int = 0) -> Any:
-        return _computed(name, function, (x,), "fh")
+def _function(name: str, meaning: Callable[..., Any], doc: str = "", operands: str = "x", **of: Any) -> Op[..., Any]:
+    """The operation of a function; NumPy's where its name begins so."""
+    known, plain = Function(name, meaning, **{"takes": "fhi", **of}), name.removeprefix("np.")
 
-    plain = name.removeprefix("np.")
-    return arith.named(operation, plain, doc, () if plain == name else getattr(np, plain))
+    def operation(*given: Any) -> Any:
+        return known(*given[:len(operands)])
+
+    parameters = [inspect.Parameter(operand, inspect.Parameter.POSITIONAL_OR_KEYWORD) for operand in operands]
+    operation.__signature__ = inspect.Signature([  # type: ignore[attr-defined]
+        *parameters, inspect.Parameter("literals", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=0)])
+    found = arith.named(operation, plain, doc or f"``{name}({', '.join(operands)})`` of tiles and numbers.",
+                        () if plain == name else getattr(np, plain))
+    FUNCTIONS[found] = known
+    return found
 
 
-def _fma(x: Any, y: Any, z: Any, literals: int = 0) -> Any:
-    return _computed("fma", lambda x, y, z: x * y + z, (x, y, z), "f")  # the product is exact in float64
+def _as_numpy(function: Callable[..., Any]) -> Callable[..., Any]:
+    """NumPy's function: ml_dtypes' are not all the same, its sign of -0 is -0."""
+    return lambda *values: function(*(np.asarray(v, FLOAT32) if np.asarray(v).dtype == BFLOAT16 else v for v in values))
 
 
-exp = _function("np.exp", np.exp, "``np.exp(x)`` of a float32 tile or number.")
-exp2 = _function("np.exp2", np.exp2, "``np.exp2(x)``, 2 to the x: one instruction where `approx_math` is on.")
-log = _function("np.log", np.log, "``np.log(x)``: of 0 -inf, below NaN.")
-log2 = _function("np.log2", np.log2, "``np.log2(x)``")
-sqrt = _function("np.sqrt", np.sqrt, "``np.sqrt(x)``, rounded correctly by default.")
-tanh = _function("np.tanh", np.tanh, "``np.tanh(x)``")
-rsqrt = _function("rsqrt", lambda x: 1 / np.sqrt(x), """1 / sqrt(x) of a float32 tile or number, within 2 ulp (PTX ISA, "rsqrt").
+maximum = _function("np.maximum", np.maximum, "``np.maximum(a, b)``: NaN where one of the two is NaN.", "ab", numbers=())
+minimum = _function("np.minimum", np.minimum, "``np.minimum(a, b)``: NaN where one of the two is NaN.", "ab", numbers=())
+floor, ceil, sign, square = (_function(f"np.{function.__name__}", _as_numpy(function))
+                             for function in (np.floor, np.ceil, np.sign, np.square))
+isnan = _function("np.isnan", _as_numpy(np.isnan), compares=True)
+
+
+def clipped_by(operands: Sequence[Any]) -> list[int]:
+    """Which operands of a clip are given: 0, and 1 and 2 where the bounds are not None. SpecError where both are."""
+    given = [number for number, operand in enumerate(operands) if operand is not None]
+    if given == [0]:
+        raise SpecError("np.clip(x, low, high): one of the two bounds may be None, not both")
+    return given
+
+
+@op(numpy=np.clip)
+def clip(a: Any, a_min: Any, a_max: Any, literals: int = 0) -> Any:
+    """``np.clip(a, a_min, a_max)`` of a tile or a number."""
+    every = a, a_min, a_max
+    given = clipped_by(every)
+
+    def clipped(x: Any, *limits: Any) -> Any:
+        for number, limit in zip(given[1:], limits, strict=True):
+            x = (np.maximum if number == 1 else np.minimum)(x, limit)
+        return x
+
+    return replace(CLIP, meaning=_as_numpy(clipped))(*(every[number] for number in given))
+
+
+CLIP = Function("np.clip", clip, "fhi")
+
+
+def _rounded(name: str, function: Callable[..., Any], doc: str, operands: str = "x", takes: str = "fh") -> Op[..., Any]:
+    """A function of floats, that float64 gives rounded."""
+    def rounded(*values: Any) -> Any:
+        return np.asarray(function(*(np.asarray(value, np.float64) for value in values))).astype(np.float32)[()]
+
+    return _function(name, rounded, doc, operands, takes=takes, numbers=(FLOAT32,))
+
+
+exp = _rounded("np.exp", np.exp, "``np.exp(x)`` of a float32 tile or number.")
+exp2 = _rounded("np.exp2", np.exp2, "``np.exp2(x)``, 2 to the x: one instruction where `approx_math` is on.")
+log = _rounded("np.log", np.log, "``np.log(x)``: of 0 -inf, below NaN.")
+log2 = _rounded("np.log2", np.log2, "``np.log2(x)``")
+sqrt = _rounded("np.sqrt", np.sqrt, "``np.sqrt(x)``, rounded correctly by default.")
+tanh = _rounded("np.tanh", np.tanh, "``np.tanh(x)``")
+rsqrt = _rounded("rsqrt", lambda x: 1 / np.sqrt(x), """1 / sqrt(x) of a float32 tile or number, within 2 ulp (PTX ISA, "rsqrt").
 
 >>> float(rsqrt(np.float32(4)))
 0.5
 """)
+
+
 def _sigmoid(x: Any) -> Any:
     """Of an exponential that is 1 at most: 1 + exp(-x) would be infinite where the result is still a number."""
     power = np.exp(-np.abs(x))
     return np.where(x < 0, power, np.ones_like(x)) / (1 + power)
 
 
-sigmoid = _function("sigmoid", _sigmoid, """1 / (1 + exp(-x)) of a float32 tile or number, within 4 ulp.
+sigmoid = _rounded("sigmoid", _sigmoid, """1 / (1 + exp(-x)) of a float32 tile or number, within 4 ulp.
 
 ``x * numpipe.sigmoid(x)`` is SiLU. With ``approx_math`` it is ``tanh.approx``, absolutely within 2^-11 (PTX ISA, "tanh").
 
 >>> float(sigmoid(np.float32(0)))
 0.5
 """)
-fma = arith.named(_fma, "fma", """``x * y + z`` of float32 tiles and numbers, rounded once (PTX ISA, "fma").
+fma = _rounded("fma", lambda x, y, z: x * y + z, """``x * y + z`` of float32 tiles and numbers, rounded once (PTX ISA, "fma").
 
 Written with operators, the GPU may do the same, or round the product too. Here it is sure.
 
 >>> float(fma(np.float32(2), np.float32(3), np.float32(1)))
 7.0
-""")
-
-FUNCTIONS: dict[str, Op[..., Any]] = {f.__name__: f for f in (exp, exp2, log, log2, sqrt, tanh, rsqrt, sigmoid)}  # type: ignore[attr-defined]
+""", "xyz", takes="f")  # the product is exact in float64

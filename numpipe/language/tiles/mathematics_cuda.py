@@ -1,21 +1,31 @@
-"""Functions of float32 tiles and numbers on the GPU: libdevice's, or the approximate instruction where a kernel asks for it."""
+"""Functions of tiles and numbers on the GPU: instructions, libdevice's, or approximate ones where a kernel asks for them."""
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from ...arch.dtypes import FLOAT32
 from ...core import numba as nb
 from ...core.approximate_cuda import approximate
-from ...core.arith_cuda import libdevice
-from ...core.op import cuda_meaning
+from ...core.arith_cuda import compare, libdevice
+from ...core.op import Op, cuda_meaning
 from . import mathematics as source
-from .elementwise_cuda import evaluated
+from .elementwise import without_value
+from .elementwise_cuda import BY_PAIRS, Emit, Packed, emitted, signature, two_at_once, typed
 
 LOG2_E, LN_2 = float(np.float32(np.log2(np.e))), float(np.float32(np.log(2)))
+
+
+def _meaning(operation: Op[..., Any], emit: Emit, by_pairs: Packed | None = None) -> None:
+    function, count = source.FUNCTIONS[operation], len(operation.__signature__.parameters) - 1
+
+    @cuda_meaning(operation)
+    def typer(_context: Any, *given: Any) -> Any:
+        types, literals = given[:count], given[count:]
+        return typed(function.plan(types, *map(nb.literal, literals)), types, emit, by_pairs, literals)
 
 
 def _constant(value: float) -> Any:
@@ -31,6 +41,66 @@ def _library(name: str) -> Callable[..., Any]:
     return lambda builder, x: libdevice(builder, name, x)
 
 
+# ---- exact
+def extreme(name: str) -> Emit:
+    """The greater or the smaller of two, "max" or "min": NaN comes through, as in NumPy."""
+    def emit(builder: Any, dtype: np.dtype, a: Any, b: Any) -> Any:
+        if dtype == FLOAT32:
+            return builder.call(nb.pure_asm(nb.f32, [nb.f32] * 2, f"{name}.NaN.f32 $0, $1, $2;", "=f,f,f"), [a, b])
+        return builder.select(compare(">" if name == "max" else "<")(builder, dtype, a, b), a, b)
+
+    return emit
+
+
+def _rounding(direction: str) -> Emit:
+    convert = _instruction(f"cvt.{direction}.f32.f32")
+    return lambda builder, dtype, x: convert(builder, x) if dtype == FLOAT32 else x
+
+
+def _sign(builder: Any, dtype: np.dtype, x: Any) -> Any:
+    floats = dtype == FLOAT32
+    compare, zero = builder.fcmp_ordered if floats else builder.icmp_signed, x.type(0)
+    other = builder.select(compare("==", x, zero), zero, x)  # NaN, if it is not 0 either
+    return builder.select(compare(">", x, zero), x.type(1), builder.select(compare("<", x, zero), x.type(-1), other))
+
+
+_meaning(source.maximum, extreme("max"), two_at_once("max.NaN"))
+_meaning(source.minimum, extreme("min"), two_at_once("min.NaN"))
+_meaning(source.floor, _rounding("rmi"))
+_meaning(source.ceil, _rounding("rpi"))
+_meaning(source.sign, _sign)
+_meaning(source.square, lambda builder, dtype, x: builder.fmul(x, x) if dtype == FLOAT32 else builder.mul(x, x),
+         lambda builder, dtype, x: BY_PAIRS["mul"](builder, dtype, x, x))
+_meaning(source.isnan, lambda builder, dtype, x: (
+    builder.fcmp_unordered("uno", x, x) if dtype == FLOAT32 else nb.const(0, nb.i1)))
+
+
+@cuda_meaning(source.clip)
+def _clip(_context: Any, a: Any, a_min: Any, a_max: Any, *literals: Any) -> Any:
+    every = [None if isinstance(ty, nb.types.NoneType) else ty for ty in (a, a_min, a_max)]
+    given = source.clipped_by(every)
+    types, bits = [every[number] for number in given], nb.literal(literals[0]) if literals else 0
+    made = source.CLIP.plan(types, sum((bits >> number & 1) << place for place, number in enumerate(given)))
+    if made is None:
+        yield without_value(types)(a, a_min, a_max, *literals)
+        return None
+
+    def clipped(maximum: Packed, minimum: Packed) -> Packed:
+        def emit(builder: Any, dtype: np.dtype, x: Any, *limits: Any) -> Any:
+            for number, limit in zip(given[1:], limits, strict=True):
+                x = (maximum if number == 1 else minimum)(builder, dtype, x, limit)
+            return x
+
+        return emit
+
+    result, parameters = signature(made, types)
+    by_number = dict(zip(given, parameters, strict=True))
+    context, builder, args = yield result(*[by_number.get(number, ty) for number, ty in enumerate((a, a_min, a_max))], *literals)
+    return emitted(context, builder, made, parameters, [args[number] for number in given],
+                   clipped(extreme("max"), extreme("min")), clipped(two_at_once("max.NaN"), two_at_once("min.NaN")))
+
+
+# ---- rounded
 _EX2, _LG2, _TANH = (_instruction(text) for text in ("ex2.approx.ftz.f32", "lg2.approx.ftz.f32", "tanh.approx.f32"))
 
 
@@ -47,38 +117,17 @@ def _fast_sigmoid(builder: Any, x: Any) -> Any:
     return builder.fadd(half, _constant(0.5))
 
 
-_MEANINGS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {  # exact, approximate
-    "exp": (_library("exp"), lambda builder, x: _EX2(builder, builder.fmul(x, _constant(LOG2_E)))),
-    "exp2": (_library("exp2"), _EX2),
-    "log": (_library("log"), lambda builder, x: builder.fmul(_LG2(builder, x), _constant(LN_2))),
-    "log2": (_library("log2"), _LG2),
-    "sqrt": (_instruction("sqrt.rn.f32"), _instruction("sqrt.approx.ftz.f32")),
-    "tanh": (_library("tanh"), _TANH),
-    "rsqrt": (_instruction("rsqrt.approx.f32"), _instruction("rsqrt.approx.ftz.f32")),
-    "sigmoid": (_sigmoid, _fast_sigmoid),
-}
+def _rounded(operation: Op[..., Any], exact: Callable[..., Any], approximation: Callable[..., Any]) -> None:
+    name = operation.__name__  # type: ignore[attr-defined]
+    _meaning(operation, lambda builder, _dtype, x: approximate(builder, name, [x], exact, approximation))
 
 
-def _function(name: str, exact: Callable[..., Any], approximation: Callable[..., Any]) -> None:
-    operation = source.FUNCTIONS[name]
-    label = name if name in ("rsqrt", "sigmoid") else f"np.{name}"
-
-    def emit(builder: Any, _dtype: np.dtype, x: Any) -> Any:
-        return approximate(builder, name, [x], exact, approximation)
-
-    @cuda_meaning(operation)
-    def typer(_context: Any, x: Any, *literals: Any) -> Any:
-        return evaluated(label, (x,), emit, literals, takes="fh", check=functools.partial(source.check_number, label))
-
-
-for _name, _meaning in _MEANINGS.items():
-    _function(_name, *_meaning)
-
-
-def _fma(builder: Any, _dtype: np.dtype, x: Any, y: Any, z: Any) -> Any:
-    return nb.external(builder, "llvm.fma.f32", nb.f32, (x, y, z))
-
-
-@cuda_meaning(source.fma)
-def _fused(_context: Any, x: Any, y: Any, z: Any, *literals: Any) -> Any:
-    return evaluated("fma", (x, y, z), _fma, literals, takes="f", check=functools.partial(source.check_number, "fma"))
+_rounded(source.exp, _library("exp"), lambda builder, x: _EX2(builder, builder.fmul(x, _constant(LOG2_E))))
+_rounded(source.exp2, _library("exp2"), _EX2)
+_rounded(source.log, _library("log"), lambda builder, x: builder.fmul(_LG2(builder, x), _constant(LN_2)))
+_rounded(source.log2, _library("log2"), _LG2)
+_rounded(source.sqrt, _instruction("sqrt.rn.f32"), _instruction("sqrt.approx.ftz.f32"))
+_rounded(source.tanh, _library("tanh"), _TANH)
+_rounded(source.rsqrt, _instruction("rsqrt.approx.f32"), _instruction("rsqrt.approx.ftz.f32"))
+_rounded(source.sigmoid, _sigmoid, _fast_sigmoid)
+_meaning(source.fma, lambda builder, _dtype, x, y, z: nb.external(builder, "llvm.fma.f32", nb.f32, (x, y, z)))

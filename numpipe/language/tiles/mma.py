@@ -10,22 +10,34 @@ import numpy as np
 from ...arch.dtypes import BY_DTYPE, KINDS
 from ...arch.dtypes import operand as element_operand
 from ...core.machine import Mma, current
-from ...core.op import op
+from ...core.op import called, op
 from ...diagnostics.errors import SpecError
 from ...intrinsics.wgmma import check_pending, descriptor
 from ...plan.layout import Layout, Operand, operand
+from ...plan.trees import made, tree_of
 from .layouts import ACCUMULATOR, COLUMN, Form, only_accumulator
 from .order import before_async
-from .refs import SmemTile
-from .tile import Tile
+from .refs import SmemLike, SmemTile
+from .tile import Tile, TileLike, form_of
 
 __all__ = ["wgmma", "wgmma_wait"]
 
 
-def check(acc: Form | None, a: Layout | Form, b: Layout, a_dtype: np.dtype, b_dtype: np.dtype) -> Form:
-    """Shapes and types a wgmma can take, or a SpecError naming the two that disagree; the form of its accumulator."""
-    if isinstance(a, Form):
-        _check_registers(a)
+def plan(acc: Any, a: Any, b: Any) -> Form:
+    """What ``wgmma(acc, a, b)`` gives, of values or of their Numba types; SpecError names the two that disagree."""
+    if not (acc is None or isinstance(acc, TileLike)) or not isinstance(a, (SmemLike, TileLike)) or not isinstance(b, SmemLike):
+        raise SpecError("wgmma(acc, a, b): acc is a register tile or None, a a shared-memory tile of a pipeline or a register "
+                        f"tile, b a shared-memory tile, got ({', '.join(map(called, (acc, a, b)))})")
+    left: Any = form_of(a, "wgmma(acc, a, b), a")
+    if left is None:
+        left = a.layout
+    else:
+        _check_registers(left)
+    return _product(None if acc is None else acc.form, left, b.layout, a.dtype, b.dtype)
+
+
+def _product(acc: Form | None, a: Layout | Form, b: Layout, a_dtype: np.dtype, b_dtype: np.dtype) -> Form:
+    """Shapes and types a wgmma can take; the form of its accumulator."""
     one, other = element_operand(a_dtype), element_operand(b_dtype)
     if one is None or other is None or one.family != other.family:
         raise SpecError(f"wgmma: a and b must be of one kind: {'; '.join(KINDS)}; got {a_dtype} and {b_dtype}")
@@ -69,24 +81,18 @@ def _check_registers(a: Form) -> None:
                         "bfloat16")
 
 
-def operands(*given: object) -> str:
-    """Message for operands that are no tiles."""
-    return ("wgmma(acc, a, b): acc is a register tile or None, a a shared-memory tile of a pipeline or a register tile, b a "
-            f"shared-memory tile, got ({', '.join(map(str, given))})")
-
-
 @functools.lru_cache(maxsize=256)
-def steps(a: Operand, b: Operand) -> tuple[tuple[tuple[int, int], ...], ...]:
-    """Descriptors at address 0 of every instruction of the batch: [64-row block][step of 32 bytes along K] -> (a, b)."""
-    ca, cb = (descriptor(0, op.leading, op.stride, op.swizzle) for op in (a, b))
-    return tuple(tuple((ca + (x >> 4), cb + (y >> 4)) for x, y in zip(row, b.offsets[0], strict=True)) for row in a.offsets)
+def steps(rows: int, a: Operand | None, b: Operand) -> tuple[tuple[tuple[int, int], ...], ...]:
+    """Descriptors at address 0 of every instruction of the batch: [64-row block][step of 32 bytes along K] -> (a, b).
 
-
-@functools.lru_cache(maxsize=256)
-def register_steps(rows: int, b: Operand) -> tuple[tuple[tuple[int, int], ...], ...]:
-    """`steps` where A is in registers: its descriptors are 0."""
+    Where A is in registers, None, its descriptors are 0.
+    """
     cb = descriptor(0, b.leading, b.stride, b.swizzle)
-    return tuple(tuple((0, cb + (y >> 4)) for y in b.offsets[0]) for _ in range(rows // 64))
+    right = [cb + (y >> 4) for y in b.offsets[0]]
+    if a is None:
+        return (tuple((0, y) for y in right),) * (rows // 64)
+    ca = descriptor(0, a.leading, a.stride, a.swizzle)
+    return tuple(tuple((ca + (x >> 4), y) for x, y in zip(row, right, strict=True)) for row in a.offsets)
 
 
 @op(products="issues")
@@ -108,30 +114,22 @@ def wgmma(acc: Tile | None, a: SmemTile | Tile, b: SmemTile) -> Tile:
 
     Each call is one wgmma group. Raises SpecError for shapes, types and layouts that do not fit.
     """
-    if not (acc is None or isinstance(acc, Tile)) or not isinstance(a, (SmemTile, Tile)) or not isinstance(b, SmemTile):
-        raise SpecError(operands(*(type(given).__name__ for given in (acc, a, b))))
-    form = check(None if acc is None else acc.form, a.form if isinstance(a, Tile) else a.layout, b.layout, a.dtype, b.dtype)
+    form = plan(acc, a, b)
     if b.memory or (acc is not None and acc.inert):
-        return Tile(None, form.shape, form.dtype) if acc is None else acc
+        return Tile(None, form) if acc is None else acc
     machine = current()
-    right, db = operand(b.layout, 0), b.address >> 4
-    if isinstance(a, Tile):
-        batch = Mma(form.shape[1], a.dtype, "k", right.major,
-                    tuple(tuple((0, y + db) for _, y in row) for row in register_steps(form.shape[0], right)), b.dtype)
-        rows: np.ndarray | None = a.value
-        before_async(b)
-    else:
-        left, da = operand(a.layout, 1), a.address >> 4
-        batch = Mma(form.shape[1], a.dtype, left.major, right.major,
-                    tuple(tuple((x + da, y + db) for x, y in row) for row in steps(left, right)), b.dtype)
-        rows = None
-        before_async(a, b)
+    left = None if isinstance(a, Tile) else operand(a.layout, 1)
+    right, da, db = operand(b.layout, 0), 0 if isinstance(a, Tile) else a.address >> 4, b.address >> 4
+    batch = Mma(form.shape[1], a.dtype, left.major if left else "k", right.major,
+                tuple(tuple((x + da, y + db) for x, y in row) for row in steps(form.shape[0], left, right)), b.dtype)
+    rows = [a.value] if isinstance(a, Tile) else []
+    before_async(*(tile for tile in (a, b) if isinstance(tile, SmemTile)))
     machine.wgmma_fence()
     value = np.zeros(form.shape, form.dtype) if acc is None else acc._value
     assert value is not None
-    result = machine.wgmma(value, batch) if rows is None else machine.wgmma(value, batch, rows)
+    result = machine.wgmma(value, batch, *rows)
     machine.wgmma_commit()
-    return Tile(result, form.shape, form.dtype)
+    return Tile(result, form)
 
 
 @op(products="waits")
@@ -145,12 +143,11 @@ def wgmma_wait(acc: Any, pending: int = 0) -> Any:
     """
     check_pending(pending)
     if isinstance(acc, tuple):
-        parts = [wgmma_wait(part, pending) for part in acc]
-        return type(acc)(*parts) if hasattr(acc, "_fields") else tuple(parts)
+        return made(tree_of(acc), [wgmma_wait(part, pending) for part in acc])
     if not isinstance(acc, Tile) or acc.inert:
         return acc
     current().wgmma_wait(pending)
-    return acc if pending or isinstance(acc._value, np.ndarray) else Tile(acc.value, acc.shape, acc.dtype)
+    return acc if pending or isinstance(acc._value, np.ndarray) else Tile(acc.value, acc.form)
 
 
 @op(products="waits")
@@ -159,4 +156,4 @@ def wait_for(acc: Any, pending: int) -> Any:
     if not isinstance(acc, Tile) or acc.inert:
         return wgmma_wait(acc, 0)
     current().wgmma_wait(pending)
-    return Tile(acc.value, acc.shape, acc.dtype, acc.layout)
+    return Tile(acc.value, acc.form)

@@ -8,16 +8,16 @@ from ...arch.dtypes import FLOAT32
 from ...arch.dtypes import operand as element_operand
 from ...core import numba as nb
 from ...core.op import cuda_meaning
-from ...diagnostics.errors import SpecError
 from ...intrinsics.wgmma import check_pending, statement
 from ...intrinsics.wgmma import descriptor as fields
+from ...plan import trees_cuda as trees
 from ...plan.context_cuda import uniform
 from ...plan.layout import Operand, operand
 from . import mma as source
 from .layouts import Form
 from .order import before_async
 from .refs_cuda import SmemType
-from .tile_cuda import InFlightType, TileType, assembled, registers, settled, undefined
+from .tile_cuda import InFlightType, TileType, assembled, registers, undefined
 
 
 def through(builder: Any, tile: TileType, value: Any, text: str, extra: list[Any], constraints: str) -> Any:
@@ -70,21 +70,16 @@ def _low_half(builder: Any, address: Any, op: Operand) -> Any:
 
 @cuda_meaning(source.wgmma)
 def _wgmma(_context: Any, acc: Any, a: Any, b: Any) -> Any:
-    tile = acc.tile if isinstance(acc, InFlightType) else acc
     fresh = isinstance(acc, nb.types.NoneType)
-    from_registers = isinstance(a, (TileType, InFlightType))
-    if not (fresh or isinstance(tile, TileType)) or not (from_registers or isinstance(a, SmemType)) or not isinstance(b, SmemType):
-        raise SpecError(source.operands(*("None" if isinstance(ty, nb.types.NoneType) else ty for ty in (acc, a, b))))
-    left = settled(a, "wgmma(acc, a, b), a").form if from_registers else a.layout
-    form = source.check(None if fresh else tile.form, left, b.layout, a.dtype, b.dtype)
-    product = TileType.of(form)
+    form = source.plan(None if fresh else acc, a, b)
+    product = TileType(form)
     text = _batch(form, a, b, fresh)
     context, builder, args = yield InFlightType(product, b.role)(acc, a, b)
     if b.role == "memory":
         return undefined(product) if fresh else args[0]
     shared = [(ty, value) for ty, value in zip((a, b), args[1:], strict=True) if isinstance(ty, SmemType)]
     nb.call(context, builder, before_async, tuple(ty for ty, _ in shared), [value for _, value in shared])
-    extra = registers(builder, a, args[1]) if from_registers else [_low_half(builder, args[1], operand(a.layout, 1))]
+    extra = registers(builder, a, args[1]) if isinstance(a, TileType) else [_low_half(builder, args[1], operand(a.layout, 1))]
     extra.append(_low_half(builder, args[2], operand(b.layout, 0)))
     return through(builder, product, None if fresh else args[0], text, extra, ",r" * len(extra))
 
@@ -104,26 +99,12 @@ def _wait_for(_context: Any, acc: Any, pending: Any) -> Any:
 
 def _wait(acc: Any, pending: Any, left: int, settles: bool) -> Any:
     """A wait that leaves so many groups; `settles`: nothing writes the accumulator any more."""
-    text = f"wgmma.wait_group.sync.aligned {left};"
-    plain = nb.unliteral(acc)
-    result = _settled(plain) if settles else plain
+    text, plain = f"wgmma.wait_group.sync.aligned {left};", nb.unliteral(acc)
+    parts = trees.leaves(plain)
+    settled = [part.tile if settles and isinstance(part, InFlightType) else part for part in parts]
+    result = trees.tree_of(plain).build(iter(settled), trees.made)
     context, builder, args = yield result(plain, pending)
-    return _waited(context, builder, plain, args[0], text, result)
-
-
-def _settled(acc: Any) -> Any:
-    """The type of an accumulator, or of a tuple with some in it, that nothing writes any more."""
-    if isinstance(acc, nb.types.BaseTuple):
-        return nb.tuple_of(acc, [_settled(part) for part in acc])
-    return acc.tile if isinstance(acc, InFlightType) else acc
-
-
-def _waited(context: Any, builder: Any, acc: Any, value: Any, text: str, result: Any) -> Any:
-    """The value behind a wait that all its accumulators are tied to."""
-    if isinstance(acc, nb.types.BaseTuple):
-        parts = nb.cgutils.unpack_tuple(builder, value, len(acc))
-        return context.make_tuple(builder, result, [_waited(context, builder, ty, part, text, kind)
-                                                    for ty, part, kind in zip(acc, parts, result, strict=True)])
-    if not isinstance(acc, InFlightType) or acc.role == "memory":
-        return value
-    return through(builder, acc.tile, value, text, [], "")
+    values = [value if not isinstance(part, InFlightType) or part.role == "memory" else
+              through(builder, part.tile, value, text, [], "")
+              for part, value in zip(parts, trees.leaf_values(builder, plain, args[0]), strict=True)]
+    return trees.build_value(context, builder, result, iter(values))

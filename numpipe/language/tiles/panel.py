@@ -1,15 +1,13 @@
-"""Panels: 64 rows of at most 128 bytes of a register tile, and how they are written to swizzled shared memory."""
+"""Panels: 64 rows of at most 128 bytes of a register tile, and how they lie in swizzled shared memory."""
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
-import numpy as np
-
-from ...core.machine import current
-from ...plan.layout import Layout, row_width, swizzled
+from ...plan.layout import Layout, row_width
+from .layouts import Form
 from .tile import Tile
 
 
@@ -20,7 +18,7 @@ def panel_columns(columns: int, itemsize: int) -> int:
 
 def sub_tile(tile: Tile, row: int, column: int, width: int) -> Tile:
     """The 64 x width panel of a tile; in registers a contiguous run, so nothing moves."""
-    return Tile(tile.value[row:row + 64, column:column + width], (64, width), tile.dtype)
+    return Tile(tile.value[row:row + 64, column:column + width], Form((64, width), tile.dtype))
 
 
 def batches(shape: tuple[int, ...], width: int, slots: int) -> list[tuple[tuple[int, int], ...]]:
@@ -48,20 +46,7 @@ class Batch:
             yield sub_tile(self.tile, row, column, self.width), row, column
 
 
-def panel_layout(width: int, itemsize: int) -> Layout:
+def panel_layout(columns: int, itemsize: int) -> Layout:
     """How a panel of so many columns lies in shared memory."""
-    return Layout((64, width), itemsize, 1, width * itemsize, 64 * width * itemsize)
-
-
-@functools.lru_cache(maxsize=16)
-def _chunks(width: int) -> np.ndarray:
-    """Byte offsets of a panel's 16-byte chunks, one row of the result a warp (16 rows of the panel)."""
-    linear = np.arange(64 * width // 16, dtype=np.int64) * 16
-    found: np.ndarray = swizzled(linear, width).reshape(4, -1)
-    return found
-
-
-def write(panel: Tile, address: int) -> None:
-    """Each warp writes its 16 rows of the panel."""
-    rows = np.ascontiguousarray(panel.value).view(np.uint8)
-    current().smem_write(_chunks(rows.shape[1]) + address, rows.reshape(4, -1, 16), "staging panel")
+    width: Any = columns * itemsize
+    return Layout((64, columns), itemsize, 1, width, 64 * width)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from .layouts import Form
 from .panel import panel_layout
 from .shared_cuda import write_registers
 from .tile_cuda import TileType, assembled, words
@@ -11,7 +12,7 @@ from .tile_cuda import TileType, assembled, words
 
 def sub_tile(builder: Any, tile: TileType, value: Any, row: int, column: int, width: int) -> tuple[TileType, Any]:
     """The 64 x width panel at (row, column): a contiguous run of the tile's registers."""
-    panel = TileType((64, width), tile.dtype)
+    panel = TileType(Form((64, width), tile.dtype))
     per_block = tile.registers * 64 // tile.shape[0]
     first = row // 64 * per_block + column * panel.registers // width
     return panel, assembled(builder, panel, [builder.extract_value(value, first + i) for i in range(panel.registers)])

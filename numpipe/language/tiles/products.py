@@ -6,14 +6,13 @@ tells an mbarrier itself when products end needs other meanings here, and nothin
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 from ...core.lanes import each_warp
 from ...core.machine import current
 from ...core.op import op
 from ...intrinsics import cluster, mbarrier, wgmma
 from ...plan.cluster import place_of, rank_of, shifted
-from ...plan.plans import RingPlan
 from .mma import wait_for, wgmma_wait
 
 MOST = 7
@@ -27,14 +26,8 @@ drained_behind = wait_for
 """``drained_behind(acc, groups)``: an accumulator that so many products have been issued behind, when it can be read."""
 
 
-class Ring(Protocol):
-    """What is asked of a ring (`pipeline.ring.Ring`) here."""
-
-    plan: RingPlan
-
-
 @op
-def commit_to(ring: Ring, part: int, address: Any) -> None:
+def commit_to(ring: Any, part: int, address: Any) -> None:
     """Tell the mbarrier at `address`, in all CTAs that fill a part of a slot, that what was drained reads the slot no more.
 
     By a lane of each warp for each CTA, because a wait for products is a wait of each warp: `protocol.WARPS`.

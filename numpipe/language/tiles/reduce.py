@@ -30,6 +30,7 @@ but those of `partial_sum`, are the same in all lanes that hold them.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -37,25 +38,44 @@ import numpy as np
 from ...arch.dtypes import BFLOAT16, BOOL, FLOAT32, HALVES, INT32
 from ...core.inert import Inert
 from ...core.machine import current
-from ...core.op import Op, op
+from ...core.op import Op, called, constant, op
 from ...diagnostics.errors import SpecError
-from .elementwise import form_of, int32
+from ...plan.trees import leaves, made, tree_of
+from .elementwise import int32
 from .exchange import each_to_all, exchange
 from .layouts import ACCUMULATOR, COLUMN, EITHER, ROW, Form, only_accumulator
-from .tile import Tile
+from .tile import Tile, form_of
 
 __all__ = ["partial_max", "partial_min", "partial_sum"]
 
-REDUCED = "a reduction of a register tile"
+REDUCED, VOTED = "a reduction of a register tile", "a number that a vote decides"
 VOTES = "any", "all"
 INDICES = "argmax", "argmin"
 FUNCTIONS: dict[str, Callable[..., Any]] = {name: getattr(np, name) for name in ("sum", "mean", "max", "min", *INDICES, *VOTES)}
 
 
-def check(operation: str, form: Any, axis: int | None, keepdims: bool, given: str) -> Form | None:
-    """What a reduction gives: the form of a tile, or None for a number. SpecError for what has none."""
-    if not isinstance(form, Form):
-        raise SpecError(f"{operation}(…) of register tiles: got {given}")
+@dataclass(frozen=True)
+class Plan:
+    """A reduction.
+
+    axis     along which a tile is reduced; None: of all elements
+    result   what it gives: a tile, or a number, a form without dimensions
+    elements how many are brought together in one
+    nbytes   of shared memory, that the warps exchange
+    """
+
+    axis: int | None
+    result: Form
+    elements: int
+    nbytes: int
+
+
+def plan(np_: Any, operation: str, tile: Any, axis: Any, keepdims: Any) -> Plan:
+    """A reduction of a tile, or of one of this Numba type; SpecError for what has none."""
+    form = form_of(tile, f"'{operation}'")
+    axis, keepdims = constant(operation, "axis", axis), constant(operation, "keepdims", keepdims)
+    if form is None:
+        raise SpecError(f"{operation}(…) of register tiles: got {called(tile)}")
     if (form.dtype == BOOL) != (operation in VOTES):
         if form.dtype == BOOL:
             raise SpecError(f"{operation} of a mask: count with mask.astype(np.int32).sum(), or ask np.any(mask)")
@@ -68,67 +88,49 @@ def check(operation: str, form: Any, axis: int | None, keepdims: bool, given: st
     rank = len(form.shape)
     if axis is not None and (isinstance(axis, bool) or not isinstance(axis, int) or not -rank <= axis < rank):
         raise SpecError(f"{operation}: axis must be None or an int from {-rank} to {rank - 1} for shape {form.shape}, got {axis!r}")
-    if form.layout != ACCUMULATOR or axis is None:
-        if keepdims or (rank == 2 and axis is not None):
-            raise SpecError(f"{operation}: of a tile {form.shape} there is a number, without axis= and keepdims=")
-        return None
-    if operation in VOTES:
+    along = None if axis is None or form.layout != ACCUMULATOR else axis % 2
+    if along is None and (keepdims or (rank == 2 and axis is not None)):
+        raise SpecError(f"{operation}: of a tile {form.shape} there is a number, without axis= and keepdims=")
+    if along is not None and operation in VOTES:
         instead = f"mask.astype(np.int32).{'max' if operation == 'any' else 'min'}(axis={axis})"
         raise SpecError(f"{operation} along an axis: {instead} is 1 where {operation} is true")
-    axis %= 2
-    size = form.shape[1 - axis]
-    shape: tuple[int, ...] = ((1, size) if axis == 0 else (size, 1)) if keepdims else (size,)
-    return Form(shape, result_type(operation, form.dtype), ROW if axis == 0 else COLUMN)
-
-
-def result_type(operation: str, dtype: np.dtype) -> np.dtype:
-    """The type of what a reduction of elements of `dtype` gives."""
-    return INT32 if operation in INDICES else FLOAT32 if operation == "mean" and dtype == INT32 else dtype
-
-
-def elements(form: Form, axis: int | None) -> int:
-    """How many elements are brought together in one."""
-    return form.shape[axis] if axis is not None else int(np.prod(form.shape))
-
-
-def number_type(dtype: np.dtype) -> np.dtype:
-    """The type of a number that is an element of a tile: there are none of bfloat16."""
-    return FLOAT32 if dtype == BFLOAT16 else dtype
-
-
-def exchanged(operation: str, form: Form, axis: int | None) -> int:
-    """Bytes of shared memory that a warpgroup's warps exchange; 0: none."""
-    if form.dtype == BOOL or form.layout in (ROW, EITHER):
-        return 0
-    along = None if form.layout != ACCUMULATOR or axis is None else axis % 2
-    return 0 if along == 1 else 4 * (1 if along is None else form.shape[1]) * (8 if operation in INDICES else 4)
+    dtype = INT32 if operation in INDICES else FLOAT32 if operation == "mean" and form.dtype == INT32 else form.dtype
+    each = 8 if operation in INDICES else 4
+    if along is None:
+        result = Form((), FLOAT32 if dtype == BFLOAT16 else dtype)  # there are no numbers of bfloat16
+        elements, nbytes = int(np.prod(form.shape)), 0 if form.dtype == BOOL or form.layout in (ROW, EITHER) else 4 * each
+    else:
+        size, elements = form.shape[1 - along], form.shape[along]
+        shape = ((1, size) if along == 0 else (size, 1)) if keepdims else (size,)
+        result, nbytes = Form(shape, dtype, (ROW, COLUMN)[along]), 0 if along else 4 * size * each
+    if nbytes and np_.role != "memory":
+        np_.unit.plan_exchange(nbytes)
+    return Plan(along, result, elements, nbytes)
 
 
 def reduced(np_: Any, tile: Any, operation: str, axis: Any, keepdims: Any) -> Any:
     """``tile.sum(axis=…, keepdims=…)`` and its like, in a kernel of which `np_` is the context."""
-    axis = None if axis is None else int(axis)
-    made = check(operation, form_of(tile), axis, bool(keepdims), type(tile).__name__)
+    made = plan(np_, operation, tile, axis, keepdims)
+    form = made.result
     if np_.memory:
-        return Inert(REDUCED) if made is None else Tile(None, made.shape, made.dtype, made.layout)
-    nbytes = exchanged(operation, tile.form, axis)
-    if nbytes:
-        np_.unit.plan_exchange(nbytes)
-        exchange(np_, *each_to_all(nbytes // 4), f"{operation} of a register tile")
+        return Tile(None, form) if form.shape else Inert(REDUCED)
+    if made.nbytes:
+        exchange(np_, *each_to_all(made.nbytes // 4), f"{operation} of a register tile")
     if operation in VOTES:
         machine = current()
         return machine.bar_red(1 + machine.warpgroup, 128, operation, tile.value)
     value = tile.value.astype(FLOAT32) if tile.dtype in HALVES or operation == "mean" else tile.value
     with np.errstate(all="ignore"):
         if operation == "sum" and tile.dtype == INT32:
-            found = int32("sum", np.sum(value, axis=axis, dtype=np.int64))
+            found = int32("sum", np.sum(value, axis=made.axis, dtype=np.int64))
         elif operation in ("sum", "mean"):
-            found = _added(value, tile.form, axis)
-            found = found if operation == "sum" else found / FLOAT32.type(elements(tile.form, axis))
+            found = _added(value, tile.form, made.axis)
+            found = found if operation == "sum" else found / FLOAT32.type(made.elements)
         else:
-            found = FUNCTIONS[operation](value, axis=axis)
-        if made is None:
-            return number_type(result_type(operation, tile.dtype)).type(np.asarray(found).item())
-        return Tile(np.asarray(found).reshape(made.shape).astype(made.dtype), made.shape, made.dtype, made.layout)
+            found = FUNCTIONS[operation](value, axis=made.axis)
+        if not form.shape:
+            return form.dtype.type(np.asarray(found).item())
+        return Tile(np.asarray(found).reshape(form.shape).astype(form.dtype), form)
 
 
 def by_lanes(value: np.ndarray, layout: str) -> np.ndarray:
@@ -140,9 +142,8 @@ def by_lanes(value: np.ndarray, layout: str) -> np.ndarray:
 def _added(value: np.ndarray, form: Form, axis: int | None) -> Any:
     """The sum of float32 elements in the order of the GPU."""
     block, warp, half, quad, step, lane, odd = range(7)
-    along = None if axis is None or len(form.shape) == 1 else axis % 2
     groups = {0: ((block, half), (quad,), (warp,)), 1: ((step, odd), (lane,)),
-              None: ((block, step, half, odd), (lane,), (quad,), (warp,))}[along]
+              None: ((block, step, half, odd), (lane,), (quad,), (warp,))}[axis]
     parts = by_lanes(value, form.layout)
     summed = [part for group in groups for part in group]
     kept = [part for part in range(7) if part not in summed]
@@ -167,21 +168,21 @@ def _reduction(name: str) -> Op[..., Any]:
 REDUCTIONS = {name: _reduction(name) for name in FUNCTIONS}
 
 
-def partial_form(form: Any, name: str, given: str) -> Form:
-    """What `partial_sum` and its like make of a tile."""
-    if not isinstance(form, Form) or form.layout != ACCUMULATOR or form.dtype not in (FLOAT32, INT32):
-        raise SpecError(f"{name}(tile) takes a float32 or int32 tile (M, N), got {form if isinstance(form, Form) else given}")
+def partial_form(tile: Any, name: str) -> Form:
+    """What `partial_sum` and its like make of a tile, or of one of this Numba type."""
+    form = form_of(tile, f"'{name}'")
+    if form is None or form.layout != ACCUMULATOR or form.dtype not in (FLOAT32, INT32):
+        raise SpecError(f"{name}(tile) takes a float32 or int32 tile (M, N), got {form or called(tile)}")
     return Form((form.shape[0], 8), form.dtype)
 
 
 def _partial(name: str, function: Callable[..., Any], doc: str) -> Any:
     def operation(tile: Any) -> Any:
-        made = partial_form(form_of(tile), name, type(tile).__name__)
+        made = partial_form(tile, name)
         if tile.inert:
-            return Tile(None, made.shape, made.dtype)
+            return Tile(None, made)
         with np.errstate(all="ignore"):
-            parts = function(tile.value.reshape(made.shape[0], -1, 8), axis=1)
-        return Tile(np.asarray(parts).astype(made.dtype), made.shape, made.dtype)
+            return Tile(np.asarray(function(tile.value.reshape(made.shape[0], -1, 8), axis=1)).astype(made.dtype), made)
 
     operation.__name__ = operation.__qualname__ = name
     operation.__doc__ = doc + """
@@ -208,7 +209,5 @@ def chosen(np_: Any, test: Any) -> Any:
 @op(context=True)
 def behind_choice(np_: Any, value: Any) -> Any:
     """A value that such an `if` may have changed: a number has none in the memory role."""
-    if isinstance(value, tuple):
-        parts = [behind_choice.function(np_, part) for part in value]
-        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
-    return Inert("a number that a vote decides") if np_.memory and not isinstance(value, Tile) else value
+    parts = (Inert(VOTED) if np_.memory and not isinstance(part, Tile) else part for part in leaves(value))
+    return tree_of(value).build(parts, made)

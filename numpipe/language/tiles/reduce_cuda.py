@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -10,19 +11,20 @@ import numpy as np
 from ...arch.dtypes import FLOAT32, HALVES, INT32
 from ...core import numba as nb
 from ...core.approximate_cuda import divide
-from ...core.arith_cuda import compare, convert, type_of
-from ...core.inert import REASON
-from ...core.inert_cuda import STEERLESS, InertType
+from ...core.arith_cuda import convert, type_of
+from ...core.inert_cuda import InertType, steers
 from ...core.op import cuda_meaning
-from ...diagnostics.errors import CompileError
+from ...plan import trees_cuda as trees
 from ...plan.context_cuda import compute_warpgroup
 from ...plan.unit import Unit
 from . import reduce as source
-from .elementwise_cuda import form_of, is_tile, lane_place
+from .elementwise_cuda import place_of
 from .layouts import ACCUMULATOR, COLUMN, EITHER, ROW, places
+from .mathematics_cuda import extreme
 from .order_cuda import own_barrier
 from .shared_cuda import REGISTERS, load_words, store_words
-from .tile_cuda import InFlightType, TileType, assembled, floats, packed, registers, undefined
+from .tile import TileLike
+from .tile_cuda import TileType, assembled, floats, packed, registers, undefined
 
 Combine = Callable[[Any, Any], Any]
 QUAD, QUADS = (1, 2), (4, 8, 16)
@@ -37,11 +39,7 @@ def combination(builder: Any, operation: str, dtype: np.dtype) -> Combine:
         return builder.or_ if operation == "any" else builder.and_  # type: ignore[no-any-return]
     if operation in ("sum", "mean"):
         return builder.fadd if dtype == FLOAT32 else builder.add  # type: ignore[no-any-return]
-    if dtype == FLOAT32:
-        function = nb.pure_asm(nb.f32, [nb.f32] * 2, f"{operation}.NaN.f32 $0, $1, $2;", "=f,f,f")
-        return lambda a, b: builder.call(function, [a, b])
-    better = compare(">" if operation == "max" else "<")
-    return lambda a, b: builder.select(better(builder, dtype, a, b), a, b)
+    return functools.partial(extreme(operation), builder, dtype)
 
 
 def _tree(combine: Combine, values: Sequence[Any]) -> Any:
@@ -130,12 +128,12 @@ def _ranked(builder: Any, name: str, tile: TileType, values: list[Any], along: i
 
     NaN has the greatest rank, and -0 that of 0.
     """
-    row, column = lane_place(builder)
+    row, column = place_of(builder, tile)
     flat = tile.layout == ACCUMULATOR and along is None
     own = builder.add(builder.mul(row, nb.const(tile.shape[-1])), column) if flat else None
     found = []
     for value, (r, c) in zip(values, places(tile.shape, tile.layout), strict=True):
-        by_row = c is None or (along is not None and tile.layout == ACCUMULATOR and along % 2 == 0)
+        by_row = c is None or along == 0
         index = builder.add(own if flat else row if by_row else column,
                             nb.const((r or 0) * tile.shape[-1] + (c or 0) if flat else (r if by_row else c) or 0))
         if tile.dtype == INT32:
@@ -152,27 +150,18 @@ def _ranked(builder: Any, name: str, tile: TileType, values: list[Any], along: i
 
 
 def _reduced(name: str, np_: Any, tile: Any, axis: Any, keepdims: Any) -> Any:
-    along = nb.literal(axis)
-    form: Any = form_of(tile, name) if is_tile(tile) else None
-    made = source.check(name, form, along, bool(nb.literal(keepdims)), str(nb.unliteral(tile)))
-    assert form is not None
-    dtype = source.result_type(name, form.dtype)
-    result = TileType.of(made) if made is not None else type_of(source.number_type(dtype))
-    memory = np_.role == "memory"
-    if memory and made is None:
-        result = InertType(source.REDUCED)
-    nbytes = source.exchanged(name, form, along)
-    if nbytes and not memory:
-        np_.unit.plan_exchange(nbytes)
+    made = source.plan(np_, name, tile, axis, keepdims)
+    form = made.result
+    result = TileType(form) if form.shape else InertType(source.REDUCED) if np_.role == "memory" else type_of(form.dtype)
 
     def finished(builder: Any, value: Any) -> Any:
         if name in source.INDICES:
             return builder.xor(builder.trunc(value, nb.i32), nb.const(-1))
-        return divide(builder, value, nb.ir.Constant(nb.f32, source.elements(form, along))) if name == "mean" else value
+        return divide(builder, value, nb.ir.Constant(nb.f32, made.elements)) if name == "mean" else value
 
     context, builder, args = yield result(np_, tile, axis, keepdims)
-    if memory:
-        return nb.nothing(context) if made is None else undefined(result)
+    if np_.role == "memory":
+        return undefined(result) if form.shape else nb.nothing(context)
     wide = tile.dtype in HALVES or name == "mean"
     combine = combination(builder, name, FLOAT32 if wide else tile.dtype)
     values = registers(builder, tile, args[1])
@@ -180,18 +169,18 @@ def _reduced(name: str, np_: Any, tile: Any, axis: Any, keepdims: Any) -> Any:
     if name in source.VOTES:
         return _vote(builder, name, _tree(combine, values))
     if name in source.INDICES:
-        values = _ranked(builder, name, tile, values, along)
-    if made is not None:
+        values = _ranked(builder, name, tile, values, made.axis)
+    if form.shape:
         along_axis = [finished(builder, value) for value in _along(builder, np_.unit, combine, tile, values, result)]
-        if dtype in HALVES:
-            along_axis = [packed(builder, dtype, *two) for two in zip(along_axis[::2], along_axis[1::2], strict=True)]
+        if form.dtype in HALVES:
+            along_axis = [packed(builder, form.dtype, *two) for two in zip(along_axis[::2], along_axis[1::2], strict=True)]
         return assembled(builder, result, along_axis)
     own = values[:len(places(tile.shape, ROW))] if tile.layout == EITHER else values
     distances = {ACCUMULATOR: QUAD + QUADS, COLUMN: QUADS}.get(tile.layout, QUAD)
     total = _butterflies(builder, combine, _tree(combine, own), distances)
-    total = _between_warps(builder, np_.unit, combine, [total], False)[0] if nbytes else total
-    return convert(context, builder, finished(builder, total), nb.types.float32, result) if dtype in HALVES else finished(
-        builder, total)
+    total = finished(builder, _between_warps(builder, np_.unit, combine, [total], False)[0] if made.nbytes else total)
+    floating = wide and name not in source.INDICES
+    return convert(context, builder, total, nb.types.float32, result) if floating else total
 
 
 def _reduction(operation: Any, name: str) -> None:
@@ -218,8 +207,7 @@ def _along(builder: Any, unit: Unit, combine: Combine, tile: TileType, values: l
 def _partial(operation: Any, name: str) -> None:
     @cuda_meaning(operation)
     def typer(_context: Any, tile: Any) -> Any:
-        form = form_of(tile, operation.__name__) if is_tile(tile) else None
-        result = TileType.of(source.partial_form(form, operation.__name__, str(nb.unliteral(tile))))
+        result = TileType(source.partial_form(tile, operation.__name__))
         _, builder, args = yield result(tile)
         combine = combination(builder, name, tile.dtype)
         values, where = registers(builder, tile, args[0]), places(tile.shape, tile.layout)
@@ -237,30 +225,20 @@ for _operation, _name in ((source.partial_sum, "sum"), (source.partial_max, "max
 def _chosen(_context: Any, np_: Any, test: Any) -> Any:
     if isinstance(test, InertType) and np_.role == "memory":
         return nb.types.boolean(np_, test), lambda context, builder, sig, args: nb.const(0, nb.i1)
-    if isinstance(test, tuple(STEERLESS)):
-        raise CompileError(f"{getattr(test, 'what', test)} {REASON}")
+    steers(test)
     if not isinstance(test, nb.types.Boolean):
         return None
     return nb.types.boolean(np_, test), lambda context, builder, sig, args: args[1]
 
 
-def _inert(ty: Any) -> Any:
-    if isinstance(ty, nb.types.BaseTuple):
-        return nb.tuple_of(ty, [_inert(part) for part in ty])
-    return ty if isinstance(ty, (TileType, InFlightType)) else InertType("a number that a vote decides")
-
-
 @cuda_meaning(source.behind_choice)
 def _behind_choice(_context: Any, np_: Any, value: Any) -> Any:
-    result = _inert(value) if np_.role == "memory" else nb.unliteral(value)
-
-    def same(context: Any, builder: Any, value: Any, have: Any, want: Any) -> Any:
-        if have == want:
-            return value
-        if isinstance(want, nb.types.BaseTuple):
-            parts = nb.cgutils.unpack_tuple(builder, value)
-            return context.make_tuple(builder, want, [same(context, builder, v, h, w)
-                                                      for v, h, w in zip(parts, have, want, strict=True)])
-        return nb.nothing(context) if isinstance(want, InertType) else context.cast(builder, value, have, want)
-
-    return result(np_, value), lambda context, builder, sig, args: same(context, builder, args[1], sig.args[1], sig.return_type)
+    given = trees.leaves(value)
+    parts = [nb.unliteral(ty) if np_.role != "memory" else ty if isinstance(ty, TileLike) else InertType(source.VOTED)
+             for ty in given]
+    result = trees.tree_of(value).build(iter(parts), trees.made)
+    context, builder, args = yield result(np_, value)
+    values = [part if have == want else nb.nothing(context) if isinstance(want, InertType) else
+              context.cast(builder, part, have, want)
+              for part, have, want in zip(trees.leaf_values(builder, value, args[1]), given, parts, strict=True)]
+    return trees.build_value(context, builder, result, iter(values))

@@ -8,22 +8,27 @@ start, compile-time size) or ``:``::
     c[ds(m * 128, 128), ds(n * 256, 256)] = tile      # a block of the output
     d[b, ds(m * 128, 128), ds(n * 256, 256)] = tile   # of an array of 3 dimensions: integers along the others
     acc + c[ds(m * 128, 128), ds(n * 256, 256)] + bias[ds(n * 256, 256)]        # blocks of arrays, as register tiles
+
+The Numba types of `Ds` and `All` are subclasses of them, so that one check asks a value and its type alike.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from operator import index as as_index
 from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 
+from ...core import arith
 from ...core.inert import REASON, Inert
 from ...core.machine import TensorMap
-from ...core.op import constant, op
+from ...core.op import called, constant, op
 from ...diagnostics.errors import CompileError, SpecError
 from ...plan.copies import MapRequest
 from ...plan.layout import Layout
+from ...plan.plans import ArrayArg
 from ...plan.unit import Unit
 
 __all__ = ["ds"]
@@ -61,20 +66,26 @@ def ds(start: Any, size: int) -> Ds:
     >>> ds(64, 32)
     ds(64, 32)
     """
-    constant("ds(start, size)", "size", size)
-    if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or size < 1:
-        raise SpecError(f"ds(start, size): size must be a positive compile-time int, got {size!r}")
     if not isinstance(start, (int, np.integer, Inert)):
         try:
             as_index(start)  # tiles say that they steer
         except TypeError:
-            raise SpecError(no_start(type(start).__name__)) from None
-    return Ds(start, int(size))
+            raise no_start(start) from None
+    return Ds(start, ds_size(size))
 
 
-def no_start(got: str) -> str:
-    """Message for the start of a `ds` that is no integer."""
-    return f"ds(start, size): start must be an integer, got {got}: int(x) truncates a float, // divides integers"
+def ds_size(size: Any) -> int:
+    """The size of a `ds`."""
+    size = constant("ds(start, size)", "size", size)
+    if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or size < 1:
+        raise SpecError(f"ds(start, size): size must be a positive compile-time int, got {size!r}")
+    return int(size)
+
+
+def no_start(given: Any) -> SpecError:
+    """The error for the start of a `ds` that is no integer."""
+    return SpecError(f"ds(start, size): start must be an integer, got {called(given)}: int(x) truncates a float, // divides "
+                     "integers")
 
 
 class All:
@@ -93,7 +104,15 @@ def whole() -> All:
     return ALL
 
 
-class SmemTile:
+class SmemLike:
+    """What is asked of a tile in shared memory, and of its Numba type."""
+
+    layout: Layout
+    dtype: np.dtype
+    writable: bool
+
+
+class SmemTile(SmemLike):
     """A 2-D tile in shared memory, as a pipeline hands it to the kernel's body. shape in elements.
 
     ``tile[...]``, ``tile[:, :]``, ``tile[ds(start, size), :]`` load it, or a part of it, as a register tile; where a tile is
@@ -163,21 +182,19 @@ ELEMENT = ("an element of a tile, tile[i, j], is code for a lane: it stands in t
            "and ':', or by ...")
 
 
-def indexed(what: str, got: str) -> str:
-    """Message for an index of something that has two dimensions."""
-    return f"{what} is indexed by two of ds(start, size) and ':', or by ..., got {got}"
-
-
 def two(index: Any, what: str) -> tuple[Any, Any]:
-    """The two parts of an index; clear errors for everything else."""
+    """The two parts of an index, or of the type of one; clear errors for everything else."""
     parts = whole_slices(index)
-    if len(parts) != 2 or not all(isinstance(p, (Ds, All)) for p in parts):
-        raise SpecError(ELEMENT if any(isinstance(p, (int, np.integer)) for p in parts) else indexed(what, repr(index)))
+    if len(parts) != 2 or not all(isinstance(part, (Ds, All)) for part in parts):
+        raise SpecError(ELEMENT if any(arith.is_integer(part) for part in parts) else
+                        f"{what} is indexed by two of ds(start, size) and ':', or by ..., got "
+                        f"{parts if len(parts) > 1 else parts[0]!r}")
     return parts[0], parts[1]
 
 
+@functools.singledispatch
 def whole_slices(index: Any) -> tuple[Any, ...]:
-    """The parts of an index, ``:`` as `All`."""
+    """The parts of an index, ``:`` as `All`, or the types of its parts."""
     parts = index if isinstance(index, tuple) else (index,)
     return tuple(ALL if isinstance(p, slice) and p == slice(None) else p for p in parts)
 
@@ -193,15 +210,19 @@ class GmemRef:
         self.ndim = array.ndim
 
     @property
+    def arg(self) -> ArrayArg:
+        return self.unit.arrays[self.index]
+
+    @property
     def name(self) -> str:
-        return self.unit.arrays[self.index].name
+        return self.arg.name
 
 
 def tensor_map(ref: GmemRef, request: MapRequest) -> TensorMap:
     """The simulator's tensor map of an array: dimensions in memory order, as the driver's encoder wants them."""
     cached = ref.tensor_maps.get(request)
     if cached is None:
-        flipped = ref.unit.arrays[ref.index].order != "row"
+        flipped = ref.arg.order != "row"
         cached = TensorMap(ref.array.T if flipped else ref.array, request.box, request.swizzle, ref.name, request.fill, padded=True,
                            flipped=flipped)
         ref.tensor_maps[request] = cached

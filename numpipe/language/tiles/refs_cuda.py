@@ -8,10 +8,8 @@ from typing import Any
 import numpy as np
 
 from ...core import numba as nb
-from ...core.inert import REASON
-from ...core.inert_cuda import STEERLESS, InertType
-from ...core.op import cuda_meaning, entry_operation, immediate
-from ...diagnostics.errors import CompileError, SpecError
+from ...core.inert_cuda import STEERLESS, InertType, steers
+from ...core.op import cuda_meaning, entry_operation
 from ...plan.context_cuda import ContextType
 from ...plan.layout import Layout
 from ...plan.unit import Unit
@@ -20,12 +18,12 @@ from . import refs
 I32 = nb.types.int32
 
 
-class DsType(nb.types.Type):  # type: ignore[misc]
+class DsType(nb.types.Type, refs.Ds):  # type: ignore[misc]
     """`start`: where that is a constant, and not 0; else it is known at run time, as what one of two constants becomes."""
 
     def __init__(self, size: int, inert: bool, start: int | None = None) -> None:
         self.size, self.inert, self.start = size, inert, start
-        super().__init__(name=f"ds({size}{', inert' if inert else ''})")
+        super().__init__(name=f"ds({size}{', inert' if inert else ''})")  # type: ignore[call-arg]
 
     @property
     def key(self) -> tuple[int, bool, int | None]:
@@ -38,12 +36,12 @@ class DsType(nb.types.Type):  # type: ignore[misc]
 nb.lower_cast(DsType, DsType)(lambda context, builder, fromty, toty, value: value)
 
 
-class AllType(nb.types.Type):  # type: ignore[misc]
+class AllType(nb.types.Type, refs.All):  # type: ignore[misc]
     def __init__(self) -> None:
-        super().__init__(name="':'")
+        super().__init__(name=":")
 
 
-class SmemType(nb.types.Type):  # type: ignore[misc]
+class SmemType(nb.types.Type, refs.SmemLike):  # type: ignore[misc]
     what, operand = "a shared-memory tile", "tile"
 
     def __init__(self, layout: Layout, dtype: np.dtype, role: str, writable: bool = False) -> None:
@@ -92,11 +90,10 @@ def gmem_value(context: Any, builder: Any, ty: GmemType, value: Any) -> Any:
 @cuda_meaning(refs.ds)
 def _ds(_context: Any, start: Any, size: Any) -> Any:
     if not isinstance(start, (nb.types.Integer, nb.types.Boolean, InertType)):
-        if isinstance(start, tuple(STEERLESS)):
-            raise CompileError(f"{getattr(start, 'what', start)} {REASON}")
-        raise SpecError(refs.no_start(str(nb.unliteral(start))))
+        steers(start)
+        raise refs.no_start(start)
     known = start.literal_value or None if isinstance(start, nb.types.IntegerLiteral) else None
-    value = DsType(refs.ds(0, immediate("ds(start, size)", "size", size)).size, isinstance(start, InertType), known)
+    value = DsType(refs.ds_size(size), isinstance(start, InertType), known)
     if value.inert:
         return value(start, size), lambda context, builder, sig, args: nb.const(0)
     return value(I32, size), lambda context, builder, sig, args: args[0]
@@ -115,12 +112,7 @@ nb.attribute(GmemType, "shape", lambda ty: nb.types.UniTuple(I32, ty.arg.ndim),
              lambda c, b, ty, value: gmem_value(c, b, ty, value).shape)
 
 
-def parts(index: Any, what: str) -> tuple[Any, Any]:
-    """Types of the two parts of an index."""
-    both = tuple(index) if isinstance(index, nb.types.BaseTuple) else (index,)
-    if len(both) != 2 or not all(isinstance(p, (DsType, AllType)) for p in both):
-        raise SpecError(refs.ELEMENT if any(isinstance(p, nb.types.Integer) for p in both) else refs.indexed(what, str(index)))
-    return both[0], both[1]
+refs.whole_slices.register(nb.types.Type)(lambda index: tuple(index) if isinstance(index, nb.types.BaseTuple) else (index,))
 
 
 def view(tile: SmemType, index: Any) -> tuple[SmemType, Any]:
@@ -128,7 +120,7 @@ def view(tile: SmemType, index: Any) -> tuple[SmemType, Any]:
     if isinstance(index, nb.types.EllipsisType):
         return tile, lambda builder, address, index: address
     layout, scales = tile.layout, []
-    for axis, part in enumerate(parts(index, "a tile")):
+    for axis, part in enumerate(refs.two(index, "a tile")):
         scale = 0
         if isinstance(part, DsType):
             layout, scale = layout.sliced(axis, part.size, "tile.at[…]")

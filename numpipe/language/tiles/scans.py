@@ -28,19 +28,23 @@ from typing import Any
 import numpy as np
 
 from ...arch.dtypes import BOOL, FLOAT32, INT32
-from ...core.op import op
+from ...core.op import called, constant, op
 from ...diagnostics.errors import SpecError
-from .elementwise import check_axis, form_of, int32
+from .elementwise import check_axis, int32
 from .exchange import each_to_all, exchange
 from .layouts import ACCUMULATOR, COLUMN, EITHER, ROW, Form, only_accumulator
 from .reduce import by_lanes
-from .tile import Tile
+from .tile import Tile, form_of
 
 
-def check(form: Any, axis: Any, given: str) -> tuple[Form, int]:
-    """(what a running sum gives, its axis as of a tile (M, N)); SpecError for what has none."""
-    if not isinstance(form, Form):
-        raise SpecError(f"cumsum(…) of register tiles: got {given}")
+def plan(np_: Any, tile: Any, axis: Any) -> tuple[Form, int, int]:
+    """(what a running sum gives, its axis as of a tile (M, N), bytes of shared memory for the totals of the warps).
+
+    Of a tile, or of one of this Numba type; SpecError for what has none.
+    """
+    form, axis = form_of(tile, "'cumsum'"), constant("cumsum", "axis", axis)
+    if form is None:
+        raise SpecError(f"cumsum(…) of register tiles: got {called(tile)}")
     if form.dtype not in (FLOAT32, INT32):
         raise SpecError(f"cumsum takes tiles of float32 or int32, got {form}: use "
                         f".astype(np.{INT32 if form.dtype == BOOL else FLOAT32}) first")
@@ -49,8 +53,11 @@ def check(form: Any, axis: Any, given: str) -> tuple[Form, int]:
         raise SpecError(f"cumsum: axis must be 0 or 1 for shape {form.shape}: without it NumPy's is of the rows one after another")
     along = check_axis(form, 0 if axis is None else axis, "cumsum")
     if len(form.shape) == 1:
-        return Form(form.shape, form.dtype, ROW if form.layout == EITHER else form.layout), int(form.layout != COLUMN)
-    return form, along
+        form, along = Form(form.shape, form.dtype, ROW if form.layout == EITHER else form.layout), int(form.layout != COLUMN)
+    nbytes = 0 if along or alone(form, along) else form.shape[0] // 64 * (16 * form.shape[1] if form.layout == ACCUMULATOR else 16)
+    if nbytes and np_.role != "memory":
+        np_.unit.plan_exchange(nbytes)
+    return form, along, nbytes
 
 
 def alone(form: Form, axis: int) -> bool:
@@ -58,28 +65,22 @@ def alone(form: Form, axis: int) -> bool:
     return form.layout == (COLUMN if axis else ROW)
 
 
-def exchanged(form: Form, axis: int) -> int:
-    """Bytes of shared memory for the totals of the warps."""
-    return 0 if axis or alone(form, axis) else form.shape[0] // 64 * (16 * form.shape[1] if form.layout == ACCUMULATOR else 16)
-
-
 @op(context=True, numpy=np.cumsum, method="cumsum")
 def cumsum(np_: Any, tile: Any, axis: Any = None) -> Tile:
     """``np.cumsum(tile, axis)``, in a kernel of which `np_` is the context."""
-    made, along = check(form_of(tile), axis, type(tile).__name__)
+    made, along, nbytes = plan(np_, tile, axis)
     if np_.memory:
-        return Tile(None, made.shape, made.dtype, made.layout)
-    if nbytes := exchanged(made, along):
-        np_.unit.plan_exchange(nbytes)
+        return Tile(None, made)
+    if nbytes:
         exchange(np_, *each_to_all(nbytes // 4), "cumsum of a register tile")
     if alone(made, along):
-        return Tile(tile.value, made.shape, made.dtype, made.layout)
+        return Tile(tile.value, made)
     if made.dtype == INT32:
         found = int32("cumsum", np.cumsum(tile.value, axis=None if len(made.shape) == 1 else along, dtype=np.int64))
     else:
         with np.errstate(all="ignore"):
             found = (_along_rows if along else _along_columns)(by_lanes(tile.value, made.layout))
-    return Tile(found.reshape(made.shape).astype(made.dtype), made.shape, made.dtype, made.layout)
+    return Tile(found.reshape(made.shape).astype(made.dtype), made)
 
 
 def _running(sums: np.ndarray) -> np.ndarray:

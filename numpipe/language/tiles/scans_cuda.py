@@ -10,7 +10,6 @@ from ...core import numba as nb
 from ...core.op import cuda_meaning
 from ...plan.unit import Unit
 from . import scans as source
-from .elementwise_cuda import form_of, is_tile
 from .layouts import ACCUMULATOR, places
 from .reduce_cuda import of_warps
 from .shared_cuda import REGISTERS
@@ -46,13 +45,10 @@ def _running(builder: Any, add: Add, value: Any, lanes: int, within: int) -> Any
 
 @cuda_meaning(source.cumsum)
 def _cumsum(_context: Any, np_: Any, tile: Any, axis: Any) -> Any:
-    form = form_of(tile, "cumsum") if is_tile(tile) else None
-    made, along = source.check(form, nb.literal(axis), str(nb.unliteral(tile)))
-    result, memory = TileType.of(made), np_.role == "memory"
-    if (nbytes := source.exchanged(made, along)) and not memory:
-        np_.unit.plan_exchange(nbytes)
+    made, along, _ = source.plan(np_, tile, axis)
+    result = TileType(made)
     _, builder, args = yield result(np_, tile, axis)
-    if memory:
+    if np_.role == "memory":
         return undefined(result)
     values = registers(builder, tile, args[1])[:result.registers]
     if source.alone(made, along):

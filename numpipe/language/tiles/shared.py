@@ -14,46 +14,42 @@ from typing import Any
 import numpy as np
 
 from ...core.machine import current
-from ...core.op import op
+from ...core.op import called
 from ...diagnostics.errors import SpecError
 from ...plan.layout import Layout, swizzled
 from .layouts import Form, only_accumulator
 from .order import before_access
-from .refs import READ_ONLY, SmemTile, method_of
-from .tile import Tile, check_shape
+from .refs import READ_ONLY, SmemLike, SmemTile, method_of
+from .tile import Tile, check_shape, form_of
 
 
-def check_load(layout: Layout, dtype: np.dtype) -> tuple[int, int]:
-    """The shape of the register tile that a load gives, or a SpecError."""
-    _check_order(layout, dtype, "tile[…]")
-    return check_shape(layout.shape, dtype, "tile[…]")
+def load_form(tile: SmemLike, what: str = "tile[…]") -> Form:
+    """What a load of a shared-memory tile, or of one of this Numba type, gives; SpecError where its lanes have no access.
+
+    No instruction turns columns of bytes into rows.
+    """
+    if tile.layout.itemsize == 1 and tile.layout.inner == 0:
+        raise SpecError(f"{what}: the columns of this {tile.dtype} tile are contiguous, and lanes move two elements of a row: use "
+                        "the tile itself where this is tile.T, or pass the array with its rows contiguous, "
+                        "np.ascontiguousarray(a)")
+    return Form(check_shape(tile.layout.shape, tile.dtype, what), tile.dtype)
 
 
-def check_store(layout: Layout, dtype: np.dtype, writable: bool, value: Form) -> None:
-    """SpecError unless a register tile of this form can be stored there."""
-    if not writable:
+def check_store(tile: SmemLike, value: Any) -> None:
+    """SpecError unless a value, or one of this Numba type, can be stored to such a tile."""
+    what = "tile[…] = value"
+    if not tile.writable:
         raise SpecError(READ_ONLY)
-    _check_order(layout, dtype, "tile[…] = value")
-    check_shape(layout.shape, dtype, "tile[…] = value")
-    only_accumulator(value, "tile[…] = value")
-    shape, kind = value.shape, value.dtype
-    if shape != layout.shape:
-        raise SpecError(f"tile[…] = value: the tile is {layout.shape}, the value {shape}: store to a part of it, "
+    form = form_of(value, what)
+    if form is None:
+        raise SpecError(f"{what}: the value must be a register tile, got {called(value)}")
+    have = load_form(tile, what)
+    only_accumulator(form, what)
+    if form.shape != have.shape:
+        raise SpecError(f"{what}: the tile is {have.shape}, the value {form.shape}: store to a part of it, "
                         "tile[ds(start, size), :] = value")
-    if kind != dtype:
-        raise SpecError(f"tile[…] = value: the tile is {dtype}, the value {kind}: store value.astype(tile.dtype)")
-
-
-def _check_order(layout: Layout, dtype: np.dtype, what: str) -> None:
-    """SpecError for columns of bytes: no instruction turns them into rows."""
-    if layout.itemsize == 1 and layout.inner == 0:
-        raise SpecError(f"{what}: the columns of this {dtype} tile are contiguous, and lanes move two elements of a row: use the "
-                        "tile itself where this is tile.T, or pass the array with its rows contiguous, np.ascontiguousarray(a)")
-
-
-def no_tile(given: object) -> SpecError:
-    """The error for a value that is no register tile."""
-    return SpecError(f"tile[…] = value: the value must be a register tile, got {given}")
+    if form.dtype != have.dtype:
+        raise SpecError(f"{what}: the tile is {have.dtype}, the value {form.dtype}: store value.astype(tile.dtype)")
 
 
 @functools.lru_cache(maxsize=256)
@@ -89,34 +85,27 @@ def _from_bytes(found: np.ndarray, layout: Layout, dtype: np.dtype) -> np.ndarra
 
 
 @method_of(SmemTile, "__getitem__")
-def _load_part(tile: SmemTile, index: Any) -> Tile:
-    return load_tile(tile.at[index])
+def load(whole: SmemTile, index: Any) -> Tile:
+    """A shared-memory tile, or a part of it, as a register tile; no value in the memory role."""
+    tile = whole.at[index]
+    made = load_form(tile)
+    if tile.memory:
+        return Tile(None, made)
+    before_access(tile)
+    found = current().smem_read(_chunks(tile.layout) + tile.address, "tile[…]")
+    return Tile(_from_bytes(found, tile.layout, tile.dtype), made)
 
 
 @method_of(SmemTile, "__setitem__")
-def _store_part(tile: SmemTile, index: Any, value: Any) -> None:
-    store_shared(tile.at[index], value)
-
-
-@op
-def load_tile(tile: SmemTile) -> Tile:
-    """The whole of a shared-memory tile (or view) as a register tile; no value in the memory role."""
-    shape = check_load(tile.layout, tile.dtype)
-    if tile.memory:
-        return Tile(None, shape, tile.dtype)
-    before_access(tile)
-    found = current().smem_read(_chunks(tile.layout) + tile.address, "tile[…]")
-    return Tile(_from_bytes(found, tile.layout, tile.dtype), shape, tile.dtype)
-
-
-@op
-def store_shared(tile: SmemTile, value: Any) -> None:
-    """Store a register tile to a whole shared-memory tile (or view); nothing in the memory role."""
-    if not isinstance(value, Tile):
-        if not tile.writable:
-            raise SpecError(READ_ONLY)
-        raise no_tile(type(value).__name__)
-    check_store(tile.layout, tile.dtype, tile.writable, value.form)
+def store(whole: SmemTile, index: Any, value: Any) -> None:
+    """Store a register tile to a shared-memory tile, or to a part of it; nothing in the memory role."""
+    tile = whole.at[index]
+    check_store(tile, value)
     if not tile.memory:
         before_access(tile)
-        current().smem_write(_chunks(tile.layout) + tile.address, _to_bytes(value.value, tile.layout), "tile[…] = value")
+        write(tile.layout, tile.address, value.value, "tile[…] = value")
+
+
+def write(layout: Layout, address: int, value: np.ndarray, what: str) -> None:
+    """Each warp stores its rows of a tile, to be found there in this layout."""
+    current().smem_write(_chunks(layout) + address, _to_bytes(value, layout), what)

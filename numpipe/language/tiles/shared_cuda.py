@@ -11,16 +11,15 @@ import numpy as np
 
 from ...arch.dtypes import INT32
 from ...core import numba as nb
-from ...core.op import cuda_meaning
 from ...diagnostics.errors import SpecError
 from ...intrinsics.ldmatrix_cuda import emit as ldmatrix
 from ...plan.layout import Layout
 from . import shared as source
 from .addresses import Access, accesses, detour, lane_offset
 from .order import before_access
-from .refs import ASSIGNED, READ_ONLY
+from .refs import ASSIGNED
 from .refs_cuda import AtType, SmemType, view
-from .tile_cuda import InFlightType, TileType, assembled, settled, undefined, words
+from .tile_cuda import TileType, assembled, undefined, words
 
 
 class Value:
@@ -105,36 +104,11 @@ def converge(builder: Any) -> None:
     nb.emit_asm(builder, nb.void, [], "bar.warp.sync 0xffffffff;", "~{memory}")
 
 
-@cuda_meaning(source.load_tile)
-def _load_tile(_context: Any, tile: Any) -> Any:
-    result = TileType(source.check_load(tile.layout, tile.dtype), tile.dtype)
-    context, builder, args = yield result(tile)
-    if tile.role == "memory":
-        return undefined(result)
-    nb.call(context, builder, before_access, (tile,), args)
-    found = read_registers(builder, tile.layout, args[0], tile.dtype)
-    converge(builder)
-    return assembled(builder, result, found)
-
-
 def _load(builder: Any, layout: Layout, access: Access, address: Any) -> list[Any]:
     if layout.itemsize == 2:
         return ldmatrix(builder, access.count, layout.inner == 0, address)
     machine, kind = (nb.i32, "u16") if layout.itemsize == 1 else (nb.f32, "f32")
     return load_words(builder, machine, kind, address, access.count)
-
-
-@cuda_meaning(source.store_shared)
-def _store_shared(_context: Any, tile: Any, value: Any) -> Any:
-    if not isinstance(value, (TileType, InFlightType)):
-        raise source.no_tile(value) if tile.writable else SpecError(READ_ONLY)
-    kind = settled(value, "tile[…] = value")
-    source.check_store(tile.layout, tile.dtype, tile.writable, kind.form)
-    context, builder, args = yield nb.types.void(tile, value)
-    if tile.role != "memory":
-        nb.call(context, builder, before_access, (tile,), args[:1])
-        write_registers(builder, tile.layout, args[0], words(builder, kind, args[1]))
-        converge(builder)
 
 
 def _store(builder: Any, layout: Layout, access: Access, address: Any, registers: list[Any]) -> None:
@@ -148,23 +122,34 @@ def _store(builder: Any, layout: Layout, access: Access, address: Any, registers
 
 
 # ---- tile[...] and tile[...] = value in a kernel's source
-def _get_item(typing_context: Any, target: Any, index: Any) -> Any:
-    if not isinstance(target, SmemType):
+def _get_item(_context: Any, whole: Any, index: Any) -> Any:
+    if not isinstance(whole, SmemType):
         return None
-    part, address = view(target, index)
-    context, builder, args = yield nb.returns(typing_context, source.load_tile, (part,))(target, index)
-    return nb.call(context, builder, source.load_tile, (part,), (address(builder, *args),))[1]
+    tile, address = view(whole, index)
+    result = TileType(source.load_form(tile))
+    context, builder, args = yield result(whole, index)
+    if tile.role == "memory":
+        return undefined(result)
+    start = address(builder, *args)
+    nb.call(context, builder, before_access, (tile,), (start,))
+    found = read_registers(builder, tile.layout, start, tile.dtype)
+    converge(builder)
+    return assembled(builder, result, found)
 
 
-def _set_item(typing_context: Any, target: Any, index: Any, value: Any) -> Any:
-    if isinstance(target, AtType):
+def _set_item(_context: Any, whole: Any, index: Any, value: Any) -> Any:
+    if isinstance(whole, AtType):
         raise SpecError(ASSIGNED)
-    if not isinstance(target, SmemType):
+    if not isinstance(whole, SmemType):
         return None
-    part, address = view(target, index)
-    nb.returns(typing_context, source.store_shared, (part, value))
-    context, builder, args = yield nb.types.none(target, index, value)
-    nb.call(context, builder, source.store_shared, (part, value), (address(builder, *args[:2]), args[2]))
+    tile, address = view(whole, index)
+    source.check_store(tile, value)
+    context, builder, args = yield nb.types.none(whole, index, value)
+    if tile.role != "memory":
+        start = address(builder, *args[:2])
+        nb.call(context, builder, before_access, (tile,), (start,))
+        write_registers(builder, tile.layout, start, words(builder, value, args[2]))
+        converge(builder)
 
 
 nb.overload(operator.getitem, _get_item)

@@ -19,18 +19,19 @@ tiles of one row or column, are written by the lanes directly; of those that hol
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from ...arch.dtypes import BOOL
 from ...core.machine import current, failure
-from ...core.op import op
+from ...core.op import called
 from ...diagnostics.errors import SimulationError, SpecError
 from .layouts import ACCUMULATOR, Form
 from .panel import Batch, batches, panel_columns
-from .refs import All, Ds, GmemRef, method_of, whole_slices
+from .refs import Ds, GmemRef, method_of, whole_slices
 from .store_ring import put
-from .tile import Tile
-from .views import block_axes, is_slice
+from .tile import Tile, form_of
+from .views import block_axes, check_inside
 
 
 def check(what: str, name: str, dtype: Any, sizes: tuple[int | None, ...], form: Form) -> None:
@@ -49,6 +50,24 @@ MEND = "store to it by its own name, or in a function that is called by name and
 """where a call did not know an array for an output"""
 
 
+def plan(ref: Any, parts: Sequence[Any], tile: Any) -> tuple[int, ...]:
+    """The dimensions of a block that a tile is stored to; SpecError unless it can be. Of values, or of their Numba types."""
+    name = ref.arg.name
+    axes, form = block_axes(ref, parts, name), form_of(tile, stored(name))
+    if form is None:
+        raise SpecError(f"'{name}[…] = value': the value must be a register tile, got {called(tile)}")
+    ref.unit.check_output(ref.index, stored(name), MEND)
+    check(stored(name), name, ref.arg.dtype, tuple(getattr(parts[axis], "size", None) for axis in axes), form)
+    return axes
+
+
+def staged(ref: GmemRef, form: Form) -> list[tuple[tuple[tuple[int, int], ...], int]]:
+    """(places of its panels, their columns) of each batch in which a tile goes through the store ring."""
+    width = panel_columns(form.shape[1], form.dtype.itemsize)
+    panels = form.shape[0] // 64 * (form.shape[1] // width)
+    return [(places, width) for places in batches(form.shape, width, ref.unit.plan_staging(panels))]
+
+
 def stored(name: str) -> str:
     """How a message about a store begins."""
     return f"'{name}[…] = tile'"
@@ -61,19 +80,10 @@ def through_tma(array: Any, axes: tuple[int, ...], form: Form) -> bool:
 
 
 @method_of(GmemRef, "__setitem__")
-def _write(ref: GmemRef, index: Any, tile: Any) -> None:
-    store_tile(ref, whole_slices(index), tile)
-
-
-@op
-def store_tile(ref: GmemRef, parts: tuple[Any, ...], tile: Any) -> None:
-    """Store `tile` to ``ref[parts]``; nothing in the memory role."""
-    axes = block_axes(ref.name, ref.name, ref.array.ndim, [is_slice(part) for part in parts], parts)
-    if not isinstance(tile, Tile):
-        raise SpecError(f"'{ref.name}[…] = value': the value must be a register tile, got {type(tile).__name__}")
-    ref.unit.check_output(ref.index, stored(ref.name), MEND)
-    sizes = tuple(None if isinstance(parts[axis], All) else parts[axis].size for axis in axes)
-    check(stored(ref.name), ref.name, ref.dtype, sizes, tile.form)
+def store(ref: GmemRef, index: Any, tile: Any) -> None:
+    """Store `tile` to ``ref[index]``; nothing in the memory role."""
+    parts = whole_slices(index)
+    axes = plan(ref, parts, tile)
     if not tile.inert:
         start = tuple(int(part.start if isinstance(part, Ds) else part) for part in parts)
         write_out(ref, axes, start, tile, stored(ref.name))
@@ -81,27 +91,20 @@ def store_tile(ref: GmemRef, parts: tuple[Any, ...], tile: Any) -> None:
 
 def write_out(ref: GmemRef, axes: tuple[int, ...], start: tuple[int, ...], tile: Tile, what: str, reduction: str = "") -> None:
     """Bring a tile that fits to the array, or reduce it into the array; `what`: how a message begins."""
-    array, through = ref.array, through_tma(ref.unit.arrays[ref.index], axes, tile.form)
+    array, through = ref.array, through_tma(ref.arg, axes, tile.form)
     first = tuple(start[axis] for axis in axes)
     if min(first) < 0:
         given = str(first) if len(first) > 1 else str(first[0])
         raise failure(SimulationError, "out-of-bounds", f"{what}: negative start {given}: " + (
             "a TMA store stops the kernel there" if through else "the GPU writes what lies inside"),
             "starts from 0 on: what sticks out at the end is clipped", f"stores to '{ref.name}'")
-    for axis, (place, size) in enumerate(zip(start, array.shape, strict=True)):
-        if axis not in axes and not 0 <= place < size:
-            raise failure(
-                SimulationError, "out-of-bounds", f"{what}: index {place} along dimension {axis} is outside the array's {size}" + (
-                    "; a TMA store stops the kernel there" if place < 0 else "; the GPU writes nothing there"),
-                f"an index in 0…{size - 1}", f"stores to '{ref.name}'")
+    check_inside(ref, start, axes, what, "a TMA store stops the kernel", "the GPU writes nothing", "stores to")
     if through:
         column = first[1] * ref.dtype.itemsize
         if column % 16:
             raise SpecError(f"{what}: column {first[1]} of {ref.dtype} is {column} B into a row; TMA stores start at multiples of "
                             "16 B")
-        width = panel_columns(tile.shape[1], tile.dtype.itemsize)
-        panels = tile.shape[0] // 64 * (tile.shape[1] // width)
-        for places in batches(tile.shape, width, ref.unit.plan_staging(panels)):
+        for places, width in staged(ref, tile.form):
             put(ref, Batch(tile, places, width, (axes[0], axes[1]), reduction), start)
         return
     sizes = [min(size, array.shape[axis] - start[axis]) for size, axis in zip(tile.shape, axes, strict=True)]

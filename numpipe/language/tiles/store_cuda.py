@@ -8,19 +8,16 @@ from typing import Any
 
 from ...arch.dtypes import packing
 from ...core import numba as nb
-from ...core.op import cuda_meaning
-from ...diagnostics.errors import SpecError
 from . import store as source
-from .elementwise_cuda import lane_place, place_of
+from .elementwise_cuda import place_of
 from .layouts import ACCUMULATOR, COLUMN, EITHER, ROW, places, vector_of
-from .panel import batches, panel_columns
+from .refs import whole_slices
 from .refs_cuda import DsType, GmemType
 from .shared_cuda import store_words
 from .store_ring import put
 from .store_ring_cuda import BatchType
-from .tile_cuda import InFlightType, TileType, registers, settled
-from .views import block_axes
-from .views_cuda import Block, is_slice
+from .tile_cuda import TileType, registers
+from .views_cuda import Block
 
 I32 = nb.types.int32
 
@@ -45,10 +42,7 @@ def writing(typing_context: Any, ref: GmemType, tile: TileType, axes: tuple[int,
     """`store.write_out` at compile time; `statement`: what a lane does with an element, to store it if None."""
     batched: list[BatchType] = []
     if ref.role == "compute" and source.through_tma(ref.arg, axes, tile.form):
-        width = panel_columns(tile.shape[1], tile.dtype.itemsize)
-        panels = tile.shape[0] // 64 * (tile.shape[1] // width)
-        batched = [BatchType(tile, places, width, (axes[0], axes[1]), reduction)
-                   for places in batches(tile.shape, width, ref.unit.plan_staging(panels))]
+        batched = [BatchType(tile, *given, (axes[0], axes[1]), reduction) for given in source.staged(ref, tile.form)]
         for batch in batched:
             nb.returns(typing_context, put, (ref, batch, nb.types.UniTuple(I32, ref.arg.ndim)))
     bits = 8 * tile.dtype.itemsize
@@ -68,24 +62,20 @@ def write_out(context: Any, builder: Any, how: Writing, ref_value: Any, start: l
         nb.call(context, builder, put, (how.ref, batch, place), (ref_value, value, context.make_tuple(builder, place, start)))
 
 
-@cuda_meaning(source.store_tile)
-def _store_tile(typing_context: Any, ref: Any, index: Any, tile: Any) -> Any:
-    parts, name = tuple(index), ref.arg.name
-    what = source.stored(name)
-    axes = block_axes(name, name, ref.arg.ndim, [is_slice(part) for part in parts],
-                      f"({', '.join(map(str, parts))}{',' * (len(parts) == 1)})")
-    if not isinstance(tile, (TileType, InFlightType)):
-        raise SpecError(f"'{name}[…] = value': the value must be a register tile, got {tile}")
-    ref.unit.check_output(ref.index, what, source.MEND)
-    kind = settled(tile, what)
-    sizes = tuple(parts[axis].size if isinstance(parts[axis], DsType) else None for axis in axes)
-    source.check(what, name, ref.arg.dtype, sizes, kind.form)
-    how = writing(typing_context, ref, kind, axes)
-    context, builder, args = yield nb.types.void(ref, index, tile)
+def _store(typing_context: Any, ref: Any, index: Any, tile: Any) -> Any:
+    if not isinstance(ref, GmemType):
+        return None
+    parts = whole_slices(index)
+    how = writing(typing_context, ref, tile, source.plan(ref, parts, tile))
+    context, builder, args = yield nb.types.none(ref, index, tile)
+    given = nb.cgutils.unpack_tuple(builder, args[1]) if isinstance(index, nb.types.BaseTuple) else args[1:2]
     start = [] if ref.role == "memory" else [
         found if isinstance(part, DsType) else context.cast(builder, found, part, I32)
-        for part, found in zip(parts, nb.cgutils.unpack_tuple(builder, args[1]), strict=True)]
+        for part, found in zip(parts, given, strict=True)]
     write_out(context, builder, how, args[0], start, args[2])
+
+
+nb.overload(operator.setitem, _store)
 
 
 def _store_by_lanes(context: Any, builder: Any, how: Writing, ref_value: Any, start: list[Any], value: Any) -> None:
@@ -105,7 +95,7 @@ def _store_by_lanes(context: Any, builder: Any, how: Writing, ref_value: Any, st
 def _store_plane(builder: Any, how: Writing, value: Any, to: Block) -> None:
     """A tile's elements, clipped."""
     tile, (row, column), shape, strides = how.tile, to.start, to.size, to.stride
-    lane_row, lane_column = lane_place(builder)
+    lane_row, lane_column = place_of(builder, tile)
     lane_column = builder.add(column, lane_column)
     per_block = tile.shape[1] // 2  # accumulator elements of a lane in a block of 64 rows
     for block in range(tile.shape[0] // 64):
@@ -130,7 +120,7 @@ def _store_line(builder: Any, how: Writing, value: Any, to: Block) -> None:
     layout = COLUMN if by_rows else ROW
     first = len(places(tile.shape, ROW)) if tile.layout == EITHER else 0
     thread = builder.and_(nb.thread_index(builder), nb.const(127))
-    own = lane_place(builder)[0 if by_rows else 1]
+    own = place_of(builder, tile)[0 if by_rows else 1]
     other = builder.icmp_unsigned("==", builder.and_(thread, nb.const(3)), nb.const(0)) if by_rows else (
         builder.icmp_unsigned("<", thread, nb.const(4)))
     base, inside = to.base, builder.and_(to.inside, other)
@@ -138,13 +128,17 @@ def _store_line(builder: Any, how: Writing, value: Any, to: Block) -> None:
     if len(start) == 2:  # the dimension in which the tile has one element
         inside = builder.and_(inside, builder.icmp_unsigned("<", start[1 - axis], shape[1 - axis]))
         base = to.moved(base, start[1 - axis], strides[1 - axis])
-    text, code = how.statement
     for i, place in enumerate(places(tile.shape, layout)):
         at = builder.add(builder.add(start[axis], own), nb.const(place[0 if by_rows else 1] or 0))
         chosen = builder.and_(inside, builder.icmp_unsigned("<", at, shape[axis]))
-        nb.emit_asm(builder, nb.void, [to.moved(base, at, strides[axis]), _element(builder, how, value, first + i),
-                                       builder.zext(chosen, nb.i32)],
-                    f"{{ .reg .pred own; setp.ne.u32 own, $2, 0; @own {text} }}", f"l,{code},r,~{{memory}}")
+        _write(builder, how, to.moved(base, at, strides[axis]), _element(builder, how, value, first + i), chosen)
+
+
+def _write(builder: Any, how: Writing, address: Any, word: Any, chosen: Any) -> None:
+    """What a lane does with an element, in a statement that lanes skip which are not `chosen`."""
+    text, code = how.statement
+    nb.emit_asm(builder, nb.void, [address, word, builder.zext(chosen, nb.i32)],
+                f"{{ .reg .pred own; setp.ne.u32 own, $2, 0; @own {text} }}", f"l,{code},r,~{{memory}}")
 
 
 def neighbours(how: Writing) -> bool:
@@ -159,14 +153,13 @@ def _store_runs(builder: Any, how: Writing, value: Any, to: Block, at_once: bool
     tile, (top, left), shape, strides = how.tile, to.start, to.size, to.stride
     (row, column), vector = place_of(builder, tile), vector_of(tile.layout)
     where = places(tile.shape, tile.layout)
-    text, code = how.statement
     nbytes = vector * tile.dtype.itemsize
 
     def chosen(*tests: Any) -> Any:
         found = to.inside
         for test in tests:
             found = builder.and_(found, test)
-        return builder.zext(found, nb.i32)
+        return found
 
     def element(number: int, axis: int) -> Any:
         own, start = ((row, top), (column, left))[axis]
@@ -184,24 +177,19 @@ def _store_runs(builder: Any, how: Writing, value: Any, to: Block, at_once: bool
             words = [builder.bitcast(word, nb.i32) if word.type == nb.f32 else word for word in words]
             for n in range(0, each, 4):
                 store_words(builder, "b32", builder.add(at, nb.const(4 * n, nb.i64)), words[n:n + 4],
-                            chosen(builder.icmp_unsigned("<", r, shape[0])), "global")
+                            builder.zext(chosen(builder.icmp_unsigned("<", r, shape[0])), nb.i32), "global")
 
     def elements() -> None:
         for number in range(len(where)):
             r, c = element(number, 0), element(number, 1)
             at = to.moved(to.moved(to.base, r, strides[0]), c, strides[1])
-            nb.emit_asm(builder, nb.void, [at, _element(builder, how, value, number), chosen(
-                builder.icmp_unsigned("<", r, shape[0]), builder.icmp_unsigned("<", c, shape[1]))],
-                f"{{ .reg .pred own; setp.ne.u32 own, $2, 0; @own {text} }}", f"l,{code},r,~{{memory}}")
+            _write(builder, how, at, _element(builder, how, value, number),
+                   chosen(builder.icmp_unsigned("<", r, shape[0]), builder.icmp_unsigned("<", c, shape[1])))
 
     if not at_once:
         elements()
         return
-    unit = min(16, nbytes) // tile.dtype.itemsize
-    most = builder.sub(shape[1], nb.const(tile.shape[1]))
-    whole = builder.and_(builder.icmp_signed(">=", left, nb.const(0)), builder.icmp_signed("<=", left, most))
-    aligned = builder.icmp_unsigned("==", builder.and_(left, nb.const(unit - 1)), nb.const(0))
-    with builder.if_else(builder.and_(whole, aligned)) as (quick, slow):
+    with builder.if_else(to.aligned(tile.shape[1], min(16, nbytes) // tile.dtype.itemsize)) as (quick, slow):
         with quick:
             runs()
         with slow:
@@ -215,16 +203,3 @@ def _element(builder: Any, how: Writing, value: Any, number: int) -> Any:
         return builder.trunc(builder.lshr(packed, nb.const(8 * how.tile.dtype.itemsize)) if number % 2 else packed, nb.i16)
     word = builder.extract_value(value, number)
     return builder.bitcast(word, nb.f32) if word.type != nb.f32 and how.statement[1] == "f" else word
-
-
-def _set_item(typing_context: Any, target: Any, index: Any, value: Any) -> Any:
-    if not isinstance(target, GmemType):
-        return None
-    whole = index if isinstance(index, nb.types.BaseTuple) else nb.types.Tuple([index])
-    nb.returns(typing_context, source.store_tile, (target, whole, value))
-    context, builder, args = yield nb.types.none(target, index, value)
-    at = args[1] if whole is index else context.make_tuple(builder, whole, args[1:2])
-    nb.call(context, builder, source.store_tile, (target, whole, value), (args[0], at, args[2]))
-
-
-nb.overload(operator.setitem, _set_item)

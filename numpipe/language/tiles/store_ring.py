@@ -23,8 +23,9 @@ from ...plan.budget import PANEL_BYTES
 from ...plan.context import Context
 from ...plan.copies import CopyPlan, cut
 from ...plan.profiling import mark_store
-from .panel import panel_layout, write
+from .panel import panel_layout
 from .refs import GmemRef
+from .shared import write
 from .tma import Copy
 
 
@@ -45,7 +46,8 @@ def await_staging(ref: GmemRef) -> None:
 def write_panels(ref: GmemRef, batch: Any) -> None:
     """The batch's registers -> swizzled staging panels (stmatrix for 16-bit types)."""
     for number, (panel, _, _) in enumerate(batch.panels()):
-        write(panel, staging(ref, number))
+        layout = panel_layout(batch.width, panel.dtype.itemsize)
+        write(layout, staging(ref, number), panel.value, "staging panel")
 
 
 @op

@@ -16,16 +16,19 @@ from typing import Any
 
 import numpy as np
 
-from ...core.op import constant, op
+from ...core.op import called, constant, op
 from ...diagnostics.errors import SpecError
 from .layouts import ACCUMULATOR, Form
-from .tile import Tile
+from .tile import Tile, form_of
 
 __all__ = ["map_columns"]
 
 
-def check_strips(form: Form, width: Any) -> Form:
-    """What a strip of a tile is; SpecError where the tile has no such strips."""
+def strip_form(tile: Any, width: Any) -> Form:
+    """What a strip of a tile, or of one of this Numba type, is; SpecError where it has no such strips."""
+    width, form = constant("map_columns", "width", width), form_of(tile, "map_columns")
+    if form is None:
+        raise SpecError(f"map_columns: the second argument is a register tile, got {called(tile)}")
     if form.layout != ACCUMULATOR:
         raise SpecError(f"map_columns: a tile of two dimensions has strips of columns, got {form}")
     if isinstance(width, bool) or not isinstance(width, (int, np.integer)) or width < 8 or width % 8 or form.shape[1] % width:
@@ -34,11 +37,12 @@ def check_strips(form: Form, width: Any) -> Form:
     return Form((form.shape[0], int(width)), form.dtype)
 
 
-def check_result(strip: Form, found: Form | None, got: object) -> None:
-    """SpecError for a function that does not return a tile of the strip's shape."""
+def check_result(strip: Form, part: Any) -> None:
+    """SpecError for a function that does not return a tile of the strip's shape, or such a type."""
+    found = form_of(part, "map_columns")
     if found is None or found.shape != strip.shape:
         raise SpecError(f"map_columns: function(strip, first) returns a tile {strip.shape}, of any dtype, like the strip it is "
-                        f"given, got {found or got}")
+                        f"given, got {found or called(part)}")
 
 
 @op
@@ -60,17 +64,14 @@ def map_columns(function: Callable[[Any, Any], Any], tile: Any, width: int) -> A
 
     Raises SpecError for a width that does not divide, and for a function that returns something else.
     """
-    constant("map_columns", "width", width)
-    if not isinstance(tile, Tile):
-        raise SpecError(f"map_columns: the second argument is a register tile, got {type(tile).__name__}")
-    strip = check_strips(tile.form, width)
+    strip = strip_form(tile, width)
     parts = []
     for first in range(0, tile.shape[1], width):
         value = None if tile.inert else tile.value[:, first:first + width]
-        found = function(Tile(value, strip.shape, strip.dtype), np.int32(first))
-        check_result(strip, found.form if isinstance(found, Tile) else None, type(found).__name__)
+        found = function(Tile(value, strip), np.int32(first))
+        check_result(strip, found)
         parts.append(found)
     if any(part.dtype != parts[0].dtype for part in parts):
         raise SpecError("map_columns: function returns tiles of one dtype, got " + ", ".join(str(part.dtype) for part in parts))
     inert = any(part.inert for part in parts)
-    return Tile(None if inert else np.concatenate([part.value for part in parts], axis=1), tile.shape, parts[0].dtype)
+    return Tile(None if inert else np.concatenate([part.value for part in parts], axis=1), Form(tile.shape, parts[0].dtype))

@@ -7,6 +7,7 @@ have what broadcasts to that (`layouts`). On the simulated SM a tile is one NumP
 
 from __future__ import annotations
 
+import functools
 from typing import Any, NoReturn
 
 import numpy as np
@@ -16,7 +17,7 @@ from ...core.inert import REASON
 from ...core.machine import InFlight, current
 from ...core.op import constant, op
 from ...diagnostics.errors import CompileError, SpecError
-from .layouts import ACCUMULATOR, Form, layout_of, vector_layout
+from .layouts import Form, layout_of, vector_layout
 
 __all__ = ["zeros"]
 
@@ -55,14 +56,41 @@ def check_form(shape: Any, dtype: np.dtype, what: str) -> Form:
     return Form(check_shape(shape, FLOAT32, what), dtype)
 
 
-class Tile:
+class TileLike:
+    """What is asked of a register tile, and of its Numba type."""
+
+    form: Form
+    inert = False
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.form.shape
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self.form.dtype
+
+    @property
+    def layout(self) -> str:
+        return self.form.layout
+
+    def settled(self, what: str) -> Any:
+        """Itself, where `what` may read it; CompileError for accumulators in flight."""
+        return self
+
+
+def form_of(given: Any, what: str) -> Form | None:
+    """What `what` is given, if it is a register tile."""
+    return given.settled(what).form if isinstance(given, TileLike) else None
+
+
+class Tile(TileLike):
     """A register tile on the simulated SM. In the memory role it has no value (None)."""
 
     __array_ufunc__ = None  # NumPy's scalars leave arithmetic with tiles to the tiles
 
-    def __init__(self, value: np.ndarray | InFlight | None, shape: tuple[int, ...], dtype: np.dtype,
-                 layout: str = ACCUMULATOR) -> None:
-        self._value, self.shape, self.dtype, self.layout = value, shape, dtype, layout
+    def __init__(self, value: np.ndarray | InFlight | None, form: Form) -> None:
+        self._value, self.form = value, form
 
     @property
     def value(self) -> np.ndarray:
@@ -74,12 +102,8 @@ class Tile:
         return self._value.read()
 
     @property
-    def inert(self) -> bool:
+    def inert(self) -> bool:  # type: ignore[override]
         return self._value is None
-
-    @property
-    def form(self) -> Form:
-        return Form(self.shape, self.dtype, self.layout)
 
     def astype(self, dtype: Any) -> Tile:
         """Converted to another type of tiles."""
@@ -98,17 +122,24 @@ def zeros(shape: tuple[int, int], dtype: Any) -> Tile:
     float32, or int32 for products of 8-bit integers: it is where sums are kept. Costs no instruction of its own beyond zeroing
     ``shape[0] * shape[1] / 128`` registers a lane, and none where a wgmma adds to it.
     """
-    dtype = np.dtype(dtype)
-    constant("zeros", "shape", shape)
-    legal = check_shape(shape, dtype, "zeros")
-    check_sums(dtype)
-    return Tile(None if current().role == "memory" else np.zeros(legal, dtype), legal, dtype)
+    made = zeros_form(shape, dtype)
+    return Tile(None if current().role == "memory" else np.zeros(made.shape, made.dtype), made)
 
 
-def check_sums(dtype: np.dtype) -> None:
-    """SpecError for a type that no accumulator has."""
-    if dtype not in (FLOAT32, INT32):
-        raise SpecError(f"zeros: accumulators are float32 or int32, got {dtype}: use .astype afterwards")
+def zeros_form(shape: Any, dtype: Any) -> Form:
+    """What `zeros` makes; SpecError for a type that no accumulator has."""
+    kind = dtype_of(dtype)
+    made = Form(check_shape(constant("zeros", "shape", shape), kind, "zeros"), kind)
+    if kind not in (FLOAT32, INT32):
+        raise SpecError(f"zeros: accumulators are float32 or int32, got {kind}: use .astype afterwards")
+    return made
+
+
+@functools.singledispatch
+def dtype_of(given: Any) -> np.dtype:
+    """The dtype that a compile-time argument names, or that its Numba type does."""
+    found: np.dtype = np.dtype(given)
+    return found
 
 
 @op
@@ -120,11 +151,16 @@ def astype(tile: Tile, dtype: Any) -> Tile:
     type cannot hold becomes the nearest that it can, NaN becomes 0 (``.rzi.s32``, and ``cvt.pack.sat`` to 8 bits, which int32 is
     converted by as well). From integers to floats, and between floats of 8 and 16 bits, through float32.
     """
-    dtype = np.dtype(dtype)
-    if dtype == tile.dtype:
-        return tile
-    check_dtype(dtype, "astype")
-    return Tile(None if tile.inert else _converted(tile.value, dtype), tile.shape, dtype, tile.layout)
+    made = astype_form(tile.form, dtype)
+    return tile if made == tile.form else Tile(None if tile.inert else _converted(tile.value, made.dtype), made)
+
+
+def astype_form(form: Form, dtype: Any) -> Form:
+    """What `astype` makes of a tile of this form; itself where there is nothing to convert."""
+    kind = dtype_of(dtype)
+    if kind != form.dtype:
+        check_dtype(kind, "astype")
+    return Form(form.shape, kind, form.layout)
 
 
 def _converted(value: np.ndarray, dtype: np.dtype) -> np.ndarray:

@@ -3,53 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
 from ...arch.dtypes import BOOL, FLOAT32, INT32, packing
 from ...core import numba as nb
 from ...core.inert_cuda import STEERLESS
-from ...core.op import cuda_meaning, immediate
+from ...core.op import cuda_meaning
 from ...diagnostics.errors import CompileError, SpecError
 from . import tile as source
 from .layouts import ACCUMULATOR, Form, places
-from .tile import check_dtype, check_shape
+from .tile import TileLike
 
 
-class TileType(nb.types.Type):  # type: ignore[misc]
+class TileType(nb.types.Type, TileLike):  # type: ignore[misc]
     """float32, int32 and bool: a register an element, in the order of `layouts.places`; smaller types: two in one."""
 
-    def __init__(self, shape: tuple[int, ...], dtype: np.dtype, layout: str = ACCUMULATOR) -> None:
-        self.shape, self.dtype, self.layout = shape, dtype, layout
-        self.elements = len(places(shape, layout))
-        self.registers = self.elements // packing(dtype).per_register
-        super().__init__(name=f"tile({shape}, {dtype}{'' if layout == ACCUMULATOR else f', {layout}'})")
-
-    @classmethod
-    def of(cls, form: Form) -> TileType:
-        return cls(form.shape, form.dtype, form.layout)
+    def __init__(self, form: Form) -> None:
+        self.form = form
+        self.elements = len(places(form.shape, form.layout))
+        self.registers = self.elements // packing(form.dtype).per_register
+        super().__init__(name=f"tile({form.shape}, {form.dtype}{'' if form.layout == ACCUMULATOR else f', {form.layout}'})")
 
     @property
     def what(self) -> str:
         return source.MASK if self.dtype == BOOL else "a register tile"
 
     @property
-    def form(self) -> Form:
-        return Form(self.shape, self.dtype, self.layout)
-
-    @property
     def machine(self) -> Any:
         return nb.ir.ArrayType({FLOAT32: nb.f32, BOOL: nb.i1}.get(self.dtype, nb.i32), self.registers)
 
 
-class InFlightType(nb.types.Type):  # type: ignore[misc]
+class InFlightType(nb.types.Type, TileLike):  # type: ignore[misc]
     """A tile that a wgmma may still be writing: it must be waited for before anything reads it."""
 
     what = "a register tile"
 
     def __init__(self, tile: TileType, role: str) -> None:
-        self.tile, self.role = tile, role
+        self.tile, self.form, self.role = tile, tile.form, role
         super().__init__(name=f"in flight({tile}, {role})")
 
     def unify(self, context: Any, other: Any) -> Any:
@@ -58,6 +50,10 @@ class InFlightType(nb.types.Type):  # type: ignore[misc]
     @property
     def machine(self) -> Any:
         return self.tile.machine
+
+    def settled(self, what: str) -> NoReturn:
+        raise CompileError(f"{what}: the accumulator is in flight: wgmma may still be writing it; write "
+                           "acc = numpipe.wgmma_wait(acc, 0) first (a pipeline loop's end does so for what it carries)")
 
 
 STEERLESS.extend([TileType, InFlightType])
@@ -68,22 +64,13 @@ for _type in (TileType, InFlightType):
 nb.lower_cast(TileType, InFlightType)(lambda context, builder, fromty, toty, value: value)
 
 
-def as_dtype(ty: Any) -> np.dtype:
-    """The dtype that a compile-time argument names."""
+@source.dtype_of.register(nb.types.Type)
+def _dtype_of(ty: Any) -> np.dtype:
     if isinstance(ty, nb.types.StringLiteral):
         return np.dtype(str(ty.literal_value))
     if isinstance(ty, nb.types.NumberClass):
         return np.dtype(str(ty.dtype))
     raise SpecError(f"a dtype is needed here, known at compile time: got {ty}")
-
-
-def settled(ty: Any, what: str) -> TileType:
-    """The tile type of an operand; an error for accumulators in flight."""
-    if isinstance(ty, InFlightType):
-        raise CompileError(f"{what}: the accumulator is in flight: wgmma may still be writing it; write "
-                           "acc = numpipe.wgmma_wait(acc, 0) first (a pipeline loop's end does so for what it carries)")
-    assert isinstance(ty, TileType)
-    return ty
 
 
 def undefined(tile: TileType) -> Any:
@@ -111,10 +98,8 @@ def assembled(builder: Any, tile: TileType, parts: Sequence[Any]) -> Any:
 
 @cuda_meaning(source.zeros)
 def _zeros(_context: Any, shape: Any, dtype: Any) -> Any:
-    kind = as_dtype(dtype)
-    tile = TileType(check_shape(immediate("zeros", "shape", shape), kind, "zeros"), kind)
-    source.check_sums(kind)
-    nothing = nb.ir.Constant(tile.machine, [0.0 if kind == FLOAT32 else 0] * tile.registers)
+    tile = TileType(source.zeros_form(shape, dtype))
+    nothing = nb.ir.Constant(tile.machine, [0.0 if tile.dtype == FLOAT32 else 0] * tile.registers)
     return tile(shape, dtype), lambda context, builder, sig, args: nothing
 
 
@@ -149,15 +134,14 @@ def packed(builder: Any, dtype: np.dtype, low: Any, high: Any) -> Any:
 
 @cuda_meaning(source.astype)
 def _astype(_context: Any, tile: Any, dtype: Any) -> Any:
-    if not isinstance(tile, (TileType, InFlightType)):
+    if not isinstance(tile, TileLike):
         return None
-    kind, have = as_dtype(dtype), settled(tile, "astype")
-    if kind == have.dtype:
-        _, _, args = yield tile(tile, dtype)
-        return args[0]
-    check_dtype(kind, "astype")
-    result = TileType(have.shape, kind, have.layout)
+    have = tile.settled("astype")
+    result = TileType(source.astype_form(have.form, dtype))
     _, builder, args = yield result(tile, dtype)
+    if result == have:
+        return args[0]
+    kind = result.dtype
     integers = packing(kind).wide == INT32
     found = (_wide if integers else floats)(builder, have.dtype, registers(builder, have, args[0]))
     if integers and packing(have.dtype).wide == FLOAT32:
@@ -170,5 +154,4 @@ def _astype(_context: Any, tile: Any, dtype: Any) -> Any:
 
 for _cls in (TileType, InFlightType):
     nb.method(_cls, "astype", source.astype)
-nb.constant_attributes(TileType, None, shape=lambda ty: ty.shape, dtype=lambda ty: ty.dtype.name)
-nb.constant_attributes(InFlightType, None, shape=lambda ty: ty.tile.shape, dtype=lambda ty: ty.tile.dtype.name)
+    nb.constant_attributes(_cls, None, shape=lambda ty: ty.shape, dtype=lambda ty: ty.dtype.name)

@@ -9,14 +9,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ...core.inert import Inert
-from ...diagnostics.errors import SpecError
-from ...plan.transforms import is_int
+from ...core.arith import is_integer
+from ...core.inert import NoValue
+from ...core.machine import failure
+from ...diagnostics.errors import SimulationError, SpecError
 from .refs import All, Ds, GmemRef, method_of, whole_slices
 
 
 class GmemView:
-    """A part of an array. `start` has a place for each of its dimensions, `shape` is that of those along `axes`."""
+    """A part of an array. `start` has a place for each of its dimensions, `shape` is that of those along `axes`.
+
+    Its Numba type is a subclass, as those of references are.
+    """
 
     operand = "view"
 
@@ -32,8 +36,7 @@ class GmemAt:
 
     def __getitem__(self, index: Any) -> GmemView:
         parts = whole_slices(index)
-        axes = view_axes(self.ref.name, self.ref.ndim, [is_slice(part) for part in parts], parts,
-                         any(isinstance(part, All) for part in parts))
+        axes = view_axes(self.ref, parts)
         start = tuple(part.start if isinstance(part, Ds) else part for part in parts)
         return GmemView(self.ref, start, axes, tuple(parts[axis].size for axis in axes))
 
@@ -41,28 +44,32 @@ class GmemAt:
 method_of(GmemRef, "at")(property(GmemAt))
 
 
-def is_slice(part: Any) -> bool | None:
-    """Whether a part of an index selects several elements; None for what is no part of one."""
-    if isinstance(part, (Ds, All)):
-        return True
-    return False if is_int(part) or isinstance(part, Inert) else None
+def view_axes(ref: Any, parts: Sequence[Any]) -> tuple[int, ...]:
+    """The dimensions that a view of an array has."""
+    if any(isinstance(part, All) for part in parts):
+        raise SpecError(f"{ref.arg.name}.at[…]: ':' has no compile-time size in an array; write ds(0, size)")
+    return block_axes(ref, parts, f"{ref.arg.name}.at", least=1)
 
 
-def view_axes(name: str, ndim: int, along: Sequence[bool | None], got: object, whole: bool) -> tuple[int, ...]:
-    """The dimensions that a view has; `whole`: a part of the index is ':'."""
-    if whole:
-        raise SpecError(f"{name}.at[…]: ':' has no compile-time size in an array; write ds(0, size)")
-    return block_axes(f"{name}.at", name, ndim, along, got, least=1)
+def check_inside(ref: GmemRef, parts: Sequence[Any], axes: tuple[int, ...], what: str, below: str, beyond: str, does: str) -> None:
+    """SimulationError for an integer in an index that is outside its dimension; what the GPU does there `below` 0 and `beyond`."""
+    for axis, (part, size) in enumerate(zip(parts, ref.array.shape, strict=True)):
+        if axis not in axes and not 0 <= int(part) < size:
+            raise failure(SimulationError, "out-of-bounds", f"{what}: index {int(part)} along dimension {axis} is outside the "
+                          f"array's {size}; {below if int(part) < 0 else beyond} there", f"an index in 0…{size - 1}",
+                          f"{does} '{ref.name}'")
 
 
-def block_axes(what: str, name: str, ndim: int, along: Sequence[bool | None], got: object, least: int = 0) -> tuple[int, ...]:
-    """The dimensions of an array along which a block of it lies, of two at most.
+def block_axes(ref: Any, parts: Sequence[Any], what: str, least: int = 0, several: tuple[type, ...] = ()) -> tuple[int, ...]:
+    """The dimensions of an array along which a block of it lies, of two at most: `parts` of an index, or their Numba types.
 
-    `along` says of each part of the index whether it selects several elements: False for an integer, None for what may not be
-    there. SpecError for another number of parts, and for less than `least` dimensions or more than two.
+    ``ds(start, size)``, ':' and what is of a class in `several` select several elements, an integer one. SpecError for another
+    number of parts, for something else, and for less than `least` dimensions or more than two.
     """
-    axes = tuple(axis for axis, several in enumerate(along) if several)
-    if len(along) != ndim or None in along or not least <= len(axes) <= 2:
+    name, ndim = ref.arg.name, ref.arg.ndim
+    axes = tuple(axis for axis, part in enumerate(parts) if isinstance(part, (Ds, All, *several)))
+    others = [part for axis, part in enumerate(parts) if axis not in axes]
+    if len(parts) != ndim or not least <= len(axes) <= 2 or not all(isinstance(p, NoValue) or is_integer(p) for p in others):
         raise SpecError(f"array '{name}' has {ndim} dimension{'s' * (ndim != 1)}: {what}[…] is a block of one or two of them, "
-                        f"ds(start, size), with an integer along the others, got {got}")
+                        f"ds(start, size), with an integer along the others, got {parts}")
     return axes

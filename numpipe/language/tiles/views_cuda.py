@@ -9,7 +9,8 @@ from typing import Any
 from ...core import numba as nb
 from ...core.inert_cuda import InertType
 from . import views as source
-from .refs_cuda import AllType, DsType, GmemType
+from .refs import whole_slices
+from .refs_cuda import DsType, GmemType
 
 I32 = nb.types.int32
 
@@ -20,12 +21,10 @@ class GmemAtType(nb.types.Type):  # type: ignore[misc]
         super().__init__(name=f"at({ref})")
 
 
-class ViewType(nb.types.Type):  # type: ignore[misc]
-    operand = "view"
-
+class ViewType(nb.types.Type, source.GmemView):  # type: ignore[misc]
     def __init__(self, ref: GmemType, axes: tuple[int, ...], shape: tuple[int, ...]) -> None:
         self.ref, self.axes, self.shape, self.dtype = ref, axes, shape, ref.arg.dtype
-        super().__init__(name=f"view({ref}, {axes}, {shape})")
+        super().__init__(name=f"view({ref}, {axes}, {shape})")  # type: ignore[call-arg]
 
     @property
     def place(self) -> Any:
@@ -63,6 +62,13 @@ class Block:
         far = builder.mul(builder.sext(place, nb.i64), builder.mul(stride, nb.const(self.dtype.itemsize, nb.i64)))
         return builder.add(address, far)
 
+    def aligned(self, columns: int, run: int) -> Any:
+        """Whether a block of so many columns starts at a multiple of `run` elements, and the array has all its columns."""
+        builder, begin = self.builder, self.start[-1]
+        most = builder.sub(self.size[-1], nb.const(columns))
+        whole = builder.and_(builder.icmp_signed(">=", begin, nb.const(0)), builder.icmp_signed("<=", begin, most))
+        return builder.and_(whole, builder.icmp_unsigned("==", builder.and_(begin, nb.const(run - 1)), nb.const(0)))
+
     def load(self, address: Any, inside: Any, count: int = 1) -> Any:
         """One element, or `count` neighbours; what lies outside is not touched, but the array's first element."""
         builder, nbytes = self.builder, count * self.dtype.itemsize
@@ -82,19 +88,11 @@ nb.attribute(GmemType, "at", GmemAtType, _at)
 nb.constant_attributes(ViewType, None, shape=lambda ty: ty.shape, dtype=lambda ty: ty.dtype.name)
 
 
-def is_slice(part: Any) -> bool | None:
-    """`views.is_slice` of a part of this type."""
-    if isinstance(part, (DsType, AllType)):
-        return True
-    return False if isinstance(part, (nb.types.Integer, InertType)) else None
-
-
 def _view(target: Any, index: Any) -> Any:
     if not isinstance(target, GmemAtType):
         return None
-    parts = tuple(index) if isinstance(index, nb.types.BaseTuple) else (index,)
-    axes = source.view_axes(target.ref.arg.name, target.ref.arg.ndim, [is_slice(part) for part in parts],
-                            f"({', '.join(map(str, parts))}{',' * (len(parts) == 1)})", any(isinstance(p, AllType) for p in parts))
+    parts = whole_slices(index)
+    axes = source.view_axes(target.ref, parts)
     result = ViewType(target.ref, axes, tuple(parts[axis].size for axis in axes))
     context, builder, args = yield result(target, index)
     ref = nb.fields(context, builder, target, args[0]).ref

@@ -9,7 +9,7 @@ import numpy as np
 
 from ... import launch
 from ...kernels.results import is_array
-from ...launch.overlap import byte_bounds
+from ...sim.regions import bounds
 
 if TYPE_CHECKING:
     from ...kernels.kernels import Kernel
@@ -67,7 +67,7 @@ def duplicates(arrays: Sequence[np.ndarray[Any, Any]]) -> list[np.ndarray[Any, A
     (7, 1)
     """
     regions: list[list[int]] = []  # [first byte, past the last one], not overlapping
-    for lo, hi in sorted(map(_extent, arrays)):
+    for lo, hi in sorted(map(bounds, arrays)):
         if regions and lo < regions[-1][1]:
             regions[-1][1] = max(regions[-1][1], hi)
         else:
@@ -75,7 +75,7 @@ def duplicates(arrays: Sequence[np.ndarray[Any, Any]]) -> list[np.ndarray[Any, A
     copies = [(lo, hi, *_room(lo, hi)) for lo, hi in regions]
     made = []
     for array in arrays:
-        low, high = _extent(array)
+        low, high = bounds(array)
         lo, memory, start = next((lo, memory, start) for lo, hi, memory, start in copies if lo <= low and high <= hi)
         copy = np.ndarray(array.shape, array.dtype, memory, start + array.ctypes.data - lo, array.strides)
         one = tuple(slice(None) if stride else slice(1) for stride in array.strides)  # of elements that stand for many, one
@@ -83,11 +83,6 @@ def duplicates(arrays: Sequence[np.ndarray[Any, Any]]) -> list[np.ndarray[Any, A
         copy.flags.writeable = array.flags.writeable
         made.append(copy)
     return made
-
-
-def _extent(array: np.ndarray[Any, Any]) -> tuple[int, int]:
-    """Addresses of the first byte and past the last one."""
-    return byte_bounds(array.ctypes.data, array.shape, array.strides, array.itemsize)
 
 
 def _room(lo: int, hi: int) -> tuple[np.ndarray[Any, Any], int]:

@@ -19,6 +19,7 @@ from numpipe import CompileError, SpecError
 from numpipe.language.grid import splits
 from numpipe.language.grid.orders import places
 from numpipe.orders import NAMES, Column, Grouped, Hilbert, Order, Row, Snake, Table, named
+from tests.kernels.covering import examples
 from tests.kernels.order_kernels import (
     ORDERS,
     by_table,
@@ -55,7 +56,7 @@ GRID = st.tuples(st.integers(1, 24), st.integers(1, 24)) | st.tuples(st.integers
 
 
 # ---- on the host
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(ANY, GRID)
 def test_an_order_is_a_permutation_of_its_grid_plane_by_plane(order: Order, shape: tuple[int, ...]) -> None:
     table = order.table(shape)
@@ -224,7 +225,7 @@ def test_no_order_divides_in_64_bits(order: Any) -> None:
 
 
 # ---- what comes into L2
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(ANY, GRID, st.integers(1, 40), st.integers(0, 6))
 def test_bytes_are_those_of_the_panels_that_a_wave_needs_and_l2_has_not(order: Order, shape: tuple[int, ...], ctas: int,
                                                                         kept: int) -> None:

@@ -19,6 +19,7 @@ import numpipe
 from numpipe import ArrayType, PipelineDeadlock, PipelineRace, SimulationError, SwizzleTransform, planar_snake
 from numpipe.arch.dtypes import REDUCTIONS
 from tests.kernels import primitive_kernels
+from tests.kernels.covering import examples
 from tests.kernels.primitive_kernels import (
     column_major,
     copied,
@@ -167,7 +168,7 @@ def moves(draw: Any) -> tuple[np.ndarray, dict[str, Any]]:
                     "slots": draw(st.integers(1, min(3, 110_000 // (rows * columns * dtype.itemsize + 1024))))}
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(moves(), st.sampled_from(SEEDS))
 def test_tiles_of_any_size_move_an_array(move: tuple[np.ndarray, dict[str, Any]], seed: int | None) -> None:
     values, statics = move

@@ -23,6 +23,7 @@ from numpipe.plan.plans import ArrayArg, RingPlan
 from numpipe.plan.unit import Unit
 from numpipe.traces.protocol import BARRIERS
 from tests.kernels.barrier_plans import MANUAL, RINGS, TK, Plan, check, inputs, load, source
+from tests.kernels.covering import examples, pairwise
 
 emit = numpipe.emit_pipeline_warp_specialized
 SCHEDULES = (None, *range(9))
@@ -38,19 +39,25 @@ def named(manual: tuple[bool, bool]) -> str:
 
 
 # ---- right ---------------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("manual, slots, delay, wgs", [
-    pytest.param(manual, *ring, wgs, id=f"{named(manual)}-{ring[0]}-{ring[1]}-{wgs}",
-                 marks=[] if (MANUAL.index(manual) + sum(ring) + wgs) % 2 else pytest.mark.soak)
-    for manual in MANUAL for ring in RINGS for wgs in (1, 2)])
-def test_every_ring_in_any_schedule(manual: tuple[bool, bool], slots: int, delay: int, wgs: int) -> None:
-    """Tiles are chained on one ring, with numbers of steps below and above slots and delay. Each ring runs with each set of
-    barriers, for one warpgroup or for two; the other number with ``-m soak``."""
-    for steps in range(7):
-        carry = bool((steps + slots) % 2)
-        plan = Plan(*manual, slots, delay, wgs, carry, operands=2 + slots % 2)
-        check(replace(plan, loop=bool(steps % 3)), 3, steps)
-        other = replace(plan, skip=True, loop=not steps % 3) if (steps + wgs) % 2 else replace(plan, backwards=True)
-        check(other, 2, steps, seed=10 * steps + slots)
+def right(manual: tuple[bool, bool], slots_and_delay: tuple[int, int], wgs: int, steps: int) -> None:
+    slots, delay = slots_and_delay
+    plan = Plan(*manual, slots, delay, wgs, bool((steps + slots) % 2), operands=2 + slots % 2)
+    check(replace(plan, loop=bool(steps % 3)), 3, steps)
+    other = replace(plan, skip=True, loop=not steps % 3) if (steps + wgs) % 2 else replace(plan, backwards=True)
+    check(other, 2, steps, seed=10 * steps + slots)
+
+
+@pairwise(manual=MANUAL, slots_and_delay=RINGS, wgs=(1, 2), steps=range(7))
+def test_every_ring_in_any_schedule(manual: tuple[bool, bool], slots_and_delay: tuple[int, int], wgs: int, steps: int) -> None:
+    """Tiles are chained on one ring, with numbers of steps below and above slots and delay."""
+    right(manual, slots_and_delay, wgs, steps)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("manual", MANUAL, ids=named)
+def test_every_ring_with_every_number_of_steps(manual: tuple[bool, bool]) -> None:
+    for slots_and_delay, wgs, steps in itertools.product(RINGS, (1, 2), range(7)):
+        right(manual, slots_and_delay, wgs, steps)
 
 
 @pytest.mark.parametrize("manual", MANUAL, ids=named)
@@ -69,7 +76,7 @@ def plans(draw: st.DrawFn) -> Plan:
 
 
 @given(plan=plans(), tiles=st.integers(1, 4), steps=st.integers(0, 9), seed=st.none() | st.integers(0, 2**16))
-@settings(max_examples=30, derandomize=True, deadline=None, database=None)
+@settings(max_examples=examples(30), derandomize=True, deadline=None, database=None)
 def test_any_plan_computes_what_numpy_does(plan: Plan, tiles: int, steps: int, seed: int | None) -> None:
     note(source(plan))
     check(plan, tiles, steps, seed=seed)
@@ -88,7 +95,7 @@ def test_a_release_that_does_not_wait_is_found(monkeypatch: pytest.MonkeyPatch) 
     """The other half of the test above."""
     function = ring.release.function
     text = textwrap.dedent(inspect.getsource(function))
-    line = 'each(ring, "ready", part, await_ready, step)'
+    line = 'each(ring, "unwaited", part, await_ready, step)'
     assert text.count(line) == 1
     scope: dict[str, Any] = {}
     exec(text[text.index("def "):].replace(line, "pass"), vars(ring), scope)

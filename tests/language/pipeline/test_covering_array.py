@@ -21,8 +21,8 @@ from tests.kernels.covering import Rule, all_pairs, covering_array, pairs, possi
 from tests.kernels.pipeline_plans import ARRAYS, FACTORS, RULES, Plan, allowed, array
 from tests.kernels.pipeline_sources import arrays, check, copied, expected, inputs, load, serialized, source, told
 
-ALWAYS = 2
-"""arrays that are run each time: a pair of choices meets in each of them, in other company; the others with ``-m soak``"""
+ALWAYS = 1
+"""arrays that are run each time; in the others, which run with ``-m soak``, a pair of choices meets in other company"""
 
 
 @pytest.fixture(autouse=True)
@@ -55,8 +55,8 @@ def test_a_rule_may_be_judged_early() -> None:
 
 def test_every_pair_of_choices_meets_in_every_array() -> None:
     found = [{p for plan in array(number) for p in pairs({name: getattr(plan, name) for name in FACTORS}, FACTORS)}
-             for number in range(ALWAYS)]
-    assert all(allowed(plan) for number in range(ALWAYS) for plan in array(number))  # so what meets there may meet
+             for number in range(2)]
+    assert all(allowed(plan) for number in range(2) for plan in array(number))  # so what meets there may meet
     assert all(met == found[0] for met in found)
     assert not any(possible(pair, FACTORS, RULES) for pair in set(all_pairs(FACTORS)) - found[0])
 

@@ -14,6 +14,7 @@ import numpipe
 from numpipe import BlockSpec, CompilerParams, ds
 from numpipe.language.pipeline import steps
 from tests.kernels import single_kernels
+from tests.kernels.covering import pairwise
 
 emit = numpipe.emit_pipeline_warp_specialized
 TILES = 3
@@ -117,13 +118,12 @@ def run(name: str, params: CompilerParams, n: int, m: int, seed: int | None = No
 
 
 # ---- what it does ------------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("name", KERNELS)
-def test_loads_begin_when_all_slots_of_the_pipeline_before_are_released(name: str, seed: int | None) -> None:
-    for n, m in ((5, 4), (1, 2), (2, 1)):
-        result, trace = run(name, DRAINED, n, m, seed)
-        assert empty_between(trace), (n, m)
-        np.testing.assert_array_equal(result, run(name, CHAINED, n, m, seed)[0])
+@pairwise(name=tuple(KERNELS), seed=SEEDS, counts=((5, 4), (1, 2), (2, 1)))
+def test_loads_begin_when_all_slots_of_the_pipeline_before_are_released(name: str, seed: int | None,
+                                                                        counts: tuple[int, int]) -> None:
+    result, trace = run(name, DRAINED, *counts, seed)
+    assert empty_between(trace)
+    np.testing.assert_array_equal(result, run(name, CHAINED, *counts, seed)[0])
 
 
 @pytest.mark.parametrize("name", KERNELS)
@@ -137,11 +137,9 @@ def test_a_wait_that_is_left_out_is_noticed(name: str, monkeypatch: pytest.Monke
     assert not empty_between(run(name, DRAINED, 5, 4)[1])
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("name", KERNELS)
-def test_pipelines_of_no_steps_have_nothing_to_wait_for(name: str, seed: int | None) -> None:
-    for n, m in ((0, 0), (0, 4), (5, 0)):
-        np.testing.assert_array_equal(run(name, DRAINED, n, m, seed)[0], run(name, CHAINED, n, m, seed)[0])
+@pairwise(name=tuple(KERNELS), seed=SEEDS, counts=((0, 0), (0, 4), (5, 0)))
+def test_pipelines_of_no_steps_have_nothing_to_wait_for(name: str, seed: int | None, counts: tuple[int, int]) -> None:
+    np.testing.assert_array_equal(run(name, DRAINED, *counts, seed)[0], run(name, CHAINED, *counts, seed)[0])
 
 
 def stepped(a, b, c):

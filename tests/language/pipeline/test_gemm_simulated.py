@@ -21,7 +21,7 @@ import numpipe
 from gemm import Config, matmul  # type: ignore[import-not-found]  # examples/gemm.py
 from numpipe import BlockSpec, CompilerParams, cdiv, ds
 from numpipe.compile.build import toolchain
-from tests.kernels.covering import Rule, pairwise
+from tests.kernels.covering import Rule, examples, pairwise
 
 F16, BF16, F32 = np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16), np.dtype(np.float32)
 SMALL = Config(tm=128, tn=64, tk=64, slots=3)
@@ -430,7 +430,7 @@ def cases(draw: Any) -> Case:
                 draw(st.sampled_from(ORDERS)), draw(st.integers(1, 4)), draw(st.none() | st.integers(0, 2**31)))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(case=cases())
 @example(case=Case(193, 249, 100, 3, Config(192, 248, 48, 2), 1, 1, "bfloat16", "CC", 2, 5))
 def test_any_configuration(case: Case) -> None:

@@ -1,4 +1,4 @@
-"""Whole pipelines drawn by Hypothesis from all choices of the API, against NumPy: 90 always, 2000 others with ``-m soak``."""
+"""Whole pipelines drawn by Hypothesis from all choices of the API, against NumPy: 36 always, 2000 others with ``-m soak``."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, note, settings
 from hypothesis import strategies as st
 
+from tests.kernels.covering import examples
 from tests.kernels.pipeline_plans import allowed, any_grid, any_plan
 from tests.kernels.pipeline_sources import check, told
 
@@ -31,7 +32,7 @@ common: dict[str, Any] = {"deadline": None, "database": None, "phases": [Phase.g
 
 
 @given(data=st.data(), schedule=st.integers(0, 2**16))
-@settings(max_examples=90, derandomize=True, **common)
+@settings(max_examples=examples(90), derandomize=True, **common)
 def test_any_pipeline_computes_what_numpy_does(data: Any, schedule: int) -> None:
     drawn(data, schedule)
 

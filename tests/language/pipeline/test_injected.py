@@ -57,12 +57,13 @@ class Bug:
 
 
 BUGGY = {"warpgroup": lambda: ring.current().warpgroup, "one_lane": lanes.one_lane}
-DRAIN = "products.drain(pending)"
+DRAIN = "products.drain(loop.pending)"
+WAITS = 'only_if(loop, "drains", await_products)'
 SYNC = "barrier.sync(1 + special.warpgroup_index(), 128)"
 FENCE = "fence.proxy_async()  # by every writer, before the barrier: TMA reads through the async proxy"
 WAIT_READY = 'mbarrier.wait(barrier(ring, "ready", slot_of(ring, step), part), phase_of(ring, step), step)'
 WAIT_FREE = 'mbarrier.wait(barrier(ring, "consumed", slot, part), phase_of(ring, step) - 1, step)'
-FREE = f'if begins_consumed(ring, part):\n        {WAIT_FREE}\n    mark(ring, "issue", step, part)'
+FREE = f'if begins_consumed(ring, part):\n        {WAIT_FREE}\n    note(ring, "issue", step, part)'
 BYTES = "stage_bytes(ring, part))\n    copy_in"
 EXPECT = ("if announces(ring, part, False):\n        "
           'mbarrier.arrive_expect_tx(barrier(ring, "ready", slot, part), stage_bytes(ring, part))')
@@ -81,10 +82,10 @@ SLOT_LOST = f"{NOT_DRAINED}|{TWICE}|{READ_EARLY}|{OTHER_PHASE}|while TMA load"  
 
 BUGS = {
     # ---- load ring, compute role
-    "release before drain": Bug(steps.advance, "await_products(loop)", "pass", PipelineRace, NOT_DRAINED),
-    "release before drain, delayed": Bug(steps.advance, "await_products(loop)", "pass", PipelineRace, NOT_DRAINED, delay=1),
+    "release before drain": Bug(steps.advance, WAITS, "pass", PipelineRace, NOT_DRAINED),
+    "release before drain, delayed": Bug(steps.advance, WAITS, "pass", PipelineRace, NOT_DRAINED, delay=1),
     "release before drain in one step of one warpgroup": Bug(
-        steps.advance, "await_products(loop)", "await_products(loop) if k != 3 or warpgroup() else None", PipelineRace,
+        steps.advance, WAITS, f"{WAITS} if k != 3 or warpgroup() else None", PipelineRace,
         NOT_DRAINED),
     "release before drain at the end of a loop": Bug(steps.end_loop, "products.drain(0)", "pass", PipelineRace, NOT_DRAINED),
     "wait(1) for wait(0)": Bug(steps.await_products, DRAIN, "products.drain(1)", PipelineRace, NOT_DRAINED),

@@ -21,6 +21,7 @@ from numpipe import Trace, cdiv
 from numpipe.arch.hopper import HOPPER
 from numpipe.compile.build import toolchain
 from numpipe.compile.check import gate
+from tests.kernels.covering import examples, pairwise
 from tests.kernels.kernels_for_tests import BF16, F16, F32, SMALL, by_trip_count, operands
 from tests.kernels.source_modules import module_of
 
@@ -297,7 +298,7 @@ def simulated_only(monkeypatch):
 
 
 @given(plan=plans(), seed=st.integers(0, 2**16))
-@settings(max_examples=SOAK or 30, derandomize=not SOAK, deadline=None, database=None,
+@settings(max_examples=SOAK or examples(30), derandomize=not SOAK, deadline=None, database=None,
           suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large])
 def test_any_pipeline_computes_what_numpy_does_in_any_schedule(plan, seed):
     note(source(plan))
@@ -351,24 +352,22 @@ def tiles_with(counts: list[int]) -> np.ndarray:
     return np.array([(i // 3, i % 3, steps) for i, steps in enumerate(counts)], np.int32)
 
 
-@pytest.mark.parametrize("counts", [
-    [5, 0, 3, 1, 4, 2], [0, 0, 0, 0, 0, 0], [0, 5, 0, 0, 5, 0], [5, 4, 3, 2, 1, 0], [1, 1, 1, 1, 1, 1], [0, 1, 2, 3, 4, 5],
-], ids=str)
-@pytest.mark.parametrize(("slots", "delay"), [(1, 0), (2, 0), (3, 1), (4, 2)])
-def test_a_ring_goes_on_over_tiles_of_unequal_trip_counts(counts, slots, delay):
+@pairwise(counts=([5, 0, 3, 1, 4, 2], [0, 0, 0, 0, 0, 0], [0, 5, 0, 0, 5, 0], [5, 4, 3, 2, 1, 0], [1, 1, 1, 1, 1, 1],
+                  [0, 1, 2, 3, 4, 5]), ring=((1, 0), (2, 0), (3, 1), (4, 2)), seed=(None, *range(6)))
+def test_a_ring_goes_on_over_tiles_of_unequal_trip_counts(counts, ring, seed):
+    slots, delay = ring
     a, b = operands(256, 192, 5 * 64)
     table, cfg = tiles_with(counts), replace(SMALL, slots=slots, delay=delay)
     exact = np.zeros((256, 192))
     for m, n, steps in table:
         down, right = slice(128 * m, 128 * m + 128), slice(64 * n, 64 * n + 64)
         exact[down, right] = a[down, :64 * steps].astype(float) @ b[right, :64 * steps].astype(float).T
-    for seed in (None, *range(6)):
-        c, trace = np.full((256, 192), np.nan, F32), Trace()
-        by_trip_count(ctas=2).simulate(a, b, table, c, cfg=cfg, seed=seed, trace=trace)
-        np.testing.assert_array_equal(c, exact)
-        for cta in (0, 1):
-            filled = [e.details["step"] for e in trace.of("note", (cta, 0, 0)) if e.details["event"] == "fill"]
-            assert filled == list(range(sum(counts[cta::2])))
+    c, trace = np.full((256, 192), np.nan, F32), Trace()
+    by_trip_count(ctas=2).simulate(a, b, table, c, cfg=cfg, seed=seed, trace=trace)
+    np.testing.assert_array_equal(c, exact)
+    for cta in (0, 1):
+        filled = [e.details["step"] for e in trace.of("note", (cta, 0, 0)) if e.details["event"] == "fill"]
+        assert filled == list(range(sum(counts[cta::2])))
 
 
 def test_the_first_store_may_run_before_the_first_step_of_an_inner_ring():

@@ -111,13 +111,14 @@ def test_rings_that_do_not_fit_say_how_many_warpgroups_have_one() -> None:
 
 # ---- what goes wrong is found
 ADVANCE = steps.advance
+WAITS = 'only_if(loop, "drains", await_products)'
 BUGS = {
     "release before drain": Bug(
-        ADVANCE, "await_products(loop)", "pass", PipelineRace, "(?s)while wgmma .* never told that their wgmma drained"),
+        ADVANCE, WAITS, "pass", PipelineRace, "(?s)while wgmma .* never told that their wgmma drained"),
     "a slot too far ahead": Bug(single.fill_used, "+ ring.slots", "+ ring.slots + 1", numpipe.SimulationError, "."),
-    "no fill": Bug(steps.refill, "one_lane(over, loop, fill_used, k)", "pass", numpipe.PipelineDeadlock, "warpgroup 0"),
-    "no release": Bug(ADVANCE, "over(loop, release_due, k)", "pass", numpipe.PipelineDeadlock, "warpgroup 0"),
-    "no wait": Bug(steps.begin_step, "over(loop, await_begun, k)", "pass", PipelineRace, "."),
+    "no fill": Bug(steps.refill, "one_lane(over, loop.rings, fill_used, k)", "pass", numpipe.PipelineDeadlock, "warpgroup 0"),
+    "no release": Bug(ADVANCE, "over(loop.rings, release_due, k)", "pass", numpipe.PipelineDeadlock, "warpgroup 0"),
+    "no wait": Bug(steps.begin_step, "over(loop.rings, await_begun, k)", "pass", PipelineRace, "."),
 }
 
 
@@ -181,3 +182,21 @@ def test_what_the_memory_role_runs_needs_a_grid_that_it_knows() -> None:
         inert_grid(np.zeros((64, 192), np.float16), np.zeros((64, 192), np.float16), np.zeros((64, 64), np.float32), target="sim")
     with pytest.raises(numpipe.CompileError, match="the warpgroup axis steers control flow, a grid"):
         inert_grid.compiled(HALF, HALF, FLOAT)
+
+
+def test_the_memory_role_passes_by_a_pipeline_whose_body_holds_single_stream_pipelines_only() -> None:
+    @numpipe.kernel(num_compute_wgs=2)
+    def inner_alone(a, b, c):
+        def body(indices, x):
+            def inner(indices, y):
+                pass
+
+            numpipe.emit_pipeline(inner, grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(b)
+
+        numpipe.emit_pipeline(body, grid=(numpipe.axis_index("wg"),), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a)
+        c[ds(numpipe.axis_index("wg") * 64, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + 1
+
+    c = np.zeros((128, 64), np.float32)
+    inner_alone.simulate(np.zeros((64, 192), np.float16), np.zeros((64, 192), np.float16), c)
+    assert (c == 1).all()
+    inner_alone.compiled(HALF, HALF, FLOAT)

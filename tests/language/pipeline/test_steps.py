@@ -15,6 +15,7 @@ import pytest
 import numpipe
 from numpipe.errors import PipelineDeadlock, PipelineRace, SimulationError
 from numpipe.language.pipeline import steps
+from tests.kernels.covering import pairwise
 from tests.kernels.barrier_plans import MANUAL, load
 from tests.kernels.step_plans import EACH, GRIDS, Operand, Plan, check, inputs, source
 
@@ -83,13 +84,12 @@ def test_warpgroups_may_run_different_numbers_of_steps(name: str, form: str) -> 
 BODIES = [(Operand("i"), Operand("ijk")), (Operand(""), Operand("j")), tuple(EACH)]
 
 
-@pytest.mark.parametrize("slots, delay", [(1, 0), (2, 0), (3, 1), (3, 2)])
-@pytest.mark.parametrize("manual", MANUAL, ids=str)
-@pytest.mark.parametrize("operands", BODIES, ids=["slow", "invariant", "each"])
-def test_bodies_with_barriers(operands: tuple[Operand, ...], manual: tuple[bool, bool], slots: int, delay: int) -> None:
-    for number, grid in enumerate(GRIDS[:3] + GRIDS[5:6]):
-        plan = Plan(operands, slots, delay, 1 + slots % 2, bool(number % 2), "body", *manual)
-        check(plan, grid, seed=slots if number == 0 else None)
+@pairwise(operands=BODIES, manual=MANUAL, ring=((1, 0), (2, 0), (3, 1), (3, 2)), grid=GRIDS[:3] + GRIDS[5:6], static=(False, True),
+          seeded=(False, True))
+def test_bodies_with_barriers(operands: tuple[Operand, ...], manual: tuple[bool, bool], ring: tuple[int, int],
+                              grid: tuple[int, ...], static: bool, seeded: bool) -> None:
+    slots, delay = ring
+    check(Plan(operands, slots, delay, 1 + slots % 2, static, "body", *manual), grid, seed=slots if seeded else None)
 
 
 @pytest.mark.parametrize("operands", BODIES, ids=["slow", "invariant", "each"])
@@ -119,12 +119,12 @@ BUGS: dict[str, tuple[Any, str, str, Plan, type[SimulationError], str]] = {
     "not filled": (steps.fill_begun, "begins(ring, k)", "k == 0", SLOW, PipelineDeadlock, "ready"),
     "not waited for": (steps.await_begun, "begins(ring, k)", "k == 0", SLOW, PipelineRace, "wgmma|arrives on consumed"),
     "waited for before others are released": (
-        steps.advance, "await_products(loop)\n", "await_products(loop)\n        over(loop, await_begun, k)\n", SLOW,
+        steps.advance, "await_products)\n", "await_products)\n        over(loop.rings, await_begun, k)\n", SLOW,
         PipelineDeadlock, "ready"),
-    "unused tiles not released": (steps.pass_rest, "over(loop, pass_by, k)", "None", UNEQUAL["none and more than all"],
+    "unused tiles not released": (steps.pass_rest, "over(loop.rings, pass_by, k)", "None", UNEQUAL["none and more than all"],
                                   PipelineDeadlock, "consumed"),
     "unused tiles released before they land": (
-        steps.pass_by, 'each(ring, "landing", 0, await_ready, step_of(ring, k, 0))', "None", UNEQUAL["none and more than all"],
+        steps.pass_by, 'each(ring, "ready", 0, await_ready, step_of(ring, k, 0))', "None", UNEQUAL["none and more than all"],
         SimulationError, "x0|x1"),
 }
 

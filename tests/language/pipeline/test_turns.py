@@ -184,6 +184,7 @@ def test_who_passes_a_turn_meets_who_takes_it_also_at_the_end(monkeypatch: pytes
 
 # ---- what breaks it
 TAKE, GIVE = turns.await_turn, turns.give_turn
+FINISHED = "over(loop.rings, set_steps_done, loop.total)\n    over(loop.outs, set_steps_done, loop.total)"
 BUGS = {
     "steps of others are not skipped": Bug(TAKE, "get_counters(np_)", "pass", SimulationError, "."),
     "the turn is not waited for": Bug(TAKE, "barrier.sync(own_barrier(np_), THREADS)", "pass", SimulationError, "."),
@@ -194,8 +195,8 @@ BUGS = {
         GIVE, "put_counters(np_)\n    barrier.arrive(next_barrier(np_), THREADS)",
         "barrier.arrive(next_barrier(np_), THREADS)\n    put_counters(np_)", SimulationError, "."),
     "the turn is passed before the steps are counted": Bug(
-        steps.end_loop, 'finish(loop)\n    only_if(loop, "passes_early", pass_turn_of)',
-        'only_if(loop, "passes_early", pass_turn_of)\n    finish(loop)', SimulationError, "."),
+        steps.end_loop, f'{FINISHED}\n    only_if(loop, "passes_early", pass_turn_of)',
+        f'only_if(loop, "passes_early", pass_turn_of)\n    {FINISHED}', SimulationError, "."),
     "the turn is passed to oneself": Bug(turns.following, "(np_.unit.number(current().warpgroup) + 1) % np_.unit.turns",
                                          "np_.unit.number(current().warpgroup)", SimulationError, "."),
     "one barrier for all": Bug(turns.own_barrier, "np_.unit.number(current().warpgroup)", "0", SimulationError, "."),

@@ -36,6 +36,7 @@ from tests.kernels.block_kernels import (
     windowed,
     windows,
 )
+from tests.kernels.covering import examples
 
 SHAPES = [(1, 128, 128, 64), (3, 200, 136, 200), (5, 8, 8, 8), (2, 130, 70, 33), (2, 64, 64, 0), (4, 1, 1, 1)]
 
@@ -71,7 +72,7 @@ def test_squeezed_dimensions_between_those_of_the_tile(shape: tuple[int, int, in
     assert (scores.simulate(q, k) == all_scores(q, k)).all()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(st.data())
 def test_arrays_of_rank_2_to_5(data: st.DataObject) -> None:
     rank = data.draw(st.integers(2, 5))

@@ -17,6 +17,7 @@ from numpipe.compile.build import toolchain
 from numpipe.language.tiles import layouts
 from numpipe.language.tiles.drawing import COLORS, holders
 from numpipe.language.tiles.layouts import ACCUMULATOR, COLUMN, EITHER, ROW, Form
+from tests.kernels.covering import examples
 from tests.kernels.launch_fakes import CudaArray
 from tests.kernels.register_kernels import (
     ERRORS,
@@ -127,7 +128,7 @@ def test_expressions_give_numpys_bits(texts: tuple[str, ...]) -> None:
 
 
 @given(expressions("h").filter(lambda text: fits(text, ARGUMENTS)))
-@settings(max_examples=150, derandomize=True, **common)
+@settings(max_examples=examples(150), derandomize=True, **common)
 def test_a_literal_of_a_drawn_half_stands_beside_a_tile(text: str) -> None:
     """A kernel refuses np.where(mask, 2.0, 2.0) + h, which is of float32 and float16; NumPy's first operand is of float64."""
     assert worth(text, ARGUMENTS).dtype == np.float16

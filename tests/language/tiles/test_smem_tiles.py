@@ -14,6 +14,7 @@ from numpipe import BlockSpec, CompileError, PipelineRace, SpecError, cdiv, ds
 from numpipe.compile.build import toolchain
 from numpipe.language.tiles import shared
 from numpipe.language.tiles.addresses import Access, accesses, detour, lane_offset
+from numpipe.language.tiles.layouts import Form
 from numpipe.language.tiles.refs import SmemTile
 from numpipe.language.tiles.tile import Tile
 from numpipe.plan.layout import Layout, block_layout, swizzled
@@ -136,12 +137,12 @@ def test_what_is_stored_is_what_is_loaded(dtype: Any, inner: int) -> None:
             numpipe.intrinsics.barrier.sync(1, 128)  # a tile of another shape is other bytes for each warp
             tile = SmemTile(1024, block_layout(shape, inner, dtype, "block"), dtype, False, True)
             value = np.random.default_rng(0).standard_normal(shape).astype(dtype)
-            tile[...] = Tile(value, shape, dtype)
+            tile[...] = Tile(value, Form(shape, dtype))
             assert (tile[...].value == value).all()
             assert (tile[:, :].value == value).all()
             if shape[0] == 128:
                 assert (tile.at[ds(64, 64), :][...].value == value[64:]).all()
-                tile[ds(64, 64), :] = Tile(value[:64], (64, shape[1]), dtype)
+                tile[ds(64, 64), :] = Tile(value[:64], Form((64, shape[1]), dtype))
                 assert (tile[...].value == np.concatenate([value[:64], value[:64]])).all()
 
     on_one_warpgroup(body)
@@ -154,7 +155,7 @@ def test_bytes_lie_where_the_layout_says(inner: int) -> None:
 
     def body() -> None:
         tile = SmemTile(2048, layout, F16, False, True)
-        tile[...] = Tile(value, (128, 64), F16)
+        tile[...] = Tile(value, Form((128, 64), F16))
         memory = numpipe.core.machine.current().sm.memory.bytes
         for row, column in ((0, 0), (1, 9), (77, 63), (127, 8)):
             at = 2048 + int(element_offset(layout, np.int64(row), np.int64(column)))
@@ -167,7 +168,7 @@ def test_the_other_order_crosses_warps_and_needs_a_barrier() -> None:
     def body(barrier: bool) -> None:
         tile = SmemTile(1024, block_layout((64, 64), 1, F16, "block"), F16, False, True)
         value = np.arange(4096).reshape(64, 64).astype(F16)
-        tile[...] = Tile(value, (64, 64), F16)
+        tile[...] = Tile(value, Form((64, 64), F16))
         if barrier:
             numpipe.intrinsics.barrier.sync(1, 128)
         assert (tile.T[...].value == value.T).all()
@@ -309,7 +310,7 @@ def test_it_steers_nothing() -> None:
 def test_stores_that_do_not_fit(write: Any, message: str) -> None:
     tile = SmemTile(1024, block_layout((128, 64), 1, F16, "block"), F16, False, True)
     with pytest.raises(SpecError, match=message):
-        write(tile, Tile(np.zeros((128, 64), F32), (128, 64), F32).astype(F16))
+        write(tile, Tile(np.zeros((128, 64), F32), Form((128, 64), F32)).astype(F16))
 
 
 def test_a_part_of_fewer_than_64_rows_is_no_register_tile() -> None:

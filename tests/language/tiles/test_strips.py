@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from numpipe.language.tiles.layouts import places
+from numpipe.language.tiles.layouts import Form, places
 from tests.kernels.kernels_for_tests import operands
 from tests.kernels.strip_kernels import SHAPES, expected, numbered
 from tests.language.pipeline.test_turns import compiles
@@ -31,7 +31,7 @@ def test_a_strip_is_the_registers_of_its_columns() -> None:
 
     for dtype, each in ((np.dtype(np.float32), 1), (np.dtype(np.float16), 2)):
         for rows, columns, width in SHAPES:
-            tile, strip = TileType((rows, columns), dtype), TileType((rows, width), dtype)
+            tile, strip = TileType(Form((rows, columns), dtype)), TileType(Form((rows, width), dtype))
             taken = [_run(tile, strip, first) for first in range(0, columns, width)]
             assert sorted(itertools.chain(*taken)) == list(range(tile.registers))
             for number, run in enumerate(taken):

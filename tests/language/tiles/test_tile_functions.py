@@ -14,6 +14,7 @@ from numpipe.compile.build import toolchain
 from numpipe.core.op import BY_METHOD, BY_NUMPY, op
 from numpipe.language.tiles import reduce
 from numpipe.language.tiles.layouts import ACCUMULATOR, COLUMN, EITHER, ROW, Form, places
+from tests.kernels.covering import Rule, pairwise
 from tests.kernels.tile_function_kernels import (
     EXACT,
     LIMITS,
@@ -25,6 +26,7 @@ from tests.kernels.tile_function_kernels import (
     arrays_of,
     arrays_of_exact,
     drawn,
+    every_exact,
     exactly,
     is_numpys,
     of_numbers,
@@ -262,20 +264,22 @@ def test_a_square_that_int32_cannot_hold_is_an_error_simulated() -> None:
 # ---- the code -------------------------------------------------------------------------------------------------------
 @compiles
 @pytest.mark.parametrize("dtype", TYPES)
-@pytest.mark.parametrize("name", [*EXACT, "clip"])
-def test_exact_functions_compile_with_a_clean_gate(name: str, dtype: str) -> None:
-    limits = LIMITS["int32" if dtype == "int32" else "float"][0] if name == "clip" else (None, None)
-    kernel, arrays = exactly(name, dtype, limits), arrays_of_exact(name, dtype)
+def test_exact_functions_compile_with_a_clean_gate(dtype: str) -> None:
+    """All of them, one after the other in one kernel."""
+    x, y = np.zeros((64, 128), TYPES[dtype]), np.zeros((5 * 64, 128), TYPES[dtype])
+    arrays = x, y, np.zeros((64, 128), np.int32)
+    kernel = every_exact(LIMITS["int32" if dtype == "int32" else "float"][0])
     assert not kernel.inspect("gate", *arrays)
     assert kernel.inspect("resources", *arrays).spill_bytes == 0
-    if name == "square" and dtype == "float16":
-        assert kernel.inspect("ptx", *arrays).count("mul.rn.f16x2") == 32  # two elements an instruction
+    if dtype == "float16":
+        assert kernel.inspect("ptx", *arrays).count("mul.rn.f16x2") == 32  # of np.square: two elements an instruction
 
 
 @compiles
-@pytest.mark.parametrize("case", [case for case in REDUCTIONS if case[2] in (SHAPES[1], SHAPES[2])], ids=str)
-def test_means_and_indices_compile_with_a_clean_gate(case: Case) -> None:
-    name, _, (rows, columns), axis = case
+@pairwise(Rule(lambda dtype, shape: ("mean", dtype, shape, 0) in REDUCTIONS), name=("mean", "argmax", "argmin"), dtype=tuple(TYPES),
+          shape=(SHAPES[1], SHAPES[2]), axis=(0, 1, None))
+def test_means_and_indices_compile_with_a_clean_gate(name: str, dtype: str, shape: tuple[int, int], axis: int | None) -> None:
+    case, (rows, columns) = (name, dtype, shape, axis), shape
     kernel, arrays = reduction(case), arrays_of(case)
     assert not kernel.inspect("gate", *arrays)
     assert kernel.inspect("resources", *arrays).spill_bytes == 0
@@ -285,11 +289,11 @@ def test_means_and_indices_compile_with_a_clean_gate(case: Case) -> None:
 
 
 @compiles
-@pytest.mark.parametrize("case", RUNNING, ids=str)
-def test_running_sums_compile_with_a_clean_gate(case: Case) -> None:
-    _, dtype, (rows, columns), axis = case
+@pairwise(dtype=("float32", "int32"), shape=SHAPES, axis=(0, 1))
+def test_running_sums_compile_with_a_clean_gate(dtype: str, shape: tuple[int, int], axis: int) -> None:
+    rows, columns = shape
     x = np.zeros((2 * rows, columns), TYPES[dtype])
-    kernel = running(case)
+    kernel = running(("cumsum", dtype, shape, axis))
     assert not kernel.inspect("gate", x, x)
     assert kernel.inspect("resources", x, x).spill_bytes == 0
     assert kernel.inspect("ptx", x, x).count("shfl.sync.up") == 3 * rows * columns // 128 // (2 if axis else 1)
