@@ -21,6 +21,7 @@ import pytest
 import numpipe
 from numpipe import SpecError, TargetError
 from numpipe.kernels.kernels import Kernel
+from numpipe.kernels.variants import Variant
 from numpipe.launch import device, driver
 from numpipe.tools.tune import candidates, contest, space, tuning, winners
 from tests.kernels import tune_kernels
@@ -269,7 +270,7 @@ def test_a_factory_of_a_prompt_is_refused_where_workers_could_not_import_it(monk
 def test_workers_compile_what_this_process_would_launch(monkeypatch: pytest.MonkeyPatch) -> None:
     """One compiles, the other has more shared memory than there is: in a process of its own, this one compiles nothing."""
     configs = {"narrow": Config(64), "huge": Config(64, 40)}
-    monkeypatch.setattr(Kernel, "_build", lambda *_: pytest.fail("compiled here"))
+    monkeypatch.setattr(Variant, "_build", lambda *_: pytest.fail("compiled here"))
     found, none = candidates.describe(product, configs, (A, B), {})
     told: list[str] = []
     codes, refused = candidates.compiled(product, found, 1, told.append)
@@ -280,7 +281,7 @@ def test_workers_compile_what_this_process_would_launch(monkeypatch: pytest.Monk
 
     [one] = [one for one in found if one.name == "narrow"]
     one.kernel.adopt(code, one.asked)
-    assert one.kernel.image(one.asked.unit_key) is code and code.smem_bytes > 2 * 2 * 8192
+    assert one.asked.variant.image is code and code.smem_bytes > 2 * 2 * 8192
 
 
 def test_a_config_that_cannot_be_sent_to_a_worker_is_refused() -> None:
@@ -340,7 +341,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pretended]:
 
 def test_candidates_are_launched_from_the_workers_code_on_copies(gpu: Pretended, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(contest, "MOST_SETS", 3)
-    monkeypatch.setattr(Kernel, "_build", lambda *_: pytest.fail("compiled here"))
+    monkeypatch.setattr(Variant, "_build", lambda *_: pytest.fail("compiled here"))
     x = numpipe.to_device(A)
 
     def measure(calls: contest.Competitors) -> Mapping[str, float]:
