@@ -2,14 +2,14 @@
 
 An array goes down these steps, a function each:
 
-==========================  ==========================================================================================
-`arguments.Parameters.bind`  the arguments by parameter name: a `Call`
-`Definition.describe`       what the arrays are, and the scalars beside them
-`Calls.resolve`             outputs that the call leaves out; the plan, by shapes, strides and types
-`Calls._plan`               where there is none: the target, the variant that is compiled, the grid
-`Calls.run`                 on the GPU `Prepared.at`, a launch of these addresses, and `Prepared.run`, the driver's call; or
-`Variant.simulate`          the simulated SM
-==========================  ==========================================================================================
+============================  ========================================================================================
+`Parameters.bind`             the arguments by parameter name: a `Call`
+`Definition.describe`         what the arrays are, and the scalars beside them
+`Calls.resolve`               outputs that the call leaves out; the plan, by shapes, strides and types
+`Calls._plan`                 where there is none: the target, the variant that is compiled, the grid
+`Calls.run`                   to the simulated SM by `Variant.simulate`; to the GPU by `Prepared.at`, which makes or finds
+                              the launch of these addresses, and `Prepared.run`, which makes the driver's call
+============================  ========================================================================================
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from . import driver, streams
 from .attributes import Grid
 from .buffers import DeviceBuffer
 from .faults import naming
-from .info import ArrayInfo, same_place
+from .info import ArrayInfo
 from .outputs import check_writable
 from .overlap import check_overlap
 from .profiles import PROFILES
@@ -74,8 +74,8 @@ def _key(info: ArrayInfo) -> tuple[Any, ...]:
     return info.array.ctypes.data, info.shape, info.strides, info.dtype
 
 
-def run_on_host(prepared: Prepared, grid: Grid, infos: Sequence[ArrayInfo], scalars: Sequence[Any] = (),
-                stream: int = 0, *, outputs: int, fresh: int = 0, device: int = 0) -> None:
+def run(prepared: Prepared, grid: Grid, infos: Sequence[ArrayInfo], scalars: Sequence[Any] = (), stream: int = 0, *,
+        outputs: int, fresh: int = 0, device: int = 0) -> None:
     """A call on host arrays: copy in, launch, copy the last `outputs` back; returns when they are there.
 
     The last `fresh` of the outputs were allocated for this call, so their contents are not copied in. Raises
@@ -97,12 +97,3 @@ def run_on_host(prepared: Prepared, grid: Grid, infos: Sequence[ArrayInfo], scal
             WATCH.check()
         if PROFILES.kernels:
             PROFILES.fetch()
-
-
-def run(prepared: Prepared, grid: Grid, infos: Sequence[ArrayInfo], scalars: Sequence[Any] = (), stream: int = 0, *,
-        outputs: int, fresh: int = 0, device: int = 0) -> None:
-    """Run a kernel on arrays all on the host (returns with the results) or all on one GPU (returns at once)."""
-    if same_place(infos, prepared.compiled.arrays[:len(infos)], prepared.compiled.name) == "host":
-        run_on_host(prepared, grid, infos, scalars, stream, outputs=outputs, fresh=fresh, device=device)
-    else:
-        prepared(grid, infos, scalars, stream)

@@ -75,29 +75,30 @@ class Function:
 
         It is shared and never changed. Raises LaunchError.
         """
-        with self._lock:
-            if device not in self._ready:
-                self._prepare(device)
-            self.attributes.check_at_once(grid, self._ready[device], *self._of_a_cta, device, self.name)
-            config = self.table.get((self, grid, stream))
-            if config is None:
-                self._check_grid(grid)
-                config = driver.get().config(*self._of_a_cta, self.attributes)
-                config.gridDimX, config.gridDimY, config.gridDimZ = grid
-                config.hStream = stream
-                self.table.keep((self, grid, stream), config)
-            return config
+        self.attributes.check_at_once(grid, self._at_once(device), *self._of_a_cta, device, self.name)
+        config = self.table.get((self, grid, stream))
+        if config is None:
+            self._check_grid(grid)
+            config = driver.get().config(*self._of_a_cta, self.attributes)
+            config.gridDimX, config.gridDimY, config.gridDimZ = grid
+            config.hStream = stream
+            self.table.keep((self, grid, stream), config)
+        return config
 
     def fitting(self, grid: Grid, device: int) -> Grid:
         """The grid of a persistent kernel: as given, or of as many whole clusters as the GPU runs at once. Raises LaunchError."""
         if self.attributes.size == 1:
             return grid
+        return min(grid[0], self._at_once(device) or grid[0]), *grid[1:]
+
+    def _at_once(self, device: int) -> int | None:
+        """How many CTAs run on a GPU at once, where that was asked for; the kernel is ready there from now on."""
         with self._lock:
             if device not in self._ready:
-                self._prepare(device)
-            return min(grid[0], self._ready[device] or grid[0]), *grid[1:]
+                self._ready[device] = self._prepare(device)
+            return self._ready[device]
 
-    def _prepare(self, device: int) -> None:
+    def _prepare(self, device: int) -> int | None:
         try:
             cuda = driver.get()
             timed = log.Timed("launch")
@@ -116,7 +117,7 @@ class Function:
             raise LaunchError(f"kernel {self.name!r}: {error}; run it with target='sim'") from None
         except driver.DriverError as error:
             raise self.failed(error, None) from error
-        self._ready[device] = limit
+        return limit
 
     def launcher(self, grid: Grid, stream: int, device: int) -> Callable[..., tuple[Any]]:
         """The driver's function for launches of this kernel: alone, where nobody watches or wants to be told."""

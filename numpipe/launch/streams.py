@@ -17,11 +17,11 @@ from ..diagnostics.errors import SpecError
 from . import driver
 from .faults import STREAMS
 from .info import ArrayInfo
+from .table import Table
 
 LEGACY_DEFAULT = 0
 _PER_THREAD = 2
-_REMEMBERED = 4096
-_device_of: dict[int, int] = {}
+_device_of = Table()
 """stream -> the GPU it is one of"""
 
 
@@ -103,9 +103,7 @@ def check(stream: int, device: int, kernel: str) -> None:
     if found != device:
         raise SpecError(f"kernel {kernel}: the stream {stream:#x} is one of GPU {found}, and the arrays are on GPU {device}: "
                         f"pass a stream of GPU {device}, or leave stream= out")
-    if len(_device_of) >= _REMEMBERED:
-        _device_of.clear()
-    _device_of[stream] = found
+    _device_of.keep(stream, found)
 
 
 def told(error: driver.DriverError, stream: int, device: int) -> driver.DriverError:

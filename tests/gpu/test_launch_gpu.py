@@ -171,7 +171,7 @@ def test_strides_of_a_permuted_view_need_no_order() -> None:
     infos = [launch.describe(a, "a"), launch.describe(c, "c")]
     kernel = probe(box_ptx(3, 128), ("a", "c"), ("row", "row"), (launch.MapRequest(0, (2, 2, 16), 0),), smem_bytes=144)
     stream = launch.current_stream(infos)
-    launch.run(launch.Prepared(kernel, infos, [np.int32] * 3), (1, 1, 1), infos, (4, 1, 0), stream, outputs=1)
+    launch.Prepared(kernel, infos, [np.int32] * 3, outputs=1)((1, 1, 1), infos, (4, 1, 0), stream)
     assert torch.equal(c.reshape(2, 2, 16), a[4:6, 1:3])
 
 
@@ -200,7 +200,7 @@ def test_a_thread_that_never_touched_the_gpu_may_launch() -> None:
             like = launch.describe(launch.DeviceArray((3, 5), np.float16), "a")
             c = launch.describe(launch.DeviceArray((3, 5), np.float16), "c")
             kernel = probe(copy_ptx(2), ("a", "c"), ("row", "row"))
-            launch.run(launch.Prepared(kernel, [like, c]), (1, 1, 1), [like, c], outputs=1)
+            launch.Prepared(kernel, [like, c], outputs=1)((1, 1, 1), [like, c])
         except BaseException as error:
             failures.append(error)
 
@@ -216,7 +216,7 @@ def copied(a: Any) -> Any:
     c = launch.empty_like_kind(info, info.shape, info.dtype)
     infos = [info, launch.describe(c, "c")]
     kernel = probe(copy_ptx(info.dtype.itemsize), ("a", "c"), tuple(map(launch.major_order, infos)))
-    launch.run(launch.Prepared(kernel, infos), (1, 1, 1), infos, stream=launch.current_stream(infos), outputs=1)
+    launch.Prepared(kernel, infos, outputs=1)((1, 1, 1), infos, stream=launch.current_stream(infos))
     return c
 
 
@@ -317,13 +317,13 @@ def test_too_much_shared_memory_is_refused() -> None:
     c = launch.describe(launch.DeviceArray((3, 5), np.float16), "c")
     kernel = probe(copy_ptx(2), ("a", "c"), ("row", "row"), smem_bytes=300_000)
     with pytest.raises(LaunchError, match="kernel 'probe' .*300000 bytes of shared memory"):
-        launch.run(launch.Prepared(kernel, [c, c]), (1, 1, 1), [c, c], outputs=1)
+        launch.Prepared(kernel, [c, c])((1, 1, 1), [c, c])
 
 
 def test_a_parameter_list_that_differs_is_refused() -> None:
     c = launch.describe(launch.DeviceArray((4,), np.float16), "c")
     with pytest.raises(LaunchError, match="takes parameters of"):
-        launch.run(launch.Prepared(probe(copy_ptx(2), ("c",), ("row",)), [c], [np.int32]), (1, 1, 1), [c], (1,), outputs=1)
+        launch.Prepared(probe(copy_ptx(2), ("c",), ("row",)), [c], [np.int32])((1, 1, 1), [c], (1,))
 
 
 def test_the_gpu_is_found() -> None:

@@ -264,7 +264,7 @@ def test_a_kernel_that_fails_on_host_arrays_says_so_in_the_call(fake: FakeDriver
 
 def test_a_call_on_device_arrays_does_not_wait(fake: FakeDriver) -> None:
     fake.sizes = [128] + [8] * 8
-    launch.run(launch.Prepared(Kernel(), [A, C]), (1, 1, 1), [A, C], outputs=1)
+    launch.Prepared(Kernel(), [A, C], outputs=1)((1, 1, 1), [A, C])
     assert not fake.named("synchronize") and not fake.named("copy_in")
 
 
