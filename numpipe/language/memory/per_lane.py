@@ -35,13 +35,13 @@ from ...arch.dtypes import BFLOAT16
 from ...core import arith
 from ...core.facts import Facts
 from ...core.machine import Lane, current, failure
-from ...core.op import op
+from ...core.op import called, op
 from ...diagnostics.errors import SimulationError, SpecError
 from ...plan.layout import Layout, swizzled
 from ...plan.params import LoweringSemantics
 from ...plan.trees import Tree, leaves, made, tree_of
 from ...plan.unit import Unit
-from ..tiles.refs import READ_ONLY, All, Ds, SharedTile, SmemTile
+from ..tiles.refs import READ_ONLY, SharedTile, SmemTile
 from .shared import Slots
 
 __all__ = ["lane_index"]
@@ -103,17 +103,19 @@ def lane_in_warp() -> Any:
 
 
 # ---- shuffles
-def check_shuffled(operation: str, of: Any) -> None:
-    """SpecError for what a shuffle cannot move; `of` is `arith.kind` of the value."""
+def check_shuffled(operation: str, value: Any) -> None:
+    """SpecError for a value, or one of a Numba type, that a shuffle cannot move."""
+    of = arith.kind(value)
     if of is None or of is bool or (isinstance(of, np.dtype) and of.itemsize < 2):
         raise SpecError(f"cuda.{operation}: the value must be a number of 16, 32 or 64 bits, got "
                         f"{'a bool' if of is bool else 'something else' if of is None else of}")
 
 
-def check_integers(operation: str, kinds: dict[str, Any]) -> None:
-    """SpecError for masks, lanes and distances that are no integers; `kinds`: by parameter, what `arith.kind` says."""
-    for name, of in kinds.items():
-        if of is not int and not (isinstance(of, np.dtype) and of.kind in "iu"):
+def check_integers(operation: str, **given: Any) -> None:
+    """SpecError for masks, lanes and distances that are no integers, or of Numba types that are none."""
+    for name, value in given.items():
+        if not arith.is_integer(value):
+            of = arith.kind(value)
             raise SpecError(f"cuda.{operation}: {name} must be an integer, got {of.__name__ if isinstance(of, type) else of}")
 
 
@@ -126,8 +128,8 @@ def strong(value: Any) -> Any:
 
 def _shuffle(operation: str, mask: Any, value: Any, **by: Any) -> Any:
     (_, amount), = by.items()
-    check_shuffled(operation, arith.kind(value))
-    check_integers(operation, {name: arith.kind(given) for name, given in {"mask": mask, **by}.items()})
+    check_shuffled(operation, value)
+    check_integers(operation, mask=mask, **by)
     return lane(f"cuda.{operation}").shuffle(operation, int(mask) & FULL, strong(value), int(amount))
 
 
@@ -158,7 +160,7 @@ def shfl_xor_sync(mask: Any, value: Any, lane_mask: Any) -> Any:
 @op
 def syncwarp(mask: Any = FULL) -> None:
     """All lanes of `mask` meet here, and see what the others have stored."""
-    check_integers("syncwarp", {"mask": arith.kind(mask)})
+    check_integers("syncwarp", mask=mask)
     lane("cuda.syncwarp").syncwarp(int(mask) & FULL)
 
 
@@ -177,12 +179,12 @@ def not_an_element(given: object) -> SpecError:
                      f"tile.T, got {given}")
 
 
-def check_stored(dtype: np.dtype, of: Any, given: object) -> None:
-    """SpecError unless a number of a kind (`arith.kind`) can be stored to an element."""
-    whole = of is int or (isinstance(of, np.dtype) and of.kind in "iu")
+def check_stored(dtype: np.dtype, value: Any) -> None:
+    """SpecError unless a value, or one of a Numba type, can be stored to an element."""
+    of = arith.kind(value)
     fraction = of is float or (isinstance(of, np.dtype) and of.kind == "f")
-    if not whole and not (fraction and dtype.kind not in "iu"):
-        raise SpecError(f"tile[i, j] = value: the tile is {dtype}, the value {given}" + (
+    if not arith.is_integer(value) and not (fraction and dtype.kind not in "iu"):
+        raise SpecError(f"tile[i, j] = value: the tile is {dtype}, the value {called(value)}" + (
             ": int(x) truncates a float" if fraction else ": it must be a number"))
 
 
@@ -191,8 +193,7 @@ class LaneTile(SharedTile):
 
     def _place(self, index: Any) -> int:
         parts = index if isinstance(index, tuple) else (index,)
-        if len(parts) != 2 or any(isinstance(p, (Ds, All, slice)) or arith.kind(p) in (None, float) or (
-                isinstance(arith.kind(p), np.dtype) and arith.kind(p).kind == "f") for p in parts):  # type: ignore[union-attr]
+        if len(parts) != 2 or not all(arith.is_integer(p) or arith.kind(p) is bool for p in parts):
             raise not_an_element("..." if index is Ellipsis else repr(index))
         row, column = (int(part) for part in parts)
         rows, columns = self.shape
@@ -211,7 +212,7 @@ class LaneTile(SharedTile):
         if not self.writable:
             raise SpecError(READ_ONLY)
         place = self._place(index)
-        check_stored(self.dtype, arith.kind(value), type(value).__name__)
+        check_stored(self.dtype, value)
         if self.dtype.kind in "iu" and not arith.holds(self.dtype, int(value)):
             raise SimulationError(f"tile[i, j] = {int(value)} overflows {self.dtype}, which wraps silently on the GPU")
         with np.errstate(all="ignore"):

@@ -11,7 +11,7 @@ import numpy as np
 
 from ...arch.dtypes import BFLOAT16
 from ...core import numba as nb
-from ...core.arith_cuda import convert, kind_of, type_of
+from ...core.arith_cuda import convert, type_of
 from ...core.closure_cuda import BoundType, bound_type
 from ...core.op import cuda_meaning, with_parameters
 from ...diagnostics.errors import SpecError
@@ -77,8 +77,8 @@ def _shuffle(operation: Any, mode: str, clamp: int) -> None:
     name, parameters = operation.__name__, list(inspect.signature(operation.function).parameters)
 
     def typer(_context: Any, mask: Any, value: Any, amount: Any) -> Any:
-        source.check_shuffled(name, kind_of(value))
-        source.check_integers(name, {parameters[0]: kind_of(mask), parameters[2]: kind_of(amount)})
+        source.check_shuffled(name, value)
+        source.check_integers(name, **{parameters[0]: mask, parameters[2]: amount})
         kind = nb.unliteral(value)
         context, builder, args = yield kind(mask, kind, amount)
         lanes = _mask(context, builder, mask, args[0])
@@ -115,7 +115,7 @@ for _operation, (_mode, _clamp) in _MODES.items():
 
 @cuda_meaning(source.syncwarp)
 def _syncwarp(_context: Any, mask: Any) -> Any:
-    source.check_integers("syncwarp", {"mask": kind_of(mask)})
+    source.check_integers("syncwarp", mask=mask)
     context, builder, args = yield nb.types.void(mask)
     nb.emit_asm(builder, nb.void, [_mask(context, builder, mask, args[0])], "bar.warp.sync $0;", "r,~{memory}")
 
@@ -184,7 +184,7 @@ def _set_item(target: Any, index: Any, value: Any) -> Any:
     if not tile.writable:
         raise SpecError(READ_ONLY)
     _check_index(index)
-    source.check_stored(tile.dtype, kind_of(value), kind)
+    source.check_stored(tile.dtype, value)
     context, builder, args = yield nb.types.none(target, index, kind)
     number = convert(context, builder, args[2], kind, _element(tile.dtype))
     _store(builder, tile.dtype, _place(context, builder, tile, args[0], index, args[1]), number)
