@@ -364,9 +364,8 @@ def test_an_operand_has_a_barrier_of_its_own_in_each_slot_and_the_gate_passes(ma
     assert (resources.spill_bytes, resources.stack_bytes, resources.notes) == (0, 0, ())
     ring, = kernel.compiled(*arrays).unit.rings.values()
     assert ring.header.total == 8 * 3 * barriers
-    bytes_of_64_rows = 64 * TK * 2  # the first operand has as many of each warpgroup
-    expected = {bytes_of_64_rows * n for n in ((2, 1) if manual[0] else (4,))}
-    assert {ring.expected(part) for part in ring.parts_of("ready")} == expected
+    blocks = (2, 1) if manual[0] else (4,)  # of 64 rows: the first operand has one of each warpgroup
+    assert {ring.expected(part) for part in ring.parts_of("ready")} == {64 * TK * 2 * count for count in blocks}
     assert kernel.inspect("ptx", *arrays).count("mbarrier.init") == 3 * barriers
 
 
