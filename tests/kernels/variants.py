@@ -67,4 +67,9 @@ VARIANTS = frozenset({
     "test_transforms.py::test_the_tensor_maps_have_the_width_asked_for[CC-64]",
     "test_transforms.py::test_the_tensor_maps_have_the_width_asked_for[FF-32]",
     "test_transforms.py::test_the_tensor_maps_have_the_width_asked_for[FF-128]",
+    "test_undisturbed.py::test_ctrl_c_during_the_first_import_of_the_compiler_leaves_it_whole[numba.core.targetconfig]",
+    "test_eviction_policy.py::test_each_copy_has_the_policy_of_its_block_in_ptx[policies0-tiles]",
+    "test_eviction_policy.py::test_each_copy_has_the_policy_of_its_block_in_ptx[policies1-loop]",
+    "test_dependence.py::test_a_pipeline_state_may_be_a_constant_or_a_run_time_value_and_changes_nothing[1]",
+    "test_dependence.py::test_a_pipeline_state_may_be_a_constant_or_a_run_time_value_and_changes_nothing[state - 1]",
 })
