@@ -216,7 +216,11 @@ def copied(a: Any) -> Any:
     c = launch.empty_like_kind(info, info.shape, info.dtype)
     infos = [info, launch.describe(c, "c")]
     kernel = probe(copy_ptx(info.dtype.itemsize), ("a", "c"), tuple(map(launch.major_order, infos)))
-    launch.Prepared(kernel, infos, outputs=1)((1, 1, 1), infos, stream=launch.current_stream(infos))
+    prepared = launch.Prepared(kernel, infos, outputs=1)
+    if info.kind == "cuda":
+        prepared((1, 1, 1), infos, stream=launch.current_stream(infos))
+    else:
+        launch.run(prepared, (1, 1, 1), infos, outputs=1)
     return c
 
 

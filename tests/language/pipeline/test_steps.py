@@ -165,5 +165,5 @@ def test_a_ring_for_each_dependence_and_number_of_slots() -> None:
     rings = list(load(source(plan)).compiled(*arrays, 1, 1, 1).unit.rings.values())
     assert [(ring.labels, ring.dims, ring.slots) for ring in rings] == [
         (("in_specs[0]", "in_specs[2]"), 1, 3), (("in_specs[1]", "in_specs[3]"), None, 3), (("in_specs[4]",), 0, 2)]
-    assert rings[-1].end - 1024 == (2 * 3 + 2 * 3 + 2) * 64 * 16 * 2
+    assert rings[-1].memory.end - 1024 == (2 * 3 + 2 * 3 + 2) * 64 * 16 * 2
     assert np.unique([ring.index for ring in rings]).size == 3
