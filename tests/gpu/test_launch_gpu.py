@@ -217,10 +217,10 @@ def copied(a: Any) -> Any:
     infos = [info, launch.describe(c, "c")]
     kernel = probe(copy_ptx(info.dtype.itemsize), ("a", "c"), tuple(map(launch.major_order, infos)))
     prepared = launch.Prepared(kernel, infos, outputs=1)
-    if info.kind == "cuda":
-        prepared((1, 1, 1), infos, stream=launch.current_stream(infos))
-    else:
+    if info.kind == "host":
         launch.run(prepared, (1, 1, 1), infos, outputs=1)
+    else:
+        prepared((1, 1, 1), infos, stream=launch.current_stream(infos))
     return c
 
 
