@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import runpy
 import types
 from pathlib import Path
 
@@ -71,6 +72,27 @@ def test_the_indexes_list_every_page_twice() -> None:
         listed |= linked
     tables = set((ROOT / "docs" / "results").glob("*_*.md"))  # which pages include
     assert listed == set((ROOT / "docs").rglob("*.md")) - tables
+
+
+# ---- the README
+def test_the_race_in_the_readme_is_what_its_kernel_prints_without_delay_release(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
+    monkeypatch.chdir(tmp_path)
+    readme = ROOT / "README.md"
+    source = "\n".join(block.code for block in Block.of(readme))
+    assert source.count(", delay_release=1") == 1
+    Path("frames.py").write_text(source.replace(", delay_release=1", ""), encoding="utf8")
+    with pytest.raises(numpipe.PipelineRace) as race:
+        runpy.run_path("frames.py")
+    assert f"```text\n{race.value}\n```" in readme.read_text(encoding="utf8")
+
+
+def test_the_readme_is_short_and_shows_a_picture_that_a_test_keeps() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf8")
+    assert len(text.splitlines()) <= 120
+    shown = {Path(link).stem for link in re.findall(r"!\[[^\]]*\]\(([^)]*)\)", text)}
+    assert shown and shown <= set(make_figures.CATALOGUE)
 
 
 # ---- what is made of the guide

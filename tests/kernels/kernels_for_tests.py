@@ -43,7 +43,7 @@ def product_type(a: Any, b: Any) -> ArrayType:
 
 @functools.cache
 def gemm(num_compute_wgs: int = 2, store_slots: int = 0, ctas: int | None = None) -> Any:
-    """The kernel of the README; c may have any dtype that `astype` gives."""
+    """The kernel of examples/gemm.py; c may have any dtype that `astype` gives."""
 
     @numpipe.kernel(out_type=product_type, grid=numpipe.persistent(ctas), num_compute_wgs=num_compute_wgs, wg_axis="wg",
                     memory_registers=40, compiler_params=CompilerParams(store_slots=store_slots))
