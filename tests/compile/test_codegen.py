@@ -127,6 +127,7 @@ PLAIN = "1 compute warpgroup"  # small, and compiled anyway: what the tests of b
 
 
 # ---- every kernel -----------------------------------------------------------------------------------------------
+@pytest.mark.variants(3)
 @each_kernel
 def test_kernel_passes_the_build_gate(name):
     sass_text(name)
@@ -293,6 +294,7 @@ def test_a_lane_elected_by_its_number_is_found():
     assert any("BRA.U.ANY" in line for line in gate.waterfalls(code))
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("how", ["a copy", "a pointer"])
 def test_tensor_maps_outside_the_parameters_are_found(how, monkeypatch):
     from numpipe.core import numba as nb
@@ -438,6 +440,7 @@ def by_axes(*names: str) -> Any:
     return kernel
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize(("names", "register"), [(("m", "n"), "x"), (("n", "m"), "y")])
 def test_a_shared_helper_reads_the_axis_of_the_kernel_it_is_called_from(names, register):
     """An axis is a symbol that each kernel's entry defines; the row is the coordinate that stands last in PTX."""

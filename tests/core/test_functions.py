@@ -134,6 +134,7 @@ def test_a_body_and_index_maps_of_the_module() -> None:
     np.testing.assert_allclose(c, product(A[:64], B), atol=0.05)
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("seed", [None, 1])
 def test_a_ring_in_a_helper_continues(seed: int | None) -> None:
     @numpipe.kernel(num_compute_wgs=1)

@@ -37,6 +37,7 @@ def test_simulated_both_forms_have_the_same_error() -> None:
     assert all(body == loop and 1e-3 < float(body) < 3e-3 for _, body, loop in rows)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("cfg, dtype", [
     (gemm.Config(), np.float16), pytest.param(gemm.Config(128, 192, 64, 4, 1), ml_dtypes.bfloat16, marks=pytest.mark.soak),
     pytest.param(gemm.Config(), ml_dtypes.bfloat16, marks=pytest.mark.soak),

@@ -75,6 +75,7 @@ both = pytest.mark.parametrize("execution", EXECUTIONS)
 
 
 # ---- who says it
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("cfg", [Config(), Config(1), Config(2, "group", 56)])
 def test_what_only_the_pipeline_says_holds(cfg: Config) -> None:
     assert split(kernel(), A, cfg=cfg) == (cfg.wgs, cfg.axis, cfg.registers)
@@ -146,6 +147,7 @@ def in_a_nested_function(a):
     inner()
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("function", [in_a_function, in_a_function_by_keyword, in_a_function_of_a_tuple, in_a_nested_function],
                          ids=lambda f: f.__name__)
 def test_a_pipeline_says_it_wherever_it_is_written(function: Any) -> None:
@@ -182,6 +184,7 @@ def test_two_pipelines_that_say_different_things(execution: str) -> None:
     assert "says 2: a CTA has one split into roles, so give both the same, or make two kernels" in told
 
 
+@pytest.mark.variants(1)
 @both
 def test_what_a_pruned_branch_says_does_not_count(execution: str) -> None:
     @numpipe.kernel
@@ -217,6 +220,7 @@ def test_what_a_pipeline_says_is_checked(execution: str, cfg: Config, part: str)
     assert "kernel asks: " in told and part in told
 
 
+@pytest.mark.variants(1)
 @both
 def test_the_default_axis_must_not_be_one_of_the_grid(execution: str) -> None:
     """Unless a pipeline gives it another name, which is known only then."""

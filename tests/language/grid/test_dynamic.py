@@ -44,6 +44,7 @@ def simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # ---- right in any schedule
+@pytest.mark.variants(6)
 @pytest.mark.parametrize("name", cases())
 def test_every_form_computes_the_same_without_a_report(name: str) -> None:
     case = cases()[name]

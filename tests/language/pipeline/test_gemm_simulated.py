@@ -142,12 +142,14 @@ def test_infinities_nans_and_overflow_take_their_course() -> None:
 
 
 # ---- tiles and rings
+@pytest.mark.variants(16)
 @pairwise(tn=(8, 24, 64, 96, 128, 192, 256), tk=(16, 32, 64, 96, 128), orders=ORDERS)
 def test_tile_shapes(tn: int, tk: int, orders: str) -> None:
     a, b = integers(110, tn + 9, 2 * tk + 7, F16, orders)
     assert_exact(matmul.simulate(a, b, cfg=Config(128, tn, tk, 2)), a, b)
 
 
+@pytest.mark.variants(8)
 @pytest.mark.parametrize("orders", ["CC", "FF"])
 @pytest.mark.parametrize(("wgs", "rows"), [(1, 64), (1, 128), (1, 192), (1, 256), (2, 64), (2, 128), (3, 64), (4, 64)])
 def test_warpgroups_share_a_tile(wgs: int, rows: int, orders: str) -> None:
@@ -155,6 +157,7 @@ def test_warpgroups_share_a_tile(wgs: int, rows: int, orders: str) -> None:
     assert_exact(with_wgs(wgs).simulate(a, b, cfg=Config(wgs * rows, 64, 32, 3)), a, b)
 
 
+@pytest.mark.variants(16)
 @pairwise(ring=[(slots, delay) for slots in range(1, 6) for delay in (0, 1) if delay < slots], seed=SEEDS,
           k=(1, 64, 200, 400))  # fewer, as many and more steps than slots, over several tiles
 def test_slots_and_delayed_release(ring: tuple[int, int], seed: int | None, k: int) -> None:
@@ -164,6 +167,7 @@ def test_slots_and_delayed_release(ring: tuple[int, int], seed: int | None, k: i
     assert_exact(kernel.simulate(a, b, cfg=Config(128, 64, 64, slots), seed=seed), a, b)
 
 
+@pytest.mark.variants(12)
 @pairwise(store_slots=range(9), wgs=(1, 2, 3), tn=(136, 192, 256), seed=SEEDS)  # 17 and 3 panels, whom no batch divides, and 4
 def test_store_slots(store_slots: int, wgs: int, tn: int, seed: int | None) -> None:
     kernel = with_wgs(wgs, compiler_params=CompilerParams(store_slots=store_slots))
@@ -353,6 +357,7 @@ GRIDS = [numpipe.persistent(1), numpipe.persistent(2), numpipe.persistent(40), (
          lambda a: (cdiv(a.shape[0], 128),), lambda a, b, cfg: (2, cdiv(b.shape[0], cfg.tn))]
 
 
+@pytest.mark.variants(12)
 @pairwise(function=(matmul, in_row_order, in_groups), grid=GRIDS, shape=MANY_TILES)
 def test_every_grid_covers_all_tiles(function: Any, grid: Any, shape: tuple[int, int, int]) -> None:
     kernel = variant(function, grid=grid)
@@ -391,6 +396,7 @@ def test_grids_with_named_axes(kernel: Any, seed: int | None, shape: tuple[int, 
 
 
 # ---- the same kernels compile
+@pytest.mark.variants(1)
 @pytest.mark.parametrize(("kernel", "more"), [
     (to_float32, (1.0,)), (in_table_order, (numpipe.ArrayType((4, 2), np.int32),)), (a_cta_each_tile, ()), (strided_by_axes, ()),
 ], ids=lambda value: getattr(value, "name", ""))

@@ -52,6 +52,7 @@ def run(case: Case, kernel: Any = None, seed: int | None = None, **options: Any)
 
 
 # ---- right in any schedule
+@pytest.mark.variants(7)
 @pytest.mark.parametrize("name", cases())
 def test_every_form_computes_the_same_without_a_report(name: str) -> None:
     case = cases()[name]
@@ -362,6 +363,7 @@ def check_code(built: Any, cfg: gemm_tuned.Config) -> None:
     assert not [i for i in loop if i.opcode.startswith(("SHFL", "R2UR", "WARPSYNC"))]  # counters in uniform registers
 
 
+@pytest.mark.thorough
 @compiles
 def test_the_machine_code_of_the_largest_tile_is_clean() -> None:
     cfg = PING_PONG["ping-pong 128x192"]
