@@ -29,6 +29,7 @@ def test_a_product_by_any_division_into_ctas_and_steps(roles: bool, warpgroups: 
     kernels.check_product(kernels.product(roles, semantics, warpgroups), target="sim")
 
 
+@pytest.mark.thorough
 def test_a_grid_of_constants_gives_no_more_slots_than_steps() -> None:
     kernel = kernels.product(True, kernels.SEMANTICS[0], 1, slots=4, static=(1, 1, 2))
     kernels.check_product(kernel, [(64, 64, 128)], target="sim")

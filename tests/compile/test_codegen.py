@@ -127,7 +127,7 @@ PLAIN = "1 compute warpgroup"  # small, and compiled anyway: what the tests of b
 
 
 # ---- every kernel -----------------------------------------------------------------------------------------------
-@pytest.mark.variants(3)
+@pytest.mark.variants(2)
 @each_kernel
 def test_kernel_passes_the_build_gate(name):
     sass_text(name)

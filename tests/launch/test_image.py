@@ -97,6 +97,7 @@ def test_an_image_is_launched_and_inspected_where_no_compiler_is_imported(kind: 
     assert said["source"] == kernel(kind).inspect("source", *arrays, **statics)
 
 
+@pytest.mark.thorough
 @compiles
 def test_a_kernel_with_an_image_from_a_file_shows_what_the_one_that_was_compiled_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     arrays, statics = arguments("plain")

@@ -94,6 +94,7 @@ def test_both_may_say_the_same_and_each_something() -> None:
     assert split(kernel(num_compute_wgs=1, wg_axis="wg", memory_registers=48), A, cfg=Config(1, "wg", 48)) == (1, "wg", 48)
 
 
+@pytest.mark.thorough
 def test_one_kernel_has_another_split_for_each_static() -> None:
     made = kernel()
     assert [split(made, A, cfg=Config(n))[0] for n in (2, 1, 2)] == [2, 1, 2]

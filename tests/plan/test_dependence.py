@@ -135,6 +135,7 @@ def looped(a, acc, n):
     return acc
 
 
+@pytest.mark.thorough
 def test_slots_shrink_to_what_expressions_of_statics_make_of_a_grid() -> None:
     """Products and quotients, through a local name, and in a helper that is given a Static's field."""
     @numpipe.kernel(num_compute_wgs=1)

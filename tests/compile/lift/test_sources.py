@@ -252,6 +252,7 @@ def test_a_kernel_in_a_zip_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert value(importlib.import_module("zipped_kernels").kernel) == VALUE
 
 
+@pytest.mark.thorough
 def test_a_script_in_another_folder_by_a_relative_path(tmp_path: Path) -> None:
     """Its file is not found under that name any more once it has left the folder."""
     (tmp_path / "script.py").write_text(HEADER + WAYS["a function of a module"] + """

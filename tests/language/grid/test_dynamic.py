@@ -253,6 +253,7 @@ def test_a_kernel_that_gives_up_says_that_it_waits_for_a_ticket() -> None:
 
 
 # ---- machine code
+@pytest.mark.thorough
 @compiles
 @pytest.mark.parametrize("name", ["turns", *[pytest.param(name, marks=pytest.mark.soak) for name in cases() if name != "turns"]])
 def test_the_machine_code_is_clean(name: str) -> None:

@@ -211,6 +211,7 @@ def test_closed_forms_are_near_what_is_counted(cfg: InCluster) -> None:
 
 
 # ---- the machine code
+@pytest.mark.thorough
 @compiles
 @pytest.mark.parametrize("cfg", [InCluster(4, tn=128), *[pytest.param(cfg, marks=pytest.mark.soak) for cfg in (
     InCluster(2, 128, 128, 64, 4, wgs=2), InCluster(2, 128, 256, 64, 2, wgs=2), InCluster(2, 64, 256, 64, 2, "pingpong", 2),

@@ -156,6 +156,7 @@ def release(first, second):
     numpipe.barrier_arrive(second)
 
 
+@pytest.mark.thorough
 def test_barriers_may_be_passed_on_captured_and_asked_for_by_a_static() -> None:
     @numpipe.kernel(num_compute_wgs=1)
     def product(a, b, c, *, cfg: numpipe.Static = Options()):

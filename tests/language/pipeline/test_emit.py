@@ -157,6 +157,7 @@ def run_it(pipe: numpipe.WarpSpecializedPipeline, a: Any, o: Any) -> None:
     pipe(a, o)
 
 
+@pytest.mark.thorough
 def test_a_coroutine_beside_outputs_and_the_names_of_what_is_passed_on() -> None:
     @numpipe.kernel(num_compute_wgs=1)
     def both(a, o, c):
@@ -190,6 +191,7 @@ def test_a_coroutine_beside_outputs_and_the_names_of_what_is_passed_on() -> None
 
 
 # ---- grids, options, forms -------------------------------------------------------------------------------------------------
+@pytest.mark.thorough
 def test_a_static_and_a_run_time_grid_of_two_dimensions() -> None:
     @numpipe.kernel(num_compute_wgs=1)
     def sums(a, b, c, n):

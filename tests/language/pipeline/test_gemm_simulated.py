@@ -82,6 +82,7 @@ def around(tile: int) -> list[int]:
     return [1, tile - 1, tile, tile + 1, 2 * tile + 8]
 
 
+@pytest.mark.variants(14)
 @pairwise(m=around(SMALL.tm), n=around(SMALL.tn), k=around(SMALL.tk), dtype=(F16, BF16))
 def test_every_edge_of_m_n_and_k(m: int, n: int, k: int, dtype: Any) -> None:
     a, b = integers(m, n, k, dtype)
@@ -91,6 +92,7 @@ def test_every_edge_of_m_n_and_k(m: int, n: int, k: int, dtype: Any) -> None:
     c.assert_rest_untouched()
 
 
+@pytest.mark.variants(16)
 @pairwise(Rule(lambda residue, other: residue % 2 == other % 2), residue=range(8), other=range(8), orders=("CC", "FF"))
 def test_every_residue_of_k_and_n(residue: int, other: int, orders: str) -> None:
     a, b = integers(60 + residue, 64 + other, 64 + residue, F16, orders)

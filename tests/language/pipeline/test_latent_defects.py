@@ -224,6 +224,7 @@ sys.stdout.write(here.mixed_delays("body").inspect("ptx", half, half, half, sing
 """
 
 
+@pytest.mark.thorough
 def test_6_code_does_not_depend_on_the_order_of_sets() -> None:
     """There the order of a frozenset of axes was that of the code, another one in each process."""
     found = []

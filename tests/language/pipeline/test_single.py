@@ -188,6 +188,7 @@ def test_what_the_memory_role_runs_needs_a_grid_that_it_knows() -> None:
         inert_grid.compiled(HALF, HALF, FLOAT)
 
 
+@pytest.mark.thorough
 def test_the_memory_role_passes_by_a_pipeline_whose_body_holds_single_stream_pipelines_only() -> None:
     @numpipe.kernel(num_compute_wgs=2)
     def inner_alone(a, b, c):

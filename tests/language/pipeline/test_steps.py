@@ -88,6 +88,7 @@ def test_all_is_loaded_whoever_runs_fewer_steps(name: str, form: str) -> None:
 BODIES = [(Operand("i"), Operand("ijk")), (Operand(""), Operand("j")), tuple(EACH)]
 
 
+@pytest.mark.variants(8)
 @pairwise(operands=BODIES, manual=MANUAL, ring=((1, 0), (2, 0), (3, 1), (3, 2)), grid=GRIDS[:3] + GRIDS[5:6], carry=(False, True),
           seeded=(False, True))
 def test_bodies_with_barriers(operands: tuple[Operand, ...], manual: tuple[bool, bool], ring: tuple[int, int],

@@ -67,6 +67,7 @@ def test_no_form_has_a_report_in_40_schedules(name: str) -> None:
     assert result, str(result)
 
 
+@pytest.mark.variants(3)
 @pytest.mark.parametrize("m, n, k", [
     (192, 64, 192), (64, 64, 320), (1, 8, 8), (130, 200, 72), (128, 128, 0), (320, 64, 64), (65, 72, 136)], ids=str)
 def test_tiles_that_do_not_come_out_even(m: int, n: int, k: int) -> None:

@@ -221,7 +221,7 @@ SETTLED = {(4096, 4096, 4096)}
 """shapes of which both clocks are compared"""
 
 
-@pytest.mark.variants(3)
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("key", [key for key in measured() if key[0] != "body form" and (key[3] == "burst" or key[1] in SETTLED)],
                          ids=str)
 def test_the_predicted_time_of_a_product_is_the_measured_one(key: Any) -> None:
