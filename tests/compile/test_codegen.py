@@ -134,6 +134,7 @@ def test_kernel_passes_the_build_gate(name):
     assert gate.findings(built(name)) == ()
 
 
+@pytest.mark.variants(2)
 @each_kernel
 def test_kernel_uses_the_registers_it_says(name):
     case, kernel = CASES[name], built(name)

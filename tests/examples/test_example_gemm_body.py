@@ -50,6 +50,7 @@ def test_both_forms_have_the_same_ring_code(cfg: gemm.Config, dtype: type) -> No
     assert names.count("HGMMA") == cfg.tk // 16 and {"SYNCS", "UTMALDG", "UTMASTG", "USETMAXREG", "BAR"} <= set(names)
 
 
+@pytest.mark.thorough
 def test_the_build_gate_passes() -> None:
     a = np.zeros((8, 8), np.float16)
     assert gemm_body.matmul.inspect("gate", a, a) == ()

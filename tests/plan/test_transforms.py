@@ -64,6 +64,7 @@ def descriptors(to: Layouts) -> set[str]:
     return {f"{int(n) >> 30}" for n in upper}
 
 
+@pytest.mark.thorough
 def test_the_descriptors_have_the_width_asked_for() -> None:
     assert [descriptors(layouts(width)) for width in (128, 64, 32)] == [{"1"}, {"2"}, {"3"}]
 
