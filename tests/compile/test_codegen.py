@@ -146,6 +146,7 @@ def test_kernel_uses_the_registers_it_says(name):
     assert f"USETMAXREG.TRY_ALLOC.CTAPOOL UP0, {case.registers[1]:#x}" in sass_text(name)
 
 
+@pytest.mark.variants(2)
 @each_kernel
 def test_kernel_loads_multiplies_and_stores_with_the_units_of_the_sm(name):
     case, code = CASES[name], sass(name)
@@ -161,6 +162,7 @@ def test_kernel_loads_multiplies_and_stores_with_the_units_of_the_sm(name):
     assert not any(re.match(r"HGMMA|WARPGROUP|ST[GSL]|RED|ATOM", i.opcode) for i in memory)
 
 
+@pytest.mark.variants(2)
 @each_kernel
 def test_kernel_takes_its_tensor_maps_in_one_parameter(name):
     assert re.findall(r"\.param \.align 64 \.b8 \w+\[(\d+)\]", ptx(name)) == [str(128 * CASES[name].maps)]
