@@ -13,7 +13,8 @@ import pytest
 
 def spread(cases: int, n: int) -> frozenset[int]:
     """The positions of n cases, the first among them."""
-    return frozenset(k * cases // n for k in range(min(cases, n)) if cases > n) or frozenset(range(cases))
+    n = min(cases, n)
+    return frozenset(k * cases // n for k in range(n))
 
 
 def left_to_thorough(items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
