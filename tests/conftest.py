@@ -32,7 +32,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from tests.kernels.variants import COLLECTED, VARIANTS
+from tests.kernels.variants import left_to_thorough
 
 # before NumPy is imported: the simulator's products are small, and BLAS threads that spin for each other on a busy machine cost
 # twenty times what they save
@@ -157,12 +157,11 @@ def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> 
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m chooses
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in left_to_thorough(items):
+        item.add_marker(pytest.mark.thorough)
     reason = why_no_gpu()
     for item in items:
-        if (name := f"{item.path.name}::{item.name}") in VARIANTS:
-            item.add_marker(pytest.mark.soak)
-            config.stash.setdefault(COLLECTED, set()).add(name)
         if item.path.is_relative_to(GPU_TESTS):
             item.add_marker(pytest.mark.gpu)
         if reason and item.get_closest_marker("gpu"):

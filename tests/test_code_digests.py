@@ -17,6 +17,7 @@ as_recorded = pytest.mark.skipif(KNOWN["toolchain"] != toolchain(),
                                  reason=f"the digests are of {KNOWN['toolchain']}, this is {toolchain()}")
 
 
+@pytest.mark.variants(1)
 @as_recorded
 @pytest.mark.parametrize("name", [COPY, "gemm, float16", "covering array 0, plan 0"])
 def test_a_case_has_the_code_that_was_recorded(name: str) -> None:

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import GPU_TESTS, TIME_LIMIT, said, turn
-from tests.kernels.variants import COLLECTED, VARIANTS
 
 pytest.importorskip("fcntl", reason="files take turns by flock")
 
@@ -109,12 +108,3 @@ def test_a_failure_shows_what_the_file_s_own_process_printed(printed: str) -> No
 def test_a_file_that_hangs_is_killed(tmp_path: Path) -> None:
     printed = ran(tmp_path, {"hung": "import time\n\ndef test_one(): time.sleep(600)\n"}, 1)
     assert "test_hung.py still ran after 1 s (NUMPIPE_GPU_TEST_TIMEOUT)" in printed
-
-
-def test_what_is_left_to_soak_runs_there(request: pytest.FixtureRequest) -> None:
-    """Each name of `variants` is that of a test, of the files that this run collected."""
-    collected = {item.path.name for item in request.session.items}
-    named = {name for name in VARIANTS if name.partition("::")[0] in collected}
-    if not named:
-        pytest.skip("no file of them was collected: this is for a run of all tests")
-    assert request.config.stash.get(COLLECTED, set()) >= named

@@ -120,6 +120,7 @@ def test_the_modules_of_public_names_are_the_same_for_type_checkers() -> None:
     assert typed == set(numpipe._HOMES)
 
 
+@pytest.mark.variants(3)
 @pytest.mark.parametrize("path", PATHS)
 def test_a_public_path_is_an_attribute_and_can_be_imported(path: str) -> None:
     told = python(f"import numpipe; a = numpipe.{path}; import numpipe.{path} as b; from numpipe import {path} as c; "
@@ -140,6 +141,7 @@ def test_a_public_path_runs_as_a_program() -> None:
         assert told.returncode == 0 and f"python -m {path}" in told.stdout, told.stderr
 
 
+@pytest.mark.variants(2)
 @pytest.mark.parametrize("name", ["boxes", "_op", "ring", "specs", "nothing", "kernel_"])
 def test_what_is_not_public_is_no_attribute(name: str) -> None:
     told = python(f"import numpipe\ntry: numpipe.{name}\nexcept AttributeError as error: print(error)")

@@ -41,6 +41,7 @@ def _simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
 
 
+@pytest.mark.variants(4)
 @pytest.mark.parametrize("pair", PAIRS)
 def test_products_are_numpys(pair: str) -> None:
     rng = np.random.default_rng(7)
@@ -100,6 +101,7 @@ def test_another_bit_of_a_conversion_is_told(dtype: np.dtype, monkeypatch: pytes
     assert conversions_wrong(dtype, target="sim") == ["made"]
 
 
+@pytest.mark.variants(1)
 @compiles
 @pytest.mark.parametrize("pair", [f"{E4M3} x {E5M2}", f"{E5M2} x {E4M3}", f"{S8} x {U8}", f"{U8} x {S8}", f"{F32} x {F32}"])
 def test_the_machine_code_of_a_product_is_that_of_its_types_and_the_gate_finds_nothing(pair: str) -> None:
@@ -117,6 +119,7 @@ def test_the_machine_code_of_a_product_is_that_of_its_types_and_the_gate_finds_n
     assert product.inspect("gate", *given, **how) == ()
 
 
+@pytest.mark.variants(1)
 @compiles
 @pytest.mark.parametrize("dtype", [E5M2, U8], ids=str)
 def test_the_gate_finds_nothing_in_conversions(dtype: np.dtype) -> None:

@@ -197,6 +197,7 @@ def test_an_int_where_the_default_is_a_float_is_a_float(value: Any) -> None:
     assert any(variant.scalars == (np.dtype(np.int32), wanted) for variant in typed._calls.variants.values())
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("value", [True, np.bool_(True), False])
 def test_bools_choose(value: Any) -> None:
     @numpipe.kernel(num_compute_wgs=1)
@@ -372,6 +373,7 @@ def stores_in_a_function_of_another_name(a, c):
 STORING = {name: f for name, f in list(globals().items()) if name.startswith("stores_")}
 
 
+@pytest.mark.variants(6)
 @every_run
 @pytest.mark.parametrize("function", STORING.values(), ids=STORING)
 def test_an_output_is_found_wherever_it_is_stored_to(call: Any, function: Any) -> None:

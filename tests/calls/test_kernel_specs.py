@@ -22,12 +22,14 @@ def simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # ---- results
+@pytest.mark.variants(4)
 @pytest.mark.parametrize("semantics", kernels.SEMANTICS, ids=lambda words: "".join(word[0] for word in words))
 @pytest.mark.parametrize("roles, warpgroups", [(True, 2), (True, 1), (False, 1)])
 def test_a_product_by_any_division_into_ctas_and_steps(roles: bool, warpgroups: int, semantics: tuple[str, ...]) -> None:
     kernels.check_product(kernels.product(roles, semantics, warpgroups), target="sim")
 
 
+@pytest.mark.thorough
 def test_a_grid_of_constants_gives_no_more_slots_than_steps() -> None:
     kernel = kernels.product(True, kernels.SEMANTICS[0], 1, slots=4, static=(1, 1, 2))
     kernels.check_product(kernel, [(64, 64, 128)], target="sim")
@@ -58,9 +60,11 @@ def test_a_parameter_may_be_named_as_the_kernel_is() -> None:
     np.testing.assert_array_equal(a, c)
 
 
-def test_the_machine_code_is_clean() -> None:
-    assert kernels.product(True, kernels.SEMANTICS[0], 2).inspect("gate", HALF, HALF) == ()
-    assert kernels.sums.inspect("gate", HALF) == ()
+@pytest.mark.variants(1)
+@pytest.mark.parametrize(("kernel", "arrays"), [
+    (kernels.sums, (HALF,)), (kernels.product(True, kernels.SEMANTICS[0], 2), (HALF, HALF))], ids=["sums", "product"])
+def test_the_machine_code_is_clean(kernel: Any, arrays: tuple[Any, ...]) -> None:
+    assert kernel.inspect("gate", *arrays) == ()
 
 
 def test_slots_are_those_of_the_kernels_options() -> None:
@@ -138,6 +142,7 @@ def step():
     return numpipe.program_id(1)
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("run", ["simulate", "compiled"])
 def test_the_step_is_unknown_to_functions(run: str) -> None:
     """They are compiled once, for all kernels: CTAs have no such index, and read it as 0."""

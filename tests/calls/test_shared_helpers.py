@@ -128,6 +128,7 @@ def test_each_kernel_reads_its_own_dimension_of_the_grid(order: list[tuple[str, 
         assert set(re.findall(r"%ctaid\.(\w)", ptx)) == {"xy"[names.index("m")]}
 
 
+@pytest.mark.variants(1)
 @every_factory
 @every_order
 def test_each_kernel_has_its_own_options_in_the_helpers(factory: Any, order: list[tuple[str, str]]) -> None:
@@ -146,6 +147,7 @@ def test_each_kernel_has_its_own_options_in_the_helpers(factory: Any, order: lis
         assert arrivals == ["1"] * 3 + [str(4 * wgs)] * 3  # ready, consumed
 
 
+@pytest.mark.thorough
 @every_order
 def test_a_helper_in_the_body_form_has_its_own_axes(order: list[tuple[str, str]]) -> None:
     def kernel(names: tuple[str, str]) -> Any:

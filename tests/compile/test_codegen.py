@@ -127,12 +127,14 @@ PLAIN = "1 compute warpgroup"  # small, and compiled anyway: what the tests of b
 
 
 # ---- every kernel -----------------------------------------------------------------------------------------------
+@pytest.mark.variants(2)
 @each_kernel
 def test_kernel_passes_the_build_gate(name):
     sass_text(name)
     assert gate.findings(built(name)) == ()
 
 
+@pytest.mark.variants(2)
 @each_kernel
 def test_kernel_uses_the_registers_it_says(name):
     case, kernel = CASES[name], built(name)
@@ -144,6 +146,7 @@ def test_kernel_uses_the_registers_it_says(name):
     assert f"USETMAXREG.TRY_ALLOC.CTAPOOL UP0, {case.registers[1]:#x}" in sass_text(name)
 
 
+@pytest.mark.variants(2)
 @each_kernel
 def test_kernel_loads_multiplies_and_stores_with_the_units_of_the_sm(name):
     case, code = CASES[name], sass(name)
@@ -159,6 +162,7 @@ def test_kernel_loads_multiplies_and_stores_with_the_units_of_the_sm(name):
     assert not any(re.match(r"HGMMA|WARPGROUP|ST[GSL]|RED|ATOM", i.opcode) for i in memory)
 
 
+@pytest.mark.variants(2)
 @each_kernel
 def test_kernel_takes_its_tensor_maps_in_one_parameter(name):
     assert re.findall(r"\.param \.align 64 \.b8 \w+\[(\d+)\]", ptx(name)) == [str(128 * CASES[name].maps)]
@@ -293,6 +297,7 @@ def test_a_lane_elected_by_its_number_is_found():
     assert any("BRA.U.ANY" in line for line in gate.waterfalls(code))
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("how", ["a copy", "a pointer"])
 def test_tensor_maps_outside_the_parameters_are_found(how, monkeypatch):
     from numpipe.core import numba as nb
@@ -438,6 +443,7 @@ def by_axes(*names: str) -> Any:
     return kernel
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize(("names", "register"), [(("m", "n"), "x"), (("n", "m"), "y")])
 def test_a_shared_helper_reads_the_axis_of_the_kernel_it_is_called_from(names, register):
     """An axis is a symbol that each kernel's entry defines; the row is the coordinate that stands last in PTX."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-KERNELS, FULL_EVERY = 28, 7
+KERNELS, FULL_EVERY = 20, 5
 MIB = 1.0
 """of memory that a compile may keep: 0.4 to 0.5 as measured, 1.3 of a kernel with a pipeline; Numba forgets nothing"""
 

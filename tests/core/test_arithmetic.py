@@ -354,6 +354,7 @@ def a_uint32_stays_one(c, u):
     c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + v
 
 
+@pytest.mark.variants(14)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.kernel.name)
 @both
 def test_a_kernel_computes(case: Case, execution: str) -> None:
@@ -366,6 +367,7 @@ def test_a_kernel_computes(case: Case, execution: str) -> None:
 WIDE = {"an_int64_stays_one", "a_uint32_stays_one", "conversions"}
 
 
+@pytest.mark.variants(6)
 @compiles
 @pytest.mark.parametrize("case", [c for c in CASES if c.kernel.name not in WIDE], ids=lambda case: case.kernel.name)
 def test_nothing_is_computed_in_64_bits(case: Case) -> None:

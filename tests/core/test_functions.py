@@ -88,6 +88,7 @@ def test_known_arguments_are_constants_inside() -> None:
         assert (c == 10).all()
 
 
+@pytest.mark.thorough
 def test_1_and_true_are_different_arguments() -> None:
     @numpipe.kernel(num_compute_wgs=1)
     def kinds(c):
@@ -134,6 +135,7 @@ def test_a_body_and_index_maps_of_the_module() -> None:
     np.testing.assert_allclose(c, product(A[:64], B), atol=0.05)
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("seed", [None, 1])
 def test_a_ring_in_a_helper_continues(seed: int | None) -> None:
     @numpipe.kernel(num_compute_wgs=1)
@@ -150,6 +152,7 @@ def test_a_ring_in_a_helper_continues(seed: int | None) -> None:
         assert twice.inspect("gate", A, B, c) == ()
 
 
+@pytest.mark.thorough
 def test_rings_of_two_files_with_the_same_name_and_line_are_two(tmp_path: Path) -> None:
     """A ring is known by where it is written: the name of a file alone would not do."""
     text = """import numpipe

@@ -89,6 +89,7 @@ def called(name: str, function: Callable[..., None] = zeros, **options: Any) -> 
     return numpipe.kernel(copy, num_compute_wgs=1, **options)
 
 
+@pytest.mark.variants(3)
 @pytest.mark.parametrize("name", ["gemm[64]", "gemm.f16", "tile 64×64", "2nd", "", "class", "entry", "a/../b", "x\n"])
 def test_a_kernel_may_have_any_name(name: str) -> None:
     kernel = called(name)

@@ -86,6 +86,7 @@ def test_a_function_that_numba_has_not_is_another_one(path: str) -> None:
 OLD = "old = getattr(np, '__getattr__', None); np.__getattr__ = lambda name: warnings.warn(name, DeprecationWarning)"
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("numpys", [
     "vars(np).pop('row_stack', None)",  # as NumPy 2.5
     f"vars(np).pop('row_stack', None); {OLD} if name == 'row_stack' else old(name)",

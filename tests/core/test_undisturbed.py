@@ -52,6 +52,7 @@ def run(program: str, tmp_path: Any) -> str:
 
 
 # ---- signals ---------------------------------------------------------------------------------------------------------------
+@pytest.mark.variants(1)
 @compiler
 @pytest.mark.parametrize("module", ["numba.core.targetconfig", "numba.cuda.np.arrayobj", "numpipe.core.numba.hopper",
                                     "numpipe.language.tiles.elementwise_cuda"])
@@ -95,6 +96,7 @@ def child_compiles(kernel):
 """
 
 
+@pytest.mark.thorough
 @compiler
 @forks
 def test_a_child_that_is_forked_while_a_thread_compiles_for_the_first_time_compiles(tmp_path: Any) -> None:

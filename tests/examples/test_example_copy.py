@@ -39,6 +39,7 @@ def test_it_runs() -> None:
     assert done.stdout == "target: sim, 70 x 600: equal\n"
 
 
+@pytest.mark.variants(5)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", [(1, 8), (64, 256), (130, 2100), (300, 5)], ids=str)
 def test_it_copies(shape: tuple[int, int], dtype: np.dtype) -> None:
@@ -54,6 +55,7 @@ def test_whole_runs_and_what_is_left_of_them(shape: tuple[int, int]) -> None:
     assert (copy_pipeline.copy.simulate(a, seed=0, cfg=copy_pipeline.Config(run=2)) == a).all()
 
 
+@pytest.mark.variants(1)
 @pytest.mark.skipif(toolchain() is not None, reason="no compiler")
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_it_passes_the_build_gate(dtype: np.dtype) -> None:
@@ -64,6 +66,7 @@ def test_it_passes_the_build_gate(dtype: np.dtype) -> None:
     assert set(moves) == ({"LDS.64", "STS.64"} if dtype.itemsize == 4 else {"LDSM.16.M88.4", "STSM.16.M88.4"})
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_enough_bytes_are_on_their_way(dtype: np.dtype) -> None:
     """At 4.8 TB/s and 132 SMs, a load of 1 µs needs 18 KB of reads for each SM."""

@@ -37,12 +37,14 @@ def test_it_prints_the_error_of_every_config_that_fits(capsys: pytest.CaptureFix
     assert [name for name, _ in rows] == list(FITTING[64, True]) and all(1e-3 < float(error) < 4e-3 for _, error in rows)
 
 
+@pytest.mark.variants(6)
 @pytest.mark.parametrize("name", CASES)
 def test_attention_is_that_of_float64(name: str) -> None:
     case = CASES[name]
     assert case.wrong(*case.run("sim", SMALL)) == ""
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("change, names", [
     ({"lazy": True}, ["peaked", "rows that see nothing"]),
     ({"wgs": 3, "keys": 80, "turns": False, "dynamic": False}, ["causal"])], ids=str)

@@ -37,6 +37,7 @@ def test_simulated_both_forms_have_the_same_error() -> None:
     assert all(body == loop and 1e-3 < float(body) < 3e-3 for _, body, loop in rows)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("cfg, dtype", [
     (gemm.Config(), np.float16), pytest.param(gemm.Config(128, 192, 64, 4, 1), ml_dtypes.bfloat16, marks=pytest.mark.soak),
     pytest.param(gemm.Config(), ml_dtypes.bfloat16, marks=pytest.mark.soak),
@@ -49,6 +50,7 @@ def test_both_forms_have_the_same_ring_code(cfg: gemm.Config, dtype: type) -> No
     assert names.count("HGMMA") == cfg.tk // 16 and {"SYNCS", "UTMALDG", "UTMASTG", "USETMAXREG", "BAR"} <= set(names)
 
 
+@pytest.mark.thorough
 def test_the_build_gate_passes() -> None:
     a = np.zeros((8, 8), np.float16)
     assert gemm_body.matmul.inspect("gate", a, a) == ()

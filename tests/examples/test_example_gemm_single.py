@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "gemm_single.py"
 sys.path.insert(0, str(EXAMPLE.parent))
@@ -28,6 +29,7 @@ def test_simulated_it_prints_the_error() -> None:
     assert found and float(found[1]) < 1e-3
 
 
+@pytest.mark.thorough
 def test_the_build_gate_passes_and_a_product_stays_in_flight() -> None:
     a = np.zeros((8, 8), np.float16)
     assert gemm_single.matmul.inspect("gate", a, a) == ()

@@ -66,6 +66,7 @@ def test_both_schedules_of_one_config_compute_the_same() -> None:
 
 
 # ---- layouts, batches, skinny shapes
+@pytest.mark.variants(2)
 @pytest.mark.parametrize("ranks", RANKS, ids=str)
 def test_matrices_and_batches_of_either_major_order(ranks: tuple[int, int]) -> None:
     for number, (a, b, out, expected) in enumerate(layouts(70, 136, 72, np.float16, ranks)):
@@ -184,6 +185,7 @@ def gate(cfg: gemm_tuned.Config, form: gemm_tuned.Form, dtype: Any) -> tuple[str
     return found
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(toolchain() is not None, reason=f"no compiler: {toolchain()}")
 def test_the_largest_epilogue_passes_the_build_gate() -> None:
     assert gate(CONFIGS["cooperative 128x256"], FORMS["all"], np.float16) == ()

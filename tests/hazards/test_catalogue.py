@@ -12,9 +12,10 @@ from numpipe.errors import SimulationError
 from numpipe.hazards import HAZARDS
 from tests.hazards import accumulators, arrays, barriers, clusters, proxies, slots, stores, whole
 from tests.hazards.catalogue import ENTRIES, Entry
+from tests.kernels.covering import examples
 
 TOPICS = accumulators, arrays, barriers, clusters, proxies, slots, stores, whole
-SCHEDULES = (None, *range(40))  # None: the order of the virtual-time model
+SCHEDULES = (None, *range(examples(40)))  # None: the order of the virtual-time model
 
 
 @pytest.fixture(autouse=True)
@@ -28,6 +29,7 @@ def reported(entry: Entry, seed: int | None) -> SimulationError:
     return caught.value
 
 
+@pytest.mark.schedules
 @pytest.mark.parametrize("name", ENTRIES)
 def test_every_schedule_reports_it_by_name(name: str) -> None:
     entry = ENTRIES[name]
@@ -43,6 +45,7 @@ def test_every_schedule_reports_it_by_name(name: str) -> None:
         assert report.hazard == entry.hazard, f"seed {seed}: {report.hazard}: {text}"
 
 
+@pytest.mark.schedules
 @pytest.mark.parametrize("name", ENTRIES)
 def test_the_mended_twin_is_silent_and_right(name: str) -> None:
     entry = ENTRIES[name]

@@ -279,6 +279,7 @@ def mainloop(n: int, dtype: str, a_major: str, b_major: str) -> Any:
     return compiled(MAINLOOP.format(n=n, dtype=dtype, a_major=a_major, b_major=b_major), PARAMETERS)
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize(("n", "dtype", "a_major", "b_major"), VARIANTS)
 def test_wgmma_statement(n: int, dtype: str, a_major: str, b_major: str) -> None:
     ptx = nb.to_ptx(mainloop(n, dtype, a_major, b_major))
@@ -289,6 +290,7 @@ def test_wgmma_statement(n: int, dtype: str, a_major: str, b_major: str) -> None
     assert all(len(set(registers.split(", "))) == n // 2 for registers in found)
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize(("n", "dtype", "a_major", "b_major"), VARIANTS)
 def test_wgmma_loop_is_neither_serialised_nor_spilled(n: int, dtype: str, a_major: str, b_major: str) -> None:
     _, log = nb.link(nb.to_ltoir(mainloop(n, dtype, a_major, b_major)), "mainloop")

@@ -75,6 +75,7 @@ both = pytest.mark.parametrize("execution", EXECUTIONS)
 
 
 # ---- who says it
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("cfg", [Config(), Config(1), Config(2, "group", 56)])
 def test_what_only_the_pipeline_says_holds(cfg: Config) -> None:
     assert split(kernel(), A, cfg=cfg) == (cfg.wgs, cfg.axis, cfg.registers)
@@ -93,6 +94,7 @@ def test_both_may_say_the_same_and_each_something() -> None:
     assert split(kernel(num_compute_wgs=1, wg_axis="wg", memory_registers=48), A, cfg=Config(1, "wg", 48)) == (1, "wg", 48)
 
 
+@pytest.mark.thorough
 def test_one_kernel_has_another_split_for_each_static() -> None:
     made = kernel()
     assert [split(made, A, cfg=Config(n))[0] for n in (2, 1, 2)] == [2, 1, 2]
@@ -146,6 +148,7 @@ def in_a_nested_function(a):
     inner()
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("function", [in_a_function, in_a_function_by_keyword, in_a_function_of_a_tuple, in_a_nested_function],
                          ids=lambda f: f.__name__)
 def test_a_pipeline_says_it_wherever_it_is_written(function: Any) -> None:
@@ -182,6 +185,7 @@ def test_two_pipelines_that_say_different_things(execution: str) -> None:
     assert "says 2: a CTA has one split into roles, so give both the same, or make two kernels" in told
 
 
+@pytest.mark.variants(1)
 @both
 def test_what_a_pruned_branch_says_does_not_count(execution: str) -> None:
     @numpipe.kernel
@@ -217,6 +221,7 @@ def test_what_a_pipeline_says_is_checked(execution: str, cfg: Config, part: str)
     assert "kernel asks: " in told and part in told
 
 
+@pytest.mark.variants(1)
 @both
 def test_the_default_axis_must_not_be_one_of_the_grid(execution: str) -> None:
     """Unless a pipeline gives it another name, which is known only then."""

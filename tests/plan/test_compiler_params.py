@@ -130,6 +130,7 @@ def simulated(form: str, kernel: dict[str, int], pipeline: dict[str, int], block
     return [(event.warpgroup, event.kind, event.start, event.end) for event in trace.events]
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("form, own", [("loop", 2), ("single", 1), ("body", 2)])
 def test_what_a_block_says_comes_before_its_pipeline_and_that_before_the_kernel(form: str, own: int) -> None:
     assert rings(form, {}, {}, {}) == (own, 0)

@@ -129,6 +129,7 @@ def test_the_notes_of_the_gate_say_that_printing_serialises_the_products() -> No
     assert any("C7510" in line for line in speaking.inspect("gate", *SPOKEN_ARGS))
 
 
+@pytest.mark.variants(2)
 @pytest.mark.parametrize("value", [np.float16(0.5), np.float64(0.1), np.int8(-1), np.uint8(200), np.int64(1 << 40),
                                    np.uint64(1 << 63), np.bool_(True)], ids=lambda v: v.dtype.name)
 def test_scalars_of_every_type_are_printed(value: Any, capsys: pytest.CaptureFixture[str]) -> None:

@@ -101,6 +101,7 @@ def rings(kernel: Any, *arguments: Any) -> list[tuple[int, int]]:
     return [(ring.slots, ring.delay) for ring in kernel.compiled(*arguments).unit.rings.values()]
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("steps, slots", [(1, 1), (2, 2), (7, 4), (0, 1)])
 def test_slots_shrink_to_the_steps_of_a_constant_grid(steps: int, slots: int) -> None:
     @numpipe.kernel(num_compute_wgs=1)
@@ -134,6 +135,7 @@ def looped(a, acc, n):
     return acc
 
 
+@pytest.mark.thorough
 def test_slots_shrink_to_what_expressions_of_statics_make_of_a_grid() -> None:
     """Products and quotients, through a local name, and in a helper that is given a Static's field."""
     @numpipe.kernel(num_compute_wgs=1)
@@ -264,6 +266,7 @@ def by_name(a, b, d, c):
     c[ds(0, 64), ds(0, 64)] = acc
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("kernel", [in_tuples, in_named_tuples, by_name], ids=lambda k: k.name)
 def test_specs_arrays_and_tiles_in_tuples(kernel: Any) -> None:
     a, b, d, c = halves(64), halves(64, seed=1), halves(64, seed=2), output()
@@ -320,6 +323,7 @@ def test_a_pipeline_state_that_is_none(execution: str, state: Any) -> None:
         getattr(wrong, execution)(halves(64), state=state)
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("state", ["PipelineState.STOP", "1", "state", "state - 1", "wg"])
 def test_a_pipeline_state_may_be_a_constant_or_a_run_time_value_and_changes_nothing(state: str) -> None:
     """Also one that the memory role does not know."""
@@ -374,6 +378,7 @@ def shared_in_a_loop_nest(a, b, c, n, m):
             numpipe.run_scoped(run, one.get_allocations(a), collective_axes="wg")
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("seed", [None, 0, 1, 2])
 def test_a_chain_in_a_loop_nest_goes_on_with_one_ring(seed: int | None) -> None:
     a, b = halves(320), halves(384, seed=1)

@@ -57,6 +57,7 @@ def hints(ptx: str, statement: str) -> list[str]:
     return [match[1] if match else "" for match in found]
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("form", ["loop", "tiles"])
 @pytest.mark.parametrize("policies", [("evict_last", None, "evict_first"), ("evict_first", "evict_last", None)])
 def test_each_copy_has_the_policy_of_its_block_in_ptx(form: str, policies: tuple[Any, Any, Any]) -> None:
@@ -81,6 +82,7 @@ def test_what_is_no_policy_is_refused_where_the_spec_is_made(policy: Any) -> Non
         BlockSpec((64, 64), lambda k: (0, k), eviction_policy=policy)
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("policy", [None, "evict_first"])
 def test_stores_of_register_tiles_have_the_policy_of_the_kernel(policy: Any) -> None:
     @numpipe.kernel(num_compute_wgs=1, compiler_params=CompilerParams(store_eviction_policy=policy))

@@ -38,6 +38,7 @@ def operand(rows: int = 256) -> np.ndarray:
 
 
 # ---- what is compiled in -----------------------------------------------------------------------------------------------
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("example", ["gemm", "gemm_single"])
 def test_a_profile_is_in_the_code_where_it_is_asked_for_and_nowhere_else(example: str) -> None:
     from importlib import import_module

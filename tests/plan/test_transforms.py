@@ -49,6 +49,7 @@ def test_an_output_tile_that_is_transposed_is_stored_as_its_array_lies(width: in
     check_turned(width, target="sim")
 
 
+@pytest.mark.variants(2)
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("majors", ["CC", "FF"])
 def test_the_tensor_maps_have_the_width_asked_for(width: int, majors: str) -> None:
@@ -63,6 +64,7 @@ def descriptors(to: Layouts) -> set[str]:
     return {f"{int(n) >> 30}" for n in upper}
 
 
+@pytest.mark.thorough
 def test_the_descriptors_have_the_width_asked_for() -> None:
     assert [descriptors(layouts(width)) for width in (128, 64, 32)] == [{"1"}, {"2"}, {"3"}]
 

@@ -46,6 +46,7 @@ def test_default_builds_hold_nothing_of_either(name: str) -> None:
     assert not re.search("np_watch|nanosleep|globaltimer|trap;|activemask", kernel.inspect("ptx", *args))
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("name", ["gemm_single", "copy_pipeline"])
 def test_debug_bounds_every_wait_and_jitter_precedes_every_transition(name: str) -> None:
     debug, jitter = built(name, debug=True), built(name, jitter=3)
@@ -111,6 +112,7 @@ def test_a_predicated_arrival_keeps_its_predicate() -> None:
     assert number is not None and "@np_go st.volatile.shared.b32 [$0], $1; }" in number
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("name", ["polling_for_ever", "a_warpgroup_that_stops_early"])
 def test_a_test_is_bounded_too(name: str) -> None:
     ptx = HANGS[name].inspect("ptx", *arrays())

@@ -91,6 +91,7 @@ class PingPong(Gemm):
                 machine.gmem_write(self.sums, (tile,), acc.read(), "store")
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("slots", [2, 3, 4])
 def test_turns_give_the_products_without_an_alarm(slots):
     for seed in (None, *range(40)):

@@ -47,6 +47,7 @@ def atomic_gemm(a, c):
     c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("kernel", [named_like_one, atomic_gemm], ids=lambda kernel: kernel.name)
 def test_helpers_local_arrays_and_names_are_no_violation(kernel: Any) -> None:
     kernel.compiled(A, C)
@@ -91,6 +92,7 @@ def steered_rightly(a, c):
     c[ds(rows, 64), ds(0, 64)] = acc
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("execution", EXECUTIONS)
 def test_views_and_stores_may_depend_on_the_axis(execution: str) -> None:
     EXECUTIONS[execution](steered_rightly, A, C)
@@ -149,6 +151,7 @@ def test_reading_an_accumulator_in_flight_does_not_compile(kernel: Any) -> None:
     assert str(caught.value).startswith(f"{marked(kernel)}: kernel {kernel.name}")
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("execution", EXECUTIONS)
 def test_after_a_wait_it_may_be_read(execution: str) -> None:
     EXECUTIONS[execution](waited_for, A, B, C)
@@ -182,6 +185,7 @@ def _loops_of_the_memory_role(ptx: str) -> int:
     return sum(places.get(found[1], found.start()) < found.start() for found in re.finditer(r"bra(?:\.uni)?\s+(\$\w+)", role))
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize(("drain", "count"), [(False, 1), (True, 1), (False, None)])
 def test_the_memory_role_has_no_loop_around_the_loads_of_one_step(drain: bool, count: int | None) -> None:
     """Tiles and the inner loop are left. With drain=True the end of the step waits for the body's loads to be used, and a loop

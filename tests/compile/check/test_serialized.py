@@ -92,6 +92,7 @@ def line_of(function: Any, text: str) -> str:
     return f"{function.__code__.co_filename}:{next(n for n, line in enumerate(lines, first) if text in line)}"
 
 
+@pytest.mark.variants(1)
 @needs_compiler
 @pytest.mark.parametrize("function, wgs, place, said", [
     (products_of_a_function, 4, "return numpipe.wgmma(", r"register-pressure \(C7512\)"),

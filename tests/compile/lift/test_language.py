@@ -45,6 +45,12 @@ def test_expressions_of_a_table_give_what_it_says(rows: list[Row]) -> None:
     program = Program(rows, TEXT)
     program.kernel.simulate(*program.args)
     assert program.wrong(exactly=True) == []
+
+
+@pytest.mark.variants(2)
+@pytest.mark.parametrize("rows", TABLES, ids=lambda rows: f"table of line {rows[0].line - 2}")
+def test_expressions_of_a_table_compile(rows: list[Row]) -> None:
+    program = Program(rows, TEXT)
     program.kernel.compiled(*program.args)
 
 
@@ -55,6 +61,12 @@ def test_code_does_what_its_comments_say(row: Row, capsys: pytest.CaptureFixture
     assert program.wrong(exactly=True) == []
     printed = capsys.readouterr().out.splitlines()
     assert [line for line in row.prints if line not in printed] == []
+
+
+@pytest.mark.variants(8)
+@pytest.mark.parametrize("row", of("gives"), ids=str)
+def test_code_that_gives_what_its_comments_say_compiles(row: Row) -> None:
+    program = Program([row], TEXT)
     program.kernel.compiled(*program.args)
 
 

@@ -251,6 +251,7 @@ def factory(rows: int, value: float) -> Any:
     return filled
 
 
+@pytest.mark.variants(1)
 @both
 def test_kernels_of_one_factory_have_constants_of_their_own(execution: str) -> None:
     a = np.zeros((8, 8), np.float16)

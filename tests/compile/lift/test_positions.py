@@ -84,6 +84,7 @@ def functions(module: Any) -> Iterator[Callable[..., Any]]:
             yield function
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("module", [kernels_for_tests, misuse_language], ids=lambda module: module.__name__)
 def test_the_underlined_text_of_an_expression_is_its_source(module: Any) -> None:
     text, seen = inspect.getsource(module), 0

@@ -214,11 +214,13 @@ def kernel(a, c):
 }
 
 
+@pytest.mark.variants(5)
 @pytest.mark.parametrize("way", WAYS)
 def test_a_kernel_is(tmp_path: Path, way: str) -> None:
     assert value(module(tmp_path / "kernels.py", WAYS[way]).kernel) == VALUE
 
 
+@pytest.mark.variants(5)
 @pytest.mark.parametrize("way", WAYS)
 def test_an_input_of_a_prompt_may_hold(way: str) -> None:
     assert value(cell("<python-input-0>", WAYS[way])["kernel"]) == VALUE
@@ -231,6 +233,7 @@ def test_annotations_may_be_strings_everywhere(tmp_path: Path, way: str) -> None
     assert value(imported(path).kernel) == VALUE
 
 
+@pytest.mark.variants(2)
 @pytest.mark.parametrize("change", [
     lambda text: text.replace("\n", "\r\n").encode(), lambda text: b"\xef\xbb\xbf" + text.encode(),
     lambda text: ("# coding: latin-1\n" + text.replace("value", "gr\u00f6\u00dfe")).encode("latin-1"),
@@ -249,6 +252,7 @@ def test_a_kernel_in_a_zip_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert value(importlib.import_module("zipped_kernels").kernel) == VALUE
 
 
+@pytest.mark.thorough
 def test_a_script_in_another_folder_by_a_relative_path(tmp_path: Path) -> None:
     """Its file is not found under that name any more once it has left the folder."""
     (tmp_path / "script.py").write_text(HEADER + WAYS["a function of a module"] + """
@@ -311,6 +315,7 @@ def test_a_function_that_is_given_other_code_has_the_source_of_that_code() -> No
 
 
 # ---- notebooks and prompts
+@pytest.mark.variants(2)
 @pytest.mark.parametrize("names", [
     ("<ipython-input-1-0a1b2c>", "<ipython-input-2-0a1b2d>"), ("/tmp/ipykernel_77/1234.py", "/tmp/ipykernel_77/1235.py"),
     ("<python-input-0>", "<python-input-1>"), ("Cell 1", "Cell 1")])

@@ -26,6 +26,7 @@ def _simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # ---- what they compute -------------------------------------------------------------------------------------------------------
+@pytest.mark.variants(2)
 @pytest.mark.parametrize("schedule", ["cooperative", "pingpong"])
 @pytest.mark.parametrize("cluster", [(2, 1), (1, 2)], ids=str)
 def test_products_of_any_shape_are_those_of_one_cta(cluster: tuple[int, int], schedule: str) -> None:
@@ -264,6 +265,7 @@ def test_cluster_barriers_that_cannot_be_are_refused(given: tuple[Any, ...], mes
 RECORD = Config(along_m=2, tn=256)
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("cfg", [RECORD, Config(along_n=2, tn=192, slots=4, schedule="pingpong"),
                                  Config(along_m=4, tm=64, tn=256, slots=5, schedule="pingpong")], ids=str)
 def test_the_code_passes_the_gate_and_releases_without_a_fence(cfg: Config) -> None:
@@ -276,6 +278,7 @@ def test_the_code_passes_the_gate_and_releases_without_a_fence(cfg: Config) -> N
     assert len(re.findall(r"complete_tx::bytes\.multicast::cluster", ptx)) >= 1
 
 
+@pytest.mark.thorough
 def test_the_code_of_a_cluster_of_one_has_nothing_of_clusters() -> None:
     array = numpipe.ArrayType((512, 512), np.float16)
     ptx = product(SMALL).inspect("ptx", array, array)

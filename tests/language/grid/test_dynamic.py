@@ -44,6 +44,7 @@ def simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # ---- right in any schedule
+@pytest.mark.variants(6)
 @pytest.mark.parametrize("name", cases())
 def test_every_form_computes_the_same_without_a_report(name: str) -> None:
     case = cases()[name]
@@ -252,6 +253,7 @@ def test_a_kernel_that_gives_up_says_that_it_waits_for_a_ticket() -> None:
 
 
 # ---- machine code
+@pytest.mark.thorough
 @compiles
 @pytest.mark.parametrize("name", ["turns", *[pytest.param(name, marks=pytest.mark.soak) for name in cases() if name != "turns"]])
 def test_the_machine_code_is_clean(name: str) -> None:

@@ -46,6 +46,7 @@ def simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # ---- right, and the same each time
+@pytest.mark.variants(4)
 @pytest.mark.parametrize("cfg", CONFIGS, ids=str)
 def test_products_in_parts_of_a_cluster_are_products(cfg: InCluster) -> None:
     for (m, n, k), dtype in (((200, 136, 328), BF16), ((64, 64, 64), np.float16), ((64, 8, 0), BF16)):
@@ -210,6 +211,7 @@ def test_closed_forms_are_near_what_is_counted(cfg: InCluster) -> None:
 
 
 # ---- the machine code
+@pytest.mark.thorough
 @compiles
 @pytest.mark.parametrize("cfg", [InCluster(4, tn=128), *[pytest.param(cfg, marks=pytest.mark.soak) for cfg in (
     InCluster(2, 128, 128, 64, 4, wgs=2), InCluster(2, 128, 256, 64, 2, wgs=2), InCluster(2, 64, 256, 64, 2, "pingpong", 2),

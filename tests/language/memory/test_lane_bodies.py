@@ -56,17 +56,20 @@ def test_shuffles_move_numbers_within_a_warp() -> None:
     check_warp_sums(target="sim")
 
 
+@pytest.mark.variants(2)
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_elements_are_read_and_written_through_the_swizzle(dtype: Any, order: str) -> None:
     check_mirrored(dtype, order, target="sim")
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_captured_tiles_and_functions_are_a_lanes_in_every_warpgroup(dtype: Any) -> None:
     check_scaled(dtype, target="sim")
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("dtype", [np.int32, np.float32])
 def test_tiles_that_lanes_write_are_stored_by_the_pipeline(dtype: Any) -> None:
     check_shifted(dtype, (200, 64), target="sim")
@@ -312,11 +315,15 @@ def test_a_value_that_differs_by_lane_steers_no_code_of_the_warpgroup() -> None:
 
 
 # ---- compiled
-def test_every_kernel_of_this_file_compiles_without_spills() -> None:
-    half, single = integers((192, 64)), integers((128, 64), np.float32)
-    for kernel, x, y in ((column_sums, half, single), (alone, half, single), (slotted, half, half), (mirrored, half, half),
-                         (warp_sums, single, single)):
-        assert kernel.compiled(x, y).image.resources.clean, kernel
+HALF, SINGLE = integers((192, 64)), integers((128, 64), np.float32)
+
+
+@pytest.mark.variants(1)
+@pytest.mark.parametrize(("kernel", "x", "y"), [
+    (column_sums, HALF, SINGLE), (alone, HALF, SINGLE), (slotted, HALF, HALF), (mirrored, HALF, HALF), (warp_sums, SINGLE, SINGLE)],
+    ids=["column_sums", "alone", "slotted", "mirrored", "warp_sums"])
+def test_every_kernel_of_this_file_compiles_without_spills(kernel: Any, x: np.ndarray, y: np.ndarray) -> None:
+    assert kernel.compiled(x, y).image.resources.clean
 
 
 def ptx(kernel: Any, x: Any) -> str:
@@ -330,6 +337,7 @@ def test_shuffles_are_instructions() -> None:
     assert counts == {"bfly": 5, "down": 5, "idx": 1 + 1, "up": 1}  # one is of the warpgroup's number, at the entry
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("dtype, access", [(np.float16, "b16"), (np.float32, "b32")])
 def test_elements_are_plain_loads_and_stores(dtype: Any, access: str) -> None:
     text = ptx(mirrored, integers((64, 64), dtype))

@@ -25,6 +25,7 @@ def test_the_results_are_the_same_wherever_it_is() -> None:
         assert all((got == want).all() for got, want in zip(kernels.results(index, target="sim"), expected, strict=True))
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("index", [0, 1])
 def test_the_code_asks_for_that_warpgroup_and_passes_the_gate(index: int) -> None:
     kernel = kernels.kernel(index)
@@ -34,6 +35,7 @@ def test_the_code_asks_for_that_warpgroup_and_passes_the_gate(index: int) -> Non
     assert [unit.number(warpgroup) for warpgroup in range(3) if warpgroup != index] == [0, 1]
 
 
+@pytest.mark.thorough
 def test_the_last_one_says_nothing_new() -> None:
     one, other = (re.sub(r"_ZN\w+|pipeline at \S+", "", kernels.kernel(index).inspect("ptx", *ARGS)) for index in (None, 2))
     assert one == other

@@ -52,6 +52,7 @@ def matrices(m: int, n: int, k: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 # ---- values
+@pytest.mark.variants(3)
 @pytest.mark.parametrize("slots", [1, 2, 3])
 @pytest.mark.parametrize("kernel", [single_stream, shared_tiles, roles_by_hand], ids=lambda kernel: kernel.name)
 def test_a_product_by_hand(kernel: Any, slots: int) -> None:
@@ -62,6 +63,7 @@ def test_a_product_by_hand(kernel: Any, slots: int) -> None:
             np.testing.assert_allclose(c, product(a, b), rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.variants(2)
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.int64, np.uint8])
 def test_tiles_are_copied_through_slots_of_each_warpgroup(dtype: type) -> None:
     x = np.random.default_rng(1).integers(0, 100, (300, 400)).astype(dtype)
@@ -237,6 +239,7 @@ BUGS = {
 }
 
 
+@pytest.mark.variants(16)
 @pytest.mark.parametrize("bug", BUGS)
 def test_the_simulator_finds(bug: str, tmp_path: Path) -> None:
     kernel, edits, kind, message = BUGS[bug]
@@ -311,6 +314,7 @@ def test_the_contract_of_barriers(kernel: Any, message: str) -> None:
 
 
 # ---- compiled
+@pytest.mark.variants(3)
 @pytest.mark.parametrize("kernel, args", [
     (single_stream, (HALF, HALF)), (shared_tiles, (HALF, HALF)), (roles_by_hand, (HALF, HALF)), (copied, (HALF, HALF)),
     (squared, (ArrayType((8, 8), np.float32), ArrayType((8, 8), np.float32))),

@@ -47,6 +47,7 @@ def right(manual: tuple[bool, bool], slots_and_delay: tuple[int, int], wgs: int,
     check(other, 2, steps, seed=10 * steps + slots)
 
 
+@pytest.mark.variants(24)
 @pairwise(manual=MANUAL, slots_and_delay=RINGS, wgs=(1, 2), steps=range(7))
 def test_every_ring_in_any_schedule(manual: tuple[bool, bool], slots_and_delay: tuple[int, int], wgs: int, steps: int) -> None:
     """Tiles are chained on one ring, with numbers of steps below and above slots and delay."""
@@ -60,6 +61,7 @@ def test_every_ring_with_every_number_of_steps(manual: tuple[bool, bool]) -> Non
         right(manual, slots_and_delay, wgs, steps)
 
 
+@pytest.mark.variants(12)
 @pytest.mark.parametrize("manual", MANUAL, ids=named)
 @pytest.mark.parametrize("seed", SCHEDULES)
 def test_many_schedules(manual: tuple[bool, bool], seed: int | None) -> None:
@@ -154,6 +156,7 @@ def release(first, second):
     numpipe.barrier_arrive(second)
 
 
+@pytest.mark.thorough
 def test_barriers_may_be_passed_on_captured_and_asked_for_by_a_static() -> None:
     @numpipe.kernel(num_compute_wgs=1)
     def product(a, b, c, *, cfg: numpipe.Static = Options()):
@@ -195,6 +198,7 @@ def test_a_trace_says_which_operand_is_waited_for_and_released(tmp_path: Path) -
     assert released == {(0, 0), (0, 1), (1, 0), (1, 1)}
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("manual", [True, False])
 def test_what_is_released_first_is_loaded_again_before_the_rest_is_released(manual: bool) -> None:
     """The point of it all: one slot, and the next step's b is on its way while the product with d runs."""
@@ -317,6 +321,7 @@ def bugs(loop: bool) -> dict[str, tuple[Plan, str, type[SimulationError], str]]:
 BUGS = {(name, loop): bug for loop in (False, True) for name, bug in bugs(loop).items()}
 
 
+@pytest.mark.schedules
 @pytest.mark.parametrize("name, loop", BUGS)
 def test_every_schedule_finds(name: str, loop: bool) -> None:
     plan, text, error, message = BUGS[name, loop]
@@ -353,6 +358,7 @@ def test_the_machine_finds_it_too(name: str, message: str, monkeypatch: pytest.M
 
 
 # ---- compiled ------------------------------------------------------------------------------------------------------------
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("manual, barriers, delay, carry", [
     ((True, False), 4, 0, True), ((False, True), 4, 1, True), ((True, True), 6, 2, False)], ids=str)
 def test_an_operand_has_a_barrier_of_its_own_in_each_slot_and_the_gate_passes(manual: tuple[bool, bool], barriers: int, delay: int,

@@ -24,6 +24,7 @@ def _simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
 
 
+@pytest.mark.variants(4)
 @pytest.mark.parametrize("name", cases())
 def test_in_all_that_a_pipeline_stands_in(name: str) -> None:
     case = cases()[name]

@@ -118,6 +118,7 @@ def run(name: str, params: CompilerParams, n: int, m: int, seed: int | None = No
 
 
 # ---- what it does ------------------------------------------------------------------------------------------------------------
+@pytest.mark.variants(8)
 @pairwise(name=tuple(KERNELS), seed=SEEDS, counts=((5, 4), (1, 2), (2, 1)))
 def test_loads_begin_when_all_slots_of_the_pipeline_before_are_released(name: str, seed: int | None,
                                                                         counts: tuple[int, int]) -> None:
@@ -137,6 +138,7 @@ def test_a_wait_that_is_left_out_is_noticed(name: str, monkeypatch: pytest.Monke
     assert not empty_between(run(name, DRAINED, 5, 4)[1])
 
 
+@pytest.mark.variants(8)
 @pairwise(name=tuple(KERNELS), seed=SEEDS, counts=((0, 0), (0, 4), (5, 0)))
 def test_pipelines_of_no_steps_have_nothing_to_wait_for(name: str, seed: int | None, counts: tuple[int, int]) -> None:
     np.testing.assert_array_equal(run(name, DRAINED, *counts, seed)[0], run(name, CHAINED, *counts, seed)[0])
@@ -172,6 +174,7 @@ def test_a_pipeline_around_another_ends_empty_too(seed: int | None) -> None:
 
 
 # ---- the code ----------------------------------------------------------------------------------------------------------------
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("name", ["bodies", "unequal"])
 def test_the_code_has_more_waits_and_passes_the_gate(name: str) -> None:
     arrays = inputs()
@@ -181,15 +184,16 @@ def test_the_code_has_more_waits_and_passes_the_gate(name: str) -> None:
     assert drained.inspect("gate", *arrays, 5, 4) == ()
 
 
-def test_single_stream_pipelines_are_what_they_are() -> None:
+@pytest.mark.variants(1)
+@pytest.mark.parametrize("roles", [True, False])
+def test_single_stream_pipelines_are_what_they_are(roles: bool) -> None:
     """A warpgroup ends one before it begins another, in any case."""
     a, b = single_kernels.operands(128, 192)
-    for roles in (True, False):
-        made = single_kernels.gemm("body", roles, 3, 1, 2)
-        seen = []
-        for params in (DRAINED, CHAINED):
-            kernel, trace = numpipe.kernel(made.function, warp_specialized=roles, num_compute_wgs=2, compiler_params=params,
-                                           grid=numpipe.persistent(ctas=1), out_type=made.options.out_type), numpipe.Trace()
-            kernel.simulate(a, b, trace=trace)
-            seen.append((kernel.inspect("ptx", a, b).count("\n"), [(e.kind, e.start, e.details) for e in trace.events]))
-        assert seen[0] == seen[1]
+    made = single_kernels.gemm("body", roles, 3, 1, 2)
+    seen = []
+    for params in (DRAINED, CHAINED):
+        kernel, trace = numpipe.kernel(made.function, warp_specialized=roles, num_compute_wgs=2, compiler_params=params,
+                                       grid=numpipe.persistent(ctas=1), out_type=made.options.out_type), numpipe.Trace()
+        kernel.simulate(a, b, trace=trace)
+        seen.append((kernel.inspect("ptx", a, b).count("\n"), [(e.kind, e.start, e.details) for e in trace.events]))
+    assert seen[0] == seen[1]

@@ -44,6 +44,7 @@ def test_any_schedule(kernel: Any, seed: int) -> None:
     assert (kernel.simulate(a, b, seed=seed) == expected).all()
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda k: k.name)
 def test_passes_the_build_gate(kernel: Any) -> None:
     half = ArrayType((8, 8), HALF)
@@ -69,6 +70,7 @@ def test_both_forms_compile_to_the_same_ring(cfg: Config) -> None:
     assert not any("CALL" in i for i in loop)
 
 
+@pytest.mark.thorough
 def test_the_ring_of_a_delayed_release_differs() -> None:
     """The comparison above can fail."""
     half = ArrayType((8, 8), HALF)
@@ -112,6 +114,7 @@ def pair_kernel(named: bool) -> Any:
     return numpipe.kernel(both, num_compute_wgs=1)
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("named", [False, True], ids=["tuple", "named tuple"])
 def test_a_carry_of_tiles_and_numbers(named: bool) -> None:
     kernel = pair_kernel(named)
@@ -154,6 +157,7 @@ def run_it(pipe: numpipe.WarpSpecializedPipeline, a: Any, o: Any) -> None:
     pipe(a, o)
 
 
+@pytest.mark.thorough
 def test_a_coroutine_beside_outputs_and_the_names_of_what_is_passed_on() -> None:
     @numpipe.kernel(num_compute_wgs=1)
     def both(a, o, c):
@@ -187,6 +191,7 @@ def test_a_coroutine_beside_outputs_and_the_names_of_what_is_passed_on() -> None
 
 
 # ---- grids, options, forms -------------------------------------------------------------------------------------------------
+@pytest.mark.thorough
 def test_a_static_and_a_run_time_grid_of_two_dimensions() -> None:
     @numpipe.kernel(num_compute_wgs=1)
     def sums(a, b, c, n):
@@ -253,6 +258,7 @@ def test_a_pipeline_may_have_a_name() -> None:
     assert twice.inspect("gate", a, b, c) == ()
 
 
+@pytest.mark.variants(8)
 @pytest.mark.parametrize("slots, delay", [(1, 0), (2, 1), (3, 2), (4, 0)])
 @pytest.mark.parametrize("seed", [None, 1, 2, 3])
 def test_slots_and_delays(slots: int, delay: int, seed: int | None) -> None:
@@ -341,6 +347,7 @@ def nested_kernel(form: str) -> Any:
     return numpipe.kernel(sums, num_compute_wgs=1)
 
 
+@pytest.mark.variants(3)
 @pytest.mark.parametrize("form", ["loop", "body"])
 @pytest.mark.parametrize("seed", [None, 1, 2, 3, 4])
 def test_a_pipeline_in_a_body_is_filled_in_program_order(form: str, seed: int | None) -> None:

@@ -82,6 +82,7 @@ def around(tile: int) -> list[int]:
     return [1, tile - 1, tile, tile + 1, 2 * tile + 8]
 
 
+@pytest.mark.variants(14)
 @pairwise(m=around(SMALL.tm), n=around(SMALL.tn), k=around(SMALL.tk), dtype=(F16, BF16))
 def test_every_edge_of_m_n_and_k(m: int, n: int, k: int, dtype: Any) -> None:
     a, b = integers(m, n, k, dtype)
@@ -91,6 +92,7 @@ def test_every_edge_of_m_n_and_k(m: int, n: int, k: int, dtype: Any) -> None:
     c.assert_rest_untouched()
 
 
+@pytest.mark.variants(16)
 @pairwise(Rule(lambda residue, other: residue % 2 == other % 2), residue=range(8), other=range(8), orders=("CC", "FF"))
 def test_every_residue_of_k_and_n(residue: int, other: int, orders: str) -> None:
     a, b = integers(60 + residue, 64 + other, 64 + residue, F16, orders)
@@ -142,12 +144,14 @@ def test_infinities_nans_and_overflow_take_their_course() -> None:
 
 
 # ---- tiles and rings
+@pytest.mark.variants(16)
 @pairwise(tn=(8, 24, 64, 96, 128, 192, 256), tk=(16, 32, 64, 96, 128), orders=ORDERS)
 def test_tile_shapes(tn: int, tk: int, orders: str) -> None:
     a, b = integers(110, tn + 9, 2 * tk + 7, F16, orders)
     assert_exact(matmul.simulate(a, b, cfg=Config(128, tn, tk, 2)), a, b)
 
 
+@pytest.mark.variants(8)
 @pytest.mark.parametrize("orders", ["CC", "FF"])
 @pytest.mark.parametrize(("wgs", "rows"), [(1, 64), (1, 128), (1, 192), (1, 256), (2, 64), (2, 128), (3, 64), (4, 64)])
 def test_warpgroups_share_a_tile(wgs: int, rows: int, orders: str) -> None:
@@ -155,6 +159,7 @@ def test_warpgroups_share_a_tile(wgs: int, rows: int, orders: str) -> None:
     assert_exact(with_wgs(wgs).simulate(a, b, cfg=Config(wgs * rows, 64, 32, 3)), a, b)
 
 
+@pytest.mark.variants(16)
 @pairwise(ring=[(slots, delay) for slots in range(1, 6) for delay in (0, 1) if delay < slots], seed=SEEDS,
           k=(1, 64, 200, 400))  # fewer, as many and more steps than slots, over several tiles
 def test_slots_and_delayed_release(ring: tuple[int, int], seed: int | None, k: int) -> None:
@@ -164,6 +169,7 @@ def test_slots_and_delayed_release(ring: tuple[int, int], seed: int | None, k: i
     assert_exact(kernel.simulate(a, b, cfg=Config(128, 64, 64, slots), seed=seed), a, b)
 
 
+@pytest.mark.variants(12)
 @pairwise(store_slots=range(9), wgs=(1, 2, 3), tn=(136, 192, 256), seed=SEEDS)  # 17 and 3 panels, whom no batch divides, and 4
 def test_store_slots(store_slots: int, wgs: int, tn: int, seed: int | None) -> None:
     kernel = with_wgs(wgs, compiler_params=CompilerParams(store_slots=store_slots))
@@ -353,6 +359,7 @@ GRIDS = [numpipe.persistent(1), numpipe.persistent(2), numpipe.persistent(40), (
          lambda a: (cdiv(a.shape[0], 128),), lambda a, b, cfg: (2, cdiv(b.shape[0], cfg.tn))]
 
 
+@pytest.mark.variants(12)
 @pairwise(function=(matmul, in_row_order, in_groups), grid=GRIDS, shape=MANY_TILES)
 def test_every_grid_covers_all_tiles(function: Any, grid: Any, shape: tuple[int, int, int]) -> None:
     kernel = variant(function, grid=grid)
@@ -391,6 +398,7 @@ def test_grids_with_named_axes(kernel: Any, seed: int | None, shape: tuple[int, 
 
 
 # ---- the same kernels compile
+@pytest.mark.variants(1)
 @pytest.mark.parametrize(("kernel", "more"), [
     (to_float32, (1.0,)), (in_table_order, (numpipe.ArrayType((4, 2), np.int32),)), (a_cta_each_tile, ()), (strided_by_axes, ()),
 ], ids=lambda value: getattr(value, "name", ""))

@@ -21,9 +21,10 @@ from numpipe.errors import PipelineDeadlock, PipelineRace, SimulationError
 from numpipe.language.pipeline import ring, steps
 from numpipe.language.tiles import store_ring
 from numpipe.plan import context
+from tests.kernels.covering import examples
 from tests.kernels.kernels_for_tests import SMALL, Config, gemm, nested_gemm, operands, product
 
-SCHEDULES = (None, *range(20))  # None: the order of the virtual-time model
+SCHEDULES = (None, *range(examples(20)))  # None: the order of the virtual-time model
 RING = r"kernels_for_tests\.py:\d+"
 
 
@@ -213,6 +214,7 @@ def names_who_and_where(text: str) -> None:
     assert re.search(rf"(ready|consumed)\[\d\] of (a, b|a|b) @ {RING} phase|slot=\d step=\d", text), text
 
 
+@pytest.mark.schedules
 @pytest.mark.parametrize("name", BUGS)
 def test_every_schedule_finds(name, monkeypatch):
     bug = BUGS[name]
@@ -255,6 +257,7 @@ TWINS = {
 }
 
 
+@pytest.mark.schedules
 @pytest.mark.parametrize("twin", TWINS)
 def test_the_ring_as_it_is_stays_silent_and_right(twin):
     for seed in SCHEDULES if twin in EVERY_SCHEDULE else FEW:
@@ -264,7 +267,7 @@ def test_the_ring_as_it_is_stays_silent_and_right(twin):
 
 EVERY_SCHEDULE = ["cooperative", "delay_release 1", "delay_release 1 of 2 slots", "four tiles of one CTA", "one slot", "nested",
                   "nested, delay_release 1"]
-FEW = SCHEDULES[:9]
+FEW = SCHEDULES[:1 + examples(8)]
 EVERYWHERE = ["release before drain", "no arrive at all", "double arrive", "arrive by one warp for all four", "skipped ready wait",
               "stale parity: ready phase one ahead", "stale parity: ready phase two behind", "skipped free wait",
               "stale parity: free phase one ahead", "wrong byte count: long", "wrong byte count: short", "no proxy fence",
@@ -273,6 +276,7 @@ ELSEWHERE = ["delay_release 1", "delay_release 2", "one slot", "four tiles of on
              "three compute warpgroups", "nested"]
 
 
+@pytest.mark.schedules
 @pytest.mark.parametrize("name", EVERYWHERE)
 @pytest.mark.parametrize("twin", ELSEWHERE)
 def test_other_kernels_find(name, twin, monkeypatch):

@@ -96,6 +96,7 @@ def mixed_delays(builder: str) -> Any:
     return kernel(body if builder == "body" else loop, builder)
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("builder", ["loop", "body", "single loop"])
 def test_2_an_operand_keeps_its_delay_in_a_tuple_and_before_one_that_says_none(builder: str) -> None:
     """There a plain BlockSpec behind a delayed one set the delay of all to 0, and those in nested tuples were not looked at: slots
@@ -137,6 +138,7 @@ def with_global_memory(builder: str) -> Any:
     return kernel({"body": body, "single": single}.get(builder, loop), builder)
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("builder", BUILDERS)
 def test_3_no_barrier_waits_for_an_operand_in_global_memory(builder: str) -> None:
     """There its slot was allocated and its arrival counted, but nobody copied: the kernel hung."""
@@ -191,6 +193,7 @@ def run_sums(builder: str, n: int, m: int, seed: int | None) -> tuple[np.ndarray
     return a, o, total
 
 
+@pytest.mark.variants(12)
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("builder", BUILDERS)
 def test_4_a_block_that_is_revisited_is_stored_after_its_last_visit(builder: str, seed: int | None) -> None:
@@ -200,6 +203,7 @@ def test_4_a_block_that_is_revisited_is_stored_after_its_last_visit(builder: str
     assert (total == 6).all()
 
 
+@pytest.mark.variants(24)
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("n, m", [(0, 3), (2, 0), (0, 0)])
 @pytest.mark.parametrize("builder", BUILDERS)
@@ -220,6 +224,7 @@ sys.stdout.write(here.mixed_delays("body").inspect("ptx", half, half, half, sing
 """
 
 
+@pytest.mark.thorough
 def test_6_code_does_not_depend_on_the_order_of_sets() -> None:
     """There the order of a frozenset of axes was that of the code, another one in each process."""
     found = []
@@ -232,6 +237,7 @@ def test_6_code_does_not_depend_on_the_order_of_sets() -> None:
 
 
 # ---- 7 -----------------------------------------------------------------------------------------------------------------------
+@pytest.mark.variants(2)
 @pytest.mark.parametrize("state", [*PipelineState, None], ids=str)
 def test_7_a_chain_may_be_one_pipeline(state: PipelineState | None) -> None:
     """There START never drained and STOP never filled: a chain of one could not be said, nor one of a run-time length."""
@@ -257,6 +263,7 @@ def test_7_a_chain_may_be_one_pipeline(state: PipelineState | None) -> None:
 
 
 # ---- 8 -----------------------------------------------------------------------------------------------------------------------
+@pytest.mark.variants(1)
 @both
 def test_8_warpgroups_of_the_pipeline_and_of_the_kernel_must_agree(execution: str) -> None:
     """There nobody compared them: arrivals were counted for warpgroups that the kernel does not have."""

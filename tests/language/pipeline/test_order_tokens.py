@@ -145,6 +145,7 @@ def above_the_last_wait(code: Sass) -> int:
     return sum(instruction.opcode.startswith("FMNMX") for instruction in loop[:last])
 
 
+@pytest.mark.thorough
 def test_a_fence_behind_a_tile_holds_the_wait_and_nothing_else() -> None:
     """The wait for the second product stays behind the store that is never made; there is no branch for it."""
     case = cases()["in parts"]

@@ -96,6 +96,7 @@ def test_without_a_bug_it_is_silent(bug: str, seed: int | None) -> None:
     run_for(bug, seed)
 
 
+@pytest.mark.variants(28)
 @pytest.mark.parametrize("seed", SCHEDULES)
 @pytest.mark.parametrize("bug", BUGS)
 def test_an_injected_bug_is_found(monkeypatch: pytest.MonkeyPatch, bug: str, seed: int | None) -> None:
@@ -126,6 +127,7 @@ def forgetful(how: str) -> Any:
     return forgets
 
 
+@pytest.mark.variants(2)
 @pytest.mark.parametrize("how, error, message", [
     ("a step", PipelineRace, r"TMA store \(o\) reads .* which holds bytes that nobody has written since TMA store \(o\) by .*: "
                              "write all of an output tile in every block"),
@@ -210,6 +212,7 @@ def test_a_step_that_loads_what_another_stores_is_a_race(seed: int | None) -> No
         in_place(0, 1).simulate(integers((64, 256)), seed=seed)
 
 
+@pytest.mark.variants(12)
 @pytest.mark.parametrize("seed", SCHEDULES)
 @pytest.mark.parametrize("roles", [True, False])
 @pytest.mark.parametrize("steps", [1, 3])

@@ -38,11 +38,13 @@ def simulated(seed: int | None = None) -> Any:
     return lambda kernel, *args, **statics: kernel.simulate(*args, seed=seed, **statics)
 
 
+@pytest.mark.variants(15)
 @pytest.mark.parametrize("name", CHECKS)
 def test_what_the_blocks_hold_is_stored(name: str) -> None:
     CHECKS[name](simulated())
 
 
+@pytest.mark.variants(18)
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("name", ["copy, 1 slots", "copy, 2 slots", "copy, 3 slots", "sums", "sums, 1 slot", "in tiles",
                                   "in tiles, 1 slot", "nested", "one by one"])
@@ -179,6 +181,7 @@ class Device:
                                          "strides": (stride, 2), "version": 3}
 
 
+@pytest.mark.variants(1)
 @pytest.mark.skipif(toolchain() is not None, reason="no compiler")
 @pytest.mark.parametrize("columns, stride, message", [
     (10, 32, r"out_specs\[0\] for 'o': its rows are no multiple of 16 B, and TMA writes whole 16-byte chunks, past their ends"),

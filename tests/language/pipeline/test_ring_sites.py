@@ -48,6 +48,7 @@ def test_two_pipelines_on_one_line_have_rings_of_their_own() -> None:
     assert len(squeezed.compiled(a, b, c).unit.rings) == 2
 
 
+@pytest.mark.thorough
 def test_a_pipeline_over_other_arrays_has_a_ring_of_its_own() -> None:
     @numpipe.kernel(num_compute_wgs=1)
     def twice(a, b, d, c):

@@ -24,6 +24,7 @@ def simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # ---- results
+@pytest.mark.variants(6)
 @pytest.mark.parametrize("slots, delay", SLOTS)
 @pytest.mark.parametrize("form, roles", [("body", True), ("body", False), ("loop", False)])
 def test_every_number_of_steps_slots_and_delays(form: str, roles: bool, slots: int, delay: int) -> None:
@@ -31,6 +32,7 @@ def test_every_number_of_steps_slots_and_delays(form: str, roles: bool, slots: i
     kernels.check_gemm(kernel, lambda kernel, a, b: kernel(a, b, target="sim"))
 
 
+@pytest.mark.variants(3)
 @pytest.mark.parametrize("warpgroups", [1, 3])
 @pytest.mark.parametrize("form, roles", [("body", True), ("body", False), ("loop", False)])
 def test_in_every_schedule(form: str, roles: bool, warpgroups: int) -> None:
@@ -57,6 +59,7 @@ def test_loops_in_loops_without_a_memory_role() -> None:
 
 
 # ---- the code
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("form, roles, delay", [("body", True, 1), ("body", False, 0), ("loop", False, 1)])
 def test_the_machine_code_is_clean_and_products_stay_in_flight(form: str, roles: bool, delay: int) -> None:
     built = kernels.gemm(form, roles, 3, delay, 2).compiled(HALF, HALF)
@@ -69,6 +72,7 @@ def test_the_machine_code_is_clean_and_products_stay_in_flight(form: str, roles:
     assert max(map(int, waits)) == delay
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("kernel", [kernels.around_a_role_loop, kernels.in_a_single_loop, kernels.unequal(True)],
                          ids=lambda k: k.name)
 def test_nested_pipelines_compile_clean(kernel: Any) -> None:
@@ -184,6 +188,7 @@ def test_what_the_memory_role_runs_needs_a_grid_that_it_knows() -> None:
         inert_grid.compiled(HALF, HALF, FLOAT)
 
 
+@pytest.mark.thorough
 def test_the_memory_role_passes_by_a_pipeline_whose_body_holds_single_stream_pipelines_only() -> None:
     @numpipe.kernel(num_compute_wgs=2)
     def inner_alone(a, b, c):

@@ -54,6 +54,7 @@ def loads(plan: Plan, grid: tuple[int, int, int]) -> Counter[str]:
 
 
 # ---- loads
+@pytest.mark.variants(7)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", PLANS)
 def test_an_operand_is_loaded_when_its_block_changes_and_only_then(name: str, form: str) -> None:
@@ -63,6 +64,7 @@ def test_an_operand_is_loaded_when_its_block_changes_and_only_then(name: str, fo
         assert found == {f"x{n}": o.loads(grid) * plan.tiles for n, o in enumerate(plan.operands) if o.loads(grid)}, grid
 
 
+@pytest.mark.variants(7)
 @pytest.mark.parametrize("seed", SEEDS[1:])
 @pytest.mark.parametrize("name", PLANS)
 def test_in_any_schedule(name: str, seed: int) -> None:
@@ -70,6 +72,7 @@ def test_in_any_schedule(name: str, seed: int) -> None:
         check(PLANS[name], grid, seed=seed)
 
 
+@pytest.mark.variants(16)
 @pairwise(name=tuple(UNEQUAL), form=FORMS, grid=GRIDS, seed=SEEDS)
 def test_warpgroups_may_run_different_numbers_of_steps(name: str, form: str, grid: tuple[int, int, int], seed: int | None) -> None:
     check(replace(UNEQUAL[name], form=form), grid, seed=seed)
@@ -85,6 +88,7 @@ def test_all_is_loaded_whoever_runs_fewer_steps(name: str, form: str) -> None:
 BODIES = [(Operand("i"), Operand("ijk")), (Operand(""), Operand("j")), tuple(EACH)]
 
 
+@pytest.mark.variants(8)
 @pairwise(operands=BODIES, manual=MANUAL, ring=((1, 0), (2, 0), (3, 1), (3, 2)), grid=GRIDS[:3] + GRIDS[5:6], carry=(False, True),
           seeded=(False, True))
 def test_bodies_with_barriers(operands: tuple[Operand, ...], manual: tuple[bool, bool], ring: tuple[int, int],
@@ -93,6 +97,7 @@ def test_bodies_with_barriers(operands: tuple[Operand, ...], manual: tuple[bool,
     check(Plan(operands, slots, delay, 1 + slots % 2, carry, "body", *manual), grid, seed=slots if seeded else None)
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("operands", BODIES, ids=["slow", "invariant", "each"])
 def test_releases_of_a_tile_that_is_used_again_may_be_left_out(operands: tuple[Operand, ...]) -> None:
     for manual in MANUAL[1:]:
@@ -150,6 +155,7 @@ def test_a_bug_is_found_in_every_schedule(name: str, monkeypatch: pytest.MonkeyP
 
 
 # ---- the GPU's code
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("name", ["slow and fast", "no two alike", "one behind"])
 def test_passes_the_build_gate(name: str) -> None:
     plan = (PLANS | UNEQUAL)[name]

@@ -52,6 +52,7 @@ def run(case: Case, kernel: Any = None, seed: int | None = None, **options: Any)
 
 
 # ---- right in any schedule
+@pytest.mark.variants(7)
 @pytest.mark.parametrize("name", cases())
 def test_every_form_computes_the_same_without_a_report(name: str) -> None:
     case = cases()[name]
@@ -66,6 +67,7 @@ def test_no_form_has_a_report_in_40_schedules(name: str) -> None:
     assert result, str(result)
 
 
+@pytest.mark.variants(3)
 @pytest.mark.parametrize("m, n, k", [
     (192, 64, 192), (64, 64, 320), (1, 8, 8), (130, 200, 72), (128, 128, 0), (320, 64, 64), (65, 72, 136)], ids=str)
 def test_tiles_that_do_not_come_out_even(m: int, n: int, k: int) -> None:
@@ -362,6 +364,7 @@ def check_code(built: Any, cfg: gemm_tuned.Config) -> None:
     assert not [i for i in loop if i.opcode.startswith(("SHFL", "R2UR", "WARPSYNC"))]  # counters in uniform registers
 
 
+@pytest.mark.thorough
 @compiles
 def test_the_machine_code_of_the_largest_tile_is_clean() -> None:
     cfg = PING_PONG["ping-pong 128x192"]

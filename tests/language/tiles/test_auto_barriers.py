@@ -52,6 +52,7 @@ def counts(ptx: str) -> tuple[int, int]:
     return len(re.findall(r"bar\.sync +%\w+, 128;", ptx)), ptx.count("fence.proxy.async")
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("name, barriers, fences", [("turned", 2, 0), ("sent", 2, 1), ("squared", 2, 1), ("in_place", 2, 0),
                                                     ("turned_twice", 3, 0)])
 def test_the_machine_code_loses_just_these_barriers_and_fences(name: str, barriers: int, fences: int) -> None:

@@ -203,16 +203,19 @@ def test_the_warpgroup_may_be_an_index_of_a_store() -> None:
 
 
 # ---- what is compiled ------------------------------------------------------------------------------------------------
-def test_the_build_gate_and_the_rank_of_the_copies() -> None:
-    three, four, five = halves((2, 128, 64)), halves((64, 2, 2, 64)), halves((1, 2, 64, 2, 64))
-    c = np.zeros((2, 128, 64), np.float32)
-    for kernel, args, rank in ((copy3, (three, EYE, c), 3), (convolution, (three, three), 3), (scores, (four, four), 4),
-                               (COPIES[5], (five, EYE, five), 5)):
-        assert kernel.inspect("gate", *args) == ()
-        assert kernel.inspect("resources", *args).spill_bytes == 0
-        ptx = kernel.inspect("ptx", *args)
-        assert f"cp.async.bulk.tensor.{rank}d.shared::cluster" in ptx
-        assert f"cp.async.bulk.tensor.{rank}d.global.shared::cta" in ptx
+THREE, FOUR, FIVE = halves((2, 128, 64)), halves((64, 2, 2, 64)), halves((1, 2, 64, 2, 64))
+
+
+@pytest.mark.variants(1)
+@pytest.mark.parametrize(("kernel", "args", "rank"), [
+    (scores, (FOUR, FOUR), 4), (copy3, (THREE, EYE, np.zeros((2, 128, 64), np.float32)), 3), (convolution, (THREE, THREE), 3),
+    (COPIES[5], (FIVE, EYE, FIVE), 5)], ids=["scores", "copy3", "convolution", "copy5"])
+def test_the_build_gate_and_the_rank_of_the_copies(kernel: Any, args: tuple[Any, ...], rank: int) -> None:
+    assert kernel.inspect("gate", *args) == ()
+    assert kernel.inspect("resources", *args).spill_bytes == 0
+    ptx = kernel.inspect("ptx", *args)
+    assert f"cp.async.bulk.tensor.{rank}d.shared::cluster" in ptx
+    assert f"cp.async.bulk.tensor.{rank}d.global.shared::cta" in ptx
 
 
 def test_boxes_have_one_element_along_squeezed_dimensions() -> None:
@@ -228,8 +231,13 @@ def test_windows_compile_from_constants_of_every_kind() -> None:
     assert windows.inspect("gate", a, a, np.zeros((64, 64), np.float32), 3, 0) == ()
     x, w = halves((2, 64, 64)), halves((3, 64, 64))
     assert {m.fill for m in convolution.compiled(x, w, cfg=Taps(fill="nan")).image.maps} == {"nan", "zeros"}
-    for block in ((None, Element(64), 64), (None, Element(64), Element(64))):
-        assert convolution.compiled(x, w, cfg=Taps(block=block)).image.maps[0].box == (1, 64, 64)
+
+
+@pytest.mark.variants(1)
+@pytest.mark.parametrize("block", [(None, Element(64), Element(64)), (None, Element(64), 64)], ids=["two", "one"])
+def test_a_window_of_a_static_s_tuple_is_its_box(block: tuple[Any, ...]) -> None:
+    x, w = halves((2, 64, 64)), halves((3, 64, 64))
+    assert convolution.compiled(x, w, cfg=Taps(block=block)).image.maps[0].box == (1, 64, 64)
 
 
 def test_elements_and_specs_are_values() -> None:

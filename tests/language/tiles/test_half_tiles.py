@@ -41,6 +41,7 @@ def test_a_rounding_to_the_other_neighbour_is_borne_in_a_few_elements(dtype: np.
         assert not neighbours(wanted, got)
 
 
+@pytest.mark.variants(1)
 @pytest.mark.skipif(toolchain() is not None, reason="no compiler")
 @pytest.mark.parametrize("dtype, kind", [(F16, "f16x2"), (BF16, "bf16x2")], ids=["float16", "bfloat16"])
 def test_two_elements_are_one_instruction_and_nothing_is_widened(dtype: np.dtype, kind: str) -> None:

@@ -90,6 +90,7 @@ def test_a_reduction_needs_something_to_start_from() -> None:
 
 
 # ---- the machine code ------------------------------------------------------------------------------------------------
+@pytest.mark.thorough
 @compiled
 def test_tiles_are_reduced_by_tma_and_the_rest_by_the_lanes() -> None:
     arrays = list(arrays_of_sums().values())

@@ -95,6 +95,7 @@ def test_a_picture_says_who_holds_each_element(tmp_path: Any) -> None:
         picture.save(tmp_path / "tile.jpg")
 
 
+@pytest.mark.thorough
 def test_a_picture_as_png_has_the_cells_of_the_lanes(tmp_path: Any) -> None:
     image = pytest.importorskip("matplotlib.image")
     picture = numpipe.show_layout((64, 8))
@@ -176,6 +177,7 @@ def test_it_loads_pairs_where_it_can_and_no_vector_twice() -> None:
     assert not epilogue.inspect("gate", *arrays)
 
 
+@pytest.mark.variants(1)
 @pytest.mark.skipif(toolchain() is not None, reason="no compiler")
 @pytest.mark.parametrize("address, pairs", [(1 << 20, 16), ((1 << 20) + 4, 0)])
 def test_a_vector_that_starts_anywhere_is_loaded_element_by_element(address: int, pairs: int) -> None:

@@ -69,6 +69,7 @@ def test_an_operation_with_a_context_says_outside_of_a_kernel_that_it_belongs_in
 
 
 # ---- means and indices ----------------------------------------------------------------------------------------------
+@pytest.mark.variants(42)
 @pytest.mark.parametrize("case", REDUCTIONS, ids=str)
 def test_means_and_indices_are_numpys(case: Case) -> None:
     x, y = arrays_of(case)
@@ -262,6 +263,7 @@ def test_a_square_that_int32_cannot_hold_is_an_error_simulated() -> None:
 
 
 # ---- the code -------------------------------------------------------------------------------------------------------
+@pytest.mark.variants(1)
 @compiles
 @pytest.mark.parametrize("dtype", TYPES)
 def test_exact_functions_compile_with_a_clean_gate(dtype: str) -> None:
@@ -275,6 +277,7 @@ def test_exact_functions_compile_with_a_clean_gate(dtype: str) -> None:
         assert kernel.inspect("ptx", *arrays).count("mul.rn.f16x2") == 32  # of np.square: two elements an instruction
 
 
+@pytest.mark.variants(3)
 @compiles
 @pairwise(Rule(lambda dtype, shape: ("mean", dtype, shape, 0) in REDUCTIONS), name=("mean", "argmax", "argmin"), dtype=tuple(TYPES),
           shape=(SHAPES[1], SHAPES[2]), axis=(0, 1, None))
@@ -288,6 +291,7 @@ def test_means_and_indices_compile_with_a_clean_gate(name: str, dtype: str, shap
     assert kernel.inspect("ptx", *arrays).count("shfl.sync.bfly.b32") == words * each
 
 
+@pytest.mark.variants(2)
 @compiles
 @pairwise(dtype=("float32", "int32"), shape=SHAPES, axis=(0, 1))
 def test_running_sums_compile_with_a_clean_gate(dtype: str, shape: tuple[int, int], axis: int) -> None:
@@ -300,11 +304,14 @@ def test_running_sums_compile_with_a_clean_gate(dtype: str, shape: tuple[int, in
 
 
 @compiles
-def test_functions_of_vectors_and_numbers_compile() -> None:
-    assert not running_of_vectors.inspect("gate", np.zeros((192, 64), np.float32), np.zeros((4, 192), np.float32))
-    x, y = np.zeros((64, 64), np.float32), np.zeros((64, 64), np.float32)
-    assert not of_numbers.inspect("gate", x, y, np.float32(0), np.int32(0))
-    assert not of_vectors.inspect("gate", x, np.zeros((4, 64), np.float32), np.zeros((4, 64), np.int32))
+@pytest.mark.variants(1)
+@pytest.mark.parametrize(("kernel", "args"), [
+    (of_vectors, (np.zeros((64, 64), np.float32), np.zeros((4, 64), np.float32), np.zeros((4, 64), np.int32))),
+    (of_numbers, (np.zeros((64, 64), np.float32), np.zeros((64, 64), np.float32), np.float32(0), np.int32(0))),
+    (running_of_vectors, (np.zeros((192, 64), np.float32), np.zeros((4, 192), np.float32))),
+], ids=["vectors", "numbers", "running"])
+def test_functions_of_vectors_and_numbers_compile(kernel: Any, args: tuple[Any, ...]) -> None:
+    assert not kernel.inspect("gate", *args)
 
 
 def test_a_condition_that_an_index_decides_is_passed_by_by_the_memory_role() -> None:

@@ -314,12 +314,6 @@ def test_each_process_measures_every_case_and_the_file_has_all(tmp_path: Path, c
     assert "progress of 2" in shown and "process 3/3  2  burst 1.020" in shown
 
 
-def test_the_file_has_the_runs_in_the_order_of_the_cases_and_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SLOW", "1.5")  # the first process comes last
-    _, result = collected(tmp_path, fails_at=0, cases=[{"n": 1}, {"n": 2}], cards=["GPU-a", "GPU-b"])
-    assert [(r["process"], r["case"]["n"]) for r in result.runs] == [(p, n) for n in (1, 2) for p in range(3)]
-
-
 def test_a_failed_process_is_recorded_and_the_others_go_on(tmp_path: Path, capfd: Any) -> None:
     status, result = collected(tmp_path, fails_at=1)
     assert status == 1
@@ -329,11 +323,22 @@ def test_a_failed_process_is_recorded_and_the_others_go_on(tmp_path: Path, capfd
     assert "FAILED: RuntimeError: an illegal address" in capfd.readouterr().out
 
 
-def test_gpus_share_the_processes_out_and_have_one_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SLOW", "1.5")
-    status, result = collected(tmp_path, fails_at=0, cards=["GPU-a", "GPU-b"])
+@pytest.fixture(scope="module")
+def of_two_gpus(tmp_path_factory: pytest.TempPathFactory) -> bench.Result:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("SLOW", "1.5")  # the first process comes last
+        folder, cases = tmp_path_factory.mktemp("gpus"), [{"n": 1}, {"n": 2}]
+        status, result = collected(folder, fails_at=0, cases=cases, cards=["GPU-a", "GPU-b"])
     assert status == 0
-    assert sorted((run["process"], run["case"]["n"]) for run in result.runs) == [(p, n) for p in range(3) for n in (1, 2)]
+    return result
+
+
+def test_the_file_has_the_runs_in_the_order_of_the_cases_and_processes(of_two_gpus: bench.Result) -> None:
+    assert [(run["process"], run["case"]["n"]) for run in of_two_gpus.runs] == [(p, n) for n in (1, 2) for p in range(3)]
+
+
+def test_gpus_share_the_processes_out_and_have_one_at_a_time(of_two_gpus: bench.Result) -> None:
+    result = of_two_gpus
     assert all(run["gpu"] == run["saw"] for run in result.runs)
     assert {run["process"]: run["gpu"] for run in result.runs} == {0: "GPU-a", 1: "GPU-b", 2: "GPU-b"}  # the one that is free
     for card in ("GPU-a", "GPU-b"):  # the runs of a process stand together

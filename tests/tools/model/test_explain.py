@@ -221,6 +221,7 @@ SETTLED = {(4096, 4096, 4096)}
 """shapes of which both clocks are compared"""
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("key", [key for key in measured() if key[0] != "body form" and (key[3] == "burst" or key[1] in SETTLED)],
                          ids=str)
 def test_the_predicted_time_of_a_product_is_the_measured_one(key: Any) -> None:
@@ -253,6 +254,7 @@ def _slow(name: str) -> Any:
     return next(case for case in CASES if case.name == name).slow.explain(compiled=False)
 
 
+@pytest.mark.variants(3)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_the_limiter_of_a_case_is_named(case: Any) -> None:
     told = _slow(case.name)

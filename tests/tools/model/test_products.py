@@ -31,6 +31,7 @@ def options(cfg: Config) -> dict[str, Any]:
             "store_slots": cfg.panels or 1}
 
 
+@pytest.mark.variants(7)
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("shape", [(512, 640, 128), (300, 200, 136), (64, 64, 64), (1300, 72, 40), (256, 192, 128, 3)], ids=str)
 def test_it_is_what_explain_counts_and_predicts(name: str, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,6 +63,7 @@ EXAMPLES: dict[str, Callable[[int], Any]] = {
 }
 
 
+@pytest.mark.variants(2)
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_examples_pass(example: str) -> None:
     result = EXAMPLES[example](10)
@@ -290,6 +291,7 @@ def resident() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs Linux's /proc")
 def test_a_view_across_more_than_2_gib_is_verified_and_only_its_elements_are_copied() -> None:
     @numpipe.kernel(num_compute_wgs=1, out_type=lambda a: numpipe.ArrayType(a.shape, np.float32))

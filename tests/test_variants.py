@@ -1,0 +1,25 @@
+"""Which cases of a test run each time (tests/kernels/variants.py)."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.kernels.variants import left_to_thorough, spread
+
+
+@pytest.mark.parametrize(("cases", "n", "kept"), [(10, 3, {0, 3, 6}), (5, 1, {0}), (4, 4, {0, 1, 2, 3}), (2, 5, {0, 1})])
+def test_the_cases_that_run_each_time_are_spread_evenly(cases: int, n: int, kept: set[int]) -> None:
+    assert spread(cases, n) == kept
+
+
+def test_each_test_keeps_as_many_as_it_says_of_those_not_left_to_soak() -> None:
+    def item(nodeid: str, **marks: Any) -> Any:
+        return SimpleNamespace(nodeid=nodeid, get_closest_marker=marks.get)
+
+    two, soak = pytest.mark.variants(2).mark, pytest.mark.soak.mark
+    items = [*(item(f"x.py::test_a[{k}]", variants=two) for k in range(4)), item("x.py::test_a[soak]", variants=two, soak=soak),
+             *(item(f"y.py::test_a[{k}]", variants=two) for k in range(2)), item("y.py::test_b[0]")]
+    assert [left.nodeid for left in left_to_thorough(items)] == ["x.py::test_a[1]", "x.py::test_a[3]"]
