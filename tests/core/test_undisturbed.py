@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -23,6 +24,8 @@ import os, signal, sys, threading
 import numpy as np
 import numpipe
 from numpipe import ArrayType, ds
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it for what it starts behind a &
 
 @numpipe.kernel(num_compute_wgs=1)
 def zeros(a, c):
@@ -52,6 +55,14 @@ def run(program: str, tmp_path: Any) -> str:
 
 
 # ---- signals ---------------------------------------------------------------------------------------------------------------
+@pytest.fixture(autouse=True)
+def _ctrl_c() -> Iterator[None]:
+    """As at a prompt: a shell ignores the signal for what it starts behind a ``&``."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.variants(1)
 @compiler
 @pytest.mark.parametrize("module", ["numba.core.targetconfig", "numba.cuda.np.arrayobj", "numpipe.core.numba.hopper",
