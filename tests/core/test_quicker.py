@@ -24,7 +24,7 @@ if toolchain() is not None:
 from numba import cuda
 from numba.cuda.core import postproc
 
-from numpipe.core.numba import hopper, quicker
+from numpipe.core.numba import kernels, quicker
 from tests.code_digests import plain
 from tests.kernels.kernels_for_tests import SMALL, gemm
 
@@ -38,7 +38,7 @@ def compiled() -> Any:
 
 
 def test_numba_is_left_as_it_was() -> None:
-    with hopper.compiling_for():
+    with kernels.compiling_for():
         assert all(getattr(owner, name) is value for owner, name, value in quicker.replacements())
     assert all(getattr(owner, name) is NUMBAS[name] for owner, name, _ in quicker.replacements())
 
@@ -111,7 +111,7 @@ def in_another_thread(work: Callable[[], Any]) -> Any:
             answers.append(error)
 
     thread = threading.Thread(target=run)
-    with hopper.compiling_for():
+    with kernels.compiling_for():
         thread.start()
         thread.join(0.5)
     thread.join()
@@ -134,8 +134,8 @@ def test_a_plain_kernel_of_another_thread_is_compiled_as_numba_compiles_it() -> 
 
 def test_a_plain_kernel_of_another_thread_shows_its_ptx_and_is_for_its_own_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """Numba holds no lock where it looks at what is compiled."""
-    monkeypatch.setattr(hopper.dispatcher, "get_current_device", lambda: types.SimpleNamespace(compute_capability=(8, 0)))
-    library = hopper.compiler.compile_cuda(both_kinds, cuda.types.void, BOTH_KINDS.args, cc=(8, 0)).library
-    device, ptx = in_another_thread(lambda: (hopper.dispatcher.get_current_device().compute_capability,
+    monkeypatch.setattr(kernels.dispatcher, "get_current_device", lambda: types.SimpleNamespace(compute_capability=(8, 0)))
+    library = kernels.compiler.compile_cuda(both_kinds, cuda.types.void, BOTH_KINDS.args, cc=(8, 0)).library
+    device, ptx = in_another_thread(lambda: (kernels.dispatcher.get_current_device().compute_capability,
                                              library.get_asm_str(cc=(8, 0))))
     assert device == (8, 0) and ".target sm_80" in ptx

@@ -65,7 +65,7 @@ def _ctrl_c() -> Iterator[None]:
 
 @pytest.mark.variants(1)
 @compiler
-@pytest.mark.parametrize("module", ["numba.core.targetconfig", "numba.cuda.np.arrayobj", "numpipe.core.numba.hopper",
+@pytest.mark.parametrize("module", ["numba.core.targetconfig", "numba.cuda.np.arrayobj", "numpipe.core.numba.kernels",
                                     "numpipe.language.tiles.elementwise_cuda"])
 def test_ctrl_c_during_the_first_import_of_the_compiler_leaves_it_whole(module: str, tmp_path: Any) -> None:
     assert run(f"""
@@ -128,7 +128,7 @@ def test_a_child_that_is_forked_while_a_thread_links_or_numba_compiles_compiles(
     assert run(FORK + """
 import time
 import numpipe.core.numba as nb
-from numpipe.core.numba import hopper
+from numpipe.core.numba import kernels
 
 begun, link = threading.Event(), nb.link
 def slow(*args):
@@ -144,7 +144,7 @@ thread.join()
 
 held = threading.Event()
 def numbas_own():
-    with hopper.global_compiler_lock:
+    with kernels.global_compiler_lock:
         held.set()
         time.sleep(0.2)
 thread = threading.Thread(target=numbas_own)

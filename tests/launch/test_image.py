@@ -211,6 +211,7 @@ def test_bytes_of_something_else_are_refused(data: bytes, why: str) -> None:
     (("threads",), "384", "threads is '384', no int"), (("threads",), 384.0, "threads is 384.0, no int"),
     (("threads",), True, "threads is True, no int"), (("threads",), -128, "threads is -128, no int"),
     (("threads",), 100, "threads is 100"), (("threads",), 0, "threads is 0"), (("threads",), 1152, "threads is 1152"),
+    (("target",), "sm_80", "it is for sm_80, and this numpipe knows sm_90a"),
     (("smem_bytes",), 1 << 20, "smem_bytes is 1048576"), (("debug",), 1, "debug is 1, no bool"),
     (("arrays",), "ac", "arrays is 'ac', no tuple"), (("arrays", 0), 1, r"arrays\[0\] is 1, no str"),
     (("arrays",), ["a"], "it has 1 arrays and 2 majors"), (("majors", 1), "diagonal", r"majors\[1\] is 'diagonal', no .*Literal"),

@@ -8,7 +8,7 @@ numpipe knows of the GPU. It is imported by the first compile, never by ``import
 ===============  ====================================================================
 ``emit``         LLVM IR: constants, inline assembly, symbols, kernels' parameters
 ``operations``   meanings of functions, operators, attributes, methods
-``hopper``       Numba's compiler down to LLVM IR without a GPU
+``kernels``      Numba's compiler down to LLVM IR without a GPU
 ``quicker``      what it does for Python that kernels do not have, done in less time
 ``code``         LTO-IR, PTX, cubin, SASS
 ``reasons``      why Numba refused a kernel
@@ -68,7 +68,7 @@ with uninterrupted(), _row_stack():
 
     from .code import *
     from .emit import *
-    from .hopper import *
+    from .kernels import *
     from .operations import *
     from .reasons import *
     from .values import *

@@ -1,6 +1,6 @@
 """What Numba does again and again, or for Python that kernels are not written in, in less time.
 
-Nothing here changes what is compiled: `hopper.compiling_for` puts the `replacements` in place for as long as it compiles;
+Nothing here changes what is compiled: `kernels.compiling_for` puts the `replacements` in place for as long as it compiles;
 without them a compile takes a fifth more CPU time. Each was compared with the source of Numba that it stands for. Where Numba's
 source is another one, Numba's own code stays, and one warning says so.
 """
