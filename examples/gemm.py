@@ -3,13 +3,14 @@
     python examples/gemm.py                          on the GPU if there is one, else simulated
     python examples/gemm.py --target sim --shape 300,200,136 --dtype bf16
 
-On a GPU: speed on device arrays, with cuBLAS beside it where a package that brings it is installed (PyTorch, CuPy, nvmath),
-the time of a whole call on NumPy arrays, and the error against float64. Simulated: the error, and who did what when.
+On a GPU it prints the speed on arrays that stay there, cuBLAS beside it where PyTorch, CuPy or nvmath is installed, the time of
+a whole call on NumPy arrays, and the error against float64. Simulated it prints the error, and who did what when.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import sys
 import time
 import warnings
@@ -20,7 +21,7 @@ import ml_dtypes
 import numpy as np
 
 import numpipe
-from numpipe import BlockSpec, bench, cdiv, ds, launch
+from numpipe import BlockSpec, bench, cdiv, ds, launch, model, orders
 
 
 @dataclass(frozen=True)
@@ -57,11 +58,26 @@ def matmul(a, b, c, *, cfg: numpipe.Static = Config()):
         c[ds(m * cfg.tm + wg * rows, rows), ds(n * cfg.tn, cfg.tn)] = acc.astype(c.dtype)
 
 
+CONFIGS = (Config(), Config(tn=128, slots=6), Config(tn=64, tk=128, slots=4))
+"""The widest tile reads the least, a narrow one leaves no SM of a small product without work."""
+
+
+@functools.cache
+def choose(m: int, n: int, k: int) -> Config:
+    """The one of CONFIGS that numpipe's model of an H200 predicts to be the fastest: it takes a millisecond and needs no GPU."""
+    return min(CONFIGS, key=lambda cfg: model.product((m, n, k), tile=(cfg.tm, cfg.tn), depth=cfg.tk, slots=cfg.slots,
+                                                      order=orders.Grouped(cfg.group)).seconds)
+
+
+def product(a, b, **options):
+    """``a @ b.T`` with the config that suits its size; `options` are those of any kernel's call: out=, stream=, target=."""
+    return matmul(a, b, cfg=choose(a.shape[0], b.shape[0], a.shape[1]), **options)
+
+
 # ---- running it
 DTYPES = {"f16": np.dtype(np.float16), "bf16": np.dtype(ml_dtypes.bfloat16)}
 GPU_SHAPES = ((512, 512, 512), (1024, 1024, 1024), (2048, 2048, 2048), (4096, 4096, 4096), (4096, 4096, 512))
 SIM_SHAPES = ((256, 256, 256), (200, 136, 72), (128, 384, 512))
-SIM_CONFIG = Config(tm=128, tn=128, tk=64, slots=3)
 SAMPLED_ROWS = 64
 
 Shape = tuple[int, int, int]
@@ -85,23 +101,24 @@ def relative_error(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> float:
 
 
 def on_gpu(shapes: list[Shape], dtype: np.dtype) -> None:
-    """Speed, time and error of each shape, a line each."""
+    """Print speed, time and error of each shape, a line each."""
+    print("numpipe, cuBLAS: on arrays that stay on the GPU; from NumPy: a whole call on NumPy arrays, copies there and back included")
     cublas = bench.cublas()
     if cublas is None:
         print("cuBLAS: not installed (PyTorch, CuPy and nvmath bring it)")
-    print(f"\n{'M,N,K':>16}  {'numpipe':>12}  {'cuBLAS':>12}  {'ratio':>5}  {'from NumPy':>10}  {'error':>7}")
+    print(f"\n{'M,N,K':>16}  {'numpipe':>12}  {'cuBLAS':>12}  {'ratio':>5}  {'from NumPy':>10}  {'error':>7}  tile")
     for shape in shapes:
         a, b = inputs(shape, dtype)
-        matmul(a, b, target="gpu")  # compiles
+        product(a, b, target="gpu")  # compiles
         start = time.perf_counter()
-        c = matmul(a, b, target="gpu")
+        c = product(a, b, target="gpu")
         whole = time.perf_counter() - start
 
-        sample = measure(a, b, {"numpipe": lambda x, y, out: matmul(x, y, out=out)}, cublas)
+        sample = measure(a, b, {"numpipe": lambda x, y, out: product(x, y, out=out)}, cublas)
         speeds = {name: f"{2e-12 * np.prod(shape) / sample.seconds(name):.0f} TFLOPS" for name in sample.times}
-        ratio = f"{sample.ratio('numpipe'):.2f}" if cublas else "-"
+        ratio, cfg = f"{sample.ratio('numpipe'):.2f}" if cublas else "-", choose(*shape)
         print(f"{spell(shape):>16}  {speeds['numpipe']:>12}  {speeds.get('cuBLAS', '-'):>12}  {ratio:>5}  "
-              f"{whole * 1e3:>7.2f} ms  {relative_error(a, b, c):>7.1e}", flush=True)
+              f"{whole * 1e3:>7.2f} ms  {relative_error(a, b, c):>7.1e}  {cfg.tm}x{cfg.tn}", flush=True)
 
 
 Product = Callable[[object, object, object], object]
@@ -122,19 +139,22 @@ def measure(a: np.ndarray, b: np.ndarray, products: dict[str, Product], cublas: 
 
 
 def simulated(shapes: list[Shape], dtype: np.dtype, target: str | None) -> None:
-    """Error of each shape, and a timeline."""
+    """Print the error of each shape, a timeline, and what to try next."""
     print(f"\n{'M,N,K':>16}  {'error':>7}")
     for shape in shapes:
         a, b = inputs(shape, dtype)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that this is simulated has been said
-            c = matmul(a, b, cfg=SIM_CONFIG, target=target)
+            c = product(a, b, target=target)
         print(f"{spell(shape):>16}  {relative_error(a, b, c):>7.1e}", flush=True)
 
     trace = numpipe.Trace()
-    matmul.simulate(*inputs(SIM_SHAPES[0], dtype), cfg=SIM_CONFIG, trace=trace)
-    print(f"\nTimeline of {spell(SIM_SHAPES[0])}, two tiles a CTA; while one is stored the next one's blocks are loaded:\n")
+    matmul.simulate(*inputs(SIM_SHAPES[0], dtype), cfg=Config(tn=128), trace=trace)
+    print(f"\nTimeline of {spell(SIM_SHAPES[0])}, two tiles a CTA:\n")
     print(trace.timeline())
+    print("\nThe kernel's own source ran in CPython on a simulated SM that watches for races and deadlocks; the timeline shows that the\n"
+          "memory warpgroup loads (L) the next tile's blocks while the compute warpgroups multiply (#) and store (S). To see it find a\n"
+          "race, take ` + wg * rows` out of the kernel's last line and run this again; docs/quickstart.md goes on from there.")
 
 
 def spell(shape: Shape) -> str:

@@ -31,7 +31,7 @@ def example(*arguments: str, **environment: str) -> subprocess.CompletedProcess[
 
 
 def errors_by_shape(output: str) -> dict[str, float]:
-    return {m[1]: float(m[2]) for m in re.finditer(r"^ *(\d+,\d+,\d+) .*?(\S+)$", output, re.MULTILINE)}
+    return {m[1]: float(m[2]) for m in re.finditer(r"^ *(\d+,\d+,\d+) .*?(\d\.\de-\d+).*$", output, re.MULTILINE)}
 
 
 def test_it_stays_small() -> None:
@@ -49,6 +49,7 @@ def test_simulated_it_prints_target_errors_and_a_timeline() -> None:
     for row in ("wg0 compute |", "wg1 compute |", "wg2 memory  |", "copy in     |", "copy out    |", "tensor core |"):
         assert row in done.stdout
     loads, computes = (re.search(rf"^{name} *\|(.*)$", done.stdout, re.MULTILINE) for name in ("wg2 memory", "wg0 compute"))
+    assert "on a simulated SM" in done.stdout and "docs/quickstart.md goes on from there." in done.stdout.splitlines()[-1]
     assert loads and computes and "L" in loads[1] and "#" in computes[1] and "S" in computes[1] and "." in computes[1]
 
 
@@ -120,9 +121,11 @@ class OnFakeGpu:
         library = bench.Cublas(FakeLibrary()) if cublas else None  # type: ignore[arg-type]
         monkeypatch.setattr(gemm.bench, "cublas", lambda: library and self.counted(library))
         monkeypatch.setattr(gemm, "matmul", self.matmul)
+        self.chosen: list[Any] = []
         self.gemm, self.timer, self.calls = gemm, timer, 0
 
-    def matmul(self, a: Any, b: Any, out: Any = None, target: str | None = None) -> Any:
+    def matmul(self, a: Any, b: Any, cfg: Any, out: Any = None, target: str | None = None) -> Any:
+        self.chosen.append(cfg)
         if out is not None:
             self.timer.time += 1e-3
             return out
@@ -141,8 +144,29 @@ class OnFakeGpu:
 @pytest.mark.parametrize("cublas", [True, False])
 def test_on_a_gpu_it_prints_speed_ratio_time_and_error(cublas: bool, monkeypatch: pytest.MonkeyPatch,
                                                        capsys: pytest.CaptureFixture[str]) -> None:
-    OnFakeGpu(monkeypatch, cublas).gemm.on_gpu([(1200, 1000, 900)], np.dtype(ml_dtypes.bfloat16))
+    gpu = OnFakeGpu(monkeypatch, cublas)
+    gpu.gemm.on_gpu([(1200, 1000, 900)], np.dtype(ml_dtypes.bfloat16))
     *head, row = capsys.readouterr().out.splitlines()
-    assert ("cuBLAS: not installed" in head[0]) is not cublas
+    assert ("cuBLAS: not installed" in head[1]) is not cublas
+    assert set(gpu.chosen) == {gpu.gemm.choose(1200, 1000, 900)}
     speeds = r"2 TFLOPS +1 TFLOPS +2\.00" if cublas else "2 TFLOPS +- +-"
-    assert re.fullmatch(rf" +1200,1000,900 +{speeds} +\d+\.\d\d ms +\d\.\de-03", row), row
+    assert re.fullmatch(rf" +1200,1000,900 +{speeds} +\d+\.\d\d ms +\d\.\de-03  128x128", row), row
+
+
+def test_the_config_suits_the_size() -> None:
+    """A small product is cut into enough tiles for the SMs, a large one into tiles that read little."""
+    from gemm import choose
+
+    for m, n, k in ((512, 512, 512), (1024, 1024, 1024), (1024, 1024, 8192)):
+        assert choose(m, n, k).tn == 64
+    for m, n, k in ((2048, 2048, 2048), (4096, 4096, 512), (8192, 8192, 8192)):
+        assert choose(m, n, k).tn == 256
+
+
+def test_what_it_says_to_try_is_a_race(tmp_path: Path) -> None:
+    source, advice = EXAMPLE.read_text(encoding="utf8"), " + wg * rows"
+    assert f"`{advice}`" in source and source.count(f"{advice}, rows)") == 1
+    broken = tmp_path / "gemm.py"
+    broken.write_text(source.replace(f"{advice}, rows)", ", rows)"), encoding="utf8")
+    done = subprocess.run([sys.executable, str(broken), "--target", "sim"], capture_output=True, text=True, timeout=100)
+    assert done.returncode == 1 and "while TMA store (c) by warpgroup 0 (compute) may still be writing it" in done.stderr
