@@ -14,12 +14,16 @@ from pathlib import Path
 
 import make_figures
 import make_notebook
+import make_reference
 import pytest
 from pages import GUIDE, PAGES, ROOT, Block, name, run
 
 import numpipe
 from numpipe import errors
 from numpipe.hazards import HAZARDS
+
+TABLES = set((ROOT / "docs" / "results").glob("*_*.md"))
+"""what a benchmark wrote, which pages include"""
 
 LINK = re.compile(r"\[[^\]]*\]\((?!https?:|#)([^)#\s]+)(?:#[^)]*)?\)")
 TOCTREE = re.compile(r"^```\{toctree\}\n(?::\w+:[^\n]*\n)*(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -61,6 +65,37 @@ def test_links_of_a_page_lead_somewhere(page: Path) -> None:
     assert not [t for t in targets if not (page.parent / t).exists()]
 
 
+@pytest.mark.parametrize("page", [page for page in PAGES if "docs" in page.parts and page not in TABLES], ids=name)
+def test_a_page_begins_with_what_one_can_do_after_reading_it(page: Path) -> None:
+    title, first, *_ = page.read_text(encoding="utf8").split("\n\n")
+    assert title.startswith("# ") and "After this page you" in first
+
+
+def test_no_part_of_the_site_has_more_than_eight_pages() -> None:
+    """A page that is an index itself counts with its own."""
+    index = (ROOT / "docs" / "index.md").read_text(encoding="utf8")
+    guide = len(TOCTREE.findall((ROOT / "docs" / "guide" / "index.md").read_text(encoding="utf8"))[0].split())
+    parts = [tree.split() for tree in TOCTREE.findall(index)]
+    assert len(parts) == 6
+    assert all(len(part) + ("guide/index" in part) * guide <= 8 for part in parts)
+
+
+def test_the_language_page_has_every_public_name() -> None:
+    shown = set(re.findall(r"\w+", (ROOT / "docs" / "language.md").read_text(encoding="utf8")))
+    assert not set(numpipe.__all__) - shown
+
+
+def test_the_reference_says_what_the_docstrings_say() -> None:
+    assert not make_reference.stale(), "python docs/make_reference.py"
+
+
+def test_a_reference_page_without_a_name_is_stale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = make_reference.FOLDER / "index.md"
+    (tmp_path / "index.md").write_text(whole.read_text(encoding="utf8").replace("### wgmma\n", "", 1), encoding="utf8")
+    monkeypatch.setattr(make_reference, "FOLDER", tmp_path)
+    assert make_reference.stale() == ["index.md"]
+
+
 def test_the_indexes_list_every_page_twice() -> None:
     """For Sphinx, and for those who read the files."""
     listed = {ROOT / "docs" / "index.md"}
@@ -68,10 +103,10 @@ def test_the_indexes_list_every_page_twice() -> None:
         text = index.read_text(encoding="utf8")
         trees = [line for tree in TOCTREE.findall(text) for line in tree.split()]
         linked = {index.parent / link for link in LINK.findall(text) if link.endswith(".md")}
-        assert {index.parent / f"{line}.md" for line in trees} == linked
-        listed |= linked
-    tables = set((ROOT / "docs" / "results").glob("*_*.md"))  # which pages include
-    assert listed == set((ROOT / "docs").rglob("*.md")) - tables
+        if trees:
+            assert {index.parent / f"{line}.md" for line in trees} == linked
+            listed |= linked
+    assert listed == set((ROOT / "docs").rglob("*.md")) - TABLES
 
 
 # ---- the README

@@ -28,7 +28,7 @@ OWN = {name: cfg for name, cfg in RUNGS.items() if isinstance(cfg, attention_lad
                                      ["--rung", "serial", "--rung", "persistent", "--causal"]], ids=["full", "causal"])
 def test_simulated_it_prints_the_error_of_rungs(options: list[str], capsys: pytest.CaptureFixture[str],
                                                 monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of all of them it is docs/attention_ladder.md that runs here."""
+    """Of all of them it is docs/attention.md#the-ladder-of-attention that runs here."""
     monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
     monkeypatch.setattr(sys, "argv", ["attention_ladder.py", "--target", "sim", "--shape", "1,1,136,64", *options])
     attention_ladder.main()

@@ -383,7 +383,7 @@ def test_numba_without_numpipe_compiles_them() -> None:
 
 
 def test_kernel_of_the_documentation_compiles(tmp_path: Path) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "intrinsics.md").read_text(encoding="utf8")
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "intrinsics.md").read_text(encoding="utf8")
     (code,) = re.findall(r"^```python no-run\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
     file = tmp_path / "page.py"
     file.write_text(code, encoding="utf8")
