@@ -14,7 +14,7 @@ import inspect
 import re
 import sys
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -178,7 +178,7 @@ def _code(text: str) -> str:
 
 # ---- what they say
 _ROW = re.compile(r"(?P<term>\S+(?: \S+){0,6}?) {2,}(?P<text>\S.*)$")
-_NO_ROW = (" ", ">>>", "..", "=", "-", "|", "*", "#", "`")
+_NO_TERM = (" ", ">>>", "..", "=", "-", "|", "*", "#", "`")
 
 
 def markdown(doc: str | None) -> str:
@@ -193,61 +193,95 @@ def markdown(doc: str | None) -> str:
     f(3)
     ```
     """
-    blocks = re.split(r"\n\s*\n", inspect.cleandoc(doc or ""))
-    return "\n\n".join(_joined([made for block in blocks if block.strip() for made in _block(block)]))
+    lines = inspect.cleandoc(doc or "").split("\n")
+    blocks: list[str] = []
+    at = 0
+    while at < len(lines):
+        line = lines[at]
+        if not line.strip():
+            at += 1
+            continue
+        column = _column(lines[at:])
+        if re.match(r"=+( +=+)+$", line):
+            end = _while(lines, at, lambda each: bool(each.strip()))
+            blocks.append(_table(lines[at:end]))
+        elif line.startswith(">>>"):
+            end = _while(lines, at, lambda each: bool(each.strip()))
+            blocks.append("```pycon\n" + "\n".join(lines[at:end]) + "\n```")
+        elif line.startswith(" "):
+            end = _while(lines, at, lambda each: each.startswith(" ") or not each)
+            blocks.append(_block(lines[at:end]))
+        elif column:
+            end = at + 1
+            while end < len(lines) and _goes_on(lines, end, column):
+                end += 1
+            blocks.append(_list(lines[at:end], column))
+        else:
+            end = _while(lines, at + 1, lambda each: bool(each.strip()) and not each.startswith(" "))
+            blocks.append(re.sub(r"(?<!`)::$", ":", "\n".join(lines[at:end])))
+        at = end
+    return "\n\n".join(blocks)
 
 
-def _joined(blocks: list[str]) -> Iterator[str]:
-    """Neighbouring blocks of one piece of code as one."""
-    held: list[str] = []
-    for block in [*blocks, ""]:
-        if held and not (held[-1].startswith("```py\n") and block.startswith("```py\n")):
-            yield held.pop()
-        if held:
-            block = held.pop().removesuffix("\n```") + "\n\n" + block.removeprefix("```py\n")
-        held.append(block)
+def _while(lines: list[str], at: int, holds: Callable[[str], bool]) -> int:
+    while at < len(lines) and holds(lines[at]):
+        at += 1
+    return at
 
 
-def _block(block: str) -> Iterator[str]:
-    lines = block.split("\n")
-    if re.match(r"=+( +=+)+$", lines[0]):
-        yield _table(lines)
-    elif lines[0].startswith(">>>"):
-        yield "```pycon\n" + block + "\n```"
-    elif lines[0].startswith(" "):
-        yield "```py\n" + textwrap.dedent(block) + "\n```"
-    elif _columns(lines):
-        yield _list(lines, _columns(lines))
-    else:
-        indented = next((number for number, line in enumerate(lines) if line.startswith(" ")), len(lines))
-        text, code = "\n".join(lines[:indented]), "\n".join(lines[indented:])
-        yield re.sub(r"(?<!`)::$", ":", text)
-        if code:
-            yield "```py\n" + textwrap.dedent(code) + "\n```"
+def _block(lines: list[str]) -> str:
+    code = textwrap.dedent("\n".join(lines)).strip("\n")
+    try:
+        ast.parse(code)
+        return f"```py\n{code}\n```"
+    except SyntaxError:
+        return f"```text\n{code}\n```"
 
 
-def _columns(lines: list[str]) -> int:
-    """Where the text begins in ``term   text``, in aligned columns; 0: these lines are none."""
-    if lines[0].startswith(_NO_ROW):
+def _column(lines: list[str]) -> int:
+    """Where the text begins in a list of ``term   text`` in aligned columns that begins here; 0: none does."""
+    if lines[0].startswith(_NO_TERM):
         return 0
     row = _ROW.match(lines[0])
-    column = row.start("text") if row else len(lines[1]) - len(lines[1].lstrip()) if len(lines) > 1 else 0
-    aligned = all(line[:column].isspace() or line[column - 1:column] == " " and line[column:column + 1].strip()
-                  or len(line) <= column + 8 or _ROW.match(line) for line in lines)
-    return column if column and (row or len(lines[0].split()) <= 3) and aligned else 0
+    if row:
+        return row.start("text")
+    below = lines[1] if len(lines) > 1 else ""
+    indent = len(below) - len(below.lstrip())
+    return indent if indent >= 6 and not lines[0].endswith((".", ":")) else 0
+
+
+def _goes_on(lines: list[str], at: int, column: int) -> bool:
+    """Whether a line belongs to the list, of which the line before is a part."""
+    line = lines[at]
+    if not line.strip():
+        after = next((each for each in lines[at:] if each.strip()), "")
+        return after.startswith(" " * column)
+    return line.startswith(" " * column) or not line.startswith(" ") and bool(lines[at - 1].strip())
 
 
 def _list(lines: list[str], column: int) -> str:
-    items: list[str] = []
+    """Each term with its text, which may itself be several blocks."""
+    items: list[tuple[str, list[str]]] = []
     for line in lines:
-        if line[:column].isspace() and items:
-            items[-1] += (" " if "`: " in items[-1] else ": ") + line.strip()
+        row = None if line.startswith(" ") else _ROW.match(line)
+        if not line.strip() or line.startswith(" " * column):
+            items[-1][1].append(line[column:])
         elif line[column - 1:column] == " " and line[column:].strip():
-            items.append(f"- `{line[:column].strip()}`: {line[column:].strip()}")
+            items.append((line[:column].strip(), [line[column:]]))
+        elif row:
+            items.append((row["term"], [row["text"]]))
+        elif len(line) > column and not re.fullmatch(r"\w+(, \w+)+", line):  # a term that is wider than its column
+            term, _, text = line.partition(" ")
+            items.append((term, [text]))
         else:
-            row = _ROW.match(line)
-            items.append(f"- `{row['term']}`: {row['text']}" if row else f"- `{line.strip()}`")
-    return "\n".join(items)
+            items.append((line.strip(), []))
+    return "\n".join(f"- `{term}`: {textwrap.indent(_flowing(markdown(chr(10).join(text))), '  ').strip()}" for term, text in items)
+
+
+def _flowing(text: str) -> str:
+    """The first paragraph in one line: that of an item of a list."""
+    first, blank, rest = text.partition("\n\n")
+    return (first if first.startswith(("```", "|", "-")) else first.replace("\n", " ")) + blank + rest
 
 
 def _table(lines: list[str]) -> str:
