@@ -168,10 +168,10 @@ def _default(value: Any) -> str:
 
 
 def _code(text: str) -> str:
-    if len(text) > 110 and "(" in text:
+    if len(text) > 88 and "(" in text:
         head, _, rest = text.partition("(")
         inner, close, tail = rest.rpartition(")")
-        lines = textwrap.wrap(inner, 110 - len(head), break_long_words=False, break_on_hyphens=False)
+        lines = textwrap.wrap(inner, 88 - len(head), break_long_words=False, break_on_hyphens=False)
         text = f"{head}(" + ("\n" + " " * (len(head) + 1)).join(lines) + close + tail
     return f"```py\n{text}\n```"
 
