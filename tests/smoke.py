@@ -1,0 +1,82 @@
+"""Build sdist and wheel of a clean tree, install each into an empty environment, and use it: ``python tests/smoke.py [PYTHON …]``.
+
+For each interpreter, by default this one, the wheel of the sdist is installed with all that it requires; then a kernel is simulated,
+its race is found, and where the compiler is there it is compiled and inspected, all from another folder than the source's.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+USE = '''
+import sys
+import numpy as np
+import numpipe
+from numpipe import ArrayType, BlockSpec, cdiv, ds
+
+@numpipe.kernel(out_type=lambda x: ArrayType(x.shape, x.dtype), num_compute_wgs=1)
+def doubled(x, y, *, late: numpipe.Static = False):
+    pipe = numpipe.pipeline(grid=(cdiv(x.shape[1], 64),), max_concurrent_steps=2, in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))
+    for (k,), (tile,) in pipe(x):
+        if k == 0:
+            before = tile
+        y[ds(0, 64), ds(k * 64, 64)] = (before if late else tile)[...] * 2.0
+        before = tile
+
+x = np.random.default_rng(0).standard_normal((64, 300)).astype(np.float32)
+assert (doubled(x, target="sim") == 2 * x).all()
+try:
+    doubled(x, late=True, target="sim")
+except numpipe.PipelineRace as race:
+    assert race.report.hazard == "read-after-release"
+else:
+    raise AssertionError("the race was not found")
+did = "simulated"
+if sys.platform == "linux":
+    assert "sm_90a" in doubled.inspect("ptx", x) and not doubled.inspect("gate", x)
+    did += f", compiled: {doubled.inspect('resources', x).registers} registers"
+print(f"numpipe {numpipe.__version__} on Python {sys.version.split()[0]}, NumPy {np.__version__}: {did}")
+'''
+
+
+def run(*command: str | Path, cwd: Path | None = None) -> str:
+    done = subprocess.run([str(part) for part in command], cwd=cwd, capture_output=True, text=True,
+                          env={name: value for name, value in os.environ.items() if not name.startswith("PYTHON")})
+    if done.returncode:
+        sys.exit(f"{command}: {done.stdout}{done.stderr}")
+    return done.stdout
+
+
+def built(folder: Path) -> Path:
+    """The wheel of the sdist of what git has at HEAD."""
+    source = folder / "source"
+    source.mkdir()
+    (folder / "head.tar").write_bytes(subprocess.run(["git", "archive", "HEAD"], cwd=ROOT, check=True, capture_output=True).stdout)
+    run("tar", "-xf", folder / "head.tar", cwd=source)
+    build = "import sys; from setuptools import build_meta as b; getattr(b, 'build_' + sys.argv[1])(sys.argv[2])"
+    run(sys.executable, "-c", build, "sdist", folder, cwd=source)
+    [sdist] = folder.glob("*.tar.gz")
+    run("tar", "-xf", sdist, cwd=folder)
+    run(sys.executable, "-c", build, "wheel", folder, cwd=folder / sdist.name.removesuffix(".tar.gz"))
+    return next(folder.glob("*.whl"))
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        wheel = built(folder)
+        for number, python in enumerate(sys.argv[1:] or [sys.executable]):
+            venv = folder / f"venv{number}"
+            run(python, "-m", "venv", venv)
+            run(venv / "bin" / "python", "-m", "pip", "install", "--quiet", wheel)
+            (folder / "use.py").write_text(USE, encoding="utf8")
+            print(run(venv / "bin" / "python", folder / "use.py", cwd=folder).strip(), flush=True)
+
+
+if __name__ == "__main__":
+    main()
