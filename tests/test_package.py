@@ -55,6 +55,12 @@ def test_numba_cuda_is_pinned_to_the_series_its_internals_are_known_of() -> None
     assert [specifiers["numpy"].contains(version) for version in ("2.4.6", "2.5.2", "3.0")] == [True, True, False]
 
 
+def test_the_version_stands_in_one_place() -> None:
+    assert options()["metadata"]["version"] == "attr: numpipe.__version__"
+    assert importlib.metadata.version("numpipe") == numpipe.__version__
+    assert f"## {numpipe.__version__}" in (ROOT / "CHANGELOG.md").read_text(encoding="utf8")
+
+
 # ---- what the wheel holds
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
@@ -81,7 +87,7 @@ def test_wheel_holds_every_module_and_its_types(wheel: set[str]) -> None:
 
 
 def test_wheel_adds_nothing_but_numpipe(wheel: set[str]) -> None:
-    version = options()["metadata"]["version"]
+    version = numpipe.__version__
     assert {name.split("/")[0] for name in wheel} == {"numpipe", f"numpipe-{version}.dist-info"}
     assert any(name.endswith("LICENSE") for name in wheel)
 
