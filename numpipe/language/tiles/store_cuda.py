@@ -85,10 +85,10 @@ class _Lanes:
         word = builder.extract_value(self.value, number)
         return builder.bitcast(word, nb.f32) if word.type != nb.f32 and self.statement[1] == "f" else word
 
-    def _write(self, address: Any, number: int, chosen: Any) -> None:
+    def _write(self, address: Any, word: Any, chosen: Any) -> None:
         """Emit the statement for an element; lanes that are not `chosen` skip it."""
         text, code = self.statement
-        nb.emit_asm(self.builder, nb.void, [address, self._element(number), self.builder.zext(chosen, nb.i32)],
+        nb.emit_asm(self.builder, nb.void, [address, word, self.builder.zext(chosen, nb.i32)],
                     f"{{ .reg .pred own; setp.ne.u32 own, $2, 0; @own {text} }}", f"l,{code},r,~{{memory}}")
 
     def _plane(self) -> None:
@@ -129,7 +129,7 @@ class _Lanes:
         for i, place in enumerate(places(tile.shape, layout)):
             at = builder.add(builder.add(start[axis], own), nb.const(place[0 if by_rows else 1] or 0))
             chosen = builder.and_(inside, builder.icmp_unsigned("<", at, shape[axis]))
-            self._write(to.moved(base, at, strides[axis]), first + i, chosen)
+            self._write(to.moved(base, at, strides[axis]), self._element(first + i), chosen)
 
     def _runs(self, at_once: bool) -> None:
         """Store a coalesced tile: what a lane has side by side `at_once`, where the block starts at a multiple of that and the
@@ -163,9 +163,10 @@ class _Lanes:
 
         def elements() -> None:
             for number in range(len(where)):
-                r, c, at = place(number)
-                tests = [builder.icmp_unsigned("<", n, size) for n, size in zip((r, c), to.size, strict=True)]
-                self._write(at, number, inside(*tests))
+                *own, at = place(number)
+                word = self._element(number)
+                tests = [builder.icmp_unsigned("<", n, size) for n, size in zip(own, to.size, strict=True)]
+                self._write(at, word, inside(*tests))
 
         if not at_once:
             elements()
