@@ -248,7 +248,7 @@ def a_store_at_a_fraction(a, b, c):
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("'c[…] = tile': ':' has no compile-time size here; use ds(start, size)", kind=SpecError, args=THREE)
+@refused("c[…]: ':' has no compile-time size here; use ds(start, size)", kind=SpecError, args=THREE)
 def a_store_along_a_whole_dimension(a, b, c):
     c[0, ds(0, 64), :] = numpipe.zeros((64, 64), np.float32)
   # ^^^^^^^^^^^^^^^^^^

@@ -126,7 +126,7 @@ def an_index_of_slots_without_a_view(a, b, c):
     #   ^^^^^^^^
 
 
-@refused("a.at[…]: ':' has no compile-time size in an array; write ds(0, size)", kind=SpecError)
+@refused("a.at[…]: ':' has no compile-time size here; use ds(start, size)", kind=SpecError)
 def a_view_of_all_of_an_array(a, b, c):
     _ = a.at[:, ds(0, 64)]
     #   ^^^^^^^^^^^^^^^^^^

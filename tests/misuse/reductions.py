@@ -226,6 +226,24 @@ def an_atomic_of_another_type(a, b, c):
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
+refused.also(an_atomic_of_another_type, "atomic_add: c.at[…]: the array is float64, the tile int32: pass an array of int32 as 'c'",
+             kind=SpecError, args=(A, B, SUMS.astype(np.float64)))
+
+
+@refused("'c[…] = tile': the array is float64, the tile int32: pass an array of int32 as 'c'", kind=SpecError,
+         args=(A, B, SUMS.astype(np.float64)))
+def a_vector_stored_to_float64(a, b, c):
+    c[ds(0, 64)] = numpipe.iota(64)
+  # ^^^^^^^^^^^^
+
+
+@refused("c[…]: a vector of indices gathers in a load only; here an index has ds(start, size) and integers: write "
+         "c[ds(start, 64), ds(start, 32)]", kind=SpecError)
+def a_scattered_store(a, b, c):
+    c[numpipe.iota(64), ds(0, 32)] = numpipe.zeros((64, 32), np.float32)
+  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
 @refused("atomic_max: float32 has no such reduction in global memory: it takes int32", kind=SpecError)
 def a_maximum_of_floats(a, b, c):
     numpipe.atomic_max(c.at[ds(0, 64), ds(0, 64)], numpipe.zeros((64, 64), np.float32))

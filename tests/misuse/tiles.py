@@ -132,7 +132,7 @@ def a_store_of_an_element(a, b, c):
   # ^^^^^^^
 
 
-@refused("'c[…] = tile': ':' has no compile-time size here; use ds(start, size)", kind=SpecError)
+@refused("c[…]: ':' has no compile-time size here; use ds(start, size)", kind=SpecError)
 def a_store_to_a_whole_dimension(a, b, c):
     c[ds(0, 64), :] = numpipe.zeros((64, 64), np.float32)
   # ^^^^^^^^^^^^^^^

@@ -29,7 +29,8 @@ from __future__ import annotations
 from typing import Any
 
 from ...arch.dtypes import REDUCTIONS
-from ...core.op import Op, called, op
+from ...core.arith import named
+from ...core.op import Op, called
 from ...diagnostics.errors import SpecError
 from .store import check, through_tma, write_out
 from .tile import form_of
@@ -39,14 +40,14 @@ __all__ = ["atomic_add", "atomic_and", "atomic_max", "atomic_min", "atomic_or", 
 
 _LANES: dict[str, tuple[str, ...]] = {"add": ("int32", "float32", "float16", "bfloat16"),
                                       **dict.fromkeys(("min", "max", "and", "or", "xor"), ("int32",))}
-"""reductions of red.global, and their types"""
-_SAID = {"add": "the sum of it and of the tile's", "min": "the smaller of it and of the tile's",
-         "max": "the larger of it and of the tile's", "and": "``it & the tile's``", "or": "``it | the tile's``",
-         "xor": "``it ^ the tile's``"}
+"""types that red.global reduces"""
+_RESULTS = {"add": "the sum of it and of the tile's", "min": "the smaller of it and of the tile's",
+            "max": "the larger of it and of the tile's", "and": "``it & the tile's``", "or": "``it | the tile's``",
+            "xor": "``it ^ the tile's``"}
 
 
 def check_atomic(name: str, dst: Any, tile: Any) -> None:
-    """SpecError unless a tile fits a view, and there is such a reduction of its type. Of values, or of their Numba types."""
+    """Raise SpecError unless a tile fits a view, and there is such a reduction of its type."""
     if not isinstance(dst, GmemView):
         raise SpecError(f"{name}(dst, tile): dst must be a view of an array, array.at[ds(i, 64), ds(j, 64)], got {called(dst)}")
     form, ref, reduction = form_of(tile, name), dst.ref, name.removeprefix("atomic_")
@@ -55,13 +56,14 @@ def check_atomic(name: str, dst: Any, tile: Any) -> None:
     array = ref.arg
     ref.unit.check_output(ref.index, name, f"{name}({array.name}.at[…], tile) by its own name, or in a function that is called by "
                           "name and gets it as an argument")
-    check(f"{name}: {array.name}.at[…]", array.name, array.dtype, dst.shape, form)
-    if form.dtype.name in (REDUCTIONS if through_tma(array, dst.axes, form) else _LANES)[reduction]:
+    known = (REDUCTIONS if through_tma(array, dst.axes, form) else _LANES)[reduction]
+    check(f"{name}: {array.name}.at[…]", array.name, array.dtype, dst.shape, form, known)
+    if form.dtype.name in known:
         return
-    known = [kind for kind in _LANES[reduction] if kind != form.dtype.name]
     instead = ("; a tile (M, N) to an array that TMA can store, whose rows are multiples of 16 B, has float16 and bfloat16 too"
                if form.dtype.name in REDUCTIONS[reduction] else "")
-    raise SpecError(f"{name}: {form.dtype} has no such reduction in global memory: it takes {', '.join(known)}{instead}")
+    raise SpecError(f"{name}: {form.dtype} has no such reduction in global memory: it takes "
+                    f"{', '.join(_LANES[reduction])}{instead}")
 
 
 def _atomic(reduction: str) -> Op[..., Any]:
@@ -70,11 +72,9 @@ def _atomic(reduction: str) -> Op[..., Any]:
     def operation(dst: Any, tile: Any) -> None:
         check_atomic(name, dst, tile)
         if not tile.inert:
-            start = tuple(int(place) for place in dst.start)
-            write_out(dst.ref, dst.axes, start, tile, f"{name}: {dst.ref.name}.at[…]", reduction)
+            write_out(dst.ref, dst.axes, dst.start, tile, f"{name}: {dst.ref.name}.at[…]", reduction)
 
-    operation.__name__ = operation.__qualname__ = name
-    operation.__doc__ = f"""Make each element of a view of an array {_SAID[reduction]}, at once, inside a kernel.
+    return named(operation, name, f"""Make each element of a view of an array {_RESULTS[reduction]}, at once, inside a kernel.
 
     dst   ``array.at[ds(i, 64), ds(j, 64)]``, or ``array.at[ds(i, 64)]`` for a vector; with an integer along each other dimension.
           What lies outside the array is left out; starts are not negative
@@ -83,8 +83,7 @@ def _atomic(reduction: str) -> Op[..., Any]:
     By all lanes of a warpgroup. Other CTAs may do the same to the same elements, and nothing else within the kernel. Raises
     SpecError where shapes or types differ, for inputs, and for types of which there is no such reduction (PTX ISA, "red",
     "cp.reduce.async.bulk.tensor"). See `numpipe.language.tiles.atomics` for which is taken, and for its types.
-    """
-    return op(operation)
+    """)
 
 
 atomic_add, atomic_min, atomic_max = (_atomic(name) for name in ("add", "min", "max"))

@@ -23,18 +23,7 @@ from typing import Any
 from ...core.op import called, constant, op
 from ...diagnostics.errors import SpecError
 from .exchange import exchange, of_columns, of_rows, rows
-from .layouts import (
-    ACCUMULATOR,
-    COALESCED,
-    COLUMN,
-    EITHER,
-    ROW,
-    Form,
-    coalesced_form,
-    lanes_across,
-    vector_layout,
-    vector_of,
-)
+from .layouts import ACCUMULATOR, COALESCED, COLUMN, EITHER, ROW, Form, coalesced_form, lanes_across, vector_layout, vector_of
 from .tile import Tile, form_of
 
 __all__ = ["layout_cast"]
@@ -64,40 +53,35 @@ def layout_cast(np_: Any, site: str, tile: Any, layout: str) -> Tile:
     if np_.memory:
         return Tile(None, made)
     if nbytes:
-        exchange(np_, *_exchanged(tile.form, made), f"{CAST} of a register tile", apart=len(made.shape) == 2)
+        exchange(np_, *_chunks(tile.form, made), f"{CAST} of a register tile", apart=len(made.shape) == 2)
     return Tile(tile.value, made)
 
 
 def plan_cast(np_: Any, site: Any, tile: Any, layout: Any) -> tuple[Form, int]:
-    """(what a cast of a tile, or of one of this Numba type, gives, bytes of shared memory that it needs)"""
-    form = form_of(tile, f"'{CAST}'")
+    """Return (the form that a cast of a tile gives, bytes of shared memory that it needs); raise SpecError for other casts."""
+    form, layout = form_of(tile, f"'{CAST}'"), constant(CAST, "layout", layout)
     if form is None:
         raise SpecError(f"{CAST}(tile, layout): tile must be a register tile, got {called(tile)}")
-    made, nbytes = check_cast(form, constant(CAST, "layout", layout))
+    flat = len(form.shape) == 1
+    known = (ROW, COLUMN) if flat else (ACCUMULATOR, COALESCED)
+    if layout not in known:
+        raise SpecError(f"{CAST}: the layout of a {'vector' if flat else 'tile (M, N)'} is one of {', '.join(map(repr, known))}, "
+                        f"got {layout!r}")
+    made, nbytes = (_plan_vector if flat else _plan_tile)(form, layout)
     if nbytes and np_.role != "memory":
-        given = f" ({form.layout} layout)" if form.layout == ACCUMULATOR else ""
-        np_.unit.plan_exchange(nbytes, (constant(CAST, "site", site), f"{form}{given} to {made.layout} layout"))
+        before = f" ({form.layout} layout)" if form.layout == ACCUMULATOR else ""
+        np_.unit.plan_exchange(nbytes, (constant(CAST, "site", site), f"{form}{before} to {made.layout} layout"))
     return made, nbytes
 
 
-def check_cast(form: Form, layout: Any) -> tuple[Form, int]:
-    """What a cast of a form gives, and the bytes; SpecError for what cannot be cast."""
-    known = (ROW, COLUMN) if len(form.shape) == 1 else (ACCUMULATOR, COALESCED)
-    if layout not in known:
-        raise SpecError(f"{CAST}: the layout of a {'vector' if len(form.shape) == 1 else 'tile (M, N)'} is one of "
-                        f"{', '.join(map(repr, known))}, got {layout!r}")
-    if len(form.shape) != 1:
-        return _check_tile(form, layout)
-    possible = vector_layout(form.shape[0], CAST)
-    if possible not in (layout, EITHER):
+def _plan_vector(form: Form, layout: str) -> tuple[Form, int]:
+    if vector_layout(form.shape[0], CAST) not in (layout, EITHER):
         raise SpecError(f"{CAST}: a vector of {form.shape[0]} elements does not lie in {layout} layout: along columns there are "
                         "8 x i elements, at most 256, along rows 64 x j")
-    result = Form(form.shape, form.dtype, layout)
-    return result, 0 if form.layout in (layout, EITHER) else 4 * form.shape[0]
+    return Form(form.shape, form.dtype, layout), 0 if form.layout in (layout, EITHER) else 4 * form.shape[0]
 
 
-def _check_tile(form: Form, layout: str) -> tuple[Form, int]:
-    """`check_cast` of a tile."""
+def _plan_tile(form: Form, layout: str) -> tuple[Form, int]:
     if form.dtype.itemsize == 1 or (form.layout != ACCUMULATOR and not vector_of(form.layout)):
         raise SpecError(f"{CAST}: tiles (M, N) of 16 and 32 bits are cast, got {form}: cast what they are made of")
     plain = Form(form.shape, form.dtype)
@@ -113,15 +97,15 @@ def _check_tile(form: Form, layout: str) -> tuple[Form, int]:
 
 
 def panel_width(form: Form) -> int:
-    """Bytes of a row that the lanes of a coalesced tile have side by side."""
+    """Return the bytes of a row that the lanes of a coalesced tile have side by side."""
     vector = vector_of(form.layout)
     return lanes_across(form.shape[1], vector) * vector * form.dtype.itemsize
 
 
 def run_offset(form: Form, thread: Any, down: int) -> Any:
-    """Bytes, before swizzling, from a panel's start to what lane `thread` of the warpgroup has of it, `down` rows below its own.
+    """Return the bytes, before swizzling, from a panel's start to what lane `thread` has of it, `down` rows below its own row.
 
-    Of ints, of NumPy arrays (the tests) and of LLVM values.
+    `thread` counts the lanes of the warpgroup: an int, a NumPy array (in tests) or an LLVM value.
     """
     vector = vector_of(form.layout)
     shift = lanes_across(form.shape[1], vector).bit_length() - 1
@@ -129,8 +113,8 @@ def run_offset(form: Form, thread: Any, down: int) -> Any:
     return (warp * 16 + (lane >> shift) + down) * panel_width(form) + (lane & ((1 << shift) - 1)) * (vector * form.dtype.itemsize)
 
 
-def _exchanged(form: Form, made: Form) -> tuple[Any, Any]:
-    """What the warps store, and load, for a cast that moves data; of a tile one panel of 64 rows, the others being like it."""
+def _chunks(form: Form, made: Form) -> tuple[Any, Any]:
+    """Return the chunks that the warps store, and load, in a cast: of a tile those of one panel, the others being like it."""
     if len(form.shape) == 2:
         panel = rows(panel_width(form if made.layout == ACCUMULATOR else made))
         return panel, panel

@@ -10,12 +10,12 @@ from ...core import numba as nb
 from ...core.op import cuda_meaning
 from ...plan.layout import swizzled
 from . import conversions as source
-from . import panel_cuda
 from .elementwise_cuda import part_of_either, place_of
 from .layouts import ACCUMULATOR, ROW, places, vector_of
-from .panel import panel_layout
 from .reduce_cuda import EXCHANGE, barrier
 from .shared_cuda import Value, converge, load_words, read_registers, store_words
+from .store_ring import panel_layout
+from .store_ring_cuda import registers_of, write_panel
 from .tile_cuda import TileType, assembled, registers, undefined
 
 
@@ -26,26 +26,26 @@ def _layout_cast(_context: Any, np_: Any, site: Any, tile: Any, layout: Any) -> 
     _, builder, args = yield result(np_, site, tile, layout)
     if np_.role == "memory":
         return undefined(result)
-    if nbytes and len(made.shape) == 2:
+    if not nbytes:
+        return assembled(builder, result, part_of_either(builder, tile, args[2], result))
+    if len(made.shape) == 2:
         barrier(builder)
-        through = _from_coalesced if result.layout == ACCUMULATOR else _to_coalesced
-        return assembled(builder, result, through(builder, tile, args[2], result))
-    if nbytes:
-        moved = _moved(builder, tile, registers(builder, tile, args[2]), result)
-        return assembled(builder, result, _from_words(builder, result, moved))
-    return assembled(builder, result, part_of_either(builder, tile, args[2], result))
+        moved = (_from_coalesced if result.layout == ACCUMULATOR else _to_coalesced)(builder, tile, args[2], result)
+    else:
+        moved = _from_words(builder, result, _moved(builder, tile, registers(builder, tile, args[2]), result))
+    return assembled(builder, result, moved)
 
 
-def _panels(tile: TileType, columns: int) -> Iterator[tuple[int, int, int]]:
-    """(row, column, first register in the accumulator's order) of a tile's panels."""
-    per_block = tile.registers * 64 // tile.shape[0]
+def _panels(tile: TileType) -> Iterator[tuple[int, int, int]]:
+    """Yield (row, column, columns) of the panels in which a coalesced tile is moved."""
+    columns = source.panel_width(tile.form) // tile.dtype.itemsize
     for row in range(0, tile.shape[0], 64):
         for column in range(0, tile.shape[1], columns):
-            yield row, column, row // 64 * per_block + column * per_block // tile.shape[1]
+            yield row, column, columns
 
 
 def _runs(builder: Any, tile: TileType, row: int, column: int) -> Iterator[tuple[int, int, Any]]:
-    """(first register, words, offset in the panel) of what a lane of a coalesced tile has of it, at most 16 bytes each."""
+    """Yield (first register, words, offset in the panel) of each run of at most 16 bytes that a lane has of a coalesced tile."""
     width, vector = source.panel_width(tile.form), vector_of(tile.layout)
     thread = Value(builder, builder.and_(nb.thread_index(builder), nb.const(127)))
     where, each = places(tile.shape, tile.layout), vector * tile.dtype.itemsize // 4
@@ -58,12 +58,13 @@ def _runs(builder: Any, tile: TileType, row: int, column: int) -> Iterator[tuple
 
 
 def _to_coalesced(builder: Any, have: TileType, value: Any, result: TileType) -> list[Any]:
-    """Panel by panel: the warp stores its 16 rows as a panel's are stored, and loads whole lines."""
+    """Return the registers of an accumulator's tile in coalesced layout.
+
+    Panel by panel each warp stores its 16 rows, as those of a panel are stored, and loads whole lines.
+    """
     base, found = nb.external(builder, EXCHANGE, nb.i32), [None] * result.registers
-    columns = source.panel_width(result.form) // have.dtype.itemsize
-    for row, column, _ in _panels(have, columns):
-        panel, part = panel_cuda.sub_tile(builder, have, value, row, column, columns)
-        panel_cuda.write(builder, panel, part, base)
+    for row, column, columns in _panels(result):
+        write_panel(builder, have, value, row, column, columns, base)
         converge(builder)
         for first, words, offset in _runs(builder, result, row, column):
             for i, word in enumerate(load_words(builder, nb.i32, "b32", builder.add(base, offset), words)):
@@ -73,23 +74,22 @@ def _to_coalesced(builder: Any, have: TileType, value: Any, result: TileType) ->
 
 
 def _from_coalesced(builder: Any, have: TileType, value: Any, result: TileType) -> list[Any]:
-    """The other way round."""
-    base, found, given = nb.external(builder, EXCHANGE, nb.i32), [None] * result.registers, registers(builder, have, value)
-    columns = source.panel_width(have.form) // have.dtype.itemsize
-    layout = panel_layout(columns, have.dtype.itemsize)
-    for row, column, at in _panels(result, columns):
+    """Return the registers of a coalesced tile in the accumulator's layout, moved the other way round."""
+    base, parts = nb.external(builder, EXCHANGE, nb.i32), registers(builder, have, value)
+    found: list[Any] = [None] * result.registers
+    for row, column, columns in _panels(have):
         for first, words, offset in _runs(builder, have, row, column):
-            parts = [builder.bitcast(word, nb.i32) if word.type == nb.f32 else word for word in given[first:first + words]]
-            store_words(builder, "b32", builder.add(base, offset), parts)
+            run = [builder.bitcast(word, nb.i32) if word.type == nb.f32 else word for word in parts[first:first + words]]
+            store_words(builder, "b32", builder.add(base, offset), run)
         converge(builder)
-        loaded = read_registers(builder, layout, base, result.dtype)
-        found[at:at + len(loaded)] = loaded
+        layout = panel_layout(columns, have.dtype.itemsize)
+        found[registers_of(result, row, column, columns)] = read_registers(builder, layout, base, result.dtype)
         converge(builder)
     return found
 
 
 def _moved(builder: Any, have: TileType, values: list[Any], result: TileType) -> list[Any]:
-    """The elements of a lane, as words, that others have stored.
+    """Return the elements that a lane has of a vector in another layout, as words, which other lanes have stored.
 
     Along columns lanes 0 … 3 have all elements between them, two side by side; along rows the first lane of each quad has two of
     each 64.
@@ -120,7 +120,7 @@ def _moved(builder: Any, have: TileType, values: list[Any], result: TileType) ->
 
 
 def _to_words(builder: Any, tile: TileType, values: list[Any]) -> list[Any]:
-    """The elements of registers, a 32-bit word each."""
+    """Return the elements of registers, a 32-bit word each."""
     if packing(tile.dtype).per_register == 2:
         return [word for value in values for word in (value, builder.lshr(value, nb.const(8 * tile.dtype.itemsize)))]
     if tile.dtype == BOOL:
@@ -129,7 +129,7 @@ def _to_words(builder: Any, tile: TileType, values: list[Any]) -> list[Any]:
 
 
 def _from_words(builder: Any, tile: TileType, words: list[Any]) -> list[Any]:
-    """The inverse of `_to_words`."""
+    """Return the registers of elements in 32-bit words."""
     if packing(tile.dtype).per_register == 2:
         bits = 8 * tile.dtype.itemsize
         return [builder.or_(builder.and_(low, nb.const((1 << bits) - 1)), builder.shl(high, nb.const(bits)))

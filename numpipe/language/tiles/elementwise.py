@@ -1,4 +1,4 @@
-"""Arithmetic, comparisons and choices of register tiles, element by element, broadcast as in NumPy; functions: `mathematics`.
+"""Arithmetic, comparisons and choices of register tiles, element by element, broadcast as in NumPy; `mathematics` has functions.
 
 Operands are tiles and numbers; a number takes the tile's type. Masks (of bool) have ``& | ^ ~``.
 
@@ -32,7 +32,7 @@ from ...core.inert import NoValue
 from ...core.machine import current
 from ...core.op import called, constant, op
 from ...diagnostics.errors import SimulationError, SpecError
-from .layouts import Form, combined, turned
+from .layouts import Form, combined, expanded_form
 from .refs import whole_slices
 from .tile import Tile, check_form, dtype_of, form_of
 
@@ -41,10 +41,11 @@ __all__ = ["full", "iota"]
 
 @dataclass(frozen=True)
 class Plan:
-    """An elementwise operation: the type that operands are computed in, and what it gives.
+    """How an elementwise operation is computed.
 
-    result  a tile, or a number: a form without dimensions
-    inert   nothing is computed: in the memory role tiles and what depends on them have no values
+    computed  the type that its operands are converted to
+    result    the form of the tile that it gives; a form without dimensions for a number
+    inert     nothing is computed: in the memory role tiles, and what depends on them, have no values
     """
 
     computed: np.dtype
@@ -53,29 +54,29 @@ class Plan:
 
 
 Operand = Form | arith.Kind
-"""a tile's form, or the kind of a number; `NoValue` of what has none"""
+"""a tile's form, the kind of a number, or `NoValue`"""
 
 
-def operands_of(symbol: str, given: Sequence[Any], literals: int = 0) -> list[Operand | None]:
-    """What operands are, given as values or as their Numba types: None for what is neither tile nor number.
+def operands_of(symbol: str, operands: Sequence[Any], literals: int = 0) -> list[Operand | None]:
+    """Return what each operand is, a value or a Numba type: None for what is neither a tile nor a number.
 
     Bit i of `literals` says that operand i is a float literal.
     """
     return [float if literals >> i & 1 else NoValue if isinstance(part, NoValue) else
-            form_of(part, f"'{symbol}'") or arith.kind(part) for i, part in enumerate(given)]
+            form_of(part, f"'{symbol}'") or arith.kind(part) for i, part in enumerate(operands)]
 
 
-def without_value(given: Sequence[Any]) -> Any:
-    """The first operand that has no value in the memory role, or its Numba type."""
-    return next((part for part in given if isinstance(part, NoValue)), None)
+def without_value(operands: Sequence[Any]) -> Any:
+    """Return the first operand that has no value in the memory role, or its Numba type."""
+    return next((part for part in operands if isinstance(part, NoValue)), None)
 
 
-def _inert(given: Sequence[Any]) -> bool:
-    return any(isinstance(part, NoValue) or getattr(part, "inert", False) for part in given)
+def _inert(operands: Sequence[Any]) -> bool:
+    return any(isinstance(part, NoValue) or getattr(part, "inert", False) for part in operands)
 
 
 def _check_numbers(symbol: str, operands: Sequence[Operand], dtype: np.dtype) -> None:
-    """SpecError for a number that does not take the tiles' type."""
+    """Raise SpecError for a number that does not take the tiles' type."""
     for number in operands:
         if isinstance(number, Form) or number is NoValue:
             continue
@@ -91,12 +92,12 @@ def _check_numbers(symbol: str, operands: Sequence[Operand], dtype: np.dtype) ->
 
 
 # ---- simulated ------------------------------------------------------------------------------------------------------
-def computed(symbol: str, made: Plan, operands: Sequence[Any], function: Callable[..., Any]) -> Any:
-    """What a function makes of tiles and numbers, as planned."""
-    form = made.result
-    if made.inert:
+def computed(symbol: str, plan: Plan, operands: Sequence[Any], function: Callable[..., Any]) -> Any:
+    """Apply a function of NumPy arrays to tiles and numbers, as planned."""
+    form = plan.result
+    if plan.inert:
         return Tile(None, form)
-    values = [_in_type(value, made.computed) for value in operands]
+    values = [_in_type(value, plan.computed) for value in operands]
     with np.errstate(all="ignore"):  # floats overflow to inf and NaN, as on the GPU; only integers raise
         found = function(*values)
         if form.dtype == INT32:
@@ -107,7 +108,7 @@ def computed(symbol: str, made: Plan, operands: Sequence[Any], function: Callabl
 
 
 def _in_type(value: Any, dtype: np.dtype) -> Any:
-    """An operand in the type that is computed in; int32 in int64, where an overflow can be seen."""
+    """Return an operand in the type that is computed in: int64 for int32, so that an overflow can be seen."""
     if isinstance(value, Tile):
         return value.value.astype(np.int64) if dtype == INT32 else value.value
     if dtype.kind in "iu":
@@ -117,6 +118,7 @@ def _in_type(value: Any, dtype: np.dtype) -> Any:
 
 
 def int32(symbol: str, found: Any) -> Any:
+    """Return integers; raise SimulationError for one that int32 cannot hold."""
     limits = np.iinfo(np.int32)
     outside = (found < limits.min) | (found > limits.max)
     if np.any(outside):
@@ -127,9 +129,9 @@ def int32(symbol: str, found: Any) -> Any:
 
 @dataclass(frozen=True)
 class Operator:
-    """What one of Python's operators means of tiles.
+    """One of Python's operators, on tiles: called with values it computes on the simulated SM.
 
-    takes     on which types: f(loat32), h(alves: float16 and bfloat16), i(nt32), b(ool)
+    takes     which types it has: f(loat32), h(alves: float16 and bfloat16), i(nt32), b(ool)
     compares  whether it gives a mask
     """
 
@@ -138,13 +140,12 @@ class Operator:
     takes: str
     compares: bool = False
 
-    def __call__(self, *operands: Any) -> Any:
-        """On the simulated SM; NotImplemented where an operand is neither tile nor number."""
-        made = self.plan(operands)
-        return NotImplemented if made is None else computed(self.symbol, made, operands, self.meaning)
+    def __call__(self, *values: Any) -> Any:
+        plan = self.plan(values)
+        return NotImplemented if plan is None else computed(self.symbol, plan, values, self.meaning)
 
     def plan(self, given: Sequence[Any], literals: int = 0) -> Plan | None:
-        """How it is computed; None where no operand is a tile, or one is neither tile nor number.
+        """Return how it is computed of values, or of their types; None where none is a tile, or one neither a tile nor a number.
 
         Raises SpecError for types it does not have, and for shapes and layouts that do not combine.
         """
@@ -182,7 +183,7 @@ COMPARISONS: dict[str, Operator] = {
     "eq": Operator("==", np.equal, "fhib", True), "ne": Operator("!=", np.not_equal, "fhib", True),
 }
 POWER = Operator("**", np.ones_like, "fhi")
-"""of 0; others are products"""
+"""``tile ** 0``; other powers are products"""
 
 
 def _counts(b: Any) -> Any:
@@ -191,50 +192,32 @@ def _counts(b: Any) -> Any:
     return b
 
 
-def power(tile: Any, n: Any) -> Any:
-    """``tile ** n`` for a literal n from 0 to 64, as products."""
+def _power(tile: Any, n: Any) -> Any:
     arith.exponent(n)
     return arith.raised(tile, n, operator.mul) if n else POWER(tile)
 
 
-def expanded_form(form: Form, index: Any) -> Form:
-    """What ``v[:, None]`` or ``v[None, :]`` is, given the index or its Numba type; SpecError for any other."""
-    written = ", ".join(map(str, whole_slices(index))).replace("none", "None")
-    if written not in (":, None", "None, :"):
-        raise SpecError("tile[…]: a register tile has no parts: v[:, None] and v[None, :] give a vector a dimension; take "
-                        "parts of a tile in shared memory, or of an array")
-    return turned(form, written)
+def _expanded(tile: Tile, index: Any) -> Tile:
+    form = expanded_form(tile.form, whole_slices(index))
+    return Tile(None if tile.inert else tile.value.reshape(form.shape), form)
 
 
-def expanded(tile: Tile, index: Any) -> Tile:
-    """``v[:, None]``, ``v[None, :]``"""
-    made = expanded_form(tile.form, index)
-    return Tile(None if tile.inert else tile.value.reshape(made.shape), made)
-
-
-def _define(name: str, meaning: Callable[..., Any]) -> None:
-    setattr(Tile, f"__{name}__", lambda *operands: meaning(*operands))
-
-
-for _name, _meaning in (*UNARY.items(), *BINARY.items(), *COMPARISONS.items()):
-    _define(_name.rstrip("_"), _meaning)
-for _name, _meaning in BINARY.items():
-    _define(f"r{_name.rstrip('_')}", lambda self, other, meaning=_meaning: meaning(other, self))
-_define("pow", power)
-_define("pos", lambda tile: tile)
-_define("getitem", expanded)
+for _name, _meaning in {**UNARY, **BINARY, **COMPARISONS, "pow": _power, "pos": lambda tile: tile, "getitem": _expanded}.items():
+    setattr(Tile, f"__{_name.rstrip('_')}__", lambda *operands, meaning=_meaning: meaning(*operands))
+for _name, _operator in BINARY.items():
+    setattr(Tile, f"__r{_name.rstrip('_')}__", lambda self, other, meaning=_operator: meaning(other, self))
 Tile.__hash__ = None  # type: ignore[assignment]
 
 
 # ---- choices --------------------------------------------------------------------------------------------------------
 def plan_where(given: Sequence[Any], literals: int = 0) -> Plan | None:
-    """How a choice between tiles and numbers is computed: in the tiles' type, or in that of the numbers.
+    """Return how a choice between tiles and numbers is computed: in the tiles' type, or in that of the numbers.
 
-    None where something has no value, and nothing is a tile: so it is of the choice.
+    None where nothing is a tile and something has no value: the choice has none either.
     """
     mask, *operands = every = operands_of("np.where", given, literals)
+    tiles = [part for part in every if isinstance(part, Form)]
     forms = [part for part in operands if isinstance(part, Form)]
-    tiles = [*([mask] if isinstance(mask, Form) else []), *forms]
     if not tiles and without_value(given) is not None:
         return None
     if (mask is not bool and mask is not NoValue and not (isinstance(mask, Form) and mask.dtype == BOOL)) or any(
@@ -259,30 +242,29 @@ def plan_where(given: Sequence[Any], literals: int = 0) -> Plan | None:
 
 @op(numpy=np.where)
 def where(mask: Any, x: Any, y: Any, literals: int = 0) -> Any:
-    """``np.where(mask, x, y)``: x where the mask is true, else y. All three may be tiles or numbers."""
-    made = plan_where((mask, x, y))
-    if made is None:
+    """Return x where the mask is true, else y: ``np.where(mask, x, y)``. All three may be tiles or numbers."""
+    plan = plan_where((mask, x, y))
+    if plan is None:
         return without_value((mask, x, y))
-    return computed("np.where", made, (x, y), lambda x, y: np.where(mask.value if isinstance(mask, Tile) else bool(mask), x, y))
+    return computed("np.where", plan, (x, y), lambda x, y: np.where(mask.value if isinstance(mask, Tile) else bool(mask), x, y))
 
 
-# ---- tiles of numbers, and another dimension ------------------------------------------------------------------------
+# ---- tiles of numbers -----------------------------------------------------------------------------------------------
 def full_form(shape: Any, value: Any, dtype: Any) -> Form:
-    """What `full` makes of a number, or of one of this Numba type."""
     number = operands_of("full", (value,))
     if number[0] is None or isinstance(number[0], Form):
         raise SpecError("full(shape, value, dtype): the value must be a number")
     form = check_form(constant("full", "shape", shape), dtype_of(dtype), "full")
     if not packing(form.dtype).computed:
         raise SpecError(f"full: a tile of {form.dtype} is made by astype, of one of float32 or int32")
-    if form.dtype not in HALVES:  # said outright, not by the way
+    if form.dtype not in HALVES:  # where the dtype says outright that the number is rounded
         _check_numbers("full", number, form.dtype)
     return form
 
 
 @op
 def full(shape: Any, value: Any, dtype: Any) -> Tile:
-    """A tile whose elements are all `value`, a number known at compile time or at run time.
+    """Make a tile whose elements are all `value`, a number known at compile time or at run time.
 
     shape   (M, N), (M, 1), (1, N), or (n,): a vector
     dtype   float32, float16, bfloat16, int32 or bool: what the number is rounded to
@@ -295,17 +277,17 @@ def full(shape: Any, value: Any, dtype: Any) -> Tile:
     return Tile(np.full(form.shape, _in_type(value, form.dtype), form.dtype), form)
 
 
-def check_axis(form: Form, axis: Any, what: str) -> int:
-    """The dimension that `axis` names."""
+def check_axis(form: Form, axis: Any, what: str, kind: str = "a compile-time int") -> int:
+    """Return the dimension that `axis` names; raise SpecError for one that the tile does not have."""
     rank = len(form.shape)
     if isinstance(axis, bool) or not isinstance(axis, (int, np.integer)) or not -rank <= axis < rank:
-        raise SpecError(f"{what}: axis must be a compile-time int from {-rank} to {rank - 1} for shape {form.shape}, got {axis!r}")
+        raise SpecError(f"{what}: axis must be {kind} from {-rank} to {rank - 1} for shape {form.shape}, got {axis!r}")
     return int(axis) % rank
 
 
 @op
 def iota(shape: Any, axis: int = 0) -> Tile:
-    """An int32 tile in which each element is its index along `axis`: ``iota(128)`` is the vector 0 … 127.
+    """Make an int32 tile in which each element is its index along `axis`: ``iota(128)`` is the vector 0 … 127.
 
     Masks are made of it: ``np.where(iota(128) + k < n, s, -np.inf)``. Raises SpecError for a shape that no tile has.
     """
@@ -317,6 +299,6 @@ def iota(shape: Any, axis: int = 0) -> Tile:
 
 
 def iota_form(shape: Any, axis: Any) -> tuple[Form, int]:
-    """(what `iota` makes, the dimension that `axis` names)"""
+    """Return the tile that `iota` makes, and the dimension that `axis` names."""
     form = check_form(constant("iota", "shape", shape), INT32, "iota")
     return form, check_axis(form, constant("iota", "axis", axis), "iota")

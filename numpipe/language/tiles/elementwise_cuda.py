@@ -19,7 +19,8 @@ from ...core.arith_cuda import operand as number_in
 from ...core.inert_cuda import InertType
 from ...core.op import cuda_meaning
 from . import elementwise as source
-from .layouts import COLUMN, EITHER, ROW, Form, own_place, places, sources
+from .layouts import COLUMN, EITHER, ROW, Form, expanded_form, own_place, places, sources
+from .refs import whole_slices
 from .shared_cuda import Value
 from .tile import TileLike
 from .tile_cuda import TileType, assembled, floats, packed, registers, undefined
@@ -31,7 +32,7 @@ Packed = Callable[..., Any]
 
 
 def parameter(ty: Any, dtype: np.dtype) -> Any:
-    """The type in which an operation takes an operand: Numba converts numbers, but float16 is converted by `number_in`."""
+    """Return the type in which an operation takes an operand: Numba converts numbers, but `number_in` converts float16."""
     if isinstance(ty, (TileLike, InertType)):
         return ty
     if dtype in HALVES:
@@ -40,37 +41,37 @@ def parameter(ty: Any, dtype: np.dtype) -> Any:
 
 
 def elements(context: Any, builder: Any, ty: Any, value: Any, made: source.Plan) -> list[Any]:
-    """An operand's elements, one for each element of the result: a number is the same in all."""
+    """Return an operand's elements, one for each element of the result: a number is the same in all."""
     form = made.result
     if made.computed in HALVES:
         return floats(builder, made.computed, pairs(context, builder, ty, value, made))
     if not isinstance(ty, TileType):
-        number = (value if made.computed == BOOL else number_in(context, builder, value, ty, made.computed))
+        number = value if made.computed == BOOL else number_in(context, builder, value, ty, made.computed)
         return [number] * len(places(form.shape, form.layout))
     have = registers(builder, ty, value)
     return [have[i] for i in sources(form.shape, form.layout, ty.shape, ty.layout)]
 
 
 def pairs(context: Any, builder: Any, ty: Any, value: Any, made: source.Plan) -> list[Any]:
-    """An operand of 16 bits: registers of two elements each, as the result has them."""
+    """Return an operand of 16 bits as registers of two elements each, as the result has them.
+
+    A number is rounded once: to bfloat16 through float32, as ml_dtypes does.
+    """
     form = made.result
     if not isinstance(ty, TileType):
-        return [_twice(context, builder, value, ty, made.computed)] * (len(places(form.shape, form.layout)) // 2)
+        if made.computed == np.float16:
+            half = builder.zext(convert(context, builder, value, ty, nb.types.float16), nb.i32)
+            twice = builder.or_(half, builder.shl(half, nb.const(16)))
+        else:
+            number = number_in(context, builder, value, ty, FLOAT32)
+            twice = packed(builder, made.computed, number, number)
+        return [twice] * (len(places(form.shape, form.layout)) // 2)
     have, from_ = registers(builder, ty, value), sources(form.shape, form.layout, ty.shape, ty.layout)
     return [_joined(builder, have, low, high) for low, high in zip(from_[::2], from_[1::2], strict=True)]
 
 
-def _twice(context: Any, builder: Any, value: Any, ty: Any, dtype: np.dtype) -> Any:
-    """A number in both halves of a register, rounded once to float16, to bfloat16 through float32, as ml_dtypes does."""
-    if dtype == np.float16:
-        half = builder.zext(convert(context, builder, value, ty, nb.types.float16), nb.i32)
-        return builder.or_(half, builder.shl(half, nb.const(16)))
-    number = number_in(context, builder, value, ty, FLOAT32)
-    return packed(builder, dtype, number, number)
-
-
 def _joined(builder: Any, have: list[Any], low: int, high: int) -> Any:
-    """A register of two elements that may lie in different registers, or be the same one: a row's, along a column."""
+    """Return a register of two elements, which may lie in different registers, or be the same one: a row's, along a column."""
     if low % 2 == 0 and high == low + 1:
         return have[low // 2]
     first = builder.lshr(have[low // 2], nb.const(16)) if low % 2 else builder.and_(have[low // 2], nb.const(0xffff))
@@ -79,7 +80,7 @@ def _joined(builder: Any, have: list[Any], low: int, high: int) -> Any:
 
 
 def signature(made: source.Plan, types: Sequence[Any]) -> tuple[Any, list[Any]]:
-    """(type of the result, types of the parameters)"""
+    """Return (type of the result, types of the parameters)."""
     if made.result.shape:
         return TileType(made.result), [parameter(ty, made.computed) for ty in types]
     of = type_of(made.computed)
@@ -88,7 +89,7 @@ def signature(made: source.Plan, types: Sequence[Any]) -> tuple[Any, list[Any]]:
 
 def emitted(context: Any, builder: Any, made: source.Plan, types: Sequence[Any], args: Sequence[Any], emit: Emit,
             by_pairs: Packed | None = None) -> Any:
-    """Code of an operation: `emit` on the elements of all operands, or `by_pairs` on those of 16 bits."""
+    """Emit an operation: `emit` on the elements of all operands, or `by_pairs` on those of 16 bits."""
     if not made.result.shape:
         return emit(builder, made.computed, *[number_in(context, builder, value, ty, made.computed)
                                               for value, ty in zip(args, types, strict=True)])
@@ -107,7 +108,7 @@ def emitted(context: Any, builder: Any, made: source.Plan, types: Sequence[Any],
 
 def typed(made: source.Plan | None, types: Sequence[Any], emit: Emit, by_pairs: Packed | None = None,
           literals: Sequence[Any] = ()) -> Any:
-    """The typer of a planned operation; `literals` say which operands are float literals, and have no part in its code."""
+    """Be the typer of a planned operation; `literals` say which operands are float literals, and have no part in its code."""
     if made is None:
         yield source.without_value(types)(*types, *literals)
         return None
@@ -124,12 +125,8 @@ def _float_or_int(floats: str, integers: str) -> Emit:
     return emit
 
 
-def _divided(builder: Any, _dtype: np.dtype, a: Any, b: Any) -> Any:
-    return divide(builder, a, b)
-
-
 def two_at_once(instruction: str) -> Packed:
-    """An instruction on two elements of 16 bits: ``add.rn.f16x2``. Rounded as it stands, it is fused with no other."""
+    """Return what emits an instruction on two elements of 16 bits, ``add.rn.f16x2``: rounded as it stands, never fused."""
     def emit(builder: Any, dtype: np.dtype, *operands: Any) -> Any:
         text = f"{instruction}.{'f16x2' if dtype == np.float16 else 'bf16x2'} "
         text += ", ".join(f"${i}" for i in range(1 + len(operands))) + ";"
@@ -141,18 +138,15 @@ def two_at_once(instruction: str) -> Packed:
 BY_PAIRS: dict[str, Packed] = {name: two_at_once(f"{name}.rn") for name in ("add", "sub", "mul")}
 _EMIT: dict[str, Emit] = {
     "add": _float_or_int("fadd", "add"), "sub": _float_or_int("fsub", "sub"), "mul": _float_or_int("fmul", "mul"),
-    "truediv": _divided, "and_": _float_or_int("", "and_"), "or_": _float_or_int("", "or_"), "xor": _float_or_int("", "xor"),
-    "lshift": _float_or_int("", "shl"), "rshift": _float_or_int("", "ashr"),
+    "truediv": lambda builder, dtype, a, b: divide(builder, a, b), "and_": _float_or_int("", "and_"),
+    "or_": _float_or_int("", "or_"), "xor": _float_or_int("", "xor"), "lshift": _float_or_int("", "shl"),
+    "rshift": _float_or_int("", "ashr"),
 }
 
 
 def _compared(symbol: str) -> Emit:
-    found = compare(symbol)
-
-    def emit(builder: Any, dtype: np.dtype, a: Any, b: Any) -> Any:
-        return found(builder, dtype, a, b) if dtype != BOOL else builder.icmp_unsigned(symbol, a, b)
-
-    return emit
+    return lambda builder, dtype, a, b: (
+        builder.icmp_unsigned(symbol, a, b) if dtype == BOOL else compare(symbol)(builder, dtype, a, b))
 
 
 def _operator(function: Any, known: source.Operator, emit: Emit, by_pairs: Packed | None = None) -> None:
@@ -185,11 +179,8 @@ _operator(abs, source.UNARY["abs"], _magnitude, lambda builder, dtype, a: builde
 _operator(operator.invert, source.UNARY["invert"], lambda builder, dtype, a: builder.xor(a, nb.const(-1, a.type)))
 
 
-def _same(value: Any) -> Any:
-    return (value.settled("'+'")(value), lambda context, builder, sig, args: args[0]) if isinstance(value, TileLike) else None
-
-
-nb.binary(operator.pos, _same)
+nb.binary(operator.pos, lambda value: (value.settled("'+'")(value), lambda context, builder, sig, args: args[0])
+          if isinstance(value, TileLike) else None)
 
 
 def _power(tile: Any, n: Any) -> Any:
@@ -214,12 +205,6 @@ nb.binary(operator.pow, _power, literals=True)
 
 
 # ---- choices
-def _chosen_of_two(builder: Any, low: Any, high: Any, one: Any, other: Any) -> Any:
-    """Each of two elements of a register by a mask of its own."""
-    first, second = builder.select(low, one, other), builder.select(high, one, other)
-    return builder.or_(builder.and_(first, nb.const(0xffff)), builder.and_(second, nb.const(-0x10000)))
-
-
 @cuda_meaning(source.where)
 def _where(_context: Any, mask: Any, x: Any, y: Any, *literals: Any) -> Any:
     made = source.plan_where((mask, x, y), *map(nb.literal, literals))
@@ -238,10 +223,13 @@ def _where(_context: Any, mask: Any, x: Any, y: Any, *literals: Any) -> Any:
     masks = elements(context, builder, mask, args[0], replace(made, computed=BOOL))
     parts = pairs if made.computed in HALVES else elements
     ones, others = (parts(context, builder, ty, value, made) for ty, value in zip(types[1:], args[1:3], strict=True))
-    if made.computed in HALVES:
-        return assembled(builder, tile, [_chosen_of_two(builder, *four) for four in zip(
-            masks[::2], masks[1::2], ones, others, strict=True)])
-    return assembled(builder, tile, [builder.select(*three) for three in zip(masks, ones, others, strict=True)])
+    if made.computed not in HALVES:
+        return assembled(builder, tile, [builder.select(*three) for three in zip(masks, ones, others, strict=True)])
+    chosen = []
+    for low, high, one, other in zip(masks[::2], masks[1::2], ones, others, strict=True):
+        first, second = builder.select(low, one, other), builder.select(high, one, other)
+        chosen.append(builder.or_(builder.and_(first, nb.const(0xffff)), builder.and_(second, nb.const(-0x10000))))
+    return assembled(builder, tile, chosen)
 
 
 # ---- tiles of numbers, and another dimension
@@ -258,13 +246,13 @@ def _full(_context: Any, shape: Any, value: Any, dtype: Any, *literals: Any) -> 
 
 
 def place_of(builder: Any, tile: TileType) -> tuple[Any, Any]:
-    """(row, column) that a lane has as its own in a tile of this layout."""
+    """Return (row, column) that a lane has as its own in a tile of this layout."""
     row, column = own_place(tile.form, Value(builder, builder.and_(nb.thread_index(builder), nb.const(127))))
     return row.value, column.value
 
 
 def part_of_either(builder: Any, have: TileType, value: Any, result: TileType) -> list[Any]:
-    """The registers of a row or a column of a vector that may be in either layout."""
+    """Return the registers of a row or a column of a vector that may be in either layout."""
     first = TileType(Form(have.shape, have.dtype, ROW)).registers if have.layout == EITHER and result.layout == COLUMN else 0
     return registers(builder, have, value)[first:first + result.registers]
 
@@ -274,21 +262,19 @@ def _iota(_context: Any, shape: Any, axis: Any) -> Any:
     form, along = source.iota_form(shape, axis)
     tile = TileType(form)
     _, builder, _ = yield tile(shape, axis)
-    row, column = place_of(builder, tile)
-
-    def index(place: tuple[int | None, int | None], by_row: bool) -> Any:
-        at = place[0] if by_row else place[1]
-        return nb.const(0) if at is None else builder.add(row if by_row else column, nb.const(at))
-
-    flat = len(form.shape) == 1
-    return assembled(builder, tile, [index(p, p[1] is None if flat else along == 0) for p in places(form.shape, form.layout)])
+    own, found = place_of(builder, tile), []
+    for place in places(form.shape, form.layout):
+        axis = (1 if place[0] is None else 0) if len(form.shape) == 1 else along
+        at = place[axis]
+        found.append(nb.const(0) if at is None else builder.add(own[axis], nb.const(at)))
+    return assembled(builder, tile, found)
 
 
 def _expanded(tile: Any, index: Any) -> Any:
     if not isinstance(tile, TileLike):
         return None
     kind = tile.settled("tile[…]")
-    result = TileType(source.expanded_form(kind.form, index))
+    result = TileType(expanded_form(kind.form, whole_slices(index)))
     _, builder, args = yield result(kind, index)
     return assembled(builder, result, part_of_either(builder, kind, args[0], result))
 

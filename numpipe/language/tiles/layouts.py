@@ -32,30 +32,28 @@ import numpy as np
 from ...diagnostics.errors import SpecError
 
 ACCUMULATOR, ROW, COLUMN, EITHER = "accumulator", "row", "column", "either"
-Place = tuple[int | None, int | None]
-"""(row, column) of an element, less those of the lane; None along a dimension that a layout has not"""
-
-
 COALESCED = "coalesced"
+Place = tuple[int | None, int | None]
+"""(row, column) of an element, less those of the lane; None along a dimension that a layout does not have"""
 
 
 def coalesced(vector: int) -> str:
-    """The coalesced layout whose lanes have `vector` elements side by side."""
+    """Return the coalesced layout whose lanes have `vector` elements side by side."""
     return f"{COALESCED} {vector}"
 
 
 def vector_of(layout: str) -> int:
-    """Elements that a lane has side by side in a coalesced layout; 0 for all others."""
+    """Return how many elements a lane has side by side in a coalesced layout; 0 for all others."""
     return int(layout.removeprefix(COALESCED)) if layout.startswith(COALESCED) else 0
 
 
 def lanes_across(columns: int, vector: int) -> int:
-    """Lanes that share a row of a coalesced tile, of at most 128 bytes where it was made."""
+    """Return how many lanes share a row of a coalesced tile, of at most 128 bytes where it was made."""
     return min(8, columns // vector)
 
 
 def coalesced_form(form: Form, what: str) -> Form:
-    """A tile of two dimensions in the coalesced layout of its type; SpecError where it has none."""
+    """Return a tile's form in the coalesced layout of its type; raise SpecError where it has none."""
     if form.dtype.itemsize == 1:
         raise SpecError(f"{what}: {form.dtype} has no coalesced layout: convert a tile of 16 or 32 bits in it, with astype")
     vector = 16 // form.dtype.itemsize
@@ -69,7 +67,7 @@ def coalesced_form(form: Form, what: str) -> Form:
 
 
 def only_accumulator(form: Form, what: str) -> None:
-    """SpecError for a coalesced tile where the lanes have to hold an accumulator's elements."""
+    """Raise SpecError for a coalesced tile where the lanes have to hold an accumulator's elements."""
     if vector_of(form.layout):
         raise SpecError(f"{what} takes a tile in the accumulator's layout, this one {form.shape} is in {form.layout} layout: write "
                         "numpipe.layout_cast(tile, \"accumulator\")")
@@ -77,7 +75,7 @@ def only_accumulator(form: Form, what: str) -> None:
 
 @dataclass(frozen=True)
 class Form:
-    """What the type of a register tile says: shape in elements, dtype, layout."""
+    """Shape in elements, dtype and layout of a register tile."""
 
     shape: tuple[int, ...]
     dtype: np.dtype
@@ -89,7 +87,7 @@ class Form:
 
 
 def said(shape: object, dtype: object, layout: str) -> str:
-    """A tile's type as messages say it, with the layout where the shape does not tell.
+    """Return a tile's type as messages say it, with the layout where the shape does not tell.
 
     >>> said((64,), "float32", COLUMN), said((64, 64), "float32", ACCUMULATOR)
     ('tile (64,) float32 (column layout)', 'tile (64, 64) float32')
@@ -99,7 +97,7 @@ def said(shape: object, dtype: object, layout: str) -> str:
 
 
 def cast_for(one: str, other: str) -> str:
-    """The layout that one of two tiles is best cast to, so that both have it: a vector in either layout has the other one's.
+    """Return the layout that one of two tiles is best cast to, so that both have it: a vector in either layout has the other's.
 
     >>> cast_for(EITHER, COLUMN), cast_for(ROW, COLUMN), cast_for(coalesced(8), ACCUMULATOR)
     ('column', 'column', 'accumulator')
@@ -110,7 +108,7 @@ def cast_for(one: str, other: str) -> str:
 
 
 def layout_of(shape: tuple[int, ...]) -> str:
-    """The layout of a shape of two dimensions.
+    """Return the layout of a shape of two dimensions.
 
     >>> layout_of((64, 1)), layout_of((1, 128)), layout_of((64, 128))
     ('column', 'row', 'accumulator')
@@ -119,7 +117,7 @@ def layout_of(shape: tuple[int, ...]) -> str:
 
 
 def vector_layout(size: int, what: str) -> str:
-    """The layout of a vector of `size` elements: either, where it may lie along rows and along columns; SpecError for neither."""
+    """Return the layout of a vector of `size` elements: "either" where it may lie both ways; raise SpecError for neither."""
     row, column = size % 8 == 0 and 8 <= size <= 256, size % 64 == 0 and size >= 64
     if not row and not column:
         raise SpecError(f"{what}: a vector has 8 x i elements, at most 256, to lie along the columns of a tile, or 64 x j along "
@@ -128,7 +126,7 @@ def vector_layout(size: int, what: str) -> str:
 
 
 def own_place(form: Form, thread: Any) -> tuple[Any, Any]:
-    """(row, column) that lane `thread` of the warpgroup has as its own: of ints, of NumPy arrays, and of LLVM values."""
+    """Return (row, column) that lane `thread` of the warpgroup has as its own: an int, a NumPy array or an LLVM value."""
     if vector := vector_of(form.layout):
         shift = lanes_across(form.shape[1], vector).bit_length() - 1
         lane = thread & 31
@@ -138,7 +136,7 @@ def own_place(form: Form, thread: Any) -> tuple[Any, Any]:
 
 @functools.lru_cache(maxsize=1024)
 def places(shape: tuple[int, ...], layout: str) -> tuple[Place, ...]:
-    """The elements of a lane, in the order of its registers.
+    """Return the elements of a lane, in the order of its registers.
 
     >>> places((64, 8), ACCUMULATOR)
     ((0, 0), (0, 1), (8, 0), (8, 1))
@@ -147,7 +145,7 @@ def places(shape: tuple[int, ...], layout: str) -> tuple[Place, ...]:
     """
     if layout == EITHER:
         return places(shape, ROW) + places(shape, COLUMN)
-    rows, columns = (shape[0], shape[-1])
+    rows, columns = shape[0], shape[-1]
     if vector := vector_of(layout):
         across = lanes_across(columns, vector)
         return tuple((block + step, panel + i) for block in range(0, rows, 64) for panel in range(0, columns, across * vector)
@@ -162,9 +160,10 @@ def places(shape: tuple[int, ...], layout: str) -> tuple[Place, ...]:
 
 @functools.lru_cache(maxsize=1024)
 def sources(shape: tuple[int, ...], layout: str, have: tuple[int, ...], of: str) -> tuple[int, ...]:
-    """For each element of a lane of a result, the element of an operand (shape `have`, layout `of`) that it is computed from.
+    """Return, for each element of a lane of a result, which element of an operand (shape `have`, layout `of`) it is computed from.
 
-    An operand of either layout is read as the row or the column that the result needs: a vector lies along the columns.
+    An operand in either layout is read as the row or the column that the result needs: as a row for a tile. All arithmetic is
+    written on this and on `places`, so broadcasting moves nothing. What of a vector in either layout is not used is dropped.
 
     >>> sources((64, 8), ACCUMULATOR, (8,), ROW)
     (0, 1, 0, 1)
@@ -180,7 +179,7 @@ def sources(shape: tuple[int, ...], layout: str, have: tuple[int, ...], of: str)
 
 
 def combined(symbol: str, forms: list[Form]) -> tuple[tuple[int, ...], str]:
-    """(shape, layout) of an elementwise operation on tiles of these forms, broadcast as in NumPy; SpecError if they do not fit."""
+    """Return (shape, layout) of an operation on tiles of these forms, broadcast as in NumPy; raise SpecError if they do not fit."""
     shapes = [form.shape for form in forms]
     if any(vector_of(form.layout) for form in forms):
         if len({(form.shape, form.layout) for form in forms}) > 1:
@@ -210,15 +209,22 @@ def combined(symbol: str, forms: list[Form]) -> tuple[tuple[int, ...], str]:
     return shape, kinds.pop() if kinds else EITHER
 
 
-def turned(form: Form, index: str) -> Form:
-    """What is made by ``v[:, None]`` or ``v[None, :]`` (`index` says which) of a vector; SpecError where it lies otherwise."""
+def expanded_form(form: Form, parts: tuple[Any, ...]) -> Form:
+    """Return what ``v[:, None]`` or ``v[None, :]`` makes of a vector, given the parts of the index, or their Numba types.
+
+    Raises SpecError for another index, for a tile, and for a vector that lies otherwise.
+    """
+    index = ", ".join(map(str, parts)).replace("none", "None")
+    if index not in (":, None", "None, :"):
+        raise SpecError("tile[…]: a register tile has no parts: v[:, None] and v[None, :] give a vector a dimension; take "
+                        "parts of a tile in shared memory, or of an array")
     if len(form.shape) != 1:
         raise SpecError(f"tile[{index}]: a dimension is added to a vector, got a tile {form.shape}")
     want = COLUMN if index == ":, None" else ROW
     if form.layout not in (want, EITHER):
-        said = {ROW: "along columns (row layout)", COLUMN: "along rows (column layout)"}
+        lies = {ROW: "along columns (row layout)", COLUMN: "along rows (column layout)"}
         mend = f"write numpipe.layout_cast(v, \"{want}\")[{index}]" if vector_layout(form.shape[0], "v") == EITHER else (
             "there, vectors have 64 x j elements" if want == COLUMN else "there, vectors have 8 x i elements, at most 256")
-        raise SpecError(f"v[{index}] needs a vector {said[want]}, this one of {form.shape[0]} elements lies {said[form.layout]}: "
+        raise SpecError(f"v[{index}] needs a vector {lies[want]}, this one of {form.shape[0]} elements lies {lies[form.layout]}: "
                         f"{mend}")
     return Form((form.shape[0], 1) if want == COLUMN else (1, form.shape[0]), form.dtype, want)

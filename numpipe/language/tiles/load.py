@@ -33,19 +33,17 @@ from ...core.op import called, constant, op
 from ...diagnostics.errors import SpecError
 from .layouts import ACCUMULATOR, COALESCED, COLUMN, EITHER, ROW, Form, coalesced_form
 from .refs import Ds, GmemRef, method_of, whole_slices
-from .tile import Tile, TileLike, check_dtype, check_form, form_of
-from .views import GmemView, block_axes, check_inside
+from .tile import Tile, check_dtype, check_form, form_of
+from .views import GmemView, block_axes, check_inside, starts
 
 __all__ = ["load_tile"]
 
 
-def block_form(name: str, dtype: np.dtype, sizes: Sequence[int | Form | None]) -> Form | None:
-    """What a block of these sizes is as a register tile; None for a single element.
+def block_form(name: str, dtype: np.dtype, sizes: Sequence[int | Form]) -> Form | None:
+    """Return the register tile that a block of these sizes is; None for a single element.
 
-    A size may be the form of a vector of indices. SpecError for more than one, and for one that lies otherwise than the block.
+    A size may be the form of a vector of indices. Raises SpecError for more than one, and for one that lies otherwise.
     """
-    if None in sizes:
-        raise SpecError(f"{name}[…]: ':' has no compile-time size here; use ds(start, size)")
     check_dtype(dtype, f"{name}[…]")
     if not sizes and not packing(dtype).computed:
         raise SpecError(f"{name}[…]: an element of {dtype} is no number of a kernel: load a tile, and convert it with astype")
@@ -68,20 +66,19 @@ def block_form(name: str, dtype: np.dtype, sizes: Sequence[int | Form | None]) -
 
 
 def plan(ref: Any, parts: Sequence[Any]) -> tuple[tuple[int, ...], Form | None]:
-    """(dimensions of a block of an array, what it is as a register tile), given the parts of an index, or their Numba types."""
+    """Return (dimensions of a block of an array, its register tile or None), given the parts of an index, or their Numba types."""
     name = ref.arg.name
-    axes = block_axes(ref, parts, name, several=(TileLike,))
-    return axes, block_form(name, ref.arg.dtype, [form_of(parts[axis], f"{name}[…]") or getattr(parts[axis], "size", None)
-                                                  for axis in axes])
+    axes = block_axes(ref, parts, f"{name}[…]", gathers=True)
+    return axes, block_form(name, ref.arg.dtype, [form_of(parts[axis], f"{name}[…]") or parts[axis].size for axis in axes])
 
 
 def element(name: str) -> str:
-    """What a single element is called in the memory role."""
+    """Return how messages of the memory role call a single element of an array."""
     return f"an element of array '{name}'"
 
 
 def load_form(view: Any, layout: Any) -> Form:
-    """What `load_tile` gives, of a view or of its Numba type; SpecError for a layout that it does not know, or the tile has not."""
+    """Return the tile that `load_tile` gives of a view; raise SpecError for layouts that it, or the tile, does not have."""
     if not isinstance(view, GmemView):
         raise SpecError("load_tile(view, layout): view must be one of an array, array.at[ds(i, 64), ds(j, 64)], got "
                         f"{called(view)}")
@@ -120,7 +117,7 @@ def load_tile(view: Any, layout: str = COALESCED) -> Tile:
 
 @method_of(GmemRef, "__getitem__")
 def load(ref: GmemRef, index: Any) -> Any:
-    """The block ``ref[index]`` as a register tile, or a single element as a number."""
+    """Return the block ``ref[index]`` as a register tile, or a single element as a number."""
     array, parts = ref.array, whole_slices(index)
     axes, form = plan(ref, parts)
     machine = current()
@@ -145,7 +142,7 @@ def load(ref: GmemRef, index: Any) -> Any:
 
 def _read_block(ref: GmemRef, axes: tuple[int, ...], parts: tuple[Any, ...], value: np.ndarray) -> None:
     """Read what a block has inside the array to its place in `value`."""
-    start = [int(part.start if isinstance(part, Ds) else part) for part in parts]
+    start = list(map(int, starts(parts)))
     sizes = dict(zip(axes, value.shape, strict=True))
     inside = tuple(slice(max(0, place), max(0, min(place + sizes.get(axis, 1), size)))
                    for axis, (place, size) in enumerate(zip(start, ref.array.shape, strict=True)))
@@ -156,7 +153,7 @@ def _read_block(ref: GmemRef, axes: tuple[int, ...], parts: tuple[Any, ...], val
 
 
 def _runs(indices: np.ndarray, size: int) -> Iterator[tuple[np.ndarray, Ds]]:
-    """The indices that are inside, by runs of neighbours: (which of `indices`, the run)."""
+    """Yield (which of `indices`, the run) of each run of neighbours among the indices that are inside."""
     known = np.unique(indices[(indices >= 0) & (indices < size)])
     for run in np.split(known, np.flatnonzero(np.diff(known) > 1) + 1) if known.size else []:
         yield np.flatnonzero((indices >= run[0]) & (indices <= run[-1])), Ds(int(run[0]), len(run))

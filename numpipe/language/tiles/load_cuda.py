@@ -20,11 +20,9 @@ from . import load as source
 from .elementwise_cuda import place_of
 from .layouts import COLUMN, EITHER, ROW, places, sources, vector_of
 from .refs import whole_slices
-from .refs_cuda import DsType, GmemType
+from .refs_cuda import GmemType
 from .tile_cuda import TileType, assembled, registers, undefined
-from .views_cuda import Block
-
-I32 = nb.types.int32
+from .views_cuda import Block, starts
 
 
 def _bits(builder: Any, dtype: np.dtype, word: Any) -> Any:
@@ -132,10 +130,8 @@ def _load(_context: Any, ref: Any, index: Any) -> Any:
     context, builder, args = yield result(ref, index)
     if memory:
         return nb.nothing(context) if tile is None else undefined(tile)
-    given = nb.cgutils.unpack_tuple(builder, args[1]) if isinstance(index, nb.types.BaseTuple) else args[1:]
-    start = [nb.const(0) if isinstance(part, TileType) else found if isinstance(part, DsType) else
-             context.cast(builder, found, part, I32) for part, found in zip(parts, given, strict=True)]
-    indices = [(number, parts[axis], given[axis]) for number, axis in enumerate(axes) if isinstance(parts[axis], TileType)]
+    start = starts(context, builder, index, args[1])
+    indices = [(number, parts[axis], start[axis]) for number, axis in enumerate(axes) if isinstance(parts[axis], TileType)]
     block = Block(context, builder, ref, args[0], start, axes, indices)
     return _number(builder, block) if tile is None else _loaded(builder, block, tile)
 

@@ -12,7 +12,8 @@ function                         result                                         
 ``np.exp`` … `fma`               see below                                                               floats
 ===============================  ======================================================================  =================
 
-Tiles are of float32, float16, bfloat16 and int32, numbers of float32 and int32. All but the last row give NumPy's bits.
+Tiles are of float32, float16, bfloat16 and int32, numbers of float32 and int32. All but the last row give NumPy's bits. Whether the
+approximate ones are taken each kernel says by a link symbol (`core.approximate_cuda`).
 
 =====================================  ==================  ================================================================
 function                               error, ulp          with ``CompilerParams(approx_math=True)``
@@ -58,35 +59,32 @@ class Function(Operator):
     numbers: tuple[np.dtype, ...] = (FLOAT32, INT32)
 
     def __call__(self, *values: Any) -> Any:
-        made = self.plan(values)
-        return without_value(values) if made is None else computed(self.symbol, made, values, self.meaning)
+        plan = self.plan(values)
+        return without_value(values) if plan is None else computed(self.symbol, plan, values, self.meaning)
 
     def plan(self, given: Sequence[Any], literals: int = 0) -> Plan | None:
-        """How it is computed of these values, or of values of these types, of numbers alone in the type that `arith.common` gives.
+        """Return how it is computed of values, or of their types: of numbers alone in the type that `arith.common` gives.
 
-        None where a number has no value, and nothing is a tile. SpecError for what is neither tile nor number.
+        None where a number has no value and nothing is a tile. Raises SpecError for what is neither a tile nor a number.
         """
-        made = super().plan(given, literals)
+        plan = super().plan(given, literals)
         tiles = any(isinstance(part, TileLike) for part in given)
-        if made is not None or (not tiles and without_value(given) is not None):
-            return made
-        kinds = operands_of(self.symbol, given, literals)
+        if plan is not None or (not tiles and without_value(given) is not None):
+            return plan
+        kinds, wrong = operands_of(self.symbol, given, literals), f"{self.symbol}(…) takes register tiles and numbers, got "
         if tiles or any(kind is None for kind in kinds):
-            raise self._not_computed(" and ".join(map(called, given)))
+            raise SpecError(wrong + " and ".join(map(called, given)))
         dtype = arith.common(*kinds)
         if self.numbers and dtype not in self.numbers:
-            raise self._not_computed(f"{dtype}: convert it with float(x)")
+            raise SpecError(f"{wrong}{dtype}: convert it with float(x)")
         return Plan(dtype, Form((), np.dtype(bool) if self.compares else dtype))
-
-    def _not_computed(self, given: str) -> SpecError:
-        return SpecError(f"{self.symbol}(…) takes register tiles and numbers, got {given}")
 
 
 FUNCTIONS: dict[Op[..., Any], Function] = {}
 
 
 def _function(name: str, meaning: Callable[..., Any], doc: str = "", operands: str = "x", **of: Any) -> Op[..., Any]:
-    """The operation of a function; NumPy's where its name begins so."""
+    """Make the operation of a function, which is NumPy's where its name begins with ``np.``."""
     known, plain = Function(name, meaning, **{"takes": "fhi", **of}), name.removeprefix("np.")
 
     def operation(*given: Any) -> Any:
@@ -102,19 +100,19 @@ def _function(name: str, meaning: Callable[..., Any], doc: str = "", operands: s
 
 
 def _as_numpy(function: Callable[..., Any]) -> Callable[..., Any]:
-    """NumPy's function: ml_dtypes' are not all the same, its sign of -0 is -0."""
+    """Return NumPy's function, for bfloat16 through float32: ml_dtypes' are not all the same, its sign of -0 is -0."""
     return lambda *values: function(*(np.asarray(v, FLOAT32) if np.asarray(v).dtype == BFLOAT16 else v for v in values))
 
 
-maximum = _function("np.maximum", np.maximum, "``np.maximum(a, b)``: NaN where one of the two is NaN.", "ab", numbers=())
-minimum = _function("np.minimum", np.minimum, "``np.minimum(a, b)``: NaN where one of the two is NaN.", "ab", numbers=())
+maximum, minimum = (_function(f"np.{function.__name__}", function, operands="ab", numbers=())
+                    for function in (np.maximum, np.minimum))
 floor, ceil, sign, square = (_function(f"np.{function.__name__}", _as_numpy(function))
                              for function in (np.floor, np.ceil, np.sign, np.square))
 isnan = _function("np.isnan", _as_numpy(np.isnan), compares=True)
 
 
 def clipped_by(operands: Sequence[Any]) -> list[int]:
-    """Which operands of a clip are given: 0, and 1 and 2 where the bounds are not None. SpecError where both are."""
+    """Return which operands of a clip are not None, 0 and one bound at least; raise SpecError where both bounds are None."""
     given = [number for number, operand in enumerate(operands) if operand is not None]
     if given == [0]:
         raise SpecError("np.clip(x, low, high): one of the two bounds may be None, not both")
@@ -123,7 +121,7 @@ def clipped_by(operands: Sequence[Any]) -> list[int]:
 
 @op(numpy=np.clip)
 def clip(a: Any, a_min: Any, a_max: Any, literals: int = 0) -> Any:
-    """``np.clip(a, a_min, a_max)`` of a tile or a number."""
+    """``np.clip(a, a_min, a_max)`` of tiles and numbers."""
     every = a, a_min, a_max
     given = clipped_by(every)
 
@@ -138,20 +136,16 @@ def clip(a: Any, a_min: Any, a_max: Any, literals: int = 0) -> Any:
 CLIP = Function("np.clip", clip, "fhi")
 
 
-def _rounded(name: str, function: Callable[..., Any], doc: str, operands: str = "x", takes: str = "fh") -> Op[..., Any]:
-    """A function of floats, that float64 gives rounded."""
+def _rounded(name: str, function: Callable[..., Any], doc: str = "", operands: str = "x", takes: str = "fh") -> Op[..., Any]:
+    """Make the operation of a function of floats, whose result in float64 is rounded."""
     def rounded(*values: Any) -> Any:
         return np.asarray(function(*(np.asarray(value, np.float64) for value in values))).astype(np.float32)[()]
 
     return _function(name, rounded, doc, operands, takes=takes, numbers=(FLOAT32,))
 
 
-exp = _rounded("np.exp", np.exp, "``np.exp(x)`` of a float32 tile or number.")
-exp2 = _rounded("np.exp2", np.exp2, "``np.exp2(x)``, 2 to the x: one instruction where `approx_math` is on.")
-log = _rounded("np.log", np.log, "``np.log(x)``: of 0 -inf, below NaN.")
-log2 = _rounded("np.log2", np.log2, "``np.log2(x)``")
-sqrt = _rounded("np.sqrt", np.sqrt, "``np.sqrt(x)``, rounded correctly by default.")
-tanh = _rounded("np.tanh", np.tanh, "``np.tanh(x)``")
+exp, exp2, log, log2, sqrt, tanh = (_rounded(f"np.{function.__name__}", function)
+                                    for function in (np.exp, np.exp2, np.log, np.log2, np.sqrt, np.tanh))
 rsqrt = _rounded("rsqrt", lambda x: 1 / np.sqrt(x), """1 / sqrt(x) of a float32 tile or number, within 2 ulp (PTX ISA, "rsqrt").
 
 >>> float(rsqrt(np.float32(4)))
@@ -160,7 +154,7 @@ rsqrt = _rounded("rsqrt", lambda x: 1 / np.sqrt(x), """1 / sqrt(x) of a float32 
 
 
 def _sigmoid(x: Any) -> Any:
-    """Of an exponential that is 1 at most: 1 + exp(-x) would be infinite where the result is still a number."""
+    """Compute it from an exponential that is 1 at most: 1 + exp(-x) would be infinite where the result is still a number."""
     power = np.exp(-np.abs(x))
     return np.where(x < 0, power, np.ones_like(x)) / (1 + power)
 

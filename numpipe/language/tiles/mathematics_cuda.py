@@ -33,7 +33,7 @@ def _constant(value: float) -> Any:
 
 
 def _instruction(text: str) -> Callable[..., Any]:
-    """A PTX instruction of one float32."""
+    """Return what emits a PTX instruction of one float32."""
     return lambda builder, x: builder.call(nb.pure_asm(nb.f32, [nb.f32], f"{text} $0, $1;", "=f,f"), [x])
 
 
@@ -43,7 +43,7 @@ def _library(name: str) -> Callable[..., Any]:
 
 # ---- exact
 def extreme(name: str) -> Emit:
-    """The greater or the smaller of two, "max" or "min": NaN comes through, as in NumPy."""
+    """Return what emits the greater ("max") or the smaller ("min") of two: NaN comes through, as in NumPy."""
     def emit(builder: Any, dtype: np.dtype, a: Any, b: Any) -> Any:
         if dtype == FLOAT32:
             return builder.call(nb.pure_asm(nb.f32, [nb.f32] * 2, f"{name}.NaN.f32 $0, $1, $2;", "=f,f,f"), [a, b])
@@ -53,8 +53,7 @@ def extreme(name: str) -> Emit:
 
 
 def _rounding(direction: str) -> Emit:
-    convert = _instruction(f"cvt.{direction}.f32.f32")
-    return lambda builder, dtype, x: convert(builder, x) if dtype == FLOAT32 else x
+    return lambda builder, dtype, x: _instruction(f"cvt.{direction}.f32.f32")(builder, x) if dtype == FLOAT32 else x
 
 
 def _sign(builder: Any, dtype: np.dtype, x: Any) -> Any:
@@ -105,7 +104,7 @@ _EX2, _LG2, _TANH = (_instruction(text) for text in ("ex2.approx.ftz.f32", "lg2.
 
 
 def _sigmoid(builder: Any, x: Any) -> Any:
-    """Of an exponential that is 1 at most, as `mathematics._sigmoid`."""
+    """Compute it as `mathematics._sigmoid` does."""
     size = libdevice(builder, "fabs", x)
     power = libdevice(builder, "exp", builder.fsub(_constant(-0.0), size))
     above = builder.select(builder.fcmp_ordered("<", x, _constant(0.0)), power, _constant(1.0))

@@ -36,12 +36,13 @@ from typing import Any
 import numpy as np
 
 from ...arch.dtypes import BFLOAT16, BOOL, FLOAT32, HALVES, INT32
+from ...core.arith import named
 from ...core.inert import Inert
 from ...core.machine import current
 from ...core.op import Op, called, constant, op
 from ...diagnostics.errors import SpecError
 from ...plan.trees import leaves, made, tree_of
-from .elementwise import int32
+from .elementwise import check_axis, int32
 from .exchange import each_to_all, exchange
 from .layouts import ACCUMULATOR, COLUMN, EITHER, ROW, Form, only_accumulator
 from .tile import Tile, form_of
@@ -56,12 +57,12 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {name: getattr(np, name) for name in 
 
 @dataclass(frozen=True)
 class Plan:
-    """A reduction.
+    """How a reduction is computed.
 
-    axis     along which a tile is reduced; None: of all elements
-    result   what it gives: a tile, or a number, a form without dimensions
-    elements how many are brought together in one
-    nbytes   of shared memory, that the warps exchange
+    axis      along which a tile is reduced; None: all elements are
+    result    the form of the tile that it gives; a form without dimensions for a number
+    elements  how many are brought together in one
+    nbytes    of shared memory that the warps exchange
     """
 
     axis: int | None
@@ -71,7 +72,7 @@ class Plan:
 
 
 def plan(np_: Any, operation: str, tile: Any, axis: Any, keepdims: Any) -> Plan:
-    """A reduction of a tile, or of one of this Numba type; SpecError for what has none."""
+    """Return how a tile is reduced; raise SpecError for reductions that there are not."""
     form = form_of(tile, f"'{operation}'")
     axis, keepdims = constant(operation, "axis", axis), constant(operation, "keepdims", keepdims)
     if form is None:
@@ -85,11 +86,9 @@ def plan(np_: Any, operation: str, tile: Any, axis: Any, keepdims: Any) -> Plan:
     if form.dtype not in (FLOAT32, *HALVES, INT32, BOOL):
         raise SpecError(f"{operation}: reductions are of float32 and int32 tiles, got {form.dtype}: use .astype(np.float32) first")
     only_accumulator(form, operation)
-    rank = len(form.shape)
-    if axis is not None and (isinstance(axis, bool) or not isinstance(axis, int) or not -rank <= axis < rank):
-        raise SpecError(f"{operation}: axis must be None or an int from {-rank} to {rank - 1} for shape {form.shape}, got {axis!r}")
-    along = None if axis is None or form.layout != ACCUMULATOR else axis % 2
-    if along is None and (keepdims or (rank == 2 and axis is not None)):
+    along = None if axis is None else check_axis(form, axis, operation, "None or an int")
+    along = along if form.layout == ACCUMULATOR else None
+    if along is None and (keepdims or (len(form.shape) == 2 and axis is not None)):
         raise SpecError(f"{operation}: of a tile {form.shape} there is a number, without axis= and keepdims=")
     if along is not None and operation in VOTES:
         instead = f"mask.astype(np.int32).{'max' if operation == 'any' else 'min'}(axis={axis})"
@@ -108,8 +107,7 @@ def plan(np_: Any, operation: str, tile: Any, axis: Any, keepdims: Any) -> Plan:
     return Plan(along, result, elements, nbytes)
 
 
-def reduced(np_: Any, tile: Any, operation: str, axis: Any, keepdims: Any) -> Any:
-    """``tile.sum(axis=…, keepdims=…)`` and its like, in a kernel of which `np_` is the context."""
+def _reduced(np_: Any, tile: Any, operation: str, axis: Any, keepdims: Any) -> Any:
     made = plan(np_, operation, tile, axis, keepdims)
     form = made.result
     if np_.memory:
@@ -134,13 +132,13 @@ def reduced(np_: Any, tile: Any, operation: str, axis: Any, keepdims: Any) -> An
 
 
 def by_lanes(value: np.ndarray, layout: str) -> np.ndarray:
-    """The elements by who has them: blocks of 64 rows, warps, halves, quads; blocks of 8 columns, lanes of a quad, two of each."""
+    """Return elements by who has them: blocks of 64 rows, warps, halves, quads; blocks of 8 columns, lanes of a quad, two each."""
     rows, columns = (1, value.size) if layout in (ROW, EITHER) else (value.size, 1) if layout == COLUMN else value.shape
     return value.reshape(*((rows // 64, 4, 2, 8) if rows > 1 else (1,) * 4), *((columns // 8, 4, 2) if columns > 1 else (1,) * 3))
 
 
 def _added(value: np.ndarray, form: Form, axis: int | None) -> Any:
-    """The sum of float32 elements in the order of the GPU."""
+    """Return sums of float32 elements, added in the order of the GPU."""
     block, warp, half, quad, step, lane, odd = range(7)
     groups = {0: ((block, half), (quad,), (warp,)), 1: ((step, odd), (lane,)),
               None: ((block, step, half, odd), (lane,), (quad,), (warp,))}[axis]
@@ -159,7 +157,7 @@ def _added(value: np.ndarray, form: Form, axis: int | None) -> Any:
 
 def _reduction(name: str) -> Op[..., Any]:
     def operation(np_: Any, tile: Any, axis: Any = None, keepdims: Any = False) -> Any:
-        return reduced(np_, tile, name, axis, keepdims)
+        return _reduced(np_, tile, name, axis, keepdims)
 
     operation.__name__ = operation.__qualname__ = name
     return op(context=True, numpy=getattr(np, name), method=name)(operation)
@@ -169,7 +167,6 @@ REDUCTIONS = {name: _reduction(name) for name in FUNCTIONS}
 
 
 def partial_form(tile: Any, name: str) -> Form:
-    """What `partial_sum` and its like make of a tile, or of one of this Numba type."""
     form = form_of(tile, f"'{name}'")
     if form is None or form.layout != ACCUMULATOR or form.dtype not in (FLOAT32, INT32):
         raise SpecError(f"{name}(tile) takes a float32 or int32 tile (M, N), got {form or called(tile)}")
@@ -178,36 +175,34 @@ def partial_form(tile: Any, name: str) -> Form:
 
 def _partial(name: str, function: Callable[..., Any], doc: str) -> Any:
     def operation(tile: Any) -> Any:
-        made = partial_form(tile, name)
+        form = partial_form(tile, name)
         if tile.inert:
-            return Tile(None, made)
+            return Tile(None, form)
         with np.errstate(all="ignore"):
-            return Tile(np.asarray(function(tile.value.reshape(made.shape[0], -1, 8), axis=1)).astype(made.dtype), made)
+            return Tile(np.asarray(function(tile.value.reshape(form.shape[0], -1, 8), axis=1)).astype(form.dtype), form)
 
-    operation.__name__ = operation.__qualname__ = name
-    operation.__doc__ = doc + """
+    return named(operation, name, doc + """
 
     A tile (M, 8) of a tile (M, N) of float32 or int32, made by each lane of its own elements: 4 registers for each 64 rows. Reduce
     it along axis 1 for what the whole row gives. Raises SpecError for other tiles.
-    """
-    return op(operation)
+    """)
 
 
-partial_sum = _partial("partial_sum", np.sum, "Sums of every eighth column: element (i, j) is that of columns j, j + 8, … of "
-                                              "row i.")
+partial_sum = _partial("partial_sum", np.sum, "Sums of every eighth column: element (i, j) is of columns j, j + 8, … of row i.")
 partial_max = _partial("partial_max", np.max, "Maxima of every eighth column; NaN where one is NaN.")
 partial_min = _partial("partial_min", np.min, "Minima of every eighth column; NaN where one is NaN.")
+PARTIALS: dict[str, Op[..., Any]] = {"sum": partial_sum, "max": partial_max, "min": partial_min}
 
 
 # ---- a vote in an `if`
 @op(context=True)
 def chosen(np_: Any, test: Any) -> Any:
-    """The test of an `if` that a vote decides, which the memory role passes by: nothing in it loads anything."""
+    """Return the test of an `if` that a vote decides; the memory role passes that `if` by, as nothing in it loads anything."""
     return False if np_.memory and isinstance(test, Inert) else bool(test)
 
 
 @op(context=True)
 def behind_choice(np_: Any, value: Any) -> Any:
-    """A value that such an `if` may have changed: a number has none in the memory role."""
+    """Return a value that such an `if` may have changed: a number has none in the memory role."""
     parts = (Inert(VOTED) if np_.memory and not isinstance(part, Tile) else part for part in leaves(value))
     return tree_of(value).build(parts, made)

@@ -29,10 +29,11 @@ from .tile_cuda import TileType, assembled, floats, packed, registers, undefined
 Combine = Callable[[Any, Any], Any]
 QUAD, QUADS = (1, 2), (4, 8, 16)
 """distances of the butterflies that bring together the lanes of a quad, and the quads of a warp"""
+EXCHANGE = "np_exchange"
 
 
-def combination(builder: Any, operation: str, dtype: np.dtype) -> Combine:
-    """Two elements to one; of `ranked` ones the greater."""
+def _combination(builder: Any, operation: str, dtype: np.dtype) -> Combine:
+    """Return what makes one element of two: of `_ranked` elements the greater."""
     if operation in source.INDICES:
         return lambda a, b: builder.select(builder.icmp_signed(">", b, a), b, a)
     if operation in source.VOTES:
@@ -43,7 +44,7 @@ def combination(builder: Any, operation: str, dtype: np.dtype) -> Combine:
 
 
 def _tree(combine: Combine, values: Sequence[Any]) -> Any:
-    """All values in one, in pairs: the sums do not wait for each other."""
+    """Combine all values, in pairs: the sums do not wait for each other."""
     parts = list(values)
     while len(parts) > 1:
         parts = [combine(*parts[i:i + 2]) if i + 1 < len(parts) else parts[i] for i in range(0, len(parts), 2)]
@@ -51,7 +52,7 @@ def _tree(combine: Combine, values: Sequence[Any]) -> Any:
 
 
 def _butterflies(builder: Any, combine: Combine, value: Any, distances: Sequence[int]) -> Any:
-    """The values of the lanes so far apart, in each of them."""
+    """Combine the values of lanes that are so far apart; each of them has the result."""
     register = REGISTERS[str(value.type)]
     for distance in distances:
         text = f"shfl.sync.bfly.b32 $0, $1, {distance}, 31, 0xffffffff;"
@@ -64,14 +65,14 @@ def _butterflies(builder: Any, combine: Combine, value: Any, distances: Sequence
 
 
 def barrier(builder: Any) -> None:
-    """The warpgroup's own barrier."""
+    """Wait on the warpgroup's own barrier."""
     nb.emit_asm(builder, nb.void, [own_barrier(builder)], "bar.sync $0, 128;", "r,~{memory}")
 
 
-def of_warps(builder: Any, unit: Unit, values: list[Any], columns: bool) -> Iterator[list[Any]]:
-    """Each value as the four warps have it, in their order: of 4 bytes, or of 8.
+def of_warps(builder: Any, values: list[Any], columns: bool) -> Iterator[list[Any]]:
+    """Yield each value, of 4 bytes or of 8, as the four warps have it, in their order.
 
-    Lane 4 g + t has value 2 j + o of columns 8 j + 2 t + o, where `values` are of `columns`, as all g do; else all lanes have them.
+    Where `values` are of `columns`, lane 4 g + t has value 2 j + o of columns 8 j + 2 t + o, as all g do; else all lanes have them.
     The first barrier is for the exchange before this one, which may still be read.
     """
     wide = values[0].type == nb.i64
@@ -96,25 +97,21 @@ def of_warps(builder: Any, unit: Unit, values: list[Any], columns: bool) -> Iter
         yield from map(list, zip(*found, strict=True))
 
 
-def _between_warps(builder: Any, unit: Unit, combine: Combine, values: list[Any], columns: bool) -> list[Any]:
-    """Each value of the four warps, combined in their order."""
-    return [_tree(combine, parts) for parts in of_warps(builder, unit, values, columns)]
-
-
-EXCHANGE = "np_exchange"
+def _between_warps(builder: Any, combine: Combine, values: list[Any], columns: bool) -> list[Any]:
+    return [_tree(combine, parts) for parts in of_warps(builder, values, columns)]
 
 
 def define_exchange(module: Any, unit: Unit) -> None:
-    """The address of the warpgroup's memory for exchanges, in the kernel's entry module."""
+    """Define the address of the warpgroup's memory for exchanges, in the kernel's entry module."""
     with nb.define(module, EXCHANGE, nb.i32) as (builder, _):
         builder.ret(own_part(builder, unit, unit.exchange))
 
 
 def _vote(builder: Any, operation: str, bit: Any) -> Any:
-    """One bool of all lanes' (PTX ISA, "barrier.red").
+    """Return whether any lane's bit, or all, are set (PTX ISA, "barrier.red").
 
-    The warp's vote on what the barrier gave changes nothing, but ptxas knows its result for uniform: behind a branch on the
-    barrier's it takes every lane for one on its own.
+    The warp's vote on the barrier's result changes nothing, but ptxas knows that a vote is uniform: behind a branch on what the
+    barrier gave it takes every lane for one on its own.
     """
     text = (f"{{ .reg .pred mine, all; setp.ne.u32 mine, $2, 0; bar.red.{'or' if operation == 'any' else 'and'}.pred all, $1, "
             "128, mine; vote.sync.any.pred all, all, 0xffffffff; selp.u32 $0, 1, 0, all; }")
@@ -123,7 +120,7 @@ def _vote(builder: Any, operation: str, bit: Any) -> Any:
 
 
 def _ranked(builder: Any, name: str, tile: TileType, values: list[Any], along: int | None) -> list[Any]:
-    """Elements as int64, of which the greatest is that which `argmax` finds: the element's rank, then how early it comes.
+    """Return elements as int64 of which the greatest is the one that `name` finds: the element's rank, then how early it comes.
 
     NaN has the greatest rank, and -0 that of 0.
     """
@@ -162,7 +159,7 @@ def _reduced(name: str, np_: Any, tile: Any, axis: Any, keepdims: Any) -> Any:
     if np_.role == "memory":
         return undefined(result) if form.shape else nb.nothing(context)
     wide = tile.dtype in HALVES or name == "mean"
-    combine = combination(builder, name, FLOAT32 if wide else tile.dtype)
+    combine = _combination(builder, name, FLOAT32 if wide else tile.dtype)
     values = registers(builder, tile, args[1])
     values = floats(builder, tile.dtype, values) if wide else values
     if name in source.VOTES:
@@ -170,14 +167,14 @@ def _reduced(name: str, np_: Any, tile: Any, axis: Any, keepdims: Any) -> Any:
     if name in source.INDICES:
         values = _ranked(builder, name, tile, values, made.axis)
     if form.shape:
-        along_axis = [finished(builder, value) for value in _along(builder, np_.unit, combine, tile, values, result)]
+        along_axis = [finished(builder, value) for value in _along(builder, combine, tile, values, result)]
         if form.dtype in HALVES:
             along_axis = [packed(builder, form.dtype, *two) for two in zip(along_axis[::2], along_axis[1::2], strict=True)]
         return assembled(builder, result, along_axis)
     own = values[:len(places(tile.shape, ROW))] if tile.layout == EITHER else values
     distances = {ACCUMULATOR: QUAD + QUADS, COLUMN: QUADS}.get(tile.layout, QUAD)
     total = _butterflies(builder, combine, _tree(combine, own), distances)
-    total = finished(builder, _between_warps(builder, np_.unit, combine, [total], False)[0] if made.nbytes else total)
+    total = finished(builder, _between_warps(builder, combine, [total], False)[0] if made.nbytes else total)
     floating = wide and name not in source.INDICES
     return convert(context, builder, total, nb.types.float32, result) if floating else total
 
@@ -192,15 +189,15 @@ for _name, _operation in source.REDUCTIONS.items():
     _reduction(_operation, _name)
 
 
-def _along(builder: Any, unit: Unit, combine: Combine, tile: TileType, values: list[Any], result: TileType) -> list[Any]:
-    """The registers of a reduction along an axis: all elements of a row, or of a column, in one."""
+def _along(builder: Any, combine: Combine, tile: TileType, values: list[Any], result: TileType) -> list[Any]:
+    """Return the registers of a reduction along an axis: each combines all elements of a row, or of a column."""
     rows = result.layout == COLUMN
     where = places(tile.shape, tile.layout)
     parts = []
     for row, column in places(result.shape, result.layout):
         own = [value for value, place in zip(values, where, strict=True) if (place[0] == row if rows else place[1] == column)]
         parts.append(_butterflies(builder, combine, _tree(combine, own), QUAD if rows else QUADS))
-    return parts if rows else _between_warps(builder, unit, combine, parts, True)
+    return parts if rows else _between_warps(builder, combine, parts, True)
 
 
 def _partial(operation: Any, name: str) -> None:
@@ -208,14 +205,14 @@ def _partial(operation: Any, name: str) -> None:
     def typer(_context: Any, tile: Any) -> Any:
         result = TileType(source.partial_form(tile, operation.__name__))
         _, builder, args = yield result(tile)
-        combine = combination(builder, name, tile.dtype)
+        combine = _combination(builder, name, tile.dtype)
         values, where = registers(builder, tile, args[0]), places(tile.shape, tile.layout)
         parts = [[value for value, (r, c) in zip(values, where, strict=True) if r == row and (c or 0) % 8 == column]
                  for row, column in places(result.shape, result.layout)]
         return assembled(builder, result, [_tree(combine, own) for own in parts])
 
 
-for _operation, _name in ((source.partial_sum, "sum"), (source.partial_max, "max"), (source.partial_min, "min")):
+for _name, _operation in source.PARTIALS.items():
     _partial(_operation, _name)
 
 
@@ -232,12 +229,12 @@ def _chosen(_context: Any, np_: Any, test: Any) -> Any:
 
 @cuda_meaning(source.behind_choice)
 def _behind_choice(_context: Any, np_: Any, value: Any) -> Any:
-    given = trees.leaves(value)
-    parts = [nb.unliteral(ty) if np_.role != "memory" else ty if isinstance(ty, TileLike) else InertType(source.VOTED)
-             for ty in given]
-    result = trees.tree_of(value).build(iter(parts), trees.made)
+    before = trees.leaves(value)
+    behind = [nb.unliteral(ty) if np_.role != "memory" else ty if isinstance(ty, TileLike) else InertType(source.VOTED)
+              for ty in before]
+    result = trees.tree_of(value).build(iter(behind), trees.made)
     context, builder, args = yield result(np_, value)
     values = [part if have == want else nb.nothing(context) if isinstance(want, InertType) else
               context.cast(builder, part, have, want)
-              for part, have, want in zip(trees.leaf_values(builder, value, args[1]), given, parts, strict=True)]
+              for part, have, want in zip(trees.leaf_values(builder, value, args[1]), before, behind, strict=True)]
     return trees.build_value(context, builder, result, iter(values))

@@ -38,9 +38,9 @@ from .tile import Tile, form_of
 
 
 def plan(np_: Any, tile: Any, axis: Any) -> tuple[Form, int, int]:
-    """(what a running sum gives, its axis as of a tile (M, N), bytes of shared memory for the totals of the warps).
+    """Return (the form of a running sum, its axis as of a tile (M, N), bytes of shared memory for the totals of the warps).
 
-    Of a tile, or of one of this Numba type; SpecError for what has none.
+    Raises SpecError for tiles that have none.
     """
     form, axis = form_of(tile, "'cumsum'"), constant("cumsum", "axis", axis)
     if form is None:
@@ -61,30 +61,30 @@ def plan(np_: Any, tile: Any, axis: Any) -> tuple[Form, int, int]:
 
 
 def alone(form: Form, axis: int) -> bool:
-    """Whether there is nothing to add: along the axis that has one element."""
+    """Return whether there is nothing to add: along the axis that has one element."""
     return form.layout == (COLUMN if axis else ROW)
 
 
 @op(context=True, numpy=np.cumsum, method="cumsum")
 def cumsum(np_: Any, tile: Any, axis: Any = None) -> Tile:
-    """``np.cumsum(tile, axis)``, in a kernel of which `np_` is the context."""
-    made, along, nbytes = plan(np_, tile, axis)
+    """``np.cumsum(tile, axis)`` in a kernel."""
+    form, along, nbytes = plan(np_, tile, axis)
     if np_.memory:
-        return Tile(None, made)
+        return Tile(None, form)
     if nbytes:
         exchange(np_, *each_to_all(nbytes // 4), "cumsum of a register tile")
-    if alone(made, along):
-        return Tile(tile.value, made)
-    if made.dtype == INT32:
-        found = int32("cumsum", np.cumsum(tile.value, axis=None if len(made.shape) == 1 else along, dtype=np.int64))
+    if alone(form, along):
+        return Tile(tile.value, form)
+    if form.dtype == INT32:
+        sums = int32("cumsum", np.cumsum(tile.value, axis=None if len(form.shape) == 1 else along, dtype=np.int64))
     else:
         with np.errstate(all="ignore"):
-            found = (_along_rows if along else _along_columns)(by_lanes(tile.value, made.layout))
-    return Tile(found.reshape(made.shape).astype(made.dtype), made)
+            sums = (_along_rows if along else _along_columns)(by_lanes(tile.value, form.layout))
+    return Tile(sums.reshape(form.shape).astype(form.dtype), form)
 
 
 def _running(sums: np.ndarray) -> np.ndarray:
-    """Running sums along the last axis, each added to those 1, 2, 4 … before."""
+    """Return running sums along the last axis, each added to those 1, 2, 4 … before."""
     distance = 1
     while distance < sums.shape[-1]:
         before = np.full_like(sums, -0.0)
@@ -94,7 +94,7 @@ def _running(sums: np.ndarray) -> np.ndarray:
 
 
 def _before(totals: np.ndarray) -> np.ndarray:
-    """The sums of what comes before each element of the last axis, one after the other; -0 is the one that changes nothing."""
+    """Return the sums of what comes before each element of the last axis; the first is -0, which changes nothing when added."""
     return np.concatenate([np.full_like(totals[..., :1], -0.0), np.cumsum(totals, axis=-1)[..., :-1]], axis=-1)
 
 

@@ -8,7 +8,6 @@ from typing import Any
 from ...arch.dtypes import FLOAT32
 from ...core import numba as nb
 from ...core.op import cuda_meaning
-from ...plan.unit import Unit
 from . import scans as source
 from .layouts import ACCUMULATOR, places
 from .reduce_cuda import of_warps
@@ -17,11 +16,11 @@ from .tile_cuda import TileType, assembled, registers, undefined
 
 Add = Callable[[Any, Any], Any]
 QUAD, WARP = 0x1c00, 0
-"""the lanes that `_before` does not leave: 4, or all 32 (PTX ISA, "shfl.sync")"""
+"""operands c of ``shfl.sync`` that keep a shuffle within 4 lanes, or within all 32 (PTX ISA, "shfl.sync")"""
 
 
 def _before(builder: Any, value: Any, distance: int, within: int) -> Any:
-    """The value of the lane so far before; what adds nothing where there is none."""
+    """Return the value of the lane so far before; where there is none, the value that adds nothing."""
     register, nothing = REGISTERS[str(value.type)], "0x80000000" if value.type == nb.f32 else "0"
     text = (f"{{ .reg .pred there; .reg .b32 got; shfl.sync.up.b32 got|there, $1, {distance}, {within}, 0xffffffff; "
             f"@!there mov.b32 got, {nothing}; mov.b32 $0, got; }}")
@@ -29,7 +28,7 @@ def _before(builder: Any, value: Any, distance: int, within: int) -> Any:
 
 
 def _of_last(builder: Any, value: Any, within: int) -> Any:
-    """The value of the last lane of a quad, or of the lane in the last quad that has the same place there."""
+    """Return the value of the last lane of a quad, or of the lane in the last quad that has the same place there."""
     register = REGISTERS[str(value.type)]
     lane = nb.const(3) if within == QUAD else builder.or_(builder.and_(nb.thread_index(builder), nb.const(3)), nb.const(28))
     return nb.emit_asm(builder, value.type, [value, lane], f"shfl.sync.idx.b32 $0, $1, $2, {within | 31}, 0xffffffff;",
@@ -37,7 +36,7 @@ def _of_last(builder: Any, value: Any, within: int) -> Any:
 
 
 def _running(builder: Any, add: Add, value: Any, lanes: int, within: int) -> Any:
-    """The running sum along so many lanes of a quad, or quads."""
+    """Return the running sum along so many lanes of a quad, or quads."""
     for distance in (1, 2, 4)[:lanes.bit_length() - 1]:
         value = add(value, _before(builder, value, distance * (1 if within == QUAD else 4), within))
     return value
@@ -55,12 +54,11 @@ def _cumsum(_context: Any, np_: Any, tile: Any, axis: Any) -> Any:
         return assembled(builder, result, values)
     elements = dict(zip(places(made.shape, made.layout), values, strict=True))
     add = builder.fadd if made.dtype == FLOAT32 else builder.add
-    found = (_along_rows(builder, add, elements) if along else
-             _along_columns(builder, add, elements, np_.unit, made.layout == ACCUMULATOR))
-    return assembled(builder, result, [found[place] for place in elements])
+    sums = (_along_rows if along else _along_columns)(builder, add, elements, made.layout == ACCUMULATOR)
+    return assembled(builder, result, [sums[place] for place in elements])
 
 
-def _along_rows(builder: Any, add: Add, elements: dict[Any, Any]) -> dict[Any, Any]:
+def _along_rows(builder: Any, add: Add, elements: dict[Any, Any], _columns: bool) -> dict[Any, Any]:
     found: dict[Any, Any] = {}
     base: dict[Any, Any] = {}
     for row, column in [place for place in elements if place[1] % 2 == 0]:
@@ -75,7 +73,7 @@ def _along_rows(builder: Any, add: Add, elements: dict[Any, Any]) -> dict[Any, A
     return found
 
 
-def _along_columns(builder: Any, add: Add, elements: dict[Any, Any], unit: Unit, columns: bool) -> dict[Any, Any]:
+def _along_columns(builder: Any, add: Add, elements: dict[Any, Any], columns: bool) -> dict[Any, Any]:
     running = {place: _running(builder, add, value, 8, WARP) for place, value in elements.items()}
     totals = {place: _of_last(builder, value, WARP) for place, value in running.items()}
     warp = builder.and_(builder.lshr(nb.thread_index(builder), nb.const(5)), nb.const(3))
@@ -83,7 +81,7 @@ def _along_columns(builder: Any, add: Add, elements: dict[Any, Any], unit: Unit,
     sums = [add(totals[row, column], totals[row + 8, column]) for row, column in blocks]
     found: dict[Any, Any] = {}
     base: dict[Any, Any] = {}
-    for (row, column), each in zip(blocks, of_warps(builder, unit, sums, columns), strict=True):
+    for (row, column), each in zip(blocks, of_warps(builder, sums, columns), strict=True):
         before = [base.get(column)]
         for total in each:
             before.append(total if before[-1] is None else add(before[-1], total))

@@ -22,28 +22,29 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ...arch.dtypes import BOOL
+from ...arch.dtypes import BOOL, TILES
 from ...core.machine import current, failure
 from ...core.op import called
 from ...diagnostics.errors import SimulationError, SpecError
+from ...plan.plans import ArrayArg
 from .layouts import ACCUMULATOR, Form
-from .panel import Batch, batches, panel_columns
-from .refs import Ds, GmemRef, method_of, whole_slices
-from .store_ring import put
+from .refs import GmemRef, method_of, whole_slices
+from .store_ring import Batch, batches, put
 from .tile import Tile, form_of
-from .views import block_axes, check_inside
+from .views import block_axes, check_inside, starts
 
 
-def check(what: str, name: str, dtype: Any, sizes: tuple[int | None, ...], form: Form) -> None:
-    """The block that an index selects must be the tile's shape, and the types must agree; `what`: how a message begins."""
-    if None in sizes:
-        raise SpecError(f"{what}: ':' has no compile-time size here; use ds(start, size)")
-    if tuple(sizes) != tuple(form.shape):
+def check(what: str, name: str, dtype: Any, sizes: tuple[int, ...], form: Form,
+          known: Sequence[str] = tuple(map(str, TILES))) -> None:
+    """Raise SpecError unless a tile has the shape of a block of array `name`, and its type; arrays of `known` types are written."""
+    if sizes != form.shape:
         raise SpecError(f"{what}: the index selects {sizes}, the tile is {form.shape}")
     if form.dtype == BOOL:
         raise SpecError(f"{what}: the tile is a mask: store mask.astype(np.int32), or what it chooses, np.where(mask, x, y)")
     if dtype != form.dtype:
-        raise SpecError(f"{what}: the array is {dtype}, the tile {form.dtype}: store tile.astype({name}.dtype)")
+        raise SpecError(f"{what}: the array is {dtype}, the tile {form.dtype}: " + (
+            f"store tile.astype({name}.dtype)" if str(dtype) in known else
+            f"pass an array of {form.dtype if str(form.dtype) in known else known[0]} as '{name}'"))
 
 
 MEND = "store to it by its own name, or in a function that is called by name and gets it as an argument"
@@ -51,32 +52,25 @@ MEND = "store to it by its own name, or in a function that is called by name and
 
 
 def plan(ref: Any, parts: Sequence[Any], tile: Any) -> tuple[int, ...]:
-    """The dimensions of a block that a tile is stored to; SpecError unless it can be. Of values, or of their Numba types."""
+    """Return the dimensions of the block that a tile is stored to; raise SpecError where it cannot be."""
     name = ref.arg.name
-    axes, form = block_axes(ref, parts, name), form_of(tile, stored(name))
+    axes, form = block_axes(ref, parts, f"{name}[…]"), form_of(tile, stored(name))
     if form is None:
         raise SpecError(f"'{name}[…] = value': the value must be a register tile, got {called(tile)}")
     ref.unit.check_output(ref.index, stored(name), MEND)
-    check(stored(name), name, ref.arg.dtype, tuple(getattr(parts[axis], "size", None) for axis in axes), form)
+    check(stored(name), name, ref.arg.dtype, tuple(parts[axis].size for axis in axes), form)
     return axes
 
 
-def staged(ref: GmemRef, form: Form) -> list[tuple[tuple[tuple[int, int], ...], int]]:
-    """(places of its panels, their columns) of each batch in which a tile goes through the store ring."""
-    width = panel_columns(form.shape[1], form.dtype.itemsize)
-    panels = form.shape[0] // 64 * (form.shape[1] // width)
-    return [(places, width) for places in batches(form.shape, width, ref.unit.plan_staging(panels))]
-
-
 def stored(name: str) -> str:
-    """How a message about a store begins."""
+    """Return how a message about a store begins."""
     return f"'{name}[…] = tile'"
 
 
-def through_tma(array: Any, axes: tuple[int, ...], form: Form) -> bool:
-    """Whether a tile, lying along `axes` of this array, takes the store ring."""
+def through_tma(array: ArrayArg, axes: tuple[int, ...], form: Form) -> bool:
+    """Return whether a tile that lies along `axes` of this array takes the store ring."""
     whole = form.layout == ACCUMULATOR and form.shape[1] * form.dtype.itemsize % 16 == 0  # panels are 16 bytes wide at least
-    return bool(whole and array.tma and array.tma_store and array.order == "row" and axes[1] == array.ndim - 1)
+    return whole and array.tma and array.tma_store and array.order == "row" and axes[-1] == array.ndim - 1
 
 
 @method_of(GmemRef, "__setitem__")
@@ -85,13 +79,12 @@ def store(ref: GmemRef, index: Any, tile: Any) -> None:
     parts = whole_slices(index)
     axes = plan(ref, parts, tile)
     if not tile.inert:
-        start = tuple(int(part.start if isinstance(part, Ds) else part) for part in parts)
-        write_out(ref, axes, start, tile, stored(ref.name))
+        write_out(ref, axes, starts(parts), tile, stored(ref.name))
 
 
-def write_out(ref: GmemRef, axes: tuple[int, ...], start: tuple[int, ...], tile: Tile, what: str, reduction: str = "") -> None:
-    """Bring a tile that fits to the array, or reduce it into the array; `what`: how a message begins."""
-    array, through = ref.array, through_tma(ref.arg, axes, tile.form)
+def write_out(ref: GmemRef, axes: tuple[int, ...], at: tuple[Any, ...], tile: Tile, what: str, reduction: str = "") -> None:
+    """Store a tile that fits, or reduce it into the array, `at` a place for each of its dimensions; `what` begins messages."""
+    array, through, start = ref.array, through_tma(ref.arg, axes, tile.form), tuple(map(int, at))
     first = tuple(start[axis] for axis in axes)
     if min(first) < 0:
         given = str(first) if len(first) > 1 else str(first[0])
@@ -104,8 +97,8 @@ def write_out(ref: GmemRef, axes: tuple[int, ...], start: tuple[int, ...], tile:
         if column % 16:
             raise SpecError(f"{what}: column {first[1]} of {ref.dtype} is {column} B into a row; TMA stores start at multiples of "
                             "16 B")
-        for places, width in staged(ref, tile.form):
-            put(ref, Batch(tile, places, width, (axes[0], axes[1]), reduction), start)
+        for batch in batches(Batch, ref, tile, axes, reduction):
+            put(ref, batch, start)
         return
     sizes = [min(size, array.shape[axis] - start[axis]) for size, axis in zip(tile.shape, axes, strict=True)]
     if min(sizes) > 0:

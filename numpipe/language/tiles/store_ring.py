@@ -1,18 +1,21 @@
 """The store ring: register tiles to global memory, through panels in shared memory that TMA reads.
 
-It is private to a compute warpgroup: `store_slots` staging panels of 64 rows x 128 bytes. A tile is stored in batches of so many
-panels::
+A panel has 64 rows of at most 128 bytes of a tile, which are a run of each lane's registers. Each compute warpgroup has a ring of
+its own: `store_slots` staging panels. A tile is stored in batches of so many panels::
 
     put    one lane     wait until the TMA stores of the batch before have read the panels
            all          named barrier; write the panels (stmatrix, swizzled); proxy fence; named barrier
            one lane     one TMA store a panel, one bulk group: they run while the warpgroup goes on
 
-Both executions run `put` as it stands.
+Nothing waits for global memory until the kernel ends, so the stores of a tile overlap the next tile's loads. By default a ring has
+as many panels as a tile, or as the load rings leave room for: three load slots and room for the whole tile beat four slots and two
+panels at every size measured. Both executions run `put` as it stands.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ...core.lanes import one_lane
@@ -22,11 +25,44 @@ from ...intrinsics import barrier, cp_async_bulk, fence, special
 from ...plan.budget import PANEL_BYTES
 from ...plan.context import Context, own_part
 from ...plan.copies import CopyPlan, cut
+from ...plan.layout import Layout, row_width
 from ...plan.profiling import mark_store
-from .panel import panel_layout
 from .refs import GmemRef
 from .shared import write
+from .tile import Tile
 from .tma import Copy
+
+
+def panel_layout(columns: int, itemsize: int) -> Layout:
+    """Return how a panel of so many columns lies in shared memory."""
+    width: Any = columns * itemsize
+    return Layout((64, columns), itemsize, 1, width, 64 * width)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Panels of a tile that are stored together.
+
+    places     (row, column) of each in the tile
+    width      columns of a panel
+    axes       dimensions of the array along which rows and columns of the tile lie
+    reduction  how an element is combined with the array's; "" to store it
+    """
+
+    tile: Tile
+    places: tuple[tuple[int, int], ...]
+    width: int
+    axes: tuple[int, ...]
+    reduction: str
+
+
+def batches(kind: Callable[..., Any], ref: Any, tile: Any, axes: tuple[int, ...], reduction: str) -> list[Any]:
+    """Return a tile's batches, each made by `kind`; panels are the widest of 128, 64, 32 and 16 bytes that divides its rows."""
+    itemsize, (rows, columns) = tile.dtype.itemsize, tile.shape
+    width = row_width(columns * itemsize) // itemsize
+    places = [(i, j) for i in range(0, rows, 64) for j in range(0, columns, width)]
+    slots = ref.unit.plan_staging(len(places))
+    return [kind(tile, tuple(places[k:k + slots]), width, axes, reduction) for k in range(0, len(places), slots)]
 
 
 @op
@@ -42,24 +78,23 @@ def await_staging(ref: GmemRef) -> None:
 
 
 @op
-def write_panels(ref: GmemRef, batch: Any) -> None:
-    """The batch's registers -> swizzled staging panels (stmatrix for 16-bit types)."""
-    for number, (panel, _, _) in enumerate(batch.panels()):
-        layout = panel_layout(batch.width, panel.dtype.itemsize)
-        write(layout, staging(ref, number), panel.value, "staging panel")
+def write_panels(ref: GmemRef, batch: Batch) -> None:
+    """Write the batch's registers to swizzled staging panels (stmatrix for 16-bit types)."""
+    for number, (row, column) in enumerate(batch.places):
+        panel = batch.tile.value[row:row + 64, column:column + batch.width]
+        write(panel_layout(batch.width, panel.dtype.itemsize), staging(ref, number), panel, "staging panel")
 
 
 @op
-def copy_out(ref: GmemRef, batch: Any, start: tuple[Any, ...]) -> None:
+def copy_out(ref: GmemRef, batch: Batch, start: tuple[Any, ...]) -> None:
     """Issue the TMA stores, or reductions, of a batch, as one bulk group."""
     Copy(plan_of(ref, len(start), batch), ref, start, staging(ref, 0)).store()
     cp_async_bulk.commit_group()
 
 
 def plan_of(ref: Any, rank: int, batch: Any) -> CopyPlan:
-    """The copies of a batch to an array of this rank, a panel each: of values, and of their types."""
-    itemsize = batch.tile.dtype.itemsize
-    panel = cut(ref.index, rank, False, batch.axes, panel_layout(batch.width, itemsize), written=True,
+    """Return the copies of a batch to an array of this rank, a panel each."""
+    panel = cut(ref.index, rank, False, batch.axes, panel_layout(batch.width, batch.tile.dtype.itemsize), written=True,
                 policy=ref.unit.params.store_eviction_policy, reduction=batch.reduction)
     return replace(panel, places=tuple((number * PANEL_BYTES, *place) for number, place in enumerate(batch.places)))
 

@@ -11,33 +11,35 @@ from ...intrinsics import cp_async_bulk
 from ...plan.budget import PANEL_BYTES
 from ...plan.context_cuda import own_part
 from . import store_ring as source
-from .panel_cuda import sub_tile, write
-from .refs_cuda import GmemType, gmem_value
-from .tile_cuda import TileType
+from .refs_cuda import I32, GmemType, gmem_value
+from .shared_cuda import write_registers
+from .tile_cuda import TileType, words
 from .tma_cuda import Copy
-
-I32 = nb.types.int32
 
 
 class BatchType(nb.types.Type):  # type: ignore[misc]
-    """Some panels of a register tile: `places` are their (row, column) in it; the value is the whole tile's."""
+    """The type of a `Batch`, whose value is that of the whole tile."""
 
-    def __init__(self, tile: TileType, places: tuple[tuple[int, int], ...], width: int, axes: tuple[int, int],
-                 reduction: str = "") -> None:
+    def __init__(self, tile: TileType, places: tuple[tuple[int, int], ...], width: int, axes: tuple[int, ...],
+                 reduction: str) -> None:
         self.tile, self.places, self.width, self.axes, self.reduction = tile, places, width, axes, reduction
         super().__init__(name=f"batch({tile}, {places}, {width}, {axes}{f', {reduction}' if reduction else ''})")
 
-    @property
-    def machine(self) -> Any:
-        return self.tile.machine
 
-    def panels(self, builder: Any, value: Any) -> Any:
-        """(panel type, registers, row, column) of each."""
-        for row, column in self.places:
-            yield (*sub_tile(builder, self.tile, value, row, column, self.width), row, column)
+nb.machine_model(BatchType, lambda ty: ty.tile.machine)
 
 
-nb.machine_model(BatchType, lambda ty: ty.machine)
+def registers_of(tile: TileType, row: int, column: int, width: int) -> slice:
+    """Return which registers of a tile its panel at (row, column) is, of `width` columns."""
+    per_block = tile.registers * 64 // tile.shape[0]
+    first = row // 64 * per_block + column * per_block // tile.shape[1]
+    return slice(first, first + width * per_block // tile.shape[1])
+
+
+def write_panel(builder: Any, tile: TileType, value: Any, row: int, column: int, width: int, address: Any) -> None:
+    """Write a panel of a tile to shared memory at `address`: every warp its 16 rows."""
+    panel = words(builder, tile, value)[registers_of(tile, row, column, width)]
+    write_registers(builder, source.panel_layout(width, tile.dtype.itemsize), address, panel)
 
 
 def _staging(builder: Any, ref: GmemType, number: int) -> Any:
@@ -54,8 +56,8 @@ def _await_staging(_context: Any, ref: Any) -> Any:
 @cuda_meaning(source.write_panels)
 def _write_panels(_context: Any, ref: Any, batch: Any) -> Any:
     _, builder, args = yield nb.types.void(ref, batch)
-    for number, (panel, registers, _, _) in enumerate(batch.panels(builder, args[1])):
-        write(builder, panel, registers, _staging(builder, ref, number))
+    for number, (row, column) in enumerate(batch.places):
+        write_panel(builder, batch.tile, args[1], row, column, batch.width, _staging(builder, ref, number))
 
 
 @cuda_meaning(source.copy_out)

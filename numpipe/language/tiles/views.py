@@ -15,6 +15,7 @@ from ...core.inert import NoValue
 from ...core.machine import failure
 from ...diagnostics.errors import SimulationError, SpecError
 from .refs import All, At, Ds, GmemRef, method_of, whole_slices
+from .tile import TileLike
 
 
 class GmemView:
@@ -30,25 +31,21 @@ class GmemView:
 
 
 def _view(ref: GmemRef, index: Any) -> GmemView:
-    """``array.at[rows, columns]``"""
     parts = whole_slices(index)
-    axes = view_axes(ref, parts)
-    start = tuple(part.start if isinstance(part, Ds) else part for part in parts)
-    return GmemView(ref, start, axes, tuple(parts[axis].size for axis in axes))
+    axes = block_axes(ref, parts, f"{ref.name}.at[…]", least=1)
+    return GmemView(ref, starts(parts), axes, tuple(parts[axis].size for axis in axes))
 
 
 method_of(GmemRef, "at")(property(lambda ref: At(functools.partial(_view, ref))))
 
 
-def view_axes(ref: Any, parts: Sequence[Any]) -> tuple[int, ...]:
-    """The dimensions that a view of an array has."""
-    if any(isinstance(part, All) for part in parts):
-        raise SpecError(f"{ref.arg.name}.at[…]: ':' has no compile-time size in an array; write ds(0, size)")
-    return block_axes(ref, parts, f"{ref.arg.name}.at", least=1)
+def starts(parts: Sequence[Any]) -> tuple[Any, ...]:
+    """Return where each part of an index starts; an integer is its own start."""
+    return tuple(part.start if isinstance(part, Ds) else part for part in parts)
 
 
 def check_inside(ref: GmemRef, parts: Sequence[Any], axes: tuple[int, ...], what: str, below: str, beyond: str, does: str) -> None:
-    """SimulationError for an integer in an index that is outside its dimension; what the GPU does there `below` 0 and `beyond`."""
+    """Raise SimulationError for an integer in an index outside its dimension; the GPU does `below` under 0, `beyond` at the end."""
     for axis, (part, size) in enumerate(zip(parts, ref.array.shape, strict=True)):
         if axis not in axes and not 0 <= int(part) < size:
             raise failure(SimulationError, "out-of-bounds", f"{what}: index {int(part)} along dimension {axis} is outside the "
@@ -56,16 +53,25 @@ def check_inside(ref: GmemRef, parts: Sequence[Any], axes: tuple[int, ...], what
                           f"{does} '{ref.name}'")
 
 
-def block_axes(ref: Any, parts: Sequence[Any], what: str, least: int = 0, several: tuple[type, ...] = ()) -> tuple[int, ...]:
-    """The dimensions of an array along which a block of it lies, of two at most: `parts` of an index, or their Numba types.
+def block_axes(ref: Any, parts: Sequence[Any], what: str, least: int = 0, gathers: bool = False) -> tuple[int, ...]:
+    """Return the dimensions of an array along which a block of it lies: those in which an index selects several elements.
 
-    ``ds(start, size)``, ':' and what is of a class in `several` select several elements, an integer one. SpecError for another
-    number of parts, for something else, and for less than `least` dimensions or more than two.
+    parts    of the index, or their Numba types: ``ds(start, size)``, an integer, and for a load, which `gathers`, a vector
+    what     how messages call the index
+
+    Raises SpecError for another number of parts, for other parts, and for less than `least` or more than two dimensions.
     """
     name, ndim = ref.arg.name, ref.arg.ndim
-    axes = tuple(axis for axis, part in enumerate(parts) if isinstance(part, (Ds, All, *several)))
+    if not gathers and any(isinstance(part, TileLike) for part in parts):
+        instead = ", ".join(f"ds(start, {part.shape[0]})" if isinstance(part, TileLike) else
+                            f"ds(start, {part.size})" if isinstance(part, Ds) else "i" for part in parts)
+        raise SpecError(f"{what}: a vector of indices gathers in a load only; here an index has ds(start, size) and integers: "
+                        f"write {what.replace('…', instead)}")
+    axes = tuple(axis for axis, part in enumerate(parts) if isinstance(part, (Ds, All, TileLike)))
     others = [part for axis, part in enumerate(parts) if axis not in axes]
     if len(parts) != ndim or not least <= len(axes) <= 2 or not all(isinstance(p, NoValue) or is_integer(p) for p in others):
-        raise SpecError(f"array '{name}' has {ndim} dimension{'s' * (ndim != 1)}: {what}[…] is a block of one or two of them, "
+        raise SpecError(f"array '{name}' has {ndim} dimension{'s' * (ndim != 1)}: {what} is a block of one or two of them, "
                         f"ds(start, size), with an integer along the others, got {parts}")
+    if any(isinstance(part, All) for part in parts):
+        raise SpecError(f"{what}: ':' has no compile-time size here; use ds(start, size)")
     return axes

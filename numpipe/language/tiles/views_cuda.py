@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...core import numba as nb
-from ...core.inert_cuda import InertType
+from ...core.inert import NoValue
 from . import views as source
 from .refs import method_of, whole_slices
-from .refs_cuda import AtType, DsType, GmemType, with_at
-
-I32 = nb.types.int32
+from .refs_cuda import I32, AtType, DsType, GmemType, with_at
+from .tile_cuda import TileType
 
 
 class ViewType(nb.types.Type, source.GmemView):  # type: ignore[misc]
@@ -30,8 +29,8 @@ nb.struct_model(ViewType, lambda ty: [("ref", ty.ref), ("start", ty.place)])
 class Block:
     """Where a block's elements are: the address of the array's element 0 in it, and along its dimensions start, size, stride."""
 
-    def __init__(self, context: Any, builder: Any, ref: GmemType, value: Any, start: list[Any], axes: tuple[int, ...],
-                 indices: Sequence[tuple[int, Any, Any]] = ()) -> None:
+    def __init__(self, context: Any, builder: Any, ref: GmemType, value: Any, start: Sequence[Any], axes: tuple[int, ...],
+                 indices: Sequence[tuple[int, TileType, Any]] = ()) -> None:
         self.builder, self.dtype = builder, ref.arg.dtype
         array = nb.fields(context, builder, ref, value)
         shape, strides = (nb.cgutils.unpack_tuple(builder, of) for of in (array.shape, array.strides))
@@ -49,20 +48,20 @@ class Block:
         """whether elements along the last dimension may be loaded at once: they are neighbours, and rows are aligned"""
 
     def moved(self, address: Any, place: Any, stride: Any) -> Any:
-        """The address `place` elements further along a dimension."""
+        """Return the address `place` elements further along a dimension."""
         builder = self.builder
         far = builder.mul(builder.sext(place, nb.i64), builder.mul(stride, nb.const(self.dtype.itemsize, nb.i64)))
         return builder.add(address, far)
 
     def aligned(self, columns: int, run: int) -> Any:
-        """Whether a block of so many columns starts at a multiple of `run` elements, and the array has all its columns."""
+        """Return whether a block of so many columns starts at a multiple of `run` elements, and the array has all its columns."""
         builder, begin = self.builder, self.start[-1]
         most = builder.sub(self.size[-1], nb.const(columns))
         whole = builder.and_(builder.icmp_signed(">=", begin, nb.const(0)), builder.icmp_signed("<=", begin, most))
         return builder.and_(whole, builder.icmp_unsigned("==", builder.and_(begin, nb.const(run - 1)), nb.const(0)))
 
     def load(self, address: Any, inside: Any, count: int = 1) -> Any:
-        """One element, or `count` neighbours; what lies outside is not touched, but the array's first element."""
+        """Load one element, or `count` neighbours; for what lies outside it loads the array's first element, and gives 0."""
         builder, nbytes = self.builder, count * self.dtype.itemsize
         words = nbytes // 4
         machine: Any = nb.ir.IntType(8 * nbytes) if not words else nb.i32 if words == 1 else nb.ir.VectorType(nb.i32, words)
@@ -76,17 +75,20 @@ with_at(GmemType)
 nb.constant_attributes(ViewType, None, shape=lambda ty: ty.shape, dtype=lambda ty: ty.dtype.name)
 
 
+def starts(context: Any, builder: Any, index: Any, value: Any) -> list[Any]:
+    """Return where each part of an index starts, as int32: 0 where it has no value, and a vector of indices as it is."""
+    values = nb.cgutils.unpack_tuple(builder, value) if isinstance(index, nb.types.BaseTuple) else [value]
+    return [nb.const(0) if isinstance(part, NoValue) or getattr(part, "inert", False) else
+            found if isinstance(part, (DsType, TileType)) else context.cast(builder, found, part, I32)
+            for part, found in zip(whole_slices(index), values, strict=True)]
+
+
 @method_of(GmemType, "at")
 def _view(of: GmemType, target: AtType, index: Any) -> Any:
     parts = whole_slices(index)
-    axes = source.view_axes(of, parts)
+    axes = source.block_axes(of, parts, f"{of.arg.name}.at[…]", least=1)
     result = ViewType(of, axes, tuple(parts[axis].size for axis in axes))
     context, builder, args = yield result(target, index)
     ref = nb.fields(context, builder, target, args[0]).of
-    start = []
-    for axis, part in enumerate(parts):
-        inert = isinstance(part, InertType) or getattr(part, "inert", False)
-        given = args[1] if not isinstance(index, nb.types.BaseTuple) else builder.extract_value(args[1], axis)
-        found = nb.const(0) if inert else given
-        start.append(found if inert or isinstance(part, DsType) else context.cast(builder, found, part, I32))
-    return nb.struct(context, builder, result, ref=ref, start=context.make_tuple(builder, result.place, start))
+    place = context.make_tuple(builder, result.place, starts(context, builder, index, args[1]))
+    return nb.struct(context, builder, result, ref=ref, start=place)
