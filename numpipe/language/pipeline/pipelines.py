@@ -37,7 +37,7 @@ from .barriers import barriers_of, by_kind, check_groups, check_manual, check_sh
 from .chains import Allocations, check_count, check_shared, running
 from .outputs import check_specs
 from .ring import Ring, unravel
-from .steps import Group, Loop, advance, begin_alone, fill_step, finish_loads, grouped, places, produce, tiles
+from .steps import Group, Loop, advance, begin_alone, fill_step, finish_loads, grouped, produce, tiles
 from .turns import check_pipeline as check_turns
 
 __all__ = ["pipeline"]
@@ -249,13 +249,10 @@ def steps_over(pipe: Pipeline, refs: Any, nested: int, groups: int, last: int = 
         own = np.int32(max(0, min(int(pipe.steps_of(np.int32(pipe.unit.number(current().warpgroup)))), int(total))))
     if pipe.single:
         total = own  # nobody loads for others
-    rings = tuple(Ring(pipe.np, plan, tuple(arrays[n] for n in group.operands),
-                       tuple(pipe.specs[n].index_map for n in group.operands), pipe.grid, own, waited_parts(pipe, group, waited))
-                  for plan, group in plan_rings(pipe, arrays, shared))
-    loads = len(pipe.rings)
-    loop = Loop(pipe.np, rings[:loads], arrays, pipe.tree, places(len(arrays), pipe.rings, pipe.outs), pipe.manual, pipe.grid,
-                total, own, pipe.unequal and not pipe.single, groups, rings[loads:], bool(last), turns)
-    return _iterate(loop, nested, apart)
+    rings = [Ring(pipe.np, plan, tuple(arrays[n] for n in group.operands),
+                  tuple(pipe.specs[n].index_map for n in group.operands), pipe.grid, own, waited_parts(pipe, group, waited))
+             for plan, group in plan_rings(pipe, arrays, shared)]
+    return _iterate(Loop(pipe, rings, arrays, groups, last, turns, total, own), nested, apart)
 
 
 def arrays_of(pipe: Planned, refs: Any, nested: int = 0) -> tuple[list[Any], tuple[RingPlan, ...] | None]:

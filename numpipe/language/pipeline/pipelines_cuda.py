@@ -24,7 +24,7 @@ from .barriers_cuda import barrier_types
 from .chains import Allocations
 from .ring import unravel
 from .ring_cuda import RingType, counter_of
-from .steps import advance, begin_alone, fill_step, finish_loads, places, produce, tiles
+from .steps import advance, begin_alone, fill_step, finish_loads, produce, tiles
 from .steps_cuda import LoopType
 
 I32 = nb.types.int32
@@ -74,7 +74,7 @@ class StepsType(nb.types.SimpleIteratorType):  # type: ignore[misc]
     """
 
     def __init__(self, loop: LoopType, nested: int, apart: bool, once: bool) -> None:
-        self.loop, self.nested, self.apart, self.once, self.role = loop, nested, apart, once, loop.context.role
+        self.loop, self.nested, self.apart, self.once, self.role = loop, nested, apart, once, loop.np.role
         self.barriers = barrier_types(loop)
         self.groups = [loop.tiles, *(nb.types.Tuple(list(group)) for group in by_kind(loop.manual, self.barriers))]
         if self.barriers and not apart:
@@ -100,17 +100,15 @@ def steps_type(pipe: PipelineType, refs: Any, nested: int, groups: int, last: in
                turns: tuple[int, ...] = (), apart: bool = False) -> StepsType:
     """Return the type of a pipeline's steps over arrays, and plan its rings; for the parameters see `pipelines.steps_over`."""
     arrays, shared = source.arrays_of(pipe, refs, nested)
-    rings, loads, loading = [], len(pipe.rings), pipe.np.memory and not pipe.single
+    rings, loading = [], pipe.np.memory and not pipe.single
     for number, (plan, group) in enumerate(source.plan_rings(pipe, arrays, shared)):
         if not pipe.single:
             pipe.unit.met[pipe.np.role].add(plan.name)
         rings.append(RingType(pipe.np, plan, nb.types.Tuple([arrays[n] for n in group.operands]),
                               nb.types.Tuple([pipe.specs[n].index_map for n in group.operands]), pipe.rank,
                               () if loading else source.waited_parts(pipe, group, waited),
-                              loading or number >= loads or pipe.single))
-    loop = LoopType(pipe.np, tuple(rings[:loads]), tuple(arrays), pipe.tree, places(len(arrays), pipe.rings, pipe.outs),
-                    pipe.manual, pipe.rank, pipe.unequal and not pipe.single, groups, tuple(rings[loads:]), bool(last), turns)
-    return StepsType(loop, nested, apart, pipe.once)
+                              loading or number >= len(pipe.rings) or pipe.single))
+    return StepsType(LoopType(pipe, rings, arrays, groups, last, turns), nested, apart, pipe.once)
 
 
 def steps_value(context: Any, builder: Any, steps: StepsType, pipe: PipelineType, pipe_value: Any, refs: Any,

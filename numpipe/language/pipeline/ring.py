@@ -11,8 +11,8 @@ slot ``s % S``; it is that slot's phase number ``s // S``::
     ready[slot]     1 arrival and the tiles' bytes complete a phase: the tiles have landed
     consumed[slot]  4 arrivals a compute warpgroup complete a phase: the slot may be filled again
 
-A warpgroup arrives once for each of its four warps, because `wgmma.wait_group` is a wait of a warp: one lane's arrival would not say
-that the other three have drained. `protocol.BARRIERS` has these numbers, `protocol.MOMENTS` what is noted on the way.
+A warpgroup arrives once for each of its four warps, because `wgmma.wait_group` is a wait of a warp: one lane's arrival would not
+say that the other three have drained. `protocol.BARRIERS` has these numbers, `protocol.MOMENTS` what is noted on the way.
 
 A body that waits for its operands one by one, or releases them so, has a ready, or consumed, barrier for each of them
 (`RingPlan.manual`); the slot is then filled in *parts*, an operand each (`RingPlan.parts`). The body and the ring wait and release
@@ -27,9 +27,9 @@ The counter runs on over tiles and pipelines: a ring need not be empty between t
 for that), and phase numbers tell a waiter which use of the slot it means (the GPU waits for the number's parity, the simulator
 checks that the number is the one reached).
 
-In a cluster CTAs may fill slots for each other: each loads its share of a block, and one copy of it lands in all of them. A slot is
-then free when the warpgroups of all these CTAs have released it, and ready when all shares have come, whose bytes each CTA announces
-for itself::
+In a cluster CTAs may fill slots for each other: each loads its share of a block, and one copy of it lands in all of them. A slot
+is then free when the warpgroups of all these CTAs have released it, and ready when all shares have come, whose bytes each CTA
+announces for itself::
 
     CTA 0   wait consumed[s]; expect the whole block on ready[s]; multicast the first half to CTAs 0 and 1
     CTA 1   wait consumed[s]; expect the whole block on ready[s]; multicast the second half to CTAs 0 and 1
@@ -133,9 +133,9 @@ def stage_bytes(ring: Ring, part: int) -> int:
 def announces(ring: Ring, part: int, loaded: bool) -> bool:
     """Whether a ready barrier's bytes are announced before a part is loaded, or behind its loads (`loaded`).
 
-    They are announced before if the barrier is one part's. If parts share it, behind the last one: the arrival must tell the readers
-    that all parts had been released, and the memory role knows that only then. Bytes may land before they are announced: without
-    that arrival the phase cannot end (PTX ISA, "mbarrier": tx-count).
+    They are announced before if the barrier is one part's. If parts share it, behind the last one: the arrival must tell the
+    readers that all parts had been released, and the memory role knows that only then. Bytes may land before they are announced:
+    without that arrival the phase cannot end (PTX ISA, "mbarrier": tx-count).
     """
     return ring.plan.announces(part, bool(loaded))
 

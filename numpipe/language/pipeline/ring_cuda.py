@@ -28,9 +28,9 @@ class RingType(nb.types.Type):  # type: ignore[misc]
     """The type of a load ring, of one role in a loop. It has the plan, the arrays, and the parts that every step waits for
     (`Ring.waited`); the value has the grid, the steps and the ring's counter when the loop begins.
 
-    Only where the role `copies` does the value also have the address of the tensor maps, and the index maps with their captures. The
-    name leaves out what only messages say of a ring. So pipelines on one ring share its type, and its functions are compiled once,
-    with few arguments.
+    Only where the role `copies` does the value also have the address of the tensor maps, and the index maps with their captures.
+    The name leaves out what only messages say of a ring. So pipelines on one ring share its type, and its functions are compiled
+    once, with few arguments.
     """
 
     def __init__(self, context: ContextType, plan: RingPlan, refs: Any, index_maps: Any, rank: int,
