@@ -43,7 +43,7 @@ SIBLINGS = ("core.inert_cuda", "plan.specs_cuda", "plan.context_cuda", "language
             "language.tiles.tile_cuda", "language.tiles.elementwise_cuda", "language.tiles.mma_cuda",
             "language.pipeline.ring_cuda", "language.tiles.store_cuda", "language.tiles.load_cuda",
             "language.tiles.shared_cuda", "language.memory.shared_cuda", "language.tiles.views_cuda",
-            "language.pipeline.barriers_cuda", "language.pipeline.pipelines_cuda", "language.pipeline.single_cuda",
+            "language.pipeline.barriers_cuda", "language.pipeline.pipelines_cuda",
             "language.grid.tile_loop_cuda", "language.grid.tile_scheduler_cuda", "core.lanes_cuda", "core.arith_cuda",
             "language.memory.per_lane_cuda", "language.grid.partials_cuda")
 _FIRST = 4

@@ -99,7 +99,7 @@ def a_body_that_returns_without_a_carry(a, b, c):
 @refused(simulated=", pipeline at {file}:{line}: body must be a function nested in the kernel or decorated with "
                    "@numpipe.function, got int",
          compiled=", pipeline at {file}:{line}: body must be a function nested in the kernel or decorated with "
-                  "@numpipe.function, got 3", kind=SpecError)
+                  "@numpipe.function, got int32", kind=SpecError)
 def a_body_that_is_no_function(a, b, c):
     emit(3, grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a)
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^

@@ -52,7 +52,7 @@ def nan_outside_an_output(a, b, c):
 
 
 @refused(simulated=", pipeline at {file}:{line}: out_specs must be a tuple of BlockSpec, got (int)",
-         compiled=", pipeline at {file}:{line}: out_specs must be a tuple of BlockSpec, got (7,)", kind=SpecError)
+         compiled=", pipeline at {file}:{line}: out_specs must be a tuple of BlockSpec, got (int32)", kind=SpecError)
 def a_number_for_a_spec(a, b, c):
     pipe = numpipe.pipeline(grid=(1,), out_specs=(7,))
     #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^

@@ -150,7 +150,7 @@ def more_arrays_than_specs(a, b, c):
 
 
 @refused(simulated=", pipeline at {file}:{line-1}: called on (int); a pipeline is called on the kernel's array parameters",
-         compiled=", pipeline at {file}:{line-1}: called on (3,); a pipeline is called on the kernel's array parameters",
+         compiled=", pipeline at {file}:{line-1}: called on (int32); a pipeline is called on the kernel's array parameters",
          kind=SpecError)
 def a_pipeline_over_a_number(a, b, c):
     pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))

@@ -156,8 +156,7 @@ def a_sum_with_another_option(a, b, c):
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused(simulated=f"a reduction of a register tile {REASON}",
-         compiled=f", pipeline at {{file}}:{{line}}: grid: a reduction of a register tile {REASON}")
+@refused(f", pipeline at {{file}}:{{line}}: grid: a reduction of a register tile {REASON}")
 def a_sum_that_is_a_grid(a, b, c):
     for (k,), (y,) in numpipe.pipeline(grid=(numpipe.iota(64).sum(),), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(b):
         #             ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
@@ -192,8 +191,7 @@ def a_mask_that_says_which_block(a, b, c):
         c[ds(0, 64), ds(0, 64)] = y[...].astype(np.float32)
 
 
-@refused(simulated=f"a number that a vote decides {REASON}",
-         compiled=f", pipeline at {{file}}:{{line}}: grid: a number that a vote decides {REASON}")
+@refused(f", pipeline at {{file}}:{{line}}: grid: a number that a vote decides {REASON}")
 def a_number_that_a_vote_decides(a, b, c):
     steps = 1
     if np.any(numpipe.iota(64) < 3):

@@ -216,11 +216,8 @@ def a_jitable_helper(a, b, c):
 
 
 # ---- what steers loads ---------------------------------------------------------------------------------------------------
-@refused(simulated="the warpgroup axis steers control flow, a grid or an index: loads must not depend on tile data or on the "
-                   "warpgroup axis, because the memory role has no such value; use it in tile.at[…] and in stores",
-         compiled=", pipeline at {file}:{line}: grid: the warpgroup axis steers control flow, a grid or an index: loads must "
-                  "not depend on tile data or on the warpgroup axis, because the memory role has no such value; use it in "
-                  "tile.at[…] and in stores")
+@refused(", pipeline at {file}:{line}: grid: the warpgroup axis steers control flow, a grid or an index: loads must not depend on "
+         "tile data or on the warpgroup axis, because the memory role has no such value; use it in tile.at[…] and in stores")
 def a_grid_by_the_axis(a, b, c):
     wg = numpipe.axis_index("wg")
     pipe = numpipe.pipeline(grid=(wg,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))

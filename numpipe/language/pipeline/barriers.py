@@ -16,20 +16,18 @@
 
     numpipe.emit_pipeline_warp_specialized(body, …, manual_ready_barriers=True, manual_consumed_barriers=True)(a, b)
 
-A barrier is a value: which ring, which operand, which step. What is done with it is the ring's (`ring`); here is who may do
+A barrier is a value: which ring, which operand, which step. `ring` says what waiting and releasing do; this file says who may do
 it. The memory role runs a body only for the pipelines in it, and there both operations do nothing.
 
-The same operations are those of the barriers that a kernel allocates itself (`numpipe.Barrier`); what they do to these is in
-`phases`.
+The same operations take the barriers that a kernel allocates itself (`numpipe.Barrier`); `phases` says what they do to these.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from ...core.op import helper, op
+from ...core.op import called, constant, helper, op
 from ...diagnostics.errors import CompileError, SpecError
 from ...traces.protocol import BARRIERS
 from ..memory import phases
@@ -44,35 +42,42 @@ MANUAL = tuple(PASSED)
 """options of a pipeline"""
 
 
-@dataclass(frozen=True, eq=False)
-class Barrier:
-    """The ready or consumed barrier of one operand in one step, on the simulated SM.
+class StepBarrier:
+    """The ready or consumed barrier of one operand in a step, or the Numba type of one."""
 
-    k     step of the loop, from 0
-    """
+    def __init__(self, ring: Any, kind: str, part: int) -> None:
+        self.ring, self.kind, self.part = ring, kind, part
 
-    ring: Ring
-    kind: str
-    part: int
-    k: Any
+    @property
+    def what(self) -> str:
+        return f"a {self.kind} barrier"
 
-    def __repr__(self) -> str:
-        return what(self.kind)
+    def no_value(self) -> CompileError:
+        """Return the error for a barrier in place of a number."""
+        return CompileError(f"{self.what} has no value: it is passed to {use(self.kind)}")
+
+
+class Barrier(StepBarrier):
+    """A barrier of step k of the loop, from 0, on the simulated SM."""
+
+    def __init__(self, ring: Ring, kind: str, part: int, k: Any) -> None:
+        super().__init__(ring, kind, part)
+        self.k = k
 
     def _value(self, *_: Any) -> NoReturn:
-        raise CompileError(no_value(self.kind))
+        raise self.no_value()
 
     __bool__ = __int__ = __index__ = __float__ = _value
 
 
 def kinds(manual: tuple[str, ...], places: tuple[Place | None, ...]) -> list[tuple[str, Place]]:
-    """The barriers that a body is given: of which kind, and where its operand is."""
+    """Return the kind of each barrier that a body is given, and where its operand is."""
     return [(kind, place) for kind in manual for place in places if place is not None and not place.written]
 
 
 @op
 def barriers_of(loop: Loop, k: Any) -> tuple[Barrier, ...]:
-    """The barriers of step k that the body is given: one ready, then one consumed barrier for each operand."""
+    """Return the barriers of step k that the body is given: one ready, then one consumed barrier for each operand."""
     if loop.manual and not loop.np.memory:
         for ring in loop.rings:  # a body that leaves out its waits is in this step nevertheless
             note(ring, "begin", step_of(ring, k, 0), 0)
@@ -80,29 +85,30 @@ def barriers_of(loop: Loop, k: Any) -> tuple[Barrier, ...]:
 
 
 def by_kind(manual: tuple[str, ...], barriers: Sequence[Any]) -> list[Sequence[Any]]:
-    """The same barriers in groups, one for each kind that was asked for."""
+    """Return the barriers in groups, one for each kind that the pipeline's options ask for."""
     count = len(barriers) // max(1, len(manual))
     return [barriers[number * count:(number + 1) * count] for number in range(len(manual))]
 
 
 # ---- what both executions check
-def check_manual(where: str, *given: Any) -> tuple[str, ...]:
-    """The kinds of barriers that a pipeline asks for by its options, in the order of MANUAL; SpecError for what is no bool."""
-    for name, value in zip(MANUAL, given, strict=True):
+def check_manual(where: str, *options: Any) -> tuple[str, ...]:
+    """Return the kinds of barriers that a pipeline's options, in the order of MANUAL, ask for; SpecError for what is no bool."""
+    values = [constant(where, name, option) for name, option in zip(MANUAL, options, strict=True)]
+    for name, value in zip(MANUAL, values, strict=True):
         if not isinstance(value, bool):
             raise SpecError(f"{where}: {name} must be True or False, got {value!r}")
-    return tuple(row.name for row, asked in zip(PASSED.values(), given, strict=True) if asked)
+    return tuple(row.name for row, value in zip(PASSED.values(), values, strict=True) if value)
 
 
 def check_shared_loads(where: str, manual: tuple[str, ...], single: bool) -> None:
-    """Raise SpecError where a pipeline has no barriers for its body: a warpgroup that loads for itself has waited for a step."""
+    """Raise SpecError where a body cannot be given barriers: a warpgroup that loads for itself has waited for the step."""
     for kind in manual if single else ():
         raise SpecError(f"{where}: {BARRIERS[kind].option}=True in a single-stream pipeline, whose warpgroup loads its tiles "
                         "itself, all of a step at once: leave it out, or let a memory role load (warp_specialized=True)")
 
 
 def check_groups(where: str, manual: tuple[str, ...], loaded: int, unpacked: tuple[int, ...]) -> None:
-    """Raise SpecError unless a loop unpacks the barriers that it is given.
+    """Raise SpecError unless a loop unpacks all barriers of a step.
 
     `loaded`: arrays that have one; `unpacked`: names in each group behind the tiles, -1 where that is not seen.
     """
@@ -116,36 +122,34 @@ def check_groups(where: str, manual: tuple[str, ...], loaded: int, unpacked: tup
                             "that it loads, in the order of in_specs")
 
 
-def what(kind: str) -> str:
-    return f"a {kind} barrier"
-
-
 def use(kind: str) -> str:
     return f"numpipe.{BARRIERS[kind].use}(…)"
 
 
-def no_value(kind: str) -> str:
-    return f"{what(kind)} has no value: it is passed to {use(kind)}"
+def name_of(given: Any) -> str:
+    """Return what messages call an argument, or one of this Numba type."""
+    return given.what if isinstance(given, StepBarrier) else called(given)
 
 
-def wanted(operation: str, kind: str, given: str) -> str:
-    """Message for an argument that is no barrier, or one of the other kind."""
-    other = next((k for k in BARRIERS if given == what(k)), "")
-    mend = f"; that one is for {use(other)}" if other else f", which the body is given with {BARRIERS[kind].option}=True"
-    return f"{operation} takes {what(kind)}{mend}, got {given}"
+def check_use(operation: str, kind: str, barrier: Any) -> bool:
+    """Return whether a barrier, or one of this Numba type, is the kernel's own; SpecError unless it is that or of this kind."""
+    own = getattr(barrier, "operand", "") == "barrier"
+    if own:
+        one_barrier(operation, barrier.shape)
+    elif not isinstance(barrier, StepBarrier) or barrier.kind != kind:
+        mend = (f"; that one is for {use(barrier.kind)}" if isinstance(barrier, StepBarrier) else
+                f", which the body is given with {BARRIERS[kind].option}=True")
+        raise SpecError(f"{operation} takes a {kind} barrier{mend}, got {name_of(barrier)}")
+    return own
 
 
 # ---- the operations
 def apply(operation: str, kind: str, barrier: Any, own: Callable[[BarrierRef], None], function: Callable[..., None]) -> None:
     """In the compute role: ``own(barrier)`` for one that the kernel allocates, else ``function(ring, part, k)``."""
-    if isinstance(barrier, BarrierRef):
-        one_barrier(operation, barrier.shape)
+    if check_use(operation, kind, barrier):
         if not barrier.np.memory:
             own(barrier)
-        return
-    if not isinstance(barrier, Barrier) or barrier.kind != kind:
-        raise SpecError(wanted(operation, kind, repr(barrier) if isinstance(barrier, Barrier) else type(barrier).__name__))
-    if not barrier.ring.np.memory:
+    elif not barrier.ring.np.memory:
         function(barrier.ring, barrier.part, barrier.k)
 
 
@@ -207,11 +211,12 @@ def barrier_test(barrier: Any) -> Any:
 
     Raises SpecError for anything but one barrier of a `numpipe.Barrier`.
     """
-    if not isinstance(barrier, BarrierRef):
-        raise SpecError(own_only(repr(barrier) if isinstance(barrier, Barrier) else type(barrier).__name__))
-    one_barrier("barrier_test", barrier.shape)
+    check_tested(barrier)
     return phases.test(barrier)
 
 
-def own_only(given: str) -> str:
-    return f"barrier_test takes one barrier of a numpipe.Barrier(…) that the kernel allocates, got {given}"
+def check_tested(barrier: Any) -> None:
+    if getattr(barrier, "operand", "") != "barrier":
+        raise SpecError("barrier_test takes one barrier of a numpipe.Barrier(…) that the kernel allocates, got "
+                        f"{name_of(barrier)}")
+    one_barrier("barrier_test", barrier.shape)

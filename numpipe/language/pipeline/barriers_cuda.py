@@ -6,10 +6,7 @@ from typing import Any
 
 from ...core import numba as nb
 from ...core.op import cuda_meaning
-from ...diagnostics.errors import CompileError, SpecError
 from ..memory import phases
-from ..memory.shared import one_barrier
-from ..memory.shared_cuda import BarriersType
 from . import barriers as source
 from .ring import release_delayed
 from .ring_cuda import RingType
@@ -18,21 +15,17 @@ from .steps_cuda import LoopType
 I32 = nb.types.int32
 
 
-class BarrierType(nb.types.Type):  # type: ignore[misc]
+class BarrierType(source.StepBarrier, nb.types.Type):  # type: ignore[misc]
     def __init__(self, ring: RingType, kind: str, part: int) -> None:
-        self.ring, self.kind, self.part = ring, kind, part
-        super().__init__(name=f"barrier({ring}, {kind}, {part})")
-
-    @property
-    def what(self) -> str:
-        return source.what(self.kind)
+        source.StepBarrier.__init__(self, ring, kind, part)
+        nb.types.Type.__init__(self, name=f"barrier({ring}, {kind}, {part})")
 
 
 nb.struct_model(BarrierType, lambda ty: [("ring", ty.ring), ("k", I32)])
 
 
 def barrier_types(loop: LoopType) -> list[BarrierType]:
-    """Types of the barriers that a pipeline's body is given."""
+    """Return the types of the barriers that a pipeline's body is given."""
     return [BarrierType(loop.rings[place.ring], kind, place.operand) for kind, place in source.kinds(loop.manual, loop.places)]
 
 
@@ -47,21 +40,17 @@ def _barriers_of(_context: Any, loop: Any, k: Any) -> Any:
     return context.make_tuple(builder, result, values)
 
 
-def _of_a_barrier(operation: Any, name: str, kind: str, own: Any, function: Any) -> None:
-    """`barriers.apply`."""
+def _of_a_barrier(operation: Any, kind: str, own: Any, function: Any) -> None:
+    """Give an operation the meaning of `barriers.apply`."""
 
     @cuda_meaning(operation)
     def typer(typing_context: Any, barrier: Any) -> Any:
-        argtypes: tuple[Any, ...]
-        if isinstance(barrier, BarriersType):
-            one_barrier(name, barrier.shape)
-            called, argtypes, memory = own, (barrier,), barrier.memory
-        elif not isinstance(barrier, BarrierType) or barrier.kind != kind:
-            given = barrier.what if isinstance(barrier, BarrierType) else str(nb.unliteral(barrier))
-            raise SpecError(source.wanted(name, kind, given))
+        called, argtypes = own, (barrier,)
+        if source.check_use(operation.__name__, kind, barrier):
+            memory = barrier.memory
         else:
             part, number = nb.immediate(barrier.part)
-            called, argtypes, memory = function, (barrier.ring, part, I32), barrier.ring.context.role == "memory"
+            called, argtypes, memory = function, (barrier.ring, part, I32), barrier.ring.context.memory
         if not memory:
             nb.returns(typing_context, called, argtypes)
         context, builder, args = yield nb.types.void(barrier)
@@ -74,22 +63,20 @@ def _of_a_barrier(operation: Any, name: str, kind: str, own: Any, function: Any)
 
 @cuda_meaning(source.barrier_test)
 def _barrier_test(typing_context: Any, barrier: Any) -> Any:
-    if not isinstance(barrier, BarriersType):
-        raise SpecError(source.own_only(barrier.what if isinstance(barrier, BarrierType) else str(nb.unliteral(barrier))))
-    one_barrier("barrier_test", barrier.shape)
+    source.check_tested(barrier)
     result = nb.returns(typing_context, phases.test, (barrier,))
     context, builder, args = yield result(barrier)
     return nb.call(context, builder, phases.test, (barrier,), args)[1]
 
 
-_of_a_barrier(source.barrier_wait, "barrier_wait", "ready", phases.wait, source.await_step)
-_of_a_barrier(source.barrier_arrive, "barrier_arrive", "consumed", phases.arrive, release_delayed)
+_of_a_barrier(source.barrier_wait, "ready", phases.wait, source.await_step)
+_of_a_barrier(source.barrier_arrive, "consumed", phases.arrive, release_delayed)
 
 
 def _truth(*args: Any) -> None:
     for barrier in args:
         if isinstance(barrier, BarrierType):
-            raise CompileError(source.no_value(barrier.kind))
+            raise barrier.no_value()
 
 
 nb.binary(bool, _truth)

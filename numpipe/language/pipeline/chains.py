@@ -22,7 +22,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ...core.inert import Inert
+from ...core.arith import is_integer
+from ...core.inert import NoValue
+from ...core.op import called
 from ...diagnostics.errors import SpecError
 from ...plan.plans import RingPlan
 
@@ -65,16 +67,20 @@ class ComputeContext(Protocol):
         """``final = pipeline(initial)``."""
 
 
-def check_state(where: str, value: Any) -> None:
-    """pipeline_state is None, a PipelineState or an integer 0…2. The simulator checks run-time integers too; of those a compiler
-    knows the type only, and of those that only the compute role has the memory role knows nothing (`Inert`).
+def check_state(where: str, given: Any) -> None:
+    """Raise SpecError unless pipeline_state, or its Numba type, is None, a PipelineState or an integer 0…2.
+
+    The simulator checks run-time integers too; a compiler knows their type only, and the memory role knows nothing of a value that
+    only the compute role has (`NoValue`).
     """
-    if value is None or isinstance(value, Inert):
+    value = getattr(given, "literal_value", given)
+    known = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    if called(given) in ("NoneType", "none") or isinstance(given, NoValue) or (
+            value in list(PipelineState) if known else is_integer(given)):
         return
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value not in list(PipelineState):
-        given = int(value) if isinstance(value, np.integer) else repr(value)
-        raise SpecError(f"{where}: pipeline_state must be None, numpipe.PipelineState.START, STEADY or STOP, or an integer 0…2, "
-                        f"got {given}")
+    shown = int(value) if isinstance(value, np.integer) else repr(value)
+    raise SpecError(f"{where}: pipeline_state must be None, numpipe.PipelineState.START, STEADY or STOP, or an integer 0…2, "
+                    f"got {shown}")
 
 
 def check_shared(where: str, single: bool) -> None:

@@ -40,7 +40,7 @@ import numpy as np
 from ...core.closure import bind
 from ...core.facts import Facts, facts_of
 from ...core.inert import Inert
-from ...core.op import helper, op, outside
+from ...core.op import called, helper, op, outside
 from ...diagnostics.errors import CompileError, SpecError
 from ...plan.unit import Unit
 from ..memory.per_lane import PerLane, by_lane, check_lane_body, check_lane_carry, each_lane, mapped, strong
@@ -48,7 +48,7 @@ from ..tiles.layouts import cast_for, said
 from ..tiles.products import drained
 from ..tiles.tile import Tile
 from .chains import Allocations, check_shared, check_state
-from .pipelines import Pipeline, Planned, arrays_of, check_tokens, loaded, plan_rings, reachable, steps_over
+from .pipelines import Pipeline, Planned, arrays_of, check_tokens, left_out, loaded, plan_rings, reachable, steps_over
 
 __all__ = ["emit_pipeline", "emit_pipeline_warp_specialized"]
 
@@ -140,38 +140,27 @@ def emit_pipeline(body: Callable[..., Any], *, grid: tuple[Any, ...], in_specs: 
     raise outside("emit_pipeline")
 
 
-class EmittedFacts:
-    """What an emitted pipeline, and its type, say of themselves.
+class Emitted:
+    """An emitted pipeline, or the Numba type of one: the pipeline of the loop form, and what its steps call.
 
+    compute   the compute context, None where there is none; `coroutine`: it was given as carry_coroutine
+    carry     the initial carry of a single-stream pipeline, or None
+    last      see `pipelines.steps`
     mirrored  whether the memory role runs the body and the compute context too; `idle`: this is that role, and it does not
     by_lane   whether the body is code for each lane
     """
 
-    def __init__(self, pipe: Any, body: Told, compute: Told | None, coroutine: int, carried: bool, state: Any, last: int,
-                 memory: bool) -> None:
-        """`compute`: None where there is none. `coroutine`: whether it was given as carry_coroutine. `carried`: whether there is
-        an initial carry already. `last`: see `pipelines.steps`. `memory`: whether this is the memory role's."""
+    def __init__(self, pipe: Planned, body: Any, compute: Any, coroutine: int, carry: Any, state: Any, last: int) -> None:
+        self.in_context = not left_out(compute)
         check_state(pipe.where, state)
-        facts = check_body(pipe, *body, carried or compute is not None)
+        facts = check_body(pipe, body, self.in_context or not left_out(carry))
         check_tokens(pipe.where, pipe.unequal, None if facts.turns else ())
-        holds = check_compute(pipe.where, *compute, bool(coroutine)).pipelines if compute is not None else False
-        self.pipe, self.facts, self.last, self.by_lane = pipe, facts, last, by_lane(pipe.unit)
-        self.mirrored = facts.pipelines or holds
-        self.idle = memory and not self.mirrored
+        holds = self.in_context and check_compute(pipe.where, compute, bool(coroutine)).pipelines
+        self.pipe, self.body, self.compute, self.carry, self.last = pipe, body, compute, carry, last
+        self.facts, self.by_lane, self.mirrored = facts, by_lane(pipe.unit), facts.pipelines or holds
+        self.idle = pipe.np.memory and not self.mirrored
         if self.by_lane:
             check_lane_body(pipe.where, facts, pipe.manual)
-
-
-class Emitted(EmittedFacts):
-    """What it returns inside a kernel, as the simulated SM holds it; `carry`: the initial one of a single-stream pipeline."""
-
-    pipe: Pipeline
-
-    def __init__(self, pipe: Pipeline, body: Any, compute: Any, coroutine: int, carry: Any, state: Any, last: int) -> None:
-        told = [(facts_of(function), type(function).__name__) for function in (body, compute)]
-        super().__init__(pipe, told[0], None if compute is None else told[1], coroutine, carry is not None, state, last,
-                         pipe.np.memory)
-        self.body, self.compute, self.carry = body, compute, carry
 
 
 @op
@@ -181,28 +170,20 @@ def emitted(pipe: Pipeline, body: Any, compute: Any, coroutine: int, carry: Any,
 
 
 # ---- what both executions check
-Told = tuple[Facts | None, object]
-"""what is known of a function, and how messages call what is none"""
-
-
-def check_options(where: str, unit: Unit, said: dict[str, Any]) -> None:
-    """One CTA has one split into roles: what the pipeline says must be what the kernel has."""
+def check_options(where: str, unit: Unit, options: dict[str, Any]) -> None:
+    """Raise SpecError where a pipeline says another split into roles than the kernel, which has one for each CTA."""
     if not unit.warp_specialized:
         raise SpecError(f"{where}: emit_pipeline_warp_specialized needs the memory role, which warp_specialized=False leaves out: "
                         "use emit_pipeline, whose loads every compute warpgroup issues for itself")
     for name, have in (("num_compute_wgs", unit.compute_wgs), ("wg_axis", unit.wg_axis),
                        ("memory_registers", unit.memory_registers)):
-        if said[name] is not None and said[name] != have:
-            raise SpecError(f"{where}: {name}={said[name]!r}, but the kernel has {name}={have!r}: a CTA has one split into roles; "
-                            "say it once, on the kernel")
-    index = said["memory_thread_idx"]
+        if options[name] is not None and options[name] != have:
+            raise SpecError(f"{where}: {name}={options[name]!r}, but the kernel has {name}={have!r}: a CTA has one split into "
+                            "roles; say it once, on the kernel")
+    index = options["memory_thread_idx"]
     if index is not None and index != unit.memory_warpgroup:
         raise SpecError(f"{where}: memory_thread_idx={index!r}, but the CTA's warpgroups are 0…{unit.compute_wgs}: "
                         f"num_compute_wgs={unit.compute_wgs} and the memory role")
-
-
-def arguments(count: int) -> str:
-    return plural(count, "argument")
 
 
 def plural(count: int, what: str) -> str:
@@ -212,12 +193,13 @@ def plural(count: int, what: str) -> str:
 A_FUNCTION = "must be a function nested in the kernel or decorated with @numpipe.function"
 
 
-def check_body(pipe: Planned, body: Facts | None, given: object, carry: bool) -> Facts:
-    """The body takes what it is called with."""
-    option = "init_carry" if pipe.single else "compute_context"
+def check_body(pipe: Planned, function: Any, carry: bool) -> Facts:
+    """Return the facts of a body; SpecError unless it takes what it is called with."""
+    option, body = "init_carry" if pipe.single else "compute_context", facts_of(function)
+    a_carry = option if pipe.single else f"a {option}"
     where, manual, tiles, barriers = pipe.where, pipe.manual, len(pipe.tree.parts or ()), loaded(pipe)
     if body is None:
-        raise SpecError(f"{where}: body {A_FUNCTION}, got {given}")
+        raise SpecError(f"{where}: body {A_FUNCTION}, got {called(function)}")
     if body.coroutine:
         raise SpecError(f"{where}: body '{body.name}' has a 'yield': that is for carry_coroutine")
     wanted = 1 + tiles + barriers * len(manual) + carry
@@ -225,33 +207,29 @@ def check_body(pipe: Planned, body: Facts | None, given: object, carry: bool) ->
         kinds = [(tiles, "tile"), *((barriers, f"{kind} barrier") for kind in manual)]
         given = f"({', '.join(['indices', *(plural(count, kind) for count, kind in kinds if count), *['carry'] * carry])})"
         mend = ("" if abs(body.parameters - wanted) > 1 or (body.parameters > wanted) == carry else
-                f"; a carry needs {_a(option)}" if body.parameters > wanted else
-                f"; with {_a(option)} the carry comes last")
-        raise SpecError(f"{where}: body '{body.name}' takes {arguments(body.parameters)}, but is called with {wanted}: "
-                        f"{given}{mend}")
+                f"; a carry needs {a_carry}" if body.parameters > wanted else
+                f"; with {a_carry} the carry comes last")
+        raise SpecError(f"{where}: body '{body.name}' takes {plural(body.parameters, 'argument')}, but is called with "
+                        f"{wanted}: {given}{mend}")
     if carry and not body.returns:
         raise SpecError(f"{where}: body '{body.name}' returns nothing: it takes the carry and must return the next one")
     if body.returns and not carry:
-        mend = "a compute_context that calls pipeline(initial carry)" if option == "compute_context" else option
+        mend = option if pipe.single else "a compute_context that calls pipeline(initial carry)"
         raise SpecError(f"{where}: body '{body.name}' returns a value, but there is no carry: give {mend}, or return nothing")
     return body
 
 
-def _a(option: str) -> str:
-    return f"a {option}" if option == "compute_context" else option
-
-
-def check_compute(where: str, compute: Facts | None, given: object, coroutine: bool) -> Facts:
-    """The compute context runs the pipeline exactly once."""
-    option = "carry_coroutine" if coroutine else "compute_context"
+def check_compute(where: str, function: Any, coroutine: bool) -> Facts:
+    """Return the facts of a compute context; SpecError unless it runs the pipeline exactly once."""
+    option, compute = "carry_coroutine" if coroutine else "compute_context", facts_of(function)
     if compute is None:
-        raise SpecError(f"{where}: {option} {A_FUNCTION}, got {given}")
+        raise SpecError(f"{where}: {option} {A_FUNCTION}, got {called(function)}")
     if compute.coroutine is not coroutine:
         raise SpecError(f"{where}: '{compute.name}' has {'a' if compute.coroutine else 'no'} 'yield': give it as "
                         f"{'carry_coroutine' if compute.coroutine else 'compute_context'}=")
     if compute.parameters != 1:
-        raise SpecError(f"{where}: {option} '{compute.name}' takes {arguments(compute.parameters - coroutine)}, but is called with "
-                        + ("none" if coroutine else "1: the pipeline"))
+        raise SpecError(f"{where}: {option} '{compute.name}' takes {plural(compute.parameters - coroutine, 'argument')}, but is "
+                        "called with " + ("none" if coroutine else "1: the pipeline"))
     if compute.misuse:
         raise SpecError(f"{where}: {option} '{compute.name}' {compute.misuse}")
     if compute.returns:
@@ -263,26 +241,30 @@ def check_compute(where: str, compute: Facts | None, given: object, coroutine: b
 # ---- shared memory for other pipelines
 @op
 def get_allocations(pipeline: Any, *refs: Any) -> Allocations:
-    """``pipeline.get_allocations(arrays)``, of an emitted one or of one for a loop."""
-    emitted = pipeline.args[0] if isinstance(pipeline, functools.partial) and pipeline.args else None
-    pipe = emitted.pipe if isinstance(emitted, Emitted) else pipeline
-    if not isinstance(pipe, Pipeline):
-        raise SpecError(f"get_allocations(…) is of a pipeline, got {type(pipeline).__name__}")
+    """Return ``pipeline.get_allocations(arrays)``, of an emitted pipeline or of one for a loop."""
+    return allocations_of(pipeline, pipeline.args[0] if isinstance(pipeline, functools.partial) and pipeline.args else None, refs)
+
+
+def allocations_of(pipeline: Any, bound: Any, refs: Any) -> Allocations:
+    """Return the allocations of a pipeline, or of its Numba type; an emitted one is a function to which an `Emitted` is `bound`."""
+    pipe = bound.pipe if isinstance(bound, Emitted) else pipeline
+    if not isinstance(pipe, Planned):
+        raise SpecError(f"get_allocations(…) is of a pipeline, got {called(pipeline)}")
     check_shared(pipe.where, pipe.single)
-    return Allocations(tuple(plan for plan, _ in plan_rings(pipe, arrays_of(pipe, refs), None)))
+    return Allocations(tuple(plan for plan, _ in plan_rings(pipe, arrays_of(pipe, refs)[0], None)))
 
 
 # ---- the pipeline runs
 @op
 def run(emitted: Emitted, *refs: Any) -> Any:
     """``emit_pipeline_warp_specialized(...)(arrays)``, ``emit_pipeline(...)(arrays)``."""
-    np_ = emitted.pipe.np
-    if emitted.pipe.single and emitted.idle:
+    pipe, np_ = emitted.pipe, emitted.pipe.np
+    if pipe.single and emitted.idle:
         return mapped(inert_part, emitted.carry)
-    reachable(emitted.pipe)
+    reachable(pipe)
     outer, bound = np_.compute_only, (emitted, refs)
     np_.compute_only = outer or not emitted.mirrored
-    in_context = emitted.compute is not None and not emitted.idle
+    in_context = emitted.in_context and not emitted.idle
     result = emitted.compute(bind(run_carry, bound)) if in_context else run_carry(bound, emitted.carry)
     np_.compute_only = outer
     return result
@@ -292,19 +274,19 @@ CARRY = "the carry of a single-stream pipeline"
 
 
 def inert_part(carry: Any) -> Any:
-    """Part of a single-stream pipeline's final carry as the memory role sees it, which did not run the steps."""
+    """Return what the memory role, which did not run the steps, has for a part of a single-stream pipeline's final carry."""
     return carry if carry is None or isinstance(carry, Tile) else Inert(CARRY)
 
 
 @op
 def emitted_steps(emitted: Emitted, refs: Any) -> Any:
-    """The steps, as the loop form has them."""
+    """Return the steps, as the loop form has them."""
     return steps_over(emitted.pipe, refs, int(emitted.facts.pipelines), emitted.facts.products, emitted.last)
 
 
 @helper
 def run_carry(bound, carry):  # type: ignore[no-untyped-def]
-    """The loop; ``pipeline(carry)`` in a compute context. `bound` is what `run` knows."""
+    """Run the loop; it is ``pipeline(carry)`` in a compute context. `bound`: the emitted pipeline and its arrays."""
     emitted, refs = bound
     carry = first_carry(emitted, refs, carry)
     for indices, tiles in emitted_steps(emitted, refs):
@@ -314,7 +296,7 @@ def run_carry(bound, carry):  # type: ignore[no-untyped-def]
 
 @op
 def first_carry(emitted: Emitted, refs: Any, carry: Any) -> Any:
-    """The initial carry, as the type that the body takes and returns; None where the body has none."""
+    """Return the initial carry, as the type that the body takes and returns; None where the body has none."""
     if emitted.by_lane:
         check_lane_carry(emitted.pipe.where, _kind(carry))
     return mapped(strong, carry)
@@ -322,7 +304,7 @@ def first_carry(emitted: Emitted, refs: Any, carry: Any) -> Any:
 
 @op
 def next_carry(emitted: Emitted, indices: Any, tiles: Any, carry: Any) -> Any:
-    """One step: the body is called by the warpgroup or by each of its lanes. The memory role, if it is idle, comes to none."""
+    """Call the body in one step, by the warpgroup or by each of its lanes. The memory role, if it is idle, comes to no step."""
     extra = () if carry is None else (carry,)
     following = each_lane(emitted.body, indices, tiles, extra) if emitted.by_lane else emitted.body(indices, *tiles, *extra)
     if carry is None:
@@ -337,7 +319,7 @@ _LAID = re.compile(r"(tile \([\d, ]+\) \w+)(?: \(([\w ]+) layout\))?")
 
 
 def carry_changes(where: str, body: str, given: str, returned: str) -> str:
-    """What is wrong with a carry whose type changes; with the cast, where layouts are all that do."""
+    """Return the message for a carry whose type changes; it names the cast where only layouts do."""
     tiles = [_LAID.findall(kind) for kind in (given, returned)]
     moved = [cast_for(a[1], b[1]) for a, b in zip(*tiles, strict=False) if a[0] == b[0] and a[1] != b[1]]
     mend = f': a carry keeps its layout too: cast one: numpipe.layout_cast(x, "{moved[0]}")' if moved and (
@@ -346,7 +328,7 @@ def carry_changes(where: str, body: str, given: str, returned: str) -> str:
 
 
 def _kind(carry: Any) -> str:
-    """The shape and type of a carry, as messages show it."""
+    """Return the shape and type of a carry, as messages show it."""
     if isinstance(carry, tuple):
         return f"({', '.join(map(_kind, carry))})"
     if isinstance(carry, Tile):

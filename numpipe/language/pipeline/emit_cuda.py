@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from ...arch.dtypes import FLOAT32
 from ...core import numba as nb
 from ...core.closure_cuda import BoundType, bound_type, bound_value
-from ...core.facts import Facts
 from ...core.inert import REASON
 from ...core.inert_cuda import InertType
 from ...core.op import cuda_meaning
-from ...diagnostics.errors import CompileError, SpecError
+from ...diagnostics.errors import CompileError
 from ...plan.trees_cuda import build_value, leaf_values, leaves
 from ..memory.per_lane import check_lane_carry
 from ..memory.per_lane_cuda import as_lane, mapped
@@ -21,27 +18,19 @@ from ..tiles.layouts import ACCUMULATOR, said
 from ..tiles.shared_cuda import converge
 from ..tiles.tile_cuda import InFlightType, TileType, undefined
 from . import emit as source
-from .chains import check_shared, running
-from .pipelines import plan_rings
-from .pipelines_cuda import AllocationsType, PipelineType, StepsType, arrays_of, steps_type, steps_value
+from .chains import running
+from .pipelines_cuda import AllocationsType, StepsType, steps_type, steps_value
 
 I32 = nb.types.int32
 
 
-def facts_of(function: Any) -> Facts | None:
-    return function.facts if isinstance(function, BoundType) else None
+class EmittedType(source.Emitted, nb.types.Type):  # type: ignore[misc]
+    def __init__(self, *given: Any) -> None:
+        source.Emitted.__init__(self, *given)
+        nb.types.Type.__init__(self, name=f"emitted({self.pipe}, {self.body}, {self.compute}, {self.carry}, {self.last})")
 
-
-class EmittedType(source.EmittedFacts, nb.types.Type):  # type: ignore[misc]
-    def __init__(self, pipe: PipelineType, body: Any, compute: Any, coroutine: int, carry: Any, state: Any, last: int) -> None:
-        told = [(facts_of(function), function) for function in (body, compute)]
-        source.EmittedFacts.__init__(self, pipe, told[0], None if compute == nb.types.none else told[1], coroutine,
-                                     carry != nb.types.none, state, last, pipe.context.role == "memory")
-        self.body, self.compute, self.carry = body, compute, carry
-        nb.types.Type.__init__(self, name=f"emitted({pipe}, {body}, {compute}, {carry}, {last})")
-
-    def step(self, indices: Any, tiles: Any, carry: Any) -> tuple[Any, tuple[Any, ...]]:
-        """The types of the body, as it is called, and of its arguments."""
+    def call_of(self, indices: Any, tiles: Any, carry: Any) -> tuple[Any, tuple[Any, ...]]:
+        """Return the types of the body, as it is called, and of its arguments."""
         given = indices, *tiles, *([] if carry == nb.types.none else [carry])
         return (as_lane(self.body), tuple(map(as_lane, given))) if self.by_lane else (self.body, given)
 
@@ -52,32 +41,17 @@ nb.struct_model(EmittedType, lambda ty: [("pipe", ty.pipe), ("body", ty.body), (
 @cuda_meaning(source.emitted)
 def _emitted(_context: Any, pipe: Any, body: Any, compute: Any, coroutine: Any, carry: Any, state: Any, last: Any) -> Any:
     carry = nb.unliteral(carry)
-    value = EmittedType(pipe, body, compute, nb.literal(coroutine), carry, _state(state), nb.literal(last))
+    value = EmittedType(pipe, body, compute, nb.literal(coroutine), carry, state, nb.literal(last))
     result = bound_type(source.run, value)
     context, builder, args = yield result(pipe, body, compute, coroutine, carry, state, last)
     emitted = nb.struct(context, builder, value, pipe=args[0], body=args[1], compute=args[2], carry=args[4])
     return bound_value(context, builder, result, emitted)
 
 
-def _state(ty: Any) -> Any:
-    """A pipeline_state as `check_state` knows it: of a run-time integer the type alone is known."""
-    if isinstance(ty, nb.types.NoneType):
-        return None
-    if isinstance(ty, (nb.types.Integer, InertType)) and not hasattr(ty, "literal_value"):
-        return np.int32(0)
-    return ty.literal_value if hasattr(ty, "literal_value") else ty
-
-
 @cuda_meaning(source.get_allocations)
 def _get_allocations(_context: Any, pipeline: Any, *refs: Any) -> Any:
-    emitted = pipeline.captures if isinstance(pipeline, BoundType) else None
-    pipe = emitted.pipe if isinstance(emitted, EmittedType) else pipeline
-    if not isinstance(pipe, PipelineType):
-        raise SpecError(f"get_allocations(…) is of a pipeline, got {nb.unliteral(pipeline)}")
-    check_shared(pipe.where, pipe.single)
-    arrays = arrays_of(pipe, nb.types.Tuple(list(refs)))
-    result = AllocationsType(tuple(plan for plan, _ in plan_rings(pipe, arrays, None)))
-    return result(pipeline, *refs), lambda context, builder, sig, args: nb.nothing(context)
+    allocations = source.allocations_of(pipeline, pipeline.captures if isinstance(pipeline, BoundType) else None, refs)
+    yield AllocationsType(allocations.plans)(pipeline, *refs)
 
 
 @cuda_meaning(source.run)
@@ -91,9 +65,9 @@ def _run(typing_context: Any, emitted: EmittedType, *refs: Any) -> Any:
         raise CompileError(f"{pipe.where}: grid: {pipe.inert_grid} {REASON}")
     captured = nb.types.Tuple([emitted, arrays])
     runner = bound_type(source.run_carry, captured)
-    in_context = emitted.compute != nb.types.none and not emitted.idle
+    in_context = emitted.in_context and not emitted.idle
     function, given = (emitted.compute, runner) if in_context else (runner, emitted.carry)
-    loop, unit = _steps_of(emitted, arrays).loop, pipe.context.unit
+    loop, unit = _steps_of(emitted, arrays).loop, pipe.unit
     with running(unit.running, unit.kernel, (ring.plan for ring in (*loop.rings, *loop.outs))):
         returned = nb.returns(typing_context, function, [given])
     context, builder, args = yield returned(emitted, *refs)
@@ -105,14 +79,14 @@ def _run(typing_context: Any, emitted: EmittedType, *refs: Any) -> Any:
 
 
 def _inert(carry: Any) -> Any:
-    """The type of a part of a final carry in the memory role."""
+    """`emit.inert_part`, of types."""
     if isinstance(carry, InFlightType):
         return carry.tile
     return carry if isinstance(carry, (TileType, nb.types.NoneType)) else InertType(source.CARRY)
 
 
 def _no_value(context: Any, builder: Any, ty: Any) -> Any:
-    """Something of that type."""
+    """Return an undefined value of a type."""
     return build_value(context, builder, ty, iter([
         undefined(part) if isinstance(part, TileType) else nb.nothing(context) for part in leaves(ty)]))
 
@@ -130,16 +104,16 @@ def _steps(_context: Any, emitted: Any, refs: Any) -> Any:
 
 @cuda_meaning(source.first_carry)
 def _first_carry(typing_context: Any, emitted: Any, refs: Any, carry: Any) -> Any:
-    """The carry's type is the one that a step maps to itself."""
+    """The carry's type is the one for which a step returns the same type."""
     steps = _steps_of(emitted, refs)
 
     def fixed(kind: Any) -> Any:
-        """The type that the steps keep when they begin with `kind`: a tile becomes a tile in flight with its first product."""
+        """Return the type that the steps keep when they begin with `kind`: a tile is in flight from its first product on."""
         for _ in range(3):
-            returned = nb.returns(typing_context, *emitted.step(steps.indices, steps.tiles, kind))
+            returned = nb.returns(typing_context, *emitted.call_of(*steps.yield_type, kind))
             joined = _joined(kind, returned)
             if joined is None:
-                raise CompileError(source.carry_changes(emitted.pipe.where, emitted.facts.name, _said(given), _said(returned)))
+                raise CompileError(source.carry_changes(emitted.pipe.where, emitted.facts.name, _kind(given), _kind(returned)))
             if joined == kind:
                 break
             kind = joined
@@ -147,10 +121,10 @@ def _first_carry(typing_context: Any, emitted: Any, refs: Any, carry: Any) -> An
 
     kind = given = mapped(_strong, carry)
     if emitted.by_lane:
-        check_lane_carry(emitted.pipe.where, _said(given))
+        check_lane_carry(emitted.pipe.where, _kind(given))
     if not emitted.idle:
         try:  # each type is a compile of the body: with products in it, what will be in flight is taken for it at once
-            role = emitted.pipe.context.role
+            role = emitted.pipe.np.role
             kind = fixed(mapped(lambda part: _in_flight(part, role), given) if emitted.facts.products else given)
         except CompileError:
             kind = fixed(given)  # the body reads a tile of the carry that nothing is added to
@@ -160,7 +134,7 @@ def _first_carry(typing_context: Any, emitted: Any, refs: Any, carry: Any) -> An
 
 @cuda_meaning(source.next_carry)
 def _next_carry(typing_context: Any, emitted: Any, indices: Any, tiles: Any, carry: Any) -> Any:
-    function, argtypes = emitted.step(indices, tiles, carry)
+    function, argtypes = emitted.call_of(indices, tiles, carry)
     returned = carry if emitted.idle else nb.returns(typing_context, function, argtypes)
     context, builder, args = yield carry(emitted, indices, tiles, carry)
     if emitted.idle:
@@ -175,18 +149,18 @@ def _next_carry(typing_context: Any, emitted: Any, indices: Any, tiles: Any, car
 
 # ---- types of carries
 def _strong(carry: Any) -> Any:
-    """The type of a part of an initial carry: Python's numbers become int32 and float32."""
+    """Return the type of a part of an initial carry: Python's numbers become int32 and float32."""
     return I32 if isinstance(carry, nb.types.IntegerLiteral) else nb.unliteral(carry)
 
 
 def _in_flight(carry: Any, role: str) -> Any:
-    """The type of a part of a carry, where a tile may be in flight."""
+    """Return the type of a part of a carry, where a tile may be in flight."""
     accumulator = isinstance(carry, TileType) and carry.dtype == FLOAT32 and carry.layout == ACCUMULATOR
     return InFlightType(carry, role) if accumulator else carry
 
 
 def _joined(one: Any, other: Any) -> Any:
-    """The type of a carry that is both, or None."""
+    """Return the type of a carry that may be of either type, or None."""
     if isinstance(one, nb.types.BaseTuple):
         if not isinstance(other, nb.types.BaseTuple) or len(one) != len(other):
             return None
@@ -207,10 +181,10 @@ def _convert(context: Any, builder: Any, value: Any, have: Any, want: Any) -> An
     return build_value(context, builder, want, (context.cast(builder, v, h, w) for v, h, w in parts))
 
 
-def _said(carry: Any) -> str:
-    """A carry's type as the simulated SM says it."""
+def _kind(carry: Any) -> str:
+    """Return a carry's type as the simulated SM shows it."""
     if isinstance(carry, nb.types.BaseTuple):
-        return f"({', '.join(map(_said, carry))})"
+        return f"({', '.join(map(_kind, carry))})"
     tile = carry.tile if isinstance(carry, InFlightType) else carry
     if isinstance(tile, TileType):
         return said(tile.shape, tile.dtype, tile.layout)

@@ -14,29 +14,30 @@ so that inner rings fill in program order. What happens around a step is written
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, NoReturn
+from types import ModuleType
+from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 
+from ...core.arith import is_integer
 from ...core.facts import Facts, facts_of
-from ...core.inert import Inert
+from ...core.inert import REASON, Inert, NoValue
 from ...core.machine import current
-from ...core.op import constant, op, outside
+from ...core.op import called, constant, op, outside
 from ...diagnostics.errors import CompileError, SpecError
+from ...plan import trees
 from ...plan.context import Context
 from ...plan.plans import OutPlan, RingPlan
 from ...plan.specs import BlockSpec
-from ...plan.trees import Tree, leaves, mismatch, tree_of
-from ...plan.unit import Unit
+from ...plan.trees import Tree, mismatch
 from ..tiles.refs import GmemRef
-from .barriers import MANUAL, barriers_of, by_kind, check_groups, check_manual, check_shared_loads
+from .barriers import barriers_of, by_kind, check_groups, check_manual, check_shared_loads
 from .chains import Allocations, check_count, check_shared, running
 from .outputs import check_specs
 from .ring import Ring, unravel
-from .steps import Group, Loop, advance, begin_alone, fill_step, finish_loads, grouped, places, produce, tiles
+from .steps import Group, Loop, advance, begin_alone, fill_step, finish_loads, grouped, produce, tiles
 from .turns import check_pipeline as check_turns
 
 __all__ = ["pipeline"]
@@ -46,44 +47,90 @@ IN_A_FOR = ("a pipeline is called in a `for` of the function that makes it: for 
             "passed to another one")
 
 
-class PipelineFacts(NamedTuple):
-    """What a pipeline is planned as, in both executions.
+class Planned:
+    """A pipeline of the loop form, or the Numba type of one: what it was given, checked, and the rings that it needs.
 
-    specs, tree  leaves of in_specs and of out_specs behind them, and their shape
+    specs, tree  leaves of in_specs, and of out_specs behind them; their shape
     labels       how messages call the leaves
-    rings, outs  which of them share a ring
+    rings, outs  which operands share a ring; of outputs
     unequal      whether it has steps_of
-    manual       the kinds of barriers that the body uses itself, for each operand (`barriers`)
+    manual       kinds of barriers that the body uses itself, for each operand (`barriers`)
     single       whether each compute warpgroup runs it for itself (`single`)
+    once         whether it is known to have one step
     """
 
-    unit: Unit
-    site: str
-    specs: tuple[Any, ...]
-    tree: Tree
-    labels: tuple[str, ...]
-    rings: tuple[Group, ...]
-    outs: tuple[Group, ...]
-    unequal: bool
-    manual: tuple[str, ...]
-    single: bool
+    trees: ClassVar[ModuleType]
+    """the functions on nested tuples of values, or of Numba types"""
+    spec: ClassVar[type]
+    array: ClassVar[type]
+
+    def __init__(self, np_: Any, grid: Any, in_specs: Any, out_specs: Any, slots: Any, delay: Any, steps_of: Any, ready: Any,
+                 consumed: Any, alone: Any, known: Any, site: Any) -> None:
+        """Take the arguments of `make_pipeline`, or their Numba types; raise SpecError for what a pipeline cannot be given."""
+        self.np, self.unit, self.steps_of, self.unequal = np_, np_.unit, steps_of, not left_out(steps_of)
+        self.site = constant("pipeline", "site", site)
+        self.where = where = f"kernel {self.unit.kernel}, pipeline at {self.site}"
+        self.manual = check_manual(where, ready, consumed)
+        alone, known = constant(where, "single", alone), constant(where, "grid", known)
+        self.single = bool(alone) or not self.unit.warp_specialized
+        sizes = self._check_grid(grid, known, alone)
+        self._check_specs("in_specs", in_specs)
+        self._check_specs("out_specs", out_specs)
+        (inputs, shape), (outputs, outer) = ((self.trees.leaves(of), self.trees.tree_of(of)) for of in (in_specs, out_specs))
+        if self.unequal:
+            check_steps_of(where, facts_of(steps_of), called(steps_of), bool(outputs))
+        check_turns(where, self.unit, self.unequal, bool(outputs), alone)
+        check_shared_loads(where, self.manual, self.single)
+        kernel, slots = self.unit.params, constant(where, "max_concurrent_steps", slots)
+        slots = next(n for n in (slots, kernel.max_concurrent_steps, 1 if alone else SLOTS) if n is not None)
+        in_labels, out_labels = shape.labels("in_specs"), outer.labels("out_specs")
+        self.rings = grouped(where, inputs, in_labels, sizes, slots, constant(where, "delay_release", delay), kernel.delay_release,
+                             0 if alone else self.unit.default_delay)
+        check_specs(where, outputs, out_labels)
+        self.outs = tuple(replace(group, operands=tuple(len(inputs) + number for number in group.operands))
+                          for group in grouped(where, outputs, out_labels, sizes, slots, 0, 0))
+        self.specs, self.labels, self.once = (*inputs, *outputs), (*in_labels, *out_labels), all(size == 1 for size in sizes)
+        self.tree = Tree((*shape.parts, *outer.parts))  # side by side, as arrays are passed: not as one NamedTuple
+
+    def _check_grid(self, grid: Any, known: Any, alone: bool) -> tuple[int | None, ...]:
+        """Return the sizes of the grid that are compile-time constants; None for the others."""
+        if not self.trees.tree_of(grid).parts:
+            raise SpecError(f"{self.where}: grid must be a tuple of step counts, got {grid!r}")
+        for size in grid:
+            if isinstance(size, NoValue):
+                if not alone:
+                    raise CompileError(f"{self.where}: grid: {size.what} {REASON}")
+            elif not is_integer(size):
+                raise SpecError(f"{self.where}: grid must hold integers, got {grid}")
+        sizes: tuple[int | None, ...] = known if len(known) == len(grid) else (None,) * len(grid)  # unknown, not written in place
+        numbers = [size if known is None else known for known, size in zip(sizes, grid, strict=True)]
+        numbers = [number for number in numbers if isinstance(number, (int, np.integer))]
+        if any(number < 0 for number in numbers):  # two of them would make a positive number of steps
+            raise SpecError(f"{self.where}: grid must hold numbers of steps, 0 or more, got {', '.join(map(str, numbers))}")
+        return sizes
+
+    def _check_specs(self, name: str, given: Any) -> None:
+        tree, leaves = self.trees.tree_of(given), self.trees.leaves(given)
+        if tree.parts is None or not all(isinstance(leaf, self.spec) for leaf in leaves):
+            got, mend = (("BlockSpec", ": write (spec,)") if isinstance(given, self.spec) else
+                         ("NoneType", ": leave it out") if left_out(given) else
+                         (called(given) if tree.parts is None else f"({', '.join(map(called, leaves))})", ""))
+            raise SpecError(f"{self.where}: {name} must be a tuple of BlockSpec, got {got}{mend}")
 
 
-class Planned:
-    """A pipeline, or its type, with its facts as attributes."""
-
-    def __init__(self, facts: PipelineFacts) -> None:
-        (self.unit, self.site, self.specs, self.tree, self.labels, self.rings, self.outs, self.unequal, self.manual,
-         self.single) = facts
-        self.where = f"kernel {self.unit.kernel}, pipeline at {self.site}"
+def left_out(given: Any) -> bool:
+    """Whether an argument, or one of this Numba type, is None."""
+    return called(given) in ("NoneType", "none")
 
 
 class Pipeline(Planned):
     """What `pipeline` returns inside a kernel; call it on the arrays and loop over the result."""
 
-    def __init__(self, np_: Context, grid: tuple[Any, ...], steps_of: Any, facts: PipelineFacts) -> None:
-        super().__init__(facts)
-        self.np, self.grid, self.steps_of = np_, grid, steps_of
+    trees, spec, array = trees, BlockSpec, GmemRef
+
+    def __init__(self, np_: Context, grid: Any, *given: Any) -> None:
+        super().__init__(np_, grid, *given)
+        self.grid = tuple(size if isinstance(size, Inert) else np.int32(size) for size in grid)
 
     def __call__(self, *arrays: Any) -> NoReturn:
         raise CompileError(f"{self.where}: {IN_A_FOR}")
@@ -103,11 +150,10 @@ def pipeline(*, grid: tuple[Any, ...], in_specs: tuple[Any, ...] = (), out_specs
                           value``. A block is stored when it ends, that is when the next step has another one, or the loop
                           ends; a loop of no steps stores nothing. See `outputs`.
     max_concurrent_steps  slots of the ring: steps whose tiles are in shared memory at once (>= 1); default:
-                          `CompilerParams.max_concurrent_steps`, else 2. Where the grid is made of
-                          compile-time constants there are no more than it has steps; `BlockSpec.buffer_count` is not changed.
-    delay_release         steps a slot is kept after use (default: `CompilerParams.delay_release`, else 0, or 1 with
-                          ``schedule="pingpong"``); with 1 the products of
-                          a step may still run while the next step is issued. Must be below max_concurrent_steps.
+                          `CompilerParams.max_concurrent_steps`, else 2. A grid of compile-time constants has no more slots than
+                          steps; `BlockSpec.buffer_count` is not changed.
+    delay_release         steps a slot is kept after use, fewer than max_concurrent_steps (default: `CompilerParams.delay_release`,
+                          else 0, or 1 with ``schedule="pingpong"``): with 1 a step's products may run while the next is issued
     steps_of              ``steps_of(warpgroup) -> steps``: a compute warpgroup runs its first so many steps (at most all), and
                           releases the tiles of the others unused. Everything is loaded.
     manual_ready_barriers, manual_consumed_barriers
@@ -134,72 +180,18 @@ def pipeline(*, grid: tuple[Any, ...], in_specs: tuple[Any, ...] = (), out_specs
 
 
 @op(context=True)
-def make_pipeline(np_: Context, grid: Any, in_specs: Any, out_specs: Any, max_concurrent_steps: int | None,
-                  delay_release: int | None, steps_of: Any, manual_ready_barriers: Any, manual_consumed_barriers: Any,
-                  single: int, known: tuple[int | None, ...], site: str) -> Pipeline:
-    """`pipeline(...)` as the AST pass writes it: with the context, the constants in the grid and the place in the source.
+def make_pipeline(np_: Context, *given: Any) -> Pipeline:
+    """Return ``pipeline(...)`` as the AST pass writes it.
 
-    A `single` one is run by each compute warpgroup for itself, also where there is a memory role.
+    `given`: the arguments of `pipeline`, whether each compute warpgroup runs it for itself although there may be a memory role, the
+    constants in the grid, and the place in the source.
     """
-    where, barriers = f"kernel {np_.unit.kernel}, pipeline at {site}", (manual_ready_barriers, manual_consumed_barriers)
-    manual = check_manual(where, *(constant(where, name, value) for name, value in zip(MANUAL, barriers, strict=True)))
-    if not isinstance(grid, tuple) or not grid:
-        raise SpecError(f"{where}: grid must be a tuple of step counts, got {grid!r}")
-    for name, given in (("in_specs", in_specs), ("out_specs", out_specs)):
-        if not isinstance(given, tuple) or not all(isinstance(spec, BlockSpec) for spec in leaves(given)):
-            kinds = f"({', '.join(type(spec).__name__ for spec in given)})" if isinstance(given, tuple) else type(given).__name__
-            raise no_specs(where, name, kinds)
-    if steps_of is not None:
-        check_steps_of(where, facts_of(steps_of), type(steps_of).__name__, bool(out_specs))
-    facts = planned(np_.unit, site, (leaves(in_specs), leaves(out_specs)), (tree_of(in_specs), tree_of(out_specs)),
-                    known if len(known) == len(grid) else (None,) * len(grid),  # none of a grid that is not written in place
-                    constant(where, "max_concurrent_steps", max_concurrent_steps), constant(where, "delay_release", delay_release),
-                    steps_of is not None, manual, bool(single))
-    try:
-        sizes = tuple(n if single and isinstance(n, Inert) else np.int32(operator.index(n)) for n in grid)
-    except TypeError:
-        raise SpecError(f"{where}: grid must hold integers, got {grid}") from None
-    check_steps(where, sizes)
-    return Pipeline(np_, sizes, steps_of, facts)
+    return Pipeline(np_, *given)
 
 
 # ---- what both executions check
-def no_specs(where: str, name: str, got: str) -> SpecError:
-    """The error for in_specs or out_specs that are none."""
-    mend = {"BlockSpec": ": write (spec,)", "NoneType": ": leave it out"}.get(got, "")
-    return SpecError(f"{where}: {name} must be a tuple of BlockSpec, got {got}{mend}")
-
-
-def planned(unit: Unit, site: str, specs: tuple[Sequence[Any], Sequence[Any]], trees: tuple[Tree, Tree],
-            known: tuple[int | None, ...], said: int | None, delay: int | None, unequal: bool, manual: tuple[str, ...],
-            single: bool) -> PipelineFacts:
-    """What a pipeline is, for the leaves and trees of (in_specs, out_specs).
-
-    `said`: its max_concurrent_steps; else the kernel's, else `SLOTS`, or 1. `known`, `delay`: see `steps.grouped`.
-    """
-    where, alone = f"kernel {unit.kernel}, pipeline at {site}", single or not unit.warp_specialized
-    check_turns(where, unit, unequal, bool(trees[1].parts), single)
-    check_shared_loads(where, manual, alone)
-    slots = next(n for n in (said, unit.params.max_concurrent_steps, 1 if single else SLOTS) if n is not None)
-    (inputs, outputs), labels = specs, tuple(tree.labels(name) for tree, name in zip(trees, ("in_specs", "out_specs"), strict=True))
-    check_steps(where, known)
-    rings = grouped(where, inputs, labels[0], known, slots, delay, unit.params.delay_release, 0 if single else unit.default_delay)
-    check_specs(where, outputs, labels[1])
-    outs = tuple(replace(group, operands=tuple(len(inputs) + number for number in group.operands))
-                 for group in grouped(where, outputs, labels[1], known, slots, 0, 0))
-    tree = Tree((*(trees[0].parts or ()), *(trees[1].parts or ())))  # side by side, as arrays are passed: not as one NamedTuple
-    return PipelineFacts(unit, site, (*inputs, *outputs), tree, (*labels[0], *labels[1]), rings, outs, unequal, manual, alone)
-
-
-def check_steps(where: str, sizes: Sequence[Any]) -> None:
-    """A grid has no negative sizes: two of them would make a positive number of steps."""
-    if any(isinstance(size, (int, np.integer)) and size < 0 for size in sizes):
-        said = ", ".join(str(size) for size in sizes if isinstance(size, (int, np.integer)))
-        raise SpecError(f"{where}: grid must hold numbers of steps, 0 or more, got {said}")
-
-
 def check_steps_of(where: str, function: Facts | None, given: str, outputs: bool) -> None:
-    """steps_of is a function of the warpgroup."""
+    """Raise SpecError unless steps_of is a function of the warpgroup, of a pipeline without outputs."""
     if outputs:
         raise SpecError(f"{where}: steps_of with out_specs: every compute warpgroup takes part in storing an output's blocks; "
                         "store from registers in the body, c[…] = tile, or let all warpgroups run all steps")
@@ -210,22 +202,15 @@ def check_steps_of(where: str, function: Facts | None, given: str, outputs: bool
 
 
 def check_tokens(where: str, steps_of: bool, turns: tuple[int, ...] | None) -> None:
-    """A loop that leaves out steps takes and passes their turns: so each step has the same ones."""
+    """Raise SpecError where a loop that leaves out steps, and takes and passes their turns, may not have the same turns in each."""
     if steps_of and turns is None:
         raise SpecError(f"{where}: steps_of, but not every step is sure to go through the same blocks of numpipe.turn(…): the "
                         "steps that a warpgroup leaves out take and pass their turns too; let these blocks stand in the loop "
                         "itself, in no branch, inner loop or function, and no 'continue' before them")
 
 
-def check_inner(where: str, steps_of: bool, nested: int) -> None:
-    """Warpgroups that leave out steps leave out the inner pipeline's, which the memory role loads for all of them."""
-    if steps_of and nested:
-        raise SpecError(f"{where}: steps_of, but its body holds another pipeline, whose loads are issued for all steps: give "
-                        "steps_of to the inner one, or run all steps")
-
-
 def reachable(pipe: Pipeline) -> None:
-    """Somebody must issue a pipeline's loads: the memory role comes by only where the AST pass saw that there are some."""
+    """Raise CompileError where nobody issues a pipeline's loads: the memory role comes by only where the AST pass saw some."""
     if pipe.np.compute_only and not pipe.single:
         raise CompileError(unreachable(pipe.unit.kernel, pipe.site))
 
@@ -241,10 +226,12 @@ def steps(pipe: Pipeline, refs: Any, nested: int, groups: int, unpacked: tuple[i
           turns: tuple[int, ...] | None, last: int) -> Iterator[tuple[Any, ...]]:
     """``pipe(arrays)`` in a `for`: yields ``(indices), (tiles)``, then a group of barriers for each kind that was asked for.
 
-    `nested`: the body holds another pipeline. `groups`: wgmmas that every step is sure to issue. `unpacked`: see
-    `barriers.check_groups`. `waited`: the ready barriers, by number, that every step is sure to wait for. `turns`: the order
-    tokens whose blocks every step goes through, None where that may differ. `last`: it is the last pipeline of a tile, and passes
-    the turn.
+    nested    whether the body holds another pipeline
+    groups    wgmmas that every step is sure to issue
+    unpacked  see `barriers.check_groups`
+    waited    ready barriers, by number, that every step is sure to wait for
+    turns     order tokens whose blocks every step goes through; None where that may differ
+    last      whether it is the last pipeline of a tile, and passes the turn
     """
     check_groups(pipe.where, pipe.manual, loaded(pipe), unpacked)
     check_tokens(pipe.where, pipe.unequal, turns)
@@ -254,68 +241,60 @@ def steps(pipe: Pipeline, refs: Any, nested: int, groups: int, unpacked: tuple[i
 
 def steps_over(pipe: Pipeline, refs: Any, nested: int, groups: int, last: int = 0, waited: tuple[int, ...] = (),
                turns: tuple[int, ...] = (), apart: bool = False) -> Iterator[tuple[Any, ...]]:
-    """The same; barriers are in one group with the tiles, behind them, or `apart`."""
-    shared = shared_rings(pipe, refs)
-    arrays = arrays_of(pipe, refs if shared is None else refs[:-1])
-    check_inner(pipe.where, pipe.unequal, nested)
-    return _iterate(_loop(pipe, arrays, groups, waited, turns, shared, bool(last)), nested, apart)
+    """Return the steps of a pipeline over arrays; for the parameters see `steps`. Barriers that are not `apart` follow the tiles in
+    one tuple."""
+    arrays, shared = arrays_of(pipe, refs, nested)
+    total = own = np.int32(np.prod([int(size) for size in pipe.grid]))
+    if pipe.unequal and not pipe.np.memory:
+        own = np.int32(max(0, min(int(pipe.steps_of(np.int32(pipe.unit.number(current().warpgroup)))), int(total))))
+    if pipe.single:
+        total = own  # nobody loads for others
+    rings = [Ring(pipe.np, plan, tuple(arrays[n] for n in group.operands),
+                  tuple(pipe.specs[n].index_map for n in group.operands), pipe.grid, own, waited_parts(pipe, group, waited))
+             for plan, group in plan_rings(pipe, arrays, shared)]
+    return _iterate(Loop(pipe, rings, arrays, groups, last, turns, total, own), nested, apart)
 
 
-def arrays_of(pipe: Pipeline, refs: tuple[Any, ...]) -> list[GmemRef]:
-    """The arrays that a pipeline is called on."""
-    arrays = leaves(refs)
-    check_arrays(pipe, arrays, GmemRef, f"({', '.join(type(ref).__name__ for ref in arrays)})", tree_of(refs))
-    return arrays
+def arrays_of(pipe: Planned, refs: Any, nested: int = 0) -> tuple[list[Any], tuple[RingPlan, ...] | None]:
+    """Return the arrays that a pipeline is called on, and the rings of the allocations behind them (`chains`), or None.
 
-
-def check_arrays(pipe: Planned, arrays: list[Any], kind: type, given: str, tree: Tree) -> None:
-    """A pipeline is called on arrays of the kernel, in the shape of its specs."""
-    if not all(isinstance(ref, kind) for ref in arrays):
-        raise SpecError(f"{pipe.where}: called on {given}; a pipeline is called on the kernel's array parameters")
-    wrong = mismatch(pipe.tree, tree, "in_specs and out_specs have" if pipe.outs else "in_specs has")
+    Raise SpecError for what is no array of the kernel, for another shape than that of the specs, for allocations that do not fit,
+    and for a `nested` pipeline in a body that does not run at all steps.
+    """
+    given, shared = list(refs), None
+    if given and isinstance(given[-1], Allocations):
+        shared = given.pop().plans
+        check_shared(pipe.where, pipe.single)
+        check_count(pipe.where, shared, len(pipe.rings), len(pipe.outs))
+    arrays = [array for ref in given for array in pipe.trees.leaves(ref)]
+    if not all(isinstance(array, pipe.array) for array in arrays):
+        raise SpecError(f"{pipe.where}: called on ({', '.join(map(called, arrays))}); a pipeline is called on the kernel's array "
+                        "parameters")
+    wrong = mismatch(pipe.tree, Tree(tuple(map(pipe.trees.tree_of, given))),
+                     "in_specs and out_specs have" if pipe.outs else "in_specs has")
     if wrong:
         raise SpecError(f"{pipe.where}: {wrong}")
-
-
-def shared_rings(pipe: Planned, refs: Any) -> tuple[RingPlan, ...] | None:
-    """The rings that a pipeline is given behind its arrays (`chains`), or None."""
-    if not len(refs) or not isinstance(refs[-1], Allocations):
-        return None
-    check_shared(pipe.where, pipe.single)
-    check_count(pipe.where, refs[-1].plans, len(pipe.rings), len(pipe.outs))
-    return refs[-1].plans
+    if pipe.unequal and nested:  # warpgroups that leave out steps would leave out those of the inner pipeline
+        raise SpecError(f"{pipe.where}: steps_of, but its body holds another pipeline, whose loads are issued for all steps: give "
+                        "steps_of to the inner one, or run all steps")
+    return arrays, shared
 
 
 def loaded(pipe: Planned) -> int:
-    """The arrays that a pipeline loads: its loop may have barriers for them."""
+    """Return how many arrays a pipeline loads: its loop may have barriers for them."""
     return sum(len(group.operands) for group in pipe.rings)
 
 
 def waited_parts(pipe: Planned, group: Group, waited: tuple[int, ...]) -> tuple[int, ...]:
-    """The parts of a ring whose ready barriers, numbered as the loop has them, are among `waited`."""
+    """Return the parts of a ring whose ready barriers, numbered as the loop has them, are among `waited`."""
     order = sorted(operand for ring in pipe.rings for operand in ring.operands)
     return tuple(part for part, operand in enumerate(group.operands) if operand in order and order.index(operand) in waited)
 
 
-def _loop(pipe: Pipeline, arrays: list[GmemRef], groups: int, waited: tuple[int, ...], turns: tuple[int, ...],
-          shared: tuple[RingPlan, ...] | None, last: bool) -> Loop:
-    total = steps = np.int32(np.prod([int(size) for size in pipe.grid]))
-    if pipe.steps_of is not None and not pipe.np.memory:
-        steps = np.int32(max(0, min(int(pipe.steps_of(np.int32(pipe.np.unit.number(current().warpgroup)))), int(total))))
-    if pipe.single:
-        total = steps  # nobody loads for others
-    rings = tuple(Ring(pipe.np, plan, tuple(arrays[n] for n in group.operands),
-                       tuple(pipe.specs[n].index_map for n in group.operands), pipe.grid, steps, waited_parts(pipe, group, waited))
-                  for plan, group in plan_rings(pipe, arrays, shared))
-    loads = len(pipe.rings)
-    return Loop(pipe.np, rings[:loads], arrays, pipe.tree, places(len(arrays), pipe.rings, pipe.outs), pipe.manual, pipe.grid,
-                total, steps, pipe.unequal and not pipe.single, groups, rings[loads:], last, turns)
-
-
 def plan_rings(pipe: Planned, arrays: Sequence[Any], shared: tuple[RingPlan, ...] | None) -> list[tuple[RingPlan, Group]]:
-    """The rings of a pipeline over arrays (`index` is their number), then its output rings, each with its operands.
+    """Return the rings of a pipeline over arrays (`index` is their number), then its output rings, each with its operands.
 
-    `shared`: allocations that it is given.
+    `shared`: rings of another pipeline, to be used instead of its own.
     """
     rings: list[tuple[RingPlan, Group]] = []
     for number, group in enumerate((*pipe.rings, *pipe.outs)):
@@ -336,12 +315,14 @@ def _iterate(loop: Loop, nested: int, apart: bool) -> Iterator[tuple[Any, ...]]:
         if loop.single and not loop.np.memory:
             begin_alone(loop)
         while _comes(loop, k):
-            yield unravel(k, loop.grid), *_given(loop, k, apart)
+            given, barriers = tiles(loop, k), barriers_of(loop, k)
+            groups = (given, *by_kind(loop.manual, barriers)) if apart or not barriers else ((*given, *barriers),)
+            yield unravel(k, loop.grid), *groups
             k = k + np.int32(1)
 
 
 def _comes(loop: Loop, k: Any) -> bool:
-    """What a role does before step k; whether there is such a step."""
+    """Do what this role does before step k, and return whether there is such a step."""
     if not loop.np.memory:
         return bool(advance(loop, k, loop.steps))
     more = bool(k < loop.total)
@@ -351,11 +332,3 @@ def _comes(loop: Loop, k: Any) -> bool:
         else:
             finish_loads(loop)
     return more
-
-
-def _given(loop: Loop, k: Any, apart: bool) -> tuple[Any, ...]:
-    """The groups behind the indices of step k."""
-    given, barriers = tiles(loop, k), barriers_of(loop, k)
-    if not apart:
-        return ((*given, *barriers) if barriers else given,)
-    return given, *by_kind(loop.manual, barriers)

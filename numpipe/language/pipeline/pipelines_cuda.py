@@ -10,23 +10,21 @@ from typing import Any
 
 from ...core import numba as nb
 from ...core.arith import successor
-from ...core.closure_cuda import BoundType
-from ...core.inert import REASON
 from ...core.inert_cuda import InertType
-from ...core.op import cuda_meaning, immediate
-from ...diagnostics.errors import CompileError, SpecError
+from ...core.op import cuda_meaning
+from ...diagnostics.errors import SpecError
+from ...plan import trees_cuda as trees
 from ...plan.context_cuda import ContextType, own_warpgroup
 from ...plan.plans import RingPlan
 from ...plan.specs_cuda import SpecType
-from ...plan.trees_cuda import leaf_values, leaves, tree_of
 from ..tiles.refs_cuda import GmemType, gmem_value
 from . import pipelines as source
-from .barriers import MANUAL, barriers_of, by_kind, check_groups, check_manual
+from .barriers import MANUAL, barriers_of, by_kind, check_groups
 from .barriers_cuda import barrier_types
 from .chains import Allocations
 from .ring import unravel
 from .ring_cuda import RingType, counter_of
-from .steps import advance, begin_alone, fill_step, finish_loads, places, produce, tiles
+from .steps import advance, begin_alone, fill_step, finish_loads, produce, tiles
 from .steps_cuda import LoopType
 
 I32 = nb.types.int32
@@ -39,75 +37,49 @@ class AllocationsType(Allocations, nb.types.Type):  # type: ignore[misc]
 
 
 class PipelineType(source.Planned, nb.types.Type):  # type: ignore[misc]
-    def __init__(self, context: ContextType, rank: int, steps_of: Any, facts: source.PipelineFacts, inert_grid: str | None,
-                 once: bool) -> None:
-        """`inert_grid`: what makes the grid of a single-stream pipeline inert, in the memory role, or None. `once`: it is known
-        to have one step."""
-        source.Planned.__init__(self, facts)
-        self.context, self.rank, self.steps_of, self.inert_grid, self.once = context, rank, steps_of, inert_grid, once
-        said = ", ".join(map(str, facts[1:]))  # the unit is the context's
-        nb.types.Type.__init__(self, name=f"pipeline({context}, {rank}, {steps_of}, {said}, {inert_grid}, {once})")
+    """The type of `pipelines.Pipeline`; `inert_grid`: what makes a single-stream one's grid inert in the memory role, or None."""
+
+    trees, spec, array = trees, SpecType, GmemType
+
+    def __init__(self, np_: ContextType, grid: Any, *given: Any) -> None:
+        source.Planned.__init__(self, np_, grid, *given)
+        self.rank, self.inert_grid = len(grid), next((size.what for size in grid if isinstance(size, InertType)), None)
+        planned = (self.rank, self.steps_of, self.site, self.specs, self.tree, self.labels, self.rings, self.outs, self.manual,
+                   self.single, self.inert_grid, self.once)
+        nb.types.Type.__init__(self, name=f"pipeline({np_}, {', '.join(map(str, planned))})")
 
 
 nb.register_model(AllocationsType)(nb.models.OpaqueModel)
 
 
 nb.struct_model(PipelineType, lambda ty: [
-    ("np", ty.context), ("grid", nb.types.UniTuple(I32, ty.rank)), ("specs", nb.types.Tuple(ty.specs)), ("steps_of", ty.steps_of)])
+    ("np", ty.np), ("grid", nb.types.UniTuple(I32, ty.rank)), ("specs", nb.types.Tuple(ty.specs)), ("steps_of", ty.steps_of)])
 
 
 @cuda_meaning(source.make_pipeline)
-def _make_pipeline(_context: Any, np_: Any, grid: Any, in_specs: Any, out_specs: Any, slots: Any, delay: Any, steps_of: Any,
-                   manual_ready_barriers: Any, manual_consumed_barriers: Any, alone: Any, known: Any, site: Any) -> Any:
-    place, single = nb.literal(site), bool(nb.literal(alone))
-    where = f"kernel {np_.unit.kernel}, pipeline at {place}"
-    barriers = manual_ready_barriers, manual_consumed_barriers
-    manual = check_manual(where, *(immediate(where, name, ty) for name, ty in zip(MANUAL, barriers, strict=True)))
-    if not isinstance(grid, nb.types.BaseTuple) or not len(grid):
-        raise SpecError(f"{where}: grid must be a tuple of step counts, got {grid}")
-    inert = next((size.what for size in grid if isinstance(size, InertType)), None)
-    for size in grid:
-        if isinstance(size, InertType) and single:
-            continue
-        if isinstance(size, InertType):
-            raise CompileError(f"{where}: grid: {size.what} {REASON}")
-        if not isinstance(size, nb.types.Integer):
-            raise SpecError(f"{where}: grid must hold integers, got {grid}")
-    for name, given in (("in_specs", in_specs), ("out_specs", out_specs)):
-        if not isinstance(given, nb.types.BaseTuple) or not all(isinstance(spec, SpecType) for spec in leaves(given)):
-            named = {SpecType: "BlockSpec", nb.types.NoneType: "NoneType"}
-            raise source.no_specs(where, name, named.get(type(given)) or str(given))
-    unequal = not isinstance(steps_of, nb.types.NoneType)
-    if unequal:
-        source.check_steps_of(where, steps_of.facts if isinstance(steps_of, BoundType) else None, str(nb.unliteral(steps_of)),
-                              len(out_specs) > 0)
-    sizes = nb.literal(known) if len(known) == len(grid) else (None,) * len(grid)  # none of a grid that is not written in place
-    facts = source.planned(np_.unit, place, (leaves(in_specs), leaves(out_specs)), (tree_of(in_specs), tree_of(out_specs)), sizes,
-                           immediate(where, "max_concurrent_steps", slots), immediate(where, "delay_release", delay),
-                           unequal, manual, single)
-    pipe = PipelineType(np_, len(grid), steps_of, facts, inert, all(size == 1 for size in sizes))
-    plain = nb.types.UniTuple(I32, len(grid)) if inert is None else grid
-    context, builder, args = yield pipe(np_, plain, in_specs, out_specs, slots, delay, steps_of, *barriers, alone, known, site)
-    grid = {} if inert is not None else {"grid": args[1]}
-    specs = [leaf for kind, part in ((in_specs, args[2]), (out_specs, args[3])) for leaf in leaf_values(builder, kind, part)]
-    return nb.struct(context, builder, pipe, np=args[0], steps_of=args[6], **grid,
+def _make_pipeline(_context: Any, np_: Any, grid: Any, *given: Any) -> Any:
+    pipe = PipelineType(np_, grid, *given)
+    known = pipe.inert_grid is None
+    context, builder, args = yield pipe(np_, nb.types.UniTuple(I32, pipe.rank) if known else grid, *given)
+    specs = [leaf for kind, part in zip(given, args[2:4], strict=False) for leaf in trees.leaf_values(builder, kind, part)]
+    return nb.struct(context, builder, pipe, np=args[0], steps_of=args[6], **({"grid": args[1]} if known else {}),
                      specs=context.make_tuple(builder, nb.types.Tuple(pipe.specs), specs))
 
 
 class StepsType(nb.types.SimpleIteratorType):  # type: ignore[misc]
     """``pipe(arrays)``, which loops go through once.
 
-    `tiles`: the tiles, with the barriers behind them where these are not groups of their own (`apart`). `once`: has one step.
+    apart  whether a step's barriers are groups of their own; else they follow the tiles in one tuple
+    once   whether it has one step
     """
 
     def __init__(self, loop: LoopType, nested: int, apart: bool, once: bool) -> None:
-        self.loop, self.nested, self.apart, self.once, self.role = loop, nested, apart, once, loop.context.role
-        self.indices = loop.grid
-        barriers = barrier_types(loop)
-        self.tiles = nb.types.Tuple([*loop.tiles, *barriers]) if barriers and not apart else loop.tiles
-        self.barriers = [nb.types.Tuple(list(group)) for group in by_kind(loop.manual, barriers)] if apart else []
-        super().__init__(f"iterator of steps({loop}, {nested}, {apart}, {once})",
-                         nb.types.Tuple([self.indices, self.tiles, *self.barriers]))
+        self.loop, self.nested, self.apart, self.once, self.role = loop, nested, apart, once, loop.np.role
+        self.barriers = barrier_types(loop)
+        self.groups = [loop.tiles, *(nb.types.Tuple(list(group)) for group in by_kind(loop.manual, self.barriers))]
+        if self.barriers and not apart:
+            self.groups = [nb.types.Tuple([*loop.tiles, *self.barriers])]
+        super().__init__(f"iterator of steps({loop}, {nested}, {apart}, {once})", nb.types.Tuple([loop.grid, *self.groups]))
 
     @property
     def exhausted(self) -> bool:
@@ -126,37 +98,25 @@ nb.struct_model(StepsType, lambda ty: [("loop", ty.loop), ("k", nb.types.Ephemer
 
 def steps_type(pipe: PipelineType, refs: Any, nested: int, groups: int, last: int = 0, waited: tuple[int, ...] = (),
                turns: tuple[int, ...] = (), apart: bool = False) -> StepsType:
-    """The type of a pipeline's steps over arrays; plans its rings. For the rest see `steps`, and `apart` in `steps_over`."""
-    shared = source.shared_rings(pipe, refs)
-    arrays = arrays_of(pipe, refs if shared is None else nb.types.Tuple(list(refs)[:-1]))
-    source.check_inner(pipe.where, pipe.unequal, nested)
-    rings, loads, loading = [], len(pipe.rings), pipe.context.role == "memory" and not pipe.single
+    """Return the type of a pipeline's steps over arrays, and plan its rings; for the parameters see `pipelines.steps_over`."""
+    arrays, shared = source.arrays_of(pipe, refs, nested)
+    rings, loading = [], pipe.np.memory and not pipe.single
     for number, (plan, group) in enumerate(source.plan_rings(pipe, arrays, shared)):
         if not pipe.single:
-            pipe.unit.met[pipe.context.role].add(plan.name)
-        rings.append(RingType(pipe.context, plan, nb.types.Tuple([arrays[n] for n in group.operands]),
+            pipe.unit.met[pipe.np.role].add(plan.name)
+        rings.append(RingType(pipe.np, plan, nb.types.Tuple([arrays[n] for n in group.operands]),
                               nb.types.Tuple([pipe.specs[n].index_map for n in group.operands]), pipe.rank,
                               () if loading else source.waited_parts(pipe, group, waited),
-                              loading or number >= loads or pipe.single))
-    loop = LoopType(pipe.context, tuple(rings[:loads]), tuple(arrays), pipe.tree, places(len(arrays), pipe.rings, pipe.outs),
-                    pipe.manual, pipe.rank, pipe.unequal and not pipe.single, groups, tuple(rings[loads:]), bool(last),
-                    turns)
-    return StepsType(loop, nested, apart, pipe.once)
-
-
-def arrays_of(pipe: PipelineType, refs: Any) -> list[Any]:
-    """`pipelines.arrays_of`, of types."""
-    arrays = leaves(refs)
-    source.check_arrays(pipe, arrays, GmemType, str(refs), tree_of(refs))
-    return arrays
+                              loading or number >= len(pipe.rings) or pipe.single))
+    return StepsType(LoopType(pipe, rings, arrays, groups, last, turns), nested, apart, pipe.once)
 
 
 def steps_value(context: Any, builder: Any, steps: StepsType, pipe: PipelineType, pipe_value: Any, refs: Any,
                 refs_value: Any) -> Any:
-    """A value of it, for the arrays `refs_value`, of type `refs`."""
+    """Return a value of the type `steps`, for the arrays `refs_value`, of type `refs`."""
     kind = steps.loop
     pipeline = nb.fields(context, builder, pipe, pipe_value)
-    arrays = [value for ty, value in zip(leaves(refs), leaf_values(builder, refs, refs_value), strict=True)
+    arrays = [value for ty, value in zip(trees.leaves(refs), trees.leaf_values(builder, refs, refs_value), strict=True)
               if not isinstance(ty, AllocationsType)]
     specs = nb.cgutils.unpack_tuple(builder, pipeline.specs, len(pipe.specs))
     total = nb.const(1)
@@ -170,7 +130,7 @@ def steps_value(context: Any, builder: Any, steps: StepsType, pipe: PipelineType
         copies = {}
         if ring.copies:
             first = group.operands[0]
-            copies["table"] = gmem_value(context, builder, leaves(refs)[first], arrays[first]).table  # all arrays' maps are in one
+            copies["table"] = gmem_value(context, builder, kind.arrays[first], arrays[first]).table  # all arrays' maps are in one
             copies["index_maps"] = context.make_tuple(builder, ring.index_maps, [
                 nb.fields(context, builder, pipe.specs[n], specs[n]).index_map for n in group.operands])
         rings.append(nb.struct(context, builder, ring, np=pipeline.np, grid=pipeline.grid, steps=own,
@@ -191,8 +151,8 @@ def steps_value(context: Any, builder: Any, steps: StepsType, pipe: PipelineType
 
 
 def _own_steps(context: Any, builder: Any, pipe: PipelineType, pipeline: Any, total: Any) -> Any:
-    """The steps that this warpgroup runs."""
-    if not pipe.unequal or pipe.context.role == "memory":
+    """Return how many steps this warpgroup runs."""
+    if not pipe.unequal or pipe.np.memory:
         return total
     warpgroup = own_warpgroup(builder, pipeline.np)
     kind, found = nb.call_value(context, builder, pipe.steps_of, pipeline.steps_of, (I32,), (warpgroup,))
@@ -237,30 +197,27 @@ def _iternext(context: Any, builder: Any, sig: Any, args: Any, result: Any) -> N
     plain = kind.once or (kind.apart and len(kind.loop.manual) == len(MANUAL))
     following = builder.add(k, nb.const(1)) if plain else nb.call(context, builder, successor, (I32,), (k,))[1]
     builder.store(following, builder.gep(it.k, [nb.const(0)], name="numpipe.k"))
-    indices = nb.call(context, builder, unravel, (I32, kind.indices), (k, loop.grid))[1]
-    given = nb.call(context, builder, tiles, (kind.loop, I32), (it.loop, k))[1]
-    groups: list[Any] = []
-    if barrier_types(kind.loop):
-        barriers = nb.call(context, builder, barriers_of, (kind.loop, I32), (it.loop, k))[1]
-        values = nb.cgutils.unpack_tuple(builder, barriers)
+    indices = nb.call(context, builder, unravel, (I32, kind.loop.grid), (k, loop.grid))[1]
+    groups = [nb.call(context, builder, tiles, (kind.loop, I32), (it.loop, k))[1]]
+    if kind.barriers:
+        barriers = nb.cgutils.unpack_tuple(builder, nb.call(context, builder, barriers_of, (kind.loop, I32), (it.loop, k))[1])
         if kind.apart:
-            groups = [context.make_tuple(builder, ty, list(group))
-                      for ty, group in zip(kind.barriers, by_kind(kind.loop.manual, values), strict=True)]
+            groups += [context.make_tuple(builder, ty, list(group))
+                       for ty, group in zip(kind.groups[1:], by_kind(kind.loop.manual, barriers), strict=True)]
         else:
-            given = context.make_tuple(builder, kind.tiles, [*nb.cgutils.unpack_tuple(builder, given), *values])
-    valid = _moved_on(context, builder, kind, it, loop, k)
-    result.set_valid(valid)
-    result.yield_(context.make_tuple(builder, kind.yield_type, [indices, given, *groups]))
+            groups = [context.make_tuple(builder, kind.groups[0], [*nb.cgutils.unpack_tuple(builder, groups[0]), *barriers])]
+    result.set_valid(_comes(context, builder, kind, it, loop, k))
+    result.yield_(context.make_tuple(builder, kind.yield_type, [indices, *groups]))
 
 
 def _load_once(context: Any, builder: Any, loop: LoopType, value: Any) -> None:
-    """`steps.produce` of a loop that is known to have one step."""
+    """Call `steps.produce` of a loop that is known to have one step."""
     nb.call(context, builder, fill_step, (loop, I32), (value, nb.const(0)))
     nb.call(context, builder, finish_loads, (loop,), (value,))
 
 
-def _moved_on(context: Any, builder: Any, kind: Any, it: Any, loop: Any, k: Any) -> Any:
-    """What a role does before step k; whether there is such a step."""
+def _comes(context: Any, builder: Any, kind: StepsType, it: Any, loop: Any, k: Any) -> Any:
+    """`pipelines._comes`."""
     if kind.role != "memory":
         return nb.call(context, builder, advance, (kind.loop, I32, I32), (it.loop, k, loop.steps))[1]
     valid = builder.icmp_signed("<", k, loop.total)

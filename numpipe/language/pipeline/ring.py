@@ -11,11 +11,13 @@ slot ``s % S``; it is that slot's phase number ``s // S``::
     ready[slot]     1 arrival and the tiles' bytes complete a phase: the tiles have landed
     consumed[slot]  4 arrivals a compute warpgroup complete a phase: the slot may be filled again
 
-`protocol.BARRIERS` has these numbers, `protocol.MOMENTS` what is noted on the way. A body that waits for its operands one by one,
-or releases them so, has a ready, or consumed, barrier for each of them (`RingPlan.manual`); the slot is then filled in *parts*,
-an operand each (`RingPlan.parts`). What the body does in that case and the ring does in the other are the same functions,
-`await_ready` and `release`. The ring stays right without the body's waits: what is released is waited for first, so that no slot
-is filled again while an old copy is on its way.
+A warpgroup arrives once for each of its four warps, because `wgmma.wait_group` is a wait of a warp: one lane's arrival would not
+say that the other three have drained. `protocol.BARRIERS` has these numbers, `protocol.MOMENTS` what is noted on the way.
+
+A body that waits for its operands one by one, or releases them so, has a ready, or consumed, barrier for each of them
+(`RingPlan.manual`); the slot is then filled in *parts*, an operand each (`RingPlan.parts`). The body and the ring wait and release
+by the same functions, `await_ready` and `release`. The ring stays right without the body's waits: a part that is released is waited
+for first, so that no slot is filled again while an old copy is on its way.
 
 A ring's steps are those of its pipeline, unless its blocks depend on the first few dimensions of the grid only: then a step is
 a block, filled when one of these indices changes, and released when the last pipeline step that uses it is done (`begins`,
@@ -25,7 +27,17 @@ The counter runs on over tiles and pipelines: a ring need not be empty between t
 for that), and phase numbers tell a waiter which use of the slot it means (the GPU waits for the number's parity, the simulator
 checks that the number is the one reached).
 
-In a cluster CTAs may fill slots for each other (`multicast`): then a slot is freed by the warpgroups of all of them.
+In a cluster CTAs may fill slots for each other: each loads its share of a block, and one copy of it lands in all of them. A slot
+is then free when the warpgroups of all these CTAs have released it, and ready when all shares have come, whose bytes each CTA
+announces for itself::
+
+    CTA 0   wait consumed[s]; expect the whole block on ready[s]; multicast the first half to CTAs 0 and 1
+    CTA 1   wait consumed[s]; expect the whole block on ready[s]; multicast the second half to CTAs 0 and 1
+    both    wait ready[s]; read; lane i of each warp arrives on consumed[s] of the i-th of the two
+
+A share may land before its bytes are announced; the phase cannot end without that announcement's arrival. A share also tells that
+its sender's slot had been released, so a warpgroup that has waited for a step's shares may release to all their senders (PTX ISA,
+"cp.async.bulk.tensor": .multicast::cluster; "mbarrier.arrive": .shared::cluster).
 
 Both executions run the functions below as they stand. Tiles that leave a kernel go through the store ring (`store_ring`) or the
 slots of outputs (`outputs`).
@@ -45,6 +57,7 @@ from ...core.op import helper, op
 from ...diagnostics.errors import PipelineDeadlock, PipelineRace, SimulationError
 from ...intrinsics import mbarrier
 from ...plan.block import wrong_indices
+from ...plan.cluster import mask_of, place_of, rank_of, share_of
 from ...plan.context import Context, counter, own_part, set_counter
 from ...plan.plans import RingPlan
 from ...plan.unit import Unit
@@ -52,21 +65,22 @@ from ...traces.protocol import MOMENTS
 from ..tiles import products
 from ..tiles.refs import GmemRef, SmemTile
 from ..tiles.tma import Copy
-from .multicast import agree, own_share
 
 
 class Ring:
     """A load ring in one pipeline loop of a warpgroup, on the simulated SM.
 
-    plan, refs, index_maps  where it is; the arrays it loads, and which blocks of them
-    grid, steps             of the loop; the steps that this warpgroup runs
+    plan, refs, index_maps  where it is; the arrays that it loads, and which blocks of them
+    grid, steps             the loop's grid; how many steps this warpgroup runs
     first                   the ring's step counter when the loop begins
     waited                  parts that the body is sure to wait for in every step, before it releases them
-    slots, delay            of the plan: how many there are; steps a slot is kept after the step that used it
+    slots, delay            the plan's: how many slots there are; steps a slot is kept after the step that used it
     awaits, releases        whether the ring waits for a step's tiles, and releases slots while the loop runs; else the body does
     unreleased              the oldest step that a loop's end has to release, counted back from the last one; -1: none
     private                 whether every compute warpgroup has a ring of its own
     writers                 threads of the warpgroups that write an output's tile together
+    step                    the newest step that `note` was called for
+    released                (part, step) of what the body of this loop has released
     """
 
     def __init__(self, np_: Context, plan: RingPlan, refs: tuple[GmemRef, ...], index_maps: tuple[Any, ...],
@@ -78,9 +92,7 @@ class Ring:
         self.writers = 128 * np_.unit.compute_wgs
         self.first = counter(np_, plan.index)
         self.step = 0
-        """the newest that was told of (`note`)"""
         self.released: set[tuple[int, int]] = set()
-        """(part, step) of what the body of this loop has released"""
         machine = current()
         for address, count, name in np_.unit.barriers(plan):
             machine.mbar_init_at_entry(address, count, name)
@@ -119,11 +131,11 @@ def stage_bytes(ring: Ring, part: int) -> int:
 
 @op
 def announces(ring: Ring, part: int, loaded: bool) -> bool:
-    """Whether a ready barrier's bytes are announced before a part is loaded, or when it has been (`loaded`).
+    """Whether a ready barrier's bytes are announced before a part is loaded, or behind its loads (`loaded`).
 
-    Before, if the barrier is one part's. If parts share it, behind the last one: its arrival must tell the readers that all of
-    them had been released, and the memory role knows that only then. Bytes may land before they are announced: without that
-    arrival the phase cannot end (PTX ISA, "mbarrier": tx-count).
+    They are announced before if the barrier is one part's. If parts share it, behind the last one: the arrival must tell the
+    readers that all parts had been released, and the memory role knows that only then. Bytes may land before they are announced:
+    without that arrival the phase cannot end (PTX ISA, "mbarrier": tx-count).
     """
     return ring.plan.announces(part, bool(loaded))
 
@@ -143,7 +155,7 @@ def each(ring: Ring, parts: str, part: int, function: Any, *args: Any) -> None:
 
 @op
 def note_released(ring: Ring, part: int, step: Any) -> None:
-    """Once only: the simulator raises where a body releases a part of a step again. Nothing on the GPU."""
+    """Note a release by the body; the simulator raises where it is the second of a part in a step. Nothing on the GPU."""
     if (part, int(step)) in ring.released:
         raise release_misused(ring, part, step, True)
     ring.released.add((part, int(step)))
@@ -151,7 +163,7 @@ def note_released(ring: Ring, part: int, step: Any) -> None:
 
 @op
 def check_released(ring: Ring, k: Any) -> None:
-    """The simulator raises where a body, in step k - 1, left a part unreleased. Nothing on the GPU, which would wait for ever."""
+    """In the simulator, raise where a body left a part unreleased in step k - 1. Nothing on the GPU, which would wait for ever."""
     plan = ring.plan
     used = int(k) - 1 - plan.delay
     if "consumed" not in plan.manual or used < 0 or not ends(ring, used):
@@ -163,7 +175,7 @@ def check_released(ring: Ring, k: Any) -> None:
 
 
 def release_misused(ring: Ring, part: int, step: Any, again: bool) -> SimulationError:
-    """A release too many (`again`), or one too few."""
+    """Return the error for a release too many (`again`), or one too few."""
     plan, machine, unit, slot = ring.plan, current(), ring.np.unit, int(step) % ring.plan.slots
     late = f", {plan.delay} later for delay_release={plan.delay}" if plan.delay else ""
     did, harm = (("arrives twice", "the tile would be loaded over while another warpgroup reads it") if again else
@@ -179,7 +191,7 @@ def release_misused(ring: Ring, part: int, step: Any, again: bool) -> Simulation
 
 @op
 def set_steps_done(ring: Ring, steps: Any) -> None:
-    """Store the step counter when a pipeline loop of so many steps ends."""
+    """Store the step counter when a pipeline loop of `steps` steps ends."""
     set_counter(ring.np, ring.plan.index, ring.first + blocks_in(ring, steps))
 
 
@@ -198,18 +210,18 @@ def ends(ring: Ring, k: Any) -> bool:
 
 @op
 def step_of(ring: Ring, k: Any, back: Any) -> Any:
-    """The ring's step in which the pipeline's step k - back is."""
+    """Return the ring's step to which the pipeline's step k - back belongs."""
     return ring.first + np.int32(own_step(ring, k - back)[0])
 
 
 @op
 def blocks_of(ring: Ring) -> Any:
-    """How many blocks this warpgroup's loop uses."""
+    """Return how many blocks this warpgroup's loop uses."""
     return blocks_in(ring, ring.steps)
 
 
 def own_step(ring: Ring, k: Any) -> tuple[int, bool]:
-    """The ring's steps before the block of the pipeline's step k, in this loop, and whether that block begins there."""
+    """Return the number, in this loop, of the block that the pipeline's step k uses, and whether it begins there."""
     dims = ring.plan.dims
     if dims is None:
         return int(k), True
@@ -220,15 +232,15 @@ def own_step(ring: Ring, k: Any) -> tuple[int, bool]:
 
 
 def blocks_in(ring: Ring, steps: Any) -> Any:
-    """The ring's steps in so many steps of the pipeline."""
+    """Return how many steps of the ring `steps` steps of the pipeline are."""
     return np.int32(own_step(ring, steps - 1)[0] + 1 if steps > 0 else 0)
 
 
 @op
 def note(ring: Ring, event: str, step: Any, part: int) -> None:
-    """Tell the simulator's trace and reports what is going on; on the GPU the profile, where one is asked for.
+    """Record a moment of a step in the simulator's trace and reports; on the GPU in the profile, where one is asked for.
 
-    What opens or closes a time (`protocol.Moment`) only the GPU records; the simulated SM knows it from its own events.
+    Only the GPU records what opens or closes a time (`protocol.Moment`); the simulated SM knows that from its own events.
     """
     plan = ring.plan
     if not MOMENTS[event].noted:
@@ -239,7 +251,7 @@ def note(ring: Ring, event: str, step: Any, part: int) -> None:
 
 
 def start_of(ring: Ring, number: int, indices: Any) -> list[int]:
-    """Where an operand's block starts in its array, in elements: what its index map says."""
+    """Return where an operand's block starts in its array, in elements, by its index map."""
     block, index_map = ring.plan.blocks[number], ring.index_maps[number]
     found = (0,) * block.rank if index_map is None else index_map(*indices)
     try:
@@ -261,35 +273,39 @@ def copy_in(ring: Ring, indices: Any, slot: Any, part: int) -> None:
 
 
 def copies_of(ring: Ring, operands: Sequence[int], indices: Any, slot: Any, arrival: int = 0) -> Iterator[Copy]:
-    """The copies of some operands' blocks, or of this CTA's shares of them to all that have one."""
+    """Yield the copies of some operands' blocks, or of this CTA's shares of them to all that have one."""
     plan, stage = ring.plan, stage_of(ring, slot)
     for number in operands:
         block, start = plan.blocks[number], start_of(ring, number, indices)
         copy = Copy(plan.copies[number], ring.refs[number], start, stage, arrival)
         if block.along:
-            agree(ring, number, start, index_map_of(ring.np.unit, plan, number))
-            copy.only(block.across, *own_share(ring, block))
+            here, dims = place_of(current().cta, plan.cluster), plan.cluster
+            group = rank_of([0 if axis in block.along else at for axis, at in enumerate(here)], dims)
+            # CTAs must load shares of the same block; the GPU does not look, and tiles would be patchwork
+            current().agree((plan.name, number, int(ring.step), group), tuple(start), block.shares,
+                            index_map_of(ring.np.unit, plan, number))
+            rows = share_of(here, dims, block.along) * block.share_rows
+            copy.only(block.across, rows, rows * block.layout.width, mask_of(here, dims, block.along))
         yield copy
 
 
 def index_map_of(unit: Unit, plan: RingPlan, number: int) -> str:
-    """How messages call the index map of an operand."""
+    """Return how messages call the index map of an operand."""
     return (f"kernel {unit.kernel}, pipeline at {plan.name.rsplit(' @ ', 1)[1]}: {plan.labels[number]} for "
             f"'{unit.arrays[plan.args[number]].name}': index_map")
 
 
 @op
 def tiles_of(ring: Ring, slot: Any) -> tuple[SmemTile, ...]:
-    """The tiles in a slot, one per operand."""
-    plan = ring.plan
-    stage = stage_of(ring, int(slot))
+    """Return the tiles in a slot, one for each operand."""
+    plan, stage = ring.plan, stage_of(ring, int(slot))
     return tuple(SmemTile(stage + offset, layout, ref.array.dtype, ring.np.memory, plan.written)
                  for offset, layout, ref in zip(plan.offsets, plan.layouts, ring.refs, strict=True))
 
 
 @op
 def unravel(step: Any, grid: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Grid indices of a linear step, last index fastest."""
+    """Return the grid indices of a linear step, last index fastest."""
     indices: list[Any] = []
     for size in reversed(grid[1:]):
         indices.append(remainder(step, size))

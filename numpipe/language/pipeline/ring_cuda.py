@@ -12,24 +12,25 @@ from ...core.inert_cuda import STEERLESS
 from ...core.op import cuda_meaning
 from ...diagnostics.errors import CompileError
 from ...plan.block import wrong_indices
-from ...plan.context_cuda import ContextType, counter_pointer, own_part
+from ...plan.cluster import mask_of
+from ...plan.context_cuda import ContextType, cluster_place, counter_pointer, own_part
 from ...plan.plans import RingPlan
 from ...plan.profiling_cuda import of_ring
+from ..tiles.peers_cuda import rank
 from ..tiles.refs_cuda import SmemType
 from ..tiles.tma_cuda import Copy
 from . import ring as source
-from .multicast_cuda import own_share
 
 I32 = nb.types.int32
 
 
 class RingType(nb.types.Type):  # type: ignore[misc]
-    """A load ring of one role in a loop: the plan, the arrays, and what every step waits for (`Ring.waited`), in the type; the
-    grid, the steps and the ring's counter when the loop begins in the value.
+    """The type of a load ring, of one role in a loop. It has the plan, the arrays, and the parts that every step waits for
+    (`Ring.waited`); the value has the grid, the steps and the ring's counter when the loop begins.
 
-    Who copies has the address of the tensor maps and the index maps (with their captures) beside them, others do without. What only
-    messages say of a ring does not tell types apart. So pipelines on one ring have one type of it, and what they do with it is
-    compiled once, with few arguments.
+    Only where the role `copies` does the value also have the address of the tensor maps, and the index maps with their captures.
+    The name leaves out what only messages say of a ring. So pipelines on one ring share its type, and its functions are compiled
+    once, with few arguments.
     """
 
     def __init__(self, context: ContextType, plan: RingPlan, refs: Any, index_maps: Any, rank: int,
@@ -46,14 +47,13 @@ nb.struct_model(RingType, lambda ty: [
 
 
 def stage_of(builder: Any, ring: RingType, slot: Any) -> Any:
-    """Shared-space address of a slot."""
-    plan = ring.plan
-    first = own_part(builder, ring.context.unit, plan.memory)
-    return builder.add(first, builder.mul(slot, nb.const(plan.stage_stride)))
+    """`ring.stage_of`."""
+    first = own_part(builder, ring.context.unit, ring.plan.memory)
+    return builder.add(first, builder.mul(slot, nb.const(ring.plan.stage_stride)))
 
 
 def _of_step(operation: Any, function: Any) -> None:
-    """An operation (ring, int32) -> int32."""
+    """Give an operation (ring, int32) -> int32 the meaning ``function(builder, ring, number)``."""
 
     @cuda_meaning(operation)
     def typer(_context: Any, ring: Any, number: Any) -> Any:
@@ -73,7 +73,7 @@ def _barrier(_context: Any, ring: Any, kind: Any, slot: Any, part: Any) -> Any:
 
 
 def _constant_of_part(operation: Any, function: Any, type: Any) -> None:
-    """An operation (ring, part, …) -> compile-time constant."""
+    """Give an operation (ring, part, …) the meaning of a compile-time constant, ``function(plan, part, …)``."""
 
     @cuda_meaning(operation)
     def typer(_context: Any, ring: Any, *given: Any) -> Any:
@@ -103,7 +103,7 @@ def _each(typing_context: Any, ring: Any, parts: Any, part: Any, function: Any, 
 
 
 def counter_of(builder: Any, ring: RingType, context_value: Any) -> Any:
-    """Where a ring's step counter is."""
+    """Return the address of a ring's step counter."""
     return counter_pointer(builder, context_value, nb.const(ring.plan.index))
 
 
@@ -142,7 +142,7 @@ def blocks_in(context: Any, builder: Any, ring: RingType, value: Any, steps: Any
 
 
 def of_pipeline_step(operation: Any, result: Any, function: Any) -> None:
-    """An operation (ring, int32): ``function(builder, ring, value, k)``."""
+    """Give an operation (ring, int32) the meaning ``function(builder, ring, value, k)``."""
 
     @cuda_meaning(operation)
     def typer(_context: Any, ring: Any, k: Any) -> Any:
@@ -181,7 +181,7 @@ cuda_meaning(source.check_released)(nb.no_code)
 
 
 def index_maps_return(typing_context: Any, ring: RingType, indices: Any, operands: Iterable[int] | None = None) -> list[Any]:
-    """What the index maps of a ring's operands return; raises SpecError for what is no start of a block."""
+    """Return the types that the index maps of a ring's operands return; SpecError for what is no start of a block."""
     plan, returned = ring.plan, []
     for number in range(len(plan.args)) if operands is None else operands:
         index_map, block = ring.index_maps[number], plan.blocks[number]
@@ -203,7 +203,7 @@ def index_maps_return(typing_context: Any, ring: RingType, indices: Any, operand
 
 def start_of(context: Any, builder: Any, ring: RingType, value: Any, number: int, kinds: Any, indices: Any,
              index_values: Any) -> list[Any]:
-    """Where an operand's block starts in its array, in elements; its index map returns `kinds`."""
+    """`ring.start_of` for an index map that returns `kinds`."""
     block, index_map = ring.plan.blocks[number], ring.index_maps[number]
     if isinstance(index_map, nb.types.NoneType):
         found = context.make_tuple(builder, kinds, [nb.const(0)] * block.rank)
@@ -235,8 +235,15 @@ def copies_of(context: Any, builder: Any, ring: RingType, value: Any, operands: 
     for number, kinds in operands.items():
         start = start_of(context, builder, ring, value, number, kinds, indices, at_step)
         copy = Copy(context, builder, ring.context.unit, plan.copies[number], value.table, start, stage, arrival)
-        if plan.blocks[number].along:
-            copy.only(plan.blocks[number].across, *own_share(builder, plan.cluster, plan.blocks[number]))
+        block, dims = plan.blocks[number], plan.cluster
+        if block.along:
+            place, share = cluster_place(builder, dims), nb.const(0)
+            for axis in reversed(block.along):
+                share = builder.add(builder.mul(share, nb.const(dims[axis])), place[axis])
+            rows = builder.mul(share, nb.const(block.share_rows))
+            others = [nb.const(0) if axis in block.along else at for axis, at in enumerate(place)]
+            mask = builder.shl(nb.const(mask_of((0, 0, 0), dims, block.along)), rank(builder, others, dims))
+            copy.only(block.across, rows, builder.mul(rows, nb.const(block.layout.width)), mask)
         yield copy
 
 

@@ -7,6 +7,17 @@ Operands that change together and have as many slots share a ring (`ring`); a pi
 
 At each step the memory role fills one slot in the rings that begin a block there (`produce`). The compute role releases, in
 all rings, what has been used for the last time, then waits for what begins (`advance`): the memory role may wait for any ring.
+
+A *single-stream* pipeline has no memory role: every compute warpgroup that comes to it runs the whole of it, with rings of its own
+(slots, barriers and counters), which one elected lane fills between the warpgroup's steps::
+
+    step          prologue        0            1            2                  slots = 3, delay_release = 0
+    fills          0 1 2               3            4            5
+    releases                           0            1            2
+    computes                   0            1            2
+
+That lane waits until all four warps have released the slot, as the memory role would. With ``delay_release=1`` the products of a
+step run while the slot of the step before is filled.
 """
 
 from __future__ import annotations
@@ -21,8 +32,8 @@ from ...core.arith import successor
 from ...core.lanes import one_lane
 from ...core.op import helper, op
 from ...diagnostics.errors import SpecError
-from ...plan.context import Context, only_if, over
-from ...plan.trees import Tree, made
+from ...plan.context import only_if, over
+from ...plan.trees import made
 from ..tiles import products
 from .order_tokens import skip_turn
 from .outputs import begin_block, check_start, end_block
@@ -34,7 +45,9 @@ from .ring import (
     blocks_of,
     check_released,
     each,
+    ends,
     fill,
+    own_step,
     release,
     release_used,
     set_steps_done,
@@ -43,13 +56,12 @@ from .ring import (
     tiles_of,
     unravel,
 )
-from .single import fill_slots, fill_used
 from .turns import pass_turn
 
 
 # ---- rings of a pipeline -----------------------------------------------------------------------------------------
 class Place(NamedTuple):
-    """Where an operand is: the number of its ring, those of outputs behind the others, and its own in that ring."""
+    """Where an operand is: the number of its ring, where rings of outputs follow the others, and its number in that ring."""
 
     ring: int
     operand: int
@@ -68,14 +80,14 @@ class Group:
 
 def grouped(where: str, specs: Sequence[Any], labels: Sequence[str], known: Sequence[int | None], slots: int, delay: int | None,
             kernel: int | None, default: int = 0) -> tuple[Group, ...]:
-    """The rings of a pipeline.
+    """Return the rings of a pipeline.
 
     specs  leaves of in_specs
     known  sizes of the grid, as far as they are compile-time constants: a ring has no more slots than there are blocks, unless
-           its BlockSpecs say how many it has. Their delay stays: it is the body's, and with a slot for each block nobody waits
+           its BlockSpecs say how many it has. Its delay stays, for the body relies on it; with a slot for each block nobody waits
     slots  max_concurrent_steps
-    delay  delay_release, of the pipeline and (`kernel`) of its CompilerParams; an operand's own comes first. Where none says it,
-           it is the `default`, or what the slots allow of it
+    delay  the pipeline's delay_release, and `kernel` that of its CompilerParams; an operand's own comes first. Where none is
+           given, it is the `default`, or as much of it as the slots allow
 
     Raises SpecError where a slot would be needed before it is released.
     """
@@ -104,7 +116,7 @@ def grouped(where: str, specs: Sequence[Any], labels: Sequence[str], known: Sequ
 
 
 def depth(depends: tuple[bool, ...] | None, rank: int) -> int:
-    """Grid dimensions, counted from the first, whose change may be another block."""
+    """Return how many grid dimensions, counted from the first, an operand's block depends on."""
     if depends == ():
         return 0
     if depends is None or len(depends) != rank:
@@ -113,20 +125,34 @@ def depth(depends: tuple[bool, ...] | None, rank: int) -> int:
 
 
 def places(count: int, groups: Sequence[Group], outs: Sequence[Group] = ()) -> tuple[Place | None, ...]:
-    """Where each of `count` operands is; None: in global memory."""
+    """Return where each of `count` operands is; None: in global memory."""
     found = {number: Place(ring, own, ring >= len(groups)) for ring, group in enumerate((*groups, *outs))
              for own, number in enumerate(group.operands)}
     return tuple(found.get(number) for number in range(count))
 
 
 class LoopFacts:
-    """What a loop, and its type, say of themselves."""
+    """A pipeline's loop over its arrays in one warpgroup, or the Numba type of one.
 
-    rings: Any
-    outs: Any
-    manual: tuple[str, ...]
-    passes_turn: bool
-    pending: int | None
+    rings, outs   rings of a step, in the order of their first operands, and of its outputs
+    arrays, tree  leaves of what the pipeline is called on, and their shape; `places`: where each is
+    manual        the kinds of barriers that the body uses itself, for each operand
+    unequal       whether this warpgroup may run fewer steps than there are
+    pending       see `pending_groups`
+    passes_turn   whether it is the last loop of a tile, so that its end passes the turn (`turns`)
+    tokens        the order tokens whose blocks a step goes through, in order (`order_tokens`)
+    """
+
+    def __init__(self, pipe: Any, rings: Sequence[Any], arrays: Sequence[Any], groups: int, last: int,
+                 turns: tuple[int, ...]) -> None:
+        """`groups`: products that every step is sure to issue. `last`, `turns`: see `pipelines.steps`."""
+        self.np, self.arrays, self.tree, self.manual = pipe.np, tuple(arrays), pipe.tree, pipe.manual
+        self.rings, self.outs = tuple(rings[:len(pipe.rings)]), tuple(rings[len(pipe.rings):])
+        self.places, self.unequal = places(len(arrays), pipe.rings, pipe.outs), pipe.unequal and not pipe.single
+        computes = not pipe.np.memory
+        self.pending = pending_groups(self.rings, groups) if computes else None
+        self.passes_turn = bool(last) and computes
+        self.tokens = turns if self.unequal and computes else ()
 
     @property
     def drains(self) -> bool:
@@ -135,8 +161,13 @@ class LoopFacts:
 
     @property
     def single(self) -> bool:
-        """Whether this warpgroup has the rings for itself (`single`)."""
+        """Whether this warpgroup has the rings for itself."""
         return any(ring.plan.private for ring in (*self.rings, *self.outs))
+
+    @property
+    def ends_empty(self) -> bool:
+        """Whether the memory role ends the loop by waiting until its rings are empty."""
+        return bool(self.np.unit.params.drain)
 
     @property
     def passes_early(self) -> bool:
@@ -145,41 +176,21 @@ class LoopFacts:
 
     @property
     def passes_late(self) -> bool:
-        """Whether it does when its slots have been released: where bodies wait, a step may not have been waited for before."""
+        """Whether it passes the turn when its slots have been released: a body that waits may have left out a step's wait."""
         return self.passes_turn and bool(self.manual)
 
 
 class Loop(LoopFacts):
-    """A pipeline over its arrays, on the simulated SM, in one warpgroup.
+    """A loop on the simulated SM: its grid, all steps in it, and the steps that this warpgroup runs."""
 
-    rings         a step's, in the order of their first operands; `outs` are those of its outputs
-    arrays, tree  leaves of what the pipeline is called on, and their shape
-    places        where each is
-    manual        the kinds of barriers that the body uses itself, for each operand
-    grid, total   steps in each dimension, and in all
-    steps         those that this warpgroup runs; `unequal`: they may be fewer than `total`
-    groups        products that every step is sure to issue; `pending`: see `pending_groups`
-    passes_turn   whether it is the last of a tile's, so that its end passes the turn (`turns`)
-    tokens        the order tokens whose blocks a step goes through, in order (`order_tokens`)
-    """
-
-    def __init__(self, np_: Context, rings: tuple[Ring, ...], arrays: Sequence[Any], tree: Tree,
-                 places: tuple[Place | None, ...], manual: tuple[str, ...], grid: tuple[Any, ...], total: Any,
-                 steps: Any, unequal: bool, groups: int, outs: tuple[Ring, ...] = (), passes_turn: bool = False,
-                 tokens: tuple[int, ...] = ()) -> None:
-        self.np, self.rings, self.arrays, self.tree, self.places, self.manual = np_, rings, arrays, tree, places, manual
-        self.grid, self.total, self.steps, self.unequal, self.outs = grid, total, steps, unequal, outs
-        self.passes_turn, self.tokens, self.pending = passes_turn, tokens, pending_groups(rings, groups)
-
-    @property
-    def ends_empty(self) -> bool:
-        """Whether the memory role ends the loop by waiting until its rings are empty."""
-        return self.np.unit.params.drain
+    def __init__(self, pipe: Any, rings: Sequence[Ring], arrays: Sequence[Any], groups: int, last: int, turns: tuple[int, ...],
+                 total: Any, steps: Any) -> None:
+        super().__init__(pipe, rings, arrays, groups, last, turns)
+        self.grid, self.total, self.steps = pipe.grid, total, steps
 
 
-# ---- what a loop is made of --------------------------------------------------------------------------------------
 def pending_groups(rings: Sequence[Any], groups: int) -> int | None:
-    """Groups that may stay in flight while rings release. None where the body releases, or no ring does before the loop's end.
+    """Return how many groups may stay in flight while rings release; None where no ring releases before the loop's end.
 
     Every product is a group; `groups` is how many each step is sure to issue, so the newest ``delay * groups`` groups belong
     to the last `delay` steps.
@@ -190,7 +201,7 @@ def pending_groups(rings: Sequence[Any], groups: int) -> int | None:
 
 @op
 def tiles(loop: Loop, k: Any) -> Any:
-    """What step k is given: a tile for each operand, or the array itself, in the shape of in_specs."""
+    """Return a tile for each operand of step k, or the array itself, in the shape of in_specs."""
     held = [tiles_of(ring, slot_of(ring, step_of(ring, k, 0))) for ring in (*loop.rings, *loop.outs)]
     given = [array if place is None else held[place.ring][place.operand]
              for array, place in zip(loop.arrays, loop.places, strict=True)]
@@ -207,14 +218,12 @@ def fill_begun(ring, indices, k):  # type: ignore[no-untyped-def]
 
 @helper
 def fill_step(loop, k):  # type: ignore[no-untyped-def]
-    """All loads of step k."""
     over(loop.rings, fill_begun, unravel(k, loop.grid), k)
     over(loop.outs, check_start, unravel(k, loop.grid))
 
 
 @helper
 def produce(loop):  # type: ignore[no-untyped-def]
-    """The whole producer of an innermost pipeline loop."""
     k = np.int32(0)
     while k < loop.total:
         fill_step(loop, k)
@@ -224,7 +233,6 @@ def produce(loop):  # type: ignore[no-untyped-def]
 
 @helper
 def finish_loads(loop):  # type: ignore[no-untyped-def]
-    """The memory role's end of a loop."""
     over(loop.rings, set_steps_done, loop.total)
     over(loop.outs, set_steps_done, loop.total)
     only_if(loop, "ends_empty", await_empty)
@@ -248,13 +256,13 @@ def await_released(ring):  # type: ignore[no-untyped-def]
 # ---- compute role ------------------------------------------------------------------------------------------------
 @helper
 def await_products(loop):  # type: ignore[no-untyped-def]
-    """Before rings release slots: wait until only products of steps whose slots are kept are in flight."""
+    """Wait, before rings release slots, until only products of steps whose slots are kept are in flight."""
     products.drain(loop.pending)
 
 
 @helper
 def release_due(ring, k):  # type: ignore[no-untyped-def]
-    """Before step k: release what is due, if the ring does it."""
+    """Release, before step k, what is due, if the ring does it."""
     if ring.releases:
         release_used(ring, k, ring.delay)
 
@@ -268,14 +276,14 @@ def await_begun(ring, k):  # type: ignore[no-untyped-def]
 
 @helper
 def release_rest(ring, k):  # type: ignore[no-untyped-def]
-    """After the last step, k - 1: release what has been used and not been released."""
+    """Release, after the last step k - 1, what has been used and not been released."""
     for back in range(ring.unreleased, -1, -1):
         release_used(ring, k, np.int32(back))  # of the type of a delay: one function to compile, not two
 
 
 @helper
 def pass_rest(loop, k):  # type: ignore[no-untyped-def]
-    """Go through the steps of others, from step k on."""
+    """Go through the steps from k on, which only other warpgroups run."""
     while k < loop.total:
         pass_tokens(loop)
         over(loop.rings, pass_by, k)
@@ -284,30 +292,17 @@ def pass_rest(loop, k):  # type: ignore[no-untyped-def]
 
 @op
 def pass_tokens(loop: Loop) -> None:
-    """Take and pass the turns that a step of others goes through."""
+    """Take and pass the turns of a step that only other warpgroups run."""
     for number in loop.tokens:
         skip_turn(loop.np, number)
 
 
 @helper
 def pass_by(ring, k):  # type: ignore[no-untyped-def]
-    """Release what step k begins, unused, when it has landed."""
+    """Release the tiles of the block that step k begins, unused, when they have landed."""
     if begins(ring, k):
         each(ring, "ready", 0, await_ready, step_of(ring, k, 0))
         each(ring, "consumed", 0, release, step_of(ring, k, 0))
-
-
-@helper
-def begin_alone(loop):  # type: ignore[no-untyped-def]
-    """Before a single-stream loop."""
-    one_lane(over, loop.rings, fill_slots)
-
-
-@helper
-def refill(loop, k):  # type: ignore[no-untyped-def]
-    """Before step k of a single-stream loop: what was released is filled again at once."""
-    if k > 0:
-        one_lane(over, loop.rings, fill_used, k)
 
 
 @helper
@@ -320,7 +315,7 @@ def begin_step(loop, k):  # type: ignore[no-untyped-def]
 
 @helper
 def end_loop(loop, k):  # type: ignore[no-untyped-def]
-    """After the last step, k - 1: release and store what is left. Others may have their turn: all products are issued."""
+    """Release and store, after the last step k - 1, what is left. Others may have their turn: all products are issued."""
     over(loop.rings, set_steps_done, loop.total)
     over(loop.outs, set_steps_done, loop.total)
     only_if(loop, "passes_early", pass_turn_of)
@@ -332,13 +327,12 @@ def end_loop(loop, k):  # type: ignore[no-untyped-def]
 
 @helper
 def pass_turn_of(loop):  # type: ignore[no-untyped-def]
-    """The turn of the warpgroup that runs a tile's last loop, to the next."""
     pass_turn(loop.np)
 
 
 @helper
 def advance(loop, k, steps):  # type: ignore[no-untyped-def]
-    """Before step k of `steps`: release what no product reads any more, wait for the next tiles; False after the last step.
+    """Release, before step k of `steps`, what no product reads any more, and wait for the next tiles; False after the last step.
 
     A slot is released `delay` steps after its last use, behind a wait that leaves the newer steps' products in flight. A body that
     releases has done so for all but the last `delay` steps when the loop ends.
@@ -353,3 +347,53 @@ def advance(loop, k, steps):  # type: ignore[no-untyped-def]
     end_loop(loop, k)
     only_if(loop, "unequal", pass_rest, k)
     return False
+
+
+# ---- single-stream loops: a ring's blocks are numbered from 0 in this loop ----------------------------------------
+@op
+def block_of(ring: Ring, k: Any) -> Any:
+    """Return the block that the pipeline's step k uses."""
+    return np.int32(own_step(ring, k)[0])
+
+
+@op
+def first_use(ring: Ring, block: Any) -> Any:
+    """Return the pipeline's step that begins a block."""
+    dims = ring.plan.dims
+    return block if dims is None else np.int32(block * np.prod([int(n) for n in ring.grid[dims:]])) if dims else np.int32(0)
+
+
+@helper
+def fill_block(ring, block):  # type: ignore[no-untyped-def]
+    """Fill the slot of a block, if the loop uses one of that number."""
+    if block < blocks_of(ring):
+        each(ring, "all", 0, fill, unravel(first_use(ring, block), ring.grid), ring.first + block)
+
+
+@helper
+def fill_slots(ring):  # type: ignore[no-untyped-def]
+    """Fill, before the loop, as many slots as there are, or blocks."""
+    block = np.int32(0)
+    while block < ring.slots:
+        fill_block(ring, block)
+        block = successor(block)
+
+
+@helper
+def fill_used(ring, k):  # type: ignore[no-untyped-def]
+    """Fill, before step k, the slot that was released there."""
+    used = k - 1 - ring.delay
+    if used >= 0 and ends(ring, used):
+        fill_block(ring, block_of(ring, used) + ring.slots)
+
+
+@helper
+def begin_alone(loop):  # type: ignore[no-untyped-def]
+    one_lane(over, loop.rings, fill_slots)
+
+
+@helper
+def refill(loop, k):  # type: ignore[no-untyped-def]
+    """Fill again, before step k of a single-stream loop, what was released."""
+    if k > 0:
+        one_lane(over, loop.rings, fill_used, k)

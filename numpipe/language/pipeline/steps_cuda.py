@@ -6,38 +6,26 @@ from typing import Any
 
 from ...core import numba as nb
 from ...core.op import cuda_meaning
-from ...plan.context_cuda import ContextType
-from ...plan.trees import Tree
 from ...plan.trees_cuda import build_value, made
 from ..tiles.refs_cuda import SmemType
 from . import steps as source
 from .order_tokens import skip_turn
 from .ring import slot_of, step_of, tiles_of
-from .ring_cuda import RingType
-from .steps import Place
+from .ring_cuda import RingType, of_pipeline_step, own_step
 
 I32 = nb.types.int32
 
 
 class LoopType(source.LoopFacts, nb.types.Type):  # type: ignore[misc]
-    """The type of `steps.Loop`: what is known when the kernel is compiled, as far as its role uses it. Loops that are equal in
-    that are compiled once."""
+    """The type of `steps.Loop`: what is known when the kernel is compiled, as far as its role uses it. Loops that are equal in that
+    are compiled once."""
 
-    def __init__(self, context: ContextType, rings: tuple[RingType, ...], arrays: tuple[Any, ...], tree: Tree,
-                 places: tuple[Place | None, ...], manual: tuple[str, ...], rank: int, unequal: bool, groups: int,
-                 outs: tuple[RingType, ...] = (), passes_turn: bool = False, tokens: tuple[int, ...] = ()) -> None:
-        self.context, self.rings, self.arrays, self.tree, self.places = context, rings, arrays, tree, places
-        self.manual, self.rank, self.unequal, self.outs = manual, rank, unequal, outs
-        computes = context.role == "compute"
-        self.pending = source.pending_groups(rings, groups) if computes else None
-        self.passes_turn = passes_turn and computes
-        self.tokens = tokens if unequal and computes else ()
-        super().__init__(name=f"loop({context}, {rings}, {arrays}, {tree}, {places}, {manual}, {rank}, {unequal}, {self.pending}, "
-                              f"{outs}, {self.passes_turn}, {self.tokens})")
-
-    @property
-    def ends_empty(self) -> bool:
-        return bool(self.context.unit.params.drain)
+    def __init__(self, pipe: Any, rings: list[RingType], arrays: list[Any], groups: int, last: int, turns: tuple[int, ...]) -> None:
+        source.LoopFacts.__init__(self, pipe, rings, arrays, groups, last, turns)
+        self.rank = pipe.rank
+        nb.types.Type.__init__(self, name=(
+            f"loop({self.np}, {self.rings}, {self.arrays}, {self.tree}, {self.places}, {self.manual}, {self.rank}, {self.unequal}, "
+            f"{self.pending}, {self.outs}, {self.passes_turn}, {self.tokens})"))
 
     @property
     def passed(self) -> list[Any]:
@@ -57,16 +45,16 @@ class LoopType(source.LoopFacts, nb.types.Type):  # type: ignore[misc]
                 given.append(array)
             else:
                 plan = (*self.rings, *self.outs)[place.ring].plan
-                given.append(SmemType(plan.layouts[place.operand], array.arg.dtype, self.context.role, plan.written))
+                given.append(SmemType(plan.layouts[place.operand], array.arg.dtype, self.np.role, plan.written))
         return self.tree.build(iter(given), made)
 
 
 nb.struct_model(LoopType, lambda ty: [
-    ("np", ty.context), ("rings", nb.types.Tuple(ty.rings)), ("passed", nb.types.Tuple(ty.passed)), ("grid", ty.grid),
+    ("np", ty.np), ("rings", nb.types.Tuple(ty.rings)), ("passed", nb.types.Tuple(ty.passed)), ("grid", ty.grid),
     ("total", I32), ("steps", I32), ("outs", nb.types.Tuple(ty.outs))])
 
 
-nb.field_attributes(LoopType, np=lambda loop: loop.context, grid=lambda loop: loop.grid, total=I32,
+nb.field_attributes(LoopType, np=lambda loop: loop.np, grid=lambda loop: loop.grid, total=I32,
                     rings=lambda loop: nb.types.Tuple(loop.rings), outs=lambda loop: nb.types.Tuple(loop.outs))
 nb.constant_attributes(LoopType, None, pending=lambda loop: loop.pending)
 
@@ -75,10 +63,10 @@ nb.constant_attributes(LoopType, None, pending=lambda loop: loop.pending)
 def _pass_tokens(typing_context: Any, loop: Any) -> Any:
     tokens = [nb.immediate(number) for number in loop.tokens]
     for kind, _ in tokens:
-        nb.returns(typing_context, skip_turn, (loop.context, kind))
+        nb.returns(typing_context, skip_turn, (loop.np, kind))
     context, builder, args = yield nb.types.void(loop)
     for kind, number in tokens:
-        nb.call(context, builder, skip_turn, (loop.context, kind), (nb.fields(context, builder, loop, args[0]).np, number))
+        nb.call(context, builder, skip_turn, (loop.np, kind), (nb.fields(context, builder, loop, args[0]).np, number))
 
 
 @cuda_meaning(source.tiles)
@@ -95,3 +83,19 @@ def _tiles(_context: Any, loop: Any, k: Any) -> Any:
     passed = iter(nb.cgutils.unpack_tuple(builder, value.passed, len(loop.passed)))
     given = [next(passed) if place is None else builder.extract_value(held[place.ring], place.operand) for place in loop.places]
     return build_value(context, builder, loop.tiles, iter(given))
+
+
+# ---- single-stream loops
+of_pipeline_step(source.block_of, I32, lambda builder, ring, value, k: own_step(builder, ring, value, k)[0])
+
+
+def _first_use(builder: Any, ring: RingType, value: Any, block: Any) -> Any:
+    dims = ring.plan.dims
+    if dims == 0:
+        return nb.const(0)
+    for size in [] if dims is None else nb.cgutils.unpack_tuple(builder, value.grid)[dims:]:
+        block = builder.mul(block, size)
+    return block
+
+
+of_pipeline_step(source.first_use, I32, _first_use)

@@ -10,7 +10,7 @@ import pytest
 
 import numpipe
 from numpipe import ArrayType, BlockSpec, PipelineRace, SpecError, ds
-from numpipe.language.pipeline import single, steps
+from numpipe.language.pipeline import steps
 from tests.kernels import single_kernels as kernels
 from tests.language.pipeline.test_injected import Bug
 
@@ -119,7 +119,7 @@ WAITS = 'only_if(loop, "drains", await_products)'
 BUGS = {
     "release before drain": Bug(
         ADVANCE, WAITS, "pass", PipelineRace, "(?s)while wgmma .* never told that their wgmma drained"),
-    "a slot too far ahead": Bug(single.fill_used, "+ ring.slots", "+ ring.slots + 1", numpipe.SimulationError, "."),
+    "a slot too far ahead": Bug(steps.fill_used, "+ ring.slots", "+ ring.slots + 1", numpipe.SimulationError, "."),
     "no fill": Bug(steps.refill, "one_lane(over, loop.rings, fill_used, k)", "pass", numpipe.PipelineDeadlock, "warpgroup 0"),
     "no release": Bug(ADVANCE, "over(loop.rings, release_due, k)", "pass", numpipe.PipelineDeadlock, "warpgroup 0"),
     "no wait": Bug(steps.begin_step, "over(loop.rings, await_begun, k)", "pass", PipelineRace, "."),
