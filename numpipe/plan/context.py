@@ -15,8 +15,8 @@ import numpy as np
 from ..core.inert import Inert
 from ..core.machine import Role, current
 from ..core.op import Hidden, op
+from .budget import Region
 from .plans import STATE
-from .regions import Region
 from .unit import Unit
 
 __all__ = ["axis_index", "axis_size"]

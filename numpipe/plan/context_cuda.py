@@ -11,9 +11,9 @@ from ..core.inert_cuda import InertType
 from ..core.op import cuda_meaning, entry_operation, with_parameters
 from ..core.symbols import axis_symbol
 from . import context as source
+from .budget import Region
 from .cluster import Dims
 from .plans import PROFILE, STATE, TURN, WARPGROUP
-from .regions import Region
 from .unit import Unit
 
 I32 = nb.types.int32
@@ -36,7 +36,7 @@ def new_context(unit: Unit, role: str) -> Any:
     """An operation that makes the context of a role: counters on the warpgroup's own stack (SROA keeps them in registers)."""
     def typer(_context: Any) -> Any:
         _, builder, _ = yield ContextType(unit, role)()
-        words = (STATE if unit.tickets is not None else TURN + 1 if unit.turns > 1 else
+        words = (STATE if unit.work_ring is not None else TURN + 1 if unit.turns > 1 else
                  TURN if unit.params.profile_space else PROFILE)
         array = nb.ir.ArrayType(nb.i32, words)
         state = nb.cgutils.alloca_once(builder, array, name="numpipe.state")

@@ -12,10 +12,10 @@ import numpy as np
 from ..diagnostics.errors import SpecError
 from ..traces.protocol import BARRIERS, MOMENTS, SlotBarrier
 from .block import Block
+from .budget import Region
 from .cluster import ALONE, Dims, freed_by
 from .copies import CopyPlan
 from .layout import Layout
-from .regions import Region
 
 COUNTERS = 16  # int32 state of rings, per warpgroup
 PHASES = 16  # int32 behind them: phases of the kernel's own barriers

@@ -54,7 +54,7 @@ def scheduler(np_: Context, site: str) -> Ring:
     if np_.unit.clustered:
         raise SpecError(clustered(np_.unit.kernel, site))
     if np_.tickets is None:
-        np_.tickets = Ring(np_, np_.unit.plan_tickets(site), (), (), (np.int32(1),), np.int32(0))
+        np_.tickets = Ring(np_, np_.unit.plan_work_ring(site), (), (), (np.int32(1),), np.int32(0))
         np_.state[TICKET] = int(own_index())
     if np_.dealing is not None:
         raise SpecError(f"kernel {np_.unit.kernel}, tiles(dynamic=True) at {site}: runs inside that of {np_.dealing}: CTAs have "

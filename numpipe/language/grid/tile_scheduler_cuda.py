@@ -28,8 +28,8 @@ _ENDED = ("{ .reg .pred np_last; .reg .b32 ended; atom.acq_rel.gpu.global.inc.u3
 def _scheduler(_context: Any, np_: Any, site: Any) -> Any:
     if np_.unit.clustered:
         raise SpecError(source.clustered(np_.unit.kernel, nb.literal(site)))
-    plan = np_.unit.plan_tickets(nb.literal(site))
-    np_.unit.met[np_.role].add(plan.name)
+    plan = np_.unit.plan_work_ring(nb.literal(site))
+    np_.unit.rings_of[np_.role].add(plan.name)
     none = nb.types.Tuple(())
     ring = RingType(np_, plan, none, none, 1, copies=False)
     context, builder, args = yield ring(np_, site)
@@ -126,7 +126,7 @@ def begin_scheduler(builder: Any, np_: Any, address: Any) -> None:
 def _end_scheduler(_context: Any, np_: Any) -> Any:
     unit: Unit = np_.unit
     context, builder, args = yield nb.types.void(np_)
-    if unit.tickets is None or (unit.warp_specialized and np_.role != "memory"):
+    if unit.work_ring is None or (unit.warp_specialized and np_.role != "memory"):
         return None
     with builder.if_then(elected(builder) if unit.warp_specialized else _first_lane(builder, unit)):
         others = builder.sub(nb.call(context, builder, splits.cta_count, (), ())[1], nb.const(1))

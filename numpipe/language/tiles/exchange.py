@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from ...core.machine import current
 from ...plan.context import own_part
-from ...plan.regions import Region
+from ...plan.budget import Region
 
 ROOM = 16384
 """bytes of shared memory that the simulated SM has for the exchanges of a warpgroup: kept apart, behind the staging memory"""
