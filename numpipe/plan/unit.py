@@ -213,7 +213,7 @@ class Unit(SharedMemory):
 
     @property
     def counter_at(self) -> int:
-        """Where the packed parameter holds the address of the launch's counter (`tile_scheduler`): behind the maps, at least one."""
+        """Where the packed parameter holds the address of the launch's counter (`tile_scheduler`): behind a map at least."""
         return 128 * max(1, len(self.maps))
 
     @property

@@ -115,7 +115,7 @@ BUGS = {
     "freed by one warp": Bug(number_ring.take_number, "each_warp(", "one_lane(", PipelineDeadlock,
                              r"consumed\[0\] of tile numbers"),
     "freed, then read": Bug(number_ring.take_number, f"{READ}\n    {FREE}", f"{FREE}\n    {READ}", PipelineRace, "load_word"),
-    "a ticket left out": Bug(tile_scheduler.tell, "counter(np_, TOLD), 1", "counter(np_, TOLD), 2", SimulationError,
+    "a work index left out": Bug(tile_scheduler.send, "counter(np_, SENT), 1", "counter(np_, SENT), 2", SimulationError,
                              "tile numbers"),
     "not waited for a later phase": Bug(number_ring.take_number, "phase_of(ring, step), step", "phase_of(ring, step) - 2, step",
                                         PipelineRace, "waited for phase -2 of ready"),
