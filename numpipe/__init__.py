@@ -51,7 +51,6 @@ _HOMES = (
     "language.pipeline.pipelines", "language.pipeline.emit", "language.pipeline.chains",
     "language.pipeline.barriers", "language.pipeline.order_tokens", "language.pipeline.schedule_fences",
     "language.grid.tile_loop", "language.grid.splits", "language.grid.partials", "language.grid.programs",
-    "language.grid.snake",
     "launch.placement", "launch.contiguous", "launch.watch", "launch.profiles",
     "traces.trace", "traces.drawing",
     "tools.verify.verification", "tools.model.explaining", "tools.tune.tuning",
@@ -73,7 +72,6 @@ if TYPE_CHECKING:
     from .kernels.kernels import *
     from .language.grid.partials import *
     from .language.grid.programs import *
-    from .language.grid.snake import *
     from .language.grid.splits import *
     from .language.grid.tile_loop import *
     from .language.memory.copies import *

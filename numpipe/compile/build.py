@@ -116,9 +116,9 @@ def front_end(unit: Unit, lifted: Lifted, scalars: Sequence[tuple[str, np.dtype]
         told = blame.compiled(error, unit, lifted)
         ours = isinstance(error, (nb.NumbaError, NumpipeError))
         raise told.with_traceback(None) from (None if ours else error)  # the frames are Numba's: a screen of each function
-    for name in unit.met["compute"] - unit.met["memory"] if unit.warp_specialized else ():
+    for name in unit.rings_of["compute"] - unit.rings_of["memory"] if unit.warp_specialized else ():
         site = name.rsplit(" @ ", 1)[1]
-        whose = tile_scheduler if unit.rings.get(name) is unit.tickets is not None else pipelines
+        whose = tile_scheduler if unit.rings.get(name) is unit.work_ring is not None else pipelines
         raise CompileError(lifted.sites[site].stamp(whose.unreachable(unit.kernel, site)))
     undefined = nb.undefined_symbols(kernel._codelibrary, "np_axis_")
     for symbol in undefined:

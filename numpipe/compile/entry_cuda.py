@@ -75,7 +75,7 @@ def table_address(_context: Any, table: Any) -> Any:
 @entry_operation
 def begin_tickets(_context: Any, np_: Any, table: Any) -> Any:
     _, builder, args = yield nb.types.void(np_, table)
-    if np_.unit.tickets is not None:
+    if np_.unit.work_ring is not None:
         word = builder.gep(args[1], [nb.const(0), nb.const(np_.unit.counter_at // 8)])
         begin_scheduler(builder, args[0], builder.load(word))
 

@@ -147,7 +147,7 @@ class Image:
             barriers.append(Mbarrier(address, arrivals, name, place.kind, ring, place.slot, slots))
         return cls(unit.kernel, entry, cubin, unit.threads, unit.smem_bytes, tuple(array.name for array in unit.arrays),
                    tuple(array.order for array in unit.arrays), tuple(unit.maps), resources, unit.cluster,
-                   unit.tickets is not None, bool(unit.params.debug), unit.memory_warpgroup, tuple(barriers),
+                   unit.work_ring is not None, bool(unit.params.debug), unit.memory_warpgroup, tuple(barriers),
                    Recording.of(unit) if unit.params.profile_space else None, unit.target.name)
 
     @property

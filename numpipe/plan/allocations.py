@@ -13,9 +13,7 @@ so it may be written in the kernel, in a module, or be a field of a Static.
 
 from __future__ import annotations
 
-import ast
-import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -23,12 +21,13 @@ import numpy as np
 
 from ..arch.dtypes import ELEMENTS
 from ..diagnostics.errors import SpecError
+from .budget import Region
 from .cluster import ALONE, Dims, shifts
 from .layout import ATOM, Layout, block_layout
-from .regions import Region
-from .specs import axis_names
+from .specs import axis_names, element_type
 from .transforms import SwizzleTransform, TilingTransform, Transform, TransposeTransform, is_int
 from .transforms import check as check_transforms
+from .trees import leaves
 
 __all__ = ["SMEM", "Barrier", "ClusterBarrier", "RefUnion"]
 
@@ -45,7 +44,7 @@ class SMEM:
     shape       compile-time ints. Dimensions before the last two are slots: ``buffer.at[slot]``, with a run-time `slot`, is a
                 tile. A row is a multiple of 16 bytes, and there is a multiple of 8 of them (the layout is that of a pipeline's
                 blocks: `layout`); a tile begins at a multiple of 1024 bytes.
-    dtype       of the elements
+    dtype       element type
     transforms  how a tile lies in shared memory, as for `BlockSpec`; what is left out is inferred
 
     Raises SpecError for shapes that have no such layout.
@@ -57,7 +56,7 @@ class SMEM:
     shape: tuple[int, ...]
     dtype: Any
     memory_space: ClassVar[str] = "SMEM"
-    """so that the class itself says where a `BlockSpec` puts an operand"""
+    """``BlockSpec(…, memory_space=numpipe.SMEM)`` reads it: the class itself names the space"""
     transforms: tuple[Transform, ...] = ()
 
     def __post_init__(self) -> None:
@@ -65,10 +64,7 @@ class SMEM:
         if len(shape) < 2 or not all(is_int(n) and n >= 1 for n in shape):
             raise SpecError(f"SMEM: shape must be a tuple of at least 2 positive compile-time ints, (*slots, rows, columns), got "
                             f"{self.shape!r}")
-        try:
-            dtype = np.dtype(self.dtype)
-        except TypeError as error:
-            raise SpecError(f"SMEM: dtype must be an element type, got {self.dtype!r} ({error})") from None
+        dtype = element_type("SMEM", self.dtype)
         if dtype.name not in ELEMENTS or not dtype.isnative:
             raise SpecError(f"SMEM: dtype must be one that arrays of a kernel have, {', '.join(ELEMENTS)}, got {dtype!r}")
         object.__setattr__(self, "shape", tuple(int(n) for n in shape))
@@ -78,7 +74,7 @@ class SMEM:
 
     @property
     def layout(self) -> Layout:
-        """Of one tile."""
+        """The layout of one tile."""
         return block_layout((self.shape[-2], self.shape[-1]), 1, self.dtype, f"SMEM: tile {self.shape[-2:]}", self.transforms)
 
     @property
@@ -87,14 +83,14 @@ class SMEM:
 
     @property
     def stride(self) -> int:
-        """Bytes from one slot to the next."""
+        """Bytes from the beginning of one slot to that of the next."""
         return -(-self.layout.nbytes // ATOM) * ATOM
 
     @property
     def nbytes(self) -> int:
         return self.slots * self.stride
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return f"SMEM({self.shape}, {self.dtype}{f', {self.transforms}' * bool(self.transforms)})"
 
 
@@ -135,9 +131,6 @@ class Barrier:
     def count(self) -> int:
         return int(np.prod(self.shape))
 
-    def __str__(self) -> str:
-        return f"Barrier(num_arrivals={self.num_arrivals}, num_barriers={self.num_barriers})"
-
 
 @dataclass(frozen=True)
 class ClusterBarrier(Barrier):
@@ -163,17 +156,13 @@ class ClusterBarrier(Barrier):
 
     def __init__(self, collective_axes: str | tuple[str, ...], num_barriers: int | tuple[int, ...] = 1,
                  num_arrivals: int = 1) -> None:
-        for name, value in (("collective_axes", collective_axes), ("num_barriers", num_barriers), ("num_arrivals", num_arrivals)):
-            object.__setattr__(self, name, value)
-        self.__post_init__()
+        super().__init__(num_arrivals, num_barriers)
+        object.__setattr__(self, "collective_axes", collective_axes)
         _ = self.axes
 
     @property
     def axes(self) -> tuple[str, ...]:
         return axis_names("ClusterBarrier", self.collective_axes)
-
-    def __str__(self) -> str:
-        return f"ClusterBarrier({self.axes}, num_arrivals={self.num_arrivals}, num_barriers={self.num_barriers})"
 
 
 @dataclass(frozen=True, init=False)
@@ -195,78 +184,43 @@ class RefUnion:
             raise SpecError(f"RefUnion takes at least 2 members, got {len(members)}")
         object.__setattr__(self, "members", members)
         for member in members:
-            for part in _leaves(member):
+            for part in leaves(member):
                 if not isinstance(part, SMEM):
                     raise SpecError(f"RefUnion: members are SMEM(…) or tuples of them, got {part!r}"
                                     + ("; barriers keep their bytes for the whole kernel: allocate them apart"
                                        if isinstance(part, Barrier) else ""))
 
     def __repr__(self) -> str:
-        return f"RefUnion({', '.join(map(said, self.members))})"
-
-
-def _leaves(member: Any) -> Iterator[Any]:
-    if isinstance(member, tuple):
-        for part in member:
-            yield from _leaves(part)
-    else:
-        yield member
-
-
-def said(kind: Any) -> str:
-    """A type as messages show it."""
-    return f"({', '.join(map(said, kind))})" if isinstance(kind, tuple) else str(kind)
+        return f"RefUnion({', '.join(map(repr, self.members))})"
 
 
 # ---- a type as a literal: how it travels through the compiler --------------------------------------------------------
 def is_allocation(value: Any) -> bool:
-    """Whether a constant is a type that can be allocated, or a tuple of such."""
+    """Whether a constant is a type that can be allocated, or a tuple of such types."""
     if type(value) is tuple:
-        return bool(value) and all(is_allocation(part) for part in value)
+        return bool(value) and all(map(is_allocation, value))
     return isinstance(value, (SMEM, Barrier, RefUnion))
 
 
-_RECORDS: dict[str, Any] = {kind.__name__: kind for kind in (
-    SMEM, Barrier, ClusterBarrier, RefUnion, TilingTransform, SwizzleTransform, TransposeTransform)}
-
-
-def spelled(kind: Any) -> str:
-    """A text that `parse` makes the type of again: a literal that Numba keeps, as it does not keep all nested tuples."""
-    return repr(_parts(kind))
-
-
-def _parts(value: Any) -> Any:
-    """A type as nested tuples of literals: (name, its fields)."""
-    if isinstance(value, tuple):
-        return "tuple", *map(_parts, value)
-    if type(value).__name__ in _RECORDS:
-        return type(value).__name__, *(_parts(getattr(value, field.name)) for field in dataclasses.fields(value))
-    return value.name if isinstance(value, np.dtype) else int(value) if isinstance(value, np.integer) else value
+_NAMES = {"__builtins__": {}, "np": np, **{name: element.dtype for name, element in ELEMENTS.items()},
+          **{kind.__name__: kind for kind in (SMEM, Barrier, ClusterBarrier, RefUnion, TilingTransform, SwizzleTransform,
+                                              TransposeTransform)}}
+"""the names in the `repr` of a type"""
 
 
 def parse(text: str) -> Any:
+    """Return the type whose `repr` this is: a text is a literal that Numba keeps, as it does not keep all nested tuples.
+
+    >>> parse(repr(SMEM((64, 64), np.float16)))
+    SMEM((64, 64), float16)
     """
-    >>> parse(spelled(SMEM((64, 64), np.float16)))
-    SMEM(shape=(64, 64), dtype=dtype('float16'), transforms=())
-    """
-    return _made(ast.literal_eval(text))
+    return eval(text, dict(_NAMES))
 
 
-def _made(parts: Any) -> Any:
-    if not isinstance(parts, tuple):
-        return parts
-    name, *values = parts[0], *map(_made, parts[1:])
-    if name == "tuple":
-        return tuple(values)
-    kind = _RECORDS[name]
-    return RefUnion(*values[0]) if kind is RefUnion else kind(**dict(zip(
-        (field.name for field in dataclasses.fields(kind)), values, strict=True)))
-
-
-# ---- where a type lies ----------------------------------------------------------------------------------------------
+# ---- where an allocation lies ----------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class SmemPlan:
-    """Tiles: the first slot is `offset` bytes behind what the warpgroup has of a region."""
+    """Where tiles lie: the first slot is `offset` bytes behind the beginning of the warpgroup's bytes of `memory`."""
 
     kind: SMEM
     memory: Region
@@ -279,7 +233,7 @@ class SmemPlan:
 
 @dataclass(frozen=True)
 class BarrierPlan:
-    """Barriers; `index` is the int32 in which a warpgroup keeps their phases."""
+    """Where barriers lie; `index` is the int32 in which a warpgroup keeps the parities of their phases."""
 
     kind: Barrier
     memory: Region
@@ -287,29 +241,29 @@ class BarrierPlan:
     name: str
     cluster: Dims = ALONE
     groups: tuple[tuple[int, ...], ...] = ()
-    """of a `ClusterBarrier`: dimensions of the cluster along which CTAs arrive for each other"""
+    """dimensions of the cluster along which CTAs arrive on each other's `ClusterBarrier`"""
 
     @property
     def peers(self) -> tuple[Dims, ...]:
-        """From a CTA to those on whose barriers it arrives, itself first."""
+        """The shifts from a CTA to those on whose barriers it arrives, itself first."""
         return shifts(self.cluster, self.groups)
 
     @property
     def arrivals(self) -> int:
-        """That complete a phase of the mbarrier: each warp's for its warpgroup."""
+        """Arrivals that complete a phase of the mbarrier: each warp arrives for its warpgroup."""
         return ARRIVALS_A_WARPGROUP * self.kind.num_arrivals * len(self.peers)
 
     def name_of(self, copy: int, number: int) -> str:
-        """One of its mbarriers in reports."""
+        """What reports call mbarrier `number` of the `copy`-th warpgroup."""
         index = ", ".join(str(i) for i in np.unravel_index(number, self.kind.shape)) if self.kind.count > 1 else ""
         return f"barrier{f'[{index}]' * bool(index)}{f' of warpgroup {copy}' * bool(self.memory.owners)} @ {self.name}"
 
 
 @dataclass(frozen=True)
 class Scratch:
-    """An allocation: its type, where it is written, and `tree`, the plans of its parts as they are nested.
+    """An allocation of a kernel: its type `kind`, and `tree`, the plans of its parts, nested as the type is.
 
-    `memory` is that of its tiles; `what` it is for, if numpipe itself made it.
+    `memory` holds its tiles; `what` says what numpipe needs it for, if the kernel did not ask for it.
     """
 
     name: str
@@ -320,15 +274,11 @@ class Scratch:
 
     @property
     def barriers(self) -> list[BarrierPlan]:
-        return [plan for plan in _leaves(self.tree) if isinstance(plan, BarrierPlan)]
-
-    def has_barrier(self, address: int) -> bool:
-        """Whether the mbarrier at an address is one of it."""
-        return any(address in of.memory for of in self.barriers)
+        return [plan for plan in leaves(self.tree) if isinstance(plan, BarrierPlan)]
 
 
 def nbytes(kind: Any) -> int:
-    """Bytes of shared memory that tiles of a type take; barriers take theirs from the header."""
+    """Return the bytes that the tiles of a type take; its barriers lie in the header."""
     if isinstance(kind, tuple):
         return sum(map(nbytes, kind))
     if isinstance(kind, RefUnion):
@@ -336,24 +286,14 @@ def nbytes(kind: Any) -> int:
     return kind.nbytes if isinstance(kind, SMEM) else 0
 
 
-def barriers(kind: Any) -> int:
-    """mbarriers of a type."""
-    return sum(part.count for part in _leaves(kind) if isinstance(part, Barrier))
-
-
-def allocations(kind: Any) -> int:
-    """Barriers of a type, as the kernel allocates them: each of one or several mbarriers."""
-    return sum(isinstance(part, Barrier) for part in _leaves(kind))
-
-
-def place(kind: Any, offset: int, memory: Region, barrier: Callable[[Barrier], BarrierPlan]) -> Any:
-    """The plans of a type's parts, for tiles from `offset` of a region on."""
+def place(kind: Any, offset: int, memory: Region, barriers: Iterator[BarrierPlan]) -> Any:
+    """Return the plans of a type's parts, whose tiles begin at `offset` of a region; those of its barriers are given in order."""
     if isinstance(kind, tuple):
         plans = []
         for part in kind:
-            plans.append(place(part, offset, memory, barrier))
+            plans.append(place(part, offset, memory, barriers))
             offset += nbytes(part)
         return tuple(plans)
     if isinstance(kind, RefUnion):
-        return tuple(place(member, offset, memory, barrier) for member in kind.members)
-    return barrier(kind) if isinstance(kind, Barrier) else SmemPlan(kind, memory, offset)
+        return tuple(place(member, offset, memory, barriers) for member in kind.members)
+    return next(barriers) if isinstance(kind, Barrier) else SmemPlan(kind, memory, offset)

@@ -1,4 +1,4 @@
-"""How an array of any rank is cut into 2-D tiles: what a TMA copy of a block moves, and where it starts.
+"""Blocks: 2-D tiles of an array of any rank, as TMA copies move them.
 
 A `BlockSpec` has a side for each dimension of its array. Squeezed dimensions (None) have one element in a block and are left
 out of the tile; the two others are its rows and columns, and lie in shared memory as `layout` says::
@@ -30,7 +30,7 @@ from .transforms import Transform, transposes
 
 @dataclass(frozen=True)
 class Block:
-    """A block of an array, as its copies need it.
+    """The facts about the blocks of an array that their copies need.
 
     layout    of the tile in shared memory
     axes      the array's dimensions that are the tile's rows and columns
@@ -64,21 +64,21 @@ class Block:
 
     @property
     def across(self) -> int:
-        """The array's dimension that the tile has beside the contiguous one."""
+        """The other one of the array's dimensions that the tile has."""
         return self.axes[1 - self.layout.inner]
 
     @property
     def share_rows(self) -> int:
-        """Rows of the tile, lines along the contiguous dimension, that one CTA loads."""
+        """Lines along the contiguous dimension of the tile that one CTA loads."""
         return self.layout.shape[1 - self.layout.inner] // self.shares
 
     def copies(self, arg: int, offset: int, written: bool) -> CopyPlan:
-        """The copies of a block, or of a CTA's share of it, between `offset` of its slot and array argument `arg`."""
+        """Return the copies of a block, or of a CTA's share of it, between `offset` of its slot and array argument `arg`."""
         return copies_of(arg, self.rank, self.reverse, self.axes, self.layout, self.share_rows, offset, fill=self.fill,
                          written=written, policy=self.policy)
 
     def check_start(self, start: int, what: str) -> None:
-        """SpecError for a start along the contiguous dimension (in elements) that TMA cannot have."""
+        """Raise SpecError for a start along the contiguous dimension (in elements) that TMA cannot have."""
         unit = 16 // self.layout.itemsize
         if start % unit:
             raise SpecError(f"{what} returned element {start} for dimension {self.contiguous}, which is contiguous: there a block "
@@ -86,13 +86,13 @@ class Block:
 
 
 def wrong_indices(what: str, rank: int, got: Any) -> SpecError:
-    """The error for what an index map returned."""
+    """Return the error for an index map's result."""
     return SpecError(f"{what} must return a tuple of {rank} integer block indices, got {got}")
 
 
 def cut(shape: tuple[Side, ...], dtype: np.dtype, ndim: int, order: str, fill: Literal["zeros", "nan"],
         what: str, transforms: tuple[Transform, ...] = (), policy: str | None = None) -> Block:
-    """The blocks of an array of this type, rank and major order; raises SpecError where TMA or wgmma cannot take them."""
+    """Return the blocks of an array of this type, rank and major order; SpecError where TMA or wgmma cannot take them."""
     if ndim != len(shape):
         raise SpecError(f"{what}: block_shape {spelled(shape)} has {len(shape)} dimensions, the array has {ndim}")
     axes = tuple(axis for axis, side in enumerate(shape) if side is not None)

@@ -1,9 +1,10 @@
-"""The shared memory of a CTA: how much there is, and how many slots of a ring fit."""
+"""The shared memory of a CTA: regions of it, and how many slots of a ring fit."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,36 @@ from .layout import ATOM
 __all__ = ["fit_slots"]
 
 PANEL_BYTES = 8192  # of a store slot: 64 rows of 128 bytes
-HEADER = 1024  # barriers, and counters on their way
+HEADER = 1024  # bytes of barriers, and of counters that a warpgroup hands to the next
+
+
+@dataclass(frozen=True)
+class Region:
+    """`nbytes` of shared memory from `base` on; or as many for each of `owners` compute warpgroups, one behind another.
+
+    >>> Region(1024, 256, owners=2).at(1), Region(1024, 256).at(1)
+    (1280, 1024)
+    """
+
+    base: int
+    nbytes: int
+    owners: int = 0
+    """0: the warpgroups share the bytes"""
+
+    def at(self, number: int) -> int:
+        """Where the bytes of a compute warpgroup begin."""
+        return self.base + (number * self.nbytes if self.owners else 0)
+
+    @property
+    def total(self) -> int:
+        return max(1, self.owners) * self.nbytes
+
+    @property
+    def end(self) -> int:
+        return self.base + self.total
+
+    def __contains__(self, address: int) -> bool:
+        return self.base <= address < self.end
 
 
 def fit_slots(*blocks: tuple[Sequence[int], Any], store_slots: int = 1, num_compute_wgs: int = 2, other_bytes: int = 0) -> int:
@@ -26,7 +56,7 @@ def fit_slots(*blocks: tuple[Sequence[int], Any], store_slots: int = 1, num_comp
                      fewer, the sooner a store waits for the one before; give `CompilerParams` the same number, or it takes
                      what the slots leave, up to a tile's panels
     num_compute_wgs  compute warpgroups of the CTA
-    other_bytes      of shared memory for something else: scratch, other rings
+    other_bytes      shared memory of something else: scratch, other rings
 
     The ring of a 128 x 256 tile has 4 slots and 1 panel a warpgroup, or 3 and all 4 of a tile of 64 x 256:
 

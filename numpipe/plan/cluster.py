@@ -1,4 +1,4 @@
-"""Clusters: CTAs that run at the same time and reach each other's shared memory, and which of them share blocks.
+"""Places, ranks and shares in a cluster: CTAs that run at the same time and reach each other's shared memory.
 
 A CTA has a place in its cluster, (x, y, z), and a rank, x fastest. CTAs *along* some dimensions of a cluster differ in these
 only. A block that all CTAs along them load is cut into as many shares, and each CTA copies its share to all of them::
@@ -14,20 +14,18 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TypeAlias
-
-from .block import Block
 
 Dims: TypeAlias = tuple[int, int, int]
 ALONE: Dims = (1, 1, 1)
 """a cluster of one CTA"""
 ROWS = 8
-"""that a share is a multiple of: shared-memory rows are swizzled in groups of so many"""
+"""rows that are swizzled together: a share has a multiple of them"""
 
 
 def rank_of(place: Sequence[int], dims: Dims) -> int:
-    """Rank of the CTA at a place of its cluster.
+    """Return the rank of the CTA at a place of its cluster.
 
     >>> rank_of((1, 1, 0), (2, 2, 1))
     3
@@ -37,20 +35,20 @@ def rank_of(place: Sequence[int], dims: Dims) -> int:
 
 
 def place_of(cta: Sequence[int], dims: Dims) -> Dims:
-    """Where a CTA of the grid is in its cluster."""
+    """Return the place in its cluster of a CTA of the grid."""
     x, y, z = (at % of for at, of in zip(cta, dims, strict=True))
     return x, y, z
 
 
 def shifted(place: Dims, shift: Dims, dims: Dims) -> Dims:
-    """Another place of a cluster, which wraps round."""
+    """Return the place that lies a shift away in a cluster, which wraps round."""
     x, y, z = ((at + by) % of for at, by, of in zip(place, shift, dims, strict=True))
     return x, y, z
 
 
 @functools.lru_cache(maxsize=256)
 def shifts(dims: Dims, groups: tuple[tuple[int, ...], ...]) -> tuple[Dims, ...]:
-    """From a CTA to each of those that it shares something with, itself first: `groups` are the dimensions along which they are.
+    """Return the shifts from a CTA to those along the dimensions of any of `groups`, itself first.
 
     >>> shifts((2, 2, 1), ((0,), (1,)))
     ((0, 0, 0), (0, 1, 0), (1, 0, 0))
@@ -63,7 +61,7 @@ def shifts(dims: Dims, groups: tuple[tuple[int, ...], ...]) -> tuple[Dims, ...]:
 
 
 def share_of(place: Sequence[int], dims: Dims, along: Sequence[int]) -> int:
-    """Number of the share of a block that a CTA loads, which others along these dimensions load too."""
+    """Return the number of the share that a CTA loads of a block that all CTAs along these dimensions load."""
     number = 0
     for axis in reversed(along):
         number = number * dims[axis] + place[axis]
@@ -71,14 +69,9 @@ def share_of(place: Sequence[int], dims: Dims, along: Sequence[int]) -> int:
 
 
 def mask_of(place: Dims, dims: Dims, along: tuple[int, ...]) -> int:
-    """The ranks of the CTAs along some dimensions, as bits: PTX's ctaMask.
+    """Return the ranks of the CTAs along some dimensions as bits: PTX's ctaMask.
 
     >>> bin(mask_of((1, 0, 0), (2, 2, 1), (1,)))
     '0b1010'
     """
     return sum(1 << rank_of(shifted(place, shift, dims), dims) for shift in shifts(dims, (along,)))
-
-
-def freed_by(dims: Dims, blocks: Iterable[Block]) -> tuple[Dims, ...]:
-    """From a CTA to those whose warpgroups free a slot of these blocks for it, itself first: those that it fills slots of."""
-    return shifts(dims, tuple(sorted({block.along for block in blocks})))

@@ -1,8 +1,8 @@
-"""The hidden first parameter of a compiled kernel function: which kernel this is, and which role runs it.
+"""The context, the hidden first parameter of a kernel function: it says which kernel this is, and which role runs it.
 
-The AST pass gives every kernel function a parameter ``__np`` and passes it to the operations that depend on the kernel
-(pipelines, tile loops) or on the role (the warpgroup axis). Its type carries the Unit and the role; its value is a pointer
-to the warpgroup's ring counters, so that a helper called twice continues a ring instead of restarting it.
+The AST pass gives every kernel function a parameter ``__np`` and passes it to the operations that depend on the kernel (pipelines,
+tile loops) or on the role (the warpgroup axis). Its Numba type carries the Unit and the role; its value is a pointer to the
+warpgroup's ring counters, so that a helper called twice continues a ring instead of restarting it.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ import numpy as np
 from ..core.inert import Inert
 from ..core.machine import Role, current
 from ..core.op import Hidden, op
+from .budget import Region
 from .plans import STATE
-from .regions import Region
 from .unit import Unit
 
 __all__ = ["axis_index", "axis_size"]
 
 
 class ContextFacts:
-    """What a role of a kernel knows when the kernel is compiled: of a `Context`, and of its type."""
+    """The facts of a `Context` and of its Numba type that are known when the kernel is compiled."""
 
     unit: Unit
     role: str
@@ -34,7 +34,7 @@ class ContextFacts:
 
     @property
     def several(self) -> bool:
-        """Whether it is a compute warpgroup that has others."""
+        """Whether it is one of several compute warpgroups."""
         return not self.memory and self.unit.compute_wgs > 1
 
     @property
@@ -56,29 +56,29 @@ class Context(ContextFacts, Hidden):
         self.role = role
         self.state = [0] * STATE
         self.phases: dict[int, int] = {}
-        """of the kernel's own barriers, by address: the phase that this warpgroup waits for next"""
+        """the phase that this warpgroup waits for next, by address of the kernel's own barriers"""
         self.compute_only = False
-        """inside a function that the memory role does not run"""
+        """whether it runs a function that the memory role does not run"""
         self.running: dict[int, str] = {}
-        """rings of the pipelines that this warpgroup is in, by counter (`chains.running`)"""
+        """rings of the pipelines whose bodies this warpgroup runs, by counter (`chains.running`)"""
         self.turn = 0
         """the compute warpgroup that has the next loop's first tile (`turns`)"""
-        self.tickets: Any = None
-        """the ring of tickets, once a loop takes them (`tile_scheduler`)"""
-        self.dealing: str | None = None
-        """where the loop is written that takes tickets now"""
+        self.work_ring: Any = None
+        """the ring of work indices, a `Ring`; None before the first loop that takes them (`tile_scheduler`)"""
+        self.dynamic_loop: str | None = None
+        """the place in the source of the loop that takes work indices now"""
 
 
 @op
 def only_if(holder: Any, fact: str, function: Callable[..., None], *args: Any) -> None:
-    """``function(holder, *args)`` if a fact of the holder, a context or a loop, is true; where not, nothing is even compiled."""
+    """Call ``function(holder, *args)`` if a fact of the holder, a context or a loop, is true; else nothing is even compiled."""
     if getattr(holder, fact):
         function(holder, *args)
 
 
 @op
 def over(values: tuple[Any, ...], function: Callable[..., None], *args: Any) -> None:
-    """``function(value, *args)`` for each value of a tuple, of any types."""
+    """Call ``function(value, *args)`` for each value of a tuple, of any types."""
     for value in values:
         function(value, *args)
 
@@ -90,9 +90,8 @@ def axis_index(name: str) -> Any:
     With ``schedule="pingpong"`` the warpgroup axis has size 1 and every compute warpgroup is 0 on it: tiles are not shared. The
     memory role has no index on the warpgroup axis: there it is an inert value that must not steer loads.
     """
-    machine = current()
-    unit = machine.unit
-    if name == unit.wg_axis:  # reached from plain helpers; kernels are rewritten to `warpgroup_part`
+    machine, unit = current(), current().unit
+    if name == unit.wg_axis:  # called by plain helpers; kernels are rewritten to `warpgroup_part`
         return np.int32(unit.number(machine.warpgroup) % unit.tile_wgs)
     if name in unit.cluster_axes:
         axis = unit.cluster_axes.index(name)
@@ -104,8 +103,7 @@ def axis_index(name: str) -> Any:
 def axis_size(name: str) -> Any:
     """Size of a named grid axis; of an axis of the cluster, CTAs along it; of the warpgroup axis, the compute warpgroups that share
     a tile. The last two are compile-time constants."""
-    machine = current()
-    unit = machine.unit
+    machine, unit = current(), current().unit
     if name in unit.cluster_axes:
         return np.int32(unit.cluster[unit.cluster_axes.index(name)])
     return np.int32(unit.tile_wgs if name == unit.wg_axis else machine.grid[unit.axis(name)])
@@ -113,19 +111,19 @@ def axis_size(name: str) -> Any:
 
 @op(context=True)
 def warpgroup_part(np_: Context) -> Any:
-    """`axis_index(wg_axis)` in a kernel: which part of the tile is this compute warpgroup's."""
+    """`axis_index(wg_axis)` in a kernel: the number of the part of a tile that this compute warpgroup computes."""
     return Inert("the warpgroup axis") if np_.memory else np.int32(np_.unit.number(current().warpgroup) % np_.unit.tile_wgs)
 
 
 def own_part(unit: Unit, region: Region) -> int:
-    """Address of what the warpgroup that executes has of a region."""
+    """Return the address of this warpgroup's bytes of a region."""
     machine = current()
     return region.at(0 if machine.role == "memory" else unit.number(machine.warpgroup))
 
 
 @op
 def counter(np_: Context, index: int) -> Any:
-    """Value of ring counter `index` of this warpgroup."""
+    """Return ring counter `index` of this warpgroup."""
     return np.int32(np_.state[index])
 
 

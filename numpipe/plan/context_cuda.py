@@ -1,4 +1,4 @@
-"""The context as a Numba value; axes as link symbols that each kernel's entry module defines."""
+"""The context as a Numba value; axes as link symbols, which each kernel's entry module defines, because helpers are shared."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from ..core.inert_cuda import InertType
 from ..core.op import cuda_meaning, entry_operation, with_parameters
 from ..core.symbols import axis_symbol
 from . import context as source
+from .budget import Region
 from .cluster import Dims
 from .plans import PROFILE, STATE, TURN, WARPGROUP
-from .regions import Region
 from .unit import Unit
 
 I32 = nb.types.int32
@@ -24,19 +24,15 @@ class ContextType(source.ContextFacts, nb.types.Type):  # type: ignore[misc]
         self.unit, self.role = unit, role
         super().__init__(name=f"context({unit.kernel}#{unit.serial}, {role})")
 
-    @property
-    def memory(self) -> bool:
-        return self.role == "memory"
-
 
 nb.machine_model(ContextType, lambda ty: nb.i32.as_pointer())
 
 
 def new_context(unit: Unit, role: str) -> Any:
-    """An operation that makes the context of a role: counters on the warpgroup's own stack (SROA keeps them in registers)."""
+    """Return an operation that makes the context of a role, with counters on the stack, which LLVM takes into registers."""
     def typer(_context: Any) -> Any:
         _, builder, _ = yield ContextType(unit, role)()
-        words = (STATE if unit.tickets is not None else TURN + 1 if unit.turns > 1 else
+        words = (STATE if unit.work_ring is not None else TURN + 1 if unit.turns > 1 else
                  TURN if unit.params.profile_space else PROFILE)
         array = nb.ir.ArrayType(nb.i32, words)
         state = nb.cgutils.alloca_once(builder, array, name="numpipe.state")
@@ -51,26 +47,26 @@ def new_context(unit: Unit, role: str) -> Any:
 
 
 def uniform(builder: Any, value: Any) -> Any:
-    """An int32 that all lanes of a warp have, so that ptxas can see it: lane 0's for all of them. In no branch that some take.
+    """Return an int32 that is the same in all lanes of a warp as one that ptxas knows to be so: lane 0's. All lanes take part.
 
-    It computes with such values in uniform registers, which descriptors of wgmma have to be in, and it knows that loops and
-    branches which depend on them keep the warp together. Where it knows anyway it drops the shuffle (PTX ISA, "shfl.sync").
+    ptxas keeps such values in uniform registers, where a wgmma descriptor has to be: else each takes a shuffle and two moves, and
+    each branch on it a BSSY and a WARPSYNC. Where ptxas knows anyway it drops the shuffle (PTX ISA, "shfl.sync").
     """
     return nb.emit_asm(builder, nb.i32, [value], "shfl.sync.idx.b32 $0, $1, 0, 31, 0xffffffff;", "=r,r")
 
 
 def own_warpgroup(builder: Any, context_value: Any) -> Any:
-    """`compute_warpgroup` of the compute role's context, `uniform`."""
+    """Return `compute_warpgroup`, `uniform`, from the compute role's context."""
     return builder.load(counter_pointer(builder, context_value, nb.const(WARPGROUP)))
 
 
 def counter_pointer(builder: Any, context_value: Any, index: Any) -> Any:
-    """Address of a ring counter; its name tells the role check that numpipe made the store."""
+    """Return the address of a ring counter; its name tells the role check that numpipe made the store."""
     return builder.gep(context_value, [index], name="numpipe.counter")
 
 
 def of_context(operation: Any, result: Any, function: Callable[[Any, Unit, Any], Any]) -> None:
-    """An operation np_ -> ``function(builder, unit, np_)``."""
+    """Give an operation of a context the code ``function(builder, unit, np_)``."""
 
     @cuda_meaning(operation)
     def typer(_context: Any, np_: Any) -> Any:
@@ -98,10 +94,10 @@ def _over(typing_context: Any, values: Any, function: Any, *args: Any) -> Any:
 
 
 def by_compute(operation: Any) -> Callable[[Callable[..., Any]], None]:
-    """An operation (np_, *args) that the compute role executes, and that is checked in both: a call of a function.
+    """Decorate the meaning of an operation (np_, *args) that both roles check, and that the compute role executes as a call.
 
-    What follows is a generator function of the types. It checks them, yields the function and the types that it is called with, is
-    sent what LLVM code is made with, and returns the arguments' values.
+    The meaning is a generator function of the types: it checks them, yields the function to call and its argument types, is sent
+    (context, builder, args), and returns the arguments' values.
     """
     def attach(prepared: Callable[..., Any]) -> None:
         def typer(typing_context: Any, np_: Any, *given: Any) -> Any:
@@ -135,32 +131,29 @@ cuda_meaning(source.axis_size)(_axis("size"))
 
 
 def define_axes(module: Any, unit: Unit) -> None:
-    """Definitions of the axis symbols for this kernel, in its entry module."""
+    """Define the axis symbols of this kernel, in its entry module."""
+    def define(what: str, name: str, value: Callable[[Any], Any]) -> None:
+        with nb.define(module, axis_symbol(what, name), nb.i32) as (builder, _):
+            builder.ret(value(builder))
+
     for dim, name in zip("xyz", unit.axes, strict=False):
-        for what, register in (("index", "ctaid"), ("size", "nctaid")):
-            with nb.define(module, axis_symbol(what, name), nb.i32) as (builder, _):
-                builder.ret(nb.special(builder, f"{register}.{dim}"))
+        define("index", name, lambda builder: nb.special(builder, f"ctaid.{dim}"))
+        define("size", name, lambda builder: nb.special(builder, f"nctaid.{dim}"))
     for axis, name in enumerate(unit.cluster_axes):
-        with nb.define(module, axis_symbol("index", name), nb.i32) as (builder, _):
-            builder.ret(cluster_place(builder, unit.cluster)[axis])
-        with nb.define(module, axis_symbol("size", name), nb.i32) as (builder, _):
-            builder.ret(nb.const(unit.cluster[axis]))
-    with nb.define(module, axis_symbol("index", unit.wg_axis), nb.i32) as (builder, _):
-        builder.ret(tile_part(builder, unit))
-    with nb.define(module, axis_symbol("size", unit.wg_axis), nb.i32) as (builder, _):
-        builder.ret(nb.const(unit.tile_wgs))
+        define("index", name, lambda builder: cluster_place(builder, unit.cluster)[axis])
+        define("size", name, lambda builder: nb.const(unit.cluster[axis]))
+    define("index", unit.wg_axis, lambda builder: tile_part(builder, unit))
+    define("size", unit.wg_axis, lambda builder: nb.const(unit.tile_wgs))
 
 
 def cluster_place(builder: Any, dims: Dims) -> list[Any]:
-    """Where this CTA is in its cluster, along x, y and z: a grid is a whole number of clusters in each dimension."""
-    def along(dim: str, of: int) -> Any:
-        return builder.urem(nb.special(builder, f"ctaid.{dim}"), nb.const(of))
-
-    return [nb.const(0) if of == 1 else along(dim, of) for dim, of in zip("xyz", dims, strict=True)]
+    """Return the place of this CTA in its cluster, along x, y and z: a grid is a whole number of clusters in each dimension."""
+    return [nb.const(0) if of == 1 else builder.urem(nb.special(builder, f"ctaid.{dim}"), nb.const(of))
+            for dim, of in zip("xyz", dims, strict=True)]
 
 
 def compute_warpgroup(builder: Any, unit: Unit) -> Any:
-    """Number of the compute warpgroup that executes: 0, 1, …"""
+    """Return the number of the compute warpgroup that executes: 0, 1, …"""
     warpgroup = builder.lshr(nb.thread_index(builder), nb.const(7))
     if unit.memory_warpgroup == unit.compute_wgs:
         return warpgroup
@@ -169,7 +162,7 @@ def compute_warpgroup(builder: Any, unit: Unit) -> Any:
 
 
 def own_part(builder: Any, unit: Unit, region: Region, offset: int = 0) -> Any:
-    """Address of what the warpgroup that executes has of a region, or `offset` bytes behind."""
+    """Return the address of this warpgroup's bytes of a region, or one `offset` bytes behind."""
     address = nb.smem(builder, region.base + offset)
     if not region.owners:
         return address
@@ -177,16 +170,17 @@ def own_part(builder: Any, unit: Unit, region: Region, offset: int = 0) -> Any:
 
 
 def tile_part(builder: Any, unit: Unit) -> Any:
-    """Which part of the tile is that warpgroup's: its number, or 0 where it has whole tiles."""
+    """Return the number of the part of a tile that this warpgroup computes: its own number, or 0 where it has whole tiles."""
     return nb.const(0) if unit.turns > 1 else compute_warpgroup(builder, unit)
 
 
 @cuda_meaning(source.warpgroup_part)
 def _warpgroup_part(_context: Any, np_: Any) -> Any:
-    if np_.role == "memory":
-        return InertType("the warpgroup axis")(np_), lambda context, builder, sig, args: nb.nothing(context)
-    shared = np_.unit.turns == 1
-    return I32(np_), lambda context, builder, sig, args: own_warpgroup(builder, args[0]) if shared else nb.const(0)
+    result = InertType("the warpgroup axis") if np_.memory else I32
+    context, builder, args = yield result(np_)
+    if np_.memory:
+        return nb.nothing(context)
+    return own_warpgroup(builder, args[0]) if np_.unit.turns == 1 else nb.const(0)
 
 
 @cuda_meaning(source.counter)

@@ -1,4 +1,4 @@
-"""What is known of a copy when the kernel is compiled: which TMA instructions move a tile between an array and shared memory.
+"""Plans of copies: which TMA instructions move a tile between an array and shared memory.
 
 A TMA instruction moves one box of the array, of at most 256 elements a side, to or from contiguous shared memory (PTX ISA,
 "Tensors: Box"). A tile takes one for each of its panels (`layout`), and more where it has more rows than a box may have.
@@ -20,9 +20,9 @@ Fill = Literal["zeros", "nan"]
 
 @dataclass(frozen=True)
 class MapRequest:
-    """A CUtensorMap the kernel needs: argument number, box (outermost first, as in memory) and swizzle in bytes.
+    """A CUtensorMap that the kernel needs: argument number, box (outermost dimension first) and swizzle in bytes.
 
-    `written`: it is one of a store.
+    `written` says whether it is a store's.
     """
 
     arg: int
@@ -34,7 +34,7 @@ class MapRequest:
 
 @dataclass(frozen=True)
 class CopyPlan:
-    """The TMA copies of a tile: one tensor map, and for each copy where it starts.
+    """The TMA copies of a tile: their tensor map, and where each of them starts.
 
     places     (byte offset in the tile, rows, columns), from the tile's start
     axes       the array's dimensions that are the tile's rows and columns
@@ -51,10 +51,10 @@ class CopyPlan:
     reduction: str = ""
 
     def boxes(self, start: Sequence[Any], address: Any, share: Any) -> Iterator[tuple[tuple[Any, ...], Any]]:
-        """(coordinates in the order of memory, address) of each copy: of ints, and of LLVM values with Python's operators.
+        """Yield (coordinates in the order of memory, address) of each copy, as ints or as LLVM values with Python's operators.
 
-        `start`: of the tile, or the share of it that is copied, in the array, a place for each dimension; `address`: of the tile in
-        shared memory; `share`: bytes from there to the share.
+        `start` is the place in the array, by dimension, of the tile or of its share that is copied; in shared memory the tile lies
+        at `address`, and the share `share` bytes behind.
         """
         for offset, *moved in self.places:
             at = list(start)
@@ -65,9 +65,9 @@ class CopyPlan:
 
 def cut(arg: int, rank: int, reverse: bool, axes: tuple[int, ...], layout: Layout, lines: int | None = None, offset: int = 0,
         *, fill: Fill = "zeros", written: bool = False, policy: str | None = None, reduction: str = "") -> CopyPlan:
-    """The copies of a tile of this layout: a panel each, or a part of one where it has more lines than a box may have.
+    """Return the copies of a tile of this layout: each moves a panel, or a part of one that has more lines than a box may have.
 
-    `lines`: how many of a panel's lines are copied, if not all of them; `offset`: where the tile begins, in bytes.
+    `lines` of each panel are copied, by default all; the tile begins at byte `offset`.
     """
     inner = layout.inner
     lines = layout.shape[1 - inner] if lines is None else lines
@@ -84,7 +84,7 @@ def cut(arg: int, rank: int, reverse: bool, axes: tuple[int, ...], layout: Layou
 
 def cut_prefetch(name: str, arg: int, rank: int, reverse: bool, axes: tuple[int, ...], sizes: tuple[int, ...],
                  itemsize: int) -> CopyPlan:
-    """The boxes of a prefetch, which has no tile: as few as can be."""
+    """Return the copies of a prefetch, which has no tile: as few boxes as can be."""
     contiguous = 0 if reverse else rank - 1
     if contiguous not in axes:
         raise SpecError(f"async_prefetch: dimension {contiguous} of '{name}' is contiguous: a ds(start, size) has to be there")
@@ -100,12 +100,12 @@ def cut_prefetch(name: str, arg: int, rank: int, reverse: bool, axes: tuple[int,
 
 def _request(arg: int, rank: int, reverse: bool, axes: tuple[int, ...], sides: Sequence[int], swizzle: int, fill: Fill,
              written: bool) -> MapRequest:
-    """The tensor map of boxes that have these sides along two of the array's dimensions."""
+    """Return the tensor map of boxes with these sides along two of the array's dimensions."""
     box = [1] * rank
     box[axes[0]], box[axes[1]] = sides
     return MapRequest(arg, tuple(reversed(box) if reverse else box), swizzle, fill, written)
 
 
 def _side(size: int, unit: int) -> int:
-    """The largest side of a box that divides `size`."""
+    """Return the largest side of a box that divides `size`."""
     return next(side for side in range(min(size, MAX_SIDE) // unit * unit, 0, -unit) if size % side == 0)

@@ -1,21 +1,22 @@
-"""Looking into a running kernel: lines of text, and conditions that must hold. The same in both executions.
+"""`debug_print` and assertions: lines of text from a running kernel, and conditions that must hold, alike in both executions.
 
 >>> numpipe.debug_print("k={} x={:.2f}", k, x)          # doctest: +SKIP
 [matmul cta (0, 0, 0) compute 1] k=3 x=0.50
 >>> numpipe.device_assert(k < 4, "too many steps")          # doctest: +SKIP
 
-`breakpoint()` needs nothing of this file to stop in a simulated kernel; when it is compiled it is a CompileError.
+`breakpoint()` stops in a simulated kernel as it does in any function; compiling it raises CompileError.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
-from ..core.inert import Inert
+from ..core.inert import NoValue
 from ..core.machine import current
 from ..core.op import op, outside
 from ..diagnostics.errors import CompileError, SimulationError, SpecError
-from ..diagnostics.format import Field, fields, kind_of, missing, parse, render
+from ..diagnostics.format import Field, Kind, fields, kind_of, missing, parse, render
 from .context import Context
 
 __all__ = ["debug_print", "device_assert"]
@@ -48,24 +49,10 @@ def debug_print(np_: Context, format: str, *values: Any) -> None:
     Raises SpecError for a format that the two executions would print differently, and for tiles: simulate the kernel and stop
     in it with `breakpoint()` to look at those.
     """
-    parts = parse(format)
-    fields(parts, len(values))
     machine = current()
-    text = [prefix(np_.unit.kernel, np_.role, machine.cta, np_.unit.number(machine.warpgroup))]
-    given = iter(values)
-    for part in parts:
-        if not isinstance(part, Field):
-            text.append(part)
-            continue
-        value = next(given)
-        if isinstance(value, Inert):
-            text.append(missing(part))
-        elif kind_of(value) is None:
-            raise SpecError(not_printed(part.number, described(value)))
-        else:
-            text.append(render(part, value))
+    text = [part if isinstance(part, str) else render(*part) for part in line(format, values, kind_of, described)]
     if getattr(machine, "lane", 0) == 0:  # of a body that is code for each lane, lane 0 prints
-        print("".join(text))
+        print(prefix(np_.unit.kernel, np_.role, machine.cta, np_.unit.number(machine.warpgroup)) + "".join(text))
 
 
 def device_assert(condition: Any, message: str = "") -> NoReturn:
@@ -76,34 +63,50 @@ def device_assert(condition: Any, message: str = "") -> NoReturn:
     and the process' CUDA context is lost. Conditions on what only the compute role has (the warpgroup axis) are not
     checked in the memory role.
 
-    The check is always compiled in. ``assert condition, "message"`` says the same and is compiled in with
-    ``CompilerParams(asserts=True)`` only; the simulator checks both.
+    The check is always compiled in; ``assert condition, "message"`` only with ``CompilerParams(asserts=True)``. The simulator
+    checks both.
     """
     raise outside("device_assert")
 
 
 def prefix(kernel: str, role: str, cta: tuple[Any, Any, Any], warpgroup: Any) -> str:
-    """Whose line it is; arguments may be printf's conversions."""
+    """Return the beginning of a line, which says whose it is; arguments may be printf's conversions."""
     who = "memory" if role == "memory" else f"compute {warpgroup}"
     return f"[{kernel} cta ({cta[0]}, {cta[1]}, {cta[2]}) {who}] "
 
 
-def not_printed(number: int, what: str) -> str:
-    """Message for a value that is no scalar."""
-    return (f"debug_print: value {number} is {what}, and only bool, integer and float scalars are printed: to look at tiles and "
-            "arrays, simulate the kernel and stop in it with breakpoint(), where tile.value and array.array are NumPy arrays")
+def line(format: str, values: tuple[Any, ...], kind_of: Callable[[Any], Kind | None],
+         described: Callable[[Any], str]) -> Iterator[str | tuple[Field, Any]]:
+    """Yield the texts of a line, and (field, value) for what it prints, of values or of their Numba types.
+
+    SpecError for values that are no scalars; `described` says what a message calls one.
+    """
+    parts = parse(format)
+    fields(parts, len(values))
+    for part in parts:
+        if isinstance(part, str):
+            yield part
+        elif isinstance(value := values[part.number - 1], NoValue):
+            yield missing(part)
+        elif kind_of(value) is None:
+            raise SpecError(f"debug_print: value {part.number} is {described(value)}, and only bool, integer and float scalars are "
+                            "printed: to look at tiles and arrays, simulate the kernel and stop in it with breakpoint(), where "
+                            "tile.value and array.array are NumPy arrays")
+        else:
+            yield part, value
 
 
-def not_tested(what: str) -> str:
-    """Message for a condition that is no scalar."""
-    return f"an assertion tests a bool, integer or float scalar, got {what}"
+def check_condition(kind: Kind | None, what: str) -> None:
+    """Raise SpecError for a condition that is no scalar."""
+    if kind in (None, "text"):
+        raise SpecError(f"an assertion tests a bool, integer or float scalar, got {what}")
 
 
 @op
 def simulated_only(function: Any) -> Any:
-    """`breakpoint` as the AST pass writes it: ``simulated_only(breakpoint)()``. Compiled, a CompileError.
+    """`breakpoint` as the AST pass writes it, ``simulated_only(breakpoint)()``: compiling it raises CompileError.
 
-    Numba would make a trap of it, which without a debugger ends the kernel.
+    Numba would compile a trap, which ends the kernel where no debugger runs.
     """
     return function
 
@@ -111,10 +114,9 @@ def simulated_only(function: Any) -> Any:
 @op(context=True)
 def check(np_: Context, condition: Any, message: str, statement: str, file: str, line: int, always: bool) -> None:
     """`device_assert` (`always`) and `assert` as the AST pass writes them: with the source's text, file and line."""
-    if isinstance(condition, Inert):
+    if isinstance(condition, NoValue):
         return
-    if kind_of(condition) in (None, "text"):
-        raise SpecError(not_tested(described(condition)))
+    check_condition(kind_of(condition), described(condition))
     if not condition:
         machine = current()
         who = "the memory role" if np_.memory else f"compute warpgroup {np_.unit.number(machine.warpgroup)}"
@@ -123,6 +125,6 @@ def check(np_: Context, condition: Any, message: str, statement: str, file: str,
 
 
 def described(value: Any) -> str:
-    """What a value is, for an error."""
+    """Return what an error calls a value."""
     name = {"Tile": "a register tile", "SmemTile": "a shared-memory tile", "GmemRef": "an array"}.get(type(value).__name__)
     return name or f"a {type(value).__name__}"

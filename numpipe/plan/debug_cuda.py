@@ -1,4 +1,4 @@
-"""debug_print through vprintf, assertions through __assertfail: by one lane of the warpgroup, which all agree with."""
+"""debug_print calls vprintf and assertions call __assertfail, both by one lane of the warpgroup: all lanes have the same values."""
 
 from __future__ import annotations
 
@@ -9,20 +9,17 @@ from typing import Any
 from ..core import numba as nb
 from ..core.inert_cuda import InertType
 from ..core.op import cuda_meaning, immediate
-from ..diagnostics.errors import SpecError
-from ..diagnostics.format import Field, Kind, fields, missing, parse, render
+from ..diagnostics.format import Field, Kind, render
 from .context_cuda import compute_warpgroup
-from .debug import BREAKPOINT, SimulatedOnly, check, debug_print, not_printed, not_tested, prefix, simulated_only
+from .debug import BREAKPOINT, SimulatedOnly, check, check_condition, debug_print, line, prefix, simulated_only
 from .params import LoweringSemantics
 
 
 def _kind(ty: Any) -> Kind | None:
-    """What a value of this type is printed as; None for what is no scalar."""
-    if isinstance(ty, nb.types.Boolean):
-        return "bool"
-    if isinstance(ty, nb.types.Integer):
-        return "int"
-    return "float" if isinstance(ty, nb.types.Float) else None
+    """Return what a value of this type is printed as; None for what is no scalar, and for constant strings "text"."""
+    kinds: dict[type, Kind] = {nb.types.Boolean: "bool", nb.types.Integer: "int", nb.types.Float: "float",
+                               nb.types.StringLiteral: "text"}
+    return next((kind for numba_type, kind in kinds.items() if isinstance(ty, numba_type)), None)
 
 
 def _described(ty: Any) -> str:
@@ -30,7 +27,7 @@ def _described(ty: Any) -> str:
 
 
 def _conversion(field: Field, ty: Any) -> str:
-    """printf's conversion, lengths included: integers travel as 64 bits, floats as doubles."""
+    """Return printf's conversion with its length: integers travel as 64 bits, floats as doubles."""
     kind = _kind(ty)
     assert kind is not None
     text = field.conversion(kind)
@@ -41,12 +38,12 @@ def _conversion(field: Field, ty: Any) -> str:
 
 
 def _argument(context: Any, builder: Any, field: Field, ty: Any, value: Any) -> Any:
-    """A value as vprintf reads it from its argument buffer."""
+    """Return a value as vprintf reads it from its argument buffer."""
     letter = _conversion(field, ty)[-1]
     if letter == "s":
         words = [nb.c_string(context, builder, word) for word in ("True", "False")]
         return builder.select(context.is_true(builder, ty, value), *words)
-    if letter in "dux" + "X":
+    if letter in "duxX":
         wide = nb.types.uint64 if _kind(ty) == "int" and not ty.signed else nb.types.int64
         number = context.cast(builder, value, ty, wide)
         narrow = letter in "xX" and (_kind(ty) == "bool" or ty.bitwidth <= 32)
@@ -58,9 +55,9 @@ def _argument(context: Any, builder: Any, field: Field, ty: Any, value: Any) -> 
 
 @contextlib.contextmanager
 def _speaker(builder: Any, np_: Any) -> Iterator[None]:
-    """Inside, one lane of the warpgroup runs; the memory role is one lane already.
+    """A context in which one lane of the warpgroup runs; the memory role is one lane already.
 
-    By its number: what follows is no TMA, and elect.sync would wait for lanes that are elsewhere.
+    The lane is chosen by its number: elect.sync would wait for lanes that are elsewhere, and no TMA follows.
     """
     if np_.role == "memory":
         yield
@@ -72,47 +69,38 @@ def _speaker(builder: Any, np_: Any) -> Iterator[None]:
 
 @cuda_meaning(debug_print)
 def _debug_print(_context: Any, np_: Any, format: Any, *values: Any) -> Any:
-    parts = parse(immediate("debug_print", "the format", format))
-    fields(parts, len(values))
     text = [prefix(np_.unit.kernel.replace("%", "%%"), np_.role, ("%d", "%d", "%d"), "%d")]
-    printed: list[tuple[int, Field, Any]] = []
-    for part in parts:
-        if not isinstance(part, Field):
+    printed: list[tuple[Field, Any]] = []
+    for part in line(immediate("debug_print", "the format", format), values, _kind, _described):
+        if isinstance(part, str):
             text.append(part.replace("%", "%%"))
-            continue
-        ty = values[part.number - 1]
-        if isinstance(ty, InertType):
-            text.append(missing(part))
-        elif hasattr(ty, "literal_value") and isinstance(ty.literal_value, (bool, int, str)):
-            text.append(render(part, ty.literal_value).replace("%", "%%"))
-        elif _kind(ty) is None:
-            raise SpecError(not_printed(part.number, _described(ty)))
+        elif hasattr(part[1], "literal_value") and isinstance(part[1].literal_value, (bool, int, str)):
+            text.append(render(part[0], part[1].literal_value).replace("%", "%%"))
         else:
-            text.append(_conversion(part, ty))
-            printed.append((part.number, part, ty))
+            text.append(_conversion(*part))
+            printed.append(part)
     context, builder, args = yield nb.types.void(np_, format, *values)
     with _speaker(builder, np_):
         given = list(nb.block_index(builder))
         if np_.role == "compute":
             given.append(compute_warpgroup(builder, np_.unit))
-        given += [_argument(context, builder, field, ty, args[1 + number]) for number, field, ty in printed]
+        given += [_argument(context, builder, field, ty, args[1 + field.number]) for field, ty in printed]
         nb.vprintf(context, builder, "".join(text) + "\n", given)
 
 
 @cuda_meaning(check)
 def _check(_context: Any, np_: Any, condition: Any, message: Any, statement: Any, file: Any, line: Any, always: Any) -> Any:
-    told, statement_, file_, line_, always_ = (immediate("device_assert", name, ty) for name, ty in (
-        ("message", message), ("statement", statement), ("file", file), ("line", line), ("always", always)))
+    text, place, number, words = map(nb.literal, (statement, file, line, message))
     inert = isinstance(condition, InertType)
-    if not inert and _kind(condition) is None:
-        raise SpecError(not_tested(_described(condition)))
+    if not inert:
+        check_condition(_kind(condition), _described(condition))
     context, builder, args = yield nb.types.void(np_, condition, message, statement, file, line, always)
-    if not inert and (always_ or np_.unit.params.asserts):
+    if not inert and (nb.literal(always) or np_.unit.params.asserts):
         holds = context.is_true(builder, condition, args[1])
         by_lane = np_.unit.params.lowering_semantics is LoweringSemantics.Lane  # each lane's condition is its own
         speaker = contextlib.nullcontext() if by_lane else _speaker(builder, np_)
         with builder.if_then(builder.not_(holds), likely=False), speaker:
-            nb.assert_fail(context, builder, f"{statement_}: {told}" if told else statement_, file_, line_,
+            nb.assert_fail(context, builder, f"{text}: {words}" if words else text, place, number,
                            f"kernel {np_.unit.kernel}, {np_.role} role")
 
 

@@ -1,4 +1,4 @@
-"""How a block lies in shared memory: panels of swizzled rows, and the wgmma descriptors that read them.
+"""The layout of a block in shared memory: panels of swizzled rows, and the wgmma descriptors that read them.
 
 A block is cut along its contiguous dimension into *panels* whose rows are `width` bytes: 128 when they divide the block's
 row, else 64, 32 or 16, unless its transforms say another width. A panel is what one TMA copy writes: row r of panel p starts
@@ -13,6 +13,7 @@ ISA, "Tensor swizzling modes")::
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -23,14 +24,9 @@ from ..arch.dtypes import K_BYTES
 from ..diagnostics.errors import SpecError
 from .transforms import Transform, panel_bytes, row_width, transposes
 
-__all__ = ["ATOM", "Layout", "Operand", "block_layout", "operand", "row_width", "swizzle_of", "swizzled"]
+__all__ = ["ATOM", "Layout", "Operand", "block_layout", "operand", "row_width", "swizzled"]
 
 ATOM = 1024  # bytes: the swizzle pattern repeats; every block starts at a multiple of it
-
-
-def swizzle_of(width: int) -> int:
-    """Swizzle span in bytes of rows `width` bytes wide, as TMA and wgmma name it (0: none)."""
-    return 0 if width == 16 else width
 
 
 @dataclass(frozen=True)
@@ -63,7 +59,7 @@ class Layout:
     @property
     def swizzle(self) -> int:
         """Swizzle span in bytes as TMA and wgmma name it (0: none)."""
-        return swizzle_of(self.width)
+        return 0 if self.width == 16 else self.width
 
     @property
     def panels(self) -> int:
@@ -71,7 +67,7 @@ class Layout:
 
     @property
     def T(self) -> Layout:
-        return Layout((self.shape[1], self.shape[0]), self.itemsize, 1 - self.inner, self.width, self.panel_stride)
+        return dataclasses.replace(self, shape=self.shape[::-1], inner=1 - self.inner)
 
     def offset(self, row: int, column: int) -> int:
         """Byte offset of element (row, column)."""
@@ -80,7 +76,7 @@ class Layout:
         return inside // self.width * self.panel_stride + at[1 - self.inner] * self.width + inside % self.width
 
     def sliced(self, axis: int, size: int, what: str) -> tuple[Layout, int]:
-        """A view of `size` elements along `axis` -> (layout, bytes per element of start along that axis).
+        """Return the layout of a view of `size` elements along `axis`, and the bytes that an element of its start moves it by.
 
         Starts must be multiples of 8 rows, or of a panel along the contiguous axis, for the swizzle to stay aligned.
         """
@@ -90,17 +86,15 @@ class Layout:
                             f"a multiple of {unit} and at most {self.shape[axis]} (the shared-memory layout has "
                             f"{self.width}-byte rows, swizzled in groups of 8)")
         shape = (size, self.shape[1]) if axis == 0 else (self.shape[0], size)
-        layout = Layout(shape, self.itemsize, self.inner, self.width, self.panel_stride)
-        return layout, (self.panel_stride // self.per_panel if axis == self.inner else self.width)
+        return dataclasses.replace(self, shape=shape), (self.panel_stride // self.per_panel if axis == self.inner else self.width)
 
 
 def block_layout(shape: tuple[int, int], inner: int, dtype: np.dtype, what: str,
                  transforms: tuple[Transform, ...] = ()) -> Layout:
-    """Layout of a fresh block whose axis `inner` is contiguous; raises SpecError when TMA or wgmma cannot take it.
+    """Return the layout of a block whose axis `inner` is contiguous; SpecError when TMA or wgmma cannot take it.
 
-    `shape` and `inner` are those in the array: with a TransposeTransform the layout is the transposed view of the block.
-
-    `what` is "in_specs[0] for 'a': block (128, 64)", for messages.
+    `shape` and `inner` are those in the array: with a TransposeTransform the layout is the transposed view of the block. `what` is
+    "in_specs[0] for 'a': block (128, 64)", for messages.
     """
     nbytes = shape[inner] * dtype.itemsize
     if nbytes % 16:
@@ -116,7 +110,7 @@ def block_layout(shape: tuple[int, int], inner: int, dtype: np.dtype, what: str,
 
 @dataclass(frozen=True)
 class Operand:
-    """A tile as a wgmma operand: descriptor fields, and byte offsets of the pieces instructions read.
+    """A tile as a wgmma operand: descriptor fields, and byte offsets of the pieces that instructions read.
 
     `offsets[i][j]` is the piece at (64 i along M or all of N, 32 j bytes along K).
     """
@@ -130,23 +124,20 @@ class Operand:
 
 @functools.lru_cache(maxsize=1024)
 def operand(layout: Layout, k_axis: int) -> Operand:
-    """The descriptor of a tile whose axis `k_axis` is K (1 for A, 0 for B), canonical layouts of PTX ISA "wgmma"."""
-    m, k = layout.shape[1 - k_axis], layout.shape[k_axis]
-    eight = 8 * layout.width
-    major: Literal["k", "mn"] = "k" if layout.inner == k_axis else "mn"
+    """Return the operand for a tile whose axis `k_axis` is K (1 for A, 0 for B), canonical layouts of PTX ISA "wgmma"."""
+    by_k = layout if k_axis == 1 else layout.T  # rows along M or N, columns along K
+    major: Literal["k", "mn"] = "k" if by_k.inner == 1 else "mn"
+    leading, stride = layout.panel_stride, 8 * layout.width
     if layout.swizzle:
-        leading, stride = (16 if major == "k" else layout.panel_stride), eight
-    elif major == "k":
-        leading, stride = layout.panel_stride, eight
-    else:
-        leading, stride = eight, layout.panel_stride
-    rows = range(0, m, 64) if k_axis == 1 else (0,)
-    at = (lambda r, c: layout.offset(r, c)) if k_axis == 1 else (lambda r, c: layout.offset(c, r))
-    steps = range(0, k, K_BYTES // layout.itemsize)
-    return Operand(major, leading, stride, layout.swizzle, tuple(tuple(at(r, c) for c in steps) for r in rows))
+        leading = 16 if major == "k" else leading
+    elif major == "mn":
+        leading, stride = stride, leading
+    rows = range(0, by_k.shape[0], 64) if k_axis == 1 else (0,)
+    steps = range(0, by_k.shape[1], K_BYTES // layout.itemsize)
+    return Operand(major, leading, stride, layout.swizzle, tuple(tuple(by_k.offset(r, c) for c in steps) for r in rows))
 
 
 def swizzled(offset: Any, width: int) -> Any:
-    """Offsets in panels, or addresses, after the XOR swizzle of groups of 8 rows of `width` bytes: of ints, arrays, LLVM values."""
+    """Return offsets in panels, or addresses (ints, arrays, LLVM values), after the XOR swizzle of 8 rows of `width` bytes."""
     mask = width // 16 - 1
     return offset ^ (((offset >> 7) & mask) << 4) if mask else offset

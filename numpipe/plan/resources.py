@@ -1,4 +1,4 @@
-"""What a compiled kernel uses: `kernel.inspect("resources", *args)`."""
+"""The resources of a compiled kernel: `kernel.inspect("resources", *args)`."""
 
 from __future__ import annotations
 
@@ -12,47 +12,49 @@ from .unit import Unit
 
 @dataclass(frozen=True)
 class Resources:
-    """What one compiled kernel uses, from nvJitLink's log and from what numpipe laid out. Print it for a table.
+    """The resources of a compiled kernel, from nvJitLink's log and from what numpipe laid out. Print it for a table.
 
-    Registers are those of a lane, at entry (setmaxnreg re-divides them); memory_registers 0 without a memory role.
+    registers          of a lane at entry; setmaxnreg then moves them: `compute_registers`, `memory_registers` (0 without that role)
+    spill_bytes        of a lane's registers, to local memory
+    stack_bytes        of a lane's local memory
+    smem_bytes         shared memory of a CTA
+    threads            of a CTA
+    notes              the remarks of ptxas, C75xx
+    smem               (what for, bytes) of the shared memory, without the gaps
+    layout_casts       (line, from what to what, bytes of a warpgroup's shared memory) of the casts that move data
+                       (`numpipe.layout_cast`)
+    barriers           mbarriers in shared memory
+    tensor_maps        each takes 128 bytes of parameters
+    cubin_bytes        of machine code, with its tables
+    seconds            (part, seconds) of the compile: "lift" (the AST), "numba" (types and LLVM IR), "nvvm" (LTO-IR), "link"
+                       (nvJitLink)
 
     >>> print(matmul.inspect("resources", a, b))
     """
 
     registers: int
     spill_bytes: int
-    """of a lane's registers, to local memory"""
     stack_bytes: int
-    """of a lane's local memory"""
     smem_bytes: int
-    """shared memory of a CTA"""
     threads: int
-    """of a CTA"""
     memory_registers: int
     compute_registers: int
     notes: tuple[str, ...]
-    """what ptxas remarks: C75xx"""
     smem: tuple[tuple[str, int], ...] = ()
-    """(what for, bytes) of the shared memory, but for what is left over between"""
     layout_casts: tuple[tuple[str, str, int], ...] = ()
-    """(line, from what to what, bytes of a warpgroup's shared memory) of the casts that move data (`numpipe.layout_cast`)"""
     barriers: int = 0
-    """mbarriers in shared memory"""
     tensor_maps: int = 0
-    """128 bytes of parameters each"""
     cubin_bytes: int = 0
-    """of machine code, with its tables"""
     seconds: tuple[tuple[str, float], ...] = field(default=(), compare=False)
-    """(part, seconds) of the compile: "lift" (the AST), "numba" (types and LLVM IR), "nvvm" (LTO-IR), "link" (nvJitLink)"""
 
     @property
     def clean(self) -> bool:
-        """No spills, no stack, no C75xx note (serialised wgmma, ignored setmaxnreg): the first rule of `gate`."""
+        """Whether there are no spills, no stack and no C75xx note (serialised wgmma, ignored setmaxnreg): `gate`'s first rule."""
         return not (self.spill_bytes or self.stack_bytes or self.notes)
 
     @property
     def compile_seconds(self) -> float:
-        """Of all parts."""
+        """Seconds of all parts of the compile."""
         return sum(seconds for _, seconds in self.seconds)
 
     def __str__(self) -> str:
@@ -79,12 +81,12 @@ class Resources:
 
 
 def notes(log: str, target: Target) -> tuple[str, ...]:
-    """The lines of nvJitLink's log that say what costs speed: C75xx."""
+    """Return the lines of nvJitLink's log that say what costs speed: C75xx."""
     return tuple(line.strip() for line in log.splitlines() if re.search(f"{target.advisories}|Potential Performance", line))
 
 
 def of(unit: Unit, log: str, cubin_bytes: int, seconds: Mapping[str, float]) -> Resources:
-    """Those of a kernel, from nvJitLink's log and what its unit laid out."""
+    """Return the resources of a kernel, from nvJitLink's log and its unit."""
     def numbers(pattern: str) -> list[int]:
         return [int(n) for n in re.findall(pattern, log)]
 
@@ -93,7 +95,6 @@ def of(unit: Unit, log: str, cubin_bytes: int, seconds: Mapping[str, float]) -> 
         spill_bytes=sum(numbers(r"(\d+) bytes spill")), stack_bytes=sum(numbers(r"(\d+) bytes stack")),
         smem_bytes=unit.smem_bytes, threads=unit.threads, memory_registers=unit.memory_registers,
         compute_registers=unit.compute_registers,
-        notes=notes(log, unit.target),
-        smem=unit.shares, layout_casts=tuple((site, what, nbytes) for (site, what), nbytes in unit.casts.items()),
+        notes=notes(log, unit.target), smem=unit.shares, layout_casts=tuple((*cast, nbytes) for cast, nbytes in unit.casts.items()),
         barriers=sum(1 for _ in unit.all_barriers()), tensor_maps=len(unit.maps),
         cubin_bytes=cubin_bytes, seconds=tuple(seconds.items()))

@@ -1,4 +1,9 @@
-"""What a kernel is before its source is read: its arrays, roles, registers, named axes and cluster."""
+"""The `KernelShape`: what is known of a kernel before its source is read, its arrays, roles, registers, axes and cluster.
+
+Registers move between the roles with setmaxnreg: `memory_registers` to the memory role, the rest of the pool to the compute
+warpgroups. The pool is what the CTA holds at launch, 504 a lane for three warpgroups, not the SM's 512: to ask for 32 + 240 + 240
+hangs on an H200.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +22,7 @@ from .plans import ArrayArg
 
 SCHEDULES = "cooperative", "pingpong"
 OUTPUTS_BARRIER = 15
-"""named barrier of outputs that all compute warpgroups write (`outputs`); 0 is the CTA's, 1 + w that of warpgroup w"""
+"""the named barrier of outputs that all compute warpgroups write (`outputs`); 0 is the CTA's, 1 + w that of warpgroup w"""
 
 
 @dataclass
@@ -35,13 +40,13 @@ class KernelShape:
     memory_registers: int
     params: CompilerParams = field(default_factory=CompilerParams)
     memory_thread: int = -1
-    """the warpgroup of the CTA that is the memory role, if it is one of its; else the last one is"""
+    """the number of the memory warpgroup in the CTA; -1: it is the last one"""
     warp_specialized: bool = True
-    """whether one of the CTA's warpgroups is the memory role; if not, all compute and registers stay where they are"""
+    """whether one of the CTA's warpgroups is the memory role; if not, all compute, and registers do not move"""
     schedule: str = "cooperative"
-    """whether the compute warpgroups share a tile, or have whole tiles in turn: one of SCHEDULES"""
+    """one of SCHEDULES: the compute warpgroups share each tile, or take turns on whole tiles"""
     cluster: Dims = ALONE
-    """CTAs of a cluster along x, y, z, where the kernel names its axes; else (1, 1, 1): they share nothing then"""
+    """CTAs of a cluster along x, y, z; (1, 1, 1) where the kernel does not name its axes: its CTAs share nothing then"""
     cluster_axes: tuple[str, ...] = ()
     target: Target = DEFAULT
 
@@ -78,9 +83,9 @@ class KernelShape:
 
     @property
     def compute_registers(self) -> int:
-        """Per lane after setmaxnreg: what the memory role leaves of the CTA's pool, shared out in steps of 8.
+        """Registers of a lane of a compute warpgroup: its share, in steps of 8, of what the memory role leaves of the CTA's pool.
 
-        Without a memory role those of the launch, of which an instruction can name 255.
+        Without a memory role a lane has those of the launch, of which an instruction can name 255.
         """
         if not self.warp_specialized:
             return min(self.target.lane_registers, self.register_pool // self.warpgroups)
@@ -88,24 +93,21 @@ class KernelShape:
 
     @property
     def register_pool(self) -> int:
-        """Registers the CTA holds at launch, per lane summed over its warpgroups: setmaxnreg moves these about.
-
-        The kernel starts with floor8(target.registers / threads) registers a lane, so 3 warpgroups hold 504 of the SM's 512.
-        """
+        """Registers that the CTA holds at launch, of a lane of each warpgroup: floor8(target.registers / threads) in each."""
         return self.warpgroups * self.target.registers_of(self.warpgroups)
 
     @property
     def first_compute(self) -> int:
-        """The first compute warpgroup, as the CTA numbers them."""
+        """The number in the CTA of the first compute warpgroup."""
         return int(self.memory_warpgroup == 0)
 
     @property
     def memory_warpgroup(self) -> int:
-        """The memory role, as the CTA numbers its warpgroups; without one a number that none has."""
+        """The number in the CTA of the memory warpgroup; without one a number that no warpgroup has."""
         return self.memory_thread if self.warp_specialized and 0 <= self.memory_thread <= self.compute_wgs else self.compute_wgs
 
     def number(self, warpgroup: int) -> int:
-        """Number of a compute warpgroup among these, of that in the CTA: the memory role is not counted."""
+        """Return the number of a warpgroup of the CTA among the compute warpgroups."""
         return warpgroup - (warpgroup > self.memory_warpgroup)
 
     # ---- how the compute warpgroups divide tiles
@@ -121,17 +123,17 @@ class KernelShape:
 
     @property
     def default_delay(self) -> int:
-        """Steps a slot is kept after use where nothing says how many: nobody else's products fill the gap of a full wait."""
+        """Steps that a slot is kept after use by default: 1 with turns, where no other products fill the gap of a full wait."""
         return int(self.turns > 1)
 
     # ---- order tokens
     def token_barrier(self, number: int) -> int:
-        """The named barrier of the first compute warpgroup for an order token; the others' follow (`order_tokens`)."""
+        """Return the named barrier of the first compute warpgroup for an order token; the others' follow (`order_tokens`)."""
         return 1 + self.compute_wgs + self.warp_specialized + number * self.compute_wgs
 
     @property
     def token_room(self) -> int:
-        """How many order tokens there are named barriers for."""
+        """How many order tokens the CTA has named barriers for."""
         return max(0, OUTPUTS_BARRIER - self.token_barrier(0)) // self.compute_wgs
 
     # ---- axes
@@ -146,7 +148,7 @@ class KernelShape:
         return self.cluster != ALONE
 
     def _check_cluster(self) -> None:
-        """SpecError where a name stands for two axes."""
+        """Raise SpecError where a name stands for two axes."""
         for name in self.cluster_axes:
             if name in self.axes or name == self.wg_axis:
                 other = "a grid axis" if name in self.axes else "the warpgroup axis"
@@ -154,7 +156,7 @@ class KernelShape:
                                 "give each axis a name of its own")
 
     def axis(self, name: str) -> int:
-        """Grid dimension (0, 1, 2) of a named axis."""
+        """Return the dimension of the grid (0, 1, 2) of a named axis."""
         if name not in self.axes:
             cluster = f", the cluster {self.cluster_axes}" * bool(self.cluster_axes)
             raise SpecError(f"kernel {self.kernel}: unknown axis {name!r}: the grid has {self.axes or 'no named axes'}{cluster} "
@@ -162,7 +164,7 @@ class KernelShape:
         return self.axes.index(name)
 
     def cluster_dims(self, names: tuple[str, ...], what: str) -> tuple[int, ...]:
-        """The cluster's dimensions of these names; SpecError for a name that it has not."""
+        """Return the dimensions of the cluster with these names; SpecError for other names."""
         for name in names:
             if name not in self.cluster_axes:
                 known = (f"the cluster's axes are {', '.join(map(repr, self.cluster_axes))}" if self.cluster_axes else
@@ -171,12 +173,12 @@ class KernelShape:
         return tuple(sorted(self.cluster_axes.index(name) for name in names))
 
     def arrive_groups(self, barrier: Barrier, what: str) -> tuple[tuple[int, ...], ...]:
-        """The dimensions of the cluster along which CTAs arrive on each other's barriers: none of a plain Barrier."""
+        """Return the dimensions of the cluster along which CTAs arrive on each other's barriers: none for a plain Barrier."""
         axes = self.cluster_dims(barrier.axes, what) if isinstance(barrier, ClusterBarrier) else ()
         return tuple((axis,) for axis in axes if self.cluster[axis] > 1)
 
     def shared_block(self, block: Block, names: tuple[str, ...], what: str) -> Block:
-        """The block, cut into shares, of an operand with these `collective_axes`."""
+        """Return the block of an operand with these `collective_axes`, cut into shares."""
         along = tuple(axis for axis in self.cluster_dims(names, what) if self.cluster[axis] > 1)
         if not along:
             return block

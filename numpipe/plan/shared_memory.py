@@ -1,12 +1,15 @@
-"""The shared memory of a CTA, as far as it is handed out: rings, scratch, the store ring, barriers; and what each of them takes.
+"""The shared memory of a CTA: who was given which bytes, and the error for too many.
 
 ::
 
-    0 ............ 1024        mbarriers of each ring: ready[slots], consumed[slots] of each of their groups, 8 bytes each
+    0 ............ 1024        mbarriers of each ring: ready[slots], consumed[slots] of each of their groups, 8 bytes each;
                                at its end, with schedule="pingpong", the rings' counters on their way (`turns`)
     1024 ......... rings       slots x (blocks of all operands, each at a multiple of 1024)
     ............. scratch      what the kernel allocates itself, each at a multiple of 1024; its mbarriers at the header's end
     ............. staging      compute warpgroups x store_slots x 8192, the store ring
+
+Nothing is freed before the kernel ends: to invalidate an mbarrier and set it up again costs a fence and a barrier of the CTA each
+time, for bytes that few kernels lack. So the entry initialises all mbarriers.
 """
 
 from __future__ import annotations
@@ -16,28 +19,28 @@ from dataclasses import dataclass, field
 
 from ..diagnostics.errors import SpecError
 from .allocations import Scratch
-from .budget import HEADER, PANEL_BYTES
+from .budget import HEADER, PANEL_BYTES, Region
 from .plans import COUNTERS, NumberPlan, OutPlan, RingPlan
-from .regions import Region
 from .shape import KernelShape
 from .watch import WORDS_BYTES
 
 
 @dataclass
 class SharedMemory(KernelShape):
-    """What has been handed out so far. The simulated SM meets rings in the order they run, a compile knows them all at its end."""
+    """The bytes given away so far. A simulation learns of rings in the order they run, a compile knows all of them at its end."""
 
     rings: dict[str, RingPlan] = field(default_factory=dict)
     simulated: bool = False
     outputs: dict[str, OutPlan] = field(default_factory=dict)
     store_slots: int = 0
-    """staging panels of each compute warpgroup, once a store asked for them"""
+    """staging panels of each compute warpgroup; 0 before the first store"""
     staging_base: int = 0
     scratch: dict[str, Scratch] = field(default_factory=dict)
     """what the kernel allocates itself"""
     exchange_bytes: int = 0
-    """that the warps of each compute warpgroup exchange values through, in reductions and layout casts of register tiles"""
-    casts: dict[tuple[str, str], int] = field(default_factory=dict)  # (line, from what to what) -> bytes, of those that move data
+    """bytes through which the warps of a compute warpgroup exchange values, in reductions and layout casts of register tiles"""
+    casts: dict[tuple[str, str], int] = field(default_factory=dict)
+    """(line, from what to what) of layout casts that move data -> bytes"""
 
     @property
     def smem_bytes(self) -> int:
@@ -50,7 +53,7 @@ class SharedMemory(KernelShape):
 
     @property
     def exchange(self) -> Region:
-        """What warps exchange values through: behind all else, known when all of the kernel is."""
+        """The bytes through which warps exchange values: behind all others, so that their place is known at the end."""
         if self.simulated or not self.store_slots:
             base = self._rings_end + self.staging.total
         else:
@@ -63,7 +66,7 @@ class SharedMemory(KernelShape):
         return self._rings_end if self.simulated else self.exchange.base
 
     def plan_exchange(self, nbytes: int, *cast: tuple[str, str]) -> None:
-        """Let the warps of a warpgroup exchange so many bytes at a time; `cast`: (line, from what to what) of a layout cast."""
+        """Let the warps of a warpgroup exchange so many bytes at a time; `cast` is (line, from what to what) of a layout cast."""
         self.casts.update(dict.fromkeys(cast, nbytes))
         self.exchange_bytes = max(self.exchange_bytes, nbytes)
         self._budget()
@@ -75,8 +78,8 @@ class SharedMemory(KernelShape):
 
     @property
     def shares(self) -> tuple[tuple[str, int], ...]:
-        """(what for, bytes) of the shared memory of a CTA, but for what is left over between."""
-        return tuple((what, size) for size, what in rows(self, self.staging.total))
+        """(what for, bytes) of all that a CTA has in shared memory, without the gaps."""
+        return tuple(self._rows(self.staging.total))
 
     def _budget(self) -> None:
         staging = self.staging.total
@@ -85,12 +88,39 @@ class SharedMemory(KernelShape):
             staging = min(staging, self.compute_wgs * PANEL_BYTES)
         simulated = self._rings_end + staging + self.exchange.total
         if (simulated if self.simulated else self.smem_bytes) > self.target.smem_bytes:
-            raise _too_much(self, staging)
+            found = list(self._rows(staging))
+            total = sum(size for _, size in found)
+            scratch = ", or smaller scratch: what is not used at one time may share memory, in a RefUnion" * bool(self.scratch)
+            raise SpecError("\n".join([
+                f"kernel {self.kernel}: shared memory: {total} B, but a CTA has {self.target.smem_bytes} B: use fewer slots "
+                f"(max_concurrent_steps, buffer_count), smaller blocks or fewer store_slots{scratch}",
+                *(f"  {size:>{len(str(total))}} B  {what}" for what, size in found)]))
+
+    def _rows(self, staging: int) -> Iterator[tuple[str, int]]:
+        """Yield (what for, bytes) of all that a CTA has in shared memory; the store ring has `staging` bytes."""
+        yield "barriers", HEADER
+        for plan in (*self.load_rings, *self.outputs.values()):
+            copies, site, ends = max(1, plan.private), plan.name.rsplit(" @ ", 1)[1], (*plan.offsets[1:], plan.stage_stride)
+            for arg, label, start, end in zip(plan.args, plan.labels, plan.offsets, ends, strict=True):
+                yield (f"{label} for '{self.arrays[arg].name}': {f'{copies} warpgroups x ' * (copies > 1)}{plan.slots} "
+                       f"{'output ' * plan.written}slot{'s' * (plan.slots > 1)} x {end - start} B, pipeline at {site}",
+                       copies * plan.slots * (end - start))
+        for part in self.scratch.values():
+            owners, nbytes = part.memory.owners, part.memory.nbytes
+            if nbytes:
+                yield part.name + f": {owners} warpgroups x {nbytes} B" * (owners > 1), part.memory.total
+        wgs = self.compute_wgs
+        if staging:
+            yield (f"'array[…] = tile': {wgs} warpgroup{'s' * (wgs > 1)} x {staging // wgs // PANEL_BYTES} store slots x "
+                   f"{PANEL_BYTES} B", staging)
+        if self.exchange_bytes:
+            yield (f"reductions{' and layout casts' * bool(self.casts)} of register tiles: {self.exchange_bytes} B"
+                   f"{f' for each of {wgs} warpgroups' * (wgs > 1)}", self.exchange.total)
 
     # ---- counters that travel with the turn
     @property
     def barrier_room(self) -> int:
-        """Bytes of the header that barriers may have: the words of turns, and of `watch`, are behind."""
+        """Bytes of the header that barriers may take: the words of turns, and of `watch`, lie behind them."""
         return HEADER - 4 * COUNTERS * self.turns * (self.turns > 1) - WORDS_BYTES * bool(self.params.debug)
 
     @property
@@ -100,15 +130,15 @@ class SharedMemory(KernelShape):
 
     @property
     def _scratch_barriers(self) -> int:
-        """Where those of allocations begin, which fill the header from its end on."""
+        """Where the barriers of allocations begin, which fill the header from its end on."""
         return self.barrier_room - sum(plan.memory.total for part in self.scratch.values() for plan in part.barriers)
 
     def turn_word(self, warpgroup: int, index: int) -> int:
-        """Where a ring's counter is handed to a compute warpgroup: an offset in shared memory."""
+        """Offset in shared memory of the word in which a compute warpgroup is handed a ring's counter."""
         return HEADER - 4 * COUNTERS * (self.turns - warpgroup) + 4 * index
 
     def handed_over(self) -> list[RingPlan]:
-        """The rings whose counters travel: all that the compute warpgroups share, but for numbers, of which each reads all."""
+        """The rings whose counters travel: those that the compute warpgroups share, but not the work indices, which each reads."""
         return [plan for plan in self.rings.values() if not plan.private and not plan.numbers]
 
     @property
@@ -116,52 +146,7 @@ class SharedMemory(KernelShape):
         """The rings of pipelines."""
         return [plan for plan in self.rings.values() if not plan.numbers]
 
-    # ---- tickets
     @property
-    def tickets(self) -> NumberPlan | None:
-        """The ring of tickets, where a loop over tiles takes them."""
+    def work_ring(self) -> NumberPlan | None:
+        """The ring of work indices (`tile_scheduler`), where a loop over tiles takes them."""
         return next((plan for plan in self.rings.values() if isinstance(plan, NumberPlan)), None)
-
-
-def _too_much(memory: SharedMemory, staging: int) -> SpecError:
-    """The error, with a table: bytes, whose, and of how many slots; `staging`: bytes of the store ring."""
-    found = rows(memory, staging)
-    total = sum(size for size, _ in found)
-    width = len(str(total))
-    return SpecError("\n".join([
-        f"kernel {memory.kernel}: shared memory: {total} B, but a CTA has {memory.target.smem_bytes} B: use fewer slots "
-        "(max_concurrent_steps, buffer_count), smaller blocks or fewer store_slots"
-        + ", or smaller scratch: what is not used at one time may share memory, in a RefUnion" * bool(memory.scratch),
-        *(f"  {size:>{width}} B  {what}" for size, what in found)]))
-
-
-def rows(memory: SharedMemory, staging: int) -> list[tuple[int, str]]:
-    """(bytes, whose, and of how many slots) of all that a CTA has in shared memory, without what is left over between."""
-    found = [(HEADER, "barriers"), *_rings(memory), *_scratch(memory)]
-    if staging:
-        slots = staging // memory.compute_wgs // PANEL_BYTES
-        warpgroups = f"{memory.compute_wgs} warpgroup{'s' * (memory.compute_wgs > 1)}"
-        found.append((staging, f"'array[…] = tile': {warpgroups} x {slots} store slots x {PANEL_BYTES} B"))
-    if memory.exchange_bytes:
-        what = "reductions and layout casts" if memory.casts else "reductions"
-        each = f" for each of {memory.compute_wgs} warpgroups" * (memory.compute_wgs > 1)
-        found.append((memory.exchange.total, f"{what} of register tiles: {memory.exchange_bytes} B{each}"))
-    return found
-
-
-def _rings(memory: SharedMemory) -> Iterator[tuple[int, str]]:
-    for plan in (*memory.load_rings, *memory.outputs.values()):
-        copies = max(1, plan.private)
-        site = plan.name.rsplit(" @ ", 1)[1]
-        ends = (*plan.offsets[1:], plan.stage_stride)
-        for arg, label, start, end in zip(plan.args, plan.labels, plan.offsets, ends, strict=True):
-            yield copies * plan.slots * (end - start), (
-                f"{label} for '{memory.arrays[arg].name}': {f'{copies} warpgroups x ' * (copies > 1)}{plan.slots} "
-                f"{'output ' * plan.written}slot{'s' * (plan.slots > 1)} x {end - start} B, pipeline at {site}")
-
-
-def _scratch(memory: SharedMemory) -> Iterator[tuple[int, str]]:
-    for part in memory.scratch.values():
-        owners, nbytes = part.memory.owners, part.memory.nbytes
-        if nbytes:
-            yield part.memory.total, part.name + f": {owners} warpgroups x {nbytes} B" * (owners > 1)

@@ -1,4 +1,4 @@
-"""What the user says about blocks, arrays and compilation: frozen, validated where it is built."""
+"""Frozen records of what the user says about blocks and arrays; each is validated where it is made."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Element:
             raise SpecError(f"Element: size must be an int of 1…256 elements, the limit of a TMA box, got {self.size!r}")
 
 
-MAX_RANK = 5  # of a tensor map (PTX ISA, "Tensor dimension")
+MAX_RANK = 5  # dimensions of a tensor map (PTX ISA, "Tensor dimension")
 Side = int | None | Element
 """of a block along one dimension of its array"""
 
@@ -126,17 +126,17 @@ class BlockSpec:
 
     @property
     def loaded(self) -> bool:
-        """Whether it is copied to shared memory."""
+        """Whether the operand is copied to shared memory."""
         return space_of(self.memory_space) == "SMEM"
 
     @property
     def depends(self) -> tuple[bool, ...] | None:
-        """Which grid indices the index map reads; None: not known, all of them."""
+        """Which grid indices the index map reads; None: all of them, as far as is known."""
         return () if self.index_map is None else self._depends
 
     @property
     def block(self) -> tuple[Any, ...]:
-        """What the plan of a ring depends on: all but the index map, of which only what it returns as a constant, and slots."""
+        """The parts that the plan of a ring depends on; of the index map these are the indices that it returns as constants."""
         return (self.block_shape, self.oob_fill, self._known, self.transforms, self.eviction_policy,
                 axis_names("BlockSpec", self.collective_axes))
 
@@ -145,8 +145,10 @@ class BlockSpec:
         if space_of(self.memory_space) is None:
             raise SpecError(f"BlockSpec: memory_space must be numpipe.SMEM or numpipe.GMEM, got {self.memory_space!r}")
         check_transforms(self.transforms, "BlockSpec")
-        if self.buffer_count is not None and (not is_int(self.buffer_count) or self.buffer_count < 1):
-            raise SpecError(f"BlockSpec: buffer_count must be an int >= 1, got {self.buffer_count!r}")
+        for name, least in (("buffer_count", 1), ("delay_release", 0)):
+            value = getattr(self, name)
+            if value is not None and not (is_int(value) and value >= least):
+                raise SpecError(f"BlockSpec: {name} must be an int >= {least}, got {value!r}")
         if not self.loaded:
             self._check_passed_on()
             return
@@ -161,8 +163,6 @@ class BlockSpec:
             raise SpecError(f"BlockSpec: block_shape {shape} has a side outside 1…256 elements, the limit of a TMA box: "
                             "split the block")
         self._check_tile(shape)
-        if self.delay_release is not None and (not is_int(self.delay_release) or self.delay_release < 0):
-            raise SpecError(f"BlockSpec: delay_release must be an int >= 0, got {self.delay_release!r}")
         if self.index_map is not None and not callable(self.index_map):
             raise SpecError(f"BlockSpec: index_map must be a function of the grid indices, got {self.index_map!r}")
         if self.oob_fill not in ("zeros", "nan"):
@@ -171,7 +171,7 @@ class BlockSpec:
         axis_names("BlockSpec", self.collective_axes)
 
     def _check_tile(self, shape: tuple[Side, ...]) -> None:
-        """Two dimensions are left for the tile, of an array that TMA can address."""
+        """Raise SpecError unless TMA can address the array, and the block leaves two dimensions for the tile."""
         if len(shape) > MAX_RANK:
             raise SpecError(f"BlockSpec: block_shape {spelled(shape)} has {len(shape)} dimensions, and TMA addresses at most "
                             f"{MAX_RANK}: reshape the array, so that dimensions that are contiguous together are one")
@@ -183,7 +183,7 @@ class BlockSpec:
                             f"{'s' * (len(left) != 1)}, {left}; tiles have 2: {mend}")
 
     def _check_passed_on(self) -> None:
-        """Nothing is loaded of an operand in global memory, so nothing may be said of how."""
+        """Raise SpecError where an operand in global memory, of which nothing is loaded, says how to load it."""
         for name, unsaid in (("block_shape", None), ("index_map", None), ("delay_release", None), ("buffer_count", None),
                              ("transforms", ()), ("oob_fill", "zeros"), ("eviction_policy", None), ("collective_axes", None)):
             if getattr(self, name) != unsaid:
@@ -192,7 +192,7 @@ class BlockSpec:
 
 
 def axis_names(what: str, given: Any) -> tuple[str, ...]:
-    """`collective_axes` as a tuple of names; SpecError for what are none."""
+    """Return `collective_axes` as a tuple of names; SpecError for other values."""
     names = () if given is None else given if isinstance(given, tuple) else (given,)
     if not all(isinstance(name, str) for name in names) or len(set(names)) < len(names) or (given is not None and not names):
         raise SpecError(f"{what}: collective_axes must be the name of an axis of the cluster (cluster_names= of the kernel), or a "
@@ -201,13 +201,13 @@ def axis_names(what: str, given: Any) -> tuple[str, ...]:
 
 
 def spelled(shape: tuple[Side, ...]) -> str:
-    """A block_shape as it is written in a kernel."""
+    """Return a block_shape as a kernel writes it."""
     sides = [f"Element({side.size})" if isinstance(side, Element) else str(side) for side in shape]
     return f"({', '.join(sides)}{',' * (len(sides) == 1)})"
 
 
 def space_of(given: Any) -> str | None:
-    """"SMEM" or "GMEM" for what memory_space= may be, else None."""
+    """Return "SMEM" or "GMEM" for a value of memory_space=, None for any other value."""
     named = isinstance(given, (MemorySpace, type))  # numpipe.SMEM is a class too: one of its values is an allocation, no space
     name = "SMEM" if given is None else getattr(given, "memory_space", None) if named else None
     return name if name in ("SMEM", "GMEM") else None
@@ -220,13 +220,12 @@ OPTIONS = tuple(field.name for field in dataclasses.fields(BlockSpec) if field.i
 def block_spec(*given: Any) -> BlockSpec:
     """`BlockSpec(...)` inside a kernel, given all `OPTIONS`, of `memory_space` its name.
 
-    Then comes what the index map returns, None where it is no constant, and which grid indices it reads.
+    Behind them come the indices that the map returns, None for each that is no constant, and which grid indices it reads.
     """
     *values, known, depends = given
-    said = dict(zip(OPTIONS, values, strict=True))
-    for name, value in said.items():
-        constant("BlockSpec", name, value)
-    spec = BlockSpec(**{**said, "memory_space": GMEM if said["memory_space"] == "GMEM" else None})
+    options = {name: value if name == "index_map" else constant("BlockSpec", name, value)
+               for name, value in zip(OPTIONS, values, strict=True)}
+    spec = BlockSpec(**{**options, "memory_space": GMEM if options["memory_space"] == "GMEM" else None})
     object.__setattr__(spec, "_known", known)
     object.__setattr__(spec, "_depends", depends)
     return spec
@@ -242,7 +241,15 @@ def _record(kind: type) -> Op[..., Any]:
 
 
 RECORDS = {kind: _record(kind) for kind in (Element, TilingTransform, SwizzleTransform, TransposeTransform)}
-"""constants that a kernel makes again, each of its one field, by the operation that does it"""
+"""the operations that make constants of one field again inside a kernel, by class"""
+
+
+def element_type(what: str, dtype: Any) -> np.dtype:
+    """Return a dtype; SpecError for what names none."""
+    try:
+        return np.dtype(dtype)
+    except TypeError as error:
+        raise SpecError(f"{what}: dtype must be an element type, got {dtype!r} ({error})") from None
 
 
 @dataclass(frozen=True)
@@ -257,10 +264,7 @@ class ArrayType:
         if not isinstance(shape, (tuple, list)) or not all(is_int(n) and n >= 0 for n in shape):
             raise SpecError(f"ArrayType: shape must be a tuple of non-negative ints, got {shape!r}")
         object.__setattr__(self, "shape", tuple(int(n) for n in shape))
-        try:
-            object.__setattr__(self, "dtype", np.dtype(self.dtype))
-        except TypeError as error:
-            raise SpecError(f"ArrayType: dtype must be an element type, got {self.dtype!r} ({error})") from None
+        object.__setattr__(self, "dtype", element_type("ArrayType", self.dtype))
 
 
 FLAGS = 8
@@ -292,8 +296,7 @@ class Workspace:
         tile = self.tile
         if not isinstance(tile, (tuple, list)) or len(tile) != 2 or not all(is_int(n) and n > 0 for n in tile):
             raise SpecError(f"Workspace: tile must be (rows, columns) of a tile of the output, positive ints, got {tile!r}")
-        if self.split is not None and not (isinstance(self.split, str) and self.split) and not (
-                is_int(self.split) and int(self.split) > 0):
+        if self.split is not None and (not self.split if isinstance(self.split, str) else not is_int(self.split) or self.split < 1):
             raise SpecError("Workspace: split must be \"stream\", the parts of a tile, the name of an axis of the cluster, or "
                             f"None, got {self.split!r}")
         if self.slots is not None and (not is_int(self.slots) or self.slots < 1):
@@ -301,7 +304,7 @@ class Workspace:
         object.__setattr__(self, "tile", (int(tile[0]), int(tile[1])))
 
     def exists(self, cluster_axes: tuple[str, ...]) -> bool:
-        """Whether a kernel whose cluster has these axes has a workspace at all; SpecError for an axis that it has not."""
+        """Whether a kernel whose cluster has these axes has a workspace at all; SpecError for another axis."""
         if not isinstance(self.split, str) or self.split == "stream":
             return self.split is not None
         if self.split not in cluster_axes:
@@ -310,7 +313,7 @@ class Workspace:
         return False
 
     def array(self, ctas: int, output: tuple[int, ...]) -> ArrayType:
-        """Its shape and type, for so many CTAs and an output of this shape. SpecError for one that has no tiles."""
+        """Return its shape and type, for so many CTAs and an output of this shape. SpecError for an output without tiles."""
         slots = self.slots
         if slots is None and isinstance(self.split, str):
             slots = ctas

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 from ..core import numba as nb
-from ..core.op import Op, cuda_meaning, immediate
-from .specs import GMEM, OPTIONS, RECORDS, BlockSpec, block_spec
+from ..core.op import Op, cuda_meaning
+from .specs import OPTIONS, RECORDS, BlockSpec, block_spec
 
 
 class RecordType(nb.types.Type):  # type: ignore[misc]
-    """Of an `Element`, a transform: all of it is known at compile time, so it counts as a literal."""
+    """The type of an `Element` or a transform: all of the value is known at compile time, so the type counts as a literal."""
 
     def __init__(self, value: Any) -> None:
         self.literal_value = value
@@ -22,43 +21,34 @@ nb.register_model(RecordType)(nb.models.OpaqueModel)
 
 
 class SpecType(nb.types.Type):  # type: ignore[misc]
-    """Has what `BlockSpec` has, but for its index map a type."""
+    """The type of a `BlockSpec`: it has the spec's attributes, but for the index map that one's type."""
 
-    def __init__(self, block: tuple[Any, ...], index_map: Any, delay_release: int | None, buffer_count: int | None, loaded: bool,
-                 depends: tuple[bool, ...] | None) -> None:
-        self.block, self.index_map, self.delay_release, self.buffer_count = block, index_map, delay_release, buffer_count
-        self.loaded, self.depends = loaded, depends
-        super().__init__(name=f"BlockSpec({block}, {index_map}, {delay_release}, {buffer_count}, {loaded}, {depends})")
+    def __init__(self, spec: BlockSpec, index_map: Any) -> None:
+        self.index_map, self.loaded, self.depends = index_map, spec.loaded, spec.depends
+        self.block, self.delay_release, self.buffer_count = spec.block, spec.delay_release, spec.buffer_count
+        super().__init__(name=f"BlockSpec({self.block}, {index_map}, {self.delay_release}, {self.buffer_count}, {self.loaded}, "
+                              f"{self.depends})")
 
 
 nb.struct_model(SpecType, lambda ty: [("index_map", ty.index_map)])
 
 
-def _record(kind: type, operation: Op[..., Any]) -> None:
-    field, = dataclasses.fields(kind)
-
+def _record(operation: Op[..., Any]) -> None:
     @cuda_meaning(operation)
     def typer(_context: Any, value: Any) -> Any:
-        record = RecordType(kind(immediate(kind.__name__, field.name, value)))
-        return record(value), lambda context, builder, sig, args: nb.nothing(context)
+        return RecordType(operation.function(value))(value), lambda context, builder, sig, args: nb.nothing(context)
 
 
-for _kind, _operation in RECORDS.items():
-    _record(_kind, _operation)
+for _operation in RECORDS.values():
+    _record(_operation)
 
 
 @cuda_meaning(block_spec)
 def _block_spec(_context: Any, *given: Any) -> Any:
-    *types, known, depends = given
-    of = dict(zip(OPTIONS, types, strict=True))
-    index_map = of.pop("index_map")
-    said = {name: immediate("BlockSpec", name, ty) for name, ty in of.items()}
-    said["memory_space"] = GMEM if said["memory_space"] == "GMEM" else None
-    nowhere = isinstance(index_map, nb.types.NoneType)
-    function: Any = None if nowhere else (lambda: None) if isinstance(index_map, nb.types.Callable) else str(index_map)
-    same = BlockSpec(index_map=function, **said)  # the same validation as on the host
-    object.__setattr__(same, "_known", nb.literal(known))
-    spec = SpecType(same.block, index_map, same.delay_release, same.buffer_count, same.loaded,
-                    () if nowhere else nb.literal(depends))
+    at = OPTIONS.index("index_map")
+    index_map, facts = given[at], map(nb.literal, given[len(OPTIONS):])
+    function = None if isinstance(index_map, nb.types.NoneType) else (lambda: None) if isinstance(
+        index_map, nb.types.Callable) else str(index_map)
+    spec = SpecType(block_spec.function(*given[:at], function, *given[at + 1:len(OPTIONS)], *facts), index_map)  # checked as there
     context, builder, args = yield spec(*given)
-    return nb.struct(context, builder, spec, index_map=args[1])
+    return nb.struct(context, builder, spec, index_map=args[at])

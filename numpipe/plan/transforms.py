@@ -1,4 +1,4 @@
-"""Transforms of a block on its way into shared memory: how wide its rows lie there, how they are swizzled, which side comes first.
+"""Transforms of a block in shared memory: how wide its rows are, how they are swizzled, which side comes first.
 
 A block lies in shared memory as *panels*: `n` elements of its contiguous dimension, for all of its lines (see `layout`). Eight
 lines of a panel are the unit that swizzling permutes and that wgmma reads, so a panel is a column of (8, n) tiles::
@@ -29,7 +29,7 @@ WIDTHS = (32, 64, 128)
 
 
 def is_int(value: Any) -> bool:
-    """Whether a value is an integer, and no bool."""
+    """Whether a value is an integer and no bool."""
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
@@ -90,7 +90,7 @@ Transform = TilingTransform | SwizzleTransform | TransposeTransform
 
 
 def check(transforms: Any, what: str) -> None:
-    """SpecError for what is no tuple of transforms, each kind at most once."""
+    """Raise SpecError unless this is a tuple of transforms, each kind at most once."""
     if not isinstance(transforms, tuple) or not all(isinstance(t, Transform) for t in transforms):
         raise SpecError(f"{what}: transforms must be a tuple of TilingTransform, SwizzleTransform and TransposeTransform, got "
                         f"{transforms!r}" + (f": write ({transforms!r},)" if isinstance(transforms, Transform) else ""))
@@ -106,12 +106,12 @@ def transposes(transforms: tuple[Transform, ...]) -> bool:
 
 
 def row_width(nbytes: int) -> int:
-    """Bytes of a panel's row where nothing is said: the widest of 128, 64, 32 and 16 that divides a row of `nbytes`."""
+    """Return the default bytes of a panel's row: the widest of 128, 64, 32 and 16 that divides a row of `nbytes`."""
     return next(width for width in (128, 64, 32, 16) if nbytes % width == 0)
 
 
 def panel_bytes(transforms: tuple[Transform, ...], nbytes: int, itemsize: int, what: str) -> int:
-    """Bytes of a panel's row, for a block whose contiguous side has `nbytes`; SpecError where transforms and block disagree."""
+    """Return the bytes of a panel's row in a block whose contiguous side has `nbytes`; SpecError where transforms do not fit."""
     widest = row_width(nbytes)
     swizzle = next((t.swizzle for t in transforms if isinstance(t, SwizzleTransform)), None)
     tiling = next((t.tiling[1] for t in transforms if isinstance(t, TilingTransform)), None)
@@ -132,6 +132,6 @@ def panel_bytes(transforms: tuple[Transform, ...], nbytes: int, itemsize: int, w
 
 
 def spelled(width: int, itemsize: int) -> str:
-    """The transforms of panels of `width` bytes, as they are written."""
+    """Return the transforms of panels of `width` bytes, as a kernel writes them."""
     tiling = f"TilingTransform((8, {width // itemsize}))"
     return f"({tiling}, SwizzleTransform({width}))" if width > 16 else f"({tiling},)"

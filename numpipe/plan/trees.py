@@ -19,65 +19,72 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Tree:
-    """The shape of a nested tuple; a leaf has no parts.
-
-    made  the class of a tuple
-    """
+    """The shape of a nested tuple: its parts, None of a leaf, and its class."""
 
     parts: tuple[Tree, ...] | None = None
-    made: type = tuple
+    kind: type = tuple
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """Names of a NamedTuple's parts; of other tuples none."""
-        return tuple(getattr(self.made, "_fields", ()))
+        """The names of a NamedTuple's parts; other tuples have none."""
+        return tuple(getattr(self.kind, "_fields", ()))
 
     def labels(self, root: str) -> list[str]:
-        """How messages call each leaf: ``in_specs[1].w``."""
+        """Return what messages call each leaf: ``in_specs[1].w``."""
         if self.parts is None:
             return [root]
         names = [f".{field}" for field in self.fields] or [f"[{number}]" for number in range(len(self.parts))]
         return [label for name, part in zip(names, self.parts, strict=True) for label in part.labels(root + name)]
 
     def build(self, leaves: Iterator[Any], make: Callable[[Tree, list[Any]], Any]) -> Any:
-        """The same shape of other leaves; ``make(tree, parts)`` makes a tuple."""
+        """Return other leaves in the same shape; ``make(tree, parts)`` makes a tuple."""
         return next(leaves) if self.parts is None else make(self, [part.build(leaves, make) for part in self.parts])
 
     def __str__(self) -> str:
         if self.parts is None:
             return "*"
         if self.fields:
-            return f"{self.made.__name__}({', '.join(f'{f}={p}' for f, p in zip(self.fields, self.parts, strict=True))})"
+            return f"{self.kind.__name__}({', '.join(f'{f}={p}' for f, p in zip(self.fields, self.parts, strict=True))})"
         return f"({', '.join(map(str, self.parts))}{',' * (len(self.parts) == 1)})"
 
 
+def parts_of(value: Any) -> Any:
+    """Return the parts of a tuple, or of the Numba type of one; None for a leaf."""
+    return value if isinstance(value, tuple) else getattr(value, "types", None)
+
+
 def tree_of(value: Any) -> Tree:
-    """
+    """Return the shape of a nested tuple, or of its Numba type.
+
     >>> str(tree_of((1, (2, 3))))
     '(*, (*, *))'
     """
-    return Tree(tuple(map(tree_of, value)), type(value)) if isinstance(value, tuple) else Tree()
+    if (parts := parts_of(value)) is None:
+        return Tree()
+    return Tree(tuple(map(tree_of, parts)), getattr(value, "instance_class", tuple if parts is not value else type(value)))
 
 
 def leaves(value: Any) -> list[Any]:
-    """
+    """Return the leaves of a nested tuple, or their types.
+
     >>> leaves((1, (2, 3)))
     [1, 2, 3]
     """
-    return [leaf for part in value for leaf in leaves(part)] if isinstance(value, tuple) else [value]
+    parts = parts_of(value)
+    return [value] if parts is None else [leaf for part in parts for leaf in leaves(part)]
 
 
 def made(tree: Tree, parts: Sequence[Any]) -> Any:
-    """`Tree.build`'s `make` for values.
+    """Return a tuple of values: what `Tree.build` makes one with.
 
     >>> tree_of((1, (2, 3))).build(iter("abc"), made)
     ('a', ('b', 'c'))
     """
-    return tree.made(*parts) if tree.fields else tuple(parts)
+    return tree.kind(*parts) if tree.fields else tuple(parts)
 
 
 def mismatch(specs: Tree, arrays: Tree, names: str = "in_specs has") -> str:
-    """What is wrong with a pipeline called on arrays of another shape than its specs, "`names`"; "" for nothing."""
+    """Return what is wrong with the shape of a pipeline's arrays beside its specs', "" for nothing; `names` is what has these."""
     if specs == arrays:
         return ""
     flat = all(part.parts is None for tree in (specs, arrays) for part in tree.parts or ())

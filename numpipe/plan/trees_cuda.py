@@ -1,4 +1,4 @@
-"""Nested tuples of Numba types and values."""
+"""Nested tuples of Numba types and values; `trees` has what is asked of types and of values alike."""
 
 from __future__ import annotations
 
@@ -6,37 +6,26 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..core import numba as nb
-from .trees import Tree
-
-
-def tree_of(ty: Any) -> Tree:
-    """The shape of a tuple's type."""
-    if not isinstance(ty, nb.types.BaseTuple):
-        return Tree()
-    made = ty.instance_class if isinstance(ty, nb.types.BaseNamedTuple) else tuple
-    return Tree(tuple(map(tree_of, ty)), made)
-
-
-def leaves(ty: Any) -> list[Any]:
-    """Types of the leaves."""
-    return [leaf for part in ty for leaf in leaves(part)] if isinstance(ty, nb.types.BaseTuple) else [ty]
+from .trees import Tree, parts_of
+from .trees import leaves as leaves
+from .trees import tree_of as tree_of
 
 
 def leaf_values(builder: Any, ty: Any, value: Any) -> list[Any]:
-    """Values of the leaves."""
-    if not isinstance(ty, nb.types.BaseTuple):
+    """Return the leaves of a tuple's LLVM value."""
+    if parts_of(ty) is None:
         return [value]
     parts = nb.cgutils.unpack_tuple(builder, value, len(ty))
     return [leaf for kind, part in zip(ty, parts, strict=True) for leaf in leaf_values(builder, kind, part)]
 
 
 def made(tree: Tree, parts: list[Any]) -> Any:
-    """`Tree.build`'s `make` for types."""
-    return nb.types.BaseTuple.from_types(tuple(parts), tree.made) if tree.fields else nb.types.Tuple(tuple(parts))
+    """Return the type of a tuple: what `Tree.build` makes one with."""
+    return nb.types.BaseTuple.from_types(tuple(parts), tree.kind) if tree.fields else nb.types.Tuple(tuple(parts))
 
 
 def build_value(context: Any, builder: Any, ty: Any, values: Iterator[Any]) -> Any:
-    """A value of a tuple's type from those of its leaves."""
-    if not isinstance(ty, nb.types.BaseTuple):
+    """Return the LLVM value of a tuple's type from those of its leaves."""
+    if parts_of(ty) is None:
         return next(values)
     return context.make_tuple(builder, ty, [build_value(context, builder, part, values) for part in ty])

@@ -1,8 +1,7 @@
-"""What one compilation, or one simulation, of a kernel knows of itself.
+"""The `Unit` of one compile, or of one simulation, of a kernel: it hands out shared memory, barriers, counters and tensor maps.
 
-Rings, staging and tensor maps are discovered while the kernel's source is compiled (or first run): each pipeline asks its
-Unit for a plan, and the Unit hands out shared memory, barriers and counters. A new Unit per compile: it is part of the
-types of everything the kernel touches, so no code generated for an earlier compile can be picked up again.
+Each pipeline asks the Unit for a plan when its place in the source is compiled, or first run. Every compile has a Unit of its own,
+which is part of the types of everything that the kernel touches: code of an earlier compile is never found again.
 """
 
 from __future__ import annotations
@@ -11,20 +10,21 @@ import dataclasses
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from ..diagnostics.errors import SpecError
 from ..traces.events import Ring
 from ..traces.protocol import BARRIERS
-from .allocations import Barrier, BarrierPlan, Scratch, allocations, barriers, nbytes, place, said
+from .allocations import Barrier, BarrierPlan, Scratch, nbytes, place
 from .block import Block, cut
-from .budget import PANEL_BYTES
+from .budget import PANEL_BYTES, Region
 from .copies import MapRequest
 from .layout import ATOM
 from .plans import COUNTERS, PHASES, BarrierPlace, NumberPlan, RingPlan
-from .regions import Region
 from .shared_memory import SharedMemory
+from .trees import leaves
 
+Plan = TypeVar("Plan", bound=RingPlan)
 _serials = itertools.count()
 
 
@@ -34,26 +34,26 @@ class Unit(SharedMemory):
 
     serial: int = field(default_factory=lambda: next(_serials))
     maps: dict[MapRequest, int] = field(default_factory=dict)
-    met: dict[str, set[str]] = field(default_factory=lambda: {"memory": set(), "compute": set()})
-    """names of the rings that each role's compiled code has"""
+    rings_of: dict[str, set[str]] = field(default_factory=lambda: {"memory": set(), "compute": set()})
+    """names of the rings that the compiled code of each role uses"""
     running: dict[int, str] = field(default_factory=dict)
     """rings of the pipelines whose bodies are being compiled, by counter (`chains.running`)"""
     copies_out: bool = False
     """whether the kernel issues TMA stores itself"""
     sharing: list[RingPlan] = field(default_factory=list)
-    """rings of pipelines that use the allocations of another one, whose ring is in `rings` or `outputs`"""
+    """rings of pipelines that use the slots of another one, whose ring is in `rings` or `outputs`"""
     regions: list[str] = field(default_factory=list)
     """names of regions (`profiling`), by number"""
     obstacles: dict[int, str] = field(default_factory=dict)
-    """why TMA cannot address an array, by argument: the error its use in a pipeline gives"""
+    """why TMA cannot address an array, by argument: a pipeline over it raises this text"""
     tokens: tuple[str, ...] = ()
     """the kernel's order tokens, by number (`order_tokens`)"""
     handed: dict[int, tuple[int, ...]] = field(default_factory=dict)
-    """simulated: the counters that were handed to each compute warpgroup, which may be those of rings met so far"""
+    """simulated: the counters that were handed to each compute warpgroup: of the rings that ran until then"""
 
     @property
     def stores(self) -> bool:
-        """Whether TMA stores are issued, which the kernel's end must drain."""
+        """Whether the kernel issues TMA stores, which its end must wait for."""
         return self.store_slots > 0 or self.copies_out or bool(self.outputs)
 
     def region(self, name: str) -> int:
@@ -65,13 +65,16 @@ class Unit(SharedMemory):
     def plan_ring(self, site: str, wanted: tuple[tuple[Any, ...], ...], slots: int, delay: int,
                   manual: tuple[str, ...] = (), labels: tuple[str, ...] = (), dims: int | None = None,
                   single: bool = False, shared: RingPlan | None = None, kind: type[RingPlan] = RingPlan) -> RingPlan:
-        """A ring of the pipeline written at `site` (a ``file:line``): `wanted` are (argument, *BlockSpec.block).
+        """Return a ring of the pipeline written at `site` (a ``file:line``); SpecError where one cannot be had.
 
-        `kind`: RingPlan, or OutPlan for one of outputs.
-        `manual`: the kinds of barriers that the body uses itself, for each operand. Loops that one pipeline has over
-        different arrays get a ring each: their copies read different tensor maps. `labels`, `dims`: see `RingPlan`.
-        `single`: every compute warpgroup has a ring of its own.
-        `shared`: the ring whose slots, barriers and counter it uses, of a pipeline before it; SpecError if they do not fit.
+        wanted  (argument, *BlockSpec.block) of each operand. A pipeline called on other arrays has another ring: its copies read
+                other tensor maps
+        manual  the kinds of barriers that the body uses itself, for each operand
+        single  every compute warpgroup has a ring of its own
+        shared  a ring of an earlier pipeline, whose slots, barriers and counter this one uses
+        kind    RingPlan, or OutPlan for a ring of outputs
+
+        `labels` and `dims` are those of `RingPlan`.
         """
         labels = labels or tuple(f"in_specs[{number}]" for number in range(len(wanted)))
         key = f"{site} {wanted} {slots} {delay} {manual} {labels} {dims} {single}"
@@ -93,15 +96,20 @@ class Unit(SharedMemory):
         plan = kind(**fields, index=COUNTERS - 1 - len(known) if kind.written else len(known), slots=slots, delay=delay,
                     base=self._free, barriers=self._rings_barriers, manual=manual, cluster=self.cluster,
                     private=self.compute_wgs if single else 0)
+        return self._added(key, plan, where)
+
+    def _added(self, key: str, plan: Plan, where: str) -> Plan:
+        """Keep a new ring; SpecError where no barriers, counters or bytes are left for it."""
         if plan.header.end > self._scratch_barriers or len(self.rings) + len(self.outputs) >= COUNTERS:
-            raise SpecError(f"{where}: a kernel has at most {COUNTERS} rings" if kind.written else
+            raise SpecError(f"{where}: a kernel has at most {COUNTERS} rings" if plan.written else
                             f"{where}: more rings or slots than the {self.barrier_room} bytes of barriers hold")
+        known: dict[str, Any] = self.outputs if plan.written else self.rings
         known[key] = plan
         self._budget()
         return plan
 
     def check_output(self, arg: int, what: str, mend: str) -> None:
-        """SpecError unless the call knew the array for an output: stores to an input would be lost, or change what must stay."""
+        """SpecError unless the call took the array for an output: stores to an input would be lost, or change what must stay."""
         array = self.arrays[arg]
         if array.output:
             return
@@ -110,7 +118,7 @@ class Unit(SharedMemory):
         raise SpecError(f"{what}: the call took '{array.name}' for an input, because {reason}")
 
     def _check_outputs(self, where: str, wanted: tuple[tuple[Any, ...], ...], labels: tuple[str, ...]) -> None:
-        """SpecError for arrays that a pipeline cannot store to."""
+        """Raise SpecError for arrays that a pipeline cannot store to."""
         for label, (arg, *_) in zip(labels, wanted, strict=True):
             array = self.arrays[arg]
             what = f"{where}: {label} for '{array.name}'"
@@ -124,7 +132,7 @@ class Unit(SharedMemory):
 
     def _fields(self, where: str, site: str, wanted: tuple[tuple[Any, ...], ...], labels: tuple[str, ...],
                 dims: int | None) -> dict[str, Any]:
-        """What a plan says of a ring's operands, and of how their blocks lie in a slot."""
+        """Return the fields of a plan that describe the operands, and how their blocks lie in a slot."""
         blocks: list[Block] = []
         offsets, stride = [], 0
         for label, (arg, shape, fill, known, transforms, policy, shared) in zip(labels, wanted, strict=True):
@@ -146,38 +154,37 @@ class Unit(SharedMemory):
                 "stage_stride": stride}
 
     def plan_scratch(self, site: str, kind: Any, shared: bool, what: str = "") -> Scratch:
-        """What the kernel allocates at `site`: one for all compute warpgroups (`shared`), or one for each; `what` it is for."""
+        """Return the allocation of a type at `site`, one for all compute warpgroups (`shared`) or one for each.
+
+        `what` says what numpipe needs it for, if the kernel did not ask for it. SpecError where no room is left.
+        """
         key = f"{site} {kind} {shared}"
         if key in self.scratch:
             return self.scratch[key]
         owners = 0 if shared else self.compute_wgs
-        where, memory, count = f"kernel {self.kernel}, scratch at {site}", Region(self._free, nbytes(kind), owners), barriers(kind)
-        free = self._scratch_barriers
-        if free - Region(0, 8 * count, owners).total < self._rings_barriers:
-            raise SpecError(f"{where}: {max(1, owners) * count} more barriers than the {self.barrier_room} bytes for all barriers "
-                            "of a CTA hold, 8 bytes each: use fewer slots or barriers")
-        first = groups = sum(len(part.barriers) for part in self.scratch.values())
-        several = allocations(kind) > 1
-
-        def barrier(of: Barrier) -> BarrierPlan:
-            nonlocal free, groups
-            free, groups = free - Region(0, 8 * of.count, owners).total, groups + 1
-            if groups > PHASES:
-                raise SpecError(f"{where}: more than {PHASES} allocations of barriers in a kernel: make one with num_barriers")
-            return BarrierPlan(of, Region(free, 8 * of.count, owners), groups - 1,
-                               f"{site} ({groups - first - 1}){what and f', {what}'}" if several else site, self.cluster,
-                               self.arrive_groups(of, where))
-
-        tree = place(kind, 0, memory, barrier)
-        plan = self.scratch[key] = Scratch(f"{what or said(kind)} @ {site}", kind, tree, memory, what)
+        where, memory = f"kernel {self.kernel}, scratch at {site}", Region(self._free, nbytes(kind), owners)
+        barriers = [part for part in leaves(kind) if isinstance(part, Barrier)]
+        count, free = max(1, owners) * sum(of.count for of in barriers), self._scratch_barriers
+        if free - 8 * count < self._rings_barriers:
+            raise SpecError(f"{where}: {count} more barriers than the {self.barrier_room} bytes for all barriers of a CTA hold, "
+                            "8 bytes each: use fewer slots or barriers")
+        first, plans = sum(len(part.barriers) for part in self.scratch.values()), []
+        if first + len(barriers) > PHASES:
+            raise SpecError(f"{where}: more than {PHASES} allocations of barriers in a kernel: make one with num_barriers")
+        for number, of in enumerate(barriers):
+            free -= max(1, owners) * 8 * of.count
+            name = f"{site} ({number}){what and f', {what}'}" if len(barriers) > 1 else site
+            plans.append(BarrierPlan(of, Region(free, 8 * of.count, owners), first + number, name, self.cluster,
+                                     self.arrive_groups(of, where)))
+        plan = self.scratch[key] = Scratch(f"{what or kind} @ {site}", kind, place(kind, 0, memory, iter(plans)), memory, what)
         self._budget()
         return plan
 
     def plan_staging(self, panels: int) -> int:
-        """Slots of the store ring, for tiles of so many panels: one ring per compute warpgroup, shared by all stores.
+        """Return the slots of the store ring, which each compute warpgroup has for all its stores, for tiles of so many panels.
 
-        By default as many as a tile has panels, or as fit beside the load rings. (The simulator meets rings in the order
-        they run, so it keeps staging apart, behind the shared memory of a CTA.)
+        By default there are as many as a tile has panels, or as fit beside the load rings. (A simulation does not know the rings
+        that run later, so its store ring lies behind the shared memory of a CTA.)
         """
         if not self.store_slots:
             room = (self.target.smem_bytes - self._rings_end) // (self.compute_wgs * PANEL_BYTES)
@@ -186,43 +193,40 @@ class Unit(SharedMemory):
             self._budget()
         return self.store_slots
 
-    def plan_tickets(self, site: str) -> NumberPlan:
-        """The ring of tickets, one for all loops; `site`: where the first of them is written. SpecError where no room is left.
+    def plan_work_ring(self, site: str) -> NumberPlan:
+        """Return the ring of work indices, one for all loops; `site` is the place of the first. SpecError where no room is left.
 
-        A warpgroup reads the tickets of a turn when it has ended its own tile: as many as the others have at the same time, and
-        those that the memory role is ahead, should have slots.
+        With turns a warpgroup reads work indices when its own tile has ended. So there is a slot for each that the other warpgroups
+        are at, and for each that the memory role is ahead.
         """
-        if self.tickets is not None:
-            return self.tickets
+        if self.work_ring is not None:
+            return self.work_ring
         slots, first = self.turns + 3, self._rings_barriers
-        plan = NumberPlan(name=f"tile numbers @ {site}", index=len(self.rings), slots=slots, delay=0, args=(), blocks=(),
-                          offsets=(), stage_bytes=0, stage_stride=4, base=first + 8 * len(BARRIERS) * slots, barriers=first)
-        if plan.header.end > self._scratch_barriers or plan.index >= COUNTERS:
-            raise SpecError(f"kernel {self.kernel}, tiles(dynamic=True) at {site}: more rings or slots than the "
-                            f"{self.barrier_room} bytes of barriers hold")
-        self.rings[plan.name] = plan
-        return plan
+        name = f"tile numbers @ {site}"
+        return self._added(name, NumberPlan(
+            name=name, index=len(self.rings), slots=slots, delay=0, args=(), blocks=(), offsets=(), stage_bytes=0, stage_stride=4,
+            base=first + 8 * len(BARRIERS) * slots, barriers=first), f"kernel {self.kernel}, tiles(dynamic=True) at {site}")
 
     def map_slot(self, request: MapRequest) -> int:
-        """Number of the tensor map in the kernel's packed parameter."""
+        """Return the number of a tensor map in the kernel's packed parameter."""
         return self.maps.setdefault(request, len(self.maps))
 
     @property
     def counter_at(self) -> int:
-        """Where the packed parameter has the address of the launch's counter (`tile_scheduler`): behind the maps, at least one."""
+        """Where the packed parameter holds the address of the launch's counter (`tile_scheduler`): behind a map at least."""
         return 128 * max(1, len(self.maps))
 
     @property
     def table_bytes(self) -> int:
-        """Of the packed parameter."""
-        return self.counter_at + 128 * (self.tickets is not None)
+        """Bytes of the packed parameter."""
+        return self.counter_at + 128 * (self.work_ring is not None)
 
     def readers(self, plan: RingPlan) -> int:
         """Compute warpgroups of a CTA that use each slot of a ring."""
         return 1 if plan.private else self.compute_wgs if plan.numbers else self.tile_wgs
 
     def barriers(self, plan: RingPlan) -> Iterator[tuple[int, int, str]]:
-        """(address, arrivals of a phase, name) of a ring's mbarriers."""
+        """Yield (address, arrivals of a phase, name) of a ring's mbarriers."""
         for copy, row in itertools.product(range(max(1, plan.private)), plan.kinds):
             who = f" of warpgroup {copy}" * (plan.private > 1)
             for part in plan.parts_of(row.name):
@@ -232,7 +236,7 @@ class Unit(SharedMemory):
                     yield first + 8 * slot, arrivals, f"{row.name}[{slot}]{whose}{who}"
 
     def scratch_barriers(self) -> Iterator[tuple[int, int, str]]:
-        """(address, arrivals of a phase, name) of the mbarriers that the kernel allocates itself."""
+        """Yield (address, arrivals of a phase, name) of the mbarriers that the kernel allocates itself."""
         for part in self.scratch.values():
             for plan in part.barriers:
                 for copy in range(max(1, plan.memory.owners)):
@@ -240,34 +244,35 @@ class Unit(SharedMemory):
                         yield plan.memory.at(copy) + 8 * number, plan.arrivals, plan.name_of(copy, number)
 
     def all_barriers(self) -> Iterator[tuple[int, int, str]]:
-        """(address, arrivals of a phase, name) of all mbarriers of the kernel."""
+        """Yield (address, arrivals of a phase, name) of all mbarriers of the kernel."""
         for plan in self.rings.values():
             yield from self.barriers(plan)
         yield from self.scratch_barriers()
 
     def barrier_at(self, address: int) -> BarrierPlace | None:
-        """Which of the kernel's mbarriers is at an address of shared memory; None: no one that numpipe has placed."""
+        """Return the place of the mbarrier at an address of shared memory; None for an address where numpipe placed none."""
         for plan in self.rings.values():
             if address in plan.header:
                 number = (address - plan.barriers) % plan.barrier_bytes_of_one // 8
                 kinds = [row.name for row in plan.kinds for _ in plan.parts_of(row.name)]
                 return BarrierPlace(kinds[number // plan.slots], plan, number % plan.slots)
-        kind = "sums" if any(part.what and part.has_barrier(address) for part in self.scratch.values()) else "own"
+        kind = "sums" if any(
+            part.what and address in of.memory for part in self.scratch.values() for of in part.barriers) else "own"
         return BarrierPlace(kind) if self._scratch_barriers <= address < self.barrier_room else None
 
     def slot_at(self, address: int) -> tuple[RingPlan, int] | None:
-        """The ring, and the slot of it, that an address of shared memory lies in."""
+        """Return the ring, and its slot, that an address of shared memory lies in."""
         for plan in (*self.rings.values(), *self.outputs.values()):
             if address in plan.memory:
                 return plan, (address - plan.base) // plan.stage_stride % plan.slots
         return None
 
     def whose(self, plan: RingPlan, part: int, kind: str) -> str:
-        """What a barrier's name says behind its slot: the operand, if each has a barrier of the kind, and the ring."""
+        """Return what a barrier's name says behind its slot: the operand, if each has a barrier of the kind, and the ring."""
         operand = f" for {plan.labels[part]} '{self.arrays[plan.args[part]].name}'" if kind in plan.manual else ""
         return f"{operand} of {plan.name}"
 
     def traced(self) -> Iterator[Ring]:
-        """Its rings, as far as a trace's reader has to know them."""
+        """Yield the rings, as far as the reader of a trace has to know them."""
         for plan in (*self.load_rings, *self.outputs.values(), *self.sharing):
             yield Ring(plan.name, plan.index, plan.slots, bool(plan.private), plan.written, self.turns > 1 and not plan.private)

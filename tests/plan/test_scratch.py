@@ -11,7 +11,7 @@ import pytest
 import numpipe
 from numpipe import SMEM, ArrayType, Barrier, BlockSpec, PipelineDeadlock, PipelineRace, RefUnion, SpecError, SwizzleTransform, ds
 from numpipe.kernels.variants import Variant
-from numpipe.plan.allocations import parse, spelled
+from numpipe.plan.allocations import parse
 
 HALF = np.dtype(np.float16)
 SEEDS = (None, *range(4))
@@ -32,7 +32,7 @@ def halves(*shape: int) -> np.ndarray:
     RefUnion(SMEM((64, 64), np.float32), (SMEM((64, 64), np.float16), SMEM((8, 8), np.float16))),
 ], ids=str)
 def test_a_type_survives_the_compiler(kind: Any) -> None:
-    assert parse(spelled(kind)) == kind
+    assert parse(repr(kind)) == kind
 
 
 # ---- where things lie

@@ -166,7 +166,7 @@ def memory_barriers(built: Built, sass: Sass) -> Iterator[str]:
     sums over (`partials`), those outside of its main loops; one at the end, where the last CTA sets a counter of tiles back."""
     handed = any(array.workspace for array in built.unit.arrays)
     products = [sass.innermost(instruction) for instruction in sass.products()]
-    spared = int(built.unit.tickets is not None)
+    spared = int(built.unit.work_ring is not None)
     for instruction in sass.find(BEYOND):
         at = sass.instructions.index(instruction)
         if any(other.opcode == "UCGABAR_ARV" for other in sass.instructions[at + 1:at + 5]) and not sass.in_loop(instruction):
@@ -237,7 +237,7 @@ def roles(built: Built, sass: Sass) -> Iterator[str]:
     rings = [bool(plan.private) for plan in built.unit.load_rings]
     shared, private = not all(rings), any(rings)
     events = bool(built.unit.params.profile_space)  # by ordinary stores
-    tickets = built.unit.tickets is not None  # told by ordinary stores to shared memory
+    tickets = built.unit.work_ring is not None  # told by ordinary stores to shared memory
     own = sass.target.product + r"|UTMASTG|STSM|BAR\." + ("" if tickets else r"|STS\b") + ("" if events else r"|STG\b")
     for code, who, pattern in ((memory, "memory", own),
                                (compute, "compute", "" if private else "UTMALDG")):

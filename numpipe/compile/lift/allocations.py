@@ -9,7 +9,7 @@ from typing import Any
 from ...core.functions import Function
 from ...diagnostics.errors import SpecError
 from ...language.memory import shared
-from ...plan.allocations import SMEM, Barrier, ClusterBarrier, RefUnion, is_allocation, spelled
+from ...plan.allocations import SMEM, Barrier, ClusterBarrier, RefUnion, is_allocation
 from .bodies import Bodies
 from .fold import MISSING, literal_node
 from .rewriter import NOT_MINE
@@ -58,7 +58,7 @@ class Allocations(Bodies):
         """A type, as its text; anything else is passed on, unless a type is wanted `always`."""
         value = self.value(node)
         if is_allocation(value):
-            return literal_node(spelled(value), node)
+            return literal_node(repr(value), node)
         self._wrong(node)
         if always:
             self.error(node, "numpipe.scratch takes a type, numpipe.SMEM(shape, dtype), numpipe.Barrier(…) or numpipe.RefUnion(…), "

@@ -12,7 +12,7 @@ from ...core.facts import Facts
 from ...core.functions import Function
 from ...core.op import Op
 from ...diagnostics.errors import NumpipeError
-from ...language.grid import snake
+from ...language.grid import tile_loop
 from ...plan.specs import BlockSpec
 from .allocations import Allocations
 from .calls import plain
@@ -77,7 +77,7 @@ class Functions(Allocations, Nested):
         args = dict(zip(names, self.bind(function, node), strict=True))
         values = {name: self.value(arg) for name, arg in args.items()}
         known = {name: value for name, value in values.items() if value is not MISSING}
-        if function is snake.planar_snake and (why := snake.wrong(known.get("minor_dim"), known.get("tile_width"))):
+        if function is tile_loop.planar_snake and (why := tile_loop.wrong_snake(known.get("minor_dim"), known.get("tile_width"))):
             self.error(node, why)  # else an index error, or a division by zero, in a line of its own source
         bound = self._lifted(function, known, node)
         left = [self.visit(args[name]) for name in bound.parameters]

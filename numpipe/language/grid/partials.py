@@ -1,8 +1,8 @@
-"""Partial sums of a tile, from the CTAs that made them to the one that adds them up: the kernel's workspace in global memory.
+"""Partial sums of a tile, which CTAs hand over in the kernel's workspace in global memory to the CTA that adds them up.
 
 A slot of the workspace is a row of float32: the sums of a tile, those of each compute warpgroup behind one another, and behind them
 a flag for each warpgroup. Within a warpgroup's part the order is that of its registers, which only `combine` knows: float4 number i
-of lane l is at 16 (128 i + l) bytes, so a warp moves whole lines. Each warpgroup speaks with its like in the other CTA::
+of lane l is at 16 (128 i + l) bytes, so a warp moves whole lines. Warpgroup w of a CTA hands over to warpgroup w of the other::
 
     of another part   write   all lanes store their registers
                               named barrier: the stores of all lanes come before what one of them does next
@@ -11,7 +11,9 @@ of lane l is at 16 (128 i + l) bytes, so a warp moves whole lines. Each warpgrou
                               named barrier: what that lane has seen, all lanes may read
                       add     all lanes load, and add to their registers; then the next part, in the order of the steps
 
-All flags are 0 between launches. Both executions run `combined` as it stands.
+All flags are 0 between launches, so the next launch on the stream, which touches nothing before its ``griddepcontrol.wait``, may
+use the same workspace. Warpgroups of a CTA need not meet. Both executions run `combined` as it stands. The release is a
+MEMBAR.ALL.GPU, which the gate allows in a kernel with a workspace outside its loops of products.
 
 PTX ISA, "Memory Consistency Model: Release and Acquire Patterns; Causality order".
 """
@@ -65,7 +67,7 @@ def combine(acc: Tile, part: Part, work: GmemRef | None = None, axis: str | None
 
 
 def check(acc: Any, work: Any) -> None:
-    """SpecError unless there are partial sums, and a workspace for them, given as values or as their Numba types."""
+    """Raise SpecError unless `acc` is a tile of partial sums, and `work` a workspace or None, as values or as their Numba types."""
     form = form_of(acc, "numpipe.combine")
     if form is None:
         raise SpecError(f"numpipe.combine(acc, part, work): acc is a float32 register tile, got {called(acc)}")
@@ -81,7 +83,7 @@ def check(acc: Any, work: Any) -> None:
 
 
 def _fits(work: GmemRef, acc: Tile, part: Part) -> None:
-    """The slots are there, and large enough; on the GPU stores to others end the kernel with an illegal address."""
+    """Raise SimulationError unless the slot is there, and large enough; the GPU ends the kernel with an illegal address."""
     slots, size = work.array.shape
     wanted = acc.shape[0] * acc.shape[1] * work.unit.tile_wgs
     if wanted > size - FLAGS:
@@ -97,7 +99,7 @@ def _fits(work: GmemRef, acc: Tile, part: Part) -> None:
 
 @helper
 def combined(work, tile, part):  # type: ignore[no-untyped-def]
-    """The sum of a tile in its owner; in other parts theirs, handed over."""
+    """Return the sum of a tile in its owner; other parts hand theirs over, and return it."""
     if gt(part.begin, 0):
         write_partial(work, part.slot, tile)
         barrier.sync(1 + special.warpgroup_index(), 128)
@@ -114,10 +116,10 @@ def combined(work, tile, part):  # type: ignore[no-untyped-def]
 
 
 def _elements(work: GmemRef, slot: Any, tile: Tile) -> tuple[slice, slice]:
-    """Where a warpgroup's part of a slot is."""
+    """Return the place of a warpgroup's part of a slot."""
     size = tile.shape[0] * tile.shape[1]
-    row, first = int(slot), _part(work) * size
-    return slice(row, row + 1), slice(first, first + size)
+    first = _part(work) * size
+    return slice(int(slot), int(slot) + 1), slice(first, first + size)
 
 
 def _part(work: GmemRef) -> int:
@@ -131,13 +133,13 @@ def _flag(work: GmemRef, slot: Any) -> tuple[np.ndarray, int, str]:
 
 @op
 def write_partial(work: GmemRef, slot: Any, tile: Tile) -> None:
-    """The tile's registers to a slot: each lane 16 bytes at a time."""
+    """Write the tile's registers to a slot: each lane 16 bytes at a time."""
     current().gmem_write(work.array, _elements(work, slot, tile), tile.value.reshape(1, -1), work.name)
 
 
 @op
 def add_partial(work: GmemRef, slot: Any, tile: Tile) -> Tile:
-    """tile + what another CTA wrote to a slot."""
+    """Return the tile plus the sums that another CTA wrote to a slot."""
     found = current().gmem_read(work.array, _elements(work, slot, tile), work.name)
     with np.errstate(all="ignore"):  # floats overflow to inf, as on the GPU
         return Tile(tile.value + found.reshape(tile.shape), tile.form)
@@ -151,5 +153,5 @@ def signal(work: GmemRef, slot: Any) -> None:
 
 @op
 def await_signal(work: GmemRef, slot: Any) -> None:
-    """Wait until it is set (ld.acquire.gpu), by one lane, and clear it."""
+    """Wait until the flag is set (ld.acquire.gpu), by one lane, and clear it."""
     current().gmem_await(*_flag(work, slot))

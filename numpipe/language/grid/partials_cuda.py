@@ -10,11 +10,11 @@ from ...intrinsics import memory
 from ...plan.context_cuda import tile_part
 from ...plan.specs import FLAGS
 from ..tiles.refs_cuda import GmemType, gmem_value
-from ..tiles.tile_cuda import TileType
+from ..tiles.tile_cuda import TileType, assembled, registers
 from . import partials as source
 
 I32, I64 = nb.types.int32, nb.types.int64
-_PIECE = 16 * 128
+PIECE = 16 * 128
 """bytes between two float4 of a lane"""
 _LANES = 232
 """registers of a lane that loads may be in flight in, beside the tile's"""
@@ -32,31 +32,47 @@ def _combine(typing_context: Any, acc: Any, part: Any, work: Any) -> Any:
 
 
 def _slot(context: Any, builder: Any, work: GmemType, args: Any) -> tuple[Any, Any]:
-    """(reference, address of a slot)."""
+    """Return (reference, address of a slot)."""
     ref = gmem_value(context, builder, work, args[0])
     stride = builder.shl(builder.extract_value(ref.strides, 0), nb.const(2, nb.i64))
     return ref, builder.add(ref.pointer, builder.mul(builder.sext(args[1], nb.i64), stride))
 
 
 def _room(builder: Any, ref: Any, work: GmemType, tile: TileType, slot: Any) -> Any:
-    """Whether the workspace has such a slot, large enough for the tile."""
+    """Return whether the workspace has such a slot, large enough for the tile."""
     slots, size = nb.cgutils.unpack_tuple(builder, ref.shape)
     wanted = tile.shape[0] * tile.shape[1] * work.unit.tile_wgs + FLAGS
     return builder.and_(builder.icmp_unsigned("<", slot, slots), builder.icmp_signed(">=", size, nb.const(wanted)))
 
 
 def _pieces(context: Any, builder: Any, work: GmemType, tile: TileType, args: Any, checked: bool = False) -> Any:
-    """Address of this lane's first float4 in a slot; `checked`: an illegal one where there is no such slot."""
+    """Return the address of this lane's first float4 in a slot; if `checked`, an illegal one where there is no such slot."""
     ref, address = _slot(context, builder, work, args)
     if checked:  # no `trap`: in a function that has one ptxas gives the compute role no more registers than at launch
         address = builder.select(_room(builder, ref, work, tile, args[1]), address, nb.const(0, nb.i64))
     part = builder.mul(tile_part(builder, work.unit), nb.const(4 * tile.shape[0] * tile.shape[1]))
-    lane = builder.shl(builder.and_(nb.thread_index(builder), nb.const(127)), nb.const(4))
-    return builder.add(address, builder.zext(builder.add(part, lane), nb.i64))
+    return builder.add(address, builder.zext(builder.add(part, lane_offset(builder)), nb.i64))
+
+
+def lane_offset(builder: Any) -> Any:
+    """Return the bytes from a warpgroup's first float4 to this lane's."""
+    return builder.shl(builder.and_(nb.thread_index(builder), nb.const(127)), nb.const(4))
+
+
+def add_pieces(builder: Any, total: list[Any], space: str, first: Any, offset: int = 0, batch: int = 1) -> None:
+    """Add to a lane's registers its float4s in a state space, from `offset` bytes behind `first` on; `batch` loads fly together."""
+    pieces, four = len(total) // 4, nb.ir.LiteralStructType([nb.f32] * 4)
+    for start in range(0, pieces, batch):
+        loaded = [nb.emit_asm(builder, four, [first], f"ld.{space}.v4.f32 {{$0, $1, $2, $3}}, [$4+{offset + PIECE * piece}];",
+                              f"=f,=f,=f,=f,{'l' if space == 'global' else 'r'},~{{memory}}")
+                  for piece in range(start, min(start + batch, pieces))]
+        for register in range(4 * start, 4 * (start + len(loaded))):
+            value = builder.extract_value(loaded[register // 4 - start], register % 4)
+            total[register] = builder.fadd(total[register], value)
 
 
 def _flag(context: Any, builder: Any, work: GmemType, args: Any) -> Any:
-    """Address of this warpgroup's flag of a slot."""
+    """Return the address of this warpgroup's flag of a slot."""
     ref, address = _slot(context, builder, work, args)
     behind = builder.sub(builder.extract_value(ref.shape, 1), nb.const(FLAGS))
     word = builder.add(behind, tile_part(builder, work.unit))
@@ -69,26 +85,17 @@ def _write_partial(_context: Any, work: Any, slot: Any, tile: Any) -> Any:
     first = _pieces(context, builder, work, tile, args, checked=True)
     for piece in range(tile.registers // 4):
         values = [builder.extract_value(args[2], 4 * piece + i) for i in range(4)]
-        nb.emit_asm(builder, nb.void, [first, *values], f"st.global.v4.f32 [$0+{_PIECE * piece}], {{$1, $2, $3, $4}};",
+        nb.emit_asm(builder, nb.void, [first, *values], f"st.global.v4.f32 [$0+{PIECE * piece}], {{$1, $2, $3, $4}};",
                     "l,f,f,f,f,~{memory}")
 
 
 @cuda_meaning(source.add_partial)
 def _add_partial(_context: Any, work: Any, slot: Any, tile: Any) -> Any:
-    four = nb.ir.LiteralStructType([nb.f32] * 4)
     context, builder, args = yield tile(work, I32, tile)
-    first = _pieces(context, builder, work, tile, args)
-    total, pieces = args[2], tile.registers // 4
-    batch = max(2, min(16, (_LANES - 32 - tile.registers) // 4 // 2 * 2))
-    for start in range(0, pieces, batch):  # in flight together
-        loaded = [nb.emit_asm(builder, four, [first], f"ld.global.v4.f32 {{$0, $1, $2, $3}}, [$4+{_PIECE * piece}];",
-                              "=f,=f,=f,=f,l,~{memory}") for piece in range(start, min(start + batch, pieces))]
-        for piece, values in enumerate(loaded, start):
-            for i in range(4):
-                register = 4 * piece + i
-                summed = builder.fadd(builder.extract_value(total, register), builder.extract_value(values, i))
-                total = builder.insert_value(total, summed, register)
-    return total
+    total = registers(builder, tile, args[2])
+    add_pieces(builder, total, "global", _pieces(context, builder, work, tile, args),
+               batch=max(2, min(16, (_LANES - 32 - tile.registers) // 4 // 2 * 2)))
+    return assembled(builder, tile, total)
 
 
 @cuda_meaning(source.signal)

@@ -1,7 +1,8 @@
-"""Where in the grid a CTA is, by number: `program_id` and `num_programs`; by name there are `axis_index` and `axis_size`."""
+"""The place of a CTA in the grid, by number: `program_id` and `num_programs`; by name there are `axis_index` and `axis_size`."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ __all__ = ["num_programs", "program_id"]
 
 
 def check(operation: str, axis: Any) -> Any:
-    """A dimension of a grid, 0…2, given as a constant or as its Numba type."""
+    """Return a dimension of a grid, 0…2, given as a constant or as its Numba type; SpecError for other values."""
     axis = constant(operation, "axis", axis)
     if isinstance(axis, bool) or not isinstance(axis, int) or not 0 <= axis <= 2:
         raise SpecError(f"{operation}(axis): axis is a compile-time int of 0…2, a dimension of the grid, got {axis!r}")
@@ -23,7 +24,7 @@ def check(operation: str, axis: Any) -> Any:
 
 
 def check_ctas(unit: Unit | None, operation: str, axis: int) -> int:
-    """`axis`, unless this is a kernel over tiles and CTAs have no such dimension: its own source asks for steps (`wrapped`)."""
+    """Return `axis`; SpecError in a kernel over tiles whose CTAs have no such dimension: only its source asks for steps."""
     words = None if unit is None else unit.params.dimension_semantics
     if words is not None and axis >= words.count("parallel"):
         why = (f"is sequential: write {operation}({axis}), with the number, in the kernel itself, and pass its value to functions"
@@ -34,15 +35,29 @@ def check_ctas(unit: Unit | None, operation: str, axis: int) -> int:
 
 @op
 def program_id(axis: int) -> Any:
-    """Index of this CTA along dimension `axis` of the grid (0…2, a compile-time int): blockIdx.x, y or z, an int32."""
+    """Return the index of this CTA along dimension `axis` of the grid (0…2, a compile-time int): blockIdx.x, y or z, an int32."""
     return np.int32(current().cta[_of_ctas("program_id", axis)])
 
 
 @op
 def num_programs(axis: int) -> Any:
-    """CTAs along dimension `axis` of the grid (0…2, a compile-time int): gridDim.x, y or z, an int32."""
+    """Return the CTAs along dimension `axis` of the grid (0…2, a compile-time int): gridDim.x, y or z, an int32."""
     return np.int32(current().grid[_of_ctas("num_programs", axis)])
 
 
 def _of_ctas(operation: str, axis: Any) -> int:
     return check_ctas(current().unit, operation, check(operation, axis))
+
+
+@op
+def own_index() -> Any:
+    """The index of this CTA in the grid, x fastest."""
+    x, y, z = current().cta
+    width, height, _ = current().grid
+    return np.int32(x + width * (y + height * z))
+
+
+@op
+def cta_count() -> Any:
+    """The number of CTAs of the grid."""
+    return np.int32(math.prod(current().grid))

@@ -1,4 +1,4 @@
-"""Where in the grid a CTA is, on the GPU."""
+"""The place of a CTA in the grid, on the GPU."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _special(operation: Any, name: str, register: str) -> None:
 
 
 def check_ctas(unit: Unit, library: Any) -> None:
-    """SpecError where compiled code asks for a dimension that the CTAs of a kernel over tiles do not have."""
+    """Raise SpecError where compiled code asks for a dimension that the CTAs of a kernel over tiles do not have."""
     for operation, register in (("program_id", "ctaid"), ("num_programs", "nctaid")):
         for symbol in nb.undefined_symbols(library, f"llvm.nvvm.read.ptx.sreg.{register}."):
             source.check_ctas(unit, operation, "xyz".index(symbol[-1]))
@@ -29,3 +29,16 @@ def check_ctas(unit: Unit, library: Any) -> None:
 
 _special(source.program_id, "program_id", "ctaid")
 _special(source.num_programs, "num_programs", "nctaid")
+
+
+@cuda_meaning(source.own_index)
+def _own_index(_context: Any) -> Any:
+    _, builder, _ = yield I32()
+    return nb.block_number(builder)
+
+
+@cuda_meaning(source.cta_count)
+def cta_count(_context: Any) -> Any:
+    _, builder, _ = yield I32()
+    x, y, z = nb.grid_size(builder)
+    return builder.mul(x, builder.mul(y, z))

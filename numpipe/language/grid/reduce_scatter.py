@@ -7,9 +7,9 @@ share p of its columns, and sends the others to the CTAs whose shares they are, 
     send                             its columns 64 … 127 to CTA 1          its columns 0 … 63 to CTA 0
     add                              its columns 0 … 63 + those of CTA 1    its columns 64 … 127 + those of CTA 0
 
-Each compute warpgroup speaks with its like in the other CTAs. It has a buffer for what they send it, a region each, and two
-mbarriers, as a slot of a ring has: *ready* ends a phase with the bytes of all regions, *consumed* when the warpgroups of all CTAs
-have read theirs::
+Warpgroup w of a CTA exchanges with warpgroup w of the others. It has a buffer for what they send, a region each, and two mbarriers,
+as a slot of a ring has: *ready* ends a phase with the bytes of all regions, *consumed* when the warpgroups of all CTAs have read
+theirs::
 
     expect          announce the bytes on the own ready barrier (lane 0 of each warp a quarter)
     await consumed  all others have read what was sent to them the last time
@@ -22,9 +22,10 @@ No CTA waits for one that is not there: those of a cluster run at the same time,
 comes first sends, and waits, while the memory role loads the next tile. The sum of an element is made by one CTA, in the same order
 each time: the same bits.
 
-The buffer is written by st.async, an ordinary store that completes on an mbarrier, and read by ordinary loads: no proxy fence. The
-barriers say no scope, as the ring's do (`multicast`). That no CTA ends while others reach into it is the cluster's barrier at the
-end.
+The buffer is written by st.async, an ordinary store that completes on an mbarrier, and read by ordinary loads: no proxy fence. (A
+bulk copy would take a second buffer, a fence and a barrier of the warpgroup before it.) The barriers say no scope, as the ring's do
+(`multicast`). The cluster's barrier at the end keeps a CTA there while others reach into it. The buffer is an allocation as
+`scratch` makes them, and no slot of the ring: when the last product has ended, the next tile's blocks may already land there.
 
 PTX ISA, "st.async"; "mbarrier: Tracking asynchronous operations"; "Cluster of Cooperative Thread Arrays".
 """
@@ -32,8 +33,9 @@ PTX ISA, "st.async"; "mbarrier: Tracking asynchronous operations"; "Cluster of C
 from __future__ import annotations
 
 import functools
+import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -48,20 +50,18 @@ from ...plan.allocations import SMEM, Barrier, BarrierPlan, ClusterBarrier, Smem
 from ...plan.cluster import Dims, place_of, rank_of, shifted
 from ...plan.context import Context
 from ...plan.layout import ATOM
+from ...plan.unit import Unit
 from ..memory import phases
 from ..memory.shared import BarrierRef
 from ..tiles.layouts import ACCUMULATOR, Form, places
 from ..tiles.tile import Tile
-
-if TYPE_CHECKING:
-    from ...plan.unit import Unit
 
 WHAT = "partial sums"
 
 
 @dataclass(frozen=True)
 class SumsPlan:
-    """An exchange of a kernel's: of tiles of this shape, between CTAs along a dimension of the cluster."""
+    """An exchange of tiles of this shape between the `size` CTAs along a dimension of the cluster."""
 
     shape: tuple[int, int]
     along: int
@@ -71,15 +71,19 @@ class SumsPlan:
     consumed: BarrierPlan
 
     @property
-    def share(self) -> tuple[int, int]:
-        """Shape of what a CTA keeps."""
-        return self.shape[0], self.shape[1] // self.size
+    def share(self) -> Form:
+        """The tile that a CTA keeps."""
+        return Form((self.shape[0], self.shape[1] // self.size), FLOAT32)
 
     @property
     def region(self) -> int:
         """Bytes of a share, which one other CTA sends."""
-        rows, columns = self.share
-        return 4 * rows * columns
+        return 4 * math.prod(self.share.shape)
+
+    @property
+    def quarter(self) -> int:
+        """Bytes that a warp announces: those that it will read."""
+        return (self.size - 1) * self.region // 4
 
     @property
     def cluster(self) -> Dims:
@@ -87,12 +91,12 @@ class SumsPlan:
 
     @property
     def peers(self) -> tuple[Dims, ...]:
-        """From a CTA to those that it exchanges sums with, itself first; the i-th is i places further along the axis."""
+        """The shifts from a CTA to those that it exchanges sums with, itself first; the i-th lies i places along the axis."""
         return self.consumed.peers
 
 
 def check(unit: Unit, axis: str, form: Any, got: str) -> Form:
-    """What a CTA keeps of the sum of such a tile; SpecError where it has no such shares."""
+    """Return the share that a CTA keeps of the sum of such a tile; SpecError for a tile without such shares."""
     what = f"numpipe.combine(acc, part, axis={axis!r})"
     if not isinstance(form, Form) or form.layout != ACCUMULATOR or form.dtype != FLOAT32:
         found = form if isinstance(form, Form) else got
@@ -106,7 +110,7 @@ def check(unit: Unit, axis: str, form: Any, got: str) -> Form:
 
 
 def plan(unit: Unit, axis: str, shape: tuple[int, ...], site: str) -> SumsPlan:
-    """Shared memory and barriers of an exchange, for each compute warpgroup."""
+    """Return an exchange, with shared memory and barriers for each compute warpgroup."""
     along, size = unit.cluster_axes.index(axis), unit.sizes[axis]
     atoms = 4 * shape[0] * shape[1] // size // ATOM
     kind = SMEM((size - 1, atoms, 8, 32), np.float32), Barrier(), ClusterBarrier(axis)
@@ -115,27 +119,24 @@ def plan(unit: Unit, axis: str, shape: tuple[int, ...], site: str) -> SumsPlan:
 
 
 class Sums:
-    """An exchange as one warpgroup sees it, on the simulated SM."""
+    """An exchange of one warpgroup on the simulated SM."""
 
     def __init__(self, np_: Context, plan: SumsPlan) -> None:
-        self.np, self.plan, self.own = np_, plan, np_.unit.number(current().warpgroup)
-        self.quarter = (plan.size - 1) * plan.region // 4
-        """bytes that a warp announces: those that it will read"""
+        self.plan, self.own, self.quarter = plan, np_.unit.number(current().warpgroup), plan.quarter
         self.ready, self.consumed = (BarrierRef(np_, of, self.own, of.kind.shape, 0) for of in (plan.ready, plan.consumed))
         for ref, name in ((self.ready, "ready"), (self.consumed, "consumed")):
             current().mbar_init_at_entry(ref.address, ref.plan.arrivals, f"{name} {ref.plan.name_of(self.own, 0)}")
 
     def chunks(self, region: int) -> np.ndarray:
-        """Addresses of the 16-byte chunks of a region, one row a warp: float4 number i of lane l is at 16 (128 i + l)."""
-        rows, columns = self.plan.share
-        lanes = np.arange(rows * columns // 4).reshape(-1, 4, 32).swapaxes(0, 1).reshape(4, -1)
+        """Return the addresses of the 16-byte chunks of a region, a row for each warp: float4 i of lane l is at 16 (128 i + l)."""
+        lanes = np.arange(self.plan.region // 16).reshape(-1, 4, 32).swapaxes(0, 1).reshape(4, -1)
         found: np.ndarray = self.plan.buffer.memory.at(self.own) + region * self.plan.region + 16 * lanes
         return found
 
 
 @functools.lru_cache(maxsize=64)
 def _elements(shape: tuple[int, int]) -> np.ndarray:
-    """By warp, chunk and word: which element of a tile it is, counted in row order."""
+    """Return the number of an element of a tile, in row order, by warp, chunk and word."""
     down, right = (np.array(part).reshape(-1, 4) for part in zip(*places(shape, ACCUMULATOR), strict=True))
     warp, lane = np.arange(4)[:, None, None, None], np.arange(32)[None, None, :, None]
     found: np.ndarray = (16 * warp + lane // 4 + down[None, :, None]) * shape[1] + 2 * (lane % 4) + right[None, :, None]
@@ -148,7 +149,7 @@ def reduce_scatter(np_: Context, site: str, acc: Tile, axis: str) -> Tile:
     """``numpipe.combine(acc, part, axis=axis)`` as the AST pass writes it."""
     form = check(np_.unit, axis, acc.form if isinstance(acc, Tile) else None, type(acc).__name__)
     if acc.inert:
-        return Tile(None, Form(form.shape, FLOAT32))
+        return Tile(None, form)
     if np_.unit.sizes[axis] == 1:
         return acc
     whole: Tile = scattered(Sums(np_, plan(np_.unit, axis, acc.shape, site)), acc)
@@ -157,7 +158,7 @@ def reduce_scatter(np_: Context, site: str, acc: Tile, axis: str) -> Tile:
 
 @helper
 def scattered(sums, tile):  # type: ignore[no-untyped-def]
-    """This CTA's share of the sum of all."""
+    """Return this CTA's share of the sum of all."""
     each_warp(mbarrier.arrive_expect_tx, sums.ready.address, sums.quarter)
     mbarrier.wait(sums.consumed.address, sub(phases.next_phase(sums.consumed), 1), -1)
     phases.passed(sums.consumed)
@@ -171,29 +172,21 @@ def scattered(sums, tile):  # type: ignore[no-untyped-def]
 # ---- what it is made of
 @op
 def send(sums: Sums, tile: Tile) -> Tile:
-    """To each other CTA its share of the columns; this CTA's own share of them."""
-    plan, machine, value = sums.plan, current(), tile.value
-    here = place_of(machine.cta, plan.cluster)
-    order = _elements(plan.share)
+    """Send each other CTA its share of the columns; return this CTA's own share."""
+    plan, machine = sums.plan, current()
+    here, shares = place_of(machine.cta, plan.cluster), np.hsplit(tile.value, plan.size)
     for region, shift in enumerate(plan.peers[1:]):
         to = shifted(here, shift, plan.cluster)
-        sent = np.ascontiguousarray(_columns(value, plan, to)).reshape(-1)[order]
+        sent = shares[to[plan.along]].reshape(-1)[_elements(plan.share.shape)]
         machine.smem_send(sums.chunks(region), sent.view(np.uint8), rank_of(to, plan.cluster), sums.ready.address, WHAT)
-    return Tile(np.array(_columns(value, plan, here)), Form(plan.share, FLOAT32))
-
-
-def _columns(value: np.ndarray, plan: SumsPlan, place: Dims) -> np.ndarray:
-    """The share of the CTA at a place."""
-    width = plan.share[1]
-    return value[:, place[plan.along] * width:(place[plan.along] + 1) * width]
+    return Tile(np.array(shares[here[plan.along]]), plan.share)
 
 
 @op
 def add(sums: Sums, tile: Tile) -> Tile:
-    """tile + what the others sent."""
+    """Return the tile plus what the others sent."""
     plan, total = sums.plan, np.array(tile.value).reshape(-1)
-    order = _elements(plan.share)
     for region in range(plan.size - 1):
         with np.errstate(all="ignore"):  # floats overflow to inf, as on the GPU
-            total[order] += current().smem_read(sums.chunks(region), WHAT).view(np.float32)
-    return Tile(total.reshape(plan.share), Form(plan.share, FLOAT32))
+            total[_elements(plan.share.shape)] += current().smem_read(sums.chunks(region), WHAT).view(np.float32)
+    return Tile(total.reshape(plan.share.shape), plan.share)

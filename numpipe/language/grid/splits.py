@@ -1,4 +1,4 @@
-"""Tiles cut along K: which steps of which tile this CTA computes, where a product has too few tiles, or an odd number of waves.
+"""Tiles cut along K, for products with too few tiles or an odd number of waves: which steps of which tile a CTA computes.
 
 The steps of a tile are cut into *parts*. The first of them, which begins with step 0, is the *owner*: it adds the others' sums to
 its own (`partials.combine`) and stores the tile. Three ways to cut, for G CTAs::
@@ -21,21 +21,22 @@ its own (`partials.combine`) and stores the tile. Three ways to cut, for G CTAs:
 in the order of their indices, those that are waited for have started, however many are resident; the simulator runs them in that
 order. The parts of a tile are added in the order of their steps: the same sum each time, bit for bit.
 
-All of it is arithmetic on a few int32; no table is read.
+Arithmetic on the CTA's index alone gives the tile, the first step and the number of steps, without a table or a counter. What a
+loop needs from one part to the next stays in registers during the products, so it is little: divisions are made again for each
+part.
 """
 # mypy: disable-error-code=no-untyped-def
 
 from __future__ import annotations
 
-import math
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
 from ...core.arith import add, is_integer, mul, quotient, sub
-from ...core.machine import current
-from ...core.op import check, helper, op, outside
+from ...core.op import check, helper, outside
 from ...diagnostics.errors import SpecError
+from .programs import cta_count, own_index
 
 __all__ = ["split_tiles"]
 
@@ -43,7 +44,7 @@ STREAM = "stream"
 
 
 class Part(NamedTuple):
-    """Some steps of a tile, as `split_tiles` gives them: those of K blocks ``begin`` … ``begin + steps - 1``.
+    """The steps of a tile that a CTA computes: of K blocks ``begin`` … ``begin + steps - 1`` (`split_tiles`).
 
     begin   the first step; 0 in the part that owns the tile
     steps   how many there are; 0 only where K is 0, or where a cluster has more CTAs than there are steps
@@ -82,7 +83,7 @@ def split_tiles(*counts: Any, steps: Any, split: Any = STREAM, order: Any = "row
 
 @check
 def check_split(split: Any) -> None:
-    """SpecError for a number of parts that is no integer; the simulated SM refuses those below 1 too."""
+    """Raise SpecError for a number of parts that is no integer; the simulated SM refuses numbers below 1 too."""
     if not is_integer(split) or (isinstance(split, (int, np.integer)) and split < 1):
         raise SpecError(no_split(str(split)))
 
@@ -94,22 +95,20 @@ def no_split(got: str) -> str:
 
 @helper
 def whole_tile(steps):
-    """The part that is all of a tile."""
+    """Return the part that is all of a tile."""
     return Part(np.int32(0), add(steps, np.int32(0)), np.int32(0), np.int32(0))
 
 
 @helper
 def cluster_part(steps, which, parts):
-    """One of `parts` of a tile, all of which are computed by CTAs of a cluster."""
+    """Return one of `parts` of a tile, all of which CTAs of a cluster compute."""
     begin = even(steps, which, parts)
     return Part(begin, sub(even(steps, add(which, np.int32(1)), parts), begin), np.int32(0), np.int32(0))
 
 
-# What a loop needs of its parts from one to the next stays in registers during the products, so it is little: the rest is computed
-# anew for each part.
 @helper
 def least(a, b):
-    """The smaller of two int32."""
+    """Return the smaller of two int32."""
     if a < b:
         return a
     return b
@@ -117,7 +116,7 @@ def least(a, b):
 
 @helper
 def greatest(a, b):
-    """The larger of two int32."""
+    """Return the larger of two int32."""
     if a > b:
         return a
     return b
@@ -125,35 +124,21 @@ def greatest(a, b):
 
 @helper
 def even(total, which, shares):
-    """Where share number `which` of so many begins, if `total` is shared out: the first of them are longer by 1."""
+    """Return where share number `which` of `shares` of a total begins: the first of them are longer by 1."""
     each = quotient(total, shares)
     return add(mul(which, each), least(which, sub(total, mul(each, shares))))
-
-
-@op
-def own_index() -> Any:
-    """The index of this CTA, x fastest."""
-    x, y, z = current().cta
-    width, height, _ = current().grid
-    return np.int32(x + width * (y + height * z))
-
-
-@op
-def cta_count() -> Any:
-    """Number of CTAs."""
-    return np.int32(math.prod(current().grid))
 
 
 # ---- each tile into the same number of parts
 @helper
 def used_ctas(parts):
-    """How many CTAs compute parts: as many as have all parts of a tile at the same time."""
+    """Return how many CTAs compute parts: so many that all parts of a tile run at the same time."""
     return mul(quotient(cta_count(), parts), parts)
 
 
 @helper
 def begin_split(tiles, steps, split):
-    """What `place_split` needs; the first of it is how many parts this CTA has."""
+    """Return what `place_split` needs, before it how many parts this CTA has."""
     steps, split = add(steps, np.int32(0)), add(split, np.int32(0))  # int32, of literals too
     parts = greatest(least(split, least(steps, cta_count())), np.int32(1))
     cta, used, total = own_index(), used_ctas(parts), mul(tiles, parts)
@@ -165,7 +150,7 @@ def begin_split(tiles, steps, split):
 
 @helper
 def place_split(u, begun):
-    """(tile, Part) of part number u of this CTA."""
+    """Return (tile, Part) of part number u of this CTA."""
     _, steps, parts = begun
     slot = add(own_index(), mul(u, used_ctas(parts)))
     tile = quotient(slot, parts)
@@ -177,19 +162,13 @@ def place_split(u, begun):
 # ---- all steps in one row
 @helper
 def length_of(steps):
-    """Steps of a tile in the row: of K = 0 a tile is stored too, as if it had one, which nobody runs."""
+    """Return the steps of a tile in the row: a tile of K = 0 is stored too, as if it had one, which nobody runs."""
     return greatest(steps, np.int32(1))
 
 
 @helper
-def shares_of(total):
-    """How many CTAs have a share of a row of steps."""
-    return least(cta_count(), total)
-
-
-@helper
 def begin_stream(tiles, steps, split):
-    """What `place_stream` needs; the first of it is how many parts this CTA has."""
+    """Return what `place_stream` needs, before it how many parts this CTA has."""
     steps = add(steps, np.int32(0))
     ctas, length = cta_count(), length_of(steps)
     waves = quotient(tiles, ctas)
@@ -198,7 +177,7 @@ def begin_stream(tiles, steps, split):
         shared = add(shared, ctas)
     whole = quotient(sub(tiles, shared), ctas)
     total = mul(shared, length)
-    shares = shares_of(total)
+    shares = least(cta_count(), total)
     number = sub(sub(shares, np.int32(1)), own_index())
     first, end, own = np.int32(0), np.int32(0), np.int32(0)
     if number >= np.int32(0):
@@ -209,8 +188,8 @@ def begin_stream(tiles, steps, split):
 
 @helper
 def holder(total, step):
-    """The number of the share that has a step of a row."""
-    shares = shares_of(total)
+    """Return the number of the share that a step of a row belongs to."""
+    shares = least(cta_count(), total)
     each = quotient(total, shares)
     more = sub(total, mul(each, shares))
     longer = add(each, np.int32(1))
@@ -221,7 +200,7 @@ def holder(total, step):
 
 @helper
 def place_stream(u, begun):
-    """(tile, Part) of part number u of this CTA: its share of the row, then whole tiles."""
+    """Return (tile, Part) of part number u of this CTA: its share of the row, then whole tiles."""
     _, own, first, end, shared, steps = begun
     if u >= own:
         return (add(shared, add(own_index(), mul(sub(u, own), cta_count()))),
@@ -232,6 +211,6 @@ def place_stream(u, begun):
     begin, stop, others = greatest(sub(first, start), np.int32(0)), least(sub(end, start), length), np.int32(0)
     if stop < length:
         total = mul(shared, length)
-        number = sub(sub(shares_of(total), np.int32(1)), own_index())
+        number = sub(sub(least(cta_count(), total), np.int32(1)), own_index())
         others = sub(holder(total, sub(add(start, length), np.int32(1))), number)
     return sub(sub(shared, np.int32(1)), tile), Part(begin, least(sub(stop, begin), steps), own_index(), others)

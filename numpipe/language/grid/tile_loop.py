@@ -1,7 +1,7 @@
-"""Tile loops: which tiles of the output this CTA computes, and in which order.
+"""Tile loops, which share the tiles of the output out among the CTAs, and `planar_snake`.
 
-Both roles run the same loop, so the memory role loads tile t + 1 while the compute role stores tile t. An order (`orders`) is asked
-for the indices of tile number t; which numbers are this CTA's is decided here. A host table's next row is read while a tile is
+Both roles run the same loop, so the memory role loads tile t + 1 while the compute role stores tile t. The loop decides which tile
+numbers are this CTA's, and an order (`orders`) which indices tile number t has. A host table's next row is read while a tile is
 computed: its way from memory would otherwise lie before the tile's first load.
 """
 
@@ -12,18 +12,20 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from ...core.arith import is_integer, kind
+from ...core.arith import divisor, is_integer, kind, remainder
+from ...core.functions import function
 from ...core.machine import current
 from ...core.op import called, check, constant, op, outside
 from ...diagnostics.errors import SpecError
 from ...plan.context import Context
 from ...plan.plans import ArrayArg
 from .orders.order import NAMES, misfit
+from .orders.places import in_strip
 
-__all__ = ["nd_loop", "tiles"]
+__all__ = ["nd_loop", "planar_snake", "tiles"]
 
 KNOWN = f"{', '.join(map(repr, NAMES))}, an object of numpipe.orders, or a host table (a 2-D int32 array argument)"
-"""what an order may be"""
+"""the values of order="""
 
 
 def tiles(*counts: Any, order: Any = "row", group: int = 16, dynamic: bool = False) -> NoReturn:
@@ -62,7 +64,7 @@ def nd_loop(grid: tuple[Any, ...]) -> NoReturn:
 
 @op(context=True)
 def before_first_tile(np_: Context) -> Any:
-    """Linear index of this CTA's cluster, less the number of clusters: the loop adds that at its top."""
+    """Return the linear index of this CTA's cluster less the number of clusters, which the loop adds at its top."""
     machine, cluster = current(), np_.unit.cluster
     x, y, z = (at // of for at, of in zip(machine.cta, cluster, strict=True))
     width, height, _ = (n // of for n, of in zip(machine.grid, cluster, strict=True))
@@ -71,7 +73,7 @@ def before_first_tile(np_: Context) -> Any:
 
 @check
 def check_count(number: Any, count: Any) -> None:
-    """SpecError for a count of tiles that is no integer; `number` is which of them."""
+    """Raise SpecError for a count of tiles that is no integer, that of dimension `number`."""
     if kind(count) is not None and not is_integer(count):
         raise SpecError(f"a loop over tiles takes integers, got {called(count)} for dimension "
                         f"{constant('tiles', 'number', number)}: // divides integers, cdiv rounds up")
@@ -79,15 +81,15 @@ def check_count(number: Any, count: Any) -> None:
 
 @op(context=True)
 def tile_stride(np_: Context) -> Any:
-    """Number of CTAs, or of clusters where the kernel names their axes: the CTAs of one go through the same tiles."""
+    """Return the number of CTAs, or of clusters where the kernel names their axes: the CTAs of one go through the same tiles."""
     return np.int32(math.prod(current().grid) // math.prod(np_.unit.cluster))
 
 
 @check
 def check_table(table: Any, columns: int, grid: tuple[Any, ...]) -> None:
-    """SpecError for an array that is no host table of so many indices, or does not visit each tile of `grid` once.
+    """Raise SpecError for an array that is no host table of so many indices, or that does not visit each tile of `grid` once.
 
-    `grid` is () where the loop has one count, the rows that it walks. The simulated SM looks at the numbers too.
+    `grid` is () where the loop has one count, the rows that it walks. Only the simulated SM looks at the indices.
     """
     arg = getattr(table, "arg", None)
     if not isinstance(arg, ArrayArg):
@@ -102,9 +104,50 @@ def check_table(table: Any, columns: int, grid: tuple[Any, ...]) -> None:
 
 @op
 def table_entry(table: Any, t: Any, end: Any, columns: int) -> tuple[Any, ...]:
-    """The indices in row t of a host table, read through the read-only cache; zeros from row `end` on, where nothing is read."""
+    """Return the indices in row t of a host table, read through the read-only cache; from row `end` on zeros, without a read."""
     if int(t) >= int(end):
         return (np.int32(0),) * columns
     if int(t) >= len(table.array):
         raise SpecError(f"tiles({int(end)}, order='{table.name}'): the table has {len(table.array)} rows")
     return tuple(np.int32(i) for i in table.array[int(t), :columns])
+
+
+def wrong_snake(minor_dim: Any, tile_width: Any) -> str:
+    """Return what is wrong with these arguments of a kernel's call, "" for nothing; None is a value of run time."""
+    if minor_dim is None or isinstance(minor_dim, bool) or minor_dim not in (0, 1):
+        return ("planar_snake: minor_dim must be 0 or 1, a compile-time constant: the dimension that is cut into strips, got "
+                + ("a run-time value" if minor_dim is None else repr(minor_dim)))
+    if isinstance(tile_width, int) and tile_width < 1:
+        return f"planar_snake: tile_width must be at least 1, got {tile_width}"
+    return ""
+
+
+@function
+def planar_snake(lin: Any, shape: Any, minor_dim: Any, tile_width: Any) -> Any:
+    """Return place number `lin` of a `shape` plane, a pair of indices, in a kernel or on the host.
+
+    The plane is cut along dimension `minor_dim` (0 or 1) into strips `tile_width` wide, the last one perhaps narrower. A strip is
+    walked along the other dimension, its whole width at each place; every second strip is walked backwards, so that each begins
+    where the one before has ended. CTAs that run at the same time then share blocks in the L2 cache. For a shape of (4, 5),
+    minor_dim=1, tile_width=2::
+
+         0  1 | 14 15 | 16
+         2  3 | 12 13 | 17
+         4  5 | 10 11 | 18
+         6  7 |  8  9 | 19
+
+    lin         0 … shape[0] * shape[1] - 1
+    shape       rows and columns
+    minor_dim   0 or 1, a compile-time constant in a kernel; the others may be run-time int32
+    tile_width  at least 1
+
+    >>> [tuple(map(int, planar_snake(lin, (4, 5), 1, 2))) for lin in (2, 7, 8, 15, 16)]
+    [(1, 0), (3, 1), (3, 2), (0, 3), (0, 4)]
+    """
+    major = shape[1 - minor_dim]
+    strip, across, along = in_strip(lin, shape[minor_dim], tile_width, divisor(tile_width * major))
+    if remainder(strip, 2) == 1:
+        along = major - 1 - along
+    if minor_dim == 1:
+        return along, across
+    return across, along

@@ -1,4 +1,4 @@
-"""The dynamic tile scheduler on the GPU: who executes what, the words of a warpgroup's state, and the launch's counter."""
+"""The dynamic tile scheduler on the GPU: which lane executes what, the words of a warpgroup's state, and the launch's counter."""
 
 from __future__ import annotations
 
@@ -8,28 +8,25 @@ from typing import Any
 from ...core import numba as nb
 from ...core.lanes_cuda import elected
 from ...core.op import cuda_meaning
-from ...diagnostics.errors import SpecError
 from ...plan.context_cuda import compute_warpgroup, counter_pointer, of_context, own_warpgroup
 from ...plan.plans import TURN
 from ...plan.unit import Unit
 from ..pipeline.ring_cuda import RingType
-from . import splits
 from . import tile_scheduler as source
-from .splits_cuda import cta_count
+from .programs import cta_count
 
 I32, I64 = nb.types.int32, nb.types.int64
-# $0 the counter, $1 CTAs but one: behind that the number of ended CTAs wraps, and sets itself back. Acquire and release: all
-# tickets have been fetched before the last CTA sets their number back (not by an ordinary store: the memory role has none).
+# $0 the counter, $1 CTAs but one: behind that the number of ended CTAs wraps, and sets itself back. Acquire and release: all work
+# indices have been fetched before the last CTA sets their number back (not by an ordinary store: the memory role has none).
 _ENDED = ("{ .reg .pred np_last; .reg .b32 ended; atom.acq_rel.gpu.global.inc.u32 ended, [$0+4], $1; "
           "setp.eq.u32 np_last, ended, $1; @np_last red.relaxed.gpu.global.and.b32 [$0], 0; }")
 
 
 @cuda_meaning(source.scheduler)
 def _scheduler(_context: Any, np_: Any, site: Any) -> Any:
-    if np_.unit.clustered:
-        raise SpecError(source.clustered(np_.unit.kernel, nb.literal(site)))
-    plan = np_.unit.plan_tickets(nb.literal(site))
-    np_.unit.met[np_.role].add(plan.name)
+    source.check_cluster(np_.unit, nb.literal(site))
+    plan = np_.unit.plan_work_ring(nb.literal(site))
+    np_.unit.rings_of[np_.role].add(plan.name)
     none = nb.types.Tuple(())
     ring = RingType(np_, plan, none, none, 1, copies=False)
     context, builder, args = yield ring(np_, site)
@@ -38,18 +35,18 @@ def _scheduler(_context: Any, np_: Any, site: Any) -> Any:
 
 # ---- who does what
 def _first_lane(builder: Any, unit: Unit) -> Any:
-    """One lane of the first compute warpgroup."""
+    """Whether this is the elected lane of the first compute warpgroup."""
     first = builder.icmp_unsigned("==", compute_warpgroup(builder, unit), nb.const(0))
     return builder.and_(first, elected(builder))
 
 
-@cuda_meaning(source.if_dealer)
-def _if_dealer(typing_context: Any, np_: Any, function: Any, *args: Any) -> Any:
-    deals = np_.memory or not np_.unit.warp_specialized
-    if deals:
+@cuda_meaning(source.if_fetching)
+def _if_fetching(typing_context: Any, np_: Any, function: Any, *args: Any) -> Any:
+    fetches = np_.memory or not np_.unit.warp_specialized
+    if fetches:
         nb.returns(typing_context, function, (np_, *args))
     context, builder, values = yield nb.types.void(np_, function, *args)
-    if deals:
+    if fetches:
         with contextlib.nullcontext() if np_.memory else builder.if_then(_first_lane(builder, np_.unit)):
             nb.call(context, builder, function, (np_, *args), (values[0], *values[2:]))
 
@@ -69,7 +66,7 @@ def _away_first(builder: Any, unit: Unit, np_: Any) -> Any:
 
 
 def _away(builder: Any, unit: Unit, np_: Any, turn: Any) -> Any:
-    """From a warpgroup, or from this many before, to this one."""
+    """Return how many warpgroups this one is behind number `turn`; or, of such a distance, the warpgroup whose turn it is."""
     turns = nb.const(unit.turns)
     return builder.urem(builder.add(builder.sub(own_warpgroup(builder, np_), turn), turns), turns)
 
@@ -87,9 +84,8 @@ of_context(source.away_first, I32, _away_first)
 of_context(source.pass_owner, nb.types.void, _pass_owner)
 
 
-cuda_meaning(source.begun_with)(cta_count)
 @cuda_meaning(source.later)
-def _later(_context: Any, ticket: Any, last: Any) -> Any:
+def _later(_context: Any, index: Any, last: Any) -> Any:
     _, builder, args = yield I32(I32, I32)
     return builder.select(builder.icmp_unsigned(">", *args), args[0], nb.const(-1))
 
@@ -107,17 +103,17 @@ def _is_tile(_context: Any, tile: Any, end: Any) -> Any:
 
 @cuda_meaning(source.close)
 def _close(_context: Any, np_: Any, in_turns: Any) -> Any:
-    passes = nb.literal(in_turns) and np_.unit.turns > 1
+    unit = np_.unit
     _, builder, args = yield nb.types.void(np_, in_turns)
-    if passes:
-        unit, turn = np_.unit, _word(builder, args[0], TURN)
-        builder.store(_away(builder, unit, args[0], builder.load(_word(builder, args[0], source.AWAY))), turn)
+    if nb.literal(in_turns) and unit.turns > 1:
+        away = builder.load(_word(builder, args[0], source.AWAY))
+        builder.store(_away(builder, unit, args[0], away), _word(builder, args[0], TURN))
 
 
 # ---- the kernel's beginning and end
 def begin_scheduler(builder: Any, np_: Any, address: Any) -> None:
-    """Before the kernel function: the CTA's first ticket, and where the launch's counter is."""
-    builder.store(nb.block_number(builder), _word(builder, np_, source.TICKET))
+    """Store, before the kernel function, the CTA's first work index and the address of the launch's counter."""
+    builder.store(nb.block_number(builder), _word(builder, np_, source.INDEX))
     builder.store(builder.trunc(address, nb.i32), _word(builder, np_, source.COUNTER))
     builder.store(builder.trunc(builder.lshr(address, nb.const(32, nb.i64)), nb.i32), _word(builder, np_, source.COUNTER + 1))
 
@@ -126,8 +122,8 @@ def begin_scheduler(builder: Any, np_: Any, address: Any) -> None:
 def _end_scheduler(_context: Any, np_: Any) -> Any:
     unit: Unit = np_.unit
     context, builder, args = yield nb.types.void(np_)
-    if unit.tickets is None or (unit.warp_specialized and np_.role != "memory"):
+    if unit.work_ring is None or (unit.warp_specialized and np_.role != "memory"):
         return None
     with builder.if_then(elected(builder) if unit.warp_specialized else _first_lane(builder, unit)):
-        others = builder.sub(nb.call(context, builder, splits.cta_count, (), ())[1], nb.const(1))
+        others = builder.sub(nb.call(context, builder, cta_count, (), ())[1], nb.const(1))
         nb.emit_asm(builder, nb.void, [_counter(builder, args[0]), others], _ENDED, "l,r,~{memory}")

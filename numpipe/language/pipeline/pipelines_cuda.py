@@ -103,7 +103,7 @@ def steps_type(pipe: PipelineType, refs: Any, nested: int, groups: int, last: in
     rings, loading = [], pipe.np.memory and not pipe.single
     for number, (plan, group) in enumerate(source.plan_rings(pipe, arrays, shared)):
         if not pipe.single:
-            pipe.unit.met[pipe.np.role].add(plan.name)
+            pipe.unit.rings_of[pipe.np.role].add(plan.name)
         rings.append(RingType(pipe.np, plan, nb.types.Tuple([arrays[n] for n in group.operands]),
                               nb.types.Tuple([pipe.specs[n].index_map for n in group.operands]), pipe.rank,
                               () if loading else source.waited_parts(pipe, group, waited),

@@ -21,8 +21,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ...core.machine import current
+from ...plan.budget import Region
 from ...plan.context import own_part
-from ...plan.regions import Region
 
 ROOM = 16384
 """bytes of shared memory that the simulated SM has for the exchanges of a warpgroup: kept apart, behind the staging memory"""

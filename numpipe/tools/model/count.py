@@ -133,7 +133,7 @@ class Counter:
 
     def load_word(self, address: int) -> int:
         """0, or the next ticket: CTAs are taken to be equally fast."""
-        plan = self.unit.tickets
+        plan = self.unit.work_ring
         return self._told.draw(self._number) if plan is not None and address in plan.memory else 0
 
     def gmem_write(self, array: np.ndarray, index: tuple[Any, ...], values: np.ndarray, what: str, reduction: str = "") -> None:

@@ -115,7 +115,7 @@ BUGS = {
     "freed by one warp": Bug(number_ring.take_number, "each_warp(", "one_lane(", PipelineDeadlock,
                              r"consumed\[0\] of tile numbers"),
     "freed, then read": Bug(number_ring.take_number, f"{READ}\n    {FREE}", f"{FREE}\n    {READ}", PipelineRace, "load_word"),
-    "a ticket left out": Bug(tile_scheduler.tell, "counter(np_, TOLD), 1", "counter(np_, TOLD), 2", SimulationError,
+    "a work index left out": Bug(tile_scheduler.send, "counter(np_, SENT), 1", "counter(np_, SENT), 2", SimulationError,
                              "tile numbers"),
     "not waited for a later phase": Bug(number_ring.take_number, "phase_of(ring, step), step", "phase_of(ring, step) - 2, step",
                                         PipelineRace, "waited for phase -2 of ready"),
@@ -241,12 +241,12 @@ def test_the_ring_of_tickets_needs_room() -> None:
     for line, count in enumerate((32, 32, 32, 23)):
         unit.plan_scratch(f"x.py:{line}", numpipe.Barrier(num_barriers=count), True)
     with pytest.raises(SpecError, match=r"kernel many, tiles\(dynamic=True\) at x.py:1: more rings or slots than the 1024 bytes"):
-        unit.plan_tickets("x.py:1")
+        unit.plan_work_ring("x.py:1")
 
 
 def test_a_kernel_that_gives_up_says_that_it_waits_for_a_ticket() -> None:
     unit = Unit("tuned", (), (), "wg", 2, 40)
-    plan = unit.plan_tickets("gemm.py:7")
+    plan = unit.plan_work_ring("gemm.py:7")
     report = told(image_of(unit), [Record(0, (3, 0, 0), warp, plan.barriers + 8, 2, 0) for warp in (0, 4)])
     assert [party.barrier for party in report.waiting[:2]] == 2 * ["ready[1] of tile numbers @ gemm.py:7"]
     assert report.waiting[0].lines[0].line == 7 and (report.waiting[0].slot, report.waiting[0].step) == (1, plan.step_at(1, 2))
@@ -259,7 +259,7 @@ def test_a_kernel_that_gives_up_says_that_it_waits_for_a_ticket() -> None:
 def test_the_machine_code_is_clean(name: str) -> None:
     case = cases()[name]
     built = case.kernel.compiled(*case.inputs, case.output(), cfg=case.cfg)
-    assert gate.findings(built) == () and built.image.dynamic and built.unit.tickets is not None
+    assert gate.findings(built) == () and built.image.dynamic and built.unit.work_ring is not None
     ptx = built.ptx
     touched = re.search(r"atom\.|cp\.async\.bulk\.tensor|(ld|st)\.global", ptx)
     assert touched and ptx.index("launch_dependents") < ptx.index("griddepcontrol.wait") < touched.start()

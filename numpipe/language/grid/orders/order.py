@@ -1,4 +1,4 @@
-"""Orders as objects: frozen, so that a Static may hold one."""
+"""Orders as objects: frozen, so that a Static may hold one; their host tables, and their pictures by matplotlib."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from ....core.arith import divisor
 from ....core.op import Helper
 from ....diagnostics.errors import SpecError
 from . import places
-from .picture import draw
 
 
 @dataclass(frozen=True)
@@ -36,14 +35,14 @@ class Order:
 
     @property
     def parameters(self) -> tuple[int, ...]:
-        """What `begin` and `place` take behind their other arguments."""
+        """The last arguments of `begin` and `place`."""
         return ()
 
     def __str__(self) -> str:
         return f"{self.name}({self.parameters[0]})" if self.parameters else self.name
 
     def coordinates(self, t: int, shape: Sequence[int]) -> tuple[int, ...]:
-        """Indices of tile number `t` of a grid of `shape`. SpecError for a tile or a grid that there is not."""
+        """Return the indices of tile number `t` of a grid of `shape`. SpecError for a tile or a grid that there is not."""
         shape = checked(shape)
         if not 0 <= t < math.prod(shape):
             raise SpecError(f"{self}: tile {t} of a grid of {spelled(shape)} tiles: they are numbered 0 … {math.prod(shape) - 1}")
@@ -61,7 +60,7 @@ class Order:
         return tuple(places.with_plane(plane, place(inside, begun[0], *self.parameters)))
 
     def table(self, shape: Sequence[int]) -> np.ndarray:
-        """All tiles of a grid in this order: int32, a row of indices each. A host table for any kernel; read-only.
+        """Return all tiles of a grid in this order: int32, a row of indices each. A host table for any kernel; read-only.
 
         >>> from numpipe.orders import Column
         >>> Column().table((2, 2)).tolist()
@@ -70,12 +69,12 @@ class Order:
         return _table(self, checked(shape))
 
     def panels(self, shape: Sequence[int], ctas: int) -> list[tuple[int, int]]:
-        """For each wave, `ctas` tiles that run at the same time: how many panels of A and of B they read, (rows, columns)."""
+        """Return how many panels of A and of B, (rows, columns), the tiles of each wave read: `ctas` tiles run at the same time."""
         return [(len(a), len(b)) for a, b in self._waves(shape, ctas)]
 
     def bytes(self, shape: Sequence[int], *, tile: tuple[int, int], k: int, itemsize: int = 2, ctas: int = 132,
               l2_bytes: int = 0) -> int:
-        """Bytes of A and B that come from memory into L2 for C = A B, where tiles of a wave share what they have in common.
+        """Return the bytes of A and B that come from memory into L2 for C = A B, if the tiles of a wave share their panels.
 
         shape     of the grid of C's tiles
         tile      (rows, columns) of a tile of C, elements: a panel of A is rows x k, one of B columns x k
@@ -108,7 +107,7 @@ class Order:
         return total
 
     def _waves(self, shape: Sequence[int], ctas: int) -> list[tuple[dict[Any, None], dict[Any, None]]]:
-        """The panels of A and of B that each wave reads, in the order of its tiles."""
+        """Return the panels of A and of B that each wave reads, in the order of its tiles."""
         if ctas < 1:
             raise SpecError(f"{self}: {ctas=}: at least one tile runs at a time")
         every = self.table(shape).tolist()
@@ -116,7 +115,7 @@ class Order:
                 for wave in (every[at:at + ctas] for at in range(0, len(every), ctas))]
 
     def plot(self, shape: Sequence[int], *, ctas: int = 132, wave: int = 0, path: str | Path | None = None) -> Any:
-        """A picture of the order over a grid of two dimensions: its path, its waves, and the tiles in flight in one of them.
+        """Draw the order over a grid of two dimensions: its path, its waves, and the tiles in flight in one of them.
 
         ctas  tiles that run at the same time
         wave  which of the waves is framed, with the panels that it reads
@@ -127,7 +126,7 @@ class Order:
         >>> from numpipe.orders import Hilbert
         >>> figure = Hilbert().plot((16, 16), ctas=32)
         """
-        return draw(self, checked(shape), ctas, wave, path)
+        return _draw(self, checked(shape), ctas, wave, path)
 
 
 @dataclass(frozen=True)
@@ -208,7 +207,7 @@ class Table(Order):
             raise SpecError(f"Table: {wrong}")
 
     def check(self, shape: Sequence[int]) -> Table:
-        """Itself, if it visits each tile of a grid once; SpecError if not."""
+        """Return the table itself if it visits each tile of a grid once; SpecError if not."""
         if (wrong := misfit(self.array, checked(shape))) is not None:
             raise SpecError(f"Table: {wrong}")
         return self
@@ -228,7 +227,7 @@ NAMES: dict[str, type[Order]] = {kind.name: kind for kind in (Row, Column, Group
 
 
 def named(name: str, group: int = 16) -> Order:
-    """The order of a name, as ``tiles(order=name, group=group)`` has it; SpecError for an unknown one.
+    """Return the order of a name, as ``tiles(order=name, group=group)`` has it; SpecError for an unknown name.
 
     >>> named("snake", 8)
     Snake(group=8)
@@ -240,7 +239,7 @@ def named(name: str, group: int = 16) -> Order:
 
 
 def misfit(array: Any, shape: Sequence[int] | None = None, columns: int = 0) -> str | None:
-    """What is wrong with a host table, None for nothing: of a grid of `shape`, or with at least `columns` indices a row."""
+    """Return what is wrong with a host table of a grid of `shape`, or of at least `columns` indices a row; None for nothing."""
     if not isinstance(array, np.ndarray) or array.ndim != 2 or array.dtype != np.int32:
         found = f"{array.ndim}-D {array.dtype}" if isinstance(array, np.ndarray) else type(array).__name__
         return f"a host table is a 2-D int32 array, got {found}"
@@ -266,7 +265,7 @@ def misfit(array: Any, shape: Sequence[int] | None = None, columns: int = 0) -> 
 
 
 def checked(shape: Sequence[int]) -> tuple[int, ...]:
-    """A grid's shape; SpecError for what is none."""
+    """Return the shape of a grid; SpecError for other values."""
     if len(shape) not in (2, 3) or any(isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 0 for n in shape):
         raise SpecError(f"a grid of tiles is (rows, columns) or (planes, rows, columns), got {tuple(shape)!r}")
     return tuple(int(n) for n in shape)
@@ -282,3 +281,56 @@ def _table(order: Order, shape: tuple[int, ...]) -> np.ndarray:
     found = np.array([order._place(t, shape, begun) for t in range(math.prod(shape))], np.int32).reshape(-1, len(shape))
     found.flags.writeable = False
     return found
+
+
+# ---- pictures
+_WAVES = ("#e3e3e3", "#f7f7f7")
+_IN_FLIGHT, _PATH, _PANEL = "#56b4e9", "#000000", "#e69f00"
+_NUMBERED = 256
+"""tiles of a grid whose numbers are written in it"""
+
+
+def _draw(order: Order, shape: tuple[int, ...], ctas: int, wave: int, path: str | Path | None) -> Any:
+    try:
+        import matplotlib
+        from matplotlib.figure import Figure
+        from matplotlib.patches import Rectangle
+    except ImportError:
+        raise SpecError("an order is drawn by matplotlib, which is not installed: pip install 'numpipe[plot]'; its numbers are in "
+                        "order.table(shape) and order.panels(shape, ctas)") from None
+    if len(shape) != 2:
+        raise SpecError(f"{order}: a grid of two dimensions is drawn, got {shape}: planes are alike")
+    panels = order.panels(shape, ctas)
+    if not 0 <= wave < len(panels):
+        raise SpecError(f"{order}: wave {wave} of {len(panels)}: {shape[0]} x {shape[1]} tiles, {ctas} at a time")
+    table = order.table(shape)
+    rows, columns = shape
+    grid = np.empty(shape, np.int64)
+    grid[table[:, 0], table[:, 1]] = np.arange(len(table))
+    flight = table[wave * ctas:(wave + 1) * ctas]
+
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "numpipe", "font.size": 8, "font.family": "sans-serif"}):
+        inch = min(0.4, 9.0 / max(rows, columns))
+        figure = Figure(figsize=(max(columns * inch, 3.5) + 1.2, max(rows * inch, 1.0) + 1.0), dpi=144, layout="constrained")
+        axes = figure.add_subplot()
+        axes.imshow(grid // ctas % 2, cmap=matplotlib.colors.ListedColormap(_WAVES), vmin=0, vmax=1)
+        for m, n in flight:
+            axes.add_patch(Rectangle((n - 0.5, m - 0.5), 1, 1, facecolor=_IN_FLIGHT, edgecolor="white", linewidth=0.3))
+        for m in {int(m) for m, _ in flight}:  # beside the grid: the panels of A, above it those of B
+            axes.add_patch(Rectangle((-1.3, m - 0.5), 0.6, 1, facecolor=_PANEL, clip_on=False))
+        for n in {int(n) for _, n in flight}:
+            axes.add_patch(Rectangle((n - 0.5, -1.3), 1, 0.6, facecolor=_PANEL, clip_on=False))
+        axes.plot(table[:, 1], table[:, 0], color=_PATH, linewidth=min(1.0, 3 * inch), alpha=0.6)
+        if len(table) <= _NUMBERED:
+            for t, (m, n) in enumerate(table):
+                axes.text(n + 0.42, m + 0.36, str(t), ha="right", va="bottom", fontsize=5)
+        axes.set_xlim(-1.4, columns - 0.5)
+        axes.set_ylim(rows - 0.5, -1.4)
+        axes.set_xlabel("n (a panel of B each)")
+        axes.set_ylabel("m (a panel of A each)")
+        a, b = panels[wave]
+        axes.set_title(f"{order}, {rows} x {columns} tiles; wave {wave} of {len(panels)}: {len(flight)} tiles,\n"
+                       f"{a} panels of A and {b} of B; all waves {sum(map(sum, panels))}")
+        if path is not None:
+            figure.savefig(path)
+    return figure

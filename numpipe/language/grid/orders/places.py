@@ -1,8 +1,8 @@
-"""Where tile number t lies under each order, as helpers that kernels, the simulator and the host run alike.
+"""Helpers that find tile number t under each order; kernels, the simulator and the host run the same ones.
 
 An order has two of them. ``begin`` runs once, before a loop, and prepares divisors: a division by one of them is a product and a
-correction (`arith.divide`). ``place`` runs for each tile. Numbers are int32, and none is divided in 64 bits: operators of Python
-would be compiled as Numba has them, int32 - int32 as int64, in which a kernel would go on. Rows and columns are counted in tiles::
+correction (`arith.divide`). ``place`` runs for each tile. Numbers are int32: Numba would compile Python's operators, int32 - int32,
+as int64. Rows and columns are counted in tiles::
 
     begun = begin_grouped(rows, columns, group)
     m, n = place_grouped(t, begun, group)
@@ -24,7 +24,6 @@ def begin_row(rows, columns):
 
 @helper
 def place_row(t, begun):
-    """The last index fastest."""
     m = divide(t, begun)
     return m, sub(t, mul(m, begun[0]))
 
@@ -36,14 +35,13 @@ def begin_column(rows, columns):
 
 @helper
 def place_column(t, begun):
-    """The first index fastest."""
     n = divide(t, begun)
     return sub(t, mul(n, begun[0])), n
 
 
 @helper
 def in_strip(t, rows, group, by_strip):
-    """(strip, row, column) of tile t where `rows` are cut into strips of `group`, each walked column by column.
+    """Return (strip, row, column) of tile t where `rows` are cut into strips of `group`, each walked column by column.
 
     `by_strip` is the `divisor` of a whole strip's tiles. The last strip may be narrower.
     """
@@ -63,14 +61,12 @@ def begin_strips(rows, columns, group):
 
 @helper
 def place_grouped(t, begun, group):
-    """Strip by strip."""
     place = in_strip(t, begun[0], group, begun[2])
     return place[1], place[2]
 
 
 @helper
 def place_snake(t, begun, group):
-    """Strip by strip, each second one backwards: a strip begins where the one before has ended."""
     strip, m, n = in_strip(t, begun[0], group, begun[2])
     if remainder(strip, 2) == 1:
         return m, sub(sub(begun[1], 1), n)
@@ -130,14 +126,14 @@ def place_hilbert(t, begun):
 # ---- a first index outside a plane
 @helper
 def in_plane(t, by_plane):
-    """(plane, tile of the plane)"""
+    """Return (plane, tile of the plane)."""
     plane = divide(t, by_plane)
     return plane, sub(t, mul(plane, by_plane[0]))
 
 
 @helper
 def only_plane(place):
-    """Where there is one."""
+    """Return the indices in a grid of one plane."""
     return np.int32(0), place[0], place[1]
 
 
@@ -148,5 +144,5 @@ def with_plane(plane, place):
 
 @helper
 def place_line(t):
-    """One dimension: the tile is its index."""
+    """Return the index in a grid of one dimension: the tile's number."""
     return (t,)
