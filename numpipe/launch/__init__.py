@@ -48,12 +48,10 @@ from .overlap import check_overlap
 from .placement import to_device
 from .streams import as_stream, current_stream, follow
 from .tensormap import MapRequest, encode
-from .transfers import download, upload
 
 __all__ = [
     "TARGET_VARIABLE", "ArrayInfo", "Choice", "Device", "DeviceArray", "Image", "Launch", "MapRequest", "Prepared",
     "Staging", "as_stream", "check_overlap", "check_writable", "choose_target", "current_stream", "deliver", "describe",
-    "describe_fresh", "download", "empty_like_kind", "encode", "follow", "foreign", "gpu_state", "imagined", "library",
+    "describe_fresh", "empty_like_kind", "encode", "follow", "foreign", "gpu_state", "imagined", "library",
     "major_order", "maker", "not_addressable", "order", "run", "same_place", "settle", "tma_addressable", "to_device",
-    "upload",
 ]

@@ -166,7 +166,7 @@ class Contexts:
                     return False
         return True
 
-    # ---- chunks: the caller made a context current (`on`), once for many of them
+    # ---- chunks and events: the caller made a context current (`on`), once for many of them
     def queue_chunk(self, host: int, device: int, nbytes: int, inwards: bool, stream: int) -> None:
         """Queue a copy between page-locked memory and a GPU's."""
         if inwards:
@@ -174,28 +174,18 @@ class Contexts:
         else:
             self._call("cuMemcpyDtoHAsync", host, device, nbytes, stream)
 
-    def mark_chunk(self, event: Any, stream: int) -> Any:
+    def mark(self, event: Any, stream: int) -> Any:
         """Put an event, None: a new one, behind what is queued on the stream; returns it."""
         if event is None:
             event = self._call("cuEventCreate", _NO_TIMES)
         self._call("cuEventRecord", event, stream)
         return event
 
-    def await_chunk(self, event: Any) -> None:
-        """Wait until the copy before the event is done."""
+    def await_mark(self, event: Any) -> None:
+        """Wait until what is queued before the event has ended. Raises DriverError for a kernel that failed."""
         self._call("cuEventSynchronize", event)
 
-    def mark(self, event: Any, stream: int, ordinal: int) -> Any:
-        """Do as `mark_chunk`, where no context is current."""
-        with self.on(ordinal):
-            return self.mark_chunk(event, stream)
-
-    def await_mark(self, event: Any, ordinal: int) -> None:
-        """Do as `await_chunk`, where no context is current. Raises DriverError for a kernel that failed."""
-        with self.on(ordinal):
-            self.await_chunk(event)
-
     def unmark(self, event: Any, ordinal: int) -> None:
-        """Destroy an event, for which nobody may be waiting."""
+        """Destroy an event, for which nobody may be waiting; no context need be current."""
         with self.relaxed(ordinal):
             self._call("cuEventDestroy", event)

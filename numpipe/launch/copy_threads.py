@@ -10,7 +10,7 @@ from __future__ import annotations
 import concurrent.futures
 import functools
 import os
-import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Generic, TypeVar
 
@@ -40,21 +40,19 @@ class Parts(Generic[T]):
     """A queue of parts: each goes to one of the threads that iterate over it, until `stop`."""
 
     def __init__(self, parts: Sequence[T]) -> None:
-        self._parts, self._next, self._lock = parts, 0, threading.Lock()
+        self._left = deque(parts)  # of which threads may take parts at the same time
 
     def __iter__(self) -> Iterator[T]:
-        while True:
-            with self._lock:
-                number = self._next
-                self._next += 1
-            if number >= len(self._parts):
+        while self._left:
+            try:
+                part = self._left.popleft()
+            except IndexError:  # another thread took the last one
                 return
-            yield self._parts[number]
+            yield part
 
     def stop(self) -> None:
         """Hand out no more parts: a thread has failed."""
-        with self._lock:
-            self._next = len(self._parts)
+        self._left.clear()
 
 
 def share(parts: Sequence[T], work: Callable[[Parts[T]], None], threads: int) -> None:

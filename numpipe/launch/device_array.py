@@ -12,7 +12,7 @@ from . import driver
 from .arrays import READERS, describe
 from .buffers import DeviceBuffer
 from .info import ArrayInfo, dense_strides, known, major_order
-from .transfers import download, upload
+from .transfers import Transfers
 
 
 class DeviceArray(DeviceBuffer):
@@ -35,8 +35,9 @@ class DeviceArray(DeviceBuffer):
         """Copy a host array, in its major order and with rows padded for TMA; returns when the copy is there."""
         info = describe(array, "array")
         self = cls.like(info, stream, device)
-        upload(info, self)
-        driver.get().synchronize(stream, device)
+        with Transfers(stream, device) as transfers:
+            transfers.upload([(info, self)])
+            driver.get().synchronize(stream, device)
         return self
 
     @property
@@ -79,7 +80,9 @@ class DeviceArray(DeviceBuffer):
         if self.base is not None:
             return self.base.copy_to_host().T
         out = np.empty(self.shape, self.dtype, "F" if major_order(self.info()) == "col" else "C")
-        download(self, out, self.stream)
+        if self.nbytes:
+            with Transfers(self.stream, self.device) as transfers:
+                transfers.download([(describe(out, "out"), self)])
         return out
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:

@@ -13,13 +13,14 @@ on return    `deliver`: the new outputs, in their library's own kind           J
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
 from ..diagnostics.errors import SpecError
-from . import driver, jax_arrays
+from . import driver
 from .arrays import library
 from .info import ArrayInfo
 
@@ -64,7 +65,8 @@ class _Kept:
         with self._lock:
             while self._held and cuda.reached(self._held[0][0], self.device):
                 self._events.append(self._held.popleft()[0])
-            event = cuda.mark(self._events.pop() if self._events else None, stream, self.device)
+            with cuda.on(self.device):
+                event = cuda.mark(self._events.pop() if self._events else None, stream)
             self._held.append((event, held))
 
 
@@ -88,5 +90,5 @@ def settle(infos: Sequence[ArrayInfo], stream: int, fresh: int = 0) -> None:
 def deliver(like: ArrayInfo, results: Sequence[Any]) -> Sequence[Any]:
     """Return the complete outputs, which a call allocated in the kind of `like`, in their library's own kind."""
     if like.kind == "host" and library(type(like.owner)) == "jax":
-        return [jax_arrays.deliver(like, output) for output in results]
+        return [sys.modules["jax"].device_put(output, like.owner.device) for output in results]
     return results

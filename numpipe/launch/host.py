@@ -49,10 +49,9 @@ class Staging:
 
     def upload(self, infos: Sequence[ArrayInfo]) -> list[DeviceBuffer]:
         """Copy arrays to the GPU; returns their buffers."""
-        known = len(self._buffers)
+        new = {_key(info): info for info in infos if _key(info) not in self._buffers}
         buffers = self.reserve(infos)
-        first = {id(buffer): info for info, buffer in reversed(list(zip(infos, buffers, strict=True)))}
-        self._transfers.upload([(first[id(buffer)], buffer) for buffer in list(self._buffers.values())[known:]])
+        self._transfers.upload([(info, self._buffers[key]) for key, info in new.items()])
         return buffers
 
     def reserve(self, infos: Sequence[ArrayInfo]) -> list[DeviceBuffer]:

@@ -79,7 +79,7 @@ def _strides(obj: Any, shape: tuple[int, ...], dtype: np.dtype[Any], where: str)
 
 
 def empty(info: ArrayInfo, shape: Sequence[int], dtype: np.dtype[Any]) -> Any:
-    """Return memory for an output on the device of `info`: a JAX array on a GPU; on the CPU a NumPy array for `deliver`.
+    """Return memory for an output on the device of `info`: a JAX array on a GPU; on the CPU a NumPy array for `handover.deliver`.
 
     Raises SpecError where JAX has no such element type.
     """
@@ -102,8 +102,3 @@ def _maker(shape: tuple[int, ...], dtype: np.dtype[Any], device: Any) -> Any:
     jax = sys.modules["jax"]
     empty = functools.partial(jax.numpy.empty, shape, dtype)
     return jax.jit(empty, out_shardings=jax.sharding.SingleDeviceSharding(device))
-
-
-def deliver(like: ArrayInfo, output: np.ndarray[Any, Any]) -> Any:
-    """Return an array on the CPU, which nobody writes any more, as a JAX array on the device of `like`."""
-    return sys.modules["jax"].device_put(output, like.owner.device)

@@ -203,23 +203,25 @@ class Prepared:
     def launcher(self, grid: Grid, stream: int, device: int) -> Callable[..., tuple[Any]]:
         """Return the function that launches this kernel: the driver's own, where no observer and no log wants to be told."""
         launch: Callable[..., tuple[Any]] = driver.get().launcher(device)
-        if self.observers:
-            launch = self._observed(launch, grid, stream, device)
-        if log.on("launch"):
-            launch = log.launches(launch, f"{self.name}: grid {grid}, stream {stream:#x}, GPU {device}")
-        return launch
 
-    def _observed(self, launch: Callable[..., tuple[Any]], grid: Grid, stream: int, device: int) -> Callable[..., tuple[Any]]:
         def observed(*arguments: Any) -> tuple[Any]:
-            streams.refuse_capture_of_observed(self.name, stream, device)
-            with driver.get().on(device):
+            cuda = driver.get()
+            if cuda.capturing(stream, device):
+                raise SpecError(f"kernel {self.name}: it is built with CompilerParams(debug=True) or profile_space, and its stream "
+                                f"({stream:#x}) is being captured into a CUDA graph: the host notes each launch of such a kernel, "
+                                "and replays of a graph pass it by; capture the kernel without these, or call it outside of the "
+                                "capture")
+            with cuda.on(device):
                 result = launch(*arguments)
-            if not result[0]:
-                for by in self.observers:
-                    by.launched(self.compiled, grid, stream, device)
+                if not result[0]:
+                    for by in self.observers:
+                        by.launched(self.compiled, grid, stream, device)
             return result
 
-        return observed
+        function = observed if self.observers else launch
+        if log.on("launch"):
+            function = log.launches(function, f"{self.name}: grid {grid}, stream {stream:#x}, GPU {device}")
+        return function
 
     def failed(self, error: driver.DriverError, grid: str = "") -> LaunchError:
         """Return the error for a launch that the driver refused."""

@@ -14,7 +14,7 @@ from . import driver, jax_arrays, pinned, transfers
 from .arrays import describe, library
 from .device_array import DeviceArray
 from .info import ArrayInfo, argument
-from .streams import current_stream, refuse_capture_of_output
+from .streams import current_stream
 
 
 def empty_like_kind(info: ArrayInfo, shape: Sequence[int], dtype: Any, stream: int | None = None) -> Any:
@@ -46,7 +46,10 @@ def empty_like_kind(info: ArrayInfo, shape: Sequence[int], dtype: Any, stream: i
     except (TypeError, ValueError, NotImplementedError) as error:
         raise _lacking({"cupy": "this CuPy", "numba": "this Numba"}[of], dtype, shape, f" ({error})") from error
     stream = current_stream([info]) if stream is None else stream
-    refuse_capture_of_output(stream, info.device)
+    if driver.get().capturing(stream, info.device):  # a graph's memory is gone after one replay
+        raise SpecError(f"out: the stream ({stream:#x}) is being captured into a CUDA graph, and the output would be memory of the "
+                        "graph: make the array before the capture and pass it as out=, or pass PyTorch tensors, whose allocator "
+                        "knows graphs")
     return DeviceArray(shape, dtype, stream, info.device)
 
 

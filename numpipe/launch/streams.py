@@ -138,19 +138,3 @@ def check_host_call(stream: int, device: int, kernel: str) -> None:
             raise SpecError(f"kernel {kernel}: its arrays are on the host and {whose} ({handle:#x}) is being captured into a CUDA "
                             "graph, which cannot hold the copies to the GPU and back: pass arrays on the GPU, or call it before or "
                             "after the capture")
-
-
-def refuse_capture_of_output(stream: int, device: int) -> None:
-    """Raise SpecError where an output would be memory of a graph, which is gone after one replay."""
-    if driver.get().capturing(stream, device):
-        raise SpecError(f"out: the stream ({stream:#x}) is being captured into a CUDA graph, and the output would be memory of the "
-                        "graph: make the array before the capture and pass it as out=, or pass PyTorch tensors, whose allocator "
-                        "knows graphs")
-
-
-def refuse_capture_of_observed(kernel: str, stream: int, device: int) -> None:
-    """Raise SpecError for a kernel with observers on a stream that is captured: nobody would observe the replays."""
-    if driver.get().capturing(stream, device):
-        raise SpecError(f"kernel {kernel}: it is built with CompilerParams(debug=True) or profile_space, and its stream "
-                        f"({stream:#x}) is being captured into a CUDA graph: the host notes each launch of such a kernel, and "
-                        "replays of a graph pass it by; capture the kernel without these, or call it outside of the capture")

@@ -100,7 +100,7 @@ class _Lane:
     def wait(self, slot: int) -> None:
         """Wait until the latest copy of this slot has ended, and those that this lane queued before it."""
         if slot in self.queued:
-            self.cuda.await_chunk(self.block.events[self.device, slot])
+            self.cuda.await_mark(self.block.events[self.device, slot])
 
     def copy(self, slot: int, part: Part, inwards: bool, awaited: bool = True) -> None:
         """Queue a copy of this slot, to the GPU or from it."""
@@ -111,7 +111,7 @@ class _Lane:
     def mark(self, slot: int) -> None:
         """Put this slot's event behind all that was queued so far."""
         events, key = self.block.events, (self.device, slot)
-        events[key] = self.cuda.mark_chunk(events.get(key), self.stream)
+        events[key] = self.cuda.mark(events.get(key), self.stream)
         self.queued.add(slot)
 
     def fill(self, parts: copy_threads.Parts[Part]) -> None:
@@ -249,20 +249,6 @@ class Transfers:
                 work(lanes.pop(), queue)
 
         copy_threads.share(parts, in_a_thread, len(lanes))
-
-
-def upload(info: ArrayInfo, buffer: DeviceBuffer) -> None:
-    """Queue a copy of a host array to a buffer like it, on the buffer's stream; the caller keeps `info` until that is done."""
-    with Transfers(buffer.stream, buffer.device) as transfers:
-        transfers.upload([(info, buffer)])
-
-
-def download(buffer: DeviceBuffer, out: np.ndarray[Any, Any], stream: int) -> None:
-    """Copy a buffer to `out` (same shape, type and major order), as `Transfers.download` does."""
-    info = ArrayInfo("host", 0, out.shape, out.strides, buffer.dtype, -1, True, out, out)
-    if buffer.nbytes:
-        with Transfers(stream, buffer.device) as transfers:
-            transfers.download([(info, buffer)])
 
 
 def _equal_rows(array: np.ndarray[Any, Any]) -> bool:

@@ -87,10 +87,10 @@ class Watch:
             self._clear(watched, device)
 
     def launched(self, compiled: Image, _grid: tuple[int, int, int], stream: int, device: int) -> None:
-        """Put an event behind a kernel that was queued."""
+        """Put an event behind a kernel that was queued on a device, whose context is current."""
         with self.lock:
             watched = next(w for w in self.kernels if w.compiled is compiled)
-            watched.events[device] = driver.get().mark(watched.events.get(device), stream, device)
+            watched.events[device] = driver.get().mark(watched.events.get(device), stream)
 
     def events(self) -> list[tuple[Any, int]]:
         return [(event, device) for watched in self.kernels for device, event in watched.events.items()]
@@ -151,7 +151,8 @@ def last_failure() -> None:
     if WATCH.lost:
         return
     for event, device in WATCH.events():
-        driver.get().await_mark(event, device)
+        with driver.get().on(device):
+            driver.get().await_mark(event)
     WATCH.check()
 
 
