@@ -1,7 +1,11 @@
 """A kernel as it is written, compiled for types and Statics, and called.
 
-Here belongs what lies between a call's arguments and a compile, a launch or a simulation. Read `decorator` for what a user says,
-then `kernels`, `calls` and `variants`.
+Here belongs what lies between a call's arguments and a compile, a launch or a simulation: options and parameters, outputs, the plan
+of a call, the repeated and the bound call. How code is rewritten and compiled is `compile`'s, how a launch is made `launch`'s. Read
+`decorator` for the options, then `calls`, which follows an array argument step by step, `kernels` and `variants`.
+
+A compile serves a *variant*: dtypes, ranks, major orders, Statics, and for each array whether TMA can address it. Shapes are
+run-time values. A parameter that the source stores to is an output, which a call checks and copies back.
 """
 
 from typing import TYPE_CHECKING, Any

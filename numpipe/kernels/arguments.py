@@ -27,11 +27,11 @@ from ..plan.specs import Static
 
 SCALAR = (bool, int, float, np.generic)
 RESERVED = ("target", "stream", "seed", "trace")
-"""what calls take for themselves; ``out`` too, but an array parameter of that name means the same"""
+"""keywords of every call; ``out`` is one too, but an array parameter of that name means the same"""
 _MISSING = inspect.Parameter.empty
 _FLOAT32 = float(np.finfo(np.float32).max)
 _EXACT = 1 << 53
-"""ints up to here are floats without rounding"""
+"""a float holds ints up to this one without rounding"""
 
 
 class Statics(tuple[tuple[str, Any], ...]):
@@ -44,9 +44,9 @@ class Statics(tuple[tuple[str, Any], ...]):
     types: tuple[Any, ...]
 
     def __new__(cls, pairs: Iterable[tuple[str, Any]]) -> Statics:
-        made = super().__new__(cls, pairs)
-        made.types = tuple([_types(value) for _, value in made])
-        return made
+        statics = super().__new__(cls, pairs)
+        statics.types = tuple([_types(value) for _, value in statics])
+        return statics
 
     def __eq__(self, other: object) -> bool:
         return self is other or (isinstance(other, Statics) and self.types == other.types and tuple.__eq__(self, other))
@@ -55,7 +55,7 @@ class Statics(tuple[tuple[str, Any], ...]):
 
 
 def _types(value: Any) -> Any:
-    """The types in a value, those of a dataclass' fields and a tuple's items included."""
+    """Return the types in a value, with those of a dataclass' fields and of a tuple's items."""
     if isinstance(value, tuple):
         return (type(value), *[_types(v) for v in value])
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -64,29 +64,29 @@ def _types(value: Any) -> Any:
 
 
 class Call:
-    """A call of a kernel: the one object that its arguments travel in, down to a launch or a simulation."""
+    """A call of a kernel: the one object that carries its arguments down to a launch or a simulation."""
 
     results: Any = None
     """the outputs that were not passed by position; None: there are none"""
     fresh = 0
     """how many of the arrays, the last ones, were allocated for this call"""
     names: Sequence[str] = ()
-    """of its run-time scalars"""
+    """the names of its run-time scalars"""
     values: Sequence[Any] = ()
     """the run-time scalars, checked"""
     variant: Any = None
-    """the `variants.Variant` that it needs"""
+    """the `variants.Variant` that it runs"""
     plan: Any = None
-    """what it does, a `calls.Plan`"""
+    """the `calls.Plan` that it follows"""
 
     def __init__(self, args: tuple[Any, ...], scalars: tuple[Any, ...], statics: Statics) -> None:
         self.args = args
-        """those of `Parameters.names`: all, or all but the last ones, which are outputs"""
+        """the arguments for `Parameters.names`: all, or all but the last ones, which are outputs"""
         self.scalars = scalars
-        """those of `Parameters.scalars`"""
+        """the arguments for `Parameters.scalars`"""
         self.statics = statics
         self.infos: list[ArrayInfo] = []
-        """what its arrays are, outputs included"""
+        """its arrays, outputs included"""
         self.numbers: list[Any] = []
         """its run-time scalars, as both executions pass them"""
 
@@ -105,9 +105,9 @@ class Parameters:
         self.names: list[str] = []
         """the positional parameters without a default: arrays and scalars; outputs are the last of them"""
         self.scalars: dict[str, Any] = {}
-        """the run-time scalars that have a default or are keyword-only, with their defaults (`_MISSING`: none)"""
+        """the run-time scalars that have a default or are keyword-only, with their defaults, or `_MISSING`"""
         self.statics: dict[str, Any] = {}
-        """the Statics, with their defaults (`_MISSING`: none)"""
+        """the Statics, with their defaults, or `_MISSING`"""
         self._positional: list[str] = []
         self._without = frozenset(without)
         parameters = inspect.signature(function).parameters
@@ -134,35 +134,36 @@ class Parameters:
         if name in self._without:
             self.statics[name] = None
             return
+        default = parameter.default
         if _is_static(parameter.annotation, function):
             if not keyword_only:
                 raise SpecError(f"kernel {self.kernel}: '{name}' is Static and must be keyword-only: put it after '*'")
-            self.statics[name] = parameter.default
-        elif keyword_only or parameter.default is not _MISSING:
-            if parameter.default is not _MISSING:
-                self._check_default(name, parameter.default)
-            self.scalars[name] = parameter.default
+            self.statics[name] = default
+        elif keyword_only or default is not _MISSING:
+            if default is not _MISSING:
+                if not isinstance(default, SCALAR):
+                    what = f"a {type(default).__name__}" if hasattr(default, "shape") else repr(default)
+                    raise SpecError(f"kernel {self.kernel}: the default of '{name}' is {what}; a parameter with a default is a "
+                                    "run-time scalar (a bool, an int, a float or a NumPy scalar): for a compile-time constant "
+                                    f"write '*, {name}: numpipe.Static = …', for an array drop the default")
+                scalar_dtype(default, name, self.kernel)
+                scalar_value(default, name, self.kernel)
+            self.scalars[name] = default
         else:
             self.names.append(name)
         if not keyword_only:
             self._positional.append(name)
 
-    def _check_default(self, name: str, default: Any) -> None:
-        """A default makes a parameter a run-time scalar, so it is one."""
-        if not isinstance(default, SCALAR):
-            what = f"a {type(default).__name__}" if hasattr(default, "shape") else repr(default)
-            raise SpecError(f"kernel {self.kernel}: the default of '{name}' is {what}; a parameter with a default is a run-time "
-                            "scalar (a bool, an int, a float or a NumPy scalar): for a compile-time constant write "
-                            f"'*, {name}: numpipe.Static = …', for an array drop the default")
-        check_scalar(default, name, self.kernel)
-
     def hide(self, names: Iterable[str]) -> None:
-        """More run-time scalars, which the kernel passes itself; until it does they are 1."""
+        """Add run-time scalars that the kernel passes itself; until it does they are 1."""
         self.scalars |= dict.fromkeys(names, 1)
         self._scalar_defaults = tuple(self.scalars.values())
 
     def reserve_last(self) -> str:
-        """The last of the arrays is passed by the kernel itself; its name. SpecError where it is the only one."""
+        """Take the last array, which the kernel passes itself, off the parameters; returns its name.
+
+        Raises SpecError where it is the only one.
+        """
         if len(self.names) < 2:
             raise SpecError(f"kernel {self.kernel}: workspace= is for the last array parameter, behind inputs and outputs, and "
                             f"there is only '{self.names[0]}': write def {self.kernel}(…, work)")
@@ -173,7 +174,7 @@ class Parameters:
 
     # ---- a call
     def bind(self, args: tuple[Any, ...], named: dict[str, Any]) -> Call:
-        """The arguments of a call.
+        """Bind the arguments of a call.
 
         Raises SpecError for arguments that are unknown, missing, given twice or too many, and for arrays where scalars belong.
         """
@@ -193,13 +194,11 @@ class Parameters:
         return Call(tuple(full), scalars, statics)
 
     def constants(self, named: dict[str, Any]) -> Statics | None:
-        """The Statics of a call that passes just these by name; None where one of them is no Static."""
-        if not named.keys() <= self.statics.keys():
-            return None
-        return self._static_values(dict(named))
+        """Return the Statics of a call that passes just these by name; None where one of them is no Static."""
+        return self._static_values(dict(named)) if named.keys() <= self.statics.keys() else None
 
     def _static_values(self, left: dict[str, Any]) -> Statics:
-        """Values of the Statics, taken out of the call's keywords."""
+        """Take the values of the Statics out of the call's keywords."""
         if not self.statics or (not self._must_name and left.keys().isdisjoint(self.statics)):
             return self._static_defaults
         values = []
@@ -215,14 +214,14 @@ class Parameters:
         try:
             hash(statics)
         except TypeError:
-            self._hashable(values)  # names the one that is not
+            self._hashable(values)  # raises the error that names the one that is not
         return statics
 
     def _scalar_values(self, passed: int, more: tuple[Any, ...], left: dict[str, Any]) -> tuple[Any, ...]:
-        """Values of the scalars: positional ones (`more`), then those taken out of the call's keywords, else the defaults."""
+        """Return the scalars' values: positional ones (`more`), then those taken out of the call's keywords, else the defaults."""
         if passed > len(self._positional):
-            given = self._positional
-            raise SpecError(f"kernel {self.kernel}: takes {len(given)} arguments ({', '.join(given)}), got {passed}")
+            raise SpecError(f"kernel {self.kernel}: takes {len(self._positional)} arguments ({', '.join(self._positional)}), got "
+                            f"{passed}")
         if not self.scalars:
             return ()
         values = []
@@ -277,7 +276,7 @@ def _a(value: Any) -> str:
 
 # ---- scalars ------------------------------------------------------------------------------------------------------
 def scalar_kind(value: Any) -> Any:
-    """What of a scalar's type compilation depends on: cheap, for dictionary keys."""
+    """Return what compilation depends on of a scalar's type: cheap, for dictionary keys."""
     kind = type(value)
     if kind is float or kind is int or kind is bool:
         return kind
@@ -285,7 +284,10 @@ def scalar_kind(value: Any) -> Any:
 
 
 def scalar_dtype(value: Any, name: str, kernel: str) -> np.dtype:
-    """The type that a scalar has in the kernel: bool, int32 and float32 for Python's, its own for a NumPy scalar."""
+    """Return a scalar's type in the kernel: bool, int32 and float32 for Python's, its own for a NumPy scalar.
+
+    Raises SpecError for a type that no kernel takes.
+    """
     if isinstance(value, np.generic):
         if value.dtype.kind not in "biuf" or value.dtype.itemsize > 8:
             raise SpecError(f"kernel {kernel}: the scalar '{name}' is {value.dtype}: pass a bool, an int, a float or a NumPy "
@@ -295,7 +297,7 @@ def scalar_dtype(value: Any, name: str, kernel: str) -> np.dtype:
 
 
 def scalar_value(value: Any, name: str, kernel: str) -> Any:
-    """A scalar as Python's number; SpecError for an int beyond int32 and a float beyond float32."""
+    """Return a scalar as Python's number. Raises SpecError for an int beyond int32 and a float beyond float32."""
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, int):
@@ -306,9 +308,3 @@ def scalar_value(value: Any, name: str, kernel: str) -> Any:
         raise SpecError(f"kernel {kernel}: the scalar '{name}' = {value} does not fit float32, as which Python floats are passed: "
                         f"pass np.float64({value})")
     return value
-
-
-def check_scalar(value: Any, name: str, kernel: str) -> None:
-    """Raise SpecError for a scalar that no kernel can be passed."""
-    scalar_dtype(value, name, kernel)
-    scalar_value(value, name, kernel)

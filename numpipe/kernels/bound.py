@@ -1,4 +1,4 @@
-"""`kernel.bind(…)`: a call that is made often. Its arguments are bound, its launch is prepared, and calling it does little else."""
+"""`kernel.bind(…)`: a call that is made often, with its arguments bound and its launch prepared."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _WATCHED = WATCH.kernels
 class Bound:
     """A call of a kernel with its arguments; calling it runs the kernel on them and returns what the call would.
 
-    The arguments stay alive as long as it does. Outputs that the call left out were allocated once, by `bind`, and are returned,
-    written anew, by each ``bound()``. ``bound.update(a=other)`` puts another array of the same shape, strides and type in the place
-    of one, or another number in that of a scalar. On arrays of the GPU ``bound()`` costs little more than the driver's own launch,
-    allocates nothing, waits for nothing and may be captured into a graph.
+    The arguments stay alive as long as it does. `bind` allocates the outputs that the call leaves out, once, and each ``bound()``
+    writes them anew and returns them. ``bound.update(a=other)`` replaces an array by one of the same shape, strides and type, or a
+    scalar by another number. On arrays of the GPU ``bound()`` costs little more than the driver's own launch, allocates nothing,
+    waits for nothing and may be captured into a graph.
 
     >>> block = numpipe.BlockSpec((64, 64), lambda i: (i, 0))
     >>> @numpipe.kernel(grid=(2,), in_specs=block, out_specs=block, num_compute_wgs=1)
@@ -53,7 +53,7 @@ class Bound:
 
     @brief
     def __call__(self, stream: Any = None) -> Any:
-        """Run it, on `stream`, else on the stream that the arrays' library is on now. Raises what the call of the kernel does."""
+        """Run it on `stream`, else on the current stream of the arrays' library. Raises what a call of the kernel raises."""
         with naming(self.name):
             self._calls.run(self._bound, stream)
         return self._result
@@ -62,8 +62,8 @@ class Bound:
     def update(self, **arguments: Any) -> None:
         """Replace arguments, by parameter name, outputs and scalars too.
 
-        An array's successor has its shape, strides, type and device; anything else is a SpecError, and wants a `bind` of its own.
-        Launches that are queued already keep theirs.
+        An array's successor has its shape, strides, type and device; anything else is a SpecError, and needs another `bind`.
+        Launches that are queued keep the old arguments.
         """
         call = copy.copy(self._bound)
         call.infos, call.values = list(call.infos), list(call.values)
@@ -100,7 +100,7 @@ class Bound:
         if launch.foreign([new]) and not launch.foreign([old]):
             raise SpecError(f"kernel {self.name}: update of {name!r}: the library of a {type(array).__name__} does not know "
                             f"the stream of this bound call; bind another one for it, or pass a {type(old.owner).__name__}")
-        if self._names.index(name) >= len(self._names) - self._bound.variant.outputs:
+        if name in self._names[len(self._names) - self._bound.variant.outputs:]:
             launch.check_writable(new, name, self.name)
         return new
 
@@ -113,7 +113,7 @@ class Bound:
 
 
 class BoundOnGpu(Bound):
-    """The same for arrays on the GPU: a launch for each stream that it was called on."""
+    """A bound call on arrays of the GPU, with a launch for each stream that it was called on."""
 
     def _prepare(self, call: Call) -> None:
         addresses = {name: where for name, info in zip(self._names, call.infos, strict=True) if (where := address_of(info))}
@@ -149,19 +149,18 @@ class BoundOnGpu(Bound):
             raise
 
     def driver_arguments(self, stream: Any = None) -> tuple[Any, Any, int, int]:
-        """What ``cuda.bindings.driver.cuLaunchKernelEx`` is called with: (CUlaunchConfig, kernel, address of the parameters, 0).
+        """Return what ``cuda.bindings.driver.cuLaunchKernelEx`` takes: (CUlaunchConfig, kernel, address of the parameters, 0).
 
-        They are good as long as the bound launch is, and until its `update`.
+        They are valid as long as the bound call lives, and until its `update`.
         """
         return self._now(stream).arguments
 
     def _now(self, stream: Any) -> Launch:
-        """The launch on a stream, None: on the current one."""
+        """Return the launch on a stream, None: on the current one."""
         handle = self._current() if stream is None else launch.as_stream(stream)
         return self._launches.get(handle) or self._launches.keep(handle, self._on(handle, self._bound))  # type: ignore[no-any-return]
 
     def _on(self, stream: int, call: Call) -> Launch:
-        """A call's launch on a stream."""
         return call.plan.prepared.alone(call.plan.grid, call.infos, call.values, stream)  # type: ignore[no-any-return]
 
     def _moved(self) -> None:
@@ -175,9 +174,9 @@ class BoundOnGpu(Bound):
 
 
 def bind(calls: Calls, call: Call, out: Any) -> Bound:
-    """The bound form of a call.
+    """Return the bound form of a call.
 
-    Raises SpecError where its output would be a new JAX array: that is seen before it is written again.
+    Raises SpecError where its output would be a new JAX array: the next call would change what the user holds.
     """
     if call.fresh and launch.library(type(call.infos[0].owner)) == "jax":
         raise SpecError(f"kernel {calls.definition.name}: a bound call writes the same output each time, and JAX arrays are "

@@ -1,12 +1,12 @@
-"""What a call of a kernel does: its arguments are read, a plan for arguments like these is found or made, and run.
+"""A call of a kernel: it reads its arguments, finds or makes the plan for arguments like these, and runs it.
 
 An array goes down these steps, a function each:
 
 ============================  ========================================================================================
-`Parameters.bind`             the arguments by parameter name: a `Call`
-`Definition.describe`         what the arrays are, and the scalars beside them
-`Calls.resolve`               outputs that the call leaves out; the plan, by shapes, strides and types
-`Calls._plan`                 where there is none: the target, the variant that is compiled, the grid
+`Parameters.bind`             binds the arguments to parameters: a `Call`
+`Definition.describe`         describes the arrays, and tells scalars from them
+`Calls.resolve`               allocates outputs that the call leaves out; finds the plan, by shapes, strides and types
+`Calls._plan`                 makes one where there is none: the target, the variant that is compiled, the grid
 `Calls.run`                   to the simulated SM by `Variant.simulate`; to the GPU by `Prepared.at`, which makes or finds
                               the launch of these addresses, and `Prepared.run`, which makes the driver's call
 ============================  ========================================================================================
@@ -33,22 +33,22 @@ from .variants import Key, Variant
 
 @dataclass
 class Plan:
-    """What a call on arrays of these shapes and types does."""
+    """The plan of calls on arrays of the same shapes and types."""
 
     variant: Variant
     grid: tuple[int, int, int]
     types: tuple[ArrayType, ...]
-    """of the outputs that the call leaves to be allocated"""
+    """types of the outputs that a call allocates"""
     empty: bool
-    """no output has an element: nothing to do"""
+    """whether there is nothing to do: no CTA, or no output with an element"""
     device: int
     """CUDA ordinal for host arrays"""
     prepared: launch.Prepared | None = None
-    """what launches it; None: it is simulated"""
+    """the prepared kernel that it launches; None: it is simulated"""
 
 
 class Calls:
-    """The calls of one kernel, and all that is remembered of them."""
+    """The calls of one kernel, and its variants."""
 
     def __init__(self, definition: Definition, table: Table) -> None:
         self.definition, self.table = definition, table
@@ -58,7 +58,7 @@ class Calls:
         self._steered = not self._steering.isdisjoint(definition.arguments.scalars)
 
     def variant(self, call: Call) -> Variant:
-        """The variant that a call needs."""
+        """Return the variant that a call needs."""
         key, obstacles = self.definition.key(call)
         variant = self.variants.get(key) or self.variants.setdefault(key, Variant(self.definition, key, obstacles))
         variant.obstacles = obstacles  # an error names the arrays of the newest call
@@ -96,10 +96,10 @@ class Calls:
         return call
 
     def described(self, args: tuple[Any, ...], named: dict[str, Any], out: Any = None, *, whole: bool = False) -> Call:
-        """A call that is compiled and not run, its variant found; an ArrayType may stand for an array.
+        """Return a call that is not run, with its variant; an ArrayType may stand for an array.
 
-        `whole`: with all that a run depends on and a compile does not, values of scalars and a `signature` that is kept. Raises
-        SpecError where it is not.
+        `whole`: check also what a run depends on and a compile does not, values of scalars and the kernel's `signature`. Raises
+        SpecError where they do not fit.
         """
         definition = self.definition
         call = (definition.bind if whole else definition.arguments.bind)(args, named)
@@ -117,7 +117,7 @@ class Calls:
         return call
 
     def _plan(self, call: Call, types: tuple[ArrayType, ...], target: str | None, out: Any) -> Plan:
-        """The plan of a call whose outputs are there; those of `types` were allocated for it."""
+        """Make the plan of a call whose outputs are there; those of `types` were allocated for it."""
         timed = log.Timed("launch")
         definition, infos = self.definition, call.infos
         options = definition.options
@@ -130,15 +130,15 @@ class Calls:
         choice = targets.choose(definition.name, target or options.target, infos, place)
         variant = self.variant(call)
         grid = targets.ctas(definition, choice, call)
-        written = [(name, info) for name, info, array in zip(names, infos, variant.arrays, strict=False) if array.output]
-        for name, info in written:
+        outputs = [(name, info) for name, info, array in zip(names, infos, variant.arrays, strict=False) if array.output]
+        for name, info in outputs:
             launch.check_writable(info, name, definition.name)
-        nothing = 0 in grid or (bool(written) and all(0 in info.shape for _, info in written))
-        plan = Plan(variant, grid, types, nothing, choice.device.ordinal if choice.device else 0)
-        if choice.target == "gpu" and not nothing:
+        empty = 0 in grid or (bool(outputs) and all(0 in info.shape for _, info in outputs))
+        plan = Plan(variant, grid, types, empty, choice.device.ordinal if choice.device else 0)
+        if choice.target == "gpu" and not empty:
             plan.prepared = variant.prepared(infos, self.table)
             if isinstance(options.grid, Persistent) and options.grid.ctas is None:
-                plan.grid = plan.prepared.function.fitting(grid, plan.device if place == "host" else infos[0].device)
+                plan.grid = plan.prepared.fitting(grid, plan.device if place == "host" else infos[0].device)
         if timed:
             shapes = ", ".join(f"{name} {info.dtype.name}{list(info.shape)}" for name, info in zip(names, infos, strict=True))
             timed.say(f"{definition.name}: plan for {shapes} on {'GPU' if plan.prepared else 'the simulated SM'}, grid {grid}")
@@ -146,9 +146,9 @@ class Calls:
 
     def run(self, call: Call, stream: Any, seed: int | None = None, trace: Any = None,
             judged: bool = False) -> launch.Launch | None:
-        """Run a call; returns what it launched on arrays of the GPU.
+        """Run a call; returns the launch that it made on arrays of the GPU.
 
-        `judged`: the simulated SM is to tell which accesses of arrays that overlap conflict, so they are not refused.
+        `judged`: arrays that overlap are not refused, because the simulated SM tells which of their accesses conflict.
         """
         plan, infos, fresh = call.plan, call.infos, call.fresh
         if plan.empty:
@@ -177,7 +177,7 @@ class Calls:
 
 
 def result(call: Call, out: Any) -> Any:
-    """What a call returns that has run, and was passed `out`."""
+    """Return what a call returns that has run, and was passed `out`."""
     if call.results is None or out is not None:
         return out
     results = launch.deliver(call.infos[0], call.results) if call.fresh else call.results

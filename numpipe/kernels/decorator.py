@@ -1,8 +1,7 @@
-"""`@numpipe.kernel`. Importing it costs nothing: what makes a kernel is imported with the first kernel."""
+"""`@numpipe.kernel`. Importing this file costs nothing: the first kernel imports what makes kernels."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -70,20 +69,19 @@ def kernel(function: Callable[..., Any] | None = None, /, *, grid: Any = (1,), g
     target cannot run, LaunchError when the driver fails; on the simulated SM PipelineRace and PipelineDeadlock.
     """
     from ..compile.lift.asked import Said
-    from ..launch import attributes
+    from ..launch.attributes import axis_names, names_of, of_options
     from ..plan.params import CompilerParams
     from .kernels import Kernel
-    from .options import Options, names
-    from .shapes import Signature
+    from .options import Options, Signature
 
-    options = Options(grid, names(grid_names), out_type, None if signature is None else Signature.parse(signature),
-                      Said(num_compute_wgs, wg_axis, memory_registers), warp_specialized,
-                      CompilerParams() if compiler_params is None else compiler_params, target, in_specs, out_specs, schedule,
-                      without=names(without), workspace=workspace)
+    parsed = None if signature is None else Signature.parse(signature)
 
     def make(function: Callable[..., Any]) -> Kernel:
-        given = attributes.given(getattr(function, "__name__", repr(function)), cluster, cooperative, programmatic)
-        named = attributes.axis_names(getattr(function, "__name__", repr(function)), cluster, cluster_names)
-        return Kernel(function, dataclasses.replace(options, attributes=given, cluster_names=named))
+        name = getattr(function, "__name__", repr(function))
+        return Kernel(function, Options(
+            grid, names_of(name, "grid_names", grid_names), out_type, parsed, Said(num_compute_wgs, wg_axis, memory_registers),
+            warp_specialized, CompilerParams() if compiler_params is None else compiler_params, target, in_specs, out_specs,
+            schedule, of_options(name, cluster, cooperative, programmatic), axis_names(name, cluster, cluster_names),
+            names_of(name, "without", without), workspace))
 
     return make if function is None else make(function)

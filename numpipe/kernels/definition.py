@@ -1,4 +1,4 @@
-"""A kernel as it is written: a Python function, its parameters, its options, and what its source stores to."""
+"""A kernel as it is written: a Python function, its parameters, its options, and the parameters that its source stores to."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .tiled import tiled
 
 
 class Definition:
-    """What is known of a kernel before it is called."""
+    """A kernel before it is called: its function, parameters, options and source."""
 
     def __init__(self, function: Callable[..., Any], options: Options) -> None:
         options = options.without_workspace(function)
@@ -36,7 +36,7 @@ class Definition:
         self._tiled = tiled(self.name, self.parameters, options.in_specs, options.out_specs, options.grid, options.compiler_params,
                             options.warp_specialized)
         self.own_scalars = 0
-        """how many scalars it passes itself, the last ones: sizes of a kernel over tiles' sequential dimensions"""
+        """how many scalars it passes itself, the last ones: the sizes of a kernel over tiles' sequential dimensions"""
         if self._tiled is not None:
             self._all_dims = options.grid
             options = self.options = dataclasses.replace(
@@ -45,7 +45,7 @@ class Definition:
             self.own_scalars = len(self._tiled.grid.hidden)
             self.arguments.hide(self._tiled.grid.hidden)
         self._workspace = None if options.workspace is None else self.arguments.reserve_last()
-        """the parameter that is the workspace"""
+        """the name of the parameter that is the workspace"""
         self._scalars = tuple(self.arguments.scalars)
         options.check(self.name, len(self.parameters))
         self.results = Results(self.arguments, options)
@@ -56,29 +56,29 @@ class Definition:
         return self.read()
 
     def read(self) -> Source:
-        """The function's source, with the values that its module's names have now."""
+        """Read the function's source, with the values that its module's names have now."""
         source = read(self.function)
         return source if self._tiled is None else self._tiled.source(source, self.parameters)
 
     @functools.cached_property
     def stored(self) -> set[str]:
-        """The names that the kernel stores to."""
+        """The parameters that the kernel stores to."""
         if self._tiled is not None:
             return set(self.parameters[len(self._tiled.ins):])
         return stored(self.source)
 
     @functools.cached_property
     def first_output(self) -> int:
-        """Index of the first parameter that the kernel stores to; from there on parameters are outputs."""
+        """The index of the first parameter that the kernel stores to; from there on parameters are outputs."""
         return next((i for i, name in enumerate(self.parameters) if name in self.stored), len(self.parameters))
 
     def scalar_names(self, arrays: Collection[str]) -> list[str]:
-        """The run-time scalars' names when these parameters are arrays, in the order of both executions."""
+        """Return the run-time scalars' names when these parameters are arrays, in the order of both executions."""
         return [*(p for p in self.parameters if p not in arrays), *self.arguments.scalars]
 
     # ---- a call
     def bind(self, args: tuple[Any, ...], named: dict[str, Any]) -> Call:
-        """A call with these arguments, and with the scalars that the kernel passes itself."""
+        """Bind a call's arguments, and the scalars that the kernel passes itself."""
         call = self.arguments.bind(args, named)
         if self.own_scalars:
             steps = self._tiled.steps(self.results.ask(self._all_dims, "grid", call))  # type: ignore[union-attr]
@@ -86,7 +86,7 @@ class Definition:
         return call
 
     def describe(self, call: Call, types: bool = False) -> None:
-        """Tell the arrays that a call passes from its scalars, and read them; `types`: an ArrayType may stand for an array."""
+        """Tell a call's arrays from its scalars, and describe them; `types`: an ArrayType may stand for an array."""
         name, infos, numbers = self.name, call.infos, call.numbers
         call.names = self._scalars
         for parameter, value in zip(self.parameters, call.args, strict=False):
@@ -98,7 +98,7 @@ class Definition:
         numbers += call.scalars
 
     def check_outputs(self, call: Call) -> None:
-        """No scalar stands where an output belongs."""
+        """Raise SpecError for a scalar that stands where an output belongs."""
         scalars = {name: value for name, value in zip(self.parameters, call.args, strict=False) if isinstance(value, SCALAR)}
         for name in scalars and scalars.keys() & stored(self.source, surely=True):
             value, scalar = scalars[name], next(iter(self.arguments.scalars), None)
@@ -107,8 +107,8 @@ class Definition:
                             + ("" if scalar is None else f"; pass scalars behind the outputs by name, e.g. {scalar}={value!r}"))
 
     def key(self, call: Call) -> tuple[tuple[Any, ...], dict[int, str]]:
-        """The key of the variant that a call needs, and why TMA cannot address an array, by argument: the error that its use in a
-        pipeline gives. Host arrays are copied to padded rows."""
+        """Return the key of the variant that a call needs, and by argument why TMA cannot address an array, which its use in a
+        pipeline raises. Host arrays are copied to padded rows."""
         arrays: list[ArrayArg] = []
         obstacles: dict[int, str] = {}
         outputs = self.parameters[self.first_output:]
@@ -126,5 +126,5 @@ class Definition:
 
 
 def described(value: Any, name: str, kernel: str) -> launch.ArrayInfo:
-    """An array, or the one that an ArrayType stands for."""
+    """Describe an array, or the one that an ArrayType stands for."""
     return launch.imagined(value.shape, value.dtype) if isinstance(value, ArrayType) else launch.describe(value, name, kernel)

@@ -1,9 +1,9 @@
-"""A kernel: a function, its options, and what one does with the kernel that they make.
+"""`Kernel`: the object that `@numpipe.kernel` makes of a function, with all that one does with it.
 
-A kernel has a definition, calls (`calls`) and repeated ones (`repeats`), and a table of what these have found out. A call binds its
-arguments, allocates outputs, finds (or makes) the plan for these shapes and types, and runs it: on the GPU through the launcher, in
-CPython on the simulated SM (`variants`). Calls on device arrays that were made before are launched again: a few dictionary look-ups
-and one driver call.
+A kernel has a definition, calls (`calls`), repeated calls (`repeats`), and a table in which both keep their results. A call binds
+its arguments, allocates outputs, finds (or makes) the plan for these shapes and types, and runs it: on the GPU by the launcher,
+in CPython on the simulated SM (`variants`). A call on device arrays that was made before is launched again: a few dictionary
+look-ups and one driver call.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Kernel:
 
     # ---- calls
     def __getitem__(self, launch: Any) -> NoReturn:
-        """Not how a kernel is launched here: SpecError."""
+        """Raise SpecError: kernels are not launched like this here."""
         raise SpecError(f"kernel {self.name}: {self.name}[…](…) is how numba.cuda launches; call {self.name}(…): the grid and the "
                         "warpgroups are said once, @numpipe.kernel(grid=…, num_compute_wgs=…), a stream is passed as stream=")
 
@@ -70,7 +70,7 @@ class Kernel:
 
     @brief
     def bind(self, /, *args: Any, out: Any = None, target: str | None = None, **named: Any) -> Bound:
-        """A call to be made often, with all that it needs prepared: ``bound()`` launches it, see `Bound`."""
+        """Prepare a call that is made often: ``bound()`` launches it, see `Bound`."""
         with naming(self.name):
             return bind(self._calls, self._calls.resolve(args, named, out, target, None), out)
 
@@ -88,7 +88,7 @@ class Kernel:
 
     def _run(self, args: tuple[Any, ...], named: dict[str, Any], out: Any, target: str | None, stream: Any,
              seed: int | None = None, trace: Any = None, judged: bool = False) -> Any:
-        """A call that was not made before."""
+        """Make a call that was not made before."""
         call = self._calls.resolve(args, named, out, target, stream)
         launched = self._calls.run(call, stream, seed, trace, judged)
         if launched is not None and len(call.values) == self.definition.own_scalars:
@@ -100,13 +100,13 @@ class Kernel:
     # ---- inspection
     @brief
     def compiled(self, /, *args: Any, out: Any = None, **named: Any) -> Built:
-        """The compiled kernel for arguments of these types, with what the compiler made on the way; an ArrayType may stand for an
-        array. Needs no GPU."""
+        """Return the compiled kernel for arguments of these types, with what the compiler made on the way; an ArrayType may stand
+        for an array. Needs no GPU."""
         return self.described(args, named, out).variant.built  # type: ignore[no-any-return]
 
     @brief
     def inspect(self, what: str, /, *args: Any, out: Any = None, **named: Any) -> Any:
-        """The kernel compiled for these arguments, for people to read; an ArrayType may stand for an array. Needs no GPU.
+        """Return the kernel compiled for these arguments, for people to read; an ArrayType may stand for an array. Needs no GPU.
 
         "ptx", "sass", "llvm"   its code, as text ("sass" needs nvdisasm)
         "source"                the rewritten kernel function, which both executions run
@@ -114,7 +114,7 @@ class Kernel:
                                 machine code, seconds of the compile; print it for a table
         "gate"                  what the build gate finds wrong with the machine code: empty when it passes
 
-        Raises SpecError for another word, TargetError where a tool is missing, and what compiling raises. The Numba kernel
+        Raises SpecError for another word, TargetError where a tool is missing, and the compile's errors. The Numba kernel
         underneath is ``kernel.compiled(*args).kernel``.
 
         >>> print(matmul.inspect("resources", a, b))
@@ -123,16 +123,12 @@ class Kernel:
         return self.described(args, named, out).variant.shown(what)
 
     def described(self, args: tuple[Any, ...], named: dict[str, Any], out: Any = None, *, whole: bool = False) -> Call:
-        """A call with these arguments that is not run, with the `Variant` that it needs; an ArrayType may stand for an array.
-
-        `whole`: raise SpecError also for what compiling does not depend on, shapes that do not agree with the kernel's `signature`
-        and values of scalars.
-        """
+        """Return a call with these arguments that is not run, as `Calls.described` does."""
         return self._calls.described(args, named, out, whole=whole)
 
-    def adopt(self, image: launch.Image, asked: Call) -> None:
-        """Take what another process compiled of this kernel for such a call; where there is an image already, that stays."""
-        asked.variant.adopt(image)
+    def adopt(self, image: launch.Image, call: Call) -> None:
+        """Take the image that another process compiled for such a call, unless there is one already."""
+        call.variant.adopt(image)
 
     # ---- its parameters
     def takes(self, name: str) -> bool:
@@ -140,10 +136,10 @@ class Kernel:
         return name in self.parameters or name in self.statics or name in self.definition.arguments.scalars
 
     def outputs(self, /, *args: Any, **named: Any) -> list[str]:
-        """The parameters that a call with these arguments returns or stores to."""
+        """Return the parameters that a call with these arguments returns or stores to."""
         passed = len(self.definition.arguments.bind(args, named).args)
         return self.parameters[min(passed, self.definition.first_output):]
 
     def ask(self, function: Callable[..., Any], what: str, view: Callable[[ArrayInfo], Any], /, *args: Any, **named: Any) -> Any:
-        """Call a function with the arguments of a call that its parameters name, arrays as `view` shows them."""
+        """Call a function with those arguments of a call that its parameters name; it gets arrays as `view` shows them."""
         return self.definition.results.ask(function, what, self.definition.arguments.bind(args, named), view)

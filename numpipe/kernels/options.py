@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,30 +13,70 @@ import numpy as np
 
 from ..compile.lift.asked import Said, Split
 from ..diagnostics.errors import SpecError
-from ..launch.attributes import PLAIN, Attributes
+from ..launch.attributes import MAX_GRID, PLAIN, Attributes
+from ..launch.device import TARGET_NAMES
 from ..plan.shape import SCHEDULES, KernelShape
 from ..plan.specs import CompilerParams, Persistent, Workspace
-from .shapes import Signature
 
-TARGETS = ("auto", "gpu", "sim")
-MAX_GRID = ((1 << 31) - 1, 65535, 65535)
-"""CTAs along x, y, z (CUDA C++ Programming Guide, "Compute Capabilities")"""
+_ARRAY = r"\((?:\w+(?:,\w+)*)?\)"
+"""an array in a signature"""
+_LEAST = Split(1, "", 24)
+"""the split that asks for least, so that other options fit to it"""
 
 
-LEAST = Split(1, "", 24)
-"""a split that whatever else is said goes with"""
+@dataclass(frozen=True)
+class Signature:
+    """Shapes that belong together, in NumPy's gufunc notation: the names of each array's dimensions; a number stands for itself.
+
+    >>> Signature.parse("(m,k),(n,k)->(m,n)").outputs
+    (('m', 'n'),)
+    """
+
+    text: str
+    inputs: tuple[tuple[str, ...], ...]
+    outputs: tuple[tuple[str, ...], ...]
+
+    @classmethod
+    def parse(cls, text: str) -> Signature:
+        plain = text.replace(" ", "") if isinstance(text, str) else ""
+        if not re.fullmatch(rf"{_ARRAY}(,{_ARRAY})*->{_ARRAY}(,{_ARRAY})*", plain):
+            raise SpecError(f"signature={text!r}: a string in NumPy's gufunc notation is expected, e.g. '(m,k),(n,k)->(m,n)'")
+
+        def dims(side: str) -> tuple[tuple[str, ...], ...]:
+            return tuple(tuple(d for d in group[1:-1].split(",") if d) for group in re.findall(_ARRAY, side))
+
+        left, right = plain.split("->")
+        return cls(text, dims(left), dims(right))
+
+    def check(self, kernel: str, names: Sequence[str], shapes: Sequence[tuple[int, ...]]) -> None:
+        """Raise SpecError for shapes that do not agree; `names` are all arrays of a call, `shapes` those of the first of them."""
+        groups = self.inputs + self.outputs
+        if len(names) != len(groups):
+            raise SpecError(f"kernel {kernel}: signature {self.text!r} speaks of {len(groups)} arrays, the call has {len(names)} "
+                            f"({', '.join(names)})")
+        sizes: dict[str, tuple[int, str]] = {}
+        for name, dims, shape in zip(names, groups, shapes, strict=False):
+            if len(shape) != len(dims):
+                raise SpecError(f"kernel {kernel}: argument '{name}' must have {len(dims)} dimensions ({', '.join(dims)}), got "
+                                f"shape {tuple(shape)}")
+            for axis, (dim, size) in enumerate(zip(dims, shape, strict=True)):
+                first = (int(dim), "the signature") if dim.isdigit() else (size, f"'{name}'.shape[{axis}]")
+                expected, source = sizes.setdefault(dim, first)
+                if size != expected:
+                    raise SpecError(f"kernel {kernel}: argument '{name}' has shape {tuple(shape)}, but {dim} = {expected} "
+                                    f"(from {source}) was expected in dimension {axis}: signature {self.text}")
 
 
 @dataclass(frozen=True)
 class Options:
-    """Options of `kernel`, as given."""
+    """The options that `kernel` was given."""
 
     grid: Any
     grid_names: tuple[str, ...]
     out_type: Any
     signature: Signature | None
     split: Said
-    """num_compute_wgs, wg_axis and memory_registers, as far as they are given"""
+    """num_compute_wgs, wg_axis and memory_registers; None: the kernel's pipelines say them"""
     warp_specialized: bool
     compiler_params: CompilerParams
     target: str | None
@@ -50,7 +91,7 @@ class Options:
     workspace: Any = None
 
     def without_workspace(self, function: Callable[..., Any]) -> Options:
-        """The same for a kernel whose `workspace` is none (``split=None``, an axis of the cluster): made without that parameter."""
+        """Return the options for a kernel without that parameter, where `workspace` is none (``split=None``, a cluster's axis)."""
         if not isinstance(self.workspace, Workspace) or self.workspace.exists(self.cluster_names):
             return self
         empty = inspect.Parameter.empty
@@ -71,13 +112,11 @@ class Options:
         if self.out_type is not None and not callable(self.out_type):
             raise SpecError(f"kernel {kernel}: out_type must be a function of the arguments that returns an ArrayType, got "
                             f"{self.out_type!r}: write out_type=lambda …: {self.out_type!r}")
-        if self.target is not None and self.target not in TARGETS:
-            raise SpecError(f"kernel {kernel}: target is {self.target!r}; use one of {', '.join(map(repr, TARGETS))}")
+        if self.target is not None and self.target not in TARGET_NAMES:
+            raise SpecError(f"kernel {kernel}: target is {self.target!r}; use one of {', '.join(map(repr, TARGET_NAMES))}")
         if self.signature is not None and len(self.signature.inputs + self.signature.outputs) > parameters:
             raise SpecError(f"kernel {kernel}: signature {self.signature.text!r} speaks of "
                             f"{len(self.signature.inputs + self.signature.outputs)} arrays, the kernel has {parameters} parameters")
-        if not all(isinstance(name, str) for name in self.grid_names) or len(set(self.grid_names)) != len(self.grid_names):
-            raise SpecError(f"kernel {kernel}: grid_names must be different strings, got {self.grid_names}")
         if not isinstance(self.warp_specialized, bool):
             raise SpecError(f"kernel {kernel}: warp_specialized must be True or False, got {self.warp_specialized!r}")
         if not self.warp_specialized and self.split.memory_registers is not None:
@@ -87,7 +126,7 @@ class Options:
             raise SpecError(f"kernel {kernel}: workspace must be a numpipe.Workspace, or a function of the arguments that returns "
                             f"one, got {self.workspace!r}")
         self._check_schedule(kernel)
-        least = LEAST.given(self.split)
+        least = _LEAST.given(self.split)
         KernelShape(kernel, (), self.grid_names, least.wg_axis, least.num_compute_wgs, least.memory_registers,
                     warp_specialized=self.warp_specialized, **self.cluster)
         if not callable(self.grid):
@@ -101,48 +140,43 @@ class Options:
 
     @property
     def cluster(self) -> dict[str, Any]:
-        """What a Unit is told of the cluster: nothing where its axes have no names, for then CTAs share nothing."""
+        """A Unit's arguments about the cluster: none where its axes have no names, for then CTAs share nothing."""
         return {"cluster": self.attributes.cluster, "cluster_axes": self.cluster_names} if self.cluster_names else {}
 
     def _check_schedule(self, kernel: str) -> None:
-        """The schedule is one, and there is something to schedule."""
+        """Raise SpecError for a schedule that is none, or that has nothing to schedule."""
         if self.schedule not in SCHEDULES:
             raise SpecError(f"kernel {kernel}: schedule is {self.schedule!r}; use one of {', '.join(map(repr, SCHEDULES))}")
         if self.schedule == "cooperative":
             return
-        asked = f"kernel {kernel}: schedule={self.schedule!r}"
+        what = f"kernel {kernel}: schedule={self.schedule!r}"
         if not self.warp_specialized:
-            raise SpecError(f"{asked} with warp_specialized=False: compute warpgroups take turns on what the memory role loads; "
+            raise SpecError(f"{what} with warp_specialized=False: compute warpgroups take turns on what the memory role loads; "
                             "leave warp_specialized out")
         if self.in_specs is not None or self.out_specs is not None:
-            raise SpecError(f"{asked} with in_specs or out_specs of the kernel: its blocks are steps of one pipeline, not tiles to "
+            raise SpecError(f"{what} with in_specs or out_specs of the kernel: its blocks are steps of one pipeline, not tiles to "
                             "take turns on; loop over numpipe.tiles in the kernel, with a pipeline in it")
         if self.split.num_compute_wgs == 1:
-            raise SpecError(f"{asked} lets compute warpgroups take turns, and needs 2 or more: num_compute_wgs=1; give "
+            raise SpecError(f"{what} lets compute warpgroups take turns, and needs 2 or more: num_compute_wgs=1; give "
                             "num_compute_wgs=2")
 
     def check_names(self, dims: tuple[int, ...], kernel: str) -> None:
-        """The grid has as many dimensions as names, if it has names."""
+        """Raise SpecError for a grid that has names, but not one for each dimension."""
         if self.grid_names and len(self.grid_names) != len(dims):
             raise SpecError(f"kernel {kernel}: grid_names {self.grid_names} name {len(self.grid_names)} dimensions, but the grid "
                             f"{dims} has {len(dims)}")
 
 
 def parameter_names(function: Callable[..., Any], what: str = "grid or out_type") -> list[str]:
-    """The arguments that a function takes, a `grid` say; SpecError for one that does not tell (a C function)."""
+    """Return the names of a function's parameters. Raises SpecError for one that does not tell them (a C function)."""
     try:
         return list(inspect.signature(function).parameters)
     except (ValueError, TypeError):
         raise SpecError(f"{function!r} as {what} does not tell its parameters' names: write a lambda or a def") from None
 
 
-def names(given: Sequence[str] | str) -> tuple[str, ...]:
-    """grid_names as a tuple; one name may stand alone."""
-    return (given,) if isinstance(given, str) else tuple(given)
-
-
 def grid_dims(grid: Any, kernel: str) -> tuple[int, ...]:
-    """CTAs per dimension, as given or as the function of the arguments returned them."""
+    """Return the CTAs of each dimension of a grid. Raises SpecError for one that no GPU has."""
     dims = tuple(grid) if isinstance(grid, (tuple, list)) else (grid,)
     counts = all(isinstance(n, (int, np.integer)) and not isinstance(n, bool) and n >= 0 for n in dims)
     if not 1 <= len(dims) <= 3 or not counts:

@@ -1,8 +1,8 @@
-"""Calls of a kernel on device arrays that were made before: found by what their arrays are now, and launched again.
+"""Repeated calls of a kernel on device arrays: found by what their arrays are now, and launched again.
 
-The first call binds, describes, plans and compiles (`calls`). What it launched is kept under the marks of its arrays
-(`launch.marks`): address, shape, strides, type, device. A loop calls on the same arrays, or on new ones at addresses that its
-library's allocator gives again, so nearly all calls end here. Kernels with run-time scalars are not kept: each call writes them.
+The first call binds, describes, plans and compiles (`calls`). Its launch is kept under the marks of its arrays (`launch.marks`):
+address, shape, strides, type, device. A loop calls on the same arrays, or on new ones at addresses that its library's allocator
+gives again, so nearly all calls end here. Calls of kernels with run-time scalars are not kept: each call writes them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .arguments import Call, Parameters
 
 
 class Repeat:
-    """A list of arrays that a kernel was called on; the table has what is launched, by this and the stream."""
+    """A list of arrays that a kernel was called on; with a stream it is the key of a launch in the table."""
 
     __slots__ = ("current", "newest")
 
@@ -26,11 +26,11 @@ class Repeat:
         self.current = current
         """the stream that a call without stream= runs on"""
         self.newest = newest
-        """what was learnt last, so that calls on one stream need no second look"""
+        """the launch that was learnt last, so that calls on one stream need no second look-up"""
 
 
 class Repeats:
-    """What calls of one kernel have launched."""
+    """The launches that calls of one kernel may repeat."""
 
     def __init__(self, arguments: Parameters, table: Table) -> None:
         self._arguments, self._table, self._get = arguments, table, table.get
@@ -38,9 +38,9 @@ class Repeats:
         """whether a call was learnt; of a kernel with scalars none is"""
 
     def find(self, args: tuple[Any, ...], named: dict[str, Any], out: Any, stream: Any) -> tuple[Launch | None, Any]:
-        """What such a call launches, or None where that is not known; and the outputs that it is to write, as it returns them.
+        """Return the launch of such a call, or None where it is not known; and the call's outputs, as the call returns them.
 
-        Outputs that it leaves out are allocated where it is known how.
+        Outputs that the call leaves out are allocated where the table knows how.
         """
         if not self._any:
             return None, out
@@ -61,9 +61,9 @@ class Repeats:
                 return None, out
         repeat = get((constants, len(args), *marks))
         if type(repeat) is list and stream is None and out is None:
-            made = [make() for make in repeat]
-            out = made[0] if len(made) == 1 else tuple(made)
-            repeat = get((constants, len(args), *marks, *[MARKS[type(o)](o) for o in made]))
+            outputs = [make() for make in repeat]
+            out = outputs[0] if len(outputs) == 1 else tuple(outputs)
+            repeat = get((constants, len(args), *marks, *[MARKS[type(o)](o) for o in outputs]))
         if type(repeat) is not Repeat:
             return None, out
         handle = repeat.current() if stream is None else launch.as_stream(stream)
@@ -71,7 +71,7 @@ class Repeats:
         return newest if newest.stream == handle else get((repeat, handle)), out
 
     def learn(self, call: Call, named: dict[str, Any], launched: Launch) -> None:
-        """Remember a call on device arrays and what it launched; not one that its arrays and Statics alone do not tell again."""
+        """Keep the launch of a call on device arrays, if the arrays and Statics alone determine it."""
         infos, keep = call.infos, self._table.keep
         if launched.observers or any(learn(info) is None for info in infos):
             return

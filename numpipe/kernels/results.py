@@ -1,4 +1,4 @@
-"""What a call returns: outputs that it allocates as `out_type` says, or that it is given as ``out=``."""
+"""The outputs that a call returns: it allocates them as `out_type` says, or gets them as ``out=``."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from .options import Options, parameter_names
 
 
 class Results:
-    """The outputs of one kernel: its trailing parameters, as far as a call does not pass them."""
+    """The outputs of one kernel, its trailing parameters, and the functions of the user that say what they are."""
 
     def __init__(self, arguments: Parameters, options: Options) -> None:
         self.kernel, self.parameters, self.scalars = arguments.kernel, arguments.names, list(arguments.scalars)
         self.options = options
 
     def elsewhere(self, out: Any, call: Call) -> Any:
-        """The arrays of out=, one for each parameter that was not passed; none in a call that passes all and has no out=."""
+        """Return the arrays of out=, one for each parameter that was not passed; none in a call that passes all of them."""
         missing = self.parameters[len(call.args):]
         if out is not None and not missing:
             raise SpecError(f"kernel {self.kernel}: out= was given, but all {len(self.parameters)} parameters "
@@ -34,7 +34,7 @@ class Results:
         return results
 
     def types(self, call: Call) -> tuple[ArrayType, ...]:
-        """Shapes and dtypes of the outputs that the call does not pass, as out_type says."""
+        """Return shapes and dtypes of the outputs that the call does not pass, as out_type says."""
         missing = self.parameters[len(call.args):]
         if self.options.out_type is None:
             raise SpecError(f"kernel {self.kernel}: takes {len(self.parameters)} arguments ({', '.join(self.parameters)}), got "
@@ -47,14 +47,17 @@ class Results:
         return types
 
     def allocate(self, call: Call, types: Sequence[ArrayType], stream: Any) -> list[Any]:
-        """New outputs of these types, in the kind of the first array argument."""
+        """Allocate outputs of these types, in the kind of the first array argument."""
         if not call.infos:
-            raise SpecError(f"kernel {self.kernel}: with no array arguments outputs must be passed with out=")
+            arrays = ", ".join(f"np.empty({t.shape}, {t.dtype.name!r})" for t in types)
+            raise SpecError(f"kernel {self.kernel}: the call passes no array, so nothing says of which library, on which device, "
+                            f"its outputs ({', '.join(self.parameters[len(call.args):])}) are to be: pass them, e.g. "
+                            f"out={arrays if len(types) == 1 else f'({arrays})'}")
         handle = None if stream is None else launch.as_stream(stream)
         return [launch.empty_like_kind(call.infos[0], t.shape, t.dtype, handle) for t in types]
 
     def check(self, call: Call) -> None:
-        """The arrays given as out= have the shapes and types of out_type."""
+        """Raise SpecError for arrays given as out= that have not the shapes and types of out_type."""
         missing = self.parameters[len(call.args):]
         if self.options.out_type is None or not missing:
             return
@@ -65,55 +68,53 @@ class Results:
 
     def workspace(self, names: list[str], statics: dict[str, Any], grid: tuple[int, int, int],
                   infos: Sequence[ArrayInfo]) -> tuple[int, ...]:
-        """The shape of the workspace that `workspace=` of the kernel says, for a grid and the arrays of these names."""
-        said = self.options.workspace
-        if callable(said):
+        """Return the shape of the workspace that the kernel's option asks for, for a grid and the arrays of these names."""
+        workspace = self.options.workspace
+        if callable(workspace):
             known = {name: _HostView(info) for name, info in zip(names, infos, strict=True)} | statics
-            said = self._called(said, "workspace", known, "is given arrays and Statics by the names of the kernel's parameters: "
-                                                          + ", ".join(known))
-            if not isinstance(said, Workspace):
-                raise SpecError(f"kernel {self.kernel}: workspace must return a numpipe.Workspace, got {said!r}")
-        shape: tuple[int, ...] = said.array(math.prod(grid), infos[-1].shape).shape
-        return shape
+            workspace = self._call(workspace, "workspace", known, "is given arrays and Statics by the names of the kernel's "
+                                                                  f"parameters: {', '.join(known)}")
+            if not isinstance(workspace, Workspace):
+                raise SpecError(f"kernel {self.kernel}: workspace must return a numpipe.Workspace, got {workspace!r}")
+        return workspace.array(math.prod(grid), infos[-1].shape).shape  # type: ignore[no-any-return]
 
     def ask(self, function: Callable[..., Any], what: str, call: Call, view: Callable[[ArrayInfo], Any] | None = None) -> Any:
-        """Call a user's function of the kernel's arguments by parameter name; it sees of an array what `view` shows."""
+        """Call a user's function with the call's arguments, by parameter name; it gets arrays as `view` shows them."""
         view = view or _HostView
         known = dict(zip(self.parameters, call.args, strict=False)) | dict(zip(self.scalars, call.scalars, strict=True))
         known |= dict(call.statics)
         known = {name: view(launch.describe(value, name, self.kernel)) if is_array(value) else value
                  for name, value in known.items()}
-        shown = [name for name in known if not name.startswith("np__")]  # what numpipe itself passes
-        return self._called(function, what, known, f"the call knows {', '.join(shown)}: it is given the arguments by the names of "
-                                                   "the kernel's parameters")
+        shown = ", ".join(name for name in known if not name.startswith("np__"))  # numpipe itself passes these
+        return self._call(function, what, known, f"the call knows {shown}: it is given the arguments by the names of the kernel's "
+                                                 "parameters")
 
-    def _called(self, function: Callable[..., Any], what: str, known: dict[str, Any], has: str) -> Any:
-        """What a user's function returns for those of the `known` arguments that it takes."""
+    def _call(self, function: Callable[..., Any], what: str, known: dict[str, Any], has: str) -> Any:
+        """Call a user's function with those of the `known` arguments that it takes."""
         wanted = parameter_names(function, what)
         if unknown := [name for name in wanted if name not in known]:
             raise SpecError(f"kernel {self.kernel}: {what} takes {', '.join(unknown)}, but {has}")
         return function(**{name: known[name] for name in wanted})
 
     def array_names(self, call: Call) -> list[str]:
-        """The parameters that are arrays: given ones, and outputs that are not given."""
-        given = [p for p, a in zip(self.parameters, call.args, strict=False) if not isinstance(a, SCALAR)]
-        return given + self.parameters[len(call.args):]
+        """Return the parameters that are arrays in this call, with outputs that it does not pass."""
+        passed = [p for p, a in zip(self.parameters, call.args, strict=False) if not isinstance(a, SCALAR)]
+        return passed + self.parameters[len(call.args):]
 
     def check_signature(self, call: Call) -> None:
-        """The shapes of the arrays agree with `signature=`."""
+        """Raise SpecError for arrays whose shapes do not agree with `signature=`."""
         if self.options.signature is not None:
             self.options.signature.check(self.kernel, self.array_names(call), [i.shape for i in call.infos])
 
 
 class _HostView:
-    """An array as out_type and grid functions see it: shape and dtype, nothing else."""
+    """An array as functions of the user see it: shape and dtype, nothing else."""
 
     def __init__(self, info: ArrayInfo) -> None:
         self.shape, self.dtype, self.ndim = info.shape, info.dtype, len(info.shape)
 
 
 def is_array(value: Any) -> bool:
-    """Whether an argument is one; a type such as np.float16, which may be a Static, has attributes of its instances."""
-    if isinstance(value, (*SCALAR, ArrayType, type)):
-        return False
-    return hasattr(value, "shape") or hasattr(value, "__cuda_array_interface__") or hasattr(value, "__dlpack__")
+    """Whether an argument is an array; a type such as np.float16, which may be a Static, has the attributes of its instances."""
+    return not isinstance(value, (*SCALAR, ArrayType, type)) and any(
+        hasattr(value, name) for name in ("shape", "__cuda_array_interface__", "__dlpack__"))

@@ -23,7 +23,7 @@ from ..plan.unit import Unit
 
 def simulate(unit: Unit, function: Callable[..., Any], arrays: Sequence[np.ndarray], scalars: Sequence[Any],
              grid: tuple[int, int, int], *, seed: int | None = None, trace: sim.Trace | None = None, fresh: int = 0) -> None:
-    """Run the rewritten kernel function over the whole grid; the same entry as on the GPU, role by role.
+    """Run the rewritten kernel function over the whole grid, role by role as the entry on the GPU does.
 
     The last `fresh` arrays were allocated for this call. `seed` None is the order of the virtual-time model, an int a random legal
     schedule. Raises PipelineRace, PipelineDeadlock or SimulationError, naming the user's lines.
@@ -45,7 +45,7 @@ def simulate(unit: Unit, function: Callable[..., Any], arrays: Sequence[np.ndarr
 
 def run_role(machine: Machine, unit: Unit, function: Callable[..., Any], arrays: Sequence[np.ndarray],
              scalars: Sequence[Any]) -> None:
-    """What one warpgroup does from the kernel's entry to its end; `machine` is it, and is given its role."""
+    """Run one warpgroup, `machine`, from the kernel's entry to its end, after giving it its role."""
     machine.role = "memory" if machine.warpgroup == unit.memory_warpgroup else "compute"  # without a memory role none has it
     np_ = Context(unit, machine.role)
     griddep.wait()

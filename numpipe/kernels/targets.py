@@ -1,4 +1,4 @@
-"""Where a call runs, and on how many CTAs: on the GPU, or on the simulated SM."""
+"""Where a call runs, on the GPU or on the simulated SM, and on how many CTAs."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from .definition import Definition
 from .options import grid_dims
 
 SIMULATED_CTAS = 2
-"""CTAs, or clusters that tiles are dealt to, of a persistent grid without a GPU"""
+"""CTAs of a persistent grid without a GPU; clusters, where tiles are dealt to clusters"""
 MAX_SIMULATED_ELEMENTS = 1 << 23
 """array elements that a call simulates without being asked to: about ten seconds of a GEMM"""
 
 
 def choose(kernel: str, asked: str | None, infos: Sequence[ArrayInfo], place: str) -> launch.Choice:
-    """GPU or simulator for a call on these arrays, which are all at `place`.
+    """Choose GPU or simulator for a call on these arrays, which are all at `place`.
 
     Raises TargetError where the target cannot run, or would run for too long without being asked for.
     """
@@ -45,7 +45,7 @@ def choose(kernel: str, asked: str | None, infos: Sequence[ArrayInfo], place: st
 
 
 def ctas(definition: Definition, choice: launch.Choice, call: Call) -> tuple[int, int, int]:
-    """The grid of a call."""
+    """Return the grid of a call."""
     kernel, options = definition.name, definition.options
     grid = options.grid
     if isinstance(grid, Persistent):

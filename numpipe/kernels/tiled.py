@@ -18,7 +18,7 @@ from ..plan.specs import BlockSpec, Persistent
 
 @dataclass(frozen=True)
 class Tiled:
-    """What a kernel over tiles is made of. `dims` are the grid's as a call's arguments, or the kernel, say."""
+    """A kernel over tiles. `dims` are the dimensions of its grid, as the kernel or a call's arguments give them."""
 
     kernel: str
     ins: tuple[BlockSpec, ...]
@@ -27,11 +27,11 @@ class Tiled:
     roles: bool
 
     def source(self, source: Source, arrays: Sequence[str]) -> Wrapped:
-        """The kernel over arrays."""
+        """Rewrite the kernel to one over arrays."""
         return wrapped(source, arrays, self.ins, self.outs, self.grid, self.roles)
 
     def check(self, dims: Any) -> tuple[int, ...]:
-        """The grid of a call, all its dimensions; SpecError for another number of them than there are."""
+        """Return all dimensions of a call's grid. Raises SpecError for another number of them than index maps take."""
         sizes = tuple(dims) if isinstance(dims, (tuple, list)) else (dims,)
         if len(sizes) != self.grid.rank:
             raise SpecError(f"kernel {self.kernel}: the grid {dims!r} has {len(sizes)} dimensions, but the index maps of its specs "
@@ -39,14 +39,14 @@ class Tiled:
         return sizes
 
     def steps(self, dims: Any) -> tuple[int, ...]:
-        """The sizes of the sequential dimensions."""
+        """Return the sizes of the sequential dimensions."""
         sizes = self.check(dims)[self.grid.parallel:]
         if not all(_is_size(size) for size in sizes):
             raise SpecError(f"kernel {self.kernel}: grid must hold non-negative ints, got {dims!r}")
         return tuple(int(size) for size in sizes)
 
     def ctas(self, grid: Any) -> Any:
-        """What the launch's grid is: the parallel dimensions, of a function of the arguments where `grid` is one."""
+        """Return the launch's grid, the parallel dimensions: a function of the arguments where `grid` is one."""
         if not callable(grid):
             return self.check(grid)[:self.grid.parallel] or (1,)
 
@@ -59,19 +59,19 @@ class Tiled:
 
 def tiled(kernel: str, parameters: Sequence[str], in_specs: Any, out_specs: Any, grid: Any, params: CompilerParams,
           roles: bool) -> Tiled | None:
-    """Of a kernel with these options; None: it is one over arrays.
+    """Return the kernel over tiles that these options make, None: they make one over arrays.
 
     Raises SpecError for specs that do not fit the kernel's parameters and grid.
     """
     if not isinstance(params, CompilerParams):
-        return None  # which `Options.check` refuses
+        return None  # `Options.check` refuses this
     semantics = params.dimension_semantics
     if in_specs is None and out_specs is None:
         if semantics is not None:
             raise SpecError(f"kernel {kernel}: dimension_semantics={semantics} say which dimensions are steps of the kernel's own "
                             "pipeline, which needs in_specs= or out_specs= on the kernel; without them the kernel's grid is CTAs")
         return None
-    ins, outs = (_specs(kernel, name, given) for name, given in (("in_specs", in_specs), ("out_specs", out_specs)))
+    ins, outs = _specs(kernel, "in_specs", in_specs), _specs(kernel, "out_specs", out_specs)
     if len(parameters) != len(ins) + len(outs):
         raise SpecError(f"kernel {kernel}: it has {len(parameters)} parameters ({', '.join(parameters)}), but {len(ins)} in_specs "
                         f"and {len(outs)} out_specs: it takes a tile for each, in this order; scalars are keyword-only")
@@ -105,7 +105,7 @@ def _specs(kernel: str, name: str, given: Any) -> tuple[BlockSpec, ...]:
 
 
 def _rank(kernel: str, specs: Sequence[BlockSpec], grid: Any, semantics: tuple[str, ...] | None) -> int:
-    """Dimensions of the grid: as many as it has, or, if it is a function, as are said or taken."""
+    """Return how many dimensions the grid has; of a function, how many `semantics` has or index maps take."""
     if not callable(grid):
         return len(grid) if isinstance(grid, (tuple, list)) else 1
     if semantics is not None:

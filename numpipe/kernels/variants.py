@@ -1,8 +1,8 @@
-"""A variant of a kernel: what is made of its function for one set of types and Statics, and the two executions of it.
+"""A variant of a kernel: its function for one set of types and Statics, rewritten and compiled, and its two executions.
 
-It is named by its key, a tuple of the arrays as far as compilation depends on them, the types of the run-time scalars, and the
-Statics. Each stage is made when it is first asked for, and kept: the rewritten function, which both executions share, the machine
-code, and what the launcher prepares of that.
+Its key is a tuple of the arrays as far as compilation depends on them, the types of the run-time scalars, and the Statics. Each
+stage is made when it is first needed, and kept: the rewritten function, which both executions share, the machine code, and what
+the launcher prepares of that.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Variant:
     """A kernel for arrays and scalars of these types and these Statics."""
 
     def __init__(self, definition: Definition, key: Key, obstacles: dict[int, str]) -> None:
-        """`obstacles`: why TMA cannot address an array, by argument."""
+        """`obstacles` says by argument why TMA cannot address an array."""
         self.definition, self.key, self.obstacles = definition, key, obstacles
         self.arrays, self.scalars, self.statics = key
         self.outputs = sum(array.output and not array.workspace for array in self.arrays)
@@ -46,18 +46,18 @@ class Variant:
         names = [array.name for array in self.arrays if not array.workspace]
         self.workspace: Callable[..., Any] | None = None if len(names) == len(self.arrays) else functools.partial(
             definition.results.workspace, names, dict(self.statics))
-        """the shape of its workspace, of a grid and the arrays of a call; None: it has none"""
+        """returns the shape of its workspace for a grid and the arrays of a call; None: it has none"""
         self._image: launch.Image | None = None
         self._built: Built | None = None
         self._prepared: launch.Prepared | None = None
         self._checked = False
         self._lock = threading.RLock()
-        """held while it is compiled: of several threads that ask first, one compiles and the others wait"""
+        """held while it is compiled: of several threads that need it first, one compiles and the others wait"""
         _variants.add(self)
 
     @functools.cached_property
     def _known(self) -> dict[str, Any]:
-        """What is known before compilation of the arrays and Statics, by parameter name."""
+        """The arrays' types and the Statics' values, which are known before compilation, by parameter name."""
         return {a.name: StaticArray(a.dtype, a.ndim) for a in self.arrays} | dict(self.statics)
 
     @functools.cached_property
@@ -67,7 +67,7 @@ class Variant:
         return asked.split(self.definition.source, self._known, options.split, default)
 
     def unit(self, simulated: bool = False) -> Unit:
-        """A new Unit: one compile or one simulation."""
+        """Return a new Unit, for one compile or one simulation."""
         options, split = self.definition.options, self._split
         return Unit(self.definition.name, self.arrays, options.grid_names, split.wg_axis, split.num_compute_wgs,
                     split.memory_registers, options.compiler_params, simulated=simulated, obstacles=self.obstacles,
@@ -95,19 +95,19 @@ class Variant:
 
     @property
     def image(self) -> launch.Image:
-        """The machine code; the compiler's objects are not kept. This is the one place that a launch has it from."""
+        """The machine code, without the compiler's objects; launches have it from here only."""
         with self._lock:
             return self.adopt(self._image or self._build().image)
 
     def adopt(self, image: launch.Image) -> launch.Image:
-        """Take what was compiled elsewhere of this variant, unless it has an image; returns the one that it has."""
+        """Take an image of this variant that was compiled elsewhere, unless it has one; returns the one that it has."""
         with self._lock:
             self._image = self._image or image
             return self._image
 
     @property
     def built(self) -> Built:
-        """The same with the compiler's objects: compiled again where only the image was kept."""
+        """The machine code with the compiler's objects: compiled again where only the image was kept."""
         with self._lock:
             if self._built is None:
                 self._built = self._build()
@@ -115,7 +115,7 @@ class Variant:
             return self._built
 
     def shown(self, what: str) -> Any:
-        """What `Kernel.inspect` shows: from the image alone where there is one that tells, else of a compile, which is kept."""
+        """Return what `Kernel.inspect` shows: from the image alone where that suffices, else from a compile, which is kept."""
         if what == "source":
             return self.lifted.text
         if what == "resources":
@@ -125,7 +125,7 @@ class Variant:
         return gate.findings(self.built) if what == "gate" else getattr(self.built, what)
 
     def prepared(self, infos: Sequence[launch.ArrayInfo], table: Table) -> launch.Prepared:
-        """What launches it, on arrays of these ranks; launches are remembered in `table`."""
+        """Return what launches it on arrays of these ranks; `table` keeps the launches."""
         with self._lock:
             if self._prepared is None:
                 self._prepared = launch.Prepared(self.image, infos, self.scalars, self.outputs, self.definition.options.attributes,
@@ -134,7 +134,7 @@ class Variant:
 
     # ---- on the simulated SM
     def values(self, call: Call) -> list[Any]:
-        """The run-time scalars of a call, as the kernel function gets them."""
+        """Return the run-time scalars of a call, as the kernel function gets them."""
         return [kind.type(value) for kind, value in zip(self.scalars, call.values, strict=True)]
 
     def simulate(self, call: Call, grid: tuple[int, int, int], seed: int | None, trace: Any) -> None:
@@ -151,14 +151,14 @@ class Variant:
             simulate(unit, self.lifted.simulated, arrays, self.values(call), grid,  # type: ignore[arg-type]
                      seed=seed, trace=trace, fresh=fresh)
         except Exception as error:
-            told = blame.simulated(error, unit, self.lifted)
-            if told is error:
+            explained = blame.simulated(error, unit, self.lifted)
+            if explained is error:
                 raise
-            raise told from error
+            raise explained from error
         self._check_compiles()
 
     def _check_compiles(self) -> None:
-        """What ran simulated must compile too, where the toolchain is installed (NUMPIPE_COMPILE_CHECK=0: do not ask)."""
+        """Raise the error of a compile where the toolchain is installed, unless NUMPIPE_COMPILE_CHECK=0: what ran must compile."""
         if self._checked or os.environ.get("NUMPIPE_COMPILE_CHECK", "1") == "0":
             return
         self._checked = True
@@ -175,6 +175,6 @@ _variants: weakref.WeakSet[Variant] = weakref.WeakSet()
 
 @in_child
 def _after_fork() -> None:
-    """A thread that was compiling is gone, and will not give its variant's lock back."""
+    """Replace the locks, which threads may hold that are gone now."""
     for variant in _variants:
         variant._lock = threading.RLock()

@@ -1,11 +1,13 @@
 """From a compiled kernel and a caller's arrays to a launch.
 
+Here belongs all that knows array libraries, GPU memory, streams or the CUDA driver; no file here knows Numba, the compiler or the
+simulated SM. Read `launcher` first, then `info` and `host`.
+
 ==============  ========================================================================================
-`info`          what a launch needs to know of an array, and what follows of its layout
-`arrays`        that, read from a NumPy, PyTorch, CuPy or other CUDA array
-`jax_arrays`    the same of JAX arrays, and outputs of that kind
-`dlpack`        the same of arrays that are known by DLPack only
-`overlap`       outputs that share bytes with another array
+`info`          what a launch needs to know of an array, and the rules of its layout for TMA
+`arrays`        reads that from NumPy, PyTorch, CuPy and other CUDA arrays, and through DLPack
+`jax_arrays`    reads it from JAX arrays, and makes outputs of that kind
+`overlap`       refuses outputs that share bytes with another array
 `outputs`       output arrays of the caller's library
 `device_array`  arrays on the GPU of numpipe's own kind
 `contiguous`    `numpipe.ascontiguous`
@@ -13,21 +15,20 @@
 `host`          calls on host arrays
 `transfers`     copies of host arrays to the GPU and back, by several threads (`copy_threads`)
 `pinned`        page-locked host memory, a pool of it
-`buffers`       GPU memory with rows padded for TMA
+`buffers`       GPU memory with rows padded for TMA; workspaces for partial sums, by stream
 `handover`      arrays of libraries that do not know the kernel's stream
 `tensormap`     CUtensorMap encoding
-`marks`         what a repeated call is known by
-`table`         all that calls of a kernel found out, by what it depends on
+`marks`         tuples by which repeated calls are found
+`table`         the results that calls of a kernel keep for later ones
 `streams`       which stream a call is queued on; what CUDA graphs cannot hold
 `attributes`    clusters, cooperative launch, programmatic dependent launch
-`workspaces`    memory for partial sums, by stream
 `image`         a compiled kernel: what its launches, reports and profiles need, and its form as bytes
 `launcher`      loading machine code, parameter packing and the driver call
 `device`        which GPU there is, "gpu" or "sim"
-`profiles`      kernels that record: traces of them
-`watch`         kernels built with debug=True: who waited in vain
-`driver`        the functions of libcuda that all of these use; `contexts`: those for devices, contexts, streams and host memory
-`faults`        what the driver's errors mean
+`profiles`      traces of kernels that record
+`watch`         kernels built with debug=True: waits that they gave up
+`driver`        the functions of libcuda that all of these use; `contexts`: those for devices, contexts, streams, host memory
+`faults`        the driver's errors, with advice
 ==============  ========================================================================================
 
 Importing this touches no GPU and needs no CUDA package; the driver is opened on the first use of a GPU.
@@ -47,12 +48,10 @@ from .overlap import check_overlap
 from .placement import to_device
 from .streams import as_stream, current_stream, follow
 from .tensormap import MapRequest, encode
-from .transfers import download, upload
 
 __all__ = [
     "TARGET_VARIABLE", "ArrayInfo", "Choice", "Device", "DeviceArray", "Image", "Launch", "MapRequest", "Prepared",
     "Staging", "as_stream", "check_overlap", "check_writable", "choose_target", "current_stream", "deliver", "describe",
-    "describe_fresh", "download", "empty_like_kind", "encode", "follow", "foreign", "gpu_state", "imagined", "library",
+    "describe_fresh", "empty_like_kind", "encode", "follow", "foreign", "gpu_state", "imagined", "library",
     "major_order", "maker", "not_addressable", "order", "run", "same_place", "settle", "tma_addressable", "to_device",
-    "upload",
 ]

@@ -1,12 +1,13 @@
 """Arrays as a kernel sees them, whichever library owns them.
 
-``describe`` reads the pointer, shape, strides and dtype of a NumPy array, a PyTorch tensor, a CuPy or a JAX array, or
-anything with ``__cuda_array_interface__`` or ``__dlpack__``; nothing is copied and the owner is kept alive by the result.
-It runs for every argument of every call, so a type is classified once and read by a function of its own from then on.
+`describe` reads the pointer, shape, strides and dtype of a NumPy array, a PyTorch tensor, a CuPy or a JAX array, or anything with
+``__cuda_array_interface__`` or ``__dlpack__``. It copies nothing, and its result keeps the owner alive. It runs for every argument
+of every call, so it classifies each type once and reads its objects by one function from then on.
 """
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -15,38 +16,38 @@ import numpy as np
 
 from ..arch.dtypes import BY_DTYPE
 from ..diagnostics.errors import SpecError
-from . import dlpack, driver, jax_arrays
+from . import driver, jax_arrays
 from .info import DTYPES, ArrayInfo, argument, dense_strides, known
 
 Reader = Callable[[Any, str, str], ArrayInfo]
 READERS: dict[type, Reader] = {}
-"""How a type's objects are read: noted when the first one is, of `DeviceArray` from the beginning."""
+"""the reader of each type's objects, noted with the first of them; `DeviceArray`'s is here from the beginning"""
+_CPU, _CUDA, _CUDA_HOST, _CUDA_MANAGED = 1, 2, 3, 13
+"""DLPack's device types"""
+_UNORDERED = -1
+"""DLPack's stream of a consumer that orders nothing"""
 
 
 def describe(obj: Any, name: str, kernel: str = "") -> ArrayInfo:
-    """Read an argument; `name` and `kernel` are for the message.
+    """Return what a launch needs to know of an argument; error messages name `name` and `kernel`.
 
-    Raises SpecError for anything that is not an array, and for element types no kernel takes.
+    Raises SpecError for anything that is not an array, and for element types that no kernel takes.
     """
     reader = READERS.get(type(obj))
     if reader is None:
-        reader = _choose(obj, name, kernel)
-        READERS[type(obj)] = reader
+        reader = READERS[type(obj)] = _choose(obj, name, kernel)
     return reader(obj, name, kernel)
 
 
 _LIBRARIES = {"numpy": "numpy", "torch": "torch", "cupy": "cupy", "jax": "jax", "jaxlib": "jax", "numba": "numba",
               "numba_cuda": "numba"}
-_libraries: dict[type, str] = {}
 
 
+@functools.cache
 def library(kind: type) -> str:
-    """Whose arrays a type's objects are: "numpy", "torch", "cupy", "jax" or "numba", of a subclass its base's; else ""."""
-    found = _libraries.get(kind)
-    if found is None:
-        tops = (base.__module__.partition(".")[0] for base in kind.__mro__)
-        found = _libraries[kind] = next((_LIBRARIES[top] for top in tops if top in _LIBRARIES), "")
-    return found
+    """Return the library of a type or of its bases: "numpy", "torch", "cupy", "jax" or "numba"; else ""."""
+    tops = (base.__module__.partition(".")[0] for base in kind.__mro__)
+    return next((_LIBRARIES[top] for top in tops if top in _LIBRARIES), "")
 
 
 def _choose(obj: Any, name: str, kernel: str) -> Reader:
@@ -61,7 +62,7 @@ def _choose(obj: Any, name: str, kernel: str) -> Reader:
     if hasattr(type(obj), "__cuda_array_interface__") or hasattr(obj, "__cuda_array_interface__"):
         return _interface
     if hasattr(obj, "__dlpack__") and hasattr(obj, "__dlpack_device__"):
-        return dlpack.read
+        return _dlpack
     mend = "pass a NumPy array, a PyTorch tensor, a CuPy or JAX array, or an object with __cuda_array_interface__ or __dlpack__"
     if isinstance(obj, (list, tuple)):
         mend += " (np.asarray makes one of a list)"
@@ -97,7 +98,7 @@ def _torch_dtype(obj: Any, name: str, kernel: str) -> np.dtype[Any]:
 
 
 def _torch_cpu(obj: Any, name: str, kernel: str) -> ArrayInfo:
-    """A CPU tensor: NumPy's view of its memory. NumPy has no bfloat16 or float8, so those go through their bytes."""
+    """Describe a CPU tensor by NumPy's view of its memory. NumPy has no bfloat16 or float8: these are viewed as integers before."""
     dtype = _torch_dtype(obj, name, kernel)
     where = obj.device.type
     if where != "cpu":
@@ -117,16 +118,16 @@ def _cupy(obj: Any, name: str, kernel: str) -> ArrayInfo:
 
 
 def _interface(obj: Any, name: str, kernel: str) -> ArrayInfo:
-    """CUDA Array Interface, versions 2 and 3."""
+    """Read the CUDA Array Interface, versions 2 and 3."""
     try:
-        said = obj.__cuda_array_interface__
-        ptr, readonly = said["data"]
-        shape = tuple(said["shape"])
-        strides, typestr = said.get("strides"), said["typestr"]
+        interface = obj.__cuda_array_interface__
+        ptr, readonly = interface["data"]
+        shape = tuple(interface["shape"])
+        strides, typestr = interface.get("strides"), interface["typestr"]
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise SpecError(f"{argument(name, kernel)}: {type(obj).__name__}.__cuda_array_interface__ cannot be read "
                         f"({type(error).__name__}: {error})") from error
-    if said.get("mask") is not None:
+    if interface.get("mask") is not None:
         raise SpecError(f"{argument(name, kernel)}: masked arrays are not supported; fill the masked elements first")
     dtype = _typestr(obj, typestr, name, kernel)
     if strides is None:
@@ -139,18 +140,19 @@ _typestrs: dict[str, np.dtype[Any]] = {}
 
 
 def _typestr(obj: Any, typestr: str, name: str, kernel: str) -> np.dtype[Any]:
-    """Type strings name NumPy's types; ml_dtypes' are ``<V2`` (bfloat16), ``<V1`` or ``<f1``: the object's own dtype decides."""
+    """Return the element type that a type string names, or the object's dtype: ml_dtypes' are ``<V2`` (bfloat16), ``<V1`` or
+    ``<f1`` in type strings."""
     dtype = _typestrs.get(typestr)
     if dtype is not None:
         return dtype
-    said, own = _numpys(typestr), _numpys(getattr(obj, "dtype", None))
-    if said is not None and said.kind != "V":
-        return _typestrs.setdefault(typestr, known(said, name, kernel))
-    found = said if own is None else own
-    if found is None:
+    named, own = _numpys(typestr), _numpys(getattr(obj, "dtype", None))
+    if named is not None and named.kind != "V":
+        return _typestrs.setdefault(typestr, known(named, name, kernel))
+    dtype = named if own is None else own
+    if dtype is None:
         raise SpecError(f"{argument(name, kernel)}: the __cuda_array_interface__ of this {type(obj).__name__} has typestr "
                         f"{typestr!r}, which NumPy does not know, and no dtype says more; give it one of {', '.join(DTYPES)}")
-    return known(found, name, kernel)
+    return known(dtype, name, kernel)
 
 
 def _numpys(dtype: Any) -> np.dtype[Any] | None:
@@ -161,9 +163,40 @@ def _numpys(dtype: Any) -> np.dtype[Any] | None:
 
 
 def _device_of(ptr: int) -> int:
-    """The interface does not say which GPU; the driver is asked only where there are several."""
+    """Return the GPU of an address, which the interface does not tell: the driver does, asked where there are several."""
     try:
         cuda = driver.get()
         return cuda.pointer_device(ptr) if ptr and cuda.count > 1 else 0
     except (driver.DriverMissing, driver.DriverError):
         return 0
+
+
+def _dlpack(obj: Any, name: str, kernel: str) -> ArrayInfo:
+    """Describe an exporter of DLPack: host memory through ``numpy.from_dlpack``, a GPU's through cuda-core's StridedMemoryView.
+
+    Raises SpecError for devices and element types that are not CUDA's, and where cuda-core is missing.
+    """
+    where = argument(name, kernel)
+    device, ordinal = (int(number) for number in obj.__dlpack_device__())
+    if device not in (_CPU, _CUDA, _CUDA_HOST, _CUDA_MANAGED):
+        raise SpecError(f"{where}: a {type(obj).__name__} on DLPack device type {device}; move it to a CUDA GPU or to the CPU")
+    try:
+        if device in (_CPU, _CUDA_HOST):
+            array = np.from_dlpack(obj)
+            dtype = known(array.dtype, name, kernel)
+            return ArrayInfo("host", 0, array.shape, array.strides, dtype, -1, array.flags.writeable, obj, array)
+        from cuda.core.utils import StridedMemoryView
+
+        view = StridedMemoryView.from_dlpack(obj, stream_ptr=_UNORDERED)
+        dtype = known(view.dtype, name, kernel)
+    except SpecError:
+        raise
+    except ImportError as error:
+        raise SpecError(f"{where}: a {type(obj).__name__} on a GPU is read by the package cuda-core, which cannot be imported "
+                        f"({error}); install it, or pass what torch.from_dlpack or cupy.from_dlpack makes of it") from error
+    except Exception as error:  # each exporter has errors of its own; NumPy and cuda-core raise several kinds for types
+        raise SpecError(f"{where}: {type(obj).__name__}.__dlpack__ cannot be read ({type(error).__name__}: {error}); pass it as "
+                        "an array of its own library, or through __cuda_array_interface__") from error
+    shape = tuple(view.shape)
+    strides = dense_strides(shape, dtype.itemsize) if view.strides is None else tuple(s * dtype.itemsize for s in view.strides)
+    return ArrayInfo("dlpack", view.ptr, shape, strides, dtype, ordinal, not view.readonly, obj, held=view)

@@ -1,9 +1,9 @@
-"""How CTAs of a launch stand to each other, and the launch to the one before: CUDA driver API, "CUlaunchAttribute"."""
+"""How a launch's CTAs run together, and whether it overlaps the launch before it: CUDA driver API, "CUlaunchAttribute"."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,8 @@ PORTABLE_CLUSTER = 8
 """CTAs of a cluster that every GPU with clusters can run"""
 LARGEST_CLUSTER = 16
 """CTAs of a cluster that a Hopper GPU can run where it is allowed to"""
+MAX_GRID = ((1 << 31) - 1, 65535, 65535)
+"""CTAs along x, y, z (CUDA C++ Programming Guide, "Compute Capabilities")"""
 Grid = tuple[int, int, int]
 
 
@@ -35,22 +37,20 @@ class Attributes:
         return math.prod(self.cluster)
 
     def check_grid(self, grid: Sequence[int], kernel: str) -> None:
-        """Raise SpecError for a grid that has no whole number of clusters."""
-        for axis, n, of in zip("xyz", grid, self.cluster, strict=False):
-            if n % of:
-                raise SpecError(f"kernel {kernel}: the grid has {n} CTAs along {axis}, no multiple of the {of} of a cluster "
-                                f"{self.cluster}: round it up to {-(-n // of) * of} and let the CTAs beyond do nothing, or use a "
-                                "smaller cluster")
-        if len(grid) < 3 and any(of > 1 for of in self.cluster[len(grid):]):
+        """Raise SpecError for a grid that is no whole number of clusters."""
+        for axis, n, size in zip("xyz", grid, self.cluster, strict=False):
+            if n % size:
+                raise SpecError(f"kernel {kernel}: the grid has {n} CTAs along {axis}, no multiple of the {size} of a cluster "
+                                f"{self.cluster}: round it up to {-(-n // size) * size} and let the CTAs beyond do nothing, or use "
+                                "a smaller cluster")
+        if any(size > 1 for size in self.cluster[len(grid):]):
             raise SpecError(f"kernel {kernel}: the grid {tuple(grid)} has {len(grid)} dimension{'s' * (len(grid) > 1)}, and a "
                             f"cluster {self.cluster} needs {3 if self.cluster[2] > 1 else 2}")
 
     def at_once(self, cuda: Any, kernel: Any, threads: int, nbytes: int, device: int, name: str) -> int | None:
-        """How many CTAs run at once on a device, which is current; None where a launch may have any number.
+        """Return how many CTAs run at once on a device, which is current; None where a launch may have any number.
 
-        `kernel` is the driver's handle.
-
-        Raises LaunchError where not even one cluster fits.
+        `kernel` is the driver's handle. Raises LaunchError where not even one cluster fits.
         """
         if self.size > 1:
             if self.size > PORTABLE_CLUSTER:
@@ -78,12 +78,19 @@ class Attributes:
 PLAIN = Attributes()
 
 
-def axis_names(kernel: str, cluster: Any, names: Any) -> tuple[str, ...]:
-    """`cluster_names` as a tuple; SpecError unless they name the dimensions of `cluster`, which `given` has checked."""
-    found = (names,) if isinstance(names, str) else tuple(names)
-    dims = () if cluster is None else cluster if isinstance(cluster, (tuple, list)) else (cluster,)
+def names_of(kernel: str, option: str, names: Any) -> tuple[str, ...]:
+    """Return the names that an option gives; one may stand alone. Raises SpecError unless they are different strings."""
+    found = tuple(names) if isinstance(names, Iterable) and not isinstance(names, str) else (names,)
     if not all(isinstance(name, str) for name in found) or len(set(found)) < len(found):
-        raise SpecError(f"kernel {kernel}: cluster_names must be different strings, got {found}")
+        raise SpecError(f"kernel {kernel}: {option} must be different strings, got {names!r}: give a tuple of names, or leave "
+                        f"{option} out")
+    return found
+
+
+def axis_names(kernel: str, cluster: Any, names: Any) -> tuple[str, ...]:
+    """Return `cluster_names`. Raises SpecError unless they name the dimensions of `cluster`, which `of_options` checks."""
+    found = names_of(kernel, "cluster_names", names)
+    dims = () if cluster is None else cluster if isinstance(cluster, (tuple, list)) else (cluster,)
     if found and len(found) != len(dims):
         mend = "cluster=(2,), cluster_names=('cluster',)" if not dims else f"give {len(dims)}"
         raise SpecError(f"kernel {kernel}: cluster_names {found} name {len(found)} dimension{'s' * (len(found) > 1)}, and the "
@@ -91,8 +98,8 @@ def axis_names(kernel: str, cluster: Any, names: Any) -> tuple[str, ...]:
     return found
 
 
-def given(kernel: str, cluster: Any, cooperative: Any, programmatic: Any) -> Attributes:
-    """The attributes that a kernel's options say; raises SpecError for others than those that `Attributes` describes.
+def of_options(kernel: str, cluster: Any, cooperative: Any, programmatic: Any) -> Attributes:
+    """Return the attributes that a kernel's options ask for. Raises SpecError for others than those that `Attributes` describes.
 
     `programmatic` None: unless the launch is cooperative.
     """
@@ -103,8 +110,8 @@ def given(kernel: str, cluster: Any, cooperative: Any, programmatic: Any) -> Att
     if not 1 <= len(dims) <= 3 or not all(isinstance(n, (int, np.integer)) and not isinstance(n, bool) and n > 0 for n in dims):
         raise SpecError(f"kernel {kernel}: cluster must be 1 to 3 positive ints, CTAs along the grid's dimensions, got {cluster!r}")
     x, y, z = (*(int(n) for n in dims), 1, 1)[:3]
-    made = Attributes((x, y, z), cooperative, not cooperative if programmatic is None else programmatic)
-    if made.size > LARGEST_CLUSTER:
-        raise SpecError(f"kernel {kernel}: a cluster {dims} has {made.size} CTAs; on Hopper it has at most {LARGEST_CLUSTER}, and "
-                        f"any GPU with clusters runs {PORTABLE_CLUSTER}: use a smaller one")
-    return made
+    attributes = Attributes((x, y, z), cooperative, not cooperative if programmatic is None else programmatic)
+    if attributes.size > LARGEST_CLUSTER:
+        raise SpecError(f"kernel {kernel}: a cluster {dims} has {attributes.size} CTAs; on Hopper it has at most "
+                        f"{LARGEST_CLUSTER}, and any GPU with clusters runs {PORTABLE_CLUSTER}: use a smaller one")
+    return attributes

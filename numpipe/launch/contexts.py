@@ -1,7 +1,7 @@
-"""The CUDA driver's devices, contexts, streams, events and host memory: what `driver.Driver` stands on.
+"""The CUDA driver's devices, contexts, streams, events and host memory: the base of `driver.Driver`.
 
-A copy to or from page-locked ("pinned") memory is made by the GPU's copy engine alone, at the speed of PCIe; pageable memory goes
-through a buffer of the driver's, filled by one thread. CUDA driver API: cuMemHostRegister, cuPointerGetAttribute.
+The GPU's copy engine alone makes a copy to or from page-locked ("pinned") memory, at the speed of PCIe; pageable memory goes
+through a buffer of the driver's, which one thread fills. CUDA driver API: cuMemHostRegister, cuPointerGetAttribute.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ class Contexts:
 
     @staticmethod
     def error(call: str, code: Any) -> DriverError:
-        """The exception for a call that returned `code`."""
+        """Return the exception for a call that returned `code`."""
         return DriverError(call, int(code), getattr(code, "name", "an unknown error"))
 
     def _newer(self, function: str, *args: Any) -> Any:
-        """`_call`, or None where the binding or the driver is older than the function. It returns one thing, or nothing."""
+        """Call a function that returns one thing or nothing; None where the binding or the driver is older than the function."""
         try:
             return self._call(function, *args)
         except (AttributeError, RuntimeError) as error:
@@ -61,32 +61,28 @@ class Contexts:
 
     # ---- devices
     def version(self) -> int:
-        """CUDA version the driver supports, 1000 × major + 10 × minor."""
+        """Return the CUDA version that the driver supports, 1000 × major + 10 × minor."""
         return int(self._call("cuDriverGetVersion"))
 
     def properties(self, ordinal: int) -> tuple[str, tuple[int, int], int, int]:
-        """(name, compute capability, SMs, largest dynamic shared memory of a CTA in bytes)."""
-        names = self._api.CUdevice_attribute
-        attribute = "CU_DEVICE_ATTRIBUTE_"
-
-        def ask(name: str) -> int:
-            return int(self._call("cuDeviceGetAttribute", getattr(names, attribute + name), device))
-
+        """Return (name, compute capability, SMs, largest dynamic shared memory of a CTA in bytes)."""
         device = self._call("cuDeviceGet", ordinal)
         name = bytes(self._call("cuDeviceGetName", 256, device)).split(b"\0")[0].decode(errors="replace")
-        capability = ask("COMPUTE_CAPABILITY_MAJOR"), ask("COMPUTE_CAPABILITY_MINOR")
-        return name, capability, ask("MULTIPROCESSOR_COUNT"), ask("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN")
+        attributes = ("COMPUTE_CAPABILITY_MAJOR", "COMPUTE_CAPABILITY_MINOR", "MULTIPROCESSOR_COUNT",
+                      "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN")
+        major, minor, sms, smem = (
+            int(self._call("cuDeviceGetAttribute", getattr(self._api.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{a}"), device))
+            for a in attributes)
+        return name, (major, minor), sms, smem
 
     @contextlib.contextmanager
     def on(self, ordinal: int) -> Iterator[None]:
-        """Make the device's primary context current in this thread for a while."""
+        """Make the device's primary context current in this thread inside the block."""
         context = self._contexts.get(ordinal)
         if context is None:
             with self._lock:
-                context = self._contexts.get(ordinal)
-                if context is None:
-                    context = self._call("cuDevicePrimaryCtxRetain", self._call("cuDeviceGet", ordinal))
-                    self._contexts[ordinal] = context
+                context = self._contexts.get(ordinal) or self._call("cuDevicePrimaryCtxRetain", self._call("cuDeviceGet", ordinal))
+                self._contexts[ordinal] = context
         self._call("cuCtxPushCurrent", context)
         try:
             yield
@@ -95,7 +91,7 @@ class Contexts:
 
     @contextlib.contextmanager
     def relaxed(self, ordinal: int) -> Iterator[None]:
-        """As `on`, for calls that a capture in its strict modes forbids on any stream: to allocate, free, lock pages, load code.
+        """Do as `on`, for calls that a capture in its strict modes forbids on any stream: to allocate, free, lock pages, load code.
 
         They belong to streams that are not captured, so a graph loses nothing by them, but in mode "global" one of them alone ends
         the captures of the whole process: CUDA driver API, cuThreadExchangeStreamCaptureMode. Garbage is freed at any time.
@@ -110,9 +106,7 @@ class Contexts:
 
     @contextlib.contextmanager
     def aside(self, ordinal: int) -> Iterator[Any]:
-        """As `relaxed`, for what a kernel's first launch needs: with a stream of numpipe's own that waits for no other one, nor the
-        other way round.
-        """
+        """Do as `relaxed`, and give a stream of numpipe's own that waits for no other one, nor any other for it."""
         with self.relaxed(ordinal):
             with self._lock:
                 if ordinal not in self._asides:
@@ -120,15 +114,15 @@ class Contexts:
             yield self._asides[ordinal]
 
     def _make_current(self, ordinal: int) -> None:
-        """Give a thread that has no context the device's primary one: calls fail without, and tools report each that does."""
+        """Give a thread that has no context the device's primary one: without, calls fail, and tools report each failure."""
         if int(self._call("cuCtxGetCurrent")) == 0:
             with self.on(ordinal):
-                context = self._contexts[ordinal]
-            self._call("cuCtxSetCurrent", context)
+                pass
+            self._call("cuCtxSetCurrent", self._contexts[ordinal])
 
     # ---- streams
     def stream_device(self, stream: int) -> int:
-        """Which GPU a stream that was made with cuStreamCreate belongs to; DriverError where the driver does not know it."""
+        """Return the GPU of a stream that was made with cuStreamCreate. Raises DriverError where the driver does not know it."""
         device = self._newer("cuStreamGetDevice", stream)  # since CUDA 12.8
         if device is not None:
             return int(device)
@@ -139,7 +133,7 @@ class Contexts:
             self._call("cuCtxPopCurrent")
 
     def capturing(self, stream: int, ordinal: int) -> bool:
-        """Whether work on the stream goes into a CUDA graph, or must not be queued for another stream that is captured."""
+        """Whether work on the stream goes into a CUDA graph, or must not be queued because another stream is captured."""
         with self.on(ordinal):
             code, status, *_ = self._api.cuStreamIsCapturing(stream)
         if int(code) not in (0, CAPTURE_IMPLICIT):
@@ -147,7 +141,7 @@ class Contexts:
         return int(code) != 0 or int(status) != 0
 
     def pointer_device(self, address: int) -> int:
-        """Which GPU the memory at `address` belongs to."""
+        """Return the GPU that the memory at `address` belongs to."""
         name = self._api.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
         return int(self._call("cuPointerGetAttribute", name, address))
 
@@ -163,7 +157,7 @@ class Contexts:
             self._call("cuMemHostUnregister", address)
 
     def page_locked(self, address: int, nbytes: int, ordinal: int) -> bool:
-        """Whether host memory is page-locked, whoever locked it: both ends are looked at."""
+        """Whether host memory is page-locked, whoever locked it: its first and its last byte are."""
         name = self._api.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
         with self.on(ordinal):
             for end in (address, address + nbytes - 1):
@@ -172,7 +166,7 @@ class Contexts:
                     return False
         return True
 
-    # ---- chunks: a context is current (`on`), pushed once for many of them
+    # ---- chunks and events: the caller made a context current (`on`), once for many of them
     def queue_chunk(self, host: int, device: int, nbytes: int, inwards: bool, stream: int) -> None:
         """Queue a copy between page-locked memory and a GPU's."""
         if inwards:
@@ -180,28 +174,18 @@ class Contexts:
         else:
             self._call("cuMemcpyDtoHAsync", host, device, nbytes, stream)
 
-    def mark_chunk(self, event: Any, stream: int) -> Any:
-        """An event behind what is queued on the stream: the one given, or a new one for None."""
+    def mark(self, event: Any, stream: int) -> Any:
+        """Put an event, None: a new one, behind what is queued on the stream; returns it."""
         if event is None:
             event = self._call("cuEventCreate", _NO_TIMES)
         self._call("cuEventRecord", event, stream)
         return event
 
-    def await_chunk(self, event: Any) -> None:
-        """Wait until the copy before the event is done."""
+    def await_mark(self, event: Any) -> None:
+        """Wait until what is queued before the event has ended. Raises DriverError for a kernel that failed."""
         self._call("cuEventSynchronize", event)
 
-    def mark(self, event: Any, stream: int, ordinal: int) -> Any:
-        """As `mark_chunk`, where no context is current."""
-        with self.on(ordinal):
-            return self.mark_chunk(event, stream)
-
-    def await_mark(self, event: Any, ordinal: int) -> None:
-        """As `await_chunk`; a kernel that failed is reported here."""
-        with self.on(ordinal):
-            self.await_chunk(event)
-
     def unmark(self, event: Any, ordinal: int) -> None:
-        """Destroy an event that nobody waits for."""
+        """Destroy an event, for which nobody may be waiting; no context need be current."""
         with self.relaxed(ordinal):
             self._call("cuEventDestroy", event)

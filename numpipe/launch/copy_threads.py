@@ -1,8 +1,8 @@
 """Threads that share the copying of host arrays.
 
 One thread copies 6 GB/s of host memory and PCIe 5 takes 54, so a large array is cut into parts, and the threads of one pool take
-parts until there are no more. The thread that makes the call is one of them: it never waits for a thread to be free. NumPy releases
-the GIL while it copies.
+parts until there are no more. The calling thread takes parts too, so it never waits for a free thread. NumPy releases the GIL while
+it copies, and no thread but the calling one waits for the kernel: none spins while it runs.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import concurrent.futures
 import functools
 import os
-import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Generic, TypeVar
 
@@ -26,41 +26,39 @@ T = TypeVar("T")
 
 @functools.cache
 def count() -> int:
-    """Threads that share a copy, the caller's included: NUMPIPE_COPY_THREADS, else half the cores, 8 at most."""
-    said = os.environ.get(VARIABLE)
-    if not said:
+    """Return how many threads share a copy, the caller's included: NUMPIPE_COPY_THREADS, else half the cores, 8 at most."""
+    text = os.environ.get(VARIABLE)
+    if not text:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         return max(1, min(_MOST, cores // 2))
-    if not said.isdecimal() or int(said) < 1:
-        raise SpecError(f"{VARIABLE} is {said!r}; say how many threads share the copy of a host array, 1 or more")
-    return int(said)
+    if not text.isdecimal() or int(text) < 1:
+        raise SpecError(f"{VARIABLE} is {text!r}; say how many threads share the copy of a host array, 1 or more")
+    return int(text)
 
 
 class Parts(Generic[T]):
-    """Hands each part to one of the threads that iterate over it, until `stop`."""
+    """A queue of parts: each goes to one of the threads that iterate over it, until `stop`."""
 
     def __init__(self, parts: Sequence[T]) -> None:
-        self._parts, self._next, self._lock = parts, 0, threading.Lock()
+        self._left = deque(parts)  # of which threads may take parts at the same time
 
     def __iter__(self) -> Iterator[T]:
-        while True:
-            with self._lock:
-                number = self._next
-                self._next += 1
-            if number >= len(self._parts):
+        while self._left:
+            try:
+                part = self._left.popleft()
+            except IndexError:  # another thread took the last one
                 return
-            yield self._parts[number]
+            yield part
 
     def stop(self) -> None:
-        """Hand out no more: a thread has failed."""
-        with self._lock:
-            self._next = len(self._parts)
+        """Hand out no more parts: a thread has failed."""
+        self._left.clear()
 
 
 def share(parts: Sequence[T], work: Callable[[Parts[T]], None], threads: int) -> None:
     """Call ``work(parts)`` in this thread and up to ``threads - 1`` others; all of them take from the same parts.
 
-    Returns when none of them works any more. What one raises ends the others behind the part they are at, and is raised here.
+    Returns when none of them works any more. An exception in one ends the others behind their present part, and is raised here.
     """
     queue = Parts(parts)
 
@@ -83,14 +81,14 @@ def share(parts: Sequence[T], work: Callable[[Parts[T]], None], threads: int) ->
         queue.stop()
         raise
     finally:
-        _settle(queue, helpers)
+        _await(queue, helpers)
     for helper in helpers:
         if not helper.cancelled():
             helper.result()
 
 
-def _settle(queue: Parts[T], helpers: Sequence[concurrent.futures.Future[None]]) -> None:
-    """Wait until no helper works: memory that they copy to or from is given back next. Ctrl-C ends them, and is heeded then."""
+def _await(queue: Parts[T], helpers: Sequence[concurrent.futures.Future[None]]) -> None:
+    """Wait until no helper works, because the caller gives their memory back next. Ctrl-C stops them, and is raised then."""
     interrupt: KeyboardInterrupt | None = None
     for helper in helpers:
         while not helper.cancel() and not helper.done():
@@ -105,7 +103,7 @@ def _settle(queue: Parts[T], helpers: Sequence[concurrent.futures.Future[None]])
 
 @functools.cache
 def _executor(threads: int) -> concurrent.futures.ThreadPoolExecutor:
-    """The helpers of calls that share among so many threads; they start when they are first needed."""
+    """Return the pool of helpers for copies by so many threads; they start when they are first needed."""
     return concurrent.futures.ThreadPoolExecutor(threads - 1, thread_name_prefix="numpipe-copy")
 
 

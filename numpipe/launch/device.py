@@ -1,11 +1,11 @@
 """Which GPU there is, and whether a kernel runs on it or on the simulated SM.
 
 =============  ================================================  ==================  ===============
-state          what it means                                     target="auto"       target="gpu"
+status         what it means                                     target="auto"       target="gpu"
 =============  ================================================  ==================  ===============
 ok             a Hopper GPU and a driver that fits               the GPU             the GPU
 none           no driver, no Python binding, or no GPU           simulates           TargetError
-not_hopper     GPUs, but none of compute capability 9.0          simulates           TargetError
+unsupported    GPUs, but none that `arch.targets` knows          simulates           TargetError
 old_driver     the driver is older than the CUDA wheels          TargetError         TargetError
 broken         libcuda is there and does not initialise          TargetError         TargetError
 forked         the parent process had used CUDA before fork()    TargetError         TargetError
@@ -14,7 +14,7 @@ forked         the parent process had used CUDA before fork()    TargetError    
 A GPU that ought to work never falls back: a program that silently simulates is a thousand times slower and hides the
 fault. ``target="sim"`` asks no driver.
 
-Arrays on a GPU are computed on there, whichever it is; arrays on the host by the first Hopper GPU.
+A call on arrays of a GPU runs on that GPU; a call on host arrays runs on the first GPU that numpipe supports.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from . import driver
 from .faults import NOT_INITIALIZED
 
 Target = Literal["gpu", "sim"]
-Status = Literal["ok", "none", "not_hopper", "old_driver", "broken", "forked"]
+Status = Literal["ok", "none", "unsupported", "old_driver", "broken", "forked"]
 VARIABLE = "NUMPIPE_TARGET"
 _NO_GPU = (34, 100)
 """CUDA_ERROR_STUB_LIBRARY and CUDA_ERROR_NO_DEVICE: what cuInit says on a machine without a GPU"""
 _CHECK = "check nvidia-smi and CUDA_VISIBLE_DEVICES, or ask for target='sim'"
-_TARGETS = ("auto", "gpu", "sim")
+TARGET_NAMES = ("auto", "gpu", "sim")
 
 
 @dataclass(frozen=True)
@@ -57,14 +57,14 @@ class Device:
 
 @dataclass(frozen=True)
 class GpuState:
-    """What was found: a device when `status` is "ok", else why not and what mends it."""
+    """The result of looking for a GPU: a device when `status` is "ok", else why there is none and what mends it."""
 
     status: Status
     device: Device | None
     reason: str
     mend: str = ""
     gpus: tuple[Device, ...] = ()
-    """all that the driver sees, of whatever kind"""
+    """all that the driver sees, supported or not"""
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,12 @@ def gpu_state() -> GpuState:
         version, count = cuda.version(), cuda.count
         wheels = cuda_wheels_major()
         if wheels and version < wheels * 1000:
-            return _old_driver(version, wheels)
+            return GpuState(
+                "old_driver", None,
+                f"the driver supports CUDA {spell(version)} and the installed CUDA wheels are for CUDA {wheels}",
+                f"update the driver to one for CUDA {wheels}.0 or newer{' (R580)' if wheels == 13 else ''}, "
+                "or change the wheels: pip uninstall -y nvidia-nvvm nvidia-nvjitlink nvidia-cuda-nvrtc nvidia-cuda-runtime "
+                f'nvidia-cuda-cccl, then pip install "numba-cuda[cu{version // 1000}]" "cuda-bindings=={version // 1000}.*"')
         found = [(i, cuda.properties(i)) for i in range(count)]
         gpus = tuple(Device(i, name, cc, sm_count, version, smem) for i, (name, cc, sm_count, smem) in found)
     except driver.DriverMissing as error:
@@ -104,7 +109,7 @@ def gpu_state() -> GpuState:
             return GpuState("ok", device, _known(device), gpus=gpus)
     if not gpus:
         return GpuState("none", None, "the CUDA driver sees no GPU", _CHECK)
-    return GpuState("not_hopper", None, f"found {', '.join(map(_seen, gpus))}, and {_NEEDED}",
+    return GpuState("unsupported", None, f"found {', '.join(map(_seen, gpus))}, and {_NEEDED}",
                     "run on a Hopper GPU, or ask for target='sim'", gpus)
 
 
@@ -122,18 +127,8 @@ def _seen(device: Device) -> str:
 in_child(gpu_state.cache_clear)
 
 
-def _old_driver(version: int, wheels: int) -> GpuState:
-    runs = version // 1000
-    return GpuState(
-        "old_driver", None,
-        f"the driver supports CUDA {spell(version)} and the installed CUDA wheels are for CUDA {wheels}",
-        f"update the driver to one for CUDA {wheels}.0 or newer{' (R580)' if wheels == 13 else ''}, "
-        "or change the wheels: pip uninstall -y nvidia-nvvm nvidia-nvjitlink nvidia-cuda-nvrtc nvidia-cuda-runtime "
-        f'nvidia-cuda-cccl, then pip install "numba-cuda[cu{runs}]" "cuda-bindings=={runs}.*"')
-
-
 def cuda_wheels_major() -> int | None:
-    """CUDA major version of the newest of the installed CUDA wheels that numpipe calls, or None."""
+    """Return the CUDA major version of the newest installed CUDA wheel that numpipe calls, or None."""
     majors = []
     for package in ("cuda-bindings", "nvidia-nvvm", "nvidia-nvjitlink"):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError, ValueError):
@@ -142,22 +137,21 @@ def cuda_wheels_major() -> int | None:
 
 
 def spell(version: int) -> str:
-    """12080 -> "12.8"."""
+    """Return a CUDA version as people write it: "12.8" for 12080."""
     return f"{version // 1000}.{version % 1000 // 10}"
 
 
 def choose_target(asked: str | None = None, ordinal: int | None = None) -> Choice:
-    """Where to run: `asked`, else the environment's NUMPIPE_TARGET, else "auto".
+    """Choose where to run: `asked`, else the environment's NUMPIPE_TARGET, else "auto".
 
-    `ordinal`: the GPU that the arrays are on, if they are on one; else the first Hopper GPU is taken. Raises SpecError for another
-    word and TargetError, with the mend, when the GPU asked for is not usable. The caller warns, once, when the choice is a
-    fallback.
+    `ordinal` is the GPU that the arrays are on; without, it is the first one that numpipe supports. Raises SpecError for another
+    word and TargetError, with the mend, for a GPU that is not usable. The caller warns, once, when the choice is a fallback.
     """
     source = "target"
     if asked is None:
         asked, source = os.environ.get(VARIABLE) or "auto", VARIABLE
-    if asked not in _TARGETS:
-        raise SpecError(f"{source} is {asked!r}; use one of {', '.join(map(repr, _TARGETS))}")
+    if asked not in TARGET_NAMES:
+        raise SpecError(f"{source} is {asked!r}; use one of {', '.join(map(repr, TARGET_NAMES))}")
     if asked == "sim":
         return Choice("sim", f"{source}='sim' was asked for")
     state = gpu_state()

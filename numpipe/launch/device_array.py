@@ -12,18 +12,18 @@ from . import driver
 from .arrays import READERS, describe
 from .buffers import DeviceBuffer
 from .info import ArrayInfo, dense_strides, known, major_order
-from .transfers import download, upload
+from .transfers import Transfers
 
 
 class DeviceArray(DeviceBuffer):
     """An array on the GPU that other libraries read through ``__cuda_array_interface__``; C-contiguous when made by shape.
 
-    numpipe returns one when the first input is of a library it knows no allocator of. ``numpipe.to_device`` makes one of a NumPy
-    array, ``copy_to_host()`` or ``np.asarray`` gives one back; the memory goes with the last reference.
+    A call returns one when its first input is of a library whose allocator numpipe does not know. ``numpipe.to_device`` makes one
+    of a NumPy array, ``copy_to_host()`` or ``np.asarray`` a NumPy array of it; the memory goes with the last reference.
     """
 
     base: DeviceArray | None = None
-    """whose memory this one's is, seen with its dimensions in reverse"""
+    """the array that owns the memory, of which this one is the transpose; None: this one owns it"""
 
     def __init__(self, shape: Sequence[int], dtype: Any, stream: int = 0, device: int = 0) -> None:
         dtype = np.dtype(dtype)
@@ -32,22 +32,23 @@ class DeviceArray(DeviceBuffer):
 
     @classmethod
     def from_host(cls, array: Any, stream: int = 0, device: int = 0) -> DeviceArray:
-        """A copy of a host array, its major order kept and its rows padded for TMA; returns when it is there."""
+        """Copy a host array, in its major order and with rows padded for TMA; returns when the copy is there."""
         info = describe(array, "array")
         self = cls.like(info, stream, device)
-        upload(info, self)
-        driver.get().synchronize(stream, device)
+        with Transfers(stream, device) as transfers:
+            transfers.upload([(info, self)])
+            driver.get().synchronize(stream, device)
         return self
 
     @property
     def T(self) -> DeviceArray:
-        """The transpose, in the same memory: of a row-major matrix a column-major one, as NumPy has it."""
+        """The transpose, in the same memory, as NumPy has it: a row-major matrix gives a column-major one."""
         if self.base is not None:
             return self.base
-        turned = DeviceArray.__new__(DeviceArray)
-        DeviceBuffer.__init__(turned, self.shape[::-1], self.strides[::-1], self.dtype, 0, self.stream, self.device)
-        turned.base, turned.ptr, turned.nbytes = self, self.ptr, self.nbytes
-        return turned
+        transposed = DeviceArray.__new__(DeviceArray)
+        DeviceBuffer.__init__(transposed, self.shape[::-1], self.strides[::-1], self.dtype, 0, self.stream, self.device)
+        transposed.base, transposed.ptr, transposed.nbytes = self, self.ptr, self.nbytes
+        return transposed
 
     @property
     def ndim(self) -> int:
@@ -55,7 +56,7 @@ class DeviceArray(DeviceBuffer):
 
     def free(self) -> None:
         if self.base is not None:
-            self.ptr = 0  # that is the base's to free
+            self.ptr = 0  # the base frees it
         super().free()
 
     @property
@@ -71,19 +72,21 @@ class DeviceArray(DeviceBuffer):
         }
 
     def mark(self) -> tuple[Any, ...]:
-        """What a launch depends on (`marks`)."""
+        """Return what a launch depends on (`marks`)."""
         return self.ptr, self.shape, self.strides, self.dtype, self.device, self.stream
 
     def copy_to_host(self) -> np.ndarray[Any, Any]:
-        """Wait for the work that writes this array and copy it into a new NumPy array of the same major order."""
+        """Wait for the work that writes this array, and copy it to a new NumPy array of the same major order."""
         if self.base is not None:
             return self.base.copy_to_host().T
         out = np.empty(self.shape, self.dtype, "F" if major_order(self.info()) == "col" else "C")
-        download(self, out, self.stream)
+        if self.nbytes:
+            with Transfers(self.stream, self.device) as transfers:
+                transfers.download([(describe(out, "out"), self)])
         return out
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
-        """For ``np.asarray``: the array on the host. Raises SpecError for ``copy=False``."""
+        """Copy the array to the host, for ``np.asarray``. Raises SpecError for ``copy=False``."""
         if copy is False:
             raise SpecError(f"np.asarray({self!r}, copy=False): the host only gets a copy of what is on the GPU; leave copy out")
         host = self.copy_to_host()
@@ -99,9 +102,8 @@ class DeviceArray(DeviceBuffer):
 
 
 def _read(array: DeviceArray, name: str, kernel: str) -> ArrayInfo:
-    """What `describe` says of these arrays: they know their device and element type, the interface does not."""
     known(array.dtype, name, kernel)
     return array.info()
 
 
-READERS[DeviceArray] = _read
+READERS[DeviceArray] = _read  # the interface tells neither device nor element type, the object does

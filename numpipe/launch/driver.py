@@ -1,8 +1,8 @@
 """The CUDA driver as numpipe uses it: one object, opened on the first use of a GPU.
 
-Everything in `launch` reaches the driver through ``get()``, so that a test can put another object in its place.
-Streams, kernels and device addresses are plain ints or opaque handles of cuda.bindings; sizes and pitches are bytes.
-The primary context of a device is retained once and kept for the life of the process: PyTorch, CuPy and Numba share it.
+All of `launch` reaches the driver through `get`, so that a test can put another object in its place. Streams, kernels and device
+addresses are plain ints or opaque handles of cuda.bindings; sizes and pitches are bytes. The primary context of a device, which
+PyTorch, CuPy and Numba share, is retained once and kept for the life of the process.
 """
 
 from __future__ import annotations
@@ -35,24 +35,23 @@ class Driver(Contexts):
     """The functions of libcuda that numpipe needs; each raises DriverError unless it says otherwise."""
 
     def __init__(self) -> None:
-        """Load libcuda and initialise it. Raises DriverMissing, or DriverError when cuInit fails."""
         super().__init__()
         self._launch: Callable[..., tuple[Any]] = self._api.cuLaunchKernelEx
         self._pools: dict[int, Any] = {}
         self._blanks: dict[tuple[int, bool, str], int] = {}
         self._counters: dict[int, list[int]] = {}
-        """addresses that are left to be given out, by GPU"""
+        """addresses that `counter` has not given out, by GPU"""
         self._unfreed: list[tuple[int, int, int]] = []
-        """(address, stream, device) of memory to be given back when its stream is no longer captured"""
+        """(address, stream, device) of memory that a later `free` gives back, when its stream is no longer captured"""
 
     def abandon(self) -> None:
         """In a forked child: let every use of this object fail, in Python and not in the driver."""
         self._api = _Forked()
-        self._launch = _Forked().cuLaunchKernelEx
+        self._launch = self._api.cuLaunchKernelEx
 
     # ---- kernels
     def load(self, cubin: bytes, entry: str) -> Any:
-        """Kernel handle, good on every device. The library is never unloaded: launches may be in flight at exit.
+        """Return a kernel's handle, good on every device. Nothing unloads the library: launches may be in flight at exit.
 
         The driver copies the code to a GPU when `allow_shared` makes the kernel ready there.
         """
@@ -60,8 +59,9 @@ class Driver(Contexts):
         return self._call("cuLibraryGetKernel", library, entry.encode())
 
     def parameter_sizes(self, kernel: Any, count: int) -> list[int]:
-        """Bytes of the first `count` kernel parameters, in order, fewer if it has fewer; of one more where a new driver tells that
-        there are more. A context must be current. It is not asked for one that is not there: that is an error, which tools report.
+        """Return the bytes of the first `count` kernel parameters, in order, or of all if it has fewer; of one more where a new
+        driver tells that there are more. A context must be current. A question for a parameter that is not there is an error, which
+        tools report, so a new driver is not asked it.
         """
         has = self._newer("cuKernelGetParamCount", kernel)
         if has is not None:
@@ -87,7 +87,7 @@ class Driver(Contexts):
         self._newer("cuFuncLoad", self._call("cuKernelGetFunction", kernel))  # since CUDA 12.4
 
     def config(self, threads: int, nbytes: int, attributes: Attributes = PLAIN) -> Any:
-        """A launch configuration with fields gridDimX, gridDimY, gridDimZ and hStream left to set; the one place for attributes.
+        """Return a launch configuration whose gridDimX, gridDimY, gridDimZ and hStream are left to set; only this sets attributes.
 
         With programmatic dependent launch the kernel may be launched while the one before it in the stream ends, and its entry
         waits (griddepcontrol.wait) before anything touches global memory; without, that wait is over at once.
@@ -95,13 +95,13 @@ class Driver(Contexts):
         config = self._api.CUlaunchConfig()
         config.blockDimX, config.blockDimY, config.blockDimZ = threads, 1, 1
         config.sharedMemBytes = nbytes
-        made = []
+        added = []
 
         def add(name: str) -> Any:
             attribute = self._api.CUlaunchAttribute()
             attribute.id = getattr(self._api.CUlaunchAttributeID, f"CU_LAUNCH_ATTRIBUTE_{name}")
-            made.append((attribute, self._api.CUlaunchAttributeValue()))
-            return made[-1][1]
+            added.append((attribute, self._api.CUlaunchAttributeValue()))
+            return added[-1][1]
 
         if attributes.programmatic:
             add("PROGRAMMATIC_STREAM_SERIALIZATION").programmaticStreamSerializationAllowed = 1
@@ -110,10 +110,10 @@ class Driver(Contexts):
         if attributes.size > 1:
             dims = add("CLUSTER_DIMENSION").clusterDim
             dims.x, dims.y, dims.z = attributes.cluster
-        for attribute, value in made:
+        for attribute, value in added:
             attribute.value = value
-        config.attrs = [attribute for attribute, _ in made]
-        config.numAttrs = len(made)
+        config.attrs = [attribute for attribute, _ in added]
+        config.numAttrs = len(added)
         return config
 
     def allow_cluster(self, kernel: Any, ordinal: int) -> None:
@@ -122,21 +122,21 @@ class Driver(Contexts):
         self._call("cuKernelSetAttribute", name, 1, kernel, self._call("cuDeviceGet", ordinal))
 
     def clusters_at_once(self, kernel: Any, config: Any) -> int:
-        """Clusters of a launch with this configuration that the current GPU runs at the same time; 0: none fits."""
+        """Return how many clusters of a launch with this configuration the current GPU runs at the same time; 0: none fits."""
         return int(self._call("cuOccupancyMaxActiveClusters", self._call("cuKernelGetFunction", kernel), config))
 
     def ctas_at_once(self, kernel: Any, threads: int, nbytes: int, ordinal: int) -> int:
-        """CTAs of a launch that the GPU, which is current, runs at the same time."""
+        """Return how many CTAs of a launch the GPU, which is current, runs at the same time."""
         function = self._call("cuKernelGetFunction", kernel)
         per_sm = int(self._call("cuOccupancyMaxActiveBlocksPerMultiprocessor", function, threads, nbytes))
         return per_sm * self.properties(ordinal)[2]
 
     def launcher(self, ordinal: int) -> Callable[..., tuple[Any]]:
-        """The function that launches on a device: of a configuration, a kernel, the address of the ``void*[]`` and 0 it makes
-        (CUresult,), 0 for success, and raises nothing.
+        """Return the function that launches on a device: it takes a configuration, a kernel, the address of the ``void*[]`` and 0,
+        returns (CUresult,), 0 for success, and raises nothing.
 
-        With one GPU the context that PyTorch or CuPy made current is the right one; another thread, which has none, is told so by
-        the driver (`relaunch`). With several the right one is made current where it is not.
+        With one GPU the context that PyTorch or CuPy made current is the right one; a thread that has none gets an error from the
+        driver (`relaunch`). With several GPUs the function makes the right context current.
         """
         self._make_current(ordinal)
         if self.count == 1:
@@ -153,7 +153,7 @@ class Driver(Contexts):
         return launch
 
     def relaunch(self, code: Any, config: Any, kernel: Any, params: int, extra: int, ordinal: int) -> Any:
-        """What becomes of a launch that the driver answered with `code`: tried again where the thread had no context."""
+        """Try a launch again that the driver answered with `code`, where the thread had no context; returns the last answer."""
         if code != INVALID_CONTEXT:
             return code
         self._make_current(ordinal)
@@ -162,7 +162,7 @@ class Driver(Contexts):
 
     def encode_tiled(self, dtype: str, address: int, dims: Sequence[int], strides: Sequence[int], box: Sequence[int],
                      swizzle: int, nan: bool) -> bytes:
-        """128-byte CUtensorMap, innermost dimension first; `strides` (bytes) leave the innermost out.
+        """Return a 128-byte CUtensorMap. The innermost dimension comes first; `strides` (bytes) leave it out.
 
         `dtype` is the end of a CU_TENSOR_MAP_DATA_TYPE_* name. Interleaving is none. L2 promotion is 128 B, a row of a 16-bit
         tile: with 256 B, rows that start anywhere but at a multiple of it take a third longer to load (an H200; rows that do,
@@ -172,16 +172,14 @@ class Driver(Contexts):
         wide, narrow = api.cuuint64_t, api.cuuint32_t
         pattern = f"{swizzle}B" if swizzle else "NONE"
         fill = "NAN_REQUEST_ZERO_FMA" if nan else "NONE"
-        arguments = (
-            getattr(api.CUtensorMapDataType, "CU_TENSOR_MAP_DATA_TYPE_" + dtype), len(dims), address,
+        self._make_current(next(iter(self._contexts), 0))  # a map belongs to no context, yet one must be current
+        encoded = self._call(
+            "cuTensorMapEncodeTiled", getattr(api.CUtensorMapDataType, "CU_TENSOR_MAP_DATA_TYPE_" + dtype), len(dims), address,
             [wide(d) for d in dims], [wide(s) for s in strides] or [wide(16)],  # not read at rank 1, but never null
-            [narrow(b) for b in box], [narrow(1)] * len(dims),
-            api.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
+            [narrow(b) for b in box], [narrow(1)] * len(dims), api.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
             getattr(api.CUtensorMapSwizzle, "CU_TENSOR_MAP_SWIZZLE_" + pattern),
             api.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
             getattr(api.CUtensorMapFloatOOBfill, "CU_TENSOR_MAP_FLOAT_OOB_FILL_" + fill))
-        self._make_current(next(iter(self._contexts), 0))  # a map belongs to no context, yet one must be current
-        encoded = self._call("cuTensorMapEncodeTiled", *arguments)
         return ctypes.string_at(int(encoded.getPtr()), 128)
 
     # ---- memory of host calls: a pool of numpipe's own, so that nobody else's settings change
@@ -189,26 +187,26 @@ class Driver(Contexts):
         with self._lock:
             if ordinal not in self._pools:
                 api = self._api
-                wanted = api.CUmemPoolProps()
-                wanted.allocType = api.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
-                wanted.location.type = api.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
-                wanted.location.id = ordinal
-                pool = self._call("cuMemPoolCreate", wanted)
+                props = api.CUmemPoolProps()
+                props.allocType = api.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+                props.location.type = api.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+                props.location.id = ordinal
+                pool = self._call("cuMemPoolCreate", props)
                 threshold = api.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
                 self._call("cuMemPoolSetAttribute", pool, threshold, api.cuuint64_t(_POOL_KEEPS))
                 self._pools[ordinal] = pool
             return self._pools[ordinal]
 
     def allocate(self, nbytes: int, stream: int, ordinal: int) -> int:
-        """Device memory, 256-byte aligned, usable by work queued on `stream` from now on."""
+        """Allocate device memory, 256-byte aligned, for work that is queued on `stream` from now on."""
         with self.relaxed(ordinal):
             return int(self._call("cuMemAllocFromPoolAsync", nbytes, self._pool(ordinal), stream))
 
     def blank(self, ordinal: int, written: bool, fill: str = "zeros") -> int:
-        """16 bytes of zeros that stand for an array without elements, which TMA does not know.
+        """Return 16 bytes of zeros that stand for an array without elements, which TMA does not know.
 
-        What lies outside an array is read as zeros, so all of it is; with `fill` "nan" all bits are set, which is a NaN of every
-        float type. For stores there are other 16 bytes (`written`).
+        TMA reads zeros outside an array, so it reads only zeros there; with `fill` "nan" all bits are set, which is a NaN of every
+        float type. Stores have 16 bytes of their own (`written`).
         """
         key = ordinal, written, fill
         with self._lock:
@@ -217,7 +215,7 @@ class Driver(Contexts):
             return self._blanks[key]
 
     def _kept(self, source: np.ndarray[Any, Any], ordinal: int) -> int:
-        """Device memory with these contents, until the process ends."""
+        """Allocate device memory with these contents, until the process ends."""
         with self.aside(ordinal) as stream:
             address = self.allocate(source.nbytes, stream, ordinal)
             self.copy_in(address, 0, source.ctypes.data, 0, source.nbytes, 1, stream, ordinal)
@@ -225,7 +223,7 @@ class Driver(Contexts):
         return address
 
     def counter(self, ordinal: int) -> int:
-        """8 bytes of zeros, other ones at each call: for a launch's tickets (`tile_scheduler`), until the process ends."""
+        """Return 8 new bytes of zeros for a launch's work indices (`tile_scheduler`), until the process ends."""
         with self._lock:
             if not self._counters.get(ordinal):
                 first = self._kept(_COUNTERS, ordinal)
@@ -233,18 +231,18 @@ class Driver(Contexts):
             return self._counters[ordinal].pop()
 
     def free(self, address: int, stream: int, ordinal: int) -> None:
-        """Give memory back once everything queued on `stream` so far is done with it; with a later one, while that is captured.
+        """Give memory back behind everything that is queued on `stream` so far; while the stream is captured, a later call does.
 
-        Garbage is collected at any time, and no graph may end or hold a free of what it did not allocate by that.
+        Python collects garbage at any time, and no graph may end, or hold a free of what it did not allocate, by that.
         """
         with self._lock:
             waiting, self._unfreed = [*self._unfreed, (address, stream, ordinal)], []
-            for one in waiting:
-                if self.capturing(*one[1:]):
-                    self._unfreed.append(one)
+            for memory, queue, gpu in waiting:
+                if self.capturing(queue, gpu):
+                    self._unfreed.append((memory, queue, gpu))
                     continue
-                with self.relaxed(one[2]):
-                    self._call("cuMemFreeAsync", *one[:2])
+                with self.relaxed(gpu):
+                    self._call("cuMemFreeAsync", memory, queue)
 
     def _copy(self, source: str, target: str, dst: int, dst_pitch: int, src: int, src_pitch: int, width: int, height: int,
               stream: int, ordinal: int) -> None:
@@ -273,12 +271,12 @@ class Driver(Contexts):
 
     # ---- kernels that are watched (`watch`)
     def symbol(self, kernel: Any, name: str) -> int:
-        """Address of a variable of a kernel's module on the device whose context is current."""
+        """Return the address of a variable of a kernel's module on the device whose context is current."""
         library = self._call("cuKernelGetLibrary", kernel)
         return int(self._call("cuLibraryGetGlobal", library, name.encode())[0])
 
     def pinned(self, nbytes: int) -> tuple[int, int]:
-        """Host memory that kernels of every GPU can write to: (its address here, its address there). Never freed."""
+        """Allocate host memory that every GPU can write to, for good; returns its addresses on the host and on the GPUs."""
         address = int(self._call("cuMemHostAlloc", nbytes, 0x1 | 0x2))  # portable, mapped
         return address, int(self._call("cuMemHostGetDevicePointer", address, 0))
 
@@ -289,7 +287,7 @@ class Driver(Contexts):
             self._call("cuStreamSynchronize", stream)
 
     def reached(self, event: Any, ordinal: int) -> bool:
-        """Whether what was queued before the event is done."""
+        """Whether what was queued before the event has ended."""
         with self.aside(ordinal):
             code = self._api.cuEventQuery(event)[0]
         if int(code) not in (0, NOT_READY):
@@ -297,7 +295,7 @@ class Driver(Contexts):
         return int(code) == 0
 
     def synchronize(self, stream: int, ordinal: int) -> None:
-        """Wait until everything queued on `stream` is done; a kernel that failed is reported here."""
+        """Wait until everything queued on `stream` has ended. Raises DriverError for a kernel that failed."""
         with self.on(ordinal):
             self._call("cuStreamSynchronize", stream)
 
@@ -308,12 +306,12 @@ _opening = threading.Lock()
 
 
 def opened() -> Any:
-    """The driver of this process if it was opened, else None: opens nothing and waits for no lock."""
+    """Return the driver of this process if it was opened, else None; opens nothing and waits for no lock."""
     return _opened
 
 
 def get() -> Any:
-    """The driver of this process (a `Driver`). Raises DriverMissing or DriverError, each time, when there is none."""
+    """Return the driver of this process (a `Driver`). Raises DriverMissing or DriverError, each time, when there is none."""
     global _opened
     if _opened is None:
         with _opening:
@@ -323,24 +321,21 @@ def get() -> Any:
 
 
 class _Forked:
-    """What stands for the driver's functions in a child of a process that used them."""
+    """The driver's functions in a child of a process that used them: each raises DriverError."""
 
     def __getattr__(self, name: str) -> Any:
-        def refuse(*_: Any) -> Any:
-            raise forked(name)
-
         if name.startswith("CU"):  # an enumeration, for a call that will be refused
-            refuse()
-        return refuse
+            raise forked(name)
+        return functools.partial(_refuse, name)
 
 
-def _refuse() -> Any:
-    raise forked()
+def _refuse(name: str = "cuInit", *_: Any) -> Any:
+    raise forked(name)
 
 
 @in_child
 def _forget() -> None:
-    """In a forked child: a driver that was opened before is gone."""
+    """In a forked child: let nothing use the driver that the parent opened."""
     global _open, _opened, _opening
     _opening = threading.Lock()
     if _opened is not None:

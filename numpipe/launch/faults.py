@@ -1,4 +1,4 @@
-"""What the driver's errors mean to a user of kernels: CUDA driver API, "CUresult"."""
+"""The driver's errors, with advice for a user of kernels: CUDA driver API, "CUresult"."""
 
 from __future__ import annotations
 
@@ -19,14 +19,10 @@ IMAGES = (200, 209, 218, 221, 222, 223, 226, 300)
 STREAMS = (INVALID_CONTEXT, INVALID_HANDLE, CONTEXT_IS_DESTROYED)
 """what a stream that is destroyed, or of another context, may return"""
 
-_POISONED = (
-    "an earlier kernel of this process failed and its GPU context is lost: restart the process, and run the kernel "
-    "with target='sim' or under compute-sanitizer to find the fault"
-)
-_RESET = (
-    "the GPU's primary context was reset under numpipe (cuDevicePrimaryCtxReset, cudaDeviceReset, numba.cuda.close()), and "
-    "with it went the arrays and the loaded kernels: restart the process, and reset no device in one that uses it"
-)
+_POISONED = ("an earlier kernel of this process failed and its GPU context is lost: restart the process, and run the kernel "
+             "with target='sim' or under compute-sanitizer to find the fault")
+_RESET = ("the GPU's primary context was reset under numpipe (cuDevicePrimaryCtxReset, cudaDeviceReset, numba.cuda.close()), and "
+          "with it went the arrays and the loaded kernels: restart the process, and reset no device in one that uses it")
 _CAPTURED = "the stream is being captured into a CUDA graph, and a graph cannot hold this: "
 _ADVICE: dict[int, str] = {
     1: "an argument is outside what the driver takes",
@@ -40,18 +36,12 @@ _ADVICE: dict[int, str] = {
     201: _RESET,
     209: "the kernel is compiled for sm_90a (Hopper) and this GPU is not one",
     400: "the stream belongs to another GPU or is destroyed",
-    700: _POISONED,
+    **dict.fromkeys((700, 702, 714, 716, 717, 718, 719), _POISONED),
     701: "too many registers or too much shared memory for one SM: use fewer warpgroups, slots or a smaller tile",
-    702: _POISONED,
     709: _RESET,
     710: "a device_assert or an assert of a kernel failed: its line, block and condition are on stderr; the GPU context is lost: "
          "restart the process, and run the kernel with target='sim' to stop where it fails",
-    714: _POISONED,
     715: _POISONED + " (a TMA copy at an innermost coordinate that is no multiple of 16 bytes is such a fault)",
-    716: _POISONED,
-    717: _POISONED,
-    718: _POISONED,
-    719: _POISONED,
     720: "the cooperative grid is larger than what the GPU runs at once: use fewer CTAs",
     802: "the system is not ready for GPU work: on NVSwitch machines the fabric manager must run",
     803: "the kernel module and libcuda are of different versions: reboot or reinstall the driver",
@@ -73,14 +63,12 @@ class DriverError(LaunchError):
     def __init__(self, call: str, code: int, name: str, advice: str | None = None) -> None:
         advice = _ADVICE.get(code) if advice is None else advice
         super().__init__(f"{call} returned {name} ({code})" + (f": {advice}" if advice else ""))
-        self.call = call
-        self.code = code
-        self.name = name
+        self.call, self.code, self.name = call, code, name
 
 
 @contextlib.contextmanager
 def naming(kernel: str) -> Iterator[None]:
-    """What the driver says of a call leaves it as a LaunchError that names its kernel."""
+    """Turn a DriverError of a call into a LaunchError that names its kernel."""
     try:
         yield
     except DriverError as error:
@@ -88,10 +76,10 @@ def naming(kernel: str) -> Iterator[None]:
 
 
 def of_kernel(error: DriverError, kernel: str) -> LaunchError:
-    """The error of a call of a kernel."""
+    """Return the error of a call of a kernel."""
     return LaunchError(f"kernel {kernel!r}: {error}")
 
 
 def forked(call: str = "cuInit") -> DriverError:
-    """The error of a process that was forked from one that had used the GPU."""
+    """Return the error for a process that was forked from one that had used the GPU."""
     return DriverError(call, NOT_INITIALIZED, "CUDA_ERROR_NOT_INITIALIZED")

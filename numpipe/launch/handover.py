@@ -13,30 +13,29 @@ on return    `deliver`: the new outputs, in their library's own kind           J
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
 from ..diagnostics.errors import SpecError
-from . import dlpack, driver, jax_arrays
+from . import driver
 from .arrays import library
 from .info import ArrayInfo
 
 _KINDS = ("jax", "dlpack")
+_DLPACK_DEFAULT = 1
+"""how DLPack spells CUDA's legacy default stream; it has no 0"""
 
 
 def foreign(infos: Sequence[ArrayInfo]) -> bool:
-    """Whether a call on these arrays needs `order` and `settle`: some are on a GPU and of a library without the kernel's stream.
-
-    >>> foreign([])
-    False
-    """
+    """Whether a call on these arrays needs `order` and `settle`: the library of one on a GPU does not know the kernel's stream."""
     return any(info.kind in _KINDS for info in infos)
 
 
 def order(infos: Sequence[ArrayInfo], stream: int, user: str) -> None:
-    """Make `stream` wait for the work that produces the arrays, before a kernel is queued on it; `user` is for the message.
+    """Make `stream` wait for the work that produces the arrays, before a kernel is queued on it; error messages name `user`.
 
     Raises SpecError for a stream that is captured into a graph, which would hold neither that wait nor the arrays.
     """
@@ -46,7 +45,7 @@ def order(infos: Sequence[ArrayInfo], stream: int, user: str) -> None:
                         "PyTorch, CuPy or numpipe arrays (numpipe.ascontiguous makes one)")
     for info in infos:
         if info.kind == "dlpack":
-            dlpack.order(info, stream)
+            info.owner.__dlpack__(stream=stream or _DLPACK_DEFAULT)
 
 
 class _Kept:
@@ -66,7 +65,8 @@ class _Kept:
         with self._lock:
             while self._held and cuda.reached(self._held[0][0], self.device):
                 self._events.append(self._held.popleft()[0])
-            event = cuda.mark(self._events.pop() if self._events else None, stream, self.device)
+            with cuda.on(self.device):
+                event = cuda.mark(self._events.pop() if self._events else None, stream)
             self._held.append((event, held))
 
 
@@ -74,11 +74,10 @@ _kept: dict[int, _Kept] = {}
 
 
 def settle(infos: Sequence[ArrayInfo], stream: int, fresh: int = 0) -> None:
-    """After a kernel on these arrays was queued on `stream`, where the call allocated the last `fresh` of them.
+    """Keep the arrays of a kernel that was queued on `stream` alive until it ends; the call allocated the last `fresh` of them.
 
-    New JAX arrays are waited for. Otherwise the arrays that `foreign` is about are held until the kernel is done; a later call
-    lets go of them, so those of the last calls stay, as many as there were kernels in flight. Raises DriverError when the
-    kernel, or one before it, failed.
+    New JAX arrays are waited for. Else the arrays of foreign libraries are held until a later call finds that their kernel has
+    ended, so as many lists are held as kernels were in flight. Raises DriverError when the kernel, or one before it, failed.
     """
     device = infos[0].device
     if fresh and infos[-1].kind == "jax":
@@ -89,7 +88,7 @@ def settle(infos: Sequence[ArrayInfo], stream: int, fresh: int = 0) -> None:
 
 
 def deliver(like: ArrayInfo, results: Sequence[Any]) -> Sequence[Any]:
-    """The outputs that a call allocated in the kind of `like` and that are complete, as the caller gets them."""
+    """Return the complete outputs, which a call allocated in the kind of `like`, in their library's own kind."""
     if like.kind == "host" and library(type(like.owner)) == "jax":
-        return [jax_arrays.deliver(like, output) for output in results]
+        return [sys.modules["jax"].device_put(output, like.owner.device) for output in results]
     return results

@@ -1,7 +1,7 @@
-"""Calls on host arrays: onto the GPU, the kernel, and back.
+"""Calls on host arrays: the copies to the GPU, the kernel, and the copies back.
 
-Such a call returns after its results are there. The copies, the kernel and the release of the GPU memory are all queued on the
-call's stream, so no buffer is reused before the kernel that reads it is done.
+Such a call returns when its results are there. The copies, the kernel and the release of the GPU memory are queued on the call's
+stream, so no buffer is reused before the kernel that reads it has ended.
 """
 
 from __future__ import annotations
@@ -26,14 +26,13 @@ if TYPE_CHECKING:
 
 
 class Staging:
-    """The host arrays of one call on the GPU: upload, launch, download; leaving it frees the copies.
+    """GPU memory for the host arrays of one call: upload, launch, download; leaving it frees the memory.
 
-    An array passed twice (input and output of an in-place kernel) is one buffer, as it is on the device.
+    An array that is passed twice (input and output of an in-place kernel) has one buffer.
     """
 
     def __init__(self, stream: int, device: int) -> None:
-        self.stream = stream
-        self.device = device
+        self.stream, self.device = stream, device
         self._buffers: dict[tuple[Any, ...], DeviceBuffer] = {}
         self._transfers = Transfers(stream, device)
 
@@ -49,22 +48,21 @@ class Staging:
                     buffer.free()
 
     def upload(self, infos: Sequence[ArrayInfo]) -> list[DeviceBuffer]:
-        """The arrays on the GPU with their contents."""
-        known = len(self._buffers)
+        """Copy arrays to the GPU; returns their buffers."""
+        new = {_key(info): info for info in infos if _key(info) not in self._buffers}
         buffers = self.reserve(infos)
-        first = {id(buffer): info for info, buffer in reversed(list(zip(infos, buffers, strict=True)))}
-        self._transfers.upload([(first[id(buffer)], buffer) for buffer in list(self._buffers.values())[known:]])
+        self._transfers.upload([(info, self._buffers[key]) for key, info in new.items()])
         return buffers
 
     def reserve(self, infos: Sequence[ArrayInfo]) -> list[DeviceBuffer]:
-        """Room for outputs whose present contents do not matter."""
+        """Allocate buffers for arrays whose present contents do not matter."""
         for info in infos:
             if _key(info) not in self._buffers:
                 self._buffers[_key(info)] = DeviceBuffer.like(info, self.stream, self.device)
         return [self._buffers[_key(info)] for info in infos]
 
     def download(self, infos: Sequence[ArrayInfo]) -> None:
-        """Bring uploaded or reserved arrays back to the host; returns when they are there."""
+        """Copy uploaded or reserved arrays back to the host; returns when they are there."""
         jobs: dict[tuple[Any, ...], Job] = {_key(info): (info, self._buffers[_key(info)]) for info in infos}
         self._transfers.download(list(jobs.values()))
 
@@ -76,15 +74,15 @@ def _key(info: ArrayInfo) -> tuple[Any, ...]:
 
 def run(prepared: Prepared, grid: Grid, infos: Sequence[ArrayInfo], scalars: Sequence[Any] = (), stream: int = 0, *,
         outputs: int, fresh: int = 0, device: int = 0) -> None:
-    """A call on host arrays: copy in, launch, copy the last `outputs` back; returns when they are there.
+    """Copy host arrays to the GPU, launch, and copy the last `outputs` back; returns when they are there.
 
-    The last `fresh` of the outputs were allocated for this call, so their contents are not copied in. Raises
-    LaunchError when the kernel fails.
+    The last `fresh` of the outputs were allocated for this call: their contents are not copied. Raises LaunchError when the kernel
+    fails.
     """
     name = prepared.compiled.name
     with naming(name):
         streams.check_host_call(stream, device, name)
-    inputs, arguments = len(infos) - outputs, prepared.compiled.arrays[:len(infos)]  # a workspace behind them is none of the call's
+    inputs, arguments = len(infos) - outputs, prepared.compiled.arrays[:len(infos)]  # without the workspace behind them
     for info, argument in zip(infos[inputs:], arguments[inputs:], strict=True):
         check_writable(info, argument, name)
     check_overlap(infos, arguments, outputs, name)

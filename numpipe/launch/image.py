@@ -1,7 +1,7 @@
-"""What is left of a kernel when it is compiled: all that its launches, its reports and its profiles need, and its form as bytes.
+"""The image of a compiled kernel: all that its launches, its reports and its profiles need, and its form as bytes.
 
 An `Image` knows neither Numba nor the objects of the compiler. It stands here, below the compiler that makes it, because launches
-read it, and whoever launches need not be able to compile.
+read it, and a process that launches need not be able to compile.
 
 As bytes (little endian)::
 
@@ -42,10 +42,10 @@ _LENGTHS = struct.Struct("<IQ")
 
 @dataclass(frozen=True)
 class Mbarrier:
-    """An mbarrier of a kernel: its offset in the CTA's shared memory, arrivals that complete a phase, and whose it is.
+    """An mbarrier of a kernel: its offset in the CTA's shared memory, the arrivals that complete a phase, and its owner.
 
-    kind    of a slot of a ring (`protocol.BARRIERS`), "own" of a `numpipe.Barrier`, "sums" (`plans.BarrierPlace`)
-    slots   of its ring; 0: it is of none
+    kind    "ready" or "consumed" of a ring's slot (`protocol.BARRIERS`), "own" of a `numpipe.Barrier`, "sums" (`BarrierPlace`)
+    slots   how many its ring has; 0: it belongs to no ring
     """
 
     address: int
@@ -59,11 +59,11 @@ class Mbarrier:
 
 @dataclass(frozen=True)
 class RecordedRing:
-    """A ring as the events of a profile name it.
+    """A ring, with the names that a profile's events give it.
 
-    arrays      by operand: its array
-    whose       by kind of barrier and operand: what its name says behind the slot
-    one_by_one  the kinds of events that are of one operand each
+    arrays      the array of each operand
+    whose       for each kind of barrier and operand: what the barrier's name says behind the slot
+    one_by_one  the kinds of events that each concern one operand
     """
 
     name: str
@@ -87,8 +87,8 @@ class Recording:
 
     space, directory   n and path
     regions            names of the regions, by number
-    rings              those that its events are of
-    traced             those that a trace's reader has to know
+    rings              the rings that its events name
+    traced             the rings that a trace's reader has to know
     """
 
     space: int
@@ -107,16 +107,17 @@ class Recording:
 class Image:
     """A compiled kernel.
 
-    entry            the kernel's symbol in `cubin`
-    threads, smem_bytes, cluster  of a CTA, and the CTAs of a cluster that the code is for; (1, 1, 1): of any
-    arrays, majors   the array parameters: their names, and "row" or "col"
-    maps             the tensor maps, in the order of the packed parameter
-    dynamic          whether it takes tiles from a counter of the launch's (`tile_scheduler`)
-    debug            whether it has a control block (`watch`), which finds waits for one of its `barriers` that do not end
-    recording        what it records (`profiles`); None: nothing
-    memory_warpgroup  the memory role, as the CTA numbers its warpgroups; without one a number that none has
-    resources        what it uses
-    target           the architecture that the code is for: "sm_90a"
+    entry             the kernel's symbol in `cubin`
+    threads           threads of a CTA
+    smem_bytes        dynamic shared memory of a CTA
+    arrays, majors    the array parameters: their names, and "row" or "col"
+    maps              the tensor maps, in the order of the packed parameter
+    cluster           CTAs of the clusters that the code is for; (1, 1, 1): of any clusters
+    dynamic           whether it takes tiles from a counter of the launch (`tile_scheduler`)
+    debug             whether it has a control block (`watch`), which finds waits for its `barriers` that do not end
+    memory_warpgroup  the memory role's number among the CTA's warpgroups; without a memory role a number that none has
+    recording         what it records (`profiles`); None: nothing
+    target            the architecture that the code is for: "sm_90a"
     """
 
     name: str
@@ -138,7 +139,7 @@ class Image:
 
     @classmethod
     def of(cls, unit: Unit, cubin: bytes, entry: str, resources: Resources) -> Image:
-        """That of a compile, whose machine code and findings these are."""
+        """Return the image of a compile, of which these are the machine code and the findings."""
         barriers = []
         for address, arrivals, name in unit.all_barriers():
             place = unit.barrier_at(address)
@@ -152,15 +153,15 @@ class Image:
 
     @property
     def warpgroups(self) -> int:
-        """Of a CTA."""
+        """How many warpgroups a CTA has."""
         return self.threads // 128
 
     def role(self, warpgroup: int) -> str:
-        """Of a warpgroup, as the CTA numbers them: "memory" or "compute"."""
+        """Return the role of a warpgroup of the CTA: "memory" or "compute"."""
         return "memory" if warpgroup == self.memory_warpgroup else "compute"
 
     def to_bytes(self) -> bytes:
-        """The image for a file; `from_bytes` reads it."""
+        """Return the image as bytes for a file; `from_bytes` reads them."""
         fields = dataclasses.asdict(self)
         cubin = fields.pop("cubin")
         header = json.dumps(fields, separators=(",", ":"), allow_nan=False, default=operator.index).encode()
@@ -169,7 +170,7 @@ class Image:
 
     @classmethod
     def from_bytes(cls, data: bytes, what: str = "the image of a compiled kernel") -> Image:
-        """The image that `to_bytes` wrote, equal to what it was written from. Nothing of the bytes is executed.
+        """Return the image that `to_bytes` wrote. Nothing of the bytes is executed.
 
         Raises ImageError, which begins with `what` and says what is wrong: bytes of something else, of another version, damaged,
         cut off or with more behind them, fields that are missing, unknown, of wrong types or that no kernel has.
@@ -199,14 +200,14 @@ class Image:
         return image
 
     def _check(self) -> None:
-        """Raise ValueError where the fields do not belong to each other, or to any kernel: what a launch would trust."""
-        target = next((target for target in TARGETS.values() if target.name == self.target), None)
-        if target is None:
-            raise ValueError(f"it is for {self.target}, and this numpipe knows {', '.join(t.name for t in TARGETS.values())}")
+        """Raise ValueError where the fields contradict each other, or no kernel has them: a launch trusts them."""
+        targets = {target.name: target for target in TARGETS.values()}
+        if self.target not in targets:
+            raise ValueError(f"it is for {self.target}, and this numpipe knows {', '.join(targets)}")
+        smem_bytes = targets[self.target].smem_bytes
         for right, what in (
                 (self.threads % 128 == 0 and 128 <= self.threads <= 1024, f"threads is {self.threads}"),
-                (self.smem_bytes <= target.smem_bytes,
-                 f"smem_bytes is {self.smem_bytes}, more than the {target.smem_bytes} of a CTA"),
+                (self.smem_bytes <= smem_bytes, f"smem_bytes is {self.smem_bytes}, more than the {smem_bytes} of a CTA"),
                 (len(self.majors) == len(self.arrays), f"it has {len(self.arrays)} arrays and {len(self.majors)} majors"),
                 (all(request.arg < len(self.arrays) for request in self.maps), "a tensor map is of no array"),
                 (all(1 <= n <= 16 for n in self.cluster), f"cluster is {self.cluster}"),

@@ -1,4 +1,4 @@
-"""What a launch needs to know of an array, whichever library owns it, and what follows of its layout.
+"""What a launch needs to know of an array, whichever library owns it: `ArrayInfo`, and the rules of its layout for TMA.
 
 A matrix is *row* major when its last dimension is contiguous and *col* major when its first one is: the tensor map of a
 col-major array is made over its transpose, in memory order.
@@ -17,7 +17,7 @@ from ..arch.dtypes import ELEMENTS
 from ..diagnostics.errors import SpecError
 
 Kind = Literal["host", "torch", "cuda", "jax", "dlpack"]
-"""where it is and how its memory is shared: "cuda" is CuPy, Numba and all else with ``__cuda_array_interface__``"""
+"""where an array lies and how its memory is shared: "cuda" is CuPy, Numba and all else with ``__cuda_array_interface__``"""
 Major = Literal["row", "col"]
 
 DTYPES = {name: record.dtype for name, record in ELEMENTS.items()}
@@ -30,7 +30,7 @@ _TMA_MAX_DIM = 1 << 32
 
 
 class ArrayInfo(NamedTuple):
-    """What a launch needs to know of one array. Strides are in bytes; `ptr` is 0 for host arrays."""
+    """An array as a launch sees it. Strides are in bytes; `ptr` is 0 for host arrays."""
 
     kind: Kind
     ptr: int
@@ -45,32 +45,31 @@ class ArrayInfo(NamedTuple):
     array: np.ndarray[Any, Any] | None = None
     """host arrays: the memory as a NumPy array (a view of a CPU tensor's)"""
     held: Any = None
-    """what besides `owner` keeps the memory alive: the view of a DLPack export"""
+    """the view of a DLPack export, which keeps the memory alive as `owner` does"""
 
 
 def imagined(shape: tuple[int, ...], dtype: np.dtype[Any]) -> ArrayInfo:
-    """An array of zeros that nobody has allocated: rows one after another, as a caller would make it."""
-    strides = tuple(dtype.itemsize * math.prod(shape[axis + 1:]) for axis in range(len(shape)))
+    """Describe a C-contiguous array of zeros that nobody has allocated."""
     zeros = np.broadcast_to(np.zeros((), dtype), shape)
-    return ArrayInfo("host", 0, shape, strides, dtype, -1, True, zeros, zeros)
+    return ArrayInfo("host", 0, shape, dense_strides(shape, dtype.itemsize), dtype, -1, True, zeros, zeros)
 
 
 def argument(name: str, kernel: str) -> str:
-    """How messages call an argument."""
+    """Return an argument's name as messages write it."""
     return f"argument {name!r} of kernel {kernel!r}" if kernel else f"argument {name!r}"
 
 
 def known(dtype: np.dtype[Any], name: str, kernel: str) -> np.dtype[Any]:
-    """The element type, if kernels take it; SpecError otherwise."""
-    found = _exact.get(dtype)
-    if found is None:
+    """Return the element type. Raises SpecError for one that no kernel takes."""
+    element = _exact.get(dtype)
+    if element is None:
         raise SpecError(f"{argument(name, kernel)}: element type {dtype!s} ({dtype.str}) is not supported; convert to one of "
                         f"{', '.join(DTYPES)} in native byte order")
-    return found
+    return element
 
 
 def dense_strides(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:
-    """Byte strides of a C-contiguous array; dimensions of size 0 count as 1."""
+    """Return the byte strides of a C-contiguous array; dimensions of size 0 count as 1."""
     strides = [itemsize] * len(shape)
     for axis in range(len(shape) - 2, -1, -1):
         strides[axis] = strides[axis + 1] * max(shape[axis + 1], 1)
@@ -78,7 +77,7 @@ def dense_strides(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:
 
 
 def major_order(info: ArrayInfo) -> Major:
-    """"row" when the last dimension is contiguous, else "col" when the first one is; "row" when both or neither are.
+    """Return "row" when the last dimension is contiguous, else "col" when the first one is; "row" when both or neither are.
 
     The stride of a dimension of size 1 says nothing, so an (n, 1) matrix is "row", like arrays without elements and 1-D
     arrays; a (1, n) matrix that is not "row" is "col", but not a (1, m, n) array, whose other strides would be wrong for TMA.
@@ -92,15 +91,12 @@ def major_order(info: ArrayInfo) -> Major:
 
 
 def memory_order(values: Sequence[int], major: Major) -> tuple[int, ...]:
-    """A shape, stride or block tuple with the contiguous dimension last."""
+    """Return a shape, stride or block tuple with the contiguous dimension last."""
     return tuple(values) if major == "row" else tuple(reversed(values))
 
 
 def padded(info: ArrayInfo) -> tuple[tuple[int, ...], int]:
-    """Byte strides and bytes of a copy in the major order of `info` whose rows start at multiples of 16 bytes.
-
-    Where rows are such a multiple already, the copy is contiguous.
-    """
+    """Return byte strides and bytes of a copy in the major order of `info` whose rows start at multiples of 16 bytes."""
     major = major_order(info)
     shape = memory_order(info.shape, major)
     size = info.dtype.itemsize
@@ -111,12 +107,12 @@ def padded(info: ArrayInfo) -> tuple[tuple[int, ...], int]:
 
 
 def copied_obstacle(info: ArrayInfo) -> str | None:
-    """Why TMA could not even address a padded copy, or None: it has too many dimensions, none, or too large ones."""
+    """Return why TMA could not even address a padded copy (too many dimensions, none, or too large ones), or None."""
     return _obstacle(0, info.shape, padded(info)[0], info.dtype)
 
 
 def tma_strides(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> tuple[int, ...]:
-    """Byte strides (contiguous dimension last) with those that no address uses replaced by ones TMA accepts."""
+    """Return byte strides (contiguous dimension last), with those that no address uses replaced by ones that TMA accepts."""
     result = list(strides)
     for axis, dim in enumerate(shape[:-1]):
         if dim <= 1 or 0 in shape:
@@ -127,7 +123,7 @@ def tma_strides(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> 
 
 
 def tma_obstacle(ptr: int, shape: Sequence[int], strides: Sequence[int], itemsize: int) -> str | None:
-    """Why TMA cannot address an array given in memory order (contiguous dimension last), or None.
+    """Return why TMA cannot address an array in memory order (contiguous dimension last), or None.
 
     The rules are those of cuTensorMapEncodeTiled: 1 to 5 dimensions, a base at a multiple of 16 bytes, contiguous
     elements, every other stride a multiple of 16 bytes below 2**40, dimensions below 2**32. An array without elements
@@ -155,7 +151,7 @@ def tma_obstacle(ptr: int, shape: Sequence[int], strides: Sequence[int], itemsiz
 
 
 def tma_addressable(info: ArrayInfo) -> str | None:
-    """None when TMA can address the array, otherwise the reason. Host arrays are padded on their way to the GPU."""
+    """Return why TMA cannot address an array, or None. Host arrays are padded on their way to the GPU."""
     if info.kind == "host":
         return tma_obstacle(0, info.shape, dense_strides(info.shape, _TMA_ALIGN), _TMA_ALIGN)
     return _obstacle(info.ptr % _TMA_ALIGN, info.shape, info.strides, info.dtype)
@@ -163,13 +159,13 @@ def tma_addressable(info: ArrayInfo) -> str | None:
 
 @functools.lru_cache(maxsize=4096)
 def _obstacle(offset: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: np.dtype[Any]) -> str | None:
-    """Every call asks this of every array, so the answer is kept: it depends on the address's last bits only."""
+    """Return the reason of `tma_addressable`, which each call asks for each array: it depends on the address's last bits only."""
     major = major_order(ArrayInfo("cuda", offset, shape, strides, dtype, 0, True, None))
     return tma_obstacle(offset, memory_order(shape, major), memory_order(strides, major), dtype.itemsize)
 
 
 def not_addressable(info: ArrayInfo, reason: str, name: str, kernel: str = "") -> SpecError:
-    """The error for an input that TMA must read and cannot; it offers the padded copy where that is a mend."""
+    """Return the error for an input that TMA must read and cannot; it offers the padded copy where that is a mend."""
     mend = f"pass numpipe.ascontiguous({name}), a copy on the same device that TMA can address"
     if copied_obstacle(info):
         mend = "reshape it, or pass a slice of it"
@@ -178,7 +174,7 @@ def not_addressable(info: ArrayInfo, reason: str, name: str, kernel: str = "") -
 
 
 def same_place(infos: Sequence[ArrayInfo], names: Sequence[str], kernel: str = "") -> Literal["host", "device"]:
-    """Where all arguments live. Raises SpecError unless all are on the host or all on one GPU."""
+    """Return where all arguments lie. Raises SpecError unless all are on the host or all on one GPU."""
     if not infos:
         return "device"
     first = infos[0].device

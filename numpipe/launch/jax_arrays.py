@@ -1,10 +1,10 @@
 """JAX arrays: inputs in place, outputs made by JAX's own allocator.
 
-JAX queues its work on streams of its own, knows no others, and takes an array back for other use as soon as Python forgets
-it. So three things differ from other libraries:
+JAX queues its work on streams of its own, knows no others, and uses an array's memory again as soon as Python forgets the array.
+So three things differ from other libraries:
 
-- an input is waited for when it is read, unless it is ready;
-- it is kept alive until the kernel that reads it is done (`handover`);
+- `read` waits for an input that is not ready;
+- `handover` keeps an input alive until the kernel that reads it is done;
 - an array is immutable, so no caller can pass one as an output. Outputs that a call allocates are new JAX arrays which nobody
   else has seen: the kernel writes their memory, and the call returns when it has, because JAX could not wait for it.
 """
@@ -20,9 +20,6 @@ import numpy as np
 
 from ..diagnostics.errors import SpecError
 from .info import ArrayInfo, argument, dense_strides, known
-
-IMMUTABLE = ("JAX arrays are immutable, so none can be an output: leave it out where the kernel has an out_type, the call then "
-             "returns a new one; else pass a PyTorch, CuPy or NumPy array")
 
 
 def read(obj: Any, name: str, kernel: str) -> ArrayInfo:
@@ -52,7 +49,7 @@ def read(obj: Any, name: str, kernel: str) -> ArrayInfo:
 
 @functools.lru_cache(maxsize=256)
 def _ordinal(sharding: Any) -> int:
-    """CUDA ordinal of the one device of an array, -1 for the CPU. Raises ValueError for what no kernel can be given."""
+    """Return the CUDA ordinal of an array's one device, -1 for the CPU. Raises ValueError for what no kernel can be given."""
     devices = sharding.device_set
     if len(devices) != 1:
         raise ValueError(f"on {len(devices)} devices; pass one of its shards, x.addressable_data(i)")
@@ -68,21 +65,21 @@ def _ordinal(sharding: Any) -> int:
 
 
 def _strides(obj: Any, shape: tuple[int, ...], dtype: np.dtype[Any], where: str) -> tuple[int, ...]:
-    """Byte strides: C-contiguous, unless the array was given a layout (jax.experimental.layout)."""
+    """Return the byte strides: those of a C-contiguous array, unless this one has a layout (jax.experimental.layout)."""
     layout = getattr(getattr(obj, "format", None), "layout", None)
     order = getattr(layout, "major_to_minor", None)
     if order is None or tuple(order) == tuple(range(len(shape))):
         strides = dense_strides(shape, dtype.itemsize)
     else:
-        of = dict(zip(order, dense_strides([shape[axis] for axis in order], dtype.itemsize), strict=True))
-        strides = tuple(of[axis] for axis in range(len(shape)))
+        by_axis = dict(zip(order, dense_strides([shape[axis] for axis in order], dtype.itemsize), strict=True))
+        strides = tuple(by_axis[axis] for axis in range(len(shape)))
     if getattr(layout, "tiling", None):
         raise SpecError(f"{where}: a JAX array whose layout is tiled ({layout}); pass jax.numpy.copy(x)")
     return strides
 
 
 def empty(info: ArrayInfo, shape: Sequence[int], dtype: np.dtype[Any]) -> Any:
-    """New memory for an output on the device of `info`: a JAX array on a GPU; on the CPU a NumPy array for `deliver`.
+    """Return memory for an output on the device of `info`: a JAX array on a GPU; on the CPU a NumPy array for `handover.deliver`.
 
     Raises SpecError where JAX has no such element type.
     """
@@ -101,12 +98,7 @@ def empty(info: ArrayInfo, shape: Sequence[int], dtype: np.dtype[Any]) -> Any:
 
 @functools.lru_cache(maxsize=512)
 def _maker(shape: tuple[int, ...], dtype: np.dtype[Any], device: Any) -> Any:
-    """A function that makes arrays. Compiled by JAX, for its ``empty`` on a given device takes a hundred microseconds otherwise."""
+    """Return a function that makes arrays, compiled by JAX: its ``empty`` on a given device takes a hundred microseconds."""
     jax = sys.modules["jax"]
     empty = functools.partial(jax.numpy.empty, shape, dtype)
     return jax.jit(empty, out_shardings=jax.sharding.SingleDeviceSharding(device))
-
-
-def deliver(like: ArrayInfo, output: np.ndarray[Any, Any]) -> Any:
-    """An array on the CPU, which nobody writes any more, as a JAX array on the device of `like`."""
-    return sys.modules["jax"].device_put(output, like.owner.device)

@@ -9,8 +9,8 @@ per array  address; every dimension; every stride in elements: int64 each, in th
 scalars    each of its own size
 =========  ==========================================================================================
 
-All of it lies in one buffer for each list of arrays and stream that was launched lately (`Launch`): a call on arrays seen
-before finds it in the `Table` and launches; only scalars are written at each call.
+All of it lies in one buffer for each list of arrays and stream that was launched lately (`Launch`): a call on arrays seen before
+finds it in the `Table` and launches, and writes nothing but scalars.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ import numpy as np
 from ..diagnostics import log
 from ..diagnostics.errors import LaunchError, SpecError
 from . import driver, streams
-from .attributes import PLAIN, Attributes, Grid
+from .attributes import MAX_GRID, PLAIN, Attributes, Grid
+from .buffers import workspace
 from .device import spell
 from .faults import IMAGES, naming
 from .image import Image
@@ -38,11 +39,9 @@ from .profiles import PROFILES
 from .table import Table
 from .tensormap import MAP_BYTES, MapRequest, encode
 from .watch import WATCH
-from .workspaces import workspace
 
 _WORD = 8
 _ALIGN = 64
-_MAX_GRID = (2**31 - 1, 65535, 65535)
 _WATCHED = WATCH.kernels
 
 _COUNTER = struct.Struct(f"<Q{MAP_BYTES - 8}x")
@@ -51,139 +50,29 @@ _SCALARS = {"bool": "?", "int8": "b", "int16": "h", "int32": "i", "int64": "q", 
 """struct's codes of the scalar types"""
 
 
-class Function:
-    """A kernel in the driver: loaded on its first launch, made ready once on each GPU it runs on."""
-
-    def __init__(self, compiled: Image, parameters: Sequence[int] = (), observers: Sequence[Any] = (),
-                 attributes: Attributes = PLAIN, table: Table | None = None) -> None:
-        """`parameters`: bytes of each parameter that callers will pass, checked against the cubin when it is loaded.
-        `observers`: who is told when it is loaded and launched. `table`: where configurations are remembered."""
-        self.compiled, self.name = compiled, compiled.name
-        self._of_a_cta = compiled.threads, compiled.smem_bytes
-        self.observers = list(observers)
-        self.attributes = attributes
-        self.kernel: Any = None
-        """the driver's handle, good on every GPU"""
-        self._lock = threading.RLock()
-        self._parameters = list(parameters)
-        self._ready: dict[int, int | None] = {}
-        """device -> how many CTAs run there at once, where that was asked for"""
-        self.table = Table() if table is None else table
-
-    def config(self, grid: Grid, stream: int, device: int) -> Any:
-        """The driver's launch configuration for a grid on a stream of a GPU, where the kernel is loaded from now on.
-
-        It is shared and never changed. Raises LaunchError.
-        """
-        self.attributes.check_at_once(grid, self._at_once(device), *self._of_a_cta, device, self.name)
-        config = self.table.get((self, grid, stream))
-        if config is None:
-            self._check_grid(grid)
-            config = driver.get().config(*self._of_a_cta, self.attributes)
-            config.gridDimX, config.gridDimY, config.gridDimZ = grid
-            config.hStream = stream
-            self.table.keep((self, grid, stream), config)
-        return config
-
-    def fitting(self, grid: Grid, device: int) -> Grid:
-        """The grid of a persistent kernel: as given, or of as many whole clusters as the GPU runs at once. Raises LaunchError."""
-        if self.attributes.size == 1:
-            return grid
-        return min(grid[0], self._at_once(device) or grid[0]), *grid[1:]
-
-    def _at_once(self, device: int) -> int | None:
-        """How many CTAs run on a GPU at once, where that was asked for; the kernel is ready there from now on."""
-        with self._lock:
-            if device not in self._ready:
-                self._ready[device] = self._prepare(device)
-            return self._ready[device]
-
-    def _prepare(self, device: int) -> int | None:
-        try:
-            cuda = driver.get()
-            timed = log.Timed("launch")
-            with cuda.aside(device):
-                if self.kernel is None:
-                    kernel = load(self.compiled.cubin, self.compiled.entry)
-                    self._check_parameters(cuda.parameter_sizes(kernel, len(self._parameters)))
-                    self.kernel = kernel
-                cuda.allow_shared(self.kernel, self.compiled.smem_bytes, device)
-                limit = self.attributes.at_once(cuda, self.kernel, *self._of_a_cta, device, self.name)
-                for by in self.observers:
-                    by.arm(self.compiled, self.kernel, device)
-            if timed:
-                timed.say(f"{self.name}: {len(self.compiled.cubin)} bytes of machine code loaded on GPU {device}")
-        except driver.DriverMissing as error:
-            raise LaunchError(f"kernel {self.name!r}: {error}; run it with target='sim'") from None
-        except driver.DriverError as error:
-            raise self.failed(error, None) from error
-        return limit
-
-    def launcher(self, grid: Grid, stream: int, device: int) -> Callable[..., tuple[Any]]:
-        """The driver's function for launches of this kernel: alone, where nobody watches or wants to be told."""
-        launch: Callable[..., tuple[Any]] = driver.get().launcher(device)
-        if self.observers:
-            launch = self._observed(launch, grid, stream, device)
-        if log.on("launch"):
-            launch = log.launches(launch, f"{self.name}: grid {grid}, stream {stream:#x}, GPU {device}")
-        return launch
-
-    def _observed(self, launch: Callable[..., tuple[Any]], grid: Grid, stream: int, device: int) -> Callable[..., tuple[Any]]:
-        def observed(*arguments: Any) -> tuple[Any]:
-            streams.refuse_capture_of_observed(self.name, stream, device)
-            with driver.get().on(device):
-                result = launch(*arguments)
-            if not result[0]:
-                for by in self.observers:
-                    by.launched(self.compiled, grid, stream, device)
-            return result
-
-        return observed
-
-    def _check_parameters(self, sizes: Sequence[int]) -> None:
-        """A parameter list the cubin does not have would make it read whatever lies beyond: refuse it once, here."""
-        if self._parameters and list(sizes) != self._parameters:
-            raise LaunchError(f"kernel {self.name!r}: the compiled entry {self.compiled.entry!r} takes parameters of {list(sizes)} "
-                              f"bytes and the launch passes {self._parameters}: restart the process, in case numpipe was updated "
-                              "while it ran; if it persists, report a numpipe bug")
-
-    def _check_grid(self, grid: Grid) -> None:
-        for axis, count, most in zip("xyz", grid, _MAX_GRID, strict=True):
-            if not 0 < count <= most:
-                raise LaunchError(f"kernel {self.name!r}: grid {axis} = {count} is outside 1 to {most}; "
-                                  "use grid=numpipe.persistent() or another order of grid axes")
-
-    def failed(self, error: driver.DriverError, grid: Grid | None) -> LaunchError:
-        """The error for a launch that the driver refused."""
-        with_grid = "" if grid is None else f"grid {grid}, "
-        return LaunchError(f"kernel {self.name!r} ({with_grid}{self.compiled.threads} threads, {self.compiled.smem_bytes} bytes "
-                           f"of shared memory): {error}")
-
-
 class Launch:
     """One argument list of a kernel, on one stream: parameters, grid and stream as the driver wants them. Call it to launch.
 
     Nothing in it changes, but for scalars, which `Prepared` writes before each launch: without, it is safe in several threads.
     """
 
-    __slots__ = ("_function", "_pointers", "_storage", "arguments", "buffer", "device", "grid", "launcher", "observers", "stream")
+    __slots__ = ("_pointers", "_prepared", "_storage", "arguments", "buffer", "device", "grid", "launcher", "observers", "stream")
 
-    def __init__(self, function: Function, image: bytes, slots: Sequence[int], nbytes: int, grid: Grid, stream: int,
-                 device: int) -> None:
-        """`image` is the beginning of `nbytes` of parameters, `slots` where each of them lies."""
-        self._function, self.grid, self.stream, self.device = function, grid, stream, device
-        streams.check(stream, device, function.name)
-        self.observers = function.observers
-        storage = self._storage = ctypes.create_string_buffer(nbytes + _ALIGN)
+    def __init__(self, prepared: Prepared, parameters: bytes, grid: Grid, stream: int, device: int) -> None:
+        """`parameters` are the first ones, up to the scalars."""
+        self._prepared, self.grid, self.stream, self.device = prepared, grid, stream, device
+        streams.check(stream, device, prepared.name)
+        self.observers = prepared.observers
+        storage = self._storage = ctypes.create_string_buffer(prepared.nbytes + _ALIGN)
         start = -ctypes.addressof(storage) % _ALIGN
         base = ctypes.addressof(storage) + start
-        ctypes.memmove(base, image, len(image))
-        self.buffer = memoryview(storage)[start:start + nbytes]
-        self._pointers = (ctypes.c_void_p * len(slots))(*[base + slot for slot in slots])
-        config = function.config(grid, stream, device)
-        self.arguments = config, function.kernel, ctypes.addressof(self._pointers), 0
+        ctypes.memmove(base, parameters, len(parameters))
+        self.buffer = memoryview(storage)[start:start + prepared.nbytes]
+        self._pointers = (ctypes.c_void_p * len(prepared.offsets))(*[base + offset for offset in prepared.offsets])
+        config = prepared.config(grid, stream, device)
+        self.arguments = config, prepared.kernel, ctypes.addressof(self._pointers), 0
         """what cuLaunchKernelEx of cuda.bindings is called with"""
-        self.launcher = function.launcher(grid, stream, device)
+        self.launcher = prepared.launcher(grid, stream, device)
 
     def __call__(self) -> None:
         """Queue the kernel. Raises LaunchError, also for the failure of an earlier kernel, which the driver reports at whatever
@@ -199,11 +88,11 @@ class Launch:
         code = driver.get().relaunch(code, *self.arguments, self.device)
         if code:
             error = driver.get().error("cuLaunchKernelEx", code)
-            raise self._function.failed(streams.told(error, self.stream, self.device), self.grid)
+            raise self._prepared.failed(streams.explained(error, self.stream, self.device), f"grid {self.grid}, ")
 
 
 class Prepared:
-    """A compiled kernel, ready for arguments of one signature.
+    """A compiled kernel, ready for arguments of one signature: loaded on its first launch, made ready once on each GPU.
 
     Call it with the grid, the arrays (all on one GPU), the scalars and the stream. Safe to call from several threads.
     """
@@ -213,14 +102,13 @@ class Prepared:
                  table: Table | None = None) -> None:
         """`infos` give rank and type of each array, `scalars` the dtypes of the scalar parameters in order.
 
-        The last `outputs` of the arrays are written: none of them may overlap another one. `workspace`: the shape of the
-        workspace for a grid and arrays, of a kernel whose last array it is; callers do not pass it. `table`: where launches
-        are remembered.
+        The last `outputs` of the arrays are written: none of them may overlap another one. `workspace` returns the shape of the
+        workspace for a grid and arrays, of a kernel whose last array it is; callers do not pass it. `table` keeps the launches.
         """
-        self.compiled = compiled
+        self.compiled, self.name, self.attributes = compiled, compiled.name, attributes
         self._outputs, self._workspace = outputs, workspace
         if compiled.cluster not in ((1, 1, 1), attributes.cluster):
-            raise LaunchError(f"kernel {compiled.name!r}: the machine code is for clusters {compiled.cluster}, and the launch has "
+            raise LaunchError(f"kernel {self.name!r}: the machine code is for clusters {compiled.cluster}, and the launch has "
                               f"{attributes.cluster}: it is the image of another kernel")
         words = sum(1 + 2 * len(info.shape) for info in infos) + 5 * (workspace is not None)
         maps = (max(len(compiled.maps), 1) + compiled.dynamic) * MAP_BYTES
@@ -228,26 +116,121 @@ class Prepared:
         self._scalar_types = [np.dtype(dtype) for dtype in scalars]
         self._scalars = struct.Struct("<" + "".join(self._field(dtype) for dtype in self._scalar_types))
         self._scalars_at = maps + self._words.size
-        self._nbytes = self._scalars_at + self._scalars.size
-        self._slots = [0, *range(maps, self._nbytes, _WORD)]
-        observers = [by for asked, by in ((compiled.debug, WATCH), (compiled.recording, PROFILES)) if asked]
-        self.function = Function(compiled, [maps, *[_WORD] * words, *[dtype.itemsize for dtype in self._scalar_types]], observers,
-                                 attributes, table)
+        self.nbytes = self._scalars_at + self._scalars.size
+        """bytes of all parameters of a launch"""
+        self.offsets = [0, *range(maps, self.nbytes, _WORD)]
+        """the byte that each parameter begins at"""
+        self._sizes = [maps, *[_WORD] * words, *[dtype.itemsize for dtype in self._scalar_types]]
+        self.observers: list[Any] = [by for wanted, by in ((compiled.debug, WATCH), (compiled.recording, PROFILES)) if wanted]
+        """`arm` tells them that the kernel is loaded, `launched` that it is launched"""
+        self.kernel: Any = None
+        """the driver's handle, good on every GPU; None until it is loaded"""
+        self._ready: dict[int, int | None] = {}
+        """device -> how many CTAs run there at once; None: a launch may have any number"""
         self._lock = threading.Lock()
         """held while scalars are written and launched: the driver copies parameters before a launch returns"""
-        self._table = self.function.table
+        self.table = Table() if table is None else table
         self._counters: dict[tuple[Any, ...], int] = {}
         """of a dynamic kernel: the counters of launches, by stream and outputs"""
 
     def _field(self, dtype: np.dtype[Any]) -> str:
         code = _SCALARS.get(dtype.name)
         if code is None:
-            raise SpecError(f"kernel {self.compiled.name!r}: a scalar of type {dtype.name} is not supported; pass it "
-                            f"as one of {', '.join(_SCALARS)}")
+            raise SpecError(f"kernel {self.name!r}: a scalar of type {dtype.name} is not supported; pass it as one of "
+                            f"{', '.join(_SCALARS)}")
         return f"{code}{_WORD - dtype.itemsize}x"
 
+    # ---- in the driver
+    def config(self, grid: Grid, stream: int, device: int) -> Any:
+        """Return the driver's launch configuration for a grid on a stream of a GPU, where the kernel is loaded from now on.
+
+        Launches share it, and nothing changes it. Raises LaunchError.
+        """
+        cta = self.compiled.threads, self.compiled.smem_bytes
+        self.attributes.check_at_once(grid, self._at_once(device), *cta, device, self.name)
+        key = (self, "config", grid, stream)
+        config = self.table.get(key)
+        if config is None:
+            for axis, count, most in zip("xyz", grid, MAX_GRID, strict=True):
+                if not 0 < count <= most:
+                    raise LaunchError(f"kernel {self.name!r}: grid {axis} = {count} is outside 1 to {most}; "
+                                      "use grid=numpipe.persistent() or another order of grid axes")
+            config = driver.get().config(*cta, self.attributes)
+            config.gridDimX, config.gridDimY, config.gridDimZ = grid
+            config.hStream = stream
+            self.table.keep(key, config)
+        return config
+
+    def fitting(self, grid: Grid, device: int) -> Grid:
+        """Return a persistent kernel's grid, with no more clusters than the GPU runs at once. Raises LaunchError."""
+        if self.attributes.size == 1:
+            return grid
+        return min(grid[0], self._at_once(device) or grid[0]), *grid[1:]
+
+    def _at_once(self, device: int) -> int | None:
+        """Make the kernel ready on a GPU; returns how many CTAs run there at once, None where a launch may have any number."""
+        with self._lock:
+            if device not in self._ready:
+                self._ready[device] = self._load(device)
+            return self._ready[device]
+
+    def _load(self, device: int) -> int | None:
+        compiled = self.compiled
+        try:
+            cuda = driver.get()
+            timed = log.Timed("launch")
+            with cuda.aside(device):
+                if self.kernel is None:
+                    kernel = load(compiled.cubin, compiled.entry)
+                    sizes = cuda.parameter_sizes(kernel, len(self._sizes))
+                    if list(sizes) != self._sizes:  # it would read whatever lies beyond
+                        raise LaunchError(f"kernel {self.name!r}: the compiled entry {compiled.entry!r} takes parameters of "
+                                          f"{list(sizes)} bytes and the launch passes {self._sizes}: restart the process, in case "
+                                          "numpipe was updated while it ran; if it persists, report a numpipe bug")
+                    self.kernel = kernel
+                cuda.allow_shared(self.kernel, compiled.smem_bytes, device)
+                limit = self.attributes.at_once(cuda, self.kernel, compiled.threads, compiled.smem_bytes, device, self.name)
+                for by in self.observers:
+                    by.arm(compiled, self.kernel, device)
+            if timed:
+                timed.say(f"{self.name}: {len(compiled.cubin)} bytes of machine code loaded on GPU {device}")
+        except driver.DriverMissing as error:
+            raise LaunchError(f"kernel {self.name!r}: {error}; run it with target='sim'") from None
+        except driver.DriverError as error:
+            raise self.failed(error) from error
+        return limit
+
+    def launcher(self, grid: Grid, stream: int, device: int) -> Callable[..., tuple[Any]]:
+        """Return the function that launches this kernel: the driver's own, where no observer and no log wants to be told."""
+        launch: Callable[..., tuple[Any]] = driver.get().launcher(device)
+
+        def observed(*arguments: Any) -> tuple[Any]:
+            cuda = driver.get()
+            if cuda.capturing(stream, device):
+                raise SpecError(f"kernel {self.name}: it is built with CompilerParams(debug=True) or profile_space, and its stream "
+                                f"({stream:#x}) is being captured into a CUDA graph: the host notes each launch of such a kernel, "
+                                "and replays of a graph pass it by; capture the kernel without these, or call it outside of the "
+                                "capture")
+            with cuda.on(device):
+                result = launch(*arguments)
+                if not result[0]:
+                    for by in self.observers:
+                        by.launched(self.compiled, grid, stream, device)
+            return result
+
+        function = observed if self.observers else launch
+        if log.on("launch"):
+            function = log.launches(function, f"{self.name}: grid {grid}, stream {stream:#x}, GPU {device}")
+        return function
+
+    def failed(self, error: driver.DriverError, grid: str = "") -> LaunchError:
+        """Return the error for a launch that the driver refused."""
+        return LaunchError(f"kernel {self.name!r} ({grid}{self.compiled.threads} threads, {self.compiled.smem_bytes} bytes "
+                           f"of shared memory): {error}")
+
+    # ---- launches
     def __call__(self, grid: Grid, infos: Sequence[ArrayInfo], scalars: Sequence[Any] = (), stream: int = 0) -> None:
-        """Queue the kernel. The arrays are on one GPU and of the signature this was made for: nothing is checked again.
+        """Queue the kernel. The arrays are on one GPU and have the signature that this was made for: nothing checks that again.
 
         Raises LaunchError, and SpecError for an input TMA cannot address, for an output that overlaps another array, and for a
         scalar outside its type.
@@ -257,33 +240,33 @@ class Prepared:
         self.run(self.at(grid, infos, stream), scalars)
 
     def at(self, grid: Grid, infos: Sequence[ArrayInfo], stream: int = 0) -> Launch:
-        """The launch of these arrays on a stream, remembered; scalars are still to be written. The grid has CTAs.
+        """Return the launch of these arrays on a stream, which the table keeps; its scalars are not written. The grid has CTAs.
 
         Raises LaunchError, and SpecError for an input TMA cannot address and an output that overlaps another array.
         """
         key = (self, grid, stream, *[info[1:7] for info in infos])  # all but the kind and the owner
-        launch = self._table.get(key)
-        return launch or self._table.keep(key, self._made(grid, infos, stream))  # type: ignore[no-any-return]
+        launch = self.table.get(key)
+        return launch or self.table.keep(key, self._launch(grid, infos, stream))  # type: ignore[no-any-return]
 
     def alone(self, grid: Grid, infos: Sequence[ArrayInfo], scalars: Sequence[Any], stream: int) -> Launch:
-        """The same with its scalars written, for the caller alone."""
-        launch = self._made(grid, infos, stream)
+        """Return a launch for the caller alone, with its scalars written."""
+        launch = self._launch(grid, infos, stream)
         self._write(launch, scalars)
         return launch
 
-    def _made(self, grid: Grid, infos: Sequence[ArrayInfo], stream: int) -> Launch:
+    def _launch(self, grid: Grid, infos: Sequence[ArrayInfo], stream: int) -> Launch:
         device = infos[0].device if infos else 0
         if self._workspace is not None:
-            with naming(self.compiled.name):
+            with naming(self.name):
                 infos = [*infos, workspace(*self._workspace(grid, infos), stream, device)]
-        return Launch(self.function, self._image(infos, stream), self._slots, self._nbytes, grid, stream, device)
+        return Launch(self, self._packed(infos, stream), grid, stream, device)
 
     def _write(self, launch: Launch, scalars: Sequence[Any]) -> None:
         try:
             self._scalars.pack_into(launch.buffer, self._scalars_at, *scalars)
         except (struct.error, OverflowError) as error:
             wanted = ", ".join(dtype.name for dtype in self._scalar_types)
-            raise SpecError(f"kernel {self.compiled.name!r}: scalars {tuple(scalars)} do not fit ({wanted}): {error}") from error
+            raise SpecError(f"kernel {self.name!r}: scalars {tuple(scalars)} do not fit ({wanted}): {error}") from error
 
     def run(self, launch: Launch, scalars: Sequence[Any] = ()) -> None:
         """Launch with these scalars."""
@@ -294,15 +277,15 @@ class Prepared:
             self._write(launch, scalars)
             launch()
 
-    def _image(self, infos: Sequence[ArrayInfo], stream: int) -> bytes:
-        """Tensor maps and array words of an argument list, which is checked here: as often as it is new."""
-        check_overlap(infos, self.compiled.arrays, self._outputs + (self._workspace is not None), self.compiled.name)
+    def _packed(self, infos: Sequence[ArrayInfo], stream: int) -> bytes:
+        """Check a new argument list; returns its tensor maps and the words of its arrays."""
+        check_overlap(infos, self.compiled.arrays, self._outputs + (self._workspace is not None), self.name)
         maps = [self._map(request, infos[request.arg]) for request in self.compiled.maps]
         words: list[int] = []
         for info, name in zip(infos, self.compiled.arrays, strict=True):
             size = info.dtype.itemsize
             if any(stride % size for stride in info.strides):
-                raise SpecError(f"argument {name!r} of kernel {self.compiled.name!r}: strides {info.strides} bytes are "
+                raise SpecError(f"argument {name!r} of kernel {self.name!r}: strides {info.strides} bytes are "
                                 f"not multiples of its {size}-byte elements; pass a contiguous copy")
             words += [info.ptr, *info.shape, *[stride // size for stride in info.strides]]
         if self.compiled.dynamic:
@@ -310,9 +293,9 @@ class Prepared:
         return b"".join(maps or [bytes(MAP_BYTES)]) + self._words.pack(*words)
 
     def _counter(self, infos: Sequence[ArrayInfo], stream: int) -> int:
-        """Address of the counter of launches on a stream with these outputs, which run one after the other, or would be a race.
+        """Return the address of the counter of launches on a stream with these outputs, which run one after the other, or race.
 
-        It is never given to others: a graph that has captured a launch may be replayed at any time.
+        No other launches ever get it: a graph that has captured a launch may be replayed at any time.
         """
         outputs = infos[len(infos) - self._outputs:]
         key = stream, *[(info.device, info.ptr) for info in (outputs or infos)]
@@ -325,21 +308,21 @@ class Prepared:
         name, major = self.compiled.arrays[request.arg], self.compiled.majors[request.arg]
         reason = tma_addressable(info)
         if reason:
-            raise not_addressable(info, reason, name, self.compiled.name)
+            raise not_addressable(info, reason, name, self.name)
         try:
             ptr = driver.get().blank(info.device, request.written, request.fill) if 0 in info.shape else info.ptr
             return encode(ptr, info.dtype, memory_order(info.shape, major), memory_order(info.strides, major),
                           request.box, request.swizzle, request.fill)
         except (SpecError, driver.DriverError) as error:
             kind = SpecError if isinstance(error, SpecError) else LaunchError
-            raise kind(f"argument {name!r} of kernel {self.compiled.name!r}: {error}") from error
+            raise kind(f"argument {name!r} of kernel {self.name!r}: {error}") from error
 
 
 # ---- machine code
 def load(cubin: bytes, entry: str) -> Any:
-    """The driver's handle of a kernel, good on every GPU.
+    """Load machine code; returns the driver's handle of its kernel, good on every GPU.
 
-    Raises DriverError; where the driver does not take the code, its version and that of the linker which made it are named.
+    Raises DriverError, which names the driver's version and the linker's where the driver does not take the code.
     """
     cuda = driver.get()
     try:
@@ -347,9 +330,9 @@ def load(cubin: bytes, entry: str) -> Any:
     except driver.DriverError as error:
         if error.code not in IMAGES:
             raise
-        made, runs = linker(), cuda.version()
-        by = "" if made is None else f", made by nvJitLink {made}"
-        if made is not None and (runs // 1000, runs % 1000 // 10) < tuple(int(part) for part in made.split(".")[:2]):
+        linked, runs = linker(), cuda.version()
+        by = "" if linked is None else f", made by nvJitLink {linked}"
+        if linked is not None and (runs // 1000, runs % 1000 // 10) < tuple(int(part) for part in linked.split(".")[:2]):
             mend = (f"the driver is older than the linker: update it, or pip install \"nvidia-nvjitlink=={spell(runs)}.*\" "
                     f"\"nvidia-nvvm=={spell(runs)}.*\"")
         else:
@@ -360,7 +343,7 @@ def load(cubin: bytes, entry: str) -> Any:
 
 
 def linker() -> str | None:
-    """CUDA version of the installed nvJitLink, "13.0.88" say, or None."""
+    """Return the CUDA version of the installed nvJitLink, "13.0.88" say, or None."""
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         return importlib.metadata.version("nvidia-nvjitlink")
     return None

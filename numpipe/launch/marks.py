@@ -1,8 +1,8 @@
-"""What of a device array a launch depends on, read as quickly as Python can: the key under which repeated calls are found.
+"""Marks of device arrays: tuples of what a launch depends on, read as quickly as Python can. Repeated calls are found by them.
 
-`describe` makes an ArrayInfo of an argument, in a microsecond or two; a mark is a tuple of what its library says at once, and two
+`describe` makes an ArrayInfo of an argument in a microsecond or two; a mark holds what the array's library tells at once, and two
 arrays of equal marks make equal ArrayInfos, but for the owner. The address tells the device too: all GPUs and the host share one
-address space (CUDA C++ Programming Guide, "Unified Virtual Address Space"). Only types that a reader of `arrays` took have one.
+address space (CUDA C++ Programming Guide, "Unified Virtual Address Space"). Only types that a reader of `arrays` took have marks.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Mark = tuple[Any, ...]
 _POINTER = operator.attrgetter("ptr")
 
 MARKS: dict[type, Callable[[Any], Mark]] = {DeviceArray: DeviceArray.mark}
-"""of each type; the first item is the address"""
+"""the function that makes the marks of a type's arrays; the first item is the address"""
 
 
 def _torch(tensor: Any) -> Mark:
@@ -27,12 +27,11 @@ def _torch(tensor: Any) -> Mark:
 
 
 def _cupy(array: Any) -> Mark:
-    """Strides of C-contiguous arrays follow from the shape, and CuPy makes a tuple of them each time."""
-    return array.data.ptr, array.shape, array._c_contiguous or array.strides, array.dtype
+    return array.data.ptr, array.shape, array._c_contiguous or array.strides, array.dtype  # `strides` is a new tuple each time
 
 
 def learn(info: ArrayInfo) -> Callable[[Any], Mark] | None:
-    """The function for arrays of the type of this one, from now on in `MARKS`; None where there is none."""
+    """Put the function for arrays of this type into `MARKS`; returns it, or None where there is none."""
     kind = type(info.owner)
     if kind not in MARKS and info.kind == "torch":
         MARKS[kind] = _torch
@@ -42,7 +41,7 @@ def learn(info: ArrayInfo) -> Callable[[Any], Mark] | None:
 
 
 def address_of(info: ArrayInfo) -> Callable[[], int] | None:
-    """A function that says where the array's data is now; None where it cannot move as long as the array lives."""
+    """Return a function that returns where the array's data is now; None where it cannot move as long as the array lives."""
     if info.kind == "torch":
         address: Callable[[], int] = info.owner.data_ptr
         return address

@@ -14,16 +14,16 @@ from . import driver, jax_arrays, pinned, transfers
 from .arrays import describe, library
 from .device_array import DeviceArray
 from .info import ArrayInfo, argument
-from .streams import current_stream, refuse_capture_of_output
+from .streams import current_stream
 
 
 def empty_like_kind(info: ArrayInfo, shape: Sequence[int], dtype: Any, stream: int | None = None) -> Any:
-    """An uninitialised C-contiguous array of the kind of `info`, made by its library's own allocator.
+    """Return an uninitialised C-contiguous array of the kind of `info`, made by its library's own allocator.
 
-    CPU tensors give CPU tensors, other host arrays NumPy arrays (`handover.deliver` makes JAX's of them): large ones in page-locked
-    memory where calls run on a GPU and the pool has room (`pinned`), which the GPU then writes in place. `stream` is the handle
-    the kernel will run on where it is not the library's current one: PyTorch must know it to reuse the memory safely. Raises
-    SpecError where the library has no such element type.
+    A CPU tensor gives a CPU tensor, another host array a NumPy array (`handover.deliver` makes JAX's of it): a large one lies in
+    page-locked memory where calls run on a GPU and the pool has room (`pinned`), and the GPU writes it in place. `stream` is the
+    handle that the kernel will run on where it is not the library's current one: PyTorch must know it to reuse the memory safely.
+    Raises SpecError where the library has no such element type.
     """
     shape = tuple(int(dim) for dim in shape)
     dtype = np.dtype(dtype)
@@ -35,23 +35,32 @@ def empty_like_kind(info: ArrayInfo, shape: Sequence[int], dtype: Any, stream: i
         return jax_arrays.empty(info, shape, dtype)
     if info.kind == "host":
         return pinned.empty_output(shape, dtype, transfers.PINNED)
-    if of == "cupy":
-        return _cupy_empty(info, shape, dtype)
-    if of == "numba":
-        return _numba_empty(info, shape, dtype)
+    try:
+        if of == "cupy":
+            with sys.modules["cupy"].cuda.Device(info.device):
+                return sys.modules["cupy"].empty(shape, dtype)
+        if of == "numba":
+            cuda = sys.modules["numba"].cuda
+            with cuda.gpus[info.device]:  # on the stream of `info`, which other kernels of Numba will ask the output for
+                return cuda.device_array(shape, dtype, stream=getattr(owner, "stream", 0))
+    except (TypeError, ValueError, NotImplementedError) as error:
+        raise _lacking({"cupy": "this CuPy", "numba": "this Numba"}[of], dtype, shape, f" ({error})") from error
     stream = current_stream([info]) if stream is None else stream
-    refuse_capture_of_output(stream, info.device)
+    if driver.get().capturing(stream, info.device):  # a graph's memory is gone after one replay
+        raise SpecError(f"out: the stream ({stream:#x}) is being captured into a CUDA graph, and the output would be memory of the "
+                        "graph: make the array before the capture and pass it as out=, or pass PyTorch tensors, whose allocator "
+                        "knows graphs")
     return DeviceArray(shape, dtype, stream, info.device)
 
 
-def maker(made: ArrayInfo) -> Callable[[], Any] | None:
-    """A function that makes arrays like `made`, as quickly as the library that made it can; or None."""
-    if made.kind == "torch" and made.shape:
+def maker(output: ArrayInfo) -> Callable[[], Any] | None:
+    """Return a function that makes arrays like `output` as quickly as its library can; None where there is none."""
+    if output.kind == "torch" and output.shape:
         torch = sys.modules["torch"]
-        pattern = made.owner.new_empty(1).expand(made.shape)  # of one element
+        pattern = output.owner.new_empty(1).expand(output.shape)  # it has memory for one element
         return functools.partial(torch.empty_like, pattern, memory_format=torch.contiguous_format)
-    if type(made.owner).__module__.partition(".")[0] == "cupy" and driver.get().count == 1:
-        return functools.partial(sys.modules["cupy"].empty, made.shape, made.dtype)
+    if library(type(output.owner)) == "cupy" and driver.get().count == 1:
+        return functools.partial(sys.modules["cupy"].empty, output.shape, output.dtype)
     return None
 
 
@@ -66,33 +75,13 @@ def _torch_empty(owner: Any, info: ArrayInfo, shape: tuple[int, ...], dtype: np.
     return torch.empty(shape, dtype=kind, device=owner.device)
 
 
-def _cupy_empty(info: ArrayInfo, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
-    cupy = sys.modules["cupy"]
-    try:
-        with cupy.cuda.Device(info.device):
-            return cupy.empty(shape, dtype)
-    except (TypeError, ValueError) as error:
-        raise _lacking("this CuPy", dtype, shape, error) from error
-
-
-def _numba_empty(info: ArrayInfo, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
-    """A device array of numba.cuda, on the stream of `info`, which other kernels of Numba will ask it for."""
-    cuda = sys.modules["numba"].cuda
-    try:
-        with cuda.gpus[info.device]:
-            return cuda.device_array(shape, dtype, stream=getattr(info.owner, "stream", 0))
-    except (TypeError, ValueError, NotImplementedError) as error:
-        raise _lacking("this Numba", dtype, shape, error) from error
-
-
-def _lacking(library: str, dtype: np.dtype[Any], shape: tuple[int, ...], error: Exception | None = None) -> SpecError:
-    why = "" if error is None else f" ({error})"
+def _lacking(library: str, dtype: np.dtype[Any], shape: tuple[int, ...], why: str = "") -> SpecError:
     return SpecError(f"{library} has no element type {dtype.name} for an output of shape {shape}{why}; "
                      "choose another in out_type or pass out=")
 
 
 def describe_fresh(output: Any, name: str, kernel: str) -> ArrayInfo:
-    """An output that `empty_like_kind` made for this call, which may write it: nobody has seen it, also where it is immutable."""
+    """Describe an output that `empty_like_kind` made for a call, which may write it also where it is immutable: it is new."""
     info = describe(output, name, kernel)
     return info if info.writable else info._replace(writable=True)
 
@@ -103,5 +92,6 @@ def check_writable(info: ArrayInfo, name: str, kernel: str = "") -> None:
         return
     where = f"{argument(name, kernel)}: it is an output"
     if library(type(info.owner)) == "jax":
-        raise SpecError(f"{where}, and {jax_arrays.IMMUTABLE}")
+        raise SpecError(f"{where}, and JAX arrays are immutable, so none can be an output: leave it out where the kernel has an "
+                        "out_type, the call then returns a new one; else pass a PyTorch, CuPy or NumPy array")
     raise SpecError(f"{where} and this {type(info.owner).__name__} is read-only; pass a writable array")

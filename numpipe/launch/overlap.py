@@ -1,12 +1,12 @@
 """Outputs that share bytes with another argument.
 
-A kernel may be given one array as input and as output: it works in place. What it may not be given is an output that shares
-*some* bytes with another array, as ``x[1:]`` does with ``x[:-1]``, or all of them in another order, as ``x.T`` with ``x``: what a
-CTA then reads depends on which CTAs have written. Calls refuse that; ``kernel.simulate`` and `verify` run it, and report the
-accesses that conflict.
+A kernel may take one array as input and as output: it works in place. It may not take an output that shares *some* bytes with
+another array, as ``x[1:]`` does with ``x[:-1]``, or all of them in another order, as ``x.T`` with ``x``: what a CTA then reads
+depends on which CTAs have written. Calls refuse that where a list of arrays is new, so a repeated call pays nothing;
+``kernel.simulate`` and `verify` run it, and report the accesses that conflict.
 
-Columns 0, 2, 4 … and 1, 3, 5 … of a matrix lie between each other and share no byte: that is decided exactly, by
-``numpy.shares_memory`` on views of the same addresses. Nothing is read through these views.
+Columns 0, 2, 4 … and 1, 3, 5 … of a matrix lie between each other and share no byte. Where bounds meet, ``numpy.shares_memory``
+decides that exactly, on views of the same addresses, through which nothing is read.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MOST_WORK: Any = 10_000  # NumPy's type stubs know only 0 and -1
 
 
 def byte_bounds(address: int, shape: Sequence[int], strides: Sequence[int], itemsize: int) -> tuple[int, int]:
-    """Addresses of the first byte of an array and past its last one; the same twice when it has no elements.
+    """Return the addresses of an array's first byte and past its last one; the same twice when it has no elements.
 
     >>> byte_bounds(1000, (3, 4), (-16, 2), 2)
     (968, 1008)
@@ -55,7 +55,13 @@ def check_overlap(infos: Sequence[ArrayInfo], names: Sequence[str], outputs: int
         for j in range(i):
             start, end = bounds[j]
             if start < high and low < end and low < high and start < end and _overlap(infos[i], infos[j]):
-                raise _refused(infos[i], infos[j], names[i], names[j], kernel)
+                apart = _address(infos[i]) - _address(infos[j])
+                begins = f"begins {abs(apart)} bytes {'behind' if apart > 0 else 'before'} it" if apart else "begins where it does"
+                raise SpecError(
+                    f"{argument(names[i], kernel)}: it is an output and overlaps argument {names[j]!r}: it {begins}, with shape "
+                    f"{infos[i].shape} and strides {infos[i].strides} bytes against {infos[j].shape} and {infos[j].strides}, so "
+                    "what is read depends on who writes first; pass one array as both to work in place, or a copy of "
+                    f"{names[j]!r}")
 
 
 def _address(info: ArrayInfo) -> int:
@@ -65,31 +71,23 @@ def _address(info: ArrayInfo) -> int:
 
 
 def _overlap(one: ArrayInfo, other: ArrayInfo) -> bool:
-    """Whether two arrays whose bounds meet share a byte without being the same."""
+    """Whether two arrays whose bounds meet share a byte without being the same view."""
     if _view(one) == _view(other):
         return False
     try:
-        return np.shares_memory(_seen(one), _seen(other), max_work=_MOST_WORK)
+        return np.shares_memory(_memory(one), _memory(other), max_work=_MOST_WORK)
     except np.exceptions.TooHardError:
         return False  # not known: refusing a right call would be worse
 
 
 def _view(info: ArrayInfo) -> tuple[Any, ...]:
-    """What arrays that are the same have in common; the stride of a dimension of size 1 says nothing."""
+    """Return what equal views have in common; the stride of a dimension of size 1 says nothing."""
     strides = [stride for dim, stride in zip(info.shape, info.strides, strict=True) if dim > 1]
     return _address(info), info.shape, strides, info.dtype
 
 
-def _seen(info: ArrayInfo) -> np.ndarray[Any, Any]:
-    """Memory as NumPy takes it, wherever it is."""
+def _memory(info: ArrayInfo) -> np.ndarray[Any, Any]:
+    """Return the array's memory, host or GPU, as a NumPy array that nobody may read."""
     return np.asarray(types.SimpleNamespace(__array_interface__={
         "version": 3, "data": (_address(info), True), "shape": info.shape, "strides": info.strides,
         "typestr": f"|V{info.dtype.itemsize}"}))
-
-
-def _refused(output: ArrayInfo, other: ArrayInfo, name: str, other_name: str, kernel: str) -> SpecError:
-    apart = _address(output) - _address(other)
-    begins = f"begins {abs(apart)} bytes {'behind' if apart > 0 else 'before'} it" if apart else "begins where it does"
-    return SpecError(f"{argument(name, kernel)}: it is an output and overlaps argument {other_name!r}: it {begins}, with shape "
-                     f"{output.shape} and strides {output.strides} bytes against {other.shape} and {other.strides}, so what is "
-                     f"read depends on who writes first; pass one array as both to work in place, or a copy of {other_name!r}")

@@ -1,11 +1,11 @@
-"""Page-locked host memory: a bounded pool of it, and NumPy arrays that live in it.
+"""Page-locked host memory: a bounded pool of blocks, and NumPy arrays that lie in them.
 
-Locking pages costs as much as copying to them, so what was locked once is kept and used again: for the staging of copies, and for
-the outputs that calls on host arrays return, which the GPU then writes in place. At most NUMPIPE_PINNED_BYTES are locked for these
+Locking pages costs as much as copying to them, so the pool keeps locked blocks and uses them again: for the staging of copies, and
+for the outputs that calls on host arrays return, which the GPU then writes in place. The pool locks at most NUMPIPE_PINNED_BYTES
 (default: 1 GiB, or an eighth of the machine's memory where that is less; 0: none, every copy is of pageable memory).
 
 A block is ordinary anonymous memory of the process, locked in place, and not memory that the driver allocates: its pages may be
-large ones, it lives as long as an array refers to it, and a forked child has a copy like of any other array. Linux makes that copy
+large ones, it lives as long as an array refers to it, and a forked child has a copy as of any other array. Linux makes that copy
 at the fork since 5.12; an older one would take locked pages away from the parent, so there a child does not get them.
 """
 
@@ -40,18 +40,18 @@ _FORK_COPIES_LOCKED_PAGES = (5, 12)
 
 @functools.cache
 def limit() -> int:
-    """Bytes that the pool may lock. Raises SpecError where NUMPIPE_PINNED_BYTES is no number."""
-    said = os.environ.get(VARIABLE)
-    if not said:
+    """Return how many bytes the pool may lock. Raises SpecError where NUMPIPE_PINNED_BYTES is no number."""
+    text = os.environ.get(VARIABLE)
+    if not text:
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 0
         return min(_DEFAULT_MOST, memory // 8)
-    if not said.isdecimal():
-        raise SpecError(f"{VARIABLE} is {said!r}; say how many bytes of host memory may be page-locked, 0 for none")
-    return int(said)
+    if not text.isdecimal():
+        raise SpecError(f"{VARIABLE} is {text!r}; say how many bytes of host memory may be page-locked, 0 for none")
+    return int(text)
 
 
 class Block:
-    """Page-locked memory: `nbytes` at `address`. The memory itself goes with the last array in it."""
+    """Page-locked memory: `nbytes` at `address`. The last array in it frees the memory itself."""
 
     __slots__ = ("address", "device", "events", "generation", "memory", "nbytes")
 
@@ -63,21 +63,19 @@ class Block:
         _advise(self.memory)
         self.nbytes, self.device, self.generation = nbytes, device, generation
         self.events: dict[Any, Any] = {}
-        """the driver's events that copies of this memory are awaited by, as `transfers` keys them"""
+        """the driver's events behind copies of this memory, by `transfers`' keys"""
         self.address: int = self.array((nbytes,), np.dtype(np.uint8)).ctypes.data
         driver.get().lock_pages(self.address, nbytes, device)
 
     def array(self, shape: Sequence[int], dtype: np.dtype[Any], strides: Sequence[int] | None = None,
               offset: int = 0) -> np.ndarray[Any, Any]:
-        """An array in the block, `offset` bytes behind its start; strides in bytes, C-contiguous without."""
+        """Return an array in the block, `offset` bytes behind its start; without `strides` (bytes) it is C-contiguous."""
         return np.ndarray(shape, dtype, self.memory, offset, strides)
 
     def unlock(self) -> None:
-        """Make it ordinary memory again."""
-        if self.generation != POOL.generation:
-            return  # in a forked child it is
-        cuda = driver.opened()  # a finalizer may come at any moment
-        if cuda is None:
+        """Make it ordinary memory again; in a forked child it is. A finalizer may call this at any moment."""
+        cuda = driver.opened()
+        if cuda is None or self.generation != POOL.generation:
             return
         with contextlib.suppress(driver.DriverError):  # the context is lost: nothing is locked any more
             for event in self.events.values():
@@ -86,27 +84,19 @@ class Block:
 
 
 def whole_pages(nbytes: int) -> int:
-    """Bytes of the smallest block for so many."""
+    """Return the bytes of the smallest block for so many."""
     return max(1, -(-nbytes // PAGE)) * PAGE
 
 
 def _advise(memory: mmap.mmap) -> None:
-    wanted = ["MADV_HUGEPAGE"]
-    if _linux() < _FORK_COPIES_LOCKED_PAGES:
-        wanted.append("MADV_DONTFORK")
-    for name in wanted:
-        advice = getattr(mmap, name, None)
-        if advice is not None:
-            with contextlib.suppress(OSError):  # a kernel without large pages
-                memory.madvise(advice)
-
-
-def _linux() -> tuple[int, ...]:
-    return _version(os.uname().release)
+    old = _version(os.uname().release) < _FORK_COPIES_LOCKED_PAGES
+    for name in ("MADV_HUGEPAGE", "MADV_DONTFORK")[:1 + old]:
+        with contextlib.suppress(AttributeError, OSError):  # a system without such advice, or without large pages
+            memory.madvise(getattr(mmap, name))
 
 
 def _version(release: str) -> tuple[int, ...]:
-    """"6.8.0-45-generic" -> (6, 8)."""
+    """Return the first two numbers of a version: (6, 8) of "6.8.0-45-generic"."""
     return tuple(map(int, re.findall(r"\d+", release)[:2]))
 
 
@@ -115,17 +105,17 @@ class Pool:
 
     def __init__(self) -> None:
         self.nbytes = 0
-        """locked at present: blocks in use and idle ones"""
+        """bytes that are locked now: of blocks in use and of idle ones"""
         self.device: int | None = None
-        """the GPU that host arrays were copied to last; outputs of host calls are allocated here only when there is one"""
+        """the GPU that host arrays were copied to last; without one, outputs of host calls are ordinary memory"""
         self.generation = 0
-        """of this process, which may be forked from others"""
+        """how many forks lie between this process and the first one"""
         self._idle: list[Block] = []
         self._given_back: deque[Block] = deque()
         self._lock = threading.Lock()
 
     def take(self, nbytes: int, device: int, *, leave: int = 0) -> Block | None:
-        """A block of at least `nbytes`, its contents undefined; None where the pool would exceed its limit, less `leave`.
+        """Return a block of at least `nbytes`, its contents undefined; None where the pool would exceed its limit, less `leave`.
 
         Raises DriverError and MemoryError.
         """
@@ -151,24 +141,24 @@ class Pool:
             raise
 
     def give(self, block: Block) -> None:
-        """Give a block back that no copy uses any more. Called by finalizers too, at any moment, so it waits for no lock."""
-        if block.generation == self.generation:  # else it is of the process that this one was forked from
+        """Take a block back that no copy uses any more. Finalizers call this too, at any moment, so it waits for no lock."""
+        if block.generation == self.generation:  # else it belongs to the process that this one was forked from
             self._given_back.append(block)
 
     def forget(self, block: Block) -> None:
-        """Never use a block again that a copy may still be using: its context is lost."""
+        """Give a block up that a copy may still be using: its context is lost."""
         with self._lock:
             self.nbytes -= block.nbytes
 
     def _shrink(self, most: int) -> None:
-        """Unlock idle blocks, those first that were used longest ago, until no more than `most` bytes are locked."""
+        """Unlock idle blocks, the longest idle first, until no more than `most` bytes are locked."""
         while self.nbytes > most and self._idle:
             block = self._idle.pop(0)
             self.nbytes -= block.nbytes
             block.unlock()
 
     def after_fork(self) -> None:
-        """In the child: nothing here is locked for it, and a thread that held the lock is gone."""
+        """In a forked child: forget the blocks, which are not locked for it, and the lock, whose holder may be gone."""
         self.generation += 1
         self.nbytes, self.device = 0, None
         self._idle, self._given_back, self._lock = [], deque(), threading.Lock()
@@ -179,29 +169,28 @@ in_child(POOL.after_fork)
 
 
 def empty(shape: Sequence[int], dtype: np.dtype[Any], device: int) -> np.ndarray[Any, Any]:
-    """An uninitialised C-contiguous array in page-locked memory of its own. Raises DriverError and MemoryError."""
+    """Return an uninitialised C-contiguous array in page-locked memory of its own. Raises DriverError and MemoryError."""
     nbytes = math.prod(shape) * dtype.itemsize
     if not nbytes:
         return np.empty(shape, dtype)
     block = Block(whole_pages(nbytes), device, POOL.generation)
-    return _lent(block, shape, dtype, block.unlock)
+    return _array(block, shape, dtype, block.unlock)
 
 
 def empty_output(shape: Sequence[int], dtype: np.dtype[Any], smallest: int) -> np.ndarray[Any, Any]:
-    """An uninitialised C-contiguous array for an output: page-locked where it has `smallest` bytes and the pool has room."""
+    """Return an uninitialised C-contiguous array, page-locked where it has at least `smallest` bytes and the pool has room."""
     nbytes = math.prod(shape) * dtype.itemsize
     device = POOL.device
     if device is not None and nbytes >= smallest:
         with contextlib.suppress(driver.DriverError, driver.DriverMissing, MemoryError):
             block = POOL.take(nbytes, device, leave=STAGING)
             if block is not None:
-                return _lent(block, shape, dtype, functools.partial(POOL.give, block))
+                return _array(block, shape, dtype, functools.partial(POOL.give, block))
     return np.empty(shape, dtype)
 
 
-def _lent(block: Block, shape: Sequence[int], dtype: np.dtype[Any], then: Callable[[], None]) -> np.ndarray[Any, Any]:
-    """An array in a block; `then` is called when it and all views of it are gone: each of those refers to `whole`."""
+def _array(block: Block, shape: Sequence[int], dtype: np.dtype[Any], then: Callable[[], None]) -> np.ndarray[Any, Any]:
+    """Return an array in a block. `then` is called when it and all views of it are gone: each of them refers to `whole`."""
     whole = np.frombuffer(block.memory, np.uint8, math.prod(shape) * dtype.itemsize)
-    finalizer = weakref.finalize(whole, then)
-    finalizer.atexit = False
+    weakref.finalize(whole, then).atexit = False
     return whole.view(dtype).reshape(shape)

@@ -1,4 +1,4 @@
-"""Keeping data where it is fast: `numpipe.to_device`, `numpipe.pinned_empty`."""
+"""`numpipe.to_device` and `numpipe.pinned_empty`: data that lies where calls and copies are fast."""
 
 from __future__ import annotations
 

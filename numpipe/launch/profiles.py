@@ -1,7 +1,7 @@
-"""Kernels built with ``CompilerParams(profile_space=n, profile_dir=path)``: what they recorded becomes a trace and a file.
+"""Kernels built with ``CompilerParams(profile_space=n, profile_dir=path)``: their records become a trace and a file.
 
-A launch only remembers that there is something to fetch. It is fetched at the end of a call on host arrays, when `last_profile`
-asks, or when the process ends: the newest launch of each kernel, since a launch writes over the one before.
+A launch only notes that there is something to fetch. `fetch` runs at the end of a call on host arrays, in `last_profile`, and when
+the process ends, and gets the newest launch of each kernel, since a launch writes over the one before.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Recorded:
     nbytes: int
     launches: int = 0
     pending: tuple[Grid, int] | None = None
-    """grid and stream of a launch that was not fetched"""
+    """grid and stream of a launch that has not been fetched"""
 
 
 class Profiles:
@@ -49,7 +49,7 @@ class Profiles:
         self.newest: Trace | None = None
 
     def forget(self) -> None:
-        """In a forked child: the kernels that record are the parent's."""
+        """In a forked child: forget the kernels, which are the parent's."""
         self.lock, self.kernels, self.newest = threading.RLock(), [], None
 
     def arm(self, compiled: Image, kernel: Any, device: int) -> None:
@@ -74,11 +74,11 @@ class Profiles:
             recorded.pending = grid, stream
 
     def fetch(self) -> None:
-        """Wait for the launches that were not fetched, and write a file for each."""
+        """Wait for the launches that have not been fetched, and write a file for each."""
         with self.lock:
             for recorded in self.kernels:
                 if recorded.pending is not None:
-                    self.newest = _fetched(recorded)
+                    self.newest = _fetch(recorded, *recorded.pending)
 
     def _at_exit(self) -> None:
         with contextlib.suppress(Exception):  # the process ends, and perhaps the driver has gone before
@@ -92,8 +92,8 @@ in_child(PROFILES.forget)
 def last_profile() -> Trace | None:
     """The trace of the newest launch of a kernel with ``CompilerParams(profile_space=n, profile_dir=path)``, or None.
 
-    Waits for the launch, and writes ``path/kernel_n.json``, in the format that Perfetto opens, n its number; for the other kernels
-    that record likewise. Times are nanoseconds. Raises LaunchError where a kernel failed.
+    Waits for the launch, and writes ``path/kernel_n.json``, in the format that Perfetto opens, n its number; the other kernels that
+    record get files too. Times are nanoseconds. Raises LaunchError where a kernel failed.
 
     >>> numpipe.last_profile()
     """
@@ -101,25 +101,24 @@ def last_profile() -> Trace | None:
     return PROFILES.newest
 
 
-def _fetched(recorded: Recorded) -> Trace:
-    assert recorded.pending is not None
-    (grid, stream), recorded.pending = recorded.pending, None
-    cuda = driver.get()
+def _fetch(recorded: Recorded, grid: Grid, stream: int) -> Trace:
+    recording, cuda = recorded.compiled.recording, driver.get()
+    assert recording is not None
+    recorded.pending = None
     memory = np.empty(recorded.nbytes, np.uint8)
     cuda.synchronize(stream, recorded.device)
     cuda.copy_out(memory.ctypes.data, 0, recorded.buffer, 0, recorded.nbytes, 1, 0, recorded.device)
     cuda.synchronize(0, recorded.device)
-    trace = told(recorded.compiled, memory.tobytes(), grid)
-    assert recorded.compiled.recording is not None
-    directory = Path(recorded.compiled.recording.directory)
+    trace = trace_of(recorded.compiled, memory.tobytes(), grid)
+    directory = Path(recording.directory)
     directory.mkdir(parents=True, exist_ok=True)
     trace.save(directory / f"{symbol(recorded.compiled.name)}_{recorded.launches - 1}.json")
     return trace
 
 
-# ---- what the buffer says -----------------------------------------------------------------------------------------------
-def told(compiled: Image, memory: bytes, grid: Grid) -> Trace:
-    """The trace of a launch, in the events that the simulated SM has; time 0 is when its first warpgroup began."""
+# ---- the trace ----------------------------------------------------------------------------------------------------------
+def trace_of(compiled: Image, memory: bytes, grid: Grid) -> Trace:
+    """Return the trace of a launch, in the simulated SM's events; time 0 is when its first warpgroup began."""
     trace = Trace(clock="ns")
     recording = compiled.recording
     assert recording is not None
@@ -139,11 +138,11 @@ def told(compiled: Image, memory: bytes, grid: Grid) -> Trace:
 
 
 def _events(recording: Recording, part: profile.Part) -> list[tuple[float, float, str, dict[str, Any]]]:
-    """(start, end, kind, details) of what a warpgroup did, as `traces.Event` has them."""
+    """Return (start, end, kind, details) of what a warpgroup did, as `traces.Event` has them."""
     rings = {ring.index: ring for ring in recording.rings}
-    found: list[tuple[float, float, str, dict[str, Any]]] = []
+    events: list[tuple[float, float, str, dict[str, Any]]] = []
     since: dict[str, float] = {}
-    """when a wait for a barrier, or what takes time, began"""
+    """when a wait for a barrier, or an event with a duration, began"""
     for moment in part.moments:
         kind, time, row = moment.kind, moment.time, MOMENTS[moment.kind]
         where: dict[str, Any] = {}
@@ -157,15 +156,15 @@ def _events(recording: Recording, part: profile.Part) -> list[tuple[float, float
             where = {"number": moment.step} if kind == "tile begin" else {"region": recording.regions[moment.step]}
         if row.waited:
             mbar = f"{row.waited}[{slot}]{ring.whose[list(BARRIERS).index(row.waited)][moment.operand]}"
-            found.append((since.pop(row.waited, time), time, "wait",
+            events.append((since.pop(row.waited, time), time, "wait",
                           {"mbar": mbar, "phase": use + BARRIERS[row.waited].ahead, "step": moment.step}))
         if row.noted:
-            found.append((time, time, "note", {"event": kind, **where}))
+            events.append((time, time, "note", {"event": kind, **where}))
         if row.closes:
-            what = {"tensor": ", ".join(ring.arrays), **where} if row.of else {"what": "store"}
-            found.append((since.pop(row.closes, time), time, row.closes, what))
+            details = {"tensor": ", ".join(ring.arrays), **where} if row.of else {"what": "store"}
+            events.append((since.pop(row.closes, time), time, row.closes, details))
         if row.arrives:
-            found.append((time, time, "arrive", {"mbar": f"{row.arrives}[{slot}] of {ring.name}"}))
+            events.append((time, time, "arrive", {"mbar": f"{row.arrives}[{slot}] of {ring.name}"}))
         since.update(dict.fromkeys((row.waits, row.opens), time))
-    found.append((part.end, part.end, "end", {"lost": part.lost} if part.lost else {}))
-    return found
+    events.append((part.end, part.end, "end", {"lost": part.lost} if part.lost else {}))
+    return events

@@ -1,8 +1,8 @@
-"""Which stream a kernel is queued on: the one the caller names, else the one its arrays are being produced on.
+"""Which stream a kernel is queued on: the one that the caller names, else the one that its arrays are produced on.
 
 A stream is an int here, the driver's handle: 0 and 1 are the legacy default stream, 2 the one of each thread. A call on arrays of a
-GPU is one launch, which a stream that is captured into a CUDA graph takes; what cannot be captured is refused before it begins,
-because the driver's own refusal ends the capture. CUDA driver API, "Stream Management" and "Graph Management".
+GPU is one launch, which a CUDA graph can capture; what a graph cannot capture is refused before it begins, because the driver's own
+refusal ends the capture. CUDA driver API, "Stream Management" and "Graph Management".
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..diagnostics.errors import SpecError
@@ -26,7 +26,7 @@ _device_of = Table()
 
 
 def follow(infos: Sequence[ArrayInfo]) -> Callable[[], int]:
-    """A function that says, quickly, what is PyTorch's current stream when a tensor is among the arrays, else CuPy's, else the
+    """Return a quick function that returns PyTorch's current stream when a tensor is among the arrays, else CuPy's, else the
     arrays' own, else 0.
 
     "The arrays' own" is the ``stream`` entry of ``__cuda_array_interface__`` (version 3): work queued there needs no
@@ -47,7 +47,7 @@ def follow(infos: Sequence[ArrayInfo]) -> Callable[[], int]:
 
 
 def current_stream(infos: Sequence[ArrayInfo]) -> int:
-    """What `follow` says of these arrays now."""
+    """Return the stream that `follow` finds for these arrays now."""
     return int(follow(infos)())
 
 
@@ -59,7 +59,7 @@ def _torch_getter() -> Callable[[int], int]:
 
 
 def as_stream(stream: Any) -> int:
-    """The CUstream handle of an int, a stream of PyTorch, CuPy, Numba or cuda-core, or any object with ``__cuda_stream__``.
+    """Return the CUstream handle of an int, a stream of PyTorch, CuPy, Numba or cuda-core, or any object with ``__cuda_stream__``.
 
     Raises SpecError for anything else, and for a stream that was closed.
     """
@@ -88,8 +88,11 @@ def as_stream(stream: Any) -> int:
 
 
 def check(stream: int, device: int, kernel: str) -> None:
-    """Raise SpecError for a stream of another GPU than that of a call's arrays. The driver is asked once for each stream, and only
-    where there are several GPUs; not of one that is captured into a graph, whose capture ends by the question."""
+    """Raise SpecError for a stream of another GPU than that of a call's arrays.
+
+    Where there are several GPUs the driver is asked, once for each stream; never for one that is captured into a graph, because the
+    question ends the capture.
+    """
     cuda = driver.get()
     if stream <= _PER_THREAD or cuda.count == 1 or _device_of.get(stream) == device:
         return
@@ -106,8 +109,8 @@ def check(stream: int, device: int, kernel: str) -> None:
     _device_of.keep(stream, found)
 
 
-def told(error: driver.DriverError, stream: int, device: int) -> driver.DriverError:
-    """The error of a launch, with more on its stream where that may be the cause."""
+def explained(error: driver.DriverError, stream: int, device: int) -> driver.DriverError:
+    """Return the error of a launch, with an explanation where its stream may be the cause."""
     if error.code not in STREAMS or stream <= _PER_THREAD:
         return error
     _device_of.pop(stream, None)
@@ -119,38 +122,19 @@ def told(error: driver.DriverError, stream: int, device: int) -> driver.DriverEr
 
 # ---- CUDA graphs
 def check_host_call(stream: int, device: int, kernel: str) -> None:
-    """Raise SpecError for a call on host arrays that computes on a GPU with a stream of another one, or while its stream, or the
-    current one of a library, is captured into a graph.
+    """Raise SpecError for a call on host arrays whose stream is one of another GPU, or is captured into a graph, as a library's
+    current one may be.
 
-    It copies and waits: the driver would refuse that too, and drop all that was captured so far.
+    Such a call copies and waits: the driver would refuse that too, and drop all that was captured so far.
     """
     check(stream, device, kernel)
-    for handle, whose in ((stream, "its stream"), *_current(device)):
+    streams, torch, cupy = [(stream, "its stream")], sys.modules.get("torch"), sys.modules.get("cupy")
+    if torch is not None and torch.cuda.is_initialized():
+        streams.append((int(_torch_getter()(device)), "PyTorch's current stream"))
+    if cupy is not None:
+        streams.append((int(cupy.cuda.get_current_stream(device).ptr), "CuPy's current stream"))
+    for handle, whose in streams:
         if driver.get().capturing(handle, device):
             raise SpecError(f"kernel {kernel}: its arrays are on the host and {whose} ({handle:#x}) is being captured into a CUDA "
                             "graph, which cannot hold the copies to the GPU and back: pass arrays on the GPU, or call it before or "
                             "after the capture")
-
-
-def _current(device: int) -> Iterator[tuple[int, str]]:
-    torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
-    if torch is not None and torch.cuda.is_initialized():
-        yield int(_torch_getter()(device)), "PyTorch's current stream"
-    if cupy is not None:
-        yield int(cupy.cuda.get_current_stream(device).ptr), "CuPy's current stream"
-
-
-def refuse_capture_of_output(stream: int, device: int) -> None:
-    """Raise SpecError where memory for an output would become part of a graph: it would be gone after one replay."""
-    if driver.get().capturing(stream, device):
-        raise SpecError(f"out: the stream ({stream:#x}) is being captured into a CUDA graph, and the output would be memory of the "
-                        "graph: make the array before the capture and pass it as out=, or pass PyTorch tensors, whose allocator "
-                        "knows graphs")
-
-
-def refuse_capture_of_observed(kernel: str, stream: int, device: int) -> None:
-    """Raise SpecError for a kernel that the host keeps watch on, on a stream that is captured: no one would watch the replays."""
-    if driver.get().capturing(stream, device):
-        raise SpecError(f"kernel {kernel}: it is built with CompilerParams(debug=True) or profile_space, and its stream "
-                        f"({stream:#x}) is being captured into a CUDA graph: the host notes each launch of such a kernel, and "
-                        "replays of a graph pass it by; capture the kernel without these, or call it outside of the capture")

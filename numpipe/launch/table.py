@@ -1,4 +1,4 @@
-"""What lies between a call and the driver: everything that calls of a kernel found out, in one table."""
+"""The table between a kernel's calls and the driver: it keeps everything that earlier calls found out."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from ..core.undisturbed import in_child
 MOST = 1024
 """entries of a table: a few for each argument list, and a training step has some hundred of these"""
 _lock = threading.Lock()
-"""of all tables: it is held for a moment and nothing waits inside"""
+"""of all tables; held for a moment, in which nothing waits"""
 
 
 class Table(OrderedDict[Any, Any]):
-    """What is known by what it depends on. To look something up takes no lock; `keep` forgets the oldest entry when it is full.
+    """Results by what they depend on. To look one up takes no lock; `keep` drops the oldest entry of a full table.
 
-    A kernel has one, in which keys of several forms lie beside each other:
+    A kernel has one table, with keys of several forms:
 
     =======================================  ===============================================================================
     marks of arrays, Statics                 a `Repeat`: a call on device arrays that was made before (`kernels.repeats`)
-    a `Repeat`, a stream                     what it launches there, a `Launch`
+    a `Repeat`, a stream                     the `Launch` that it launches there
     marks of the inputs alone, Statics       a list of functions that allocate its outputs
-    `Statics`                                what stands for them above
-    names and ids of Statics                 the same, and their values, which keep their ids
+    `Statics`                                the object that stands for them above
+    names and ids of Statics                 the same object, and their values, which keep their ids
     layouts of arrays, Statics, scalars      a `Plan`: what a call on arrays like these does (`kernels.calls`)
     a `Prepared`, a grid, a stream, arrays   a `Launch`
-    a `Function`, a grid, a stream           the driver's launch configuration
+    a `Prepared`, "config", a grid, stream   the driver's launch configuration
     =======================================  ===============================================================================
     """
 
     __slots__ = ()
 
     def keep(self, key: Any, value: Any) -> Any:
-        """Remember a value; returns it."""
+        """Keep a value and return it."""
         with _lock:
             if len(self) >= MOST:
                 self.popitem(last=False)

@@ -1,13 +1,16 @@
-"""Tensor maps: what tells the TMA unit where an array lies and which box of it one copy moves.
+"""Tensor maps, which tell the TMA unit where an array lies and which box of it one copy moves.
 
-PTX ISA, "Tensor: tensor-map"; CUDA driver API, cuTensorMapEncodeTiled. Shapes, strides and boxes here are in memory
-order, contiguous dimension last (the driver wants them the other way round). Encoding takes some six microseconds, so
-maps are kept by all they depend on; they hold an address and nothing of the array's contents, and stay right when
-another array comes to lie at that address.
+PTX ISA, "Tensor: tensor-map"; CUDA driver API, cuTensorMapEncodeTiled. Shapes, strides and boxes here are in memory order, with the
+contiguous dimension last (the driver wants it first). Encoding takes some six microseconds, so maps are kept by all that they
+depend on; they hold an address and nothing of the array's contents, and stay right when another array comes to lie there.
 
-What no tensor map can check: the innermost coordinate of a copy must be a multiple of 16 bytes. An H200 answers others
-with CUDA_ERROR_ILLEGAL_INSTRUCTION; the other coordinates are free, for loads negative ones too. A store at a
-negative coordinate is an illegal instruction as well.
+The documentation does not spell out three facts about TMA, each measured on an H200 and modelled by the simulator:
+
+- the innermost coordinate of a copy must be a multiple of 16 bytes, which no tensor map can check: others give
+  CUDA_ERROR_ILLEGAL_INSTRUCTION, as a store at a negative coordinate does. Loads may have negative ones in other dimensions;
+- a store writes whole 16-byte chunks: past the end of a row that ends inside one it overwrites what follows. So lanes store outputs
+  on the GPU that have such rows (N no multiple of 8 for 16-bit types); those on the host are padded;
+- a load is exact to the element.
 """
 
 from __future__ import annotations
@@ -27,18 +30,17 @@ from .info import tma_obstacle, tma_strides
 __all__ = ["MAP_BYTES", "MapRequest", "encode"]
 
 MAP_BYTES = 128
-
 _MAX_BOX = 256
 
 
 @functools.lru_cache(maxsize=4096)
 def encode(ptr: int, dtype: np.dtype[Any], shape: tuple[int, ...], strides: tuple[int, ...], box: tuple[int, ...],
            swizzle: int, fill: str = "zeros") -> bytes:
-    """The 128 bytes of a CUtensorMap; `strides` in bytes.
+    """Return the 128 bytes of a CUtensorMap; `strides` are in bytes.
 
-    The driver demands an element: an array that has none becomes one of a single element at `ptr` (see `Driver.blank`),
-    because a load from nowhere is a CUDA_ERROR_ILLEGAL_ADDRESS on an H200.
-    Raises SpecError for arrays and boxes that TMA cannot take, DriverError when the driver refuses all the same.
+    The driver demands an element: an array that has none becomes one of a single element at `ptr` (`Driver.blank`), because a load
+    from nowhere is a CUDA_ERROR_ILLEGAL_ADDRESS on an H200. Raises SpecError for arrays and boxes that TMA cannot take, DriverError
+    when the driver refuses all the same.
     """
     size = dtype.itemsize
     obstacle = tma_obstacle(ptr, shape, strides, size) or _box_obstacle(dtype, shape, box, swizzle, fill)

@@ -1,6 +1,6 @@
 """Copies between host arrays and GPU memory, as quick as PCIe and the host's memory are.
 
-What the GPU copies by itself, it copies at PCIe's speed; it does so from page-locked memory only. So there are three ways:
+The GPU's own copies run at PCIe's speed, but only to and from page-locked memory. So there are three ways:
 
 ==========  ===========================  ==========================================================================
 in place    page-locked arrays           one copy by the GPU
@@ -9,15 +9,16 @@ plain       arrays below `PLAIN` bytes   one copy by the driver, whose single th
 staged      all others                   chunks, through page-locked staging memory, by several threads
 ==========  ===========================  ==========================================================================
 
-Each thread has the slots of a block of the pool, and its copies are queued on the call's stream, so nothing else needs an order:
+Each thread has the slots of a block of the pool, and queues its copies on the call's stream, which orders everything else:
 
     to the GPU     fill slot 0, queue its copy | fill slot 1, queue its copy | … | await the first half's copies, fill slot 0 | …
     to the host    queue a copy to slot 0 | queue one to slot 1; await that of slot 0, empty it | …
 
-What keeps threads from copying is Python: one of them at a time asks the driver, or takes a chunk, and a thread that waited for its
-turn wakes up late. So chunks are large, and to the GPU there is one event for half the slots.
+Python keeps threads from copying: one of them at a time asks the driver, or takes a chunk, and a thread that waited for its turn
+wakes up late. So chunks are large, and to the GPU there is one event for half the slots.
 
-The same copy pads the rows, and makes arrays of any strides contiguous: chunks have the layout that the array has on the GPU.
+Chunks have the layout that the array has on the GPU, so the same copy pads the rows and gathers strided elements, with no
+temporary array. Staging memory goes back to the pool when the stream has been waited for, and never when that fails.
 """
 
 from __future__ import annotations
@@ -35,23 +36,23 @@ from .buffers import DeviceBuffer
 from .info import ArrayInfo, dense_strides, major_order
 
 PLAIN = 16 << 20
-"""Arrays of fewer bytes are left to the driver."""
+"""The driver copies arrays of fewer bytes."""
 PINNED = 1 << 20
 """Outputs of fewer bytes are not worth page-locked memory."""
 CHUNK = 4 << 20
-"""Bytes that a thread copies at a time, at most."""
+"""The most bytes that a thread copies at a time."""
 SLOTS = 8
 """Chunks that a thread has staging memory for: an even number."""
 _SMALLEST_CHUNK = 256 << 10
 _NARROW = 512
-"""Rows of fewer bytes the GPU does not copy one by one where they are padded."""
+"""The GPU does not copy padded rows of fewer bytes one by one."""
 
 Job = tuple[ArrayInfo, DeviceBuffer]
 Piece = tuple[np.ndarray[Any, Any], DeviceBuffer]
 
 
 class Part(NamedTuple):
-    """What is copied at a time: a piece of a host array, contiguous rows on the GPU from `address`, `pitch` bytes apart."""
+    """One copy: a piece of a host array, and contiguous rows on the GPU from `address`, `pitch` bytes apart."""
 
     host: np.ndarray[Any, Any]
     address: int
@@ -59,20 +60,18 @@ class Part(NamedTuple):
 
     @property
     def strides(self) -> tuple[int, ...]:
-        """Bytes between elements on the GPU, and in staging memory."""
+        """Bytes between elements on the GPU and in staging memory."""
         size = self.host.itemsize
         return (size,) if self.host.ndim == 1 else (*dense_strides(self.host.shape[:-1], self.pitch), size)
 
     @property
     def nbytes(self) -> int:
         """Bytes from its first to its last element there."""
-        width = self.host.shape[-1] * self.host.itemsize
-        rows: int = math.prod(self.host.shape[:-1])
-        return (rows - 1) * self.pitch + int(width)
+        return (math.prod(self.host.shape[:-1]) - 1) * self.pitch + self.host.shape[-1] * self.host.itemsize
 
 
 def cut(array: np.ndarray[Any, Any], address: int, pitch: int, most: int) -> Iterator[Part]:
-    """Parts of at most `most` bytes, in memory order; the array has 1 or more dimensions, the contiguous one last."""
+    """Yield parts of at most `most` bytes, in memory order; the array has 1 or more dimensions, the contiguous one last."""
     if array.ndim == 1:
         apart = array.itemsize
     else:
@@ -93,30 +92,30 @@ class _Lane:
         self.block, self.stream, self.device = block, stream, device
         self.cuda = driver.get()
         self.queued: set[int] = set()
-        """slots with an event behind their latest copy"""
+        """the slots that have an event behind their latest copy"""
 
     def view(self, slot: int, part: Part) -> np.ndarray[Any, Any]:
         return self.block.array(part.host.shape, part.host.dtype, part.strides, slot * CHUNK)
 
     def wait(self, slot: int) -> None:
-        """Until the latest copy of this slot is done, and those that this lane queued before it."""
+        """Wait until the latest copy of this slot has ended, and those that this lane queued before it."""
         if slot in self.queued:
-            self.cuda.await_chunk(self.block.events[self.device, slot])
+            self.cuda.await_mark(self.block.events[self.device, slot])
 
     def copy(self, slot: int, part: Part, inwards: bool, awaited: bool = True) -> None:
-        """Queue a copy of this slot, to the GPU or from there."""
+        """Queue a copy of this slot, to the GPU or from it."""
         self.cuda.queue_chunk(self.block.address + slot * CHUNK, part.address, part.nbytes, inwards, self.stream)
         if awaited:
             self.mark(slot)
 
     def mark(self, slot: int) -> None:
-        """Note an event for this slot, behind all that was queued so far."""
+        """Put this slot's event behind all that was queued so far."""
         events, key = self.block.events, (self.device, slot)
-        events[key] = self.cuda.mark_chunk(events.get(key), self.stream)
+        events[key] = self.cuda.mark(events.get(key), self.stream)
         self.queued.add(slot)
 
     def fill(self, parts: copy_threads.Parts[Part]) -> None:
-        """To the GPU; the last copies may still be under way."""
+        """Copy parts to the GPU; on return the last copies may still be under way."""
         half, slot = SLOTS // 2, -1
         for turn, part in enumerate(parts):
             slot = turn % SLOTS
@@ -128,29 +127,31 @@ class _Lane:
             self.mark(slot - slot % half + half - 1)  # of a half that is not full: this lane may fill again
 
     def empty(self, parts: copy_threads.Parts[Part]) -> None:
-        """To the host; nothing is under way behind it."""
-        before: tuple[int, Part] | None = None
-        for turn, part in enumerate(parts):
-            self.copy(turn % 2, part, False)
-            self._land(before)
-            before = turn % 2, part
-        self._land(before)
+        """Copy parts to the host; returns when they are there."""
+        queued: deque[tuple[int, Part]] = deque()
 
-    def _land(self, arriving: tuple[int, Part] | None) -> None:
-        if arriving is not None:
-            slot, part = arriving
+        def land() -> None:
+            slot, part = queued.popleft()
             self.wait(slot)
             np.copyto(part.host, self.view(slot, part))
 
+        for turn, part in enumerate(parts):
+            self.copy(turn % 2, part, False)
+            queued.append((turn % 2, part))
+            if turn:
+                land()
+        if queued:
+            land()
+
 
 class Transfers:
-    """Copies of one call on one stream. Left, it has given its staging memory back, and no copy uses any."""
+    """The copies of one call on one stream. Leaving it waits for the copies and gives their staging memory back."""
 
     def __init__(self, stream: int, device: int) -> None:
         self.stream, self.device = stream, device
         self._lanes: list[_Lane] | None = None
         self._kept: list[np.ndarray[Any, Any]] = []
-        """temporary copies that the GPU may still be reading"""
+        """contiguous copies of arrays that the GPU may still be reading"""
 
     def __enter__(self) -> Transfers:
         return self
@@ -173,7 +174,7 @@ class Transfers:
             self._kept.clear()
 
     def upload(self, jobs: Sequence[Job]) -> None:
-        """Queue copies of host arrays to the GPU; keep the arrays until the stream has been waited for."""
+        """Queue copies of host arrays to the GPU; the caller keeps the arrays until it has waited for the stream."""
         staged, plain = self._ways(jobs)
         for array, buffer in plain:
             rows = array if _equal_rows(array) else np.ascontiguousarray(array)
@@ -186,7 +187,7 @@ class Transfers:
     def download(self, jobs: Sequence[Job]) -> None:
         """Copy GPU memory into host arrays of its shape, type and major order; returns when they hold it.
 
-        A kernel that failed before on this stream is reported here, as DriverError.
+        Raises DriverError for a kernel that failed before on this stream.
         """
         cuda, scattered = driver.get(), []
         staged, plain = self._ways(jobs)
@@ -202,7 +203,7 @@ class Transfers:
         self._share(staged, _Lane.empty)
 
     def _ways(self, jobs: Sequence[Job]) -> tuple[list[Piece], list[Piece]]:
-        """What is copied in chunks, and what by the driver."""
+        """Return what is copied in chunks, and what the driver copies."""
         ways: tuple[list[Piece], list[Piece]] = [], []
         for info, buffer in jobs:
             if buffer.nbytes:
@@ -216,14 +217,13 @@ class Transfers:
             return False
         if _equal_rows(array):
             width, height, pitch, device_pitch = _extent(array, buffer)
-            whole = pitch * (height - 1) + width
             narrow = width < _NARROW and pitch != device_pitch
-            if not narrow and driver.get().page_locked(array.ctypes.data, whole, self.device):
+            if not narrow and driver.get().page_locked(array.ctypes.data, pitch * (height - 1) + width, self.device):
                 return False
         return bool(self._staging())
 
     def _staging(self) -> list[_Lane]:
-        """A lane for each thread, as far as the pool has room; none where one thread would have to do it."""
+        """Return a lane for each thread, as far as the pool has room; none where there is one thread only."""
         if self._lanes is None:
             self._lanes = []
             threads = copy_threads.count()
@@ -251,23 +251,6 @@ class Transfers:
         copy_threads.share(parts, in_a_thread, len(lanes))
 
 
-def upload(info: ArrayInfo, buffer: DeviceBuffer) -> None:
-    """Copy a host array into a buffer like it. It is queued on the buffer's stream: keep `info` until that is synchronised."""
-    with Transfers(buffer.stream, buffer.device) as transfers:
-        transfers.upload([(info, buffer)])
-
-
-def download(buffer: DeviceBuffer, out: np.ndarray[Any, Any], stream: int) -> None:
-    """Copy a buffer back into `out` (same shape, type and major order); returns when `out` holds it.
-
-    A kernel that failed before on this stream is reported here, as DriverError.
-    """
-    info = ArrayInfo("host", 0, out.shape, out.strides, buffer.dtype, -1, True, out, out)
-    if buffer.nbytes:
-        with Transfers(stream, buffer.device) as transfers:
-            transfers.download([(info, buffer)])
-
-
 def _equal_rows(array: np.ndarray[Any, Any]) -> bool:
     """Whether an array in memory order is equally spaced rows of contiguous elements."""
     if array.flags.c_contiguous:
@@ -276,13 +259,12 @@ def _equal_rows(array: np.ndarray[Any, Any]) -> bool:
 
 
 def _pitch(buffer: DeviceBuffer, array: np.ndarray[Any, Any]) -> int:
-    """Bytes between rows on the GPU."""
-    rows: int = math.prod(array.shape[:-1])
-    return buffer.nbytes // rows
+    """Return the bytes between rows on the GPU."""
+    return buffer.nbytes // int(math.prod(array.shape[:-1]))
 
 
 def _extent(rows: np.ndarray[Any, Any], buffer: DeviceBuffer) -> tuple[int, int, int, int]:
-    """(bytes in a row, rows, host pitch, device pitch) of a copy between equally spaced rows and a buffer."""
+    """Return (bytes in a row, rows, host pitch, device pitch) of a copy between equally spaced rows and a buffer."""
     if rows.ndim < 2:
         return rows.nbytes, 1, rows.nbytes, rows.nbytes
     width = rows.shape[-1] * rows.itemsize

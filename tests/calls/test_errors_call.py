@@ -255,6 +255,9 @@ def decorated(**options: Any) -> Any:
     ({"grid": (1, 2), "grid_names": ("x",)}, ["grid_names ('x',) name 1 dimensions, but the grid (1, 2) has 2"]),
     ({"grid": numpipe.persistent(), "grid_names": ("x", "y")}, ["('x', 'y') name 2 dimensions, but the grid (1,) has 1"]),
     ({"grid": (1, 1), "grid_names": ("x", "x")}, ["grid_names must be different strings, got ('x', 'x')"]),
+    ({"grid_names": None}, ["grid_names must be different strings, got None: give a tuple of names, or leave grid_names out"]),
+    ({"cluster_names": None}, ["cluster_names must be different strings, got None", "or leave cluster_names out"]),
+    ({"without": None}, ["without must be different strings, got None", "or leave without out"]),
     ({"grid": (1, 2, 3, 4)}, ["grid must be 1 to 3 non-negative ints, got (1, 2, 3, 4)"]),
     ({"grid": (-1,)}, ["grid must be 1 to 3 non-negative ints, got (-1,)"]),
     ({"grid": 1.5}, ["grid must be 1 to 3 non-negative ints, got 1.5"]),
@@ -269,6 +272,24 @@ def test_options_are_checked_at_decoration(options: dict[str, Any], parts: list[
     assert told.startswith("kernel k: ")
     for part in parts:
         assert part in told
+
+
+def test_an_option_for_names_may_be_left_out_as_the_error_says() -> None:
+    assert decorated(grid_names=(), cluster_names=(), without=()).options == decorated().options
+
+
+def test_outputs_of_a_call_without_arrays_are_passed_as_the_error_says() -> None:
+    """No argument says of which library they are, nor where; NumPy's function for one is in the message."""
+    @numpipe.kernel(out_type=lambda: (ArrayType((64, 64), np.float32), ArrayType((128, 64), np.int32)), num_compute_wgs=1)
+    def ones(x, y):
+        x[ds(0, 64), ds(0, 64)] = numpipe.full((64, 64), 1.0, np.float32)
+
+    told = said(SpecError, lambda: ones(target="sim"))
+    assert told.startswith("kernel ones: the call passes no array") and "its outputs (x, y)" in told
+    mend = told.partition("e.g. out=")[2]
+    assert mend == "(np.empty((64, 64), 'float32'), np.empty((128, 64), 'int32'))"
+    x, _ = ones(out=eval(mend), target="sim")
+    assert (x == 1).all()
 
 
 @pytest.mark.parametrize("text", ["(m,k),(n,k)", "m,k->n", "(m,k)->", "(m k)->(m)x", 3])

@@ -123,11 +123,11 @@ def test_a_kernel_of_another_name_is_still_the_kernel() -> None:
 def test_a_profile_stays_in_its_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     saved: list[Path] = []
     monkeypatch.setattr(driver, "get", lambda: types.SimpleNamespace(synchronize=lambda *_: None, copy_out=lambda *_: None))
-    monkeypatch.setattr(profiles, "told", lambda *_: types.SimpleNamespace(save=saved.append))
+    monkeypatch.setattr(profiles, "trace_of", lambda *_: types.SimpleNamespace(save=saved.append))
     image = types.SimpleNamespace(name="../größe", recording=types.SimpleNamespace(directory=str(tmp_path)))
     recorded = profiles.Recorded(image, 0, 0, 8)  # type: ignore[arg-type]
-    recorded.pending, recorded.launches = ((1, 1, 1), 0), 1
-    profiles._fetched(recorded)
+    recorded.launches = 1
+    profiles._fetch(recorded, (1, 1, 1), 0)
     assert saved == [tmp_path / "_2e_2e_2fgr_c3_b6_c3_9fe_0.json"]
 
 

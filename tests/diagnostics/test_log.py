@@ -115,7 +115,7 @@ def test_without_the_variable_nothing_is_said_and_a_launch_is_the_drivers_own_fu
     kernel = doubled(lambda *_: image(maps=(MAP,)))
     kernel(*arrays())
     (variant,) = kernel._calls.variants.values()
-    assert variant._prepared.function.launcher((1, 1, 1), 0, 0) is own
+    assert variant._prepared.launcher((1, 1, 1), 0, 0) is own
     for name in ("on", "say", "Timed", "launches"):  # the environment is read where something new is made, and only there
         monkeypatch.setattr(log, name, never)
     kernel(*arrays())

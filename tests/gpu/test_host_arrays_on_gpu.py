@@ -51,7 +51,8 @@ def test_an_array_goes_to_the_gpu_and_comes_back(shape: tuple[int, ...], order: 
     np.testing.assert_array_equal(np.asarray(there), values)
     buffer = launch.DeviceArray.from_host(values if order != "F" else np.asfortranarray(values))
     if launch.major_order(buffer.info()) == launch.major_order(launch.describe(a, "a")):
-        launch.download(buffer, a, 0)
+        with transfers.Transfers(0, 0) as queue:
+            queue.download([(launch.describe(a, "a"), buffer)])
         np.testing.assert_array_equal(a, values)
 
 

@@ -149,7 +149,7 @@ def test_a_kernel_with_a_map_of_an_array_without_elements_runs(shape: tuple[int,
     kernel = probe(copy_ptx(2), ("a", "c"), ("row", "row"), (launch.MapRequest(0, (4, 64), 128),))
     prepared = launch.Prepared(kernel, infos)
     launch.run(prepared, (1, 1, 1), infos, outputs=1)
-    launches = [known for known in prepared.function.table.values() if isinstance(known, launch.Launch)]
+    launches = [known for known in prepared.table.values() if isinstance(known, launch.Launch)]
     assert launches and all(launched.buffer[:128] != bytes(128) for launched in launches)
 
 

@@ -61,7 +61,7 @@ class QueuedDriver(FakeDriver):
         while queue and (until is None or until in queue):
             queue.pop(0)()
 
-    def mark(self, event: Any, stream: int, ordinal: int) -> Any:
+    def mark(self, event: Any, stream: int) -> Any:
         with self._one:
             event = len(self.events) + 1 if event is None else event
 
@@ -73,7 +73,7 @@ class QueuedDriver(FakeDriver):
             self.calls.append(("mark", event))
             return event
 
-    def await_mark(self, event: Any, ordinal: int) -> None:
+    def await_mark(self, event: Any) -> None:
         with self._one:
             self.calls.append(("await_mark", event))
             stream, reached = self.events[event]
@@ -84,12 +84,6 @@ class QueuedDriver(FakeDriver):
         assert self.page_locked(host, nbytes, 0)
         ends = (device, nbytes, host) if inwards else (host, nbytes, device)
         (self.copy_in if inwards else self.copy_out)(*ends, nbytes, nbytes, 1, stream, 0)
-
-    def mark_chunk(self, event: Any, stream: int) -> Any:
-        return self.mark(event, stream, 0)
-
-    def await_chunk(self, event: Any) -> None:
-        self.await_mark(event, 0)
 
     def unmark(self, event: Any, ordinal: int) -> None:
         with self._one:

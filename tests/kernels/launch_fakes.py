@@ -137,10 +137,10 @@ class FakeDriver:
         return len(self.maps).to_bytes(128, "little")
 
     # ---- events
-    def mark(self, event: Any, stream: int, ordinal: int) -> Any:
+    def mark(self, event: Any, stream: int) -> Any:
         event = event or types.SimpleNamespace(reached=False)
         event.reached = False
-        self.calls.append(("mark", stream, ordinal))
+        self.calls.append(("mark", stream))
         self.events.append(event)
         return event
 

@@ -10,7 +10,7 @@ from unittest import mock
 from numpipe import Trace
 from numpipe.kernels.variants import Variant
 from numpipe.launch.image import Image
-from numpipe.launch.profiles import told
+from numpipe.launch.profiles import trace_of
 from numpipe.plan import profile, resources
 from numpipe.traces import Event
 
@@ -37,7 +37,7 @@ def as_recorded(trace: Trace, unit: Any, grid: tuple[int, int, int], room: int =
     """The trace that the host makes of such a run on a GPU whose %globaltimer steps by so many nanoseconds, with `room` events."""
     unit = dataclasses.replace(unit, params=unit.params.replace(profile_space=room, profile_dir="."))
     recorded = buffer(trace, unit, grid, room, tick)  # numbers the regions
-    return told(image_of(unit), recorded, grid)
+    return trace_of(image_of(unit), recorded, grid)
 
 
 def image_of(unit: Any) -> Image:

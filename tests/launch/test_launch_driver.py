@@ -248,10 +248,10 @@ def test_a_chunk_is_one_copy_and_its_event_is_used_again(api: Api) -> None:
     opened = driver.Driver()
     api.answers["cuEventCreate"] = (OK, "event")
     opened.queue_chunk(64, 4096, 32, True, 9)
-    assert opened.mark_chunk(None, 9) == "event"
+    assert opened.mark(None, 9) == "event"
     opened.queue_chunk(64, 4096, 32, False, 9)
-    assert opened.mark_chunk("event", 9) == "event"
-    opened.await_chunk("event")
+    assert opened.mark("event", 9) == "event"
+    opened.await_mark("event")
     opened.unmark("event", 0)
     calls = [call for call in api.calls if call[0].startswith(("cuMem", "cuEvent"))]
     assert calls == [("cuMemcpyHtoDAsync", 4096, 64, 32, 9), ("cuEventCreate", 2), ("cuEventRecord", "event", 9),

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from numpipe import launch
 from numpipe.errors import SpecError
-from numpipe.launch import driver
+from numpipe.launch import driver, transfers
 from tests.kernels.launch_fakes import CudaArray, FakeDriver, TorchTensor, view
 
 
@@ -40,8 +40,14 @@ def uploaded(array: Any, stream: int) -> launch.DeviceArray:
     """A copy of a host array that is queued on a stream."""
     info = launch.describe(array, "a")
     copy = launch.DeviceArray.like(info, stream, 0)
-    launch.upload(info, copy)
+    with transfers.Transfers(stream, 0) as queue:
+        queue.upload([(info, copy)])
     return copy
+
+
+def downloaded(buffer: launch.DeviceArray, out: Any, stream: int) -> None:
+    with transfers.Transfers(stream, 0) as queue:
+        queue.download([(launch.describe(out, "out"), buffer)])
 
 
 @pytest.mark.parametrize("array", odd_arrays(), ids=lambda a: f"{a.dtype}{list(a.shape)}/{list(a.strides)}")
@@ -60,7 +66,7 @@ def test_a_copy_holds_the_same_elements_for_tma_and_comes_back(fake: FakeDriver,
     strided = np.zeros((*array.shape, 2), array.dtype)[..., 0]
     for target in (out, strided):
         if launch.major_order(launch.describe(target, "c")) == launch.major_order(there):
-            launch.download(buffer, target, stream=5)
+            downloaded(buffer, target, 5)
             np.testing.assert_array_equal(target, array)
     assert {call[-1] for call in fake.calls if call[0] in ("copy_in", "copy_out", "synchronize")} <= {5}
 
@@ -78,7 +84,7 @@ def test_any_layout_survives_the_round_trip(shape: list[int], order: list[int], 
         if launch.major_order(with_order) != launch.major_order(buffer.info()):
             out = np.zeros(array.shape, array.dtype)
             buffer = uploaded(np.ascontiguousarray(array), 0)
-        launch.download(buffer, out, 0)
+        downloaded(buffer, out, 0)
         np.testing.assert_array_equal(out, array)
 
 

@@ -114,7 +114,7 @@ def test_many_argument_lists_are_not_kept_for_ever(fake: FakeDriver) -> None:
     prepared = launch.Prepared(Kernel(arrays=("c",), majors=("row",)), [C])
     for i in range(1, 2 * MOST):
         prepared((1, 1, 1), [device(i * 64, (8,))])
-    assert len(prepared.function.table) == MOST
+    assert len(prepared.table) == MOST
 
 
 def test_a_kernel_is_loaded_once_and_made_ready_once_a_gpu(fake: FakeDriver) -> None:

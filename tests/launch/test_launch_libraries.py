@@ -272,7 +272,7 @@ def test_inputs_of_jax_and_dlpack_are_held_until_the_kernel_is_done(launches: Fa
         assert held() == count
     call(CudaArray(memory.ctypes.data, (3, 8), "<f2"))
     assert held() == 2  # what says its stream is not held
-    assert launches.named("mark") == [(9, 0), (9, 0)]
+    assert launches.named("mark") == [(9,), (9,)]
     first, _ = events = list(launches.events)
     first.reached = True
     call(JaxArray(memory))
@@ -306,7 +306,7 @@ def test_a_bound_call_orders_and_holds_its_arrays_at_each_launch(launches: FakeD
     before = len(x.streams)
     for _ in range(3):
         bound(stream=9)
-    assert x.streams[before:] == [9, 9, 9] and launches.named("mark") == [(9, 0)] * 3
+    assert x.streams[before:] == [9, 9, 9] and launches.named("mark") == [(9,)] * 3
 
 
 def test_an_array_of_a_bound_call_is_not_replaced_by_one_that_has_to_be_ordered(launches: FakeDriver) -> None:

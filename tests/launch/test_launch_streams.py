@@ -199,7 +199,9 @@ def test_an_output_that_would_be_memory_of_the_graph_is_refused(fake: FakeDriver
 def test_kernels_that_the_host_watches_are_not_captured(fake: FakeDriver) -> None:
     told: list[Any] = []
     by = types.SimpleNamespace(launched=lambda *what: told.append(what[1:]))
-    launched = launch.launcher.Function(image(), (), [by]).launcher((1, 1, 1), 4096, 0)
+    prepared = launch.Prepared(image(), [])
+    prepared.observers = [by]
+    launched = prepared.launcher((1, 1, 1), 4096, 0)
     parameters = (ctypes.c_void_p * len(SIZES))()
     config = types.SimpleNamespace(gridDimX=1, gridDimY=1, gridDimZ=1, hStream=4096)
     launched(config, "kernel", ctypes.addressof(parameters), 0)

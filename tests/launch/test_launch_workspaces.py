@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from numpipe import LaunchError, launch
-from numpipe.launch import driver, workspaces
+from numpipe.launch import buffers, driver
 from numpipe.plan.specs import FLAGS
 from tests.kernels.launch_fakes import CudaArray, FakeDriver
 from tests.launch.test_launch_launcher import Kernel
@@ -26,7 +26,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
     fake = FakeDriver()
     fake.sizes = SIZES
     monkeypatch.setattr(driver, "_opened", fake)
-    monkeypatch.setattr(workspaces, "_known", {})
+    monkeypatch.setattr(buffers, "_workspaces", {})
     yield fake
     gc.collect()  # frees what the test left while the driver is this one
 

@@ -154,7 +154,7 @@ def test_a_forked_child_reads_outputs_and_has_a_pool_of_its_own(cuda: QueuedDriv
                                              ("5.14.0-427.el9", {"MADV_HUGEPAGE"}),
                                              ("6.18.44", {"MADV_HUGEPAGE"})])
 def test_an_old_kernel_keeps_locked_pages_from_children(monkeypatch: pytest.MonkeyPatch, release: str, advice: set[str]) -> None:
-    monkeypatch.setattr(pinned, "_linux", lambda: pinned._version(release))
+    monkeypatch.setattr(pinned.os, "uname", lambda: types.SimpleNamespace(release=release))
     for number, name in enumerate(("MADV_HUGEPAGE", "MADV_DONTFORK")):
         monkeypatch.setattr(pinned.mmap, name, number, raising=False)
     given: list[int] = []

@@ -14,7 +14,7 @@ import pytest
 
 import numpipe
 from numpipe import ArrayType, BlockSpec, CompilerParams, Trace, ds
-from numpipe.launch.profiles import told
+from numpipe.launch.profiles import trace_of
 from numpipe.plan.profile import EVENT_BYTES, KINDS, PART_BYTES, buffer_bytes, control, parts
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
@@ -104,7 +104,7 @@ def test_a_buffer_becomes_the_events_of_the_simulated_sm() -> None:
                    happened=ROOM + 1)
     memory = part([event("tile begin", 2, 50_000), event("fill", 0, 50_020, ring.index), event("issue", 0, 50_040, ring.index),
                    event("issued", 0, 50_080, ring.index)])
-    trace = told(image, compute + memory + EMPTY * 2, (2, 1, 1))
+    trace = trace_of(image, compute + memory + EMPTY * 2, (2, 1, 1))
     assert (trace.clock, trace.lost, trace.sms) == ("ns", 1, {(0, 0, 0): 7})
     seen = {(e.warpgroup, e.kind, e.start, e.end, e.details.get("mbar")) for e in trace.events if e.kind != "note"}
     assert seen == {(0, "wait", 100, 300, f"ready[0] of {ring.name}"), (0, "write", 500, 700, None),
@@ -112,9 +112,9 @@ def test_a_buffer_becomes_the_events_of_the_simulated_sm() -> None:
                     (1, "wait", 10, 20, f"consumed[0] of {ring.name}"), (1, "issue", 20, 40, None), (1, "end", 2000, 2000, None)}
     notes = [(e.warpgroup, e.details["event"], e.details.get("region"), e.details.get("number")) for e in trace.of("note")]
     assert (0, "region begin", unit.regions[0], None) in notes and (1, "tile begin", None, 2) in notes
-    assert told(image, EMPTY * 4, (2, 1, 1)).events == []
-    assert {e.cta for e in told(image, EMPTY * 2 + compute + memory, (1, 2, 1)).events} == {(0, 1, 0)}
-    assert told(image, EMPTY * 2 + compute + memory, (1, 1, 1)).events == [], "of an earlier launch with more CTAs"
+    assert trace_of(image, EMPTY * 4, (2, 1, 1)).events == []
+    assert {e.cta for e in trace_of(image, EMPTY * 2 + compute + memory, (1, 2, 1)).events} == {(0, 1, 0)}
+    assert trace_of(image, EMPTY * 2 + compute + memory, (1, 1, 1)).events == [], "of an earlier launch with more CTAs"
 
 
 # ---- the simulated SM ----------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ import pytest
 import numpipe
 from numpipe import ArrayType, CompilerParams, SpecError
 from numpipe.compile.check.stopping import gated
-from numpipe.launch.watch import failure, limit, told
+from numpipe.launch.watch import failure, limit, report_of
 from numpipe.plan.watch import RECORD_BYTES, Record, control, records
 from tests.code_digests import plain
 from tests.kernels.hang_kernels import HANGS, arrays
@@ -159,7 +159,7 @@ def test_records_become_the_report_of_the_simulator() -> None:
     ready, consumed = plan.barrier_offset("ready", 0) + 8, plan.barrier_offset("consumed", 0) + 8
     found = [Record(0, (1, 0, 0), warp, ready, 1, state(1, 1)) for warp in (3, 1, 0, 2)]
     found += [Record(0, (1, 0, 0), 4, consumed, 0, state(0, 4)), Record(0, (0, 0, 0), 2, ready, 1, state(1, 1))]
-    report = told(built.image, found)
+    report = report_of(built.image, found)
     assert [(p.warpgroup, p.role, p.ring, p.slot, p.step, p.phase) for p in report.waiting] == [
         (0, "compute", plan.name, 1, 3, 1), (1, "memory", plan.name, 1, 3, 0)]
     assert [(b.kind, b.phase, b.pending, b.count) for b in report.barriers] == [("ready", 1, 1, 1), ("consumed", 0, 4, 4)]
@@ -178,9 +178,9 @@ def test_a_barrier_that_nobody_asked_is_said_to_be_unknown() -> None:
     built = HANGS["a_slot_is_not_released"].compiled(*arrays())
     [plan] = built.unit.rings.values()
     record = Record(0, (1, 0, 0), 0, plan.barrier_offset("ready", 0) + 8, 1)
-    report = told(built.image, [record])
+    report = report_of(built.image, [record])
     assert not report.barriers[0].known and "phase 1, what it misses is not known" in report.text
-    assert told(built.image, [replace(record, state=state(1, 1))]).barriers[0].known
+    assert report_of(built.image, [replace(record, state=state(1, 1))]).barriers[0].known
 
 
 def test_of_several_arrivals_the_first_saw_what_the_phase_lacked() -> None:
@@ -188,7 +188,7 @@ def test_of_several_arrivals_the_first_saw_what_the_phase_lacked() -> None:
     [(address, count, name)] = built.unit.scratch_barriers()
     seen = [(0, 2), (0, 4), (1, 8), (0, 1), (0, 3), (1, 7), (1, 6), (1, 5)]  # the fourth arrival completed the phase
     found = [Record(0, (0, 0, 0), warp, address, 0, state(*was)) for warp, was in enumerate(seen)]
-    [barrier] = told(built.image, found).barriers
+    [barrier] = report_of(built.image, found).barriers
     assert (barrier.name, barrier.pending, barrier.count, barrier.waiters) == (name, 4, count, (0, 1))
 
 

@@ -22,7 +22,7 @@ from numpipe.errors import CompileError, PipelineDeadlock, PipelineRace, Simulat
 from numpipe.language.grid import tile_scheduler
 from numpipe.language.pipeline import number_ring
 from numpipe.launch import driver
-from numpipe.launch.watch import told
+from numpipe.launch.watch import report_of
 from numpipe.plan.unit import Unit
 from numpipe.plan.watch import Record
 from numpipe.sim.deal import Deal
@@ -247,7 +247,7 @@ def test_the_ring_of_tickets_needs_room() -> None:
 def test_a_kernel_that_gives_up_says_that_it_waits_for_a_ticket() -> None:
     unit = Unit("tuned", (), (), "wg", 2, 40)
     plan = unit.plan_work_ring("gemm.py:7")
-    report = told(image_of(unit), [Record(0, (3, 0, 0), warp, plan.barriers + 8, 2, 0) for warp in (0, 4)])
+    report = report_of(image_of(unit), [Record(0, (3, 0, 0), warp, plan.barriers + 8, 2, 0) for warp in (0, 4)])
     assert [party.barrier for party in report.waiting[:2]] == 2 * ["ready[1] of tile numbers @ gemm.py:7"]
     assert report.waiting[0].lines[0].line == 7 and (report.waiting[0].slot, report.waiting[0].step) == (1, plan.step_at(1, 2))
 
