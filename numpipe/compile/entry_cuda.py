@@ -10,7 +10,9 @@
         in a cluster whose CTAs reach into each other's shared memory: all its threads meet (also at the beginning, instead of the
         CTA's); they arrive before the stores are drained, which the others need not wait for
 
-Without a memory role all warpgroups do what the others do here, with the registers of the launch.
+Without a memory role all warpgroups run the compute role, with the registers of the launch. Numba compiles the functions that a
+function calls while it types it, so the entry is lowered last: only then are all barriers and tensor maps of the kernel known. It
+also defines the symbols that shared helpers leave open (axes, division, orders).
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ I32 = nb.types.int32
 
 
 class TableType(nb.types.Type):  # type: ignore[misc]
-    """The packed tensor maps: one by-value parameter, as long as the maps found while the kernel was compiled."""
+    """The packed tensor maps: one by-value parameter, as long as the maps that the kernel's code asked for."""
 
     def __init__(self, unit: Unit) -> None:
         self.unit = unit
@@ -57,7 +59,7 @@ class TableType(nb.types.Type):  # type: ignore[misc]
 class _TableModel(nb.models.PrimitiveModel):  # type: ignore[misc]
     def __init__(self, manager: Any, fe_type: TableType) -> None:
         self._cluster = fe_type.unit.cluster if fe_type.unit.clustered else None
-        words = fe_type.unit.table_bytes // 8  # asked for when the entry is lowered, after all code it calls
+        words = fe_type.unit.table_bytes // 8  # read when the entry is lowered, after all code that it calls
         super().__init__(manager, fe_type, nb.ir.PointerType(nb.ir.ArrayType(nb.i64, words)))
 
     def from_argument(self, builder: Any, value: Any) -> Any:
@@ -81,7 +83,7 @@ def begin_tickets(_context: Any, np_: Any, table: Any) -> Any:
 
 
 def _start(unit: Unit) -> Op[..., Any]:
-    """Initialise the barriers of all rings, and define what shared helpers left to this kernel (axes, division, barriers)."""
+    """Return the operation that initialises the barriers of all rings, and defines the symbols that helpers leave to the kernel."""
 
     def typer(_context: Any) -> Any:
         context, builder, _ = yield nb.types.void()
@@ -101,38 +103,32 @@ def _start(unit: Unit) -> Op[..., Any]:
             nb.call(context, builder, fence.mbarrier_init, (), ())
             if unit.params.debug:
                 define_control(builder, nb.smem(builder, 0), nb.smem(builder, unit.barrier_room))
-        if unit.clustered:  # nobody arrives on a barrier, or copies to a CTA, that is not there yet
-            meet(context, builder, unit.params.debug)
+        if unit.clustered:  # all threads meet: no CTA may arrive on a barrier, or copy to a CTA, that is not there yet
+            if unit.params.debug:
+                nb.call(context, builder, cluster.arrive, (), ())
+            else:  # fence.mbarrier_init has released the barriers, and nothing else need be (PTX ISA, "membar/fence": its example);
+                # a `release` would be a fence of the whole GPU
+                nb.emit_asm(builder, nb.void, [], "barrier.cluster.arrive.relaxed;", "~{memory}")
+            nb.call(context, builder, cluster.wait, (), ())
         else:
             nb.call(context, builder, barrier.sync, (I32, I32), (nb.const(0), nb.const(unit.threads)))
 
     return entry_operation(typer)
 
 
-def meet(context: Any, builder: Any, release: bool) -> None:
-    """All threads of the cluster, when the barriers are there: fence.mbarrier_init has released these, and nothing else need be
-    (PTX ISA, "membar/fence": the example of fence.mbarrier_init). A `release` would be a fence of the whole GPU."""
-    if release:
-        nb.call(context, builder, cluster.arrive, (), ())
-    else:
-        nb.emit_asm(builder, nb.void, [], "barrier.cluster.arrive.relaxed;", "~{memory}")
-    nb.call(context, builder, cluster.wait, (), ())
-
-
 def _is_memory(unit: Unit) -> Op[..., Any]:
-    @entry_operation
-    def is_memory(_context: Any) -> Any:
+    def typer(_context: Any) -> Any:
         _, builder, _ = yield nb.types.boolean()
         if unit.memory_warpgroup == unit.compute_wgs:
             return builder.icmp_unsigned(">=", nb.thread_index(builder), nb.const(128 * unit.compute_wgs))
         warpgroup = builder.lshr(nb.thread_index(builder), nb.const(7))
         return builder.icmp_unsigned("==", warpgroup, nb.const(unit.memory_warpgroup))
 
-    return is_memory
+    return entry_operation(typer)
 
 
 def _profile(unit: Unit, role: str, emit: Callable[..., None]) -> Op[..., Any]:
-    """What a warpgroup does for its profile before and after its role."""
+    """Return the operation by which a warpgroup begins, or ends, its profile."""
     def typer(_context: Any, np_: Any) -> Any:
         _, builder, args = yield nb.types.void(np_)
         emit(builder, unit, role, args[0])
@@ -141,7 +137,7 @@ def _profile(unit: Unit, role: str, emit: Callable[..., None]) -> Op[..., Any]:
 
 
 def _rest(unit: Unit) -> Op[..., Any]:
-    """With `CompilerParams.debug`: a CTA that gave up a wait ends when what it copies has landed."""
+    """Return the operation, for `CompilerParams.debug`, by which a CTA that gave up a wait rests until its copies have landed."""
     def typer(_context: Any) -> Any:
         _, builder, _ = yield nb.types.void()
         rest(builder, nb.smem(builder, unit.barrier_room))
@@ -150,7 +146,7 @@ def _rest(unit: Unit) -> Op[..., Any]:
 
 
 def _renamed(function: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """The same function under a name by which its code is found again in the IR."""
+    """Return a copy of a function under a name by which its code is found in the IR."""
     code = function.__code__.replace(co_name=name)
     copy = types.FunctionType(code, function.__globals__, name, function.__defaults__, function.__closure__)
     copy.__module__, copy.__qualname__ = function.__module__, name
@@ -158,8 +154,9 @@ def _renamed(function: Callable[..., Any], name: str) -> Callable[..., Any]:
 
 
 def build(unit: Unit, function: Callable[..., Any], scalars: Sequence[tuple[str, Any]]) -> tuple[Callable[..., Any], list[Any]]:
-    """The entry function and its Numba argument types. `scalars`: (name, Numba type) of the run-time scalars."""
-    name = symbol(unit.kernel)  # the text below holds no name that a user gave: any Python function may be called anything
+    """Return the entry function and its Numba argument types. `scalars`: (name, Numba type) of the run-time scalars."""
+    name = symbol(unit.kernel)  # the text below holds no name that a user chose: a Python function may have any name
+    profiled = bool(unit.params.profile_space)
     parameters: list[str] = ["table"]
     argtypes: list[Any] = [TableType(unit)]
     arguments: list[str] = []
@@ -176,7 +173,7 @@ def build(unit: Unit, function: Callable[..., Any], scalars: Sequence[tuple[str,
         names = [f"a{number}_ptr", *(f"a{number}_{what}{i}" for what in "ns" for i in range(array.ndim))]
         parameters += names
         argtypes += [nb.types.int64] * len(names)
-        state = "ROLE_np, " if unit.params.profile_space else ""
+        state = "ROLE_np, " if profiled else ""
         arguments.append(f"ROLE_{number}({state}maps, {', '.join(names)})")
         for role in ("memory", "compute"):
             ns[f"{role}_{number}"] = new_ref(unit, number, role)
@@ -185,35 +182,27 @@ def build(unit: Unit, function: Callable[..., Any], scalars: Sequence[tuple[str,
         argtypes.append(kind)
         arguments.append(f"scalar{number}")
     inner = ", ".join(arguments)
-    lines = [f"def entry({', '.join(parameters)}):",
-             "    maps = table_address(table)",
-             "    start()",
-             "    launch_dependents()",
-             "    wait()"]
-    before, after = {}, {}
-    for role in ("memory", "compute") if unit.params.profile_space else ():
+    for role in ("memory", "compute") if profiled else ():
         ns[f"begin_{role}"], ns[f"end_{role}"] = _profile(unit, role, begin_profile), _profile(unit, role, end_profile)
-        before[role], after[role] = [f"begin_{role}({role}_np)"], [f"end_{role}({role}_np)"]
-    late = unit.clustered and not unit.params.profile_space
-    turns = ("begin_turns(compute_np)", "finish_turns(compute_np)") if unit.turns > 1 else ()
-    compute = ["compute_np = compute_context()", "begin_tickets(compute_np, table)", *before.get("compute", []), *turns[:1],
-               f"compute(compute_np, {inner.replace('ROLE', 'compute')})", *turns[1:], "end_tokens(compute_np)",
-               "end_scheduler(compute_np)", *["drain_stores(compute_np)"] * (not late), *after.get("compute", [])]
+
+    def run(role: str, before: Sequence[str], function: str, behind: Sequence[str], last: Sequence[str]) -> list[str]:
+        np_ = f"{role}_np"
+        return [f"{np_} = {role}_context()", f"begin_tickets({np_}, table)", *[f"begin_{role}({np_})"] * profiled, *before,
+                f"{function}{np_}, {inner.replace('ROLE', role)})", *behind, f"end_scheduler({np_})", *last,
+                *[f"end_{role}({np_})"] * profiled]
+
+    late = unit.clustered and not profiled
+    begin, finish = (["begin_turns(compute_np)"], ["finish_turns(compute_np)"]) if unit.turns > 1 else ([], [])
+    compute = run("compute", begin, "compute(", [*finish, "end_tokens(compute_np)"], ["drain_stores(compute_np)"] * (not late))
     if unit.warp_specialized:
-        lines += ["    if is_memory():",
-                  f"        dec({unit.memory_registers})",
-                  "        memory_np = memory_context()",
-                  "        begin_tickets(memory_np, table)", *(" " * 8 + line for line in before.get("memory", [])),
-                  f"        one_lane(memory, memory_np, {inner.replace('ROLE', 'memory')})",
-                  "        end_scheduler(memory_np)",
-                  *(" " * 8 + line for line in after.get("memory", [])),
-                  "    else:",
-                  f"        inc({unit.compute_registers})"]
-    lines += [" " * (8 if unit.warp_specialized else 4) + line for line in compute]
+        memory = run("memory", (), "one_lane(memory, ", (), ())
+        compute = ["if is_memory():", *(f"    {line}" for line in (f"dec({unit.memory_registers})", *memory)),
+                   "else:", *(f"    {line}" for line in (f"inc({unit.compute_registers})", *compute))]
+    lines = ["maps = table_address(table)", "start()", "launch_dependents()", "wait()", *compute]
     if unit.params.debug:
-        lines, ns["rest"] = [*lines, "    rest()"], _rest(unit)
+        lines, ns["rest"] = [*lines, "rest()"], _rest(unit)
     if unit.clustered:  # no CTA leaves while others arrive on its barriers
-        lines += ["    arrive()", *["    drain_stores(compute_context())"] * late, "    leave()"]
+        lines += ["arrive()", *["drain_stores(compute_context())"] * late, "leave()"]
         ns["arrive"], ns["leave"] = cluster.arrive, cluster.wait
-    exec("\n".join(lines), ns)
+    exec("\n    ".join([f"def entry({', '.join(parameters)}):", *lines]), ns)
     return _renamed(ns["entry"], name), argtypes

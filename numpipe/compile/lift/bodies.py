@@ -78,8 +78,8 @@ class Bodies(Functions):
         called, *kinds, axes = self.bind(shared.run_scoped, node)
         self._check_scoped(called, self.value(called), len(kinds), node)
         inner, facts = self.facts_of(called)
-        hidden, axes = self.hidden(shared.run_scoped, node), self.visit(axes)
-        call = self.call_with(hidden, shared.run_scoped, [inner, *(self._type(kind, False) for kind in kinds), axes], node)
+        types = [self._type(kind, False) for kind in kinds]
+        call = self.call(shared.run_scoped, [inner, *types, self.visit(axes)], node)
         call.facts = facts  # type: ignore[attr-defined]
         return call
 
@@ -126,6 +126,6 @@ class Bodies(Functions):
         try:
             self.value(node.func)(*map(self.value, node.args), **{str(k.arg): self.value(k.value) for k in node.keywords})
         except SpecError as error:
-            raise SpecError(self.source.position(node).stamp(f"kernel {self.unit.kernel}: {error}")) from None
+            self.error(node, str(error), SpecError)
         except TypeError as error:
             self.error(node, f"{ast.unparse(node)}: {error}")

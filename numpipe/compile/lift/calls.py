@@ -106,7 +106,7 @@ class Calls(Loops):
         if function is tile.zeros:
             self._fits_registers(node, args[0])
         if function.context:
-            return self.call_with(self.hidden(function, node), function, [self.visit(a) for a in args], node)
+            return self.call(function, map(self.visit, args), node)
         if isinstance(node.func, ast.Name):
             node.func = self.by_type(node.func)
         node.args, node.keywords = [self.visit(a) for a in args], []

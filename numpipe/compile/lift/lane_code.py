@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import ast
-from typing import Any, NoReturn
+from typing import Any
 
 from ...core.op import Op
 from ...diagnostics.errors import SpecError
@@ -68,13 +68,10 @@ class LaneCode(Calls):
         """Refuse names in code for lanes, and indices of threads and CTAs, which the simulated SM has not, in all kernels."""
         owner = written.partition(".")[0]
         if per_lane.by_lane(self.unit) or ("." in written and owner in ("threadIdx", "blockIdx", "blockDim", "gridDim")):
-            instead = _INSTEAD.get(owner, "")
-            self._refuse(node, f"cuda.{written} is not supported in a kernel: of numba.cuda there are {SUPPORTED}{instead}")
+            self.error(node, f"cuda.{written} is not supported in a kernel: of numba.cuda there are {SUPPORTED}"
+                             f"{_INSTEAD.get(owner, '')}", SpecError)
 
     def _lane_only(self, node: ast.AST, what: str) -> None:
         directly = len(self.scopes) == 1 and self.scopes[0][0] is self.tree and self.lifts_kernel
         if not per_lane.by_lane(self.unit) or directly:
-            self._refuse(node, f"{what} {per_lane.NOT_HERE}")
-
-    def _refuse(self, node: ast.AST, message: str) -> NoReturn:
-        raise SpecError(self.source.position(node).stamp(f"kernel {self.unit.kernel}: {message}"))
+            self.error(node, f"{what} {per_lane.NOT_HERE}", SpecError)

@@ -30,7 +30,8 @@ def children(node: ast.AST) -> list[ast.AST]:
     ['a', 'b']
     """
     found: list[ast.AST] = []
-    for name in _fields(node.__class__):
+    kind: Any = type(node)
+    for name in _fields(kind):
         value = getattr(node, name, None)
         if value.__class__ is list:
             for part in value:

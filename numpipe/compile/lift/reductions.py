@@ -62,13 +62,14 @@ class Reductions(Arithmetic):
     # ---- branches that a vote decides
     def voted_branch(self, node: ast.If) -> Any:
         votes, written = self._voted(node.test), ast.unparse(node.test)
-        new = self.branch(node)
+        node.test = self.visit(node.test)
+        node.body, node.orelse = self._block(node.body), self._block(node.orelse)
         if not votes:
-            return new
-        self._loads_nothing(written, new)
-        new.test = self.call(reduce.chosen, [new.test], node)
-        return [new, *[located(assign(name, self.call(reduce.behind_choice, [load(name)], node)), node)
-                       for name in self._changed(new)]]
+            return node
+        self._loads_nothing(written, node)
+        node.test = self.call(reduce.chosen, [node.test], node)
+        return [node, *[located(assign(name, self.call(reduce.behind_choice, [load(name)], node)), node)
+                        for name in self._changed(node)]]
 
     def _voted(self, test: ast.expr) -> bool:
         """Whether an expression, not rewritten yet, depends on a vote or on a reduction to a number."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 import ast
 import dataclasses
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 
 from ...core.facts import Facts
 from ...core.op import Op
-from ...diagnostics.errors import CompileError, Position
+from ...diagnostics.errors import CompileError, Position, SpecError
 from ...plan import specs
 from ...plan.unit import Unit
 from .fold import MISSING, Constants, StaticArray, is_literal, literal_node, named_tuple, stores
@@ -172,28 +172,23 @@ class Rewriter(Known):
         self.temporaries = 0
 
     # ---- helpers
-    def error(self, node: ast.AST, message: str) -> NoReturn:
-        raise CompileError(self.source.position(node).stamp(f"kernel {self.unit.kernel}: {message}"))
+    def error(self, node: ast.AST, message: str, kind: type[CompileError | SpecError] = CompileError) -> NoReturn:
+        raise kind(self.source.position(node).stamp(f"kernel {self.unit.kernel}: {message}")) from None
 
     def named(self, name: str, value: Any, where: ast.AST) -> ast.Name:
         """Return a reference to an object that the pass adds to the kernel's namespace."""
         self.added[f"__np_{name}"] = value
         return located(load(f"__np_{name}"), where)
 
-    def call(self, operation: Op[..., Any], args: list[ast.expr], where: ast.AST) -> ast.Call:
-        """Return a call of an operation, with the hidden arguments that the operation asks for."""
-        return self.call_with(self.hidden(operation, where), operation, args, where)
-
-    def call_with(self, hidden: list[ast.expr], operation: Op[..., Any], args: list[ast.expr], where: ast.AST) -> ast.Call:
+    def call(self, operation: Op[..., Any], args: Iterable[ast.expr], where: Any) -> ast.Call:
+        """Return a call of an operation, with the hidden arguments that the operation asks for: the context, its place."""
+        hidden: list[ast.expr] = [self.context_name(where)] if operation.context else []
+        if operation.site:  # before `args`, whose pipelines may be of the same line
+            hidden.append(literal_node(self.session.site(self.source, where), where))
         function = self.named(operation.__name__, operation, where)  # type: ignore[attr-defined]
         call = ast.copy_location(ast.Call(function, [*hidden, *args], []), where)
         call.operation = operation  # type: ignore[attr-defined]
         return call
-
-    def hidden(self, operation: Op[..., Any], where: Any) -> list[ast.expr]:
-        """Return the kernel's context, and the place of a call, as far as an operation asks for them."""
-        context: list[ast.expr] = [self.context_name(where)] if operation.context else []
-        return context + ([literal_node(self.session.site(self.source, where), where)] if operation.site else [])
 
     def context_name(self, where: ast.AST) -> ast.Name:
         return located(load(CONTEXT), where)
@@ -270,8 +265,3 @@ class Rewriter(Known):
                 break
         node.values = kept
         return NOT_MINE if len(kept) > 1 else self.visit(kept[0])
-
-    def branch(self, node: ast.If) -> ast.If:
-        node.test = self.visit(node.test)
-        node.body, node.orelse = self._block(node.body), self._block(node.orelse)
-        return node

@@ -16,7 +16,6 @@ from ...plan import debug, profiling
 from .calls import Calls
 from .fold import MISSING, literal_node
 from .rewriter import NOT_MINE
-from .subset import WITH
 from .turns import leaves
 
 
@@ -29,10 +28,10 @@ class Statements(Calls):
     # ---- with
     def with_block(self, node: ast.With) -> list[ast.stmt]:
         call = node.items[0].context_expr
-        function = self.value(call.func) if isinstance(call, ast.Call) else None
+        function: Any = self.value(call.func) if isinstance(call, ast.Call) else None
         turn = function is order_tokens.turn
         if function is not profiling.region and not turn:
-            self.error(node, WITH)
+            self.error(node, "'with' needs objects that enter and leave, which the GPU has not: call what it stands for")
         assert isinstance(call, ast.Call)
         what = function.__name__
         if len(node.items) > 1 or node.items[0].optional_vars is not None:

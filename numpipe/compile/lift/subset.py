@@ -45,8 +45,6 @@ _REFUSED: dict[str, tuple[str, str]] = {
     "Global": ("'global'", _SCOPE), "Nonlocal": ("'nonlocal'", _SCOPE),
 }
 
-WITH = "'with' needs objects that enter and leave, which the GPU has not: call what it stands for"
-
 
 def refusal(node: ast.AST) -> str | None:
     """Return why `node` cannot stand in a kernel, or None."""

@@ -60,6 +60,10 @@ class TileLoops(SplitLoops, Turns):
         way = self._walk(node, options, [*plane, *loads[1:]], function is tile_loop.nd_loop)
         setup += way.setup
         in_turns = self.turn_taking(node)
+
+        def placed(t: ast.expr, end: ast.expr) -> list[ast.stmt]:
+            return [ast.Assign([node.target], way.place(t, end))]
+
         total = loads[0]
         for other in loads[1:]:
             total = self.call(arith.mul, [total, other], node)
@@ -74,8 +78,7 @@ class TileLoops(SplitLoops, Turns):
             if parts is not None and parts.count is not None:
                 self.error(options["dynamic"], "numpipe.split_tiles: dynamic=True takes whole tiles from a counter, and split= "
                                                "cuts them: an owner could wait for a part that nobody has begun; leave one out")
-            placed = parts.placed if parts is not None else lambda t, end: [ast.Assign([node.target], way.place(t, end))]
-            return self._dynamic_loop(node, setup, total, in_turns, placed)
+            return self._dynamic_loop(node, setup, total, in_turns, parts.placed if parts is not None else placed)
         stride, end = self.temporary("stride"), self.temporary("tiles")
         before: ast.expr = self.call(tile_loop.before_first_tile, [], node)
         own: ast.expr = self.call(tile_loop.tile_stride, [], node)
@@ -98,18 +101,18 @@ class TileLoops(SplitLoops, Turns):
             setup.append(first)
             advance += [ast.Assign([node.target], load(entry)), again]
         else:
-            advance.append(ast.Assign([node.target], way.place(index, load(end))))
+            advance += placed(index, load(end))
         test = self.call(arith.lt, [self.call(arith.add, list(step), node), load(end)], node)
         body, ordered = self.tile_body(node, in_turns)
-        behind = [ast.Expr(self.call(turns.end_turns, [load(name) for name in (t, cta, end)], node))] if ordered else []
+        behind = ast.Expr(self.call(turns.end_turns, [load(name) for name in (t, cta, end)], node)) if ordered else None
         return self._with_loop(node, setup, test, [*advance, *body], behind)
 
     def _with_loop(self, node: ast.For, setup: list[ast.stmt], test: ast.expr, body: list[ast.stmt],
-                   behind: list[ast.stmt]) -> list[ast.stmt]:
+                   behind: ast.stmt | None) -> list[ast.stmt]:
         """Return the loop over tiles with what stands before it and behind it."""
         loop = ast.copy_location(ast.While(test, body, self._block(node.orelse)), node)
         loop.over_tiles = True  # type: ignore[attr-defined]
-        return [located(statement, node) for statement in (*setup, loop, *behind)]
+        return [located(statement, node) for statement in (*setup, loop, behind) if statement is not None]
 
     def _check_tiles_loop(self, node: ast.For, counts: list[ast.expr], options: dict[str | None, ast.expr]) -> None:
         if set(options) - {"order", "group", "dynamic"} or any(isinstance(c, ast.Starred) for c in counts) or not counts:
@@ -233,7 +236,7 @@ class TileLoops(SplitLoops, Turns):
         body, ordered = self.tile_body(node, in_turns)
         test = self.call(tile_scheduler.is_tile, [load(t), load(end)], node)
         behind = ast.Expr(self.call(tile_scheduler.end_tiles, [literal_node(int(ordered), node)], node))
-        return self._with_loop(node, setup, test, [*top, *_going_on(body, read, go_on)], [behind])
+        return self._with_loop(node, setup, test, [*top, *_going_on(body, read, go_on)], behind)
 
 
 def _going_on(body: list[ast.stmt], read: ast.stmt, go_on: ast.stmt) -> list[ast.stmt]:
