@@ -64,13 +64,6 @@ def toolchain() -> str | None:
     return None
 
 
-def scalar_type(dtype: np.dtype) -> Any:
-    """Return the Numba type of a run-time scalar."""
-    from ..core import numba as nb
-
-    return getattr(nb.types, {"bool": "boolean"}.get(dtype.name, dtype.name))
-
-
 @contextlib.contextmanager
 def _no_garbage_collection() -> Iterator[None]:
     """Compile without garbage collection: Numba makes very many objects that live on, and collecting costs up to a third.
@@ -108,7 +101,8 @@ def front_end(unit: Unit, lifted: Lifted, scalars: Sequence[tuple[str, np.dtype]
         from .check import roles, tile_flow
         from .check.instrument import instrument
 
-    entry, argtypes = entry_cuda.build(unit, lifted.compiled, [(name, scalar_type(dtype)) for name, dtype in scalars])
+    entry, argtypes = entry_cuda.build(unit, lifted.compiled, [
+        getattr(nb.types, {"bool": "boolean"}.get(dtype.name, dtype.name)) for _, dtype in scalars])
     try:
         watch = tile_flow.Watch(unit, lifted.positions)
         kernel = nb.compile_kernel(entry, argtypes, threads=unit.threads, target=unit.target, typed=watch)
@@ -156,16 +150,11 @@ def build(unit: Unit, lifted: Lifted, scalars: Sequence[tuple[str, np.dtype]]) -
     used = resources.of(unit, log, len(cubin), {"lift": lifted.seconds, "numba": numba - begin, "nvvm": nvvm - numba,
                                                 "link": end - nvvm})
     if log_on:
-        _tell(unit, used)
+        parts = ", ".join(f"{part} {_log.spell(seconds)}" for part, seconds in used.seconds)
+        arrays = ", ".join(f"{array.name} {array.dtype.name} {array.ndim}d {array.order}" for array in unit.arrays)
+        _log.say("compile", f"{unit.kernel} ({arrays}): {parts}; {used.registers} registers, {used.spill_bytes} B spilled, "
+                            f"{used.smem_bytes} B of shared memory, {used.cubin_bytes} B of machine code")
     return Built(Image.of(unit, cubin, kernel.entry_name, used), unit, kernel, lifted.text, log)
-
-
-def _tell(unit: Unit, used: resources.Resources) -> None:
-    """Write the line of a compile to the log."""
-    parts = ", ".join(f"{part} {_log.spell(seconds)}" for part, seconds in used.seconds)
-    arrays = ", ".join(f"{array.name} {array.dtype.name} {array.ndim}d {array.order}" for array in unit.arrays)
-    _log.say("compile", f"{unit.kernel} ({arrays}): {parts}; {used.registers} registers, {used.spill_bytes} B spilled, "
-                        f"{used.smem_bytes} B of shared memory, {used.cubin_bytes} B of machine code")
 
 
 def _too_few_registers(unit: Unit, log: str) -> SpecError | None:

@@ -17,6 +17,8 @@ also defines the symbols that shared helpers leave open (axes, division, orders)
 
 from __future__ import annotations
 
+import functools
+import itertools
 import types
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -68,81 +70,54 @@ class _TableModel(nb.models.PrimitiveModel):  # type: ignore[misc]
         return nb.grid_constant(builder, value)
 
 
-@entry_operation
-def table_address(_context: Any, table: Any) -> Any:
-    _, builder, args = yield nb.types.int64(table)
-    return builder.ptrtoint(args[0], nb.i64)
-
-
-@entry_operation
-def begin_tickets(_context: Any, np_: Any, table: Any) -> Any:
-    _, builder, args = yield nb.types.void(np_, table)
-    if np_.unit.tickets is not None:
-        word = builder.gep(args[1], [nb.const(0), nb.const(np_.unit.counter_at // 8)])
-        begin_scheduler(builder, args[0], builder.load(word))
-
-
-def _start(unit: Unit) -> Op[..., Any]:
-    """Return the operation that initialises the barriers of all rings, and defines the symbols that helpers leave to the kernel."""
-
-    def typer(_context: Any) -> Any:
-        context, builder, _ = yield nb.types.void()
-        define_axes(builder.module, unit)
-        define_approximation(builder.module, unit.params.approx_math)
-        define_order(builder.module, unit)
-        if unit.exchange_bytes:
-            define_exchange(builder.module, unit)
-        if unit.turns > 1:
-            define_turns(context, builder.module, unit)
-        if unit.params.profile_space:
-            define_profile(builder)
-        first = builder.icmp_unsigned("<", nb.thread_index(builder), nb.const(128))
-        with builder.if_then(builder.and_(first, elected(builder))):
-            for address, count, _ in unit.all_barriers():
-                nb.call(context, builder, mbarrier.init, (I32, I32), (nb.smem(builder, address), nb.const(count)))
-            nb.call(context, builder, fence.mbarrier_init, (), ())
-            if unit.params.debug:
-                define_control(builder, nb.smem(builder, 0), nb.smem(builder, unit.barrier_room))
-        if unit.clustered:  # all threads meet: no CTA may arrive on a barrier, or copy to a CTA, that is not there yet
-            if unit.params.debug:
-                nb.call(context, builder, cluster.arrive, (), ())
-            else:  # fence.mbarrier_init has released the barriers, and nothing else need be (PTX ISA, "membar/fence": its example);
-                # a `release` would be a fence of the whole GPU
-                nb.emit_asm(builder, nb.void, [], "barrier.cluster.arrive.relaxed;", "~{memory}")
-            nb.call(context, builder, cluster.wait, (), ())
-        else:
-            nb.call(context, builder, barrier.sync, (I32, I32), (nb.const(0), nb.const(unit.threads)))
+def _operation(result: Any, emit: Callable[..., Any]) -> Op[..., Any]:
+    """Return an operation of the entry with this result, whose code ``emit(context, builder, *values)`` makes."""
+    def typer(_context: Any, *types: Any) -> Any:
+        context, builder, values = yield result(*types)
+        return emit(context, builder, *values)
 
     return entry_operation(typer)
 
 
-def _is_memory(unit: Unit) -> Op[..., Any]:
-    def typer(_context: Any) -> Any:
-        _, builder, _ = yield nb.types.boolean()
-        if unit.memory_warpgroup == unit.compute_wgs:
-            return builder.icmp_unsigned(">=", nb.thread_index(builder), nb.const(128 * unit.compute_wgs))
-        warpgroup = builder.lshr(nb.thread_index(builder), nb.const(7))
-        return builder.icmp_unsigned("==", warpgroup, nb.const(unit.memory_warpgroup))
+def _start(unit: Unit, context: Any, builder: Any) -> None:
+    """Initialise the barriers of all rings, and define the symbols that helpers leave to the kernel."""
+    define_axes(builder.module, unit)
+    define_approximation(builder.module, unit.params.approx_math)
+    define_order(builder.module, unit)
+    if unit.exchange_bytes:
+        define_exchange(builder.module, unit)
+    if unit.turns > 1:
+        define_turns(context, builder.module, unit)
+    if unit.params.profile_space:
+        define_profile(builder)
+    first = builder.icmp_unsigned("<", nb.thread_index(builder), nb.const(128))
+    with builder.if_then(builder.and_(first, elected(builder))):
+        for address, count, _ in unit.all_barriers():
+            nb.call(context, builder, mbarrier.init, (I32, I32), (nb.smem(builder, address), nb.const(count)))
+        nb.call(context, builder, fence.mbarrier_init, (), ())
+        if unit.params.debug:
+            define_control(builder, nb.smem(builder, 0), nb.smem(builder, unit.barrier_room))
+    if unit.clustered:  # all threads meet: no CTA may arrive on a barrier, or copy to a CTA, that is not there yet
+        if unit.params.debug:
+            nb.call(context, builder, cluster.arrive, (), ())
+        else:  # fence.mbarrier_init has released the barriers, and nothing else need be (PTX ISA, "membar/fence": its example);
+            # a `release` would be a fence of the whole GPU
+            nb.emit_asm(builder, nb.void, [], "barrier.cluster.arrive.relaxed;", "~{memory}")
+        nb.call(context, builder, cluster.wait, (), ())
+    else:
+        nb.call(context, builder, barrier.sync, (I32, I32), (nb.const(0), nb.const(unit.threads)))
 
-    return entry_operation(typer)
+
+def _is_memory(unit: Unit, builder: Any) -> Any:
+    if unit.memory_warpgroup == unit.compute_wgs:
+        return builder.icmp_unsigned(">=", nb.thread_index(builder), nb.const(128 * unit.compute_wgs))
+    warpgroup = builder.lshr(nb.thread_index(builder), nb.const(7))
+    return builder.icmp_unsigned("==", warpgroup, nb.const(unit.memory_warpgroup))
 
 
-def _profile(unit: Unit, role: str, emit: Callable[..., None]) -> Op[..., Any]:
-    """Return the operation by which a warpgroup begins, or ends, its profile."""
-    def typer(_context: Any, np_: Any) -> Any:
-        _, builder, args = yield nb.types.void(np_)
-        emit(builder, unit, role, args[0])
-
-    return entry_operation(typer)
-
-
-def _rest(unit: Unit) -> Op[..., Any]:
-    """Return the operation, for `CompilerParams.debug`, by which a CTA that gave up a wait rests until its copies have landed."""
-    def typer(_context: Any) -> Any:
-        _, builder, _ = yield nb.types.void()
-        rest(builder, nb.smem(builder, unit.barrier_room))
-
-    return entry_operation(typer)
+def _begin_tickets(unit: Unit, builder: Any, np_: Any, table: Any) -> None:
+    if unit.tickets is not None:
+        begin_scheduler(builder, np_, builder.load(builder.gep(table, [nb.const(0), nb.const(unit.counter_at // 8)])))
 
 
 def _renamed(function: Callable[..., Any], name: str) -> Callable[..., Any]:
@@ -153,8 +128,8 @@ def _renamed(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     return copy
 
 
-def build(unit: Unit, function: Callable[..., Any], scalars: Sequence[tuple[str, Any]]) -> tuple[Callable[..., Any], list[Any]]:
-    """Return the entry function and its Numba argument types. `scalars`: (name, Numba type) of the run-time scalars."""
+def build(unit: Unit, function: Callable[..., Any], scalars: Sequence[Any]) -> tuple[Callable[..., Any], list[Any]]:
+    """Return the entry function and its Numba argument types; `scalars`: the Numba types of the run-time scalars."""
     name = symbol(unit.kernel)  # the text below holds no name that a user chose: a Python function may have any name
     profiled = bool(unit.params.profile_space)
     parameters: list[str] = ["table"]
@@ -162,10 +137,13 @@ def build(unit: Unit, function: Callable[..., Any], scalars: Sequence[tuple[str,
     arguments: list[str] = []
     ns: dict[str, Any] = {
         "memory": Helper(_renamed(function, f"{name}{MEMORY_SUFFIX}")), "compute": Helper(function),
-        "table_address": table_address, "start": _start(unit), "is_memory": _is_memory(unit),
+        "table_address": _operation(nb.types.int64, lambda _, builder, table: builder.ptrtoint(table, nb.i64)),
+        "start": _operation(nb.types.void, functools.partial(_start, unit)),
+        "is_memory": _operation(nb.types.boolean, lambda _, builder: _is_memory(unit, builder)),
+        "begin_tickets": _operation(nb.types.void, lambda _, builder, np_, table: _begin_tickets(unit, builder, np_, table)),
         "dec": setmaxnreg.dec, "inc": setmaxnreg.inc, "one_lane": one_lane, "drain_stores": drain_stores,
         "launch_dependents": griddep.launch_dependents, "wait": griddep.wait,
-        "begin_turns": begin_turns, "finish_turns": finish_turns, "begin_tickets": begin_tickets, "end_scheduler": end_scheduler,
+        "begin_turns": begin_turns, "finish_turns": finish_turns, "end_scheduler": end_scheduler,
         "end_tokens": end_tokens,
         "memory_context": new_context(unit, "memory"), "compute_context": new_context(unit, "compute"),
     }
@@ -177,13 +155,12 @@ def build(unit: Unit, function: Callable[..., Any], scalars: Sequence[tuple[str,
         arguments.append(f"ROLE_{number}({state}maps, {', '.join(names)})")
         for role in ("memory", "compute"):
             ns[f"{role}_{number}"] = new_ref(unit, number, role)
-    for number, (_, kind) in enumerate(scalars):
-        parameters.append(f"scalar{number}")
-        argtypes.append(kind)
-        arguments.append(f"scalar{number}")
+    names = [f"scalar{number}" for number in range(len(scalars))]
+    parameters, argtypes, arguments = [*parameters, *names], [*argtypes, *scalars], [*arguments, *names]
     inner = ", ".join(arguments)
-    for role in ("memory", "compute") if profiled else ():
-        ns[f"begin_{role}"], ns[f"end_{role}"] = _profile(unit, role, begin_profile), _profile(unit, role, end_profile)
+    for role, (what, emit) in itertools.product(("memory", "compute"), (("begin", begin_profile), ("end", end_profile))):
+        ns[f"{what}_{role}"] = _operation(
+            nb.types.void, lambda _, builder, np_, role=role, emit=emit: emit(builder, unit, role, np_))
 
     def run(role: str, before: Sequence[str], function: str, behind: Sequence[str], last: Sequence[str]) -> list[str]:
         np_ = f"{role}_np"
@@ -199,8 +176,9 @@ def build(unit: Unit, function: Callable[..., Any], scalars: Sequence[tuple[str,
         compute = ["if is_memory():", *(f"    {line}" for line in (f"dec({unit.memory_registers})", *memory)),
                    "else:", *(f"    {line}" for line in (f"inc({unit.compute_registers})", *compute))]
     lines = ["maps = table_address(table)", "start()", "launch_dependents()", "wait()", *compute]
-    if unit.params.debug:
-        lines, ns["rest"] = [*lines, "rest()"], _rest(unit)
+    if unit.params.debug:  # a CTA that gave up a wait rests until its copies have landed
+        ns["rest"] = _operation(nb.types.void, lambda _, builder: rest(builder, nb.smem(builder, unit.barrier_room)))
+        lines = [*lines, "rest()"]
     if unit.clustered:  # no CTA leaves while others arrive on its barriers
         lines += ["arrive()", *["drain_stores(compute_context())"] * late, "leave()"]
         ns["arrive"], ns["leave"] = cluster.arrive, cluster.wait

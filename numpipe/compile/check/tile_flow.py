@@ -179,16 +179,14 @@ class _Function:
                     names.discard(statement.target.name)
                 else:
                     names = self._before(statement, names)
+            used = {var.name for statement in self.blocks[label] if not self._phi(statement) for var in statement.list_vars()}
             for one in before[label]:
-                taken = {name for phi in phis if phi.target.name in found[label] | self._used(label)
+                taken = {name for phi in phis if phi.target.name in found[label] | used
                          for came, name in self._incoming(phi) if came == one and self._tile(name)}
                 if not names | taken <= found[one]:
                     found[one] |= names | taken
                     todo.append(one)
         return found
-
-    def _used(self, label: int) -> set[str]:
-        return {var.name for statement in self.blocks[label] if not self._phi(statement) for var in statement.list_vars()}
 
     def _before(self, statement: Any, names: set[str]) -> set[str]:
         """Return what is live before a statement, given what is live behind it."""

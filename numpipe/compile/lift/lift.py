@@ -84,7 +84,13 @@ def read(function: Callable[..., Any]) -> Source:
     except (OSError, TypeError):
         raise _no_source(function) from None
     filename = inspect.getsourcefile(function) or function.__code__.co_filename
-    source = Source(function.__code__.co_name, filename, max(first, 1), tuple(lines), _namespace(function))
+    namespace = dict(function.__globals__)  # captured variables hide globals
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            namespace[name] = cell.cell_contents
+        except ValueError:  # not assigned yet: an error only if the kernel uses it
+            namespace.pop(name, None)
+    source = Source(function.__code__.co_name, filename, max(first, 1), tuple(lines), namespace)
     try:
         node = source.tree
     except (SyntaxError, IndexError):
@@ -94,17 +100,6 @@ def read(function: Callable[..., Any]) -> Source:
     if not isinstance(node, ast.FunctionDef) or node.name != source.name:  # another "<string>", or a file that changed
         raise _no_source(function)
     return source
-
-
-def _namespace(function: Callable[..., Any]) -> dict[str, Any]:
-    """Return the values of the names that a function does not bind: captured variables, then globals."""
-    namespace = dict(function.__globals__)
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        try:
-            namespace[name] = cell.cell_contents
-        except ValueError:  # not assigned yet: an error only if the kernel uses it
-            namespace.pop(name, None)
-    return namespace
 
 
 def lift(source: Source, parameters: list[str], known: dict[str, Any], unit: Unit) -> Lifted:

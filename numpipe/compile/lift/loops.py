@@ -112,7 +112,13 @@ class Loops(TileLoops, Arithmetic):
 
     def _pipeline_loop(self, node: ast.For) -> list[ast.stmt]:
         assert isinstance(node.iter, ast.Call)
-        self._stays_inside(node)
+        for word, left in leaves(node.body, ast.Break):  # slots that the memory role still fills would be left
+            harm = ("the memory role would still load the remaining steps" if self.unit.warp_specialized else
+                    "the next steps are being loaded, and nobody would wait for them")
+            self.error(left, f"'{word}' leaves the pipeline loop of line {node.lineno}: {harm}; run all steps, or make the grid "
+                             "smaller")
+        if node.orelse:
+            self.error(node.orelse[0], "a pipeline loop has no 'else'")
         self._not_itself(node)
         unpacked = self._unpacks(node.target, len(node.iter.args))
         carried = self._carried(node, names(ast.Store, node.target))
@@ -202,16 +208,6 @@ class Loops(TileLoops, Arithmetic):
         facts: Facts | None = getattr(node, "facts", None)
         own = isinstance(node, ast.Call) and does(self.value(node.func), "issues")
         return own + (facts.products if facts else 0) + sum(self._products(child) for child in children(node))
-
-    def _stays_inside(self, node: ast.For) -> None:
-        """Refuse `break` and `return`, which would leave slots that the memory role still fills; and `else`."""
-        for word, left in leaves(node.body, ast.Break):
-            harm = ("the memory role would still load the remaining steps" if self.unit.warp_specialized else
-                    "the next steps are being loaded, and nobody would wait for them")
-            self.error(left, f"'{word}' leaves the pipeline loop of line {node.lineno}: {harm}; run all steps, or make the grid "
-                             "smaller")
-        if node.orelse:
-            self.error(node.orelse[0], "a pipeline loop has no 'else'")
 
     def _carried(self, node: ast.For, targets: set[str]) -> list[str]:
         """Return the names that a loop re-binds, bound before it: among them are the accumulators in flight at its end."""

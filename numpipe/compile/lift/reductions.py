@@ -66,7 +66,11 @@ class Reductions(Arithmetic):
         node.body, node.orelse = self._block(node.body), self._block(node.orelse)
         if not votes:
             return node
-        self._loads_nothing(written, node)
+        for part in walk(*node.body, *node.orelse):  # nothing may be loaded under a condition that the memory role does not know
+            facts = getattr(part, "facts", None)
+            if operation(part) in _LOADS or (facts is not None and facts.pipelines):
+                self.error(node.test, f"'{written}' steers loads: what a tile holds decides whether something is loaded or copied, "
+                                      "and the memory role has no such value; take the pipeline, or the copy, out of the 'if'")
         node.test = self.call(reduce.chosen, [node.test], node)
         return [node, *[located(assign(name, self.call(reduce.behind_choice, [load(name)], node)), node)
                         for name in self._changed(node)]]
@@ -86,14 +90,6 @@ class Reductions(Arithmetic):
             if not more:
                 return made(test)
             voted |= more
-
-    def _loads_nothing(self, written: str, new: ast.If) -> None:
-        """Refuse loads, copies and barriers under a condition that the memory role does not know."""
-        for part in walk(*new.body, *new.orelse):
-            facts = getattr(part, "facts", None)
-            if operation(part) in _LOADS or (facts is not None and facts.pipelines):
-                self.error(new.test, f"'{written}' steers loads: what a tile holds decides whether something is loaded or copied, "
-                                     "and the memory role has no such value; take the pipeline, or the copy, out of the 'if'")
 
     def _changed(self, new: ast.If) -> list[str]:
         """Return the names that both arms bind, or that one of them binds and something before it."""
