@@ -36,9 +36,8 @@ from .check import advisories, blame, register_budget
 from .lift.lift import Lifted
 
 if TYPE_CHECKING:
-    from .check.in_flight import Seen
+    from .check.register_budget import Seen
 
-#: the modules that hold the CUDA meanings of types (operations find theirs themselves)
 SIBLINGS = ("core.inert_cuda", "plan.specs_cuda", "plan.context_cuda", "language.tiles.refs_cuda",
             "language.tiles.tile_cuda", "language.tiles.elementwise_cuda", "language.tiles.mma_cuda",
             "language.pipeline.ring_cuda", "language.tiles.store_cuda", "language.tiles.load_cuda",
@@ -46,13 +45,14 @@ SIBLINGS = ("core.inert_cuda", "plan.specs_cuda", "plan.context_cuda", "language
             "language.pipeline.barriers_cuda", "language.pipeline.pipelines_cuda",
             "language.grid.tile_loop_cuda", "language.grid.tile_scheduler_cuda", "core.lanes_cuda", "core.arith_cuda",
             "language.memory.per_lane_cuda", "language.grid.partials_cuda")
+"""the modules that hold the CUDA meanings of types, imported by the first compile (operations import their own)"""
 _FIRST = 4
-"""compiles of a process, whose objects count as old behind them"""
+"""how many compiles of a process turn their objects into old ones"""
 _compiles = itertools.count()
 
 
 def toolchain() -> str | None:
-    """None when this machine can compile kernels, else what is missing."""
+    """Return what this machine lacks to compile kernels; None where it can."""
     for module in ("numba.cuda", "cuda.bindings.nvjitlink"):
         try:
             with uninterrupted():  # it imports the package that the module is in
@@ -64,20 +64,13 @@ def toolchain() -> str | None:
     return None
 
 
-def scalar_type(dtype: np.dtype) -> Any:
-    """Numba type of a run-time scalar."""
-    from ..core import numba as nb
-
-    return getattr(nb.types, {"bool": "boolean"}.get(dtype.name, dtype.name))
-
-
 @contextlib.contextmanager
 def _no_garbage_collection() -> Iterator[None]:
-    """Numba makes very many objects that live on: collecting on the way costs up to a third of a compile.
+    """Compile without garbage collection: Numba makes very many objects that live on, and collecting costs up to a third.
 
-    What the first compiles of a process make counts as old then. As young objects all of it would be looked through at once behind
-    the compile, and again soon after. Of hundreds of compiles what is garbage would stay: full collections do not know how much
-    there is of it. Objects that somebody has frozen stay so: theirs would be unfrozen with ours.
+    The objects of the first compiles of a process are turned into old ones: the collector would look through young ones at once,
+    and again soon after. Those of later compiles are not, or garbage would stay: full collections do not know how much there is.
+    Where a program has frozen objects nothing is done: they would be unfrozen with ours.
     """
     enabled = gc.isenabled()
     gc.disable()
@@ -93,7 +86,7 @@ def _no_garbage_collection() -> Iterator[None]:
 
 @_no_garbage_collection()
 def front_end(unit: Unit, lifted: Lifted, scalars: Sequence[tuple[str, np.dtype]]) -> tuple[Any, Seen]:
-    """AST-rewritten function -> (Numba kernel object holding LLVM IR, its memory role checked; its tiles beside products)."""
+    """Return the Numba kernel object of a rewritten function, which holds its checked LLVM IR; and its tiles beside products."""
     missing = toolchain()
     if missing:
         raise TargetError(f"kernel {unit.kernel}: this machine cannot compile kernels: {missing}; install numba-cuda[cu13] (Linux "
@@ -108,20 +101,19 @@ def front_end(unit: Unit, lifted: Lifted, scalars: Sequence[tuple[str, np.dtype]
         from .check import roles, tile_flow
         from .check.instrument import instrument
 
-    entry, argtypes = entry_cuda.build(unit, lifted.compiled, [(name, scalar_type(dtype)) for name, dtype in scalars])
+    entry, argtypes = entry_cuda.build(unit, lifted.compiled, [
+        getattr(nb.types, {"bool": "boolean"}.get(dtype.name, dtype.name)) for _, dtype in scalars])
     try:
         watch = tile_flow.Watch(unit, lifted.positions)
         kernel = nb.compile_kernel(entry, argtypes, threads=unit.threads, target=unit.target, typed=watch)
     except Exception as error:
-        told = blame.compiled(error, unit, lifted)
-        ours = isinstance(error, (nb.NumbaError, NumpipeError))
-        raise told.with_traceback(None) from (None if ours else error)  # the frames are Numba's: a screen of each function
+        expected = isinstance(error, (nb.NumbaError, NumpipeError))  # the frames are Numba's: a screen of each function
+        raise blame.compiled(error, unit, lifted).with_traceback(None) from (None if expected else error)
     for name in unit.rings_of["compute"] - unit.rings_of["memory"] if unit.warp_specialized else ():
         site = name.rsplit(" @ ", 1)[1]
         whose = tile_scheduler if unit.rings.get(name) is unit.work_ring is not None else pipelines
         raise CompileError(lifted.sites[site].stamp(whose.unreachable(unit.kernel, site)))
-    undefined = nb.undefined_symbols(kernel._codelibrary, "np_axis_")
-    for symbol in undefined:
+    for symbol in nb.undefined_symbols(kernel._codelibrary, "np_axis_"):
         unit.axis(axis_of(symbol))
     try:
         programs_cuda.check_ctas(unit, kernel._codelibrary)
@@ -150,8 +142,7 @@ def build(unit: Unit, lifted: Lifted, scalars: Sequence[tuple[str, np.dtype]]) -
     try:
         cubin, log = nb.link(ltoir, unit.kernel, unit.target)
     except RuntimeError as error:
-        refused = _too_few_registers(unit, str(error))
-        if refused is None:
+        if (refused := _too_few_registers(unit, str(error))) is None:
             raise
         raise blame.stamp(refused, unit, lifted, [lifted.sources[0].definition]) from error
     end = time.perf_counter()
@@ -159,20 +150,15 @@ def build(unit: Unit, lifted: Lifted, scalars: Sequence[tuple[str, np.dtype]]) -
     used = resources.of(unit, log, len(cubin), {"lift": lifted.seconds, "numba": numba - begin, "nvvm": nvvm - numba,
                                                 "link": end - nvvm})
     if log_on:
-        _tell(unit, used)
+        parts = ", ".join(f"{part} {_log.spell(seconds)}" for part, seconds in used.seconds)
+        arrays = ", ".join(f"{array.name} {array.dtype.name} {array.ndim}d {array.order}" for array in unit.arrays)
+        _log.say("compile", f"{unit.kernel} ({arrays}): {parts}; {used.registers} registers, {used.spill_bytes} B spilled, "
+                            f"{used.smem_bytes} B of shared memory, {used.cubin_bytes} B of machine code")
     return Built(Image.of(unit, cubin, kernel.entry_name, used), unit, kernel, lifted.text, log)
 
 
-def _tell(unit: Unit, used: resources.Resources) -> None:
-    """The line of a compile in the log."""
-    parts = ", ".join(f"{part} {_log.spell(seconds)}" for part, seconds in used.seconds)
-    arrays = ", ".join(f"{array.name} {array.dtype.name} {array.ndim}d {array.order}" for array in unit.arrays)
-    _log.say("compile", f"{unit.kernel} ({arrays}): {parts}; {used.registers} registers, {used.spill_bytes} B spilled, "
-                        f"{used.smem_bytes} B of shared memory, {used.cubin_bytes} B of machine code")
-
-
 def _too_few_registers(unit: Unit, log: str) -> SpecError | None:
-    """What nvJitLink means when an instruction alone has more operands than a lane has registers."""
+    """Return the error for nvJitLink's note that one instruction has more operands than a lane has registers; None without it."""
     found = re.search(r"\(C7602\) Insufficient registers \((\d+)\)", log)
     if found is None:
         return None

@@ -1,4 +1,4 @@
-"""What a compile makes of a kernel: its `Image`, and the compiler's objects, which show how it came about."""
+"""A compiled kernel: its `Image`, and the compiler's objects, from which its PTX and SASS are shown."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from ..launch.image import Image
 from ..plan.unit import Unit
 
 INSPECT = ("ptx", "sass", "llvm", "source", "resources", "gate")
-"""what `Kernel.inspect` shows"""
+"""the arguments of `Kernel.inspect`"""
 
 
 @dataclass
 class Built:
-    """A kernel that this process has compiled. Launches need the image only; the other fields live as long as somebody asks."""
+    """A kernel that this process has compiled. Launches need the image only; callers of `inspect` keep the other fields alive."""
 
     image: Image
     unit: Unit = field(repr=False)
@@ -25,7 +25,7 @@ class Built:
     """Numba's kernel object"""
     source: str = field(repr=False)
     log: str = field(repr=False)
-    """nvJitLink's"""
+    """nvJitLink's messages"""
 
     @property
     def llvm(self) -> str:
@@ -44,7 +44,7 @@ class Built:
 
 
 def sass(image: Image) -> str:
-    """The machine code of an image as text. Raises TargetError without nvdisasm."""
+    """Return the machine code of an image as text. Raises TargetError without nvdisasm."""
     from ..core import numba as nb
 
     try:
@@ -55,6 +55,6 @@ def sass(image: Image) -> str:
 
 
 def check_inspect(what: str, kernel: str) -> None:
-    """SpecError for what `inspect` cannot show."""
+    """Raise SpecError for what `inspect` cannot show."""
     if what not in INSPECT:
         raise SpecError(f"kernel {kernel}: inspect({what!r}): one of {', '.join(map(repr, INSPECT))}")

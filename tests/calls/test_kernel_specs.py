@@ -10,7 +10,7 @@ import pytest
 
 import numpipe
 from numpipe import ArrayType, BlockSpec, CompilerParams, SpecError
-from numpipe.compile.lift import lambdas
+from numpipe.compile.lift.wrapped import find_lambda
 from tests.kernels import tiled_kernels as kernels
 
 HALF = ArrayType((8, 8), np.float16)
@@ -86,20 +86,20 @@ def test_errors_are_at_the_users_line() -> None:
 def test_lambdas_of_one_line_are_told_apart() -> None:
     n = 3
     first, second, third = lambda i: (i, n), lambda i: (n, i), lambda j: (j, n)
-    found = [lambdas.find(function, "it") for function in (first, second, third)]
+    found = [find_lambda(function, "it") for function in (first, second, third)]
     assert [node.col_offset for node in found] == sorted({node.col_offset for node in found})
 
 
 def test_lambdas_that_differ_in_what_they_capture_are_the_same_source() -> None:
     made = [lambda i, n=n: (i, n) for n in range(2)]
-    assert lambdas.find(made[0], "it") is lambdas.find(made[1], "it")
+    assert find_lambda(made[0], "it") is find_lambda(made[1], "it")
 
 
 def test_a_lambda_without_source_is_refused() -> None:
     namespace: dict[str, Any] = {}
     exec("made = lambda i: (i, 0)", namespace)
     with pytest.raises(SpecError, match="it: the source of the lambda on line 1 of <string> is not there: write a 'def'"):
-        lambdas.find(namespace["made"], "it")
+        find_lambda(namespace["made"], "it")
 
 
 # ---- what cannot be

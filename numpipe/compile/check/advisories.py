@@ -1,12 +1,12 @@
-"""What ptxas says of products that it serialises: the notes C7509 … C7519 of its log, by name, at the user's line.
+"""The notes of ptxas about products that it serialises, C7509 … C7519 of its log, by name, at the user's line.
 
-wgmma is asynchronous only as long as ptxas can prove that nobody touches the registers of a product on its way. Where it cannot,
-or has too few registers, it waits for each product before the next one begins, says so in a note, and the kernel runs at half of
-its speed, with right results. Here such a note is an error, `SerializedWgmma`: a kernel that was written to overlap products has no
-use for one that does not. ``CompilerParams(allow_serialized_wgmma=True)`` leaves the notes to the build gate.
+wgmma is asynchronous only as long as ptxas can prove that no instruction touches the registers of a product in flight. Where it
+cannot, or has too few registers, it waits for each product before the next one begins, says so in a note, and the kernel runs at
+half of its speed, with right results. Such a note is an error here, `SerializedWgmma`, because a kernel is written to overlap
+products. ``CompilerParams(allow_serialized_wgmma=True)`` leaves the notes to the build gate.
 
-The log names a function, and at best a line of PTX that nobody has seen. Whose statement it is follows from the source: what stands
-between a product and its wait (`tile_flow`), or how many registers are live there.
+The log names a function, and at best a line of PTX, which users do not see. The user's statement follows from the source: from the
+statements between a product and its wait (`tile_flow`), or from the registers that are live there.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ...plan import resources
 from ...plan.unit import Unit
 from ..lift.lift import Lifted
 from . import blame, register_budget
-from .in_flight import Seen
+from .register_budget import Seen
 
 COST = "each product would be waited for before the next one begins, at about half of the speed"
 ALLOWED = "; CompilerParams(allow_serialized_wgmma=True) takes the kernel as it is"
@@ -30,23 +30,13 @@ _PRINTS = r"\b(debug_print|device_assert)\("
 
 @dataclass(frozen=True)
 class Advisory:
-    """A note of ptxas': `code`, our `name` for it, what it `means`, what `place` of the source it speaks of, and the `mend`."""
+    """A note of ptxas: its `code`, our `name` for it, what it `means`, the kind of `place` in the source, and the `mend`."""
 
     code: str
     name: str
     means: str
     place: str
     mend: str
-
-
-def _place(of: str, seen: Seen, lifted: Lifted) -> Position | None:
-    """Where a note speaks of: of a print, else the first such, or the first product."""
-    if of == "print":
-        return blame.written(lifted, _PRINTS)
-    places: dict[str, list[Position | None]] = {
-        "widest": [seen.widest[1]], "begun": [place for place, _ in seen.begun],
-        "packed": [*(place for place, _ in seen.packed), *seen.from_registers]}
-    return next((place for place in (*places.get(of, ()), *seen.products) if place is not None), None)
 
 
 _CALL = "a function is called while products are in flight, and its code may use their registers"
@@ -74,11 +64,11 @@ ADVISORIES = {advisory.code: advisory for advisory in (
     Advisory("C7518", "divergent-wait", _PATHS, "product", _ALL_PATHS),
     Advisory("C7519", "divergent-product", _PATHS, "product", _ALL_PATHS),
 )}
-"""By code. C7503 … C7508 say that setmaxnreg was ignored, C7517 that ptxas added a wait: the gate tells of these."""
+"""by code; C7503 … C7508, setmaxnreg was ignored, and C7517, ptxas added a wait, are left to the gate"""
 
 
 def found(log: str, target: Target = DEFAULT) -> list[Advisory]:
-    """What a log says of serialised products, each once; a code that nobody knows is told in ptxas' own words."""
+    """Return the notes of a log about serialised products, each once; an unknown code in ptxas' own words."""
     lines = [line for line in resources.notes(log, target) if "serialized" in line]
     codes = dict.fromkeys((code[0] if (code := re.search(target.advisories, line)) else "C75xx", _words(line)) for line in lines)
     return [ADVISORIES.get(code) or Advisory(code, "serialized", words, "product", "see the code in ptxas' documentation")
@@ -86,12 +76,12 @@ def found(log: str, target: Target = DEFAULT) -> list[Advisory]:
 
 
 def _words(line: str) -> str:
-    """What a note says, without the function's name."""
+    """Return the text of a note without the function's name."""
     return re.sub(r" (in|for) the function .*", "", line.partition("serialized due to ")[2]) or line
 
 
 def check(unit: Unit, lifted: Lifted, seen: Seen, log: str, calls: bool) -> None:
-    """Raise SerializedWgmma for the first of a log's notes; `calls`: the kernel prints, or asserts, which is its user's choice."""
+    """Raise SerializedWgmma for the first of a log's notes; `calls`: the kernel prints, or asserts, as its user chose."""
     params = unit.params
     if params.allow_serialized_wgmma or params.debug:
         return
@@ -102,7 +92,7 @@ def check(unit: Unit, lifted: Lifted, seen: Seen, log: str, calls: bool) -> None
 
 
 def redefined(unit: Unit, lifted: Lifted, seen: Seen) -> SerializedWgmma:
-    """The error for an operand that is defined anew while a product reads it, known before ptxas is asked."""
+    """Return the error for an operand that gets a new value while a product reads it, which is known before ptxas runs."""
     name, definition, product = seen.redefined[0]
     mend = ADVISORIES["C7513"].mend
     text = (f"'{name}' gets its next value in the registers that a product in flight reads: ptxas would serialise wgmma, "
@@ -111,8 +101,12 @@ def redefined(unit: Unit, lifted: Lifted, seen: Seen) -> SerializedWgmma:
 
 
 def error(unit: Unit, lifted: Lifted, seen: Seen, advisory: Advisory) -> SerializedWgmma:
-    """The error for a note, at the statement that it speaks of."""
-    where = _place(advisory.place, seen, lifted) or lifted.sources[0].definition
+    """Return the error for a note, at the statement that it is about: a print, else the first tile of its kind or product."""
+    places: dict[str, list[Position | None]] = {
+        "print": [blame.written(lifted, _PRINTS)], "widest": [seen.widest[1]], "begun": [place for place, _ in seen.begun],
+        "packed": [*(place for place, _ in seen.packed), *seen.from_registers]}
+    where = next((place for place in (*places.get(advisory.place, ()), *seen.products) if place is not None),
+                 lifted.sources[0].definition)
     rows = [f"  in flight since {since.filename}:{since.line}" for made, since in (*seen.packed, *seen.begun) if made == where][:1]
     if advisory.name == "register-pressure":
         rows = register_budget.table(seen)

@@ -1,9 +1,8 @@
-"""Whose line an error speaks of: errors of both executions, stamped ``file:line: kernel name: …``, the line marked below.
+"""The user's line of an error: errors of both executions are stamped ``file:line: kernel name: …``, the line marked below.
 
-Operations know what is wrong, not where: they raise SpecError and CompileError from below the user's statement. Here, at the
-boundary, the statement is found again: simulated, in the traceback; compiled, in what Numba was typing. Python's and Numba's
-own errors become one line of ours (Numba's run to 40 kB and rarely name the user's file); the original is the error's
-``__context__``.
+Operations know what is wrong, not where: they raise SpecError and CompileError from below the user's statement. This module finds
+the statement: of a simulation in the traceback, of a compile in what Numba was typing. Errors of Python's and Numba's own become
+one line of ours (Numba's run to 40 kB and rarely name the user's file); the original is the error's ``__context__``.
 """
 
 from __future__ import annotations
@@ -17,22 +16,23 @@ from itertools import islice
 from types import FunctionType, TracebackType
 from typing import Any, TypeVar
 
+from ...core.inert import REASON
 from ...diagnostics.errors import CompileError, NumpipeError, Position, SimulationError
 from ...diagnostics.reports import Line
 from ...language.tiles.layouts import ACCUMULATOR, cast_for, said
 from ...plan.unit import Unit
 from ..lift.lift import Lifted
-from ..lift.nodes import walk
+from ..lift.nodes import names, walk
 from ..lift.positions import FIRST, Source
 
 TUPLES = "; a step's indices and its tiles are tuples, one of each too: for (k,), (tile,) in pipe(a)"
 LONGEST = 300
-"""characters of a reason that Numba or Python gave"""
+"""the most characters of a reason of Numba's or Python's that are shown"""
 _Error = TypeVar("_Error", bound=NumpipeError)
 
 
 def written(lifted: Lifted, pattern: str) -> Position:
-    """Where a call whose text has `pattern` stands in a kernel's source, or in its functions'; else the kernel's definition."""
+    """Return the position of the first call in a kernel's functions whose text has `pattern`; else of the kernel's definition."""
     for source in lifted.sources:
         for node in walk(source.tree):
             if isinstance(node, ast.Call) and re.search(pattern, ast.unparse(node)):
@@ -44,7 +44,7 @@ def stamp(error: _Error, unit: Unit, lifted: Lifted, places: list[Position]) -> 
     """Put the innermost of `places` and the kernel in front of an error's message, once, and the calls on the way below it."""
     message = str(error)
     files = "|".join(re.escape(source.filename) for source in lifted.sources)
-    # by who knew better: a report names the access, not the wait that found it
+    # a position that the message has is the better one: a report names the access, not the wait that found it
     stamped = re.match(rf"({files}|[^ ,]+):(\d+): ", message)
     if stamped is not None:
         written = _position(lifted, stamped[1], int(stamped[2]), places)
@@ -63,7 +63,7 @@ def stamp(error: _Error, unit: Unit, lifted: Lifted, places: list[Position]) -> 
 
 
 def _position(lifted: Lifted, filename: str, line: int, places: list[Position]) -> Position | None:
-    """What to underline on a line that is only known by its number."""
+    """Return what to underline on a line that is only known by its number."""
     if places and (places[-1].filename, places[-1].line) == (filename, line):
         return places[-1]
     return next((source.statement(line) for source in lifted.sources if source.covers(filename, line)), None)
@@ -71,7 +71,7 @@ def _position(lifted: Lifted, filename: str, line: int, places: list[Position]) 
 
 # ---- simulated ----------------------------------------------------------------------------------------------------
 def frames(error: Exception, lifted: Lifted) -> list[tuple[TracebackType, Source]]:
-    """The parts of an error's traceback that run functions of the kernel, outermost first."""
+    """Return the frames of an error's traceback that run functions of the kernel, outermost first."""
     found, traceback = [], error.__traceback__
     while traceback is not None:
         filename = traceback.tb_frame.f_code.co_filename
@@ -81,7 +81,7 @@ def frames(error: Exception, lifted: Lifted) -> list[tuple[TracebackType, Source
 
 
 def running(traceback: TracebackType, source: Source) -> Position:
-    """The expression that a frame evaluates; its statement where Python (3.10) knows lines only."""
+    """Return the position of the expression that a frame evaluates; of its statement where Python (3.10) knows lines only."""
     if sys.version_info >= (3, 11):
         positions = traceback.tb_frame.f_code.co_positions()
         line, end_line, column, end_column = next(islice(positions, traceback.tb_lasti // 2, None))
@@ -91,39 +91,56 @@ def running(traceback: TracebackType, source: Source) -> Position:
 
 
 def simulated(error: Exception, unit: Unit, lifted: Lifted) -> NumpipeError:
-    """What a simulated kernel raised, as the error the user gets."""
+    """Return the user's error for what a simulated kernel raised."""
     found = frames(error, lifted)
     places = [running(*frame) for frame in found]
-    if isinstance(error, SimulationError):  # whose values are what a report is about
-        return reported(stamp(error, unit, lifted, places), unit, places)
+    if isinstance(error, SimulationError):
+        stamp(error, unit, lifted, places)
+        if (report := error.report) is not None:  # it says what the message says now; a party without a line is at the message's
+            now = report.now
+            if now is not None and not now.lines and places:
+                now = dataclasses.replace(now, lines=tuple(Line(p.filename, p.line, unit.kernel) for p in places[-1:]))
+            error.report = dataclasses.replace(report, text=str(error), kernel=report.kernel or unit.kernel, now=now)
+        return error
     if isinstance(error, NumpipeError):
-        error.args = (spoken(str(error)),)
+        text = re.sub(r"^\w+(?= is an operation of the whole warpgroup)", lambda _: _code(places[-1]) if places else "it",
+                      spoken(str(error)))
+        error.args = (_of_tiles(text, places),)
         return stamp(error, unit, lifted, places)
     what = f"{type(error).__name__}: {_sentence(spoken(str(error)))}"
-    told: NumpipeError
+    raised: NumpipeError
     if found and (foreign := numba_call(found[-1][1].tree, found[-1][0].tb_lineno, found[-1][0].tb_frame.f_globals)):
-        told = CompileError(f"{foreign}(…) is Numba's: it runs on a GPU only, and the simulated SM cannot run it; use "
-                            f"numpipe's operations ({what})")
+        raised = CompileError(f"{foreign}(…) is Numba's: it runs on a GPU only, and the simulated SM cannot run it; use "
+                              f"numpipe's operations ({what})")
     elif isinstance(error, FloatingPointError):
-        told = SimulationError(f"{error}: a kernel's integers are int32, which wrap silently on the GPU")
+        raised = SimulationError(f"{error}: a kernel's integers are int32, which wrap silently on the GPU")
     else:
-        told = SimulationError(what) if isinstance(error, ArithmeticError) else CompileError(what)
-    return stamp(told, unit, lifted, places)
+        raised = SimulationError(what) if isinstance(error, ArithmeticError) else CompileError(what)
+    return stamp(raised, unit, lifted, places)
 
 
-def reported(error: SimulationError, unit: Unit, places: list[Position]) -> SimulationError:
-    """The error, its report saying what its message says now; who was in no line of the user's is in that of the message."""
-    report = error.report
-    if report is not None:
-        now = report.now
-        if now is not None and not now.lines and places:
-            now = dataclasses.replace(now, lines=tuple(Line(p.filename, p.line, unit.kernel) for p in places[-1:]))
-        error.report = dataclasses.replace(report, text=str(error), kernel=report.kernel or unit.kernel, now=now)
-    return error
+_BUILTIN = re.compile(r"\b(max|min|round|int|float)\(")
+_NOT_FOR_TILES = re.compile(rf"a (register tile|mask)\b.* {re.escape(REASON)}|'(max|min)' is not defined for .*\btile \(")
+_OF_TILES = {"max": "np.maximum(x, y)", "min": "np.minimum(x, y)", "round": "np.floor(x + 0.5)", "int": "x.astype(np.int32)",
+             "float": "x.astype(np.float32)"}
+
+
+def _of_tiles(message: str, places: list[Position]) -> str:
+    """Return the message of an error; where a builtin for numbers was called on a tile, a message that says what tiles have."""
+    builtin = _BUILTIN.search(_code(places[-1])) if places and _NOT_FOR_TILES.match(message) else None
+    return message if builtin is None else (f"{builtin[1]}(…) takes numbers, and there is a tile among its arguments: of the "
+                                            f"elements of tiles write {_OF_TILES[builtin[1]]}")
+
+
+def _code(place: Position) -> str:
+    """Return the code at a position as a message quotes it."""
+    start, end = place.columns
+    more = " …" if place.end_line > place.line or end - start > LONGEST else ""
+    return f"`{place.text[start:min(end, start + LONGEST)]}{more}`" if end > start else "it"
 
 
 def numba_call(tree: ast.AST, line: int, namespace: dict[str, Any]) -> str | None:
-    """The function of Numba's that the source calls on `line`, as written there."""
+    """Return the function of Numba's that the source calls on `line`, as written there."""
     for node in walk(tree):
         if not isinstance(node, ast.Call) or not node.lineno <= line <= (node.end_lineno or node.lineno):
             continue
@@ -140,13 +157,13 @@ def numba_call(tree: ast.AST, line: int, namespace: dict[str, Any]) -> str | Non
 
 # ---- compiled -----------------------------------------------------------------------------------------------------
 def compiled(error: Exception, unit: Unit, lifted: Lifted) -> NumpipeError:
-    """What Numba, or an operation while it was typed, raised, as the error the user gets."""
+    """Return the user's error for what Numba, or an operation while it was typed, raised."""
     from ...core import numba as nb
 
     reason, lines = nb.explain(error, FIRST)
     places = [place for line in lines if (place := lifted.positions.find(line)) is not None]
     if isinstance(error, NumpipeError):
-        error.args = (readable(str(error), unit),)
+        error.args = (_of_tiles(readable(str(error), unit), places),)
         return stamp(error, unit, lifted, places)
     places = places or [lifted.sources[0].definition]
     reason = _sentence(readable(reason, unit))
@@ -158,40 +175,40 @@ def compiled(error: Exception, unit: Unit, lifted: Lifted) -> NumpipeError:
         places[-1] = _bound(places[-1], laid[1], lifted)
     elif reason.startswith("it returns two layouts"):
         places[-1] = _returned(places[-1], lifted)
-    start, end = places[-1].columns
-    more = " …" if places[-1].end_line > places[-1].line or end - start > LONGEST else ""
-    what = f"`{places[-1].text[start:min(end, start + LONGEST)]}{more}`" if end > start else "it"
-    return stamp(CompileError(f"{what} cannot be compiled: {reason}"), unit, lifted, places)
+    message = _of_tiles(reason, places)
+    if message == reason:
+        message = f"{_code(places[-1])} cannot be compiled: {reason}"
+    return stamp(CompileError(message), unit, lifted, places)
 
 
-def _bound(met: Position, name: str, lifted: Lifted) -> Position:
-    """Where a variable gets the type that does not fit: the last place that binds it before its types meet, or in the loop at
-    whose head they do."""
-    source = next((source for source in lifted.sources if source.covers(met.filename, met.line)), None)
+def _bound(place: Position, name: str, lifted: Lifted) -> Position:
+    """Return where a variable gets the type that does not fit: the last place that binds it before `place`, where its types meet,
+    or in the loop at whose head they meet."""
+    source = next((source for source in lifted.sources if source.covers(place.filename, place.line)), None)
     if source is None:
-        return met
-    nodes = list(walk(source.parse()))
-    loop = next((node for node in nodes if isinstance(node, (ast.For, ast.While)) and node.lineno == met.line), None)
-    binds = [node for node in nodes if isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.NamedExpr)) and any(
-        isinstance(part, ast.Name) and part.id == name and isinstance(part.ctx, ast.Store) for part in walk(node))]
+        return place
+    nodes = list(walk(source.tree))
+    loop = next((node for node in nodes if isinstance(node, (ast.For, ast.While)) and node.lineno == place.line), None)
+    binds = [node for node in nodes if isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.NamedExpr))
+             and name in names(ast.Store, node)]
     inside = [node for node in binds if loop is not None and loop.lineno < node.lineno <= (loop.end_lineno or 0)]
-    found = inside or [node for node in binds if node.lineno <= met.line]
-    return source.position(max(found, key=lambda node: node.lineno)) if found else met
+    before = inside or [node for node in binds if node.lineno <= place.line]
+    return source.position(max(before, key=lambda node: node.lineno)) if before else place
 
 
-def _returned(met: Position, lifted: Lifted) -> Position:
-    """The last `return` of the function that one of them is in: which one Numba names may be that of a set."""
+def _returned(place: Position, lifted: Lifted) -> Position:
+    """Return the last `return` of the function around `place`: Numba names one of several, which may be that of a set."""
     for source in lifted.sources:
-        around = [node for node in walk(source.parse()) if isinstance(node, ast.FunctionDef)
-                  and node.lineno <= met.line <= (node.end_lineno or 0)] if source.covers(met.filename, met.line) else []
+        around = [node for node in walk(source.tree) if isinstance(node, ast.FunctionDef)
+                  and node.lineno <= place.line <= (node.end_lineno or 0)] if source.covers(place.filename, place.line) else []
         if around:
             returns = [node for node in walk(max(around, key=lambda node: node.lineno)) if isinstance(node, ast.Return)]
             return source.position(max(returns, key=lambda node: node.lineno))
-    return met
+    return place
 
 
 def _attribute(called: Position, name: str) -> Position:
-    """Of a method's call the part up to its name, where it is that which is wrong: one line of Numba's stands for both."""
+    """Return the part of a method's call up to its name, where the method is what is wrong: one line of Numba's stands for both."""
     start, end = called.columns
     found = re.search(rf"\b{name}\s*\(", called.text[start:end])
     if found is None:
@@ -199,23 +216,23 @@ def _attribute(called: Position, name: str) -> Position:
     return dataclasses.replace(called, end_line=called.line, end_column=start + found.start() + len(name))
 
 
-_SAID = {"gmem": "array", "smem": "shared-memory tile", "in flight": "tile in flight", "pipeline": "pipeline",
+_TYPES = {"gmem": "array", "smem": "shared-memory tile", "in flight": "tile in flight", "pipeline": "pipeline",
          "bound": "nested function", "BlockSpec": "BlockSpec", "context": "context", "steps": "pipeline loop", "ring": "ring",
          "at": "view", "slots": "slots of a tile", "barriers": "barrier", "view": "view of an array", "omitted": "default"}
 _TWO = r"tile\((\([\d, ]+\)), (\w+)(?:, ([\w ]+))?\)%stile\(\1, \2(?:, ([\w ]+))?\)"
-"""two types of tiles that differ in their layouts"""
+"""a pattern of two types of tiles that differ in their layouts"""
 
 
 def _two_layouts(message: str) -> Callable[[re.Match[str]], str]:
-    """What a match of `_TWO` and something else means: BOTH types, and the CAST of the something, its last group."""
-    def told(found: re.Match[str]) -> str:
+    """Return the replacement of a match of `_TWO`: a message with BOTH types, the NAME of the variable, and its CAST."""
+    def replacement(found: re.Match[str]) -> str:
         shape, dtype, *laid = found.groups()[:4]
         one, other = sorted((layout or ACCUMULATOR for layout in laid), reverse=True)  # Numba's order may be that of a set
         name = found[5] if found.re.groups > 4 else "x"
         both = " and ".join(f"tile {shape} {dtype} ({layout} layout)" for layout in (one, other))
         cast = f'numpipe.layout_cast({name}, "{cast_for(one, other)}")'
         return message.replace("NAME", name).replace("BOTH", both).replace("CAST", cast)
-    return told
+    return replacement
 
 
 _NUMBA_SAYS: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
@@ -241,14 +258,12 @@ _NUMBA_SAYS: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"Cannot bind .* to signature .* due to \"(.*)\"\.?", r"\1"),
 )
 _STILL_IN_TUPLE = re.compile(r"\(shared-memory tile \([^()]*\) \w+,\)|'[=!<>]=?' is not defined for \(int32,\)|and \(int32,\)$")
-_TYPE = re.compile(rf"\b({'|'.join(_SAID)})\(")
-
-
+_TYPE = re.compile(rf"\b({'|'.join(_TYPES)})\(")
 _TILE = re.compile(r"Layout\(shape=(\([^)]*\)).*, (\w+), (?:memory|compute)(?:, writable)?$")
 
 
 def readable(text: str, unit: Unit) -> str:
-    """Names of types, which tell Numba everything, as a user would say them."""
+    """Return a message with the names of types, which tell Numba everything, as a user would say them."""
     text = re.sub(r",? ?defined at [^\n]*? \(\d+\)|\.? Raised from .*|\s+During: .*", "", text)
     text = re.sub(r"Literal\[\w+\]\(([^()]*)\)", r"\1", text)
     for pattern, instead in _NUMBA_SAYS:
@@ -261,19 +276,19 @@ def readable(text: str, unit: Unit) -> str:
             end += 1
         inside = text[found.end():end - 1]
         if found[1] == "gmem" and (array := re.search(r"#\d+, (\d+), \w+$", inside)):
-            said = f"array '{unit.arrays[int(array[1])].name}'"
+            words = f"array '{unit.arrays[int(array[1])].name}'"
         elif found[1] == "smem" and (tile := _TILE.match(inside)):
-            said = f"shared-memory tile {tile[1]} {tile[2]}"
+            words = f"shared-memory tile {tile[1]} {tile[2]}"
         else:
             internal = re.search(r"[#@]\d|Layout\(|Plan\(", inside) or found[1] in ("in flight", "omitted")
-            said = _SAID[found[1]] if internal else f"{found[0]}{inside})"
-        parts += [text[start:found.start()], said]
+            words = _TYPES[found[1]] if internal else f"{found[0]}{inside})"
+        parts += [text[start:found.start()], words]
         start = end
     return _tuples("".join([*parts, text[start:]]))
 
 
 def _tuples(text: str) -> str:
-    """Tuple types as tuples are written."""
+    """Return a message with tuple types as tuples are written."""
     text = re.sub(r"UniTuple\(((?:[^()]|\([^()]*\))+) x (\d+)\)",
                   lambda m: f"({', '.join([m[1]] * int(m[2]))}{',' * (m[2] == '1')})", text)
     return re.sub(r"\bTuple\(", "(", text)
@@ -286,7 +301,7 @@ _CLASSES = {"GmemRef": "array", "SmemTile": "shared-memory tile", "LaneTile": "s
 
 
 def spoken(text: str) -> str:
-    """A message of CPython's execution, its names of classes and functions as a user would say them."""
+    """Return a message of a simulation with its names of classes and functions as a user would say them."""
     text = re.sub(rf"\b({'|'.join(_CLASSES)})\b", lambda name: _CLASSES[name[1]], text)
     text = re.sub(r"\bgot .*", lambda got: _VALUE.sub(r"\1", got[0]), text)  # their types, as when compiled
     text = re.sub(r"(?<=')numpy\.| at 0x\w+", "", text)
@@ -296,7 +311,7 @@ def spoken(text: str) -> str:
 
 
 def _sentence(text: str) -> str:
-    """The first sentence, on one line."""
+    """Return the first sentence of a text, on one line."""
     line = " ".join(text.strip().split("\n\n")[0].split())
     line = re.split(r"(?<=[\w)\]'\"])\.(?: +(?=[A-Z])|$)", line)[0]
     return line if len(line) <= LONGEST else line[:LONGEST] + " …"

@@ -1,4 +1,4 @@
-"""The build gate: what the machine code of a numpipe kernel must look like, read from its PTX and SASS.
+"""The build gate: rules for the machine code of a numpipe kernel, checked on its PTX and SASS.
 
 A kernel can be right and slow without a word from the compiler; each rule here stands for one such case:
 
@@ -44,7 +44,7 @@ from ..built import Built
 # ---- SASS -------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Instruction:
-    """One line of SASS: its address in the section, its predicate ("" without) and what follows."""
+    """One line of SASS: its address in the section, its predicate ("" for none) and the rest."""
 
     address: int
     predicate: str
@@ -64,7 +64,7 @@ _TARGET = re.compile(r"`\(([.$\w]+)\)")
 
 
 class Sass:
-    """The instructions of one kernel and where they lead, from nvdisasm's text."""
+    """The instructions of one kernel, and the ways between them, read from nvdisasm's text."""
 
     def __init__(self, text: str, target: Target = DEFAULT) -> None:
         self.target = target
@@ -77,22 +77,22 @@ class Sass:
                 self.labels[found[1]] = len(self.instructions)
 
     def find(self, pattern: str) -> list[Instruction]:
-        """Instructions whose opcode matches."""
+        """Return the instructions whose opcode matches."""
         return [i for i in self.instructions if re.match(pattern, i.opcode)]
 
     def products(self) -> list[Instruction]:
-        """Those of the tensor cores."""
+        """Return the instructions of the tensor cores."""
         return self.find(self.target.product)
 
     def in_loop(self, instruction: Instruction) -> bool:
-        """Whether it can run again after it has run."""
+        """Whether an instruction can run again after it has run."""
         at = self.instructions.index(instruction)
         return any(instruction in self.reachable(self.instructions[i]) for i in self._successors(at))
 
     def reachable(self, first: Instruction, until: str = "never") -> list[Instruction]:
-        """Everything that can run after `first`, itself included, in the order of addresses; calls are followed.
+        """Return what can run after `first`, itself included, in the order of addresses, through calls too.
 
-        `until`: a pattern of opcodes that end it, before them.
+        The search stops before opcodes that match `until`.
         """
         todo, seen = [self.instructions.index(first)], set[int]()
         while todo:
@@ -104,7 +104,7 @@ class Sass:
         return [self.instructions[i] for i in sorted(seen)]
 
     def innermost(self, instruction: Instruction) -> list[Instruction]:
-        """The smallest loop around an instruction, from where a branch leads back to the branch; empty: it is in none."""
+        """Return the smallest loop around an instruction, from the target of a branch back to the branch; empty for none."""
         here = self.instructions.index(instruction)
         loops = [(at - target, target, at) for at, branch in enumerate(self.instructions) if branch.opcode.startswith("BRA")
                  for target in (self.labels.get(label, at + 1) for label in _TARGET.findall(branch.text)) if target <= here <= at]
@@ -124,20 +124,20 @@ class Sass:
 
 
 def highest_register(code: list[Instruction]) -> int:
-    """How many registers a lane needs for `code`: one more than the highest number it names."""
+    """Return how many registers a lane needs for `code`: one more than the highest number in it."""
     numbers = [int(n) + (2 if ".64" in i.text else 1) for i in code for n in re.findall(r"\bR(\d+)\b", i.text)]
     return max(numbers, default=0)
 
 
 def role_code(sass: Sass, who: Role) -> list[Instruction]:
-    """What a warpgroup of a role runs: from its ``setmaxnreg`` on, to the cluster's barrier if there is one."""
+    """Return the code of a role: from its ``setmaxnreg`` on, to the cluster's barrier if there is one."""
     starts = sass.find(r"USETMAXREG\." + ("DEALLOC" if who == "memory" else "TRY_ALLOC"))
     return [i for start in starts for i in sass.reachable(start, BEYOND)]
 
 
 # ---- rules ------------------------------------------------------------------------------------------------------
 def resources(built: Built) -> Iterator[str]:
-    """No spills, no stack, no note."""
+    """A kernel has no spills, no stack and no notes."""
     used = built.image.resources
     if used.spill_bytes or used.stack_bytes:
         yield f"{used.spill_bytes} bytes of spills, {used.stack_bytes} bytes of stack"
@@ -153,7 +153,7 @@ def entry_registers(built: Built) -> Iterator[str]:
 
 
 def local_memory(sass: Sass) -> Iterator[str]:
-    """No loads from and stores to local memory."""
+    """A kernel neither loads from local memory nor stores to it."""
     for instruction in sass.find(r"(STL|LDL)\b"):
         yield f"local memory: {instruction}"
 
@@ -162,8 +162,8 @@ BEYOND = r"MEMBAR\.\w+\.(GPU|SYS)"
 
 
 def memory_barriers(built: Built, sass: Sass) -> Iterator[str]:
-    """No fence beyond the CTA, but for: those of the cluster's two barriers, which stand in no loop; in a kernel that hands partial
-    sums over (`partials`), those outside of its main loops; one at the end, where the last CTA sets a counter of tiles back."""
+    """A kernel has no fence beyond the CTA, except those of the cluster's two barriers, which stand in no loop; those outside the
+    main loops of a kernel that hands partial sums over (`partials`); and one at the end, where the last CTA resets a counter."""
     handed = any(array.workspace for array in built.unit.arrays)
     products = [sass.innermost(instruction) for instruction in sass.products()]
     spared = int(built.unit.work_ring is not None)
@@ -183,17 +183,17 @@ def memory_barriers(built: Built, sass: Sass) -> Iterator[str]:
 
 
 def waterfalls(sass: Sass) -> Iterator[str]:
-    """No loop over the active lanes around an instruction with uniform operands."""
+    """No instruction with uniform operands stands in a loop over the active lanes."""
     for instruction in sass.find(r"BRA\.U\.ANY|R2UR\.OR|WARPSYNC\.COLLECTIVE"):
         following = sass.instructions[sass.instructions.index(instruction) + 1:][:1]
         detour = instruction.opcode == "WARPSYNC.COLLECTIVE" and following and following[0].opcode in (
             "ELECT", "SHFL.IDX", "SHFL.BFLY")
-        if not detour:  # of lanes that are apart, to meet: no loop
+        if not detour:  # lanes that are apart meet there: no loop
             yield f"a loop over the active lanes: {instruction}"
 
 
 def tensor_cores(sass: Sass, ptx: str) -> Iterator[str]:
-    """Only products that the PTX asks for, and all of them."""
+    """The products are those of the PTX."""
     written = re.findall(r"wgmma\.mma_async\.sync\.aligned\.m(\d+)n(\d+)k(\d+)\.\w+\.(\w+)", ptx)
     asked = {f"{OPERANDS[dtype][1].opcode} {'x'.join(shape)}" for *shape, dtype in written}
     made = {f"{found[1]} {found[2]}": i for i in sass.products() if (
@@ -206,8 +206,8 @@ def tensor_cores(sass: Sass, ptx: str) -> Iterator[str]:
 
 
 def waits(sass: Sass, ptx: str) -> Iterator[str]:
-    """No wait for products, and no beginning of a group of them, beyond those of the PTX, which has the source's and what
-    the pipelines derive from it. A copy of a piece of code, as of an unrolled loop, copies its waits with its products."""
+    """The waits for products, and the beginnings of their groups, are those of the PTX: the source's, and those that the pipelines
+    add. A copy of a piece of code, as of an unrolled loop, copies its waits with its products."""
     copies = max(1, -(-len(sass.products()) // max(1, ptx.count("wgmma.mma_async"))))
     written = Counter(int(left) for left in re.findall(r"wgmma\.wait_group\.sync\.aligned\s+(\d+)", ptx))
     made = [(int(found[1], 16), instruction) for instruction in sass.find(r"WARPGROUP\.DEPBAR")
@@ -222,49 +222,42 @@ def waits(sass: Sass, ptx: str) -> Iterator[str]:
 
 
 def roles(built: Built, sass: Sass) -> Iterator[str]:
-    """Loads by the memory role alone, within its registers; everything else by the compute role."""
-    if not built.unit.warp_specialized:
-        yield from one_role(built, sass)
-        return
-    memory, compute = role_code(sass, "memory"), role_code(sass, "compute")
-    if not memory or not compute:
-        yield "the roles are not there: no setmaxnreg in the code"
-        return
-    needed = highest_register(memory)
-    if needed > built.unit.memory_registers:
-        yield f"the memory role needs {needed} registers, it keeps {built.unit.memory_registers}"
-    stores = built.unit.stores
-    rings = [bool(plan.private) for plan in built.unit.load_rings]
-    shared, private = not all(rings), any(rings)
-    events = bool(built.unit.params.profile_space)  # by ordinary stores
-    tickets = built.unit.work_ring is not None  # told by ordinary stores to shared memory
-    own = sass.target.product + r"|UTMASTG|STSM|BAR\." + ("" if tickets else r"|STS\b") + ("" if events else r"|STG\b")
-    for code, who, pattern in ((memory, "memory", own),
-                               (compute, "compute", "" if private else "UTMALDG")):
-        for instruction in code:
-            if pattern and re.match(pattern, instruction.opcode):
-                yield f"not the {who} role's business: {instruction}"
-    for expected, code, who, opcode in ((tickets, memory, "memory", "ATOMG"), (tickets, memory, "memory", "STS"),
-                                        (tickets, compute, "compute", "LDS"),
-                                        (shared, memory, "memory", "UTMALDG"), (shared, memory, "memory", "SYNCS.PHASECHK"),
-                                        (shared or private, compute, "compute", "SYNCS.PHASECHK"),
-                                        (private, compute, "compute", "UTMALDG"), (stores, compute, "compute", "UTMASTG")):
-        if expected and not any(i.opcode.startswith(opcode) for i in code):
-            yield f"no {opcode} in the {who} role"
-
-
-def one_role(built: Built, sass: Sass) -> Iterator[str]:
-    """Without a memory role: what the rings need, and registers that nobody re-divides."""
-    loads, stores = any(plan.private for plan in built.unit.load_rings), built.unit.stores
-    for expected, opcode in ((loads, "UTMALDG"), (loads, "SYNCS.PHASECHK"), (stores, "UTMASTG")):
-        if expected and not any(i.opcode.startswith(opcode) for i in sass.instructions):
-            yield f"no {opcode} in the code"
-    for instruction in sass.find("USETMAXREG"):
-        yield f"setmaxnreg without a memory role: {instruction}"
+    """The memory role alone loads, within its registers, and the compute role does all else; a kernel without a memory role has
+    what its rings need, and no setmaxnreg."""
+    unit = built.unit
+    rings = [bool(plan.private) for plan in unit.load_rings]
+    shared, private, tickets = not all(rings), any(rings), unit.work_ring is not None
+    if unit.warp_specialized:
+        memory, compute, whose = role_code(sass, "memory"), role_code(sass, "compute"), "the {} role"
+        if not memory or not compute:
+            yield "the roles are not there: no setmaxnreg in the code"
+            return
+        needed = highest_register(memory)
+        if needed > unit.memory_registers:
+            yield f"the memory role needs {needed} registers, it keeps {unit.memory_registers}"
+        # ordinary stores tell tickets, to shared memory, and record the events of a profile
+        own = sass.target.product + r"|UTMASTG|UTMAREDG|STSM|BAR\."
+        own += r"|STS\b" * (not tickets) + r"|STG\b" * (not unit.params.profile_space)
+        for code, who, pattern in ((memory, "memory", own), (compute, "compute", "never" if private else "UTMALDG")):
+            for instruction in code:
+                if re.match(pattern, instruction.opcode):
+                    yield f"not the {who} role's business: {instruction}"
+    else:
+        memory, compute, whose, shared, tickets = [], sass.instructions, "the code", False, False
+        for instruction in sass.find("USETMAXREG"):
+            yield f"setmaxnreg without a memory role: {instruction}"
+    for expected, who, code, *opcodes in ((tickets, "memory", memory, "ATOMG"), (tickets, "memory", memory, "STS"),
+                                          (tickets, "compute", compute, "LDS"), (shared, "memory", memory, "UTMALDG"),
+                                          (shared, "memory", memory, "SYNCS.PHASECHK"),
+                                          (shared or private, "compute", compute, "SYNCS.PHASECHK"),
+                                          (private, "compute", compute, "UTMALDG"),
+                                          (unit.stores, "compute", compute, "UTMASTG", "UTMAREDG")):
+        if expected and not any(i.opcode.startswith(tuple(opcodes)) for i in code):
+            yield f"no {' or '.join(opcodes)} in {whose.format(who)}"
 
 
 def registers(built: Built, sass: Sass) -> Iterator[str]:
-    """setmaxnreg gives and takes what the Unit says."""
+    """setmaxnreg gives and takes the registers that the Unit says."""
     if not built.unit.warp_specialized:
         return
     for opcode, expected in (("DEALLOC", built.unit.memory_registers), ("TRY_ALLOC", built.unit.compute_registers)):
@@ -274,17 +267,15 @@ def registers(built: Built, sass: Sass) -> Iterator[str]:
 
 
 def launch_bounds(built: Built, ptx: str) -> Iterator[str]:
-    """The threads of the Unit, and one CTA a SM."""
+    """The launch bounds are the threads of the Unit, and one CTA per SM."""
     found = re.search(r"\.maxntid\s+(\d+)", ptx)
     if found is None or int(found[1]) != built.image.threads or not re.search(r"\.minnctapersm\s+1\b", ptx):
         yield f"launch bounds: .maxntid {found[1] if found else 'missing'}, expected {built.image.threads} with .minnctapersm 1"
 
 
 def tensor_maps(built: Built, ptx: str) -> Iterator[str]:
-    """All maps in one by-value parameter whose address every copy's descriptor comes from; nothing reads its words.
-
-    But for the address of a counter, behind the maps.
-    """
+    """All maps are in one by-value parameter, from whose address every copy's descriptor comes; nothing reads its words, except the
+    address of a counter behind the maps."""
     wanted, counter = built.unit.table_bytes, built.unit.counter_at
     tables = re.findall(r"\.param \.align (\d+) \.b8 (\w+)\[(\d+)\]", ptx)
     if [(align, size) for align, _, size in tables] != [("64", str(wanted))]:
@@ -306,7 +297,7 @@ def tensor_maps(built: Built, ptx: str) -> Iterator[str]:
 
 
 def _roots(name: str, defined: dict[str, list[str]], seen: set[str]) -> Iterator[str]:
-    """What a 64-bit register is computed from."""
+    """Yield the roots that a 64-bit register is computed from."""
     if name in seen:
         return
     seen.add(name)
@@ -324,7 +315,7 @@ def _roots(name: str, defined: dict[str, list[str]], seen: set[str]) -> Iterator
 
 
 def findings(built: Built) -> tuple[str, ...]:
-    """What is wrong with a compiled kernel, one line each; empty: it passes. Needs nvdisasm, but no GPU."""
+    """Return what is wrong with a compiled kernel, one line each; empty: it passes. Needs nvdisasm, but no GPU."""
     ptx, sass = built.ptx, Sass(built.sass, built.unit.target)
     return (*resources(built), *entry_registers(built), *local_memory(sass), *memory_barriers(built, sass), *waterfalls(sass),
             *tensor_cores(sass, ptx), *waits(sass, ptx), *roles(built, sass), *registers(built, sass), *launch_bounds(built, ptx),

@@ -1,7 +1,7 @@
-"""What `CompilerParams.debug` and `.jitter` put into a kernel's LLVM IR; without them nothing is touched.
+"""The changes that `CompilerParams.debug` and `.jitter` make in a kernel's LLVM IR; without them the IR stays as it is.
 
-All that waits for an mbarrier, arrives at one or starts a copy is a statement of inline PTX, so that both are a matter of replacing
-statements, wherever they come from: the ring, a user's own barriers, intrinsics.
+Each wait for an mbarrier, arrival at one and start of a copy is a statement of inline PTX, so that both options replace statements,
+wherever they come from: the ring, a user's own barriers, intrinsics.
 
 debug   a wait gives up after a while (`plan.watch`): it records who waited for what, and sets a flag that makes every wait of the
         kernel fall through from then on, so that the kernel ends; what mbarriers count is left out behind such waits (`stopping`)
@@ -11,7 +11,6 @@ jitter  each of these statements is preceded by a nanosleep of a random length, 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from typing import Any
 
 from ...core import numba as nb
@@ -82,29 +81,23 @@ shr.u32 drawn, drawn, 21; setp.eq.u32 now, rest, 0; @now nanosleep.u32 drawn; } 
 
 
 def instrument(unit: Unit, library: Any) -> None:
-    """Put into a compiled kernel's IR what its parameters ask for."""
+    """Make the changes in a compiled kernel's IR that its parameters ask for."""
     params = unit.params
     if params.debug:
         nb.rewrite_ir(library, lambda text: _bounded(text, unit))
     if params.jitter is not None:
         seed = (params.jitter * 0x9E3779B1 + 0x85EBCA6B) & 0xFFFFFFFF
         sleep = " ".join(_SLEEP.replace("SEED", str(seed)).split())
-        nb.rewrite_ir(library, lambda text: _replaced(text, lambda found: _jittered(found, sleep)))
 
+        def jittered(found: re.Match[str]) -> str:
+            return found[0].replace(found["text"], sleep + found["text"], 1) if _TRANSITION.search(found["text"]) else found[0]
 
-def _replaced(text: str, change: Callable[[re.Match[str]], str | None]) -> str:
-    """A module with its statements changed; None keeps one."""
-    return _STATEMENT.sub(lambda found: change(found) or found[0], text)
-
-
-def _jittered(found: re.Match[str], sleep: str) -> str | None:
-    if not _TRANSITION.search(found["text"]):
-        return None
-    return found[0].replace(found["text"], sleep + found["text"], 1)
+        nb.rewrite_ir(library, lambda text: _STATEMENT.sub(jittered, text))
 
 
 def _bounded(text: str, unit: Unit) -> str:
-    changed = _replaced(text, lambda found: _give_up(found, unit))
+    """Return a module whose waits give up, with the declarations that they need."""
+    changed = _STATEMENT.sub(lambda found: _give_up(found, unit), text)
     needed = "".join(line for line in (_DECLARATION, stopping.DECLARATION) if line.partition(" =")[0] + " =" not in text)
     if changed == text or not needed:
         return changed
@@ -113,7 +106,8 @@ def _bounded(text: str, unit: Unit) -> str:
     return head + newline + line + end + needed + body
 
 
-def _give_up(found: re.Match[str], unit: Unit) -> str | None:
+def _give_up(found: re.Match[str], unit: Unit) -> str:
+    """Return what stands in the place of a statement: a wait that gives up, or what is left out behind such a wait."""
     statement, constraints, args = found["text"], found["constraints"], found["args"]
     added = [("l", _ADDRESS), ("r", stopping.words(unit.barrier_room))]
     if "@!done bra WAIT" in statement:
@@ -125,7 +119,7 @@ def _give_up(found: re.Match[str], unit: Unit) -> str | None:
         operands = [code for code in constraints.split(",") if not code.startswith("~")]
         left_out = stopping.gated(statement, f"${len(operands)}")
         if left_out is None:
-            return None
+            return found[0]
         bounded, names, added = left_out, {}, added[1:]
     names |= {"NAMES": _NAMES, "TELLING": _TELL, "STOPPING": stopping.STOP, "PASSING": _PASSED,
               "ASKING": "" if unit.clustered else _ASK}
@@ -141,8 +135,8 @@ def _give_up(found: re.Match[str], unit: Unit) -> str | None:
 
 
 def define_control(builder: Any, base: Any, words: Any) -> None:
-    """In the entry module: the control block, and the lane that initialises barriers tells it where shared memory begins; the CTA's
-    words."""
+    """Define the control block in the entry module; the lane that initialises barriers writes to it where shared memory begins,
+    and initialises the CTA's words."""
     kind = nb.ir.ArrayType(nb.i64, watch.CONTROL_BYTES // 8)
     block = nb.ir.GlobalVariable(builder.module, kind, watch.SYMBOL, addrspace=1)
     block.initializer, block.align = nb.ir.Constant(kind, None), 64

@@ -1,20 +1,21 @@
-"""Registers of tiles beside products, added up before anything is compiled.
+"""Register tiles while products are in flight, as `tile_flow` sees them, and the registers that they need together.
 
-ptxas pipelines products only where it has 32 registers besides those that they hold, accumulators and A operands: measured at 104,
-160, 232, 240 and 256 registers a lane, where 32 less is just enough and 8 more too many (C7511, C7512). Other tiles that go through
-a loop of products may take 24 of these; one more and a lane spills. Tiles that could be made later, used up before, or made again
-are not counted: what is refused cannot fit, and what passes may still spill.
+The registers are added up before machine code is made. ptxas pipelines products only where it has 32 registers besides those that
+they hold, accumulators and A operands: measured at 104, 160, 232, 240 and 256 registers a lane, where 32 less is just enough and 8
+more too many (C7511, C7512). Other tiles that go through a loop of products may take 24 of these; one more and a lane spills. Tiles
+that could be made later, used up before, or made again are not counted: a kernel that is refused cannot fit, one that passes may
+still spill.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 
-from ...diagnostics.errors import SpecError
+from ...diagnostics.errors import Position, SpecError
 from ...plan.unit import Unit
 from ..lift.lift import Lifted
 from . import blame
-from .in_flight import Held, Seen, needed
 
 RESERVE = 32
 """registers of a lane that products cannot have: ptxas wants them for addresses, counters and what is computed beside"""
@@ -22,8 +23,46 @@ LEAST = 8
 """registers of a lane that no tile can have"""
 
 
+@dataclass(frozen=True)
+class Held:
+    """A tile that is live beside products; its `role` is "accumulator", "operand" or ""."""
+
+    name: str
+    what: str
+    """dtype and shape"""
+    role: str
+    registers: int
+    position: Position | None
+
+
+@dataclass
+class Seen:
+    """The products in the functions of one kernel, and the tiles beside them."""
+
+    products: list[Position] = field(default_factory=list)
+    """wgmmas"""
+    from_registers: list[Position] = field(default_factory=list)
+    """wgmmas whose A operand is a register tile"""
+    redefined: list[tuple[str, Position, Position]] = field(default_factory=list)
+    """(name, definition, product) of operands that get a new value while the product reads the old one"""
+    packed: list[tuple[Position, Position]] = field(default_factory=list)
+    """(definition, product) of all operands that are made while a product is in flight"""
+    begun: list[tuple[Position, Position]] = field(default_factory=list)
+    """(definition, product) of accumulators that are made by another operation than a wgmma while a product is in flight"""
+    widest: tuple[tuple[Held, ...], Position | None] = ((), None)
+    """the tiles that are live at the widest point, and the product there"""
+
+
+def needed(held: Iterable[Held]) -> tuple[int, int]:
+    """Return the registers of (accumulators and operands, all other tiles)."""
+    parts = tuple(held)
+    total = sum(part.registers for part in parts)
+    products = sum(part.registers for part in parts if part.role)
+    return products, total - products
+
+
 def excess(limit: int, held: Iterable[Held]) -> str:
-    """What is too much for lanes of `limit` registers, with the numbers; "" where nothing is."""
+    """Return why tiles do not fit lanes of `limit` registers, with the numbers; "" where they fit."""
     products, others = needed(held)
     if products > limit - RESERVE:
         return (f"products in flight hold {products} registers a lane, {limit - RESERVE} are there ({limit} of a compute lane, "
@@ -37,27 +76,21 @@ def excess(limit: int, held: Iterable[Held]) -> str:
 def check(unit: Unit, lifted: Lifted, seen: Seen) -> None:
     """Raise SpecError where tiles need more registers than a compute lane has."""
     held, where = seen.widest
-    said = "" if unit.params.allow_serialized_wgmma else excess(unit.compute_registers, held)
-    if not said:
+    reason = "" if unit.params.allow_serialized_wgmma else excess(unit.compute_registers, held)
+    if not reason:
         return
-    *mends, last = _mends(unit, seen)
-    text = f"register budget: {said}; use {', '.join(mends)} or {last}"
-    raise blame.stamp(SpecError("\n".join([text, *table(seen)])), unit, lifted, [where or lifted.sources[0].definition])
-
-
-def _mends(unit: Unit, seen: Seen) -> list[str]:
-    """What would leave more registers."""
     mends = ["tiles of fewer columns"]
-    if any(int(rows) > 64 for part in seen.widest[0] if (rows := part.what.partition("(")[2].partition(",")[0]).isdigit()):
+    if any(int(rows) > 64 for part in held if (rows := part.what.partition("(")[2].partition(",")[0]).isdigit()):
         mends.append("tiles of 64 rows")
     if unit.compute_wgs > 1:
         mends.append(f"fewer compute warpgroups than num_compute_wgs={unit.compute_wgs}")
     if unit.warp_specialized and unit.memory_registers > 24:
         mends.append(f"a smaller memory_registers than {unit.memory_registers}")
-    return [*mends, "a wait before the next product is issued"]
+    text = f"register budget: {reason}; use {', '.join(mends)} or a wait before the next product is issued"
+    raise blame.stamp(SpecError("\n".join([text, *table(seen)])), unit, lifted, [where or lifted.sources[0].definition])
 
 
 def table(seen: Seen) -> list[str]:
-    """The tiles that are live together, a line each: registers a lane, dtype and shape, what for, its name and line."""
+    """Return the tiles that are live together, a line each: registers a lane, name, role, dtype and shape, line."""
     return [f"  {part.registers:>4}  {part.name}: {part.role or 'live beside'}, {part.what}"
             + (f", line {part.position.line}" if part.position else "") for part in seen.widest[0]]

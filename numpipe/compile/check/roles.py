@@ -1,6 +1,6 @@
-"""What the memory role may do, checked on the LLVM IR of its instance of the kernel.
+"""The check that the memory role does nothing forbidden, on the LLVM IR of its instance of the kernel.
 
-The memory role is one lane running the kernel's control flow to issue copies. A CTA barrier, a shuffle, a vote, an atomic
+The memory role is one lane that runs the kernel's control flow to issue copies. A CTA barrier, a shuffle, a vote, an atomic
 or a plain shared array that reaches it would hang, or be executed once too often, or in the wrong role; Numba compiles all of
 these silently. Names in the source are not enough (a helper can hide them), so the check reads the code itself, and uses
 the source only to find the line to blame.
@@ -20,7 +20,7 @@ from ..lift.lift import Lifted
 from ..lift.nodes import walk
 
 MEMORY_SUFFIX = "_memory_role"
-"""How the name of the memory role's instance ends, behind the kernel's."""
+"""the end of the name of the memory role's instance of a kernel"""
 _FORBIDDEN = (
     ("a grid, CTA or warp barrier", r"llvm\.nvvm\.(barrier|bar\.)|\bbar(rier)?\.(sync|red|arrive|warp|cta|cluster)|@\W?cudaCG",
      "sync"),
@@ -38,12 +38,12 @@ _SHARED_ARRAY = re.compile(r"addrspace\(3\)\s*\* @")
 
 
 def functions(library: Any) -> dict[str, str]:
-    """The functions of a library's IR, as text."""
+    """Return the functions of a library's IR, as text."""
     return {m[1] or m[2]: m[0] for module in library.llvm_strs for m in _FUNCTION.finditer(module)}
 
 
 def reachable(bodies: dict[str, str], root: str) -> Iterator[tuple[str, ...]]:
-    """The functions that `root` can call, itself included, each as the names on one way to it."""
+    """Yield the functions that `root` can call, itself included, each as the names on one way to it."""
     todo: list[tuple[str, ...]] = [(root,)]
     seen = {root}
     while todo:
@@ -57,7 +57,7 @@ def reachable(bodies: dict[str, str], root: str) -> Iterator[tuple[str, ...]]:
 
 
 def violation(function: str) -> tuple[str, str] | None:
-    """(what, pattern of the source) of the first thing in a function that the memory role must not do."""
+    """Return (what, pattern of the source) of the first forbidden operation in a function; None without one."""
     body = function.partition("\n")[2]
     doing = "\n".join(line for line in _DOING.findall(body) if not _OWN.search(line))
     for what, pattern, source in _FORBIDDEN:
@@ -81,7 +81,7 @@ def check(unit: Unit, library: Any, lifted: Lifted) -> None:
 
 
 def _blame(unit: Unit, lifted: Lifted, path: tuple[str, ...], what: str, pattern: str) -> str:
-    """The message, at the call that the source makes of the function on the way that does it."""
+    """Return the message, at the call in the source of the function that does it, or of one on the way to it."""
     message = (f"kernel {unit.kernel}: {what}{{}} reaches the memory role, where one lane runs the kernel's control flow to issue "
                "copies: use numpipe's own operations (barriers, c[…] = tile), which know their role")
     calls = [(source, node) for source in lifted.sources for node in walk(source.tree) if isinstance(node, ast.Call)]

@@ -1,9 +1,9 @@
-"""Register tiles while products are in flight: what a function that Numba has typed says of them, before any code is made.
+"""Register tiles while products are in flight, found in functions that Numba has typed, before machine code is made.
 
 A product holds registers from its wgmma to the wait that covers it: those of its accumulator, and of its A operand where that is
-not in shared memory. Two things can be told from the typed source that are told by ptxas otherwise, and then only as a note:
+not in shared memory. The typed source shows two mistakes that ptxas would report as a note only:
 
-* an operand that is defined anew while the product reads it, where both values are one variable that goes round a loop::
+* an operand that gets a new value while the product reads it, where both values are one variable that goes round a loop::
 
       acc = numpipe.wgmma(acc, p, v_tile)
       s = numpipe.wgmma_wait(s)
@@ -12,8 +12,8 @@ not in shared memory. Two things can be told from the typed source that are told
 
 * tiles that are live together, and more than a lane has registers for (C7511, C7512).
 
-A wait leaves the newest groups in flight, as many as it says; a step of a pipeline, and a function that is not an operation on
-tiles, may wait for all, so what is in flight there counts as done: what is found is sure, what is sure is not always found.
+A wait leaves as many of the newest groups in flight as it says. A step of a pipeline, and a function that is not an operation on
+tiles, may wait for all, so products in flight count as done there: what is found is a mistake, but not every mistake is found.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from ...language.tiles.layouts import COLUMN, EITHER, ROW, places
 from ...language.tiles.tile_cuda import InFlightType, TileType
 from ...plan.unit import Unit
 from ..lift.positions import Positions
-from .in_flight import Held, Seen, needed
+from .register_budget import Held, Seen, needed
 
 MOST = 8
 """groups that a wait can tell apart: 0…7 left, or all"""
 _QUIET = ("numpipe.language.tiles.", "numpipe.core.arith", "numpipe.core.numbers")
 _WAITING = tuple(f"numpipe.language.tiles.{name}" for name in ("atomics", "load", "store"))
-"""How the names of modules begin whose operations wait for no product; the second are modules among these whose operations may."""
+"""_QUIET: prefixes of the modules whose operations wait for no product; _WAITING: modules among these whose operations may"""
 
 
 class Watch:
-    """Told of each typed function of a kernel (`nb.compile_kernel`); `seen` is what it found in those of the compute role."""
+    """A callback for each typed function of a kernel (`nb.compile_kernel`); `seen` has what it found in the compute role's."""
 
     def __init__(self, unit: Unit, positions: Positions) -> None:
         self.unit, self.positions, self.seen = unit, positions, Seen()
@@ -48,19 +48,21 @@ class Watch:
     def __call__(self, function: Any, types: dict[str, Any]) -> None:
         roles = {ty.role for ty in types.values() if isinstance(ty, InFlightType)}
         if roles == {"compute"}:
-            _Function(function, types, self.positions).look(self.seen)
+            _Function(function, types, self.positions, self.seen).look()
 
 
 # ---- one function -------------------------------------------------------------------------------------------------------
 State = dict[str, int]
-"""the variables of products that may be in flight -> the least number of groups issued behind it, on any way to here"""
+"""the variables of products that may be in flight, each with the least number of groups issued behind it, on any way to here"""
 
 
 class _Function:
-    def __init__(self, function: Any, types: dict[str, Any], positions: Positions) -> None:
-        self.types, self.positions = types, positions
+    """One typed function; `look` adds its products and tiles to `seen`."""
+
+    def __init__(self, function: Any, types: dict[str, Any], positions: Positions, seen: Seen) -> None:
+        self.types, self.positions, self.seen = types, positions, seen
         self.blocks: dict[int, list[Any]] = {label: list(block.body) for label, block in function.blocks.items()}
-        self.ends = {label: [to for to in block.terminator.get_targets()] for label, block in function.blocks.items()}
+        self.ends = {label: list(block.terminator.get_targets()) for label, block in function.blocks.items()}
         self.made: dict[str, Any] = {}
         """name -> the statement that defines it"""
         self.home: dict[str, int] = {}
@@ -75,41 +77,41 @@ class _Function:
                           if does(self._operation(statement.value), "issues")}
         self.operands = {name: self._origin(call.args[1].name) for name, call in self.products.items()
                          if isinstance(types[call.args[1].name], TileType)}
+        self.webs = self._webs()
+        self.accumulators = {self.webs[name] for name in self.products}
+        self.operand_webs = {self.webs[name] for name in self.operands.values() if name in self.webs}
 
     def _operation(self, value: Any) -> Any:
-        """The operation that an expression calls, or a name for a method; None where it calls nothing."""
+        """Return the operation that an expression calls, or a name for a method; None for no call."""
         if not (isinstance(value, nb.numba_ir.Expr) and value.op == "call"):
             return None
         return getattr(self.types[value.func.name], "typing_key", self.types[value.func.name])
 
-    def _calls(self, value: Any, *operations: Any) -> bool:
-        return any(self._operation(value) is operation for operation in operations)
-
     def _waited(self, value: Any) -> int | None:
-        """How many groups a wait leaves; None: an expression is none."""
+        """Return how many groups a wait leaves; None for an expression that is no wait."""
         if not does(self._operation(value), "waits"):
             return None
         return nb.literal(self.types[value.args[1].name]) if len(value.args) > 1 else 0
 
     def _same(self, value: Any) -> str:
-        """The variable that an expression is a copy of; "" where it is none."""
+        """Return the variable that an expression is a copy of; "" for no copy."""
         if isinstance(value, nb.numba_ir.Var):
             return str(value.name)
         return str(value.args[0].name) if self._waited(value) is not None else ""
 
     def _origin(self, name: str) -> str:
-        """The first of a chain of copies."""
+        """Return the first of a chain of copies."""
         while name in self.made and (before := self._same(self.made[name].value)):
             name = before
         return name
 
     def position(self, where: Any) -> Position | None:
-        """Of a statement, an expression or a variable, in the user's source."""
+        """Return the position of a statement, an expression or a variable in the user's source."""
         return self.positions.find(where.loc.line)
 
     # ---- what is in flight
     def _after(self, statement: Any, state: State) -> State:
-        """What is in flight behind a statement."""
+        """Return what is in flight behind a statement."""
         value = getattr(statement, "value", None)
         if isinstance(statement, nb.numba_ir.Assign) and statement.target.name in self.products:
             return {name: behind + 1 for name, behind in state.items() if behind + 1 < MOST} | {statement.target.name: 0}
@@ -131,7 +133,7 @@ class _Function:
         return not (isinstance(self.types[value.func.name], nb.types.BoundFunction) or quiet or module in ("builtins", "_operator"))
 
     def states(self) -> dict[int, State]:
-        """What is in flight where each block begins: on some way to it."""
+        """Return what is in flight where each block begins, on some way to it."""
         found: dict[int, State] = {label: {} for label in self.blocks}
         todo = list(self.blocks)
         while todo:
@@ -158,13 +160,13 @@ class _Function:
         return isinstance(value, nb.numba_ir.Expr) and value.op == "phi"
 
     def _incoming(self, statement: Any) -> Iterator[tuple[int, str]]:
-        """(block, variable) that a phi node takes its value from."""
+        """Yield each (block, variable) that a phi node takes its value from."""
         for label, value in zip(statement.value.incoming_blocks, statement.value.incoming_values, strict=True):
             if isinstance(value, nb.numba_ir.Var):
                 yield label, value.name
 
     def live(self) -> dict[int, set[str]]:
-        """The tiles that are live where each block ends."""
+        """Return the tiles that are live where each block ends."""
         found: dict[int, set[str]] = {label: set() for label in self.blocks}
         before = {label: [to for to in self.blocks if label in self.ends[to]] for label in self.blocks}
         todo = list(self.blocks)
@@ -177,25 +179,23 @@ class _Function:
                     names.discard(statement.target.name)
                 else:
                     names = self._before(statement, names)
+            used = {var.name for statement in self.blocks[label] if not self._phi(statement) for var in statement.list_vars()}
             for one in before[label]:
-                taken = {name for phi in phis if phi.target.name in found[label] | self._used(label)
+                taken = {name for phi in phis if phi.target.name in found[label] | used
                          for came, name in self._incoming(phi) if came == one and self._tile(name)}
                 if not names | taken <= found[one]:
                     found[one] |= names | taken
                     todo.append(one)
         return found
 
-    def _used(self, label: int) -> set[str]:
-        return {var.name for statement in self.blocks[label] if not self._phi(statement) for var in statement.list_vars()}
-
     def _before(self, statement: Any, names: set[str]) -> set[str]:
-        """What is live before a statement, of what is behind it."""
+        """Return what is live before a statement, given what is live behind it."""
         target = {statement.target.name} if isinstance(statement, nb.numba_ir.Assign) else set()
         return (names - target) | {var.name for var in statement.list_vars() if var.name not in target and self._tile(var.name)}
 
     # ---- variables
     def _webs(self) -> dict[str, str]:
-        """Each tile's variable: values that a phi node, a copy, a wait or a product makes one of."""
+        """Return each tile's variable: values that a phi node, a copy, a wait or a product joins are one variable."""
         web = {name: name for name in self.types if self._tile(name)}
 
         def find(name: str) -> str:
@@ -215,14 +215,14 @@ class _Function:
         return {name: find(name) for name in web}
 
     def _constant(self, name: str, seen: frozenset[str] = frozenset()) -> bool:
-        """Whether a tile is made of numbers alone, so that it needs no registers until it is used."""
+        """Whether a tile is made from numbers alone, so that it needs no registers until it is used."""
         statement = self.made.get(name)
         if statement is None or name in seen:
             return name in seen
         value, seen = statement.value, seen | {name}
         if self._phi(statement):
             return all(self._constant(other, seen) for _, other in self._incoming(statement))
-        if self._calls(value, tile.zeros, elementwise.full, elementwise.iota):
+        if any(self._operation(value) is operation for operation in (tile.zeros, elementwise.full, elementwise.iota)):
             return True
         if name in self.products or isinstance(value, nb.numba_ir.Arg):
             return False
@@ -236,17 +236,14 @@ class _Function:
                  and var in self.made and isinstance(self.types[self.made[var].value.value.name], TileType)]
         return bool(tiles or bound) and all(self._constant(var, seen) for var in (*tiles, *bound))
 
-    # ---- the two questions
-    def look(self, seen: Seen) -> None:
-        """Add what is in this function to `seen`."""
-        states, ends, webs = self.states(), self.live(), self._webs()
+    # ---- the two mistakes
+    def look(self) -> None:
+        """Add the products and tiles of this function to `seen`."""
+        states, ends, seen = self.states(), self.live(), self.seen
         seen.products += [place for name in self.products if (place := self.position(self.made[name]))]
         seen.from_registers += [place for name in self.operands if (place := self.position(self.made[name]))]
         carried = {target.name: self._next(target.name) for body in self.blocks.values() for statement in body
                    if self._phi(statement) and self._tile((target := statement.target).name)}
-        accumulators = {webs[name] for name in self.products}
-        operands = {webs[name] for name in self.operands.values() if name in webs}
-        begins = {webs[call.args[0].name] for call in self.products.values() if call.args[0].name in webs}
         for label, body in self.blocks.items():
             state = states[label]
             behind = [ends[label]]
@@ -256,20 +253,20 @@ class _Function:
             for statement, live in zip(body, reversed(behind[:-1]), strict=True):
                 name = statement.target.name if isinstance(statement, nb.numba_ir.Assign) else ""
                 if state and name and self._makes(statement):
-                    self._defined(name, state, carried, operands, begins, webs, seen)
+                    self._defined(name, state, carried)
                 state = self._after(statement, state)
                 if state and live | set(state) != measured:
                     measured = live | set(state)
-                    self._measure(label, measured, state, webs, accumulators, operands, seen)
+                    self._measure(label, measured, state)
 
     def _makes(self, statement: Any) -> bool:
-        """Whether a statement gives a tile new registers: it is no copy, no product, no phi node."""
+        """Whether a statement gives a tile new registers: no copy, no product and no phi node does."""
         name, value = statement.target.name, statement.value
         return bool(self._tile(name)) and name not in self.products and not self._same(value) and not self._phi(statement) and (
             isinstance(value, nb.numba_ir.Expr))
 
     def _next(self, variable: str) -> set[str]:
-        """What a phi node takes over, through copies and phi nodes of other blocks; not what the others of its own block take."""
+        """Return what a phi node takes over, through copies and phi nodes of other blocks, not through those of its own block."""
         todo, found = [name for _, name in self._incoming(self.made[variable])], set[str]()
         while todo:
             name = self._origin(todo.pop())
@@ -282,9 +279,9 @@ class _Function:
                 todo += [other for _, other in self._incoming(self.made[name])]
         return found
 
-    def _defined(self, name: str, state: State, carried: dict[str, set[str]], operands: set[str], begins: set[str],
-                 webs: dict[str, str], seen: Seen) -> None:
-        """A tile gets new registers while products are in flight."""
+    def _defined(self, name: str, state: State, carried: dict[str, set[str]]) -> None:
+        """Note a tile that gets new registers while products are in flight."""
+        web, seen = self.webs[name], self.seen
         place = self.position(self.made[name])
         newest = self.position(self.made[min(state, key=lambda product: state[product])])
         if place is None or newest is None:
@@ -295,45 +292,45 @@ class _Function:
                 entry = self._name(operand), place, product_place
                 seen.redefined += [] if entry in seen.redefined else [entry]
         alike = {str(self._tile(self.operands[product])) for product in state if product in self.operands}
-        if webs[name] in operands or str(self._tile(name)) in alike:  # of a body's argument the next value is what it returns
+        if web in self.operand_webs or str(self._tile(name)) in alike:  # the next value of a body's argument is what it returns
             seen.packed.append((place, newest))
-        if webs[name] in begins and webs[name] not in operands:
+        begins = {self.webs.get(call.args[0].name) for call in self.products.values()}
+        if web in begins and web not in self.operand_webs:
             seen.begun.append((place, newest))
 
-    def _measure(self, label: int, live: set[str], state: State, webs: dict[str, str], accumulators: set[str], operands: set[str],
-                 seen: Seen) -> None:
-        """The tiles that are live at a point where products are in flight."""
+    def _measure(self, label: int, live: set[str], state: State) -> None:
+        """Note the tiles that are live at a point where products are in flight, if they are the widest."""
         live = live | {self.operands[product] for product in state if product in self.operands}
         held: dict[str, Held] = {}
         for name in sorted(live):
-            web = webs.get(name)
+            web = self.webs.get(name)
             if web is None:
                 continue
             if name not in self.constant:
                 self.constant[name] = self._constant(name)
             if self.constant[name]:
                 continue
-            role = "accumulator" if web in accumulators else "operand" if web in operands else ""
+            role = "accumulator" if web in self.accumulators else "operand" if web in self.operand_webs else ""
             if not role and self.home.get(name) == label:
-                continue  # of this block: it may be made later, or used up before
+                continue  # made in this block: it may be made later, or used up before
             ty = self._tile(name)
             assert ty is not None
-            one = Held(self._name(name), f"{ty.dtype} {ty.shape}", role, _registers(ty), self._first(web, webs))
+            one = Held(self._name(name), f"{ty.dtype} {ty.shape}", role, _registers(ty), self._first(web))
             if web not in held or held[web].registers < one.registers:
                 held[web] = one
         found = tuple(sorted(held.values(), key=lambda one: (not one.role, -one.registers, one.name)))
-        if sum(needed(found)) > sum(needed(seen.widest[0])):
+        if sum(needed(found)) > sum(needed(self.seen.widest[0])):
             newest = min(state, key=lambda product: state[product])
-            seen.widest = found, self.position(self.made[newest])
+            self.seen.widest = found, self.position(self.made[newest])
 
-    def _first(self, web: str, webs: dict[str, str]) -> Position | None:
-        """Where a variable is made first."""
-        places = [place for name, one in webs.items() if one == web and name in self.made and not self._phi(self.made[name])
+    def _first(self, web: str) -> Position | None:
+        """Return where a variable is made first."""
+        places = [place for name, one in self.webs.items() if one == web and name in self.made and not self._phi(self.made[name])
                   and (place := self.position(self.made[name]))]
         return min(places, key=lambda place: place.line, default=None)
 
     def _name(self, name: str) -> str:
-        """As the user wrote it: a variable, or the expression."""
+        """Return a tile as the user wrote it: a variable, or the expression."""
         if not name.startswith("$"):
             return name.partition(".")[0]
         place = self.position(self.made[name]) if name in self.made else None
@@ -344,9 +341,7 @@ class _Function:
 
 
 def _registers(ty: TileType) -> int:
-    """Of a lane; of a vector that may lie either way, the smaller part: what is not used is not computed."""
+    """Return a tile's registers a lane; of a vector that may lie either way, the smaller part: the other is not computed."""
     if ty.layout == EITHER:
         return min(len(places(ty.shape, ROW)), len(places(ty.shape, COLUMN)))
     return ty.registers
-
-

@@ -1,8 +1,8 @@
 """Arithmetic, rewritten: operators and builtins on run-time values become the operations of `arith`, the same in both executions.
 
 Constants that take part in an operation stay literals, which the operation gives the type of its other operands; so do arguments
-of operations (shapes, sizes). A constant that becomes a run-time value is made an int32 or a float32: one bound to a name that is
-bound again, an arm of a choice, a result of a nested function.
+of operations (shapes, sizes). A constant becomes a run-time value, an int32 or a float32, where it is bound to a name that is bound
+again, is an arm of a choice, or the result of a nested function.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import ast
 import builtins
 import copy
 import inspect
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -19,16 +20,17 @@ from ...core import arith, numbers
 from ...core.op import BY_METHOD, BY_NUMPY, Op
 from ...language.tiles import elementwise, mathematics, reduce, scans  # noqa: F401 - they say what of NumPy means them
 from ...plan import context
-from .fold import MISSING, OPERATIONS, literal_node, stores
+from .fold import MISSING, OPERATIONS, literal_node, lookup, stores
 from .nodes import assign, load, located, operation, walk
 from .rewriter import NOT_MINE, Rewriter
 
-_BUILTINS: dict[Any, tuple[Op[..., Any], int, int]] = {  # the operation, how many arguments it takes
+_CASTS: dict[Any, str] = {builtins.int: "int32", builtins.float: "float32", builtins.bool: "bool"}
+_BUILTINS: dict[Any, tuple[Op[..., Any], int, int | None]] = {  # the operation, the least and the most arguments it takes
     builtins.abs: (arith.absolute, 1, 1), builtins.round: (numbers.rounded, 1, 1), builtins.len: (numbers.length, 1, 1),
     builtins.pow: (arith.power, 2, 2), builtins.divmod: (arith.quotient_remainder, 2, 2), builtins.range: (numbers.counting, 1, 3),
+    builtins.min: (numbers.least, 1, None), builtins.max: (numbers.greatest, 1, None),
+    **dict.fromkeys(_CASTS, (numbers.cast, 1, 1)),
 }
-_EXTREMES: dict[Any, Op[..., Any]] = {builtins.min: numbers.least, builtins.max: numbers.greatest}
-_CASTS: dict[Any, str] = {builtins.int: "int32", builtins.float: "float32", builtins.bool: "bool"}
 
 
 def _constant(node: ast.AST, *kinds: type) -> bool:
@@ -39,7 +41,7 @@ def _constant(node: ast.AST, *kinds: type) -> bool:
 
 
 class Arithmetic(Rewriter):
-    """Operators, comparisons and the builtins that compute."""
+    """Operators, comparisons, and the builtins that compute."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -47,7 +49,7 @@ class Arithmetic(Rewriter):
         """assignments of constants whose names are literals wherever they are used"""
 
     def _compute(self, operation: Op[..., Any], args: list[ast.expr], where: ast.AST) -> ast.Call:
-        """A call of an operation, told which of its operands are float literals: Numba would take them for float64."""
+        """Return a call of an operation, which says which operands are float literals: Numba would take them for float64."""
         literals = _float_literals(args)
         args = [self._settled(arg, floats=isinstance(arg, ast.Tuple)) for arg in args]
         return self.call(operation, [*args, *([literal_node(literals, where)] if literals else [])], where)
@@ -86,52 +88,44 @@ class Arithmetic(Rewriter):
         return parts[0] if len(parts) == 1 else ast.copy_location(ast.BoolOp(ast.And(), parts), node)
 
     def _repeatable(self, node: ast.expr) -> bool:
-        """Whether evaluating an expression twice is evaluating it once: it only computes."""
+        """Whether an expression only computes, so that evaluating it twice is evaluating it once."""
         calls = [part for part in walk(node) if isinstance(part, ast.Call)]
         functions = [operation(c) or self.value(c.func) for c in calls]
         return all(isinstance(f, Op) and f.__module__ in (arith.__name__, numbers.__name__, context.__name__) for f in functions)
 
     # ---- builtins and NumPy's types
     def builtin(self, node: ast.Call, function: Any) -> Any:
-        try:
-            known = function in _BUILTINS or function in _EXTREMES or function in _CASTS or (
-                isinstance(function, type) and issubclass(function, (np.number, np.bool_)))
-        except TypeError:
-            return NOT_MINE
-        if not known:
+        known = lookup(_BUILTINS, function)
+        if known is None and isinstance(function, type) and issubclass(function, (np.number, np.bool_)):
+            known = numbers.cast, 1, 1
+        if known is None:
             return NOT_MINE
         name = ast.unparse(node.func)
         if node.keywords:
             self.error(node, f"{name}(…) takes no keyword arguments in a kernel, got {node.keywords[0].arg}=")
-        given = len(node.args)
-        least, most = _BUILTINS[function][1:] if function in _BUILTINS else (1, given) if function in _EXTREMES else (1, 1)
+        operation, least, most = known
+        given, most = len(node.args), len(node.args) if most is None else most
         if not least <= given <= most:
             count = f"{least}" if least == most else f"{least} to {most}"
             self.error(node, f"{name}(…) takes {count} argument{'s' * (most > 1)} in a kernel, got {given}")
         args = [self.visit(a) for a in node.args]
-        if function in _EXTREMES:
-            return self.call(_EXTREMES[function], [literal_node(_float_literals(args), node), *args], node)
-        if function is range:
-            return self.call(numbers.counting, args, node)
-        if function in _BUILTINS:
-            return self._compute(_BUILTINS[function][0], args, node)
-        dtype = _CASTS[function] if function in _CASTS else np.dtype(function).name
-        return self.call(numbers.cast, [*args, literal_node(dtype, node)], node)
+        if operation is numbers.least or operation is numbers.greatest:
+            args.insert(0, literal_node(_float_literals(args), node))
+        elif operation is numbers.cast:
+            args.append(literal_node(_CASTS.get(function) or np.dtype(function).name, node))
+        elif operation is not numbers.counting:
+            return self._compute(operation, args, node)
+        return self.call(operation, args, node)
 
     def meant(self, node: ast.Call, function: Any) -> Op[..., Any] | None:
-        """The operation that a call of NumPy's, or of a method of a value of the kernel, means."""
+        """Return the operation that a call of NumPy, or of a method of a value of the kernel, means; None for other calls."""
         if function is MISSING:
             return BY_METHOD.get(node.func.attr) if isinstance(node.func, ast.Attribute) else None
-        try:
-            return BY_NUMPY.get(function)
-        except TypeError:
-            return None
+        meant: Op[..., Any] | None = lookup(BY_NUMPY, function)
+        return meant
 
     def elementwise(self, node: ast.Call, function: Any) -> Any:
-        """A function of tiles and numbers, NumPy's or one of ours that is told which arguments are literals.
-
-        NumPy's take their arguments by position, as most of its functions do.
-        """
+        """A call of a function of tiles and numbers: of NumPy, or of numpipe with a parameter `literals`."""
         operation = self.meant(node, function) or function
         if not isinstance(operation, Op) or operation.context:
             return NOT_MINE
@@ -148,7 +142,7 @@ class Arithmetic(Rewriter):
 
     # ---- constants that become run-time values
     def _settled(self, node: ast.expr, *, ints: bool = False, floats: bool = True) -> ast.expr:
-        """`node` with its constants, items of tuples included, made run-time values. Ints need not be: Numba knows literal ints."""
+        """Make run-time values of a node's constants, those in tuples included; of ints on request: Numba knows literal ints."""
         if isinstance(node, ast.Tuple) and isinstance(node.ctx, ast.Load):
             node.elts = [self._settled(part, ints=ints) for part in node.elts]
             return node
@@ -190,31 +184,24 @@ class Arithmetic(Rewriter):
         return node
 
     def settle_bound(self, node: ast.FunctionDef) -> None:
-        """Make run-time values of the constants that are bound to names of a function, which has been rewritten."""
-        bound: dict[str, int] = {}
-        for name, _ in stores(node):  # in the branches that are left
-            bound[name] = bound.get(name, 0) + 1
+        """Make run-time values of the constants that a rewritten function binds to names."""
+        bound = Counter(name for name, _ in stores(node))  # in the branches that are left
         for statement in walk(node):
             if isinstance(statement, ast.Assign) and statement not in self.folded:
                 for target in statement.targets:
                     statement.value = self._bound(target, statement.value, bound)
-        again = [a.arg for a in node.args.args if bound.get(a.arg, 0) > 1]
+        again = [a.arg for a in node.args.args if bound[a.arg] > 1]
         node.body[:0] = [located(assign(name, self.call(numbers.number, [load(name)], node)), node) for name in again]
 
-    def _bound(self, target: ast.expr, value: ast.expr, bound: dict[str, int]) -> ast.expr:
-        """What is bound to a target: a constant is a run-time value where the name is bound again."""
+    def _bound(self, target: ast.expr, value: ast.expr, bound: Counter[str]) -> ast.expr:
+        """Return what is bound to a target: a constant becomes a run-time value where the name is bound again."""
         if isinstance(target, ast.Name):
-            return self._settled(value, ints=bound.get(target.id, 0) > 1)
+            return self._settled(value, ints=bound[target.id] > 1)
         if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
             value.elts = [self._bound(t, v, bound) for t, v in zip(target.elts, value.elts, strict=True)]
         return value
 
 
 def _float_literals(args: list[ast.expr]) -> int:
-    """Bit i is set where argument i is a float literal."""
+    """Return a mask whose bit i says that argument i is a float literal."""
     return sum(1 << i for i, arg in enumerate(args) if _constant(arg, float))
-
-
-def added(function: ast.expr) -> bool:
-    """Whether the pass itself wrote a call."""
-    return isinstance(function, ast.Name) and function.id.startswith("__np_")

@@ -1,13 +1,12 @@
-"""How a kernel's CTA is split into roles: said on the kernel, or by a pipeline in its source.
+"""The split of a kernel's CTA into roles, which the kernel's options or a pipeline in its source say.
 
-`emit_pipeline_warp_specialized` may say num_compute_wgs, wg_axis and memory_registers, but warps and registers are given
-out before the kernel starts, once a CTA. So they are looked up in the source, as constants, before anything is compiled.
+`emit_pipeline_warp_specialized` may say num_compute_wgs, wg_axis and memory_registers, but warps and registers are assigned before
+the kernel starts, once a CTA. So a search of the source finds them, as constants, before anything is compiled.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
 from typing import Any, ClassVar, NamedTuple
 
 from ...core.functions import Function
@@ -15,13 +14,13 @@ from ...diagnostics.errors import CompileError, Position, SpecError
 from ...language.pipeline.emit import emit_pipeline_warp_specialized
 from .fold import MISSING, Constants
 from .lift import read
-from .nodes import definition
+from .nodes import definition, parameters_of
 from .positions import Source
 from .rewriter import NOT_MINE, Known
 
 
 class Split(NamedTuple):
-    """Warpgroups and registers of a CTA."""
+    """The warpgroups and registers of a CTA."""
 
     num_compute_wgs: int = 2
     wg_axis: str = "wg"
@@ -30,12 +29,12 @@ class Split(NamedTuple):
     """the memory role's warpgroup; -1: the last one"""
 
     def given(self, said: Said) -> Split:
-        """What is said, and this one where nothing is."""
+        """Return this split with the options that `said` has."""
         return self._replace(**{name: value for name, value in said._asdict().items() if value is not None})
 
 
 class Said(NamedTuple):
-    """What one place says of the split; None: nothing."""
+    """The options of a split that one place in the source, or the kernel, says; None for the others."""
 
     num_compute_wgs: int | None = None
     wg_axis: str | None = None
@@ -54,7 +53,7 @@ BUILDER = emit_pipeline_warp_specialized.__name__
 
 
 def split(source: Source, known: dict[str, Any], said: Said, default: Split | None = None) -> Split:
-    """What the kernel (`said`) or the pipelines in its source say, else the `default`; `known`: its Statics and arrays.
+    """Return the split that the kernel (`said`) or its pipelines say, else the `default`; `known`: its Statics and arrays.
 
     Raises SpecError where they say different things, CompileError where a pipeline does not say a constant.
     """
@@ -77,7 +76,7 @@ def split(source: Source, known: dict[str, Any], said: Said, default: Split | No
 
 
 class _Search(Known):
-    """What the pipelines say that a function, or one that it calls, emits."""
+    """A search for the options of the pipelines that a function, or one that it calls, emits."""
 
     def __init__(self, source: Source, known: dict[str, Any], kernel: str, active: tuple[Any, ...] = ()) -> None:
         super().__init__(source, Constants(source.namespace, known))
@@ -85,28 +84,11 @@ class _Search(Known):
         self.found: list[tuple[str, Any, Position]] = []
 
     def inner(self, node: ast.FunctionDef | ast.Lambda) -> Any:
-        """A nested function."""
         self.rewrite_body(node if isinstance(node, ast.FunctionDef) else definition("", node.args, [ast.Return(node.body)]))
         return node
 
     def call(self, node: ast.Call, function: Any) -> Any:
-        if function is emit_pipeline_warp_specialized:
-            self._said(node)
-        if not isinstance(function, Function):
-            return NOT_MINE
-        self._follow(function, node)
-        for part in (*node.args, *node.keywords):
-            self.visit(part)
-        return node
-
-    def passed(self, node: ast.Name | ast.Attribute) -> Any:
-        """A function that is passed on is called by somebody."""
-        for function in _functions(self.value(node)):
-            self._follow(function, None)
-        return NOT_MINE
-
-    def _said(self, node: ast.Call) -> None:
-        for keyword in node.keywords:
+        for keyword in node.keywords if function is emit_pipeline_warp_specialized else ():
             if keyword.arg in Said._fields:
                 value, position = self.value(keyword.value), self.source.position(keyword.value)
                 if value is MISSING:
@@ -115,6 +97,21 @@ class _Search(Known):
                         "are given out before the kernel runs"))
                 if value is not None:
                     self.found.append((keyword.arg, value, position))
+        if not isinstance(function, Function):
+            return NOT_MINE
+        self._follow(function, node)
+        for part in (*node.args, *node.keywords):
+            self.visit(part)
+        return node
+
+    def passed(self, node: ast.Name | ast.Attribute) -> Any:
+        """A function that is passed on will be called: search it too."""
+        todo = [self.value(node)]
+        for value in todo:
+            if isinstance(value, Function):
+                self._follow(value, None)
+            todo += value if isinstance(value, tuple) else ()
+        return NOT_MINE
 
     def _follow(self, function: Any, call: ast.Call | None) -> None:
         """Search a `@numpipe.function`, with the arguments of the call that are constants."""
@@ -126,9 +123,8 @@ class _Search(Known):
             return  # said where it is rewritten
         inner = _Search(source, {}, self.kernel, (*self.active, function))
         if call is not None:
-            parameters = [a.arg for a in (*inner.tree.args.posonlyargs, *inner.tree.args.args)]
-            given = [*zip(parameters, call.args, strict=False), *((k.arg, k.value) for k in call.keywords)]
-            known = {name: self.value(argument) for name, argument in given if name is not None}
+            args = [*zip(parameters_of(inner.tree), call.args, strict=False), *((k.arg, k.value) for k in call.keywords)]
+            known = {name: self.value(argument) for name, argument in args if name is not None}
             inner.constants.known = {name: value for name, value in known.items() if value is not MISSING}
         inner.rewrite_body(inner.tree)
         self.found += inner.found
@@ -138,12 +134,3 @@ class _Search(Known):
         ast.Call: (Known.called,), ast.Name: (passed,), ast.Attribute: (passed,), ast.If: (Known.known_branch,),
         ast.IfExp: (Known.known_choice,), ast.Assign: (Known.known_names,), ast.FunctionDef: (inner,), ast.Lambda: (inner,),
     }
-
-
-def _functions(value: Any) -> Iterator[Any]:
-    """The functions in a value: itself, or those of a tuple."""
-    if isinstance(value, Function):
-        yield value
-    elif isinstance(value, tuple):
-        for part in value:
-            yield from _functions(part)

@@ -1,4 +1,8 @@
-"""The body form, rewritten: a pipeline that calls functions, and generator functions that carry through it."""
+"""Calls that are given a function or types of memory: pipelines that are emitted with a body, `run_scoped` and `scratch`.
+
+An emitted pipeline becomes the pipeline of the loop form and the functions that it calls. The type of an allocation is a constant,
+which travels to the operation as a text.
+"""
 
 from __future__ import annotations
 
@@ -7,124 +11,120 @@ import inspect
 from typing import Any
 
 from ...core.facts import Facts
+from ...core.functions import Function
 from ...diagnostics.errors import SpecError
+from ...language.memory import shared
 from ...language.pipeline import emit, pipelines
-from .calls import Calls
-from .fold import literal_node
-from .nodes import children, load, located, walk
+from ...plan.allocations import SMEM, Barrier, ClusterBarrier, RefUnion, is_allocation
+from .fold import MISSING, literal_node
+from .functions import Functions
+from .loops import BUILDERS
+from .nodes import parameters_of
 from .rewriter import NOT_MINE
-
-LOOPED = inspect.signature(pipelines.pipeline).parameters
-"""options that they have of the loop form's pipeline"""
+from .subset import mismatch, plain_signature, spelled
 
 
-def builds(called: Any) -> bool:
-    """Whether a function is one that emits a pipeline."""
-    return called is emit.emit_pipeline_warp_specialized or called is emit.emit_pipeline
+class Bodies(Functions):
+    """``emit_pipeline_warp_specialized(…)``, ``emit_pipeline(…)``, ``run_scoped(…)`` and ``scratch(…)``."""
 
-
-class Bodies(Calls):
-    """``emit_pipeline_warp_specialized(…)`` and ``emit_pipeline(…)``."""
-
+    # ---- pipelines
     def not_called(self, node: ast.Expr) -> Any:
-        """A pipeline that is emitted and not run."""
-        if isinstance(node.value, ast.Call) and builds(called := self.value(node.value.func)):
-            self.error(node, emit.not_called(called.__name__))
+        """Refuse a pipeline that is emitted and not run."""
+        called = self.value(node.value.func) if isinstance(node.value, ast.Call) else None
+        if any(called is builder for builder in BUILDERS):
+            self.error(node, emit.not_called(called.__name__))  # type: ignore[union-attr]
         return NOT_MINE
 
     def emits(self, node: ast.Call, called: Any) -> Any:
-        """The pipeline of the loop form, and what it calls."""
-        if not builds(called):
+        """An emitted pipeline becomes the pipeline of the loop form, with the functions that it calls."""
+        if not any(called is builder for builder in BUILDERS):
             return NOT_MINE
-        said = dict(zip(inspect.signature(called).parameters, self.bind(called, node), strict=True))
+        options = dict(zip(inspect.signature(called).parameters, self.bind(called, node), strict=True))
         alone, nothing = called is emit.emit_pipeline, literal_node(None, node)
-        body, compute, coroutine, carry, state = (said.pop(name, nothing) for name in (
+        body, compute, coroutine, carry, state = (options.pop(name, nothing) for name in (
             "body", "compute_context", "carry_coroutine", "init_carry", "pipeline_state"))
-        pipe = [said.pop(name, literal_node(option.default, node)) for name, option in LOOPED.items()]
-        given = self.value(coroutine) is not None
-        if given and self.value(compute) is not None:
+        pipe = [options.pop(name, literal_node(option.default, node))
+                for name, option in inspect.signature(pipelines.pipeline).parameters.items()]
+        carries = self.value(coroutine) is not None
+        if carries and self.value(compute) is not None:
             self.error(node, "emit_pipeline_warp_specialized: compute_context and carry_coroutine are two ways to say the same: "
                              "give one")
-        if not alone:
-            self._one_split(node, said)
+        if not alone:  # what is left are options of the CTA's split into roles, which must be those of the kernel
+            where = f"kernel {self.unit.kernel}, pipeline at {self.session.site(self.source, node)}"
+            try:
+                emit.check_options(where, self.unit, {name: self.value(value) for name, value in options.items()})
+            except SpecError as error:
+                raise SpecError(self.source.position(node).stamp(str(error))) from None
         loop = self.loop_form(node, pipe, alone)
         lifted, facts = self.facts_of(body)
-        context, around = self.facts_of(coroutine if given else compute)
-        made = self.call(emit.emitted, [loop, lifted, context, literal_node(int(given), node), self.visit(carry), self.visit(state),
-                                        literal_node(0, node)], node)
+        context, around = self.facts_of(coroutine if carries else compute)
+        emitted = self.call(emit.emitted, [loop, lifted, context, literal_node(int(carries), node), self.visit(carry),
+                                           self.visit(state), literal_node(0, node)], node)
         if alone:  # it holds loads of the memory role where its body does
-            for part in (loop, made):
+            for part in (loop, emitted):
                 part.facts = Facts("a pipeline", 0, pipelines=facts is not None and facts.pipelines)  # type: ignore[attr-defined]
         else:  # its own end may pass a turn only if no other pipeline comes behind it
-            made.may_pass_turn = not around.pipelines if around else isinstance(context, ast.Constant)  # type: ignore[attr-defined]
-        return made
+            emitted.may_pass_turn = not around.pipelines if around else isinstance(context, ast.Constant)  # type: ignore[attr-defined]
+        return emitted
 
-    def _one_split(self, node: ast.Call, said: dict[str, ast.expr]) -> None:
-        """Refuse options of the CTA's split into roles that are not those of the kernel."""
-        where = f"kernel {self.unit.kernel}, pipeline at {self.session.site(self.source, node)}"
+    # ---- allocations
+    def allocation(self, node: ast.Call, function: Any) -> Any:
+        if function is shared.scratch:
+            kind, = self.bind(function, node)
+            return self.call(shared.scratch, [self._type(kind, True)], node)
+        if function is not shared.run_scoped:
+            return NOT_MINE
+        called, *kinds, axes = self.bind(shared.run_scoped, node)
+        self._check_scoped(called, self.value(called), len(kinds), node)
+        inner, facts = self.facts_of(called)
+        types = [self._type(kind, False) for kind in kinds]
+        call = self.call(shared.run_scoped, [inner, *types, self.visit(axes)], node)
+        call.facts = facts  # type: ignore[attr-defined]
+        return call
+
+    def _check_scoped(self, called: ast.expr, value: Any, count: int, node: ast.Call) -> None:
+        """Refuse what is no function that takes a reference for each type."""
+        if value is not MISSING and not isinstance(value, Function) and not callable(value):
+            self.error(called, "run_scoped: function must be one that is nested in the kernel, or decorated with "
+                               f"@numpipe.function, got {ast.unparse(called)}")
+        places = [called] if isinstance(called, ast.Lambda) else self._binds(called.id) if isinstance(called, ast.Name) else []
+        if isinstance(value, Function):
+            signature = inspect.signature(value.function)
+        elif len(places) == 1 and isinstance(places[0], (ast.FunctionDef, ast.Lambda)):
+            signature = plain_signature(parameters_of(places[0]))
+        else:
+            return
+        if (wrong := mismatch(signature, count, [])) is not None:
+            self.error(node, f"run_scoped: {ast.unparse(called)}{spelled(signature)} is called with a reference for each type: "
+                             f"{wrong}")
+
+    def _type(self, node: ast.expr, always: bool) -> ast.expr:
+        """Return the type of an allocation as its text; anything else is passed on, or refused where a type is wanted `always`."""
+        value = self.value(node)
+        if is_allocation(value):
+            return literal_node(repr(value), node)
+        self._check_type(node)
+        if always:
+            self.error(node, "numpipe.scratch takes a type, numpipe.SMEM(shape, dtype), numpipe.Barrier(…) or numpipe.RefUnion(…), "
+                             f"which is a compile-time constant, got {ast.unparse(node)}")
+        return self.visit(node)  # type: ignore[no-any-return]
+
+    def _check_type(self, node: ast.expr) -> None:
+        """Raise the error of a type that is written in place and is no constant, or no type."""
+        if isinstance(node, ast.Tuple):
+            for part in node.elts:
+                self._check_type(part)
+        if not isinstance(node, ast.Call) or self.value(node.func) not in (SMEM, Barrier, ClusterBarrier, RefUnion):
+            return
+        for part in (*node.args, *(keyword.value for keyword in node.keywords)):
+            self._check_type(part)
+            if self.value(part) is MISSING and part not in self.constants.failed:
+                self.error(part, f"{ast.unparse(part)} is no compile-time constant, and the type of an allocation is one: write "
+                                 "literals, constants of the module or fields of a Static")
+            self.visit(part)  # which says why it failed
         try:
-            emit.check_options(where, self.unit, {name: self.value(value) for name, value in said.items()})
+            self.value(node.func)(*map(self.value, node.args), **{str(k.arg): self.value(k.value) for k in node.keywords})
         except SpecError as error:
-            raise SpecError(self.source.position(node).stamp(str(error))) from None
-
-    def facts_of(self, function: ast.expr) -> tuple[ast.expr, Facts | None]:
-        """A function that is passed, rewritten, and what is known of it."""
-        raise NotImplementedError
-
-
-class _Yield(ast.NodeTransformer):
-    def __init__(self, parameter: str) -> None:
-        self.parameter = parameter
-
-    def visit_Yield(self, node: ast.Yield) -> ast.Call:
-        assert node.value is not None
-        return located(ast.Call(load(self.parameter), [node.value], []), node)
-
-
-def without_yield(function: ast.FunctionDef, parameter: str) -> None:
-    """``final = yield initial`` becomes ``final = parameter(initial)``, in place: the compute context it stands for."""
-    function.args.args.append(ast.copy_location(ast.arg(parameter), function))
-    function.body = [_Yield(parameter).visit(statement) for statement in function.body]
-
-
-def misuse(function: ast.FunctionDef, said: str = "calls") -> tuple[str, ast.AST]:
-    """Why a function does not call its first parameter exactly once whatever happens, or ""; and the node to blame."""
-    parameter = function.args.args[0].arg
-    uses = [n for statement in function.body for n in walk(statement)
-            if isinstance(n, ast.Name) and n.id == parameter and isinstance(n.ctx, ast.Load)]
-    calls = {id(n.func): n for statement in function.body for n in walk(statement) if isinstance(n, ast.Call)}
-    if not uses:
-        return f"never {said} the pipeline: write carry = {parameter}(carry) once", function
-    passed = next((use for use in uses if id(use) not in calls), None)
-    if passed is not None:
-        return f"passes the pipeline on (line {passed.lineno}): it calls it itself, {parameter}(carry)", passed
-    if len(uses) > 1:
-        return f"{said} the pipeline {len(uses)} times (line {uses[1].lineno}): a pipeline runs once; emit another one", uses[1]
-    use, call = uses[0], calls[id(uses[0])]
-    if len(call.args) != 1 or call.keywords:
-        return f"{said} the pipeline with {len(call.args) + len(call.keywords)} arguments (line {use.lineno}): it takes the "\
-               "initial carry", call
-    left = next((n for statement in function.body for n in walk(statement)
-                 if isinstance(n, ast.Return) and n.lineno < use.lineno), None)
-    if not _always(function.body, use):
-        return f"{said} the pipeline under a condition or in a loop (line {use.lineno}): every warpgroup runs it, once", use
-    if left is not None:
-        return f"may return (line {left.lineno}) before it {said} the pipeline: every warpgroup runs it, once", left
-    return "", function
-
-
-def _always(body: list[ast.stmt], use: ast.AST) -> bool:
-    """Whether running `body` evaluates `use` exactly once, whatever happens."""
-    def sure(node: ast.AST) -> bool:
-        if node is use:
-            return True
-        match node:
-            case ast.For() | ast.While() | ast.If() | ast.FunctionDef() | ast.Lambda():
-                return False
-            case ast.IfExp(test=test):
-                return sure(test)
-            case ast.BoolOp(values=values):
-                return sure(values[0])
-        return any(sure(child) for child in children(node))
-
-    return any(sure(statement) for statement in body)
+            self.error(node, str(error), SpecError)
+        except TypeError as error:
+            self.error(node, f"{ast.unparse(node)}: {error}")

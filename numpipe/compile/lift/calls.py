@@ -1,11 +1,14 @@
-"""Calls and subscripts, rewritten: keywords become positions, the hidden context is passed on, slices become views."""
+"""Calls and subscripts, rewritten: keywords become positions, the hidden context is passed on, slices become views.
+
+A call of an operation is rewritten by what the operation says of itself (`core.op`). Rules before `operation` know more of theirs.
+"""
 
 from __future__ import annotations
 
 import ast
 import inspect
 import types
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -14,24 +17,19 @@ from ...language.grid import partials, tile_loop
 from ...language.pipeline import emit, pipelines
 from ...language.tiles import refs, tile
 from ...plan import context, specs
-from .arithmetic import added
 from .fold import MISSING, literal_node, named_tuple
 from .loops import PIPELINE, Loops
-from .nodes import reads, walk
+from .nodes import names, parameters_of, reads
 from .rewriter import NOT_MINE
 from .subset import host_only, mismatch, plain_signature, spelled
 
 
 def plain(function: Any) -> str:
-    """Message for a Python function of the user's that is no function of a kernel."""
+    """Return the error for a Python function of the user's that is no function of a kernel."""
     return (f"'{function.__name__}' is a plain Python function: a kernel calls functions that are nested in it or decorated with "
             f"@numpipe.function; put @numpipe.function above 'def {function.__name__}'" if function.__name__ != "<lambda>" else
             "a lambda of the module is a plain Python function: write a 'def' with @numpipe.function above it, or nest it in the "
             "kernel")
-
-
-def by_position_only(function: str) -> str:
-    return f"'{function}' is called with keywords: names of parameters are known only of functions called by their own name"
 
 
 class Calls(Loops):
@@ -60,22 +58,27 @@ class Calls(Loops):
         return NOT_MINE
 
     def pipeline_made(self, node: ast.Call, function: Any) -> Any:
-        """A pipeline is told the constants in its grid, and where it is written."""
-        if function is not pipelines.pipeline:
-            return NOT_MINE
-        return self.loop_form(node, self.bind(function, node), False)
+        return self.loop_form(node, self.bind(function, node), False) if function is pipelines.pipeline else NOT_MINE
 
     def loop_form(self, node: ast.Call, args: list[ast.expr], alone: bool) -> ast.Call:
-        """The pipeline with these arguments of `pipeline`; `alone`: each compute warpgroup runs it for itself."""
+        """Return the pipeline with these arguments of `pipeline`, the constants in its grid and its place; `alone`: each compute
+        warpgroup runs it for itself."""
         self._index_maps_fit(*args[:3])
-        told = int(alone), self._known_grid(args[0]), self.session.site(self.source, node)
-        return self.call(pipelines.make_pipeline, [*map(self.visit, args), *(literal_node(fact, node) for fact in told)], node)
+        whole = self.value(args[0])
+        sizes: Any = whole if isinstance(whole, tuple) else map(self.value, args[0].elts) if isinstance(args[0], ast.Tuple) else ()
+        grid = tuple(int(n) if isinstance(n, (int, np.integer)) else None for n in sizes)
+        facts = int(alone), grid, self.session.site(self.source, node)
+        return self.call(pipelines.make_pipeline, [*map(self.visit, args), *(literal_node(fact, node) for fact in facts)], node)
 
     def block_spec(self, node: ast.Call, function: Any) -> Any:
-        """A BlockSpec is told what its index map returns and reads; of its parts, transforms and `Element` have a field each."""
+        """A BlockSpec, which gets what its index map returns and reads; or one of its parts, a transform or an `Element`."""
         if function is specs.BlockSpec:
             args = self.bind(function, node)
-            args[2] = self._memory_space(args[2])
+            space = specs.space_of(self.value(args[2]))
+            if space is None:
+                self.error(args[2], "BlockSpec: memory_space must be numpipe.SMEM or numpipe.GMEM, a compile-time constant, got "
+                                    f"{ast.unparse(args[2])}")
+            args[2] = literal_node(space, args[2])
             args += [literal_node(self._known_indices(args[1]), node), literal_node(self._depends(args[1]), node)]
             return self.call(specs.block_spec, [self.visit(a) for a in args], node)
         if isinstance(function, type) and function in specs.RECORDS:
@@ -92,7 +95,7 @@ class Calls(Loops):
 
     # ---- all others
     def operation(self, node: ast.Call, function: Any) -> Any:
-        """An operation: all its arguments by position, behind those hidden ones that it asks for."""
+        """A call of an operation gets all arguments by position, behind the hidden ones that the operation asks for."""
         if not isinstance(function, Op) or isinstance(function, Helper):
             return NOT_MINE
         args = self.bind(function, node)
@@ -103,21 +106,21 @@ class Calls(Loops):
         if function is tile.zeros:
             self._fits_registers(node, args[0])
         if function.context:
-            return self.call_with(self.hidden(function, node), function, [self.visit(a) for a in args], node)
+            return self.call(function, map(self.visit, args), node)
         if isinstance(node.func, ast.Name):
             node.func = self.by_type(node.func)
         node.args, node.keywords = [self.visit(a) for a in args], []
         return node
 
     def refused_call(self, node: ast.Call, function: Any) -> Any:
-        """What no kernel calls: a kernel, a function of Python or NumPy, one of the user's that is not compiled."""
+        """Refuse what no kernel calls: a kernel, a function of Python or NumPy, one of the user's that is not compiled."""
         if type(function).__name__ == "Kernel" and hasattr(function, "simulate"):
             self.error(node, f"'{function.name}' is a kernel: a kernel is called from the host, not from a kernel")
         if function is MISSING or named_tuple(function):
             return NOT_MINE
         if (why := host_only(function, ast.unparse(node.func))) is not None:
             for argument in node.args:
-                self.visit(argument)  # what is wrong in it comes first
+                self.visit(argument)  # its own errors come first
             self.error(node, why)
         if isinstance(function, (types.FunctionType, types.MethodType)) and not str(function.__module__).startswith(
                 ("numpy", "numba")):
@@ -125,7 +128,7 @@ class Calls(Loops):
         return NOT_MINE
 
     def value_call(self, node: ast.Call, function: Any) -> Any:
-        """A call of a value of the kernel, a nested function or an emitted pipeline; of a NamedTuple, or a helper."""
+        """A call of a nested function, an emitted pipeline or another value of the kernel; of a NamedTuple, or a helper."""
         tuples = isinstance(function, type) and issubclass(function, tuple)
         if named_tuple(function):
             node.args, node.keywords = self.bind(function, node), []
@@ -144,35 +147,40 @@ class Calls(Loops):
             node.facts = self._nested_facts(node.func.id)  # type: ignore[attr-defined]
             self._by_position(node.func.id, node)
         elif node.keywords and isinstance(node.func, (ast.Subscript, ast.Call, ast.IfExp)):
-            self.error(node, by_position_only(ast.unparse(node.func)))
-        if (function is MISSING or tuples) and not added(node.func):
+            self._no_keywords(node)
+        ours = isinstance(node.func, ast.Name) and node.func.id.startswith("__np_")  # a call that the pass wrote
+        if (function is MISSING or tuples) and not ours:
             node.args = [self._settled(arg, ints=tuples) for arg in node.args]
         return node
 
     def _with_allocations(self, node: ast.Call, may: bool) -> None:
-        """An emitted pipeline's call: what it shares with another one comes behind the arrays."""
+        """Put the allocations that an emitted pipeline shares with another one behind its arrays."""
         given = [k.value for k in node.keywords if k.arg == "allocations" and may]
         if len(given) != len(node.keywords):
             self.error(node, "an emitted pipeline is called on its arrays by position")
         node.args += [value for value in given if not (isinstance(value, ast.Constant) and value.value is None)]
         node.keywords = []
 
+    def _no_keywords(self, node: ast.Call) -> NoReturn:
+        self.error(node, f"'{ast.unparse(node.func)}' is called with keywords: names of parameters are known only of functions "
+                         "called by their own name")
+
     def _by_position(self, name: str, node: ast.Call) -> None:
-        """A call of a nested function: keywords become positions, in place."""
+        """Turn the keywords of a call of a nested function into positions."""
         places = self._binds(name)
         if len(places) != 1 or not isinstance(places[0], ast.FunctionDef) or not self._nested_facts(name):
             if node.keywords:
-                self.error(node, by_position_only(name))
+                self._no_keywords(node)
             return
-        names = [argument.arg for argument in places[0].args.args]
+        parameters = parameters_of(places[0])
         keywords = {str(k.arg): k.value for k in node.keywords}
-        wrong = mismatch(plain_signature(names), len(node.args), list(keywords))
+        wrong = mismatch(plain_signature(parameters), len(node.args), list(keywords))
         if wrong is not None:
-            self.error(node, f"{name}({', '.join(names)}): {wrong}")
-        node.args, node.keywords = [*node.args, *(keywords[n] for n in names[len(node.args):])], []
+            self.error(node, f"{name}({', '.join(parameters)}): {wrong}")
+        node.args, node.keywords = [*node.args, *(keywords[n] for n in parameters[len(node.args):])], []
 
     def _fits_registers(self, node: ast.Call, of: ast.expr) -> None:
-        """One accumulator alone must leave a register to compute with: what ptxas does with more is memory traffic."""
+        """Refuse an accumulator that leaves no register to compute with: ptxas would put it into local memory."""
         shape, unit = self.value(of), self.unit
         if isinstance(shape, tuple) and len(shape) == 2 and all(isinstance(n, int) for n in shape):
             registers = shape[0] * shape[1] // 128
@@ -185,7 +193,7 @@ class Calls(Loops):
                                  "use a smaller tile, or share it between more warpgroups")
 
     def _index_maps_fit(self, grid: ast.expr, in_specs: ast.expr, out_specs: ast.expr) -> None:
-        """Lambdas written in place take as many indices as the grid has."""
+        """Refuse a lambda, written in place, that takes more or fewer indices than the grid has."""
         if not isinstance(grid, ast.Tuple):
             return
         for label, spec in [(f"{name}[{number}]", spec) for name, given in (("in_specs", in_specs), ("out_specs", out_specs))
@@ -198,19 +206,15 @@ class Calls(Loops):
                                               f"pipeline's grid has {len(grid.elts)}")
 
     def _known_indices(self, index_map: ast.expr) -> tuple[int | None, ...]:
-        """What a lambda written in place returns, as far as it is constant."""
+        """Return the constants among the indices that a lambda, written in place, returns, None for the others."""
         if not isinstance(index_map, ast.Lambda) or not isinstance(index_map.body, ast.Tuple):
             return ()
-        own = {argument.arg for argument in index_map.args.args}
-        known: list[int | None] = []
-        for part in index_map.body.elts:
-            depends = any(isinstance(node, ast.Name) and node.id in own for node in walk(part))
-            value = None if depends else self.value(part)
-            known.append(value if isinstance(value, int) else None)
-        return tuple(known)
+        parameters = set(parameters_of(index_map))
+        values = [None if parameters & names(ast.Load, part) else self.value(part) for part in index_map.body.elts]
+        return tuple(value if isinstance(value, int) else None for value in values)
 
     def _depends(self, index_map: ast.expr) -> tuple[bool, ...] | None:
-        """Which of its arguments a lambda written in place, or a nested function, reads; None for other functions."""
+        """Say which of its arguments a nested function, or a lambda written in place, reads; None for other functions."""
         while isinstance(index_map, ast.IfExp) and (test := self.value(index_map.test)) is not MISSING:
             index_map = index_map.body if test else index_map.orelse
         function: ast.AST = index_map
@@ -219,22 +223,8 @@ class Calls(Loops):
             function = places[0] if len(places) == 1 else index_map
         return reads(function) if isinstance(function, (ast.Lambda, ast.FunctionDef)) else None
 
-    def _memory_space(self, given: ast.expr) -> ast.expr:
-        """The name of the memory that a BlockSpec says."""
-        name = specs.space_of(self.value(given))
-        if name is None:
-            self.error(given, "BlockSpec: memory_space must be numpipe.SMEM or numpipe.GMEM, a compile-time constant, got "
-                              f"{ast.unparse(given)}")
-        return literal_node(name, given)
-
-    def _known_grid(self, grid: ast.expr) -> tuple[int | None, ...]:
-        """The sizes of a grid that are compile-time constants, None for the others."""
-        whole = self.value(grid)
-        parts: Any = whole if isinstance(whole, tuple) else map(self.value, grid.elts) if isinstance(grid, ast.Tuple) else ()
-        return tuple(int(n) if isinstance(n, (int, np.integer)) else None for n in parts)
-
     def _axis(self, node: ast.Call) -> str:
-        """The axis that `axis_index` or `axis_size` is asked for."""
+        """Return the axis whose index or size a call asks for."""
         argument, = self.bind(self.value(node.func), node)
         axis = self.value(argument)
         if not isinstance(axis, str):
@@ -248,7 +238,7 @@ class Calls(Loops):
         return axis
 
     def bind(self, function: Any, node: ast.Call) -> list[ast.expr]:
-        """Arguments of a call in the order of the function's parameters, defaults filled in."""
+        """Return the arguments of a call in the order of the function's parameters, defaults filled in."""
         if any(isinstance(a, ast.Starred) for a in node.args) or any(k.arg is None for k in node.keywords):
             self.error(node, f"{function.__name__}: no * or ** in a kernel's calls: write the arguments out")
         signature = inspect.signature(function)

@@ -11,7 +11,7 @@ import ast
 import enum
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -30,7 +30,7 @@ OPERATIONS: dict[type, Op[..., Any]] = {
     ast.BitOr: arith.or_, ast.BitXor: arith.xor, ast.USub: arith.negative, ast.UAdd: arith.positive, ast.Invert: arith.invert,
     ast.Lt: arith.lt, ast.LtE: arith.le, ast.Gt: arith.gt, ast.GtE: arith.ge, ast.Eq: arith.eq, ast.NotEq: arith.ne,
 }
-"""what operators are on run-time values"""
+"""the operations of `arith` that operators become on run-time values"""
 _PYTHON: dict[type, Callable[..., Any]] = {
     **{kind: arith.OPERATORS[operation].python for kind, operation in OPERATIONS.items()}, ast.Not: operator.not_,
     ast.Is: lambda a, b: _same(a, b), ast.IsNot: lambda a, b: not _same(a, b), ast.In: lambda a, b: a in b,
@@ -39,14 +39,22 @@ _PYTHON: dict[type, Callable[..., Any]] = {
 _PURE = {min, max, len, abs, int, float, bool, round, sum, pow, divmod, any, all, tuple, isinstance, getattr, hasattr, callable,
          np.dtype, np.prod, *(f for f in vars(math).values() if callable(f))}
 _SEQUENCES = {zip, enumerate, reversed, sorted}
-"""builtins that walk through constants; what they give is a tuple here"""
+"""builtins that iterate over constants; their result is a tuple here"""
 
 
 class StaticArray:
-    """What is known of an array parameter before compilation."""
+    """An array parameter before compilation: its dtype and its rank."""
 
     def __init__(self, dtype: np.dtype, ndim: int) -> None:
         self.dtype, self.ndim = dtype, ndim
+
+
+def lookup(table: Mapping[Any, Any], key: Any) -> Any:
+    """Return what a table has for a key, None for a key that it lacks or that has no hash."""
+    try:
+        return table.get(key)
+    except TypeError:
+        return None
 
 
 def is_literal(value: Any) -> bool:
@@ -57,7 +65,7 @@ def is_literal(value: Any) -> bool:
 
 
 def literal_node(value: Any, where: ast.AST) -> ast.expr:
-    """The AST of a constant."""
+    """Return the AST of a constant."""
     if isinstance(value, tuple):
         node: ast.expr = ast.Tuple([literal_node(v, where) for v in value], ast.Load())
     else:
@@ -69,10 +77,10 @@ def literal_node(value: Any, where: ast.AST) -> ast.expr:
 
 
 class Constants:
-    """Evaluates expressions whose value is known before compilation.
+    """The compile-time constants of a function, from which expressions are evaluated.
 
-    `wg_axis` is the warpgroups', `sizes` of those axes whose sizes are known.
-    `failed` has the expressions that are made of constants and raise, e.g. a division by a Static that is 0.
+    `wg_axis` is the warpgroup axis; `sizes` has the axes whose sizes are known; `failed` the expressions of constants that raised,
+    e.g. a division by a Static that is 0.
     """
 
     def __init__(self, namespace: dict[str, Any], known: dict[str, Any], wg_axis: str = "",
@@ -82,7 +90,7 @@ class Constants:
         self.failed: dict[ast.AST, Exception] = {}
 
     def name(self, name: str, local: set[str]) -> Any:
-        """Value of a name: a known one, or a global that no enclosing function binds."""
+        """Return the value of a known name, or of a global that no enclosing function binds; else MISSING."""
         if name in self.known:
             return self.known[name]
         if name in local:
@@ -93,7 +101,7 @@ class Constants:
         return (builtins if isinstance(builtins, dict) else vars(builtins)).get(name, MISSING)
 
     def evaluate(self, node: ast.AST, local: set[str]) -> Any:
-        """The value of an expression, or MISSING for a run-time one and for one that fails."""
+        """Return the value of an expression, or MISSING for a run-time one and for one that fails."""
         def get(child: ast.AST) -> Any:
             value = self.evaluate(child, local)
             return MISSING if isinstance(value, StaticArray) else value
@@ -142,19 +150,22 @@ class Constants:
                 case ast.IfExp(test=test, body=body, orelse=orelse):
                     chosen = get(test)
                     return MISSING if chosen is MISSING else get(body if chosen else orelse)
-                case ast.Call(func=func, args=args, keywords=[]):
-                    return self._call(get(func), [get(a) for a in args])
-                case ast.Call(func=func, args=args, keywords=named) if evaluated(function := get(func)):
-                    return _called(function, [get(a) for a in args], {str(k.arg): get(k.value) for k in named})
+                case ast.Call(func=func, args=args, keywords=named) if (function := get(func)) is not MISSING:
+                    return self._call(function, [get(a) for a in args], {str(k.arg): get(k.value) for k in named})
         except Exception as error:
             self.failed[node] = error
         return MISSING
 
-    def _call(self, function: Any, args: list[Any]) -> Any:
-        if function is MISSING or any(a is MISSING for a in args):
+    def _call(self, function: Any, args: list[Any], named: dict[str, Any]) -> Any:
+        """Return the result of a call with constants, where that is a constant; MISSING for what needs a kernel."""
+        if any(value is MISSING for value in (*args, *named.values())) or (named and not _evaluated(function)):
             return MISSING
-        if evaluated(function):
-            return _called(function, args, {})
+        if _evaluated(function):
+            try:
+                value = function(*args, **named)
+            except Exception:  # an operation of kernels, or an error that its own line will show
+                return MISSING
+            return value if is_literal(value) or isinstance(value, np.dtype) or isinstance(function, type) else MISSING
         if function is context.axis_size and len(args) == 1 and args[0] in self.sizes:
             return self.sizes[args[0]]
         if function is arith.cdiv:
@@ -175,7 +186,7 @@ def _same(a: Any, b: Any) -> bool:
 
 
 def of_a_lane(value: Any) -> bool:
-    """Whether an object stands for a number that every lane has its own of: `numba.cuda`'s laneid, threadIdx.x."""
+    """Whether an object of `numba.cuda` stands for a number that differs from lane to lane: laneid, threadIdx.x."""
     return isinstance(value, property) or (isinstance(value, type) and (value.__module__, value.__name__) == (
         "numba.cuda.stubs", "laneid"))
 
@@ -185,8 +196,8 @@ def named_tuple(kind: Any) -> bool:
     return isinstance(kind, type) and issubclass(kind, tuple) and hasattr(kind, "_fields")
 
 
-def evaluated(function: Any) -> bool:
-    """Whether calls with constants are evaluated: of a `@numpipe.function`, of a NamedTuple or frozen dataclass of the user's."""
+def _evaluated(function: Any) -> bool:
+    """Whether calls with constants are evaluated: of a `@numpipe.function`, a NamedTuple or a frozen dataclass of the user's."""
     if function is specs.BlockSpec:
         return False  # an operation of kernels: its index map is compiled with them
     if named_tuple(function):
@@ -195,23 +206,12 @@ def evaluated(function: Any) -> bool:
     return isinstance(function, Function) or getattr(parameters, "frozen", False)
 
 
-def _called(function: Any, args: list[Any], named: dict[str, Any]) -> Any:
-    """What it returns for constants, where that is a constant; MISSING for what needs a kernel."""
-    if any(value is MISSING for value in (*args, *named.values())):
-        return MISSING
-    try:
-        value = function(*args, **named)
-    except Exception:  # an operation of kernels, or an error that its own line will show
-        return MISSING
-    return value if is_literal(value) or isinstance(value, np.dtype) or isinstance(function, type) else MISSING
-
-
 def stores(function: ast.FunctionDef | ast.Lambda) -> list[tuple[str, ast.AST]]:
-    """Names a function binds itself (nested functions: their own name only), with the node that binds."""
-    found: list[tuple[str, ast.AST]] = [(a.arg, a) for a in walk(function.args) if isinstance(a, ast.arg)]
+    """Return the names that a function binds itself, each with the node that binds it; of nested functions their own names only."""
+    bound: list[tuple[str, ast.AST]] = [(a.arg, a) for a in walk(function.args) if isinstance(a, ast.arg)]
     for node in own(statements(function)):
         if isinstance(node, ast.FunctionDef):
-            found.append((node.name, node))
+            bound.append((node.name, node))
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            found.append((node.id, node))
-    return found
+            bound.append((node.id, node))
+    return bound

@@ -1,4 +1,4 @@
-"""`@numpipe.function`, rewritten: each is lifted once for a kernel and the arguments that are known at compile time."""
+"""Calls of `@numpipe.function`s: each function is rewritten once for a kernel and the arguments that are known at compile time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from ...core.op import Op
 from ...diagnostics.errors import NumpipeError
 from ...language.grid import tile_loop
 from ...plan.specs import BlockSpec
-from .allocations import Allocations
 from .calls import plain
 from .fold import MISSING, StaticArray
 from .nested import Nested
@@ -23,24 +22,24 @@ from .rewriter import NOT_MINE
 
 @dataclass(frozen=True)
 class Bound:
-    """A function as it is lifted for some known arguments."""
+    """A function, rewritten for some known arguments."""
 
     binder: Op[..., Any]
     """``binder((context,)) -> callable``"""
     parameters: tuple[str, ...]
-    """those left at run time"""
+    """the names of those that are left at run time"""
     facts: Facts
 
 
-class Functions(Allocations, Nested):
-    """Calls of `@numpipe.function`s, and these as values."""
+class Functions(Nested):
+    """Calls of `@numpipe.function`s, and such functions as values."""
 
     def lift_function(self, function: Function[..., Any], known: dict[str, Any]) -> Bound:
-        """Lift a function of any module."""
+        """Rewrite a function of any module."""
         raise NotImplementedError
 
     def function_value(self, node: ast.AST) -> Any:
-        """A function that is passed on, alone or in a tuple; and what of the module cannot be a value of a kernel."""
+        """A function that is passed on, alone or in a tuple; refuse objects of the module that no kernel has as values."""
         if isinstance(node, (ast.Name, ast.Attribute, ast.Subscript)) and isinstance(node.ctx, ast.Load):
             value = self.value(node)
             if isinstance(value, Function):
@@ -57,22 +56,9 @@ class Functions(Allocations, Nested):
         return NOT_MINE
 
     def function_call(self, node: ast.Call, function: Any) -> Any:
+        """A call of a `@numpipe.function` becomes one of its form for the known arguments, with the others."""
         if not isinstance(function, Function):
             return NOT_MINE
-        call = self._call(function, node)
-        call.args = [self._settled(arg) for arg in call.args]
-        return call
-
-    def facts_of(self, function: ast.expr) -> tuple[ast.expr, Facts | None]:
-        value, given = self.value(function), self.visit(function)
-        if isinstance(value, Function):
-            return given, self._lifted(value, {}, function).facts
-        if isinstance(function, ast.Lambda):
-            return given, self.binders[given.func.id.removeprefix("__np_bind_")]
-        return given, self._nested_facts(function.id) if isinstance(function, ast.Name) else None
-
-    def _call(self, function: Function[..., Any], node: ast.Call) -> ast.Call:
-        """A call of a function: of what it is for the arguments that are known, with the others."""
         names = list(inspect.signature(function.function).parameters)
         args = dict(zip(names, self.bind(function, node), strict=True))
         values = {name: self.value(arg) for name, arg in args.items()}
@@ -80,13 +66,22 @@ class Functions(Allocations, Nested):
         if function is tile_loop.planar_snake and (why := tile_loop.wrong_snake(known.get("minor_dim"), known.get("tile_width"))):
             self.error(node, why)  # else an index error, or a division by zero, in a line of its own source
         bound = self._lifted(function, known, node)
-        left = [self.visit(args[name]) for name in bound.parameters]
+        left = [self._settled(self.visit(args[name])) for name in bound.parameters]
         call = ast.copy_location(ast.Call(self._bind(bound, node), left, []), node)
         call.facts = bound.facts  # type: ignore[attr-defined]
         return call
 
+    def facts_of(self, function: ast.expr) -> tuple[ast.expr, Facts | None]:
+        """Return a function that is passed on, rewritten, and its facts, where it is known."""
+        value, new = self.value(function), self.visit(function)
+        if isinstance(value, Function):
+            return new, self._lifted(value, {}, function).facts
+        if isinstance(function, ast.Lambda):
+            return new, self.binders[new.func.id.removeprefix("__np_bind_")]
+        return new, self._nested_facts(function.id) if isinstance(function, ast.Name) else None
+
     def _bind(self, bound: Bound, node: ast.AST) -> ast.Call:
-        """The function as a value of the kernel."""
+        """Return a function as a value of the kernel."""
         return self.call(bound.binder, [ast.copy_location(ast.Tuple([self.context_name(node)], ast.Load()), node)], node)
 
     def _lifted(self, function: Function[..., Any], known: dict[str, Any], node: ast.AST) -> Bound:
@@ -110,7 +105,7 @@ class Functions(Allocations, Nested):
 
 
 def _key(value: Any) -> tuple[Any, ...]:
-    """What makes a known argument another one: 1, True and 1.0 differ."""
+    """Return a key by which known arguments differ, as 1, True and 1.0 do."""
     if isinstance(value, StaticArray):
         return ("array", value.dtype, value.ndim)
     try:

@@ -1,12 +1,12 @@
-"""Code for each lane, rewritten: what kernels may use of `numba.cuda` becomes numpipe's own operations, simulated too.
+"""Code for each lane, rewritten: the names of `numba.cuda` that kernels may use become numpipe's own operations, simulated too.
 
-`numba.cuda` is never imported here: its objects are known by their names, where the user's module has them.
+`numba.cuda` is never imported here: its objects, which the user's module has, are known by their names.
 """
 
 from __future__ import annotations
 
 import ast
-from typing import Any, NoReturn
+from typing import Any
 
 from ...core.op import Op
 from ...diagnostics.errors import SpecError
@@ -20,6 +20,7 @@ _CALLS: dict[str, Op[..., Any]] = {operation.function.__name__: operation for op
 _VALUES: dict[str, Op[..., Any]] = {"threadIdx.x": per_lane.thread_index, "laneid": per_lane.lane_in_warp}
 _INSTEAD = {"blockIdx": "; here numpipe.program_id(axis) is the index of the CTA",
             "gridDim": "; here numpipe.num_programs(axis) is the size of the grid",
+            "blockDim": "; a kernel is written for warpgroups: numpipe.axis_index(\"wg\") is the index of one",
             "shared": "; here numpipe.scratch(numpipe.SMEM(shape, dtype)) around the body is shared memory"}
 SUPPORTED = f"threadIdx.x, laneid, {', '.join(_CALLS)}"
 
@@ -28,7 +29,7 @@ class LaneCode(Calls):
     """``cuda.threadIdx.x``, ``cuda.laneid``, ``cuda.shfl_sync(…)``, ``cuda.syncwarp()``; and `lane_index`."""
 
     def lane_value(self, node: ast.Attribute | ast.Name) -> Any:
-        """``from numba.cuda import threadIdx`` is as good."""
+        """A number of a lane, as ``cuda.threadIdx.x`` or by ``from numba.cuda import threadIdx``."""
         written = self._of_cuda(node)
         if written in _VALUES:
             self._lane_only(node, f"cuda.{written}")
@@ -50,7 +51,7 @@ class LaneCode(Calls):
         return NOT_MINE
 
     def _of_cuda(self, node: ast.AST) -> str | None:
-        """What an expression is of `numba.cuda`, as it is written there; None for all else."""
+        """Return the name that an expression has in `numba.cuda`; None for all other expressions."""
         value: Any = MISSING
         if isinstance(node, ast.Attribute):
             outer = self._of_cuda(node.value)
@@ -64,15 +65,13 @@ class LaneCode(Calls):
         return str(getattr(value, "__name__", "")) or None
 
     def _unsupported(self, node: ast.AST, written: str) -> None:
-        """In a kernel whose bodies are code for each lane; in others what reaches the memory role is refused as it always was."""
-        if per_lane.by_lane(self.unit) or written.startswith("threadIdx."):
-            instead = _INSTEAD.get(written.partition(".")[0], "")
-            self._refuse(node, f"cuda.{written} is not supported in a kernel: of numba.cuda there are {SUPPORTED}{instead}")
+        """Refuse names in code for lanes, and indices of threads and CTAs, which the simulated SM has not, in all kernels."""
+        owner = written.partition(".")[0]
+        if per_lane.by_lane(self.unit) or ("." in written and owner in ("threadIdx", "blockIdx", "blockDim", "gridDim")):
+            self.error(node, f"cuda.{written} is not supported in a kernel: of numba.cuda there are {SUPPORTED}"
+                             f"{_INSTEAD.get(owner, '')}", SpecError)
 
     def _lane_only(self, node: ast.AST, what: str) -> None:
         directly = len(self.scopes) == 1 and self.scopes[0][0] is self.tree and self.lifts_kernel
         if not per_lane.by_lane(self.unit) or directly:
-            self._refuse(node, f"{what} {per_lane.NOT_HERE}")
-
-    def _refuse(self, node: ast.AST, message: str) -> NoReturn:
-        raise SpecError(self.source.position(node).stamp(f"kernel {self.unit.kernel}: {message}"))
+            self.error(node, f"{what} {per_lane.NOT_HERE}", SpecError)

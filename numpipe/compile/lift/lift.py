@@ -6,14 +6,14 @@ different things to the two roles, and shapes must be literals. The pass keeps f
 * constants: names and arithmetic known before compilation become literals, branches on them are pruned (`rewriter`, `fold`);
 * operators, comparisons and builtins on run-time values: operations with one meaning in both executions (`arithmetic`);
 * calls of numpipe functions: keywords become positions, the hidden context ``__np`` is passed on (`calls`);
-* ``for (k,), (a_tile, b_tile) in pipe(a, b)``: the ring's iterator, then a wait for the accumulators carried out of it;
-* ``for m, n in numpipe.tiles(…)``: a counted loop over this CTA's tiles (both in `loops`);
-* nested functions and lambdas: module-level functions bound to what they captured (`nested`, `closure`);
+* ``for (k,), (a_tile, b_tile) in pipe(a, b)``: the ring's iterator, then a wait for accumulators carried out (`loops`);
+* ``for m, n in numpipe.tiles(…)``: a counted loop over this CTA's tiles (`tile_loops`);
+* nested functions and lambdas: module-level functions bound to what they captured (`nested`, `core.closure`);
 
 and refuses what only one of the executions would take (`subset`).
 
-What it does is a list of rules, each a method of one of the parts, in the tables of `_Lift`. A rule leaves a node to those behind
-it (NOT_MINE), or says what stands in its place. What a call of an operation needs, the operation says itself (`numpipe.core.op`).
+The pass is a list of rules, each a method of one of its parts, in the tables of `_Lift`. A rule returns a node's replacement, or
+leaves the node to the rules behind it (NOT_MINE). What a call of an operation needs, the operation says itself (`core.op`).
 
 The simulated SM runs the rewritten source too: what is verified is what compiles.
 """
@@ -35,38 +35,38 @@ from ...diagnostics.errors import CompileError, Position
 from ...language.pipeline import order_tokens
 from ...plan.unit import Unit
 from .arithmetic import Arithmetic
+from .bodies import Bodies
 from .calls import Calls
-from .debugging import Debugging
 from .fold import Constants, StaticArray, literal_node, stores
-from .functions import Bound
+from .functions import Bound, Functions
 from .lane_code import LaneCode
-from .nested import ENVIRONMENT
+from .loops import Loops
+from .nested import ENVIRONMENT, Nested
 from .nodes import located, own, parameters_of
 from .nodes import parameters as plain_parameters
 from .positions import Positions, Source
 from .reductions import Reductions
-from .rewriter import CONTEXT, Rewriter
-from .session import Session
-from .waits import Waits
+from .rewriter import CONTEXT, Rewriter, Session
+from .statements import Statements
 
 
 @dataclass(frozen=True)
 class Lifted:
-    """A rewritten kernel: ``f(__np, *parameters)`` for each of the two executions, and what errors need to know of it."""
+    """A rewritten kernel: ``f(__np, *parameters)`` for each of the two executions, and what errors say of it."""
 
     simulated: Callable[..., Any]
     """runs in CPython; its lines are those of the user's file"""
     compiled: Callable[..., Any]
-    """what Numba compiles; each of its expressions has a line of its own, which `positions` knows"""
+    """compiled by Numba; each of its expressions has a line of its own, which `positions` knows"""
     text: str
     """the rewritten source"""
     positions: Positions
     sources: tuple[Source, ...]
-    """the functions it was made from: the kernel's, then those of its helpers, whichever module they are of"""
+    """the kernel's function, then those that it calls, of any module"""
     sites: dict[str, Position]
     """where its pipelines are written"""
     seconds: float = 0.0
-    """what rewriting it took"""
+    """how long rewriting took"""
 
 
 def _no_source(function: Callable[..., Any]) -> CompileError:
@@ -75,7 +75,7 @@ def _no_source(function: Callable[..., Any]) -> CompileError:
 
 
 def read(function: Callable[..., Any]) -> Source:
-    """Source of a kernel function, line numbers those of its file; CompileError where there is none."""
+    """Return the source of a kernel function, with the line numbers of its file; CompileError where there is none."""
     if hasattr(function, "__wrapped__"):
         raise CompileError(f"kernel {function.__name__}: a decorator below @numpipe.kernel wraps it, but kernels are compiled from "
                            "their source, without it: put @numpipe.kernel next to the 'def'")
@@ -84,7 +84,13 @@ def read(function: Callable[..., Any]) -> Source:
     except (OSError, TypeError):
         raise _no_source(function) from None
     filename = inspect.getsourcefile(function) or function.__code__.co_filename
-    source = Source(function.__code__.co_name, filename, max(first, 1), tuple(lines), _namespace(function))
+    namespace = dict(function.__globals__)  # captured variables hide globals
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            namespace[name] = cell.cell_contents
+        except ValueError:  # not assigned yet: an error only if the kernel uses it
+            namespace.pop(name, None)
+    source = Source(function.__code__.co_name, filename, max(first, 1), tuple(lines), namespace)
     try:
         node = source.tree
     except (SyntaxError, IndexError):
@@ -96,46 +102,35 @@ def read(function: Callable[..., Any]) -> Source:
     return source
 
 
-def _namespace(function: Callable[..., Any]) -> dict[str, Any]:
-    """What the names that a function does not bind stand for: captured variables, then globals."""
-    namespace = dict(function.__globals__)
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        try:
-            namespace[name] = cell.cell_contents
-        except ValueError:  # not assigned yet: an error only if the kernel uses it
-            namespace.pop(name, None)
-    return namespace
-
-
 def lift(source: Source, parameters: list[str], known: dict[str, Any], unit: Unit) -> Lifted:
-    """The kernel function rewritten for what is `known` of its Statics and arrays and the options of `unit`."""
+    """Rewrite a kernel function for what is `known` of its Statics and arrays, and for the options of `unit`."""
     begin = time.perf_counter()
     constants = Constants(source.namespace, known, unit.wg_axis, unit.sizes)
     lifted = _Lift(source, constants, Session(unit)).kernel(parameters)
     return dataclasses.replace(lifted, seconds=time.perf_counter() - begin)
 
 
-class _Lift(LaneCode, Debugging, Waits, Reductions):
-    """All parts together, on one function."""
+class _Lift(LaneCode, Statements, Reductions, Bodies):
+    """The pass over one function, with all of its parts."""
 
     of_every_node = (
-        Reductions.function_value,  # before `constant`: functions, and tuples of them, are constants too
+        Functions.function_value,  # before `constant`: functions, and tuples of them, are constants too
         Rewriter.constant,
-        Rewriter.refused,  # behind it: what a constant stands for may be written in any Python
+        Rewriter.refused,  # behind it: a constant may be written in any Python
     )
     of_calls = (
         LaneCode.lane_call,  # before those that refuse functions of others: numba.cuda's objects
         Arithmetic.builtin,
         Arithmetic.elementwise,  # before `operation`: these operations are told which arguments are literals
-        Debugging.debug_call,
+        Statements.debug_call,
         Reductions.of_tile,
-        Reductions.function_call,
+        Functions.function_call,
         # each of these knows more of its operation than the operation says, so they come before `operation`
-        Reductions.allocation, Reductions.emits, Calls.axis, Calls.misplaced_loop, Calls.pipeline_made, Calls.block_spec,
+        Bodies.allocation, Bodies.emits, Calls.axis, Calls.misplaced_loop, Calls.pipeline_made, Calls.block_spec,
         Calls.operation,
         Calls.refused_call,
         Calls.allocations_of,
-        Calls.value_call,  # what is left
+        Calls.value_call,  # all calls that are left
     )
     of_type: ClassVar = {
         ast.Call: (Rewriter.called,),
@@ -146,25 +141,20 @@ class _Lift(LaneCode, Debugging, Waits, Reductions):
         ast.BinOp: (Arithmetic.binary_operator,),
         ast.UnaryOp: (Arithmetic.unary_operator,),
         ast.Compare: (Arithmetic.comparison,),
-        ast.IfExp: (Rewriter.known_choice, Arithmetic.choice),  # what is decided is dropped, and not looked at; so of the next
+        ast.IfExp: (Rewriter.known_choice, Arithmetic.choice),  # a known one drops an arm unseen; so do the next
         ast.BoolOp: (Rewriter.known_operands, Arithmetic.condition),
         ast.If: (Rewriter.known_branch, Reductions.voted_branch),
         ast.Assign: (Rewriter.known_names, Arithmetic.assignment),
         ast.AnnAssign: (Rewriter.annotated,),
         ast.AugAssign: (Arithmetic.in_place,),
         ast.Return: (Arithmetic.returned,),
-        ast.Expr: (Reductions.not_called, Calls.unused_product),
-        ast.Assert: (Debugging.assertion,),
-        ast.With: (Debugging.with_block,),
-        ast.For: (Reductions.own_loop, Reductions.plain_loop),
-        ast.FunctionDef: (Reductions.nested_function,),
-        ast.Lambda: (Reductions.nested_lambda,),
+        ast.Expr: (Bodies.not_called, Calls.unused_product),
+        ast.Assert: (Statements.assertion,),
+        ast.With: (Statements.with_block,),
+        ast.For: (Loops.own_loop, Loops.plain_loop),
+        ast.FunctionDef: (Nested.nested_function,),
+        ast.Lambda: (Nested.nested_lambda,),
     }
-
-    def lift_body(self, node: ast.FunctionDef) -> None:
-        self.count_pending(node)  # in the user's source: products and waits are known by their names there
-        self.rewrite_body(node)
-        self.settle_bound(node)  # of the branches that are left
 
     def kernel(self, parameters: list[str]) -> Lifted:
         node = self.tree
@@ -187,7 +177,6 @@ class _Lift(LaneCode, Debugging, Waits, Reductions):
                       session.sites)
 
     def lift_function(self, function: Function[..., Any], known: dict[str, Any]) -> Bound:
-        """A `@numpipe.function` for some known arguments, bound to the context."""
         source = read(function.function)
         rebound = {name for name, where in stores(source.tree) if not isinstance(where, ast.arg)}  # type: ignore[arg-type]
         known = {name: value for name, value in known.items() if name not in rebound}
@@ -195,7 +184,7 @@ class _Lift(LaneCode, Debugging, Waits, Reductions):
         return _Lift(source, constants, self.session).function()
 
     def function(self) -> Bound:
-        """The function as the value that callers bind."""
+        """Rewrite a `@numpipe.function`; return it as the value that callers bind to the context."""
         node, known = self.tree, self.constants.known
         parameters = [name for name in parameters_of(node) if name not in known or isinstance(known[name], StaticArray)]
         self._signature(parameters)
@@ -212,13 +201,13 @@ class _Lift(LaneCode, Debugging, Waits, Reductions):
         return Bound(bind, tuple(parameters), facts)
 
     def _signature(self, parameters: list[str]) -> None:
-        """Plain parameters, without annotations, defaults and decorators."""
+        """Give the function plain parameters, without annotations, defaults and decorators."""
         node = self.tree
         node.args = located(plain_parameters(parameters), node)
         node.decorator_list, node.returns = [], None
 
     def _both(self, name: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
-        """The rewritten function for each of the executions."""
+        """Return the rewritten function for each of the two executions."""
         module = ast.Module([*self.out, self.tree], [])
         ast.fix_missing_locations(module)
         self.session.texts.append(ast.unparse(module))
@@ -227,7 +216,7 @@ class _Lift(LaneCode, Debugging, Waits, Reductions):
         return simulated, self._run(self.session.positions.renumber(module, self.source), name)
 
     def _run(self, module: ast.Module, name: str) -> Callable[..., Any]:
-        """The function `name` of the rewritten module."""
+        """Run the rewritten module; return its function `name`."""
         namespace = self.source.namespace | self.added
         exec(compile(module, self.source.filename, "exec"), namespace)
         for lifted, facts in self.binders.items():

@@ -1,4 +1,4 @@
-"""Loops over pipelines and tiles, rewritten: the ring's iterator, and a counted loop over this CTA's tiles."""
+"""Loops over pipelines, rewritten: ``for … in pipe(arrays)`` becomes a loop over the ring's iterator; what may not happen in it."""
 
 from __future__ import annotations
 
@@ -6,76 +6,104 @@ import ast
 from collections.abc import Iterator
 from typing import Any
 
-from ...core import arith
 from ...core.facts import Facts
-from ...core.op import does
+from ...core.op import Op, does
 from ...language.grid import splits, tile_loop
 from ...language.pipeline import barriers, emit, pipelines
 from ...language.tiles import products
-from ...plan import profiling
 from .arithmetic import Arithmetic
 from .fold import MISSING, literal_node
-from .nodes import assign, children, load, located, operation, walk
-from .order_tokens import sure_turns
-from .pipeline_names import PipelineNames
+from .nodes import assign, children, load, located, names, operation, own, running, walk
 from .rewriter import NOT_MINE
-from .turns import is_loop, leaves
+from .tile_loops import TileLoops
+from .turns import is_loop, leaves, sure_turns
 from .waits import in_place
 
 PIPELINE = Facts("a pipeline", 0, pipelines=True)
-_HELD = pipelines.steps, pipelines.make_pipeline, emit.emitted
+BUILDERS = emit.emit_pipeline_warp_specialized, emit.emit_pipeline
+"""functions that emit a pipeline"""
 
 
-class Loops(PipelineNames, Arithmetic):
-    """``for … in pipe(arrays)`` and ``for … in numpipe.tiles(…)``, and what may not happen in them."""
+def holds_pipeline(body: list[ast.stmt]) -> bool:
+    """Whether rewritten statements make or run a pipeline, or call a function that does."""
+    return any(running((pipelines.steps, pipelines.make_pipeline, emit.emitted), "pipelines", *body))
+
+
+class Loops(TileLoops, Arithmetic):
+    """``for … in pipe(arrays)``, and what the names of pipelines and nested functions stand for."""
+
+    # ---- what names are bound to
+    def _binds(self, name: str) -> list[ast.AST]:
+        """Return the nodes that bind a name, in the innermost function that binds it."""
+        return next((scope[name] for _, scope in reversed(self.scopes) if name in scope), [])
+
+    def _calls_bound_to(self, name: str) -> list[ast.Call]:
+        """Return the calls whose results are assigned to a name."""
+        places = self._binds(name)
+        return [node.value for scope, _ in self.scopes for node in walk(scope) if isinstance(node, ast.Assign)
+                and isinstance(node.value, ast.Call) and any(target in places for target in node.targets)]
+
+    def _made_by(self, value: ast.expr, functions: tuple[Any, ...], rewritten: Op[..., Any]) -> ast.Call | None:
+        """Return the call of one of `functions`, or of `rewritten`, which it becomes, that a value is, in place or by name."""
+        calls = self._calls_bound_to(value.id) if isinstance(value, ast.Name) else [value]
+        return next((call for call in calls if isinstance(call, ast.Call) and (
+            operation(call) is rewritten or any(self.value(call.func) is function for function in functions))), None)
 
     def _pipeline_call(self, node: ast.AST) -> bool:
         """Whether an expression is ``pipe(arrays)``: a call of a pipeline, made in place or bound to a name."""
-        if not isinstance(node, ast.Call):
-            return False
-        return self._made_by(node.func, pipelines.pipeline, pipelines.make_pipeline) is not None
+        return isinstance(node, ast.Call) and self._made_by(node.func, (pipelines.pipeline,), pipelines.make_pipeline) is not None
 
-    def _emitted_facts(self, made: ast.expr) -> Facts | None:
-        """What is known of an emitted pipeline; None for what is none."""
-        for builder in (emit.emit_pipeline_warp_specialized, emit.emit_pipeline):
-            if (call := self._made_by(made, builder, emit.emitted)) is not None:
-                return getattr(call, "facts", PIPELINE)
-        return None
+    def _emitted_facts(self, value: ast.expr) -> Facts | None:
+        """Return the facts of an emitted pipeline; None for any other value."""
+        call = self._made_by(value, BUILDERS, emit.emitted)
+        return None if call is None else getattr(call, "facts", PIPELINE)
 
     def _nested_facts(self, name: str) -> Facts | None:
-        """What is known of the nested function that a name stands for."""
+        """Return the facts of the nested function that a name stands for."""
         places = self._binds(name)
         return self.facts.get(id(places[0])) if len(places) == 1 else None
 
-    @staticmethod
-    def _holds_pipeline(body: list[ast.stmt]) -> bool:
-        """Whether statements, already rewritten, run a pipeline, or call a function that does."""
-        for statement in body:
-            for node in walk(statement):
-                facts: Facts | None = getattr(node, "facts", None)
-                if facts.pipelines if facts is not None else operation(node) in _HELD:
-                    return True
-        return False
-
+    # ---- loops
     def own_loop(self, node: ast.For) -> Any:
         """A loop over a pipeline or over tiles."""
+        if not isinstance(node.iter, ast.Call):
+            return NOT_MINE
         if self._pipeline_call(node.iter):
             return self._pipeline_loop(node)
-        if isinstance(node.iter, ast.Call) and self.value(node.iter.func) is tile_loop.tiles:
-            return self._tiles_loop(node)
-        if isinstance(node.iter, ast.Call) and self.value(node.iter.func) is tile_loop.nd_loop:
-            return self._nd_loop(node)
-        if isinstance(node.iter, ast.Call) and self.value(node.iter.func) is splits.split_tiles:
-            self.check_split_loop(node)
-            return self._tiles_loop(node, split=True)
-        if self._looks_like_a_pipeline(node):
+        function = self.value(node.iter.func)
+        if any(function is loop for loop in (tile_loop.tiles, tile_loop.nd_loop, splits.split_tiles)):
+            return self.tiles_loop(node, function)
+        pair = node.target.elts if isinstance(node.target, ast.Tuple) else []
+        if 2 <= len(pair) <= 4 and all(isinstance(part, ast.Tuple) for part in pair):
             self.error(node, pipelines.IN_A_FOR)
         return NOT_MINE
 
-    @staticmethod
-    def _looks_like_a_pipeline(node: ast.For) -> bool:
-        pair = node.target.elts if isinstance(node.target, ast.Tuple) else []
-        return isinstance(node.iter, ast.Call) and 2 <= len(pair) <= 4 and all(isinstance(p, ast.Tuple) for p in pair)
+    def _not_itself(self, node: ast.For) -> None:
+        """Refuse a loop inside a pipeline's loop that uses the same slots: one over the pipeline and its arrays, or one that shares
+        its allocations."""
+        assert isinstance(node.iter, ast.Call)
+        pipe, call, slots, keywords = node.iter.func, ast.dump(node.iter), self._slots(node.iter), node.iter.keywords
+        if not isinstance(pipe, ast.Name) or len(self._binds(pipe.id)) != 1:
+            return
+        for inner in own(node.body):
+            if isinstance(inner, ast.For) and ast.dump(inner.iter) == call:
+                self.error(inner.iter, f"{ast.unparse(inner.iter)} runs inside its own loop of line {node.lineno}, on the same "
+                                       "slots, which are in use until that one ends: make a second pipeline for it")
+            if isinstance(inner, ast.For) and isinstance(inner.iter, ast.Call) and slots is not None and (
+                    slots == self._slots(inner.iter) and (inner.iter.keywords or keywords)):
+                self.error(inner.iter, f"{ast.unparse(inner.iter)} runs inside the loop of line {node.lineno}, whose slots it "
+                                       "has: they are in use until that one ends; let it have its own")
+
+    def _slots(self, call: ast.Call) -> str | None:
+        """Return the name of the pipeline whose slots a loop uses: its own, or the one whose ``get_allocations`` it is given."""
+        shared = next((k.value for k in call.keywords if k.arg == "allocations"), None)
+        given: ast.AST | None = shared
+        if isinstance(shared, ast.Name):
+            given = next(iter(self._calls_bound_to(shared.id)), None) if len(self._binds(shared.id)) == 1 else None
+        source: ast.AST | None = call.func if shared is None else None
+        if isinstance(given, ast.Call):  # as it is written, or as an operation
+            source = given.func.value if isinstance(given.func, ast.Attribute) else next(iter(given.args), None)
+        return source.id if isinstance(source, ast.Name) else None
 
     def plain_loop(self, node: ast.For) -> ast.For:
         node.iter = self._settled(self.visit(node.iter), ints=True)
@@ -84,26 +112,31 @@ class Loops(PipelineNames, Arithmetic):
 
     def _pipeline_loop(self, node: ast.For) -> list[ast.stmt]:
         assert isinstance(node.iter, ast.Call)
-        self._stays_inside(node)
+        for word, left in leaves(node.body, ast.Break):  # slots that the memory role still fills would be left
+            harm = ("the memory role would still load the remaining steps" if self.unit.warp_specialized else
+                    "the next steps are being loaded, and nobody would wait for them")
+            self.error(left, f"'{word}' leaves the pipeline loop of line {node.lineno}: {harm}; run all steps, or make the grid "
+                             "smaller")
+        if node.orelse:
+            self.error(node.orelse[0], "a pipeline loop has no 'else'")
         self._not_itself(node)
         unpacked = self._unpacks(node.target, len(node.iter.args))
-        targets = {n.id for n in walk(node.target) if isinstance(n, ast.Name)}
-        carried = self._carried(node, targets)
+        carried = self._carried(node, names(ast.Store, node.target))
         shared = [k.value for k in node.iter.keywords if k.arg == "allocations"]
         arrays = ast.copy_location(ast.Tuple([*node.iter.args, *shared], ast.Load()), node.iter)
         if len(shared) != len(node.iter.keywords) or any(isinstance(a, ast.Starred) for a in node.iter.args):
             self.error(node.iter, "a pipeline is called on its arrays by position")
         nested, groups, last = (ast.copy_location(ast.Constant(0), node.iter) for _ in range(3))
         facts: list[ast.expr] = [literal_node(fact, node.iter) for fact in (unpacked, self._waited(node), None)]
-        made = node.iter = self.call(pipelines.steps, [node.iter.func, arrays, nested, groups, *facts, last], node.iter)
+        call = node.iter = self.call(pipelines.steps, [node.iter.func, arrays, nested, groups, *facts, last], node.iter)
         loop = self.plain_loop(node)
-        nested.value, groups.value = int(self._holds_pipeline(loop.body)), self._groups(loop.body)
-        made.args[-2] = literal_node(sure_turns(loop.body), made)
+        nested.value, groups.value = int(holds_pipeline(loop.body)), self._groups(loop.body)
+        call.args[-2] = literal_node(sure_turns(loop.body), call)
         return [loop, *(located(assign(name, self.call(products.drained, [load(name), literal_node(0, node)], node)), node)
                         for name in carried)]
 
     def _unpacks(self, target: ast.expr, arrays: int) -> tuple[int, ...]:
-        """``for (indices), (tiles)``: a pair, with a tile for each array; behind it groups of barriers: how many names each has."""
+        """Check the names of a loop, ``for (indices), (tiles), …``; return how many names each of its groups of barriers has."""
         groups = target.elts if isinstance(target, ast.Tuple) else []
         if not 2 <= len(groups) <= 4 or not all(isinstance(group, ast.Tuple) for group in groups[2:]):
             self.error(target, "a pipeline loop is written `for (indices), (tiles) in pipe(arrays):`, got "
@@ -116,21 +149,21 @@ class Loops(PipelineNames, Arithmetic):
         return tuple(-1 if any(isinstance(part, ast.Starred) for part in parts) else len(parts) for parts in barriers)
 
     def _waited(self, node: ast.For) -> tuple[int, ...]:
-        """The ready barriers, by number, that every step of a loop waits for before it could release the tile.
+        """Return the ready barriers, by number, that every step of a loop waits for before it could release the tile.
 
-        ``numpipe.barrier_wait(k_ready)`` as a statement, on every way through the step, with nothing that names the consumed
-        barrier before it. A loop's groups do not say what they are; that two groups are ready and consumed barriers, or one
+        A step waits by ``numpipe.barrier_wait(k_ready)`` as a statement, on every way through it, with nothing that names the
+        consumed barrier before. A loop's groups do not say what they are: that two groups are ready and consumed barriers, or one
         group ready ones, is seen from the waits, which a consumed barrier refuses.
         """
         assert isinstance(node.target, ast.Tuple)
         ready, consumed = [[n.id if isinstance(n, ast.Name) else "" for n in group.elts] if isinstance(group, ast.Tuple) else []
                            for group in (*node.target.elts[2:], None, None)[:2]]
-        bound = {n.id for s in node.body for n in walk(s) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+        bound = names(ast.Store, *node.body)
         numbers = {name: number for number, name in enumerate(ready) if name and name not in bound}
         sure = set(numbers.values())
 
         def follow(body: list[ast.stmt], waited: set[int]) -> set[int] | None:
-            """What was waited for behind some statements; None: the step has ended in them."""
+            """Return what was waited for behind some statements; None where the step has ended in them."""
             for statement in in_place(body):
                 if isinstance(statement, ast.If):
                     test = self.value(statement.test)
@@ -156,7 +189,7 @@ class Loops(PipelineNames, Arithmetic):
         return tuple(sorted(sure if after is None else sure & after))
 
     def _groups(self, body: list[ast.stmt]) -> int:
-        """Products that every step issues: what may stay in flight is counted in them, so none may be missing."""
+        """Return how many products every step issues: what may stay in flight is counted in them, so none may be missing."""
         sure = 0
         for statement in body:
             if isinstance(statement, (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Expr, ast.Return)):
@@ -166,7 +199,7 @@ class Loops(PipelineNames, Arithmetic):
         return sure
 
     def _products(self, node: ast.AST) -> int:
-        """Products that evaluating `node` is sure to issue."""
+        """Return how many products evaluating `node` is sure to issue."""
         match node:
             case ast.Lambda():
                 return 0
@@ -176,29 +209,18 @@ class Loops(PipelineNames, Arithmetic):
         own = isinstance(node, ast.Call) and does(self.value(node.func), "issues")
         return own + (facts.products if facts else 0) + sum(self._products(child) for child in children(node))
 
-    def _stays_inside(self, node: ast.For) -> None:
-        """`break` and `return` would leave slots that the memory role still fills."""
-        for word, left in leaves(node.body, ast.Break):
-            harm = ("the memory role would still load the remaining steps" if self.unit.warp_specialized else
-                    "the next steps are being loaded, and nobody would wait for them")
-            self.error(left, f"'{word}' leaves the pipeline loop of line {node.lineno}: {harm}; run all steps, or make the grid "
-                             "smaller")
-        if node.orelse:
-            self.error(node.orelse[0], "a pipeline loop has no 'else'")
-
     def _carried(self, node: ast.For, targets: set[str]) -> list[str]:
-        """Names re-bound in the loop and bound before it: among them the accumulators in flight at its end."""
+        """Return the names that a loop re-binds, bound before it: among them are the accumulators in flight at its end."""
         inside = {id(n) for statement in node.body for n in walk(statement)}
-        result, names = [], self.scopes[-1][1]
-        for name, places in names.items():
+        inner_targets = names(ast.Store, *(loop.target for s in node.body for loop in walk(s) if isinstance(loop, ast.For)))
+        result = []
+        for name, places in self.scopes[-1][1].items():
             here = [p for p in places if id(p) in inside]
             if name in targets and (use := self._used_after(node, name)):
                 self.error(use, f"'{name}' belongs to a step of the pipeline loop of line {node.lineno} and is used after it, "
                                 "where its slot is filled again: take what is needed of it in the loop")
             if not here or name in targets:
                 continue
-            inner_targets = {n.id for s in node.body for f in walk(s) if isinstance(f, ast.For)
-                             for n in walk(f.target) if isinstance(n, ast.Name)}
             before = [p for p in places if id(p) not in inside and getattr(p, "lineno", 0) <= node.lineno]
             if before and self._stays_in_steps(node, name):
                 continue
@@ -210,7 +232,7 @@ class Loops(PipelineNames, Arithmetic):
         return sorted(result)
 
     def _stays_in_steps(self, node: ast.For, name: str) -> bool:
-        """Whether a name is read only in this and other pipeline loops, and every step of them gives it a value first."""
+        """Whether a name is read in this and other pipeline loops only, each step of which gives it a value first."""
         def mentions(node: ast.AST) -> bool:
             return any(isinstance(n, ast.Name) and n.id == name for n in walk(node))
 
@@ -230,7 +252,7 @@ class Loops(PipelineNames, Arithmetic):
                    if isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Load))
 
     def _used_after(self, loop: ast.For, name: str) -> ast.Name | None:
-        """Where a name is read behind a loop, before it is bound again."""
+        """Return where a name is read behind a loop, before it is bound again."""
         end = loop.end_lineno or loop.lineno
         rebound = [getattr(p, "lineno", 0) for p in self.scopes[-1][1][name] if getattr(p, "lineno", 0) > end]
 
@@ -246,87 +268,3 @@ class Loops(PipelineNames, Arithmetic):
                 yield from read(child)
 
         return next((n for n in read(self.scopes[-1][0]) if n.lineno > end and not any(line <= n.lineno for line in rebound)), None)
-
-    def _nd_loop(self, node: ast.For) -> list[ast.stmt]:
-        """``for i, j in nd_loop((m, n)):`` is a loop over tiles of so many counts, in row order."""
-        assert isinstance(node.iter, ast.Call)
-        keywords = {k.arg: k.value for k in node.iter.keywords}
-        given = [*node.iter.args, *([keywords["grid"]] if "grid" in keywords else [])]
-        if len(given) != 1 or set(keywords) - {"grid"}:
-            self.error(node.iter, "numpipe.nd_loop takes one argument, the grid: for i, j in numpipe.nd_loop((m, n)):")
-        known = self.value(given[0])
-        grid = literal_node(known, given[0]) if isinstance(known, tuple) else given[0]
-        if not isinstance(grid, ast.Tuple) or not grid.elts:
-            self.error(given[0], "numpipe.nd_loop: the grid is written as a tuple, (m, n), with a size for each index, got "
-                                 f"{ast.unparse(given[0])}")
-        if not isinstance(node.target, ast.Tuple) or len(node.target.elts) != len(grid.elts):
-            self.error(node.target, f"numpipe.nd_loop of {len(grid.elts)} dimensions gives a tuple of {len(grid.elts)} indices, "
-                                    f"got `for {ast.unparse(node.target)} in`")
-        node.iter = ast.copy_location(ast.Call(node.iter.func, grid.elts, []), node.iter)
-        return self._tiles_loop(node, True)
-
-    def _tiles_loop(self, node: ast.For, any_rank: bool = False, split: bool = False) -> list[ast.stmt]:
-        assert isinstance(node.iter, ast.Call)
-        counts = list(node.iter.args)
-        options = {k.arg: k.value for k in node.iter.keywords}
-        if not split:
-            self._check_tiles_loop(node, counts, options)
-        names = [self.temporary("count") for _ in counts]
-        setup: list[ast.stmt] = [assign(n, self.visit(c)) for n, c in zip(names, counts, strict=True)]
-        loads: list[ast.expr] = [load(n) for n in names]
-        setup += [ast.Expr(self.call(tile_loop.check_count, [literal_node(number, count), loaded], count))
-                  for number, (count, loaded) in enumerate(zip(counts, loads, strict=True))]
-        t = self.temporary("tile")
-        index = load(t)
-        plane = [literal_node(1, node)] if len(counts) == 3 and self.value(counts[0]) == 1 else loads[:1]
-        way = self.walk(node, options, [*plane, *loads[1:]], any_rank)
-        setup += way.setup
-        in_turns = self.turn_taking(node)
-        total = loads[0]
-        for other in loads[1:]:
-            total = self.call(arith.mul, [total, other], node)
-        parts = self.parts_of(node, options, way, total) if split else None
-        setup += parts.setup if parts is not None else []
-        if self.is_dynamic(node, options):
-            if parts is not None and parts.count is not None:
-                self.error(options["dynamic"], "numpipe.split_tiles: dynamic=True takes whole tiles from a counter, and split= "
-                                               "cuts them: an owner could wait for a part that nobody has begun; leave one out")
-            return self.dealt(node, setup, way, total, in_turns, parts.placed if parts is not None else None)
-        stride, end = self.temporary("stride"), self.temporary("tiles")
-        before: ast.expr = self.call(tile_loop.before_first_tile, [], node)
-        own: ast.expr = self.call(tile_loop.tile_stride, [], node)
-        if parts is not None and parts.count is not None:
-            before, own, total = literal_node(-1, node), literal_node(1, node), parts.count
-        if in_turns:
-            cta = self.temporary("cta")
-            setup.append(assign(cta, own))
-            before, own = self.own_tiles(node, before, cta)
-        step = [index, load(stride)]
-        # a `range` would cost a 64-bit division; the index moves at the top, so that `continue` works
-        setup += [assign(stride, own), assign(end, total), assign(t, before)]
-        advance: list[ast.stmt] = [assign(t, self.call(arith.add, list(step), node)),
-                                   ast.Expr(self.call(profiling.mark_tile, [index], node))]
-        if parts is not None:
-            advance += parts.placed(index)
-        elif way.ahead:  # the indices of a tile are read while the one before is computed
-            entry = self.temporary("entry")
-            first, again = (assign(entry, way.place(self.call(arith.add, list(step), node), load(end))) for _ in range(2))
-            setup.append(first)
-            advance += [ast.Assign([node.target], load(entry)), again]
-        else:
-            advance.append(ast.Assign([node.target], way.place(index, load(end))))
-        test = self.call(arith.lt, [self.call(arith.add, list(step), node), load(end)], node)
-        body, ordered = self.tile_body(node, in_turns)
-        loop = self.tile_loop(node, test, [*advance, *body])
-        behind = [self.end_of_turns(node, t, cta, end)] if ordered else []
-        return [located(statement, node) for statement in (*setup, loop, *behind)]
-
-    def _check_tiles_loop(self, node: ast.For, counts: list[ast.expr], options: dict[str | None, ast.expr]) -> None:
-        if set(options) - {"order", "group", "dynamic"} or any(isinstance(c, ast.Starred) for c in counts) or not counts:
-            self.error(node, "numpipe.tiles takes the tile counts, order=, group= and dynamic=")
-        if isinstance(node.target, ast.Tuple) and len(node.target.elts) != len(counts) and len(counts) > 1:
-            self.error(node, f"numpipe.tiles of {len(counts)} counts gives {len(counts)} indices, the loop unpacks "
-                             f"{len(node.target.elts)}: {ast.unparse(node.target)}")
-        if not isinstance(node.target, ast.Tuple) and len(counts) == 1:
-            self.error(node, "numpipe.tiles gives a tuple of indices, for one count too: write "
-                             f"`for ({ast.unparse(node.target)},) in numpipe.tiles(…):`")

@@ -1,4 +1,7 @@
-"""Nested functions and lambdas, rewritten: functions of the module, bound to what they captured, by value."""
+"""Nested functions and lambdas, rewritten: they become functions of the module, bound to what they captured, by value.
+
+A generator function that carries through a pipeline becomes the compute context that it stands for.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +11,26 @@ from typing import Any
 from ...core.facts import Facts
 from ...core.functions import function
 from ...language.pipeline import emit
-from .bodies import misuse, without_yield
+from .calls import Calls
 from .fold import stores
-from .loops import Loops
-from .nodes import assign, definition, load, located, own, parameters, walk
-from .order_tokens import holds_turns
+from .loops import holds_pipeline
+from .nodes import assign, children, definition, load, located, names, own, parameters, walk
 from .rewriter import CONTEXT
+from .turns import holds_turns
+from .waits import Waits
 
 ENVIRONMENT = "__env"
 PIPELINE = "__np_pipeline"
 
 
-class Nested(Loops):
+class Nested(Calls, Waits):
     """``def`` and ``lambda`` in a kernel."""
+
+    def lift_body(self, node: ast.FunctionDef) -> None:
+        """Rewrite the body of a function, in place."""
+        self.count_pending(node)  # in the user's source: products and waits are known by their names there
+        self.rewrite_body(node)
+        self.settle_bound(node)  # of the branches that are left
 
     def nested_function(self, node: ast.FunctionDef) -> Any:
         for decorator in node.decorator_list:
@@ -51,21 +61,19 @@ class Nested(Loops):
         coroutine = self._coroutine(node)
         self.lift_body(node)
         self.facts[id(node)] = self.binders[lifted] = self._facts(node, name, coroutine)
-        own = {n for n, _ in stores(node)}
-        used = {n.id for s in node.body for n in walk(s) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
-        enclosing = self.local | {CONTEXT}
-        captures = sorted(n for n in used - own if n in enclosing)
+        free = names(ast.Load, *node.body) - {n for n, _ in stores(node)}
+        captures = sorted(free & (self.local | {CONTEXT}))
         self._by_value(node, name, captures)
         unpack = [located(assign(c, ast.Subscript(load(ENVIRONMENT), ast.Constant(i), ast.Load())), node)
                   for i, c in enumerate(captures)]
-        given = parameters([ENVIRONMENT])
-        given.args += arguments.args
-        self.out.append(ast.copy_location(definition(lifted, given, [*unpack, *node.body]), node))
+        outside = parameters([ENVIRONMENT])
+        outside.args += arguments.args
+        self.out.append(ast.copy_location(definition(lifted, outside, [*unpack, *node.body]), node))
         captured: list[ast.expr] = [load(c) for c in captures] or [ast.Constant(0)]
         return located(ast.Call(load(f"__np_bind_{lifted}"), [ast.Tuple(captured, ast.Load())], []), node)
 
     def _coroutine(self, node: ast.FunctionDef, always: bool = False) -> bool:
-        """Whether a function was a carry_coroutine; it is the compute context it stands for now."""
+        """Turn a carry_coroutine into the compute context that it stands for; return whether the function was one."""
         yields = sorted((part for part in own(node.body) if isinstance(part, ast.Yield)), key=lambda y: (y.lineno, y.col_offset))
         if not yields or not (always or self._carries(node.name)):
             return False
@@ -75,34 +83,75 @@ class Nested(Loops):
                 "yields nothing: it yields the initial carry, and receives the final one"))
         if node.args.args:
             self.error(node, f"carry_coroutine '{node.name}' takes arguments, but is called with none")
-        without_yield(node, PIPELINE)
+        node.args.args.append(ast.copy_location(ast.arg(PIPELINE), node))  # ``yield initial`` becomes ``pipeline(initial)``
+        node.body = [_Yield().visit(statement) for statement in node.body]
         return True
 
     def _carries(self, name: str) -> bool:
-        """Whether an enclosing function gives `name` as carry_coroutine."""
+        """Whether an enclosing function passes `name` as carry_coroutine."""
         for scope, _ in self.scopes:
             for call in walk(scope):
-                if isinstance(call, ast.Call) and self.value(call.func) is emit.emit_pipeline_warp_specialized:
-                    given = [k.value for k in call.keywords if k.arg == "carry_coroutine"]
-                    if any(isinstance(value, ast.Name) and value.id == name for value in given):
-                        return True
+                if isinstance(call, ast.Call) and self.value(call.func) is emit.emit_pipeline_warp_specialized and any(
+                        k.arg == "carry_coroutine" and isinstance(k.value, ast.Name) and k.value.id == name for k in call.keywords):
+                    return True
         return False
 
     def _facts(self, node: ast.FunctionDef, name: str, coroutine: bool) -> Facts:
-        """What callers may know of a function, which has been rewritten."""
+        """Return what callers may know of a rewritten function."""
         count = len(node.args.args)
-        why = misuse(node, "yields to" if coroutine else "calls")[0] if count == 1 else ""
-        returned = [n.value for s in node.body for n in walk(s) if isinstance(n, ast.Return)]
-        return Facts(name if name != "lambda_" else "lambda", count, self._groups(node.body), self._holds_pipeline(node.body),
+        why = _misuse(node, "yields to" if coroutine else "calls") if count == 1 else ""
+        returned = [n.value for n in walk(*node.body) if isinstance(n, ast.Return)]
+        return Facts(name if name != "lambda_" else "lambda", count, self._groups(node.body), holds_pipeline(node.body),
                      any(not (value is None or (isinstance(value, ast.Constant) and value.value is None)) for value in returned),
                      coroutine, why, holds_turns(node.body))
 
     def _by_value(self, node: ast.AST, name: str, captures: list[str]) -> None:
+        """Refuse a capture that is the function itself, or that is bound again behind it."""
         line = getattr(node, "lineno", 0)
         if name in captures and name != "lambda_":
             self.error(node, f"nested function '{name}' calls itself: recursion cannot be compiled")
         for capture in captures:
-            for place in next((names[capture] for _, names in reversed(self.scopes) if capture in names), []):
+            for place in self._binds(capture):
                 if getattr(place, "lineno", 0) > line:
                     self.error(place, f"'{capture}' is re-bound after '{name}' of line {line} captured it: captures are by "
                                       "value in a kernel; use another name")
+
+
+class _Yield(ast.NodeTransformer):
+    def visit_Yield(self, node: ast.Yield) -> ast.Call:
+        assert node.value is not None
+        return located(ast.Call(load(PIPELINE), [node.value], []), node)
+
+
+def _misuse(function: ast.FunctionDef, verb: str) -> str:
+    """Return why a function does not call its first parameter, the pipeline, exactly once whatever happens; "" where it does."""
+    parameter = function.args.args[0].arg
+    uses = [n for statement in function.body for n in walk(statement)
+            if isinstance(n, ast.Name) and n.id == parameter and isinstance(n.ctx, ast.Load)]
+    calls = {id(n.func): n for n in walk(*function.body) if isinstance(n, ast.Call)}
+    if not uses:
+        return f"never {verb} the pipeline: write carry = {parameter}(carry) once"
+    if (passed := next((use for use in uses if id(use) not in calls), None)) is not None:
+        return f"passes the pipeline on (line {passed.lineno}): it calls it itself, {parameter}(carry)"
+    if len(uses) > 1:
+        return f"{verb} the pipeline {len(uses)} times (line {uses[1].lineno}): a pipeline runs once; emit another one"
+    use, call = uses[0], calls[id(uses[0])]
+    if len(call.args) != 1 or call.keywords:
+        return f"{verb} the pipeline with {len(call.args) + len(call.keywords)} arguments (line {use.lineno}): it takes the "\
+               "initial carry"
+    if not any(_evaluates(statement, use) for statement in function.body):
+        return f"{verb} the pipeline under a condition or in a loop (line {use.lineno}): every warpgroup runs it, once"
+    for node in walk(*function.body):
+        if isinstance(node, ast.Return) and node.lineno < use.lineno:
+            return f"may return (line {node.lineno}) before it {verb} the pipeline: every warpgroup runs it, once"
+    return ""
+
+
+def _evaluates(node: ast.AST, use: ast.AST) -> bool:
+    """Whether running `node` evaluates `use` exactly once, whatever happens."""
+    match node:
+        case ast.For() | ast.While() | ast.If() | ast.FunctionDef() | ast.Lambda():
+            return False
+        case ast.IfExp(test=first) | ast.BoolOp(values=[first, *_]):
+            return _evaluates(first, use)
+    return node is use or any(_evaluates(child, use) for child in children(node))

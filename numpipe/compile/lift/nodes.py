@@ -8,30 +8,30 @@ tree some hundred times.
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 Function = ast.FunctionDef | ast.Lambda
 _Node = TypeVar("_Node", bound=ast.AST)
 _NO_NODES = frozenset({"id", "attr", "name", "arg", "ctx", "op", "ops", "kind", "type_comment"})
-_fields: dict[type, tuple[str, ...]] = {ast.Constant: ()}
-"""of a class of nodes: those that hold nodes"""
 
 
-def _fields_of(kind: type[ast.AST]) -> tuple[str, ...]:
-    fields = _fields[kind] = tuple(name for name in kind._fields if name not in _NO_NODES)
-    return fields
+@functools.cache
+def _fields(kind: type[ast.AST]) -> tuple[str, ...]:
+    """The fields of a class of nodes that hold nodes."""
+    return () if kind is ast.Constant else tuple(name for name in kind._fields if name not in _NO_NODES)
 
 
 def children(node: ast.AST) -> list[ast.AST]:
-    """The nodes right below `node`, in the order of its fields.
+    """Return the nodes right below `node`, in the order of its fields.
 
     >>> [child.id for child in children(ast.parse("a + b", mode="eval").body)]
     ['a', 'b']
     """
-    kind = node.__class__
     found: list[ast.AST] = []
-    for name in _fields[kind] if kind in _fields else _fields_of(kind):
+    kind: Any = type(node)
+    for name in _fields(kind):
         value = getattr(node, name, None)
         if value.__class__ is list:
             for part in value:
@@ -42,21 +42,21 @@ def children(node: ast.AST) -> list[ast.AST]:
     return found
 
 
-def walk(node: ast.AST) -> Iterator[ast.AST]:
-    """`node` and all nodes below it, breadth first; what is below a node is looked up before the node is given."""
-    todo = [node]
+def walk(*nodes: ast.AST) -> Iterator[ast.AST]:
+    """Yield `nodes` and all nodes below them, breadth first; the children of a node are looked up before it is yielded."""
+    todo = list(nodes)
     for one in todo:
         todo += children(one)
         yield one
 
 
 def statements(function: Function) -> Sequence[ast.AST]:
-    """What a function runs; of a lambda its expression."""
+    """Return the statements of a function, or the expression of a lambda."""
     return function.body if isinstance(function, ast.FunctionDef) else [function.body]
 
 
 def own(body: Iterable[ast.AST]) -> Iterator[ast.AST]:
-    """The nodes of a function's body: of functions in it themselves, and not what is in them."""
+    """Yield the nodes of a function's body; a function that is nested in it is yielded itself, but nothing inside it."""
     todo = list(body)
     while todo:
         node = todo.pop()
@@ -66,23 +66,35 @@ def own(body: Iterable[ast.AST]) -> Iterator[ast.AST]:
 
 
 def parameters_of(function: Function) -> list[str]:
-    """The names that a function gives its arguments."""
+    """Return the names of a function's parameters."""
     return [argument.arg for argument in (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)]
 
 
 def reads(function: Function) -> tuple[bool, ...]:
-    """Which of its arguments a function reads."""
-    read = {node.id for part in statements(function) for node in walk(part)
-            if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Store)}
+    """Say of each parameter whether the function reads it."""
+    read = names(ast.Load, *statements(function))
     return tuple(name in read for name in parameters_of(function))
 
 
+def names(context: type[ast.expr_context], *nodes: ast.AST) -> set[str]:
+    """Return the names that `nodes`, and all below them, read (`ast.Load`) or bind (`ast.Store`)."""
+    return {node.id for node in walk(*nodes) if isinstance(node, ast.Name) and isinstance(node.ctx, context)}
+
+
 def operation(node: ast.AST) -> Any:
-    """The operation that the AST pass has written a call of; None for all other nodes."""
+    """Return the operation of a call that the AST pass has written; None for all other nodes."""
     return getattr(node, "operation", None)
 
 
-# ---- new ones
+def running(operations: Sequence[Any], fact: str, *nodes: ast.AST) -> Iterator[ast.AST]:
+    """Yield what is below `nodes`, already rewritten, and calls one of `operations`, or a function whose `Facts` say `fact`."""
+    for node in walk(*nodes):
+        facts = getattr(node, "facts", None)
+        if operation(node) in operations if facts is None else getattr(facts, fact):
+            yield node
+
+
+# ---- new nodes
 def load(name: str) -> ast.Name:
     return ast.Name(name, ast.Load())
 
@@ -92,12 +104,11 @@ def assign(name: str, value: ast.expr) -> ast.Assign:
 
 
 def parameters(names: Iterable[str]) -> ast.arguments:
-    """Plain positional parameters."""
     return ast.arguments([], [ast.arg(name) for name in names], None, [], [], None, [])
 
 
 def definition(name: str, arguments: ast.arguments, body: list[ast.stmt]) -> ast.FunctionDef:
-    """``def name(arguments): body``"""
+    """Return the statement ``def name(arguments): body``."""
     made = ast.FunctionDef(name, arguments, body, [], None)
     if "type_params" in ast.FunctionDef._fields:  # Python 3.12
         setattr(made, "type_params", [])  # noqa: B010
@@ -105,7 +116,7 @@ def definition(name: str, arguments: ast.arguments, body: list[ast.stmt]) -> ast
 
 
 def located(new: _Node, where: ast.AST) -> _Node:
-    """A new node; what of it stands nowhere stands where `where` does."""
+    """Give each part of a new node that has no position the one of `where`."""
     for part in walk(new):
         if not hasattr(part, "lineno"):
             ast.copy_location(part, where)

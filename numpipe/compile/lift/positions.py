@@ -1,8 +1,8 @@
-"""Where in the user's source an error is, to the column, although Numba knows only line numbers.
+"""The place of an error in the user's source, to the column, although Numba knows only line numbers.
 
-Every expression and statement of what Numba compiles gets a line number of its own, beyond those of any file. What Numba
-says of a line it then says of one expression, whose true place a table keeps: in whichever of the kernel's files it is. What
-runs simulated keeps the true lines, for tracebacks and debuggers.
+Every expression and statement of the source that Numba compiles gets a line number of its own, beyond those of any file. So an
+error of Numba's at a line is one of a single expression, whose place, in any of the kernel's files, a table keeps. The source that
+runs simulated keeps its lines, for tracebacks and debuggers.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Positions:
         self._found: list[tuple[Source, tuple[int, ...] | None]] = []
 
     def renumber(self, module: ast.Module, source: Source) -> ast.Module:
-        """Give each node of `module`, in place, a line of its own; `source` is what the nodes are of."""
+        """Give each node of `module`, in place, a line of its own; `source` is where the nodes come from."""
         nodes = {id(node): node for node in walk(module) if isinstance(node, (ast.expr, ast.stmt, ast.arg, ast.keyword))}
         inner_first = list(reversed(nodes.values()))
         places = [(source, _span(node) if hasattr(node, "lineno") else None) for node in inner_first]
@@ -39,7 +39,7 @@ class Positions:
         return module
 
     def find(self, line: int) -> Position | None:
-        """What a line number stands for; None for a line of a file."""
+        """Return the position that a line number stands for; None for a line of a file."""
         index = line - FIRST
         if not 0 <= index < len(self._found):
             return None
@@ -49,7 +49,7 @@ class Positions:
 
 @dataclass(frozen=True)
 class Source:
-    """The source of a function of a kernel: its text, where it stands, and the names that it finds there."""
+    """The source of a function of a kernel: its text, its place, and the names that it finds there."""
 
     name: str
     filename: str
@@ -59,7 +59,7 @@ class Source:
     namespace: dict[str, Any]
 
     def parse(self) -> ast.stmt:
-        """The function's AST, with the lines and columns of its file; SyntaxError where the lines are no statement."""
+        """Return the function's AST, with the lines and columns of its file; SyntaxError where the lines are no statement."""
         inside = self.lines[0][:1].isspace()
         # within a block it stays as it is: removing the indentation would move the columns, and strings may start at column 0
         above = self.first - 1 - inside
@@ -70,7 +70,7 @@ class Source:
 
     @functools.cached_property
     def tree(self) -> ast.stmt:
-        """What `parse` gives, for those who only read it."""
+        """The AST, for callers that only read it."""
         return self.parse()
 
     def covers(self, filename: str, line: int) -> bool:
@@ -79,10 +79,10 @@ class Source:
 
     @functools.cached_property
     def _telling(self) -> dict[tuple[int, ...], tuple[int, ...]]:
-        """The part to underline of what is long, by the span of the whole.
+        """The part to underline of long code, by the span of the whole.
 
-        Of a compound statement it is the header; of an attribute that stands on a later line than the value it is taken from,
-        and of a call of it, the name, as Python does.
+        It is the header of a compound statement, and the name of an attribute, or of its call, that stands on a later line than its
+        value, as in Python's tracebacks.
         """
         parts: dict[tuple[int, ...], tuple[int, ...]] = {}
         for node in walk(self.tree):
@@ -97,16 +97,16 @@ class Source:
         return parts
 
     def position(self, node: ast.AST) -> Position:
-        """Where a node of this function stands; the `def` for one that stands nowhere."""
+        """Return the position of a node of this function; of the `def` for a node without one."""
         return self.span(*_span(node)) if hasattr(node, "lineno") else self.definition
 
     @property
     def definition(self) -> Position:
-        """The `def`."""
+        """The position of the `def`."""
         return self.position(self.tree)
 
     def statement(self, line: int) -> Position:
-        """The innermost statement that `line` belongs to."""
+        """Return the position of the innermost statement that `line` belongs to."""
         found: Position | None = None
         for node in walk(self.tree):  # breadth first: the innermost comes last
             if isinstance(node, ast.stmt) and node.lineno <= line <= (node.end_lineno or node.lineno):
@@ -114,7 +114,7 @@ class Source:
         return found or self.span(line, 0, 0, 0)
 
     def span(self, line: int, column: int, end_line: int, end_column: int) -> Position:
-        """The Position of what stands at these lines and columns, the columns in bytes of UTF-8 as Python's parser counts them."""
+        """Return the position of these lines and columns; columns count bytes of UTF-8, as Python's parser does."""
         whole = line, column, end_line, end_column
         line, column, end_line, end_column = self._telling.get(whole, whole)
         if not self.covers(self.filename, line):

@@ -1,43 +1,66 @@
-"""What the parts of the AST pass share: scopes, names, constants, errors at the user's line, and the dispatcher of its rules."""
+"""The base of the parts of the AST pass: scopes, names, constants, errors at the user's line, and the dispatcher of its rules."""
 
 from __future__ import annotations
 
 import ast
 import dataclasses
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 
 from ...core.facts import Facts
 from ...core.op import Op
-from ...diagnostics.errors import CompileError
+from ...diagnostics.errors import CompileError, Position, SpecError
 from ...plan import specs
+from ...plan.unit import Unit
 from .fold import MISSING, Constants, StaticArray, is_literal, literal_node, named_tuple, stores
 from .nodes import load, located
-from .positions import Source
-from .session import Session
+from .positions import Positions, Source
 from .subset import refusal
 
 CONTEXT = "__np"
 NOT_MINE: Any = object()
-"""what a rule gives for a node that it leaves to the rules behind it"""
+"""returned by a rule that leaves a node to the rules behind it"""
 Rule = Callable[[Any, Any], Any]
-"""(pass, node) -> what stands in the node's place, as of `ast.NodeTransformer.visit`, or NOT_MINE"""
+"""(pass, node) -> the node's replacement, as `ast.NodeTransformer.visit` returns it, or NOT_MINE"""
 CallRule = Callable[[Any, Any, Any], Any]
-"""(pass, call, the function that it calls, or MISSING) -> the same"""
+"""(pass, call, the function that it calls or MISSING) -> the same"""
 
 
-def with_records(value: Any) -> bool:
-    """Whether a constant is an `Element` or a transform, or a tuple that holds one and literals."""
-    parts = value if type(value) is tuple else (value,)
-    return any(type(p) in specs.RECORDS for p in parts) and all(type(p) in specs.RECORDS or is_literal(p) for p in parts)
+class Session:
+    """One kernel, rewritten for one set of types and Statics: what its function and every `@numpipe.function` it reaches share."""
+
+    def __init__(self, unit: Unit) -> None:
+        self.unit = unit
+        self.positions = Positions()
+        self.sources: list[Source] = []
+        self.texts: list[str] = []
+        self.functions: dict[Any, Any] = {}
+        """rewritten functions, by function and known arguments"""
+        self.active: list[Any] = []
+        """functions that are being rewritten, outermost first"""
+        self.sites: dict[str, Position] = {}
+        self.tokens: dict[str, int] = {}
+        """order tokens, with their numbers"""
+
+    def site(self, source: Source, node: ast.Call) -> str:
+        """Return the place of a pipeline in the source, by which its ring is known: a line, and as much more as makes it unique."""
+        position = source.position(node)
+        path = source.filename.replace("\\", "/").split("/")
+        line, column = node.lineno, node.col_offset + 1
+        spellings = [f"{path[-1]}:{line}", f"{path[-1]}:{line}:{column}",
+                     *(f"{'/'.join(path[-n:])}:{line}:{column}" for n in range(2, len(path) + 1))]
+        site = next((s for s in spellings if self.sites.get(s, position) == position), f"{os.path.join(*path)}:{line}:{column}")
+        self.sites[site] = position
+        return site
 
 
 class Known(ast.NodeTransformer):
-    """Goes through a function by rules, and knows on the way which names and branches are constant.
+    """A pass over a function that knows which names and branches are constant.
 
-    A pass is a class whose methods are rules. Which there are, and in which order they are asked, stands in its three tables.
+    The methods of a pass are rules. Its three tables say which rules there are, and in which order they are asked.
     """
 
     of_every_node: ClassVar[tuple[Rule, ...]] = ()
@@ -57,7 +80,7 @@ class Known(ast.NodeTransformer):
         return self.constants.evaluate(node, self.local)
 
     def visit(self, node: ast.AST) -> Any:
-        """What the first rule that a node belongs to makes of it; else the node, with its parts visited."""
+        """Return what the first rule that takes a node makes of it; else the node, with its parts visited."""
         for rule in self.of_every_node:
             if (new := rule(self, node)) is not NOT_MINE:
                 return new
@@ -101,7 +124,7 @@ class Known(ast.NodeTransformer):
         return NOT_MINE if test is MISSING else self.visit(node.body if test else node.orelse)
 
     def known_names(self, node: ast.Assign) -> Any:
-        """Names of constants are noted; of one that is no literal nothing is left at run time."""
+        """Note the names of constants; drop an assignment whose constant is no literal."""
         target = node.targets[0]
         if len(node.targets) == 1 and isinstance(target, ast.Name):
             if self._known(target, self.value(node.value)) and not is_literal(self.constants.known[target.id]):
@@ -116,7 +139,7 @@ class Known(ast.NodeTransformer):
         return NOT_MINE
 
     def _known(self, target: ast.expr, value: Any) -> bool:
-        """Note what a name stands for, if that is a constant and the name is bound nowhere else."""
+        """Note the constant that a name stands for, if the name is bound nowhere else; return whether it was noted."""
         if not isinstance(target, ast.Name) or value is MISSING or isinstance(value, StaticArray):
             return False
         once = len(self.scopes[-1][1].get(target.id, [])) == 1
@@ -132,10 +155,10 @@ class Known(ast.NodeTransformer):
 
 
 class Rewriter(Known):
-    """Folds constants, prunes branches on them and refuses what a kernel cannot hold; the base of the other parts of the pass."""
+    """A pass that folds constants, prunes branches on them and refuses what a kernel cannot hold; the base of all other parts."""
 
     lifts_kernel = False
-    """whether this is the kernel function, not one that it calls"""
+    """whether the function is the kernel's own, not one that it calls"""
 
     def __init__(self, source: Source, constants: Constants, session: Session) -> None:
         super().__init__(source, constants)
@@ -145,32 +168,27 @@ class Rewriter(Known):
         self.binders: dict[str, Facts] = {}
         """functions lifted out of this one, by their new names"""
         self.facts: dict[int, Facts] = {}
-        """of the nested functions, by id of their nodes"""
+        """facts of the nested functions, by id of their nodes"""
         self.temporaries = 0
 
     # ---- helpers
-    def error(self, node: ast.AST, message: str) -> NoReturn:
-        raise CompileError(self.source.position(node).stamp(f"kernel {self.unit.kernel}: {message}"))
+    def error(self, node: ast.AST, message: str, kind: type[CompileError | SpecError] = CompileError) -> NoReturn:
+        raise kind(self.source.position(node).stamp(f"kernel {self.unit.kernel}: {message}")) from None
 
     def named(self, name: str, value: Any, where: ast.AST) -> ast.Name:
-        """A reference to an object the pass adds to the kernel's namespace."""
+        """Return a reference to an object that the pass adds to the kernel's namespace."""
         self.added[f"__np_{name}"] = value
         return located(load(f"__np_{name}"), where)
 
-    def call(self, operation: Op[..., Any], args: list[ast.expr], where: ast.AST) -> ast.Call:
-        """A call of an operation, with the hidden arguments that it asks for."""
-        return self.call_with(self.hidden(operation, where), operation, args, where)
-
-    def call_with(self, hidden: list[ast.expr], operation: Op[..., Any], args: list[ast.expr], where: ast.AST) -> ast.Call:
+    def call(self, operation: Op[..., Any], args: Iterable[ast.expr], where: Any) -> ast.Call:
+        """Return a call of an operation, with the hidden arguments that the operation asks for: the context, its place."""
+        hidden: list[ast.expr] = [self.context_name(where)] if operation.context else []
+        if operation.site:  # before `args`, whose pipelines may be of the same line
+            hidden.append(literal_node(self.session.site(self.source, where), where))
         function = self.named(operation.__name__, operation, where)  # type: ignore[attr-defined]
         call = ast.copy_location(ast.Call(function, [*hidden, *args], []), where)
         call.operation = operation  # type: ignore[attr-defined]
         return call
-
-    def hidden(self, operation: Op[..., Any], where: Any) -> list[ast.expr]:
-        """The kernel's context, and the place of a call, as far as an operation asks for them."""
-        context: list[ast.expr] = [self.context_name(where)] if operation.context else []
-        return context + ([literal_node(self.session.site(self.source, where), where)] if operation.site else [])
 
     def context_name(self, where: ast.AST) -> ast.Name:
         return located(load(CONTEXT), where)
@@ -179,13 +197,9 @@ class Rewriter(Known):
         self.temporaries += 1
         return f"__np_{what}_{self.temporaries}"
 
-    def lift_body(self, node: ast.FunctionDef) -> None:
-        """Rewrite the body of a function, in place."""
-        raise NotImplementedError
-
     # ---- constants
     def constant(self, node: ast.AST) -> Any:
-        """An expression whose value is known: a literal."""
+        """An expression whose value is known becomes a literal."""
         if isinstance(node, ast.expr) and not isinstance(getattr(node, "ctx", None), (ast.Store, ast.Del)):
             value = self.value(node)
             if isinstance(value, np.dtype) or (isinstance(value, type) and issubclass(value, np.generic)):
@@ -195,7 +209,9 @@ class Rewriter(Known):
             if named_tuple(type(value)) and isinstance(node, (ast.Name, ast.Attribute, ast.Subscript)) and is_literal(tuple(value)):
                 make = self.named(type(value).__name__, type(value), node)
                 return self.visit(ast.copy_location(ast.Call(make, [literal_node(v, node) for v in value], []), node))
-            if isinstance(node, (ast.Name, ast.Attribute, ast.Subscript)) and with_records(value):
+            parts = value if type(value) is tuple else (value,)
+            if isinstance(node, (ast.Name, ast.Attribute, ast.Subscript)) and any(type(p) in specs.RECORDS for p in parts) and all(
+                    type(p) in specs.RECORDS or is_literal(p) for p in parts):
                 return self._records(value, node)
             if value is MISSING and node in self.constants.failed:
                 error = self.constants.failed[node]
@@ -203,14 +219,13 @@ class Rewriter(Known):
         return NOT_MINE
 
     def refused(self, node: ast.AST) -> Any:
-        """What no kernel can hold."""
-        why = refusal(node)
-        if why is not None:
+        """Refuse what no kernel can hold."""
+        if (why := refusal(node)) is not None:
             self.error(node, why)
         return NOT_MINE
 
     def _records(self, value: Any, where: ast.AST) -> ast.expr:
-        """A constant that holds an `Element` or a transform, e.g. a block_shape of a Static: made again in the kernel."""
+        """Build a constant that holds an `Element` or a transform, e.g. a block_shape of a Static, again in the kernel."""
         if isinstance(value, tuple):
             return ast.copy_location(ast.Tuple([self._records(part, where) for part in value], ast.Load()), where)
         if type(value) in specs.RECORDS:
@@ -224,7 +239,7 @@ class Rewriter(Known):
             self.error(node, f"name '{node.id}' is not defined")
         value = self.constants.known.get(node.id, MISSING)
         if isinstance(node.ctx, ast.Load) and value is not MISSING and not isinstance(value, StaticArray):
-            return self.named(f"known_{node.id}", value, node)  # a Static, a local bound to a function: no value at run time
+            return self.named(f"known_{node.id}", value, node)  # a Static, or a local bound to a function, has no value at run time
         return node
 
     def missing_attribute(self, node: ast.Attribute) -> Any:
@@ -234,13 +249,13 @@ class Rewriter(Known):
         return NOT_MINE
 
     def annotated(self, node: ast.AnnAssign) -> Any:
-        """Annotations say nothing here: types follow from the values."""
+        """Annotations are dropped: types follow from the values."""
         if node.value is None:
             return None
         return self.visit(ast.copy_location(ast.Assign([node.target], node.value), node))
 
     def known_operands(self, node: ast.BoolOp) -> Any:
-        """Known operands that decide nothing are dropped, those behind one that decides too."""
+        """Drop known operands that decide nothing, and all operands behind one that decides."""
         kept: list[ast.expr] = []
         for part in node.values:
             value = self.value(part)
@@ -250,8 +265,3 @@ class Rewriter(Known):
                 break
         node.values = kept
         return NOT_MINE if len(kept) > 1 else self.visit(kept[0])
-
-    def branch(self, node: ast.If) -> ast.If:
-        node.test = self.visit(node.test)
-        node.body, node.orelse = self._block(node.body), self._block(node.orelse)
-        return node

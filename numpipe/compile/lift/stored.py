@@ -1,12 +1,13 @@
 """Which parameters a kernel stores to: its outputs.
 
-A store may be in a nested function, in a `@numpipe.function` that the array is passed to, or go through another name. A pipeline
-stores to the arrays that it is called on for its out_specs; copies and atomics to their destination.
+A store may be in a nested function, in a `@numpipe.function` that gets the array, or go through another name. A pipeline stores to
+the arrays that it is called on for its out_specs, copies and atomics store to their destination.
 """
 
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, TypeGuard
 
@@ -21,144 +22,141 @@ from .nodes import Function as Node
 from .nodes import own, parameters_of, statements
 from .positions import Source
 
-
-def stored(source: Source, *, surely: bool = False) -> set[str]:
-    """Names that a function stores to, by itself or through the functions that it calls.
-
-    A function that was passed to it may store to all that it gets; `surely`: names whose stores were seen only.
-    """
-    return _Stores(source, surely).of(source.tree, {}, ())  # type: ignore[arg-type]
-
-
 TO_VIEWS: tuple[tuple[Any, ...], ...] = tuple(atomics.ATOMICS.values()), (copies.copy_smem_to_gmem,)
-"""functions that change a view of an array, by the place of the argument `dst`"""
+"""functions that change a view of an array, by the position of their argument `dst`"""
 MAKERS = pipelines.pipeline, emit.emit_pipeline_warp_specialized, emit.emit_pipeline
 
 
+def stored(source: Source, *, surely: bool = False) -> set[str]:
+    """Return the names that a function stores to, by itself or through the functions that it calls.
+
+    A function that was passed to it may store to all arguments that it gets; `surely`: return only names whose stores were seen.
+    """
+    return _Stores(source.tree, Constants(source.namespace, {}), {}, (), surely).names  # type: ignore[arg-type]
+
+
 class _Stores:
-    """The stores of one source."""
+    """The `names` that one function stores to, those that it binds itself included.
 
-    def __init__(self, source: Source, surely: bool) -> None:
-        self.surely = surely
-        self.constants = Constants(source.namespace, {})
+    outer   the functions that it sees, by name
+    active  the functions whose stores are being looked for
+    """
 
-    def of(self, function: Node, outer: dict[str, Any], active: tuple[Any, ...]) -> set[str]:
-        """Names that `function` stores to, those that it binds itself included.
-
-        `outer` are the functions that it sees, by name (None: one that is passed to it); `active` those
-        whose stores are being looked for.
-        """
+    def __init__(self, function: Node, constants: Constants, outer: dict[str, Any], active: tuple[Any, ...], surely: bool) -> None:
+        self.active, self.surely = active, surely
+        bound = Counter(name for name, _ in stores(function))
+        self.local = set(bound)
+        self.constants = Constants(constants.namespace, {name: v for name, v in constants.known.items() if name not in bound})
         every = list(own(statements(function)))
         inner = [node for node in every if isinstance(node, Node)]
         nodes = [node for node in every if not isinstance(node, Node)]
-        local = {name for name, _ in stores(function)}
-        nested = {name: f for name, f in outer.items() if name not in local}
+        nested = {name: f for name, f in outer.items() if name not in bound}
         nested |= {f.name: f for f in inner if isinstance(f, ast.FunctionDef)}
         aliases: list[tuple[str, set[str]]] = []
-        for node in nodes:
-            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-                aliases.append((node.targets[0].id, _names(node.value)))
-                value = node.value if isinstance(node.value, ast.Lambda) else self.constants.evaluate(node.value, local)
+        for node in reversed(nodes):
+            if isinstance(node, ast.Assign) and isinstance(target := node.targets[0], ast.Name):
+                aliases.append((target.id, _names(node.value)))
+                value = node.value if isinstance(node.value, ast.Lambda) else self._value(node.value)
                 if isinstance(value, (ast.Lambda, Function)):
-                    nested[node.targets[0].id] = value
-                elif self._makes_pipeline(node.value, local) or isinstance(node.value, ast.Tuple):
-                    nested[node.targets[0].id] = node.value
+                    nested[target.id] = value
+                elif callable(value) and bound[target.id] == 1:  # ``emit = numpipe.emit_pipeline``
+                    self.constants.known[target.id] = value
+                elif self._makes_pipeline(node.value) or isinstance(node.value, ast.Tuple):
+                    nested[target.id] = node.value
             if isinstance(node, ast.For):
                 aliases += _handed_on(node)
-        found = {_root(node) for node in nodes if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store)}
+        self.names = {_root(node) for node in nodes if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store)}
         for f in inner:
-            found |= self.of(f, nested, active) - {name for name, _ in stores(f)}
-        parameters = {name: None for name in parameters_of(function)}
+            self.names |= _Stores(f, self.constants, nested, active, surely).names - {name for name, _ in stores(f)}
+        self.nested = dict.fromkeys(parameters_of(function)) | nested
+        """the functions that it sees, by name; None: one that is passed to it"""
         for node in nodes:
             if isinstance(node, ast.Call):
-                found |= self._copied(node, local)
-                found |= self._through(node, parameters | nested, local, active)
-        while more := {name for target, names in aliases if target in found for name in names} - found:
-            found |= more
-        return found
+                self.names |= self._copied(node) | self._through(node)
+        while more := {name for target, names in aliases if target in self.names for name in names} - self.names:
+            self.names |= more
 
-    def _copied(self, call: ast.Call, local: set[str]) -> set[str]:
-        """The names that a copy, or a reduction, to global memory goes to."""
-        function = self.constants.evaluate(call.func, local)
+    def _value(self, node: ast.AST) -> Any:
+        return self.constants.evaluate(node, self.local)
+
+    def _copied(self, call: ast.Call) -> set[str]:
+        """Return the names that a copy, or a reduction, to global memory goes to."""
+        function = self._value(call.func)
         first = next((n for n, known in enumerate(TO_VIEWS) if any(function is one for one in known)), None)
         if first is None:
             return set()
-        given = [*call.args[first:first + 1], *(keyword.value for keyword in call.keywords if keyword.arg == "dst")]
-        return {name for value in given for name in _names(value)}
+        destinations = [*call.args[first:first + 1], *(keyword.value for keyword in call.keywords if keyword.arg == "dst")]
+        return {name for value in destinations for name in _names(value)}
 
-    def _through(self, call: ast.Call, nested: dict[str, Any], local: set[str], active: tuple[Any, ...]) -> set[str]:
-        """Names among a call's arguments that the function it calls stores to."""
-        given = [*enumerate(call.args), *((keyword.arg, keyword.value) for keyword in call.keywords)]
-        passed = {where: names for where, value in given if (names := _names(value))}
-        made = nested.get(call.func.id) if isinstance(call.func, ast.Name) else call.func
-        if self._makes_pipeline(made, local):
-            return self._outputs(made, call, nested, local, active)
-        here = isinstance(call.func, ast.Name) and call.func.id in nested
-        callee: Any = nested[_root(call.func)] if here else self.constants.evaluate(call.func, local)
-        if not passed or callee in active:
+    def _through(self, call: ast.Call) -> set[str]:
+        """Return the names among a call's arguments that the function it calls stores to."""
+        args = [*enumerate(call.args), *((keyword.arg, keyword.value) for keyword in call.keywords)]
+        passed = {where: names for where, value in args if (names := _names(value))}
+        made = self.nested.get(call.func.id) if isinstance(call.func, ast.Name) else call.func
+        if self._makes_pipeline(made):
+            return self._outputs(made, call)
+        here = isinstance(call.func, ast.Name) and call.func.id in self.nested
+        callee: Any = self.nested[_root(call.func)] if here else self._value(call.func)
+        if not passed or callee in self.active:
             return set()
         if callee is None and here:  # a function that was passed on
             return set() if self.surely else {name for names in passed.values() for name in names}
-        parameters, found = self._callee(callee, nested, active)
+        parameters, found = self._callee(callee)
         return {name for where, names in passed.items() for name in names
                 if (parameters[where] if isinstance(where, int) and where < len(parameters) else where) in found}
 
-    def _makes_pipeline(self, made: ast.AST | None, local: set[str]) -> TypeGuard[ast.Call]:
-        return isinstance(made, ast.Call) and any(self.constants.evaluate(made.func, local) is maker for maker in MAKERS)
+    def _makes_pipeline(self, made: ast.AST | None) -> TypeGuard[ast.Call]:
+        return isinstance(made, ast.Call) and any(self._value(made.func) is maker for maker in MAKERS)
 
-    def _outputs(self, made: ast.Call, call: ast.Call, nested: dict[str, Any], local: set[str],
-                 active: tuple[Any, ...]) -> set[str]:
-        """Names among the arrays that a pipeline, `made`, is called on for its out_specs, behind those for its in_specs."""
-        ins, outs = (self._count(made, name, nested, local) for name in ("in_specs", "out_specs"))
-        if outs is None:  # any of them, for all that is seen
+    def _outputs(self, made: ast.Call, call: ast.Call) -> set[str]:
+        """Return the names among the arrays that a pipeline, `made`, is called on for its out_specs, behind those for its in_specs,
+        or that its body gets in global memory and stores to. (The targets of a loop are names for them.)"""
+        ins, outs = (self._count(made, name) for name in ("in_specs", "out_specs"))
+        if outs is None:  # not seen: it may be any of them
             arrays = [] if self.surely else call.args
         else:
             first = len(call.args) - outs if ins is None else ins
             arrays = call.args[first:first + outs]
-        return {name for value in arrays for name in _names(value, calls=True)} | self._in_place(made, call, nested, local, active)
+        body = made.args[0] if made.args else None
+        name = body.id if isinstance(body, ast.Name) else ""
+        function = self.nested.get(name) if name in self.nested else self._value(body) if body is not None else None
+        parameters, found = self._callee(function)
+        return {name for value in arrays for name in _names(value, calls=True)} | {
+            name for arg, parameter in zip(call.args, parameters[1:], strict=False) if parameter in found for name in _names(arg)}
 
-    def _count(self, made: ast.Call, option: str, nested: dict[str, Any], local: set[str]) -> int | None:
-        """How many specs a pipeline has; None if that is not seen."""
+    def _count(self, made: ast.Call, option: str) -> int | None:
+        """Return how many specs a pipeline has; None if that is not seen."""
         specs: Any = next((keyword.value for keyword in made.keywords if keyword.arg == option), None)
         if isinstance(specs, ast.Name):
-            specs = nested.get(specs.id) or specs
+            specs = self.nested.get(specs.id) or specs
         match specs:
             case None:
                 return 0
             case ast.Tuple(elts=elts):
                 return len(elts)
-            case ast.Call(func=func, args=args, keywords=keywords) if named_tuple(self.constants.evaluate(func, local)):
+            case ast.Call(func=func, args=args, keywords=keywords) if named_tuple(self._value(func)):
                 return len(args) + len(keywords)
-        value = self.constants.evaluate(specs, local) if isinstance(specs, ast.AST) else None
+        value = self._value(specs) if isinstance(specs, ast.AST) else None
         return len(value) if isinstance(value, tuple) else None
 
-    def _in_place(self, made: ast.Call, call: ast.Call, nested: dict[str, Any], local: set[str],
-                  active: tuple[Any, ...]) -> set[str]:
-        """Names among the arrays that a body gets in global memory, and stores to. (The targets of a loop are names for them.)"""
-        body = made.args[0] if made.args else None
-        name = body.id if isinstance(body, ast.Name) else ""
-        function = nested.get(name) if name in nested else self.constants.evaluate(body, local) if body is not None else None
-        parameters, found = self._callee(function, nested, active)
-        return {name for value, parameter in zip(call.args, parameters[1:], strict=False) if parameter in found
-                for name in _names(value)}
-
-    def _callee(self, function: Any, nested: dict[str, Any], active: tuple[Any, ...]) -> tuple[list[str], set[str]]:
-        """The parameters of a function that is called, and the names that it stores to; none of one that is not seen."""
-        if function in active:
+    def _callee(self, function: Any) -> tuple[list[str], set[str]]:
+        """Return the parameters of a function that is called, and the names that it stores to; none of one that is not seen."""
+        constants, seen, node = self.constants, self.nested, function
+        if function in self.active:
             return [], set()
-        stores, seen = self, nested
-        node = function
         if isinstance(function, Function):
             try:
                 source = read(function.function)
             except CompileError:
                 return [], set()  # said where it is rewritten
-            node, stores, seen = source.tree, _Stores(source, self.surely), {}
-        return (parameters_of(node), stores.of(node, seen, (*active, function))) if isinstance(node, Node) else ([], set())
+            node, constants, seen = source.tree, Constants(source.namespace, {}), {}
+        if not isinstance(node, Node):
+            return [], set()
+        return parameters_of(node), _Stores(node, constants, seen, (*self.active, function), self.surely).names
 
 
 def _handed_on(loop: ast.For) -> list[tuple[str, set[str]]]:
-    """Names that a pipeline's loop has for its arrays: where the array is in global memory, a store goes to it."""
+    """Return the names that a pipeline's loop has for its arrays: where an array is in global memory, a store goes to it."""
     match loop:
         case ast.For(target=ast.Tuple(elts=[_, ast.Tuple(elts=targets), *_]), iter=ast.Call(args=args)):
             pairs = zip(targets, args, strict=False)
@@ -167,14 +165,14 @@ def _handed_on(loop: ast.For) -> list[tuple[str, set[str]]]:
 
 
 def _root(node: ast.AST) -> str:
-    """The name that ``name.at[…][…]`` starts from; "" for none."""
+    """Return the name that ``name.at[…][…]`` starts from; "" for none."""
     while isinstance(node, (ast.Attribute, ast.Subscript)):
         node = node.value
     return node.id if isinstance(node, ast.Name) else ""
 
 
 def _names(value: ast.AST, calls: bool = False) -> set[str]:
-    """The names whose array a value may be, or, with `calls`, may have in a NamedTuple that is made here."""
+    """Return the names of the arrays that a value may be, or, with `calls`, may have in a NamedTuple that is made here."""
     parts: Sequence[ast.AST] = ()
     match value:
         case ast.Name(id=name):

@@ -1,7 +1,7 @@
-"""The Python that a kernel is not written in: statements and expressions with no meaning on a GPU, and what to write instead.
+"""The Python that a kernel cannot hold: statements and expressions with no meaning on a GPU, and what to write instead.
 
-Both executions refuse them while the source is rewritten, so that nothing runs simulated that would not compile. What a
-branch decided at compile time drops is not looked at.
+Both executions refuse them while the source is rewritten, so that nothing runs simulated that would not compile. An arm of a
+branch that is dropped at compile time is not looked at.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from .fold import lookup
+
 _SEQUENCE = "has no fixed length on the GPU: use a tuple"
 _IMPORT = "belongs to the top of the module: a kernel uses the names it finds there"
 _GENERATOR = "makes a generator, and the GPU has none: loop with 'for'"
@@ -23,8 +25,8 @@ _SCOPE = "cannot be compiled: captures are by value; return the value instead"
 
 #: node type -> (what the user wrote, why not and the mend)
 _REFUSED: dict[str, tuple[str, str]] = {
-    "Try": ("'try'", "catches nothing on the GPU, which has no exceptions: test for the condition with 'if'"),
-    "TryStar": ("'try'", "catches nothing on the GPU, which has no exceptions: test for the condition with 'if'"),
+    **dict.fromkeys(("Try", "TryStar"), (
+        "'try'", "catches nothing on the GPU, which has no exceptions: test for the condition with 'if'")),
     "Raise": ("'raise'", "does nothing on the GPU, which has no exceptions: check arguments before the call, or under an 'if' on "
                          "compile-time constants"),
     "AsyncWith": ("'async with'", _ASYNC), "AsyncFor": ("'async for'", _ASYNC), "AsyncFunctionDef": ("'async def'", _ASYNC),
@@ -32,8 +34,7 @@ _REFUSED: dict[str, tuple[str, str]] = {
     "Yield": ("'yield'", _GENERATOR), "YieldFrom": ("'yield from'", _GENERATOR),
     "GeneratorExp": ("'for' in parentheses", _GENERATOR),
     "List": ("a list", _SEQUENCE), "Set": ("a set", _SEQUENCE), "Dict": ("a dictionary", _SEQUENCE),
-    "ListComp": ("a comprehension", _SEQUENCE), "SetComp": ("a comprehension", _SEQUENCE),
-    "DictComp": ("a comprehension", _SEQUENCE),
+    **dict.fromkeys(("ListComp", "SetComp", "DictComp"), ("a comprehension", _SEQUENCE)),
     "JoinedStr": ("an f-string", "is made at run time, and the GPU has no strings: use a constant"),
     "Starred": ("'*'", "needs a length known only at run time: write the elements out"),
     "NamedExpr": ("':='", "cannot be compiled: assign on a line of its own"),
@@ -45,11 +46,8 @@ _REFUSED: dict[str, tuple[str, str]] = {
 }
 
 
-WITH = "'with' needs objects that enter and leave, which the GPU has not: call what it stands for"
-
-
 def refusal(node: ast.AST) -> str | None:
-    """Why `node` cannot stand in a kernel, or None."""
+    """Return why `node` cannot stand in a kernel, or None."""
     match node:
         case ast.Constant(value=complex() | bytes() as value):
             return f"a {type(value).__name__} constant has no meaning in a kernel: its numbers are bool, int and float"
@@ -77,20 +75,17 @@ _ELSEWHERE = ("numpy", "math", "builtins", "_io", "io")
 
 
 def host_only(function: Any, written: str) -> str | None:
-    """Why a function of Python or NumPy cannot be called on run-time values; None for all other functions."""
+    """Return why a function of Python or NumPy cannot be called on run-time values; None for all other functions."""
     home = "numpy" if isinstance(function, np.ufunc) else str(getattr(function, "__module__", None))
     if not callable(function) or home.split(".")[0] not in _ELSEWHERE or isinstance(function, np.generic):
         return None
-    try:
-        instead = _INSTEAD.get(function)
-    except TypeError:
-        instead = None
+    instead = lookup(_INSTEAD, function)
     tiles = f"; of tiles and numbers there are {_FUNCTIONS}" if isinstance(function, np.ufunc) and not instead else ""
     return f"'{written}' takes constants only in a kernel{tiles}: {instead or 'compute it before the call and pass the result'}"
 
 
 def spelled(signature: Any) -> str:
-    """Parameters of a call as a message shows them: names and defaults, no annotations.
+    """Return the parameters of a call as a message shows them: names and defaults, no annotations.
 
     >>> import inspect
     >>> spelled(inspect.signature(lambda start, size=8, *rest: 0))
@@ -102,12 +97,12 @@ def spelled(signature: Any) -> str:
 
 
 def plain_signature(names: Iterable[str]) -> inspect.Signature:
-    """That of a function that is nested in a kernel."""
+    """Return the signature of a function that is nested in a kernel."""
     return inspect.Signature([inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in names])
 
 
 def mismatch(signature: Any, positional: int, keywords: list[str]) -> str | None:
-    """What is wrong with a call of `positional` arguments and these keywords, or None."""
+    """Return what is wrong with a call of `positional` arguments and these keywords, or None."""
     parameters = signature.parameters
     fixed = [p.name for p in parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     variadic = any(p.kind is p.VAR_POSITIONAL for p in parameters.values())

@@ -1,48 +1,63 @@
-"""Turns on tiles, placed: `take_turn` before the first pipeline of a tile, `pass_turn` behind the last (`language.pipeline.turns`).
+"""Turns on tiles (`language.pipeline.turns`): `take_turn` is written before a tile's first pipeline, `pass_turn` behind its last.
 
-Statically, so that nothing of it is asked at run time: a statement of the tile's body that runs a pipeline, however deep inside,
-is what the turn is taken for. Where the last such statement is a pipeline loop of the tile's body itself, or calls a pipeline that
-it emits, that pipeline's end passes the turn, which is sooner than behind it.
+The pass decides this from the source, because a flag that is read at run time does not fold: a turn is taken for the statements of
+a tile's body that run a pipeline, however deep inside. Where the last of these is a pipeline loop of the tile's body itself, or
+calls a pipeline that it emits, that pipeline's end passes the turn, before it waits for its last products. A `continue` passes a
+turn that it would skip.
+
+`sure_turns` finds which blocks of `numpipe.turn` (order tokens) every run of some statements goes through.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TypeGuard
 
-from ...core.facts import Facts
-from ...language.pipeline import pipelines, turns
-from .nodes import children, load, operation, walk
+from ...language.pipeline import order_tokens, pipelines, turns
+from .nodes import children, operation, running, walk
 from .rewriter import Rewriter
 
 WHY = "with schedule='pingpong' compute warpgroups take turns on tiles"
 
 
 def pipeline_in(statement: ast.AST) -> ast.AST | None:
-    """Where a statement, already rewritten, runs a pipeline, or calls a function that does."""
-    for node in walk(statement):
-        facts: Facts | None = getattr(node, "facts", None)
-        if is_loop(node):
-            return node.iter
-        if facts is not None and facts.pipelines:
-            return node
-    return None
+    """Return the first node of a rewritten statement that runs a pipeline, or calls a function that does."""
+    return next(running((pipelines.steps,), "pipelines", statement), None)
 
 
 def is_loop(node: ast.AST) -> TypeGuard[ast.For]:
-    """Whether a node is a loop over a pipeline, already rewritten."""
+    """Whether a node is a rewritten loop over a pipeline."""
     return isinstance(node, ast.For) and operation(node.iter) is pipelines.steps
 
 
+def holds_turns(body: Sequence[ast.AST]) -> bool:
+    """Whether rewritten statements go through a block of `numpipe.turn`, or call a function that does."""
+    return any(running((order_tokens.enter_turn,), "turns", *body))
+
+
+def sure_turns(body: Sequence[ast.stmt]) -> tuple[int, ...] | None:
+    """Return the tokens whose blocks a run of rewritten statements goes through, in order; None where runs differ."""
+    tokens: list[int] = []
+    always = True
+    for statement in body:
+        if holds_turns([statement]):
+            call = statement.value if isinstance(statement, ast.Expr) else None
+            if call is None or operation(call) is not order_tokens.enter_turn or not always:
+                return None
+            tokens.append(ast.literal_eval(call.args[1]))  # type: ignore[attr-defined]
+        always = always and not any(isinstance(node, ast.Continue) for node in walk(statement))
+    return tuple(tokens)
+
+
 class Turns(Rewriter):
-    """What a loop over tiles becomes where warpgroups take turns; what a kernel may not hold then."""
+    """Loops over tiles whose warpgroups take turns, and what such a kernel may not hold."""
 
     over_tiles = 0
-    """loops over tiles that the statement is in"""
+    """how many loops over tiles the statement is in"""
 
     def turn_taking(self, node: ast.For) -> bool:
-        """Whether the tiles of a loop are taken in turns; refuses the loops where that would have no meaning."""
+        """Return whether the tiles of a loop are taken in turns; refuse loops where that would have no meaning."""
         if self.unit.turns < 2:
             return False
         if not self.lifts_kernel or len(self.scopes) > 1:
@@ -56,14 +71,12 @@ class Turns(Rewriter):
                              "come behind this one, and their blocks are loaded; run all tiles, or make the counts smaller")
         return True
 
-    def own_tiles(self, node: ast.For, before: ast.expr, cta: str) -> tuple[ast.expr, ast.expr]:
-        """The index before a warpgroup's first tile, and from one of its tiles to the next; those of the CTA: `before`, `cta`."""
-        stride = load(cta)
-        return self.call(turns.before_own, [before, stride], node), self.call(turns.own_stride, [stride], node)
-
-    def in_turns(self, body: list[ast.stmt], node: ast.For) -> tuple[list[ast.stmt], bool]:
-        """The body of a loop over tiles, rewritten already, with its turns; whether it has any."""
-        running = [number for number, statement in enumerate(body) if pipeline_in(statement)]
+    def tile_body(self, node: ast.For, in_turns: bool) -> tuple[list[ast.stmt], bool]:
+        """Return the rewritten body of a loop over tiles, and whether it takes turns."""
+        self.over_tiles += 1
+        body = self._block(node.body)
+        self.over_tiles -= 1
+        running = [number for number, statement in enumerate(body) if in_turns and pipeline_in(statement)]
         if not running:
             return body, False
         take, give = (ast.copy_location(ast.Expr(self.call(operation, [], node)), node)
@@ -72,25 +85,8 @@ class Turns(Rewriter):
         taken = [*with_skips(body[first:behind], [give]), *[give] * (not _passes(body[behind - 1]))]
         return [*with_skips(body[:first], [take, give]), take, *taken, *body[behind:]], True
 
-    def tile_body(self, node: ast.For, in_turns: bool) -> tuple[list[ast.stmt], bool]:
-        """The body of a loop over tiles, rewritten, and whether it has turns."""
-        self.over_tiles += 1
-        body = self._block(node.body)
-        self.over_tiles -= 1
-        return self.in_turns(body, node) if in_turns else (body, False)
-
-    def tile_loop(self, node: ast.For, test: ast.expr, body: list[ast.stmt]) -> ast.While:
-        """A loop over tiles, which are counted in `body`."""
-        loop = ast.copy_location(ast.While(test, body, self._block(node.orelse)), node)
-        loop.over_tiles = True  # type: ignore[attr-defined]
-        return loop
-
-    def end_of_turns(self, node: ast.For, last: str, cta: str, end: str) -> ast.stmt:
-        """Behind a loop whose tiles were taken in turns."""
-        return ast.Expr(self.call(turns.end_turns, [load(name) for name in (last, cta, end)], node))
-
     def check_turns(self, node: ast.FunctionDef) -> None:
-        """In a kernel function that has been rewritten: pipelines stand in loops over tiles, of which there is one."""
+        """Refuse a rewritten kernel whose pipelines stand outside a loop over tiles, or that has no such loop."""
         if self.unit.turns < 2:
             return
         for statement in _outside(node.body):
@@ -105,20 +101,20 @@ class Turns(Rewriter):
 
 
 def _passes(statement: ast.stmt) -> bool:
-    """Whether a statement is a pipeline loop, or emits a pipeline, that is told to pass the turn then."""
-    made: ast.AST | None = statement.iter if is_loop(statement) else None
+    """Tell a pipeline whose loop, or call, a statement is to pass the turn at its end; return whether the statement is one."""
+    call: ast.AST | None = statement.iter if is_loop(statement) else None
     if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
-        made = statement.value.func if getattr(statement.value.func, "may_pass_turn", False) else None
-    if not isinstance(made, ast.Call):
+        call = statement.value.func if getattr(statement.value.func, "may_pass_turn", False) else None
+    if not isinstance(call, ast.Call):
         return False
-    last = made.args[-1]
+    last = call.args[-1]
     assert isinstance(last, ast.Constant)
     last.value = 1
     return True
 
 
 def leaves(body: list[ast.stmt], *of_loops: type[ast.stmt]) -> Iterator[tuple[str, ast.stmt]]:
-    """`return` that leaves a block with this body, and those of `of_loops` (`break`, `continue`) whose loop is not in it."""
+    """Yield each `return` of a body, and each statement of `of_loops` (`break`, `continue`) whose loop is outside the body."""
     def below(node: ast.AST, inner: bool) -> Iterator[tuple[str, ast.stmt]]:
         if isinstance(node, ast.Return) or (isinstance(node, of_loops) and not inner):
             yield type(node).__name__.lower(), node
@@ -131,16 +127,18 @@ def leaves(body: list[ast.stmt], *of_loops: type[ast.stmt]) -> Iterator[tuple[st
 
 
 def with_skips(body: list[ast.stmt], before: list[ast.stmt]) -> list[ast.stmt]:
-    """The body of a loop, with statements before each `continue` of it."""
-    found: list[ast.stmt] = []
+    """Return the body of a loop, with statements put before each `continue` of that loop."""
+    result: list[ast.stmt] = []
     for statement in body:
-        new = _Skips(before).visit(statement)
-        found += new if isinstance(new, list) else [new]
-    return found
+        for field in () if isinstance(statement, (ast.For, ast.While, ast.FunctionDef)) else ("body", "orelse"):
+            if inner := getattr(statement, field, None):
+                setattr(statement, field, with_skips(inner, before))
+        result += [*before, statement] if isinstance(statement, ast.Continue) else [statement]
+    return result
 
 
 def _outside(body: list[ast.stmt]) -> Iterator[ast.stmt]:
-    """Statements that are in no loop over tiles: the smallest ones, or those that hold no such loop."""
+    """Yield the largest statements that neither are in a loop over tiles nor hold one."""
     for statement in body:
         if getattr(statement, "over_tiles", False):
             continue
@@ -150,18 +148,3 @@ def _outside(body: list[ast.stmt]) -> Iterator[ast.stmt]:
                     yield from _outside(part)
         else:
             yield statement
-
-
-class _Skips(ast.NodeTransformer):
-    """Puts statements before each `continue` of the loop that a statement is in."""
-
-    def __init__(self, before: list[ast.stmt]) -> None:
-        self.before = before
-
-    def visit_For(self, node: ast.AST) -> ast.AST:
-        return node
-
-    visit_While = visit_FunctionDef = visit_Lambda = visit_For
-
-    def visit_Continue(self, node: ast.Continue) -> list[ast.stmt]:
-        return [*self.before, node]

@@ -1,6 +1,6 @@
-"""A kernel over tiles, written as the kernel over arrays that it stands for.
+"""A kernel over tiles, rewritten as the kernel over arrays that it stands for.
 
-A kernel with BlockSpecs of its own is given tiles. Its function becomes the body of a pipeline::
+A kernel with BlockSpecs of its own gets tiles. Its function becomes the body of a pipeline::
 
     @numpipe.kernel(grid=(m, n, k), in_specs=(A, B), out_specs=C, compiler_params=CompilerParams(dimension_semantics=(
         "parallel", "parallel", "sequential")))
@@ -11,17 +11,19 @@ A kernel with BlockSpecs of its own is given tiles. Its function becomes the bod
         def product(indices, a, b, c): …          # program_id(2) in it is indices[0]
         emit_pipeline_warp_specialized(product, grid=(steps_2,), in_specs=(A', B'), out_specs=(C',))(a, b, c)
 
-where A' is A with the index map ``lambda i2: A.index_map(i0, i1, i2)``, whose source is put in place: so it is known which of
-the pipeline's dimensions a block depends on.
+where A' is A with the index map ``lambda i2: A.index_map(i0, i1, i2)``, whose source is put in place, so that the pass sees which
+of the pipeline's dimensions a block depends on.
 """
 
 from __future__ import annotations
 
 import ast
 import copy
+import functools
+import linecache
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import Any
 
 from ...core.functions import Function
@@ -29,20 +31,20 @@ from ...diagnostics.errors import CompileError, SpecError
 from ...language.grid import programs
 from ...language.pipeline.emit import emit_pipeline, emit_pipeline_warp_specialized
 from ...plan.specs import BlockSpec
-from . import lambdas
 from .fold import Constants, stores
 from .lift import read
 from .nodes import assign, definition, load, located, own, parameters, reads, walk
 from .positions import Source
 
 INDICES = "np__indices"
+INDEX = "np__i{}"
 STEPS = "np__steps_{}"
-"""the name of a dimension's size, where that is a run-time value"""
+"""the name of a dimension's size that is a run-time value"""
 
 
 @dataclass(frozen=True)
 class Grid:
-    """A grid whose first `parallel` dimensions are CTAs and whose others are steps; `sizes` of all, None: known at the call."""
+    """A grid whose first `parallel` dimensions are CTAs and whose others are steps; `sizes` of all are None until the call."""
 
     rank: int
     parallel: int
@@ -50,7 +52,7 @@ class Grid:
 
     @property
     def semantics(self) -> tuple[str, ...]:
-        """A word for each dimension, as in `CompilerParams.dimension_semantics`."""
+        """Return a word for each dimension, as in `CompilerParams.dimension_semantics`."""
         return ("parallel",) * self.parallel + ("sequential",) * len(self.sequential)
 
     @property
@@ -59,13 +61,13 @@ class Grid:
 
     @property
     def hidden(self) -> tuple[str, ...]:
-        """The run-time scalars that say how many steps there are."""
+        """Return the names of the run-time scalars that say how many steps there are."""
         return () if self.sizes is not None else tuple(STEPS.format(d) for d in self.sequential)
 
 
 @dataclass(frozen=True)
 class Wrapped(Source):
-    """The source of a kernel over tiles; its AST is that of the kernel over arrays. Lines and columns are the user's."""
+    """The source of a kernel over tiles, which parses as the kernel over arrays; lines and columns are the user's."""
 
     wrap: Callable[[ast.FunctionDef], ast.FunctionDef] = field(default=lambda node: node)
 
@@ -77,7 +79,7 @@ class Wrapped(Source):
 
 def wrapped(source: Source, arrays: Sequence[str], ins: Sequence[BlockSpec], outs: Sequence[BlockSpec], grid: Grid,
             roles: bool) -> Wrapped:
-    """The kernel over `arrays` that a kernel over their tiles stands for; `roles`: with a memory role.
+    """Return the kernel over `arrays` that a kernel over their tiles stands for; `roles`: with a memory role.
 
     Raises SpecError for index maps that have no source, or do not take an index for each dimension of the grid.
     """
@@ -96,40 +98,31 @@ def wrapped(source: Source, arrays: Sequence[str], ins: Sequence[BlockSpec], out
         given = {part.arg for part in walk(node.args) if isinstance(part, ast.arg)}
         name = f"{node.name}_" if node.name in given else node.name
         body = definition(name, parameters([INDICES, *tiles]), [_Programs(constants, node, grid).visit(s) for s in node.body])
-        places = [assign(_index(d), _call("np__program_id", ast.Constant(d))) for d in range(grid.parallel)]
+        places = [assign(INDEX.format(d), ast.Call(load("np__program_id"), [ast.Constant(d)], [])) for d in range(grid.parallel)]
         keywords = [ast.keyword("grid", ast.Tuple([_size(grid, d) for d in grid.sequential] or [ast.Constant(1)], ast.Load()))]
         keywords += [ast.keyword(kind, ast.Tuple(copy.deepcopy(specs), ast.Load()))
                      for kind, specs in zip(("in_specs", "out_specs"), made, strict=True)]
         run = ast.Expr(ast.Call(ast.Call(load("np__emit"), [load(name)], keywords), [load(tile) for tile in tiles], []))
-        inner = {id(part) for statement in body.body for part in walk(statement)}
+        inner = {id(part) for part in walk(*body.body)}
         node.body = [*places, body, run]
-        for statement in node.body:
-            for part in walk(statement):
-                if id(part) not in inner:
-                    ast.copy_location(part, node)
-                    if isinstance(part, (ast.expr, ast.stmt)):
-                        part.end_lineno, part.end_col_offset = node.end_lineno, node.end_col_offset
+        for part in walk(*node.body):
+            if id(part) not in inner:
+                ast.copy_location(part, node)
+                if isinstance(part, (ast.expr, ast.stmt)):
+                    part.end_lineno, part.end_col_offset = node.end_lineno, node.end_col_offset
         return node
 
     return Wrapped(source.name, source.filename, source.first, source.lines, source.namespace | names, wrap)
 
 
-def _index(dimension: int) -> str:
-    return f"np__i{dimension}"
-
-
 def _size(grid: Grid, dimension: int) -> ast.expr:
-    """How many steps a sequential dimension has."""
+    """Return the number of steps of a sequential dimension."""
     return load(STEPS.format(dimension)) if grid.sizes is None else ast.Constant(grid.sizes[dimension])
-
-
-def _call(function: str, *args: ast.expr) -> ast.Call:
-    return ast.Call(load(function), list(args), [])
 
 
 # ---- blocks ------------------------------------------------------------------------------------------------------
 def _spec(spec: BlockSpec, what: str, grid: Grid, names: dict[str, Any], unique: str) -> ast.expr:
-    """A BlockSpec as the kernel writes it; what its index map finds outside the kernel is entered in `names`."""
+    """Return a BlockSpec as the kernel writes it; enter in `names` what its index map finds outside the kernel."""
     keywords = []
     for option in ("block_shape", "transforms", "delay_release", "oob_fill", "buffer_count", "eviction_policy"):
         names[f"np__{unique}_{option}"] = getattr(spec, option)
@@ -139,7 +132,7 @@ def _spec(spec: BlockSpec, what: str, grid: Grid, names: dict[str, Any], unique:
 
 
 def _index_map(function: Any, what: str, grid: Grid, names: dict[str, Any], unique: str) -> ast.expr:
-    """The index map of the pipeline: over its own dimensions, at this CTA."""
+    """Return the index map of the pipeline: over its own dimensions, at this CTA."""
     if function is None:
         return ast.Constant(None)
     plain = function.function if isinstance(function, Function) else function
@@ -150,19 +143,20 @@ def _index_map(function: Any, what: str, grid: Grid, names: dict[str, Any], uniq
         defaults = ", some with defaults" if plain.__defaults__ else ""
         raise SpecError(f"{what} takes {count} indices{defaults}, but the kernel's grid has {grid.rank} dimensions: it takes one "
                         "index of each")
-    steps = [_index(d) for d in grid.sequential] or ["np__step"]
+    steps = [INDEX.format(d) for d in grid.sequential] or ["np__step"]
     if plain.__name__ == "<lambda>":
-        body = _inlined(plain, lambdas.find(plain, what), names, unique)
+        body = _inlined(plain, find_lambda(plain, what), names, unique)
     else:
         names[f"np__{unique}_map"] = function if isinstance(function, Function) else Function(plain)
         used = reads(read(names[f"np__{unique}_map"].function).tree)  # type: ignore[arg-type]  # `read` has looked at it
-        body = _call(f"np__{unique}_map", *(load(_index(d)) if needed else ast.Constant(0) for d, needed in enumerate(used)))
+        body = ast.Call(load(f"np__{unique}_map"), [load(INDEX.format(d)) if needed else ast.Constant(0)
+                                                    for d, needed in enumerate(used)], [])
     return ast.Lambda(parameters(steps), body)
 
 
 def _inlined(function: FunctionType, node: ast.Lambda, names: dict[str, Any], unique: str) -> ast.expr:
-    """The expression of a lambda, its arguments the indices, and what it finds around it under names of their own."""
-    arguments = {argument.arg: _index(d) for d, argument in enumerate(node.args.args)}
+    """Return the expression of a lambda over the indices; what the lambda finds around it gets names of its own."""
+    arguments = {argument.arg: INDEX.format(d) for d, argument in enumerate(node.args.args)}
     cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
     body = copy.deepcopy(node.body)
     for part in walk(body):
@@ -178,7 +172,7 @@ def _inlined(function: FunctionType, node: ast.Lambda, names: dict[str, Any], un
 
 # ---- indices of the grid -----------------------------------------------------------------------------------------
 class _Programs(ast.NodeTransformer):
-    """`program_id` and `num_programs` of the kernel's grid: of a sequential dimension they are the step and the steps."""
+    """Replaces `program_id` and `num_programs` of sequential dimensions by the step and the number of steps."""
 
     def __init__(self, constants: Constants, node: ast.FunctionDef, grid: Grid) -> None:
         self.constants, self.grid, self.local = constants, grid, {name for name, _ in stores(node)}
@@ -194,3 +188,45 @@ class _Programs(ast.NodeTransformer):
             return node  # a dimension of CTAs, or misused
         step = ast.Subscript(load(INDICES), ast.Constant(axis - self.grid.parallel), ast.Load())
         return located(step if function is programs.program_id else _size(self.grid, axis), node)
+
+
+# ---- lambdas that were made on the host ------------------------------------------------------------------------------
+def find_lambda(function: FunctionType, what: str) -> ast.Lambda:
+    """Return the AST of a lambda; SpecError where its source is not there, or could be one of several.
+
+    A lambda has no text of its own: its code names a line, which may hold several. Each of them is compiled, and the one whose code
+    is the same is meant.
+    """
+    code = function.__code__
+    text = "".join(linecache.getlines(code.co_filename, function.__globals__))
+    try:
+        found = [node for node in _lambdas(text) if node.lineno == code.co_firstlineno and _same(_compiled(node, code), code)]
+    except SyntaxError:
+        found = []
+    if len({ast.dump(node) for node in found}) != 1:
+        raise SpecError(f"{what}: the source of the lambda on line {code.co_firstlineno} of {code.co_filename} "
+                        f"{'could be one of several' if found else 'is not there'}: write a 'def' with @numpipe.function above it")
+    return found[0]
+
+
+@functools.lru_cache(maxsize=16)
+def _lambdas(text: str) -> tuple[ast.Lambda, ...]:
+    return tuple(node for node in walk(ast.parse(text)) if isinstance(node, ast.Lambda))
+
+
+def _compiled(node: ast.Lambda, like: CodeType) -> CodeType:
+    """Return the code of a lambda that finds its free variables where `like` does: in a function around it, or not."""
+    outer = definition("outer", parameters(like.co_freevars), [ast.Return(node)])
+    module = ast.fix_missing_locations(ast.Module([ast.copy_location(outer, node)], []))
+    code = compile(module, like.co_filename, "exec")
+    for _ in range(2):  # of the module, of `outer`
+        code = next(part for part in code.co_consts if isinstance(part, CodeType))
+    return code
+
+
+def _same(one: CodeType, other: CodeType) -> bool:
+    def parts(code: CodeType) -> tuple[Any, ...]:
+        constants = tuple(parts(c) if isinstance(c, CodeType) else (type(c), c) for c in code.co_consts)
+        return code.co_code, constants, code.co_names, code.co_varnames, code.co_freevars
+
+    return parts(one) == parts(other)

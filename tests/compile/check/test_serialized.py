@@ -12,7 +12,7 @@ import numpipe
 from numpipe import ArrayType, BlockSpec, SerializedWgmma, SpecError, ds
 from numpipe.compile.build import toolchain
 from numpipe.compile.check import advisories, register_budget
-from numpipe.compile.check.in_flight import Held, Seen
+from numpipe.compile.check.register_budget import Held, Seen
 from tests.kernels.pipeline_plans import ARRAYS, array
 from tests.kernels.pipeline_sources import inputs, load, serialized
 

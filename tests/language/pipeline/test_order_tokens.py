@@ -10,8 +10,8 @@ import pytest
 import numpipe
 from numpipe import BlockSpec, PipelineDeadlock, SimulationError
 from numpipe.compile.check.gate import Sass
-from numpipe.compile.lift.order_tokens import sure_turns
-from numpipe.compile.lift.waits import Asked, pending
+from numpipe.compile.lift.turns import sure_turns
+from numpipe.compile.lift.waits import pending
 from numpipe.language.pipeline import order_tokens, steps
 from numpipe.plan.unit import Unit
 from tests.kernels.barrier_loop_kernels import cases
@@ -91,7 +91,7 @@ def test_a_wait_counts_what_was_issued_in_a_turn() -> None:
         return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == name
 
     wait = next(node for node in ast.walk(function) if calls(node, "wait"))
-    assert pending(function, wait, "s", Asked(lambda node: calls(node, "wgmma"))) == 2
+    assert pending(function, wait, "s", lambda node: calls(node, "wgmma")) == 2
 
 
 def test_a_deadlock_names_the_token_and_the_line() -> None:

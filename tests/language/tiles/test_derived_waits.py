@@ -10,7 +10,7 @@ import pytest
 
 import numpipe
 from numpipe import BlockSpec, PipelineRace, ds
-from numpipe.compile.lift.waits import Asked, pending
+from numpipe.compile.lift.waits import pending
 from numpipe.language.tiles import mma
 
 SOURCES = [
@@ -52,7 +52,7 @@ def test_groups_are_counted_on_every_way_to_the_wait(groups: int, source: str) -
 
     wait = next(node for node in ast.walk(function) if calls(node, "wait"))
     name = wait.args[0].id  # type: ignore[attr-defined]
-    assert pending(function, wait, name, Asked(lambda node: calls(node, "wgmma"), arm)) == groups
+    assert pending(function, wait, name, lambda node: calls(node, "wgmma"), arm) == groups
 
 
 @numpipe.kernel(num_compute_wgs=1)

@@ -1,0 +1,249 @@
+"""Loops over tiles, rewritten: ``for m, n in numpipe.tiles(…)`` becomes a counted loop over this CTA's tiles, in their order.
+
+`numpipe.nd_loop` and `numpipe.split_tiles` become the same loop. With ``dynamic=True`` the CTA takes its tiles from the launch's
+counter (`grid.tile_scheduler`); compute warpgroups that share a tile read its number behind the last pipeline of the tile before,
+so that it comes while that one is stored.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ...core import arith
+from ...language.grid import splits, tile_loop, tile_scheduler
+from ...language.grid.orders import NAMES, Order, Row, Table, places
+from ...language.pipeline import ring, turns
+from ...language.tiles import products
+from ...plan import profiling
+from .fold import MISSING, StaticArray, literal_node
+from .nodes import assign, load, located, operation
+from .splits import SplitLoops
+from .turns import Turns, leaves, pipeline_in, with_skips
+
+
+@dataclass(frozen=True)
+class Walk:
+    """The order of a loop over tiles, as its source says it."""
+
+    setup: list[ast.stmt]
+    """statements before the loop"""
+    place: Callable[[ast.expr, ast.expr], ast.expr]
+    """(number of a tile, number of tiles) -> the tile's indices, a tuple"""
+    ahead: bool = False
+    """whether the indices come from memory: the loop asks for them one tile before it needs them"""
+
+
+class TileLoops(SplitLoops, Turns):
+    """``for … in numpipe.tiles(…)``, ``numpipe.nd_loop(…)`` and ``numpipe.split_tiles(…)``."""
+
+    def tiles_loop(self, node: ast.For, function: Any) -> list[ast.stmt]:
+        """Return what stands in the place of a loop over `numpipe.tiles`, `nd_loop` or `split_tiles`: the `function`."""
+        assert isinstance(node.iter, ast.Call)
+        if function is tile_loop.nd_loop:
+            node.iter.args, node.iter.keywords = self._nd_grid(node, node.iter), []
+        counts = node.iter.args
+        options = {k.arg: k.value for k in node.iter.keywords}
+        (self.check_split_loop if function is splits.split_tiles else self._check_tiles_loop)(node, counts, options)
+        names = [self.temporary("count") for _ in counts]
+        setup: list[ast.stmt] = [assign(n, self.visit(c)) for n, c in zip(names, counts, strict=True)]
+        loads: list[ast.expr] = [load(n) for n in names]
+        setup += [ast.Expr(self.call(tile_loop.check_count, [literal_node(number, count), loaded], count))
+                  for number, (count, loaded) in enumerate(zip(counts, loads, strict=True))]
+        t = self.temporary("tile")
+        index = load(t)
+        plane = [literal_node(1, node)] if len(counts) == 3 and self.value(counts[0]) == 1 else loads[:1]
+        way = self._walk(node, options, [*plane, *loads[1:]], function is tile_loop.nd_loop)
+        setup += way.setup
+        in_turns = self.turn_taking(node)
+
+        def placed(t: ast.expr, end: ast.expr) -> list[ast.stmt]:
+            return [ast.Assign([node.target], way.place(t, end))]
+
+        total = loads[0]
+        for other in loads[1:]:
+            total = self.call(arith.mul, [total, other], node)
+        parts = None
+        if function is splits.split_tiles:
+            if way.ahead:
+                self.error(options["order"], "numpipe.split_tiles takes no host table: order= is a name or an object of "
+                                             "numpipe.orders")
+            parts = self.parts_of(node, options, way.place, total)
+            setup += parts.setup
+        if self._is_dynamic(node, options):
+            if parts is not None and parts.count is not None:
+                self.error(options["dynamic"], "numpipe.split_tiles: dynamic=True takes whole tiles from a counter, and split= "
+                                               "cuts them: an owner could wait for a part that nobody has begun; leave one out")
+            return self._dynamic_loop(node, setup, total, in_turns, parts.placed if parts is not None else placed)
+        stride, end = self.temporary("stride"), self.temporary("tiles")
+        before: ast.expr = self.call(tile_loop.before_first_tile, [], node)
+        own: ast.expr = self.call(tile_loop.tile_stride, [], node)
+        if parts is not None and parts.count is not None:
+            before, own, total = literal_node(-1, node), literal_node(1, node), parts.count
+        if in_turns:  # the warpgroup's own first tile and stride, from those of the CTA
+            cta = self.temporary("cta")
+            setup.append(assign(cta, own))
+            before, own = self.call(turns.before_own, [before, load(cta)], node), self.call(turns.own_stride, [load(cta)], node)
+        step = [index, load(stride)]
+        # a `range` would cost a 64-bit division; the index moves at the top, so that `continue` works
+        setup += [assign(stride, own), assign(end, total), assign(t, before)]
+        advance: list[ast.stmt] = [assign(t, self.call(arith.add, list(step), node)),
+                                   ast.Expr(self.call(profiling.mark_tile, [index], node))]
+        if parts is not None:
+            advance += parts.placed(index, load(end))
+        elif way.ahead:  # the indices of a tile are read while the one before is computed
+            entry = self.temporary("entry")
+            first, again = (assign(entry, way.place(self.call(arith.add, list(step), node), load(end))) for _ in range(2))
+            setup.append(first)
+            advance += [ast.Assign([node.target], load(entry)), again]
+        else:
+            advance += placed(index, load(end))
+        test = self.call(arith.lt, [self.call(arith.add, list(step), node), load(end)], node)
+        body, ordered = self.tile_body(node, in_turns)
+        behind = ast.Expr(self.call(turns.end_turns, [load(name) for name in (t, cta, end)], node)) if ordered else None
+        return self._with_loop(node, setup, test, [*advance, *body], behind)
+
+    def _with_loop(self, node: ast.For, setup: list[ast.stmt], test: ast.expr, body: list[ast.stmt],
+                   behind: ast.stmt | None) -> list[ast.stmt]:
+        """Return the loop over tiles with what stands before it and behind it."""
+        loop = ast.copy_location(ast.While(test, body, self._block(node.orelse)), node)
+        loop.over_tiles = True  # type: ignore[attr-defined]
+        return [located(statement, node) for statement in (*setup, loop, behind) if statement is not None]
+
+    def _check_tiles_loop(self, node: ast.For, counts: list[ast.expr], options: dict[str | None, ast.expr]) -> None:
+        if set(options) - {"order", "group", "dynamic"} or any(isinstance(c, ast.Starred) for c in counts) or not counts:
+            self.error(node, "numpipe.tiles takes the tile counts, order=, group= and dynamic=")
+        if isinstance(node.target, ast.Tuple) and len(node.target.elts) != len(counts) and len(counts) > 1:
+            self.error(node, f"numpipe.tiles of {len(counts)} counts gives {len(counts)} indices, the loop unpacks "
+                             f"{len(node.target.elts)}: {ast.unparse(node.target)}")
+        if not isinstance(node.target, ast.Tuple) and len(counts) == 1:
+            self.error(node, "numpipe.tiles gives a tuple of indices, for one count too: write "
+                             f"`for ({ast.unparse(node.target)},) in numpipe.tiles(…):`")
+
+    def _nd_grid(self, node: ast.For, call: ast.Call) -> list[ast.expr]:
+        """Return the counts of ``for i, j in nd_loop((m, n)):``, a loop over so many tiles in row order."""
+        keywords = {k.arg: k.value for k in call.keywords}
+        given = [*call.args, *([keywords["grid"]] if "grid" in keywords else [])]
+        if len(given) != 1 or set(keywords) - {"grid"}:
+            self.error(call, "numpipe.nd_loop takes one argument, the grid: for i, j in numpipe.nd_loop((m, n)):")
+        known = self.value(given[0])
+        grid = literal_node(known, given[0]) if isinstance(known, tuple) else given[0]
+        if not isinstance(grid, ast.Tuple) or not grid.elts:
+            self.error(given[0], "numpipe.nd_loop: the grid is written as a tuple, (m, n), with a size for each index, got "
+                                 f"{ast.unparse(given[0])}")
+        if not isinstance(node.target, ast.Tuple) or len(node.target.elts) != len(grid.elts):
+            self.error(node.target, f"numpipe.nd_loop of {len(grid.elts)} dimensions gives a tuple of {len(grid.elts)} indices, "
+                                    f"got `for {ast.unparse(node.target)} in`")
+        return grid.elts
+
+    # ---- order= and group=
+    def _walk(self, node: ast.For, options: dict[str | None, ast.expr], counts: list[ast.expr], any_rank: bool) -> Walk:
+        """Return the order of a loop over so many `counts`, which are names of values; `any_rank` for `nd_loop`."""
+        written, group = options.get("order"), options.get("group", ast.Constant(16))
+        order = "row" if written is None else self.value(written)
+        if written is not None and (order is MISSING or isinstance(order, StaticArray)):
+            return self._host_table(node, written, counts)
+        if isinstance(order, (Table, np.ndarray)):
+            self.error(written or node, "numpipe.tiles: a host table is an argument of the kernel, a 2-D int32 array: pass the "
+                                        "array, and write order= with the parameter's name")
+        if isinstance(order, Order):
+            if "group" in options:
+                self.error(node, f"numpipe.tiles: order={order!r} says what its group is: leave group= out")
+            kind, parameters = type(order), [literal_node(value, node) for value in order.parameters]
+        elif isinstance(order, str) and order in NAMES:
+            kind = NAMES[order]
+            parameters = [self.visit(group)] if order in ("grouped", "snake") else []
+        else:
+            self.error(node, f"numpipe.tiles: order={order!r} is unknown: {tile_loop.KNOWN}")
+        if kind is Row and len(counts) == 1:
+            return Walk([], lambda t, _: self.call(places.place_line, [t], node))
+        if any_rank and len(counts) > 3:
+            grid = ast.copy_location(ast.Tuple(counts, ast.Load()), node)
+            return Walk([], lambda t, _: self.call(ring.unravel, [t, grid], node))
+        if len(counts) not in (2, 3):
+            self.error(node, f"numpipe.tiles: order={order!r} with {len(counts)} counts: 'row' takes 1 to 3, the others take 2, or "
+                             "3: planes, rows, columns")
+        setup: list[ast.stmt] = []
+
+        def before(what: str, value: ast.expr) -> ast.expr:
+            name = self.temporary(what)
+            setup.append(assign(name, value))
+            return load(name)
+
+        begun = before("begun", self.call(kind.begin, [*counts[-2:], *parameters], node))
+
+        def in_plane(t: ast.expr, _: ast.expr) -> ast.expr:
+            return self.call(kind.place, [t, begun, *parameters], node)
+
+        if len(counts) == 2:
+            return Walk(setup, in_plane)
+        if self.value(counts[0]) == 1:  # nothing to divide by
+            return Walk(setup, lambda t, end: self.call(places.only_plane, [in_plane(t, end)], node))
+        by_plane = before("by", self.call(arith.divisor, [self.call(arith.mul, counts[1:], node)], node))
+
+        def place(t: ast.expr, end: ast.expr) -> ast.expr:
+            first, second = (ast.Subscript(self.call(places.in_plane, [t, by_plane], node), ast.Constant(part), ast.Load())
+                             for part in (0, 1))
+            return self.call(places.with_plane, [first, in_plane(second, end)], node)
+
+        return Walk(setup, place)
+
+    def _host_table(self, node: ast.For, written: ast.expr, counts: list[ast.expr]) -> Walk:
+        if isinstance(written, ast.Call) and isinstance(kind := self.value(written.func), type) and issubclass(kind, Order):
+            self.error(written, f"numpipe.tiles: {ast.unparse(written)}: what an order object is made of is known at compile time; "
+                                f"a group of run time is said beside the name: order=\"{kind.name}\", group=…")
+        columns = len(node.target.elts) if isinstance(node.target, ast.Tuple) else len(counts)
+        grid = ast.copy_location(ast.Tuple(counts if len(counts) > 1 else [], ast.Load()), node)
+        table, width = self.visit(written), literal_node(columns, node)
+        check: Any = ast.Expr(self.call(tile_loop.check_table, [table, width, grid], written))
+        return Walk([check], lambda t, end: self.call(tile_loop.table_entry, [table, t, end, width], node), ahead=True)
+
+    # ---- dynamic=True
+    def _is_dynamic(self, node: ast.For, options: dict[str | None, ast.expr]) -> bool:
+        """Return whether a loop says dynamic=True; refuse what is no constant, and loops that would leave tiles to nobody."""
+        written = options.get("dynamic")
+        known = False if written is None else self.value(written)
+        if known is MISSING or not isinstance(known, bool):
+            self.error(written or node, "numpipe.tiles: dynamic= is True or False, known at compile time: a literal, a constant of "
+                                        f"the module or a Static field, got {ast.unparse(written or node)}")
+        if not known:
+            return False
+        if self.over_tiles:
+            self.error(node.iter, "numpipe.tiles: dynamic=True in another loop over tiles: CTAs have other tiles of that one, and "
+                                  "would not agree on this one's; give numpipe.tiles the counts of both")
+        for word, left in leaves(node.body, ast.Break):
+            self.error(left, f"'{word}' leaves the loop over tiles of line {node.lineno}, which takes them from a counter "
+                             "(dynamic=True): those that the CTA has taken would be nobody's; run all tiles, or leave dynamic out")
+        return True
+
+    def _dynamic_loop(self, node: ast.For, setup: list[ast.stmt], total: ast.expr, in_turns: bool,
+                      placed: Callable[[ast.expr, ast.expr], list[ast.stmt]]) -> list[ast.stmt]:
+        """Return the loop; `total` is its number of tiles, `placed` binds the loop's names to a tile's number."""
+        assert isinstance(node.iter, ast.Call)
+        t, end, tickets = (self.temporary(what) for what in ("tile", "tiles", "scheduler"))
+        site = literal_node(self.session.site(self.source, node.iter), node)
+        setup += [assign(end, self.call(tile_scheduler.none_or_more, [total], node)),
+                  assign(tickets, self.call(tile_scheduler.scheduler, [site], node)),
+                  assign(t, self.call(tile_scheduler.first_tile, [load(tickets), load(end)], node))]
+        top = [ast.Expr(self.call(profiling.mark_tile, [load(t)], node)),
+               ast.Expr(self.call(tile_scheduler.fetch_ahead, [], node)), *placed(load(t), load(end))]
+        read = located(ast.Expr(self.call(tile_scheduler.next_ticket, [load(tickets)], node)), node)
+        go_on = located(assign(t, self.call(tile_scheduler.next_tile, [load(tickets)], node)), node)
+        body, ordered = self.tile_body(node, in_turns)
+        test = self.call(tile_scheduler.is_tile, [load(t), load(end)], node)
+        behind = ast.Expr(self.call(tile_scheduler.end_tiles, [literal_node(int(ordered), node)], node))
+        return self._with_loop(node, setup, test, [*top, *_going_on(body, read, go_on)], behind)
+
+
+def _going_on(body: list[ast.stmt], read: ast.stmt, go_on: ast.stmt) -> list[ast.stmt]:
+    """Return the rewritten body of a loop with `read` behind its last pipeline and the waits for its products, and `go_on` at its
+    end; before each `continue` stands what it would skip."""
+    running = [number for number, statement in enumerate(body) if pipeline_in(statement)]
+    at = running[-1] + 1 if running else len(body)
+    while at < len(body) and isinstance(wait := body[at], ast.Assign) and operation(wait.value) is products.drained:
+        at += 1
+    return [*with_skips(body[:at], [read, go_on]), read, *with_skips(body[at:], [go_on]), go_on]
