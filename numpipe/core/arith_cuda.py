@@ -96,11 +96,12 @@ def otherwise(typing_context: Any, symbol: str, python: Any, operands: tuple[Any
 def operand(context: Any, builder: Any, value: Any, of: Any, dtype: np.dtype) -> Any:
     """Convert a number to the type it is computed in; float16 is computed in float32, and rounded before and after."""
     if isinstance(of, nb.types.IntegerLiteral):
-        return context.get_constant(computed_type(dtype), dtype.type(of.literal_value).item())
-    return convert(context, builder, convert(context, builder, value, of, type_of(dtype)), type_of(dtype), computed_type(dtype))
+        return context.get_constant(math_type(dtype), dtype.type(of.literal_value).item())
+    return convert(context, builder, convert(context, builder, value, of, type_of(dtype)), type_of(dtype), math_type(dtype))
 
 
-def computed_type(dtype: np.dtype) -> Any:
+def math_type(dtype: np.dtype) -> Any:
+    """Return the Numba type in which numbers of a type are computed."""
     return nb.types.float32 if dtype == FLOAT16 else type_of(dtype)
 
 
@@ -128,7 +129,7 @@ def _meaning(operation: Op[..., Any], emit: Emit, *, literal: bool = False) -> N
         def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
             numbers = [operand(context, builder, v, t, dtype) for v, t in zip(args, sig.args[:len(operands)], strict=False)]
             value = emit(builder, dtype, *numbers)
-            return value if meant.compares else convert(context, builder, value, computed_type(dtype), type_of(dtype))
+            return value if meant.compares else convert(context, builder, value, math_type(dtype), type_of(dtype))
 
         return (BOOLEAN if meant.compares else type_of(dtype))(*parameters, *literals), codegen
 

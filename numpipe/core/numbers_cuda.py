@@ -8,20 +8,7 @@ import numpy as np
 
 from . import arith, numbers
 from . import numba as nb
-from .arith_cuda import (
-    BOOLEAN,
-    I32,
-    compare,
-    computed_type,
-    convert,
-    kinds_of,
-    libdevice,
-    not_defined,
-    operand,
-    otherwise,
-    parameter_types,
-    type_of,
-)
+from .arith_cuda import compare, convert, kinds_of, libdevice, math_type, not_defined, operand, otherwise, parameter_types, type_of
 from .inert_cuda import InertType, steers
 from .op import Op, cuda_meaning
 
@@ -45,7 +32,7 @@ def _extreme(operation: Op[..., Any], symbol: str, builtin: Any) -> None:
         best, *rest = (operand(context, builder, v, t, dtype) for v, t in zip(given, types, strict=True))
         for value in rest:
             best = builder.select(better(builder, dtype, value, best), value, best)
-        return convert(context, builder, best, computed_type(dtype), result)
+        return convert(context, builder, best, math_type(dtype), result)
 
 
 _extreme(numbers.least, "<", min)
@@ -71,7 +58,7 @@ def _cast(_context: Any, value: Any, dtype: Any) -> Any:
     context, builder, (number, _) = yield result(have, dtype)
     if have == nb.types.float16 and result != have:
         have, number = nb.types.float32, convert(context, builder, number, have, nb.types.float32)
-    if to.kind != "b" or have == BOOLEAN:
+    if to.kind != "b" or have == nb.types.boolean:
         return convert(context, builder, number, have, result)
     if isinstance(have, nb.types.Float):
         return builder.fcmp_unordered("!=", number, nb.ir.Constant(number.type, 0.0))
@@ -81,11 +68,11 @@ def _cast(_context: Any, value: Any, dtype: Any) -> Any:
 @cuda_meaning(numbers.rounded)
 def _rounded(_context: Any, value: Any) -> Any:
     dtype, plain = arith.common(*_kinds("round", value)), nb.types.unliteral(value)
-    context, builder, args = yield I32(plain)
+    context, builder, args = yield nb.types.int32(plain)
     number = operand(context, builder, args[0], plain, dtype)
     if dtype.kind == "f":
         number = libdevice(builder, "rint", number)
-    return context.cast(builder, number, computed_type(dtype), I32)
+    return context.cast(builder, number, math_type(dtype), nb.types.int32)
 
 
 @cuda_meaning(numbers.counting)
@@ -100,11 +87,11 @@ def _counting(typing_context: Any, *bounds: Any) -> Any:
 @cuda_meaning(numbers.length)
 def _length(typing_context: Any, value: Any) -> Any:
     if isinstance(value, nb.types.BaseTuple):
-        yield I32(value)
+        yield nb.types.int32(value)
         return nb.const(len(value))
     sig, codegen = otherwise(typing_context, "len", len, (value,))
-    context, builder, args = yield I32(*sig.args)
-    return context.cast(builder, codegen(context, builder, sig, args), sig.return_type, I32)
+    context, builder, args = yield nb.types.int32(*sig.args)
+    return context.cast(builder, codegen(context, builder, sig, args), sig.return_type, nb.types.int32)
 
 
 @cuda_meaning(numbers.number)
@@ -122,7 +109,7 @@ def _run_time_type(ty: Any, literals: Any = 0) -> Any:
     of, = kinds_of((ty,), literals)
     if of is int:
         return parameter_types((ty,), arith.INT32)[0]
-    return nb.types.float32 if of is float else BOOLEAN if of is bool else ty
+    return nb.types.float32 if of is float else nb.types.boolean if of is bool else ty
 
 
 def _run_time_value(context: Any, builder: Any, value: Any, of: Any, to: Any) -> Any:

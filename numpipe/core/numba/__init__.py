@@ -1,19 +1,18 @@
-"""All that imports Numba and llvmlite, and all that changes what they do inside.
+"""All that imports Numba and llvmlite, and all that changes what they do inside. Read `operations` first, then `kernels`.
 
 No other module imports them. But this folder hides no backend: the CUDA meanings of operations, in the ``_cuda`` modules, are
-written in Numba's terms, its types, typing contexts and signatures, and in llvmlite's builders, which they have from here. Another
+written in Numba's terms (types, typing contexts, signatures) and in llvmlite's builders, which they import from here. Another
 version of Numba changes this folder, unless that interface changes; another backend would change those modules too, most of what
-numpipe knows of the GPU. It is imported by the first compile, never by ``import numpipe``.
+numpipe knows of the GPU. What a kernel means does not belong here. The first compile imports the folder, ``import numpipe`` never.
 
-===============  ====================================================================
+===============  ======================================================================================
+``operations``   meanings of functions, operators, attributes, methods; how values lie in LLVM
 ``emit``         LLVM IR: constants, inline assembly, symbols, kernels' parameters
-``operations``   meanings of functions, operators, attributes, methods
 ``kernels``      Numba's compiler down to LLVM IR without a GPU
-``quicker``      what it does for Python that kernels do not have, done in less time
+``quicker``      replacements of Numba's code for Python that kernels do not have, which take less time
 ``code``         LTO-IR, PTX, cubin, SASS
 ``reasons``      why Numba refused a kernel
-``values``       how values of numpipe's types lie in LLVM: as structures, or as one value
-===============  ====================================================================
+===============  ======================================================================================
 """
 
 from __future__ import annotations
@@ -29,10 +28,10 @@ from ..undisturbed import uninterrupted
 
 @contextlib.contextmanager
 def _row_stack() -> Iterator[None]:
-    """Inside, NumPy has the name `row_stack`, which numba-cuda 0.30 looks up while it is imported.
+    """Give NumPy the name `row_stack`, which numba-cuda 0.30 looks up while it is imported, and NumPy 2.5 does not have.
 
-    NumPy 2.5 has no such name; where an older one gives it with a DeprecationWarning, it is not asked. The function that stands
-    in is one of its own: what Numba registers for it is no second meaning of `vstack`.
+    An older NumPy that would give it with a DeprecationWarning is not asked. The function is a new one, so that what Numba
+    registers for it is no second meaning of `vstack`.
     """
     if "row_stack" in vars(np):
         yield
@@ -71,7 +70,6 @@ with uninterrupted(), _row_stack():
     from .kernels import *
     from .operations import *
     from .reasons import *
-    from .values import *
 
     numba_ir, lowering_registry = _numba_ir, _registry
-    cuda_target.target_context.refresh()  # Numba imports the rest of itself, its meanings of Python, when it first compiles
+    cuda_target.target_context.refresh()  # imports Numba's meanings of Python, as its first compile would
