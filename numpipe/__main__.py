@@ -80,9 +80,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def draw(options: argparse.Namespace) -> int:
     """Run ``timeline`` and return the exit status."""
     def one(values: list[float] | None) -> Any:
-        return values[0] if values and len(values) == 1 else values
+        return values[0] if values and len(values) == 1 else values and tuple(values)
 
-    cta = options.cta and (options.cta[0] if len(options.cta) == 1 else tuple(options.cta))
+    cta = one(options.cta)
     try:
         traces = [Trace.load(file) for file in options.traces]
         print(timeline(*traces, path=options.out, cta=cta, start=one(options.start), end=one(options.end), rows=options.rows,

@@ -131,7 +131,6 @@ def exponent(n: Any) -> int:
 
 
 def holds(dtype: np.dtype, value: int) -> bool:
-    """Return whether an integer type has this value."""
     info = np.iinfo(dtype)
     return bool(info.min <= value <= info.max)
 
@@ -174,7 +173,6 @@ def otherwise(python: Callable[..., Any], *values: Any) -> Any:
 
 
 def named(function: Callable[..., Any], name: str, doc: str, numpy: Any = ()) -> Op[..., Any]:
-    """Return a function as an operation of this name and docstring."""
     function.__name__ = function.__qualname__ = name
     function.__doc__ = doc
     return op(numpy=numpy)(function)

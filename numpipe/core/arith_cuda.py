@@ -119,8 +119,8 @@ def _meaning(operation: Op[..., Any], emit: Emit, *, literal: bool = False) -> N
         operands, literals = arguments[:2], arguments[2:]
         kinds = kinds_of(operands, *literals)
         if any(k is None for k in kinds):
-            sig, codegen = otherwise(typing_context, meant.symbol, meant.python, operands)
-            return sig.return_type(*sig.args, *literals), codegen
+            sig, elsewhere = otherwise(typing_context, meant.symbol, meant.python, operands)
+            return sig.return_type(*sig.args, *literals), elsewhere
         dtype = meant.rule(*kinds)
         parameters = parameter_types(operands, dtype)
         if literal and dtype.kind != "f" and isinstance(operands[1], nb.types.IntegerLiteral):

@@ -44,7 +44,7 @@ class BoundType(nb.types.Callable):  # type: ignore[misc]
 nb.struct_model(BoundType, lambda ty: [("captures", ty.captures)])
 
 
-@nb.lowering_registry.lower(BoundType, BoundType, nb.types.VarArg(nb.types.Any))  # type: ignore[untyped-decorator]
+@nb.lowering_registry.lower(BoundType, BoundType, nb.types.VarArg(nb.types.Any))
 def _call(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     bound = sig.args[0]
     captures = nb.fields(context, builder, bound, args[0]).captures
@@ -52,7 +52,6 @@ def _call(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 
 
 def bound_value(context: Any, builder: Any, ty: BoundType, captures: Any) -> Any:
-    """Make a value of this type."""
     return nb.struct(context, builder, ty, captures=captures)
 
 

@@ -40,6 +40,5 @@ class Inert(NoValue):
 
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __floordiv__ = __rfloordiv__ = _stays
     __mod__ = __rmod__ = __truediv__ = __rtruediv__ = __neg__ = __and__ = __or__ = __xor__ = _stays
-    __lt__ = __le__ = __gt__ = __ge__ = _stays
-    __eq__ = __ne__ = _stays
+    __lt__ = __le__ = __gt__ = __ge__ = __eq__ = __ne__ = _stays
     __hash__ = None  # type: ignore[assignment]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ def _extreme(operation: Op[..., Any], symbol: str, builtin: Any) -> None:
             sig, elsewhere = otherwise(typing_context, builtin.__name__, builtin, parts)
             return sig.return_type(literals, *values), elsewhere
         dtype = arith.common(*kinds)
-        types = parameter_types(parts, dtype)
+        types: Sequence[Any] = parameter_types(parts, dtype)
         result, better = type_of(dtype), compare(symbol)
         context, builder, args = yield result(literals, *(values if of_tuple else types))
         given, types = (nb.cgutils.unpack_tuple(builder, args[1]), parts) if of_tuple else (args[1:], types)
@@ -40,7 +41,6 @@ _extreme(numbers.greatest, ">", max)
 
 
 def _kinds(what: str, *values: Any) -> list[Any]:
-    """Return the kinds of the operands of `what`; SpecError for one that is no number."""
     kinds = kinds_of(values)
     if any(k is None for k in kinds):
         steers(*values)

@@ -45,7 +45,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 Products = Literal["", "issues", "waits"]
 
-
 BY_NUMPY: dict[Any, Op[..., Any]] = {}
 """operations by the functions of NumPy that mean them"""
 BY_METHOD: dict[str, Op[..., Any]] = {}

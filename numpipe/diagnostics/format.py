@@ -34,7 +34,6 @@ MISSING = "-"
 """printed for a value that the memory role does not have"""
 _SPEC = re.compile(r"(?P<align>[<>]?)(?P<sign>[+ ]?)(?P<zero>0?)(?P<width>[1-9]\d{0,2})?"
                    r"(?:\.(?P<precision>\d{1,2}))?(?P<type>[dxXfeEgG]?)")
-_ALLOWED = "{} or {:[<>][+ ][0][width][.precision][d x X f e E g G]}"
 
 
 @dataclass(frozen=True)
@@ -92,7 +91,8 @@ def _field(number: int, name: str, spec: str, conversion: str | None) -> Field:
         raise SpecError(f"{what}: fields are filled in order, without names and numbers: write {{}}")
     match = _SPEC.fullmatch(spec)
     if conversion or match is None:
-        raise SpecError(f"{what} is not printed alike on the GPU and simulated: a field is {_ALLOWED}")
+        raise SpecError(f"{what} is not printed alike on the GPU and simulated: a field is {{}} or "
+                        "{:[<>][+ ][0][width][.precision][d x X f e E g G]}")
     part = match.groupdict(default="")
     if part["zero"] and (not part["width"] or part["align"]):
         raise SpecError(f"{what}: 0 fills numbers up to a width, and goes with no alignment")

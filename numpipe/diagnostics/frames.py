@@ -60,10 +60,8 @@ def _parts(traceback: TracebackType | None) -> Iterator[TracebackType]:
 
 
 def _link(parts: list[TracebackType]) -> None:
-    following = None
-    for part in reversed(parts):
+    for part, following in zip(parts, [*parts[1:], None], strict=True):
         part.tb_next = following
-        following = part
 
 
 def _ours(part: TracebackType) -> bool:

@@ -36,7 +36,6 @@ def on(word: str) -> bool:
 
 
 def say(word: str, text: str) -> None:
-    """Print a line."""
     print(f"numpipe {word}: {text}", file=sys.stderr, flush=True)
 
 

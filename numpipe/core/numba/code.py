@@ -68,7 +68,6 @@ def disassemble(cubin: bytes) -> str:
 
 
 def calls(library: Any, *functions: str) -> bool:
-    """Return whether a kernel calls one of these functions."""
     return any(re.search(rf'call [^\n]*@"?({"|".join(functions)})"?\(', text) for text in library.llvm_strs)
 
 

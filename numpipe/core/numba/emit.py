@@ -81,7 +81,6 @@ def thread_index(builder: Any) -> Any:
 
 
 def special(builder: Any, name: str) -> Any:
-    """Read a special register."""
     return external(builder, f"llvm.nvvm.read.ptx.sreg.{name}", i32)
 
 

@@ -28,9 +28,9 @@ from numba.cuda.typing import signature, templates
 from .emit import const, i64, nothing
 
 __all__ = [
-    "Typer", "attribute", "binary", "call", "call_value", "constant_attributes", "field_attributes", "fields", "helper_type",
-    "immediate", "literal", "machine_model", "method", "no_code", "operation_type", "overload", "returns", "struct", "struct_model",
-    "tuple_of", "unliteral",
+    "attribute", "binary", "call", "call_value", "constant_attributes", "field_attributes", "fields", "helper_type", "immediate",
+    "literal", "lowering_registry", "machine_model", "method", "no_code", "operation_type", "overload", "returns", "struct",
+    "struct_model", "tuple_of", "unliteral",
 ]
 
 Typer = Callable[..., Any]
@@ -88,10 +88,10 @@ def helper_type(key: Any, implementation: Callable[..., Any]) -> Any:
     return types.Function(template)
 
 
-def call(context: Any, builder: Any, function: Any, argtypes: Sequence[Any], args: Sequence[Any]) -> tuple[Any, Any]:
+def call(context: Any, builder: Any, function: Any, argtypes: Sequence[Any], args: Sequence[Any], *value: Any) -> tuple[Any, Any]:
     """Call `function` (an operation, a helper or its Numba type) while generating code -> (return type, value).
 
-    Arguments that are left out must be None by default.
+    Arguments that are left out must be None by default. A function that is a value itself, not a constant, is passed as `value`.
     """
     fnty = function if isinstance(function, types.Type) else function._numba_type_
     sig = fnty.get_call_type(context.typing_context, tuple(argtypes), {})
@@ -99,16 +99,13 @@ def call(context: Any, builder: Any, function: Any, argtypes: Sequence[Any], arg
     assert all(ty == types.none for ty in left_out), sig
     values = [v if t == s else context.cast(builder, v, t, s)
               for v, t, s in zip(args, argtypes, sig.args[:len(args)], strict=True)] + [nothing(context) for _ in left_out]
-    return sig.return_type, context.get_function(fnty, sig)(builder, values)
+    return sig.return_type, context.get_function(fnty, sig)(builder, [*value, *values])
 
 
 def call_value(context: Any, builder: Any, function: Any, value: Any, argtypes: Sequence[Any],
                args: Sequence[Any]) -> tuple[Any, Any]:
     """Call a callable value of type `function` while generating code -> (return type, value)."""
-    sig = function.get_call_type(context.typing_context, tuple(argtypes), {})
-    values = [context.cast(builder, v, t, s) for v, t, s in zip(args, argtypes, sig.args, strict=True)]
-    bound = [] if isinstance(function, types.Function) else [value]
-    return sig.return_type, context.get_function(function, sig)(builder, bound + values)
+    return call(context, builder, function, argtypes, args, *(() if isinstance(function, types.Function) else (value,)))
 
 
 def tuple_of(like: Any, parts: Sequence[Any]) -> Any:

@@ -47,10 +47,7 @@ def _deepest(error: BaseException, first: int, seen: set[int]) -> tuple[int, str
         lines = [int(line) for line in places[-1:] if int(line) >= first]
     inner = [_deepest(cause, first, seen) for cause in causes if id(cause) not in seen]
     depth, innermost, deeper = max(inner, key=lambda one: one[0], default=(0, "", []))
-    return depth + 1, innermost or _ANSI.sub("", reason), lines + deeper
-
-
-_ANSI = re.compile(r"\x1b\[[0-9;]*m")
+    return depth + 1, innermost or re.sub(r"\x1b\[[0-9;]*m", "", reason), lines + deeper
 
 
 def _line(thing: Any, first: int) -> list[int]:
