@@ -21,16 +21,16 @@ from numpipe.core.op import ptx
 
 @ptx("mapa.shared::cluster.u32 $ret, $addr, $rank;", returns="r", memory=False, addr="r", rank="r")
 def map_shared(addr: int, rank: int) -> int:
-    """The address, in the cluster's window, of what has the shared address `addr` in the CTA of this rank. Scope: a lane.
+    """Return the address, in the cluster's window, of the byte at shared address `addr` in the CTA of this rank. Scope: a lane.
 
-    For `mbarrier.arrive_remote`, which takes such addresses only. PTX ISA: mapa, ".shared::cluster".
+    `mbarrier.arrive_remote` takes such addresses only. PTX ISA: mapa, ".shared::cluster".
     """
     return current().map_shared(addr, rank)
 
 
 @ptx("barrier.cluster.arrive.release;")
 def arrive() -> None:
-    """Arrive at the cluster's barrier: what was done before, remote arrivals too, is done for those who wait. Scope: all lanes.
+    """Arrive at the cluster's barrier: those who wait see all that was done before, remote arrivals too. Scope: all lanes.
 
     Every thread of the cluster arrives and then waits, in turn; those that have ended count as arrived. It is a fence for the
     whole GPU, so it belongs at a kernel's beginning and end. PTX ISA: barrier.cluster.arrive, ".release".

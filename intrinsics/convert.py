@@ -1,4 +1,4 @@
-"""Two float32 in one 32-bit register as bf16 or f16, and back: what stmatrix stores, what wgmma takes from registers.
+"""Two float32 packed in one 32-bit register as bf16 or f16, and back: stmatrix stores such registers, and wgmma takes them.
 
 The element with the lower address or column is the low half. PTX ISA, "Data Movement and Conversion Instructions: cvt".
 """
@@ -59,7 +59,7 @@ def pack_f16x2(lo: float, hi: float) -> int:
 
 @ptx("{ .reg .b32 bits; shl.b32 bits, $word, 16; mov.b32 $ret, bits; }", returns="f", memory=False, word="r")
 def unpack_bf16_lo(word: int) -> float:
-    """The low bf16 of `word` as float32, exactly. Scope: a lane. PTX ISA: a bf16 is the upper half of a float32.
+    """Return the low bf16 of `word` as float32, exactly. Scope: a lane. PTX ISA: a bf16 is the upper half of a float32.
 
     >>> float(unpack_bf16_lo(0xc0003f80))
     1.0
@@ -69,7 +69,7 @@ def unpack_bf16_lo(word: int) -> float:
 
 @ptx("{ .reg .b32 bits; and.b32 bits, $word, 0xffff0000; mov.b32 $ret, bits; }", returns="f", memory=False, word="r")
 def unpack_bf16_hi(word: int) -> float:
-    """The high bf16 of `word` as float32, exactly. Scope: a lane. PTX ISA: a bf16 is the upper half of a float32.
+    """Return the high bf16 of `word` as float32, exactly. Scope: a lane. PTX ISA: a bf16 is the upper half of a float32.
 
     >>> float(unpack_bf16_hi(0xc0003f80))
     -2.0
@@ -79,7 +79,7 @@ def unpack_bf16_hi(word: int) -> float:
 
 @ptx("{ .reg .b16 lo, hi; mov.b32 {lo, hi}, $word; cvt.f32.f16 $ret, lo; }", returns="f", memory=False, word="r")
 def unpack_f16_lo(word: int) -> float:
-    """The low f16 of `word` as float32, exactly. Scope: a lane. PTX ISA: cvt.
+    """Return the low f16 of `word` as float32, exactly. Scope: a lane. PTX ISA: cvt.
 
     >>> float(unpack_f16_lo(0xc0003c00))
     1.0
@@ -89,7 +89,7 @@ def unpack_f16_lo(word: int) -> float:
 
 @ptx("{ .reg .b16 lo, hi; mov.b32 {lo, hi}, $word; cvt.f32.f16 $ret, hi; }", returns="f", memory=False, word="r")
 def unpack_f16_hi(word: int) -> float:
-    """The high f16 of `word` as float32, exactly. Scope: a lane. PTX ISA: cvt.
+    """Return the high f16 of `word` as float32, exactly. Scope: a lane. PTX ISA: cvt.
 
     >>> float(unpack_f16_hi(0xc0003c00))
     -2.0

@@ -1,8 +1,7 @@
 """cp.async.bulk.tensor, the TMA: one lane starts the copy of a box between an array in GMEM and shared memory.
 
-What is copied and how it lies in shared memory is said by a tensor map, made on the host: on the GPU `tensor_map` is
-the 64-bit address of a CUtensorMap (64-byte aligned, in parameter, constant or global memory), on the simulator a
-TensorMap.
+A tensor map, made on the host, says what is copied and how it lies in shared memory: on the GPU `tensor_map` is the 64-bit
+address of a CUtensorMap (64-byte aligned, in parameter, constant or global memory), on the simulator a TensorMap.
 
 Coordinates are elements in *array order*, outermost dimension first, as NumPy indexes; PTX lists them the other way
 round. They may be negative or beyond the array: a load fills such elements with zeros, a store leaves out
@@ -13,8 +12,8 @@ A load ends on an mbarrier. A store belongs to a *bulk group* of the lane that i
     store, store, commit_group     group 1       wait_group_read(1): group 1 has left shared memory
     store,        commit_group     group 2       wait_group(0):      both are in GMEM
 
-A load or store may say what L2 does with its lines, `eviction_policy`: ``"evict_first"`` they are the first to go,
-``"evict_last"`` the last. That is a hint: it changes no result.
+The `eviction_policy` of a load or store says which of its lines L2 gives up first: with ``"evict_first"`` they are the first
+to go, with ``"evict_last"`` the last. That is a hint: it changes no result.
 
 PTX ISA, "Data Movement and Conversion Instructions: Tensor copy" and "Bulk copy"; createpolicy.
 """
@@ -31,7 +30,7 @@ from numpipe.diagnostics.errors import SpecError
 
 
 def check_rank(operation: str, rank: int) -> None:
-    """SpecError unless a tensor map can have `rank` dimensions."""
+    """Raise SpecError unless a tensor map can have `rank` dimensions."""
     if not 1 <= rank <= 5:
         raise SpecError(f"cp_async_bulk.{operation}: {rank} coordinates; a tensor map has 1 … 5 dimensions")
 
@@ -80,8 +79,8 @@ def multicast(dst: int, tensor_map: Any, coords: tuple[int, ...], mbar: int, cta
 def store(tensor_map: Any, coords: tuple[int, ...], src: int, eviction_policy: str | None = None) -> None:
     """Start copying shared address `src` to the box at `coords` in GMEM. Scope: one elected lane.
 
-    What lanes stored in `src` needs `fence.proxy_async` by each of them and a barrier first; `src` may be written again
-    after `wait_group_read`::
+    Lanes that stored in `src` execute `fence.proxy_async` and meet at a barrier first; `src` may be written again after
+    `wait_group_read`::
 
         cp_async_bulk.store(c_map, (m, n), panel)
         cp_async_bulk.commit_group()
@@ -94,19 +93,19 @@ def store(tensor_map: Any, coords: tuple[int, ...], src: int, eviction_policy: s
 
 
 def check_reduction(operation: str) -> None:
-    """SpecError for what is no reduction of the TMA."""
+    """Raise SpecError unless the TMA has this reduction."""
     if operation not in REDUCTIONS:
         raise SpecError(f"cp_async_bulk.reduce: operation={operation!r}; one of {', '.join(REDUCTIONS)}")
 
 
 @op
 def reduce(tensor_map: Any, coords: tuple[int, ...], src: int, operation: str) -> None:
-    """`store` that combines: each element of the box at `coords` becomes ``operation`` of what it was and of the copy's.
+    """`store` that combines: each element of the box at `coords` becomes ``operation`` of itself and of the copy's.
 
     ``"add"``, ``"min"``, ``"max"``, ``"and"``, ``"or"``, ``"xor"``, and ``"inc"`` and ``"dec"``, which wrap round at the copy's
     value; a compile-time constant. Elements change one by one and at once (relaxed, at GPU scope), so that several CTAs may add
-    to one place, in any order. Which types an operation takes is in ``numpipe.arch.dtypes.REDUCTIONS``. The copies are of a bulk
-    group as stores are. Scope: one elected lane::
+    to one place, in any order. ``numpipe.arch.dtypes.REDUCTIONS`` lists the types that an operation takes. The copies belong to a
+    bulk group as stores do. Scope: one elected lane::
 
         cp_async_bulk.reduce(c_map, (m, n), panel, "add")
         cp_async_bulk.commit_group()

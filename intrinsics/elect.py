@@ -11,10 +11,10 @@ from numpipe.diagnostics.errors import SimulationError
 @ptx("{ .reg .pred chosen; elect.sync _|chosen, 0xffffffff; selp.b32 $ret, 1, 0, chosen; }",
      returns="bool", memory=False)
 def elect_sync() -> bool:
-    """True in exactly one lane of each warp. Scope: a converged warp.
+    """Return True in exactly one lane of each warp. Scope: a converged warp.
 
-    ptxas knows that one lane is active in the branch and issues TMA copies without a loop over the lanes, which it does
-    not see from ``thread_index() % 128 == 0``::
+    ptxas knows that one lane is active in the branch, and issues TMA copies without a loop over the lanes; it does not know
+    that of ``thread_index() % 128 == 0``::
 
         if special.thread_index() < 32 and elect.elect_sync():
             cp_async_bulk.load(slot, a_map, (m, k), ready)

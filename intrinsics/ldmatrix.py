@@ -30,7 +30,7 @@ _WARPS, _LANES = 4, 32
 
 
 def statement(count: int, transposed: bool, results: str, address: str) -> str:
-    """The PTX of one load: `results` is the list in braces, `address` the operand in brackets."""
+    """Return the PTX of one load: `results` is the list in braces, `address` the operand in brackets."""
     return f"ldmatrix.sync.aligned.m8n8.x{count}{'.trans' if transposed else ''}.shared.b16 {{{results}}}, [{address}];"
 
 

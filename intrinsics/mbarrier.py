@@ -44,10 +44,10 @@ def inval(addr: int) -> None:
 
 @ptx("mbarrier.arrive.shared::cta.b64 _, [$addr];", addr="r")
 def arrive(addr: int) -> None:
-    """Arrive once, with release semantics for the CTA: what this lane wrote before is seen by who waits. Scope: a lane.
+    """Arrive once, with release semantics for the CTA: those who wait see what this lane wrote before. Scope: a lane.
 
-    Every executing lane arrives: 128 arrivals when a whole warpgroup executes it. A ring's release, by lane 0 of each
-    warp, is ``mbarrier.arrive(consumed)`` against a count of 4 for each warpgroup. PTX ISA: mbarrier.arrive.
+    Every executing lane arrives: 128 arrivals when a whole warpgroup executes it. A ring releases a slot by
+    ``mbarrier.arrive(consumed)`` in lane 0 of each warp, and the barrier counts 4 for each warpgroup. PTX ISA: mbarrier.arrive.
     """
     current().mbar_arrive(addr)
 
@@ -61,7 +61,7 @@ def arrive_remote(addr: int) -> None:
         mbarrier.arrive_remote(cluster.map_shared(consumed, peer))
 
     Written with .release.cluster the same instruction waits for a fence of the whole GPU, at half the speed of a loop; this one
-    releases to who waits for the barrier. PTX ISA: mbarrier.arrive, ".shared::cluster".
+    releases to those who wait for the barrier. PTX ISA: mbarrier.arrive, ".shared::cluster".
     """
     current().mbar_arrive_remote(addr)
 
@@ -90,7 +90,7 @@ def arrive_expect_tx(addr: int, nbytes: int) -> None:
 @ptx("{ .reg .pred done; mbarrier.try_wait.parity.shared::cta.b64 done, [$addr], $parity; "
      "selp.b32 $ret, 1, 0, done; }", returns="bool", addr="r", parity="r")
 def try_wait(addr: int, parity: int) -> bool:
-    """Has the phase of this parity (0 or 1) ended? May suspend the warp for a system-dependent time. Scope: a lane.
+    """Return whether the phase of this parity (0 or 1) has ended. May suspend the warp for a system-dependent time. Scope: a lane.
 
     True acquires: everything that arrivers and copies of the phase wrote may be read. To block, use `wait`. PTX ISA:
     mbarrier.test_wait, mbarrier.try_wait.

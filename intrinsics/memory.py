@@ -61,8 +61,8 @@ def store_global_b32(ptr: int, bits: int) -> None:
 def ld_acquire_gpu_b32(ptr: int) -> int:
     """Read 32 bits of GMEM at `ptr` (a multiple of 4) that another CTA may be writing. Scope: a lane. GPU only.
 
-    What that CTA did before a `st_release_gpu_b32` of the value that is read is visible afterwards, to this lane, and behind a
-    barrier to those who meet it there. PTX ISA: ld.acquire; "Memory Consistency Model: Release and Acquire Patterns".
+    This lane then sees what that CTA did before it wrote the value by `st_release_gpu_b32`, and so do lanes that meet this one
+    at a barrier. PTX ISA: ld.acquire; "Memory Consistency Model: Release and Acquire Patterns".
     """
     _gpu_only("ld_acquire_gpu_b32", "numpipe.combine waits for the parts of a tile")
 
@@ -83,7 +83,7 @@ def await_acquire_gpu_b32(ptr: int) -> None:
 
 @ptx("st.release.gpu.global.b32 [$ptr], $value;", ptr="l", value="r")
 def st_release_gpu_b32(ptr: int, value: int) -> None:
-    """Write 32 bits of GMEM at `ptr` (a multiple of 4) behind all that this lane did or has seen. Scope: a lane. GPU only.
+    """Write 32 bits of GMEM at `ptr` (a multiple of 4) after all that this lane has done or seen. Scope: a lane. GPU only.
 
     Stores of other lanes count if a barrier orders them before. A fence for the whole GPU (MEMBAR.ALL.GPU): once a tile, not in
     a main loop. PTX ISA: st.release; "Memory Consistency Model: Release and Acquire Patterns".

@@ -32,7 +32,7 @@ from numpipe.diagnostics.errors import SpecError
 _MAJORS = ("k", "mn")
 _SWIZZLE_MODES = {0: 0, 128: 1, 64: 2, 32: 3}
 _FIELD = 0x3FFFF
-"""What a 14-bit descriptor field of 16-byte units can hold, in bytes."""
+"""the most bytes that a descriptor field, 14 bits of 16-byte units, can hold"""
 
 
 @dataclass(frozen=True)
@@ -47,30 +47,30 @@ class Accumulating:
         return self.value.read()
 
 
-# ---- what is legal, said once for both executions ---------------------------------------------------------------
+# ---- what is legal, in both executions ---------------------------------------------------------------
 def element(dtype: str) -> tuple[Element, Operand]:
-    """The record of an element type by its name in PTX, and what it says of operands; SpecError for other names."""
+    """Return the record of an element type by its name in PTX, and its `Operand`; SpecError for other names."""
     if dtype not in OPERANDS:
         raise SpecError(f"wgmma: element type {dtype!r}; the instructions take {listed(map(repr, OPERANDS), 'or')}")
     return OPERANDS[dtype]
 
 
 def legal_n(dtype: str) -> tuple[int, ...]:
-    """The N of m64nN for an element type by its name in PTX, "f16", "e4m3" …: multiples of 8 in 8 … 256; of "s8" and "u8"
+    """Return every N of m64nN for an element type by its name in PTX, "f16", "e4m3" …: multiples of 8 in 8 … 256; of "s8" and "u8"
     8, 24 and multiples of 16.
     """
     return element(dtype)[1].widths
 
 
 def check_n(n: int, dtype: str = "bf16") -> None:
-    """SpecError unless m64nN exists for the type."""
+    """Raise SpecError unless m64nN exists for the type."""
     kind = element(dtype)[1]
     if n not in kind.widths:
         raise SpecError(f"wgmma: n={n} for {dtype}; the instruction needs a multiple of {kind.unit} in 8 … 256")
 
 
 def check_major(operand: str, major: str, dtype: str = "bf16") -> None:
-    """SpecError unless `major` names the dimension that is contiguous, "k" or "mn", and the type may lie so."""
+    """Raise SpecError unless `major` names the dimension that is contiguous, "k" or "mn", and the type may lie so."""
     if major not in _MAJORS:
         raise SpecError(f"wgmma: {operand}_major={major!r}; it is 'k' (rows along K are contiguous) or 'mn'")
     if major not in element(dtype)[1].majors:
@@ -79,7 +79,7 @@ def check_major(operand: str, major: str, dtype: str = "bf16") -> None:
 
 
 def check_operands(n: int, dtype: str, a_major: str, b_major: str) -> None:
-    """SpecError unless there is such a product with a float32 accumulator."""
+    """Raise SpecError unless there is such a product with a float32 accumulator."""
     check_n(n, dtype)
     check_major("a", a_major, dtype)
     check_major("b", b_major, dtype)
@@ -88,19 +88,19 @@ def check_operands(n: int, dtype: str, a_major: str, b_major: str) -> None:
 
 
 def check_pending(n: int) -> None:
-    """SpecError unless `n` groups can stay in flight."""
+    """Raise SpecError unless `n` groups can stay in flight."""
     if not 0 <= n <= 7:
         raise SpecError(f"wgmma.wait_group: n={n}; the number of groups that may stay in flight is 0 … 7")
 
 
 def check_field(name: str, value: int) -> None:
-    """SpecError unless `value` bytes fit a descriptor field."""
+    """Raise SpecError unless `value` bytes fit a descriptor field."""
     if value % 16 or not 0 <= value <= _FIELD:
         raise SpecError(f"wgmma.descriptor: {name}={value}; it needs a multiple of 16 bytes in 0 … {_FIELD & ~15}")
 
 
 def swizzle_mode(swizzle: int) -> int:
-    """Bits 62–63 of a descriptor for a swizzle of 0, 32, 64 or 128 bytes."""
+    """Return bits 62–63 of a descriptor for a swizzle of 0, 32, 64 or 128 bytes."""
     if swizzle not in _SWIZZLE_MODES:
         raise SpecError(f"wgmma.descriptor: swizzle={swizzle}; the hardware has 0 (none), 32, 64 and 128 bytes")
     return _SWIZZLE_MODES[swizzle]
@@ -108,7 +108,7 @@ def swizzle_mode(swizzle: int) -> int:
 
 def statement(n: int, dtype: str, a_major: str, b_major: str, registers: Sequence[str], a: str, b: str,
               scale_d: str = "1") -> str:
-    """The text of one ``wgmma.mma_async`` m64nNk16 statement; for code generators.
+    """Return the text of one ``wgmma.mma_async`` m64nNk16 statement; for code generators.
 
     `dtype` is that of A and B by its name in PTX, or both, "e4m3.e5m2". `registers` names the n/2 accumulator registers, `a`
     and `b` the descriptors. `a` may also be a vector of four 32-bit registers, ``"{a0, a1, a2, a3}"``: A then comes from
@@ -148,8 +148,8 @@ def statement(n: int, dtype: str, a_major: str, b_major: str, registers: Sequenc
 def fence() -> None:
     """Order earlier register accesses to accumulators before the wgmma that follow. Scope: the warpgroup.
 
-    Needed before the first wgmma of a batch, and whenever the accumulator's registers were written since; no tool says
-    so when it is missing. The compiler may still move what writes a register (the zeros of `accumulators`) behind it;
+    Needed before the first wgmma of a batch, and whenever the accumulator's registers were written since; no tool
+    reports that it is missing. The compiler may still move what writes a register (the zeros of `accumulators`) behind it;
     ptxas then serialises every wgmma (note C7515). `fence_accumulators` rules that out. PTX ISA: wgmma.fence.
     """
     current().wgmma_fence()
@@ -173,7 +173,7 @@ def wait_group(n: int) -> None:
 
 @op
 def accumulators(n: int) -> Any:
-    """A zeroed accumulator of m64nN. Scope: the warpgroup.
+    """Return a zeroed accumulator of m64nN. Scope: the warpgroup.
 
     `n` is an immediate. GPU: a tuple of n/2 float32; simulator: a float32 array (64, n).
 
@@ -230,7 +230,7 @@ def wait(acc: Any, n: int) -> Any:
 
 @op
 def descriptor(addr: int, leading_bytes: int, stride_bytes: int, swizzle: int) -> int:
-    """The 64-bit matrix descriptor of a tile in shared memory, as an int64. Scope: a lane; uniform in the warpgroup.
+    """Return the 64-bit matrix descriptor of a tile in shared memory, as an int64. Scope: a lane; uniform in the warpgroup.
 
     ===========  ======================================================================================
     bits         field

@@ -32,10 +32,13 @@ packages               `numpipe.intrinsics` (PTX), `numpipe.sim` (the simulated 
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import sys
+from collections.abc import Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
-
-from .core.paths import PublicPaths
 
 __version__ = "0.1.0"
 
@@ -62,7 +65,7 @@ _PATHS = {
     "orders": "language.grid.orders", "reports": "diagnostics.reports", "testing": "tools.verify.testing", "tune": "tools.tune",
     **{room: room for room in ("intrinsics", "kernels", "launch", "sim", "traces")},
 }
-"""Public modules: ``numpipe.bench`` is the module ``numpipe.tools.bench``."""
+"""Public modules: ``numpipe.bench`` is the module ``numpipe.tools.bench``, also for ``python -m``."""
 
 if TYPE_CHECKING:
     from .core.arith import *
@@ -113,7 +116,33 @@ if TYPE_CHECKING:
     from .traces.drawing import *
     from .traces.trace import *
 
-sys.meta_path.insert(0, PublicPaths(__name__, {name: path for name, path in _PATHS.items() if name != path}))
+
+class _PublicPaths(MetaPathFinder, Loader):
+    """Finds public modules, and modules in them, that stand at another path; both paths lead to one module, executed once."""
+
+    def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
+        package, _, rest = name.partition(".")
+        public, dot, inner = rest.partition(".")
+        place = _PATHS.get(public, public)
+        real = importlib.util.find_spec(f"{package}.{place}{dot}{inner}") if package == __name__ and place != public else None
+        if real is None:
+            return None
+        if inner.endswith("__main__"):  # by ``python -m``: its relative imports start where the module really stands
+            real.loader.name = name  # type: ignore[union-attr]
+            return real
+        spec = ModuleSpec(name, self, origin=real.origin, loader_state=real)
+        spec.submodule_search_locations = real.submodule_search_locations
+        return spec
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return importlib.import_module(spec.loader_state.name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        assert module.__spec__ is not None
+        module.__spec__ = module.__spec__.loader_state  # the import system has put that of the public path there
+
+
+sys.meta_path.insert(0, _PublicPaths())
 
 
 def __getattr__(name: str) -> Any:
@@ -121,7 +150,7 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"{__name__}.{name}")
     if name == "__all__":
         return sorted(exported for home in _HOMES for exported in importlib.import_module(f"{__name__}.{home}").__all__)
-    if not name.endswith("_"):  # not what Numba and Python ask of any value, for each name that a kernel reads
+    if not name.endswith("_"):  # Numba and Python ask any value that a kernel reads for such names
         for home in _HOMES:
             module = importlib.import_module(f"{__name__}.{home}")
             if name in module.__all__:

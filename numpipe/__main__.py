@@ -1,4 +1,4 @@
-"""``python -m numpipe info``: what this machine offers numpipe, for bug reports and first steps; ``timeline``: traces, drawn."""
+"""``python -m numpipe info`` prints what this machine offers numpipe, for bug reports; ``timeline`` draws traces."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ from .launch import device
 from .traces import Trace
 from .traces.drawing import ROWS, timeline
 
-_PACKAGES = ("numpipe", "numpy", "ml_dtypes", "greenlet", "numba", "llvmlite", "numba-cuda", "cuda-core",
-             "cuda-bindings")
 _TOOLKIT = ("nvidia-nvvm", "nvidia-nvjitlink")
+_PACKAGES = ("numpipe", "numpy", "ml_dtypes", "greenlet", "numba", "llvmlite", "numba-cuda", "cuda-core", "cuda-bindings")
 
 
 def version(package: str) -> str:
-    """Version of an installed distribution, CUDA 12's suffixed names included."""
+    """Return the version of an installed distribution, CUDA 12's suffixed names included."""
     for name in (package, f"{package}-cu12"):
         try:
             return importlib.metadata.version(name)
@@ -30,15 +29,15 @@ def version(package: str) -> str:
 
 
 def report() -> Iterator[tuple[str, str]]:
-    """(what, value) lines of ``info``."""
+    """Yield the lines of ``info`` as (what, value)."""
     state = device.gpu_state()
-    found = state.device
-    if found is not None:
-        yield "GPU", f"{found.name} (device {found.ordinal})"
-        yield "compute capability", "{}.{}".format(*found.cc)
-        yield "SMs", str(found.sm_count)
-        yield "shared memory of a CTA", f"{found.max_dynamic_smem} bytes"
-        yield "driver", f"CUDA {device.spell(found.driver_version)}"
+    gpu = state.device
+    if gpu is not None:
+        yield "GPU", f"{gpu.name} (device {gpu.ordinal})"
+        yield "compute capability", "{}.{}".format(*gpu.cc)
+        yield "SMs", str(gpu.sm_count)
+        yield "shared memory of a CTA", f"{gpu.max_dynamic_smem} bytes"
+        yield "driver", f"CUDA {device.spell(gpu.driver_version)}"
     else:
         yield "GPU", f"none usable: {state.reason}"
         yield "to use one", state.mend
@@ -56,22 +55,21 @@ def report() -> Iterator[tuple[str, str]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m numpipe",
-                                     description="Software-pipelined kernels for NVIDIA Hopper.")
+    parser = argparse.ArgumentParser(prog="python -m numpipe", description="Software-pipelined kernels for NVIDIA Hopper.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
     commands.add_parser("info", help="print the GPU, the driver, the versions, and the target kernels would run on")
-    drawn = commands.add_parser("timeline", help="draw traces that Trace.save, or a profile, wrote to .json files")
-    drawn.add_argument("traces", nargs="+", metavar="file.json", help="drawn under each other, each with a scale of its own")
-    drawn.add_argument("--out", metavar="picture.svg", help="an .svg or .png file; without it text is printed")
-    drawn.add_argument("--cta", type=int, nargs="+", metavar="N", help="its x, or x y z; the first one of the trace by default")
-    drawn.add_argument("--start", type=float, nargs="+", metavar="T", help="cycles, or ns on a GPU; one, or one a trace")
-    drawn.add_argument("--end", type=float, nargs="+", metavar="T")
-    drawn.add_argument("--rows", nargs="+", metavar="ROW", help=f"some of: wg0, wg1 …, {', '.join(ROWS)}")
-    drawn.add_argument("--titles", nargs="+", metavar="TITLE", help="one a trace")
-    drawn.add_argument("--summary", action="store_true", help="print where the time went, too")
-    chosen = parser.parse_args(arguments)
-    if chosen.command == "timeline":
-        return draw(chosen)
+    draws = commands.add_parser("timeline", help="draw traces that Trace.save, or a profile, wrote to .json files")
+    draws.add_argument("traces", nargs="+", metavar="file.json", help="drawn under each other, each with a scale of its own")
+    draws.add_argument("--out", metavar="picture.svg", help="an .svg or .png file; without it text is printed")
+    draws.add_argument("--cta", type=int, nargs="+", metavar="N", help="its x, or x y z; the first one of the trace by default")
+    draws.add_argument("--start", type=float, nargs="+", metavar="T", help="cycles, or ns on a GPU; one, or one a trace")
+    draws.add_argument("--end", type=float, nargs="+", metavar="T")
+    draws.add_argument("--rows", nargs="+", metavar="ROW", help=f"some of: wg0, wg1 …, {', '.join(ROWS)}")
+    draws.add_argument("--titles", nargs="+", metavar="TITLE", help="one a trace")
+    draws.add_argument("--summary", action="store_true", help="print where the time went, too")
+    options = parser.parse_args(arguments)
+    if options.command == "timeline":
+        return draw(options)
     lines = list(report())
     width = max(len(what) for what, _ in lines)
     for what, value in lines:
@@ -79,18 +77,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def draw(chosen: argparse.Namespace) -> int:
-    """``timeline``; returns the exit status."""
+def draw(options: argparse.Namespace) -> int:
+    """Run ``timeline`` and return the exit status."""
     def one(values: list[float] | None) -> Any:
-        return values[0] if values and len(values) == 1 else values
+        return values[0] if values and len(values) == 1 else values and tuple(values)
 
-    cta = chosen.cta and (chosen.cta[0] if len(chosen.cta) == 1 else tuple(chosen.cta))
+    cta = one(options.cta)
     try:
-        traces = [Trace.load(file) for file in chosen.traces]
-        print(timeline(*traces, path=chosen.out, cta=cta, start=one(chosen.start), end=one(chosen.end), rows=chosen.rows,
-                       titles=chosen.titles))
-        for file, trace in zip(chosen.traces, traces, strict=True):
-            if chosen.summary:
+        traces = [Trace.load(file) for file in options.traces]
+        print(timeline(*traces, path=options.out, cta=cta, start=one(options.start), end=one(options.end), rows=options.rows,
+                       titles=options.titles))
+        for file, trace in zip(options.traces, traces, strict=True):
+            if options.summary:
                 print(f"\n{file}: {trace.summary(cta)}")
     except ValueError as error:  # SpecErrors are ValueErrors
         print(error, file=sys.stderr)

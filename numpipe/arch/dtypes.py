@@ -1,7 +1,7 @@
-"""Element types: a record each, which says all that depends on the type. Whoever needs to know asks the record.
+"""Element types: each has a record of all that depends on the type.
 
-Of 8-bit types and tf32 the code for products, conversions, TMA and the model reads nothing but these records, so that another type
-of their kind is a record more.
+For 8-bit types and tf32 the code for products, conversions, TMA and the model reads nothing but these records, so another type
+of their kind is one more record.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ INT32 = np.dtype(np.int32)
 BOOL = np.dtype(np.bool_)
 
 K_BYTES = 32
-"""of K that one wgmma multiplies, whatever the type (PTX ISA, "Asynchronous Warpgroup Level Matrix Multiply-Accumulate": shapes)"""
+"""bytes of K that one wgmma multiplies (PTX ISA, "Asynchronous Warpgroup Level Matrix Multiply-Accumulate": shapes)"""
 EIGHTS = tuple(range(8, 257, 8))
 INTEGER_WIDTHS = (8, 16, 24, *range(32, 257, 16))
 
@@ -28,13 +28,13 @@ INTEGER_WIDTHS = (8, 16, 24, *range(32, 257, 16))
 class Operand:
     """A type as an operand of ``wgmma.mma_async`` (PTX ISA, "wgmma.mma_async").
 
-    name     in the instruction
-    family   operands of one family may meet
-    opcode   of the machine code
+    name     name of the type in the instruction
+    family   operands of one family may be multiplied with each other
+    opcode   opcode of the product in machine code
     sums     type of the accumulator
     majors   orders that a tile in shared memory may have: "k", its rows along K are contiguous, or "mn"
-    widths   the N of m64nN
-    ignored  low bits of an element that the tensor core does not look at
+    widths   every N for which m64nN exists
+    ignored  how many low bits of an element the tensor core ignores
     """
 
     name: str
@@ -47,27 +47,27 @@ class Operand:
 
     @property
     def unit(self) -> str:
-        """What N is a multiple of, for messages."""
+        """Return what N has to be a multiple of, for messages."""
         return "8" if self.widths == EIGHTS else "16, or 8 or 24,"
 
     @property
     def from_registers(self) -> bool:
-        """Whether a register tile is an A operand as it is: packed, it has the 16-bit elements of a k16 step."""
+        """Return whether a packed register tile can be the A operand: it then has the 16-bit elements of a k16 step."""
         return "mn" in self.majors
 
 
 @dataclass(frozen=True)
 class Packing:
-    """How elements become register tiles, and numbers that are computed with.
+    """How elements lie in register tiles, and how they are converted for computing.
 
-    per_register  elements in a 32-bit register, the one with the lower column in the low bits. Of 8-bit types two as well, which is
-                  what a lane has side by side
-    computed      operations that a tile has: "f" those of float32, "h" of 16-bit floats, "i" of int32, "b" of masks, "" none: such
-                  a tile is converted, loaded and stored only
-    wide          type that holds all its values, float32 or int32: conversions go through it
-    widen         PTX of the low and the high element of register $1 in the wide type, $0
-    narrow        PTX of a register, $0, of two elements in the wide type, $1 the low one
-    largest       floats beyond it become it, with their sign (``.satfinite``); None: they become infinite
+    per_register  elements in a 32-bit register, the one with the lower column in the low bits. Of 8-bit types two as well, because
+                  a lane has two of them side by side
+    computed      operations of a tile: "f" those of float32, "h" of 16-bit floats, "i" of int32, "b" of masks; with "" it can only
+                  be converted, loaded and stored
+    wide          type through which conversions go, float32 or int32, which holds all values
+    widen         PTX that converts the low and the high element of register $1 to the wide type, in $0
+    narrow        PTX that packs two elements of the wide type, the low one in $1, into register $0
+    largest       larger floats become this one, with their sign (``.satfinite``); None: they become infinite
     """
 
     per_register: int
@@ -80,11 +80,11 @@ class Packing:
 
 @dataclass(frozen=True)
 class Element:
-    """An element type of arrays. None: there are no register tiles of it, or no products.
+    """An element type of arrays. `tile` or `operand` is None where it has no register tiles, or no products.
 
-    name        that NumPy, ml_dtypes and PyTorch share
+    name        its name in NumPy, ml_dtypes and PyTorch
     tma         type of its tensor maps (CUDA driver API, CUtensorMapDataType)
-    reductions  what the TMA can do with an element in global memory (PTX ISA, "cp.reduce.async.bulk"; and, or and xor of int64 are
+    reductions  operations of the TMA on elements in global memory (PTX ISA, "cp.reduce.async.bulk"; and, or and xor of int64 are
                 an illegal instruction on an H200)
     """
 
@@ -100,22 +100,22 @@ class Element:
 
     @property
     def in_numpy(self) -> bool:
-        """Whether NumPy has it without ml_dtypes."""
+        """Return whether NumPy has the type without ml_dtypes."""
         return not hasattr(ml_dtypes, self.name)
 
     @property
     def fills_nan(self) -> bool:
-        """Whether TMA can fill what lies outside of an array with NaN."""
+        """Return whether TMA can fill elements outside of an array with NaN."""
         return "FLOAT" in self.tma
 
     @property
     def k(self) -> int:
-        """Elements of K that one wgmma multiplies."""
+        """Return how many elements of K one wgmma multiplies."""
         return K_BYTES // self.dtype.itemsize
 
 
 def listed(names: Any, last: str = "and") -> str:
-    """Names as a message says them.
+    """Join names for a message.
 
     >>> listed(["a", "b", "c"])
     'a, b and c'
@@ -176,27 +176,22 @@ TILES = tuple(record.dtype for record in _RECORDS if record.tile and record.dtyp
 HALVES = tuple(record.dtype for record in _RECORDS if record.tile and record.tile.computed == "h")
 REDUCTIONS = {name: tuple(record.name for record in _RECORDS if name in record.reductions.split())
               for name in ("add", "min", "max", "inc", "dec", "and", "or", "xor")}
-"""What the TMA can do with an element in global memory, and for which types."""
-
-
-def _kind(family: str) -> str:
-    """The types that may meet in a product, for messages."""
-    alike = listed([record.name for record, kind in OPERANDS.values() if kind.family == family], "or")
-    return alike + " (as tf32)" * (family == "tf32")
+"""The types that the TMA's reductions in global memory take, by operation."""
 
 
 def operand(dtype: np.dtype[Any]) -> Operand | None:
-    """A type as an operand of wgmma; None: it is none."""
+    """Return the record of a type as an operand of wgmma; None if it cannot be one."""
     record = BY_DTYPE.get(dtype)
     return record.operand if record else None
 
 
 def packing(dtype: np.dtype[Any]) -> Packing:
-    """How a type lies in register tiles, of which there are some."""
-    found = BY_DTYPE[dtype].tile
-    assert found is not None
-    return found
+    """Return how a type that has register tiles lies in them."""
+    record = BY_DTYPE[dtype].tile
+    assert record is not None
+    return record
 
 
-KINDS = tuple(map(_kind, dict.fromkeys(kind.family for _, kind in OPERANDS.values())))
-"""Types whose products there are, by those that may meet."""
+KINDS = tuple(listed([record.name for record, kind in OPERANDS.values() if kind.family == family], "or")
+              + " (as tf32)" * (family == "tf32") for family in dict.fromkeys(kind.family for _, kind in OPERANDS.values()))
+"""Types that may be multiplied with each other, as messages list them."""

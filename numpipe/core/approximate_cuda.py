@@ -17,7 +17,7 @@ Body = Callable[..., Any]
 
 
 def approximate(builder: Any, name: str, values: Sequence[Any], exact: Body, approximation: Body) -> Any:
-    """``exact(values)``, or ``approximation(values)`` in kernels that ask for it; all of float32, as the result."""
+    """Compute ``exact(values)``, or ``approximation(values)`` in kernels that ask for it; all values are float32."""
     kind = nb.ir.FunctionType(nb.f32, [nb.f32] * len(values))
     function = nb.cgutils.get_or_insert_function(builder.module, kind, f"np_math_{name}")
     if not function.blocks:
@@ -34,7 +34,7 @@ def approximate(builder: Any, name: str, values: Sequence[Any], exact: Body, app
 
 
 def divide(builder: Any, a: Any, b: Any) -> Any:
-    """``a / b`` of float32 values: rounded correctly, or approximately.
+    """Divide float32 values: rounded correctly, or approximately.
 
     ``div.approx.f32`` is a reciprocal and a product (PTX ISA, "div": at most 2 ulp for divisors of 2^-126 to 2^126).
     """
@@ -43,6 +43,6 @@ def divide(builder: Any, a: Any, b: Any) -> Any:
 
 
 def define_approximation(module: Any, chosen: bool) -> None:
-    """The symbol's definition for a kernel, in its entry module: whether it asks for approximations."""
+    """Define the symbol in a kernel's entry module: whether the kernel asks for approximations."""
     with nb.define(module, SYMBOL, nb.i1) as (builder, _):
         builder.ret(nb.const(int(chosen), nb.i1))

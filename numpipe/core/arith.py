@@ -1,6 +1,6 @@
 """The arithmetic of kernels, the same in both executions: run-time integers are int32, run-time floats float32.
 
-The AST pass (`compile/arithmetic`) writes every operator and comparison on run-time values as a call of an operation of this
+The AST pass (`compile/lift/arithmetic`) writes every operator and comparison on run-time values as a call of an operation of this
 file, ``range``, ``min``, ``int`` … as one of `numbers`. The languages' own operators would not do: CPython's integers have no
 width, NumPy's promotion depends on its version, and Numba widens int32 + int32 to int64.
 
@@ -49,7 +49,7 @@ Kind = Any
 
 # ---- the rule -----------------------------------------------------------------------------------------------------
 def kind(value: Any) -> Kind | None:
-    """What `common` has to know of an operand; None for what is no number.
+    """Return the `Kind` of a value, or of a value of this Numba type; None if it is no number.
 
     >>> kind(1.5), kind(np.int32(3)), kind("text")
     (<class 'float'>, dtype('int32'), None)
@@ -61,18 +61,18 @@ def kind(value: Any) -> Kind | None:
 
 @functools.singledispatch
 def kind_of_type(ty: Any) -> Kind | None:
-    """`kind` of a value of this Numba type (`arith_cuda`); None for what is neither."""
+    """Return None: neither a number nor, as `arith_cuda` registers, a Numba type."""
     return None
 
 
-def is_integer(given: Any) -> bool:
-    """Whether a value, or one of this Numba type, is an integer."""
-    of = kind(given)
+def is_integer(value: Any) -> bool:
+    """Return whether a value, or a value of this Numba type, is an integer."""
+    of = kind(value)
     return of is int or (isinstance(of, np.dtype) and of.kind in "iu")
 
 
 def raised(x: Any, n: int, product: Callable[[Any, Any], Any]) -> Any:
-    """``x ** n`` for n from 1 on: a product for each bit of n, one more for each bit that is set."""
+    """Return ``x ** n`` for n from 1 on, by squaring: a product for each bit of n, one more for each bit that is set."""
     result = x
     for bit in f"{n:b}"[1:]:
         result = product(result, result)
@@ -81,7 +81,7 @@ def raised(x: Any, n: int, product: Callable[[Any, Any], Any]) -> Any:
 
 
 def common(*kinds: Kind) -> np.dtype:
-    """The type in which operands of these kinds are computed.
+    """Return the type in which operands of these kinds are computed.
 
     >>> common(np.dtype(np.int32), float), common(np.dtype(np.uint8), int), common(int, int)
     (dtype('float32'), dtype('uint8'), dtype('int32'))
@@ -99,13 +99,15 @@ def common(*kinds: Kind) -> np.dtype:
 
 
 def quotient_type(*kinds: Kind) -> np.dtype:
-    """The type of ``a / b``, in which it is also computed."""
+    """Return the type of ``a / b``, in which it is also computed."""
     dtype = common(*kinds)
     return dtype if dtype.kind == "f" else FLOAT32 if dtype == INT32 else FLOAT64
 
 
 def integer_type(symbol: str, *kinds: Kind) -> np.dtype:
-    """The type of an operation that only integers have; SpecError for floats."""
+    """Return the type of an operation that only integers have, for ``&``, ``|`` and ``^`` also bools; SpecError for floats."""
+    if kinds == (bool, bool) and symbol in "&|^":
+        return np.dtype(bool)
     dtype = common(*kinds)
     if dtype.kind == "f":
         raise SpecError(f"'{symbol}' takes integers, got {spelled(*kinds)}: int(x) truncates a float")
@@ -113,41 +115,40 @@ def integer_type(symbol: str, *kinds: Kind) -> np.dtype:
 
 
 def inverted_type(of: Kind) -> np.dtype:
-    """The type of ``~a``; SpecError for a float and for a bool, whose ``~`` would be true either way."""
+    """Return the type of ``~a``; SpecError for a float and for a bool, whose ``~`` would be true either way."""
     if of is bool:
         raise SpecError("'~' of a bool is -1 or -2, which both count as true: write 'not'")
     return integer_type("~", of)
 
 
 def exponent(n: Any) -> int:
-    """A legal exponent of ``**``; SpecError for others. None stands for a run-time value."""
+    """Return a legal exponent of ``**``; SpecError for others. None stands for a run-time value."""
     if type(n) is not int or not 0 <= n <= POWERS:
-        given = "a run-time value" if n is None or isinstance(n, np.generic) else repr(n)
-        raise SpecError(f"'**' takes a compile-time exponent from 0 to {POWERS}, since it becomes products, got {given}; a power "
+        actual = "a run-time value" if n is None or isinstance(n, np.generic) else repr(n)
+        raise SpecError(f"'**' takes a compile-time exponent from 0 to {POWERS}, since it becomes products, got {actual}; a power "
                         "of 2 is 1 << n")
     return n
 
 
 def holds(dtype: np.dtype, value: int) -> bool:
-    """Whether `value` is one of an integer type's."""
     info = np.iinfo(dtype)
     return bool(info.min <= value <= info.max)
 
 
 def misfit(value: int, dtype: np.dtype) -> SpecError:
-    """The error for an int literal beside values whose type cannot hold it."""
+    """Return the error for an int literal beside values whose type cannot hold it."""
     return SpecError(f"the constant {value} does not fit {dtype}, the type it takes here; as an np.int64 it would be computed with "
                      "in 64 bits")
 
 
 def spelled(*kinds: Kind) -> str:
-    """Kinds of operands in a message."""
+    """Return kinds of operands as a message names them."""
     return " and ".join({int: "an int literal", float: "a float literal", bool: "bool"}.get(k, str(k)) for k in kinds)
 
 
 # ---- operators, simulated -----------------------------------------------------------------------------------------
 def as_type(value: Any, dtype: np.dtype) -> Any:
-    """An operand in the type it is computed in: Python's exact int for integers, a NumPy scalar for floats."""
+    """Return an operand in the type it is computed in: Python's exact int for integers, a NumPy scalar for floats."""
     if dtype.kind == "f":
         with np.errstate(all="ignore"):
             return value.astype(dtype) if isinstance(value, np.generic) else dtype.type(value)
@@ -157,14 +158,14 @@ def as_type(value: Any, dtype: np.dtype) -> Any:
 
 
 def _fit(value: int, dtype: np.dtype, what: str) -> Any:
-    """An integer result in its type."""
+    """Return an exact integer in its type; SimulationError where the type cannot hold it."""
     if not holds(dtype, value):
         raise SimulationError(f"{what} = {value} overflows {dtype}, which wraps silently on the GPU")
     return dtype.type(value)
 
 
 def otherwise(python: Callable[..., Any], *values: Any) -> Any:
-    """What an operation is on something that is no number: what is computed with an inert value is inert too."""
+    """Return what Python's operator makes of operands of which one is no number; an inert value with numbers stays inert."""
     inert = next((v for v in values if isinstance(v, Inert)), None)
     if inert is not None and all(isinstance(v, Inert) or kind(v) is not None for v in values):
         return inert
@@ -179,11 +180,11 @@ def named(function: Callable[..., Any], name: str, doc: str, numpy: Any = ()) ->
 
 @dataclass(frozen=True)
 class Operator:
-    """What an operation is an operator of, for all who give it a meaning."""
+    """The operator that an operation stands for, as both executions and the AST pass read it."""
 
     symbol: str
     python: Callable[..., Any]
-    """the operator's own function, for all that is no number"""
+    """the operator's own function, also for operands that are no numbers"""
     rule: Callable[..., np.dtype] = common
     """the type it is computed in, by the kinds of its operands"""
     compares: bool = False
@@ -192,71 +193,64 @@ class Operator:
 
 OPERATORS: dict[Op[..., Any], Operator] = {}
 """by the operations"""
-Integers = Callable[[int, int, int], int]
-"""of two exact ints and the width of their type in bits"""
 
 
-def _binary(name: str, meant: Operator, integers: Integers | None = None,
+def _binary(symbol: str, python: Callable[[Any, Any], Any], rule: Callable[..., np.dtype] = common, *, compares: bool = False,
             floats: Callable[[Any, Any], Any] | None = None) -> Op[..., Any]:
-    """A binary operator: what it is on integers and on NumPy's floats, where that is not Python's operator.
+    """Make the operation of a binary operator: `python` computes it of exact ints, and `floats`, if given, of NumPy's floats.
 
-    `literals` of the operation has bit i set where operand i is a float literal: Numba would take it for a float64.
+    The operation's `literals` has bit i set where operand i is a float literal: Numba would take it for a float64.
     """
-    symbol, python = meant.symbol, meant.python
+    partial = symbol in ("//", "%", "<<", ">>")
 
     def operation(a: Any, b: Any, literals: int = 0) -> Any:
-        if integers and (type(a) is np.int32 or type(a) is int) and (type(b) is np.int32 or type(b) is int):  # nearly all
+        if rule is not quotient_type and type(a) in (np.int32, int) and type(b) in (np.int32, int):  # nearly all
             x, y = int(a), int(b)
             if -0x80000000 <= x <= 0x7FFFFFFF and -0x80000000 <= y <= 0x7FFFFFFF:
-                result = integers(x, y, 32)
-                return np.int32(result) if -0x80000000 <= result <= 0x7FFFFFFF else _fit(result, INT32, f"{x} {symbol} {y}")
+                if partial:
+                    _check_defined(x, symbol, y, 32)
+                result = python(x, y)
+                return (result if compares else np.int32(result) if -0x80000000 <= result <= 0x7FFFFFFF else
+                        _fit(result, INT32, f"{x} {symbol} {y}"))
         kinds = kind(a), kind(b)
         if any(k is None for k in kinds):
             return otherwise(python, a, b)
-        if kinds == (bool, bool) and symbol in "&|^":
+        dtype = rule(*kinds)
+        if dtype.kind == "b":
             return python(bool(a), bool(b))
-        dtype = meant.rule(*kinds)
         x, y = as_type(a, dtype), as_type(b, dtype)
-        if meant.compares:
+        if compares:
             return bool(python(x, y))
-        if integers and dtype.kind != "f":
-            return _fit(integers(x, y, 8 * dtype.itemsize), dtype, f"{x} {symbol} {y}")
+        if dtype.kind != "f":
+            if partial:
+                _check_defined(x, symbol, y, 8 * dtype.itemsize)
+            return _fit(python(x, y), dtype, f"{x} {symbol} {y}")
         with np.errstate(all="ignore"):
             return (floats or python)(x, y)
 
-    OPERATORS[made := named(operation, name, f"``a {symbol} b``")] = meant
-    return made
+    result = named(operation, python.__name__, f"``a {symbol} b``")
+    OPERATORS[result] = Operator(symbol, python, rule, compares)
+    return result
 
 
-def _nonzero(a: int, b: int, symbol: str) -> int:
-    if b == 0:
-        raise SimulationError(f"{a} {symbol} 0: integer division by zero is undefined on the GPU")
-    return b
-
-
-def _count(a: int, b: int, width: int, symbol: str) -> int:
-    if not 0 <= b < width:
-        raise SimulationError(f"{a} {symbol} {b}: a shift of {width}-bit integers by a count outside 0 … {width - 1} is "
+def _check_defined(a: int, symbol: str, b: int, bits: int) -> None:
+    if symbol in ("//", "%"):
+        if b == 0:
+            raise SimulationError(f"{a} {symbol} 0: integer division by zero is undefined on the GPU")
+    elif not 0 <= b < bits:
+        raise SimulationError(f"{a} {symbol} {b}: a shift of {bits}-bit integers by a count outside 0 … {bits - 1} is "
                               "undefined on the GPU")
-    return b
 
 
-def _of_integers(name: str, symbol: str, python: Callable[[Any, Any], Any], integers: Integers) -> Op[..., Any]:
-    return _binary(name, Operator(symbol, python, functools.partial(integer_type, symbol)), integers)
-
-
-add = _binary("add", Operator("+", operator.add), lambda a, b, _: a + b)
-sub = _binary("sub", Operator("-", operator.sub), lambda a, b, _: a - b)
-mul = _binary("mul", Operator("*", operator.mul), lambda a, b, _: a * b)
-floordiv = _binary("floordiv", Operator("//", operator.floordiv), lambda a, b, _: a // _nonzero(a, b, "//"), np.floor_divide)
-mod = _binary("mod", Operator("%", operator.mod), lambda a, b, _: a % _nonzero(a, b, "%"), np.remainder)
-truediv = _binary("truediv", Operator("/", operator.truediv, quotient_type))  # always a float; by zero an infinity or NaN
-and_ = _of_integers("and_", "&", operator.and_, lambda a, b, _: a & b)
-or_ = _of_integers("or_", "|", operator.or_, lambda a, b, _: a | b)
-xor = _of_integers("xor", "^", operator.xor, lambda a, b, _: a ^ b)
-lshift = _of_integers("lshift", "<<", operator.lshift, lambda a, b, width: a << _count(a, b, width, "<<"))
-rshift = _of_integers("rshift", ">>", operator.rshift, lambda a, b, width: a >> _count(a, b, width, ">>"))
-lt, le, gt, ge, eq, ne = (_binary(python.__name__, Operator(symbol, python, compares=True)) for symbol, python in (
+add = _binary("+", operator.add)
+sub = _binary("-", operator.sub)
+mul = _binary("*", operator.mul)
+floordiv = _binary("//", operator.floordiv, floats=np.floor_divide)
+mod = _binary("%", operator.mod, floats=np.remainder)
+truediv = _binary("/", operator.truediv, quotient_type)  # always a float; by zero an infinity or NaN
+and_, or_, xor, lshift, rshift = (_binary(symbol, python, functools.partial(integer_type, symbol)) for symbol, python in (
+    ("&", operator.and_), ("|", operator.or_), ("^", operator.xor), ("<<", operator.lshift), (">>", operator.rshift)))
+lt, le, gt, ge, eq, ne = (_binary(symbol, python, compares=True) for symbol, python in (
     ("<", operator.lt), ("<=", operator.le), (">", operator.gt), (">=", operator.ge), ("==", operator.eq), ("!=", operator.ne)))
 
 
@@ -280,25 +274,27 @@ def quotient_remainder(a: Any, b: Any, literals: int = 0) -> Any:
     return floordiv(a, b), mod(a, b)
 
 
-def _unary(name: str, meant: Operator, numpy: Any = ()) -> Op[..., Any]:
+def _unary(name: str, symbol: str, python: Callable[[Any], Any], rule: Callable[..., np.dtype] = common,
+           numpy: Any = ()) -> Op[..., Any]:
     def operation(a: Any) -> Any:
         of = kind(a)
         if of is None:
-            return otherwise(meant.python, a)
-        dtype = meant.rule(of)
-        value = meant.python(as_type(a, dtype))
-        if dtype.kind == "u" and meant.symbol == "~":
+            return otherwise(python, a)
+        dtype = rule(of)
+        value = python(as_type(a, dtype))
+        if dtype.kind == "u" and symbol == "~":
             value &= np.iinfo(dtype).max
-        return value if dtype.kind == "f" else _fit(value, dtype, f"{meant.symbol}({a})")
+        return value if dtype.kind == "f" else _fit(value, dtype, f"{symbol}({a})")
 
-    OPERATORS[made := named(operation, name, f"``{meant.symbol}(a)``", numpy)] = meant
-    return made
+    result = named(operation, name, f"``{symbol}(a)``", numpy)
+    OPERATORS[result] = Operator(symbol, python, rule)
+    return result
 
 
-negative = _unary("negative", Operator("-", operator.neg))
-positive = _unary("positive", Operator("+", operator.pos))
-absolute = _unary("absolute", Operator("abs", abs), np.abs)
-invert = _unary("invert", Operator("~", operator.invert, inverted_type))
+negative = _unary("negative", "-", operator.neg)
+positive = _unary("positive", "+", operator.pos)
+absolute = _unary("absolute", "abs", abs, numpy=np.abs)
+invert = _unary("invert", "~", operator.invert, inverted_type)
 
 
 # ---- of int32 values that are not negative ------------------------------------------------------------------------
@@ -328,7 +324,7 @@ def cdiv(a: Any, b: Any) -> Any:
 
 @op
 def divisor(d: Any) -> tuple[Any, Any]:
-    """What `divide` needs of a divisor that many numbers are divided by: (d, 2³² / d), one division for all of them.
+    """Return (d, 2³² / d) for `divide`: where many numbers are divided by d, one division serves all of them.
 
     0 counts as 1: a loop over no tiles divides nothing.
     """

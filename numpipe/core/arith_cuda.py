@@ -22,7 +22,7 @@ FLOAT16 = np.dtype(np.float16)
 # ---- types and values ---------------------------------------------------------------------------------------------
 @arith.kind_of_type.register(nb.types.Type)
 def kind_of(ty: Any) -> arith.Kind | None:
-    """`arith.kind` of a value of this Numba type. What Numba types as a literal is one in the source."""
+    """Return `arith.kind` of a value of this Numba type. What Numba types as a literal is one in the source."""
     if isinstance(ty, nb.types.Boolean):
         return bool
     if isinstance(ty, nb.types.IntegerLiteral):
@@ -31,7 +31,7 @@ def kind_of(ty: Any) -> arith.Kind | None:
 
 
 def kinds_of(operands: Sequence[Any], literals: Any = 0) -> list[arith.Kind | None]:
-    """Kinds of operands; bit i of `literals` says that operand i is a float literal."""
+    """Return the kinds of operands; bit i of `literals` says that operand i is a float literal."""
     mask = literals if isinstance(literals, int) else nb.literal(literals)
     return [float if mask >> i & 1 else kind_of(ty) for i, ty in enumerate(operands)]
 
@@ -44,23 +44,19 @@ def type_of(dtype: np.dtype) -> Any:
     return BOOLEAN if dtype.kind == "b" else getattr(nb.types, dtype.name)
 
 
-def check_literals(operands: Sequence[Any], dtype: np.dtype) -> None:
-    """SpecError for an int literal that the type it takes cannot hold."""
+def parameter_types(operands: Sequence[Any], dtype: np.dtype) -> list[Any]:
+    """Return the types of an operation's parameters. Numba converts arguments to them, but float16 is converted by `convert`.
+
+    They must tell apart all that `dtype` depends on: code is found by them. Raises SpecError for an int literal that does not fit.
+    """
     for ty in operands:
         if dtype.kind != "f" and isinstance(ty, nb.types.IntegerLiteral) and not arith.holds(dtype, ty.literal_value):
             raise arith.misfit(ty.literal_value, dtype)
-
-
-def taken_as(operands: Sequence[Any], dtype: np.dtype) -> list[Any]:
-    """Types of the parameters: Numba converts arguments to them, but float16 is converted here (`convert`).
-
-    They must tell apart all that `dtype` depends on: code is found by them.
-    """
     return list(operands) if FLOAT16 in (dtype, *kinds_of(operands)) else [type_of(dtype)] * len(operands)
 
 
 def convert(context: Any, builder: Any, value: Any, of: Any, to: Any) -> Any:
-    """A number of another type. float16 is 16 bits in an integer register, converted by one instruction."""
+    """Convert a number to another type. float16 is 16 bits in an integer register, converted by one instruction."""
     if of == to:
         return value
     if of == nb.types.float16:
@@ -82,7 +78,7 @@ def not_defined(symbol: str, operands: Sequence[Any]) -> Any:
 
 
 def otherwise(typing_context: Any, symbol: str, python: Any, operands: tuple[Any, ...]) -> Any:
-    """(signature, code) of Numba's own operator; what is computed with an inert value is inert too, and a bool is an int."""
+    """Return (signature, codegen) of Numba's own operator. An inert value with numbers stays inert; a bool counts as an int."""
     inert = next((ty for ty in operands if isinstance(ty, InertType)), None)
     if inert is not None and all(isinstance(ty, InertType) or kind_of(ty) is not None for ty in operands):
         return inert(*operands), lambda context, builder, sig, args: nb.nothing(context)
@@ -98,73 +94,58 @@ def otherwise(typing_context: Any, symbol: str, python: Any, operands: tuple[Any
 
 
 def operand(context: Any, builder: Any, value: Any, of: Any, dtype: np.dtype) -> Any:
-    """A number in the type it is computed in; float16 is computed in float32, and rounded before and after."""
+    """Convert a number to the type it is computed in; float16 is computed in float32, and rounded before and after."""
     if isinstance(of, nb.types.IntegerLiteral):
-        return context.get_constant(inside(dtype), dtype.type(of.literal_value).item())
-    return convert(context, builder, convert(context, builder, value, of, type_of(dtype)), type_of(dtype), inside(dtype))
+        return context.get_constant(math_type(dtype), dtype.type(of.literal_value).item())
+    return convert(context, builder, convert(context, builder, value, of, type_of(dtype)), type_of(dtype), math_type(dtype))
 
 
-def inside(dtype: np.dtype) -> Any:
+def math_type(dtype: np.dtype) -> Any:
+    """Return the Numba type in which numbers of a type are computed."""
     return nb.types.float32 if dtype == FLOAT16 else type_of(dtype)
 
 
-def _with(sig: Any, literals: Sequence[Any]) -> Any:
-    """The signature with the operation's last argument, where it is given."""
-    return sig.return_type(*sig.args, *literals)
-
-
 # ---- operators ----------------------------------------------------------------------------------------------------
-Emit = Callable[[Any, np.dtype, Any, Any], Any]
-"""(builder, dtype, a, b) -> value; a and b are of `dtype`, float32 for float16"""
+Emit = Callable[..., Any]
+"""(builder, dtype, *operands) -> value; the operands are of `dtype`, float32 for float16"""
 
 
-def _emitted(dtype: np.dtype, emit: Emit, *, compares: bool = False) -> Any:
-    """Code of a binary operation in `dtype` on parameters of whichever types."""
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        x, y = (operand(context, builder, v, t, dtype) for v, t in zip(args, sig.args[:2], strict=False))
-        value = emit(builder, dtype, x, y)
-        return value if compares else convert(context, builder, value, inside(dtype), type_of(dtype))
-
-    return codegen
-
-
-def _integer(instruction: str, unsigned: str = "") -> Emit:
-    return lambda builder, dtype, a, b: getattr(builder, (dtype.kind == "u" and unsigned) or instruction)(a, b)
-
-
-def _any(integers: str, floats: str) -> Emit:
-    return lambda builder, dtype, a, b: getattr(builder, floats if dtype.kind == "f" else integers)(a, b)
-
-
-def _binary(operation: Op[..., Any], emit: Emit, *, literal: bool = False) -> None:
-    """The typer of an operator; `literal`: its code looks at an int literal on the right."""
+def _meaning(operation: Op[..., Any], emit: Emit, *, literal: bool = False) -> None:
+    """Give an operator its code; `literal`: the code looks at an int literal on the right."""
     meant = arith.OPERATORS[operation]
 
     @cuda_meaning(operation)
-    def typer(typing_context: Any, a: Any, b: Any, *literals: Any) -> Any:
-        kinds = kinds_of((a, b), *literals)
+    def typer(typing_context: Any, *arguments: Any) -> Any:
+        operands, literals = arguments[:2], arguments[2:]
+        kinds = kinds_of(operands, *literals)
         if any(k is None for k in kinds):
-            sig, codegen = otherwise(typing_context, meant.symbol, meant.python, (a, b))
-            return _with(sig, literals), codegen
-        if kinds == [bool, bool] and meant.symbol in "&|^":
-            return _with(BOOLEAN(BOOLEAN, BOOLEAN), literals), _emitted(np.dtype(bool), emit)
+            sig, elsewhere = otherwise(typing_context, meant.symbol, meant.python, operands)
+            return sig.return_type(*sig.args, *literals), elsewhere
         dtype = meant.rule(*kinds)
-        check_literals((a, b), dtype)
-        parameters = taken_as((a, b), dtype)
-        if literal and dtype.kind != "f" and isinstance(b, nb.types.IntegerLiteral):
-            parameters[1] = b
-        result = BOOLEAN if meant.compares else type_of(dtype)
-        return result(*parameters, *literals), _emitted(dtype, emit, compares=meant.compares)
+        parameters = parameter_types(operands, dtype)
+        if literal and dtype.kind != "f" and isinstance(operands[1], nb.types.IntegerLiteral):
+            parameters[1] = operands[1]
+
+        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            numbers = [operand(context, builder, v, t, dtype) for v, t in zip(args, sig.args[:len(operands)], strict=False)]
+            value = emit(builder, dtype, *numbers)
+            return value if meant.compares else convert(context, builder, value, math_type(dtype), type_of(dtype))
+
+        return (BOOLEAN if meant.compares else type_of(dtype))(*parameters, *literals), codegen
+
+
+def _instruction(signed: str, unsigned: str, floats: str) -> Emit:
+    return lambda builder, dtype, a, b: getattr(builder, {"f": floats, "u": unsigned}.get(dtype.kind, signed))(a, b)
 
 
 def _power_of_2(value: Any) -> int | None:
-    """log2 of a constant that is a positive power of 2."""
+    """Return log2 of a constant that is a positive power of 2, None for all else."""
     n = getattr(value, "constant", None)
     return n.bit_length() - 1 if isinstance(n, int) and n > 0 and n & (n - 1) == 0 else None
 
 
 def _floored(builder: Any, dtype: np.dtype, a: Any, b: Any) -> tuple[Any, Any]:
-    """(a // b, a % b): the machine's division truncates, one division serves both."""
+    """Return (a // b, a % b): the machine's division truncates, one division serves both."""
     if dtype.kind == "f":
         return _floored_floats(builder, a, b)
     if dtype.kind == "u":
@@ -177,17 +158,16 @@ def _floored(builder: Any, dtype: np.dtype, a: Any, b: Any) -> tuple[Any, Any]:
     quotient = builder.sdiv(a, b)
     rest = builder.sub(a, builder.mul(quotient, b))
     low = builder.and_(builder.icmp_signed("!=", rest, zero), builder.icmp_signed("<", builder.xor(rest, b), zero))
-    return (builder.sub(quotient, builder.zext(low, a.type)),
-            builder.add(rest, builder.select(low, b, zero)))
+    return builder.sub(quotient, builder.zext(low, a.type)), builder.add(rest, builder.select(low, b, zero))
 
 
 def libdevice(builder: Any, name: str, *args: Any) -> Any:
-    """A function of libdevice, in the variant of the arguments' type."""
+    """Call a function of libdevice, in the variant of the arguments' type."""
     return nb.external(builder, f"__nv_{name}{'f' if args[0].type == nb.f32 else ''}", args[0].type, args)
 
 
 def _floored_floats(builder: Any, a: Any, b: Any) -> tuple[Any, Any]:
-    """Floats as NumPy does it: the exact remainder first (fmod), then the quotient it leaves, corrected to an integer."""
+    """Divide floats as NumPy does: the exact remainder first (fmod), then the quotient it leaves, corrected to an integer."""
     def const(value: float) -> Any:
         return nb.ir.Constant(a.type, value)
 
@@ -217,43 +197,35 @@ def compare(symbol: str) -> Emit:
     return emit
 
 
-_binary(arith.add, _any("add", "fadd"))
-_binary(arith.sub, _any("sub", "fsub"))
-_binary(arith.mul, _any("mul", "fmul"))
-_binary(arith.floordiv, lambda *args: _floored(*args)[0], literal=True)
-_binary(arith.mod, lambda *args: _floored(*args)[1], literal=True)
-_binary(arith.truediv, lambda builder, dtype, x, y: (
-    divide(builder, x, y) if dtype == arith.FLOAT32 else builder.fdiv(x, y)))
-_binary(arith.and_, _integer("and_"))
-_binary(arith.or_, _integer("or_"))
-_binary(arith.xor, _integer("xor"))
-_binary(arith.lshift, _integer("shl"))
-_binary(arith.rshift, _integer("ashr", "lshr"))
+for _operation, *_names in ((arith.add, "add", "add", "fadd"), (arith.sub, "sub", "sub", "fsub"), (arith.mul, "mul", "mul", "fmul"),
+                            (arith.and_, "and_", "and_", ""), (arith.or_, "or_", "or_", ""), (arith.xor, "xor", "xor", ""),
+                            (arith.lshift, "shl", "shl", ""), (arith.rshift, "ashr", "lshr", "")):
+    _meaning(_operation, _instruction(*_names))
 for _operation, _operator in arith.OPERATORS.items():
     if _operator.compares:
-        _binary(_operation, compare(_operator.symbol))
+        _meaning(_operation, compare(_operator.symbol))
+_meaning(arith.floordiv, lambda *args: _floored(*args)[0], literal=True)
+_meaning(arith.mod, lambda *args: _floored(*args)[1], literal=True)
+_meaning(arith.truediv, lambda builder, dtype, x, y: divide(builder, x, y) if dtype == arith.FLOAT32 else builder.fdiv(x, y))
 
 
 @cuda_meaning(arith.quotient_remainder)
 def _quotient_remainder(typing_context: Any, a: Any, b: Any, *literals: Any) -> Any:
     parts = [nb.returns(typing_context, f, (a, b, *literals)) for f in (arith.floordiv, arith.mod)]
     result = nb.types.Tuple(parts)
-    sig = result(a, b, *literals)
-    context, builder, args = yield sig
-    values = [nb.call(context, builder, f, sig.args, args)[1] for f in (arith.floordiv, arith.mod)]
+    context, builder, args = yield result(a, b, *literals)
+    values = [nb.call(context, builder, f, (a, b, *literals), args)[1] for f in (arith.floordiv, arith.mod)]
     return context.make_tuple(builder, result, values)
 
 
 @cuda_meaning(arith.power)
 def _power(typing_context: Any, a: Any, n: Any, *literals: Any) -> Any:
     of, = kinds_of((a,), *literals)
+    count = 0 if isinstance(a, InertType) else arith.exponent(getattr(n, "literal_value", None))
     if of is None:
-        if not isinstance(a, InertType):
-            arith.exponent(n.literal_value if isinstance(n, nb.types.IntegerLiteral) else None)
-        sig, elsewhere = otherwise(typing_context, "**", operator.pow, (a, n))
-        context, builder, args = yield _with(sig, literals)
-        return elsewhere(context, builder, sig, args)
-    count = arith.exponent(n.literal_value if isinstance(n, nb.types.IntegerLiteral) else None)
+        sig, codegen = otherwise(typing_context, "**", operator.pow, (a, n))
+        context, builder, args = yield sig.return_type(*sig.args, *literals)
+        return codegen(context, builder, sig, args)
     dtype = arith.common(of, int)
     ty = type_of(dtype)
     context, builder, args = yield ty(a, n, *literals)
@@ -264,22 +236,6 @@ def _power(typing_context: Any, a: Any, n: Any, *literals: Any) -> Any:
     if not count:
         return convert(context, builder, nb.const(1), I32, ty)
     return arith.raised(convert(context, builder, args[0], nb.types.unliteral(a), ty), count, product)
-
-
-def _unary(operation: Op[..., Any], emit: Callable[[Any, np.dtype, Any], Any]) -> None:
-    meant = arith.OPERATORS[operation]
-
-    @cuda_meaning(operation)
-    def typer(typing_context: Any, a: Any) -> Any:
-        of = kind_of(a)
-        if of is None:
-            return otherwise(typing_context, meant.symbol, meant.python, (a,))
-        dtype = meant.rule(of)
-        check_literals((a,), dtype)
-        sig = type_of(dtype)(*taken_as((a,), dtype))
-        context, builder, args = yield sig
-        value = emit(builder, dtype, operand(context, builder, args[0], sig.args[0], dtype))
-        return convert(context, builder, value, inside(dtype), type_of(dtype))
 
 
 def _negative(builder: Any, dtype: np.dtype, a: Any) -> Any:
@@ -293,27 +249,22 @@ def _absolute(builder: Any, dtype: np.dtype, a: Any) -> Any:
     return builder.select(below, _negative(builder, dtype, a), a)
 
 
-_unary(arith.negative, _negative)
-_unary(arith.positive, lambda builder, dtype, a: a)
-_unary(arith.absolute, _absolute)
-_unary(arith.invert, lambda builder, dtype, a: builder.xor(a, nb.const(-1, a.type)))
+_meaning(arith.negative, _negative)
+_meaning(arith.positive, lambda builder, dtype, a: a)
+_meaning(arith.absolute, _absolute)
+_meaning(arith.invert, lambda builder, dtype, a: builder.xor(a, nb.const(-1, a.type)))
 
 
 # ---- of int32 values that are not negative ------------------------------------------------------------------------
-def _unsigned(function: Any) -> Any:
+def _unsigned(operation: Op[..., Any], emit: Callable[[Any, Any, Any], Any]) -> None:
+    @cuda_meaning(operation)
     def typer(_context: Any, a: Any, b: Any) -> Any:
         inert = next((t for t in (a, b) if isinstance(t, InertType)), None)
         if inert is not None:
             return inert(a, b), lambda context, builder, sig, args: nb.nothing(context)
         if not (isinstance(a, nb.types.Integer) and isinstance(b, nb.types.Integer)):
             return None
-        return I32(I32, I32), lambda context, builder, sig, args: function(builder, *args)
-
-    return typer
-
-
-def _cdiv(builder: Any, a: Any, b: Any) -> Any:
-    return builder.udiv(builder.add(a, builder.sub(b, nb.const(1))), b)
+        return I32(I32, I32), lambda context, builder, sig, args: emit(builder, *args)
 
 
 @cuda_meaning(arith.successor)
@@ -341,6 +292,6 @@ def _divide(_context: Any, a: Any, by: Any) -> Any:
     return builder.add(low, builder.zext(builder.icmp_unsigned(">=", rest, d), nb.i32))
 
 
-cuda_meaning(arith.quotient)(_unsigned(lambda builder, a, b: builder.udiv(a, b)))
-cuda_meaning(arith.remainder)(_unsigned(lambda builder, a, b: builder.urem(a, b)))
-cuda_meaning(arith.cdiv)(_unsigned(_cdiv))
+_unsigned(arith.quotient, lambda builder, a, b: builder.udiv(a, b))
+_unsigned(arith.remainder, lambda builder, a, b: builder.urem(a, b))
+_unsigned(arith.cdiv, lambda builder, a, b: builder.udiv(builder.add(a, builder.sub(b, nb.const(1))), b))

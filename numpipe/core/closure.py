@@ -1,8 +1,8 @@
 """Callable values: a function with the run-time values it was bound to, by value.
 
-What a nested function, a lambda or a `@numpipe.function` of a kernel becomes, and what an emitted pipeline is. In CPython
-the callable is a functools.partial; on the GPU a value whose type names the function and whose data is what it was bound
-to: calling it costs nothing, and it may be passed on and stored in tuples.
+A nested function, a lambda or a `@numpipe.function` of a kernel becomes one, and an emitted pipeline is one. In CPython the
+callable is a functools.partial; on the GPU it is a value whose type names the function and whose data are the bound values:
+calling it costs nothing, and it may be passed on and stored in tuples.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from .op import Helper, Op
 
 
 def bind(operation: Op[..., Any], value: Any) -> Callable[..., Any]:
-    """`operation` bound to its first argument, as the simulated SM runs it."""
+    """Bind `operation` to its first argument, for the simulated SM."""
     return functools.partial(operation, value)
 
 
 def binder(function: Callable[..., Any], for_numba: Callable[..., Any] | None = None) -> Op[..., Any]:
-    """An operation ``bind(captures) -> callable`` for a lifted function, which takes the tuple of captures first.
+    """Make an operation ``bind(captures) -> callable`` of a lifted function, which takes the tuple of captures first.
 
-    `for_numba`: the variant of it that is compiled.
+    `for_numba` is the variant of the function that is compiled.
     """
     compiled: Helper[..., Any] = Helper(for_numba or function)
 
@@ -30,8 +30,8 @@ def binder(function: Callable[..., Any], for_numba: Callable[..., Any] | None = 
         return functools.partial(function, captures)
 
     def typer(typing_context: Any, captures: Any) -> Any:
-        from .closure_cuda import bound
+        from .closure_cuda import bind_typer
 
-        return bound(compiled, captures)
+        return bind_typer(compiled, captures)
 
     return Op(bind, typer)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from typing import Any
 
@@ -10,19 +11,16 @@ from .facts import Facts, facts_of
 from .op import Op
 
 _serials = itertools.count()
-_names: dict[int, tuple[int, Any]] = {}
-_lowered: set[Any] = set()
 
 
-def _serial(function: Any) -> int:
-    """A number for a function that no other function ever gets (an id can be reused after it dies)."""
-    if id(function) not in _names:
-        _names[id(function)] = (next(_serials), function)
-    return _names[id(function)][0]
+@functools.cache
+def _serial(function: Op[..., Any]) -> int:
+    """Return a number that no other function ever gets: the cache keeps the function, so its id is not used again."""
+    return next(_serials)
 
 
 class BoundType(nb.types.Callable):  # type: ignore[misc]
-    """An operation bound to its first argument; its calls are calls of the operation."""
+    """The type of an operation bound to its first argument, of type `captures`; its calls are calls of the operation."""
 
     def __init__(self, function: Op[..., Any], captures: Any) -> None:
         self.function, self.captures = function, captures
@@ -40,39 +38,28 @@ class BoundType(nb.types.Callable):  # type: ignore[misc]
         return (), True
 
     def get_impl_key(self, sig: Any) -> Any:
-        return (BoundType, self)
+        return BoundType
 
 
 nb.struct_model(BoundType, lambda ty: [("captures", ty.captures)])
 
 
-def _lower_call(bound: BoundType) -> None:
-    if bound in _lowered:
-        return
-    _lowered.add(bound)
-
-    def call(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        captures = nb.fields(context, builder, bound, args[0]).captures
-        argtypes = (bound.captures, *sig.args[1:])
-        return nb.call(context, builder, bound.function, argtypes, (captures, *args[1:]))[1]
-
-    nb.lowering_registry.lower((BoundType, bound), bound, nb.types.VarArg(nb.types.Any))(call)
-
-
-def bound_type(function: Op[..., Any], captures: Any) -> BoundType:
-    """The type of `function` bound to a value of type `captures`, ready to be called."""
-    value = BoundType(function, captures)
-    _lower_call(value)
-    return value
+@nb.lowering_registry.lower(BoundType, BoundType, nb.types.VarArg(nb.types.Any))
+def _call(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    bound = sig.args[0]
+    captures = nb.fields(context, builder, bound, args[0]).captures
+    return nb.call(context, builder, bound.function, (bound.captures, *sig.args[1:]), (captures, *args[1:]))[1]
 
 
 def bound_value(context: Any, builder: Any, ty: BoundType, captures: Any) -> Any:
-    """A value of it."""
     return nb.struct(context, builder, ty, captures=captures)
 
 
-def bound(function: Op[..., Any], captures: Any) -> Any:
-    """Typing of ``bind(captures)``."""
+def bind_typer(function: Op[..., Any], captures: Any) -> Any:
+    """Return (signature, codegen) of ``bind(captures)``."""
     plain = nb.unliteral(captures)
-    value = bound_type(function, plain)
-    return value(plain), lambda context, builder, sig, args: bound_value(context, builder, value, args[0])
+    result = BoundType(function, plain)
+    return result(plain), lambda context, builder, sig, args: bound_value(context, builder, result, args[0])
+
+
+bound_type = BoundType

@@ -1,4 +1,4 @@
-"""What the AST pass knows of the functions of a kernel, and tells whoever calls one as a value."""
+"""The AST pass tells those who call a function of a kernel as a value what it knows of the function."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Facts:
-    """What the AST pass knows of a function of a kernel.
+    """A function of a kernel, as far as the AST pass knows it.
 
     parameters  how many it takes, captures not counted
     products    wgmmas that every call is sure to issue
@@ -31,7 +31,7 @@ class Facts:
 
 
 def facts_of(function: Any) -> Facts | None:
-    """The facts of a callable value, None for what is no function of a kernel."""
+    """Return the facts of a callable value; None if it is no function of a kernel."""
     if isinstance(function, functools.partial):
         function = function.func
     return getattr(getattr(function, "function", function), "__facts__", None)

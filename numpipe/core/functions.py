@@ -18,20 +18,19 @@ R = TypeVar("R")
 
 
 class Function(Generic[P, R]):
-    """A function usable in kernels; called from the host it is the Python function it was."""
+    """A function that kernels may call; a call from the host runs the plain Python function."""
 
     def __init__(self, function: Callable[P, R]) -> None:
         if not isinstance(function, FunctionType):
             raise SpecError(f"@numpipe.function decorates a Python function, got {function!r}")
-        code = function.__code__
+        file, line = function.__code__.co_filename, function.__code__.co_firstlineno
         if function.__name__ == "<lambda>":
-            raise SpecError(at(code.co_filename, code.co_firstlineno, "@numpipe.function decorates a `def`: the source of a lambda "
-                                                                      "cannot be told from the line around it"))
+            raise SpecError(at(file, line, "@numpipe.function decorates a `def`: the source of a lambda cannot be told from the "
+                                           "line around it"))
         for name, parameter in inspect.signature(function).parameters.items():
             if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-                raise SpecError(at(code.co_filename, code.co_firstlineno, f"function {function.__name__}: *{name} is not "
-                                                                          "supported: parameters of a kernel's functions are "
-                                                                          "written out"))
+                raise SpecError(at(file, line, f"function {function.__name__}: *{name} is not supported: parameters of a kernel's "
+                                               "functions are written out"))
         functools.update_wrapper(self, function)
         self.function = function
         remember(function)

@@ -1,4 +1,4 @@
-"""Values the memory role does not have.
+"""Inert values: those that the memory role does not have.
 
 The memory role runs the kernel's own control flow to know what to load, but it computes nothing: what a tile holds, and
 which warpgroup computes, are *inert* there. Arithmetic on an inert value stays inert; steering with one (a branch, a loop
@@ -16,7 +16,7 @@ REASON = ("steers control flow, a grid or an index: loads must not depend on til
 
 
 class NoValue:
-    """What `Inert` and its Numba type are: ``isinstance`` asks both."""
+    """The base of `Inert` and of its Numba type, for ``isinstance``."""
 
     what: str
 
@@ -36,10 +36,9 @@ class Inert(NoValue):
     __bool__ = __int__ = __index__ = __float__ = _steers
 
     def _stays(self, *other: Any) -> Any:
-        return NotImplemented if any(getattr(o, "inert", False) for o in other) else self  # with a tile it is one: the tile's turn
+        return NotImplemented if any(getattr(o, "inert", False) for o in other) else self  # a tile answers
 
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __floordiv__ = __rfloordiv__ = _stays
     __mod__ = __rmod__ = __truediv__ = __rtruediv__ = __neg__ = __and__ = __or__ = __xor__ = _stays
-    __lt__ = __le__ = __gt__ = __ge__ = _stays
-    __eq__ = __ne__ = _stays
+    __lt__ = __le__ = __gt__ = __ge__ = __eq__ = __ne__ = _stays
     __hash__ = None  # type: ignore[assignment]

@@ -16,7 +16,7 @@ class InertType(nb.types.Type, NoValue):  # type: ignore[misc]
         super().__init__(name=f"inert({what})")
 
     def unify(self, context: Any, other: Any) -> Any:
-        """A variable that is a number at one time, and inert at another, is inert."""
+        """A variable that is a number on one path, and inert on another, is inert."""
         return self if isinstance(other, (nb.types.Number, nb.types.Boolean)) else None
 
 
@@ -25,19 +25,19 @@ for _number in (nb.types.Number, nb.types.Boolean):
     nb.lower_cast(_number, InertType)(lambda context, builder, fromty, toty, value: nb.nothing(context))
 
 
-#: types whose values must not steer control flow: classes with an attribute `what`
 STEERLESS: list[type] = [InertType]
+"""types with an attribute `what`, whose values must not steer control flow"""
 
 
 def _stays(*args: Any) -> Any:
-    """The typer of arithmetic; with a tile it is the tile's (`tile_cuda`)."""
+    """Type arithmetic with an inert value; where a tile takes part, its own typer answers (`tile_cuda`)."""
     inert = next((a for a in args if isinstance(a, InertType)), None)
     if inert is not None and not any(isinstance(a, tuple(STEERLESS)) and not isinstance(a, InertType) for a in args):
         yield inert(*args)
 
 
 def steers(*args: Any) -> None:
-    """The typer of what steers: CompileError for a value that must not."""
+    """Raise CompileError for an operand that must not steer; as a typer it refuses, and has no answer for others."""
     for arg in args:
         if isinstance(arg, tuple(STEERLESS)):
             raise CompileError(f"{getattr(arg, 'what', arg)} {REASON}")

@@ -1,8 +1,4 @@
-"""Fewer lanes than a warpgroup: operations that must run once, or once a warp.
-
->>> from numpipe.core.lanes import one_lane          # doctest: +SKIP
->>> one_lane(mbarrier.arrive_expect_tx, ready, nbytes)          # doctest: +SKIP
-"""
+"""Fewer lanes than a warpgroup: `one_lane` runs an operation once, `each_warp` once a warp."""
 
 from __future__ import annotations
 

@@ -3,10 +3,10 @@
 Operations (`op`) call ``current()`` and act on it. The simulated SM implements `Machine` once per warpgroup; nothing
 below the simulator knows more of it than this file. Addresses are byte offsets in the CTA's dynamic shared memory.
 
-A thread of control is a warpgroup: four warps, 128 lanes. `lanes` says who executes the next operations:
+A thread of control is a warpgroup: four warps, 128 lanes. `lanes` says which of them execute the next operations:
 
 ========  ==========================================================  ===================
-lanes     who                                                         entered by
+lanes     executed by                                                 entered by
 ========  ==========================================================  ===================
 "all"     all 128 lanes of the warpgroup                              the compute role
 "warps"   lane 0 of each of the four warps                            ``each_warp(f, …)``
@@ -34,7 +34,7 @@ EVICTION_POLICIES = ("evict_first", "evict_last")
 
 @dataclass(frozen=True, eq=False)
 class TensorMap:
-    """What a CUtensorMap says: an array in GMEM, the box one copy moves, and how it lies in SMEM.
+    """A CUtensorMap: an array in GMEM, the box that one copy moves, and how the box lies in SMEM.
 
     `array` and `box` are in NumPy order (innermost, contiguous dimension last); coordinates are in elements, outermost
     first too. A box row (the innermost dimension, `box[-1]` elements) is `row_bytes` wide and rows follow each other
@@ -61,7 +61,7 @@ class TensorMap:
 
 @dataclass(frozen=True)
 class Mma:
-    """A batch of ``wgmma.mma_async`` of one type that update one accumulator; `b_dtype`: B's, where it is another than A's.
+    """A batch of ``wgmma.mma_async`` of one type that update one accumulator; `b_dtype`: the type of B, if not A's.
 
     `steps[i]` lists the (A descriptor, B descriptor) pairs of accumulator rows [64 i, 64 i + 64), one per 32 bytes of K, as
     64-bit matrix descriptors (PTX ISA, "wgmma matrix descriptor"); `a_major` / `b_major` are "k" or "mn".
@@ -83,13 +83,13 @@ class InFlight(Protocol):
 
 
 class Deal(Protocol):
-    """The counter that the CTAs of a launch take tickets from (`tile_scheduler`); a CTA is named by its number in the grid."""
+    """The counter from which the CTAs of a launch draw work indices (`tile_scheduler`); `cta` is a CTA's number in the grid."""
 
     def draw(self, cta: int) -> int:
-        """An atomic addition of 1 by a CTA, made one of the tickets of the launch, which no other CTA has."""
+        """Add 1 atomically for a CTA, and return a work index of the launch that no other CTA has."""
 
     def ended(self, cta: int, what: str) -> str | None:
-        """A CTA has ended a loop, or, with "", itself; how it differs from another one that came there, None: not at all."""
+        """Note that a CTA has ended a loop or, with "", itself; return how it differs from others that did, None: not at all."""
 
 
 class Machine(Protocol):
@@ -106,14 +106,13 @@ class Machine(Protocol):
     rank: int
     """of the CTA in its cluster"""
     unit: Any
-    """what the kernel knows of itself: axes, rings, slots, staging (numpipe.plan.unit.Unit)"""
+    """the kernel's axes, rings, slots, staging memory (numpipe.plan.unit.Unit)"""
 
     @property
-    def deal(self) -> Deal:
-        """The launch's."""
+    def deal(self) -> Deal: ...
 
     def scoped(self, lanes: Lanes, function: Callable[..., Any], args: Sequence[Any]) -> Any:
-        """Run ``function(*args)`` with `lanes` executing; narrowing only ("one" inside "all", never back)."""
+        """Run ``function(*args)`` in these lanes, which must be among those that execute now ("one" inside "all", never back)."""
 
     def collective(self, operation: str) -> None:
         """Report unless all lanes execute: `operation` is ``.aligned``."""
@@ -125,10 +124,9 @@ class Machine(Protocol):
     def mbar_init_at_entry(self, address: int, count: int, name: str = "", *, observed: bool = False) -> None:
         """Declare an mbarrier that the kernel's entry initialises, fences and synchronises before any warpgroup runs.
 
-        In all CTAs of the cluster, by every warpgroup that uses it, as it meets it; a different count at the same address is an
-        error. `observed`: so is a
-        phase that completes before anybody has waited for the one before, and at the end one that nobody has waited for, or
-        that has begun.
+        Every warpgroup that uses it declares it, for all CTAs of the cluster; another count at the same address is an error. With
+        `observed`, so is a phase that completes before anybody has waited for the one before, and at the end a phase that has
+        begun, or that nobody has waited for.
         """
 
     def mbar_inval(self, address: int) -> None: ...
@@ -137,12 +135,12 @@ class Machine(Protocol):
         """Every executing lane arrives `count` times (128, 4 or 1 lanes). More arrivals than pending is an error."""
 
     def mbar_arrive_remote(self, address: int) -> None:
-        """`mbar_arrive` on an mbarrier of any CTA of the cluster, at an address of `map_shared`; it counts some time later."""
+        """`mbar_arrive` on an mbarrier of any CTA of the cluster, at an address of `map_shared`; it arrives some time later."""
 
     def mbar_arrive_cluster(self, address: int, ranks: Sequence[int], alike: bool) -> None:
         """Arrive on the mbarriers at this address in several CTAs, on all of them at one moment.
 
-        `alike`: who arrives on one of them does on all, so they complete their phases together.
+        `alike`: whoever arrives on one of them arrives on all, so they complete their phases together.
         """
 
     def mbar_arrive_expect_tx(self, address: int, nbytes: int) -> None:
@@ -161,7 +159,7 @@ class Machine(Protocol):
 
     # ---- clusters
     def map_shared(self, address: int, rank: int) -> int:
-        """The address in the cluster's window of what lies at `address` in the CTA of this rank."""
+        """Return the address in the cluster's window of the byte at `address` in the CTA of this rank."""
 
     def cluster_arrive(self) -> None: ...
 
@@ -182,10 +180,10 @@ class Machine(Protocol):
     def bar_arrive(self, barrier: int, threads: int) -> None: ...
 
     def bar_red(self, barrier: int, threads: int, operation: str, values: np.ndarray) -> bool:
-        """`bar_sync` that votes (barrier.red): whether "any", or "all", of the warpgroup's values are true."""
+        """`bar_sync`, and return whether "any", or "all", of the warpgroup's values are true (barrier.red)."""
 
     def grid_dependency_wait(self) -> None:
-        """griddepcontrol.wait by the executing lanes: what kernels ahead in the stream wrote is there, and may be overwritten."""
+        """griddepcontrol.wait by the executing lanes: arrays that kernels ahead in the stream use may be read and written."""
 
     def setmaxnreg(self, direction: Literal["inc", "dec"], registers: int) -> None:
         """`inc` blocks until the SM's pool has the registers; a budget that can never be granted is a deadlock."""
@@ -200,8 +198,8 @@ class Machine(Protocol):
     def tma_store(self, tensor: TensorMap, coords: tuple[int, ...], src: int, reduction: str = "", once: bool = False) -> None:
         """Asynchronous box copy SMEM -> GMEM, part of the lane's open bulk group. One lane.
 
-        `reduction`: what becomes of an element is that of what it was and of the copy's, at once ("add", "min", "max", "inc",
-        "dec", "and", "or", "xor"). `once`: the last read of these bytes; another one before they are written again is an error.
+        `reduction` ("add", "min", "max", "inc", "dec", "and", "or", "xor") combines each element with the copy's, atomically.
+        `once`: this is the last read of these bytes; another one before they are written again is an error.
         """
 
     def bulk_commit(self) -> None: ...
@@ -228,7 +226,7 @@ class Machine(Protocol):
         """Each warp writes: `chunks` int array (4, n) of byte addresses of 16-byte chunks, `values` uint8 (4, n, 16)."""
 
     def smem_read(self, chunks: np.ndarray, what: str) -> np.ndarray:
-        """The bytes at `chunks` (warps, n) -> uint8 (warps, n, 16)."""
+        """Return the bytes at `chunks` (warps, n) as uint8 (warps, n, 16)."""
 
     def smem_send(self, chunks: np.ndarray, values: np.ndarray, rank: int, mbar: int, what: str) -> None:
         """`smem_write` to another CTA of the cluster (st.async): it lands some time later, on the mbarrier at `mbar` there."""
@@ -240,30 +238,30 @@ class Machine(Protocol):
         """ld.shared.b32 by the executing lanes."""
 
     def gmem_write(self, array: np.ndarray, index: tuple[Any, ...], values: np.ndarray, what: str, reduction: str = "") -> None:
-        """Direct stores of the warpgroup: ``array[index] = values``, an int or a slice for each dimension; `what`: its name.
+        """Direct stores of the warpgroup to the array called `what`: ``array[index] = values``, by ints and slices.
 
-        `reduction`: each element becomes that of what it was and of its value, at once (``red.global``), as in `tma_store`.
+        `reduction`: each element is combined with its value, atomically (``red.global``), as in `tma_store`.
         """
 
     def gmem_read(self, array: np.ndarray, index: tuple[slice, ...], what: str) -> np.ndarray:
-        """Direct loads of the warpgroup: ``array[index]``, all of it inside the array; `what`: its name."""
+        """Direct loads of the warpgroup from the array called `what`: ``array[index]``, all of it inside the array."""
 
     def gmem_signal(self, flags: np.ndarray, index: int, what: str) -> None:
-        """st.release.gpu of 1 to ``flags[index]``, by one lane; `what` the flag stands for."""
+        """st.release.gpu of 1 to ``flags[index]``, by one lane; reports call the flag `what`."""
 
     def gmem_await(self, flags: np.ndarray, index: int, what: str) -> None:
         """ld.acquire.gpu of ``flags[index]`` by one lane until it is set; then set it to 0."""
 
     def each_lane(self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """``function(*arguments[i])`` as lane i of the 128, in which the current machine is a `Lane`; what they return."""
+        """Call ``function(*arguments[i])`` as lane i of the 128, whose current machine is a `Lane`, and return the results."""
 
     # ---- observation
     def note(self, event: str, **details: Any) -> None:
-        """A line for the trace: "wait ready", "issue", "release", "store", "tile" with ring, slot, step."""
+        """Add an event to the trace: "wait ready", "issue", "release", "store", "tile" with ring, slot, step."""
 
 
 class Lane(Protocol):
-    """One lane of a warpgroup that runs code of its own (`Machine.each_lane`); of the operations it has only these."""
+    """One lane of a warpgroup that runs code of its own (`Machine.each_lane`), and can do only what is here."""
 
     lane: int
     """index in the warpgroup"""
@@ -274,23 +272,23 @@ class Lane(Protocol):
     unit: Any
 
     def load(self, address: int, dtype: np.dtype, what: str) -> Any:
-        """A number from shared memory (ld.shared)."""
+        """Return a number from shared memory (ld.shared)."""
 
     def store(self, address: int, value: Any, what: str) -> None:
-        """A NumPy number to shared memory (st.shared)."""
+        """Write a NumPy number to shared memory (st.shared)."""
 
     def shuffle(self, operation: str, mask: int, value: Any, amount: int) -> Any:
-        """The value of another lane of the warp: `operation` is shfl_sync, shfl_up_sync, shfl_down_sync or shfl_xor_sync."""
+        """Return the value of another lane of the warp; `operation` is shfl_sync, shfl_up_sync, shfl_down_sync or shfl_xor_sync."""
 
     def syncwarp(self, mask: int) -> None:
-        """Meet the lanes of `mask`."""
+        """Wait for the lanes of `mask`."""
 
 
 _current: contextvars.ContextVar[Machine] = contextvars.ContextVar("numpipe machine")
 
 
 def current() -> Machine:
-    """The warpgroup that is executing, or a RuntimeError outside a simulated kernel."""
+    """Return the warpgroup that is executing; RuntimeError outside a simulated kernel."""
     try:
         return _current.get()
     except LookupError:
@@ -298,17 +296,17 @@ def current() -> Machine:
 
 
 def check_policy(what: str, policy: object) -> None:
-    """SpecError for what is neither None nor an eviction policy."""
+    """Raise SpecError unless `policy` is None or an eviction policy."""
     if policy is not None and policy not in EVICTION_POLICIES:
         raise SpecError(f"{what}: eviction_policy must be 'evict_first', 'evict_last' or None, got {policy!r}")
 
 
 def failure(error: type[SimulationError], hazard: str, message: str, mend: str, did: str, **where: Any) -> SimulationError:
-    """An error of an operation above the simulator, which carries a report; `did` and `where` are its `reports.Party`'s."""
-    machine, made = current(), error(message)
+    """Return an error of an operation above the simulator, with a report; its `reports.Party` has `did` and `where`."""
+    machine, result = current(), error(message)
     now = Party(did, machine.warpgroup, machine.role, machine.cta, **where)
-    made.report = Report(hazard, message, now, cause=message.partition("; ")[0], mend=mend)
-    return made
+    result.report = Report(hazard, message, now, cause=message.partition("; ")[0], mend=mend)
+    return result
 
 
 def enter(machine: Machine) -> None:

@@ -13,7 +13,7 @@ from .op import Op, op
 
 
 def range_type(*kinds: Kind) -> np.dtype:
-    """The type of a range's numbers: int32, or int64 where a bound is wider."""
+    """Return the type of a range's numbers: int32, or int64 where a bound is wider."""
     dtype = common(INT32, *kinds)
     if dtype not in (INT32, INT64):
         raise SpecError(f"range takes integers that int64 can hold, got {spelled(*kinds)}: int(x) truncates a float")
@@ -40,9 +40,8 @@ greatest = _extreme("greatest", max)
 @op
 def cast(value: Any, dtype: str) -> Any:
     """``int(x)``, ``float(x)``, ``bool(x)``, ``np.float16(x)`` …: floats become integers by truncation."""
-    to, of = np.dtype(dtype), kind(value)
-    if of is None:
-        raise _not_a_number(dtype, value)
+    to = np.dtype(dtype)
+    _kinds(dtype, value)
     if to.kind == "b":
         return bool(value)
     with np.errstate(all="ignore"):
@@ -54,29 +53,31 @@ def cast(value: Any, dtype: str) -> Any:
         return to.type(int(value))
 
 
-def not_a_number(what: str, given: str) -> SpecError:
-    """The error of `cast`, `rounded` and `counting` for what is no number."""
-    return SpecError(f"{what}(…) takes a number, got {given}")
+def not_a_number(what: str, actual: str) -> SpecError:
+    """Return the error of `cast`, `rounded` and `counting` for an operand that is no number."""
+    return SpecError(f"{what}(…) takes a number, got {actual}")
 
 
-def _not_a_number(what: str, *values: Any) -> SpecError:
-    for value in values:
-        if hasattr(value, "_steers"):  # a tile, an inert value: they say why they are none
-            value._steers()
-    return not_a_number(what, " and ".join(type(v).__name__ for v in values))
+def _kinds(what: str, *values: Any) -> list[Kind]:
+    """Return the kinds of the operands of `what`; SpecError for one that is no number."""
+    kinds = [kind(value) for value in values]
+    if any(k is None for k in kinds):
+        for value in values:
+            if hasattr(value, "_steers"):  # a tile, an inert value: they say why they are none
+                value._steers()
+        raise not_a_number(what, " and ".join(type(v).__name__ for v in values))
+    return kinds
 
 
 @op
 def rounded(value: Any) -> Any:
     """``round(x)``: the nearest integer, of two the even one, as int32."""
-    of = kind(value)
-    if of is None:
-        raise _not_a_number("round", value)
-    return cast(value if common(of).kind != "f" else np.rint(as_type(value, common(of))), "int32")
+    dtype = common(*_kinds("round", value))
+    return cast(np.rint(as_type(value, dtype)) if dtype.kind == "f" else value, "int32")
 
 
 class Range:
-    """``range(…)`` whose numbers are NumPy's."""
+    """A ``range(…)`` whose numbers are NumPy scalars."""
 
     def __init__(self, numbers: range, dtype: np.dtype) -> None:
         self.numbers, self.dtype = numbers, dtype
@@ -91,10 +92,7 @@ class Range:
 @op
 def counting(*bounds: Any) -> Range:
     """``range(…)``: int32 numbers, int64 where a bound is."""
-    kinds = [kind(b) for b in bounds]
-    if any(k is None for k in kinds):
-        raise _not_a_number("range", *bounds)
-    dtype = range_type(*kinds)
+    dtype = range_type(*_kinds("range", *bounds))
     values = [as_type(b, dtype) for b in bounds]
     if len(values) == 3 and values[2] == 0:
         raise SimulationError(f"range({values[0]}, {values[1]}, 0): a step of zero is undefined on the GPU")
@@ -109,7 +107,7 @@ def length(value: Any) -> Any:
 
 @op
 def number(value: Any, literals: int = 0) -> Any:
-    """A constant as a run-time value: Python's int as int32, its float as float32, in tuples too; all else as it is."""
+    """A constant as a run-time value: Python's int as int32, its float as float32, in tuples too; other values stay."""
     if type(value) is tuple:
         return tuple([number(v) for v in value])
     return as_type(value, FLOAT32) if type(value) is float else INT32.type(as_type(value, INT32)) if type(value) is int else value

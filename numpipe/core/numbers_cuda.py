@@ -2,27 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from . import arith, numbers
 from . import numba as nb
-from .arith_cuda import (
-    BOOLEAN,
-    I32,
-    check_literals,
-    compare,
-    convert,
-    inside,
-    kinds_of,
-    libdevice,
-    not_defined,
-    operand,
-    otherwise,
-    taken_as,
-    type_of,
-)
+from .arith_cuda import compare, convert, kinds_of, libdevice, math_type, not_defined, operand, otherwise, parameter_types, type_of
 from .inert_cuda import InertType, steers
 from .op import Op, cuda_meaning
 
@@ -39,18 +26,14 @@ def _extreme(operation: Op[..., Any], symbol: str, builtin: Any) -> None:
             sig, elsewhere = otherwise(typing_context, builtin.__name__, builtin, parts)
             return sig.return_type(literals, *values), elsewhere
         dtype = arith.common(*kinds)
-        check_literals(parts, dtype)
-        types = taken_as(parts, dtype)
-        result = type_of(dtype)
-        better = compare(symbol)
-        sig = result(literals, *(values if of_tuple else types))
-        context, builder, args = yield sig
-        given = nb.cgutils.unpack_tuple(builder, args[1]) if of_tuple else args[1:]
-        have = sig.args[1] if of_tuple else sig.args[1:]
-        found, *rest = (operand(context, builder, v, t, dtype) for v, t in zip(given, have, strict=True))
+        types: Sequence[Any] = parameter_types(parts, dtype)
+        result, better = type_of(dtype), compare(symbol)
+        context, builder, args = yield result(literals, *(values if of_tuple else types))
+        given, types = (nb.cgutils.unpack_tuple(builder, args[1]), parts) if of_tuple else (args[1:], types)
+        best, *rest = (operand(context, builder, v, t, dtype) for v, t in zip(given, types, strict=True))
         for value in rest:
-            found = builder.select(better(builder, dtype, value, found), value, found)
-        return convert(context, builder, found, inside(dtype), result)
+            best = builder.select(better(builder, dtype, value, best), value, best)
+        return convert(context, builder, best, math_type(dtype), result)
 
 
 _extreme(numbers.least, "<", min)
@@ -58,7 +41,6 @@ _extreme(numbers.greatest, ">", max)
 
 
 def _kinds(what: str, *values: Any) -> list[Any]:
-    """Kinds of the operands of `what`; SpecError for what is no number."""
     kinds = kinds_of(values)
     if any(k is None for k in kinds):
         steers(*values)
@@ -72,13 +54,11 @@ def _cast(_context: Any, value: Any, dtype: Any) -> Any:
     of, = _kinds(to.name, value)
     if of is int and to.kind in "iu" and not arith.holds(to, value.literal_value):
         raise arith.misfit(value.literal_value, to)
-    result = type_of(to)
-    sig = result(nb.types.unliteral(value), dtype)
-    context, builder, args = yield sig
-    have, number = sig.args[0], args[0]
+    result, have = type_of(to), nb.types.unliteral(value)
+    context, builder, (number, _) = yield result(have, dtype)
     if have == nb.types.float16 and result != have:
         have, number = nb.types.float32, convert(context, builder, number, have, nb.types.float32)
-    if to.kind != "b" or have == BOOLEAN:
+    if to.kind != "b" or have == nb.types.boolean:
         return convert(context, builder, number, have, result)
     if isinstance(have, nb.types.Float):
         return builder.fcmp_unordered("!=", number, nb.ir.Constant(number.type, 0.0))
@@ -88,56 +68,54 @@ def _cast(_context: Any, value: Any, dtype: Any) -> Any:
 @cuda_meaning(numbers.rounded)
 def _rounded(_context: Any, value: Any) -> Any:
     dtype, plain = arith.common(*_kinds("round", value)), nb.types.unliteral(value)
-    context, builder, args = yield I32(plain)
+    context, builder, args = yield nb.types.int32(plain)
     number = operand(context, builder, args[0], plain, dtype)
     if dtype.kind == "f":
         number = libdevice(builder, "rint", number)
-    return context.cast(builder, number, inside(dtype), I32)
+    return context.cast(builder, number, math_type(dtype), nb.types.int32)
 
 
 @cuda_meaning(numbers.counting)
 def _counting(typing_context: Any, *bounds: Any) -> Any:
     dtype = numbers.range_type(*_kinds("range", *bounds))
-    check_literals(bounds, dtype)
     function = typing_context.resolve_value_type(range)
-    types = (type_of(dtype),) * len(bounds)
-    result = nb.returns(typing_context, function, types)
-    context, builder, args = yield result(*types)
+    types = parameter_types(bounds, dtype)
+    context, builder, args = yield nb.returns(typing_context, function, types)(*types)
     return nb.call(context, builder, function, types, args)[1]
 
 
 @cuda_meaning(numbers.length)
 def _length(typing_context: Any, value: Any) -> Any:
     if isinstance(value, nb.types.BaseTuple):
-        yield I32(value)
+        yield nb.types.int32(value)
         return nb.const(len(value))
-    sig, found = otherwise(typing_context, "len", len, (value,))
-    context, builder, args = yield I32(*sig.args)
-    return context.cast(builder, found(context, builder, sig, args), sig.return_type, I32)
+    sig, codegen = otherwise(typing_context, "len", len, (value,))
+    context, builder, args = yield nb.types.int32(*sig.args)
+    return context.cast(builder, codegen(context, builder, sig, args), sig.return_type, nb.types.int32)
 
 
 @cuda_meaning(numbers.number)
 def _number(_context: Any, value: Any, *literals: Any) -> Any:
-    sig = _settled(value, *literals)(value, *literals)
-    context, builder, args = yield sig
-    return _settle(context, builder, args[0], sig.args[0], sig.return_type)
+    result = _run_time_type(value, *literals)
+    context, builder, args = yield result(value, *literals)
+    return _run_time_value(context, builder, args[0], value, result)
 
 
-def _settled(ty: Any, literals: Any = 0) -> Any:
-    """The type of a constant at run time, of any other value its own."""
+def _run_time_type(ty: Any, literals: Any = 0) -> Any:
+    """Return the type that a constant has at run time; other values keep theirs."""
     if isinstance(ty, (nb.types.Tuple, nb.types.UniTuple)):
-        parts = [_settled(t) for t in ty]
+        parts = [_run_time_type(t) for t in ty]
         return ty if parts == list(ty) else nb.types.Tuple(parts)
     of, = kinds_of((ty,), literals)
     if of is int:
-        check_literals((ty,), arith.INT32)
-    return I32 if of is int else nb.types.float32 if of is float else BOOLEAN if of is bool else ty
+        return parameter_types((ty,), arith.INT32)[0]
+    return nb.types.float32 if of is float else nb.types.boolean if of is bool else ty
 
 
-def _settle(context: Any, builder: Any, value: Any, of: Any, to: Any) -> Any:
+def _run_time_value(context: Any, builder: Any, value: Any, of: Any, to: Any) -> Any:
     if of == to:
         return value
     if isinstance(to, nb.types.BaseTuple):
-        parts = nb.cgutils.unpack_tuple(builder, value)
-        return context.make_tuple(builder, to, [_settle(context, builder, v, f, t) for v, f, t in zip(parts, of, to, strict=True)])
+        parts = zip(nb.cgutils.unpack_tuple(builder, value), of, to, strict=True)
+        return context.make_tuple(builder, to, [_run_time_value(context, builder, *part) for part in parts])
     return context.cast(builder, value, of, to)

@@ -45,7 +45,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 Products = Literal["", "issues", "waits"]
 
-
 BY_NUMPY: dict[Any, Op[..., Any]] = {}
 """operations by the functions of NumPy that mean them"""
 BY_METHOD: dict[str, Op[..., Any]] = {}
@@ -53,12 +52,12 @@ BY_METHOD: dict[str, Op[..., Any]] = {}
 
 
 def outside(name: str, how: str = ": call it from a @numpipe.kernel function") -> RuntimeError:
-    """The error of what has a meaning in the source of a kernel only."""
+    """Return the error for the use of a name outside of kernels, the only place where it means something."""
     return RuntimeError(f"numpipe.{name} works inside a kernel only{how}")
 
 
 class Hidden:
-    """What a kernel passes to operations with ``context=True``: the base of `plan.context.Context`."""
+    """The argument that a kernel passes to operations with ``context=True``: the base of `plan.context.Context`."""
 
 
 class Op(Generic[P, R]):
@@ -67,10 +66,8 @@ class Op(Generic[P, R]):
     def __init__(self, function: Callable[..., R], typer: Callable[..., Any] | None = None, *, context: bool = False,
                  site: bool = False, numpy: Any = (), method: str = "", products: Products = "") -> None:
         functools.update_wrapper(self, function)
-        self.function = function
-        self.typer = typer
+        self.function, self.typer = function, typer
         self.context, self.site, self.method, self.products = context, site, method, products
-        self._type: Any = None
         BY_NUMPY.update((meant, self) for meant in (numpy if isinstance(numpy, tuple) else (numpy,)))
         if method:
             BY_METHOD[method] = self
@@ -91,14 +88,9 @@ class Op(Generic[P, R]):
     def __repr__(self) -> str:
         return f"<numpipe operation {self.__module__}.{self.__qualname__}>"  # type: ignore[attr-defined]
 
-    @property
+    @functools.cached_property
     def _numba_type_(self) -> Any:
         """Numba asks a value for its type through this attribute: the first question registers the CUDA meaning."""
-        if self._type is None:
-            self._type = self._register()
-        return self._type
-
-    def _register(self) -> Any:
         from . import numba as nb
 
         if self.typer is None:
@@ -111,7 +103,8 @@ class Op(Generic[P, R]):
 class Helper(Op[P, R]):
     """A function compiled from its own source; callable from kernels and other helpers in both executions."""
 
-    def _register(self) -> Any:
+    @functools.cached_property
+    def _numba_type_(self) -> Any:
         from . import numba as nb
 
         return nb.helper_type(self, self.function)
@@ -135,9 +128,9 @@ def op(*, context: Literal[True], numpy: Any = (), method: str = "") -> Callable
 def op(*, numpy: Any = (), method: str = "", products: Products = "") -> Callable[[Callable[P, R]], Op[P, R]]: ...
 
 
-def op(function: Any = None, /, **said: Any) -> Any:
-    """An operation whose CUDA meaning stands in the sibling module ``<module>_cuda``; what it `said`: see this module."""
-    return Op(function) if function is not None else lambda function: Op(function, **said)
+def op(function: Any = None, /, **metadata: Any) -> Any:
+    """Make an operation whose CUDA meaning stands in the module ``<module>_cuda``; `metadata` as in the table above."""
+    return Op(function) if function is not None else lambda function: Op(function, **metadata)
 
 
 @overload
@@ -149,13 +142,13 @@ def helper(*, context: Literal[True]) -> Callable[[Callable[P, R]], Helper[P, R]
 
 
 def helper(function: Any = None, /, *, context: bool = False) -> Any:
-    """A function of the protocol, written once and compiled as it stands; `context`: as an `op` says it."""
+    """Make a function of the protocol an operation that is written once and compiled as it stands; `context`: as of an `op`."""
     return Helper(function) if function is not None else lambda function: Helper(function, context=context)
 
 
-def does(called: Any, products: Products) -> bool:
-    """Whether something that is called is an operation that issues, or waits for, products."""
-    return isinstance(called, Op) and called.products == products
+def does(function: object, products: Products) -> bool:
+    """Return whether a function is an operation that issues, or waits for, products."""
+    return isinstance(function, Op) and function.products == products
 
 
 def cuda_meaning(operation: Op[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -169,7 +162,7 @@ def cuda_meaning(operation: Op[..., Any]) -> Callable[[Callable[..., Any]], Call
 
 
 def entry_operation(typer: Callable[..., Any]) -> Op[..., Any]:
-    """An operation that a kernel's entry calls; in CPython there is none."""
+    """Make an operation that a kernel's entry calls, which CPython never runs."""
 
     def entry_only(*args: Any) -> Any:
         raise NotImplementedError("entry code only")
@@ -178,8 +171,6 @@ def entry_operation(typer: Callable[..., Any]) -> Op[..., Any]:
 
 
 # ---- one PTX statement ----------------------------------------------------------------------------------------
-#: operand codes: r = 32-bit register, l = 64-bit, h = 16-bit, f = float32, n = immediate (a compile-time constant),
-#: - = for the simulator only (the statement never sees it)
 _NUMBA = {"r": "int32", "l": "int64", "h": "int16", "f": "float32"}
 
 
@@ -187,85 +178,81 @@ def ptx(text: str, *, returns: str | None = None, memory: bool = True, check: Ca
         **operands: str) -> Callable[[Callable[P, R]], Op[P, R]]:
     """Give a function the meaning of a PTX statement.
 
-    `text` names operands as ``$name`` and the result as ``$ret``; `operands` maps each parameter to its register
-    class (r, l, h, f, n for an immediate, - for the simulator only). `returns` is a register class, or ``"bool"`` for
-    a predicate delivered in a 32-bit register. `memory` keeps memory accesses from moving across the statement.
-    ``check(**immediates)`` raises SpecError for values the statement cannot have; it runs in both executions.
+    `text` names operands as ``$name`` and the result as ``$ret``. `operands` maps each parameter to its register class: r, l
+    and h have 32, 64 and 16 bits, f is a float32; n is an immediate, a compile-time constant, and - an argument of the simulator
+    that the statement never sees. `returns` is a register class, or ``"bool"`` for a predicate in a 32-bit register. `memory`
+    keeps memory accesses from moving across the statement. ``check(**immediates)`` raises SpecError for values that the
+    statement cannot have, in both executions.
     """
 
     def attach(function: Callable[P, R]) -> Op[P, R]:
         names = list(inspect.signature(function).parameters)
         if names != list(operands):
             raise TypeError(f"{function.__name__}: parameters {names} and PTX operands {list(operands)} differ")
-        body = function if check is None else _checked(function, check, operands)
-        operation: Op[P, R] = Op(body, _ptx_typer(function, text, returns, memory, operands, check))
-        operation.ptx = text  # type: ignore[attr-defined]
-        operation.operands = operands  # type: ignore[attr-defined]
+
+        @functools.wraps(function)
+        def checked(*args: P.args, **kwargs: P.kwargs) -> R:
+            if check is not None:
+                values = dict(zip(names, args, strict=False)) | kwargs
+                check(**{p: values[p] for p, code in operands.items() if code == "n"})
+            return function(*args, **kwargs)
+
+        operation: Op[P, R] = Op(checked if check else function, _ptx_typer(function, text, returns, memory, operands, check))
+        operation.ptx, operation.operands = text, operands  # type: ignore[attr-defined]
         return operation
 
     return attach
 
 
 def predicated(operation: Op[..., Any]) -> Callable[..., Any]:
-    """Typer of a PTX operation without result, executed where one more int32 argument is 0.
+    """Return the typer of a PTX operation without result, executed where one more int32 argument is 0.
 
     The predicate is in the statement: a branch around it would put what follows on a divergent path, where ptxas
     serialises wgmma (note C7519).
     """
-    text: str = operation.ptx  # type: ignore[attr-defined]
-    operands: dict[str, str] = operation.operands  # type: ignore[attr-defined]
-    statement = f"{{ .reg .pred chosen; setp.eq.u32 chosen, $lane, 0; @chosen {text} }}"
-    return _ptx_typer(operation.function, statement, None, True, {**operands, "lane": "r"}, None)
+    statement = f"{{ .reg .pred chosen; setp.eq.u32 chosen, $lane, 0; @chosen {operation.ptx} }}"  # type: ignore[attr-defined]
+    operands = {**operation.operands, "lane": "r"}  # type: ignore[attr-defined]
+    return _ptx_typer(operation.function, statement, None, True, operands, None)
+
+
+def _run_time(operation: str, parameter: str, kind: object) -> SpecError:
+    return SpecError(f"{operation}: {parameter} must be a compile-time constant, not a run-time {kind}: pass a literal, a constant "
+                     "of the module or a Static field")
 
 
 def immediate(operation: str, parameter: str, ty: Any) -> Any:
-    """The value of an operand that is part of the statement's text; SpecError for a run-time value."""
+    """Return the value of an operand that is part of the statement's text, by its Numba type; SpecError for a run-time value."""
     from . import numba as nb
 
     try:
         return nb.literal(ty)
     except nb.TypingError:
-        raise SpecError(f"{operation}: {parameter} must be a compile-time constant, not a run-time {ty}: pass a "
-                        "literal, a constant of the module or a Static field") from None
+        raise _run_time(operation, parameter, ty) from None
 
 
-def constant(operation: str, parameter: str, given: Any) -> Any:
-    """A compile-time constant, given as itself or as its Numba type; SpecError for a run-time value."""
-    return known(given, operation, parameter)
+def constant(operation: str, parameter: str, value: Any) -> Any:
+    """Return a compile-time constant, which comes as itself or as its Numba type; SpecError for a run-time value."""
+    return known(value, operation, parameter)
 
 
 @functools.singledispatch
 def known(value: Any, operation: str, parameter: str) -> Any:
-    """`constant` on the simulated SM, where run-time values are NumPy scalars; of Numba types it is `immediate`."""
+    """Return a constant of the simulated SM, where run-time values are NumPy scalars; of Numba types this is `immediate`."""
     for part in value if isinstance(value, tuple) else (value,):
         if isinstance(part, np.generic):
-            raise SpecError(f"{operation}: {parameter} must be a compile-time constant, not a run-time {part.dtype}: pass a "
-                            "literal, a constant of the module or a Static field")
+            raise _run_time(operation, parameter, part.dtype)
     return value
 
 
 @functools.singledispatch
-def called(given: Any) -> str:
-    """What a message calls an argument: the class of a value, or the name of a Numba type."""
-    return type(given).__name__
-
-
-def _checked(function: Callable[P, R], check: Callable[..., None], operands: dict[str, str]) -> Callable[P, R]:
-    signature = inspect.signature(function)
-
-    @functools.wraps(function)
-    def body(*args: P.args, **kwargs: P.kwargs) -> R:
-        given = signature.bind(*args, **kwargs).arguments
-        check(**{p: given[p] for p, code in operands.items() if code == "n"})
-        return function(*args, **kwargs)
-
-    return body
+def called(argument: Any) -> str:
+    """Return how a message names an argument: by its class, or by its Numba type."""
+    return type(argument).__name__
 
 
 def _ptx_typer(function: Callable[..., Any], text: str, result: str | None, memory: bool, operands: dict[str, str],
                check: Callable[..., None] | None) -> Callable[..., Any]:
-    name = function.__name__
-    label = f"{function.__module__.rpartition('.')[2]}.{name}"
+    label = f"{function.__module__.rpartition('.')[2]}.{function.__name__}"
 
     def typer(_context: Any, *args: Any) -> Any:
         from . import numba as nb
@@ -285,8 +272,8 @@ def _ptx_typer(function: Callable[..., Any], text: str, result: str | None, memo
             *[t if operands[p] in "n-" else scalar[operands[p]] for p, t in zip(operands, args, strict=True)])
 
         def codegen(context: Any, builder: Any, _sig: Any, values: Any) -> Any:
-            chosen = [v for v, c in zip(values, operands.values(), strict=True) if c not in "n-"]
-            value = nb.emit_asm(builder, machine[result], chosen, statement, ",".join(constraints))
+            inputs = [v for v, c in zip(values, operands.values(), strict=True) if c not in "n-"]
+            value = nb.emit_asm(builder, machine[result], inputs, statement, ",".join(constraints))
             if result is None:
                 return nb.nothing(context)
             return builder.icmp_unsigned("!=", value, nb.const(0)) if result == "bool" else value
@@ -297,7 +284,7 @@ def _ptx_typer(function: Callable[..., Any], text: str, result: str | None, memo
 
 
 def check(function: Callable[P, None]) -> Op[P, None]:
-    """An operation that only looks at its arguments, or at their Numba types, of which it asks the same: it has no code."""
+    """Make an operation without code: `function` only looks at the arguments, or asks the same of their Numba types."""
     def typer(_context: Any, *types: Any) -> Any:
         from . import numba as nb
 
@@ -308,7 +295,7 @@ def check(function: Callable[P, None]) -> Op[P, None]:
 
 
 def with_parameters(typer: Callable[..., Any], names: Iterable[str]) -> Callable[..., Any]:
-    """A typer with these parameters behind the typing context: Numba calls it by name, and reads the names from its signature."""
+    """Give a typer these parameters behind the typing context: Numba reads them from its signature, and may pass them by name."""
     signature = inspect.Signature([inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD)
                                    for name in ("typing_context", *names)])
 

@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 def parsed(text: bytes) -> Any:
-    """The value of a JSON text in UTF-8. Raises ValueError, also for NaN, infinities and texts nested too deeply."""
+    """Return the value of a JSON text in UTF-8. Raises ValueError, also for NaN, infinities and texts nested too deeply."""
     def refuse(constant: str) -> NoReturn:
         raise ValueError(f"{constant} is no number of JSON")
 
@@ -25,7 +25,7 @@ def parsed(text: bytes) -> Any:
 
 
 def record(kind: type[T], value: Any, **given: Any) -> T:
-    """`value`, which `parsed` returned, as a record of this dataclass: ``dataclasses.asdict`` undone. Fields `given` are not read.
+    """Undo ``dataclasses.asdict``: make a record of this dataclass from what `parsed` returned, and from fields that are `given`.
 
     Fields are bools, strings, floats and ints from 0 on, tuples of these (arrays in JSON), Literals, records, or such or None.
     Raises ValueError that names the first field whose value is of another type, and fields that are missing or unknown.

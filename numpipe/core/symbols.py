@@ -6,7 +6,7 @@ import re
 
 
 def symbol(name: str, mark: str = "_") -> str:
-    """A name as LLVM, PTX and file systems take it: each byte that is no ASCII letter, digit or `_` is `mark` and two hex digits.
+    """Spell a name for LLVM, PTX and file systems: bytes that are no ASCII letter, digit or `_` become `mark` and two hex digits.
 
     >>> symbol("gemm"), symbol("größe"), symbol("gemm[64]")
     ('gemm', 'gr_c3_b6_c3_9fe', 'gemm_5b64_5d')
@@ -15,11 +15,11 @@ def symbol(name: str, mark: str = "_") -> str:
 
 
 def axis_symbol(what: str, name: str) -> str:
-    """The function that says the "index" or the "size" of an axis in a kernel's code."""
+    """Return the name of the function in a kernel's code that returns the "index" or the "size" of an axis."""
     return f"np_axis_{what}_{symbol(name, '$')}"
 
 
 def axis_of(symbol: str) -> str:
-    """The axis that an `axis_symbol` is of."""
+    """Return the axis that an `axis_symbol` is about."""
     spelled = re.sub(r"^np_axis_(index|size)_", "", symbol)
     return re.sub(r"(\$[0-9a-f]{2})+", lambda m: bytes.fromhex(m[0].replace("$", "")).decode(), spelled)

@@ -1,7 +1,7 @@
 """Work that is done as a whole: no signal ends it half way, and no fork leaves the child with a part of it.
 
-Python forgets a module whose import was interrupted, and keeps those that it had imported: what they registered, an import that
-begins again registers twice. A child of a fork has one thread, and of the others the locks that they held.
+Python forgets a module whose import was interrupted, and keeps the modules that it had imported: an import that begins again
+registers a second time what they have registered. A forked child has one thread, and the locks that its parent's others held.
 """
 
 from __future__ import annotations
@@ -24,49 +24,49 @@ _Mend = TypeVar("_Mend", bound=Callable[[], Any])
 
 @contextlib.contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Inside, signals wait: the handlers that Python code has for them, Ctrl-C's among them, are called at the end.
+    """Keep signals waiting: Python's handlers for them, Ctrl-C's among them, are called at the end.
 
-    Python calls them in the main thread only, so there is nothing to do in others.
+    Python calls handlers in the main thread only, so there is nothing to do in others.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    came: list[tuple[int, FrameType | None]] = []
+    waiting: list[tuple[int, FrameType | None]] = []
     handlers = {int(number): handler for number in signal.valid_signals() if callable(handler := signal.getsignal(number))}
     try:
         for number in handlers:
-            signal.signal(number, lambda number, frame: came.append((number, frame)))
+            signal.signal(number, lambda number, frame: waiting.append((number, frame)))
         yield
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
-        for number, frame in came:
+        for number, frame in waiting:
             handlers[number](number, frame)
 
 
 def in_child(mend: _Mend) -> _Mend:
-    """Have a forked child begin with this: locks that other threads of its parent held, and what a fork does not carry over."""
+    """Have a forked child call this first: it renews locks that other threads held, and what a fork does not carry over."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=mend)
     return mend
 
 
 class Compiles:
-    """The compiles that run in this process. A fork waits until those of other threads are done; none begins meanwhile."""
+    """The compiles that run in this process. A fork waits until other threads' compiles are done; none begins meanwhile."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._running: Counter[int] = Counter()
-        """how many compiles each thread is in, one inside another, by the thread's ident"""
+        """how many compiles, one inside another, each thread is in; by its ident"""
         self._locks: list[Any] = []
         self._forks: dict[int, contextlib.ExitStack] = {}
-        """what a thread that forks holds, by its ident"""
+        """the locks that a thread holds while it forks, by its ident"""
         self.cut = False
         """whether this process is the child of a fork that did not wait: Ctrl-C ended the waiting"""
 
     @contextlib.contextmanager
     def one(self, what: str) -> Iterator[None]:
-        """A compile, from the import of the compiler to the machine code. Raises TargetError in a child that cannot compile."""
+        """Count a compile, from the import of the compiler to the machine code. Raises TargetError in a child that cannot."""
         if self.cut:
             raise TargetError(f"{what}: this process was forked in the middle of another thread's compile, and what it has of the "
                               "compiler is half of one: fork before, or start processes with "
@@ -82,7 +82,7 @@ class Compiles:
                 self._changed.notify_all()
 
     def hold(self, lock: Any) -> None:
-        """Have forks wait for this lock too, behind the compiles, and hold it: a child gets it free."""
+        """Have forks wait for this lock too, behind the compiles, and hold it, so that a child gets it free."""
         self._locks.append(lock)
 
     def _others(self) -> bool:
@@ -99,7 +99,7 @@ class Compiles:
         self._forks.pop(threading.get_ident()).close()
 
     def in_child(self) -> None:
-        """Of the threads that compile, or wait here, this one is left."""
+        """Renew the state in a forked child: of the threads that compiled, or waited here, this one is left."""
         thread = threading.get_ident()
         self.cut = self.cut or self._others()
         self.after_fork()
@@ -107,7 +107,7 @@ class Compiles:
 
 
 COMPILES = Compiles()
-# A fork first calls what was registered last. Those two modules then take locks that compiles take too, so they are imported, and
-# with that registered, before: this waits for compiles without these locks.
+# A fork first calls what was registered last. Two of the modules imported above take, before a fork, locks that compiles take too:
+# they have registered that before this, so that this waits for compiles without holding these locks.
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=COMPILES.before_fork, after_in_parent=COMPILES.after_fork, after_in_child=COMPILES.in_child)

@@ -1,4 +1,4 @@
-"""The errors numpipe raises: a small family, each saying what, where, the numbers that disagree, and the mend."""
+"""The errors that numpipe raises: a small family. A message says what is wrong, where, which numbers disagree, and the mend."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ class CompileError(NumpipeError):
 class SerializedWgmma(CompileError):
     """ptxas would wait for each product before the next one begins: half of the speed, with right results.
 
-    The message has ptxas' code (C75xx) and our name for it, at the line of the statement that it comes from. With
+    The message has ptxas' code (C75xx) and our name for it, at the line of the statement that causes it. With
     ``CompilerParams(allow_serialized_wgmma=True)`` such a kernel is compiled.
     """
 
 
 class ImageError(NumpipeError, ValueError):
-    """Bytes that should be the image of a compiled kernel are not: damaged, of another version of numpipe, or something else."""
+    """Bytes are not the image of a compiled kernel: they are damaged, of another version of numpipe, or something else."""
 
 
 class TargetError(NumpipeError, RuntimeError):
@@ -52,14 +52,14 @@ class LaunchError(NumpipeError, RuntimeError):
 class SimulationError(NumpipeError, RuntimeError):
     """A kernel broke a rule of the machine on the simulated SM.
 
-    `report` holds what was found, machine-readable (`numpipe.reports.Report`); None for errors of a kernel's own making.
+    `report` says the same in fields (`numpipe.reports.Report`); None where the kernel itself raised the error.
     """
 
     report: Report | None = None
 
 
 class PipelineRace(SimulationError):
-    """Two accesses that nothing orders: a slot read too early, refilled too early, a stale phase, a missing fence."""
+    """Nothing orders two accesses: a slot is read or refilled too early, a phase is stale, or a fence is missing."""
 
 
 class PipelineDeadlock(SimulationError):
@@ -67,18 +67,18 @@ class PipelineDeadlock(SimulationError):
 
 
 def at(filename: str, line: int, message: str) -> str:
-    """``message`` stamped with the user's line, in the ``file:line:`` form editors understand."""
+    """Stamp a message with the user's line, in the ``file:line:`` form that editors understand."""
     return f"{filename}:{line}: {message}"
 
 
 # ---- where ----------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Position:
-    """A piece of the user's source: what an error underlines.
+    """A piece of the user's source, which an error underlines.
 
-    Lines count from 1, columns from 0 in characters, `end_column` is behind the last one; `text` is the first line as it was
-    when the source was read, so that a file that changed since, or is gone, is shown as it ran. Without `text` there is only
-    ``file:line`` to say.
+    Lines count from 1, columns from 0 in characters, and `end_column` is behind the last one. `text` is the first line as it was
+    when the source was read, so that a file that changed since, or is gone, is shown as it ran. Without `text` an error says
+    ``file:line`` only.
     """
 
     filename: str
@@ -90,14 +90,14 @@ class Position:
 
     @property
     def columns(self) -> tuple[int, int]:
-        """First and last column, this one excluded, of what is underlined in `text`: up to the end of its code at most."""
+        """Return the first column to underline in `text`, and the one behind the last: at most up to the end of the code."""
         start = min(self.column, len(self.text))
         if self.end_line == self.line and start < self.end_column <= len(self.text):
             return start, self.end_column
         return start, start + _code_length(self.text[start:])
 
     def snippet(self) -> str:
-        """The line and, below it, carets; empty where the text is not known.
+        """Return the line and, below it, carets; "" where the text is not known.
 
         >>> print(Position("k.py", 3, 4, 3, 9, "x = first + 1").snippet())
             x = first + 1
@@ -107,13 +107,13 @@ class Position:
         if start >= end:
             return ""
         margin = len(self.text) - len(self.text.lstrip())
-        # a tab stays a tab, and a wide character takes two columns: what is below it has to move as far
+        # carets move as far as the characters above: a tab stays a tab, and a wide character takes two columns
         ahead = "".join(c if c == "\t" else " " * _width(c) for c in self.text[margin:start])
         carets = "^" * sum(map(_width, self.text[start:end]))
         return f"{INDENT}{self.text.strip()}\n{INDENT}{ahead}{carets}"
 
     def stamp(self, message: str) -> str:
-        """``file:line: message``, with the snippet below its first line."""
+        """Return ``file:line: message``, with the snippet below its first line."""
         first, newline, rest = message.partition("\n")
         snippet = self.snippet()
         return at(self.filename, self.line, first + (f"\n{snippet}" if snippet else "") + newline + rest)
@@ -123,14 +123,14 @@ INDENT = "    "
 
 
 def _width(character: str) -> int:
-    """Columns of a terminal that a character takes."""
+    """Return how many columns of a terminal a character takes."""
     if character == "\t" or unicodedata.combining(character) or unicodedata.category(character) in ("Mn", "Me", "Cf"):
         return int(character == "\t")
     return 2 if unicodedata.east_asian_width(character) in "WF" else 1
 
 
 def _code_length(text: str) -> int:
-    """Length of a piece of a line without the comment at its end."""
+    """Return the length of a piece of a line without the comment at its end."""
     try:
         for token in tokenize.generate_tokens(io.StringIO(text).readline):
             if token.type == tokenize.COMMENT:

@@ -31,15 +31,14 @@ from .errors import SpecError
 
 Kind = Literal["bool", "int", "float", "text"]
 MISSING = "-"
-"""what a value that the memory role does not have is printed as"""
+"""printed for a value that the memory role does not have"""
 _SPEC = re.compile(r"(?P<align>[<>]?)(?P<sign>[+ ]?)(?P<zero>0?)(?P<width>[1-9]\d{0,2})?"
                    r"(?:\.(?P<precision>\d{1,2}))?(?P<type>[dxXfeEgG]?)")
-_ALLOWED = "{} or {:[<>][+ ][0][width][.precision][d x X f e E g G]}"
 
 
 @dataclass(frozen=True)
 class Field:
-    """One ``{…}`` of a format: its number, as it is written, and its parts."""
+    """One ``{…}`` of a format: its number, its text as `written`, and its parts."""
 
     number: int
     written: str
@@ -50,15 +49,13 @@ class Field:
     precision: str
     type: str
 
-    def conversion(self, kind: Kind, number: int = 0) -> str:
-        """printf's conversion for a value of this kind, without its length: ``%-5d``, ``%.3f``, ``%s``.
+    def conversion(self, kind: Kind) -> str:
+        """Return printf's conversion for a value of this kind, without a length modifier: ``%-5d``, ``%.3f``, ``%s``.
 
         Raises SpecError for a value that the field does not take.
         """
         what = f"debug_print: field {self.number} {self.written}"
-        letter = self.type
-        if not letter:
-            letter = {"int": "d", "float": "g"}.get(kind, "s")
+        letter = self.type or {"int": "d", "float": "g"}.get(kind, "s")
         if letter in "dxX" and kind not in ("int", "bool"):
             raise SpecError(f"{what} prints an int, got a {kind}: use {{}}, {{:f}}, {{:e}} or {{:g}}")
         if kind == "text" and letter != "s":
@@ -69,17 +66,17 @@ class Field:
 
 
 def parse(format: Any) -> tuple[str | Field, ...]:
-    """A format's text and fields, in order; SpecError for one that the two executions would not print alike."""
+    """Return a format's text and fields, in order; SpecError for a format that the two executions would not print alike."""
     if not isinstance(format, str):
         raise SpecError(f"debug_print: the format is a compile-time string, got {format!r}")
     if any(ord(c) < 32 and c != "\t" for c in format):
         raise SpecError(f"debug_print: {format!r} has a control character: a call prints one line, which ends by itself")
     parts: list[str | Field] = []
     try:
-        found = list(string.Formatter().parse(format))
+        pieces = list(string.Formatter().parse(format))
     except ValueError as error:
         raise SpecError(f"debug_print: {format!r} is no format: {error} (a brace is written {{{{ or }}}})") from None
-    for text, name, spec, conversion in found:
+    for text, name, spec, conversion in pieces:
         if text:
             parts.append(text)
         if name is not None:
@@ -92,10 +89,11 @@ def _field(number: int, name: str, spec: str, conversion: str | None) -> Field:
     what = f"debug_print: field {number} {written}"
     if name:
         raise SpecError(f"{what}: fields are filled in order, without names and numbers: write {{}}")
-    found = _SPEC.fullmatch(spec)
-    if conversion or found is None:
-        raise SpecError(f"{what} is not printed alike on the GPU and simulated: a field is {_ALLOWED}")
-    part = found.groupdict(default="")
+    match = _SPEC.fullmatch(spec)
+    if conversion or match is None:
+        raise SpecError(f"{what} is not printed alike on the GPU and simulated: a field is {{}} or "
+                        "{:[<>][+ ][0][width][.precision][d x X f e E g G]}")
+    part = match.groupdict(default="")
     if part["zero"] and (not part["width"] or part["align"]):
         raise SpecError(f"{what}: 0 fills numbers up to a width, and goes with no alignment")
     if part["precision"] and part["type"] not in tuple("feEgG"):
@@ -108,19 +106,19 @@ def _field(number: int, name: str, spec: str, conversion: str | None) -> Field:
 
 def fields(parts: tuple[str | Field, ...], values: int) -> None:
     """Raise SpecError unless there is a value for each field and a field for each value."""
-    wanted = sum(isinstance(part, Field) for part in parts)
-    if wanted != values:
-        raise SpecError(f"debug_print: the format has {wanted} fields, but {values} values are given")
-    if wanted > MOST:
-        raise SpecError(f"debug_print: {wanted} values in a line: printf on the GPU takes at most {MOST} beside the line's prefix")
+    expected = sum(isinstance(part, Field) for part in parts)
+    if expected != values:
+        raise SpecError(f"debug_print: the format has {expected} fields, but {values} values are given")
+    if values > MOST:
+        raise SpecError(f"debug_print: {values} values in a line: printf on the GPU takes at most {MOST} beside the line's prefix")
 
 
 MOST = 28
-"""32 arguments of vprintf, without the three indices of the CTA and the warpgroup"""
+"""vprintf takes 32 arguments, four of which are the indices of the CTA and the warpgroup"""
 
 
 def kind_of(value: Any) -> Kind | None:
-    """What a Python or NumPy value is printed as; None for what is no scalar."""
+    """Return the kind as which a Python or NumPy value is printed; None if it is no scalar."""
     if isinstance(value, (bool, np.bool_)):
         return "bool"
     if isinstance(value, (int, np.integer)):
@@ -131,7 +129,7 @@ def kind_of(value: Any) -> Kind | None:
 
 
 def render(field: Field, value: Any) -> str:
-    """A value as the field prints it. Not for values that the memory role lacks: `missing`."""
+    """Return a value as the field prints it; for a value that the memory role lacks, see `missing`."""
     kind = kind_of(value)
     assert kind is not None
     conversion = field.conversion(kind)
@@ -145,10 +143,10 @@ def render(field: Field, value: Any) -> str:
             return conversion % (int(value) & (1 << max(32, bits)) - 1)
     number = float(value)
     if not math.isfinite(number):
-        conversion = conversion.replace("0", "", 1) if field.zero else conversion  # printf fills words with blanks
+        conversion = conversion.replace("0", "", 1) if field.zero else conversion  # printf pads words with blanks
     return conversion % number
 
 
 def missing(field: Field) -> str:
-    """The field of a value that the memory role does not have."""
+    """Return what the field prints for a value that the memory role does not have."""
     return f"%{'-' * field.left}{field.width}s" % MISSING

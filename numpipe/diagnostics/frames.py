@@ -1,4 +1,4 @@
-"""What a traceback shows of numpipe: the user's call, the user's lines in the kernel, and the message; not what lies between."""
+"""Tracebacks show the user's call, the user's lines in the kernel, and the message; numpipe's own frames between them are cut."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import ParamSpec, TypeVar
 from .errors import NumpipeError
 
 VARIABLE = "NUMPIPE_TRACEBACK"
-"""environment variable: "full" keeps all frames, for those who look for a mistake of numpipe's"""
+"""environment variable: "full" keeps all frames, for those who look for a mistake in numpipe"""
 _PASSED_THROUGH = frozenset({__name__.partition(".")[0], "ast", "contextlib", "functools"})
 """top-level modules whose frames say nothing to a user: a kernel's source is read by visitors of `ast`"""
 _P = ParamSpec("_P")
@@ -19,9 +19,9 @@ _R = TypeVar("_R")
 
 
 def brief(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """A public entry point whose NumpipeErrors leave it without numpipe's own frames.
+    """Make a public entry point whose NumpipeErrors leave it without numpipe's own frames.
 
-    Of an error of Python's behind it (its cause) what lies above the user's lines goes, and what they called stays.
+    Where an error of Python's is the cause, its frames above the user's lines are cut, and the frames below them stay.
     """
     @functools.wraps(function)
     def entry(*args: _P.args, **named: _P.kwargs) -> _R:
@@ -35,22 +35,22 @@ def brief(function: Callable[_P, _R]) -> Callable[_P, _R]:
 
 
 def shorten(error: BaseException) -> None:
-    """Unlink frames of numpipe from the traceback of an error that is being handled, and of those that it came from."""
+    """Unlink frames of numpipe from the tracebacks of an error that is being handled, and of its causes."""
     if os.environ.get(VARIABLE) == "full":
         return
     top = error.__traceback__  # the frame that handles it: an `except` adds it first
     if top is not None:
         _link([top, *(part for part in _parts(top.tb_next) if not _ours(part))])
-    while (behind := error.__cause__ or (None if error.__suppress_context__ else error.__context__)) is not None:
-        parts = list(_parts(behind.__traceback__))
+    while (cause := error.__cause__ or (None if error.__suppress_context__ else error.__context__)) is not None:
+        parts = list(_parts(cause.__traceback__))
         users = [i for i, part in enumerate(parts) if not _ours(part)]
-        if error.__cause__ is None and (isinstance(behind, NumpipeError) or not users):
-            error.__suppress_context__ = True  # what was told again with its place
+        if error.__cause__ is None and (isinstance(cause, NumpipeError) or not users):
+            error.__suppress_context__ = True  # the error says the same, with its place
             return
         if users:
             _link(parts[users[0]:])
-            behind.__traceback__ = parts[users[0]]
-        error = behind
+            cause.__traceback__ = parts[users[0]]
+        error = cause
 
 
 def _parts(traceback: TracebackType | None) -> Iterator[TracebackType]:
@@ -60,10 +60,8 @@ def _parts(traceback: TracebackType | None) -> Iterator[TracebackType]:
 
 
 def _link(parts: list[TracebackType]) -> None:
-    following = None
-    for part in reversed(parts):
+    for part, following in zip(parts, [*parts[1:], None], strict=True):
         part.tb_next = following
-        following = part
 
 
 def _ours(part: TracebackType) -> bool:

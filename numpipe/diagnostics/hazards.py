@@ -1,4 +1,4 @@
-"""The hazards of a Hopper pipeline, each with its name: what reports, results of `numpipe.verify` and the catalogue call it.
+"""The hazards of a Hopper pipeline by name, as reports, results of `numpipe.verify` and the catalogue call them.
 
 A name is public: it stands in a report's `hazard`, in tables and in machine-readable output.
 """
@@ -10,14 +10,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Hazard:
-    """What can go wrong, said without a kernel: `name`, what it `means`, and the PTX ISA section that makes it wrong."""
+    """A kind of mistake: its `name`, what it `means`, and the PTX ISA section that makes it a mistake (`source`)."""
 
     name: str
     means: str
     source: str
 
 
-_ALL = (
+HAZARDS: dict[str, Hazard] = {hazard.name: hazard for hazard in (
     # ---- shared memory
     Hazard("refilled-while-read", "bytes are overwritten while a load, a TMA store or a wgmma may still be reading them",
            "Memory Consistency Model: Causality order; wgmma.mma_async; cp.async.bulk"),
@@ -76,7 +76,5 @@ _ALL = (
     Hazard("deadlock", "every warpgroup waits and nothing is in flight, and no other hazard explains it",
            "mbarrier.try_wait; bar"),
     Hazard("illegal-instruction", "an operand is one that the hardware does not take", "the instruction's own section"),
-)
-
-HAZARDS: dict[str, Hazard] = {hazard.name: hazard for hazard in _ALL}
-"""By name."""
+)}
+"""hazards by name"""

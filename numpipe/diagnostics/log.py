@@ -1,4 +1,4 @@
-"""``NUMPIPE_LOG=compile,launch``: lines on stderr that say where the time of calls goes.
+"""``NUMPIPE_LOG=compile,launch`` prints lines on stderr that say where the time of calls goes.
 
 ===========  ======================================================================================================
 ``compile``  a kernel compiled: milliseconds of each part, registers, spills, machine code
@@ -6,7 +6,7 @@
 ``all``      both
 ===========  ======================================================================================================
 
-The variable is read where something is made that later calls use again (a compile, a plan, a launch of new arrays): what was made
+The variable is read when something is made that later calls use again (a compile, a plan, a launch of new arrays). What was made
 while it was not set stays silent, and costs a call nothing.
 """
 
@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 from .errors import SpecError
@@ -24,25 +25,22 @@ WORDS = ("compile", "launch")
 
 
 def on(word: str) -> bool:
-    """Whether the environment asks for lines of this kind. Raises SpecError where it has a word that is none."""
-    said = os.environ.get(VARIABLE)
-    if not said:
-        return False
-    asked = {part.strip().lower() for part in said.split(",") if part.strip()}
-    unknown = sorted(asked - {*WORDS, "all"})
+    """Return whether the environment asks for lines of this kind. Raises SpecError for a word that is not known."""
+    setting = os.environ.get(VARIABLE, "")
+    words = {part.strip().lower() for part in setting.split(",") if part.strip()}
+    unknown = sorted(words - {*WORDS, "all"})
     if unknown:
-        raise SpecError(f"{VARIABLE}={said!r}: {unknown[0]!r} is not known; use one or more of {', '.join(WORDS)} with commas "
+        raise SpecError(f"{VARIABLE}={setting!r}: {unknown[0]!r} is not known; use one or more of {', '.join(WORDS)} with commas "
                         "between them, or all")
-    return word in asked or "all" in asked
+    return word in words or "all" in words
 
 
 def say(word: str, text: str) -> None:
-    """One line."""
     print(f"numpipe {word}: {text}", file=sys.stderr, flush=True)
 
 
 class Timed:
-    """How long something takes, where the environment asks for lines of this kind: then it is true, and `say` tells.
+    """A stopwatch, which is true where the environment asks for lines of this kind.
 
     >>> timed = Timed("launch")
     >>> if timed:
@@ -57,7 +55,7 @@ class Timed:
         return self._on
 
     def say(self, text: str) -> None:
-        """The text, and the time since this was made."""
+        """Print the text, and the time since this was made."""
         say(self.word, f"{text}: {spell(time.perf_counter() - self._begin)}")
 
 
@@ -66,8 +64,8 @@ def spell(seconds: float) -> str:
     return f"{seconds * 1e3:.1f} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.1f} µs"
 
 
-def launches(function: Any, what: str) -> Any:
-    """`function`, which launches a kernel, with a line each time it is called."""
+def launches(function: Callable[..., Any], what: str) -> Callable[..., Any]:
+    """Wrap a function that launches a kernel: each call prints a line."""
 
     def launch(*arguments: Any) -> Any:
         begin = time.perf_counter()

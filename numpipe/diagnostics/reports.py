@@ -1,6 +1,6 @@
-"""What a report of the verifier holds: who did what, to which bytes, where, and the mend; as an object, as text, as JSON.
+"""`Report`: who did what, to which bytes, where, and the mend; as an object, as text, as JSON.
 
-The simulated SM fills it, and so does the host when a kernel on the GPU that was built with ``debug=True`` did not end: a
+The simulated SM fills one, and so does the host when a kernel on the GPU that was built with ``debug=True`` did not end: a
 deadlock reads the same in both (`numpipe.traces.deadlocks`).
 """
 
@@ -36,9 +36,9 @@ class Party:
     """One side of a report: an access, or a warpgroup that waits.
 
     did      what it does: ``TMA load (a)``, ``wgmma (batch 3)``, ``blocked on ready[1] of a, b @ gemm.py:41 phase 0 step 1``
-    lines    of the user, innermost first
-    ring, slot, step, phase, barrier   where in the pipeline, as far as known; of a warpgroup that waits: what it waits for
-    lo, hi   bytes of shared memory, or None
+    lines    the user's lines, innermost first
+    ring, slot, step, phase, barrier   its place in the pipeline, as far as known; a warpgroup that waits, waits for this
+    lo, hi   the range of shared-memory bytes, or None
     """
 
     did: str
@@ -62,15 +62,15 @@ class Party:
 
 @dataclass(frozen=True)
 class Barrier:
-    """State of an mbarrier when nobody could go on: arrivals and bytes that its phase still misses.
+    """The state of an mbarrier when nobody could go on: arrivals and bytes that its phase still misses.
 
     expected       bytes announced in this phase
     arrived        (warpgroup's name, arrivals) in this phase, as far as known
     waiters        warpgroups that wait for this phase
-    kind           "ready" or "consumed" of a pipeline's ring, "own" of a `numpipe.Barrier`, "sums" of what CTAs of a cluster
-                   exchange (`numpipe.combine`); "": unknown
-    ring, slot, step   of a pipeline's ring: the step whose tiles this phase brings, or frees
-    known          whether anybody asked what it misses; on the GPU, in a cluster, nobody can
+    kind           "ready" or "consumed" in a pipeline's ring, "own" for a `numpipe.Barrier`, "sums" for the exchange between CTAs
+                   of a cluster (`numpipe.combine`), "" where unknown
+    ring, slot, step   its place in a pipeline's ring; this phase brings, or frees, the tiles of the step
+    known          whether what it misses is known; on the GPU, in a cluster, it is not
     """
 
     name: str
@@ -93,10 +93,10 @@ class Report:
     """A hazard that was found.
 
     hazard   its name (`numpipe.hazards`)
-    text     the whole message, as the error says it
-    now      who came upon it; before: whom it conflicts with, if anybody
-    waiting, barriers   of a deadlock
-    cause    what orders, tells or allows nothing; mend: what to write instead
+    text     the whole message of the error
+    now      the access or warpgroup that met the hazard; before: the one that it conflicts with, if any
+    waiting, barriers   the warpgroups and barriers of a deadlock
+    cause    why it is a mistake; mend: what to write instead
     """
 
     hazard: str
@@ -110,10 +110,9 @@ class Report:
     kernel: str = ""
 
     def as_dict(self) -> dict[str, Any]:
-        """All of it in dicts, lists, strings and numbers: what `json` gives when it is read again."""
-        found: dict[str, Any] = json.loads(self.json())
-        return found
+        """Return the report in dicts, lists, strings and numbers, as they come out of its JSON."""
+        return json.loads(self.json())  # type: ignore[no-any-return]
 
     def json(self) -> str:
-        """As JSON, in one line."""
+        """Return the report as JSON, in one line."""
         return json.dumps(dataclasses.asdict(self))

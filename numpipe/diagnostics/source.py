@@ -1,7 +1,7 @@
 """The text of a function as it was when the function was made.
 
 Kernels are rewritten when they are first used, maybe long after they were defined. By then their file may have been edited,
-the cell of a notebook run again, the prompt gone on: so a decorator remembers the text at once.
+or the cell of a notebook run again: so a decorator remembers the text at once.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ _ATTRIBUTE = "__numpipe_source__"
 
 
 def remember(function: Callable[..., Any]) -> None:
-    """Keep the text of a function that has just been defined; nothing where there is none."""
+    """Keep the text of a function that has just been defined, if it has one."""
     if _remembered(function) is None:
         with contextlib.suppress(OSError, TypeError):
             setattr(function, _ATTRIBUTE, (function.__code__, inspect.getsourcelines(function)))
 
 
 def lines(function: Callable[..., Any]) -> tuple[list[str], int]:
-    """The lines of a function, its decorators' included, and the number of the first; OSError, TypeError where there are none."""
+    """Return the lines of a function with its decorators, and the number of the first; OSError or TypeError if it has none."""
     return _remembered(function) or inspect.getsourcelines(function)
 
 
@@ -32,7 +32,7 @@ def _remembered(function: Callable[..., Any]) -> tuple[list[str], int] | None:
 
 
 def missing(function: Callable[..., Any]) -> str:
-    """What is wrong where a function has no text, and the mend."""
+    """Say why a function has no text, and the mend."""
     filename = function.__code__.co_filename
     if filename == "<stdin>":
         return ("it was typed at a prompt that keeps no source (Python's before 3.13), or piped into python: write it to a file, "

@@ -11,6 +11,9 @@ The text is what follows ``file:line: kernel name: ``; in it ``{line}`` and ``{l
 one, ``{file}`` is the name of the file, ``{path}`` all of it. Its further lines are those below the carets. Where the executions
 differ it is said for each, ``simulated=…, compiled=…``, and where only one of them can see the mistake, for that one. Lines that
 end in ``# called`` are those that the error lists as calls on the way to it.
+
+Where the error names a mend that can be written into the kernel, the case has it, ``mend={"np.float16": "np.float32"}``: pieces of
+the kernel's source, and what stands there in the mended kernel, which runs; or ``mended_options``, other options of the kernel.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ import os
 import re
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -53,6 +56,21 @@ class Case:
     args: tuple[Any, ...]
     kind: type[NumpipeError]
     texts: dict[str, str]
+    mend: dict[str, str] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
+    """of the mended kernel"""
+
+    def mended(self) -> Any:
+        """The kernel with its mend."""
+        name, (_, lines, _) = self.kernel.name, _source(self.kernel)
+        source = "\n".join(lines[next(i for i, line in enumerate(lines) if line.startswith("def ")):]) + "\n"
+        for wrong, right in self.mend.items():
+            assert wrong in source, f"{name} has no {wrong!r}"
+            source = source.replace(wrong, right)
+        filename, namespace = f"<{name}, mended>", dict[str, Any]()
+        linecache.cache[filename] = len(source), None, source.splitlines(True), filename
+        exec(compile(source, filename, "exec", dont_inherit=True), self.kernel.function.__globals__, namespace)
+        return numpipe.kernel(**self.options)(namespace[name])
 
     def check(self, execution: str) -> None:
         with pytest.raises(NumpipeError) as caught:
@@ -90,26 +108,34 @@ class Cases(list[Case]):
     """A table of cases."""
 
     def __call__(self, text: str | None = None, *, kind: type[NumpipeError] = CompileError, args: tuple[Any, ...] = (A, B, C),
-                 simulated: str | None = None, compiled: str | None = None, **options: Any) -> Callable[[Any], Any]:
+                 simulated: str | None = None, compiled: str | None = None, mend: dict[str, str] | None = None,
+                 mended_options: dict[str, Any] | None = None, **options: Any) -> Callable[[Any], Any]:
         """Decorates a kernel function: calls of a kernel with these `options` on `args` are refused."""
         def add(function: Callable[..., Any]) -> Any:
-            kernel = numpipe.kernel(**{"num_compute_wgs": 1, **options})(function)
-            self.also(kernel, text, kind=kind, args=args, simulated=simulated, compiled=compiled)
+            given = {"num_compute_wgs": 1, **options}
+            kernel = numpipe.kernel(**given)(function)
+            self.also(kernel, text, kind=kind, args=args, simulated=simulated, compiled=compiled, mend=mend or {},
+                      options={**given, **mended_options} if mended_options else given if mend else {})
             return kernel
 
         return add
 
     def also(self, kernel: Any, text: str | None = None, *, kind: type[NumpipeError] = CompileError,
-             args: tuple[Any, ...] = (A, B, C), simulated: str | None = None, compiled: str | None = None) -> None:
+             args: tuple[Any, ...] = (A, B, C), simulated: str | None = None, compiled: str | None = None, **mend: Any) -> None:
         """The same kernel refused for other arguments, or with another kind of error."""
         texts = {"simulated": simulated or text, "compiled": compiled or text}
-        self.append(Case(kernel, args, kind, {name: said for name, said in texts.items() if said is not None}))
+        self.append(Case(kernel, args, kind, {name: said for name, said in texts.items() if said is not None}, **mend))
 
     @property
     def tests(self) -> Any:
         """Parametrizes a test over (case, execution)."""
         return pytest.mark.parametrize("case, execution", [
             pytest.param(case, execution, id=f"{case.kernel.name}-{execution}") for case in self for execution in case.texts])
+
+    @property
+    def mended(self) -> Any:
+        """Parametrizes a test over the cases that have a mend."""
+        return pytest.mark.parametrize("case", [pytest.param(case, id=case.kernel.name) for case in self if case.options])
 
 
 def _source(kernel: Any) -> tuple[str, list[str], int]:

@@ -11,7 +11,7 @@ emit = numpipe.emit_pipeline_warp_specialized
 
 
 @refused(", pipeline at {file}:{line}: body 'body' takes 3 arguments, but is called with 5: (indices, 2 tiles, 2 ready barriers)",
-         kind=SpecError)
+         kind=SpecError, mend={"x, y):": "x, y, x_ready, y_ready):"})
 def a_body_without_ready_barriers(a, b, c):
     def body(indices, x, y):
         pass
@@ -22,7 +22,8 @@ def a_body_without_ready_barriers(a, b, c):
 
 
 @refused(", pipeline at {file}:{line}: body 'body' takes 3 arguments, but is called with 4: (indices, 1 tile, 1 ready barrier, "
-         "1 consumed barrier)", kind=SpecError)
+         "1 consumed barrier)", kind=SpecError,
+         mend={"x, x_ready):\n        pass": "x, x_ready, x_consumed):\n        numpipe.barrier_arrive(x_consumed)"})
 def a_body_without_consumed_barriers(a, b, c):
     def body(indices, x, x_ready):
         pass
@@ -46,7 +47,8 @@ def a_body_with_neither_barriers_nor_carry(a, b, c):
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused(", pipeline at {file}:{line}: manual_ready_barriers must be True or False, got 1", kind=SpecError)
+@refused(", pipeline at {file}:{line}: manual_ready_barriers must be True or False, got 1", kind=SpecError,
+         mend={"barriers=1": "barriers=True"})
 def a_number_for_a_flag(a, b, c):
     def body(indices, x, x_ready):
         pass
@@ -56,7 +58,8 @@ def a_number_for_a_flag(a, b, c):
 
 
 @refused(", pipeline at {file}:{line}: manual_consumed_barriers must be a compile-time constant, not a run-time int32: "
-         "pass a literal, a constant of the module or a Static field", kind=SpecError)
+         "pass a literal, a constant of the module or a Static field", kind=SpecError,
+         mend={"a.shape[0]": "True", "        pass": "        numpipe.barrier_arrive(x_consumed)"})
 def a_run_time_flag(a, b, c):
     def body(indices, x, x_consumed):
         pass
@@ -65,7 +68,8 @@ def a_run_time_flag(a, b, c):
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("barrier_wait takes a ready barrier; that one is for numpipe.barrier_arrive(…), got a consumed barrier", kind=SpecError)
+@refused("barrier_wait takes a ready barrier; that one is for numpipe.barrier_arrive(…), got a consumed barrier", kind=SpecError,
+         mend={"barrier_wait": "barrier_arrive"})
 def a_wait_on_a_consumed_barrier(a, b, c):
     def body(indices, x, x_consumed):
         numpipe.barrier_wait(x_consumed)
@@ -74,7 +78,8 @@ def a_wait_on_a_consumed_barrier(a, b, c):
     emit(body, grid=(2,), manual_consumed_barriers=True, in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a)  # called
 
 
-@refused("barrier_arrive takes a consumed barrier; that one is for numpipe.barrier_wait(…), got a ready barrier", kind=SpecError)
+@refused("barrier_arrive takes a consumed barrier; that one is for numpipe.barrier_wait(…), got a ready barrier", kind=SpecError,
+         mend={"barrier_arrive": "barrier_wait"})
 def an_arrival_on_a_ready_barrier(a, b, c):
     def body(indices, x, x_ready):
         numpipe.barrier_arrive(x_ready)
@@ -113,7 +118,8 @@ def a_branch_on_a_barrier(a, b, c):
 # ---- what only a run shows
 @refused(simulated="warpgroup 0 (compute) of CTA (0, 0, 0) did not arrive on consumed[0] for in_specs[0] 'a' of a @ {file}:{line} "
                    "for step 0: the memory role would wait for ever; with manual_consumed_barriers every compute warpgroup "
-                   "arrives once on each consumed barrier of a step", kind=PipelineDeadlock)
+                   "arrives once on each consumed barrier of a step", kind=PipelineDeadlock,
+         mend={"        pass": "        numpipe.barrier_arrive(x_consumed)"})
 def a_body_that_releases_nothing(a, b, c):
     def body(indices, x, x_consumed):
         pass
@@ -125,7 +131,10 @@ def a_body_that_releases_nothing(a, b, c):
 @refused(simulated="warpgroup 0 (compute) of CTA (0, 0, 0) arrives twice on consumed[0] for in_specs[0] 'a' of a @ "
                    "{file}:{line+3} for step 0: the tile would be loaded over while another warpgroup reads it; with "
                    "manual_consumed_barriers every compute warpgroup arrives once on each consumed barrier of a step",
-         kind=PipelineRace)
+         kind=PipelineRace,
+         mend={
+               "        numpipe.barrier_arrive(x_consumed)\n        numpipe.barrier_arrive(x_consumed)\n":
+                   "        numpipe.barrier_arrive(x_consumed)\n"})
 def a_body_that_releases_twice(a, b, c):
     def body(indices, x, x_consumed):
         numpipe.barrier_arrive(x_consumed)
@@ -138,7 +147,7 @@ def a_body_that_releases_twice(a, b, c):
 # ---- in the loop form
 @refused(", pipeline at {file}:{line-1}: the loop unpacks 2 groups, but each step has 3: write `for (indices), (tiles), (ready "
          "barriers) in pipe(arrays):`; barriers come with manual_ready_barriers=True and manual_consumed_barriers=True",
-         kind=SpecError)
+         kind=SpecError, mend={"(x,) in": "(x,), (x_ready,) in"})
 def a_loop_without_its_barriers(a, b, c):
     pipe = numpipe.pipeline(grid=(2,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),), manual_ready_barriers=True)
     for _, (x,) in pipe(a):
@@ -147,7 +156,8 @@ def a_loop_without_its_barriers(a, b, c):
 
 
 @refused(", pipeline at {file}:{line-1}: the loop unpacks 3 groups, but each step has 2: write `for (indices), (tiles) in "
-         "pipe(arrays):`; barriers come with manual_ready_barriers=True and manual_consumed_barriers=True", kind=SpecError)
+         "pipe(arrays):`; barriers come with manual_ready_barriers=True and manual_consumed_barriers=True", kind=SpecError,
+         mend={"),))": "),), manual_ready_barriers=True)"})
 def a_loop_with_barriers_that_nobody_asked_for(a, b, c):
     pipe = numpipe.pipeline(grid=(2,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))
     for _, (x,), (x_ready,) in pipe(a):
@@ -156,7 +166,10 @@ def a_loop_with_barriers_that_nobody_asked_for(a, b, c):
 
 
 @refused(", pipeline at {file}:{line-2}: the loop unpacks 1 consumed barriers, but the pipeline has 2: one for each array that it "
-         "loads, in the order of in_specs", kind=SpecError)
+         "loads, in the order of in_specs", kind=SpecError,
+         mend={"(x_consumed,)": "(x_consumed, y_consumed)",
+               "        numpipe.barrier_arrive(x_consumed)":
+                   "        numpipe.barrier_arrive(x_consumed)\n        numpipe.barrier_arrive(y_consumed)"})
 def a_loop_with_too_few_barriers(a, b, c):
     specs = BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))
     pipe = numpipe.pipeline(grid=(2,), in_specs=specs, manual_consumed_barriers=True)
@@ -166,7 +179,8 @@ def a_loop_with_too_few_barriers(a, b, c):
         numpipe.barrier_arrive(x_consumed)
 
 
-@refused("barrier_arrive takes a consumed barrier; that one is for numpipe.barrier_wait(…), got a ready barrier", kind=SpecError)
+@refused("barrier_arrive takes a consumed barrier; that one is for numpipe.barrier_wait(…), got a ready barrier", kind=SpecError,
+         mend={"(x_consumed,), (x_ready,)": "(x_ready,), (x_consumed,)"})
 def a_loop_that_takes_them_in_the_other_order(a, b, c):
     pipe = numpipe.pipeline(grid=(2,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),), manual_ready_barriers=True,
                             manual_consumed_barriers=True)
@@ -184,7 +198,7 @@ def a_loop_that_takes_what_comes(a, b, c):
 
 
 @refused("'x_ready' belongs to a step of the pipeline loop of line {line-2} and is used after it, where its slot is filled again: "
-         "take what is needed of it in the loop")
+         "take what is needed of it in the loop", mend={"\n    numpipe.barrier_wait(x_ready)": ""})
 def a_barrier_that_outlives_its_loop(a, b, c):
     pipe = numpipe.pipeline(grid=(2,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),), manual_ready_barriers=True)
     for _, (x,), (x_ready,) in pipe(a):
@@ -195,7 +209,7 @@ def a_barrier_that_outlives_its_loop(a, b, c):
 
 @refused(", pipeline at {file}:{line}: manual_consumed_barriers=True in a single-stream pipeline, whose warpgroup loads its tiles "
          "itself, all of a step at once: leave it out, or let a memory role load (warp_specialized=True)", kind=SpecError,
-         warp_specialized=False)
+         warp_specialized=False, mended_options={"warp_specialized": True})
 def barriers_without_a_memory_role(a, b, c):
     spec = BlockSpec((64, 64), lambda k: (0, k))
     pipe = numpipe.pipeline(grid=(2,), in_specs=(spec,), manual_consumed_barriers=True)
@@ -206,7 +220,8 @@ def barriers_without_a_memory_role(a, b, c):
 
 @refused(simulated="warpgroup 0 (compute) of CTA (0, 0, 0) did not arrive on consumed[0] for in_specs[0] 'a' of a @ "
                    "{file}:{line-1} for step 0: the memory role would wait for ever; with manual_consumed_barriers every compute "
-                   "warpgroup arrives once on each consumed barrier of a step", kind=PipelineDeadlock)
+                   "warpgroup arrives once on each consumed barrier of a step", kind=PipelineDeadlock,
+         mend={"        pass": "        numpipe.barrier_arrive(x_consumed)"})
 def a_loop_that_releases_nothing(a, b, c):
     pipe = numpipe.pipeline(grid=(2,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),), manual_consumed_barriers=True)
     for _, (x,), (x_consumed,) in pipe(a):

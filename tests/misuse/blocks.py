@@ -19,40 +19,40 @@ REFUSED_INDEX = ("array 'c' has 3 dimensions: c[…] is a block of one or two of
 # ---- block shapes --------------------------------------------------------------------------------------------------
 @refused("BlockSpec: block_shape=None, the whole array: a block's sides are compile-time constants and shapes are run-time values. "
          "Say sides as large as the array (literals, fields of a Static) and leave index_map out: the block at the origin, loaded "
-         "once", kind=SpecError)
+         "once", kind=SpecError, mend={"None, lambda k: (0, k)": "(64, 128)"})
 def a_block_of_the_whole_array(a, b, c):
     spec = BlockSpec(None, lambda k: (0, k))
     #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
 @refused("BlockSpec: block_shape must be a tuple of ints, None (squeezed) and numpipe.Element(size), got (64, '64')",
-         kind=SpecError)
+         kind=SpecError, mend={'"64"': "64"})
 def a_side_that_is_a_string(a, b, c):
     spec = BlockSpec((64, "64"), lambda k: (0, k))
     #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("Element: size must be an int of 1…256 elements, the limit of a TMA box, got 512", kind=SpecError)
+@refused("Element: size must be an int of 1…256 elements, the limit of a TMA box, got 512", kind=SpecError, mend={"512": "256"})
 def an_element_wider_than_a_box(a, b, c):
     spec = BlockSpec((Element(512), 64), lambda k: (0, k))
     #                 ^^^^^^^^^^^^
 
 
 @refused("Element: size must be a compile-time constant, not a run-time int32: pass a literal, a constant of the module or a "
-         "Static field", kind=SpecError)
+         "Static field", kind=SpecError, mend={"a.shape[0]": "64"})
 def an_element_of_run_time_size(a, b, c):
     spec = BlockSpec((Element(a.shape[0]), 64), lambda k: (0, k))
     #                 ^^^^^^^^^^^^^^^^^^^
 
 
-@refused("Element(size): argument 'size' missing")
+@refused("Element(size): argument 'size' missing", mend={"Element()": "Element(64)"})
 def an_element_without_a_size(a, b, c):
     spec = BlockSpec((Element(), 64), lambda k: (0, k))
     #                 ^^^^^^^^^
 
 
 @refused("BlockSpec: block_shape (1, 64, 64) leaves a tile of 3 dimensions, (1, 64, 64); tiles have 2: squeeze dimensions of one "
-         "element: write None", kind=SpecError, args=THREE)
+         "element: write None", kind=SpecError, args=THREE, mend={"(1, 64, 64)": "(None, 64, 64)"})
 def a_tile_of_three_dimensions(a, b, c):
     spec = BlockSpec((1, 64, 64), lambda k: (0, 0, k))
     #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
@@ -103,7 +103,8 @@ def a_squeezed_block_of_8_bytes(a, b, c):
 
 
 @refused(", pipeline at {file}:{line-1}: in_specs[0] for 'a': collective_axes has 'cluster', which is no axis of the cluster: the "
-         "kernel names none: @numpipe.kernel(cluster=(2,), cluster_names=('cluster',))", kind=SpecError)
+         "kernel names none: @numpipe.kernel(cluster=(2,), cluster_names=('cluster',))", kind=SpecError,
+         mended_options={"grid": (2,), "cluster": (2,), "cluster_names": ("cluster",)})
 def a_block_for_several_ctas(a, b, c):
     pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k), collective_axes="cluster"),))
     for _, (x,) in pipe(a):
@@ -132,7 +133,8 @@ def an_element_with_padding(a, b, c):
 
 
 @refused(", pipeline at {file}:{line-1}: in_specs[0] for 'a': block (60, 64) has 60 rows of its contiguous dimension; "
-         "shared-memory rows are swizzled in groups of 8: make that side a multiple of 8", kind=SpecError)
+         "shared-memory rows are swizzled in groups of 8: make that side a multiple of 8", kind=SpecError,
+         mend={"(60, 64)": "(64, 64)"})
 def a_block_of_60_rows(a, b, c):
     pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((60, 64), lambda k: (0, k)),))
     for _, (x,) in pipe(a):
@@ -142,7 +144,7 @@ def a_block_of_60_rows(a, b, c):
 
 # ---- index maps ------------------------------------------------------------------------------------------------------
 @refused(", pipeline at {file}:{line-1}: in_specs[0] for 'a': index_map must return a tuple of 3 integer block indices, got "
-         "(int32, int32)", kind=SpecError, args=THREE)
+         "(int32, int32)", kind=SpecError, args=THREE, mend={"lambda k: (0, k)": "lambda k: (0, 0, k)"})
 def an_index_map_to_two_of_three(a, b, c):
     pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((None, 64, 64), lambda k: (0, k)),))
     for _, (x,) in pipe(a):
@@ -150,7 +152,8 @@ def an_index_map_to_two_of_three(a, b, c):
         pass
 
 
-@refused("in_specs[0]: index_map takes 2 indices, but the pipeline's grid has 1", args=THREE)
+@refused("in_specs[0]: index_map takes 2 indices, but the pipeline's grid has 1", args=THREE,
+         mend={"lambda m, k: (0, m, k)": "lambda k: (0, 0, k)"})
 def an_index_map_of_too_many_indices(a, b, c):
     pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((None, 64, 64), lambda m, k: (0, m, k)),))
     #                                                                      ^^^^^^^^^^^^^^^^^^^^^^
@@ -171,7 +174,7 @@ def a_squeezed_index_that_is_the_warpgroup(a, b, c):
 
 @refused(", pipeline at {file}:{line-1}: in_specs[0] for 'a': index_map returned element 4 for dimension 1, which is "
          "contiguous: there a block starts at a multiple of 16 B, 8 elements; an H200 stops with an illegal instruction "
-         "otherwise", kind=SpecError)
+         "otherwise", kind=SpecError, mend={"(k, 4)": "(k, 8)"})
 def a_constant_start_that_is_not_aligned(a, b, c):
     pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, Element(64)), lambda k: (k, 4)),))
     for _, (x,) in pipe(a):
@@ -181,7 +184,7 @@ def a_constant_start_that_is_not_aligned(a, b, c):
 
 @refused(simulated=", pipeline at {file}:{line-1}: in_specs[0] for 'a': index_map returned element 12 for dimension 1, which is "
                    "contiguous: there a block starts at a multiple of 16 B, 8 elements; an H200 stops with an illegal instruction "
-                   "otherwise", kind=SpecError)
+                   "otherwise", kind=SpecError, mend={"12 * k": "16 * k"})
 def a_run_time_start_that_is_not_aligned(a, b, c):
     pipe = numpipe.pipeline(grid=(4,), in_specs=(BlockSpec((64, Element(64)), lambda k: (0, 12 * k)),))
     for _, (x,) in pipe(a):
@@ -190,21 +193,21 @@ def a_run_time_start_that_is_not_aligned(a, b, c):
 
 
 # ---- what lies outside -------------------------------------------------------------------------------------------------
-@refused("BlockSpec: oob_fill must be 'zeros' or 'nan', got 'ones'", kind=SpecError)
+@refused("BlockSpec: oob_fill must be 'zeros' or 'nan', got 'ones'", kind=SpecError, mend={'"ones"': '"nan"'})
 def ones_outside(a, b, c):
     spec = BlockSpec((64, 64), lambda k: (0, k), oob_fill="ones")
     #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
 @refused("BlockSpec: oob_fill must be a compile-time constant, not a run-time int32: pass a literal, a constant of the module or a "
-         "Static field", kind=SpecError)
+         "Static field", kind=SpecError, mend={"a.shape[0]": '"zeros"'})
 def a_fill_known_at_run_time(a, b, c):
     spec = BlockSpec((64, 64), lambda k: (0, k), oob_fill=a.shape[0])
     #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
 @refused(", pipeline at {file}:{line-1}: in_specs[0] for 'a': oob_fill='nan', but int16 has no NaN that TMA knows: use 'zeros'",
-         kind=SpecError, args=(A.astype(np.int16), B, C))
+         kind=SpecError, args=(A.astype(np.int16), B, C), mend={'"nan"': '"zeros"'})
 def nan_around_integers(a, b, c):
     pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k), oob_fill="nan"),))
     for _, (x,) in pipe(a):
@@ -213,14 +216,15 @@ def nan_around_integers(a, b, c):
 
 
 # ---- what L2 does with it ----------------------------------------------------------------------------------------------
-@refused("BlockSpec: eviction_policy must be 'evict_first', 'evict_last' or None, got 'evict_normal'", kind=SpecError)
+@refused("BlockSpec: eviction_policy must be 'evict_first', 'evict_last' or None, got 'evict_normal'", kind=SpecError,
+         mend={"evict_normal": "evict_first"})
 def a_policy_that_there_is_not(a, b, c):
     spec = BlockSpec((64, 64), lambda k: (0, k), eviction_policy="evict_normal")
     #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
 @refused("BlockSpec: eviction_policy must be a compile-time constant, not a run-time int32: pass a literal, a constant of the "
-         "module or a Static field", kind=SpecError)
+         "module or a Static field", kind=SpecError, mend={"a.shape[0]": '"evict_last"'})
 def a_policy_known_at_run_time(a, b, c):
     spec = BlockSpec((64, 64), lambda k: (0, k), eviction_policy=a.shape[0])
     #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
@@ -228,27 +232,28 @@ def a_policy_known_at_run_time(a, b, c):
 
 # ---- stores ------------------------------------------------------------------------------------------------------------
 @refused(simulated=REFUSED_INDEX + "(ds(0, 64), ds(0, 64))", compiled=REFUSED_INDEX + "(ds(64), ds(64))", kind=SpecError,
-         args=THREE)
+         args=THREE, mend={"c[ds": "c[0, ds"})
 def a_store_by_two_of_three_indices(a, b, c):
     c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
   # ^^^^^^^^^^^^^^^^^^^^^^^
 
 
 @refused(simulated=REFUSED_INDEX + "(ds(0, 64), ds(0, 64), ds(0, 64))", compiled=REFUSED_INDEX + "(ds(64), ds(64), ds(64))",
-         kind=SpecError, args=THREE)
+         kind=SpecError, args=THREE, mend={"c[ds(0, 64), ": "c[0, "})
 def a_store_along_three_dimensions(a, b, c):
     c[ds(0, 64), ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
 @refused(simulated=REFUSED_INDEX + "(float32, ds(0, 64), ds(0, 64))", compiled=REFUSED_INDEX + "(float32, ds(64), ds(64))",
-         kind=SpecError, args=THREE)
+         kind=SpecError, args=THREE, mend={"0.5": "0"})
 def a_store_at_a_fraction(a, b, c):
     c[0.5, ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("c[…]: ':' has no compile-time size here; use ds(start, size)", kind=SpecError, args=THREE)
+@refused("c[…]: ':' has no compile-time size here; use ds(start, size)", kind=SpecError, args=THREE,
+         mend={":] =": "ds(0, 64)] ="})
 def a_store_along_a_whole_dimension(a, b, c):
     c[0, ds(0, 64), :] = numpipe.zeros((64, 64), np.float32)
   # ^^^^^^^^^^^^^^^^^^

@@ -23,7 +23,8 @@ def by_k(k):
 
 
 # ---- bodies --------------------------------------------------------------------------------------------------------------
-@refused("a pipeline is emitted for arrays: emit_pipeline_warp_specialized(…)(a, b)")
+@refused("a pipeline is emitted for arrays: emit_pipeline_warp_specialized(…)(a, b)",
+         mend={"lambda k: (0, k)),))": "lambda k: (0, k)),))(a)"})
 def not_called_on_arrays(a, b, c):
     def body(indices, x):
         pass
@@ -32,7 +33,7 @@ def not_called_on_arrays(a, b, c):
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("an emitted pipeline is called on its arrays by position")
+@refused("an emitted pipeline is called on its arrays by position", mend={"(a=a)": "(a)"})
 def called_with_keywords(a, b, c):
     def body(indices, x):
         pass
@@ -41,7 +42,8 @@ def called_with_keywords(a, b, c):
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused(", pipeline at {file}:{line}: body 'body' takes 1 argument, but is called with 2: (indices, 1 tile)", kind=SpecError)
+@refused(", pipeline at {file}:{line}: body 'body' takes 1 argument, but is called with 2: (indices, 1 tile)", kind=SpecError,
+         mend={"(indices)": "(indices, x)"})
 def a_body_that_takes_too_few(a, b, c):
     def body(indices):
         pass
@@ -51,7 +53,9 @@ def a_body_that_takes_too_few(a, b, c):
 
 
 @refused(", pipeline at {file}:{line}: body 'body' takes 3 arguments, but is called with 2: (indices, 1 tile); a carry needs a "
-         "compute_context", kind=SpecError)
+         "compute_context", kind=SpecError,
+         mend={"    emit(": "    def compute(pipeline):\n        pipeline(0)\n\n    emit(",
+               "),))(a)": "),), compute_context=compute)(a)"})
 def a_body_that_takes_a_carry_without_a_context(a, b, c):
     def body(indices, x, acc):
         return acc
@@ -61,7 +65,8 @@ def a_body_that_takes_a_carry_without_a_context(a, b, c):
 
 
 @refused(", pipeline at {file}:{line}: body 'body' takes 2 arguments, but is called with 3: (indices, 1 tile, carry); with a "
-         "compute_context the carry comes last", kind=SpecError)
+         "compute_context the carry comes last", kind=SpecError,
+         mend={"(indices, x):\n        pass": "(indices, x, n):\n        return n"})
 def a_body_that_takes_no_carry(a, b, c):
     def body(indices, x):
         pass
@@ -74,7 +79,7 @@ def a_body_that_takes_no_carry(a, b, c):
 
 
 @refused(", pipeline at {file}:{line}: body 'body' returns nothing: it takes the carry and must return the next one",
-         kind=SpecError)
+         kind=SpecError, mend={"n = n + 1": "return n + 1"})
 def a_body_that_loses_the_carry(a, b, c):
     def body(indices, x, n):
         n = n + 1
@@ -87,7 +92,7 @@ def a_body_that_loses_the_carry(a, b, c):
 
 
 @refused(", pipeline at {file}:{line}: body 'body' returns a value, but there is no carry: give a compute_context that calls "
-         "pipeline(initial carry), or return nothing", kind=SpecError)
+         "pipeline(initial carry), or return nothing", kind=SpecError, mend={"return 1": "pass"})
 def a_body_that_returns_without_a_carry(a, b, c):
     def body(indices, x):
         return 1
@@ -133,7 +138,7 @@ def a_carry_that_loses_a_part(a, b, c):
 
 # ---- compute contexts ----------------------------------------------------------------------------------------------------
 @refused(", pipeline at {file}:{line}: compute_context 'compute' never calls the pipeline: write carry = pipeline(carry) once",
-         kind=SpecError)
+         kind=SpecError, mend={"        pass": "        carry = pipeline(0)"})
 def a_context_that_never_calls(a, b, c):
     def body(indices, x, n):
         return n
@@ -146,7 +151,7 @@ def a_context_that_never_calls(a, b, c):
 
 
 @refused(", pipeline at {file}:{line}: compute_context 'compute' calls the pipeline 2 times (line {line-2}): a pipeline runs "
-         "once; emit another one", kind=SpecError)
+         "once; emit another one", kind=SpecError, mend={"        n = pipeline(n)\n": ""})
 def a_context_that_calls_twice(a, b, c):
     def body(indices, x, n):
         return n
@@ -160,7 +165,8 @@ def a_context_that_calls_twice(a, b, c):
 
 
 @refused(", pipeline at {file}:{line}: compute_context 'compute' calls the pipeline under a condition or in a loop (line "
-         "{line-2}): every warpgroup runs it, once", kind=SpecError)
+         "{line-2}): every warpgroup runs it, once", kind=SpecError,
+         mend={"        if a.shape[0] > 64:\n            pipeline(0)": "        pipeline(0)"})
 def a_context_that_calls_under_a_condition(a, b, c):
     def body(indices, x, n):
         return n
@@ -174,7 +180,8 @@ def a_context_that_calls_under_a_condition(a, b, c):
 
 
 @refused(", pipeline at {file}:{line}: compute_context 'compute' calls the pipeline under a condition or in a loop (line "
-         "{line-2}): every warpgroup runs it, once", kind=SpecError)
+         "{line-2}): every warpgroup runs it, once", kind=SpecError,
+         mend={"        for i in range(2):\n            pipeline(i)": "        pipeline(0)"})
 def a_context_that_calls_in_a_loop(a, b, c):
     def body(indices, x, n):
         return n
@@ -188,7 +195,7 @@ def a_context_that_calls_in_a_loop(a, b, c):
 
 
 @refused(", pipeline at {file}:{line}: compute_context 'compute' may return (line {line-3}) before it calls the pipeline: every"
-         " warpgroup runs it, once", kind=SpecError)
+         " warpgroup runs it, once", kind=SpecError, mend={"        if a.shape[0] > 64:\n            return\n": ""})
 def a_context_that_may_return_before(a, b, c):
     def body(indices, x, n):
         return n
@@ -203,7 +210,7 @@ def a_context_that_may_return_before(a, b, c):
 
 
 @refused(", pipeline at {file}:{line}: compute_context 'compute' passes the pipeline on (line {line-2}): it calls it itself, "
-         "pipeline(carry)", kind=SpecError)
+         "pipeline(carry)", kind=SpecError, mend={"other(pipeline)": "pipeline(0)"})
 def a_context_that_passes_the_pipeline_on(a, b, c):
     def body(indices, x, n):
         return n
@@ -219,7 +226,7 @@ def a_context_that_passes_the_pipeline_on(a, b, c):
 
 
 @refused(", pipeline at {file}:{line}: compute_context 'compute' calls the pipeline with 0 arguments (line {line-2}): it takes "
-         "the initial carry", kind=SpecError)
+         "the initial carry", kind=SpecError, mend={"pipeline()": "pipeline(0)"})
 def a_context_without_an_initial_carry(a, b, c):
     def body(indices, x, n):
         return n
@@ -232,7 +239,7 @@ def a_context_without_an_initial_carry(a, b, c):
 
 
 @refused(", pipeline at {file}:{line}: compute_context 'compute' takes 2 arguments, but is called with 1: the pipeline",
-         kind=SpecError)
+         kind=SpecError, mend={"pipeline, more": "pipeline", "pipeline(more)": "pipeline(0)"})
 def a_context_of_two_parameters(a, b, c):
     def body(indices, x, n):
         return n
@@ -245,7 +252,7 @@ def a_context_of_two_parameters(a, b, c):
 
 
 @refused(", pipeline at {file}:{line}: compute_context 'compute' returns a value, which nothing receives: store results through"
-         " the kernel's output references", kind=SpecError)
+         " the kernel's output references", kind=SpecError, mend={"return pipeline(0)": "pipeline(0)"})
 def a_context_that_returns_the_carry(a, b, c):
     def body(indices, x, n):
         return n
@@ -270,7 +277,8 @@ def a_context_that_is_a_tile(a, b, c):
 
 
 # ---- carry_coroutine -------------------------------------------------------------------------------------------------------
-@refused("emit_pipeline_warp_specialized: compute_context and carry_coroutine are two ways to say the same: give one")
+@refused("emit_pipeline_warp_specialized: compute_context and carry_coroutine are two ways to say the same: give one",
+         mend={"compute_context=compute, ": ""})
 def a_context_and_a_coroutine(a, b, c):
     def body(indices, x, n):
         return n
@@ -285,7 +293,8 @@ def a_context_and_a_coroutine(a, b, c):
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("carry_coroutine 'carry' yields 2 times: it yields the initial carry, once, and receives the final one")
+@refused("carry_coroutine 'carry' yields 2 times: it yields the initial carry, once, and receives the final one",
+         mend={"        yield n\n": ""})
 def a_coroutine_that_yields_twice(a, b, c):
     def body(indices, x, n):
         return n
@@ -298,7 +307,8 @@ def a_coroutine_that_yields_twice(a, b, c):
     emit(body, grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),), carry_coroutine=carry)(a)
 
 
-@refused("carry_coroutine 'carry' yields nothing: it yields the initial carry, and receives the final one")
+@refused("carry_coroutine 'carry' yields nothing: it yields the initial carry, and receives the final one",
+         mend={"n = yield": "n = yield 0"})
 def a_coroutine_that_yields_nothing(a, b, c):
     def body(indices, x, n):
         return n
@@ -310,7 +320,8 @@ def a_coroutine_that_yields_nothing(a, b, c):
     emit(body, grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),), carry_coroutine=carry)(a)
 
 
-@refused("carry_coroutine 'carry' takes arguments, but is called with none")
+@refused("carry_coroutine 'carry' takes arguments, but is called with none",
+         mend={"carry(first)": "carry()", "yield first": "yield 0"})
 def a_coroutine_with_a_parameter(a, b, c):
     def body(indices, x, n):
         return n
@@ -323,7 +334,8 @@ def a_coroutine_with_a_parameter(a, b, c):
 
 
 @refused(", pipeline at {file}:{line}: carry_coroutine 'carry' yields to the pipeline under a condition or in a loop (line "
-         "{line-2}): every warpgroup runs it, once", kind=SpecError)
+         "{line-2}): every warpgroup runs it, once", kind=SpecError,
+         mend={"        for i in range(2):\n            yield i": "        yield 0"})
 def a_coroutine_that_yields_in_a_loop(a, b, c):
     def body(indices, x, n):
         return n
@@ -356,7 +368,7 @@ def a_generator_that_carries_nothing(a, b, c):
 
 
 # ---- what the kernel and the pipeline say ----------------------------------------------------------------------------------
-@refused(", pipeline at {file}:{line}: called on 2 arrays, but in_specs has 1", kind=SpecError)
+@refused(", pipeline at {file}:{line}: called on 2 arrays, but in_specs has 1", kind=SpecError, mend={")(a, b)": ")(a)"})
 def an_emitted_pipeline_called_on_more_arrays(a, b, c):
     def body(indices, x):
         pass
@@ -365,7 +377,7 @@ def an_emitted_pipeline_called_on_more_arrays(a, b, c):
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("in_specs[0]: index_map takes 2 indices, but the pipeline's grid has 1")
+@refused("in_specs[0]: index_map takes 2 indices, but the pipeline's grid has 1", mend={"lambda i, k: (i, k)": "lambda k: (0, k)"})
 def an_index_map_of_two_indices(a, b, c):
     def body(indices, x):
         pass
@@ -375,7 +387,8 @@ def an_index_map_of_two_indices(a, b, c):
 
 
 @refused(", pipeline at {file}:{line}: delay_release=2 needs more than 2 slots, got max_concurrent_steps=2: the slot of step k "
-         "is still held when step k + delay_release waits for its own", kind=SpecError)
+         "is still held when step k + delay_release waits for its own", kind=SpecError,
+         mend={"max_concurrent_steps=2": "max_concurrent_steps=3"})
 def a_delay_of_all_slots(a, b, c):
     def body(indices, x):
         pass
@@ -387,7 +400,7 @@ def a_delay_of_all_slots(a, b, c):
 @refused("emit_pipeline_warp_specialized(body, *, grid, in_specs=(), out_specs=(), max_concurrent_steps=None, delay_release=None, "
          "compute_context=None, carry_coroutine=None, num_compute_wgs=None, wg_axis=None, memory_registers=None, "
          "manual_ready_barriers=False, manual_consumed_barriers=False, pipeline_state=None, "
-         "memory_thread_idx=None, steps_of=None): it has no argument 'slots'")
+         "memory_thread_idx=None, steps_of=None): it has no argument 'slots'", mend={"slots=2": "max_concurrent_steps=2"})
 def an_argument_it_does_not_have(a, b, c):
     def body(indices, x):
         pass
@@ -420,13 +433,13 @@ def a_plain_index_map(a, b, c):
     #                          ^^^^
 
 
-@refused("share(cfg, parts): argument 'parts' missing")
+@refused("share(cfg, parts): argument 'parts' missing", mend={"Config()": "Config(), 2"})
 def a_function_without_an_argument(a, b, c):
     x = share(Config())
     #   ^^^^^^^^^^^^^^^
 
 
-@refused("share(cfg, parts): it has no argument 'more'")
+@refused("share(cfg, parts): it has no argument 'more'", mend={", more=1": ""})
 def a_function_with_an_argument_it_has_not(a, b, c):
     x = share(Config(), parts=2, more=1)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
@@ -440,7 +453,7 @@ def a_nested_function_with_a_default(a, b, c):
         return x + y
 
 
-@refused("f(x, y): argument 'x' given twice")
+@refused("f(x, y): argument 'x' given twice", mend={"x=2": "y=2"})
 def a_nested_function_called_wrongly(a, b, c):
     def f(x, y):
         return x + y
@@ -449,7 +462,8 @@ def a_nested_function_called_wrongly(a, b, c):
     #   ^^^^^^^^^
 
 
-@refused("'functions[1]' is called with keywords: names of parameters are known only of functions called by their own name")
+@refused("'functions[1]' is called with keywords: names of parameters are known only of functions called by their own name",
+         mend={"x=a.shape[0]": "a.shape[0]"})
 def keywords_for_a_function_in_a_tuple(a, b, c):
     def f(x):
         return x

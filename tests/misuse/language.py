@@ -23,7 +23,8 @@ refused = Cases()
 
 
 # ---- statements and expressions without a meaning on the GPU -----------------------------------------------------------
-@refused("'try' catches nothing on the GPU, which has no exceptions: test for the condition with 'if'")
+@refused("'try' catches nothing on the GPU, which has no exceptions: test for the condition with 'if'",
+         mend={"try:": "if a.shape[0] > 0:", "except ValueError:": "else:"})
 def with_try(a, b, c):
     try:
   # ^^^^
@@ -39,7 +40,8 @@ def with_with(a, b, c):
         pass
 
 
-@refused("'return' leaves the region without ending it: put it behind the 'with'")
+@refused("'return' leaves the region without ending it: put it behind the 'with'",
+         mend={"        if a.shape[0] > 64:\n            return": "        x = 1\n    if a.shape[0] > 64:\n        return"})
 def with_a_region_that_is_left(a, b, c):
     with numpipe.region("left"):
         if a.shape[0] > 64:
@@ -58,14 +60,14 @@ def with_a_region_that_a_loop_leaves(a, b, c):
               # ^^^^^
 
 
-@refused("region: name must be a compile-time string, got a.shape[0]")
+@refused("region: name must be a compile-time string, got a.shape[0]", mend={"a.shape[0]": '"rows"'})
 def with_a_region_of_a_number(a, b, c):
     with numpipe.region(a.shape[0]):
         #               ^^^^^^^^^^
         pass
 
 
-@refused("a region stands alone: with numpipe.region(\"name\"):")
+@refused("a region stands alone: with numpipe.region(\"name\"):", mend={', numpipe.region("b")': ""})
 def with_two_regions_at_once(a, b, c):
     with numpipe.region("a"), numpipe.region("b"):
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
@@ -73,7 +75,7 @@ def with_two_regions_at_once(a, b, c):
 
 
 @refused("'raise' does nothing on the GPU, which has no exceptions: check arguments before the call, or under an 'if' on "
-         "compile-time constants")
+         "compile-time constants", mend={"a.shape[0] > 64": "ROWS > 64"})
 def with_raise(a, b, c):
     if a.shape[0] > 64:
         raise ValueError("too many rows")
@@ -98,7 +100,7 @@ def with_a_generator(a, b, c):
     #      ^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("a list has no fixed length on the GPU: use a tuple")
+@refused("a list has no fixed length on the GPU: use a tuple", mend={"[1, 2]": "(1, 2)"})
 def with_a_list(a, b, c):
     x = [1, 2]
     #   ^^^^^^
@@ -110,38 +112,39 @@ def with_a_comprehension(a, b, c):
     #   ^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("a dictionary has no fixed length on the GPU: use a tuple")
+@refused("a dictionary has no fixed length on the GPU: use a tuple", mend={"{1: 2}": "(1, 2)"})
 def with_a_dictionary(a, b, c):
     x = {1: 2}
     #   ^^^^^^
 
 
-@refused("a set has no fixed length on the GPU: use a tuple")
+@refused("a set has no fixed length on the GPU: use a tuple", mend={"{1, 2}": "(1, 2)"})
 def with_a_set(a, b, c):
     x = {1, 2}
     #   ^^^^^^
 
 
-@refused("'*' needs a length known only at run time: write the elements out")
+@refused("'*' needs a length known only at run time: write the elements out", mend={"x, *y": "x, y, z"})
 def with_star_unpacking(a, b, c):
     x, *y = (1, 2, 3)
     #  ^^
 
 
-@refused("an f-string is made at run time, and the GPU has no strings: use a constant")
+@refused("an f-string is made at run time, and the GPU has no strings: use a constant", mend={'f"{a.shape[0]}"': '"rows"'})
 def with_an_f_string(a, b, c):
     x = f"{a.shape[0]}"
     #   ^^^^^^^^^^^^^^^
 
 
-@refused("':=' cannot be compiled: assign on a line of its own")
+@refused("':=' cannot be compiled: assign on a line of its own",
+         mend={"    if (n := a.shape[0]) > 3:": "    n = a.shape[0]\n    if n > 3:"})
 def with_a_walrus(a, b, c):
     if (n := a.shape[0]) > 3:
     #   ^^^^^^^^^^^^^^^
         x = n
 
 
-@refused("'import' belongs to the top of the module: a kernel uses the names it finds there")
+@refused("'import' belongs to the top of the module: a kernel uses the names it finds there", mend={"import math": "x = np.pi"})
 def with_import(a, b, c):
     import math
   # ^^^^^^^^^^^
@@ -154,7 +157,7 @@ def with_a_class(a, b, c):
         pass
 
 
-@refused("'del' cannot be compiled: a name simply goes out of use")
+@refused("'del' cannot be compiled: a name simply goes out of use", mend={"    del x\n": ""})
 def with_del(a, b, c):
     x = 1
     del x
@@ -167,13 +170,15 @@ def with_global(a, b, c):
   # ^^^^^^^^^^^
 
 
-@refused("a kernel returns nothing: store results through its output references")
+@refused("a kernel returns nothing: store results through its output references",
+         mend={"return 3": "c[ds(0, 64), ds(0, 64)] = numpipe.full((64, 64), 3, np.float32)"})
 def with_a_result(a, b, c):
     return 3
   # ^^^^^^^^
 
 
-@refused("'match' cannot be compiled: use 'if'")
+@refused("'match' cannot be compiled: use 'if'",
+         mend={"match a.shape[0]:": "if a.shape[0] == 1:", "        case 1:\n            pass": "        pass"})
 def with_match(a, b, c):
     match a.shape[0]:
   # ^^^^^^^^^^^^^^^^^
@@ -194,7 +199,7 @@ def an_unknown_function_of_a_module(a, b, c):
     #   ^^^^^^^^^^
 
 
-@refused("'a' is a parameter of the kernel and cannot be re-bound: use another name")
+@refused("'a' is a parameter of the kernel and cannot be re-bound: use another name", mend={"a = 3": "n = 3"})
 def a_parameter_re_bound(a, b, c):
     a = 3
   # ^
@@ -207,7 +212,7 @@ def a_constant_that_fails(a, b, c):
 
 
 @refused("'x' is born in the pipeline loop of line {line-1} and used after it: with no steps it would have no value; bind it "
-         "before the loop")
+         "before the loop", mend={"    for (k,)": "    x = 0\n    for (k,)"})
 def a_name_born_in_a_loop(a, b, c):
     for (k,), (tile,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a):
         x = k
@@ -216,7 +221,7 @@ def a_name_born_in_a_loop(a, b, c):
 
 
 @refused("'tile' belongs to a step of the pipeline loop of line {line-2} and is used after it, where its slot is filled again: "
-         "take what is needed of it in the loop")
+         "take what is needed of it in the loop", mend={"        pass\n    c[": "        c["})
 def a_tile_read_behind_its_loop(a, b, c):
     for (k,), (tile,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a):
         pass
@@ -226,7 +231,8 @@ def a_tile_read_behind_its_loop(a, b, c):
 
 # ---- leaving a pipeline loop --------------------------------------------------------------------------------------------
 @refused("'break' leaves the pipeline loop of line {line-2}: the memory role would still load the remaining steps; run all "
-         "steps, or make the grid smaller")
+         "steps, or make the grid smaller",
+         mend={"grid=(2,)": "grid=(1,)", "        if k == 1:\n            break": "        pass"})
 def break_in_a_pipeline(a, b, c):
     for (k,), (tile,) in numpipe.pipeline(grid=(2,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a):
         if k == 1:
@@ -253,7 +259,8 @@ def else_on_a_pipeline(a, b, c):
 
 
 # ---- nested functions ----------------------------------------------------------------------------------------------------
-@refused("'n' is re-bound after 'rows' of line {line-3} captured it: captures are by value in a kernel; use another name")
+@refused("'n' is re-bound after 'rows' of line {line-3} captured it: captures are by value in a kernel; use another name",
+         mend={"n = 3": "m = 3"})
 def a_capture_re_bound(a, b, c):
     n = a.shape[0]
 
@@ -274,7 +281,8 @@ def recursion(a, b, c):
     x = down(3)
 
 
-@refused("'nonlocal' cannot be compiled: captures are by value; return the value instead")
+@refused("'nonlocal' cannot be compiled: captures are by value; return the value instead",
+         mend={"nonlocal n": "pass", "n = n + 1": "return n + 1", "\n    count()": "\n    m = count()"})
 def with_nonlocal(a, b, c):
     n = 0
 
@@ -314,57 +322,60 @@ def a_default_of_a_lambda(a, b, c):
 
 # ---- calls -----------------------------------------------------------------------------------------------------------
 @refused("ds(start, size): size must be a compile-time constant, not a run-time int32: pass a literal, a constant of the "
-         "module or a Static field", kind=SpecError)
+         "module or a Static field", kind=SpecError, mend={"a.shape[0]": "64"})
 def a_slice_of_run_time_size(a, b, c):
     x = ds(0, a.shape[0])
     #   ^^^^^^^^^^^^^^^^^
 
 
-@refused("a slice of a tile or array has compile-time bounds and no step; for a run-time start write ds(start, size)")
+@refused("a slice of a tile or array has compile-time bounds and no step; for a run-time start write ds(start, size)",
+         mend={"c[0:n": "c[ds(n - 128, 64)"})
 def a_slice_with_run_time_bounds(a, b, c):
     n = a.shape[0]
     c[0:n, 0:64] = numpipe.zeros((64, 64), np.float32)
     # ^^^
 
 
-@refused("ds(start, size): it has no argument 'sizes'")
+@refused("ds(start, size): it has no argument 'sizes'", mend={"sizes=": "size="})
 def a_wrong_keyword(a, b, c):
     x = ds(0, sizes=64)
     #   ^^^^^^^^^^^^^^^
 
 
-@refused("ds(start, size): argument 'size' missing")
+@refused("ds(start, size): argument 'size' missing", mend={"ds(0)": "ds(0, 64)"})
 def a_missing_argument(a, b, c):
     x = ds(0)
     #   ^^^^^
 
 
-@refused("ds(start, size): 3 positional arguments given, it takes 2")
+@refused("ds(start, size): 3 positional arguments given, it takes 2", mend={"ds(0, 64, 1)": "ds(0, 64)"})
 def too_many_arguments(a, b, c):
     x = ds(0, 64, 1)
     #   ^^^^^^^^^^^^
 
 
 @refused("pipeline(*, grid, in_specs=(), out_specs=(), max_concurrent_steps=None, delay_release=None, "
-         "steps_of=None, manual_ready_barriers=False, manual_consumed_barriers=False): it has no argument 'slots'")
+         "steps_of=None, manual_ready_barriers=False, manual_consumed_barriers=False): it has no argument 'slots'",
+         mend={"slots=2": "max_concurrent_steps=2"})
 def a_wrong_option_of_a_pipeline(a, b, c):
     pipe = numpipe.pipeline(grid=(1,), slots=2, in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))
     #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("ds: no * or ** in a kernel's calls: write the arguments out")
+@refused("ds: no * or ** in a kernel's calls: write the arguments out", mend={"ds(*(0, 64))": "ds(0, 64)"})
 def arguments_with_a_star(a, b, c):
     x = ds(*(0, 64))
     #   ^^^^^^^^^^^^
 
 
-@refused("unknown axis 'z': the grid's axes are named 'x', and the warpgroup axis is 'wg'", grid_names=("x",))
+@refused("unknown axis 'z': the grid's axes are named 'x', and the warpgroup axis is 'wg'", grid_names=("x",), mend={'"z"': '"wg"'})
 def an_unknown_axis(a, b, c):
     x = numpipe.axis_index("z")
     #   ^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("unknown axis 'z': the grid's axes are not named (grid_names=), and the warpgroup axis is 'wg'")
+@refused("unknown axis 'z': the grid's axes are not named (grid_names=), and the warpgroup axis is 'wg'",
+         mended_options={"grid": (1,), "grid_names": ("z",)})
 def an_unknown_axis_in_an_index_map(a, b, c):
     pipe = numpipe.pipeline(grid=(1,), in_specs=(
         BlockSpec((64, 64), lambda k: (numpipe.axis_size("z"), k)),))
@@ -400,7 +411,7 @@ def a_tile_plus_a_string(a, b, c):
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("f(x, y): argument 'y' missing")
+@refused("f(x, y): argument 'y' missing", mend={"f(3)": "f(3, 4)"})
 def a_wrong_call_of_a_nested_function(a, b, c):
     def f(x, y):
         return x
@@ -487,7 +498,7 @@ def an_array_added_in_place(a, b, c):
   # ^^^^^^
 
 
-@refused("f(x, y): it has no argument 'z'")
+@refused("f(x, y): it has no argument 'z'", mend={"z=4": "y=4"})
 def a_wrong_keyword_of_a_nested_function(a, b, c):
     def f(x, y):
         return x
@@ -506,7 +517,7 @@ def an_attribute_of_a_number(a, b, c):
 
 
 @refused("ds(start, size): size must be a compile-time constant, not a run-time int32: pass a literal, a constant of the "
-         "module or a Static field", kind=SpecError)
+         "module or a Static field", kind=SpecError, mend={"a.shape[0]": "64"})
 def a_mistake_two_functions_down(a, b, c):
     def rows(n):
         return ds(n, a.shape[0])
@@ -535,7 +546,8 @@ def letters_of_other_alphabets(a, b, c):
     #                   ^^^^^^^^^
 
 
-@refused(compiled="`previous` cannot be compiled: 'previous' may have no value here yet: give it one before the loop")
+@refused(compiled="`previous` cannot be compiled: 'previous' may have no value here yet: give it one before the loop",
+         mend={"    for i in range(3)": "    previous = numpipe.zeros((64, 64), np.float32)\n    for i in range(2)"})
 def a_value_of_the_step_before(a, b, c):
     for i in range(3):
         if i > 0:
@@ -548,14 +560,16 @@ STEP = "; a step's indices and its tiles are tuples, one of each too: for (k,), 
 
 
 @refused(simulated="TypeError: tuple indices must be integers or slices, not ellipsis" + STEP,
-         compiled="`x[...]` cannot be compiled: '[]' is not defined for (shared-memory tile (64, 64) float16,) and ..." + STEP)
+         compiled="`x[...]` cannot be compiled: '[]' is not defined for (shared-memory tile (64, 64) float16,) and ..." + STEP,
+         mend={"for k, x in": "for (k,), (x,) in", "grid=(2,)": "grid=(1,)"})
 def a_tile_that_is_still_in_its_tuple(a, b, c):
     for k, x in numpipe.pipeline(grid=(2,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a):
         c[ds(0, 64), ds(0, 64)] = x[...].astype(np.float32)
         #                         ^^^^^^
 
 
-@refused(compiled="`k == 0` cannot be compiled: '==' is not defined for (int32,) and 0" + STEP)
+@refused(compiled="`k == 0` cannot be compiled: '==' is not defined for (int32,) and 0" + STEP,
+         mend={"for k, (x,)": "for (k,), (x,)"})
 def an_index_that_is_still_in_its_tuple(a, b, c):
     for k, (x,) in numpipe.pipeline(grid=(2,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a):
         if k == 0:

@@ -13,34 +13,45 @@ refused = Cases()
 
 
 # ---- layout casts --------------------------------------------------------------------------------------------------------
-@refused("layout_cast: the layout of a tile (M, N) is one of 'accumulator', 'coalesced', got 'row'", kind=SpecError)
+@refused("layout_cast: the layout of a tile (M, N) is one of 'accumulator', 'coalesced', got 'row'", kind=SpecError,
+         mend={'"row"': '"coalesced"'})
 def a_cast_of_a_tile(a, b, c):
     x = numpipe.layout_cast(numpipe.zeros((64, 64), np.float32), "row")
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("layout_cast: the layout of a vector is one of 'row', 'column', got 'columns'", kind=SpecError)
+@refused("layout_cast: the layout of a vector is one of 'row', 'column', got 'columns'", kind=SpecError,
+         mend={'"columns"': '"column"'})
 def a_cast_to_no_layout(a, b, c):
     x = numpipe.layout_cast(numpipe.iota(64), "columns")
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
 @refused("'+' of tiles (64, 64) in coalesced 4 layout and (64, 64) in accumulator layout: no lane has the elements of both; write "
-         "numpipe.layout_cast(x, \"accumulator\") of what is coalesced", kind=SpecError)
+         "numpipe.layout_cast(x, \"accumulator\") of what is coalesced", kind=SpecError,
+         mend={
+               "numpipe.load_tile(c.at[ds(0, 64), ds(0, 64)])":
+                   'numpipe.layout_cast(numpipe.load_tile(c.at[ds(0, 64), ds(0, 64)]), "accumulator")'})
 def a_coalesced_tile_and_an_accumulator(a, b, c):
     x = numpipe.load_tile(c.at[ds(0, 64), ds(0, 64)]) + numpipe.zeros((64, 64), np.float32)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
 @refused("sum takes a tile in the accumulator's layout, this one (64, 64) is in coalesced 4 layout: write "
-         "numpipe.layout_cast(tile, \"accumulator\")", kind=SpecError)
+         "numpipe.layout_cast(tile, \"accumulator\")", kind=SpecError,
+         mend={
+               "numpipe.load_tile(c.at[ds(0, 64), ds(0, 64)])":
+                   'numpipe.layout_cast(numpipe.load_tile(c.at[ds(0, 64), ds(0, 64)]), "accumulator")'})
 def a_sum_of_a_coalesced_tile(a, b, c):
     x = numpipe.load_tile(c.at[ds(0, 64), ds(0, 64)]).sum(axis=1)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
 @refused("tile[…] = value takes a tile in the accumulator's layout, this one (64, 64) is in coalesced 4 layout: write "
-         "numpipe.layout_cast(tile, \"accumulator\")", kind=SpecError)
+         "numpipe.layout_cast(tile, \"accumulator\")", kind=SpecError,
+         mend={
+               "numpipe.load_tile(c.at[ds(0, 64), ds(0, 64)])":
+                   'numpipe.layout_cast(numpipe.load_tile(c.at[ds(0, 64), ds(0, 64)]), "accumulator")'})
 def a_coalesced_tile_to_shared_memory(a, b, c):
     tile = numpipe.scratch(numpipe.SMEM((64, 64), np.float32))
     tile[...] = numpipe.load_tile(c.at[ds(0, 64), ds(0, 64)])
@@ -48,7 +59,10 @@ def a_coalesced_tile_to_shared_memory(a, b, c):
 
 
 @refused("wgmma takes a tile in the accumulator's layout, this one (64, 64) is in coalesced 8 layout: write "
-         "numpipe.layout_cast(tile, \"accumulator\")", kind=SpecError)
+         "numpipe.layout_cast(tile, \"accumulator\")", kind=SpecError,
+         mend={
+               "numpipe.load_tile(a.at[ds(0, 64), ds(0, 64)])":
+                   'numpipe.layout_cast(numpipe.load_tile(a.at[ds(0, 64), ds(0, 64)]), "accumulator")'})
 def a_product_of_a_coalesced_tile(a, b, c):
     for (k,), (y,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(b):
         p = numpipe.wgmma(None, numpipe.load_tile(a.at[ds(0, 64), ds(0, 64)]), y)
@@ -56,20 +70,20 @@ def a_product_of_a_coalesced_tile(a, b, c):
 
 
 @refused("load_tile: a coalesced tile (M, N) has rows of 32, 64 or 128 x i bytes, got float32 (64, 40), rows of 160 bytes",
-         kind=SpecError)
+         kind=SpecError, mend={"ds(0, 40)": "ds(0, 32)"})
 def a_coalesced_tile_of_odd_rows(a, b, c):
     x = numpipe.load_tile(c.at[ds(0, 64), ds(0, 40)])
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("load_tile: layout must be \"accumulator\" or \"coalesced\", got 'rows'", kind=SpecError)
+@refused("load_tile: layout must be \"accumulator\" or \"coalesced\", got 'rows'", kind=SpecError, mend={'"rows"': '"coalesced"'})
 def a_block_in_no_layout(a, b, c):
     x = numpipe.load_tile(c.at[ds(0, 64), ds(0, 64)], "rows")
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
 @refused("layout_cast: a lane of this float32 tile in coalesced 8 layout has 32 bytes side by side, and 16 are moved: cast before "
-         "astype", kind=SpecError)
+         "astype", kind=SpecError, mend={'.astype(np.float32), "accumulator")': ', "accumulator").astype(np.float32)'})
 def a_cast_behind_astype(a, b, c):
     x = numpipe.layout_cast(numpipe.load_tile(a.at[ds(0, 64), ds(0, 64)]).astype(np.float32), "accumulator")
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
@@ -83,7 +97,8 @@ def a_cast_of_a_short_vector(a, b, c):
 
 
 @refused("'+' of two vectors of 64 elements, one along columns (row layout), one along rows (column layout): no lane has both; "
-         "cast one: numpipe.layout_cast(v, \"row\")", kind=SpecError)
+         "cast one: numpipe.layout_cast(v, \"row\")", kind=SpecError,
+         mend={"x.sum(axis=1)": 'numpipe.layout_cast(x.sum(axis=1), "row")'})
 def a_sum_of_rows_and_columns(a, b, c):
     x = numpipe.zeros((64, 64), np.float32)
     y = x.sum(axis=0) + x.sum(axis=1)
@@ -91,14 +106,17 @@ def a_sum_of_rows_and_columns(a, b, c):
 
 
 @refused("v[:, None] needs a vector along rows (column layout), this one of 64 elements lies along columns (row layout): write "
-         "numpipe.layout_cast(v, \"column\")[:, None]", kind=SpecError)
+         "numpipe.layout_cast(v, \"column\")[:, None]", kind=SpecError,
+         mend={
+               "numpipe.zeros((64, 64), np.float32).sum(axis=0)":
+                   'numpipe.layout_cast(numpipe.zeros((64, 64), np.float32).sum(axis=0), "column")'})
 def a_row_as_a_column(a, b, c):
     x = numpipe.zeros((64, 64), np.float32).sum(axis=0)[:, None]
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
 @refused("'-': a vector (64,) is broadcast along the columns of a tile, as in NumPy, but this one lies along rows (column layout): "
-         "write v[:, None], or numpipe.layout_cast(v, \"row\")", kind=SpecError)
+         "write v[:, None], or numpipe.layout_cast(v, \"row\")", kind=SpecError, mend={"x.max(axis=1)": "x.max(axis=1)[:, None]"})
 def a_column_beside_a_tile(a, b, c):
     x = numpipe.zeros((64, 64), np.float32)
     y = x - x.max(axis=1)
@@ -120,7 +138,8 @@ def a_cast_of_a_mask(a, b, c):
 
 # ---- a variable that has two layouts: types are checked when a kernel is compiled ----------------------------------------
 @refused(compiled="`m = x.max(axis=1)` cannot be compiled: 'm' has two layouts here, tile (64,) float32 (row layout) and tile "
-                  "(64,) float32 (column layout): cast one: numpipe.layout_cast(m, \"column\")")
+                  "(64,) float32 (column layout): cast one: numpipe.layout_cast(m, \"column\")",
+         mend={"x.max(axis=1)": 'numpipe.layout_cast(x.max(axis=1), "row")'})
 def a_vector_that_is_a_row_and_a_column(a, b, c):
     x = numpipe.zeros((64, 64), np.float32)
     m = x.max(axis=0)

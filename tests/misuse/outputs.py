@@ -37,14 +37,14 @@ def an_output_that_is_not_in_its_tuple(a, b, c):
 
 
 @refused(", pipeline at {file}:{line}: out_specs[0]: delay_release=1 is for inputs; a slot of an output is free as soon as its TMA "
-         "store has read it: leave delay_release out", kind=SpecError)
+         "store has read it: leave delay_release out", kind=SpecError, mend={", delay_release=1": ""})
 def a_delay_of_an_output(a, b, c):
     pipe = numpipe.pipeline(grid=(1,), out_specs=(BlockSpec((64, 64), lambda k: (k, 0), delay_release=1),))
     #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
 @refused(", pipeline at {file}:{line}: out_specs[1]: oob_fill='nan' is for inputs: what lies outside the array is not stored; "
-         "leave oob_fill out", kind=SpecError)
+         "leave oob_fill out", kind=SpecError, mend={', oob_fill="nan"': ""})
 def nan_outside_an_output(a, b, c):
     specs = BlockSpec((64, 64), lambda k: (k, 0)), BlockSpec((64, 64), lambda k: (k, 0), oob_fill="nan")
     pipe = numpipe.pipeline(grid=(1,), out_specs=specs)
@@ -58,7 +58,8 @@ def a_number_for_a_spec(a, b, c):
     #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused(", pipeline at {file}:{line}: out_specs must be a tuple of BlockSpec, got NoneType: leave it out", kind=SpecError)
+@refused(", pipeline at {file}:{line}: out_specs must be a tuple of BlockSpec, got NoneType: leave it out", kind=SpecError,
+         mend={", out_specs=None": ""})
 def no_outputs_said(a, b, c):
     pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (k, 0)),), out_specs=None)
     #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
@@ -74,7 +75,7 @@ def unequal_steps_with_outputs(a, b, c):
     #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("out_specs[0]: index_map takes 2 indices, but the pipeline's grid has 1")
+@refused("out_specs[0]: index_map takes 2 indices, but the pipeline's grid has 1", mend={"lambda k, j:": "lambda k:"})
 def an_index_map_with_an_index_too_many(a, b, c):
     pipe = numpipe.pipeline(grid=(2,), out_specs=(BlockSpec((64, 64), lambda k, j: (k, 0)),))
     #                                                                 ^^^^^^^^^^^^^^^^^^^
@@ -89,7 +90,8 @@ def an_array_too_few(a, b, c):
         assert tiles
 
 
-@refused(", pipeline at {file}:{line}: body 'body' takes 2 arguments, but is called with 3: (indices, 2 tiles)", kind=SpecError)
+@refused(", pipeline at {file}:{line}: body 'body' takes 2 arguments, but is called with 3: (indices, 2 tiles)", kind=SpecError,
+         mend={"(indices, x):\n        pass": "(indices, x, y):\n        y[...] = numpipe.zeros((64, 64), np.float32)"})
 def a_body_without_the_output(a, b, c):
     def body(indices, x):
         pass
@@ -100,7 +102,8 @@ def a_body_without_the_output(a, b, c):
 
 
 # ---- tiles ---------------------------------------------------------------------------------------------------------------
-@refused("tile[…] = value: the tile is float32, the value float16: store value.astype(tile.dtype)", kind=SpecError)
+@refused("tile[…] = value: the tile is float32, the value float16: store value.astype(tile.dtype)", kind=SpecError,
+         mend={"x[...]": "x[...].astype(y.dtype)"})
 def a_value_of_another_type(a, b, c):
     pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (k, 0)),), out_specs=(
         BlockSpec((64, 64), lambda k: (k, 0)),))
@@ -119,7 +122,8 @@ def a_value_of_another_shape(a, b, c):
 
 
 @refused(simulated="tile[…] = value: the value must be a register tile, got float",
-         compiled="tile[…] = value: the value must be a register tile, got float64", kind=SpecError)
+         compiled="tile[…] = value: the value must be a register tile, got float64", kind=SpecError,
+         mend={"= 0.0": "= numpipe.zeros((64, 64), np.float32)"})
 def a_number_for_a_tile(a, b, c):
     pipe = numpipe.pipeline(grid=(1,), out_specs=(BlockSpec((64, 64), lambda k: (k, 0)),))
     for (_,), (y,) in pipe(c):

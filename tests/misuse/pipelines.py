@@ -15,14 +15,14 @@ SPEC = BlockSpec((64, 64), lambda k: (0, k))
 
 # ---- blocks, rings, budgets ----------------------------------------------------------------------------------------
 @refused("BlockSpec: block_shape (64, 512) has a side outside 1…256 elements, the limit of a TMA box: split the block",
-         kind=SpecError)
+         kind=SpecError, mend={"(64, 512)": "(64, 256)"})
 def a_block_wider_than_a_box(a, b, c):
     spec = BlockSpec((64, 512), lambda k: (0, k))
     #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
 @refused(", pipeline at {file}:{line-1}: in_specs[0] for 'a': block (64, 4) of float16 is 8 B along its contiguous dimension "
-         "1, but TMA moves multiples of 16 B: make that side a multiple of 8 elements", kind=SpecError)
+         "1, but TMA moves multiples of 16 B: make that side a multiple of 8 elements", kind=SpecError, mend={"(64, 4)": "(64, 8)"})
 def a_block_of_8_bytes(a, b, c):
     pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 4), lambda k: (0, k)),))
     for (k,), (x,) in pipe(a):
@@ -31,7 +31,7 @@ def a_block_of_8_bytes(a, b, c):
 
 
 @refused(", pipeline at {file}:{line-2}: in_specs[1] for 'b': block_shape (None, 64, 64) has 3 dimensions, the array has 2",
-         kind=SpecError)
+         kind=SpecError, mend={"(None, 64, 64), lambda k: (0, k, 0)": "(64, 64), lambda k: (0, k)"})
 def a_block_of_another_rank(a, b, c):
     pipe = numpipe.pipeline(grid=(1,), in_specs=(
         BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((None, 64, 64), lambda k: (0, k, 0))))
@@ -43,7 +43,7 @@ def a_block_of_another_rank(a, b, c):
 @refused(simulated="BlockSpec: block_shape must be a compile-time constant, not a run-time int32: pass a literal, a constant "
                    "of the module or a Static field",
          compiled="BlockSpec: block_shape must be a compile-time constant, not a run-time (int32, 64): pass a literal, a "
-                  "constant of the module or a Static field", kind=SpecError)
+                  "constant of the module or a Static field", kind=SpecError, mend={"a.shape[0]": "64"})
 def a_block_of_run_time_size(a, b, c):
     spec = BlockSpec((a.shape[0], 64), lambda k: (0, k))
     #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
@@ -54,7 +54,7 @@ OVERFLOW = ("shared memory: {} B, but a CTA has 232448 B: use fewer slots (max_c
 
 
 @refused(OVERFLOW.format(263168) + "\n  1024 B  barriers\n262144 B  in_specs[0] for 'a': 8 slots x 32768 B, pipeline at "
-         "{file}:{line-1}", kind=SpecError)
+         "{file}:{line-1}", kind=SpecError, mend={"max_concurrent_steps=8": "max_concurrent_steps=4"})
 def slots_beyond_shared_memory(a, b, c):
     pipe = numpipe.pipeline(grid=(a.shape[0],), max_concurrent_steps=8, in_specs=(BlockSpec((256, 64), lambda k: (0, k)),))
     for (k,), (x,) in pipe(a):
@@ -64,7 +64,8 @@ def slots_beyond_shared_memory(a, b, c):
 
 @refused(OVERFLOW.format(263168) + "\n  1024 B  barriers\n196608 B  in_specs[0] for 'a': 6 slots x 32768 B, pipeline at "
          "{file}:{line-3}\n 65536 B  'array[…] = tile': 1 warpgroup x 8 store slots x 8192 B",
-         kind=SpecError, compiler_params=numpipe.CompilerParams(store_slots=8))
+         kind=SpecError, compiler_params=numpipe.CompilerParams(store_slots=8),
+         mend={"max_concurrent_steps=6": "max_concurrent_steps=4"})
 def staging_beyond_shared_memory(a, b, c):
     pipe = numpipe.pipeline(grid=(a.shape[0],), max_concurrent_steps=6, in_specs=(BlockSpec((256, 64), lambda k: (0, k)),))
     for (k,), (x,) in pipe(a):
@@ -75,27 +76,29 @@ def staging_beyond_shared_memory(a, b, c):
 
 @refused("register budget: zeros (256, 256) takes 256 x 256 / 128 = 512 registers a lane, but each of 2 compute warpgroups has "
          "232: (504 - 40 of the memory role) / 2, at most 256; use a smaller tile, or share it between more warpgroups",
-         num_compute_wgs=2)
+         num_compute_wgs=2, mend={"(256, 256)": "(128, 128)"})
 def an_accumulator_beyond_the_registers(a, b, c):
     acc = numpipe.zeros((256, 256), np.float32)
     #     ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused(", pipeline at {file}:{line}: max_concurrent_steps must be at least 1, got 0", kind=SpecError)
+@refused(", pipeline at {file}:{line}: max_concurrent_steps must be at least 1, got 0", kind=SpecError,
+         mend={"max_concurrent_steps=0": "max_concurrent_steps=1"})
 def no_slots(a, b, c):
     pipe = numpipe.pipeline(grid=(1,), max_concurrent_steps=0, in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))
     #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
 @refused(", pipeline at {file}:{line}: max_concurrent_steps must be a compile-time constant, not a run-time int32: pass a "
-         "literal, a constant of the module or a Static field", kind=SpecError)
+         "literal, a constant of the module or a Static field", kind=SpecError, mend={"a.shape[0]": "2"})
 def slots_known_at_run_time(a, b, c):
     pipe = numpipe.pipeline(grid=(1,), max_concurrent_steps=a.shape[0], in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))
     #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
 @refused(", pipeline at {file}:{line}: delay_release=2 needs more than 2 slots, got max_concurrent_steps=2: the slot of step "
-         "k is still held when step k + delay_release waits for its own", kind=SpecError)
+         "k is still held when step k + delay_release waits for its own", kind=SpecError,
+         mend={"max_concurrent_steps=2": "max_concurrent_steps=3"})
 def slots_held_too_long(a, b, c):
     pipe = numpipe.pipeline(grid=(1,), max_concurrent_steps=2, delay_release=2, in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))
     #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
@@ -103,27 +106,28 @@ def slots_held_too_long(a, b, c):
 
 @refused(", pipeline at {file}:{line}: delay_release=3 needs more than 3 slots, got max_concurrent_steps=2: the slot of step "
          "k is still held when step k + delay_release waits for its own",
-         kind=SpecError, compiler_params=numpipe.CompilerParams(delay_release=3))
+         kind=SpecError, compiler_params=numpipe.CompilerParams(delay_release=3),
+         mend={"max_concurrent_steps=2": "max_concurrent_steps=4"})
 def slots_held_too_long_by_the_kernel(a, b, c):
     pipe = numpipe.pipeline(grid=(1,), max_concurrent_steps=2, in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))
     #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
 # ---- pipelines misused ---------------------------------------------------------------------------------------------
-@refused(", pipeline at {file}:{line}: grid must be a tuple of step counts, got 1", kind=SpecError)
+@refused(", pipeline at {file}:{line}: grid must be a tuple of step counts, got 1", kind=SpecError, mend={"grid=1": "grid=(1,)"})
 def a_grid_that_is_no_tuple(a, b, c):
     pipe = numpipe.pipeline(grid=1, in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))
     #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
 @refused(simulated=", pipeline at {file}:{line}: grid must hold integers, got (1.5,)",
-         compiled=", pipeline at {file}:{line}: grid must hold integers, got (float64,)", kind=SpecError)
+         compiled=", pipeline at {file}:{line}: grid must hold integers, got (float64,)", kind=SpecError, mend={"1.5": "1"})
 def a_grid_of_floats(a, b, c):
     pipe = numpipe.pipeline(grid=(1.5,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))
     #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused(", pipeline at {file}:{line}: grid must hold numbers of steps, 0 or more, got 2, -1", kind=SpecError)
+@refused(", pipeline at {file}:{line}: grid must hold numbers of steps, 0 or more, got 2, -1", kind=SpecError, mend={"-1": "1"})
 def a_grid_of_negative_constants(a, b, c):
     pipe = numpipe.pipeline(grid=(2, -1), in_specs=(BlockSpec((64, 64), lambda i, k: (i, k)),))
     #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
@@ -135,13 +139,15 @@ def a_grid_that_is_negative_at_run_time(a, b, c):
     #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused(", pipeline at {file}:{line}: in_specs must be a tuple of BlockSpec, got BlockSpec: write (spec,)", kind=SpecError)
+@refused(", pipeline at {file}:{line}: in_specs must be a tuple of BlockSpec, got BlockSpec: write (spec,)", kind=SpecError,
+         mend={"BlockSpec((64, 64), lambda k: (0, k))": "(BlockSpec((64, 64), lambda k: (0, k)),)"})
 def one_spec_without_its_tuple(a, b, c):
     pipe = numpipe.pipeline(grid=(1,), in_specs=BlockSpec((64, 64), lambda k: (0, k)))
     #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused(", pipeline at {file}:{line-1}: called on 2 arrays, but in_specs has 1", kind=SpecError)
+@refused(", pipeline at {file}:{line-1}: called on 2 arrays, but in_specs has 1", kind=SpecError,
+         mend={"(x, y) in pipe(a, b)": "(x,) in pipe(a)"})
 def more_arrays_than_specs(a, b, c):
     pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))
     for (k,), (x, y) in pipe(a, b):
@@ -151,7 +157,7 @@ def more_arrays_than_specs(a, b, c):
 
 @refused(simulated=", pipeline at {file}:{line-1}: called on (int); a pipeline is called on the kernel's array parameters",
          compiled=", pipeline at {file}:{line-1}: called on (int32); a pipeline is called on the kernel's array parameters",
-         kind=SpecError)
+         kind=SpecError, mend={"pipe(3)": "pipe(a)"})
 def a_pipeline_over_a_number(a, b, c):
     pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))
     for (k,), (x,) in pipe(3):
@@ -159,7 +165,7 @@ def a_pipeline_over_a_number(a, b, c):
         pass
 
 
-@refused("the pipeline is called on 1 arrays, but the loop unpacks 2 tiles: (x, y)")
+@refused("the pipeline is called on 1 arrays, but the loop unpacks 2 tiles: (x, y)", mend={"(x, y)": "(x,)"})
 def more_tiles_than_arrays(a, b, c):
     pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))
     for (k,), (x, y) in pipe(a):
@@ -167,7 +173,8 @@ def more_tiles_than_arrays(a, b, c):
         pass
 
 
-@refused("a pipeline loop is written `for (indices), (tiles) in pipe(arrays):`, got `for (k, x, y)`")
+@refused("a pipeline loop is written `for (indices), (tiles) in pipe(arrays):`, got `for (k, x, y)`",
+         mend={"for k, x, y in": "for (k,), (x, y) in"})
 def a_loop_over_three(a, b, c):
     pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))))
     for k, x, y in pipe(a, b):
@@ -175,7 +182,7 @@ def a_loop_over_three(a, b, c):
         pass
 
 
-@refused("a pipeline is called on its arrays by position")
+@refused("a pipeline is called on its arrays by position", mend={", more=b": ""})
 def arrays_by_name(a, b, c):
     pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))
     for (k,), (x,) in pipe(a, more=b):
@@ -186,7 +193,7 @@ def arrays_by_name(a, b, c):
 @refused(simulated=", pipeline at {file}:{line-1}: in_specs[0] for 'a': index_map must return a tuple of 2 integer block "
                    "indices, got 0",
          compiled=", pipeline at {file}:{line-1}: in_specs[0] for 'a': index_map must return a tuple of 2 integer block "
-                  "indices, got int32", kind=SpecError)
+                  "indices, got int32", kind=SpecError, mend={"lambda k: k": "lambda k: (0, k)"})
 def an_index_map_to_one_number(a, b, c):
     pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: k),))
     for (k,), (x,) in pipe(a):
@@ -195,7 +202,7 @@ def an_index_map_to_one_number(a, b, c):
 
 
 @refused(", pipeline at {file}:{line-1}: in_specs[1] for 'b': index_map must return a tuple of 2 integer block indices, got "
-         "(int32, int32, int32)", kind=SpecError)
+         "(int32, int32, int32)", kind=SpecError, mend={"(k, k, k)": "(0, k)"})
 def an_index_map_to_three_numbers(a, b, c):
     pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (k, k, k))))
     for (k,), (x, y) in pipe(a, b):
@@ -204,7 +211,7 @@ def an_index_map_to_three_numbers(a, b, c):
 
 
 @refused(", pipeline at {file}:{line-1}: in_specs[0] for 'a': index_map must return a tuple of 2 integer block indices, got "
-         "(int32, float32)", kind=SpecError)
+         "(int32, float32)", kind=SpecError, mend={"(k, 0.5)": "(k, 0)"})
 def an_index_map_to_floats(a, b, c):
     pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (k, 0.5)),))
     for (k,), (x,) in pipe(a):
@@ -212,7 +219,7 @@ def an_index_map_to_floats(a, b, c):
         pass
 
 
-@refused("in_specs[0]: index_map takes 2 indices, but the pipeline's grid has 1")
+@refused("in_specs[0]: index_map takes 2 indices, but the pipeline's grid has 1", mend={"lambda i, k: (i, k)": "lambda k: (0, k)"})
 def an_index_map_of_another_grid(a, b, c):
     pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda i, k: (i, k)),))
     #                                                                ^^^^^^^^^^^^^^^^^^^
@@ -225,7 +232,8 @@ def an_index_map_that_is_a_tuple(a, b, c):
     #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("SPEC is a BlockSpec made outside the kernel: make it in the kernel, with which its index map is compiled")
+@refused("SPEC is a BlockSpec made outside the kernel: make it in the kernel, with which its index map is compiled",
+         mend={"(SPEC,)": "(BlockSpec((64, 64), lambda k: (0, k)),)"})
 def a_spec_of_the_module(a, b, c):
     pipe = numpipe.pipeline(grid=(1,), in_specs=(SPEC,))
     #                                            ^^^^
@@ -233,7 +241,8 @@ def a_spec_of_the_module(a, b, c):
         pass
 
 
-@refused("a pipeline is called in a `for` only: for (indices), (tiles) in pipe(arrays):")
+@refused("a pipeline is called in a `for` only: for (indices), (tiles) in pipe(arrays):",
+         mend={"x = pipe(a)": "for (k,), (x,) in pipe(a):\n        pass"})
 def a_pipeline_called_outside_a_loop(a, b, c):
     pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))
     x = pipe(a)
@@ -251,42 +260,45 @@ def a_pipeline_passed_on(a, b, c):
     run(numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),)))
 
 
-@refused("numpipe.tiles(…) stands in a `for` only: for m, n in numpipe.tiles(…):")
+@refused("numpipe.tiles(…) stands in a `for` only: for m, n in numpipe.tiles(…):",
+         mend={"t = numpipe.tiles(3)": "for t, in numpipe.tiles(3):\n        pass"})
 def tiles_outside_a_loop(a, b, c):
     t = numpipe.tiles(3)
     #   ^^^^^^^^^^^^^^^^
 
 
 @refused("numpipe.tiles: order='spiral' is unknown: 'row', 'column', 'grouped', 'snake', 'hilbert', an object of numpipe.orders, "
-         "or a host table (a 2-D int32 array argument)")
+         "or a host table (a 2-D int32 array argument)", mend={"spiral": "snake"})
 def tiles_in_an_unknown_order(a, b, c):
     for m, n in numpipe.tiles(2, 2, order="spiral"):
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
         pass
 
 
-@refused("numpipe.tiles: order='grouped' with 1 counts: 'row' takes 1 to 3, the others take 2, or 3: planes, rows, columns")
+@refused("numpipe.tiles: order='grouped' with 1 counts: 'row' takes 1 to 3, the others take 2, or 3: planes, rows, columns",
+         mend={'"grouped"': '"row"'})
 def one_dimension_of_tiles_in_groups(a, b, c):
     for m, in numpipe.tiles(2, order="grouped"):
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
         pass
 
 
-@refused("numpipe.tiles takes the tile counts, order=, group= and dynamic=")
+@refused("numpipe.tiles takes the tile counts, order=, group= and dynamic=", mend={"shuffle=True": 'order="row"'})
 def tiles_with_another_option(a, b, c):
     for m, in numpipe.tiles(2, shuffle=True):
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
         pass
 
 
-@refused("numpipe.tiles gives a tuple of indices, for one count too: write `for (m,) in numpipe.tiles(…):`")
+@refused("numpipe.tiles gives a tuple of indices, for one count too: write `for (m,) in numpipe.tiles(…):`",
+         mend={"for m in": "for (m,) in"})
 def one_count_unpacked_as_an_int(a, b, c):
     for m in numpipe.tiles(2):
   # ^^^^^^^^^^^^^^^^^^^^^^^^^
         pass
 
 
-@refused("numpipe.tiles of 2 counts gives 2 indices, the loop unpacks 3: (m, n, o)")
+@refused("numpipe.tiles of 2 counts gives 2 indices, the loop unpacks 3: (m, n, o)", mend={"m, n, o": "m, n"})
 def more_indices_than_counts(a, b, c):
     for m, n, o in numpipe.tiles(2, 2):
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
@@ -294,7 +306,7 @@ def more_indices_than_counts(a, b, c):
 
 
 @refused("numpipe.tiles: order= is 'row', 'column', 'grouped', 'snake', 'hilbert', an object of numpipe.orders, or a host table (a "
-         "2-D int32 array argument); got a run-time int32", kind=SpecError)
+         "2-D int32 array argument); got a run-time int32", kind=SpecError, mend={"a.shape[0]": '"snake"'})
 def an_order_that_is_a_number(a, b, c):
     for m, n in numpipe.tiles(2, 2, order=a.shape[0]):
         #                                 ^^^^^^^^^^

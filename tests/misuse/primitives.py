@@ -14,42 +14,43 @@ X = np.ones((128, 64), np.float16)
 
 # ---- types
 @refused("SMEM: shape must be a tuple of at least 2 positive compile-time ints, (*slots, rows, columns), got "
-         "(64,)", kind=SpecError)
+         "(64,)", kind=SpecError, mend={"(64,)": "(64, 64)"})
 def scratch_of_one_dimension(a, b, c):
     numpipe.scratch(SMEM((64,), np.float16))
     #               ^^^^^^^^^^^^^^^^^^^^^^^
 
 
 @refused("SMEM: tile (64, 30) of float16 is 60 B along its contiguous dimension 1, but TMA moves multiples of "
-         "16 B: make that side a multiple of 8 elements", kind=SpecError)
+         "16 B: make that side a multiple of 8 elements", kind=SpecError, mend={"(64, 30)": "(64, 32)"})
 def a_tile_whose_rows_are_no_chunks(a, b, c):
     numpipe.scratch(SMEM((64, 30), np.float16))
     #               ^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
 @refused("SMEM: dtype must be one that arrays of a kernel have, bool, int8, int16, int32, int64, uint8, uint16, uint32, uint64, "
-         "float16, float32, float64, bfloat16, float8_e4m3fn, float8_e5m2, got dtype('complex64')", kind=SpecError)
+         "float16, float32, float64, bfloat16, float8_e4m3fn, float8_e5m2, got dtype('complex64')", kind=SpecError,
+         mend={"complex64": "float32"})
 def a_tile_of_complex_numbers(a, b, c):
     numpipe.scratch(SMEM((64, 64), np.complex64))
     #               ^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
 @refused("(a.shape[0], 64, 64) is no compile-time constant, and the type of an allocation is one: write "
-         "literals, constants of the module or fields of a Static")
+         "literals, constants of the module or fields of a Static", mend={"a.shape[0]": "2"})
 def scratch_slots_known_at_run_time(a, b, c):
     numpipe.scratch(SMEM((a.shape[0], 64, 64), np.float16))
     #                    ^^^^^^^^^^^^^^^^^^^^
 
 
 @refused("Barrier: num_arrivals must be a compile-time int of at least 1: the warpgroups and copies whose "
-         "arrival completes a phase, got 0", kind=SpecError)
+         "arrival completes a phase, got 0", kind=SpecError, mend={"num_arrivals=0": "num_arrivals=1"})
 def a_barrier_that_nobody_completes(a, b, c):
     numpipe.scratch(Barrier(num_arrivals=0))
     #               ^^^^^^^^^^^^^^^^^^^^^^^
 
 
 @refused("Barrier: num_barriers=(4, 9) is 36 barriers, and the phases of at most 32 fit the 32 bits that a "
-         "warpgroup keeps for them: allocate several", kind=SpecError)
+         "warpgroup keeps for them: allocate several", kind=SpecError, mend={"(4, 9)": "(4, 8)"})
 def too_many_barriers_for_one_word(a, b, c):
     numpipe.scratch(Barrier(num_barriers=(4, 9)))
     #               ^^^^^^^^^^^^^^^^^^^^^^^^^^^^
@@ -71,14 +72,14 @@ def scratch_of_an_array(a, b, c):
 
 @refused("shared memory: 328704 B, but a CTA has 232448 B: use fewer slots (max_concurrent_steps, buffer_count), smaller blocks "
          "or fewer store_slots, or smaller scratch: what is not used at one time may share memory, in a RefUnion\n"
-         "  1024 B  barriers\n327680 B  SMEM((20, 128, 64), float16) @ {file}:{line}", kind=SpecError)
+         "  1024 B  barriers\n327680 B  SMEM((20, 128, 64), float16) @ {file}:{line}", kind=SpecError, mend={"(20, 128": "(8, 128"})
 def more_scratch_than_there_is(a, b, c):
     numpipe.scratch(SMEM((20, 128, 64), np.float16))
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
 @refused("run_scoped: collective_axes must be None (an allocation for each compute warpgroup) or 'wg' (one for "
-         "all of the CTA's), got 'x'", kind=SpecError)
+         "all of the CTA's), got 'x'", kind=SpecError, mend={'"x"': '"wg"'})
 def an_axis_of_the_grid_to_share_on(a, b, c):
     def body(tile):
         pass
@@ -87,7 +88,8 @@ def an_axis_of_the_grid_to_share_on(a, b, c):
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("run_scoped: body(tile) is called with a reference for each type: 2 positional arguments given, it takes 1")
+@refused("run_scoped: body(tile) is called with a reference for each type: 2 positional arguments given, it takes 1",
+         mend={"(tile)": "(tile, barrier)"})
 def a_type_too_many_for_the_function(a, b, c):
     def body(tile):
         pass
@@ -103,7 +105,7 @@ def a_number_to_be_called_with_memory(a, b, c):
 
 
 # ---- references
-@refused(simulated="….at[…]: index 2 along dimension 0 is outside 0…1", kind=SpecError)
+@refused(simulated="….at[…]: index 2 along dimension 0 is outside 0…1", kind=SpecError, mend={"at[2]": "at[1]"})
 def a_slot_too_far(a, b, c):
     numpipe.scratch(SMEM((2, 64, 64), np.float16)).at[2]
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
@@ -112,21 +114,21 @@ def a_slot_too_far(a, b, c):
 @refused(simulated="buffer.at[…]: 1 dimension of slots (2,), each indexed by an integer, then the whole tile, "
                    "or two of ds(start, size) and ':', got (0, 1)",
          compiled="buffer.at[…]: 1 dimension of slots (2,), each indexed by an integer, then the whole tile, or"
-                  " two of ds(start, size) and ':', got (int64, int64)", kind=SpecError)
+                  " two of ds(start, size) and ':', got (int64, int64)", kind=SpecError, mend={"at[0, 1]": "at[0]"})
 def too_many_indices_of_slots(a, b, c):
     slots = numpipe.scratch(SMEM((2, 64, 64), np.float16))
     _ = slots.at[0, 1]
     #   ^^^^^^^^^^^^^^
 
 
-@refused("slots of shared memory have no value: buffer.at[slot] is a tile", kind=SpecError)
+@refused("slots of shared memory have no value: buffer.at[slot] is a tile", kind=SpecError, mend={"slots[0]": "slots.at[0]"})
 def an_index_of_slots_without_a_view(a, b, c):
     slots = numpipe.scratch(SMEM((2, 64, 64), np.float16))
     _ = slots[0]
     #   ^^^^^^^^
 
 
-@refused("a.at[…]: ':' has no compile-time size here; use ds(start, size)", kind=SpecError)
+@refused("a.at[…]: ':' has no compile-time size here; use ds(start, size)", kind=SpecError, mend={"at[:,": "at[ds(0, 64),"})
 def a_view_of_all_of_an_array(a, b, c):
     _ = a.at[:, ds(0, 64)]
     #   ^^^^^^^^^^^^^^^^^^
@@ -156,7 +158,8 @@ def a_copy_to_a_row(a, b, c):
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("ds(start, size): start must be an integer, got float32: int(x) truncates a float, // divides integers", kind=SpecError)
+@refused("ds(start, size): start must be an integer, got float32: int(x) truncates a float, // divides integers", kind=SpecError,
+         mend={"/ 64": "// 64"})
 def a_view_that_starts_at_a_fraction(a, b, c):
     _ = a.at[ds(a.shape[0] / 64, 64), ds(0, 64)]
     #        ^^^^^^^^^^^^^^^^^^^^^^^
@@ -199,7 +202,8 @@ def a_test_that_steers_the_memory_role(a, b, c):
 
 
 # ---- copies
-@refused("copy_gmem_to_smem: a.at[…] has (64, 32) elements, the tile (64, 64): both must be of one shape", kind=SpecError)
+@refused("copy_gmem_to_smem: a.at[…] has (64, 32) elements, the tile (64, 64): both must be of one shape", kind=SpecError,
+         mend={"ds(0, 32)": "ds(0, 64)", "tile, landed)": "tile, landed)\n    numpipe.barrier_wait(landed)"})
 def a_copy_of_another_shape(a, b, c):
     tile, landed = numpipe.scratch((SMEM((64, 64), np.float16), Barrier()))
     numpipe.copy_gmem_to_smem(a.at[ds(0, 64), ds(0, 32)], tile, landed)
@@ -224,7 +228,8 @@ def a_copy_of_a_whole_array(a, b, c):
 
 
 @refused("copy_gmem_to_smem: dst must be a tile in shared memory that the kernel has allocated, as "
-         "numpipe.scratch gives it (buffer.at[slot] where it has slots), got slots of a tile", kind=SpecError)
+         "numpipe.scratch gives it (buffer.at[slot] where it has slots), got slots of a tile", kind=SpecError,
+         mend={"slots, landed)": "slots.at[0], landed)\n    numpipe.barrier_wait(landed)"})
 def a_copy_to_slots(a, b, c):
     slots, landed = numpipe.scratch((SMEM((2, 64, 64), np.float16), Barrier()))
     numpipe.copy_gmem_to_smem(a.at[ds(0, 64), ds(0, 64)], slots, landed)
@@ -241,7 +246,8 @@ def a_copy_without_a_barrier(a, b, c):
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("copy_gmem_to_smem takes one barrier, got 2 barriers of shape (2,): choose one, barriers.at[i]", kind=SpecError)
+@refused("copy_gmem_to_smem takes one barrier, got 2 barriers of shape (2,): choose one, barriers.at[i]", kind=SpecError,
+         mend={"tile, landed)": "tile, landed.at[0])\n    numpipe.barrier_wait(landed.at[0])"})
 def a_copy_with_two_barriers(a, b, c):
     tile, landed = numpipe.scratch((SMEM((64, 64), np.float16), Barrier(num_barriers=2)))
     numpipe.copy_gmem_to_smem(a.at[ds(0, 64), ds(0, 64)], tile, landed)
@@ -249,7 +255,8 @@ def a_copy_with_two_barriers(a, b, c):
 
 
 @refused(simulated="copy_gmem_to_smem: predicate must be a bool, got str",
-         compiled="copy_gmem_to_smem: predicate must be a bool, got unicode_type", kind=SpecError)
+         compiled="copy_gmem_to_smem: predicate must be a bool, got unicode_type", kind=SpecError,
+         mend={'"yes")': "True)\n    numpipe.barrier_wait(landed)"})
 def a_copy_with_a_word_for_a_predicate(a, b, c):
     tile, landed = numpipe.scratch((SMEM((64, 64), np.float16), Barrier()))
     numpipe.copy_gmem_to_smem(a.at[ds(0, 64), ds(0, 64)], tile, landed, predicate="yes")
@@ -257,7 +264,8 @@ def a_copy_with_a_word_for_a_predicate(a, b, c):
 
 
 @refused("copy_gmem_to_smem: dimension 0 of 'a' is contiguous, and the tile's rows must lie along it: use "
-         "tile.T of a tile (64, 64)", kind=SpecError, args=(np.asfortranarray(X), B, C))
+         "tile.T of a tile (64, 64)", kind=SpecError, args=(np.asfortranarray(X), B, C),
+         mend={"tile, landed)": "tile.T, landed)\n    numpipe.barrier_wait(landed)"})
 def a_copy_of_columns_into_rows(a, b, c):
     tile, landed = numpipe.scratch((SMEM((64, 64), np.float16), Barrier()))
     numpipe.copy_gmem_to_smem(a.at[ds(0, 64), ds(0, 64)], tile, landed)
@@ -296,21 +304,21 @@ def a_number_for_commit_group(a, b, c):
 
 
 @refused("wait_smem_to_gmem: n must be a compile-time constant, not a run-time int32: pass a literal, a "
-         "constant of the module or a Static field", kind=SpecError)
+         "constant of the module or a Static field", kind=SpecError, mend={"a.shape[0]": "0"})
 def a_run_time_number_of_groups(a, b, c):
     numpipe.wait_smem_to_gmem(a.shape[0])
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
 @refused("wait_smem_to_gmem: n must be a compile-time int of at least 0: the groups that may still be on their "
-         "way, got -1", kind=SpecError)
+         "way, got -1", kind=SpecError, mend={"-1": "0"})
 def a_negative_number_of_groups(a, b, c):
     numpipe.wait_smem_to_gmem(-1)
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
 @refused("async_prefetch: a.at[…] has 4 elements along dimension 1, which is contiguous: the TMA moves "
-         "multiples of 16 B, 8 elements", kind=SpecError)
+         "multiples of 16 B, 8 elements", kind=SpecError, mend={"ds(0, 4)": "ds(0, 8)"})
 def a_prefetch_of_less_than_a_chunk(a, b, c):
     numpipe.async_prefetch(a.at[ds(0, 64), ds(0, 4)])
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
@@ -319,52 +327,56 @@ def a_prefetch_of_less_than_a_chunk(a, b, c):
 # ---- the rest
 @refused("set_max_registers: the kernel has a memory role, and numpipe has shared the registers out: 40 a lane "
          "for it, 256 for each of 1 compute warpgroups; say memory_registers=, or use a kernel with "
-         "warp_specialized=False", kind=SpecError)
+         "warp_specialized=False", kind=SpecError, mended_options={"warp_specialized": False})
 def registers_that_are_shared_out(a, b, c):
     numpipe.set_max_registers(40, action="decrease")
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("planar_snake: minor_dim must be 0 or 1, a compile-time constant: the dimension that is cut into strips, got 2")
+@refused("planar_snake: minor_dim must be 0 or 1, a compile-time constant: the dimension that is cut into strips, got 2",
+         mend={"(4, 5), 2,": "(4, 5), 1,"})
 def a_snake_along_a_third_dimension(a, b, c):
     _ = numpipe.planar_snake(a.shape[0], (4, 5), 2, 2)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
 @refused("planar_snake: minor_dim must be 0 or 1, a compile-time constant: the dimension that is cut into strips, got a run-time "
-         "value")
+         "value", mend={"a.shape[0] % 2": "1"})
 def a_snake_along_a_dimension_of_run_time(a, b, c):
     _ = numpipe.planar_snake(0, (4, 5), a.shape[0] % 2, 2)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("planar_snake: tile_width must be at least 1, got 0")
+@refused("planar_snake: tile_width must be at least 1, got 0", mend={"width=0": "width=1"})
 def a_snake_of_no_width(a, b, c):
     _ = numpipe.planar_snake(a.shape[0], (4, 5), minor_dim=1, tile_width=0)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("program_id(axis): axis is a compile-time int of 0…2, a dimension of the grid, got 3", kind=SpecError)
+@refused("program_id(axis): axis is a compile-time int of 0…2, a dimension of the grid, got 3", kind=SpecError,
+         mend={"program_id(3)": "program_id(2)"})
 def a_dimension_that_no_grid_has(a, b, c):
     _ = numpipe.program_id(3)
     #   ^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("numpipe.nd_loop of 2 dimensions gives a tuple of 2 indices, got `for i in`")
+@refused("numpipe.nd_loop of 2 dimensions gives a tuple of 2 indices, got `for i in`", mend={"for i in": "for i, j in"})
 def a_loop_over_a_grid_without_its_tuple(a, b, c):
     for i in numpipe.nd_loop((2, 3)):
     #   ^
         pass
 
 
-@refused("a loop over tiles takes integers, got float32 for dimension 1: // divides integers, cdiv rounds up", kind=SpecError)
+@refused("a loop over tiles takes integers, got float32 for dimension 1: // divides integers, cdiv rounds up", kind=SpecError,
+         mend={"/ 64": "// 64"})
 def a_loop_over_a_fraction_of_tiles(a, b, c):
     for _, j in numpipe.nd_loop((2, a.shape[0] / 64)):
     #                               ^^^^^^^^^^^^^^^
         pass
 
 
-@refused("numpipe.nd_loop(…) stands in a `for` only: for m, n in numpipe.nd_loop(…):")
+@refused("numpipe.nd_loop(…) stands in a `for` only: for m, n in numpipe.nd_loop(…):",
+         mend={"_ = numpipe.nd_loop((2, 3))": "for i, j in numpipe.nd_loop((2, 3)):\n        pass"})
 def a_loop_over_a_grid_out_of_a_for(a, b, c):
     _ = numpipe.nd_loop((2, 3))
     #   ^^^^^^^^^^^^^^^^^^^^^^^

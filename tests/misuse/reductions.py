@@ -14,43 +14,46 @@ refused = Cases()
 
 
 # ---- reductions -----------------------------------------------------------------------------------------------------
-@refused("sum: a float16 tile would be rounded at each step: use .astype(np.float32) first", kind=SpecError)
+@refused("sum: a float16 tile would be rounded at each step: use .astype(np.float32) first", kind=SpecError,
+         mend={".sum(": ".astype(np.float32).sum("})
 def a_sum_of_float16(a, b, c):
     m = b[ds(0, 64), ds(0, 64)].sum(axis=1)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("sum: axis must be None or an int from -2 to 1 for shape (64, 64), got 2", kind=SpecError)
+@refused("sum: axis must be None or an int from -2 to 1 for shape (64, 64), got 2", kind=SpecError, mend={"axis=2": "axis=1"})
 def a_sum_along_a_third_axis(a, b, c):
     m = numpipe.zeros((64, 64), np.float32).sum(axis=2)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("any takes a mask, as x < y gives it, got float32", kind=SpecError)
+@refused("any takes a mask, as x < y gives it, got float32", kind=SpecError, mend={"np.float32))": "np.float32) < 1.0)"})
 def a_vote_on_floats(a, b, c):
     m = np.any(numpipe.zeros((64, 64), np.float32))
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("sum of a mask: count with mask.astype(np.int32).sum(), or ask np.any(mask)", kind=SpecError)
+@refused("sum of a mask: count with mask.astype(np.int32).sum(), or ask np.any(mask)", kind=SpecError,
+         mend={"< 3)": "< 3).astype(np.int32)"})
 def a_sum_of_a_mask(a, b, c):
     m = (numpipe.iota(64) < 3).sum()
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("mean of a mask: count with mask.astype(np.int32).sum(), or ask np.any(mask)", kind=SpecError)
+@refused("mean of a mask: count with mask.astype(np.int32).sum(), or ask np.any(mask)", kind=SpecError,
+         mend={"np.mean(": "np.any("})
 def a_mean_of_a_mask(a, b, c):
     m = np.mean(numpipe.iota(64) < 3)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("argmax: axis must be None or an int from -2 to 1 for shape (64, 64), got -3", kind=SpecError)
+@refused("argmax: axis must be None or an int from -2 to 1 for shape (64, 64), got -3", kind=SpecError, mend={"axis=-3": "axis=-1"})
 def an_index_along_no_axis(a, b, c):
     m = numpipe.zeros((64, 64), np.float32).argmax(axis=-3)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("np.argmin: axis must be a compile-time constant")
+@refused("np.argmin: axis must be a compile-time constant", mend={"a.shape[0]": "1"})
 def an_index_along_an_axis_of_run_time(a, b, c):
     m = np.argmin(numpipe.zeros((64, 64), np.float32), axis=a.shape[0])
     #                                                       ^^^^^^^^^^
@@ -62,55 +65,62 @@ def a_mean_with_too_many_arguments(a, b, c):
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("cumsum: axis must be 0 or 1 for shape (64, 64): without it NumPy's is of the rows one after another", kind=SpecError)
+@refused("cumsum: axis must be 0 or 1 for shape (64, 64): without it NumPy's is of the rows one after another", kind=SpecError,
+         mend={"np.float32))": "np.float32), axis=1)"})
 def a_running_sum_without_an_axis(a, b, c):
     m = np.cumsum(numpipe.zeros((64, 64), np.float32))
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("cumsum: axis must be a compile-time int from -2 to 1 for shape (64, 64), got 2", kind=SpecError)
+@refused("cumsum: axis must be a compile-time int from -2 to 1 for shape (64, 64), got 2", kind=SpecError,
+         mend={"axis=2": "axis=1"})
 def a_running_sum_along_a_third_axis(a, b, c):
     m = numpipe.zeros((64, 64), np.float32).cumsum(axis=2)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("cumsum takes tiles of float32 or int32, got float16 (64, 64): use .astype(np.float32) first", kind=SpecError)
+@refused("cumsum takes tiles of float32 or int32, got float16 (64, 64): use .astype(np.float32) first", kind=SpecError,
+         mend={".cumsum(": ".astype(np.float32).cumsum("})
 def a_running_sum_of_float16(a, b, c):
     m = b[ds(0, 64), ds(0, 64)].cumsum(axis=1)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("cumsum takes tiles of float32 or int32, got bool (64,) (either layout): use .astype(np.int32) first", kind=SpecError)
+@refused("cumsum takes tiles of float32 or int32, got bool (64,) (either layout): use .astype(np.int32) first", kind=SpecError,
+         mend={"numpipe.iota(64) < 3": "(numpipe.iota(64) < 3).astype(np.int32)"})
 def a_running_count_of_a_mask(a, b, c):
     m = np.cumsum(numpipe.iota(64) < 3)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("np.cumsum(tile, axis=None) in a kernel, got np.cumsum(numpipe.iota(64), dtype='float32')")
+@refused("np.cumsum(tile, axis=None) in a kernel, got np.cumsum(numpipe.iota(64), dtype='float32')", mend={', dtype="float32"': ""})
 def a_running_sum_of_another_type(a, b, c):
     m = np.cumsum(numpipe.iota(64), dtype="float32")
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("'np.floor' takes tiles of float32 or int32, got a mask: use .astype(np.float32) first", kind=SpecError)
+@refused("'np.floor' takes tiles of float32 or int32, got a mask: use .astype(np.float32) first", kind=SpecError,
+         mend={"numpipe.iota(64) < 3": "(numpipe.iota(64) < 3).astype(np.float32)"})
 def the_floor_of_a_mask(a, b, c):
     m = np.floor(numpipe.iota(64) < 3)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("'np.clip' of an int32 tile and a float: use .astype(np.float32) first", kind=SpecError)
+@refused("'np.clip' of an int32 tile and a float: use .astype(np.float32) first", kind=SpecError,
+         mend={"iota(64)": "iota(64).astype(np.float32)"})
 def integers_clipped_by_floats(a, b, c):
     m = np.clip(numpipe.iota(64), 0.5, 2.5)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("np.clip(x, low, high): one of the two bounds may be None, not both", kind=SpecError)
+@refused("np.clip(x, low, high): one of the two bounds may be None, not both", kind=SpecError, mend={"None, None": "None, 2"})
 def a_clip_without_bounds(a, b, c):
     m = np.clip(numpipe.iota(64), None, None)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("np.clip takes 3 arguments in a kernel, (a, a_min, a_max), got np.clip(numpipe.iota(64), 2)")
+@refused("np.clip takes 3 arguments in a kernel, (a, a_min, a_max), got np.clip(numpipe.iota(64), 2)",
+         mend={"iota(64), 2": "iota(64), 0, 2"})
 def a_clip_with_one_argument(a, b, c):
     m = np.clip(numpipe.iota(64), 2)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^
@@ -132,13 +142,14 @@ def a_sum_of_a_tile_in_shared_memory(a, b, c):
         #   ^^^^^^^^^^^^^^^^^
 
 
-@refused("sum: of a tile (64,) there is a number, without axis= and keepdims=", kind=SpecError)
+@refused("sum: of a tile (64,) there is a number, without axis= and keepdims=", kind=SpecError, mend={"keepdims=True": ""})
 def a_number_with_dimensions(a, b, c):
     x = numpipe.full(64, 1.0, np.float32).sum(keepdims=True)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("any along an axis: mask.astype(np.int32).max(axis=1) is 1 where any is true", kind=SpecError)
+@refused("any along an axis: mask.astype(np.int32).max(axis=1) is 1 where any is true", kind=SpecError,
+         mend={"np.any(numpipe.iota((64, 64)) < 3, axis=1)": "(numpipe.iota((64, 64)) < 3).astype(np.int32).max(axis=1)"})
 def a_vote_along_an_axis(a, b, c):
     x = np.any(numpipe.iota((64, 64)) < 3, axis=1)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
@@ -150,7 +161,8 @@ def partial_sums_of_a_vector(a, b, c):
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("np.sum(tile, axis=None, keepdims=False) in a kernel, got np.sum(numpipe.iota(64), dtype='float32')")
+@refused("np.sum(tile, axis=None, keepdims=False) in a kernel, got np.sum(numpipe.iota(64), dtype='float32')",
+         mend={', dtype="float32"': ""})
 def a_sum_with_another_option(a, b, c):
     m = np.sum(numpipe.iota(64), dtype="float32")
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
@@ -201,7 +213,7 @@ def a_number_that_a_vote_decides(a, b, c):
         c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
 
 
-@refused("wgmma.wait_group: n=8; the number of groups that may stay in flight is 0 … 7", kind=SpecError)
+@refused("wgmma.wait_group: n=8; the number of groups that may stay in flight is 0 … 7", kind=SpecError, mend={"), 8)": "), 0)"})
 def a_wait_with_too_many_groups(a, b, c):
     for (k,), (y,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(b):
         s = numpipe.wgmma_wait(numpipe.wgmma(None, y, y.T), 8)
@@ -212,13 +224,15 @@ def a_wait_with_too_many_groups(a, b, c):
 SUMS = np.zeros(64, np.float32)
 
 
-@refused("'c[…] = tile': the index selects (64,), the tile is (64, 1)", kind=SpecError, args=(A, B, SUMS))
+@refused("'c[…] = tile': the index selects (64,), the tile is (64, 1)", kind=SpecError, args=(A, B, SUMS),
+         mend={", keepdims=True": ""})
 def a_column_stored_as_a_vector(a, b, c):
     c[ds(0, 64)] = numpipe.zeros((64, 64), np.float32).sum(axis=1, keepdims=True)
   # ^^^^^^^^^^^^
 
 
-@refused("atomic_add: c.at[…]: the array is float32, the tile int32: store tile.astype(c.dtype)", kind=SpecError, args=(A, B, SUMS))
+@refused("atomic_add: c.at[…]: the array is float32, the tile int32: store tile.astype(c.dtype)", kind=SpecError, args=(A, B, SUMS),
+         mend={"iota(64)": "iota(64).astype(c.dtype)"})
 def an_atomic_of_another_type(a, b, c):
     numpipe.atomic_add(c.at[ds(0, 64)], numpipe.iota(64))
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
@@ -258,7 +272,7 @@ def a_minimum_of_a_float16_vector(a, b, c):
 
 @refused(simulated="atomic_add(dst, tile): dst must be a view of an array, array.at[ds(i, 64), ds(j, 64)], got tile",
          compiled="atomic_add(dst, tile): dst must be a view of an array, array.at[ds(i, 64), ds(j, 64)], got "
-                  "tile (64, 64) float32", kind=SpecError)
+                  "tile (64, 64) float32", kind=SpecError, mend={"c[ds": "c.at[ds"})
 def an_atomic_without_a_view(a, b, c):
     numpipe.atomic_add(c[ds(0, 64), ds(0, 64)], numpipe.zeros((64, 64), np.float32))
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
@@ -279,7 +293,8 @@ def a_gather_at_fractions(a, b, c):
 
 
 @refused("b[…]: the indices of a tile's rows lie along them (column layout), these of 64 elements lie otherwise (row layout): "
-         "write numpipe.layout_cast(v, \"column\")", kind=SpecError)
+         "write numpipe.layout_cast(v, \"column\")", kind=SpecError,
+         mend={"numpipe.iota((64, 64)).max(axis=0)": 'numpipe.layout_cast(numpipe.iota((64, 64)).max(axis=0), "column")'})
 def a_gather_of_rows_along_columns(a, b, c):
     x = b[numpipe.iota((64, 64)).max(axis=0), ds(0, 64)]
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^

@@ -35,43 +35,49 @@ BIAS = np.ones(64, np.float32)
 WIDE = np.ones((64, 64))
 
 
-@refused("'+' of tiles of float32 and int32: convert one of them, e.g. x.astype(np.float32)", kind=SpecError)
+@refused("'+' of tiles of float32 and int32: convert one of them, e.g. x.astype(np.float32)", kind=SpecError,
+         mend={"iota((64, 64))": "iota((64, 64)).astype(np.float32)"})
 def tiles_of_two_types(a, b, c):
     x = numpipe.zeros((64, 64), np.float32) + numpipe.iota((64, 64))
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("'*' of an int32 tile and a float: use .astype(np.float32) first", kind=SpecError)
+@refused("'*' of an int32 tile and a float: use .astype(np.float32) first", kind=SpecError,
+         mend={"iota(64)": "iota(64).astype(np.float32)"})
 def an_int32_tile_and_a_fraction(a, b, c):
     x = numpipe.iota(64) * 0.5
     #   ^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("'/' takes tiles of float32, got int32: use .astype(np.float32) first", kind=SpecError)
+@refused("'/' takes tiles of float32, got int32: use .astype(np.float32) first", kind=SpecError,
+         mend={"iota(64)": "iota(64).astype(np.float32)"})
 def a_quotient_of_integers(a, b, c):
     x = numpipe.iota(64) / 2
     #   ^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("'+' takes tiles of float32 or int32, got a mask: use .astype(np.float32) first", kind=SpecError)
+@refused("'+' takes tiles of float32 or int32, got a mask: use .astype(np.float32) first", kind=SpecError,
+         mend={"< 3)": "< 3).astype(np.float32)"})
 def arithmetic_on_a_mask(a, b, c):
     x = (numpipe.iota(64) < 3) + 1
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("np.exp(…) takes register tiles and numbers, got int32: convert it with float(x)", kind=SpecError)
+@refused("np.exp(…) takes register tiles and numbers, got int32: convert it with float(x)", kind=SpecError,
+         mend={"a.shape[0]": "float(a.shape[0])"})
 def a_function_of_an_integer(a, b, c):
     x = np.exp(a.shape[0])
     #   ^^^^^^^^^^^^^^^^^^
 
 
-@refused("'np.exp' takes tiles of float32, got int32: use .astype(np.float32) first", kind=SpecError)
+@refused("'np.exp' takes tiles of float32, got int32: use .astype(np.float32) first", kind=SpecError,
+         mend={"iota(64)": "iota(64).astype(np.float32)"})
 def a_function_of_an_integer_tile(a, b, c):
     x = np.exp(numpipe.iota(64))
     #   ^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("np.maximum takes 2 arguments in a kernel, (a, b), got np.maximum(numpipe.iota(64))")
+@refused("np.maximum takes 2 arguments in a kernel, (a, b), got np.maximum(numpipe.iota(64))", mend={"iota(64))": "iota(64), 0)"})
 def a_function_of_too_little(a, b, c):
     x = np.maximum(numpipe.iota(64))
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^
@@ -79,19 +85,21 @@ def a_function_of_too_little(a, b, c):
 
 @refused(simulated="np.where(mask, x, y) takes a mask, as x < y gives it, and two tiles or numbers, got (tile, int, int)",
          compiled="np.where(mask, x, y) takes a mask, as x < y gives it, and two tiles or numbers, got (tile (64,) int32 "
-                  "(either layout), int32, int32)", kind=SpecError)
+                  "(either layout), int32, int32)", kind=SpecError, mend={"iota(64), ": "iota(64) < 3, "})
 def a_choice_by_numbers(a, b, c):
     x = np.where(numpipe.iota(64), 1, 2)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("np.where of tiles of float32 and int32: convert one of them", kind=SpecError)
+@refused("np.where of tiles of float32 and int32: convert one of them", kind=SpecError,
+         mend={"iota(64))": "iota(64).astype(np.float32))"})
 def a_choice_between_two_types(a, b, c):
     x = np.where(numpipe.iota(64) < 3, numpipe.full(64, 1.0, np.float32), numpipe.iota(64))
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused(f"a mask, of whose elements np.any(mask) or np.all(mask) make one bool, {REASON}")
+@refused(f"a mask, of whose elements np.any(mask) or np.all(mask) make one bool, {REASON}",
+         mend={"numpipe.iota(64) < a.shape[0]": "np.any(numpipe.iota(64) < a.shape[0])"})
 def a_mask_that_steers(a, b, c):
     if numpipe.iota(64) < a.shape[0]:
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
@@ -99,26 +107,28 @@ def a_mask_that_steers(a, b, c):
 
 
 @refused("full: a vector has 8 x i elements, at most 256, to lie along the columns of a tile, or 64 x j along its rows, got 12",
-         kind=SpecError)
+         kind=SpecError, mend={"full(12": "full(16"})
 def a_vector_of_12(a, b, c):
     x = numpipe.full(12, 1.0, np.float32)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("iota: axis must be a compile-time int from -2 to 1 for shape (64, 64), got 2", kind=SpecError)
+@refused("iota: axis must be a compile-time int from -2 to 1 for shape (64, 64), got 2", kind=SpecError,
+         mend={"64), 2)": "64), 1)"})
 def an_axis_too_far(a, b, c):
     x = numpipe.iota((64, 64), 2)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
 @refused("'*' of a float16 tile and float32, which it would round: use .astype(np.float32) on the tile, or full(tile.shape, "
-         "number, tile.dtype)", kind=SpecError)
+         "number, tile.dtype)", kind=SpecError, mend={"64)] *": "64)].astype(np.float32) *"})
 def a_float16_tile_and_a_float32(a, b, c):
     x = b[ds(0, 64), ds(0, 64)] * c[0, 0]
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("'fma' takes tiles of float32, got float16: use .astype(np.float32) first", kind=SpecError)
+@refused("'fma' takes tiles of float32, got float16: use .astype(np.float32) first", kind=SpecError,
+         mend={"64)]": "64)].astype(np.float32)"})
 def an_fma_of_float16(a, b, c):
     x = b[ds(0, 64), ds(0, 64)]
     x = numpipe.fma(x, x, x)
@@ -151,7 +161,8 @@ def a_dimension_for_a_tile(a, b, c):
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("full: a tile (1, n) has 8 x i columns, at most 256, a tile (m, 1) 64 x j rows, got (1, 512)", kind=SpecError)
+@refused("full: a tile (1, n) has 8 x i columns, at most 256, a tile (m, 1) 64 x j rows, got (1, 512)", kind=SpecError,
+         mend={"(1, 512)": "(1, 256)"})
 def a_row_of_512(a, b, c):
     x = numpipe.full((1, 512), 1.0, np.float32)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
@@ -159,13 +170,13 @@ def a_row_of_512(a, b, c):
 
 @refused(simulated="full: a shape is a tuple of ints, got (64.0, 64)",
          compiled="full: shape must be a compile-time constant, not a run-time (float64, 64): pass a literal, a constant of the "
-                  "module or a Static field", kind=SpecError)
+                  "module or a Static field", kind=SpecError, mend={"64.0": "64"})
 def a_shape_of_fractions(a, b, c):
     x = numpipe.full((64.0, 64), 1.0, np.float32)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("full(shape, value, dtype): the value must be a number", kind=SpecError)
+@refused("full(shape, value, dtype): the value must be a number", kind=SpecError, mend={'"a"': "1.0"})
 def a_tile_of_texts(a, b, c):
     x = numpipe.full((64, 64), "a", np.float32)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
@@ -177,13 +188,14 @@ def a_tile_of_int16(a, b, c):
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("'&' of a mask and an int literal: a mask combines with masks and bools", kind=SpecError)
+@refused("'&' of a mask and an int literal: a mask combines with masks and bools", kind=SpecError, mend={"& 1": "& True"})
 def a_mask_and_an_integer(a, b, c):
     x = (numpipe.iota(64) < 3) & 1
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("'c[…] = tile': the tile is a mask: store mask.astype(np.int32), or what it chooses, np.where(mask, x, y)", kind=SpecError)
+@refused("'c[…] = tile': the tile is a mask: store mask.astype(np.int32), or what it chooses, np.where(mask, x, y)", kind=SpecError,
+         mend={"numpipe.iota((64, 64)) < 3": "np.where(numpipe.iota((64, 64)) < 3, 1.0, 0.0)"})
 def a_mask_that_is_stored(a, b, c):
     c[ds(0, 64), ds(0, 64)] = numpipe.iota((64, 64)) < 3
   # ^^^^^^^^^^^^^^^^^^^^^^^
@@ -199,13 +211,14 @@ def a_maximum_of_a_tile_in_shared_memory(a, b, c):
 
 
 # ---- blocks of arrays -----------------------------------------------------------------------------------------------
-@refused("b[…]: ':' has no compile-time size here; use ds(start, size)", kind=SpecError)
+@refused("b[…]: ':' has no compile-time size here; use ds(start, size)", kind=SpecError, mend={":]": "ds(0, 64)]"})
 def a_whole_dimension_of_an_array(a, b, c):
     x = b[ds(0, 64), :]
     #   ^^^^^^^^^^^^^^^
 
 
-@refused("b[…]: a tile's shape is (64 x j, 8 x i) with at most 256 columns (wgmma m64nN), got (32, 64)", kind=SpecError)
+@refused("b[…]: a tile's shape is (64 x j, 8 x i) with at most 256 columns (wgmma m64nN), got (32, 64)", kind=SpecError,
+         mend={"ds(0, 32)": "ds(0, 64)"})
 def a_block_of_32_rows(a, b, c):
     x = b[ds(0, 32), ds(0, 64)]
     #   ^^^^^^^^^^^^^^^^^^^^^^^
@@ -227,7 +240,8 @@ def a_block_of_a_vector(a, b, c):
     #   ^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("'+' of tiles of float32 and float16: convert one of them, e.g. x.astype(np.float32)", kind=SpecError)
+@refused("'+' of tiles of float32 and float16: convert one of them, e.g. x.astype(np.float32)", kind=SpecError,
+         mend={"64)]": "64)].astype(np.float32)"})
 def arithmetic_on_a_block_of_float16(a, b, c):
     x = numpipe.zeros((64, 64), np.float32) + b[ds(0, 64), ds(0, 64)]
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
@@ -241,7 +255,7 @@ def a_block_where_a_tile_says(a, b, c):
 
 @refused(simulated="ds(start, size): start must be an integer, got array: int(x) truncates a float, // divides integers",
          compiled="ds(start, size): start must be an integer, got array 'b': int(x) truncates a float, // divides integers",
-         kind=SpecError)
+         kind=SpecError, mend={"ds(b,": "ds(0,"})
 def a_block_where_an_array_says(a, b, c):
     x = b[ds(b, 64), ds(0, 64)]
     #     ^^^^^^^^^
@@ -249,7 +263,8 @@ def a_block_where_an_array_says(a, b, c):
 
 # ---- products with A from registers ---------------------------------------------------------------------------------
 @refused("wgmma: a is a float32 register tile in the accumulator's layout, and the A operand of registers is that packed to 16 "
-         "bits: write a.astype(b.dtype), which moves nothing between lanes, with b of float16 or bfloat16", kind=SpecError)
+         "bits: write a.astype(b.dtype), which moves nothing between lanes, with b of float16 or bfloat16", kind=SpecError,
+         mend={"np.float32), y": "np.float32).astype(y.dtype), y"})
 def an_accumulator_as_an_operand(a, b, c):
     for (k,), (y,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(b):
         p = numpipe.wgmma(None, numpipe.zeros((64, 64), np.float32), y)
@@ -257,21 +272,23 @@ def an_accumulator_as_an_operand(a, b, c):
 
 
 @refused("wgmma: a (64,) lies along rows (column layout), the A operand is a tile (M, K) in the accumulator's layout, packed: "
-         "combine it with a tile first", kind=SpecError)
+         "combine it with a tile first", kind=SpecError, mend={".sum(axis=1)": ""})
 def a_vector_as_an_operand(a, b, c):
     for (k,), (y,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(b):
         p = numpipe.wgmma(None, numpipe.zeros((64, 64), np.float32).sum(axis=1).astype(np.float16), y)
         #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused(f"wgmma: a and b must be of one kind: {'; '.join(KINDS)}; got bfloat16 and float16", kind=SpecError)
+@refused(f"wgmma: a and b must be of one kind: {'; '.join(KINDS)}; got bfloat16 and float16", kind=SpecError,
+         mend={'"bfloat16"': "y.dtype"})
 def an_operand_of_another_type(a, b, c):
     for (k,), (y,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(b):
         p = numpipe.wgmma(None, numpipe.zeros((64, 64), np.float32).astype("bfloat16"), y)
         #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("wgmma: the accumulator must be float32, got int32", kind=SpecError)
+@refused("wgmma: the accumulator must be float32, got int32", kind=SpecError,
+         mend={"iota((64, 64))": "iota((64, 64)).astype(np.float32)"})
 def an_accumulator_of_integers(a, b, c):
     for (k,), (y,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(b):
         acc = numpipe.wgmma(numpipe.iota((64, 64)), y, y.T)
@@ -279,7 +296,8 @@ def an_accumulator_of_integers(a, b, c):
 
 
 @refused(compiled="'np.exp': the accumulator is in flight: wgmma may still be writing it; write acc = numpipe.wgmma_wait(acc, 0) "
-                  "first (a pipeline loop's end does so for what it carries)")
+                  "first (a pipeline loop's end does so for what it carries)",
+         mend={"numpipe.wgmma(None, x, x.T)": "numpipe.wgmma_wait(numpipe.wgmma(None, x, x.T), 0)"})
 def a_function_of_an_accumulator_in_flight(a, b, c):
     for (k,), (x,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(b):
         s = np.exp(numpipe.wgmma(None, x, x.T))
@@ -287,7 +305,8 @@ def a_function_of_an_accumulator_in_flight(a, b, c):
 
 
 @refused(compiled="'c[…] = tile': the accumulator is in flight: wgmma may still be writing it; write acc = numpipe.wgmma_wait(acc, "
-                  "0) first (a pipeline loop's end does so for what it carries)")
+                  "0) first (a pipeline loop's end does so for what it carries)",
+         mend={"numpipe.wgmma(None, x, x.T)": "numpipe.wgmma_wait(numpipe.wgmma(None, x, x.T), 0)"})
 def a_store_of_an_accumulator_in_flight(a, b, c):
     for (k,), (x,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a):
         acc = numpipe.wgmma(None, x, x.T)

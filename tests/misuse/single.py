@@ -14,7 +14,8 @@ emit = numpipe.emit_pipeline
 
 
 @refused(", pipeline at {file}:{line}: emit_pipeline_warp_specialized needs the memory role, which warp_specialized=False leaves "
-         "out: use emit_pipeline, whose loads every compute warpgroup issues for itself", kind=SpecError, warp_specialized=False)
+         "out: use emit_pipeline, whose loads every compute warpgroup issues for itself", kind=SpecError, warp_specialized=False,
+         mend={"emit_ws(": "emit("})
 def warp_specialized_without_a_memory_role(a, b, c):
     def body(indices, a_tile):
         pass
@@ -33,7 +34,7 @@ def too_large_without_a_memory_role(a, b, c):
 
 
 # ---- the pipeline
-@refused("a pipeline is emitted for arrays: emit_pipeline(…)(a, b)")
+@refused("a pipeline is emitted for arrays: emit_pipeline(…)(a, b)", mend={"lambda k: (0, k)),))": "lambda k: (0, k)),))(a)"})
 def single_not_called(a, b, c):
     def body(indices, x):
         pass
@@ -42,7 +43,7 @@ def single_not_called(a, b, c):
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("an emitted pipeline is called on its arrays by position")
+@refused("an emitted pipeline is called on its arrays by position", mend={"run(x=a)": "run(a)"})
 def single_called_with_keywords(a, b, c):
     def body(indices, x):
         pass
@@ -53,7 +54,7 @@ def single_called_with_keywords(a, b, c):
 
 
 @refused(", pipeline at {file}:{line}: body 'body' takes 3 arguments, but is called with 2: (indices, 1 tile); a carry needs "
-         "init_carry", kind=SpecError)
+         "init_carry", kind=SpecError, mend={"grid=(1,), ": "grid=(1,), init_carry=0, "})
 def a_carry_without_init_carry(a, b, c):
     def body(indices, x, acc):
         return acc
@@ -63,7 +64,8 @@ def a_carry_without_init_carry(a, b, c):
 
 
 @refused(", pipeline at {file}:{line}: body 'body' takes 2 arguments, but is called with 3: (indices, 1 tile, carry); with "
-         "init_carry the carry comes last", kind=SpecError)
+         "init_carry the carry comes last", kind=SpecError,
+         mend={"(indices, x):\n        pass": "(indices, x, n):\n        return n"})
 def init_carry_that_the_body_does_not_take(a, b, c):
     def body(indices, x):
         pass
@@ -73,7 +75,7 @@ def init_carry_that_the_body_does_not_take(a, b, c):
 
 
 @refused(", pipeline at {file}:{line}: body 'body' returns a value, but there is no carry: give init_carry, or return nothing",
-         kind=SpecError)
+         kind=SpecError, mend={"return 3": "pass"})
 def a_value_that_nothing_receives(a, b, c):
     def body(indices, x):
         return 3
@@ -92,7 +94,7 @@ def a_single_carry_that_grows(a, b, c):
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused(", pipeline at {file}:{line}: called on 2 arrays, but in_specs has 1", kind=SpecError)
+@refused(", pipeline at {file}:{line}: called on 2 arrays, but in_specs has 1", kind=SpecError, mend={")(a, b)": ")(a)"})
 def single_more_arrays_than_specs(a, b, c):
     def body(indices, x):
         pass
@@ -102,7 +104,8 @@ def single_more_arrays_than_specs(a, b, c):
 
 
 @refused(", pipeline at {file}:{line}: delay_release=1 needs more than 1 slots, got max_concurrent_steps=1: the slot of step k "
-         "is still held when step k + delay_release waits for its own", kind=SpecError)
+         "is still held when step k + delay_release waits for its own", kind=SpecError,
+         mend={"delay_release=1": "delay_release=1, max_concurrent_steps=2"})
 def a_delay_with_one_slot(a, b, c):
     def body(indices, x):
         pass
@@ -121,7 +124,8 @@ def single_break_without_a_memory_role(a, b, c):
 
 
 @refused(", pipeline at {file}:{line-1}: allocations are what emit_pipeline_warp_specialized uses, and all warpgroups share; a "
-         "single-stream pipeline has slots and barriers for each warpgroup: call it without them", kind=SpecError)
+         "single-stream pipeline has slots and barriers for each warpgroup: call it without them", kind=SpecError,
+         mend={"a, one.get_allocations(a)": "a"})
 def allocations_of_a_single_stream_pipeline(a, b, c):
     def body(indices, x):
         pass
@@ -132,7 +136,8 @@ def allocations_of_a_single_stream_pipeline(a, b, c):
 
 
 @refused(", pipeline at {file}:{line}: allocations are what emit_pipeline_warp_specialized uses, and all warpgroups share; a "
-         "single-stream pipeline has slots and barriers for each warpgroup: call it without them", kind=SpecError)
+         "single-stream pipeline has slots and barriers for each warpgroup: call it without them", kind=SpecError,
+         mend={"(a, shared)": "(a)"})
 def allocations_for_a_single_stream_pipeline(a, b, c):
     def body(indices, x):
         pass

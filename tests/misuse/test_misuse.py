@@ -1,4 +1,4 @@
-"""Misuse, in one table: each kernel is refused with exactly this first line, and exactly this is underlined.
+"""Misuse, in one table: each kernel is refused with exactly this first line, exactly this is underlined, and its mend helps.
 
 The cases are in the files beside this one, one a subject; ``kernels/refusals.py`` says how one is written.
 """
@@ -45,6 +45,12 @@ def test_it_is_refused_with_the_line_and_what_is_wrong_in_it(case: Case, executi
     case.check(execution)
 
 
-def test_every_kernel_of_the_table_has_a_name_of_its_own() -> None:
+@refused.mended
+def test_it_runs_with_the_mend_that_the_message_names(case: Case) -> None:
+    case.mended().simulate(*case.args)
+
+
+def test_every_kernel_of_the_table_has_a_name_of_its_own_and_many_have_a_mend() -> None:
     names = [kernel.name for kernel in {id(case.kernel): case.kernel for case in refused}.values()]
     assert len(set(names)) == len(names) >= 60
+    assert sum(bool(case.options) for case in refused) >= 240

@@ -1,25 +1,13 @@
-"""All that imports Numba and llvmlite, and all that changes what they do inside.
+"""All that imports Numba and llvmlite, and all that changes what they do inside. Read `operations` first, then `kernels`.
 
 No other module imports them. But this folder hides no backend: the CUDA meanings of operations, in the ``_cuda`` modules, are
-written in Numba's terms, its types, typing contexts and signatures, and in llvmlite's builders, which they have from here. Another
+written in Numba's terms (types, typing contexts, signatures) and in llvmlite's builders, which they import from here. Another
 version of Numba changes this folder, unless that interface changes; another backend would change those modules too, most of what
-numpipe knows of the GPU. It is imported by the first compile, never by ``import numpipe``.
-
-===============  ====================================================================
-``emit``         LLVM IR: constants, inline assembly, symbols, kernels' parameters
-``operations``   meanings of functions, operators, attributes, methods
-``kernels``      Numba's compiler down to LLVM IR without a GPU
-``quicker``      what it does for Python that kernels do not have, done in less time
-``code``         LTO-IR, PTX, cubin, SASS
-``reasons``      why Numba refused a kernel
-``values``       how values of numpipe's types lie in LLVM: as structures, or as one value
-===============  ====================================================================
+numpipe knows of the GPU. What a kernel means does not belong here. The first compile imports the folder, ``import numpipe`` never.
 """
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -27,51 +15,43 @@ import numpy as np
 from ..undisturbed import uninterrupted
 
 
-@contextlib.contextmanager
-def _row_stack() -> Iterator[None]:
-    """Inside, NumPy has the name `row_stack`, which numba-cuda 0.30 looks up while it is imported.
+def _row_stack(arrays: Any) -> Any:
+    """Stand in for NumPy's `row_stack` while numba-cuda 0.30, which looks it up, is imported: NumPy 2.5 does not have it.
 
-    NumPy 2.5 has no such name; where an older one gives it with a DeprecationWarning, it is not asked. The function that stands
-    in is one of its own: what Numba registers for it is no second meaning of `vstack`.
+    It is a new function, so that what Numba registers for it is no second meaning of `vstack`.
     """
-    if "row_stack" in vars(np):
-        yield
-        return
+    return np.vstack(arrays)
 
-    def row_stack(arrays: Any) -> Any:
-        return np.vstack(arrays)
 
-    np.row_stack = row_stack  # type: ignore[assignment, unused-ignore]
+with uninterrupted():
+    _missing = "row_stack" not in vars(np)  # an older NumPy that gives it with a DeprecationWarning is not asked
+    if _missing:
+        np.row_stack = _row_stack  # type: ignore[assignment, unused-ignore]
     try:
-        yield
+        from llvmlite import ir as ir
+        from numba import cuda as cuda
+        from numba.core.errors import NumbaError as NumbaError
+        from numba.cuda import cgutils as cgutils
+        from numba.cuda import types as types
+        from numba.cuda.core import ir as _numba_ir
+        from numba.cuda.core.errors import TypingError as TypingError
+        from numba.cuda.core.imputils import RefType as RefType
+        from numba.cuda.core.imputils import iternext_impl as iternext_impl
+        from numba.cuda.datamodel import models as models
+        from numba.cuda.descriptor import cuda_target
+        from numba.cuda.extending import lower_builtin as lower_builtin
+        from numba.cuda.extending import lower_cast as lower_cast
+        from numba.cuda.extending import register_model as register_model
+        from numba.cuda.typing import signature as signature
+
+        from .code import *
+        from .emit import *
+        from .kernels import *
+        from .operations import *
+        from .reasons import *
     finally:
-        del np.row_stack
+        if _missing:
+            del np.row_stack
 
-
-with uninterrupted(), _row_stack():
-    from llvmlite import ir as ir
-    from numba import cuda as cuda
-    from numba.core.errors import NumbaError as NumbaError
-    from numba.cuda import cgutils as cgutils
-    from numba.cuda import types as types
-    from numba.cuda.core import ir as _numba_ir
-    from numba.cuda.core.errors import TypingError as TypingError
-    from numba.cuda.core.imputils import RefType as RefType
-    from numba.cuda.core.imputils import iternext_impl as iternext_impl
-    from numba.cuda.cudaimpl import registry as _registry
-    from numba.cuda.datamodel import models as models
-    from numba.cuda.descriptor import cuda_target
-    from numba.cuda.extending import lower_builtin as lower_builtin
-    from numba.cuda.extending import lower_cast as lower_cast
-    from numba.cuda.extending import register_model as register_model
-    from numba.cuda.typing import signature as signature
-
-    from .code import *
-    from .emit import *
-    from .kernels import *
-    from .operations import *
-    from .reasons import *
-    from .values import *
-
-    numba_ir, lowering_registry = _numba_ir, _registry
-    cuda_target.target_context.refresh()  # Numba imports the rest of itself, its meanings of Python, when it first compiles
+    numba_ir = _numba_ir
+    cuda_target.target_context.refresh()  # imports Numba's meanings of Python, as its first compile would

@@ -1,4 +1,4 @@
-"""From the LLVM IR of a kernel to LTO-IR, PTX, a cubin and SASS, and what the IR calls."""
+"""From the LLVM IR of a kernel to LTO-IR, PTX, a cubin and SASS; and the functions that the IR calls."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ __all__ = ["calls", "disassemble", "link", "rewrite_ir", "to_ltoir", "to_ptx", "
 
 
 def rewrite_ir(library: Any, change: Callable[[str], str]) -> None:
-    """Replace the text of each LLVM module of a kernel, before anything is made of it."""
+    """Replace the text of each LLVM module of a kernel, before NVVM reads it."""
     library._llvm_strs = [change(text) for text in library.llvm_strs]
 
 
 def to_ltoir(library: Any, target: Target = DEFAULT) -> bytes:
-    """NVVM: LLVM IR -> LTO-IR (what users get; PTX is never linked)."""
+    """Return the LTO-IR that NVVM makes of a kernel's LLVM IR. PTX is never linked: nvJitLink would compile it as relocatable
+    code, in which ptxas ignores setmaxnreg and serialises wgmma."""
     return bytes(library.get_ltoir(cc=target.capability))
 
 
 def to_ptx(library: Any, target: Target = DEFAULT) -> str:
-    """PTX after link-time optimisation: what becomes SASS."""
+    """Return the PTX after link-time optimisation, which becomes SASS."""
     return str(library.get_lto_ptx(cc=target.capability)).rstrip("\0")
 
 
 def link(ltoir: bytes, name: str, target: Target = DEFAULT) -> tuple[bytes, str]:
-    """nvJitLink, whole program -> (cubin, log with registers, spills and C75xx notes)."""
+    """Link a whole program by nvJitLink; returns (cubin, log with registers, spills and C75xx notes)."""
     from cuda.bindings import nvjitlink
 
-    # what is found in a cache is not logged: a kernel would have 0 registers, and no spills
+    # nvJitLink logs nothing of a cubin from its cache: a kernel would have 0 registers, and no spills
     flags = ["-lto", f"-arch={target.name}", "-O3", "-verbose", "-no-cache"]
     handle = nvjitlink.create(len(flags), flags)
     try:
         def log(kind: str) -> str:
-            size = getattr(nvjitlink, f"get_{kind}_log_size")(handle)
-            text = bytearray(size)
+            text = bytearray(getattr(nvjitlink, f"get_{kind}_log_size")(handle))
             getattr(nvjitlink, f"get_{kind}_log")(handle, text)
             return text.decode(errors="replace").strip("\x00")
 
@@ -56,9 +56,9 @@ def link(ltoir: bytes, name: str, target: Target = DEFAULT) -> tuple[bytes, str]
 
 
 def disassemble(cubin: bytes) -> str:
-    """SASS by nvdisasm (the nvidia-cuda-nvdisasm wheel or a CUDA toolkit).
+    """Return the SASS of a cubin, by nvdisasm (the nvidia-cuda-nvdisasm wheel or a CUDA toolkit).
 
-    Its data flow analysis, a third of the time, has something to add to spills and to branches by register only.
+    Its data flow analysis takes a third of the time, and adds something only to spills and to branches by register.
     """
     from cuda.core import ObjectCode
 
@@ -68,13 +68,12 @@ def disassemble(cubin: bytes) -> str:
 
 
 def calls(library: Any, *functions: str) -> bool:
-    """Whether a kernel calls one of these functions."""
     return any(re.search(rf'call [^\n]*@"?({"|".join(functions)})"?\(', text) for text in library.llvm_strs)
 
 
 def undefined_symbols(library: Any, prefix: str) -> list[str]:
-    """Symbols of this prefix that are called and that nothing defines."""
-    text = "\n".join(library.llvm_strs)
-    called = set(re.findall(rf'declare [^@\n]*@"?({re.escape(prefix)}[\w$]+)"?\(', text))
-    defined = set(re.findall(rf'define [^@\n]*@"?({re.escape(prefix)}[\w$]+)"?\(', text))
+    """Return the symbols of this prefix that are called and that nothing defines."""
+    called, defined = ({symbol for text in library.llvm_strs
+                        for symbol in re.findall(rf'{kind} [^@\n]*@"?({re.escape(prefix)}[\w$]+)"?\(', text)}
+                       for kind in ("declare", "define"))
     return sorted(called - defined)

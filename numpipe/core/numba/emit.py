@@ -1,4 +1,4 @@
-"""LLVM IR: constants, inline assembly, symbols, and what a kernel says of its parameters."""
+"""LLVM IR: constants, inline assembly, symbols, and the annotations of a kernel's parameters."""
 
 from __future__ import annotations
 
@@ -26,39 +26,39 @@ def const(value: int, type: Any = i32) -> Any:
 
 
 def emit_asm(builder: Any, result: Any, args: Sequence[Any], text: str, constraints: str) -> Any:
-    """One PTX statement. `convergent` keeps LLVM from moving it across divergent control flow."""
+    """Emit one PTX statement. `convergent` keeps LLVM from moving it across divergent control flow."""
     fnty = ir.FunctionType(result, [a.type for a in args])
     return builder.call(ir.InlineAsm(fnty, text, constraints, side_effect=True), list(args), attrs=("convergent",))
 
 
 def join(builder: Any) -> None:
-    """Where lanes that went apart meet: an empty statement, which LLVM may not copy into their paths.
+    """Emit an empty statement where lanes that went apart meet; LLVM may not copy it into their paths.
 
-    Without it a loop's end that follows is copied into both. The loop's counter then is one value in one path and another in the
-    other, and ptxas takes it, and all that depends on it, as different in the lanes: no uniform registers, a shuffle for each
-    descriptor, BSSY and WARPSYNC around each branch. ptxas itself does that behind a predicated statement, which it makes a branch;
-    there a bar.warp.sync keeps the ways together, and is a NOP, or nothing, in the machine code.
+    Without it LLVM copies a loop's end that follows into both paths. The loop's counter then has a definition in each, and ptxas
+    takes it, and all that depends on it, as different in the lanes: no uniform registers, a shuffle for each descriptor, BSSY and
+    WARPSYNC around each branch. ptxas itself does that behind a predicated statement, which it makes a branch; there a
+    bar.warp.sync keeps the paths together, and is a NOP, or nothing, in the machine code.
     """
     emit_asm(builder, ir.VoidType(), [], "", "")
 
 
 def pure_asm(result: Any, args: Sequence[Any], text: str, constraints: str) -> Any:
-    """PTX without side effects: LLVM may move, merge or drop it."""
+    """Return PTX without side effects, for a call: LLVM may move, merge or drop it."""
     return ir.InlineAsm(ir.FunctionType(result, list(args)), text, constraints, side_effect=False)
 
 
 def global_pointer(type: Any) -> Any:
-    """A pointer into global memory."""
+    """Return the type of a pointer into global memory."""
     return ir.PointerType(type, 1)
 
 
 def nothing(context: Any) -> Any:
-    """The value of a call that returns None."""
+    """Return the value of a call that returns None."""
     return context.get_dummy_value()
 
 
 def external(builder: Any, name: str, result: Any, args: Sequence[Any] = ()) -> Any:
-    """Call a symbol that the kernel's entry module defines (see `define`): how shared helpers ask their kernel."""
+    """Call a symbol that the kernel's entry module defines (see `define`), by which shared helpers ask their kernel."""
     fn = cgutils.get_or_insert_function(builder.module, ir.FunctionType(result, [a.type for a in args]), name)
     return builder.call(fn, list(args))
 
@@ -76,52 +76,50 @@ def define(module: Any, name: str, result: Any, args: Sequence[Any] = ()) -> Ite
 
 
 def thread_index(builder: Any) -> Any:
-    """%tid.x through the LLVM intrinsic: unlike inline assembly it folds, which role guards rely on."""
+    """Read %tid.x through the LLVM intrinsic: unlike inline assembly it folds, which role guards rely on."""
     return special(builder, "tid.x")
 
 
 def special(builder: Any, name: str) -> Any:
-    """A special register."""
     return external(builder, f"llvm.nvvm.read.ptx.sreg.{name}", i32)
 
 
 def block_index(builder: Any) -> list[Any]:
-    """%ctaid.x, y and z."""
+    """Read %ctaid.x, y and z."""
     return [special(builder, f"ctaid.{axis}") for axis in "xyz"]
 
 
 def grid_size(builder: Any) -> list[Any]:
-    """%nctaid.x, y and z."""
+    """Read %nctaid.x, y and z."""
     return [special(builder, f"nctaid.{axis}") for axis in "xyz"]
 
 
 def block_number(builder: Any) -> Any:
-    """Number of the CTA in the grid."""
+    """Compute the number of the CTA in the grid."""
     (x, y, z), (width, height, _) = block_index(builder), grid_size(builder)
     return builder.add(x, builder.mul(width, builder.add(y, builder.mul(height, z))))
 
 
 def c_string(context: Any, builder: Any, text: str) -> Any:
-    """Generic address of a constant string, as C's functions want it."""
+    """Return the generic address of a constant string, as C's functions want it."""
     return context.insert_string_const_addrspace(builder, text)
 
 
 def vprintf(context: Any, builder: Any, format: str, values: Sequence[Any]) -> None:
-    """C's printf by the lanes that are here; `values` are i32, i64, double and string addresses, each naturally aligned."""
+    """Call C's printf in the lanes that are here; `values` are i32, i64, double and string addresses, naturally aligned."""
     struct = cgutils.make_anonymous_struct(builder, list(values))
     buffer = builder.bitcast(cgutils.alloca_once_value(builder, struct), i8.as_pointer())
-    args = [c_string(context, builder, format), buffer]
-    external(builder, "vprintf", i32, args)
+    external(builder, "vprintf", i32, [c_string(context, builder, format), buffer])
 
 
 def assert_fail(context: Any, builder: Any, message: str, file: str, line: int, function: str) -> None:
-    """What a failed C assert calls: the lane prints "file:line: function: … Assertion `message` failed" and stops the kernel."""
+    """Fail as a C assert: the lane prints "file:line: function: … Assertion `message` failed" and stops the kernel."""
     text = [c_string(context, builder, part) for part in (message, file, function)]
     external(builder, "__assertfail", void, [*text[:2], const(line), text[2], const(1, i64)])
 
 
 def shared_base(builder: Any) -> Any:
-    """Shared-space address (32 bit) of the CTA's dynamic shared memory."""
+    """Return the shared-space address (32 bit) of the CTA's dynamic shared memory."""
     module = builder.module
     array = module.globals.get("numpipe_smem")
     if array is None:
@@ -132,11 +130,11 @@ def shared_base(builder: Any) -> Any:
 
 
 def smem(builder: Any, offset: int) -> Any:
-    """Shared-space address of an offset in it."""
+    """Return the shared-space address of an offset in dynamic shared memory."""
     return builder.add(shared_base(builder), const(offset))
 
 
-# ---- what a kernel says of its parameters ------------------------------------------------------------------------
+# ---- annotations of a kernel's parameters ---------------------------------------------------------------------------------
 class _ByVal(ArgumentAttributes):  # type: ignore[misc]
     """`byval` as LLVM 7 (the NVVM dialect of sm_90) spells it: without a type."""
 
@@ -144,31 +142,28 @@ class _ByVal(ArgumentAttributes):  # type: ignore[misc]
         return name
 
 
+def _annotate(builder: Any, name: str, value: Any) -> None:
+    node = builder.module.add_metadata((builder.function, ir.MetaDataString(builder.module, name), value))
+    cgutils.get_or_insert_named_metadata(builder.module, "nvvm.annotations").add(node)
+
+
 def grid_constant(builder: Any, value: Any, align: int = 64) -> Any:
     """Mark a kernel's pointer parameter as passed by value in parameter space, never copied to local memory.
 
     One annotation node only: of several, NVVM honours the first and silently copies the others.
     """
-    function = builder.function
-    if isinstance(value, ir.Argument) and value.parent is function:
+    if isinstance(value, ir.Argument) and value.parent is builder.function:
         attributes = _ByVal()
         attributes.add("byval")
         attributes.align = align
         value.attributes = attributes
-        position = [a is value for a in function.args].index(True)
-        module = builder.module
-        numbers = ir.MDValue(module, [const(position)], name=str(len(module.metadata)))
-        node = ir.MDValue(module, [function, ir.MetaDataString(module, "grid_constant"), numbers],
-                          name=str(len(module.metadata)))
-        cgutils.get_or_insert_named_metadata(module, "nvvm.annotations").add(node)
+        position = [a is value for a in builder.function.args].index(True)
+        _annotate(builder, "grid_constant", builder.module.add_metadata([const(position)]))
     return value
 
 
 def cluster_dims(builder: Any, value: Any, dims: Sequence[int]) -> None:
-    """Say of the kernel whose parameter `value` is how many CTAs its clusters have: ptxas leaves out code for none at all."""
-    function = builder.function
-    if isinstance(value, ir.Argument) and value.parent is function:
-        module = builder.module
+    """Annotate the kernel whose parameter `value` is with how many CTAs a cluster has: ptxas leaves out code for none at all."""
+    if isinstance(value, ir.Argument) and value.parent is builder.function:
         for axis, size in zip("xyz", dims, strict=True):
-            node = module.add_metadata((function, ir.MetaDataString(module, f"cluster_dim_{axis}"), const(size)))
-            cgutils.get_or_insert_named_metadata(module, "nvvm.annotations").add(node)
+            _annotate(builder, f"cluster_dim_{axis}", const(size))

@@ -1,6 +1,6 @@
-"""Meanings of functions, operators, attributes and methods: a typer and a code generator each.
+"""Meanings of functions, operators, attributes and methods, each a typer and a code generator; and how values lie in LLVM.
 
-A typer is a generator function, whose code is generated behind its `yield`, or returns the two, or None for types it is not of::
+A typer is a generator function that generates code behind its `yield`, or returns both, or returns None for types not its own::
 
     def typer(typing_context, ring, k):                 # types
         context, builder, args = yield I32(ring, I32)   # the call's signature; then what LLVM code is made with
@@ -17,47 +17,43 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from numba.cuda import types
+from numba.cuda import cgutils, types
 from numba.cuda.core.errors import TypingError
 from numba.cuda.cudadecl import registry as typing_registry
 from numba.cuda.cudaimpl import registry as lowering_registry
-from numba.cuda.typing import signature
-from numba.cuda.typing.templates import (
-    AbstractTemplate,
-    AttributeTemplate,
-    make_intrinsic_template,
-    make_overload_template,
-)
+from numba.cuda.datamodel import models
+from numba.cuda.extending import register_model
+from numba.cuda.typing import signature, templates
 
 from .emit import const, i64, nothing
-from .values import fields
 
 __all__ = [
-    "Typer", "attribute", "binary", "call", "call_value", "constant_attributes", "field_attributes",
-    "helper_type", "immediate", "literal", "method", "no_code", "operation_type", "overload", "returns", "tuple_of", "unliteral",
+    "attribute", "binary", "call", "call_value", "constant_attributes", "field_attributes", "fields", "helper_type", "immediate",
+    "literal", "lowering_registry", "machine_model", "method", "no_code", "operation_type", "overload", "returns", "struct",
+    "struct_model", "tuple_of", "unliteral",
 ]
 
 Typer = Callable[..., Any]
 
 
 def _in_two(typer: Typer) -> Typer:
-    """A typer that returns (signature, codegen) or None, made of one that may be a generator function."""
+    """Turn a typer that may be a generator function into one that returns (signature, codegen) or None."""
 
     @functools.wraps(typer)  # Numba reads parameter names from it
     def typed(*types: Any, **named: Any) -> Any:
-        begun: Any = typer(*types, **named)
-        if not inspect.isgenerator(begun):
-            return begun
-        waiting: list[Any] = [begun]
+        answer: Any = typer(*types, **named)
+        if not inspect.isgenerator(answer):
+            return answer
+        waiting: list[Any] = [answer]
         try:
-            sig = next(begun)
+            sig = next(answer)
         except StopIteration as end:
             return end.value
 
         def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
             if waiting:
                 rest = waiting.pop()
-            else:  # of another call with these types
+            else:  # the code of another call with these types
                 rest = typer(*types, **named)
                 next(rest)
             try:
@@ -72,9 +68,9 @@ def _in_two(typer: Typer) -> Typer:
 
 
 def operation_type(key: Any, name: str, typer: Typer) -> Any:
-    """Numba type of a callable whose meaning is `typer`, asked with the typing context and the types."""
+    """Return the Numba type of a callable whose meaning is `typer`, which Numba calls with the typing context and the types."""
     typer = _in_two(typer)
-    template = make_intrinsic_template(key, typer, name, prefer_literal=True)
+    template = templates.make_intrinsic_template(key, typer, name, prefer_literal=True)
     if any(p.kind is p.VAR_POSITIONAL for p in inspect.signature(typer).parameters.values()):
         fixed = template.generic
 
@@ -87,18 +83,15 @@ def operation_type(key: Any, name: str, typer: Typer) -> Any:
 
 
 def helper_type(key: Any, implementation: Callable[..., Any]) -> Any:
-    """Numba type of a Python function compiled from its own source; constant arguments stay literal."""
-
-    def same(*args: Any) -> Any:
-        return implementation
-
-    return types.Function(make_overload_template(key, same, {}, False, "never", prefer_literal=True))
+    """Return the Numba type of a Python function compiled from its own source; constant arguments stay literal."""
+    template = templates.make_overload_template(key, lambda *args: implementation, {}, False, "never", prefer_literal=True)
+    return types.Function(template)
 
 
-def call(context: Any, builder: Any, function: Any, argtypes: Sequence[Any], args: Sequence[Any]) -> tuple[Any, Any]:
+def call(context: Any, builder: Any, function: Any, argtypes: Sequence[Any], args: Sequence[Any], *value: Any) -> tuple[Any, Any]:
     """Call `function` (an operation, a helper or its Numba type) while generating code -> (return type, value).
 
-    Arguments that are left out must be None by default.
+    Arguments that are left out must be None by default. A function that is a value itself, not a constant, is passed as `value`.
     """
     fnty = function if isinstance(function, types.Type) else function._numba_type_
     sig = fnty.get_call_type(context.typing_context, tuple(argtypes), {})
@@ -106,41 +99,38 @@ def call(context: Any, builder: Any, function: Any, argtypes: Sequence[Any], arg
     assert all(ty == types.none for ty in left_out), sig
     values = [v if t == s else context.cast(builder, v, t, s)
               for v, t, s in zip(args, argtypes, sig.args[:len(args)], strict=True)] + [nothing(context) for _ in left_out]
-    return sig.return_type, context.get_function(fnty, sig)(builder, values)
+    return sig.return_type, context.get_function(fnty, sig)(builder, [*value, *values])
 
 
 def call_value(context: Any, builder: Any, function: Any, value: Any, argtypes: Sequence[Any],
                args: Sequence[Any]) -> tuple[Any, Any]:
     """Call a callable value of type `function` while generating code -> (return type, value)."""
-    sig = function.get_call_type(context.typing_context, tuple(argtypes), {})
-    values = [context.cast(builder, v, t, s) for v, t, s in zip(args, argtypes, sig.args, strict=True)]
-    bound = [] if isinstance(function, types.Function) else [value]
-    return sig.return_type, context.get_function(function, sig)(builder, bound + values)
+    return call(context, builder, function, argtypes, args, *(() if isinstance(function, types.Function) else (value,)))
 
 
 def tuple_of(like: Any, parts: Sequence[Any]) -> Any:
-    """The type of a tuple of these parts; of `like`'s class where that is a named tuple."""
+    """Return the type of a tuple of these parts, a named tuple of `like`'s class if `like` is one."""
     if isinstance(like, types.BaseNamedTuple):
         return types.BaseTuple.from_types(tuple(parts), like.instance_class)
     return types.Tuple(tuple(parts))
 
 
 def immediate(value: int) -> tuple[Any, Any]:
-    """(type, value) of a compile-time int as an argument of `call`."""
+    """Return (type, value) of a compile-time int as an argument of `call`."""
     return types.literal(value), const(value, i64)
 
 
 def returns(typing_context: Any, function: Any, argtypes: Sequence[Any]) -> Any:
-    """What `function` returns for arguments of these types."""
+    """Return the type of what `function` returns for arguments of these types."""
     fnty = function if isinstance(function, types.Type) else function._numba_type_
     return fnty.get_call_type(typing_context, tuple(argtypes), {}).return_type
 
 
 def _resolved(type_class: type, name: str, typer: Callable[[Any], Any]) -> None:
-    """The type of attribute `name` of values of `type_class`: ``typer(type)``."""
+    """Type the attribute `name` of values of `type_class` as ``typer(type)``."""
 
     @typing_registry.register_attr
-    class Attribute(AttributeTemplate):  # type: ignore[misc]
+    class Attribute(templates.AttributeTemplate):  # type: ignore[misc]
         key = type_class
 
     setattr(Attribute, f"resolve_{name}", lambda self, ty: typer(ty))
@@ -148,17 +138,18 @@ def _resolved(type_class: type, name: str, typer: Callable[[Any], Any]) -> None:
 
 def attribute(type_class: type, name: str, typer: Callable[[Any], Any],
               codegen: Callable[[Any, Any, Any, Any], Any]) -> None:
-    """Attribute `name` of values of `type_class`: `typer(type) -> type`, `codegen(context, builder, type, value)`."""
+    """Define an attribute of values of `type_class`: `typer(type) -> type`, `codegen(context, builder, type, value)`."""
     _resolved(type_class, name, typer)
     lowering_registry.lower_getattr(type_class, name)(codegen)
 
 
 def constant_attributes(type_class: type, result: Any, /, **values: Callable[[Any], Any]) -> None:
-    """Attributes of a type `result`, whose values ``value(type)`` are known at compile time; None: literals, and tuples of them."""
+    """Define attributes whose values ``value(type)`` are constants, of type `result`; None: of literals and tuples of them."""
     def define(name: str, value: Callable[[Any], Any]) -> None:
         def typer(ty: Any) -> Any:
-            found = value(ty)
-            return result or (types.Tuple([types.literal(v) for v in found]) if isinstance(found, tuple) else types.literal(found))
+            constant = value(ty)
+            return result or (types.Tuple(list(map(types.literal, constant))) if isinstance(constant, tuple) else
+                              types.literal(constant))
 
         attribute(type_class, name, typer, lambda context, builder, ty, _:
                   context.get_constant_generic(builder, typer(ty), value(ty)) if result or isinstance(value(ty), tuple) else
@@ -169,7 +160,7 @@ def constant_attributes(type_class: type, result: Any, /, **values: Callable[[An
 
 
 def field_attributes(type_class: type, **kinds: Any) -> None:
-    """Attributes that are fields of a structure of the same name; a function has the type of one from the structure's."""
+    """Define attributes that read a structure's fields, by their types, or functions that return them for the structure's type."""
     def define(name: str, kind: Any) -> None:
         attribute(type_class, name, (lambda ty: kind) if isinstance(kind, types.Type) else kind,
                   lambda context, builder, ty, value: getattr(fields(context, builder, ty, value), name))
@@ -179,14 +170,14 @@ def field_attributes(type_class: type, **kinds: Any) -> None:
 
 
 def no_code(_context: Any, *given: Any) -> Any:
-    """Typer of an operation that is nothing on the GPU."""
+    """Type an operation that does nothing on the GPU."""
     yield types.void(*given)
 
 
 def method(type_class: type, name: str, function: Any) -> None:
-    """Method `name` of values of `type_class`: ``function(value, *args)`` for an operation `function`."""
+    """Define method `name` of values of `type_class`: ``function(value, *args)`` for an operation `function`."""
 
-    class Method(AbstractTemplate):  # type: ignore[misc]
+    class Method(templates.AbstractTemplate):  # type: ignore[misc]
         key = f"{type_class.__name__}.{name}"
         prefer_literal = True
 
@@ -202,20 +193,20 @@ def method(type_class: type, name: str, function: Any) -> None:
 
 
 def binary(function: Any, typer: Callable[..., Any], literals: bool = False) -> None:
-    """A Python operator or function whose meaning is `typer(*types)`, asked before Numba's own meanings.
-
-    `literals`: int literals come as such first, else as int64.
-    """
-    overload(function, lambda _context, *given: typer(*given), literals)
+    """Do what `overload` does, for a typer that does not need the typing context."""
+    overload(function, lambda _context, *operands: typer(*operands), literals)
 
 
 def overload(function: Any, typer: Typer, literals: bool = False) -> None:
-    """The same of a typer that is asked with the typing context too."""
-    chosen: dict[Any, Any] = {}
+    """Give a Python operator or function the meaning ``typer(typing_context, *types)``, which Numba asks before its own.
+
+    `literals`: int literals come as such first, else as int64.
+    """
+    lowered: set[Any] = set()
     typer = _in_two(typer)
 
     @typing_registry.register_global(function)
-    class Template(AbstractTemplate):  # type: ignore[misc]
+    class Template(templates.AbstractTemplate):  # type: ignore[misc]
         key = function
         prefer_literal = literals
 
@@ -224,14 +215,14 @@ def overload(function: Any, typer: Typer, literals: bool = False) -> None:
             if answer is None:
                 return None
             sig, codegen = answer
-            if sig.args not in chosen:
-                chosen[sig.args] = codegen
+            if sig.args not in lowered:
+                lowered.add(sig.args)
                 lowering_registry.lower(function, *sig.args)(codegen)
             return sig
 
 
 def literal(ty: Any) -> Any:
-    """Python value of a literal type (tuples of literals included), or of a default; raises TypingError for a run-time value."""
+    """Return the value of a literal type, of a tuple of them or of a default; raises TypingError for a run-time value."""
     if isinstance(ty, types.BaseTuple):
         return tuple(literal(t) for t in ty)
     if isinstance(ty, (types.NoneType, types.Omitted)):
@@ -242,9 +233,33 @@ def literal(ty: Any) -> Any:
 
 
 def unliteral(ty: Any) -> Any:
-    """The type that a literal has as a run-time value: an int is an int32."""
+    """Return the type that a literal has as a run-time value: an int is an int32."""
     if isinstance(ty, types.BaseTuple):
         return tuple_of(ty, [unliteral(t) for t in ty])
     if isinstance(ty, types.IntegerLiteral) and -(1 << 31) <= ty.literal_value < 1 << 31:
         return types.int32
     return types.unliteral(ty)
+
+
+# ---- how values of a type lie in LLVM ---------------------------------------------------------------------------------
+def struct_model(type_class: type, fields: Callable[[Any], Sequence[tuple[str, Any]]]) -> None:
+    """Lay values of `type_class` out as structures of ``fields(type)``: (name, Numba type) of each field."""
+    register_model(type_class)(lambda manager, ty: models.StructModel(manager, ty, fields(ty)))
+
+
+def machine_model(type_class: type, machine: Callable[[Any], Any]) -> None:
+    """Lay each value of `type_class` out as a value of the LLVM type ``machine(type)``."""
+    register_model(type_class)(lambda manager, ty: models.PrimitiveModel(manager, ty, machine(ty)))
+
+
+def fields(context: Any, builder: Any, ty: Any, value: Any) -> Any:
+    """Return the fields of a structure, as attributes."""
+    return cgutils.create_struct_proxy(ty)(context, builder, value=value)
+
+
+def struct(context: Any, builder: Any, ty: Any, **values: Any) -> Any:
+    """Return a structure with these fields; others are undefined."""
+    proxy = cgutils.create_struct_proxy(ty)(context, builder)
+    for name, value in values.items():
+        setattr(proxy, name, value)
+    return proxy._getvalue()

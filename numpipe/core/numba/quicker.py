@@ -1,8 +1,8 @@
-"""What Numba does again and again, or for Python that kernels are not written in, in less time.
+"""Quicker replacements of what Numba does again and again, or for Python that kernels are not written in.
 
-Nothing here changes what is compiled: `kernels.compiling_for` puts the `replacements` in place for as long as it compiles;
-without them a compile takes a fifth more CPU time. Each was compared with the source of Numba that it stands for. Where Numba's
-source is another one, Numba's own code stays, and one warning says so.
+They change nothing in what is compiled. `kernels.compiling_for` puts the `replacements` in place for as long as it compiles;
+without them a compile takes a fifth more CPU time. Each was compared with the source of Numba that it replaces. Where Numba has
+another source, its own code runs, and one warning says so.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from numba.cuda.target import CUDATargetContext
 
 
 def _refresh_if_changed(refresh: Callable[[Any], None]) -> Callable[[Any], None]:
-    """Numba looks for new declarations at each call it types, in forty registries: only in what has grown, nearly always one."""
+    """Look for new declarations only in what has grown, nearly always one registry; Numba looks in forty at each call it types."""
     seen: dict[Any, tuple[list[Any], int, int]] = {}
 
     def refreshed(context: Any) -> None:
@@ -40,9 +40,9 @@ def _refresh_if_changed(refresh: Callable[[Any], None]) -> Callable[[Any], None]
 
 
 def post_process(self: postproc.PostProcessor, emit_dels: bool = False, extend_lifetimes: bool = False) -> None:
-    """What is live where is computed when it is asked for: Numba does it after each of five passes, for generators.
+    """Compute which variables are live only when something asks; Numba does it after each of five passes, for generators.
 
-    Nothing tells where a variable is no longer needed: no value of a kernel counts references to it.
+    Nothing marks where a variable is no longer needed: no value of a kernel counts references to it.
     """
     self.func_ir.blocks = transforms.canonicalize_cfg(self.func_ir.blocks)
     self.func_ir.variable_lifetime = postproc.VariableLifetime(self.func_ir.blocks)
@@ -50,7 +50,7 @@ def post_process(self: postproc.PostProcessor, emit_dels: bool = False, extend_l
 
 
 def run_pass(self: Any, index: int, one: Any, state: Any) -> None:
-    """A pass, without events, times, dumps and checks of it: there are sixteen of each function, and most do little."""
+    """Run a pass without events, times, dumps and checks: each function has sixteen passes, and most do little."""
     one.analysis = self._analysis
     with errors.new_error_context("Pass {0}", one.name()):
         for run in (one.run_initialization, one.run_pass, one.run_finalizer):
@@ -66,11 +66,11 @@ TABLE: tuple[tuple[Any, str, tuple[str, ...]], ...] = (
     (post_process, "92f6a479318087d7", ("core.postproc:PostProcessor.run",)),
     (run_pass, "146e346271456615", ("core.compiler_machinery:PassManager._runPass",)),
 )
-"""(what stands in the place of the first of these functions of numba.cuda, digest of the functions' source, the functions)"""
+"""(the replacement of the first of these functions of numba.cuda, digest of the functions' source, the functions)"""
 
 
 def digest(functions: tuple[str, ...]) -> str:
-    """Of the source of functions of numba.cuda; "" where one is not there, or has no source."""
+    """Return the digest of the source of functions of numba.cuda; "" where one is not there, or has no source."""
     try:
         source = "".join(inspect.getsource(pkgutil.resolve_name(f"numba.cuda.{path}")) for path in functions)
     except (ImportError, AttributeError, OSError, TypeError):
@@ -80,10 +80,10 @@ def digest(functions: tuple[str, ...]) -> str:
 
 @functools.cache
 def replacements() -> tuple[tuple[Any, str, Any], ...]:
-    """(class, name, what stands there while a kernel is compiled); none where Numba's source is another one than `TABLE` knows."""
-    others = [functions[0].partition(":")[2] for _, known, functions in TABLE if digest(functions) != known]
-    if others:
-        warnings.warn(f"numpipe: numba-cuda {metadata.version('numba-cuda')} has another {', '.join(others)} than the one that "
+    """Return (class, name, its replacement) for all of `TABLE`; nothing where Numba's source is another than the table knows."""
+    changed = [functions[0].partition(":")[2] for _, known, functions in TABLE if digest(functions) != known]
+    if changed:
+        warnings.warn(f"numpipe: numba-cuda {metadata.version('numba-cuda')} has another {', '.join(changed)} than the one that "
                       "numpipe's quicker code was compared with, so Numba's own runs: kernels are the same, and take a fifth "
                       "longer to compile", RuntimeWarning, stacklevel=2)
         return ()

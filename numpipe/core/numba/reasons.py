@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import operator
 import re
 from typing import Any
 
-from numba.core.errors import NumbaError  # base of numba.cuda's, and what the types it borrows raise
+from numba.core.errors import NumbaError  # the base of numba.cuda's, which types that it borrows raise
+from numba.cuda.utils import OPERATORS_TO_BUILTINS
 
 from ...diagnostics.errors import NumpipeError
 
@@ -13,16 +15,16 @@ __all__ = ["explain"]
 
 
 def explain(error: BaseException, first: int) -> tuple[str, list[int]]:
-    """(reason, lines) of an error raised while compiling: the innermost reason, the lines on the way to it, outermost first.
+    """Return (reason, lines) of an error of compiling: the innermost reason, and the lines on the way to it, outermost first.
 
-    Of lines only those from `first` on count. Numba wraps an error once for every function it is typing, keeps the causes of
-    failed calls on the side, and says where it was only in its frames' locals: all three are followed.
+    Only lines from `first` on count. Numba wraps an error once for every function it is typing, keeps the causes of failed
+    calls on the side, and says where it was only in its frames' locals: this follows all three.
     """
     return _deepest(error, first, set())[1:]
 
 
 def _deepest(error: BaseException, first: int, seen: set[int]) -> tuple[int, str, list[int]]:
-    """(depth, reason, lines) of the innermost error among an error and its causes."""
+    """Return (depth, reason, lines) of the innermost error among an error and its causes."""
     seen.add(id(error))
     reason = str(getattr(error, "msg", None) or error)
     if not isinstance(error, (NumbaError, NumpipeError)):
@@ -41,14 +43,11 @@ def _deepest(error: BaseException, first: int, seen: set[int]) -> tuple[int, str
         traceback = traceback.tb_next
     lines += _line(error, first)
     if not lines:
-        said = re.findall(r"(?:at|in) [^\n]*? \((\d+)\)", reason) or re.findall(r'File "[^"]*", line (\d+)', reason)
-        lines = [int(line) for line in said[-1:] if int(line) >= first]
+        places = re.findall(r"(?:at|in) [^\n]*? \((\d+)\)", reason) or re.findall(r'File "[^"]*", line (\d+)', reason)
+        lines = [int(line) for line in places[-1:] if int(line) >= first]
     inner = [_deepest(cause, first, seen) for cause in causes if id(cause) not in seen]
-    depth, told, deeper = max(inner, key=lambda found: found[0], default=(0, "", []))
-    return depth + 1, told or _ANSI.sub("", reason), lines + deeper
-
-
-_ANSI = re.compile(r"\x1b\[[0-9;]*m")
+    depth, innermost, deeper = max(inner, key=lambda one: one[0], default=(0, "", []))
+    return depth + 1, innermost or re.sub(r"\x1b\[[0-9;]*m", "", reason), lines + deeper
 
 
 def _line(thing: Any, first: int) -> list[int]:
@@ -58,15 +57,10 @@ def _line(thing: Any, first: int) -> list[int]:
 
 def _no_match(failures: Any) -> str:
     key = failures._function_type.typing_key
-    name, args = getattr(key, "__name__", str(key)), [str(a) for a in failures._args]
-    symbol = _SYMBOLS.get(name.strip("_") if getattr(key, "__module__", "") == "_operator" else "")
-    return f"'{symbol or name}' is not defined for " + (" and ".join(args) if symbol else f"({', '.join(args)})")
+    symbol, args = _SYMBOLS.get(key), [str(a) for a in failures._args]
+    return f"'{symbol or getattr(key, '__name__', key)}' is not defined for " + (
+        " and ".join(args) if symbol else f"({', '.join(args)})")
 
 
-_SYMBOLS = {
-    "add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "pow": "**", "matmul": "@", "lshift": "<<",
-    "rshift": ">>", "and": "&", "or": "|", "xor": "^", "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
-    "neg": "-", "pos": "+", "invert": "~", "not": "not", "getitem": "[]", "setitem": "[] =", "contains": "in", "is": "is",
-    "iadd": "+=", "isub": "-=", "imul": "*=", "itruediv": "/=", "ifloordiv": "//=", "imod": "%=", "ipow": "**=",
-    "imatmul": "@=", "ilshift": "<<=", "irshift": ">>=", "iand": "&=", "ior": "|=", "ixor": "^=",
-}
+_SYMBOLS = OPERATORS_TO_BUILTINS | {operator.matmul: "@", operator.imatmul: "@=", operator.getitem: "[]",
+                                    operator.setitem: "[] =", operator.truth: None}
