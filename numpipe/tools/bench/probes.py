@@ -4,9 +4,9 @@ A kernel of some microseconds is over before the host has launched the next one,
 then is the host. So a kernel of one thread holds the GPU until the host says that all launches are queued, and no longer than
 `LIMIT`: work that waits for itself is measured as it is.
 
-What a driver reports as the clock is a sample, and not the clock in the middle of a matrix product. So a small kernel notes, on every
-SM that it reaches, the SM's cycle counter (``%clock64``) and the GPU's wall clock (``%globaltimer``). The counters run on between
-kernels: the one's difference between two stamps over the other's is the mean clock in between, whatever ran, cuBLAS too.
+What a driver reports as the clock is a sample, and not the clock in the middle of a matrix product. So a small kernel notes, on
+every SM that it reaches, the SM's cycle counter (``%clock64``) and the GPU's wall clock (``%globaltimer``). The counters run on
+between kernels: the one's difference between two stamps over the other's is the mean clock in between, whatever ran, cuBLAS too.
 """
 
 from __future__ import annotations

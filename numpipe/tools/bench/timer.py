@@ -46,7 +46,7 @@ class Timer(Protocol):
 
 
 def _stream() -> Callable[[], int]:
-    """Make a context current; returns a function that tells the timed stream: torch's current one, else the legacy default stream."""
+    """Make a context current; returns a function of the stream to time: torch's current one, else the legacy default stream."""
     if importlib.util.find_spec("torch"):
         import torch
 
