@@ -11,6 +11,7 @@ import ast
 import enum
 import importlib
 import inspect
+import itertools
 import re
 import sys
 import textwrap
@@ -126,7 +127,7 @@ def _attributes(cls: type) -> dict[str, str]:
     except (OSError, TypeError, ValueError):
         return {}
     body = getattr(tree, "body", [])
-    return {before.target.id: inspect.cleandoc(after.value.value) for before, after in zip(body, body[1:], strict=False)
+    return {before.target.id: inspect.cleandoc(after.value.value) for before, after in itertools.pairwise(body)
             if isinstance(before, ast.AnnAssign) and isinstance(before.target, ast.Name)
             and isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant) and isinstance(after.value.value, str)}
 
@@ -256,7 +257,7 @@ def _goes_on(lines: list[str], at: int, column: int) -> bool:
     if not line.strip():
         after = next((each for each in lines[at:] if each.strip()), "")
         return after.startswith(" " * column)
-    return line.startswith(" " * column) or not line.startswith(" ") and bool(lines[at - 1].strip())
+    return line.startswith(" " * column) or (not line.startswith(" ") and bool(lines[at - 1].strip()))
 
 
 def _list(lines: list[str], column: int) -> str:

@@ -3,8 +3,8 @@
     python examples/attention_ladder.py                                 all rungs, on the GPU if there is one, else simulated
     python examples/attention_ladder.py --shape 4,16,4096,128 --causal --rung "overlapped" --rung "turns"
 
-Prints the error against float64, and on a GPU the speed. docs/attention.md#the-ladder-of-attention explains the rungs. The first five are the two
-kernels below; the others are configs of examples/flash_attention.py, whose kernel has all that a reader has met by then.
+Prints the error against float64, and on a GPU the speed. docs/attention.md explains the rungs. The first five are the two kernels
+below; the others are configs of examples/flash_attention.py, whose kernel has all that a reader has met by then.
 """
 
 from __future__ import annotations

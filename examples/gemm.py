@@ -102,7 +102,7 @@ def relative_error(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> float:
 
 def on_gpu(shapes: list[Shape], dtype: np.dtype) -> None:
     """Print speed, time and error of each shape, a line each."""
-    print("numpipe, cuBLAS: on arrays that stay on the GPU; from NumPy: a whole call on NumPy arrays, copies there and back included")
+    print("numpipe, cuBLAS: on arrays that stay on the GPU; from NumPy: a whole call on NumPy arrays, with the copies")
     cublas = bench.cublas()
     if cublas is None:
         print("cuBLAS: not installed (PyTorch, CuPy and nvmath bring it)")
@@ -152,9 +152,9 @@ def simulated(shapes: list[Shape], dtype: np.dtype, target: str | None) -> None:
     matmul.simulate(*inputs(SIM_SHAPES[0], dtype), cfg=Config(tn=128), trace=trace)
     print(f"\nTimeline of {spell(SIM_SHAPES[0])}, two tiles a CTA:\n")
     print(trace.timeline())
-    print("\nThe kernel's own source ran in CPython on a simulated SM that watches for races and deadlocks; the timeline shows that the\n"
-          "memory warpgroup loads (L) the next tile's blocks while the compute warpgroups multiply (#) and store (S). To see it find a\n"
-          "race, take ` + wg * rows` out of the kernel's last line and run this again; docs/quickstart.md goes on from there.")
+    print("\nThe kernel's own source ran in CPython on a simulated SM that watches for races and deadlocks; the timeline shows that\n"
+          "the memory warpgroup loads (L) the next tile's blocks while the compute warpgroups multiply (#) and store (S). To see it\n"
+          "find a race, take ` + wg * rows` out of the kernel's last line and run this again; docs/quickstart.md goes on from there.")
 
 
 def spell(shape: Shape) -> str:

@@ -3,7 +3,7 @@
     python examples/gemm_ladder.py                                all rungs, on the GPU if there is one, else simulated
     python examples/gemm_ladder.py --shape 8192,8192,512 --rung "store panels" --rung ping-pong
 
-Prints the error against float64, and on a GPU the speed beside cuBLAS'. docs/matrix_products.md#the-ladder explains the rungs.
+Prints the error against float64, and on a GPU the speed beside cuBLAS'. docs/matrix_products.md explains the rungs.
 """
 
 from __future__ import annotations

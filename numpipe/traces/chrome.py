@@ -1,4 +1,4 @@
-"""A trace in the Trace Event Format that Perfetto (ui.perfetto.dev) and chrome://tracing open.
+"""A trace in the Trace Event Format, which Perfetto (ui.perfetto.dev) and chrome://tracing open.
 
 A process is a CTA. Its threads are the warpgroups and the SM's asynchronous units; a microsecond is a cycle of the model.
 
@@ -13,13 +13,12 @@ thread              complete events (``"ph": "X"``)
 ==================  ==================================================================================================
 
 ``args`` name the ring, slot and step. Events of a thread lie one behind the other or one inside the other, as the format
-demands. What a warpgroup waited for when the run failed is an event that ends with the run, ``args.unfinished``.
+demands. A wait of a warpgroup when the run failed is an event that ends with the run, ``args.unfinished``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from itertools import chain
 from typing import Any
 
 from . import spans
@@ -29,24 +28,24 @@ from .protocol import KINDS, MOMENTS, OF_A_RING
 Json = dict[str, Any]
 
 REGIONS = 1000
-"""thread of a warpgroup's regions and tiles, less its number"""
+"""the thread of a warpgroup's regions and tiles has this number plus the warpgroup's"""
 
 
 def trace_events(events: Iterable[Event], failure: str | None = None, clock: str = "cycles", lost: int = 0,
                  sms: dict[tuple[int, int, int], int] | None = None) -> Json:
-    """The JSON object of a trace, ready for ``json.dump``; `clock`, `lost` and `sms` are the Trace's."""
+    """Return the JSON object of a trace, ready for ``json.dump``; `clock`, `lost` and `sms` are the Trace's."""
     ctas = of_ctas(list(events))
-    found: list[Json] = []
+    shown: list[Json] = []
     for pid, (cta, own) in enumerate(ctas.items()):
-        found += _cta(pid, cta, own, "" if sms is None or cta not in sms else f" on SM {sms[cta]}")
+        shown += _cta(pid, cta, own, "" if sms is None or cta not in sms else f" on SM {sms[cta]}")
     if failure is not None:
-        last = max((e["ts"] + e.get("dur", 0) for e in found if e["ph"] == "X" and e["pid"] == len(ctas) - 1), default=0)
-        found.append({"ph": "i", "s": "g", "name": failure.partition("\n")[0], "cat": "failure", "ts": last,
+        last = max((e["ts"] + e.get("dur", 0) for e in shown if e["ph"] == "X" and e["pid"] == len(ctas) - 1), default=0)
+        shown.append({"ph": "i", "s": "g", "name": failure.partition("\n")[0], "cat": "failure", "ts": last,
                       "pid": max(len(ctas) - 1, 0), "tid": 0, "args": {"message": failure}})
     if clock == "cycles":
-        return {"traceEvents": found, "displayTimeUnit": "ms",
+        return {"traceEvents": shown, "displayTimeUnit": "ms",
                 "otherData": {"source": "numpipe, simulated SM", "time": "1 us is one cycle of the virtual-time model"}}
-    scaled = [{**each, **{key: each[key] / 1000 for key in ("ts", "dur") if key in each}} for each in found]  # in microseconds
+    scaled = [{**each, **{key: each[key] / 1000 for key in ("ts", "dur") if key in each}} for each in shown]  # in microseconds
     return {"traceEvents": scaled, "displayTimeUnit": "ns",
             "otherData": {"source": "numpipe, GPU", "time": "of %globaltimer", "lost events": lost}}
 
@@ -63,7 +62,10 @@ def _cta(pid: int, cta: tuple[int, int, int], events: list[Event], where: str = 
     for number, own in warpgroups.items():
         yield _named("thread", pid, number, f"wg{number} {own[-1].role}")
         yield from _ordered(_warpgroup([event for event in own if not event.aside], last), pid, number)
-        regions = [_aside(span) for span in chain(spans.tiles(own, last), spans.regions(own, last))]
+        regions = [_span(f"tile {span.name}", "tile", span.start, span.end, {"tile": int(span.name)})
+                   for span in spans.tiles(own, last)]
+        regions += [_span(span.name, "region", span.start, span.end, {"unfinished": True} if span.unfinished else {})
+                    for span in spans.regions(own, last)]
         if regions:  # a thread of their own: they need not lie inside a step, or a step inside them
             yield _named("thread", pid, REGIONS + number, f"wg{number} regions")
             yield from _ordered(regions, pid, REGIONS + number)
@@ -78,9 +80,8 @@ def _named(what: str, pid: int, tid: int, name: str) -> Json:
 
 
 def _ordered(events: Iterable[Json], pid: int, tid: int) -> list[Json]:
-    """By start, the longer first, so that what encloses comes before what is inside."""
-    ordered = sorted(events, key=lambda e: (e["ts"], -e["dur"]))
-    return [{**event, "pid": pid, "tid": tid} for event in ordered]
+    """Return events sorted by start, the longer first, so that an event comes before those inside it."""
+    return [{**event, "pid": pid, "tid": tid} for event in sorted(events, key=lambda e: (e["ts"], -e["dur"]))]
 
 
 def _span(name: str, kind: str, start: int, end: int, args: Json) -> Json:
@@ -89,7 +90,7 @@ def _span(name: str, kind: str, start: int, end: int, args: Json) -> Json:
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON has it: NumPy integers as ints, tuples as lists."""
+    """Return a value as JSON has it: NumPy integers as ints, tuples as lists."""
     if isinstance(value, dict):
         return {key: plain(each) for key, each in value.items()}
     if isinstance(value, (tuple, list)):
@@ -98,9 +99,9 @@ def plain(value: Any) -> Any:
 
 
 def _place(mbar: str) -> Json:
-    """Ring and slot in an mbarrier's name, as rings give it: ``ready[0] of a, b @ gemm.py:41``."""
-    found = OF_A_RING.fullmatch(mbar)
-    return {} if found is None else {"ring": found["ring"], "slot": int(found["slot"])}
+    """Return the ring and slot in an mbarrier's name, as rings give it: ``ready[0] of a, b @ gemm.py:41``."""
+    named = OF_A_RING.fullmatch(mbar)
+    return {} if named is None else {"ring": named["ring"], "slot": int(named["slot"])}
 
 
 def _unit(event: Event) -> Json:
@@ -112,15 +113,8 @@ def _unit(event: Event) -> Json:
     return _span(name, event.kind, event.start, end, {"warpgroup": event.warpgroup, **_place(details.get("mbar", "")), **details})
 
 
-def _aside(span: spans.Span) -> Json:
-    """A tile, or a region."""
-    if span.kind == "tile":
-        return _span(f"tile {span.name}", "tile", span.start, span.end, {"tile": int(span.name)})
-    return _span(span.name, "region", span.start, span.end, {"unfinished": True} if span.unfinished else {})
-
-
 def _warpgroup(events: list[Event], last: int) -> Iterator[Json]:
-    """What one warpgroup did, in the order it did it."""
+    """Yield what one warpgroup did, in its order."""
     note: Json = {}
     name = ""
     lasting: tuple[str, int, Json] | None = None
@@ -140,10 +134,9 @@ def _warpgroup(events: list[Event], last: int) -> Iterator[Json]:
             yield _span(shown, kind, event.start, event.end, {**_place(mbar), **details})
         elif kind == "arrive":
             mbar = details["mbar"]
-            of_a_ring = _place(mbar).get("ring") == note.get("ring", "")
-            did = name if of_a_ring else kind
-            yield _span(did, did, event.start, event.end,
-                        {**(note if of_a_ring else {}), **details})
+            releases = _place(mbar).get("ring") == note.get("ring", "")
+            title = name if releases else kind
+            yield _span(title, title, event.start, event.end, {**(note if releases else {}), **details})
         elif kind == "issue":
             yield _span(f"issue {details['tensor']}", kind, event.start, event.end, {**note, **details})
         elif kind == "write":

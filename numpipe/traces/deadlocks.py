@@ -1,6 +1,6 @@
-"""Why nobody can go on: who waits for what, in what state the mbarriers are, who should have arrived; as a report.
+"""The report of a deadlock: who waits for what, in what state the mbarriers are, and who should have arrived.
 
-From plain data, so that a deadlock of the simulated SM and a hung kernel on the GPU read the same::
+It is made from plain data, so that a deadlock of the simulated SM and a hung kernel on the GPU read the same::
 
     gemm.py:41: CTA (0, 0, 0): every warpgroup waits and nothing is in flight
       warpgroup 0 (compute): blocked on ready[1] of a, b @ gemm.py:41 phase 1 step 3 at gemm.py:43 in matmul
@@ -20,13 +20,13 @@ from .protocol import BARRIERS
 
 WAITS = "every warpgroup waits and nothing is in flight"
 FINISHED = "finished"
-"""what a party did that is not there any more"""
+"""`Party.did` of a warpgroup that is not there any more"""
 
 
 class Hint(NamedTuple):
-    """What is probably missing: the line that says so, which hazard that makes it, and what to write instead.
+    """What is probably missing: the line that says so, the hazard's name, and what to write instead.
 
-    sure   whether it is a cause for certain, not what follows from another one
+    sure   whether it is a cause for certain, and not what follows from another one
     """
 
     hazard: str
@@ -36,7 +36,7 @@ class Hint(NamedTuple):
 
 
 def blocked_on(barrier: str, phase: int, step: int | None = None) -> str:
-    """What a `Party` did that waits for an mbarrier.
+    """Return `Party.did` of a warpgroup that waits for an mbarrier.
 
     >>> blocked_on("ready[1] of a, b @ gemm.py:41", 1, 3)
     'blocked on ready[1] of a, b @ gemm.py:41 phase 1 step 3'
@@ -46,7 +46,7 @@ def blocked_on(barrier: str, phase: int, step: int | None = None) -> str:
 
 def deadlock(where: str, waiting: Sequence[Party], barriers: Sequence[Barrier], hints: Sequence[Hint] = (),
              kernel: str = "") -> Report:
-    """The report of a deadlock.
+    """Return the report of a deadlock.
 
     where     the first line: ``CTA (0, 0, 0): every warpgroup waits and nothing is in flight``
     waiting   a party for each warpgroup of the CTA: what it does (`blocked_on`, or `FINISHED`), its lines, and the barrier,
@@ -54,12 +54,12 @@ def deadlock(where: str, waiting: Sequence[Party], barriers: Sequence[Barrier], 
     barriers  those in the middle of a phase, or waited for
     hints     what is known beside the mbarriers: named barriers, registers
 
-    Its hazard is what the hints say for certain: "too-few-arrivals", "wrong-expect-tx", "register-budget",
+    The report's hazard is what the hints say for certain: "too-few-arrivals", "wrong-expect-tx", "register-budget",
     "named-barrier-mismatch"; else "deadlock".
     """
-    found = about(waiting, barriers)
-    sure = [hint for hint in (*hints, *found) if hint.sure]
-    shown = [*hints, *(hint for hint in found if hint.sure or not sure)]
+    missing = _missing(waiting, barriers)
+    sure = [hint for hint in (*hints, *missing) if hint.sure]
+    shown = [*hints, *(hint for hint in missing if hint.sure or not sure)]
     first = next(iter(sure or shown), Hint("deadlock", WAITS))
     return Report(first.hazard if sure else "deadlock", _text(where, waiting, barriers, shown), waiting=tuple(waiting),
                   barriers=tuple(barriers), cause=first.text.removeprefix("hint: "), mend=first.mend, kernel=kernel)
@@ -73,58 +73,35 @@ def _text(where: str, waiting: Sequence[Party], barriers: Sequence[Barrier], hin
     for barrier in barriers:
         misses = (f"{barrier.pending} of {barrier.count} arrivals missing, {barrier.missing_bytes} bytes missing" if barrier.known
                   else "what it misses is not known")
-        lines.append(f"  {barrier.name}: phase {barrier.phase}, {misses}"
-                     + (f"; arrived: {_arrived(barrier)}" if barrier.arrived else ""))
+        arrived = ", ".join(f"{who} x {times}" for who, times in barrier.arrived)
+        lines.append(f"  {barrier.name}: phase {barrier.phase}, {misses}" + (f"; arrived: {arrived}" if arrived else ""))
     lines += [f"  {hint.text}" for hint in hints]
     lines += [f"  mend:   {mend}" for mend in dict.fromkeys(hint.mend for hint in hints) if mend]
     return "\n".join(lines)
 
 
 def _name(party: Party, waiting: Sequence[Party]) -> str:
-    """Of a warpgroup, with its CTA where there are several."""
+    """Return a warpgroup's name, with its CTA where there are several."""
     return party.name if len({other.cta for other in waiting}) < 2 else f"{party.name} of CTA {party.cta}"
 
 
-def _arrived(barrier: Barrier) -> str:
-    return ", ".join(f"{who} x {times}" for who, times in barrier.arrived)
-
-
 # ---- what is missing ----------------------------------------------------------------------------------------------------------
-def about(waiting: Sequence[Party], barriers: Sequence[Barrier]) -> list[Hint]:
-    """What the state of the mbarriers says."""
-    found = []
+def _missing(waiting: Sequence[Party], barriers: Sequence[Barrier]) -> list[Hint]:
+    """Return what the state of the mbarriers tells."""
+    hints = []
     for barrier in barriers:
         row = BARRIERS.get(barrier.kind)
         if barrier.kind == "sums" and (barrier.waiters or barrier.missing_bytes > 0):
-            found.append(_sums(barrier))
+            hints.append(_no_sum(barrier))
         elif barrier.missing_bytes and not barrier.pending:
-            shared = row is not None and row.completes == "memory" and len({party.cta for party in waiting}) > 1
-            found.append(_share(barrier) if shared else _bytes(barrier))
+            hints.append(_no_bytes(barrier, row is not None and row.completes == "memory" and len({p.cta for p in waiting}) > 1))
         elif barrier.waiters and barrier.pending:
-            about_kind = _not_arrived if row is None else _not_loaded if row.completes == "memory" else _not_released
-            found.append(about_kind(barrier, waiting))
-    return found
+            hints.append((_no_arrival if row is None else _no_load if row.completes == "memory" else _no_release)(barrier, waiting))
+    return hints
 
 
-def _bytes(barrier: Barrier) -> Hint:
-    """All have arrived, and bytes are missing."""
-    brought = "more were announced than the copies of this phase bring"
-    if barrier.expected is not None:
-        brought = (f"expect_tx announced {barrier.expected} bytes, the copies of this phase brought "
-                   f"{barrier.expected - barrier.missing_bytes}")
-    return Hint("wrong-expect-tx", f"hint: {barrier.name} still misses {barrier.missing_bytes} bytes and no copy is in flight: "
-                f"{brought}", "announce the bytes of all copies that are issued for the phase, and no more")
-
-
-def _share(barrier: Barrier) -> Hint:
-    """In a cluster: this CTA has loaded its own share of a step, and another one not."""
-    return Hint("multicast-mismatch", f"hint: {barrier.name} still misses {barrier.missing_bytes} bytes of step {barrier.step} and "
-                "no copy is in flight: another CTA of the cluster has not loaded its share of that step",
-                "the same pipelines with the same grids, and as many tiles, in all CTAs along collective_axes")
-
-
-def _sums(barrier: Barrier) -> Hint:
-    """In a cluster: another CTA has not sent its sum of a tile, or has not read this one's."""
+def _no_sum(barrier: Barrier) -> Hint:
+    """Return the hint where, in a cluster, another CTA has not sent its sum of a tile, or has not read this one's."""
     misses = (f"{barrier.missing_bytes} bytes" if barrier.missing_bytes else f"{barrier.pending} of {barrier.count} arrivals"
               if barrier.known else "bytes or arrivals")
     return Hint("too-few-arrivals", f"hint: {barrier.name} still misses {misses} in phase {barrier.phase}: another CTA of the "
@@ -132,42 +109,46 @@ def _sums(barrier: Barrier) -> Hint:
                 "numpipe.combine(acc, part, axis=…) by all CTAs along the axis, for each tile, whatever part of it they have")
 
 
+def _no_bytes(barrier: Barrier, shared: bool) -> Hint:
+    """Return the hint where all have arrived and bytes are missing; `shared`: the CTAs of a cluster each load a share of them."""
+    text = f"hint: {barrier.name} still misses {barrier.missing_bytes} bytes "
+    if shared:
+        return Hint("multicast-mismatch", f"{text}of step {barrier.step} and no copy is in flight: another CTA of the cluster has "
+                    "not loaded its share of that step",
+                    "the same pipelines with the same grids, and as many tiles, in all CTAs along collective_axes")
+    brought = "more were announced than the copies of this phase bring"
+    if (announced := barrier.expected) is not None:
+        brought = f"expect_tx announced {announced} bytes, the copies of this phase brought {announced - barrier.missing_bytes}"
+    return Hint("wrong-expect-tx", f"{text}and no copy is in flight: {brought}",
+                "announce the bytes of all copies that are issued for the phase, and no more")
+
+
 def _misses(barrier: Barrier) -> str:
     return f"hint: {barrier.name} still misses {barrier.pending} of {barrier.count} arrivals in phase {barrier.phase}: "
 
 
-def _not_arrived(barrier: Barrier, waiting: Sequence[Party]) -> Hint:
-    """A barrier that is none of a pipeline's.
+def _no_arrival(barrier: Barrier, waiting: Sequence[Party]) -> Hint:
+    """Return the hint for a barrier that is none of a pipeline's.
 
     One that somebody has arrived at is nearer to the cause than one that waits for a blocked warpgroup.
     """
     some = barrier.pending < barrier.count
-    sure = some or all(party.did == FINISHED or _waits(party, barrier) for party in waiting)
+    sure = some or all(party.did == FINISHED or (party.barrier, party.phase) == (barrier.name, barrier.phase) for party in waiting)
     if barrier.kind != "own":
         return Hint("too-few-arrivals", f"{_misses(barrier)}a slot was never released, or the count is too high for those who "
                     "arrive", f"{barrier.pending} more arrivals in phase {barrier.phase} of {barrier.name}" + (
                         f", or a count of {barrier.count - barrier.pending}" if some else "") if sure else "", sure)
-    text = (f"{_misses(barrier)}a barrier_arrive or a copy is missing, or the count is too high for those who arrive (a "
-            "warpgroup's or a copy's arrival counts 4, one a warp)")
-    here = f"phase {barrier.phase} of {barrier.name}"
-    if some:
-        mend = (f"{_arrivals(-(-barrier.pending // 4))} more in {here}, or a Barrier with "
-                f"num_arrivals={(barrier.count - barrier.pending) // 4}")
-    else:
-        mend = f"{_arrivals(barrier.count // 4)} in {here}, by who does not wait for it before"
-    return Hint("too-few-arrivals", text, mend, sure)
+    number = -(-barrier.pending // 4) if some else barrier.count // 4
+    mend = f"{number} arrivals (barrier_arrive, or copies)" if number > 1 else "one arrival (barrier_arrive, or a copy)"
+    mend += f"{' more' * some} in phase {barrier.phase} of {barrier.name}, "
+    mend += f"or a Barrier with num_arrivals={(barrier.count - barrier.pending) // 4}" if some else (
+        "by who does not wait for it before")
+    return Hint("too-few-arrivals", f"{_misses(barrier)}a barrier_arrive or a copy is missing, or the count is too high for those "
+                "who arrive (a warpgroup's or a copy's arrival counts 4, one a warp)", mend, sure)
 
 
-def _arrivals(number: int) -> str:
-    return f"{number} arrivals (barrier_arrive, or copies)" if number > 1 else "one arrival (barrier_arrive, or a copy)"
-
-
-def _waits(party: Party, barrier: Barrier) -> bool:
-    return (party.barrier, party.phase) == (barrier.name, barrier.phase)
-
-
-def _not_released(barrier: Barrier, waiting: Sequence[Party]) -> Hint:
-    """A slot that somebody still holds: who has gone on to later steps, or has finished, has not given it back."""
+def _no_release(barrier: Barrier, waiting: Sequence[Party]) -> Hint:
+    """Return the hint for a slot that is still in use: a warpgroup in later steps, or one that has finished, did not release it."""
     some, done = barrier.pending < barrier.count, [who for who, times in barrier.arrived for _ in range(times)]
     missing = [party for party in waiting if party.role == "compute" and
                done.count(_name(party, waiting)) < BARRIERS[barrier.kind].arrivals]
@@ -184,8 +165,8 @@ def _not_released(barrier: Barrier, waiting: Sequence[Party]) -> Hint:
                 "four warps" if sure else "", sure)
 
 
-def _not_loaded(barrier: Barrier, waiting: Sequence[Party]) -> Hint:
-    """A slot that nobody has filled; what keeps the memory role from it is the cause, unless it has finished."""
+def _no_load(barrier: Barrier, waiting: Sequence[Party]) -> Hint:
+    """Return the hint for a slot that nobody filled: what keeps the memory role from it is the cause, unless it has finished."""
     loaders = [party for party in waiting if party.role == "memory"]
     over = any(party.did == FINISHED for party in loaders)
     who = ", ".join(f"{_name(party, waiting)} {'has' if over else 'is'} {party.did}" for party in loaders) or "nobody loads"

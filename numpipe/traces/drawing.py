@@ -1,14 +1,20 @@
-"""`numpipe.timeline`: traces as text or as a picture."""
+"""`numpipe.timeline`: traces as text, or as SVG and PNG by matplotlib.
+
+In a picture a row is a warpgroup, or a unit of the SM; above a warpgroup's bar are its tiles and regions. Colours are told apart by
+those who see few of them, and in grey by lightness and hatching: products are dark, waits are light and hatched.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ..diagnostics.errors import SpecError
-from .picture import Panel, draw
+from .events import UNITS, Event, of_warpgroups
+from .spans import MEANS, Span, regions, spans, tiles
 from .trace import Trace
 
 __all__ = ["timeline"]
@@ -17,11 +23,30 @@ Cta = tuple[int, int, int] | int
 ROWS = ("compute", "memory", "copy in", "copy out", "tensor core", "tiles", "regions")
 """what `rows` may name, beside ``wg0``, ``wg1`` …"""
 
+# Okabe and Ito's colours; (face, hatch, colour of text on it)
+_LOOKS = {
+    "compute": ("#0072b2", "", "white"),
+    "store": ("#e69f00", "", "black"),
+    "issue": ("#000000", "", "white"),
+    "data": ("#f7ef9a", "////", "black"),
+    "slot": ("#e3e3e3", "----", "black"),
+    "barrier": ("#e8c7dc", "xxxx", "black"),
+    "copy in": ("#56b4e9", "", "black"),
+    "copy out": ("#e69f00", "", "black"),
+}
+_PRODUCTS = (("#0072b2", "white"), ("#66cdaa", "black"), ("#d55e00", "white"), ("#f0c0dc", "black"))
+"""colours of the warpgroups' products on the tensor core, and of text on them: dark and light in turn"""
+_BANDS = {"tile": ("#d0d0d0", "#f0f0f0"), "region": ("#b8e0d2", "#dcefe7")}
+"""the colours of tiles and of regions, in turn"""
+_INCHES = 11.0
+_ROW, _BAND, _MARGIN, _LEGEND = 0.34, 0.17, 0.75, 0.55
+"""inches: a row, a band above it, title and axis of a trace, and the legend"""
+
 
 def timeline(*traces: Trace | str | os.PathLike[str], path: str | os.PathLike[str] | None = None, cta: Cta | None = None,
              start: float | Sequence[float | None] | None = None, end: float | Sequence[float | None] | None = None,
              rows: Sequence[str] | None = None, titles: Sequence[str] | None = None, width: int = 100) -> str:
-    """Draw what the warpgroups of a CTA did when: traces of the simulated SM and of a GPU, several under each other.
+    """Draw when the warpgroups of a CTA did what: traces of the simulated SM and of a GPU, several under each other.
 
     traces      of `Trace`, or names of the ``.json`` files that they were saved to
     path        a file ending in ``.svg`` or ``.png`` (needs ``pip install 'numpipe[plot]'``); None: text
@@ -61,14 +86,189 @@ def timeline(*traces: Trace | str | os.PathLike[str], path: str | os.PathLike[st
     file = Path(path)
     if file.suffix not in (".svg", ".png"):
         raise SpecError(f"timeline: path={str(file)!r} ends in neither .svg nor .png; without path= the timeline is text")
-    draw([Panel(*each) for each in zip(loaded, names, [cta] * len(loaded), starts, ends, strict=True)], wanted, file)
+    _draw([_Panel(*each) for each in zip(loaded, names, [cta] * len(loaded), starts, ends, strict=True)], wanted, file)
     return str(file)
 
 
 def _each(name: str, value: Any, count: int) -> list[float | None]:
-    """One for each trace."""
+    """Return the value of each trace, of one for all or a sequence."""
     if not isinstance(value, (tuple, list)):
         return [value] * count
     if len(value) != count:
         raise SpecError(f"timeline: {name}={value!r}; one number, or one for each of the {count} traces")
     return list(value)
+
+
+# ---- pictures
+@dataclass(frozen=True)
+class Bar:
+    """A piece of a row: its look (`look`), and what is written on it where there is room."""
+
+    start: float
+    end: float
+    look: str
+    label: str = ""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of a picture: bars, and above them bands of tiles and regions, the outer ones first."""
+
+    name: str
+    bars: Sequence[Bar]
+    bands: Sequence[Sequence[Span]] = ()
+
+
+def rows_of(events: list[Event], wanted: Callable[[str], bool]) -> list[Row]:
+    """Return the rows of a CTA whose names are wanted: ``wg0 compute``, ``copy in``; of bands: ``tiles``, ``regions``."""
+    rows: list[Row] = []
+    for number, own in of_warpgroups(events).items():
+        name = f"wg{number} {own[-1].role}"
+        if wanted(name):
+            last = max(e.end for e in own)
+            bands = [list(tiles(own, last))] if wanted("tiles") else []
+            bands += _levels(regions(own, last)) if wanted("regions") else []
+            bars = [Bar(span.start, span.end, span.kind, "" if span.kind == "store" else _step(span.step, span.slot))
+                    for span in spans(own) if span.kind != "other"]
+            rows.append(Row(name, bars, [band for band in bands if band]))
+    for kind, name in UNITS.items():
+        own = [e for e in events if e.kind == kind]
+        if own and wanted(name):
+            rows.append(Row(name, [Bar(e.start, e.details.get("port_until", e.end), f"wg{e.warpgroup}" if kind == "mma" else name,
+                                       _step(e.details.get("step"), None)) for e in own]))
+    return rows
+
+
+def _step(step: int | None, slot: int | None) -> str:
+    return "" if step is None else str(step) if slot is None else f"{step}·{slot}"
+
+
+def _levels(nested: Iterable[Span]) -> list[list[Span]]:
+    """Return regions as one list for each depth of nesting."""
+    levels: list[list[Span]] = []
+    for span in sorted(nested, key=lambda s: (s.start, -s.end)):
+        for level in levels:
+            if level[-1].end <= span.start:
+                level.append(span)
+                break
+        else:
+            levels.append([span])
+    return levels
+
+
+@dataclass(frozen=True)
+class _Panel:
+    """A trace in a picture."""
+
+    trace: Trace
+    title: str
+    cta: Cta | None
+    start: float | None
+    end: float | None
+
+
+def _draw(panels: Sequence[_Panel], wanted: Callable[[str], bool], path: Path) -> None:
+    """Draw traces under each other, each with a scale of its own, into an .svg or .png file."""
+    try:
+        import matplotlib
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise SpecError("timeline: pictures are drawn by matplotlib, which is not installed: pip install 'numpipe[plot]'; without "
+                        "path= the timeline is text") from None
+    shown = [(panel, rows_of(panel.trace.events_of(panel.cta), wanted)) for panel in panels]
+    for panel, rows in shown:
+        if not rows:
+            raise SpecError(f"timeline: nothing to draw of {panel.title}: no events, or none of the rows that were asked for")
+    heights = [sum(_ROW + _BAND * len(row.bands) for row in rows) + _MARGIN for _, rows in shown]
+    top = total = sum(heights) + _LEGEND
+    style = {"svg.fonttype": "none", "svg.hashsalt": "numpipe", "hatch.linewidth": 0.5, "font.size": 8, "font.family": "sans-serif"}
+    with matplotlib.rc_context(style):
+        figure = Figure(figsize=(_INCHES, total), dpi=144)
+        legend: dict[str, tuple[str, str]] = {}
+        for (panel, rows), height in zip(shown, heights, strict=True):
+            top -= height
+            axes = figure.add_axes((0.1, (top + 0.42) / total, 0.885, (height - _MARGIN) / total))
+            _panel(axes, panel, rows, height - _MARGIN, legend)
+        _legend(figure, legend)
+        figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else {"Software": "numpipe"})
+
+
+def _panel(axes: Any, panel: _Panel, rows: Sequence[Row], inches: float, legend: dict[str, tuple[str, str]]) -> None:
+    """Draw one trace, and add what the legend has to explain: words, and their (face, hatch)."""
+    events = panel.trace.events_of(panel.cta)
+    first = min(e.start for e in events) if panel.start is None else panel.start
+    last = max(max(e.end for e in events), first + 1) if panel.end is None else panel.end
+    if not first < last:
+        raise SpecError(f"timeline: start={first} is not before end={last} {panel.trace.clock}")
+    points = (last - first) / (_INCHES * 0.885 * 72)
+    y, ticks = inches, []
+    for row in rows:
+        for level, band in enumerate(row.bands):
+            y -= _BAND
+            _band(axes, band, y, first, last, points, level)
+        y -= _ROW
+        ticks.append((y + _ROW / 2, row.name))
+        _bars(axes, row.bars, y + 0.03, _ROW - 0.06, first, last, points, legend)
+    axes.set(xlim=(first, last), ylim=(0, inches), yticks=[at for at, _ in ticks], yticklabels=[name for _, name in ticks])
+    axes.set_xlabel({"cycles": "cycles of the simulated SM", "ns": "ns"}[panel.trace.clock], labelpad=1)
+    sm = panel.trace.sms.get(events[0].cta)
+    axes.set_title(f"{panel.title}    CTA {events[0].cta}" + ("" if sm is None else f", SM {sm}"), loc="left", fontsize=9, pad=4)
+    axes.tick_params(length=2)
+    for side in ("top", "right", "left"):
+        axes.spines[side].set_visible(False)
+
+
+def _bars(axes: Any, bars: Sequence[Bar], y: float, height: float, first: float, last: float, points: float,
+          legend: dict[str, tuple[str, str]]) -> None:
+    """Draw the bars of a row inside the window, an issue at least a point wide; `points`: the time that a point stands for."""
+    by_look: dict[str, list[tuple[float, float]]] = {}
+    for bar in bars:
+        least = points if bar.look == "issue" else 0.0
+        start, end = max(bar.start, first), min(max(bar.end, bar.start + least), last)
+        if start >= end:
+            continue
+        by_look.setdefault(bar.look, []).append((start, end - start))
+        face, hatch, ink = look(bar.look)
+        if bar.label and (end - start) / points > 4.6 * len(bar.label) + 3:
+            box = {"facecolor": face, "edgecolor": "none", "pad": 0.6} if hatch else None
+            axes.text((start + end) / 2, y + height / 2 - 0.005, bar.label, ha="center", va="center", color=ink, fontsize=7,
+                      bbox=box, clip_on=True)
+    for name, pieces in by_look.items():
+        face, hatch, _ = look(name)
+        mean = sum(length for _, length in pieces) / len(pieces) / points
+        gap = 0.0 if hatch or name == "issue" else min(0.4, mean / 20)  # lines between bars, which must not make them paler
+        axes.broken_barh(pieces, (y, height), facecolor=face, hatch=hatch or None, edgecolor="#707070" if hatch else "white",
+                         linewidth=gap)
+        if name not in UNITS.values():  # its row says what it is
+            legend[MEANS.get(name) or f"products of {name}"] = face, hatch
+
+
+def look(name: str) -> tuple[str, str, str]:
+    """Return (face, hatch, ink) of a bar: a key of `_LOOKS`, or ``wg1``, products of warpgroup 1 on the tensor core."""
+    if name in _LOOKS:
+        return _LOOKS[name]
+    face, ink = _PRODUCTS[int(name[2:]) % len(_PRODUCTS)]
+    return face, "", ink
+
+
+def _band(axes: Any, band: Sequence[Span], y: float, first: float, last: float, points: float, level: int) -> None:
+    for number, span in enumerate(band):
+        start, end = max(span.start, first), min(span.end, last)
+        if start >= end:
+            continue
+        axes.broken_barh([(start, end - start)], (y + 0.02, _BAND - 0.03), facecolor=_BANDS[span.kind][number % 2], linewidth=0)
+        label = f"tile {span.name}" if span.kind == "tile" else span.name
+        if (end - start) / points > 4.2 * len(label) + 3:
+            axes.text(start + 2 * points, y + _BAND / 2, label, ha="left", va="center", fontsize=6.5, color="#202020", clip_on=True)
+
+
+def _legend(figure: Any, looks: dict[str, tuple[str, str]]) -> None:
+    from matplotlib.patches import Patch
+
+    order = list(MEANS.values())
+    names = sorted(looks, key=lambda name: (order.index(name) if name in order else len(order), name))
+    patches = [Patch(facecolor=looks[name][0], hatch=looks[name][1] or None, edgecolor="#707070", linewidth=0.3, label=name)
+               for name in names]
+    figure.legend(handles=patches, loc="lower left", bbox_to_anchor=(0.09, 0.0), ncols=min(len(patches), 7), frameon=False,
+                  title="white: other instructions; on a bar: step·slot", title_fontsize=7.5, alignment="left", handlelength=1.6,
+                  fontsize=8)

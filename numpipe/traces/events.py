@@ -1,4 +1,4 @@
-"""What a run, simulated or on a GPU, left behind: its events, its rings, and the SMs that its CTAs ran on."""
+"""The record of a run, simulated or on a GPU: its events, its rings, and the SMs that its CTAs ran on."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Literal
 from .protocol import KINDS, MOMENTS
 
 UNITS = {kind: row.unit for kind, row in KINDS.items() if row.unit}
-"""kinds of events that are not a warpgroup's own, and the unit of the SM that they are shown on"""
+"""the kinds of events that are no warpgroup's, and the unit of the SM that they are shown on"""
 
 
 @dataclass(frozen=True)
@@ -47,21 +47,20 @@ class Event:
 
     @property
     def note(self) -> str:
-        """What a note says; "" of other kinds."""
+        """The name of the moment that a note tells of (`MOMENTS`); "" of other kinds."""
         return str(self.details["event"]) if self.kind == "note" else ""
 
     @property
     def aside(self) -> bool:
-        """Whether it is of a region or a tile."""
+        """Whether the event is of a region or a tile."""
         return self.note in MOMENTS and not MOMENTS[self.note].of
 
 
 @dataclass(frozen=True)
 class Ring:
-    """A ring that events tell of: by its name, that of a load ring or that of an `output`.
+    """A ring that events name: a load ring, or that of an `output`.
 
     index    rings of one index are one, which several pipelines use
-    slots    of the ring
     private  whether each warpgroup has one
     turns    whether compute warpgroups take turns on its steps, so that each step has one reader
     """
@@ -75,10 +74,10 @@ class Ring:
 
 
 class Recording:
-    """The events of a run; `numpipe.Trace` is one that can be drawn, summed up, checked and saved."""
+    """The events of a run; `numpipe.Trace` is a recording that can be drawn, summed up, checked and saved."""
 
     def __init__(self, clock: Literal["cycles", "ns"] = "cycles") -> None:
-        """`clock`: of its times, cycles of the virtual-time model, or nanoseconds on a GPU (`numpipe.last_profile`)."""
+        """`clock`: the unit of times, cycles of the virtual-time model, or nanoseconds on a GPU (`numpipe.last_profile`)."""
         self.clock = clock
         self.events: list[Event] = []
         self.failure: str | None = None
@@ -91,45 +90,44 @@ class Recording:
         """which SM of the GPU ran a CTA"""
 
     def add(self, who: Any, start: int, end: int, kind: str, /, **details: Any) -> None:
-        """One more event of `who`, a warpgroup; called by the simulated SM."""
+        """Append an event of `who`, a warpgroup of the simulated SM."""
         self.events.append(Event(who.cta, who.warpgroup, who.role, start, end, kind, details))
 
     def of(self, kind: str, cta: tuple[int, int, int] | None = None) -> list[Event]:
-        """The events of one kind, of one CTA or of all."""
+        """Return the events of one kind, of one CTA or of all."""
         return [e for e in self.events if e.kind == kind and (cta is None or e.cta == cta)]
 
     def tell_rings(self, rings: Iterable[Ring]) -> None:
-        """Which rings the kernel has (`Unit.traced`)."""
+        """Add the kernel's rings (`Unit.traced`)."""
         self.rings += [ring for ring in rings if ring not in self.rings]
 
     @property
     def ctas(self) -> list[tuple[int, int, int]]:
         """The CTAs that the trace has events of, in their order."""
-        return list(dict.fromkeys(e.cta for e in self.events))
+        return list(of_ctas(self.events))
 
     def events_of(self, cta: tuple[int, int, int] | int | None = None) -> list[Event]:
-        """The events of one CTA, by default the first; an int is its number in x. Raises ValueError if there are none."""
+        """Return the events of one CTA, by default the first; an int is its number in x. Raises ValueError if there are none."""
         if cta is None and not self.events:
             return []
         wanted = self.events[0].cta if cta is None else (cta, 0, 0) if isinstance(cta, int) else tuple(cta)
-        found = [e for e in self.events if e.cta == wanted]
-        if not found:
-            raise ValueError(f"no events of CTA {wanted}; there are {sorted(self.ctas)}")
-        return found
+        if wanted not in (by_cta := of_ctas(self.events)):
+            raise ValueError(f"no events of CTA {wanted}; there are {sorted(by_cta)}")
+        return by_cta[wanted]
 
 
 def of_ctas(events: list[Event]) -> dict[tuple[int, int, int], list[Event]]:
-    """The events of each CTA, in their order."""
-    found: dict[tuple[int, int, int], list[Event]] = {}
+    """Return the events by CTA, in their order."""
+    by_cta: dict[tuple[int, int, int], list[Event]] = {}
     for event in events:
-        found.setdefault(event.cta, []).append(event)
-    return found
+        by_cta.setdefault(event.cta, []).append(event)
+    return by_cta
 
 
 def of_warpgroups(events: list[Event]) -> dict[int, list[Event]]:
-    """What each warpgroup of a CTA did itself, in its order."""
-    found: dict[int, list[Event]] = {}
+    """Return the events of one CTA by warpgroup, in their order, without those of the SM's units."""
+    by_warpgroup: dict[int, list[Event]] = {}
     for event in events:
         if event.kind not in UNITS:
-            found.setdefault(event.warpgroup, []).append(event)
-    return dict(sorted(found.items()))
+            by_warpgroup.setdefault(event.warpgroup, []).append(event)
+    return dict(sorted(by_warpgroup.items()))

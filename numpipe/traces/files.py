@@ -1,11 +1,13 @@
-"""Traces as files: written, and read again."""
+"""Traces as files: written, and read again with every value checked, since files come from anywhere."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import reprlib
 from pathlib import Path
-from typing import Any, TypeVar
+from types import UnionType
+from typing import Any, TypeVar, get_type_hints
 
 from ..diagnostics.errors import SpecError
 from .chrome import Json, plain, trace_events
@@ -15,11 +17,21 @@ from .text import timeline
 FORMAT = 1
 KEY = "numpipe"
 """What `load` reads: a member of the file's object, which viewers of the format pass over."""
+CTA = (int, int, int)
+FORM: Json = {"clock": str, "failure": str | None, "lost": int, "sms": [(CTA, int)], "rings": [get_type_hints(Ring)],
+        "who": [(CTA, int, str)], "events": [(int, int, int, str, dict)]}
+"""the form of that member: a list has any number of values of a form, a tuple one of each"""
+DETAILS: Json = {"event": str, "ring": str, "slot": int, "step": int, "number": int, "region": str, "mbar": str, "tensor": str,
+                 "what": str, "port_until": int}
+NEEDED = {"arrive": ("mbar",), "issue": ("tensor",), "write": ("what",), "note tile begin": ("event", "number"),
+          **dict.fromkeys(("note region begin", "note region end"), ("event", "region")),
+          **dict.fromkeys(("note fill", "note compute", "note release", "note store"), ("event", "ring", "slot", "step"))}
+"""the details that an event has, by its kind; `DETAILS`: their types"""
 T = TypeVar("T", bound=Recording)
 
 
 def file_of(path: Any) -> Path:
-    """The file a trace is saved to; SpecError for what is no path, or one of an unknown format."""
+    """Return the path of a trace's file. Raises SpecError for what is no path, or one of an unknown format."""
     try:
         file = Path(path)
     except TypeError:
@@ -30,19 +42,19 @@ def file_of(path: Any) -> Path:
 
 
 def save(trace: Recording, file: Path) -> None:
-    """Write a trace to a file whose name `file_of` found right."""
+    """Write a trace to a file that `file_of` returned."""
     if file.suffix == ".json":
         shown = trace_events(trace.events, trace.failure, trace.clock, trace.lost, trace.sms)
         packed = json.dumps(_packed(trace), separators=(",", ":"))
-        written = json.dumps(shown, indent=0).removesuffix("\n}") + f',\n"{KEY}": {packed}\n}}'
+        content = json.dumps(shown, indent=0).removesuffix("\n}") + f',\n"{KEY}": {packed}\n}}'
     else:
-        written = "\n\n".join(timeline(trace, cta=cta) for cta in trace.ctas) or timeline(trace)
-        written += f"\n\n{trace.failure}" if trace.failure else ""
-    file.write_text(written + "\n", encoding="utf8")
+        content = "\n\n".join(timeline(trace, cta=cta) for cta in trace.ctas) or timeline(trace)
+        content += f"\n\n{trace.failure}" if trace.failure else ""
+    file.write_text(content + "\n", encoding="utf8")
 
 
 def _packed(trace: Recording) -> Json:
-    """A trace in lists and dicts; of whom an event tells is a number in it."""
+    """Return a trace as lists and dicts; an event has the number of its warpgroup in "who"."""
     who: dict[tuple[Any, ...], int] = {}
     events = [[who.setdefault((e.cta, e.warpgroup, e.role), len(who)), int(e.start), int(e.end), e.kind, plain(e.details)]
               for e in trace.events]
@@ -52,31 +64,64 @@ def _packed(trace: Recording) -> Json:
 
 
 def load(trace: T, path: Any) -> T:
-    """Fill an empty trace with what `save` wrote."""
+    """Fill an empty trace with what `save` wrote. Raises SpecError, which names the file and the place in it, for anything else."""
     file = file_of(path)
     where = f"Trace.load: {str(file)!r}"
     if file.suffix != ".json":
         raise SpecError(f"{where} is a picture in text; a trace is read from the .json file that Trace.save wrote")
     try:
-        found = json.loads(file.read_text(encoding="utf8"))
+        content = json.loads(file.read_text(encoding="utf8"))
     except OSError as error:
         raise SpecError(f"{where} cannot be read: {error.strerror}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise SpecError(f"{where} is no JSON: {error}") from None
-    packed = found.get(KEY) if isinstance(found, dict) else None
+    packed = content.get(KEY) if isinstance(content, dict) else None
     if not isinstance(packed, dict) or packed.get("format") != FORMAT:
         raise SpecError(f"{where} lacks what a trace is read from, a member {KEY!r} of format {FORMAT}; what viewers of the format "
                         "show is not enough: save the trace again with this version of numpipe")
-    who = [(tuple(cta), warpgroup, role) for cta, warpgroup, role in packed["who"]]
-    trace.clock, trace.failure, trace.lost = packed["clock"], packed["failure"], packed["lost"]
-    trace.tell_rings(Ring(**ring) for ring in packed["rings"])
-    trace.sms = {tuple(cta): sm for cta, sm in packed["sms"]}
-    for number, start, end, kind, details in packed["events"]:
-        cta, warpgroup, role = who[number]
-        trace.events.append(Event(cta, warpgroup, role, start, end, kind, {key: _tuples(each) for key, each in details.items()}))
+    try:
+        _unpack(trace, packed)
+    except (ValueError, RecursionError) as error:
+        raise SpecError(f"{where} is damaged: {error}; save the trace again") from None
     return trace
 
 
+def _unpack(trace: Recording, packed: Json) -> None:
+    """Fill a trace with what `_packed` made. Raises ValueError, which names the place, for anything else."""
+    _check(packed, FORM, KEY)
+    if packed["clock"] not in ("cycles", "ns"):
+        raise ValueError(f"{KEY}.clock is {packed['clock']!r}, 'cycles' or 'ns' expected")
+    who = [(tuple(cta), warpgroup, role) for cta, warpgroup, role in packed["who"]]
+    trace.clock, trace.failure, trace.lost = packed["clock"], packed["failure"], packed["lost"]
+    trace.tell_rings(Ring(**{key: ring[key] for key in FORM["rings"][0]}) for ring in packed["rings"])
+    trace.sms = {tuple(cta): sm for cta, sm in packed["sms"]}
+    for number, (whose, start, end, kind, details) in enumerate(packed["events"]):
+        place = f"{KEY}.events[{number}]"
+        if not 0 <= whose < len(who) or max(abs(start), abs(end)) >= 2**63:
+            raise ValueError(f"{place} is of warpgroup {whose} of {len(who)}, from {start} to {end}")
+        needed = NEEDED.get(f"note {details.get('event')}", ("event",)) if kind == "note" else NEEDED.get(kind, ())
+        _check(details, {key: DETAILS[key] for key in DETAILS if key in details or key in needed}, f"{place}[4]")
+        trace.events.append(Event(*who[whose], start, end, kind, {key: _tuples(each) for key, each in details.items()}))
+
+
+def _check(value: Any, form: Any, place: str) -> None:
+    """Raise ValueError, which names the place, where a value does not have the form (`FORM`)."""
+    if isinstance(form, dict) and isinstance(value, dict):
+        parts = [(value.get(key), each, f"{place}.{key}") for key, each in form.items()]
+    elif isinstance(form, list) and isinstance(value, list):
+        parts = [(each, form[0], f"{place}[{number}]") for number, each in enumerate(value)]
+    elif isinstance(form, tuple) and isinstance(value, list) and len(value) == len(form):
+        parts = [(*pair, f"{place}[{number}]") for number, pair in enumerate(zip(value, form, strict=True))]
+    elif isinstance(form, (type, UnionType)) and isinstance(value, form) and (form is bool or not isinstance(value, bool)):
+        parts = []
+    else:
+        wanted = f"list of {len(form)}" if isinstance(form, tuple) else getattr(form, "__name__", None) or (
+            form if isinstance(form, UnionType) else type(form).__name__)
+        raise ValueError(f"{place} is {reprlib.repr(value)}, {wanted} expected")
+    for part in parts:
+        _check(*part)
+
+
 def _tuples(value: Any) -> Any:
-    """Lists are what tuples become in JSON."""
+    """Return a value from JSON with tuples in place of the lists that they became there."""
     return tuple(map(_tuples, value)) if isinstance(value, list) else value

@@ -1,12 +1,12 @@
-"""The protocol of a ring as data: the mbarriers of its slots, who arrives and how often, and what warpgroups tell of their steps.
+"""The protocol of a ring as data: the mbarriers of its slots, who arrives and how often, and what warpgroups note of their steps.
 
-The ring, the plan of its addresses, traces, pictures, profiles and reports read these rows; what a step does in which order is code
-(`numpipe.language.pipeline.ring`), and `legal` states the rules a second time, on purpose. Three tables:
+The ring, the plan of its addresses, traces, pictures, profiles and reports read these rows. The order of what a step does is code
+(`numpipe.language.pipeline.ring`), and `legal` states the rules a second time, on purpose. There are three tables:
 
 ============  =====================================================================================================
 `BARRIERS`    the mbarriers of a slot, in the order of their addresses
-`MOMENTS`     what a pipeline, a region or a loop over tiles notes; the number of a row is that of a profile's event
-`KINDS`       what takes a warpgroup, or a unit of the SM, time
+`MOMENTS`     the notes of a pipeline, a region or a loop over tiles; the number of a row is that of a profile's event
+`KINDS`       the kinds of events that take time of a warpgroup, or of a unit of the SM
 ============  =====================================================================================================
 """
 
@@ -17,19 +17,19 @@ from dataclasses import dataclass
 from typing import Literal
 
 WARPS = 4
-"""arrivals of a warpgroup: lane 0 of each warp, because a wait for products is a wait of each warp"""
+"""arrivals of a warpgroup: lane 0 of each warp, because each warp waits for products by itself"""
 
 
 @dataclass(frozen=True)
 class SlotBarrier:
-    """An mbarrier of each slot of a ring, or of each operand there where the body uses it.
+    """An mbarrier of each slot of a ring, or, where the body uses it, of each operand there.
 
     completes  the role whose arrivals complete a phase: the memory role's, or those of all compute warpgroups that use the slot
-    arrivals   of each of them, in a phase
+    arrivals   how often each of them arrives in a phase
     ahead      a step waits for phase ``step // slots + ahead``
-    span       what a wait for it is, in `spans.MEANS`
-    option     of a pipeline: the body uses it itself, by numpipe's operation `use`
-    once       report: how not to arrive twice; of slot, step, number (the slot's) and phase
+    span       what a wait for it counts as, in `spans.MEANS`
+    option     the option of a pipeline by which the body uses it itself, with numpipe's operation `use`
+    once       how a report says not to arrive twice; it names slot, step, number (the slot's) and phase
     """
 
     name: str
@@ -54,15 +54,15 @@ OF_A_RING = re.compile(rf"(?P<kind>{'|'.join(BARRIERS)})\[(?P<slot>\d+)\](?: for
 
 @dataclass(frozen=True)
 class Moment:
-    """What a warpgroup notes.
+    """A moment that a warpgroup notes.
 
-    of         a ring's: whose groups of operands it is of, a barrier's or "parts"; "step": of a whole step. "": of no ring
-    computing  what it says of whether the warpgroup computes: from here on ("begins"), no more ("ends"), no more if it was this
-               step ("releases"), or nothing ("")
+    of         the operands of a ring that it is of: a barrier's name, "parts", or "step" for all; "": it is of no ring
+    computing  whether the warpgroup computes: from here on ("begins"), no more ("ends"), no more if it was this step ("releases");
+               "": as before
     waits, waited  the barrier of the slot that the warpgroup waits for from here on, and has waited for
     opens, closes  the kind of event, of `KINDS`, that begins and ends here on a GPU; the simulated SM knows it by itself
     arrives    the barrier that the warpgroup arrives on here
-    lasts      whether it lasts until the next one, in the Trace Event Format
+    lasts      whether the event lasts until the next one, in the Trace Event Format
     """
 
     name: str
@@ -77,7 +77,7 @@ class Moment:
 
     @property
     def noted(self) -> bool:
-        """Whether it is an event of a trace by itself."""
+        """Whether the moment is an event of a trace by itself."""
         return not (self.opens or self.closes)
 
 
@@ -99,12 +99,12 @@ MOMENTS = {row.name: row for row in (
 
 @dataclass(frozen=True)
 class Kind:
-    """What takes time.
+    """A kind of event that takes time.
 
-    letter  in a timeline as text; "": the number of its warpgroup
-    span    what it is of a warpgroup's time, in `spans.MEANS`; "": nothing by itself
-    title   of a wait, in the Trace Event Format
-    unit    of the SM that it is shown on; "": it is the warpgroup's own
+    letter  its letter in a timeline as text; "": the number of its warpgroup
+    span    what it counts as in a warpgroup's time, of `spans.MEANS`; "": nothing by itself
+    title   a wait's title in the Trace Event Format
+    unit    the unit of the SM that it is shown on; "": it is the warpgroup's own
     """
 
     letter: str = ""

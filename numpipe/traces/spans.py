@@ -1,7 +1,7 @@
-"""What a warpgroup did at every moment: its events as spans that lie one behind the other, and its tiles and regions.
+"""A warpgroup's time as spans that lie one behind the other, and its tiles and regions.
 
-When a warpgroup computes is said by its notes: from "compute", when a step's tiles are there, until it releases that step or waits
-for another one. Time that is spent blocked, issuing or storing in between is that, except `drain`: there its own products run.
+A warpgroup computes from its note "compute", when a step's tiles are there, until it releases that step or waits for another one.
+Time in between that is spent blocked, issuing or storing counts as such, except `drain`: there the warpgroup's own products run.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ MEANS = {
     "barrier": "waiting at barriers",
     "other": "other instructions",
 }
-"""kinds of spans"""
+"""the kinds of spans, in words"""
 
 
 @dataclass(frozen=True)
 class Span:
-    """From `start` to `end` a warpgroup did `kind` (`MEANS`), was in a tile, or in a region; `step` and `slot` where known."""
+    """Part of a warpgroup's time: its `kind` is one of `MEANS`, "tile" or "region"; `step` and `slot` where known."""
 
     kind: str
     start: int
@@ -39,22 +39,16 @@ class Span:
     name: str = ""
     """of a tile or region"""
     unfinished: bool = False
-    """a region or tile that the trace does not see the end of"""
+    """whether the trace does not see the end of the region or tile"""
 
     @property
     def length(self) -> int:
         return self.end - self.start
 
 
-def kind_of(event: Event) -> str:
-    """What a warpgroup's event that took time is; "" if it is nothing by itself."""
-    found = OF_A_RING.fullmatch(event.details.get("mbar", "")) if event.kind == "wait" else None
-    return BARRIERS[found["kind"]].span if found is not None else KINDS[event.kind].span if event.kind in KINDS else ""
-
-
 def spans(events: Iterable[Event]) -> list[Span]:
-    """Those of one warpgroup, in order, without gaps from its first event to its last."""
-    found: list[Span] = []
+    """Return the spans of one warpgroup, in order, without gaps from its first event to its last."""
+    done: list[Span] = []
     at: int | None = None
     mode: tuple[str, dict[str, Any]] = "other", {}
     place: dict[str, Any] = {}
@@ -64,9 +58,9 @@ def spans(events: Iterable[Event]) -> list[Span]:
         at = time if at is None else at
         if time > at or (kind == "issue" and time == at):
             span = Span(kind, at, time, where.get("ring"), where.get("slot"), where.get("step"))
-            if kind != "issue" and found and dataclasses.replace(found[-1], start=at, end=time) == span:
-                span = dataclasses.replace(found.pop(), end=time)  # it goes on
-            found.append(span)
+            if kind != "issue" and done and dataclasses.replace(done[-1], start=at, end=time) == span:
+                span = dataclasses.replace(done.pop(), end=time)  # it goes on
+            done.append(span)
         at = max(time, at)
 
     for event in events:
@@ -75,22 +69,21 @@ def spans(events: Iterable[Event]) -> list[Span]:
             place, note = place if event.aside else event.details, MOMENTS.get(event.note, Moment(event.note))
             if note.computing == "begins":
                 mode = "compute", place
-            elif note.computing == "ends" or (note.computing == "releases" and _is_over(mode[1], place)):
+            elif note.computing == "ends" or (
+                    note.computing == "releases" and mode[1].get("ring") == place.get("ring")
+                    and mode[1].get("step", -1) <= place["step"]):  # the release of the step that it computes, or of a later one
                 mode = "other", {}
-        elif kind := kind_of(event):
-            until(event.end, kind, mode[1] if event.kind == "drain" else {**place, **event.details})
-    return found
-
-
-def _is_over(computed: dict[str, Any], released: dict[str, Any]) -> bool:
-    """Whether a release says that the warpgroup is done with the step it computed."""
-    return computed.get("ring") == released.get("ring") and computed.get("step", -1) <= released["step"]
+        elif event.kind in KINDS:
+            slot = OF_A_RING.fullmatch(event.details.get("mbar", "")) if event.kind == "wait" else None
+            if kind := KINDS[event.kind].span if slot is None else BARRIERS[slot["kind"]].span:
+                until(event.end, kind, mode[1] if event.kind == "drain" else {**place, **event.details})
+    return done
 
 
 def tiles(events: Iterable[Event], last: int) -> Iterator[Span]:
-    """The tiles of a warpgroup: each ends where the next begins, a region around its loop ends, or the warpgroup does.
+    """Yield the tiles of a warpgroup: each ends where the next begins, a region around its loop ends, or the warpgroup does.
 
-    `last`: where one ends of which the trace does not see the end.
+    `last`: where a tile ends whose end the trace does not see.
     """
     begun: Event | None = None
     depth = outside = 0
@@ -108,9 +101,9 @@ def tiles(events: Iterable[Event], last: int) -> Iterator[Span]:
 
 
 def regions(events: Iterable[Event], last: int) -> Iterator[Span]:
-    """The regions of a warpgroup, in the order they end.
+    """Yield the regions of a warpgroup, in the order in which they end.
 
-    `last`: where those end of which the trace does not see the end, since the run failed or events were lost.
+    `last`: where regions end whose end the trace does not see, since the run failed or events were lost.
     """
     open_: list[Event] = []
     for event in events:

@@ -1,11 +1,11 @@
-"""Where the time of a run went: what each warpgroup did for how long, and the bubbles between tiles."""
+"""Where the time of a run went: how long each warpgroup did what, and the bubbles between tiles."""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,10 +15,9 @@ from .spans import MEANS, Span, regions, spans, tiles
 
 @dataclass(frozen=True)
 class Bubbles:
-    """Times between a warpgroup's last product of a tile and its first one of the next.
+    """The times between a warpgroup's last product of a tile and its first one of the next: `count` of them, `time` together.
 
-    count, time, longest   how many; together; the longest
-    parts                  what it did then: kind of span -> time
+    parts  kind of span -> its part of `time`
     """
 
     count: int = 0
@@ -33,7 +32,7 @@ class Bubbles:
 
 @dataclass(frozen=True)
 class Row:
-    """A warpgroup's time, from when its CTA began until it ended itself; a mean where there are several CTAs.
+    """A warpgroup's time, from the beginning of its CTA to its own end; a mean where there are several CTAs.
 
     spent     kind of span (`numpipe.traces.spans.MEANS`) -> time; together they are `total`
     regions   name -> time inside, what is nested in it included
@@ -47,7 +46,7 @@ class Row:
     bubbles: Bubbles
 
     def fraction(self, kind: str) -> float:
-        """Of the total, 0 … 1."""
+        """Return a kind's part of the total, 0 … 1."""
         return self.spent[kind] / self.total if self.total else 0.0
 
 
@@ -68,20 +67,14 @@ class Summary:
     lost: int
 
     def __getitem__(self, warpgroup: int) -> Row:
-        """The row of a warpgroup. Raises KeyError."""
-        for row in self.rows:
-            if row.warpgroup == warpgroup:
-                return row
-        raise KeyError(warpgroup)
+        """Return the row of a warpgroup. Raises KeyError."""
+        return {row.warpgroup: row for row in self.rows}[warpgroup]
 
     def as_dict(self) -> dict[str, Any]:
-        """All of it in dicts, lists, strings and numbers; fractions beside the times."""
-        found = dataclasses.asdict(self)
-        found["ctas"] = [list(cta) for cta in self.ctas]
-        found["rows"] = [{**each, "fractions": {kind: row.fraction(kind) for kind in row.spent},
-                          "bubbles": {**each["bubbles"], "mean": row.bubbles.mean}}
-                         for each, row in zip(found["rows"], self.rows, strict=True)]
-        return found
+        """Return the summary in dicts, lists, strings and numbers; fractions beside the times."""
+        rows = [{**dataclasses.asdict(row), "fractions": {kind: row.fraction(kind) for kind in row.spent},
+                 "bubbles": {**vars(row.bubbles), "mean": row.bubbles.mean}} for row in self.rows]
+        return {**vars(self), "ctas": [list(cta) for cta in self.ctas], "rows": rows}
 
     def __str__(self) -> str:
         if not self.rows:
@@ -93,7 +86,7 @@ class Summary:
                   if any(row.spent[kind] for row in self.rows)]
         for name in dict.fromkeys(name for row in self.rows for name in row.regions):
             table.append([f"in region {name}", *(f"{100 * row.regions.get(name, 0) / row.total:.1f} %" for row in self.rows)])
-        table += _of_bubbles([row.bubbles for row in self.rows])
+        table += _bubble_lines([row.bubbles for row in self.rows])
         widths = [max(map(len, column)) for column in zip(*table, strict=True)]
         lines = [f"{line[0]:<{widths[0]}}" + "".join(f"  {cell:>{width}}" for cell, width in zip(line[1:], widths[1:], strict=True))
                  for line in table]
@@ -105,23 +98,22 @@ class Summary:
         return "\n".join(map(str.rstrip, lines))
 
 
-def _of_bubbles(all_: Sequence[Bubbles]) -> list[list[str]]:
-    """Lines of the table."""
-    if not any(each.count for each in all_):
+def _bubble_lines(columns: Sequence[Bubbles]) -> list[list[str]]:
+    if not any(each.count for each in columns):
         return []
 
-    def line(title: str, cell: Any) -> list[str]:
-        return [title, *(cell(each) if each.count else "" for each in all_)]
+    def line(title: str, cell: Callable[[Bubbles], str]) -> list[str]:
+        return [title, *(cell(each) if each.count else "" for each in columns)]
 
-    found = [line("bubble between tiles", lambda each: f"{each.mean:.0f}"), line("  longest", lambda each: f"{each.longest:.0f}")]
-    for kind, means in MEANS.items():
-        if any(each.parts.get(kind) for each in all_):
-            found.append(line(f"  {means}", lambda each, kind=kind: f"{100 * each.parts.get(kind, 0) / (each.time or 1):.1f} %"))
-    return found
+    def part(kind: str) -> list[str]:
+        return line(f"  {MEANS[kind]}", lambda each: f"{100 * each.parts.get(kind, 0) / (each.time or 1):.1f} %")
+
+    return [line("bubble between tiles", lambda each: f"{each.mean:.0f}"), line("  longest", lambda each: f"{each.longest:.0f}"),
+            *(part(kind) for kind in MEANS if any(each.parts.get(kind) for each in columns))]
 
 
-def summarise(trace: Recording, cta: Any) -> Summary:
-    """What `Trace.summary` says."""
+def summarise(trace: Recording, cta: tuple[int, int, int] | int | None) -> Summary:
+    """Return what `Trace.summary` shows."""
     ctas = of_ctas(trace.events if cta is None else trace.events_of(cta))
     of_each = [_of_cta(events) for events in ctas.values()]
     numbers = sorted({row.warpgroup for rows, _, _ in of_each for row in rows})
@@ -133,7 +125,7 @@ def summarise(trace: Recording, cta: Any) -> Summary:
 
 
 def _of_cta(events: list[Event]) -> tuple[list[Row], float, float | None]:
-    """Rows, the CTA's whole time, and the fraction of it without products, None if that is not known."""
+    """Return the rows of a CTA, its whole time, and the fraction of it without products, None if that is not known."""
     warpgroups = of_warpgroups(events)
     begin = min(e.start for e in events)
     end = max((e.end for own in warpgroups.values() for e in own), default=begin)
@@ -148,24 +140,24 @@ def _of_cta(events: list[Event]) -> tuple[list[Row], float, float | None]:
 
 def _row(number: int, events: list[Event], begin: int) -> Row:
     end = max(e.end for e in events)
-    did = spans(events)
+    done = spans(events)
     spent = dict.fromkeys(MEANS, 0.0)
-    for span in did:
+    for span in done:
         spent[span.kind] += span.length
     spent["other"] += (end - begin) - sum(spent.values())  # before its first event
     inside: dict[str, float] = {}
     for region in regions(events, end):
         inside[region.name] = inside.get(region.name, 0.0) + region.length
-    return Row(number, events[-1].role, end - begin, spent, inside, _bubbles(did, list(tiles(events, end))))
+    return Row(number, events[-1].role, end - begin, spent, inside, _bubbles(done, list(tiles(events, end))))
 
 
-def _bubbles(did: list[Span], tiles_: list[Span]) -> Bubbles:
-    """Between tiles that a warpgroup computed something in."""
-    starts = [span.start for span in did]
+def _bubbles(done: list[Span], tiles_: list[Span]) -> Bubbles:
+    """Return the bubbles between the tiles in which a warpgroup computed something."""
+    starts = [span.start for span in done]
 
     def between(start: float, end: float) -> list[Span]:
-        """The spans that begin there, and the one before them."""
-        return did[max(bisect_left(starts, start) - 1, 0):bisect_left(starts, end)]
+        """Return the spans that begin there, and the one before them."""
+        return done[max(bisect_left(starts, start) - 1, 0):bisect_left(starts, end)]
 
     products = [(computed[0].start, computed[-1].end) for tile in tiles_
                 if (computed := [s for s in between(tile.start, tile.end) if s.kind == "compute" and s.start >= tile.start])]
@@ -180,10 +172,9 @@ def _bubbles(did: list[Span], tiles_: list[Span]) -> Bubbles:
 
 
 def _mean(rows: list[Row]) -> Row:
-    """Of one warpgroup in several CTAs; of bubbles, all of them."""
-    count = len(rows)
-    names = list(dict.fromkeys(name for row in rows for name in row.regions))
-    bubbles = [row.bubbles for row in rows]
+    """Return the mean of one warpgroup's rows in several CTAs; its bubbles are added up."""
+    count, bubbles = len(rows), [row.bubbles for row in rows]
+    names = dict.fromkeys(name for row in rows for name in row.regions)
     parts = {kind: sum(each.parts.get(kind, 0.0) for each in bubbles) for kind in MEANS
              if any(kind in each.parts for each in bubbles)}
     return Row(rows[0].warpgroup, rows[0].role, sum(row.total for row in rows) / count,

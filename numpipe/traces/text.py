@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
 
 from .events import UNITS, Recording, of_warpgroups
 from .protocol import KINDS
@@ -12,9 +11,9 @@ from .spans import spans
 _LEGEND = "L load   # compute   S store   . wait   - other instructions   tensor core: number of the warpgroup"
 
 
-def timeline(trace: Recording, width: int = 100, cta: Any = None, start: float | None = None, end: float | None = None,
-             wanted: Callable[[str], bool] = lambda row: True) -> str:
-    """What `Trace.timeline` says."""
+def timeline(trace: Recording, width: int = 100, cta: tuple[int, int, int] | int | None = None, start: float | None = None,
+             end: float | None = None, wanted: Callable[[str], bool] = lambda row: True) -> str:
+    """Return what `Trace.timeline` shows."""
     events = trace.events_of(cta)
     if not events:
         return "no events"
@@ -28,7 +27,7 @@ def timeline(trace: Recording, width: int = 100, cta: Any = None, start: float |
             continue
         ended = max((e.end for e in own if e.kind == "end"), default=last)
         letters = [(e.start, e.end, KINDS[e.kind].letter) for e in own if e.kind in KINDS]
-        if trace.clock == "ns":  # a GPU does not tell when products ran, but what its warpgroups were at
+        if trace.clock == "ns":  # a GPU does not tell when products ran, but when its warpgroups computed
             letters += [(span.start, span.end, "#") for span in spans(own) if span.kind == "compute"]
         rows.append((name, _row(letters, width, first, last, ended, "-")))
     for kind, title in UNITS.items():
@@ -43,7 +42,7 @@ def timeline(trace: Recording, width: int = 100, cta: Any = None, start: float |
 
 
 def _row(spans: Iterable[tuple[float, float, str]], width: int, first: float, last: float, ended: float, idle: str) -> str:
-    """`width` characters for the time from `first` to `last`: what fills most of each column; if nothing, `idle` up to `ended`."""
+    """Return `width` letters for the time from `first` to `last`: what fills most of each column, else `idle` up to `ended`."""
     filled: list[dict[str, float]] = [{} for _ in range(width)]
     scale = width / (last - first)
     for start, end, letter in spans:
@@ -53,13 +52,13 @@ def _row(spans: Iterable[tuple[float, float, str]], width: int, first: float, la
         for column in range(int(lo), min(int(hi) + 1, width)):
             share = min(hi, column + 1) - max(lo, column)
             filled[column][letter] = filled[column].get(letter, 0.0) + share
-    text = []
+    text = ""
     for column, letters in enumerate(filled):
         rest = idle if column < (ended - first) * scale else " "
         best = max(letters, key=lambda x: letters[x], default=rest)
-        if "L" in letters:  # issuing a load takes no time to speak of, but is what one looks for
+        if "L" in letters:  # issuing a load takes hardly any time, but is what one looks for
             best = "L"
         elif letters.get(best, 0.0) < (0.1 if best in "S#" else 0.5):
             best = rest
-        text.append(best)
-    return "".join(text)
+        text += best
+    return text

@@ -1,4 +1,4 @@
-"""The events of a run, simulated or on a GPU, and what can be asked of them.
+"""`numpipe.Trace`: the events of a run, simulated or on a GPU, to be drawn, summed up, checked and saved.
 
 >>> from numpipe import Trace
 >>> trace = Trace()          # kernel.simulate(..., trace=trace), or numpipe.last_profile()
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -21,15 +22,15 @@ __all__ = ["Trace"]
 
 
 class Trace(Recording):
-    """What the warpgroups of a run did when.
+    """What the warpgroups of a run did, and when.
 
-    `kernel.simulate(…, trace=trace)` fills a given one, its times cycles of the simulated SM's model, which start at 0 with every
-    CTA. `numpipe.last_profile()` returns one of a GPU, in nanoseconds from the beginning of the first CTA.
+    `kernel.simulate(…, trace=trace)` fills a trace with times in cycles of the simulated SM's model, which start at 0 with every
+    CTA. `numpipe.last_profile()` returns the trace of a GPU, in nanoseconds from the beginning of the first CTA.
     """
 
     def timeline(self, width: int = 100, cta: tuple[int, int, int] | int | None = None, start: float | None = None,
                  end: float | None = None, wanted: Callable[[str], bool] = lambda row: True) -> str:
-        """The run of one CTA (the first one by default) as text, from `start` to `end` (all of it by default).
+        """Return the run of one CTA (by default the first) as text, from `start` to `end` (by default all of it).
 
         One row a warpgroup, then the copy port and the tensor core; each of `width` columns shows what took most of its
         time, or the issue of a load::
@@ -44,7 +45,7 @@ class Trace(Recording):
         return text.timeline(self, width, cta, start, end, wanted)
 
     def summary(self, cta: tuple[int, int, int] | int | None = None) -> Summary:
-        """Where each warpgroup's time went, of one CTA, or on average over all: prints as a table; see `Summary`.
+        """Return where each warpgroup's time went, in one CTA or on average over all; it prints as a table, see `Summary`.
 
         >>> print(Trace().summary())
         no events
@@ -52,7 +53,7 @@ class Trace(Recording):
         return summarise(self, cta)
 
     def check_legal(self, simulated: Trace | None = None, *, slack: float = 0) -> None:
-        """Check that the trace is a legal schedule of the pipeline's protocol, and the one `simulated` is another of.
+        """Check that the trace is a legal schedule of the pipeline's protocol, and another one of the same run as `simulated`.
 
         Slots are filled again only after all their readers' releases, tiles are used after the issue of their copies, steps come
         in order (`numpipe.traces.legal` has the rules). `simulated` is a trace of the same kernel and arguments on the simulated
@@ -78,24 +79,29 @@ class Trace(Recording):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Trace:
-        """The trace that `save` wrote to a ``.json`` file: all of it.
+        """Return the whole trace that `save` wrote to a ``.json`` file.
 
-        Raises SpecError where the file is something else.
+        Raises SpecError, which names the place, where the file is something else or damaged.
         """
         return files.load(cls(), path)
 
 
 @contextlib.contextmanager
-def collecting(trace: Any) -> Iterator[Trace | None]:
-    """The Trace of a run: a given one, or one that is saved to the file of this name, also when the run fails."""
+def collecting(trace: Trace | str | os.PathLike[str] | None) -> Iterator[Trace | None]:
+    """Yield the Trace that a run fills: the given one, or one that is saved to the file of this name, also when the run fails."""
     file = None if trace is None or isinstance(trace, Trace) else files.file_of(trace)
-    kept = trace if file is None else Trace()
+    filled: Any = trace if file is None else Trace()
     try:
-        yield kept
-    except Exception as error:
-        if kept is not None:
-            kept.failure = f"{type(error).__name__}: {error}"
+        yield filled
+    except BaseException as error:
+        if filled is not None:
+            filled.failure = f"{type(error).__name__}: {error}"
+        try:
+            if file is not None:
+                filled.save(file)
+        except OSError as unwritten:  # it must not hide why the run failed
+            note = f"the trace of this run was not written: {unwritten}"
+            error.add_note(note) if hasattr(error, "add_note") else warnings.warn(note, RuntimeWarning, stacklevel=2)  # Python 3.11
         raise
-    finally:
-        if file is not None:
-            kept.save(file)
+    if file is not None:
+        filled.save(file)

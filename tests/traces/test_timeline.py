@@ -17,7 +17,7 @@ import numpipe
 from numpipe import SpecError, Trace, timeline
 from numpipe import __main__ as command
 from numpipe.traces import Event
-from numpipe.traces.picture import _LOOKS, _PRODUCTS, look, rows_of
+from numpipe.traces.drawing import _LOOKS, _PRODUCTS, look, rows_of
 from tests.docs.test_docs import ROOT, run
 from tests.kernels.kernels_for_tests import Config, operands
 from tests.kernels.kernels_for_tests import gemm as tiled

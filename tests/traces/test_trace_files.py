@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 
 import numpipe
 from numpipe import BlockSpec, PipelineDeadlock, PipelineRace, SimulationError, SpecError, Trace, ds
+from numpipe import __main__ as command
 from numpipe.language.pipeline import ring
 from tests.kernels.kernels_for_tests import SMALL, gemm, operands
 
@@ -248,3 +250,79 @@ def test_a_trace_object_is_told_of_the_error() -> None:
     with pytest.raises(SimulationError):
         asserting.simulate(A, C, trace=trace)
     assert trace.events and "'assert k < 2' failed" in str(trace.failure)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="exceptions have notes since Python 3.11: before, it is a warning")
+def test_a_file_that_cannot_be_written_does_not_hide_the_report(tmp_path: Path) -> None:
+    file = tmp_path / "nowhere" / "run.json"
+    with pytest.raises(PipelineRace, match="release") as caught:
+        late.simulate(A, B, C, trace=file)
+    [note] = caught.value.__notes__
+    assert note.startswith("the trace of this run was not written: ") and str(file) in note
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        gemm(ctas=2).simulate(A, B, cfg=SMALL, trace=file)
+
+
+# ---- files that are none of ours -------------------------------------------------------------------------------------------
+def damaged(saved: dict[str, Any], place: str, value: Any) -> str:
+    """The text of a trace file with another value at a place of numpipe's member; DELETED leaves it out."""
+    changed = json.loads(json.dumps(saved))
+    *path, last = [int(part) if part.isdigit() else part for part in place.split("/")]
+    at = changed["numpipe"]
+    for part in path:
+        at = at[part]
+    if value is DELETED:
+        del at[last]
+    else:
+        at[last] = value
+    return json.dumps(changed)
+
+
+DELETED = object()
+DAMAGED: list[tuple[str, Any, str]] = [
+    ("clock", 3, r"numpipe.clock is 3, str expected"),
+    ("clock", "hours", r"numpipe.clock is 'hours', 'cycles' or 'ns' expected"),
+    ("failure", [], r"numpipe.failure is \[\], str \| None expected"),
+    ("lost", None, r"numpipe.lost is None, int expected"),
+    ("lost", True, r"numpipe.lost is True, int expected"),
+    ("sms", {}, r"numpipe.sms is {}, list expected"),
+    ("rings", DELETED, r"numpipe.rings is None, list expected"),
+    ("rings/0/slots", "2", r"numpipe.rings\[0\].slots is '2', int expected"),
+    ("rings/0/name", DELETED, r"numpipe.rings\[0\].name is None, str expected"),
+    ("who/1/0", [0, 0], r"numpipe.who\[1\]\[0\] is \[0, 0\], list of 3 expected"),
+    ("who/1", 7, r"numpipe.who\[1\] is 7, list of 3 expected"),
+    ("events", "", r"numpipe.events is '', list expected"),
+    ("events/5", [0, 1], r"numpipe.events\[5\] is \[0, 1\], list of 5 expected"),
+    ("events/5/0", 99, r"numpipe.events\[5\] is of warpgroup 99 of \d+, from \d+ to \d+"),
+    ("events/5/0", -1, r"numpipe.events\[5\] is of warpgroup -1 of "),
+    ("events/5/1", 1.5, r"numpipe.events\[5\]\[1\] is 1.5, int expected"),
+    ("events/5/2", 10**40, r"numpipe.events\[5\] is of warpgroup .* to 10000"),
+    ("events/5/3", None, r"numpipe.events\[5\]\[3\] is None, str expected"),
+    ("events/5/4", [], r"numpipe.events\[5\]\[4\] is \[\], dict expected"),
+    ("events/5", [0, 1, 1, "note", {}], r"numpipe.events\[5\]\[4\].event is None, str expected"),
+    ("events/5", [0, 1, 1, "note", {"event": "release", "ring": "a", "slot": 0}], r"events\[5\]\[4\].step is None, int expected"),
+    ("events/5", [0, 1, 1, "note", {"event": "tile begin"}], r"events\[5\]\[4\].number is None, int expected"),
+    ("events/5", [0, 1, 1, "wait", {"mbar": 4}], r"events\[5\]\[4\].mbar is 4, str expected"),
+    ("events/5", [0, 1, 1, "load", {"port_until": "x"}], r"events\[5\]\[4\].port_until is 'x', int expected"),
+    ("events/5", [0, 1, 1, "write", {}], r"events\[5\]\[4\].what is None, str expected"),
+]
+
+
+@pytest.mark.parametrize("place, value, message", DAMAGED, ids=lambda value: str(value)[:20])
+def test_a_damaged_file_is_refused_with_the_place(place: str, value: Any, message: str, saved: dict[str, Any], tmp_path: Path,
+                                                  capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "run.json"
+    file.write_text(damaged(saved, place, value), encoding="utf8")
+    with pytest.raises(SpecError, match=rf"run.json' is damaged: .*{message}.*; save the trace again"):
+        Trace.load(file)
+    assert command.main(["timeline", str(file)]) == 1 and "is damaged" in capsys.readouterr().err
+
+
+def test_a_file_that_nests_too_deeply_is_refused_and_one_that_is_saved_again_is_read(saved: dict[str, Any], tmp_path: Path) -> None:
+    file = tmp_path / "deep.json"
+    text = damaged(saved, "events/5/4", {"coords": "deep"})
+    file.write_text(text.replace('"deep"', "[" * 200_000), encoding="utf8")
+    with pytest.raises(SpecError, match="deep.json' is (no JSON|damaged)"):
+        Trace.load(file)
+    gemm(ctas=2).simulate(A, B, cfg=SMALL, trace=file)
+    assert Trace.load(file).events

@@ -1,7 +1,7 @@
 """Benchmarks: a kernel against a reference, so that the ratio means something.
 
-`compare` measures competitors inside one process by three protocols; `main` repeats that in several processes and
-writes the table and the JSON file that ``docs/results`` holds. Only medians of CUDA events over rotated buffers are
+`compare` measures competitors inside one process by three protocols (read `protocols` first); `main` repeats that in several
+processes and writes the table and the JSON file that ``docs/results`` holds. Only medians of CUDA events over rotated buffers are
 reported, as ratios within one process, because absolute rates of one card move by a tenth from machine to machine.
 
     samples = bench.compare({"numpipe": lambda i: matmul(a[i % 3], b[i % 3], out=c[i % 3]),
@@ -9,6 +9,9 @@ reported, as ratios within one process, because absolute rates of one card move 
     samples[0].ratio("numpipe"), samples[0].noise
 
 ``examples/benchmarks/gemm.py`` is a whole one. ``python -m numpipe.bench`` shows, draws and compares result files.
+
+What measures (`timer`, `probes`, `driver`), what a result is (`report`, `interval`, `device`) and what reads results (`files`,
+`picture`) belong here; the competitors themselves belong to examples/benchmarks, but for `blas`. No kernel's call loads this room.
 """
 
 from .blas import Cublas, cublas

@@ -12,14 +12,14 @@ import sys
 from pathlib import Path
 
 from ...diagnostics.errors import NumpipeError
-from .files import changes, spelled
+from .files import as_text, changes
 from .picture import plot
 from .protocols import PROTOCOLS
-from .report import Result, read, table
+from .report import read, table
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Exit status: 0, or 2 for what cannot be read, drawn or compared."""
+    """Run a command; returns its exit status: 2 for files that cannot be read, drawn or compared."""
     parser = argparse.ArgumentParser("python -m numpipe.bench", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
@@ -31,12 +31,12 @@ def main(arguments: list[str] | None = None) -> int:
     commands.add_parser("compare", help="what changed from one file to another").add_argument("files", nargs=2, type=Path)
     options = parser.parse_args(arguments)
     try:
-        results = [(file.name, _read(file)) for file in options.files]
+        results = [(file.name, read(file)) for file in options.files]
         if options.command == "show":
             print(table(results[0][1].rows))
         elif options.command == "compare":
             (before, first), (after, second) = results
-            print(spelled(changes(first, second, (before, after))))
+            print(as_text(changes(first, second, (before, after))))
         else:
             out = options.out or options.files[0].with_suffix(".svg")
             plot(results, out, protocols=[name for name in options.protocols.split(",") if name])
@@ -45,14 +45,6 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     return 0
-
-
-def _read(file: Path) -> Result:
-    """A result file; ValueError for another file."""
-    try:
-        return read(file)
-    except (KeyError, AttributeError) as error:
-        raise ValueError(f"{file}: not a result file of numpipe.bench: {error}") from None
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""cuBLAS as the reference of a GEMM, without the library that brought it.
+"""cuBLAS as the reference of a GEMM, called without the package that installed it.
 
 PyTorch, CuPy and nvmath all install libcublas; it is loaded from there (or from a CUDA toolkit) and called directly, so
-that every array numpipe takes can be compared, bfloat16 included, and nothing but the one C function is timed.
+that every array that numpipe takes can be compared, bfloat16 included, and nothing but the one C function is timed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Cublas:
         self._handle = handle
 
     def __call__(self, a: Any, b: Any, c: Any) -> None:
-        """Queue it. Arrays on the GPU with contiguous rows: a (M, K), b (N, K), c (M, N).
+        """Queue the product of arrays on the GPU with contiguous rows: a (M, K), b (N, K), c (M, N).
 
         Raises SpecError for other arrays, LaunchError where cuBLAS refuses.
         """
@@ -48,16 +48,15 @@ class Cublas:
 
 
 def cublas() -> Cublas | None:
-    """cuBLAS of this environment on the current GPU, or None where no installed package brings it."""
+    """Return cuBLAS of this environment on the current GPU, or None where no installed package brings it."""
     try:
         from cuda.pathfinder import DynamicLibNotFoundError, load_nvidia_dynamic_lib
     except ImportError:
         return None
     try:
-        found = load_nvidia_dynamic_lib("cublas")
+        return Cublas(ctypes.CDLL(load_nvidia_dynamic_lib("cublas").abs_path))
     except DynamicLibNotFoundError:
         return None
-    return Cublas(ctypes.CDLL(found.abs_path))
 
 
 def _rows(info: ArrayInfo, name: str) -> ArrayInfo:

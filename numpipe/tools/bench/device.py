@@ -1,7 +1,8 @@
-"""What a result must say of its machine: the GPU, the driver, versions, and what the card's own sensors read."""
+"""What a result must say of its machine: the GPU, the driver, versions, and the readings of the card's own sensors."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import os
 import platform
@@ -19,7 +20,7 @@ Sensors = Callable[[], dict[str, float]]
 
 
 def describe() -> dict[str, Any]:
-    """Device, driver, host and package versions, ready for JSON. Needs a GPU."""
+    """Return device, driver, host and package versions, ready for JSON. Needs a GPU."""
     driver = api()
     call(driver.cuInit(0))
     device = call(driver.cuDeviceGet(0))
@@ -28,6 +29,8 @@ def describe() -> dict[str, Any]:
         code = getattr(driver.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
         return int(call(driver.cuDeviceGetAttribute(code, device)))
 
+    row = _query("driver_version", "power.limit", "clocks.max.sm")
+    card = {} if row is None else {"driver": row[0], "power_limit_watts": _number(row[1]), "max_sm_mhz": _number(row[2])}
     return {
         "device": {
             "name": call(driver.cuDeviceGetName(96, device)).split(b"\0")[0].decode(),
@@ -37,7 +40,7 @@ def describe() -> dict[str, Any]:
             "l2_bytes": attribute("L2_CACHE_SIZE"),
             "memory_bytes": int(call(driver.cuDeviceTotalMem(device))),
             "cuda_driver_api": call(driver.cuDriverGetVersion()),
-            **_card(),
+            **card,
         },
         "host": {"system": platform.platform(), "machine": platform.machine(), "cpus": os.cpu_count(),
                  "python": sys.version.split()[0]},
@@ -46,7 +49,7 @@ def describe() -> dict[str, Any]:
 
 
 def cards() -> list[str]:
-    """The UUIDs of all GPUs that this process sees, in CUDA's order; none where there is no driver."""
+    """Return the UUIDs of all GPUs that this process sees, in CUDA's order; none where there is no driver."""
     driver = api()
     status = driver.cuInit(0)[0]
     count = driver.cuDeviceGetCount()[1] if int(status) == 0 else 0
@@ -54,31 +57,21 @@ def cards() -> list[str]:
 
 
 def versions() -> dict[str, str]:
-    """Installed versions of everything that makes or moves a kernel, the compared peers included."""
-    found = {}
+    """Return the installed versions of everything that makes or moves a kernel, the compared peers included."""
+    installed = {}
     for package in _PACKAGES:
-        try:
-            found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            installed[package] = importlib.metadata.version(package)
+    return installed
 
 
 def sensors() -> Sensors:
-    """A function that reads SM clock (MHz), power (W) and temperature (°C) of GPU 0.
+    """Return a function that reads SM clock (MHz), power (W) and temperature (°C) of GPU 0.
 
-    Through NVML where nvidia-ml-py is installed: quick enough to read while the measured work is still running. Else
+    It reads NVML where nvidia-ml-py is installed, which is quick enough while the measured work is still running. Else it runs
     nvidia-smi, whose start takes longer than the work: its clock is the one just after.
     """
     return _nvml() or _smi
-
-
-def _card() -> dict[str, Any]:
-    """Driver release and power cap, as nvidia-smi names them."""
-    row = _query("driver_version", "power.limit", "clocks.max.sm")
-    if row is None:
-        return {}
-    return {"driver": row[0], "power_limit_watts": _number(row[1]), "max_sm_mhz": _number(row[2])}
 
 
 def _uuid(raw: bytes) -> str:
@@ -93,8 +86,7 @@ def _nvml() -> Sensors | None:
         nvml.nvmlInit()
         status, uuid = api().cuDeviceGetUuid(0)
         # CUDA_VISIBLE_DEVICES renumbers CUDA's devices, not NVML's
-        handle = nvml.nvmlDeviceGetHandleByUUID(_uuid(uuid.bytes)) if int(status) == 0 else \
-            nvml.nvmlDeviceGetHandleByIndex(0)
+        handle = nvml.nvmlDeviceGetHandleByIndex(0) if int(status) else nvml.nvmlDeviceGetHandleByUUID(_uuid(uuid.bytes))
         readings: dict[str, Callable[[], float]] = {
             "sm_mhz": lambda: float(nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)),
             "watts": lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1000,

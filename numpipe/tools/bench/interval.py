@@ -1,4 +1,4 @@
-"""From one number a process to a figure with its uncertainty.
+"""A figure with its uncertainty, from one number a process.
 
 Runs inside one process share its clocks, its memory addresses and its luck, so the unit that is repeated is the
 process: each gives one ratio, the figure is their median, and its 95 % interval comes from their spread.
@@ -17,7 +17,7 @@ _T_975 = {2: 12.7062, 3: 4.3027, 4: 3.1824, 5: 2.7764}
 
 @dataclass(frozen=True)
 class Figure:
-    """Median of a few processes' ratios and its 95 % interval (`low`, `high`); None where one process ran."""
+    """The median of a few processes' ratios and its 95 % interval, `low` to `high`, which are None where one process ran."""
 
     median: float
     low: float | None
@@ -25,7 +25,7 @@ class Figure:
     count: int
 
     def reaches(self, target: float) -> bool:
-        """Does the interval's upper end reach `target`? What a required ratio is judged by."""
+        """Return whether the interval's upper end reaches `target`, by which a required ratio is judged."""
         return (self.median if self.high is None else self.high) >= target
 
     def __str__(self) -> str:
@@ -35,7 +35,7 @@ class Figure:
 
 
 def figure(ratios: Sequence[float]) -> Figure:
-    """Median and 95 % interval of positive per-process ratios.
+    """Return the median and the 95 % interval of positive ratios, one a process.
 
     Two to five values: Student's t on the logarithms, ``exp(mean ± t s / sqrt n)``, which assumes that they scatter
     like a normal variable, since so few values can say nothing of their distribution's shape. Six or more: the
@@ -57,13 +57,7 @@ def figure(ratios: Sequence[float]) -> Figure:
         logs = [math.log(v) for v in values]
         centre, half = statistics.fmean(logs), _T_975[n] * statistics.stdev(logs) / math.sqrt(n)
         return Figure(median, math.exp(centre - half), math.exp(centre + half), n)
-    outside = _tail(n)
+    below, outside = 1 / 2**n, 0  # values to drop at either end: the largest k with P(Binomial(n, 1/2) <= k) <= 2.5 %
+    while (below := below + math.comb(n, outside + 1) / 2**n) <= 0.025:
+        outside += 1
     return Figure(median, values[outside], values[n - 1 - outside], n)
-
-
-def _tail(n: int) -> int:
-    """The largest k with P(Binomial(n, 1/2) <= k) <= 2.5 %: how many values to drop at either end (n >= 6)."""
-    below, k = 1 / 2**n, 0
-    while (below := below + math.comb(n, k + 1) / 2**n) <= 0.025:
-        k += 1
-    return k

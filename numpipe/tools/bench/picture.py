@@ -8,21 +8,20 @@ from typing import Any
 
 from ...diagnostics.errors import SpecError
 from .files import same_model
-from .report import Result, Row
+from .report import Result, title
 
 _COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00")
 """Okabe and Ito's"""
 
 
 def plot(results: Sequence[tuple[str, Result]], path: str | Path | None = None, *, protocols: Sequence[str] = ()) -> Any:
-    """Draw result files, (name, `Result`) each, in one picture.
+    """Draw result files, (name, `Result`) each, in one picture; returns a `matplotlib.figure.Figure`.
 
     path       an .svg or .png file to write
     protocols  which panels; all that were measured by default
 
-    A mark is a case's ratio, the line through it the 95 % interval, the grey band the reference against itself. Returns a
-    `matplotlib.figure.Figure`. Raises SpecError for files of different devices, for none that has a row to draw, and without
-    matplotlib (``pip install 'numpipe[plot]'``).
+    A mark is a case's ratio, the line through it the 95 % interval, the grey band the reference against itself. Raises SpecError
+    for files of different devices, for none that has a row to draw, and without matplotlib (``pip install 'numpipe[plot]'``).
     """
     try:
         import matplotlib
@@ -37,7 +36,7 @@ def plot(results: Sequence[tuple[str, Result]], path: str | Path | None = None, 
     if not rows:
         raise SpecError(f"bench.plot: {', '.join(name for name, _ in results)}: no row of {', '.join(protocols) or 'any protocol'}")
     panels = list(dict.fromkeys(row.protocol for _, row in rows))
-    cases = list(dict.fromkeys(_case(row) for _, row in rows))
+    cases = list(dict.fromkeys(title(row.case) for _, row in rows))
     series = list(dict.fromkeys((name, row.name) for name, row in rows))
     several = len(results) > 1
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "numpipe", "font.size": 8, "font.family": "sans-serif"}):
@@ -49,7 +48,7 @@ def plot(results: Sequence[tuple[str, Result]], path: str | Path | None = None, 
             for name, row in rows:
                 if row.protocol != protocol:
                     continue
-                at, number = cases.index(_case(row)), series.index((name, row.name))
+                at, number = cases.index(title(row.case)), series.index((name, row.name))
                 y = at + (number + 0.5) / len(series) * 0.7 - 0.35
                 if number == 0 and row.noise.low is not None and row.noise.high is not None:
                     axes.fill_betweenx([at - 0.45, at + 0.45], row.noise.low, row.noise.high, color="#e3e3e3", linewidth=0)
@@ -69,7 +68,3 @@ def plot(results: Sequence[tuple[str, Result]], path: str | Path | None = None, 
         if path is not None:
             figure.savefig(path)
     return figure
-
-
-def _case(row: Row) -> str:
-    return " ".join(map(str, row.case.values()))

@@ -13,7 +13,7 @@ alone        each under its own load, the reference first and     each at the cl
 ===========  ===================================================  ========================================
 
 The reference always runs twice. Its second time over its first is the noise of the very measurement that the ratio
-comes from; a competitor is compared with the mean of the two.
+comes from; the others are compared with the mean of the two.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ class Plan:
 
 @dataclass(frozen=True)
 class Sample:
-    """One protocol in one process. Times are seconds per call, as measured; `sensors` were read under load.
+    """One protocol in one process. Times are seconds per call, as measured.
 
-    `sensors` has readings by competitor, or under "all" those of a time when all ran in turn. ``clock_mhz`` among them is no
-    reading: it is the SMs' clock during the measurements of the times, where the timer knows it (`Timer.megahertz`).
+    `sensors` were read under load: by competitor, or under "all" while all ran in turn. ``clock_mhz`` among them is no reading: it
+    is the SMs' clock during the measurements of the times, where the timer knows it (`Timer.megahertz`).
     """
 
     protocol: Protocol
@@ -68,22 +68,20 @@ class Sample:
     calls: int
     """launches between two events"""
     times: dict[str, list[float]]
-    """raw measurements; the reference's second turn is under its name + " again" """
+    """raw measurements by competitor; the reference's second turn is under its name + " again" """
     sensors: dict[str, dict[str, float]] = field(default_factory=dict)
 
     def seconds(self, name: str) -> float:
         return statistics.median(self.times[name])
 
     def sensed(self, name: str) -> dict[str, float]:
-        """What is known of the card while a competitor ran."""
+        """Return what is known of the card while a competitor ran."""
         return {**self.sensors.get("all", {}), **self.sensors.get(name, {})}
 
     @property
     def reference_seconds(self) -> float:
-        """Mean of the medians of the reference's turns next to the competitors."""
-        turns = [statistics.median(t) for n, t in self.times.items() if n.startswith(self.reference)
-                 and n in (self.reference, self.reference + AGAIN)]
-        return statistics.fmean(turns)
+        """The mean of the medians of the reference's turns."""
+        return statistics.fmean(self.seconds(name) for name in (self.reference, self.reference + AGAIN) if name in self.times)
 
     def ratio(self, name: str) -> float:
         """Speed of `name` over the reference's: more than 1 is faster."""
@@ -121,14 +119,14 @@ def compare(competitors: Mapping[str, Competitor], *, reference: str, protocols:
     for protocol in protocols:
         if poison:
             poison()
-        samples.append({"burst": session.burst, "interleaved": session.interleaved, "alone": session.alone}[protocol]())
+        samples.append(getattr(session, protocol)())
         if check:
             check(protocol)
     return samples
 
 
 def rotation_sets(bytes_per_call: int, l2_bytes: int) -> int:
-    """Sets of buffers to rotate over, so that 2 x L2 of other data pass between two uses of one set.
+    """Return how many sets of buffers to rotate over, so that 2 x L2 of other data pass between two uses of one set.
 
     >>> rotation_sets(bytes_per_call=100 << 20, l2_bytes=60 << 20)
     3
@@ -137,14 +135,18 @@ def rotation_sets(bytes_per_call: int, l2_bytes: int) -> int:
 
 
 class _Session:
+    """The competitors of one `compare`, with a method for each protocol.
+
+    count  launches so far, by which buffers rotate
+    calls  launches between two events
+    """
+
     def __init__(self, competitors: dict[str, Competitor], reference: str, plan: Plan, timer: Timer,
                  sensors: Callable[[], dict[str, float]]) -> None:
-        others = [name for name in competitors if name != reference]
-        self.turns = [reference, *others, reference + AGAIN]
+        self.turns = [reference, *(name for name in competitors if name != reference), reference + AGAIN]
         self.functions = competitors | {reference + AGAIN: competitors[reference]}
-        self.others, self.reference, self.plan, self.timer, self.sensors = others, reference, plan, timer, sensors
-        self.count = 0
-        self.calls = 1
+        self.reference, self.plan, self.timer, self.sensors = reference, plan, timer, sensors
+        self.count, self.calls = 0, 1
 
     def measure(self, name: str, calls: int | None = None) -> Any:
         calls = calls or self.calls
@@ -156,21 +158,14 @@ class _Session:
         self.count += 4 * self.calls
 
     def warm_up(self) -> None:
-        """First calls (compiles, plans) outside all measurements; then how many calls make `plan.work` of GPU time."""
+        """Make the first calls (compiles, plans) outside all measurements, and find how many make `plan.work` of GPU time."""
         for name in self.turns:
             self.timer.seconds(self.measure(name, 3))
         each = [self.timer.seconds(self.measure(name, 3)) for name in self.turns]
         self.calls = max(1, round(self.plan.work / max(statistics.fmean(each), 1e-7)))
-        for name in self.turns:  # who makes a program of many calls compiles it now, not under the load
+        for name in self.turns:  # a competitor that makes a program of many calls compiles it now, not under the load
             self.launch(name)
             self.timer.seconds(self.measure(name))
-
-    def taken(self, name: str, handles: list[Any], times: dict[str, list[float]], read: dict[str, dict[str, float]]) -> None:
-        """Note the times of a competitor's measurements, and the clock in them."""
-        times[name] = [self.timer.seconds(h) for h in handles]
-        clocks = [mhz for h in handles if (mhz := self.timer.megahertz(h)) is not None]
-        if clocks:
-            read[name] = {**read.get(name, {}), "clock_mhz": statistics.median(clocks)}
 
     def load(self, names: list[str], seconds: float) -> None:
         """Keep the GPU busy with `names` in turn. Every round is waited for, so that the queue stays short."""
@@ -185,21 +180,21 @@ class _Session:
             self.timer.synchronize()
             self.timer.sleep(self.plan.idle)
 
-        return self.apart("burst", rest, self.plan.burst_count)
+        return self._one_by_one("burst", rest, self.plan.burst_count)
 
     def alone(self) -> Sample:
-        return self.apart("alone", lambda name: self.load([name], self.plan.alone_load), self.plan.alone_count)
+        return self._one_by_one("alone", lambda name: self.load([name], self.plan.alone_load), self.plan.alone_count)
 
-    def apart(self, protocol: Protocol, before: Callable[[str], None], count: int) -> Sample:
-        """So many measurements of each competitor, one behind the other; `before` them something is done."""
-        times: dict[str, list[float]] = {}
-        read: dict[str, dict[str, float]] = {}
+    def _one_by_one(self, protocol: Protocol, prepare: Callable[[str], None], count: int) -> Sample:
+        """Measure each competitor `count` times, after `prepare`."""
+        handles: dict[str, list[Any]] = {}
+        readings: dict[str, dict[str, float]] = {}
         for name in self.turns:
-            before(name)
-            handles = [self.measure(name) for _ in range(count)]
-            read[name] = self.sensors()
-            self.taken(name, handles, times, read)
-        return Sample(protocol, self.reference, self.calls, times, read)
+            prepare(name)
+            handles[name] = [self.measure(name) for _ in range(count)]
+            readings[name] = self.sensors()
+            self.timer.synchronize()
+        return self._sample(protocol, handles, readings)
 
     def interleaved(self) -> Sample:
         self.load(self.turns, self.plan.load)
@@ -208,8 +203,11 @@ class _Session:
         for _ in range(self.plan.rounds):
             for name in draw.sample(self.turns, len(self.turns)):  # after milliseconds of one that draws less the clock is higher
                 handles[name].append(self.measure(name))
-        times: dict[str, list[float]] = {}
-        read = {"all": self.sensors()}
+        return self._sample("interleaved", handles, {"all": self.sensors()})
+
+    def _sample(self, protocol: Protocol, handles: dict[str, list[Any]], readings: dict[str, dict[str, float]]) -> Sample:
+        times = {name: [self.timer.seconds(handle) for handle in handles[name]] for name in self.turns}
         for name in self.turns:
-            self.taken(name, handles[name], times, read)
-        return Sample("interleaved", self.reference, self.calls, times, read)
+            if clocks := [mhz for handle in handles[name] if (mhz := self.timer.megahertz(handle)) is not None]:
+                readings[name] = {**readings.get(name, {}), "clock_mhz": statistics.median(clocks)}
+        return Sample(protocol, self.reference, self.calls, times, readings)

@@ -9,9 +9,8 @@ from typing import Any, Protocol
 
 from ...diagnostics.errors import TargetError
 from ...launch.device import gpu_state
-from .clock import Stamps
 from .driver import api, call
-from .hold import Holds
+from .probes import Holds, Stamps
 
 Competitor = Callable[[int], object]
 """Launches its work once, asynchronously; the argument counts calls, for rotating buffers. One that has a method
@@ -19,7 +18,7 @@ Competitor = Callable[[int], object]
 
 
 def launch(competitor: Competitor, first: int, calls: int) -> None:
-    """`calls` launches, with arguments first, first + 1, …"""
+    """Launch a competitor's work `calls` times, with arguments first, first + 1, …"""
     if hasattr(competitor, "many"):
         competitor.many(first, calls)
     else:
@@ -31,13 +30,13 @@ class Timer(Protocol):
     """What the protocols need of a clock. `EventTimer` is the real one; tests bring one of their own."""
 
     def measure(self, competitor: Competitor, calls: int, first: int) -> Any:
-        """Enqueue `calls` launches (arguments first, first + 1, …) between two events -> a handle for `seconds`."""
+        """Enqueue `calls` launches (arguments first, first + 1, …) between two events; returns a handle for `seconds`."""
 
     def seconds(self, handle: Any) -> float:
-        """Wait until the handle's work is done -> seconds per call."""
+        """Wait until the handle's work is done; returns the seconds of one call."""
 
     def megahertz(self, handle: Any) -> float | None:
-        """The SMs' mean clock during the handle's work, which is done; None where it is not known."""
+        """Return the SMs' mean clock during the handle's work, which is done; None where it is not known."""
 
     def synchronize(self) -> None: ...
 
@@ -47,7 +46,7 @@ class Timer(Protocol):
 
 
 def _stream() -> Callable[[], int]:
-    """Make a context current -> what tells the stream that is timed: torch's current one, else the legacy default stream."""
+    """Make a context current; returns a function of the stream to time: torch's current one, else the legacy default stream."""
     if importlib.util.find_spec("torch"):
         import torch
 
@@ -62,9 +61,11 @@ def _stream() -> Callable[[], int]:
 class EventTimer:
     """Times the current torch stream where torch is installed, else the legacy default stream.
 
-    A measurement begins when all of its launches are queued (`hold.Holds`). Around it, outside its events, two stamps tell the
-    SMs' clock (`clock.Stamps`).
+    A measurement begins when all of its launches are queued, and stamps around its events tell the SMs' clock (`probes`).
     """
+
+    now = staticmethod(time.monotonic)
+    sleep = staticmethod(time.sleep)
 
     def __init__(self) -> None:
         require_gpu()
@@ -102,12 +103,6 @@ class EventTimer:
 
     def synchronize(self) -> None:
         call(self._driver.cuCtxSynchronize())
-
-    def now(self) -> float:
-        return time.monotonic()
-
-    def sleep(self, seconds: float) -> None:
-        time.sleep(seconds)
 
 
 def require_gpu() -> None:

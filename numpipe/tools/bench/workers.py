@@ -23,7 +23,7 @@ from typing import Any
 
 from ...diagnostics.errors import SpecError
 from . import device
-from .report import Result, Row, failed_entry, table
+from .report import Result, Row, summarise, table, title
 from .timer import require_gpu
 
 PROCESS = "NUMPIPE_BENCH_PROCESS"
@@ -31,20 +31,20 @@ _RECORD = "\x1e"
 
 Case = Mapping[str, Any]
 Measure = Callable[[int, Case], dict[str, Any]]
-"""(process number, case) -> `report.run_entry`"""
+"""Measures a case in the process of this number; returns a `report.run_entry`."""
 
 
 def main(benchmark: str, cases: Sequence[Case], measure: Measure, *, processes: int = 3, gpus: int = 1, out: Path | None = None,
          method: Mapping[str, Any] | None = None, unit: str = "TFLOPS", tell: Callable[[Sequence[Row]], str] | None = None) -> int:
-    """Measure all cases in `processes` processes; print the table, write `out` -> exit status (1 if a run failed).
+    """Measure all cases in `processes` processes, print the table, and write `out`; returns the exit status (1 if a run failed).
 
-    `gpus`: how many GPUs of this machine share the processes out; each has one at a time. `tell` makes of the rows what is printed
-    below the table.
+    gpus  how many GPUs of this machine share the processes; each has one at a time
+    tell  makes the text that is printed below the table
 
     Raises TargetError, before anything is started, on a machine without a GPU; SpecError where it has fewer than `gpus`.
     """
     if PROCESS in os.environ:
-        first = len(cases) * int(os.environ[PROCESS]) // processes  # each begins elsewhere: what they look for once, they share
+        first = len(cases) * int(os.environ[PROCESS]) // processes  # each begins elsewhere: they share what one must look for
         return _worker(int(os.environ[PROCESS]), [*cases[first:], *cases[:first]], measure)
     require_gpu()
     cards = device.cards()
@@ -61,14 +61,18 @@ def main(benchmark: str, cases: Sequence[Case], measure: Measure, *, processes: 
 
 def collect(result: Result, processes: int, out: Path | None, unit: str = "TFLOPS", command: Sequence[str] | None = None,
             tell: Callable[[Sequence[Row]], str] | None = None, cards: Sequence[str] = (), cases: Sequence[Case] = ()) -> int:
-    """Run `command` (this very one by default) `processes` times and gather what the processes report.
+    """Run `command` (this very one by default) `processes` times and gather what the processes report; returns the exit status.
 
-    `cards`: the UUIDs of the GPUs that run one process each at a time; by default one after the other, on the first GPU there is.
-    `cases`: the order of the result's runs, else that in which they come.
+    cards  the UUIDs of the GPUs that run a process each at a time; by default processes run one after another, on the first GPU
+    cases  the order of the result's runs, else that in which they come
     """
     command = list(command or [sys.executable, *sys.argv])
     begun, lock = time.monotonic(), threading.Lock()
-    order = {_key(case): number for number, case in enumerate(cases)}
+    order = {json.dumps(case, sort_keys=True): number for number, case in enumerate(cases)}
+
+    def place(run: dict[str, Any]) -> tuple[int, int]:
+        return order.get(json.dumps(run["case"], sort_keys=True), 0), run["process"] if order else 0
+
     free: SimpleQueue[str] = SimpleQueue()
     for card in cards or [""]:
         free.put(card)
@@ -85,9 +89,10 @@ def collect(result: Result, processes: int, out: Path | None, unit: str = "TFLOP
                     continue
                 entry = json.loads(line[len(_RECORD):])
                 result.runs.append(entry | ({"gpu": card} if chosen else {}))
-                result.runs.sort(key=lambda run: (order.get(_key(run["case"]), 0), run["process"] if order else 0))
-                case = " ".join(str(v) for v in entry["case"].values())
-                print(f"[{time.monotonic() - begun:4.0f} s] process {process + 1}/{processes}  {case}  {_brief(entry)}",
+                result.runs.sort(key=place)
+                brief = f"FAILED: {entry['failed']}" if "failed" in entry else "  ".join(
+                    f"{row.protocol} {row.ratio.median:.3f}" for row in summarise([entry]))
+                print(f"[{time.monotonic() - begun:4.0f} s] process {process + 1}/{processes}  {title(entry['case'])}  {brief}",
                       flush=True)
                 if out is not None:
                     result.write(out)
@@ -112,25 +117,9 @@ def _worker(process: int, cases: Sequence[Case], measure: Measure) -> int:
         try:
             entry = measure(process, case)
         except Exception as error:
-            _emit(failed_entry(process, case, error))
+            entry = {"process": process, "case": dict(case), "failed": f"{type(error).__name__}: {error}"}
             traceback.print_exc()
+        print(_RECORD + json.dumps(entry), flush=True)
+        if "failed" in entry:
             return 1  # a failed launch leaves no usable CUDA context for the cases behind it
-        _emit(entry)
     return 0
-
-
-def _key(case: Case) -> str:
-    return json.dumps(case, sort_keys=True)
-
-
-def _emit(entry: Mapping[str, Any]) -> None:
-    print(_RECORD + json.dumps(entry), flush=True)
-
-
-def _brief(entry: Mapping[str, Any]) -> str:
-    """One run's ratios, for the reader who waits."""
-    if "failed" in entry:
-        return f"FAILED: {entry['failed']}"
-    from .report import summarise
-
-    return "  ".join(f"{row.protocol} {row.ratio.median:.3f}" for row in summarise([entry]))

@@ -1,7 +1,8 @@
-"""One CTA of a kernel, counted: its control flow runs, and nothing is moved or multiplied.
+"""The work of one CTA, counted: its control flow runs, and nothing is moved or multiplied.
 
-`Counter` is a `numpipe.core.machine.Machine` on which every wait succeeds at once. So a warpgroup runs to its end alone, one after
-another; what it would load, store and multiply is added up. Numbers that would come from memory are zeros.
+`Counter` is a `numpipe.core.machine.Machine` on which every wait succeeds at once. So warpgroups run to their ends alone, one after
+another, and their loads, stores and products are added up. Tiles are zeros. A single number that a kernel reads from a host array
+is the real one, and 0 where there is no data: `Blank` notes that it was read.
 """
 
 from __future__ import annotations
@@ -21,10 +22,11 @@ from ...arch.dtypes import BY_DTYPE
 from ...core import machine as _machine
 from ...core.machine import InFlight, Lanes, Mma, Role, TensorMap
 from ...plan.cluster import place_of, rank_of
+from ...plan.unit import Unit
 from ...sim.deal import Deal
 
 Work = collections.Counter[tuple[Any, ...]]
-"""What CTAs do. Keys, and what is counted::
+"""The work of CTAs: keys, and what is counted::
 
     ("load", array)      bytes that TMA loads of it, inside the array
     ("copied",)          bytes that TMA brings to shared memory
@@ -33,16 +35,27 @@ Work = collections.Counter[tuple[Any, ...]]
     ("tensor", wg)       cycles of the tensor cores, of a warpgroup's products
     ("products", wg)     wgmma instructions
     ("read", wg), ("written", wg)     bytes of its ordinary shared-memory accesses
-    ("steps", wg)        slots that it waited for
+    ("steps", wg)        slots that a warpgroup waited for
     ("fills", ring)      slots that were filled
     ("tiles",)           tiles of tile loops
     ("handed",)          partial sums given to other CTAs and taken from them
-    ("sent", wg)         times that it sends some to another CTA of its cluster, and waits for some
+    ("sent", wg)         times that a warpgroup exchanges sums with another CTA of its cluster
+    ("votes",)           times that a kernel asks for any() or all() of a tile
 """
 
 
+class Blank(np.ndarray):
+    """Zeros in place of an array without data; `read`: whether a kernel took a number from it, which may steer the kernel."""
+
+    read = False
+
+    def __getitem__(self, index: Any) -> Any:
+        self.read = True
+        return super().__getitem__(index)
+
+
 class Accumulator:
-    """Registers that a product writes; `taken`: a later one has them."""
+    """Registers that a product writes; `taken`: a later product has them."""
 
     def __init__(self, machine: Counter, shape: tuple[int, int], dtype: np.dtype) -> None:
         self.machine, self.shape, self.dtype, self.taken = machine, shape, dtype, False
@@ -59,7 +72,7 @@ class Accumulator:
 class Counter:
     """A warpgroup of a CTA (see `numpipe.core.machine.Machine` for what the operations mean)."""
 
-    def __init__(self, work: Work, unit: Any, warpgroup: int, cta: tuple[int, int, int], grid: tuple[int, int, int]) -> None:
+    def __init__(self, work: Work, unit: Unit, warpgroup: int, cta: tuple[int, int, int], grid: tuple[int, int, int]) -> None:
         self.work, self.unit, self.warpgroup, self.cta, self.grid = work, unit, warpgroup, cta, grid
         self.rank = rank_of(place_of(cta, unit.cluster), unit.cluster)
         self.role: Role = "compute"
@@ -67,7 +80,7 @@ class Counter:
         self.live = self.accumulators = 0
         """registers a lane of accumulators, now and at most"""
         self._maps: dict[TensorMap, tuple[int, int]] = {}
-        self.deal, self._told = (Deal(grid[0] * grid[1] * grid[2]) for _ in range(2))
+        self.deal, self._tickets = (Deal(math.prod(grid)) for _ in range(2))
         self._number = cta[0] + grid[0] * (cta[1] + grid[1] * cta[2])
 
     def scoped(self, lanes: Lanes, function: Callable[..., Any], args: Sequence[Any]) -> Any:
@@ -77,7 +90,7 @@ class Counter:
         finally:
             self.lanes = outer
 
-    # ---- what is answered, and costs nothing; operations that answer nothing stand behind this class
+    # ---- operations that answer, and cost nothing; those that answer nothing stand behind this class
     def map_shared(self, address: int, rank: int) -> int:
         return address
 
@@ -85,20 +98,20 @@ class Counter:
         return True
 
     def bar_red(self, barrier: int, threads: int, operation: str, values: np.ndarray) -> bool:
+        self.work["votes",] += 1
         return bool(values.any() if operation == "any" else values.all())
 
-    # ---- what is counted
+    # ---- operations that are counted
     def _inside(self, tensor: TensorMap, coords: tuple[int, ...]) -> int:
-        """Bytes of a box that lie inside its array."""
+        """Return the bytes of a box that lie inside its array."""
         size, whole = self._maps.get(tensor) or self._maps.setdefault(tensor, (tensor.array.dtype.itemsize, tensor.nbytes))
-        if all(0 <= at <= n - box for at, box, n in zip(coords, tensor.box, tensor.array.shape, strict=True)):
+        places = list(zip(coords, tensor.box, tensor.array.shape, strict=True))
+        if all(0 <= at <= n - box for at, box, n in places):
             return whole
-        inside: int = size * math.prod(max(0, min(at + box, n) - max(at, 0))
-                                       for at, box, n in zip(coords, tensor.box, tensor.array.shape, strict=True))
-        return inside
+        return int(size * math.prod(max(0, min(at + box, n) - max(at, 0)) for at, box, n in places))
 
     def tma_load(self, dst: int, tensor: TensorMap, coords: tuple[int, ...], mbar: int, ctas: int = 0) -> None:
-        """Of a multicast as much comes to this CTA as goes out from it."""
+        """Count a load; of a multicast this CTA receives as much as it sends."""
         self.work["load", tensor.name] += self._inside(tensor, coords)
         self.work["copied",] += self._maps[tensor][1] * max(1, bin(ctas).count("1"))
 
@@ -132,9 +145,9 @@ class Counter:
         self.work["sent", self.warpgroup] += 1
 
     def load_word(self, address: int) -> int:
-        """0, or the next ticket: CTAs are taken to be equally fast."""
+        """Return 0, or the next ticket: CTAs are taken to be equally fast."""
         plan = self.unit.work_ring
-        return self._told.draw(self._number) if plan is not None and address in plan.memory else 0
+        return self._tickets.draw(self._number) if plan is not None and address in plan.memory else 0
 
     def gmem_write(self, array: np.ndarray, index: tuple[Any, ...], values: np.ndarray, what: str, reduction: str = "") -> None:
         if not self._in_l2(what):
@@ -142,11 +155,9 @@ class Counter:
         self.work["written", self.warpgroup] += values.nbytes
 
     def gmem_read(self, array: np.ndarray, index: tuple[slice, ...], what: str) -> np.ndarray:
-        if self._in_l2(what):
-            self.work["read", self.warpgroup] += array[index].nbytes
-        else:
-            self.work["load", what] += array[index].nbytes
-        return np.zeros(array[index].shape, array.dtype)
+        read = np.asarray(array)[index]
+        self.work[("read", self.warpgroup) if self._in_l2(what) else ("load", what)] += read.nbytes
+        return array[index] if read.size == 1 else np.zeros(read.shape, read.dtype)
 
     def gmem_signal(self, flags: np.ndarray, index: int, what: str) -> None:
         self.work["handed",] += 1
@@ -154,11 +165,11 @@ class Counter:
     gmem_await = gmem_signal
 
     def _in_l2(self, what: str) -> bool:
-        """Whether an array is the workspace, whose lines are written and read again before they leave L2."""
+        """Return whether an array is the workspace, whose lines are written and read again before they leave L2."""
         return any(array.workspace and array.name == what for array in self.unit.arrays)
 
     def each_lane(self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """Lane 0 stands for all of them."""
+        """Run lane 0, which stands for all."""
         lane: Any = Lane(self)
         warpgroup: Any = self
         _machine.enter(lane)
@@ -178,7 +189,7 @@ class Counter:
 
 
 def _over(*_: Any, **__: Any) -> None:
-    """An operation of a machine that is over at once and counts for nothing: a wait, an arrival, a fence, a commit."""
+    """Do nothing: a wait, an arrival, a fence or a commit is over at once and counts for nothing."""
 
 
 for _operation in vars(_machine.Machine).keys() - vars(Counter).keys():
@@ -187,7 +198,7 @@ for _operation in vars(_machine.Machine).keys() - vars(Counter).keys():
 
 
 class Lane:
-    """A lane with code of its own: what it loads is 0, what it is given by others is its own."""
+    """A lane with code of its own: it loads zeros, and a shuffle gives it its own value."""
 
     lane = 0
 
@@ -209,14 +220,14 @@ class Lane:
 
 
 class Sampler(Counter):
-    """Stops at the first loads: which boxes they are of."""
+    """A warpgroup that stops after its first loads, and notes their boxes."""
 
     LOADS, FILLS = 64, 2
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self.boxes: dict[tuple[Any, ...], int] = {}
-        """bytes by array, coordinates and box"""
+        self.boxes: collections.Counter[tuple[Any, ...]] = collections.Counter()
+        """how often each box was loaded: (array, coordinates, box, bytes)"""
 
     def note(self, event: str, **details: Any) -> None:
         super().note(event, **details)
@@ -224,17 +235,17 @@ class Sampler(Counter):
             raise Enough
 
     def tma_load(self, dst: int, tensor: TensorMap, coords: tuple[int, ...], mbar: int, ctas: int = 0) -> None:
-        if len(self.boxes) == self.LOADS:
+        if self.boxes.total() == self.LOADS:
             raise Enough
-        self.boxes[tensor.name, tuple(map(int, coords)), tensor.box] = self._inside(tensor, coords)
+        self.boxes[tensor.name, tuple(map(int, coords)), tensor.box, self._inside(tensor, coords)] += 1
 
 
 class Enough(Exception):
-    """A sample has been taken."""
+    """Raised when a sample has been taken."""
 
 
 def run(machine: Any, body: Callable[[Any], None]) -> None:
-    """Run a warpgroup, or until it raises `Enough`; what it prints is dropped, and it passes by its breakpoints."""
+    """Run a warpgroup to its end, or until it raises `Enough`; it prints nothing, and passes by its breakpoints."""
 
     def inside() -> None:
         _machine.enter(machine)

@@ -21,7 +21,7 @@ from ...plan.resources import Resources
 from ...plan.specs import Persistent
 from ...plan.unit import Unit
 from ...sim import Trace
-from .count import Work
+from .count import Blank
 from .device import H200, Clock, DeviceModel
 from .explanation import Explanation, Measured, Registers, Slots
 from .limits import Facts, Prediction, RingFacts, predict
@@ -30,13 +30,13 @@ from .work import KernelWork, count
 __all__ = ["explain"]
 
 OTHERS = 32
-"""registers a lane of a compute warpgroup needs beside its accumulators: addresses, counters, what is being stored"""
+"""registers that a lane of a compute warpgroup needs beside its accumulators: addresses, counters, what is being stored"""
 
 
 @brief
 def explain(kernel: Kernel, /, *args: Any, measured: float | Trace | None = None, device: DeviceModel = H200,
             clock: Clock | float = "burst", compiled: bool | None = None, out: Any = None, **named: Any) -> Explanation:
-    """What a call of a kernel would move and multiply, how long it would take on a GPU, and what limits it. Needs no GPU.
+    """Return what a call of a kernel moves and multiplies, how long it takes on a GPU, and what limits it. Needs no GPU.
 
     args, named, out   the call's; a `numpipe.ArrayType` may stand for an array, and nothing is allocated for it
     measured           of a run: its seconds, or its trace (`numpipe.last_profile`), to stand beside the prediction
@@ -51,106 +51,99 @@ def explain(kernel: Kernel, /, *args: Any, measured: float | Trace | None = None
         x = numpipe.ArrayType((8192, 8192), np.float16)
         print(numpipe.explain(matmul, x, x))
 
-    The kernel's control flow runs, of a few CTAs in all their roles, on tiles of zeros: see `numpipe.model.count`. A host table
-    (``tiles(…, order=table)``) is read if it is a NumPy array, else its rows count as zeros.
+    The kernel's control flow runs, of a few CTAs in all their roles, on tiles of zeros: see `numpipe.model.count`. Numbers that a
+    kernel reads (``lengths[i]``, a table of ``tiles(…, order=table)``) are those of a NumPy array; of other arrays they count as
+    zeros, and `Explanation.data` says so.
 
     Raises SpecError for what is no kernel, no clock and no measurement, and what a call with these arguments raises.
     """
     if not isinstance(kernel, Kernel):
         raise SpecError(f"explain: a kernel is expected, as @numpipe.kernel makes it, got a {type(kernel).__name__}")
     device.tensor_busy_clock(clock)
-    asked = kernel.described(args, named, out, whole=True)
+    call = kernel.described(args, named, out, whole=True)
     card = launch.Device(0, device.name, device.target.capability[:2], device.sms, 0, device.target.smem_bytes)
-    grid = targets.ctas(kernel.definition, launch.Choice("gpu", "asked for", card), asked)
+    grid = targets.ctas(kernel.definition, launch.Choice("gpu", "asked for", card), call)
     if 0 in grid:
         raise SpecError(f"explain: kernel {kernel.name} has no CTAs for these arguments: grid {grid}")
     used: Resources | None = kernel.inspect("resources", *args, out=out, **named) if _compiles(compiled) else None
-    unit = asked.variant.unit(simulated=True)
+    unit = call.variant.unit(simulated=True)
     entry = used.registers if used else min(255, unit.register_pool // unit.warpgroups)
-    work = _count(unit, asked, grid, lambda: device.sms * _resident(used or unit, entry, device))
+    work = _count(unit, call, grid, lambda: device.sms * _resident(used or unit, entry, device))
     resident = _resident(used or unit, entry, device)
-    registers = _registers(unit, entry, work, used)
+    memory, compute = (unit.memory_registers, unit.compute_registers) if unit.warp_specialized else (0, entry)
+    spilled = used.spill_bytes if used else 2 * 4 * max(0, work.accumulators + OTHERS - unit.compute_registers)
+    registers = Registers(entry, memory, compute, work.accumulators, spilled, used is not None)
+    slots = [Slots(plan.name, plan.slots, plan.stage_bytes, work.total["fills", plan.name]) for plan in unit.load_rings]
+    slots += [Slots(plan.name, plan.slots, plan.stage_bytes, 0, "store") for plan in unit.outputs.values()]
+    loaded, stored = ({key[1]: n for key, n in work.total.items() if key[0] == kind} for kind in ("load", "store"))
     persistent = isinstance(kernel.options.grid, Persistent)
     prediction = predict(work, Facts(
         tuple(RingFacts(plan.name, plan.slots, plan.delay, plan.stage_bytes) for plan in unit.load_rings), resident,
-        unit.params.drain, registers.spill_bytes, bool(used.notes if used else registers.spill_bytes), unit.turns > 1),
-        device, clock)
+        unit.params.drain, spilled, bool(used.notes if used else spilled), unit.turns > 1), device, clock)
     tiles = work.total["tiles",] or work.ctas
     return Explanation(
         kernel=kernel.name, device=device.name, clock_mhz=prediction.clock, flop=work.total["flop",],
         copied_bytes=work.total["copied",], l2_bytes=prediction.l2_bytes, hbm_bytes=prediction.hbm_bytes,
-        loaded=_arrays(work.total, "load"), stored=_arrays(work.total, "store"),
+        loaded=loaded, stored=stored,
         smem=tuple((size, what) for what, size in (used.smem if used else unit.shares)), smem_limit=unit.target.smem_bytes,
-        registers=registers, slots=_slots(unit, work), threads=unit.threads, grid=grid, ctas_per_sm=resident, persistent=persistent,
+        registers=registers, slots=tuple(slots), threads=unit.threads, grid=grid, ctas_per_sm=resident, persistent=persistent,
         waves=(tiles if persistent else work.ctas) / (device.sms * resident), tiles=tiles,
         steps=sum(n for key, n in work.total.items() if key[0] == "fills"), predicted_seconds=prediction.seconds,
         limits=prediction.limits, losses=prediction.losses, limiter=prediction.limiter,
-        measured=None if measured is None else _measured(measured, work.total["flop",], prediction))
+        measured=None if measured is None else _measured(measured, work.total["flop",], prediction), data=work.data)
 
 
-def _compiles(asked: bool | None) -> bool:
-    if asked is not None:
-        return asked
+def _compiles(compiled: bool | None) -> bool:
+    if compiled is not None:
+        return compiled
     from ...compile.build import toolchain
 
     return os.environ.get("NUMPIPE_COMPILE_CHECK", "1") != "0" and toolchain() is None
 
 
-def _count(unit: Unit, asked: Call, grid: tuple[int, int, int], resident: Callable[[], int]) -> KernelWork:
-    lifted, infos = asked.variant.lifted, list(asked.infos)
-    if (workspace := asked.variant.workspace) is not None:
+def _count(unit: Unit, call: Call, grid: tuple[int, int, int], resident: Callable[[], int]) -> KernelWork:
+    """Count the kernel's work, on blank arrays where there is no data."""
+    lifted, infos = call.variant.lifted, list(call.infos)
+    if (workspace := call.variant.workspace) is not None:
         infos.append(launch.imagined(workspace(grid, infos), np.dtype(np.float32)))
-    arrays = [np.broadcast_to(np.zeros((), info.dtype), info.shape) if info.array is None else info.array for info in infos]
-    values = asked.variant.values(asked)
+    zeros = [np.broadcast_to(np.zeros((), info.dtype), info.shape).view(Blank) for info in infos]
+    arrays = [blank if info.array is None or not any(info.array.strides) else info.array
+              for info, blank in zip(infos, zeros, strict=True)]
+    values = call.variant.values(call)
     nbytes = {arg.name: math.prod(info.shape) * info.dtype.itemsize for arg, info in zip(unit.arrays, infos, strict=True)}
     try:
-        return count(unit, lambda machine: run_role(machine, unit, lifted.simulated, arrays, values), grid, resident, nbytes)
+        work = count(unit, lambda machine: run_role(machine, unit, lifted.simulated, arrays, values), grid, resident, nbytes)
     except Exception as error:
-        told = blame.simulated(error, unit, lifted)
-        if told is error:
+        located = blame.simulated(error, unit, lifted)
+        if located is error:
             raise
-        raise told from error
+        raise located from error
+    work.data = (*(arg.name for arg, blank in zip(unit.arrays, zeros, strict=True) if blank.read),
+                 *["any() or all() of tiles"][:work.total["votes",]])
+    return work
 
 
 def _resident(of: Unit | Resources, entry: int, device: DeviceModel) -> int:
-    """CTAs that an SM holds: by shared memory, registers (`entry` a lane) and threads."""
+    """Return the CTAs that an SM holds, by shared memory, registers (`entry` a lane) and threads."""
     return max(1, min(device.smem_bytes // (of.smem_bytes + 1024), device.registers // (of.threads * entry), 2048 // of.threads))
 
 
-def _registers(unit: Unit, entry: int, work: KernelWork, used: Resources | None) -> Registers:
-    memory, compute = (unit.memory_registers, unit.compute_registers) if unit.warp_specialized else (0, entry)
-    missing = max(0, work.accumulators + OTHERS - unit.compute_registers)
-    spilled = used.spill_bytes if used else 2 * 4 * missing
-    return Registers(entry, memory, compute, work.accumulators, spilled, used is not None)
-
-
-def _slots(unit: Unit, work: KernelWork) -> tuple[Slots, ...]:
-    loads = (Slots(plan.name, plan.slots, plan.stage_bytes, work.total["fills", plan.name]) for plan in unit.load_rings)
-    return (*loads, *(Slots(plan.name, plan.slots, plan.stage_bytes, 0, "store") for plan in unit.outputs.values()))
-
-
-def _arrays(work: Work, kind: str) -> dict[str, int]:
-    return {key[1]: n for key, n in work.items() if key[0] == kind}
-
-
-def _measured(given: float | Trace, flop: int, prediction: Prediction) -> Measured:
+def _measured(run: float | Trace, flop: int, prediction: Prediction) -> Measured:
     waiting: dict[str, float] = {}
-    if isinstance(given, Trace):
-        if given.clock != "ns" or not given.events:
+    if isinstance(run, Trace):
+        if run.clock != "ns" or not run.events:
             raise SpecError("explain: measured= takes the trace of a run on a GPU (numpipe.last_profile), got "
-                            + ("an empty one" if not given.events else "a simulated one, whose cycles are no seconds"))
-        seconds = 1e-9 * (max(e.end for e in given.events) - min(e.start for e in given.events))
+                            + ("an empty one" if not run.events else "a simulated one, whose cycles are no seconds"))
+        seconds = 1e-9 * (max(e.end for e in run.events) - min(e.start for e in run.events))
+        spans: dict[tuple[Any, ...], tuple[int, int]] = {}
+        for e in run.events:
+            start, end = spans.get((e.role, e.cta, e.warpgroup), (e.start, e.end))
+            spans[e.role, e.cta, e.warpgroup] = min(start, e.start), max(end, e.end)
         for role in ("memory", "compute"):
-            mine = [e for e in given.events if e.role == role]
-            spans: dict[tuple[Any, ...], tuple[int, int]] = {}
-            for e in mine:
-                start, end = spans.get((e.cta, e.warpgroup), (e.start, e.end))
-                spans[e.cta, e.warpgroup] = min(start, e.start), max(end, e.end)
-            whole = sum(end - start for start, end in spans.values())
-            if whole:
-                waiting[role] = sum(e.end - e.start for e in mine if e.kind == "wait") / whole
-    elif isinstance(given, (int, float)) and not isinstance(given, bool) and given > 0:
-        seconds = float(given)
+            if whole := sum(end - start for (of, *_), (start, end) in spans.items() if of == role):
+                waiting[role] = sum(e.end - e.start for e in run.events if (e.role, e.kind) == (role, "wait")) / whole
+    elif isinstance(run, (int, float)) and not isinstance(run, bool) and run > 0:
+        seconds = float(run)
     else:
-        raise SpecError(f"explain: measured= takes seconds or a numpipe.Trace, got {given!r}")
+        raise SpecError(f"explain: measured= takes seconds or a numpipe.Trace, got {run!r}")
     return Measured(seconds, 1e-12 * flop / seconds, 1e-12 * prediction.hbm_bytes / seconds, seconds / prediction.seconds, waiting)

@@ -1,4 +1,4 @@
-"""What `numpipe.explain` returns: figures with units, as fields, as a dict, as a table."""
+"""The result of `numpipe.explain`: figures with units, as fields, as a dict, as a table."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Slots:
 class Registers:
     """32-bit registers a lane: at the kernel's entry, and after setmaxnreg in both roles (memory 0: there is none).
 
-    accumulators  those of a compute warpgroup that hold sums of wgmma, at the same time
+    accumulators  registers of a compute warpgroup that hold sums of wgmma at the same time
     spill_bytes   bytes a lane that the compiler stores to memory and loads again, or an estimate of them
-    compiled      whether this is read from the compiled kernel
+    compiled      whether the figures are read from the compiled kernel
     """
 
     entry: int
@@ -39,7 +39,7 @@ class Registers:
 
 @dataclass(frozen=True)
 class Measured:
-    """A run: seconds, and what the kernel's work makes of them. waiting: shares of a role's time, from a trace."""
+    """A run: its seconds, and the rates that follow for the kernel's work. waiting: the share of each role's time, from a trace."""
 
     seconds: float
     tflops: float
@@ -53,9 +53,9 @@ class Explanation:
     """Why a kernel takes the time it takes. Bytes, seconds and MHz; ``print`` shows it as a table.
 
     flop                of wgmma, blocks that reach over the ends of arrays included
-    copied_bytes        what TMA brings to shared memory
-    l2_bytes            what L2 gives and takes: SMs side by side fetch a box once
-    hbm_bytes           what HBM gives and takes
+    copied_bytes        that TMA brings to shared memory
+    l2_bytes            that L2 gives and takes: SMs side by side fetch a box once
+    hbm_bytes           that HBM gives and takes
     loaded, stored      bytes by array
     smem                (bytes, what) of a CTA's shared memory, of smem_limit
     grid, ctas_per_sm, persistent
@@ -65,6 +65,7 @@ class Explanation:
     limits              seconds of each unit if it alone worked
     losses              seconds that the prediction falls by if a thing costs nothing
     limiter, advice     what the time depends on most (`numpipe.model.limits`)
+    data                what the work depends on and was not there: arrays whose numbers the kernel reads, counted as zeros
     """
 
     kernel: str
@@ -92,6 +93,7 @@ class Explanation:
     losses: dict[str, float]
     limiter: str
     measured: Measured | None = None
+    data: tuple[str, ...] = ()
 
     @property
     def advice(self) -> str:
@@ -114,12 +116,11 @@ class Explanation:
         return 1e-12 * self.hbm_bytes / self.predicted_seconds
 
     def as_dict(self) -> dict[str, Any]:
-        """All figures in dicts, lists, strings and numbers."""
-        found = dataclasses.asdict(self)
-        found["smem"] = [list(row) for row in self.smem]
-        found["slots"], found["grid"] = list(found["slots"]), list(self.grid)
-        return found | {"advice": self.advice, "smem_bytes": self.smem_bytes, "predicted_tflops": self.predicted_tflops,
-                        "predicted_tbytes_per_second": self.predicted_tbytes_per_second}
+        """Return all figures in dicts, lists, strings and numbers."""
+        figures = dataclasses.asdict(self) | {"smem": [list(row) for row in self.smem], "grid": list(self.grid),
+                                              "slots": [vars(slots) for slots in self.slots], "data": list(self.data)}
+        return figures | {"advice": self.advice, "smem_bytes": self.smem_bytes, "predicted_tflops": self.predicted_tflops,
+                          "predicted_tbytes_per_second": self.predicted_tbytes_per_second}
 
     def __str__(self) -> str:
         return "\n".join(_table(self))
@@ -133,8 +134,9 @@ def _table(of: Explanation) -> list[str]:
     rows = [
         ("work", f"{_number(of.flop, 'FLOP')}, {_number(of.hbm_bytes, 'B')} of HBM ({per_byte:.0f} FLOP a byte), "
                  f"{_number(of.l2_bytes, 'B')} of L2, {_number(of.copied_bytes, 'B')} copied to shared memory"),
-        ("loads", _arrays(of.loaded)),
-        ("stores", _arrays(of.stored)),
+        *([("", f"depends on data: {', '.join(of.data)} counted as zeros; a NumPy array is read")] if of.data else []),
+        *((name, ", ".join(f"{array} {_number(n, 'B')}" for array, n in nbytes.items()) or "none")
+          for name, nbytes in (("loads", of.loaded), ("stores", of.stored))),
         ("grid", f"{' x '.join(map(str, of.grid))} CTAs of {of.threads} threads, {of.ctas_per_sm} an SM"
                  + ", persistent" * of.persistent + f"; {of.tiles} tiles, {of.steps} steps, {of.waves:.2f} waves"),
         ("registers", f"{roles}; {registers.accumulators} of accumulators"
@@ -161,10 +163,6 @@ def _table(of: Explanation) -> list[str]:
 
 def _rates(of: Explanation, seconds: float) -> str:
     return f"{1e-12 * of.flop / seconds:>9.0f} TFLOPS{1e-12 * of.hbm_bytes / seconds:>8.2f} TB/s"
-
-
-def _arrays(nbytes: dict[str, int]) -> str:
-    return ", ".join(f"{array} {_number(n, 'B')}" for array, n in nbytes.items()) or "none"
 
 
 def _number(value: float, unit: str) -> str:

@@ -1,21 +1,20 @@
-"""How long a kernel takes, and why: the time of its longest SM, of L2 and of HBM, and the same without each thing that costs.
+"""How long a kernel takes, and why: the time of its longest SM, of L2 and of HBM, and the same without each cost.
 
 ::
 
     step      = products + turn                          of the compute role
     a slot    : latency + copy + its step                comes round every `slots` steps
     CTA       = steps x max(step, slot / slots) + tiles x (drain + store) + first tile
-    SM        = its CTAs, one after another              the SM with the most work: the wave tail
+    SM        = its CTAs, one after another              the SM with the most work makes the wave tail
     kernel    = launch + max(SM, L2, HBM)
 
-A *loss* is what the prediction falls by when a thing costs nothing: a ring with slots without end, SMs with equal work, and so on.
+A *loss* is what the prediction falls by when a thing costs nothing: a ring with endless slots, SMs with equal work, and so on.
 The limiter is the largest loss if it is at least `LOSS` of the time. If not, the kernel is about as fast as the GPU allows: the
-limiter is what the GPU has least of for it, tensor cores or memory bandwidth.
+limiter is the unit of which the GPU has least for it, tensor cores or memory bandwidth.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from .count import Work
@@ -24,7 +23,7 @@ from .work import KernelWork
 
 LOSS = 0.2
 STORES = 0.75
-"""share of stores in the bytes of HBM from which on they, and not memory in general, are the limit"""
+"""the share of stores in the bytes of HBM from which on the limiter is stores, and not memory bandwidth"""
 _SERIALISED = 100
 """cycles between a product and the next where each is waited for"""
 
@@ -39,13 +38,13 @@ ADVICE = {
     "compute role": "ordinary accesses of shared memory take longer than products and copies: fewer, or more warpgroups",
     "launch": "too little work for a launch",
 }
-"""What the limiters are, and what to do."""
+"""The limiters, and what to do about each."""
 LOSSES = ("slots", "tile size", "wave tail", "registers", "stores", "compute role", "launch")
 
 
 @dataclass(frozen=True)
 class RingFacts:
-    """A load ring: its slots, the steps that a slot is kept after its own, the bytes of a slot."""
+    """A load ring: its slots, the steps that a slot is kept after its own step, the bytes of a slot."""
 
     name: str
     slots: int
@@ -58,10 +57,10 @@ class Facts:
     """What the model knows of a kernel beside its work.
 
     resident     CTAs that run on an SM at a time
-    drain        rings are empty between two loops
-    spill_bytes  a lane, stored and loaded again, in each step
-    serialised   the compiler waits for every product before the next
-    turns        compute warpgroups take turns on tiles
+    drain        whether rings are empty between two loops
+    spill_bytes  bytes a lane that are stored and loaded again in each step
+    serialised   whether the compiler waits for every product before the next
+    turns        whether compute warpgroups take turns on tiles
     """
 
     rings: tuple[RingFacts, ...]
@@ -74,7 +73,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class Prediction:
-    """Seconds. `limits`: of each unit if it alone worked; `losses`: what the total falls by without a cost."""
+    """The predicted seconds; `limits`: those of each unit if it alone worked, `losses`: what the total falls by without a cost."""
 
     seconds: float
     limits: dict[str, float]
@@ -87,11 +86,11 @@ class Prediction:
 
 
 def predict(work: KernelWork, facts: Facts, device: DeviceModel, clock: Clock | float) -> Prediction:
-    """The time of a kernel."""
+    """Predict the time of a kernel."""
     model = Model(work, facts, device, 1e6 * device.resting_clock(clock))
     busy = 1e6 * device.tensor_busy_clock(clock)
     resting = model.hertz
-    for _ in range(4):  # the clock depends on how busy the tensor cores are, and that on the clock
+    for _ in range(4):  # the clock depends on the load of the tensor cores, and that on the clock
         share = min(1.0, model.limit("tensor cores") / model.seconds() / 0.7)
         model.hertz = resting + (busy - resting) * share
     total = model.seconds()
@@ -103,13 +102,12 @@ def predict(work: KernelWork, facts: Facts, device: DeviceModel, clock: Clock | 
     elif limits["tensor cores"] >= limits["memory bandwidth"]:
         limiter = "tensor cores"
     else:
-        written = sum(n for key, n in work.total.items() if key[0] == "store")
-        limiter = "stores" if written >= STORES * model.hbm_bytes() else "memory bandwidth"
+        limiter = "stores" if _sum(work.total, "store") >= STORES * model.hbm_bytes() else "memory bandwidth"
     return Prediction(total, limits, losses, limiter, 1e-6 * model.hertz, round(model.hbm_bytes()), round(model.l2_bytes()))
 
 
 class Model:
-    """The time of a kernel's parts; `hertz`: of the SMs."""
+    """The time of a kernel's parts; `hertz` is the SMs' clock."""
 
     def __init__(self, work: KernelWork, facts: Facts, device: DeviceModel, hertz: float) -> None:
         self.work, self.facts, self.device, self.hertz = work, facts, device, hertz
@@ -117,40 +115,35 @@ class Model:
 
     # ---- one CTA, in cycles
     def compute(self, work: Work, without: str = "") -> float:
-        """The compute role's own time: it never waits for tiles."""
-        device = self.device
+        """Return the time of the compute role if it never waits for tiles."""
+        device, facts = self.device, self.facts
         own: dict[int, float] = {}
         for warpgroup in {key[1] for key in work if key[0] in ("tensor", "read", "written", "steps")}:
-            turns = 0.0 if without == "tile size" else device.step_cycles * work["steps", warpgroup]
-            own[warpgroup] = turns + self._spills(work, warpgroup, without)
-        products = sum(n for key, n in work.items() if key[0] == "tensor")
+            own[warpgroup] = 0.0 if without == "tile size" else device.step_cycles * work["steps", warpgroup]
+            if without != "registers":
+                own[warpgroup] += 128 * facts.spill_bytes / device.work_rate * work["steps", warpgroup]
+                own[warpgroup] += _SERIALISED * work["products", warpgroup] if facts.serialised else 0.0
+        products = _sum(work, "tensor")
         moved = {number: (0 if without == "compute role" else work["read", number]) / device.work_rate
                  + (0 if without == "stores" else work["written", number]) / device.work_rate for number in own}
         if not own:
             return float(products)
-        if self.facts.turns and len(own) == 1:  # the only tile: the others have none, and half of the lanes nothing to do
+        if facts.turns and len(own) == 1:  # the only tile: the others have none, and half of the lanes nothing to do
             moved = {number: 2 * cycles for number, cycles in moved.items()}
         tiles = 0.0 if without == "stores" else device.tile_cycles * self.tiles(work)
         steps = {work["steps", number] for number in own}
-        if len(steps) == 1 and not self.facts.turns:  # they share each step: what is no product comes between the products of all
+        if len(steps) == 1 and not facts.turns:  # they share each step: what is no product comes between the products of all
             return products + max(own.values()) + sum(moved.values()) + tiles
         alone = (work["tensor", number] + own[number] + moved[number] + tiles / len(own) for number in own)
         return max(products, *alone)  # they take turns: one stores while another multiplies
 
-    def _spills(self, work: Work, warpgroup: int, without: str) -> float:
-        """What accumulators cost that are not in registers all the time."""
-        if without == "registers":
-            return 0.0
-        spilled = 128 * self.facts.spill_bytes / self.device.work_rate * work["steps", warpgroup]
-        return spilled + (_SERIALISED * work["products", warpgroup] if self.facts.serialised else 0.0)
-
     @staticmethod
     def tiles(work: Work) -> float:
-        """Tiles of the output; a CTA without a loop over them has one."""
+        """Return the tiles of the output; a CTA without a loop over them has one."""
         return work["tiles",] or float(any(key[0] == "store" for key in work))
 
     def ring(self, work: Work, without: str = "") -> float:
-        """How long the slots take to go round, of the slowest ring."""
+        """Return how long the slots of the slowest ring take to go round."""
         if without == "slots":
             return 0.0
         compute, slowest = self.compute(work, without), 0.0
@@ -162,24 +155,24 @@ class Model:
         return slowest
 
     def latency(self) -> float:
-        """Cycles from a slot's release to the first bytes of its next tile."""
-        loads = sum(n for key, n in self.work.total.items() if key[0] == "load")
+        """Return the cycles from a slot's release to the first bytes of its next tile."""
+        loads = _sum(self.work.total, "load")
         far = sum(self.hbm_loads().values()) / loads if loads else 0.0
         return self.device.latency + far * self.device.hbm_latency
 
     def cta(self, work: Work, without: str = "") -> float:
-        """A CTA that is alone on its SM."""
+        """Return the time of a CTA that is alone on its SM."""
         first = sum(ring.nbytes for ring in self.facts.rings[:1]) / self.device.copy_rate + self.latency()
         emptied = self.latency() * self.tiles(work) if self.facts.drain and without != "slots" else 0.0
         last = self.device.latency if any(key[0] == "store" for key in work) else 0
-        handed = 2 * self.device.latency * min(work["handed",], 1)  # a fence and a flag; the waits for other parts are over by then
+        handed = 2 * self.device.latency * min(work["handed",], 1)  # a fence and a flag; waits for other parts are over by then
         sent = max((n for key, n in work.items() if key[0] == "sent"), default=0)
-        exchanged = self.device.exchange_cycles * (min(sent, 1) if self.facts.turns else sent)  # in turns another one multiplies
+        exchanged = self.device.exchange_cycles * (min(sent, 1) if self.facts.turns else sent)  # in turns the next one multiplies
         return max(self.compute(work, without), self.ring(work, without)) + first + emptied + last + handed + exchanged
 
     # ---- all SMs, in seconds
     def sm(self, without: str = "") -> float:
-        """The SM with the most work."""
+        """Return the time of the SM with the most work."""
         places = self.device.sms * self.facts.resident
         together = min(self.facts.resident, -(-self.work.ctas // self.device.sms))  # CTAs that share the SM's units
 
@@ -195,36 +188,43 @@ class Model:
         return waves * (of(self.average) if len(self.work.counted) > 1 else longest) / self.hertz
 
     def hbm_loads(self) -> dict[str, float]:
-        """Bytes of each array that come from HBM: once where all fit into half of L2, else once for all SMs that ask together."""
+        """Return each array's bytes from HBM: once where all fit into half of L2, else once for SMs that load together.
+
+        In the latter case what a second pipeline reads again counts again, although a part of it may still be in L2.
+        """
         footprint = self.work.footprint
         fits = sum(footprint.values()) <= self.device.l2_bytes / 2
         return {array: float(n) if fits else max(float(n), self.work.distinct[array] * self.work.total["load", array])
                 for array, n in footprint.items()}
 
     def hbm_bytes(self) -> float:
-        return sum(self.hbm_loads().values()) + sum(n for key, n in self.work.total.items() if key[0] == "store")
+        return sum(self.hbm_loads().values()) + _sum(self.work.total, "store")
 
     def l2_bytes(self) -> float:
-        """Bytes that L2 gives and takes."""
+        """Return the bytes that L2 gives and takes."""
         loads = sum(self.work.distinct_beside[array] * self.work.total["load", array] for array in self.work.footprint)
-        return loads + sum(n for key, n in self.work.total.items() if key[0] == "store")
+        return loads + _sum(self.work.total, "store")
 
     def seconds(self, without: str = "") -> float:
-        """The whole kernel's time; `without`: where one thing costs nothing."""
+        """Return the whole kernel's time; `without`: a thing that costs nothing."""
         l2 = 0.0 if without == "tile size" else self.limit("L2")
         launch = 0.0 if without == "launch" else self.device.launch
         return launch + max(self.sm(without), l2, self.limit("memory bandwidth"))
 
     def limit(self, name: str) -> float:
-        """Seconds of one unit that never waits for others."""
-        if name == "tensor cores":
-            return sum(n for key, n in self.work.total.items() if key[0] == "tensor") / self.device.sms / self.hertz
-        found: dict[str, Callable[[], float]] = {
-            "memory bandwidth": lambda: self.hbm_bytes() / self.device.hbm,
-            "L2": lambda: max(self.l2_bytes() / self.device.l2_rate / self.hertz,
-                              self.work.unaligned_rows / self.device.unaligned_rows),
-            "ring": lambda: max(self.ring(work) for work in self.work.counted.values()) / self.hertz,
-            "longest SM": self.sm,
-            "launch": lambda: self.device.launch,
-        }
-        return found[name]()
+        """Return the seconds of one unit that never waits for others."""
+        match name:
+            case "tensor cores":
+                return _sum(self.work.total, "tensor") / self.device.sms / self.hertz
+            case "memory bandwidth":
+                return self.hbm_bytes() / self.device.hbm
+            case "L2":
+                rows = self.work.unaligned_rows / self.device.unaligned_rows
+                return max(self.l2_bytes() / self.device.l2_rate / self.hertz, rows)
+            case "ring":
+                return max(self.ring(work) for work in self.work.counted.values()) / self.hertz
+        return self.sm() if name == "longest SM" else self.device.launch
+
+
+def _sum(work: Work, kind: str) -> int:
+    return sum(n for key, n in work.items() if key[0] == kind)

@@ -1,12 +1,13 @@
-"""Measuring which of a kernel's configurations is the fastest, and remembering it: `numpipe.autotune`.
+"""`numpipe.autotune`: measures which of a kernel's configurations is the fastest, and remembers it. Read `tuning` first.
 
 ============  ==========================================================================
-`space`       candidates by name, and what a winner is remembered by
-`candidates`  their kernels, compiled in worker processes; those that cannot be are told
+`candidates`  configs by name, and their kernels, compiled in worker processes
 `contest`     the calls that are timed, on inputs that L2 does not hold
-`winners`     files on disk, one for each question that was answered
+`winners`     what an answer depends on, and the files that keep answers
 `tuning`      the function
 ============  ==========================================================================
+
+How calls are timed belongs to `bench`, predictions without measuring to `model`.
 """
 
 from .tuning import Tuned, autotune

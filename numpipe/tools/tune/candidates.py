@@ -6,7 +6,8 @@ import concurrent.futures
 import multiprocessing
 import os
 import pickle
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from typing import Any
@@ -16,12 +17,13 @@ from ...kernels.arguments import Call
 from ...kernels.kernels import Kernel
 from ...kernels.variants import Key, Variant
 from ...launch.image import Image
-from .space import Factory
+
+Factory = Callable[[Any], Any]
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A config, its kernel, and what the call would compile."""
+    """A config, its kernel, and the call as that kernel takes it."""
 
     name: str
     config: Any
@@ -29,25 +31,33 @@ class Candidate:
     asked: Call
 
 
-@dataclass(frozen=True)
-class Refused:
-    """Why a candidate cannot run: the error's kind and its text."""
+def named(space: Mapping[str, Any] | Iterable[Any]) -> dict[str, Any]:
+    """Return the configs by name: a mapping's keys, or each config's repr. Raises SpecError for none, and for two of one name."""
+    pairs = list(space.items()) if isinstance(space, Mapping) else [(repr(config), config) for config in space]
+    configs = dict(pairs)
+    if len(configs) < len(pairs):
+        twice = next(config for number, (name, config) in enumerate(pairs) if name in dict(pairs[:number]))
+        raise SpecError(f"autotune: the space has {twice!r} twice: leave one out, or give names: {{name: config}}")
+    if not configs:
+        raise SpecError("autotune: the space has no candidates: pass a list of configs, or {name: config}")
+    for name, config in configs.items():
+        if not isinstance(name, str):
+            raise SpecError(f"autotune: the space's names are strings, got {name!r}")
+        if re.search(r" at 0x[0-9a-fA-F]+", repr(config)):
+            raise SpecError(f"autotune: candidate {name!r}: its repr is {config!r}, another one in each process, so a winner could "
+                            "not be found again: use a frozen dataclass, a tuple or a number")
+    return configs
 
-    kind: str
-    text: str
 
-    @classmethod
-    def by(cls, error: Exception) -> Refused:
-        return cls(type(error).__name__, str(error))
-
-    def __str__(self) -> str:
-        return f"{self.kind}: {self.text}"
+def refusal(error: Exception) -> str:
+    """Return why a candidate cannot run."""
+    return f"{type(error).__name__}: {error}"
 
 
 def describe(factory: Factory, space: Mapping[str, Any], args: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[
-        list[Candidate], dict[str, Refused]]:
-    """The candidates that take such a call, and the others."""
-    found, refused = [], {}
+        list[Candidate], dict[str, str]]:
+    """Return the candidates that take such a call, and why others do not."""
+    candidates, refused = [], {}
     for name, config in space.items():
         try:
             kernel = factory(config)
@@ -57,32 +67,24 @@ def describe(factory: Factory, space: Mapping[str, Any], args: tuple[Any, ...], 
             params = kernel.options.compiler_params
             if params.debug or params.profile_space:
                 raise SpecError(f"kernel {kernel.name}: built with debug=True or profile_space, it has another speed")
-            found.append(Candidate(name, config, kernel, kernel.described(args, dict(named), whole=True)))
+            candidates.append(Candidate(name, config, kernel, kernel.described(args, dict(named), whole=True)))
         except (SpecError, CompileError) as error:
-            refused[name] = Refused.by(error)
-    return found, refused
+            refused[name] = refusal(error)
+    return candidates, refused
 
 
-def compiled(factory: Factory, candidates: list[Candidate], workers: int | None, told: Callable[[str], None]) -> tuple[
-        dict[str, Image], dict[str, Refused]]:
-    """Machine code of the candidates, and why others have none; `told` hears of each that is done.
+def compiled(factory: Factory, candidates: list[Candidate], workers: int | None, report: Callable[[str], object]
+             ) -> dict[str, Image | str]:
+    """Return the machine code of each candidate by name, or why it has none; `report` is called with each name that is done.
 
     workers  processes; None: as many as there are CPUs; 0: this process compiles
     """
-    images: dict[str, Image] = {}
-    refused: dict[str, Refused] = {}
-
-    def done(name: str, result: Image | Refused) -> None:
-        if isinstance(result, Image):
-            images[name] = result
-        else:
-            refused[name] = result
-        told(name)
-
+    results: dict[str, Image | str] = {}
     if workers == 0:
-        for candidate in candidates:
-            done(candidate.name, _image(candidate.asked.variant))
-        return images, refused
+        for one in candidates:
+            results[one.name] = _image(one.asked.variant)
+            report(one.name)
+        return results
     for one in candidates:
         try:
             pickle.dumps((factory, one.config, one.asked.variant.key))
@@ -95,7 +97,8 @@ def compiled(factory: Factory, candidates: list[Candidate], workers: int | None,
                    for one in candidates}
         try:
             for future in concurrent.futures.as_completed(waiting):
-                done(waiting[future], future.result())
+                results[waiting[future]] = future.result()
+                report(waiting[future])
         except BrokenProcessPool as error:
             raise CompileError(
                 f"autotune: a process that compiles candidates of {factory.__name__} died: can {factory.__module__} be imported by "
@@ -103,16 +106,16 @@ def compiled(factory: Factory, candidates: list[Candidate], workers: int | None,
                 "this one") from error
         finally:
             pool.shutdown(cancel_futures=True)
-    return images, refused
+    return results
 
 
-def _compile(factory: Factory, config: Any, key: Key, obstacles: dict[int, str]) -> Image | Refused:
-    """One candidate, in a worker."""
+def _compile(factory: Factory, config: Any, key: Key, obstacles: dict[int, str]) -> Image | str:
+    """Compile one candidate, in a worker."""
     return _image(Variant(factory(config).definition, key, obstacles))
 
 
-def _image(variant: Variant) -> Image | Refused:
+def _image(variant: Variant) -> Image | str:
     try:
         return variant.image
     except (SpecError, CompileError) as error:
-        return Refused.by(error)
+        return refusal(error)

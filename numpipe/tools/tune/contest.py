@@ -14,18 +14,18 @@ from ...kernels.kernels import Kernel
 from ...kernels.results import is_array
 from .. import bench
 from ..model import H200
-from .candidates import Candidate, Refused
+from .candidates import Candidate, refusal
 
 Competitors = Mapping[str, Callable[[int], Any]]
 Measure = Callable[[Competitors], Mapping[str, float]]
-"""From calls by candidate (the argument counts them, and rotates buffers) to seconds by candidate."""
+"""Takes calls by candidate, whose argument counts them and rotates buffers; returns seconds by candidate."""
 
 MOST_SETS = 64
 """sets of buffers, where a call moves few bytes"""
 
 
 def interleaved(competitors: Competitors, plan: bench.Plan | None = None) -> dict[str, float]:
-    """Median seconds of each, in turn under load (`numpipe.bench`), so that all of them meet the same clock."""
+    """Return the median seconds of each, in turn under load (`numpipe.bench`), so that all of them run at the same clock."""
     [sample] = bench.compare(dict(competitors), reference=next(iter(competitors)), protocols=("interleaved",),
                              plan=plan or bench.Plan(load=0.3, rounds=20))
     return {name: sample.seconds(name) for name in competitors}
@@ -33,22 +33,23 @@ def interleaved(competitors: Competitors, plan: bench.Plan | None = None) -> dic
 
 @dataclass
 class Buffers:
-    """Arguments of a call, several times over, and the outputs that the first candidate's calls return for them."""
+    """Several sets of a call's arguments, and for each the outputs that the first candidate's call returned."""
 
     sets: list[tuple[tuple[Any, ...], dict[str, Any]]]
     outs: list[Any]
 
     def call(self, kernel: Kernel, number: int) -> Any:
+        """Call a kernel on the set whose turn it is."""
         at = number % len(self.sets)
         args, named = self.sets[at]
-        if self.outs[at] is None:
-            self.outs[at] = kernel(*args, **named)
-            return self.outs[at]
-        return kernel(*args, out=self.outs[at], **named)
+        if self.outs[at] is not None:
+            return kernel(*args, out=self.outs[at], **named)
+        self.outs[at] = kernel(*args, **named)
+        return self.outs[at]
 
 
 def buffers(args: tuple[Any, ...], named: Mapping[str, Any], on_gpu: bool) -> Buffers:
-    """The caller's arguments alone where calls are simulated; on a GPU copies, so many that two L2 lie between two uses of one."""
+    """Return the caller's arguments where calls are simulated; on a GPU so many copies that two L2 lie between two uses of one."""
     if not on_gpu:
         return Buffers([(args, dict(named))], [None])
     arrays = [arg for arg in (*args, *named.values()) if is_array(arg)]
@@ -60,7 +61,7 @@ def buffers(args: tuple[Any, ...], named: Mapping[str, Any], on_gpu: bool) -> Bu
 
 
 def _copy(arg: Any) -> Any:
-    """An array of the same kind on the GPU, of its own memory; of a host array a `DeviceArray`. Anything else as it is."""
+    """Return a copy of an array on the GPU, of the same kind; of a host array a `DeviceArray`; anything else as it is."""
     if not is_array(arg):
         return arg
     if isinstance(arg, launch.DeviceArray):
@@ -74,16 +75,16 @@ def _copy(arg: Any) -> Any:
                     "pass a NumPy array, or one of PyTorch, CuPy or JAX")
 
 
-def tried(candidates: list[Candidate], given: Buffers) -> tuple[list[Candidate], dict[str, Refused]]:
-    """Call each candidate once on every set: those that can run, and why others cannot. A failed launch ends everything."""
-    found, refused = [], {}
+def tried(candidates: list[Candidate], given: Buffers) -> tuple[list[Candidate], dict[str, str]]:
+    """Call each candidate once on every set; returns those that can run, and why others cannot. Raises LaunchError."""
+    good, refused = [], {}
     for one in candidates:
         try:
             for number in range(len(given.sets)):
                 given.call(one.kernel, number)
-            found.append(one)
+            good.append(one)
         except LaunchError:
             raise
         except NumpipeError as error:
-            refused[one.name] = Refused.by(error)
-    return found, refused
+            refused[one.name] = refusal(error)
+    return good, refused

@@ -1,15 +1,17 @@
-"""`numpipe.autotune`."""
+"""`numpipe.autotune`: a question, its candidates compiled and measured, and the answer kept."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import importlib.util
+import itertools
 import math
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from ... import launch
@@ -19,8 +21,7 @@ from ...diagnostics.frames import brief
 from ...kernels.kernels import Kernel
 from .. import bench
 from . import candidates, contest, winners
-from .space import Factory, identity
-from .space import named as by_name
+from .candidates import Factory
 
 __all__ = ["autotune"]
 
@@ -33,8 +34,8 @@ class Tuned:
     kernel        ``factory(config)``
     seconds       of all that were measured, by name
     skipped       why others cannot run, by name
-    file          where the winner is kept; None: it could not be written
-    measured      whether this call measured it; if not, the file knew
+    file          where the winner is kept; None: the file could not be written
+    measured      whether this call measured; if not, the winner was in the file
     """
 
     name: str
@@ -91,7 +92,7 @@ def autotune(factory: Factory, space: Mapping[str, Any] | Iterable[Any], /, *arg
     candidates are refused, CompileError where a worker dies, LaunchError where a candidate's launch fails: after that the CUDA
     context cannot be used.
     """
-    configs = by_name(space)
+    configs = candidates.named(space)
     if workers is not None and (isinstance(workers, bool) or not isinstance(workers, int) or workers < 0):
         raise SpecError(f"autotune: workers is a number of processes, 0 for none, got {workers!r}")
     choice = launch.choose_target()
@@ -99,30 +100,30 @@ def autotune(factory: Factory, space: Mapping[str, Any] | Iterable[Any], /, *arg
     if measure is None and not on_gpu:
         raise TargetError(f"autotune measures on a Hopper GPU, and kernels are simulated here: {choice.why}. Without one "
                           "numpipe.explain predicts the time of a candidate; or pass measure=")
-    question = identity(factory, configs, key, args, named, measure, choice.device)
+    question = winners.identity(factory, configs, key, args, named, measure, choice.device)
     file = winners.path(winners.directory(), question)
     known = None if again else winners.load(file, question)
     if known is not None:
         name = known["winner"]
         return Tuned(name, configs[name], factory(configs[name]), known["seconds"], known["skipped"], file, measured=False)
 
-    given = contest.buffers(args, named, on_gpu)
-    chosen, refused = candidates.describe(factory, configs, *given.sets[0])
+    buffers = contest.buffers(args, named, on_gpu)
+    chosen, refused = candidates.describe(factory, configs, *buffers.sets[0])
     if on_gpu or (toolchain() is None and os.environ.get("NUMPIPE_COMPILE_CHECK", "1") != "0"):
-        with _Bar(len(chosen), "compile", progress) as bar:
-            images, more = candidates.compiled(factory, chosen, workers, bar.done)
-        refused |= more
-        chosen = [one for one in chosen if one.name in images]
+        with _progress(len(chosen), progress) as report:
+            images = candidates.compiled(factory, chosen, workers, report)
+        refused |= {name: image for name, image in images.items() if isinstance(image, str)}
+        chosen = [one for one in chosen if one.name not in refused]
         for one in chosen if on_gpu else ():
             one.kernel.adopt(images[one.name], one.asked)
     if on_gpu:
-        chosen, more = contest.tried(chosen, given)
-        refused |= more
-    skipped = {name: str(refused[name]) for name in configs if name in refused}
+        chosen, failed = contest.tried(chosen, buffers)
+        refused |= failed
+    skipped = {name: refused[name] for name in configs if name in refused}
     if not chosen:
         raise SpecError("autotune: none of the candidates can run:\n" + "\n".join(f"    {n}: {why}" for n, why in skipped.items()))
 
-    calls = {one.name: functools.partial(given.call, one.kernel) for one in chosen}
+    calls = {one.name: functools.partial(buffers.call, one.kernel) for one in chosen}
     times = measure(calls) if measure is not None else contest.interleaved(calls, plan)
     seconds = _checked(times, calls)
     name = min(seconds, key=lambda candidate: seconds[candidate])
@@ -140,30 +141,17 @@ def _checked(times: Mapping[str, float], calls: contest.Competitors) -> dict[str
     return {name: float(times[name]) for name in calls}
 
 
-class _Bar:
-    """How far it is, on stderr."""
+@contextlib.contextmanager
+def _progress(total: int, shown: bool) -> Iterator[Callable[[str], object]]:
+    """Yield a function to call with each candidate that is compiled: it shows the progress on stderr, by tqdm where that is."""
+    if importlib.util.find_spec("tqdm"):
+        from tqdm.auto import tqdm
 
-    def __init__(self, total: int, what: str, shown: bool) -> None:
-        self._count, self._total, self._what, self._bar, self._shown = 0, total, what, None, shown
-        if shown:
-            try:
-                from tqdm.auto import tqdm
-            except ImportError:
-                return
-            self._bar = tqdm(total=total, desc=f"autotune: {what}", leave=False)
-
-    def __enter__(self) -> _Bar:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if self._bar is not None:
-            self._bar.close()
-        elif self._shown and sys.stderr.isatty():
-            print(file=sys.stderr)
-
-    def done(self, name: str) -> None:
-        self._count += 1
-        if self._bar is not None:
-            self._bar.update()
-        elif self._shown and sys.stderr.isatty():
-            print(f"\r\033[Kautotune: {self._what} {self._count}/{self._total}  {name}", end="", file=sys.stderr, flush=True)
+        with tqdm(total=total, desc="autotune: compile", leave=False, disable=not shown) as bar:
+            yield lambda name: bar.update()
+        return
+    shown, count = shown and sys.stderr.isatty(), itertools.count(1)
+    line = "\r\033[Kautotune: compile {}/{}  {}"
+    yield lambda name: shown and print(line.format(next(count), total, name), end="", file=sys.stderr, flush=True)
+    if shown:
+        print(file=sys.stderr)

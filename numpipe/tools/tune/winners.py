@@ -1,25 +1,100 @@
-"""Answers on disk: a JSON file for each question, so that processes that ask different ones never write the same file."""
+"""Winners on disk: a JSON file for each question, so that processes that ask different ones never write the same file.
+
+A question is all that the fastest candidate depends on (`identity`).
+"""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import inspect
 import json
 import os
 import re
+import sys
 import tempfile
 import warnings
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from ... import launch
+from ...diagnostics.errors import SpecError
+from ...kernels.results import is_array
+from ...plan.specs import ArrayType
+from ..bench.device import versions
+from .candidates import Factory
+
 VARIABLE = "NUMPIPE_CACHE_DIR"
 SCHEMA = "numpipe-tune/1"
+_MAKERS = ("numpipe", "numba-cuda", "numba", "nvidia-nvvm", "nvidia-nvjitlink")
+"""packages that decide what machine code a kernel becomes"""
 
+
+# ---- the question
+def origin(factory: Factory) -> str:
+    """Return ``module:name`` of a factory. Raises SpecError for what a worker process could not import."""
+    function = inspect.unwrap(factory)
+    module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", "")
+    if not callable(factory) or not module or not name or not name.isidentifier():
+        raise SpecError(f"autotune: the factory {factory!r} is compiled in worker processes, which import it by its name: write it "
+                        "at module level as ``def kernel(cfg): …``, which returns a numpipe kernel")
+    if not _file(module):
+        raise SpecError(f"autotune: the factory {name} is of {module}, which is no file that worker processes could import "
+                        "(a prompt, a notebook, 'python -c'): move it to a module")
+    return f"{module}:{name}"
+
+
+def _file(module: str) -> str | None:
+    return getattr(sys.modules.get(module), "__file__", None)
+
+
+def identity(factory: Factory, space: Mapping[str, Any], key: Any, args: tuple[Any, ...], named: Mapping[str, Any],
+             measure: Callable[..., Any] | None, device: launch.Device | None) -> dict[str, Any]:
+    """Return all that the fastest candidate depends on, for JSON: another value of any of these is another question.
+
+    `device`: the GPU, None where calls are simulated.
+    """
+    place = origin(factory)
+    file = _file(place.partition(":")[0])
+    assert file is not None
+    return {
+        "factory": place.replace("__main__", Path(file).stem), "source": hashlib.sha256(Path(file).read_bytes()).hexdigest(),
+        "space": {name: repr(config) for name, config in space.items()},
+        "arguments": _key(key, args, named),
+        "device": device.name if device else "none", "sms": device.sm_count if device else 0,
+        "driver": device.driver_version if device else 0,
+        "versions": {name: version for name, version in versions().items() if name in _MAKERS},
+        "measure": "interleaved" if measure is None else f"{measure.__module__}.{getattr(measure, '__qualname__', '?')}",
+    }
+
+
+def _key(key: Any, args: tuple[Any, ...], named: Mapping[str, Any]) -> str:
+    """Return the bucket that a call falls into; without a `key` its shapes, types and scalars."""
+    if key is None:
+        return ", ".join([*(_spelled(arg) for arg in args), *(f"{name}={_spelled(arg)}" for name, arg in named.items())])
+    value = key(*args, **named) if callable(key) else key
+    if re.search(r" at 0x[0-9a-fA-F]+", repr(value)):
+        raise SpecError(f"autotune: key is {value!r}, another one in each process: use a string, numbers, or a tuple of them")
+    return repr(value)
+
+
+def _spelled(arg: Any) -> str:
+    if isinstance(arg, ArrayType):
+        raise SpecError(f"autotune: {arg!r} cannot be measured: pass an array; numpipe.explain and numpipe.model.product predict "
+                        "times of shapes alone")
+    if not is_array(arg):
+        return repr(arg)
+    info = launch.describe(arg, "array", "autotune")
+    return f"{info.dtype.name}{list(info.shape)}{'' if launch.major_order(info) == 'row' else ' column-major'}"
+
+
+# ---- the answer
 
 def directory() -> Path:
-    """Where winners are kept: NUMPIPE_CACHE_DIR, else the user's cache as platformdirs knows it, without that ~/.cache/numpipe."""
-    if said := os.environ.get(VARIABLE):
-        return Path(said) / "tuning"
+    """Return where winners are kept: in NUMPIPE_CACHE_DIR, else in the user's cache: platformdirs', or ~/.cache without that."""
+    if folder := os.environ.get(VARIABLE):
+        return Path(folder) / "tuning"
     try:
         import platformdirs
     except ImportError:
@@ -28,38 +103,35 @@ def directory() -> Path:
 
 
 def path(folder: Path, identity: dict[str, Any]) -> Path:
-    """The file of a question: the factory's name, for people, and a digest of all it depends on."""
+    """Return the file of a question, named by the factory, for people, and a digest of the whole question."""
     digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
     return folder / f"{re.sub(r'[^A-Za-z0-9_.]', '.', identity['factory'])}-{digest[:20]}.json"
 
 
 def load(file: Path, identity: dict[str, Any]) -> dict[str, Any] | None:
-    """What was found before; None where nothing was. A file that says nothing legal is warned of, and will be written again."""
+    """Return the answer that was kept, None where there is none. A file that has none to this question is warned of."""
     try:
-        return _read(file, identity)
+        kept = json.loads(file.read_text(encoding="utf8"))
+        if not isinstance(kept, dict) or kept.get("schema") != SCHEMA or kept.get("identity") != identity:
+            raise ValueError(f"it is not of schema {SCHEMA!r}, or answers another question than its name says")
+        seconds, skipped, winner = kept.get("seconds"), kept.get("skipped"), kept.get("winner")
+        if not isinstance(seconds, dict) or not isinstance(skipped, dict) or not isinstance(winner, str) or winner not in seconds \
+                or not set(seconds) <= set(identity["space"]) or not all(type(t) in (int, float) for t in seconds.values()):
+            raise ValueError(f"its winner is {winner!r}, which it has no time of")
+        return kept
     except FileNotFoundError:
         return None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         warnings.warn(f"numpipe.autotune: {file} is corrupt: {error}; it is measured and written again", RuntimeWarning,
                       stacklevel=4)
         return None
 
 
-def _read(file: Path, identity: dict[str, Any]) -> dict[str, Any]:
-    """A file's answer; ValueError where it has none to this question."""
-    found = json.loads(file.read_text(encoding="utf8"))
-    if not isinstance(found, dict) or found.get("schema") != SCHEMA or found.get("identity") != identity:
-        raise ValueError(f"it is not of schema {SCHEMA!r}, or answers another question than its name says")
-    seconds, skipped, winner = found.get("seconds"), found.get("skipped"), found.get("winner")
-    if not isinstance(seconds, dict) or not isinstance(skipped, dict) or not isinstance(winner, str) or winner not in seconds \
-            or not set(seconds) <= set(identity["space"]) or not all(type(t) in (int, float) for t in seconds.values()):
-        raise ValueError(f"its winner is {winner!r}, which it has no time of")
-    return found
-
-
 def save(file: Path, identity: dict[str, Any], winner: str, seconds: dict[str, float], skipped: dict[str, str]) -> bool:
-    """Write an answer in one step: a reader finds the whole old file or the whole new one, whoever else writes it. False, with a
-    warning, where the folder cannot be written."""
+    """Write an answer in one step: a reader finds the whole old file or the whole new one, whoever else writes it.
+
+    Returns False, with a warning, where the folder cannot be written.
+    """
     text = json.dumps({"schema": SCHEMA, "identity": identity, "winner": winner, "seconds": seconds, "skipped": skipped}, indent=1)
     part = None
     try:

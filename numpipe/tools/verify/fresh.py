@@ -1,4 +1,4 @@
-"""Copies of a call's arguments, for calls that shall leave the caller's arrays as they are."""
+"""Copies of a call's arguments, for calls that must leave the caller's arrays as they are."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ... import launch
+from ...diagnostics.errors import SpecError
 from ...kernels.results import is_array
 from ...sim.regions import bounds
 
@@ -15,18 +16,23 @@ if TYPE_CHECKING:
     from ...kernels.kernels import Kernel
 
 _ALIGN = 1024
-Arrays = dict[str, np.ndarray[Any, Any]]
+Array = np.ndarray[Any, Any]
+Arrays = dict[str, Array]
 
 
 class Arguments:
     """The arguments of one call of `kernel`; `run` makes the call on copies of the host arrays among them.
 
     A copy has the strides of its array and its alignment, and arrays that overlap have copies that overlap: an array that is
-    passed as input and output is one array again. Elements alone are copied, not what lies between them. Arrays on a GPU
-    and whatever else there is are passed as they are.
+    passed as input and output is one array again. Elements alone are copied, not what lies between them. Everything else, arrays
+    on a GPU too, is passed as it is. Raises SpecError where a parameter has the name of one of the caller's own `options`.
     """
 
-    def __init__(self, kernel: Kernel, args: Sequence[Any], named: dict[str, Any], out: Any) -> None:
+    def __init__(self, kernel: Kernel, args: Sequence[Any], named: dict[str, Any], out: Any, options: Sequence[str]) -> None:
+        for name in options:
+            if kernel.takes(name):
+                raise SpecError(f"kernel {kernel.name}: its parameter '{name}' has the name of an option of this function: rename "
+                                "it")
         self.kernel = kernel
         self._args, self._named = list(args), dict(named)
         self._outs = None if out is None else self._name(out)
@@ -37,13 +43,13 @@ class Arguments:
         """the host arrays by parameter name, as they were passed"""
 
     def _name(self, out: Any) -> list[tuple[str, Any]]:
-        """out= as pairs: the parameters that the call leaves out are for it; one too many has no name."""
+        """Return the arrays of out= with the parameters that the call leaves out; an array too many has no name."""
         outs = list(out) if isinstance(out, (tuple, list)) else [out]
         names = [p for p in self.kernel.parameters[len(self._args):] if p not in self._named]
         return list(zip([*names, *[""] * len(outs)], outs, strict=False))
 
     def run(self, call: Callable[..., Any], **options: Any) -> Arrays:
-        """Call ``call(*args, **named, **options)`` on fresh copies -> all its arrays by name, those it allocated included."""
+        """Call ``call(*args, **named, **options)`` on fresh copies; returns all its arrays by name, also those it allocated."""
         copies = dict(zip(self.arrays, duplicates(list(self.arrays.values())), strict=True))
         args = [copies.get(name, arg) for name, arg in zip(self.kernel.parameters, self._args, strict=False)]
         args += self._args[len(args):]
@@ -57,8 +63,8 @@ class Arguments:
         return copies
 
 
-def duplicates(arrays: Sequence[np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any]]:
-    """Copies of arrays in memory that is laid out as theirs.
+def duplicates(arrays: Sequence[Array]) -> list[Array]:
+    """Return copies of arrays, in memory that is laid out as theirs.
 
     >>> a = np.arange(4); b = a[1:]
     >>> c, d = duplicates([a, b])
@@ -72,20 +78,15 @@ def duplicates(arrays: Sequence[np.ndarray[Any, Any]]) -> list[np.ndarray[Any, A
             regions[-1][1] = max(regions[-1][1], hi)
         else:
             regions.append([lo, hi])
-    copies = [(lo, hi, *_room(lo, hi)) for lo, hi in regions]
-    made = []
+    rooms = [(lo, hi, np.empty(hi - lo + _ALIGN, np.uint8)) for lo, hi in regions]  # untouched pages of them take no memory
+    copies = []
     for array in arrays:
         low, high = bounds(array)
-        lo, memory, start = next((lo, memory, start) for lo, hi, memory, start in copies if lo <= low and high <= hi)
+        lo, memory = next((lo, memory) for lo, hi, memory in rooms if lo <= low and high <= hi)
+        start = (lo - memory.ctypes.data) % _ALIGN
         copy = np.ndarray(array.shape, array.dtype, memory, start + array.ctypes.data - lo, array.strides)
         one = tuple(slice(None) if stride else slice(1) for stride in array.strides)  # of elements that stand for many, one
         copy[one] = array[one]
         copy.flags.writeable = array.flags.writeable
-        made.append(copy)
-    return made
-
-
-def _room(lo: int, hi: int) -> tuple[np.ndarray[Any, Any], int]:
-    """Bytes for a copy of [lo, hi), and where in them it starts. Untouched pages of them take no memory."""
-    memory = np.empty(hi - lo + _ALIGN, np.uint8)
-    return memory, (lo - memory.ctypes.data) % _ALIGN
+        copies.append(copy)
+    return copies

@@ -16,20 +16,20 @@ import numpy as np
 from ... import launch
 from ...diagnostics.errors import SimulationError, SpecError
 from ...launch.info import ArrayInfo
-from .fresh import Arrays
-from .verification import Verification, own, verified
+from .fresh import Arguments, Array, Arrays
+from .verification import Verification, verified
 
 if TYPE_CHECKING:
     from ...kernels.kernels import Kernel
 
-OWN = ("reference", "schedules", "rtol", "atol", "gpu")
+OPTIONS = ("reference", "schedules", "rtol", "atol", "gpu")
 LEAST = 2e-5
-"""relative error that sums in float32 on a tensor core are allowed"""
+"""the relative error that float32 sums of a tensor core may have"""
 
 
 @dataclass(frozen=True)
 class Checked:
-    """What `check` compared: the largest error of each output, by where it ran ("sim", "gpu"), and the verification."""
+    """The result of `check`: the largest error of each output, by where it ran ("sim", "gpu"), and the verification."""
 
     errors: dict[str, dict[str, float]]
     verification: Verification
@@ -64,20 +64,25 @@ def check(kernel: Kernel, /, *args: Any, reference: Any, schedules: int = 10, se
     {'sim': {'x': 0.0}}
     """
     __tracebackhide__ = True  # pytest shows the test
-    arguments = own(kernel, args, named, out, OWN)
-    expected = _expected(kernel, args, named, reference)
+    arguments = Arguments(kernel, args, named, out, OPTIONS)
+    names = kernel.outputs(*args, **named)
+    values = kernel.ask(reference, "reference", _view, *args, **named) if callable(reference) else reference
+    values = values if isinstance(values, (tuple, list)) else (values,)
+    if len(values) != len(names):
+        raise SpecError(f"kernel {kernel.name}: the reference gives {len(values)} arrays, the kernel has {len(names)} outputs "
+                        f"({', '.join(names)})")
     verification, arrays = verified(kernel, arguments, schedules, seed)
     errors: dict[str, dict[str, float]] = {}
     wrong: list[str] = []
 
     def compare(where: str, got: Arrays) -> None:
         errors[where] = {}
-        for name, want in expected.items():
+        for name, want in zip(names, map(np.asarray, values), strict=True):
             errors[where][name], text = _compare(got[name], want, rtol, atol)
             if text:
                 wrong.append(f"kernel {kernel.name}, {'simulated' if where == 'sim' else 'on the GPU'}: {name} {text}")
 
-    if arrays is not None:
+    if arrays:
         compare("sim", arrays)
     try:
         verification.raise_if_failed()
@@ -90,26 +95,15 @@ def check(kernel: Kernel, /, *args: Any, reference: Any, schedules: int = 10, se
     return Checked(errors, verification)
 
 
-def _expected(kernel: Kernel, args: Any, named: dict[str, Any], reference: Any) -> Arrays:
-    """What is expected of each output, by name."""
-    names = kernel.outputs(*args, **named)
-    values = kernel.ask(reference, "reference", _view, *args, **named) if callable(reference) else reference
-    values = values if isinstance(values, (tuple, list)) else (values,)
-    if len(values) != len(names):
-        raise SpecError(f"kernel {kernel.name}: the reference gives {len(values)} arrays, the kernel has {len(names)} outputs "
-                        f"({', '.join(names)})")
-    return dict(zip(names, map(np.asarray, values), strict=True))
-
-
-def _view(info: ArrayInfo) -> np.ndarray[Any, Any]:
-    """An argument as a reference sees it: a copy, floats of any size as float64."""
+def _view(info: ArrayInfo) -> Array:
+    """Return an argument as a reference gets it: a copy, floats of any size as float64."""
     if info.array is None:
         raise SpecError("a reference is given arrays of the host: pass NumPy arrays, check copies them to the GPU itself")
     return info.array.copy() if info.dtype.kind in "iub" else info.array.astype(np.float64)
 
 
-def _compare(got: np.ndarray[Any, Any], want: np.ndarray[Any, Any], rtol: float | None, atol: float | None) -> tuple[float, str]:
-    """The largest error, and what to say if it is too large."""
+def _compare(got: Array, want: Array, rtol: float | None, atol: float | None) -> tuple[float, str]:
+    """Return the largest error, and, if it is too large, a text that says so."""
     if got.shape != want.shape:
         return float("inf"), f"has the shape {got.shape}, the reference {want.shape}"
     if not got.size:
@@ -135,7 +129,7 @@ def _compare(got: np.ndarray[Any, Any], want: np.ndarray[Any, Any], rtol: float 
 
 
 def tolerance(dtype: Any) -> float:
-    """The relative error that `check` allows outputs of a type, where none is said.
+    """Return the relative error that `check` allows outputs of a type by default.
 
     >>> [round(tolerance(t), 6) for t in (np.float16, np.float32)]
     [0.001953, 2e-05]

@@ -1,8 +1,8 @@
-"""`numpipe.verify`: a kernel on the simulated SM under many schedules, and what they found.
+"""`numpipe.verify`: a kernel on the simulated SM under many schedules, and what they find.
 
-The clocks of the simulated SM find a race in any schedule that executes both accesses. What depends on the schedule is what is
-executed at all: which way a polling loop goes, who comes first to a barrier, which deadlock is met. So a kernel is run under
-the order of the virtual-time model and under random ones of three kinds (`numpipe.sim.schedule`).
+The clocks of the simulated SM find a race in any schedule that executes both accesses. But the schedule decides what is executed at
+all: which way a polling loop goes, who comes first to a barrier, which deadlock comes about. So a kernel runs in the order of the
+virtual-time model and in random orders of three kinds (`numpipe.sim.schedule`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
@@ -20,7 +19,7 @@ import numpy as np
 from ...diagnostics.errors import SimulationError, SpecError
 from ...diagnostics.frames import brief
 from ...diagnostics.reports import Line, Report
-from .fresh import Arguments, Arrays
+from .fresh import Arguments, Array, Arrays
 
 if TYPE_CHECKING:
     from ...kernels.kernels import Kernel
@@ -34,11 +33,11 @@ _PLACE = re.compile(r"(?P<file>[^\n]+?):(?P<line>\d+): ")
 class Failure:
     """One hazard at one place, in however many schedules.
 
-    hazard      its name in `numpipe.hazards.HAZARDS`; of an error of the kernel's own (an assertion, an overflow) the error's type
-    lines       of the user: where it was met, and where the other side was
+    hazard      its name in `numpipe.hazards.HAZARDS`; of an error of the kernel itself (an assertion, an overflow) the error's type
+    lines       the user's lines: of the access that showed it, and of the other side
     schedules   how many showed it
-    seed        of the first of them (None: the virtual-time order)
-    error       that one's PipelineRace, PipelineDeadlock or SimulationError
+    seed        the first of them (None: the virtual-time order)
+    error       the PipelineRace, PipelineDeadlock or SimulationError of that schedule
     """
 
     hazard: str
@@ -66,10 +65,10 @@ class Failure:
 class Difference:
     """An array that is not the same, bit for bit, after every schedule.
 
-    schedules   how many left another one than the first schedule that came to its end
-    seed        of the first of them
-    elements    that differ there, of `size`; the largest difference, and its index
-    summed      TMA adds floats to this array: the order of the sums may show, and nothing is wrong with that
+    schedules   how many left another array than the first schedule that came to its end
+    seed        the first of them
+    elements    how many differ there, of `size`; `largest` is the largest difference, at `index`
+    summed      whether TMA adds floats to this array: the order of the sums may show, and nothing is wrong with that
     """
 
     array: str
@@ -88,7 +87,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Verification:
-    """What `verify` found; true if nothing. ``print`` shows a table, and the report of each failure below it."""
+    """The result of `verify`; true if it found nothing. ``print`` shows a table, and the report of each failure below it."""
 
     kernel: str
     seeds: tuple[int | None, ...]
@@ -103,7 +102,7 @@ class Verification:
 
     @property
     def ok(self) -> bool:
-        """No schedule failed, and outputs differ at most by the order in which TMA added floats."""
+        """Whether no schedule failed, and outputs differ at most by the order in which TMA added floats."""
         return not self.failures and all(difference.summed for difference in self.differences)
 
     def __bool__(self) -> bool:
@@ -128,11 +127,11 @@ class Verification:
                                       f"{self.replay(None)} with {self.replay(difference.seed)}")
 
     def replay(self, seed: int | None) -> str:
-        """The call that runs one of the schedules again."""
+        """Return the call that runs one of the schedules again."""
         return f"{self.kernel}.simulate(…{'' if seed is None else f', seed={seed}'})"
 
     def as_dict(self) -> dict[str, Any]:
-        """All of it in dicts, lists, strings and numbers."""
+        """Return the result in dicts, lists, strings and numbers."""
         return {"kernel": self.kernel, "ok": self.ok, "seeds": list(self.seeds), "seconds": self.seconds,
                 "failures": [failure.as_dict() for failure in self.failures],
                 "differences": [vars(difference) | {"index": list(difference.index)} for difference in self.differences]}
@@ -157,7 +156,7 @@ class Verification:
 
 @brief
 def verify(kernel: Kernel, /, *args: Any, schedules: int = 20, seed: int = 0, out: Any = None, **named: Any) -> Verification:
-    """Run `kernel` on the simulated SM under so many schedules, each on fresh copies of the arguments.
+    """Run `kernel` on the simulated SM under a number of schedules, each on fresh copies of the arguments.
 
     args, out, named   what a call ``kernel(*args, out=out, **named)`` takes; the caller's arrays are not changed
     schedules          how many: the deterministic virtual-time order first, then the schedules of `seed`, `seed` + 1, …, a
@@ -176,45 +175,43 @@ def verify(kernel: Kernel, /, *args: Any, schedules: int = 20, seed: int = 0, ou
     >>> result.ok, result.schedules, result.failures
     (True, 4, ())
     """
-    return verified(kernel, own(kernel, args, named, out, ("schedules",)), schedules, seed)[0]
+    return verified(kernel, Arguments(kernel, args, named, out, ("schedules",)), schedules, seed)[0]
 
 
-def own(kernel: Kernel, args: Sequence[Any], named: dict[str, Any], out: Any, options: Sequence[str]) -> Arguments:
-    """The arguments of a call, where the caller takes `options` of its own besides."""
-    for name in options:
-        if kernel.takes(name):
-            raise SpecError(f"kernel {kernel.name}: its parameter '{name}' has the name of an option of this function: rename it")
-    return Arguments(kernel, args, named, out)
-
-
-def verified(kernel: Kernel, arguments: Arguments, schedules: int, seed: int) -> tuple[Verification, Arrays | None]:
-    """What was found, and the arrays of the first schedule that came to its end."""
+def verified(kernel: Kernel, arguments: Arguments, schedules: int, seed: int) -> tuple[Verification, Arrays]:
+    """Run the schedules; returns the result, and the arrays of the first schedule that came to its end, {} if none did."""
     if schedules < 1:
         raise SpecError(f"kernel {kernel.name}: verify with schedules={schedules}; at least 1")
     seeds = (None, *range(seed, seed + schedules - 1))
-    found: dict[Any, list[tuple[int | None, SimulationError]]] = {}
-    compare = _Compare()
+    errors: dict[tuple[str, tuple[Line, ...]], list[tuple[int | None, SimulationError]]] = {}
+    first: Arrays = {}
+    others: dict[str, list[tuple[int | None, Array]]] = {}
+    """(schedule, array) for each array that is not as in `first`, by name"""
     begun = time.perf_counter()
     for s in seeds:
         try:
             arrays = arguments.run(kernel.simulate, seed=s)
         except SimulationError as error:
-            found.setdefault(_key(error), []).append((s, error))
+            errors.setdefault(_key(error), []).append((s, error))
         except Exception as error:
             if s is not None and hasattr(error, "add_note"):  # Python 3.11
                 error.add_note(f"raised in the schedule of {kernel.name}.simulate(…, seed={s})")
             raise
         else:
-            compare.add(s, arrays)
-    failures = tuple(Failure(hazard, lines, len(cases), *cases[0]) for (hazard, lines), cases in found.items())
-    differences = compare.differences(lambda s: _summed(kernel, arguments, s))
+            first = first or arrays
+            for name, array in arrays.items():
+                if array.tobytes() != first[name].tobytes():
+                    others.setdefault(name, []).append((s, array))
+    failures = tuple(Failure(hazard, lines, len(cases), *cases[0]) for (hazard, lines), cases in errors.items())
+    differences = tuple(_difference(name, first[name], arrays, _summed(kernel, arguments, arrays[0][0]))
+                        for name, arrays in others.items())
     seconds = time.perf_counter() - begun
-    return Verification(kernel.name, seeds, failures, differences, seconds), compare.first
+    return Verification(kernel.name, seeds, failures, differences, seconds), first
 
 
 # ---- failures -----------------------------------------------------------------------------------------------------
 def _key(error: SimulationError) -> tuple[str, tuple[Line, ...]]:
-    """Hazard and lines: what makes two failures one."""
+    """Return hazard and lines: failures that share them are one."""
     report = error.report
     if report is None:
         match = _PLACE.match(str(error))
@@ -228,43 +225,24 @@ def _place(line: Line) -> str:
 
 
 # ---- outputs ------------------------------------------------------------------------------------------------------
-class _Compare:
-    """The arrays of the first schedule, and what others left instead."""
-
-    def __init__(self) -> None:
-        self.first: Arrays | None = None
-        self._others: dict[str, list[tuple[int | None, np.ndarray[Any, Any]]]] = {}
-
-    def add(self, seed: int | None, arrays: Arrays) -> None:
-        if self.first is None:
-            self.first = arrays
-            return
-        for name, array in arrays.items():
-            if array.tobytes() != self.first[name].tobytes():
-                self._others.setdefault(name, []).append((seed, array))
-
-    def differences(self, summed: Callable[[int | None], set[str]]) -> tuple[Difference, ...]:
-        return tuple(self._difference(name, others, summed) for name, others in self._others.items())
-
-    def _difference(self, name: str, others: list[tuple[int | None, np.ndarray[Any, Any]]],
-                    summed: Callable[[int | None], set[str]]) -> Difference:
-        assert self.first is not None
-        seed, array = others[0]
-        differ = _bits(array) != _bits(self.first[name])
-        with np.errstate(all="ignore"):
-            by = np.where(differ, np.abs(array.astype(np.float64) - self.first[name].astype(np.float64)), -1.0)
-        by[np.isnan(by)] = np.inf
-        index = np.unravel_index(int(by.argmax()), by.shape)
-        return Difference(name, len(others), seed, int(differ.sum()), array.size, float(by[index]), tuple(map(int, index)),
-                          name in summed(seed))
+def _difference(name: str, first: Array, others: list[tuple[int | None, Array]], summed: set[str]) -> Difference:
+    """Return how the first of other arrays differs."""
+    seed, array = others[0]
+    differ = _bits(array) != _bits(first)
+    with np.errstate(all="ignore"):
+        by = np.where(differ, np.abs(array.astype(np.float64) - first.astype(np.float64)), -1.0)
+    by[np.isnan(by)] = np.inf
+    index = np.unravel_index(int(by.argmax()), by.shape)
+    return Difference(name, len(others), seed, int(differ.sum()), array.size, float(by[index]), tuple(map(int, index)),
+                      name in summed)
 
 
-def _bits(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def _bits(array: Array) -> Array:
     return np.ascontiguousarray(array).view(f"u{array.itemsize}").reshape(array.shape)
 
 
 def _summed(kernel: Kernel, arguments: Arguments, seed: int | None) -> set[str]:
-    """The arrays of floats that TMA adds to in this schedule."""
+    """Return the arrays of floats that TMA adds to in this schedule."""
     from ...sim import Trace
 
     trace = Trace()

@@ -18,7 +18,7 @@ from numpipe import bench
 from numpipe.bench.protocols import AGAIN
 from numpipe.errors import SpecError, TargetError
 from numpipe.launch.device import GpuState
-from numpipe.tools.bench import report, timer, workers
+from numpipe.tools.bench import timer, workers
 
 
 class FakeGpu:
@@ -248,7 +248,7 @@ def test_a_row_is_the_median_over_processes_of_the_ratio_within_each() -> None:
 
 
 def test_result_file_keeps_every_raw_run_and_reads_back(tmp_path: Path) -> None:
-    failed = report.failed_entry(2, {"shape": "1,2,3", "dtype": "bf16"}, RuntimeError("lost"))
+    failed = {"process": 2, "case": {"shape": "1,2,3", "dtype": "bf16"}, "failed": "RuntimeError: lost"}
     result = bench.Result("gemm", {"device": {"name": "H200"}}, {"idle": 1.5}, [entry(0, 1e-3), entry(1, 1e-3), failed])
     result.write(tmp_path / "new" / "r.json")
     data = json.loads((tmp_path / "new" / "r.json").read_text())

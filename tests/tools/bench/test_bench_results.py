@@ -15,7 +15,7 @@ import pytest
 from numpipe import SpecError, bench
 from numpipe.bench.__main__ import main
 from numpipe.errors import LaunchError
-from numpipe.tools.bench import clock, hold, timer
+from numpipe.tools.bench import probes, timer
 from tests.tools.bench.test_bench import FakeGpu
 
 SMS = 4
@@ -128,7 +128,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
 
 
 def test_the_clock_is_that_of_the_sms_between_two_stamps(cuda: FakeCuda) -> None:
-    stamps = clock.Stamps()
+    stamps = probes.Stamps()
     first = stamps.stamp(7)
     cuda.passes(400_000)
     second = stamps.stamp(7)
@@ -143,8 +143,8 @@ def test_the_clock_is_that_of_the_sms_between_two_stamps(cuda: FakeCuda) -> None
 
 def test_only_sms_of_both_stamps_count_and_a_stamp_that_was_written_over_is_none(cuda: FakeCuda,
                                                                                 monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clock, "KEPT", 4)
-    stamps = clock.Stamps()
+    monkeypatch.setattr(probes, "KEPT", 4)
+    stamps = probes.Stamps()
     cuda.reached = range(2, SMS)
     first = stamps.stamp(0)
     cuda.passes(100_000)
@@ -168,10 +168,10 @@ def test_only_sms_of_both_stamps_count_and_a_stamp_that_was_written_over_is_none
 def test_a_driver_that_refuses_is_an_error(cuda: FakeCuda) -> None:
     cuda.status = 218
     with pytest.raises(LaunchError, match="218 while measuring"):
-        clock.Stamps()
+        probes.Stamps()
 
 
-@pytest.mark.parametrize("source, name", [(clock.SOURCE, b"np_stamp"), (hold.SOURCE, b"np_hold")])
+@pytest.mark.parametrize("source, name", [(probes.STAMP_PTX, b"np_stamp"), (probes.HOLD_PTX, b"np_hold")])
 def test_the_kernels_assemble(source: str, name: bytes) -> None:
     linker = pytest.importorskip("cuda.bindings.nvjitlink")
     text = source.encode() + b"\0"
@@ -184,8 +184,8 @@ def test_the_kernels_assemble(source: str, name: bytes) -> None:
 
 
 def test_a_hold_waits_for_its_word_and_for_no_other(cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hold, "KEPT", 3)
-    holds = hold.Holds()
+    monkeypatch.setattr(probes, "KEPT", 3)
+    holds = probes.Holds()
     words = [holds.hold(7) for _ in range(2)]
     assert [stream for stream, _ in cuda.held] == [7, 7]
     holds.open(words[1])

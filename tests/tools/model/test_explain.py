@@ -132,6 +132,36 @@ def test_a_host_table_is_read() -> None:
     assert told.loaded == {"a": 2 * 64 * 64 * 2}
 
 
+@numpipe.kernel(grid=lambda a, lengths, c: (a.shape[0] // 64,), grid_names="m", num_compute_wgs=1, warp_specialized=False)
+def of_lengths(a, lengths, c):
+    m = numpipe.axis_index("m")
+    acc = numpipe.zeros((64, 64), np.float32)
+    pipe = numpipe.pipeline(grid=(lengths[m],), max_concurrent_steps=2, in_specs=(
+        BlockSpec((64, 64), lambda k: (m, k)), BlockSpec((64, 64), lambda k: (m, k))))
+    for _, (x, y) in pipe(a, a):
+        acc = numpipe.wgmma(acc, x, y.T)
+    c[ds(m * 64, 64), ds(0, 64)] = acc
+
+
+def test_work_that_depends_on_data_is_counted_where_there_is_data_and_else_said_to_depend_on_it() -> None:
+    a, lengths, c = ArrayType((256, 512), F16), np.array([1, 2, 3, 8], np.int32), ArrayType((256, 64), np.float32)
+    told = explain(of_lengths, a, lengths, c)
+    assert told.flop == 2 * 64 * 64 * 64 * lengths.sum() and told.data == () and "depends on data" not in str(told)
+    blank = explain(of_lengths, a, ArrayType(lengths.shape, np.int32), c)
+    assert blank.flop == 0 and blank.data == ("lengths",) and blank.as_dict()["data"] == ["lengths"]
+    assert re.search(r"0 FLOP.*\n +depends on data: lengths counted as zeros; a NumPy array is read", str(blank))
+
+
+def test_a_block_that_is_loaded_twice_in_a_step_comes_from_hbm_once() -> None:
+    """And from L2 twice: of an array that does not fit there."""
+    a, c = ArrayType((64 * 4000, 512), F16), ArrayType((64 * 4000, 64), np.float32)
+    told = explain(of_lengths, a, np.full(4000, 8, np.int32), c)
+    loaded, stored = 64 * 4000 * 512 * 2, 64 * 4000 * 64 * 4
+    assert told.loaded["a"] == 2 * loaded
+    assert told.hbm_bytes == pytest.approx(loaded + stored, rel=1e-3)
+    assert told.l2_bytes == pytest.approx(2 * loaded + stored, rel=1e-3)
+
+
 def test_a_kernel_prints_nothing_and_stops_nowhere(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     stops: list[object] = []
     monkeypatch.setattr(sys, "breakpointhook", stops.append)

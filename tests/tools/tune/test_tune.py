@@ -23,7 +23,7 @@ from numpipe import SpecError, TargetError
 from numpipe.kernels.kernels import Kernel
 from numpipe.kernels.variants import Variant
 from numpipe.launch import device, driver
-from numpipe.tools.tune import candidates, contest, space, tuning, winners
+from numpipe.tools.tune import candidates, contest, tuning, winners
 from tests.kernels import tune_kernels
 from tests.kernels.launch_fakes import CudaArray, FakeDriver
 from tests.kernels.launch_kernels import image
@@ -97,7 +97,7 @@ def test_a_winner_is_remembered_until_it_is_asked_again() -> None:
 
 @pytest.mark.parametrize("changed", ["shape", "dtype", "scalar", "order", "space", "source", "device", "version", "key"])
 def test_another_question_is_measured_anew(changed: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    folder, asked = winners.directory(), lambda *args, space_=SPACE, key=None, gpu=None, **named: space.identity(
+    folder, asked = winners.directory(), lambda *args, space_=SPACE, key=None, gpu=None, **named: winners.identity(
         product, space_, key, args or (A, B), named, None, gpu)
     before = winners.path(folder, asked())
     assert before == winners.path(folder, asked())
@@ -121,7 +121,7 @@ def test_another_question_is_measured_anew(changed: str, monkeypatch: pytest.Mon
     elif changed == "device":
         after = asked(gpu=device.Device(0, "NVIDIA H200", (9, 0), 132, 13000, 232448))
     else:
-        monkeypatch.setattr(space, "versions", lambda: {"numpipe": "9.9", "numba-cuda": "0.30.4"})
+        monkeypatch.setattr(winners, "versions", lambda: {"numpipe": "9.9", "numba-cuda": "0.30.4"})
         after = asked()
     assert winners.path(folder, after) != before
 
@@ -171,7 +171,7 @@ def test_where_nothing_can_be_written_the_winner_is_told_and_not_kept(tmp_path: 
 
 
 def test_writers_at_the_same_time_leave_one_whole_file(tmp_path: Path) -> None:
-    question = space.identity(product, SPACE, None, (A, B), {}, None, None)
+    question = winners.identity(product, SPACE, None, (A, B), {}, None, None)
     file = winners.path(tmp_path / "tuning", question)
     stop, torn = threading.Event(), list[str]()
 
@@ -213,8 +213,7 @@ def test_the_folder_is_the_users_cache_where_nothing_says_another(monkeypatch: p
 def test_candidates_that_cannot_be_are_skipped_and_told(monkeypatch: pytest.MonkeyPatch,
                                                         capsys: pytest.CaptureFixture[str]) -> None:
     def compiled(factory: Any, found: list[candidates.Candidate], workers: int | None, told: Any) -> Any:
-        refused = candidates.Refused("CompileError", "no registers left\nand more")
-        return {one.name: None for one in found if one.name != "deep"}, {"deep": refused}
+        return {one.name: None if one.name != "deep" else "CompileError: no registers left\nand more" for one in found}
 
     monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "1")
     monkeypatch.setattr(tuning, "toolchain", lambda: None)
@@ -273,9 +272,9 @@ def test_workers_compile_what_this_process_would_launch(monkeypatch: pytest.Monk
     monkeypatch.setattr(Variant, "_build", lambda *_: pytest.fail("compiled here"))
     found, none = candidates.describe(product, configs, (A, B), {})
     told: list[str] = []
-    codes, refused = candidates.compiled(product, found, 1, told.append)
+    codes = candidates.compiled(product, found, 1, told.append)
     assert not none and sorted(told) == ["huge", "narrow"]
-    assert refused["huge"].kind == "SpecError" and "shared memory" in refused["huge"].text
+    assert codes["huge"].startswith("SpecError: ") and "shared memory" in codes["huge"]
     code = codes["narrow"]
     assert code.cubin.startswith(b"\x7fELF") and code.arrays == ("a", "b", "c") and len(code.maps) >= 2
 
@@ -331,9 +330,8 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pretended]:
     fake = Pretended()
     fake.sizes = [128, *[8] * 15]
     monkeypatch.setattr(driver, "_opened", fake)
-    monkeypatch.setattr(candidates, "compiled", lambda factory, found, workers, told: ({
-        one.name: image((), ("a", "b", "c"), name="multiply", cubin=one.name.encode(), entry=one.name)
-        for one in found}, {}))
+    monkeypatch.setattr(candidates, "compiled", lambda factory, found, workers, told: {
+        one.name: image((), ("a", "b", "c"), name="multiply", cubin=one.name.encode(), entry=one.name) for one in found})
     product.cache_clear()
     yield fake
     product.cache_clear()
