@@ -152,9 +152,10 @@ def simulated(shapes: list[Shape], dtype: np.dtype, target: str | None) -> None:
     matmul.simulate(*inputs(SIM_SHAPES[0], dtype), cfg=Config(tn=128), trace=trace)
     print(f"\nTimeline of {spell(SIM_SHAPES[0])}, two tiles a CTA:\n")
     print(trace.timeline())
-    print("\nThe kernel's own source ran in CPython on a simulated SM that watches for races and deadlocks; the timeline shows that\n"
-          "the memory warpgroup loads (L) the next tile's blocks while the compute warpgroups multiply (#) and store (S). To see it\n"
-          "find a race, take ` + wg * rows` out of the kernel's last line and run this again; docs/quickstart.md goes on from there.")
+    print("\nThe kernel's own source ran in CPython on a simulated SM that watches for races and deadlocks; the timeline shows\n"
+          "that the memory warpgroup loads (L) the next tile's blocks while the compute warpgroups multiply (#) and store (S).\n"
+          "To see it find a race, take ` + wg * rows` out of the kernel's last line and run this again;\n"
+          "docs/quickstart.md goes on from there.")
 
 
 def spell(shape: Shape) -> str:
