@@ -1,7 +1,7 @@
 """Build sdist and wheel of a clean tree, install each into an empty environment, and use it: ``python tests/smoke.py [PYTHON …]``.
 
-For each interpreter, by default this one, the wheel of the sdist is installed with all that it requires. Then a kernel is simulated,
-its race is found, and on Linux it is compiled and inspected, all of it in another folder than the source's.
+For each interpreter, by default this one, the wheel of the sdist is installed with all that it requires and used:
+a kernel is simulated, its race is found, and on Linux it is compiled and inspected, all in another folder than the source is in.
 """
 
 from __future__ import annotations

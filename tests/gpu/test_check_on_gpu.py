@@ -23,7 +23,7 @@ pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")
 
 def test_a_kernel_is_compared_in_both_executions() -> None:
     a, b = gemm.inputs((200, 136, 72), np.dtype(np.float16))
-    checked = check(gemm.matmul, a, b, reference=lambda a, b: a @ b.T, cfg=gemm.SIM_CONFIG, schedules=4)
+    checked = check(gemm.matmul, a, b, reference=lambda a, b: a @ b.T, cfg=gemm.Config(tn=128), schedules=4)
     assert checked.targets == ("sim", "gpu")
     kernel = product(True, ("parallel", "sequential", "sequential"), 2)
     assert check(kernel, *operands(128, 72, 136), reference=lambda a, b: a @ b.T, schedules=4).targets == ("sim", "gpu")
@@ -44,4 +44,4 @@ def test_a_wrong_result_on_the_gpu_alone_is_told_as_such(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(type(gemm.matmul), "__call__", broken)
     with pytest.raises(AssertionError, match="kernel matmul, on the GPU: c differs from the reference in 16384 of 16384"):
-        check(gemm.matmul, a, b, reference=lambda a, b: a @ b.T, cfg=gemm.SIM_CONFIG, schedules=2)
+        check(gemm.matmul, a, b, reference=lambda a, b: a @ b.T, cfg=gemm.Config(tn=128), schedules=2)
