@@ -7,7 +7,6 @@ of every call, so it classifies each type once and reads its objects by one func
 
 from __future__ import annotations
 
-import functools
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -41,13 +40,15 @@ def describe(obj: Any, name: str, kernel: str = "") -> ArrayInfo:
 
 _LIBRARIES = {"numpy": "numpy", "torch": "torch", "cupy": "cupy", "jax": "jax", "jaxlib": "jax", "numba": "numba",
               "numba_cuda": "numba"}
+_libraries: dict[type, str] = {}
 
 
-@functools.cache
 def library(kind: type) -> str:
     """Return the library of a type or of its bases: "numpy", "torch", "cupy", "jax" or "numba"; else ""."""
-    tops = (base.__module__.partition(".")[0] for base in kind.__mro__)
-    return next((_LIBRARIES[top] for top in tops if top in _LIBRARIES), "")
+    if kind not in _libraries:
+        tops = (base.__module__.partition(".")[0] for base in kind.__mro__)
+        _libraries[kind] = next((_LIBRARIES[top] for top in tops if top in _LIBRARIES), "")
+    return _libraries[kind]
 
 
 def _choose(obj: Any, name: str, kernel: str) -> Reader:

@@ -67,7 +67,7 @@ class Part(NamedTuple):
     @property
     def nbytes(self) -> int:
         """Bytes from its first to its last element there."""
-        return (math.prod(self.host.shape[:-1]) - 1) * self.pitch + self.host.shape[-1] * self.host.itemsize
+        return int((math.prod(self.host.shape[:-1]) - 1) * self.pitch + self.host.shape[-1] * self.host.itemsize)
 
 
 def cut(array: np.ndarray[Any, Any], address: int, pitch: int, most: int) -> Iterator[Part]:
