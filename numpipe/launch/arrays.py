@@ -141,15 +141,14 @@ _typestrs: dict[str, np.dtype[Any]] = {}
 
 
 def _typestr(obj: Any, typestr: str, name: str, kernel: str) -> np.dtype[Any]:
-    """Return the element type that a type string names, or the object's dtype: ml_dtypes' are ``<V2`` (bfloat16), ``<V1`` or
-    ``<f1`` in type strings."""
+    """Return the element type of a type string, or else the object's: ml_dtypes' have ``<V2`` (bfloat16), ``<V1`` or ``<f1``."""
     dtype = _typestrs.get(typestr)
     if dtype is not None:
         return dtype
-    named, own = _numpys(typestr), _numpys(getattr(obj, "dtype", None))
-    if named is not None and named.kind != "V":
-        return _typestrs.setdefault(typestr, known(named, name, kernel))
-    dtype = named if own is None else own
+    by_typestr, by_object = _numpys(typestr), _numpys(getattr(obj, "dtype", None))
+    if by_typestr is not None and by_typestr.kind != "V":
+        return _typestrs.setdefault(typestr, known(by_typestr, name, kernel))
+    dtype = by_typestr if by_object is None else by_object
     if dtype is None:
         raise SpecError(f"{argument(name, kernel)}: the __cuda_array_interface__ of this {type(obj).__name__} has typestr "
                         f"{typestr!r}, which NumPy does not know, and no dtype says more; give it one of {', '.join(DTYPES)}")
@@ -164,7 +163,7 @@ def _numpys(dtype: Any) -> np.dtype[Any] | None:
 
 
 def _device_of(ptr: int) -> int:
-    """Return the GPU of an address, which the interface does not tell: the driver does, asked where there are several."""
+    """Return the GPU of an address, which the interface does not tell; the driver does, where there are several."""
     try:
         cuda = driver.get()
         return cuda.pointer_device(ptr) if ptr and cuda.count > 1 else 0

@@ -1,4 +1,4 @@
-"""Arrays of libraries that do not know the stream a kernel runs on: given to it, and back, in order.
+"""The hand-over of arrays whose libraries do not know the kernel's stream: to the kernel, and back, in order.
 
 PyTorch, CuPy and what has ``__cuda_array_interface__`` say on which stream their work is, and the kernel is queued there. JAX
 and exporters of DLPack do not:

@@ -99,7 +99,7 @@ class Watch:
         block = watch.control(self.records, int(1e9 * limit()), watched.number)
         driver.get().poke(watched.blocks[device], block, device)
 
-    def found(self) -> list[watch.Record]:
+    def records_now(self) -> list[watch.Record]:
         """Return the records of waits that were given up; where there are any, `check` waits for all of them."""
         if self.memory is None or self.memory[0] == b"\0":
             return []
@@ -109,13 +109,13 @@ class Watch:
         """Raise PipelineDeadlock if a kernel gave up a wait; the next call finds nothing."""
         if self.lost:
             raise forked("cuLaunchKernelEx")
-        if not self.found():
+        if not self.records_now():
             return
         with self.lock:
-            if not self.found():
+            if not self.records_now():
                 return
             ended = self._wait_for_the_end()
-            records = self.found()
+            records = self.records_now()
             ctypes.memset(self.memory, 0, _BYTES)
             if ended:
                 for watched in self.kernels:
@@ -205,5 +205,5 @@ def report_of(compiled: Image, records: list[watch.Record], ended: bool = True) 
 
 def lines_of(kernel: str, name: str) -> tuple[Line, ...]:
     """Return the line of the pipeline or allocation that a barrier's name ends in."""
-    found = re.search(r" @ (.+?):(\d+)(?: \(\d+\))?(?:, .*)?$", name)
-    return () if found is None else (Line(found[1], int(found[2]), kernel),)
+    place = re.search(r" @ (.+?):(\d+)(?: \(\d+\))?(?:, .*)?$", name)
+    return () if place is None else (Line(place[1], int(place[2]), kernel),)
