@@ -16,7 +16,7 @@ import numpy as np
 from ..arch.dtypes import BY_DTYPE
 from ..diagnostics.errors import SpecError
 from . import driver, jax_arrays
-from .info import DTYPES, ArrayInfo, argument, dense_strides, known
+from .info import DTYPES, ArrayInfo, argument, dense_strides, element_type
 
 Reader = Callable[[Any, str, str], ArrayInfo]
 READERS: dict[type, Reader] = {}
@@ -71,7 +71,7 @@ def _choose(obj: Any, name: str, kernel: str) -> Reader:
 
 
 def _numpy(obj: np.ndarray[Any, Any], name: str, kernel: str) -> ArrayInfo:
-    dtype = known(obj.dtype, name, kernel)
+    dtype = element_type(obj.dtype, name, kernel)
     return ArrayInfo("host", 0, obj.shape, obj.strides, dtype, -1, obj.flags.writeable, obj, obj)
 
 
@@ -113,7 +113,7 @@ def _torch_cpu(obj: Any, name: str, kernel: str) -> ArrayInfo:
 
 
 def _cupy(obj: Any, name: str, kernel: str) -> ArrayInfo:
-    dtype = known(obj.dtype, name, kernel)
+    dtype = element_type(obj.dtype, name, kernel)
     memory = obj.data
     return ArrayInfo("cuda", memory.ptr, obj.shape, obj.strides, dtype, memory.device_id, True, obj)
 
@@ -147,12 +147,12 @@ def _typestr(obj: Any, typestr: str, name: str, kernel: str) -> np.dtype[Any]:
         return dtype
     by_typestr, by_object = _numpys(typestr), _numpys(getattr(obj, "dtype", None))
     if by_typestr is not None and by_typestr.kind != "V":
-        return _typestrs.setdefault(typestr, known(by_typestr, name, kernel))
+        return _typestrs.setdefault(typestr, element_type(by_typestr, name, kernel))
     dtype = by_typestr if by_object is None else by_object
     if dtype is None:
         raise SpecError(f"{argument(name, kernel)}: the __cuda_array_interface__ of this {type(obj).__name__} has typestr "
                         f"{typestr!r}, which NumPy does not know, and no dtype says more; give it one of {', '.join(DTYPES)}")
-    return known(dtype, name, kernel)
+    return element_type(dtype, name, kernel)
 
 
 def _numpys(dtype: Any) -> np.dtype[Any] | None:
@@ -183,12 +183,12 @@ def _dlpack(obj: Any, name: str, kernel: str) -> ArrayInfo:
     try:
         if device in (_CPU, _CUDA_HOST):
             array = np.from_dlpack(obj)
-            dtype = known(array.dtype, name, kernel)
+            dtype = element_type(array.dtype, name, kernel)
             return ArrayInfo("host", 0, array.shape, array.strides, dtype, -1, array.flags.writeable, obj, array)
         from cuda.core.utils import StridedMemoryView
 
         view = StridedMemoryView.from_dlpack(obj, stream_ptr=_UNORDERED)
-        dtype = known(view.dtype, name, kernel)
+        dtype = element_type(view.dtype, name, kernel)
     except SpecError:
         raise
     except ImportError as error:

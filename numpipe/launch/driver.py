@@ -297,18 +297,18 @@ class Driver(Contexts):
             self._call("cuStreamSynchronize", stream)
 
 
-_open: Callable[[], Any] = Driver
-_opened: Any = None
+_open: Callable[[], Driver] = Driver
+_opened: Driver | None = None
 _opening = threading.Lock()
 
 
-def opened() -> Any:
+def opened() -> Driver | None:
     """Return the driver of this process if it was opened, else None; opens nothing and waits for no lock."""
     return _opened
 
 
-def get() -> Any:
-    """Return the driver of this process (a `Driver`). Raises DriverMissing or DriverError, each time, when there is none."""
+def get() -> Driver:
+    """Return the driver of this process. Raises DriverMissing or DriverError, each time, when there is none."""
     global _opened
     if _opened is None:
         with _opening:

@@ -57,7 +57,7 @@ def argument(name: str, kernel: str) -> str:
     return f"argument {name!r} of kernel {kernel!r}" if kernel else f"argument {name!r}"
 
 
-def known(dtype: np.dtype[Any], name: str, kernel: str) -> np.dtype[Any]:
+def element_type(dtype: np.dtype[Any], name: str, kernel: str) -> np.dtype[Any]:
     """Return the element type. Raises SpecError for one that no kernel takes."""
     element = _exact.get(dtype)
     if element is None:

@@ -172,7 +172,7 @@ def report_of(compiled: Image, records: list[watch.Record], ended: bool = True) 
     for record in sorted(records, key=lambda r: r.warp):
         by_cta.setdefault(record.cta, {}).setdefault(record.warpgroup, record)
     cta = min(by_cta, key=lambda place: (-len(by_cta[place]), place[::-1]))
-    known = {barrier.address: barrier for barrier in compiled.barriers}
+    by_address = {barrier.address: barrier for barrier in compiled.barriers}
     waiting: list[Party] = []
     barriers: dict[int, Barrier] = {}
     for warpgroup in range(compiled.warpgroups):
@@ -181,7 +181,7 @@ def report_of(compiled: Image, records: list[watch.Record], ended: bool = True) 
             waiting.append(Party("not in a wait for an mbarrier", warpgroup, role, cta))
             continue
         record = by_cta[cta][warpgroup]
-        mbar = known.get(record.address) or Mbarrier(record.address, 0, f"mbarrier at {record.address}", "", None, None, 0)
+        mbar = by_address.get(record.address) or Mbarrier(record.address, 0, f"mbarrier at {record.address}", "", None, None, 0)
         # the step whose tiles the phase brings or frees: a slot has a phase for each use
         step = None if mbar.slot is None else record.phase * mbar.slots + mbar.slot
         wanted = step if step is None else step - BARRIERS[mbar.kind].ahead * mbar.slots
