@@ -87,15 +87,11 @@ def whole_pages(nbytes: int) -> int:
 
 
 def _advise(memory: mmap.mmap) -> None:
-    old = _version(os.uname().release) < (5, 12)  # a fork takes locked pages away from the parent
+    version = tuple(map(int, re.findall(r"\d+", os.uname().release)[:2]))  # (6, 8) of "6.8.0-45-generic"
+    old = version < (5, 12)  # a fork takes locked pages away from the parent
     for name in ("MADV_HUGEPAGE", "MADV_DONTFORK")[:1 + old]:
         with contextlib.suppress(AttributeError, OSError):  # a system without such advice, or without large pages
             memory.madvise(getattr(mmap, name))
-
-
-def _version(release: str) -> tuple[int, ...]:
-    """Return the first two numbers of a version: (6, 8) of "6.8.0-45-generic"."""
-    return tuple(map(int, re.findall(r"\d+", release)[:2]))
 
 
 class Pool:
