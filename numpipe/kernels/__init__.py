@@ -7,20 +7,3 @@ of a call, the repeated and the bound call. How code is rewritten and compiled i
 A compile serves a *variant*: dtypes, ranks, major orders, Statics, and for each array whether TMA can address it. Shapes are
 run-time values. A parameter that the source stores to is an output, which a call checks and copies back.
 """
-
-from typing import TYPE_CHECKING, Any
-
-from .decorator import kernel
-
-if TYPE_CHECKING:
-    from .kernels import Kernel
-
-__all__ = ["Kernel", "kernel"]
-
-
-def __getattr__(name: str) -> Any:
-    if name == "Kernel":
-        from .kernels import Kernel
-
-        return Kernel
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -189,8 +189,14 @@ class Parameters:
                 break
             full.append(left.pop(name))
         scalars = self._scalar_values(len(args), more, left) if self.scalars or more else ()
-        if left:
-            self._refuse(len(full), left)
+        for name in left:
+            if name in self.names[:len(full)] or name in self.scalars:
+                raise SpecError(f"kernel {self.kernel}: argument '{name}' is given by position and by name")
+            if name in self.names:
+                raise SpecError(f"kernel {self.kernel}: argument '{self.names[len(full)]}' is missing, but '{name}' behind it is "
+                                "given")
+            known = [*self.names, *self.scalars, *self.statics, "out", "target", "stream"]
+            raise SpecError(f"kernel {self.kernel}: unexpected argument '{name}'; its arguments are {', '.join(known)}")
         return Call(tuple(full), scalars, statics)
 
     def constants(self, named: dict[str, Any]) -> Statics | None:
@@ -240,15 +246,6 @@ class Parameters:
                 value = float(value)
             values.append(value)
         return tuple(values)
-
-    def _refuse(self, bound: int, left: dict[str, Any]) -> None:
-        name = next(iter(left))
-        if name in self.names[:bound] or name in self.scalars:
-            raise SpecError(f"kernel {self.kernel}: argument '{name}' is given by position and by name")
-        if name in self.names:
-            raise SpecError(f"kernel {self.kernel}: argument '{self.names[bound]}' is missing, but '{name}' behind it is given")
-        known = [*self.names, *self.scalars, *self.statics, "out", "target", "stream"]
-        raise SpecError(f"kernel {self.kernel}: unexpected argument '{name}'; its arguments are {', '.join(known)}")
 
     def _hashable(self, values: list[tuple[str, Any]]) -> None:
         for name, value in values:

@@ -30,11 +30,11 @@ def kernel(function: Callable[..., Any] | None = None, /, *, grid: Any = (1,), g
     num_compute_wgs   compute warpgroups of a CTA (one more is the memory role); default: 2, without a memory role 1
     wg_axis           name of the compute warpgroups' axis; default: "wg"
     memory_registers  registers a lane of the memory role keeps (a multiple of 8, 24…256; default: 40); compute warpgroups
-                      share the rest. These three may instead be said by the kernel's emit_pipeline_warp_specialized.
+                      share the rest. The kernel's emit_pipeline_warp_specialized may say these three instead.
     warp_specialized  False: no memory role. All warpgroups of the CTA (at most 8) run the kernel function in the compute role,
                       with the registers of the launch, and each loads for itself: pipelines are single-stream there
     in_specs, out_specs
-                      BlockSpecs, with index maps over the kernel's whole grid: the function is given a tile for each instead of
+                      BlockSpecs, with index maps over the kernel's whole grid: the function takes a tile for each instead of
                       arrays, inputs before outputs (see `pipeline`), and is called at each step of a pipeline. By
                       ``CompilerParams(dimension_semantics=("parallel", …, "sequential"))`` the first dimensions of the grid are
                       CTAs, the others the pipeline's; without, all are CTAs. `program_id` and `num_programs` are of the whole
@@ -53,7 +53,7 @@ def kernel(function: Callable[..., Any] | None = None, /, *, grid: Any = (1,), g
     programmatic      programmatic dependent launch: the kernel may be launched while the one before it in the stream ends, and
                       waits for that end before it touches global memory. False: not before that end. Default: True, for
                       cooperative kernels False
-    without           names of parameters that this kernel has not: they are None in its source, where ``if bias is not None:`` is
+    without           parameters that this kernel leaves out: they are None in its source, where ``if bias is not None:`` is
                       decided when it is compiled. So one function may be several kernels, with and without an array or a scalar
     workspace         a `Workspace`, or a function of the arrays and Statics (by parameter name) that returns one: the last array
                       parameter is global memory for partial sums (`combine`), which numpipe allocates and calls do not pass

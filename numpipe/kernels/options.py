@@ -1,4 +1,4 @@
-"""The options of `@numpipe.kernel`, checked where they are given."""
+"""The options of `@numpipe.kernel`, checked when the kernel is made."""
 
 from __future__ import annotations
 

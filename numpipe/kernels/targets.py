@@ -19,18 +19,18 @@ from .options import grid_dims
 SIMULATED_CTAS = 2
 """CTAs of a persistent grid without a GPU; clusters, where tiles are dealt to clusters"""
 MAX_SIMULATED_ELEMENTS = 1 << 23
-"""array elements that a call simulates without being asked to: about ten seconds of a GEMM"""
+"""array elements that a call simulates where no target is named: about ten seconds of a GEMM"""
 
 
-def choose(kernel: str, asked: str | None, infos: Sequence[ArrayInfo], place: str) -> launch.Choice:
+def choose(kernel: str, target: str | None, infos: Sequence[ArrayInfo], place: str) -> launch.Choice:
     """Choose GPU or simulator for a call on these arrays, which are all at `place`.
 
-    Raises TargetError where the target cannot run, or would run for too long without being asked for.
+    Raises TargetError where the target cannot run, or would run for too long although no target was named.
     """
-    if asked is None and place != "host":
-        asked = "gpu"
+    if target is None and place != "host":
+        target = "gpu"
     try:
-        choice = launch.choose_target(asked, None if place == "host" or asked == "sim" else infos[0].device)
+        choice = launch.choose_target(target, None if place == "host" or target == "sim" else infos[0].device)
     except TargetError as error:
         raise TargetError(f"kernel {kernel}: {error}") from None
     if choice.fallback:

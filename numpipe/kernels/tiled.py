@@ -1,4 +1,4 @@
-"""Kernels over tiles: in_specs and out_specs of `@numpipe.kernel`, checked where they are given."""
+"""Kernels over tiles: in_specs and out_specs of `@numpipe.kernel`, checked when the kernel is made."""
 
 from __future__ import annotations
 
@@ -95,10 +95,10 @@ def tiled(kernel: str, parameters: Sequence[str], in_specs: Any, out_specs: Any,
     return Tiled(kernel, ins, outs, parts, roles)
 
 
-def _specs(kernel: str, name: str, given: Any) -> tuple[BlockSpec, ...]:
-    specs = (given,) if isinstance(given, BlockSpec) else () if given is None else given
+def _specs(kernel: str, name: str, option: Any) -> tuple[BlockSpec, ...]:
+    specs = (option,) if isinstance(option, BlockSpec) else () if option is None else option
     if not isinstance(specs, tuple) or not all(type(spec) is BlockSpec for spec in specs):
-        kinds = ", ".join(type(spec).__name__ for spec in specs) if isinstance(specs, (tuple, list)) else repr(given)
+        kinds = ", ".join(type(spec).__name__ for spec in specs) if isinstance(specs, (tuple, list)) else repr(option)
         raise SpecError(f"kernel {kernel}: {name} must be a BlockSpec or a tuple of them, one for each parameter, got " + (
             f"({kinds})" if isinstance(specs, tuple) else f"[{kinds}]" if isinstance(specs, list) else kinds))
     return specs

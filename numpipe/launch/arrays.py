@@ -7,7 +7,6 @@ of every call, so it classifies each type once and reads its objects by one func
 
 from __future__ import annotations
 
-import functools
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -17,7 +16,7 @@ import numpy as np
 from ..arch.dtypes import BY_DTYPE
 from ..diagnostics.errors import SpecError
 from . import driver, jax_arrays
-from .info import DTYPES, ArrayInfo, argument, dense_strides, known
+from .info import DTYPES, ArrayInfo, argument, dense_strides, element_type
 
 Reader = Callable[[Any, str, str], ArrayInfo]
 READERS: dict[type, Reader] = {}
@@ -41,13 +40,15 @@ def describe(obj: Any, name: str, kernel: str = "") -> ArrayInfo:
 
 _LIBRARIES = {"numpy": "numpy", "torch": "torch", "cupy": "cupy", "jax": "jax", "jaxlib": "jax", "numba": "numba",
               "numba_cuda": "numba"}
+_libraries: dict[type, str] = {}
 
 
-@functools.cache
 def library(kind: type) -> str:
     """Return the library of a type or of its bases: "numpy", "torch", "cupy", "jax" or "numba"; else ""."""
-    tops = (base.__module__.partition(".")[0] for base in kind.__mro__)
-    return next((_LIBRARIES[top] for top in tops if top in _LIBRARIES), "")
+    if kind not in _libraries:
+        tops = (base.__module__.partition(".")[0] for base in kind.__mro__)
+        _libraries[kind] = next((_LIBRARIES[top] for top in tops if top in _LIBRARIES), "")
+    return _libraries[kind]
 
 
 def _choose(obj: Any, name: str, kernel: str) -> Reader:
@@ -70,7 +71,7 @@ def _choose(obj: Any, name: str, kernel: str) -> Reader:
 
 
 def _numpy(obj: np.ndarray[Any, Any], name: str, kernel: str) -> ArrayInfo:
-    dtype = known(obj.dtype, name, kernel)
+    dtype = element_type(obj.dtype, name, kernel)
     return ArrayInfo("host", 0, obj.shape, obj.strides, dtype, -1, obj.flags.writeable, obj, obj)
 
 
@@ -112,7 +113,7 @@ def _torch_cpu(obj: Any, name: str, kernel: str) -> ArrayInfo:
 
 
 def _cupy(obj: Any, name: str, kernel: str) -> ArrayInfo:
-    dtype = known(obj.dtype, name, kernel)
+    dtype = element_type(obj.dtype, name, kernel)
     memory = obj.data
     return ArrayInfo("cuda", memory.ptr, obj.shape, obj.strides, dtype, memory.device_id, True, obj)
 
@@ -140,19 +141,18 @@ _typestrs: dict[str, np.dtype[Any]] = {}
 
 
 def _typestr(obj: Any, typestr: str, name: str, kernel: str) -> np.dtype[Any]:
-    """Return the element type that a type string names, or the object's dtype: ml_dtypes' are ``<V2`` (bfloat16), ``<V1`` or
-    ``<f1`` in type strings."""
+    """Return the element type of a type string, or else the object's: ml_dtypes' have ``<V2`` (bfloat16), ``<V1`` or ``<f1``."""
     dtype = _typestrs.get(typestr)
     if dtype is not None:
         return dtype
-    named, own = _numpys(typestr), _numpys(getattr(obj, "dtype", None))
-    if named is not None and named.kind != "V":
-        return _typestrs.setdefault(typestr, known(named, name, kernel))
-    dtype = named if own is None else own
+    by_typestr, by_object = _numpys(typestr), _numpys(getattr(obj, "dtype", None))
+    if by_typestr is not None and by_typestr.kind != "V":
+        return _typestrs.setdefault(typestr, element_type(by_typestr, name, kernel))
+    dtype = by_typestr if by_object is None else by_object
     if dtype is None:
         raise SpecError(f"{argument(name, kernel)}: the __cuda_array_interface__ of this {type(obj).__name__} has typestr "
                         f"{typestr!r}, which NumPy does not know, and no dtype says more; give it one of {', '.join(DTYPES)}")
-    return known(dtype, name, kernel)
+    return element_type(dtype, name, kernel)
 
 
 def _numpys(dtype: Any) -> np.dtype[Any] | None:
@@ -163,7 +163,7 @@ def _numpys(dtype: Any) -> np.dtype[Any] | None:
 
 
 def _device_of(ptr: int) -> int:
-    """Return the GPU of an address, which the interface does not tell: the driver does, asked where there are several."""
+    """Return the GPU of an address, which the interface does not tell; the driver does, where there are several."""
     try:
         cuda = driver.get()
         return cuda.pointer_device(ptr) if ptr and cuda.count > 1 else 0
@@ -183,12 +183,12 @@ def _dlpack(obj: Any, name: str, kernel: str) -> ArrayInfo:
     try:
         if device in (_CPU, _CUDA_HOST):
             array = np.from_dlpack(obj)
-            dtype = known(array.dtype, name, kernel)
+            dtype = element_type(array.dtype, name, kernel)
             return ArrayInfo("host", 0, array.shape, array.strides, dtype, -1, array.flags.writeable, obj, array)
         from cuda.core.utils import StridedMemoryView
 
         view = StridedMemoryView.from_dlpack(obj, stream_ptr=_UNORDERED)
-        dtype = known(view.dtype, name, kernel)
+        dtype = element_type(view.dtype, name, kernel)
     except SpecError:
         raise
     except ImportError as error:

@@ -66,7 +66,7 @@ class Attributes:
         return cuda.ctas_at_once(kernel, threads, nbytes, device) if self.cooperative else None
 
     def check_at_once(self, grid: Grid, limit: int | None, threads: int, nbytes: int, device: int, name: str) -> None:
-        """Raise LaunchError for a grid that is no number of clusters, or a cooperative one of more CTAs than run at once."""
+        """Raise SpecError for a grid that is no whole number of clusters, LaunchError for a cooperative one that is too large."""
         if self.size > 1:
             self.check_grid(grid, name)
         if self.cooperative and limit is not None and math.prod(grid) > limit:
@@ -80,22 +80,22 @@ PLAIN = Attributes()
 
 def names_of(kernel: str, option: str, names: Any) -> tuple[str, ...]:
     """Return the names that an option gives; one may stand alone. Raises SpecError unless they are different strings."""
-    found = tuple(names) if isinstance(names, Iterable) and not isinstance(names, str) else (names,)
-    if not all(isinstance(name, str) for name in found) or len(set(found)) < len(found):
+    several = tuple(names) if isinstance(names, Iterable) and not isinstance(names, str) else (names,)
+    if not all(isinstance(name, str) for name in several) or len(set(several)) < len(several):
         raise SpecError(f"kernel {kernel}: {option} must be different strings, got {names!r}: give a tuple of names, or leave "
                         f"{option} out")
-    return found
+    return several
 
 
 def axis_names(kernel: str, cluster: Any, names: Any) -> tuple[str, ...]:
     """Return `cluster_names`. Raises SpecError unless they name the dimensions of `cluster`, which `of_options` checks."""
-    found = names_of(kernel, "cluster_names", names)
+    axes = names_of(kernel, "cluster_names", names)
     dims = () if cluster is None else cluster if isinstance(cluster, (tuple, list)) else (cluster,)
-    if found and len(found) != len(dims):
+    if axes and len(axes) != len(dims):
         mend = "cluster=(2,), cluster_names=('cluster',)" if not dims else f"give {len(dims)}"
-        raise SpecError(f"kernel {kernel}: cluster_names {found} name {len(found)} dimension{'s' * (len(found) > 1)}, and the "
+        raise SpecError(f"kernel {kernel}: cluster_names {axes} name {len(axes)} dimension{'s' * (len(axes) > 1)}, and the "
                         f"cluster has {len(dims)}{f', {tuple(dims)}' * bool(dims)}: {mend}")
-    return found
+    return axes
 
 
 def of_options(kernel: str, cluster: Any, cooperative: Any, programmatic: Any) -> Attributes:

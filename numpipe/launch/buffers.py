@@ -79,14 +79,14 @@ def workspace(slots: int, words: int, stream: int, device: int) -> ArrayInfo:
     launches (`partials`); the rest holds anything.
     """
     with _LOCK:
-        known = _workspaces.setdefault((device, stream, words), [])
-        if not known or known[-1].shape[0] < slots:
-            slots = max([slots, *(2 * before.shape[0] for before in known[-1:])])
+        kept = _workspaces.setdefault((device, stream, words), [])
+        if not kept or kept[-1].shape[0] < slots:
+            slots = max([slots, *(2 * before.shape[0] for before in kept[-1:])])
             cuda, zeros = driver.get(), np.zeros((slots, FLAGS), np.int32)
-            with cuda.aside(device) as own:  # the launch's stream may be captured; what follows on any stream finds cleared flags
-                new = DeviceBuffer((slots, words), (4 * words, 4), np.dtype(np.float32), 4 * slots * words, own, device)
+            with cuda.aside(device) as aside:  # the launch's stream may be captured; what follows on any stream finds cleared flags
+                new = DeviceBuffer((slots, words), (4 * words, 4), np.dtype(np.float32), 4 * slots * words, aside, device)
                 flags = new.ptr + 4 * (words - FLAGS)
-                cuda.copy_in(flags, 4 * words, zeros.ctypes.data, zeros.strides[0], zeros.strides[0], slots, own, device)
-                cuda.synchronize(own, device)
-            known.append(new)
-        return known[-1].info()
+                cuda.copy_in(flags, 4 * words, zeros.ctypes.data, zeros.strides[0], zeros.strides[0], slots, aside, device)
+                cuda.synchronize(aside, device)
+            kept.append(new)
+        return kept[-1].info()

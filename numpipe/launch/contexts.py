@@ -13,10 +13,6 @@ from typing import Any
 
 from .faults import CAPTURE_IMPLICIT, DriverError, DriverMissing
 
-_PORTABLE = 0x1
-_MEMORYTYPE_HOST = 1
-_NO_TIMES = 2
-
 
 class Contexts:
     """libcuda, initialised; the primary context of each device is retained once."""
@@ -149,7 +145,7 @@ class Contexts:
     def lock_pages(self, address: int, nbytes: int, ordinal: int) -> None:
         """Lock host memory in place, for copies to and from every GPU; whole pages."""
         with self.relaxed(ordinal):
-            self._call("cuMemHostRegister", address, nbytes, _PORTABLE)
+            self._call("cuMemHostRegister", address, nbytes, 1)  # CU_MEMHOSTREGISTER_PORTABLE
 
     def unlock_pages(self, address: int, ordinal: int) -> None:
         """Undo `lock_pages`; no copy may be under way."""
@@ -162,7 +158,7 @@ class Contexts:
         with self.on(ordinal):
             for end in (address, address + nbytes - 1):
                 code, kind = self._api.cuPointerGetAttribute(name, end)  # CUDA_ERROR_INVALID_VALUE for pageable memory
-                if code or int(kind) != _MEMORYTYPE_HOST:
+                if code or int(kind) != 1:  # CU_MEMORYTYPE_HOST
                     return False
         return True
 
@@ -177,7 +173,7 @@ class Contexts:
     def mark(self, event: Any, stream: int) -> Any:
         """Put an event, None: a new one, behind what is queued on the stream; returns it."""
         if event is None:
-            event = self._call("cuEventCreate", _NO_TIMES)
+            event = self._call("cuEventCreate", 2)  # CU_EVENT_DISABLE_TIMING
         self._call("cuEventRecord", event, stream)
         return event
 

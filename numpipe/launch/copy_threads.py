@@ -18,8 +18,6 @@ from ..core.undisturbed import in_child
 from ..diagnostics.errors import SpecError
 
 VARIABLE = "NUMPIPE_COPY_THREADS"
-_MOST = 8
-"""threads by default: as many as bring a copy near the speed of PCIe and leave cores to others"""
 
 T = TypeVar("T")
 
@@ -30,7 +28,7 @@ def count() -> int:
     text = os.environ.get(VARIABLE)
     if not text:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        return max(1, min(_MOST, cores // 2))
+        return max(1, min(8, cores // 2))  # 8 bring a copy near the speed of PCIe; other cores are left to others
     if not text.isdecimal() or int(text) < 1:
         raise SpecError(f"{VARIABLE} is {text!r}; say how many threads share the copy of a host array, 1 or more")
     return int(text)

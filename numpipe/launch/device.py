@@ -82,8 +82,7 @@ def gpu_state() -> GpuState:
     """Look for a usable GPU, once per process. Never raises."""
     try:
         cuda = driver.get()
-        version, count = cuda.version(), cuda.count
-        wheels = cuda_wheels_major()
+        version, wheels = cuda.version(), cuda_wheels_major()
         if wheels and version < wheels * 1000:
             return GpuState(
                 "old_driver", None,
@@ -91,8 +90,8 @@ def gpu_state() -> GpuState:
                 f"update the driver to one for CUDA {wheels}.0 or newer{' (R580)' if wheels == 13 else ''}, "
                 "or change the wheels: pip uninstall -y nvidia-nvvm nvidia-nvjitlink nvidia-cuda-nvrtc nvidia-cuda-runtime "
                 f'nvidia-cuda-cccl, then pip install "numba-cuda[cu{version // 1000}]" "cuda-bindings=={version // 1000}.*"')
-        found = [(i, cuda.properties(i)) for i in range(count)]
-        gpus = tuple(Device(i, name, cc, sm_count, version, smem) for i, (name, cc, sm_count, smem) in found)
+        properties = [cuda.properties(ordinal) for ordinal in range(cuda.count)]
+        gpus = tuple(Device(i, name, cc, sm_count, version, smem) for i, (name, cc, sm_count, smem) in enumerate(properties))
     except driver.DriverMissing as error:
         mend = 'pip install "numba-cuda[cu13]"' if "cuda-bindings" in str(error) else "install NVIDIA's driver"
         return GpuState("none", None, str(error), f"{mend}, or ask for target='sim'")
@@ -141,25 +140,25 @@ def spell(version: int) -> str:
     return f"{version // 1000}.{version % 1000 // 10}"
 
 
-def choose_target(asked: str | None = None, ordinal: int | None = None) -> Choice:
-    """Choose where to run: `asked`, else the environment's NUMPIPE_TARGET, else "auto".
+def choose_target(target: str | None = None, ordinal: int | None = None) -> Choice:
+    """Choose where to run: `target`, else the environment's NUMPIPE_TARGET, else "auto".
 
     `ordinal` is the GPU that the arrays are on; without, it is the first one that numpipe supports. Raises SpecError for another
     word and TargetError, with the mend, for a GPU that is not usable. The caller warns, once, when the choice is a fallback.
     """
     source = "target"
-    if asked is None:
-        asked, source = os.environ.get(VARIABLE) or "auto", VARIABLE
-    if asked not in TARGET_NAMES:
-        raise SpecError(f"{source} is {asked!r}; use one of {', '.join(map(repr, TARGET_NAMES))}")
-    if asked == "sim":
+    if target is None:
+        target, source = os.environ.get(VARIABLE) or "auto", VARIABLE
+    if target not in TARGET_NAMES:
+        raise SpecError(f"{source} is {target!r}; use one of {', '.join(map(repr, TARGET_NAMES))}")
+    if target == "sim":
         return Choice("sim", f"{source}='sim' was asked for")
     state = gpu_state()
     if state.status == "ok":
         device = state.device if ordinal is None else _of_arrays(state, ordinal)
         return Choice("gpu", state.reason if device is None else _known(device), device)
-    if asked == "gpu" or state.status in ("broken", "old_driver", "forked"):
-        raise TargetError(f"target={asked!r}: the GPU cannot be used: {state.reason}; {state.mend}")
+    if target == "gpu" or state.status in ("broken", "old_driver", "forked"):
+        raise TargetError(f"target={target!r}: the GPU cannot be used: {state.reason}; {state.mend}")
     return Choice("sim", f"no usable GPU: {state.reason}", fallback=True)
 
 

@@ -11,7 +11,7 @@ from ..diagnostics.errors import SpecError
 from . import driver
 from .arrays import READERS, describe
 from .buffers import DeviceBuffer
-from .info import ArrayInfo, dense_strides, known, major_order
+from .info import ArrayInfo, dense_strides, element_type, major_order
 from .transfers import Transfers
 
 
@@ -102,7 +102,7 @@ class DeviceArray(DeviceBuffer):
 
 
 def _read(array: DeviceArray, name: str, kernel: str) -> ArrayInfo:
-    known(array.dtype, name, kernel)
+    element_type(array.dtype, name, kernel)
     return array.info()
 
 

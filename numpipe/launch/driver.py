@@ -22,10 +22,6 @@ from .faults import INVALID_CONTEXT, INVALID_VALUE, NOT_READY, forked
 from .faults import DriverError as DriverError
 from .faults import DriverMissing as DriverMissing
 
-_BLANK = np.zeros(16, np.uint8)
-_NANS = np.full(16, 0xFF, np.uint8)
-_COUNTERS = np.zeros(4096, np.uint64)
-
 _MAX_PITCH = 2**31 - 1
 _POOL_KEEPS = 1 << 30
 """Bytes of freed device memory that the pool for host arrays keeps for the next call."""
@@ -211,7 +207,7 @@ class Driver(Contexts):
         key = ordinal, written, fill
         with self._lock:
             if key not in self._blanks:
-                self._blanks[key] = self._kept(_NANS if fill == "nan" else _BLANK, ordinal)
+                self._blanks[key] = self._kept(np.full(16, 0xFF if fill == "nan" else 0, np.uint8), ordinal)
             return self._blanks[key]
 
     def _kept(self, source: np.ndarray[Any, Any], ordinal: int) -> int:
@@ -226,8 +222,9 @@ class Driver(Contexts):
         """Return 8 new bytes of zeros for a launch's work indices (`tile_scheduler`), until the process ends."""
         with self._lock:
             if not self._counters.get(ordinal):
-                first = self._kept(_COUNTERS, ordinal)
-                self._counters[ordinal] = list(range(first, first + _COUNTERS.nbytes, 8))
+                zeros = np.zeros(4096, np.uint64)
+                first = self._kept(zeros, ordinal)
+                self._counters[ordinal] = list(range(first, first + zeros.nbytes, 8))
             return self._counters[ordinal].pop()
 
     def free(self, address: int, stream: int, ordinal: int) -> None:
@@ -300,18 +297,18 @@ class Driver(Contexts):
             self._call("cuStreamSynchronize", stream)
 
 
-_open: Callable[[], Any] = Driver
-_opened: Any = None
+_open: Callable[[], Driver] = Driver
+_opened: Driver | None = None
 _opening = threading.Lock()
 
 
-def opened() -> Any:
+def opened() -> Driver | None:
     """Return the driver of this process if it was opened, else None; opens nothing and waits for no lock."""
     return _opened
 
 
-def get() -> Any:
-    """Return the driver of this process (a `Driver`). Raises DriverMissing or DriverError, each time, when there is none."""
+def get() -> Driver:
+    """Return the driver of this process. Raises DriverMissing or DriverError, each time, when there is none."""
     global _opened
     if _opened is None:
         with _opening:

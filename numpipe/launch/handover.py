@@ -1,4 +1,4 @@
-"""Arrays of libraries that do not know the stream a kernel runs on: given to it, and back, in order.
+"""The hand-over of arrays whose libraries do not know the kernel's stream: to the kernel, and back, in order.
 
 PyTorch, CuPy and what has ``__cuda_array_interface__`` say on which stream their work is, and the kernel is queued there. JAX
 and exporters of DLPack do not:
@@ -48,29 +48,9 @@ def order(infos: Sequence[ArrayInfo], stream: int, user: str) -> None:
             info.owner.__dlpack__(stream=stream or _DLPACK_DEFAULT)
 
 
-class _Kept:
-    """Arrays that kernels on one GPU may still use, each list with the event behind its kernel, oldest first."""
-
-    def __init__(self, device: int) -> None:
-        self.device = device
-        self._held: deque[tuple[Any, Any]] = deque()
-        self._events: list[Any] = []
-        self._lock = threading.Lock()
-
-    def __len__(self) -> int:
-        return len(self._held)
-
-    def add(self, held: Any, stream: int) -> None:
-        cuda = driver.get()
-        with self._lock:
-            while self._held and cuda.reached(self._held[0][0], self.device):
-                self._events.append(self._held.popleft()[0])
-            with cuda.on(self.device):
-                event = cuda.mark(self._events.pop() if self._events else None, stream)
-            self._held.append((event, held))
-
-
-_kept: dict[int, _Kept] = {}
+_kept: dict[int, deque[tuple[Any, Any]]] = {}
+"""by GPU: arrays that kernels may still use, each list behind the event that follows its kernel, oldest first"""
+_lock = threading.Lock()
 
 
 def settle(infos: Sequence[ArrayInfo], stream: int, fresh: int = 0) -> None:
@@ -84,7 +64,15 @@ def settle(infos: Sequence[ArrayInfo], stream: int, fresh: int = 0) -> None:
         driver.get().synchronize(stream, device)
         return
     held = [(info.owner, info.held) for info in infos if info.kind in _KINDS]
-    _kept.setdefault(device, _Kept(device)).add(held, stream)
+    cuda, event = driver.get(), None
+    with _lock:
+        kept = _kept.setdefault(device, deque())
+        while kept and cuda.reached(kept[0][0], device):
+            if event is not None:
+                cuda.unmark(event, device)
+            event = kept.popleft()[0]  # used again
+        with cuda.on(device):
+            kept.append((cuda.mark(event, stream), held))
 
 
 def deliver(like: ArrayInfo, results: Sequence[Any]) -> Sequence[Any]:

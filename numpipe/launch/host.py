@@ -79,7 +79,7 @@ def run(prepared: Prepared, grid: Grid, infos: Sequence[ArrayInfo], scalars: Seq
     The last `fresh` of the outputs were allocated for this call: their contents are not copied. Raises LaunchError when the kernel
     fails.
     """
-    name = prepared.compiled.name
+    name = prepared.name
     with naming(name):
         streams.check_host_call(stream, device, name)
     inputs, arguments = len(infos) - outputs, prepared.compiled.arrays[:len(infos)]  # without the workspace behind them

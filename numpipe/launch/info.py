@@ -25,8 +25,6 @@ DTYPES = {name: record.dtype for name, record in ELEMENTS.items()}
 _exact = {dtype: dtype for dtype in DTYPES.values()}  # np.dtype.name takes a microsecond, a hash does not
 
 _TMA_ALIGN = 16
-_TMA_MAX_STRIDE = 1 << 40
-_TMA_MAX_DIM = 1 << 32
 
 
 class ArrayInfo(NamedTuple):
@@ -59,7 +57,7 @@ def argument(name: str, kernel: str) -> str:
     return f"argument {name!r} of kernel {kernel!r}" if kernel else f"argument {name!r}"
 
 
-def known(dtype: np.dtype[Any], name: str, kernel: str) -> np.dtype[Any]:
+def element_type(dtype: np.dtype[Any], name: str, kernel: str) -> np.dtype[Any]:
     """Return the element type. Raises SpecError for one that no kernel takes."""
     element = _exact.get(dtype)
     if element is None:
@@ -140,12 +138,12 @@ def tma_obstacle(ptr: int, shape: Sequence[int], strides: Sequence[int], itemsiz
         which = "no dimension" if len(shape) < 3 else "neither the last dimension nor, in column-major order, the first"
         return f"{which} is contiguous: the inner stride is {inner} bytes and an element has {itemsize}"
     for dim in shape:
-        if dim >= _TMA_MAX_DIM:
+        if dim >= 1 << 32:
             return f"a dimension of {dim} elements is beyond TMA's 2**32 - 1"
     for stride in outer:
         if stride <= 0 or stride % _TMA_ALIGN:
             return f"its rows are {stride} bytes apart and TMA needs a positive multiple of {_TMA_ALIGN}"
-        if stride >= _TMA_MAX_STRIDE:
+        if stride >= 1 << 40:
             return f"its rows are {stride} bytes apart and TMA's limit is 2**40"
     return None
 

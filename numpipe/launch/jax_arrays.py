@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from ..diagnostics.errors import SpecError
-from .info import ArrayInfo, argument, dense_strides, known
+from .info import ArrayInfo, argument, dense_strides, element_type
 
 
 def read(obj: Any, name: str, kernel: str) -> ArrayInfo:
@@ -34,7 +34,7 @@ def read(obj: Any, name: str, kernel: str) -> ArrayInfo:
                         "outside of jax.jit, jax.grad and jax.vmap")
     if obj.is_deleted():
         raise SpecError(f"{where}: this JAX array was deleted or donated (donate_argnums); pass one that is alive")
-    dtype = known(obj.dtype, name, kernel)
+    dtype = element_type(obj.dtype, name, kernel)
     try:
         ordinal = _ordinal(obj.sharding)
     except ValueError as error:

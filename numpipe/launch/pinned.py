@@ -34,8 +34,6 @@ PAGE = 2 << 20
 """Blocks are multiples of a large page, in bytes."""
 STAGING = 256 << 20
 """Bytes of the pool that outputs leave to staging."""
-_DEFAULT_MOST = 1 << 30
-_FORK_COPIES_LOCKED_PAGES = (5, 12)
 
 
 @functools.cache
@@ -44,7 +42,7 @@ def limit() -> int:
     text = os.environ.get(VARIABLE)
     if not text:
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 0
-        return min(_DEFAULT_MOST, memory // 8)
+        return min(1 << 30, memory // 8)
     if not text.isdecimal():
         raise SpecError(f"{VARIABLE} is {text!r}; say how many bytes of host memory may be page-locked, 0 for none")
     return int(text)
@@ -89,15 +87,11 @@ def whole_pages(nbytes: int) -> int:
 
 
 def _advise(memory: mmap.mmap) -> None:
-    old = _version(os.uname().release) < _FORK_COPIES_LOCKED_PAGES
+    version = tuple(map(int, re.findall(r"\d+", os.uname().release)[:2]))  # (6, 8) of "6.8.0-45-generic"
+    old = version < (5, 12)  # a fork takes locked pages away from the parent
     for name in ("MADV_HUGEPAGE", "MADV_DONTFORK")[:1 + old]:
         with contextlib.suppress(AttributeError, OSError):  # a system without such advice, or without large pages
             memory.madvise(getattr(mmap, name))
-
-
-def _version(release: str) -> tuple[int, ...]:
-    """Return the first two numbers of a version: (6, 8) of "6.8.0-45-generic"."""
-    return tuple(map(int, re.findall(r"\d+", release)[:2]))
 
 
 class Pool:

@@ -53,7 +53,7 @@ def to_device(array: Any, *, stream: Any = None, target: str | None = None) -> A
 
 
 def pinned_empty(shape: int | Sequence[int], dtype: Any, *, target: str | None = None) -> np.ndarray[Any, Any]:
-    """An uninitialised, C-contiguous NumPy array in page-locked memory.
+    """Return an uninitialised, C-contiguous NumPy array in page-locked memory.
 
     shape   an int or a sequence of ints
     dtype   anything that NumPy makes a dtype of, without Python objects

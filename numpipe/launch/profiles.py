@@ -90,7 +90,7 @@ in_child(PROFILES.forget)
 
 
 def last_profile() -> Trace | None:
-    """The trace of the newest launch of a kernel with ``CompilerParams(profile_space=n, profile_dir=path)``, or None.
+    """Return the trace of the newest launch of a kernel with ``CompilerParams(profile_space=n, profile_dir=path)``, or None.
 
     Waits for the launch, and writes ``path/kernel_n.json``, in the format that Perfetto opens, n its number; the other kernels that
     record get files too. Times are nanoseconds. Raises LaunchError where a kernel failed.

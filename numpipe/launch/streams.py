@@ -35,15 +35,15 @@ def follow(infos: Sequence[ArrayInfo]) -> Callable[[], int]:
     for info in infos:
         if info.kind == "torch":
             return functools.partial(_torch_getter(), info.device)
-    own = LEGACY_DEFAULT
+    handle = LEGACY_DEFAULT
     for info in infos:
         if info.kind == "cuda":
             if type(info.owner).__module__.partition(".")[0] == "cupy":
                 current, device = sys.modules["cupy"].cuda.get_current_stream, info.device
                 return lambda: current(device).ptr
             interface = getattr(info.owner, "__cuda_array_interface__", {})
-            own = own or interface.get("stream") or LEGACY_DEFAULT
-    return lambda: own
+            handle = handle or interface.get("stream") or LEGACY_DEFAULT
+    return lambda: handle
 
 
 def current_stream(infos: Sequence[ArrayInfo]) -> int:
@@ -99,14 +99,14 @@ def check(stream: int, device: int, kernel: str) -> None:
     try:
         if cuda.capturing(stream, device):
             return
-        found = cuda.stream_device(stream)
+        gpu = cuda.stream_device(stream)
     except driver.DriverError as error:
         raise SpecError(f"kernel {kernel}: stream {stream:#x} is not one that the driver knows ({error.name}): it was destroyed, "
                         "or is no handle of a stream") from error
-    if found != device:
-        raise SpecError(f"kernel {kernel}: the stream {stream:#x} is one of GPU {found}, and the arrays are on GPU {device}: "
+    if gpu != device:
+        raise SpecError(f"kernel {kernel}: the stream {stream:#x} is one of GPU {gpu}, and the arrays are on GPU {device}: "
                         f"pass a stream of GPU {device}, or leave stream= out")
-    _device_of.keep(stream, found)
+    _device_of.keep(stream, gpu)
 
 
 def explained(error: driver.DriverError, stream: int, device: int) -> driver.DriverError:

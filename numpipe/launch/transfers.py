@@ -67,7 +67,7 @@ class Part(NamedTuple):
     @property
     def nbytes(self) -> int:
         """Bytes from its first to its last element there."""
-        return (math.prod(self.host.shape[:-1]) - 1) * self.pitch + self.host.shape[-1] * self.host.itemsize
+        return int((math.prod(self.host.shape[:-1]) - 1) * self.pitch + self.host.shape[-1] * self.host.itemsize)
 
 
 def cut(array: np.ndarray[Any, Any], address: int, pitch: int, most: int) -> Iterator[Part]:
@@ -85,8 +85,8 @@ def cut(array: np.ndarray[Any, Any], address: int, pitch: int, most: int) -> Ite
         yield Part(array[i:i + step], address + i * apart, pitch)
 
 
-class _Lane:
-    """One thread's staging memory on a stream: slots, and events behind copies of them."""
+class _Worker:
+    """One of the copying threads: its staging memory, slots of a block, and the events behind copies of them on a stream."""
 
     def __init__(self, block: pinned.Block, stream: int, device: int) -> None:
         self.block, self.stream, self.device = block, stream, device
@@ -98,7 +98,7 @@ class _Lane:
         return self.block.array(part.host.shape, part.host.dtype, part.strides, slot * CHUNK)
 
     def wait(self, slot: int) -> None:
-        """Wait until the latest copy of this slot has ended, and those that this lane queued before it."""
+        """Wait until the latest copy of this slot has ended, and those that this thread queued before it."""
         if slot in self.queued:
             self.cuda.await_mark(self.block.events[self.device, slot])
 
@@ -124,7 +124,7 @@ class _Lane:
             np.copyto(self.view(slot, part), part.host)
             self.copy(slot, part, True, slot % half == half - 1)
         if slot >= 0 and slot % half < half - 1:
-            self.mark(slot - slot % half + half - 1)  # of a half that is not full: this lane may fill again
+            self.mark(slot - slot % half + half - 1)  # of a half that is not full: this worker may fill again
 
     def empty(self, parts: copy_threads.Parts[Part]) -> None:
         """Copy parts to the host; returns when they are there."""
@@ -145,11 +145,11 @@ class _Lane:
 
 
 class Transfers:
-    """The copies of one call on one stream. Leaving it waits for the copies and gives their staging memory back."""
+    """The copies of one call on one stream. Leaving it gives their staging memory back, when no copy uses it any more."""
 
     def __init__(self, stream: int, device: int) -> None:
         self.stream, self.device = stream, device
-        self._lanes: list[_Lane] | None = None
+        self._workers: list[_Worker] | None = None
         self._kept: list[np.ndarray[Any, Any]] = []
         """contiguous copies of arrays that the GPU may still be reading"""
 
@@ -157,19 +157,19 @@ class Transfers:
         return self
 
     def __exit__(self, kind: object, *_exc: object) -> None:
-        lanes, self._lanes = self._lanes or [], None
-        if not lanes and not self._kept:
+        workers, self._workers = self._workers or [], None
+        if not workers and not self._kept:
             return
         try:
             driver.get().synchronize(self.stream, self.device)
         except driver.DriverError:  # the context is lost: nobody knows what still reads this memory
-            for lane in lanes:
-                pinned.POOL.forget(lane.block)
+            for worker in workers:
+                pinned.POOL.forget(worker.block)
             if kind is None:
                 raise
         else:
-            for lane in lanes:
-                pinned.POOL.give(lane.block)
+            for worker in workers:
+                pinned.POOL.give(worker.block)
         finally:
             self._kept.clear()
 
@@ -182,7 +182,7 @@ class Transfers:
                 self._kept.append(rows)
             width, height, pitch, device_pitch = _extent(rows, buffer)
             driver.get().copy_in(buffer.ptr, device_pitch, rows.ctypes.data, pitch, width, height, self.stream, self.device)
-        self._share(staged, _Lane.fill)
+        self._share(staged, _Worker.fill)
 
     def download(self, jobs: Sequence[Job]) -> None:
         """Copy GPU memory into host arrays of its shape, type and major order; returns when they hold it.
@@ -200,7 +200,7 @@ class Transfers:
         cuda.synchronize(self.stream, self.device)  # one thread waits for the kernel, and says how it failed
         for array, rows in scattered:
             array[...] = rows
-        self._share(staged, _Lane.empty)
+        self._share(staged, _Worker.empty)
 
     def _ways(self, jobs: Sequence[Job]) -> tuple[list[Piece], list[Piece]]:
         """Return what is copied in chunks, and what the driver copies."""
@@ -222,33 +222,33 @@ class Transfers:
                 return False
         return bool(self._staging())
 
-    def _staging(self) -> list[_Lane]:
-        """Return a lane for each thread, as far as the pool has room; none where there is one thread only."""
-        if self._lanes is None:
-            self._lanes = []
+    def _staging(self) -> list[_Worker]:
+        """Return the workers, as many as the pool has room for; none where there is one thread only."""
+        if self._workers is None:
+            self._workers = []
             threads = copy_threads.count()
             with contextlib.suppress(driver.DriverError, MemoryError):  # memory cannot be locked here: the driver copies all of it
-                while 1 < threads > len(self._lanes):
+                while 1 < threads > len(self._workers):
                     block = pinned.POOL.take(SLOTS * CHUNK, self.device)
                     if block is None:
                         break
-                    self._lanes.append(_Lane(block, self.stream, self.device))
+                    self._workers.append(_Worker(block, self.stream, self.device))
                 pinned.POOL.device = self.device
-        return self._lanes
+        return self._workers
 
-    def _share(self, jobs: Sequence[Piece], work: Callable[[_Lane, copy_threads.Parts[Part]], None]) -> None:
+    def _share(self, jobs: Sequence[Piece], work: Callable[[_Worker, copy_threads.Parts[Part]], None]) -> None:
         if not jobs:
             return
-        lanes = deque(self._staging())
-        most = min(CHUNK, max(_SMALLEST_CHUNK, sum(buffer.nbytes for _, buffer in jobs) // (4 * len(lanes))))
+        workers = deque(self._staging())
+        most = min(CHUNK, max(_SMALLEST_CHUNK, sum(buffer.nbytes for _, buffer in jobs) // (4 * len(workers))))
         parts = [part for array, buffer in jobs
                  for part in cut(array.view(f"u{array.itemsize}"), buffer.ptr, _pitch(buffer, array), most)]
 
         def in_a_thread(queue: copy_threads.Parts[Part]) -> None:
             with driver.get().on(self.device):
-                work(lanes.pop(), queue)
+                work(workers.pop(), queue)
 
-        copy_threads.share(parts, in_a_thread, len(lanes))
+        copy_threads.share(parts, in_a_thread, len(workers))
 
 
 def _equal_rows(array: np.ndarray[Any, Any]) -> bool:

@@ -99,7 +99,7 @@ class Watch:
         block = watch.control(self.records, int(1e9 * limit()), watched.number)
         driver.get().poke(watched.blocks[device], block, device)
 
-    def found(self) -> list[watch.Record]:
+    def records_now(self) -> list[watch.Record]:
         """Return the records of waits that were given up; where there are any, `check` waits for all of them."""
         if self.memory is None or self.memory[0] == b"\0":
             return []
@@ -109,13 +109,13 @@ class Watch:
         """Raise PipelineDeadlock if a kernel gave up a wait; the next call finds nothing."""
         if self.lost:
             raise forked("cuLaunchKernelEx")
-        if not self.found():
+        if not self.records_now():
             return
         with self.lock:
-            if not self.found():
+            if not self.records_now():
                 return
             ended = self._wait_for_the_end()
-            records = self.found()
+            records = self.records_now()
             ctypes.memset(self.memory, 0, _BYTES)
             if ended:
                 for watched in self.kernels:
@@ -172,7 +172,7 @@ def report_of(compiled: Image, records: list[watch.Record], ended: bool = True) 
     for record in sorted(records, key=lambda r: r.warp):
         by_cta.setdefault(record.cta, {}).setdefault(record.warpgroup, record)
     cta = min(by_cta, key=lambda place: (-len(by_cta[place]), place[::-1]))
-    known = {barrier.address: barrier for barrier in compiled.barriers}
+    by_address = {barrier.address: barrier for barrier in compiled.barriers}
     waiting: list[Party] = []
     barriers: dict[int, Barrier] = {}
     for warpgroup in range(compiled.warpgroups):
@@ -181,7 +181,7 @@ def report_of(compiled: Image, records: list[watch.Record], ended: bool = True) 
             waiting.append(Party("not in a wait for an mbarrier", warpgroup, role, cta))
             continue
         record = by_cta[cta][warpgroup]
-        mbar = known.get(record.address) or Mbarrier(record.address, 0, f"mbarrier at {record.address}", "", None, None, 0)
+        mbar = by_address.get(record.address) or Mbarrier(record.address, 0, f"mbarrier at {record.address}", "", None, None, 0)
         # the step whose tiles the phase brings or frees: a slot has a phase for each use
         step = None if mbar.slot is None else record.phase * mbar.slots + mbar.slot
         wanted = step if step is None else step - BARRIERS[mbar.kind].ahead * mbar.slots
@@ -205,5 +205,5 @@ def report_of(compiled: Image, records: list[watch.Record], ended: bool = True) 
 
 def lines_of(kernel: str, name: str) -> tuple[Line, ...]:
     """Return the line of the pipeline or allocation that a barrier's name ends in."""
-    found = re.search(r" @ (.+?):(\d+)(?: \(\d+\))?(?:, .*)?$", name)
-    return () if found is None else (Line(found[1], int(found[2]), kernel),)
+    place = re.search(r" @ (.+?):(\d+)(?: \(\d+\))?(?:, .*)?$", name)
+    return () if place is None else (Line(place[1], int(place[2]), kernel),)

@@ -144,6 +144,9 @@ class FakeDriver:
         self.events.append(event)
         return event
 
+    def unmark(self, event: Any, ordinal: int) -> None:
+        self.events.remove(event)
+
     def reached(self, event: Any, ordinal: int) -> bool:
         return bool(event.reached)
 
