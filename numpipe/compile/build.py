@@ -119,7 +119,7 @@ def front_end(unit: Unit, lifted: Lifted, scalars: Sequence[tuple[str, np.dtype]
         programs_cuda.check_ctas(unit, kernel._codelibrary)
     except SpecError as error:
         written = re.escape(str(error).partition(":")[0])  # program_id(1)
-        places = [lifted.sources[0].definition, blame.written(lifted, rf"\b{written}$")]
+        places = [lifted.sources[0].definition, blame.call_position(lifted, rf"\b{written}$")]
         raise blame.stamp(error, unit, lifted, places) from None
     roles.check(unit, kernel._codelibrary, lifted)
     if watch.seen.redefined and not unit.params.allow_serialized_wgmma:

@@ -40,13 +40,13 @@ ptxas info    : Used 168 registers, used 16 barriers"""
 
 @pytest.mark.parametrize("code", LINES)
 def test_a_note_has_our_name(code: str) -> None:
-    found, = advisories.found(f"{REMARKS}\n{LOSS.format(code, LINES[code])}\n{LOSS.format(code, LINES[code])}\n")
+    found, = advisories.advisories_of(f"{REMARKS}\n{LOSS.format(code, LINES[code])}\n{LOSS.format(code, LINES[code])}\n")
     assert found is advisories.ADVISORIES[code]
 
 
 def test_only_notes_of_serialised_products_are_errors_and_one_that_is_not_known_is_told_as_it_is() -> None:
-    assert advisories.found(REMARKS) == [] and LINES.keys() == advisories.ADVISORIES.keys()
-    found, = advisories.found(LOSS.format("C7599", "the weather in the function 'k' in line 3"))
+    assert advisories.advisories_of(REMARKS) == [] and LINES.keys() == advisories.ADVISORIES.keys()
+    found, = advisories.advisories_of(LOSS.format("C7599", "the weather in the function 'k' in line 3"))
     assert (found.code, found.name, found.means) == ("C7599", "serialized", "the weather")
 
 
