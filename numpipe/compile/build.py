@@ -18,7 +18,7 @@ import itertools
 import re
 import time
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -33,10 +33,8 @@ from ..plan import resources
 from ..plan.unit import Unit
 from .built import Built
 from .check import advisories, blame, register_budget
+from .check.register_budget import Seen
 from .lift.lift import Lifted
-
-if TYPE_CHECKING:
-    from .check.register_budget import Seen
 
 SIBLINGS = ("core.inert_cuda", "plan.specs_cuda", "plan.context_cuda", "language.tiles.refs_cuda",
             "language.tiles.tile_cuda", "language.tiles.elementwise_cuda", "language.tiles.mma_cuda",
@@ -101,11 +99,12 @@ def front_end(unit: Unit, lifted: Lifted, scalars: Sequence[tuple[str, np.dtype]
         from .check import roles, tile_flow
         from .check.instrument import instrument
 
+    seen = Seen()
     entry, argtypes = entry_cuda.build(unit, lifted.compiled, [
         getattr(nb.types, {"bool": "boolean"}.get(dtype.name, dtype.name)) for _, dtype in scalars])
     try:
-        watch = tile_flow.Watch(unit, lifted.positions)
-        kernel = nb.compile_kernel(entry, argtypes, threads=unit.threads, target=unit.target, typed=watch)
+        kernel = nb.compile_kernel(entry, argtypes, threads=unit.threads, target=unit.target,
+                                   typed=tile_flow.watcher(lifted.positions, seen))
     except Exception as error:
         expected = isinstance(error, (nb.NumbaError, NumpipeError))  # the frames are Numba's: a screen of each function
         raise blame.compiled(error, unit, lifted).with_traceback(None) from (None if expected else error)
@@ -122,11 +121,11 @@ def front_end(unit: Unit, lifted: Lifted, scalars: Sequence[tuple[str, np.dtype]
         places = [lifted.sources[0].definition, blame.call_position(lifted, rf"\b{written}$")]
         raise blame.stamp(error, unit, lifted, places) from None
     roles.check(unit, kernel._codelibrary, lifted)
-    if watch.seen.redefined and not unit.params.allow_serialized_wgmma:
-        raise advisories.redefined(unit, lifted, watch.seen)
-    register_budget.check(unit, lifted, watch.seen)
+    if seen.redefined and not unit.params.allow_serialized_wgmma:
+        raise advisories.redefined(unit, lifted, seen)
+    register_budget.check(unit, lifted, seen)
     instrument(unit, kernel._codelibrary)
-    return kernel, watch.seen
+    return kernel, seen
 
 
 def build(unit: Unit, lifted: Lifted, scalars: Sequence[tuple[str, np.dtype]]) -> Built:

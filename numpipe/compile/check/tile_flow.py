@@ -18,7 +18,7 @@ tiles, may wait for all, so products in flight count as done there: what is foun
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from ...arch.dtypes import BOOL
@@ -28,7 +28,6 @@ from ...diagnostics.errors import Position
 from ...language.tiles import elementwise, tile
 from ...language.tiles.layouts import COLUMN, EITHER, ROW, places
 from ...language.tiles.tile_cuda import InFlightType, TileType
-from ...plan.unit import Unit
 from ..lift.positions import Positions
 from .register_budget import Held, Seen, needed
 
@@ -39,16 +38,13 @@ _WAITING = tuple(f"numpipe.language.tiles.{name}" for name in ("atomics", "load"
 """_QUIET: prefixes of the modules whose operations wait for no product; _WAITING: modules among these whose operations may"""
 
 
-class Watch:
-    """A callback for each typed function of a kernel (`nb.compile_kernel`); `seen` has what it found in the compute role's."""
+def watcher(positions: Positions, seen: Seen) -> Callable[[Any, dict[str, Any]], None]:
+    """Return a callback for the typed functions of a kernel (`nb.compile_kernel`); it adds the compute role's to `seen`."""
+    def look(function: Any, types: dict[str, Any]) -> None:
+        if {ty.role for ty in types.values() if isinstance(ty, InFlightType)} == {"compute"}:
+            _Function(function, types, positions, seen).look()
 
-    def __init__(self, unit: Unit, positions: Positions) -> None:
-        self.unit, self.positions, self.seen = unit, positions, Seen()
-
-    def __call__(self, function: Any, types: dict[str, Any]) -> None:
-        roles = {ty.role for ty in types.values() if isinstance(ty, InFlightType)}
-        if roles == {"compute"}:
-            _Function(function, types, self.positions, self.seen).look()
+    return look
 
 
 # ---- one function -------------------------------------------------------------------------------------------------------

@@ -49,10 +49,6 @@ class Nested(Calls, Waits):
                              "@numpipe.function")
         if arguments.vararg or arguments.kwarg or arguments.kwonlyargs or arguments.posonlyargs:
             self.error(node, f"{called}: plain positional parameters only")
-        for inner in walk(node):
-            if isinstance(inner, (ast.Nonlocal, ast.Global)):
-                self.error(inner, f"'{type(inner).__name__.lower()}' cannot be compiled: captures are by value; return the "
-                                  "value instead")
         node.returns = None
         for argument in arguments.args:
             argument.annotation = None
