@@ -33,7 +33,7 @@ from ..plan import resources
 from ..plan.unit import Unit
 from .built import Built
 from .check import advisories, blame, register_budget
-from .check.register_budget import Seen
+from .check.register_budget import Products
 from .lift.lift import Lifted
 
 SIBLINGS = ("core.inert_cuda", "plan.specs_cuda", "plan.context_cuda", "language.tiles.refs_cuda",
@@ -64,7 +64,7 @@ def toolchain() -> str | None:
 
 @contextlib.contextmanager
 def _no_garbage_collection() -> Iterator[None]:
-    """Compile without garbage collection: Numba makes very many objects that live on, and collecting costs up to a third.
+    """Compile without garbage collection: Numba makes very many objects that live on; collecting took up to a third of the time.
 
     The objects of the first compiles of a process are turned into old ones: the collector would look through young ones at once,
     and again soon after. Those of later compiles are not, or garbage would stay: full collections do not know how much there is.
@@ -83,7 +83,7 @@ def _no_garbage_collection() -> Iterator[None]:
 
 
 @_no_garbage_collection()
-def front_end(unit: Unit, lifted: Lifted, scalars: Sequence[tuple[str, np.dtype]]) -> tuple[Any, Seen]:
+def front_end(unit: Unit, lifted: Lifted, scalars: Sequence[tuple[str, np.dtype]]) -> tuple[Any, Products]:
     """Return the Numba kernel object of a rewritten function, which holds its checked LLVM IR; and its tiles beside products."""
     missing = toolchain()
     if missing:
@@ -99,7 +99,7 @@ def front_end(unit: Unit, lifted: Lifted, scalars: Sequence[tuple[str, np.dtype]
         from .check import roles, tile_flow
         from .check.instrument import instrument
 
-    seen = Seen()
+    seen = Products()
     entry, argtypes = entry_cuda.build(unit, lifted.compiled, [
         getattr(nb.types, {"bool": "boolean"}.get(dtype.name, dtype.name)) for _, dtype in scalars])
     try:

@@ -21,7 +21,7 @@ from ...plan import resources
 from ...plan.unit import Unit
 from ..lift.lift import Lifted
 from . import blame, register_budget
-from .register_budget import Seen
+from .register_budget import Products
 
 COST = "each product would be waited for before the next one begins, at about half of the speed"
 ALLOWED = "; CompilerParams(allow_serialized_wgmma=True) takes the kernel as it is"
@@ -80,7 +80,7 @@ def _words(line: str) -> str:
     return re.sub(r" (in|for) the function .*", "", line.partition("serialized due to ")[2]) or line
 
 
-def check(unit: Unit, lifted: Lifted, seen: Seen, log: str, calls: bool) -> None:
+def check(unit: Unit, lifted: Lifted, seen: Products, log: str, calls: bool) -> None:
     """Raise SerializedWgmma for the first of a log's notes; `calls`: the kernel prints, or asserts, as its user chose."""
     params = unit.params
     if params.allow_serialized_wgmma or params.debug:
@@ -91,7 +91,7 @@ def check(unit: Unit, lifted: Lifted, seen: Seen, log: str, calls: bool) -> None
         raise error(unit, lifted, seen, advisory)
 
 
-def redefined(unit: Unit, lifted: Lifted, seen: Seen) -> SerializedWgmma:
+def redefined(unit: Unit, lifted: Lifted, seen: Products) -> SerializedWgmma:
     """Return the error for an operand that gets a new value while a product reads it, which is known before ptxas runs."""
     name, definition, product = seen.redefined[0]
     mend = ADVISORIES["C7513"].mend
@@ -100,7 +100,7 @@ def redefined(unit: Unit, lifted: Lifted, seen: Seen) -> SerializedWgmma:
     return blame.stamp(SerializedWgmma(text), unit, lifted, [definition])
 
 
-def error(unit: Unit, lifted: Lifted, seen: Seen, advisory: Advisory) -> SerializedWgmma:
+def error(unit: Unit, lifted: Lifted, seen: Products, advisory: Advisory) -> SerializedWgmma:
     """Return the error for a note, at the statement that it is about: a print, else the first tile of its kind or product."""
     places: dict[str, list[Position | None]] = {
         "print": [blame.call_position(lifted, _PRINTS)], "widest": [seen.widest[1]], "begun": [place for place, _ in seen.begun],

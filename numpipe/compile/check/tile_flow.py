@@ -29,7 +29,7 @@ from ...language.tiles import elementwise, tile
 from ...language.tiles.layouts import COLUMN, EITHER, ROW, places
 from ...language.tiles.tile_cuda import InFlightType, TileType
 from ..lift.positions import Positions
-from .register_budget import Held, Seen, needed
+from .register_budget import LiveTile, Products, needed
 
 MOST = 8
 """groups that a wait can tell apart: 0…7 left, or all"""
@@ -38,7 +38,7 @@ _WAITING = tuple(f"numpipe.language.tiles.{name}" for name in ("atomics", "load"
 """_QUIET: prefixes of the modules whose operations wait for no product; _WAITING: modules among these whose operations may"""
 
 
-def watcher(positions: Positions, seen: Seen) -> Callable[[Any, dict[str, Any]], None]:
+def watcher(positions: Positions, seen: Products) -> Callable[[Any, dict[str, Any]], None]:
     """Return a callback for the typed functions of a kernel (`nb.compile_kernel`); it adds the compute role's to `seen`."""
     def look(function: Any, types: dict[str, Any]) -> None:
         if {ty.role for ty in types.values() if isinstance(ty, InFlightType)} == {"compute"}:
@@ -55,7 +55,7 @@ State = dict[str, int]
 class _Function:
     """One typed function; `look` adds its products and tiles to `seen`."""
 
-    def __init__(self, function: Any, types: dict[str, Any], positions: Positions, seen: Seen) -> None:
+    def __init__(self, function: Any, types: dict[str, Any], positions: Positions, seen: Products) -> None:
         self.types, self.positions, self.seen = types, positions, seen
         self.blocks: dict[int, list[Any]] = {label: list(block.body) for label, block in function.blocks.items()}
         self.ends = {label: list(block.terminator.get_targets()) for label, block in function.blocks.items()}
@@ -83,7 +83,7 @@ class _Function:
             return None
         return getattr(self.types[value.func.name], "typing_key", self.types[value.func.name])
 
-    def _waited(self, value: Any) -> int | None:
+    def _groups_left(self, value: Any) -> int | None:
         """Return how many groups a wait leaves; None for an expression that is no wait."""
         if not does(self._operation(value), "waits"):
             return None
@@ -93,7 +93,7 @@ class _Function:
         """Return the variable that an expression is a copy of; "" for no copy."""
         if isinstance(value, nb.numba_ir.Var):
             return str(value.name)
-        return str(value.args[0].name) if self._waited(value) is not None else ""
+        return str(value.args[0].name) if self._groups_left(value) is not None else ""
 
     def _origin(self, name: str) -> str:
         """Return the first of a chain of copies."""
@@ -111,7 +111,7 @@ class _Function:
         value = getattr(statement, "value", None)
         if isinstance(statement, nb.numba_ir.Assign) and statement.target.name in self.products:
             return {name: behind + 1 for name, behind in state.items() if behind + 1 < MOST} | {statement.target.name: 0}
-        left = self._waited(value)
+        left = self._groups_left(value)
         if left is not None:
             return {name: behind for name, behind in state.items() if behind < left}
         return {} if state and self._may_wait(value) else state
@@ -297,7 +297,7 @@ class _Function:
     def _measure(self, label: int, live: set[str], state: State) -> None:
         """Note the tiles that are live at a point where products are in flight, if they are the widest."""
         live = live | {self.operands[product] for product in state if product in self.operands}
-        held: dict[str, Held] = {}
+        held: dict[str, LiveTile] = {}
         for name in sorted(live):
             web = self.webs.get(name)
             if web is None:
@@ -311,7 +311,7 @@ class _Function:
                 continue  # made in this block: it may be made later, or used up before
             ty = self._tile(name)
             assert ty is not None
-            one = Held(self._name(name), f"{ty.dtype} {ty.shape}", role, _registers(ty), self._first(web))
+            one = LiveTile(self._name(name), f"{ty.dtype} {ty.shape}", role, _registers(ty), self._first(web))
             if web not in held or held[web].registers < one.registers:
                 held[web] = one
         tiles = tuple(sorted(held.values(), key=lambda one: (not one.role, -one.registers, one.name)))

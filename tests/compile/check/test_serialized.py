@@ -12,7 +12,7 @@ import numpipe
 from numpipe import ArrayType, BlockSpec, SerializedWgmma, SpecError, ds
 from numpipe.compile.build import toolchain
 from numpipe.compile.check import advisories, register_budget
-from numpipe.compile.check.register_budget import Held, Seen
+from numpipe.compile.check.register_budget import LiveTile, Products
 from tests.kernels.pipeline_plans import ARRAYS, array
 from tests.kernels.pipeline_sources import inputs, load, serialized
 
@@ -178,9 +178,9 @@ def operands(a, c):
 
 @needs_compiler
 def test_operands_that_are_packed_in_flight_are_found_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[Seen] = []
+    seen: list[Products] = []
 
-    def found(unit: Any, lifted: Any, one: Seen) -> SpecError:
+    def found(unit: Any, lifted: Any, one: Products) -> SpecError:
         seen.append(one)
         return SpecError("stop here")
 
@@ -202,8 +202,8 @@ def test_operands_that_are_packed_in_flight_are_found_and_no_others(monkeypatch:
 def test_what_ptxas_takes_fits_and_what_it_serialises_or_spills_does_not(limit: int, products: tuple[int, ...], beside: int,
                                                                          fits: bool) -> None:
     """Each row was compiled: attention's scores, sums and P, accumulators of GEMMs, a tile that is held through a loop."""
-    held = [Held(f"t{n}", "float32 (64, 8)", "accumulator", count, None) for n, count in enumerate(products)]
-    assert (register_budget.excess(limit, [*held, Held("v", "float32 (64,)", "", beside, None)]) == "") is fits
+    held = [LiveTile(f"t{n}", "float32 (64, 8)", "accumulator", count, None) for n, count in enumerate(products)]
+    assert (register_budget.excess(limit, [*held, LiveTile("v", "float32 (64,)", "", beside, None)]) == "") is fits
 
 
 def held_through_a_loop(a, c, *, cfg: numpipe.Static):
@@ -229,9 +229,9 @@ def held_through_a_loop(a, c, *, cfg: numpipe.Static):
 @needs_compiler
 def test_tiles_are_counted_where_they_are_live_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """Accumulators, and what goes through the loop; not what is made of numbers alone, and of the loop's body nothing else."""
-    seen: list[Seen] = []
+    seen: list[Products] = []
 
-    def found(unit: Any, lifted: Any, one: Seen) -> None:
+    def found(unit: Any, lifted: Any, one: Products) -> None:
         seen.append(one)
         raise SpecError("stop here")
 
