@@ -18,7 +18,7 @@ import itertools
 import re
 import time
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -33,10 +33,8 @@ from ..plan import resources
 from ..plan.unit import Unit
 from .built import Built
 from .check import advisories, blame, register_budget
+from .check.register_budget import Products
 from .lift.lift import Lifted
-
-if TYPE_CHECKING:
-    from .check.register_budget import Seen
 
 SIBLINGS = ("core.inert_cuda", "plan.specs_cuda", "plan.context_cuda", "language.tiles.refs_cuda",
             "language.tiles.tile_cuda", "language.tiles.elementwise_cuda", "language.tiles.mma_cuda",
@@ -66,7 +64,7 @@ def toolchain() -> str | None:
 
 @contextlib.contextmanager
 def _no_garbage_collection() -> Iterator[None]:
-    """Compile without garbage collection: Numba makes very many objects that live on, and collecting costs up to a third.
+    """Compile without garbage collection: Numba makes very many objects that live on; collecting took up to a third of the time.
 
     The objects of the first compiles of a process are turned into old ones: the collector would look through young ones at once,
     and again soon after. Those of later compiles are not, or garbage would stay: full collections do not know how much there is.
@@ -85,7 +83,7 @@ def _no_garbage_collection() -> Iterator[None]:
 
 
 @_no_garbage_collection()
-def front_end(unit: Unit, lifted: Lifted, scalars: Sequence[tuple[str, np.dtype]]) -> tuple[Any, Seen]:
+def front_end(unit: Unit, lifted: Lifted, scalars: Sequence[tuple[str, np.dtype]]) -> tuple[Any, Products]:
     """Return the Numba kernel object of a rewritten function, which holds its checked LLVM IR; and its tiles beside products."""
     missing = toolchain()
     if missing:
@@ -101,11 +99,12 @@ def front_end(unit: Unit, lifted: Lifted, scalars: Sequence[tuple[str, np.dtype]
         from .check import roles, tile_flow
         from .check.instrument import instrument
 
+    seen = Products()
     entry, argtypes = entry_cuda.build(unit, lifted.compiled, [
         getattr(nb.types, {"bool": "boolean"}.get(dtype.name, dtype.name)) for _, dtype in scalars])
     try:
-        watch = tile_flow.Watch(unit, lifted.positions)
-        kernel = nb.compile_kernel(entry, argtypes, threads=unit.threads, target=unit.target, typed=watch)
+        kernel = nb.compile_kernel(entry, argtypes, threads=unit.threads, target=unit.target,
+                                   typed=tile_flow.watcher(lifted.positions, seen))
     except Exception as error:
         expected = isinstance(error, (nb.NumbaError, NumpipeError))  # the frames are Numba's: a screen of each function
         raise blame.compiled(error, unit, lifted).with_traceback(None) from (None if expected else error)
@@ -119,14 +118,14 @@ def front_end(unit: Unit, lifted: Lifted, scalars: Sequence[tuple[str, np.dtype]
         programs_cuda.check_ctas(unit, kernel._codelibrary)
     except SpecError as error:
         written = re.escape(str(error).partition(":")[0])  # program_id(1)
-        places = [lifted.sources[0].definition, blame.written(lifted, rf"\b{written}$")]
+        places = [lifted.sources[0].definition, blame.call_position(lifted, rf"\b{written}$")]
         raise blame.stamp(error, unit, lifted, places) from None
     roles.check(unit, kernel._codelibrary, lifted)
-    if watch.seen.redefined and not unit.params.allow_serialized_wgmma:
-        raise advisories.redefined(unit, lifted, watch.seen)
-    register_budget.check(unit, lifted, watch.seen)
+    if seen.redefined and not unit.params.allow_serialized_wgmma:
+        raise advisories.redefined(unit, lifted, seen)
+    register_budget.check(unit, lifted, seen)
     instrument(unit, kernel._codelibrary)
-    return kernel, watch.seen
+    return kernel, seen
 
 
 def build(unit: Unit, lifted: Lifted, scalars: Sequence[tuple[str, np.dtype]]) -> Built:

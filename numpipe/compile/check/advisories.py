@@ -21,7 +21,7 @@ from ...plan import resources
 from ...plan.unit import Unit
 from ..lift.lift import Lifted
 from . import blame, register_budget
-from .register_budget import Seen
+from .register_budget import Products
 
 COST = "each product would be waited for before the next one begins, at about half of the speed"
 ALLOWED = "; CompilerParams(allow_serialized_wgmma=True) takes the kernel as it is"
@@ -67,7 +67,7 @@ ADVISORIES = {advisory.code: advisory for advisory in (
 """by code; C7503 … C7508, setmaxnreg was ignored, and C7517, ptxas added a wait, are left to the gate"""
 
 
-def found(log: str, target: Target = DEFAULT) -> list[Advisory]:
+def advisories_of(log: str, target: Target = DEFAULT) -> list[Advisory]:
     """Return the notes of a log about serialised products, each once; an unknown code in ptxas' own words."""
     lines = [line for line in resources.notes(log, target) if "serialized" in line]
     codes = dict.fromkeys((code[0] if (code := re.search(target.advisories, line)) else "C75xx", _words(line)) for line in lines)
@@ -80,18 +80,18 @@ def _words(line: str) -> str:
     return re.sub(r" (in|for) the function .*", "", line.partition("serialized due to ")[2]) or line
 
 
-def check(unit: Unit, lifted: Lifted, seen: Seen, log: str, calls: bool) -> None:
+def check(unit: Unit, lifted: Lifted, seen: Products, log: str, calls: bool) -> None:
     """Raise SerializedWgmma for the first of a log's notes; `calls`: the kernel prints, or asserts, as its user chose."""
     params = unit.params
     if params.allow_serialized_wgmma or params.debug:
         return
-    for advisory in found(log, unit.target):
+    for advisory in advisories_of(log, unit.target):
         if calls and advisory.code in ("C7509", "C7510"):
             continue
         raise error(unit, lifted, seen, advisory)
 
 
-def redefined(unit: Unit, lifted: Lifted, seen: Seen) -> SerializedWgmma:
+def redefined(unit: Unit, lifted: Lifted, seen: Products) -> SerializedWgmma:
     """Return the error for an operand that gets a new value while a product reads it, which is known before ptxas runs."""
     name, definition, product = seen.redefined[0]
     mend = ADVISORIES["C7513"].mend
@@ -100,10 +100,10 @@ def redefined(unit: Unit, lifted: Lifted, seen: Seen) -> SerializedWgmma:
     return blame.stamp(SerializedWgmma(text), unit, lifted, [definition])
 
 
-def error(unit: Unit, lifted: Lifted, seen: Seen, advisory: Advisory) -> SerializedWgmma:
+def error(unit: Unit, lifted: Lifted, seen: Products, advisory: Advisory) -> SerializedWgmma:
     """Return the error for a note, at the statement that it is about: a print, else the first tile of its kind or product."""
     places: dict[str, list[Position | None]] = {
-        "print": [blame.written(lifted, _PRINTS)], "widest": [seen.widest[1]], "begun": [place for place, _ in seen.begun],
+        "print": [blame.call_position(lifted, _PRINTS)], "widest": [seen.widest[1]], "begun": [place for place, _ in seen.begun],
         "packed": [*(place for place, _ in seen.packed), *seen.from_registers]}
     where = next((place for place in (*places.get(advisory.place, ()), *seen.products) if place is not None),
                  lifted.sources[0].definition)

@@ -31,7 +31,7 @@ LONGEST = 300
 _Error = TypeVar("_Error", bound=NumpipeError)
 
 
-def written(lifted: Lifted, pattern: str) -> Position:
+def call_position(lifted: Lifted, pattern: str) -> Position:
     """Return the position of the first call in a kernel's functions whose text has `pattern`; else of the kernel's definition."""
     for source in lifted.sources:
         for node in walk(source.tree):
@@ -47,9 +47,9 @@ def stamp(error: _Error, unit: Unit, lifted: Lifted, places: list[Position]) -> 
     # a position that the message has is the better one: a report names the access, not the wait that found it
     stamped = re.match(rf"({files}|[^ ,]+):(\d+): ", message)
     if stamped is not None:
-        written = _position(lifted, stamped[1], int(stamped[2]), places)
-        if written is not None and written.snippet() not in message:
-            error.args = (written.stamp(message[stamped.end():]),)
+        place = _position(lifted, stamped[1], int(stamped[2]), places)
+        if place is not None and place.snippet() not in message:
+            error.args = (place.stamp(message[stamped.end():]),)
         return error
     if not message.startswith(f"kernel {unit.kernel}"):
         message = f"kernel {unit.kernel}: {message}"

@@ -24,7 +24,7 @@ LEAST = 8
 
 
 @dataclass(frozen=True)
-class Held:
+class LiveTile:
     """A tile that is live beside products; its `role` is "accumulator", "operand" or ""."""
 
     name: str
@@ -36,7 +36,7 @@ class Held:
 
 
 @dataclass
-class Seen:
+class Products:
     """The products in the functions of one kernel, and the tiles beside them."""
 
     products: list[Position] = field(default_factory=list)
@@ -49,11 +49,11 @@ class Seen:
     """(definition, product) of all operands that are made while a product is in flight"""
     begun: list[tuple[Position, Position]] = field(default_factory=list)
     """(definition, product) of accumulators that are made by another operation than a wgmma while a product is in flight"""
-    widest: tuple[tuple[Held, ...], Position | None] = ((), None)
+    widest: tuple[tuple[LiveTile, ...], Position | None] = ((), None)
     """the tiles that are live at the widest point, and the product there"""
 
 
-def needed(held: Iterable[Held]) -> tuple[int, int]:
+def needed(held: Iterable[LiveTile]) -> tuple[int, int]:
     """Return the registers of (accumulators and operands, all other tiles)."""
     parts = tuple(held)
     total = sum(part.registers for part in parts)
@@ -61,7 +61,7 @@ def needed(held: Iterable[Held]) -> tuple[int, int]:
     return products, total - products
 
 
-def excess(limit: int, held: Iterable[Held]) -> str:
+def excess(limit: int, held: Iterable[LiveTile]) -> str:
     """Return why tiles do not fit lanes of `limit` registers, with the numbers; "" where they fit."""
     products, others = needed(held)
     if products > limit - RESERVE:
@@ -73,7 +73,7 @@ def excess(limit: int, held: Iterable[Held]) -> str:
     return ""
 
 
-def check(unit: Unit, lifted: Lifted, seen: Seen) -> None:
+def check(unit: Unit, lifted: Lifted, seen: Products) -> None:
     """Raise SpecError where tiles need more registers than a compute lane has."""
     held, where = seen.widest
     reason = "" if unit.params.allow_serialized_wgmma else excess(unit.compute_registers, held)
@@ -90,7 +90,7 @@ def check(unit: Unit, lifted: Lifted, seen: Seen) -> None:
     raise blame.stamp(SpecError("\n".join([text, *table(seen)])), unit, lifted, [where or lifted.sources[0].definition])
 
 
-def table(seen: Seen) -> list[str]:
+def table(seen: Products) -> list[str]:
     """Return the tiles that are live together, a line each: registers a lane, name, role, dtype and shape, line."""
     return [f"  {part.registers:>4}  {part.name}: {part.role or 'live beside'}, {part.what}"
             + (f", line {part.position.line}" if part.position else "") for part in seen.widest[0]]

@@ -18,7 +18,7 @@ tiles, may wait for all, so products in flight count as done there: what is foun
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from ...arch.dtypes import BOOL
@@ -28,9 +28,8 @@ from ...diagnostics.errors import Position
 from ...language.tiles import elementwise, tile
 from ...language.tiles.layouts import COLUMN, EITHER, ROW, places
 from ...language.tiles.tile_cuda import InFlightType, TileType
-from ...plan.unit import Unit
 from ..lift.positions import Positions
-from .register_budget import Held, Seen, needed
+from .register_budget import LiveTile, Products, needed
 
 MOST = 8
 """groups that a wait can tell apart: 0…7 left, or all"""
@@ -39,16 +38,13 @@ _WAITING = tuple(f"numpipe.language.tiles.{name}" for name in ("atomics", "load"
 """_QUIET: prefixes of the modules whose operations wait for no product; _WAITING: modules among these whose operations may"""
 
 
-class Watch:
-    """A callback for each typed function of a kernel (`nb.compile_kernel`); `seen` has what it found in the compute role's."""
+def watcher(positions: Positions, seen: Products) -> Callable[[Any, dict[str, Any]], None]:
+    """Return a callback for the typed functions of a kernel (`nb.compile_kernel`); it adds the compute role's to `seen`."""
+    def look(function: Any, types: dict[str, Any]) -> None:
+        if {ty.role for ty in types.values() if isinstance(ty, InFlightType)} == {"compute"}:
+            _Function(function, types, positions, seen).look()
 
-    def __init__(self, unit: Unit, positions: Positions) -> None:
-        self.unit, self.positions, self.seen = unit, positions, Seen()
-
-    def __call__(self, function: Any, types: dict[str, Any]) -> None:
-        roles = {ty.role for ty in types.values() if isinstance(ty, InFlightType)}
-        if roles == {"compute"}:
-            _Function(function, types, self.positions, self.seen).look()
+    return look
 
 
 # ---- one function -------------------------------------------------------------------------------------------------------
@@ -59,21 +55,21 @@ State = dict[str, int]
 class _Function:
     """One typed function; `look` adds its products and tiles to `seen`."""
 
-    def __init__(self, function: Any, types: dict[str, Any], positions: Positions, seen: Seen) -> None:
+    def __init__(self, function: Any, types: dict[str, Any], positions: Positions, seen: Products) -> None:
         self.types, self.positions, self.seen = types, positions, seen
         self.blocks: dict[int, list[Any]] = {label: list(block.body) for label, block in function.blocks.items()}
         self.ends = {label: list(block.terminator.get_targets()) for label, block in function.blocks.items()}
-        self.made: dict[str, Any] = {}
+        self.definitions: dict[str, Any] = {}
         """name -> the statement that defines it"""
         self.home: dict[str, int] = {}
         """name -> the block of that statement"""
         for label, body in self.blocks.items():
             for statement in body:
                 if isinstance(statement, nb.numba_ir.Assign):
-                    self.made[statement.target.name] = statement
+                    self.definitions[statement.target.name] = statement
                     self.home[statement.target.name] = label
         self.constant: dict[str, bool] = {}
-        self.products = {name: statement.value for name, statement in self.made.items()
+        self.products = {name: statement.value for name, statement in self.definitions.items()
                           if does(self._operation(statement.value), "issues")}
         self.operands = {name: self._origin(call.args[1].name) for name, call in self.products.items()
                          if isinstance(types[call.args[1].name], TileType)}
@@ -87,7 +83,7 @@ class _Function:
             return None
         return getattr(self.types[value.func.name], "typing_key", self.types[value.func.name])
 
-    def _waited(self, value: Any) -> int | None:
+    def _groups_left(self, value: Any) -> int | None:
         """Return how many groups a wait leaves; None for an expression that is no wait."""
         if not does(self._operation(value), "waits"):
             return None
@@ -97,11 +93,11 @@ class _Function:
         """Return the variable that an expression is a copy of; "" for no copy."""
         if isinstance(value, nb.numba_ir.Var):
             return str(value.name)
-        return str(value.args[0].name) if self._waited(value) is not None else ""
+        return str(value.args[0].name) if self._groups_left(value) is not None else ""
 
     def _origin(self, name: str) -> str:
         """Return the first of a chain of copies."""
-        while name in self.made and (before := self._same(self.made[name].value)):
+        while name in self.definitions and (before := self._same(self.definitions[name].value)):
             name = before
         return name
 
@@ -115,7 +111,7 @@ class _Function:
         value = getattr(statement, "value", None)
         if isinstance(statement, nb.numba_ir.Assign) and statement.target.name in self.products:
             return {name: behind + 1 for name, behind in state.items() if behind + 1 < MOST} | {statement.target.name: 0}
-        left = self._waited(value)
+        left = self._groups_left(value)
         if left is not None:
             return {name: behind for name, behind in state.items() if behind < left}
         return {} if state and self._may_wait(value) else state
@@ -134,19 +130,19 @@ class _Function:
 
     def states(self) -> dict[int, State]:
         """Return what is in flight where each block begins, on some way to it."""
-        found: dict[int, State] = {label: {} for label in self.blocks}
+        states: dict[int, State] = {label: {} for label in self.blocks}
         todo = list(self.blocks)
         while todo:
             label = todo.pop(0)
-            state = found[label]
+            state = states[label]
             for statement in self.blocks[label]:
                 state = self._after(statement, state)
             for to in self.ends[label]:
-                joined = {name: min(found[to].get(name, MOST), state.get(name, MOST)) for name in found[to] | state}
-                if joined != found[to]:
-                    found[to] = joined
+                joined = {name: min(states[to].get(name, MOST), state.get(name, MOST)) for name in states[to] | state}
+                if joined != states[to]:
+                    states[to] = joined
                     todo.append(to)
-        return found
+        return states
 
     # ---- what is live
     def _tile(self, name: str) -> TileType | None:
@@ -167,12 +163,12 @@ class _Function:
 
     def live(self) -> dict[int, set[str]]:
         """Return the tiles that are live where each block ends."""
-        found: dict[int, set[str]] = {label: set() for label in self.blocks}
+        live: dict[int, set[str]] = {label: set() for label in self.blocks}
         before = {label: [to for to in self.blocks if label in self.ends[to]] for label in self.blocks}
         todo = list(self.blocks)
         while todo:
             label = todo.pop()
-            names, phis = set(found[label]), []
+            names, phis = set(live[label]), []
             for statement in reversed(self.blocks[label]):
                 if self._phi(statement):
                     phis.append(statement)
@@ -181,12 +177,12 @@ class _Function:
                     names = self._before(statement, names)
             used = {var.name for statement in self.blocks[label] if not self._phi(statement) for var in statement.list_vars()}
             for one in before[label]:
-                taken = {name for phi in phis if phi.target.name in found[label] | used
+                taken = {name for phi in phis if phi.target.name in live[label] | used
                          for came, name in self._incoming(phi) if came == one and self._tile(name)}
-                if not names | taken <= found[one]:
-                    found[one] |= names | taken
+                if not names | taken <= live[one]:
+                    live[one] |= names | taken
                     todo.append(one)
-        return found
+        return live
 
     def _before(self, statement: Any, names: set[str]) -> set[str]:
         """Return what is live before a statement, given what is live behind it."""
@@ -203,7 +199,7 @@ class _Function:
                 name = web[name]
             return name
 
-        for name, statement in self.made.items():
+        for name, statement in self.definitions.items():
             if name not in web:
                 continue
             others = [other for _, other in self._incoming(statement)] if self._phi(statement) else [self._same(statement.value)]
@@ -216,7 +212,7 @@ class _Function:
 
     def _constant(self, name: str, seen: frozenset[str] = frozenset()) -> bool:
         """Whether a tile is made from numbers alone, so that it needs no registers until it is used."""
-        statement = self.made.get(name)
+        statement = self.definitions.get(name)
         if statement is None or name in seen:
             return name in seen
         value, seen = statement.value, seen | {name}
@@ -232,16 +228,16 @@ class _Function:
             return True
         read = [var.name for var in value.list_vars()]
         tiles = [var for var in read if isinstance(self.types[var], TileType)]
-        bound = [self.made[var].value.value.name for var in read if isinstance(self.types[var], nb.types.BoundFunction)
-                 and var in self.made and isinstance(self.types[self.made[var].value.value.name], TileType)]
+        bound = [self.definitions[var].value.value.name for var in read if isinstance(self.types[var], nb.types.BoundFunction)
+                 and var in self.definitions and isinstance(self.types[self.definitions[var].value.value.name], TileType)]
         return bool(tiles or bound) and all(self._constant(var, seen) for var in (*tiles, *bound))
 
     # ---- the two mistakes
     def look(self) -> None:
         """Add the products and tiles of this function to `seen`."""
         states, ends, seen = self.states(), self.live(), self.seen
-        seen.products += [place for name in self.products if (place := self.position(self.made[name]))]
-        seen.from_registers += [place for name in self.operands if (place := self.position(self.made[name]))]
+        seen.products += [place for name in self.products if (place := self.position(self.definitions[name]))]
+        seen.from_registers += [place for name in self.operands if (place := self.position(self.definitions[name]))]
         carried = {target.name: self._next(target.name) for body in self.blocks.values() for statement in body
                    if self._phi(statement) and self._tile((target := statement.target).name)}
         for label, body in self.blocks.items():
@@ -267,27 +263,27 @@ class _Function:
 
     def _next(self, variable: str) -> set[str]:
         """Return what a phi node takes over, through copies and phi nodes of other blocks, not through those of its own block."""
-        todo, found = [name for _, name in self._incoming(self.made[variable])], set[str]()
+        todo, taken = [name for _, name in self._incoming(self.definitions[variable])], set[str]()
         while todo:
             name = self._origin(todo.pop())
-            if name in found or name == variable or name not in self.made:
+            if name in taken or name == variable or name not in self.definitions:
                 continue
-            if not self._phi(self.made[name]):
-                found.add(name)
+            if not self._phi(self.definitions[name]):
+                taken.add(name)
             elif self.home[name] != self.home[variable]:
-                found.add(name)
-                todo += [other for _, other in self._incoming(self.made[name])]
-        return found
+                taken.add(name)
+                todo += [other for _, other in self._incoming(self.definitions[name])]
+        return taken
 
     def _defined(self, name: str, state: State, carried: dict[str, set[str]]) -> None:
         """Note a tile that gets new registers while products are in flight."""
         web, seen = self.webs[name], self.seen
-        place = self.position(self.made[name])
-        newest = self.position(self.made[min(state, key=lambda product: state[product])])
+        place = self.position(self.definitions[name])
+        newest = self.position(self.definitions[min(state, key=lambda product: state[product])])
         if place is None or newest is None:
             return
         for product in state:
-            operand, product_place = self.operands.get(product, ""), self.position(self.made[product])
+            operand, product_place = self.operands.get(product, ""), self.position(self.definitions[product])
             if name in carried.get(operand, ()) and product_place is not None:
                 entry = self._name(operand), place, product_place
                 seen.redefined += [] if entry in seen.redefined else [entry]
@@ -301,7 +297,7 @@ class _Function:
     def _measure(self, label: int, live: set[str], state: State) -> None:
         """Note the tiles that are live at a point where products are in flight, if they are the widest."""
         live = live | {self.operands[product] for product in state if product in self.operands}
-        held: dict[str, Held] = {}
+        held: dict[str, LiveTile] = {}
         for name in sorted(live):
             web = self.webs.get(name)
             if web is None:
@@ -315,25 +311,25 @@ class _Function:
                 continue  # made in this block: it may be made later, or used up before
             ty = self._tile(name)
             assert ty is not None
-            one = Held(self._name(name), f"{ty.dtype} {ty.shape}", role, _registers(ty), self._first(web))
+            one = LiveTile(self._name(name), f"{ty.dtype} {ty.shape}", role, _registers(ty), self._first(web))
             if web not in held or held[web].registers < one.registers:
                 held[web] = one
-        found = tuple(sorted(held.values(), key=lambda one: (not one.role, -one.registers, one.name)))
-        if sum(needed(found)) > sum(needed(self.seen.widest[0])):
+        tiles = tuple(sorted(held.values(), key=lambda one: (not one.role, -one.registers, one.name)))
+        if sum(needed(tiles)) > sum(needed(self.seen.widest[0])):
             newest = min(state, key=lambda product: state[product])
-            self.seen.widest = found, self.position(self.made[newest])
+            self.seen.widest = tiles, self.position(self.definitions[newest])
 
     def _first(self, web: str) -> Position | None:
         """Return where a variable is made first."""
-        places = [place for name, one in self.webs.items() if one == web and name in self.made and not self._phi(self.made[name])
-                  and (place := self.position(self.made[name]))]
+        made = [self.definitions[name] for name, one in self.webs.items() if one == web and name in self.definitions]
+        places = [place for statement in made if not self._phi(statement) and (place := self.position(statement))]
         return min(places, key=lambda place: place.line, default=None)
 
     def _name(self, name: str) -> str:
         """Return a tile as the user wrote it: a variable, or the expression."""
         if not name.startswith("$"):
             return name.partition(".")[0]
-        place = self.position(self.made[name]) if name in self.made else None
+        place = self.position(self.definitions[name]) if name in self.definitions else None
         if place is None:
             return "a tile"
         start, end = place.columns

@@ -120,7 +120,7 @@ class _Search(Known):
         try:
             source = read(function.function)
         except CompileError:
-            return  # said where it is rewritten
+            return  # rewriting the function raises this error
         inner = _Search(source, {}, self.kernel, (*self.active, function))
         if call is not None:
             args = [*zip(parameters_of(inner.tree), call.args, strict=False), *((k.arg, k.value) for k in call.keywords)]

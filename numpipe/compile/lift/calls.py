@@ -45,7 +45,16 @@ class Calls(Loops):
     # ---- calls that need more than the operation says of itself
     def axis(self, node: ast.Call, function: Any) -> Any:
         if function is context.axis_index or function is context.axis_size:
-            axis = self._axis(node)
+            argument, = self.bind(function, node)
+            axis = self.value(argument)
+            if not isinstance(axis, str):
+                self.error(node, f"the name of an axis is a compile-time string, got {ast.unparse(argument)}")
+            if axis not in (self.constants.wg_axis, *self.unit.axes, *self.unit.cluster_axes):
+                named = f"named {', '.join(map(repr, self.unit.axes))}" if self.unit.axes else "not named (grid_names=)"
+                if self.unit.cluster_axes:
+                    named += f", the cluster's {', '.join(map(repr, self.unit.cluster_axes))}"
+                self.error(node, f"unknown axis {axis!r}: the grid's axes are {named}, and the warpgroup axis is "
+                                 f"{self.constants.wg_axis!r}")
             if function is context.axis_index and axis == self.constants.wg_axis:
                 return self.call(context.warpgroup_part, [], node)
         return NOT_MINE
@@ -71,7 +80,7 @@ class Calls(Loops):
         return self.call(pipelines.make_pipeline, [*map(self.visit, args), *(literal_node(fact, node) for fact in facts)], node)
 
     def block_spec(self, node: ast.Call, function: Any) -> Any:
-        """A BlockSpec, which gets what its index map returns and reads; or one of its parts, a transform or an `Element`."""
+        """A BlockSpec also gets what its index map returns and reads; its parts, transforms and `Element`, become records."""
         if function is specs.BlockSpec:
             args = self.bind(function, node)
             space = specs.space_of(self.value(args[2]))
@@ -222,20 +231,6 @@ class Calls(Loops):
             places = self._binds(index_map.id)
             function = places[0] if len(places) == 1 else index_map
         return reads(function) if isinstance(function, (ast.Lambda, ast.FunctionDef)) else None
-
-    def _axis(self, node: ast.Call) -> str:
-        """Return the axis whose index or size a call asks for."""
-        argument, = self.bind(self.value(node.func), node)
-        axis = self.value(argument)
-        if not isinstance(axis, str):
-            self.error(node, f"the name of an axis is a compile-time string, got {ast.unparse(argument)}")
-        if axis not in (self.constants.wg_axis, *self.unit.axes, *self.unit.cluster_axes):
-            named = f"named {', '.join(map(repr, self.unit.axes))}" if self.unit.axes else "not named (grid_names=)"
-            if self.unit.cluster_axes:
-                named += f", the cluster's {', '.join(map(repr, self.unit.cluster_axes))}"
-            self.error(node, f"unknown axis {axis!r}: the grid's axes are {named}, and the warpgroup axis is "
-                             f"{self.constants.wg_axis!r}")
-        return axis
 
     def bind(self, function: Any, node: ast.Call) -> list[ast.expr]:
         """Return the arguments of a call in the order of the function's parameters, defaults filled in."""

@@ -39,7 +39,7 @@ class Functions(Nested):
         raise NotImplementedError
 
     def function_value(self, node: ast.AST) -> Any:
-        """A function that is passed on, alone or in a tuple; refuse objects of the module that no kernel has as values."""
+        """A function that is passed on, alone or in a tuple, becomes a value; other functions, and BlockSpecs, are refused."""
         if isinstance(node, (ast.Name, ast.Attribute, ast.Subscript)) and isinstance(node.ctx, ast.Load):
             value = self.value(node)
             if isinstance(value, Function):

@@ -119,9 +119,9 @@ class _Lift(LaneCode, Statements, Reductions, Bodies):
         Rewriter.refused,  # behind it: a constant may be written in any Python
     )
     of_calls = (
-        LaneCode.lane_call,  # before those that refuse functions of others: numba.cuda's objects
+        LaneCode.lane_call,  # before the rules that refuse other libraries' functions: for objects of numba.cuda
         Arithmetic.builtin,
-        Arithmetic.elementwise,  # before `operation`: these operations are told which arguments are literals
+        Arithmetic.elementwise,  # before `operation`: its operations have a parameter for the literals
         Statements.debug_call,
         Reductions.of_tile,
         Functions.function_call,
@@ -141,7 +141,7 @@ class _Lift(LaneCode, Statements, Reductions, Bodies):
         ast.BinOp: (Arithmetic.binary_operator,),
         ast.UnaryOp: (Arithmetic.unary_operator,),
         ast.Compare: (Arithmetic.comparison,),
-        ast.IfExp: (Rewriter.known_choice, Arithmetic.choice),  # a known one drops an arm unseen; so do the next
+        ast.IfExp: (Rewriter.known_choice, Arithmetic.choice),  # a known test drops an arm unseen; so do the next rules
         ast.BoolOp: (Rewriter.known_operands, Arithmetic.condition),
         ast.If: (Rewriter.known_branch, Reductions.voted_branch),
         ast.Assign: (Rewriter.known_names, Arithmetic.assignment),

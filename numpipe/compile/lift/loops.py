@@ -97,12 +97,13 @@ class Loops(TileLoops, Arithmetic):
     def _slots(self, call: ast.Call) -> str | None:
         """Return the name of the pipeline whose slots a loop uses: its own, or the one whose ``get_allocations`` it is given."""
         shared = next((k.value for k in call.keywords if k.arg == "allocations"), None)
-        given: ast.AST | None = shared
+        allocations: ast.AST | None = shared
         if isinstance(shared, ast.Name):
-            given = next(iter(self._calls_bound_to(shared.id)), None) if len(self._binds(shared.id)) == 1 else None
+            allocations = next(iter(self._calls_bound_to(shared.id)), None) if len(self._binds(shared.id)) == 1 else None
         source: ast.AST | None = call.func if shared is None else None
-        if isinstance(given, ast.Call):  # as it is written, or as an operation
-            source = given.func.value if isinstance(given.func, ast.Attribute) else next(iter(given.args), None)
+        if isinstance(allocations, ast.Call):  # as it is written, or as an operation
+            method = allocations.func
+            source = method.value if isinstance(method, ast.Attribute) else next(iter(allocations.args), None)
         return source.id if isinstance(source, ast.Name) else None
 
     def plain_loop(self, node: ast.For) -> ast.For:

@@ -49,10 +49,6 @@ class Nested(Calls, Waits):
                              "@numpipe.function")
         if arguments.vararg or arguments.kwarg or arguments.kwonlyargs or arguments.posonlyargs:
             self.error(node, f"{called}: plain positional parameters only")
-        for inner in walk(node):
-            if isinstance(inner, (ast.Nonlocal, ast.Global)):
-                self.error(inner, f"'{type(inner).__name__.lower()}' cannot be compiled: captures are by value; return the "
-                                  "value instead")
         node.returns = None
         for argument in arguments.args:
             argument.annotation = None
@@ -63,7 +59,13 @@ class Nested(Calls, Waits):
         self.facts[id(node)] = self.binders[lifted] = self._facts(node, name, coroutine)
         free = names(ast.Load, *node.body) - {n for n, _ in stores(node)}
         captures = sorted(free & (self.local | {CONTEXT}))
-        self._by_value(node, name, captures)
+        if name in captures and name != "lambda_":
+            self.error(node, f"nested function '{name}' calls itself: recursion cannot be compiled")
+        for capture in captures:
+            for place in self._binds(capture):
+                if getattr(place, "lineno", 0) > node.lineno:
+                    self.error(place, f"'{capture}' is re-bound after '{name}' of line {node.lineno} captured it: captures are by "
+                                      "value in a kernel; use another name")
         unpack = [located(assign(c, ast.Subscript(load(ENVIRONMENT), ast.Constant(i), ast.Load())), node)
                   for i, c in enumerate(captures)]
         outside = parameters([ENVIRONMENT])
@@ -104,17 +106,6 @@ class Nested(Calls, Waits):
         return Facts(name if name != "lambda_" else "lambda", count, self._groups(node.body), holds_pipeline(node.body),
                      any(not (value is None or (isinstance(value, ast.Constant) and value.value is None)) for value in returned),
                      coroutine, why, holds_turns(node.body))
-
-    def _by_value(self, node: ast.AST, name: str, captures: list[str]) -> None:
-        """Refuse a capture that is the function itself, or that is bound again behind it."""
-        line = getattr(node, "lineno", 0)
-        if name in captures and name != "lambda_":
-            self.error(node, f"nested function '{name}' calls itself: recursion cannot be compiled")
-        for capture in captures:
-            for place in self._binds(capture):
-                if getattr(place, "lineno", 0) > line:
-                    self.error(place, f"'{capture}' is re-bound after '{name}' of line {line} captured it: captures are by "
-                                      "value in a kernel; use another name")
 
 
 class _Yield(ast.NodeTransformer):

@@ -29,17 +29,17 @@ def children(node: ast.AST) -> list[ast.AST]:
     >>> [child.id for child in children(ast.parse("a + b", mode="eval").body)]
     ['a', 'b']
     """
-    found: list[ast.AST] = []
+    below: list[ast.AST] = []
     kind: Any = type(node)
     for name in _fields(kind):
         value = getattr(node, name, None)
         if value.__class__ is list:
             for part in value:
                 if isinstance(part, ast.AST):
-                    found.append(part)
+                    below.append(part)
         elif value is not None and isinstance(value, ast.AST):
-            found.append(value)
-    return found
+            below.append(value)
+    return below
 
 
 def walk(*nodes: ast.AST) -> Iterator[ast.AST]:
@@ -109,10 +109,10 @@ def parameters(names: Iterable[str]) -> ast.arguments:
 
 def definition(name: str, arguments: ast.arguments, body: list[ast.stmt]) -> ast.FunctionDef:
     """Return the statement ``def name(arguments): body``."""
-    made = ast.FunctionDef(name, arguments, body, [], None)
+    function = ast.FunctionDef(name, arguments, body, [], None)
     if "type_params" in ast.FunctionDef._fields:  # Python 3.12
-        setattr(made, "type_params", [])  # noqa: B010
-    return made
+        setattr(function, "type_params", [])  # noqa: B010
+    return function
 
 
 def located(new: _Node, where: ast.AST) -> _Node:

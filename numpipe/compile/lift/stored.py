@@ -1,4 +1,4 @@
-"""Which parameters a kernel stores to: its outputs.
+"""A search of a kernel's source for its outputs, the parameters that it stores to.
 
 A store may be in a nested function, in a `@numpipe.function` that gets the array, or go through another name. A pipeline stores to
 the arrays that it is called on for its out_specs, copies and atomics store to their destination.
@@ -148,7 +148,7 @@ class _Stores:
             try:
                 source = read(function.function)
             except CompileError:
-                return [], set()  # said where it is rewritten
+                return [], set()  # rewriting the function raises this error
             node, constants, seen = source.tree, Constants(source.namespace, {}), {}
         if not isinstance(node, Node):
             return [], set()

@@ -1,4 +1,4 @@
-"""How many products a wait may leave in flight, where the kernel does not say: ``s = numpipe.wgmma_wait(s)``.
+"""The number of products that a wait may leave in flight, where the kernel does not say it: ``s = numpipe.wgmma_wait(s)``.
 
 wgmmas end in the order of their issue, so a wait for one may leave as many in flight as were issued after it. The pass counts these
 backwards from the wait, on every way to it that no constant closes, to where the accumulator was made; the least number is right

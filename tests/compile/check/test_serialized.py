@@ -12,7 +12,7 @@ import numpipe
 from numpipe import ArrayType, BlockSpec, SerializedWgmma, SpecError, ds
 from numpipe.compile.build import toolchain
 from numpipe.compile.check import advisories, register_budget
-from numpipe.compile.check.register_budget import Held, Seen
+from numpipe.compile.check.register_budget import LiveTile, Products
 from tests.kernels.pipeline_plans import ARRAYS, array
 from tests.kernels.pipeline_sources import inputs, load, serialized
 
@@ -40,13 +40,13 @@ ptxas info    : Used 168 registers, used 16 barriers"""
 
 @pytest.mark.parametrize("code", LINES)
 def test_a_note_has_our_name(code: str) -> None:
-    found, = advisories.found(f"{REMARKS}\n{LOSS.format(code, LINES[code])}\n{LOSS.format(code, LINES[code])}\n")
+    found, = advisories.advisories_of(f"{REMARKS}\n{LOSS.format(code, LINES[code])}\n{LOSS.format(code, LINES[code])}\n")
     assert found is advisories.ADVISORIES[code]
 
 
 def test_only_notes_of_serialised_products_are_errors_and_one_that_is_not_known_is_told_as_it_is() -> None:
-    assert advisories.found(REMARKS) == [] and LINES.keys() == advisories.ADVISORIES.keys()
-    found, = advisories.found(LOSS.format("C7599", "the weather in the function 'k' in line 3"))
+    assert advisories.advisories_of(REMARKS) == [] and LINES.keys() == advisories.ADVISORIES.keys()
+    found, = advisories.advisories_of(LOSS.format("C7599", "the weather in the function 'k' in line 3"))
     assert (found.code, found.name, found.means) == ("C7599", "serialized", "the weather")
 
 
@@ -178,9 +178,9 @@ def operands(a, c):
 
 @needs_compiler
 def test_operands_that_are_packed_in_flight_are_found_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[Seen] = []
+    seen: list[Products] = []
 
-    def found(unit: Any, lifted: Any, one: Seen) -> SpecError:
+    def found(unit: Any, lifted: Any, one: Products) -> SpecError:
         seen.append(one)
         return SpecError("stop here")
 
@@ -202,8 +202,8 @@ def test_operands_that_are_packed_in_flight_are_found_and_no_others(monkeypatch:
 def test_what_ptxas_takes_fits_and_what_it_serialises_or_spills_does_not(limit: int, products: tuple[int, ...], beside: int,
                                                                          fits: bool) -> None:
     """Each row was compiled: attention's scores, sums and P, accumulators of GEMMs, a tile that is held through a loop."""
-    held = [Held(f"t{n}", "float32 (64, 8)", "accumulator", count, None) for n, count in enumerate(products)]
-    assert (register_budget.excess(limit, [*held, Held("v", "float32 (64,)", "", beside, None)]) == "") is fits
+    held = [LiveTile(f"t{n}", "float32 (64, 8)", "accumulator", count, None) for n, count in enumerate(products)]
+    assert (register_budget.excess(limit, [*held, LiveTile("v", "float32 (64,)", "", beside, None)]) == "") is fits
 
 
 def held_through_a_loop(a, c, *, cfg: numpipe.Static):
@@ -229,9 +229,9 @@ def held_through_a_loop(a, c, *, cfg: numpipe.Static):
 @needs_compiler
 def test_tiles_are_counted_where_they_are_live_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """Accumulators, and what goes through the loop; not what is made of numbers alone, and of the loop's body nothing else."""
-    seen: list[Seen] = []
+    seen: list[Products] = []
 
-    def found(unit: Any, lifted: Any, one: Seen) -> None:
+    def found(unit: Any, lifted: Any, one: Products) -> None:
         seen.append(one)
         raise SpecError("stop here")
 
