@@ -43,11 +43,11 @@ class _CallListeners(AnalysisPass):  # type: ignore[misc]
 
 
 class _Compiler(compiler.CUDACompiler):  # type: ignore[misc]
-    """Numba's passes without those for Python that a kernel is not written in: each is milliseconds of every function.
+    """Numba's passes without those for Python that kernels are not written in: each takes milliseconds of every function.
 
-    `compile.subset` refuses closures, comprehensions and `with`; nothing asks Numba to inline or to unroll over types; literal
-    types are given where they are; the array expressions and string keys that are rewritten after inference have no values here;
-    nobody reads a listing with types, for which Numba keeps each function's IR as long as the process lives.
+    The AST pass refuses closures, comprehensions and `with`; nothing asks Numba to inline or to unroll over types; literals have
+    literal types from the start; kernels have no array expressions and string keys, which passes rewrite after inference; nobody
+    reads a listing with types, for which Numba keeps each function's IR as long as the process lives.
     """
 
     _LEFT_OUT = (untyped_passes.WithLifting, untyped_passes.InlineClosureLikes, untyped_passes.MakeFunctionToJitFunction,
@@ -128,7 +128,7 @@ nvvm.CompilationUnit.compile = _with_log(nvvm.CompilationUnit.compile)
 
 
 class _Printed:
-    """The text of a module that is complete, in place of llvmlite's objects.
+    """The text of a complete module, which replaces llvmlite's objects.
 
     Numba remembers what it compiled for as long as the process lives, although what was compiled for one kernel serves no
     other: three quarters of the memory of a compile were these objects (4.9 MiB of a GEMM's, 1.3 stay). All functions have got
