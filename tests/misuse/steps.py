@@ -204,7 +204,7 @@ def a_run_time_state_that_is_none(a, b, c):
          "second pipeline for it",
          mend={
                "    for _, (x,) in":
-                   "    second = numpipe.pipeline(grid=(2,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))\n    for _, (x,) in",
+                 "    second = numpipe.pipeline(grid=(2,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))\n    for _, (x,) in",
                "(y,) in pipe(a)": "(y,) in second(a)"})
 def a_pipeline_inside_itself(a, b, c):
     pipe = numpipe.pipeline(grid=(2,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))
