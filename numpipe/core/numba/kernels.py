@@ -69,10 +69,6 @@ class _Compiler(compiler.CUDACompiler):  # type: ignore[misc]
         return self._managers
 
 
-_APART = {types.int32, types.float32}
-"""types of which no variable can have both: Numba would make it a float64"""
-
-
 def _in_this_thread(ours: Callable[..., Any], numbas: Callable[..., Any]) -> Callable[..., Any]:
     """Return `ours` for the thread that compiles, and Numba's own function for others: Numba calls it outside its lock, too."""
     thread = threading.get_ident()
@@ -93,23 +89,18 @@ def compiling_for(target: Target = DEFAULT) -> Iterator[None]:
     if config.FORCE_CUDA_CC:
         raise RuntimeError(f"NUMBA_FORCE_CUDA_CC drops the 'a' of {target.name}, which its own instructions need: unset it")
     library, device = codegen.CUDACodeLibrary, SimpleNamespace(compute_capability=target.capability)
-    with global_compiler_lock:
-        unify = types.Number.unify
-        changes: tuple[tuple[Any, str, Any], ...] = (
-            (dispatcher, "get_current_device", _in_this_thread(lambda: device, dispatcher.get_current_device)),
-            (compiler, "CUDACompiler", _Compiler),
-            # Numba reads the PTX only to look for runtime calls we never make
-            (library, "get_asm_str", _in_this_thread(lambda self, cc=None: "", library.get_asm_str)),
-            (types.Number, "unify", lambda self, context, other: None if {self, other} == _APART else unify(self, context, other)),
-            *quicker.replacements())
-        before = [(owner, name, getattr(owner, name)) for owner, name, _ in changes]
-        try:
-            for owner, name, value in changes:
-                setattr(owner, name, value)
-            yield
-        finally:
-            for owner, name, value in before:
-                setattr(owner, name, value)
+    with global_compiler_lock, contextlib.ExitStack() as undo:
+        apart, unify = {types.int32, types.float32}, types.Number.unify  # of a variable that has both Numba would make a float64
+        for owner, name, value in (
+                (dispatcher, "get_current_device", _in_this_thread(lambda: device, dispatcher.get_current_device)),
+                (compiler, "CUDACompiler", _Compiler),
+                # Numba reads the PTX only to look for runtime calls we never make
+                (library, "get_asm_str", _in_this_thread(lambda self, cc=None: "", library.get_asm_str)),
+                (types.Number, "unify", lambda one, context, other: None if {one, other} == apart else unify(one, context, other)),
+                *quicker.replacements()):
+            undo.callback(setattr, owner, name, getattr(owner, name))
+            setattr(owner, name, value)
+        yield
 
 
 def _with_log(method: Callable[..., Any]) -> Callable[..., Any]:
