@@ -194,7 +194,7 @@ def ptx(text: str, *, returns: str | None = None, memory: bool = True, check: Ca
         def checked(*args: P.args, **kwargs: P.kwargs) -> R:
             if check is not None:
                 values = dict(zip(names, args, strict=False)) | kwargs
-                check(**{p: values[p] for p, code in operands.items() if code == "n"})
+                check(**{p: value for p, value in values.items() if operands.get(p) == "n"})
             return function(*args, **kwargs)
 
         operation: Op[P, R] = Op(checked if check else function, _ptx_typer(function, text, returns, memory, operands, check))
