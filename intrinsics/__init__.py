@@ -1,7 +1,9 @@
 """One Python function for each PTX instruction that a pipelined Hopper kernel needs.
 
 An intrinsic works in three places: in a ``@numpipe.kernel``, in a plain ``@numba.cuda.jit`` kernel compiled for sm_90a,
-and on the simulated SM, where its Python body runs. Nothing here allocates, counts or orders: rings and pipelines do.
+and on the simulated SM, where its Python body runs. Nothing here allocates, counts or orders: rings and pipelines do, which are
+made of these functions. A file holds a family of PTX; its `_cuda` sibling, where it has one, what a single statement cannot say.
+Read `mbarrier` first.
 
 ==================  ============================================================  ======================
 module              PTX                                                           executed by
@@ -9,7 +11,7 @@ module              PTX                                                         
 mbarrier            mbarrier.init, .inval, .arrive, .expect_tx, .try_wait         a lane
 fence               fence.proxy.async, fence.mbarrier_init                        a lane
 barrier             bar.sync, bar.arrive (named barriers)                         a warp
-cluster             mapa, barrier.cluster.arrive, .wait                              a lane
+cluster             mapa, barrier.cluster.arrive, .wait                           a lane
 cp_async_bulk       cp.async.bulk.tensor (TMA), commit_group, wait_group          one elected lane
 wgmma               wgmma.mma_async, .fence, .commit_group, .wait_group           a warpgroup
 setmaxnreg          setmaxnreg.inc, .dec                                          a warpgroup

@@ -1,4 +1,4 @@
-"""Special registers, which say who and where a lane is, and the base of dynamic shared memory. Scope of all: a lane.
+"""Special registers, which say who and where a lane is, and the base of dynamic shared memory. All are read by a lane.
 
 On the simulator a value that differs by lane is an array over the *executing* lanes: int32 of 128 for the warpgroup, of
 4 for lane 0 of each warp, a scalar for one lane. PTX ISA, "Special Registers".

@@ -37,7 +37,7 @@ import sys
 from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
@@ -120,17 +120,18 @@ if TYPE_CHECKING:
 class _PublicPaths(MetaPathFinder, Loader):
     """Finds public modules, and modules in them, that stand at another path; both paths lead to one module, executed once."""
 
-    def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
+    def _real(self, name: str) -> ModuleSpec | None:
         package, _, rest = name.partition(".")
         public, dot, inner = rest.partition(".")
         place = _PATHS.get(public, public)
-        real = importlib.util.find_spec(f"{package}.{place}{dot}{inner}") if package == __name__ and place != public else None
+        return importlib.util.find_spec(f"{package}.{place}{dot}{inner}") if package == __name__ and place != public else None
+
+    def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
+        real = self._real(name)
         if real is None:
             return None
-        if inner.endswith("__main__"):  # by ``python -m``: its relative imports start where the module really stands
-            real.loader.name = name  # type: ignore[union-attr]
-            return real
-        spec = ModuleSpec(name, self, origin=real.origin, loader_state=real)
+        run = name.endswith(".__main__")  # by ``python -m``: its relative imports start where the module really stands
+        spec = ModuleSpec(real.name if run else name, self, origin=real.origin, loader_state=real)
         spec.submodule_search_locations = real.submodule_search_locations
         return spec
 
@@ -140,6 +141,10 @@ class _PublicPaths(MetaPathFinder, Loader):
     def exec_module(self, module: ModuleType) -> None:
         assert module.__spec__ is not None
         module.__spec__ = module.__spec__.loader_state  # the import system has put that of the public path there
+
+    def get_code(self, name: str) -> CodeType | None:
+        real: Any = self._real(name)
+        return real.loader.get_code(real.name)  # type: ignore[no-any-return]
 
 
 sys.meta_path.insert(0, _PublicPaths())

@@ -211,8 +211,7 @@ _meaning(arith.truediv, lambda builder, dtype, x, y: divide(builder, x, y) if dt
 
 @cuda_meaning(arith.quotient_remainder)
 def _quotient_remainder(typing_context: Any, a: Any, b: Any, *literals: Any) -> Any:
-    parts = [nb.returns(typing_context, f, (a, b, *literals)) for f in (arith.floordiv, arith.mod)]
-    result = nb.types.Tuple(parts)
+    result = nb.types.Tuple([nb.returns(typing_context, f, (a, b, *literals)) for f in (arith.floordiv, arith.mod)])
     context, builder, args = yield result(a, b, *literals)
     values = [nb.call(context, builder, f, (a, b, *literals), args)[1] for f in (arith.floordiv, arith.mod)]
     return context.make_tuple(builder, result, values)

@@ -12,7 +12,7 @@ class Facts:
     """A function of a kernel, as far as the AST pass knows it.
 
     parameters  how many it takes, captures not counted
-    products    wgmmas that every call is sure to issue
+    products    how many wgmmas every call is sure to issue
     pipelines   whether it holds a pipeline, or calls a function that does
     returns     whether it returns a value
     coroutine   whether it was written with `yield`

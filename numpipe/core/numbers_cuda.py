@@ -29,8 +29,8 @@ def _extreme(operation: Op[..., Any], symbol: str, builtin: Any) -> None:
         types: Sequence[Any] = parameter_types(parts, dtype)
         result, better = type_of(dtype), compare(symbol)
         context, builder, args = yield result(literals, *(values if of_tuple else types))
-        given, types = (nb.cgutils.unpack_tuple(builder, args[1]), parts) if of_tuple else (args[1:], types)
-        best, *rest = (operand(context, builder, v, t, dtype) for v, t in zip(given, types, strict=True))
+        numbers, types = (nb.cgutils.unpack_tuple(builder, args[1]), parts) if of_tuple else (args[1:], types)
+        best, *rest = (operand(context, builder, v, t, dtype) for v, t in zip(numbers, types, strict=True))
         for value in rest:
             best = builder.select(better(builder, dtype, value, best), value, best)
         return convert(context, builder, best, math_type(dtype), result)

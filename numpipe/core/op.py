@@ -52,7 +52,7 @@ BY_METHOD: dict[str, Op[..., Any]] = {}
 
 
 def outside(name: str, how: str = ": call it from a @numpipe.kernel function") -> RuntimeError:
-    """Return the error for the use of a name outside of kernels, the only place where it means something."""
+    """Return the error for a call, outside of a kernel, of a name that works inside one only."""
     return RuntimeError(f"numpipe.{name} works inside a kernel only{how}")
 
 
@@ -142,7 +142,7 @@ def helper(*, context: Literal[True]) -> Callable[[Callable[P, R]], Helper[P, R]
 
 
 def helper(function: Any = None, /, *, context: bool = False) -> Any:
-    """Make a function of the protocol an operation that is written once and compiled as it stands; `context`: as of an `op`."""
+    """Make an operation of a function that the GPU runs as it is written; `context`: as of an `op`."""
     return Helper(function) if function is not None else lambda function: Helper(function, context=context)
 
 
@@ -194,7 +194,7 @@ def ptx(text: str, *, returns: str | None = None, memory: bool = True, check: Ca
         def checked(*args: P.args, **kwargs: P.kwargs) -> R:
             if check is not None:
                 values = dict(zip(names, args, strict=False)) | kwargs
-                check(**{p: values[p] for p, code in operands.items() if code == "n"})
+                check(**{p: value for p, value in values.items() if operands.get(p) == "n"})
             return function(*args, **kwargs)
 
         operation: Op[P, R] = Op(checked if check else function, _ptx_typer(function, text, returns, memory, operands, check))

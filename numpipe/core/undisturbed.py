@@ -58,7 +58,7 @@ class Compiles:
         self._changed = threading.Condition()
         self._running: Counter[int] = Counter()
         """how many compiles, one inside another, each thread is in; by its ident"""
-        self._locks: list[Any] = []
+        self._locks: list[contextlib.AbstractContextManager[Any]] = []
         self._forks: dict[int, contextlib.ExitStack] = {}
         """the locks that a thread holds while it forks, by its ident"""
         self.cut = False
@@ -81,7 +81,7 @@ class Compiles:
                 self._running[thread] -= 1
                 self._changed.notify_all()
 
-    def hold(self, lock: Any) -> None:
+    def hold(self, lock: contextlib.AbstractContextManager[Any]) -> None:
         """Have forks wait for this lock too, behind the compiles, and hold it, so that a child gets it free."""
         self._locks.append(lock)
 

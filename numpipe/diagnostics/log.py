@@ -60,7 +60,7 @@ class Timed:
 
 
 def spell(seconds: float) -> str:
-    """0.0123 -> "12.3 ms"."""
+    """Return a time as "12.3 ms" or "4.5 µs"."""
     return f"{seconds * 1e3:.1f} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.1f} µs"
 
 

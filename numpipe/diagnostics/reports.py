@@ -56,7 +56,7 @@ class Party:
 
     @property
     def name(self) -> str:
-        """``warpgroup 0 (compute)``"""
+        """Return ``warpgroup 0 (compute)``."""
         return f"warpgroup {self.warpgroup} ({self.role})"
 
 

@@ -21,7 +21,7 @@ NOT_HERE = (f" is code for a lane: it stands in the body of a body-form pipeline
 
 
 # ---- code for a lane where the code is the warpgroup's ----------------------------------------------------------------
-@refused(f"lane_index(){NOT_HERE}", kind=SpecError)
+@refused(f"lane_index(){NOT_HERE}", kind=SpecError, mended_options={"compiler_params": LANE["compiler_params"]})
 def an_index_of_a_lane_in_a_body_of_the_warpgroup(a, b, c):
     def body(indices, x):
         lane = numpipe.lane_index()
@@ -30,7 +30,7 @@ def an_index_of_a_lane_in_a_body_of_the_warpgroup(a, b, c):
     emit(body, grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a)
 
 
-@refused(f"cuda.threadIdx.x{NOT_HERE}", kind=SpecError)
+@refused(f"cuda.threadIdx.x{NOT_HERE}", kind=SpecError, mended_options={"compiler_params": LANE["compiler_params"]})
 def a_thread_in_a_body_of_the_warpgroup(a, b, c):
     def body(indices, x):
         lane = cuda.threadIdx.x % 128
@@ -46,7 +46,7 @@ def a_shuffle_outside_of_a_body(a, b, c):
 
 
 @refused("cuda.threadIdx.y is not supported in a kernel: of numba.cuda there are threadIdx.x, laneid, shfl_sync, shfl_up_sync, "
-         "shfl_down_sync, shfl_xor_sync, syncwarp", **LANE)
+         "shfl_down_sync, shfl_xor_sync, syncwarp", **LANE, mend={"threadIdx.y": "threadIdx.x"})
 def a_second_dimension_of_threads(a, b, c):
     def body(indices, x):
         y = cuda.threadIdx.y
@@ -56,7 +56,7 @@ def a_second_dimension_of_threads(a, b, c):
 
 
 @refused("cuda.syncthreads is not supported in a kernel: of numba.cuda there are threadIdx.x, laneid, shfl_sync, shfl_up_sync, "
-         "shfl_down_sync, shfl_xor_sync, syncwarp", **LANE)
+         "shfl_down_sync, shfl_xor_sync, syncwarp", **LANE, mend={"syncthreads": "syncwarp"})
 def a_barrier_of_the_cta(a, b, c):
     def body(indices, x):
         cuda.syncthreads()
@@ -77,7 +77,8 @@ def a_shared_array_of_a_lane(a, b, c):
 
 
 @refused("cuda.blockIdx.x is not supported in a kernel: of numba.cuda there are threadIdx.x, laneid, shfl_sync, shfl_up_sync, "
-         "shfl_down_sync, shfl_xor_sync, syncwarp; here numpipe.program_id(axis) is the index of the CTA", **LANE)
+         "shfl_down_sync, shfl_xor_sync, syncwarp; here numpipe.program_id(axis) is the index of the CTA", **LANE,
+         mend={"cuda.blockIdx.x": "numpipe.program_id(0)"})
 def an_index_of_a_cta_as_numba_has_it(a, b, c):
     def body(indices, x):
         i = cuda.blockIdx.x
@@ -91,7 +92,7 @@ ELEMENTS = (f"with {OPTION} a body reads elements of a tile, tile[i, j] with int
 
 
 # ---- code of the warpgroup where the code is a lane's -----------------------------------------------------------------
-@refused(f"{ELEMENTS}, got ...", **LANE)
+@refused(f"{ELEMENTS}, got ...", **LANE, mend={"x[...]": "x[0, 0]"})
 def a_whole_tile_for_a_lane(a, b, c):
     def body(indices, x):
         y = x[...]
@@ -101,7 +102,7 @@ def a_whole_tile_for_a_lane(a, b, c):
 
 
 @refused(", pipeline at {file}:{line}: body 'body' issues wgmmas, but with " + OPTION + " it is code for each lane: use "
-         "LoweringSemantics.Warpgroup", **LANE)
+         "LoweringSemantics.Warpgroup", **LANE, mend={"x, x)": "x, x.T)"}, mended_options={"compiler_params": CompilerParams()})
 def a_product_of_a_lane(a, b, c):
     def body(indices, x, acc):
         return numpipe.wgmma(acc, x, x)
@@ -114,7 +115,7 @@ def a_product_of_a_lane(a, b, c):
 
 
 @refused(", pipeline at {file}:{line}: body 'body' is given barriers, which warpgroups wait for and arrive on, but with " + OPTION +
-         " it is code for each lane: use LoweringSemantics.Warpgroup", **LANE)
+         " it is code for each lane: use LoweringSemantics.Warpgroup", **LANE, mended_options={"compiler_params": CompilerParams()})
 def barriers_for_a_lane(a, b, c):
     def body(indices, x, ready):
         pass
@@ -124,7 +125,7 @@ def barriers_for_a_lane(a, b, c):
 
 
 @refused(", pipeline at {file}:{line+3}: the carry is tile (64, 64) float32, but with " + OPTION + " it is the lane's own: "
-         "numbers, and tuples of them", **LANE)
+         "numbers, and tuples of them", **LANE, mend={"numpipe.zeros((64, 64), np.float32)": "0.0"})
 def a_tile_carried_by_lanes(a, b, c):
     def body(indices, x, acc):
         return acc
@@ -157,7 +158,7 @@ def a_float_stored_to_an_integer(a, b, c):
 
 
 @refused(simulated="cuda.shfl_up_sync: delta must be an integer, got float",
-         compiled="cuda.shfl_up_sync: delta must be an integer, got float64", **LANE)
+         compiled="cuda.shfl_up_sync: delta must be an integer, got float64", **LANE, mend={"1.0": "1"})
 def a_fraction_of_a_lane(a, b, c):
     def body(indices, x):
         y = cuda.shfl_up_sync(0xFFFFFFFF, numpipe.lane_index(), 1.0)
@@ -166,7 +167,8 @@ def a_fraction_of_a_lane(a, b, c):
     emit(body, grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a)  # called
 
 
-@refused("cuda.shfl_sync: the value must be a number of 16, 32 or 64 bits, got a bool", **LANE)
+@refused("cuda.shfl_sync: the value must be a number of 16, 32 or 64 bits, got a bool", **LANE,
+         mend={"numpipe.lane_index() > 3": "int(numpipe.lane_index() > 3)"})
 def a_truth_shuffled(a, b, c):
     def body(indices, x):
         y = cuda.shfl_sync(0xFFFFFFFF, numpipe.lane_index() > 3, 0)

@@ -53,4 +53,4 @@ def test_it_runs_with_the_mend_that_the_message_names(case: Case) -> None:
 def test_every_kernel_of_the_table_has_a_name_of_its_own_and_many_have_a_mend() -> None:
     names = [kernel.name for kernel in {id(case.kernel): case.kernel for case in refused}.values()]
     assert len(set(names)) == len(names) >= 60
-    assert sum(bool(case.options) for case in refused) >= 240
+    assert sum(bool(case.options) for case in refused) >= 340

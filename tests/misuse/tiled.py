@@ -18,13 +18,15 @@ def tiles(**options):
     return {**TILES, **options}
 
 
-@refused("tile[…] = value: the tile is float32, the value float16: store value.astype(tile.dtype)", **TILES)
+@refused("tile[…] = value: the tile is float32, the value float16: store value.astype(tile.dtype)", **TILES,
+         mend={"a[...]": "a[...].astype(c.dtype)"})
 def tiled_a_value_of_another_type(a, b, c):  # called
     c[...] = a[...]
   # ^^^^^^
 
 
-@refused("a tile of a pipeline is read-only: TMA fills its slot again; store to an array instead", **TILES)
+@refused("a tile of a pipeline is read-only: TMA fills its slot again; store to an array instead", **TILES,
+         mend={"a[...] = b[...]": "c[...] = b[...].astype(c.dtype)"})
 def tiled_a_store_to_an_input(a, b, c):  # called
     a[...] = b[...]
   # ^^^^^^
@@ -37,20 +39,21 @@ def tiled_a_store_to_an_input_in_global_memory(a, b, c):  # called
   # ^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("a kernel returns nothing: store results to its output tiles", **tiles(kind=numpipe.CompileError))
+@refused("a kernel returns nothing: store results to its output tiles", **tiles(kind=numpipe.CompileError),
+         mend={"return a[...]": "c[...] = a[...].astype(c.dtype)"})
 def tiled_a_result(a, b, c):
     return a[...]
   # ^^^^^^^^^^^^^
 
 
-@refused("program_id(2): dimension 2 is none of the 2 that the kernel's grid has", **TILES)
+@refused("program_id(2): dimension 2 is none of the 2 that the kernel's grid has", **TILES, mend={"program_id(2)": "program_id(1)"})
 def tiled_a_dimension_too_many(a, b, c):  # called
     c[...] = numpipe.zeros((64, 64), np.float32) + numpipe.program_id(2)
     #                                              ^^^^^^^^^^^^^^^^^^^^^
 
 
 @refused(simulated="num_programs(1): dimension 1 is sequential: write num_programs(1), with the number, in the kernel itself, and "
-                   "pass its value to functions", **TILES)
+                   "pass its value to functions", **TILES, mend={"num_programs(last)": "num_programs(1)"})
 def tiled_a_dimension_by_another_name(a, b, c):  # called
     last = 1
     c[...] = numpipe.zeros((64, 64), np.float32) + numpipe.num_programs(last)

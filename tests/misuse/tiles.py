@@ -37,7 +37,7 @@ refused.also(a_product, f"wgmma: a and b must be of one kind: {'; '.join(KINDS)}
 
 
 @refused("wgmma: a (64, 32) has K = 32, b (64, 32) has K = 64: b is (K, N), use b_tile.T for a tile loaded as (N, K)",
-         kind=SpecError)
+         kind=SpecError, mend={"acc, x, y)": "acc, x, y.T)"})
 def a_product_without_the_transpose(a, b, c):
     acc = numpipe.zeros((64, 64), np.float32)
     pipe = numpipe.pipeline(grid=(2,), in_specs=(BlockSpec((64, 32), lambda k: (0, k)), BlockSpec((64, 32), lambda k: (0, k))))
@@ -46,7 +46,8 @@ def a_product_without_the_transpose(a, b, c):
         #     ^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("wgmma: the accumulator is (64, 128), but a (64, 64) x b (64, 64) gives (64, 64)", kind=SpecError)
+@refused("wgmma: the accumulator is (64, 128), but a (64, 64) x b (64, 64) gives (64, 64)", kind=SpecError,
+         mend={"(64, 128)": "(64, 64)"})
 def an_accumulator_of_another_shape(a, b, c):
     acc = numpipe.zeros((64, 128), np.float32)
     pipe = numpipe.pipeline(grid=(2,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))))
@@ -55,7 +56,8 @@ def an_accumulator_of_another_shape(a, b, c):
         #     ^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("wgmma returns the accumulator and changes nothing in place: write acc = numpipe.wgmma(acc, x, y.T)")
+@refused("wgmma returns the accumulator and changes nothing in place: write acc = numpipe.wgmma(acc, x, y.T)",
+         mend={"        numpipe.wgmma(acc": "        acc = numpipe.wgmma(acc"})
 def a_product_that_nothing_receives(a, b, c):
     acc = numpipe.zeros((64, 64), np.float32)
     pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))))
@@ -64,7 +66,8 @@ def a_product_that_nothing_receives(a, b, c):
       # ^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("wgmma_wait returns the accumulator and changes nothing in place: write acc = numpipe.wgmma_wait(acc, 0)")
+@refused("wgmma_wait returns the accumulator and changes nothing in place: write acc = numpipe.wgmma_wait(acc, 0)",
+         mend={"    numpipe.wgmma_wait": "    acc = numpipe.wgmma_wait"})
 def a_wait_that_nothing_receives(a, b, c):
     acc = numpipe.zeros((64, 64), np.float32)
     numpipe.wgmma_wait(acc, 0)
@@ -80,19 +83,21 @@ def a_product_of_numbers(a, b, c):
     #     ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("zeros: accumulators are float32 or int32, got float16: use .astype afterwards", kind=SpecError)
+@refused("zeros: accumulators are float32 or int32, got float16: use .astype afterwards", kind=SpecError,
+         mend={"np.float16)": "np.float32).astype(np.float16)"})
 def zeros_of_float16(a, b, c):
     acc = numpipe.zeros((64, 64), np.float16)
     #     ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("wgmma.wait_group: n=8; the number of groups that may stay in flight is 0 … 7", kind=SpecError)
+@refused("wgmma.wait_group: n=8; the number of groups that may stay in flight is 0 … 7", kind=SpecError, mend={", 8)": ", 0)"})
 def a_wait_that_leaves_too_many(a, b, c):
     acc = numpipe.wgmma_wait(numpipe.zeros((64, 64), np.float32), 8)
     #     ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("zeros: a tile's shape is (64 x j, 8 x i) with at most 256 columns (wgmma m64nN), got (65, 64)", kind=SpecError)
+@refused("zeros: a tile's shape is (64 x j, 8 x i) with at most 256 columns (wgmma m64nN), got (65, 64)", kind=SpecError,
+         mend={"(65, 64)": "(64, 64)"})
 def zeros_of_65_rows(a, b, c):
     acc = numpipe.zeros((65, 64), np.float32)
     #     ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
@@ -101,38 +106,40 @@ def zeros_of_65_rows(a, b, c):
 @refused(simulated="zeros: shape must be a compile-time constant, not a run-time int32: pass a literal, a constant of the "
                    "module or a Static field",
          compiled="zeros: shape must be a compile-time constant, not a run-time (int32, 64): pass a literal, a constant of the "
-                  "module or a Static field", kind=SpecError)
+                  "module or a Static field", kind=SpecError, mend={"a.shape[0]": "64"})
 def zeros_of_a_run_time_shape(a, b, c):
     acc = numpipe.zeros((a.shape[0], 64), np.float32)
     #     ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("'c[…] = tile': the array is float32, the tile float16: store tile.astype(c.dtype)", kind=SpecError)
+@refused("'c[…] = tile': the array is float32, the tile float16: store tile.astype(c.dtype)", kind=SpecError,
+         mend={".astype(np.float16)": ".astype(np.float16).astype(c.dtype)"})
 def a_store_of_another_type(a, b, c):
     c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32).astype(np.float16)
   # ^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("'c[…] = tile': the index selects (128, 64), the tile is (64, 64)", kind=SpecError)
+@refused("'c[…] = tile': the index selects (128, 64), the tile is (64, 64)", kind=SpecError, mend={"ds(0, 128)": "ds(0, 64)"})
 def a_store_of_another_shape(a, b, c):
     c[ds(0, 128), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
   # ^^^^^^^^^^^^^^^^^^^^^^^^
 
 
 @refused(simulated="'c[…] = value': the value must be a register tile, got float",
-         compiled="'c[…] = value': the value must be a register tile, got float64", kind=SpecError)
+         compiled="'c[…] = value': the value must be a register tile, got float64", kind=SpecError,
+         mend={"= 1.0": "= numpipe.full((64, 64), 1.0, np.float32)"})
 def a_store_of_a_number(a, b, c):
     c[ds(0, 64), ds(0, 64)] = 1.0
   # ^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("'c[…] = tile': the index selects (), the tile is (64, 64)", kind=SpecError)
+@refused("'c[…] = tile': the index selects (), the tile is (64, 64)", kind=SpecError, mend={"c[0, 0]": "c[ds(0, 64), ds(0, 64)]"})
 def a_store_of_an_element(a, b, c):
     c[0, 0] = numpipe.zeros((64, 64), np.float32)
   # ^^^^^^^
 
 
-@refused("c[…]: ':' has no compile-time size here; use ds(start, size)", kind=SpecError)
+@refused("c[…]: ':' has no compile-time size here; use ds(start, size)", kind=SpecError, mend={":] =": "ds(0, 64)] ="})
 def a_store_to_a_whole_dimension(a, b, c):
     c[ds(0, 64), :] = numpipe.zeros((64, 64), np.float32)
   # ^^^^^^^^^^^^^^^
@@ -147,7 +154,8 @@ def an_element_of_a_tile(a, b, c):
         #   ^^^^^^^
 
 
-@refused("a tile of a pipeline is read-only: TMA fills its slot again; store to an array instead", kind=SpecError)
+@refused("a tile of a pipeline is read-only: TMA fills its slot again; store to an array instead", kind=SpecError,
+         mend={"        x[ds": "        c[ds"})
 def a_store_to_a_tile(a, b, c):
     for (k,), (x,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a):
         x[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
@@ -155,7 +163,7 @@ def a_store_to_a_tile(a, b, c):
 
 
 @refused("tile.at[…]: ds(start, 12) along axis 0 of a tile (64, 64) must have a size that is a multiple of 8 and at most 64 "
-         "(the shared-memory layout has 128-byte rows, swizzled in groups of 8)", kind=SpecError)
+         "(the shared-memory layout has 128-byte rows, swizzled in groups of 8)", kind=SpecError, mend={"ds(0, 12)": "ds(0, 16)"})
 def a_view_that_splits_the_swizzle(a, b, c):
     for (k,), (x,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a):
         y = x.at[ds(0, 12), :]
@@ -163,7 +171,7 @@ def a_view_that_splits_the_swizzle(a, b, c):
 
 
 @refused("tile.at[…]: ds(4, 56) along axis 0 of a tile (64, 64): the start must be a multiple of 8 and the slice must lie inside "
-         "the tile", kind=SpecError)
+         "the tile", kind=SpecError, mend={"ds(4, 56)": "ds(8, 56)"})
 def a_view_between_two_groups_of_rows(a, b, c):
     for (k,), (x,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a):
         y = x.at[ds(4, 56), :]
@@ -171,7 +179,7 @@ def a_view_between_two_groups_of_rows(a, b, c):
 
 
 @refused("tile.at[…]: ds(32, 64) along axis 1 of a tile (64, 128): the start must be a multiple of 64 and the slice must lie "
-         "inside the tile", kind=SpecError)
+         "inside the tile", kind=SpecError, mend={"16 * 2": "16 * 4"})
 def a_view_between_two_panels(a, b, c):
     for (k,), (x,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 128), lambda k: (0, k)),))(a):
         y = x.at[:, ds(16 * 2, 64)]
@@ -179,14 +187,15 @@ def a_view_between_two_panels(a, b, c):
 
 
 @refused("tile.at[…]: ds(8, 64) along axis 0 of a tile (64, 64): the start must be a multiple of 8 and the slice must lie inside "
-         "the tile", kind=SpecError)
+         "the tile", kind=SpecError, mend={"ds(8, 64)": "ds(0, 64)"})
 def a_view_beyond_the_end(a, b, c):
     for (k,), (x,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a):
         y = x.at[ds(8, 64), :]
         #   ^^^^^^^^^^^^^^^^^^
 
 
-@refused("wgmma: a (32, 64) x b (64, 64): M must be a multiple of 64, K of 16, N of 8 and at most 256", kind=SpecError)
+@refused("wgmma: a (32, 64) x b (64, 64): M must be a multiple of 64, K of 16, N of 8 and at most 256", kind=SpecError,
+         mend={"(32, 64)": "(64, 64)"})
 def a_product_of_32_rows(a, b, c):
     for (k,), (x, y) in numpipe.pipeline(grid=(1,), in_specs=(
             BlockSpec((32, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))))(a, a):
@@ -194,7 +203,8 @@ def a_product_of_32_rows(a, b, c):
         #     ^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("wgmma: a (64, 24) x b (24, 64): M must be a multiple of 64, K of 16, N of 8 and at most 256", kind=SpecError)
+@refused("wgmma: a (64, 24) x b (24, 64): M must be a multiple of 64, K of 16, N of 8 and at most 256", kind=SpecError,
+         mend={"(64, 24)": "(64, 32)"})
 def a_product_over_24(a, b, c):
     for (k,), (x, y) in numpipe.pipeline(grid=(1,), in_specs=(
             BlockSpec((64, 24), lambda k: (0, k)), BlockSpec((64, 24), lambda k: (0, k))))(a, a):
@@ -209,7 +219,8 @@ def a_product_of_512_columns(a, b, c):
     #     ^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("tile[…]: a tile's shape is (64 x j, 8 x i) with at most 256 columns (wgmma m64nN), got (32, 64)", kind=SpecError)
+@refused("tile[…]: a tile's shape is (64 x j, 8 x i) with at most 256 columns (wgmma m64nN), got (32, 64)", kind=SpecError,
+         mend={"ds(0, 32)": "ds(0, 64)"})
 def a_register_tile_of_32_rows(a, b, c):
     for (k,), (x,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a):
         y = x[ds(0, 32), :]
@@ -240,7 +251,8 @@ def a_view_that_is_assigned_to(a, b, c):
 
 
 @refused(simulated="a tile is indexed by two of ds(start, size) and ':', or by ..., got ds(0, 64)",
-         compiled="a tile is indexed by two of ds(start, size) and ':', or by ..., got ds(64)", kind=SpecError)
+         compiled="a tile is indexed by two of ds(start, size) and ':', or by ..., got ds(64)", kind=SpecError,
+         mend={"ds(0, 64)]": "ds(0, 64), :]"})
 def a_view_of_one_dimension(a, b, c):
     for (k,), (x,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a):
         y = x.at[ds(0, 64)]
@@ -255,20 +267,21 @@ def an_array_in_arithmetic(a, b, c):
     #   ^^^^^
 
 
-@refused("tiles of shapes (64, 64) and (64, 128) do not combine", kind=SpecError)
+@refused("tiles of shapes (64, 64) and (64, 128) do not combine", kind=SpecError, mend={"(64, 128)": "(64, 64)"})
 def tiles_of_two_shapes(a, b, c):
     x = numpipe.zeros((64, 64), np.float32) + numpipe.zeros((64, 128), np.float32)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("'&' takes tiles of int32 or masks, got float16", kind=SpecError)
+@refused("'&' takes tiles of int32 or masks, got float16", kind=SpecError, mend={"np.float16": "np.int32"})
 def bits_of_float16(a, b, c):
     half = numpipe.zeros((64, 64), np.float32).astype(np.float16)
     x = half & 1
     #   ^^^^^^^^
 
 
-@refused(compiled="'c[…] = value': the value must be a register tile, got int32", kind=SpecError)
+@refused(compiled="'c[…] = value': the value must be a register tile, got int32", kind=SpecError,
+         mend={"x = 1": "x = numpipe.full((64, 64), 1.0, np.float32)"})
 def a_tile_or_a_number(a, b, c):
     x = 1
     if a.shape[0] > 3:
@@ -279,7 +292,7 @@ def a_tile_or_a_number(a, b, c):
 
 @refused(simulated="TypeError: data type 'flaot16' not understood",
          compiled='`numpipe.zeros((64, 64), np.float32).astype("flaot16")` cannot be compiled: TypeError: data type '
-                  "'flaot16' not understood")
+                  "'flaot16' not understood", mend={"flaot16": "float16"})
 def a_type_with_a_slip_of_the_pen(a, b, c):
     x = numpipe.zeros((64, 64), np.float32).astype("flaot16")
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
@@ -294,7 +307,7 @@ def an_attribute_on_a_line_of_its_own(a, b, c):
         # ^^^^^^^
 
 
-@refused("'c[…] = tile': the index selects (64, 32), the tile is (64, 64)", kind=SpecError)
+@refused("'c[…] = tile': the index selects (64, 32), the tile is (64, 64)", kind=SpecError, mend={"ds(0, 32)": "ds(0, 64)"})
 def a_store_over_two_lines(a, b, c):
     c[ds(0, 64),
   # ^^^^^^^^^^^^
@@ -302,7 +315,8 @@ def a_store_over_two_lines(a, b, c):
 
 
 # ---- strips of a tile
-@refused("map_columns: width=24: a strip has 8 x i columns, which divide the 64 of a tile (64, 64)", kind=SpecError)
+@refused("map_columns: width=24: a strip has 8 x i columns, which divide the 64 of a tile (64, 64)", kind=SpecError,
+         mend={"24)": "32)"})
 def strips_that_do_not_divide_a_tile(a, b, c):
     def same(x, first):
         return x
@@ -311,7 +325,7 @@ def strips_that_do_not_divide_a_tile(a, b, c):
 
 
 @refused("map_columns: function(strip, first) returns a tile (64, 16), of any dtype, like the strip it is given, "
-         "got float32 (64, 64)", kind=SpecError)
+         "got float32 (64, 64)", kind=SpecError, mend={"return numpipe.zeros((64, 64)": "return numpipe.zeros((64, 16)"})
 def a_strip_of_another_shape(a, b, c):
     def wide(x, first):
         return numpipe.zeros((64, 64), np.float32)
@@ -333,7 +347,8 @@ NARROW = A.astype(E4M3), B.astype(E4M3), C
 
 
 @refused("wgmma: b (64, 64) of float8_e4m3fn must be K-major, its elements along K contiguous, as 8-bit and tf32 operands are: "
-         "pass np.ascontiguousarray(b.T), of shape (N, K), and multiply by b_tile.T", kind=SpecError, args=NARROW)
+         "pass np.ascontiguousarray(b.T), of shape (N, K), and multiply by b_tile.T", kind=SpecError, args=NARROW,
+         mend={"x, y)\n": "x, y.T)\n"})
 def a_product_whose_b_is_not_k_major(a, b, c):
     for (k,), (x, y) in numpipe.pipeline(grid=(1,), in_specs=(
             BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))))(a, b):
@@ -343,7 +358,7 @@ def a_product_whose_b_is_not_k_major(a, b, c):
 
 @refused("wgmma: a (64, 64) of float32 must be K-major, its elements along K contiguous, as 8-bit and tf32 operands are: pass "
          "np.ascontiguousarray(a), of shape (M, K), and multiply by a_tile", kind=SpecError,
-         args=(A.astype("f4"), B.astype("f4"), C))
+         args=(A.astype("f4"), B.astype("f4"), C), mend={"x.T": "x"})
 def a_product_whose_a_is_not_k_major(a, b, c):
     for (k,), (x, y) in numpipe.pipeline(grid=(1,), in_specs=(
             BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))))(a, b):
@@ -376,27 +391,30 @@ def a_product_of_bytes_in_registers(a, b, c):
         #     ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("'+' takes tiles of float32 or int32, got float8_e4m3fn: use .astype(np.float32) first", kind=SpecError, args=NARROW)
+@refused("'+' takes tiles of float32 or int32, got float8_e4m3fn: use .astype(np.float32) first", kind=SpecError, args=NARROW,
+         mend={"ds(0, 64)] +": "ds(0, 64)].astype(np.float32) +"})
 def a_sum_of_bytes(a, b, c):
     x = a[ds(0, 64), ds(0, 64)] + 1.0
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("np.where of int8 tiles: they are converted, loaded and stored only; choose before astype", kind=SpecError)
+@refused("np.where of int8 tiles: they are converted, loaded and stored only; choose before astype", kind=SpecError,
+         mend={".astype(np.int8)": "", "x, x)": "x, x).astype(np.int8)"})
 def a_choice_of_bytes(a, b, c):
     x = numpipe.iota((64, 64)).astype(np.int8)
     y = np.where(numpipe.iota((64, 64)) < 3, x, x)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("full: a tile of int8 is made by astype, of one of float32 or int32", kind=SpecError)
+@refused("full: a tile of int8 is made by astype, of one of float32 or int32", kind=SpecError,
+         mend={"1, np.int8)": "1, np.int32).astype(np.int8)"})
 def a_tile_full_of_bytes(a, b, c):
     x = numpipe.full((64, 64), 1, np.int8)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
 @refused("a[…]: an element of float8_e4m3fn is no number of a kernel: load a tile, and convert it with astype", kind=SpecError,
-         args=NARROW)
+         args=NARROW, mend={"a[0, 0]": "a[ds(0, 64), ds(0, 64)].astype(np.float32)"})
 def a_number_of_a_byte(a, b, c):
     x = a[0, 0]
     #   ^^^^^^^
@@ -411,7 +429,7 @@ def a_coalesced_tile_of_bytes(a, b, c):
 
 @refused("tile[…]: the columns of this float8_e4m3fn tile are contiguous, and lanes move two elements of a row: use the tile "
          "itself where this is tile.T, or pass the array with its rows contiguous, np.ascontiguousarray(a)", kind=SpecError,
-         args=NARROW)
+         args=NARROW, mend={"x.T[...]": "x[...]"})
 def columns_of_bytes(a, b, c):
     for (k,), (x,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a):
         y = x.T[...]

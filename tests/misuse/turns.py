@@ -36,7 +36,7 @@ def loads(a):
         pass
 
 
-@in_turns(OUTSIDE)
+@in_turns(OUTSIDE, mended_options={"schedule": "cooperative"})
 def a_function_with_a_pipeline_behind_the_tiles(a, b, c):
     if a.shape[0] > 64:
         for m, n in numpipe.tiles(2, 1):
@@ -45,7 +45,7 @@ def a_function_with_a_pipeline_behind_the_tiles(a, b, c):
        #^^^^^^^^
 
 
-@in_turns("'break' " + LEAVES)
+@in_turns("'break' " + LEAVES, mend={"tiles(2, 1)": "tiles(1, 1)", "        if m == 1:\n            break": "        pass"})
 def tiles_that_are_left(a, b, c):
     for m, n in numpipe.tiles(2, 1):
         if m == 1:
@@ -72,7 +72,7 @@ def tiles_of_a_nested_function(a, b, c):
 
 
 @in_turns(WHY + ", one for each tile of the outer loop: a loop over tiles in another one has none to share out; give numpipe.tiles "
-          "the counts of both, or use schedule='cooperative'")
+          "the counts of both, or use schedule='cooperative'", mended_options={"schedule": "cooperative"})
 def tiles_of_a_tile(a, b, c):
     for m, n in numpipe.tiles(2, 1):
         for (i,) in numpipe.nd_loop((2,)):
@@ -81,7 +81,8 @@ def tiles_of_a_tile(a, b, c):
 
 
 @in_turns(", pipeline at {file}:{line}: steps_of with schedule='pingpong': one compute warpgroup runs all steps of a tile, and "
-          "none is shared: leave it out, or make the grid the steps that the tile has", kind=SpecError)
+          "none is shared: leave it out, or make the grid the steps that the tile has", kind=SpecError,
+         mend={", steps_of=lambda wg: 1": ""})
 def steps_of_a_warpgroup(a, b, c):
     for m, n in numpipe.tiles(2, 1):
         pipe = numpipe.pipeline(grid=(2,), in_specs=(BlockSpec((64, 64), lambda k: (m, k)),), steps_of=lambda wg: 1)
@@ -102,7 +103,8 @@ def outputs_of_one_warpgroup(a, b, c):
 
 
 # ---- order tokens
-@refused("'continue' leaves the turn without passing it: put it behind the 'with'")
+@refused("'continue' leaves the turn without passing it: put it behind the 'with'",
+         mend={"            if k == 1:\n                continue": "            m = k\n        if k == 1:\n            continue"})
 def a_turn_that_is_left(a, b, c):
     for k in range(2):
         with numpipe.turn("x"):
@@ -111,14 +113,14 @@ def a_turn_that_is_left(a, b, c):
                #^^^^^^^^
 
 
-@refused("turn: name must be a compile-time string, got a.shape[0]")
+@refused("turn: name must be a compile-time string, got a.shape[0]", mend={"a.shape[0]": '"rows"'})
 def a_turn_of_a_number(a, b, c):
     with numpipe.turn(a.shape[0]):
         #             ^^^^^^^^^^
         pass
 
 
-@refused("a turn stands alone: with numpipe.turn(\"name\"):")
+@refused("a turn stands alone: with numpipe.turn(\"name\"):", mend={', numpipe.turn("y")': ""})
 def two_turns_at_once(a, b, c):
     with numpipe.turn("x"), numpipe.turn("y"):
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
@@ -126,7 +128,8 @@ def two_turns_at_once(a, b, c):
 
 
 @refused("numpipe.turn('x') in a block of the same token, of line {line-2}: a warpgroup would wait for a turn that it has to pass "
-         "first; leave it out, or give it another name", num_compute_wgs=2)
+         "first; leave it out, or give it another name", num_compute_wgs=2,
+         mend={'        with numpipe.turn("x")': '        with numpipe.turn("y")'})
 def a_turn_in_itself(a, b, c):
     with numpipe.turn("x"):
         m = 0
@@ -136,7 +139,7 @@ def a_turn_in_itself(a, b, c):
 
 
 @in_turns("numpipe.turn orders compute warpgroups that share a tile, and with schedule='pingpong' they have whole tiles in turn: "
-          "leave it out, or use schedule='cooperative'")
+          "leave it out, or use schedule='cooperative'", mended_options={"schedule": "cooperative"})
 def a_turn_in_turns(a, b, c):
     for m, n in numpipe.tiles(2, 1):
         with numpipe.turn("x"):
@@ -146,7 +149,7 @@ def a_turn_in_turns(a, b, c):
 
 @refused("numpipe.turn('d'): no named barriers are left: a token takes 3, one for each compute warpgroup, those before it are 'a', "
          "'b', 'c'; of the CTA's 16, 0 is the CTA's, 1…4 are the warpgroups' (the memory role's too), 15 is of out_specs, so that "
-         "3 tokens fit; let blocks share one", num_compute_wgs=3)
+         "3 tokens fit; let blocks share one", num_compute_wgs=3, mend={'"d"': '"a"'})
 def more_turns_than_barriers(a, b, c):
     with numpipe.turn("a"):
         pass
@@ -161,7 +164,10 @@ def more_turns_than_barriers(a, b, c):
 
 @refused(", pipeline at {file}:{line-2}: steps_of, but not every step is sure to go through the same blocks of numpipe.turn(…): "
          "the steps that a warpgroup leaves out take and pass their turns too; let these blocks stand in the loop itself, in no "
-         "branch, inner loop or function, and no 'continue' before them", kind=SpecError, num_compute_wgs=2)
+         "branch, inner loop or function, and no 'continue' before them", kind=SpecError, num_compute_wgs=2,
+         mend={
+               '        if k == 0:\n            with numpipe.turn("x"):\n                pass':
+                   '        with numpipe.turn("x"):\n            pass'})
 def a_turn_in_a_branch_of_unequal_steps(a, b, c):
     pipe = numpipe.pipeline(grid=(2,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),), steps_of=lambda wg: 1 + wg)
 
@@ -174,7 +180,8 @@ def a_turn_in_a_branch_of_unequal_steps(a, b, c):
 
 @refused(", pipeline at {file}:{line}: body 'body' goes through blocks of numpipe.turn, which are warpgroups', but with "
          "CompilerParams(lowering_semantics=LoweringSemantics.Lane) it is code for each lane: use LoweringSemantics.Warpgroup",
-         kind=SpecError, num_compute_wgs=2, compiler_params=CompilerParams(lowering_semantics=LoweringSemantics.Lane))
+         kind=SpecError, num_compute_wgs=2, compiler_params=CompilerParams(lowering_semantics=LoweringSemantics.Lane),
+         mended_options={"compiler_params": CompilerParams()})
 def a_turn_of_lanes(a, b, c):
     def body(indices, tile):
         with numpipe.turn("x"):

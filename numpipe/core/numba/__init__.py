@@ -32,17 +32,12 @@ with uninterrupted():
         from numba import cuda as cuda
         from numba.core.errors import NumbaError as NumbaError
         from numba.cuda import cgutils as cgutils
-        from numba.cuda import types as types
         from numba.cuda.core import ir as _numba_ir
-        from numba.cuda.core.errors import TypingError as TypingError
         from numba.cuda.core.imputils import RefType as RefType
         from numba.cuda.core.imputils import iternext_impl as iternext_impl
-        from numba.cuda.datamodel import models as models
         from numba.cuda.descriptor import cuda_target
         from numba.cuda.extending import lower_builtin as lower_builtin
         from numba.cuda.extending import lower_cast as lower_cast
-        from numba.cuda.extending import register_model as register_model
-        from numba.cuda.typing import signature as signature
 
         from .code import *
         from .emit import *

@@ -43,11 +43,11 @@ class _CallListeners(AnalysisPass):  # type: ignore[misc]
 
 
 class _Compiler(compiler.CUDACompiler):  # type: ignore[misc]
-    """Numba's passes without those for Python that a kernel is not written in: each is milliseconds of every function.
+    """Numba's passes without those for Python that kernels are not written in: each takes milliseconds of every function.
 
-    `compile.subset` refuses closures, comprehensions and `with`; nothing asks Numba to inline or to unroll over types; literal
-    types are given where they are; the array expressions and string keys that are rewritten after inference have no values here;
-    nobody reads a listing with types, for which Numba keeps each function's IR as long as the process lives.
+    The AST pass refuses closures, comprehensions and `with`; nothing asks Numba to inline or to unroll over types; literals have
+    literal types from the start; kernels have no array expressions and string keys, which passes rewrite after inference; nobody
+    reads a listing with types, for which Numba keeps each function's IR as long as the process lives.
     """
 
     _LEFT_OUT = (untyped_passes.WithLifting, untyped_passes.InlineClosureLikes, untyped_passes.MakeFunctionToJitFunction,
@@ -67,10 +67,6 @@ class _Compiler(compiler.CUDACompiler):  # type: ignore[misc]
                 manager.passes.insert(typed + 1, (_CallListeners, "call listeners with a typed function"))
                 manager.finalize()
         return self._managers
-
-
-_APART = {types.int32, types.float32}
-"""types of which no variable can have both: Numba would make it a float64"""
 
 
 def _in_this_thread(ours: Callable[..., Any], numbas: Callable[..., Any]) -> Callable[..., Any]:
@@ -93,23 +89,18 @@ def compiling_for(target: Target = DEFAULT) -> Iterator[None]:
     if config.FORCE_CUDA_CC:
         raise RuntimeError(f"NUMBA_FORCE_CUDA_CC drops the 'a' of {target.name}, which its own instructions need: unset it")
     library, device = codegen.CUDACodeLibrary, SimpleNamespace(compute_capability=target.capability)
-    with global_compiler_lock:
-        unify = types.Number.unify
-        changes: tuple[tuple[Any, str, Any], ...] = (
-            (dispatcher, "get_current_device", _in_this_thread(lambda: device, dispatcher.get_current_device)),
-            (compiler, "CUDACompiler", _Compiler),
-            # Numba reads the PTX only to look for runtime calls we never make
-            (library, "get_asm_str", _in_this_thread(lambda self, cc=None: "", library.get_asm_str)),
-            (types.Number, "unify", lambda self, context, other: None if {self, other} == _APART else unify(self, context, other)),
-            *quicker.replacements())
-        before = [(owner, name, getattr(owner, name)) for owner, name, _ in changes]
-        try:
-            for owner, name, value in changes:
-                setattr(owner, name, value)
-            yield
-        finally:
-            for owner, name, value in before:
-                setattr(owner, name, value)
+    with global_compiler_lock, contextlib.ExitStack() as undo:
+        apart, unify = {types.int32, types.float32}, types.Number.unify  # of a variable that has both Numba would make a float64
+        for owner, name, value in (
+                (dispatcher, "get_current_device", _in_this_thread(lambda: device, dispatcher.get_current_device)),
+                (compiler, "CUDACompiler", _Compiler),
+                # Numba reads the PTX only to look for runtime calls we never make
+                (library, "get_asm_str", _in_this_thread(lambda self, cc=None: "", library.get_asm_str)),
+                (types.Number, "unify", lambda one, context, other: None if {one, other} == apart else unify(one, context, other)),
+                *quicker.replacements()):
+            undo.callback(setattr, owner, name, getattr(owner, name))
+            setattr(owner, name, value)
+        yield
 
 
 def _with_log(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -128,7 +119,7 @@ nvvm.CompilationUnit.compile = _with_log(nvvm.CompilationUnit.compile)
 
 
 class _Printed:
-    """The text of a module that is complete, in place of llvmlite's objects.
+    """The text of a complete module, which replaces llvmlite's objects.
 
     Numba remembers what it compiled for as long as the process lives, although what was compiled for one kernel serves no
     other: three quarters of the memory of a compile were these objects (4.9 MiB of a GEMM's, 1.3 stay). All functions have got

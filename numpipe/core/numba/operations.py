@@ -28,9 +28,9 @@ from numba.cuda.typing import signature, templates
 from .emit import const, i64, nothing
 
 __all__ = [
-    "attribute", "binary", "call", "call_value", "constant_attributes", "field_attributes", "fields", "helper_type", "immediate",
-    "literal", "lowering_registry", "machine_model", "method", "no_code", "operation_type", "overload", "returns", "struct",
-    "struct_model", "tuple_of", "unliteral",
+    "TypingError", "attribute", "binary", "call", "call_value", "constant_attributes", "field_attributes", "fields", "helper_type",
+    "immediate", "literal", "lowering_registry", "machine_model", "method", "models", "no_code", "operation_type", "overload",
+    "register_model", "returns", "signature", "struct", "struct_model", "tuple_of", "types", "unliteral",
 ]
 
 Typer = Callable[..., Any]
