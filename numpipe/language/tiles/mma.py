@@ -24,7 +24,7 @@ __all__ = ["wgmma", "wgmma_wait"]
 
 
 def plan(acc: Any, a: Any, b: Any) -> Form:
-    """What ``wgmma(acc, a, b)`` gives, of values or of their Numba types; SpecError names the two that disagree."""
+    """Return the form of ``wgmma(acc, a, b)``; raise SpecError, which names the two operands that disagree."""
     if not (acc is None or isinstance(acc, TileLike)) or not isinstance(a, (SmemLike, TileLike)) or not isinstance(b, SmemLike):
         raise SpecError("wgmma(acc, a, b): acc is a register tile or None, a a shared-memory tile of a pipeline or a register "
                         f"tile, b a shared-memory tile, got ({', '.join(map(called, (acc, a, b)))})")
@@ -37,7 +37,7 @@ def plan(acc: Any, a: Any, b: Any) -> Form:
 
 
 def _product(acc: Form | None, a: Layout | Form, b: Layout, a_dtype: np.dtype, b_dtype: np.dtype) -> Form:
-    """Shapes and types a wgmma can take; the form of its accumulator."""
+    """Return the form of a product's accumulator; raise SpecError for shapes and types that wgmma does not have."""
     one, other = element_operand(a_dtype), element_operand(b_dtype)
     if one is None or other is None or one.family != other.family:
         raise SpecError(f"wgmma: a and b must be of one kind: {'; '.join(KINDS)}; got {a_dtype} and {b_dtype}")
@@ -46,11 +46,11 @@ def _product(acc: Form | None, a: Layout | Form, b: Layout, a_dtype: np.dtype, b
     if a.shape[1] != b.shape[0]:
         raise SpecError(f"wgmma: a {a.shape} has K = {a.shape[1]}, b {b.shape} has K = {b.shape[0]}: b is (K, N), use b_tile.T "
                         "for a tile loaded as (N, K)")
+    form = Form((a.shape[0], b.shape[1]), one.sums)
     if acc is not None:
         only_accumulator(acc, "wgmma")
-    if acc is not None and acc.shape != (a.shape[0], b.shape[1]):
-        raise SpecError(f"wgmma: the accumulator is {acc.shape}, but a {a.shape} x b {b.shape} gives "
-                        f"{(a.shape[0], b.shape[1])}")
+    if acc is not None and acc.shape != form.shape:
+        raise SpecError(f"wgmma: the accumulator is {acc.shape}, but a {a.shape} x b {b.shape} gives {form.shape}")
     k = BY_DTYPE[a_dtype].k
     if a.shape[1] % k or a.shape[0] % 64 or b.shape[1] not in one.widths:
         raise SpecError(f"wgmma: a {a.shape} x b {b.shape}: M must be a multiple of 64, K of {k}, N of {one.unit} and at most 256")
@@ -64,11 +64,11 @@ def _product(acc: Form | None, a: Layout | Form, b: Layout, a_dtype: np.dtype, b
                             f"contiguous, as 8-bit and tf32 operands are: pass {mend}")
         if layout.shape[layout.inner] % layout.per_panel:
             raise SpecError(f"wgmma: {name} {layout.shape} does not fill its {layout.width}-byte panels")
-    return Form((a.shape[0], b.shape[1]), one.sums)
+    return form
 
 
 def _check_registers(a: Form) -> None:
-    """SpecError unless a register tile is an A operand: of two dimensions, in the accumulator's layout, packed to 16 bits."""
+    """Raise SpecError unless a register tile is an A operand: an accumulator's, packed to 16 bits."""
     only_accumulator(a, "wgmma")
     if a.layout != ACCUMULATOR:
         lies = "rows (column" if a.layout == COLUMN else "columns (row"
@@ -83,7 +83,7 @@ def _check_registers(a: Form) -> None:
 
 @functools.lru_cache(maxsize=256)
 def steps(rows: int, a: Operand | None, b: Operand) -> tuple[tuple[tuple[int, int], ...], ...]:
-    """Descriptors at address 0 of every instruction of the batch: [64-row block][step of 32 bytes along K] -> (a, b).
+    """Return the descriptors, at address 0, of every instruction of a product: [64-row block][step of 32 bytes along K] -> (a, b).
 
     Where A is in registers, None, its descriptors are 0.
     """
@@ -152,7 +152,7 @@ def wgmma_wait(acc: Any, pending: int = 0) -> Any:
 
 @op(products="waits")
 def wait_for(acc: Any, pending: int) -> Any:
-    """``wgmma_wait(acc)``: of a tile that `pending` groups have been issued behind."""
+    """Wait as ``wgmma_wait(acc)`` does, for a tile that `pending` groups have been issued behind."""
     if not isinstance(acc, Tile) or acc.inert:
         return wgmma_wait(acc, 0)
     current().wgmma_wait(pending)

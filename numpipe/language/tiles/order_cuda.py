@@ -1,4 +1,4 @@
-"""The barriers on the GPU: symbols that each kernel's entry module defines, because a kernel may have none of them."""
+"""Automatic barriers on the GPU: symbols that each kernel's entry module defines, because a kernel may have none of them."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def _before_async(_context: Any, *tiles: Any) -> Any:
 
 
 def own_barrier(builder: Any) -> Any:
-    """Number of the warpgroup's own named barrier."""
+    """Return the number of the warpgroup's own named barrier."""
     return builder.add(builder.lshr(nb.thread_index(builder), nb.const(7)), nb.const(1))
 
 
 def define_order(module: Any, unit: Unit) -> None:
-    """The symbols' definitions for this kernel, in its entry module."""
+    """Define the symbols for this kernel, in its entry module."""
     for name, text in ((ACCESS, "bar.sync $0, 128;"), (ASYNC, "fence.proxy.async.shared::cta; bar.sync $0, 128;")):
         with nb.define(module, name, nb.void) as (builder, _):
             if not unit.params.unsafe_no_auto_barriers:

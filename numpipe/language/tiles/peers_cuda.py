@@ -1,4 +1,4 @@
-"""Arrivals on mbarriers of several CTAs of a cluster: a lane of each warp for each CTA that is told."""
+"""Arrivals on mbarriers of several CTAs of a cluster: in each warp, a lane arrives for each of these CTAs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ I32 = nb.types.int32
 
 
 def rank(builder: Any, place: list[Any], dims: Dims) -> Any:
-    """`rank_of` a place."""
+    """Return `plan.cluster.rank_of` a place."""
     found = nb.const(0)
     for at, of in zip(reversed(place), reversed(dims), strict=True):
         found = builder.add(builder.mul(found, nb.const(of)), at)
@@ -22,9 +22,9 @@ def rank(builder: Any, place: list[Any], dims: Dims) -> Any:
 
 
 def peer_of_lane(builder: Any, peers: tuple[Dims, ...], dims: Dims) -> tuple[Any, Any]:
-    """(rank of the CTA that a lane tells, int32 that is 0 in lanes that tell one): lane i of each warp the i-th of `peers`.
+    """Return (rank of the CTA that a lane arrives for, int32 that is 0 in lanes that do): lane i of a warp has the i-th of `peers`.
 
-    Shifts are looked up in four bits of a constant for each lane, so that all lanes do the same.
+    Each lane looks its shift up in four bits of a constant, so that all lanes do the same.
     """
     lane = builder.and_(nb.thread_index(builder), nb.const(31))
     nibble = builder.zext(builder.shl(builder.and_(lane, nb.const(15)), nb.const(2)), nb.i64)
@@ -40,7 +40,10 @@ def peer_of_lane(builder: Any, peers: tuple[Dims, ...], dims: Dims) -> tuple[Any
 
 
 def arrive(typing_context: Any, context: Any, builder: Any, peers: tuple[Dims, ...], dims: Dims, address: Any) -> None:
-    """Lanes of each warp arrive on the mbarrier at a shared address: of this CTA, or of all those that `peers` lead to."""
+    """Emit arrivals of each warp on the mbarrier at a shared address, in this CTA or in all those that `peers` lead to.
+
+    An arrival says no scope: with ``.release.cluster`` it becomes a fence of the whole GPU, and a loop half as fast.
+    """
     alone = len(peers) == 1
     if alone:
         idle = builder.and_(nb.thread_index(builder), nb.const(31))

@@ -1,4 +1,7 @@
-"""TMA copies of tiles: a ring's loads, the stores of its outputs and of register tiles, and copies that a kernel issues itself."""
+"""All TMA copies of tiles: a ring's loads, the stores of its outputs and of register tiles, and copies that a kernel issues.
+
+`plan.copies.cut` says for both executions into which boxes a copy is cut.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from .refs import GmemRef, tensor_map
 
 
 class Copy:
-    """A copy between an array and shared memory that is ready to be issued by one lane, on the simulated SM.
+    """A copy between an array and shared memory that one lane can issue.
 
     start    where the tile starts in the array, a place for each dimension
     address  of the tile in shared memory

@@ -27,7 +27,7 @@ nb.struct_model(ViewType, lambda ty: [("ref", ty.ref), ("start", ty.place)])
 
 
 class Block:
-    """Where a block's elements are: the address of the array's element 0 in it, and along its dimensions start, size, stride."""
+    """A block of an array in generated code: the address of the array's element 0, and along its dimensions start, size, stride."""
 
     def __init__(self, context: Any, builder: Any, ref: GmemType, value: Any, start: Sequence[Any], axes: tuple[int, ...],
                  indices: Sequence[tuple[int, TileType, Any]] = ()) -> None:
