@@ -28,43 +28,37 @@ def plan(acc: Any, a: Any, b: Any) -> Form:
     if not (acc is None or isinstance(acc, TileLike)) or not isinstance(a, (SmemLike, TileLike)) or not isinstance(b, SmemLike):
         raise SpecError("wgmma(acc, a, b): acc is a register tile or None, a a shared-memory tile of a pipeline or a register "
                         f"tile, b a shared-memory tile, got ({', '.join(map(called, (acc, a, b)))})")
-    left: Any = form_of(a, "wgmma(acc, a, b), a")
-    if left is None:
-        left = a.layout
-    else:
-        _check_registers(left)
-    return _product(None if acc is None else acc.form, left, b.layout, a.dtype, b.dtype)
-
-
-def _product(acc: Form | None, a: Layout | Form, b: Layout, a_dtype: np.dtype, b_dtype: np.dtype) -> Form:
-    """Return the form of a product's accumulator; raise SpecError for shapes and types that wgmma does not have."""
-    one, other = element_operand(a_dtype), element_operand(b_dtype)
+    form = form_of(a, "wgmma(acc, a, b), a")
+    if form is not None:
+        _check_registers(form)
+    (m, depth), (k, n) = left, right = a.layout.shape if form is None else form.shape, b.layout.shape
+    one, other = element_operand(a.dtype), element_operand(b.dtype)
     if one is None or other is None or one.family != other.family:
-        raise SpecError(f"wgmma: a and b must be of one kind: {'; '.join(KINDS)}; got {a_dtype} and {b_dtype}")
+        raise SpecError(f"wgmma: a and b must be of one kind: {'; '.join(KINDS)}; got {a.dtype} and {b.dtype}")
     if acc is not None and acc.dtype != one.sums:
         raise SpecError(f"wgmma: the accumulator must be {one.sums}, got {acc.dtype}")
-    if a.shape[1] != b.shape[0]:
-        raise SpecError(f"wgmma: a {a.shape} has K = {a.shape[1]}, b {b.shape} has K = {b.shape[0]}: b is (K, N), use b_tile.T "
-                        "for a tile loaded as (N, K)")
-    form = Form((a.shape[0], b.shape[1]), one.sums)
+    if depth != k:
+        raise SpecError(f"wgmma: a {left} has K = {depth}, b {right} has K = {k}: b is (K, N), use b_tile.T for a tile loaded as "
+                        "(N, K)")
     if acc is not None:
-        only_accumulator(acc, "wgmma")
-    if acc is not None and acc.shape != form.shape:
-        raise SpecError(f"wgmma: the accumulator is {acc.shape}, but a {a.shape} x b {b.shape} gives {form.shape}")
-    k = BY_DTYPE[a_dtype].k
-    if a.shape[1] % k or a.shape[0] % 64 or b.shape[1] not in one.widths:
-        raise SpecError(f"wgmma: a {a.shape} x b {b.shape}: M must be a multiple of 64, K of {k}, N of {one.unit} and at most 256")
-    for name, layout, axis, kind in (("a", a, 0, one), ("b", b, 1, other)):
-        if not isinstance(layout, Layout) or layout.inner != axis:
+        only_accumulator(acc.form, "wgmma")
+        if acc.shape != (m, n):
+            raise SpecError(f"wgmma: the accumulator is {acc.shape}, but a {left} x b {right} gives {(m, n)}")
+    step = BY_DTYPE[a.dtype].k
+    if k % step or m % 64 or n not in one.widths:
+        raise SpecError(f"wgmma: a {left} x b {right}: M must be a multiple of 64, K of {step}, N of {one.unit} and at most 256")
+    for name, tile, axis, kind in (("a", a, 0, one), ("b", b, 1, other)):
+        layout = tile.layout
+        if not isinstance(layout, Layout) or layout.inner != axis:  # a register tile's is a name
             continue
         if "mn" not in kind.majors:
             mend = ("np.ascontiguousarray(b.T), of shape (N, K), and multiply by b_tile.T" if name == "b" else
                     "np.ascontiguousarray(a), of shape (M, K), and multiply by a_tile")
-            raise SpecError(f"wgmma: {name} {layout.shape} of {(a_dtype, b_dtype)[axis]} must be K-major, its elements along K "
-                            f"contiguous, as 8-bit and tf32 operands are: pass {mend}")
+            raise SpecError(f"wgmma: {name} {layout.shape} of {tile.dtype} must be K-major, its elements along K contiguous, as "
+                            f"8-bit and tf32 operands are: pass {mend}")
         if layout.shape[layout.inner] % layout.per_panel:
             raise SpecError(f"wgmma: {name} {layout.shape} does not fill its {layout.width}-byte panels")
-    return form
+    return Form((m, n), one.sums)
 
 
 def _check_registers(a: Form) -> None:

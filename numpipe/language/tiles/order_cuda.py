@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from ...core import numba as nb
@@ -12,18 +13,14 @@ from . import order as source
 ACCESS, ASYNC = "np_before_access", "np_before_async"
 
 
-@cuda_meaning(source.before_access)
-def _before_access(_context: Any, tile: Any) -> Any:
-    _, builder, _ = yield nb.types.void(tile)
-    if tile.writable and tile.role != "memory":
-        nb.external(builder, ACCESS, nb.void)
-
-
-@cuda_meaning(source.before_async)
-def _before_async(_context: Any, *tiles: Any) -> Any:
+def _barrier(symbol: str, _context: Any, *tiles: Any) -> Any:
     _, builder, _ = yield nb.types.void(*tiles)
     if any(tile.writable and tile.role != "memory" for tile in tiles):
-        nb.external(builder, ASYNC, nb.void)
+        nb.external(builder, symbol, nb.void)
+
+
+cuda_meaning(source.before_access)(functools.partial(_barrier, ACCESS))
+cuda_meaning(source.before_async)(functools.partial(_barrier, ASYNC))
 
 
 def own_barrier(builder: Any) -> Any:

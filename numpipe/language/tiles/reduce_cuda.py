@@ -145,7 +145,7 @@ def _ranked(builder: Any, name: str, tile: TileType, values: list[Any], along: i
     return found
 
 
-def _reduced(name: str, np_: Any, tile: Any, axis: Any, keepdims: Any) -> Any:
+def _reduction(name: str, _context: Any, np_: Any, tile: Any, axis: Any, keepdims: Any) -> Any:
     made = source.plan(np_, name, tile, axis, keepdims)
     form = made.result
     result = TileType(form) if form.shape else InertType(source.REDUCED) if np_.role == "memory" else type_of(form.dtype)
@@ -179,16 +179,6 @@ def _reduced(name: str, np_: Any, tile: Any, axis: Any, keepdims: Any) -> Any:
     return convert(context, builder, total, nb.types.float32, result) if floating else total
 
 
-def _reduction(operation: Any, name: str) -> None:
-    @cuda_meaning(operation)
-    def typer(_context: Any, np_: Any, tile: Any, axis: Any, keepdims: Any) -> Any:
-        return _reduced(name, np_, tile, axis, keepdims)
-
-
-for _name, _operation in source.REDUCTIONS.items():
-    _reduction(_operation, _name)
-
-
 def _along(builder: Any, combine: Combine, tile: TileType, values: list[Any], result: TileType) -> list[Any]:
     """Return the registers of a reduction along an axis: each combines all elements of a row, or of a column."""
     rows = result.layout == COLUMN
@@ -200,20 +190,19 @@ def _along(builder: Any, combine: Combine, tile: TileType, values: list[Any], re
     return parts if rows else _between_warps(builder, combine, parts, True)
 
 
-def _partial(operation: Any, name: str) -> None:
-    @cuda_meaning(operation)
-    def typer(_context: Any, tile: Any) -> Any:
-        result = TileType(source.partial_form(tile, operation.__name__))
-        _, builder, args = yield result(tile)
-        combine = _combination(builder, name, tile.dtype)
-        values, where = registers(builder, tile, args[0]), places(tile.shape, tile.layout)
-        parts = [[value for value, (r, c) in zip(values, where, strict=True) if r == row and (c or 0) % 8 == column]
-                 for row, column in places(result.shape, result.layout)]
-        return assembled(builder, result, [_tree(combine, own) for own in parts])
+def _partial(name: str, _context: Any, tile: Any) -> Any:
+    result = TileType(source.partial_form(tile, f"partial_{name}"))
+    _, builder, args = yield result(tile)
+    combine = _combination(builder, name, tile.dtype)
+    values, where = registers(builder, tile, args[0]), places(tile.shape, tile.layout)
+    parts = [[value for value, (r, c) in zip(values, where, strict=True) if r == row and (c or 0) % 8 == column]
+             for row, column in places(result.shape, result.layout)]
+    return assembled(builder, result, [_tree(combine, own) for own in parts])
 
 
-for _name, _operation in source.PARTIALS.items():
-    _partial(_operation, _name)
+for _typer, _operations in ((_reduction, source.REDUCTIONS), (_partial, source.PARTIALS)):
+    for _name, _operation in _operations.items():
+        cuda_meaning(_operation)(functools.partial(_typer, _name))
 
 
 # ---- a vote in an `if`
