@@ -81,8 +81,8 @@ class Picture:
             x, y = MARGIN + CELL * column, MARGIN + HIGH * row
             axes.add_patch(Rectangle((x, y), CELL, HIGH, facecolor=COLORS[lane % 4], edgecolor="#999", linewidth=0.5))
             axes.text(x + CELL / 2, y + HIGH / 2, text, ha="center", **style)
-        for x, y, anchor, number in self._labels():  # y is a baseline in SVG, the middle of the text here
-            axes.text(x, y - 4, str(number), ha={"middle": "center", "end": "right"}[anchor], **style)
+        for across, down, anchor, number in self._labels():  # `down` is of a baseline in SVG, of the text's middle here
+            axes.text(across, down - 4, str(number), ha={"middle": "center", "end": "right"}[anchor], **style)
         return figure
 
 

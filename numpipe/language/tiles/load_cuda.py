@@ -55,11 +55,6 @@ def _loaded(builder: Any, block: Block, tile: TileType) -> Any:
     where = places(tile.shape, tile.layout)
     gathered = {axis: _indices(builder, tile, axis, *vector) for axis, *vector in block.indices}
 
-    def index(axis: int, own: Any, at: int, element: int) -> Any:
-        if axis in gathered:
-            return gathered[axis][element]
-        return builder.add(builder.add(block.start[axis], own), nb.const(at))
-
     def address(element: int) -> tuple[Any, Any]:
         """Return (address, inside) of an element; outside, the address is that of the array's first element."""
         rows, columns = where[element]
@@ -67,7 +62,8 @@ def _loaded(builder: Any, block: Block, tile: TileType) -> Any:
             (0, row, rows or 0), (1, column, columns or 0)]
         at, inside = block.base, block.inside
         for axis, own, distance in along:
-            n = index(axis, own, distance or 0, element)
+            n = gathered[axis][element] if axis in gathered else (
+                builder.add(builder.add(block.start[axis], own), nb.const(distance or 0)))
             inside = builder.and_(inside, builder.icmp_unsigned("<", n, block.size[axis]))
             at = block.moved(at, n, block.stride[axis])
         return builder.select(inside, at, block.base), inside

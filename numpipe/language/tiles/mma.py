@@ -28,10 +28,10 @@ def plan(acc: Any, a: Any, b: Any) -> Form:
     if not (acc is None or isinstance(acc, TileLike)) or not isinstance(a, (SmemLike, TileLike)) or not isinstance(b, SmemLike):
         raise SpecError("wgmma(acc, a, b): acc is a register tile or None, a a shared-memory tile of a pipeline or a register "
                         f"tile, b a shared-memory tile, got ({', '.join(map(called, (acc, a, b)))})")
-    form = form_of(a, "wgmma(acc, a, b), a")
-    if form is not None:
+    form: Any = a.layout if isinstance(a, SmemLike) else form_of(a, "wgmma(acc, a, b), a")
+    if isinstance(form, Form):
         _check_registers(form)
-    (m, depth), (k, n) = left, right = a.layout.shape if form is None else form.shape, b.layout.shape
+    (m, depth), (k, n) = left, right = form.shape, b.layout.shape
     one, other = element_operand(a.dtype), element_operand(b.dtype)
     if one is None or other is None or one.family != other.family:
         raise SpecError(f"wgmma: a and b must be of one kind: {'; '.join(KINDS)}; got {a.dtype} and {b.dtype}")

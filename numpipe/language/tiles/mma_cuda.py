@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from ...arch.dtypes import FLOAT32
@@ -87,27 +88,20 @@ def _wgmma(_context: Any, acc: Any, a: Any, b: Any) -> Any:
     return through(builder, product, None if fresh else args[0], text, extra, ",r" * len(extra))
 
 
-@cuda_meaning(source.wgmma_wait)
-def _wgmma_wait(_context: Any, acc: Any, pending: Any) -> Any:
-    left = nb.literal(pending)
+def _wait(behind: bool, _context: Any, acc: Any, pending: Any) -> Any:
+    """Be the typer of a wait; `behind`: all `pending` groups have been issued behind the accumulator, which nothing writes then."""
+    plain = nb.unliteral(acc)
+    left = nb.literal(pending) if not behind or isinstance(plain, InFlightType) else 0
     check_pending(left)
-    return _wait(acc, pending, left, not left)
-
-
-@cuda_meaning(source.wait_for)
-def _wait_for(_context: Any, acc: Any, pending: Any) -> Any:
-    tile = isinstance(nb.unliteral(acc), InFlightType)
-    return _wait(acc, pending, nb.literal(pending) if tile else 0, True)
-
-
-def _wait(acc: Any, pending: Any, left: int, settles: bool) -> Any:
-    """Be the typer of a wait that leaves so many groups; `settles`: nothing writes the accumulator any more."""
-    text, plain = f"wgmma.wait_group.sync.aligned {left};", nb.unliteral(acc)
-    parts = trees.leaves(plain)
-    settled = [part.tile if settles and isinstance(part, InFlightType) else part for part in parts]
+    text, parts = f"wgmma.wait_group.sync.aligned {left};", trees.leaves(plain)
+    settled = [part.tile if (behind or not left) and isinstance(part, InFlightType) else part for part in parts]
     result = trees.tree_of(plain).build(iter(settled), trees.made)
     context, builder, args = yield result(plain, pending)
     values = [value if not isinstance(part, InFlightType) or part.role == "memory" else
               through(builder, part.tile, value, text, [], "")
               for part, value in zip(parts, trees.leaf_values(builder, plain, args[0]), strict=True)]
     return trees.build_value(context, builder, result, iter(values))
+
+
+cuda_meaning(source.wgmma_wait)(functools.partial(_wait, False))
+cuda_meaning(source.wait_for)(functools.partial(_wait, True))

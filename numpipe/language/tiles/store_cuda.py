@@ -16,7 +16,7 @@ from .layouts import ACCUMULATOR, COLUMN, EITHER, ROW, places, vector_of
 from .refs import whole_slices
 from .refs_cuda import I32, GmemType
 from .shared_cuda import store_words
-from .store_ring import put
+from .store_ring import batches, put
 from .store_ring_cuda import BatchType
 from .tile_cuda import TileType, registers
 from .views_cuda import Block, starts
@@ -31,18 +31,17 @@ def writing(typing_context: Any, ref: GmemType, tile: TileType, axes: tuple[int,
 
     `statement`: what a lane does with an element, to store it if None.
     """
-    place, batches = nb.types.UniTuple(I32, ref.arg.ndim), []
-    if ref.role == "compute" and source.through_tma(ref.arg, axes, tile.form):
-        batches = source.batches(BatchType, ref, tile, axes, reduction)
-    for batch in batches:
+    ring = ref.role == "compute" and source.through_tma(ref.arg, axes, tile.form)
+    place, stored = nb.types.UniTuple(I32, ref.arg.ndim), batches(BatchType, ref, tile, axes, reduction) if ring else []
+    for batch in stored:
         nb.returns(typing_context, put, (ref, batch, place))
     bits = 8 * tile.dtype.itemsize
     how = statement or (("st.global.f32 [$0], $1;", "f") if bits == 32 else (f"st.global.b{bits} [$0], $1;", "h"))
 
     def emit(context: Any, builder: Any, array: Any, start: Sequence[Any], value: Any) -> None:
-        for batch in batches:
+        for batch in stored:
             nb.call(context, builder, put, (ref, batch, place), (array, value, context.make_tuple(builder, place, start)))
-        if not batches and ref.role != "memory":
+        if not stored and ref.role != "memory":
             _Lanes(builder, tile, value, Block(context, builder, ref, array, start, axes), how).store(ref.arg, axes)
 
     return emit

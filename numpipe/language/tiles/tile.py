@@ -137,7 +137,7 @@ def zeros_form(shape: Any, dtype: Any) -> Form:
 @functools.singledispatch
 def dtype_of(argument: Any) -> np.dtype:
     """Return the dtype that a compile-time argument, or its Numba type, names."""
-    return np.dtype(argument)
+    return np.dtype(argument)  # type: ignore[no-any-return]
 
 
 @op
@@ -176,4 +176,4 @@ def _truncated(value: np.ndarray, dtype: np.dtype) -> np.ndarray:
     """Return integers of a type, the nearest that it holds; 0 for NaN."""
     limits = np.iinfo(dtype)
     whole: np.ndarray = np.nan_to_num(np.trunc(value.astype(np.float64)), nan=0.0)
-    return np.clip(whole, limits.min, limits.max).astype(dtype)
+    return np.clip(whole, limits.min, limits.max).astype(dtype)  # type: ignore[no-any-return]

@@ -61,6 +61,8 @@ STEERLESS.extend([TileType, InFlightType])
 
 for _type in (TileType, InFlightType):
     nb.machine_model(_type, lambda ty: ty.machine)
+    nb.method(_type, "astype", source.astype)
+    nb.constant_attributes(_type, None, shape=lambda ty: ty.shape, dtype=lambda ty: ty.dtype.name)
 nb.lower_cast(TileType, InFlightType)(lambda context, builder, fromty, toty, value: value)
 
 
@@ -150,8 +152,3 @@ def _astype(_context: Any, tile: Any, dtype: Any) -> Any:
     if packing(kind).narrow:
         found = [packed(builder, kind, low, high) for low, high in zip(found[::2], found[1::2], strict=True)]
     return assembled(builder, result, found)
-
-
-for _cls in (TileType, InFlightType):
-    nb.method(_cls, "astype", source.astype)
-    nb.constant_attributes(_cls, None, shape=lambda ty: ty.shape, dtype=lambda ty: ty.dtype.name)
