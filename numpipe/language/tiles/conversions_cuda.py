@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -37,11 +38,9 @@ def _layout_cast(_context: Any, np_: Any, site: Any, tile: Any, layout: Any) -> 
 
 
 def _panels(tile: TileType) -> Iterator[tuple[int, int, int]]:
-    """Yield (row, column, columns) of the panels in which a coalesced tile is moved."""
+    """Return (row, column, columns) of each panel in which a coalesced tile is moved."""
     columns = panel_width(tile.form) // tile.dtype.itemsize
-    for row in range(0, tile.shape[0], 64):
-        for column in range(0, tile.shape[1], columns):
-            yield row, column, columns
+    return itertools.product(range(0, tile.shape[0], 64), range(0, tile.shape[1], columns), (columns,))
 
 
 def _runs(builder: Any, tile: TileType, row: int, column: int) -> Iterator[tuple[int, int, Any]]:
@@ -58,10 +57,7 @@ def _runs(builder: Any, tile: TileType, row: int, column: int) -> Iterator[tuple
 
 
 def _to_coalesced(builder: Any, have: TileType, value: Any, result: TileType) -> list[Any]:
-    """Return the registers of an accumulator's tile in coalesced layout.
-
-    Panel by panel each warp stores its 16 rows, as those of a panel are stored, and loads whole lines.
-    """
+    """Return an accumulator's registers in coalesced layout: panel by panel each warp stores its 16 rows, and loads whole lines."""
     base, found = nb.external(builder, EXCHANGE, nb.i32), [None] * result.registers
     for row, column, columns in _panels(result):
         write_panel(builder, have, value, row, column, columns, base)

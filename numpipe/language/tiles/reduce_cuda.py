@@ -65,7 +65,6 @@ def _butterflies(builder: Any, combine: Combine, value: Any, distances: Sequence
 
 
 def barrier(builder: Any) -> None:
-    """Wait on the warpgroup's own barrier."""
     nb.emit_asm(builder, nb.void, [own_barrier(builder)], "bar.sync $0, 128;", "r,~{memory}")
 
 
@@ -95,10 +94,6 @@ def of_warps(builder: Any, values: list[Any], columns: bool) -> Iterator[list[An
         found = [load_words(builder, values[0].type, kind, builder.add(own, nb.const(other * size + stride * i)), step)
                  for other in range(4)]
         yield from map(list, zip(*found, strict=True))
-
-
-def _between_warps(builder: Any, combine: Combine, values: list[Any], columns: bool) -> list[Any]:
-    return [_tree(combine, parts) for parts in of_warps(builder, values, columns)]
 
 
 def define_exchange(module: Any, unit: Unit) -> None:
@@ -174,7 +169,7 @@ def _reduction(name: str, _context: Any, np_: Any, tile: Any, axis: Any, keepdim
     own = values[:len(places(tile.shape, ROW))] if tile.layout == EITHER else values
     distances = {ACCUMULATOR: QUAD + QUADS, COLUMN: QUADS}.get(tile.layout, QUAD)
     total = _butterflies(builder, combine, _tree(combine, own), distances)
-    total = finished(builder, _between_warps(builder, combine, [total], False)[0] if made.nbytes else total)
+    total = finished(builder, _tree(combine, next(of_warps(builder, [total], False))) if made.nbytes else total)
     floating = wide and name not in source.INDICES
     return convert(context, builder, total, nb.types.float32, result) if floating else total
 
@@ -187,7 +182,7 @@ def _along(builder: Any, combine: Combine, tile: TileType, values: list[Any], re
     for row, column in places(result.shape, result.layout):
         own = [value for value, place in zip(values, where, strict=True) if (place[0] == row if rows else place[1] == column)]
         parts.append(_butterflies(builder, combine, _tree(combine, own), QUAD if rows else QUADS))
-    return parts if rows else _between_warps(builder, combine, parts, True)
+    return parts if rows else [_tree(combine, each) for each in of_warps(builder, parts, True)]
 
 
 def _partial(name: str, _context: Any, tile: Any) -> Any:

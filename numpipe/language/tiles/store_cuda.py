@@ -113,20 +113,19 @@ class _Lanes:
         """Store a vector, or a tile of one row or column: by one of the lanes that hold an element."""
         builder, tile, to = self.builder, self.tile, self.to
         start, shape, strides = to.start, to.size, to.stride
-        by_rows = tile.layout in (COLUMN, EITHER)  # which has fewer elements a lane
-        layout = COLUMN if by_rows else ROW
+        dim, layout = (0, COLUMN) if tile.layout in (COLUMN, EITHER) else (1, ROW)  # a column has fewer elements a lane
         first = len(places(tile.shape, ROW)) if tile.layout == EITHER else 0
         thread = builder.and_(nb.thread_index(builder), nb.const(127))
-        own = place_of(builder, tile)[0 if by_rows else 1]
-        other = builder.icmp_unsigned("==", builder.and_(thread, nb.const(3)), nb.const(0)) if by_rows else (
-            builder.icmp_unsigned("<", thread, nb.const(4)))
-        base, inside = to.base, builder.and_(to.inside, other)
-        axis = 0 if len(start) == 1 or by_rows else 1
+        own = place_of(builder, tile)[dim]
+        stores = builder.icmp_unsigned("<", thread, nb.const(4)) if dim else (
+            builder.icmp_unsigned("==", builder.and_(thread, nb.const(3)), nb.const(0)))
+        base, inside = to.base, builder.and_(to.inside, stores)
+        axis = 0 if len(start) == 1 else dim
         if len(start) == 2:  # the dimension in which the tile has one element
             inside = builder.and_(inside, builder.icmp_unsigned("<", start[1 - axis], shape[1 - axis]))
             base = to.moved(base, start[1 - axis], strides[1 - axis])
         for i, place in enumerate(places(tile.shape, layout)):
-            at = builder.add(builder.add(start[axis], own), nb.const(place[0 if by_rows else 1] or 0))
+            at = builder.add(builder.add(start[axis], own), nb.const(place[dim] or 0))
             chosen = builder.and_(inside, builder.icmp_unsigned("<", at, shape[axis]))
             self._write(to.moved(base, at, strides[axis]), self._element(first + i), chosen)
 

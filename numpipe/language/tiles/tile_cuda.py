@@ -81,7 +81,6 @@ def undefined(tile: TileType) -> Any:
 
 
 def registers(builder: Any, tile: TileType, value: Any) -> list[Any]:
-    """Return the registers of a tile."""
     return [builder.extract_value(value, i) for i in range(tile.registers)]
 
 
@@ -106,18 +105,12 @@ def _zeros(_context: Any, shape: Any, dtype: Any) -> Any:
 
 
 # ---- conversions
-def _register(dtype: np.dtype) -> tuple[Any, str]:
-    """Return (LLVM type, constraint) of what conversions of a type go through."""
-    return (nb.f32, "f") if packing(dtype).wide == FLOAT32 else (nb.i32, "r")
-
-
 def _wide(builder: Any, dtype: np.dtype, parts: Sequence[Any]) -> list[Any]:
     """Return the elements in registers of a type, in the type that conversions go through."""
     if not packing(dtype).narrow:
         return [builder.zext(part, nb.i32) for part in parts] if dtype == BOOL else list(parts)
-    machine, code = _register(dtype)
-    return [builder.call(nb.pure_asm(machine, [nb.i32], text, f"={code},r"), [part])
-            for part in parts for text in packing(dtype).widen]
+    machine, register = (nb.f32, "=f,r") if packing(dtype).wide == FLOAT32 else (nb.i32, "=r,r")
+    return [builder.call(nb.pure_asm(machine, [nb.i32], text, register), [part]) for part in parts for text in packing(dtype).widen]
 
 
 def floats(builder: Any, dtype: np.dtype, parts: Sequence[Any]) -> list[Any]:
@@ -130,8 +123,8 @@ def floats(builder: Any, dtype: np.dtype, parts: Sequence[Any]) -> list[Any]:
 
 def packed(builder: Any, dtype: np.dtype, low: Any, high: Any) -> Any:
     """Return two elements, in the type that conversions go through, in one register of a smaller type."""
-    machine, code = _register(dtype)
-    return builder.call(nb.pure_asm(nb.i32, [machine, machine], packing(dtype).narrow, f"=r,{code},{code}"), [low, high])
+    registers = "=r,f,f" if packing(dtype).wide == FLOAT32 else "=r,r,r"
+    return builder.call(nb.pure_asm(nb.i32, [low.type, high.type], packing(dtype).narrow, registers), [low, high])
 
 
 @cuda_meaning(source.astype)
