@@ -1,8 +1,21 @@
-"""Register tiles and wgmma, references to arrays and shared memory, their loads and stores.
+"""Register tiles: the values of a warpgroup, what is computed of them, and their ways from and to arrays and shared memory.
 
-Here belongs what a warpgroup does with values in its registers and how they come and go; what waits for copies is in `pipeline`.
-Read `tile` first, then `layouts` (who holds which element), `refs` (what is indexed) and `mma`. References and tiles hold data;
-their operators, loads and stores are made methods of them by the files imported here.
+===============================================  ===============================================================================
+`tile`, `layouts`                                a tile, and which of its elements each lane has: read these first
+`refs`, `views`                                  arrays, tiles in shared memory, their indices and views
+`load`, `store`, `store_ring`, `tma`             blocks of arrays to registers and back; copies by TMA
+`shared`, `addresses`, `order`                   tiles in shared memory, and the barriers that nobody has to write
+`elementwise`, `mathematics`, `strips`           arithmetic, where no lane needs another
+`reduce`, `scans`, `conversions`, `exchange`     arithmetic between lanes
+`mma`, `products`                                wgmma, and how an SM tells that products are done
+===============================================  ===============================================================================
+
+What a warpgroup does with values of its own belongs here; what waits for copies of others is in `pipeline`. The Numba type of a
+tile has its shape, dtype and layout; its value is an array of registers, which LLVM takes apart. The memory role has no such
+values, and no code for them: elementwise code is pure and disappears there. Shuffles, votes and barriers do not, so operations that
+make them get the context, and are typed as inert in that role.
+
+References and tiles hold data; their operators, loads and stores are made methods of them by the files imported here.
 """
 
 from . import elementwise, load, shared, store, views

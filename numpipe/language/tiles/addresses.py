@@ -15,9 +15,9 @@ elements        contiguous                  access
 ==============  ==========================  ===========================================================================
 
 No two lanes that are served together meet in a bank (but in rows of 16 bytes, and in columns of 32-bit elements in pieces of less
-than 128). Two columns of 32 bits would: an access serves
-16 lanes at once, of 4 rows, and what they have in a group of 8 columns is 32 bytes of each, which the swizzle, in steps of 16,
-spreads over half of the banks only. So every other row, or pair of rows, takes the groups in another order (`detour`)::
+than 128). Two columns of 32 bits would: an access serves 16 lanes at once, of 4 rows, and what they have in a group of 8 columns is
+32 bytes of each, which the swizzle, in steps of 16, spreads over half of the banks only. So every other row, or pair of rows, takes
+the groups in another order (`detour`)::
 
     row (g)          0  1  2  3       0  1  2  3
     pair of chunks   0  0  1  1   ->  0  2  1  3      group j of 128 bytes: j for even rows, j ^ 2 for odd ones
@@ -26,7 +26,7 @@ and the registers of two groups change places behind a load, or before a store.
 
 An address is ``((tile + lane offset) ^ xor) + add``: what depends on the lane is computed once, the rest is in the instruction's
 immediates. The exclusive-or is right because tiles, and views of them, start at multiples of 8 rows, where the swizzle begins
-anew. The functions below take NumPy arrays (the tests) and LLVM values (`shared_cuda`) alike.
+anew. `lane_offset` takes ints, NumPy arrays (in tests) and LLVM values (`shared_cuda`).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from ...plan.layout import Layout, swizzled
 
 @dataclass(frozen=True)
 class Access:
-    """One instruction of each lane: where, and the registers (from `first`, `count` of them) that it moves.
+    """One instruction of each lane: its address, and the registers that it moves, `count` from `first` on.
 
     Registers are numbered as `TileType` has them: 32 bits each, two elements of a smaller type.
     """
@@ -52,19 +52,15 @@ class Access:
 
 @dataclass(frozen=True)
 class Detour:
-    """Lanes whose number has this `bit` take group j ^ `groups` of 8 columns where the others take j; so their registers are in
-    each other's places: r and ``r ^ 4 groups``."""
+    """Lanes whose number has this `bit` take group j ^ `groups` of 8 columns where the others take j; in such a lane register r
+    and ``r ^ 4 groups`` are in each other's places."""
 
     bit: int
     groups: int
 
-    def partner(self, register: int) -> int:
-        """The register whose place an element has in such a lane."""
-        return register ^ (4 * self.groups)
-
 
 def detour(layout: Layout) -> Detour | None:
-    """What keeps accesses of two 32-bit columns off each other's banks; None where nothing has to.
+    """Return what keeps accesses of two 32-bit columns off each other's banks; None where nothing has to.
 
     Of rows 128 bytes wide the odd ones go another way, of those of 64 bytes, two of which are a line of banks, every other pair.
     """
@@ -74,7 +70,7 @@ def detour(layout: Layout) -> Detour | None:
 
 
 def lane_offset(layout: Layout, thread: Any) -> Any:
-    """Byte offset, swizzled, at which a lane's accesses start; `thread` is its number in the warpgroup, 0 … 127."""
+    """Return the swizzled byte offset at which a lane's accesses start; `thread` is its number in the warpgroup, 0 … 127."""
     lane, warp = thread & 31, thread >> 5
     width, sixteen = layout.width, layout.itemsize == 2
     if layout.inner == 1:
@@ -92,21 +88,15 @@ def lane_offset(layout: Layout, thread: Any) -> Any:
 
 
 def accesses(layout: Layout) -> list[Access]:
-    """The accesses of every lane, in the order of their registers."""
+    """Return the accesses of every lane, in the order of their registers."""
     registers = layout.shape[1] * max(layout.itemsize, 2) // 8  # of 64 rows
-    return [Access(block * registers + access.first, access.count, access.xor, access.add + _block_offset(layout, block))
+    block_bytes = 64 * layout.width if layout.inner == 1 else 64 * layout.itemsize // layout.width * layout.panel_stride
+    return [Access(block * registers + access.first, access.count, access.xor, access.add + block * block_bytes)
             for block in range(layout.shape[0] // 64) for access in _of_a_block(layout)]
 
 
-def _block_offset(layout: Layout, block: int) -> int:
-    """Bytes from the first to a later block of 64 rows."""
-    if layout.inner == 1:
-        return 64 * block * layout.width
-    return 64 * block * layout.itemsize // layout.width * layout.panel_stride
-
-
 def _of_a_block(layout: Layout) -> list[Access]:
-    """The accesses of the first 64 rows."""
+    """Return the accesses of the first 64 rows."""
     groups, width = range(layout.shape[1] // 8), layout.width
     if layout.itemsize == 2:
         return [Access(2 * j, min(4, 2 * (len(groups) - j)), *_along(layout, 16 * j)) for j in groups[::2]]
@@ -126,7 +116,7 @@ def _of_a_block(layout: Layout) -> list[Access]:
 
 
 def _along(layout: Layout, nbytes: int) -> tuple[int, int]:
-    """(xor, add) that moves an access `nbytes` along the rows, or by as many 16-bit columns."""
+    """Return (xor, add) that moves an access `nbytes` along the rows, or by as many 16-bit columns."""
     if layout.inner == 0:
         return 0, nbytes // 2 * layout.width
     return nbytes % layout.width, nbytes // layout.width * layout.panel_stride

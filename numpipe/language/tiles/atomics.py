@@ -86,7 +86,5 @@ def _atomic(reduction: str) -> Op[..., Any]:
     """)
 
 
-atomic_add, atomic_min, atomic_max = (_atomic(name) for name in ("add", "min", "max"))
-atomic_and, atomic_or, atomic_xor = (_atomic(name) for name in ("and", "or", "xor"))
-ATOMICS: dict[str, Op[..., Any]] = {f.__name__: f for f in (  # type: ignore[attr-defined]
-    atomic_add, atomic_min, atomic_max, atomic_and, atomic_or, atomic_xor)}
+ATOMICS = {f"atomic_{reduction}": _atomic(reduction) for reduction in _LANES}
+atomic_add, atomic_min, atomic_max, atomic_and, atomic_or, atomic_xor = ATOMICS.values()

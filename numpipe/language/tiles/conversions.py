@@ -23,7 +23,7 @@ from typing import Any
 from ...core.op import called, constant, op
 from ...diagnostics.errors import SpecError
 from .exchange import exchange, of_columns, of_rows, rows
-from .layouts import ACCUMULATOR, COALESCED, COLUMN, EITHER, ROW, Form, coalesced_form, lanes_across, vector_layout, vector_of
+from .layouts import ACCUMULATOR, COALESCED, COLUMN, EITHER, ROW, Form, coalesced_form, panel_width, vector_layout, vector_of
 from .tile import Tile, form_of
 
 __all__ = ["layout_cast"]
@@ -94,23 +94,6 @@ def _plan_tile(form: Form, layout: str) -> tuple[Form, int]:
         raise SpecError(f"{CAST}: a lane of this {form.dtype} tile in {form.layout} layout has {panel_width(form) // 8} bytes side "
                         "by side, and 16 are moved: cast before astype")
     return plain, 64 * panel_width(form)
-
-
-def panel_width(form: Form) -> int:
-    """Return the bytes of a row that the lanes of a coalesced tile have side by side."""
-    vector = vector_of(form.layout)
-    return lanes_across(form.shape[1], vector) * vector * form.dtype.itemsize
-
-
-def run_offset(form: Form, thread: Any, down: int) -> Any:
-    """Return the bytes, before swizzling, from a panel's start to what lane `thread` has of it, `down` rows below its own row.
-
-    `thread` counts the lanes of the warpgroup: an int, a NumPy array (in tests) or an LLVM value.
-    """
-    vector = vector_of(form.layout)
-    shift = lanes_across(form.shape[1], vector).bit_length() - 1
-    lane, warp = thread & 31, thread >> 5
-    return (warp * 16 + (lane >> shift) + down) * panel_width(form) + (lane & ((1 << shift) - 1)) * (vector * form.dtype.itemsize)
 
 
 def _chunks(form: Form, made: Form) -> tuple[Any, Any]:

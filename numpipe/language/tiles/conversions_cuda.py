@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,7 +12,7 @@ from ...core.op import cuda_meaning
 from ...plan.layout import swizzled
 from . import conversions as source
 from .elementwise_cuda import part_of_either, place_of
-from .layouts import ACCUMULATOR, ROW, places, vector_of
+from .layouts import ACCUMULATOR, ROW, panel_width, places, run_offset, vector_of
 from .reduce_cuda import EXCHANGE, barrier
 from .shared_cuda import Value, converge, load_words, read_registers, store_words
 from .store_ring import panel_layout
@@ -37,31 +38,26 @@ def _layout_cast(_context: Any, np_: Any, site: Any, tile: Any, layout: Any) -> 
 
 
 def _panels(tile: TileType) -> Iterator[tuple[int, int, int]]:
-    """Yield (row, column, columns) of the panels in which a coalesced tile is moved."""
-    columns = source.panel_width(tile.form) // tile.dtype.itemsize
-    for row in range(0, tile.shape[0], 64):
-        for column in range(0, tile.shape[1], columns):
-            yield row, column, columns
+    """Return (row, column, columns) of each panel in which a coalesced tile is moved."""
+    columns = panel_width(tile.form) // tile.dtype.itemsize
+    return itertools.product(range(0, tile.shape[0], 64), range(0, tile.shape[1], columns), (columns,))
 
 
 def _runs(builder: Any, tile: TileType, row: int, column: int) -> Iterator[tuple[int, int, Any]]:
     """Yield (first register, words, offset in the panel) of each run of at most 16 bytes that a lane has of a coalesced tile."""
-    width, vector = source.panel_width(tile.form), vector_of(tile.layout)
+    width, vector = panel_width(tile.form), vector_of(tile.layout)
     thread = Value(builder, builder.and_(nb.thread_index(builder), nb.const(127)))
     where, each = places(tile.shape, tile.layout), vector * tile.dtype.itemsize // 4
     for first in range(0, len(where), vector):
         r, c = where[first]
         if (r or 0) // 64 * 64 == row and (c or 0) == column:
-            start = source.run_offset(tile.form, thread, (r or 0) - row)
+            start = run_offset(tile.form, thread, (r or 0) - row)
             for n in range(0, each, 4):
                 yield first * each // vector + n, min(4, each), swizzled(start + 4 * n, width).value
 
 
 def _to_coalesced(builder: Any, have: TileType, value: Any, result: TileType) -> list[Any]:
-    """Return the registers of an accumulator's tile in coalesced layout.
-
-    Panel by panel each warp stores its 16 rows, as those of a panel are stored, and loads whole lines.
-    """
+    """Return an accumulator's registers in coalesced layout: panel by panel each warp stores its 16 rows, and loads whole lines."""
     base, found = nb.external(builder, EXCHANGE, nb.i32), [None] * result.registers
     for row, column, columns in _panels(result):
         write_panel(builder, have, value, row, column, columns, base)

@@ -16,7 +16,7 @@ from .tile import check_form
 __all__ = ["show_layout"]
 
 CELL, HIGH, MARGIN = 46, 22, 34
-"""pixels: width and height of an element, and of the numbers of rows and columns around it"""
+"""pixels: width and height of an element, and the space around all of them for the numbers of rows and columns"""
 COLORS = ("#dbe9f6", "#fde3cf", "#ddf1dc", "#ece3f4")
 """of the lanes of a quad"""
 
@@ -32,16 +32,18 @@ class Picture:
     cells: tuple[tuple[int, int, int, str], ...]
     """(which of `rows`, which of `columns`, lane, text)"""
 
+    def _labels(self) -> list[tuple[float, int, str, int]]:
+        """Return (x, y, text-anchor, number) of the numbers of columns and rows."""
+        return [*((MARGIN + CELL * (i + 0.5), MARGIN - 8, "middle", n) for i, n in enumerate(self.columns) if n >= 0),
+                *((MARGIN - 6, MARGIN + HIGH * i + 15, "end", n) for i, n in enumerate(self.rows) if n >= 0)]
+
     def __str__(self) -> str:
         cells = []
         for row, column, lane, text in self.cells:
             x, y = MARGIN + CELL * column, MARGIN + HIGH * row
             cells.append(f'<rect x="{x}" y="{y}" width="{CELL}" height="{HIGH}" fill="{COLORS[lane % 4]}" stroke="#999"/>'
                          f'<text x="{x + CELL / 2}" y="{y + 15}" text-anchor="middle">{text}</text>')
-        labels = [f'<text x="{MARGIN + CELL * (i + 0.5)}" y="{MARGIN - 8}" text-anchor="middle">{column}</text>'
-                  for i, column in enumerate(self.columns) if column >= 0]
-        labels += [f'<text x="{MARGIN - 6}" y="{MARGIN + HIGH * i + 15}" text-anchor="end">{row}</text>'
-                   for i, row in enumerate(self.rows) if row >= 0]
+        labels = [f'<text x="{x}" y="{y}" text-anchor="{anchor}">{number}</text>' for x, y, anchor, number in self._labels()]
         width, height = 2 * MARGIN + CELL * len(self.columns), MARGIN + HIGH * len(self.rows) + 8
         return (f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" font-family="sans-serif" '
                 f'font-size="10"><title>{self.title}</title>{"".join(labels)}{"".join(cells)}</svg>')
@@ -79,15 +81,13 @@ class Picture:
             x, y = MARGIN + CELL * column, MARGIN + HIGH * row
             axes.add_patch(Rectangle((x, y), CELL, HIGH, facecolor=COLORS[lane % 4], edgecolor="#999", linewidth=0.5))
             axes.text(x + CELL / 2, y + HIGH / 2, text, ha="center", **style)
-        for i, number in enumerate(self.columns):
-            axes.text(MARGIN + CELL * (i + 0.5), MARGIN - 12, str(number) if number >= 0 else "", ha="center", **style)
-        for i, number in enumerate(self.rows):
-            axes.text(MARGIN - 6, MARGIN + HIGH * (i + 0.5), str(number) if number >= 0 else "", ha="right", **style)
+        for across, down, anchor, number in self._labels():  # `down` is of a baseline in SVG, of the text's middle here
+            axes.text(across, down - 4, str(number), ha={"middle": "center", "end": "right"}[anchor], **style)
         return figure
 
 
 def holders(form: Form, warp: int) -> dict[tuple[int, int], list[tuple[int, int]]]:
-    """(lane, register) of all lanes of a warp that hold an element, by its (row, column); -1 along a dimension that there is not.
+    """Return (lane, register) of all lanes of a warp that hold an element, by (row, column), -1 for a missing dimension.
 
     A register of a type of 8 or 16 bits has two elements, the one with the lower column, or row, in its low half.
     """

@@ -211,10 +211,7 @@ Tile.__hash__ = None  # type: ignore[assignment]
 
 # ---- choices --------------------------------------------------------------------------------------------------------
 def plan_where(given: Sequence[Any], literals: int = 0) -> Plan | None:
-    """Return how a choice between tiles and numbers is computed: in the tiles' type, or in that of the numbers.
-
-    None where nothing is a tile and something has no value: the choice has none either.
-    """
+    """Return how a choice is computed, in the type of its tiles, or numbers; None where no part is a tile and one has no value."""
     mask, *operands = every = operands_of("np.where", given, literals)
     tiles = [part for part in every if isinstance(part, Form)]
     forms = [part for part in operands if isinstance(part, Form)]

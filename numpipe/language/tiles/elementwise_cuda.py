@@ -53,16 +53,13 @@ def elements(context: Any, builder: Any, ty: Any, value: Any, made: source.Plan)
 
 
 def pairs(context: Any, builder: Any, ty: Any, value: Any, made: source.Plan) -> list[Any]:
-    """Return an operand of 16 bits as registers of two elements each, as the result has them.
-
-    A number is rounded once: to bfloat16 through float32, as ml_dtypes does.
-    """
+    """Return an operand of 16 bits as registers of two elements each, as the result has them; a number is rounded once."""
     form = made.result
     if not isinstance(ty, TileType):
         if made.computed == np.float16:
             half = builder.zext(convert(context, builder, value, ty, nb.types.float16), nb.i32)
             twice = builder.or_(half, builder.shl(half, nb.const(16)))
-        else:
+        else:  # bfloat16, through float32 as in ml_dtypes
             number = number_in(context, builder, value, ty, FLOAT32)
             twice = packed(builder, made.computed, number, number)
         return [twice] * (len(places(form.shape, form.layout)) // 2)

@@ -1,4 +1,4 @@
-"""What the warps of a warpgroup tell each other through shared memory: sums of reductions, elements of layout casts.
+"""Exchanges: the warps of a warpgroup tell each other sums of reductions, or elements of layout casts, through shared memory.
 
 ::
 
@@ -14,15 +14,12 @@ each warp loads its own rows only, and there is one barrier.
 
 from __future__ import annotations
 
-import functools
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 
 from ...core.machine import current
 from ...plan.budget import Region
-from ...plan.context import own_part
+from ...plan.context import Context, own_part
 
 ROOM = 16384
 """bytes of shared memory that the simulated SM has for the exchanges of a warpgroup: kept apart, behind the staging memory"""
@@ -31,7 +28,7 @@ _Chunks = npt.NDArray[np.int64]
 
 
 def each_to_all(nbytes: int) -> tuple[_Chunks, _Chunks]:
-    """(what each warp stores, what it loads), for equal parts: addresses of chunks of 16 bytes, a row a warp. `nbytes`: of a part.
+    """Return (what each warp stores, what it loads) for equal parts of `nbytes`: addresses of chunks of 16 bytes, a row a warp.
 
     >>> each_to_all(32)[0].tolist()
     [[0, 16], [32, 48], [64, 80], [96, 112]]
@@ -41,12 +38,12 @@ def each_to_all(nbytes: int) -> tuple[_Chunks, _Chunks]:
 
 
 def _spread(nbytes: int) -> _Chunks:
-    """Parts of so many bytes, one after another."""
+    """Return four parts of so many bytes, one after another."""
     return np.arange(0, 4 * nbytes, CHUNK).reshape(4, -1)
 
 
 def of_rows(count: int) -> _Chunks:
-    """A vector's 4-byte elements, along rows, as the warps have them: 16 of each 64.
+    """Return a vector's 4-byte elements, along rows, as the warps have them: 16 of each 64.
 
     >>> of_rows(64)[1].tolist()
     [64, 80, 96, 112]
@@ -55,29 +52,25 @@ def of_rows(count: int) -> _Chunks:
 
 
 def of_columns(count: int) -> _Chunks:
-    """The same along columns: each warp has all of them."""
+    """Return them along columns: each warp has all of them."""
     return np.tile(np.arange(0, 4 * count, CHUNK), (4, 1))
 
 
 def rows(width: int) -> _Chunks:
-    """A panel of 64 rows of so many bytes: each warp has 16."""
+    """Return a panel of 64 rows of so many bytes: each warp has 16."""
     return _spread(16 * width)
 
 
-def exchange(np_: Any, stored: _Chunks, loaded: _Chunks, what: str, *, apart: bool = False) -> None:
-    """The barriers and accesses of an exchange; `what` for reports. `apart`: each warp loads what it has stored itself."""
+def exchange(np_: Context, stored: _Chunks, loaded: _Chunks, what: str, *, apart: bool = False) -> None:
+    """Make the barriers and accesses of an exchange; reports call it `what`. `apart`: each warp loads what it has stored itself."""
     machine = current()
     base = own_part(np_.unit, Region(2 * np_.unit.target.smem_bytes, ROOM, np_.unit.compute_wgs))
+    write = base + stored, np.zeros((*stored.shape, CHUNK), np.uint8), what
     machine.bar_sync(1 + machine.warpgroup, 128)
     if len(stored) == 1:
-        machine.scoped("one", machine.smem_write, (base + stored, _nothing(stored.shape), what))
+        machine.scoped("one", machine.smem_write, write)
     else:
-        machine.smem_write(base + stored, _nothing(stored.shape), what)
+        machine.smem_write(*write)
     if not apart:
         machine.bar_sync(1 + machine.warpgroup, 128)
     machine.smem_read(base + loaded, what)
-
-
-@functools.cache
-def _nothing(shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
-    return np.zeros((*shape, CHUNK), np.uint8)

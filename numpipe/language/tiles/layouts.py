@@ -134,6 +134,18 @@ def own_place(form: Form, thread: Any) -> tuple[Any, Any]:
     return ((thread & 96) >> 1) + ((thread & 31) >> 2), (thread & 3) << 1
 
 
+def panel_width(form: Form) -> int:
+    """Return the bytes of a row that the lanes of a coalesced tile have side by side."""
+    vector = vector_of(form.layout)
+    return lanes_across(form.shape[1], vector) * vector * form.dtype.itemsize
+
+
+def run_offset(form: Form, thread: Any, down: int) -> Any:
+    """Return the unswizzled bytes from the start of a coalesced tile's panel to what a lane has `down` rows below its own."""
+    row, column = own_place(form, thread)
+    return (row + down) * panel_width(form) + column * form.dtype.itemsize
+
+
 @functools.lru_cache(maxsize=1024)
 def places(shape: tuple[int, ...], layout: str) -> tuple[Place, ...]:
     """Return the elements of a lane, in the order of its registers.
@@ -210,10 +222,7 @@ def combined(symbol: str, forms: list[Form]) -> tuple[tuple[int, ...], str]:
 
 
 def expanded_form(form: Form, parts: tuple[Any, ...]) -> Form:
-    """Return what ``v[:, None]`` or ``v[None, :]`` makes of a vector, given the parts of the index, or their Numba types.
-
-    Raises SpecError for another index, for a tile, and for a vector that lies otherwise.
-    """
+    """Return what ``v[:, None]`` or ``v[None, :]`` makes of a vector, given the index's parts; raise SpecError for other indices."""
     index = ", ".join(map(str, parts)).replace("none", "None")
     if index not in (":, None", "None, :"):
         raise SpecError("tile[…]: a register tile has no parts: v[:, None] and v[None, :] give a vector a dimension; take "

@@ -26,12 +26,12 @@ from .views_cuda import Block, starts
 
 
 def _bits(builder: Any, dtype: np.dtype, word: Any) -> Any:
-    """A 32-bit word as a register of a tile of this type."""
+    """Return a 32-bit word as a register of a tile of this type."""
     return builder.bitcast(word, nb.f32) if dtype == FLOAT32 else word
 
 
 def _run(block: Block, address: Any, inside: Any, count: int) -> list[Any]:
-    """The registers of `count` neighbours, loaded at once."""
+    """Load the registers of `count` neighbours at once."""
     found, words = block.load(address, inside, count), count * block.dtype.itemsize // 4
     if not words:
         return [block.builder.zext(found, nb.i32)]
@@ -40,7 +40,7 @@ def _run(block: Block, address: Any, inside: Any, count: int) -> list[Any]:
 
 
 def _packed(block: Block, two: list[Any]) -> list[Any]:
-    """The registers of two elements that were loaded one by one."""
+    """Return the registers of two elements that were loaded one by one."""
     builder = block.builder
     if packing(block.dtype).per_register == 2:
         low, high = (builder.zext(bits, nb.i32) for bits in two)
@@ -49,25 +49,21 @@ def _packed(block: Block, two: list[Any]) -> list[Any]:
 
 
 def _loaded(builder: Any, block: Block, tile: TileType) -> Any:
-    """All registers of a tile: by pairs where the first column is even and the array has all columns, else by elements."""
+    """Load a tile: by pairs where the first column is even and the array has all columns, else by elements."""
     row, column = place_of(builder, tile)
     flat, run = len(tile.shape) == 1, vector_of(tile.layout) or 2
     where = places(tile.shape, tile.layout)
     gathered = {axis: _indices(builder, tile, axis, *vector) for axis, *vector in block.indices}
 
-    def index(axis: int, own: Any, at: int, element: int) -> Any:
-        if axis in gathered:
-            return gathered[axis][element]
-        return builder.add(builder.add(block.start[axis], own), nb.const(at))
-
     def address(element: int) -> tuple[Any, Any]:
-        """(address, inside) of an element; an address outside is the array's first element's."""
+        """Return (address, inside) of an element; outside, the address is that of the array's first element."""
         rows, columns = where[element]
         along = [(0, column if rows is None else row, columns if rows is None else rows)] if flat else [
             (0, row, rows or 0), (1, column, columns or 0)]
         at, inside = block.base, block.inside
         for axis, own, distance in along:
-            n = index(axis, own, distance or 0, element)
+            n = gathered[axis][element] if axis in gathered else (
+                builder.add(builder.add(block.start[axis], own), nb.const(distance or 0)))
             inside = builder.and_(inside, builder.icmp_unsigned("<", n, block.size[axis]))
             at = block.moved(at, n, block.stride[axis])
         return builder.select(inside, at, block.base), inside
@@ -100,7 +96,7 @@ def _loaded(builder: Any, block: Block, tile: TileType) -> Any:
 
 
 def _indices(builder: Any, tile: TileType, axis: int, vector: TileType, value: Any) -> list[Any]:
-    """The index, along a dimension, of each element of a lane that is gathered."""
+    """Return the index, along a dimension, of each element of a lane that is gathered."""
     have, layout = registers(builder, vector, value), vector.layout
     if len(tile.shape) == 1:
         return have
@@ -108,14 +104,6 @@ def _indices(builder: Any, tile: TileType, axis: int, vector: TileType, value: A
         skipped = len(places(vector.shape, ROW))
         have, layout = (have[skipped:], COLUMN) if axis == 0 else (have[:skipped], ROW)
     return [have[i] for i in sources(tile.shape, tile.layout, vector.shape, layout)]
-
-
-def _number(builder: Any, block: Block) -> Any:
-    """A single element, the same in all lanes."""
-    bits = block.load(block.base, block.inside)
-    if block.dtype == BFLOAT16:
-        return builder.bitcast(builder.shl(builder.zext(bits, nb.i32), nb.const(16)), nb.f32)
-    return _bits(builder, block.dtype, bits)
 
 
 def _load(_context: Any, ref: Any, index: Any) -> Any:
@@ -133,7 +121,12 @@ def _load(_context: Any, ref: Any, index: Any) -> Any:
     start = starts(context, builder, index, args[1])
     indices = [(number, parts[axis], start[axis]) for number, axis in enumerate(axes) if isinstance(parts[axis], TileType)]
     block = Block(context, builder, ref, args[0], start, axes, indices)
-    return _number(builder, block) if tile is None else _loaded(builder, block, tile)
+    if tile is not None:
+        return _loaded(builder, block, tile)
+    bits = block.load(block.base, block.inside)  # of an element, the same in all lanes
+    if block.dtype == BFLOAT16:
+        return builder.bitcast(builder.shl(builder.zext(bits, nb.i32), nb.const(16)), nb.f32)
+    return _bits(builder, block.dtype, bits)
 
 
 nb.overload(operator.getitem, _load)

@@ -28,10 +28,6 @@ def _meaning(operation: Op[..., Any], emit: Emit, by_pairs: Packed | None = None
         return typed(function.plan(types, *map(nb.literal, literals)), types, emit, by_pairs, literals)
 
 
-def _constant(value: float) -> Any:
-    return nb.ir.Constant(nb.f32, value)
-
-
 def _instruction(text: str) -> Callable[..., Any]:
     """Return what emits a PTX instruction of one float32."""
     return lambda builder, x: builder.call(nb.pure_asm(nb.f32, [nb.f32], f"{text} $0, $1;", "=f,f"), [x])
@@ -106,14 +102,14 @@ _EX2, _LG2, _TANH = (_instruction(text) for text in ("ex2.approx.ftz.f32", "lg2.
 def _sigmoid(builder: Any, x: Any) -> Any:
     """Compute it as `mathematics._sigmoid` does."""
     size = libdevice(builder, "fabs", x)
-    power = libdevice(builder, "exp", builder.fsub(_constant(-0.0), size))
-    above = builder.select(builder.fcmp_ordered("<", x, _constant(0.0)), power, _constant(1.0))
-    return builder.fdiv(above, builder.fadd(_constant(1.0), power))
+    power = libdevice(builder, "exp", builder.fsub(nb.f32(-0.0), size))
+    above = builder.select(builder.fcmp_ordered("<", x, nb.f32(0.0)), power, nb.f32(1.0))
+    return builder.fdiv(above, builder.fadd(nb.f32(1.0), power))
 
 
 def _fast_sigmoid(builder: Any, x: Any) -> Any:
-    half = builder.fmul(_TANH(builder, builder.fmul(x, _constant(0.5))), _constant(0.5))
-    return builder.fadd(half, _constant(0.5))
+    half = builder.fmul(_TANH(builder, builder.fmul(x, nb.f32(0.5))), nb.f32(0.5))
+    return builder.fadd(half, nb.f32(0.5))
 
 
 def _rounded(operation: Op[..., Any], exact: Callable[..., Any], approximation: Callable[..., Any]) -> None:
@@ -121,9 +117,9 @@ def _rounded(operation: Op[..., Any], exact: Callable[..., Any], approximation: 
     _meaning(operation, lambda builder, _dtype, x: approximate(builder, name, [x], exact, approximation))
 
 
-_rounded(source.exp, _library("exp"), lambda builder, x: _EX2(builder, builder.fmul(x, _constant(LOG2_E))))
+_rounded(source.exp, _library("exp"), lambda builder, x: _EX2(builder, builder.fmul(x, nb.f32(LOG2_E))))
 _rounded(source.exp2, _library("exp2"), _EX2)
-_rounded(source.log, _library("log"), lambda builder, x: builder.fmul(_LG2(builder, x), _constant(LN_2)))
+_rounded(source.log, _library("log"), lambda builder, x: builder.fmul(_LG2(builder, x), nb.f32(LN_2)))
 _rounded(source.log2, _library("log2"), _LG2)
 _rounded(source.sqrt, _instruction("sqrt.rn.f32"), _instruction("sqrt.approx.ftz.f32"))
 _rounded(source.tanh, _library("tanh"), _TANH)

@@ -24,51 +24,45 @@ __all__ = ["wgmma", "wgmma_wait"]
 
 
 def plan(acc: Any, a: Any, b: Any) -> Form:
-    """What ``wgmma(acc, a, b)`` gives, of values or of their Numba types; SpecError names the two that disagree."""
+    """Return the form of ``wgmma(acc, a, b)``; raise SpecError, which names the two operands that disagree."""
     if not (acc is None or isinstance(acc, TileLike)) or not isinstance(a, (SmemLike, TileLike)) or not isinstance(b, SmemLike):
         raise SpecError("wgmma(acc, a, b): acc is a register tile or None, a a shared-memory tile of a pipeline or a register "
                         f"tile, b a shared-memory tile, got ({', '.join(map(called, (acc, a, b)))})")
-    left: Any = form_of(a, "wgmma(acc, a, b), a")
-    if left is None:
-        left = a.layout
-    else:
-        _check_registers(left)
-    return _product(None if acc is None else acc.form, left, b.layout, a.dtype, b.dtype)
-
-
-def _product(acc: Form | None, a: Layout | Form, b: Layout, a_dtype: np.dtype, b_dtype: np.dtype) -> Form:
-    """Shapes and types a wgmma can take; the form of its accumulator."""
-    one, other = element_operand(a_dtype), element_operand(b_dtype)
+    form: Any = a.layout if isinstance(a, SmemLike) else form_of(a, "wgmma(acc, a, b), a")
+    if isinstance(form, Form):
+        _check_registers(form)
+    (m, depth), (k, n) = left, right = form.shape, b.layout.shape
+    one, other = element_operand(a.dtype), element_operand(b.dtype)
     if one is None or other is None or one.family != other.family:
-        raise SpecError(f"wgmma: a and b must be of one kind: {'; '.join(KINDS)}; got {a_dtype} and {b_dtype}")
+        raise SpecError(f"wgmma: a and b must be of one kind: {'; '.join(KINDS)}; got {a.dtype} and {b.dtype}")
     if acc is not None and acc.dtype != one.sums:
         raise SpecError(f"wgmma: the accumulator must be {one.sums}, got {acc.dtype}")
-    if a.shape[1] != b.shape[0]:
-        raise SpecError(f"wgmma: a {a.shape} has K = {a.shape[1]}, b {b.shape} has K = {b.shape[0]}: b is (K, N), use b_tile.T "
-                        "for a tile loaded as (N, K)")
+    if depth != k:
+        raise SpecError(f"wgmma: a {left} has K = {depth}, b {right} has K = {k}: b is (K, N), use b_tile.T for a tile loaded as "
+                        "(N, K)")
     if acc is not None:
-        only_accumulator(acc, "wgmma")
-    if acc is not None and acc.shape != (a.shape[0], b.shape[1]):
-        raise SpecError(f"wgmma: the accumulator is {acc.shape}, but a {a.shape} x b {b.shape} gives "
-                        f"{(a.shape[0], b.shape[1])}")
-    k = BY_DTYPE[a_dtype].k
-    if a.shape[1] % k or a.shape[0] % 64 or b.shape[1] not in one.widths:
-        raise SpecError(f"wgmma: a {a.shape} x b {b.shape}: M must be a multiple of 64, K of {k}, N of {one.unit} and at most 256")
-    for name, layout, axis, kind in (("a", a, 0, one), ("b", b, 1, other)):
-        if not isinstance(layout, Layout) or layout.inner != axis:
+        only_accumulator(acc.form, "wgmma")
+        if acc.shape != (m, n):
+            raise SpecError(f"wgmma: the accumulator is {acc.shape}, but a {left} x b {right} gives {(m, n)}")
+    step = BY_DTYPE[a.dtype].k
+    if k % step or m % 64 or n not in one.widths:
+        raise SpecError(f"wgmma: a {left} x b {right}: M must be a multiple of 64, K of {step}, N of {one.unit} and at most 256")
+    for name, tile, axis, kind in (("a", a, 0, one), ("b", b, 1, other)):
+        layout = tile.layout
+        if not isinstance(layout, Layout) or layout.inner != axis:  # a register tile's is a name
             continue
         if "mn" not in kind.majors:
             mend = ("np.ascontiguousarray(b.T), of shape (N, K), and multiply by b_tile.T" if name == "b" else
                     "np.ascontiguousarray(a), of shape (M, K), and multiply by a_tile")
-            raise SpecError(f"wgmma: {name} {layout.shape} of {(a_dtype, b_dtype)[axis]} must be K-major, its elements along K "
-                            f"contiguous, as 8-bit and tf32 operands are: pass {mend}")
+            raise SpecError(f"wgmma: {name} {layout.shape} of {tile.dtype} must be K-major, its elements along K contiguous, as "
+                            f"8-bit and tf32 operands are: pass {mend}")
         if layout.shape[layout.inner] % layout.per_panel:
             raise SpecError(f"wgmma: {name} {layout.shape} does not fill its {layout.width}-byte panels")
-    return Form((a.shape[0], b.shape[1]), one.sums)
+    return Form((m, n), one.sums)
 
 
 def _check_registers(a: Form) -> None:
-    """SpecError unless a register tile is an A operand: of two dimensions, in the accumulator's layout, packed to 16 bits."""
+    """Raise SpecError unless a register tile is an A operand: an accumulator's, packed to 16 bits."""
     only_accumulator(a, "wgmma")
     if a.layout != ACCUMULATOR:
         lies = "rows (column" if a.layout == COLUMN else "columns (row"
@@ -83,7 +77,7 @@ def _check_registers(a: Form) -> None:
 
 @functools.lru_cache(maxsize=256)
 def steps(rows: int, a: Operand | None, b: Operand) -> tuple[tuple[tuple[int, int], ...], ...]:
-    """Descriptors at address 0 of every instruction of the batch: [64-row block][step of 32 bytes along K] -> (a, b).
+    """Return the descriptors, at address 0, of every instruction of a product: [64-row block][step of 32 bytes along K] -> (a, b).
 
     Where A is in registers, None, its descriptors are 0.
     """
@@ -152,7 +146,7 @@ def wgmma_wait(acc: Any, pending: int = 0) -> Any:
 
 @op(products="waits")
 def wait_for(acc: Any, pending: int) -> Any:
-    """``wgmma_wait(acc)``: of a tile that `pending` groups have been issued behind."""
+    """Wait as ``wgmma_wait(acc)`` does, for a tile that `pending` groups have been issued behind."""
     if not isinstance(acc, Tile) or acc.inert:
         return wgmma_wait(acc, 0)
     current().wgmma_wait(pending)

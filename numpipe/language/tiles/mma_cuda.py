@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from ...arch.dtypes import FLOAT32
@@ -21,7 +22,7 @@ from .tile_cuda import InFlightType, TileType, assembled, registers, undefined
 
 
 def through(builder: Any, tile: TileType, value: Any, text: str, extra: list[Any], constraints: str) -> Any:
-    """`text` on an accumulator whose registers are outputs and, tied to them, inputs; outputs only where there is no value."""
+    """Emit `text` on an accumulator whose registers are outputs and, tied to them, inputs; outputs only where `value` is None."""
     machine, registers = tile.machine, tile.registers
     parts = [] if value is None else [builder.extract_value(value, i) for i in range(registers)]
     outputs = ",".join(["=f" if tile.dtype == FLOAT32 else "=r"] * registers + [str(i) for i in range(len(parts))])
@@ -31,8 +32,8 @@ def through(builder: Any, tile: TileType, value: Any, text: str, extra: list[Any
 
 
 def _batch(form: Form, a: SmemType | TileType, b: SmemType, fresh: bool) -> str:
-    """The instructions of one product. Its operands are the accumulator's registers, where it is not `fresh` once more as inputs,
-    then A's descriptor or registers, then B's descriptor."""
+    """Return the instructions of one product, with their commit. Operands are the accumulator's registers, once more as inputs where
+    it is not `fresh`, A's descriptor or registers, and B's descriptor."""
     right = operand(b.layout, 0)
     rows, columns = form.shape
     block, first = columns // 2, rows * columns // 128 * (1 if fresh else 2)
@@ -50,19 +51,19 @@ def _batch(form: Form, a: SmemType | TileType, b: SmemType, fresh: bool) -> str:
             names = (_named("da", first, left, left.offsets[i][j]) if left else "") + _named("db", first + counts, right,
                                                                                             right.offsets[0][j])
             text.append(f"{{ .reg .b32 low; .reg .b64 da, db; {names}{step} }}")
-    # in the same block as the products: ptxas makes a commit that stands alone a dummy HGMMA of its own
+    # in the same block as the products: of a commit that stands alone ptxas makes a dummy HGMMA (64x8x16), 15 % of a GEMM
     text.append("wgmma.commit_group.sync.aligned;")
     return "\n".join(text)
 
 
 def _named(name: str, register: int, op: Operand, offset: int) -> str:
-    """A descriptor: `register` holds its low half at offset 0, and the other half is the same for all."""
+    """Return the text that makes a descriptor: `register` holds its low half at offset 0, and the high half is a constant."""
     high = fields(0, op.leading, op.stride, op.swizzle) >> 32 & 0xFFFFFFFF
     return f"add.s32 low, ${register}, {offset >> 4}; mov.b64 {name}, {{low, {high}}}; "
 
 
 def _low_half(builder: Any, address: Any, op: Operand) -> Any:
-    """Of the descriptor at `address`: `uniform`, so that offsets are added in uniform registers."""
+    """Return the low half of the descriptor of a tile at `address`, `uniform`, so that offsets are added in uniform registers."""
     field = builder.lshr(builder.and_(address, nb.const(0x3FFFF)), nb.const(4))
     low = builder.or_(field, nb.const(fields(0, op.leading, op.stride, op.swizzle) & 0xFFFFFFFF))
     return uniform(builder, low)
@@ -84,27 +85,20 @@ def _wgmma(_context: Any, acc: Any, a: Any, b: Any) -> Any:
     return through(builder, product, None if fresh else args[0], text, extra, ",r" * len(extra))
 
 
-@cuda_meaning(source.wgmma_wait)
-def _wgmma_wait(_context: Any, acc: Any, pending: Any) -> Any:
-    left = nb.literal(pending)
+def _wait(behind: bool, _context: Any, acc: Any, pending: Any) -> Any:
+    """Be the typer of a wait; `behind`: all `pending` groups have been issued behind the accumulator, which nothing writes then."""
+    plain = nb.unliteral(acc)
+    left = nb.literal(pending) if not behind or isinstance(plain, InFlightType) else 0
     check_pending(left)
-    return _wait(acc, pending, left, not left)
-
-
-@cuda_meaning(source.wait_for)
-def _wait_for(_context: Any, acc: Any, pending: Any) -> Any:
-    tile = isinstance(nb.unliteral(acc), InFlightType)
-    return _wait(acc, pending, nb.literal(pending) if tile else 0, True)
-
-
-def _wait(acc: Any, pending: Any, left: int, settles: bool) -> Any:
-    """A wait that leaves so many groups; `settles`: nothing writes the accumulator any more."""
-    text, plain = f"wgmma.wait_group.sync.aligned {left};", nb.unliteral(acc)
-    parts = trees.leaves(plain)
-    settled = [part.tile if settles and isinstance(part, InFlightType) else part for part in parts]
+    text, parts = f"wgmma.wait_group.sync.aligned {left};", trees.leaves(plain)
+    settled = [part.tile if (behind or not left) and isinstance(part, InFlightType) else part for part in parts]
     result = trees.tree_of(plain).build(iter(settled), trees.made)
     context, builder, args = yield result(plain, pending)
     values = [value if not isinstance(part, InFlightType) or part.role == "memory" else
               through(builder, part.tile, value, text, [], "")
               for part, value in zip(parts, trees.leaf_values(builder, plain, args[0]), strict=True)]
     return trees.build_value(context, builder, result, iter(values))
+
+
+cuda_meaning(source.wgmma_wait)(functools.partial(_wait, False))
+cuda_meaning(source.wait_for)(functools.partial(_wait, True))

@@ -1,4 +1,4 @@
-"""The barriers around tiles that a kernel writes, which nobody has to write: what a warpgroup does to such a tile happens in order.
+"""Automatic barriers: what a warpgroup does to a tile in shared memory that its kernel writes happens in order.
 
 The warps of a warpgroup do not run in step. Where one stores a part of a tile that another then loads, or that TMA or wgmma
 then read, something must stand between::
@@ -28,7 +28,7 @@ from .refs import SmemTile
 
 
 def automatic() -> bool:
-    """Whether the running kernel has these barriers; a machine without a kernel has not."""
+    """Return whether the running kernel has these barriers; a machine without a kernel does not."""
     unit = current().unit
     return unit is not None and not unit.params.unsafe_no_auto_barriers
 
@@ -40,14 +40,14 @@ def _barrier() -> None:
 
 @op
 def before_access(tile: SmemTile) -> None:
-    """Before the warpgroup's own loads from, and stores to, a tile."""
+    """Order the warpgroup's own loads from, and stores to, a tile: called before each."""
     if tile.writable and not tile.memory and automatic():
         _barrier()
 
 
 @op
 def before_async(*tiles: SmemTile) -> None:
-    """Before something asynchronous (wgmma, a TMA copy) reads or writes tiles."""
+    """Order stores to tiles before something asynchronous (wgmma, a TMA copy) reads or writes them."""
     if any(tile.writable and not tile.memory for tile in tiles) and automatic():
         current().fence_proxy_async()
         _barrier()

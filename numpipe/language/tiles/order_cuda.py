@@ -1,7 +1,8 @@
-"""The barriers on the GPU: symbols that each kernel's entry module defines, because a kernel may have none of them."""
+"""Automatic barriers on the GPU: symbols that each kernel's entry module defines, because a kernel may have none of them."""
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from ...core import numba as nb
@@ -12,27 +13,23 @@ from . import order as source
 ACCESS, ASYNC = "np_before_access", "np_before_async"
 
 
-@cuda_meaning(source.before_access)
-def _before_access(_context: Any, tile: Any) -> Any:
-    _, builder, _ = yield nb.types.void(tile)
-    if tile.writable and tile.role != "memory":
-        nb.external(builder, ACCESS, nb.void)
-
-
-@cuda_meaning(source.before_async)
-def _before_async(_context: Any, *tiles: Any) -> Any:
+def _barrier(symbol: str, _context: Any, *tiles: Any) -> Any:
     _, builder, _ = yield nb.types.void(*tiles)
     if any(tile.writable and tile.role != "memory" for tile in tiles):
-        nb.external(builder, ASYNC, nb.void)
+        nb.external(builder, symbol, nb.void)
+
+
+cuda_meaning(source.before_access)(functools.partial(_barrier, ACCESS))
+cuda_meaning(source.before_async)(functools.partial(_barrier, ASYNC))
 
 
 def own_barrier(builder: Any) -> Any:
-    """Number of the warpgroup's own named barrier."""
+    """Return the number of the warpgroup's own named barrier."""
     return builder.add(builder.lshr(nb.thread_index(builder), nb.const(7)), nb.const(1))
 
 
 def define_order(module: Any, unit: Unit) -> None:
-    """The symbols' definitions for this kernel, in its entry module."""
+    """Define the symbols for this kernel, in its entry module."""
     for name, text in ((ACCESS, "bar.sync $0, 128;"), (ASYNC, "fence.proxy.async.shared::cta; bar.sync $0, 128;")):
         with nb.define(module, name, nb.void) as (builder, _):
             if not unit.params.unsafe_no_auto_barriers:

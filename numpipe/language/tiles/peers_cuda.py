@@ -1,4 +1,4 @@
-"""Arrivals on mbarriers of several CTAs of a cluster: a lane of each warp for each CTA that is told."""
+"""Arrivals on mbarriers of several CTAs of a cluster: in each warp, a lane arrives for each of these CTAs."""
 
 from __future__ import annotations
 
@@ -14,38 +14,31 @@ I32 = nb.types.int32
 
 
 def rank(builder: Any, place: list[Any], dims: Dims) -> Any:
-    """`rank_of` a place."""
+    """Return `plan.cluster.rank_of` a place."""
     found = nb.const(0)
     for at, of in zip(reversed(place), reversed(dims), strict=True):
         found = builder.add(builder.mul(found, nb.const(of)), at)
     return found
 
 
-def peer_of_lane(builder: Any, peers: tuple[Dims, ...], dims: Dims) -> tuple[Any, Any]:
-    """(rank of the CTA that a lane tells, int32 that is 0 in lanes that tell one): lane i of each warp the i-th of `peers`.
-
-    Shifts are looked up in four bits of a constant for each lane, so that all lanes do the same.
-    """
-    lane = builder.and_(nb.thread_index(builder), nb.const(31))
-    nibble = builder.zext(builder.shl(builder.and_(lane, nb.const(15)), nb.const(2)), nb.i64)
-    place = []
-    for axis, (at, of) in enumerate(zip(cluster_place(builder, dims), dims, strict=True)):
-        if of > 1:
-            table = sum(shift[axis] << 4 * number for number, shift in enumerate(peers))
-            entry = builder.lshr(nb.const(table - (table >> 63 << 64), nb.i64), nibble)
-            moved = builder.add(at, builder.and_(builder.trunc(entry, nb.i32), nb.const(15)))
-            at = builder.select(builder.icmp_unsigned("<", moved, nb.const(of)), moved, builder.sub(moved, nb.const(of)))
-        place.append(at)
-    return rank(builder, place, dims), builder.zext(builder.icmp_unsigned(">=", lane, nb.const(len(peers))), nb.i32)
-
-
 def arrive(typing_context: Any, context: Any, builder: Any, peers: tuple[Dims, ...], dims: Dims, address: Any) -> None:
-    """Lanes of each warp arrive on the mbarrier at a shared address: of this CTA, or of all those that `peers` lead to."""
-    alone = len(peers) == 1
-    if alone:
-        idle = builder.and_(nb.thread_index(builder), nb.const(31))
-    else:
-        to, idle = peer_of_lane(builder, peers, dims)
-        address = nb.call(context, builder, cluster.map_shared, (I32, I32), (address, to))[1]
-    inner, emit = predicated(mbarrier.arrive if alone else mbarrier.arrive_remote)(typing_context, I32, I32)
+    """Emit arrivals of each warp on the mbarrier at a shared address: lane i arrives in the CTA that the i-th of `peers` leads to.
+
+    A lane looks its shift up in four bits of a constant, so that all lanes do the same. An arrival says no scope: with
+    ``.release.cluster`` it becomes a fence of the whole GPU, and a loop half as fast.
+    """
+    idle = lane = builder.and_(nb.thread_index(builder), nb.const(31))  # 0 in lanes that arrive
+    operation = mbarrier.arrive
+    if len(peers) > 1:
+        nibble, place = builder.zext(builder.shl(builder.and_(lane, nb.const(15)), nb.const(2)), nb.i64), []
+        for axis, (at, of) in enumerate(zip(cluster_place(builder, dims), dims, strict=True)):
+            if of > 1:
+                table = sum(shift[axis] << 4 * number for number, shift in enumerate(peers))
+                entry = builder.lshr(nb.const(table - (table >> 63 << 64), nb.i64), nibble)
+                moved = builder.add(at, builder.and_(builder.trunc(entry, nb.i32), nb.const(15)))
+                at = builder.select(builder.icmp_unsigned("<", moved, nb.const(of)), moved, builder.sub(moved, nb.const(of)))
+            place.append(at)
+        to, idle = rank(builder, place, dims), builder.zext(builder.icmp_unsigned(">=", lane, nb.const(len(peers))), nb.i32)
+        operation, address = mbarrier.arrive_remote, nb.call(context, builder, cluster.map_shared, (I32, I32), (address, to))[1]
+    inner, emit = predicated(operation)(typing_context, I32, I32)
     emit(context, builder, inner, [address, idle])

@@ -107,30 +107,6 @@ def plan(np_: Any, operation: str, tile: Any, axis: Any, keepdims: Any) -> Plan:
     return Plan(along, result, elements, nbytes)
 
 
-def _reduced(np_: Any, tile: Any, operation: str, axis: Any, keepdims: Any) -> Any:
-    made = plan(np_, operation, tile, axis, keepdims)
-    form = made.result
-    if np_.memory:
-        return Tile(None, form) if form.shape else Inert(REDUCED)
-    if made.nbytes:
-        exchange(np_, *each_to_all(made.nbytes // 4), f"{operation} of a register tile")
-    if operation in VOTES:
-        machine = current()
-        return machine.bar_red(1 + machine.warpgroup, 128, operation, tile.value)
-    value = tile.value.astype(FLOAT32) if tile.dtype in HALVES or operation == "mean" else tile.value
-    with np.errstate(all="ignore"):
-        if operation == "sum" and tile.dtype == INT32:
-            found = int32("sum", np.sum(value, axis=made.axis, dtype=np.int64))
-        elif operation in ("sum", "mean"):
-            found = _added(value, tile.form, made.axis)
-            found = found if operation == "sum" else found / FLOAT32.type(made.elements)
-        else:
-            found = FUNCTIONS[operation](value, axis=made.axis)
-        if not form.shape:
-            return form.dtype.type(np.asarray(found).item())
-        return Tile(np.asarray(found).reshape(form.shape).astype(form.dtype), form)
-
-
 def by_lanes(value: np.ndarray, layout: str) -> np.ndarray:
     """Return elements by who has them: blocks of 64 rows, warps, halves, quads; blocks of 8 columns, lanes of a quad, two each."""
     rows, columns = (1, value.size) if layout in (ROW, EITHER) else (value.size, 1) if layout == COLUMN else value.shape
@@ -157,7 +133,26 @@ def _added(value: np.ndarray, form: Form, axis: int | None) -> Any:
 
 def _reduction(name: str) -> Op[..., Any]:
     def operation(np_: Any, tile: Any, axis: Any = None, keepdims: Any = False) -> Any:
-        return _reduced(np_, tile, name, axis, keepdims)
+        made = plan(np_, name, tile, axis, keepdims)
+        form = made.result
+        if np_.memory:
+            return Tile(None, form) if form.shape else Inert(REDUCED)
+        if made.nbytes:
+            exchange(np_, *each_to_all(made.nbytes // 4), f"{name} of a register tile")
+        if name in VOTES:
+            machine = current()
+            return machine.bar_red(1 + machine.warpgroup, 128, name, tile.value)
+        value = tile.value.astype(FLOAT32) if tile.dtype in HALVES or name == "mean" else tile.value
+        with np.errstate(all="ignore"):
+            if name == "sum" and tile.dtype == INT32:
+                found = int32("sum", np.sum(value, axis=made.axis, dtype=np.int64))
+            elif name in ("sum", "mean"):
+                found = _added(value, tile.form, made.axis) / FLOAT32.type(made.elements if name == "mean" else 1)
+            else:
+                found = FUNCTIONS[name](value, axis=made.axis)
+            if not form.shape:
+                return form.dtype.type(np.asarray(found).item())
+            return Tile(np.asarray(found).reshape(form.shape).astype(form.dtype), form)
 
     operation.__name__ = operation.__qualname__ = name
     return op(context=True, numpy=getattr(np, name), method=name)(operation)

@@ -65,7 +65,6 @@ def _butterflies(builder: Any, combine: Combine, value: Any, distances: Sequence
 
 
 def barrier(builder: Any) -> None:
-    """Wait on the warpgroup's own barrier."""
     nb.emit_asm(builder, nb.void, [own_barrier(builder)], "bar.sync $0, 128;", "r,~{memory}")
 
 
@@ -95,10 +94,6 @@ def of_warps(builder: Any, values: list[Any], columns: bool) -> Iterator[list[An
         found = [load_words(builder, values[0].type, kind, builder.add(own, nb.const(other * size + stride * i)), step)
                  for other in range(4)]
         yield from map(list, zip(*found, strict=True))
-
-
-def _between_warps(builder: Any, combine: Combine, values: list[Any], columns: bool) -> list[Any]:
-    return [_tree(combine, parts) for parts in of_warps(builder, values, columns)]
 
 
 def define_exchange(module: Any, unit: Unit) -> None:
@@ -145,7 +140,7 @@ def _ranked(builder: Any, name: str, tile: TileType, values: list[Any], along: i
     return found
 
 
-def _reduced(name: str, np_: Any, tile: Any, axis: Any, keepdims: Any) -> Any:
+def _reduction(name: str, _context: Any, np_: Any, tile: Any, axis: Any, keepdims: Any) -> Any:
     made = source.plan(np_, name, tile, axis, keepdims)
     form = made.result
     result = TileType(form) if form.shape else InertType(source.REDUCED) if np_.role == "memory" else type_of(form.dtype)
@@ -174,19 +169,9 @@ def _reduced(name: str, np_: Any, tile: Any, axis: Any, keepdims: Any) -> Any:
     own = values[:len(places(tile.shape, ROW))] if tile.layout == EITHER else values
     distances = {ACCUMULATOR: QUAD + QUADS, COLUMN: QUADS}.get(tile.layout, QUAD)
     total = _butterflies(builder, combine, _tree(combine, own), distances)
-    total = finished(builder, _between_warps(builder, combine, [total], False)[0] if made.nbytes else total)
+    total = finished(builder, _tree(combine, next(of_warps(builder, [total], False))) if made.nbytes else total)
     floating = wide and name not in source.INDICES
     return convert(context, builder, total, nb.types.float32, result) if floating else total
-
-
-def _reduction(operation: Any, name: str) -> None:
-    @cuda_meaning(operation)
-    def typer(_context: Any, np_: Any, tile: Any, axis: Any, keepdims: Any) -> Any:
-        return _reduced(name, np_, tile, axis, keepdims)
-
-
-for _name, _operation in source.REDUCTIONS.items():
-    _reduction(_operation, _name)
 
 
 def _along(builder: Any, combine: Combine, tile: TileType, values: list[Any], result: TileType) -> list[Any]:
@@ -197,23 +182,22 @@ def _along(builder: Any, combine: Combine, tile: TileType, values: list[Any], re
     for row, column in places(result.shape, result.layout):
         own = [value for value, place in zip(values, where, strict=True) if (place[0] == row if rows else place[1] == column)]
         parts.append(_butterflies(builder, combine, _tree(combine, own), QUAD if rows else QUADS))
-    return parts if rows else _between_warps(builder, combine, parts, True)
+    return parts if rows else [_tree(combine, each) for each in of_warps(builder, parts, True)]
 
 
-def _partial(operation: Any, name: str) -> None:
-    @cuda_meaning(operation)
-    def typer(_context: Any, tile: Any) -> Any:
-        result = TileType(source.partial_form(tile, operation.__name__))
-        _, builder, args = yield result(tile)
-        combine = _combination(builder, name, tile.dtype)
-        values, where = registers(builder, tile, args[0]), places(tile.shape, tile.layout)
-        parts = [[value for value, (r, c) in zip(values, where, strict=True) if r == row and (c or 0) % 8 == column]
-                 for row, column in places(result.shape, result.layout)]
-        return assembled(builder, result, [_tree(combine, own) for own in parts])
+def _partial(name: str, _context: Any, tile: Any) -> Any:
+    result = TileType(source.partial_form(tile, f"partial_{name}"))
+    _, builder, args = yield result(tile)
+    combine = _combination(builder, name, tile.dtype)
+    values, where = registers(builder, tile, args[0]), places(tile.shape, tile.layout)
+    parts = [[value for value, (r, c) in zip(values, where, strict=True) if r == row and (c or 0) % 8 == column]
+             for row, column in places(result.shape, result.layout)]
+    return assembled(builder, result, [_tree(combine, own) for own in parts])
 
 
-for _name, _operation in source.PARTIALS.items():
-    _partial(_operation, _name)
+for _typer, _operations in ((_reduction, source.REDUCTIONS), (_partial, source.PARTIALS)):
+    for _name, _operation in _operations.items():
+        cuda_meaning(_operation)(functools.partial(_typer, _name))
 
 
 # ---- a vote in an `if`

@@ -42,7 +42,7 @@ _S = TypeVar("_S", bound="SharedTile")
 
 
 def method_of(kind: type, name: str) -> Callable[[_F], _F]:
-    """Make a function a method of a reference: what references hold stands here, loads, stores and views in files above."""
+    """Make a function a method of a reference: references are defined here, their loads, stores and views in files above."""
     def attach(function: _F) -> _F:
         setattr(kind, name, function)
         return function
@@ -76,21 +76,20 @@ def ds(start: Any, size: int) -> Ds:
 
 
 def ds_size(size: Any) -> int:
-    """The size of a `ds`."""
     size = constant("ds(start, size)", "size", size)
     if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or size < 1:
         raise SpecError(f"ds(start, size): size must be a positive compile-time int, got {size!r}")
     return int(size)
 
 
-def no_start(given: Any) -> SpecError:
-    """The error for the start of a `ds` that is no integer."""
-    return SpecError(f"ds(start, size): start must be an integer, got {called(given)}: int(x) truncates a float, // divides "
+def no_start(start: Any) -> SpecError:
+    """Return the error for the start of a `ds` that is no integer."""
+    return SpecError(f"ds(start, size): start must be an integer, got {called(start)}: int(x) truncates a float, // divides "
                      "integers")
 
 
 class All:
-    """The whole of a dimension: what ``:`` means in an index."""
+    """The whole of a dimension: ``:`` in an index."""
 
     def __repr__(self) -> str:
         return ":"
@@ -101,12 +100,12 @@ ALL = All()
 
 @op
 def whole() -> All:
-    """``:`` in an index; the AST pass writes it."""
+    """Return ``:`` of an index; the AST pass writes a call of it."""
     return ALL
 
 
 class SharedTile:
-    """A 2-D tile in shared memory, and views of it. shape in elements."""
+    """A 2-D tile in shared memory, or a view of one; its shape is in elements."""
 
     def __init__(self, address: int, layout: Layout, dtype: np.dtype, memory: bool, writable: bool = False) -> None:
         self.address, self.layout, self.dtype, self.memory, self.writable = address, layout, dtype, memory, writable
@@ -136,12 +135,12 @@ class SharedTile:
 
     @property
     def T(self: _S) -> _S:
-        """The transposed view."""
+        """The transposed view; nothing is moved."""
         return type(self)(self.address, self.layout.T, self.dtype, self.memory, self.writable)
 
 
 class SmemLike:
-    """What is asked of a tile in shared memory, and of its Numba type."""
+    """The attributes of a tile in shared memory that its Numba type has too."""
 
     operand = "tile"
     layout: Layout
@@ -150,10 +149,10 @@ class SmemLike:
 
 
 class SmemTile(SharedTile, SmemLike):
-    """A tile as a pipeline hands it to the kernel's body.
+    """A tile as a pipeline gives it to the kernel's body.
 
-    ``tile[...]``, ``tile[:, :]``, ``tile[ds(start, size), :]`` load it, or a part of it, as a register tile; where a tile is
-    `writable`, ``tile[...] = value`` stores one.
+    ``tile[...]``, ``tile[:, :]``, ``tile[ds(start, size), :]`` load it, or a part of it, as a register tile; ``tile[...] = value``
+    stores one where a tile is `writable`.
     """
 
     def _steers(self, *_: Any) -> NoReturn:
@@ -163,7 +162,7 @@ class SmemTile(SharedTile, SmemLike):
 
 
 def check_start(layout: Layout, axis: int, start: int, size: int) -> None:
-    """SpecError unless a part of a tile starts where its swizzle repeats, and lies inside the tile."""
+    """Raise SpecError unless a part of a tile starts where its swizzle repeats, and lies inside the tile."""
     unit = layout.per_panel if axis == layout.inner else 8
     if start % unit or start < 0 or start + size > layout.shape[axis]:
         raise SpecError(f"tile.at[…]: ds({start}, {size}) along axis {axis} of a tile {layout.shape}: the start must be a multiple "
@@ -189,7 +188,7 @@ ELEMENT = ("an element of a tile, tile[i, j], is code for a lane: it stands in t
 
 
 def two(index: Any, what: str) -> tuple[Any, Any]:
-    """The two parts of an index, or of the type of one; clear errors for everything else."""
+    """Return the two parts of a tile's index, or of the type of one; raise SpecError for other indices."""
     parts = whole_slices(index)
     if len(parts) != 2 or not all(isinstance(part, (Ds, All)) for part in parts):
         raise SpecError(ELEMENT if any(arith.is_integer(part) for part in parts) else
@@ -200,7 +199,7 @@ def two(index: Any, what: str) -> tuple[Any, Any]:
 
 @functools.singledispatch
 def whole_slices(index: Any) -> tuple[Any, ...]:
-    """The parts of an index, ``:`` as `All`, or the types of its parts."""
+    """Return the parts of an index, ``:`` as `All`, or the types of its parts."""
     parts = index if isinstance(index, tuple) else (index,)
     return tuple(ALL if isinstance(p, slice) and p == slice(None) else p for p in parts)
 
@@ -225,12 +224,10 @@ class GmemRef:
 
 
 def tensor_map(ref: GmemRef, request: MapRequest) -> TensorMap:
-    """The simulator's tensor map of an array: dimensions in memory order, as the driver's encoder wants them."""
-    cached = ref.tensor_maps.get(request)
-    if cached is None:
+    """Return the simulator's tensor map of an array: dimensions in memory order, as the driver's encoder wants them."""
+    if request not in ref.tensor_maps:
         flipped = ref.arg.order != "row"
-        cached = TensorMap(ref.array.T if flipped else ref.array, request.box, request.swizzle, ref.name, request.fill, padded=True,
-                           flipped=flipped)
-        ref.tensor_maps[request] = cached
+        ref.tensor_maps[request] = TensorMap(ref.array.T if flipped else ref.array, request.box, request.swizzle, ref.name,
+                                             request.fill, padded=True, flipped=flipped)
         ref.unit.map_slot(request)
-    return cached
+    return ref.tensor_maps[request]

@@ -20,7 +20,7 @@ _S = TypeVar("_S", bound="SharedType")
 
 
 class DsType(nb.types.Type, refs.Ds):  # type: ignore[misc]
-    """`start`: where that is a constant, and not 0; else it is known at run time, as what one of two constants becomes."""
+    """The type of a `ds`. `start`: a constant that is not 0; None for a start that is known at run time, or is 0."""
 
     def __init__(self, size: int, inert: bool, start: int | None = None) -> None:
         self.size, self.inert, self.start = size, inert, start
@@ -43,7 +43,7 @@ class AllType(nb.types.Type, refs.All):  # type: ignore[misc]
 
 
 class SharedType(nb.types.Type):  # type: ignore[misc]
-    """`refs.SharedTile`: a tile and its views."""
+    """The type of a `refs.SharedTile`."""
 
     what, word = "a shared-memory tile", "smem"
 
@@ -52,7 +52,7 @@ class SharedType(nb.types.Type):  # type: ignore[misc]
         super().__init__(name=f"{self.word}({layout}, {dtype}, {role}{', writable' * writable})")
 
     def of(self: _S, layout: Layout) -> _S:
-        """A view of it."""
+        """Return the type of a view of such a tile."""
         return type(self)(layout, self.dtype, self.role, self.writable)
 
     def at(self, target: AtType, index: Any) -> Any:
@@ -66,7 +66,7 @@ class SmemType(SharedType, refs.SmemLike):
 
 
 class AtType(nb.types.Type):  # type: ignore[misc]
-    """``x.at``: indexing with it gives a view, whose typer is the method `at` of the type of x."""
+    """The type of ``x.at``: indexing with it gives a view, whose typer is the method `at` of the type of x."""
 
     def __init__(self, of: Any) -> None:
         self.of = of
@@ -89,7 +89,7 @@ nb.register_model(AllType)(nb.models.OpaqueModel)
 
 
 def _profiled(ty: GmemType) -> list[tuple[str, Any]]:
-    """With a profile a reference knows the context that it was made in: stores are events."""
+    """Return the field of a reference that there is in a profile only, the context: stores are events."""
     return [("np", ContextType(ty.unit, ty.role))] if ty.unit.params.profile_space else []
 
 
@@ -98,8 +98,7 @@ nb.struct_model(GmemType, lambda ty: [
     ("strides", nb.types.UniTuple(nb.types.int64, ty.arg.ndim)), *_profiled(ty)])
 
 
-def gmem_value(context: Any, builder: Any, ty: GmemType, value: Any) -> Any:
-    return nb.fields(context, builder, ty, value)
+gmem_value = nb.fields
 
 
 @cuda_meaning(refs.ds)
@@ -120,7 +119,7 @@ def _whole(_context: Any) -> Any:
 
 
 def with_at(kind: type) -> None:
-    """Values of a type have the attribute ``at``."""
+    """Give values of a type the attribute ``at``."""
     nb.attribute(kind, "at", AtType, lambda context, builder, ty, value: nb.struct(context, builder, AtType(ty), of=value))
 
 
@@ -136,9 +135,9 @@ refs.whole_slices.register(nb.types.Type)(lambda index: tuple(index) if isinstan
 
 
 def view(tile: SharedType, index: Any, before: int = 0) -> tuple[Any, Any]:
-    """The part of a tile that an index selects: (type, ``codegen(builder, address, index) -> address``).
+    """Return the part of a tile that an index selects: (type, ``codegen(builder, address, index) -> address``).
 
-    `before`: parts of an index of slots that come first.
+    `before`: how many parts of an index of slots come first.
     """
     if isinstance(index, nb.types.EllipsisType):
         return tile, lambda builder, address, index: address
@@ -166,20 +165,17 @@ nb.binary(operator.getitem, lambda target, index: target.of.at(target, index) if
 
 
 def new_ref(unit: Unit, index: int, role: str) -> Any:
-    """An operation that makes the reference of array argument `index` from the kernel's parameters (entry code)."""
+    """Return an operation that makes the reference of array argument `index` from the kernel's parameters (entry code)."""
     rank = unit.arrays[index].ndim
     ty = GmemType(unit, index, role)
     profiled = [kind for _, kind in _profiled(ty)]
 
     def typer(_context: Any, *args: Any) -> Any:
         context, builder, values = yield ty(*profiled, *[nb.types.int64] * (2 + 2 * rank))
-        ref = nb.cgutils.create_struct_proxy(ty)(context, builder)
-        if profiled:
-            ref.np, values = values[0], values[1:]
-        ref.table, ref.pointer = values[:2]
-        ref.shape = context.make_tuple(builder, nb.types.UniTuple(I32, rank),
-                                       [builder.trunc(v, nb.i32) for v in values[2:2 + rank]])
-        ref.strides = context.make_tuple(builder, nb.types.UniTuple(nb.types.int64, rank), values[2 + rank:])
-        return ref._getvalue()
+        np_, (table, pointer, *sizes) = values[:len(profiled)], values[len(profiled):]
+        shape = context.make_tuple(builder, nb.types.UniTuple(I32, rank), [builder.trunc(v, nb.i32) for v in sizes[:rank]])
+        strides = context.make_tuple(builder, nb.types.UniTuple(nb.types.int64, rank), sizes[rank:])
+        return nb.struct(context, builder, ty, table=table, pointer=pointer, shape=shape, strides=strides,
+                         **dict(zip(("np",), np_, strict=False)))
 
     return entry_operation(typer)

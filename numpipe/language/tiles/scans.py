@@ -38,10 +38,7 @@ from .tile import Tile, form_of
 
 
 def plan(np_: Any, tile: Any, axis: Any) -> tuple[Form, int, int]:
-    """Return (the form of a running sum, its axis as of a tile (M, N), bytes of shared memory for the totals of the warps).
-
-    Raises SpecError for tiles that have none.
-    """
+    """Return (the form of a running sum, its axis as of a tile (M, N), bytes of shared memory for the totals of the warps)."""
     form, axis = form_of(tile, "'cumsum'"), constant("cumsum", "axis", axis)
     if form is None:
         raise SpecError(f"cumsum(…) of register tiles: got {called(tile)}")

@@ -35,10 +35,10 @@ def _of_last(builder: Any, value: Any, within: int) -> Any:
                        f"={register},{register},r")
 
 
-def _running(builder: Any, add: Add, value: Any, lanes: int, within: int) -> Any:
-    """Return the running sum along so many lanes of a quad, or quads."""
-    for distance in (1, 2, 4)[:lanes.bit_length() - 1]:
-        value = add(value, _before(builder, value, distance * (1 if within == QUAD else 4), within))
+def _running(builder: Any, add: Add, value: Any, within: int) -> Any:
+    """Return the running sum along the lanes of a quad, or along the quads of a warp."""
+    for distance in (1, 2) if within == QUAD else (4, 8, 16):
+        value = add(value, _before(builder, value, distance, within))
     return value
 
 
@@ -64,7 +64,7 @@ def _along_rows(builder: Any, add: Add, elements: dict[Any, Any], _columns: bool
     for row, column in [place for place in elements if place[1] % 2 == 0]:
         first, second = elements[row, column], elements[row, column + 1]
         own = add(first, second)
-        quad = _running(builder, add, own, 4, QUAD)
+        quad = _running(builder, add, own, QUAD)
         before = _before(builder, quad, 1, QUAD)
         before = before if column == 0 else add(base[row], before)
         total = _of_last(builder, quad, QUAD)
@@ -74,7 +74,7 @@ def _along_rows(builder: Any, add: Add, elements: dict[Any, Any], _columns: bool
 
 
 def _along_columns(builder: Any, add: Add, elements: dict[Any, Any], columns: bool) -> dict[Any, Any]:
-    running = {place: _running(builder, add, value, 8, WARP) for place, value in elements.items()}
+    running = {place: _running(builder, add, value, WARP) for place, value in elements.items()}
     totals = {place: _of_last(builder, value, WARP) for place, value in running.items()}
     warp = builder.and_(builder.lshr(nb.thread_index(builder), nb.const(5)), nb.const(3))
     blocks = [(row, column) for row, column in elements if row % 64 == 0]

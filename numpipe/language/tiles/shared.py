@@ -24,10 +24,7 @@ from .tile import Tile, check_shape, form_of
 
 
 def load_form(tile: SmemLike, what: str = "tile[…]") -> Form:
-    """What a load of a shared-memory tile, or of one of this Numba type, gives; SpecError where its lanes have no access.
-
-    No instruction turns columns of bytes into rows.
-    """
+    """Return what a load of a tile gives; raise SpecError for columns of bytes, which no instruction turns into rows."""
     if tile.layout.itemsize == 1 and tile.layout.inner == 0:
         raise SpecError(f"{what}: the columns of this {tile.dtype} tile are contiguous, and lanes move two elements of a row: use "
                         "the tile itself where this is tile.T, or pass the array with its rows contiguous, "
@@ -36,7 +33,7 @@ def load_form(tile: SmemLike, what: str = "tile[…]") -> Form:
 
 
 def check_store(tile: SmemLike, value: Any) -> None:
-    """SpecError unless a value, or one of this Numba type, can be stored to such a tile."""
+    """Raise SpecError unless a value can be stored to such a tile."""
     what = "tile[…] = value"
     if not tile.writable:
         raise SpecError(READ_ONLY)
@@ -54,7 +51,7 @@ def check_store(tile: SmemLike, value: Any) -> None:
 
 @functools.lru_cache(maxsize=256)
 def _chunks(layout: Layout) -> np.ndarray:
-    """Byte offsets of a tile's 16-byte chunks, one row of the result a warp."""
+    """Return the byte offsets of a tile's 16-byte chunks, a row of the result for each warp."""
     lines = np.arange(layout.shape[1 - layout.inner])[:, None]
     inside = np.arange(0, layout.shape[layout.inner] * layout.itemsize, 16)
     offsets = swizzled(lines * layout.width + inside % layout.width, layout.width) + inside // layout.width * layout.panel_stride
@@ -62,7 +59,7 @@ def _chunks(layout: Layout) -> np.ndarray:
 
 
 def _by_warp(table: np.ndarray, layout: Layout) -> np.ndarray:
-    """A view (warps, …) of a table (lines, chunks, …): warp w has rows 16 w … 16 w + 15 of every 64."""
+    """Return a view (warps, …) of a table (lines, chunks, …): warp w has rows 16 w … 16 w + 15 of every 64."""
     axis = 1 - layout.inner  # along which the tile's rows lie
     of_a_warp = 16 if axis == 0 else layout.itemsize  # 16 rows, or the chunks that have them
     split = table.reshape(*table.shape[:axis], -1, 4, of_a_warp, *table.shape[axis + 1:])
@@ -70,13 +67,13 @@ def _by_warp(table: np.ndarray, layout: Layout) -> np.ndarray:
 
 
 def _to_bytes(value: np.ndarray, layout: Layout) -> np.ndarray:
-    """A tile's elements as (warps, chunks, 16) bytes."""
+    """Return a tile's elements as (warps, chunks, 16) bytes."""
     lines = np.ascontiguousarray(value if layout.inner == 1 else value.T).view(np.uint8)
     return np.ascontiguousarray(_by_warp(lines.reshape(lines.shape[0], -1, 16), layout)).reshape(4, -1, 16)
 
 
 def _from_bytes(found: np.ndarray, layout: Layout, dtype: np.dtype) -> np.ndarray:
-    """The inverse of `_to_bytes`."""
+    """Return a tile's elements from (warps, chunks, 16) bytes."""
     lines = np.empty((layout.shape[1 - layout.inner], layout.shape[layout.inner] * layout.itemsize // 16, 16), np.uint8)
     warps = _by_warp(lines, layout)
     warps[...] = found.reshape(warps.shape)
@@ -86,7 +83,7 @@ def _from_bytes(found: np.ndarray, layout: Layout, dtype: np.dtype) -> np.ndarra
 
 @method_of(SmemTile, "__getitem__")
 def load(whole: SmemTile, index: Any) -> Tile:
-    """A shared-memory tile, or a part of it, as a register tile; no value in the memory role."""
+    """Return a shared-memory tile, or a part of it, as a register tile, which has no value in the memory role."""
     tile = whole.at[index]
     made = load_form(tile)
     if tile.memory:
@@ -107,5 +104,5 @@ def store(whole: SmemTile, index: Any, value: Any) -> None:
 
 
 def write(layout: Layout, address: int, value: np.ndarray, what: str) -> None:
-    """Each warp stores its rows of a tile, to be found there in this layout."""
+    """Store a register tile to shared memory at `address`, in this layout: each warp its rows."""
     current().smem_write(_chunks(layout) + address, _to_bytes(value, layout), what)

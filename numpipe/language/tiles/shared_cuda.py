@@ -42,7 +42,7 @@ REGISTERS = {str(nb.f32): "f", str(nb.i32): "r", str(nb.i64): "l", str(nb.i16): 
 
 
 def load_words(builder: Any, machine: Any, kind: str, address: Any, count: int) -> list[Any]:
-    """Neighbours in shared memory, by one statement: `count` registers of an LLVM type, which PTX calls `kind`."""
+    """Load neighbours in shared memory, by one statement: `count` registers of an LLVM type, which PTX calls `kind`."""
     register = REGISTERS[str(machine)]
     if count == 1:
         return [nb.emit_asm(builder, machine, [address], f"ld.shared.{kind} $0, [$1];", f"={register},r,~{{memory}}")]
@@ -53,44 +53,54 @@ def load_words(builder: Any, machine: Any, kind: str, address: Any, count: int) 
 
 
 def store_words(builder: Any, kind: str, address: Any, values: Sequence[Any], chosen: Any = None, space: str = "shared") -> None:
-    """Registers to neighbours in memory, by one statement; only by lanes in which `chosen`, an int32, is not 0."""
-    given = [address] if chosen is None else [address, chosen]
-    names = ", ".join(f"${len(given) + i}" for i in range(len(values)))
+    """Store registers to neighbours in memory, by one statement; only by lanes in which `chosen`, an int32, is not 0."""
+    where = [address] if chosen is None else [address, chosen]
+    names = ", ".join(f"${len(where) + i}" for i in range(len(values)))
     vector, names = (f".v{len(values)}", f"{{{names}}}") if len(values) > 1 else ("", names)
     text = f"st.{space}{vector}.{kind} [$0], {names};"
     if chosen is not None:
         text = f"{{ .reg .pred own; setp.ne.u32 own, $1, 0; @own {text} }}"
-    constraints = ",".join(REGISTERS[str(value.type)] for value in (*given, *values))
-    nb.emit_asm(builder, nb.void, [*given, *values], text, f"{constraints},~{{memory}}")
+    constraints = ",".join(REGISTERS[str(value.type)] for value in (*where, *values))
+    nb.emit_asm(builder, nb.void, [*where, *values], text, f"{constraints},~{{memory}}")
 
 
 def in_place(builder: Any, layout: Layout, registers: list[Any]) -> list[Any]:
-    """Registers as the accesses move them, from those of a tile, or the other way round (`addresses.detour`)."""
+    """Return registers as the accesses move them, from those of a tile, or the other way round (`addresses.detour`)."""
     turn = detour(layout)
     if turn is None:
         return registers
     bit = builder.and_(nb.thread_index(builder), nb.const(1 << turn.bit))
     other = builder.icmp_unsigned("!=", bit, nb.const(0))
-    return [builder.select(other, registers[turn.partner(r)], registers[r]) for r in range(len(registers))]
+    return [builder.select(other, registers[r ^ 4 * turn.groups], registers[r]) for r in range(len(registers))]
 
 
 def write_registers(builder: Any, layout: Layout, address: Any, registers: list[Any]) -> None:
     """Store a tile's registers (`tile_cuda.words`) to shared memory."""
     registers = in_place(builder, layout, registers)
     for access, at in _addresses(builder, layout, address):
-        _store(builder, layout, access, at, registers[access.first:access.first + access.count])
+        run = registers[access.first:access.first + access.count]
+        if layout.itemsize != 2:
+            store_words(builder, "u16" if layout.itemsize == 1 else "f32", at, run)
+            continue
+        names = ", ".join(f"${i + 1}" for i in range(access.count))
+        kind = f"x{access.count}{'.trans' if layout.inner == 0 else ''}"
+        nb.emit_asm(builder, nb.void, [at, *run], f"stmatrix.sync.aligned.m8n8.{kind}.shared.b16 [$0], {{{names}}};",
+                    "r" + ",r" * access.count + ",~{memory}")
 
 
 def read_registers(builder: Any, layout: Layout, address: Any, dtype: np.dtype) -> list[Any]:
     """Load a tile's registers from shared memory."""
+    machine, kind = (nb.i32, "u16") if layout.itemsize == 1 else (nb.f32, "f32")
     found: list[Any] = [None] * (layout.shape[0] * layout.shape[1] * max(layout.itemsize, 2) // 512)
     for access, at in _addresses(builder, layout, address):
-        found[access.first:access.first + access.count] = _load(builder, layout, access, at)
+        found[access.first:access.first + access.count] = (
+            ldmatrix(builder, access.count, layout.inner == 0, at) if layout.itemsize == 2 else
+            load_words(builder, machine, kind, at, access.count))
     return [builder.bitcast(part, nb.i32) if dtype == INT32 else part for part in in_place(builder, layout, found)]
 
 
 def _addresses(builder: Any, layout: Layout, address: Any) -> Iterator[tuple[Access, Any]]:
-    """Each access of a lane with its address."""
+    """Yield each access of a lane with its address."""
     thread = builder.and_(nb.thread_index(builder), nb.const(127))
     start = builder.add(address, lane_offset(layout, Value(builder, thread)).value)
     for access in accesses(layout):
@@ -102,23 +112,6 @@ def converge(builder: Any) -> None:
     """Order what the lanes of a warp did before against what any of them does next: one lane arrives for all of them, and
     reads what the others wrote (PTX ISA, "bar.warp.sync")."""
     nb.emit_asm(builder, nb.void, [], "bar.warp.sync 0xffffffff;", "~{memory}")
-
-
-def _load(builder: Any, layout: Layout, access: Access, address: Any) -> list[Any]:
-    if layout.itemsize == 2:
-        return ldmatrix(builder, access.count, layout.inner == 0, address)
-    machine, kind = (nb.i32, "u16") if layout.itemsize == 1 else (nb.f32, "f32")
-    return load_words(builder, machine, kind, address, access.count)
-
-
-def _store(builder: Any, layout: Layout, access: Access, address: Any, registers: list[Any]) -> None:
-    if layout.itemsize != 2:
-        store_words(builder, "u16" if layout.itemsize == 1 else "f32", address, registers)
-        return
-    names = ", ".join(f"${i + 1}" for i in range(access.count))
-    kind = f"x{access.count}{'.trans' if layout.inner == 0 else ''}"
-    nb.emit_asm(builder, nb.void, [address, *registers], f"stmatrix.sync.aligned.m8n8.{kind}.shared.b16 [$0], {{{names}}};",
-                "r" + ",r" * access.count + ",~{memory}")
 
 
 # ---- tile[...] and tile[...] = value in a kernel's source

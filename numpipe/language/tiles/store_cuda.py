@@ -16,7 +16,7 @@ from .layouts import ACCUMULATOR, COLUMN, EITHER, ROW, places, vector_of
 from .refs import whole_slices
 from .refs_cuda import I32, GmemType
 from .shared_cuda import store_words
-from .store_ring import put
+from .store_ring import batches, put
 from .store_ring_cuda import BatchType
 from .tile_cuda import TileType, registers
 from .views_cuda import Block, starts
@@ -31,18 +31,17 @@ def writing(typing_context: Any, ref: GmemType, tile: TileType, axes: tuple[int,
 
     `statement`: what a lane does with an element, to store it if None.
     """
-    place, batches = nb.types.UniTuple(I32, ref.arg.ndim), []
-    if ref.role == "compute" and source.through_tma(ref.arg, axes, tile.form):
-        batches = source.batches(BatchType, ref, tile, axes, reduction)
-    for batch in batches:
+    ring = ref.role == "compute" and source.through_tma(ref.arg, axes, tile.form)
+    place, stored = nb.types.UniTuple(I32, ref.arg.ndim), batches(BatchType, ref, tile, axes, reduction) if ring else []
+    for batch in stored:
         nb.returns(typing_context, put, (ref, batch, place))
     bits = 8 * tile.dtype.itemsize
     how = statement or (("st.global.f32 [$0], $1;", "f") if bits == 32 else (f"st.global.b{bits} [$0], $1;", "h"))
 
     def emit(context: Any, builder: Any, array: Any, start: Sequence[Any], value: Any) -> None:
-        for batch in batches:
+        for batch in stored:
             nb.call(context, builder, put, (ref, batch, place), (array, value, context.make_tuple(builder, place, start)))
-        if not batches and ref.role != "memory":
+        if not stored and ref.role != "memory":
             _Lanes(builder, tile, value, Block(context, builder, ref, array, start, axes), how).store(ref.arg, axes)
 
     return emit
@@ -114,20 +113,19 @@ class _Lanes:
         """Store a vector, or a tile of one row or column: by one of the lanes that hold an element."""
         builder, tile, to = self.builder, self.tile, self.to
         start, shape, strides = to.start, to.size, to.stride
-        by_rows = tile.layout in (COLUMN, EITHER)  # which has fewer elements a lane
-        layout = COLUMN if by_rows else ROW
+        dim, layout = (0, COLUMN) if tile.layout in (COLUMN, EITHER) else (1, ROW)  # a column has fewer elements a lane
         first = len(places(tile.shape, ROW)) if tile.layout == EITHER else 0
         thread = builder.and_(nb.thread_index(builder), nb.const(127))
-        own = place_of(builder, tile)[0 if by_rows else 1]
-        other = builder.icmp_unsigned("==", builder.and_(thread, nb.const(3)), nb.const(0)) if by_rows else (
-            builder.icmp_unsigned("<", thread, nb.const(4)))
-        base, inside = to.base, builder.and_(to.inside, other)
-        axis = 0 if len(start) == 1 or by_rows else 1
+        own = place_of(builder, tile)[dim]
+        stores = builder.icmp_unsigned("<", thread, nb.const(4)) if dim else (
+            builder.icmp_unsigned("==", builder.and_(thread, nb.const(3)), nb.const(0)))
+        base, inside = to.base, builder.and_(to.inside, stores)
+        axis = 0 if len(start) == 1 else dim
         if len(start) == 2:  # the dimension in which the tile has one element
             inside = builder.and_(inside, builder.icmp_unsigned("<", start[1 - axis], shape[1 - axis]))
             base = to.moved(base, start[1 - axis], strides[1 - axis])
         for i, place in enumerate(places(tile.shape, layout)):
-            at = builder.add(builder.add(start[axis], own), nb.const(place[0 if by_rows else 1] or 0))
+            at = builder.add(builder.add(start[axis], own), nb.const(place[dim] or 0))
             chosen = builder.and_(inside, builder.icmp_unsigned("<", at, shape[axis]))
             self._write(to.moved(base, at, strides[axis]), self._element(first + i), chosen)
 

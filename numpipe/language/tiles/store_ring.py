@@ -67,7 +67,7 @@ def batches(kind: Callable[..., Any], ref: Any, tile: Any, axes: tuple[int, ...]
 
 @op
 def staging(ref: GmemRef, panel: int) -> Any:
-    """Address of this warpgroup's staging panel number `panel`."""
+    """Return the address of this warpgroup's staging panel number `panel`."""
     return own_part(ref.unit, ref.unit.staging) + panel * PANEL_BYTES
 
 
@@ -114,6 +114,6 @@ def put(ref, batch, start):  # type: ignore[no-untyped-def]
 
 @op
 def drain_stores(np_: Context) -> None:
-    """Before the kernel ends: every TMA store of this lane has written (shared memory and order both end with the CTA)."""
+    """Wait, before the kernel ends, for all TMA stores of this lane (shared memory and order both end with the CTA)."""
     if np_.unit.stores:
         current().bulk_wait(0, read=False)

@@ -42,10 +42,6 @@ def write_panel(builder: Any, tile: TileType, value: Any, row: int, column: int,
     write_registers(builder, source.panel_layout(width, tile.dtype.itemsize), address, panel)
 
 
-def _staging(builder: Any, ref: GmemType, number: int) -> Any:
-    return own_part(builder, ref.unit, ref.unit.staging, number * PANEL_BYTES)
-
-
 @cuda_meaning(source.await_staging)
 def _await_staging(_context: Any, ref: Any) -> Any:
     context, builder, _ = yield nb.types.void(ref)
@@ -57,7 +53,8 @@ def _await_staging(_context: Any, ref: Any) -> Any:
 def _write_panels(_context: Any, ref: Any, batch: Any) -> Any:
     _, builder, args = yield nb.types.void(ref, batch)
     for number, (row, column) in enumerate(batch.places):
-        write_panel(builder, batch.tile, args[1], row, column, batch.width, _staging(builder, ref, number))
+        address = own_part(builder, ref.unit, ref.unit.staging, number * PANEL_BYTES)
+        write_panel(builder, batch.tile, args[1], row, column, batch.width, address)
 
 
 @cuda_meaning(source.copy_out)
@@ -65,8 +62,8 @@ def _copy_out(_context: Any, ref: GmemType, batch: Any, start: Any) -> Any:
     plan = source.plan_of(ref, len(start), batch)
     ref.unit.map_slot(plan.request)
     context, builder, args = yield nb.types.void(ref, batch, nb.types.UniTuple(I32, len(start)))
-    table = gmem_value(context, builder, ref, args[0]).table
-    Copy(context, builder, ref.unit, plan, table, nb.cgutils.unpack_tuple(builder, args[2]), _staging(builder, ref, 0)).store()
+    table, address = gmem_value(context, builder, ref, args[0]).table, own_part(builder, ref.unit, ref.unit.staging)
+    Copy(context, builder, ref.unit, plan, table, nb.cgutils.unpack_tuple(builder, args[2]), address).store()
     nb.call(context, builder, cp_async_bulk.commit_group, (), ())
 
 

@@ -25,7 +25,7 @@ __all__ = ["map_columns"]
 
 
 def strip_form(tile: Any, width: Any) -> Form:
-    """What a strip of a tile, or of one of this Numba type, is; SpecError where it has no such strips."""
+    """Return the form of a tile's strips; raise SpecError where it has no such strips."""
     width, form = constant("map_columns", "width", width), form_of(tile, "map_columns")
     if form is None:
         raise SpecError(f"map_columns: the second argument is a register tile, got {called(tile)}")
@@ -38,16 +38,16 @@ def strip_form(tile: Any, width: Any) -> Form:
 
 
 def check_result(strip: Form, part: Any) -> None:
-    """SpecError for a function that does not return a tile of the strip's shape, or such a type."""
-    found = form_of(part, "map_columns")
-    if found is None or found.shape != strip.shape:
+    """Raise SpecError for a function that does not return a tile of the strip's shape."""
+    form = form_of(part, "map_columns")
+    if form is None or form.shape != strip.shape:
         raise SpecError(f"map_columns: function(strip, first) returns a tile {strip.shape}, of any dtype, like the strip it is "
-                        f"given, got {found or called(part)}")
+                        f"given, got {form or called(part)}")
 
 
 @op
 def map_columns(function: Callable[[Any, Any], Any], tile: Any, width: int) -> Any:
-    """``function(strip, first)`` of each strip of `width` columns of a tile, the results side by side in one tile.
+    """Call ``function(strip, first)`` for each strip of `width` columns of a tile, and put the results side by side in one tile.
 
     function  nested in the kernel, or a `numpipe.function`; `first` is the strip's first column in the tile, an int32. Returns a
               tile of the strip's shape
@@ -68,9 +68,8 @@ def map_columns(function: Callable[[Any, Any], Any], tile: Any, width: int) -> A
     parts = []
     for first in range(0, tile.shape[1], width):
         value = None if tile.inert else tile.value[:, first:first + width]
-        found = function(Tile(value, strip), np.int32(first))
-        check_result(strip, found)
-        parts.append(found)
+        parts.append(function(Tile(value, strip), np.int32(first)))
+        check_result(strip, parts[-1])
     if any(part.dtype != parts[0].dtype for part in parts):
         raise SpecError("map_columns: function returns tiles of one dtype, got " + ", ".join(str(part.dtype) for part in parts))
     inert = any(part.inert for part in parts)

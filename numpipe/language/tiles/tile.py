@@ -25,7 +25,7 @@ MASK = "a mask, of whose elements np.any(mask) or np.all(mask) make one bool,"
 
 
 def check_shape(shape: Any, dtype: np.dtype, what: str) -> tuple[int, int]:
-    """A legal shape and type of a tile with two dimensions, or a SpecError saying what is."""
+    """Return a legal shape of a tile with two dimensions; raise SpecError for other shapes and types."""
     pair = isinstance(shape, tuple) and len(shape) == 2
     if not pair or shape[0] % 64 or shape[1] % 8 or shape[0] < 64 or not 8 <= shape[1] <= 256:
         raise SpecError(f"{what}: a tile's shape is (64 x j, 8 x i) with at most 256 columns (wgmma m64nN), got {shape}")
@@ -34,13 +34,13 @@ def check_shape(shape: Any, dtype: np.dtype, what: str) -> tuple[int, int]:
 
 
 def check_dtype(dtype: np.dtype, what: str) -> None:
-    """SpecError for a type that no tile of an array's elements has."""
+    """Raise SpecError for a type that no tile of an array's elements has."""
     if dtype not in TILES:
         raise SpecError(f"{what}: a tile's dtype is {listed(TILES, 'or')}, got {dtype}: convert an array before the call")
 
 
 def check_form(shape: Any, dtype: np.dtype, what: str) -> Form:
-    """What a tile of this shape and type is: of two dimensions, either of which may be 1, or a vector."""
+    """Return the form of a tile: of two dimensions, either of which may be 1, or a vector; raise SpecError for other shapes."""
     shape = (shape,) if isinstance(shape, (int, np.integer)) else shape
     if not isinstance(shape, tuple) or not all(isinstance(n, (int, np.integer)) for n in shape):
         raise SpecError(f"{what}: a shape is a tuple of ints, got {shape!r}")
@@ -57,7 +57,7 @@ def check_form(shape: Any, dtype: np.dtype, what: str) -> Form:
 
 
 class TileLike:
-    """What is asked of a register tile, and of its Numba type."""
+    """The attributes of a register tile that its Numba type has too."""
 
     form: Form
     inert = False
@@ -75,13 +75,13 @@ class TileLike:
         return self.form.layout
 
     def settled(self, what: str) -> Any:
-        """Itself, where `what` may read it; CompileError for accumulators in flight."""
+        """Return itself where `what` may read it; raise CompileError for accumulators in flight."""
         return self
 
 
-def form_of(given: Any, what: str) -> Form | None:
-    """What `what` is given, if it is a register tile."""
-    return given.settled(what).form if isinstance(given, TileLike) else None
+def form_of(operand: Any, what: str) -> Form | None:
+    """Return the form of a register tile that `what` reads; None for other operands."""
+    return operand.settled(what).form if isinstance(operand, TileLike) else None
 
 
 class Tile(TileLike):
@@ -94,7 +94,7 @@ class Tile(TileLike):
 
     @property
     def value(self) -> np.ndarray:
-        """The elements; a PipelineRace while a wgmma may still be writing them."""
+        """The elements; raises PipelineRace while a wgmma may still be writing them."""
         if isinstance(self._value, np.ndarray):
             return self._value
         if self._value is None:
@@ -106,7 +106,7 @@ class Tile(TileLike):
         return self._value is None
 
     def astype(self, dtype: Any) -> Tile:
-        """Converted to another type of tiles."""
+        """Return the tile converted to another type: `numpipe.language.tiles.tile.astype`."""
         return astype(self, dtype)
 
     def _steers(self, *_: Any) -> NoReturn:
@@ -117,34 +117,32 @@ class Tile(TileLike):
 
 @op
 def zeros(shape: tuple[int, int], dtype: Any) -> Tile:
-    """A tile of zeros: ``zeros((64, 256), np.float32)``, shape in elements.
+    """Make a tile of zeros: ``zeros((64, 256), np.float32)``, shape in elements.
 
     float32, or int32 for products of 8-bit integers: it is where sums are kept. Costs no instruction of its own beyond zeroing
     ``shape[0] * shape[1] / 128`` registers a lane, and none where a wgmma adds to it.
     """
-    made = zeros_form(shape, dtype)
-    return Tile(None if current().role == "memory" else np.zeros(made.shape, made.dtype), made)
+    form = zeros_form(shape, dtype)
+    return Tile(None if current().role == "memory" else np.zeros(form.shape, form.dtype), form)
 
 
 def zeros_form(shape: Any, dtype: Any) -> Form:
-    """What `zeros` makes; SpecError for a type that no accumulator has."""
     kind = dtype_of(dtype)
-    made = Form(check_shape(constant("zeros", "shape", shape), kind, "zeros"), kind)
+    form = Form(check_shape(constant("zeros", "shape", shape), kind, "zeros"), kind)
     if kind not in (FLOAT32, INT32):
         raise SpecError(f"zeros: accumulators are float32 or int32, got {kind}: use .astype afterwards")
-    return made
+    return form
 
 
 @functools.singledispatch
-def dtype_of(given: Any) -> np.dtype:
-    """The dtype that a compile-time argument names, or that its Numba type does."""
-    found: np.dtype = np.dtype(given)
-    return found
+def dtype_of(argument: Any) -> np.dtype:
+    """Return the dtype that a compile-time argument, or its Numba type, names."""
+    return np.dtype(argument)  # type: ignore[no-any-return]
 
 
 @op
 def astype(tile: Tile, dtype: Any) -> Tile:
-    """``tile.astype(dtype)`` among all types of tiles; a mask becomes 0 and 1.
+    """Convert a tile among all types of tiles, ``tile.astype(dtype)``; a mask becomes 0 and 1.
 
     Floats are rounded to nearest, of two to the even one. To float8 types they saturate: what is too large, infinity too, becomes
     the largest number, with its sign; NaN stays NaN (PTX ISA, "cvt": ``.satfinite``). To integers they are truncated; what the
@@ -156,7 +154,6 @@ def astype(tile: Tile, dtype: Any) -> Tile:
 
 
 def astype_form(form: Form, dtype: Any) -> Form:
-    """What `astype` makes of a tile of this form; itself where there is nothing to convert."""
     kind = dtype_of(dtype)
     if kind != form.dtype:
         check_dtype(kind, "astype")
@@ -176,8 +173,7 @@ def _converted(value: np.ndarray, dtype: np.dtype) -> np.ndarray:
 
 
 def _truncated(value: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """Integers of a type, the nearest that it holds; 0 of NaN."""
+    """Return integers of a type, the nearest that it holds; 0 for NaN."""
     limits = np.iinfo(dtype)
     whole: np.ndarray = np.nan_to_num(np.trunc(value.astype(np.float64)), nan=0.0)
-    found: np.ndarray = np.clip(whole, limits.min, limits.max).astype(dtype)
-    return found
+    return np.clip(whole, limits.min, limits.max).astype(dtype)  # type: ignore[no-any-return]

@@ -18,7 +18,7 @@ from .tile import TileLike
 
 
 class TileType(nb.types.Type, TileLike):  # type: ignore[misc]
-    """float32, int32 and bool: a register an element, in the order of `layouts.places`; smaller types: two in one."""
+    """The type of a `Tile`: an element a register, in the order of `layouts.places`; of types of 8 and 16 bits two in each."""
 
     def __init__(self, form: Form) -> None:
         self.form = form
@@ -36,7 +36,7 @@ class TileType(nb.types.Type, TileLike):  # type: ignore[misc]
 
 
 class InFlightType(nb.types.Type, TileLike):  # type: ignore[misc]
-    """A tile that a wgmma may still be writing: it must be waited for before anything reads it."""
+    """The type of a tile that a wgmma may still be writing: it must be waited for before anything reads it."""
 
     what = "a register tile"
 
@@ -61,6 +61,8 @@ STEERLESS.extend([TileType, InFlightType])
 
 for _type in (TileType, InFlightType):
     nb.machine_model(_type, lambda ty: ty.machine)
+    nb.method(_type, "astype", source.astype)
+    nb.constant_attributes(_type, None, shape=lambda ty: ty.shape, dtype=lambda ty: ty.dtype.name)
 nb.lower_cast(TileType, InFlightType)(lambda context, builder, fromty, toty, value: value)
 
 
@@ -74,22 +76,21 @@ def _dtype_of(ty: Any) -> np.dtype:
 
 
 def undefined(tile: TileType) -> Any:
-    """The value of a tile in the memory role, and one whose registers are yet to come."""
+    """Return the value of a tile in the memory role, or of one whose registers are yet to come."""
     return nb.ir.Constant(tile.machine, nb.ir.Undefined)
 
 
 def registers(builder: Any, tile: TileType, value: Any) -> list[Any]:
-    """The registers of a tile: its elements, of types of 8 and 16 bits two in each."""
     return [builder.extract_value(value, i) for i in range(tile.registers)]
 
 
 def words(builder: Any, tile: TileType, value: Any) -> list[Any]:
-    """The registers as they are stored: two smaller elements as an integer, elements of 32 bits as float32, int32 too."""
+    """Return the registers as they are stored: two smaller elements as an integer, elements of 32 bits as float32, int32 too."""
     return [builder.bitcast(part, nb.f32) if tile.dtype == INT32 else part for part in registers(builder, tile, value)]
 
 
 def assembled(builder: Any, tile: TileType, parts: Sequence[Any]) -> Any:
-    """A tile of these registers."""
+    """Return a tile of these registers."""
     value = undefined(tile)
     for i, part in enumerate(parts):
         value = builder.insert_value(value, part, i)
@@ -104,22 +105,16 @@ def _zeros(_context: Any, shape: Any, dtype: Any) -> Any:
 
 
 # ---- conversions
-def _register(dtype: np.dtype) -> tuple[Any, str]:
-    """(LLVM type, constraint) of what conversions of a type go through."""
-    return (nb.f32, "f") if packing(dtype).wide == FLOAT32 else (nb.i32, "r")
-
-
 def _wide(builder: Any, dtype: np.dtype, parts: Sequence[Any]) -> list[Any]:
-    """The elements in registers of a type, in the type that conversions go through."""
+    """Return the elements in registers of a type, in the type that conversions go through."""
     if not packing(dtype).narrow:
         return [builder.zext(part, nb.i32) for part in parts] if dtype == BOOL else list(parts)
-    machine, code = _register(dtype)
-    return [builder.call(nb.pure_asm(machine, [nb.i32], text, f"={code},r"), [part])
-            for part in parts for text in packing(dtype).widen]
+    machine, register = (nb.f32, "=f,r") if packing(dtype).wide == FLOAT32 else (nb.i32, "=r,r")
+    return [builder.call(nb.pure_asm(machine, [nb.i32], text, register), [part]) for part in parts for text in packing(dtype).widen]
 
 
 def floats(builder: Any, dtype: np.dtype, parts: Sequence[Any]) -> list[Any]:
-    """The elements in registers of a type as float32."""
+    """Return the elements in registers of a type as float32."""
     if dtype == BOOL:
         return [builder.uitofp(part, nb.f32) for part in parts]
     found = _wide(builder, dtype, parts)
@@ -127,9 +122,9 @@ def floats(builder: Any, dtype: np.dtype, parts: Sequence[Any]) -> list[Any]:
 
 
 def packed(builder: Any, dtype: np.dtype, low: Any, high: Any) -> Any:
-    """Two elements, in the type that conversions go through, in one register of a smaller type."""
-    machine, code = _register(dtype)
-    return builder.call(nb.pure_asm(nb.i32, [machine, machine], packing(dtype).narrow, f"=r,{code},{code}"), [low, high])
+    """Return two elements, in the type that conversions go through, in one register of a smaller type."""
+    registers = "=r,f,f" if packing(dtype).wide == FLOAT32 else "=r,r,r"
+    return builder.call(nb.pure_asm(nb.i32, [low.type, high.type], packing(dtype).narrow, registers), [low, high])
 
 
 @cuda_meaning(source.astype)
@@ -150,8 +145,3 @@ def _astype(_context: Any, tile: Any, dtype: Any) -> Any:
     if packing(kind).narrow:
         found = [packed(builder, kind, low, high) for low, high in zip(found[::2], found[1::2], strict=True)]
     return assembled(builder, result, found)
-
-
-for _cls in (TileType, InFlightType):
-    nb.method(_cls, "astype", source.astype)
-    nb.constant_attributes(_cls, None, shape=lambda ty: ty.shape, dtype=lambda ty: ty.dtype.name)

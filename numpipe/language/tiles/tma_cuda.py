@@ -10,9 +10,8 @@ from ...core import numba as nb
 from ...intrinsics import cp_async_bulk
 from ...plan.copies import CopyPlan
 from ...plan.unit import Unit
+from .refs_cuda import I32
 from .shared_cuda import Value
-
-I32, I64 = nb.types.int32, nb.types.int64
 
 
 class Copy:
@@ -38,14 +37,14 @@ class Copy:
         self._issue(cp_async_bulk.prefetch)
 
     def _issue(self, operation: Any) -> None:
-        """The operation for each box, with those of its operands that it takes."""
+        """Issue the operation for each box, with those of the operands below that it takes."""
         *start, address, offset = (Value(self.builder, value) for value in (*self.start, self.address, self.offset))
         nothing, place = nb.nothing(self.context), nb.types.UniTuple(I32, len(start))
         policy = nb.types.none if self.plan.policy is None else nb.types.literal(self.plan.policy)
         for at, there in self.plan.boxes(start, address, offset):
             coords = self.context.make_tuple(self.builder, place, [part.value for part in at])
-            given = {"dst": (I32, there.value), "src": (I32, there.value), "tensor_map": (I64, self.tensor),
-                     "coords": (place, coords), "mbar": (I32, self.arrival), "ctas": (I32, self.ctas),
-                     "eviction_policy": (policy, nothing), "operation": (nb.types.literal(self.plan.reduction), nothing)}
-            kinds, values = zip(*(given[name] for name in inspect.signature(operation).parameters), strict=True)
+            operands = {"dst": (I32, there.value), "src": (I32, there.value), "tensor_map": (nb.types.int64, self.tensor),
+                        "coords": (place, coords), "mbar": (I32, self.arrival), "ctas": (I32, self.ctas),
+                        "eviction_policy": (policy, nothing), "operation": (nb.types.literal(self.plan.reduction), nothing)}
+            kinds, values = zip(*(operands[name] for name in inspect.signature(operation).parameters), strict=True)
             nb.call(self.context, self.builder, operation, kinds, values)

@@ -18,16 +18,12 @@ class ViewType(nb.types.Type, source.GmemView):  # type: ignore[misc]
         self.ref, self.axes, self.shape, self.dtype = ref, axes, shape, ref.arg.dtype
         super().__init__(name=f"view({ref}, {axes}, {shape})")  # type: ignore[call-arg]
 
-    @property
-    def place(self) -> Any:
-        return nb.types.UniTuple(I32, self.ref.arg.ndim)
 
-
-nb.struct_model(ViewType, lambda ty: [("ref", ty.ref), ("start", ty.place)])
+nb.struct_model(ViewType, lambda ty: [("ref", ty.ref), ("start", nb.types.UniTuple(I32, ty.ref.arg.ndim))])
 
 
 class Block:
-    """Where a block's elements are: the address of the array's element 0 in it, and along its dimensions start, size, stride."""
+    """A block of an array in generated code: the address of the array's element 0, and along its dimensions start, size, stride."""
 
     def __init__(self, context: Any, builder: Any, ref: GmemType, value: Any, start: Sequence[Any], axes: tuple[int, ...],
                  indices: Sequence[tuple[int, TileType, Any]] = ()) -> None:
@@ -90,5 +86,5 @@ def _view(of: GmemType, target: AtType, index: Any) -> Any:
     result = ViewType(of, axes, tuple(parts[axis].size for axis in axes))
     context, builder, args = yield result(target, index)
     ref = nb.fields(context, builder, target, args[0]).of
-    place = context.make_tuple(builder, result.place, starts(context, builder, index, args[1]))
+    place = context.make_tuple(builder, nb.types.UniTuple(I32, of.arg.ndim), starts(context, builder, index, args[1]))
     return nb.struct(context, builder, result, ref=ref, start=place)

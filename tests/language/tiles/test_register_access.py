@@ -12,9 +12,8 @@ import numpipe
 from numpipe import PipelineRace, SimulationError, ds
 from numpipe.compile.build import toolchain
 from numpipe.language.tiles.addresses import swizzled
-from numpipe.language.tiles.conversions import panel_width, run_offset
 from numpipe.language.tiles.drawing import holders
-from numpipe.language.tiles.layouts import Form, coalesced, coalesced_form, lanes_across, places, vector_of
+from numpipe.language.tiles.layouts import Form, coalesced, coalesced_form, lanes_across, panel_width, places, run_offset, vector_of
 from numpipe.plan.layout import Layout
 from tests.kernels.access_kernels import (
     CASES,

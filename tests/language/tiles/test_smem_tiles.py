@@ -68,7 +68,8 @@ def test_every_lane_moves_the_elements_that_an_accumulator_gives_it(layout: Layo
                 number = access.first + register
                 turn = detour(layout)
                 other = turn is not None and (THREADS >> turn.bit & 1 == 1)  # lanes whose access is of another group of columns
-                for place, here in ((number, ~np.asarray(other)), (turn.partner(number) if turn else number, np.asarray(other))):
+                partner = number ^ 4 * turn.groups if turn else number
+                for place, here in ((number, ~np.asarray(other)), (partner, np.asarray(other))):
                     offsets = moved.setdefault(place, [np.full(128, -1)])[0]
                     np.copyto(offsets, at + 4 * register, where=here)
                 continue

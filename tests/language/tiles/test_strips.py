@@ -26,13 +26,14 @@ def test_each_strip_is_given_its_first_column(dtype: Any, monkeypatch: pytest.Mo
 
 @compiles
 def test_a_strip_is_the_registers_of_its_columns() -> None:
-    from numpipe.language.tiles.strips_cuda import _run
+    from numpipe.language.tiles.store_ring_cuda import registers_of
     from numpipe.language.tiles.tile_cuda import TileType
 
     for dtype, each in ((np.dtype(np.float32), 1), (np.dtype(np.float16), 2)):
         for rows, columns, width in SHAPES:
             tile, strip = TileType(Form((rows, columns), dtype)), TileType(Form((rows, width), dtype))
-            taken = [_run(tile, strip, first) for first in range(0, columns, width)]
+            taken = [[register for row in range(0, rows, 64) for register in range(tile.registers)[
+                registers_of(tile, row, first, width)]] for first in range(0, columns, width)]
             assert sorted(itertools.chain(*taken)) == list(range(tile.registers))
             for number, run in enumerate(taken):
                 own = [places(tile.shape, tile.layout)[each * register] for register in run]
