@@ -1,4 +1,7 @@
-"""Phases on the GPU: a bit for each barrier, in an int32 beside the ring counters."""
+"""Phases on the GPU: a bit for each barrier, in an int32 beside the ring counters.
+
+With a run-time index the bits stay in a register, where an array of counters would go to local memory.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ I32 = nb.types.int32
 
 
 def _word(context: Any, builder: Any, ty: BarriersType, value: Any) -> tuple[Any, Any]:
-    """(pointer to the phases of an allocation's barriers, number of this one)"""
+    """Return the address of the phases of an allocation's barriers, and the number of this one."""
     fields = nb.fields(context, builder, ty, value)
     return counter_pointer(builder, fields.np, nb.const(COUNTERS + ty.plan.index)), fields.first
 
@@ -49,7 +52,7 @@ def _arrive_at_peers(typing_context: Any, barrier: Any) -> Any:
 
 @cuda_meaning(source.test)
 def _test(_context: Any, barrier: Any) -> Any:
-    if barrier.memory:
+    if barrier.context.memory:
         yield InertType(source.STATE)(barrier)
         return None
     context, builder, args = yield nb.types.boolean(barrier)

@@ -156,7 +156,8 @@ class Emitted:
         facts = check_body(pipe, body, self.in_context or not left_out(carry))
         check_tokens(pipe.where, pipe.unequal, None if facts.turns else ())
         holds = self.in_context and check_compute(pipe.where, compute, bool(coroutine)).pipelines
-        self.pipe, self.body, self.compute, self.carry, self.last = pipe, body, compute, carry, last
+        self.pipe: Any = pipe
+        self.body, self.compute, self.carry, self.last = body, compute, carry, last
         self.facts, self.by_lane, self.mirrored = facts, by_lane(pipe.unit), facts.pipelines or holds
         self.idle = pipe.np.memory and not self.mirrored
         if self.by_lane:

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from types import ModuleType
-from typing import Any, ClassVar, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -59,10 +59,10 @@ class Planned:
     once         whether it is known to have one step
     """
 
-    trees: ClassVar[ModuleType]
-    """the functions on nested tuples of values, or of Numba types"""
-    spec: ClassVar[type]
-    array: ClassVar[type]
+    trees: ModuleType
+    """functions on nested tuples of values, or of Numba types"""
+    spec: type
+    array: type
 
     def __init__(self, np_: Any, grid: Any, in_specs: Any, out_specs: Any, slots: Any, delay: Any, steps_of: Any, ready: Any,
                  consumed: Any, alone: Any, known: Any, site: Any) -> None:
