@@ -91,20 +91,21 @@ def by_kind(manual: tuple[str, ...], barriers: Sequence[Any]) -> list[Sequence[A
 
 
 # ---- what both executions check
-def check_manual(where: str, *options: Any) -> tuple[str, ...]:
-    """Return the kinds of barriers that a pipeline's options, in the order of MANUAL, ask for; SpecError for what is no bool."""
-    values = [constant(where, name, option) for name, option in zip(MANUAL, options, strict=True)]
-    for name, value in zip(MANUAL, values, strict=True):
+def check_manual(where: str, single: bool, *options: Any) -> tuple[str, ...]:
+    """Return the kinds of barriers that a pipeline's options, in the order of MANUAL, ask for.
+
+    Raise SpecError for what is no bool, and for barriers of a `single` pipeline, whose warpgroup has waited for the step itself.
+    """
+    kinds = []
+    for row, option in zip(PASSED.values(), options, strict=True):
+        value = constant(where, row.option, option)
         if not isinstance(value, bool):
-            raise SpecError(f"{where}: {name} must be True or False, got {value!r}")
-    return tuple(row.name for row, value in zip(PASSED.values(), values, strict=True) if value)
-
-
-def check_shared_loads(where: str, manual: tuple[str, ...], single: bool) -> None:
-    """Raise SpecError where a body cannot be given barriers: a warpgroup that loads for itself has waited for the step."""
-    for kind in manual if single else ():
-        raise SpecError(f"{where}: {BARRIERS[kind].option}=True in a single-stream pipeline, whose warpgroup loads its tiles "
-                        "itself, all of a step at once: leave it out, or let a memory role load (warp_specialized=True)")
+            raise SpecError(f"{where}: {row.option} must be True or False, got {value!r}")
+        if value and single:
+            raise SpecError(f"{where}: {row.option}=True in a single-stream pipeline, whose warpgroup loads its tiles itself, all of"
+                            " a step at once: leave it out, or let a memory role load (warp_specialized=True)")
+        kinds += [row.name] * value
+    return tuple(kinds)
 
 
 def check_groups(where: str, manual: tuple[str, ...], loaded: int, unpacked: tuple[int, ...]) -> None:

@@ -83,13 +83,16 @@ class StepsType(nb.types.SimpleIteratorType):  # type: ignore[misc]
 
     @property
     def exhausted(self) -> bool:
-        """Whether its first `next` does all there is to do: in the memory role, the whole producer of an innermost loop."""
+        """Whether the first `next` does everything: in the memory role, all loads of an innermost loop."""
         return self.role == "memory" and not self.nested and not self.loop.single
 
     @property
     def loaded_before(self) -> bool:
-        """Whether the memory role does all in front of a stepped loop that has one step, where its end waits for nobody. No loop is
-        left then: with the loads in its head LLVM would keep one, and in registers what these are computed from."""
+        """Whether the memory role issues all loads before a stepped loop that has one step, where its end waits for nobody.
+
+        No loop is left then. With the loads in its head LLVM would keep one, and in registers what they are computed from: six of
+        attention's 32. The compute role keeps its loop: without it ptxas copied descriptors in the main loop inside.
+        """
         return self.role == "memory" and self.once and not self.exhausted and not self.loop.single and not self.loop.ends_empty
 
 

@@ -36,7 +36,8 @@ announces for itself::
     both    wait ready[s]; read; lane i of each warp arrives on consumed[s] of the i-th of the two
 
 A share may land before its bytes are announced; the phase cannot end without that announcement's arrival. A share also tells that
-its sender's slot had been released, so a warpgroup that has waited for a step's shares may release to all their senders (PTX ISA,
+its sender's slot had been released, so a warpgroup that has waited for a step's shares may release to all their senders. All
+threads of the cluster meet at the kernel's beginning and end, so that a CTA which others arrive at or copy to is there (PTX ISA,
 "cp.async.bulk.tensor": .multicast::cluster; "mbarrier.arrive": .shared::cluster).
 
 Both executions run the functions below as they stand. Tiles that leave a kernel go through the store ring (`store_ring`) or the
@@ -101,7 +102,6 @@ class Ring:
 # ---- what a ring is made of (the plan's constants; slots and phases from the step) -----------------------------
 @op
 def slot_of(ring: Ring, step: Any) -> Any:
-    """Slot of a step: ``step % S``."""
     return step % ring.plan.slots
 
 
@@ -297,7 +297,6 @@ def index_map_of(unit: Unit, plan: RingPlan, number: int) -> str:
 
 @op
 def tiles_of(ring: Ring, slot: Any) -> tuple[SmemTile, ...]:
-    """Return the tiles in a slot, one for each operand."""
     plan, stage = ring.plan, stage_of(ring, int(slot))
     return tuple(SmemTile(stage + offset, layout, ref.array.dtype, ring.np.memory, plan.written)
                  for offset, layout, ref in zip(plan.offsets, plan.layouts, ring.refs, strict=True))
