@@ -52,9 +52,9 @@ OPERANDS = {
 """how messages call a copy's operands, by the attribute `operand` of the values and of their types"""
 
 
-def check_operands(operation: str, **given: tuple[str, Any]) -> None:
+def check_operands(operation: str, **parameters: tuple[str, Any]) -> None:
     """Raise SpecError for a parameter, or its Numba type, that is no such operand."""
-    for name, (operand, value) in given.items():
+    for name, (operand, value) in parameters.items():
         if getattr(value, "operand", "") != operand:
             raise SpecError(f"{operation}: {name} must be {OPERANDS[operand]}, got {getattr(value, 'what', None) or called(value)}")
 

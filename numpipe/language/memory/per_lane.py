@@ -62,7 +62,7 @@ def lane(what: str) -> Lane:
 
 
 def by_lane(unit: Unit) -> bool:
-    """Whether a kernel's bodies are code for each lane."""
+    """Return whether a kernel's bodies are code for each lane."""
     return unit.params.lowering_semantics is LoweringSemantics.Lane
 
 
@@ -82,7 +82,7 @@ def check_lane_carry(where: str, carry: str) -> None:
         raise SpecError(f"{where}: the carry is {carry}, but with {OPTION} it is the lane's own: numbers, and tuples of them")
 
 
-# ---- who am I
+# ---- the lane's index
 @op
 def lane_index() -> Any:
     """Return the index of the lane in its warpgroup, 0 … 127, int32; in bodies under ``lowering_semantics=Lane``."""
@@ -91,14 +91,14 @@ def lane_index() -> Any:
 
 @op
 def thread_index() -> Any:
-    """``cuda.threadIdx.x``: index of the lane in the CTA."""
+    """Return ``cuda.threadIdx.x``, the index of the lane in the CTA."""
     here = lane("cuda.threadIdx")
     return np.int32(128 * here.warpgroup + here.lane)
 
 
 @op
 def lane_in_warp() -> Any:
-    """``cuda.laneid``: index of the lane in its warp."""
+    """Return ``cuda.laneid``, the index of the lane in its warp."""
     return np.int32(lane("cuda.laneid").lane % 32)
 
 
@@ -111,9 +111,9 @@ def check_shuffled(operation: str, value: Any) -> None:
                         f"{'a bool' if of is bool else 'something else' if of is None else of}")
 
 
-def check_integers(operation: str, **given: Any) -> None:
+def check_integers(operation: str, **parameters: Any) -> None:
     """Raise SpecError for masks, lanes and distances, or their Numba types, that are no integers."""
-    for name, value in given.items():
+    for name, value in parameters.items():
         if not arith.is_integer(value):
             of = arith.kind(value)
             raise SpecError(f"cuda.{operation}: {name} must be an integer, got {of.__name__ if isinstance(of, type) else of}")
@@ -135,25 +135,25 @@ def _shuffle(operation: str, mask: Any, value: Any, **by: Any) -> Any:
 
 @op
 def shfl_sync(mask: Any, value: Any, src_lane: Any) -> Any:
-    """The value of lane `src_lane` of the warp; all lanes of `mask` take part. Lanes and distances count modulo 32."""
+    """Return the value of lane `src_lane` of the warp; all lanes of `mask` take part. Lanes and distances count modulo 32."""
     return _shuffle("shfl_sync", mask, value, src_lane=src_lane)
 
 
 @op
 def shfl_up_sync(mask: Any, value: Any, delta: Any) -> Any:
-    """The value of the lane `delta` below, its own where there is none."""
+    """Return the value of the lane `delta` below, its own where there is none."""
     return _shuffle("shfl_up_sync", mask, value, delta=delta)
 
 
 @op
 def shfl_down_sync(mask: Any, value: Any, delta: Any) -> Any:
-    """The value of the lane `delta` above, its own where there is none."""
+    """Return the value of the lane `delta` above, its own where there is none."""
     return _shuffle("shfl_down_sync", mask, value, delta=delta)
 
 
 @op
 def shfl_xor_sync(mask: Any, value: Any, lane_mask: Any) -> Any:
-    """The value of lane ``laneid ^ lane_mask``."""
+    """Return the value of lane ``laneid ^ lane_mask``."""
     return _shuffle("shfl_xor_sync", mask, value, lane_mask=lane_mask)
 
 
@@ -205,8 +205,8 @@ class LaneTile(SharedTile):
 
     def __getitem__(self, index: Any) -> Any:
         place = self._place(index)
-        found = lane("tile[i, j]").load(place, self.dtype, "tile[i, j]")
-        return np.float32(found) if self.dtype == BFLOAT16 else found
+        number = lane("tile[i, j]").load(place, self.dtype, "tile[i, j]")
+        return np.float32(number) if self.dtype == BFLOAT16 else number
 
     def __setitem__(self, index: Any, value: Any) -> None:
         if not self.writable:
@@ -227,7 +227,7 @@ class LaneTile(SharedTile):
 
 # ---- a body's call, simulated
 class PerLane:
-    """A number of which every lane of the warpgroup has its own, in code of the warpgroup: it can be carried, and no more."""
+    """The numbers of all lanes of a warpgroup, where its code has one: they can be carried, and no more."""
 
     def __init__(self, values: list[Any]) -> None:
         self.values = values

@@ -48,7 +48,7 @@ def mapped(function: Callable[[Any], Any], ty: Any) -> Any:
     return tree_of(ty).build(map(function, leaves(ty)), made)
 
 
-# ---- who am I
+# ---- the lane's index
 def _index(operation: Any, mask: int | None) -> None:
     @cuda_meaning(operation)
     def typer(_context: Any) -> Any:

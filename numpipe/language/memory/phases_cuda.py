@@ -58,10 +58,10 @@ def _test(_context: Any, barrier: Any) -> Any:
     context, builder, args = yield nb.types.boolean(barrier)
     phase = nb.call(context, builder, source.next_phase, (barrier,), args)[1]
     address = barrier_address(context, builder, barrier, args[0])
-    mine = nb.call(context, builder, mbarrier.test_wait, (I32, I32), (address, phase))[1]
+    complete = nb.call(context, builder, mbarrier.test_wait, (I32, I32), (address, phase))[1]
     # warps may look at different moments: complete is what all of them saw complete
-    own = builder.add(builder.lshr(nb.thread_index(builder), nb.const(7)), nb.const(1))
-    answer = nb.emit_asm(builder, nb.i32, [builder.zext(mine, nb.i32), own],
+    barrier_number = builder.add(builder.lshr(nb.thread_index(builder), nb.const(7)), nb.const(1))
+    answer = nb.emit_asm(builder, nb.i32, [builder.zext(complete, nb.i32), barrier_number],
                          "{ .reg .pred mine, all; setp.ne.u32 mine, $1, 0; bar.red.and.pred all, $2, 128, mine; "
                          "selp.b32 $0, 1, 0, all; }", "=r,r,r,~{memory}")
     return builder.icmp_unsigned("!=", answer, nb.const(0))

@@ -77,7 +77,7 @@ class BarrierRef:
 
     @property
     def at(self) -> At:
-        """``barriers.at[i]``, ``barriers.at[i, j]``: one of them, or those of the dimensions that are left."""
+        """``barriers.at[i]``, ``barriers.at[i, j]``: one barrier, or those of the dimensions that are left."""
         return At(self._part)
 
     def _part(self, index: Any) -> BarrierRef:
@@ -192,7 +192,7 @@ def run_scoped(np_: Context, site: str, function: Callable[..., Any], *kinds: An
     """
     shared, places = shared_by(np_.unit, collective_axes), sites(site, len(kinds))
     return function(*[_refs(np_, np_.unit.plan_scratch(place, parse(kind), shared).tree) if isinstance(kind, str) else kind
-                      for place, kind in zip(places, kinds, strict=True)])  # others than texts of types are passed on
+                      for place, kind in zip(places, kinds, strict=True)])  # what is no text of a type is passed on
 
 
 def sites(site: str, count: int) -> list[str]:

@@ -73,8 +73,8 @@ def _linear(context: Any, builder: Any, shape: tuple[int, ...], parts: Any, inde
     for axis, (size, part) in enumerate(zip(shape, parts, strict=True)):
         if isinstance(part, InertType):
             continue
-        found = builder.extract_value(value, axis) if isinstance(index, nb.types.BaseTuple) else value
-        number = builder.add(builder.mul(number, nb.const(size)), context.cast(builder, found, part, I32))
+        place = builder.extract_value(value, axis) if isinstance(index, nb.types.BaseTuple) else value
+        number = builder.add(builder.mul(number, nb.const(size)), context.cast(builder, place, part, I32))
     return number
 
 

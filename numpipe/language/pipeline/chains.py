@@ -97,17 +97,17 @@ def running(held: dict[int, str], kernel: str, plans: Iterable[RingPlan]) -> Ite
     Counters stand still until a pipeline ends, so none can run inside another on the same rings. `held`: names of the rings that
     are in use, by counter.
     """
-    mine = {plan.index: plan.name for plan in plans}
-    for index, name in mine.items():
+    rings = {plan.index: plan.name for plan in plans}
+    for index, name in rings.items():
         if index in held:
             raise SpecError(f"kernel {kernel}, pipeline at {site_of(name)}: it runs inside the pipeline at {site_of(held[index])}, "
                             "on the same slots, which are in use until that one ends: the inner one must be a pipeline of its "
                             "own, with its own allocations")
-    held.update(mine)
+    held.update(rings)
     try:
         yield
     finally:
-        for index in mine:
+        for index in rings:
             del held[index]
 
 

@@ -154,7 +154,7 @@ class Emitted:
 
 @op
 def emitted(pipe: Pipeline, body: Any, compute: Any, coroutine: int, carry: Any, state: Any, last: int) -> Callable[..., Any]:
-    """`emit_pipeline_warp_specialized(...)` or `emit_pipeline(...)` as the AST pass writes it: around a pipeline for a loop."""
+    """Return `emit_pipeline_warp_specialized(...)` or `emit_pipeline(...)`; the AST pass writes it around a pipeline for a loop."""
     return bind(run, Emitted(pipe, body, compute, coroutine, carry, state, last))
 
 

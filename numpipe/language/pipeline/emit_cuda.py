@@ -104,7 +104,7 @@ def _steps(_context: Any, emitted: Any, refs: Any) -> Any:
 
 @cuda_meaning(source.first_carry)
 def _first_carry(typing_context: Any, emitted: Any, refs: Any, carry: Any) -> Any:
-    """The carry's type is the one for which a step returns the same type."""
+    """Find the carry's type: the one for which a step returns the same type."""
     steps = _steps_of(emitted, refs)
 
     def fixed(kind: Any) -> Any:
@@ -123,7 +123,7 @@ def _first_carry(typing_context: Any, emitted: Any, refs: Any, carry: Any) -> An
     if emitted.by_lane:
         check_lane_carry(emitted.pipe.where, _kind(given))
     if not emitted.idle:
-        try:  # each type is a compile of the body: with products in it, what will be in flight is taken for it at once
+        try:  # each type is a compile of the body: with products in it, tiles are taken to be in flight at once
             role = emitted.pipe.np.role
             kind = fixed(mapped(lambda part: _in_flight(part, role), given) if emitted.facts.products else given)
         except CompileError:

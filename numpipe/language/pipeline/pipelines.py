@@ -129,7 +129,7 @@ class Planned:
 
 
 def left_out(given: Any) -> bool:
-    """Whether an argument, or one of this Numba type, is None."""
+    """Return whether an argument, or one of this Numba type, is None."""
     return called(given) in ("NoneType", "none")
 
 
