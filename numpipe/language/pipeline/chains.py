@@ -100,20 +100,16 @@ def running(held: dict[int, str], kernel: str, plans: Iterable[RingPlan]) -> Ite
     rings = {plan.index: plan.name for plan in plans}
     for index, name in rings.items():
         if index in held:
-            raise SpecError(f"kernel {kernel}, pipeline at {site_of(name)}: it runs inside the pipeline at {site_of(held[index])}, "
-                            "on the same slots, which are in use until that one ends: the inner one must be a pipeline of its "
-                            "own, with its own allocations")
+            inner, outer = (ring.rpartition(" @ ")[2] for ring in (name, held[index]))
+            raise SpecError(f"kernel {kernel}, pipeline at {inner}: it runs inside the pipeline at {outer}, on the same slots, "
+                            "which are in use until that one ends: the inner one must be a pipeline of its own, with its own "
+                            "allocations")
     held.update(rings)
     try:
         yield
     finally:
         for index in rings:
             del held[index]
-
-
-def site_of(ring: str) -> str:
-    """Return where the pipeline of a ring is written, from the ring's name."""
-    return ring.rpartition(" @ ")[2]
 
 
 def check_count(where: str, shared: tuple[RingPlan, ...], rings: int, outs: int) -> None:

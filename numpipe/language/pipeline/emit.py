@@ -131,7 +131,7 @@ def emit_pipeline(body: Callable[..., Any], *, grid: tuple[Any, ...], in_specs: 
 class Emitted:
     """An emitted pipeline, or the Numba type of one: the pipeline of the loop form, and what its steps call.
 
-    compute   the compute context, None where there is none; `coroutine`: it was given as carry_coroutine
+    compute   the compute context, or None; `coroutine`: it was given as carry_coroutine; `in_context`: it runs here
     carry     the initial carry of a single-stream pipeline, or None
     last      see `pipelines.steps`
     mirrored  whether the memory role runs the body and the compute context too; `idle`: this is that role, and it does not
@@ -139,15 +139,16 @@ class Emitted:
     """
 
     def __init__(self, pipe: Planned, body: Any, compute: Any, coroutine: int, carry: Any, state: Any, last: int) -> None:
-        self.in_context = not left_out(compute)
+        around = not left_out(compute)
         check_state(pipe.where, state)
-        facts = check_body(pipe, body, self.in_context or not left_out(carry))
+        facts = check_body(pipe, body, around or not left_out(carry))
         check_tokens(pipe.where, pipe.unequal, None if facts.turns else ())
-        holds = self.in_context and check_compute(pipe.where, compute, bool(coroutine)).pipelines
+        holds = around and check_compute(pipe.where, compute, bool(coroutine)).pipelines
         self.pipe: Any = pipe
         self.body, self.compute, self.carry, self.last = body, compute, carry, last
         self.facts, self.by_lane, self.mirrored = facts, by_lane(pipe.unit), facts.pipelines or holds
         self.idle = pipe.np.memory and not self.mirrored
+        self.in_context = around and not self.idle
         if self.by_lane:
             check_lane_body(pipe.where, facts, pipe.manual)
 
@@ -179,6 +180,7 @@ def plural(count: int, what: str) -> str:
     return f"{count} {what}{'s' * (count != 1)}"
 
 
+CARRY = "the carry of a single-stream pipeline"
 A_FUNCTION = "must be a function nested in the kernel or decorated with @numpipe.function"
 
 
@@ -248,23 +250,14 @@ def allocations_of(pipeline: Any, bound: Any, refs: Any) -> Allocations:
 def run(emitted: Emitted, *refs: Any) -> Any:
     """Run ``emit_pipeline_warp_specialized(...)(arrays)`` or ``emit_pipeline(...)(arrays)``."""
     pipe, np_ = emitted.pipe, emitted.pipe.np
-    if pipe.single and emitted.idle:
-        return mapped(inert_part, emitted.carry)
+    if pipe.single and emitted.idle:  # the memory role did not run the steps
+        return mapped(lambda part: part if part is None or isinstance(part, Tile) else Inert(CARRY), emitted.carry)
     reachable(pipe)
     outer, bound = np_.compute_only, (emitted, refs)
     np_.compute_only = outer or not emitted.mirrored
-    in_context = emitted.in_context and not emitted.idle
-    result = emitted.compute(bind(run_carry, bound)) if in_context else run_carry(bound, emitted.carry)
+    result = emitted.compute(bind(run_carry, bound)) if emitted.in_context else run_carry(bound, emitted.carry)
     np_.compute_only = outer
     return result
-
-
-CARRY = "the carry of a single-stream pipeline"
-
-
-def inert_part(carry: Any) -> Any:
-    """Return what the memory role, which did not run the steps, has for a part of a single-stream pipeline's final carry."""
-    return carry if carry is None or isinstance(carry, Tile) else Inert(CARRY)
 
 
 @op
