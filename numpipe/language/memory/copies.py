@@ -10,8 +10,8 @@
     numpipe.wait_smem_to_gmem(0)                                # it is in global memory
 
 A warpgroup calls them with all its lanes, and one of its lanes issues: as many TMA copies as the tile has panels (`plan.layout`).
-The memory role issues none of them. Which warpgroup waits is free for loads, whose end is a phase of a barrier; stores end
-for the warpgroup that issued them.
+The memory role issues none of them. Any warpgroup may wait for a load, which ends a phase of a barrier; only the warpgroup that
+issued a store waits for it.
 """
 
 from __future__ import annotations
@@ -49,18 +49,18 @@ OPERANDS = {
             "slots)",
     "barrier": "one of a numpipe.Barrier(…) that the kernel has allocated",
 }
-"""what a copy's operands are, by the attribute `operand` of the values and of their types"""
+"""how messages call a copy's operands, by the attribute `operand` of the values and of their types"""
 
 
-def check_operands(operation: str, **given: tuple[str, Any]) -> None:
-    """SpecError for a parameter that is no such operand, of values and of their Numba types."""
-    for name, (operand, value) in given.items():
+def check_operands(operation: str, **parameters: tuple[str, Any]) -> None:
+    """Raise SpecError for a parameter, or its Numba type, that is no such operand."""
+    for name, (operand, value) in parameters.items():
         if getattr(value, "operand", "") != operand:
             raise SpecError(f"{operation}: {name} must be {OPERANDS[operand]}, got {getattr(value, 'what', None) or called(value)}")
 
 
 def check_load(np_: Any, src: Any, dst: Any, barrier: Any, predicate: Any) -> CopyPlan:
-    """The boxes of a copy to a tile; SpecError for a barrier that is not its CTA's own."""
+    """Return the boxes of a copy to a tile; SpecError for a barrier that is not its CTA's own."""
     check_operands(LOAD, src=("view", src), dst=("tile", dst), barrier=("barrier", barrier))
     one_barrier(LOAD, barrier.shape)
     if isinstance(barrier.plan.kind, ClusterBarrier):
@@ -75,7 +75,7 @@ def check_load(np_: Any, src: Any, dst: Any, barrier: Any, predicate: Any) -> Co
 
 
 def check_store(np_: Any, src: Any, dst: Any, predicate: Any, commit: Any, reduction: Any) -> CopyPlan:
-    """The boxes of a copy from a tile; SpecError for an input, and for an array that the TMA cannot write."""
+    """Return the boxes of a copy from a tile; SpecError for an input, and for an array that the TMA cannot write."""
     check_operands(STORE, src=("tile", src), dst=("view", dst))
     check_flag(STORE, "commit_group", commit)
     array = np_.unit.arrays[dst.ref.index]
@@ -93,14 +93,13 @@ def check_store(np_: Any, src: Any, dst: Any, predicate: Any, commit: Any, reduc
 
 
 def check_prefetch(np_: Any, view: Any) -> CopyPlan:
-    """The boxes of a prefetch."""
     check_operands(PREFETCH, src=("view", view))
     array = reachable(PREFETCH, np_.unit, view)
     return cut_prefetch(array.name, view.ref.index, array.ndim, array.order != "row", view.axes, view.shape, array.dtype.itemsize)
 
 
 def check_copied(operation: str, unit: Unit, view: Any, tile: Any) -> None:
-    """SpecError where a view and a tile differ, or the TMA cannot copy between them."""
+    """Raise SpecError where a view and a tile differ, or the TMA cannot copy between them."""
     array, layout, dtype = reachable(operation, unit, view), tile.layout, tile.dtype
     if view.shape != layout.shape:
         raise SpecError(f"{operation}: {array.name}.at[…] has {view.shape} elements, the tile {layout.shape}: both must be of one "
@@ -113,14 +112,14 @@ def check_copied(operation: str, unit: Unit, view: Any, tile: Any) -> None:
                                          "a ds(start, size) has to be there"))
 
 
-def plan_of(view: Any, tile: Any, **said: Any) -> CopyPlan:
-    """The copy between a view and a tile that fit."""
+def plan_of(view: Any, tile: Any, **options: Any) -> CopyPlan:
+    """Return the boxes of a copy between a view and a tile that fit."""
     array = view.ref.unit.arrays[view.ref.index]
-    return cut(view.ref.index, array.ndim, array.order != "row", view.axes, tile.layout, **said)
+    return cut(view.ref.index, array.ndim, array.order != "row", view.axes, tile.layout, **options)
 
 
 def reachable(operation: str, unit: Unit, view: GmemView) -> ArrayArg:
-    """The array of a view that is copied: views have two dimensions, as tiles in shared memory have, of an array for the TMA."""
+    """Return the array of a view; SpecError unless the TMA can address it, and the view has two dimensions, as tiles have."""
     array, axes = unit.arrays[view.ref.index], view.axes
     if len(axes) != 2:
         mend = f"pass a view of '{array.name}' that has 2, array.reshape(1, -1)" if array.ndim < 2 else (
@@ -133,7 +132,7 @@ def reachable(operation: str, unit: Unit, view: GmemView) -> ArrayArg:
 
 
 def check_reduction(given: Any, dtype: np.dtype) -> str:
-    """The name of a reduction, "" for None."""
+    """Return the name of a reduction, "" for None; SpecError for others, and for one that is not for the dtype."""
     reduction = constant(STORE, "reduction_op", given)
     if reduction is None:
         return ""
@@ -163,7 +162,7 @@ def check_groups(given: Any) -> int:
 
 
 def check_predicate(operation: str, np_: Any, value: Any) -> None:
-    """SpecError for a predicate that is no bool; the memory role has none."""
+    """Raise SpecError for a predicate that is no bool; the memory role has none."""
     if not (np_.memory or arith.kind(value) is bool or arith.is_integer(value)):
         raise SpecError(f"{operation}: predicate must be a bool, got {called(value)}")
 
@@ -187,7 +186,7 @@ class Transfer(Copy):
 
 @op
 def issue(transfer: Transfer, how: str) -> None:
-    """One TMA instruction a box: a "load", a "store", which may be a reduction, or a "prefetch"."""
+    """Issue one TMA instruction for each box: a "load", a "store", which may be a reduction, or a "prefetch"."""
     getattr(transfer, how)()
 
 
@@ -196,7 +195,7 @@ OTHER_WARPS = ARRIVALS_A_WARPGROUP - 1
 
 @helper
 def load(transfer, predicate):  # type: ignore[no-untyped-def]
-    """By one lane: a warpgroup's whole arrival, with the bytes that are to land."""
+    """Load, in one lane, and make a warpgroup's whole arrival, with the bytes that are to land."""
     mbarrier.arrive_count(transfer.arrival, OTHER_WARPS)
     if predicate:
         mbarrier.arrive_expect_tx(transfer.arrival, transfer.nbytes)
@@ -207,7 +206,6 @@ def load(transfer, predicate):  # type: ignore[no-untyped-def]
 
 @helper
 def store(transfer, predicate, commit):  # type: ignore[no-untyped-def]
-    """By one lane."""
     if predicate:
         issue(transfer, "store")
     if commit:

@@ -1,4 +1,4 @@
-"""Copies on the GPU: what they are made of in the types; addresses and starts in the values."""
+"""Copies on the GPU: the types have the boxes, the values addresses and starts."""
 
 from __future__ import annotations
 
@@ -22,8 +22,6 @@ I32, BOOL = nb.types.int32, nb.types.boolean
 
 
 class TransferType(nb.types.Type):  # type: ignore[misc]
-    """A copy of a view: what it is made of, and bytes of a load."""
-
     def __init__(self, plan: CopyPlan, view: ViewType, nbytes: int = 0) -> None:
         self.plan, self.view, self.nbytes = plan, view, nbytes
         super().__init__(name=f"transfer({plan}, {view}, {nbytes})")

@@ -54,7 +54,7 @@ NOT_HERE = (f"is code for a lane: it stands in the body of a body-form pipeline,
 
 
 def lane(what: str) -> Lane:
-    """The lane that is executing; SpecError in code of the warpgroup."""
+    """Return the lane that is executing; SpecError in code of the warpgroup."""
     machine: Any = current()
     if getattr(machine, "lane", None) is None:
         raise SpecError(f"{what} {NOT_HERE}")
@@ -62,12 +62,12 @@ def lane(what: str) -> Lane:
 
 
 def by_lane(unit: Unit) -> bool:
-    """Whether a kernel's bodies are code for each lane."""
+    """Return whether a kernel's bodies are code for each lane."""
     return unit.params.lowering_semantics is LoweringSemantics.Lane
 
 
 def check_lane_body(where: str, body: Facts, manual: tuple[str, ...]) -> None:
-    """SpecError for a body that does what only a warpgroup does."""
+    """Raise SpecError for a body that does what only a warpgroup does."""
     does = ("holds a pipeline" if body.pipelines else "issues wgmmas" if body.products else
             "is given barriers, which warpgroups wait for and arrive on" if manual else
             "goes through blocks of numpipe.turn, which are warpgroups'" if body.turns else "")
@@ -77,50 +77,50 @@ def check_lane_body(where: str, body: Facts, manual: tuple[str, ...]) -> None:
 
 
 def check_lane_carry(where: str, carry: str) -> None:
-    """SpecError for a carry that a lane has only a part of."""
+    """Raise SpecError for a carry of which a lane has only a part."""
     if "tile" in carry:
         raise SpecError(f"{where}: the carry is {carry}, but with {OPTION} it is the lane's own: numbers, and tuples of them")
 
 
-# ---- who am I
+# ---- the lane's index
 @op
 def lane_index() -> Any:
-    """Index of the lane in its warpgroup, 0 … 127, int32; in bodies under ``lowering_semantics=Lane``."""
+    """Return the index of the lane in its warpgroup, 0 … 127, int32; in bodies under ``lowering_semantics=Lane``."""
     return np.int32(lane("lane_index()").lane)
 
 
 @op
 def thread_index() -> Any:
-    """``cuda.threadIdx.x``: index of the lane in the CTA."""
+    """Return ``cuda.threadIdx.x``, the index of the lane in the CTA."""
     here = lane("cuda.threadIdx")
     return np.int32(128 * here.warpgroup + here.lane)
 
 
 @op
 def lane_in_warp() -> Any:
-    """``cuda.laneid``: index of the lane in its warp."""
+    """Return ``cuda.laneid``, the index of the lane in its warp."""
     return np.int32(lane("cuda.laneid").lane % 32)
 
 
 # ---- shuffles
 def check_shuffled(operation: str, value: Any) -> None:
-    """SpecError for a value, or one of a Numba type, that a shuffle cannot move."""
+    """Raise SpecError for a value, or one of a Numba type, that a shuffle cannot move."""
     of = arith.kind(value)
     if of is None or of is bool or (isinstance(of, np.dtype) and of.itemsize < 2):
         raise SpecError(f"cuda.{operation}: the value must be a number of 16, 32 or 64 bits, got "
                         f"{'a bool' if of is bool else 'something else' if of is None else of}")
 
 
-def check_integers(operation: str, **given: Any) -> None:
-    """SpecError for masks, lanes and distances that are no integers, or of Numba types that are none."""
-    for name, value in given.items():
+def check_integers(operation: str, **parameters: Any) -> None:
+    """Raise SpecError for masks, lanes and distances, or their Numba types, that are no integers."""
+    for name, value in parameters.items():
         if not arith.is_integer(value):
             of = arith.kind(value)
             raise SpecError(f"cuda.{operation}: {name} must be an integer, got {of.__name__ if isinstance(of, type) else of}")
 
 
 def strong(value: Any) -> Any:
-    """Python's numbers as the types they have on the GPU."""
+    """Return a value, Python's numbers in the types that they have on the GPU."""
     if isinstance(value, (int, float)) and not isinstance(value, (bool, np.generic)):
         return np.int32(value) if isinstance(value, int) else np.float32(value)
     return value
@@ -135,25 +135,25 @@ def _shuffle(operation: str, mask: Any, value: Any, **by: Any) -> Any:
 
 @op
 def shfl_sync(mask: Any, value: Any, src_lane: Any) -> Any:
-    """The value of lane `src_lane` of the warp; all lanes of `mask` take part. Lanes and distances count modulo 32."""
+    """Return the value of lane `src_lane` of the warp; all lanes of `mask` take part. Lanes and distances count modulo 32."""
     return _shuffle("shfl_sync", mask, value, src_lane=src_lane)
 
 
 @op
 def shfl_up_sync(mask: Any, value: Any, delta: Any) -> Any:
-    """The value of the lane `delta` below, its own where there is none."""
+    """Return the value of the lane `delta` below, its own where there is none."""
     return _shuffle("shfl_up_sync", mask, value, delta=delta)
 
 
 @op
 def shfl_down_sync(mask: Any, value: Any, delta: Any) -> Any:
-    """The value of the lane `delta` above, its own where there is none."""
+    """Return the value of the lane `delta` above, its own where there is none."""
     return _shuffle("shfl_down_sync", mask, value, delta=delta)
 
 
 @op
 def shfl_xor_sync(mask: Any, value: Any, lane_mask: Any) -> Any:
-    """The value of lane ``laneid ^ lane_mask``."""
+    """Return the value of lane ``laneid ^ lane_mask``."""
     return _shuffle("shfl_xor_sync", mask, value, lane_mask=lane_mask)
 
 
@@ -166,21 +166,22 @@ def syncwarp(mask: Any = FULL) -> None:
 
 # ---- elements of tiles
 def element_offset(layout: Layout, row: Any, column: Any) -> Any:
-    """Bytes from a tile's address to an element, before swizzling: of ints, and of LLVM values with Python's operators."""
+    """Return the bytes from a tile's address to an element, before swizzling, as ints or as LLVM values with Python's operators."""
     at = (row, column)
     inside = at[layout.inner] * layout.itemsize
     shift = layout.width.bit_length() - 1
     return (inside >> shift) * layout.panel_stride + at[1 - layout.inner] * layout.width + (inside & (layout.width - 1))
 
 
-def not_an_element(given: object) -> SpecError:
-    """The error for an index of a tile that is no element."""
-    return SpecError(f"with {OPTION} a body reads elements of a tile, tile[i, j] with integers, and views of it, tile.at[…] and "
-                     f"tile.T, got {given}")
+def check_element(parts: tuple[Any, ...], given: str) -> None:
+    """Raise SpecError for the parts of an index, or their Numba types, that are not those of an element of a tile."""
+    if len(parts) != 2 or not all(map(arith.is_integer, parts)):
+        raise SpecError(f"with {OPTION} a body reads elements of a tile, tile[i, j] with integers, and views of it, tile.at[…] and "
+                        f"tile.T, got {given}")
 
 
 def check_stored(dtype: np.dtype, value: Any) -> None:
-    """SpecError unless a value, or one of a Numba type, can be stored to an element."""
+    """Raise SpecError unless a value, or one of a Numba type, can be stored to an element."""
     of = arith.kind(value)
     fraction = of is float or (isinstance(of, np.dtype) and of.kind == "f")
     if not arith.is_integer(value) and not (fraction and dtype.kind not in "iu"):
@@ -193,8 +194,7 @@ class LaneTile(SharedTile):
 
     def _place(self, index: Any) -> int:
         parts = index if isinstance(index, tuple) else (index,)
-        if len(parts) != 2 or not all(arith.is_integer(p) or arith.kind(p) is bool for p in parts):
-            raise not_an_element("..." if index is Ellipsis else repr(index))
+        check_element(parts, "..." if index is Ellipsis else repr(index))
         row, column = (int(part) for part in parts)
         rows, columns = self.shape
         if not (0 <= row < rows and 0 <= column < columns):
@@ -205,8 +205,8 @@ class LaneTile(SharedTile):
 
     def __getitem__(self, index: Any) -> Any:
         place = self._place(index)
-        found = lane("tile[i, j]").load(place, self.dtype, "tile[i, j]")
-        return np.float32(found) if self.dtype == BFLOAT16 else found
+        number = lane("tile[i, j]").load(place, self.dtype, "tile[i, j]")
+        return np.float32(number) if self.dtype == BFLOAT16 else number
 
     def __setitem__(self, index: Any, value: Any) -> None:
         if not self.writable:
@@ -219,15 +219,15 @@ class LaneTile(SharedTile):
             number = np.asarray(value).astype(np.float32) if self.dtype == BFLOAT16 else np.asarray(value)
             lane("tile[i, j] = value").store(place, number.astype(self.dtype)[()], "tile[i, j] = value")
 
-    def _no_number(self, *_: Any) -> NoReturn:
-        raise not_an_element("the tile itself")
+    def _no_number(self, *_: Any) -> Any:
+        check_element((), "the tile itself")
 
     __bool__ = __int__ = __index__ = __float__ = _no_number
 
 
 # ---- a body's call, simulated
 class PerLane:
-    """A number of which every lane of the warpgroup has its own, in code of the warpgroup: it can be carried, and no more."""
+    """The numbers of all lanes of a warpgroup, where its code has one: they can be carried, and no more."""
 
     def __init__(self, values: list[Any]) -> None:
         self.values = values
@@ -242,14 +242,14 @@ class PerLane:
 
 
 def each_lane(body: Callable[..., Any], indices: Any, tiles: tuple[Any, ...], carry: tuple[Any, ...]) -> Any:
-    """``body(indices, *tiles, *carry)`` in every lane; what the lanes return, as one carry."""
+    """Call ``body(indices, *tiles, *carry)`` in every lane, and return what the lanes return, as one carry."""
     lanes = as_lane(tiles)
     arguments = [(indices, *lanes, *scatter(carry, number)) for number in range(LANES)]
     return gather(current().each_lane(as_lane(body), arguments))
 
 
 def as_lane(value: Any) -> Any:
-    """A value as a lane's code has it: tiles in it, and those that functions in it have captured, are a lane's."""
+    """Return a value for a lane's code: tiles in it, and tiles that functions in it have captured, are `LaneTile`s."""
     if isinstance(value, SmemTile):
         return LaneTile(**vars(value))
     if isinstance(value, Slots):
@@ -262,17 +262,17 @@ def as_lane(value: Any) -> Any:
 
 
 def mapped(function: Callable[[Any], Any], carry: Any) -> Any:
-    """The same tuples of what `function` makes of their leaves."""
+    """Return nested tuples with ``function(leaf)`` in place of each leaf."""
     return tree_of(carry).build(map(function, leaves(carry)), made)
 
 
 def scatter(carry: Any, number: int) -> Any:
-    """A carry as one lane has it."""
+    """Return a carry as one lane has it."""
     return mapped(lambda part: part.values[number] if isinstance(part, PerLane) else part, carry)
 
 
 def gather(values: list[Any]) -> Any:
-    """What the lanes return, as one carry: one value where all have the same."""
+    """Return the carries of all lanes as one: one value where all have the same."""
     first = values[0]
     if isinstance(first, tuple) and all(isinstance(v, tuple) and len(v) == len(first) for v in values):
         return made(Tree((), type(first)), [gather([value[n] for value in values]) for n in range(len(first))])

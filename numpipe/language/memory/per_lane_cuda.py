@@ -20,7 +20,7 @@ from ..tiles.refs import READ_ONLY
 from ..tiles.refs_cuda import SharedType, SmemType
 from ..tiles.shared_cuda import Value as Int
 from . import per_lane as source
-from .shared_cuda import SlotsType
+from .shared_cuda import SlotsType, index_parts
 
 I32, F32 = nb.types.int32, nb.types.float32
 
@@ -33,7 +33,7 @@ nb.machine_model(LaneTileType, lambda ty: nb.i32)
 
 
 def as_lane(ty: Any) -> Any:
-    """The type of a value as a lane's code has it (`per_lane.as_lane`); the value is the same."""
+    """Return the type of a value in a lane's code (`per_lane.as_lane`); the value is the same."""
     if isinstance(ty, SmemType):
         return LaneTileType(ty.layout, ty.dtype, ty.role, ty.writable)
     if isinstance(ty, SlotsType):
@@ -48,7 +48,7 @@ def mapped(function: Callable[[Any], Any], ty: Any) -> Any:
     return tree_of(ty).build(map(function, leaves(ty)), made)
 
 
-# ---- who am I
+# ---- the lane's index
 def _index(operation: Any, mask: int | None) -> None:
     @cuda_meaning(operation)
     def typer(_context: Any) -> Any:
@@ -94,7 +94,7 @@ def _shuffle(operation: Any, mode: str, clamp: int) -> None:
 
 
 def _by_words(builder: Any, value: Any, word: Any) -> Any:
-    """A number moved 32 bits at a time."""
+    """Move a number 32 bits at a time, by ``word(bits)``."""
     machine = value.type
     width = {nb.f32: 32}.get(machine) or (64 if str(machine) == "double" else machine.width)
     whole = nb.ir.IntType(width)
@@ -122,7 +122,7 @@ def _syncwarp(_context: Any, mask: Any) -> Any:
 
 # ---- elements of tiles
 def _place(context: Any, builder: Any, tile: LaneTileType, address: Any, index: Any, value: Any) -> Any:
-    """Address of an element, swizzled: rows of a tile lie as `layout.swizzled` says."""
+    """Return the address of an element, swizzled: rows of a tile lie as `layout.swizzled` says."""
     row, column = (Int(builder, nb.const(ty.literal_value) if isinstance(ty, nb.types.IntegerLiteral) else
                        context.cast(builder, part, ty, I32))
                    for ty, part in zip(index, nb.cgutils.unpack_tuple(builder, value), strict=True))
@@ -131,14 +131,8 @@ def _place(context: Any, builder: Any, tile: LaneTileType, address: Any, index: 
     return (at ^ (((at >> 7) & mask) << 4) if mask else at).value
 
 
-def _check_index(index: Any) -> None:
-    parts = tuple(index) if isinstance(index, nb.types.BaseTuple) else (index,)
-    if len(parts) != 2 or not all(isinstance(part, nb.types.Integer) for part in parts):
-        raise source.not_an_element(str(index))
-
-
 def _element(dtype: np.dtype) -> Any:
-    """The type of an element as a number of a kernel."""
+    """Return the type of an element as a number of a kernel."""
     return F32 if dtype == BFLOAT16 else nb.types.float16 if dtype == np.float16 else type_of(dtype)
 
 
@@ -163,7 +157,7 @@ def _store(builder: Any, dtype: np.dtype, address: Any, value: Any) -> None:
 
 
 def _registers(dtype: np.dtype) -> tuple[Any, str]:
-    """(LLVM type, constraint) of a number of 16 bits or more."""
+    """Return the LLVM type and the constraint of a number of 16 bits or more."""
     if dtype.kind == "f" and dtype.itemsize > 2:
         return (nb.f32, "f") if dtype.itemsize == 4 else (nb.ir.DoubleType(), "d")
     return {2: (nb.i16, "h"), 4: (nb.i32, "r"), 8: (nb.i64, "l")}[dtype.itemsize]
@@ -172,7 +166,7 @@ def _registers(dtype: np.dtype) -> tuple[Any, str]:
 def _get_item(target: Any, index: Any) -> Any:
     if not isinstance(target, LaneTileType):
         return None
-    _check_index(index)
+    source.check_element(index_parts(index), str(index))
     context, builder, args = yield _element(target.dtype)(target, index)
     return _load(builder, target.dtype, _place(context, builder, target, args[0], index, args[1]))
 
@@ -183,7 +177,7 @@ def _set_item(target: Any, index: Any, value: Any) -> Any:
     tile, kind = target, nb.unliteral(value)
     if not tile.writable:
         raise SpecError(READ_ONLY)
-    _check_index(index)
+    source.check_element(index_parts(index), str(index))
     source.check_stored(tile.dtype, value)
     context, builder, args = yield nb.types.none(target, index, kind)
     number = convert(context, builder, args[2], kind, _element(tile.dtype))

@@ -1,4 +1,4 @@
-"""The phases of the kernel's own barriers: who arrives, who waits for what.
+"""The phases of the kernel's own barriers: who arrives, and which phase a warpgroup waits for.
 
 Phase p of a barrier completes when `num_arrivals` warpgroups or copies have arrived and the copies' bytes have landed; phase
 p + 1 begins at once. A warpgroup's n-th wait is for phase n: each keeps a counter for each barrier, of which the GPU needs
@@ -34,26 +34,25 @@ STATE = "the state of a barrier"
 
 @op
 def next_phase(barrier: BarrierRef) -> Any:
-    """The phase that this warpgroup waits for next; on the GPU its last bit."""
+    """Return the phase that this warpgroup waits for next; on the GPU its last bit."""
     return np.int32(barrier.np.phases.get(barrier.address, 0))
 
 
 @op
 def passed(barrier: BarrierRef) -> None:
-    """This warpgroup has waited for a phase."""
+    """Count a wait of this warpgroup for a phase."""
     barrier.np.phases[barrier.address] = barrier.np.phases.get(barrier.address, 0) + 1
 
 
 @helper
 def wait(barrier):  # type: ignore[no-untyped-def]
-    """Wait for the next phase."""
     mbarrier.wait(barrier.address, next_phase(barrier), -1)
     passed(barrier)
 
 
 @op
 def arrive_at_peers(barrier: BarrierRef) -> None:
-    """A warpgroup's arrival: on its CTA's barrier, or on those of all CTAs that it arrives for at once."""
+    """Arrive, as a warpgroup, on its CTA's barrier, or at once on those of all CTAs that the barrier is shared with."""
     plan = barrier.plan
     if len(plan.peers) == 1:
         each_warp(mbarrier.arrive, barrier.address)
@@ -65,14 +64,14 @@ def arrive_at_peers(barrier: BarrierRef) -> None:
 
 @helper
 def arrive(barrier):  # type: ignore[no-untyped-def]
-    """Every warp for itself."""
+    """Arrive once for each warp of the warpgroup."""
     named.warp_sync()  # lane 0 releases what the other lanes did before
     arrive_at_peers(barrier)
 
 
 @op
 def test(barrier: BarrierRef) -> Any:
-    """Whether the next phase is complete: one answer for the whole warpgroup."""
+    """Return whether the next phase is complete: one answer for the whole warpgroup."""
     if barrier.np.memory:
         return Inert(STATE)
     return current().mbar_test(barrier.address, barrier.np.phases.get(barrier.address, 0) & 1)

@@ -1,4 +1,7 @@
-"""Phases on the GPU: a bit for each barrier, in an int32 beside the ring counters."""
+"""Phases on the GPU: a bit for each barrier, in an int32 beside the ring counters.
+
+With a run-time index the bits stay in a register, where an array of counters would go to local memory.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ I32 = nb.types.int32
 
 
 def _word(context: Any, builder: Any, ty: BarriersType, value: Any) -> tuple[Any, Any]:
-    """(pointer to the phases of an allocation's barriers, number of this one)"""
+    """Return the address of the phases of an allocation's barriers, and the number of this one."""
     fields = nb.fields(context, builder, ty, value)
     return counter_pointer(builder, fields.np, nb.const(COUNTERS + ty.plan.index)), fields.first
 
@@ -49,16 +52,16 @@ def _arrive_at_peers(typing_context: Any, barrier: Any) -> Any:
 
 @cuda_meaning(source.test)
 def _test(_context: Any, barrier: Any) -> Any:
-    if barrier.memory:
+    if barrier.context.memory:
         yield InertType(source.STATE)(barrier)
         return None
     context, builder, args = yield nb.types.boolean(barrier)
     phase = nb.call(context, builder, source.next_phase, (barrier,), args)[1]
     address = barrier_address(context, builder, barrier, args[0])
-    mine = nb.call(context, builder, mbarrier.test_wait, (I32, I32), (address, phase))[1]
+    complete = nb.call(context, builder, mbarrier.test_wait, (I32, I32), (address, phase))[1]
     # warps may look at different moments: complete is what all of them saw complete
-    own = builder.add(builder.lshr(nb.thread_index(builder), nb.const(7)), nb.const(1))
-    answer = nb.emit_asm(builder, nb.i32, [builder.zext(mine, nb.i32), own],
+    barrier_number = builder.add(builder.lshr(nb.thread_index(builder), nb.const(7)), nb.const(1))
+    answer = nb.emit_asm(builder, nb.i32, [builder.zext(complete, nb.i32), barrier_number],
                          "{ .reg .pred mine, all; setp.ne.u32 mine, $1, 0; bar.red.and.pred all, $2, 128, mine; "
                          "selp.b32 $0, 1, 0, all; }", "=r,r,r,~{memory}")
     return builder.icmp_unsigned("!=", answer, nb.const(0))

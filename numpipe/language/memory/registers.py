@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...core.op import constant, op
+from ...core.op import Op, constant, op
 from ...diagnostics.errors import SpecError
 from ...intrinsics import setmaxnreg
 from ...plan.context import Context
@@ -12,12 +12,10 @@ from ...plan.unit import Unit
 
 __all__ = ["set_max_registers"]
 
-ACTIONS = ("increase", "decrease")
-
 
 @op(context=True)
 def set_max_registers(np_: Context, n: int, action: str) -> None:
-    """Set what each lane of this warpgroup may have to `n` registers, inside a kernel.
+    """Set the number of registers that each lane of this warpgroup may have to `n`, inside a kernel.
 
     n       a multiple of 8 in 24…256, a compile-time constant
     action  "increase" waits until other warpgroups have given enough back; "decrease" gives back (PTX ISA, "setmaxnreg")
@@ -25,18 +23,18 @@ def set_max_registers(np_: Context, n: int, action: str) -> None:
     For kernels without a memory role (``warp_specialized=False``): in the others numpipe has shared the registers out, as
     `memory_registers` says. Raises SpecError there, and for other numbers and actions.
     """
-    check(np_.unit, constant("set_max_registers", "n", n), constant("set_max_registers", "action", action))
-    (setmaxnreg.inc if action == "increase" else setmaxnreg.dec)(n)
+    change(np_.unit, n, action)(n)
 
 
-def check(unit: Unit, n: Any, action: Any) -> None:
-    """Raise SpecError for what cannot be."""
-    if action not in ACTIONS:
+def change(unit: Unit, n: Any, action: Any) -> Op[..., None]:
+    """Return the operation that sets the registers; SpecError for a number, an action or a kernel that it is not for."""
+    n, action = constant("set_max_registers", "n", n), constant("set_max_registers", "action", action)
+    if action not in ("increase", "decrease"):
         raise SpecError(f"set_max_registers: action must be 'increase' or 'decrease', got {action!r}")
     if isinstance(n, bool) or not isinstance(n, int) or n % 8 or not 24 <= n <= 256:
         raise SpecError(f"set_max_registers: n must be a multiple of 8 in 24…256, got {n!r}")
-    if not unit.warp_specialized:
-        return
-    raise SpecError(f"set_max_registers: the kernel has a memory role, and numpipe has shared the registers out: "
-                    f"{unit.memory_registers} a lane for it, {unit.compute_registers} for each of {unit.compute_wgs} compute "
-                    "warpgroups; say memory_registers=, or use a kernel with warp_specialized=False")
+    if unit.warp_specialized:
+        raise SpecError(f"set_max_registers: the kernel has a memory role, and numpipe has shared the registers out: "
+                        f"{unit.memory_registers} a lane for it, {unit.compute_registers} for each of {unit.compute_wgs} compute "
+                        "warpgroups; say memory_registers=, or use a kernel with warp_specialized=False")
+    return setmaxnreg.inc if action == "increase" else setmaxnreg.dec

@@ -5,14 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from ...core import numba as nb
-from ...core.op import cuda_meaning, immediate
-from ...intrinsics import setmaxnreg
+from ...core.op import cuda_meaning
 from . import registers as source
 
 
 @cuda_meaning(source.set_max_registers)
 def _set_registers(_context: Any, np_: Any, n: Any, action: Any) -> Any:
-    source.check(np_.unit, immediate("set_max_registers", "n", n), immediate("set_max_registers", "action", action))
-    operation = setmaxnreg.inc if nb.literal(action) == "increase" else setmaxnreg.dec
+    operation = source.change(np_.unit, n, action)
     context, builder, args = yield nb.types.void(np_, n, action)
     return nb.call(context, builder, operation, (n,), args[1:2])[1]

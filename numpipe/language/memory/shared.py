@@ -7,8 +7,9 @@
     tile = buffer.at[k % 2]                                             # a tile, as a pipeline hands one to its body
 
 An allocation belongs to a place in the source and lasts as long as the kernel: a place that is reached again gives the same
-bytes with what they held, and the phases of barriers go on. The memory role sees references too, and nothing it does with
-them has an effect.
+bytes with what they held, and the phases of barriers go on. Nothing is freed: to set up a barrier again costs a fence and a barrier
+of the CTA each time, for bytes that few kernels lack. The memory role sees references too, and nothing it does with them has an
+effect.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from ...core.inert import Inert
+from ...core.arith import is_integer
+from ...core.inert import Inert, NoValue
 from ...core.machine import current
 from ...core.op import op
 from ...diagnostics.errors import CompileError, SpecError
@@ -54,7 +56,7 @@ class Slots:
 
     def _slot(self, index: Any) -> SharedTile:
         parts, lead, kind = whole_slices(index), self.plan.slots, self.plan.kind
-        check_slots(lead, [_kind(part) for part in parts], parts)
+        check_slots(lead, parts)
         number = linear(lead, parts[:len(lead)])
         tile = self.tile(self.address + number * kind.stride, kind.layout, kind.dtype, self.memory, True)
         return tile.at[parts[len(lead):]] if len(parts) > len(lead) else tile
@@ -66,7 +68,7 @@ class Slots:
 
 
 class BarrierRef:
-    """Barriers of an allocation: all of them, or one, `first` counted in row order."""
+    """Barriers of an allocation: those of `shape`, from number `first` in row order on."""
 
     operand = "barrier"
 
@@ -75,14 +77,14 @@ class BarrierRef:
 
     @property
     def at(self) -> At:
-        """``barriers.at[i]``, ``barriers.at[i, j]``: one of them, or those of the dimensions that are left."""
+        """``barriers.at[i]``, ``barriers.at[i, j]``: one barrier, or those of the dimensions that are left."""
         return At(self._part)
 
     def _part(self, index: Any) -> BarrierRef:
         parts = whole_slices(index)
-        left = check_barriers(self.shape, [_kind(part) for part in parts], parts)
-        below = math.prod(left)
-        return BarrierRef(self.np, self.plan, self.copy, left, self.first + linear(self.shape[:len(parts)], parts) * below)
+        left = check_barriers(self.shape, parts)
+        first = self.first + linear(self.shape[:len(parts)], parts) * math.prod(left)
+        return BarrierRef(self.np, self.plan, self.copy, left, first)
 
     @property
     def address(self) -> int:
@@ -105,30 +107,28 @@ class BarrierRef:
 
 
 # ---- what both executions check
-def _kind(part: Any) -> str:
-    """What a part of an index is."""
-    if isinstance(part, (int, np.integer)) and not isinstance(part, (bool, np.bool_)):
-        return "int"
-    return "inert" if isinstance(part, Inert) else "other"
-
-
-def check_slots(lead: tuple[int, ...], kinds: list[str], got: Any) -> None:
-    """An index of slots: an integer along each of their dimensions, then nothing, or two parts of the tile."""
-    here = kinds[:len(lead)]
-    if len(kinds) not in (len(lead), len(lead) + 2) or "other" in here or len(here) < len(lead):
+def check_slots(lead: tuple[int, ...], parts: tuple[Any, ...]) -> None:
+    """Raise SpecError unless an index, or its Numba types, has an integer for each dimension of slots, then nothing, or two parts
+    of the tile."""
+    if len(parts) not in (len(lead), len(lead) + 2) or not all(map(_is_place, parts[:len(lead)])):
         raise SpecError(f"buffer.at[…]: {len(lead)} dimension{'s' * (len(lead) > 1)} of slots {lead}, each indexed by an integer, "
-                        f"then the whole tile, or two of ds(start, size) and ':', got {got}")
+                        f"then the whole tile, or two of ds(start, size) and ':', got ({', '.join(map(str, parts))})")
 
 
-def check_barriers(shape: tuple[int, ...], kinds: list[str], got: Any) -> tuple[int, ...]:
-    """The dimensions that an index of barriers leaves."""
-    if not 0 < len(kinds) <= len(shape) or "other" in kinds:
-        raise SpecError(f"barriers.at[…]: barriers of shape {shape} are indexed by up to {len(shape)} integers, got {got}")
-    return shape[len(kinds):]
+def check_barriers(shape: tuple[int, ...], parts: tuple[Any, ...]) -> tuple[int, ...]:
+    """Return the dimensions that an index of barriers, or its Numba types, leaves."""
+    if not 0 < len(parts) <= len(shape) or not all(map(_is_place, parts)):
+        raise SpecError(f"barriers.at[…]: barriers of shape {shape} are indexed by up to {len(shape)} integers, got "
+                        f"({', '.join(map(str, parts))})")
+    return shape[len(parts):]
+
+
+def _is_place(part: Any) -> bool:
+    return is_integer(part) or isinstance(part, NoValue)
 
 
 def linear(shape: tuple[int, ...], index: tuple[Any, ...]) -> int:
-    """Row-order number of a place; SpecError outside, where the GPU would go on with what lies there."""
+    """Return the row-order number of a place; SpecError outside, where the GPU would go on with what lies there."""
     number = 0
     for axis, (size, part) in enumerate(zip(shape, index, strict=True)):
         if isinstance(part, Inert):
@@ -145,14 +145,14 @@ def group(shape: tuple[int, ...]) -> str:
 
 
 def one_barrier(operation: str, shape: tuple[int, ...]) -> None:
-    """An operation takes one barrier."""
+    """Raise SpecError for several barriers."""
     if math.prod(shape) != 1:
         raise SpecError(f"{operation} takes one barrier, got {group(shape)}: choose one, "
                         f"barriers.at[{', '.join('ijkl'[:len(shape)])}]")
 
 
 def shared_by(unit: Any, axes: Any) -> bool:
-    """Whether `collective_axes` asks for one allocation of all compute warpgroups; SpecError for what it cannot ask for."""
+    """Return whether `collective_axes` asks for one allocation of all compute warpgroups; SpecError for other axes."""
     names = axes if isinstance(axes, tuple) else (axes,)
     if axes is None or not names:
         return False
@@ -192,11 +192,11 @@ def run_scoped(np_: Context, site: str, function: Callable[..., Any], *kinds: An
     """
     shared, places = shared_by(np_.unit, collective_axes), sites(site, len(kinds))
     return function(*[_refs(np_, np_.unit.plan_scratch(place, parse(kind), shared).tree) if isinstance(kind, str) else kind
-                      for place, kind in zip(places, kinds, strict=True)])  # others than texts of types are passed on
+                      for place, kind in zip(places, kinds, strict=True)])  # what is no text of a type is passed on
 
 
 def sites(site: str, count: int) -> list[str]:
-    """A name for each of the allocations that are written in one place."""
+    """Return a name for each of the `count` allocations that are written in one place."""
     return [site] if count == 1 else [f"{site} ({number})" for number in range(count)]
 
 

@@ -19,15 +19,13 @@ I32 = nb.types.int32
 
 
 class SlotsType(nb.types.Type):  # type: ignore[misc]
-    """Slots, whose tiles are of the type `tile`."""
-
     def __init__(self, plan: SmemPlan, role: str, tile: type[SharedType] = SmemType) -> None:
         self.plan, self.role, self.tile = plan, role, tile(plan.kind.layout, plan.kind.dtype, role, True)
         super().__init__(name=f"slots({plan}, {self.tile})")
 
     def at(self, target: AtType, index: Any) -> Any:
-        parts, lead = _parts(index), self.plan.slots
-        source.check_slots(lead, [_kind(part) for part in parts], f"({', '.join(map(str, parts))})")
+        parts, lead = index_parts(index), self.plan.slots
+        source.check_slots(lead, parts)
         tile, further = view(self.tile, index, len(lead)) if len(parts) > len(lead) else (self.tile, None)
         context, builder, args = yield tile(target, index)
         address = nb.fields(context, builder, self, nb.fields(context, builder, target, args[0]).of).address
@@ -37,7 +35,7 @@ class SlotsType(nb.types.Type):  # type: ignore[misc]
 
 
 class BarriersType(nb.types.Type):  # type: ignore[misc]
-    """Barriers of an allocation, as one role sees them; the value has the context and the number of the first."""
+    """The type of barriers of an allocation, in one role; the value has the context and the number of the first."""
 
     operand = "barrier"
 
@@ -45,13 +43,9 @@ class BarriersType(nb.types.Type):  # type: ignore[misc]
         self.context, self.plan, self.shape = context, plan, shape
         super().__init__(name=f"barriers({context}, {plan}, {shape})")
 
-    @property
-    def memory(self) -> bool:
-        return self.context.memory
-
     def at(self, target: AtType, index: Any) -> Any:
-        parts = _parts(index)
-        left = source.check_barriers(self.shape, [_kind(part) for part in parts], f"({', '.join(map(str, parts))})")
+        parts = index_parts(index)
+        left = source.check_barriers(self.shape, parts)
         result = BarriersType(self.context, self.plan, left)
         context, builder, args = yield result(target, index)
         have = nb.fields(context, builder, self, nb.fields(context, builder, target, args[0]).of)
@@ -69,43 +63,30 @@ nb.constant_attributes(BarriersType, None, shape=lambda ty: ty.shape)
 
 
 # ---- views
-def _parts(index: Any) -> tuple[Any, ...]:
+def index_parts(index: Any) -> tuple[Any, ...]:
     return tuple(index) if isinstance(index, nb.types.BaseTuple) else (index,)
 
 
-def _kind(part: Any) -> str:
-    if isinstance(part, nb.types.Integer):
-        return "int"
-    return "inert" if isinstance(part, InertType) else "other"
-
-
 def _linear(context: Any, builder: Any, shape: tuple[int, ...], parts: Any, index: Any, value: Any) -> Any:
-    """Row-order number of a place, in an index of type `index`."""
+    """`shared.linear` of parts of an index of type `index`."""
     number = nb.const(0)
     for axis, (size, part) in enumerate(zip(shape, parts, strict=True)):
         if isinstance(part, InertType):
             continue
-        found = builder.extract_value(value, axis) if isinstance(index, nb.types.BaseTuple) else value
-        number = builder.add(builder.mul(number, nb.const(size)), context.cast(builder, found, part, I32))
+        place = builder.extract_value(value, axis) if isinstance(index, nb.types.BaseTuple) else value
+        number = builder.add(builder.mul(number, nb.const(size)), context.cast(builder, place, part, I32))
     return number
 
 
-def _no_value(target: Any, index: Any) -> None:
-    if isinstance(target, SlotsType):
+def _no_value(target: Any, index: Any = None) -> None:
+    if isinstance(target, SlotsType) and index is not None:
         raise SpecError(source.NO_SLOTS)
     if isinstance(target, BarriersType):
-        raise SpecError(source.NO_VALUE + "; barriers.at[i] is one of several")
+        raise CompileError(source.NO_VALUE) if index is None else SpecError(source.NO_VALUE + "; barriers.at[i] is one of several")
 
 
 nb.binary(operator.getitem, _no_value)
-
-
-def _truth(*args: Any) -> None:
-    if any(isinstance(arg, BarriersType) for arg in args):
-        raise CompileError(source.NO_VALUE)
-
-
-nb.binary(bool, _truth)
+nb.binary(bool, _no_value)
 
 
 # ---- allocations
@@ -125,9 +106,7 @@ def _value(context: Any, builder: Any, ty: Any, tree: Any, np_type: ContextType,
     if isinstance(tree, BarrierPlan):
         return nb.struct(context, builder, ty, np=np_, first=nb.const(0))
     address = own_part(builder, np_type.unit, tree.memory, tree.offset)
-    if not tree.slots:
-        return address
-    return nb.struct(context, builder, ty, address=address)
+    return nb.struct(context, builder, ty, address=address) if tree.slots else address
 
 
 def barrier_address(context: Any, builder: Any, ty: BarriersType, value: Any) -> Any:

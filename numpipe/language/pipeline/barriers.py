@@ -91,20 +91,21 @@ def by_kind(manual: tuple[str, ...], barriers: Sequence[Any]) -> list[Sequence[A
 
 
 # ---- what both executions check
-def check_manual(where: str, *options: Any) -> tuple[str, ...]:
-    """Return the kinds of barriers that a pipeline's options, in the order of MANUAL, ask for; SpecError for what is no bool."""
-    values = [constant(where, name, option) for name, option in zip(MANUAL, options, strict=True)]
-    for name, value in zip(MANUAL, values, strict=True):
+def check_manual(where: str, single: bool, *options: Any) -> tuple[str, ...]:
+    """Return the kinds of barriers that a pipeline's options, in the order of MANUAL, ask for.
+
+    Raise SpecError for what is no bool, and for barriers of a `single` pipeline, whose warpgroup has waited for the step itself.
+    """
+    kinds = []
+    for row, option in zip(PASSED.values(), options, strict=True):
+        value = constant(where, row.option, option)
         if not isinstance(value, bool):
-            raise SpecError(f"{where}: {name} must be True or False, got {value!r}")
-    return tuple(row.name for row, value in zip(PASSED.values(), values, strict=True) if value)
-
-
-def check_shared_loads(where: str, manual: tuple[str, ...], single: bool) -> None:
-    """Raise SpecError where a body cannot be given barriers: a warpgroup that loads for itself has waited for the step."""
-    for kind in manual if single else ():
-        raise SpecError(f"{where}: {BARRIERS[kind].option}=True in a single-stream pipeline, whose warpgroup loads its tiles "
-                        "itself, all of a step at once: leave it out, or let a memory role load (warp_specialized=True)")
+            raise SpecError(f"{where}: {row.option} must be True or False, got {value!r}")
+        if value and single:
+            raise SpecError(f"{where}: {row.option}=True in a single-stream pipeline, whose warpgroup loads its tiles itself, all "
+                            "of a step at once: leave it out, or let a memory role load (warp_specialized=True)")
+        kinds += [row.name] * value
+    return tuple(kinds)
 
 
 def check_groups(where: str, manual: tuple[str, ...], loaded: int, unpacked: tuple[int, ...]) -> None:
@@ -145,7 +146,7 @@ def check_use(operation: str, kind: str, barrier: Any) -> bool:
 
 # ---- the operations
 def apply(operation: str, kind: str, barrier: Any, own: Callable[[BarrierRef], None], function: Callable[..., None]) -> None:
-    """In the compute role: ``own(barrier)`` for one that the kernel allocates, else ``function(ring, part, k)``."""
+    """Call, in the compute role, ``own(barrier)`` for a barrier that the kernel allocates, else ``function(ring, part, k)``."""
     if check_use(operation, kind, barrier):
         if not barrier.np.memory:
             own(barrier)
@@ -155,7 +156,7 @@ def apply(operation: str, kind: str, barrier: Any, own: Callable[[BarrierRef], N
 
 @helper
 def await_step(ring, part, k):  # type: ignore[no-untyped-def]
-    """Wait for what the pipeline's step k uses."""
+    """Wait for the part that the pipeline's step k uses."""
     await_ready(ring, part, step_of(ring, k, 0))
 
 
@@ -203,7 +204,7 @@ def barrier_arrive(barrier: Any) -> None:
 
 @op
 def barrier_test(barrier: Any) -> Any:
-    """Whether the phase of a `numpipe.Barrier` that this warpgroup waits for next is complete; never blocks.
+    """Return whether the phase of a `numpipe.Barrier` that this warpgroup waits for next is complete; never blocks.
 
     One answer for the whole warpgroup, so that it may steer an `if` or a `while`. True is as good as a wait for what may be read
     then, but does not count as one: the wait for the phase follows, and passes at once. The memory role has no answer, so loads

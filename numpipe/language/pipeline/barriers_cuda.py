@@ -45,9 +45,9 @@ def _of_a_barrier(operation: Any, kind: str, own: Any, function: Any) -> None:
 
     @cuda_meaning(operation)
     def typer(typing_context: Any, barrier: Any) -> Any:
-        called, argtypes = own, (barrier,)
+        argtypes: tuple[Any, ...]
         if source.check_use(operation.__name__, kind, barrier):
-            memory = barrier.memory
+            called, argtypes, memory = own, (barrier,), barrier.context.memory
         else:
             part, number = nb.immediate(barrier.part)
             called, argtypes, memory = function, (barrier.ring, part, I32), barrier.ring.context.memory

@@ -1,4 +1,4 @@
-"""Pipelines one after another on the same shared memory, and names for what a pipeline is made of.
+"""Pipelines one after another on the same shared memory, and the types of what a pipeline is made of.
 
 ::
 
@@ -9,8 +9,8 @@
 
 and loops over pipelines, ``for … in other(d, e, allocations=shared):``.
 
-A ring is not drained (`ring`), so the second pipeline's loads begin while the first one still computes: as soon as a slot is
-free. That is what chains of pipelines with a START, STEADY or STOP state are for elsewhere; here it needs none.
+A ring is not drained (`ring`), so the second pipeline's loads begin as soon as a slot is free, while the first one still computes.
+Elsewhere a pipeline needs a START, STEADY or STOP state for that; here it is accepted and changes nothing.
 """
 
 from __future__ import annotations
@@ -92,37 +92,32 @@ def check_shared(where: str, single: bool) -> None:
 
 @contextmanager
 def running(held: dict[int, str], kernel: str, plans: Iterable[RingPlan]) -> Iterator[None]:
-    """While a pipeline runs (or its body is compiled) another one on its rings cannot: their counters stand still until it ends.
+    """Hold the rings of a pipeline while it runs, or its body is compiled; SpecError where another pipeline already holds one.
 
-    `held`: names of the rings of those that run, by counter.
+    Counters stand still until a pipeline ends, so none can run inside another on the same rings. `held`: names of the rings that
+    are in use, by counter.
     """
-    mine = {plan.index: plan.name for plan in plans}
-    for index, name in mine.items():
+    rings = {plan.index: plan.name for plan in plans}
+    for index, name in rings.items():
         if index in held:
-            raise SpecError(f"kernel {kernel}, pipeline at {site_of(name)}: it runs inside the pipeline at {site_of(held[index])}, "
-                            "on the same slots, which are in use until that one ends: the inner one must be a pipeline of its "
-                            "own, with its own allocations")
-    held.update(mine)
+            inner, outer = (ring.rpartition(" @ ")[2] for ring in (name, held[index]))
+            raise SpecError(f"kernel {kernel}, pipeline at {inner}: it runs inside the pipeline at {outer}, on the same slots, "
+                            "which are in use until that one ends: the inner one must be a pipeline of its own, with its own "
+                            "allocations")
+    held.update(rings)
     try:
         yield
     finally:
-        for index in mine:
+        for index in rings:
             del held[index]
-
-
-def site_of(ring: str) -> str:
-    """Where the pipeline of a ring is written, from the ring's name."""
-    return ring.rpartition(" @ ")[2]
 
 
 def check_count(where: str, shared: tuple[RingPlan, ...], rings: int, outs: int) -> None:
     """Raise SpecError for allocations of a pipeline with another number of rings, or of output rings."""
-    outputs = sum(plan.written for plan in shared)
-    if len(shared) == rings + outs and outputs != outs:
-        raise SpecError(f"{where}: allocations of {', '.join(plan.name for plan in shared)} have {outputs} rings of outputs, but "
-                        f"this pipeline has {outs}: pipelines that share allocations have the same")
-    rings += outs
-    if len(shared) != rings:
-        names = ", ".join(plan.name for plan in shared) or "no operand"
-        raise SpecError(f"{where}: allocations of {names} are {len(shared)} rings, but this pipeline has {rings}: operands that "
-                        "change together and have as many slots share a ring; pipelines that share allocations have the same")
+    outputs, names = sum(plan.written for plan in shared), ", ".join(plan.name for plan in shared) or "no operand"
+    if len(shared) != rings + outs:
+        raise SpecError(f"{where}: allocations of {names} are {len(shared)} rings, but this pipeline has {rings + outs}: operands "
+                        "that change together and have as many slots share a ring; pipelines that share allocations have the same")
+    if outputs != outs:
+        raise SpecError(f"{where}: allocations of {names} have {outputs} rings of outputs, but this pipeline has {outs}: pipelines "
+                        "that share allocations have the same")

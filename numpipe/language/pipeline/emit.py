@@ -13,9 +13,9 @@
         body, grid=(steps,), max_concurrent_steps=4, compute_context=compute, in_specs=(
             BlockSpec((64, 64), lambda k: (m, k)), BlockSpec((256, 64), lambda k: (n, k))))(a, b)
 
-It is the loop form (`pipelines`) with the loop written here: the same ring, the same steps. What differs is the memory
-role: it calls neither the body nor the compute context, unless one of them holds a pipeline of its own, whose loads it
-must issue too; then it runs both with inert tiles, as it runs a loop's body.
+It is the loop form (`pipelines`) with the loop written here: the same ring, the same steps. The memory role differs: it calls
+index maps only, and neither the body nor the compute context, unless one of them holds a pipeline of its own, whose loads it must
+issue too; then it runs both with inert tiles, as it runs a loop's body.
 
 `emit_pipeline` is the body form of a single-stream pipeline: every compute warpgroup that comes there runs the whole of it::
 
@@ -23,9 +23,9 @@ must issue too; then it runs both with inert tiles, as it runs a loop's body.
         body, grid=(steps,), max_concurrent_steps=4, delay_release=1, init_carry=numpipe.zeros((64, 128), np.float32), in_specs=(
             BlockSpec((64, 64), lambda k: (m + wg, k)), BlockSpec((128, 64), lambda k: (n, k))))(a, b)
 
-Slots, barriers and counter are the warpgroup's own, and so are its loads: grid and index maps may depend on the warpgroup
-axis. `single` is the loop. In a kernel with a memory role that role has no part in it, unless the body holds a pipeline
-whose loads it does issue: then it runs the body with inert tiles, at every step.
+The warpgroup has slots, barriers and a counter of its own, and issues its loads itself (`steps`): grid and index maps may depend
+on the warpgroup axis. A memory role, where the kernel has one, has no part in it, unless the body holds a pipeline whose loads that
+role issues: then it runs the body with inert tiles, at every step.
 """
 
 from __future__ import annotations
@@ -59,8 +59,7 @@ def not_called(builder: str) -> str:
 
 def emit_pipeline_warp_specialized(body: Callable[..., Any], *, grid: tuple[Any, ...], in_specs: tuple[Any, ...] = (),
                                    out_specs: tuple[Any, ...] = (), max_concurrent_steps: int | None = None,
-                                   delay_release: int | None = None,
-                                   compute_context: Callable[..., Any] | None = None,
+                                   delay_release: int | None = None, compute_context: Callable[..., Any] | None = None,
                                    carry_coroutine: Callable[..., Any] | None = None, num_compute_wgs: int | None = None,
                                    wg_axis: str | None = None, memory_registers: int | None = None,
                                    manual_ready_barriers: bool = False, manual_consumed_barriers: bool = False,
@@ -68,15 +67,10 @@ def emit_pipeline_warp_specialized(body: Callable[..., Any], *, grid: tuple[Any,
                                    steps_of: Callable[[Any], Any] | None = None) -> NoReturn:
     """A software pipeline whose steps call `body`, inside a kernel; call the result on the arrays.
 
-    body                  ``body(indices, *tiles)``, or ``body(indices, *tiles, carry) -> carry``: indices is a tuple of int32,
-                          tiles are in shared memory. Called by every compute warpgroup at every step.
-    grid                  steps per dimension, run-time int32 values, last one fastest
-    in_specs              one BlockSpec for each array; tuples and NamedTuples of them, nested, for arrays in the same tuples
-    out_specs             the same for arrays that the body writes, behind the inputs in its parameters and in the call (`pipeline`)
-    max_concurrent_steps  slots of the ring: steps whose tiles are in shared memory at once (>= 1; default:
-                          `CompilerParams.max_concurrent_steps`, else 2), but no more than a grid of compile-time
-                          constants has
-    delay_release         steps a slot is kept after use (default: `CompilerParams.delay_release`)
+    body                  ``body(indices, *tiles, *ready, *consumed)``, or the same with a carry behind, ``-> carry``: indices is a
+                          tuple of int32, tiles are in shared memory. Called by every compute warpgroup at every step.
+    grid, in_specs, out_specs, max_concurrent_steps, delay_release, steps_of
+                          as in `pipeline`; arrays that the body writes come behind the inputs in its parameters and in the call
     compute_context       ``compute_context(pipeline)``, run by the compute warpgroups: it calls ``pipeline(carry)`` exactly
                           once and receives the final carry, in which no product is in flight any more. Needed for a carry.
     carry_coroutine       the same as a generator function: ``final = yield initial``, exactly once
@@ -87,23 +81,18 @@ def emit_pipeline_warp_specialized(body: Callable[..., Any], *, grid: tuple[Any,
     manual_consumed_barriers
                           the body is given a consumed barrier for each array, behind those, and every compute warpgroup
                           releases each tile itself, once a step, when the products that read it have been waited for:
-                          ``numpipe.barrier_arrive(barrier)``. The memory role loads a step's arrays in the order of in_specs,
-                          each as soon as its own tile is free. With ``delay_release=d`` the barriers are those of d steps
-                          before; the first d steps may be skipped, for arriving does nothing in them, and the tiles of the
-                          last d steps are released by the ring. A tile that several steps use is released in the last of
-                          them: arriving in the others does nothing, and may be left out.
+                          ``numpipe.barrier_arrive(barrier)``, which says what a delay changes. The memory role loads a step's
+                          arrays in the order of in_specs, each as soon as its own tile is free. A tile that several steps use
+                          is released in the last of them: arriving in the others does nothing, and may be left out.
     pipeline_state        None, a `PipelineState` or an integer 0…2, compile-time or run-time: where the pipeline stands in a
                           chain of them. It is accepted under any grid, delay and number of steps, and changes nothing: rings are
                           never drained, so that the next pipeline's loads always begin while this one still computes
     memory_thread_idx     the CTA's warpgroup that is the memory role, 0…num_compute_wgs (a constant; default: the last one). The
                           compute warpgroups are numbered from 0 without it
-    steps_of              ``steps_of(warpgroup) -> steps``: a compute warpgroup runs its first so many steps (see `pipeline`)
 
     ``get_allocations(arrays)`` of the result is the shared memory that it uses for these arrays: slots, barriers and step
     counters. Another pipeline, with blocks and slots of the same sizes, is called with it, ``(arrays, allocations=…)``, and uses
     these instead of its own (see `chains`).
-
-    So a body takes ``(indices, *tiles, *ready, *consumed[, carry])``.
 
     A carry is a tile, a number, or a tuple of them, and keeps its types and shapes from step to step. Functions are nested
     in the kernel or decorated with `numpipe.function`.
@@ -121,9 +110,8 @@ def emit_pipeline(body: Callable[..., Any], *, grid: tuple[Any, ...], in_specs: 
 
     body                  ``body(indices, *tiles)``, or ``body(indices, *tiles, carry) -> carry``: indices is a tuple of int32,
                           tiles are in shared memory, in slots that belong to the warpgroup alone
-    grid                  steps per dimension, run-time int32 values, last one fastest; another one in each warpgroup, if wanted
-    in_specs              one BlockSpec for each array; tuples and NamedTuples of them for arrays in such tuples
-    out_specs             the same for arrays that the body writes, behind the inputs: each warpgroup stores its own blocks
+    grid, in_specs, out_specs
+                          as in `pipeline`; warpgroups may have different grids, and each stores its own blocks
     max_concurrent_steps  slots of each warpgroup's ring: steps whose tiles are in shared memory at once (>= 1); default:
                           `CompilerParams.max_concurrent_steps`, else 1
     delay_release         steps a slot is kept after use (default: `CompilerParams.delay_release`): with 1 a slot is filled
@@ -143,7 +131,7 @@ def emit_pipeline(body: Callable[..., Any], *, grid: tuple[Any, ...], in_specs: 
 class Emitted:
     """An emitted pipeline, or the Numba type of one: the pipeline of the loop form, and what its steps call.
 
-    compute   the compute context, None where there is none; `coroutine`: it was given as carry_coroutine
+    compute   the compute context, or None; `coroutine`: it was given as carry_coroutine; `in_context`: it runs here
     carry     the initial carry of a single-stream pipeline, or None
     last      see `pipelines.steps`
     mirrored  whether the memory role runs the body and the compute context too; `idle`: this is that role, and it does not
@@ -151,21 +139,23 @@ class Emitted:
     """
 
     def __init__(self, pipe: Planned, body: Any, compute: Any, coroutine: int, carry: Any, state: Any, last: int) -> None:
-        self.in_context = not left_out(compute)
+        around = not left_out(compute)
         check_state(pipe.where, state)
-        facts = check_body(pipe, body, self.in_context or not left_out(carry))
+        facts = check_body(pipe, body, around or not left_out(carry))
         check_tokens(pipe.where, pipe.unequal, None if facts.turns else ())
-        holds = self.in_context and check_compute(pipe.where, compute, bool(coroutine)).pipelines
-        self.pipe, self.body, self.compute, self.carry, self.last = pipe, body, compute, carry, last
+        holds = around and check_compute(pipe.where, compute, bool(coroutine)).pipelines
+        self.pipe: Any = pipe
+        self.body, self.compute, self.carry, self.last = body, compute, carry, last
         self.facts, self.by_lane, self.mirrored = facts, by_lane(pipe.unit), facts.pipelines or holds
         self.idle = pipe.np.memory and not self.mirrored
+        self.in_context = around and not self.idle
         if self.by_lane:
             check_lane_body(pipe.where, facts, pipe.manual)
 
 
 @op
 def emitted(pipe: Pipeline, body: Any, compute: Any, coroutine: int, carry: Any, state: Any, last: int) -> Callable[..., Any]:
-    """`emit_pipeline_warp_specialized(...)` or `emit_pipeline(...)` as the AST pass writes it: around a pipeline for a loop."""
+    """Return `emit_pipeline_warp_specialized(...)` or `emit_pipeline(...)`; the AST pass writes it around a pipeline for a loop."""
     return bind(run, Emitted(pipe, body, compute, coroutine, carry, state, last))
 
 
@@ -190,6 +180,7 @@ def plural(count: int, what: str) -> str:
     return f"{count} {what}{'s' * (count != 1)}"
 
 
+CARRY = "the carry of a single-stream pipeline"
 A_FUNCTION = "must be a function nested in the kernel or decorated with @numpipe.function"
 
 
@@ -257,30 +248,20 @@ def allocations_of(pipeline: Any, bound: Any, refs: Any) -> Allocations:
 # ---- the pipeline runs
 @op
 def run(emitted: Emitted, *refs: Any) -> Any:
-    """``emit_pipeline_warp_specialized(...)(arrays)``, ``emit_pipeline(...)(arrays)``."""
+    """Run ``emit_pipeline_warp_specialized(...)(arrays)`` or ``emit_pipeline(...)(arrays)``."""
     pipe, np_ = emitted.pipe, emitted.pipe.np
-    if pipe.single and emitted.idle:
-        return mapped(inert_part, emitted.carry)
+    if pipe.single and emitted.idle:  # the memory role did not run the steps
+        return mapped(lambda part: part if part is None or isinstance(part, Tile) else Inert(CARRY), emitted.carry)
     reachable(pipe)
     outer, bound = np_.compute_only, (emitted, refs)
     np_.compute_only = outer or not emitted.mirrored
-    in_context = emitted.in_context and not emitted.idle
-    result = emitted.compute(bind(run_carry, bound)) if in_context else run_carry(bound, emitted.carry)
+    result = emitted.compute(bind(run_carry, bound)) if emitted.in_context else run_carry(bound, emitted.carry)
     np_.compute_only = outer
     return result
 
 
-CARRY = "the carry of a single-stream pipeline"
-
-
-def inert_part(carry: Any) -> Any:
-    """Return what the memory role, which did not run the steps, has for a part of a single-stream pipeline's final carry."""
-    return carry if carry is None or isinstance(carry, Tile) else Inert(CARRY)
-
-
 @op
 def emitted_steps(emitted: Emitted, refs: Any) -> Any:
-    """Return the steps, as the loop form has them."""
     return steps_over(emitted.pipe, refs, int(emitted.facts.pipelines), emitted.facts.products, emitted.last)
 
 

@@ -21,8 +21,6 @@ from . import emit as source
 from .chains import running
 from .pipelines_cuda import AllocationsType, StepsType, steps_type, steps_value
 
-I32 = nb.types.int32
-
 
 class EmittedType(source.Emitted, nb.types.Type):  # type: ignore[misc]
     def __init__(self, *given: Any) -> None:
@@ -65,8 +63,7 @@ def _run(typing_context: Any, emitted: EmittedType, *refs: Any) -> Any:
         raise CompileError(f"{pipe.where}: grid: {pipe.inert_grid} {REASON}")
     captured = nb.types.Tuple([emitted, arrays])
     runner = bound_type(source.run_carry, captured)
-    in_context = emitted.in_context and not emitted.idle
-    function, given = (emitted.compute, runner) if in_context else (runner, emitted.carry)
+    function, given = (emitted.compute, runner) if emitted.in_context else (runner, emitted.carry)
     loop, unit = _steps_of(emitted, arrays).loop, pipe.unit
     with running(unit.running, unit.kernel, (ring.plan for ring in (*loop.rings, *loop.outs))):
         returned = nb.returns(typing_context, function, [given])
@@ -74,12 +71,12 @@ def _run(typing_context: Any, emitted: EmittedType, *refs: Any) -> Any:
     value = nb.fields(context, builder, emitted, args[0])
     bound = bound_value(context, builder, runner, context.make_tuple(
         builder, captured, [args[0], context.make_tuple(builder, arrays, args[1:])]))
-    called = (value.compute, bound) if in_context else (bound, value.carry)
+    called = (value.compute, bound) if emitted.in_context else (bound, value.carry)
     return nb.call_value(context, builder, function, called[0], [given], [called[1]])[1]
 
 
 def _inert(carry: Any) -> Any:
-    """`emit.inert_part`, of types."""
+    """Return the type that the memory role has for a part of a single-stream pipeline's final carry."""
     if isinstance(carry, InFlightType):
         return carry.tile
     return carry if isinstance(carry, (TileType, nb.types.NoneType)) else InertType(source.CARRY)
@@ -104,7 +101,7 @@ def _steps(_context: Any, emitted: Any, refs: Any) -> Any:
 
 @cuda_meaning(source.first_carry)
 def _first_carry(typing_context: Any, emitted: Any, refs: Any, carry: Any) -> Any:
-    """The carry's type is the one for which a step returns the same type."""
+    """Find the carry's type: the one for which a step returns the same type."""
     steps = _steps_of(emitted, refs)
 
     def fixed(kind: Any) -> Any:
@@ -119,11 +116,11 @@ def _first_carry(typing_context: Any, emitted: Any, refs: Any, carry: Any) -> An
             kind = joined
         return kind
 
-    kind = given = mapped(_strong, carry)
+    kind = given = nb.unliteral(carry)
     if emitted.by_lane:
         check_lane_carry(emitted.pipe.where, _kind(given))
     if not emitted.idle:
-        try:  # each type is a compile of the body: with products in it, what will be in flight is taken for it at once
+        try:  # each type is a compile of the body: with products in it, tiles are taken to be in flight at once
             role = emitted.pipe.np.role
             kind = fixed(mapped(lambda part: _in_flight(part, role), given) if emitted.facts.products else given)
         except CompileError:
@@ -148,11 +145,6 @@ def _next_carry(typing_context: Any, emitted: Any, indices: Any, tiles: Any, car
 
 
 # ---- types of carries
-def _strong(carry: Any) -> Any:
-    """Return the type of a part of an initial carry: Python's numbers become int32 and float32."""
-    return I32 if isinstance(carry, nb.types.IntegerLiteral) else nb.unliteral(carry)
-
-
 def _in_flight(carry: Any, role: str) -> Any:
     """Return the type of a part of a carry, where a tile may be in flight."""
     accumulator = isinstance(carry, TileType) and carry.dtype == FLOAT32 and carry.layout == ACCUMULATOR

@@ -3,14 +3,12 @@
 Slots, phases and barriers are those of a load ring (`ring`); a slot is an int32 in shared memory, and no copy fills it::
 
                  put                                  take
-    who deals    wait consumed[slot], phase - 1       wait ready[slot], phase       compute
+    one lane     wait consumed[slot], phase - 1       wait ready[slot], phase       compute
                  store the number                     read it                       role
                  arrive ready[slot]                   arrive consumed[slot], each warp
 
     ready[slot]     1 arrival completes a phase: the number is there
     consumed[slot]  4 arrivals a compute warpgroup complete a phase: the slot may have another number
-
-Both executions run the functions below as they stand.
 """
 
 from __future__ import annotations
@@ -24,22 +22,22 @@ from .ring import barrier, phase_of, slot_of, stage_of
 
 @ptx("{ .reg .pred np_scheduler; st.volatile.shared.b32 [$address], $number; }", address="r", number="r")
 def store_number(address: int, number: int) -> None:
-    """`memory.store_word` that the memory role may execute."""
+    """Store a number as `memory.store_word` does; the memory role may execute it."""
     current().store_word(address, number)
 
 
 @ptx("shfl.sync.idx.b32 $ret, $number, 0, 31, 0xffffffff;", returns="r", number="r")
 def uniform(number: int) -> int:
-    """What lane 0 of the warp has, for all its lanes: its arrival frees the slot, and is behind its own read.
+    """Return, in all lanes, the number of the warp's lane 0, whose arrival frees the slot behind its own read.
 
-    And ptxas knows by it that the lanes have the same, which a loop around wgmma needs.
+    It also tells ptxas that the lanes have the same number, which a loop around wgmma needs.
     """
     return number
 
 
 @helper
 def put_number(ring, step, number):  # type: ignore[no-untyped-def]
-    """Tell the number of `step`, as soon as all have read what was in its slot. Scope: one lane."""
+    """Store the number of `step` as soon as all have read the previous one in its slot. Scope: one lane."""
     slot = slot_of(ring, step)
     mbarrier.wait(barrier(ring, "consumed", slot, 0), phase_of(ring, step) - 1, step)
     store_number(stage_of(ring, slot), number)
@@ -48,7 +46,7 @@ def put_number(ring, step, number):  # type: ignore[no-untyped-def]
 
 @helper
 def take_number(ring, step):  # type: ignore[no-untyped-def]
-    """The number of `step`, as soon as it is told. Scope: a compute warpgroup."""
+    """Wait for the number of `step`, and return it. Scope: a compute warpgroup."""
     slot = slot_of(ring, step)
     mbarrier.wait(barrier(ring, "ready", slot, 0), phase_of(ring, step), step)
     number = uniform(memory.load_word(stage_of(ring, slot)))

@@ -11,15 +11,16 @@
     warpgroup 0   |products| softmax ....... |products| softmax
     warpgroup 1   .........|products| softmax ....... |products| softmax
 
-A token has a named barrier for each compute warpgroup, of 256 threads: those who wait there for their turn, and those who pass it
-on (PTX ISA, "bar, barrier": bar.sync, bar.arrive)::
+A token has a named barrier for each compute warpgroup, behind the warpgroups' own; at it meet the 256 threads of those who wait for
+their turn and those who pass it on (PTX ISA, "bar, barrier": bar.sync, bar.arrive)::
 
     enter_turn    bar.sync at the warpgroup's own barrier
     leave_turn    bar.arrive at that of the next one
 
 At the kernel's beginning the last warpgroup passes each token to the first, and at its end the first takes it once more: so no
 arrival is left behind, and a warpgroup that went through a token more, or less, often than the others is a deadlock. Where a
-pipeline's `steps_of` leaves steps out, the loop takes and passes the turns that these have.
+pipeline's `steps_of` leaves steps out, the loop takes and passes their turns; so the AST pass counts the blocks of a step, and
+refuses those that it cannot count.
 """
 
 from __future__ import annotations
@@ -33,11 +34,9 @@ from ...core.machine import current
 from ...core.op import helper, op, outside
 from ...intrinsics import barrier
 from ...plan.context import Context, only_if
+from .turns import THREADS
 
 __all__ = ["turn"]
-
-THREADS = 256
-"""that meet at a barrier: who passes and who takes"""
 
 
 def turn(name: str | None) -> NoReturn:
@@ -63,10 +62,9 @@ def turn(name: str | None) -> NoReturn:
     raise outside("turn", ", as `with numpipe.turn(\"name\"):`")
 
 
-# ---- which barriers
 @op
 def place_of(np_: Context, number: int, further: int) -> Any:
-    """The named barrier at which this warpgroup waits for its turn with a token, or (`further` 1) the one whose turn comes next."""
+    """Return the named barrier at which this warpgroup, or with `further` 1 the next one, waits for its turn with a token."""
     unit = np_.unit
     return np.int32(unit.token_barrier(number) + (unit.number(current().warpgroup) + further) % unit.compute_wgs)
 
@@ -74,31 +72,29 @@ def place_of(np_: Context, number: int, further: int) -> Any:
 # ---- turns
 @helper
 def await_token(np_, number):  # type: ignore[no-untyped-def]
-    """Wait for this warpgroup's turn."""
     barrier.sync(place_of(np_, number, 0), THREADS)
 
 
 @helper
 def pass_token(np_, number):  # type: ignore[no-untyped-def]
-    """Let the next warpgroup have its turn."""
     barrier.arrive(place_of(np_, number, 1), THREADS)
 
 
 @helper(context=True)
 def enter_turn(np_, number):  # type: ignore[no-untyped-def]
-    """The top of a block."""
+    """Begin a block of `turn`."""
     only_if(np_, "several", await_token, number)
 
 
 @helper(context=True)
 def leave_turn(np_, number):  # type: ignore[no-untyped-def]
-    """The end of a block."""
+    """End a block of `turn`."""
     only_if(np_, "several", pass_token, number)
 
 
 @helper
 def skip_turn(np_, number):  # type: ignore[no-untyped-def]
-    """A turn in which nothing is done."""
+    """Take a turn, and pass it at once."""
     enter_turn(np_, number)
     leave_turn(np_, number)
 
@@ -106,19 +102,19 @@ def skip_turn(np_, number):  # type: ignore[no-untyped-def]
 # ---- the kernel's beginning and end
 @op(context=True)
 def begin_tokens(np_: Context, names: tuple[str, ...]) -> None:
-    """At the top of a kernel that has tokens: each is the first warpgroup's."""
+    """Give the first warpgroup each token, at the top of a kernel that has some."""
     np_.unit.tokens = names
     over_tokens(np_, np_.unit.compute_wgs - 1, pass_token)
 
 
 @op
 def end_tokens(np_: Context) -> None:
-    """After the kernel function, by compute warpgroups: every token has come back to the first."""
+    """Wait until every token has come back to the first warpgroup. Compute warpgroups call it after the kernel function."""
     over_tokens(np_, 0, await_token)
 
 
 def over_tokens(np_: Context, warpgroup: int, function: Callable[[Context, int], None]) -> None:
-    """``function(np_, number)`` for each token, by one of the compute warpgroups."""
+    """Call ``function(np_, number)`` for each token, in one of the compute warpgroups."""
     if not np_.memory and np_.unit.number(current().warpgroup) == warpgroup:
         for number in range(len(np_.unit.tokens)):
             only_if(np_, "several", function, number)

@@ -12,7 +12,6 @@ from . import order_tokens as source
 I32 = nb.types.int32
 
 
-
 @cuda_meaning(source.place_of)
 def _place_of(_context: Any, np_: Any, number: Any, further: Any) -> Any:
     unit, first = np_.unit, np_.unit.token_barrier(nb.literal(number))

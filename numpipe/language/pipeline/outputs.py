@@ -9,9 +9,9 @@ slot ``s % S``. All compute warpgroups write their parts of a tile; the elected 
     a change, and    named barrier ------------------------->  TMA stores, one bulk group
     the loop's end)  write the next block's tile               …
 
-One barrier a block does both: it tells the storing lane that the tile is written, and the writers that the next slot is
-free, because the lane has waited for that before it came. With a single slot the store must come before the wait, so there
-the block's beginning has a wait and a barrier of its own.
+One barrier for each block tells the storing lane that the tile is written, and the writers that the next slot is free, because the
+lane has waited for that before it came. With a single slot the store must come before the wait, so there the block's beginning has
+a wait and a barrier of its own.
 
 A block that several steps share stays in its slot between them, to be read and written again. Nothing is waited for when a
 loop ends: the last stores run on, and the kernel's end drains them. The counter runs on over tiles and pipelines.
@@ -32,7 +32,7 @@ from .ring import Ring, begins, copies_of, ends, note, slot_of, start_of, step_o
 
 
 def unread(plan: RingPlan) -> int:
-    """Bulk groups that may still be read when a block's slot is needed: those of the blocks since it was used last.
+    """Return how many bulk groups may still be read when a block's slot is needed: those since its last use.
 
     With several slots the wait comes before the newest block is stored. Other groups of the same lane only make it longer.
     """
@@ -47,8 +47,8 @@ def await_slot(ring: Ring) -> None:
 
 @op
 def first_lane(ring: Ring, function: Callable[..., Any], *args: Any) -> None:
-    """``function(*args)`` by one elected lane of the first warpgroup of those that write a tile: the same lane each time, because
-    bulk groups belong to the lane that committed them."""
+    """Call ``function(*args)`` in one lane of the first warpgroup that writes a tile: the same lane each time, for bulk groups
+    belong to the lane that committed them."""
     machine = current()
     if ring.plan.private or machine.warpgroup == ring.np.unit.first_compute:
         machine.scoped("one", function, args)
@@ -56,14 +56,14 @@ def first_lane(ring: Ring, function: Callable[..., Any], *args: Any) -> None:
 
 @op
 def check_start(ring: Ring, indices: tuple[Any, ...]) -> None:
-    """In the memory role: where a tile is stored must not depend on the warpgroup, or on tile data; all of them write it."""
+    """Check, in the memory role, that a tile's place does not depend on the warpgroup or on tile data: all warpgroups write it."""
     for number in range(len(ring.refs)):
         start_of(ring, number, indices)
 
 
 @op
 def copy_block(ring: Ring, indices: tuple[Any, ...], slot: Any) -> None:
-    """Issue the TMA stores of a slot, one a panel of each operand, to where its index map says; one bulk group."""
+    """Issue the TMA stores of a slot, one for each panel of each operand, as one bulk group."""
     for copy in copies_of(ring, range(len(ring.refs)), indices, int(slot)):
         copy.store(once=True)
     cp_async_bulk.commit_group()
@@ -72,7 +72,7 @@ def copy_block(ring: Ring, indices: tuple[Any, ...], slot: Any) -> None:
 # ---- around a step -----------------------------------------------------------------------------------------------
 @helper
 def meet(ring):  # type: ignore[no-untyped-def]
-    """All warpgroups that write a tile, and what they have done before."""
+    """Let all warpgroups that write a tile wait for each other."""
     if ring.private:
         barrier.sync(1 + special.warpgroup_index(), 128)
     else:
@@ -81,7 +81,7 @@ def meet(ring):  # type: ignore[no-untyped-def]
 
 @helper
 def end_block(ring, grid, k):  # type: ignore[no-untyped-def]
-    """Before step k: store the block that step k - 1 was the last to write."""
+    """Store, before step k, the block that step k - 1 was the last to write."""
     if k > 0 and ends(ring, k - 1):
         fence.proxy_async()  # by every writer, before the barrier: TMA reads through the async proxy
         if ring.slots > 1:
@@ -93,7 +93,7 @@ def end_block(ring, grid, k):  # type: ignore[no-untyped-def]
 
 @helper
 def begin_block(ring, k):  # type: ignore[no-untyped-def]
-    """Before step k, if it begins a block and the end of the one before has not freed its slot: wait for that."""
+    """Wait, before step k, for the slot of a block that begins there, if the end of the previous block has not freed it."""
     if ring.slots == 1 and begins(ring, k):
         first_lane(ring, await_slot, ring)
         meet(ring)
@@ -101,7 +101,7 @@ def begin_block(ring, k):  # type: ignore[no-untyped-def]
 
 # ---- what both executions check ----------------------------------------------------------------------------------
 def check_specs(where: str, specs: Sequence[Any], labels: Sequence[str]) -> None:
-    """Options of a BlockSpec that mean nothing for an output."""
+    """Raise SpecError for options of a BlockSpec that mean nothing for an output."""
     for spec, label in zip(specs, labels, strict=True):
         if not spec.loaded:
             continue

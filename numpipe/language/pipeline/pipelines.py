@@ -17,12 +17,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from types import ModuleType
-from typing import Any, ClassVar, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 
 from ...core.arith import is_integer
-from ...core.facts import Facts, facts_of
+from ...core.facts import facts_of
 from ...core.inert import REASON, Inert, NoValue
 from ...core.machine import current
 from ...core.op import called, constant, op, outside
@@ -33,7 +33,7 @@ from ...plan.plans import OutPlan, RingPlan
 from ...plan.specs import BlockSpec
 from ...plan.trees import Tree, mismatch
 from ..tiles.refs import GmemRef
-from .barriers import barriers_of, by_kind, check_groups, check_manual, check_shared_loads
+from .barriers import barriers_of, by_kind, check_groups, check_manual
 from .chains import Allocations, check_count, check_shared, running
 from .outputs import check_specs
 from .ring import Ring, unravel
@@ -59,10 +59,10 @@ class Planned:
     once         whether it is known to have one step
     """
 
-    trees: ClassVar[ModuleType]
-    """the functions on nested tuples of values, or of Numba types"""
-    spec: ClassVar[type]
-    array: ClassVar[type]
+    trees: ModuleType
+    """functions on nested tuples of values, or of Numba types"""
+    spec: type
+    array: type
 
     def __init__(self, np_: Any, grid: Any, in_specs: Any, out_specs: Any, slots: Any, delay: Any, steps_of: Any, ready: Any,
                  consumed: Any, alone: Any, known: Any, site: Any) -> None:
@@ -70,17 +70,16 @@ class Planned:
         self.np, self.unit, self.steps_of, self.unequal = np_, np_.unit, steps_of, not left_out(steps_of)
         self.site = constant("pipeline", "site", site)
         self.where = where = f"kernel {self.unit.kernel}, pipeline at {self.site}"
-        self.manual = check_manual(where, ready, consumed)
         alone, known = constant(where, "single", alone), constant(where, "grid", known)
         self.single = bool(alone) or not self.unit.warp_specialized
+        self.manual = check_manual(where, self.single, ready, consumed)
         sizes = self._check_grid(grid, known, alone)
         self._check_specs("in_specs", in_specs)
         self._check_specs("out_specs", out_specs)
         (inputs, shape), (outputs, outer) = ((self.trees.leaves(of), self.trees.tree_of(of)) for of in (in_specs, out_specs))
         if self.unequal:
-            check_steps_of(where, facts_of(steps_of), called(steps_of), bool(outputs))
+            self._check_steps_of(steps_of, bool(outputs))
         check_turns(where, self.unit, self.unequal, bool(outputs), alone)
-        check_shared_loads(where, self.manual, self.single)
         kernel, slots = self.unit.params, constant(where, "max_concurrent_steps", slots)
         slots = next(n for n in (slots, kernel.max_concurrent_steps, 1 if alone else SLOTS) if n is not None)
         in_labels, out_labels = shape.labels("in_specs"), outer.labels("out_specs")
@@ -117,9 +116,20 @@ class Planned:
                          (called(given) if tree.parts is None else f"({', '.join(map(called, leaves))})", ""))
             raise SpecError(f"{self.where}: {name} must be a tuple of BlockSpec, got {got}{mend}")
 
+    def _check_steps_of(self, steps_of: Any, outputs: bool) -> None:
+        if outputs:
+            raise SpecError(f"{self.where}: steps_of with out_specs: every compute warpgroup takes part in storing an output's "
+                            "blocks; store from registers in the body, c[…] = tile, or let all warpgroups run all steps")
+        function = facts_of(steps_of)
+        if function is None:
+            raise SpecError(f"{self.where}: steps_of must be a function nested in the kernel, of one argument, the warpgroup, got "
+                            f"{called(steps_of)}")
+        if function.parameters != 1:
+            raise SpecError(f"{self.where}: steps_of takes {function.parameters} arguments, but is called with one, the warpgroup")
+
 
 def left_out(given: Any) -> bool:
-    """Whether an argument, or one of this Numba type, is None."""
+    """Return whether an argument, or one of this Numba type, is None."""
     return called(given) in ("NoneType", "none")
 
 
@@ -190,17 +200,6 @@ def make_pipeline(np_: Context, *given: Any) -> Pipeline:
 
 
 # ---- what both executions check
-def check_steps_of(where: str, function: Facts | None, given: str, outputs: bool) -> None:
-    """Raise SpecError unless steps_of is a function of the warpgroup, of a pipeline without outputs."""
-    if outputs:
-        raise SpecError(f"{where}: steps_of with out_specs: every compute warpgroup takes part in storing an output's blocks; "
-                        "store from registers in the body, c[…] = tile, or let all warpgroups run all steps")
-    if function is None:
-        raise SpecError(f"{where}: steps_of must be a function nested in the kernel, of one argument, the warpgroup, got {given}")
-    if function.parameters != 1:
-        raise SpecError(f"{where}: steps_of takes {function.parameters} arguments, but is called with one, the warpgroup")
-
-
 def check_tokens(where: str, steps_of: bool, turns: tuple[int, ...] | None) -> None:
     """Raise SpecError where a loop that leaves out steps, and takes and passes their turns, may not have the same turns in each."""
     if steps_of and turns is None:

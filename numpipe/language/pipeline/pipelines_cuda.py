@@ -83,13 +83,16 @@ class StepsType(nb.types.SimpleIteratorType):  # type: ignore[misc]
 
     @property
     def exhausted(self) -> bool:
-        """Whether its first `next` does all there is to do: in the memory role, the whole producer of an innermost loop."""
+        """Whether the first `next` does everything: in the memory role, all loads of an innermost loop."""
         return self.role == "memory" and not self.nested and not self.loop.single
 
     @property
     def loaded_before(self) -> bool:
-        """Whether the memory role does all in front of a stepped loop that has one step, where its end waits for nobody. No loop is
-        left then: with the loads in its head LLVM would keep one, and in registers what these are computed from."""
+        """Whether the memory role issues all loads before a stepped loop that has one step, where its end waits for nobody.
+
+        No loop is left then. With the loads in its head LLVM would keep one, and in registers what they are computed from: six of
+        attention's 32. The compute role keeps its loop: without it ptxas copied descriptors in the main loop inside.
+        """
         return self.role == "memory" and self.once and not self.exhausted and not self.loop.single and not self.loop.ends_empty
 
 
@@ -155,10 +158,10 @@ def _own_steps(context: Any, builder: Any, pipe: PipelineType, pipeline: Any, to
     if not pipe.unequal or pipe.np.memory:
         return total
     warpgroup = own_warpgroup(builder, pipeline.np)
-    kind, found = nb.call_value(context, builder, pipe.steps_of, pipeline.steps_of, (I32,), (warpgroup,))
+    kind, count = nb.call_value(context, builder, pipe.steps_of, pipeline.steps_of, (I32,), (warpgroup,))
     if not isinstance(kind, nb.types.Integer):
         raise SpecError(f"{pipe.where}: steps_of must return an integer, got {kind}")
-    steps = context.cast(builder, found, kind, I32)
+    steps = context.cast(builder, count, kind, I32)
     steps = builder.select(builder.icmp_signed("<", steps, total), steps, total)
     return builder.select(builder.icmp_signed(">", steps, nb.const(0)), steps, nb.const(0))
 
@@ -191,9 +194,9 @@ def _iternext(context: Any, builder: Any, sig: Any, args: Any, result: Any) -> N
         return
     loop = nb.fields(context, builder, kind.loop, it.loop)
     k = builder.load(it.k)
-    # Before a step's indices and behind the test nothing is done, so that the end of the test is the loop's own: LLVM makes one of
-    # the two. It would then know the number of steps, and copy steps, with all their products, two by two or the first one apart:
-    # so the count is hidden from it, but where there is one step, and no loop is left, and where the body does all by hand.
+    # The step's indices come first and the test last, so that the end of the test is the loop's own end: LLVM makes one of the two.
+    # It would then know the number of steps, and copy steps, with all their products, two by two or the first one apart: so the
+    # count is hidden from it, except where one step leaves no loop, and where a loop waits and releases by hand.
     plain = kind.once or (kind.apart and len(kind.loop.manual) == len(MANUAL))
     following = builder.add(k, nb.const(1)) if plain else nb.call(context, builder, successor, (I32,), (k,))[1]
     builder.store(following, builder.gep(it.k, [nb.const(0)], name="numpipe.k"))

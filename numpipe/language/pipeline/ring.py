@@ -36,7 +36,8 @@ announces for itself::
     both    wait ready[s]; read; lane i of each warp arrives on consumed[s] of the i-th of the two
 
 A share may land before its bytes are announced; the phase cannot end without that announcement's arrival. A share also tells that
-its sender's slot had been released, so a warpgroup that has waited for a step's shares may release to all their senders (PTX ISA,
+its sender's slot had been released, so a warpgroup that has waited for a step's shares may release to all their senders. All
+threads of the cluster meet at the kernel's beginning and end, so that a CTA which others arrive at or copy to is there (PTX ISA,
 "cp.async.bulk.tensor": .multicast::cluster; "mbarrier.arrive": .shared::cluster).
 
 Both executions run the functions below as they stand. Tiles that leave a kernel go through the store ring (`store_ring`) or the
@@ -101,37 +102,36 @@ class Ring:
 # ---- what a ring is made of (the plan's constants; slots and phases from the step) -----------------------------
 @op
 def slot_of(ring: Ring, step: Any) -> Any:
-    """Slot of a step: ``step % S``."""
     return step % ring.plan.slots
 
 
 @op
 def phase_of(ring: Ring, step: Any) -> Any:
-    """Phase number of a step on its slot's barriers: ``step // S``."""
+    """Return the phase number of a step on its slot's barriers: ``step // S``."""
     return step // ring.plan.slots
 
 
 @op
 def stage_of(ring: Ring, slot: Any) -> Any:
-    """Address of a slot."""
+    """Return the address of a slot."""
     return own_part(ring.np.unit, ring.plan.memory) + slot * ring.plan.stage_stride
 
 
 @op
 def barrier(ring: Ring, kind: str, slot: Any, part: int) -> Any:
-    """Address of a slot's barrier of a kind (`protocol.BARRIERS`) that a part belongs to."""
+    """Return the address of a slot's barrier of a kind (`protocol.BARRIERS`) that a part belongs to."""
     return own_part(ring.np.unit, ring.plan.header) + ring.plan.barrier_offset(kind, part) + 8 * slot
 
 
 @op
 def stage_bytes(ring: Ring, part: int) -> int:
-    """Bytes of the operands that share a part's ready barrier: what ready[slot] expects."""
+    """Return the bytes that ready[slot] expects: those of the operands that share a part's ready barrier."""
     return ring.plan.expected(part)
 
 
 @op
 def announces(ring: Ring, part: int, loaded: bool) -> bool:
-    """Whether a ready barrier's bytes are announced before a part is loaded, or behind its loads (`loaded`).
+    """Return whether a ready barrier's bytes are announced before a part is loaded, or behind its loads (`loaded`).
 
     They are announced before if the barrier is one part's. If parts share it, behind the last one: the arrival must tell the
     readers that all parts had been released, and the memory role knows that only then. Bytes may land before they are announced:
@@ -142,13 +142,13 @@ def announces(ring: Ring, part: int, loaded: bool) -> bool:
 
 @op
 def begins_consumed(ring: Ring, part: int) -> bool:
-    """Whether a part is the first of those that share its consumed barrier."""
+    """Return whether a part is the first of those that share its consumed barrier."""
     return part in ring.plan.parts_of("consumed")
 
 
 @op
 def each(ring: Ring, parts: str, part: int, function: Any, *args: Any) -> None:
-    """``function(ring, part, *args)`` for some parts of a slot, each a compile-time constant (`RingPlan.chosen`)."""
+    """Call ``function(ring, part, *args)`` for some parts of a slot, each a compile-time constant (`RingPlan.chosen`)."""
     for number in ring.plan.chosen(parts, part, ring.waited):
         function(ring, number, *args)
 
@@ -177,11 +177,11 @@ def check_released(ring: Ring, k: Any) -> None:
 def release_misused(ring: Ring, part: int, step: Any, again: bool) -> SimulationError:
     """Return the error for a release too many (`again`), or one too few."""
     plan, machine, unit, slot = ring.plan, current(), ring.np.unit, int(step) % ring.plan.slots
-    late = f", {plan.delay} later for delay_release={plan.delay}" if plan.delay else ""
+    delayed = f", {plan.delay} later for delay_release={plan.delay}" if plan.delay else ""
     did, harm = (("arrives twice", "the tile would be loaded over while another warpgroup reads it") if again else
                  ("did not arrive", "the memory role would wait for ever"))
     barrier = f"consumed[{slot}]{unit.whose(plan, part, 'consumed')}"
-    mend = f"with manual_consumed_barriers every compute warpgroup arrives once on each consumed barrier of a step{late}"
+    mend = f"with manual_consumed_barriers every compute warpgroup arrives once on each consumed barrier of a step{delayed}"
     return failure(
         PipelineRace if again else PipelineDeadlock, "too-many-arrivals" if again else "too-few-arrivals",
         f"kernel {unit.kernel}: warpgroup {machine.warpgroup} ({machine.role}) of CTA {machine.cta} {did} on {barrier} for step "
@@ -198,13 +198,13 @@ def set_steps_done(ring: Ring, steps: Any) -> None:
 # ---- steps of the pipeline and steps of the ring -----------------------------------------------------------------
 @op
 def begins(ring: Ring, k: Any) -> bool:
-    """Whether the pipeline's step k is the first that uses its block."""
+    """Return whether the pipeline's step k is the first that uses its block."""
     return own_step(ring, k)[1]
 
 
 @op
 def ends(ring: Ring, k: Any) -> bool:
-    """Whether the pipeline's step k is the last one, of this warpgroup, that uses its block."""
+    """Return whether the pipeline's step k is the last one, of this warpgroup, that uses its block."""
     return bool(k + 1 == ring.steps) or own_step(ring, k + 1)[1]
 
 
@@ -253,13 +253,13 @@ def note(ring: Ring, event: str, step: Any, part: int) -> None:
 def start_of(ring: Ring, number: int, indices: Any) -> list[int]:
     """Return where an operand's block starts in its array, in elements, by its index map."""
     block, index_map = ring.plan.blocks[number], ring.index_maps[number]
-    found = (0,) * block.rank if index_map is None else index_map(*indices)
+    block_indices = (0,) * block.rank if index_map is None else index_map(*indices)
     try:
-        if not isinstance(found, tuple):
+        if not isinstance(block_indices, tuple):
             raise TypeError
-        start = [index(part) * scale for part, scale in zip(found, block.scales, strict=True)]
+        start = [index(part) * scale for part, scale in zip(block_indices, block.scales, strict=True)]
     except (TypeError, ValueError):
-        raise wrong_indices(index_map_of(ring.np.unit, ring.plan, number), block.rank, found) from None
+        raise wrong_indices(index_map_of(ring.np.unit, ring.plan, number), block.rank, block_indices) from None
     if block.elements:
         block.check_start(start[block.contiguous], index_map_of(ring.np.unit, ring.plan, number))
     return start
@@ -267,7 +267,7 @@ def start_of(ring: Ring, number: int, indices: Any) -> list[int]:
 
 @op
 def copy_in(ring: Ring, indices: Any, slot: Any, part: int) -> None:
-    """Issue the TMA loads of one part of a step: for each operand one copy a panel, from where its index map says."""
+    """Issue the TMA loads of one part of a step: a copy for each panel of each operand."""
     for copy in copies_of(ring, ring.plan.parts[part], indices, slot, barrier(ring, "ready", slot, part)):
         copy.load()
 
@@ -297,7 +297,6 @@ def index_map_of(unit: Unit, plan: RingPlan, number: int) -> str:
 
 @op
 def tiles_of(ring: Ring, slot: Any) -> tuple[SmemTile, ...]:
-    """Return the tiles in a slot, one for each operand."""
     plan, stage = ring.plan, stage_of(ring, int(slot))
     return tuple(SmemTile(stage + offset, layout, ref.array.dtype, ring.np.memory, plan.written)
                  for offset, layout, ref in zip(plan.offsets, plan.layouts, ring.refs, strict=True))
@@ -347,22 +346,22 @@ def await_ready(ring, part, step):  # type: ignore[no-untyped-def]
 
 @helper
 def release(ring, part, step):  # type: ignore[no-untyped-def]
-    """Give a part of the slot of `step` back: its products have been waited for."""
-    each(ring, "unwaited", part, await_ready, step)  # the body may have left it out
+    """Release a part of the slot of `step`, whose products have been waited for."""
+    each(ring, "unwaited", part, await_ready, step)  # the body may have left out this wait
     note(ring, "release", step, part)
     products.commit_to(ring, part, barrier(ring, "consumed", slot_of(ring, step), part))
 
 
 @helper
 def release_used(ring, k, back):  # type: ignore[no-untyped-def]
-    """Before step k of the loop, give back what step k - 1 - back was the last to use."""
+    """Release, before step k of the loop, what step k - 1 - back was the last to use."""
     if k > back and ends(ring, k - 1 - back):
         each(ring, "consumed", 0, release, step_of(ring, k, 1 + back))
 
 
 @helper
 def release_delayed(ring, part, k):  # type: ignore[no-untyped-def]
-    """In step k, give back what the step `delay` before was the last to use; the loop's end does the last ones."""
+    """Release, in step k, what the step `delay` before was the last to use; the loop's end releases the last ones."""
     delay = ring.delay
     if (delay == 0 or k >= delay) and ends(ring, k - delay):
         note_released(ring, part, step_of(ring, k, delay))

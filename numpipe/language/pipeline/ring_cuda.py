@@ -123,7 +123,7 @@ def own_step(builder: Any, ring: RingType, value: Any, k: Any) -> tuple[Any, Any
     if dims == 0:
         return nb.const(0), builder.icmp_signed("==", k, nb.const(0))
     begins = nb.const(1, nb.i1)
-    for size in reversed(nb.cgutils.unpack_tuple(builder, value.grid)[dims:]):  # as `unravel` does, so that it is done once
+    for size in reversed(nb.cgutils.unpack_tuple(builder, value.grid)[dims:]):  # as in `unravel`: LLVM makes one of the two
         begins = builder.and_(begins, builder.icmp_unsigned("==", builder.urem(k, size), nb.const(0)))
         k = builder.udiv(k, size)
     return k, begins
@@ -134,11 +134,11 @@ def blocks_in(context: Any, builder: Any, ring: RingType, value: Any, steps: Any
     if ring.plan.dims is None:
         return steps
     some = builder.icmp_signed(">", steps, nb.const(0))
-    found = nb.cgutils.alloca_once_value(builder, nb.const(0))
+    count = nb.cgutils.alloca_once_value(builder, nb.const(0))
     with builder.if_then(some):
         last = own_step(builder, ring, value, builder.sub(steps, nb.const(1)))[0]
-        builder.store(builder.add(last, nb.const(1)), found)
-    return builder.load(found)
+        builder.store(builder.add(last, nb.const(1)), count)
+    return builder.load(count)
 
 
 def of_pipeline_step(operation: Any, result: Any, function: Any) -> None:
@@ -188,16 +188,16 @@ def index_maps_return(typing_context: Any, ring: RingType, indices: Any, operand
         if isinstance(index_map, nb.types.NoneType):
             returned.append(nb.types.UniTuple(I32, block.rank))
             continue
-        found = index_map.get_call_type(typing_context, tuple(indices), {}).return_type
+        kinds = index_map.get_call_type(typing_context, tuple(indices), {}).return_type
         what = source.index_map_of(ring.context.unit, plan, number)
-        if not isinstance(found, nb.types.BaseTuple) or len(found) != block.rank:
-            raise wrong_indices(what, block.rank, found)
-        for coordinate in found:
+        if not isinstance(kinds, nb.types.BaseTuple) or len(kinds) != block.rank:
+            raise wrong_indices(what, block.rank, kinds)
+        for coordinate in kinds:
             if isinstance(coordinate, tuple(STEERLESS)):
                 raise CompileError(f"{what}: {getattr(coordinate, 'what', coordinate)} {REASON}")
             if not isinstance(coordinate, nb.types.Integer):
-                raise wrong_indices(what, block.rank, found)
-        returned.append(found)
+                raise wrong_indices(what, block.rank, kinds)
+        returned.append(kinds)
     return returned
 
 
@@ -206,11 +206,11 @@ def start_of(context: Any, builder: Any, ring: RingType, value: Any, number: int
     """`ring.start_of` for an index map that returns `kinds`."""
     block, index_map = ring.plan.blocks[number], ring.index_maps[number]
     if isinstance(index_map, nb.types.NoneType):
-        found = context.make_tuple(builder, kinds, [nb.const(0)] * block.rank)
+        at = context.make_tuple(builder, kinds, [nb.const(0)] * block.rank)
     else:
         mapped = builder.extract_value(value.index_maps, number)
-        found = nb.call_value(context, builder, index_map, mapped, indices, nb.cgutils.unpack_tuple(builder, index_values))[1]
-    return [builder.mul(context.cast(builder, builder.extract_value(found, axis), kinds[axis], I32), nb.const(scale))
+        at = nb.call_value(context, builder, index_map, mapped, indices, nb.cgutils.unpack_tuple(builder, index_values))[1]
+    return [builder.mul(context.cast(builder, builder.extract_value(at, axis), kinds[axis], I32), nb.const(scale))
             for axis, scale in enumerate(block.scales)]
 
 
@@ -262,9 +262,9 @@ def _unravel(_context: Any, step: Any, grid: Any) -> Any:
     rank = len(grid)
     indices = nb.types.UniTuple(I32, rank)
     context, builder, args = yield indices(I32, nb.types.UniTuple(I32, rank))
-    rest, found = args[0], []
+    rest, inner = args[0], []
     for axis in range(rank - 1, 0, -1):
         size = builder.extract_value(args[1], axis)
-        found.append(builder.urem(rest, size))
+        inner.append(builder.urem(rest, size))
         rest = builder.udiv(rest, size)
-    return context.make_tuple(builder, indices, [rest, *reversed(found)])
+    return context.make_tuple(builder, indices, [rest, *reversed(inner)])

@@ -43,6 +43,6 @@ def schedule_fence(np_: Context, after: Any = None) -> None:
 
 
 def no_tile(kernel: str, given: str) -> SpecError:
-    """The error for an `after` that is computed nowhere, or that is in flight."""
+    """Return the error for an `after` that is no register tile."""
     return SpecError(f"kernel {kernel}: schedule_fence(after): a register tile, whose computation comes first, is expected, got "
                      f"{given}")

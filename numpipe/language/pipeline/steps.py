@@ -93,26 +93,26 @@ def grouped(where: str, specs: Sequence[Any], labels: Sequence[str], known: Sequ
     """
     if slots < 1:
         raise SpecError(f"{where}: max_concurrent_steps must be at least 1, got {slots}")
-    found: dict[tuple[int, int, int], list[int]] = {}
+    groups: dict[tuple[int, int, int], list[int]] = {}
     for number, (spec, label) in enumerate(zip(specs, labels, strict=True)):
         if not spec.loaded:
             continue
         dims = depth(spec.depends, len(known))
-        own = spec.buffer_count
-        held = own or (slots if dims else 1)
-        late = next((d for d in (spec.delay_release, delay, kernel) if d is not None), min(default, held - 1))
-        if late < 0:
-            raise SpecError(f"{where}: delay_release must be at least 0, got {late}")
-        if dims and late >= held:  # one block is released when the loop ends
-            count = f"buffer_count={own} of {label}" if own else f"max_concurrent_steps={slots}"
-            raise SpecError(f"{where}: delay_release={late} needs more than {late} slots, got {count}: the slot of step k is still "
+        buffers = spec.buffer_count
+        count = buffers or (slots if dims else 1)
+        kept = next((d for d in (spec.delay_release, delay, kernel) if d is not None), min(default, count - 1))
+        if kept < 0:
+            raise SpecError(f"{where}: delay_release must be at least 0, got {kept}")
+        if dims and kept >= count:  # one block is released when the loop ends
+            limit = f"buffer_count={buffers} of {label}" if buffers else f"max_concurrent_steps={slots}"
+            raise SpecError(f"{where}: delay_release={kept} needs more than {kept} slots, got {limit}: the slot of step k is still "
                             "held when step k + delay_release waits for its own")
         sizes = known[:dims]
-        if own is None and None not in sizes:
-            held = max(1, min(held, int(np.prod([int(n or 0) for n in sizes]))))
-        found.setdefault((dims, held, late), []).append(number)
-    return tuple(Group(None if dims == len(known) else dims, held, late, tuple(operands))
-                 for (dims, held, late), operands in found.items())
+        if buffers is None and None not in sizes:
+            count = max(1, min(count, int(np.prod([int(n or 0) for n in sizes]))))
+        groups.setdefault((dims, count, kept), []).append(number)
+    return tuple(Group(None if dims == len(known) else dims, count, kept, tuple(operands))
+                 for (dims, count, kept), operands in groups.items())
 
 
 def depth(depends: tuple[bool, ...] | None, rank: int) -> int:
@@ -126,9 +126,9 @@ def depth(depends: tuple[bool, ...] | None, rank: int) -> int:
 
 def places(count: int, groups: Sequence[Group], outs: Sequence[Group] = ()) -> tuple[Place | None, ...]:
     """Return where each of `count` operands is; None: in global memory."""
-    found = {number: Place(ring, own, ring >= len(groups)) for ring, group in enumerate((*groups, *outs))
-             for own, number in enumerate(group.operands)}
-    return tuple(found.get(number) for number in range(count))
+    by_operand = {number: Place(ring, place, ring >= len(groups)) for ring, group in enumerate((*groups, *outs))
+                  for place, number in enumerate(group.operands)}
+    return tuple(by_operand.get(number) for number in range(count))
 
 
 class LoopFacts:
@@ -202,10 +202,10 @@ def pending_groups(rings: Sequence[Any], groups: int) -> int | None:
 @op
 def tiles(loop: Loop, k: Any) -> Any:
     """Return a tile for each operand of step k, or the array itself, in the shape of in_specs."""
-    held = [tiles_of(ring, slot_of(ring, step_of(ring, k, 0))) for ring in (*loop.rings, *loop.outs)]
-    given = [array if place is None else held[place.ring][place.operand]
+    slots = [tiles_of(ring, slot_of(ring, step_of(ring, k, 0))) for ring in (*loop.rings, *loop.outs)]
+    operands = [array if place is None else slots[place.ring][place.operand]
              for array, place in zip(loop.arrays, loop.places, strict=True)]
-    return loop.tree.build(iter(given), made)
+    return loop.tree.build(iter(operands), made)
 
 
 # ---- memory role -------------------------------------------------------------------------------------------------

@@ -17,8 +17,7 @@ I32 = nb.types.int32
 
 
 class LoopType(source.LoopFacts, nb.types.Type):  # type: ignore[misc]
-    """The type of `steps.Loop`: what is known when the kernel is compiled, as far as its role uses it. Loops that are equal in that
-    are compiled once."""
+    """The type of `steps.Loop`, with all that its role uses and a compile knows. Loops that are equal in that are compiled once."""
 
     def __init__(self, pipe: Any, rings: list[RingType], arrays: list[Any], groups: int, last: int, turns: tuple[int, ...]) -> None:
         source.LoopFacts.__init__(self, pipe, rings, arrays, groups, last, turns)
@@ -29,7 +28,7 @@ class LoopType(source.LoopFacts, nb.types.Type):  # type: ignore[misc]
 
     @property
     def passed(self) -> list[Any]:
-        """The types of the arrays that bodies are given as they are: of others nothing but their type is asked for in a loop."""
+        """The types of the arrays that a body is given as they are; of the others a loop uses nothing but the type."""
         return [array for array, place in zip(self.arrays, self.places, strict=True) if place is None]
 
     @property
@@ -38,7 +37,7 @@ class LoopType(source.LoopFacts, nb.types.Type):  # type: ignore[misc]
 
     @property
     def tiles(self) -> Any:
-        """The type of what `steps.tiles` gives."""
+        """The type that `steps.tiles` returns."""
         given = []
         for array, place in zip(self.arrays, self.places, strict=True):
             if place is None:
@@ -75,14 +74,14 @@ def _tiles(_context: Any, loop: Any, k: Any) -> Any:
     value = nb.fields(context, builder, loop, args[0])
     rings = [(ring, builder.extract_value(values, number)) for kinds, values in ((loop.rings, value.rings), (loop.outs, value.outs))
              for number, ring in enumerate(kinds)]
-    steps = [nb.call(context, builder, step_of, (ring, I32, I32), (own, args[1], nb.const(0)))[1] for ring, own in rings]
-    held = []
-    for (ring, own), step in zip(rings, steps, strict=True):
-        slot = nb.call(context, builder, slot_of, (ring, I32), (own, step))[1]
-        held.append(nb.call(context, builder, tiles_of, (ring, I32), (own, slot))[1])
+    steps = [nb.call(context, builder, step_of, (ring, I32, I32), (loaded, args[1], nb.const(0)))[1] for ring, loaded in rings]
+    slots = []
+    for (ring, loaded), step in zip(rings, steps, strict=True):
+        slot = nb.call(context, builder, slot_of, (ring, I32), (loaded, step))[1]
+        slots.append(nb.call(context, builder, tiles_of, (ring, I32), (loaded, slot))[1])
     passed = iter(nb.cgutils.unpack_tuple(builder, value.passed, len(loop.passed)))
-    given = [next(passed) if place is None else builder.extract_value(held[place.ring], place.operand) for place in loop.places]
-    return build_value(context, builder, loop.tiles, iter(given))
+    operands = [next(passed) if place is None else builder.extract_value(slots[place.ring], place.operand) for place in loop.places]
+    return build_value(context, builder, loop.tiles, iter(operands))
 
 
 # ---- single-stream loops

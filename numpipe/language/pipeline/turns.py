@@ -11,14 +11,15 @@ the next::
     take_turn     wait at the named barrier of this warpgroup; read the rings' step counters
     pass_turn     write them for the next warpgroup; arrive at its named barrier
 
-The counters travel with the turn, four bytes a ring in shared memory: so the steps of other warpgroups' tiles are skipped
-whatever their number, which may be another one for each tile. A warpgroup has words of its own there: they are written again
-only after it has arrived at somebody's barrier, and so has read them. A slot is used by one warpgroup, whose four warps release
-it. At the kernel's beginning the last warpgroup passes the turn to the first; at its end the one whose turn it is takes it, so
-that nobody leaves an arrival behind.
+The counters travel with the turn, four bytes a ring in shared memory, at the cost of an STS and an LDS a tile beside products that
+are in flight: so the steps of other warpgroups' tiles are skipped whatever their number, which may be another one for each tile. A
+warpgroup has words of its own there: they are written again only after it has arrived at somebody's barrier, and so has read them.
+A slot is used by one warpgroup, whose four warps release it. Parity waits stay safe: somebody has waited for every earlier step in
+an earlier turn, so a slot is never two phases behind. At the kernel's beginning the last warpgroup passes the turn to the first; at
+its end the one whose turn it is takes it, so that nobody leaves an arrival behind.
 
-The AST pass writes `take_turn` before the first pipeline of a tile and `pass_turn` after the last (`compile.turns`). Where that
-is an innermost loop, its end passes the turn between the last product's issue and its wait (`steps.end_loop`).
+The AST pass writes `take_turn` before the first pipeline of a tile and `pass_turn` after the last (`compile.lift.turns`). Where
+that is an innermost loop, its end passes the turn between the last product's issue and its wait (`steps.end_loop`).
 """
 
 from __future__ import annotations
@@ -38,29 +39,28 @@ from ...plan.unit import Unit
 FIRST_BARRIER = 9
 """named barrier of the first warpgroup's turn; 0 is the CTA's, 1…8 are the warpgroups' own"""
 THREADS = 256
-"""that meet at it: who passes and who takes"""
+"""threads that meet at it, of the warpgroup that passes the turn and of the one that takes it"""
 
 
 @op
 def own_barrier(np_: Context) -> Any:
-    """The named barrier at which this warpgroup waits for its turn."""
+    """Return the named barrier at which this warpgroup waits for its turn."""
     return np.int32(FIRST_BARRIER + np_.unit.number(current().warpgroup))
 
 
 @op
 def next_barrier(np_: Context) -> Any:
-    """That of the warpgroup whose turn comes next."""
+    """Return the named barrier of the warpgroup whose turn comes next."""
     return np.int32(FIRST_BARRIER + following(np_))
 
 
 def following(np_: Context) -> int:
-    """The compute warpgroup whose turn comes next."""
     return (np_.unit.number(current().warpgroup) + 1) % np_.unit.turns
 
 
 @op
 def get_counters(np_: Context) -> None:
-    """Read the rings' step counters, as the warpgroup before left them."""
+    """Read the rings' step counters, as the previous warpgroup left them."""
     own = np_.unit.number(current().warpgroup)
     for index in np_.unit.handed.get(own, ()):
         set_counter(np_, index, memory.load_word(np_.unit.turn_word(own, index)))
@@ -68,8 +68,8 @@ def get_counters(np_: Context) -> None:
 
 @op
 def put_counters(np_: Context) -> None:
-    """Write them for the next warpgroup: one lane, and no branch, behind which ptxas would serialise the products in flight."""
-    to, rings = following(np_), [plan.index for plan in np_.unit.handed_over()]  # others may meet further ones meanwhile
+    """Write the step counters for the next warpgroup: by one lane, with no branch, behind which ptxas would serialise products."""
+    to, rings = following(np_), [plan.index for plan in np_.unit.handed_over()]  # other warpgroups may meet more rings meanwhile
     for index in rings:
         one_lane(memory.store_word, np_.unit.turn_word(to, index), counter(np_, index))
     np_.unit.handed[to] = tuple(rings)
@@ -77,40 +77,40 @@ def put_counters(np_: Context) -> None:
 
 @helper
 def await_turn(np_):  # type: ignore[no-untyped-def]
-    """Wait for this warpgroup's turn, and go on where the one before has come to in the rings."""
+    """Wait for this warpgroup's turn, and go on in the rings where the previous warpgroup stopped."""
     barrier.sync(own_barrier(np_), THREADS)
     get_counters(np_)
 
 
 @helper
 def give_turn(np_):  # type: ignore[no-untyped-def]
-    """Tell the next warpgroup where it goes on, and that it does."""
+    """Pass the step counters and the turn to the next warpgroup."""
     put_counters(np_)
     barrier.arrive(next_barrier(np_), THREADS)
 
 
 @helper(context=True)
 def take_turn(np_):  # type: ignore[no-untyped-def]
-    """Before the first pipeline of a tile."""
+    """Take the turn before the first pipeline of a tile."""
     only_if(np_, "in_turns", await_turn)
 
 
 @helper(context=True)
 def pass_turn(np_):  # type: ignore[no-untyped-def]
-    """Behind the last one."""
+    """Pass the turn behind the last pipeline of a tile."""
     only_if(np_, "in_turns", give_turn)
 
 
 # ---- whose tiles are whose
 @op(context=True)
 def own_stride(np_: Context, stride: Any) -> Any:
-    """Tiles from one of this warpgroup's to its next; `stride`: from one of this CTA's to its next."""
+    """Return the distance between two tiles of this warpgroup, for a `stride` between two of its CTA."""
     return stride * np.int32(1 if np_.memory else np_.unit.turns)
 
 
 @op(context=True)
 def before_own(np_: Context, before: Any, stride: Any) -> Any:
-    """The tile from which `own_stride` leads to this warpgroup's first; `before` is that of the CTA, `stride` before its first."""
+    """Return the tile `own_stride` before this warpgroup's first one; `before`: the tile `stride` before the CTA's first one."""
     if np_.memory:
         return before
     n = np_.unit.turns
@@ -120,45 +120,43 @@ def before_own(np_: Context, before: Any, stride: Any) -> Any:
 
 @op(context=True)
 def end_turns(np_: Context, last: Any, stride: Any, end: Any) -> None:
-    """After a loop over tiles: note whose turn comes next. `last` is this warpgroup's last tile, or that before its first."""
+    """Note, after a loop over tiles, whose turn is next; `last`: this warpgroup's last tile, or `before_own` where it has none."""
     if np_.memory:
         return
     n = np_.unit.turns
-    behind = int(last) + n * int(stride)  # this warpgroup's next tile, if there were so many; those before it are of the others
+    behind = int(last) + n * int(stride)  # this warpgroup's next tile, if there were so many; the others have those before it
     missing = sum(behind - back * int(stride) >= int(end) for back in range(1, n))
     np_.turn = (np_.unit.number(current().warpgroup) - missing) % n
 
 
 # ---- the kernel's beginning and end
 @op
-def is_last(np_: Context) -> bool:
-    """Whether this is the last of the compute warpgroups."""
+def is_last_warpgroup(np_: Context) -> bool:
     return np_.unit.number(current().warpgroup) == np_.unit.turns - 1
 
 
 @op
-def is_next(np_: Context) -> bool:
-    """Whether this warpgroup's turn comes next."""
+def has_next_turn(np_: Context) -> bool:
     return np_.unit.number(current().warpgroup) == np_.turn
 
 
 @helper
 def begin_turns(np_):  # type: ignore[no-untyped-def]
-    """Before the kernel function, by compute warpgroups: the first turn is that of the first one."""
-    if is_last(np_):
+    """Give the first compute warpgroup the first turn. Compute warpgroups call it before the kernel function."""
+    if is_last_warpgroup(np_):
         give_turn(np_)
 
 
 @helper
 def finish_turns(np_):  # type: ignore[no-untyped-def]
-    """After the kernel function: nobody's arrival stays behind."""
-    if is_next(np_):
+    """Take the turn that nobody uses, after the kernel function, so that no arrival stays behind."""
+    if has_next_turn(np_):
         await_turn(np_)
 
 
-# ---- what has no meaning with turns
+# ---- options without a meaning
 def check_pipeline(where: str, unit: Unit, steps_of: bool, outputs: bool, single: bool) -> None:
-    """Raise SpecError for what a pipeline says of several warpgroups that share its tiles."""
+    """Raise SpecError for options of a pipeline that need warpgroups which share its tiles."""
     if unit.turns < 2 or single:
         return
     if steps_of:

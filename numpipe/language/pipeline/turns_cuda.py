@@ -20,40 +20,41 @@ def _next(builder: Any, unit: Unit, np_: Any) -> Any:
 
 
 def _turn(builder: Any, np_: Any) -> Any:
-    """Where it is noted whose turn comes next."""
+    """Return the address of the word that says whose turn comes next."""
     return counter_pointer(builder, np_, nb.const(TURN))
 
 
-of_context(source.own_barrier, I32,
-              lambda b, unit, np_: b.add(own_warpgroup(b, np_), nb.const(source.FIRST_BARRIER)))
+of_context(source.own_barrier, I32, lambda b, unit, np_: b.add(own_warpgroup(b, np_), nb.const(source.FIRST_BARRIER)))
 of_context(source.next_barrier, I32, lambda b, unit, np_: b.add(_next(b, unit, np_), nb.const(source.FIRST_BARRIER)))
-of_context(source.is_last, nb.types.boolean,
-              lambda b, unit, np_: b.icmp_unsigned("==", own_warpgroup(b, np_), nb.const(unit.turns - 1)))
-of_context(source.is_next, nb.types.boolean,
-              lambda b, unit, np_: b.icmp_unsigned("==", own_warpgroup(b, np_), b.load(_turn(b, np_))))
+of_context(source.is_last_warpgroup, nb.types.boolean,
+           lambda b, unit, np_: b.icmp_unsigned("==", own_warpgroup(b, np_), nb.const(unit.turns - 1)))
+of_context(source.has_next_turn, nb.types.boolean,
+           lambda b, unit, np_: b.icmp_unsigned("==", own_warpgroup(b, np_), b.load(_turn(b, np_))))
 
 
-# ---- counters: which rings there are is known when all of the kernel has been compiled (`define_turns`)
-def _handed(operation: Any, symbol: str) -> None:
+# ---- counters: the rings are known when all of the kernel has been compiled (`define_turns`)
+def _external(operation: Any) -> None:
+    """Give an operation the meaning of a call of the symbol ``np_`` and its name."""
+
     @cuda_meaning(operation)
     def typer(_context: Any, np_: Any) -> Any:
         _, builder, args = yield nb.types.void(np_)
         if np_.role != "memory":
-            nb.external(builder, symbol, nb.void, [args[0]])
+            nb.external(builder, f"np_{operation.__name__}", nb.void, [args[0]])
 
 
-_handed(source.get_counters, "np_get_counters")
-_handed(source.put_counters, "np_put_counters")
+_external(source.get_counters)
+_external(source.put_counters)
 
 
 def _word(builder: Any, unit: Unit, warpgroup: Any, index: int) -> Any:
-    """Address of a counter's word of a compute warpgroup: `Unit.turn_word`."""
+    """Return the address of a counter's word of a compute warpgroup: `Unit.turn_word`."""
     stride = unit.turn_word(1, index) - unit.turn_word(0, index)
     return builder.add(nb.smem(builder, unit.turn_word(0, index)), builder.mul(warpgroup, nb.const(stride)))
 
 
 def define_turns(context: Any, module: Any, unit: Unit) -> None:
-    """Definitions of what reads and writes the counters of this kernel's rings, in its entry module."""
+    """Define, in the entry module, the functions that read and write the counters of this kernel's rings."""
     pointer = nb.i32.as_pointer()
     with nb.define(module, "np_get_counters", nb.void, [pointer]) as (builder, (state,)):
         for plan in unit.handed_over():
@@ -95,7 +96,7 @@ def _end_turns(_context: Any, np_: Any, last: Any, stride: Any, end: Any) -> Any
     if np_.role == "memory":
         return None
     turn, tile = builder.add(own_warpgroup(builder, args[0]), nb.const(n)), args[1]
-    for _ in range(1, n):  # those between this warpgroup's last tile and its next are of the others, in order
+    for _ in range(1, n):  # the others have the tiles between this warpgroup's last and its next, in order
         tile = builder.add(tile, args[2])
         missing = builder.icmp_signed(">=", tile, args[3])
         turn = builder.sub(turn, builder.zext(missing, nb.i32))
