@@ -29,7 +29,7 @@ from ...diagnostics.errors import CompileError, SpecError
 from ...plan.context import Context
 from ...plan.plans import OutPlan, RingPlan
 from ...plan.specs import BlockSpec
-from ...plan.trees import Tree, leaves, mismatch, tree_of
+from ...plan.trees import Tree, check_leaves, leaves, mismatch, tree_of
 from ...plan.unit import Unit
 from ..tiles.refs import GmemRef
 from .barriers import MANUAL, barriers_of, by_kind, check_groups, check_manual, check_shared_loads
@@ -146,6 +146,7 @@ def make_pipeline(np_: Context, grid: Any, in_specs: Any, out_specs: Any, max_co
     if not isinstance(grid, tuple) or not grid:
         raise SpecError(f"{where}: grid must be a tuple of step counts, got {grid!r}")
     for name, given in (("in_specs", in_specs), ("out_specs", out_specs)):
+        check_leaves(where, name, given)
         if not isinstance(given, tuple) or not all(isinstance(spec, BlockSpec) for spec in leaves(given)):
             kinds = f"({', '.join(type(spec).__name__ for spec in given)})" if isinstance(given, tuple) else type(given).__name__
             raise no_specs(where, name, kinds)

@@ -18,7 +18,8 @@ from ...diagnostics.errors import CompileError, SpecError
 from ...plan.context_cuda import ContextType, own_warpgroup
 from ...plan.plans import RingPlan
 from ...plan.specs_cuda import SpecType
-from ...plan.trees_cuda import leaf_values, leaves, tree_of
+from ...plan.trees import check_leaves, leaves, tree_of
+from ...plan.trees_cuda import leaf_values
 from ..tiles.refs_cuda import GmemType, gmem_value
 from . import pipelines as source
 from .barriers import MANUAL, barriers_of, by_kind, check_groups, check_manual
@@ -74,6 +75,7 @@ def _make_pipeline(_context: Any, np_: Any, grid: Any, in_specs: Any, out_specs:
         if not isinstance(size, nb.types.Integer):
             raise SpecError(f"{where}: grid must hold integers, got {grid}")
     for name, given in (("in_specs", in_specs), ("out_specs", out_specs)):
+        check_leaves(where, name, given)
         if not isinstance(given, nb.types.BaseTuple) or not all(isinstance(spec, SpecType) for spec in leaves(given)):
             named = {SpecType: "BlockSpec", nb.types.NoneType: "NoneType"}
             raise source.no_specs(where, name, named.get(type(given)) or str(given))
