@@ -150,7 +150,10 @@ class BlockSpec:
             if value is not None and not (is_int(value) and value >= least):
                 raise SpecError(f"BlockSpec: {name} must be an int >= {least}, got {value!r}")
         if not self.loaded:
-            self._check_passed_on()
+            for field in dataclasses.fields(self):
+                if field.init and field.name != "memory_space" and (value := getattr(self, field.name)) != field.default:
+                    raise SpecError("BlockSpec: memory_space=numpipe.GMEM passes the whole array to the body and loads nothing: "
+                                    f"leave out {field.name}={value!r}")
             return
         if shape is None:
             raise SpecError("BlockSpec: block_shape=None, the whole array: a block's sides are compile-time constants and shapes "
@@ -183,13 +186,6 @@ class BlockSpec:
                                            f"each, BlockSpec((64, {row}), lambda i: (i, 0))")
             raise SpecError(f"BlockSpec: block_shape {spelled(shape)} leaves a tile of {len(left)} dimension"
                             f"{'s' * (len(left) != 1)}, {left}; tiles have 2: {mend}")
-
-    def _check_passed_on(self) -> None:
-        """Raise SpecError where an operand in global memory, of which nothing is loaded, says how to load it."""
-        for field in dataclasses.fields(self):
-            if field.init and field.name != "memory_space" and (value := getattr(self, field.name)) != field.default:
-                raise SpecError(f"BlockSpec: memory_space=numpipe.GMEM passes the whole array to the body and loads nothing: leave "
-                                f"out {field.name}={value!r}")
 
 
 def axis_names(what: str, given: Any) -> tuple[str, ...]:
