@@ -123,19 +123,16 @@ def region(name: str) -> NoReturn:
 
 @op(context=True)
 def region_begin(np_: Context, name: str) -> None:
-    """Note the top of a region."""
     current().note("region begin", region=constant("region", "name", name))
 
 
 @op(context=True)
 def region_end(np_: Context, name: str) -> None:
-    """Note the end of a region."""
     current().note("region end", region=name)
 
 
 @op(context=True)
 def mark_tile(np_: Context, tile: Any) -> None:
-    """Note that this CTA begins a tile of a tile loop."""
     current().note("tile begin", number=int(tile))
 
 

@@ -244,9 +244,10 @@ RECORDS = {kind: _record(kind) for kind in (Element, TilingTransform, SwizzleTra
 def element_type(what: str, dtype: Any) -> np.dtype:
     """Return a dtype; SpecError for what names none."""
     try:
-        return np.dtype(dtype)
+        found: np.dtype = np.dtype(dtype)
     except TypeError as error:
         raise SpecError(f"{what}: dtype must be an element type, got {dtype!r} ({error})") from None
+    return found
 
 
 @dataclass(frozen=True)
