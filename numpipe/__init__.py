@@ -53,7 +53,7 @@ _HOMES = (
     "language.memory.shared", "language.memory.copies", "language.memory.registers", "language.memory.per_lane",
     "language.pipeline.pipelines", "language.pipeline.emit", "language.pipeline.chains",
     "language.pipeline.barriers", "language.pipeline.order_tokens", "language.pipeline.schedule_fences",
-    "language.grid.tile_loop", "language.grid.splits", "language.grid.partials", "language.grid.programs",
+    "language.grid.tile_loop", "language.grid.splits", "language.grid.partials",
     "launch.placement", "launch.contiguous", "launch.watch", "launch.profiles",
     "traces.trace", "traces.drawing",
     "tools.verify.verification", "tools.model.explaining", "tools.tune.tuning",
@@ -74,7 +74,6 @@ if TYPE_CHECKING:
     from .kernels.decorator import *
     from .kernels.kernels import *
     from .language.grid.partials import *
-    from .language.grid.programs import *
     from .language.grid.splits import *
     from .language.grid.tile_loop import *
     from .language.memory.copies import *

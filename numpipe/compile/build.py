@@ -94,7 +94,7 @@ def front_end(unit: Unit, lifted: Lifted, scalars: Sequence[tuple[str, np.dtype]
 
         for sibling in SIBLINGS:
             importlib.import_module(f"..{sibling}", __package__)
-        from ..language.grid import programs_cuda
+        from ..plan import context_cuda
         from . import entry_cuda
         from .check import roles, tile_flow
         from .check.instrument import instrument
@@ -115,7 +115,7 @@ def front_end(unit: Unit, lifted: Lifted, scalars: Sequence[tuple[str, np.dtype]
     for symbol in nb.undefined_symbols(kernel._codelibrary, "np_axis_"):
         unit.axis(axis_of(symbol))
     try:
-        programs_cuda.check_ctas(unit, kernel._codelibrary)
+        context_cuda.check_ctas(unit, kernel._codelibrary)
     except SpecError as error:
         written = re.escape(str(error).partition(":")[0])  # program_id(1)
         places = [lifted.sources[0].definition, blame.call_position(lifted, rf"\b{written}$")]

@@ -26,7 +26,7 @@ from typing import Literal
 from ..arch.targets import DEFAULT, TARGETS
 from ..core.records import parsed, record
 from ..diagnostics.errors import ImageError
-from ..plan import profile
+from ..plan import profiling as profile
 from ..plan.copies import MapRequest
 from ..plan.plans import RingPlan
 from ..plan.resources import Resources

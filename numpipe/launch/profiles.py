@@ -17,7 +17,7 @@ import numpy as np
 
 from ..core.symbols import symbol
 from ..core.undisturbed import in_child
-from ..plan import profile
+from ..plan import profiling as profile
 from ..traces import Event, Trace
 from ..traces.protocol import BARRIERS, MOMENTS
 from . import driver

@@ -1,5 +1,12 @@
-"""What the user says of blocks, and what one compile or simulation of a kernel knows of itself.
+"""Specs, which a user writes about blocks, and plans, which one compile or one simulation of a kernel makes of them.
 
-Here belong specs and parameters, how blocks lie in shared memory, and what is handed out of it: `shape` (roles, registers, axes),
-`shared_memory` (regions handed out) and `unit` (what is found on the way). What a kernel does with them is in `language`.
+Read `unit` first. A `Unit` is one compile, or one simulation, of a kernel: each pipeline, store and allocation asks it for a plan,
+and it hands out shared memory, barriers, ring counters and tensor maps. It has three layers: `shape` (roles, registers, axes,
+cluster), `shared_memory` (the bytes given away so far) and `unit`. A plan is a frozen record of addresses and counts, the same in
+both executions: `plans` for rings, `allocations` for what a kernel allocates, `block` and `copies` for TMA boxes, `layout` for the
+panels in shared memory.
+
+Here belong the records that a user makes (`specs`, `params`, `transforms`, `allocations`), the plans, the bytes by which a kernel
+tells the host of waits (`watch`) and events (`profiling`), and operations that need no tile: the `context` with the place of a CTA,
+`debug` and regions of a profile. What a kernel does by a plan belongs to `language`, what the host does to `launch`.
 """

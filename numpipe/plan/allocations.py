@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_args
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from .budget import Region
 from .cluster import ALONE, Dims, shifts
 from .layout import ATOM, Layout, block_layout
 from .specs import axis_names, element_type
-from .transforms import SwizzleTransform, TilingTransform, Transform, TransposeTransform, is_int
+from .transforms import Transform, is_int
 from .transforms import check as check_transforms
 from .trees import leaves
 
@@ -164,6 +164,9 @@ class ClusterBarrier(Barrier):
     def axes(self) -> tuple[str, ...]:
         return axis_names("ClusterBarrier", self.collective_axes)
 
+    def __repr__(self) -> str:
+        return f"ClusterBarrier({self.collective_axes!r}, num_barriers={self.num_barriers}, num_arrivals={self.num_arrivals})"
+
 
 @dataclass(frozen=True, init=False)
 class RefUnion:
@@ -202,9 +205,9 @@ def is_allocation(value: Any) -> bool:
     return isinstance(value, (SMEM, Barrier, RefUnion))
 
 
-_NAMES = {"__builtins__": {}, "np": np, **{name: element.dtype for name, element in ELEMENTS.items()},
-          **{kind.__name__: kind for kind in (SMEM, Barrier, ClusterBarrier, RefUnion, TilingTransform, SwizzleTransform,
-                                              TransposeTransform)}}
+_NAMES: dict[str, Any] = {
+    "__builtins__": {}, "np": np, **{name: element.dtype for name, element in ELEMENTS.items()},
+    **{kind.__name__: kind for kind in (SMEM, Barrier, ClusterBarrier, RefUnion, *get_args(Transform))}}
 """the names in the `repr` of a type"""
 
 

@@ -3,10 +3,13 @@
 The AST pass gives every kernel function a parameter ``__np`` and passes it to the operations that depend on the kernel (pipelines,
 tile loops) or on the role (the warpgroup axis). Its Numba type carries the Unit and the role; its value is a pointer to the
 warpgroup's ring counters, so that a helper called twice continues a ring instead of restarting it.
+
+The place of a CTA in the grid stands here too: by name `axis_index` and `axis_size`, by number `program_id` and `num_programs`.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -14,12 +17,13 @@ import numpy as np
 
 from ..core.inert import Inert
 from ..core.machine import Role, current
-from ..core.op import Hidden, op
+from ..core.op import Hidden, constant, op
+from ..diagnostics.errors import SpecError
 from .budget import Region
 from .plans import STATE
 from .unit import Unit
 
-__all__ = ["axis_index", "axis_size"]
+__all__ = ["axis_index", "axis_size", "num_programs", "program_id"]
 
 
 class ContextFacts:
@@ -109,6 +113,50 @@ def axis_size(name: str) -> Any:
     return np.int32(unit.tile_wgs if name == unit.wg_axis else machine.grid[unit.axis(name)])
 
 
+def checked_axis(operation: str, axis: Any) -> Any:
+    """Return a dimension of a grid, 0…2, given as a constant or as its Numba type; SpecError for other values."""
+    axis = constant(operation, "axis", axis)
+    if isinstance(axis, bool) or not isinstance(axis, int) or not 0 <= axis <= 2:
+        raise SpecError(f"{operation}(axis): axis is a compile-time int of 0…2, a dimension of the grid, got {axis!r}")
+    return axis
+
+
+def check_ctas(unit: Unit | None, operation: str, axis: int) -> int:
+    """Return `axis`; SpecError in a kernel over tiles whose CTAs have no such dimension: only its source asks for steps."""
+    words = None if unit is None else unit.params.dimension_semantics
+    if words is not None and axis >= words.count("parallel"):
+        why = (f"is sequential: write {operation}({axis}), with the number, in the kernel itself, and pass its value to functions"
+               if axis < len(words) else f"is none of the {len(words)} that the kernel's grid has")
+        raise SpecError(f"{operation}({axis}): dimension {axis} {why}")
+    return axis
+
+
+@op
+def program_id(axis: int) -> Any:
+    """Return the index of this CTA along dimension `axis` of the grid (0…2, a compile-time int): blockIdx.x, y or z, an int32."""
+    return np.int32(current().cta[check_ctas(current().unit, "program_id", checked_axis("program_id", axis))])
+
+
+@op
+def num_programs(axis: int) -> Any:
+    """Return the CTAs along dimension `axis` of the grid (0…2, a compile-time int): gridDim.x, y or z, an int32."""
+    return np.int32(current().grid[check_ctas(current().unit, "num_programs", checked_axis("num_programs", axis))])
+
+
+@op
+def own_index() -> Any:
+    """Return the index of this CTA in the grid, x fastest."""
+    x, y, z = current().cta
+    width, height, _ = current().grid
+    return np.int32(x + width * (y + height * z))
+
+
+@op
+def cta_count() -> Any:
+    """Return the number of CTAs of the grid."""
+    return np.int32(math.prod(current().grid))
+
+
 @op(context=True)
 def warpgroup_part(np_: Context) -> Any:
     """`axis_index(wg_axis)` in a kernel: the number of the part of a tile that this compute warpgroup computes."""
@@ -123,11 +171,9 @@ def own_part(unit: Unit, region: Region) -> int:
 
 @op
 def counter(np_: Context, index: int) -> Any:
-    """Return ring counter `index` of this warpgroup."""
     return np.int32(np_.state[index])
 
 
 @op
 def set_counter(np_: Context, index: int, value: Any) -> None:
-    """Store ring counter `index`."""
     np_.state[index] = int(value)

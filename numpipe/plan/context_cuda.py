@@ -13,7 +13,7 @@ from ..core.symbols import axis_symbol
 from . import context as source
 from .budget import Region
 from .cluster import Dims
-from .plans import PROFILE, STATE, TURN, WARPGROUP
+from .plans import STATE, WARPGROUP
 from .unit import Unit
 
 I32 = nb.types.int32
@@ -32,11 +32,9 @@ def new_context(unit: Unit, role: str) -> Any:
     """Return an operation that makes the context of a role, with counters on the stack, which LLVM takes into registers."""
     def typer(_context: Any) -> Any:
         _, builder, _ = yield ContextType(unit, role)()
-        words = (STATE if unit.work_ring is not None else TURN + 1 if unit.turns > 1 else
-                 TURN if unit.params.profile_space else PROFILE)
-        array = nb.ir.ArrayType(nb.i32, words)
+        array = nb.ir.ArrayType(nb.i32, STATE)
         state = nb.cgutils.alloca_once(builder, array, name="numpipe.state")
-        builder.store(nb.ir.Constant(array, [0] * words), state)
+        builder.store(nb.ir.Constant(array, [0] * STATE), state)
         np_ = builder.bitcast(state, nb.i32.as_pointer(), name="numpipe.context")
         if role == "compute":
             own = uniform(builder, compute_warpgroup(builder, unit))
@@ -128,6 +126,38 @@ def _axis(what: str) -> Any:
 
 cuda_meaning(source.axis_index)(_axis("index"))
 cuda_meaning(source.axis_size)(_axis("size"))
+
+
+def _program(operation: Any, name: str, register: str) -> None:
+    @cuda_meaning(operation)
+    def typer(_context: Any, axis: Any) -> Any:
+        dimension = "xyz"[source.checked_axis(name, axis)]
+        _, builder, _ = yield I32(axis)
+        return nb.special(builder, f"{register}.{dimension}")
+
+
+def check_ctas(unit: Unit, library: Any) -> None:
+    """Raise SpecError where compiled code asks for a dimension that the CTAs of a kernel over tiles do not have."""
+    for operation, register in (("program_id", "ctaid"), ("num_programs", "nctaid")):
+        for symbol in nb.undefined_symbols(library, f"llvm.nvvm.read.ptx.sreg.{register}."):
+            source.check_ctas(unit, operation, "xyz".index(symbol[-1]))
+
+
+_program(source.program_id, "program_id", "ctaid")
+_program(source.num_programs, "num_programs", "nctaid")
+
+
+@cuda_meaning(source.own_index)
+def _own_index(_context: Any) -> Any:
+    _, builder, _ = yield I32()
+    return nb.block_number(builder)
+
+
+@cuda_meaning(source.cta_count)
+def cta_count(_context: Any) -> Any:
+    _, builder, _ = yield I32()
+    x, y, z = nb.grid_size(builder)
+    return builder.mul(x, builder.mul(y, z))
 
 
 def define_axes(module: Any, unit: Unit) -> None:

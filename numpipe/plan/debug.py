@@ -125,6 +125,5 @@ def check(np_: Context, condition: Any, message: str, statement: str, file: str,
 
 
 def described(value: Any) -> str:
-    """Return what an error calls a value."""
     name = {"Tile": "a register tile", "SmemTile": "a shared-memory tile", "GmemRef": "an array"}.get(type(value).__name__)
     return name or f"a {type(value).__name__}"

@@ -1,4 +1,4 @@
-"""`CompilerParams`: options of a kernel's compilation that no argument of its pipelines says."""
+"""`CompilerParams`: the options of a kernel's compilation that its pipelines do not have."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SEMANTICS = ("parallel", "sequential")
 
 
 class LoweringSemantics(enum.Enum):
-    """Whom the body of a body-form pipeline is written for.
+    """Whether the body of a body-form pipeline is code for a warpgroup or for a lane.
 
     Warpgroup  its values are the warpgroup's: tiles, and numbers that are the same in all 128 lanes
     Lane       its values are the lane's own: code as for `numba.cuda`, see `CompilerParams`
@@ -35,18 +35,17 @@ class CompilerParams:
     """Options of a kernel's compilation: ``@numpipe.kernel(compiler_params=CompilerParams(approx_math=True))``.
 
     approx_math           divide float32 tiles and numbers by ``div.approx.f32`` (PTX ISA): within 2 ulp for divisors of magnitude
-                          2^-126 to 2^126, beyond 2^126 the quotient is 0. By default ``/`` is rounded correctly. ``//`` and ``%``
-                          stay exact, other types too, and so does the simulator. ``np.exp`` and its like take the approximate
-                          instructions as well (`tiles.mathematics` has their errors).
+                          2^-126 to 2^126, 0 for larger ones; by default ``/`` is rounded correctly. ``np.exp`` and its like take
+                          approximate instructions too (`tiles.mathematics`). ``//``, ``%`` and the simulator stay exact.
     dimension_semantics   for each dimension of a kernel's own grid "parallel", which makes it one of CTAs, or "sequential", which
                           makes it one of the kernel's pipeline; None: all parallel.
     max_concurrent_steps  slots of pipelines that do not say it themselves; None: the pipeline's own default.
     delay_release         steps a slot is kept after use (0: a wgmma is waited for before its slots are released); None: 0, and with
                           ``schedule="pingpong"`` 1, where a ring has two slots or more.
     unsafe_no_auto_barriers
-                          leave out the barriers between what a warpgroup's warps write to shared memory and what others of its
-                          warps, or the TMA, then read. Right only for a kernel that has them itself, or in which every warp reads
-                          what it wrote; the simulator reports a race where that is not so.
+                          leave out the barriers between writes of a warpgroup's warps to shared memory and reads of its other
+                          warps, or of the TMA. Right only for a kernel that has barriers itself, or in which every warp reads what
+                          it wrote; the simulator reports a race elsewhere.
     profile_space         events that each warpgroup of the first CTAs records on the GPU, at most; further ones are counted
     profile_dir           folder for a trace of the newest launch of each process, ``kernel_n.json`` (see `numpipe.last_profile`).
                           Both or neither; without them a kernel holds nothing of it.
@@ -55,18 +54,16 @@ class CompilerParams:
                           has panels, or as fit beside the load rings.
     store_eviction_policy what the L2 cache does with lines that ``c[…] = tile`` writes by TMA: "evict_first", they make room for
                           inputs first, "evict_last" or None. A hint; `BlockSpec.eviction_policy` is that of blocks.
-    drain                 the memory role ends a pipeline by waiting until all its slots are released, so that the next one begins
-                          with an empty ring: what a pipeline costs that is no chain with the one before. To measure that. Of
-                          single-stream pipelines nothing changes: a warpgroup ends one before it loads for the next.
-    asserts               compile ``assert`` on run-time values in: a condition that is false fails the launch, as that of
-                          `device_assert` does. By default they cost nothing on the GPU, like those of ``python -O``; the simulator
-                          checks them always.
+    drain                 the memory role ends a pipeline by waiting until all its slots are released: to measure what a pipeline
+                          costs that begins with an empty ring. Single-stream pipelines always do.
+    asserts               compile ``assert`` on run-time values in, so that a false condition fails the launch, as `device_assert`
+                          does. By default they cost nothing on the GPU; the simulator always checks them.
     allow_serialized_wgmma
-                          compile a kernel although its products hold more registers than there are, or ptxas serialises them for
-                          another reason (notes C75xx): right results at about half of the speed. By default that is an error.
-    debug                 a wait for an mbarrier gives up after NUMPIPE_DEBUG_TIMEOUT seconds (2): all waits of the kernel then
-                          fall through, so that it ends, and the next call, or `numpipe.last_failure`, raises PipelineDeadlock: who
-                          waited for what. Slower; what the simulator finds it finds sooner.
+                          compile a kernel whose products need more registers than there are, or are serialised by ptxas for another
+                          reason (notes C75xx): right results at about half of the speed. By default that is an error.
+    debug                 a wait for an mbarrier gives up after NUMPIPE_DEBUG_TIMEOUT seconds (2), and all waits of the kernel with
+                          it, so that it ends: the next call, or `numpipe.last_failure`, raises PipelineDeadlock and says who waited
+                          for what. Slower; the simulator finds the same sooner.
     jitter                an int, a seed: random nanosleeps around barriers and copies, to shake out on the GPU what depends on
                           timing; None: none.
 
@@ -98,35 +95,33 @@ class CompilerParams:
     jitter: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("approx_math", "unsafe_no_auto_barriers", "drain", "asserts", "allow_serialized_wgmma", "debug"):
-            self._check(name, isinstance(getattr(self, name), bool), "True or False")
-        given = self.dimension_semantics
-        self._check("dimension_semantics", given is None or (isinstance(given, tuple) and all(
-            isinstance(word, str) and word in SEMANTICS for word in given)), "None or a tuple of 'parallel' and 'sequential'")
-        steps = self.max_concurrent_steps
-        self._check("max_concurrent_steps", steps is None or (is_int(steps) and steps >= 1), "None or an int >= 1")
-        late = self.delay_release
-        self._check("delay_release", late is None or (is_int(late) and late >= 0), "None or an int >= 0")
-        self._check("profile_space", is_int(self.profile_space) and self.profile_space >= 0, "an int >= 0")
-        self._check("jitter", self.jitter is None or is_int(self.jitter), "None or an int, a seed")
-        self._check("profile_dir", isinstance(self.profile_dir, str), "a string")
+        semantics, steps, delay, policy = (
+            self.dimension_semantics, self.max_concurrent_steps, self.delay_release, self.store_eviction_policy)
+        for name, holds, legal in (
+                *((field.name, isinstance(getattr(self, field.name), bool), "True or False")
+                  for field in dataclasses.fields(self) if isinstance(field.default, bool)),
+                ("dimension_semantics", semantics is None or (isinstance(semantics, tuple) and all(
+                    isinstance(word, str) and word in SEMANTICS for word in semantics)),
+                 "None or a tuple of 'parallel' and 'sequential'"),
+                ("max_concurrent_steps", steps is None or (is_int(steps) and steps >= 1), "None or an int >= 1"),
+                ("delay_release", delay is None or (is_int(delay) and delay >= 0), "None or an int >= 0"),
+                ("profile_space", is_int(self.profile_space) and self.profile_space >= 0, "an int >= 0"),
+                ("jitter", self.jitter is None or is_int(self.jitter), "None or an int, a seed"),
+                ("profile_dir", isinstance(self.profile_dir, str), "a string"),
+                ("lowering_semantics", isinstance(self.lowering_semantics, LoweringSemantics),
+                 "numpipe.LoweringSemantics.Warpgroup or .Lane"),
+                ("store_slots", is_int(self.store_slots) and 0 <= self.store_slots <= 8, "1…8 (0: chosen)"),
+                ("store_eviction_policy", policy is None or policy in EVICTION_POLICIES,
+                 f"None or one of {', '.join(map(repr, EVICTION_POLICIES))}")):
+            if not holds:
+                raise SpecError(f"CompilerParams: {name} must be {legal}, got {getattr(self, name)!r}")
         if bool(self.profile_space) != bool(self.profile_dir):
             missing, have = ("profile_dir", "profile_space") if self.profile_space else ("profile_space", "profile_dir")
             raise SpecError(f"CompilerParams: {have}={getattr(self, have)!r} without {missing}: the profiler needs to know how "
                             "many events to keep and where to write them; give both, or neither")
-        self._check("lowering_semantics", isinstance(self.lowering_semantics, LoweringSemantics),
-                    "numpipe.LoweringSemantics.Warpgroup or .Lane")
-        self._check("store_slots", is_int(self.store_slots) and 0 <= self.store_slots <= 8, "1…8 (0: chosen)")
-        policy = self.store_eviction_policy
-        self._check("store_eviction_policy", policy is None or policy in EVICTION_POLICIES,
-                    f"None or one of {', '.join(map(repr, EVICTION_POLICIES))}")
-
-    def _check(self, name: str, holds: bool, legal: str) -> None:
-        if not holds:
-            raise SpecError(f"CompilerParams: {name} must be {legal}, got {getattr(self, name)!r}")
 
     def replace(self, **changes: Any) -> CompilerParams:
-        """A copy with some options changed; SpecError for a name that is no option."""
+        """Return a copy with some options changed; SpecError for a name that is no option."""
         names = [field.name for field in dataclasses.fields(self)]
         unknown = next((name for name in changes if name not in names), None)
         if unknown is not None:

@@ -102,12 +102,10 @@ class RingPlan:
 
     @functools.cached_property
     def layouts(self) -> tuple[Layout, ...]:
-        """The layouts of the tiles in shared memory, by operand."""
         return tuple(block.layout for block in self.blocks)
 
     @functools.cached_property
     def copies(self) -> tuple[CopyPlan, ...]:
-        """The TMA copies of a block, by operand."""
         return tuple(block.copies(arg, offset, self.written)
                      for arg, block, offset in zip(self.args, self.blocks, self.offsets, strict=True))
 

@@ -1,25 +1,116 @@
-"""Events of a running kernel: what its pipelines do, and regions that a user names; on the GPU where a profile is asked for.
+"""Profiles: the events of a running kernel, what its pipelines do and regions that a user names, and how the GPU writes them.
 
 ::
 
     with numpipe.region("softmax"):
         …
 
-Each warpgroup records by itself, by one lane: no event waits for another warpgroup. Without a profile there is no trace of it in a
-kernel's code. On the simulated SM a `numpipe.Trace` has them.
+Each warpgroup records by itself, by one lane: no event waits for another warpgroup. Without ``CompilerParams(profile_space=n,
+profile_dir=path)`` a kernel's code holds nothing of it. On the simulated SM a `numpipe.Trace` has the events.
+
+On the GPU the kernel's module has `SYMBOL` in global memory, which the host fills before the first launch: the address of a buffer
+in device memory (u64), CTAs that write to it (u32), events for each of their warpgroups (u32). The buffer has a part for each such
+warpgroup, CTA by CTA::
+
+    byte 0    u32  events that happened: more than there is room for are counted, not kept
+         4    u32  the SM
+         8    u64  %globaltimer when the warpgroup began     16  u64  %clock64 then
+        24    u64  %globaltimer when it ended                32  u64  %clock64 then
+        64    events of 16 bytes: u32 kind | ring << 8 | operand << 16; u32 step, tile or region; u64 %clock64
 """
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from ..core.machine import current
 from ..core.op import constant, op, outside
+from ..traces.protocol import MOMENTS
 from .context import Context
 
 __all__ = ["region"]
 
+SYMBOL = "np_profile"
+CONTROL_BYTES = 16
+PART_BYTES = 64
+EVENT_BYTES = 16
+KINDS = tuple(MOMENTS)
+"""the kinds of events, by number"""
+SAMPLED = 8
+"""CTAs that are recorded, the first of the grid"""
 
+_CONTROL = struct.Struct("<QII")
+_PART = struct.Struct("<IIQQQQ24x")
+_EVENT = struct.Struct("<IIQ")
+
+
+def control(buffer: int, ctas: int, room: int) -> bytes:
+    return _CONTROL.pack(buffer, ctas, room)
+
+
+def buffer_bytes(warpgroups: int, room: int, ctas: int = SAMPLED) -> int:
+    """Return the bytes for a kernel with so many warpgroups a CTA and events a warpgroup."""
+    return ctas * warpgroups * (PART_BYTES + EVENT_BYTES * room)
+
+
+@dataclass(frozen=True)
+class Moment:
+    """An event: `ring` is the number of a ring, `step` a step of it, a tile or a region, `time` in nanoseconds of %globaltimer."""
+
+    kind: str
+    ring: int
+    operand: int
+    step: int
+    time: float
+
+
+@dataclass(frozen=True)
+class Part:
+    """The events of one warpgroup of one CTA, in nanoseconds of %globaltimer; `lost` events had no room."""
+
+    cta: int
+    warpgroup: int
+    sm: int
+    begin: float
+    end: float
+    moments: tuple[Moment, ...]
+    lost: int
+
+
+def parts(memory: bytes, warpgroups: int, room: int, ctas: int) -> list[Part]:
+    """Return the parts of a buffer after a launch of so many CTAs; the parts of others hold older bytes."""
+    found = []
+    stride = PART_BYTES + EVENT_BYTES * room
+    headers = [_PART.unpack_from(memory, at) for at in range(0, len(memory) - stride + 1, stride)]
+    for cta in range(min(ctas, len(headers) // warpgroups)):
+        own = headers[cta * warpgroups:(cta + 1) * warpgroups]
+        time = _timer([header[2:] for header in own if header[4]])
+        for number, (happened, sm, _, first, ended, last) in enumerate(own):
+            if ended:
+                at = (cta * warpgroups + number) * stride + PART_BYTES
+                events = (_EVENT.unpack_from(memory, at + index * EVENT_BYTES) for index in range(min(happened, room)))
+                moments = tuple(Moment(KINDS[word & 0xFF], word >> 8 & 0xFF, word >> 16, step, time(clock))
+                                for word, step, clock in events)
+                found.append(Part(cta, number, sm, time(first), time(last), moments, max(0, happened - room)))
+    return found
+
+
+def _timer(times: list[tuple[int, int, int, int]]) -> Callable[[int], float]:
+    """Return the function from a CTA's %clock64, which its warpgroups share, to nanoseconds of %globaltimer.
+
+    `times` are %globaltimer and %clock64 when each warpgroup began, and when it ended. One scale serves all of them, because the
+    timer steps by up to 1000 ns: with scales of their own, events of two warpgroups would come in a wrong order.
+    """
+    timer, zero = min(((began, first) for began, first, _, _ in times), default=(0, 0))
+    ended, last = max(((ended, last) for _, _, ended, last in times), default=(0, 0))
+    scale = (ended - timer) / (last - zero) if last > zero else 0.0
+    return lambda clock: timer + (clock - zero) * scale
+
+
+# ---- operations
 def region(name: str) -> NoReturn:
     """Name a part of a kernel in its traces: ``with numpipe.region("softmax"):`` around statements.
 
@@ -32,22 +123,19 @@ def region(name: str) -> NoReturn:
 
 @op(context=True)
 def region_begin(np_: Context, name: str) -> None:
-    """The top of a region."""
     current().note("region begin", region=constant("region", "name", name))
 
 
 @op(context=True)
 def region_end(np_: Context, name: str) -> None:
-    """The end of a region."""
     current().note("region end", region=name)
 
 
 @op(context=True)
 def mark_tile(np_: Context, tile: Any) -> None:
-    """This CTA begins a tile of a tile loop."""
     current().note("tile begin", number=int(tile))
 
 
 @op
 def mark_store(ref: Any, event: str) -> None:
-    """A register tile is stored; the simulated SM has events of its own for that."""
+    """Note a step of storing a register tile; the simulated SM has events of its own for that."""

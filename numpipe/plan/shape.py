@@ -61,7 +61,11 @@ class KernelShape:
         if self.schedule == "pingpong" and self.compute_wgs < 2:
             raise SpecError(f"kernel {self.kernel}: schedule='pingpong' lets compute warpgroups take turns, and needs 2 or more: "
                             f"num_compute_wgs={self.compute_wgs}; give num_compute_wgs=2")
-        self._check_cluster()
+        for name in self.cluster_axes:
+            if name in self.axes or name == self.wg_axis:
+                other = "a grid axis" if name in self.axes else "the warpgroup axis"
+                raise SpecError(f"kernel {self.kernel}: cluster_names {self.cluster_axes} has {name!r}, which is also {other}: "
+                                "give each axis a name of its own")
         if not self.warp_specialized:
             return
         if self.memory_registers % 8 or not 24 <= self.memory_registers <= 256:
@@ -146,14 +150,6 @@ class KernelShape:
     def clustered(self) -> bool:
         """Whether CTAs reach into each other's shared memory, and so begin and end together."""
         return self.cluster != ALONE
-
-    def _check_cluster(self) -> None:
-        """Raise SpecError where a name stands for two axes."""
-        for name in self.cluster_axes:
-            if name in self.axes or name == self.wg_axis:
-                other = "a grid axis" if name in self.axes else "the warpgroup axis"
-                raise SpecError(f"kernel {self.kernel}: cluster_names {self.cluster_axes} has {name!r}, which is also {other}: "
-                                "give each axis a name of its own")
 
     def axis(self, name: str) -> int:
         """Return the dimension of the grid (0, 1, 2) of a named axis."""

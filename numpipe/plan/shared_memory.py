@@ -17,10 +17,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from ..arch.dtypes import operand
 from ..diagnostics.errors import SpecError
 from .allocations import Scratch
 from .budget import HEADER, PANEL_BYTES, Region
-from .plans import COUNTERS, NumberPlan, OutPlan, RingPlan
+from .plans import COUNTERS, ArrayArg, NumberPlan, OutPlan, RingPlan
 from .shape import KernelShape
 from .watch import WORDS_BYTES
 
@@ -92,9 +93,23 @@ class SharedMemory(KernelShape):
             total = sum(size for _, size in found)
             scratch = ", or smaller scratch: what is not used at one time may share memory, in a RefUnion" * bool(self.scratch)
             raise SpecError("\n".join([
-                f"kernel {self.kernel}: shared memory: {total} B, but a CTA has {self.target.smem_bytes} B: use fewer slots "
-                f"(max_concurrent_steps, buffer_count), smaller blocks or fewer store_slots{scratch}",
+                f"kernel {self.kernel}: {self._two_types()}shared memory: {total} B, but a CTA has {self.target.smem_bytes} B: use "
+                f"fewer slots (max_concurrent_steps, buffer_count), smaller blocks or fewer store_slots{scratch}",
                 *(f"  {size:>{len(str(total))}} B  {what}" for what, size in found)]))
+
+    def _two_types(self) -> str:
+        """Return a hint about operands of a ring that wgmma does not multiply with each other, "" where there are none."""
+        def family(array: ArrayArg) -> str | None:
+            return getattr(operand(array.dtype), "family", None)
+
+        for plan in self.load_rings:
+            arrays = [self.arrays[number] for number in plan.args if family(self.arrays[number])]
+            other = next((array for array in arrays if family(array) != family(arrays[0])), None)
+            if other is not None:
+                narrow, wide = sorted((arrays[0], other), key=lambda array: array.dtype.itemsize)
+                return (f"'{wide.name}' is {wide.dtype} and '{narrow.name}' {narrow.dtype}, and wgmma multiplies two of one type: "
+                        f"pass {wide.name}.astype('{narrow.dtype}') if they are multiplied; ")
+        return ""
 
     def _rows(self, staging: int) -> Iterator[tuple[str, int]]:
         """Yield (what for, bytes) of all that a CTA has in shared memory; the store ring has `staging` bytes."""

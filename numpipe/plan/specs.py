@@ -150,7 +150,10 @@ class BlockSpec:
             if value is not None and not (is_int(value) and value >= least):
                 raise SpecError(f"BlockSpec: {name} must be an int >= {least}, got {value!r}")
         if not self.loaded:
-            self._check_passed_on()
+            for field in dataclasses.fields(self):
+                if field.init and field.name != "memory_space" and (value := getattr(self, field.name)) != field.default:
+                    raise SpecError("BlockSpec: memory_space=numpipe.GMEM passes the whole array to the body and loads nothing: "
+                                    f"leave out {field.name}={value!r}")
             return
         if shape is None:
             raise SpecError("BlockSpec: block_shape=None, the whole array: a block's sides are compile-time constants and shapes "
@@ -159,10 +162,10 @@ class BlockSpec:
         if not isinstance(shape, tuple) or not shape or not all(n is None or isinstance(n, Element) or is_int(n) for n in shape):
             raise SpecError("BlockSpec: block_shape must be a tuple of ints, None (squeezed) and numpipe.Element(size), "
                             f"got {shape!r}")
+        self._check_tile(shape)
         if not all(1 <= n <= 256 for n in shape if isinstance(n, (int, np.integer))):
             raise SpecError(f"BlockSpec: block_shape {shape} has a side outside 1…256 elements, the limit of a TMA box: "
                             "split the block")
-        self._check_tile(shape)
         if self.index_map is not None and not callable(self.index_map):
             raise SpecError(f"BlockSpec: index_map must be a function of the grid indices, got {self.index_map!r}")
         if self.oob_fill not in ("zeros", "nan"):
@@ -177,18 +180,12 @@ class BlockSpec:
                             f"{MAX_RANK}: reshape the array, so that dimensions that are contiguous together are one")
         left = tuple(side.size if isinstance(side, Element) else side for side in shape if side is not None)
         if len(left) != 2:
+            row = left[0] // 64 if left and left[0] % 512 == 0 else 8  # 64 rows, as register tiles have, of the same elements
             mend = ("squeeze dimensions of one element: write None" if len(left) > 2 else "None leaves a dimension out of it"
-                    if len(shape) > 1 else "pass the array as one of two dimensions, x.reshape(rows, columns)")
+                    if len(shape) > 1 else f"pass the array as one of two dimensions, x.reshape(-1, {row}), and write a side for "
+                                           f"each, BlockSpec((64, {row}), lambda i: (i, 0))")
             raise SpecError(f"BlockSpec: block_shape {spelled(shape)} leaves a tile of {len(left)} dimension"
                             f"{'s' * (len(left) != 1)}, {left}; tiles have 2: {mend}")
-
-    def _check_passed_on(self) -> None:
-        """Raise SpecError where an operand in global memory, of which nothing is loaded, says how to load it."""
-        for name, unsaid in (("block_shape", None), ("index_map", None), ("delay_release", None), ("buffer_count", None),
-                             ("transforms", ()), ("oob_fill", "zeros"), ("eviction_policy", None), ("collective_axes", None)):
-            if getattr(self, name) != unsaid:
-                raise SpecError(f"BlockSpec: memory_space=numpipe.GMEM passes the whole array to the body and loads nothing: leave "
-                                f"out {name}={getattr(self, name)!r}")
 
 
 def axis_names(what: str, given: Any) -> tuple[str, ...]:
@@ -247,9 +244,10 @@ RECORDS = {kind: _record(kind) for kind in (Element, TilingTransform, SwizzleTra
 def element_type(what: str, dtype: Any) -> np.dtype:
     """Return a dtype; SpecError for what names none."""
     try:
-        return np.dtype(dtype)
+        found: np.dtype = np.dtype(dtype)
     except TypeError as error:
         raise SpecError(f"{what}: dtype must be an element type, got {dtype!r} ({error})") from None
+    return found
 
 
 @dataclass(frozen=True)

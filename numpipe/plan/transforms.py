@@ -115,7 +115,8 @@ def panel_bytes(transforms: tuple[Transform, ...], nbytes: int, itemsize: int, w
     widest = row_width(nbytes)
     swizzle = next((t.swizzle for t in transforms if isinstance(t, SwizzleTransform)), None)
     tiling = next((t.tiling[1] for t in transforms if isinstance(t, TilingTransform)), None)
-    left_out = f"left out, the transforms are {spelled(widest, itemsize)}"
+    swizzled = f" SwizzleTransform({widest})" * (widest > 16)
+    left_out = f"left out, the transforms are (TilingTransform((8, {widest // itemsize})),{swizzled})"
     tiled = None if tiling is None else tiling * itemsize
     if tiled is not None and tiled not in (16, *WIDTHS):
         raise SpecError(f"{what}: TilingTransform((8, {tiling})) has rows of {tiled} B, but rows have 16 B, not swizzled, or 32, "
@@ -129,9 +130,3 @@ def panel_bytes(transforms: tuple[Transform, ...], nbytes: int, itemsize: int, w
                         f"{f'SwizzleTransform({width})' if swizzle else f'TilingTransform((8, {tiling}))'} does not cut into rows "
                         f"of {width} B: use a multiple of {width // itemsize} elements; {left_out}")
     return width
-
-
-def spelled(width: int, itemsize: int) -> str:
-    """Return the transforms of panels of `width` bytes, as a kernel writes them."""
-    tiling = f"TilingTransform((8, {width // itemsize}))"
-    return f"({tiling}, SwizzleTransform({width}))" if width > 16 else f"({tiling},)"

@@ -16,6 +16,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..core.op import called
+from ..diagnostics.errors import SpecError
+
 
 @dataclass(frozen=True)
 class Tree:
@@ -91,3 +94,11 @@ def mismatch(specs: Tree, arrays: Tree, names: str = "in_specs has") -> str:
     if flat and len(specs.parts or ()) != len(arrays.parts or ()):
         return f"called on {len(arrays.parts or ())} arrays, but {names} {len(specs.parts or ())}"
     return f"called on arrays {arrays}, but {names} {specs}: pass them in the same tuples"
+
+
+def check_leaves(where: str, name: str, specs: Any) -> None:
+    """Raise SpecError for a leaf of a pipeline's specs, or of their Numba types, that is None."""
+    for label, leaf in zip(tree_of(specs).labels(name), leaves(specs), strict=True):
+        if label != name and called(leaf) in ("NoneType", "none"):
+            raise SpecError(f"{where}: {label} is None, and each array has a BlockSpec: leave out None and its array, or pass the "
+                            "array to the body as it is, BlockSpec(memory_space=numpipe.GMEM)")

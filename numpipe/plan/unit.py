@@ -57,7 +57,7 @@ class Unit(SharedMemory):
         return self.store_slots > 0 or self.copies_out or bool(self.outputs)
 
     def region(self, name: str) -> int:
-        """Number of a region (`profiling`)."""
+        """Return the number of a region (`profiling`)."""
         if name not in self.regions:
             self.regions.append(name)
         return self.regions.index(name)
@@ -82,9 +82,7 @@ class Unit(SharedMemory):
         if key in known and shared is None:
             return known[key]  # type: ignore[no-any-return]
         where = f"kernel {self.kernel}, pipeline at {site}"
-        if kind.written:
-            self._check_outputs(where, wanted, labels)
-        fields = self._fields(where, site, wanted, labels, dims)
+        fields = self._fields(where, site, wanted, labels, dims, kind.written)
         if single and (together := [label for label, block in zip(labels, fields["blocks"], strict=True) if block.along]):
             raise SpecError(f"{where}: {together[0]}: collective_axes in a single-stream pipeline, whose slots belong to one "
                             "warpgroup: CTAs share what a memory role loads; leave it out, or use numpipe.pipeline with one")
@@ -117,27 +115,22 @@ class Unit(SharedMemory):
                   "its BlockSpec is one of in_specs: make it one of out_specs, and the array a parameter behind the inputs")
         raise SpecError(f"{what}: the call took '{array.name}' for an input, because {reason}")
 
-    def _check_outputs(self, where: str, wanted: tuple[tuple[Any, ...], ...], labels: tuple[str, ...]) -> None:
-        """Raise SpecError for arrays that a pipeline cannot store to."""
-        for label, (arg, *_) in zip(labels, wanted, strict=True):
-            array = self.arrays[arg]
-            what = f"{where}: {label} for '{array.name}'"
-            self.check_output(arg, what, "write out_specs=(…,) where the pipeline is made, and pass the array by name")
-            if array.order != "row":
-                raise SpecError(f"{what}: the array is column-major, and outputs are stored by rows: pass a row-major array, or "
-                                f"store from registers in the body, '{array.name}[…] = tile'")
-            if array.tma and not array.tma_store:
-                raise SpecError(f"{what}: its rows are no multiple of 16 B, and TMA writes whole 16-byte chunks, past their ends: "
-                                f"pad the rows, or store from registers in the body, '{array.name}[…] = tile'")
-
-    def _fields(self, where: str, site: str, wanted: tuple[tuple[Any, ...], ...], labels: tuple[str, ...],
-                dims: int | None) -> dict[str, Any]:
+    def _fields(self, where: str, site: str, wanted: tuple[tuple[Any, ...], ...], labels: tuple[str, ...], dims: int | None,
+                written: bool) -> dict[str, Any]:
         """Return the fields of a plan that describe the operands, and how their blocks lie in a slot."""
         blocks: list[Block] = []
         offsets, stride = [], 0
         for label, (arg, shape, fill, known, transforms, policy, shared) in zip(labels, wanted, strict=True):
             array = self.arrays[arg]
             what = f"{where}: {label} for '{array.name}'"
+            if written:
+                self.check_output(arg, what, "write out_specs=(…,) where the pipeline is made, and pass the array by name")
+                if array.order != "row":
+                    raise SpecError(f"{what}: the array is column-major, and outputs are stored by rows: pass a row-major array, "
+                                    f"or store from registers in the body, '{array.name}[…] = tile'")
+                if array.tma and not array.tma_store:
+                    raise SpecError(f"{what}: its rows are no multiple of 16 B, and TMA writes whole 16-byte chunks, past their "
+                                    f"ends: pad the rows, or store from registers in the body, '{array.name}[…] = tile'")
             block = cut(shape, array.dtype, array.ndim, array.order, fill, what, transforms, policy)
             block = self.shared_block(block, shared, what)
             if block.elements and len(known) == block.rank and known[block.contiguous] is not None:

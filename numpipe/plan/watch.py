@@ -1,34 +1,26 @@
-"""What a kernel built with ``CompilerParams(debug=True)`` and the host say to each other, byte by byte.
+"""The bytes by which a kernel built with ``CompilerParams(debug=True)`` tells the host of waits that take too long.
 
-The kernel has a *control block* in its module's global memory, `SYMBOL`, which the host fills before the first launch:
+The kernel's module has a *control block* in global memory, `SYMBOL`, which the host fills before the first launch (byte, type)::
 
-======  ====  ==================================================================================
-byte    type  what
-======  ====  ==================================================================================
-0       u64   address of the records, in pinned host memory
-8       u64   longest wait for an mbarrier, in nanoseconds of %globaltimer
-16      u32   abort flag: a wait took longer, so that all waits fall through
-20      u32   records that were begun
-24      u64   %globaltimer when the flag was set
-32      u32   where the CTA's dynamic shared memory begins, written by the kernel
-36      u32   the kernel's number in this process
-40      u64   %globaltimer when a wait or a test passed last, or a CTA began
-======  ====  ==================================================================================
+    0       u64   address of the records, in pinned host memory
+    8       u64   longest wait for an mbarrier, in nanoseconds of %globaltimer
+    16      u32   abort flag: a wait took longer, so that all waits fall through
+    20      u32   records that were begun
+    24      u64   %globaltimer when the flag was set
+    32      u32   where the CTA's dynamic shared memory begins, written by the kernel
+    36      u32   the kernel's number in this process
+    40      u64   %globaltimer when a wait or a test passed last, or a CTA began
 
 A *record* is one warp that waited: 64 bytes, `Record`; its first word is written last. The state of an mbarrier is opaque in PTX,
 but for its pending count; on an H200 bit 63 is the parity of the phase, and two fields count up to 0: bits 43 … 62 arrivals,
 32 … 41 bytes in units of 2048, begun ones too.
 
-A CTA has *words* of its own in the header of its shared memory, `WORDS_BYTES` from `Unit.barrier_room` on:
+A CTA has *words* of its own in the header of its shared memory, `WORDS_BYTES` from `Unit.barrier_room` on::
 
-======  ====  ==================================================================================
-byte    type  what
-======  ====  ==================================================================================
-0       u32   one of the CTA's waits was given up: from then on it takes no part in the protocol
-4       u128  a bit for each mbarrier of the header: a record was told its state
-20      u8    of each of 32 warps: 1, its newest announcement of bytes was made; 2, it was left
-              out, or the warp gave up a wait; 0, neither
-======  ====  ==================================================================================
+    0       u32   one of the CTA's waits was given up: from then on it takes no part in the protocol
+    4       u128  a bit for each mbarrier of the header: a record was told its state
+    20      u8    of each of 32 warps: 1, its newest announcement of bytes was made; 2, it was left
+                  out, or the warp gave up a wait; 0, neither
 """
 
 from __future__ import annotations
@@ -44,27 +36,27 @@ CAPACITY = 1024
 GRACE = 4_000_000_000
 """nanoseconds after the abort flag in which a kernel should have ended; a wait that comes later traps"""
 SETTLING = 50_000_000
-"""nanoseconds from the flag until the state of an mbarrier is asked for"""
+"""nanoseconds from the flag until the state of an mbarrier is read"""
 
 WORDS_BYTES = 56
 TOLD = 4
 ANNOUNCED = 20
 REST = 1_000_000
-"""nanoseconds that a CTA which gave up a wait rests at its end: what it copies has landed by then"""
+"""nanoseconds that a CTA which gave up a wait rests at its end, until its copies have landed"""
 
 _CONTROL = struct.Struct("<QQIIQII24x")
 _RECORD = struct.Struct("<II3IIIiQ24x")
 
 
 def control(records: int, limit: int, number: int) -> bytes:
-    """A control block: address of the records, the longest wait in nanoseconds, the kernel's number."""
+    """Return a control block: address of the records, the longest wait in nanoseconds, the kernel's number."""
     return _CONTROL.pack(records, limit, 0, 0, 0, 0, number)
 
 
 @dataclass(frozen=True)
 class Record:
-    """A warp that waited in vain: of which kernel and CTA, for which phase of the mbarrier at `address` (an offset in the CTA's
-    dynamic shared memory), and the `state` that an arrival there returned."""
+    """A warp that waited in vain for a phase of the mbarrier at `address`, an offset in the CTA's dynamic shared memory; `state` is
+    what an arrival there returned, 0 where nobody tried one."""
 
     kernel: int
     cta: tuple[int, int, int]
@@ -73,7 +65,6 @@ class Record:
     address: int
     phase: int
     state: int = 0
-    """0: nobody asked for it"""
 
     @property
     def warpgroup(self) -> int:
@@ -81,22 +72,22 @@ class Record:
 
     @property
     def parity(self) -> int:
-        """Of the phase that was going on."""
+        """The parity of the phase that was going on."""
         return self.state >> 63
 
     @property
     def pending(self) -> int:
-        """Arrivals that the phase missed before this one."""
+        """Arrivals that the phase lacked before this one."""
         return -(self.state >> 43) & 0xFFFFF
 
     @property
     def missing_bytes(self) -> int:
-        """Bytes that it missed, up to a multiple of 2048."""
+        """Bytes that the phase lacked, up to a multiple of 2048."""
         return 2048 * (-(self.state >> 32) & 0x3FF)
 
 
 def records(memory: bytes) -> list[Record]:
-    """The records that are complete."""
+    """Return the records that are complete."""
     found = []
     for offset in range(0, len(memory) // RECORD_BYTES * RECORD_BYTES, RECORD_BYTES):
         valid, kernel, x, y, z, thread, address, phase, state = _RECORD.unpack_from(memory, offset)

@@ -11,7 +11,8 @@ from numpipe import Trace
 from numpipe.kernels.variants import Variant
 from numpipe.launch.image import Image
 from numpipe.launch.profiles import trace_of
-from numpipe.plan import profile, resources
+from numpipe.plan import profiling as profile
+from numpipe.plan import resources
 from numpipe.traces import Event
 
 Moment = tuple[str, int, int, int, int]

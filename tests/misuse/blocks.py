@@ -85,6 +85,13 @@ def a_squeezed_dimension_of_a_column_major_array(a, b, c):
         pass
 
 
+@refused("BlockSpec: block_shape (512,) leaves a tile of 1 dimension, (512,); tiles have 2: pass the array as one of two "
+         "dimensions, x.reshape(-1, 8), and write a side for each, BlockSpec((64, 8), lambda i: (i, 0))", kind=SpecError)
+def a_block_of_a_vector(a, b, c):
+    spec = BlockSpec((512,), lambda k: (k,))
+    #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
 @refused("BlockSpec: block_shape (None, None, None, None, 64, 64) has 6 dimensions, and TMA addresses at most 5: reshape the "
          "array, so that dimensions that are contiguous together are one", kind=SpecError,
          args=(np.ones((1, 1, 1, 1, 64, 64), np.float16), B, C))

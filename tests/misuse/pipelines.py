@@ -139,6 +139,13 @@ def a_grid_that_is_negative_at_run_time(a, b, c):
     #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
+@refused(", pipeline at {file}:{line}: in_specs[1][0] is None, and each array has a BlockSpec: leave out None and its array, or "
+         "pass the array to the body as it is, BlockSpec(memory_space=numpipe.GMEM)", kind=SpecError)
+def a_leaf_of_the_specs_that_is_none(a, b, c):
+    pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)), (None,)))
+    #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
 @refused(", pipeline at {file}:{line}: in_specs must be a tuple of BlockSpec, got BlockSpec: write (spec,)", kind=SpecError,
          mend={"BlockSpec((64, 64), lambda k: (0, k))": "(BlockSpec((64, 64), lambda k: (0, k)),)"})
 def one_spec_without_its_tuple(a, b, c):

@@ -74,3 +74,51 @@ def test_slots_that_each_warpgroup_has_for_itself_are_counted_for_each(execution
 
     assert table(alone, execution, A, O) == {
         "barriers": 1024, "in_specs[0] for 'a': 3 warpgroups x 5 slots x 16384 B, pipeline at …": 245760}
+
+
+@pytest.mark.parametrize("execution", EXECUTIONS)
+def test_operands_of_two_types_are_named_before_the_sizes_and_the_mend_fits(execution: str) -> None:
+    @numpipe.kernel(grid=1, num_compute_wgs=1)
+    def product(a, b, c):
+        pipe = numpipe.pipeline(grid=(4,), max_concurrent_steps=4, in_specs=(
+            BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((256, 64), lambda k: (0, k))))
+        acc = numpipe.zeros((64, 256), np.float32)
+        for (k,), (x, y) in pipe(a, b):
+            acc = numpipe.wgmma(acc, x, y.T)
+        c[ds(0, 64), ds(0, 256)] = acc
+
+    a, b, c = np.ones((64, 256), np.float16), np.ones((256, 256), np.float32), np.zeros((64, 256), np.float32)
+    with pytest.raises(SpecError, match="product: 'b' is float32 and 'a' float16, and wgmma multiplies two of one type") as caught:
+        EXECUTIONS[execution](product, a, b, c)
+    assert "pass b.astype('float16') if they are multiplied; shared memory: 295936 B, but" in str(caught.value)
+    EXECUTIONS[execution](product, a, b.astype("float16"), c)
+
+
+def test_a_vector_is_loaded_as_the_error_for_its_block_says() -> None:
+    with pytest.raises(SpecError, match=r"x\.reshape\(-1, 8\), and write a side for each, BlockSpec\(\(64, 8\), lambda i"):
+        BlockSpec((512,), lambda k: (k,))
+
+    @numpipe.kernel(grid=1, num_compute_wgs=1)
+    def copied(x, y):
+        pipe = numpipe.pipeline(grid=(2,), in_specs=(BlockSpec((64, 8), lambda i: (i, 0)),),
+                                out_specs=(BlockSpec((64, 8), lambda i: (i, 0)),))
+        for _, (tile, out) in pipe(x, y):
+            out[...] = tile[...]
+
+    x = np.arange(1024, dtype=np.float32)
+    y = np.zeros_like(x)
+    copied.simulate(x.reshape(-1, 8), y.reshape(-1, 8))
+    np.testing.assert_array_equal(y, x)
+
+
+def test_an_array_without_a_block_is_passed_as_the_error_for_none_says() -> None:
+    @numpipe.kernel(grid=1, num_compute_wgs=1)
+    def passed(a, b, c):
+        pipe = numpipe.pipeline(grid=(1,), in_specs=(
+            BlockSpec((64, 64), lambda k: (0, k)), (BlockSpec(memory_space=numpipe.GMEM),)))
+        for _, (tile, (array,)) in pipe(a, (b,)):
+            c[ds(0, 64), ds(0, 64)] = tile[...] + array[ds(0, 64), ds(0, 64)]
+
+    a, b, c = np.ones((64, 64), np.float16), np.ones((64, 64), np.float16), np.zeros((64, 64), np.float16)
+    passed.simulate(a, b, c)
+    assert (c == 2).all()

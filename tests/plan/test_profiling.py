@@ -15,7 +15,7 @@ import pytest
 import numpipe
 from numpipe import ArrayType, BlockSpec, CompilerParams, Trace, ds
 from numpipe.launch.profiles import trace_of
-from numpipe.plan.profile import EVENT_BYTES, KINDS, PART_BYTES, buffer_bytes, control, parts
+from numpipe.plan.profiling import EVENT_BYTES, KINDS, PART_BYTES, buffer_bytes, control, parts
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
 ROOM = 6

@@ -9,7 +9,19 @@ import numpy as np
 import pytest
 
 import numpipe
-from numpipe import SMEM, ArrayType, Barrier, BlockSpec, PipelineDeadlock, PipelineRace, RefUnion, SpecError, SwizzleTransform, ds
+from numpipe import (
+    SMEM,
+    ArrayType,
+    Barrier,
+    BlockSpec,
+    ClusterBarrier,
+    PipelineDeadlock,
+    PipelineRace,
+    RefUnion,
+    SpecError,
+    SwizzleTransform,
+    ds,
+)
 from numpipe.kernels.variants import Variant
 from numpipe.plan.allocations import parse
 
@@ -28,7 +40,8 @@ def halves(*shape: int) -> np.ndarray:
 
 @pytest.mark.parametrize("kind", [
     SMEM((64, 64), np.float16), SMEM((2, 3, 8, 16), np.int64), SMEM((64, 64), np.float16, (SwizzleTransform(32),)),
-    Barrier(3, (2, 4)), Barrier(), (SMEM((8, 16), np.uint8), (Barrier(), SMEM((8, 8), np.float32))),
+    Barrier(3, (2, 4)), Barrier(), ClusterBarrier(("x", "y"), (2, 4), 3),
+    (SMEM((8, 16), np.uint8), (Barrier(), SMEM((8, 8), np.float32))),
     RefUnion(SMEM((64, 64), np.float32), (SMEM((64, 64), np.float16), SMEM((8, 8), np.float16))),
 ], ids=str)
 def test_a_type_survives_the_compiler(kind: Any) -> None:

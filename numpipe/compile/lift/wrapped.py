@@ -28,8 +28,8 @@ from typing import Any
 
 from ...core.functions import Function
 from ...diagnostics.errors import CompileError, SpecError
-from ...language.grid import programs
 from ...language.pipeline.emit import emit_pipeline, emit_pipeline_warp_specialized
+from ...plan import context
 from ...plan.specs import BlockSpec
 from .fold import Constants, stores
 from .lift import read
@@ -84,7 +84,7 @@ def wrapped(source: Source, arrays: Sequence[str], ins: Sequence[BlockSpec], out
     Raises SpecError for index maps that have no source, or do not take an index for each dimension of the grid.
     """
     names: dict[str, Any] = {"np__emit": emit_pipeline_warp_specialized if roles else emit_pipeline, "np__BlockSpec": BlockSpec,
-                             "np__program_id": programs.program_id, "np__num_programs": programs.num_programs}
+                             "np__program_id": context.program_id, "np__num_programs": context.num_programs}
     made = [[_spec(spec, f"kernel {source.name}: {kind}[{number}]", grid, names, f"{kind}_{number}")
              for number, spec in enumerate(given) if spec.loaded] for kind, given in (("in_specs", ins), ("out_specs", outs))]
     tiles = [name for name, spec in zip(arrays, (*ins, *outs), strict=True) if spec.loaded]  # others are captured as they are
@@ -180,14 +180,14 @@ class _Programs(ast.NodeTransformer):
     def visit_Call(self, node: ast.Call) -> ast.AST:
         self.generic_visit(node)
         function = self.constants.evaluate(node.func, self.local)
-        if function is not programs.program_id and function is not programs.num_programs:
+        if function is not context.program_id and function is not context.num_programs:
             return node
         given = [*node.args, *(keyword.value for keyword in node.keywords)]
         axis = self.constants.evaluate(given[0], self.local) if len(given) == 1 else None
         if not isinstance(axis, int) or not self.grid.parallel <= axis < self.grid.rank:
             return node  # a dimension of CTAs, or misused
         step = ast.Subscript(load(INDICES), ast.Constant(axis - self.grid.parallel), ast.Load())
-        return located(step if function is programs.program_id else _size(self.grid, axis), node)
+        return located(step if function is context.program_id else _size(self.grid, axis), node)
 
 
 # ---- lambdas that were made on the host ------------------------------------------------------------------------------

@@ -47,7 +47,7 @@ from ...core.op import helper, op
 from ...diagnostics.errors import SpecError
 from ...intrinsics import mbarrier
 from ...plan.allocations import SMEM, Barrier, BarrierPlan, ClusterBarrier, SmemPlan
-from ...plan.cluster import Dims, place_of, rank_of, shifted
+from ...plan.cluster import place_of, rank_of, shifted
 from ...plan.context import Context
 from ...plan.layout import ATOM
 from ...plan.unit import Unit
@@ -61,7 +61,10 @@ WHAT = "partial sums"
 
 @dataclass(frozen=True)
 class SumsPlan:
-    """An exchange of tiles of this shape between the `size` CTAs along a dimension of the cluster."""
+    """An exchange of tiles of this shape between the `size` CTAs along a dimension of the cluster.
+
+    `consumed` has the cluster, and its `peers` are the shifts to those that a CTA exchanges with: the i-th lies i places along.
+    """
 
     shape: tuple[int, int]
     along: int
@@ -84,15 +87,6 @@ class SumsPlan:
     def quarter(self) -> int:
         """Bytes that a warp announces: those that it will read."""
         return (self.size - 1) * self.region // 4
-
-    @property
-    def cluster(self) -> Dims:
-        return self.consumed.cluster
-
-    @property
-    def peers(self) -> tuple[Dims, ...]:
-        """The shifts from a CTA to those that it exchanges sums with, itself first; the i-th lies i places along the axis."""
-        return self.consumed.peers
 
 
 def check(unit: Unit, axis: str, form: Any, got: str) -> Form:
@@ -174,11 +168,11 @@ def scattered(sums, tile):  # type: ignore[no-untyped-def]
 def send(sums: Sums, tile: Tile) -> Tile:
     """Send each other CTA its share of the columns; return this CTA's own share."""
     plan, machine = sums.plan, current()
-    here, shares = place_of(machine.cta, plan.cluster), np.hsplit(tile.value, plan.size)
-    for region, shift in enumerate(plan.peers[1:]):
-        to = shifted(here, shift, plan.cluster)
+    here, shares = place_of(machine.cta, plan.consumed.cluster), np.hsplit(tile.value, plan.size)
+    for region, shift in enumerate(plan.consumed.peers[1:]):
+        to = shifted(here, shift, plan.consumed.cluster)
         sent = shares[to[plan.along]].reshape(-1)[_elements(plan.share.shape)]
-        machine.smem_send(sums.chunks(region), sent.view(np.uint8), rank_of(to, plan.cluster), sums.ready.address, WHAT)
+        machine.smem_send(sums.chunks(region), sent.view(np.uint8), rank_of(to, plan.consumed.cluster), sums.ready.address, WHAT)
     return Tile(np.array(shares[here[plan.along]]), plan.share)
 
 

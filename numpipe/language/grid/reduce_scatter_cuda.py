@@ -73,7 +73,7 @@ def _shares(builder: Any, sums: SumsType, tile: TileType, value: Any) -> list[li
 def _send(_context: Any, sums: Any, tile: Any) -> Any:
     plan, size = sums.plan, sums.plan.size
     context, builder, args = yield sums.share(sums, tile)
-    place = cluster_place(builder, plan.cluster)
+    place = cluster_place(builder, plan.consumed.cluster)
     own, shares = place[plan.along], _shares(builder, sums, tile, args[1])
     for bit in range((size - 1).bit_length()):  # turned round until the own share is the first: registers have no index
         turned = builder.trunc(builder.lshr(own, nb.const(bit)), nb.i1)
@@ -83,7 +83,7 @@ def _send(_context: Any, sums: Any, tile: Any) -> Any:
     ready = barrier_address(context, builder, sums.ready, _barrier_value(context, builder, sums.ready, args[0]))
     for step in range(1, size):
         further = builder.urem(builder.add(own, nb.const(step)), nb.const(size))
-        to = rank(builder, [further if axis == plan.along else at for axis, at in enumerate(place)], plan.cluster)
+        to = rank(builder, [further if axis == plan.along else at for axis, at in enumerate(place)], plan.consumed.cluster)
         buffer, there = (nb.call(context, builder, cluster.map_shared, (I32, I32), (address, to))[1] for address in (
             builder.add(base, nb.const((step - 1) * plan.region)), ready))
         for piece in range(len(shares[step]) // 4):

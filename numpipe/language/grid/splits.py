@@ -36,7 +36,7 @@ import numpy as np
 from ...core.arith import add, is_integer, mul, quotient, sub
 from ...core.op import check, helper, outside
 from ...diagnostics.errors import SpecError
-from .programs import cta_count, own_index
+from ...plan.context import cta_count, own_index
 
 __all__ = ["split_tiles"]
 
@@ -108,7 +108,6 @@ def cluster_part(steps, which, parts):
 
 @helper
 def least(a, b):
-    """Return the smaller of two int32."""
     if a < b:
         return a
     return b
@@ -116,7 +115,6 @@ def least(a, b):
 
 @helper
 def greatest(a, b):
-    """Return the larger of two int32."""
     if a > b:
         return a
     return b
@@ -131,17 +129,11 @@ def even(total, which, shares):
 
 # ---- each tile into the same number of parts
 @helper
-def used_ctas(parts):
-    """Return how many CTAs compute parts: so many that all parts of a tile run at the same time."""
-    return mul(quotient(cta_count(), parts), parts)
-
-
-@helper
 def begin_split(tiles, steps, split):
     """Return what `place_split` needs, before it how many parts this CTA has."""
     steps, split = add(steps, np.int32(0)), add(split, np.int32(0))  # int32, of literals too
     parts = greatest(least(split, least(steps, cta_count())), np.int32(1))
-    cta, used, total = own_index(), used_ctas(parts), mul(tiles, parts)
+    cta, used, total = own_index(), mul(quotient(cta_count(), parts), parts), mul(tiles, parts)  # all parts of a tile run at a time
     own = np.int32(0)
     if cta < used and cta < total:
         own = add(quotient(sub(sub(total, cta), np.int32(1)), used), np.int32(1))
@@ -152,25 +144,19 @@ def begin_split(tiles, steps, split):
 def place_split(u, begun):
     """Return (tile, Part) of part number u of this CTA."""
     _, steps, parts = begun
-    slot = add(own_index(), mul(u, used_ctas(parts)))
+    slot = add(own_index(), mul(u, mul(quotient(cta_count(), parts), parts)))
     tile = quotient(slot, parts)
     which = sub(sub(parts, np.int32(1)), sub(slot, mul(tile, parts)))  # the last of the CTAs has the first steps
     begin = even(steps, which, parts)
     return tile, Part(begin, sub(even(steps, add(which, np.int32(1)), parts), begin), slot, sub(parts, np.int32(1)))
 
 
-# ---- all steps in one row
-@helper
-def length_of(steps):
-    """Return the steps of a tile in the row: a tile of K = 0 is stored too, as if it had one, which nobody runs."""
-    return greatest(steps, np.int32(1))
-
-
+# ---- all steps in one row: a tile of K = 0 is stored too, as if it had one step, which nobody runs
 @helper
 def begin_stream(tiles, steps, split):
     """Return what `place_stream` needs, before it how many parts this CTA has."""
     steps = add(steps, np.int32(0))
-    ctas, length = cta_count(), length_of(steps)
+    ctas, length = cta_count(), greatest(steps, np.int32(1))
     waves = quotient(tiles, ctas)
     shared = sub(tiles, mul(waves, ctas))
     if waves > np.int32(0):
@@ -205,7 +191,7 @@ def place_stream(u, begun):
     if u >= own:
         return (add(shared, add(own_index(), mul(sub(u, own), cta_count()))),
                 Part(np.int32(0), steps, own_index(), np.int32(0)))
-    length = length_of(steps)
+    length = greatest(steps, np.int32(1))
     tile = add(quotient(first, length), u)
     start = mul(tile, length)
     begin, stop, others = greatest(sub(first, start), np.int32(0)), least(sub(end, start), length), np.int32(0)

@@ -36,9 +36,8 @@ def tiles(*counts: Any, order: Any = "row", group: int = 16, dynamic: bool = Fal
             argument with a row of indices for each tile
     group   rows of tiles in a strip of "grouped" and "snake", which may be a run-time value; 1000 to 2000 rows of the output are
             a good size
-    dynamic True: a CTA takes the next tile of the order when it has ended one, from a counter that all CTAs of the launch share, so
-            that quicker CTAs compute more tiles (see `tile_scheduler`); a compile-time constant. All CTAs run the same
-            loops, with the same counts, to their ends.
+    dynamic True: a CTA that has ended a tile takes the next one from a counter of the launch, so that quicker CTAs compute more
+            (`tile_scheduler`); a compile-time constant. All CTAs run the same loops, with the same counts, to their ends.
 
     "row" takes one to three counts, the other orders two, or three: planes one after the other. With a host table the counts are
     the grid whose tiles it lists, or one count is the number of its rows, and the loop has as many indices as it unpacks.

@@ -6,12 +6,12 @@ from an atomic addition in global memory, so a CTA that is quicker, or starts ea
     memory role   | fetch index 2  | loads of tile 1 ......... | send 2, fetch 3 | loads of tile 2 .........
     compute role                     | tile 1: products ......... | read 2, store | tile 2: products ........
 
-One lane fetches, one tile ahead, so that the loads of a tile never wait for the counter: the memory role's, or, in a kernel without
-one, a lane of the first compute warpgroup. No warp has this task alone: the memory role has to know the tile first. The answer is
-not touched before the tile's loads have been issued, so ptxas leaves it in flight across them (a 64-bit addition it waits for at
-once). The lane sends the work indices to the compute warpgroups through a `number_ring`. All of them read all work indices, in
-order, also where they take turns (`turns`), and pass over those of the others: were a slot released by its only reader, the ring
-would need a slot for each warpgroup, because a wait for a parity must not be two phases ahead.
+One lane fetches, one tile ahead, so that the loads of a tile never wait for the counter: the memory role's, which has to know the
+tile first, or, in a kernel without one, a lane of the first compute warpgroup. The answer is not touched before the tile's loads
+have been issued, so ptxas leaves it in flight across them (a 64-bit addition it waits for at once). The lane sends the work indices
+to the compute warpgroups through a `number_ring`. All of them read all work indices, also where they take turns (`turns`), and pass
+over those of the others: if only one of them released a slot, the ring would need a slot for each, because a wait for a parity must
+not be two phases ahead.
 
 All loops of a kernel take work indices from one counter, one loop behind the other: tile t of a loop is work index ``base + t``,
 where `base` is how many tiles the loops before had. A work index beyond a loop's tiles ends it, and is kept for the next one. So
@@ -34,12 +34,11 @@ from ...core.lanes import one_lane
 from ...core.machine import current
 from ...core.op import helper, op, ptx
 from ...diagnostics.errors import CompileError, SpecError
-from ...plan.context import Context, counter, only_if, set_counter
+from ...plan.context import Context, counter, cta_count, only_if, own_index, set_counter
 from ...plan.plans import SCHEDULER
 from ...plan.unit import Unit
 from ..pipeline.number_ring import put_number, take_number, uniform
 from ..pipeline.ring import Ring
-from .programs import cta_count, own_index
 
 # words of a warpgroup's state: its work index; tiles of the loops before this one, and of this one; with turns, how many warpgroups
 # it is behind the one that has the work index's tile

@@ -8,12 +8,12 @@ from typing import Any
 from ...core import numba as nb
 from ...core.lanes_cuda import elected
 from ...core.op import cuda_meaning
+from ...plan.context import cta_count
 from ...plan.context_cuda import compute_warpgroup, counter_pointer, of_context, own_warpgroup
 from ...plan.plans import TURN
 from ...plan.unit import Unit
 from ..pipeline.ring_cuda import RingType
 from . import tile_scheduler as source
-from .programs import cta_count
 
 I32, I64 = nb.types.int32, nb.types.int64
 # $0 the counter, $1 CTAs but one: behind that the number of ended CTAs wraps, and sets itself back. Acquire and release: all work

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from types import ModuleType
 from typing import Any, NoReturn
 
 import numpy as np
@@ -27,11 +26,10 @@ from ...core.inert import REASON, Inert, NoValue
 from ...core.machine import current
 from ...core.op import called, constant, op, outside
 from ...diagnostics.errors import CompileError, SpecError
-from ...plan import trees
 from ...plan.context import Context
 from ...plan.plans import OutPlan, RingPlan
 from ...plan.specs import BlockSpec
-from ...plan.trees import Tree, mismatch
+from ...plan.trees import Tree, check_leaves, leaves, mismatch, tree_of
 from ..tiles.refs import GmemRef
 from .barriers import barriers_of, by_kind, check_groups, check_manual
 from .chains import Allocations, check_count, check_shared, running
@@ -59,8 +57,6 @@ class Planned:
     once         whether it is known to have one step
     """
 
-    trees: ModuleType
-    """functions on nested tuples of values, or of Numba types"""
     spec: type
     array: type
 
@@ -76,7 +72,7 @@ class Planned:
         sizes = self._check_grid(grid, known, alone)
         self._check_specs("in_specs", in_specs)
         self._check_specs("out_specs", out_specs)
-        (inputs, shape), (outputs, outer) = ((self.trees.leaves(of), self.trees.tree_of(of)) for of in (in_specs, out_specs))
+        (inputs, shape), (outputs, outer) = ((leaves(of), tree_of(of)) for of in (in_specs, out_specs))
         if self.unequal:
             self._check_steps_of(steps_of, bool(outputs))
         check_turns(where, self.unit, self.unequal, bool(outputs), alone)
@@ -93,7 +89,7 @@ class Planned:
 
     def _check_grid(self, grid: Any, known: Any, alone: bool) -> tuple[int | None, ...]:
         """Return the sizes of the grid that are compile-time constants; None for the others."""
-        if not self.trees.tree_of(grid).parts:
+        if not tree_of(grid).parts:
             raise SpecError(f"{self.where}: grid must be a tuple of step counts, got {grid!r}")
         for size in grid:
             if isinstance(size, NoValue):
@@ -109,11 +105,12 @@ class Planned:
         return sizes
 
     def _check_specs(self, name: str, given: Any) -> None:
-        tree, leaves = self.trees.tree_of(given), self.trees.leaves(given)
-        if tree.parts is None or not all(isinstance(leaf, self.spec) for leaf in leaves):
+        tree, specs = tree_of(given), leaves(given)
+        check_leaves(self.where, name, given)
+        if tree.parts is None or not all(isinstance(leaf, self.spec) for leaf in specs):
             got, mend = (("BlockSpec", ": write (spec,)") if isinstance(given, self.spec) else
                          ("NoneType", ": leave it out") if left_out(given) else
-                         (called(given) if tree.parts is None else f"({', '.join(map(called, leaves))})", ""))
+                         (called(given) if tree.parts is None else f"({', '.join(map(called, specs))})", ""))
             raise SpecError(f"{self.where}: {name} must be a tuple of BlockSpec, got {got}{mend}")
 
     def _check_steps_of(self, steps_of: Any, outputs: bool) -> None:
@@ -136,7 +133,7 @@ def left_out(given: Any) -> bool:
 class Pipeline(Planned):
     """What `pipeline` returns inside a kernel; call it on the arrays and loop over the result."""
 
-    trees, spec, array = trees, BlockSpec, GmemRef
+    spec, array = BlockSpec, GmemRef
 
     def __init__(self, np_: Context, grid: Any, *given: Any) -> None:
         super().__init__(np_, grid, *given)
@@ -265,11 +262,11 @@ def arrays_of(pipe: Planned, refs: Any, nested: int = 0) -> tuple[list[Any], tup
         shared = given.pop().plans
         check_shared(pipe.where, pipe.single)
         check_count(pipe.where, shared, len(pipe.rings), len(pipe.outs))
-    arrays = [array for ref in given for array in pipe.trees.leaves(ref)]
+    arrays = [array for ref in given for array in leaves(ref)]
     if not all(isinstance(array, pipe.array) for array in arrays):
         raise SpecError(f"{pipe.where}: called on ({', '.join(map(called, arrays))}); a pipeline is called on the kernel's array "
                         "parameters")
-    wrong = mismatch(pipe.tree, Tree(tuple(map(pipe.trees.tree_of, given))),
+    wrong = mismatch(pipe.tree, Tree(tuple(map(tree_of, given))),
                      "in_specs and out_specs have" if pipe.outs else "in_specs has")
     if wrong:
         raise SpecError(f"{pipe.where}: {wrong}")

@@ -13,10 +13,11 @@ from ...core.arith import successor
 from ...core.inert_cuda import InertType
 from ...core.op import cuda_meaning
 from ...diagnostics.errors import SpecError
-from ...plan import trees_cuda as trees
 from ...plan.context_cuda import ContextType, own_warpgroup
 from ...plan.plans import RingPlan
 from ...plan.specs_cuda import SpecType
+from ...plan.trees import leaves
+from ...plan.trees_cuda import leaf_values
 from ..tiles.refs_cuda import GmemType, gmem_value
 from . import pipelines as source
 from .barriers import MANUAL, barriers_of, by_kind, check_groups
@@ -39,7 +40,7 @@ class AllocationsType(Allocations, nb.types.Type):  # type: ignore[misc]
 class PipelineType(source.Planned, nb.types.Type):  # type: ignore[misc]
     """The type of `pipelines.Pipeline`; `inert_grid`: what makes a single-stream one's grid inert in the memory role, or None."""
 
-    trees, spec, array = trees, SpecType, GmemType
+    spec, array = SpecType, GmemType
 
     def __init__(self, np_: ContextType, grid: Any, *given: Any) -> None:
         source.Planned.__init__(self, np_, grid, *given)
@@ -61,7 +62,7 @@ def _make_pipeline(_context: Any, np_: Any, grid: Any, *given: Any) -> Any:
     pipe = PipelineType(np_, grid, *given)
     known = pipe.inert_grid is None
     context, builder, args = yield pipe(np_, nb.types.UniTuple(I32, pipe.rank) if known else grid, *given)
-    specs = [leaf for kind, part in zip(given, args[2:4], strict=False) for leaf in trees.leaf_values(builder, kind, part)]
+    specs = [leaf for kind, part in zip(given, args[2:4], strict=False) for leaf in leaf_values(builder, kind, part)]
     return nb.struct(context, builder, pipe, np=args[0], steps_of=args[6], **({"grid": args[1]} if known else {}),
                      specs=context.make_tuple(builder, nb.types.Tuple(pipe.specs), specs))
 
@@ -119,7 +120,7 @@ def steps_value(context: Any, builder: Any, steps: StepsType, pipe: PipelineType
     """Return a value of the type `steps`, for the arrays `refs_value`, of type `refs`."""
     kind = steps.loop
     pipeline = nb.fields(context, builder, pipe, pipe_value)
-    arrays = [value for ty, value in zip(trees.leaves(refs), trees.leaf_values(builder, refs, refs_value), strict=True)
+    arrays = [value for ty, value in zip(leaves(refs), leaf_values(builder, refs, refs_value), strict=True)
               if not isinstance(ty, AllocationsType)]
     specs = nb.cgutils.unpack_tuple(builder, pipeline.specs, len(pipe.specs))
     total = nb.const(1)

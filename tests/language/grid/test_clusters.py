@@ -243,7 +243,7 @@ def unknown_axis(a, b, c):
     (other_axis, "collective_axes has 'cluster', which is no axis of the cluster: the cluster's axes are 'pair'"),
     (shared_output, r"out_specs\[0\]: collective_axes=\('pair',\) is for inputs"),
     (alone, r"in_specs\[0\]: collective_axes in a single-stream pipeline, whose slots belong to one warpgroup"),
-    (copied, r"copy_gmem_to_smem: barrier is ClusterBarrier\(\('pair',\), num_arrivals=1, num_barriers=1\), whose phases count"),
+    (copied, r"copy_gmem_to_smem: barrier is ClusterBarrier\('pair', num_barriers=1, num_arrivals=1\), whose phases count"),
     (unknown_axis, "unknown axis 'cta': the grid's axes are not named .*the cluster's 'pair', and the warpgroup axis is 'wg'"),
 ], ids=lambda part: getattr(part, "__name__", ""))
 @pytest.mark.parametrize("compiled", [False, True])

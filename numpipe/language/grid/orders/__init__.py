@@ -15,8 +15,8 @@ In a kernel an order is a name, an object, or a host table: a 2-D int32 array ar
     for m, n in numpipe.tiles(m_tiles, n_tiles, order=cfg.order):                 # a Static's field, name or object
     for m, n in numpipe.tiles(m_tiles, n_tiles, order=table):                     # an argument, e.g. Hilbert().table((32, 64))
 
-On the host it says where tile t lies (`Order.coordinates`), what comes into L2 under it (`Order.bytes`), and draws it
-(`Order.plot`).
+On the host an order says where tile t lies (`Order.coordinates`), what comes into L2 under it (`Order.bytes`), and draws itself
+(`Order.plot`). `order` has the objects and host tables, `places` the arithmetic that kernels and host share.
 """
 
 from .order import NAMES, Column, Grouped, Hilbert, Order, Row, Snake, Table, named
