@@ -80,28 +80,23 @@ def load(trace: T, path: Any) -> T:
         raise SpecError(f"{where} lacks what a trace is read from, a member {KEY!r} of format {FORMAT}; what viewers of the format "
                         "show is not enough: save the trace again with this version of numpipe")
     try:
-        _unpack(trace, packed)
+        _check(packed, FORM, KEY)
+        if packed["clock"] not in ("cycles", "ns"):
+            raise ValueError(f"{KEY}.clock is {packed['clock']!r}, 'cycles' or 'ns' expected")
+        who = [(tuple(cta), warpgroup, role) for cta, warpgroup, role in packed["who"]]
+        trace.clock, trace.failure, trace.lost = packed["clock"], packed["failure"], packed["lost"]
+        trace.tell_rings(Ring(**{key: ring[key] for key in FORM["rings"][0]}) for ring in packed["rings"])
+        trace.sms = {tuple(cta): sm for cta, sm in packed["sms"]}
+        for number, (whose, start, end, kind, details) in enumerate(packed["events"]):
+            place = f"{KEY}.events[{number}]"
+            if not 0 <= whose < len(who) or max(abs(start), abs(end)) >= 2**63:
+                raise ValueError(f"{place} is of warpgroup {whose} of {len(who)}, from {start} to {end}")
+            needed = NEEDED.get(f"note {details.get('event')}", ("event",)) if kind == "note" else NEEDED.get(kind, ())
+            _check(details, {key: DETAILS[key] for key in DETAILS if key in details or key in needed}, f"{place}[4]")
+            trace.events.append(Event(*who[whose], start, end, kind, {key: _tuples(each) for key, each in details.items()}))
     except (ValueError, RecursionError) as error:
         raise SpecError(f"{where} is damaged: {error}; save the trace again") from None
     return trace
-
-
-def _unpack(trace: Recording, packed: Json) -> None:
-    """Fill a trace with what `_packed` made. Raises ValueError, which names the place, for anything else."""
-    _check(packed, FORM, KEY)
-    if packed["clock"] not in ("cycles", "ns"):
-        raise ValueError(f"{KEY}.clock is {packed['clock']!r}, 'cycles' or 'ns' expected")
-    who = [(tuple(cta), warpgroup, role) for cta, warpgroup, role in packed["who"]]
-    trace.clock, trace.failure, trace.lost = packed["clock"], packed["failure"], packed["lost"]
-    trace.tell_rings(Ring(**{key: ring[key] for key in FORM["rings"][0]}) for ring in packed["rings"])
-    trace.sms = {tuple(cta): sm for cta, sm in packed["sms"]}
-    for number, (whose, start, end, kind, details) in enumerate(packed["events"]):
-        place = f"{KEY}.events[{number}]"
-        if not 0 <= whose < len(who) or max(abs(start), abs(end)) >= 2**63:
-            raise ValueError(f"{place} is of warpgroup {whose} of {len(who)}, from {start} to {end}")
-        needed = NEEDED.get(f"note {details.get('event')}", ("event",)) if kind == "note" else NEEDED.get(kind, ())
-        _check(details, {key: DETAILS[key] for key in DETAILS if key in details or key in needed}, f"{place}[4]")
-        trace.events.append(Event(*who[whose], start, end, kind, {key: _tuples(each) for key, each in details.items()}))
 
 
 def _check(value: Any, form: Any, place: str) -> None:

@@ -124,6 +124,10 @@ def _by_step(done: Iterable[_Action], what: str) -> _ByStep:
     return by_step
 
 
+def _each(by_step: _ByStep) -> list[_Action]:
+    return [action for parts in by_step.values() for action in parts.values()]
+
+
 def _matching(actions: _Parts, operand: int | None) -> list[_Action]:
     """Return the actions that are of the operand or of all operands; all actions where `operand` is None."""
     return [action for number, action in actions.items() if operand is None or number is None or number == operand]
@@ -195,28 +199,25 @@ class _Rules:
         for number in readers:
             done = ring.get(number, [])
             computed, released = _by_step(done, "compute"), _by_step(done, "release")
-            for step, actions in issues.items():
-                for action in actions.values():
-                    self.refill(action, released, computed, number)
-            for step, actions in computed.items():
-                for action in actions.values():
-                    self.use(action, issues.get(step, {}), released.get(step, {}), fillers)
-            for step, actions in released.items():
-                for action in actions.values():
-                    used = _matching(computed.get(step, {}), action.operand)
-                    if not used or any(each.order > action.order for each in used):
-                        raise self.error(PipelineRace, "read-after-release", action.event, used[-1].event if used else None,
-                                         "a slot is released when its tiles have been waited for and used")
-            if number not in self.cut:
-                for step, actions in computed.items():
-                    for action in actions.values():
-                        if not _matching(released.get(step, {}), action.operand):
-                            raise self.error(SimulationError, "too-few-arrivals", action.event, None,
-                                             "the warpgroup ends without having released this step")
-                if not fillers & self.cut and issues.keys() - computed.keys():
-                    step = min(issues.keys() - computed.keys())
-                    raise self.error(SimulationError, "exit-in-flight", next(iter(issues[step].values())).event, None,
-                                     f"warpgroup {number} ends without having waited for step {step}", step)
+            for issue in _each(issues):
+                self.refill(issue, released, computed, number)
+            for compute in _each(computed):
+                self.use(compute, issues.get(compute.step, {}), released.get(compute.step, {}), fillers)
+            for release in _each(released):
+                used = _matching(computed.get(release.step, {}), release.operand)
+                if not used or any(compute.order > release.order for compute in used):
+                    raise self.error(PipelineRace, "read-after-release", release.event, used[-1].event if used else None,
+                                     "a slot is released when its tiles have been waited for and used")
+            if number in self.cut:
+                continue
+            for compute in _each(computed):
+                if not _matching(released.get(compute.step, {}), compute.operand):
+                    raise self.error(SimulationError, "too-few-arrivals", compute.event, None,
+                                     "the warpgroup ends without having released this step")
+            if not fillers & self.cut and (missed := issues.keys() - computed.keys()):
+                step = min(missed)
+                raise self.error(SimulationError, "exit-in-flight", next(iter(issues[step].values())).event, None,
+                                 f"warpgroup {number} ends without having waited for step {step}", step)
 
     def refill(self, issue: _Action, released: _ByStep, computed: _ByStep, reader: int) -> None:
         """Check that a slot is filled again only when a reader has released it."""

@@ -47,12 +47,11 @@ class Plan:
     """GPU time between two events: shorter kernels are launched several times between them"""
 
     def __post_init__(self) -> None:
-        for name in ("burst_count", "rounds", "alone_count"):
-            if getattr(self, name) < 1:
-                raise SpecError(f"Plan({name}={getattr(self, name)}): at least one measurement is needed")
-        for name in ("idle", "load", "alone_load", "work"):
-            if getattr(self, name) < 0:
-                raise SpecError(f"Plan({name}={getattr(self, name)}): a duration in seconds cannot be negative")
+        for name, value in vars(self).items():
+            if name in ("burst_count", "rounds", "alone_count") and value < 1:
+                raise SpecError(f"Plan({name}={value}): at least one measurement is needed")
+            if value < 0:
+                raise SpecError(f"Plan({name}={value}): a duration in seconds cannot be negative")
 
 
 @dataclass(frozen=True)

@@ -86,7 +86,6 @@ class Prediction:
 
 
 def predict(work: KernelWork, facts: Facts, device: DeviceModel, clock: Clock | float) -> Prediction:
-    """Predict the time of a kernel."""
     model = Model(work, facts, device, 1e6 * device.resting_clock(clock))
     busy = 1e6 * device.tensor_busy_clock(clock)
     resting = model.hertz
