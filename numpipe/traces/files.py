@@ -44,9 +44,8 @@ def file_of(path: Any) -> Path:
 def save(trace: Recording, file: Path) -> None:
     """Write a trace to a file that `file_of` returned."""
     if file.suffix == ".json":
-        shown = trace_events(trace.events, trace.failure, trace.clock, trace.lost, trace.sms)
         packed = json.dumps(_packed(trace), separators=(",", ":"))
-        content = json.dumps(shown, indent=0).removesuffix("\n}") + f',\n"{KEY}": {packed}\n}}'
+        content = json.dumps(trace_events(trace), indent=0).removesuffix("\n}") + f',\n"{KEY}": {packed}\n}}'
     else:
         content = "\n\n".join(timeline(trace, cta=cta) for cta in trace.ctas) or timeline(trace)
         content += f"\n\n{trace.failure}" if trace.failure else ""
@@ -93,7 +92,9 @@ def load(trace: T, path: Any) -> T:
                 raise ValueError(f"{place} is of warpgroup {whose} of {len(who)}, from {start} to {end}")
             needed = NEEDED.get(f"note {details.get('event')}", ("event",)) if kind == "note" else NEEDED.get(kind, ())
             _check(details, {key: DETAILS[key] for key in DETAILS if key in details or key in needed}, f"{place}[4]")
-            trace.events.append(Event(*who[whose], start, end, kind, {key: _tuples(each) for key, each in details.items()}))
+            cta, warpgroup, role = who[whose]
+            details = {key: _tuples(each) for key, each in details.items()}
+            trace.events.append(Event(cta, warpgroup, role, start, end, kind, details))
     except (ValueError, RecursionError) as error:
         raise SpecError(f"{where} is damaged: {error}; save the trace again") from None
     return trace

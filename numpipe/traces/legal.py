@@ -41,10 +41,6 @@ class _Action:
     event: Event
     order: int
 
-    @property
-    def time(self) -> int:
-        return self.event.start
-
 
 def check(trace: Recording, slack: float = 0) -> None:
     """Do what `Trace.check_legal` says, of one trace."""
@@ -230,7 +226,7 @@ class _Rules:
             raise self.error(PipelineRace, "refilled-while-read", issue.event, used,
                              f"the slot was not released by warpgroup {reader} after step {step}", issue.step)
         for action in freed:
-            if issue.time + self.slack < action.time:
+            if issue.event.start + self.slack < action.event.start:
                 raise self.error(PipelineRace, "refilled-while-read", issue.event, action.event,
                                  "a slot is filled again when all that read it have released it", issue.step)
 
@@ -241,7 +237,7 @@ class _Rules:
             raise self.error(PipelineRace, "read-before-ready", compute.event, None,
                              f"nobody issues the copies of step {compute.step}")
         for action in copies:
-            if compute.time + self.slack < action.time:
+            if compute.event.start + self.slack < action.event.start:
                 raise self.error(PipelineRace, "read-before-ready", compute.event, action.event,
                                  "a wait for the tiles ends after the issue of their copies", compute.step)
         for action in _matching(released, compute.operand):
@@ -258,7 +254,7 @@ class _Rules:
                 written = [action for action in actions[number] if action.what == "compute" and action.order < own.order]
                 for other in stored.values():
                     theirs = other.get(step, {}).get(None)
-                    if written and theirs is not None and theirs.time + self.slack < written[-1].time:
+                    if written and theirs is not None and theirs.event.start + self.slack < written[-1].event.start:
                         raise self.error(PipelineRace, "unordered-accesses", theirs.event, written[-1].event,
                                          "a block is stored when all warpgroups have written it")
 
@@ -284,24 +280,24 @@ def compare(trace: Recording, simulated: Recording) -> None:
     if not ours:
         raise SimulationError(f"the traces have no CTA in common: {sorted(trace.ctas)}, and {sorted(simulated.ctas)} simulated; "
                               "give both runs the same arguments and grid")
-    named = _rings(trace), _rings(simulated)
+    named, known = _rings(trace), _rings(simulated)
     for cta, events in ours.items():
         own, other = of_warpgroups(events), of_warpgroups(theirs[cta])
-        for number in sorted(own.keys() | other.keys()):
-            _same(own.get(number, []), other.get(number, []), f"warpgroup {number} of CTA {cta}", named)
+        for warpgroup in sorted(own.keys() | other.keys()):
+            done, wanted = own.get(warpgroup, []), other.get(warpgroup, [])
+            cut = bool(done) and "lost" in done[-1].details
+            pairs = zip_longest(*([event for event in events if event.note in COMPARED] for events in (done, wanted)))
+            for number, (have, want) in enumerate(pairs):
+                if have is None and cut:
+                    break
+                if have is None or want is None or _plain(have, named) != _plain(want, known):
+                    raise SimulationError(
+                        f"warpgroup {warpgroup} of CTA {cta}: its event {number} is {_at(have)}, and simulated {_at(want)}: both "
+                        "runs must do the same, in the same order; give them the same kernel, arguments and grid")
 
 
-def _same(own: list[Event], other: list[Event], who: str, named: tuple[_Named, _Named]) -> None:
-    ours, theirs = ([event for event in events if event.note in COMPARED] for events in (own, other))
-    cut = bool(own) and "lost" in own[-1].details
-    for number, (have, want) in enumerate(zip_longest(ours, theirs)):
-        if have is None and cut:
-            return
-        if have is None or want is None or _plain(have, named[0]) != _plain(want, named[1]):
-            raise SimulationError(
-                f"{who}: its event {number} is {'nothing' if have is None else f'{_text(have)} at {have.start}'}, and simulated "
-                f"{'nothing' if want is None else f'{_text(want)} at {want.start}'}: both runs must do the same, in the same "
-                "order; give them the same kernel, arguments and grid")
+def _at(event: Event | None) -> str:
+    return "nothing" if event is None else f"{_text(event)} at {event.start}"
 
 
 def _plain(event: Event, named: _Named) -> dict[str, Any]:

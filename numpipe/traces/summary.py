@@ -138,11 +138,11 @@ def _row(number: int, events: list[Event], begin: int) -> Row:
     done = spans(events)
     spent = dict.fromkeys(MEANS, 0.0)
     for span in done:
-        spent[span.kind] += span.length
+        spent[span.kind] += span.end - span.start
     spent["other"] += (end - begin) - sum(spent.values())  # before its first event
     inside: dict[str, float] = {}
     for region in regions(events, end):
-        inside[region.name] = inside.get(region.name, 0.0) + region.length
+        inside[region.name] = inside.get(region.name, 0.0) + region.end - region.start
     return Row(number, events[-1].role, end - begin, spent, inside, _bubbles(done, list(tiles(events, end))))
 
 

@@ -10,7 +10,7 @@ reported, as ratios within one process, because absolute rates of one card move 
 
 ``examples/benchmarks/gemm.py`` is a whole one. ``python -m numpipe.bench`` shows, draws and compares result files.
 
-What measures (`timer`, `probes`, `driver`), what a result is (`report`, `device`) and what reads results (`files`) belong here; the
+What measures (`timer`, `probes`), what a result is (`report`, `device`) and what reads results (`files`) belong here; the
 competitors themselves belong to examples/benchmarks, but for `blas`. No kernel's call loads this room.
 """
 

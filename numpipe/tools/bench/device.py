@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from .driver import api, call
+from .probes import api, call
 
 _PACKAGES = ("numpipe", "numpy", "numba", "numba-cuda", "cuda-bindings", "cuda-core", "nvidia-nvjitlink", "nvidia-nvvm",
              "torch", "triton", "nvidia-cublas", "nvidia-cublas-cu12", "cupy-cuda12x", "cupy-cuda13x", "jax")

@@ -175,11 +175,7 @@ class _Session:
             self.timer.synchronize()
 
     def burst(self) -> Sample:
-        def rest(_name: str) -> None:
-            self.timer.synchronize()
-            self.timer.sleep(self.plan.idle)
-
-        return self._one_by_one("burst", rest, self.plan.burst_count)
+        return self._one_by_one("burst", lambda _name: self.timer.sleep(self.plan.idle), self.plan.burst_count)
 
     def alone(self) -> Sample:
         return self._one_by_one("alone", lambda name: self.load([name], self.plan.alone_load), self.plan.alone_count)

@@ -9,8 +9,7 @@ from typing import Any, Protocol
 
 from ...diagnostics.errors import TargetError
 from ...launch.device import gpu_state
-from .driver import api, call
-from .probes import Holds, Stamps
+from .probes import Holds, Stamps, api, call
 
 Competitor = Callable[[int], object]
 """Launches its work once, asynchronously; the argument counts calls, for rotating buffers. One that has a method

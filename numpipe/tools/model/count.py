@@ -170,13 +170,12 @@ class Counter:
 
     def each_lane(self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Run lane 0, which stands for all."""
-        lane: Any = Lane(self)
-        warpgroup: Any = self
-        _machine.enter(lane)
+        enter: Callable[[Any], None] = _machine.enter
+        enter(Lane(self))
         try:
             return [function(*arguments[0])] * len(arguments)
         finally:
-            _machine.enter(warpgroup)
+            enter(self)
 
     def note(self, event: str, **details: Any) -> None:
         if event == "compute":

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from ... import launch
+from ...compile.build import toolchain
 from ...compile.check import blame
 from ...diagnostics.errors import SpecError
 from ...diagnostics.frames import brief
@@ -147,8 +148,8 @@ class Explanation:
         """Return all figures in dicts, lists, strings and numbers."""
         figures = dataclasses.asdict(self) | {"smem": [list(row) for row in self.smem], "grid": list(self.grid),
                                               "slots": [vars(slots) for slots in self.slots], "data": list(self.data)}
-        return figures | {"advice": self.advice, "smem_bytes": self.smem_bytes, "predicted_tflops": self.predicted_tflops,
-                          "predicted_tbytes_per_second": self.predicted_tbytes_per_second}
+        derived = ("advice", "smem_bytes", "predicted_tflops", "predicted_tbytes_per_second")
+        return figures | {name: getattr(self, name) for name in derived}
 
     def __str__(self) -> str:
         registers = self.registers
@@ -172,11 +173,11 @@ class Explanation:
         width = max(len(name) for name, _ in rows)
         lines = [f"kernel {self.kernel} on one {self.device} at {self.clock_mhz:.0f} MHz", ""]
         lines += [f"{name:<{width}}  {text}".rstrip() for name, text in rows if text or name]
-        lines += ["", f"{'alone':>28}" + f"{'of the time':>16}"]
-        lines += [f"{name:<18}{_time(seconds):>10}{seconds / self.predicted_seconds:>15.0%}" for name, seconds in self.limits.items()]
-        lines += ["", f"{'would be saved':>28}"]
-        lines += [f"{name:<18}{_time(seconds):>10}{seconds / self.predicted_seconds:>15.0%}" for name, seconds in
-                  sorted(self.losses.items(), key=lambda item: -item[1]) if seconds >= 0.005 * self.predicted_seconds]
+        losses = sorted(((name, loss) for name, loss in self.losses.items() if loss >= 0.005 * self.predicted_seconds),
+                        key=lambda item: -item[1])
+        for title, times in ((f"{'alone':>28}{'of the time':>16}", self.limits.items()), (f"{'would be saved':>28}", losses)):
+            lines += ["", title]
+            lines += [f"{name:<18}{_time(seconds):>10}{seconds / self.predicted_seconds:>15.0%}" for name, seconds in times]
         lines += ["", f"{'predicted':<18}{_time(self.predicted_seconds):>10}{_rates(self, self.predicted_seconds)}"]
         if self.measured is not None:
             lines.append(f"{'measured':<18}{_time(self.measured.seconds):>10}{_rates(self, self.measured.seconds)}   "
@@ -217,7 +218,9 @@ def explain(kernel: Kernel, /, *args: Any, measured: float | Trace | None = None
     grid = targets.ctas(kernel.definition, launch.Choice("gpu", "asked for", card), call)
     if 0 in grid:
         raise SpecError(f"explain: kernel {kernel.name} has no CTAs for these arguments: grid {grid}")
-    used: Resources | None = kernel.inspect("resources", *args, out=out, **named) if _compiles(compiled) else None
+    if compiled is None:
+        compiled = os.environ.get("NUMPIPE_COMPILE_CHECK", "1") != "0" and toolchain() is None
+    used: Resources | None = kernel.inspect("resources", *args, out=out, **named) if compiled else None
     unit = call.variant.unit(simulated=True)
     entry = used.registers if used else min(255, unit.register_pool // unit.warpgroups)
     work = _count(unit, call, grid, lambda: device.sms * _resident(used or unit, entry, device))
@@ -243,14 +246,6 @@ def explain(kernel: Kernel, /, *args: Any, measured: float | Trace | None = None
         steps=sum(n for key, n in work.total.items() if key[0] == "fills"), predicted_seconds=prediction.seconds,
         limits=prediction.limits, losses=prediction.losses, limiter=prediction.limiter,
         measured=None if measured is None else _measured(measured, work.total["flop",], prediction), data=work.data)
-
-
-def _compiles(compiled: bool | None) -> bool:
-    if compiled is not None:
-        return compiled
-    from ...compile.build import toolchain
-
-    return os.environ.get("NUMPIPE_COMPILE_CHECK", "1") != "0" and toolchain() is None
 
 
 def _count(unit: Unit, call: Call, grid: tuple[int, int, int], resident: Callable[[], int]) -> KernelWork:

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from ... import launch
 from ...compile.build import toolchain
@@ -115,7 +115,7 @@ def autotune(factory: Factory, space: Mapping[str, Any] | Iterable[Any], /, *arg
         refused |= {name: image for name, image in images.items() if isinstance(image, str)}
         chosen = [one for one in chosen if one.name not in refused]
         for one in chosen if on_gpu else ():
-            one.kernel.adopt(images[one.name], one.asked)
+            one.kernel.adopt(cast("launch.Image", images[one.name]), one.asked)
     if on_gpu:
         chosen, failed = candidates.tried(chosen, buffers)
         refused |= failed
