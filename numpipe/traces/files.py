@@ -7,7 +7,7 @@ import json
 import reprlib
 from pathlib import Path
 from types import UnionType
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, get_type_hints
 
 from ..diagnostics.errors import SpecError
 from .chrome import Json, plain, trace_events
@@ -16,7 +16,7 @@ from .text import timeline
 
 FORMAT = 1
 KEY = "numpipe"
-"""What `load` reads: a member of the file's object, which viewers of the format pass over."""
+"""the member of the file's object that `load` reads, and viewers of the format pass over"""
 CTA = (int, int, int)
 FORM: Json = {"clock": str, "failure": str | None, "lost": int, "sms": [(CTA, int)], "rings": [get_type_hints(Ring)],
         "who": [(CTA, int, str)], "events": [(int, int, int, str, dict)]}
@@ -27,7 +27,6 @@ NEEDED = {"arrive": ("mbar",), "issue": ("tensor",), "write": ("what",), "note t
           **dict.fromkeys(("note region begin", "note region end"), ("event", "region")),
           **dict.fromkeys(("note fill", "note compute", "note release", "note store"), ("event", "ring", "slot", "step"))}
 """the details that an event has, by its kind; `DETAILS`: their types"""
-T = TypeVar("T", bound=Recording)
 
 
 def file_of(path: Any) -> Path:
@@ -44,7 +43,13 @@ def file_of(path: Any) -> Path:
 def save(trace: Recording, file: Path) -> None:
     """Write a trace to a file that `file_of` returned."""
     if file.suffix == ".json":
-        packed = json.dumps(_packed(trace), separators=(",", ":"))
+        who: dict[tuple[Any, ...], int] = {}  # an event has the number of its warpgroup here
+        events = [[who.setdefault((e.cta, e.warpgroup, e.role), len(who)), int(e.start), int(e.end), e.kind, plain(e.details)]
+                  for e in trace.events]
+        packed = json.dumps({
+            "format": FORMAT, "clock": trace.clock, "failure": trace.failure, "lost": trace.lost,
+            "sms": [[list(cta), sm] for cta, sm in trace.sms.items()], "rings": [dataclasses.asdict(ring) for ring in trace.rings],
+            "who": list(who), "events": events}, separators=(",", ":"))
         content = json.dumps(trace_events(trace), indent=0).removesuffix("\n}") + f',\n"{KEY}": {packed}\n}}'
     else:
         content = "\n\n".join(timeline(trace, cta=cta) for cta in trace.ctas) or timeline(trace)
@@ -52,17 +57,7 @@ def save(trace: Recording, file: Path) -> None:
     file.write_text(content + "\n", encoding="utf8")
 
 
-def _packed(trace: Recording) -> Json:
-    """Return a trace as lists and dicts; an event has the number of its warpgroup in "who"."""
-    who: dict[tuple[Any, ...], int] = {}
-    events = [[who.setdefault((e.cta, e.warpgroup, e.role), len(who)), int(e.start), int(e.end), e.kind, plain(e.details)]
-              for e in trace.events]
-    return {"format": FORMAT, "clock": trace.clock, "failure": trace.failure, "lost": trace.lost,
-            "sms": [[list(cta), sm] for cta, sm in trace.sms.items()], "rings": [dataclasses.asdict(ring) for ring in trace.rings],
-            "who": list(who), "events": events}
-
-
-def load(trace: T, path: Any) -> T:
+def load(trace: Recording, path: Any) -> None:
     """Fill an empty trace with what `save` wrote. Raises SpecError, which names the file and the place in it, for anything else."""
     file = file_of(path)
     where = f"Trace.load: {str(file)!r}"
@@ -97,7 +92,6 @@ def load(trace: T, path: Any) -> T:
             trace.events.append(Event(cta, warpgroup, role, start, end, kind, details))
     except (ValueError, RecursionError) as error:
         raise SpecError(f"{where} is damaged: {error}; save the trace again") from None
-    return trace
 
 
 def _check(value: Any, form: Any, place: str) -> None:

@@ -31,7 +31,7 @@ COMPARED = ("fill", "wait", "compute", "release", "store", "tile begin", "region
 
 @dataclass(frozen=True)
 class _Action:
-    """What a warpgroup did to a step of a ring: "fill", "issue", "compute", "release" or "store"; `order` among its own events."""
+    """A warpgroup's "fill", "issue", "compute", "release" or "store" of a step of a ring; `order` is its place among its events."""
 
     what: str
     ring: Ring

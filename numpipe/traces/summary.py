@@ -1,4 +1,4 @@
-"""Where the time of a run went: how long each warpgroup did what, and the bubbles between tiles."""
+"""A summary of where the time of a run went: how long each warpgroup did what, and the bubbles between tiles."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Summary:
-    """Where the time went, in `clock` ("cycles" or "ns"); printed as a table.
+    """The time of each warpgroup by what it did, in `clock` ("cycles" or "ns"); it prints as a table.
 
     total              from the first event of the CTA to the last of its warpgroups; a mean where there are several CTAs
     tensor_core_idle   of that, the fraction without a product running (0 … 1); None on a GPU, which does not tell

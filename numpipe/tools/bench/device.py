@@ -1,4 +1,4 @@
-"""What a result must say of its machine: the GPU, the driver, versions, and the readings of the card's own sensors."""
+"""The machine of a result: the GPU, the driver, versions, and the readings of the card's own sensors."""
 
 from __future__ import annotations
 

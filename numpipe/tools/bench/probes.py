@@ -1,4 +1,4 @@
-"""What a timer queues around the measured work, outside its events: a hold in front, and a stamp of the SMs' clocks on either side.
+"""The probes that a timer queues around measured work, outside its events: a hold in front, on either side a stamp of the clocks.
 
 A kernel of some microseconds is over before the host has launched the next one, if the host is slow for a moment: what is timed
 then is the host. So a kernel of one thread holds the GPU until the host says that all launches are queued, and no longer than

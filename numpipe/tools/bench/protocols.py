@@ -56,7 +56,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Sample:
-    """One protocol in one process. Times are seconds per call, as measured.
+    """The measurements of one protocol in one process. Times are seconds per call.
 
     `sensors` were read under load: by competitor, or under "all" while all ran in turn. ``clock_mhz`` among them is no reading: it
     is the SMs' clock during the measurements of the times, where the timer knows it (`Timer.megahertz`).

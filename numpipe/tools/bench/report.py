@@ -81,7 +81,7 @@ def figure(ratios: Sequence[float]) -> Figure:
 
 @dataclass(frozen=True)
 class Row:
-    """One case, one protocol, one competitor, over all processes."""
+    """The figures of one case, protocol and competitor over all processes."""
 
     case: dict[str, Any]
     protocol: str
@@ -104,7 +104,7 @@ class Row:
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """What tells the rows of one file apart."""
+        """The case, protocol and competitor: they tell the rows of one file apart."""
         return json.dumps(self.case, sort_keys=True), self.protocol, self.name
 
 

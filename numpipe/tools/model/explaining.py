@@ -1,7 +1,4 @@
-"""`numpipe.explain`: bytes, FLOP, shared memory, registers, slots, waves and time of a call, from source and arguments alone.
-
-The figures are fields with units, a dict, and a table.
-"""
+"""`numpipe.explain`: bytes, FLOP, shared memory, registers, slots, waves and time of a call, from source and arguments alone."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class RingFacts:
 
 @dataclass(frozen=True)
 class Facts:
-    """What the model knows of a kernel beside its work.
+    """Facts about a kernel beside its work.
 
     resident     CTAs that run on an SM at a time
     drain        whether rings are empty between two loops

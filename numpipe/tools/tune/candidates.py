@@ -43,16 +43,16 @@ class Candidate:
     name: str
     config: Any
     kernel: Kernel
-    asked: Call
+    call: Call
 
 
 def named(space: Mapping[str, Any] | Iterable[Any]) -> dict[str, Any]:
     """Return the configs by name: a mapping's keys, or each config's repr. Raises SpecError for none, and for two of one name."""
-    pairs = list(space.items()) if isinstance(space, Mapping) else [(repr(config), config) for config in space]
-    configs = dict(pairs)
-    if len(configs) < len(pairs):
-        twice = next(config for number, (name, config) in enumerate(pairs) if name in dict(pairs[:number]))
-        raise SpecError(f"autotune: the space has {twice!r} twice: leave one out, or give names: {{name: config}}")
+    configs: dict[str, Any] = {}
+    for name, config in space.items() if isinstance(space, Mapping) else ((repr(config), config) for config in space):
+        if name in configs:
+            raise SpecError(f"autotune: the space has {config!r} twice: leave one out, or give names: {{name: config}}")
+        configs[name] = config
     if not configs:
         raise SpecError("autotune: the space has no candidates: pass a list of configs, or {name: config}")
     for name, config in configs.items():
@@ -97,18 +97,18 @@ def compiled(factory: Factory, candidates: list[Candidate], workers: int | None,
     results: dict[str, Image | str] = {}
     if workers == 0:
         for one in candidates:
-            results[one.name] = _image(one.asked.variant)
+            results[one.name] = _image(one.call.variant)
             report(one.name)
         return results
     for one in candidates:
         try:
-            pickle.dumps((factory, one.config, one.asked.variant.key))
+            pickle.dumps((factory, one.config, one.call.variant.key))
         except Exception as error:
             raise SpecError(f"autotune: candidate {one.name!r} cannot be sent to a worker process: {error}: use configs of a class "
                             "at module level, or workers=0") from error
     most = min(workers or os.cpu_count() or 1, max(1, len(candidates)))
     with concurrent.futures.ProcessPoolExecutor(most, multiprocessing.get_context("spawn")) as pool:
-        waiting = {pool.submit(_compile, factory, one.config, one.asked.variant.key, one.asked.variant.obstacles): one.name
+        waiting = {pool.submit(_compile, factory, one.config, one.call.variant.key, one.call.variant.obstacles): one.name
                    for one in candidates}
         try:
             for future in concurrent.futures.as_completed(waiting):
@@ -187,13 +187,13 @@ def _copy(arg: Any) -> Any:
                     "pass a NumPy array, or one of PyTorch, CuPy or JAX")
 
 
-def tried(candidates: list[Candidate], given: Buffers) -> tuple[list[Candidate], dict[str, str]]:
+def tried(candidates: list[Candidate], buffers: Buffers) -> tuple[list[Candidate], dict[str, str]]:
     """Call each candidate once on every set; returns those that can run, and why others cannot. Raises LaunchError."""
     good, refused = [], {}
     for one in candidates:
         try:
-            for number in range(len(given.sets)):
-                given.call(one.kernel, number)
+            for number in range(len(buffers.sets)):
+                buffers.call(one.kernel, number)
             good.append(one)
         except LaunchError:
             raise

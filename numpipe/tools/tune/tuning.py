@@ -115,7 +115,7 @@ def autotune(factory: Factory, space: Mapping[str, Any] | Iterable[Any], /, *arg
         refused |= {name: image for name, image in images.items() if isinstance(image, str)}
         chosen = [one for one in chosen if one.name not in refused]
         for one in chosen if on_gpu else ():
-            one.kernel.adopt(cast("launch.Image", images[one.name]), one.asked)
+            one.kernel.adopt(cast("launch.Image", images[one.name]), one.call)
     if on_gpu:
         chosen, failed = candidates.tried(chosen, buffers)
         refused |= failed
@@ -125,20 +125,16 @@ def autotune(factory: Factory, space: Mapping[str, Any] | Iterable[Any], /, *arg
 
     calls = {one.name: functools.partial(buffers.call, one.kernel) for one in chosen}
     times = measure(calls) if measure is not None else candidates.interleaved(calls, plan)
-    seconds = _checked(times, calls)
+    if set(times) != set(calls) or not all(math.isfinite(t) and t > 0 for t in times.values()):
+        raise SpecError(f"autotune: measure= returned {dict(times)!r}: a positive number of seconds for each of {list(calls)} is "
+                        "expected")
+    seconds = {name: float(times[name]) for name in calls}
     name = min(seconds, key=lambda candidate: seconds[candidate])
     kept = winners.save(file, question, name, seconds, skipped)
     tuned = Tuned(name, configs[name], factory(configs[name]), seconds, skipped, file if kept else None, measured=True)
     if progress:
         print(f"numpipe autotune: {tuned}", file=sys.stderr, flush=True)
     return tuned
-
-
-def _checked(times: Mapping[str, float], calls: candidates.Competitors) -> dict[str, float]:
-    if set(times) != set(calls) or not all(math.isfinite(t) and t > 0 for t in times.values()):
-        raise SpecError(f"autotune: measure= returned {dict(times)!r}: a positive number of seconds for each of {list(calls)} is "
-                        "expected")
-    return {name: float(times[name]) for name in calls}
 
 
 @contextlib.contextmanager

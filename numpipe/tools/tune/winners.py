@@ -48,7 +48,8 @@ def identity(factory: Factory, space: Mapping[str, Any], key: Any, args: tuple[A
         raise SpecError(f"autotune: the factory {name} is of {module}, which is no file that worker processes could import "
                         "(a prompt, a notebook, 'python -c'): move it to a module")
     return {
-        "factory": f"{Path(file).stem if module == '__main__' else module}:{name}", "source": hashlib.sha256(Path(file).read_bytes()).hexdigest(),
+        "factory": f"{Path(file).stem if module == '__main__' else module}:{name}",
+        "source": hashlib.sha256(Path(file).read_bytes()).hexdigest(),
         "space": {name: repr(config) for name, config in space.items()},
         "arguments": _key(key, args, named),
         "device": device.name if device else "none", "sms": device.sm_count if device else 0,

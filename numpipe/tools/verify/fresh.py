@@ -40,9 +40,9 @@ class Arguments:
             outs = list(out) if isinstance(out, (tuple, list)) else [out]
             left = [name for name in kernel.parameters[len(args):] if name not in named]
             self._outs = list(zip([*left, *[""] * len(outs)], outs, strict=False))
-        given = dict(zip(kernel.parameters, args, strict=False)) | dict(self._outs or ()) | {
+        values = dict(zip(kernel.parameters, args, strict=False)) | dict(self._outs or ()) | {
             name: value for name, value in named.items() if name not in kernel.statics}
-        infos = {name: launch.describe(value, name, kernel.name) for name, value in given.items() if is_array(value)}
+        infos = {name: launch.describe(value, name, kernel.name) for name, value in values.items() if is_array(value)}
         self.arrays: Arrays = {name: info.array for name, info in infos.items() if info.array is not None}
         """the host arrays by parameter name, as they were passed"""
 

@@ -279,8 +279,8 @@ def test_workers_compile_what_this_process_would_launch(monkeypatch: pytest.Monk
     assert code.cubin.startswith(b"\x7fELF") and code.arrays == ("a", "b", "c") and len(code.maps) >= 2
 
     [one] = [one for one in found if one.name == "narrow"]
-    one.kernel.adopt(code, one.asked)
-    assert one.asked.variant.image is code and code.smem_bytes > 2 * 2 * 8192
+    one.kernel.adopt(code, one.call)
+    assert one.call.variant.image is code and code.smem_bytes > 2 * 2 * 8192
 
 
 def test_a_config_that_cannot_be_sent_to_a_worker_is_refused() -> None:
