@@ -22,7 +22,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from . import spans
-from .events import UNITS, Event, of_ctas, of_warpgroups
+from .events import UNITS, Event, Recording, of_ctas, of_warpgroups
 from .protocol import KINDS, MOMENTS, OF_A_RING
 
 Json = dict[str, Any]
@@ -31,26 +31,25 @@ REGIONS = 1000
 """the thread of a warpgroup's regions and tiles has this number plus the warpgroup's"""
 
 
-def trace_events(events: Iterable[Event], failure: str | None = None, clock: str = "cycles", lost: int = 0,
-                 sms: dict[tuple[int, int, int], int] | None = None) -> Json:
-    """Return the JSON object of a trace, ready for ``json.dump``; `clock`, `lost` and `sms` are the Trace's."""
-    ctas = of_ctas(list(events))
+def trace_events(trace: Recording) -> Json:
+    """Return the JSON object of a trace, ready for ``json.dump``."""
+    ctas = of_ctas(trace.events)
     shown: list[Json] = []
     for pid, (cta, own) in enumerate(ctas.items()):
-        shown += _cta(pid, cta, own, "" if sms is None or cta not in sms else f" on SM {sms[cta]}")
-    if failure is not None:
+        shown += _cta(pid, cta, own, f" on SM {trace.sms[cta]}" if cta in trace.sms else "")
+    if trace.failure is not None:
         last = max((e["ts"] + e.get("dur", 0) for e in shown if e["ph"] == "X" and e["pid"] == len(ctas) - 1), default=0)
-        shown.append({"ph": "i", "s": "g", "name": failure.partition("\n")[0], "cat": "failure", "ts": last,
-                      "pid": max(len(ctas) - 1, 0), "tid": 0, "args": {"message": failure}})
-    if clock == "cycles":
+        shown.append({"ph": "i", "s": "g", "name": trace.failure.partition("\n")[0], "cat": "failure", "ts": last,
+                      "pid": max(len(ctas) - 1, 0), "tid": 0, "args": {"message": trace.failure}})
+    if trace.clock == "cycles":
         return {"traceEvents": shown, "displayTimeUnit": "ms",
                 "otherData": {"source": "numpipe, simulated SM", "time": "1 us is one cycle of the virtual-time model"}}
     scaled = [{**each, **{key: each[key] / 1000 for key in ("ts", "dur") if key in each}} for each in shown]  # in microseconds
     return {"traceEvents": scaled, "displayTimeUnit": "ns",
-            "otherData": {"source": "numpipe, GPU", "time": "of %globaltimer", "lost events": lost}}
+            "otherData": {"source": "numpipe, GPU", "time": "of %globaltimer", "lost events": trace.lost}}
 
 
-def _cta(pid: int, cta: tuple[int, int, int], events: list[Event], where: str = "") -> Iterator[Json]:
+def _cta(pid: int, cta: tuple[int, int, int], events: list[Event], where: str) -> Iterator[Json]:
     warpgroups = of_warpgroups(events)
     units: dict[str, list[Event]] = {}
     for event in events:

@@ -24,7 +24,7 @@ FINISHED = "finished"
 
 
 class Hint(NamedTuple):
-    """What is probably missing: the line that says so, the hazard's name, and what to write instead.
+    """A thing that is probably missing: the hazard's name, the line that says so, and what to write instead.
 
     sure   whether it is a cause for certain, and not what follows from another one
     """

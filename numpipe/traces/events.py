@@ -30,7 +30,7 @@ class Event:
     ``load``        a TMA load, from its turn on the copy port (until details["port_until"]) to its landing
     ``store``       a TMA store, likewise, to its arrival in GMEM; a reduction has a details["reduction"]
     ``mma``         a wgmma batch on the tensor core
-    ``note``        what `Machine.note` said: details["event"] and the ring, slot, step …
+    ``note``        a moment that the warpgroup noted: details["event"], and the ring, slot, step …
     ``end``         the warpgroup has finished; details["lost"]: a GPU had no room for so many of its last events
     ==============  =================================================================================
 

@@ -7,7 +7,7 @@ import json
 import reprlib
 from pathlib import Path
 from types import UnionType
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, get_type_hints
 
 from ..diagnostics.errors import SpecError
 from .chrome import Json, plain, trace_events
@@ -16,7 +16,7 @@ from .text import timeline
 
 FORMAT = 1
 KEY = "numpipe"
-"""What `load` reads: a member of the file's object, which viewers of the format pass over."""
+"""the member of the file's object that `load` reads, and viewers of the format pass over"""
 CTA = (int, int, int)
 FORM: Json = {"clock": str, "failure": str | None, "lost": int, "sms": [(CTA, int)], "rings": [get_type_hints(Ring)],
         "who": [(CTA, int, str)], "events": [(int, int, int, str, dict)]}
@@ -27,7 +27,6 @@ NEEDED = {"arrive": ("mbar",), "issue": ("tensor",), "write": ("what",), "note t
           **dict.fromkeys(("note region begin", "note region end"), ("event", "region")),
           **dict.fromkeys(("note fill", "note compute", "note release", "note store"), ("event", "ring", "slot", "step"))}
 """the details that an event has, by its kind; `DETAILS`: their types"""
-T = TypeVar("T", bound=Recording)
 
 
 def file_of(path: Any) -> Path:
@@ -44,26 +43,21 @@ def file_of(path: Any) -> Path:
 def save(trace: Recording, file: Path) -> None:
     """Write a trace to a file that `file_of` returned."""
     if file.suffix == ".json":
-        shown = trace_events(trace.events, trace.failure, trace.clock, trace.lost, trace.sms)
-        packed = json.dumps(_packed(trace), separators=(",", ":"))
-        content = json.dumps(shown, indent=0).removesuffix("\n}") + f',\n"{KEY}": {packed}\n}}'
+        who: dict[tuple[Any, ...], int] = {}  # an event has the number of its warpgroup here
+        events = [[who.setdefault((e.cta, e.warpgroup, e.role), len(who)), int(e.start), int(e.end), e.kind, plain(e.details)]
+                  for e in trace.events]
+        packed = json.dumps({
+            "format": FORMAT, "clock": trace.clock, "failure": trace.failure, "lost": trace.lost,
+            "sms": [[list(cta), sm] for cta, sm in trace.sms.items()], "rings": [dataclasses.asdict(ring) for ring in trace.rings],
+            "who": list(who), "events": events}, separators=(",", ":"))
+        content = json.dumps(trace_events(trace), indent=0).removesuffix("\n}") + f',\n"{KEY}": {packed}\n}}'
     else:
         content = "\n\n".join(timeline(trace, cta=cta) for cta in trace.ctas) or timeline(trace)
         content += f"\n\n{trace.failure}" if trace.failure else ""
     file.write_text(content + "\n", encoding="utf8")
 
 
-def _packed(trace: Recording) -> Json:
-    """Return a trace as lists and dicts; an event has the number of its warpgroup in "who"."""
-    who: dict[tuple[Any, ...], int] = {}
-    events = [[who.setdefault((e.cta, e.warpgroup, e.role), len(who)), int(e.start), int(e.end), e.kind, plain(e.details)]
-              for e in trace.events]
-    return {"format": FORMAT, "clock": trace.clock, "failure": trace.failure, "lost": trace.lost,
-            "sms": [[list(cta), sm] for cta, sm in trace.sms.items()], "rings": [dataclasses.asdict(ring) for ring in trace.rings],
-            "who": list(who), "events": events}
-
-
-def load(trace: T, path: Any) -> T:
+def load(trace: Recording, path: Any) -> None:
     """Fill an empty trace with what `save` wrote. Raises SpecError, which names the file and the place in it, for anything else."""
     file = file_of(path)
     where = f"Trace.load: {str(file)!r}"
@@ -80,28 +74,24 @@ def load(trace: T, path: Any) -> T:
         raise SpecError(f"{where} lacks what a trace is read from, a member {KEY!r} of format {FORMAT}; what viewers of the format "
                         "show is not enough: save the trace again with this version of numpipe")
     try:
-        _unpack(trace, packed)
+        _check(packed, FORM, KEY)
+        if packed["clock"] not in ("cycles", "ns"):
+            raise ValueError(f"{KEY}.clock is {packed['clock']!r}, 'cycles' or 'ns' expected")
+        who = [(tuple(cta), warpgroup, role) for cta, warpgroup, role in packed["who"]]
+        trace.clock, trace.failure, trace.lost = packed["clock"], packed["failure"], packed["lost"]
+        trace.tell_rings(Ring(**{key: ring[key] for key in FORM["rings"][0]}) for ring in packed["rings"])
+        trace.sms = {tuple(cta): sm for cta, sm in packed["sms"]}
+        for number, (whose, start, end, kind, details) in enumerate(packed["events"]):
+            place = f"{KEY}.events[{number}]"
+            if not 0 <= whose < len(who) or max(abs(start), abs(end)) >= 2**63:
+                raise ValueError(f"{place} is of warpgroup {whose} of {len(who)}, from {start} to {end}")
+            needed = NEEDED.get(f"note {details.get('event')}", ("event",)) if kind == "note" else NEEDED.get(kind, ())
+            _check(details, {key: DETAILS[key] for key in DETAILS if key in details or key in needed}, f"{place}[4]")
+            cta, warpgroup, role = who[whose]
+            details = {key: _tuples(each) for key, each in details.items()}
+            trace.events.append(Event(cta, warpgroup, role, start, end, kind, details))
     except (ValueError, RecursionError) as error:
         raise SpecError(f"{where} is damaged: {error}; save the trace again") from None
-    return trace
-
-
-def _unpack(trace: Recording, packed: Json) -> None:
-    """Fill a trace with what `_packed` made. Raises ValueError, which names the place, for anything else."""
-    _check(packed, FORM, KEY)
-    if packed["clock"] not in ("cycles", "ns"):
-        raise ValueError(f"{KEY}.clock is {packed['clock']!r}, 'cycles' or 'ns' expected")
-    who = [(tuple(cta), warpgroup, role) for cta, warpgroup, role in packed["who"]]
-    trace.clock, trace.failure, trace.lost = packed["clock"], packed["failure"], packed["lost"]
-    trace.tell_rings(Ring(**{key: ring[key] for key in FORM["rings"][0]}) for ring in packed["rings"])
-    trace.sms = {tuple(cta): sm for cta, sm in packed["sms"]}
-    for number, (whose, start, end, kind, details) in enumerate(packed["events"]):
-        place = f"{KEY}.events[{number}]"
-        if not 0 <= whose < len(who) or max(abs(start), abs(end)) >= 2**63:
-            raise ValueError(f"{place} is of warpgroup {whose} of {len(who)}, from {start} to {end}")
-        needed = NEEDED.get(f"note {details.get('event')}", ("event",)) if kind == "note" else NEEDED.get(kind, ())
-        _check(details, {key: DETAILS[key] for key in DETAILS if key in details or key in needed}, f"{place}[4]")
-        trace.events.append(Event(*who[whose], start, end, kind, {key: _tuples(each) for key, each in details.items()}))
 
 
 def _check(value: Any, form: Any, place: str) -> None:

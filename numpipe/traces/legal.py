@@ -31,7 +31,7 @@ COMPARED = ("fill", "wait", "compute", "release", "store", "tile begin", "region
 
 @dataclass(frozen=True)
 class _Action:
-    """What a warpgroup did to a step of a ring: "fill", "issue", "compute", "release" or "store"; `order` among its own events."""
+    """A warpgroup's "fill", "issue", "compute", "release" or "store" of a step of a ring; `order` is its place among its events."""
 
     what: str
     ring: Ring
@@ -40,10 +40,6 @@ class _Action:
     operand: int | None
     event: Event
     order: int
-
-    @property
-    def time(self) -> int:
-        return self.event.start
 
 
 def check(trace: Recording, slack: float = 0) -> None:
@@ -124,6 +120,10 @@ def _by_step(done: Iterable[_Action], what: str) -> _ByStep:
     return by_step
 
 
+def _each(by_step: _ByStep) -> list[_Action]:
+    return [action for parts in by_step.values() for action in parts.values()]
+
+
 def _matching(actions: _Parts, operand: int | None) -> list[_Action]:
     """Return the actions that are of the operand or of all operands; all actions where `operand` is None."""
     return [action for number, action in actions.items() if operand is None or number is None or number == operand]
@@ -195,28 +195,25 @@ class _Rules:
         for number in readers:
             done = ring.get(number, [])
             computed, released = _by_step(done, "compute"), _by_step(done, "release")
-            for step, actions in issues.items():
-                for action in actions.values():
-                    self.refill(action, released, computed, number)
-            for step, actions in computed.items():
-                for action in actions.values():
-                    self.use(action, issues.get(step, {}), released.get(step, {}), fillers)
-            for step, actions in released.items():
-                for action in actions.values():
-                    used = _matching(computed.get(step, {}), action.operand)
-                    if not used or any(each.order > action.order for each in used):
-                        raise self.error(PipelineRace, "read-after-release", action.event, used[-1].event if used else None,
-                                         "a slot is released when its tiles have been waited for and used")
-            if number not in self.cut:
-                for step, actions in computed.items():
-                    for action in actions.values():
-                        if not _matching(released.get(step, {}), action.operand):
-                            raise self.error(SimulationError, "too-few-arrivals", action.event, None,
-                                             "the warpgroup ends without having released this step")
-                if not fillers & self.cut and issues.keys() - computed.keys():
-                    step = min(issues.keys() - computed.keys())
-                    raise self.error(SimulationError, "exit-in-flight", next(iter(issues[step].values())).event, None,
-                                     f"warpgroup {number} ends without having waited for step {step}", step)
+            for issue in _each(issues):
+                self.refill(issue, released, computed, number)
+            for compute in _each(computed):
+                self.use(compute, issues.get(compute.step, {}), released.get(compute.step, {}), fillers)
+            for release in _each(released):
+                used = _matching(computed.get(release.step, {}), release.operand)
+                if not used or any(compute.order > release.order for compute in used):
+                    raise self.error(PipelineRace, "read-after-release", release.event, used[-1].event if used else None,
+                                     "a slot is released when its tiles have been waited for and used")
+            if number in self.cut:
+                continue
+            for compute in _each(computed):
+                if not _matching(released.get(compute.step, {}), compute.operand):
+                    raise self.error(SimulationError, "too-few-arrivals", compute.event, None,
+                                     "the warpgroup ends without having released this step")
+            if not fillers & self.cut and (missed := issues.keys() - computed.keys()):
+                step = min(missed)
+                raise self.error(SimulationError, "exit-in-flight", next(iter(issues[step].values())).event, None,
+                                 f"warpgroup {number} ends without having waited for step {step}", step)
 
     def refill(self, issue: _Action, released: _ByStep, computed: _ByStep, reader: int) -> None:
         """Check that a slot is filled again only when a reader has released it."""
@@ -229,7 +226,7 @@ class _Rules:
             raise self.error(PipelineRace, "refilled-while-read", issue.event, used,
                              f"the slot was not released by warpgroup {reader} after step {step}", issue.step)
         for action in freed:
-            if issue.time + self.slack < action.time:
+            if issue.event.start + self.slack < action.event.start:
                 raise self.error(PipelineRace, "refilled-while-read", issue.event, action.event,
                                  "a slot is filled again when all that read it have released it", issue.step)
 
@@ -240,7 +237,7 @@ class _Rules:
             raise self.error(PipelineRace, "read-before-ready", compute.event, None,
                              f"nobody issues the copies of step {compute.step}")
         for action in copies:
-            if compute.time + self.slack < action.time:
+            if compute.event.start + self.slack < action.event.start:
                 raise self.error(PipelineRace, "read-before-ready", compute.event, action.event,
                                  "a wait for the tiles ends after the issue of their copies", compute.step)
         for action in _matching(released, compute.operand):
@@ -257,7 +254,7 @@ class _Rules:
                 written = [action for action in actions[number] if action.what == "compute" and action.order < own.order]
                 for other in stored.values():
                     theirs = other.get(step, {}).get(None)
-                    if written and theirs is not None and theirs.time + self.slack < written[-1].time:
+                    if written and theirs is not None and theirs.event.start + self.slack < written[-1].event.start:
                         raise self.error(PipelineRace, "unordered-accesses", theirs.event, written[-1].event,
                                          "a block is stored when all warpgroups have written it")
 
@@ -283,24 +280,24 @@ def compare(trace: Recording, simulated: Recording) -> None:
     if not ours:
         raise SimulationError(f"the traces have no CTA in common: {sorted(trace.ctas)}, and {sorted(simulated.ctas)} simulated; "
                               "give both runs the same arguments and grid")
-    named = _rings(trace), _rings(simulated)
+    named, known = _rings(trace), _rings(simulated)
     for cta, events in ours.items():
         own, other = of_warpgroups(events), of_warpgroups(theirs[cta])
-        for number in sorted(own.keys() | other.keys()):
-            _same(own.get(number, []), other.get(number, []), f"warpgroup {number} of CTA {cta}", named)
+        for warpgroup in sorted(own.keys() | other.keys()):
+            done, wanted = own.get(warpgroup, []), other.get(warpgroup, [])
+            cut = bool(done) and "lost" in done[-1].details
+            pairs = zip_longest(*([event for event in events if event.note in COMPARED] for events in (done, wanted)))
+            for number, (have, want) in enumerate(pairs):
+                if have is None and cut:
+                    break
+                if have is None or want is None or _plain(have, named) != _plain(want, known):
+                    raise SimulationError(
+                        f"warpgroup {warpgroup} of CTA {cta}: its event {number} is {_at(have)}, and simulated {_at(want)}: both "
+                        "runs must do the same, in the same order; give them the same kernel, arguments and grid")
 
 
-def _same(own: list[Event], other: list[Event], who: str, named: tuple[_Named, _Named]) -> None:
-    ours, theirs = ([event for event in events if event.note in COMPARED] for events in (own, other))
-    cut = bool(own) and "lost" in own[-1].details
-    for number, (have, want) in enumerate(zip_longest(ours, theirs)):
-        if have is None and cut:
-            return
-        if have is None or want is None or _plain(have, named[0]) != _plain(want, named[1]):
-            raise SimulationError(
-                f"{who}: its event {number} is {'nothing' if have is None else f'{_text(have)} at {have.start}'}, and simulated "
-                f"{'nothing' if want is None else f'{_text(want)} at {want.start}'}: both runs must do the same, in the same "
-                "order; give them the same kernel, arguments and grid")
+def _at(event: Event | None) -> str:
+    return "nothing" if event is None else f"{_text(event)} at {event.start}"
 
 
 def _plain(event: Event, named: _Named) -> dict[str, Any]:

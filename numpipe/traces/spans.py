@@ -41,10 +41,6 @@ class Span:
     unfinished: bool = False
     """whether the trace does not see the end of the region or tile"""
 
-    @property
-    def length(self) -> int:
-        return self.end - self.start
-
 
 def spans(events: Iterable[Event]) -> list[Span]:
     """Return the spans of one warpgroup, in order, without gaps from its first event to its last."""

@@ -1,4 +1,4 @@
-"""Where the time of a run went: how long each warpgroup did what, and the bubbles between tiles."""
+"""A summary of where the time of a run went: how long each warpgroup did what, and the bubbles between tiles."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Summary:
-    """Where the time went, in `clock` ("cycles" or "ns"); printed as a table.
+    """The time of each warpgroup by what it did, in `clock` ("cycles" or "ns"); it prints as a table.
 
     total              from the first event of the CTA to the last of its warpgroups; a mean where there are several CTAs
     tensor_core_idle   of that, the fraction without a product running (0 … 1); None on a GPU, which does not tell
@@ -115,27 +115,22 @@ def _bubble_lines(columns: Sequence[Bubbles]) -> list[list[str]]:
 def summarise(trace: Recording, cta: tuple[int, int, int] | int | None) -> Summary:
     """Return what `Trace.summary` shows."""
     ctas = of_ctas(trace.events if cta is None else trace.events_of(cta))
-    of_each = [_of_cta(events) for events in ctas.values()]
-    numbers = sorted({row.warpgroup for rows, _, _ in of_each for row in rows})
-    rows = tuple(_mean([row for rows, _, _ in of_each for row in rows if row.warpgroup == number]) for number in numbers)
-    totals = [total for _, total, _ in of_each]
-    idle = [each for _, _, each in of_each if each is not None]
-    return Summary(trace.clock, tuple(ctas), sum(totals) / max(len(totals), 1), rows, sum(idle) / len(idle) if idle else None,
+    rows: dict[int, list[Row]] = {}
+    totals, idle = [], []
+    for events in ctas.values():
+        begin, warpgroups = min(e.start for e in events), of_warpgroups(events)
+        totals.append(max((e.end for own in warpgroups.values() for e in own), default=begin) - begin)
+        busy, until = 0, begin
+        for start, end in (products := sorted((e.start, e.end) for e in events if e.kind == "mma")):
+            busy += max(0, end - max(start, until))
+            until = max(until, end)
+        if products and totals[-1]:
+            idle.append(1 - busy / totals[-1])
+        for number, own in warpgroups.items():
+            rows.setdefault(number, []).append(_row(number, own, begin))
+    means = tuple(_mean(rows[number]) for number in sorted(rows))
+    return Summary(trace.clock, tuple(ctas), sum(totals) / max(len(totals), 1), means, sum(idle) / len(idle) if idle else None,
                    trace.lost)
-
-
-def _of_cta(events: list[Event]) -> tuple[list[Row], float, float | None]:
-    """Return the rows of a CTA, its whole time, and the fraction of it without products, None if that is not known."""
-    warpgroups = of_warpgroups(events)
-    begin = min(e.start for e in events)
-    end = max((e.end for own in warpgroups.values() for e in own), default=begin)
-    products = sorted((e.start, e.end) for e in events if e.kind == "mma")
-    busy, until = 0, begin
-    for start, stop in products:
-        busy += max(0, stop - max(start, until))
-        until = max(until, stop)
-    idle = 1 - busy / (end - begin) if products and end > begin else None
-    return [_row(number, own, begin) for number, own in warpgroups.items()], end - begin, idle
 
 
 def _row(number: int, events: list[Event], begin: int) -> Row:
@@ -143,11 +138,11 @@ def _row(number: int, events: list[Event], begin: int) -> Row:
     done = spans(events)
     spent = dict.fromkeys(MEANS, 0.0)
     for span in done:
-        spent[span.kind] += span.length
+        spent[span.kind] += span.end - span.start
     spent["other"] += (end - begin) - sum(spent.values())  # before its first event
     inside: dict[str, float] = {}
     for region in regions(events, end):
-        inside[region.name] = inside.get(region.name, 0.0) + region.length
+        inside[region.name] = inside.get(region.name, 0.0) + region.end - region.start
     return Row(number, events[-1].role, end - begin, spent, inside, _bubbles(done, list(tiles(events, end))))
 
 

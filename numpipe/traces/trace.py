@@ -22,7 +22,7 @@ __all__ = ["Trace"]
 
 
 class Trace(Recording):
-    """What the warpgroups of a run did, and when.
+    """The events of a run: what its warpgroups did, and when.
 
     `kernel.simulate(…, trace=trace)` fills a trace with times in cycles of the simulated SM's model, which start at 0 with every
     CTA. `numpipe.last_profile()` returns the trace of a GPU, in nanoseconds from the beginning of the first CTA.
@@ -83,7 +83,8 @@ class Trace(Recording):
 
         Raises SpecError, which names the place, where the file is something else or damaged.
         """
-        return files.load(cls(), path)
+        files.load(trace := cls(), path)
+        return trace
 
 
 @contextlib.contextmanager

@@ -10,17 +10,15 @@ reported, as ratios within one process, because absolute rates of one card move 
 
 ``examples/benchmarks/gemm.py`` is a whole one. ``python -m numpipe.bench`` shows, draws and compares result files.
 
-What measures (`timer`, `probes`, `driver`), what a result is (`report`, `interval`, `device`) and what reads results (`files`,
-`picture`) belong here; the competitors themselves belong to examples/benchmarks, but for `blas`. No kernel's call loads this room.
+What measures (`timer`, `probes`), what a result is (`report`, `device`) and what reads results (`files`) belong here; the
+competitors themselves belong to examples/benchmarks, but for `blas`. No kernel's call loads this room.
 """
 
 from .blas import Cublas, cublas
 from .device import describe, sensors
-from .files import Change, changes
-from .interval import Figure, figure
-from .picture import plot
+from .files import Change, changes, plot
 from .protocols import PROTOCOLS, Plan, Sample, compare, rotation_sets
-from .report import TENSOR_FLOPS, Result, Row, aligned, read, run_entry, summarise, table
+from .report import TENSOR_FLOPS, Figure, Result, Row, aligned, figure, read, run_entry, summarise, table
 from .timer import EventTimer, Timer, require_gpu
 from .workers import collect, main
 

@@ -12,8 +12,7 @@ import sys
 from pathlib import Path
 
 from ...diagnostics.errors import NumpipeError
-from .files import as_text, changes
-from .picture import plot
+from .files import as_text, changes, plot
 from .protocols import PROTOCOLS
 from .report import read, table
 

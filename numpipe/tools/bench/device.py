@@ -1,4 +1,4 @@
-"""What a result must say of its machine: the GPU, the driver, versions, and the readings of the card's own sensors."""
+"""The machine of a result: the GPU, the driver, versions, and the readings of the card's own sensors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from .driver import api, call
+from .probes import api, call
 
 _PACKAGES = ("numpipe", "numpy", "numba", "numba-cuda", "cuda-bindings", "cuda-core", "nvidia-nvjitlink", "nvidia-nvvm",
              "torch", "triton", "nvidia-cublas", "nvidia-cublas-cu12", "cupy-cuda12x", "cupy-cuda13x", "jax")
@@ -30,7 +30,7 @@ def describe() -> dict[str, Any]:
         return int(call(driver.cuDeviceGetAttribute(code, device)))
 
     row = _query("driver_version", "power.limit", "clocks.max.sm")
-    card = {} if row is None else {"driver": row[0], "power_limit_watts": _number(row[1]), "max_sm_mhz": _number(row[2])}
+    card = {} if not row else {"driver": row[0], "power_limit_watts": _number(row[1]), "max_sm_mhz": _number(row[2])}
     return {
         "device": {
             "name": call(driver.cuDeviceGetName(96, device)).split(b"\0")[0].decode(),
@@ -100,18 +100,18 @@ def _nvml() -> Sensors | None:
 
 
 def _smi() -> dict[str, float]:
-    row = _query("clocks.sm", "power.draw", "temperature.gpu")
-    values = zip(("sm_mhz", "watts", "celsius"), row or (), strict=False)
-    return {name: number for name, text in values if (number := _number(text)) is not None}
+    texts = zip(("sm_mhz", "watts", "celsius"), _query("clocks.sm", "power.draw", "temperature.gpu"), strict=False)
+    return {name: number for name, text in texts if (number := _number(text)) is not None}
 
 
-def _query(*fields: str) -> list[str] | None:
+def _query(*fields: str) -> list[str]:
+    """Return what nvidia-smi says of GPU 0; [] where it says nothing."""
     command = ["nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits", "--id=0"]
     try:
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout.strip()
     except (OSError, subprocess.SubprocessError):
-        return None
-    return [field.strip() for field in answer.strip().splitlines()[0].split(",")] if answer.strip() else None
+        return []
+    return [field.strip() for field in answer.splitlines()[0].split(",")] if answer else []
 
 
 def _number(text: str) -> float | None:

@@ -1,4 +1,4 @@
-"""What a timer queues around the measured work, outside its events: a hold in front, and a stamp of the SMs' clocks on either side.
+"""The probes that a timer queues around measured work, outside its events: a hold in front, on either side a stamp of the clocks.
 
 A kernel of some microseconds is over before the host has launched the next one, if the host is slow for a moment: what is timed
 then is the host. So a kernel of one thread holds the GPU until the host says that all launches are queued, and no longer than
@@ -12,10 +12,11 @@ between kernels: the one's difference between two stamps over the other's is the
 from __future__ import annotations
 
 import ctypes
+from typing import Any
 
 import numpy as np
 
-from .driver import api, call, kernel, launch
+from ...diagnostics.errors import LaunchError
 
 LIMIT = 10_000_000
 """nanoseconds"""
@@ -128,3 +129,31 @@ class Stamps:
         stamp = np.zeros(SMS, STAMP)
         call(self._driver.cuMemcpyDtoH(stamp.ctypes.data, self._memory + serial % KEPT * self._bytes, self._bytes))
         return stamp
+
+
+# ---- the CUDA driver, as far as a measurement calls it itself
+def api() -> Any:
+    """Return cuda.bindings.driver, which is not on every machine that reads results."""
+    from cuda.bindings import driver
+
+    return driver
+
+
+def call(result: tuple[Any, ...]) -> Any:
+    """Return what a call of the driver gave; raise LaunchError if it failed."""
+    if int(result[0]):
+        raise LaunchError(f"the CUDA driver reported {result[0]!r} while measuring: has an earlier launch failed?")
+    return result[1] if len(result) > 1 else None
+
+
+def kernel(source: str, name: str) -> Any:
+    """Load a kernel that is written in PTX into the current context."""
+    driver = api()
+    library = call(driver.cuLibraryLoadData(source.encode() + b"\0", [], [], 0, [], [], 0))
+    return call(driver.cuKernelGetFunction(call(driver.cuLibraryGetKernel(library, name.encode()))))
+
+
+def launch(function: Any, ctas: int, threads: int, stream: int, *words: int) -> None:
+    """Launch a kernel whose parameters are 64-bit words."""
+    parameters = words, (ctypes.c_uint64,) * len(words)
+    call(api().cuLaunchKernel(function, ctas, 1, 1, threads, 1, 1, 0, stream, parameters, 0))

@@ -47,17 +47,16 @@ class Plan:
     """GPU time between two events: shorter kernels are launched several times between them"""
 
     def __post_init__(self) -> None:
-        for name in ("burst_count", "rounds", "alone_count"):
-            if getattr(self, name) < 1:
-                raise SpecError(f"Plan({name}={getattr(self, name)}): at least one measurement is needed")
-        for name in ("idle", "load", "alone_load", "work"):
-            if getattr(self, name) < 0:
-                raise SpecError(f"Plan({name}={getattr(self, name)}): a duration in seconds cannot be negative")
+        for name, value in vars(self).items():
+            if name in ("burst_count", "rounds", "alone_count") and value < 1:
+                raise SpecError(f"Plan({name}={value}): at least one measurement is needed")
+            if value < 0:
+                raise SpecError(f"Plan({name}={value}): a duration in seconds cannot be negative")
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One protocol in one process. Times are seconds per call, as measured.
+    """The measurements of one protocol in one process. Times are seconds per call.
 
     `sensors` were read under load: by competitor, or under "all" while all ran in turn. ``clock_mhz`` among them is no reading: it
     is the SMs' clock during the measurements of the times, where the timer knows it (`Timer.megahertz`).
@@ -176,11 +175,7 @@ class _Session:
             self.timer.synchronize()
 
     def burst(self) -> Sample:
-        def rest(_name: str) -> None:
-            self.timer.synchronize()
-            self.timer.sleep(self.plan.idle)
-
-        return self._one_by_one("burst", rest, self.plan.burst_count)
+        return self._one_by_one("burst", lambda _name: self.timer.sleep(self.plan.idle), self.plan.burst_count)
 
     def alone(self) -> Sample:
         return self._one_by_one("alone", lambda name: self.load([name], self.plan.alone_load), self.plan.alone_count)

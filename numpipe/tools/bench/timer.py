@@ -9,8 +9,7 @@ from typing import Any, Protocol
 
 from ...diagnostics.errors import TargetError
 from ...launch.device import gpu_state
-from .driver import api, call
-from .probes import Holds, Stamps
+from .probes import Holds, Stamps, api, call
 
 Competitor = Callable[[int], object]
 """Launches its work once, asynchronously; the argument counts calls, for rotating buffers. One that has a method
@@ -27,7 +26,7 @@ def launch(competitor: Competitor, first: int, calls: int) -> None:
 
 
 class Timer(Protocol):
-    """What the protocols need of a clock. `EventTimer` is the real one; tests bring one of their own."""
+    """The clock that the protocols measure by. `EventTimer` is the real one; tests bring their own."""
 
     def measure(self, competitor: Competitor, calls: int, first: int) -> Any:
         """Enqueue `calls` launches (arguments first, first + 1, …) between two events; returns a handle for `seconds`."""

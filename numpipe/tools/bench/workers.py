@@ -69,10 +69,6 @@ def collect(result: Result, processes: int, out: Path | None, unit: str = "TFLOP
     command = list(command or [sys.executable, *sys.argv])
     begun, lock = time.monotonic(), threading.Lock()
     order = {json.dumps(case, sort_keys=True): number for number, case in enumerate(cases)}
-
-    def place(run: dict[str, Any]) -> tuple[int, int]:
-        return order.get(json.dumps(run["case"], sort_keys=True), 0), run["process"] if order else 0
-
     free: SimpleQueue[str] = SimpleQueue()
     for card in cards or [""]:
         free.put(card)
@@ -89,7 +85,8 @@ def collect(result: Result, processes: int, out: Path | None, unit: str = "TFLOP
                     continue
                 entry = json.loads(line[len(_RECORD):])
                 result.runs.append(entry | ({"gpu": card} if chosen else {}))
-                result.runs.sort(key=place)
+                if order:
+                    result.runs.sort(key=lambda run: (order.get(json.dumps(run["case"], sort_keys=True), 0), run["process"]))
                 brief = f"FAILED: {entry['failed']}" if "failed" in entry else "  ".join(
                     f"{row.protocol} {row.ratio.median:.3f}" for row in summarise([entry]))
                 print(f"[{time.monotonic() - begun:4.0f} s] process {process + 1}/{processes}  {title(entry['case'])}  {brief}",

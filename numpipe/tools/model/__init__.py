@@ -1,14 +1,15 @@
-"""A model of a kernel on a GPU: what `numpipe.explain` says without running it.
+"""A model of a kernel on a GPU: `numpipe.explain` counts a call's work and predicts its time, without running it.
 
 =============  =====================================================================================
+`explaining`   the function, its figures and their table: read it first
 `count`        what one CTA moves and multiplies: its control flow runs, its data does not
 `work`         the same of all CTAs, and how much of what they load is the same
 `device`       what a GPU can do, and how that was measured
 `limits`       the time, what each unit of the GPU needs of it, what is lost to what
-`explanation`  figures and their table
-`explaining`   the function
 `products`     the time of a tiled matrix product in closed form: a millisecond, to choose a configuration by
 =============  =====================================================================================
+
+Measured times belong to `bench`; a trace's summary of one run (`numpipe.Trace.summary`) belongs to `traces`.
 
 >>> from numpipe.model import H200
 >>> H200.sms
@@ -16,8 +17,7 @@
 """
 
 from .device import H200, Clock, DeviceModel
-from .explaining import explain
-from .explanation import Explanation, Measured, Registers, Slots
+from .explaining import Explanation, Measured, Registers, Slots, explain
 from .limits import Prediction
 from .products import product
 

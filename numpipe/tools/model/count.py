@@ -170,13 +170,12 @@ class Counter:
 
     def each_lane(self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Run lane 0, which stands for all."""
-        lane: Any = Lane(self)
-        warpgroup: Any = self
-        _machine.enter(lane)
+        enter: Callable[[Any], None] = _machine.enter
+        enter(Lane(self))
         try:
             return [function(*arguments[0])] * len(arguments)
         finally:
-            _machine.enter(warpgroup)
+            enter(self)
 
     def note(self, event: str, **details: Any) -> None:
         if event == "compute":
@@ -188,13 +187,9 @@ class Counter:
             self.work["tiles",] += 1
 
 
-def _over(*_: Any, **__: Any) -> None:
-    """Do nothing: a wait, an arrival, a fence or a commit is over at once and counts for nothing."""
-
-
 for _operation in vars(_machine.Machine).keys() - vars(Counter).keys():
     if not _operation.startswith("_"):
-        setattr(Counter, _operation, _over)
+        setattr(Counter, _operation, lambda *_, **__: None)  # a wait, an arrival, a fence, a commit: over at once, and not counted
 
 
 class Lane:

@@ -1,4 +1,4 @@
-"""What a GPU can do, as far as the time of a pipelined kernel depends on it: every figure with how it was measured."""
+"""The figures of a GPU that the time of a pipelined kernel depends on, each with how it was measured."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ Clock = Literal["burst", "settled"]
 
 @dataclass(frozen=True)
 class DeviceModel:
-    """A GPU of the model that `numpipe.explain` predicts with. Clocks are MHz, rates are per second or per cycle of the SMs.
+    """A GPU, as `numpipe.explain` predicts with it. Clocks are MHz, rates are per second or per cycle of the SMs.
 
     A card that multiplies matrices lowers its clock: within microseconds where it was idle before (`tensor_clock`), further when
-    it meets its power cap after a second of load (`settled_clock`). Kernels that hardly use the tensor cores keep `clock`.
+    it reaches its power cap after a second of load (`settled_clock`). Kernels that hardly use the tensor cores keep `clock`.
     """
 
     name: str
     sms: int
     clock: float
-    """of the SMs where the tensor cores rest: the boost clock"""
+    """the SMs' clock while the tensor cores rest: the boost clock"""
     tensor_clock: float
-    """where they are busy, in the first milliseconds after a pause"""
+    """the clock while they are busy, in the first milliseconds after a pause"""
     settled_clock: float
-    """where they are busy, after seconds of load"""
+    """the clock while they are busy, after seconds of load"""
     hbm: float
     """bytes a second, read and written together"""
     l2_bytes: int
     l2_rate: int
     """bytes a cycle, of all SMs together"""
     unaligned_rows: float
-    """rows of 128 bytes a second that L2 gives, where they begin anywhere but at a multiple of 128"""
+    """rows of 128 bytes a second that L2 gives if they begin anywhere but at a multiple of 128"""
     copy_rate: int
     """bytes a cycle that one copy brings to an SM while nothing else is under way"""
     latency: int
@@ -44,13 +44,13 @@ class DeviceModel:
     work_rate: int
     """bytes a cycle of ordinary shared-memory accesses by all warpgroups, with the arithmetic that goes with them"""
     step_cycles: int
-    """of a pipeline step in which the tensor cores wait: barriers, the turn from one product to the next"""
+    """cycles of a pipeline step in which the tensor cores wait: barriers, the turn from one product to the next"""
     tile_cycles: int
-    """the same of a tile: the last product drains, the first of the next tile is waited for"""
+    """the same of a tile: its last product drains, the first of the next tile is waited for"""
     meeting_cycles: int
-    """of a pipeline step in which CTAs of a cluster wait for each other's shares"""
+    """cycles of a pipeline step in which CTAs of a cluster wait for each other's shares"""
     exchange_cycles: int
-    """from a sum that is sent to another CTA of the cluster to what comes from there, beside the stores and loads themselves"""
+    """cycles from a sum that is sent to another CTA of the cluster to the sum from there, beside the stores and loads themselves"""
     launch: float
     """seconds between the end of one kernel and the start of the next in a stream, with programmatic serialisation"""
     smem_bytes: int = 233472
@@ -61,7 +61,7 @@ class DeviceModel:
     """its architecture"""
 
     def tensor_busy_clock(self, clock: Clock | float) -> float:
-        """MHz while the tensor cores are busy. SpecError for what is no clock."""
+        """Return the MHz while the tensor cores are busy. Raises SpecError for what is no clock."""
         if isinstance(clock, (int, float)) and not isinstance(clock, bool) and clock > 0:
             return float(clock)
         if clock not in ("burst", "settled"):
@@ -69,7 +69,7 @@ class DeviceModel:
         return self.tensor_clock if clock == "burst" else self.settled_clock
 
     def resting_clock(self, clock: Clock | float) -> float:
-        """MHz while they are not."""
+        """Return the MHz while they are not."""
         return float(clock) if isinstance(clock, (int, float)) else self.clock
 
 

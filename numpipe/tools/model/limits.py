@@ -54,7 +54,7 @@ class RingFacts:
 
 @dataclass(frozen=True)
 class Facts:
-    """What the model knows of a kernel beside its work.
+    """Facts about a kernel beside its work.
 
     resident     CTAs that run on an SM at a time
     drain        whether rings are empty between two loops
@@ -86,7 +86,6 @@ class Prediction:
 
 
 def predict(work: KernelWork, facts: Facts, device: DeviceModel, clock: Clock | float) -> Prediction:
-    """Predict the time of a kernel."""
     model = Model(work, facts, device, 1e6 * device.resting_clock(clock))
     busy = 1e6 * device.tensor_busy_clock(clock)
     resting = model.hertz

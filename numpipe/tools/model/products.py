@@ -1,8 +1,8 @@
-"""The time of a tiled matrix product in closed form: what `numpipe.explain` would predict, without running any control flow.
+"""The time of a tiled matrix product in closed form: the prediction of `numpipe.explain`, without running any control flow.
 
-``C = A Bᵀ`` with A (M, K), B (N, K), by a persistent kernel that walks over tiles of C in an order. What a CTA of such a kernel
-does follows from the sizes alone, so a prediction takes a millisecond where `explain`'s count takes up to seconds: quick enough to
-choose a configuration in a call. Both go through the same `limits.predict`.
+``C = A Bᵀ`` with A (M, K), B (N, K), by a persistent kernel that walks over tiles of C in an order. The work of its CTAs follows
+from the sizes alone, so a prediction takes a millisecond where `explain`'s count takes up to seconds: quick enough to choose a
+configuration in a call. Both go through the same `limits.predict`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def product(shape: tuple[int, int, int], *, tile: tuple[int, int], depth: int, s
     itemsize         bytes of an element of A, B and C
     num_compute_wgs  compute warpgroups
     batches          products of this shape, one after the other in one launch, with operands of their own
-    split            how the tiles are cut along K, as of `numpipe.split_tiles`; "cluster": each among the CTAs of a cluster
+    split            how tiles are cut along K, as in `numpipe.split_tiles`; "cluster": each among the CTAs of a cluster
     cluster          CTAs along M that load blocks of B for each other; with split="cluster" along K
     aligned          rows of A and B begin at multiples of 128 bytes; else L2 has several times as many requests
     device, clock    as for `explain`
@@ -60,25 +60,6 @@ def product(shape: tuple[int, int, int], *, tile: tuple[int, int], depth: int, s
     if not 1 <= cluster <= device.sms:
         raise SpecError(f"product: cluster={cluster}: a cluster has 1 to {device.sms} CTAs")
     above, parts = (1, cluster) if split == CLUSTER else (cluster, 1)
-    _check(shape, tile, depth, slots, schedule, store_slots, itemsize, num_compute_wgs, batches, split, parts, device.target)
-    if cluster > 1:
-        device = replace(device, sms=device.sms // cluster * cluster)
-    if above > 1:
-        device = replace(device, step_cycles=device.step_cycles + device.meeting_cycles)
-    stage = sum(-(-side * depth * itemsize // ATOM) * ATOM for side in tile)
-    work = _work((batches, *shape), tile, depth, order or Grouped(16), itemsize, num_compute_wgs, schedule, device,
-                 split, above, parts)
-    if not aligned:
-        rows = sum(work.total["load", array] / shared for array, shared in (("a", 1), ("b", above)))
-        work.unaligned_rows = round(rows / 128)
-    turns = schedule == "pingpong"
-    facts = Facts((RingFacts(RING, slots, int(turns and slots > 1), stage),), resident=1, drain=False, spill_bytes=0,
-                  serialised=False, turns=turns)
-    return predict(work, facts, device, clock)
-
-
-def _check(shape: tuple[int, int, int], tile: tuple[int, int], depth: int, slots: int, schedule: str, store_slots: int,
-           itemsize: int, num_compute_wgs: int, batches: int, split: int | str | None, parts: int, target: Target) -> None:
     if schedule not in ("cooperative", "pingpong"):
         raise SpecError(f"product: schedule is 'cooperative' or 'pingpong', got {schedule!r}")
     if min(shape) < 1:
@@ -88,7 +69,8 @@ def _check(shape: tuple[int, int, int], tile: tuple[int, int], depth: int, slots
                         "negative")
     if split not in (None, STREAM, CLUSTER) and (not isinstance(split, int) or split < 1):
         raise SpecError(no_split(repr(split)).replace("numpipe.split_tiles", "product"))
-    rows = 64 * (num_compute_wgs if schedule == "cooperative" else 1)
+    turns = schedule == "pingpong"
+    rows = 64 * (1 if turns else num_compute_wgs)
     if tile[0] < 1 or tile[0] % rows or not 8 <= tile[1] <= 256 or tile[1] % 8 or depth < 1 or (
             depth * itemsize % K_BYTES):
         raise SpecError(f"product: tile {tile} with {depth=} and schedule={schedule!r}: rows are a multiple of {rows}, columns of "
@@ -97,15 +79,27 @@ def _check(shape: tuple[int, int, int], tile: tuple[int, int], depth: int, slots
         raise SpecError(f"product: tile {tile} in a cluster of {parts}, split={CLUSTER!r}: columns are a multiple of {8 * parts}")
     stage = sum(-(-side * depth * itemsize // ATOM) * ATOM for side in tile)
     staging = num_compute_wgs * store_slots * PANEL_BYTES
-    sums = 4 * tile[0] * tile[1] * (parts - 1) // parts * (num_compute_wgs if schedule == "pingpong" else 1)
-    if (total := HEADER + slots * stage + staging + sums) > target.smem_bytes:
-        raise SpecError(f"product: shared memory: {total} B, but a CTA has {target.smem_bytes} B: {slots} slots x {stage} B, "
-                        f"{staging} B of staging, {f'{sums} B of partial sums, ' * bool(sums)}{HEADER} B of barriers: use "
+    sums = 4 * tile[0] * tile[1] * (parts - 1) // parts * (num_compute_wgs if turns else 1)
+    if (total := HEADER + slots * stage + staging + sums) > device.target.smem_bytes:
+        raise SpecError(f"product: shared memory: {total} B, but a CTA has {device.target.smem_bytes} B: {slots} slots x {stage} "
+                        f"B, {staging} B of staging, {f'{sums} B of partial sums, ' * bool(sums)}{HEADER} B of barriers: use "
                         "fewer slots (numpipe.fit_slots says how many fit)")
+    if cluster > 1:
+        device = replace(device, sms=device.sms // cluster * cluster)
+    if above > 1:
+        device = replace(device, step_cycles=device.step_cycles + device.meeting_cycles)
+    work = _work((batches, *shape), tile, depth, order or Grouped(16), itemsize, num_compute_wgs, turns, device, split,
+                 above, parts)
+    if not aligned:
+        unaligned = sum(work.total["load", array] / shared for array, shared in (("a", 1), ("b", above)))
+        work.unaligned_rows = round(unaligned / 128)
+    facts = Facts((RingFacts(RING, slots, int(turns and slots > 1), stage),), resident=1, drain=False, spill_bytes=0,
+                  serialised=False, turns=turns)
+    return predict(work, facts, device, clock)
 
 
 def _work(shape: tuple[int, int, int, int], tile: tuple[int, int], depth: int, order: Order, itemsize: int, warpgroups: int,
-          schedule: str, device: DeviceModel, split: int | str | None, cluster: int, within: int) -> KernelWork:
+          turns: bool, device: DeviceModel, split: int | str | None, cluster: int, within: int) -> KernelWork:
     (batches, m, n, k), (tm, tn) = shape, tile
     grid = (batches, -(-m // (tm * cluster)) * cluster, -(-n // tn))
     tiles, steps = math.prod(grid), -(-k // depth)
@@ -113,7 +107,7 @@ def _work(shape: tuple[int, int, int, int], tile: tuple[int, int], depth: int, o
     first = 0
     for alike, share in _shares(tiles, steps, sms, split, within):
         if alike:
-            work.counted[first] = _cta(share, tile, depth, itemsize, warpgroups, schedule, device.target)
+            work.counted[first] = _cta(share, tile, depth, itemsize, warpgroups, turns, device.target)
             for key, amount in work.counted[first].items():
                 work.total[key] += alike * amount
             first += alike
@@ -132,7 +126,7 @@ def _work(shape: tuple[int, int, int, int], tile: tuple[int, int], depth: int, o
 
 
 class _Share(NamedTuple):
-    """What one CTA has of the tiles: parts of them with so many steps together, sums that it gives and takes, tiles it stores.
+    """One CTA's share of the tiles: parts of tiles, their steps together, tiles that it stores, sums that it gives and takes.
 
     `sent`: times that it sends a sum to another CTA of its cluster; where it does, `given`, `taken` and `tiles` may be fractions.
     """
@@ -146,7 +140,7 @@ class _Share(NamedTuple):
 
 
 def _shares(tiles: int, steps: int, sms: int, split: int | str | None, within: int) -> list[tuple[int, _Share]]:
-    """(how many CTAs, the share of each), the largest first; parts as `splits` has them, but all alike."""
+    """Return (how many CTAs, the share of each), the largest first; parts as `splits` has them, but all alike."""
     if split == CLUSTER:
         clusters, others = sms // within, within - 1
         many, left = divmod(tiles, clusters)
@@ -171,14 +165,13 @@ def _shares(tiles: int, steps: int, sms: int, split: int | str | None, within: i
                          parts - 1 + bool(shared % sms and row > steps) if shared else 0))]
 
 
-def _cta(share: _Share, tile: tuple[int, int], depth: int, itemsize: int, warpgroups: int, schedule: str, target: Target) -> Work:
-    """What a CTA with such a share does."""
+def _cta(share: _Share, tile: tuple[int, int], depth: int, itemsize: int, warpgroups: int, turns: bool, target: Target) -> Work:
+    """Return the work of a CTA with such a share."""
     (tm, tn), steps = tile, share.steps
     work = Work({("tiles",): share.parts, ("fills", RING): steps, ("copied",): steps * (tm + tn) * depth * itemsize,
                  ("load", "a"): steps * tm * depth * itemsize, ("load", "b"): steps * tn * depth * itemsize,
                  ("store", "c"): round(share.tiles * tm * tn * itemsize), ("flop",): 2 * steps * tm * tn * depth,
                  ("handed",): 0 if share.sent else round(share.given + share.taken)})
-    turns = schedule == "pingpong"
     rows = tm if turns else tm // warpgroups
     for warpgroup in range(warpgroups):
         parts = len(range(warpgroup, share.parts, warpgroups)) if turns else share.parts

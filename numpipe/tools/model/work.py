@@ -87,23 +87,16 @@ def count(unit: Unit, body: Body, grid: tuple[int, int, int], resident: Callable
 
     def between(lo: int, hi: int) -> None:
         """Add the CTAs between two that have been counted."""
-        inner = hi - lo - 1
-        if inner <= 0:
+        if (inner := hi - lo - 1) <= 0:
             return
-        first, last = at(lo), at(hi)
-        middle = (lo + hi) // 2
+        first, last, middle = at(lo), at(hi), (lo + hi) // 2
         if _structure(first) != _structure(last) and events < EVENTS:
-            at(middle)
-            add(middle, 1)
+            work.total.update(at(middle))
             between(lo, middle)
             between(middle, hi)
             return
         for key in first.keys() | last.keys():
             work.total[key] += round(inner * (first[key] + last[key]) / 2)
-
-    def add(number: int, times: int) -> None:
-        for key, n in at(number).items():
-            work.total[key] += n * times
 
     # the ends, and some between them that are not a multiple of anything: CTAs may differ without order
     cost = _cost(at(0))
@@ -112,7 +105,7 @@ def count(unit: Unit, body: Body, grid: tuple[int, int, int], resident: Callable
     if cost <= EVENTS // 100:
         chosen |= {ctas * n // 7 for n in range(1, 7)}
     for number in sorted(chosen):
-        add(number, 1)
+        work.total.update(at(number))
     for lo, hi in itertools.pairwise(sorted(chosen)):
         between(lo, hi)
     for key, n in work.total.items():

@@ -1,4 +1,7 @@
-"""The candidates' kernels, compiled in worker processes: each compile keeps some 4 MiB, which ends with the worker."""
+"""The candidates: configs by name, their kernels, compiled in worker processes, and the calls of them that are timed.
+
+Each compile keeps some 4 MiB, which a worker gives back when it ends.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +15,25 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from typing import Any
 
-from ...diagnostics.errors import CompileError, SpecError
+import numpy as np
+
+from ... import launch
+from ...diagnostics.errors import CompileError, LaunchError, NumpipeError, SpecError
 from ...kernels.arguments import Call
 from ...kernels.kernels import Kernel
+from ...kernels.results import is_array
 from ...kernels.variants import Key, Variant
 from ...launch.image import Image
+from .. import bench
+from ..model import H200
 
 Factory = Callable[[Any], Any]
+Competitors = Mapping[str, Callable[[int], Any]]
+Measure = Callable[[Competitors], Mapping[str, float]]
+"""Takes calls by candidate, whose argument counts them and rotates buffers; returns seconds by candidate."""
+
+MOST_SETS = 64
+"""sets of buffers, where a call moves few bytes"""
 
 
 @dataclass(frozen=True)
@@ -28,16 +43,16 @@ class Candidate:
     name: str
     config: Any
     kernel: Kernel
-    asked: Call
+    call: Call
 
 
 def named(space: Mapping[str, Any] | Iterable[Any]) -> dict[str, Any]:
     """Return the configs by name: a mapping's keys, or each config's repr. Raises SpecError for none, and for two of one name."""
-    pairs = list(space.items()) if isinstance(space, Mapping) else [(repr(config), config) for config in space]
-    configs = dict(pairs)
-    if len(configs) < len(pairs):
-        twice = next(config for number, (name, config) in enumerate(pairs) if name in dict(pairs[:number]))
-        raise SpecError(f"autotune: the space has {twice!r} twice: leave one out, or give names: {{name: config}}")
+    configs: dict[str, Any] = {}
+    for name, config in space.items() if isinstance(space, Mapping) else ((repr(config), config) for config in space):
+        if name in configs:
+            raise SpecError(f"autotune: the space has {config!r} twice: leave one out, or give names: {{name: config}}")
+        configs[name] = config
     if not configs:
         raise SpecError("autotune: the space has no candidates: pass a list of configs, or {name: config}")
     for name, config in configs.items():
@@ -82,18 +97,18 @@ def compiled(factory: Factory, candidates: list[Candidate], workers: int | None,
     results: dict[str, Image | str] = {}
     if workers == 0:
         for one in candidates:
-            results[one.name] = _image(one.asked.variant)
+            results[one.name] = _image(one.call.variant)
             report(one.name)
         return results
     for one in candidates:
         try:
-            pickle.dumps((factory, one.config, one.asked.variant.key))
+            pickle.dumps((factory, one.config, one.call.variant.key))
         except Exception as error:
             raise SpecError(f"autotune: candidate {one.name!r} cannot be sent to a worker process: {error}: use configs of a class "
                             "at module level, or workers=0") from error
     most = min(workers or os.cpu_count() or 1, max(1, len(candidates)))
     with concurrent.futures.ProcessPoolExecutor(most, multiprocessing.get_context("spawn")) as pool:
-        waiting = {pool.submit(_compile, factory, one.config, one.asked.variant.key, one.asked.variant.obstacles): one.name
+        waiting = {pool.submit(_compile, factory, one.config, one.call.variant.key, one.call.variant.obstacles): one.name
                    for one in candidates}
         try:
             for future in concurrent.futures.as_completed(waiting):
@@ -110,7 +125,6 @@ def compiled(factory: Factory, candidates: list[Candidate], workers: int | None,
 
 
 def _compile(factory: Factory, config: Any, key: Key, obstacles: dict[int, str]) -> Image | str:
-    """Compile one candidate, in a worker."""
     return _image(Variant(factory(config).definition, key, obstacles))
 
 
@@ -119,3 +133,70 @@ def _image(variant: Variant) -> Image | str:
         return variant.image
     except (SpecError, CompileError) as error:
         return refusal(error)
+
+
+# ---- the calls that are timed: every candidate in turn, each call on other buffers than those that L2 still holds
+def interleaved(competitors: Competitors, plan: bench.Plan | None = None) -> dict[str, float]:
+    """Return the median seconds of each, in turn under load (`numpipe.bench`), so that all of them run at the same clock."""
+    [sample] = bench.compare(dict(competitors), reference=next(iter(competitors)), protocols=("interleaved",),
+                             plan=plan or bench.Plan(load=0.3, rounds=20))
+    return {name: sample.seconds(name) for name in competitors}
+
+
+@dataclass
+class Buffers:
+    """Several sets of a call's arguments, and for each the outputs that the first candidate's call returned."""
+
+    sets: list[tuple[tuple[Any, ...], dict[str, Any]]]
+    outs: list[Any]
+
+    def call(self, kernel: Kernel, number: int) -> Any:
+        """Call a kernel on the set whose turn it is."""
+        at = number % len(self.sets)
+        args, named = self.sets[at]
+        if self.outs[at] is not None:
+            return kernel(*args, out=self.outs[at], **named)
+        self.outs[at] = kernel(*args, **named)
+        return self.outs[at]
+
+
+def buffers(args: tuple[Any, ...], named: Mapping[str, Any], on_gpu: bool) -> Buffers:
+    """Return the caller's arguments where calls are simulated; on a GPU so many copies that two L2 lie between two uses of one."""
+    if not on_gpu:
+        return Buffers([(args, dict(named))], [None])
+    arrays = [arg for arg in (*args, *named.values()) if is_array(arg)]
+    moved = sum(int(np.prod(info.shape, dtype=np.int64)) * info.dtype.itemsize
+                for info in (launch.describe(array, "array", "autotune") for array in arrays))
+    count = min(MOST_SETS, bench.rotation_sets(max(1, moved), H200.l2_bytes))
+    sets = [(tuple(map(_copy, args)), {name: _copy(arg) for name, arg in named.items()}) for _ in range(count)]
+    return Buffers(sets, [None] * count)
+
+
+def _copy(arg: Any) -> Any:
+    """Return a copy of an array on the GPU, of the same kind; of a host array a `DeviceArray`; anything else as it is."""
+    if not is_array(arg):
+        return arg
+    if isinstance(arg, launch.DeviceArray):
+        return launch.DeviceArray.from_host(arg.copy_to_host(), device=arg.device)
+    if launch.describe(arg, "array", "autotune").kind == "host":
+        return launch.to_device(arg, target="gpu")
+    for method in ("clone", "copy"):  # PyTorch's name, CuPy's and JAX's
+        if hasattr(arg, method):
+            return getattr(arg, method)()
+    raise SpecError(f"autotune: a {type(arg).__name__} on the GPU has neither clone() nor copy(), and copies are measured: "
+                    "pass a NumPy array, or one of PyTorch, CuPy or JAX")
+
+
+def tried(candidates: list[Candidate], buffers: Buffers) -> tuple[list[Candidate], dict[str, str]]:
+    """Call each candidate once on every set; returns those that can run, and why others cannot. Raises LaunchError."""
+    good, refused = [], {}
+    for one in candidates:
+        try:
+            for number in range(len(buffers.sets)):
+                buffers.call(one.kernel, number)
+            good.append(one)
+        except LaunchError:
+            raise
+        except NumpipeError as error:
+            refused[one.name] = refusal(error)
+    return good, refused

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from ... import launch
 from ...compile.build import toolchain
@@ -20,7 +20,7 @@ from ...diagnostics.errors import SpecError, TargetError
 from ...diagnostics.frames import brief
 from ...kernels.kernels import Kernel
 from .. import bench
-from . import candidates, contest, winners
+from . import candidates, winners
 from .candidates import Factory
 
 __all__ = ["autotune"]
@@ -60,7 +60,7 @@ class Tuned:
 
 @brief
 def autotune(factory: Factory, space: Mapping[str, Any] | Iterable[Any], /, *args: Any, key: Any = None,
-             measure: contest.Measure | None = None, plan: bench.Plan | None = None, workers: int | None = None,
+             measure: candidates.Measure | None = None, plan: bench.Plan | None = None, workers: int | None = None,
              again: bool = False, progress: bool = True, **named: Any) -> Tuned:
     """Find the fastest of a kernel's configurations for a call, by measuring, once: the winner is kept on disk.
 
@@ -107,7 +107,7 @@ def autotune(factory: Factory, space: Mapping[str, Any] | Iterable[Any], /, *arg
         name = known["winner"]
         return Tuned(name, configs[name], factory(configs[name]), known["seconds"], known["skipped"], file, measured=False)
 
-    buffers = contest.buffers(args, named, on_gpu)
+    buffers = candidates.buffers(args, named, on_gpu)
     chosen, refused = candidates.describe(factory, configs, *buffers.sets[0])
     if on_gpu or (toolchain() is None and os.environ.get("NUMPIPE_COMPILE_CHECK", "1") != "0"):
         with _progress(len(chosen), progress) as report:
@@ -115,30 +115,26 @@ def autotune(factory: Factory, space: Mapping[str, Any] | Iterable[Any], /, *arg
         refused |= {name: image for name, image in images.items() if isinstance(image, str)}
         chosen = [one for one in chosen if one.name not in refused]
         for one in chosen if on_gpu else ():
-            one.kernel.adopt(images[one.name], one.asked)
+            one.kernel.adopt(cast("launch.Image", images[one.name]), one.call)
     if on_gpu:
-        chosen, failed = contest.tried(chosen, buffers)
+        chosen, failed = candidates.tried(chosen, buffers)
         refused |= failed
     skipped = {name: refused[name] for name in configs if name in refused}
     if not chosen:
         raise SpecError("autotune: none of the candidates can run:\n" + "\n".join(f"    {n}: {why}" for n, why in skipped.items()))
 
     calls = {one.name: functools.partial(buffers.call, one.kernel) for one in chosen}
-    times = measure(calls) if measure is not None else contest.interleaved(calls, plan)
-    seconds = _checked(times, calls)
+    times = measure(calls) if measure is not None else candidates.interleaved(calls, plan)
+    if set(times) != set(calls) or not all(math.isfinite(t) and t > 0 for t in times.values()):
+        raise SpecError(f"autotune: measure= returned {dict(times)!r}: a positive number of seconds for each of {list(calls)} is "
+                        "expected")
+    seconds = {name: float(times[name]) for name in calls}
     name = min(seconds, key=lambda candidate: seconds[candidate])
     kept = winners.save(file, question, name, seconds, skipped)
     tuned = Tuned(name, configs[name], factory(configs[name]), seconds, skipped, file if kept else None, measured=True)
     if progress:
         print(f"numpipe autotune: {tuned}", file=sys.stderr, flush=True)
     return tuned
-
-
-def _checked(times: Mapping[str, float], calls: contest.Competitors) -> dict[str, float]:
-    if set(times) != set(calls) or not all(math.isfinite(t) and t > 0 for t in times.values()):
-        raise SpecError(f"autotune: measure= returned {dict(times)!r}: a positive number of seconds for each of {list(calls)} is "
-                        "expected")
-    return {name: float(times[name]) for name in calls}
 
 
 @contextlib.contextmanager

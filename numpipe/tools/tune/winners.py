@@ -32,34 +32,24 @@ _MAKERS = ("numpipe", "numba-cuda", "numba", "nvidia-nvvm", "nvidia-nvjitlink")
 
 
 # ---- the question
-def origin(factory: Factory) -> str:
-    """Return ``module:name`` of a factory. Raises SpecError for what a worker process could not import."""
+def identity(factory: Factory, space: Mapping[str, Any], key: Any, args: tuple[Any, ...], named: Mapping[str, Any],
+             measure: Callable[..., Any] | None, device: launch.Device | None) -> dict[str, Any]:
+    """Return all that the fastest candidate depends on, for JSON: another value of any of these is another question.
+
+    `device`: the GPU, None where calls are simulated. Raises SpecError for a factory that a worker process could not import.
+    """
     function = inspect.unwrap(factory)
     module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", "")
     if not callable(factory) or not module or not name or not name.isidentifier():
         raise SpecError(f"autotune: the factory {factory!r} is compiled in worker processes, which import it by its name: write it "
                         "at module level as ``def kernel(cfg): …``, which returns a numpipe kernel")
-    if not _file(module):
+    file = getattr(sys.modules.get(module), "__file__", None)
+    if not file:
         raise SpecError(f"autotune: the factory {name} is of {module}, which is no file that worker processes could import "
                         "(a prompt, a notebook, 'python -c'): move it to a module")
-    return f"{module}:{name}"
-
-
-def _file(module: str) -> str | None:
-    return getattr(sys.modules.get(module), "__file__", None)
-
-
-def identity(factory: Factory, space: Mapping[str, Any], key: Any, args: tuple[Any, ...], named: Mapping[str, Any],
-             measure: Callable[..., Any] | None, device: launch.Device | None) -> dict[str, Any]:
-    """Return all that the fastest candidate depends on, for JSON: another value of any of these is another question.
-
-    `device`: the GPU, None where calls are simulated.
-    """
-    place = origin(factory)
-    file = _file(place.partition(":")[0])
-    assert file is not None
     return {
-        "factory": place.replace("__main__", Path(file).stem), "source": hashlib.sha256(Path(file).read_bytes()).hexdigest(),
+        "factory": f"{Path(file).stem if module == '__main__' else module}:{name}",
+        "source": hashlib.sha256(Path(file).read_bytes()).hexdigest(),
         "space": {name: repr(config) for name, config in space.items()},
         "arguments": _key(key, args, named),
         "device": device.name if device else "none", "sms": device.sm_count if device else 0,

@@ -35,18 +35,16 @@ class Arguments:
                                 "it")
         self.kernel = kernel
         self._args, self._named = list(args), dict(named)
-        self._outs = None if out is None else self._name(out)
-        given = dict(zip(kernel.parameters, args, strict=False)) | dict(self._outs or ()) | {
+        self._outs: list[tuple[str, Any]] | None = None
+        if out is not None:  # it is for the parameters that the call leaves out; an array too many has no name
+            outs = list(out) if isinstance(out, (tuple, list)) else [out]
+            left = [name for name in kernel.parameters[len(args):] if name not in named]
+            self._outs = list(zip([*left, *[""] * len(outs)], outs, strict=False))
+        values = dict(zip(kernel.parameters, args, strict=False)) | dict(self._outs or ()) | {
             name: value for name, value in named.items() if name not in kernel.statics}
-        infos = {name: launch.describe(value, name, kernel.name) for name, value in given.items() if is_array(value)}
+        infos = {name: launch.describe(value, name, kernel.name) for name, value in values.items() if is_array(value)}
         self.arrays: Arrays = {name: info.array for name, info in infos.items() if info.array is not None}
         """the host arrays by parameter name, as they were passed"""
-
-    def _name(self, out: Any) -> list[tuple[str, Any]]:
-        """Return the arrays of out= with the parameters that the call leaves out; an array too many has no name."""
-        outs = list(out) if isinstance(out, (tuple, list)) else [out]
-        names = [p for p in self.kernel.parameters[len(self._args):] if p not in self._named]
-        return list(zip([*names, *[""] * len(outs)], outs, strict=False))
 
     def run(self, call: Callable[..., Any], **options: Any) -> Arrays:
         """Call ``call(*args, **named, **options)`` on fresh copies; returns all its arrays by name, also those it allocated."""

@@ -22,10 +22,6 @@ from .verification import Verification, verified
 if TYPE_CHECKING:
     from ...kernels.kernels import Kernel
 
-OPTIONS = ("reference", "schedules", "rtol", "atol", "gpu")
-LEAST = 2e-5
-"""the relative error that float32 sums of a tensor core may have"""
-
 
 @dataclass(frozen=True)
 class Checked:
@@ -64,7 +60,7 @@ def check(kernel: Kernel, /, *args: Any, reference: Any, schedules: int = 10, se
     {'sim': {'x': 0.0}}
     """
     __tracebackhide__ = True  # pytest shows the test
-    arguments = Arguments(kernel, args, named, out, OPTIONS)
+    arguments = Arguments(kernel, args, named, out, ("reference", "schedules", "rtol", "atol", "gpu"))
     names = kernel.outputs(*args, **named)
     values = kernel.ask(reference, "reference", _view, *args, **named) if callable(reference) else reference
     values = values if isinstance(values, (tuple, list)) else (values,)
@@ -139,4 +135,4 @@ def tolerance(dtype: Any) -> float:
     dtype = np.dtype(dtype)
     if dtype.kind in "iub":
         return 0.0
-    return 1e-12 if dtype == np.float64 else max(LEAST, 2 * float(ml_dtypes.finfo(dtype).eps))
+    return 1e-12 if dtype == np.float64 else max(2e-5, 2 * float(ml_dtypes.finfo(dtype).eps))  # of float32 sums

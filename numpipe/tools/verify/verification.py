@@ -224,21 +224,17 @@ def _place(line: Line) -> str:
     return str(line) if line.function else f"{PurePath(line.filename).name}:{line.line}"
 
 
-# ---- outputs ------------------------------------------------------------------------------------------------------
 def _difference(name: str, first: Array, others: list[tuple[int | None, Array]], summed: set[str]) -> Difference:
     """Return how the first of other arrays differs."""
     seed, array = others[0]
-    differ = _bits(array) != _bits(first)
+    bits = [np.ascontiguousarray(each).view(f"u{each.itemsize}").reshape(each.shape) for each in (array, first)]
+    differ = bits[0] != bits[1]
     with np.errstate(all="ignore"):
         by = np.where(differ, np.abs(array.astype(np.float64) - first.astype(np.float64)), -1.0)
     by[np.isnan(by)] = np.inf
     index = np.unravel_index(int(by.argmax()), by.shape)
     return Difference(name, len(others), seed, int(differ.sum()), array.size, float(by[index]), tuple(map(int, index)),
                       name in summed)
-
-
-def _bits(array: Array) -> Array:
-    return np.ascontiguousarray(array).view(f"u{array.itemsize}").reshape(array.shape)
 
 
 def _summed(kernel: Kernel, arguments: Arguments, seed: int | None) -> set[str]:

@@ -23,7 +23,7 @@ from numpipe import SpecError, TargetError
 from numpipe.kernels.kernels import Kernel
 from numpipe.kernels.variants import Variant
 from numpipe.launch import device, driver
-from numpipe.tools.tune import candidates, contest, tuning, winners
+from numpipe.tools.tune import candidates, tuning, winners
 from tests.kernels import tune_kernels
 from tests.kernels.launch_fakes import CudaArray, FakeDriver
 from tests.kernels.launch_kernels import image
@@ -59,7 +59,7 @@ def test_the_fastest_wins_and_its_kernel_computes() -> None:
 def test_calls_that_are_measured_are_those_of_the_candidates() -> None:
     results = {}
 
-    def measure(calls: contest.Competitors) -> Mapping[str, float]:
+    def measure(calls: candidates.Competitors) -> Mapping[str, float]:
         for name, call in calls.items():
             with pytest.warns(UserWarning, match="simulated SM") if not results else contextlib.nullcontext():
                 results[name] = np.array(call(0), copy=True), call(1)
@@ -279,8 +279,8 @@ def test_workers_compile_what_this_process_would_launch(monkeypatch: pytest.Monk
     assert code.cubin.startswith(b"\x7fELF") and code.arrays == ("a", "b", "c") and len(code.maps) >= 2
 
     [one] = [one for one in found if one.name == "narrow"]
-    one.kernel.adopt(code, one.asked)
-    assert one.asked.variant.image is code and code.smem_bytes > 2 * 2 * 8192
+    one.kernel.adopt(code, one.call)
+    assert one.call.variant.image is code and code.smem_bytes > 2 * 2 * 8192
 
 
 def test_a_config_that_cannot_be_sent_to_a_worker_is_refused() -> None:
@@ -338,11 +338,11 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pretended]:
 
 
 def test_candidates_are_launched_from_the_workers_code_on_copies(gpu: Pretended, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(contest, "MOST_SETS", 3)
+    monkeypatch.setattr(candidates, "MOST_SETS", 3)
     monkeypatch.setattr(Variant, "_build", lambda *_: pytest.fail("compiled here"))
     x = numpipe.to_device(A)
 
-    def measure(calls: contest.Competitors) -> Mapping[str, float]:
+    def measure(calls: candidates.Competitors) -> Mapping[str, float]:
         del gpu.calls[:]
         outputs = [[call(number) for number in range(4)] for call in calls.values()]
         assert [name for name, in gpu.named("launched")] == [f"kernel {name}" for name in calls for _ in range(4)]
@@ -356,18 +356,18 @@ def test_candidates_are_launched_from_the_workers_code_on_copies(gpu: Pretended,
 
 def test_inputs_are_copied_as_often_as_l2_asks_for(gpu: Pretended, monkeypatch: pytest.MonkeyPatch) -> None:
     y = numpipe.to_device(B)
-    given = contest.buffers((A, 2.0), {"b": y}, on_gpu=True)
-    assert len(given.sets) == contest.MOST_SETS
+    given = candidates.buffers((A, 2.0), {"b": y}, on_gpu=True)
+    assert len(given.sets) == candidates.MOST_SETS
     pointers = {array.info().ptr for args, named in given.sets for array in (args[0], named["b"])}
-    assert len(pointers - {y.info().ptr}) == 2 * contest.MOST_SETS and all(args[1] == 2.0 for args, _ in given.sets)
+    assert len(pointers - {y.info().ptr}) == 2 * candidates.MOST_SETS and all(args[1] == 2.0 for args, _ in given.sets)
     np.testing.assert_array_equal(np.asarray(given.sets[5][1]["b"]), B)
-    monkeypatch.setattr(contest, "H200", dataclasses.replace(contest.H200, l2_bytes=len(B) * 128))
-    assert len(contest.buffers((B,), {}, on_gpu=True).sets) == 3, "two L2 of as many bytes between two uses of one"
+    monkeypatch.setattr(candidates, "H200", dataclasses.replace(candidates.H200, l2_bytes=len(B) * 128))
+    assert len(candidates.buffers((B,), {}, on_gpu=True).sets) == 3, "two L2 of as many bytes between two uses of one"
 
 
 def test_a_gpu_array_that_cannot_be_copied_is_refused(gpu: Pretended) -> None:
     with pytest.raises(SpecError, match="a CudaArray on the GPU has neither"):
-        contest.buffers((CudaArray(4096, (8, 8), "<f2"),), {}, on_gpu=True)
+        candidates.buffers((CudaArray(4096, (8, 8), "<f2"),), {}, on_gpu=True)
 
 
 def test_where_simulated_calls_are_asked_for_a_gpu_is_left_alone(gpu: Pretended, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -386,13 +386,13 @@ def test_a_launch_that_fails_ends_it(gpu: Pretended, tmp_path: Path) -> None:
 
 
 def test_a_candidate_that_refuses_the_call_is_skipped(gpu: Pretended, monkeypatch: pytest.MonkeyPatch) -> None:
-    call = contest.Buffers.call
+    call = candidates.Buffers.call
 
-    def refusing(self: contest.Buffers, kernel: Kernel, number: int) -> Any:
+    def refusing(self: candidates.Buffers, kernel: Kernel, number: int) -> Any:
         if kernel is product(SPACE["wide"]):
             raise SpecError("not this grid")
         return call(self, kernel, number)
 
-    monkeypatch.setattr(contest.Buffers, "call", refusing)
+    monkeypatch.setattr(candidates.Buffers, "call", refusing)
     measure = Measured()
     assert tune(measure=measure).skipped == {"wide": "SpecError: not this grid"} and measure.asked == [["narrow", "deep"]]
