@@ -67,10 +67,10 @@ def hazards_of(source: str) -> tuple[set[str], list[int]]:
             named |= {text(hazard)}
             mended = any(keyword.arg == "mend" for keyword in call.keywords) or "; " in ast.unparse(call.args[1])
             without += [call.lineno] * (not text(hazard) or not (mended or isinstance(call.args[1], ast.Call)))
-        elif name in ("_Told", "Hint"):
+        elif name in ("Finding", "Hint"):
             given = call.args[0]
             named |= {text(part) for part in ((given.body, given.orelse) if isinstance(given, ast.IfExp) else (given,))}
-        elif name == "found" and len(call.args) > 4:  # of `touches`: the cause and the mend are the last arguments
+        elif name == "failure" and len(call.args) > 4:  # of `touches`: the cause and the mend are the last arguments
             named |= {text(call.args[4])}
         elif name in ("PipelineRace", "SimulationError"):
             without.append(call.lineno)  # `report.failed` makes them, from a report
