@@ -104,7 +104,7 @@ def simulate(body: Callable[[machine.Machine], None], *, grid: tuple[int, int, i
             for cta in ctas:
                 sm = SM(cta=cta, grid=grid, warpgroups=warpgroups, unit=unit, scheduler=scheduler, clocks=clocks, peers=peers,
                         costs=costs or Costs(), trace=trace, context=context, boxes=boxes, plans=plans, gmem=gmem, deal=deal)
-                sm.meeting = ClusterMeeting(sm)
+                sm.meeting = ClusterMeeting("cluster", sm)
                 sm.memory = SharedMemory(sm, max(smem_bytes + staging_bytes, 1))
                 sm.warpgroups += [Warpgroup(sm, i, functools.partial(_run_body, body)) for i in range(warpgroups)]
                 sm.registers = named.Registers(sm, default_registers(warpgroups, target) if registers is None else registers)
@@ -148,7 +148,7 @@ def _run(peers: list[SM]) -> None:
         while (task := scheduler.pop()) is not None:
             task[1](task[0])
         if not all(w.over for sm in peers for w in sm.warpgroups):
-            raise deadlock.deadlock(next(sm for sm in peers if not all(w.over for w in sm.warpgroups)))
+            raise deadlock.deadlock(peers[0])
         for sm in peers:
             barriers.unfinished(sm)
             named.unfinished(sm)

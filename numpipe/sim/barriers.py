@@ -93,15 +93,6 @@ def awaited(access: Access) -> Mbarrier | None:
     return next((mbar for mbar in access.agent.sm.mbarriers.values() if mbar.name == name), None)
 
 
-def expect(mbar: Mbarrier, who: Warpgroup, nbytes: int) -> None:
-    """Announce bytes of the present phase."""
-    mbar.tx += nbytes
-    mbar.expected += nbytes
-    if nbytes < 0 or abs(mbar.tx) > _MOST:
-        raise report.violation(who, f"expect_tx of {nbytes} bytes on {mbar.name}: its transaction count would be {mbar.tx}, and it "
-                               f"holds 0 … {_MOST}; spread the copies over more phases", hazard="wrong-expect-tx", mbar=mbar)
-
-
 def land(mbar: Mbarrier, copy: Access, nbytes: int, time: int) -> None:
     """Complete the bytes of a copy that has written them."""
     mbar.copies -= 1
@@ -246,7 +237,12 @@ def arrive(who: Warpgroup, address: int, count: int = 1) -> None:
 def arrive_expect_tx(who: Warpgroup, address: int, nbytes: int) -> None:
     mbar = find(who, address, "mbar_arrive_expect_tx")
     who.elapse(who.sm.costs.issue)
-    expect(mbar, who, int(nbytes) * who.lane_count())
+    nbytes = int(nbytes) * who.lane_count()
+    mbar.tx += nbytes
+    mbar.expected += nbytes
+    if nbytes < 0 or abs(mbar.tx) > _MOST:
+        raise report.violation(who, f"expect_tx of {nbytes} bytes on {mbar.name}: its transaction count would be {mbar.tx}, and it "
+                               f"holds 0 … {_MOST}; spread the copies over more phases", hazard="wrong-expect-tx", mbar=mbar)
     _arrive(who, mbar, who.lane_count())
 
 
@@ -292,7 +288,15 @@ def test(who: Warpgroup, address: int, parity: int) -> bool:
     who.elapse(who.sm.costs.wait)
     reached = mbar.phase - 1
     if (reached ^ int(parity)) & 1:
-        deadlock.poll(who, Waiting(mbar, mbar.phase, kind="poll"))
+        sm, who.blocked = who.sm, Waiting(mbar, mbar.phase, kind="poll")
+        progress = sum(peer.progress for peer in sm.peers)
+        sm.polls = sm.polls + 1 if progress == sm.polled_at else 1
+        sm.polled_at = progress
+        if sm.polls > sm.poll_limit:  # nobody else is left to complete the phase
+            raise deadlock.deadlock(sm, f"{sm.polls} tests in a row failed while nothing else happened")
+        sm.scheduler.defer()
+        who.wake(who.time)
+        who.switch()
         return False
     _acquire(who, mbar, reached)
     who.breathe()
@@ -304,10 +308,10 @@ def unfinished(sm: SM) -> None:
     first = sm.warpgroups[0]
     for mbar in [*sm.mbarriers.values(), *sm.retired]:
         if mbar.tx:
-            raise report.violation(first, f"the CTA ends while {mbar.name} still misses {mbar.tx} bytes of phase {mbar.phase}: "
-                                   f"expect_tx announced {mbar.expected} bytes, its copies brought others; announce the bytes of "
-                                   "all copies that are issued for the phase, and no more", mbar.site, hazard="wrong-expect-tx",
-                                   mbar=mbar)
+            raise report.violation(
+                first, f"the CTA ends while {mbar.name} still misses {mbar.tx} bytes of phase {mbar.phase}: expect_tx announced "
+                       f"{mbar.expected} bytes, its copies brought others; announce the bytes of all copies that are issued for "
+                       "the phase, and no more", mbar.site, hazard="wrong-expect-tx", mbar=mbar)
         copy = mbar.last
         if copy is not None and copy.phase > mbar.waited:
             raise report.race(copy, f"{copy.describe()} on {mbar.name} phase {copy.phase} (at {sites.place(copy.site)}) was never "

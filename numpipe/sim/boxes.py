@@ -19,19 +19,17 @@ import numpy.typing as npt
 
 from ..core.machine import TensorMap
 
-_REDUCED: dict[str, Callable[[Any, Any], Any]] = {
+_REDUCED: dict[str, Callable[[Any, Any], npt.NDArray[Any]]] = {
     "add": lambda old, new: old + new, "min": np.minimum, "max": np.maximum,
     "inc": lambda old, new: np.where(old >= new, 0, old + np.ones_like(old)),
     "dec": lambda old, new: np.where((old == 0) | (old > new), new, old - np.ones_like(old)),
-    "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor,
-}
+    "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}
 
 
 def combined(reduction: str, old: npt.NDArray[Any], new: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Return what a reduction, of a TMA copy or of lanes, makes of `old` elements."""
     with np.errstate(all="ignore"):  # floats overflow to inf, integers wrap
-        result: npt.NDArray[Any] = _REDUCED[reduction](old, new)
-        return result
+        return _REDUCED[reduction](old, new)
 
 
 def swizzled(chunks: npt.NDArray[np.int64], swizzle: int) -> npt.NDArray[np.int64]:

@@ -8,6 +8,7 @@ PTX ISA, "Data Movement and Conversion Instructions: Bulk copy", "Tensor copy".
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,8 +19,7 @@ from ..core.machine import TensorMap
 from . import barriers, cluster, report, sites
 from .boxes import Box
 from .clocks import BULK_READ
-from .schedule import Task
-from .state import SM, Access, Blocked, Mbarrier, Warpgroup
+from .state import Access, Blocked, Warpgroup
 
 _SWIZZLES = (0, 32, 64, 128)
 
@@ -49,23 +49,6 @@ def _checked(who: Warpgroup, tensor: TensorMap) -> Box:
     return box
 
 
-def _check_reduction(who: Warpgroup, tensor: TensorMap, reduction: str) -> None:
-    """Raise SimulationError for a reduction that the TMA does not have for the elements of the array."""
-    dtype = tensor.array.dtype
-    if dtype.name not in REDUCTIONS.get(reduction, ()):
-        raise report.illegal(who, f"tma_store of {tensor.name} with reduction={reduction!r}", mend=f"for {dtype} there are "
-                             f"{', '.join(name for name, types in REDUCTIONS.items() if dtype.name in types) or 'none'}")
-
-
-def _check_row_end(who: Warpgroup, tensor: TensorMap, coords: tuple[int, ...]) -> None:
-    """Raise SimulationError for a store that would write past the end of the array's rows."""
-    end = tensor.array.shape[-1] * tensor.array.dtype.itemsize
-    if end % 16 and not tensor.padded and coords[-1] + tensor.box[-1] > tensor.array.shape[-1]:
-        raise report.violation(who, f"tma_store of {tensor.name} at coordinates {coords} passes the end of rows of {end} bytes; "
-                               "the TMA writes whole 16-byte chunks, so it overwrites what follows: use rows of a multiple of 16 "
-                               "bytes, or store the edge with ordinary stores", hazard="out-of-bounds")
-
-
 def _place(who: Warpgroup, operation: str, box: Box, coords: tuple[int, ...], address: int) -> tuple[
         tuple[int, ...], npt.NDArray[np.int64] | slice, list[tuple[int, int]]]:
     """Return (coordinates as ints, chunk index, byte intervals); raise SimulationError for a wrong rank, alignment or range."""
@@ -91,42 +74,30 @@ def load(who: Warpgroup, dst: int, tensor: TensorMap, coords: tuple[int, ...], m
     sm = who.sm
     box = _checked(who, tensor)
     where, index, touched = _place(who, operation, box, coords, int(dst))
-    nbytes, known = box.nbytes, who.known()
-    landings: list[tuple[SM, Mbarrier, Access]] = []
-    for to in cluster.members(who, int(ctas)) if ctas else (sm,):
+    known, what = who.known(), f"{operation} of {tensor.name}"
+    started, left = sm.occupy("copy port", who.time + sm.costs.tma_issue, -(-box.nbytes // sm.costs.tma_bytes))
+    done = left + sm.scheduler.takes(sm.costs.tma_latency)
+    if not 0 <= (ctas := int(ctas)) < 1 << len(sm.peers):
+        raise report.illegal(who, f"a multicast to the CTAs {ctas:#b}, but the cluster has {len(sm.peers)}",
+                             mend="a bit for each rank of the cluster that is to get a copy")
+    for to in [peer for peer in sm.peers if ctas >> peer.rank & 1] if ctas else [sm]:
         on = barriers.find(who, int(mbar), operation, asynchronous=True, of=to)
         access = Access(who, "TMA load", tensor.name, ((on.landed, on.phase + 1),), None, on, on.phase)
         access.box, access.where = box, where
-        if not landings:
-            sm.gmem.load(access, box, where, known)
-        cluster.reach(to, who, f"{operation} of {tensor.name}", (), access.site)
+        sm.gmem.load(access, box, where, known)
+        cluster.reach(to, who, what, (), access.site)
         for lo, hi in touched:
             to.memory.write(access, lo, hi, known, True)
         on.copies += 1
         on.last = access
-        landings.append((to, on, access))
+        told = None if to is sm else who.vectors[0].copy()  # its end says that all before its issue was over
+        landing = functools.partial(cluster.land, to, on, access, what, told, index, functools.partial(box.fetch, where), done)
+        sm.scheduler.push(done, landing, "load")
     who.elapse(sm.costs.tma_issue)
-    started, left = sm.occupy("copy port", who.time, -(-nbytes // sm.costs.tma_bytes))
-    done = left + sm.scheduler.takes(sm.costs.tma_latency)
     if sm.trace is not None:
         sm.trace.add(who, who.time - sm.costs.tma_issue, who.time, "issue", tensor=tensor.name, coords=where)
         sm.trace.add(who, started, done, "load", port_until=left, tensor=tensor.name, coords=where, mbar=on.name,
-                     step=None if who.last_note is None else who.last_note[1].get("step"))
-
-    def landing(to: SM, on: Mbarrier, access: Access) -> Task:
-        known = None if to is sm else who.vectors[0].copy()  # its end says that all before its issue was over
-
-        def land(_: int) -> None:
-            if known is not None:
-                cluster.reach(to, who, f"{operation} of {tensor.name}", (), access.site)
-                barriers.learn(on, known)
-            to.memory.chunks[index] = box.fetch(where)
-            barriers.land(on, access, nbytes, done)
-
-        return land
-
-    for landed in landings:
-        sm.scheduler.push(done, landing(*landed), "load")
+                     step=who.last_note[1].get("step"))
     who.breathe()
 
 
@@ -157,13 +128,19 @@ class Groups(Blocked):
         who, sm = self.who, self.who.sm
         report.one_lane(who, "tma_store")
         box = _checked(who, tensor)
-        if reduction:
-            _check_reduction(who, tensor, reduction)
+        dtype, shape = tensor.array.dtype, tensor.array.shape
+        if reduction and dtype.name not in REDUCTIONS.get(reduction, ()):
+            raise report.illegal(who, f"tma_store of {tensor.name} with reduction={reduction!r}", mend=f"for {dtype} there are "
+                                 f"{', '.join(name for name, types in REDUCTIONS.items() if dtype.name in types) or 'none'}")
         where, index, touched = _place(who, "tma_store", box, coords, int(src))
         if min(where) < 0:  # an H200 answers with CUDA_ERROR_ILLEGAL_INSTRUCTION; a load may start before the array
             raise report.violation(who, f"tma_store of {tensor.name} at coordinates {where}: a store starts at no negative one; "
                                    "start at 0 and store less", hazard="out-of-bounds")
-        _check_row_end(who, tensor, where)
+        end = shape[-1] * dtype.itemsize
+        if end % 16 and not tensor.padded and where[-1] + tensor.box[-1] > shape[-1]:
+            raise report.violation(who, f"tma_store of {tensor.name} at coordinates {where} passes the end of rows of {end} bytes; "
+                                   "the TMA writes whole 16-byte chunks, so it overwrites what follows: use rows of a multiple of "
+                                   "16 bytes, or store the edge with ordinary stores", hazard="out-of-bounds")
         group = self._first + len(self._groups) + 1
         access = Access(who, "TMA store", tensor.name, ((sm.clocks.index(BULK_READ, who.first_warp), group),))
         known = who.known()
@@ -221,10 +198,8 @@ class Groups(Blocked):
     def _wake(self) -> None:
         who = self.who
         who.sm.progress += 1
-        if who.blocked is self:
-            at = self._finished()
-            if at is not None:
-                who.wake(at)
+        if who.blocked is self and (at := self._finished()) is not None:
+            who.wake(at)
 
     def wait(self, pending: int, read: bool) -> None:
         who = self.who

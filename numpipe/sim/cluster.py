@@ -15,7 +15,7 @@ PTX ISA, "mbarrier.arrive": .shared::cluster; "st.async"; "barrier.cluster"; "Me
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,14 +36,6 @@ def window(who: Warpgroup, address: int, rank: int) -> int:
         raise report.illegal(who, f"mapa of SMEM[{address}] for rank {rank}, but the cluster has {len(who.sm.peers)} "
                              f"CTA{'s' * (len(who.sm.peers) > 1)}", mend="a rank of the cluster: 0 … its size - 1")
     return (int(rank) + 1) * WINDOW + int(address)
-
-
-def members(who: Warpgroup, ctas: int) -> list[SM]:
-    """Return the SMs of a cluster whose ranks are bits of `ctas`."""
-    if not 0 < ctas < 1 << len(who.sm.peers):
-        raise report.illegal(who, f"a multicast to the CTAs {ctas:#b}, but the cluster has {len(who.sm.peers)}",
-                             mend="a bit for each rank of the cluster that is to get a copy")
-    return [sm for rank, sm in enumerate(who.sm.peers) if ctas >> rank & 1]
 
 
 class RemoteArrival:
@@ -121,19 +113,22 @@ def send(who: Warpgroup, chunks: npt.NDArray[Any], values: npt.NDArray[Any], ran
         on.copies += 1
         on.last = access
         done = who.time + sm.scheduler.takes(sm.costs.remote)
-        landing = functools.partial(_land_stores, to, on, access, chunks[warp], values[warp], phases, done)
-        sm.scheduler.push(done, landing, "arrive")
+        write = functools.partial(land, to, on, access, f"st.async of {what}", phases, chunks[warp] >> 4, values[warp].copy, done)
+        sm.scheduler.push(done, write, "arrive")
     if sm.trace is not None:
         sm.trace.add(who, who.time, who.time, "write", what=f"{what} to rank {rank}", nbytes=values.nbytes)
     who.breathe()
 
 
-def _land_stores(to: SM, mbar: Mbarrier, access: Access, chunks: npt.NDArray[np.int64], values: npt.NDArray[Any], phases: Vector,
-                 done: int, _: int) -> None:
-    reach(to, access.agent, f"st.async of {access.what}", (), access.site)
-    barriers.learn(mbar, phases)
-    to.memory.chunks[chunks >> 4] = values
-    barriers.land(mbar, access, values.nbytes, done)
+def land(to: SM, mbar: Mbarrier, access: Access, what: str, told: Vector | None, index: npt.NDArray[np.int64] | slice,
+         fetch: Callable[[], npt.NDArray[Any]], done: int, _: int) -> None:
+    """Write the 16-byte chunks that a copy, or an st.async, brings to a CTA, and tell its mbarrier what the sender knew."""
+    reach(to, access.agent, what, (), access.site)
+    if told is not None:
+        barriers.learn(mbar, told)
+    chunks = fetch()
+    to.memory.chunks[index] = chunks
+    barriers.land(mbar, access, chunks.nbytes, done)
 
 
 # ---- memory of a CTA that may have ended -----------------------------------------------------------------------------
@@ -166,10 +161,6 @@ def _left(sm: SM, who: Warpgroup, what: str, site: sites.Site) -> SimulationErro
 class ClusterMeeting(Meeting):
     """One use of the cluster's barrier, at which a warpgroup is blocked in cluster_wait."""
 
-    def __init__(self, sm: SM) -> None:
-        super().__init__("cluster", sm.clocks)
-        self.sm = sm
-
     def text(self) -> str:
         of = sum(len(sm.warpgroups) for sm in self.sm.peers)
         missing = [f"{w.name} of CTA {w.cta}" for sm in self.sm.peers for w in sm.warpgroups
@@ -180,9 +171,8 @@ class ClusterMeeting(Meeting):
         """Complete the use if all have arrived who have not ended."""
         if self.complete or not all(w.over or w in self.arrived for sm in self.sm.peers for w in sm.warpgroups):
             return
-        for sm in self.sm.peers:
-            sm.meeting = ClusterMeeting(sm) if sm is self.sm.peers[0] else sm.peers[0].meeting
-            sm.progress += 1
+        self.sm.meeting = ClusterMeeting("cluster", self.sm)
+        self.sm.progress += 1
         self.end()
 
 

@@ -21,10 +21,8 @@ if TYPE_CHECKING:
 
 _FULL, _EMPTY = (next(row for row in BARRIERS.values() if row.completes == role) for role in ("memory", "compute"))
 """the barriers of a slot that say that its tile has landed, and that it may be filled again"""
-_VERBS = {
-    "TMA load": "fills", "st.async": "fills", "TMA store": "reads", "wgmma": "reads", "read": "reads", "write": "writes",
-    "mbarrier": "initialises",
-}
+_VERBS = {"TMA load": "fills", "st.async": "fills", "TMA store": "reads", "wgmma": "reads", "read": "reads", "write": "writes",
+          "mbarrier": "initialises"}
 
 
 class Finding(NamedTuple):
@@ -336,10 +334,9 @@ def _store_reads(this: Conflict) -> Finding:
 def _bytes_text(this: Conflict) -> str:
     """Name bytes outside a pipeline's slots: ``SMEM[0:1024)``, or the slot of a ring that a body makes by hand."""
     note = this.earlier.last_note
-    slot, ring = sites.noted(note, "slot"), None if note is None else note[1].get("ring")
-    if slot is None or hasattr(this.sm.unit, "slot_at"):
+    if "slot" not in note[1] or hasattr(this.sm.unit, "slot_at"):
         return f"SMEM[{this.lo}:{this.hi})"
-    return f"slot {slot}" + (f" of {ring}" if ring else "")
+    return f"slot {note[1]['slot']}" + (f" of {note[1]['ring']}" if note[1].get("ring") else "")
 
 
 def _step_of(fill: Access, plan: RingPlan, slot: int) -> int | None:
@@ -352,8 +349,6 @@ def _step_of(fill: Access, plan: RingPlan, slot: int) -> int | None:
 
 def _at(access: Access, plan: RingPlan) -> int | None:
     """Return the ring's step in which a warpgroup was, by its notes; None where the last note is of another ring."""
-    if access.last_note is None:
-        return None
     ring, name = str(access.last_note[1].get("ring")), report.ring_name(access.agent.sm, plan, access.last_note)
     same = ring == name or (plan.dims is None and ring.rpartition(" @ ")[2] == plan.name.rpartition(" @ ")[2])
     return sites.noted(access.last_note, "step") if same else None

@@ -3,26 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 from ..diagnostics.errors import PipelineDeadlock, SimulationError
 from ..diagnostics.reports import Barrier, Party
 from ..traces import deadlocks
 from . import gmem, named, report, sites
 from .state import SM, Mbarrier, Waiting, Warpgroup, side
-
-
-def poll(who: Warpgroup, what: Waiting) -> None:
-    """Let everybody else go first, because a test of `what` failed; raise PipelineDeadlock if only tests are left."""
-    sm, who.blocked = who.sm, what
-    progress = sum(peer.progress for peer in sm.peers)
-    if progress != sm.polled_at:
-        sm.polled_at, sm.polls = progress, 0
-    sm.polls += 1
-    if sm.polls > sm.poll_limit:
-        raise deadlock(sm, f"{sm.polls} tests in a row failed while nothing else happened")
-    sm.scheduler.defer()
-    who.wake(who.time)
-    who.switch()
 
 
 def deadlock(sm: SM, why: str = deadlocks.WAITS) -> SimulationError:
@@ -32,7 +19,7 @@ def deadlock(sm: SM, why: str = deadlocks.WAITS) -> SimulationError:
         f"{which}: {why}", [_waiting(agent) for peer in sm.peers for agent in peer.warpgroups],
         [_state(peer, mbar) for peer in sm.peers for mbar in peer.mbarriers.values() if not mbar.idle or _polling(peer, mbar)],
         [hint for peer in sm.peers for hint in (*named.hints(peer), *peer.registers.hints(), *gmem.hints(peer))],
-        report.kernel_of(sm))
+        getattr(sm.unit, "kernel", ""))
     return report.failed(PipelineDeadlock, found)
 
 
@@ -41,15 +28,14 @@ def _waiting(agent: Warpgroup) -> Party:
     sm, blocked = agent.sm, agent.blocked
     if agent.greenlet.dead:
         return side(agent, deadlocks.FINISHED)
+    where: dict[str, Any] = {}
+    if isinstance(blocked, Waiting):
+        at, step = report.place_of(sm, blocked.mbar), blocked.step if blocked.step >= 0 else None
+        where = {"barrier": blocked.mbar.title, "phase": blocked.phase, "step": step, "slot": None if at is None else at.slot,
+                 "ring": None if at is None or at.plan is None else at.plan.name}
     what = "" if blocked is None else f"blocked on {blocked.text()}"
     lines = report.lines_of(agent) or sites.lines(getattr(blocked, "site", None))
-    waiting = dataclasses.replace(side(agent, f"{what}{sites.context(agent.last_note, None)}"), lines=lines)
-    if not isinstance(blocked, Waiting):
-        return waiting
-    at = report.place_of(sm, blocked.mbar)
-    return dataclasses.replace(
-        waiting, barrier=blocked.mbar.title, phase=blocked.phase, step=blocked.step if blocked.step >= 0 else None,
-        ring=None if at is None or at.plan is None else at.plan.name, slot=None if at is None else at.slot)
+    return dataclasses.replace(side(agent, f"{what}{sites.context(agent.last_note, None)}", **where), lines=lines)
 
 
 def _polling(sm: SM, mbar: Mbarrier) -> tuple[int, ...]:

@@ -5,6 +5,7 @@ PTX ISA, "Memory Consistency Model: Proxies".
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -16,20 +17,17 @@ from .clocks import FENCED, GENERIC
 from .state import Access, Warpgroup
 from .touches import LOAD, STORE
 
-_touched: dict[bytes, tuple[tuple[int, int], ...]] = {}
-"""by pattern of chunks, the bytes that it covers, relative to its first chunk: the same few patterns serve every tile"""
+
+@functools.lru_cache(maxsize=4096)
+def _intervals(chunks: bytes) -> tuple[tuple[int, int], ...]:
+    """Return the bytes that int64 chunk addresses cover: the same few patterns serve every tile."""
+    return intervals(np.frombuffer(chunks, np.int64), 16)
 
 
-def intervals_of(row: npt.NDArray[Any]) -> tuple[int, tuple[tuple[int, int], ...]]:
+def intervals_of(row: npt.NDArray[np.int64]) -> tuple[int, tuple[tuple[int, int], ...]]:
     """Return (first chunk, byte intervals relative to it) of one warp's chunk addresses."""
     first = int(row[0])
-    key = (row - first).tobytes()
-    touched = _touched.get(key)
-    if touched is None:
-        if len(_touched) > 4096:
-            _touched.clear()
-        touched = _touched[key] = intervals(np.asarray(row, np.int64) - first, 16)
-    return first, touched
+    return first, _intervals((row - first).tobytes())
 
 
 def _checked(who: Warpgroup, chunks: npt.NDArray[Any], what: str) -> npt.NDArray[np.int64]:
@@ -73,11 +71,6 @@ def note(who: Warpgroup, what: str, write: bool, warp: int, known: list[int], fi
             memory.read(access, ("read", who.first_warp + warp), first + lo, first + hi, known, False)
 
 
-def _record(who: Warpgroup, chunks: npt.NDArray[np.int64], what: str, write: bool) -> None:
-    for warp in who.warps():
-        note(who, what, write, warp, who.vectors[warp].tolist(), *intervals_of(chunks[warp]))
-
-
 def checked(who: Warpgroup, chunks: npt.NDArray[Any], values: npt.NDArray[Any], what: str) -> tuple[
         npt.NDArray[np.int64], npt.NDArray[np.complex128]]:
     """Return addresses of 16-byte chunks, one row a warp, and the values to store there; raise SimulationError for wrong ones."""
@@ -94,7 +87,8 @@ def write_chunks(who: Warpgroup, chunks: npt.NDArray[Any], values: npt.NDArray[A
     if not chunks.size:
         return
     who.breathe()
-    _record(who, chunks, what, write=True)
+    for warp in who.warps():
+        note(who, what, True, warp, who.vectors[warp].tolist(), *intervals_of(chunks[warp]))
     who.sm.memory.chunks[chunks >> 4] = values
     _trace(who, "write", what, 16 * chunks.size)
 
@@ -104,7 +98,8 @@ def read_chunks(who: Warpgroup, chunks: npt.NDArray[Any], what: str) -> npt.NDAr
     if not chunks.size:
         return np.empty((*chunks.shape, 16), np.uint8)
     who.breathe()
-    _record(who, chunks, what, write=False)
+    for warp in who.warps():
+        note(who, what, False, warp, who.vectors[warp].tolist(), *intervals_of(chunks[warp]))
     read: npt.NDArray[np.uint8] = who.sm.memory.chunks[chunks >> 4].view(np.uint8).reshape(*chunks.shape, 16)
     return read
 

@@ -86,7 +86,7 @@ class GlobalMemory:
         self._places: dict[tuple[Any, ...], Place] = {}
         self._cuts: dict[TensorMap, tuple[Place, set[tuple[int, ...]]]] = {}
         self.flags: dict[int, Flag] = {}
-        """by address, the flags with which CTAs hand over to each other (`handover`)"""
+        """by address, the flags with which CTAs hand over to each other"""
         self._awaits = programmatic
         self._early: Touch | None = None
         """the first access before a griddepcontrol.wait"""
@@ -244,11 +244,11 @@ class GlobalMemory:
     def _check_written(self, access: Access, touch: Touch, written: Codes) -> None:
         """Raise SimulationError unless all elements have been written."""
         if not written.all():
-            raise failure(SimulationError, access, touch, None, "uninitialised-read", (
-                f"{touch.describe()} {'changes' if touch.reduction else 'reads'} {touch.where(extent(written == 0, touch.index))}, "
-                f"which nobody has written: '{touch.what}' is allocated by the call (out_type) and holds anything"),
-                "nothing was stored there before",
-                f"pass '{touch.what}' (or out=) with the values it starts from, or write it before it is read")
+            does = "changes" if touch.reduction else "reads"
+            raise failure(access, touch, None, "uninitialised-read", (
+                f"{touch.describe()} {does} {touch.where(extent(written == 0, touch.index))}, which nobody has written: "
+                f"'{touch.what}' is allocated by the call (out_type) and holds anything"), "nothing was stored there before",
+                f"pass '{touch.what}' (or out=) with the values it starts from, or write it before it is read", SimulationError)
 
     # ---- griddepcontrol
     def _too_early(self, access: Access, touch: Touch) -> None:
@@ -310,10 +310,10 @@ def handed_over(sm: SM, earlier: Touch, known: list[int]) -> bool:
 
 def hints(sm: SM) -> list[Hint]:
     """Return a hint for each flag that somebody waits for."""
-    waited: list[Any] = [w.blocked for w in sm.warpgroups if not w.greenlet.dead and isinstance(w.blocked, Flag)]
-    return [Hint("deadlock", f"{flag.text()}: nobody has set it, and CTAs that hand over have a smaller index than the one that "
-                 "waits: those have run", "hand every part over with numpipe.combine, and wait for parts of the CTAs before only")
-            for flag in waited]
+    return [Hint("deadlock", f"{w.blocked.text()}: nobody has set it, and CTAs that hand over have a smaller index than the one "
+                 "that waits: those have run", "hand every part over with numpipe.combine, and wait for parts of the CTAs before "
+                 "only")
+            for w in sm.warpgroups if isinstance(w.blocked, Flag)]
 
 
 def left_set(flags: Iterable[Flag]) -> None:

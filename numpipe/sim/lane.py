@@ -195,9 +195,10 @@ class _Warp:
         number, stop = min(stops.items())
         missing = [n for n in range(WARP) if stop.mask >> n & 1 and not (n in stops and stops[n].key == stop.key)]
         first = missing[0]
-        where = f"is at {stops[first]}"
         if first in results:
             where = "has left the body" + ("" if results[first] is None else f" with {results[first]!r}")
+        else:
+            where = f"is at {stops[first]}"
         raise report.violation(self.who, f"warp {self.number}: lane {number} waits in {stop} for the lanes of the mask "
                                f"{stop.mask:#x}, but lane {first} {where}", stop.site, hazard="divergent-aligned",
                                mend="all of them must come to the same call")

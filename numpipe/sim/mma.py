@@ -142,12 +142,11 @@ def check(who: Warpgroup, mma: Mma) -> None:
     if not mma.steps or len({len(block) for block in mma.steps}) != 1 or not mma.steps[0]:
         raise report.illegal(who, f"wgmma with {[len(block) for block in mma.steps]} steps along K; every 64-row block needs the "
                              "same number, at least one")
-    for block in mma.steps:
-        for pair in block:
-            for name, descriptor in zip("AB", pair, strict=True):
-                if int(descriptor) >> 49 & 7:
-                    raise report.illegal(who, f"wgmma: the descriptor of {name} has base_offset {int(descriptor) >> 49 & 7}; "
-                                         "operands start at a multiple of their swizzle pattern (8 rows), where it is 0")
+    pairs = [pair for block in mma.steps for pair in block]
+    for name, descriptor in ((name, int(each)) for pair in pairs for name, each in zip("AB", pair, strict=True)):
+        if descriptor >> 49 & 7:
+            raise report.illegal(who, f"wgmma: the descriptor of {name} has base_offset {descriptor >> 49 & 7}; operands start at "
+                                 "a multiple of their swizzle pattern (8 rows), where it is 0")
 
 
 # ---- accumulators -----------------------------------------------------------------------------------------------
@@ -167,7 +166,6 @@ class Accumulator:
         self.what = what
 
     def party(self) -> Party:
-        """Return the wgmma that writes it, for a report."""
         return report.party(self.products.who, f"wgmma (batch {self.batch})", self.site, note=self.note)
 
     def read(self) -> npt.NDArray[Any]:
@@ -277,7 +275,7 @@ class Products:
         start, end = sm.occupy("tensor core", time, sm.scheduler.takes(self._queue[0][-1]))
         if sm.trace is not None:
             product = self._queue[0][0]
-            sm.trace.add(self.who, start, end, "mma", batch=product.batch, **(product.note[1] if product.note else {}))
+            sm.trace.add(self.who, start, end, "mma", batch=product.batch, **product.note[1])
         self._finished = end
         sm.scheduler.push(end, self._run, "wgmma")
 
@@ -341,8 +339,8 @@ class Products:
             if registers.tobytes() != held:
                 raise report.race(self.who, f"registers that the wgmma at {sites.place(product.site)} takes as its A operand were "
                                   f"overwritten before wgmma_wait has covered it: batch {product.batch}; wgmma_wait with few "
-                                  "enough groups pending before they are used again, or other registers", hazard="operand-in-flight",
-                                  before=product.party())
+                                  "enough groups pending before they are used again, or other registers",
+                                  hazard="operand-in-flight", before=product.party())
         self._registers = [one for one in self._registers if one[0].batch > self.drained]
 
     def enough(self, batch: int) -> str:

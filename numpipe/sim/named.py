@@ -19,7 +19,7 @@ class Generation(Meeting):
     """One use of a named barrier, from its first arrival to its last."""
 
     def __init__(self, who: Warpgroup, barrier: int, threads: int, before: Generation | None) -> None:
-        super().__init__("barrier", who.sm.clocks)
+        super().__init__("barrier", who.sm)
         self.barrier = barrier
         self.threads = threads
         self.number: int = 1 if before is None else before.number + 1
@@ -36,8 +36,11 @@ class Generation(Meeting):
         return side(self.arrived[0], f"uses named barrier {self.barrier} with {self.threads} threads", self.site)
 
     def text(self) -> str:
-        return (f"bar_sync {self.barrier}{self.meaning}: {128 * len(self.arrived)} of {self.threads} threads have arrived "
-                f"({', '.join(w.name for w in self.arrived)})")
+        return f"bar_sync {self.barrier}{self.meaning}: {self.count} have arrived ({', '.join(w.name for w in self.arrived)})"
+
+    @property
+    def count(self) -> str:
+        return f"{128 * len(self.arrived)} of {self.threads} threads"
 
 
 def _turn(unit: Any, barrier: int) -> str:
@@ -108,10 +111,6 @@ class Registers:
         self.wanted = list(self.held)
         self.waiters: list[Warpgroup] = []
 
-    @property
-    def free(self) -> int:
-        return self.pool - 128 * sum(self.held)
-
     def set(self, who: Warpgroup, direction: Literal["inc", "dec"], registers: int) -> None:
         """Change the registers of every lane of `who`; block an ``inc`` until they are free."""
         report.collective(who, "setmaxnreg")
@@ -123,10 +122,11 @@ class Registers:
             raise report.violation(who, f"setmaxnreg.{direction} {registers}, but each lane holds {held} registers; "
                                    f"use {'inc' if direction == 'dec' else 'dec'}", hazard="register-budget")
         self.wanted[who.warpgroup] = registers
-        while 128 * (registers - held) > self.free:
+        wanted = 128 * (registers - held)
+        while wanted > (free := self.pool - 128 * sum(self.held)):
             self.waiters.append(who)
-            who.block(Blocked("registers", f"setmaxnreg.inc to {registers} registers: {128 * (registers - held)} wanted, "
-                              f"{self.free} free in the SM's pool"), registers=registers)
+            who.block(Blocked("registers", f"setmaxnreg.inc to {registers} registers: {wanted} wanted, {free} free in the SM's "
+                              "pool"), registers=registers)
         self.held[who.warpgroup] = registers
         if direction == "dec":
             self.sm.progress += 1
@@ -152,17 +152,15 @@ def unfinished(sm: SM) -> None:
     for left in sm.named.values():
         if left.turn:
             raise report.race(sm.warpgroups[0], f"the CTA ends, and nobody took {left.turn}, which {left.arrived[0].name} passed "
-                              f"at {sites.place(left.site)} (named barrier {left.barrier}: {128 * len(left.arrived)} of "
-                              f"{left.threads} threads); {_mend(left)}", left.site, hazard="named-barrier-mismatch",
-                              before=left.party())
+                              f"at {sites.place(left.site)} (named barrier {left.barrier}: {left.count}); {_mend(left)}", left.site,
+                              hazard="named-barrier-mismatch", before=left.party())
 
 
 def hints(sm: SM) -> list[Hint]:
     """Return a hint for each named barrier at which somebody waits."""
     elsewhere = [w for w in sm.warpgroups if not w.greenlet.dead and not isinstance(w.blocked, Generation)]
-    return [Hint("named-barrier-mismatch", f"named barrier {g.barrier}{g.meaning}: {128 * len(g.arrived)} of {g.threads} threads "
-                 f"(at {sites.place(g.site)}){_ended(sm, g)}", _mend(g), not elsewhere)
-            for g in sm.named.values() if g.waiters]
+    return [Hint("named-barrier-mismatch", f"named barrier {g.barrier}{g.meaning}: {g.count} (at {sites.place(g.site)})"
+                 f"{_ended(sm, g)}", _mend(g), not elsewhere) for g in sm.named.values() if g.waiters]
 
 
 def _mend(generation: Generation) -> str:

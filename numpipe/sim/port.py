@@ -62,18 +62,17 @@ class Warpgroup(state.Warpgroup):
     bar_arrive = named.arrive
 
     def fence_mbarrier_init(self) -> None:
-        self.elapse(self.sm.costs.issue)
         self._fence(INITIALISED)
 
     def fence_proxy_async(self) -> None:
-        self.elapse(self.sm.costs.issue)
-        self._fence(FENCED)
-        self._fence(INITIALISED)
+        self._fence(FENCED, INITIALISED)
 
-    def _fence(self, kind: int) -> None:
+    def _fence(self, *kinds: int) -> None:
         """Fence everything up to now; later accesses are in a new epoch."""
+        self.elapse(self.sm.costs.issue)
         warps = len(self.warps())
-        self.own[kind][:warps] = self.own[GENERIC][:warps]
+        for kind in kinds:
+            self.own[kind][:warps] = self.own[GENERIC][:warps]
         self.own[GENERIC][:warps] += 1
 
     def grid_dependency_wait(self) -> None:

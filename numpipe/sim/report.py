@@ -29,10 +29,6 @@ def failed(error: type[SimulationError], report: Report) -> SimulationError:
 
 
 # ---- who, and where in the pipeline ------------------------------------------------------------------------------
-def kernel_of(sm: SM) -> str:
-    return getattr(sm.unit, "kernel", "")
-
-
 def place_of(sm: SM, mbar: Mbarrier) -> BarrierPlace | None:
     """Return which mbarrier of the kernel's rings `mbar` is; None where the body places its own."""
     find = getattr(sm.unit, "barrier_at", None)
@@ -47,13 +43,13 @@ def slot_of(sm: SM, address: int) -> tuple[RingPlan, int] | None:
 
 def ring_name(sm: SM, plan: RingPlan, note: Note) -> str:
     """Return how the running pipeline calls a ring: a pipeline on another's allocations has its own name and no plan."""
-    named = None if note is None else note[1].get("ring")
+    named = note[1].get("ring")
     known = {ring.name for ring in (*sm.unit.rings.values(), *sm.unit.outputs.values())}
     return plan.name if named is None or named in known else str(named)
 
 
 def party(who: Access | Warpgroup, did: str = "", site: Site = None, *, mbar: Mbarrier | None = None,
-          span: tuple[int, int] | None = None, note: Note = None, phase: int | None = None, step: int | None = None) -> Party:
+          span: tuple[int, int] | None = None, note: Note = ("", {}), phase: int | None = None, step: int | None = None) -> Party:
     """Return one side of a report: an access, or what a warpgroup does, to an mbarrier or to the bytes of `span`.
 
     note          where the warpgroup was then, if not where it is now
@@ -61,12 +57,12 @@ def party(who: Access | Warpgroup, did: str = "", site: Site = None, *, mbar: Mb
     """
     access: Any = who if hasattr(who, "agent") else None
     agent: Warpgroup = who if access is None else access.agent  # type: ignore[assignment]
-    note, sm = note or who.last_note, agent.sm
+    note, sm = note if note[0] else who.last_note, agent.sm
     if phase is None and mbar is not None:
         phase = mbar.phase
     if mbar is None and access is not None and access.mbar is not None:
         mbar, phase = access.mbar, access.phase
-    ring = None if note is None else note[1].get("ring")
+    ring = note[1].get("ring")
     slot, at_step = noted(note, "slot"), noted(note, "step")
     bytes_in = slot_of(sm, span[0]) if span is not None else None
     where = place_of(sm, mbar) if mbar is not None else None
@@ -106,7 +102,7 @@ def race(who: Access | Warpgroup, message: str, site: Site = None, *, hazard: st
     now = party(who, cause if agent is who else "", site, **about)
     earlier = before if before is None or isinstance(before, Party) else party(before, span=about.get("span"))
     text = f"{agent.title}: {message}{context(who.last_note, who.last_wait)}"
-    return failed(error, Report(hazard, text, now, earlier, cause=cause, mend=mend, kernel=kernel_of(agent.sm)))
+    return failed(error, Report(hazard, text, now, earlier, cause=cause, mend=mend, kernel=getattr(agent.sm.unit, "kernel", "")))
 
 
 violation = functools.partial(race, error=SimulationError)
@@ -120,7 +116,8 @@ def conflict(error: type[SimulationError], hazard: str, what: str, accesses: Seq
     """Return the error of an access and of an earlier one that it meets, if there is one: each as (line of text, party)."""
     told = [f"  {when} {text}" for when, (text, _) in zip(("now:   ", "before:"), accesses, strict=False)]
     text = "\n".join((what, *told, *more, f"  {cause}", f"  mend:   {mend}"))
-    return failed(error, Report(hazard, text, *(each for _, each in accesses), cause=cause, mend=mend, kernel=kernel_of(sm)))
+    now, before = (*(each for _, each in accesses), None)[:2]
+    return failed(error, Report(hazard, text, now, before, cause=cause, mend=mend, kernel=getattr(sm.unit, "kernel", "")))
 
 
 def one_lane(who: Warpgroup, operation: str) -> None:

@@ -66,9 +66,10 @@ class Costs:
 class InOrder:
     """The scheduler of a cluster, or of one CTA: smallest time first, ties as they arrived. Warpgroups run until they wait."""
 
-    def __init__(self) -> None:
+    def __init__(self, rng: random.Random | None = None) -> None:
         self._tasks: list[Any] = []
         self._serial = 0
+        self._random = (rng or random).random
 
     def push(self, time: int, task: Task, owner: object) -> None:
         """Let `task` run from cycle `time` on. `owner` is its warpgroup, or of an asynchronous operation the unit that runs it:
@@ -100,8 +101,7 @@ class Jittered(InOrder):
     whose warpgroups stall now and then. How large the factors are is drawn once: up to 2, 4 … 64."""
 
     def __init__(self, rng: random.Random) -> None:
-        super().__init__()
-        self._random = rng.random
+        super().__init__(rng)
         self._spread = float(2 << rng.randrange(6))
 
     def pause(self) -> int | None:
@@ -113,10 +113,6 @@ class Jittered(InOrder):
 
 class Shuffled(InOrder):
     """Any task next, drawn from a seeded generator; warpgroups give way in a third of their operations."""
-
-    def __init__(self, rng: random.Random) -> None:
-        super().__init__()
-        self._random = rng.random
 
     def push(self, time: int, task: Task, owner: object) -> None:
         self._tasks.append((time, task))
@@ -137,22 +133,18 @@ class Shuffled(InOrder):
 class Prioritised(InOrder):
     """Probabilistic concurrency testing (Burckhardt, Kothari, Musuvathi, Nagarakatte, ASPLOS 2010).
 
-    Every warpgroup and every asynchronous operation has a random priority, and the highest that can run runs: at once, and until
-    it waits. At d - 1 moments, d = 1 … 4 being drawn, the running warpgroup falls below all others. A bug that needs d events in
-    one order is met with at least a known probability: 1/n that the first thread comes last of n, and for each of the d - 1
-    moments the probability that it is the one.
-
-    The paper draws moments uniformly from the k steps of a run, and so must know k. Here step s is drawn with a probability of
-    about 1 / (s ln MOST): for any run of fewer than MOST steps within a factor ln MOST of the paper's.
-
-    In every other schedule the operations of a unit share one priority: all loads late, say, or all stores.
+    Every warpgroup and every asynchronous operation has a random priority, and the highest that can run runs: at once, and until it
+    waits. At d - 1 moments, for a random d = 1 … 4, the running warpgroup falls below all others. A bug that needs d events in one
+    order is met with at least a known probability: 1/n that the first thread comes last of n, times that of each moment. The paper
+    draws moments uniformly from the k steps of a run, and so must know k. Here step s is drawn with a probability of about
+    1 / (s ln MOST): for any run of fewer than MOST steps within a factor ln MOST of the paper's. In every other schedule the
+    operations of a unit share one priority: all loads late, say, or all stores.
     """
 
     MOST = 1 << 14
 
     def __init__(self, rng: random.Random) -> None:
-        super().__init__()
-        self._random = rng.random
+        super().__init__(rng)
         self._shared = rng.random() < 0.5
         changes = (int(math.exp(math.log(self.MOST) * rng.random())) for _ in range(rng.randrange(4)))
         self._changes = sorted(changes, reverse=True)
@@ -221,7 +213,6 @@ class Schedule:
         return found[:1] + others
 
     def scheduler(self) -> InOrder:
-        """Return the scheduler of the next cluster."""
         return InOrder() if self._random is None else self._make(self._random)
 
 

@@ -15,8 +15,8 @@ from ..diagnostics.reports import Line
 
 Site: TypeAlias = tuple[CodeType, int] | None
 """None: no line of the user's, because numpipe itself acts at the kernel's beginning or end."""
-Note: TypeAlias = tuple[str, dict[str, Any]] | None
-"""What a warpgroup noted last: an event with its ring, slot and step."""
+Note: TypeAlias = tuple[str, dict[str, Any]]
+"""What a warpgroup noted last: an event with its ring, slot and step; "" and nothing at first."""
 
 _DIRECTORIES = tuple(os.path.join(os.path.dirname(path), "") for path in (os.path.dirname(__file__), str(intrinsics.__file__)))
 
@@ -56,7 +56,7 @@ def place(site: Site) -> str:
 def context(note: Note, wait: tuple[str, int, int] | None) -> str:
     """Return the ring, slot and step that a warpgroup was at: its last note and its last wait for an mbarrier."""
     parts = []
-    if note is not None:
+    if note[0]:
         plain = [f"{k}={v}" for k, v in note[1].items() if isinstance(v, (int, str, tuple)) or hasattr(v, "__index__")]
         parts.append(" ".join((note[0], *plain)))
     if wait is not None:
@@ -66,5 +66,5 @@ def context(note: Note, wait: tuple[str, int, int] | None) -> str:
 
 def noted(note: Note, key: str) -> int | None:
     """Return the number that a note has under `key`."""
-    value = None if note is None else note[1].get(key)
+    value = note[1].get(key)
     return None if value is None or not hasattr(value, "__index__") else int(value)

@@ -133,7 +133,6 @@ class Blocked:
         self.waiters: list[Warpgroup] = []
 
     def text(self) -> str:
-        """Say it in a report of a deadlock."""
         return self._text
 
     def enqueue(self, who: Warpgroup, **details: Any) -> None:
@@ -165,10 +164,11 @@ class Waiting(Blocked):
 class Meeting(Blocked):
     """One use of a barrier at which warpgroups meet: what they tell each other, and the cycle of the newest arrival."""
 
-    def __init__(self, kind: str, clocks: Clocks) -> None:
+    def __init__(self, kind: str, sm: SM) -> None:
         super().__init__(kind)
+        self.sm = sm
         self.arrived: list[Warpgroup] = []
-        self.vector = clocks.vector()
+        self.vector = sm.clocks.vector()
         self.time = 0
         self.complete = False
 
@@ -179,7 +179,6 @@ class Meeting(Blocked):
         self.time = max(self.time, who.time)
 
     def end(self) -> None:
-        """Let all go on, who have come."""
         self.complete = True
         self.open(self.time)
 
@@ -217,7 +216,7 @@ class Warpgroup(Warps):
         self.time = 0
         self.blocked: Blocked | None = None
         self.ready = False
-        self.last_note: Note = None
+        self.last_note: Note = "", {}
         self.last_wait: tuple[str, int, int] | None = None
         self.recent: dict[tuple[str, int], Access] = {}
         self.greenlet: greenlet = greenlet(functools.partial(body, self))
@@ -276,8 +275,7 @@ class Warpgroup(Warps):
         """Let the scheduler run others here, although this warpgroup could go on."""
         if self.sm.closing:
             raise GreenletExit
-        pause = self.sm.scheduler.pause()
-        if pause is not None:
+        if (pause := self.sm.scheduler.pause()) is not None:
             self.wake(self.time + pause)
             self.switch()
 

@@ -17,8 +17,6 @@ Index = tuple[slice, ...]
 STORE, LOAD = "store", "load"
 """kinds of ordinary accesses"""
 _VERBS = {"TMA load": "reads", LOAD: "reads", "TMA store": "writes", STORE: "writes"}
-STORES_END = ("the stores of a pipeline end with the kernel, so load what they write in the next one; copies of your own end at "
-              "wait_smem_to_gmem(0)")
 
 
 class Touch:
@@ -55,9 +53,9 @@ class Touch:
                 + sites.context(self.last_note, self.last_wait))
 
     def party(self) -> Party:
-        ring = None if self.last_note is None else self.last_note[1].get("ring")
-        return side(self.agent, f"{self.describe()} of {self.where()}", self.site, ring=ring,
-                    slot=sites.noted(self.last_note, "slot"), step=sites.noted(self.last_note, "step"))
+        note = self.last_note
+        return side(self.agent, f"{self.describe()} of {self.where()}", self.site, ring=note[1].get("ring"),
+                    slot=sites.noted(note, "slot"), step=sites.noted(note, "step"))
 
 
 # ---- errors --------------------------------------------------------------------------------------------------------
@@ -75,15 +73,14 @@ def conflict(access: Access, touch: Touch, earlier: Touch, codes: Codes) -> Simu
         mend = ("blocks of its own for each CTA: a ds(start, size), or an index map, that depends on numpipe.program_id; or add "
                 "them up: numpipe.atomic_add(array.at[…], tile), copy_smem_to_gmem(…, reduction_op='add')")
     now, before = _VERBS[touch.kind], _VERBS[earlier.kind]
-    return failure(PipelineRace, access, touch, earlier, "cta-conflict", (
-        f"{touch.describe()} {now} {_common(touch, earlier, codes)}, which CTA {earlier.agent.cta} {before}"
-        + " too" * (now == before)),
-        "nothing orders two CTAs: they run at once, and in any order", mend)
+    what = f"{touch.describe()} {now} {_common(touch, earlier, codes)}, which CTA {earlier.agent.cta} {before}"
+    return failure(access, touch, earlier, "cta-conflict", what + " too" * (now == before),
+                   "nothing orders two CTAs: they run at once, and in any order", mend)
 
 
 def other_proxy(access: Access, touch: Touch, earlier: Touch, codes: Codes) -> SimulationError:
     """Return the error of a TMA copy that comes after an ordinary store."""
-    return failure(PipelineRace, access, touch, earlier, "array-in-transfer", (
+    return failure(access, touch, earlier, "array-in-transfer", (
         f"{touch.describe()} {_VERBS[touch.kind]} {_common(touch, earlier, codes)}, which {earlier.describe()} of the same CTA "
         "wrote: nothing makes ordinary stores to an array visible to the async proxy"),
         "the fence that kernels have, fence.proxy.async.shared::cta, is of shared memory",
@@ -93,37 +90,42 @@ def other_proxy(access: Access, touch: Touch, earlier: Touch, codes: Codes) -> S
 def unordered(access: Access, touch: Touch, earlier: Touch, codes: Codes | None = None) -> SimulationError:
     """Return the error of two ordinary accesses, one of which stores."""
     now, before = _VERBS[touch.kind], _VERBS[earlier.kind]
-    own = touch.agent.warpgroup == earlier.agent.warpgroup
-    return failure(PipelineRace, access, touch, earlier, "unordered-accesses", (
-        f"{touch.describe()} {now} {touch.where() if codes is None else _common(touch, earlier, codes)}, which "
-        f"{earlier.describe()} of {earlier.agent.name} {before}{' too' * (now == before)}"),
-        f"no barrier orders {'its four warps' if own else f'{earlier.agent.name} before {touch.agent.name}'}",
-        "a barrier between the two, or " + ("the value that was stored in place of the load" if own else
-                                            "rows and columns of its own for each warpgroup"))
+    what = (f"{touch.describe()} {now} {touch.where() if codes is None else _common(touch, earlier, codes)}, which "
+            f"{earlier.describe()} of {earlier.agent.name} {before}{' too' * (now == before)}")
+    if touch.agent.warpgroup == earlier.agent.warpgroup:
+        warps, mend = "its four warps", "the value that was stored in place of the load"
+    else:
+        warps = f"{earlier.agent.name} before {touch.agent.name}"
+        mend = "rows and columns of its own for each warpgroup"
+    return failure(access, touch, earlier, "unordered-accesses", what, f"no barrier orders {warps}",
+                   f"a barrier between the two, or {mend}")
 
 
 def in_transfer(access: Access, touch: Touch, earlier: Touch, codes: Codes | None = None,
-                 mbar: Mbarrier | None = None) -> SimulationError:
+                mbar: Mbarrier | None = None) -> SimulationError:
     """Return the error of an access that meets a copy of its CTA in flight: a load, which completes on `mbar`, or a store."""
-    cause, mend = f"nothing tells {touch.agent.name} that the store has reached the array", STORES_END
+    cause, verb = f"nothing tells {touch.agent.name} that the store has reached the array", _VERBS[touch.kind]
+    mend = ("the stores of a pipeline end with the kernel, so load what they write in the next one; copies of your own end at "
+            "wait_smem_to_gmem(0)")
     if mbar is not None:
         cause = f"nothing tells {touch.agent.name} that this copy has landed"
         if mbar.observed:
             mend = f"barrier_wait for {mbar.name}, phase {earlier.phase}, before the array is written there"
-    elif _VERBS[touch.kind] == "writes" and earlier.agent.warpgroup != touch.agent.warpgroup:
+    elif verb == "writes" and earlier.agent.warpgroup != touch.agent.warpgroup:
         mend = "rows of its own for each warpgroup (numpipe.axis_index of the warpgroup axis), or num_compute_wgs=1"
-    elif _VERBS[touch.kind] == "writes":
+    elif verb == "writes":
         mend = "wait_smem_to_gmem(0) between the two, which are in no order, or one store to each block"
-    return failure(PipelineRace, access, touch, earlier, "array-in-transfer", (
-        f"{touch.describe()} {_VERBS[touch.kind]} the array at {touch.where()} while {earlier.describe()} by {earlier.agent.name} "
-        f"may still be {'writing' if mbar is None else 'reading'} it"), cause, mend)
+    return failure(access, touch, earlier, "array-in-transfer", (
+        f"{touch.describe()} {verb} the array at {touch.where()} while {earlier.describe()} by {earlier.agent.name} may still be "
+        f"{'writing' if mbar is None else 'reading'} it"), cause, mend)
 
 
 def before_wait(access: Access, touch: Touch) -> SimulationError:
-    return failure(PipelineRace, access, touch, None, "read-before-grid-dependency", (
-        f"{touch.where()} is {'read' if _VERBS[touch.kind] == 'reads' else 'written'} by {touch.describe()} of {touch.agent.name} "
-        "before griddepcontrol.wait: the kernel ahead in the stream may not have ended"),
-        f"nothing orders it after a griddepcontrol.wait of {touch.agent.name}, or of a warpgroup that has told it",
+    """Return the error of an access before a griddepcontrol.wait."""
+    done, agent = "read" if _VERBS[touch.kind] == "reads" else "written", touch.agent.name
+    return failure(access, touch, None, "read-before-grid-dependency", (
+        f"{touch.where()} is {done} by {touch.describe()} of {agent} before griddepcontrol.wait: the kernel ahead in the stream "
+        "may not have ended"), f"nothing orders it after a griddepcontrol.wait of {agent}, or of a warpgroup that has told it",
         "griddep.wait() by every warpgroup, before it touches an array")
 
 
@@ -139,8 +141,8 @@ def _common(touch: Touch, earlier: Touch, codes: Codes) -> str:
     return touch.where(extent(codes == earlier.code, touch.index))
 
 
-def failure(error: type[SimulationError], access: Access, touch: Touch, earlier: Touch | None, hazard: str, what: str,
-            cause: str, mend: str) -> SimulationError:
+def failure(access: Access, touch: Touch, earlier: Touch | None, hazard: str, what: str, cause: str, mend: str,
+            error: type[SimulationError] = PipelineRace) -> SimulationError:
     """Return the error of an access, and of an `earlier` one that it meets."""
     accesses = [(each.tell(), each.party()) for each in (touch, earlier) if each is not None]
     return report.conflict(error, hazard, f"{access.agent.title}: {what}", accesses, cause, mend, access.agent.sm)
