@@ -1,67 +1,48 @@
 """The simulated SM: kernels run in CPython, and races and deadlocks are found on the way.
 
-`simulate` runs a body once per warpgroup of every CTA, each in a greenlet, against the protocol in `numpipe.core.machine`.
-TMA copies, wgmma batches and TMA stores are agents of their own that act some time between their issue and the wait
-that covers them; a scheduler, seeded or in the order of a virtual-time model, decides when.
+`simulate` runs a body once for each warpgroup of every CTA, each in a greenlet: a register tile is a NumPy array, shared memory an
+array of bytes, swizzle included. TMA copies, wgmma batches and TMA stores act on their own, at some time between their issue and
+the wait that covers them. Two questions decide what is found: who runs next (`schedule`: an order of virtual time, which models a
+pipeline's shape and not a kernel's speed, or with a seed any legal order), and whether an access is ordered (`clocks`), which does
+not depend on the order that was run. When every warpgroup waits and nothing is in flight, that is a deadlock.
 
-=============  ==================================================================================================
-file           concept
-=============  ==================================================================================================
-``state``      what a CTA's SM and its warpgroups hold, accesses and mbarriers: what all others are typed against
-``sm``         a CTA that runs a body, and the loop
-``port``       one warpgroup: the Machine that operations act on
-``schedule``   who is next, and the cycles of the virtual-time model
-``clocks``     happens-before: vectors of counters, per warp and proxy; what the warps of a warpgroup know
-``memory``     shared memory: bytes, and who wrote and read each of them
-``cluster``    remote arrivals, the barrier of a cluster
-``mbarrier``   phases of an mbarrier; ``barriers``: what is done with them; ``named``: named barriers and the register pool
-``boxes``      what a TMA copy moves, and swizzles; ``tma``: what the TMA can address; ``bulk``: copies in flight
-``mma``        matrix descriptors, accumulators, groups
-``generic``    ordinary loads and stores; ``lane``: code that each lane runs for itself
-``gmem``       global memory: who wrote and read which elements, by CTA; ``touches``: an access to it, and what is told of two;
-               ``regions``: views of one allocation
-``remote``     stores to the shared memory of another CTA of the cluster
-``handover``   flags in global memory, by which a CTA tells another one that its stores are there
-``deal``       the counter from which CTAs take their tiles
-``report``     the errors, their text and their `numpipe.reports.Report`; ``sites``: lines of the user's; ``conflicts``: which
-               hazard two accesses are; ``deadlock``: nobody can run
-=============  ==================================================================================================
+CTAs run one after the other, those of a cluster at the same time; what any two CTAs do to an element of an array is compared
+(`gmem`). What is ``.aligned`` is executed by all lanes; narrower scopes, and lanes of a warp that do not come to a shuffle, are
+reported. Not modelled: loads from other CTAs' shared memory, atomics of the lanes, bank conflicts, waits of a CTA for one of a
+larger index, and the lanes of a warp one by one (an elected lane stands for its warp; but see `lane`), so two ordinary stores of
+one warpgroup to an array count as ordered.
 
-CTAs run one after the other, and what any two of them do to an element of an array is compared (`gmem`), so that a conflict is
-found although it cannot happen here. An array that the call allocates holds nothing until it is written, direct stores stay inside
-their array, and arrays are touched behind a griddepcontrol.wait. (A kernel's entry waits, as on the GPU; bodies that are passed to
-`simulate` and never wait are not checked.) What is ``.aligned`` is executed by all lanes: narrower scopes, branches by lane, and
-lanes of a warp that do not come to a shuffle are reported.
-
-CTAs of a cluster run at the same time, and what orders them is in the vectors as within a CTA.
-
-What is not modelled: loads from other CTAs' shared memory, atomics of the lanes, bank conflicts, waits of one CTA for one
-of a larger index, the lanes of a warp one by one (an elected lane stands for its warp; but see ``lane``), so which lane of a
-warpgroup stored an element: two ordinary stores of one warpgroup to an array count as ordered.
+The room implements `core.machine.Machine`; what operations mean belongs to `language` and `intrinsics`. Read `port` first, a method
+for each operation, then `clocks`. `state` is what all files are typed against, `memory`, `gmem` and `barriers` record what happens,
+and `report`, `conflicts`, `touches` and `deadlock` say what went wrong: an error names the hazard, both sides, and the mend.
 """
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from greenlet import GreenletExit
 
 from ..arch.target import Target
 from ..arch.targets import DEFAULT
-from ..core.machine import TensorMap
-from ..diagnostics.errors import SpecError
+from ..core import machine
+from ..diagnostics.errors import NumpipeError, SpecError
 from ..traces import Event, Trace
+from . import barriers, deadlock, named
 from .boxes import Box
 from .clocks import Clocks
-from .deal import Deal
-from .gmem import GlobalMemory
-from .handover import left_set
+from .cluster import ClusterMeeting, check_reached
+from .gmem import GlobalMemory, left_set
+from .memory import SharedMemory
 from .mma import Plan
-from .schedule import Costs, Schedule
-from .sm import SM, Body, run
-from .state import SM as State
+from .port import Warpgroup
+from .schedule import Costs, Deal, Schedule
+from .state import SM
 
 __all__ = ["Costs", "Event", "Trace", "default_registers", "simulate"]
 
@@ -69,7 +50,7 @@ MAX_WARPGROUPS = 8
 
 
 def default_registers(warpgroups: int, target: Target = DEFAULT) -> int:
-    """32-bit registers a lane holds at kernel entry if the register file is shared out evenly.
+    """Return the 32-bit registers that a lane holds at kernel entry if the register file is shared out evenly.
 
     >>> default_registers(3)
     168
@@ -77,27 +58,26 @@ def default_registers(warpgroups: int, target: Target = DEFAULT) -> int:
     return min(target.lane_registers, target.registers_of(warpgroups))
 
 
-def simulate(body: Body, *, grid: tuple[int, int, int], warpgroups: int, smem_bytes: int, unit: Any = None,
-             seed: int | None = None, trace: Trace | None = None, registers: int | None = None,
-             costs: Costs | None = None, staging_bytes: int = 0, fresh: Sequence[np.ndarray] = (),
-             programmatic: bool = False, cluster: tuple[int, int, int] = (1, 1, 1), handover: bool = False) -> None:
+def simulate(body: Callable[[machine.Machine], None], *, grid: tuple[int, int, int], warpgroups: int, smem_bytes: int,
+             unit: Any = None, seed: int | None = None, trace: Trace | None = None, registers: int | None = None,
+             costs: Costs | None = None, staging_bytes: int = 0, fresh: Sequence[np.ndarray] = (), programmatic: bool = False,
+             cluster: tuple[int, int, int] = (1, 1, 1), handover: bool = False) -> None:
     """Run ``body(machine)`` for every warpgroup of every CTA of `grid` (x, y, z; x fastest without a seed), CTA by CTA.
 
-    warpgroups   of 128 threads, 1 … 8; `body` sets ``machine.role`` itself
-    smem_bytes   dynamic shared memory of a CTA; starts as 0xFF bytes (NaN in float16 and bfloat16)
+    warpgroups     warpgroups of 128 threads, 1 … 8; `body` sets ``machine.role`` itself
+    smem_bytes     dynamic shared memory of a CTA; starts as 0xFF bytes (NaN in float16 and bfloat16)
     staging_bytes  more shared memory behind it, for a kernel that meets its rings as it runs and cannot pack them before
-    unit         what ``machine.unit`` is
-    seed         None: the deterministic order of the virtual-time model. An int: a random legal order of CTAs, warpgroups and
-                 asynchronous operations, the same for the same seed (see `schedule` for the kinds of order)
-    trace        collects events for `Trace.timeline`
-    registers    32-bit registers a lane holds at entry (`default_registers`), for setmaxnreg
-    costs        cycles of the virtual-time model
-    fresh        arrays that hold nothing before the kernel writes them
-    programmatic  the launch is a programmatic dependent one: every access to an array comes after a griddepcontrol.wait. Else
-                 that is asked of kernels that execute one.
-    cluster      CTAs along x, y, z that run at the same time; `grid` is a multiple
-
-    handover     CTAs wait for others of a smaller index (`handover`): they run in the order of their indices, also with a seed
+    unit           becomes ``machine.unit``
+    seed           None: the deterministic order of the virtual-time model. An int: a random legal order of CTAs, warpgroups and
+                   asynchronous operations, the same for the same seed (see `schedule` for the kinds of order)
+    trace          collects events for `Trace.timeline`
+    registers      32-bit registers a lane holds at entry (`default_registers`), for setmaxnreg
+    costs          cycles of the virtual-time model
+    fresh          arrays that hold nothing before the kernel writes them
+    programmatic   the launch is a programmatic dependent one: every access to an array comes after a griddepcontrol.wait.
+                   Otherwise only kernels that execute one are checked for that.
+    cluster        CTAs along x, y, z that run at the same time; `grid` is a multiple
+    handover       CTAs wait for others of a smaller index (`gmem`): they run in the order of their indices, also with a seed
 
     Raises PipelineRace, PipelineDeadlock or SimulationError for a broken kernel, what `body` raises otherwise.
 
@@ -111,7 +91,7 @@ def simulate(body: Body, *, grid: tuple[int, int, int], warpgroups: int, smem_by
     if not 0 <= smem_bytes <= target.smem_bytes:
         raise SpecError(f"smem_bytes={smem_bytes}; a CTA has at most {target.smem_bytes} bytes of dynamic shared memory")
     schedule = Schedule(seed)
-    boxes: dict[TensorMap, Box] = {}
+    boxes: dict[machine.TensorMap, Box] = {}
     plans: dict[Any, Plan] = {}
     gmem, deal = GlobalMemory(fresh, programmatic), Deal(grid[0] * grid[1] * grid[2], seed)
     context = contextvars.copy_context()
@@ -120,11 +100,62 @@ def simulate(body: Body, *, grid: tuple[int, int, int], warpgroups: int, smem_by
         for ctas in sorted(groups, key=lambda ctas: ctas[0][::-1]) if handover else groups:
             gmem.begin()
             scheduler, clocks = schedule.scheduler(), Clocks(4 * warpgroups * len(ctas), len(ctas))
-            peers: list[State] = []
+            peers: list[SM] = []
             for cta in ctas:
-                SM(body, cta=cta, grid=grid, warpgroups=warpgroups, smem_bytes=max(smem_bytes + staging_bytes, 1), unit=unit,
-                   registers=default_registers(warpgroups, target) if registers is None else registers, scheduler=scheduler,
-                   clocks=clocks, peers=peers, costs=costs or Costs(), trace=trace, context=context, boxes=boxes, plans=plans,
-                   gmem=gmem, deal=deal)
-            run(peers)
+                sm = SM(cta=cta, grid=grid, warpgroups=warpgroups, unit=unit, scheduler=scheduler, clocks=clocks, peers=peers,
+                        costs=costs or Costs(), trace=trace, context=context, boxes=boxes, plans=plans, gmem=gmem, deal=deal)
+                sm.meeting = ClusterMeeting("cluster", sm)
+                sm.memory = SharedMemory(sm, max(smem_bytes + staging_bytes, 1))
+                sm.warpgroups += [Warpgroup(sm, i, functools.partial(_run_body, body)) for i in range(warpgroups)]
+                sm.registers = named.Registers(sm, default_registers(warpgroups, target) if registers is None else registers)
+            _run(peers)
         left_set(gmem.flags.values())
+
+
+def _run_body(body: Callable[[machine.Machine], None], warpgroup: Warpgroup) -> None:
+    """Run a warpgroup to its end, in its greenlet."""
+    sm = warpgroup.sm
+    machine.enter(warpgroup)
+    try:
+        with np.errstate(over="raise"):  # NumPy integers wrap silently only on the GPU
+            body(warpgroup)
+        warpgroup.products.at_exit()
+        warpgroup.bulk_groups.at_exit()
+    except NumpipeError:
+        raise
+    except Exception as error:
+        if hasattr(error, "add_note"):  # Python 3.11
+            error.add_note(f"raised in {warpgroup.title} of a simulated kernel")
+        raise
+    sm.progress += 1
+    if sm.trace is not None:
+        sm.trace.add(warpgroup, warpgroup.time, warpgroup.time, "end")
+    warpgroup.over = True
+    if len(sm.peers) > 1:
+        sm.peers[0].meeting.settle()
+        if all(w.over for w in sm.warpgroups):
+            check_reached(sm)
+
+
+def _run(peers: list[SM]) -> None:
+    """Run the CTAs of a cluster to their ends; raise what a warpgroup raises, or a deadlock or another SimulationError."""
+    scheduler = peers[0].scheduler
+    try:
+        for sm in peers:
+            for warpgroup in sm.warpgroups:
+                warpgroup.greenlet.gr_context = sm.context.copy()
+                warpgroup.wake(0)
+        while (task := scheduler.pop()) is not None:
+            task[1](task[0])
+        if not all(w.over for sm in peers for w in sm.warpgroups):
+            raise deadlock.deadlock(peers[0])
+        for sm in peers:
+            barriers.unfinished(sm)
+            named.unfinished(sm)
+    finally:  # end the warpgroups that are left: their ``finally`` clauses run, but cannot wait any more
+        for sm in peers:
+            sm.closing = True
+            for warpgroup in sm.warpgroups:
+                if not warpgroup.greenlet.dead:
+                    with contextlib.suppress(Exception):  # the first error is the one that counts
+                        warpgroup.greenlet.throw(GreenletExit)

@@ -1,23 +1,147 @@
-"""What a warpgroup does with mbarriers: it initialises them, arrives, waits, tests and invalidates.
+"""mbarriers: their phases, what completes one, and what warpgroups do with them.
 
-The machine waits by parity alone, so a wait that comes a phase too late or too early passes, or hangs, on stale state: the
-simulator knows the phase number that was meant and compares.
+A phase completes when all its arrivals *and* its bytes are in; the next one starts with the same count. An arrival counts for the
+present phase: it must be ordered after the end of the phase before, or it may count for either. The hardware waits by parity
+alone, so a wait that comes a phase too late or too early passes, or hangs, on stale state: the simulator knows the phase number
+that was meant and compares.
 
 PTX ISA, "Parallel Synchronization and Communication Instructions: mbarrier".
 """
 
 from __future__ import annotations
 
-from . import deadlock, mbarrier, report, sites
-from .clocks import GENERIC, INITIALISED
-from .state import SM, Access, Blocked, Mbarrier, Warpgroup
+import numpy as np
 
-_MAX_COUNT = 2**20 - 1
+from ..diagnostics.errors import SimulationError
+from ..traces.protocol import BARRIERS, WARPS
+from . import deadlock, report, sites
+from .clocks import GENERIC, INITIALISED, UNREACHABLE, Vector
+from .sites import Site
+from .state import SM, Access, Mbarrier, Waiting, Warpgroup, side
+
+_MOST = 2**20 - 1
+"""arrivals, and bytes, that an mbarrier can count"""
 
 
+# ---- phases ----------------------------------------------------------------------------------------------------------
+def count_arrivals(mbar: Mbarrier, who: Warpgroup, count: int, seen: int, time: int, site: Site = None) -> None:
+    """Count arrivals of the executing lanes, who know that phases before `seen` are over."""
+    if count > mbar.pending or seen < mbar.phase:
+        raise _unwanted(mbar, who, count, site)
+    mbar.pending -= count
+    mbar.arrivals.append((who, count))
+    settle(mbar, time)
+
+
+def learn(mbar: Mbarrier, vector: Vector) -> None:
+    """Hand on what came with an arrival or a copy; vectors may have grown since it was sent."""
+    np.maximum(mbar.current, mbar.sm.clocks.widen(vector) if len(vector) < len(mbar.current) else vector, out=mbar.current)
+
+
+def _arrived(mbar: Mbarrier) -> str:
+    return ", ".join(f"{who} x {times}" for who, times in mbar.by_warpgroup()) or "nobody"
+
+
+def _unwanted(mbar: Mbarrier, who: Warpgroup, count: int, site: Site) -> SimulationError:
+    """Return the error of arrivals that cannot count for the present phase."""
+    if count > mbar.pending:
+        last = side(mbar.arrivals[-1][0], f"arrived on {mbar.name}", barrier=mbar.name, phase=mbar.phase) if mbar.arrivals else None
+        counted = " (a warpgroup's or a copy's arrival counts 4, one a warp)" if mbar.observed else ""
+        return report.violation(
+            who, f"{count} arrival{'s' * (count > 1)} on {mbar.name}, but phase {mbar.phase} has only {mbar.pending} of "
+                 f"{mbar.count} pending (arrived: {_arrived(mbar)}): either this slot was passed on twice, or the phase before was "
+                 f"not waited for, or the barrier's count is too small{counted}; {_once(mbar, mbar.phase)}", site,
+            hazard="too-many-arrivals", mbar=mbar, before=last)
+    return report.race(who, f"arrives on {mbar.name} in phase {mbar.phase}, but nothing orders this after the end of phase "
+                       f"{mbar.phase - 1}, so it may count for either (arrived so far: {_arrived(mbar)}): this slot was passed on "
+                       f"twice, or the phase before was not waited for; {_once(mbar, mbar.phase - 1)}", site,
+                       hazard="too-many-arrivals", mbar=mbar)
+
+
+def _once(mbar: Mbarrier, phase: int) -> str:
+    """Say what to write instead of an arrival that counts for phase `phase` or the next."""
+    at = report.place_of(mbar.sm, mbar)
+    if at is not None and at.plan is not None and at.slot is not None:
+        slot = f"slot {at.slot} of {at.plan.name}"
+        return BARRIERS[at.kind].once.format(slot=slot, step=at.plan.step_at(at.slot, phase + 1), number=at.slot, phase=phase)
+    if not mbar.observed:
+        return f"wait for phase {phase} before the next arrival"
+    often = _repeated(mbar, before=phase < mbar.phase)
+    each = f"one barrier_arrive of each warpgroup in a phase (phase {phase} counts {often}); or " if often else ""
+    return f"{each}wait for phase {phase} before the next arrival, or num_arrivals={mbar.count // WARPS + 1}"
+
+
+def _repeated(mbar: Mbarrier, *, before: bool) -> str:
+    """Say who arrived more than once in the present phase, or in the one `before`; "" where copies may have arrived too."""
+    if mbar.last is not None or len(mbar.sm.warpgroups) == 1:
+        return ""
+    return ", ".join(f"{times // WARPS} of {who}" for who, times in mbar.by_warpgroup(before=before) if times > WARPS)
+
+
+def missing_arrival(who: Warpgroup, mbar: Mbarrier | None) -> str:
+    """Say that `who` has to arrive on an mbarrier whose last phase counts another warpgroup's arrivals instead; else return ""."""
+    if mbar is None or not mbar.observed or any(agent is who for agent, _ in mbar.arrivals_before):
+        return ""
+    often = _repeated(mbar, before=True)
+    return often and (f"one barrier_arrive on {mbar.name} by {who.name} and one by each of the others: phase {mbar.phase - 1} "
+                      f"counts {often}, and none of {who.name}")
+
+
+def awaited(access: Access) -> Mbarrier | None:
+    """Return the mbarrier that a warpgroup had waited for last when it made an access."""
+    name = access.last_wait[0] if access.last_wait is not None else None
+    return next((mbar for mbar in access.agent.sm.mbarriers.values() if mbar.name == name), None)
+
+
+def land(mbar: Mbarrier, copy: Access, nbytes: int, time: int) -> None:
+    """Complete the bytes of a copy that has written them."""
+    mbar.copies -= 1
+    mbar.tx -= nbytes
+    if mbar.tx < 0 and not mbar.pending:
+        raise report.violation(copy, f"{copy.describe()} brings {nbytes} bytes to {mbar.name}, {-mbar.tx} more than phase "
+                               f"{mbar.phase} expects ({mbar.expected} announced); announce the bytes of all copies of the phase "
+                               f"with expect_tx, {mbar.expected - mbar.tx} or more", hazard="wrong-expect-tx", mbar=mbar)
+    settle(mbar, time)
+
+
+def settle(mbar: Mbarrier, time: int) -> None:
+    """Complete the phase if nothing is missing."""
+    mbar.time = max(mbar.time, time)
+    if mbar.pending or mbar.tx:
+        return
+    if mbar.copies:
+        raise report.violation(mbar.last or mbar.sm.warpgroups[0], f"phase {mbar.phase} of {mbar.name} completes with "
+                               f"{mbar.copies} of its copies still in flight: expect_tx announced {mbar.expected} bytes, fewer "
+                               "than the copies bring; announce the bytes of all of them", hazard="wrong-expect-tx", mbar=mbar)
+    if mbar.observed and mbar.phase - 1 > mbar.waited:
+        raise report.race(mbar.arrivals[-1][0], f"phase {mbar.phase} of {mbar.name} completes, but nobody has waited for phase "
+                          f"{mbar.phase - 1}: a later wait could not tell the two apart; wait for each phase before the next one "
+                          "can complete", hazard="phase-unobserved", mbar=mbar)
+    np.maximum(mbar.done, mbar.current, out=mbar.done)
+    mbar.done_time = mbar.time
+    mbar.phase += 1
+    mbar.done[mbar.landed] = mbar.phase
+    for twin in mbar.twins:
+        mbar.done[twin.landed] = mbar.phase
+    mbar.pending = mbar.count
+    mbar.expected = 0
+    mbar.arrivals_before, mbar.arrivals = mbar.arrivals, []
+    mbar.sm.progress += 1
+    if mbar.waiters:
+        reached = mbar.phase - 1
+        still = []
+        for agent, phase in mbar.waiters:
+            if (reached ^ phase) & 1:
+                still.append((agent, phase))
+            else:
+                agent.wake(mbar.done_time)
+        mbar.waiters = still
+
+
+# ---- initialisation --------------------------------------------------------------------------------------------------
 def find(who: Warpgroup, address: int, operation: str, asynchronous: bool = False, of: SM | None = None) -> Mbarrier:
-    """The live mbarrier at `address`, of another CTA's SM if it is said `of` which, seen initialised by the executing warps
-    (`asynchronous`: also by the TMA)."""
+    """Return the live mbarrier at `address`, of another CTA where `of` is its SM; raise PipelineRace unless the executing warps
+    (`asynchronous`: and the TMA) see it initialised."""
     mbar = (of or who.sm).mbarriers.get(address)
     if mbar is None:
         raise report.race(who, f"{operation} on SMEM[{address}], where no mbarrier has been initialised yet; initialise it, "
@@ -47,7 +171,6 @@ def init(who: Warpgroup, address: int, count: int, name: str = "") -> None:
 
 
 def init_at_entry(who: Warpgroup, address: int, count: int, name: str = "", *, observed: bool = False) -> None:
-    """What the entries of a compiled kernel do with all its mbarriers, before any warpgroup of the cluster runs."""
     address, count = int(address), int(count)
     old = who.sm.mbarriers.get(address)
     if old is None:
@@ -66,11 +189,10 @@ def _create(who: Warpgroup, address: int, count: int, name: str, epoch: int) -> 
     if address % 8:
         raise report.illegal(who, f"mbar_init at SMEM[{address}]; an mbarrier is 8 bytes at a multiple of 8")
     sm.memory.check_range(who, address, address + 8, "mbar_init")
-    if not 1 <= count <= _MAX_COUNT:
-        raise report.illegal(who, f"mbar_init with count {count}; an mbarrier counts 1 … {_MAX_COUNT} arrivals")
+    if not 1 <= count <= _MOST:
+        raise report.illegal(who, f"mbar_init with count {count}; an mbarrier counts 1 … {_MOST} arrivals")
     mbar = Mbarrier(who, address, count, name, epoch)
-    access = Access(who, "mbarrier", mbar.name, ((0, 1 << 62),))
-    sm.memory.write(access, address, address + 8, who.known(), False)
+    sm.memory.write(Access(who, "mbarrier", mbar.name, (UNREACHABLE,)), address, address + 8, who.known(), False)
     sm.mbarriers[address] = mbar
     return mbar
 
@@ -92,8 +214,14 @@ def invalidate(who: Warpgroup, address: int) -> None:
     who.elapse(who.sm.costs.issue)
     who.sm.retired.append(mbar)
     del who.sm.mbarriers[address]
-    gone = Access(who, "mbarrier", mbar.name, ((who.sm.clocks.index(GENERIC, who.first_warp), who.epoch()),))
-    who.sm.memory.forget(gone, address, address + 8)
+    who.sm.memory.forget(Access(who, "mbarrier", mbar.name, who.needs()), address, address + 8)
+
+
+# ---- arrivals and waits ----------------------------------------------------------------------------------------------
+def _arrive(who: Warpgroup, mbar: Mbarrier, count: int) -> None:
+    who.release_into(mbar.current)
+    count_arrivals(mbar, who, count, who.knows(mbar.landed), who.time)
+    who.breathe()
 
 
 def arrive(who: Warpgroup, address: int, count: int = 1) -> None:
@@ -103,39 +231,26 @@ def arrive(who: Warpgroup, address: int, count: int = 1) -> None:
     who.elapse(who.sm.costs.issue)
     if who.sm.trace is not None:
         who.sm.trace.add(who, who.time - who.sm.costs.issue, who.time, "arrive", mbar=mbar.name)
-    mbarrier.arrive(mbar, who, int(count) * who.lane_count())
-    who.breathe()
+    _arrive(who, mbar, int(count) * who.lane_count())
 
 
 def arrive_expect_tx(who: Warpgroup, address: int, nbytes: int) -> None:
     mbar = find(who, address, "mbar_arrive_expect_tx")
     who.elapse(who.sm.costs.issue)
-    lanes = who.lane_count()
-    mbarrier.expect(mbar, who, int(nbytes) * lanes)
-    mbarrier.arrive(mbar, who, lanes)
-    who.breathe()
-
-
-class Waiting(Blocked):
-    """Why a warpgroup is blocked in `mbar_wait`, or gets no further although it tests again and again."""
-
-    def __init__(self, mbar: Mbarrier, phase: int, step: int = -1, kind: str = "wait") -> None:
-        super().__init__(kind)
-        self.mbar = mbar
-        self.phase = phase
-        self.step = step
-
-    def text(self) -> str:
-        of = "" if len(self.mbar.sm.peers) == 1 else f" of CTA {self.mbar.sm.cta}"
-        return (f"{self.mbar.name}{of} phase {self.phase}" + (f" step {self.step}" if self.step >= 0 else "")
-                + (", which it tests again and again" if self.kind == "poll" else ""))
+    nbytes = int(nbytes) * who.lane_count()
+    mbar.tx += nbytes
+    mbar.expected += nbytes
+    if nbytes < 0 or abs(mbar.tx) > _MOST:
+        raise report.violation(who, f"expect_tx of {nbytes} bytes on {mbar.name}: its transaction count would be {mbar.tx}, and it "
+                               f"holds 0 … {_MOST}; spread the copies over more phases", hazard="wrong-expect-tx", mbar=mbar)
+    _arrive(who, mbar, who.lane_count())
 
 
 def wait(who: Warpgroup, address: int, phase: int, step: int = -1) -> None:
     who.breathe()
     mbar = find(who, address, "mbar_wait")
     phase, step = int(phase), int(step)
-    who.wait_ = (mbar.name, phase, step)
+    who.last_wait = (mbar.name, phase, step)
     reached = mbar.phase - 1
     if reached < phase and (reached ^ phase) & 1:
         mbar.waiters.append((who, phase))
@@ -143,21 +258,21 @@ def wait(who: Warpgroup, address: int, phase: int, step: int = -1) -> None:
         # a second completion before this warpgroup looked again: the machine may or may not have seen the first
         reached = mbar.phase - 1
     if reached != phase:
-        raise report.race(who, _wrong_phase(mbar, phase, reached, step), hazard="wrong-phase", mbar=mbar, phase=phase,
+        raise report.race(who, _wrong_phase(who, mbar, phase, reached, step), hazard="wrong-phase", mbar=mbar, phase=phase,
                           step=step if step >= 0 else None)
     _acquire(who, mbar, reached)
     who.elapse(who.sm.costs.wait)
 
 
-def _wrong_phase(mbar: Mbarrier, phase: int, reached: int, step: int) -> str:
-    of = f"phase {phase} of {mbar.name}" + (f" for step {step}" if step >= 0 else "")
+def _wrong_phase(who: Warpgroup, mbar: Mbarrier, phase: int, reached: int, step: int) -> str:
+    waited = f"waited for phase {phase} of {mbar.name}" + (f" for step {step}" if step >= 0 else "")
     if reached < phase:
-        return (f"waited for {of}, and passed on the stale phase {reached}, which has the same parity: nothing of "
-                "phase "
-                f"{phase} is there; a wait may be at most one phase ahead of its mbarrier")
-    return (f"waited for {of}, but the mbarrier has already reached phase {reached}: the phase was missed, someone "
-            "arrived for a later one without this warpgroup's release (a slot passed on twice, or not waited for); wait for every "
-            "phase, and count the phases from 0")
+        return (f"{waited}, and passed on the stale phase {reached}, which has the same parity: nothing of phase {phase} is there; "
+                "a wait may be at most one phase ahead of its mbarrier")
+    missing = missing_arrival(who, mbar if mbar.last is None else awaited(mbar.last))
+    return (f"{waited}, but the mbarrier has already reached phase {reached}: the phase was missed, someone arrived for a later "
+            "one without this warpgroup's release (a slot passed on twice, or not waited for); "
+            + (missing or "wait for every phase, and count the phases from 0"))
 
 
 def _acquire(who: Warpgroup, mbar: Mbarrier, reached: int) -> None:
@@ -173,7 +288,15 @@ def test(who: Warpgroup, address: int, parity: int) -> bool:
     who.elapse(who.sm.costs.wait)
     reached = mbar.phase - 1
     if (reached ^ int(parity)) & 1:
-        deadlock.poll(who, Waiting(mbar, mbar.phase, kind="poll"))
+        sm, who.blocked = who.sm, Waiting(mbar, mbar.phase, kind="poll")
+        progress = sum(peer.progress for peer in sm.peers)
+        sm.polls = sm.polls + 1 if progress == sm.polled_at else 1
+        sm.polled_at = progress
+        if sm.polls > sm.poll_limit:  # nobody else is left to complete the phase
+            raise deadlock.deadlock(sm, f"{sm.polls} tests in a row failed while nothing else happened")
+        sm.scheduler.defer()
+        who.wake(who.time)
+        who.switch()
         return False
     _acquire(who, mbar, reached)
     who.breathe()
@@ -181,24 +304,25 @@ def test(who: Warpgroup, address: int, parity: int) -> bool:
 
 
 def unfinished(sm: SM) -> None:
-    """At the end of the CTA: every copy must have been waited for, or it lands in memory that is somebody else's."""
+    """Raise SimulationError at the CTA's end for a copy that nobody has waited for: it lands in memory that is somebody else's."""
+    first = sm.warpgroups[0]
     for mbar in [*sm.mbarriers.values(), *sm.retired]:
         if mbar.tx:
-            raise report.violation(sm.warpgroups[0], f"the CTA ends while {mbar.name} still misses {mbar.tx} bytes of phase "
-                                   f"{mbar.phase}: expect_tx announced {mbar.expected} bytes, its copies brought others; announce "
-                                   "the bytes of all copies that are issued for the phase, and no more", mbar.site,
-                                   hazard="wrong-expect-tx", mbar=mbar)
+            raise report.violation(
+                first, f"the CTA ends while {mbar.name} still misses {mbar.tx} bytes of phase {mbar.phase}: expect_tx announced "
+                       f"{mbar.expected} bytes, its copies brought others; announce the bytes of all copies that are issued for "
+                       "the phase, and no more", mbar.site, hazard="wrong-expect-tx", mbar=mbar)
         copy = mbar.last
         if copy is not None and copy.phase > mbar.waited:
             raise report.race(copy, f"{copy.describe()} on {mbar.name} phase {copy.phase} (at {sites.place(copy.site)}) was never "
                               f"waited for before the CTA ends (the newest phase waited for is {mbar.waited}); wait for phase "
                               f"{copy.phase} of {mbar.name}", hazard="exit-in-flight")
         if mbar.observed and mbar.phase - 1 > mbar.waited:
-            raise report.race(sm.warpgroups[0], f"the CTA ends, and nobody has waited for phase {mbar.phase - 1} of {mbar.name}: "
-                              "what arrived there told nobody; wait for each phase that completes", mbar.site, phase=mbar.phase - 1,
+            raise report.race(first, f"the CTA ends, and nobody has waited for phase {mbar.phase - 1} of {mbar.name}: what arrived "
+                              "there told nobody; wait for each phase that completes", mbar.site, phase=mbar.phase - 1,
                               hazard="phase-unobserved", mbar=mbar)
         if mbar.observed and mbar.pending != mbar.count:
-            raise report.race(sm.warpgroups[0], f"the CTA ends in the middle of phase {mbar.phase} of {mbar.name}: {mbar.pending} "
-                              f"of {mbar.count} arrivals missing (arrived: {mbarrier.who_arrived(mbar)}): num_arrivals is too "
-                              f"high, or somebody did not arrive; {mbar.pending // 4 or 1} more (barrier_arrive, or a copy), or "
+            raise report.race(first, f"the CTA ends in the middle of phase {mbar.phase} of {mbar.name}: {mbar.pending} of "
+                              f"{mbar.count} arrivals missing (arrived: {_arrived(mbar)}): num_arrivals is too high, or somebody "
+                              f"did not arrive; {mbar.pending // 4 or 1} more (barrier_arrive, or a copy), or "
                               f"num_arrivals={(mbar.count - mbar.pending) // 4}", mbar.site, hazard="too-few-arrivals", mbar=mbar)

@@ -19,23 +19,21 @@ import numpy.typing as npt
 
 from ..core.machine import TensorMap
 
-_REDUCED: dict[str, Callable[[Any, Any], Any]] = {
+_REDUCED: dict[str, Callable[[Any, Any], npt.NDArray[Any]]] = {
     "add": lambda old, new: old + new, "min": np.minimum, "max": np.maximum,
     "inc": lambda old, new: np.where(old >= new, 0, old + np.ones_like(old)),
     "dec": lambda old, new: np.where((old == 0) | (old > new), new, old - np.ones_like(old)),
-    "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor,
-}
+    "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}
 
 
 def combined(reduction: str, old: npt.NDArray[Any], new: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """What becomes of elements that a reduction changes: of TMA copies, and of lanes."""
+    """Return what a reduction, of a TMA copy or of lanes, makes of `old` elements."""
     with np.errstate(all="ignore"):  # floats overflow to inf, integers wrap
-        found: npt.NDArray[Any] = _REDUCED[reduction](old, new)
-        return found
+        return _REDUCED[reduction](old, new)
 
 
 def swizzled(chunks: npt.NDArray[np.int64], swizzle: int) -> npt.NDArray[np.int64]:
-    """Where the hardware puts 16-byte chunk number `chunks` (address / 16).
+    """Return where the hardware puts 16-byte chunk number `chunks` (address / 16).
 
     >>> swizzled(np.arange(8, 12), 128).tolist()
     [9, 8, 11, 10]
@@ -45,7 +43,7 @@ def swizzled(chunks: npt.NDArray[np.int64], swizzle: int) -> npt.NDArray[np.int6
 
 @functools.lru_cache(maxsize=1024)
 def _pattern(count: int, swizzle: int, start: int) -> tuple[npt.NDArray[np.int64], tuple[tuple[int, int], ...]]:
-    """(chunk table, bytes touched), both relative to the 1024-byte line in which the box starts `start` bytes in."""
+    """Return (chunk table, bytes touched) relative to the 1024-byte line in which the box starts, `start` bytes in."""
     table = swizzled(start // 16 + np.arange(count), swizzle)
     return table, intervals(16 * table, 16)
 
@@ -58,7 +56,7 @@ class Box:
     nbytes: int
 
     def footprint(self, address: int) -> tuple[npt.NDArray[np.int64] | slice, list[tuple[int, int]]]:
-        """(index into the 16-byte chunks of shared memory, byte intervals) of the box at `address`."""
+        """Return (index into the 16-byte chunks of shared memory, byte intervals) of the box at `address`."""
         if not self.tensor.swizzle:
             return slice(address // 16, (address + self.nbytes) // 16), [(address, address + self.nbytes)]
         line = address & ~1023
@@ -66,28 +64,26 @@ class Box:
         return table + line // 16, [(lo + line, hi + line) for lo, hi in touched]
 
     def elements(self, coords: tuple[int, ...]) -> tuple[slice, ...]:
-        """The part of the array that the box at `coords` has, empty where it lies outside."""
+        """Return the part of the array that the box at `coords` has, empty where it lies outside."""
         return tuple([slice(start if start > 0 else 0, max(min(start + extent, size), start, 0)) for start, extent, size in zip(
             coords, self.tensor.box, self.tensor.array.shape, strict=True)])
 
     def _within(self, coords: tuple[int, ...], part: tuple[slice, ...]) -> tuple[slice, ...]:
-        """Where in the box at `coords` a part of the array is."""
+        """Return where in the box at `coords` a part of the array is."""
         return tuple([slice(each.start - start, each.stop - start) for each, start in zip(part, coords, strict=True)])
 
     def fetch(self, coords: tuple[int, ...]) -> npt.NDArray[Any]:
-        """The box at `coords` as contiguous 16-byte chunks; elements outside the array are zeros (or NaN)."""
+        """Return the box at `coords` as contiguous 16-byte chunks; elements outside the array are zeros (or NaN)."""
         part = self.elements(coords)
         box = self.tensor.array[part]
         if box.shape != tuple(self.tensor.box):
-            there, box = box, np.zeros(self.tensor.box, box.dtype)
-            if self.tensor.fill == "nan":
-                box[...] = np.nan
-            if there.size:
-                box[self._within(coords, part)] = there
+            inside, box = box, np.full(self.tensor.box, np.nan if self.tensor.fill == "nan" else 0, box.dtype)
+            if inside.size:
+                box[self._within(coords, part)] = inside
         return np.ascontiguousarray(box).reshape(-1).view(np.complex128)
 
     def put(self, coords: tuple[int, ...], chunks: npt.NDArray[Any], reduction: str = "") -> None:
-        """Write what exists of the box at `coords` to the array, or reduce it into the array."""
+        """Write what lies inside the array of the box at `coords`, or reduce it into the array."""
         array, part = self.tensor.array, self.elements(coords)
         if array[part].size:
             new = chunks.view(array.dtype).reshape(self.tensor.box)[self._within(coords, part)]
@@ -95,7 +91,7 @@ class Box:
 
 
 def intervals(addresses: npt.NDArray[Any], width: int) -> tuple[tuple[int, int], ...]:
-    """The merged, sorted intervals covered by `width` bytes at each address.
+    """Return the merged, sorted intervals covered by `width` bytes at each address.
 
     >>> intervals(np.array([64, 16, 32]), 16)
     ((16, 48), (64, 80))

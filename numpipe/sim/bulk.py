@@ -1,72 +1,110 @@
-"""TMA copies in flight: loads that complete on mbarriers, stores in the bulk groups of a lane.
+"""TMA copies: what the TMA can address; loads that complete on mbarriers, stores in the bulk groups of a lane.
 
 A load may write its bytes at any moment until its mbarrier's phase completes; a store may read them at any moment until
-``bulk_wait(read=True)`` covers its group, and reaches GMEM later still. PTX ISA, "Data Movement and Conversion Instructions:
-Bulk copy", "Tensor copy".
+``bulk_wait(read=True)`` covers its group, and reaches GMEM later still. `gmem` finds where they meet other accesses to an array.
 
-Where they meet with other accesses to an array is looked after by `gmem`.
+PTX ISA, "Data Movement and Conversion Instructions: Bulk copy", "Tensor copy".
 """
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
+
+from ..arch.dtypes import BY_DTYPE, REDUCTIONS
 from ..core.machine import TensorMap
-from . import barriers, cluster, mbarrier, report, sites, tma
+from . import barriers, cluster, report, sites
+from .boxes import Box
 from .clocks import BULK_READ
-from .schedule import Task
-from .state import SM, Access, Blocked, Mbarrier, Warpgroup
+from .state import Access, Blocked, Warpgroup
+
+_SWIZZLES = (0, 32, 64, 128)
 
 
-def load(who: Warpgroup, dst: int, tensor: TensorMap, coords: tuple[int, ...], address: int, ctas: int = 0) -> None:
-    """A load, to the CTAs of the cluster whose ranks are bits of `ctas`; 0: to the warpgroup's own."""
+# ---- what the TMA can address ----------------------------------------------------------------------------------------
+def _checked(who: Warpgroup, tensor: TensorMap) -> Box:
+    """Return the geometry of `tensor`; raise SimulationError if the TMA cannot address it."""
+    box = who.sm.boxes.get(tensor)
+    if box is not None:
+        return box
+    array, shape = tensor.array, tensor.box
+    if not 1 <= array.ndim <= 5 or len(shape) != array.ndim:
+        raise report.illegal(who, f"tensor map {tensor.name}: box {shape} of an array {array.shape}; both need the same rank, "
+                             "1 … 5")
+    if any(not 1 <= extent <= 256 for extent in shape):
+        raise report.illegal(who, f"tensor map {tensor.name}: box {shape}; each dimension has 1 … 256 elements")
+    row = shape[-1] * array.dtype.itemsize
+    if row % 16:
+        raise report.illegal(who, f"tensor map {tensor.name}: a box row of {shape[-1]} {array.dtype} is {row} bytes; it must be a "
+                             "multiple of 16")
+    if tensor.swizzle not in _SWIZZLES or 0 < tensor.swizzle < row:
+        raise report.illegal(who, f"tensor map {tensor.name}: a box row of {row} bytes with swizzle={tensor.swizzle}; the swizzles "
+                             f"are {_SWIZZLES}, and a row may be at most as wide (0: any)")
+    if tensor.fill == "nan" and not BY_DTYPE[array.dtype].fills_nan:
+        raise report.illegal(who, f"tensor map {tensor.name}: fill='nan' for {array.dtype}, which has no NaN; fill with zeros")
+    box = who.sm.boxes[tensor] = Box(tensor, int(np.prod(shape)) * array.dtype.itemsize)
+    return box
+
+
+def _place(who: Warpgroup, operation: str, box: Box, coords: tuple[int, ...], address: int) -> tuple[
+        tuple[int, ...], npt.NDArray[np.int64] | slice, list[tuple[int, int]]]:
+    """Return (coordinates as ints, chunk index, byte intervals); raise SimulationError for a wrong rank, alignment or range."""
+    name = box.tensor.name
+    if len(coords) != len(box.tensor.box):
+        raise report.illegal(who, f"{operation} of {name}: coordinates {coords} for {len(box.tensor.box)} dimensions; one for each")
+    if address % 128:
+        raise report.illegal(who, f"{operation} of {name} at SMEM[{address}]; the TMA needs a multiple of 128, and a swizzled tile "
+                             "that wgmma reads one of 8 x swizzle")
+    inner = int(coords[-1]) * box.tensor.array.dtype.itemsize
+    if inner % 16:  # an H200 answers with CUDA_ERROR_ILLEGAL_INSTRUCTION, swizzled or not
+        raise report.illegal(who, f"{operation} of {name} at coordinates {tuple(map(int, coords))}: the innermost is {inner} bytes "
+                             "into a row; it must be a multiple of 16")
+    index, touched = box.footprint(address)
+    who.sm.memory.check_range(who, touched[0][0], touched[-1][1], f"{operation} of {name}")
+    return tuple(map(int, coords)), index, touched
+
+
+# ---- loads -----------------------------------------------------------------------------------------------------------
+def load(who: Warpgroup, dst: int, tensor: TensorMap, coords: tuple[int, ...], mbar: int, ctas: int = 0) -> None:
     operation = "tma_multicast" if ctas else "tma_load"
     report.one_lane(who, operation)
     sm = who.sm
-    box = tma.checked(who, tensor)
-    where, index, touched = tma.place(who, operation, box, coords, dst)
-    nbytes, known = box.nbytes, who.known()
-    landings: list[tuple[SM, Mbarrier, Access]] = []
-    for to in cluster.members(who, ctas) if ctas else (sm,):
-        mbar = barriers.find(who, address, operation, asynchronous=True, of=to)
-        access = Access(who, "TMA load", tensor.name, ((mbar.landed, mbar.phase + 1),), None, mbar, mbar.phase)
+    box = _checked(who, tensor)
+    where, index, touched = _place(who, operation, box, coords, int(dst))
+    known, what = who.known(), f"{operation} of {tensor.name}"
+    started, left = sm.occupy("copy port", who.time + sm.costs.tma_issue, -(-box.nbytes // sm.costs.tma_bytes))
+    done = left + sm.scheduler.takes(sm.costs.tma_latency)
+    if not 0 <= (ctas := int(ctas)) < 1 << len(sm.peers):
+        raise report.illegal(who, f"a multicast to the CTAs {ctas:#b}, but the cluster has {len(sm.peers)}",
+                             mend="a bit for each rank of the cluster that is to get a copy")
+    for to in [peer for peer in sm.peers if ctas >> peer.rank & 1] if ctas else [sm]:
+        on = barriers.find(who, int(mbar), operation, asynchronous=True, of=to)
+        access = Access(who, "TMA load", tensor.name, ((on.landed, on.phase + 1),), None, on, on.phase)
         access.box, access.where = box, where
-        if not landings:
-            sm.gmem.load(access, box, where, known)
-        cluster.reach(to, who, f"{operation} of {tensor.name}", (), access.site)
+        sm.gmem.load(access, box, where, known)
+        cluster.reach(to, who, what, (), access.site)
         for lo, hi in touched:
             to.memory.write(access, lo, hi, known, True)
-        mbar.copies += 1
-        mbar.last = access
-        landings.append((to, mbar, access))
+        on.copies += 1
+        on.last = access
+        told = None if to is sm else who.vectors[0].copy()  # its end says that all before its issue was over
+        landing = functools.partial(cluster.land, to, on, access, what, told, index, functools.partial(box.fetch, where), done)
+        sm.scheduler.push(done, landing, "load")
     who.elapse(sm.costs.tma_issue)
-    started, left = sm.copy_port(who.time, nbytes)
-    done = left + sm.scheduler.takes(sm.costs.tma_latency)
     if sm.trace is not None:
         sm.trace.add(who, who.time - sm.costs.tma_issue, who.time, "issue", tensor=tensor.name, coords=where)
-        sm.trace.add(who, started, done, "load", port_until=left, tensor=tensor.name, coords=where, mbar=mbar.name,
-                     step=None if who.note_ is None else who.note_[1].get("step"))
-
-    def landing(to: SM, mbar: Mbarrier, access: Access) -> Task:
-        told = None if to is sm else who.vectors[0].copy()  # its end says that all before its issue was over
-
-        def land(_: int) -> None:
-            if told is not None:
-                cluster.reach(to, who, f"{operation} of {tensor.name}", (), access.site)
-                mbarrier.learn(mbar, told)
-            to.memory.chunks[index] = box.fetch(where)
-            mbarrier.land(mbar, access, nbytes, done)
-
-        return land
-
-    for landed in landings:
-        sm.scheduler.push(done, landing(*landed), "load")
+        sm.trace.add(who, started, done, "load", port_until=left, tensor=tensor.name, coords=where, mbar=on.name,
+                     step=who.last_note[1].get("step"))
     who.breathe()
 
 
+# ---- stores ----------------------------------------------------------------------------------------------------------
 @dataclass(eq=False)
 class Store:
-    """A TMA store that nobody has waited for to its end."""
+    """A TMA store in flight, and the cycles at which it has read its bytes and written them."""
 
     access: Access
     read_at: int | None = None
@@ -82,21 +120,27 @@ class Groups(Blocked):
         self._open: list[Store] = []
         self._groups: list[list[Store]] = []
         self._first = 0
-        """number of the oldest group in the list; those before are written"""
+        """number of the oldest group in the list; groups before it are written"""
         self._until = 0
         self._reading = True
 
     def store(self, tensor: TensorMap, coords: tuple[int, ...], src: int, reduction: str, once: bool = False) -> None:
         who, sm = self.who, self.who.sm
         report.one_lane(who, "tma_store")
-        box = tma.checked(who, tensor)
-        if reduction:
-            tma.reducible(who, box, reduction)
-        where, index, touched = tma.place(who, "tma_store", box, coords, src)
+        box = _checked(who, tensor)
+        dtype, shape = tensor.array.dtype, tensor.array.shape
+        if reduction and dtype.name not in REDUCTIONS.get(reduction, ()):
+            raise report.illegal(who, f"tma_store of {tensor.name} with reduction={reduction!r}", mend=f"for {dtype} there are "
+                                 f"{', '.join(name for name, types in REDUCTIONS.items() if dtype.name in types) or 'none'}")
+        where, index, touched = _place(who, "tma_store", box, coords, int(src))
         if min(where) < 0:  # an H200 answers with CUDA_ERROR_ILLEGAL_INSTRUCTION; a load may start before the array
             raise report.violation(who, f"tma_store of {tensor.name} at coordinates {where}: a store starts at no negative one; "
                                    "start at 0 and store less", hazard="out-of-bounds")
-        tma.whole_chunks(who, box, where)
+        end = shape[-1] * dtype.itemsize
+        if end % 16 and not tensor.padded and where[-1] + tensor.box[-1] > shape[-1]:
+            raise report.violation(who, f"tma_store of {tensor.name} at coordinates {where} passes the end of rows of {end} bytes; "
+                                   "the TMA writes whole 16-byte chunks, so it overwrites what follows: use rows of a multiple of "
+                                   "16 bytes, or store the edge with ordinary stores", hazard="out-of-bounds")
         group = self._first + len(self._groups) + 1
         access = Access(who, "TMA store", tensor.name, ((sm.clocks.index(BULK_READ, who.first_warp), group),))
         known = who.known()
@@ -106,7 +150,7 @@ class Groups(Blocked):
         store = Store(access)
         self._open.append(store)
         who.elapse(sm.costs.tma_issue)
-        started, left = sm.copy_port(who.time, box.nbytes)
+        started, left = sm.occupy("copy port", who.time, -(-box.nbytes // sm.costs.tma_bytes))
         done = left + sm.scheduler.takes(sm.costs.tma_latency)
         if sm.trace is not None:
             sm.trace.add(who, started, done, "store", port_until=left, tensor=tensor.name, coords=where,
@@ -133,7 +177,7 @@ class Groups(Blocked):
         self._open = []
 
     def groups_since(self, number: int) -> int | None:
-        """Groups committed behind group `number`; None: that one is not committed."""
+        """Return how many groups were committed behind group `number`; None: it is not committed."""
         committed = self._first + len(self._groups)
         return None if number > committed else committed - number
 
@@ -141,7 +185,7 @@ class Groups(Blocked):
         return f"bulk_wait(read={self._reading}): groups up to {self._until}"
 
     def _finished(self) -> int | None:
-        """Cycle at which the groups waited for were read (or written), None if they are not."""
+        """Return the cycle at which the awaited groups were read (or written); None if they are not yet."""
         last = self.who.time
         for group in self._groups[:self._until - self._first]:
             for store in group:
@@ -154,10 +198,8 @@ class Groups(Blocked):
     def _wake(self) -> None:
         who = self.who
         who.sm.progress += 1
-        if who.blocked is self:
-            at = self._finished()
-            if at is not None:
-                who.wake(at)
+        if who.blocked is self and (at := self._finished()) is not None:
+            who.wake(at)
 
     def wait(self, pending: int, read: bool) -> None:
         who = self.who
@@ -176,7 +218,7 @@ class Groups(Blocked):
         else:
             who.time = at
         who.elapse(who.sm.costs.wait)
-        # only the lane that stored learns it: warps 1 to 3 hear of it through a barrier
+        # only the lane that stored learns this: warps 1 to 3 learn it through a barrier
         lane, clocks = who.vectors[0], who.sm.clocks
         for counter in (clocks.index(BULK_READ, who.first_warp), *[clocks.written(who.first_warp)][:not read]):
             lane[counter] = max(int(lane[counter]), self._until)
@@ -185,13 +227,11 @@ class Groups(Blocked):
             self._first = self._until
 
     def at_exit(self) -> None:
-        """PipelineRace if the lane ends while its stores may still read shared memory or write GMEM."""
-        left = [store for group in self._groups for store in group] + self._open
+        """Raise PipelineRace if the lane ends while its stores may still read shared memory or write GMEM."""
+        left = [store.access for group in (*self._groups, self._open) for store in group]
         if left:
-            raise report.race(self.who, f"the warpgroup ends with {len(left)} TMA store{'s' * (len(left) > 1)} not "
-                                        "waited for, the first "
-                              f"{left[0].access.describe()} at {sites.place(left[0].access.site)}"
-                              + (", and not committed" if self._open else "")
-                              + "; wait_smem_to_gmem(0) behind the last group's commit, before it ends (bulk_commit and "
-                                "bulk_wait(0, read=False) by the lane that stored)", left[0].access.site,
-                              hazard="exit-in-flight", before=left[0].access)
+            first, open_ = left[0], ", and not committed" * bool(self._open)
+            raise report.race(self.who, f"the warpgroup ends with {len(left)} TMA store{'s' * (len(left) > 1)} not waited for, the "
+                              f"first {first.describe()} at {sites.place(first.site)}{open_}; wait_smem_to_gmem(0) behind the last "
+                              "group's commit, before it ends (bulk_commit and bulk_wait(0, read=False) by the lane that stored)",
+                              first.site, hazard="exit-in-flight", before=first)

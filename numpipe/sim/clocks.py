@@ -1,4 +1,4 @@
-"""Happens-before on the SM, or on those of a cluster, as vectors of monotone counters.
+"""Happens-before on the SM, or on the SMs of a cluster, as vectors of monotone counters.
 
 Nothing here is time. A *vector* says what a warp knows to have happened; two accesses to the same bytes are ordered
 exactly when the later one's vector covers the counters of the earlier one. The counters:
@@ -26,7 +26,6 @@ PTX ISA, "Memory Consistency Model" (causality order, proxies).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TypeAlias
 
 import numpy as np
@@ -36,72 +35,62 @@ from ..core.machine import Lanes
 
 Vector: TypeAlias = npt.NDArray[np.int64]
 Need: TypeAlias = tuple[int, int]
-"""(index, value): the counter an access must find covered."""
+"""(index, value): a counter, and the value that a later access must know."""
 
 GENERIC, FENCED, INITIALISED, DRAINED, BULK_READ = range(5)
 UNREACHABLE: Need = (0, 1 << 62)
-"""what nobody ever knows"""
+"""a need that no vector covers"""
 _KINDS = 5
 NAMED_BARRIERS = 16
 
 
 class Clocks:
-    """Where each counter lies in the vectors of one SM; vectors widen as mbarriers are initialised."""
+    """The places of the counters in the vectors of a cluster of `ctas` CTAs with `warps` warps in all.
+
+    Vectors widen as mbarriers are initialised.
+    """
 
     def __init__(self, warps: int, ctas: int = 1) -> None:
-        """`warps` of all `ctas` of a cluster."""
         self.warps = warps
         self.grid = _KINDS * warps + NAMED_BARRIERS * ctas
-        self.used = self._landed = self.grid + 1 + warps // 4
+        self.used = self.landed = self.grid + 1 + warps // 4
         self.width = self.used + 32
 
     def index(self, kind: int, warp: int) -> int:
-        """Index of a per-warp counter; `warp` counts over the CTA, or all of the cluster's CTAs."""
+        """Return the index of a per-warp counter; `warp` counts over all CTAs of the cluster."""
         return kind * self.warps + warp
 
     def named(self, barrier: int, rank: int) -> int:
-        """Index of the counter of a CTA's named barrier."""
+        """Return the index of the counter of a CTA's named barrier."""
         return _KINDS * self.warps + NAMED_BARRIERS * rank + barrier
 
     def written(self, first_warp: int) -> int:
-        """Index of a warpgroup's counter of bulk groups in global memory."""
+        """Return the index of a warpgroup's counter of bulk groups in global memory."""
         return self.grid + 1 + first_warp // 4
 
     def vector(self) -> Vector:
         return np.zeros(self.width, np.int64)
 
-    def add_landed(self) -> int:
-        """Index of a new mbarrier's counter; the caller widens its vectors when `width` has grown."""
-        self.used += 1
-        if self.used > self.width:
-            self.width *= 2
-        return self.used - 1
-
     def phases(self, vector: Vector) -> Vector:
-        """What a vector knows of mbarriers' phases, and of nothing else."""
+        """Return what a vector knows of mbarriers' phases alone."""
         known = vector.copy()
-        known[:self._landed] = 0
+        known[:self.landed] = 0
         return known
 
     def widen(self, vector: Vector) -> Vector:
-        """`vector` (or a matrix of them) with room for the present number of counters."""
+        """Return a vector, or a matrix of them, with room for all present counters."""
         grown = np.zeros((*vector.shape[:-1], self.width), np.int64)
         grown[..., :vector.shape[-1]] = vector
         return grown
-
-    def warps_of(self, kind: int, needs: Iterable[Need], known: list[int]) -> list[int]:
-        """Numbers of the warps, as `index` counts them, whose counter of this kind is not covered by `known`."""
-        base = kind * self.warps
-        return [i - base for i, value in needs if base <= i < base + self.warps and known[i] < value]
 
 
 COUNT: dict[Lanes, int] = {"all": 128, "warps": 4, "one": 1}
 
 
 class Warps:
-    """What the four warps of a warpgroup know: a vector each.
+    """What the four warps of a warpgroup know, a vector each; `lanes` says which of them execute.
 
-    `lanes` says who of them executes; `first_warp` counts over the CTAs of the cluster.
+    `first_warp` counts over the CTAs of the cluster.
     """
 
     def __init__(self, clocks: Clocks, first_warp: int) -> None:
@@ -118,7 +107,7 @@ class Warps:
         return range(1 if self.lanes == "one" else 4)
 
     def _bind(self, vectors: Vector) -> None:
-        """Adopt the (4, width) matrix, and views of the counters that the four warps own."""
+        """Adopt a (4, width) matrix, and make views of the counters that the four warps own."""
         self.vectors = vectors
         width = vectors.shape[1]
         flat = vectors.reshape(-1)
@@ -128,16 +117,20 @@ class Warps:
         self._bind(self._clocks.widen(self.vectors))
 
     def known(self) -> list[int]:
-        """What *every* executing warp knows."""
+        """Return the vector of what *every* executing warp knows."""
         known: list[int] = (self.vectors[0] if self.lanes == "one" else np.minimum.reduce(self.vectors)).tolist()
         return known
 
     def knows(self, index: int) -> int:
-        """The value of one counter that every executing warp knows."""
+        """Return the value of one counter that every executing warp knows."""
         return int(self.vectors[0, index] if self.lanes == "one" else self.vectors[:, index].min())
 
     def epoch(self, warp: int = 0) -> int:
         return int(self.own[GENERIC][warp])
+
+    def needs(self) -> tuple[Need, ...]:
+        """Return what an access must know to come after what the executing warps do in their present epochs."""
+        return tuple((self._clocks.index(GENERIC, self.first_warp + warp), self.epoch(warp)) for warp in self.warps())
 
     def acquire(self, vector: Vector) -> None:
         if self.lanes == "one":
@@ -146,7 +139,7 @@ class Warps:
             np.maximum(self.vectors, vector, out=self.vectors)
 
     def release_into(self, vector: Vector) -> None:
-        """Fold what any executing warp knows into `vector`; their later accesses are in a new epoch."""
+        """Fold what any executing warp knows into `vector`, and begin a new epoch of theirs."""
         if self.lanes == "one":
             np.maximum(vector, self.vectors[0], out=vector)
             self.own[GENERIC][0] += 1
@@ -155,5 +148,5 @@ class Warps:
             self.own[GENERIC][:] += 1
 
     def learn(self, kind: int, value: int) -> None:
-        """The executing warps' own counter of this kind reaches `value`."""
+        """Set the executing warps' own counters of a kind to `value`."""
         self.own[kind][:1 if self.lanes == "one" else 4] = value

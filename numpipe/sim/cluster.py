@@ -1,56 +1,58 @@
-"""Clusters: CTAs that run at once, arrive on each other's mbarriers, and meet at the barrier of the cluster.
+"""Clusters: CTAs that run at once, arrive on each other's mbarriers, store to each other, and meet at the cluster's barrier.
 
 A remote arrival is under way for a while, like a copy: it counts at some moment before those who wait for it go on, and at the
-latest when its sender has arrived at the cluster's barrier. What its sender knew when it was sent is what it tells. It touches
-memory of another CTA, which must not have ended: nothing but a barrier that both have come to says so.
+latest when its sender has arrived at the cluster's barrier. It tells what its sender knew when it was sent. It touches memory of
+another CTA, which must not have ended: nothing but a barrier that both have come to says so.
 
-PTX ISA, "mbarrier.arrive": .shared::cluster; "barrier.cluster"; "Cluster of Cooperative Thread Arrays".
+st.async stores to another CTA's shared memory and completes bytes on an mbarrier there, for each warp by itself, at any moment
+until the phase completes. Who waits for that phase may read the bytes with ordinary loads, and knows that phases for which their
+sender had waited are over; it does not learn what the sender wrote elsewhere. The async proxy does not see these stores: nothing
+that the reader does could fence them.
+
+PTX ISA, "mbarrier.arrive": .shared::cluster; "st.async"; "barrier.cluster"; "Memory Consistency Model: Proxies".
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from ..diagnostics.errors import SimulationError
-from ..diagnostics.reports import Party
-from . import barriers, mbarrier, report, sites
-from .clocks import GENERIC, Need, Vector
-from .state import SM, Mbarrier, Meeting, Warpgroup
+from . import barriers, generic, report, sites
+from .clocks import UNREACHABLE, Need, Vector
+from .state import SM, Access, Mbarrier, Meeting, Warpgroup, side
 
 WINDOW = 1 << 24
 """bytes of the cluster's window for each CTA"""
 
 
 def window(who: Warpgroup, address: int, rank: int) -> int:
-    """mapa"""
+    """Return the address of an address of the CTA of a rank in the cluster's window (mapa)."""
     if not 0 <= rank < len(who.sm.peers):
         raise report.illegal(who, f"mapa of SMEM[{address}] for rank {rank}, but the cluster has {len(who.sm.peers)} "
                              f"CTA{'s' * (len(who.sm.peers) > 1)}", mend="a rank of the cluster: 0 … its size - 1")
     return (int(rank) + 1) * WINDOW + int(address)
 
 
-def members(who: Warpgroup, ctas: int) -> list[SM]:
-    """The SMs of a cluster whose ranks are bits of `ctas`."""
-    if not 0 < ctas < 1 << len(who.sm.peers):
-        raise report.illegal(who, f"a multicast to the CTAs {ctas:#b}, but the cluster has {len(who.sm.peers)}",
-                             mend="a bit for each rank of the cluster that is to get a copy")
-    return [sm for rank, sm in enumerate(who.sm.peers) if ctas >> rank & 1]
+class RemoteArrival:
+    """Arrivals of the executing lanes on other CTAs' mbarriers, under way.
 
-
-class Sent:
-    """Remote arrivals of the executing lanes under way: `vector` is what their warps know together, `known` what each does."""
+    vector   what the lanes' warps know together
+    known    what each of them knows
+    """
 
     def __init__(self, who: Warpgroup, mbars: list[Mbarrier]) -> None:
         self.who, self.mbars, self.count = who, mbars, who.lane_count()
         self.known = who.known()
         self.vector: Vector = who.sm.clocks.vector()
         self.site = sites.user_site()
-        self.needs = tuple((who.sm.clocks.index(GENERIC, who.first_warp + warp), who.epoch(warp)) for warp in who.warps())
+        self.needs = who.needs()
         who.release_into(self.vector)
-        who.remote.append(self)
+        who.remote_arrivals.append(self)
         if who.sm.trace is not None:
             for mbar in mbars:
                 who.sm.trace.add(who, who.time, who.time + who.sm.costs.issue, "arrive", mbar=mbar.name)
@@ -63,13 +65,14 @@ class Sent:
         who.breathe()
 
     def land(self, time: int) -> None:
-        """They count."""
-        if self not in self.who.remote:
-            return  # the sender has come to the cluster's barrier
-        self.who.remote.remove(self)
+        """Count the arrivals, if the sender has not done so at the cluster's barrier."""
+        if self not in self.who.remote_arrivals:
+            return
+        self.who.remote_arrivals.remove(self)
         for mbar in self.mbars:
             reach(mbar.sm, self.who, f"mbar_arrive_remote on {mbar.name}", self.needs, self.site)
-            mbarrier.count_arrival(mbar, self.who, self.count, self.known, self.vector, time, self.site)
+            barriers.learn(mbar, self.vector)
+            barriers.count_arrivals(mbar, self.who, self.count, self.known[mbar.landed], time, self.site)
 
 
 def arrive_remote(who: Warpgroup, address: int) -> None:
@@ -77,19 +80,60 @@ def arrive_remote(who: Warpgroup, address: int) -> None:
     if not 0 < rank <= len(who.sm.peers):
         raise report.illegal(who, f"mbar_arrive_remote at address {address}, which is no address in the cluster's window",
                              mend="cluster.map_shared(address, rank) of the mbarrier's address")
-    Sent(who, [barriers.find(who, offset, "mbar_arrive_remote", of=who.sm.peers[rank - 1])])
+    RemoteArrival(who, [barriers.find(who, offset, "mbar_arrive_remote", of=who.sm.peers[rank - 1])])
 
 
 def arrive_at(who: Warpgroup, address: int, ranks: Sequence[int], alike: bool) -> None:
     mbars = [barriers.find(who, address, "mbar_arrive_remote", of=who.sm.peers[rank]) for rank in ranks]
     for mbar in mbars:
         mbar.twins = mbars if alike else ()
-    Sent(who, mbars)
+    RemoteArrival(who, mbars)
+
+
+# ---- stores to the shared memory of another CTA ------------------------------------------------------------------------
+def send(who: Warpgroup, chunks: npt.NDArray[Any], values: npt.NDArray[Any], rank: int, mbar: int, what: str) -> None:
+    """Store each warp's row of 16-byte chunks to the CTA of a rank; complete the bytes on the mbarrier at `mbar` there."""
+    if not 0 <= rank < len(who.sm.peers) or who.sm.peers[rank] is who.sm:
+        raise report.illegal(who, f"st.async of {what} to rank {rank}: this CTA is rank {who.rank} of a cluster of "
+                             f"{len(who.sm.peers)}", mend="the rank of another CTA of the cluster")
+    chunks, values = generic.checked(who, chunks, values, what)
+    who.breathe()
+    sm, to = who.sm, who.sm.peers[rank]
+    on = barriers.find(who, mbar, f"st.async of {what}", of=to)
+    phases = sm.clocks.phases(np.minimum.reduce(who.vectors))
+    for warp in who.warps():
+        # it lands in the present phase: a CTA sends when it knows that what it sent before has been read
+        need = on.landed, on.phase + 1
+        access = Access(who, "st.async", what, (need,), (need, UNREACHABLE), on, on.phase)
+        reach(to, who, f"st.async of {what}", (), access.site)
+        first, touched = generic.intervals_of(chunks[warp])
+        known = who.vectors[warp].tolist()
+        for lo, hi in touched:
+            to.memory.write(access, first + lo, first + hi, known, False)
+        on.copies += 1
+        on.last = access
+        done = who.time + sm.scheduler.takes(sm.costs.remote)
+        write = functools.partial(land, to, on, access, f"st.async of {what}", phases, chunks[warp] >> 4, values[warp].copy, done)
+        sm.scheduler.push(done, write, "arrive")
+    if sm.trace is not None:
+        sm.trace.add(who, who.time, who.time, "write", what=f"{what} to rank {rank}", nbytes=values.nbytes)
+    who.breathe()
+
+
+def land(to: SM, mbar: Mbarrier, access: Access, what: str, told: Vector | None, index: npt.NDArray[np.int64] | slice,
+         fetch: Callable[[], npt.NDArray[Any]], done: int, _: int) -> None:
+    """Write the 16-byte chunks that a copy, or an st.async, brings to a CTA, and tell its mbarrier what the sender knew."""
+    reach(to, access.agent, what, (), access.site)
+    if told is not None:
+        barriers.learn(mbar, told)
+    chunks = fetch()
+    to.memory.chunks[index] = chunks
+    barriers.land(mbar, access, chunks.nbytes, done)
 
 
 # ---- memory of a CTA that may have ended -----------------------------------------------------------------------------
 def reach(sm: SM, who: Warpgroup, what: str, needs: tuple[Need, ...], site: sites.Site) -> None:
-    """A warpgroup of another CTA touches the shared memory of `sm`: what is done there has to be over when it ends."""
+    """Note that a warpgroup of another CTA touches the shared memory of `sm`: that has to be over when `sm` ends."""
     if sm is who.sm:
         return
     if sm.ended:
@@ -99,7 +143,7 @@ def reach(sm: SM, who: Warpgroup, what: str, needs: tuple[Need, ...], site: site
 
 
 def check_reached(sm: SM) -> None:
-    """When a CTA has ended: everything that others did in its memory was known there to be over."""
+    """Raise PipelineRace if a CTA ends that does not know to be over what others did in its memory."""
     sm.ended = True
     known = np.maximum.reduce([np.maximum.reduce(w.vectors) for w in sm.warpgroups])
     for index, (value, who, what, site) in sm.reached.items():
@@ -110,16 +154,12 @@ def check_reached(sm: SM) -> None:
 def _left(sm: SM, who: Warpgroup, what: str, site: sites.Site) -> SimulationError:
     return report.race(who, f"{what} in shared memory of CTA {sm.cta}, which may have ended: nothing makes it wait for this; all "
                        "warpgroups of the cluster meet, cluster.arrive() and cluster.wait(), before one ends", site,
-                       hazard="exit-in-flight", before=Party("ends", sm.warpgroups[-1].warpgroup, sm.warpgroups[-1].role, sm.cta))
+                       hazard="exit-in-flight", before=side(sm.warpgroups[-1], "ends"))
 
 
 # ---- the barrier of the cluster --------------------------------------------------------------------------------------
 class ClusterMeeting(Meeting):
-    """One use of the cluster's barrier: why a warpgroup is blocked in cluster_wait."""
-
-    def __init__(self, sm: SM) -> None:
-        super().__init__("cluster", sm.clocks)
-        self.sm = sm
+    """One use of the cluster's barrier, at which a warpgroup is blocked in cluster_wait."""
 
     def text(self) -> str:
         of = sum(len(sm.warpgroups) for sm in self.sm.peers)
@@ -128,31 +168,30 @@ class ClusterMeeting(Meeting):
         return f"barrier.cluster: {len(self.arrived)} of {of} warpgroups have arrived, not {', '.join(missing)}"
 
     def settle(self) -> None:
-        """Complete it if all have arrived who have not ended."""
+        """Complete the use if all have arrived who have not ended."""
         if self.complete or not all(w.over or w in self.arrived for sm in self.sm.peers for w in sm.warpgroups):
             return
-        for sm in self.sm.peers:
-            sm.meeting = ClusterMeeting(sm) if sm is self.sm.peers[0] else sm.peers[0].meeting
-            sm.progress += 1
+        self.sm.meeting = ClusterMeeting("cluster", self.sm)
+        self.sm.progress += 1
         self.end()
 
 
 def arrive(who: Warpgroup) -> None:
     report.collective(who, "cluster_arrive")
     who.breathe()
-    if who.met is not None:
+    if who.cluster_meeting is not None:
         raise report.violation(who, "cluster_arrive for the second time; cluster_wait before the next cluster_arrive",
                                hazard="too-many-arrivals")
-    for sent in list(who.remote):
+    for sent in list(who.remote_arrivals):
         sent.land(who.time + who.sm.costs.issue)
-    meeting = who.met = who.sm.peers[0].meeting
+    meeting = who.cluster_meeting = who.sm.peers[0].meeting
     meeting.arrive(who)
     meeting.settle()
 
 
 def wait(who: Warpgroup) -> None:
     report.collective(who, "cluster_wait")
-    meeting, who.met = who.met, None
+    meeting, who.cluster_meeting = who.cluster_meeting, None
     if meeting is None:
         raise report.violation(who, "cluster_wait without a cluster_arrive; cluster_arrive first", hazard="too-few-arrivals")
     meeting.meet(who)
@@ -160,25 +199,22 @@ def wait(who: Warpgroup) -> None:
 
 
 # ---- what the CTAs of a cluster have in common -----------------------------------------------------------------------
-class Agreed:
-    """What the first of several CTAs brought, and how many are still to come."""
+class Agreed(NamedTuple):
+    """A value that the first of several CTAs brought, and how many CTAs are still to come."""
 
-    def __init__(self, who: Warpgroup, value: Any, parties: int) -> None:
-        self.who, self.value, self.left = who, value, parties - 1
-        self.site = sites.user_site()
+    who: Warpgroup
+    value: Any
+    left: int
+    site: sites.Site
 
 
 def agree(who: Warpgroup, key: tuple[Any, ...], value: Any, parties: int, what: str) -> None:
     agreed = who.sm.peers[0].agreed
-    first = agreed.get(key)
-    if first is None:
-        agreed[key] = Agreed(who, value, parties)
-        return
+    first = agreed.pop(key, None) or Agreed(who, value, parties, sites.user_site())
     if first.value != value:
         raise report.race(who, f"{what} is {value} in CTA {who.cta} and {first.value} in CTA {first.who.cta}, and each loads a "
                                "share of the block for both: the tile would be of two blocks; the same start for all CTAs along "
                                "collective_axes, or leave collective_axes out", hazard="multicast-mismatch",
                           before=report.party(first.who, f"loads a share of the block at {first.value}", first.site))
-    first.left -= 1
-    if not first.left:
-        del agreed[key]
+    if first.left > 1:
+        agreed[key] = first._replace(left=first.left - 1)

@@ -1,8 +1,9 @@
-"""Two accesses to the same bytes that nothing orders: which hazard that is, what is missing, and the mend.
+"""Two accesses to the same bytes that nothing orders: which hazard they are, what is missing, and the mend.
 
-One and the same pair of accesses, a copy into a slot and a read of it, comes of several mistakes. Which one it was follows from
-the step that the reader was in (its notes), the step whose tile is in the slot, and when its warps arrived on the barrier that
-frees it.
+One pair of accesses, a copy into a slot and a read of it, comes of several mistakes: a release too early, a read too late, a
+read that did not wait for its own tile. They are told apart by the step that the reader was in (its notes), the step whose tile is
+in the slot, and when its warps arrived on the barrier that frees it: so a mistake has one name in every schedule, whichever access
+came first.
 """
 
 from __future__ import annotations
@@ -10,24 +11,33 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..diagnostics.errors import PipelineRace, SimulationError
-from ..diagnostics.reports import Party, Report
-from . import clocks, report, sites
+from ..diagnostics.reports import Party
+from ..traces.protocol import BARRIERS
+from . import barriers, clocks, report, sites
 from .state import SM, Access, Mbarrier
 
 if TYPE_CHECKING:
     from ..plan.plans import RingPlan
 
-_VERBS = {
-    "TMA load": "fills", "st.async": "fills", "TMA store": "reads", "wgmma": "reads", "read": "reads", "write": "writes",
-    "mbarrier": "initialises",
-}
+_FULL, _EMPTY = (next(row for row in BARRIERS.values() if row.completes == role) for role in ("memory", "compute"))
+"""the barriers of a slot that say that its tile has landed, and that it may be filled again"""
+_VERBS = {"TMA load": "fills", "st.async": "fills", "TMA store": "reads", "wgmma": "reads", "read": "reads", "write": "writes",
+          "mbarrier": "initialises"}
 
 
-class _Conflict(NamedTuple):
+class Finding(NamedTuple):
+    """Which hazard a conflict is, what is not ordered, and what to write instead."""
+
+    hazard: str
+    cause: str
+    mend: str
+
+
+class Conflict(NamedTuple):
     """`later` touches SMEM[lo:hi) although nothing orders it after `earlier`.
 
     known, asynchronous   what `later` knows, and whether it is of the async proxy
-    filled                who wrote the bytes before
+    filled                the access that wrote the bytes before
     """
 
     sm: SM
@@ -39,11 +49,29 @@ class _Conflict(NamedTuple):
     asynchronous: bool
     filled: Access | None
 
-    def late(self, kind: int) -> list[int]:
-        """The warps that have not told of `earlier`."""
-        return self.sm.clocks.warps_of(kind, self.earlier.needs, self.known)
+    def error(self) -> SimulationError:
+        earlier, later, filled, span = self.earlier, self.later, self.filled, (self.lo, self.hi)
+        touches = f"{later.describe()} {_VERBS[later.kind]} SMEM[{self.lo}:{self.hi})"
+        if "mbarrier" in (earlier.kind, later.kind):
+            return report.violation(later, f"{touches}, where {earlier.describe()} is in use (at {sites.place(earlier.site)}); "
+                                    "place mbarriers outside the slots, and mbar_inval before the bytes serve something else",
+                                    hazard="barrier-reinitialised", before=earlier, span=span)
+        hazard, cause, mend = _finding(self)
+        doing = "writing" if earlier.kind in ("TMA load", "st.async", "write") else "reading"
+        slot = []
+        if filled is not None and filled is not earlier and filled.mbar is not None:
+            slot = [f"  slot:   filled on {filled.mbar.name} phase {filled.phase}, at {sites.place(filled.site)}"]
+        accesses = [(access.tell(), report.party(access, span=span)) for access in (later, earlier)]
+        return report.conflict(PipelineRace, hazard, f"{touches} while {earlier.describe()} of {earlier.agent.title} may still be "
+                               f"{doing} it", accesses, cause, mend, self.sm, slot)
 
-    def told(self, kind: int) -> str:
+    def late(self, kind: int) -> list[int]:
+        """Return the warps whose part of `earlier` is not known to `later`."""
+        base = self.sm.clocks.index(kind, 0)
+        counters = range(base, self.sm.clocks.index(kind + 1, 0))
+        return [i - base for i, value in self.earlier.needs if i in counters and self.known[i] < value]
+
+    def late_warps(self, kind: int) -> str:
         warps = self.late(kind)
         return f"warp{'s' * (len(warps) > 1)} {', '.join(str(w % 4) for w in warps)} of {self.earlier.agent.title}"
 
@@ -54,45 +82,17 @@ class _Conflict(NamedTuple):
         return None if found is None or found[0].written else found
 
 
-class _Told(NamedTuple):
-    hazard: str
-    cause: str
-    mend: str
-
-
-def conflict(sm: SM, earlier: Access, later: Access, lo: int, hi: int, known: list[int], asynchronous: bool,
-             filled: Access | None) -> SimulationError:
-    """`later` touches SMEM[lo:hi) although nothing orders it after `earlier`; `filled`: who wrote the bytes before."""
-    if "mbarrier" in (earlier.kind, later.kind):
-        return report.violation(later, f"{later.describe()} {_VERBS[later.kind]} SMEM[{lo}:{hi}), where {earlier.describe()} is in "
-                                f"use (at {sites.place(earlier.site)}); place mbarriers outside the slots, and mbar_inval before "
-                                "the bytes serve something else", hazard="barrier-reinitialised", before=earlier, span=(lo, hi))
-    told = _why(_Conflict(sm, earlier, later, lo, hi, known, asynchronous, filled))
-    lines = [
-        f"{later.describe()} {_VERBS[later.kind]} SMEM[{lo}:{hi}) while {earlier.describe()} of {earlier.agent.title} "
-        f"may still be {'writing' if earlier.kind in ('TMA load', 'st.async', 'write') else 'reading'} it",
-        f"  now:    {later.tell()}",
-        f"  before: {earlier.tell()}",
-    ]
-    if filled is not None and filled is not earlier and filled.mbar is not None:
-        lines.append(f"  slot:   filled on {filled.mbar.name} phase {filled.phase}, at {sites.place(filled.site)}")
-    lines += [f"  {told.cause}", f"  mend:   {told.mend}"]
-    found = Report(told.hazard, "\n".join(lines), report.party(later, span=(lo, hi)), report.party(earlier, span=(lo, hi)),
-                   cause=told.cause, mend=told.mend, kernel=report.kernel_of(sm))
-    return report.failed(PipelineRace, found, None if later.site is None else sites.line_of(later.site))
-
-
 def unwritten(sm: SM, access: Access, lo: int, hi: int, since: str, mend: str) -> SimulationError:
-    """`access` reads SMEM[lo:hi), which nobody has written; in a pipeline's slot: before its first tile is on its way."""
+    """Return the error of a read of SMEM[lo:hi), which nobody has written; in a slot: before its first tile is loaded."""
     what = f"{access.describe()} reads SMEM[{lo}:{hi}), which holds bytes that nobody has written{since}"
     found = report.slot_of(sm, lo)
     if found is None or found[0].written:
         return report.race(access, what, hazard="uninitialised-read", span=(lo, hi),
                            mend=mend or "store to them, or load them and wait for the copy, before they are read")
     plan, slot = found
-    loader = next((agent for agent in sm.warpgroups if agent.role == "memory" and not plan.private), access.agent)
-    ready = _barrier(sm, plan, lo, "ready")
-    barrier = f"ready[{slot}] of {plan.name}" if ready is None else ready.name
+    loader = next((agent for agent in sm.warpgroups if agent.role == _FULL.completes and not plan.private), access.agent)
+    ready = _barrier(sm, plan, lo, _FULL.name)
+    barrier = f"{_FULL.name}[{slot}] of {plan.name}" if ready is None else ready.name
     before = Party("TMA load that has yet to be issued", loader.warpgroup, loader.role, loader.cta, report.lines_of(loader),
                    plan.name, slot, slot, barrier, 0, lo, hi)
     return report.race(access, what, hazard="read-before-ready", span=(lo, hi), before=before,
@@ -100,7 +100,7 @@ def unwritten(sm: SM, access: Access, lo: int, hi: int, since: str, mend: str) -
 
 
 def _barrier(sm: SM, plan: RingPlan, lo: int, kind: str) -> Mbarrier | None:
-    """The mbarrier of a kind of what lies at an address in a ring's slots."""
+    """Return the mbarrier of a kind for what lies at address `lo` in a ring's slots."""
     stage, within = divmod(lo - plan.base, plan.stage_stride)
     part = sum(offset <= within for offset in plan.offsets) - 1
     first = plan.header.at(stage // plan.slots) + plan.barrier_offset(kind, part)
@@ -108,17 +108,16 @@ def _barrier(sm: SM, plan: RingPlan, lo: int, kind: str) -> Mbarrier | None:
 
 
 def _by_hand(plan: RingPlan) -> str:
-    return " (barrier_wait in the body)" if "ready" in plan.manual else ""
+    return f" ({_FULL.use} in the body)" if _FULL.name in plan.manual else ""
 
 
-def _why(this: _Conflict) -> _Told:
-    """Which hazard, what is not ordered, how to mend it."""
+def _finding(this: Conflict) -> Finding:
     earlier, later = this.earlier, this.later
     if later.kind == "TMA load" and later.agent.sm is not this.sm:
-        return _Told("refilled-while-read", f"nothing tells {later.agent.title} that CTA {this.sm.cta} has released these bytes",
-                     "every CTA that a slot is filled in releases it to each that fills it: one arrival a warp on the consumed "
-                     "barrier of each, whose count is that of all of them")
-    if earlier.kind == "st.async" or later.kind == "st.async":
+        return Finding("refilled-while-read", f"nothing tells {later.agent.title} that CTA {this.sm.cta} has released these bytes",
+                       "every CTA that a slot is filled in releases it to each that fills it: one arrival a warp on the consumed "
+                       "barrier of each, whose count is that of all of them")
+    if "st.async" in (earlier.kind, later.kind):
         return _sent(this)
     if earlier.kind == "TMA load":
         return _not_landed(this)
@@ -127,97 +126,94 @@ def _why(this: _Conflict) -> _Told:
     if earlier.kind == "wgmma":
         return _product_reads(this)
     if earlier.kind.endswith("write") and this.asynchronous and not this.late(clocks.GENERIC):
-        return _Told("unfenced-writes", f"the writing warps did not fence: the store of {earlier.agent.title} is not visible to "
-                     "the async proxy", "commit_smem (fence.proxy.async by every warp that wrote, then a barrier) before the "
-                     f"{'copy' if 'TMA' in later.kind else 'wgmma'}, or before the arrival that tells of the tile")
-    cause = f"no barrier orders {this.told(clocks.GENERIC)} before {later.agent.title}"
+        return Finding("unfenced-writes", f"the writing warps did not fence: the store of {earlier.agent.title} is not visible to "
+                       "the async proxy", "commit_smem (fence.proxy.async by every warp that wrote, then a barrier) before the "
+                       f"{'copy' if 'TMA' in later.kind else 'wgmma'}, or before the arrival that tells of the tile")
+    cause = f"no barrier orders {this.late_warps(clocks.GENERIC)} before {later.agent.title}"
     if earlier.kind == "read" and later.kind == "TMA load":
-        stale = _outdated(this, earlier) or _read_when_free(this, earlier, later)
-        if stale is not None:
-            return stale
-        return _Told("refilled-while-read", cause, _hand_over(this))
-    return _Told("unordered-accesses", cause,
-                 "a barrier between the two: commit_smem within a warpgroup, barrier_arrive and barrier_wait from one to another")
+        return _outdated(this, earlier) or _read_when_free(this, earlier, later) or Finding(
+            "refilled-while-read", cause, _hand_over(earlier, later))
+    return Finding("unordered-accesses", cause,
+                   "a barrier between the two: commit_smem within a warpgroup, barrier_arrive and barrier_wait from one to another")
 
 
-def _hand_over(this: _Conflict) -> str:
-    if this.earlier.agent is this.later.agent:
+def _hand_over(read: Access, fill: Access) -> str:
+    if read.agent is fill.agent:
         return "commit_smem between the last read and the copy: a barrier of all four warps"
-    return "barrier_arrive by the readers, behind their last read, and barrier_wait before the copy"
+    return barriers.missing_arrival(read.agent, barriers.awaited(fill)) or (
+        "barrier_arrive by the readers, behind their last read, and barrier_wait before the copy")
 
 
 # ---- a store from another CTA of the cluster ---------------------------------------------------------------------------------
-def _sent(this: _Conflict) -> _Told:
-    """It fills bytes that may still be read, or is touched while it may be on its way."""
+def _sent(this: Conflict) -> Finding:
+    """Find the hazard of a store that fills bytes that may still be read, or is touched while it may be on its way."""
     earlier, later = this.earlier, this.later
     if later.kind == "st.async":
-        return _Told("refilled-while-read", f"nothing tells {later.agent.title} that CTA {this.sm.cta} has read what was there",
-                     "who reads what another CTA sends arrives on a barrier of that CTA, one arrival a warp behind its last read, "
-                     "and that CTA waits for it before it sends again")
+        return Finding("refilled-while-read", f"nothing tells {later.agent.title} that CTA {this.sm.cta} has read what was there",
+                       "who reads what another CTA sends arrives on a barrier of that CTA, one arrival a warp behind its last "
+                       "read, and that CTA waits for it before it sends again")
     assert earlier.mbar is not None
-    landed = this.known[earlier.mbar.landed] > earlier.phase
-    if landed and this.asynchronous:
-        return _Told("unfenced-writes", f"st.async of {earlier.agent.title} writes as ordinary stores do, which the async proxy "
-                     "does not see", "read it with ordinary loads, tile[…], by those who have waited for it")
-    return _Told("read-before-ready", f"nothing tells {later.agent.title} that what {earlier.agent.title} sent has landed",
-                 f"wait for {earlier.mbar.name}, phase {earlier.phase}, by every warp, before the bytes are touched")
+    if this.asynchronous and this.known[earlier.mbar.landed] > earlier.phase:
+        return Finding("unfenced-writes", f"st.async of {earlier.agent.title} writes as ordinary stores do, which the async proxy "
+                       "does not see", "read it with ordinary loads, tile[…], by those who have waited for it")
+    return Finding("read-before-ready", f"nothing tells {later.agent.title} that what {earlier.agent.title} sent has landed",
+                   f"wait for {earlier.mbar.name}, phase {earlier.phase}, by every warp, before the bytes are touched")
 
 
 # ---- a copy that fills -------------------------------------------------------------------------------------------------------
-def _not_landed(this: _Conflict) -> _Told:
-    """Bytes are touched while the copy that fills them may be on its way."""
+def _not_landed(this: Conflict) -> Finding:
+    """Find the hazard of bytes that are touched while the copy that fills them may be on its way."""
     fill, later = this.earlier, this.later
     assert fill.mbar is not None
     cause = f"nothing tells {later.agent.title} that this copy has landed"
     ready = f"{fill.mbar.name}, phase {fill.phase}"
     if this.slot is None:
         stale = _read_when_free(this, later, fill) if later.kind in ("read", "wgmma") and fill.phase else None
-        stale = stale or _filled_over(this)
-        if stale is not None:
-            return stale
-        own = fill.mbar.observed
-        return _Told("read-before-ready", cause, f"{'barrier_wait' if own else 'wait'} for {ready}, before the bytes are touched"
-                     + ("" if own else "; a pipeline's tile is there for its step only"))
+        return stale or _filled_over(this) or Finding("read-before-ready", cause, (
+            f"barrier_wait for {ready}, before the bytes are touched" if fill.mbar.observed else
+            f"wait for {ready}, before the bytes are touched; a pipeline's tile is there for its step only"))
     plan, slot = this.slot
     loaded, step = _step_of(fill, plan, slot), _at(later, plan)
-    if later.kind != "TMA load" and loaded is not None and step is not None and 0 <= loaded - plan.slots <= step < loaded:
-        return _outlived(this, step, loaded - plan.slots, loaded, cause)
     if later.kind == "TMA load":
-        return _Told("read-before-ready", cause, f"fill slot {slot} of {plan.name} again when {ready} has been waited for")
+        return Finding("read-before-ready", cause, f"fill slot {slot} of {plan.name} again when {ready} has been waited for")
+    if loaded is not None and step is not None and 0 <= loaded - plan.slots <= step < loaded:
+        return _outlived(this, later, step, loaded - plan.slots, loaded, cause)
     reads = "it is read" if loaded is None else f"step {loaded} reads slot {slot}"
-    return _Told("read-before-ready", cause, f"wait for {ready}{_by_hand(plan)}, before {reads}")
+    return Finding("read-before-ready", cause, f"wait for {ready}{_by_hand(plan)}, before {reads}")
 
 
-def _filled_over(this: _Conflict) -> _Told | None:
-    """Another warpgroup reads what it has waited for, and these bytes have been filled again since."""
+def _filled_over(this: Conflict) -> Finding | None:
+    """Find whether another warpgroup reads what it has waited for, when these bytes have been filled again."""
     fill, reader, read = this.earlier, this.later, this.earlier.over
     if fill.agent is reader.agent or reader.kind == "TMA load" or fill.mbar is None or read is None or read.mbar is None or any(
             this.known[index] < value for index, value in read.needs):
         return None
     free = _freed_by(this, fill)
     if free is not None and free is not fill.mbar and free.done[read.mbar.landed] > read.phase and _arrived(this.sm, reader, free):
-        return _Told("read-after-release", f"{reader.agent.title} arrived on {free.name} before it reads{_untold(this)}", "read "
-                     f"before the arrival on {free.name}; if the next tile is meant, wait for {fill.mbar.name}, phase {fill.phase}")
-    return _Told("refilled-while-read", f"nothing tells {fill.agent.title} that {reader.agent.title} has read",
-                 "barrier_arrive by the readers, behind their last read, and barrier_wait before the copy")
+        return Finding("read-after-release", f"{reader.agent.title} arrived on {free.name} before it reads{_unordered(this)}",
+                       f"read before the arrival on {free.name}; if the next tile is meant, wait for {fill.mbar.name}, phase "
+                       f"{fill.phase}")
+    return Finding("refilled-while-read", f"nothing tells {fill.agent.title} that {reader.agent.title} has read",
+                   _hand_over(reader, fill))
 
 
-def _outlived(this: _Conflict, step: int, used: int, loaded: int, cause: str) -> _Told:
-    """In `step` the tile of step `used` is read when its slot has been given back."""
+def _outlived(this: Conflict, reader: Access, step: int, used: int, loaded: int, cause: str) -> Finding:
+    """Return the hazard of a `reader` that in `step` reads the tile of step `used`, whose slot has been released."""
     assert this.slot is not None
     plan, slot = this.slot
-    by, late = "by barrier_arrive" if "consumed" in plan.manual else "by the ring", step - used
-    told = f"slot {slot} of {plan.name} was released {by}, and step {loaded} is loaded there"
+    by, late = f"by {_EMPTY.use}" if _EMPTY.name in plan.manual else "by the ring", step - used
+    released = f"slot {slot} of {plan.name} was released {by}, and step {loaded} is loaded there"
     if late <= plan.delay:
-        return _Told("read-after-release", cause, f"read the tile of step {used} before barrier_arrive: {told}")
+        uses = "issue the product of step {}, and wgmma_wait(0)," if reader.kind == "wgmma" else "read the tile of step {}"
+        return Finding("read-after-release", cause, f"{uses.format(used)} before {_EMPTY.use}: {released}")
     more = f" and max_concurrent_steps={late + 1} or more" if plan.slots <= late else ""
-    return _Told("read-after-release", cause, f"read the tile of step {used} in step {used + plan.delay} at the latest, or keep it "
-                 f"with delay_release={late}{more}: {told}")
+    return Finding("read-after-release", cause, f"read the tile of step {used} in step {used + plan.delay} at the latest, or keep "
+                   f"it with delay_release={late}{more}: {released}")
 
 
 # ---- readers of what is filled again -----------------------------------------------------------------------------------------
-def _outdated(this: _Conflict, reader: Access) -> _Told | None:
-    """A read that comes before its own tile, or in a later step than it may: by the step that the reader was in."""
+def _outdated(this: Conflict, reader: Access) -> Finding | None:
+    """Find by its step whether a read comes before its own tile, or in a later step than it may."""
     if this.slot is None or this.filled is None:
         return None
     plan, slot = this.slot
@@ -225,114 +221,126 @@ def _outdated(this: _Conflict, reader: Access) -> _Told | None:
     if held is None or step is None or step < held:
         return None
     loaded = _step_of(this.later, plan, slot)
-    cause = f"{reader.agent.title} reads in step {step} what is in slot {slot} of {plan.name} from step {held}"
+    cause = f"{reader.agent.title} reads in step {step} what is in slot {slot} of {plan.name} from step {held}{_unordered(this)}"
     if step > held and (step - held) % plan.slots == 0:
-        return _Told("read-before-ready", cause + _untold(this), f"wait for ready[{slot}] of {plan.name}, phase "
-                     f"{step // plan.slots}{_by_hand(plan)}, before step {step} reads it")
+        return Finding("read-before-ready", cause, f"wait for {_FULL.name}[{slot}] of {plan.name}, phase {step // plan.slots}"
+                       f"{_by_hand(plan)}, before step {step} reads it")
     if step > held + plan.delay:
-        return _outlived(this, step, held, loaded if loaded is not None else held + plan.slots, cause + _untold(this))
+        return _outlived(this, reader, step, held, loaded if loaded is not None else held + plan.slots, cause)
     return None
 
 
-def _untold(this: _Conflict) -> str:
-    """What the clocks say, behind what the steps say."""
+def _unordered(this: Conflict) -> str:
+    """Say what the clocks lack, behind what the steps say."""
     if this.earlier.kind == "wgmma":
-        return f", and {this.told(clocks.DRAINED)} never told that their wgmma drained"
+        return f", and {this.late_warps(clocks.DRAINED)} never told that their wgmma drained"
     if this.earlier.kind == "read":
-        return f", and no barrier orders {this.told(clocks.GENERIC)} before {this.later.agent.title}"
+        return f", and no barrier orders {this.late_warps(clocks.GENERIC)} before {this.later.agent.title}"
     return f", and nothing tells {this.later.agent.title} that this copy has landed"
 
 
-def _read_when_free(this: _Conflict, reader: Access, fill: Access) -> _Told | None:
-    """A read by warps that had arrived before on the barrier for which the copy has waited."""
+def _read_when_free(this: Conflict, reader: Access, fill: Access) -> Finding | None:
+    """Find whether warps read that had arrived before on the barrier for which the copy has waited."""
     free = _freed_by(this, fill)
     if free is None or fill.mbar is None or free is fill.mbar or free.done[fill.mbar.landed] < fill.phase:
         return None  # who arrived there had not yet waited for what is read
     if not _arrived(this.sm, reader, free):
         return None
-    cause = f"{reader.agent.title} arrived on {free.name} before it reads{_untold(this)}"
+    cause = f"{reader.agent.title} arrived on {free.name} before it reads{_unordered(this)}"
     if this.slot is not None:
         plan, slot = this.slot
         loaded = plan.step_at(slot, fill.phase)
-        return _outlived(this, loaded - plan.slots, loaded - plan.slots, loaded, cause)
-    return _Told("read-after-release", cause, f"read before the arrival on {free.name}: it says that the bytes may be overwritten")
+        return _outlived(this, reader, loaded - plan.slots, loaded - plan.slots, loaded, cause)
+    return Finding("read-after-release", cause,
+                   f"read before the arrival on {free.name}: it says that the bytes may be overwritten")
 
 
 def _arrived(sm: SM, reader: Access, free: Mbarrier) -> bool:
-    """Whether warps arrived on a barrier before they read."""
+    """Return whether warps arrived on a barrier before they read."""
     warp = sm.clocks.index(clocks.GENERIC, reader.agent.first_warp + 3)
     epochs = reader.needs if reader.kind == "read" else ((warp, reader.epoch),)
     return any(0 < free.done[index] < epoch for index, epoch in epochs)
 
 
-def _freed_by(this: _Conflict, fill: Access) -> Mbarrier | None:
-    """The barrier that frees the bytes: the ring's, or the one that the copying warpgroup waited for last."""
+def _freed_by(this: Conflict, fill: Access) -> Mbarrier | None:
+    """Return the barrier that frees the bytes: the ring's, or the one that the copying warpgroup waited for last."""
     if this.slot is not None:
-        return _barrier(this.sm, this.slot[0], this.lo, "consumed")
-    if this.earlier.agent is this.later.agent or fill.wait_ is None:
-        return None
-    return next((mbar for mbar in this.sm.mbarriers.values() if mbar.name == fill.wait_[0]), None)
+        return _barrier(this.sm, this.slot[0], this.lo, _EMPTY.name)
+    return None if this.earlier.agent is this.later.agent else barriers.awaited(fill)
 
 
-def _product_reads(this: _Conflict) -> _Told:
-    """A wgmma may still read the bytes that are overwritten."""
+def _product_reads(this: Conflict) -> Finding:
+    """Find the hazard of bytes that are overwritten while a wgmma may still read them."""
     product, later = this.earlier, this.later
     stale = (_outdated(this, product) or _read_when_free(this, product, later)) if later.kind == "TMA load" else None
     if stale is not None:
         return stale
     late, left = this.late(clocks.DRAINED), product.agent.products.left
-    cause = f"{this.told(clocks.DRAINED)} never told that their wgmma drained"
+    cause = f"{this.late_warps(clocks.DRAINED)} never told that their wgmma drained"
+    where = f"slot {this.slot[1]} of {this.slot[0].name}" if this.slot is not None else _bytes_text(this)
+    reads = f"{product.what} may still read {where}"
+    leaves = f"wgmma_wait({left}) leaves {'one group' if left == 1 else f'{left} groups'} reading {where}"
     if 0 < len(late) < 4:
-        return _Told("refilled-while-read", cause, "a release by each of the four warps behind wgmma_wait: barrier_arrive, or "
-                     "commit_smem before a copy of the warpgroup's own")
-    where = _slot_text(this)
-    groups = f"{'one group' if left == 1 else f'{left} groups'} reading {where}"
-    if this.slot is not None and left > 0:
-        plan, _ = this.slot
-        needed = max(left, plan.delay + 1)
-        more = f" and max_concurrent_steps of {needed + 1} or more" if plan.slots <= needed else ""
-        less = f"wgmma_wait({plan.delay})" + (" before barrier_arrive" if "consumed" in plan.manual else " in every step")
-        return _Told("refilled-while-read", cause, f"delay_release={needed}{more} is needed: wgmma_wait({left}) leaves {groups}; "
-                     f"or {less}")
-    if this.slot is not None:
-        before = "barrier_arrive" if "consumed" in this.slot[0].manual else "the end of its step"
-        return _Told("refilled-while-read", cause, f"wgmma_wait({this.slot[0].delay}) before {before}: {product.what} may still "
-                     f"read {where}")
-    if later.agent is product.agent:
-        mend = (f"wgmma_wait(0) and commit_smem before the copy: wgmma_wait({left}) leaves {groups}" if left > 0 else
-                f"wgmma_wait(0), then commit_smem, before the {'copy' if this.asynchronous else 'store'}: {product.what} may still "
-                f"read {where}, and each warp knows only that its own part of the product is over")
-        return _Told("refilled-while-read", cause, mend)
-    waits = f"wgmma_wait({left}) leaves {groups}" if left > 0 else f"{product.what} may still read {where}"
-    return _Told("refilled-while-read", cause,
-                 f"wgmma_wait(0) before the release (barrier_arrive), by each of the four warps: {waits}")
+        mend = ("a release by each of the four warps behind wgmma_wait: barrier_arrive, or commit_smem before a copy of the "
+                "warpgroup's own")
+    elif this.slot is not None:
+        plan, manual = this.slot[0], _EMPTY.name in this.slot[0].manual
+        newer = _newer_at_release(this) if manual else plan.delay
+        place = f"before {_EMPTY.use}" if manual else "in every step" if left > 0 else "before the end of its step"
+        mend = f"wgmma_wait({newer}) {place}"
+        if newer < plan.delay:
+            mend += f", or {_EMPTY.use} behind the product of its step and wgmma_wait({plan.delay})"
+        if left > 0:
+            needed = max(left, plan.delay + 1)
+            more = f" and max_concurrent_steps of {needed + 1} or more" if plan.slots <= needed else ""
+            mend = f"delay_release={needed}{more} is needed: {leaves}; or {mend}"
+        else:
+            mend += f": {reads}"
+    elif later.agent is not product.agent:
+        mend = f"wgmma_wait(0) before the release (barrier_arrive), by each of the four warps: {leaves if left > 0 else reads}"
+    elif left > 0:
+        mend = f"wgmma_wait(0) and commit_smem before the copy: {leaves}"
+    else:
+        mend = (f"wgmma_wait(0), then commit_smem, before the {'copy' if this.asynchronous else 'store'}: {reads}, and each warp "
+                "knows only that its own part of the product is over")
+    return Finding("refilled-while-read", cause, mend)
 
 
-def _store_reads(this: _Conflict) -> _Told:
-    """A TMA store may not have read the bytes that are overwritten."""
+def _newer_at_release(this: Conflict) -> int:
+    """Return how many later products its warpgroup had issued when it released the slot that `earlier`, a wgmma, reads.
+
+    Each product is a group of its own, so a wait before the release may leave as many.
+    """
+    product, free = this.earlier, _freed_by(this, this.later)
+    warp = this.sm.clocks.index(clocks.GENERIC, product.agent.first_warp + 3)
+    number = product.needs[0][1]
+    newer = [read.needs[0][1] - number for read in this.sm.memory.reads() if free is not None and read.kind == "wgmma"
+             and read.agent is product.agent and read.epoch <= free.done[warp]]
+    return max(newer, default=0)
+
+
+def _store_reads(this: Conflict) -> Finding:
+    """Find the hazard of bytes that are overwritten while a TMA store may not have read them."""
     store = this.earlier
     cause = f"the lane of {store.agent.title} that issued the store never told that it has read its bytes"
-    newer = store.agent.bulk.groups_since(store.needs[0][1])
+    newer = store.agent.bulk_groups.groups_since(store.needs[0][1])
     mend = ("commit_smem_to_gmem_group behind the store, then " if newer is None else "") + (
         f"wait_smem_to_gmem({newer or 0}, wait_read_only=True) behind the group's commit, before the bytes are written again "
         "(bulk_wait(pending, read=True) by the lane that stored, then a barrier)")
-    return _Told("refilled-while-read" if this.later.kind == "TMA load" else "store-source-reused", cause, mend)
+    return Finding("refilled-while-read" if this.later.kind == "TMA load" else "store-source-reused", cause, mend)
 
 
 # ---- steps -------------------------------------------------------------------------------------------------------------------
-def _slot_text(this: _Conflict) -> str:
-    """``slot 2 of a, b @ gemm.py:41``, or the bytes."""
-    if this.slot is not None:
-        return f"slot {this.slot[1]} of {this.slot[0].name}"
-    slot, ring = sites.noted(this.earlier.note_, "slot"), None
-    if this.earlier.note_ is not None:
-        ring = this.earlier.note_[1].get("ring")
-    return f"SMEM[{this.lo}:{this.hi})" if slot is None or hasattr(this.sm.unit, "slot_at") else (
-        f"slot {slot}" + (f" of {ring}" if ring else ""))
+def _bytes_text(this: Conflict) -> str:
+    """Name bytes outside a pipeline's slots: ``SMEM[0:1024)``, or the slot of a ring that a body makes by hand."""
+    note = this.earlier.last_note
+    if "slot" not in note[1] or hasattr(this.sm.unit, "slot_at"):
+        return f"SMEM[{this.lo}:{this.hi})"
+    return f"slot {note[1]['slot']}" + (f" of {note[1]['ring']}" if note[1].get("ring") else "")
 
 
 def _step_of(fill: Access, plan: RingPlan, slot: int) -> int | None:
-    """The ring's step whose tile a copy brings to a slot."""
+    """Return the ring's step whose tile a copy brings to a slot."""
     at = None if fill.mbar is None else report.place_of(fill.agent.sm, fill.mbar)
     if at is None or at.plan is None or (at.plan.barriers, at.slot) != (plan.barriers, slot):
         return None
@@ -340,9 +348,7 @@ def _step_of(fill: Access, plan: RingPlan, slot: int) -> int | None:
 
 
 def _at(access: Access, plan: RingPlan) -> int | None:
-    """The ring's step in which a warpgroup was, as its notes tell; None where the last one is of another ring."""
-    if access.note_ is None:
-        return None
-    ring, name = str(access.note_[1].get("ring")), report.ring_name(access.agent.sm, plan, access.note_)
+    """Return the ring's step in which a warpgroup was, by its notes; None where the last note is of another ring."""
+    ring, name = str(access.last_note[1].get("ring")), report.ring_name(access.agent.sm, plan, access.last_note)
     same = ring == name or (plan.dims is None and ring.rpartition(" @ ")[2] == plan.name.rpartition(" @ ")[2])
-    return sites.noted(access.note_, "step") if same else None
+    return sites.noted(access.last_note, "step") if same else None

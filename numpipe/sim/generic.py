@@ -5,6 +5,7 @@ PTX ISA, "Memory Consistency Model: Proxies".
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -16,23 +17,21 @@ from .clocks import FENCED, GENERIC
 from .state import Access, Warpgroup
 from .touches import LOAD, STORE
 
-_touched: dict[bytes, tuple[tuple[int, int], ...]] = {}
-"""intervals of chunk patterns, relative to their first chunk: the same few come back for every tile"""
+
+@functools.lru_cache(maxsize=4096)
+def _intervals(chunks: bytes) -> tuple[tuple[int, int], ...]:
+    """Return the bytes that int64 chunk addresses cover: the same few patterns serve every tile."""
+    return intervals(np.frombuffer(chunks, np.int64), 16)
 
 
-def intervals_of(row: npt.NDArray[Any]) -> tuple[int, tuple[tuple[int, int], ...]]:
-    """(first chunk, byte intervals relative to it) of one warp's chunk addresses."""
+def intervals_of(row: npt.NDArray[np.int64]) -> tuple[int, tuple[tuple[int, int], ...]]:
+    """Return (first chunk, byte intervals relative to it) of one warp's chunk addresses."""
     first = int(row[0])
-    key = (row - first).tobytes()
-    found = _touched.get(key)
-    if found is None:
-        if len(_touched) > 4096:
-            _touched.clear()
-        found = _touched[key] = intervals(np.asarray(row, np.int64) - first, 16)
-    return first, found
+    return first, _intervals((row - first).tobytes())
 
 
 def _checked(who: Warpgroup, chunks: npt.NDArray[Any], what: str) -> npt.NDArray[np.int64]:
+    """Return addresses of 16-byte chunks, one row a warp; raise SimulationError for what a lane cannot address."""
     warps = len(who.warps())
     if who.lanes == "warps" or chunks.ndim != 2 or chunks.shape[0] != warps:
         raise report.illegal(who, f"{what}: chunk addresses of shape {chunks.shape} with lanes={who.lanes!r}; it must be ({warps}, "
@@ -48,23 +47,22 @@ def _checked(who: Warpgroup, chunks: npt.NDArray[Any], what: str) -> npt.NDArray
 
 
 def _access(who: Warpgroup, kind: str, what: str, warp: int) -> Access:
-    """An access by one warp; the same object while nothing that reports name has changed, so that segments merge."""
+    """Return the access of one warp: the same object while nothing that reports name changes, so that segments merge."""
     epoch = who.epoch(warp)
     clocks = who.sm.clocks
     site = sites.user_site()
     old = who.recent.get((kind, warp))
-    same = old is not None and old.what == what and old.needs[0][1] == epoch and old.site == site
-    if old is not None and same and old.note_ is who.note_:
+    if old is not None and old.what == what and old.needs[0][1] == epoch and old.site == site and old.last_note is who.last_note:
         return old
-    mine = who.first_warp + warp
-    fenced = ((clocks.index(FENCED, mine), epoch),) if kind == "write" else None
-    access = who.recent[kind, warp] = Access(who, kind, what, ((clocks.index(GENERIC, mine), epoch),), fenced)
+    number = who.first_warp + warp
+    fenced = ((clocks.index(FENCED, number), epoch),) if kind == "write" else None
+    access = who.recent[kind, warp] = Access(who, kind, what, ((clocks.index(GENERIC, number), epoch),), fenced)
     return access
 
 
 def note(who: Warpgroup, what: str, write: bool, warp: int, known: list[int], first: int,
          touched: tuple[tuple[int, int], ...]) -> None:
-    """Record what a warp, which knows so much, touches: byte intervals relative to `first`."""
+    """Record what a warp that knows `known` touches: byte intervals relative to `first`."""
     memory, access = who.sm.memory, _access(who, "write" if write else "read", what, warp)
     for lo, hi in touched:
         if write:
@@ -73,14 +71,9 @@ def note(who: Warpgroup, what: str, write: bool, warp: int, known: list[int], fi
             memory.read(access, ("read", who.first_warp + warp), first + lo, first + hi, known, False)
 
 
-def _record(who: Warpgroup, chunks: npt.NDArray[np.int64], what: str, write: bool) -> None:
-    for warp in who.warps():
-        note(who, what, write, warp, who.vectors[warp].tolist(), *intervals_of(chunks[warp]))
-
-
 def checked(who: Warpgroup, chunks: npt.NDArray[Any], values: npt.NDArray[Any], what: str) -> tuple[
         npt.NDArray[np.int64], npt.NDArray[np.complex128]]:
-    """Addresses of 16-byte chunks, one row a warp, and what is stored there; SimulationError for what cannot be."""
+    """Return addresses of 16-byte chunks, one row a warp, and the values to store there; raise SimulationError for wrong ones."""
     chunks = _checked(who, chunks, what)
     values = np.ascontiguousarray(values)
     if values.dtype != np.uint8 or values.shape != (*chunks.shape, 16):
@@ -94,7 +87,8 @@ def write_chunks(who: Warpgroup, chunks: npt.NDArray[Any], values: npt.NDArray[A
     if not chunks.size:
         return
     who.breathe()
-    _record(who, chunks, what, write=True)
+    for warp in who.warps():
+        note(who, what, True, warp, who.vectors[warp].tolist(), *intervals_of(chunks[warp]))
     who.sm.memory.chunks[chunks >> 4] = values
     _trace(who, "write", what, 16 * chunks.size)
 
@@ -104,13 +98,14 @@ def read_chunks(who: Warpgroup, chunks: npt.NDArray[Any], what: str) -> npt.NDAr
     if not chunks.size:
         return np.empty((*chunks.shape, 16), np.uint8)
     who.breathe()
-    _record(who, chunks, what, write=False)
-    found: npt.NDArray[np.uint8] = who.sm.memory.chunks[chunks >> 4].view(np.uint8).reshape(*chunks.shape, 16)
-    return found
+    for warp in who.warps():
+        note(who, what, False, warp, who.vectors[warp].tolist(), *intervals_of(chunks[warp]))
+    read: npt.NDArray[np.uint8] = who.sm.memory.chunks[chunks >> 4].view(np.uint8).reshape(*chunks.shape, 16)
+    return read
 
 
 def _word(who: Warpgroup, address: int, operation: str, write: bool) -> npt.NDArray[np.uint8]:
-    """The four bytes at an address, which every warp that executes reads or writes."""
+    """Return the four bytes at an address that every executing warp reads or writes."""
     address = int(address)
     if address % 4:
         raise report.illegal(who, f"{operation} at SMEM[{address}]; a word is 4 bytes at a multiple of 4")
@@ -119,8 +114,8 @@ def _word(who: Warpgroup, address: int, operation: str, write: bool) -> npt.NDAr
     who.breathe()
     for warp in who.warps():
         note(who, operation, write, warp, who.vectors[warp].tolist(), address, ((0, 4),))
-    found: npt.NDArray[np.uint8] = who.sm.memory.bytes[address:address + 4]
-    return found
+    word: npt.NDArray[np.uint8] = who.sm.memory.bytes[address:address + 4]
+    return word
 
 
 def store_word(who: Warpgroup, address: int, value: int) -> None:
@@ -133,34 +128,26 @@ def load_word(who: Warpgroup, address: int) -> int:
 
 
 def read_array(who: Warpgroup, array: npt.NDArray[Any], index: tuple[slice, ...], what: str) -> npt.NDArray[Any]:
-    """Elements inside an array; `what`: its name."""
-    found = array[index].copy()
-    who.elapse(-(-2 * found.nbytes // who.sm.costs.generic_bytes))
+    values = array[index].copy()
+    who.elapse(-(-2 * values.nbytes // who.sm.costs.generic_bytes))
     who.breathe()
-    who.sm.gmem.read(_array_access(who, LOAD, what), array, index, who.known())
-    _trace(who, "read", f"load from {what}", found.nbytes)
-    return found
+    who.sm.gmem.read(Access(who, LOAD, what, who.needs()), array, index, who.known())
+    _trace(who, "read", f"load from {what}", values.nbytes)
+    return values
 
 
-def _array_access(who: Warpgroup, kind: str, what: str) -> Access:
-    """An ordinary access to an array by all warps that execute."""
-    clocks = who.sm.clocks
-    return Access(who, kind, what, tuple((clocks.index(GENERIC, who.first_warp + warp), who.epoch(warp)) for warp in who.warps()))
-
-
-def write_array(who: Warpgroup, array: npt.NDArray[Any], index: tuple[Any, ...], values: npt.NDArray[Any],
-                what: str, reduction: str = "") -> None:
-    """`what`: the array's name; `reduction`: how each value is combined with the array's, "" to replace it."""
+def write_array(who: Warpgroup, array: npt.NDArray[Any], index: tuple[Any, ...], values: npt.NDArray[Any], what: str,
+                reduction: str = "") -> None:
     who.elapse(-(-2 * np.asarray(values).nbytes // who.sm.costs.generic_bytes))
     who.breathe()
-    access = _array_access(who, STORE, what)
+    access = Access(who, STORE, what, who.needs())
     who.sm.gmem.write(access, array, _inside(access, array, index), who.known(), reduction)
     array[index] = combined(reduction, array[index], values) if reduction else values
     _trace(who, "write", f"{reduction or 'store'} to {what}", np.asarray(values).nbytes)
 
 
 def _inside(access: Access, array: npt.NDArray[Any], index: tuple[Any, ...]) -> tuple[slice, ...]:
-    """The index as slices; SimulationError where it leaves the array: lanes that store do not look (TMA copies are clipped)."""
+    """Return the index as slices; raise SimulationError where it leaves the array, because no hardware clips ordinary accesses."""
     every: tuple[Any, ...] = (*index, *[slice(None)] * (array.ndim - len(index)))
     parts = [(part.start or 0, size if part.stop is None else part.stop) if isinstance(part, slice) else (part, part + 1)
              for part, size in zip(every, array.shape, strict=True)]

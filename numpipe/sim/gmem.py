@@ -1,10 +1,11 @@
 """Global memory: which CTA wrote and read what.
 
-CTAs of a grid run one after the other here, on a GPU at once and in any order. So two of them that touch an element conflict, as
-soon as one of them writes it; reductions of one kind (`REDUCTIONS`) may meet, because each changes an element at once. Kernels of
-a stream run one after the other, so what a kernel wrote is there for the next.
+CTAs of a grid run one after the other here, on a GPU at once and in any order. So two of them that touch an element conflict as
+soon as one of them writes it; only reductions of one kind (`REDUCTIONS`) may meet, because each changes an element at once. An
+array that the call allocates holds nothing until it is written. Kernels of a stream run one after the other, so what a kernel wrote
+is there for the next, and an access comes behind a griddepcontrol.wait.
 
-Within a CTA accesses are ordered, or not, by its clocks::
+Within a CTA, its clocks order accesses::
 
     then \\ first      TMA load             TMA store, reduction            ordinary store                 ordinary load
     TMA load          -                    its group has been waited for   never: see below               -
@@ -12,18 +13,27 @@ Within a CTA accesses are ordered, or not, by its clocks::
     ordinary store    the phase is over    its group has been waited for   same warpgroup, or a barrier   the same
     ordinary load     -                    its group has been waited for   a barrier                      -
 
-An ordinary store is of the generic proxy and TMA copies are of the async proxy. What orders the two in global memory is a proxy
-fence on it, and the one that kernels have is on shared memory.
+An ordinary store is of the generic proxy and TMA copies are of the async proxy. A proxy fence on global memory would order the two,
+but the fence that kernels have is on shared memory.
 
-Elements are told apart by their addresses (`regions`), which have maps: by element the newest write, and the first read. A box that
-is loaded again from where nobody has written is known by its place, and costs no look at these.
+Maps by address (`regions`) hold for each element the newest write and the first read. A box that is loaded again from where nobody
+has written is known by its place, and needs no look at the maps.
 
-PTX ISA, "Memory Consistency Model: Data-races; Proxies", "cp.reduce.async.bulk", "griddepcontrol".
+Flags hand stores over from one CTA to another. A release (st.release.gpu) sets a flag, and takes with it what its lane knows of
+the CTA's stores; an acquire (ld.acquire.gpu) of another CTA sees it. CTAs do not share clocks, so the acquiring CTA has a counter
+that stands for having seen this flag: barriers pass it on to the other warps. A load of what another CTA stored is ordered when the
+loading warps know such a counter, and what was released under it covers the store.
+
+CTAs run one after the other, in the order of their indices where kernels hand over (`grid.splits`: an owner waits for CTAs of a
+smaller index only). So a flag that is not set when a CTA waits for it can be set by that CTA alone; else it is a deadlock.
+
+PTX ISA, "Memory Consistency Model: Data-races; Proxies; Release and Acquire Patterns; Causality order", "cp.reduce.async.bulk",
+"griddepcontrol".
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,51 +41,67 @@ import numpy.typing as npt
 
 from ..core.machine import TensorMap
 from ..diagnostics.errors import SimulationError
+from ..diagnostics.reports import Party, Report
+from ..traces.deadlocks import Hint
+from . import report, sites
 from .boxes import Box
 from .clocks import Need
-from .handover import Flag, handed_over
 from .regions import Place, Region, bounds, overlap, settle
-from .state import Access, Warpgroup
-from .touches import LOAD, STORE, Codes, Index, Touch, before_wait, conflict, extent, found, in_transfer, other_proxy, unordered
+from .state import SM, Access, Blocked, Release, Warpgroup
+from .touches import LOAD, STORE, Codes, Index, Touch, before_wait, conflict, extent, failure, in_transfer, other_proxy, unordered
 
 _FIRST = np.iinfo(np.int32).max
-"""code of the first access that is remembered; later ones have smaller codes, so a maximum is the earliest, and 0 is nobody"""
+"""code of the first access that is remembered; later ones have smaller codes, so a maximum is the earliest access, and 0 nobody"""
+
+
+class Flag(Blocked):
+    """A flag that somebody set or waits for."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__("flag", f"the flag of {what}")
+        self.what = what
+        self.release: Release | None = None
+        """the release that set it; None: it is 0"""
+        self.set_by = ""
+        self.party: Party | None = None
+        """the warpgroup that set it"""
 
 
 class GlobalMemory:
     """What the CTAs of a grid did to global memory so far.
 
-    `fresh`: arrays that hold nothing before the kernel writes them. `programmatic`: the kernel may start before those ahead of it
-    in the stream have ended, so each access has to come after a ``griddepcontrol.wait`` (known too when one is executed).
+    fresh         arrays that hold nothing before the kernel writes them
+    programmatic  the kernel may start before kernels ahead of it in the stream have ended, so each access has to come after a
+                  ``griddepcontrol.wait`` (as it does as soon as the kernel executes one)
     """
 
     def __init__(self, fresh: Sequence[npt.NDArray[Any]] = (), programmatic: bool = False) -> None:
         self.number = -1
-        """of the running cluster"""
+        """number of the running cluster"""
         self._fresh = [bounds(array) for array in fresh]
         self._touches: list[Touch] = []
         self._foreign = _FIRST
-        """codes above are of CTAs before those of the running cluster"""
+        """codes above this are of accesses by earlier clusters"""
         self._regions: list[Region] = []
         self._places: dict[tuple[Any, ...], Place] = {}
         self._cuts: dict[TensorMap, tuple[Place, set[tuple[int, ...]]]] = {}
         self.flags: dict[int, Flag] = {}
-        """flags by which CTAs tell each other, by address (`handover`)"""
+        """by address, the flags with which CTAs hand over to each other"""
         self._awaits = programmatic
         self._early: Touch | None = None
-        """an access before a griddepcontrol.wait"""
+        """the first access before a griddepcontrol.wait"""
         self._reads: dict[Place, dict[tuple[int, ...], Touch]] = {}
-        """ordinary loads of the running CTA, by array, then by warpgroup and where"""
+        """ordinary loads of the running CTA, by array, then by warpgroup and place"""
 
     def begin(self) -> None:
-        """Another CTA, or cluster, runs from here on."""
+        """Begin the next CTA, or cluster."""
         self.number += 1
         self._foreign = _FIRST - len(self._touches)
         self._reads.clear()
 
     # ---- arrays
     def place(self, array: npt.NDArray[Any]) -> Place:
-        """Where an array lies: the same for all views of its memory of one shape."""
+        """Return where an array lies: the same `Place` for all views of its memory of one shape."""
         key = array.ctypes.data, array.shape, array.strides, array.dtype.itemsize
         place = self._places.get(key)
         if place is None:
@@ -85,7 +111,7 @@ class GlobalMemory:
         return place
 
     def _cut(self, box: Box) -> tuple[Place, set[tuple[int, ...]]]:
-        """The array of a box, and where boxes of its shape have been loaded from."""
+        """Return the array of a box, and the places from which boxes of its shape have been loaded."""
         place, shape = self.place(box.tensor.array), (box.tensor.box, box.tensor.flipped)
         cut = self._cuts[box.tensor] = place, place.seen.setdefault(shape, set())  # every warpgroup has tensor maps of its own
         return cut
@@ -95,24 +121,21 @@ class GlobalMemory:
         self._touches.append(touch)
         return touch
 
-    def _of(self, code: int) -> Touch:
-        return self._touches[_FIRST - code]
-
     def _mark_read(self, place: Place, touch: Touch) -> None:
         read = place.read[touch.index]
         np.copyto(read, self._remember(touch).code, where=read == 0)
 
-    def _behind_writes(self, access: Access, place: Place, touch: Touch, known: list[int]) -> None:
-        """A read: the writes of what it reads came before, and there were some."""
+    def _check_read(self, access: Access, place: Place, touch: Touch, known: list[int]) -> None:
+        """Raise PipelineRace unless a read comes behind the writes of its elements, SimulationError if there were none."""
         written = place.written[touch.index]
         if written.size:
-            self._writes(access, touch, written, known)
+            self._earlier_writes(access, touch, written, known)
             if place.fresh:
-                self._initialised(access, touch, written)
+                self._check_written(access, touch, written)
 
     # ---- accesses
     def load(self, access: Access, box: Box, where: tuple[int, ...], known: list[int]) -> None:
-        """A TMA load of a box."""
+        """Record a TMA load of a box."""
         place, seen = self._cuts.get(box.tensor) or self._cut(box)
         early = not known[access.agent.sm.clocks.grid] and (self._awaits or self._early is None)
         unwritten = not (place.region.open or place.fresh)
@@ -122,18 +145,18 @@ class GlobalMemory:
         if early:
             self._too_early(access, touch)
         if not unwritten:
-            self._behind_writes(access, place, touch, known)
+            self._check_read(access, place, touch, known)
         if where not in seen:
             seen.add(where)
             self._mark_read(place, touch)
 
     def read(self, access: Access, array: npt.NDArray[Any], index: Index, known: list[int]) -> None:
-        """Ordinary loads by the warps of a warpgroup; `access` says what orders them."""
+        """Record ordinary loads by the warps of a warpgroup; `access` says what orders them."""
         place, touch = self.place(array), Touch(access, self.number, index, False, access.needs)
         if not known[access.agent.sm.clocks.grid]:
             self._too_early(access, touch)
         if place.region.open or place.fresh:
-            self._behind_writes(access, place, touch, known)
+            self._check_read(access, place, touch, known)
         at = tuple(n for part in index for n in (part.start, part.stop))
         self._reads.setdefault(place, {})[(access.agent.warpgroup, *at)] = touch
         seen = place.seen.setdefault((), set())
@@ -142,13 +165,13 @@ class GlobalMemory:
             self._mark_read(place, touch)
 
     def store(self, access: Access, box: Box, where: tuple[int, ...], known: list[int], need: Need, reduction: str) -> None:
-        """A TMA store of a box, or a reduction; `need`: what says that it has reached global memory."""
+        """Record a TMA store of a box, or a reduction; whoever knows `need` knows that it has reached global memory."""
         place, _ = self._cuts.get(box.tensor) or self._cut(box)
         touch = Touch(access, self.number, box.elements(where), box.tensor.flipped, (need,), reduction)
         self._write(access, place, touch, known)
 
     def write(self, access: Access, array: npt.NDArray[Any], index: Index, known: list[int], reduction: str = "") -> None:
-        """Ordinary stores, or reductions, by the warps of a warpgroup; `access` says what orders them."""
+        """Record ordinary stores, or reductions, by the warps of a warpgroup; `access` says what orders them."""
         self._write(access, self.place(array), Touch(access, self.number, index, False, access.needs, reduction), known)
 
     def _write(self, access: Access, place: Place, touch: Touch, known: list[int]) -> None:
@@ -158,40 +181,39 @@ class GlobalMemory:
         written = place.written[touch.index]
         if not written.size:
             return
-        self._loads(access, place, touch, known)
+        self._check_loads(access, place, touch, known)
         for held, reads in self._reads.items():
             for earlier in reads.values() if held.region is place.region else ():
                 same = touch.kind == STORE and earlier.agent.warpgroup == touch.agent.warpgroup
                 if not same and any(known[counter] < value for counter, value in earlier.needs) and (
                         overlap(place, touch.index, held, earlier.index)):
                     raise unordered(access, touch, earlier)
-        met = self._writes(access, touch, written, known)
+        writes = self._earlier_writes(access, touch, written, known)
         if touch.reduction and place.fresh:
-            self._initialised(access, touch, written)
+            self._check_written(access, touch, written)
         read = place.read[touch.index]
         first = int(read.max())
         if first > self._foreign:
-            raise conflict(access, touch, self._of(first), read)
+            raise conflict(access, touch, self._touches[_FIRST - first], read)
         self._remember(touch)
-        if not touch.reduction or not met:
+        if not touch.reduction or not writes:
             written[...] = touch.code
             return
-        own = written <= self._foreign  # where other CTAs reduce too theirs stays: plain accesses of this one must not pass
-        other = [code for code, earlier in met.items() if earlier.reduction != touch.reduction]
+        other = [code for code, earlier in writes.items() if earlier.reduction != touch.reduction]
         mixed = np.isin(written, other)
-        written[own] = touch.code
-        if other:  # written in two ways: no reduction of another CTA may meet it
+        written[written <= self._foreign] = touch.code  # reductions of other CTAs stay: plain accesses of this one must not pass
+        if other:  # no reduction of another CTA may meet an element that this one writes in two ways
             written[mixed] = self._remember(Touch(access, self.number, touch.index, touch.flipped, touch.needs)).code
 
-    # ---- what may not be
-    def _writes(self, access: Access, touch: Touch, written: Codes, known: list[int]) -> dict[int, Touch]:
-        """The earlier writes of these elements, by code; raises where one of them conflicts."""
+    # ---- conflicts
+    def _earlier_writes(self, access: Access, touch: Touch, written: Codes, known: list[int]) -> dict[int, Touch]:
+        """Return the earlier writes of these elements, by code; raise PipelineRace if one of them conflicts."""
         first = int(written.max())
         if not first:
             return {}
         codes = [first] if (written == first).all() else [int(code) for code in np.unique(written)[::-1] if code]
-        met = {code: self._of(code) for code in codes}
-        for earlier in met.values():
+        writes = {code: self._touches[_FIRST - code] for code in codes}
+        for earlier in writes.values():
             if touch.reduction and touch.reduction == earlier.reduction:
                 continue
             if earlier.number != self.number:
@@ -204,12 +226,12 @@ class GlobalMemory:
             if earlier.kind == STORE == touch.kind and together and earlier.agent.warpgroup == touch.agent.warpgroup:
                 continue
             if any(known[counter] < value for counter, value in earlier.needs):
-                told = conflict if not together else unordered if earlier.kind == STORE else in_transfer
-                raise told(access, touch, earlier, written)
-        return met
+                error = conflict if not together else unordered if earlier.kind == STORE else in_transfer
+                raise error(access, touch, earlier, written)
+        return writes
 
-    def _loads(self, access: Access, place: Place, touch: Touch, known: list[int]) -> None:
-        """PipelineRace if a TMA load of this CTA, or of its cluster, may still be reading what is written."""
+    def _check_loads(self, access: Access, place: Place, touch: Touch, known: list[int]) -> None:
+        """Raise PipelineRace if a TMA load of this CTA, or of its cluster, may still be reading what is written."""
         for load in (load for sm in access.agent.sm.peers for load in sm.memory.loads()):
             assert load.box is not None
             other, _ = self._cuts[load.box.tensor]
@@ -219,25 +241,86 @@ class GlobalMemory:
             if overlap(place, touch.index, other, index):
                 raise in_transfer(access, touch, Touch(load, self.number, index, load.box.tensor.flipped), mbar=load.mbar)
 
-    def _initialised(self, access: Access, touch: Touch, written: Codes) -> None:
-        """SimulationError unless all elements have been written."""
+    def _check_written(self, access: Access, touch: Touch, written: Codes) -> None:
+        """Raise SimulationError unless all elements have been written."""
         if not written.all():
-            raise found(SimulationError, access, touch, None, "uninitialised-read", (
-                f"{touch.describe()} {'changes' if touch.reduction else 'reads'} {touch.where(extent(written == 0, touch.index))}, "
-                f"which nobody has written: '{touch.what}' is allocated by the call (out_type) and holds anything"),
-                "nothing was stored there before",
-                f"pass '{touch.what}' (or out=) with the values it starts from, or write it before it is read")
+            does = "changes" if touch.reduction else "reads"
+            raise failure(access, touch, None, "uninitialised-read", (
+                f"{touch.describe()} {does} {touch.where(extent(written == 0, touch.index))}, which nobody has written: "
+                f"'{touch.what}' is allocated by the call (out_type) and holds anything"), "nothing was stored there before",
+                f"pass '{touch.what}' (or out=) with the values it starts from, or write it before it is read", SimulationError)
 
     # ---- griddepcontrol
     def _too_early(self, access: Access, touch: Touch) -> None:
-        """An access that nothing orders after a griddepcontrol.wait: wrong as soon as there is one."""
+        """Record an access that nothing orders after a griddepcontrol.wait: a race as soon as the kernel executes one."""
         if self._awaits:
             raise before_wait(access, touch)
         self._early = self._early or touch
 
     def await_grid(self, who: Warpgroup) -> None:
-        """griddepcontrol.wait by the executing lanes."""
+        """Execute griddepcontrol.wait by the executing lanes."""
         who.vectors[:len(who.warps()), who.sm.clocks.grid] = 1
         self._awaits = True
         if self._early is not None:
             raise before_wait(Access(who, "griddepcontrol.wait", "", ()), self._early)
+
+
+# ---- flags -----------------------------------------------------------------------------------------------------------
+def _flag(who: Warpgroup, flags: npt.NDArray[np.int32], index: int, what: str, instruction: str) -> Flag:
+    """Return the flag that one lane touches with an instruction."""
+    report.one_lane(who, instruction)
+    who.elapse(who.sm.costs.tma_latency)
+    who.breathe()
+    address = int(flags.ctypes.data) + flags.strides[0] * int(index)
+    flag: Flag = who.sm.gmem.flags.setdefault(address, Flag(what))
+    return flag
+
+
+def signal(who: Warpgroup, flags: npt.NDArray[np.int32], index: int, what: str) -> None:
+    flag = _flag(who, flags, index, what, "st.release.gpu")
+    if flag.release is not None:
+        raise report.violation(who, f"the flag of {what} is set, and {flag.set_by} had set it: nobody has taken what that handed "
+                               "over", mend="a slot of its own for each part", hazard="cta-conflict")
+    vector = who.vectors[0].copy()
+    who.release_into(vector)
+    flag.release = Release(who.sm.gmem.number, vector)
+    flag.set_by = f"{who.name} of CTA {who.cta} at {sites.place(sites.user_site())}"
+    flag.party = report.party(who, f"sets the flag of {what}")
+    flags[index] = 1
+    who.sm.progress += 1
+    flag.open(who.time)
+
+
+def wait(who: Warpgroup, flags: npt.NDArray[np.int32], index: int, what: str) -> None:
+    flag = _flag(who, flags, index, what, "ld.acquire.gpu")
+    while flag.release is None:
+        flag.enqueue(who, what=what)
+    counter = who.sm.add_counter()
+    who.sm.acquired[counter] = flag.release
+    who.vectors[0, counter] = 1
+    flag.release = None
+    flags[index] = 0
+
+
+def handed_over(sm: SM, earlier: Touch, known: list[int]) -> bool:
+    """Return whether warps that know `known` have seen a flag behind another CTA's store."""
+    return any(known[counter] and release.number == earlier.number and all(release.vector[i] >= value for i, value in earlier.needs)
+               for counter, release in sm.acquired.items())
+
+
+def hints(sm: SM) -> list[Hint]:
+    """Return a hint for each flag that somebody waits for."""
+    return [Hint("deadlock", f"{w.blocked.text()}: nobody has set it, and CTAs that hand over have a smaller index than the one "
+                 "that waits: those have run", "hand every part over with numpipe.combine, and wait for parts of the CTAs before "
+                 "only")
+            for w in sm.warpgroups if isinstance(w.blocked, Flag)]
+
+
+def left_set(flags: Iterable[Flag]) -> None:
+    """Raise SimulationError for a flag that is set when the grid has ended: the next launch would take it for its own."""
+    for flag in flags:
+        if flag.release is not None:
+            text = (f"the flag of {flag.what}, which {flag.set_by} set, is still set when the kernel has ended: the next launch "
+                    "would take it for its own")
+            mend = "run numpipe.combine in every part of a tile, in the owner's too"
+            raise report.failed(SimulationError, Report("exit-in-flight", f"{text}: {mend}", flag.party, cause=text, mend=mend))

@@ -1,10 +1,9 @@
-"""Lanes with code of their own: 128 greenlets for a call, of which those of a warp meet at shuffles and `syncwarp`.
+"""Lanes with code of their own: 128 greenlets for a call; the lanes of a warp meet at shuffles and `syncwarp`.
 
 The lanes of a warp run one after another, each until it must meet others. When all lanes of a mask are at the same line, they go
-on. One that others wait for, and that has left or waits elsewhere, is reported; so is one that loads an element again and again,
-for a store that nothing orders before. Accesses count as their warp's; lanes of one warp are told apart until they meet at a
-`syncwarp`: before that, none may touch bytes that another of them has stored. (A shuffle orders no memory. PTX ISA, "shfl.sync",
-"bar.warp.sync".)
+on. A lane that others wait for, and that has left or waits elsewhere, is reported; so is a lane that loads an element again and
+again, for a store that nothing orders before. Accesses count as their warp's, but until the lanes of a warp meet at a `syncwarp`,
+none may touch bytes that another of them has stored. (A shuffle orders no memory. PTX ISA, "shfl.sync", "bar.warp.sync".)
 """
 
 from __future__ import annotations
@@ -23,9 +22,13 @@ from .state import Warpgroup
 
 WARP = 32
 SPINS = 50_000
-"""loads of one address, and nothing else, that a lane does before it counts as waiting"""
-_SHARED = ("warpgroup", "role", "cta", "grid", "unit", "name", "title", "note_", "wait_")
-"""what a lane has of its warpgroup"""
+"""loads of one address, and nothing else, after which a lane counts as waiting"""
+_SHARED = ("warpgroup", "role", "cta", "grid", "unit", "name", "title", "last_note", "last_wait")
+"""attributes that a lane has from its warpgroup"""
+_SPOKEN = {"mbar": "a pipeline or a barrier", "gmem": "an access to an array", "smem": "an access to a whole tile", "tma": "a copy",
+           "bulk": "a wait for copies", "wgmma": "a product", "bar": "commit_smem, a reduction or a turn",
+           "fence": "commit_smem", "setmaxnreg": "set_max_registers", "scoped": "an operation by one of the lanes"}
+"""what messages call an operation of the `Machine`, by the beginning of its name"""
 
 
 class _Stop:
@@ -54,7 +57,8 @@ class Lane:
     def __getattr__(self, name: str) -> Any:
         if name in _SHARED:
             return getattr(self._warp.who, name)
-        raise SpecError(f"{name} is an operation of the whole warpgroup, and this body is code for each lane "
+        operation = _SPOKEN.get(name.partition("_")[0], f"'{name}'")
+        raise SpecError(f"{operation} is an operation of the whole warpgroup, and this body is code for each lane "
                         "(lowering_semantics=LoweringSemantics.Lane): it has elements of tiles, shuffles and syncwarp")
 
     def load(self, address: int, dtype: np.dtype, what: str) -> Any:
@@ -95,13 +99,13 @@ class _Warp:
         self.hub = getcurrent()
         self.known = who.vectors[number].tolist()
         self.stored: dict[int, int] = {}
-        """lane of the newest store to a byte since the lanes met"""
+        """by byte, the lane of the newest store since the lanes met"""
         self.loaded: dict[int, set[int]] = {}
-        """lanes that have loaded a byte since"""
+        """by byte, the lanes that have loaded it since"""
         self.moved = 0
 
     def touch(self, lane: Lane, address: int, nbytes: int, what: str, write: bool) -> None:
-        """Record an access, and see that no other lane of the warp is in its way."""
+        """Record an access; raise PipelineRace if nothing orders it and another lane's of the warp."""
         who, number = self.who, lane.lane % WARP
         for byte in range(address, address + nbytes):
             other, did = self.stored.get(byte, number), "stored"
@@ -119,9 +123,9 @@ class _Warp:
         generic.note(who, what, write, self.number, self.known, address, ((0, nbytes),))
 
     def run(self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """Run the warp's lanes to their ends."""
+        """Run the warp's lanes to their ends; return their results."""
         results: dict[int, Any] = {}
-        lanes = [self._lane(number, function, arguments[number]) for number in range(len(arguments))]
+        lanes = [self._start(number, function, arguments[number]) for number in range(len(arguments))]
         stops: dict[int, _Stop] = {}
 
         def go_on(number: int, value: Any = None) -> None:
@@ -145,19 +149,19 @@ class _Warp:
                         lane.throw()
         return [results[number] for number in range(len(lanes))]
 
-    def _lane(self, number: int, function: Callable[..., Any], arguments: tuple[Any, ...]) -> greenlet:
+    def _start(self, number: int, function: Callable[..., Any], arguments: tuple[Any, ...]) -> greenlet:
         machine: Any = Lane(self, WARP * self.number + number)
 
         def start(_: Any) -> Any:
             _machine.enter(machine)
             return function(*arguments)
 
-        made = greenlet(start)
-        made.gr_context = self.who.sm.context.copy()
-        return made
+        lane = greenlet(start)
+        lane.gr_context = self.who.sm.context.copy()
+        return lane
 
     def _meeting(self, stops: dict[int, _Stop], results: dict[int, Any]) -> dict[int, Any]:
-        """The lanes that can go on, and the values they go on with."""
+        """Return the lanes that can go on, and the values with which they do."""
         groups: dict[tuple[Any, ...], list[int]] = {}
         for number, stop in stops.items():
             groups.setdefault(stop.key, []).append(number)
@@ -165,13 +169,13 @@ class _Warp:
             stop = stops[numbers[0]]
             if sum(1 << number for number in numbers) == stop.mask:
                 if stop.operation == "syncwarp":
-                    self._met(stop.mask)
+                    self._synchronise(stop.mask)
                     return dict.fromkeys(numbers)
                 return {number: self._shuffled(number, stops[number], stops) for number in numbers}
         self._stuck(stops, results)
 
-    def _met(self, mask: int) -> None:
-        """What the lanes of `mask` have done is done for all of them."""
+    def _synchronise(self, mask: int) -> None:
+        """Order what the lanes of `mask` have done before what they do next."""
         self.stored = {byte: lane for byte, lane in self.stored.items() if not mask >> lane & 1}
         self.loaded = {byte: left for byte, lanes in self.loaded.items() if (left := {n for n in lanes if not mask >> n & 1})}
 
@@ -191,16 +195,17 @@ class _Warp:
         number, stop = min(stops.items())
         missing = [n for n in range(WARP) if stop.mask >> n & 1 and not (n in stops and stops[n].key == stop.key)]
         first = missing[0]
-        where = f"has left the body with {results[first]!r}" if first in results else f"is at {stops[first]}"
-        if first in results and results[first] is None:
-            where = "has left the body"
+        if first in results:
+            where = "has left the body" + ("" if results[first] is None else f" with {results[first]!r}")
+        else:
+            where = f"is at {stops[first]}"
         raise report.violation(self.who, f"warp {self.number}: lane {number} waits in {stop} for the lanes of the mask "
-                                         f"{stop.mask:#x}, but lane {first} {where}", stop.site,
-                               hazard="divergent-aligned", mend="all of them must come to the same call")
+                               f"{stop.mask:#x}, but lane {first} {where}", stop.site, hazard="divergent-aligned",
+                               mend="all of them must come to the same call")
 
 
 def each(who: Warpgroup, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
-    """Run 128 lanes, warp after warp."""
+    """Run ``function(*arguments[i])`` as lane i of 128, warp after warp; return their results."""
     report.collective(who, "a body of lowering_semantics=Lane")
     results: list[Any] = []
     for number in range(4):

@@ -7,7 +7,6 @@ replaces all segments it covers by one, so that a ring of slots stays a handful 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,13 +18,13 @@ from .state import SM, Access, Warpgroup
 
 POISON = 0xFF  # 0xFFFF is a NaN in float16 and bfloat16: bytes nobody wrote do not look like zeros
 
-WHOLE = "write all of an output tile in every block, before it is read or stored"
+_WHOLE = "write all of an output tile in every block, before it is read or stored"
 
 
 @dataclass(eq=False, slots=True)
 class Segment:
-    """Bytes with one history: the last write, by reader its newest read since (which covers its earlier ones), and the read that
-    was to be the last."""
+    """Bytes with one history: the last write, the newest read since by each reader (which covers its earlier ones), and the read
+    that was to be the last."""
 
     write: Access | None
     reads: dict[Any, Access]
@@ -44,13 +43,13 @@ class SharedMemory:
         self._segments = [Segment(None, {})]
 
     def check_range(self, who: Warpgroup, lo: int, hi: int, what: str) -> None:
-        """SimulationError unless [lo, hi) lies in the CTA's shared memory."""
+        """Raise SimulationError unless [lo, hi) lies in the CTA's shared memory."""
         if lo < 0 or hi > self.nbytes:
-            raise report.violation(who, f"{what} touches SMEM[{lo}:{hi}), but the CTA has {self.nbytes} bytes of "
-                                        "shared memory", hazard="out-of-bounds", span=(lo, hi), mend="stay within what the CTA has")
+            raise report.violation(who, f"{what} touches SMEM[{lo}:{hi}), but the CTA has {self.nbytes} bytes of shared memory",
+                                   hazard="out-of-bounds", span=(lo, hi), mend="stay within what the CTA has")
 
     def _split(self, at: int) -> int:
-        """Index of the segment that starts at `at`, made if needed."""
+        """Return the index of the segment that starts at `at`; split one if needed."""
         starts = self._starts
         i = bisect_left(starts, at)
         if i < len(starts) and starts[i] == at:
@@ -63,7 +62,7 @@ class SharedMemory:
         return i
 
     def read(self, access: Access, key: Any, lo: int, hi: int, known: list[int], asynchronous: bool, last: bool = False) -> None:
-        """Record a read of [lo, hi) by a reader that knows `known`; raises PipelineRace.
+        """Record a read of [lo, hi) by a reader that knows `known`; raise PipelineRace if nothing orders it.
 
         `last`: any other read of these bytes, before they are written again, is an error.
         """
@@ -72,16 +71,16 @@ class SharedMemory:
             write = segment.write
             if write is None or segment.last is not None:
                 since = "" if segment.last is None else f" since {segment.last.tell()}"
-                raise conflicts.unwritten(self.sm, access, lo, hi, since, WHOLE if since or last else "")
+                raise conflicts.unwritten(self.sm, access, lo, hi, since, _WHOLE if since or last else "")
             for index, value in write.async_needs if asynchronous else write.needs:
                 if known[index] < value:
-                    raise conflicts.conflict(self.sm, write, access, lo, hi, known, asynchronous, write)
+                    raise conflicts.Conflict(self.sm, write, access, lo, hi, known, asynchronous, write).error()
             segment.reads[key] = access
             if last:
                 segment.last = access
 
     def write(self, access: Access, lo: int, hi: int, known: list[int], asynchronous: bool) -> None:
-        """Record a write of [lo, hi); raises PipelineRace if an earlier write or read is not covered by `known`."""
+        """Record a write of [lo, hi); raise PipelineRace if `known` does not cover an earlier write or read."""
         i, j = self._split(lo), self._split(hi)
         for segment in self._segments[i:j]:
             earlier = segment.write
@@ -90,23 +89,22 @@ class SharedMemory:
                     if known[index] < value:
                         # a reader names the hazard better than the fill it has waited for
                         self._check_reads(segment, access, lo, hi, known, asynchronous)
-                        raise conflicts.conflict(self.sm, earlier, access, lo, hi, known, asynchronous, earlier)
+                        raise conflicts.Conflict(self.sm, earlier, access, lo, hi, known, asynchronous, earlier).error()
             self._check_reads(segment, access, lo, hi, known, asynchronous)
         if access.mbar is not None:
             access.over = self._segments[i].write
             if access.over is not None:
-                access.over.over = None  # of one is enough, and a chain of all would never be freed
+                access.over.over = None  # one suffices, and a chain of all would never be freed
         self._segments[i:j] = [Segment(access, {})]
         self._starts[i:j] = [lo]
         self._merge(i + 1, access)
         self._merge(i, access)
 
-    def _check_reads(self, segment: Segment, access: Access, lo: int, hi: int, known: list[int],
-                     asynchronous: bool) -> None:
+    def _check_reads(self, segment: Segment, access: Access, lo: int, hi: int, known: list[int], asynchronous: bool) -> None:
         for reader in segment.reads.values():
             for index, value in reader.async_needs if asynchronous else reader.needs:
                 if known[index] < value:
-                    raise conflicts.conflict(self.sm, reader, access, lo, hi, known, asynchronous, segment.write)
+                    raise conflicts.Conflict(self.sm, reader, access, lo, hi, known, asynchronous, segment.write).error()
 
     def _merge(self, i: int, access: Access) -> None:
         """Join segment i to the one before it, if one access wrote both and nobody read them."""
@@ -115,14 +113,16 @@ class SharedMemory:
             if left.write is access and right.write is access and not left.reads and not right.reads:
                 del self._segments[i], self._starts[i]
 
-    def loads(self) -> Iterator[Access]:
-        """The TMA loads that wrote what is there last."""
-        for segment in self._segments:
-            if segment.write is not None and segment.write.box is not None:
-                yield segment.write
+    def loads(self) -> list[Access]:
+        """Return the TMA loads that wrote last what is there."""
+        return [each.write for each in self._segments if each.write is not None and each.write.box is not None]
+
+    def reads(self) -> list[Access]:
+        """Return the newest reads of what is there."""
+        return [read for segment in self._segments for read in segment.reads.values()]
 
     def forget(self, access: Access, lo: int, hi: int) -> None:
-        """[lo, hi) holds nothing any more (an invalidated mbarrier); who uses it next comes after `access`."""
+        """Forget what [lo, hi) holds (an invalidated mbarrier); who uses it next must come after `access`."""
         i, j = self._split(lo), self._split(hi)
         self._segments[i:j] = [Segment(None, {access: access})]
         self._starts[i:j] = [lo]

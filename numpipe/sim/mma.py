@@ -1,4 +1,4 @@
-"""wgmma: operands found in shared memory through matrix descriptors, accumulators that stay in flight, groups in order.
+"""wgmma: operands in shared memory, which matrix descriptors describe; accumulators in flight; groups in order.
 
 A descriptor says where an operand starts and two strides; which of its bytes hold which element follows from the major
 order and the swizzle (PTX ISA, "Asynchronous Warpgroup Level Matrix Shared Memory Layout"). With w = swizzle bytes,
@@ -11,8 +11,8 @@ MN-major, swizzled  start + (mn // W) LBO + (k // 8) SBO + (k % 8) w + 2 (mn % W
 MN-major            start + (mn // 8) SBO + (k // 8) LBO + (k % 8) 16 + 2 (mn % 8)
 ==================  ============================================================================
 
-and then the swizzle on the absolute address. Operands are gathered 16 bytes at a time, through tables that depend on
-the relative geometry only and are therefore made once.
+and then the swizzle on the absolute address. Operands are gathered 16 bytes at a time, through tables that are made once, because
+they depend on the relative geometry only.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from .state import Access, Blocked, Warpgroup
 _SWIZZLE = (0, 128, 64, 32)
 _FIELD = 0x3FFF
 _OF_HALVES = np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)
-"""the value of each pattern of 16 bits: looked up it takes half the time of a conversion by NumPy"""
+"""the value of each pattern of 16 bits: looking it up takes half the time of a conversion by NumPy"""
 _UNSIGNED = (1 << 64) - 1
 Chunks = npt.NDArray[np.int64]
 
@@ -43,7 +43,7 @@ Chunks = npt.NDArray[np.int64]
 # ---- operands ---------------------------------------------------------------------------------------------------
 @functools.lru_cache(maxsize=1024)
 def _step(major: str, rows: int, start: int, fields: int) -> Chunks:
-    """Chunk numbers (address / 16) of one step along K: (rows, 2) if K-major, (16, rows / 8) if MN-major."""
+    """Return the chunk numbers (address / 16) of one step along K: (rows, 2) if K-major, (16, rows / 8) if MN-major."""
     lbo, sbo = (fields >> 16 & _FIELD) << 4, (fields >> 32 & _FIELD) << 4
     width = _SWIZZLE[fields >> 62 & 3]
     if major == "k":
@@ -61,15 +61,13 @@ def _step(major: str, rows: int, start: int, fields: int) -> Chunks:
 
 @dataclass(frozen=True)
 class Operand:
-    """Where the elements of one operand of a batch lie: `chunks` indexes shared memory in 16-byte units.
-
-    `matrix` gives (rows, K) if K-major, (K, rows) if MN-major: float32, of integers float64, in which their sums are exact.
-    """
+    """The places of the elements of one operand of a batch: `chunks` indexes shared memory in 16-byte units."""
 
     chunks: Chunks
     touched: tuple[tuple[int, int], ...]
 
     def matrix(self, memory: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+        """Return (rows, K) if K-major, (K, rows) if MN-major: float32, of integers float64, in which their sums are exact."""
         bits, kind = memory.take(self.chunks), operand(dtype)
         assert kind is not None
         if dtype == FLOAT16:
@@ -81,7 +79,7 @@ class Operand:
 
 @functools.lru_cache(maxsize=256)
 def _relative(major: str, rows: int, within: int, first: int, steps: tuple[tuple[int, ...], ...]) -> Operand:
-    """The operand of [block][step along K] descriptors, in a memory whose 1024-byte line 0 it starts in, `within` bytes in.
+    """Return the operand of [block][step along K] descriptors in a memory in whose 1024-byte line 0 it starts, `within` bytes in.
 
     `first` holds the fields of the first descriptor without its address, `steps` the differences to it.
     """
@@ -104,7 +102,7 @@ def _operand(major: str, rows: int, descriptors: tuple[tuple[int, ...], ...]) ->
 
 
 class Plan:
-    """One batch, ready to run: for each range of accumulator rows its A and B; A is None where it comes from registers."""
+    """A batch, ready to run: A and B for each range of accumulator rows; A is None where it comes from registers."""
 
     def __init__(self, mma: Mma, from_registers: bool = False) -> None:
         self.parts: list[tuple[slice, Operand | None, Operand]] = []
@@ -131,7 +129,7 @@ class Plan:
 
 
 def check(who: Warpgroup, mma: Mma) -> None:
-    """SimulationError unless the hardware has this instruction."""
+    """Raise SimulationError unless the hardware has this instruction."""
     left, right = operand(mma.dtype), operand(mma.b_dtype or mma.dtype)
     if left is None or right is None or left.family != right.family:
         raise report.illegal(who, f"wgmma on {mma.dtype}{f' and {mma.b_dtype}' * (mma.b_dtype not in (None, mma.dtype))}; the "
@@ -144,23 +142,22 @@ def check(who: Warpgroup, mma: Mma) -> None:
     if not mma.steps or len({len(block) for block in mma.steps}) != 1 or not mma.steps[0]:
         raise report.illegal(who, f"wgmma with {[len(block) for block in mma.steps]} steps along K; every 64-row block needs the "
                              "same number, at least one")
-    for block in mma.steps:
-        for pair in block:
-            for name, descriptor in zip("AB", pair, strict=True):
-                if int(descriptor) >> 49 & 7:
-                    raise report.illegal(who, f"wgmma: the descriptor of {name} has base_offset {int(descriptor) >> 49 & 7}; "
-                                         "operands start at a multiple of their swizzle pattern (8 rows), where it is 0")
+    pairs = [pair for block in mma.steps for pair in block]
+    for name, descriptor in ((name, int(each)) for pair in pairs for name, each in zip("AB", pair, strict=True)):
+        if descriptor >> 49 & 7:
+            raise report.illegal(who, f"wgmma: the descriptor of {name} has base_offset {descriptor >> 49 & 7}; operands start at "
+                                 "a multiple of their swizzle pattern (8 rows), where it is 0")
 
 
 # ---- accumulators -----------------------------------------------------------------------------------------------
 class Accumulator:
-    """An accumulator in flight: the value exists once the batch has run, the right to read it after `wgmma_wait`."""
+    """An accumulator in flight: its value exists once the batch has run, and may be read after `wgmma_wait`."""
 
     def __init__(self, products: Products, batch: int, what: str) -> None:
         self.products = products
         self.batch = batch
-        """number of the batch that writes it, from 1, in the order of issue"""
-        self.note = products.who.note_
+        """number of the batch that writes it, counted from 1 in the order of issue"""
+        self.note = products.who.last_note
         """the ring, slot and step it was issued in"""
         self.value: npt.NDArray[Any] | None = None
         self.successor: sites.Site | Literal[False] = False
@@ -169,7 +166,6 @@ class Accumulator:
         self.what = what
 
     def party(self) -> Party:
-        """The wgmma that writes it, for reports."""
         return report.party(self.products.who, f"wgmma (batch {self.batch})", self.site, note=self.note)
 
     def read(self) -> npt.NDArray[Any]:
@@ -177,11 +173,11 @@ class Accumulator:
         if self.batch > self.products.drained:
             raise report.race(who, f"the accumulator of the wgmma at {sites.place(self.site)} is read before wgmma_wait has "
                               f"covered it: batch {self.batch}, drained up to {self.products.drained}; commit, then wgmma_wait "
-                              f"with few enough groups pending{self.products.enough(self.batch)}", sites.user_site(),
-                              hazard="accumulator-in-flight", before=self.party())
+                              f"with few enough groups pending{self.products.enough(self.batch)}", hazard="accumulator-in-flight",
+                              before=self.party())
         if self.successor is not False:
             raise report.race(who, f"the accumulator of the wgmma at {sites.place(self.site)} is read after a later wgmma, at "
-                              f"{sites.place(self.successor)}, took over its registers; read the newest one", sites.user_site(),
+                              f"{sites.place(self.successor)}, took over its registers; read the newest one",
                               hazard="accumulator-in-flight", before=self.party())
         self.read_at_fence = self.products.fences
         assert self.value is not None
@@ -189,21 +185,21 @@ class Accumulator:
 
 
 class Products:
-    """The wgmma batches of one warpgroup: issued, run in order by the SM's tensor core, drained by `wgmma_wait`."""
+    """The wgmma batches of a warpgroup: issued, run in order by the SM's tensor core, drained by `wgmma_wait`."""
 
     def __init__(self, who: Warpgroup) -> None:
         self.who = who
         self.issued = self.ran = self.drained = 0
         self.left = -1
-        """groups that the newest wait leaves in flight, for reports"""
+        """groups that the newest wait leaves in flight, for reports; -1: there was no wait"""
         self.fences = 0
         self._fenced = False
-        """a fence since the last commit: fresh accumulators may be touched"""
+        """whether a fence came after the last commit, so that new accumulators may be touched"""
         self._groups: list[int] = []
-        """number of the last batch of each committed group that was not waited for"""
+        """number of the last batch of each committed group that nobody has waited for"""
         self._queue: list[tuple[Accumulator, npt.NDArray[Any] | Accumulator, Plan, npt.NDArray[np.float32] | None, int]] = []
         self._registers: list[tuple[Accumulator, npt.NDArray[Any], bytes]] = []
-        """products in flight with A in registers: these, and what was in them when the product was issued"""
+        """of each product in flight with A in registers: these, and their bytes when it was issued"""
         self._last: Access | None = None
         self._until = 0
         self._finished = 0
@@ -217,8 +213,8 @@ class Products:
         who = self.who
         if isinstance(accumulator, Accumulator):
             if accumulator.products is not self:
-                raise report.violation(who, f"wgmma on an accumulator of {accumulator.products.who.name}; registers "
-                                            "belong to one warpgroup", hazard="accumulator-in-flight", before=accumulator.party())
+                raise report.violation(who, f"wgmma on an accumulator of {accumulator.products.who.name}; registers belong to one "
+                                       "warpgroup", hazard="accumulator-in-flight", before=accumulator.party())
             if accumulator.successor is not False:
                 raise report.violation(who, f"wgmma on the accumulator of {sites.place(accumulator.site)}, which a later wgmma at "
                                        f"{sites.place(accumulator.successor)} has already taken over; use what that one returned",
@@ -227,18 +223,18 @@ class Products:
                 raise report.illegal(who, f"wgmma of {plan.what} on an accumulator of {accumulator.what}; use one of its shape",
                                      before=accumulator.party())
             if accumulator.read_at_fence == self.fences:
-                raise report.race(who, "wgmma on an accumulator that was read since the last wgmma_fence; another "
-                                       "wgmma_fence, which orders register accesses before the wgmma that writes them",
-                                  hazard="missing-wgmma-fence", before=accumulator.party())
+                raise report.race(who, "wgmma on an accumulator that was read since the last wgmma_fence; another wgmma_fence, "
+                                  "which orders register accesses before the wgmma that writes them", hazard="missing-wgmma-fence",
+                                  before=accumulator.party())
             return accumulator
         array = np.asarray(accumulator)
         if array.shape != (plan.rows, mma.n) or array.dtype != plan.sums:
             raise report.illegal(who, f"wgmma of {plan.what} on an accumulator {array.dtype}{array.shape}; it must be "
                                  f"{plan.sums}{(plan.rows, mma.n)}")
         if not self._fenced:
-            raise report.race(who, "wgmma on registers that something else has written, without a wgmma_fence in "
-                                   "between (on the hardware nothing reports it, and the result is wrong); wgmma_fence "
-                                   "before the first wgmma of a group", hazard="missing-wgmma-fence")
+            raise report.race(who, "wgmma on registers that something else has written, without a wgmma_fence in between (on the "
+                              "hardware nothing reports it, and the result is wrong); wgmma_fence before the first wgmma of a "
+                              "group", hazard="missing-wgmma-fence")
         return array.copy()
 
     def issue(self, accumulator: npt.NDArray[Any] | InFlight, mma: Mma, a: npt.NDArray[Any] | None = None) -> Accumulator:
@@ -274,17 +270,17 @@ class Products:
         return result
 
     def _schedule(self, time: int) -> None:
-        """The oldest batch takes the tensor core as soon as it is free."""
+        """Give the tensor core to the oldest batch as soon as it is free."""
         sm = self.who.sm
-        start, end = sm.tensor_core(time, sm.scheduler.takes(self._queue[0][-1]))
+        start, end = sm.occupy("tensor core", time, sm.scheduler.takes(self._queue[0][-1]))
         if sm.trace is not None:
             product = self._queue[0][0]
-            sm.trace.add(self.who, start, end, "mma", batch=product.batch, **(product.note[1] if product.note else {}))
+            sm.trace.add(self.who, start, end, "mma", batch=product.batch, **product.note[1])
         self._finished = end
         sm.scheduler.push(end, self._run, "wgmma")
 
     def _run(self, _: int) -> None:
-        result, before, plan, given, _cycles = self._queue.pop(0)
+        result, before, plan, registers, _cycles = self._queue.pop(0)
         memory = self.who.sm.memory.chunks
         if isinstance(before, Accumulator):
             assert before.value is not None
@@ -295,8 +291,8 @@ class Products:
         for rows, left, right in plan.parts:
             b = right.matrix(memory, plan.dtypes[1])
             if left is None:
-                assert given is not None
-                a = given[rows]
+                assert registers is not None
+                a = registers[rows]
             else:
                 a = left.matrix(memory, plan.dtypes[0])
                 a = a if major[0] == "k" else a.T
@@ -338,17 +334,17 @@ class Products:
         who.elapse(who.sm.costs.wait)
 
     def _check_operands(self) -> None:
-        """PipelineRace if registers were overwritten that a product reads which was in flight until now, or still is."""
+        """Raise PipelineRace if registers were overwritten that a product in flight reads, or read until now."""
         for product, registers, held in self._registers:
             if registers.tobytes() != held:
                 raise report.race(self.who, f"registers that the wgmma at {sites.place(product.site)} takes as its A operand were "
-                                            f"overwritten before wgmma_wait has covered it: batch {product.batch}; wgmma_wait with "
-                                            "few enough groups pending before they are used again, or other registers",
-                                  sites.user_site(), hazard="operand-in-flight", before=product.party())
+                                  f"overwritten before wgmma_wait has covered it: batch {product.batch}; wgmma_wait with few "
+                                  "enough groups pending before they are used again, or other registers",
+                                  hazard="operand-in-flight", before=product.party())
         self._registers = [one for one in self._registers if one[0].batch > self.drained]
 
     def enough(self, batch: int) -> str:
-        """How many groups a wait for a batch may leave, for reports."""
+        """Say in a report how many groups a wait for a batch may leave."""
         newer = sum(last >= batch for last in self._groups) - 1
         if newer < 0:
             return f": batch {batch} is in no group yet"
@@ -356,8 +352,8 @@ class Products:
                                          "none has come since it was committed")
 
     def at_exit(self) -> None:
-        """PipelineRace if wgmmas are left that nobody has waited for."""
+        """Raise PipelineRace if wgmmas are left that nobody has waited for."""
         if self.issued > self.drained:
-            raise report.race(self._last or self.who, f"the warpgroup ends with {self.issued - self.drained} of its "
-                                                      f"{self.issued} wgmma batches not waited for; "
-                              "wgmma_commit and wgmma_wait(0) before it ends", hazard="exit-in-flight")
+            raise report.race(self._last or self.who, f"the warpgroup ends with {self.issued - self.drained} of its {self.issued} "
+                              "wgmma batches not waited for; wgmma_commit and wgmma_wait(0) before it ends",
+                              hazard="exit-in-flight")

@@ -12,35 +12,39 @@ from ..language.pipeline.turns import FIRST_BARRIER
 from ..traces.deadlocks import Hint
 from . import report, sites
 from .clocks import NAMED_BARRIERS
-from .state import SM, Blocked, Meeting, Warpgroup
+from .state import SM, Blocked, Meeting, Warpgroup, side
 
 
 class Generation(Meeting):
     """One use of a named barrier, from its first arrival to its last."""
 
     def __init__(self, who: Warpgroup, barrier: int, threads: int, before: Generation | None) -> None:
-        super().__init__("barrier", who.sm.clocks)
+        super().__init__("barrier", who.sm)
         self.barrier = barrier
         self.threads = threads
         self.number: int = 1 if before is None else before.number + 1
         self.before = before
-        self.site = sites.user_site()
         self.turn = _turn(who.unit, barrier)
         self.meaning = f" ({self.turn})" if self.turn else ""
+        self.site = sites.user_site()
+        if self.site is None and self.turn:  # numpipe takes it at the kernel's end: it has the line of a turn before
+            uses = [use for use in (*who.sm.named.values(), *who.sm.named_over.values()) if use.turn and use.site]
+            which = self.turn.rpartition(" of ")[0]
+            self.site = next((use.site for use in uses if use.turn.rpartition(" of ")[0] == which), None)
 
     def party(self) -> Party:
-        """Who used it first, for reports."""
-        who = self.arrived[0]
-        return Party(f"uses named barrier {self.barrier} with {self.threads} threads", who.warpgroup, who.role, who.cta,
-                     () if self.site is None else (sites.line_of(self.site),))
+        return side(self.arrived[0], f"uses named barrier {self.barrier} with {self.threads} threads", self.site)
 
     def text(self) -> str:
-        return (f"bar_sync {self.barrier}{self.meaning}: {128 * len(self.arrived)} of {self.threads} threads have arrived "
-                f"({', '.join(w.name for w in self.arrived)})")
+        return f"bar_sync {self.barrier}{self.meaning}: {self.count} have arrived ({', '.join(w.name for w in self.arrived)})"
+
+    @property
+    def count(self) -> str:
+        return f"{128 * len(self.arrived)} of {self.threads} threads"
 
 
 def _turn(unit: Any, barrier: int) -> str:
-    """Whose turn, and which, those wait for who meet at a named barrier; "" where it is none."""
+    """Return the turn, and whose it is, for which warpgroups meet at a named barrier; "" where it is no turn's."""
     warpgroup = barrier - FIRST_BARRIER
     if 0 <= warpgroup < getattr(unit, "turns", 1) > 1:
         return f"the turn of compute warpgroup {warpgroup}"
@@ -50,6 +54,7 @@ def _turn(unit: Any, barrier: int) -> str:
 
 
 def _join(who: Warpgroup, barrier: int, threads: int, operation: str) -> Generation:
+    """Arrive at a named barrier; return the use of it that this arrival counts for."""
     report.collective(who, operation)
     sm, barrier, threads = who.sm, int(barrier), int(threads)
     if not 0 <= barrier < NAMED_BARRIERS:
@@ -93,7 +98,7 @@ def arrive(who: Warpgroup, barrier: int, threads: int) -> None:
 
 
 class Registers:
-    """The registers the CTA holds: what each warpgroup's lanes have, and who waits for more.
+    """The registers that the CTA holds, those of each warpgroup's lanes, and the warpgroups that wait for more.
 
     setmaxnreg moves registers between warpgroups; it cannot take from the SM what the CTA did not hold at launch. (Three
     warpgroups start with 168 a lane, 504 in all: 32 + 240 + 240 hangs on an H200, although the SM has 512.)
@@ -106,12 +111,9 @@ class Registers:
         self.wanted = list(self.held)
         self.waiters: list[Warpgroup] = []
 
-    @property
-    def free(self) -> int:
-        return self.pool - 128 * sum(self.held)
-
     def set(self, who: Warpgroup, direction: Literal["inc", "dec"], registers: int) -> None:
-        """Change the registers of every lane of `who`; ``inc`` blocks until they are free."""
+        """Change the registers of every lane of `who`; block an ``inc`` until they are free."""
+        report.collective(who, "setmaxnreg")
         who.elapse(self.sm.costs.registers)
         held = self.held[who.warpgroup]
         if registers % 8 or not 24 <= registers <= 256:
@@ -120,47 +122,45 @@ class Registers:
             raise report.violation(who, f"setmaxnreg.{direction} {registers}, but each lane holds {held} registers; "
                                    f"use {'inc' if direction == 'dec' else 'dec'}", hazard="register-budget")
         self.wanted[who.warpgroup] = registers
-        while 128 * (registers - held) > self.free:
+        wanted = 128 * (registers - held)
+        while wanted > (free := self.pool - 128 * sum(self.held)):
             self.waiters.append(who)
-            who.block(Blocked("registers", f"setmaxnreg.inc to {registers} registers: {128 * (registers - held)} wanted, "
-                              f"{self.free} free in the SM's pool"), registers=registers)
+            who.block(Blocked("registers", f"setmaxnreg.inc to {registers} registers: {wanted} wanted, {free} free in the SM's "
+                              "pool"), registers=registers)
         self.held[who.warpgroup] = registers
         if direction == "dec":
             self.sm.progress += 1
-            waiters, self.waiters = self.waiters, []
-            for waiter in waiters:
-                waiter.wake(who.time)
+            while self.waiters:
+                self.waiters.pop(0).wake(who.time)
 
     def hints(self) -> list[Hint]:
-        """Why nobody gets more, if somebody waits."""
+        """Return a hint why nobody gets more, if somebody waits."""
         if not self.waiters:
             return []
         total, most = 128 * sum(self.wanted), self.pool // 128
         never = total > self.pool
+        why = (f"this can never be granted; the counts of the warpgroups must add up to at most {most}" if never else
+               "a warpgroup that gives registers back never ran its dec")
+        mend = (f"counts that add up to at most {most}: another warpgroup gives registers back first" if never else
+                "setmaxnreg.dec by the warpgroup that gives registers back, before it waits for anything")
         return [Hint("register-budget", f"registers: {' + '.join(map(str, self.wanted))} per lane = {sum(self.wanted)} x 128 = "
-                     f"{total} wanted, the CTA holds {self.pool}: " + (
-                         f"this can never be granted; the counts of the warpgroups must add up to at most {most}" if never else
-                         "a warpgroup that gives registers back never ran its dec"),
-                     f"counts that add up to at most {most}: another warpgroup gives registers back first" if never else
-                     "setmaxnreg.dec by the warpgroup that gives registers back, before it waits for anything", never)]
+                     f"{total} wanted, the CTA holds {self.pool}: {why}", mend, never)]
 
 
 def unfinished(sm: SM) -> None:
-    """At the end of the CTA: every turn that was passed on has been taken."""
+    """Raise PipelineRace at the CTA's end for a turn that was passed on and not taken."""
     for left in sm.named.values():
         if left.turn:
             raise report.race(sm.warpgroups[0], f"the CTA ends, and nobody took {left.turn}, which {left.arrived[0].name} passed "
-                              f"at {sites.place(left.site)} (named barrier {left.barrier}: {128 * len(left.arrived)} of "
-                              f"{left.threads} threads); {_mend(left)}", left.site, hazard="named-barrier-mismatch",
-                              before=left.party())
+                              f"at {sites.place(left.site)} (named barrier {left.barrier}: {left.count}); {_mend(left)}", left.site,
+                              hazard="named-barrier-mismatch", before=left.party())
 
 
 def hints(sm: SM) -> list[Hint]:
-    """Named barriers that somebody waits at."""
+    """Return a hint for each named barrier at which somebody waits."""
     elsewhere = [w for w in sm.warpgroups if not w.greenlet.dead and not isinstance(w.blocked, Generation)]
-    return [Hint("named-barrier-mismatch", f"named barrier {g.barrier}{g.meaning}: {128 * len(g.arrived)} of {g.threads} threads "
-                 f"(at {sites.place(g.site)}){_ended(sm, g)}", _mend(g), not elsewhere)
-            for g in sm.named.values() if g.waiters]
+    return [Hint("named-barrier-mismatch", f"named barrier {g.barrier}{g.meaning}: {g.count} (at {sites.place(g.site)})"
+                 f"{_ended(sm, g)}", _mend(g), not elsewhere) for g in sm.named.values() if g.waiters]
 
 
 def _mend(generation: Generation) -> str:
@@ -174,7 +174,7 @@ def _mend(generation: Generation) -> str:
 
 
 def _ended(sm: SM, generation: Generation) -> str:
-    """Who has ended without a use of a named barrier that cannot do without them."""
+    """Say who has ended without coming to a named barrier that needs them."""
     missing = [w for w in sm.warpgroups if w not in generation.arrived]
     if 128 * (len(generation.arrived) + sum(not w.greenlet.dead for w in missing)) >= generation.threads:
         return ""

@@ -1,7 +1,7 @@
 """One warpgroup of the CTA: the `Machine` that operations act on.
 
-Most operations are functions in the file of their concept, and methods here. What is shared by all of them is in `state`: the
-vectors of the four warps, the virtual clock, blocking, and the context that reports name.
+Most operations are functions in the file of their concept, and methods here. `state` holds what all of them share: the vectors of
+the four warps, the virtual clock, blocking, and the context that reports name.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ..core.machine import InFlight, Lanes, Mma, TensorMap
-from . import barriers, bulk, cluster, generic, handover, lane, mma, named, remote, report, state
+from . import barriers, bulk, cluster, generic, gmem, lane, mma, named, report, state
 from .clocks import COUNT, DRAINED, FENCED, GENERIC, INITIALISED
 from .state import SM
 
@@ -21,12 +21,12 @@ class Warpgroup(state.Warpgroup):
     """The simulated `Machine` (see its docstrings for what the operations do)."""
 
     products: mma.Products
-    bulk: bulk.Groups
+    bulk_groups: bulk.Groups
 
     def __init__(self, sm: SM, number: int, body: Callable[[Any], None]) -> None:
         super().__init__(sm, number, body)
         self.products = mma.Products(self)
-        self.bulk = bulk.Groups(self)
+        self.bulk_groups = bulk.Groups(self)
 
     # ---- who executes
     collective = report.collective
@@ -62,18 +62,17 @@ class Warpgroup(state.Warpgroup):
     bar_arrive = named.arrive
 
     def fence_mbarrier_init(self) -> None:
-        self.elapse(self.sm.costs.issue)
         self._fence(INITIALISED)
 
     def fence_proxy_async(self) -> None:
-        self.elapse(self.sm.costs.issue)
-        self._fence(FENCED)
-        self._fence(INITIALISED)
+        self._fence(FENCED, INITIALISED)
 
-    def _fence(self, kind: int) -> None:
-        """Everything up to now is fenced; what follows is in a new epoch and is not."""
+    def _fence(self, *kinds: int) -> None:
+        """Fence everything up to now; later accesses are in a new epoch."""
+        self.elapse(self.sm.costs.issue)
         warps = len(self.warps())
-        self.own[kind][:warps] = self.own[GENERIC][:warps]
+        for kind in kinds:
+            self.own[kind][:warps] = self.own[GENERIC][:warps]
         self.own[GENERIC][:warps] += 1
 
     def grid_dependency_wait(self) -> None:
@@ -85,21 +84,19 @@ class Warpgroup(state.Warpgroup):
         return bool(values.any() if operation == "any" else values.all())
 
     def setmaxnreg(self, direction: Literal["inc", "dec"], registers: int) -> None:
-        self.collective("setmaxnreg")
         self.sm.registers.set(self, direction, int(registers))
 
     # ---- TMA
-    def tma_load(self, dst: int, tensor: TensorMap, coords: tuple[int, ...], mbar: int, ctas: int = 0) -> None:
-        bulk.load(self, int(dst), tensor, coords, int(mbar), int(ctas))
+    tma_load = bulk.load
 
     def tma_store(self, tensor: TensorMap, coords: tuple[int, ...], src: int, reduction: str = "", once: bool = False) -> None:
-        self.bulk.store(tensor, coords, int(src), reduction, once)
+        self.bulk_groups.store(tensor, coords, src, reduction, once)
 
     def bulk_commit(self) -> None:
-        self.bulk.commit()
+        self.bulk_groups.commit()
 
     def bulk_wait(self, pending: int, *, read: bool) -> None:
-        self.bulk.wait(int(pending), read)
+        self.bulk_groups.wait(int(pending), read)
 
     # ---- wgmma
     def wgmma_fence(self) -> None:
@@ -122,18 +119,18 @@ class Warpgroup(state.Warpgroup):
     # ---- generic proxy
     smem_write = generic.write_chunks
     smem_read = generic.read_chunks
-    smem_send = remote.send
+    smem_send = cluster.send
     store_word = generic.store_word
     load_word = generic.load_word
     gmem_write = generic.write_array
     gmem_read = generic.read_array
-    gmem_signal = handover.signal
-    gmem_await = handover.wait
+    gmem_signal = gmem.signal
+    gmem_await = gmem.wait
     each_lane = lane.each
 
     # ---- observation
     def note(self, event: str, **details: Any) -> None:
         if not details.keys().isdisjoint(("ring", "slot", "step", "tile")):
-            self.note_ = event, details
+            self.last_note = event, details
         if self.sm.trace is not None:
             self.sm.trace.add(self, self.time, self.time, "note", event=event, **details)

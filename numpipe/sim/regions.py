@@ -1,8 +1,8 @@
 """Where arrays lie in global memory: views of one allocation share a *region*, and maps of its elements.
 
-A region is a range of addresses, of arrays whose ranges overlap. It is cut into units of so many bytes that every element of every
-array of it has whole ones, so a map, a number for each unit, can be looked at through each array: by its shape and strides. Regions
-grow together, and their units get finer, as arrays are met; what the maps hold is kept.
+A region is a range of addresses that holds arrays whose ranges overlap. Its unit is so many bytes that each element of each of
+these arrays is a whole number of units. A map has a number for each unit, and is seen through each array by its shape and strides.
+As further arrays come, regions grow together and their units get finer; the maps keep what they hold.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .touches import Codes, Index
 
 
 class Region:
-    """Addresses [lo, hi) in units of `unit` bytes, and what is known of each: codes of accesses, 0 is nobody."""
+    """Addresses [lo, hi) in units of `unit` bytes, with maps that hold the code of an access for each unit; 0: nobody's."""
 
     def __init__(self, lo: int, hi: int, unit: int) -> None:
         self.lo, self.hi, self.unit = lo, hi, unit
@@ -26,12 +26,12 @@ class Region:
         """whether anybody has written there"""
         size = (hi - lo) // unit  # pages of maps that are never used take no memory
         self.written: Codes = np.zeros(size, np.int32)
-        """the newest write; where CTAs reduce together, the first of them that did"""
+        """the newest write; where CTAs reduce together, the first one's"""
         self.read: Codes = np.zeros(size, np.int32)
         """the first read"""
 
     def adopt(self, other: Region) -> None:
-        """Take the arrays and maps of a region that lies in this one, and has units of so many of this one's."""
+        """Take over the arrays and maps of a region within this one, whose units are multiples of this one's."""
         scale, start = other.unit // self.unit, (other.lo - self.lo) // self.unit
         part = slice(start, start + (other.hi - other.lo) // self.unit)
         self.open |= other.open
@@ -41,7 +41,7 @@ class Region:
 
 
 class Place:
-    """An array in its region. `written` and `read` are the region's maps, seen through the array."""
+    """An array in its region; `written` and `read` are the region's maps, seen through the array."""
 
     def __init__(self, array: npt.NDArray[Any], fresh: bool) -> None:
         self.array = array
@@ -49,7 +49,7 @@ class Place:
         self.fresh = fresh
         """whether its elements hold nothing until the kernel writes them"""
         self.seen: dict[Any, set[tuple[int, ...]]] = {}
-        """where boxes have been read from, by their shape"""
+        """the places from which boxes have been read, by their shape"""
         self.region: Region
         self.written: Codes
         self.read: Codes
@@ -60,7 +60,7 @@ class Place:
         self.written, self.read = self._view(region.written), self._view(region.read)
 
     def _view(self, codes: Codes) -> Codes:
-        """A map with the array's shape, and behind it a dimension of the units of an element, if these are several."""
+        """Return a map in the array's shape, and with a last dimension for the units of an element if it has several."""
         array, region = self.array, self.region
         if not array.size:
             return np.empty(array.shape, np.int32)
@@ -71,7 +71,7 @@ class Place:
 
 
 def bounds(array: npt.NDArray[Any]) -> tuple[int, int]:
-    """The addresses [lo, hi) that an array's elements lie in."""
+    """Return the addresses [lo, hi) in which an array's elements lie."""
     lo = hi = int(array.ctypes.data)
     if not array.size:
         return lo, hi
@@ -79,27 +79,26 @@ def bounds(array: npt.NDArray[Any]) -> tuple[int, int]:
     return lo + sum(part for part in reach if part < 0), hi + sum(part for part in reach if part > 0) + array.dtype.itemsize
 
 
-def settle(place: Place, regions: list[Region]) -> Region:
-    """The region of an array that is met: one of `regions`, or a new one in place of those that it joins."""
+def settle(place: Place, regions: list[Region]) -> None:
+    """Put an array into its region: one of `regions`, or a new one in place of those that the array joins."""
     array, (lo, hi) = place.array, bounds(place.array)
-    met = [region for region in regions if region.lo < hi and lo < region.hi]
-    lo, hi = min([lo, *(region.lo for region in met)]), max([hi, *(region.hi for region in met)])
+    joined = [region for region in regions if region.lo < hi and lo < region.hi]
+    lo, hi = min([lo, *(region.lo for region in joined)]), max([hi, *(region.hi for region in joined)])
     steps = [stride for size, stride in zip(array.shape, array.strides, strict=True) if size > 1]
-    unit = math.gcd(array.dtype.itemsize, place.address - lo, *steps, *(n for region in met for n in (region.unit, region.lo - lo)))
-    if len(met) == 1 and (met[0].lo, met[0].hi, met[0].unit) == (lo, hi, unit):
-        place.join(met[0])
-        return met[0]
-    region = Region(lo, hi, unit)
-    for other in met:
-        region.adopt(other)
-        regions.remove(other)
-    regions.append(region)
+    units = [n for region in joined for n in (region.unit, region.lo - lo)]
+    region = Region(lo, hi, math.gcd(array.dtype.itemsize, place.address - lo, *steps, *units))
+    if len(joined) == 1 and (joined[0].lo, joined[0].hi, joined[0].unit) == (lo, hi, region.unit):
+        region = joined[0]
+    else:
+        for other in joined:
+            region.adopt(other)
+            regions.remove(other)
+        regions.append(region)
     place.join(region)
-    return region
 
 
 def overlap(place: Place, index: Index, other: Place, theirs: Index) -> bool:
-    """Whether parts of two arrays have bytes in common."""
+    """Return whether parts of two arrays have bytes in common."""
     if place is other:
         return all(max(a.start, b.start) < min(a.stop, b.stop) for a, b in zip(index, theirs, strict=True))
     return bool(np.shares_memory(place.array[index], other.array[theirs]))

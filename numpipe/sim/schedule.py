@@ -13,7 +13,7 @@ None           `InOrder`         the smallest virtual time: a discrete-event sim
 =============  ================  =======================================================================================
 
 Uniform choices seldom let one warpgroup run far ahead of another, priorities do; jitter stays near what a GPU would do. With a
-seed the CTAs behind the first one run in a random order too, and take other tiles from a counter (`deal`).
+seed the CTAs behind the first one run in a random order too, and draw other work from a counter (`Deal`).
 """
 
 from __future__ import annotations
@@ -25,15 +25,13 @@ import operator
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from ..arch.targets import DEFAULT
 
 Place = tuple[int, int, int]
 Task = Callable[[int], None]
 """Called with the cycle at which it runs."""
-Unit = Literal["load", "read", "write", "wgmma", "arrive"]
-"""Where an asynchronous operation runs: a TMA load, a TMA store's reading and its writing, a wgmma batch, a remote arrival"""
 
 
 @dataclass(frozen=True)
@@ -66,33 +64,35 @@ class Costs:
 
 
 class InOrder:
-    """One CTA's, or one of those of a cluster: smallest time first, ties as they arrived. Warpgroups run until they wait."""
+    """The scheduler of a cluster, or of one CTA: smallest time first, ties as they arrived. Warpgroups run until they wait."""
 
-    def __init__(self) -> None:
+    def __init__(self, rng: random.Random | None = None) -> None:
         self._tasks: list[Any] = []
         self._serial = 0
+        self._random = (rng or random).random
 
     def push(self, time: int, task: Task, owner: object) -> None:
-        """`task` may run from cycle `time` on; `owner` is its warpgroup, or the Unit of an asynchronous operation."""
+        """Let `task` run from cycle `time` on. `owner` is its warpgroup, or of an asynchronous operation the unit that runs it:
+        "load", "read" or "write" (a TMA store's two halves), "wgmma", "arrive" (a remote arrival)."""
         self._serial += 1
         heapq.heappush(self._tasks, (time, self._serial, task))
 
     def pop(self) -> tuple[int, Task] | None:
-        """The next task, or None if nothing can happen any more."""
+        """Return the next task and its cycle, or None if nothing can happen any more."""
         if not self._tasks:
             return None
         time, _, task = heapq.heappop(self._tasks)
         return time, task
 
     def pause(self) -> int | None:
-        """Shall the running warpgroup, which could go on, give way now? None: no; else the cycles it loses."""
+        """Return the cycles for which the running warpgroup, which could go on, gives way now; None: it goes on."""
         return None
 
     def defer(self) -> None:
-        """The running warpgroup polls in vain: everybody else goes first. (Here: a test takes time.)"""
+        """Let everybody else go before the running warpgroup, which polls in vain. (In this order a test takes time anyway.)"""
 
     def takes(self, cycles: int) -> int:
-        """What an asynchronous operation takes that the model gives so many cycles."""
+        """Return the cycles that an asynchronous operation takes to which the model gives `cycles`."""
         return cycles
 
 
@@ -101,8 +101,7 @@ class Jittered(InOrder):
     whose warpgroups stall now and then. How large the factors are is drawn once: up to 2, 4 … 64."""
 
     def __init__(self, rng: random.Random) -> None:
-        super().__init__()
-        self._random = rng.random
+        super().__init__(rng)
         self._spread = float(2 << rng.randrange(6))
 
     def pause(self) -> int | None:
@@ -114,10 +113,6 @@ class Jittered(InOrder):
 
 class Shuffled(InOrder):
     """Any task next, drawn from a seeded generator; warpgroups give way in a third of their operations."""
-
-    def __init__(self, rng: random.Random) -> None:
-        super().__init__()
-        self._random = rng.random
 
     def push(self, time: int, task: Task, owner: object) -> None:
         self._tasks.append((time, task))
@@ -138,22 +133,18 @@ class Shuffled(InOrder):
 class Prioritised(InOrder):
     """Probabilistic concurrency testing (Burckhardt, Kothari, Musuvathi, Nagarakatte, ASPLOS 2010).
 
-    Every warpgroup and every asynchronous operation has a random priority, and the highest that can run runs: at once, and until
-    it waits. At d - 1 moments, d = 1 … 4 being drawn, the running warpgroup falls below all others. A bug that needs d events in
-    one order is met with at least a known probability: 1/n that the first thread comes last of n, and for each of the d - 1
-    moments the probability that it is the one.
-
-    The paper draws moments uniformly from the k steps of a run, and so must know k. Here step s is drawn with a probability of
-    about 1 / (s ln MOST): for any run of fewer than MOST steps within a factor ln MOST of the paper's.
-
-    In every other schedule the operations of a unit share one priority: all loads late, say, or all stores.
+    Every warpgroup and every asynchronous operation has a random priority, and the highest that can run runs: at once, and until it
+    waits. At d - 1 moments, for a random d = 1 … 4, the running warpgroup falls below all others. A bug that needs d events in one
+    order is met with at least a known probability: 1/n that the first thread comes last of n, times that of each moment. The paper
+    draws moments uniformly from the k steps of a run, and so must know k. Here step s is drawn with a probability of about
+    1 / (s ln MOST): for any run of fewer than MOST steps within a factor ln MOST of the paper's. In every other schedule the
+    operations of a unit share one priority: all loads late, say, or all stores.
     """
 
     MOST = 1 << 14
 
     def __init__(self, rng: random.Random) -> None:
-        super().__init__()
-        self._random = rng.random
+        super().__init__(rng)
         self._shared = rng.random() < 0.5
         changes = (int(math.exp(math.log(self.MOST) * rng.random())) for _ in range(rng.randrange(4)))
         self._changes = sorted(changes, reverse=True)
@@ -204,15 +195,15 @@ def kind(seed: int | None) -> str:
 
 
 class Schedule:
-    """What a seed says of a whole grid: the order of its CTAs, and a scheduler for each of them."""
+    """The order of a grid's CTAs, and a scheduler for each cluster of them, by seed."""
 
     def __init__(self, seed: int | None) -> None:
         self._random = None if seed is None else random.Random(operator.index(seed))
         self._make = _KINDS[(seed or 0) % len(_KINDS)][1]
 
     def clusters(self, grid: Place, cluster: Place) -> list[list[Place]]:
-        """All CTAs, by cluster, x fastest; with a seed clusters come in a random order behind the first, of which a hazard that all
-        have is reported."""
+        """Return all CTAs, by cluster, x fastest. With a seed, clusters behind the first come in a random order; the first stays,
+        and reports a hazard that all have."""
         firsts = itertools.product(*(range(0, n, of) for n, of in zip(reversed(grid), reversed(cluster), strict=True)))
         within = [place[::-1] for place in itertools.product(*map(range, reversed(cluster)))]
         found = [[(x + i, y + j, z + k) for i, j, k in within] for z, y, x in firsts]
@@ -222,5 +213,53 @@ class Schedule:
         return found[:1] + others
 
     def scheduler(self) -> InOrder:
-        """The next cluster's."""
         return InOrder() if self._random is None else self._make(self._random)
+
+
+class Deal:
+    """The counter from which the CTAs of a launch draw their work (`numpipe.language.grid.tile_scheduler`).
+
+    CTA i begins with ticket i, and draws further ones. On a GPU all CTAs draw from one counter at once; here they run one after the
+    other, so who gets a ticket is decided before: without a seed tickets are dealt round, as among CTAs that are equally fast; with
+    a seed CTAs are faster or slower by random factors, up to one that takes nearly all.
+    """
+
+    def __init__(self, ctas: int, seed: int | None = None) -> None:
+        self._ctas = ctas
+        self._random = None if seed is None else random.Random(f"deal {seed}")
+        spread = 0.0 if self._random is None else self._random.choice((0.5, 2.0, 8.0))
+        self._speeds = [1.0 if self._random is None else 2 ** self._random.uniform(-spread, spread) for _ in range(ctas)]
+        self._owners: list[int] = []
+        """the CTAs that get tickets `ctas`, `ctas` + 1, …"""
+        self._newest: dict[int, int] = {}
+        """the newest ticket of each CTA that drew one"""
+        self._loops: list[str] = []
+        """the loops that the first CTA ended, in order"""
+        self._ended: dict[int, int] = {}
+        """how many loops each CTA ended"""
+
+    def draw(self, cta: int) -> int:
+        """Return the next ticket of a CTA."""
+        ticket = self._newest.get(cta, self._ctas - 1) + 1
+        while self._owner(ticket) != cta:
+            ticket += 1
+        self._newest[cta] = ticket
+        return ticket
+
+    def _owner(self, ticket: int) -> int:
+        number = ticket - self._ctas
+        if self._random is None:
+            return number % self._ctas
+        while number >= len(self._owners):
+            self._owners += self._random.choices(range(self._ctas), self._speeds, k=3 * self._ctas)
+            self._owners += self._random.sample(range(self._ctas), self._ctas)  # each CTA has an end
+        return self._owners[number]
+
+    def ended(self, cta: int, what: str) -> str | None:
+        """Note that a CTA has ended a loop, or, with "", itself; return how that differs from what another CTA did there."""
+        number = self._ended.get(cta, 0)
+        if number == len(self._loops) and "" not in self._loops:
+            self._loops.append(what)
+        self._ended[cta] = number + 1
+        first = self._loops[number] if number < len(self._loops) else ""
+        return None if first == what else f"{what or 'ended'} where another one has {first or 'ended'}"

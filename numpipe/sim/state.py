@@ -1,12 +1,13 @@
-"""What a CTA's SM and its warpgroups hold, and what is remembered of accesses and mbarriers.
+"""The state of a CTA's SM and of its warpgroups, and the records of accesses and mbarriers.
 
-All concepts of the simulator are typed against this file, and it knows none of them: what they hold is `Any` here.
+The other files are typed against this one. It imports none of them, so the objects of theirs that it holds are `Any` here.
 """
 
 from __future__ import annotations
 
 import contextvars
 import functools
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,23 +16,21 @@ from greenlet import GreenletExit, getcurrent, greenlet
 from ..core.machine import Role, TensorMap
 from ..diagnostics.reports import Party
 from .clocks import Clocks, Need, Vector, Warps
-from .sites import Site, context, line_of, place, user_site
+from .sites import Note, Site, context, lines, place, user_site
 
 if TYPE_CHECKING:
     from ..traces import Trace
     from .boxes import Box
-    from .deal import Deal
-    from .schedule import Costs, InOrder
+    from .schedule import Costs, Deal, InOrder
 
 
 class Access:
-    """One access by one agent: what must be covered (`clocks`) before another access may conflict with it.
+    """One access by one agent, with the counters (`clocks`) that a later access must know if the two are to be ordered.
 
-    `needs` is what a generic access must know, `async_needs` what a TMA or wgmma must: they differ for generic stores,
-    which have to be fenced.
+    A generic access must know `needs`, a TMA copy or wgmma `async_needs`: these differ for generic stores, which have to be fenced.
     """
 
-    __slots__ = ("agent", "async_needs", "box", "epoch", "kind", "mbar", "needs", "note_", "over", "phase", "site", "wait_",
+    __slots__ = ("agent", "async_needs", "box", "epoch", "kind", "last_note", "last_wait", "mbar", "needs", "over", "phase", "site",
                  "what", "where")
 
     def __init__(self, agent: Warpgroup, kind: str, what: str, needs: tuple[Need, ...],
@@ -44,32 +43,27 @@ class Access:
         self.mbar = mbar
         self.phase = phase
         self.site = user_site()
-        self.note_ = agent.note_
-        self.wait_ = agent.wait_
+        self.last_note = agent.last_note
+        self.last_wait = agent.last_wait
         self.epoch = 0
-        """of a wgmma: that of its warpgroup's last warp, for reports"""
+        """of a wgmma: the epoch of its warpgroup's last warp, for reports"""
         self.box: Box | None = None
-        """what a TMA copy moves, and `where` in its array"""
+        """the box that a TMA copy moves, which is at `where` in its array"""
         self.over: Access | None = None
-        """of a TMA load: what had written the bytes before it"""
+        """of a TMA load: the access that had written the bytes before it"""
         self.where: tuple[int, ...] = ()
 
     def describe(self) -> str:
         return f"{self.kind} ({self.what})" if self.what else self.kind
 
     def tell(self) -> str:
-        """Who, where, on which barrier, in which step."""
+        """Say who accessed what, where, on which barrier, in which step."""
         on = f", on {self.mbar.name} phase {self.phase}" if self.mbar is not None else ""
-        where = f"{self.describe()} by {self.agent.title} at {place(self.site)}{on}"
-        return where + context(self.note_, self.wait_)
+        return f"{self.describe()} by {self.agent.title} at {place(self.site)}{on}{context(self.last_note, self.last_wait)}"
 
 
 class Mbarrier:
     """One live mbarrier."""
-
-    __slots__ = ("address", "arrivals", "copies", "count", "current", "done", "done_time", "epoch",
-                 "expected", "landed", "last", "name", "observed", "owner", "pending", "phase", "site", "sm", "time",
-                 "twins", "tx", "used", "waited", "waiters", "warp")
 
     def __init__(self, owner: Warpgroup, address: int, count: int, name: str, epoch: int) -> None:
         sm = owner.sm
@@ -80,7 +74,7 @@ class Mbarrier:
         self.pending = count
         self.tx = 0
         self.phase = 0
-        """number of the phase that is going on; phases 0 … phase - 1 are complete"""
+        """number of the present phase; phases 0 … phase - 1 are complete"""
         self.expected = 0
         """bytes announced in this phase"""
         self.copies = 0
@@ -92,54 +86,46 @@ class Mbarrier:
         self.observed = False
         """whether a phase may complete only after somebody has waited for the one before"""
         self.arrivals: list[tuple[Warpgroup, int]] = []
+        self.arrivals_before: list[tuple[Warpgroup, int]] = []
+        """of the phase before, for reports"""
         self.waiters: list[tuple[Warpgroup, int]] = []
-        self.landed = sm.add_mbarrier_counter()  # before the vectors: it may widen them
+        self.landed = sm.add_counter()  # before the vectors: it may widen them
         self.current = sm.clocks.vector()
         self.done = sm.clocks.vector()
         self.time = self.done_time = 0
         self.site = user_site()
         self.owner, self.warp, self.epoch = owner, owner.first_warp, epoch
         self.twins: Sequence[Mbarrier] = ()
-        """in other CTAs, where whoever arrives here arrives there too"""
+        """mbarriers of other CTAs: whoever arrives here arrives there too"""
         self.used: dict[int, tuple[int, Warpgroup, Site]] = {}
-        """by warp, the epoch of its newest operation on it; not of an mbarrier of the entry, which is never invalidated"""
+        """by warp, the epoch of its newest operation here; empty for an mbarrier of the entry, which is never invalidated"""
+
+    @property
+    def title(self) -> str:
+        return self.name if len(self.sm.peers) == 1 else f"{self.name} of CTA {self.sm.cta}"
 
     @property
     def idle(self) -> bool:
         return self.pending == self.count and not self.tx and not self.waiters and not self.copies
 
-    def by_warpgroup(self) -> tuple[tuple[str, int], ...]:
-        """(warpgroup's name, arrivals) in this phase."""
-        found: dict[str, int] = {}
-        for who, times in self.arrivals:
-            name = who.name if len(self.sm.peers) == 1 else f"{who.name} of CTA {who.cta}"
-            found[name] = found.get(name, 0) + times
-        return tuple(found.items())
+    def by_warpgroup(self, *, before: bool = False) -> tuple[tuple[str, int], ...]:
+        """Return (warpgroup's name, arrivals) in the present phase, or in the one `before`."""
+        counts = Counter[str]()
+        for who, times in self.arrivals_before if before else self.arrivals:
+            counts[who.name if len(self.sm.peers) == 1 else f"{who.name} of CTA {who.cta}"] += times
+        return tuple(counts.items())
 
     def party(self) -> Party:
-        """Who initialised it, for reports."""
-        owner = self.owner
-        return Party(f"initialises {self.name}", owner.warpgroup, owner.role, owner.cta,
-                     () if self.site is None else (line_of(self.site),), barrier=self.name)
-
-    def arrived(self) -> Party | None:
-        """Who has arrived last in this phase, for reports; its line is not kept."""
-        who = self.arrivals[-1][0] if self.arrivals else None
-        return None if who is None else Party(f"arrived on {self.name}", who.warpgroup, who.role, who.cta, barrier=self.name,
-                                              phase=self.phase)
+        return side(self.owner, f"initialises {self.name}", self.site, barrier=self.name)
 
 
-class Agent(NamedTuple):
-    """A warpgroup, when the CTA that it was of has ended."""
-
-    name: str
-    warpgroup: int
-    role: str
-    cta: tuple[int, int, int]
+def side(agent: Warpgroup | Party, did: str, site: Site = None, **where: Any) -> Party:
+    """Return one side of a report; `where` holds further fields of `Party`."""
+    return Party(did, agent.warpgroup, agent.role, agent.cta, lines(site), **where)
 
 
 class Blocked:
-    """Why a warpgroup cannot go on; `kind` is that of a trace's event."""
+    """Why a warpgroup cannot go on; `kind` is the kind of the event in a trace."""
 
     def __init__(self, kind: str, text: str = "") -> None:
         self.kind = kind
@@ -147,11 +133,10 @@ class Blocked:
         self.waiters: list[Warpgroup] = []
 
     def text(self) -> str:
-        """For reports of deadlocks."""
         return self._text
 
     def enqueue(self, who: Warpgroup, **details: Any) -> None:
-        """Block until somebody calls `open`."""
+        """Block `who` until somebody calls `open`."""
         self.waiters.append(who)
         who.block(self, **details)
 
@@ -162,13 +147,28 @@ class Blocked:
             waiter.wake(time)
 
 
+class Waiting(Blocked):
+    """Why a warpgroup is blocked in `mbar_wait`, or gets no further although it tests again and again."""
+
+    def __init__(self, mbar: Mbarrier, phase: int, step: int = -1, kind: str = "wait") -> None:
+        super().__init__(kind)
+        self.mbar = mbar
+        self.phase = phase
+        self.step = step
+
+    def text(self) -> str:
+        return (f"{self.mbar.title} phase {self.phase}" + (f" step {self.step}" if self.step >= 0 else "")
+                + (", which it tests again and again" if self.kind == "poll" else ""))
+
+
 class Meeting(Blocked):
     """One use of a barrier at which warpgroups meet: what they tell each other, and the cycle of the newest arrival."""
 
-    def __init__(self, kind: str, clocks: Clocks) -> None:
+    def __init__(self, kind: str, sm: SM) -> None:
         super().__init__(kind)
+        self.sm = sm
         self.arrived: list[Warpgroup] = []
-        self.vector = clocks.vector()
+        self.vector = sm.clocks.vector()
         self.time = 0
         self.complete = False
 
@@ -179,12 +179,11 @@ class Meeting(Blocked):
         self.time = max(self.time, who.time)
 
     def end(self) -> None:
-        """All are there."""
         self.complete = True
         self.open(self.time)
 
     def meet(self, who: Warpgroup, **details: Any) -> None:
-        """Wait until all are there; what they knew, this one knows then."""
+        """Wait until all have come; `who` knows then what they knew."""
         if not self.complete:
             self.enqueue(who, **details)
         who.acquire(self.vector)
@@ -192,15 +191,14 @@ class Meeting(Blocked):
 
 
 class Warpgroup(Warps):
-    """Who it is, what its warps know, its virtual clock, and what it waits for; its operations are in `port`."""
+    """A warpgroup's identity, its virtual clock, and what it waits for; its operations are in `port`, which runs ``body(self)``."""
 
     products: Any
-    """its wgmmas (`mma.Products`)"""
-    bulk: Any
-    """its TMA stores (`bulk.Groups`)"""
+    """`mma.Products`: its wgmmas"""
+    bulk_groups: Any
+    """`bulk.Groups`: its TMA stores"""
 
     def __init__(self, sm: SM, number: int, body: Callable[[Any], None]) -> None:
-        """`body`: what it runs, called with the warpgroup."""
         super().__init__(sm.clocks, 4 * (number + sm.wide * sm.rank))
         self.sm = sm
         self.warpgroup = number
@@ -211,15 +209,15 @@ class Warpgroup(Warps):
         self.rank = sm.rank
         self.deal = sm.deal
         self.over = False
-        self.remote: list[Any] = []
-        """arrivals on other CTAs' mbarriers that are under way (`cluster.Sent`)"""
-        self.met: Meeting | None = None
-        """the use of the cluster's barrier that it has arrived at, and not waited for"""
+        self.remote_arrivals: list[Any] = []
+        """`cluster.RemoteArrival`: its arrivals on other CTAs' mbarriers that are under way"""
+        self.cluster_meeting: Meeting | None = None
+        """the use of the cluster's barrier that it has arrived at and not waited for"""
         self.time = 0
         self.blocked: Blocked | None = None
         self.ready = False
-        self.note_: tuple[str, dict[str, Any]] | None = None
-        self.wait_: tuple[str, int, int] | None = None
+        self.last_note: Note = "", {}
+        self.last_wait: tuple[str, int, int] | None = None
         self.recent: dict[tuple[str, int], Access] = {}
         self.greenlet: greenlet = greenlet(functools.partial(body, self))
 
@@ -229,9 +227,9 @@ class Warpgroup(Warps):
         return f"warpgroup {self.warpgroup} ({self.role})"
 
     @functools.cached_property
-    def identity(self) -> Agent:
-        """What accesses to global memory remember of it."""
-        return Agent(self.name, self.warpgroup, self.role, self.cta)
+    def identity(self) -> Party:
+        """Who it is, which accesses to global memory remember when its CTA has ended."""
+        return Party("", self.warpgroup, self.role, self.cta)
 
     @property
     def title(self) -> str:
@@ -239,13 +237,13 @@ class Warpgroup(Warps):
 
     # ---- running
     def resume(self, time: int) -> None:
-        """The scheduler's task: go on until the next block."""
+        """Go on until it waits again: a task of the scheduler."""
         self.ready = False
         self.blocked = None
         self.greenlet.switch()
 
     def wake(self, time: int) -> None:
-        """What this warpgroup was blocked on happened at cycle `time`."""
+        """Let it go on from cycle `time`."""
         if not self.ready:
             self.ready = True
             self.time = max(self.time, time)
@@ -277,8 +275,7 @@ class Warpgroup(Warps):
         """Let the scheduler run others here, although this warpgroup could go on."""
         if self.sm.closing:
             raise GreenletExit
-        pause = self.sm.scheduler.pause()
-        if pause is not None:
+        if (pause := self.sm.scheduler.pause()) is not None:
             self.wake(self.time + pause)
             self.switch()
 
@@ -286,25 +283,25 @@ class Warpgroup(Warps):
         self.time += cycles
 
 
-class Handed(NamedTuple):
-    """What a release took with it: the CTA's number in the order of the run, and what the lane knew."""
+class Release(NamedTuple):
+    """A release at GPU scope: the number of the releasing CTA in the order of the run, and what its lane knew."""
 
     number: int
     vector: Vector
 
 
 class SM:
-    """One CTA on its SM. Nothing outlives it but GMEM, what `gmem` knows of it, and `plans` and `boxes`, derived geometry.
+    """One CTA on its SM. `gmem`, `plans` and `boxes` (derived geometry) outlive it.
 
-    `peers` are the SMs of its cluster, by rank, itself among them; they have the scheduler and the clocks in common.
+    `peers` are the SMs of its cluster, by rank, itself among them; they share the scheduler and the clocks.
     """
 
     poll_limit = 10_000
-    """failed tests in a row, with nothing else happening, that count as a deadlock"""
+    """failed tests in a row that count as a deadlock, where nothing else happens"""
     memory: Any
     """`memory.SharedMemory`"""
     meeting: Any
-    """of the cluster's first CTA: the use of its barrier that has not come to its end (`cluster.ClusterMeeting`)"""
+    """`cluster.ClusterMeeting`, of the cluster's first CTA: the present use of its barrier"""
     registers: Any
     """`named.Registers`"""
 
@@ -320,14 +317,14 @@ class SM:
         self.trace = trace
         self.boxes = boxes
         self.plans = plans
-        """of wgmmas (`mma.Plan`)"""
+        """`mma.Plan` of each kind of wgmma batch"""
         self.gmem = gmem
         """`gmem.GlobalMemory`"""
         self.deal = deal
         self.hub = getcurrent()
         self.closing = False
         self.progress = 0
-        """counts everything that can end somebody's wait"""
+        """counts the events that can end somebody's wait"""
         self.polls = 0
         self.polled_at = -1
         self.clocks = clocks
@@ -336,50 +333,44 @@ class SM:
         peers.append(self)
         self.ended = False
         self.reached: dict[int, tuple[int, Warpgroup, str, Site]] = {}
-        """what warps of other CTAs did last in its memory, by their counters (`cluster.reach`)"""
+        """the last thing that warps of other CTAs did in its memory, by their counters (`cluster.reach`)"""
         self.agreed: dict[tuple[Any, ...], Any] = {}
-        """of the cluster's first CTA (`cluster.Agreed`)"""
+        """`cluster.Agreed`, of the cluster's first CTA"""
         self.mbarriers: dict[int, Mbarrier] = {}
         self.retired: list[Mbarrier] = []
         self.named: dict[int, Any] = {}
-        """uses of named barriers that have begun (`named.Generation`)"""
+        """`named.Generation`: the present use of each named barrier"""
         self.named_over: dict[int, Any] = {}
-        """the newest use of each that is over"""
-        self.acquired: dict[int, Handed] = {}
-        """what flags of other CTAs said, by the counter that stands for having seen them"""
-        self._copy_port_free = 0
-        self._tensor_core_free = 0
+        """its newest use that is over"""
+        self.acquired: dict[int, Release] = {}
+        """releases that flags of other CTAs brought, by the counter that stands for having seen the flag"""
+        self._free: dict[str, int] = {}
+        """when its "copy port" and its "tensor core" are free"""
         self.warpgroups: list[Warpgroup] = []
 
-    # ---- shared units
-    def copy_port(self, time: int, nbytes: int) -> tuple[int, int]:
-        """(start, end) of a copy asked for at `time`."""
-        start = max(time, self._copy_port_free)
-        self._copy_port_free = start + -(-nbytes // self.costs.tma_bytes)
-        return start, self._copy_port_free
-
-    def tensor_core(self, time: int, cycles: int) -> tuple[int, int]:
-        """(start, end) of a batch that may start at `time`."""
-        start = max(time, self._tensor_core_free)
-        self._tensor_core_free = start + cycles
-        return start, self._tensor_core_free
+    def occupy(self, unit: str, time: int, cycles: int) -> tuple[int, int]:
+        """Let a unit that all warpgroups share work for `cycles`, from `time` at the earliest; return its (start, end)."""
+        start = max(time, self._free.get(unit, 0))
+        self._free[unit] = start + cycles
+        return start, start + cycles
 
     # ---- vectors
-    def add_mbarrier_counter(self) -> int:
-        """A counter for a new mbarrier, or for a flag that has been seen; every vector has room for it afterwards."""
-        width = self.clocks.width
-        index = self.clocks.add_landed()
-        if self.clocks.width != width:
+    def add_counter(self) -> int:
+        """Return a counter for a new mbarrier, or for a flag that has been seen; give every vector room for it."""
+        clocks = self.clocks
+        clocks.used += 1
+        if clocks.used > clocks.width:
+            clocks.width *= 2
             for sm in self.peers:
                 sm.widen()
-        return index
+        return clocks.used - 1
 
     def widen(self) -> None:
         for warpgroup in self.warpgroups:
             warpgroup.widen()
         for mbar in self.mbarriers.values():
             mbar.current, mbar.done = self.clocks.widen(mbar.current), self.clocks.widen(mbar.done)
-        of_warpgroups = (one for warpgroup in self.warpgroups for one in (warpgroup.met, warpgroup.blocked))
+        of_warpgroups = (one for warpgroup in self.warpgroups for one in (warpgroup.cluster_meeting, warpgroup.blocked))
         for meeting in (self.meeting, *self.named.values(), *of_warpgroups):  # those that somebody still has to acquire
             if isinstance(meeting, Meeting) and len(meeting.vector) < self.clocks.width:
                 meeting.vector = self.clocks.widen(meeting.vector)

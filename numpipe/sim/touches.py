@@ -1,4 +1,4 @@
-"""Accesses to global memory, as they are remembered while a grid runs, and what is told of two that may not meet (`gmem`)."""
+"""Accesses to global memory, as `gmem` remembers them while a grid runs, and the errors of two that may not meet."""
 
 from __future__ import annotations
 
@@ -6,36 +6,34 @@ import numpy as np
 import numpy.typing as npt
 
 from ..diagnostics.errors import PipelineRace, SimulationError
-from ..diagnostics.reports import Party, Report
+from ..diagnostics.reports import Party
 from . import report, sites
 from .clocks import Need
-from .state import Access, Mbarrier
+from .state import Access, Mbarrier, side
 
 Codes = npt.NDArray[np.int32]
-"""A number for each element: of the access that did something there, 0 is nobody."""
+"""For each element the number of the access that did something there; 0: nobody did."""
 Index = tuple[slice, ...]
 STORE, LOAD = "store", "load"
 """kinds of ordinary accesses"""
 _VERBS = {"TMA load": "reads", LOAD: "reads", "TMA store": "writes", STORE: "writes"}
-STORES_END = ("the stores of a pipeline end with the kernel, so load what they write in the next one; copies of your own end at "
-              "wait_smem_to_gmem(0)")
 
 
 class Touch:
     """An access to global memory, remembered while the grid runs.
 
-    `number` is of the cluster (of a CTA, where there are none) in the order of the run, `needs` what another access of that cluster
-    must know to come after a write.
+    `number` counts the clusters in the order of the run; `needs` are the counters that another access of this access's cluster must
+    know to come after it.
     """
 
-    __slots__ = ("agent", "code", "flipped", "index", "kind", "needs", "note_", "number", "phase", "reduction", "site", "wait_",
-                 "what")
+    __slots__ = ("agent", "code", "flipped", "index", "kind", "last_note", "last_wait", "needs", "number", "phase", "reduction",
+                 "site", "what")
 
     def __init__(self, access: Access, number: int, index: Index, flipped: bool, needs: tuple[Need, ...] = (),
                  reduction: str = "") -> None:
         self.agent = access.agent.identity
         self.kind, self.what, self.site = access.kind, access.what, access.site
-        self.note_, self.wait_, self.phase = access.note_, access.wait_, access.phase
+        self.last_note, self.last_wait, self.phase = access.last_note, access.last_wait, access.phase
         self.number, self.index, self.needs, self.reduction, self.flipped = number, index, needs, reduction, flipped
         self.code = 0
 
@@ -50,20 +48,19 @@ class Touch:
         return f"{self.what}[{inside}]"
 
     def tell(self) -> str:
-        """Who, where, in which step."""
+        """Say who accessed what, where, in which step."""
         return (f"{self.describe()} by {self.agent.name} of CTA {self.agent.cta} at {sites.place(self.site)}: {self.where()}"
-                + sites.context(self.note_, self.wait_))
+                + sites.context(self.last_note, self.last_wait))
 
     def party(self) -> Party:
-        ring = None if self.note_ is None else self.note_[1].get("ring")
-        return Party(f"{self.describe()} of {self.where()}", self.agent.warpgroup, self.agent.role, self.agent.cta,
-                     () if self.site is None else (sites.line_of(self.site),), ring, sites.noted(self.note_, "slot"),
-                     sites.noted(self.note_, "step"))
+        note = self.last_note
+        return side(self.agent, f"{self.describe()} of {self.where()}", self.site, ring=note[1].get("ring"),
+                    slot=sites.noted(note, "slot"), step=sites.noted(note, "step"))
 
 
-# ---- what is told ---------------------------------------------------------------------------------------------------
+# ---- errors --------------------------------------------------------------------------------------------------------
 def conflict(access: Access, touch: Touch, earlier: Touch, codes: Codes) -> SimulationError:
-    """Two CTAs meet."""
+    """Return the error of two CTAs that meet."""
     if touch.reduction or earlier.reduction:
         mend = ("set the array up before the kernel and read it behind it; in the kernel all CTAs use the same reduction_op, and "
                 "no other access")
@@ -76,15 +73,14 @@ def conflict(access: Access, touch: Touch, earlier: Touch, codes: Codes) -> Simu
         mend = ("blocks of its own for each CTA: a ds(start, size), or an index map, that depends on numpipe.program_id; or add "
                 "them up: numpipe.atomic_add(array.at[…], tile), copy_smem_to_gmem(…, reduction_op='add')")
     now, before = _VERBS[touch.kind], _VERBS[earlier.kind]
-    return found(PipelineRace, access, touch, earlier, "cta-conflict", (
-        f"{touch.describe()} {now} {_common(touch, earlier, codes)}, which CTA {earlier.agent.cta} {before}"
-        + " too" * (now == before)),
-        "nothing orders two CTAs: they run at once, and in any order", mend)
+    what = f"{touch.describe()} {now} {_common(touch, earlier, codes)}, which CTA {earlier.agent.cta} {before}"
+    return failure(access, touch, earlier, "cta-conflict", what + " too" * (now == before),
+                   "nothing orders two CTAs: they run at once, and in any order", mend)
 
 
 def other_proxy(access: Access, touch: Touch, earlier: Touch, codes: Codes) -> SimulationError:
-    """A TMA copy comes after an ordinary store."""
-    return found(PipelineRace, access, touch, earlier, "array-in-transfer", (
+    """Return the error of a TMA copy that comes after an ordinary store."""
+    return failure(access, touch, earlier, "array-in-transfer", (
         f"{touch.describe()} {_VERBS[touch.kind]} {_common(touch, earlier, codes)}, which {earlier.describe()} of the same CTA "
         "wrote: nothing makes ordinary stores to an array visible to the async proxy"),
         "the fence that kernels have, fence.proxy.async.shared::cta, is of shared memory",
@@ -92,61 +88,61 @@ def other_proxy(access: Access, touch: Touch, earlier: Touch, codes: Codes) -> S
 
 
 def unordered(access: Access, touch: Touch, earlier: Touch, codes: Codes | None = None) -> SimulationError:
-    """Ordinary accesses, one of which stores."""
+    """Return the error of two ordinary accesses, one of which stores."""
     now, before = _VERBS[touch.kind], _VERBS[earlier.kind]
-    own = touch.agent.warpgroup == earlier.agent.warpgroup
-    return found(PipelineRace, access, touch, earlier, "unordered-accesses", (
-        f"{touch.describe()} {now} {touch.where() if codes is None else _common(touch, earlier, codes)}, which "
-        f"{earlier.describe()} of {earlier.agent.name} {before}{' too' * (now == before)}"),
-        f"no barrier orders {'its four warps' if own else f'{earlier.agent.name} before {touch.agent.name}'}",
-        "a barrier between the two, or " + ("the value that was stored in place of the load" if own else
-                                            "rows and columns of its own for each warpgroup"))
+    what = (f"{touch.describe()} {now} {touch.where() if codes is None else _common(touch, earlier, codes)}, which "
+            f"{earlier.describe()} of {earlier.agent.name} {before}{' too' * (now == before)}")
+    if touch.agent.warpgroup == earlier.agent.warpgroup:
+        warps, mend = "its four warps", "the value that was stored in place of the load"
+    else:
+        warps = f"{earlier.agent.name} before {touch.agent.name}"
+        mend = "rows and columns of its own for each warpgroup"
+    return failure(access, touch, earlier, "unordered-accesses", what, f"no barrier orders {warps}",
+                   f"a barrier between the two, or {mend}")
 
 
 def in_transfer(access: Access, touch: Touch, earlier: Touch, codes: Codes | None = None,
-                 mbar: Mbarrier | None = None) -> SimulationError:
-    """A copy of this CTA that may not be over: a load, which completes on `mbar`, or a store."""
-    cause, mend = f"nothing tells {touch.agent.name} that the store has reached the array", STORES_END
+                mbar: Mbarrier | None = None) -> SimulationError:
+    """Return the error of an access that meets a copy of its CTA in flight: a load, which completes on `mbar`, or a store."""
+    cause, verb = f"nothing tells {touch.agent.name} that the store has reached the array", _VERBS[touch.kind]
+    mend = ("the stores of a pipeline end with the kernel, so load what they write in the next one; copies of your own end at "
+            "wait_smem_to_gmem(0)")
     if mbar is not None:
         cause = f"nothing tells {touch.agent.name} that this copy has landed"
         if mbar.observed:
             mend = f"barrier_wait for {mbar.name}, phase {earlier.phase}, before the array is written there"
-    elif _VERBS[touch.kind] == "writes" and earlier.agent.warpgroup != touch.agent.warpgroup:
+    elif verb == "writes" and earlier.agent.warpgroup != touch.agent.warpgroup:
         mend = "rows of its own for each warpgroup (numpipe.axis_index of the warpgroup axis), or num_compute_wgs=1"
-    elif _VERBS[touch.kind] == "writes":
+    elif verb == "writes":
         mend = "wait_smem_to_gmem(0) between the two, which are in no order, or one store to each block"
-    return found(PipelineRace, access, touch, earlier, "array-in-transfer", (
-        f"{touch.describe()} {_VERBS[touch.kind]} the array at {touch.where()} while {earlier.describe()} by {earlier.agent.name} "
-        f"may still be {'writing' if mbar is None else 'reading'} it"), cause, mend)
+    return failure(access, touch, earlier, "array-in-transfer", (
+        f"{touch.describe()} {verb} the array at {touch.where()} while {earlier.describe()} by {earlier.agent.name} may still be "
+        f"{'writing' if mbar is None else 'reading'} it"), cause, mend)
 
 
 def before_wait(access: Access, touch: Touch) -> SimulationError:
-    return found(PipelineRace, access, touch, None, "read-before-grid-dependency", (
-        f"{touch.where()} is {'read' if _VERBS[touch.kind] == 'reads' else 'written'} by {touch.describe()} of {touch.agent.name} "
-        "before griddepcontrol.wait: the kernel ahead in the stream may not have ended"),
-        f"nothing orders it after a griddepcontrol.wait of {touch.agent.name}, or of a warpgroup that has told it",
+    """Return the error of an access before a griddepcontrol.wait."""
+    done, agent = "read" if _VERBS[touch.kind] == "reads" else "written", touch.agent.name
+    return failure(access, touch, None, "read-before-grid-dependency", (
+        f"{touch.where()} is {done} by {touch.describe()} of {agent} before griddepcontrol.wait: the kernel ahead in the stream "
+        "may not have ended"), f"nothing orders it after a griddepcontrol.wait of {agent}, or of a warpgroup that has told it",
         "griddep.wait() by every warpgroup, before it touches an array")
 
 
 def extent(mask: npt.NDArray[np.bool_], index: Index) -> Index:
-    """The smallest box around the elements of `index` that a mask has."""
-    found = np.argwhere(mask)[:, :len(index)]
-    first, last = found.min(axis=0), found.max(axis=0)
+    """Return the smallest box around the elements of `index` that a mask has."""
+    elements = np.argwhere(mask)[:, :len(index)]
+    first, last = elements.min(axis=0), elements.max(axis=0)
     return tuple(slice(part.start + int(lo), part.start + int(hi) + 1) for part, lo, hi in zip(index, first, last, strict=True))
 
 
 def _common(touch: Touch, earlier: Touch, codes: Codes) -> str:
-    """The elements that two accesses have in common."""
+    """Say which elements two accesses have in common."""
     return touch.where(extent(codes == earlier.code, touch.index))
 
 
-def found(kind: type[SimulationError], access: Access, touch: Touch, earlier: Touch | None, hazard: str, what: str,
-           cause: str, mend: str) -> SimulationError:
-    """The error of an access, and of an `earlier` one that it meets."""
-    lines = [f"{access.agent.title}: {what}", f"  now:    {touch.tell()}"]
-    if earlier is not None:
-        lines.append(f"  before: {earlier.tell()}")
-    lines += [f"  {cause}", f"  mend:   {mend}"]
-    told = Report(hazard, "\n".join(lines), touch.party(), None if earlier is None else earlier.party(), cause=cause, mend=mend,
-                  kernel=report.kernel_of(access.agent.sm))
-    return report.failed(kind, told, None if touch.site is None else sites.line_of(touch.site))
+def failure(access: Access, touch: Touch, earlier: Touch | None, hazard: str, what: str, cause: str, mend: str,
+            error: type[SimulationError] = PipelineRace) -> SimulationError:
+    """Return the error of an access, and of an `earlier` one that it meets."""
+    accesses = [(each.tell(), each.party()) for each in (touch, earlier) if each is not None]
+    return report.conflict(error, hazard, f"{access.agent.title}: {what}", accesses, cause, mend, access.agent.sm)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 
 import numpipe
-from numpipe import SMEM, BlockSpec, PipelineDeadlock, PipelineRace, SimulationError, ds, reports
+from numpipe import SMEM, Barrier, BlockSpec, PipelineDeadlock, PipelineRace, SimulationError, ds, reports
 from numpipe.hazards import HAZARDS
 from numpipe.language.pipeline import ring
 from numpipe.sim import simulate
@@ -67,11 +68,11 @@ def hazards_of(source: str) -> tuple[set[str], list[int]]:
             named |= {text(hazard)}
             mended = any(keyword.arg == "mend" for keyword in call.keywords) or "; " in ast.unparse(call.args[1])
             without += [call.lineno] * (not text(hazard) or not (mended or isinstance(call.args[1], ast.Call)))
-        elif name in ("_Told", "Hint"):
+        elif name in ("Finding", "Hint"):
             given = call.args[0]
             named |= {text(part) for part in ((given.body, given.orelse) if isinstance(given, ast.IfExp) else (given,))}
-        elif name == "found" and len(call.args) > 4:  # of `touches`: the cause and the mend are the last arguments
-            named |= {text(call.args[4])}
+        elif name == "failure" and len(call.args) > 6:  # of `touches`: the cause and the mend are arguments
+            named |= {text(call.args[3])}
         elif name in ("PipelineRace", "SimulationError"):
             without.append(call.lineno)  # `report.failed` makes them, from a report
     return named, without
@@ -426,3 +427,32 @@ def test_kernels_by_hand_are_reported_without_a_unit(bug: str, kind: type[Simula
     report = caught.value.report
     assert report is not None and (report.hazard, report.kernel) == (hazard, "")
     assert report.mend, report.text
+
+
+@numpipe.kernel(num_compute_wgs=2, warp_specialized=False)
+def one_for_both(y, *, mended: numpipe.Static):
+    wg = numpipe.axis_index("wg")
+    done = numpipe.scratch(Barrier(num_arrivals=2))
+    for _ in range(3):
+        if mended or wg == 0:
+            numpipe.barrier_arrive(done)
+        if not mended and wg == 0:
+            numpipe.barrier_arrive(done)
+        numpipe.barrier_wait(done)
+
+
+def test_a_warpgroup_that_arrives_in_place_of_another_is_named() -> None:
+    """In schedules where that can be seen: the barrier cannot tell who arrives. The mend is what the twin does."""
+    mends = []
+    for seed in range(12):
+        one_for_both.simulate(np.zeros((64, 64), np.float32), seed=seed, mended=True)
+        try:
+            one_for_both.simulate(np.zeros((64, 64), np.float32), seed=seed, mended=False)
+        except SimulationError as error:
+            assert error.report is not None
+            mends.append((error.report.hazard, error.report.mend))
+    assert mends
+    for hazard, mend in mends:
+        assert hazard == "wrong-phase" and re.fullmatch(
+            r"one barrier_arrive on barrier @ test_reports.py:\d+ by warpgroup 1 \(compute\) and one by each of the others: phase "
+            r"\d counts 2 of warpgroup 0 \(compute\), and none of warpgroup 1 \(compute\)", mend)

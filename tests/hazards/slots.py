@@ -73,6 +73,45 @@ def released_in_a_loop_before_the_product_has_drained(a, b, c, *, mended: numpip
     c[ds(0, 64), ds(0, 64)] = acc
 
 
+@kernel("refilled-while-read", r"TMA load \([ab]\) fills SMEM.* while wgmma \(batch [12]\).*never told that their wgmma drained.*"
+        r"mend: +wgmma_wait\(0\) before barrier_arrive, or barrier_arrive behind the product of its step and wgmma_wait\(1\): "
+        r"batch [12] may still read slot [01] of a, b", A, B, zeros(64, 64, dtype=F32), gives=PRODUCT)
+def the_step_before_released_ahead_of_a_product(a, b, c, *, mended: numpipe.Static):
+    def body(indices, a_tile, b_tile, a_free, b_free, acc):
+        if mended:
+            acc = numpipe.wgmma_wait(acc, 0)
+        numpipe.barrier_arrive(a_free)
+        numpipe.barrier_arrive(b_free)
+        return numpipe.wgmma(acc, a_tile, b_tile.T)
+
+    def compute(pipeline):
+        c[ds(0, 64), ds(0, 64)] = pipeline(numpipe.zeros((64, 64), np.float32))
+
+    specs = BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))
+    emit(body, grid=(3,), max_concurrent_steps=2, delay_release=1, in_specs=specs, compute_context=compute,
+         manual_consumed_barriers=True)(a, b)
+
+
+@kernel("read-after-release", r"(TMA load \([ab]\) fills SMEM.* while wgmma|wgmma \(batch \d\) reads SMEM.* while TMA load)"
+        r".*mend: +issue the product of step \d, and wgmma_wait\(0\), before barrier_arrive: slot 0 of a, b", A, B,
+        zeros(64, 64, dtype=F32), gives=PRODUCT)
+def released_ahead_of_the_product(a, b, c, *, mended: numpipe.Static):
+    def body(indices, a_tile, b_tile, a_free, b_free, acc):
+        if mended:
+            acc = numpipe.wgmma_wait(numpipe.wgmma(acc, a_tile, b_tile.T), 0)
+        numpipe.barrier_arrive(a_free)
+        numpipe.barrier_arrive(b_free)
+        if not mended:
+            acc = numpipe.wgmma(acc, a_tile, b_tile.T)
+        return acc
+
+    def compute(pipeline):
+        c[ds(0, 64), ds(0, 64)] = pipeline(numpipe.zeros((64, 64), np.float32))
+
+    specs = BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))
+    emit(body, grid=(3,), max_concurrent_steps=1, in_specs=specs, compute_context=compute, manual_consumed_barriers=True)(a, b)
+
+
 @kernel("refilled-while-read", r"TMA load \(x\) fills SMEM.* while read \(tile\[…\]\).*no barrier orders warp 1 .*mend: "
         r"+commit_smem between the last read and the copy", X, zeros(64, 64), gives=X[:, :64] + X[:, 64:128], compiler_params=BARE)
 def loaded_again_while_other_warps_read(x, y, *, mended: numpipe.Static):
@@ -97,6 +136,30 @@ def loaded_again_while_a_store_reads(x, y, *, mended: numpipe.Static):
         numpipe.copy_smem_to_gmem(tile, y.at[ds(0, 64), ds(k * 64, 64)])
         if mended:
             numpipe.wait_smem_to_gmem(0, wait_read_only=True)
+
+
+@kernel("refilled-while-read", r"(TMA load \(x\) fills SMEM.* while read \(tile\[…\]\) of warpgroup 1|read \(tile\[…\]\) reads "
+        r"SMEM.* while TMA load \(x\)).*mend: +one barrier_arrive on barrier @ slots.py:\d+ \(2\) by warpgroup 1 \(compute\) and "
+        r"one by each of the others: phase 0 counts 2 of warpgroup 0 \(compute\), and none of warpgroup 1 \(compute\)", X,
+        zeros(128, 64), gives=np.concatenate([X[:, 64:128], X[:, :64]]), num_compute_wgs=2, warp_specialized=False)
+def loaded_again_when_one_warpgroup_has_released_twice(x, y, *, mended: numpipe.Static):
+    wg = numpipe.axis_index("wg")
+    tile, landed, again, free = numpipe.scratch((SMEM((64, 64), np.float16), Barrier(), Barrier(), Barrier(num_arrivals=2)))
+    if wg == 0:
+        numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(0, 64)], tile, landed)
+        numpipe.barrier_wait(landed)
+        numpipe.barrier_arrive(free)
+        if not mended:
+            numpipe.barrier_arrive(free)
+        numpipe.barrier_wait(free)
+        numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(64, 64)], tile, again)
+        numpipe.barrier_wait(again)
+        y[ds(0, 64), ds(0, 64)] = tile[...]
+    else:
+        numpipe.barrier_wait(landed)
+        y[ds(64, 64), ds(0, 64)] = tile[...]
+        if mended:
+            numpipe.barrier_arrive(free)
 
 
 @kernel("refilled-while-read", r"(TMA load \(x\) fills SMEM.* while read \(tile\[…\]\) of warpgroup 1|read \(tile\[…\]\) reads "

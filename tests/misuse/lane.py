@@ -9,7 +9,7 @@ import numpy as np
 from numba import cuda
 
 import numpipe
-from numpipe import SMEM, BlockSpec, CompilerParams, LoweringSemantics, SpecError
+from numpipe import SMEM, Barrier, BlockSpec, CompilerParams, LoweringSemantics, SpecError, ds
 from tests.kernels.refusals import Cases
 
 refused = Cases()
@@ -173,5 +173,28 @@ def a_truth_shuffled(a, b, c):
     def body(indices, x):
         y = cuda.shfl_sync(0xFFFFFFFF, numpipe.lane_index() > 3, 0)
         #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+    emit(body, grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a)  # called
+
+
+# ---- operations of the warpgroup, of which messages do not say the machine's names ---------------------------------------
+OF_ALL = (" is an operation of the whole warpgroup, and this body is code for each lane "
+          "(lowering_semantics=LoweringSemantics.Lane): it has elements of tiles, shuffles and syncwarp")
+
+
+@refused(simulated=f"an access to an array{OF_ALL}", **LANE)
+def an_array_in_a_body_of_lanes(a, b, c):
+    def body(indices, x):
+        y = b[ds(0, 64), ds(0, 64)]
+        #   ^^^^^^^^^^^^^^^^^^^^^^^
+
+    emit(body, grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a)  # called
+
+
+@refused(simulated=f"a pipeline or a barrier{OF_ALL}", **LANE)
+def a_barrier_in_a_body_of_lanes(a, b, c):
+    def body(indices, x):
+        landed = numpipe.scratch(Barrier())
+        #        ^^^^^^^^^^^^^^^^^^^^^^^^^^
 
     emit(body, grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a)  # called

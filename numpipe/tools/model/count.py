@@ -23,7 +23,7 @@ from ...core import machine as _machine
 from ...core.machine import InFlight, Lanes, Mma, Role, TensorMap
 from ...plan.cluster import place_of, rank_of
 from ...plan.unit import Unit
-from ...sim.deal import Deal
+from ...sim.schedule import Deal
 
 Work = collections.Counter[tuple[Any, ...]]
 """The work of CTAs: keys, and what is counted::

@@ -25,7 +25,7 @@ from numpipe.launch import driver
 from numpipe.launch.watch import report_of
 from numpipe.plan.unit import Unit
 from numpipe.plan.watch import Record
-from numpipe.sim.deal import Deal
+from numpipe.sim.schedule import Deal
 from tests.kernels.dynamic_kernels import STEP_A_TILE, cases, gemm, made
 from tests.kernels.kernels_for_tests import operands, product
 from tests.kernels.launch_fakes import CudaArray, FakeDriver

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 
 import numpy as np
 import pytest
@@ -107,6 +108,22 @@ def test_a_deadlock_names_the_token_and_the_line() -> None:
     told = str(caught.value)
     assert "(the turn 'products' of compute warpgroup 1)" in told and "equally often" in told
     assert f"{__file__}:{uneven.function.__code__.co_firstlineno + 4}" in told
+
+
+def test_a_deadlock_at_the_kernels_end_has_the_line_of_the_turn_before() -> None:
+    """The kernel's end takes the turn back, in no line of the user's."""
+    @numpipe.kernel(num_compute_wgs=2, warp_specialized=False)
+    def lonely(y):
+        wg = numpipe.axis_index("wg")
+        if wg == 0:
+            with numpipe.turn("products"):
+                pass
+
+    with pytest.raises(PipelineDeadlock) as caught:
+        lonely.simulate(np.zeros((64, 64), np.float32))
+    told, line = str(caught.value), lonely.function.__code__.co_firstlineno + 4
+    assert told.startswith(f"{__file__}:{line}: CTA (0, 0, 0)") and f"(at {os.path.basename(__file__)}:{line} in lonely)" in told
+    assert "no line" not in told and "beginning or end" not in told
 
 
 def test_outside_of_a_kernel_a_fence_is_an_error() -> None:
