@@ -140,7 +140,7 @@ def build(unit: Unit, function: Callable[..., Any], scalars: Sequence[Any]) -> t
         "table_address": _operation(nb.types.int64, lambda _, builder, table: builder.ptrtoint(table, nb.i64)),
         "start": _operation(nb.types.void, functools.partial(_start, unit)),
         "is_memory": _operation(nb.types.boolean, lambda _, builder: _is_memory(unit, builder)),
-        "begin_tickets": _operation(nb.types.void, lambda _, builder, np_, table: _begin_tickets(unit, builder, np_, table)),
+        "begin_dynamic": _operation(nb.types.void, lambda _, builder, np_, table: _begin_tickets(unit, builder, np_, table)),
         "dec": setmaxnreg.dec, "inc": setmaxnreg.inc, "one_lane": one_lane, "drain_stores": drain_stores,
         "launch_dependents": griddep.launch_dependents, "wait": griddep.wait,
         "begin_turns": begin_turns, "finish_turns": finish_turns, "end_scheduler": end_scheduler,
@@ -164,7 +164,7 @@ def build(unit: Unit, function: Callable[..., Any], scalars: Sequence[Any]) -> t
 
     def run(role: str, before: Sequence[str], function: str, behind: Sequence[str], last: Sequence[str]) -> list[str]:
         np_ = f"{role}_np"
-        return [f"{np_} = {role}_context()", f"begin_tickets({np_}, table)", *[f"begin_{role}({np_})"] * profiled, *before,
+        return [f"{np_} = {role}_context()", f"begin_dynamic({np_}, table)", *[f"begin_{role}({np_})"] * profiled, *before,
                 f"{function}{np_}, {inner.replace('ROLE', role)})", *behind, f"end_scheduler({np_})", *last,
                 *[f"end_{role}({np_})"] * profiled]
 

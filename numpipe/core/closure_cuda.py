@@ -62,4 +62,3 @@ def bind_typer(function: Op[..., Any], captures: Any) -> Any:
     return result(plain), lambda context, builder, sig, args: bound_value(context, builder, result, args[0])
 
 
-bound_type = BoundType

@@ -13,10 +13,10 @@ def elected(builder: Any) -> Any:
     """Return whether this is the elected lane of the warpgroup's first warp. elect.sync tells ptxas that a single lane runs: after
     a comparison of %tid it would wrap every TMA in a loop over the active lanes."""
     return builder.and_(builder.icmp_unsigned("==", builder.and_(nb.thread_index(builder), nb.const(0x60)), nb.const(0)),
-                        one_of_warp(builder))
+                        elected_in_warp(builder))
 
 
-def one_of_warp(builder: Any) -> Any:
+def elected_in_warp(builder: Any) -> Any:
     """Return whether this is the elected lane of its warp, which is the same lane each time."""
     one = nb.emit_asm(builder, nb.i32, [], "{ .reg .pred p; elect.sync _|p, 0xffffffff; selp.b32 $0, 1, 0, p; }", "=r")
     return builder.icmp_unsigned("!=", one, nb.const(0))

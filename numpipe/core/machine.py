@@ -82,7 +82,7 @@ class InFlight(Protocol):
         """float32 or int32 array; raises PipelineRace unless `wgmma_wait` has covered the group."""
 
 
-class Deal(Protocol):
+class WorkCounter(Protocol):
     """The counter from which the CTAs of a launch draw work indices (`tile_scheduler`); `cta` is a CTA's number in the grid."""
 
     def draw(self, cta: int) -> int:
@@ -109,7 +109,7 @@ class Machine(Protocol):
     """the kernel's axes, rings, slots, staging memory (numpipe.plan.unit.Unit)"""
 
     @property
-    def deal(self) -> Deal: ...
+    def deal(self) -> WorkCounter: ...
 
     def scoped(self, lanes: Lanes, function: Callable[..., Any], args: Sequence[Any]) -> Any:
         """Run ``function(*args)`` in these lanes, which must be among those that execute now ("one" inside "all", never back)."""

@@ -68,7 +68,7 @@ def kernel(function: Callable[..., Any] | None = None, /, *, grid: Any = (1,), g
     Raises SpecError for arguments that do not fit, CompileError for source that cannot be compiled, TargetError where the
     target cannot run, LaunchError when the driver fails; on the simulated SM PipelineRace and PipelineDeadlock.
     """
-    from ..compile.lift.asked import Said
+    from ..compile.lift.asked import SplitOptions
     from ..launch.attributes import axis_names, names_of, of_options
     from ..plan.params import CompilerParams
     from .kernels import Kernel
@@ -79,7 +79,8 @@ def kernel(function: Callable[..., Any] | None = None, /, *, grid: Any = (1,), g
     def make(function: Callable[..., Any]) -> Kernel:
         name = getattr(function, "__name__", repr(function))
         return Kernel(function, Options(
-            grid, names_of(name, "grid_names", grid_names), out_type, parsed, Said(num_compute_wgs, wg_axis, memory_registers),
+            grid, names_of(name, "grid_names", grid_names), out_type, parsed,
+            SplitOptions(num_compute_wgs, wg_axis, memory_registers),
             warp_specialized, CompilerParams() if compiler_params is None else compiler_params, target, in_specs, out_specs,
             schedule, of_options(name, cluster, cooperative, programmatic), axis_names(name, cluster, cluster_names),
             names_of(name, "without", without), workspace))

@@ -127,4 +127,4 @@ class Definition:
 
 def described(value: Any, name: str, kernel: str) -> launch.ArrayInfo:
     """Describe an array, or the one that an ArrayType stands for."""
-    return launch.imagined(value.shape, value.dtype) if isinstance(value, ArrayType) else launch.describe(value, name, kernel)
+    return launch.info_of_zeros(value.shape, value.dtype) if isinstance(value, ArrayType) else launch.describe(value, name, kernel)

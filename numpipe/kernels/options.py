@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..compile.lift.asked import Said, Split
+from ..compile.lift.asked import Split, SplitOptions
 from ..diagnostics.errors import SpecError
 from ..launch.attributes import MAX_GRID, PLAIN, Attributes
 from ..launch.device import TARGET_NAMES
@@ -75,7 +75,7 @@ class Options:
     grid_names: tuple[str, ...]
     out_type: Any
     signature: Signature | None
-    split: Said
+    split: SplitOptions
     """num_compute_wgs, wg_axis and memory_registers; None: the kernel's pipelines say them"""
     warp_specialized: bool
     compiler_params: CompilerParams

@@ -46,7 +46,7 @@ class ArrayInfo(NamedTuple):
     """the view of a DLPack export, which keeps the memory alive as `owner` does"""
 
 
-def imagined(shape: tuple[int, ...], dtype: np.dtype[Any]) -> ArrayInfo:
+def info_of_zeros(shape: tuple[int, ...], dtype: np.dtype[Any]) -> ArrayInfo:
     """Describe a C-contiguous array of zeros that nobody has allocated."""
     zeros = np.broadcast_to(np.zeros((), dtype), shape)
     return ArrayInfo("host", 0, shape, dense_strides(shape, dtype.itemsize), dtype, -1, True, zeros, zeros)

@@ -41,7 +41,7 @@ from .gmem import GlobalMemory, left_set
 from .memory import SharedMemory
 from .mma import Plan
 from .port import Warpgroup
-from .schedule import Costs, Deal, Schedule
+from .schedule import Costs, Schedule, WorkCounter
 from .state import SM
 
 __all__ = ["Costs", "Event", "Trace", "default_registers", "simulate"]
@@ -93,7 +93,7 @@ def simulate(body: Callable[[machine.Machine], None], *, grid: tuple[int, int, i
     schedule = Schedule(seed)
     boxes: dict[machine.TensorMap, Box] = {}
     plans: dict[Any, Plan] = {}
-    gmem, deal = GlobalMemory(fresh, programmatic), Deal(grid[0] * grid[1] * grid[2], seed)
+    gmem, deal = GlobalMemory(fresh, programmatic), WorkCounter(grid[0] * grid[1] * grid[2], seed)
     context = contextvars.copy_context()
     with np.errstate(all="ignore"):  # the tensor core and TMA make infinities without a word
         groups = schedule.clusters(grid, cluster)

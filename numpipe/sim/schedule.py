@@ -13,7 +13,7 @@ None           `InOrder`         the smallest virtual time: a discrete-event sim
 =============  ================  =======================================================================================
 
 Uniform choices seldom let one warpgroup run far ahead of another, priorities do; jitter stays near what a GPU would do. With a
-seed the CTAs behind the first one run in a random order too, and draw other work from a counter (`Deal`).
+seed the CTAs behind the first one run in a random order too, and draw other work from a counter (`WorkCounter`).
 """
 
 from __future__ import annotations
@@ -216,7 +216,7 @@ class Schedule:
         return InOrder() if self._random is None else self._make(self._random)
 
 
-class Deal:
+class WorkCounter:
     """The counter from which the CTAs of a launch draw their work (`numpipe.language.grid.tile_scheduler`).
 
     CTA i begins with ticket i, and draws further ones. On a GPU all CTAs draw from one counter at once; here they run one after the

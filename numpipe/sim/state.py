@@ -21,7 +21,7 @@ from .sites import Note, Site, context, lines, place, user_site
 if TYPE_CHECKING:
     from ..traces import Trace
     from .boxes import Box
-    from .schedule import Costs, Deal, InOrder
+    from .schedule import Costs, InOrder, WorkCounter
 
 
 class Access:
@@ -307,7 +307,7 @@ class SM:
 
     def __init__(self, *, cta: tuple[int, int, int], grid: tuple[int, int, int], warpgroups: int, unit: Any, scheduler: InOrder,
                  clocks: Clocks, peers: list[SM], costs: Costs, trace: Trace | None, context: contextvars.Context,
-                 boxes: dict[TensorMap, Box], plans: dict[Any, Any], gmem: Any, deal: Deal) -> None:
+                 boxes: dict[TensorMap, Box], plans: dict[Any, Any], gmem: Any, deal: WorkCounter) -> None:
         self.context = context
         self.cta = cta
         self.grid = grid

@@ -28,12 +28,12 @@ class Split(NamedTuple):
     memory_thread_idx: int = -1
     """the memory role's warpgroup; -1: the last one"""
 
-    def given(self, said: Said) -> Split:
+    def given(self, said: SplitOptions) -> Split:
         """Return this split with the options that `said` has."""
         return self._replace(**{name: value for name, value in said._asdict().items() if value is not None})
 
 
-class Said(NamedTuple):
+class SplitOptions(NamedTuple):
     """The options of a split that one place in the source, or the kernel, says; None for the others."""
 
     num_compute_wgs: int | None = None
@@ -52,7 +52,7 @@ class Said(NamedTuple):
 BUILDER = emit_pipeline_warp_specialized.__name__
 
 
-def split(source: Source, known: dict[str, Any], said: Said, default: Split | None = None) -> Split:
+def split(source: Source, known: dict[str, Any], said: SplitOptions, default: Split | None = None) -> Split:
     """Return the split that the kernel (`said`) or its pipelines say, else the `default`; `known`: its Statics and arrays.
 
     Raises SpecError where they say different things, CompileError where a pipeline does not say a constant.
@@ -70,7 +70,7 @@ def split(source: Source, known: dict[str, Any], said: Said, default: Split | No
             raise SpecError(position.stamp(f"kernel {source.name}: {BUILDER} says {name}={value!r}, but the one of line "
                                            f"{where.line} says {first!r}: a CTA has one split into roles, so give both the same, "
                                            "or make two kernels"))
-    asked = Said(**{name: value for name, (value, _) in found.items()})
+    asked = SplitOptions(**{name: value for name, (value, _) in found.items()})
     asked.check(source.name)
     return (default or Split()).given(asked).given(said)
 
@@ -89,7 +89,7 @@ class _Search(Known):
 
     def call(self, node: ast.Call, function: Any) -> Any:
         for keyword in node.keywords if function is emit_pipeline_warp_specialized else ():
-            if keyword.arg in Said._fields:
+            if keyword.arg in SplitOptions._fields:
                 value, position = self.value(keyword.value), self.source.position(keyword.value)
                 if value is MISSING:
                     raise CompileError(position.stamp(

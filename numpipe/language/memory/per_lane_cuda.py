@@ -12,7 +12,7 @@ import numpy as np
 from ...arch.dtypes import BFLOAT16
 from ...core import numba as nb
 from ...core.arith_cuda import convert, type_of
-from ...core.closure_cuda import BoundType, bound_type
+from ...core.closure_cuda import BoundType
 from ...core.op import cuda_meaning, with_parameters
 from ...diagnostics.errors import SpecError
 from ...plan.trees_cuda import leaves, made, tree_of
@@ -40,7 +40,7 @@ def as_lane(ty: Any) -> Any:
         return SlotsType(ty.plan, ty.role, LaneTileType)
     if isinstance(ty, nb.types.BaseTuple):
         return mapped(as_lane, ty)
-    return bound_type(ty.function, as_lane(ty.captures)) if isinstance(ty, BoundType) else ty
+    return BoundType(ty.function, as_lane(ty.captures)) if isinstance(ty, BoundType) else ty
 
 
 def mapped(function: Callable[[Any], Any], ty: Any) -> Any:

@@ -6,7 +6,7 @@ from typing import Any
 
 from ...arch.dtypes import FLOAT32
 from ...core import numba as nb
-from ...core.closure_cuda import BoundType, bound_type, bound_value
+from ...core.closure_cuda import BoundType, bound_value
 from ...core.inert import REASON
 from ...core.inert_cuda import InertType
 from ...core.op import cuda_meaning
@@ -40,7 +40,7 @@ nb.struct_model(EmittedType, lambda ty: [("pipe", ty.pipe), ("body", ty.body), (
 def _emitted(_context: Any, pipe: Any, body: Any, compute: Any, coroutine: Any, carry: Any, state: Any, last: Any) -> Any:
     carry = nb.unliteral(carry)
     value = EmittedType(pipe, body, compute, nb.literal(coroutine), carry, state, nb.literal(last))
-    result = bound_type(source.run, value)
+    result = BoundType(source.run, value)
     context, builder, args = yield result(pipe, body, compute, coroutine, carry, state, last)
     emitted = nb.struct(context, builder, value, pipe=args[0], body=args[1], compute=args[2], carry=args[4])
     return bound_value(context, builder, result, emitted)
@@ -62,7 +62,7 @@ def _run(typing_context: Any, emitted: EmittedType, *refs: Any) -> Any:
     if pipe.inert_grid is not None:
         raise CompileError(f"{pipe.where}: grid: {pipe.inert_grid} {REASON}")
     captured = nb.types.Tuple([emitted, arrays])
-    runner = bound_type(source.run_carry, captured)
+    runner = BoundType(source.run_carry, captured)
     function, given = (emitted.compute, runner) if emitted.in_context else (runner, emitted.carry)
     loop, unit = _steps_of(emitted, arrays).loop, pipe.unit
     with running(unit.running, unit.kernel, (ring.plan for ring in (*loop.rings, *loop.outs))):

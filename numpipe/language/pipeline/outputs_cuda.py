@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...core import numba as nb
-from ...core.lanes_cuda import elected, one_of_warp
+from ...core.lanes_cuda import elected, elected_in_warp
 from ...core.op import cuda_meaning
 from ...intrinsics import cp_async_bulk
 from . import outputs as source
@@ -30,7 +30,7 @@ def _first_lane(typing_context: Any, ring: Any, function: Any, *args: Any) -> An
         chosen = elected(builder)
     else:
         warp = builder.lshr(nb.thread_index(builder), nb.const(5))
-        chosen = builder.and_(builder.icmp_unsigned("==", warp, first), one_of_warp(builder))
+        chosen = builder.and_(builder.icmp_unsigned("==", warp, first), elected_in_warp(builder))
     with builder.if_then(chosen):
         nb.call(context, builder, function, args, values[2:])
     nb.join(builder)

@@ -85,7 +85,7 @@ class Planned:
         self.outs = tuple(replace(group, operands=tuple(len(inputs) + number for number in group.operands))
                           for group in grouped(where, outputs, out_labels, sizes, slots, 0, 0))
         self.specs, self.labels, self.once = (*inputs, *outputs), (*in_labels, *out_labels), all(size == 1 for size in sizes)
-        self.tree = Tree((*shape.parts, *outer.parts))  # side by side, as arrays are passed: not as one NamedTuple
+        self.tree = Tree((*(shape.parts or ()), *(outer.parts or ())))  # side by side, as arrays are passed: not as one NamedTuple
 
     def _check_grid(self, grid: Any, known: Any, alone: bool) -> tuple[int | None, ...]:
         """Return the sizes of the grid that are compile-time constants; None for the others."""

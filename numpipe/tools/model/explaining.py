@@ -249,7 +249,7 @@ def _count(unit: Unit, call: Call, grid: tuple[int, int, int], resident: Callabl
     """Count the kernel's work, on blank arrays where there is no data."""
     lifted, infos = call.variant.lifted, list(call.infos)
     if (workspace := call.variant.workspace) is not None:
-        infos.append(launch.imagined(workspace(grid, infos), np.dtype(np.float32)))
+        infos.append(launch.info_of_zeros(workspace(grid, infos), np.dtype(np.float32)))
     zeros = [np.broadcast_to(np.zeros((), info.dtype), info.shape).view(Blank) for info in infos]
     arrays = [blank if info.array is None or not any(info.array.strides) else info.array
               for info, blank in zip(infos, zeros, strict=True)]

@@ -25,7 +25,7 @@ from numpipe.launch import driver
 from numpipe.launch.watch import report_of
 from numpipe.plan.unit import Unit
 from numpipe.plan.watch import Record
-from numpipe.sim.schedule import Deal
+from numpipe.sim.schedule import WorkCounter
 from tests.kernels.dynamic_kernels import STEP_A_TILE, cases, gemm, made
 from tests.kernels.kernels_for_tests import operands, product
 from tests.kernels.launch_fakes import CudaArray, FakeDriver
@@ -278,11 +278,11 @@ def test_explain_counts_its_tiles() -> None:
 # ---- deals
 def test_a_deal_gives_each_ticket_to_one_cta() -> None:
     for seed in (None, *range(8)):
-        deal = Deal(5, seed)
+        deal = WorkCounter(5, seed)
         drawn = [deal.draw(cta) for cta in (3, 0, 4, 2, 1) for _ in range(40)]
         assert len(set(drawn)) == len(drawn) and min(drawn) >= 5
         assert all(a < b for n in range(5) for a, b in zip(drawn[40 * n:40 * n + 39], drawn[40 * n + 1:40 * n + 40], strict=True))
-    assert [Deal(5).draw(2), Deal(5).draw(0)] == [7, 5]
+    assert [WorkCounter(5).draw(2), WorkCounter(5).draw(0)] == [7, 5]
 
 
 # ---- the launch's counter
