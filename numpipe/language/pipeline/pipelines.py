@@ -55,7 +55,7 @@ class PipelineBase:
     rings, outs  which operands share a ring; of outputs
     unequal      whether it has steps_of
     manual       kinds of barriers that the body uses itself, for each operand (`barriers`)
-    single       whether each compute warpgroup runs it for itself (`single`)
+    single       whether each compute warpgroup runs it for itself (`steps`)
     once         whether it is known to have one step
     """
 
