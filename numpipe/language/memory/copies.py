@@ -232,8 +232,8 @@ def copy_gmem_to_smem(np_: Context, src: Any, dst: Any, barrier: Any, *, predica
     src        ``array.at[ds(i, rows), ds(j, columns)]``; what lies outside the array reads as zeros. Along the contiguous
                dimension it starts at a multiple of 16 bytes.
     dst        a tile of that shape and type (`numpipe.scratch`, `numpipe.run_scoped`). No other warpgroup may use it any more:
-               whoever read or wrote it has told this one. What this one did with it is over, because its warps meet first (not so
-               with `unsafe_no_auto_barriers`: then `commit_smem` says it).
+               others that read or wrote it have told this one. What this one did with it is over, because its warps meet first (not
+               with `unsafe_no_auto_barriers`: then call `commit_smem`).
     barrier    one of a `numpipe.Barrier`. The copy counts as an arrival of its phase, which is over when the bytes are there too.
     predicate  a run-time bool, the same in all lanes: where it is False nothing is copied, and the arrival is made all the same.
 
@@ -252,8 +252,8 @@ def copy_smem_to_gmem(np_: Context, src: Any, dst: Any, *, predicate: Any = True
     """Start copying a tile in shared memory to a view of an array, inside a kernel.
 
     src           a tile in shared memory. What this warpgroup wrote to it is there for the copy, which begins with `commit_smem`
-                  (not so with `unsafe_no_auto_barriers`); other warpgroups say `commit_smem` and arrive at a barrier. Until
-                  `wait_smem_to_gmem` says that it has been read, nobody writes it.
+                  (not with `unsafe_no_auto_barriers`); other warpgroups call `commit_smem` and arrive at a barrier. Nobody writes
+                  the tile until `wait_smem_to_gmem` has waited until it has been read.
     dst           ``array.at[ds(i, rows), ds(j, columns)]`` of its shape and type, with starts that are not negative; what lies
                   outside the array is not written
     predicate     a run-time bool, the same in all lanes: False copies nothing

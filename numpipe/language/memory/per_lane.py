@@ -1,7 +1,7 @@
 """Code for each lane: what a body may do under ``CompilerParams(lowering_semantics=LoweringSemantics.Lane)``.
 
-Such a body runs 128 times a step, once for each lane of the warpgroup, as a function of `numba.cuda` would. Its numbers, and the
-numbers it carries, are the lane's own::
+Such a body runs 128 times a step, once for each lane of the warpgroup, as a function of `numba.cuda` would. Each lane has numbers
+of its own in it, also those that it carries::
 
     def body(indices, x, o, total):                             # the sum of column `lane` of the tiles
         lane = cuda.threadIdx.x % 64

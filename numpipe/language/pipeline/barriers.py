@@ -164,13 +164,13 @@ def await_step(ring, part, k):  # type: ignore[no-untyped-def]
 def barrier_wait(barrier: Any) -> None:
     """Wait until the tile of a ready barrier has landed; then it may be used.
 
-    In pipelines with ``manual_ready_barriers=True`` (`pipeline`, `emit_pipeline_warp_specialized`), by all lanes of every compute
-    warpgroup that uses the tile. Waiting again for the same tile costs a test and changes nothing. To use a tile without waiting
-    for it is a race, which the simulator reports (PTX ISA, "mbarrier.try_wait").
+    In pipelines with ``manual_ready_barriers=True`` (`pipeline`, `emit_pipeline_warp_specialized`) all lanes of every compute
+    warpgroup that uses the tile call it. Waiting again for the same tile costs a test and changes nothing. To use a tile without
+    waiting for it is a race, which the simulator reports (PTX ISA, "mbarrier.try_wait").
 
-    Of a `numpipe.Barrier`: wait for its next phase, the n-th time for phase n (from 0), after which this warpgroup sees what
-    those did that arrived, and what copies brought. Somebody waits for each phase before the next one can complete, and who
-    waits at all waits for each; the simulator reports where that is not so.
+    With a `numpipe.Barrier` it waits for the next phase, the n-th time for phase n (from 0). Then this warpgroup sees what the
+    arriving warpgroups did before, and what copies brought. Somebody must wait for each phase before the next one can complete, and
+    a warpgroup that waits at all must wait for each; the simulator reports where that is not so.
 
     Raises SpecError for anything but a ready barrier, or one of a `numpipe.Barrier`.
     """
@@ -193,9 +193,9 @@ def barrier_arrive(barrier: Any) -> None:
     The warpgroup waits until the tile has landed, unless its source shows that it did, and lane 0 of each of its four warps
     arrives: wgmma_wait is a wait of a warp, so that one lane's arrival could not speak for the others (PTX ISA, "mbarrier.arrive").
 
-    Of a `numpipe.Barrier`: this warpgroup's arrival in the phase that is going on, one of `num_arrivals`. Those who wait for the
-    phase see what it wrote before (for the TMA and wgmma to see it, `commit_smem` first). It has to be sure that the phase before
-    is over: it has waited for it, or has heard of it from somebody who has.
+    With a `numpipe.Barrier` it is this warpgroup's arrival in the current phase, one of `num_arrivals`. Warpgroups that wait for
+    the phase see what this one wrote before (for the TMA and wgmma to see it, `commit_smem` first). The previous phase must be
+    over: this warpgroup has waited for it, or has heard of it from one that has.
 
     Raises SpecError for anything but a consumed barrier, or one of a `numpipe.Barrier`.
     """

@@ -51,7 +51,7 @@ class Allocations:
 
 
 class WarpSpecializedPipeline(Protocol):
-    """What `emit_pipeline_warp_specialized` returns inside a kernel."""
+    """The callable that `emit_pipeline_warp_specialized` returns inside a kernel."""
 
     def __call__(self, *arrays: Any, allocations: Any = None) -> None:
         """Run it over the arrays; with `allocations`, on another pipeline's shared memory."""
@@ -67,6 +67,11 @@ class ComputeContext(Protocol):
         """``final = pipeline(initial)``."""
 
 
+def is_none(given: Any) -> bool:
+    """Return whether an argument, or one of this Numba type, is None."""
+    return called(given) in ("NoneType", "none")
+
+
 def check_state(where: str, given: Any) -> None:
     """Raise SpecError unless pipeline_state, or its Numba type, is None, a PipelineState or an integer 0…2.
 
@@ -75,7 +80,7 @@ def check_state(where: str, given: Any) -> None:
     """
     value = getattr(given, "literal_value", given)
     known = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
-    if called(given) in ("NoneType", "none") or isinstance(given, NoValue) or (
+    if is_none(given) or isinstance(given, NoValue) or (
             value in list(PipelineState) if known else is_integer(given)):
         return
     shown = int(value) if isinstance(value, np.integer) else repr(value)

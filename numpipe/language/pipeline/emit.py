@@ -47,8 +47,8 @@ from ..memory.per_lane import PerLane, by_lane, check_lane_body, check_lane_carr
 from ..tiles.layouts import cast_for, said
 from ..tiles.products import drained
 from ..tiles.tile import Tile
-from .chains import Allocations, check_shared, check_state
-from .pipelines import Pipeline, Planned, arrays_of, check_tokens, left_out, loaded, plan_rings, reachable, steps_over
+from .chains import Allocations, check_shared, check_state, is_none
+from .pipelines import Pipeline, PipelineBase, arrays_of, check_tokens, loaded, plan_rings, reachable, steps_over
 
 __all__ = ["emit_pipeline", "emit_pipeline_warp_specialized"]
 
@@ -65,7 +65,7 @@ def emit_pipeline_warp_specialized(body: Callable[..., Any], *, grid: tuple[Any,
                                    manual_ready_barriers: bool = False, manual_consumed_barriers: bool = False,
                                    pipeline_state: Any = None, memory_thread_idx: int | None = None,
                                    steps_of: Callable[[Any], Any] | None = None) -> NoReturn:
-    """A software pipeline whose steps call `body`, inside a kernel; call the result on the arrays.
+    """Make a software pipeline whose steps call `body`, inside a kernel; call the result on the arrays.
 
     body                  ``body(indices, *tiles, *ready, *consumed)``, or the same with a carry behind, ``-> carry``: indices is a
                           tuple of int32, tiles are in shared memory. Called by every compute warpgroup at every step.
@@ -75,7 +75,7 @@ def emit_pipeline_warp_specialized(body: Callable[..., Any], *, grid: tuple[Any,
                           once and receives the final carry, in which no product is in flight any more. Needed for a carry.
     carry_coroutine       the same as a generator function: ``final = yield initial``, exactly once
     num_compute_wgs, wg_axis, memory_registers
-                          those of the kernel, for kernels that do not say themselves
+                          the kernel's options, for kernels that do not give them
     manual_ready_barriers the body is given a ready barrier for each array, behind the tiles, and waits for each tile itself
                           before it uses it: ``numpipe.barrier_wait(barrier)``. So it can begin with the first one.
     manual_consumed_barriers
@@ -85,8 +85,8 @@ def emit_pipeline_warp_specialized(body: Callable[..., Any], *, grid: tuple[Any,
                           arrays in the order of in_specs, each as soon as its own tile is free. A tile that several steps use
                           is released in the last of them: arriving in the others does nothing, and may be left out.
     pipeline_state        None, a `PipelineState` or an integer 0…2, compile-time or run-time: where the pipeline stands in a
-                          chain of them. It is accepted under any grid, delay and number of steps, and changes nothing: rings are
-                          never drained, so that the next pipeline's loads always begin while this one still computes
+                          chain of them. It changes nothing, under any grid, delay and number of steps: rings are never drained,
+                          so that the next pipeline's loads always begin while this one still computes
     memory_thread_idx     the CTA's warpgroup that is the memory role, 0…num_compute_wgs (a constant; default: the last one). The
                           compute warpgroups are numbered from 0 without it
 
@@ -106,7 +106,7 @@ def emit_pipeline_warp_specialized(body: Callable[..., Any], *, grid: tuple[Any,
 def emit_pipeline(body: Callable[..., Any], *, grid: tuple[Any, ...], in_specs: tuple[Any, ...] = (),
                   out_specs: tuple[Any, ...] = (), max_concurrent_steps: int | None = None, delay_release: int | None = None,
                   init_carry: Any = None) -> NoReturn:
-    """A software pipeline that each compute warpgroup runs for itself, inside a kernel; call the result on the arrays.
+    """Make a software pipeline that each compute warpgroup runs for itself, inside a kernel; call the result on the arrays.
 
     body                  ``body(indices, *tiles)``, or ``body(indices, *tiles, carry) -> carry``: indices is a tuple of int32,
                           tiles are in shared memory, in slots that belong to the warpgroup alone
@@ -128,7 +128,7 @@ def emit_pipeline(body: Callable[..., Any], *, grid: tuple[Any, ...], in_specs: 
     raise outside("emit_pipeline")
 
 
-class Emitted:
+class EmittedPipeline:
     """An emitted pipeline, or the Numba type of one: the pipeline of the loop form, and what its steps call.
 
     compute   the compute context, or None; `coroutine`: it was given as carry_coroutine; `in_context`: it runs here
@@ -138,10 +138,10 @@ class Emitted:
     by_lane   whether the body is code for each lane
     """
 
-    def __init__(self, pipe: Planned, body: Any, compute: Any, coroutine: int, carry: Any, state: Any, last: int) -> None:
-        around = not left_out(compute)
+    def __init__(self, pipe: PipelineBase, body: Any, compute: Any, coroutine: int, carry: Any, state: Any, last: int) -> None:
+        around = not is_none(compute)
         check_state(pipe.where, state)
-        facts = check_body(pipe, body, around or not left_out(carry))
+        facts = check_body(pipe, body, around or not is_none(carry))
         check_tokens(pipe.where, pipe.unequal, None if facts.turns else ())
         holds = around and check_compute(pipe.where, compute, bool(coroutine)).pipelines
         self.pipe: Any = pipe
@@ -156,7 +156,7 @@ class Emitted:
 @op
 def emitted(pipe: Pipeline, body: Any, compute: Any, coroutine: int, carry: Any, state: Any, last: int) -> Callable[..., Any]:
     """Return `emit_pipeline_warp_specialized(...)` or `emit_pipeline(...)`; the AST pass writes it around a pipeline for a loop."""
-    return bind(run, Emitted(pipe, body, compute, coroutine, carry, state, last))
+    return bind(run, EmittedPipeline(pipe, body, compute, coroutine, carry, state, last))
 
 
 # ---- what both executions check
@@ -184,7 +184,7 @@ CARRY = "the carry of a single-stream pipeline"
 A_FUNCTION = "must be a function nested in the kernel or decorated with @numpipe.function"
 
 
-def check_body(pipe: Planned, function: Any, carry: bool) -> Facts:
+def check_body(pipe: PipelineBase, function: Any, carry: bool) -> Facts:
     """Return the facts of a body; SpecError unless it takes what it is called with."""
     option, body = "init_carry" if pipe.single else "compute_context", facts_of(function)
     a_carry = option if pipe.single else f"a {option}"
@@ -237,9 +237,9 @@ def get_allocations(pipeline: Any, *refs: Any) -> Allocations:
 
 
 def allocations_of(pipeline: Any, bound: Any, refs: Any) -> Allocations:
-    """Return the allocations of a pipeline, or of its Numba type; an emitted one is a function to which an `Emitted` is `bound`."""
-    pipe = bound.pipe if isinstance(bound, Emitted) else pipeline
-    if not isinstance(pipe, Planned):
+    """Return the allocations of a pipeline or its Numba type; an emitted one is a function `bound` to an `EmittedPipeline`."""
+    pipe = bound.pipe if isinstance(bound, EmittedPipeline) else pipeline
+    if not isinstance(pipe, PipelineBase):
         raise SpecError(f"get_allocations(…) is of a pipeline, got {called(pipeline)}")
     check_shared(pipe.where, pipe.single)
     return Allocations(tuple(plan for plan, _ in plan_rings(pipe, arrays_of(pipe, refs)[0], None)))
@@ -247,7 +247,7 @@ def allocations_of(pipeline: Any, bound: Any, refs: Any) -> Allocations:
 
 # ---- the pipeline runs
 @op
-def run(emitted: Emitted, *refs: Any) -> Any:
+def run(emitted: EmittedPipeline, *refs: Any) -> Any:
     """Run ``emit_pipeline_warp_specialized(...)(arrays)`` or ``emit_pipeline(...)(arrays)``."""
     pipe, np_ = emitted.pipe, emitted.pipe.np
     if pipe.single and emitted.idle:  # the memory role did not run the steps
@@ -261,7 +261,7 @@ def run(emitted: Emitted, *refs: Any) -> Any:
 
 
 @op
-def emitted_steps(emitted: Emitted, refs: Any) -> Any:
+def emitted_steps(emitted: EmittedPipeline, refs: Any) -> Any:
     return steps_over(emitted.pipe, refs, int(emitted.facts.pipelines), emitted.facts.products, emitted.last)
 
 
@@ -276,7 +276,7 @@ def run_carry(bound, carry):  # type: ignore[no-untyped-def]
 
 
 @op
-def first_carry(emitted: Emitted, refs: Any, carry: Any) -> Any:
+def first_carry(emitted: EmittedPipeline, refs: Any, carry: Any) -> Any:
     """Return the initial carry, as the type that the body takes and returns; None where the body has none."""
     if emitted.by_lane:
         check_lane_carry(emitted.pipe.where, _kind(carry))
@@ -284,7 +284,7 @@ def first_carry(emitted: Emitted, refs: Any, carry: Any) -> Any:
 
 
 @op
-def next_carry(emitted: Emitted, indices: Any, tiles: Any, carry: Any) -> Any:
+def next_carry(emitted: EmittedPipeline, indices: Any, tiles: Any, carry: Any) -> Any:
     """Call the body in one step, by the warpgroup or by each of its lanes. The memory role, if it is idle, comes to no step."""
     extra = () if carry is None else (carry,)
     following = each_lane(emitted.body, indices, tiles, extra) if emitted.by_lane else emitted.body(indices, *tiles, *extra)

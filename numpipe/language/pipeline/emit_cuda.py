@@ -1,4 +1,4 @@
-"""The body form on the GPU: an emitted pipeline is a callable value; its loop is that of the loop form."""
+"""The body form on the GPU: an emitted pipeline is a callable value, and runs the loop of the loop form."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from .chains import running
 from .pipelines_cuda import AllocationsType, StepsType, steps_type, steps_value
 
 
-class EmittedType(source.Emitted, nb.types.Type):  # type: ignore[misc]
+class EmittedType(source.EmittedPipeline, nb.types.Type):  # type: ignore[misc]
     def __init__(self, *given: Any) -> None:
-        source.Emitted.__init__(self, *given)
+        source.EmittedPipeline.__init__(self, *given)
         nb.types.Type.__init__(self, name=f"emitted({self.pipe}, {self.body}, {self.compute}, {self.carry}, {self.last})")
 
     def call_of(self, indices: Any, tiles: Any, carry: Any) -> tuple[Any, tuple[Any, ...]]:

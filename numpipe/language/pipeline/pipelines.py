@@ -9,7 +9,7 @@
 
 The compute role runs the loop as it stands, each step after its tiles have landed. The memory role runs the same source:
 an innermost loop fills all its slots at once and yields nothing; a loop whose body holds another pipeline is *stepped*,
-so that inner rings fill in program order. What happens around a step is written in `steps`.
+so that inner rings fill in program order. `steps` says what happens around a step.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from ...plan.specs import BlockSpec
 from ...plan.trees import Tree, check_leaves, leaves, mismatch, tree_of
 from ..tiles.refs import GmemRef
 from .barriers import barriers_of, by_kind, check_groups, check_manual
-from .chains import Allocations, check_count, check_shared, running
+from .chains import Allocations, check_count, check_shared, is_none, running
 from .outputs import check_specs
 from .ring import Ring, unravel
 from .steps import Group, Loop, advance, begin_alone, fill_step, finish_loads, grouped, produce, tiles
@@ -45,15 +45,15 @@ IN_A_FOR = ("a pipeline is called in a `for` of the function that makes it: for 
             "passed to another one")
 
 
-class Planned:
-    """A pipeline of the loop form, or the Numba type of one: what it was given, checked, and the rings that it needs.
+class PipelineBase:
+    """A pipeline of the loop form, or the Numba type of one: its checked arguments, and the rings that it needs.
 
     specs, tree  leaves of in_specs, and of out_specs behind them; their shape
     labels       how messages call the leaves
     rings, outs  which operands share a ring; of outputs
     unequal      whether it has steps_of
     manual       kinds of barriers that the body uses itself, for each operand (`barriers`)
-    single       whether each compute warpgroup runs it for itself (`single`)
+    single       whether each compute warpgroup runs it for itself (`steps`)
     once         whether it is known to have one step
     """
 
@@ -63,7 +63,7 @@ class Planned:
     def __init__(self, np_: Any, grid: Any, in_specs: Any, out_specs: Any, slots: Any, delay: Any, steps_of: Any, ready: Any,
                  consumed: Any, alone: Any, known: Any, site: Any) -> None:
         """Take the arguments of `make_pipeline`, or their Numba types; raise SpecError for what a pipeline cannot be given."""
-        self.np, self.unit, self.steps_of, self.unequal = np_, np_.unit, steps_of, not left_out(steps_of)
+        self.np, self.unit, self.steps_of, self.unequal = np_, np_.unit, steps_of, not is_none(steps_of)
         self.site = constant("pipeline", "site", site)
         self.where = where = f"kernel {self.unit.kernel}, pipeline at {self.site}"
         alone, known = constant(where, "single", alone), constant(where, "grid", known)
@@ -109,7 +109,7 @@ class Planned:
         check_leaves(self.where, name, given)
         if tree.parts is None or not all(isinstance(leaf, self.spec) for leaf in specs):
             got, mend = (("BlockSpec", ": write (spec,)") if isinstance(given, self.spec) else
-                         ("NoneType", ": leave it out") if left_out(given) else
+                         ("NoneType", ": leave it out") if is_none(given) else
                          (called(given) if tree.parts is None else f"({', '.join(map(called, specs))})", ""))
             raise SpecError(f"{self.where}: {name} must be a tuple of BlockSpec, got {got}{mend}")
 
@@ -125,13 +125,8 @@ class Planned:
             raise SpecError(f"{self.where}: steps_of takes {function.parameters} arguments, but is called with one, the warpgroup")
 
 
-def left_out(given: Any) -> bool:
-    """Return whether an argument, or one of this Numba type, is None."""
-    return called(given) in ("NoneType", "none")
-
-
-class Pipeline(Planned):
-    """What `pipeline` returns inside a kernel; call it on the arrays and loop over the result."""
+class Pipeline(PipelineBase):
+    """A pipeline on the simulated SM; a kernel calls it on arrays and loops over the result."""
 
     spec, array = BlockSpec, GmemRef
 
@@ -147,7 +142,7 @@ def pipeline(*, grid: tuple[Any, ...], in_specs: tuple[Any, ...] = (), out_specs
              max_concurrent_steps: int | None = None, delay_release: int | None = None,
              steps_of: Callable[[Any], Any] | None = None, manual_ready_barriers: bool = False,
              manual_consumed_barriers: bool = False) -> NoReturn:
-    """A software pipeline over `grid`, inside a kernel: ``for (indices), (tiles) in pipeline(...)(arrays):``.
+    """Make a software pipeline over `grid`, inside a kernel: ``for (indices), (tiles) in pipeline(...)(arrays):``.
 
     grid                  steps per dimension, run-time int32 values, last one fastest; none is negative (constants are checked
                           when the kernel is compiled, the others by the simulator)
@@ -170,7 +165,7 @@ def pipeline(*, grid: tuple[Any, ...], in_specs: tuple[Any, ...] = (), out_specs
 
                               for (k,), (a_tile, b_tile), (a_ready, b_ready), (a_consumed, b_consumed) in pipe(a, b):
 
-                          See `barrier_wait` and `barrier_arrive`, and `emit_pipeline_warp_specialized`, whose options they are too.
+                          See `barrier_wait`, `barrier_arrive`, and `emit_pipeline_warp_specialized`, which has these options too.
 
     An operand is loaded when its block changes (see `BlockSpec`). Loops one after another may have the same slots, barriers and
     counters, so that the later one's loads begin while the earlier one computes: ``shared = pipe.get_allocations(a, b)``, then
@@ -180,8 +175,8 @@ def pipeline(*, grid: tuple[Any, ...], in_specs: tuple[Any, ...] = (), out_specs
     Raises SpecError when the rings do not fit in shared memory, with the sum, and for allocations of another kind of pipeline.
     Leaving the loop by `break` or `return` is a CompileError: the memory role would still load the remaining steps.
 
-    In a kernel with ``warp_specialized=False`` it is single-stream: each warpgroup that comes there runs it for itself, with
-    slots of its own, as it does `emit_pipeline`.
+    In a kernel with ``warp_specialized=False`` it is single-stream: each warpgroup that comes there runs it for itself, with slots
+    of its own, as in `emit_pipeline`.
     """
     raise outside("pipeline")
 
@@ -220,7 +215,7 @@ def unreachable(kernel: str, site: str) -> str:
 @op
 def steps(pipe: Pipeline, refs: Any, nested: int, groups: int, unpacked: tuple[int, ...], waited: tuple[int, ...],
           turns: tuple[int, ...] | None, last: int) -> Iterator[tuple[Any, ...]]:
-    """``pipe(arrays)`` in a `for`: yields ``(indices), (tiles)``, then a group of barriers for each kind that was asked for.
+    """``pipe(arrays)`` in a `for`: yield ``(indices), (tiles)``, then a group of barriers for each kind that the options ask for.
 
     nested    whether the body holds another pipeline
     groups    wgmmas that every step is sure to issue
@@ -251,7 +246,7 @@ def steps_over(pipe: Pipeline, refs: Any, nested: int, groups: int, last: int = 
     return _iterate(Loop(pipe, rings, arrays, groups, last, turns, total, own), nested, apart)
 
 
-def arrays_of(pipe: Planned, refs: Any, nested: int = 0) -> tuple[list[Any], tuple[RingPlan, ...] | None]:
+def arrays_of(pipe: PipelineBase, refs: Any, nested: int = 0) -> tuple[list[Any], tuple[RingPlan, ...] | None]:
     """Return the arrays that a pipeline is called on, and the rings of the allocations behind them (`chains`), or None.
 
     Raise SpecError for what is no array of the kernel, for another shape than that of the specs, for allocations that do not fit,
@@ -276,18 +271,18 @@ def arrays_of(pipe: Planned, refs: Any, nested: int = 0) -> tuple[list[Any], tup
     return arrays, shared
 
 
-def loaded(pipe: Planned) -> int:
+def loaded(pipe: PipelineBase) -> int:
     """Return how many arrays a pipeline loads: its loop may have barriers for them."""
     return sum(len(group.operands) for group in pipe.rings)
 
 
-def waited_parts(pipe: Planned, group: Group, waited: tuple[int, ...]) -> tuple[int, ...]:
+def waited_parts(pipe: PipelineBase, group: Group, waited: tuple[int, ...]) -> tuple[int, ...]:
     """Return the parts of a ring whose ready barriers, numbered as the loop has them, are among `waited`."""
     order = sorted(operand for ring in pipe.rings for operand in ring.operands)
     return tuple(part for part, operand in enumerate(group.operands) if operand in order and order.index(operand) in waited)
 
 
-def plan_rings(pipe: Planned, arrays: Sequence[Any], shared: tuple[RingPlan, ...] | None) -> list[tuple[RingPlan, Group]]:
+def plan_rings(pipe: PipelineBase, arrays: Sequence[Any], shared: tuple[RingPlan, ...] | None) -> list[tuple[RingPlan, Group]]:
     """Return the rings of a pipeline over arrays (`index` is their number), then its output rings, each with its operands.
 
     `shared`: rings of another pipeline, to be used instead of its own.

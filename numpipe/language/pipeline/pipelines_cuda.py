@@ -37,13 +37,13 @@ class AllocationsType(Allocations, nb.types.Type):  # type: ignore[misc]
         nb.types.Type.__init__(self, name=f"allocations({plans})")
 
 
-class PipelineType(source.Planned, nb.types.Type):  # type: ignore[misc]
+class PipelineType(source.PipelineBase, nb.types.Type):  # type: ignore[misc]
     """The type of `pipelines.Pipeline`; `inert_grid`: what makes a single-stream one's grid inert in the memory role, or None."""
 
     spec, array = SpecType, GmemType
 
     def __init__(self, np_: ContextType, grid: Any, *given: Any) -> None:
-        source.Planned.__init__(self, np_, grid, *given)
+        source.PipelineBase.__init__(self, np_, grid, *given)
         self.rank, self.inert_grid = len(grid), next((size.what for size in grid if isinstance(size, InertType)), None)
         planned = (self.rank, self.steps_of, self.site, self.specs, self.tree, self.labels, self.rings, self.outs, self.manual,
                    self.single, self.inert_grid, self.once)

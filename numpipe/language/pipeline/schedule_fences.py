@@ -21,8 +21,8 @@ def schedule_fence(np_: Context, after: Any = None) -> None:
             neither.
 
     ptxas orders statements anew between two branches, and moves a wait for a product up, above arithmetic that does not need the
-    product: so the arithmetic does not run beside the product any more, but behind it. Often that is what to do with the registers
-    there are, and it interleaves what comes behind the wait with what stood before it; measure::
+    product: so the arithmetic no longer runs beside the product, but behind it. Often that suits the registers there are, and it
+    interleaves statements behind the wait with those before it; measure::
 
         e = np.exp2(s)                       # while the product `acc` runs
         numpipe.schedule_fence(after=e)
@@ -39,7 +39,7 @@ def schedule_fence(np_: Context, after: Any = None) -> None:
         return
     if not isinstance(after, Tile):
         raise no_tile(np_.unit.kernel, type(after).__name__)
-    after.value  # noqa: B018 - nothing may still be writing it
+    after.value  # noqa: B018 - raises where a product is still adding to it
 
 
 def no_tile(kernel: str, given: str) -> SpecError:

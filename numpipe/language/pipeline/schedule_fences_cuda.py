@@ -1,13 +1,13 @@
 """Two fences that ptxas keeps.
 
-A boundary of basic blocks: a loop that runs once, because of a value that ptxas does not know, around an instruction that it does
-not know to be nothing. It deletes an empty loop, makes predicated instructions of a short branch, and behind a branch alone it
-sinks arithmetic that is needed there. Of what a branch could skip, `exit` would end the products in flight (note C7517), and with
+The plain fence is a boundary of basic blocks: a loop that runs once, because of a value that ptxas does not know, around an
+instruction that ptxas does not know to be nothing. ptxas deletes an empty loop, makes predicated instructions of a short branch,
+and sinks arithmetic below a mere branch. A branch around `exit` would end the products in flight (note C7517); for one around
 `trap` ptxas gives the role no more registers than the launch.
 
-Behind a tile: a store to shared memory that needs the tile, under a predicate that is false for the same reason. ptxas moves no
-wait for products above a store. A volatile load, a prefetch or `bar.warp.sync` do not hold the wait; of a predicated `red`,
-`fence`, `nanosleep` or `commit_group` it makes a branch, which ends the block.
+The fence behind a tile is a store to shared memory that needs the tile, under a predicate that is false for the same reason. ptxas
+moves no wait for products above a store. A volatile load, a prefetch or `bar.warp.sync` does not hold the wait; ptxas makes a
+branch, which ends the block, of a predicated `red`, `fence`, `nanosleep` or `commit_group`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..tiles.tile_cuda import InFlightType, TileType, words
 from . import schedule_fences as source
 
 NOBODY = 0x7FFFFFFF
-"""number of no warpgroup"""
+"""a number that no warpgroup has"""
 _NEVER = f".reg .pred never; setp.eq.u32 never, $0, {NOBODY};"
 _FENCE = f"{{ {_NEVER} AGAIN: bar.warp.sync 0xffffffff; @never bra AGAIN; }}"
 _BEHIND = f"{{ {_NEVER} @never st.weak.shared.b32 [$1], $2; }}"
