@@ -120,12 +120,12 @@ def send(who: Warpgroup, chunks: npt.NDArray[Any], values: npt.NDArray[Any], ran
     who.breathe()
 
 
-def land(to: SM, mbar: Mbarrier, access: Access, what: str, told: Vector | None, index: npt.NDArray[np.int64] | slice,
+def land(to: SM, mbar: Mbarrier, access: Access, what: str, known: Vector | None, index: npt.NDArray[np.int64] | slice,
          fetch: Callable[[], npt.NDArray[Any]], done: int, _: int) -> None:
     """Write the 16-byte chunks that a copy, or an st.async, brings to a CTA, and tell its mbarrier what the sender knew."""
     reach(to, access.agent, what, (), access.site)
-    if told is not None:
-        barriers.learn(mbar, told)
+    if known is not None:
+        barriers.learn(mbar, known)
     chunks = fetch()
     to.memory.chunks[index] = chunks
     barriers.land(mbar, access, chunks.nbytes, done)
@@ -199,7 +199,7 @@ def wait(who: Warpgroup) -> None:
 
 
 # ---- what the CTAs of a cluster have in common -----------------------------------------------------------------------
-class Agreed(NamedTuple):
+class Agreement(NamedTuple):
     """A value that the first of several CTAs brought, and how many CTAs are still to come."""
 
     who: Warpgroup
@@ -210,7 +210,7 @@ class Agreed(NamedTuple):
 
 def agree(who: Warpgroup, key: tuple[Any, ...], value: Any, parties: int, what: str) -> None:
     agreed = who.sm.peers[0].agreed
-    first = agreed.pop(key, None) or Agreed(who, value, parties, sites.user_site())
+    first = agreed.pop(key, None) or Agreement(who, value, parties, sites.user_site())
     if first.value != value:
         raise report.race(who, f"{what} is {value} in CTA {who.cta} and {first.value} in CTA {first.who.cta}, and each loads a "
                                "share of the block for both: the tile would be of two blocks; the same start for all CTAs along "

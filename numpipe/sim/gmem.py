@@ -47,14 +47,14 @@ from . import report, sites
 from .boxes import Box
 from .clocks import Need
 from .regions import Place, Region, bounds, overlap, settle
-from .state import SM, Access, Blocked, Release, Warpgroup
+from .state import SM, Access, Release, WaitReason, Warpgroup
 from .touches import LOAD, STORE, Codes, Index, Touch, before_wait, conflict, extent, failure, in_transfer, other_proxy, unordered
 
 _FIRST = np.iinfo(np.int32).max
 """code of the first access that is remembered; later ones have smaller codes, so a maximum is the earliest access, and 0 nobody"""
 
 
-class Flag(Blocked):
+class Flag(WaitReason):
     """A flag that somebody set or waits for."""
 
     def __init__(self, what: str) -> None:

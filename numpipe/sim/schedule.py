@@ -206,11 +206,11 @@ class Schedule:
         and reports a hazard that all have."""
         firsts = itertools.product(*(range(0, n, of) for n, of in zip(reversed(grid), reversed(cluster), strict=True)))
         within = [place[::-1] for place in itertools.product(*map(range, reversed(cluster)))]
-        found = [[(x + i, y + j, z + k) for i, j, k in within] for z, y, x in firsts]
-        others = found[1:]
+        clusters = [[(x + i, y + j, z + k) for i, j, k in within] for z, y, x in firsts]
+        others = clusters[1:]
         if self._random is not None:
             self._random.shuffle(others)
-        return found[:1] + others
+        return clusters[:1] + others
 
     def scheduler(self) -> InOrder:
         return InOrder() if self._random is None else self._make(self._random)

@@ -124,7 +124,7 @@ def side(agent: Warpgroup | Party, did: str, site: Site = None, **where: Any) ->
     return Party(did, agent.warpgroup, agent.role, agent.cta, lines(site), **where)
 
 
-class Blocked:
+class WaitReason:
     """Why a warpgroup cannot go on; `kind` is the kind of the event in a trace."""
 
     def __init__(self, kind: str, text: str = "") -> None:
@@ -147,7 +147,7 @@ class Blocked:
             waiter.wake(time)
 
 
-class Waiting(Blocked):
+class MbarrierWait(WaitReason):
     """Why a warpgroup is blocked in `mbar_wait`, or gets no further although it tests again and again."""
 
     def __init__(self, mbar: Mbarrier, phase: int, step: int = -1, kind: str = "wait") -> None:
@@ -161,7 +161,7 @@ class Waiting(Blocked):
                 + (", which it tests again and again" if self.kind == "poll" else ""))
 
 
-class Meeting(Blocked):
+class Meeting(WaitReason):
     """One use of a barrier at which warpgroups meet: what they tell each other, and the cycle of the newest arrival."""
 
     def __init__(self, kind: str, sm: SM) -> None:
@@ -214,7 +214,7 @@ class Warpgroup(Warps):
         self.cluster_meeting: Meeting | None = None
         """the use of the cluster's barrier that it has arrived at and not waited for"""
         self.time = 0
-        self.blocked: Blocked | None = None
+        self.blocked: WaitReason | None = None
         self.ready = False
         self.last_note: Note = "", {}
         self.last_wait: tuple[str, int, int] | None = None
@@ -255,7 +255,7 @@ class Warpgroup(Warps):
         if self.sm.closing:
             raise GreenletExit
 
-    def block(self, reason: Blocked, **details: Any) -> None:
+    def block(self, reason: WaitReason, **details: Any) -> None:
         """Give the SM to others until `wake`."""
         if self.sm.closing:
             raise GreenletExit
@@ -335,7 +335,7 @@ class SM:
         self.reached: dict[int, tuple[int, Warpgroup, str, Site]] = {}
         """the last thing that warps of other CTAs did in its memory, by their counters (`cluster.reach`)"""
         self.agreed: dict[tuple[Any, ...], Any] = {}
-        """`cluster.Agreed`, of the cluster's first CTA"""
+        """`cluster.Agreement`, of the cluster's first CTA"""
         self.mbarriers: dict[int, Mbarrier] = {}
         self.retired: list[Mbarrier] = []
         self.named: dict[int, Any] = {}

@@ -21,7 +21,7 @@ from ...arch.dtypes import BY_DTYPE
 from ...core import machine as _machine
 from ...core.machine import InFlight, Lanes, Mma, Role, TensorMap
 from ...plan.cluster import place_of, rank_of
-from ...sim.schedule import Deal
+from ...sim.deal import Deal
 
 Work = collections.Counter[tuple[Any, ...]]
 """What CTAs do. Keys, and what is counted::
