@@ -88,7 +88,7 @@ COUNT: dict[Lanes, int] = {"all": 128, "warps": 4, "one": 1}
 
 
 class Warps:
-    """What the four warps of a warpgroup know, a vector each; `lanes` says which of them execute.
+    """The vectors of a warpgroup's four warps, which hold what each of them knows; `lanes` says which warps execute.
 
     `first_warp` counts over the CTAs of the cluster.
     """

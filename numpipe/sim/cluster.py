@@ -31,7 +31,7 @@ WINDOW = 1 << 24
 
 
 def window(who: Warpgroup, address: int, rank: int) -> int:
-    """Return the address of an address of the CTA of a rank in the cluster's window (mapa)."""
+    """Return where an address of the CTA of a rank lies in the cluster's window (mapa)."""
     if not 0 <= rank < len(who.sm.peers):
         raise report.illegal(who, f"mapa of SMEM[{address}] for rank {rank}, but the cluster has {len(who.sm.peers)} "
                              f"CTA{'s' * (len(who.sm.peers) > 1)}", mend="a rank of the cluster: 0 … its size - 1")
@@ -143,7 +143,7 @@ def reach(sm: SM, who: Warpgroup, what: str, needs: tuple[Need, ...], site: site
 
 
 def check_reached(sm: SM) -> None:
-    """Raise PipelineRace if a CTA ends that does not know to be over what others did in its memory."""
+    """Raise PipelineRace if a CTA ends without knowing that what others did in its memory is over."""
     sm.ended = True
     known = np.maximum.reduce([np.maximum.reduce(w.vectors) for w in sm.warpgroups])
     for index, (value, who, what, site) in sm.reached.items():

@@ -1,4 +1,4 @@
-"""Global memory: which CTA wrote and read what.
+"""Global memory: the record of which CTA wrote and read what, and the flags by which CTAs hand over to each other.
 
 CTAs of a grid run one after the other here, on a GPU at once and in any order. So two of them that touch an element conflict as
 soon as one of them writes it; only reductions of one kind (`REDUCTIONS`) may meet, because each changes an element at once. An
@@ -68,7 +68,7 @@ class Flag(WaitReason):
 
 
 class GlobalMemory:
-    """What the CTAs of a grid did to global memory so far.
+    """The record of what the CTAs of a grid did to global memory so far.
 
     fresh         arrays that hold nothing before the kernel writes them
     programmatic  the kernel may start before kernels ahead of it in the stream have ended, so each access has to come after a

@@ -33,7 +33,7 @@ _PUBLIC_WORDS = {
 
 
 class _Stop:
-    """Where a lane waits for others of its warp."""
+    """A call at which a lane waits for others of its warp."""
 
     def __init__(self, operation: str, mask: int, value: Any, amount: int) -> None:
         self.operation, self.mask, self.value, self.amount = operation, mask, value, amount

@@ -1,4 +1,4 @@
-"""What a report says: the user's lines, who did what to which bytes, what orders nothing, and the mend."""
+"""Reports are made here: the user's lines, who did what to which bytes, what is not ordered, and the mend."""
 
 from __future__ import annotations
 

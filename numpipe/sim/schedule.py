@@ -1,4 +1,4 @@
-"""Which warpgroup runs next, and which asynchronous operation finishes.
+"""Schedulers: they decide which warpgroup runs next, and which asynchronous operation finishes.
 
 All schedulers hold *tasks*: a callable, the cycle from which it may run, and whose it is. A warpgroup is a task while it can
 run, an asynchronous operation while it is in flight. Every order in which they take tasks is one that the hardware allows.
@@ -186,7 +186,7 @@ _KINDS: tuple[tuple[str, Callable[[random.Random], InOrder]], ...] = (
 
 
 def kind(seed: int | None) -> str:
-    """What the schedule of a seed is called.
+    """Return the name of a seed's kind of schedule.
 
     >>> [kind(seed) for seed in (None, 0, 1, 2, 3)]
     ['in order', 'shuffled', 'priorities', 'jitter', 'shuffled']

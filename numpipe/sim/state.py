@@ -87,7 +87,7 @@ class Mbarrier:
         """whether a phase may complete only after somebody has waited for the one before"""
         self.arrivals: list[tuple[Warpgroup, int]] = []
         self.arrivals_before: list[tuple[Warpgroup, int]] = []
-        """of the phase before, for reports"""
+        """the arrivals of the phase before, for reports"""
         self.waiters: list[tuple[Warpgroup, int]] = []
         self.landed = sm.add_counter()  # before the vectors: it may widen them
         self.current = sm.clocks.vector()
@@ -125,7 +125,7 @@ def side(agent: Warpgroup | Party, did: str, site: Site = None, **where: Any) ->
 
 
 class WaitReason:
-    """Why a warpgroup cannot go on; `kind` is the kind of the event in a trace."""
+    """A reason why a warpgroup cannot go on; `kind` is the kind of the event in a trace."""
 
     def __init__(self, kind: str, text: str = "") -> None:
         self.kind = kind
@@ -148,7 +148,7 @@ class WaitReason:
 
 
 class MbarrierWait(WaitReason):
-    """Why a warpgroup is blocked in `mbar_wait`, or gets no further although it tests again and again."""
+    """The wait of a warpgroup that is blocked in `mbar_wait`, or tests an mbarrier again and again."""
 
     def __init__(self, mbar: Mbarrier, phase: int, step: int = -1, kind: str = "wait") -> None:
         super().__init__(kind)
@@ -228,7 +228,7 @@ class Warpgroup(Warps):
 
     @functools.cached_property
     def identity(self) -> Party:
-        """Who it is, which accesses to global memory remember when its CTA has ended."""
+        """Its number, role and CTA, which accesses to global memory remember when the CTA has ended."""
         return Party("", self.warpgroup, self.role, self.cta)
 
     @property
