@@ -17,7 +17,7 @@ from ..traces.protocol import BARRIERS, WARPS
 from . import deadlock, report, sites
 from .clocks import GENERIC, INITIALISED, UNREACHABLE, Vector
 from .sites import Site
-from .state import SM, Access, Mbarrier, Waiting, Warpgroup, side
+from .state import SM, Access, Mbarrier, MbarrierWait, Warpgroup, side
 
 _MOST = 2**20 - 1
 """arrivals, and bytes, that an mbarrier can count"""
@@ -254,7 +254,7 @@ def wait(who: Warpgroup, address: int, phase: int, step: int = -1) -> None:
     reached = mbar.phase - 1
     if reached < phase and (reached ^ phase) & 1:
         mbar.waiters.append((who, phase))
-        who.block(Waiting(mbar, phase, step), mbar=mbar.name, phase=phase, step=step)
+        who.block(MbarrierWait(mbar, phase, step), mbar=mbar.name, phase=phase, step=step)
         # a second completion before this warpgroup looked again: the machine may or may not have seen the first
         reached = mbar.phase - 1
     if reached != phase:
@@ -288,7 +288,7 @@ def test(who: Warpgroup, address: int, parity: int) -> bool:
     who.elapse(who.sm.costs.wait)
     reached = mbar.phase - 1
     if (reached ^ int(parity)) & 1:
-        sm, who.blocked = who.sm, Waiting(mbar, mbar.phase, kind="poll")
+        sm, who.blocked = who.sm, MbarrierWait(mbar, mbar.phase, kind="poll")
         progress = sum(peer.progress for peer in sm.peers)
         sm.polls = sm.polls + 1 if progress == sm.polled_at else 1
         sm.polled_at = progress

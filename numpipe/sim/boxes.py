@@ -1,4 +1,4 @@
-"""What a TMA copy moves: a box of an array in GMEM, and where its bytes lie in shared memory.
+"""Boxes: the part of an array in GMEM that a TMA copy moves, and the places of its bytes in shared memory.
 
 Rows of the box (its innermost dimension) follow each other without gaps. With a swizzle, the 16-byte chunk index is
 XORed with the row: address bits [4, 4+b) ^= bits [7, 7+b), b = log2(swizzle / 16). The bits are those of the absolute

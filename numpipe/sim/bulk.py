@@ -19,7 +19,7 @@ from ..core.machine import TensorMap
 from . import barriers, cluster, report, sites
 from .boxes import Box
 from .clocks import BULK_READ
-from .state import Access, Blocked, Warpgroup
+from .state import Access, WaitReason, Warpgroup
 
 _SWIZZLES = (0, 32, 64, 128)
 
@@ -90,8 +90,8 @@ def load(who: Warpgroup, dst: int, tensor: TensorMap, coords: tuple[int, ...], m
             to.memory.write(access, lo, hi, known, True)
         on.copies += 1
         on.last = access
-        told = None if to is sm else who.vectors[0].copy()  # its end says that all before its issue was over
-        landing = functools.partial(cluster.land, to, on, access, what, told, index, functools.partial(box.fetch, where), done)
+        sent = None if to is sm else who.vectors[0].copy()  # its end says that all before its issue was over
+        landing = functools.partial(cluster.land, to, on, access, what, sent, index, functools.partial(box.fetch, where), done)
         sm.scheduler.push(done, landing, "load")
     who.elapse(sm.costs.tma_issue)
     if sm.trace is not None:
@@ -111,7 +111,7 @@ class Store:
     written_at: int | None = None
 
 
-class Groups(Blocked):
+class Groups(WaitReason):
     """The bulk groups of a warpgroup's elected lane, oldest first."""
 
     def __init__(self, who: Warpgroup) -> None:

@@ -88,7 +88,7 @@ COUNT: dict[Lanes, int] = {"all": 128, "warps": 4, "one": 1}
 
 
 class Warps:
-    """What the four warps of a warpgroup know, a vector each; `lanes` says which of them execute.
+    """The vectors of a warpgroup's four warps, which hold what each of them knows; `lanes` says which warps execute.
 
     `first_warp` counts over the CTAs of the cluster.
     """
@@ -98,7 +98,7 @@ class Warps:
         self.first_warp = first_warp
         self._clocks = clocks
         self._bind(np.zeros((4, clocks.width), np.int64))
-        self.own[GENERIC] += 1
+        self.counters[GENERIC] += 1
 
     def lane_count(self) -> int:
         return COUNT[self.lanes]
@@ -111,7 +111,7 @@ class Warps:
         self.vectors = vectors
         width = vectors.shape[1]
         flat = vectors.reshape(-1)
-        self.own = [flat[self._clocks.index(kind, self.first_warp)::width + 1][:4] for kind in range(5)]
+        self.counters = [flat[self._clocks.index(kind, self.first_warp)::width + 1][:4] for kind in range(5)]
 
     def widen(self) -> None:
         self._bind(self._clocks.widen(self.vectors))
@@ -126,7 +126,7 @@ class Warps:
         return int(self.vectors[0, index] if self.lanes == "one" else self.vectors[:, index].min())
 
     def epoch(self, warp: int = 0) -> int:
-        return int(self.own[GENERIC][warp])
+        return int(self.counters[GENERIC][warp])
 
     def needs(self) -> tuple[Need, ...]:
         """Return what an access must know to come after what the executing warps do in their present epochs."""
@@ -142,11 +142,11 @@ class Warps:
         """Fold what any executing warp knows into `vector`, and begin a new epoch of theirs."""
         if self.lanes == "one":
             np.maximum(vector, self.vectors[0], out=vector)
-            self.own[GENERIC][0] += 1
+            self.counters[GENERIC][0] += 1
         else:
             np.maximum(vector, np.maximum.reduce(self.vectors), out=vector)
-            self.own[GENERIC][:] += 1
+            self.counters[GENERIC][:] += 1
 
     def learn(self, kind: int, value: int) -> None:
         """Set the executing warps' own counters of a kind to `value`."""
-        self.own[kind][:1 if self.lanes == "one" else 4] = value
+        self.counters[kind][:1 if self.lanes == "one" else 4] = value

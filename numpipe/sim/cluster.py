@@ -31,7 +31,7 @@ WINDOW = 1 << 24
 
 
 def window(who: Warpgroup, address: int, rank: int) -> int:
-    """Return the address of an address of the CTA of a rank in the cluster's window (mapa)."""
+    """Return where an address of the CTA of a rank lies in the cluster's window (mapa)."""
     if not 0 <= rank < len(who.sm.peers):
         raise report.illegal(who, f"mapa of SMEM[{address}] for rank {rank}, but the cluster has {len(who.sm.peers)} "
                              f"CTA{'s' * (len(who.sm.peers) > 1)}", mend="a rank of the cluster: 0 … its size - 1")
@@ -120,12 +120,12 @@ def send(who: Warpgroup, chunks: npt.NDArray[Any], values: npt.NDArray[Any], ran
     who.breathe()
 
 
-def land(to: SM, mbar: Mbarrier, access: Access, what: str, told: Vector | None, index: npt.NDArray[np.int64] | slice,
+def land(to: SM, mbar: Mbarrier, access: Access, what: str, known: Vector | None, index: npt.NDArray[np.int64] | slice,
          fetch: Callable[[], npt.NDArray[Any]], done: int, _: int) -> None:
     """Write the 16-byte chunks that a copy, or an st.async, brings to a CTA, and tell its mbarrier what the sender knew."""
     reach(to, access.agent, what, (), access.site)
-    if told is not None:
-        barriers.learn(mbar, told)
+    if known is not None:
+        barriers.learn(mbar, known)
     chunks = fetch()
     to.memory.chunks[index] = chunks
     barriers.land(mbar, access, chunks.nbytes, done)
@@ -143,7 +143,7 @@ def reach(sm: SM, who: Warpgroup, what: str, needs: tuple[Need, ...], site: site
 
 
 def check_reached(sm: SM) -> None:
-    """Raise PipelineRace if a CTA ends that does not know to be over what others did in its memory."""
+    """Raise PipelineRace if a CTA ends without knowing that what others did in its memory is over."""
     sm.ended = True
     known = np.maximum.reduce([np.maximum.reduce(w.vectors) for w in sm.warpgroups])
     for index, (value, who, what, site) in sm.reached.items():
@@ -199,7 +199,7 @@ def wait(who: Warpgroup) -> None:
 
 
 # ---- what the CTAs of a cluster have in common -----------------------------------------------------------------------
-class Agreed(NamedTuple):
+class Agreement(NamedTuple):
     """A value that the first of several CTAs brought, and how many CTAs are still to come."""
 
     who: Warpgroup
@@ -210,7 +210,7 @@ class Agreed(NamedTuple):
 
 def agree(who: Warpgroup, key: tuple[Any, ...], value: Any, parties: int, what: str) -> None:
     agreed = who.sm.peers[0].agreed
-    first = agreed.pop(key, None) or Agreed(who, value, parties, sites.user_site())
+    first = agreed.pop(key, None) or Agreement(who, value, parties, sites.user_site())
     if first.value != value:
         raise report.race(who, f"{what} is {value} in CTA {who.cta} and {first.value} in CTA {first.who.cta}, and each loads a "
                                "share of the block for both: the tile would be of two blocks; the same start for all CTAs along "

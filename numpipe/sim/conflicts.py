@@ -78,18 +78,18 @@ class Conflict(NamedTuple):
     @property
     def slot(self) -> tuple[RingPlan, int] | None:
         """The pipeline's ring and slot that the bytes are in."""
-        found = report.slot_of(self.sm, self.lo)
-        return None if found is None or found[0].written else found
+        slot = report.slot_of(self.sm, self.lo)
+        return None if slot is None or slot[0].written else slot
 
 
 def unwritten(sm: SM, access: Access, lo: int, hi: int, since: str, mend: str) -> SimulationError:
     """Return the error of a read of SMEM[lo:hi), which nobody has written; in a slot: before its first tile is loaded."""
     what = f"{access.describe()} reads SMEM[{lo}:{hi}), which holds bytes that nobody has written{since}"
-    found = report.slot_of(sm, lo)
-    if found is None or found[0].written:
+    place = report.slot_of(sm, lo)
+    if place is None or place[0].written:
         return report.race(access, what, hazard="uninitialised-read", span=(lo, hi),
                            mend=mend or "store to them, or load them and wait for the copy, before they are read")
-    plan, slot = found
+    plan, slot = place
     loader = next((agent for agent in sm.warpgroups if agent.role == _FULL.completes and not plan.private), access.agent)
     ready = _barrier(sm, plan, lo, _FULL.name)
     barrier = f"{_FULL.name}[{slot}] of {plan.name}" if ready is None else ready.name

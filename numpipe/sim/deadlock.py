@@ -9,7 +9,7 @@ from ..diagnostics.errors import PipelineDeadlock, SimulationError
 from ..diagnostics.reports import Barrier, Party
 from ..traces import deadlocks
 from . import gmem, named, report, sites
-from .state import SM, Mbarrier, Waiting, Warpgroup, side
+from .state import SM, Mbarrier, MbarrierWait, Warpgroup, side
 
 
 def deadlock(sm: SM, why: str = deadlocks.WAITS) -> SimulationError:
@@ -29,7 +29,7 @@ def _waiting(agent: Warpgroup) -> Party:
     if agent.greenlet.dead:
         return side(agent, deadlocks.FINISHED)
     where: dict[str, Any] = {}
-    if isinstance(blocked, Waiting):
+    if isinstance(blocked, MbarrierWait):
         at, step = report.place_of(sm, blocked.mbar), blocked.step if blocked.step >= 0 else None
         where = {"barrier": blocked.mbar.title, "phase": blocked.phase, "step": step, "slot": None if at is None else at.slot,
                  "ring": None if at is None or at.plan is None else at.plan.name}
@@ -40,7 +40,7 @@ def _waiting(agent: Warpgroup) -> Party:
 
 def _polling(sm: SM, mbar: Mbarrier) -> tuple[int, ...]:
     """Return the warpgroups that test an mbarrier again and again."""
-    tests = [(agent.warpgroup, agent.blocked) for agent in sm.warpgroups if isinstance(agent.blocked, Waiting)]
+    tests = [(agent.warpgroup, agent.blocked) for agent in sm.warpgroups if isinstance(agent.blocked, MbarrierWait)]
     return tuple(number for number, test in tests if test.kind == "poll" and test.mbar is mbar)
 
 

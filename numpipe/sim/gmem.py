@@ -1,4 +1,4 @@
-"""Global memory: which CTA wrote and read what.
+"""Global memory: the record of which CTA wrote and read what, and the flags by which CTAs hand over to each other.
 
 CTAs of a grid run one after the other here, on a GPU at once and in any order. So two of them that touch an element conflict as
 soon as one of them writes it; only reductions of one kind (`REDUCTIONS`) may meet, because each changes an element at once. An
@@ -47,14 +47,14 @@ from . import report, sites
 from .boxes import Box
 from .clocks import Need
 from .regions import Place, Region, bounds, overlap, settle
-from .state import SM, Access, Blocked, Release, Warpgroup
+from .state import SM, Access, Release, WaitReason, Warpgroup
 from .touches import LOAD, STORE, Codes, Index, Touch, before_wait, conflict, extent, failure, in_transfer, other_proxy, unordered
 
 _FIRST = np.iinfo(np.int32).max
 """code of the first access that is remembered; later ones have smaller codes, so a maximum is the earliest access, and 0 nobody"""
 
 
-class Flag(Blocked):
+class Flag(WaitReason):
     """A flag that somebody set or waits for."""
 
     def __init__(self, what: str) -> None:
@@ -68,7 +68,7 @@ class Flag(Blocked):
 
 
 class GlobalMemory:
-    """What the CTAs of a grid did to global memory so far.
+    """The record of what the CTAs of a grid did to global memory so far.
 
     fresh         arrays that hold nothing before the kernel writes them
     programmatic  the kernel may start before kernels ahead of it in the stream have ended, so each access has to come after a

@@ -25,14 +25,15 @@ SPINS = 50_000
 """loads of one address, and nothing else, after which a lane counts as waiting"""
 _SHARED = ("warpgroup", "role", "cta", "grid", "unit", "name", "title", "last_note", "last_wait")
 """attributes that a lane has from its warpgroup"""
-_SPOKEN = {"mbar": "a pipeline or a barrier", "gmem": "an access to an array", "smem": "an access to a whole tile", "tma": "a copy",
-           "bulk": "a wait for copies", "wgmma": "a product", "bar": "commit_smem, a reduction or a turn",
-           "fence": "commit_smem", "setmaxnreg": "set_max_registers", "scoped": "an operation by one of the lanes"}
+_PUBLIC_WORDS = {
+    "mbar": "a pipeline or a barrier", "gmem": "an access to an array", "smem": "an access to a whole tile", "tma": "a copy",
+    "bulk": "a wait for copies", "wgmma": "a product", "bar": "commit_smem, a reduction or a turn", "fence": "commit_smem",
+    "setmaxnreg": "set_max_registers", "scoped": "an operation by one of the lanes"}
 """what messages call an operation of the `Machine`, by the beginning of its name"""
 
 
 class _Stop:
-    """Where a lane waits for others of its warp."""
+    """A call at which a lane waits for others of its warp."""
 
     def __init__(self, operation: str, mask: int, value: Any, amount: int) -> None:
         self.operation, self.mask, self.value, self.amount = operation, mask, value, amount
@@ -57,7 +58,7 @@ class Lane:
     def __getattr__(self, name: str) -> Any:
         if name in _SHARED:
             return getattr(self._warp.who, name)
-        operation = _SPOKEN.get(name.partition("_")[0], f"'{name}'")
+        operation = _PUBLIC_WORDS.get(name.partition("_")[0], f"'{name}'")
         raise SpecError(f"{operation} is an operation of the whole warpgroup, and this body is code for each lane "
                         "(lowering_semantics=LoweringSemantics.Lane): it has elements of tiles, shuffles and syncwarp")
 
@@ -123,7 +124,6 @@ class _Warp:
         generic.note(who, what, write, self.number, self.known, address, ((0, nbytes),))
 
     def run(self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """Run the warp's lanes to their ends; return their results."""
         results: dict[int, Any] = {}
         lanes = [self._start(number, function, arguments[number]) for number in range(len(arguments))]
         stops: dict[int, _Stop] = {}

@@ -30,7 +30,7 @@ from ..diagnostics.reports import Party
 from . import report, sites
 from .boxes import intervals, swizzled
 from .clocks import DRAINED
-from .state import Access, Blocked, Warpgroup
+from .state import Access, WaitReason, Warpgroup
 
 _SWIZZLE = (0, 128, 64, 32)
 _FIELD = 0x3FFF
@@ -328,7 +328,7 @@ class Products:
             self._until = self._groups[covered - 1]
             del self._groups[:covered]
             if self.ran < self._until:
-                who.block(Blocked("drain", f"wgmma_wait({pending}): batch {self._until}, {self.ran} have run"), pending=pending)
+                who.block(WaitReason("drain", f"wgmma_wait({pending}): batch {self._until}, {self.ran} have run"), pending=pending)
             self.drained = max(self.drained, self._until)
             self._check_operands()
         who.elapse(who.sm.costs.wait)

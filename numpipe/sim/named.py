@@ -12,7 +12,7 @@ from ..language.pipeline.turns import FIRST_BARRIER
 from ..traces.deadlocks import Hint
 from . import report, sites
 from .clocks import NAMED_BARRIERS
-from .state import SM, Blocked, Meeting, Warpgroup, side
+from .state import SM, Meeting, WaitReason, Warpgroup, side
 
 
 class Generation(Meeting):
@@ -125,7 +125,7 @@ class Registers:
         wanted = 128 * (registers - held)
         while wanted > (free := self.pool - 128 * sum(self.held)):
             self.waiters.append(who)
-            who.block(Blocked("registers", f"setmaxnreg.inc to {registers} registers: {wanted} wanted, {free} free in the SM's "
+            who.block(WaitReason("registers", f"setmaxnreg.inc to {registers} registers: {wanted} wanted, {free} free in the SM's "
                               "pool"), registers=registers)
         self.held[who.warpgroup] = registers
         if direction == "dec":

@@ -72,8 +72,8 @@ class Warpgroup(state.Warpgroup):
         self.elapse(self.sm.costs.issue)
         warps = len(self.warps())
         for kind in kinds:
-            self.own[kind][:warps] = self.own[GENERIC][:warps]
-        self.own[GENERIC][:warps] += 1
+            self.counters[kind][:warps] = self.counters[GENERIC][:warps]
+        self.counters[GENERIC][:warps] += 1
 
     def grid_dependency_wait(self) -> None:
         self.elapse(self.sm.costs.wait)

@@ -1,4 +1,4 @@
-"""Where arrays lie in global memory: views of one allocation share a *region*, and maps of its elements.
+"""The places of arrays in global memory: views of one allocation share a *region*, and maps of its elements.
 
 A region is a range of addresses that holds arrays whose ranges overlap. Its unit is so many bytes that each element of each of
 these arrays is a whole number of units. A map has a number for each unit, and is seen through each array by its shape and strides.

@@ -1,4 +1,4 @@
-"""What a report says: the user's lines, who did what to which bytes, what orders nothing, and the mend."""
+"""Reports are made here: the user's lines, who did what to which bytes, what is not ordered, and the mend."""
 
 from __future__ import annotations
 
@@ -114,8 +114,8 @@ illegal = functools.partial(violation, hazard="illegal-instruction")
 def conflict(error: type[SimulationError], hazard: str, what: str, accesses: Sequence[tuple[str, Party]], cause: str, mend: str,
              sm: SM, more: Iterable[str] = ()) -> SimulationError:
     """Return the error of an access and of an earlier one that it meets, if there is one: each as (line of text, party)."""
-    told = [f"  {when} {text}" for when, (text, _) in zip(("now:   ", "before:"), accesses, strict=False)]
-    text = "\n".join((what, *told, *more, f"  {cause}", f"  mend:   {mend}"))
+    sides = [f"  {when} {text}" for when, (text, _) in zip(("now:   ", "before:"), accesses, strict=False)]
+    text = "\n".join((what, *sides, *more, f"  {cause}", f"  mend:   {mend}"))
     now, before = (*(each for _, each in accesses), None)[:2]
     return failed(error, Report(hazard, text, now, before, cause=cause, mend=mend, kernel=getattr(sm.unit, "kernel", "")))
 
@@ -138,13 +138,13 @@ def collective(who: Warpgroup, operation: str) -> None:
 def lines_of(agent: Warpgroup) -> tuple[Line, ...]:
     """Return the innermost three of the user's lines in which a warpgroup stands that waits, or that calls this."""
     frame: FrameType | None = sys._getframe() if agent.greenlet is getcurrent() else agent.greenlet.gr_frame
-    found: list[Line] = []
-    while frame is not None and len(found) < 3:
+    stack: list[Line] = []
+    while frame is not None and len(stack) < 3:
         site = user_site(frame)
         if site is None:
             break
-        found += lines(site)
+        stack += lines(site)
         while frame is not None and (frame.f_code, frame.f_lineno) != site:
             frame = frame.f_back
         frame = frame.f_back if frame is not None else None
-    return tuple(found)
+    return tuple(stack)

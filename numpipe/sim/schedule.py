@@ -1,4 +1,4 @@
-"""Which warpgroup runs next, and which asynchronous operation finishes.
+"""Schedulers: they decide which warpgroup runs next, and which asynchronous operation finishes.
 
 All schedulers hold *tasks*: a callable, the cycle from which it may run, and whose it is. A warpgroup is a task while it can
 run, an asynchronous operation while it is in flight. Every order in which they take tasks is one that the hardware allows.
@@ -186,7 +186,7 @@ _KINDS: tuple[tuple[str, Callable[[random.Random], InOrder]], ...] = (
 
 
 def kind(seed: int | None) -> str:
-    """What the schedule of a seed is called.
+    """Return the name of a seed's kind of schedule.
 
     >>> [kind(seed) for seed in (None, 0, 1, 2, 3)]
     ['in order', 'shuffled', 'priorities', 'jitter', 'shuffled']
@@ -206,11 +206,11 @@ class Schedule:
         and reports a hazard that all have."""
         firsts = itertools.product(*(range(0, n, of) for n, of in zip(reversed(grid), reversed(cluster), strict=True)))
         within = [place[::-1] for place in itertools.product(*map(range, reversed(cluster)))]
-        found = [[(x + i, y + j, z + k) for i, j, k in within] for z, y, x in firsts]
-        others = found[1:]
+        clusters = [[(x + i, y + j, z + k) for i, j, k in within] for z, y, x in firsts]
+        others = clusters[1:]
         if self._random is not None:
             self._random.shuffle(others)
-        return found[:1] + others
+        return clusters[:1] + others
 
     def scheduler(self) -> InOrder:
         return InOrder() if self._random is None else self._make(self._random)

@@ -1,4 +1,4 @@
-"""Where in the user's source something happens, and where in a pipeline.
+"""Sites: lines of the user's source at which something happens, and the steps of a pipeline.
 
 Accesses record a code object and a line number only; text and objects are made when something is wrong.
 """

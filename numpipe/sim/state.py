@@ -87,7 +87,7 @@ class Mbarrier:
         """whether a phase may complete only after somebody has waited for the one before"""
         self.arrivals: list[tuple[Warpgroup, int]] = []
         self.arrivals_before: list[tuple[Warpgroup, int]] = []
-        """of the phase before, for reports"""
+        """the arrivals of the phase before, for reports"""
         self.waiters: list[tuple[Warpgroup, int]] = []
         self.landed = sm.add_counter()  # before the vectors: it may widen them
         self.current = sm.clocks.vector()
@@ -124,8 +124,8 @@ def side(agent: Warpgroup | Party, did: str, site: Site = None, **where: Any) ->
     return Party(did, agent.warpgroup, agent.role, agent.cta, lines(site), **where)
 
 
-class Blocked:
-    """Why a warpgroup cannot go on; `kind` is the kind of the event in a trace."""
+class WaitReason:
+    """A reason why a warpgroup cannot go on; `kind` is the kind of the event in a trace."""
 
     def __init__(self, kind: str, text: str = "") -> None:
         self.kind = kind
@@ -147,8 +147,8 @@ class Blocked:
             waiter.wake(time)
 
 
-class Waiting(Blocked):
-    """Why a warpgroup is blocked in `mbar_wait`, or gets no further although it tests again and again."""
+class MbarrierWait(WaitReason):
+    """The wait of a warpgroup that is blocked in `mbar_wait`, or tests an mbarrier again and again."""
 
     def __init__(self, mbar: Mbarrier, phase: int, step: int = -1, kind: str = "wait") -> None:
         super().__init__(kind)
@@ -161,7 +161,7 @@ class Waiting(Blocked):
                 + (", which it tests again and again" if self.kind == "poll" else ""))
 
 
-class Meeting(Blocked):
+class Meeting(WaitReason):
     """One use of a barrier at which warpgroups meet: what they tell each other, and the cycle of the newest arrival."""
 
     def __init__(self, kind: str, sm: SM) -> None:
@@ -214,7 +214,7 @@ class Warpgroup(Warps):
         self.cluster_meeting: Meeting | None = None
         """the use of the cluster's barrier that it has arrived at and not waited for"""
         self.time = 0
-        self.blocked: Blocked | None = None
+        self.blocked: WaitReason | None = None
         self.ready = False
         self.last_note: Note = "", {}
         self.last_wait: tuple[str, int, int] | None = None
@@ -228,7 +228,7 @@ class Warpgroup(Warps):
 
     @functools.cached_property
     def identity(self) -> Party:
-        """Who it is, which accesses to global memory remember when its CTA has ended."""
+        """Its number, role and CTA, which accesses to global memory remember when the CTA has ended."""
         return Party("", self.warpgroup, self.role, self.cta)
 
     @property
@@ -255,7 +255,7 @@ class Warpgroup(Warps):
         if self.sm.closing:
             raise GreenletExit
 
-    def block(self, reason: Blocked, **details: Any) -> None:
+    def block(self, reason: WaitReason, **details: Any) -> None:
         """Give the SM to others until `wake`."""
         if self.sm.closing:
             raise GreenletExit
@@ -335,7 +335,7 @@ class SM:
         self.reached: dict[int, tuple[int, Warpgroup, str, Site]] = {}
         """the last thing that warps of other CTAs did in its memory, by their counters (`cluster.reach`)"""
         self.agreed: dict[tuple[Any, ...], Any] = {}
-        """`cluster.Agreed`, of the cluster's first CTA"""
+        """`cluster.Agreement`, of the cluster's first CTA"""
         self.mbarriers: dict[int, Mbarrier] = {}
         self.retired: list[Mbarrier] = []
         self.named: dict[int, Any] = {}
