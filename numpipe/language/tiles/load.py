@@ -133,7 +133,7 @@ def load(ref: GmemRef, index: Any) -> Any:
     else:
         for indices, part in _runs(parts[axes[gathered]].value, array.shape[axes[gathered]]):
             found = np.zeros([part.size if number == gathered else size for number, size in enumerate(form.shape)], form.dtype)
-            _read_block(ref, axes, tuple(part if axis == axes[gathered] else given for axis, given in enumerate(parts)), found)
+            _read_block(ref, axes, tuple(part if axis == axes[gathered] else other for axis, other in enumerate(parts)), found)
             chosen: list[Any] = [slice(None)] * len(axes)
             chosen[gathered] = indices
             value[tuple(chosen)] = np.take(found, parts[axes[gathered]].value[indices] - part.start, axis=gathered)

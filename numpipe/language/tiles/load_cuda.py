@@ -139,6 +139,6 @@ def _load_tile(_context: Any, view: Any, layout: Any = None) -> Any:
     context, builder, args = yield tile(view, layout)
     if ref.role == "memory":
         return undefined(tile)
-    given = nb.fields(context, builder, view, args[0])
-    start = nb.cgutils.unpack_tuple(builder, given.start)
-    return _loaded(builder, Block(context, builder, ref, given.ref, start, view.axes), tile)
+    fields = nb.fields(context, builder, view, args[0])
+    start = nb.cgutils.unpack_tuple(builder, fields.start)
+    return _loaded(builder, Block(context, builder, ref, fields.ref, start, view.axes), tile)

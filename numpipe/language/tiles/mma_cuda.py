@@ -32,7 +32,7 @@ def through(builder: Any, tile: TileType, value: Any, text: str, extra: list[Any
 
 
 def _batch(form: Form, a: SmemType | TileType, b: SmemType, fresh: bool) -> str:
-    """Return the instructions of one product, with their commit. Operands are the accumulator's registers, once more as inputs where
+    """Return the instructions of one product and their commit. Operands are the accumulator's registers, once more as inputs where
     it is not `fresh`, A's descriptor or registers, and B's descriptor."""
     right = operand(b.layout, 0)
     rows, columns = form.shape

@@ -133,23 +133,23 @@ def _added(value: np.ndarray, form: Form, axis: int | None) -> Any:
 
 def _reduction(name: str) -> Op[..., Any]:
     def operation(np_: Any, tile: Any, axis: Any = None, keepdims: Any = False) -> Any:
-        made = plan(np_, name, tile, axis, keepdims)
-        form = made.result
+        how = plan(np_, name, tile, axis, keepdims)
+        form = how.result
         if np_.memory:
             return Tile(None, form) if form.shape else Inert(REDUCED)
-        if made.nbytes:
-            exchange(np_, *each_to_all(made.nbytes // 4), f"{name} of a register tile")
+        if how.nbytes:
+            exchange(np_, *each_to_all(how.nbytes // 4), f"{name} of a register tile")
         if name in VOTES:
             machine = current()
             return machine.bar_red(1 + machine.warpgroup, 128, name, tile.value)
         value = tile.value.astype(FLOAT32) if tile.dtype in HALVES or name == "mean" else tile.value
         with np.errstate(all="ignore"):
             if name == "sum" and tile.dtype == INT32:
-                found = int32("sum", np.sum(value, axis=made.axis, dtype=np.int64))
+                found = int32("sum", np.sum(value, axis=how.axis, dtype=np.int64))
             elif name in ("sum", "mean"):
-                found = _added(value, tile.form, made.axis) / FLOAT32.type(made.elements if name == "mean" else 1)
+                found = _added(value, tile.form, how.axis) / FLOAT32.type(how.elements if name == "mean" else 1)
             else:
-                found = FUNCTIONS[name](value, axis=made.axis)
+                found = FUNCTIONS[name](value, axis=how.axis)
             if not form.shape:
                 return form.dtype.type(np.asarray(found).item())
             return Tile(np.asarray(found).reshape(form.shape).astype(form.dtype), form)

@@ -85,12 +85,12 @@ def _from_bytes(found: np.ndarray, layout: Layout, dtype: np.dtype) -> np.ndarra
 def load(whole: SmemTile, index: Any) -> Tile:
     """Return a shared-memory tile, or a part of it, as a register tile, which has no value in the memory role."""
     tile = whole.at[index]
-    made = load_form(tile)
+    form = load_form(tile)
     if tile.memory:
-        return Tile(None, made)
+        return Tile(None, form)
     before_access(tile)
     found = current().smem_read(_chunks(tile.layout) + tile.address, "tile[…]")
-    return Tile(_from_bytes(found, tile.layout, tile.dtype), made)
+    return Tile(_from_bytes(found, tile.layout, tile.dtype), form)
 
 
 @method_of(SmemTile, "__setitem__")

@@ -87,8 +87,8 @@ def write_out(ref: GmemRef, axes: tuple[int, ...], at: tuple[Any, ...], tile: Ti
     array, through, start = ref.array, through_tma(ref.arg, axes, tile.form), tuple(map(int, at))
     first = tuple(start[axis] for axis in axes)
     if min(first) < 0:
-        given = str(first) if len(first) > 1 else str(first[0])
-        raise failure(SimulationError, "out-of-bounds", f"{what}: negative start {given}: " + (
+        where = str(first) if len(first) > 1 else str(first[0])
+        raise failure(SimulationError, "out-of-bounds", f"{what}: negative start {where}: " + (
             "a TMA store stops the kernel there" if through else "the GPU writes what lies inside"),
             "starts from 0 on: what sticks out at the end is clipped", f"stores to '{ref.name}'")
     check_inside(ref, start, axes, what, "a TMA store stops the kernel", "the GPU writes nothing", "stores to")
