@@ -22,6 +22,7 @@ from typing import Any
 
 from ...core.op import called, constant, op
 from ...diagnostics.errors import SpecError
+from ...plan.context import Context, ContextFacts
 from .exchange import exchange, of_columns, of_rows, rows
 from .layouts import ACCUMULATOR, COALESCED, COLUMN, EITHER, ROW, Form, coalesced_form, panel_width, vector_layout, vector_of
 from .tile import Tile, form_of
@@ -32,7 +33,7 @@ CAST = "layout_cast"
 
 
 @op(context=True, site=True)
-def layout_cast(np_: Any, site: str, tile: Any, layout: str) -> Tile:
+def layout_cast(np_: Context, site: str, tile: Any, layout: str) -> Tile:
     """A vector, or a tile, as other lanes hold it, inside a kernel.
 
     tile    a vector (n,), of any type, or a tile (M, N) of numbers
@@ -57,7 +58,7 @@ def layout_cast(np_: Any, site: str, tile: Any, layout: str) -> Tile:
     return Tile(tile.value, result)
 
 
-def plan_cast(np_: Any, site: Any, tile: Any, layout: Any) -> tuple[Form, int]:
+def plan_cast(np_: ContextFacts, site: Any, tile: Any, layout: Any) -> tuple[Form, int]:
     """Return (the form that a cast of a tile gives, bytes of shared memory that it needs); raise SpecError for other casts."""
     form, layout = form_of(tile, f"'{CAST}'"), constant(CAST, "layout", layout)
     if form is None:
@@ -68,7 +69,7 @@ def plan_cast(np_: Any, site: Any, tile: Any, layout: Any) -> tuple[Form, int]:
         raise SpecError(f"{CAST}: the layout of a {'vector' if flat else 'tile (M, N)'} is one of {', '.join(map(repr, known))}, "
                         f"got {layout!r}")
     result, nbytes = (_plan_vector if flat else _plan_tile)(form, layout)
-    if nbytes and np_.role != "memory":
+    if nbytes and not np_.memory:
         before = f" ({form.layout} layout)" if form.layout == ACCUMULATOR else ""
         np_.unit.plan_exchange(nbytes, (constant(CAST, "site", site), f"{form}{before} to {result.layout} layout"))
     return result, nbytes

@@ -1,4 +1,4 @@
-"""Layout casts on the GPU: the lanes that hold a vector once store it, all load what they need."""
+"""Layout casts on the GPU: lanes that hold each element once store them, and all lanes load the elements they need."""
 
 from __future__ import annotations
 

@@ -12,9 +12,9 @@ Operands are tiles and numbers; a number takes the tile's type. Masks (of bool) 
 Floats follow IEEE 754 as numbers of a kernel do: a product and a sum of float32 may be one fused instruction on the GPU. Tiles of
 float16 and bfloat16 stay what they are, as in NumPy: each operation is rounded to 16 bits, once, and gives NumPy's bits. Two
 elements are computed by one instruction (PTX ISA, "Half Precision Floating Point Instructions"), quotients, functions and
-comparisons in float32. What is not of their type does not meet them: a run-time float32 would be rounded without a word.
-Integers that int32 cannot hold are an error simulated and wrap on the GPU. A tile of another layout is an error that names both:
-nothing is moved between lanes here.
+comparisons in float32. Operands of another type are refused: a run-time float32 would be rounded silently. Integers that int32
+cannot hold are an error on the simulated SM and wrap on the GPU. A tile of another layout is an error that names both: nothing is
+moved between lanes here.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ An array of more dimensions has integers along the others: ``c[b, ds(i, 128), ds
 columns of a tile lie in the order of the array's dimensions. Elements outside the array are 0, and are not touched: an index of -1
 in v is one. Gathered rows need v along rows (column layout), gathered columns v along columns; a vector gathered lies as v does.
 
-What a tile is multiplied from comes through a pipeline. This is for what an epilogue reads once: a bias, a residual, ``beta * c``.
+Operands of products come through a pipeline; such loads are for what an epilogue reads once: a bias, a residual, ``beta * c``.
 A lane has two columns of each row side by side, so a row comes in pieces of 4 or 8 bytes, each warp instruction in 8 pieces of 16
 or 32 bytes; where the pieces would not be aligned (an odd first column, an array with rows of odd length) element by element.
 In the memory role there is no value: loads of a pipeline do not depend on it.

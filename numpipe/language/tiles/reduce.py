@@ -41,6 +41,7 @@ from ...core.inert import Inert
 from ...core.machine import current
 from ...core.op import Op, called, constant, op
 from ...diagnostics.errors import SpecError
+from ...plan.context import Context, ContextFacts
 from ...plan.trees import leaves, made, tree_of
 from .elementwise import check_axis, int32
 from .exchange import each_to_all, exchange
@@ -71,7 +72,7 @@ class Plan:
     nbytes: int
 
 
-def plan(np_: Any, operation: str, tile: Any, axis: Any, keepdims: Any) -> Plan:
+def plan(np_: ContextFacts, operation: str, tile: Any, axis: Any, keepdims: Any) -> Plan:
     """Return how a tile is reduced; raise SpecError for reductions that there are not."""
     form = form_of(tile, f"'{operation}'")
     axis, keepdims = constant(operation, "axis", axis), constant(operation, "keepdims", keepdims)
@@ -102,7 +103,7 @@ def plan(np_: Any, operation: str, tile: Any, axis: Any, keepdims: Any) -> Plan:
         size, elements = form.shape[1 - along], form.shape[along]
         shape = ((1, size) if along == 0 else (size, 1)) if keepdims else (size,)
         result, nbytes = Form(shape, dtype, (ROW, COLUMN)[along]), 0 if along else 4 * size * each
-    if nbytes and np_.role != "memory":
+    if nbytes and not np_.memory:
         np_.unit.plan_exchange(nbytes)
     return Plan(along, result, elements, nbytes)
 
@@ -132,7 +133,7 @@ def _added(value: np.ndarray, form: Form, axis: int | None) -> Any:
 
 
 def _reduction(name: str) -> Op[..., Any]:
-    def operation(np_: Any, tile: Any, axis: Any = None, keepdims: Any = False) -> Any:
+    def operation(np_: Context, tile: Any, axis: Any = None, keepdims: Any = False) -> Any:
         how = plan(np_, name, tile, axis, keepdims)
         form = how.result
         if np_.memory:
@@ -191,13 +192,13 @@ PARTIALS: dict[str, Op[..., Any]] = {"sum": partial_sum, "max": partial_max, "mi
 
 # ---- a vote in an `if`
 @op(context=True)
-def chosen(np_: Any, test: Any) -> Any:
+def chosen(np_: Context, test: Any) -> Any:
     """Return the test of an `if` that a vote decides; the memory role passes that `if` by, as nothing in it loads anything."""
     return False if np_.memory and isinstance(test, Inert) else bool(test)
 
 
 @op(context=True)
-def behind_choice(np_: Any, value: Any) -> Any:
+def behind_choice(np_: Context, value: Any) -> Any:
     """Return a value that such an `if` may have changed: a number has none in the memory role."""
     parts = (Inert(VOTED) if np_.memory and not isinstance(part, Tile) else part for part in leaves(value))
     return tree_of(value).build(parts, made)
