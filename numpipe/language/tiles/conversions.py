@@ -34,7 +34,7 @@ CAST = "layout_cast"
 
 @op(context=True, site=True)
 def layout_cast(np_: Context, site: str, tile: Any, layout: str) -> Tile:
-    """A vector, or a tile, as other lanes hold it, inside a kernel.
+    """Return a vector, or a tile, in another layout, so that other lanes hold its elements, inside a kernel.
 
     tile    a vector (n,), of any type, or a tile (M, N) of numbers
     layout  of a vector "row": along the columns, as it is broadcast to tiles; or "column": along the rows, as ``tile.sum(axis=1)``

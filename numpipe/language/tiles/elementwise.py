@@ -41,7 +41,7 @@ __all__ = ["full", "iota"]
 
 @dataclass(frozen=True)
 class Plan:
-    """How an elementwise operation is computed.
+    """A plan of an elementwise operation.
 
     computed  the type that its operands are converted to
     result    the form of the tile that it gives; a form without dimensions for a number

@@ -105,7 +105,7 @@ def emitted(context: Any, builder: Any, plan: source.Plan, types: Sequence[Any],
 
 def typed(plan: source.Plan | None, types: Sequence[Any], emit: Emit, by_pairs: Packed | None = None,
           literals: Sequence[Any] = ()) -> Any:
-    """Be the typer of a planned operation; `literals` say which operands are float literals, and have no part in its code."""
+    """Type and emit a planned operation; `literals` say which operands are float literals, and have no part in its code."""
     if plan is None:
         yield source.without_value(types)(*types, *literals)
         return None

@@ -92,7 +92,7 @@ def load_form(view: Any, layout: Any) -> Form:
 
 @op
 def load_tile(view: Any, layout: str = COALESCED) -> Tile:
-    """A block of an array as a register tile in a layout of your choice, inside a kernel.
+    """Load a block of an array as a register tile in a layout of your choice, inside a kernel.
 
     view    ``array.at[ds(i, 64), ds(j, 64)]``; elements outside the array are 0
     layout  "coalesced": a lane has 16 bytes side by side, 8 lanes a whole 128-byte line of a row; what it is added to has to be in

@@ -121,7 +121,7 @@ def clipped_by(operands: Sequence[Any]) -> list[int]:
 
 @op(numpy=np.clip)
 def clip(a: Any, a_min: Any, a_max: Any, literals: int = 0) -> Any:
-    """``np.clip(a, a_min, a_max)`` of tiles and numbers."""
+    """Return ``np.clip(a, a_min, a_max)`` of tiles and numbers."""
     every = a, a_min, a_max
     present = clipped_by(every)
 

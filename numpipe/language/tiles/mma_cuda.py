@@ -86,7 +86,7 @@ def _wgmma(_context: Any, acc: Any, a: Any, b: Any) -> Any:
 
 
 def _wait(behind: bool, _context: Any, acc: Any, pending: Any) -> Any:
-    """Be the typer of a wait; `behind`: all `pending` groups have been issued behind the accumulator, which nothing writes then."""
+    """Type and emit a wait; `behind`: all `pending` groups have been issued behind the accumulator, which nothing writes then."""
     plain = nb.unliteral(acc)
     left = nb.literal(pending) if not behind or isinstance(plain, InFlightType) else 0
     check_pending(left)

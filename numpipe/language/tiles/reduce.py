@@ -58,7 +58,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {name: getattr(np, name) for name in 
 
 @dataclass(frozen=True)
 class Plan:
-    """How a reduction is computed.
+    """A plan of a reduction.
 
     axis      along which a tile is reduced; None: all elements are
     result    the form of the tile that it gives; a form without dimensions for a number

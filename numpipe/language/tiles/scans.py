@@ -65,7 +65,7 @@ def alone(form: Form, axis: int) -> bool:
 
 @op(context=True, numpy=np.cumsum, method="cumsum")
 def cumsum(np_: Context, tile: Any, axis: Any = None) -> Tile:
-    """``np.cumsum(tile, axis)`` in a kernel."""
+    """Return ``np.cumsum(tile, axis)`` in a kernel."""
     form, along, nbytes = plan(np_, tile, axis)
     if np_.memory:
         return Tile(None, form)
