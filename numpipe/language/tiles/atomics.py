@@ -74,7 +74,7 @@ def _atomic(reduction: str) -> Op[..., Any]:
         if not tile.inert:
             write_out(dst.ref, dst.axes, dst.start, tile, f"{name}: {dst.ref.name}.at[…]", reduction)
 
-    return named(operation, name, f"""Make each element of a view of an array {_RESULTS[reduction]}, at once, inside a kernel.
+    return named(operation, name, f"""Make each element of a view of an array {_RESULTS[reduction]}, atomically, inside a kernel.
 
     dst   ``array.at[ds(i, 64), ds(j, 64)]``, or ``array.at[ds(i, 64)]`` for a vector; with an integer along each other dimension.
           What lies outside the array is left out; starts are not negative

@@ -1,7 +1,8 @@
 """``c[rows, columns]`` on the GPU: ordinary loads, ``ld.global``, of elements or of two at once.
 
-Never ``ld.global.nc``: a kernel starts while the one before it in the stream may still be writing, and what that path has cached
-is not looked at again.
+They are LLVM's loads, not statements: a vector is loaded along the columns and along the rows, and the loads that nothing uses are
+dropped. Never ``ld.global.nc``: a kernel starts while the one before it in the stream may still be writing, and what that path has
+cached is not looked at again.
 """
 
 from __future__ import annotations
