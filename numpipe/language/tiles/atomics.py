@@ -6,9 +6,9 @@
     numpipe.atomic_add(total.at[ds(0, 64), ds(0, 64)], tile)        # as all other CTAs do, in any order
     numpipe.atomic_max(top.at[ds(m * 64, 64)], tile.max(axis=1))    # of int32
 
-Each element of the array becomes the sum, or the like, of what it was and of the tile's, at once: relaxed, at GPU scope. Nothing
-comes back. What the array holds is what the caller passes; one that the call allocates (`out_type`) holds nothing, and has to be
-passed. Within the kernel nobody else may write or read what is reduced: the simulator reports who does.
+Each element of the array becomes the sum, minimum and so on of its value and the tile's, atomically: relaxed, at GPU scope. The old
+value is not returned. The caller passes the array with its first values: one that the call allocates (`out_type`) has none. Within
+the kernel nobody else may write or read what is reduced: the simulator reports who does.
 
 ===========================  ========================================================  =============================================
 tile                         how (PTX ISA)                                             types
@@ -74,7 +74,7 @@ def _atomic(reduction: str) -> Op[..., Any]:
         if not tile.inert:
             write_out(dst.ref, dst.axes, dst.start, tile, f"{name}: {dst.ref.name}.at[…]", reduction)
 
-    return named(operation, name, f"""Make each element of a view of an array {_RESULTS[reduction]}, at once, inside a kernel.
+    return named(operation, name, f"""Make each element of a view of an array {_RESULTS[reduction]}, atomically, inside a kernel.
 
     dst   ``array.at[ds(i, 64), ds(j, 64)]``, or ``array.at[ds(i, 64)]`` for a vector; with an integer along each other dimension.
           What lies outside the array is left out; starts are not negative

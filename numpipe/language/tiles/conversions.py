@@ -22,6 +22,7 @@ from typing import Any
 
 from ...core.op import called, constant, op
 from ...diagnostics.errors import SpecError
+from ...plan.context import Context, ContextFacts
 from .exchange import exchange, of_columns, of_rows, rows
 from .layouts import ACCUMULATOR, COALESCED, COLUMN, EITHER, ROW, Form, coalesced_form, panel_width, vector_layout, vector_of
 from .tile import Tile, form_of
@@ -32,8 +33,8 @@ CAST = "layout_cast"
 
 
 @op(context=True, site=True)
-def layout_cast(np_: Any, site: str, tile: Any, layout: str) -> Tile:
-    """A vector, or a tile, as other lanes hold it, inside a kernel.
+def layout_cast(np_: Context, site: str, tile: Any, layout: str) -> Tile:
+    """Return a vector, or a tile, in another layout, so that other lanes hold its elements, inside a kernel.
 
     tile    a vector (n,), of any type, or a tile (M, N) of numbers
     layout  of a vector "row": along the columns, as it is broadcast to tiles; or "column": along the rows, as ``tile.sum(axis=1)``
@@ -49,15 +50,15 @@ def layout_cast(np_: Any, site: str, tile: Any, layout: str) -> Tile:
     not, and for sizes that cannot lie so: along columns 8 x i elements up to 256, along rows 64 x j; coalesced rows have 32, 64 or
     128 x i bytes.
     """
-    made, nbytes = plan_cast(np_, site, tile, layout)
+    result, nbytes = plan_cast(np_, site, tile, layout)
     if np_.memory:
-        return Tile(None, made)
+        return Tile(None, result)
     if nbytes:
-        exchange(np_, *_chunks(tile.form, made), f"{CAST} of a register tile", apart=len(made.shape) == 2)
-    return Tile(tile.value, made)
+        exchange(np_, *_chunks(tile.form, result), f"{CAST} of a register tile", apart=len(result.shape) == 2)
+    return Tile(tile.value, result)
 
 
-def plan_cast(np_: Any, site: Any, tile: Any, layout: Any) -> tuple[Form, int]:
+def plan_cast(np_: ContextFacts, site: Any, tile: Any, layout: Any) -> tuple[Form, int]:
     """Return (the form that a cast of a tile gives, bytes of shared memory that it needs); raise SpecError for other casts."""
     form, layout = form_of(tile, f"'{CAST}'"), constant(CAST, "layout", layout)
     if form is None:
@@ -67,11 +68,11 @@ def plan_cast(np_: Any, site: Any, tile: Any, layout: Any) -> tuple[Form, int]:
     if layout not in known:
         raise SpecError(f"{CAST}: the layout of a {'vector' if flat else 'tile (M, N)'} is one of {', '.join(map(repr, known))}, "
                         f"got {layout!r}")
-    made, nbytes = (_plan_vector if flat else _plan_tile)(form, layout)
-    if nbytes and np_.role != "memory":
+    result, nbytes = (_plan_vector if flat else _plan_tile)(form, layout)
+    if nbytes and not np_.memory:
         before = f" ({form.layout} layout)" if form.layout == ACCUMULATOR else ""
-        np_.unit.plan_exchange(nbytes, (constant(CAST, "site", site), f"{form}{before} to {made.layout} layout"))
-    return made, nbytes
+        np_.unit.plan_exchange(nbytes, (constant(CAST, "site", site), f"{form}{before} to {result.layout} layout"))
+    return result, nbytes
 
 
 def _plan_vector(form: Form, layout: str) -> tuple[Form, int]:
@@ -88,20 +89,20 @@ def _plan_tile(form: Form, layout: str) -> tuple[Form, int]:
     if (layout == ACCUMULATOR) == (form.layout == ACCUMULATOR):
         return form, 0
     if layout == COALESCED:
-        made = coalesced_form(plain, CAST)
-        return made, 64 * panel_width(made)
+        result = coalesced_form(plain, CAST)
+        return result, 64 * panel_width(result)
     if panel_width(form) > 128:
         raise SpecError(f"{CAST}: a lane of this {form.dtype} tile in {form.layout} layout has {panel_width(form) // 8} bytes side "
                         "by side, and 16 are moved: cast before astype")
     return plain, 64 * panel_width(form)
 
 
-def _chunks(form: Form, made: Form) -> tuple[Any, Any]:
+def _chunks(form: Form, result: Form) -> tuple[Any, Any]:
     """Return the chunks that the warps store, and load, in a cast: of a tile those of one panel, the others being like it."""
     if len(form.shape) == 2:
-        panel = rows(panel_width(form if made.layout == ACCUMULATOR else made))
+        panel = rows(panel_width(form if result.layout == ACCUMULATOR else result))
         return panel, panel
     count = form.shape[0]
-    if made.layout == COLUMN:  # of the columns, which all warps have, the first one stores them
+    if result.layout == COLUMN:  # of the columns, which all warps have, the first one stores them
         return of_columns(count)[:1], of_rows(count)
     return of_rows(count), of_columns(count)

@@ -1,4 +1,4 @@
-"""Layout casts on the GPU: the lanes that hold a vector once store it, all load what they need."""
+"""Layout casts on the GPU: lanes that hold each element once store them, and all lanes load the elements they need."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from .tile_cuda import TileType, assembled, registers, undefined
 
 @cuda_meaning(source.layout_cast)
 def _layout_cast(_context: Any, np_: Any, site: Any, tile: Any, layout: Any) -> Any:
-    made, nbytes = source.plan_cast(np_, site, tile, layout)
-    result = TileType(made)
+    form, nbytes = source.plan_cast(np_, site, tile, layout)
+    result = TileType(form)
     _, builder, args = yield result(np_, site, tile, layout)
     if np_.role == "memory":
         return undefined(result)
     if not nbytes:
         return assembled(builder, result, part_of_either(builder, tile, args[2], result))
-    if len(made.shape) == 2:
+    if len(form.shape) == 2:
         barrier(builder)
         moved = (_from_coalesced if result.layout == ACCUMULATOR else _to_coalesced)(builder, tile, args[2], result)
     else:

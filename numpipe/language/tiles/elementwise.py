@@ -12,9 +12,9 @@ Operands are tiles and numbers; a number takes the tile's type. Masks (of bool) 
 Floats follow IEEE 754 as numbers of a kernel do: a product and a sum of float32 may be one fused instruction on the GPU. Tiles of
 float16 and bfloat16 stay what they are, as in NumPy: each operation is rounded to 16 bits, once, and gives NumPy's bits. Two
 elements are computed by one instruction (PTX ISA, "Half Precision Floating Point Instructions"), quotients, functions and
-comparisons in float32. What is not of their type does not meet them: a run-time float32 would be rounded without a word.
-Integers that int32 cannot hold are an error simulated and wrap on the GPU. A tile of another layout is an error that names both:
-nothing is moved between lanes here.
+comparisons in float32. Operands of another type are refused: a run-time float32 would be rounded silently. Integers that int32
+cannot hold are an error on the simulated SM and wrap on the GPU. A tile of another layout is an error that names both: nothing is
+moved between lanes here.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ __all__ = ["full", "iota"]
 
 @dataclass(frozen=True)
 class Plan:
-    """How an elementwise operation is computed.
+    """A plan of an elementwise operation.
 
     computed  the type that its operands are converted to
     result    the form of the tile that it gives; a form without dimensions for a number
@@ -144,12 +144,12 @@ class Operator:
         plan = self.plan(values)
         return NotImplemented if plan is None else computed(self.symbol, plan, values, self.meaning)
 
-    def plan(self, given: Sequence[Any], literals: int = 0) -> Plan | None:
+    def plan(self, values: Sequence[Any], literals: int = 0) -> Plan | None:
         """Return how it is computed of values, or of their types; None where none is a tile, or one neither a tile nor a number.
 
         Raises SpecError for types it does not have, and for shapes and layouts that do not combine.
         """
-        operands, symbol, takes = operands_of(self.symbol, given, literals), self.symbol, self.takes
+        operands, symbol, takes = operands_of(self.symbol, values, literals), self.symbol, self.takes
         forms = [part for part in operands if isinstance(part, Form)]
         if not forms or any(part is None for part in operands):
             return None
@@ -164,7 +164,7 @@ class Operator:
             raise SpecError(f"'{symbol}' of tiles of {' and '.join(map(str, types))}: convert one of them, e.g. "
                             "x.astype(np.float32)")
         _check_numbers(symbol, operands, types[0])
-        return Plan(types[0], Form(shape, BOOL if self.compares else types[0], layout), _inert(given))
+        return Plan(types[0], Form(shape, BOOL if self.compares else types[0], layout), _inert(values))
 
 
 UNARY: dict[str, Operator] = {  # by the names of `operator`
@@ -210,17 +210,17 @@ Tile.__hash__ = None  # type: ignore[assignment]
 
 
 # ---- choices --------------------------------------------------------------------------------------------------------
-def plan_where(given: Sequence[Any], literals: int = 0) -> Plan | None:
+def plan_where(values: Sequence[Any], literals: int = 0) -> Plan | None:
     """Return how a choice is computed, in the type of its tiles, or numbers; None where no part is a tile and one has no value."""
-    mask, *operands = every = operands_of("np.where", given, literals)
+    mask, *operands = every = operands_of("np.where", values, literals)
     tiles = [part for part in every if isinstance(part, Form)]
     forms = [part for part in operands if isinstance(part, Form)]
-    if not tiles and without_value(given) is not None:
+    if not tiles and without_value(values) is not None:
         return None
     if (mask is not bool and mask is not NoValue and not (isinstance(mask, Form) and mask.dtype == BOOL)) or any(
             part is None for part in every):
         raise SpecError("np.where(mask, x, y) takes a mask, as x < y gives it, and two tiles or numbers, got "
-                        f"({', '.join(map(called, given))})")
+                        f"({', '.join(map(called, values))})")
     types = list(dict.fromkeys(form.dtype for form in forms))
     if len(types) > 1:
         raise SpecError(f"np.where of tiles of {' and '.join(map(str, types))}: convert one of them")
@@ -234,7 +234,7 @@ def plan_where(given: Sequence[Any], literals: int = 0) -> Plan | None:
     if types:
         _check_numbers("np.where", operands, of)
     shape, layout = combined("np.where", tiles)
-    return Plan(of, Form(shape, of, layout), _inert(given))
+    return Plan(of, Form(shape, of, layout), _inert(values))
 
 
 @op(numpy=np.where)

@@ -40,28 +40,28 @@ def parameter(ty: Any, dtype: np.dtype) -> Any:
     return type_of(dtype) if kind_of(ty) is not bool and nb.unliteral(ty) != nb.types.float16 else nb.unliteral(ty)
 
 
-def elements(context: Any, builder: Any, ty: Any, value: Any, made: source.Plan) -> list[Any]:
+def elements(context: Any, builder: Any, ty: Any, value: Any, plan: source.Plan) -> list[Any]:
     """Return an operand's elements, one for each element of the result: a number is the same in all."""
-    form = made.result
-    if made.computed in HALVES:
-        return floats(builder, made.computed, pairs(context, builder, ty, value, made))
+    form = plan.result
+    if plan.computed in HALVES:
+        return floats(builder, plan.computed, pairs(context, builder, ty, value, plan))
     if not isinstance(ty, TileType):
-        number = value if made.computed == BOOL else number_in(context, builder, value, ty, made.computed)
+        number = value if plan.computed == BOOL else number_in(context, builder, value, ty, plan.computed)
         return [number] * len(places(form.shape, form.layout))
     have = registers(builder, ty, value)
     return [have[i] for i in sources(form.shape, form.layout, ty.shape, ty.layout)]
 
 
-def pairs(context: Any, builder: Any, ty: Any, value: Any, made: source.Plan) -> list[Any]:
+def pairs(context: Any, builder: Any, ty: Any, value: Any, plan: source.Plan) -> list[Any]:
     """Return an operand of 16 bits as registers of two elements each, as the result has them; a number is rounded once."""
-    form = made.result
+    form = plan.result
     if not isinstance(ty, TileType):
-        if made.computed == np.float16:
+        if plan.computed == np.float16:
             half = builder.zext(convert(context, builder, value, ty, nb.types.float16), nb.i32)
             twice = builder.or_(half, builder.shl(half, nb.const(16)))
         else:  # bfloat16, through float32 as in ml_dtypes
             number = number_in(context, builder, value, ty, FLOAT32)
-            twice = packed(builder, made.computed, number, number)
+            twice = packed(builder, plan.computed, number, number)
         return [twice] * (len(places(form.shape, form.layout)) // 2)
     have, from_ = registers(builder, ty, value), sources(form.shape, form.layout, ty.shape, ty.layout)
     return [_joined(builder, have, low, high) for low, high in zip(from_[::2], from_[1::2], strict=True)]
@@ -76,42 +76,42 @@ def _joined(builder: Any, have: list[Any], low: int, high: int) -> Any:
     return builder.or_(first, second)
 
 
-def signature(made: source.Plan, types: Sequence[Any]) -> tuple[Any, list[Any]]:
+def signature(plan: source.Plan, types: Sequence[Any]) -> tuple[Any, list[Any]]:
     """Return (type of the result, types of the parameters)."""
-    if made.result.shape:
-        return TileType(made.result), [parameter(ty, made.computed) for ty in types]
-    of = type_of(made.computed)
-    return type_of(made.result.dtype), [of if nb.unliteral(ty) != nb.types.float16 else ty for ty in types]
+    if plan.result.shape:
+        return TileType(plan.result), [parameter(ty, plan.computed) for ty in types]
+    of = type_of(plan.computed)
+    return type_of(plan.result.dtype), [of if nb.unliteral(ty) != nb.types.float16 else ty for ty in types]
 
 
-def emitted(context: Any, builder: Any, made: source.Plan, types: Sequence[Any], args: Sequence[Any], emit: Emit,
+def emitted(context: Any, builder: Any, plan: source.Plan, types: Sequence[Any], args: Sequence[Any], emit: Emit,
             by_pairs: Packed | None = None) -> Any:
     """Emit an operation: `emit` on the elements of all operands, or `by_pairs` on those of 16 bits."""
-    if not made.result.shape:
-        return emit(builder, made.computed, *[number_in(context, builder, value, ty, made.computed)
+    if not plan.result.shape:
+        return emit(builder, plan.computed, *[number_in(context, builder, value, ty, plan.computed)
                                               for value, ty in zip(args, types, strict=True)])
-    tile, half = TileType(made.result), made.computed in HALVES
-    if made.inert:
+    tile, half = TileType(plan.result), plan.computed in HALVES
+    if plan.inert:
         return undefined(tile)
     if half and by_pairs is not None:
-        given = [pairs(context, builder, ty, value, made) for ty, value in zip(types, args, strict=True)]
-        return assembled(builder, tile, [by_pairs(builder, made.computed, *parts) for parts in zip(*given, strict=True)])
-    operands = [elements(context, builder, ty, value, made) for ty, value in zip(types, args, strict=True)]
-    found = [emit(builder, FLOAT32 if half else made.computed, *parts) for parts in zip(*operands, strict=True)]
+        packs = [pairs(context, builder, ty, value, plan) for ty, value in zip(types, args, strict=True)]
+        return assembled(builder, tile, [by_pairs(builder, plan.computed, *parts) for parts in zip(*packs, strict=True)])
+    operands = [elements(context, builder, ty, value, plan) for ty, value in zip(types, args, strict=True)]
+    found = [emit(builder, FLOAT32 if half else plan.computed, *parts) for parts in zip(*operands, strict=True)]
     if tile.dtype in HALVES:
         found = [packed(builder, tile.dtype, *two) for two in zip(found[::2], found[1::2], strict=True)]
     return assembled(builder, tile, found)
 
 
-def typed(made: source.Plan | None, types: Sequence[Any], emit: Emit, by_pairs: Packed | None = None,
+def typed(plan: source.Plan | None, types: Sequence[Any], emit: Emit, by_pairs: Packed | None = None,
           literals: Sequence[Any] = ()) -> Any:
-    """Be the typer of a planned operation; `literals` say which operands are float literals, and have no part in its code."""
-    if made is None:
+    """Type and emit a planned operation; `literals` say which operands are float literals, and have no part in its code."""
+    if plan is None:
         yield source.without_value(types)(*types, *literals)
         return None
-    result, parameters = signature(made, types)
+    result, parameters = signature(plan, types)
     context, builder, args = yield result(*parameters, *literals)
-    return emitted(context, builder, made, parameters, args[:len(types)], emit, by_pairs)
+    return emitted(context, builder, plan, parameters, args[:len(types)], emit, by_pairs)
 
 
 # ---- operators
@@ -148,8 +148,8 @@ def _compared(symbol: str) -> Emit:
 
 def _operator(function: Any, known: source.Operator, emit: Emit, by_pairs: Packed | None = None) -> None:
     def typer(*types: Any) -> Any:
-        made = known.plan(types)
-        return None if made is None else typed(made, types, emit, by_pairs)
+        plan = known.plan(types)
+        return None if plan is None else typed(plan, types, emit, by_pairs)
 
     nb.binary(function, typer, literals=True)
 
@@ -183,8 +183,8 @@ nb.binary(operator.pos, lambda value: (value.settled("'+'")(value), lambda conte
 def _power(tile: Any, n: Any) -> Any:
     if not isinstance(tile, TileLike):
         return None
-    count, made = arith.exponent(n.literal_value), source.POWER.plan((tile,))
-    assert made is not None
+    count, plan = arith.exponent(n.literal_value), source.POWER.plan((tile,))
+    assert plan is not None
 
     def emit(builder: Any, dtype: np.dtype, x: Any) -> Any:
         return arith.raised(x, count, functools.partial(_EMIT["mul"], builder, dtype)) if count else nb.ir.Constant(x.type, 1)
@@ -194,8 +194,8 @@ def _power(tile: Any, n: Any) -> Any:
         product = functools.partial(BY_PAIRS["mul"], builder, dtype)
         return arith.raised(x, count, product) if count else packed(builder, dtype, one, one)
 
-    context, builder, args = yield TileType(made.result)(tile, n)
-    return emitted(context, builder, made, (tile,), args[:1], emit, by_pairs)
+    context, builder, args = yield TileType(plan.result)(tile, n)
+    return emitted(context, builder, plan, (tile,), args[:1], emit, by_pairs)
 
 
 nb.binary(operator.pow, _power, literals=True)
@@ -204,23 +204,23 @@ nb.binary(operator.pow, _power, literals=True)
 # ---- choices
 @cuda_meaning(source.where)
 def _where(_context: Any, mask: Any, x: Any, y: Any, *literals: Any) -> Any:
-    made = source.plan_where((mask, x, y), *map(nb.literal, literals))
-    if made is None:
+    plan = source.plan_where((mask, x, y), *map(nb.literal, literals))
+    if plan is None:
         yield source.without_value((mask, x, y))(mask, x, y, *literals)
         return None
-    if not made.result.shape:
-        of = type_of(made.computed)
+    if not plan.result.shape:
+        of = type_of(plan.computed)
         _, builder, args = yield of(nb.types.boolean, of, of, *literals)
         return builder.select(*args[:3])
-    tile = TileType(made.result)
-    types = [mask, parameter(x, made.computed), parameter(y, made.computed)]
+    tile = TileType(plan.result)
+    types = [mask, parameter(x, plan.computed), parameter(y, plan.computed)]
     context, builder, args = yield tile(*types, *literals)
-    if made.inert:
+    if plan.inert:
         return undefined(tile)
-    masks = elements(context, builder, mask, args[0], replace(made, computed=BOOL))
-    parts = pairs if made.computed in HALVES else elements
-    ones, others = (parts(context, builder, ty, value, made) for ty, value in zip(types[1:], args[1:3], strict=True))
-    if made.computed not in HALVES:
+    masks = elements(context, builder, mask, args[0], replace(plan, computed=BOOL))
+    parts = pairs if plan.computed in HALVES else elements
+    ones, others = (parts(context, builder, ty, value, plan) for ty, value in zip(types[1:], args[1:3], strict=True))
+    if plan.computed not in HALVES:
         return assembled(builder, tile, [builder.select(*three) for three in zip(masks, ones, others, strict=True)])
     chosen = []
     for low, high, one, other in zip(masks[::2], masks[1::2], ones, others, strict=True):

@@ -222,7 +222,7 @@ def combined(symbol: str, forms: list[Form]) -> tuple[tuple[int, ...], str]:
 
 
 def expanded_form(form: Form, parts: tuple[Any, ...]) -> Form:
-    """Return what ``v[:, None]`` or ``v[None, :]`` makes of a vector, by the index's parts; SpecError for other indices."""
+    """Return what ``v[:, None]`` or ``v[None, :]`` makes of a vector, given the index's parts; raise SpecError for others."""
     index = ", ".join(map(str, parts)).replace("none", "None")
     if index not in (":, None", "None, :"):
         raise SpecError("tile[…]: a register tile has no parts: v[:, None] and v[None, :] give a vector a dimension; take "

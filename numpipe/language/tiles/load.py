@@ -13,7 +13,7 @@ An array of more dimensions has integers along the others: ``c[b, ds(i, 128), ds
 columns of a tile lie in the order of the array's dimensions. Elements outside the array are 0, and are not touched: an index of -1
 in v is one. Gathered rows need v along rows (column layout), gathered columns v along columns; a vector gathered lies as v does.
 
-What a tile is multiplied from comes through a pipeline. This is for what an epilogue reads once: a bias, a residual, ``beta * c``.
+Operands of products come through a pipeline; such loads are for what an epilogue reads once: a bias, a residual, ``beta * c``.
 A lane has two columns of each row side by side, so a row comes in pieces of 4 or 8 bytes, each warp instruction in 8 pieces of 16
 or 32 bytes; where the pieces would not be aligned (an odd first column, an array with rows of odd length) element by element.
 In the memory role there is no value: loads of a pipeline do not depend on it.
@@ -92,7 +92,7 @@ def load_form(view: Any, layout: Any) -> Form:
 
 @op
 def load_tile(view: Any, layout: str = COALESCED) -> Tile:
-    """A block of an array as a register tile in a layout of your choice, inside a kernel.
+    """Load a block of an array as a register tile in a layout of your choice, inside a kernel.
 
     view    ``array.at[ds(i, 64), ds(j, 64)]``; elements outside the array are 0
     layout  "coalesced": a lane has 16 bytes side by side, 8 lanes a whole 128-byte line of a row; what it is added to has to be in
@@ -133,7 +133,7 @@ def load(ref: GmemRef, index: Any) -> Any:
     else:
         for indices, part in _runs(parts[axes[gathered]].value, array.shape[axes[gathered]]):
             found = np.zeros([part.size if number == gathered else size for number, size in enumerate(form.shape)], form.dtype)
-            _read_block(ref, axes, tuple(part if axis == axes[gathered] else given for axis, given in enumerate(parts)), found)
+            _read_block(ref, axes, tuple(part if axis == axes[gathered] else other for axis, other in enumerate(parts)), found)
             chosen: list[Any] = [slice(None)] * len(axes)
             chosen[gathered] = indices
             value[tuple(chosen)] = np.take(found, parts[axes[gathered]].value[indices] - part.start, axis=gathered)

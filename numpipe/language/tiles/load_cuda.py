@@ -1,7 +1,8 @@
 """``c[rows, columns]`` on the GPU: ordinary loads, ``ld.global``, of elements or of two at once.
 
-Never ``ld.global.nc``: a kernel starts while the one before it in the stream may still be writing, and what that path has cached
-is not looked at again.
+They are LLVM's loads, not statements: a vector is loaded along the columns and along the rows, and the loads that nothing uses are
+dropped. Never ``ld.global.nc``: a kernel starts while the one before it in the stream may still be writing, and what that path has
+cached is not looked at again.
 """
 
 from __future__ import annotations
@@ -139,6 +140,6 @@ def _load_tile(_context: Any, view: Any, layout: Any = None) -> Any:
     context, builder, args = yield tile(view, layout)
     if ref.role == "memory":
         return undefined(tile)
-    given = nb.fields(context, builder, view, args[0])
-    start = nb.cgutils.unpack_tuple(builder, given.start)
-    return _loaded(builder, Block(context, builder, ref, given.ref, start, view.axes), tile)
+    fields = nb.fields(context, builder, view, args[0])
+    start = nb.cgutils.unpack_tuple(builder, fields.start)
+    return _loaded(builder, Block(context, builder, ref, fields.ref, start, view.axes), tile)

@@ -62,18 +62,18 @@ class Function(Operator):
         plan = self.plan(values)
         return without_value(values) if plan is None else computed(self.symbol, plan, values, self.meaning)
 
-    def plan(self, given: Sequence[Any], literals: int = 0) -> Plan | None:
+    def plan(self, values: Sequence[Any], literals: int = 0) -> Plan | None:
         """Return how it is computed of values, or of their types: of numbers alone in the type that `arith.common` gives.
 
         None where a number has no value and nothing is a tile. Raises SpecError for what is neither a tile nor a number.
         """
-        plan = super().plan(given, literals)
-        tiles = any(isinstance(part, TileLike) for part in given)
-        if plan is not None or (not tiles and without_value(given) is not None):
+        plan = super().plan(values, literals)
+        tiles = any(isinstance(part, TileLike) for part in values)
+        if plan is not None or (not tiles and without_value(values) is not None):
             return plan
-        kinds, wrong = operands_of(self.symbol, given, literals), f"{self.symbol}(…) takes register tiles and numbers, got "
+        kinds, wrong = operands_of(self.symbol, values, literals), f"{self.symbol}(…) takes register tiles and numbers, got "
         if tiles or any(kind is None for kind in kinds):
-            raise SpecError(wrong + " and ".join(map(called, given)))
+            raise SpecError(wrong + " and ".join(map(called, values)))
         dtype = arith.common(*kinds)
         if self.numbers and dtype not in self.numbers:
             raise SpecError(f"{wrong}{dtype}: convert it with float(x)")
@@ -87,8 +87,8 @@ def _function(name: str, meaning: Callable[..., Any], doc: str = "", operands: s
     """Make the operation of a function, which is NumPy's where its name begins with ``np.``."""
     known, plain = Function(name, meaning, **{"takes": "fhi", **of}), name.removeprefix("np.")
 
-    def operation(*given: Any) -> Any:
-        return known(*given[:len(operands)])
+    def operation(*values: Any) -> Any:
+        return known(*values[:len(operands)])
 
     parameters = [inspect.Parameter(operand, inspect.Parameter.POSITIONAL_OR_KEYWORD) for operand in operands]
     operation.__signature__ = inspect.Signature([  # type: ignore[attr-defined]
@@ -113,24 +113,24 @@ isnan = _function("np.isnan", _as_numpy(np.isnan), compares=True)
 
 def clipped_by(operands: Sequence[Any]) -> list[int]:
     """Return which operands of a clip are not None, 0 and one bound at least; raise SpecError where both bounds are None."""
-    given = [number for number, operand in enumerate(operands) if operand is not None]
-    if given == [0]:
+    present = [number for number, operand in enumerate(operands) if operand is not None]
+    if present == [0]:
         raise SpecError("np.clip(x, low, high): one of the two bounds may be None, not both")
-    return given
+    return present
 
 
 @op(numpy=np.clip)
 def clip(a: Any, a_min: Any, a_max: Any, literals: int = 0) -> Any:
-    """``np.clip(a, a_min, a_max)`` of tiles and numbers."""
+    """Return ``np.clip(a, a_min, a_max)`` of tiles and numbers."""
     every = a, a_min, a_max
-    given = clipped_by(every)
+    present = clipped_by(every)
 
     def clipped(x: Any, *limits: Any) -> Any:
-        for number, limit in zip(given[1:], limits, strict=True):
+        for number, limit in zip(present[1:], limits, strict=True):
             x = (np.maximum if number == 1 else np.minimum)(x, limit)
         return x
 
-    return replace(CLIP, meaning=_as_numpy(clipped))(*(every[number] for number in given))
+    return replace(CLIP, meaning=_as_numpy(clipped))(*(every[number] for number in present))
 
 
 CLIP = Function("np.clip", clip, "fhi")

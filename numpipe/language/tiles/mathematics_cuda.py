@@ -23,8 +23,8 @@ def _meaning(operation: Op[..., Any], emit: Emit, by_pairs: Packed | None = None
     function, count = source.FUNCTIONS[operation], len(operation.__signature__.parameters) - 1
 
     @cuda_meaning(operation)
-    def typer(_context: Any, *given: Any) -> Any:
-        types, literals = given[:count], given[count:]
+    def typer(_context: Any, *arguments: Any) -> Any:
+        types, literals = arguments[:count], arguments[count:]
         return typed(function.plan(types, *map(nb.literal, literals)), types, emit, by_pairs, literals)
 
 
@@ -73,25 +73,25 @@ _meaning(source.isnan, lambda builder, dtype, x: (
 @cuda_meaning(source.clip)
 def _clip(_context: Any, a: Any, a_min: Any, a_max: Any, *literals: Any) -> Any:
     every = [None if isinstance(ty, nb.types.NoneType) else ty for ty in (a, a_min, a_max)]
-    given = source.clipped_by(every)
-    types, bits = [every[number] for number in given], nb.literal(literals[0]) if literals else 0
-    made = source.CLIP.plan(types, sum((bits >> number & 1) << place for place, number in enumerate(given)))
-    if made is None:
+    present = source.clipped_by(every)
+    types, bits = [every[number] for number in present], nb.literal(literals[0]) if literals else 0
+    plan = source.CLIP.plan(types, sum((bits >> number & 1) << place for place, number in enumerate(present)))
+    if plan is None:
         yield without_value(types)(a, a_min, a_max, *literals)
         return None
 
     def clipped(maximum: Packed, minimum: Packed) -> Packed:
         def emit(builder: Any, dtype: np.dtype, x: Any, *limits: Any) -> Any:
-            for number, limit in zip(given[1:], limits, strict=True):
+            for number, limit in zip(present[1:], limits, strict=True):
                 x = (maximum if number == 1 else minimum)(builder, dtype, x, limit)
             return x
 
         return emit
 
-    result, parameters = signature(made, types)
-    by_number = dict(zip(given, parameters, strict=True))
+    result, parameters = signature(plan, types)
+    by_number = dict(zip(present, parameters, strict=True))
     context, builder, args = yield result(*[by_number.get(number, ty) for number, ty in enumerate((a, a_min, a_max))], *literals)
-    return emitted(context, builder, made, parameters, [args[number] for number in given],
+    return emitted(context, builder, plan, parameters, [args[number] for number in present],
                    clipped(extreme("max"), extreme("min")), clipped(two_at_once("max.NaN"), two_at_once("min.NaN")))
 
 

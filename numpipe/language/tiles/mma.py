@@ -91,7 +91,7 @@ def steps(rows: int, a: Operand | None, b: Operand) -> tuple[tuple[tuple[int, in
 
 @op(products="issues")
 def wgmma(acc: Tile | None, a: SmemTile | Tile, b: SmemTile) -> Tile:
-    """``acc + a @ b`` on the tensor cores, asynchronously (PTX ISA, "wgmma.mma_async").
+    """Compute ``acc + a @ b`` on the tensor cores, asynchronously (PTX ISA, "wgmma.mma_async").
 
     acc     float32 tile (M, N), of integers int32, M a multiple of 64; in flight afterwards: reading it before `wgmma_wait` is an
             error. Accumulators carried out of a pipeline loop are waited for at its end. None: the product alone, for which no

@@ -32,8 +32,8 @@ def through(builder: Any, tile: TileType, value: Any, text: str, extra: list[Any
 
 
 def _batch(form: Form, a: SmemType | TileType, b: SmemType, fresh: bool) -> str:
-    """Return the instructions of one product, with their commit. Operands are the accumulator's registers (again, as inputs, where it
-    is not `fresh`), A's descriptor or registers, and B's descriptor."""
+    """Return the instructions of one product and their commit. Operands are the accumulator's registers, once more as inputs where
+    it is not `fresh`, A's descriptor or registers, and B's descriptor."""
     right = operand(b.layout, 0)
     rows, columns = form.shape
     block, first = columns // 2, rows * columns // 128 * (1 if fresh else 2)
@@ -86,7 +86,7 @@ def _wgmma(_context: Any, acc: Any, a: Any, b: Any) -> Any:
 
 
 def _wait(behind: bool, _context: Any, acc: Any, pending: Any) -> Any:
-    """Be the typer of a wait; `behind`: all `pending` groups have been issued behind the accumulator, which nothing writes then."""
+    """Type and emit a wait; `behind`: all `pending` groups have been issued behind the accumulator, which nothing writes then."""
     plain = nb.unliteral(acc)
     left = nb.literal(pending) if not behind or isinstance(plain, InFlightType) else 0
     check_pending(left)

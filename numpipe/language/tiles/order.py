@@ -1,7 +1,7 @@
 """Automatic barriers: what a warpgroup does to a tile in shared memory that its kernel writes happens in order.
 
 The warps of a warpgroup do not run in step. Where one stores a part of a tile that another then loads, or that TMA or wgmma
-then read, something must stand between::
+then reads, a barrier must stand between::
 
     tile[...] = x                 each warp its 16 rows of every 64
         named barrier of the warpgroup

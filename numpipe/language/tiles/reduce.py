@@ -41,6 +41,7 @@ from ...core.inert import Inert
 from ...core.machine import current
 from ...core.op import Op, called, constant, op
 from ...diagnostics.errors import SpecError
+from ...plan.context import Context, ContextFacts
 from ...plan.trees import leaves, made, tree_of
 from .elementwise import check_axis, int32
 from .exchange import each_to_all, exchange
@@ -57,7 +58,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {name: getattr(np, name) for name in 
 
 @dataclass(frozen=True)
 class Plan:
-    """How a reduction is computed.
+    """A plan of a reduction.
 
     axis      along which a tile is reduced; None: all elements are
     result    the form of the tile that it gives; a form without dimensions for a number
@@ -71,7 +72,7 @@ class Plan:
     nbytes: int
 
 
-def plan(np_: Any, operation: str, tile: Any, axis: Any, keepdims: Any) -> Plan:
+def plan(np_: ContextFacts, operation: str, tile: Any, axis: Any, keepdims: Any) -> Plan:
     """Return how a tile is reduced; raise SpecError for reductions that there are not."""
     form = form_of(tile, f"'{operation}'")
     axis, keepdims = constant(operation, "axis", axis), constant(operation, "keepdims", keepdims)
@@ -102,7 +103,7 @@ def plan(np_: Any, operation: str, tile: Any, axis: Any, keepdims: Any) -> Plan:
         size, elements = form.shape[1 - along], form.shape[along]
         shape = ((1, size) if along == 0 else (size, 1)) if keepdims else (size,)
         result, nbytes = Form(shape, dtype, (ROW, COLUMN)[along]), 0 if along else 4 * size * each
-    if nbytes and np_.role != "memory":
+    if nbytes and not np_.memory:
         np_.unit.plan_exchange(nbytes)
     return Plan(along, result, elements, nbytes)
 
@@ -132,24 +133,24 @@ def _added(value: np.ndarray, form: Form, axis: int | None) -> Any:
 
 
 def _reduction(name: str) -> Op[..., Any]:
-    def operation(np_: Any, tile: Any, axis: Any = None, keepdims: Any = False) -> Any:
-        made = plan(np_, name, tile, axis, keepdims)
-        form = made.result
+    def operation(np_: Context, tile: Any, axis: Any = None, keepdims: Any = False) -> Any:
+        how = plan(np_, name, tile, axis, keepdims)
+        form = how.result
         if np_.memory:
             return Tile(None, form) if form.shape else Inert(REDUCED)
-        if made.nbytes:
-            exchange(np_, *each_to_all(made.nbytes // 4), f"{name} of a register tile")
+        if how.nbytes:
+            exchange(np_, *each_to_all(how.nbytes // 4), f"{name} of a register tile")
         if name in VOTES:
             machine = current()
             return machine.bar_red(1 + machine.warpgroup, 128, name, tile.value)
         value = tile.value.astype(FLOAT32) if tile.dtype in HALVES or name == "mean" else tile.value
         with np.errstate(all="ignore"):
             if name == "sum" and tile.dtype == INT32:
-                found = int32("sum", np.sum(value, axis=made.axis, dtype=np.int64))
+                found = int32("sum", np.sum(value, axis=how.axis, dtype=np.int64))
             elif name in ("sum", "mean"):
-                found = _added(value, tile.form, made.axis) / FLOAT32.type(made.elements if name == "mean" else 1)
+                found = _added(value, tile.form, how.axis) / FLOAT32.type(how.elements if name == "mean" else 1)
             else:
-                found = FUNCTIONS[name](value, axis=made.axis)
+                found = FUNCTIONS[name](value, axis=how.axis)
             if not form.shape:
                 return form.dtype.type(np.asarray(found).item())
             return Tile(np.asarray(found).reshape(form.shape).astype(form.dtype), form)
@@ -191,13 +192,13 @@ PARTIALS: dict[str, Op[..., Any]] = {"sum": partial_sum, "max": partial_max, "mi
 
 # ---- a vote in an `if`
 @op(context=True)
-def chosen(np_: Any, test: Any) -> Any:
+def chosen(np_: Context, test: Any) -> Any:
     """Return the test of an `if` that a vote decides; the memory role passes that `if` by, as nothing in it loads anything."""
     return False if np_.memory and isinstance(test, Inert) else bool(test)
 
 
 @op(context=True)
-def behind_choice(np_: Any, value: Any) -> Any:
+def behind_choice(np_: Context, value: Any) -> Any:
     """Return a value that such an `if` may have changed: a number has none in the memory role."""
     parts = (Inert(VOTED) if np_.memory and not isinstance(part, Tile) else part for part in leaves(value))
     return tree_of(value).build(parts, made)

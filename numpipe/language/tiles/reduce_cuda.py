@@ -141,14 +141,14 @@ def _ranked(builder: Any, name: str, tile: TileType, values: list[Any], along: i
 
 
 def _reduction(name: str, _context: Any, np_: Any, tile: Any, axis: Any, keepdims: Any) -> Any:
-    made = source.plan(np_, name, tile, axis, keepdims)
-    form = made.result
+    plan = source.plan(np_, name, tile, axis, keepdims)
+    form = plan.result
     result = TileType(form) if form.shape else InertType(source.REDUCED) if np_.role == "memory" else type_of(form.dtype)
 
     def finished(builder: Any, value: Any) -> Any:
         if name in source.INDICES:
             return builder.xor(builder.trunc(value, nb.i32), nb.const(-1))
-        return divide(builder, value, nb.ir.Constant(nb.f32, made.elements)) if name == "mean" else value
+        return divide(builder, value, nb.ir.Constant(nb.f32, plan.elements)) if name == "mean" else value
 
     context, builder, args = yield result(np_, tile, axis, keepdims)
     if np_.role == "memory":
@@ -160,7 +160,7 @@ def _reduction(name: str, _context: Any, np_: Any, tile: Any, axis: Any, keepdim
     if name in source.VOTES:
         return _vote(builder, name, _tree(combine, values))
     if name in source.INDICES:
-        values = _ranked(builder, name, tile, values, made.axis)
+        values = _ranked(builder, name, tile, values, plan.axis)
     if form.shape:
         along_axis = [finished(builder, value) for value in _along(builder, combine, tile, values, result)]
         if form.dtype in HALVES:
@@ -169,7 +169,7 @@ def _reduction(name: str, _context: Any, np_: Any, tile: Any, axis: Any, keepdim
     own = values[:len(places(tile.shape, ROW))] if tile.layout == EITHER else values
     distances = {ACCUMULATOR: QUAD + QUADS, COLUMN: QUADS}.get(tile.layout, QUAD)
     total = _butterflies(builder, combine, _tree(combine, own), distances)
-    total = finished(builder, _tree(combine, next(of_warps(builder, [total], False))) if made.nbytes else total)
+    total = finished(builder, _tree(combine, next(of_warps(builder, [total], False))) if plan.nbytes else total)
     floating = wide and name not in source.INDICES
     return convert(context, builder, total, nb.types.float32, result) if floating else total
 

@@ -62,7 +62,7 @@ class Ds:
 
 @op
 def ds(start: Any, size: int) -> Ds:
-    """`size` elements from `start` on: `start` may be a run-time value, `size` is a compile-time constant.
+    """Select `size` elements from `start` on: `start` may be a run-time value, `size` is a compile-time constant.
 
     >>> ds(64, 32)
     ds(64, 32)

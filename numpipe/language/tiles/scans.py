@@ -30,6 +30,7 @@ import numpy as np
 from ...arch.dtypes import BOOL, FLOAT32, INT32
 from ...core.op import called, constant, op
 from ...diagnostics.errors import SpecError
+from ...plan.context import Context, ContextFacts
 from .elementwise import check_axis, int32
 from .exchange import each_to_all, exchange
 from .layouts import ACCUMULATOR, COLUMN, EITHER, ROW, Form, only_accumulator
@@ -37,7 +38,7 @@ from .reduce import by_lanes
 from .tile import Tile, form_of
 
 
-def plan(np_: Any, tile: Any, axis: Any) -> tuple[Form, int, int]:
+def plan(np_: ContextFacts, tile: Any, axis: Any) -> tuple[Form, int, int]:
     """Return (the form of a running sum, its axis as of a tile (M, N), bytes of shared memory for the totals of the warps)."""
     form, axis = form_of(tile, "'cumsum'"), constant("cumsum", "axis", axis)
     if form is None:
@@ -52,7 +53,7 @@ def plan(np_: Any, tile: Any, axis: Any) -> tuple[Form, int, int]:
     if len(form.shape) == 1:
         form, along = Form(form.shape, form.dtype, ROW if form.layout == EITHER else form.layout), int(form.layout != COLUMN)
     nbytes = 0 if along or alone(form, along) else form.shape[0] // 64 * (16 * form.shape[1] if form.layout == ACCUMULATOR else 16)
-    if nbytes and np_.role != "memory":
+    if nbytes and not np_.memory:
         np_.unit.plan_exchange(nbytes)
     return form, along, nbytes
 
@@ -63,8 +64,8 @@ def alone(form: Form, axis: int) -> bool:
 
 
 @op(context=True, numpy=np.cumsum, method="cumsum")
-def cumsum(np_: Any, tile: Any, axis: Any = None) -> Tile:
-    """``np.cumsum(tile, axis)`` in a kernel."""
+def cumsum(np_: Context, tile: Any, axis: Any = None) -> Tile:
+    """Return ``np.cumsum(tile, axis)`` in a kernel."""
     form, along, nbytes = plan(np_, tile, axis)
     if np_.memory:
         return Tile(None, form)

@@ -44,17 +44,17 @@ def _running(builder: Any, add: Add, value: Any, within: int) -> Any:
 
 @cuda_meaning(source.cumsum)
 def _cumsum(_context: Any, np_: Any, tile: Any, axis: Any) -> Any:
-    made, along, _ = source.plan(np_, tile, axis)
-    result = TileType(made)
+    form, along, _ = source.plan(np_, tile, axis)
+    result = TileType(form)
     _, builder, args = yield result(np_, tile, axis)
     if np_.role == "memory":
         return undefined(result)
     values = registers(builder, tile, args[1])[:result.registers]
-    if source.alone(made, along):
+    if source.alone(form, along):
         return assembled(builder, result, values)
-    elements = dict(zip(places(made.shape, made.layout), values, strict=True))
-    add = builder.fadd if made.dtype == FLOAT32 else builder.add
-    sums = (_along_rows if along else _along_columns)(builder, add, elements, made.layout == ACCUMULATOR)
+    elements = dict(zip(places(form.shape, form.layout), values, strict=True))
+    add = builder.fadd if form.dtype == FLOAT32 else builder.add
+    sums = (_along_rows if along else _along_columns)(builder, add, elements, form.layout == ACCUMULATOR)
     return assembled(builder, result, [sums[place] for place in elements])
 
 

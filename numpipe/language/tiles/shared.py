@@ -1,9 +1,9 @@
 """``tile[...]`` and ``tile[...] = value``: register tiles from and to shared memory.
 
 Both are accesses of the generic proxy by the four warps of a warpgroup, each to its own 16 rows of every 64. A load has ended
-when the operation returns, so that releasing the slot (mbarrier.arrive) is all that must follow it. What a store wrote is seen
-by the warp that wrote it; by others after a barrier; by TMA and wgmma after ``fence.proxy.async`` of the writers and a barrier
-(PTX ISA, "Memory Consistency Model: Proxies").
+when the operation returns, so that releasing the slot (mbarrier.arrive) is all that must follow it. The warp that stored something
+sees it at once; others do after a barrier; TMA and wgmma after ``fence.proxy.async`` of the writers and a barrier (PTX ISA, "Memory
+Consistency Model: Proxies").
 """
 
 from __future__ import annotations
@@ -85,12 +85,12 @@ def _from_bytes(found: np.ndarray, layout: Layout, dtype: np.dtype) -> np.ndarra
 def load(whole: SmemTile, index: Any) -> Tile:
     """Return a shared-memory tile, or a part of it, as a register tile, which has no value in the memory role."""
     tile = whole.at[index]
-    made = load_form(tile)
+    form = load_form(tile)
     if tile.memory:
-        return Tile(None, made)
+        return Tile(None, form)
     before_access(tile)
     found = current().smem_read(_chunks(tile.layout) + tile.address, "tile[…]")
-    return Tile(_from_bytes(found, tile.layout, tile.dtype), made)
+    return Tile(_from_bytes(found, tile.layout, tile.dtype), form)
 
 
 @method_of(SmemTile, "__setitem__")

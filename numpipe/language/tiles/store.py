@@ -9,8 +9,8 @@ index                                   value
 
 The index of an array of more dimensions has an integer along each of the others: ``c[b, ds(i, 128), ds(j, 64)] = tile``, or
 ``c[b, ds(i, 128), head, ds(j, 64)] = tile``, ``sums[b, head, ds(i, 128)] = vector``. What `ds` selects may pass the array's end
-and is clipped. An integer outside its dimension, or a negative start, is an error simulated. The GPU writes nothing outside the
-array; below 0 a TMA store stops the kernel with an illegal instruction (measured on an H200).
+and is clipped. An integer outside its dimension, or a negative start, is an error on the simulated SM. The GPU writes nothing
+outside the array; below 0 a TMA store stops the kernel with an illegal instruction (measured on an H200).
 
 Arrays whose rows TMA can address take the store ring: panels through swizzled shared memory, so that the stores of a tile
 overlap the loads and products of the next. Other arrays, tiles whose columns do not lie along the last dimension, vectors, and
@@ -48,7 +48,7 @@ def check(what: str, name: str, dtype: Any, sizes: tuple[int, ...], form: Form,
 
 
 MEND = "store to it by its own name, or in a function that is called by name and gets it as an argument"
-"""where a call did not know an array for an output"""
+"""the mend where a call did not know that an array is an output"""
 
 
 def plan(ref: Any, parts: Sequence[Any], tile: Any) -> tuple[int, ...]:
@@ -87,8 +87,8 @@ def write_out(ref: GmemRef, axes: tuple[int, ...], at: tuple[Any, ...], tile: Ti
     array, through, start = ref.array, through_tma(ref.arg, axes, tile.form), tuple(map(int, at))
     first = tuple(start[axis] for axis in axes)
     if min(first) < 0:
-        given = str(first) if len(first) > 1 else str(first[0])
-        raise failure(SimulationError, "out-of-bounds", f"{what}: negative start {given}: " + (
+        wrong = str(first) if len(first) > 1 else str(first[0])
+        raise failure(SimulationError, "out-of-bounds", f"{what}: negative start {wrong}: " + (
             "a TMA store stops the kernel there" if through else "the GPU writes what lies inside"),
             "starts from 0 on: what sticks out at the end is clipped", f"stores to '{ref.name}'")
     check_inside(ref, start, axes, what, "a TMA store stops the kernel", "the GPU writes nothing", "stores to")

@@ -1,7 +1,7 @@
 """A register tile, some columns at a time.
 
-A tile of 64 x 256 is 128 registers a lane. What is computed of it element by element takes as many again for each value that is
-needed beside it: all of a residual, all of an intermediate result. Strip by strip they are needed for a strip only::
+A tile of 64 x 256 is 128 registers a lane. Each value that an elementwise computation needs beside it takes as many again: all of a
+residual, all of an intermediate result. Strip by strip they are needed for a strip only::
 
     columns   0 … 63           64 … 127         128 … 191        192 … 255
               function(x, 0)   function(x, 64)  function(x, 128) function(x, 192)

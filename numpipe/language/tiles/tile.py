@@ -149,8 +149,8 @@ def astype(tile: Tile, dtype: Any) -> Tile:
     type cannot hold becomes the nearest that it can, NaN becomes 0 (``.rzi.s32``, and ``cvt.pack.sat`` to 8 bits, which int32 is
     converted by as well). From integers to floats, and between floats of 8 and 16 bits, through float32.
     """
-    made = astype_form(tile.form, dtype)
-    return tile if made == tile.form else Tile(None if tile.inert else _converted(tile.value, made.dtype), made)
+    form = astype_form(tile.form, dtype)
+    return tile if form == tile.form else Tile(None if tile.inert else _converted(tile.value, form.dtype), form)
 
 
 def astype_form(form: Form, dtype: Any) -> Form:
@@ -161,14 +161,14 @@ def astype_form(form: Form, dtype: Any) -> Form:
 
 
 def _converted(value: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    have, made = packing(value.dtype).wide, packing(dtype)
+    wide, to = packing(value.dtype).wide, packing(dtype)
     with np.errstate(all="ignore"):
-        found = value.astype(have)
-        if have != made.wide:
-            found = found.astype(FLOAT32) if made.wide == FLOAT32 else _truncated(found, INT32)
-        if made.wide == INT32:
+        found = value.astype(wide)
+        if wide != to.wide:
+            found = found.astype(FLOAT32) if to.wide == FLOAT32 else _truncated(found, INT32)
+        if to.wide == INT32:
             return _truncated(found, dtype)
-        narrowed: np.ndarray = (found if made.largest is None else np.clip(found, -made.largest, made.largest)).astype(dtype)
+        narrowed: np.ndarray = (found if to.largest is None else np.clip(found, -to.largest, to.largest)).astype(dtype)
         return narrowed
 
 

@@ -47,7 +47,7 @@ class Copy:
             current().tma_load(address, self.tensor, at, self.arrival, self.ctas)
 
     def store(self, once: bool = False) -> None:
-        """`once`: the tile is not stored again (see `Machine.tma_store`)."""
+        """Issue the stores of all boxes; `once`: the tile is not stored again (see `Machine.tma_store`)."""
         for at, address in self.boxes:
             current().tma_store(self.tensor, at, address, self.plan.reduction, once)
 
