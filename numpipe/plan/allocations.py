@@ -32,7 +32,7 @@ from .trees import leaves
 __all__ = ["SMEM", "Barrier", "ClusterBarrier", "RefUnion"]
 
 MAX_BARRIERS = 32
-"""of one `Barrier`: their parities are the bits of an int32"""
+"""barriers of one `Barrier`, whose parities are the bits of an int32"""
 ARRIVALS_A_WARPGROUP = 4
 """lane 0 of each warp arrives for its warp"""
 

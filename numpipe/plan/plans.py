@@ -176,17 +176,17 @@ class RingPlan:
         groups = self.parts if "consumed" in self.manual else [range(len(self.args))] * len(self.parts)
         return tuple(shifts(self.cluster, tuple(sorted({self.blocks[n].along for n in operands}))) for operands in groups)
 
-    def check_shared(self, where: str, own: RingPlan, slots: int, manual: tuple[str, ...]) -> None:
-        """Raise SpecError where another pipeline's ring, `own`, cannot use this one's slots and barriers."""
+    def check_shared(self, where: str, other: RingPlan, slots: int, manual: tuple[str, ...]) -> None:
+        """Raise SpecError where another pipeline's ring, `other`, cannot use this one's slots and barriers."""
         def blocks(plan: RingPlan) -> str:
             return ", ".join(f"{of.shape} of {of.itemsize} B, rows of {of.width} B along {of.inner}" for of in plan.layouts)
 
-        for what, have, want in (("slots", self.slots, slots), ("blocks in shared memory", blocks(self), blocks(own)),
+        for what, have, want in (("slots", self.slots, slots), ("blocks in shared memory", blocks(self), blocks(other)),
                                  (f"barriers, which the body uses itself ({', '.join(BARRIERS)}),",
                                   *(tuple(kind in of for kind in BARRIERS) for of in (self.manual, manual))),
-                                 ("peers in the cluster (collective_axes)", self.peers, own.peers)):
+                                 ("peers in the cluster (collective_axes)", self.peers, other.peers)):
             if have != want:
-                raise SpecError(f"{where}: allocations of {self.name} have other {what} than this pipeline, {own.name}: {have}, "
+                raise SpecError(f"{where}: allocations of {self.name} have other {what} than this pipeline, {other.name}: {have}, "
                                 f"and it needs {want}; pipelines that share them have the same")
 
     def step_at(self, slot: int, phase: int) -> int:

@@ -1,4 +1,4 @@
-"""The shared memory of a CTA: who was given which bytes, and the error for too many.
+"""The shared memory of a CTA: which bytes each ring and allocation has, and the error for too many.
 
 ::
 
@@ -54,11 +54,11 @@ class SharedMemory(KernelShape):
 
     @property
     def exchange(self) -> Region:
-        """The bytes through which warps exchange values: behind all others, so that their place is known at the end."""
+        """The bytes through which warps exchange values: they lie behind all others, and so have their place at the end only."""
         if self.simulated or not self.store_slots:
             base = self._rings_end + self.staging.total
         else:
-            base = max(self._rings_end, self.staging.end)  # rings that were met later lie behind it
+            base = max(self._rings_end, self.staging.end)  # rings that came later lie behind it
         return Region(base, self.exchange_bytes, self.compute_wgs)
 
     @property

@@ -87,7 +87,7 @@ class BlockSpec:
     index_map      grid indices -> a tuple of integers, one per dimension: with (128, 64), ``lambda k: (m, k)`` selects elements
                    ``[m * 128 : m * 128 + 128, k * 64 : k * 64 + 64]``. None: the block at the array's origin, loaded once.
     memory_space   where the body finds the operand: None or numpipe.SMEM, in shared memory; numpipe.GMEM, in global memory: it
-                   is given the array itself (block_shape and index_map must be left out).
+                   gets the array itself (block_shape and index_map must be left out).
     transforms     how the block lies in shared memory: TilingTransform, SwizzleTransform, TransposeTransform; what is left
                    out is inferred (see `transforms`).
     delay_release  steps a slot is kept after the step that used it (None: the pipeline's own).

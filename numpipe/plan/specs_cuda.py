@@ -49,6 +49,6 @@ def _block_spec(_context: Any, *given: Any) -> Any:
     index_map, facts = given[at], map(nb.literal, given[len(OPTIONS):])
     function = None if isinstance(index_map, nb.types.NoneType) else (lambda: None) if isinstance(
         index_map, nb.types.Callable) else str(index_map)
-    spec = SpecType(block_spec.function(*given[:at], function, *given[at + 1:len(OPTIONS)], *facts), index_map)  # checked as there
+    spec = SpecType(block_spec.function(*given[:at], function, *given[at + 1:len(OPTIONS)], *facts), index_map)
     context, builder, args = yield spec(*given)
     return nb.struct(context, builder, spec, index_map=args[at])

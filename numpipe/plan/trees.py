@@ -87,7 +87,7 @@ def made(tree: Tree, parts: Sequence[Any]) -> Any:
 
 
 def mismatch(specs: Tree, arrays: Tree, names: str = "in_specs has") -> str:
-    """Return what is wrong with the shape of a pipeline's arrays beside its specs', "" for nothing; `names` is what has these."""
+    """Return what is wrong with arrays in another shape than a pipeline's specs, which `names` names; "" for nothing."""
     if specs == arrays:
         return ""
     flat = all(part.parts is None for tree in (specs, arrays) for part in tree.parts or ())

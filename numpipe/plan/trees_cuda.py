@@ -1,4 +1,4 @@
-"""Nested tuples of Numba types and values; `trees` has what is asked of types and of values alike."""
+"""Nested tuples of Numba types and LLVM values; the functions of `trees` take both tuples and their types."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class Unit(SharedMemory):
     tokens: tuple[str, ...] = ()
     """the kernel's order tokens, by number (`order_tokens`)"""
     handed: dict[int, tuple[int, ...]] = field(default_factory=dict)
-    """simulated: the counters that were handed to each compute warpgroup: of the rings that ran until then"""
+    """simulated: the counters of the rings that have run, which each compute warpgroup was handed with its turn"""
 
     @property
     def stores(self) -> bool:
@@ -94,9 +94,9 @@ class Unit(SharedMemory):
         plan = kind(**fields, index=COUNTERS - 1 - len(known) if kind.written else len(known), slots=slots, delay=delay,
                     base=self._free, barriers=self._rings_barriers, manual=manual, cluster=self.cluster,
                     private=self.compute_wgs if single else 0)
-        return self._added(key, plan, where)
+        return self._keep(key, plan, where)
 
-    def _added(self, key: str, plan: Plan, where: str) -> Plan:
+    def _keep(self, key: str, plan: Plan, where: str) -> Plan:
         """Keep a new ring; SpecError where no barriers, counters or bytes are left for it."""
         if plan.header.end > self._scratch_barriers or len(self.rings) + len(self.outputs) >= COUNTERS:
             raise SpecError(f"{where}: a kernel has at most {COUNTERS} rings" if plan.written else
@@ -107,7 +107,7 @@ class Unit(SharedMemory):
         return plan
 
     def check_output(self, arg: int, what: str, mend: str) -> None:
-        """SpecError unless the call took the array for an output: stores to an input would be lost, or change what must stay."""
+        """Raise SpecError unless the call took the array for an output: stores to an input would be lost, or spoil it."""
         array = self.arrays[arg]
         if array.output:
             return
@@ -196,7 +196,7 @@ class Unit(SharedMemory):
             return self.work_ring
         slots, first = self.turns + 3, self._rings_barriers
         name = f"tile numbers @ {site}"
-        return self._added(name, NumberPlan(
+        return self._keep(name, NumberPlan(
             name=name, index=len(self.rings), slots=slots, delay=0, args=(), blocks=(), offsets=(), stage_bytes=0, stage_stride=4,
             base=first + 8 * len(BARRIERS) * slots, barriers=first), f"kernel {self.kernel}, tiles(dynamic=True) at {site}")
 
@@ -215,7 +215,7 @@ class Unit(SharedMemory):
         return self.counter_at + 128 * (self.work_ring is not None)
 
     def readers(self, plan: RingPlan) -> int:
-        """Compute warpgroups of a CTA that use each slot of a ring."""
+        """Return how many compute warpgroups of a CTA use each slot of a ring."""
         return 1 if plan.private else self.compute_wgs if plan.numbers else self.tile_wgs
 
     def barriers(self, plan: RingPlan) -> Iterator[tuple[int, int, str]]:

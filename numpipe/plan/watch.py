@@ -18,9 +18,9 @@ but for its pending count; on an H200 bit 63 is the parity of the phase, and two
 A CTA has *words* of its own in the header of its shared memory, `WORDS_BYTES` from `Unit.barrier_room` on::
 
     0       u32   one of the CTA's waits was given up: from then on it takes no part in the protocol
-    4       u128  a bit for each mbarrier of the header: a record was told its state
-    20      u8    of each of 32 warps: 1, its newest announcement of bytes was made; 2, it was left
-                  out, or the warp gave up a wait; 0, neither
+    4       u128  a bit for each mbarrier of the header: a record has its state
+    20      u8    of each of 32 warps: 1, it has announced the bytes of its newest copies; 2, it left
+                  that out, or gave up a wait; 0, neither
 """
 
 from __future__ import annotations

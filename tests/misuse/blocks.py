@@ -87,7 +87,7 @@ def a_squeezed_dimension_of_a_column_major_array(a, b, c):
 
 @refused("BlockSpec: block_shape (512,) leaves a tile of 1 dimension, (512,); tiles have 2: pass the array as one of two "
          "dimensions, x.reshape(-1, 8), and write a side for each, BlockSpec((64, 8), lambda i: (i, 0))", kind=SpecError)
-def a_block_of_a_vector(a, b, c):
+def a_block_of_one_dimension(a, b, c):
     spec = BlockSpec((512,), lambda k: (k,))
     #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 

@@ -11,11 +11,11 @@ Warpgroup w of a CTA exchanges with warpgroup w of the others. It has a buffer f
 as a slot of a ring has: *ready* ends a phase with the bytes of all regions, *consumed* when the warpgroups of all CTAs have read
 theirs::
 
-    expect          announce the bytes on the own ready barrier (lane 0 of each warp a quarter)
+    expect          announce the bytes on its own ready barrier (lane 0 of each warp a quarter)
     await consumed  all others have read what was sent to them the last time
     send            st.async to the buffers of the others, on their ready barriers
     await ready     what they have sent has come
-    add             it, in the order of the places behind the own one
+    add             it, in the order of the places behind its own
     arrive          on the consumed barriers of all: the buffer may be written again
 
 No CTA waits for one that is not there: those of a cluster run at the same time, and go through the same tiles. A warpgroup that
@@ -93,8 +93,8 @@ def check(unit: Unit, axis: str, form: Any, got: str) -> Form:
     """Return the share that a CTA keeps of the sum of such a tile; SpecError for a tile without such shares."""
     what = f"numpipe.combine(acc, part, axis={axis!r})"
     if not isinstance(form, Form) or form.layout != ACCUMULATOR or form.dtype != FLOAT32:
-        found = form if isinstance(form, Form) else got
-        raise SpecError(f"{what}: acc is a float32 register tile (rows, columns), got {found}: combine before astype")
+        raise SpecError(f"{what}: acc is a float32 register tile (rows, columns), got {form if isinstance(form, Form) else got}: "
+                        "combine before astype")
     rows, columns = form.shape
     size = unit.sizes[axis]
     if columns % (8 * size):
@@ -163,7 +163,7 @@ def scattered(sums, tile):  # type: ignore[no-untyped-def]
     return own
 
 
-# ---- what it is made of
+# ---- the steps of an exchange
 @op
 def send(sums: Sums, tile: Tile) -> Tile:
     """Send each other CTA its share of the columns; return this CTA's own share."""

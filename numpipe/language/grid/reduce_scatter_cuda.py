@@ -75,7 +75,7 @@ def _send(_context: Any, sums: Any, tile: Any) -> Any:
     context, builder, args = yield sums.share(sums, tile)
     place = cluster_place(builder, plan.consumed.cluster)
     own, shares = place[plan.along], _shares(builder, sums, tile, args[1])
-    for bit in range((size - 1).bit_length()):  # turned round until the own share is the first: registers have no index
+    for bit in range((size - 1).bit_length()):  # turned round until the CTA's share is the first: registers have no index
         turned = builder.trunc(builder.lshr(own, nb.const(bit)), nb.i1)
         shares = [[builder.select(turned, *pair) for pair in zip(shares[(i + (1 << bit)) % size], shares[i], strict=True)]
                   for i in range(size)]

@@ -72,7 +72,7 @@ def before_first_tile(np_: Context) -> Any:
 
 @check
 def check_count(number: Any, count: Any) -> None:
-    """Raise SpecError for a count of tiles that is no integer, that of dimension `number`."""
+    """Raise SpecError for a count of tiles, in dimension `number`, that is no integer."""
     if kind(count) is not None and not is_integer(count):
         raise SpecError(f"a loop over tiles takes integers, got {called(count)} for dimension "
                         f"{constant('tiles', 'number', number)}: // divides integers, cdiv rounds up")

@@ -41,7 +41,7 @@ from ..pipeline.number_ring import put_number, take_number, uniform
 from ..pipeline.ring import Ring
 
 # words of a warpgroup's state: its work index; tiles of the loops before this one, and of this one; with turns, how many warpgroups
-# it is behind the one that has the work index's tile
+# come before it, from the one whose tile the work index is
 INDEX, BASE, END, AWAY = (SCHEDULER + word for word in range(4))
 # words of the lane that fetches: the next work index, how many it has sent, and, two words, the address of the launch's counter;
 # of all others, how many they have read
@@ -163,7 +163,7 @@ def later(index: Any, last: Any) -> Any:
 # ---- turns: the tiles of a CTA go round its compute warpgroups, over all its loops
 @op
 def away_first(np_: Context) -> Any:
-    """Return how many warpgroups this one is behind the one whose turn it is."""
+    """Return how many warpgroups come before this one, from the one whose turn it is."""
     return np.int32((np_.unit.number(current().warpgroup) - np_.turn) % np_.unit.turns)
 
 

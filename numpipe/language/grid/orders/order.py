@@ -87,7 +87,7 @@ class Order:
 
         >>> from numpipe.orders import Grouped, Row
         >>> [order.bytes((64, 64), tile=(128, 256), k=16384) >> 20 for order in (Row(), Grouped(16))]
-        [16896, 5320]
+        [16280, 4432]
         """
         if min(*tile, k, itemsize) < 1 or l2_bytes < 0:
             raise SpecError(f"{self}.bytes: {tile=}, {k=} and {itemsize=} are positive, {l2_bytes=} is not negative")
