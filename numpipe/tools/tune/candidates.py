@@ -65,7 +65,6 @@ def named(space: Mapping[str, Any] | Iterable[Any]) -> dict[str, Any]:
 
 
 def refusal(error: Exception) -> str:
-    """Return why a candidate cannot run."""
     return f"{type(error).__name__}: {error}"
 
 
