@@ -81,7 +81,7 @@ class Explanation:
     flop                of wgmma, blocks that reach over the ends of arrays included
     copied_bytes        that TMA brings to shared memory
     l2_bytes            that L2 gives and takes: SMs side by side fetch a box once
-    hbm_bytes           that HBM gives and takes
+    hbm_bytes           that HBM gives and takes; where arrays exceed half of L2, what a second pipeline reads again counts again
     loaded, stored      bytes by array
     smem                (bytes, what) of a CTA's shared memory, of smem_limit
     grid, ctas_per_sm, persistent

@@ -187,10 +187,7 @@ class Model:
         return waves * (of(self.average) if len(self.work.counted) > 1 else longest) / self.hertz
 
     def hbm_loads(self) -> dict[str, float]:
-        """Return each array's bytes from HBM: once where all fit into half of L2, else once for SMs that load together.
-
-        In the latter case what a second pipeline reads again counts again, although a part of it may still be in L2.
-        """
+        """Return each array's bytes from HBM: once where all fit into half of L2, else once for SMs that load together."""
         footprint = self.work.footprint
         fits = sum(footprint.values()) <= self.device.l2_bytes / 2
         return {array: float(n) if fits else max(float(n), self.work.distinct[array] * self.work.total["load", array])
