@@ -255,17 +255,22 @@ def _count(unit: Unit, call: Call, grid: tuple[int, int, int], resident: Callabl
     zeros = [np.broadcast_to(np.zeros((), info.dtype), info.shape).view(Blank) for info in infos]
     arrays = [blank if info.array is None or not any(info.array.strides) else info.array
               for info, blank in zip(infos, zeros, strict=True)]
+
+    def blanks() -> list[str]:
+        return [arg.name for arg, blank in zip(unit.arrays, zeros, strict=True) if blank.read]
+
     values = call.variant.values(call)
     nbytes = {arg.name: math.prod(info.shape) * info.dtype.itemsize for arg, info in zip(unit.arrays, infos, strict=True)}
     try:
         work = count(unit, lambda machine: run_role(machine, unit, lifted.simulated, arrays, values), grid, resident, nbytes)
     except Exception as error:
         located = blame.simulated(error, unit, lifted)
+        if isinstance(located, SpecError) and (names := ", ".join(blanks())):
+            raise SpecError(f"{located}\n  explain has no data of {names}, which counts as zeros: pass a NumPy array") from error
         if located is error:
             raise
         raise located from error
-    work.data = (*(arg.name for arg, blank in zip(unit.arrays, zeros, strict=True) if blank.read),
-                 *(["any() or all() of tiles"] if work.total["votes",] else []))
+    work.data = (*blanks(), *(["any() or all() of tiles"] if work.total["votes",] else []))
     return work
 
 
