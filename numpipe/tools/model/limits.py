@@ -86,9 +86,8 @@ class Prediction:
 
 
 def predict(work: KernelWork, facts: Facts, device: DeviceModel, clock: Clock | float) -> Prediction:
-    model = Model(work, facts, device, 1e6 * device.resting_clock(clock))
-    busy = 1e6 * device.tensor_busy_clock(clock)
-    resting = model.hertz
+    resting, busy = 1e6 * device.resting_clock(clock), 1e6 * device.tensor_busy_clock(clock)
+    model = Model(work, facts, device, resting)
     for _ in range(4):  # the clock depends on the load of the tensor cores, and that on the clock
         share = min(1.0, model.limit("tensor cores") / model.seconds() / 0.7)
         model.hertz = resting + (busy - resting) * share

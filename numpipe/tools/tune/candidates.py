@@ -31,7 +31,6 @@ Factory = Callable[[Any], Any]
 Competitors = Mapping[str, Callable[[int], Any]]
 Measure = Callable[[Competitors], Mapping[str, float]]
 """Takes calls by candidate, whose argument counts them and rotates buffers; returns seconds by candidate."""
-
 MOST_SETS = 64
 """sets of buffers, where a call moves few bytes"""
 
