@@ -147,10 +147,10 @@ def _levels(nested: Iterable[Span]) -> list[list[Span]]:
     """Return regions as one list for each depth of nesting."""
     levels: list[list[Span]] = []
     for span in sorted(nested, key=lambda s: (s.start, -s.end)):
-        free = [level for level in levels if level[-1].end <= span.start]
-        if not free:
-            levels += (free := [[]])
-        free[0].append(span)
+        level = next((level for level in levels if level[-1].end <= span.start), None)
+        if level is None:
+            levels.append(level := [])
+        level.append(span)
     return levels
 
 

@@ -85,7 +85,6 @@ class Recording:
         self.lost = 0
         """events that a GPU had no room for"""
         self.rings: list[Ring] = []
-        """rings of the kernel"""
         self.sms: dict[tuple[int, int, int], int] = {}
         """which SM of the GPU ran a CTA"""
 

@@ -102,7 +102,10 @@ def collecting(trace: Trace | str | os.PathLike[str] | None) -> Iterator[Trace |
                 filled.save(file)
         except OSError as unwritten:  # it must not hide why the run failed
             note = f"the trace of this run was not written: {unwritten}"
-            error.add_note(note) if hasattr(error, "add_note") else warnings.warn(note, RuntimeWarning, stacklevel=2)  # Python 3.11
+            if hasattr(error, "add_note"):  # Python 3.11
+                error.add_note(note)
+            else:
+                warnings.warn(note, RuntimeWarning, stacklevel=2)
         raise
     if file is not None:
         filled.save(file)

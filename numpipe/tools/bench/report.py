@@ -141,9 +141,11 @@ def read(path: Path) -> Result:
         if data.get("schema") != SCHEMA:
             raise ValueError(f"{path}: schema {data.get('schema')!r}, expected {SCHEMA!r}")
         machine = {k: data[k] for k in data.keys() - {"schema", "benchmark", "method", "rows", "runs"}}
-        return Result(data["benchmark"], machine, data["method"], data["runs"])
-    except (KeyError, AttributeError, RecursionError) as error:
-        raise ValueError(f"{path}: not a result file of numpipe.bench: {error}") from None
+        result = Result(data["benchmark"], machine, data["method"], data["runs"])
+        summarise(result.runs)
+    except (LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
+        raise ValueError(f"{path}: not a result file of numpipe.bench: {error!r}") from None
+    return result
 
 
 def run_entry(process: int, case: Mapping[str, Any], work: float, samples: Iterable[Sample],

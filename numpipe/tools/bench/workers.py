@@ -28,7 +28,6 @@ from .timer import require_gpu
 
 PROCESS = "NUMPIPE_BENCH_PROCESS"
 _RECORD = "\x1e"
-
 Case = Mapping[str, Any]
 Measure = Callable[[int, Case], dict[str, Any]]
 """Measures a case in the process of this number; returns a `report.run_entry`."""

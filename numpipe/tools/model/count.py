@@ -81,7 +81,6 @@ class Counter:
         """registers a lane of accumulators, now and at most"""
         self._maps: dict[TensorMap, tuple[int, int]] = {}
         self.deal, self._tickets = (WorkCounter(math.prod(grid)) for _ in range(2))
-        self._number = cta[0] + grid[0] * (cta[1] + grid[1] * cta[2])
 
     def scoped(self, lanes: Lanes, function: Callable[..., Any], args: Sequence[Any]) -> Any:
         outer, self.lanes = self.lanes, lanes
@@ -147,7 +146,8 @@ class Counter:
     def load_word(self, address: int) -> int:
         """Return 0, or the next ticket: CTAs are taken to be equally fast."""
         plan = self.unit.work_ring
-        return self._tickets.draw(self._number) if plan is not None and address in plan.memory else 0
+        number = self.cta[0] + self.grid[0] * (self.cta[1] + self.grid[1] * self.cta[2])
+        return self._tickets.draw(number) if plan is not None and address in plan.memory else 0
 
     def gmem_write(self, array: np.ndarray, index: tuple[Any, ...], values: np.ndarray, what: str, reduction: str = "") -> None:
         if not self._in_l2(what):

@@ -81,7 +81,7 @@ class Explanation:
     flop                of wgmma, blocks that reach over the ends of arrays included
     copied_bytes        that TMA brings to shared memory
     l2_bytes            that L2 gives and takes: SMs side by side fetch a box once
-    hbm_bytes           that HBM gives and takes
+    hbm_bytes           that HBM gives and takes; where arrays exceed half of L2, what a second pipeline reads again counts again
     loaded, stored      bytes by array
     smem                (bytes, what) of a CTA's shared memory, of smem_limit
     grid, ctas_per_sm, persistent
@@ -149,6 +149,9 @@ class Explanation:
         return figures | {name: getattr(self, name) for name in derived}
 
     def __str__(self) -> str:
+        def rates(seconds: float) -> str:
+            return f"{1e-12 * self.flop / seconds:>9.0f} TFLOPS{1e-12 * self.hbm_bytes / seconds:>8.2f} TB/s"
+
         registers = self.registers
         roles = f"{registers.entry} at entry" + (f", {registers.memory} memory role, {registers.compute} compute role"
                                                  if registers.memory else "")
@@ -156,7 +159,7 @@ class Explanation:
         rows = [
             ("work", f"{_number(self.flop, 'FLOP')}, {_number(self.hbm_bytes, 'B')} of HBM ({per_byte:.0f} FLOP a byte), "
                      f"{_number(self.l2_bytes, 'B')} of L2, {_number(self.copied_bytes, 'B')} copied to shared memory"),
-            *([("", f"depends on data: {', '.join(self.data)} counted as zeros; a NumPy array is read")] if self.data else []),
+            ("", f"depends on data, zeros here: {', '.join(self.data)}; numbers of NumPy arrays are read" if self.data else ""),
             *((name, ", ".join(f"{array} {_number(n, 'B')}" for array, n in nbytes.items()) or "none")
               for name, nbytes in (("loads", self.loaded), ("stores", self.stored))),
             ("grid", f"{' x '.join(map(str, self.grid))} CTAs of {self.threads} threads, {self.ctas_per_sm} an SM"
@@ -175,9 +178,9 @@ class Explanation:
         for title, times in ((f"{'alone':>28}{'of the time':>16}", self.limits.items()), (f"{'would be saved':>28}", losses)):
             lines += ["", title]
             lines += [f"{name:<18}{_time(seconds):>10}{seconds / self.predicted_seconds:>15.0%}" for name, seconds in times]
-        lines += ["", f"{'predicted':<18}{_time(self.predicted_seconds):>10}{_rates(self, self.predicted_seconds)}"]
+        lines += ["", f"{'predicted':<18}{_time(self.predicted_seconds):>10}{rates(self.predicted_seconds)}"]
         if self.measured is not None:
-            lines.append(f"{'measured':<18}{_time(self.measured.seconds):>10}{_rates(self, self.measured.seconds)}   "
+            lines.append(f"{'measured':<18}{_time(self.measured.seconds):>10}{rates(self.measured.seconds)}   "
                          f"{self.measured.over_predicted:.2f} x predicted")
             lines += [f"  {role:<16}{share:>10.0%} of its time waiting" for role, share in self.measured.waiting.items()]
         return "\n".join([*lines, "", f"limited by {self.limiter}: {self.advice}"])
@@ -236,13 +239,12 @@ def explain(kernel: Kernel, /, *args: Any, measured: float | Trace | None = None
     return Explanation(
         kernel=kernel.name, device=device.name, clock_mhz=prediction.clock, flop=work.total["flop",],
         copied_bytes=work.total["copied",], l2_bytes=prediction.l2_bytes, hbm_bytes=prediction.hbm_bytes,
-        loaded=loaded, stored=stored,
-        smem=tuple((size, what) for what, size in (used.smem if used else unit.shares)), smem_limit=unit.target.smem_bytes,
-        registers=registers, slots=tuple(slots), threads=unit.threads, grid=grid, ctas_per_sm=resident, persistent=persistent,
-        waves=(tiles if persistent else work.ctas) / (device.sms * resident), tiles=tiles,
-        steps=sum(n for key, n in work.total.items() if key[0] == "fills"), predicted_seconds=prediction.seconds,
-        limits=prediction.limits, losses=prediction.losses, limiter=prediction.limiter,
-        measured=None if measured is None else _measured(measured, work.total["flop",], prediction), data=work.data)
+        loaded=loaded, stored=stored, smem=tuple((size, what) for what, size in (used.smem if used else unit.shares)),
+        smem_limit=unit.target.smem_bytes, registers=registers, slots=tuple(slots), threads=unit.threads, grid=grid,
+        ctas_per_sm=resident, persistent=persistent, waves=(tiles if persistent else work.ctas) / (device.sms * resident),
+        tiles=tiles, steps=sum(n for key, n in work.total.items() if key[0] == "fills"), predicted_seconds=prediction.seconds,
+        limits=prediction.limits, losses=prediction.losses, limiter=prediction.limiter, data=work.data,
+        measured=None if measured is None else _measured(measured, work.total["flop",], prediction))
 
 
 def _count(unit: Unit, call: Call, grid: tuple[int, int, int], resident: Callable[[], int]) -> KernelWork:
@@ -253,17 +255,22 @@ def _count(unit: Unit, call: Call, grid: tuple[int, int, int], resident: Callabl
     zeros = [np.broadcast_to(np.zeros((), info.dtype), info.shape).view(Blank) for info in infos]
     arrays = [blank if info.array is None or not any(info.array.strides) else info.array
               for info, blank in zip(infos, zeros, strict=True)]
+
+    def blanks() -> list[str]:
+        return [arg.name for arg, blank in zip(unit.arrays, zeros, strict=True) if blank.read]
+
     values = call.variant.values(call)
     nbytes = {arg.name: math.prod(info.shape) * info.dtype.itemsize for arg, info in zip(unit.arrays, infos, strict=True)}
     try:
         work = count(unit, lambda machine: run_role(machine, unit, lifted.simulated, arrays, values), grid, resident, nbytes)
     except Exception as error:
         located = blame.simulated(error, unit, lifted)
+        if isinstance(located, SpecError) and (names := ", ".join(blanks())):
+            raise SpecError(f"{located}\n  explain has no data of {names}, which counts as zeros: pass a NumPy array") from error
         if located is error:
             raise
         raise located from error
-    work.data = (*(arg.name for arg, blank in zip(unit.arrays, zeros, strict=True) if blank.read),
-                 *["any() or all() of tiles"][:work.total["votes",]])
+    work.data = (*blanks(), *(["any() or all() of tiles"] if work.total["votes",] else []))
     return work
 
 
@@ -291,10 +298,6 @@ def _measured(run: float | Trace, flop: int, prediction: Prediction) -> Measured
     else:
         raise SpecError(f"explain: measured= takes seconds or a numpipe.Trace, got {run!r}")
     return Measured(seconds, 1e-12 * flop / seconds, 1e-12 * prediction.hbm_bytes / seconds, seconds / prediction.seconds, waiting)
-
-
-def _rates(of: Explanation, seconds: float) -> str:
-    return f"{1e-12 * of.flop / seconds:>9.0f} TFLOPS{1e-12 * of.hbm_bytes / seconds:>8.2f} TB/s"
 
 
 def _number(value: float, unit: str) -> str:

@@ -86,9 +86,8 @@ class Prediction:
 
 
 def predict(work: KernelWork, facts: Facts, device: DeviceModel, clock: Clock | float) -> Prediction:
-    model = Model(work, facts, device, 1e6 * device.resting_clock(clock))
-    busy = 1e6 * device.tensor_busy_clock(clock)
-    resting = model.hertz
+    resting, busy = 1e6 * device.resting_clock(clock), 1e6 * device.tensor_busy_clock(clock)
+    model = Model(work, facts, device, resting)
     for _ in range(4):  # the clock depends on the load of the tensor cores, and that on the clock
         share = min(1.0, model.limit("tensor cores") / model.seconds() / 0.7)
         model.hertz = resting + (busy - resting) * share
@@ -187,10 +186,7 @@ class Model:
         return waves * (of(self.average) if len(self.work.counted) > 1 else longest) / self.hertz
 
     def hbm_loads(self) -> dict[str, float]:
-        """Return each array's bytes from HBM: once where all fit into half of L2, else once for SMs that load together.
-
-        In the latter case what a second pipeline reads again counts again, although a part of it may still be in L2.
-        """
+        """Return each array's bytes from HBM: once where all fit into half of L2, else once for SMs that load together."""
         footprint = self.work.footprint
         fits = sum(footprint.values()) <= self.device.l2_bytes / 2
         return {array: float(n) if fits else max(float(n), self.work.distinct[array] * self.work.total["load", array])

@@ -14,6 +14,7 @@ from typing import Any
 from ...plan.unit import Unit
 from .count import Counter, Sampler, Work, run
 
+Body = Callable[[Any], None]
 EVENTS = 300_000
 """pipeline steps, of all warpgroups, that are counted before CTAs are estimated from others far away; some ten seconds"""
 FEW = 100
@@ -45,9 +46,6 @@ class KernelWork:
     """what steers the kernel and is not known, so that it was counted as zeros"""
     unaligned_rows: int = 0
     """loaded rows of 128 bytes that begin anywhere but at a multiple of 128: each takes several requests of L2"""
-
-
-Body = Callable[[Any], None]
 
 
 def count(unit: Unit, body: Body, grid: tuple[int, int, int], resident: Callable[[], int], nbytes: dict[str, int]) -> KernelWork:

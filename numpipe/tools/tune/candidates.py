@@ -31,7 +31,6 @@ Factory = Callable[[Any], Any]
 Competitors = Mapping[str, Callable[[int], Any]]
 Measure = Callable[[Competitors], Mapping[str, float]]
 """Takes calls by candidate, whose argument counts them and rotates buffers; returns seconds by candidate."""
-
 MOST_SETS = 64
 """sets of buffers, where a call moves few bytes"""
 
@@ -65,7 +64,6 @@ def named(space: Mapping[str, Any] | Iterable[Any]) -> dict[str, Any]:
 
 
 def refusal(error: Exception) -> str:
-    """Return why a candidate cannot run."""
     return f"{type(error).__name__}: {error}"
 
 

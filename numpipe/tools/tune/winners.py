@@ -106,7 +106,8 @@ def load(file: Path, identity: dict[str, Any]) -> dict[str, Any] | None:
             raise ValueError(f"it is not of schema {SCHEMA!r}, or answers another question than its name says")
         seconds, skipped, winner = kept.get("seconds"), kept.get("skipped"), kept.get("winner")
         if not isinstance(seconds, dict) or not isinstance(skipped, dict) or not isinstance(winner, str) or winner not in seconds \
-                or not set(seconds) <= set(identity["space"]) or not all(type(t) in (int, float) for t in seconds.values()):
+                or not set(seconds) <= set(identity["space"]) or not all(type(why) is str for why in skipped.values()) \
+                or not all(type(t) in (int, float) and t > 0 for t in seconds.values()):
             raise ValueError(f"its winner is {winner!r}, which it has no time of")
         return kept
     except FileNotFoundError:

@@ -48,7 +48,6 @@ class Failure:
 
     @property
     def text(self) -> str:
-        """The report, as the error says it."""
         return str(self.error)
 
     @property

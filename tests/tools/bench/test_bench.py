@@ -268,6 +268,21 @@ def test_another_schema_is_refused(tmp_path: Path) -> None:
         bench.read(tmp_path / "r.json")
 
 
+@pytest.mark.parametrize("change", [
+    {"runs": [3]}, {"runs": [{"process": 0, "case": {}, "work": 1.0, "samples": [{"protocol": "burst"}]}]}, {"runs": None},
+    {"runs": [{"process": 0, "case": {}, "work": "much", "samples": [{"protocol": "burst", "reference": "a", "calls": 1,
+                                                                      "times": {"a": [1.0], "a again": [1.0], "b": [0.0]}}]}]}])
+def test_a_file_whose_runs_have_another_form_is_refused(change: dict[str, Any], tmp_path: Path) -> None:
+    bench.Result("gemm", {}, {}, [entry(0, 1e-3)]).write(tmp_path / "r.json")
+    data = json.loads((tmp_path / "r.json").read_text(encoding="utf8"))
+    (tmp_path / "bad.json").write_text(json.dumps(data | change), encoding="utf8")
+    (tmp_path / "deep.json").write_text("[" * 200_000, encoding="utf8")
+    for name in ("bad.json", "deep.json"):
+        with pytest.raises(ValueError, match=f"{name}: not a result file of numpipe.bench"):
+            bench.read(tmp_path / name)
+    assert bench.read(tmp_path / "r.json").rows
+
+
 def test_table_is_aligned_and_names_noise_and_sensors() -> None:
     text = bench.table(bench.summarise([entry(p, 0.8e-3) for p in range(3)]))
     head, *lines = text.splitlines()

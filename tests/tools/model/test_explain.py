@@ -149,7 +149,19 @@ def test_work_that_depends_on_data_is_counted_where_there_is_data_and_else_said_
     assert told.flop == 2 * 64 * 64 * 64 * lengths.sum() and told.data == () and "depends on data" not in str(told)
     blank = explain(of_lengths, a, ArrayType(lengths.shape, np.int32), c)
     assert blank.flop == 0 and blank.data == ("lengths",) and blank.as_dict()["data"] == ["lengths"]
-    assert re.search(r"0 FLOP.*\n +depends on data: lengths counted as zeros; a NumPy array is read", str(blank))
+    assert re.search(r"0 FLOP.*\n +depends on data, zeros here: lengths; numbers of NumPy arrays are read", str(blank))
+
+
+def test_a_table_without_data_that_cannot_be_zeros_is_refused_with_the_mend() -> None:
+    @numpipe.kernel(grid=numpipe.persistent(), num_compute_wgs=1)
+    def by_table(table, c):
+        for m, n in numpipe.tiles(4, 3, order=table):
+            c[ds(m * 64, 64), ds(n * 64, 64)] = numpipe.zeros((64, 64), np.float32)
+
+    c = ArrayType((256, 192), np.float32)
+    with pytest.raises(SpecError, match="kernel by_table: .*12 times(.*\n)+.*no data of table, which counts as zeros: pass a"):
+        explain(by_table, ArrayType((12, 2), np.int32), c)
+    assert explain(by_table, numpipe.orders.Row().table((4, 3)), c).stored == {"c": 256 * 192 * 4}
 
 
 def test_a_block_that_is_loaded_twice_in_a_step_comes_from_hbm_once() -> None:

@@ -143,7 +143,9 @@ def _winner_of_nothing(text: str) -> str:
 
 
 @pytest.mark.parametrize("broken", [
-    lambda text: text[:len(text) // 2], lambda text: "[1]", lambda text: "\0", _winner_of_nothing,
+    lambda text: text[:len(text) // 2], lambda text: "[1]", lambda text: "\0", lambda text: "[" * 200_000, _winner_of_nothing,
+    lambda text: json.dumps(json.loads(text) | {"skipped": {"deep": 3}}),
+    lambda text: json.dumps(json.loads(text) | {"seconds": {"narrow": 0}, "winner": "narrow"}),
     lambda text: json.dumps(json.loads(text) | {"schema": "other"}), lambda text: json.dumps(json.loads(text) | {"winner": []}),
     lambda text: json.dumps(json.loads(text) | {"seconds": {"narrow": "fast"}, "winner": "narrow"}),
     lambda text: json.dumps(json.loads(text) | {"seconds": {"gone": 1e-9}, "winner": "gone"}),
