@@ -61,8 +61,7 @@ PASSED_ON = (
 """Helpers that synchronise, and do nothing else but move what they order."""
 APPLIES = (
     "tiles.mma.<listcomp>", "tiles.order._barrier", "pipeline.barriers.apply", "plan.context.only_if", "plan.context.over",
-    "pipeline.order_tokens.over_tokens", "pipeline.outputs.first_lane", "tiles.load._read", "tiles.shared._load_part",
-    "tiles.shared._store_part", "tiles.store._write", "pipeline.ring.each")
+    "pipeline.order_tokens.over_tokens", "pipeline.outputs.first_lane", "pipeline.ring.each")
 """Functions that only call what they are given."""
 ELSEWHERE = "compile", "intrinsics", "launch", "sim", "tools"
 """rooms of numpipe without protocol"""

@@ -103,7 +103,7 @@ def simulated(error: Exception, unit: Unit, lifted: Lifted) -> NumpipeError:
             error.report = dataclasses.replace(report, text=str(error), kernel=report.kernel or unit.kernel, now=now)
         return error
     if isinstance(error, NumpipeError):
-        text = re.sub(r"^\w+(?= is an operation of the whole warpgroup)", lambda _: _code(places[-1]) if places else "it",
+        text = re.sub(r"^.+?(?= is an operation of the whole warpgroup)", lambda _: _code(places[-1]) if places else "it",
                       spoken(str(error)))
         error.args = (_of_tiles(text, places),)
         return stamp(error, unit, lifted, places)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...core.op import Op, constant, op
+from ...core.op import constant, op
 from ...diagnostics.errors import SpecError
 from ...intrinsics import setmaxnreg
 from ...plan.context import Context
@@ -23,11 +23,14 @@ def set_max_registers(np_: Context, n: int, action: str) -> None:
     For kernels without a memory role (``warp_specialized=False``): in the others numpipe has shared the registers out, as
     `memory_registers` says. Raises SpecError there, and for other numbers and actions.
     """
-    change(np_.unit, n, action)(n)
+    if increases(np_.unit, n, action):
+        setmaxnreg.inc(n)
+    else:
+        setmaxnreg.dec(n)
 
 
-def change(unit: Unit, n: Any, action: Any) -> Op[..., None]:
-    """Return the operation that sets the registers; SpecError for a number, an action or a kernel that it is not for."""
+def increases(unit: Unit, n: Any, action: Any) -> bool:
+    """Return whether the action is "increase"; SpecError for a number, an action or a kernel that it is not for."""
     n, action = constant("set_max_registers", "n", n), constant("set_max_registers", "action", action)
     if action not in ("increase", "decrease"):
         raise SpecError(f"set_max_registers: action must be 'increase' or 'decrease', got {action!r}")
@@ -37,4 +40,4 @@ def change(unit: Unit, n: Any, action: Any) -> Op[..., None]:
         raise SpecError(f"set_max_registers: the kernel has a memory role, and numpipe has shared the registers out: "
                         f"{unit.memory_registers} a lane for it, {unit.compute_registers} for each of {unit.compute_wgs} compute "
                         "warpgroups; say memory_registers=, or use a kernel with warp_specialized=False")
-    return setmaxnreg.inc if action == "increase" else setmaxnreg.dec
+    return bool(action == "increase")

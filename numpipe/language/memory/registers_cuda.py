@@ -6,11 +6,12 @@ from typing import Any
 
 from ...core import numba as nb
 from ...core.op import cuda_meaning
+from ...intrinsics import setmaxnreg
 from . import registers as source
 
 
 @cuda_meaning(source.set_max_registers)
 def _set_registers(_context: Any, np_: Any, n: Any, action: Any) -> Any:
-    operation = source.change(np_.unit, n, action)
+    operation = setmaxnreg.inc if source.increases(np_.unit, n, action) else setmaxnreg.dec
     context, builder, args = yield nb.types.void(np_, n, action)
     return nb.call(context, builder, operation, (n,), args[1:2])[1]
