@@ -1,9 +1,9 @@
 """setmaxnreg: move registers between the warpgroups of a running CTA.
 
 A kernel starts with equal shares; the memory warpgroup gives registers back, compute warpgroups take them. The counts
-are per thread, and their sum over the warpgroups must stay ≤ 512 (the 65536 registers of an SM / 128 threads): with
-240 + 240 + 40 an inc never returns. ptxas ignores it in kernels without launch bounds (note C7508). PTX ISA,
-"Miscellaneous Instructions".
+are per thread, and their sum over the warpgroups must stay within what the CTA holds at launch: 3 x 168 = 504 for three
+warpgroups, not the SM's 512 (65536 registers / 128 threads). With 240 + 240 + 32 an inc never returns on an H200. ptxas
+ignores setmaxnreg in kernels without launch bounds (note C7508). PTX ISA, "Miscellaneous Instructions".
 """
 
 from __future__ import annotations

@@ -65,7 +65,10 @@ _PATHS = {
     "orders": "language.grid.orders", "reports": "diagnostics.reports", "testing": "tools.verify.testing", "tune": "tools.tune",
     **{room: room for room in ("intrinsics", "kernels", "launch", "sim", "traces")},
 }
-"""Public modules: ``numpipe.bench`` is the module ``numpipe.tools.bench``, also for ``python -m``."""
+"""Public modules: ``numpipe.bench`` is the module ``numpipe.tools.bench``, also for ``python -m``.
+
+No room has the name of a public function: a folder ``pipeline`` here would replace ``numpipe.pipeline`` as soon as it is imported.
+"""
 
 if TYPE_CHECKING:
     from .core.arith import *

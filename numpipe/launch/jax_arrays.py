@@ -6,7 +6,8 @@ So three things differ from other libraries:
 - `read` waits for an input that is not ready;
 - `handover` keeps an input alive until the kernel that reads it is done;
 - an array is immutable, so no caller can pass one as an output. Outputs that a call allocates are new JAX arrays which nobody
-  else has seen: the kernel writes their memory, and the call returns when it has, because JAX could not wait for it.
+  else has seen: the kernel writes their memory, and the call returns when it has, because JAX could not wait for it. To copy an
+  output of numpipe's into a JAX array would be sound too, at the price of the copy.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """A search of a kernel's source for its outputs, the parameters that it stores to.
 
 A store may be in a nested function, in a `@numpipe.function` that gets the array, or go through another name. A pipeline stores to
-the arrays that it is called on for its out_specs, copies and atomics store to their destination.
+the arrays that it is called on for its out_specs, copies and atomics store to their destination. A store that the search does not
+find is refused when the kernel is compiled or simulated (`Unit.check_output`).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 wgmmas end in the order of their issue, so a wait for one may leave as many in flight as were issued after it. The pass counts these
 backwards from the wait, on every way to it that no constant closes, to where the accumulator was made; the least number is right
 on all ways. What the pass does not see (a function that is called, a `while`, a value of another name) counts for nothing, so that
-the wait is longer and never too short::
+the wait is longer and never too short. The simulated SM, which knows the groups, reports one that leaves too many in flight::
 
     for (j,), (k_tile, v_tile) in pipe(k, v):
         s = numpipe.wgmma(None, q_tile, k_tile.T)

@@ -37,7 +37,8 @@ def join(builder: Any) -> None:
     Without it LLVM copies a loop's end that follows into both paths. The loop's counter then has a definition in each, and ptxas
     takes it, and all that depends on it, as different in the lanes: no uniform registers, a shuffle for each descriptor, BSSY and
     WARPSYNC around each branch. ptxas itself does that behind a predicated statement, which it makes a branch; there a
-    bar.warp.sync keeps the paths together, and is a NOP, or nothing, in the machine code.
+    bar.warp.sync keeps the paths together, and is a NOP, or nothing, in the machine code. With `plan.context_cuda.uniform` this
+    spares a step of attention 14 of 646 instructions and every BSSY, one of the ping-pong GEMM 7 of 102.
     """
     emit_asm(builder, ir.VoidType(), [], "", "")
 
@@ -163,7 +164,10 @@ def grid_constant(builder: Any, value: Any, align: int = 64) -> Any:
 
 
 def cluster_dims(builder: Any, value: Any, dims: Sequence[int]) -> None:
-    """Annotate the kernel whose parameter `value` is with how many CTAs a cluster has: ptxas leaves out code for none at all."""
+    """Annotate the kernel whose parameter `value` is with the CTAs of its cluster, which are part of the machine code then.
+
+    The annotation becomes ``.reqnctapercluster``, with which ptxas keeps no second path for a launch without clusters.
+    """
     if isinstance(value, ir.Argument) and value.parent is builder.function:
         for axis, size in zip("xyz", dims, strict=True):
             _annotate(builder, f"cluster_dim_{axis}", const(size))

@@ -1,8 +1,9 @@
 """Partial sums of a tile, which CTAs hand over in the kernel's workspace in global memory to the CTA that adds them up.
 
-A slot of the workspace is a row of float32: the sums of a tile, those of each compute warpgroup behind one another, and behind them
-a flag for each warpgroup. Within a warpgroup's part the order is that of its registers, which only `combine` knows: float4 number i
-of lane l is at 16 (128 i + l) bytes, so a warp moves whole lines. Warpgroup w of a CTA hands over to warpgroup w of the other::
+The workspace is the kernel's last array, which callers do not pass: each launch gets that of its stream (`launch.buffers`). A slot
+of it is a row of float32: the sums of a tile, those of each compute warpgroup behind one another, and behind them a flag for each
+warpgroup. Within a warpgroup's part the order is that of its registers, which only `combine` knows: float4 number i of lane l is at
+16 (128 i + l) bytes, so a warp moves whole lines. Warpgroup w of a CTA hands over to warpgroup w of the other::
 
     of another part   write   all lanes store their registers
                               named barrier: the stores of all lanes come before what one of them does next

@@ -48,7 +48,8 @@ def _room(builder: Any, ref: Any, work: GmemType, tile: TileType, slot: Any) -> 
 def _pieces(context: Any, builder: Any, work: GmemType, tile: TileType, args: Any, checked: bool = False) -> Any:
     """Return the address of this lane's first float4 in a slot; if `checked`, an illegal one where there is no such slot."""
     ref, address = _slot(context, builder, work, args)
-    if checked:  # no `trap`: in a function that has one ptxas gives the compute role no more registers than at launch
+    if checked:  # no `trap`: in a function that has one ptxas gives the compute role no more registers than at launch, 168 and
+        # not 232, and tiles spill
         address = builder.select(_room(builder, ref, work, tile, args[1]), address, nb.const(0, nb.i64))
     part = builder.mul(tile_part(builder, work.unit), nb.const(4 * tile.shape[0] * tile.shape[1]))
     return builder.add(address, builder.zext(builder.add(part, lane_offset(builder)), nb.i64))

@@ -7,6 +7,8 @@ share p of its columns, and sends the others to the CTAs whose shares they are, 
     send                             its columns 64 … 127 to CTA 1          its columns 0 … 63 to CTA 0
     add                              its columns 0 … 63 + those of CTA 1    its columns 64 … 127 + those of CTA 0
 
+There is no owner, as `splits` has one: so the way between two SMs is used in both directions, and all CTAs store.
+
 Warpgroup w of a CTA exchanges with warpgroup w of the others. It has a buffer for what they send, a region each, and two mbarriers,
 as a slot of a ring has: *ready* ends a phase with the bytes of all regions, *consumed* when the warpgroups of all CTAs have read
 theirs::

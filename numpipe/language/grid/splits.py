@@ -19,7 +19,8 @@ its own (`partials.combine`) and stores the tile. Three ways to cut, for G CTAs:
 
 **An owner waits only for CTAs of a smaller index.** So no CTAs ever wait for each other in a circle, and since the GPU starts CTAs
 in the order of their indices, those that are waited for have started, however many are resident; the simulator runs them in that
-order. The parts of a tile are added in the order of their steps: the same sum each time, bit for bit.
+order. The wait is short, because a CTA computes the part that another one owns before its own parts. The parts of a tile are added
+in the order of their steps: the same sum each time, bit for bit.
 
 Arithmetic on the CTA's index alone gives the tile, the first step and the number of steps, without a table or a counter. What a
 loop needs from one part to the next stays in registers during the products, so it is little: divisions are made again for each

@@ -8,10 +8,10 @@ from an atomic addition in global memory, so a CTA that is quicker, or starts ea
 
 One lane fetches, one tile ahead, so that the loads of a tile never wait for the counter: the memory role's, which has to know the
 tile first, or, in a kernel without one, a lane of the first compute warpgroup. The answer is not touched before the tile's loads
-have been issued, so ptxas leaves it in flight across them (a 64-bit addition it waits for at once). The lane sends the work indices
-to the compute warpgroups through a `number_ring`. All of them read all work indices, also where they take turns (`turns`), and pass
-over those of the others: if only one of them released a slot, the ring would need a slot for each, because a wait for a parity must
-not be two phases ahead.
+have been issued, so ptxas leaves it in flight across them. (For a 64-bit addition ptxas waits at once: half of the result is dead,
+and its register is used again.) The lane sends the work indices to the compute warpgroups through a `number_ring`. All of them read
+all work indices, also where they take turns (`turns`), and pass over those of the others: if only one of them released a slot, the
+ring would need a slot for each, because a wait for a parity must not be two phases ahead.
 
 All loops of a kernel take work indices from one counter, one loop behind the other: tile t of a loop is work index ``base + t``,
 where `base` is how many tiles the loops before had. A work index beyond a loop's tiles ends it, and is kept for the next one. So

@@ -195,7 +195,10 @@ OTHER_WARPS = ARRIVALS_A_WARPGROUP - 1
 
 @helper
 def load(transfer, predicate):  # type: ignore[no-untyped-def]
-    """Load, in one lane, and make a warpgroup's whole arrival, with the bytes that are to land."""
+    """Load, in one lane, and make a warpgroup's whole arrival, with the bytes that are to land.
+
+    The predicate is a value that the elected lane looks at, and no branch around the election, in which the whole warp takes part.
+    """
     mbarrier.arrive_count(transfer.arrival, OTHER_WARPS)
     if predicate:
         mbarrier.arrive_expect_tx(transfer.arrival, transfer.nbytes)

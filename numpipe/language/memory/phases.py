@@ -11,7 +11,8 @@ the last bit only, since that is all that the hardware waits for. From that foll
 The simulator reports where a kernel does not. On the GPU a wait for a phase that was missed passes early, or never.
 
 An arrival of a warpgroup is four of the mbarrier's: lane 0 of each warp arrives when its warp has come that far. One lane
-would have to wait for the other warps first.
+would have to wait for the other warps first. The lane that issues a copy arrives four times too (`copies.load`), so that
+warpgroups and copies may complete one phase.
 """
 
 from __future__ import annotations

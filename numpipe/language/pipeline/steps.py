@@ -5,8 +5,9 @@ Operands that change together and have as many slots share a ring (`ring`); a pi
     in_specs   a: (i, k)   b: (k, j)   w: (j, 0)   bias: (0, 0)          grid (i, j, k)
     ring       |------- 0 -------|     1: 2 of 3   2: 0 of 3             dimensions whose change is a new block
 
-At each step the memory role fills one slot in the rings that begin a block there (`produce`). The compute role releases, in
-all rings, what has been used for the last time, then waits for what begins (`advance`): the memory role may wait for any ring.
+At each step the memory role fills one slot in the rings that begin a block there, ring after ring (`produce`). The compute role
+releases, in all rings, what has been used for the last time, then waits for what begins (`advance`). The other way round it could
+wait for a tile of one ring while the memory role waits for a slot of a ring before that one.
 
 A *single-stream* pipeline has no memory role: every compute warpgroup that comes to it runs the whole of it, with rings of its own
 (slots, barriers and counters), which one elected lane fills between the warpgroup's steps::
@@ -227,7 +228,7 @@ def produce(loop):  # type: ignore[no-untyped-def]
     k = np.int32(0)
     while k < loop.total:
         fill_step(loop, k)
-        k = successor(k)  # unrolled, the loop only costs instructions: it waits for slots
+        k = successor(k)  # unrolled, this loop was a third of the code that ptxas compiles, and it only waits for slots
     finish_loads(loop)
 
 
@@ -394,6 +395,6 @@ def begin_alone(loop):  # type: ignore[no-untyped-def]
 
 @helper
 def refill(loop, k):  # type: ignore[no-untyped-def]
-    """Fill again, before step k of a single-stream loop, what was released."""
+    """Fill again what was released, before step k. ptxas bears the branch: no accumulator passes through it (no note C7519)."""
     if k > 0:
         one_lane(over, loop.rings, fill_used, k)

@@ -1,8 +1,8 @@
 """Ping-pong: compute warpgroups take turns on whole tiles, where ``@numpipe.kernel(schedule="pingpong")`` asks for that.
 
-The tiles of a CTA go round its n compute warpgroups: warpgroup w has every n-th of them. The memory role loads all of them in
-order, into the same rings. A warpgroup runs the pipelines of a tile in its *turn*, so that its stores overlap the main loop of
-the next::
+The tiles of a CTA, of all its loops, go round its n compute warpgroups: warpgroup w has every n-th of them. The memory role loads
+all of them in order, into the same rings. A warpgroup runs the pipelines of a tile in its *turn*, so that its stores overlap the
+main loop of the next::
 
     warpgroup 0   | tile 0: products | store      | tile 2: products | store
     warpgroup 1   ...................| tile 1: products | store      | tile 3: products
