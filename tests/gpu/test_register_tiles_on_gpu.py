@@ -9,6 +9,14 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from tests.kernels.layout_kernels import (
+    ROW_SUMS,
+    arrays_of_joined,
+    arrays_of_row_sums,
+    joined,
+    wanted_of_joined,
+    wanted_of_row_sums,
+)
 from tests.kernels.register_kernels import (
     APPROXIMATE,
     ERRORS,
@@ -95,6 +103,24 @@ def test_reductions_are_numpys_along_each_axis() -> None:
         reduced(*arrays.values(), target="gpu")
         for found, wanted in zip((arrays["floats"], arrays["ints"]), wanted_of_reductions(arrays), strict=True):
             np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.parametrize("kernel", ROW_SUMS, ids=lambda kernel: kernel.name)
+def test_sums_of_rows_begin_with_a_vector_of_zeros(kernel: Any) -> None:
+    x, y, scale = arrays_of_row_sums()
+    for _ in range(20):
+        y[...] = 7
+        kernel(x, y, scale, target="gpu")
+        np.testing.assert_array_equal(y, wanted_of_row_sums(x, scale))
+
+
+@pytest.mark.parametrize("n", [0, 5])
+def test_vectors_in_either_layout_are_joined_wherever_control_flow_is(n: int) -> None:
+    x, bias, n_, y = arrays_of_joined(n)
+    for _ in range(20):
+        y[...] = 7
+        joined(x, bias, n_, y, target="gpu")
+        np.testing.assert_array_equal(y, wanted_of_joined(x, bias, n))
 
 
 def test_a_vote_decides_for_the_warpgroup_and_not_for_the_memory_role() -> None:

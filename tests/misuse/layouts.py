@@ -149,16 +149,42 @@ def a_vector_that_is_a_row_and_a_column(a, b, c):
     c[ds(0, 64), ds(0, 64)] = x - m
 
 
-@refused(compiled="`m = np.maximum(m, x.max(axis=1))` cannot be compiled: 'm' has two layouts here, tile (64,) float32 (either "
-                  "layout) and tile (64,) float32 (column layout): cast one: numpipe.layout_cast(m, \"column\")")
+@refused(compiled="`m = x.max(axis=1) + m.sum()` cannot be compiled: 'm' has two layouts here, tile (64,) float32 (row layout) and "
+                  "tile (64,) float32 (column layout): cast one: numpipe.layout_cast(m, \"column\")",
+         mend={"x.max(axis=0)": 'numpipe.layout_cast(x.max(axis=0), "column")'})
 def a_vector_that_a_loop_carries(a, b, c):
     x = numpipe.zeros((64, 64), np.float32)
-    m = numpipe.full(64, 0.0, np.float32)
+    m = x.max(axis=0)
     for i in range(a.shape[0]):
-        m = np.maximum(m, x.max(axis=1))
-      # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+        m = x.max(axis=1) + m.sum()
+      # ^^^^^^^^^^^^^^^^^^^^^^^^^^^
     m = m + 1.0
-    c[ds(0, 64), ds(0, 64)] = x - m[:, None]
+    c[ds(0, 64), ds(0, 64)] = x - m.sum()
+
+
+@refused(compiled="`m = x.max(axis=1)` cannot be compiled: 'm' has two layouts here, tile (64,) float32 (row layout) and tile "
+                  "(64,) float32 (column layout): cast one: numpipe.layout_cast(m, \"column\")",
+         mend={"m = x.max(axis=0)": 'm = numpipe.layout_cast(x.max(axis=0), "column")'})
+def a_vector_in_either_layout_that_is_a_row_and_a_column(a, b, c):
+    x = numpipe.zeros((64, 64), np.float32)
+    m = numpipe.full(64, 0.0, np.float32)
+    if a.shape[0] > 3:
+        m = x.max(axis=0)
+    if a.shape[0] > 4:
+        m = x.max(axis=1)
+      # ^^^^^^^^^^^^^^^^^
+    c[ds(0, 64), ds(0, 64)] = x + m.sum()
+
+
+@refused(compiled="'-': a vector (64,) is broadcast along the columns of a tile, as in NumPy, but this one lies along rows (column "
+                  "layout): write v[:, None], or numpipe.layout_cast(v, \"row\")", kind=SpecError, mend={"x - m": "x - m[:, None]"})
+def a_vector_that_has_become_a_column(a, b, c):
+    x = numpipe.zeros((64, 64), np.float32)
+    m = numpipe.full(64, 0.0, np.float32)
+    if a.shape[0] < 0:
+        m = x.max(axis=1)
+    c[ds(0, 64), ds(0, 64)] = x - m
+    #                         ^^^^^
 
 
 @refused(compiled="`x = numpipe.zeros((64, 64), np.float32)` cannot be compiled: 'x' has two layouts here, tile (64, 64) float32 "
@@ -193,15 +219,16 @@ def a_choice_of_two_layouts(a, b, c):
     m = m * m + m  # of one layout
 
 
-@refused(", pipeline at {file}:{line+3}: body 'body' was given the carry tile (64,) float32 (either layout) and returned tile "
-         "(64,) float32 (column layout): a carry keeps its layout too: cast one: numpipe.layout_cast(x, \"column\")")
+@refused(", pipeline at {file}:{line+3}: body 'body' was given the carry tile (64,) float32 (row layout) and returned tile "
+         "(64,) float32 (column layout): a carry keeps its layout too: cast one: numpipe.layout_cast(x, \"column\")",
+         mend={'"row"': '"column"'})
 def a_carry_that_changes_its_layout(a, b, c):
     def body(indices, x, m):
-        return np.maximum(m, x[...].astype(np.float32).max(axis=1))
+        return x[...].astype(np.float32).max(axis=1) + m.sum()
 
     def compute(pipeline):
-        m = pipeline(numpipe.full(64, 0.0, np.float32))
-        #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+        m = pipeline(numpipe.layout_cast(numpipe.full(64, 0.0, np.float32), "row"))
+        #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
     numpipe.emit_pipeline_warp_specialized(body, grid=(1,), compute_context=compute,  # called
                                            in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(b)

@@ -42,9 +42,10 @@ from ...core.facts import Facts, facts_of
 from ...core.inert import Inert
 from ...core.op import called, helper, op, outside
 from ...diagnostics.errors import CompileError, SpecError
+from ...plan.trees import leaves, made, tree_of
 from ...plan.unit import Unit
 from ..memory.per_lane import PerLane, by_lane, check_lane_body, check_lane_carry, each_lane, mapped, strong
-from ..tiles.layouts import cast_for, said
+from ..tiles.layouts import EITHER, cast_for, joined, said
 from ..tiles.products import drained
 from ..tiles.tile import Tile
 from .chains import Allocations, check_shared, check_state, is_none
@@ -290,10 +291,20 @@ def next_carry(emitted: EmittedPipeline, indices: Any, tiles: Any, carry: Any) -
     following = each_lane(emitted.body, indices, tiles, extra) if emitted.by_lane else emitted.body(indices, *tiles, *extra)
     if carry is None:
         return None
-    following = mapped(strong, following)
-    if _kind(following) != _kind(carry):
+    following = _laid_as(carry, mapped(strong, following))
+    if _kind(following) != _kind(_laid_as(following, carry)):
         raise CompileError(carry_changes(emitted.pipe.where, emitted.facts.name, _kind(carry), _kind(following)))
     return following
+
+
+def _laid_as(like: Any, carry: Any) -> Any:
+    """Return a carry whose vectors that are in either layout have the layouts of those of `like`."""
+    def laid(part: Any, other: Any) -> Any:
+        form = joined(part.form, other.form) if isinstance(part, Tile) and isinstance(other, Tile) else None
+        return part if form is None or form == part.form else Tile(None if part.inert else part.value, form)
+
+    parts, others = leaves(carry), leaves(like)
+    return tree_of(carry).build(map(laid, parts, others), made) if len(parts) == len(others) else carry
 
 
 _LAID = re.compile(r"(tile \([\d, ]+\) \w+)(?: \(([\w ]+) layout\))?")
@@ -302,7 +313,7 @@ _LAID = re.compile(r"(tile \([\d, ]+\) \w+)(?: \(([\w ]+) layout\))?")
 def carry_changes(where: str, body: str, given: str, returned: str) -> str:
     """Return the message for a carry whose type changes; it names the cast where only layouts do."""
     tiles = [_LAID.findall(kind) for kind in (given, returned)]
-    moved = [cast_for(a[1], b[1]) for a, b in zip(*tiles, strict=False) if a[0] == b[0] and a[1] != b[1]]
+    moved = [cast_for(a[1], b[1]) for a, b in zip(*tiles, strict=False) if a[0] == b[0] and len({a[1], b[1]} - {EITHER}) > 1]
     mend = f': a carry keeps its layout too: cast one: numpipe.layout_cast(x, "{moved[0]}")' if moved and (
         _LAID.sub(r"\1", given) == _LAID.sub(r"\1", returned)) else ": a carry keeps its shape and type from step to step"
     return f"{where}: body '{body}' was given the carry {given} and returned {returned}{mend}"

@@ -105,16 +105,16 @@ def _first_carry(typing_context: Any, emitted: Any, refs: Any, carry: Any) -> An
     steps = _steps_of(emitted, refs)
 
     def fixed(kind: Any) -> Any:
-        """Return the type that the steps keep when they begin with `kind`: a tile is in flight from its first product on."""
-        for _ in range(3):
+        """Return the type that the steps keep when they begin with `kind`: a tile is in flight from its first product on, a vector
+        in either layout is in the one that a step gives it."""
+        while True:
             returned = nb.returns(typing_context, *emitted.call_of(*steps.yield_type, kind))
             joined = _joined(kind, returned)
             if joined is None:
-                raise CompileError(source.carry_changes(emitted.pipe.where, emitted.facts.name, _kind(given), _kind(returned)))
+                raise CompileError(source.carry_changes(emitted.pipe.where, emitted.facts.name, _kind(kind), _kind(returned)))
             if joined == kind:
-                break
+                return kind
             kind = joined
-        return kind
 
     kind = given = nb.unliteral(carry)
     if emitted.by_lane:
@@ -160,9 +160,8 @@ def _joined(one: Any, other: Any) -> Any:
         return None if None in parts else nb.tuple_of(one, parts)
     if one == other:
         return one
-    in_flight = isinstance(one, InFlightType) and other == one.tile, isinstance(other, InFlightType) and one == other.tile
-    if any(in_flight):
-        return one if in_flight[0] else other
+    if isinstance(one, (TileType, InFlightType)) and isinstance(other, (TileType, InFlightType)):
+        return one.unify(None, other) or other.unify(None, one)
     return one if isinstance(other, nb.types.IntegerLiteral) and isinstance(one, nb.types.Integer) else None
 
 

@@ -12,8 +12,9 @@ float32 accumulator      A operand of wgmma     `astype`, in the same lanes: no 
 the same                                        nothing
 =======================  =====================  ====================================================================================
 
-Nothing is converted where it is not written: a mismatch is an error that names both layouts, and the cast. What goes through shared
-memory is listed by ``kernel.inspect("resources")``, with its line and its bytes.
+What costs is not done where it is not written: a mismatch is an error that names both layouts, and the cast. A vector in either
+layout becomes a row or a column by itself where an `if`, a loop, a carry or a function's results join it with one
+(`layouts.joined`). What goes through shared memory is listed by ``kernel.inspect("resources")``, with its line and its bytes.
 """
 
 from __future__ import annotations

@@ -11,13 +11,13 @@ from ...core import numba as nb
 from ...core.op import cuda_meaning
 from ...plan.layout import swizzled
 from . import conversions as source
-from .elementwise_cuda import part_of_either, place_of
+from .elementwise_cuda import place_of
 from .layouts import ACCUMULATOR, ROW, panel_width, places, run_offset, vector_of
 from .reduce_cuda import EXCHANGE, barrier
 from .shared_cuda import Value, converge, load_words, read_registers, store_words
 from .store_ring import panel_layout
 from .store_ring_cuda import registers_of, write_panel
-from .tile_cuda import TileType, assembled, registers, undefined
+from .tile_cuda import TileType, assembled, part_of_either, registers, undefined
 
 
 @cuda_meaning(source.layout_cast)

@@ -19,11 +19,11 @@ from ...core.arith_cuda import operand as number_in
 from ...core.inert_cuda import InertType
 from ...core.op import cuda_meaning
 from . import elementwise as source
-from .layouts import COLUMN, EITHER, ROW, Form, expanded_form, own_place, places, sources
+from .layouts import expanded_form, own_place, places, sources
 from .refs import whole_slices
 from .shared_cuda import Value
 from .tile import TileLike
-from .tile_cuda import TileType, assembled, floats, packed, registers, undefined
+from .tile_cuda import TileType, assembled, floats, packed, part_of_either, registers, undefined
 
 Emit = Callable[..., Any]
 """(builder, dtype, *elements) -> element; of 16 bits the elements are float32, and dtype is that"""
@@ -246,12 +246,6 @@ def place_of(builder: Any, tile: TileType) -> tuple[Any, Any]:
     """Return (row, column) that a lane has as its own in a tile of this layout."""
     row, column = own_place(tile.form, Value(builder, builder.and_(nb.thread_index(builder), nb.const(127))))
     return row.value, column.value
-
-
-def part_of_either(builder: Any, have: TileType, value: Any, result: TileType) -> list[Any]:
-    """Return the registers of a row or a column of a vector that may be in either layout."""
-    first = TileType(Form(have.shape, have.dtype, ROW)).registers if have.layout == EITHER and result.layout == COLUMN else 0
-    return registers(builder, have, value)[first:first + result.registers]
 
 
 @cuda_meaning(source.iota)

@@ -97,14 +97,24 @@ def said(shape: object, dtype: object, layout: str) -> str:
 
 
 def cast_for(one: str, other: str) -> str:
-    """Return the layout that one of two tiles is best cast to, so that both have it: a vector in either layout has the other's.
+    """Return the layout that one of two tiles is best cast to, so that both have it.
 
-    >>> cast_for(EITHER, COLUMN), cast_for(ROW, COLUMN), cast_for(coalesced(8), ACCUMULATOR)
-    ('column', 'column', 'accumulator')
+    >>> cast_for(ROW, COLUMN), cast_for(coalesced(8), ACCUMULATOR)
+    ('column', 'accumulator')
     """
-    if vector_of(one) or vector_of(other):
-        return ACCUMULATOR
-    return one if other == EITHER else other
+    return ACCUMULATOR if vector_of(one) or vector_of(other) else other
+
+
+def joined(one: Form, other: Form) -> Form | None:
+    """Return the form that two tiles both take at no cost: the other's, of a vector in either layout; None where there is none.
+
+    >>> vector, row, column = (Form((64,), np.dtype(np.float32), of) for of in (EITHER, ROW, COLUMN))
+    >>> joined(vector, row) == row, joined(column, vector) == column, joined(row, column)
+    (True, True, None)
+    """
+    if (one.shape, one.dtype) != (other.shape, other.dtype) or EITHER not in (one.layout, other.layout):
+        return one if one == other else None
+    return other if one.layout == EITHER else one
 
 
 def layout_of(shape: tuple[int, ...]) -> str:

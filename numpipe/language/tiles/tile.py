@@ -116,8 +116,8 @@ class Tile(TileLike):
 
 
 @op
-def zeros(shape: tuple[int, int], dtype: Any) -> Tile:
-    """Make a tile of zeros: ``zeros((64, 256), np.float32)``, shape in elements.
+def zeros(shape: Any, dtype: Any) -> Tile:
+    """Make a tile of zeros: ``zeros((64, 256), np.float32)``, shape in elements: (M, N), (M, 1), (1, N), or (n,), a vector.
 
     float32, or int32 for products of 8-bit integers: it is where sums are kept. Costs no instruction of its own beyond zeroing
     ``shape[0] * shape[1] / 128`` registers a lane, and none where a wgmma adds to it.
@@ -128,7 +128,8 @@ def zeros(shape: tuple[int, int], dtype: Any) -> Tile:
 
 def zeros_form(shape: Any, dtype: Any) -> Form:
     kind = dtype_of(dtype)
-    form = Form(check_shape(constant("zeros", "shape", shape), kind, "zeros"), kind)
+    check_dtype(kind, "zeros")
+    form = check_form(constant("zeros", "shape", shape), kind, "zeros")
     if kind not in (FLOAT32, INT32):
         raise SpecError(f"zeros: accumulators are float32 or int32, got {kind}: use .astype afterwards")
     return form

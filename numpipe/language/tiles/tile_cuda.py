@@ -13,7 +13,7 @@ from ...core.inert_cuda import STEERLESS
 from ...core.op import cuda_meaning
 from ...diagnostics.errors import CompileError, SpecError
 from . import tile as source
-from .layouts import ACCUMULATOR, Form, places
+from .layouts import ACCUMULATOR, COLUMN, EITHER, ROW, Form, joined, places
 from .tile import TileLike
 
 
@@ -25,6 +25,11 @@ class TileType(nb.types.Type, TileLike):  # type: ignore[misc]
         self.elements = len(places(form.shape, form.layout))
         self.registers = self.elements // packing(form.dtype).per_register
         super().__init__(name=f"tile({form.shape}, {form.dtype}{'' if form.layout == ACCUMULATOR else f', {form.layout}'})")
+
+    def unify(self, context: Any, other: Any) -> Any:
+        """Return the type of a variable that is of this type on one path and of another's on another; None where there is none."""
+        form = joined(self.form, other.form) if isinstance(other, TileType) else None
+        return None if form is None else TileType(form)
 
     @property
     def what(self) -> str:
@@ -84,6 +89,12 @@ def registers(builder: Any, tile: TileType, value: Any) -> list[Any]:
     return [builder.extract_value(value, i) for i in range(tile.registers)]
 
 
+def part_of_either(builder: Any, have: TileType, value: Any, result: TileType) -> list[Any]:
+    """Return the registers of a row or a column of a vector that may be in either layout."""
+    first = TileType(Form(have.shape, have.dtype, ROW)).registers if have.layout == EITHER and result.layout == COLUMN else 0
+    return registers(builder, have, value)[first:first + result.registers]
+
+
 def words(builder: Any, tile: TileType, value: Any) -> list[Any]:
     """Return the registers as they are stored: two smaller elements as an integer, elements of 32 bits as float32, int32 too."""
     return [builder.bitcast(part, nb.f32) if tile.dtype == INT32 else part for part in registers(builder, tile, value)]
@@ -95,6 +106,10 @@ def assembled(builder: Any, tile: TileType, parts: Sequence[Any]) -> Any:
     for i, part in enumerate(parts):
         value = builder.insert_value(value, part, i)
     return value
+
+
+nb.lower_cast(TileType, TileType)(lambda context, builder, have, want, value:
+                                  assembled(builder, want, part_of_either(builder, have, value, want)))
 
 
 @cuda_meaning(source.zeros)
