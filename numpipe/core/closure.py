@@ -34,4 +34,6 @@ def binder(function: Callable[..., Any], for_numba: Callable[..., Any] | None = 
 
         return bind_typer(compiled, captures)
 
-    return Op(bind, typer)
+    operation: Op[..., Any] = Op(bind, typer)
+    operation.lifted = compiled.function  # type: ignore[attr-defined]  # what it compiles to: `compile.fingerprint`
+    return operation

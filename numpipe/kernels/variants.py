@@ -18,8 +18,10 @@ from typing import Any
 import numpy as np
 
 from .. import launch
+from ..compile import cache
 from ..compile.built import Built, sass
 from ..compile.check import blame, gate
+from ..compile.fingerprint import fingerprint
 from ..compile.lift import asked
 from ..compile.lift.fold import StaticArray
 from ..compile.lift.lift import Lifted, lift
@@ -93,11 +95,18 @@ class Variant:
 
             return build(self.unit(), self.lifted, self._typed)
 
+    @functools.cached_property
+    def _fingerprint(self) -> str | None:
+        """The key of its image in the disk cache."""
+        return fingerprint(self.lifted, self.unit(), self._typed) if cache.enabled() else None
+
     @property
     def image(self) -> launch.Image:
         """The machine code, without the compiler's objects; launches have it from here only."""
         with self._lock:
-            return self.adopt(self._image or self._build().image)
+            if self._image is None:
+                self._image = cache.image(self._fingerprint, lambda: self._build().image)
+            return self._image
 
     def adopt(self, image: launch.Image) -> launch.Image:
         """Take an image of this variant that was compiled elsewhere, unless it has one; returns the one that it has."""
@@ -119,7 +128,7 @@ class Variant:
         if what == "source":
             return self.lifted.text
         if what == "resources":
-            return (self._image or self.built.image).resources
+            return self.image.resources
         if what == "sass" and self._image is not None and self._built is None:
             return sass(self._image)
         return gate.findings(self.built) if what == "gate" else getattr(self.built, what)
@@ -162,12 +171,15 @@ class Variant:
         if self._checked or os.environ.get("NUMPIPE_COMPILE_CHECK", "1") == "0":
             return
         self._checked = True
-        with COMPILES.one(f"kernel {self.definition.name}"):
-            from ..compile.build import front_end, toolchain
 
-            if toolchain() is None:
-                with contextlib.suppress(SimulatedOnly):  # a breakpoint: this kernel is being looked at
-                    front_end(self.unit(), self.lifted, self._typed)
+        from ..compile.build import front_end, toolchain
+
+        def check() -> None:
+            with COMPILES.one(f"kernel {self.definition.name}"), contextlib.suppress(SimulatedOnly):
+                front_end(self.unit(), self.lifted, self._typed)  # SimulatedOnly, a breakpoint: this kernel is being looked at
+
+        if toolchain() is None:
+            cache.passed(self._fingerprint, check)
 
 
 _variants: weakref.WeakSet[Variant] = weakref.WeakSet()

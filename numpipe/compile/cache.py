@@ -1,0 +1,237 @@
+"""Images of compiled kernels on disk, so that a process finds what another one compiled.
+
+A file a kernel, named by its key (`fingerprint`), in the folder of the user's cache, or in NUMPIPE_CACHE_DIR; NUMPIPE_CACHE=0 turns
+the cache off. A file holds the SHA-256 of the rest, the key, and the image's bytes (`launch.image`): nothing of it is executed before
+both agree, and what does not is deleted and compiled again. Files are written beside their place and renamed, so a reader sees a whole
+one or none.
+
+Of several processes that need a kernel one compiles: it holds a lock on a file, and the others wait. The lock ends with its holder, and
+nobody waits longer than WAIT seconds: then it compiles for itself. What goes wrong with files (a full disk, a folder that is somebody
+else's) is warned of once, and the kernel is compiled.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+import stat
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from ..diagnostics import log
+from ..diagnostics.errors import ImageError
+from ..launch.image import Image
+
+WAIT = 120.0
+"""seconds that a process waits for another one's compile"""
+MOST_BYTES = 1 << 30
+"""bytes of images that are kept; the ones that were used longest ago go first"""
+MOST_IMAGE = 1 << 28
+_SUFFIX = ".image"
+
+
+def folder() -> Path:
+    """Return where numpipe keeps what it made: NUMPIPE_CACHE_DIR, else ``numpipe`` in the user's cache."""
+    if path := os.environ.get("NUMPIPE_CACHE_DIR"):
+        return Path(path)
+    try:
+        import platformdirs
+    except ImportError:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "numpipe"
+    return Path(platformdirs.user_cache_path("numpipe", appauthor=False))
+
+
+def enabled() -> bool:
+    return os.environ.get("NUMPIPE_CACHE", "1") != "0"
+
+
+def image(key: str | None, make: Callable[[], Image]) -> Image:
+    """Return the image of this key from the cache, or else what `make` compiles, which is kept; key None: nothing is kept."""
+    place = _place(key)
+    if place is None:
+        return make()
+    found = _read(place)
+    if found is None:
+        with _locked(place):
+            found = _read(place)  # what the one compiled that had the lock before
+            if found is None:
+                found = make()
+                _write(place, found)
+                return found
+    if log.on("compile"):
+        log.say("compile", f"{found.name}: from {place}")
+    return found
+
+
+def _place(key: str | None) -> Path | None:
+    """The file of a key; None where there can be none, which is warned of."""
+    if key is None or not enabled():
+        return None
+    images = folder() / "images"
+    try:
+        images.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = images.stat()
+        if status.st_uid != os.getuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise PermissionError(errno.EPERM, "it belongs to another user, or others may write to it", str(images))
+    except OSError as error:
+        _warn(error)
+        return None
+    return images / f"{key}{_SUFFIX}"
+
+
+_warned: set[str] = set()
+
+
+def _warn(error: Exception) -> None:
+    """Warn of a cache that cannot be used, once for each cause."""
+    text = f"numpipe's cache of compiled kernels in {folder()} is not used: {error}; set NUMPIPE_CACHE_DIR, or NUMPIPE_CACHE=0"
+    if text not in _warned:
+        _warned.add(text)
+        warnings.warn(text, RuntimeWarning, stacklevel=2)
+
+
+def passed(key: str | None, check: Callable[[], None]) -> None:
+    """Run `check`, which compiles a kernel as far as errors go, unless it passed for this key before."""
+    place = _place(key)
+    note = place and place.with_suffix(".passed")
+    if note is None or place is None or not (note.exists() or place.exists()):
+        check()
+        if note is not None:
+            with contextlib.suppress(OSError):
+                note.touch(mode=0o600)
+
+
+# ---- files
+def _read(place: Path) -> Image | None:
+    """Return the image in a file; None where there is none, or not this one: such a file is removed."""
+    try:
+        descriptor = os.open(place, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            _warn(error)
+            return None
+        descriptor = -1
+    try:
+        return _checked(descriptor, place)
+    except (ValueError, ImageError, OSError) as error:
+        if log.on("compile"):
+            log.say("compile", f"{place}: {error}: removed")
+        with contextlib.suppress(OSError):
+            place.unlink()
+        return None
+    finally:
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+def _checked(descriptor: int, place: Path) -> Image:
+    if descriptor < 0:
+        raise ValueError("it is a link")
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode) or status.st_uid != os.getuid() or status.st_size > MOST_IMAGE:
+        raise ValueError("it is no file of this user's, or larger than any image")
+    with open(descriptor, "rb", closefd=False) as file:
+        data = file.read(MOST_IMAGE)
+    digest, rest = data[:32], data[32:]
+    if hashlib.sha256(rest).digest() != digest or rest[:64] != place.name.removesuffix(_SUFFIX).encode():
+        raise ValueError("it is damaged, or another kernel's")
+    found = Image.from_bytes(rest[64:], str(place))
+    with contextlib.suppress(OSError):
+        os.utime(place)  # it was used now
+    return found
+
+
+def _write(place: Path, image: Image) -> None:
+    rest = place.name.removesuffix(_SUFFIX).encode() + image.to_bytes()
+    try:
+        descriptor, name = tempfile.mkstemp(dir=place.parent, prefix=".", suffix=".tmp")
+        try:
+            with open(descriptor, "wb") as file:
+                file.write(hashlib.sha256(rest).digest() + rest)
+            os.replace(name, place)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(name)
+            raise
+        evict(place.parent)
+    except OSError as error:
+        _warn(error)
+
+
+def files() -> list[tuple[Path, os.stat_result]]:
+    """Return the images in the cache, those first that were used last."""
+    found = []
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(folder() / "images"):
+            with contextlib.suppress(OSError):  # another process removes it
+                if entry.name.endswith((_SUFFIX, ".passed")):
+                    found.append((Path(entry.path), entry.stat(follow_symlinks=False)))
+    return sorted(found, key=lambda one: one[1].st_mtime, reverse=True)
+
+
+def evict(images: Path, most: int | None = None) -> int:
+    """Remove the images beyond `most` bytes that were used longest ago, and what writers that died left; return how many."""
+    total, removed = 0, 0
+    limit = MOST_BYTES if most is None else most
+    for path, status in files():
+        total += status.st_size + 4096  # a page for what the file system keeps of it
+        if total > limit:
+            with contextlib.suppress(OSError):
+                path.unlink()
+                removed += 1
+    for path in images.glob(".*.tmp"):
+        with contextlib.suppress(OSError):
+            if time.time() - path.stat().st_mtime > 3600:
+                path.unlink()
+    return removed
+
+
+def clear() -> int:
+    """Remove all images; return how many there were."""
+    return evict(folder() / "images", most=0)
+
+
+def damaged() -> list[Path]:
+    """Read every image; return, and remove, those that are damaged."""
+    return [path for path, _ in files() if path.suffix == _SUFFIX and _read(path) is None]
+
+
+# ---- one compile a key
+@contextlib.contextmanager
+def _locked(place: Path) -> Iterator[None]:
+    """Hold the lock of a key, or go on without it where it cannot be had.
+
+    Who holds it removes its file behind the image's: a process that waits for the removed one then finds the image.
+    """
+    import fcntl
+
+    path = place.with_suffix(".lock")
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        _warn(error)
+        yield
+        return
+    until = time.monotonic() + WAIT
+    try:
+        while time.monotonic() < until:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                time.sleep(0.02)
+            except OSError as error:  # a file system without locks
+                _warn(error)
+                break
+        yield
+        with contextlib.suppress(OSError):
+            path.unlink()
+    finally:
+        os.close(descriptor)
