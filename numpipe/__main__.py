@@ -1,4 +1,6 @@
-"""``python -m numpipe info`` prints what this machine offers numpipe, for bug reports; ``timeline`` draws traces."""
+"""``python -m numpipe info`` prints what this machine offers numpipe, for bug reports; ``timeline`` draws traces; ``cache`` looks
+after what is kept of compiled kernels.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +11,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from .compile import cache
 from .diagnostics.errors import NumpipeError
 from .launch import device
 from .traces import Trace
@@ -67,13 +70,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
     draws.add_argument("--rows", nargs="+", metavar="ROW", help=f"some of: wg0, wg1 …, {', '.join(ROWS)}")
     draws.add_argument("--titles", nargs="+", metavar="TITLE", help="one a trace")
     draws.add_argument("--summary", action="store_true", help="print where the time went, too")
+    kept = commands.add_parser("cache", help="what was compiled, and is kept on disk for other processes")
+    kept.add_argument("action", choices=("info", "clear", "verify"), help="say how much it is; remove it; remove what is damaged")
     options = parser.parse_args(arguments)
     if options.command == "timeline":
         return draw(options)
+    if options.command == "cache":
+        return look_after_cache(options.action)
     lines = list(report())
     width = max(len(what) for what, _ in lines)
     for what, value in lines:
         print(f"{what:<{width}}  {value}")
+    return 0
+
+
+def look_after_cache(action: str) -> int:
+    """Run ``cache`` and return the exit status: 1 where a damaged image was found."""
+    if action == "clear":
+        print(f"{cache.clear()} images removed from {cache.folder()}")
+        return 0
+    if action == "verify":
+        damaged = cache.damaged()
+        print(f"{len(cache.files())} images are whole; removed as damaged: {', '.join(path.name for path in damaged) or 'none'}")
+        return bool(damaged)
+    sizes = [status.st_size for path, status in cache.files() if status.st_size]  # without notes of checks
+    print(f"{len(sizes)} images, {sum(sizes) / 1e6:.1f} MB of at most {cache.MOST_BYTES / 1e6:.0f}, in {cache.folder()} "
+          f"({'in use' if cache.enabled() else 'not used: NUMPIPE_CACHE=0'}; {cache.VARIABLE} names another folder)")
     return 0
 
 

@@ -1,13 +1,13 @@
 """Images of compiled kernels on disk, so that a process finds what another one compiled.
 
-A file a kernel, named by its key (`fingerprint`), in the folder of the user's cache, or in NUMPIPE_CACHE_DIR; NUMPIPE_CACHE=0 turns
-the cache off. A file holds the SHA-256 of the rest, the key, and the image's bytes (`launch.image`): nothing of it is executed before
-both agree, and what does not is deleted and compiled again. Files are written beside their place and renamed, so a reader sees a whole
-one or none.
+Each kernel has a file, named by its key (`fingerprint`), in the folder of the user's cache or in NUMPIPE_CACHE_DIR; NUMPIPE_CACHE=0
+turns the cache off. A file holds the SHA-256 of the rest, the key, and the image's bytes (`launch.image`): nothing of it is
+executed before both agree, and what does not is deleted and compiled again. Files are written beside their place and renamed, so a
+reader sees a whole one or none.
 
-Of several processes that need a kernel one compiles: it holds a lock on a file, and the others wait. The lock ends with its holder, and
-nobody waits longer than WAIT seconds: then it compiles for itself. What goes wrong with files (a full disk, a folder that is somebody
-else's) is warned of once, and the kernel is compiled.
+Of several processes that need a kernel one compiles: it holds a lock on a file, and the others wait. The lock ends with its holder,
+and nobody waits longer than WAIT seconds: then it compiles for itself. What goes wrong with files (a full disk, a folder that is
+somebody else's) is warned of once, and the kernel is compiled.
 """
 
 from __future__ import annotations
@@ -27,17 +27,19 @@ from ..diagnostics import log
 from ..diagnostics.errors import ImageError
 from ..launch.image import Image
 
+VARIABLE = "NUMPIPE_CACHE_DIR"
 WAIT = 120.0
 """seconds that a process waits for another one's compile"""
 MOST_BYTES = 1 << 30
 """bytes of images that are kept; the ones that were used longest ago go first"""
 MOST_IMAGE = 1 << 28
+"""bytes of one image"""
 _SUFFIX = ".image"
 
 
 def folder() -> Path:
     """Return where numpipe keeps what it made: NUMPIPE_CACHE_DIR, else ``numpipe`` in the user's cache."""
-    if path := os.environ.get("NUMPIPE_CACHE_DIR"):
+    if path := os.environ.get(VARIABLE):
         return Path(path)
     try:
         import platformdirs
@@ -47,7 +49,8 @@ def folder() -> Path:
 
 
 def enabled() -> bool:
-    return os.environ.get("NUMPIPE_CACHE", "1") != "0"
+    """Return whether kernels are kept: on systems where they are compiled, unless NUMPIPE_CACHE=0."""
+    return os.name == "posix" and os.environ.get("NUMPIPE_CACHE", "1") != "0"
 
 
 def image(key: str | None, make: Callable[[], Image]) -> Image:
@@ -107,59 +110,63 @@ def passed(key: str | None, check: Callable[[], None]) -> None:
 
 
 # ---- files
+def content(path: Path, most: int = MOST_IMAGE) -> bytes:
+    """Return the bytes of a file of this user's. Raises FileNotFoundError, and ValueError for a link, a pipe, somebody else's
+    file, or one of more than `most` bytes."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise ValueError("it is a link") from None
+        raise
+    with open(descriptor, "rb") as file:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.getuid() or status.st_size > most:
+            raise ValueError(f"it is no file of this user's with at most {most} bytes")
+        return file.read(most)
+
+
+def put(path: Path, data: bytes) -> None:
+    """Write a file in one step: who reads it finds the old one or the new one, whoever else writes it."""
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".tmp")
+    try:
+        with open(descriptor, "wb") as file:
+            file.write(data)
+        os.replace(name, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(name)
+        raise
+
+
 def _read(place: Path) -> Image | None:
     """Return the image in a file; None where there is none, or not this one: such a file is removed."""
     try:
-        descriptor = os.open(place, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        data = content(place)
+        digest, rest = data[:32], data[32:]
+        if hashlib.sha256(rest).digest() != digest or rest[:64] != place.stem.encode():
+            raise ValueError("it is damaged, or another kernel's")
+        found = Image.from_bytes(rest[64:], str(place))
     except FileNotFoundError:
         return None
-    except OSError as error:
-        if error.errno != errno.ELOOP:
-            _warn(error)
-            return None
-        descriptor = -1
-    try:
-        return _checked(descriptor, place)
-    except (ValueError, ImageError, OSError) as error:
+    except (ValueError, ImageError) as error:
         if log.on("compile"):
             log.say("compile", f"{place}: {error}: removed")
         with contextlib.suppress(OSError):
             place.unlink()
         return None
-    finally:
-        if descriptor >= 0:
-            os.close(descriptor)
-
-
-def _checked(descriptor: int, place: Path) -> Image:
-    if descriptor < 0:
-        raise ValueError("it is a link")
-    status = os.fstat(descriptor)
-    if not stat.S_ISREG(status.st_mode) or status.st_uid != os.getuid() or status.st_size > MOST_IMAGE:
-        raise ValueError("it is no file of this user's, or larger than any image")
-    with open(descriptor, "rb", closefd=False) as file:
-        data = file.read(MOST_IMAGE)
-    digest, rest = data[:32], data[32:]
-    if hashlib.sha256(rest).digest() != digest or rest[:64] != place.name.removesuffix(_SUFFIX).encode():
-        raise ValueError("it is damaged, or another kernel's")
-    found = Image.from_bytes(rest[64:], str(place))
+    except OSError as error:
+        _warn(error)
+        return None
     with contextlib.suppress(OSError):
         os.utime(place)  # it was used now
     return found
 
 
 def _write(place: Path, image: Image) -> None:
-    rest = place.name.removesuffix(_SUFFIX).encode() + image.to_bytes()
+    rest = place.stem.encode() + image.to_bytes()
     try:
-        descriptor, name = tempfile.mkstemp(dir=place.parent, prefix=".", suffix=".tmp")
-        try:
-            with open(descriptor, "wb") as file:
-                file.write(hashlib.sha256(rest).digest() + rest)
-            os.replace(name, place)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(name)
-            raise
+        put(place, hashlib.sha256(rest).digest() + rest)
         evict(place.parent)
     except OSError as error:
         _warn(error)
@@ -223,9 +230,9 @@ def _locked(place: Path) -> Iterator[None]:
     try:
         while time.monotonic() < until:
             try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # a forked child does not have it, as it would have flock's
                 break
-            except BlockingIOError:
+            except (BlockingIOError, PermissionError):
                 time.sleep(0.02)
             except OSError as error:  # a file system without locks
                 _warn(error)

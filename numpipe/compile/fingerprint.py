@@ -1,8 +1,8 @@
 """The key of a kernel's image in the disk cache: a digest of all that its machine code depends on.
 
 The AST pass leaves a function in which every constant is a literal: globals, captured values, defaults, fields of Statics, and the
-helpers of other modules are part of it. So the digest is of that function, of the shape of the kernel (types, options, target), and of
-what compiles: numpipe's own files, Numba, llvmlite, NVVM, nvJitLink and the variables that choose among them.
+helpers of other modules are part of it. So the digest is of that function, of the shape of the kernel (types, options, target), and
+of what compiles: numpipe's own files, Numba, llvmlite, NVVM, nvJitLink and the variables that choose among them.
 
 Names that the rewritten function still reads must be numpipe's, NumPy's, Numba's or Python's own. Of anything else nobody knows on
 what it depends: such a kernel has no key, and is compiled by each process.
@@ -93,7 +93,7 @@ def _function(function: types.FunctionType, seen: dict[Any, int]) -> Any:
 def _code(code: types.CodeType, names: dict[str, Any], seen: dict[Any, int]) -> Any:
     read = sorted({instruction.argval for instruction in dis.get_instructions(code) if instruction.opname == "LOAD_GLOBAL"})
     builtins = vars(sys.modules["builtins"])
-    constants = [_code(value, names, seen) if isinstance(value, types.CodeType) else _value(value, seen) for value in code.co_consts]
+    constants = [_code(each, names, seen) if isinstance(each, types.CodeType) else _value(each, seen) for each in code.co_consts]
     return [code.co_code.hex(), constants, code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars,
             [(name, _value(names.get(name, builtins.get(name)), seen)) for name in read]]
 

@@ -5,28 +5,26 @@ A question is all that the fastest candidate depends on (`identity`).
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import inspect
 import json
-import os
 import re
 import sys
-import tempfile
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from ... import launch
+from ...compile.cache import VARIABLE, content, folder, put
 from ...diagnostics.errors import SpecError
 from ...kernels.results import is_array
 from ...plan.specs import ArrayType
 from ..bench.device import versions
 from .candidates import Factory
 
-VARIABLE = "NUMPIPE_CACHE_DIR"
 SCHEMA = "numpipe-tune/1"
+_MOST_BYTES = 1 << 24
 _MAKERS = ("numpipe", "numba-cuda", "numba", "nvidia-nvvm", "nvidia-nvjitlink")
 """packages that decide what machine code a kernel becomes"""
 
@@ -80,28 +78,21 @@ def _spelled(arg: Any) -> str:
 
 
 # ---- the answer
-
 def directory() -> Path:
-    """Return where winners are kept: in NUMPIPE_CACHE_DIR, else in the user's cache: platformdirs', or ~/.cache without that."""
-    if folder := os.environ.get(VARIABLE):
-        return Path(folder) / "tuning"
-    try:
-        import platformdirs
-    except ImportError:
-        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "numpipe" / "tuning"
-    return Path(platformdirs.user_cache_path("numpipe", appauthor=False)) / "tuning"
+    """Return where winners are kept: beside the images of compiled kernels (`compile.cache`)."""
+    return folder() / "tuning"
 
 
-def path(folder: Path, identity: dict[str, Any]) -> Path:
+def path(within: Path, identity: dict[str, Any]) -> Path:
     """Return the file of a question, named by the factory, for people, and a digest of the whole question."""
     digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
-    return folder / f"{re.sub(r'[^A-Za-z0-9_.]', '.', identity['factory'])}-{digest[:20]}.json"
+    return within / f"{re.sub(r'[^A-Za-z0-9_.]', '.', identity['factory'])}-{digest[:20]}.json"
 
 
 def load(file: Path, identity: dict[str, Any]) -> dict[str, Any] | None:
     """Return the answer that was kept, None where there is none. A file that has none to this question is warned of."""
     try:
-        kept = json.loads(file.read_text(encoding="utf8"))
+        kept = json.loads(content(file, _MOST_BYTES))
         if not isinstance(kept, dict) or kept.get("schema") != SCHEMA or kept.get("identity") != identity:
             raise ValueError(f"it is not of schema {SCHEMA!r}, or answers another question than its name says")
         seconds, skipped, winner = kept.get("seconds"), kept.get("skipped"), kept.get("winner")
@@ -124,17 +115,10 @@ def save(file: Path, identity: dict[str, Any], winner: str, seconds: dict[str, f
     Returns False, with a warning, where the folder cannot be written.
     """
     text = json.dumps({"schema": SCHEMA, "identity": identity, "winner": winner, "seconds": seconds, "skipped": skipped}, indent=1)
-    part = None
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        handle, part = tempfile.mkstemp(prefix=file.stem, suffix=".part", dir=file.parent)
-        with open(handle, "w", encoding="utf8") as stream:
-            stream.write(text + "\n")
-        os.replace(part, file)
+        put(file, text.encode() + b"\n")
     except OSError as error:
-        if part is not None:
-            with contextlib.suppress(OSError):
-                os.unlink(part)
         warnings.warn(f"numpipe.autotune: the winner cannot be kept in {file}: {error}; it will be measured again, unless "
                       f"{VARIABLE} names a folder that can be written", RuntimeWarning, stacklevel=4)
         return False

@@ -1,0 +1,411 @@
+"""Compiled kernels on disk: found again by other processes, never a stale one, and never lost to what may happen to files."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import stat
+import struct
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import numpipe
+from numpipe import ArrayType
+from numpipe.__main__ import main
+from numpipe.compile import cache, fingerprint
+from numpipe.compile.build import toolchain
+from numpipe.kernels.variants import Variant
+from numpipe.launch.image import Image
+from tests.kernels.covering import examples
+
+pytestmark = pytest.mark.skipif(toolchain() is not None, reason=f"no compiler: {toolchain()}")
+X = ArrayType((128, 128), np.float32)
+SOURCE = '''
+import numpy as np
+import numpipe
+from numpipe import ArrayType, BlockSpec, ds
+import helpers
+
+SCALE = {scale}
+
+def make(captured, default):
+    @numpipe.function
+    def shifted(v, by={default}):
+        return v + by * captured
+
+    @numpipe.kernel(num_compute_wgs=1, out_type=lambda x: ArrayType(x.shape, x.dtype))
+    def kernel(x, y, *, slots: numpipe.Static = {slots}):
+        pipe = numpipe.pipeline(grid=(2,), max_concurrent_steps=slots, in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))
+        for (k,), (tile,) in pipe(x):
+            y[ds(0, 64), ds(k * 64, 64)] = helpers.inner(shifted(tile[...] * SCALE))
+    return kernel
+
+kernel = make({captured}, {default})
+'''
+HELPERS = '''
+import numpipe
+OFFSET = {offset}
+
+@numpipe.function
+def deepest(v):
+    return v - OFFSET
+
+@numpipe.function
+def inner(v):
+    return deepest(v) * {factor}
+'''
+VALUES = {"scale": 2.0, "captured": 3, "default": 0.5, "slots": 2, "offset": 1.0, "factor": 4.0}
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("NUMPIPE_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.delenv("NUMPIPE_CACHE", raising=False)
+    monkeypatch.setattr(cache, "_warned", set())
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def compiles(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the kernels that were compiled."""
+    seen: list[str] = []
+    build = Variant._build
+
+    def counted(self: Variant) -> Any:
+        seen.append(self.definition.name)
+        return build(self)
+
+    monkeypatch.setattr(Variant, "_build", counted)
+    return seen
+
+
+_number = iter(range(10**9))
+
+
+def kernel(folder: Path, **values: Any) -> numpipe.Kernel:
+    """The kernel of SOURCE with these values, from files of their own."""
+    values = VALUES | values
+    place = folder / f"version{next(_number)}"
+    place.mkdir(parents=True)
+    modules: dict[str, Any] = {}
+    for name, text in (("helpers", HELPERS), ("kernels", SOURCE)):
+        file = folder / f"{name}.py"  # one name: it is part of the key
+        file.write_text(text.format(**values), encoding="utf8")
+        import importlib.util
+        import linecache
+
+        linecache.checkcache(str(file))
+        spec = importlib.util.spec_from_file_location(name, file)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        (place / f"{name}.py").write_text(file.read_text(encoding="utf8"), encoding="utf8")
+        exec(compile(file.read_text(encoding="utf8"), str(file), "exec"), module.__dict__)
+        modules[name] = module
+    found: numpipe.Kernel = modules["kernels"].kernel
+    found.described((X,), {}).variant.lifted  # noqa: B018  # while its source is in the file
+    return found
+
+
+def variant(of: numpipe.Kernel, *args: Any, **named: Any) -> Variant:
+    return of.described(args or (X,), named).variant
+
+
+def code(image: Image) -> tuple[Any, ...]:
+    """What two compiles of one kernel have in common: its instructions, and all but the symbol, which has a serial number."""
+    cubin = image.cubin
+    start, (size, count, names) = struct.unpack_from("<Q", cubin, 40)[0], struct.unpack_from("<HHH", cubin, 58)
+    sections = [struct.unpack_from("<IIQQQQ", cubin, start + number * size) for number in range(count)]
+    text = [cubin[offset:offset + length] for name, kind, _, _, offset, length in sections
+            if cubin[sections[names][4] + name:].startswith(b".text.")]
+    assert text
+    resources = dataclasses.replace(image.resources, seconds=(), cubin_bytes=0)
+    return text, dataclasses.replace(image, entry="", cubin=b"", resources=resources)
+
+
+def files(folder: Path) -> list[Path]:
+    return sorted((folder / "images").glob("*.image"))
+
+
+# ---- found again
+def test_a_kernel_is_compiled_once_and_found_by_another_of_the_same_source(
+        tmp_path: Path, folder: Path, compiles: list[str]) -> None:
+    first, again = (variant(kernel(tmp_path)).image for _ in range(2))
+    assert compiles == ["kernel"] and len(files(folder)) == 1
+    assert first == again
+
+
+def test_a_call_whose_image_is_on_disk_imports_no_compiler(tmp_path: Path) -> None:
+    (tmp_path / "helpers.py").write_text(HELPERS.format(**VALUES), encoding="utf8")
+    (tmp_path / "kernels.py").write_text(SOURCE.format(**VALUES), encoding="utf8")
+    source = textwrap.dedent("""
+        import sys, numpy as np, numpipe, kernels
+        x = numpipe.ArrayType((128, 128), np.float32)
+        image = kernels.kernel.described((x,), {}).variant.image
+        print(kernels.kernel.inspect("resources", x).registers, len(image.cubin), sorted(
+            {"numba", "llvmlite", "cuda.bindings.nvjitlink", "numba_cuda"} & sys.modules.keys()))
+    """)
+    def run() -> list[str]:
+        return subprocess.run([sys.executable, "-c", source], cwd=tmp_path, capture_output=True, text=True,
+                              check=True).stdout.split(" ", 2)
+
+    said = [run() for _ in range(2)]
+    assert said[0][:2] == said[1][:2]
+    assert "numba" in said[0][2] and said[1][2].strip() == "[]"
+
+
+def test_it_can_be_turned_off(tmp_path: Path, folder: Path, compiles: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NUMPIPE_CACHE", "0")
+    for _ in range(2):
+        variant(kernel(tmp_path)).image  # noqa: B018
+    assert len(compiles) == 2 and not folder.exists()
+
+
+def test_what_was_checked_by_a_simulation_is_not_compiled_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from numpipe.compile import build
+
+    front_ends: list[str] = []
+    front_end = build.front_end
+    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "1")
+    monkeypatch.setattr(build, "front_end", lambda unit, *rest: front_ends.append(unit.kernel) or front_end(unit, *rest))
+    x = np.ones((128, 128), np.float32)
+    for _ in range(2):
+        kernel(tmp_path).simulate(x)
+    assert front_ends == ["kernel"]
+    kernel(tmp_path, scale=3.0).simulate(x)
+    assert len(front_ends) == 2
+
+
+# ---- never a stale one
+@pytest.mark.parametrize("changed", [
+    {"scale": 2.5}, {"captured": 4}, {"default": 0.75}, {"slots": 3}, {"offset": 1.5}, {"factor": 8.0}],
+    ids=lambda changed: next(iter(changed)))
+def test_a_change_of_one_thing_is_another_key(tmp_path: Path, changed: dict[str, Any]) -> None:
+    """Of a global, a captured value, a default, a Static, a global and a constant of helpers of another module."""
+    assert variant(kernel(tmp_path))._fingerprint != variant(kernel(tmp_path, **changed))._fingerprint
+
+
+def test_types_options_and_statics_are_part_of_the_key(tmp_path: Path) -> None:
+    of = kernel(tmp_path)
+    keys = {variant(of)._fingerprint, variant(of, ArrayType((128, 128), np.float16))._fingerprint,
+            variant(of, ArrayType((256, 128), np.float32))._fingerprint, variant(of, slots=4)._fingerprint}
+    assert len(keys) == 3, "shapes are run-time values"
+    options = [{}, {"compiler_params": numpipe.CompilerParams(approx_math=True)}, {"num_compute_wgs": 1}, {"wg_axis": "group"},
+               {"memory_registers": 48}, {"warp_specialized": False}]
+    variants = {variant(numpipe.kernel(**option)(of.function), X, X)._fingerprint for option in options}
+    assert len(variants) == len(options) and None not in variants
+
+
+@pytest.mark.parametrize("name", [*fingerprint.COMPILERS])
+def test_another_version_of_a_compiler_is_another_key(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = variant(kernel(tmp_path))._fingerprint
+    version = fingerprint.importlib.metadata.version
+    monkeypatch.setattr(fingerprint.importlib.metadata, "version", lambda each: "99" if each == name else version(each))
+    fingerprint.compiler.cache_clear()
+    try:
+        assert variant(kernel(tmp_path))._fingerprint not in (before, None)
+    finally:
+        monkeypatch.undo()
+        fingerprint.compiler.cache_clear()
+
+
+@pytest.mark.parametrize("variable", ["NUMBA_OPT", "CUDA_HOME", "LD_LIBRARY_PATH"])
+def test_what_chooses_a_compiler_is_part_of_the_key(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = fingerprint.compiler.__wrapped__()
+    monkeypatch.setenv(variable, "/another")
+    assert fingerprint.compiler.__wrapped__() != before
+
+
+def test_another_file_of_numpipe_is_another_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    before, read = fingerprint.compiler.__wrapped__(), Path.read_bytes
+    monkeypatch.setattr(Path, "read_bytes", lambda path: read(path) + b"#" * (path.name == "ring.py"))
+    assert fingerprint.compiler.__wrapped__() != before
+
+
+def test_a_kernel_that_reads_what_no_digest_holds_has_no_key(tmp_path: Path, folder: Path, compiles: list[str]) -> None:
+    with pytest.raises(fingerprint._Unknown):
+        fingerprint._value(object(), {})
+    with pytest.raises(fingerprint._Unknown):
+        fingerprint._value(subprocess, {})
+    assert cache.image(None, lambda: variant(kernel(tmp_path))._build().image).name == "kernel"
+    assert not folder.exists()
+
+
+@given(st.fixed_dictionaries({}, optional={
+    "scale": st.sampled_from([0.5, 1.0, 2.0]), "captured": st.integers(1, 3), "default": st.sampled_from([0.25, 0.5]),
+    "slots": st.integers(1, 3), "offset": st.sampled_from([0.0, 1.0]), "factor": st.sampled_from([1.0, 4.0])}))
+@settings(max_examples=examples(12), deadline=None)
+def test_whatever_is_edited_an_image_of_the_cache_is_that_of_a_fresh_compile(tmp_path_factory: Any, values: dict[str, Any]) -> None:
+    """Some hundred edits share a folder: most images come from the cache, and each is compared with what compiling gives."""
+    tmp_path = tmp_path_factory.getbasetemp() / "edited"
+    tmp_path.mkdir(exist_ok=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NUMPIPE_CACHE_DIR", str(tmp_path / "cache"))
+        edited = variant(kernel(tmp_path, **values))
+        assert code(edited.image) == code(edited._build().image)
+
+
+# ---- what may happen to files
+def damage(path: Path, how: str) -> None:
+    data = path.read_bytes()
+    if how == "cut off":
+        path.write_bytes(data[:-7])
+    elif how == "a changed byte":
+        path.write_bytes(data[:200] + bytes([data[200] ^ 1]) + data[201:])
+    elif how == "empty":
+        path.write_bytes(b"")
+    elif how == "something else":
+        path.write_bytes(b"\x80\x04" * 5000)
+    elif how == "another kernel's":
+        path.rename(path.with_name("0" * 64 + ".image"))
+        path.write_bytes(path.with_name("0" * 64 + ".image").read_bytes())
+        path.write_bytes(path.read_bytes().replace(path.stem.encode(), b"1" * 64))
+    else:
+        path.unlink()
+        {"a link": lambda: path.symlink_to("/etc/passwd"), "a pipe": lambda: os.mkfifo(path), "a folder": path.mkdir}[how]()
+
+
+@pytest.mark.parametrize("how", ["cut off", "a changed byte", "empty", "something else", "another kernel's", "a link", "a pipe",
+                                 "a folder"])
+def test_a_file_that_is_not_what_was_written_is_compiled_again(how: str, tmp_path: Path, folder: Path, compiles: list[str]) -> None:
+    image = variant(kernel(tmp_path)).image
+    [path] = files(folder)
+    damage(path, how)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a folder in its place stays, and is told
+        assert code(variant(kernel(tmp_path)).image) == code(image)
+    assert len(compiles) == 2
+
+
+def test_a_folder_that_others_may_write_to_is_not_used_and_that_is_said_once(tmp_path: Path, folder: Path,
+                                                                            compiles: list[str]) -> None:
+    (folder / "images").mkdir(parents=True)
+    (folder / "images").chmod(0o777)
+    with pytest.warns(RuntimeWarning, match="is not used: .*others may write to it.*; set NUMPIPE_CACHE_DIR") as told:
+        for _ in range(2):
+            variant(kernel(tmp_path)).image  # noqa: B018
+    assert len(told) == 1 and len(compiles) == 2 and not files(folder)
+
+
+def test_a_folder_is_the_owners_alone(tmp_path: Path, folder: Path) -> None:
+    variant(kernel(tmp_path)).image  # noqa: B018
+    assert stat.S_IMODE((folder / "images").stat().st_mode) == 0o700
+    assert stat.S_IMODE(files(folder)[0].stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), PermissionError(13, "Permission denied")])
+def test_a_disk_that_takes_nothing_costs_a_warning_only(tmp_path: Path, error: OSError, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*args: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(cache.os, "replace", full)
+    with pytest.warns(RuntimeWarning, match=error.strerror):
+        assert variant(kernel(tmp_path)).image.cubin
+
+
+def test_a_folder_that_vanishes_is_made_again(tmp_path: Path, folder: Path, compiles: list[str]) -> None:
+    import shutil
+
+    for _ in range(2):
+        variant(kernel(tmp_path)).image  # noqa: B018
+        shutil.rmtree(folder)
+    assert len(compiles) == 2
+
+
+def test_what_was_used_longest_ago_goes_first(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number, scale in enumerate((1.0, 2.0, 4.0)):
+        image = variant(kernel(tmp_path, scale=scale)).image
+        for path in files(folder):
+            if path.stat().st_mtime > time.time() - 100:
+                os.utime(path, (time.time() - 1000 + number, time.time() - 1000 + number))
+    oldest = min(files(folder), key=lambda path: path.stat().st_mtime)
+    monkeypatch.setattr(cache, "MOST_BYTES", 2 * (len(image.to_bytes()) + 8192))
+    assert cache.evict(folder / "images") == 1 and oldest not in files(folder) and len(files(folder)) == 2
+
+
+def test_the_command_tells_clears_and_verifies(tmp_path: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    variant(kernel(tmp_path)).image  # noqa: B018
+    assert main(["cache", "info"]) == 0 and capsys.readouterr().out.startswith("1 images, ")
+    assert main(["cache", "verify"]) == 0 and "1 images are whole; removed as damaged: none" in capsys.readouterr().out
+    damage(files(folder)[0], "cut off")
+    assert main(["cache", "verify"]) == 1 and "0 images are whole" in capsys.readouterr().out
+    variant(kernel(tmp_path)).image  # noqa: B018
+    assert main(["cache", "clear"]) == 0 and not files(folder)
+
+
+# ---- several at once
+MAKES = '''
+import os, sys, time
+from numpipe.compile import cache
+from numpipe.launch.image import Image
+
+def make():
+    open(f"{sys.argv[1]}/made{os.getpid()}", "w").close()
+    time.sleep(0.3)
+    return Image.from_bytes(open(f"{sys.argv[1]}/bytes", "rb").read())
+
+print(len(cache.image("a" * 64, make).cubin))
+'''
+HOLDS = '''
+import sys, time
+from pathlib import Path
+from numpipe.compile import cache
+
+with cache._locked(Path(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(60)
+'''
+
+
+def start(code: str, argument: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen([sys.executable, "-c", code, str(argument)], stdout=subprocess.PIPE, text=True)
+
+
+def holder(folder: Path, key: str) -> subprocess.Popen[str]:
+    """A process that has the lock of a key."""
+    process = start(HOLDS, folder / "images" / f"{key}.image")
+    assert process.stdout is not None and process.stdout.readline().strip() == "held"
+    return process
+
+
+def test_of_several_that_need_a_key_one_compiles_and_the_others_wait(folder: Path, tmp_path: Path) -> None:
+    image = variant(kernel(tmp_path)).image
+    (tmp_path / "bytes").write_bytes(image.to_bytes())
+    processes = [start(MAKES, tmp_path) for _ in range(6)]
+    assert {process.communicate()[0].strip() for process in processes} == {str(len(image.cubin))}
+    assert len(list(tmp_path.glob("made*"))) == 1 and not list((folder / "images").glob("*.lock"))
+
+
+def test_who_waits_for_one_that_dies_compiles(folder: Path, tmp_path: Path) -> None:
+    image = variant(kernel(tmp_path)).image
+    process, found = holder(folder, "b" * 64), []
+    waiting = threading.Thread(target=lambda: found.append(cache.image("b" * 64, lambda: image)))
+    waiting.start()
+    waiting.join(0.2)
+    assert waiting.is_alive() and not found
+    process.kill()
+    waiting.join(20)
+    process.wait()
+    assert found == [image]
+
+
+def test_nobody_waits_for_ever(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    image = variant(kernel(tmp_path)).image
+    monkeypatch.setattr(cache, "WAIT", 0.2)
+    process = holder(folder, "c" * 64)
+    try:
+        assert cache.image("c" * 64, lambda: image) == image
+    finally:
+        process.kill()
+        process.wait()
