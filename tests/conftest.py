@@ -38,6 +38,9 @@ from tests.kernels.variants import left_to_thorough
 # twenty times what they save
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
+# files and runs share what they compile; tests of code generation ask for what a compile leaves, which is never kept
+os.environ.setdefault("NUMPIPE_CACHE_DIR", str(Path(__file__).parents[1] / ".pytest_cache" / "numpipe"))
+
 # what a test of drawn examples calls a hundred of them (`kernels.covering.examples`)
 settings.register_profile("quick", max_examples=40)
 settings.register_profile("thorough", max_examples=100)
