@@ -47,7 +47,7 @@ def fingerprint(lifted: Lifted, unit: Unit, scalars: Sequence[tuple[str, np.dtyp
     shape = [(field.name, repr(getattr(unit, field.name))) for field in dataclasses.fields(KernelShape)]
     places = [(source.filename, source.first) for source in lifted.sources]  # images name lines, in their rings and assertions
     try:
-        code, makers = _function(lifted.compiled, {}), compiler()
+        code, makers = _value(lifted.compiled, {}), compiler()
     except (_Unknown, importlib.metadata.PackageNotFoundError):  # a compiler that no package manager knows has no version
         return None
     return _digest(makers, code, shape, sorted(unit.obstacles.items()), [(name, str(kind)) for name, kind in scalars], places,

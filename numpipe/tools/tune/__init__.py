@@ -9,7 +9,8 @@
 How calls are timed belongs to `bench`, predictions without measuring to `model`.
 """
 
+from ...compile.cache import VARIABLE
 from .tuning import Tuned, autotune
-from .winners import VARIABLE, directory
+from .winners import directory
 
 __all__ = ["VARIABLE", "Tuned", "autotune", "directory"]
