@@ -113,7 +113,7 @@ def _bubble_lines(columns: Sequence[Bubbles]) -> list[list[str]]:
 
 
 def summarise(trace: Recording, cta: tuple[int, int, int] | int | None) -> Summary:
-    """Return what `Trace.summary` shows."""
+    """Return the `Summary` of a trace: where each warpgroup's time went."""
     ctas = of_ctas(trace.events if cta is None else trace.events_of(cta))
     rows: dict[int, list[Row]] = {}
     totals, idle = [], []

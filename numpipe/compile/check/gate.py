@@ -7,7 +7,7 @@ rule                   what it costs to break it
 =====================  ===========================================================================================
 resources              spills, stack, C75xx notes: serialised wgmma, ignored setmaxnreg (`Resources.clean`)
 entry registers        more threads or fewer registers than setmaxnreg re-divides: the first inc hangs. Without a memory
-                       role: more registers than there are for so many threads
+                       role: more registers than there are for the CTA's threads
 local memory           registers that went to memory without being called spills
 memory barriers        MEMBAR at GPU scope, half the speed of a loop: releases stay inside the CTA, or say no scope. A cluster's
                        barrier at the end has one (with debug=True that at the beginning too); where a partial sum is handed to
