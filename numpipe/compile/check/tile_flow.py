@@ -262,7 +262,7 @@ class _Function:
             isinstance(value, nb.numba_ir.Expr))
 
     def _next(self, variable: str) -> set[str]:
-        """Return what a phi node takes over, through copies and phi nodes of other blocks, not through those of its own block."""
+        """Return the variables whose value a phi node may have, through copies and phi nodes of other blocks, not of its own."""
         todo, taken = [name for _, name in self._incoming(self.definitions[variable])], set[str]()
         while todo:
             name = self._origin(todo.pop())

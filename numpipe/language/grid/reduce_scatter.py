@@ -152,7 +152,7 @@ def reduce_scatter(np_: Context, site: str, acc: Tile, axis: str) -> Tile:
 
 @helper
 def scattered(sums, tile):  # type: ignore[no-untyped-def]
-    """Return this CTA's share of the sum of all."""
+    """Return this CTA's share of the columns of the sum of all CTAs' tiles."""
     each_warp(mbarrier.arrive_expect_tx, sums.ready.address, sums.quarter)
     mbarrier.wait(sums.consumed.address, sub(phases.next_phase(sums.consumed), 1), -1)
     phases.passed(sums.consumed)

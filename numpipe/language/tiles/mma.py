@@ -146,7 +146,7 @@ def wgmma_wait(acc: Any, pending: int = 0) -> Any:
 
 @op(products="waits")
 def wait_for(acc: Any, pending: int) -> Any:
-    """Wait as ``wgmma_wait(acc)`` does, for a tile that `pending` groups have been issued behind."""
+    """Wait as ``wgmma_wait(acc)`` does, for a tile after which `pending` groups have been issued."""
     if not isinstance(acc, Tile) or acc.inert:
         return wgmma_wait(acc, 0)
     current().wgmma_wait(pending)

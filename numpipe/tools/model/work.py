@@ -49,7 +49,7 @@ class KernelWork:
 
 
 def count(unit: Unit, body: Body, grid: tuple[int, int, int], resident: Callable[[], int], nbytes: dict[str, int]) -> KernelWork:
-    """Count a kernel.
+    """Count what a kernel's CTAs load, compute and store, by running some of them.
 
     unit, body  of a simulation: ``body(machine)`` is one warpgroup from entry to end
     resident    CTAs that run at a time, called when one has been counted: by then `unit` knows its shared memory
