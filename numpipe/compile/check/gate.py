@@ -64,7 +64,7 @@ _TARGET = re.compile(r"`\(([.$\w]+)\)")
 
 
 class Sass:
-    """The instructions of one kernel, and the ways between them, read from nvdisasm's text."""
+    """The instructions of one kernel, and the control flow between them, read from nvdisasm's text."""
 
     def __init__(self, text: str, target: Target = DEFAULT) -> None:
         self.target = target
@@ -235,7 +235,7 @@ def roles(built: Built, sass: Sass) -> Iterator[str]:
         needed = highest_register(memory)
         if needed > unit.memory_registers:
             yield f"the memory role needs {needed} registers, it keeps {unit.memory_registers}"
-        # ordinary stores tell tickets, to shared memory, and record the events of a profile
+        # ordinary stores pass work indices on, in shared memory, and record the events of a profile
         own = sass.target.product + r"|UTMASTG|UTMAREDG|STSM|BAR\."
         own += r"|STS\b" * (not tickets) + r"|STG\b" * (not unit.params.profile_space)
         for code, who, pattern in ((memory, "memory", own), (compute, "compute", "never" if private else "UTMALDG")):

@@ -49,7 +49,7 @@ def watcher(positions: Positions, seen: Products) -> Callable[[Any, dict[str, An
 
 # ---- one function -------------------------------------------------------------------------------------------------------
 State = dict[str, int]
-"""the variables of products that may be in flight, each with the least number of groups issued behind it, on any way to here"""
+"""the variables of products that may be in flight, each with the least number of groups issued after it, on any path to here"""
 
 
 class _Function:
@@ -129,7 +129,7 @@ class _Function:
         return not (isinstance(self.types[value.func.name], nb.types.BoundFunction) or quiet or module in ("builtins", "_operator"))
 
     def states(self) -> dict[int, State]:
-        """Return what is in flight where each block begins, on some way to it."""
+        """Return what is in flight where each block begins, on some path to it."""
         states: dict[int, State] = {label: {} for label in self.blocks}
         todo = list(self.blocks)
         while todo:

@@ -152,7 +152,7 @@ class Loops(TileLoops, Arithmetic):
     def _waited(self, node: ast.For) -> tuple[int, ...]:
         """Return the ready barriers, by number, that every step of a loop waits for before it could release the tile.
 
-        A step waits by ``numpipe.barrier_wait(k_ready)`` as a statement, on every way through it, with nothing that names the
+        A step waits by ``numpipe.barrier_wait(k_ready)`` as a statement, on every path through it, with nothing that names the
         consumed barrier before. A loop's groups do not say what they are: that two groups are ready and consumed barriers, or one
         group ready ones, is seen from the waits, which a consumed barrier refuses.
         """

@@ -46,7 +46,7 @@ def _room(builder: Any, ref: Any, work: GmemType, tile: TileType, slot: Any) -> 
 
 
 def _pieces(context: Any, builder: Any, work: GmemType, tile: TileType, args: Any, checked: bool = False) -> Any:
-    """Return the address of this lane's first float4 in a slot; if `checked`, an illegal one where there is no such slot."""
+    """Return the address of this lane's first float4 in a slot; if `checked`, an illegal one where the slot does not exist."""
     ref, address = _slot(context, builder, work, args)
     if checked:  # no `trap`: in a function that has one ptxas gives the compute role no more registers than at launch
         address = builder.select(_room(builder, ref, work, tile, args[1]), address, nb.const(0, nb.i64))

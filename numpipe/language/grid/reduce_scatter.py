@@ -90,7 +90,7 @@ class SumsPlan:
 
 
 def check(unit: Unit, axis: str, form: Any, got: str) -> Form:
-    """Return the share that a CTA keeps of the sum of such a tile; SpecError for a tile without such shares."""
+    """Return the form of the share that a CTA keeps of a sum of tiles; SpecError for a tile that cannot be shared."""
     what = f"numpipe.combine(acc, part, axis={axis!r})"
     if not isinstance(form, Form) or form.layout != ACCUMULATOR or form.dtype != FLOAT32:
         raise SpecError(f"{what}: acc is a float32 register tile (rows, columns), got {form if isinstance(form, Form) else got}: "
