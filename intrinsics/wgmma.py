@@ -79,7 +79,7 @@ def check_major(operand: str, major: str, dtype: str = "bf16") -> None:
 
 
 def check_operands(n: int, dtype: str, a_major: str, b_major: str) -> None:
-    """Raise SpecError unless there is such a product with a float32 accumulator."""
+    """Raise SpecError unless wgmma has this N, type and major orders, with a float32 accumulator."""
     check_n(n, dtype)
     check_major("a", a_major, dtype)
     check_major("b", b_major, dtype)

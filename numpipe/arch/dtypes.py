@@ -52,7 +52,7 @@ class Operand:
 
     @property
     def from_registers(self) -> bool:
-        """Return whether a packed register tile can be the A operand: it then has the 16-bit elements of a k16 step."""
+        """Return whether A may be a register tile instead of a tile in shared memory: 16-bit types only."""
         return "mn" in self.majors
 
 

@@ -30,7 +30,7 @@ class Target:
 
     @property
     def product(self) -> str:
-        """Return a regular expression of the opcodes of products."""
+        """Return a regular expression that matches the opcodes of matrix products in SASS: ``HGMMA|IGMMA|…``."""
         return "|".join(sorted({kind.opcode for _, kind in OPERANDS.values()}))
 
     def rate(self, element: Element) -> int:
@@ -48,5 +48,5 @@ class Target:
         return max(64 * n * K_BYTES / 2 / self.multiply_adds, (64 + n) * K_BYTES / self.smem_rate)
 
     def registers_of(self, warpgroups: int) -> int:
-        """Return how many registers a lane has at launch in a CTA of so many warpgroups: a multiple of 8."""
+        """Return how many registers a lane has at launch in a CTA of `warpgroups`: a multiple of 8."""
         return self.registers // (128 * warpgroups) // 8 * 8

@@ -10,10 +10,12 @@ what it depends: such a kernel has no key, and is compiled by each process.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import dis
 import enum
 import functools
+import glob
 import hashlib
 import importlib.metadata
 import math
@@ -48,7 +50,7 @@ def fingerprint(lifted: Lifted, unit: Unit, scalars: Sequence[tuple[str, np.dtyp
     places = [(source.filename, source.first) for source in lifted.sources]  # images name lines, in their rings and assertions
     try:
         code, makers = _value(lifted.compiled, {}), compiler()
-    except (_Unknown, importlib.metadata.PackageNotFoundError):  # a compiler that no package manager knows has no version
+    except _Unknown:
         return None
     return _digest(makers, code, shape, sorted(unit.obstacles.items()), [(name, str(kind)) for name, kind in scalars], places,
                    sorted(lifted.sites))
@@ -57,7 +59,7 @@ def fingerprint(lifted: Lifted, unit: Unit, scalars: Sequence[tuple[str, np.dtyp
 @functools.cache
 def compiler() -> str:
     """Return a digest of what compiles: numpipe's own files, the versions of the compilers and of Python, the environment."""
-    versions = {name: importlib.metadata.version(name) for name in COMPILERS}
+    versions = {name: _version(name) for name in COMPILERS}
     chosen = {name: value for name, value in os.environ.items() if name.startswith(_VARIABLES)}
     files = hashlib.sha256()
     package = Path(__file__).parents[1]
@@ -65,6 +67,19 @@ def compiler() -> str:
         for file in sorted(folder.rglob("*.py")):
             files.update(str(file.relative_to(folder)).encode() + b"\0" + file.read_bytes() + b"\0")
     return _digest(files.hexdigest(), sorted(versions.items()), sorted(chosen.items()), sys.version, np.__version__)
+
+
+def _version(package: str) -> Any:
+    """Return the version of a package; of a library of CUDA that is no package the files, as far as they lie in a toolkit."""
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        return importlib.metadata.version(package)
+    library = {"nvidia-nvvm": "nvvm/lib64/libnvvm.so*", "nvidia-nvjitlink": "lib64/libnvJitLink.so*"}.get(package)
+    roots = [*(os.environ.get(name) for name in ("CUDA_HOME", "CUDA_PATH", "CONDA_PREFIX")), *glob.glob("/usr/local/cuda*"),
+             *(root for path in sys.path for root in glob.glob(f"{path}/nvidia/*"))]
+    files = sorted({file for root in roots if root and library for file in glob.glob(f"{root}/{library}")})
+    if not files:
+        raise _Unknown(package)
+    return [(file, os.stat(file).st_size, os.stat(file).st_mtime_ns) for file in files]
 
 
 def _existing(package: Path) -> Iterator[Path]:

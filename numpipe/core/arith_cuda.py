@@ -78,7 +78,7 @@ def not_defined(symbol: str, operands: Sequence[Any]) -> Any:
 
 
 def otherwise(typing_context: Any, symbol: str, python: Any, operands: tuple[Any, ...]) -> Any:
-    """Return (signature, codegen) of Numba's own operator. An inert value with numbers stays inert; a bool counts as an int."""
+    """Return (signature, codegen) of Numba's own operator, with bools as ints; an inert value and numbers give an inert value."""
     inert = next((ty for ty in operands if isinstance(ty, InertType)), None)
     if inert is not None and all(isinstance(ty, InertType) or kind_of(ty) is not None for ty in operands):
         return inert(*operands), lambda context, builder, sig, args: nb.nothing(context)

@@ -11,7 +11,7 @@ from .op import op
 
 @op
 def one_lane(function: Callable[..., Any], *args: Any) -> None:
-    """``function(*args)`` by one elected lane of the warpgroup's first warp (elect.sync; PTX ISA, "elect.sync").
+    """Call ``function(*args)`` in one elected lane of the warpgroup's first warp (elect.sync; PTX ISA, "elect.sync").
 
     The same lane each time, which bulk groups need: they belong to the lane that committed them.
     """
@@ -20,5 +20,5 @@ def one_lane(function: Callable[..., Any], *args: Any) -> None:
 
 @op
 def each_warp(function: Callable[..., Any], *args: Any) -> None:
-    """``function(*args)`` by lane 0 of each of the warpgroup's four warps."""
+    """Call ``function(*args)`` in lane 0 of each of the warpgroup's four warps."""
     current().scoped("warps", function, args)

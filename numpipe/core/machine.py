@@ -89,7 +89,7 @@ class WorkCounter(Protocol):
         """Add 1 atomically for a CTA, and return a work index of the launch that no other CTA has."""
 
     def ended(self, cta: int, what: str) -> str | None:
-        """Note that a CTA has ended a loop or, with "", itself; return how it differs from others that did, None: not at all."""
+        """Note that a CTA has ended a loop or, with "", itself; return how that differs from what another CTA did, or None."""
 
 
 class Machine(Protocol):
@@ -167,7 +167,7 @@ class Machine(Protocol):
         """Block until every warpgroup of the cluster has arrived, or ended."""
 
     def agree(self, key: tuple[Any, ...], value: Any, parties: int, what: str) -> None:
-        """Report unless as many CTAs of the cluster that come here with this key bring the same value."""
+        """Report unless all `parties` CTAs of the cluster that come here with this key bring the same value; `what` names it."""
 
     # ---- fences and named barriers
     def fence_mbarrier_init(self) -> None: ...

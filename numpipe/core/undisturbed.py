@@ -82,7 +82,7 @@ class Compiles:
                 self._changed.notify_all()
 
     def hold(self, lock: contextlib.AbstractContextManager[Any]) -> None:
-        """Have forks wait for this lock too, behind the compiles, and hold it, so that a child gets it free."""
+        """Register a lock that a fork takes too, after the compiles have ended: so no other thread holds it in the child."""
         self._locks.append(lock)
 
     def _others(self) -> bool:
@@ -99,7 +99,7 @@ class Compiles:
         self._forks.pop(threading.get_ident()).close()
 
     def in_child(self) -> None:
-        """Renew the state in a forked child: of the threads that compiled, or waited here, this one is left."""
+        """Reset the state in a forked child, where only the thread that forked is left."""
         thread = threading.get_ident()
         self.cut = self.cut or self._others()
         self.after_fork()

@@ -1,4 +1,4 @@
-"""`Report`: who did what, to which bytes, where, and the mend; as an object, as text, as JSON.
+"""`Report`: a hazard that was found: who did what, to which bytes, where, and how to mend it; as an object, text or JSON.
 
 The simulated SM fills one, and so does the host when a kernel on the GPU that was built with ``debug=True`` did not end: a
 deadlock reads the same in both (`numpipe.traces.deadlocks`).
@@ -37,7 +37,7 @@ class Party:
 
     did      what it does: ``TMA load (a)``, ``wgmma (batch 3)``, ``blocked on ready[1] of a, b @ gemm.py:41 phase 0 step 1``
     lines    the user's lines, innermost first
-    ring, slot, step, phase, barrier   its place in the pipeline, as far as known; a warpgroup that waits, waits for this
+    ring, slot, step, phase, barrier   its place in the pipeline, as far as known; for a warpgroup that waits, what it waits for
     lo, hi   the range of shared-memory bytes, or None
     """
 
@@ -94,7 +94,7 @@ class Report:
 
     hazard   its name (`numpipe.hazards`)
     text     the whole message of the error
-    now      the access or warpgroup that met the hazard; before: the one that it conflicts with, if any
+    now      the access or warpgroup at which the hazard was found; before: the access that it conflicts with, if any
     waiting, barriers   the warpgroups and barriers of a deadlock
     cause    why it is a mistake; mend: what to write instead
     """

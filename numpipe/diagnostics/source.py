@@ -15,7 +15,7 @@ _ATTRIBUTE = "__numpipe_source__"
 
 
 def remember(function: Callable[..., Any]) -> None:
-    """Keep the text of a function that has just been defined, if it has one."""
+    """Attach its source text to a function that has just been defined, unless Python cannot find the text."""
     if _remembered(function) is None:
         with contextlib.suppress(OSError, TypeError):
             setattr(function, _ATTRIBUTE, (function.__code__, inspect.getsourcelines(function)))
@@ -32,7 +32,7 @@ def _remembered(function: Callable[..., Any]) -> tuple[list[str], int] | None:
 
 
 def missing(function: Callable[..., Any]) -> str:
-    """Say why a function has no text, and the mend."""
+    """Return a text that says why a function has no source, and how to mend that."""
     filename = function.__code__.co_filename
     if filename == "<stdin>":
         return ("it was typed at a prompt that keeps no source (Python's before 3.13), or piped into python: write it to a file, "

@@ -53,7 +53,7 @@ class Bound:
 
     @brief
     def __call__(self, stream: Any = None) -> Any:
-        """Run it on `stream`, else on the current stream of the arrays' library. Raises what a call of the kernel raises."""
+        """Run the call on `stream`, else on the current stream of the arrays' library. Raises what a call of the kernel raises."""
         with naming(self.name):
             self._calls.run(self._bound, stream)
         return self._result
@@ -88,7 +88,7 @@ class Bound:
         self._bound = call
 
     def _prepare(self, call: Call) -> None:
-        """Make what `__call__` launches."""
+        """Prepare the launch of a call; nothing for a simulated one."""
 
     def _successor(self, name: str, old: launch.ArrayInfo, array: Any) -> launch.ArrayInfo:
         new = launch.describe(array, name, self.name)
@@ -156,7 +156,7 @@ class BoundOnGpu(Bound):
         return self._now(stream).arguments
 
     def _now(self, stream: Any) -> Launch:
-        """Return the launch on a stream, None: on the current one."""
+        """Return the prepared launch on a stream, or on the current stream for None."""
         handle = self._current() if stream is None else launch.as_stream(stream)
         return self._launches.get(handle) or self._launches.keep(handle, self._on(handle, self._bound))  # type: ignore[no-any-return]
 

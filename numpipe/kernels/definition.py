@@ -73,7 +73,7 @@ class Definition:
         return next((i for i, name in enumerate(self.parameters) if name in self.stored), len(self.parameters))
 
     def scalar_names(self, arrays: Collection[str]) -> list[str]:
-        """Return the run-time scalars' names when these parameters are arrays, in the order of both executions."""
+        """Return the run-time scalars' names in the order in which kernels take them; `arrays`: the parameters that are arrays."""
         return [*(p for p in self.parameters if p not in arrays), *self.arguments.scalars]
 
     # ---- a call

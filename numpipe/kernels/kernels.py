@@ -127,7 +127,7 @@ class Kernel:
         return self._calls.described(args, named, out, whole=whole)
 
     def adopt(self, image: launch.Image, call: Call) -> None:
-        """Take the image that another process compiled for such a call, unless there is one already."""
+        """Give the call's variant the image that another process compiled, unless it has one already."""
         call.variant.adopt(image)
 
     # ---- its parameters

@@ -38,7 +38,7 @@ class Repeats:
         """whether a call was learnt; of a kernel with scalars none is"""
 
     def find(self, args: tuple[Any, ...], named: dict[str, Any], out: Any, stream: Any) -> tuple[Launch | None, Any]:
-        """Return the launch of such a call, or None where it is not known; and the call's outputs, as the call returns them.
+        """Return the launch of a call with these arguments, None where it is not known; and the outputs, as the call returns them.
 
         Outputs that the call leaves out are allocated where the table knows how.
         """

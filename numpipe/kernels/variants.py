@@ -134,7 +134,7 @@ class Variant:
         return gate.findings(self.built) if what == "gate" else getattr(self.built, what)
 
     def prepared(self, infos: Sequence[launch.ArrayInfo], table: Table) -> launch.Prepared:
-        """Return what launches it on arrays of these ranks; `table` keeps the launches."""
+        """Return the launcher of the variant's image for arrays like `infos`, made once; `table` keeps the launches."""
         with self._lock:
             if self._prepared is None:
                 self._prepared = launch.Prepared(self.image, infos, self.scalars, self.outputs, self.definition.options.attributes,

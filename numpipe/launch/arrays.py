@@ -119,7 +119,7 @@ def _cupy(obj: Any, name: str, kernel: str) -> ArrayInfo:
 
 
 def _interface(obj: Any, name: str, kernel: str) -> ArrayInfo:
-    """Read the CUDA Array Interface, versions 2 and 3."""
+    """Describe an object by its CUDA Array Interface, version 2 or 3."""
     try:
         interface = obj.__cuda_array_interface__
         ptr, readonly = interface["data"]

@@ -72,7 +72,7 @@ class DeviceBuffer:
 
 
 def workspace(slots: int, words: int, stream: int, device: int) -> ArrayInfo:
-    """Return the workspace of launches on a stream, with at least so many slots. Raises DriverError where there is no memory.
+    """Return the workspace of launches on a stream, with at least `slots` slots. Raises DriverError where there is no memory.
 
     The first launch that needs one allocates it, and nothing frees it: nobody knows which graphs hold it. A launch that needs more
     slots gets another one, with twice as many or more, so all of them together have at most twice the largest. Flags are 0 between

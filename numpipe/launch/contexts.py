@@ -102,7 +102,7 @@ class Contexts:
 
     @contextlib.contextmanager
     def aside(self, ordinal: int) -> Iterator[Any]:
-        """Do as `relaxed`, and give a stream of numpipe's own that waits for no other one, nor any other for it."""
+        """Do as `relaxed`, and yield a stream of numpipe's own, which does not synchronise with the default stream."""
         with self.relaxed(ordinal):
             with self._lock:
                 if ordinal not in self._asides:

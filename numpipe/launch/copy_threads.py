@@ -101,7 +101,7 @@ def _await(queue: Parts[T], helpers: Sequence[concurrent.futures.Future[None]]) 
 
 @functools.cache
 def _executor(threads: int) -> concurrent.futures.ThreadPoolExecutor:
-    """Return the pool of helpers for copies by so many threads; they start when they are first needed."""
+    """Return the pool of helper threads for copies by `threads`; they start when they are first needed."""
     return concurrent.futures.ThreadPoolExecutor(threads - 1, thread_name_prefix="numpipe-copy")
 
 

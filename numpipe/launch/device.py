@@ -69,7 +69,7 @@ class GpuState:
 
 @dataclass(frozen=True)
 class Choice:
-    """Where a kernel runs and why. `fallback`: the simulator stands in for a GPU that nobody ruled out."""
+    """Where a kernel runs and why. `fallback`: it is the simulator because no GPU is usable, not because the user chose it."""
 
     target: Target
     why: str

@@ -81,7 +81,7 @@ def _overlap(one: ArrayInfo, other: ArrayInfo) -> bool:
 
 
 def _view(info: ArrayInfo) -> tuple[Any, ...]:
-    """Return what equal views have in common; the stride of a dimension of size 1 says nothing."""
+    """Return a key that is equal for equal views: without the strides of dimensions of size 1, which say nothing."""
     strides = [stride for dim, stride in zip(info.shape, info.strides, strict=True) if dim > 1]
     return _address(info), info.shape, strides, info.dtype
 

@@ -71,7 +71,7 @@ class Block:
         return np.ndarray(shape, dtype, self.memory, offset, strides)
 
     def unlock(self) -> None:
-        """Make it ordinary memory again; in a forked child it is. A finalizer may call this at any moment."""
+        """Make the block ordinary memory again, which it is already in a forked child. A finalizer may call this at any moment."""
         cuda = driver.opened()
         if cuda is None or self.generation != POOL.generation:
             return
@@ -82,7 +82,7 @@ class Block:
 
 
 def whole_pages(nbytes: int) -> int:
-    """Return the bytes of the smallest block for so many."""
+    """Return `nbytes` rounded up to whole pages, at least one."""
     return max(1, -(-nbytes // PAGE)) * PAGE
 
 

@@ -44,6 +44,6 @@ class Table(OrderedDict[Any, Any]):
 
 @in_child
 def _after_fork() -> None:
-    """A thread that held the lock is gone."""
+    """Renew the lock in a forked child: a thread that held it is gone."""
     global _lock
     _lock = threading.Lock()

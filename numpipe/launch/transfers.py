@@ -66,7 +66,7 @@ class Part(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Bytes from its first to its last element there."""
+        """Bytes from the part's first to its last element on the GPU."""
         return int((math.prod(self.host.shape[:-1]) - 1) * self.pitch + self.host.shape[-1] * self.host.itemsize)
 
 

@@ -100,7 +100,7 @@ class Watch:
         driver.get().poke(watched.blocks[device], block, device)
 
     def records_now(self) -> list[watch.Record]:
-        """Return the records of waits that were given up; where there are any, `check` waits for all of them."""
+        """Return the records, written so far, of waits that were given up; `check` waits until they are complete."""
         if self.memory is None or self.memory[0] == b"\0":
             return []
         return watch.records(bytes(self.memory))

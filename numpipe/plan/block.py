@@ -34,10 +34,10 @@ class Block:
 
     layout    of the tile in shared memory
     axes      the array's dimensions that are the tile's rows and columns
-    scales    by dimension of the array: elements that one step of the index map's result is; 1 where it returns elements
+    scales    for each dimension of the array, how many elements a block index counts; 1 where the map returns elements
     reverse   whether memory lists the dimensions the other way round (column-major arrays)
-    elements  whether the contiguous dimension starts at an element of the index map's choice, which may be a wrong one
-    fill      what lies outside the array reads as
+    elements  whether the index map chooses the element at which the contiguous dimension starts, which may be misaligned
+    fill      the value that elements outside the array are read as
     policy    eviction policy of its copies' lines in L2 (`intrinsics.cp_async_bulk`), or None
     along     dimensions of the cluster along which CTAs load the same block, each a share of it: its n-th part in `shares`, cut
               across the dimension that is not contiguous (`cluster`)
@@ -69,7 +69,7 @@ class Block:
 
     @property
     def share_rows(self) -> int:
-        """Lines along the contiguous dimension of the tile that one CTA loads."""
+        """How many contiguous lines of the tile one CTA loads: all, or a share where CTAs of a cluster load one block together."""
         return self.layout.shape[1 - self.layout.inner] // self.shares
 
     def copies(self, arg: int, offset: int, written: bool) -> CopyPlan:
@@ -86,7 +86,7 @@ class Block:
 
 
 def wrong_indices(what: str, rank: int, got: Any) -> SpecError:
-    """Return the error for an index map's result."""
+    """Return the error for an index map, `what`, whose result `got` is no tuple of `rank` integers."""
     return SpecError(f"{what} must return a tuple of {rank} integer block indices, got {got}")
 
 

@@ -38,17 +38,17 @@ class ContextFacts:
 
     @property
     def several(self) -> bool:
-        """Whether it is one of several compute warpgroups."""
+        """Whether the warpgroup is one of several compute warpgroups."""
         return not self.memory and self.unit.compute_wgs > 1
 
     @property
     def in_turns(self) -> bool:
-        """Whether it takes turns with others (`turns`)."""
+        """Whether the warpgroup takes turns with others (`turns`)."""
         return not self.memory and self.unit.turns > 1
 
     @property
     def sharing(self) -> bool:
-        """Whether it is a compute warpgroup that shares each tile with the others."""
+        """Whether the warpgroup is a compute warpgroup that shares each tile with the others."""
         return not self.memory and self.unit.turns < 2
 
 

@@ -126,7 +126,7 @@ class RingPlan:
         return tuple((n,) for n in operands) if self.manual else (operands,)
 
     def parts_of(self, kind: str) -> tuple[int, ...]:
-        """Return the parts with which the operands of a barrier of this kind begin."""
+        """Return the first part of each barrier of this kind: every part if each has a barrier, else part 0."""
         return tuple(range(len(self.parts))) if kind in self.manual else (0,)
 
     def chosen(self, parts: str, part: int, waited: tuple[int, ...] = ()) -> tuple[int, ...]:
@@ -162,14 +162,14 @@ class RingPlan:
         return sum(self.layouts[n].nbytes for n in self.parts[part]) if "ready" in self.manual else self.stage_bytes
 
     def announces(self, part: int, loaded: bool) -> bool:
-        """Whether the bytes of a part's ready barrier are announced before (or after) it is loaded: see `ring.announces`."""
+        """Whether a ready barrier's bytes are announced before a part is loaded, or after it (`loaded`): see `ring.announces`."""
         if len(self.parts_of("ready")) == len(self.parts):
             return not loaded
         return loaded and part == len(self.parts) - 1
 
     @functools.cached_property
     def peers(self) -> tuple[tuple[Dims, ...], ...]:
-        """By part, the shifts from a CTA to those that fill its slots, and whose slots it fills, itself first.
+        """For each part, the shifts from a CTA to the CTAs that fill its slots, and whose slots it fills, itself first.
 
         Parts that share their consumed barrier wait for, and are released to, the same CTAs.
         """

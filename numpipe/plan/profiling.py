@@ -52,7 +52,7 @@ def control(buffer: int, ctas: int, room: int) -> bytes:
 
 
 def buffer_bytes(warpgroups: int, room: int, ctas: int = SAMPLED) -> int:
-    """Return the bytes for a kernel with so many warpgroups a CTA and events a warpgroup."""
+    """Return the size in bytes of a kernel's profile buffer, with `room` events for each warpgroup."""
     return ctas * warpgroups * (PART_BYTES + EVENT_BYTES * room)
 
 
@@ -81,7 +81,7 @@ class Part:
 
 
 def parts(memory: bytes, warpgroups: int, room: int, ctas: int) -> list[Part]:
-    """Return the parts of a buffer after a launch of so many CTAs; the parts of others hold older bytes."""
+    """Return the parts of a profile buffer that a launch of `ctas` CTAs has written; the others hold older bytes."""
     found = []
     stride = PART_BYTES + EVENT_BYTES * room
     headers = [_PART.unpack_from(memory, at) for at in range(0, len(memory) - stride + 1, stride)]

@@ -49,7 +49,7 @@ class SharedMemory(KernelShape):
 
     @property
     def staging(self) -> Region:
-        """The store ring."""
+        """The bytes of the store ring: the panels in which each compute warpgroup stages its TMA stores."""
         return Region(self.staging_base, self.store_slots * PANEL_BYTES, self.compute_wgs)
 
     @property
@@ -63,11 +63,11 @@ class SharedMemory(KernelShape):
 
     @property
     def _free(self) -> int:
-        """Where the next ring or allocation begins."""
+        """The offset at which the next ring or allocation begins."""
         return self._rings_end if self.simulated else self.exchange.base
 
     def plan_exchange(self, nbytes: int, *cast: tuple[str, str]) -> None:
-        """Let the warps of a warpgroup exchange so many bytes at a time; `cast` is (line, from what to what) of a layout cast."""
+        """Let the warps of a warpgroup exchange `nbytes` at a time; `cast` is (line, from what to what) of a layout cast."""
         self.casts.update(dict.fromkeys(cast, nbytes))
         self.exchange_bytes = max(self.exchange_bytes, nbytes)
         self._budget()
@@ -140,20 +140,20 @@ class SharedMemory(KernelShape):
 
     @property
     def _rings_barriers(self) -> int:
-        """Where the barriers of rings end."""
+        """The offset at which the barriers of rings end."""
         return max((plan.header.end for plan in self.rings.values()), default=0)
 
     @property
     def _scratch_barriers(self) -> int:
-        """Where the barriers of allocations begin, which fill the header from its end on."""
+        """The offset at which the barriers of allocations begin: they fill the header from its end down."""
         return self.barrier_room - sum(plan.memory.total for part in self.scratch.values() for plan in part.barriers)
 
     def turn_word(self, warpgroup: int, index: int) -> int:
-        """Offset in shared memory of the word in which a compute warpgroup is handed a ring's counter."""
+        """Return the offset of the word in shared memory through which a compute warpgroup gets a ring's counter with its turn."""
         return HEADER - 4 * COUNTERS * (self.turns - warpgroup) + 4 * index
 
     def handed_over(self) -> list[RingPlan]:
-        """The rings whose counters travel: those that the compute warpgroups share, but not the work indices, which each reads."""
+        """The rings whose counters the next warpgroup gets with its turn: shared ones, but not the work indices, which all read."""
         return [plan for plan in self.rings.values() if not plan.private and not plan.numbers]
 
     @property

@@ -274,9 +274,9 @@ class Workspace:
     """Global memory for partial sums of tiles (`combine`), the last parameter of a kernel: what its option `workspace=` says.
 
     tile   (rows, columns) of a tile of the output, elements
-    split  as of the kernel's `split_tiles`: "stream" is a slot for each CTA, an int so many for each tile of the last output. None,
-           or the name of an axis of the cluster: there is no workspace, and the parameter is None
-    slots  how many sums may be on their way, if not so many
+    split  as of the kernel's `split_tiles`: "stream" is a slot for each CTA, an int n is n slots for each tile of the last output.
+           None, or the name of an axis of the cluster: there is no workspace, and the parameter is None
+    slots  how many sums may be on their way, if not as `split` says
 
     numpipe allocates ``slots * (rows * columns + 8) * 4`` bytes on the GPU when a call is first made on a stream, and calls on that
     stream share them. Raises SpecError for sizes that are not positive.
@@ -311,7 +311,7 @@ class Workspace:
         return False
 
     def array(self, ctas: int, output: tuple[int, ...]) -> ArrayType:
-        """Return its shape and type, for so many CTAs and an output of this shape. SpecError for an output without tiles."""
+        """Return the workspace's shape and type, given the CTAs and the output's shape. SpecError for an output without tiles."""
         slots = self.slots
         if slots is None and isinstance(self.split, str):
             slots = ctas

@@ -33,7 +33,7 @@ class Tree:
         return tuple(getattr(self.kind, "_fields", ()))
 
     def labels(self, root: str) -> list[str]:
-        """Return what messages call each leaf: ``in_specs[1].w``."""
+        """Return each leaf's name in messages: ``in_specs[1].w``."""
         if self.parts is None:
             return [root]
         names = [f".{field}" for field in self.fields] or [f"[{number}]" for number in range(len(self.parts))]
@@ -78,7 +78,7 @@ def leaves(value: Any) -> list[Any]:
 
 
 def made(tree: Tree, parts: Sequence[Any]) -> Any:
-    """Return a tuple of values: what `Tree.build` makes one with.
+    """Return a tuple of values, of the tree's class: the `make` of `Tree.build` for values.
 
     >>> tree_of((1, (2, 3))).build(iter("abc"), made)
     ('a', ('b', 'c'))

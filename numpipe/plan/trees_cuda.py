@@ -20,7 +20,7 @@ def leaf_values(builder: Any, ty: Any, value: Any) -> list[Any]:
 
 
 def made(tree: Tree, parts: list[Any]) -> Any:
-    """Return the type of a tuple: what `Tree.build` makes one with."""
+    """Return the type of a tuple: the `make` of `Tree.build` for Numba types."""
     return nb.types.BaseTuple.from_types(tuple(parts), tree.kind) if tree.fields else nb.types.Tuple(tuple(parts))
 
 

@@ -174,7 +174,7 @@ class Unit(SharedMemory):
         return plan
 
     def plan_staging(self, panels: int) -> int:
-        """Return the slots of the store ring, which each compute warpgroup has for all its stores, for tiles of so many panels.
+        """Return the slots of the store ring, which each compute warpgroup has for all its stores, for tiles of `panels` panels.
 
         By default there are as many as a tile has panels, or as fit beside the load rings. (A simulation does not know the rings
         that run later, so its store ring lies behind the shared memory of a CTA.)
@@ -261,7 +261,7 @@ class Unit(SharedMemory):
         return None
 
     def whose(self, plan: RingPlan, part: int, kind: str) -> str:
-        """Return what a barrier's name says behind its slot: the operand, if each has a barrier of the kind, and the ring."""
+        """Return the end of a barrier's name: the ring, and before it the operand if each operand has a barrier of this kind."""
         operand = f" for {plan.labels[part]} '{self.arrays[plan.args[part]].name}'" if kind in plan.manual else ""
         return f"{operand} of {plan.name}"
 

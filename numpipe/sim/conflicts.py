@@ -36,7 +36,7 @@ class Finding(NamedTuple):
 class Conflict(NamedTuple):
     """`later` touches SMEM[lo:hi) although nothing orders it after `earlier`.
 
-    known, asynchronous   what `later` knows, and whether it is of the async proxy
+    known, asynchronous   the vector clock of `later`, and whether it is of the async proxy
     filled                the access that wrote the bytes before
     """
 
@@ -183,7 +183,7 @@ def _not_landed(this: Conflict) -> Finding:
 
 
 def _filled_over(this: Conflict) -> Finding | None:
-    """Find whether another warpgroup reads what it has waited for, when these bytes have been filled again."""
+    """Find the hazard of a reader that waited for its tile, but reads it only after another warpgroup has refilled the bytes."""
     fill, reader, read = this.earlier, this.later, this.earlier.over
     if fill.agent is reader.agent or reader.kind == "TMA load" or fill.mbar is None or read is None or read.mbar is None or any(
             this.known[index] < value for index, value in read.needs):

@@ -55,7 +55,7 @@ _FIRST = np.iinfo(np.int32).max
 
 
 class Flag(WaitReason):
-    """A flag that somebody set or waits for."""
+    """A flag in global memory that a CTA has set or waits for."""
 
     def __init__(self, what: str) -> None:
         super().__init__("flag", f"the flag of {what}")
@@ -267,7 +267,7 @@ class GlobalMemory:
 
 # ---- flags -----------------------------------------------------------------------------------------------------------
 def _flag(who: Warpgroup, flags: npt.NDArray[np.int32], index: int, what: str, instruction: str) -> Flag:
-    """Return the flag that one lane touches with an instruction."""
+    """Return the flag in global memory, ``flags[index]``, that an instruction of one lane sets or reads."""
     report.one_lane(who, instruction)
     who.elapse(who.sm.costs.tma_latency)
     who.breathe()
@@ -303,7 +303,7 @@ def wait(who: Warpgroup, flags: npt.NDArray[np.int32], index: int, what: str) ->
 
 
 def handed_over(sm: SM, earlier: Touch, known: list[int]) -> bool:
-    """Return whether warps that know `known` have seen a flag behind another CTA's store."""
+    """Return whether warps with the clock `known` have seen a flag that another CTA set after its store."""
     return any(known[counter] and release.number == earlier.number and all(release.vector[i] >= value for i, value in earlier.needs)
                for counter, release in sm.acquired.items())
 

@@ -106,7 +106,7 @@ class _Warp:
         self.moved = 0
 
     def touch(self, lane: Lane, address: int, nbytes: int, what: str, write: bool) -> None:
-        """Record an access; raise PipelineRace if nothing orders it and another lane's of the warp."""
+        """Record a lane's access to shared memory; raise PipelineRace if it and one of another lane of the warp are not ordered."""
         who, number = self.who, lane.lane % WARP
         for byte in range(address, address + nbytes):
             other, did = self.stored.get(byte, number), "stored"

@@ -62,9 +62,9 @@ class SharedMemory:
         return i
 
     def read(self, access: Access, key: Any, lo: int, hi: int, known: list[int], asynchronous: bool, last: bool = False) -> None:
-        """Record a read of [lo, hi) by a reader that knows `known`; raise PipelineRace if nothing orders it.
+        """Record a read of bytes [lo, hi); raise PipelineRace if nothing orders it after the write of these bytes.
 
-        `last`: any other read of these bytes, before they are written again, is an error.
+        `known` is the reader's vector clock. `last`: any other read of these bytes, before they are written again, is an error.
         """
         i, j = self._split(lo), self._split(hi)
         for segment in self._segments[i:j]:
@@ -80,7 +80,7 @@ class SharedMemory:
                 segment.last = access
 
     def write(self, access: Access, lo: int, hi: int, known: list[int], asynchronous: bool) -> None:
-        """Record a write of [lo, hi); raise PipelineRace if `known` does not cover an earlier write or read."""
+        """Record a write of [lo, hi); raise PipelineRace unless the writer's clock `known` covers all earlier writes and reads."""
         i, j = self._split(lo), self._split(hi)
         for segment in self._segments[i:j]:
             earlier = segment.write
@@ -114,15 +114,15 @@ class SharedMemory:
                 del self._segments[i], self._starts[i]
 
     def loads(self) -> list[Access]:
-        """Return the TMA loads that wrote last what is there."""
+        """Return the TMA loads that wrote the bytes which shared memory holds now."""
         return [each.write for each in self._segments if each.write is not None and each.write.box is not None]
 
     def reads(self) -> list[Access]:
-        """Return the newest reads of what is there."""
+        """Return each reader's newest read of the bytes which shared memory holds now."""
         return [read for segment in self._segments for read in segment.reads.values()]
 
     def forget(self, access: Access, lo: int, hi: int) -> None:
-        """Forget what [lo, hi) holds (an invalidated mbarrier); who uses it next must come after `access`."""
+        """Forget what [lo, hi) holds (an invalidated mbarrier); its next user must come after `access`."""
         i, j = self._split(lo), self._split(hi)
         self._segments[i:j] = [Segment(None, {access: access})]
         self._starts[i:j] = [lo]

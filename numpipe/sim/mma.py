@@ -79,7 +79,7 @@ class Operand:
 
 @functools.lru_cache(maxsize=256)
 def _relative(major: str, rows: int, within: int, first: int, steps: tuple[tuple[int, ...], ...]) -> Operand:
-    """Return the operand of [block][step along K] descriptors in a memory in whose 1024-byte line 0 it starts, `within` bytes in.
+    """Return the operand of [block][step along K] descriptors as if it started in 1024-byte line 0, `within` bytes in.
 
     `first` holds the fields of the first descriptor without its address, `steps` the differences to it.
     """

@@ -44,7 +44,7 @@ class Generation(Meeting):
 
 
 def _turn(unit: Any, barrier: int) -> str:
-    """Return the turn, and whose it is, for which warpgroups meet at a named barrier; "" where it is no turn's."""
+    """Return which turn a named barrier stands for, and of which warpgroup; "" for a barrier of no turn."""
     warpgroup = barrier - FIRST_BARRIER
     if 0 <= warpgroup < getattr(unit, "turns", 1) > 1:
         return f"the turn of compute warpgroup {warpgroup}"
@@ -134,7 +134,7 @@ class Registers:
                 self.waiters.pop(0).wake(who.time)
 
     def hints(self) -> list[Hint]:
-        """Return a hint why nobody gets more, if somebody waits."""
+        """Return a hint why no registers become free, if a warpgroup waits for some."""
         if not self.waiters:
             return []
         total, most = 128 * sum(self.wanted), self.pool // 128

@@ -68,7 +68,7 @@ class Warpgroup(state.Warpgroup):
         self._fence(FENCED, INITIALISED)
 
     def _fence(self, *kinds: int) -> None:
-        """Fence everything up to now; later accesses are in a new epoch."""
+        """Set the counters of these kinds to the generic one: the fence covers all accesses so far, and no later one."""
         self.elapse(self.sm.costs.issue)
         warps = len(self.warps())
         for kind in kinds:

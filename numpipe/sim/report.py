@@ -30,7 +30,7 @@ def failed(error: type[SimulationError], report: Report) -> SimulationError:
 
 # ---- who, and where in the pipeline ------------------------------------------------------------------------------
 def place_of(sm: SM, mbar: Mbarrier) -> BarrierPlace | None:
-    """Return which mbarrier of the kernel's rings `mbar` is; None where the body places its own."""
+    """Return the place of `mbar` in the kernel's rings; None for an mbarrier that the body allocates."""
     find = getattr(sm.unit, "barrier_at", None)
     return None if find is None else find(mbar.address)
 
@@ -42,7 +42,7 @@ def slot_of(sm: SM, address: int) -> tuple[RingPlan, int] | None:
 
 
 def ring_name(sm: SM, plan: RingPlan, note: Note) -> str:
-    """Return how the running pipeline calls a ring: a pipeline on another's allocations has its own name and no plan."""
+    """Return a ring's name in the running pipeline, which may use another pipeline's ring under a name of its own."""
     named = note[1].get("ring")
     known = {ring.name for ring in (*sm.unit.rings.values(), *sm.unit.outputs.values())}
     return plan.name if named is None or named in known else str(named)
@@ -136,7 +136,7 @@ def collective(who: Warpgroup, operation: str) -> None:
 
 # ---- where a warpgroup stands ------------------------------------------------------------------------------------
 def lines_of(agent: Warpgroup) -> tuple[Line, ...]:
-    """Return the innermost three of the user's lines in which a warpgroup stands that waits, or that calls this."""
+    """Return the innermost three of the user's lines that a waiting warpgroup, or the calling one, is executing."""
     frame: FrameType | None = sys._getframe() if agent.greenlet is getcurrent() else agent.greenlet.gr_frame
     stack: list[Line] = []
     while frame is not None and len(stack) < 3:

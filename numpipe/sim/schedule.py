@@ -219,9 +219,9 @@ class Schedule:
 class WorkCounter:
     """The counter from which the CTAs of a launch draw their work (`numpipe.language.grid.tile_scheduler`).
 
-    CTA i begins with ticket i, and draws further ones. On a GPU all CTAs draw from one counter at once; here they run one after the
-    other, so who gets a ticket is decided before: without a seed tickets are dealt round, as among CTAs that are equally fast; with
-    a seed CTAs are faster or slower by random factors, up to one that takes nearly all.
+    CTA i begins with work index i, and draws further ones. On a GPU all CTAs draw from one counter at once; here they run one after
+    the other, so who gets an index is decided before: without a seed CTAs get them in turn, as if equally fast; with a seed CTAs
+    are faster or slower by random factors, up to one that takes nearly all.
     """
 
     def __init__(self, ctas: int, seed: int | None = None) -> None:
@@ -230,16 +230,16 @@ class WorkCounter:
         spread = 0.0 if self._random is None else self._random.choice((0.5, 2.0, 8.0))
         self._speeds = [1.0 if self._random is None else 2 ** self._random.uniform(-spread, spread) for _ in range(ctas)]
         self._owners: list[int] = []
-        """the CTAs that get tickets `ctas`, `ctas` + 1, …"""
+        """the CTAs that get work indices `ctas`, `ctas` + 1, …"""
         self._newest: dict[int, int] = {}
-        """the newest ticket of each CTA that drew one"""
+        """the newest work index of each CTA that drew one"""
         self._loops: list[str] = []
         """the loops that the first CTA ended, in order"""
         self._ended: dict[int, int] = {}
         """how many loops each CTA ended"""
 
     def draw(self, cta: int) -> int:
-        """Return the next ticket of a CTA."""
+        """Return the next work index of a CTA."""
         ticket = self._newest.get(cta, self._ctas - 1) + 1
         while self._owner(ticket) != cta:
             ticket += 1

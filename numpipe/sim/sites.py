@@ -49,7 +49,7 @@ def lines(site: Site) -> tuple[Line, ...]:
 
 
 def place(site: Site) -> str:
-    """``gemm.py:41 in matmul``"""
+    """Return a site as text: ``gemm.py:41 in matmul``."""
     return "the kernel's beginning or end" if site is None else str(lines(site)[0])
 
 
@@ -65,6 +65,6 @@ def context(note: Note, wait: tuple[str, int, int] | None) -> str:
 
 
 def noted(note: Note, key: str) -> int | None:
-    """Return the number that a note has under `key`."""
+    """Return the integer that a warpgroup's note of an event has under `key` (slot, step …), or None."""
     value = note[1].get(key)
     return None if value is None or not hasattr(value, "__index__") else int(value)

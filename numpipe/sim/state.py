@@ -228,7 +228,7 @@ class Warpgroup(Warps):
 
     @functools.cached_property
     def identity(self) -> Party:
-        """Its number, role and CTA, which accesses to global memory remember when the CTA has ended."""
+        """The warpgroup's number, role and CTA, which accesses to global memory remember when the CTA has ended."""
         return Party("", self.warpgroup, self.role, self.cta)
 
     @property
@@ -237,13 +237,13 @@ class Warpgroup(Warps):
 
     # ---- running
     def resume(self, time: int) -> None:
-        """Go on until it waits again: a task of the scheduler."""
+        """Run the warpgroup until it waits again: a task of the scheduler."""
         self.ready = False
         self.blocked = None
         self.greenlet.switch()
 
     def wake(self, time: int) -> None:
-        """Let it go on from cycle `time`."""
+        """Let the warpgroup go on from cycle `time`."""
         if not self.ready:
             self.ready = True
             self.time = max(self.time, time)

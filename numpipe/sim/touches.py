@@ -42,7 +42,7 @@ class Touch:
         return f"{kind} ({self.what})"
 
     def where(self, index: Index | None = None) -> str:
-        """``c[64:128, 0:64]``"""
+        """Return the elements as text: ``c[64:128, 0:64]``."""
         parts = self.index if index is None else index
         inside = ", ".join(f"{part.start}:{part.stop}" for part in (reversed(parts) if self.flipped else parts))
         return f"{self.what}[{inside}]"
@@ -60,7 +60,7 @@ class Touch:
 
 # ---- errors --------------------------------------------------------------------------------------------------------
 def conflict(access: Access, touch: Touch, earlier: Touch, codes: Codes) -> SimulationError:
-    """Return the error of two CTAs that meet."""
+    """Return the error of accesses by two CTAs to the same elements."""
     if touch.reduction or earlier.reduction:
         mend = ("set the array up before the kernel and read it behind it; in the kernel all CTAs use the same reduction_op, and "
                 "no other access")

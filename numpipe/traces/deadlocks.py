@@ -87,7 +87,7 @@ def _name(party: Party, waiting: Sequence[Party]) -> str:
 
 # ---- what is missing ----------------------------------------------------------------------------------------------------------
 def _missing(waiting: Sequence[Party], barriers: Sequence[Barrier]) -> list[Hint]:
-    """Return what the state of the mbarriers tells."""
+    """Return the hints that follow from the state of the mbarriers."""
     hints = []
     for barrier in barriers:
         row = BARRIERS.get(barrier.kind)

@@ -91,7 +91,7 @@ def timeline(*traces: Trace | str | os.PathLike[str], path: str | os.PathLike[st
 
 
 def _each(name: str, value: Any, count: int) -> list[float | None]:
-    """Return the value of each trace, of one for all or a sequence."""
+    """Return one value for each of `count` traces: `value` for all of them, or its elements if it is a sequence."""
     if not isinstance(value, (tuple, list)):
         return [value] * count
     if len(value) != count:
@@ -120,7 +120,7 @@ class Row:
 
 
 def rows_of(events: list[Event], wanted: Callable[[str], bool]) -> list[Row]:
-    """Return the rows of a CTA whose names are wanted: ``wg0 compute``, ``copy in``; of bands: ``tiles``, ``regions``."""
+    """Return a CTA's rows whose name is wanted (``wg0 compute``, ``copy in``), with the bands that are (``tiles``, ``regions``)."""
     rows: list[Row] = []
     for number, own in of_warpgroups(events).items():
         name = f"wg{number} {own[-1].role}"
@@ -156,7 +156,7 @@ def _levels(nested: Iterable[Span]) -> list[list[Span]]:
 
 @dataclass(frozen=True)
 class _Panel:
-    """A trace in a picture."""
+    """One trace of a picture: its title, the CTA that is drawn, and the time between `start` and `end`."""
 
     trace: Trace
     title: str

@@ -47,7 +47,7 @@ class Event:
 
     @property
     def note(self) -> str:
-        """The name of the moment that a note tells of (`MOMENTS`); "" of other kinds."""
+        """The name of the moment (`MOMENTS`) if the event is a note, else ""."""
         return str(self.details["event"]) if self.kind == "note" else ""
 
     @property

@@ -43,7 +43,7 @@ class _Action:
 
 
 def check(trace: Recording, slack: float = 0) -> None:
-    """Do what `Trace.check_legal` says, of one trace."""
+    """Raise PipelineRace or SimulationError where a trace breaks a rule of the ring protocol (`Trace.check_legal`)."""
     named = _rings(trace)
     for events in of_ctas(trace.events).values():
         warpgroups = of_warpgroups(events)
@@ -112,7 +112,7 @@ _ByStep = dict[int, _Parts]
 
 
 def _by_step(done: Iterable[_Action], what: str) -> _ByStep:
-    """Return the first such action at each step, for each operand."""
+    """Return the first action of kind `what` at each step, for each operand."""
     by_step: _ByStep = {}
     for action in done:
         if action.what == what:
@@ -154,7 +154,7 @@ class _Rules:
     slots: int
 
     def steps(self, ring: dict[int, list[_Action]], turns: bool) -> None:
-        """Check that each warpgroup takes steps in order, each in its slot; with `turns` readers leave out those of others."""
+        """Check that each warpgroup takes steps in order, each in its slot; with `turns` readers leave out each other's."""
         for done in ring.values():
             before: dict[tuple[str, int | None], _Action] = {}
             for action in done:
@@ -301,7 +301,7 @@ def _at(event: Event | None) -> str:
 
 
 def _plain(event: Event, named: _Named) -> dict[str, Any]:
-    """Return an event's details, with the number of the ring in place of one of its names."""
+    """Return an event's details, with the ring's number in place of its name, since a ring may have several names."""
     if "ring" not in event.details:
         return event.details
     ring = named.get((event.details["ring"], event.note == "store"))

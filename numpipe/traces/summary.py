@@ -113,7 +113,7 @@ def _bubble_lines(columns: Sequence[Bubbles]) -> list[list[str]]:
 
 
 def summarise(trace: Recording, cta: tuple[int, int, int] | int | None) -> Summary:
-    """Return what `Trace.summary` shows."""
+    """Return the `Summary` of a trace: where each warpgroup's time went."""
     ctas = of_ctas(trace.events if cta is None else trace.events_of(cta))
     rows: dict[int, list[Row]] = {}
     totals, idle = [], []
@@ -151,7 +151,7 @@ def _bubbles(done: list[Span], tiles_: list[Span]) -> Bubbles:
     starts = [span.start for span in done]
 
     def between(start: float, end: float) -> list[Span]:
-        """Return the spans that begin there, and the one before them."""
+        """Return the spans that begin in [start, end), and the one before them."""
         return done[max(bisect_left(starts, start) - 1, 0):bisect_left(starts, end)]
 
     products = [(computed[0].start, computed[-1].end) for tile in tiles_

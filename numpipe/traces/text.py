@@ -13,7 +13,7 @@ _LEGEND = "L load   # compute   S store   . wait   - other instructions   tensor
 
 def timeline(trace: Recording, width: int = 100, cta: tuple[int, int, int] | int | None = None, start: float | None = None,
              end: float | None = None, wanted: Callable[[str], bool] = lambda row: True) -> str:
-    """Return what `Trace.timeline` shows."""
+    """Return the text of `Trace.timeline`: a row of letters for each warpgroup and unit of a CTA."""
     events = trace.events_of(cta)
     if not events:
         return "no events"

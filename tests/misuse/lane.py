@@ -182,7 +182,7 @@ OF_ALL = (" is an operation of the whole warpgroup, and this body is code for ea
           "(lowering_semantics=LoweringSemantics.Lane): it has elements of tiles, shuffles and syncwarp")
 
 
-@refused(simulated=f"an access to an array{OF_ALL}", **LANE)
+@refused(simulated=f"`b[ds(0, 64), ds(0, 64)]`{OF_ALL}", **LANE)
 def an_array_in_a_body_of_lanes(a, b, c):
     def body(indices, x):
         y = b[ds(0, 64), ds(0, 64)]
@@ -191,7 +191,7 @@ def an_array_in_a_body_of_lanes(a, b, c):
     emit(body, grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a)  # called
 
 
-@refused(simulated=f"a pipeline or a barrier{OF_ALL}", **LANE)
+@refused(simulated=f"`numpipe.scratch(Barrier())`{OF_ALL}", **LANE)
 def a_barrier_in_a_body_of_lanes(a, b, c):
     def body(indices, x):
         landed = numpipe.scratch(Barrier())

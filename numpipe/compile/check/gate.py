@@ -7,7 +7,7 @@ rule                   what it costs to break it
 =====================  ===========================================================================================
 resources              spills, stack, C75xx notes: serialised wgmma, ignored setmaxnreg (`Resources.clean`)
 entry registers        more threads or fewer registers than setmaxnreg re-divides: the first inc hangs. Without a memory
-                       role: more registers than there are for so many threads
+                       role: more registers than there are for the CTA's threads
 local memory           registers that went to memory without being called spills
 memory barriers        MEMBAR at GPU scope, half the speed of a loop: releases stay inside the CTA, or say no scope. A cluster's
                        barrier at the end has one (with debug=True that at the beginning too); where a partial sum is handed to
@@ -64,7 +64,7 @@ _TARGET = re.compile(r"`\(([.$\w]+)\)")
 
 
 class Sass:
-    """The instructions of one kernel, and the ways between them, read from nvdisasm's text."""
+    """The instructions of one kernel, and the control flow between them, read from nvdisasm's text."""
 
     def __init__(self, text: str, target: Target = DEFAULT) -> None:
         self.target = target
@@ -235,7 +235,7 @@ def roles(built: Built, sass: Sass) -> Iterator[str]:
         needed = highest_register(memory)
         if needed > unit.memory_registers:
             yield f"the memory role needs {needed} registers, it keeps {unit.memory_registers}"
-        # ordinary stores tell tickets, to shared memory, and record the events of a profile
+        # ordinary stores pass work indices on, in shared memory, and record the events of a profile
         own = sass.target.product + r"|UTMASTG|UTMAREDG|STSM|BAR\."
         own += r"|STS\b" * (not tickets) + r"|STG\b" * (not unit.params.profile_space)
         for code, who, pattern in ((memory, "memory", own), (compute, "compute", "never" if private else "UTMALDG")):

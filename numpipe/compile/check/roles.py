@@ -30,7 +30,7 @@ _FORBIDDEN = (
      "atomic"),
     ("a store", r"\bst\.(global|shared|volatile|relaxed)", "store"),
 )
-_OWN = re.compile("np_used|np_scheduler")  # an event of a profile (`profiling_cuda`), a ticket told or fetched (`tile_scheduler`)
+_OWN = re.compile("np_used|np_scheduler")  # events of a profile (`profiling_cuda`), work indices (`tile_scheduler`)
 _DOING = re.compile(r"(?:call |atomicrmw |cmpxchg ).*")  # calls, inline assembly among them, and LLVM's own atomics
 _FUNCTION = re.compile(r'^define [^@]*@(?:"([^"]+)"|([\w.$]+))\(.*?^}', re.MULTILINE | re.DOTALL)
 _CALLED = re.compile(r'@(?:"([^"]+)"|([\w.$]+))\(')
@@ -43,7 +43,7 @@ def functions(library: Any) -> dict[str, str]:
 
 
 def reachable(bodies: dict[str, str], root: str) -> Iterator[tuple[str, ...]]:
-    """Yield the functions that `root` can call, itself included, each as the names on one way to it."""
+    """Yield the functions that `root` can call, itself included, each as the names on one path of calls to it."""
     todo: list[tuple[str, ...]] = [(root,)]
     seen = {root}
     while todo:

@@ -53,12 +53,12 @@ mov.u32 word, 2; st.volatile.shared.u8 [number+ANNOUNCED], word;"""
 
 
 def words(at: int) -> str:
-    """Return the address of the CTA's words as an operand of a statement; `at`: their offset in its shared memory."""
+    """Return the address of the CTA's given-up words as an LLVM operand; `at`: their offset in its shared memory."""
     return f"i32 add (i32 ptrtoint ([0 x i8] addrspace(3)* {BASE} to i32), i32 {at})"
 
 
 def gated(text: str, place: str) -> str | None:
-    """Return a statement that does what mbarriers count only where no wait was given up; None for one without that.
+    """Return a PTX statement whose effects on mbarriers happen only if no wait was given up; None if it has none.
 
     `place` is the operand with the words' address.
     """

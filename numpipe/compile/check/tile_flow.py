@@ -49,7 +49,7 @@ def watcher(positions: Positions, seen: Products) -> Callable[[Any, dict[str, An
 
 # ---- one function -------------------------------------------------------------------------------------------------------
 State = dict[str, int]
-"""the variables of products that may be in flight, each with the least number of groups issued behind it, on any way to here"""
+"""the variables of products that may be in flight, each with the least number of groups issued after it, on any path to here"""
 
 
 class _Function:
@@ -129,7 +129,7 @@ class _Function:
         return not (isinstance(self.types[value.func.name], nb.types.BoundFunction) or quiet or module in ("builtins", "_operator"))
 
     def states(self) -> dict[int, State]:
-        """Return what is in flight where each block begins, on some way to it."""
+        """Return what is in flight where each block begins, on some path to it."""
         states: dict[int, State] = {label: {} for label in self.blocks}
         todo = list(self.blocks)
         while todo:
@@ -262,7 +262,7 @@ class _Function:
             isinstance(value, nb.numba_ir.Expr))
 
     def _next(self, variable: str) -> set[str]:
-        """Return what a phi node takes over, through copies and phi nodes of other blocks, not through those of its own block."""
+        """Return the variables whose value a phi node may have, through copies and phi nodes of other blocks, not of its own."""
         todo, taken = [name for _, name in self._incoming(self.definitions[variable])], set[str]()
         while todo:
             name = self._origin(todo.pop())

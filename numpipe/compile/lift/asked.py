@@ -29,7 +29,7 @@ class Split(NamedTuple):
     """the memory role's warpgroup; -1: the last one"""
 
     def given(self, said: SplitOptions) -> Split:
-        """Return this split with the options that `said` has."""
+        """Return this split with the options that `said` sets in place of its own."""
         return self._replace(**{name: value for name, value in said._asdict().items() if value is not None})
 
 

@@ -95,7 +95,7 @@ class Calls(Loops):
         return NOT_MINE
 
     def allocations_of(self, node: ast.Call, function: Any) -> Any:
-        """``pipe.get_allocations(arrays)``"""
+        """Rewrite ``pipe.get_allocations(arrays)``, a method of a pipeline, to a call of the operation."""
         if not (isinstance(node.func, ast.Attribute) and node.func.attr == "get_allocations" and function is MISSING):
             return NOT_MINE
         if node.keywords:

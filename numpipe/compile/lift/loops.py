@@ -44,7 +44,7 @@ class Loops(TileLoops, Arithmetic):
                 and isinstance(node.value, ast.Call) and any(target in places for target in node.targets)]
 
     def _made_by(self, value: ast.expr, functions: tuple[Any, ...], rewritten: Op[..., Any]) -> ast.Call | None:
-        """Return the call of one of `functions`, or of `rewritten`, which it becomes, that a value is, in place or by name."""
+        """Return the call of one of `functions` (once rewritten, of `rewritten`) that a value is, or that its name is bound to."""
         calls = self._calls_bound_to(value.id) if isinstance(value, ast.Name) else [value]
         return next((call for call in calls if isinstance(call, ast.Call) and (
             operation(call) is rewritten or any(self.value(call.func) is function for function in functions))), None)
@@ -152,7 +152,7 @@ class Loops(TileLoops, Arithmetic):
     def _waited(self, node: ast.For) -> tuple[int, ...]:
         """Return the ready barriers, by number, that every step of a loop waits for before it could release the tile.
 
-        A step waits by ``numpipe.barrier_wait(k_ready)`` as a statement, on every way through it, with nothing that names the
+        A step waits by ``numpipe.barrier_wait(k_ready)`` as a statement, on every path through it, with nothing that names the
         consumed barrier before. A loop's groups do not say what they are: that two groups are ready and consumed barriers, or one
         group ready ones, is seen from the waits, which a consumed barrier refuses.
         """

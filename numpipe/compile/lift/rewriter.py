@@ -199,7 +199,7 @@ class Rewriter(Known):
 
     # ---- constants
     def constant(self, node: ast.AST) -> Any:
-        """An expression whose value is known becomes a literal."""
+        """Replace an expression whose value is known by a literal."""
         if isinstance(node, ast.expr) and not isinstance(getattr(node, "ctx", None), (ast.Store, ast.Del)):
             value = self.value(node)
             if isinstance(value, np.dtype) or (isinstance(value, type) and issubclass(value, np.generic)):
@@ -249,13 +249,13 @@ class Rewriter(Known):
         return NOT_MINE
 
     def annotated(self, node: ast.AnnAssign) -> Any:
-        """Annotations are dropped: types follow from the values."""
+        """Drop an annotation: types follow from the values."""
         if node.value is None:
             return None
         return self.visit(ast.copy_location(ast.Assign([node.target], node.value), node))
 
     def known_operands(self, node: ast.BoolOp) -> Any:
-        """Drop known operands that decide nothing, and all operands behind one that decides."""
+        """Shorten ``and`` and ``or``: drop constants that do not decide the result, and all operands after one that does."""
         kept: list[ast.expr] = []
         for part in node.values:
             value = self.value(part)

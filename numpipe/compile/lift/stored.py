@@ -157,7 +157,7 @@ class _Stores:
 
 
 def _handed_on(loop: ast.For) -> list[tuple[str, set[str]]]:
-    """Return the names that a pipeline's loop has for its arrays: where an array is in global memory, a store goes to it."""
+    """Return the names that a pipeline's loop gives its arrays, with the arrays' own: a store to one may be to the other."""
     match loop:
         case ast.For(target=ast.Tuple(elts=[_, ast.Tuple(elts=targets), *_]), iter=ast.Call(args=args)):
             pairs = zip(targets, args, strict=False)

@@ -125,7 +125,7 @@ class TileLoops(SplitLoops, Turns):
                              f"`for ({ast.unparse(node.target)},) in numpipe.tiles(…):`")
 
     def _nd_grid(self, node: ast.For, call: ast.Call) -> list[ast.expr]:
-        """Return the counts of ``for i, j in nd_loop((m, n)):``, a loop over so many tiles in row order."""
+        """Return the counts of ``for i, j in nd_loop((m, n)):``, a loop over all index tuples in row order."""
         keywords = {k.arg: k.value for k in call.keywords}
         given = [*call.args, *([keywords["grid"]] if "grid" in keywords else [])]
         if len(given) != 1 or set(keywords) - {"grid"}:
@@ -142,7 +142,7 @@ class TileLoops(SplitLoops, Turns):
 
     # ---- order= and group=
     def _walk(self, node: ast.For, options: dict[str | None, ast.expr], counts: list[ast.expr], any_rank: bool) -> Walk:
-        """Return the order of a loop over so many `counts`, which are names of values; `any_rank` for `nd_loop`."""
+        """Return the order of a loop over tiles whose numbers are in `counts`, as names of values; `any_rank` for `nd_loop`."""
         written, group = options.get("order"), options.get("group", ast.Constant(16))
         order = "row" if written is None else self.value(written)
         if written is not None and (order is MISSING or isinstance(order, StaticArray)):

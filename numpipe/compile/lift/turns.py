@@ -101,7 +101,7 @@ class Turns(Rewriter):
 
 
 def _passes(statement: ast.stmt) -> bool:
-    """Tell a pipeline whose loop, or call, a statement is to pass the turn at its end; return whether the statement is one."""
+    """Return whether a statement runs a pipeline, by a loop or a call; if so, have that pass the turn at its end."""
     call: ast.AST | None = statement.iter if is_loop(statement) else None
     if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
         call = statement.value.func if getattr(statement.value.func, "may_pass_turn", False) else None

@@ -1,8 +1,8 @@
 """The number of products that a wait may leave in flight, where the kernel does not say it: ``s = numpipe.wgmma_wait(s)``.
 
 wgmmas end in the order of their issue, so a wait for one may leave as many in flight as were issued after it. The pass counts these
-backwards from the wait, on every way to it that no constant closes, to where the accumulator was made; the least number is right
-on all ways. What the pass does not see (a function that is called, a `while`, a value of another name) counts for nothing, so that
+backwards from the wait to where the accumulator was assigned, on every path that constants do not rule out, and takes the least
+number. What the pass does not see (a function that is called, a `while`, a value of another name) counts as no product, so that
 the wait is longer and never too short. The simulated SM, which knows the groups, reports one that leaves too many in flight::
 
     for (j,), (k_tile, v_tile) in pipe(k, v):
@@ -65,7 +65,7 @@ def pending(function: ast.FunctionDef, wait: ast.AST, name: str, issues: Callabl
 
 
 def in_place(body: list[ast.stmt]) -> list[ast.stmt]:
-    """Return statements, with those of a `with` in its place: they run once, whatever is entered and left."""
+    """Return statements, with each `with` replaced by its body, which runs exactly once too."""
     return [part for statement in body for part in (in_place(statement.body) if isinstance(statement, ast.With) else [statement])]
 
 
@@ -84,14 +84,14 @@ def _way(body: list[ast.stmt], wait: ast.AST, owner: tuple[ast.AST, str] | None 
 
 
 class _Count(NamedTuple):
-    """The products that are issued between the making of the accumulator `name` and a wait for it."""
+    """Counts the products that are issued between the assignment of the accumulator `name` and a wait for it."""
 
     name: str
     issues: Callable[[ast.AST], bool]
     arm: Callable[[ast.expr], bool | None]
 
     def before(self, way: list[Step]) -> int:
-        """Return the least number of groups between the accumulator's making and the innermost block's position."""
+        """Return the least number of groups between the accumulator's assignment and the position in the innermost block."""
         *outer, (body, position, part_of) = way
         owner, field = part_of or (None, "")
         made, count = self.behind(body[:position])
@@ -107,7 +107,7 @@ class _Count(NamedTuple):
         return count + self.before(outer) if isinstance(owner, ast.If) else 0
 
     def behind(self, body: list[ast.stmt]) -> tuple[bool, int]:
-        """Return whether statements make the accumulator, and the groups issued behind that, or by all statements."""
+        """Return whether statements assign the accumulator, and the groups issued after that, or by all statements if none does."""
         count = 0
         for statement in reversed(body):
             made, issued = self.statement(statement)
@@ -117,7 +117,7 @@ class _Count(NamedTuple):
         return False, count
 
     def statement(self, statement: ast.stmt) -> tuple[bool, int]:
-        """Return whether a statement makes the accumulator, as all that binds the name does, and the wgmmas it is sure to issue."""
+        """Return whether a statement assigns the accumulator (binds its name), and how many wgmmas it is sure to issue."""
         if isinstance(statement, ast.If) and (taken := self.arm(statement.test)) is not None:
             return self.block(statement.body if taken else statement.orelse)
         if isinstance(statement, ast.If):

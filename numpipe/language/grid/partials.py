@@ -84,7 +84,7 @@ def check(acc: Any, work: Any) -> None:
 
 
 def _fits(work: GmemRef, acc: Tile, part: Part) -> None:
-    """Raise SimulationError unless the slot is there, and large enough; the GPU ends the kernel with an illegal address."""
+    """Raise SimulationError unless the workspace has the slot, large enough; a GPU would end the kernel with an illegal address."""
     slots, size = work.array.shape
     wanted = acc.shape[0] * acc.shape[1] * work.unit.tile_wgs
     if wanted > size - FLAGS:
@@ -100,7 +100,7 @@ def _fits(work: GmemRef, acc: Tile, part: Part) -> None:
 
 @helper
 def combined(work, tile, part):  # type: ignore[no-untyped-def]
-    """Return the sum of a tile in its owner; other parts hand theirs over, and return it."""
+    """Return a tile's whole sum in the part that owns it; other parts write their sum to the workspace, and return it."""
     if gt(part.begin, 0):
         write_partial(work, part.slot, tile)
         barrier.sync(1 + special.warpgroup_index(), 128)
@@ -117,7 +117,7 @@ def combined(work, tile, part):  # type: ignore[no-untyped-def]
 
 
 def _elements(work: GmemRef, slot: Any, tile: Tile) -> tuple[slice, slice]:
-    """Return the place of a warpgroup's part of a slot."""
+    """Return the index into the workspace of this warpgroup's elements of a slot."""
     size = tile.shape[0] * tile.shape[1]
     first = _part(work) * size
     return slice(int(slot), int(slot) + 1), slice(first, first + size)

@@ -32,21 +32,21 @@ def _combine(typing_context: Any, acc: Any, part: Any, work: Any) -> Any:
 
 
 def _slot(context: Any, builder: Any, work: GmemType, args: Any) -> tuple[Any, Any]:
-    """Return (reference, address of a slot)."""
+    """Return (the workspace's reference, the address of a slot in it)."""
     ref = gmem_value(context, builder, work, args[0])
     stride = builder.shl(builder.extract_value(ref.strides, 0), nb.const(2, nb.i64))
     return ref, builder.add(ref.pointer, builder.mul(builder.sext(args[1], nb.i64), stride))
 
 
 def _room(builder: Any, ref: Any, work: GmemType, tile: TileType, slot: Any) -> Any:
-    """Return whether the workspace has such a slot, large enough for the tile."""
+    """Return whether the workspace has this slot, and it is large enough for the tile."""
     slots, size = nb.cgutils.unpack_tuple(builder, ref.shape)
     wanted = tile.shape[0] * tile.shape[1] * work.unit.tile_wgs + FLAGS
     return builder.and_(builder.icmp_unsigned("<", slot, slots), builder.icmp_signed(">=", size, nb.const(wanted)))
 
 
 def _pieces(context: Any, builder: Any, work: GmemType, tile: TileType, args: Any, checked: bool = False) -> Any:
-    """Return the address of this lane's first float4 in a slot; if `checked`, an illegal one where there is no such slot."""
+    """Return the address of this lane's first float4 in a slot; if `checked`, an illegal one where the slot does not exist."""
     ref, address = _slot(context, builder, work, args)
     if checked:  # no `trap`: in a function that has one ptxas gives the compute role no more registers than at launch, 168 and
         # not 232, and tiles spill

@@ -92,7 +92,7 @@ class SumsPlan:
 
 
 def check(unit: Unit, axis: str, form: Any, got: str) -> Form:
-    """Return the share that a CTA keeps of the sum of such a tile; SpecError for a tile without such shares."""
+    """Return the form of the share that a CTA keeps of a sum of tiles; SpecError for a tile that cannot be shared."""
     what = f"numpipe.combine(acc, part, axis={axis!r})"
     if not isinstance(form, Form) or form.layout != ACCUMULATOR or form.dtype != FLOAT32:
         raise SpecError(f"{what}: acc is a float32 register tile (rows, columns), got {form if isinstance(form, Form) else got}: "
@@ -154,7 +154,7 @@ def reduce_scatter(np_: Context, site: str, acc: Tile, axis: str) -> Tile:
 
 @helper
 def scattered(sums, tile):  # type: ignore[no-untyped-def]
-    """Return this CTA's share of the sum of all."""
+    """Return this CTA's share of the columns of the sum of all CTAs' tiles."""
     each_warp(mbarrier.arrive_expect_tx, sums.ready.address, sums.quarter)
     mbarrier.wait(sums.consumed.address, sub(phases.next_phase(sums.consumed), 1), -1)
     phases.passed(sums.consumed)

@@ -19,7 +19,7 @@ I32 = nb.types.int32
 
 
 class SumsType(nb.types.Type):  # type: ignore[misc]
-    """The type of an exchange, with its plan; the value is the context."""
+    """The type of an exchange of partial sums, which holds its plan; a value of it in LLVM is the context."""
 
     def __init__(self, context: ContextType, plan: SumsPlan) -> None:
         self.context, self.plan, self.share = context, plan, TileType(plan.share)

@@ -65,9 +65,9 @@ def split_tiles(*counts: Any, steps: Any, split: Any = STREAM, order: Any = "row
     counts  tiles per dimension, as of `tiles`
     steps   of a whole tile, a run-time int32: the blocks of K
     split   "stream": the steps of all tiles are shared out evenly among the CTAs. An int, which may be a run-time value: each
-            tile is cut into so many parts, at most `steps` and the CTAs there are. The name of an axis of the cluster: into as many
-            as there are CTAs along it, which have the same tiles (`combine` with `axis`). None: not at all, as `tiles`; `combine`
-            then does nothing, and `work` may be None
+            tile is cut into that many parts, at most `steps` and the CTAs there are. The name of an axis of the cluster: into as
+            many as there are CTAs along it, which have the same tiles (`combine` with `axis`). None: not at all, as `tiles`;
+            `combine` then does nothing, and `work` may be None
     order   as of `tiles`, but no host table
     group   as of `tiles`
 
@@ -131,7 +131,7 @@ def even(total, which, shares):
 # ---- each tile into the same number of parts
 @helper
 def begin_split(tiles, steps, split):
-    """Return what `place_split` needs, before it how many parts this CTA has."""
+    """Return (how many parts this CTA has, *the state that `place_split` takes)."""
     steps, split = add(steps, np.int32(0)), add(split, np.int32(0))  # int32, of literals too
     parts = greatest(least(split, least(steps, cta_count())), np.int32(1))
     cta, used, total = own_index(), mul(quotient(cta_count(), parts), parts), mul(tiles, parts)  # all parts of a tile run at a time
@@ -155,7 +155,7 @@ def place_split(u, begun):
 # ---- all steps in one row: a tile of K = 0 is stored too, as if it had one step, which nobody runs
 @helper
 def begin_stream(tiles, steps, split):
-    """Return what `place_stream` needs, before it how many parts this CTA has."""
+    """Return (how many parts this CTA has, *the state that `place_stream` takes)."""
     steps = add(steps, np.int32(0))
     ctas, length = cta_count(), greatest(steps, np.int32(1))
     waves = quotient(tiles, ctas)

@@ -86,7 +86,7 @@ def tile_stride(np_: Context) -> Any:
 
 @check
 def check_table(table: Any, columns: int, grid: tuple[Any, ...]) -> None:
-    """Raise SpecError for an array that is no host table of so many indices, or that does not visit each tile of `grid` once.
+    """Raise SpecError for an array that is no host table of `columns` indices a tile, or does not visit each tile of `grid` once.
 
     `grid` is () where the loop has one count, the rows that it walks. Only the simulated SM looks at the indices.
     """

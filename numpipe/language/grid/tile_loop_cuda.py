@@ -15,7 +15,7 @@ _ENTRY = "{ .reg .pred there; setp.lt.s32 there, $2, $3; mov.b32 $0, 0; @there l
 
 
 def _clusters(builder: Any, np_: Any, counts: list[Any]) -> list[Any]:
-    """Numbers of CTAs along x, y and z, counted in clusters."""
+    """Return the number of clusters along x, y and z, for numbers of CTAs."""
     return [count if of == 1 else builder.udiv(count, nb.const(of)) for count, of in zip(counts, np_.unit.cluster, strict=True)]
 
 

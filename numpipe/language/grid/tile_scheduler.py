@@ -144,7 +144,7 @@ def tile_of(np_):  # type: ignore[no-untyped-def]
 
 @op
 def is_tile(tile: Any, end: Any) -> bool:
-    """Whether a loop of `end` tiles has this one; else it ends.
+    """Return whether a number is that of a tile of a loop over `end` tiles; if not, the loop ends.
 
     The GPU compares unsigned numbers: in a kernel that gave up its waits (`CompilerParams.debug`) a work index may be anything.
     """
@@ -153,7 +153,7 @@ def is_tile(tile: Any, end: Any) -> bool:
 
 @op
 def later(index: Any, last: Any) -> Any:
-    """Return a work index from the ring, which is beyond the one before.
+    """Return `index`, the next work index from the ring, which must be greater than the `last` one.
 
     On the GPU one that is not ends all loops: in a kernel that gave up its waits the ring's old numbers come again and again.
     """
@@ -204,7 +204,7 @@ def first_tile(np_, ring, end):  # type: ignore[no-untyped-def]
 
 @helper(context=True)
 def next_ticket(np_, ring):  # type: ignore[no-untyped-def]
-    """Pass the next work index on, behind a tile's last pipeline: shared memory is quicker than the tile's store."""
+    """Pass the next work index on, after a tile's last pipeline, so that others need not wait until the tile is stored."""
     if_fetching(np_, send, ring)
     only_if(np_, "memory", keep)
     only_if(np_, "sharing", take, ring)

@@ -66,7 +66,7 @@ def _away_first(builder: Any, unit: Unit, np_: Any) -> Any:
 
 
 def _away(builder: Any, unit: Unit, np_: Any, turn: Any) -> Any:
-    """Return how many warpgroups this one is behind number `turn`; or, of such a distance, the warpgroup whose turn it is."""
+    """Return (this warpgroup's number - `turn`) modulo the warpgroups: its distance from warpgroup `turn`, or the reverse."""
     turns = nb.const(unit.turns)
     return builder.urem(builder.add(builder.sub(own_warpgroup(builder, np_), turn), turns), turns)
 

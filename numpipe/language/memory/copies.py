@@ -53,7 +53,7 @@ OPERANDS = {
 
 
 def check_operands(operation: str, **parameters: tuple[str, Any]) -> None:
-    """Raise SpecError for a parameter, or its Numba type, that is no such operand."""
+    """Raise SpecError for a parameter whose value, or Numba type, is not the kind of operand (`OPERANDS`) that it must be."""
     for name, (operand, value) in parameters.items():
         if getattr(value, "operand", "") != operand:
             raise SpecError(f"{operation}: {name} must be {OPERANDS[operand]}, got {getattr(value, 'what', None) or called(value)}")

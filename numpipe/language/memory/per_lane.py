@@ -174,7 +174,7 @@ def element_offset(layout: Layout, row: Any, column: Any) -> Any:
 
 
 def check_element(parts: tuple[Any, ...], given: str) -> None:
-    """Raise SpecError for the parts of an index, or their Numba types, that are not those of an element of a tile."""
+    """Raise SpecError unless the parts of an index, or their Numba types, select one element of a tile."""
     if len(parts) != 2 or not all(map(arith.is_integer, parts)):
         raise SpecError(f"with {OPTION} a body reads elements of a tile, tile[i, j] with integers, and views of it, tile.at[…] and "
                         f"tile.T, got {given}")
@@ -227,7 +227,7 @@ class LaneTile(SharedTile):
 
 # ---- a body's call, simulated
 class PerLane:
-    """The numbers of all lanes of a warpgroup, where its code has one: they can be carried, and no more."""
+    """A carry's numbers, one for each lane of a warpgroup: the warpgroup's code can pass them on, but not compute with them."""
 
     def __init__(self, values: list[Any]) -> None:
         self.values = values
@@ -267,12 +267,12 @@ def mapped(function: Callable[[Any], Any], carry: Any) -> Any:
 
 
 def scatter(carry: Any, number: int) -> Any:
-    """Return a carry as one lane has it."""
+    """Return lane `number`'s values of a carry."""
     return mapped(lambda part: part.values[number] if isinstance(part, PerLane) else part, carry)
 
 
 def gather(values: list[Any]) -> Any:
-    """Return the carries of all lanes as one: one value where all have the same."""
+    """Return all lanes' carries as one: a plain value where all lanes have the same, else a `PerLane`."""
     first = values[0]
     if isinstance(first, tuple) and all(isinstance(v, tuple) and len(v) == len(first) for v in values):
         return made(Tree((), type(first)), [gather([value[n] for value in values]) for n in range(len(first))])

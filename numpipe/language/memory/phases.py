@@ -65,7 +65,7 @@ def arrive_at_peers(barrier: BarrierRef) -> None:
 
 @helper
 def arrive(barrier):  # type: ignore[no-untyped-def]
-    """Arrive once for each warp of the warpgroup."""
+    """Arrive on a barrier once for each warp of the warpgroup."""
     named.warp_sync()  # lane 0 releases what the other lanes did before
     arrive_at_peers(barrier)
 

@@ -30,7 +30,7 @@ def set_max_registers(np_: Context, n: int, action: str) -> None:
 
 
 def increases(unit: Unit, n: Any, action: Any) -> bool:
-    """Return whether the action is "increase"; SpecError for a number, an action or a kernel that it is not for."""
+    """Return whether the action is "increase"; SpecError for a number or an action that setmaxnreg lacks, or with a memory role."""
     n, action = constant("set_max_registers", "n", n), constant("set_max_registers", "action", action)
     if action not in ("increase", "decrease"):
         raise SpecError(f"set_max_registers: action must be 'increase' or 'decrease', got {action!r}")

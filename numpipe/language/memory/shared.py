@@ -68,7 +68,7 @@ class Slots:
 
 
 class BarrierRef:
-    """Barriers of an allocation: those of `shape`, from number `first` in row order on."""
+    """A reference to barriers of an allocation: an array of `shape`, which begins at barrier `first` in row order."""
 
     operand = "barrier"
 
@@ -108,8 +108,8 @@ class BarrierRef:
 
 # ---- what both executions check
 def check_slots(lead: tuple[int, ...], parts: tuple[Any, ...]) -> None:
-    """Raise SpecError unless an index, or its Numba types, has an integer for each dimension of slots, then nothing, or two parts
-    of the tile."""
+    """Raise SpecError unless an index (or its Numba types) has an integer for each dimension of slots, and then either
+    nothing or two parts that select rows and columns of the tile."""
     if len(parts) not in (len(lead), len(lead) + 2) or not all(map(_is_place, parts[:len(lead)])):
         raise SpecError(f"buffer.at[…]: {len(lead)} dimension{'s' * (len(lead) > 1)} of slots {lead}, each indexed by an integer, "
                         f"then the whole tile, or two of ds(start, size) and ':', got ({', '.join(map(str, parts))})")
@@ -145,7 +145,7 @@ def group(shape: tuple[int, ...]) -> str:
 
 
 def one_barrier(operation: str, shape: tuple[int, ...]) -> None:
-    """Raise SpecError for several barriers."""
+    """Raise SpecError unless `shape` is that of one barrier."""
     if math.prod(shape) != 1:
         raise SpecError(f"{operation} takes one barrier, got {group(shape)}: choose one, "
                         f"barriers.at[{', '.join('ijkl'[:len(shape)])}]")

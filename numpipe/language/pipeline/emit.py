@@ -273,7 +273,7 @@ def run_carry(bound, carry):  # type: ignore[no-untyped-def]
     carry = first_carry(emitted, refs, carry)
     for indices, tiles in emitted_steps(emitted, refs):
         carry = next_carry(emitted, indices, tiles, carry)
-    return drained(carry, 0)  # on every way out of the loop: ptxas serialises products whose wait it does not see
+    return drained(carry, 0)  # on every path out of the loop: ptxas serialises products whose wait it does not see
 
 
 @op

@@ -82,13 +82,13 @@ def pass_token(np_, number):  # type: ignore[no-untyped-def]
 
 @helper(context=True)
 def enter_turn(np_, number):  # type: ignore[no-untyped-def]
-    """Begin a block of `turn`."""
+    """Wait for this warpgroup's turn with a token, at the beginning of a `turn` block."""
     only_if(np_, "several", await_token, number)
 
 
 @helper(context=True)
 def leave_turn(np_, number):  # type: ignore[no-untyped-def]
-    """End a block of `turn`."""
+    """Pass the turn with a token to the next warpgroup, at the end of a `turn` block."""
     only_if(np_, "several", pass_token, number)
 
 

@@ -156,7 +156,7 @@ def pipeline(*, grid: tuple[Any, ...], in_specs: tuple[Any, ...] = (), out_specs
                           steps; `BlockSpec.buffer_count` is not changed.
     delay_release         steps a slot is kept after use, fewer than max_concurrent_steps (default: `CompilerParams.delay_release`,
                           else 0, or 1 with ``schedule="pingpong"``): with 1 a step's products may run while the next is issued
-    steps_of              ``steps_of(warpgroup) -> steps``: a compute warpgroup runs its first so many steps (at most all), and
+    steps_of              ``steps_of(warpgroup) -> steps``: a compute warpgroup runs only that many of the first steps, and
                           releases the tiles of the others unused. Everything is loaded.
     manual_ready_barriers, manual_consumed_barriers
                           the loop has a ready barrier for each array that is loaded, behind the tiles, and waits for each tile

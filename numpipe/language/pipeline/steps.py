@@ -263,21 +263,21 @@ def await_products(loop):  # type: ignore[no-untyped-def]
 
 @helper
 def release_due(ring, k):  # type: ignore[no-untyped-def]
-    """Release, before step k, what is due, if the ring does it."""
+    """Release, before step k, the slot whose release is due, unless the body releases slots itself."""
     if ring.releases:
         release_used(ring, k, ring.delay)
 
 
 @helper
 def await_begun(ring, k):  # type: ignore[no-untyped-def]
-    """Wait for the tiles of the block that step k begins, if the ring does it."""
+    """Wait for the tiles of the block that step k begins, unless the body waits for them itself."""
     if ring.awaits and begins(ring, k):
         await_ready(ring, 0, step_of(ring, k, 0))
 
 
 @helper
 def release_rest(ring, k):  # type: ignore[no-untyped-def]
-    """Release, after the last step k - 1, what has been used and not been released."""
+    """Release, after the last step k - 1, the slots that have been used and not been released."""
     for back in range(ring.unreleased, -1, -1):
         release_used(ring, k, np.int32(back))  # of the type of a delay: one function to compile, not two
 
@@ -308,7 +308,7 @@ def pass_by(ring, k):  # type: ignore[no-untyped-def]
 
 @helper
 def begin_step(loop, k):  # type: ignore[no-untyped-def]
-    """Store the blocks that ended before step k, and wait for what it needs: free slots of outputs, tiles."""
+    """Store the blocks that ended before step k, and wait for the free output slots and the tiles that step k needs."""
     over(loop.outs, end_block, loop.grid, k)
     over(loop.outs, begin_block, k)
     over(loop.rings, await_begun, k)
@@ -395,6 +395,7 @@ def begin_alone(loop):  # type: ignore[no-untyped-def]
 
 @helper
 def refill(loop, k):  # type: ignore[no-untyped-def]
-    """Fill again what was released, before step k. ptxas bears the branch: no accumulator passes through it (no note C7519)."""
+    """Fill again, before step k of a single-stream loop, the slots that were released there. ptxas bears the branch: no accumulator
+    passes through it (no note C7519)."""
     if k > 0:
         one_lane(over, loop.rings, fill_used, k)

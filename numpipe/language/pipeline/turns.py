@@ -120,7 +120,7 @@ def before_own(np_: Context, before: Any, stride: Any) -> Any:
 
 @op(context=True)
 def end_turns(np_: Context, last: Any, stride: Any, end: Any) -> None:
-    """Note, after a loop over tiles, whose turn is next; `last`: this warpgroup's last tile, or `before_own` where it has none."""
+    """Note, after a loop over tiles, whose turn is next; `last`: this warpgroup's last tile, or `before_own`'s result."""
     if np_.memory:
         return
     n = np_.unit.turns

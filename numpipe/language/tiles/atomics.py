@@ -47,7 +47,7 @@ _RESULTS = {"add": "the sum of it and of the tile's", "min": "the smaller of it 
 
 
 def check_atomic(name: str, dst: Any, tile: Any) -> None:
-    """Raise SpecError unless a tile fits a view, and there is such a reduction of its type."""
+    """Raise SpecError unless a tile fits a view, and the reduction exists for its type."""
     if not isinstance(dst, GmemView):
         raise SpecError(f"{name}(dst, tile): dst must be a view of an array, array.at[ds(i, 64), ds(j, 64)], got {called(dst)}")
     form, ref, reduction = form_of(tile, name), dst.ref, name.removeprefix("atomic_")

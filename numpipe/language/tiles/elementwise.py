@@ -58,7 +58,7 @@ Operand = Form | arith.Kind
 
 
 def operands_of(symbol: str, operands: Sequence[Any], literals: int = 0) -> list[Operand | None]:
-    """Return what each operand is, a value or a Numba type: None for what is neither a tile nor a number.
+    """Return each operand's form or kind, of a value or a Numba type; None for what is neither a tile nor a number.
 
     Bit i of `literals` says that operand i is a float literal.
     """
@@ -145,7 +145,7 @@ class Operator:
         return NotImplemented if plan is None else computed(self.symbol, plan, values, self.meaning)
 
     def plan(self, values: Sequence[Any], literals: int = 0) -> Plan | None:
-        """Return how it is computed of values, or of their types; None where none is a tile, or one neither a tile nor a number.
+        """Return the plan of the operation on values or types; None where none is a tile, or one neither a tile nor a number.
 
         Raises SpecError for types it does not have, and for shapes and layouts that do not combine.
         """

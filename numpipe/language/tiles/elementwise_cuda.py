@@ -123,7 +123,7 @@ def _float_or_int(floats: str, integers: str) -> Emit:
 
 
 def two_at_once(instruction: str) -> Packed:
-    """Return what emits an instruction on two elements of 16 bits, ``add.rn.f16x2``: rounded as it stands, never fused."""
+    """Return a function that emits an instruction on two 16-bit elements at once, as ``add.rn.f16x2``, which is never fused."""
     def emit(builder: Any, dtype: np.dtype, *operands: Any) -> Any:
         text = f"{instruction}.{'f16x2' if dtype == np.float16 else 'bf16x2'} "
         text += ", ".join(f"${i}" for i in range(1 + len(operands))) + ";"

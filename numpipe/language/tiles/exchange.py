@@ -38,7 +38,7 @@ def each_to_all(nbytes: int) -> tuple[_Chunks, _Chunks]:
 
 
 def _spread(nbytes: int) -> _Chunks:
-    """Return four parts of so many bytes, one after another."""
+    """Return four parts of `nbytes`, one after another."""
     return np.arange(0, 4 * nbytes, CHUNK).reshape(4, -1)
 
 
@@ -52,17 +52,21 @@ def of_rows(count: int) -> _Chunks:
 
 
 def of_columns(count: int) -> _Chunks:
-    """Return them along columns: each warp has all of them."""
+    """Return a vector's 4-byte elements, along columns, as the warps have them: each warp has all."""
     return np.tile(np.arange(0, 4 * count, CHUNK), (4, 1))
 
 
 def rows(width: int) -> _Chunks:
-    """Return a panel of 64 rows of so many bytes: each warp has 16."""
+    """Return a panel of 64 rows of `width` bytes: each warp has 16 rows."""
     return _spread(16 * width)
 
 
 def exchange(np_: Context, stored: _Chunks, loaded: _Chunks, what: str, *, apart: bool = False) -> None:
-    """Make the barriers and accesses of an exchange; reports call it `what`. `apart`: each warp loads what it has stored itself."""
+    """Simulate an exchange between warps: barriers, writes to `stored`, reads of `loaded`.
+
+    what   its name in reports
+    apart  each warp loads only what it has stored itself, so no barrier stands between
+    """
     machine = current()
     base = own_part(np_.unit, Region(2 * np_.unit.target.smem_bytes, ROOM, np_.unit.compute_wgs))
     write = base + stored, np.zeros((*stored.shape, CHUNK), np.uint8), what

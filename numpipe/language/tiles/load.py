@@ -153,7 +153,7 @@ def _read_block(ref: GmemRef, axes: tuple[int, ...], parts: tuple[Any, ...], val
 
 
 def _runs(indices: np.ndarray, size: int) -> Iterator[tuple[np.ndarray, Ds]]:
-    """Yield (which of `indices`, the run) of each run of neighbours among the indices that are inside."""
+    """Yield (positions in `indices`, their range) for each run of consecutive numbers among the indices that are inside."""
     known = np.unique(indices[(indices >= 0) & (indices < size)])
     for run in np.split(known, np.flatnonzero(np.diff(known) > 1) + 1) if known.size else []:
         yield np.flatnonzero((indices >= run[0]) & (indices <= run[-1])), Ds(int(run[0]), len(run))

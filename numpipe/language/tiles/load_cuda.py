@@ -32,7 +32,7 @@ def _bits(builder: Any, dtype: np.dtype, word: Any) -> Any:
 
 
 def _run(block: Block, address: Any, inside: Any, count: int) -> list[Any]:
-    """Load the registers of `count` neighbours at once."""
+    """Load `count` adjacent elements at once, as registers."""
     found, words = block.load(address, inside, count), count * block.dtype.itemsize // 4
     if not words:
         return [block.builder.zext(found, nb.i32)]

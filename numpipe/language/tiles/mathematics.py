@@ -63,7 +63,7 @@ class Function(Operator):
         return without_value(values) if plan is None else computed(self.symbol, plan, values, self.meaning)
 
     def plan(self, values: Sequence[Any], literals: int = 0) -> Plan | None:
-        """Return how it is computed of values, or of their types: of numbers alone in the type that `arith.common` gives.
+        """Return the plan of the function of values or types; numbers alone are computed in the type that `arith.common` gives.
 
         None where a number has no value and nothing is a tile. Raises SpecError for what is neither a tile nor a number.
         """
@@ -154,7 +154,7 @@ rsqrt = _rounded("rsqrt", lambda x: 1 / np.sqrt(x), """1 / sqrt(x) of a float32 
 
 
 def _sigmoid(x: Any) -> Any:
-    """Compute it from an exponential that is 1 at most: 1 + exp(-x) would be infinite where the result is still a number."""
+    """Compute 1 / (1 + exp(-x)) by exp(-|x|), which is 1 at most: exp(-x) is infinite where the result is still a number."""
     power = np.exp(-np.abs(x))
     return np.where(x < 0, power, np.ones_like(x)) / (1 + power)
 

@@ -29,7 +29,7 @@ def _meaning(operation: Op[..., Any], emit: Emit, by_pairs: Packed | None = None
 
 
 def _instruction(text: str) -> Callable[..., Any]:
-    """Return what emits a PTX instruction of one float32."""
+    """Return a function that emits a PTX instruction on one float32."""
     return lambda builder, x: builder.call(nb.pure_asm(nb.f32, [nb.f32], f"{text} $0, $1;", "=f,f"), [x])
 
 
@@ -39,7 +39,7 @@ def _library(name: str) -> Callable[..., Any]:
 
 # ---- exact
 def extreme(name: str) -> Emit:
-    """Return what emits the greater ("max") or the smaller ("min") of two: NaN comes through, as in NumPy."""
+    """Return a function that emits the greater ("max") or the smaller ("min") of two elements: NaN if one is, as in NumPy."""
     def emit(builder: Any, dtype: np.dtype, a: Any, b: Any) -> Any:
         if dtype == FLOAT32:
             return builder.call(nb.pure_asm(nb.f32, [nb.f32] * 2, f"{name}.NaN.f32 $0, $1, $2;", "=f,f,f"), [a, b])
@@ -100,7 +100,7 @@ _EX2, _LG2, _TANH = (_instruction(text) for text in ("ex2.approx.ftz.f32", "lg2.
 
 
 def _sigmoid(builder: Any, x: Any) -> Any:
-    """Compute it as `mathematics._sigmoid` does."""
+    """Emit what `mathematics._sigmoid` computes."""
     size = libdevice(builder, "fabs", x)
     power = libdevice(builder, "exp", builder.fsub(nb.f32(-0.0), size))
     above = builder.select(builder.fcmp_ordered("<", x, nb.f32(0.0)), power, nb.f32(1.0))

@@ -131,7 +131,7 @@ def wgmma_wait(acc: Any, pending: int = 0) -> Any:
     """Wait until at most the newest `pending` wgmmas of this warpgroup are in flight (0…7); returns the accumulator.
 
     With ``pending=0`` the tile returned can be read (PTX ISA, "wgmma.wait_group"). Without `pending` a kernel waits for this
-    accumulator: as many groups stay in flight as its source is sure to have issued behind it, on every way from the wgmma to here
+    accumulator: as many groups stay in flight as its source is sure to have issued after it, on every path from the wgmma to here
     (`compile.waits`), and the tile can be read. `acc` may be a tuple with accumulators in it; anything that is neither is returned
     as it is.
     """
@@ -146,7 +146,7 @@ def wgmma_wait(acc: Any, pending: int = 0) -> Any:
 
 @op(products="waits")
 def wait_for(acc: Any, pending: int) -> Any:
-    """Wait as ``wgmma_wait(acc)`` does, for a tile that `pending` groups have been issued behind."""
+    """Wait as ``wgmma_wait(acc)`` does, for a tile after which `pending` groups have been issued."""
     if not isinstance(acc, Tile) or acc.inert:
         return wgmma_wait(acc, 0)
     current().wgmma_wait(pending)

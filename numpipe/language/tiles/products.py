@@ -3,9 +3,9 @@
 On Hopper a warpgroup waits for its own products (`drain`), each warp for itself, and then tells others (`commit_to`). An SM that
 tells an mbarrier itself when products end needs other meanings here, and nothing above.
 
-``drain(pending)``                  wait until at most so many of this warpgroup's newest products are in flight
+``drain(pending)``                  wait until at most `pending` of this warpgroup's newest products are in flight
 ``drained(value, pending)``         a value, with the accumulators in it, when at most `pending` products are in flight
-``drained_behind(acc, groups)``     an accumulator that so many products have been issued behind, when it can be read
+``drained_behind(acc, groups)``     an accumulator after whose product `groups` more were issued, when it can be read
 ``commit_to(ring, part, address)``  tell an mbarrier that what was drained reads a slot no more
 
 What stays in flight while a slot is released is counted in groups that every step is sure to issue.

@@ -199,6 +199,6 @@ def chosen(np_: Context, test: Any) -> Any:
 
 @op(context=True)
 def behind_choice(np_: Context, value: Any) -> Any:
-    """Return a value that such an `if` may have changed: a number has none in the memory role."""
+    """Return a value that an `if` decided by a vote may have changed: in the memory role an inert one for a number."""
     parts = (Inert(VOTED) if np_.memory and not isinstance(part, Tile) else part for part in leaves(value))
     return tree_of(value).build(parts, made)

@@ -33,7 +33,7 @@ EXCHANGE = "np_exchange"
 
 
 def _combination(builder: Any, operation: str, dtype: np.dtype) -> Combine:
-    """Return what makes one element of two: of `_ranked` elements the greater."""
+    """Return a function that emits code to combine two elements into one: of `_ranked` elements the greater."""
     if operation in source.INDICES:
         return lambda a, b: builder.select(builder.icmp_signed(">", b, a), b, a)
     if operation in source.VOTES:
@@ -52,7 +52,7 @@ def _tree(combine: Combine, values: Sequence[Any]) -> Any:
 
 
 def _butterflies(builder: Any, combine: Combine, value: Any, distances: Sequence[int]) -> Any:
-    """Combine the values of lanes that are so far apart; each of them has the result."""
+    """Combine a value across lanes by shuffles (shfl.bfly) at these lane distances; each of these lanes gets the result."""
     register = REGISTERS[str(value.type)]
     for distance in distances:
         text = f"shfl.sync.bfly.b32 $0, $1, {distance}, 31, 0xffffffff;"

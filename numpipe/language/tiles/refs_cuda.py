@@ -52,7 +52,7 @@ class SharedType(nb.types.Type):  # type: ignore[misc]
         super().__init__(name=f"{self.word}({layout}, {dtype}, {role}{', writable' * writable})")
 
     def of(self: _S, layout: Layout) -> _S:
-        """Return the type of a view of such a tile."""
+        """Return the type of a view of this tile, with this layout."""
         return type(self)(layout, self.dtype, self.role, self.writable)
 
     def at(self, target: AtType, index: Any) -> Any:
@@ -89,7 +89,7 @@ nb.register_model(AllType)(nb.models.OpaqueModel)
 
 
 def _profiled(ty: GmemType) -> list[tuple[str, Any]]:
-    """Return the field of a reference that there is in a profile only, the context: stores are events."""
+    """Return the field that references have in a kernel with a profile only: the context, to record stores as events."""
     return [("np", ContextType(ty.unit, ty.role))] if ty.unit.params.profile_space else []
 
 

@@ -20,7 +20,7 @@ QUAD, WARP = 0x1c00, 0
 
 
 def _before(builder: Any, value: Any, distance: int, within: int) -> Any:
-    """Return the value of the lane so far before; where there is none, the value that adds nothing."""
+    """Return the value of the lane `distance` before; where there is none, -0.0 or 0, which changes nothing when added."""
     register, nothing = REGISTERS[str(value.type)], "0x80000000" if value.type == nb.f32 else "0"
     text = (f"{{ .reg .pred there; .reg .b32 got; shfl.sync.up.b32 got|there, $1, {distance}, {within}, 0xffffffff; "
             f"@!there mov.b32 got, {nothing}; mov.b32 $0, got; }}")

@@ -24,7 +24,7 @@ from .tile import Tile, check_shape, form_of
 
 
 def load_form(tile: SmemLike, what: str = "tile[…]") -> Form:
-    """Return what a load of a tile gives; raise SpecError for columns of bytes, which no instruction turns into rows."""
+    """Return the form of the register tile that a load gives; SpecError for a tile of 8-bit elements with contiguous columns."""
     if tile.layout.itemsize == 1 and tile.layout.inner == 0:
         raise SpecError(f"{what}: the columns of this {tile.dtype} tile are contiguous, and lanes move two elements of a row: use "
                         "the tile itself where this is tile.T, or pass the array with its rows contiguous, "
@@ -33,7 +33,7 @@ def load_form(tile: SmemLike, what: str = "tile[…]") -> Form:
 
 
 def check_store(tile: SmemLike, value: Any) -> None:
-    """Raise SpecError unless a value can be stored to such a tile."""
+    """Raise SpecError unless a value can be stored to a shared-memory tile of this shape and type."""
     what = "tile[…] = value"
     if not tile.writable:
         raise SpecError(READ_ONLY)

@@ -42,7 +42,7 @@ REGISTERS = {str(nb.f32): "f", str(nb.i32): "r", str(nb.i64): "l", str(nb.i16): 
 
 
 def load_words(builder: Any, machine: Any, kind: str, address: Any, count: int) -> list[Any]:
-    """Load neighbours in shared memory, by one statement: `count` registers of an LLVM type, which PTX calls `kind`."""
+    """Load `count` adjacent elements of shared memory by one instruction; each has the LLVM type `machine`, in PTX `kind`."""
     register = REGISTERS[str(machine)]
     if count == 1:
         return [nb.emit_asm(builder, machine, [address], f"ld.shared.{kind} $0, [$1];", f"={register},r,~{{memory}}")]
@@ -53,7 +53,7 @@ def load_words(builder: Any, machine: Any, kind: str, address: Any, count: int) 
 
 
 def store_words(builder: Any, kind: str, address: Any, values: Sequence[Any], chosen: Any = None, space: str = "shared") -> None:
-    """Store registers to neighbours in memory, by one statement; only by lanes in which `chosen`, an int32, is not 0."""
+    """Store registers to adjacent places in memory by one instruction, in lanes where `chosen`, an int32, is not 0."""
     where = [address] if chosen is None else [address, chosen]
     names = ", ".join(f"${len(where) + i}" for i in range(len(values)))
     vector, names = (f".v{len(values)}", f"{{{names}}}") if len(values) > 1 else ("", names)
@@ -65,7 +65,7 @@ def store_words(builder: Any, kind: str, address: Any, values: Sequence[Any], ch
 
 
 def in_place(builder: Any, layout: Layout, registers: list[Any]) -> list[Any]:
-    """Return registers as the accesses move them, from those of a tile, or the other way round (`addresses.detour`)."""
+    """Convert registers from a tile's order to that in which accesses move them, or back: a swap that undoes itself (`detour`)."""
     turn = detour(layout)
     if turn is None:
         return registers
@@ -100,7 +100,7 @@ def read_registers(builder: Any, layout: Layout, address: Any, dtype: np.dtype) 
 
 
 def _addresses(builder: Any, layout: Layout, address: Any) -> Iterator[tuple[Access, Any]]:
-    """Yield each access of a lane with its address."""
+    """Yield (access, address) for each access that a lane needs for the whole tile."""
     thread = builder.and_(nb.thread_index(builder), nb.const(127))
     start = builder.add(address, lane_offset(layout, Value(builder, thread)).value)
     for access in accesses(layout):

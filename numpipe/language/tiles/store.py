@@ -36,7 +36,7 @@ from .views import block_axes, check_inside, starts
 
 def check(what: str, name: str, dtype: Any, sizes: tuple[int, ...], form: Form,
           known: Sequence[str] = tuple(map(str, TILES))) -> None:
-    """Raise SpecError unless a tile has the shape of a block of array `name`, and its type; arrays of `known` types are written."""
+    """Raise SpecError unless a tile has the shape `sizes` of a block of array `name`, and its type; `known`: types of tiles."""
     if sizes != form.shape:
         raise SpecError(f"{what}: the index selects {sizes}, the tile is {form.shape}")
     if form.dtype == BOOL:

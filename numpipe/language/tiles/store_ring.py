@@ -1,7 +1,7 @@
 """The store ring: register tiles to global memory, through panels in shared memory that TMA reads.
 
 A panel has 64 rows of at most 128 bytes of a tile, which are a run of each lane's registers. Each compute warpgroup has a ring of
-its own: `store_slots` staging panels. A tile is stored in batches of so many panels::
+its own: `store_slots` staging panels. A tile is stored in batches of at most that many panels::
 
     put    one lane     wait until the TMA stores of the batch before have read the panels
            all          named barrier; write the panels (stmatrix, swizzled); proxy fence; named barrier
@@ -34,7 +34,7 @@ from .tma import Copy
 
 
 def panel_layout(columns: int, itemsize: int) -> Layout:
-    """Return how a panel of so many columns lies in shared memory."""
+    """Return the layout in shared memory of a panel of `columns`."""
     width: Any = columns * itemsize
     return Layout((64, columns), itemsize, 1, width, 64 * width)
 

@@ -25,7 +25,7 @@ __all__ = ["map_columns"]
 
 
 def strip_form(tile: Any, width: Any) -> Form:
-    """Return the form of a tile's strips; raise SpecError where it has no such strips."""
+    """Return the form of a tile's strips of `width` columns; raise SpecError where the tile cannot be cut into them."""
     width, form = constant("map_columns", "width", width), form_of(tile, "map_columns")
     if form is None:
         raise SpecError(f"map_columns: the second argument is a register tile, got {called(tile)}")

@@ -75,7 +75,7 @@ class TileLike:
         return self.form.layout
 
     def settled(self, what: str) -> Any:
-        """Return itself where `what` may read it; raise CompileError for accumulators in flight."""
+        """Return the tile where `what` may read it; raise CompileError for accumulators in flight."""
         return self
 
 
@@ -174,7 +174,7 @@ def _converted(value: np.ndarray, dtype: np.dtype) -> np.ndarray:
 
 
 def _truncated(value: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """Return integers of a type, the nearest that it holds; 0 for NaN."""
+    """Return floats truncated to integers of a type, clipped to what it holds; 0 for NaN."""
     limits = np.iinfo(dtype)
     whole: np.ndarray = np.nan_to_num(np.trunc(value.astype(np.float64)), nan=0.0)
     return np.clip(whole, limits.min, limits.max).astype(dtype)  # type: ignore[no-any-return]

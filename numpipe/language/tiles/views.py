@@ -54,10 +54,10 @@ def check_inside(ref: GmemRef, parts: Sequence[Any], axes: tuple[int, ...], what
 
 
 def block_axes(ref: Any, parts: Sequence[Any], what: str, least: int = 0, gathers: bool = False) -> tuple[int, ...]:
-    """Return the dimensions of an array along which a block of it lies: those in which an index selects several elements.
+    """Return the dimensions of an array in which an index selects several elements.
 
-    parts    of the index, or their Numba types: ``ds(start, size)``, an integer, and for a load, which `gathers`, a vector
-    what     how messages call the index
+    parts    the index's parts, or their Numba types: ``ds(start, size)``, an integer, and with `gathers` a vector of indices
+    what     the index's name in messages
 
     Raises SpecError for another number of parts, for other parts, and for less than `least` or more than two dimensions.
     """

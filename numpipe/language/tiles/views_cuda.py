@@ -50,14 +50,14 @@ class Block:
         return builder.add(address, far)
 
     def aligned(self, columns: int, run: int) -> Any:
-        """Return whether a block of so many columns starts at a multiple of `run` elements, and the array has all its columns."""
+        """Return whether a block of `columns` starts at a multiple of `run` elements, and the array has all its columns."""
         builder, begin = self.builder, self.start[-1]
         most = builder.sub(self.size[-1], nb.const(columns))
         whole = builder.and_(builder.icmp_signed(">=", begin, nb.const(0)), builder.icmp_signed("<=", begin, most))
         return builder.and_(whole, builder.icmp_unsigned("==", builder.and_(begin, nb.const(run - 1)), nb.const(0)))
 
     def load(self, address: Any, inside: Any, count: int = 1) -> Any:
-        """Load one element, or `count` neighbours; for what lies outside it loads the array's first element, and gives 0."""
+        """Load one element, or `count` adjacent ones; where they lie outside it loads the array's first element, and gives 0."""
         builder, nbytes = self.builder, count * self.dtype.itemsize
         words = nbytes // 4
         machine: Any = nb.ir.IntType(8 * nbytes) if not words else nb.i32 if words == 1 else nb.ir.VectorType(nb.i32, words)

@@ -140,7 +140,7 @@ def api() -> Any:
 
 
 def call(result: tuple[Any, ...]) -> Any:
-    """Return what a call of the driver gave; raise LaunchError if it failed."""
+    """Return the value in a driver call's ``(code, value)``; raise LaunchError if the code is an error."""
     if int(result[0]):
         raise LaunchError(f"the CUDA driver reported {result[0]!r} while measuring: has an earlier launch failed?")
     return result[1] if len(result) > 1 else None

@@ -105,7 +105,7 @@ class EventTimer:
 
 
 def require_gpu() -> None:
-    """Raise TargetError where there is nothing to measure."""
+    """Raise TargetError where there is no usable GPU."""
     state = gpu_state()
     if state.status != "ok":
         raise TargetError(f"numpipe.bench measures on a Hopper GPU: {state.reason}; {state.mend}. Kernels can be "

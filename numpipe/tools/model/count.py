@@ -144,7 +144,7 @@ class Counter:
         self.work["sent", self.warpgroup] += 1
 
     def load_word(self, address: int) -> int:
-        """Return 0, or the next ticket: CTAs are taken to be equally fast."""
+        """Return the CTA's next work index where `address` holds one, as if CTAs were equally fast; else 0."""
         plan = self.unit.work_ring
         number = self.cta[0] + self.grid[0] * (self.cta[1] + self.grid[1] * self.cta[2])
         return self._tickets.draw(number) if plan is not None and address in plan.memory else 0
@@ -165,7 +165,7 @@ class Counter:
     gmem_await = gmem_signal
 
     def _in_l2(self, what: str) -> bool:
-        """Return whether an array is the workspace, whose lines are written and read again before they leave L2."""
+        """Return whether `what` names the workspace, whose lines are written and read again before they leave L2."""
         return any(array.workspace and array.name == what for array in self.unit.arrays)
 
     def each_lane(self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:

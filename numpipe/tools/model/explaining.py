@@ -123,12 +123,12 @@ class Explanation:
 
     @property
     def advice(self) -> str:
-        """What to do about the limiter."""
+        """A text on the `limiter`: what would make the kernel faster, or that it is at a roofline."""
         return ADVICE[self.limiter]
 
     @property
     def smem_bytes(self) -> int:
-        """Shared memory of a CTA."""
+        """The bytes of shared memory that a CTA takes."""
         return sum(size for size, _ in self.smem)
 
     @property

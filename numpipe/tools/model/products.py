@@ -166,7 +166,7 @@ def _shares(tiles: int, steps: int, sms: int, split: int | str | None, within: i
 
 
 def _cta(share: _Share, tile: tuple[int, int], depth: int, itemsize: int, warpgroups: int, turns: bool, target: Target) -> Work:
-    """Return the work of a CTA with such a share."""
+    """Return the work of a CTA with this share of the tiles."""
     (tm, tn), steps = tile, share.steps
     work = Work({("tiles",): share.parts, ("fills", RING): steps, ("copied",): steps * (tm + tn) * depth * itemsize,
                  ("load", "a"): steps * tm * depth * itemsize, ("load", "b"): steps * tn * depth * itemsize,

@@ -18,11 +18,11 @@ Body = Callable[[Any], None]
 EVENTS = 300_000
 """pipeline steps, of all warpgroups, that are counted before CTAs are estimated from others far away; some ten seconds"""
 FEW = 100
-"""steps of a warpgroup: up to so many, the others of its CTA are counted too"""
+"""up to this many steps of a warpgroup, the others of its CTA are counted too"""
 SAMPLES = 264
 """CTAs whose first loads are compared"""
 ALL = 3000
-"""steps of a kernel: up to so many, all its CTAs are counted"""
+"""up to this many steps of a kernel, all its CTAs are counted"""
 NEIGHBOURS = 2
 """SMs that fetch a box from L2 once if they ask for it at the same time: a TPC"""
 
@@ -49,7 +49,7 @@ class KernelWork:
 
 
 def count(unit: Unit, body: Body, grid: tuple[int, int, int], resident: Callable[[], int], nbytes: dict[str, int]) -> KernelWork:
-    """Count a kernel.
+    """Count what a kernel's CTAs load, compute and store, by running some of them.
 
     unit, body  of a simulation: ``body(machine)`` is one warpgroup from entry to end
     resident    CTAs that run at a time, called when one has been counted: by then `unit` knows its shared memory
@@ -114,7 +114,7 @@ def count(unit: Unit, body: Body, grid: tuple[int, int, int], resident: Callable
 
 
 def _structure(work: Work) -> frozenset[Any]:
-    """Return what a CTA does, but for how much of its blocks lies inside the arrays."""
+    """Return a CTA's work without its loads and stores, whose bytes depend on how much of a block lies inside its array."""
     return frozenset(item for item in work.items() if item[0][0] not in ("load", "store"))
 
 
@@ -134,7 +134,7 @@ def place(number: int, grid: tuple[int, int, int]) -> tuple[int, int, int]:
 
 
 def _share(work: KernelWork, unit: Unit, body: Body, grid: tuple[int, int, int], resident: int) -> None:
-    """Set how much of the bytes that CTAs load at a time differs: from the first steps of those that run first.
+    """Estimate which share of the bytes that CTAs load at the same time is distinct, from the first steps of the first CTAs.
 
     A box that a CTA loads again comes from L2 again, and not from HBM.
     """

@@ -159,7 +159,7 @@ class Buffers:
 
 
 def buffers(args: tuple[Any, ...], named: Mapping[str, Any], on_gpu: bool) -> Buffers:
-    """Return the caller's arguments where calls are simulated; on a GPU so many copies that two L2 lie between two uses of one."""
+    """Return the caller's arguments where calls are simulated; on a GPU copies, enough for twice the L2 between two uses of one."""
     if not on_gpu:
         return Buffers([(args, dict(named))], [None])
     arrays = [arg for arg in (*args, *named.values()) if is_array(arg)]
