@@ -11,6 +11,7 @@ median over `--processes` processes, and the least and the largest. Peers that a
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import statistics
@@ -84,6 +85,7 @@ def triton_add(name: str, a: Any, b: Any, c: Any) -> Calls:
 
 
 def numba_add(name: str, a: Any, b: Any, c: Any) -> Calls:
+    importlib.import_module("numpipe.core.numba")  # gives numba-cuda what NumPy 2.5 dropped
     from numba import cuda
 
     @cuda.jit
