@@ -4,6 +4,8 @@
 
 cold compile   first signature in a fresh process, Numba's import included; the next signature after it; of the loop form
                (examples/gemm.py) and of the body form (examples/gemm_body.py)
+first call     the host's time from ``import numpipe`` to the launch, and of the call alone, of the GEMM and of attention on torch
+               tensors, with the context there already: compiled ("cold"), and from the disk cache ("cached"), in new processes
 simulation     512 x 512 x 512 float16, tile 128 x 128 x 64, races and deadlocks watched, on one core
 call           host microseconds of a call on torch tensors with out= given, torch.mm beside it (with a GPU only)
 
@@ -13,12 +15,14 @@ Each figure is the median of `--processes` processes; the raw values go into the
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib
 import json
 import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -28,7 +32,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 UNITS = {"import numpipe": "s", "cold compile": "s", "next signature": "s", "cold compile, body form": "s",
          "next signature, body form": "s", "simulated 512^3": "s",
-         "call, numpipe": "us", "call, torch.mm": "us"}
+         "call, numpipe": "us", "call, torch.mm": "us",
+         **{f"{state} {part}, {name}": "s" for state in ("cold", "cached") for part in ("import to launch", "call to launch")
+            for name in ("GEMM", "attention")}}
 
 
 def compile_times(module: str = "gemm", suffix: str = "") -> dict[str, float]:
@@ -51,6 +57,28 @@ def compile_times(module: str = "gemm", suffix: str = "") -> dict[str, float]:
 
 def body_form_compile_times() -> dict[str, float]:
     return compile_times("gemm_body", ", body form")
+
+
+def first_calls(name: str, state: str) -> dict[str, float]:
+    """Seconds of the host until the first launch of a new process."""
+    import torch
+
+    if name == "GEMM":
+        arrays = [torch.randn(512, 512, device="cuda").to(torch.float16) for _ in "ab"]
+    else:
+        arrays = [torch.randn(1, 2, 512, 128, device="cuda").to(torch.float16) for _ in "qkv"]
+    torch.cuda.synchronize()
+    begun = time.perf_counter()
+    import numpipe  # noqa: F401
+
+    function = importlib.import_module("gemm").product if name == "GEMM" else importlib.import_module("flash_attention").attention
+    imported = time.perf_counter()
+    function(*arrays)
+    launched = time.perf_counter()
+    torch.cuda.synchronize()
+    if state == "cached" and {"numba", "llvmlite"} & sys.modules.keys():
+        raise AssertionError("a cached call imported the compiler")
+    return {f"{state} import to launch, {name}": launched - begun, f"{state} call to launch, {name}": launched - imported}
 
 
 def simulation_time() -> dict[str, float]:
@@ -97,8 +125,11 @@ def call_times() -> dict[str, float]:
             "call, torch.mm": per_call(lambda: torch.mm(a, b.T, out=c))}
 
 
-MEASUREMENTS = {"compile": compile_times, "compile body form": body_form_compile_times, "simulation": simulation_time,
-                "call": call_times}
+MEASUREMENTS: dict[str, Callable[[], dict[str, float]]] = {
+    "compile": compile_times, "compile body form": body_form_compile_times, "simulation": simulation_time, "call": call_times,
+    **{f"{state} {name}": functools.partial(first_calls, name, state) for state in ("cold", "cached")
+       for name in ("GEMM", "attention")}}
+ON_GPU = [name for name in MEASUREMENTS if name.startswith(("call", "cold", "cached"))]
 
 
 def gpu_for_calls() -> str:
@@ -126,19 +157,30 @@ def main() -> int:
         return 0
 
     wanted = options.only or list(MEASUREMENTS)
-    if "call" in wanted and (reason := gpu_for_calls()):
+    if set(wanted) & set(ON_GPU) and (reason := gpu_for_calls()):
         print(f"calls are not timed: {reason}")
-        wanted = [name for name in wanted if name != "call"]
+        wanted = [name for name in wanted if name not in ON_GPU]
     one_core = os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     raw: dict[str, list[float]] = {}
-    for _ in range(options.processes):  # in turn: the machine is not the same all the time
+
+    def run(name: str, folder: str) -> dict[str, float]:
+        cache = {"NUMPIPE_CACHE_DIR": folder, "NUMPIPE_CACHE": str(int(name.startswith("cached")))}
+        answer = subprocess.run([sys.executable, __file__, "--worker", name], stdout=subprocess.PIPE, text=True, check=True,
+                                env=one_core | cache).stdout
+        found: dict[str, float] = json.loads(answer.splitlines()[-1])
+        return found
+
+    with tempfile.TemporaryDirectory() as folder:
         for name in wanted:
-            answer = subprocess.run([sys.executable, __file__, "--worker", name], stdout=subprocess.PIPE, text=True,
-                                    check=True, env=one_core).stdout
-            for what, value in json.loads(answer.splitlines()[-1]).items():
-                raw.setdefault(what, []).append(value)
+            if name.startswith("cached"):  # what it finds, and the files of Python's own cache
+                subprocess.run([sys.executable, __file__, "--worker", name.replace("cached", "cold")], stdout=subprocess.PIPE,
+                               check=True, env=one_core | {"NUMPIPE_CACHE_DIR": folder, "NUMPIPE_CACHE": "1"})
+        for _ in range(options.processes):  # in turn: the machine is not the same all the time
+            for name in wanted:
+                for what, value in run(name, folder).items():
+                    raw.setdefault(what, []).append(value)
     for what, values in raw.items():
-        print(f"{what:25}  {statistics.median(values):8.3f} {UNITS[what]:2}  ({min(values):.3f} … {max(values):.3f})")
+        print(f"{what:35}  {statistics.median(values):8.3f} {UNITS[what]:2}  ({min(values):.3f} … {max(values):.3f})")
     if options.out is not None:
         options.out.parent.mkdir(parents=True, exist_ok=True)
         options.out.write_text(json.dumps(record(raw), indent=1) + "\n", encoding="utf8")

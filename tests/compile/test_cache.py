@@ -409,3 +409,38 @@ def test_nobody_waits_for_ever(folder: Path, tmp_path: Path, monkeypatch: pytest
     finally:
         process.kill()
         process.wait()
+
+
+USES = '''
+import hashlib, sys
+import numpy as np, numpipe, kernels
+image = kernels.kernel.described((numpipe.ArrayType((128, 128), np.float32),), {}).variant.image
+print("compiled" if "numba" in sys.modules else "found", hashlib.sha256(image.cubin).hexdigest(), flush=True)
+'''
+
+
+def users(count: int, tmp_path: Path, **values: Any) -> list[subprocess.Popen[str]]:
+    """Processes that need one kernel at the same time."""
+    (tmp_path / "helpers.py").write_text(HELPERS.format(**VALUES | values), encoding="utf8")
+    (tmp_path / "kernels.py").write_text(SOURCE.format(**VALUES | values), encoding="utf8")
+    return [subprocess.Popen([sys.executable, "-c", USES], cwd=tmp_path, stdout=subprocess.PIPE, text=True) for _ in range(count)]
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+def test_of_a_hundred_processes_on_an_empty_cache_one_compiles(tmp_path: Path) -> None:
+    answers = [process.communicate()[0].split() for process in users(100, tmp_path)]
+    assert sorted(answer[0] for answer in answers) == ["compiled", *["found"] * 99]
+    assert len({answer[1] for answer in answers}) == 1
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+def test_a_process_that_is_killed_at_any_moment_costs_nobody_a_result(tmp_path: Path) -> None:
+    moments = np.random.default_rng(0).uniform(0.1, 3.0, 50)
+    for number, moment in enumerate(moments):
+        processes = users(8, tmp_path, scale=float(number))
+        time.sleep(moment)
+        processes[0].kill()
+        answers = [process.communicate()[0].split() for process in processes][1:]
+        assert all(len(answer) == 2 for answer in answers) and len({answer[1] for answer in answers}) == 1, (number, moment)
