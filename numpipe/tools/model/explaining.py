@@ -88,7 +88,7 @@ class Explanation:
     loaded, stored      bytes by array
     smem                (bytes, what) of a CTA's shared memory, of smem_limit
     grid, ctas_per_sm, persistent
-    sms                 of the GPU
+    sms                 SMs of the GPU
     waves               how often these SMs are filled with CTAs, or with a persistent CTA's tiles
     tiles               of the tile loop, or of a grid with one a CTA
     steps               of pipelines, in all CTAs
@@ -133,9 +133,8 @@ class Explanation:
         if self.limiter == "wave tail" and ctas < self.sms:
             return (f"{ctas} {'tiles' if self.persistent else 'CTAs'} for {self.sms} SMs: divide the work among more CTAs (smaller "
                     "tiles, or several CTAs a row or column and numpipe.atomic_add)")
-        following = max(self.losses, key=self.losses.__getitem__)
-        saved = self.losses[following]
-        if self.limiter not in ROOFLINES or saved < NEXT * self.predicted_seconds:
+        following, saved = max(self.losses.items(), key=lambda item: item[1])
+        if self.limiter not in (*ROOFLINES, "stores") or self.limiter == following or saved < NEXT * self.predicted_seconds:
             return ADVICE[self.limiter]
         return f"{ADVICE[self.limiter]}; next {following} ({_time(saved)}): {ADVICE[following]}"
 
@@ -171,7 +170,8 @@ class Explanation:
                                                  if registers.memory else "")
         per_byte = f" ({self.flop / self.hbm_bytes:.0f} FLOP a byte)" if self.flop and self.hbm_bytes else ""
         rows = [
-            ("work", f"{_number(self.flop, 'FLOP') if self.flop else 'no products'}, {_number(self.hbm_bytes, 'B')} of HBM{per_byte}, "
+            ("work", f"{_number(self.flop, 'FLOP') if self.flop else 'no products'}, "
+                     f"{_number(self.hbm_bytes, 'B')} of HBM{per_byte}, "
                      f"{_number(self.l2_bytes, 'B')} of L2, {_number(self.copied_bytes, 'B')} copied to shared memory"),
             ("", f"depends on data, zeros here: {', '.join(self.data)}; numbers of NumPy arrays are read" if self.data else ""),
             *((name, ", ".join(f"{array} {_number(n, 'B')}" for array, n in nbytes.items()) or "none")
@@ -258,8 +258,9 @@ def explain(kernel: Kernel, /, *args: Any, measured: float | Trace | None = None
         copied_bytes=work.total["copied",], l2_bytes=prediction.l2_bytes, hbm_bytes=prediction.hbm_bytes,
         loaded=loaded, stored=stored, smem=tuple((size, what) for what, size in (used.smem if used else unit.shares)),
         smem_limit=unit.target.smem_bytes, registers=registers, slots=tuple(slots), threads=unit.threads, grid=grid,
-        ctas_per_sm=resident, persistent=persistent, sms=device.sms, waves=(tiles if persistent else work.ctas) / (device.sms * resident),
-        tiles=tiles, steps=sum(n for key, n in work.total.items() if key[0] == "fills"), predicted_seconds=prediction.seconds,
+        ctas_per_sm=resident, persistent=persistent, sms=device.sms, tiles=tiles,
+        waves=(tiles if persistent else work.ctas) / (device.sms * resident),
+        steps=sum(n for key, n in work.total.items() if key[0] == "fills"), predicted_seconds=prediction.seconds,
         limits=prediction.limits, losses=prediction.losses, limiter=prediction.limiter, data=work.data,
         measured=None if measured is None else _measured(measured, work.total["flop",], prediction))
 

@@ -348,8 +348,8 @@ def test_memory_bandwidth_is_named_where_it_takes_nearly_all_of_the_time(slots: 
     share = told.limits["memory bandwidth"] / told.predicted_seconds
     assert (share > 0.9, told.limiter) == ((False, "slots") if slots == 3 else (True, "memory bandwidth")), str(told)
     if slots > 3:
-        assert str(told).endswith(f"limited by memory bandwidth ({share:.0%} of the time): at the roofline of HBM: move fewer bytes; "
-                                  "next launch (2.0 us): too little work for a\n  launch")
+        assert str(told).endswith(f"\nlimited by memory bandwidth ({share:.0%} of the time): at the roofline of HBM: move fewer "
+                                  "bytes; next launch (2.0 us): too little work for a\n  launch")
 
 
 @pytest.mark.parametrize("slots, limiter", [(4, "slots"), (5, "compute role")])
