@@ -54,6 +54,20 @@ def gated(a, b, d, c, *, cfg: numpipe.Static = GatedConfig()):
         c[ds(m * cfg.tm + wg * rows, rows), ds(n * cfg.tn, cfg.tn)] = (left * right).astype(c.dtype)
 
 
+@numpipe.kernel(out_type=lambda a, b, cfg: numpipe.ArrayType((a.shape[0], b.shape[0]), a.dtype), signature="(m,k),(n,k)->(m,n)",
+                grid=lambda a, b, cfg: (cdiv(a.shape[0], cfg.tm), cdiv(b.shape[0], cfg.tn)), grid_names=("m", "n"))
+def one_tile(a, b, c, *, cfg: numpipe.Static):
+    """c = a @ b.T, each tile by a CTA of its own."""
+    wg, m, n = numpipe.axis_index("wg"), numpipe.axis_index("m"), numpipe.axis_index("n")
+    rows = cfg.tm // numpipe.axis_size("wg")
+    acc = numpipe.zeros((rows, cfg.tn), np.float32)
+    pipe = numpipe.pipeline(grid=(cdiv(a.shape[1], cfg.tk),), max_concurrent_steps=cfg.slots, in_specs=(
+        BlockSpec((cfg.tm, cfg.tk), lambda k: (m, k)), BlockSpec((cfg.tn, cfg.tk), lambda k: (n, k))))
+    for _, (a_tile, b_tile) in pipe(a, b):
+        acc = numpipe.wgmma(acc, a_tile.at[ds(wg * rows, rows), :], b_tile.T)
+    c[ds(m * cfg.tm + wg * rows, rows), ds(n * cfg.tn, cfg.tn)] = acc.astype(c.dtype)
+
+
 @dataclass(frozen=True)
 class Variant:
     """A call: the shapes of a kernel's inputs, and its configuration."""
@@ -102,6 +116,8 @@ CASES = (
          product(128, 16896, 8192, tn=128, slots=6)),
     Case("133 tiles", "wave tail", "132 SMs have a tile each, then one has the last one", product(2432, 1792, 2048),
          product(1536, 2816, 2048)),
+    Case("short CTAs", "CTA start", "2048 CTAs of four steps: each waits for its first tile, and the next one for its store",
+         Variant(one_tile, ((8192, 256), (8192, 256)), gemm.Config()), product(8192, 8192, 256)),
     Case("one step", "stores", "K = 64: 134 MB are written and 2 MB read", product(8192, 8192, 64)),
     Case("two accumulators", "registers", "two sums of 128 registers a lane, of 232: they go to memory and back",
          two_products(2048), two_products(2048, tn=128, slots=4)),

@@ -101,27 +101,25 @@ MOMENTS = {row.name: row for row in (
 class Kind:
     """A kind of event that takes time.
 
-    letter  its letter in a timeline as text; "": the number of its warpgroup
-    span    what it counts as in a warpgroup's time, of `spans.MEANS`; "": nothing by itself
-    title   a wait's title in the Trace Event Format
-    unit    the unit of the SM that it is shown on; "": it is the warpgroup's own
+    span   what it counts as in a warpgroup's time, of `spans.MEANS`; "": nothing by itself
+    title  a wait's title in the Trace Event Format
+    unit   the unit of the SM that it is shown on; "": it is the warpgroup's own
     """
 
-    letter: str = ""
     span: str = ""
     title: str = ""
     unit: str = ""
 
 
 KINDS = {
-    "wait": Kind(".", "barrier", "wait for"),
-    "barrier": Kind(".", "barrier", "named barrier"),
-    "registers": Kind(".", "barrier", "setmaxnreg"),
-    "drain": Kind("#", "compute", "wgmma_wait"),
-    "flush": Kind("S", "store", "wait for stores"),
-    "issue": Kind("L", "issue"),
-    "write": Kind("S", "store"),
-    "load": Kind("L", unit="copy in"),
-    "store": Kind("S", unit="copy out"),
+    "wait": Kind("barrier", "wait for"),
+    "barrier": Kind("barrier", "named barrier"),
+    "registers": Kind("barrier", "setmaxnreg"),
+    "drain": Kind("compute", "wgmma_wait"),
+    "flush": Kind("store", "wait for stores"),
+    "issue": Kind("issue"),
+    "write": Kind("store"),
+    "load": Kind(unit="copy in"),
+    "store": Kind(unit="copy out"),
     "mma": Kind(unit="tensor core"),
 }

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from .events import UNITS, Recording, of_warpgroups
-from .protocol import KINDS
 from .spans import spans
 
+_LETTERS = {"compute": "#", "store": "S", "issue": "L", "data": ".", "slot": ".", "barrier": "."}
 _LEGEND = "L load   # compute   S store   . wait   - other instructions   tensor core: number of the warpgroup"
 
 
@@ -17,7 +17,8 @@ def timeline(trace: Recording, width: int = 100, cta: tuple[int, int, int] | int
     events = trace.events_of(cta)
     if not events:
         return "no events"
-    first, last = start or 0, max(max(e.end for e in events), 1) if end is None else end
+    first = min(e.start for e in events) if start is None else start
+    last = max(max(e.end for e in events), first + 1) if end is None else end
     if not first < last:
         raise ValueError(f"start={first} is not before end={last} {trace.clock}")
     rows: list[tuple[str, str]] = []
@@ -26,12 +27,10 @@ def timeline(trace: Recording, width: int = 100, cta: tuple[int, int, int] | int
         if not wanted(name):
             continue
         ended = max((e.end for e in own if e.kind == "end"), default=last)
-        letters = [(e.start, e.end, KINDS[e.kind].letter) for e in own if e.kind in KINDS]
-        if trace.clock == "ns":  # a GPU does not tell when products ran, but when its warpgroups computed
-            letters += [(span.start, span.end, "#") for span in spans(own) if span.kind == "compute"]
+        letters = [(span.start, span.end, _LETTERS[span.kind]) for span in spans(own) if span.kind in _LETTERS]
         rows.append((name, _row(letters, width, first, last, ended, "-")))
     for kind, title in UNITS.items():
-        letters = [(e.start, e.details.get("port_until", e.end), KINDS[kind].letter or str(e.warpgroup))
+        letters = [(e.start, e.details.get("port_until", e.end), str(e.warpgroup) if kind == "mma" else kind[0].upper())
                    for e in events if e.kind == kind]
         if letters and wanted(title):
             rows.append((title, _row(letters, width, first, last, last, " ")))

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import numpipe
-from numpipe import SpecError, Trace, timeline
+from numpipe import BlockSpec, SpecError, Trace, ds, timeline
 from numpipe import __main__ as command
 from numpipe.traces import Event
 from numpipe.traces.drawing import _LOOKS, _PRODUCTS, look, rows_of
@@ -64,12 +64,35 @@ def test_the_text_of_a_gpu_shows_what_its_warpgroups_computed(traces: tuple[Trac
     assert sum(a == b for a, b in zip(wg0, same, strict=False)) > 70, "as simulated, where it is made from other events"
 
 
+@numpipe.kernel(out_type=lambda x: numpipe.ArrayType((x.shape[0],), np.float32), num_compute_wgs=1)
+def row_sums(x, y, *, slots: numpipe.Static):
+    """Without products: what computes is ordinary instructions."""
+    acc = numpipe.zeros((64, 64), np.float32)
+    pipe = numpipe.pipeline(grid=(x.shape[1] // 64,), max_concurrent_steps=slots, in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))
+    for _, (tile,) in pipe(x):
+        acc = acc + tile[...]
+    y[ds(0, 64)] = acc.sum(axis=1)
+
+
+@pytest.mark.parametrize("slots", [1, 3])
+def test_the_text_and_the_summary_agree(slots: int) -> None:
+    trace = Trace()
+    row_sums.simulate(np.ones((64, 512), np.float32), slots=slots, trace=trace)
+    summary, width = trace.summary(0), 400
+    head, *rows = trace.timeline(width).splitlines()
+    assert head.startswith(f"CTA (0, 0, 0): {summary.total:.0f} cycles,"), "both from the first event of the CTA"
+    for number, letter, kind in ((0, "#", "compute"), (0, ".", "data"), (1, ".", "slot")):
+        shown = rows[number].split("|")[1].count(letter) / width
+        assert shown == pytest.approx(summary[number].spent[kind] / summary.total, abs=0.04), (kind, rows[number])
+    assert summary[0].fraction("compute") > 0.1 and summary[1].fraction("slot") > 0.7
+
+
 def test_a_window_and_some_rows(traces: tuple[Trace, Trace]) -> None:
     simulated, _ = traces
     head, *rows, _ = timeline(simulated, start=1000, end=2000, width=50, rows=["compute", "tensor core"]).splitlines()
     assert head == "CTA (0, 0, 0): 1000 cycles from 1000 to 2000, 20 a column"
     assert [row.split("|")[0].strip() for row in rows] == ["wg0 compute", "wg1 compute", "tensor core"]
-    whole = simulated.timeline(width=simulated.events_of(0)[-1].end // 20)
+    whole = simulated.timeline(width=simulated.events_of(0)[-1].end // 20, start=0)
     tensor = next(line for line in whole.splitlines() if line.startswith("tensor core")).split("|")[1]
     assert sum(a == b for a, b in zip(rows[-1].split("|")[1], tensor[50:100], strict=False)) > 40
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
+import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -26,13 +27,15 @@ from ...plan.unit import Unit
 from ...sim import Trace
 from .count import Blank
 from .device import H200, Clock, DeviceModel
-from .limits import ADVICE, Facts, Prediction, RingFacts, predict
+from .limits import ADVICE, ROOFLINES, Facts, Prediction, RingFacts, predict
 from .work import KernelWork, count
 
 __all__ = ["explain"]
 
 OTHERS = 32
 """registers that a lane of a compute warpgroup needs beside its accumulators: addresses, counters, what is being stored"""
+NEXT = 0.04
+"""the part of the time that a thing saves at a roofline, from which on the advice names it"""
 
 
 @dataclass(frozen=True)
@@ -85,7 +88,8 @@ class Explanation:
     loaded, stored      bytes by array
     smem                (bytes, what) of a CTA's shared memory, of smem_limit
     grid, ctas_per_sm, persistent
-    waves               how often the GPU's SMs are filled with CTAs, or with a persistent CTA's tiles
+    sms                 SMs of the GPU
+    waves               how often these SMs are filled with CTAs, or with a persistent CTA's tiles
     tiles               of the tile loop, or of a grid with one a CTA
     steps               of pipelines, in all CTAs
     limits              seconds of each unit if it alone worked
@@ -111,6 +115,7 @@ class Explanation:
     grid: tuple[int, int, int]
     ctas_per_sm: int
     persistent: bool
+    sms: int
     waves: float
     tiles: int
     steps: int
@@ -124,7 +129,14 @@ class Explanation:
     @property
     def advice(self) -> str:
         """A text on the `limiter`: what would make the kernel faster, or that it is at a roofline."""
-        return ADVICE[self.limiter]
+        ctas = self.tiles if self.persistent else math.prod(self.grid)
+        if self.limiter == "wave tail" and ctas < self.sms:
+            return (f"{ctas} {'tiles' if self.persistent else 'CTAs'} for {self.sms} SMs: divide the work among more CTAs (smaller "
+                    "tiles, or several CTAs a row or column and numpipe.atomic_add)")
+        following, saved = max(self.losses.items(), key=lambda item: item[1])
+        if self.limiter not in (*ROOFLINES, "stores") or self.limiter == following or saved < NEXT * self.predicted_seconds:
+            return ADVICE[self.limiter]
+        return f"{ADVICE[self.limiter]}; next {following} ({_time(saved)}): {ADVICE[following]}"
 
     @property
     def smem_bytes(self) -> int:
@@ -150,14 +162,16 @@ class Explanation:
 
     def __str__(self) -> str:
         def rates(seconds: float) -> str:
-            return f"{1e-12 * self.flop / seconds:>9.0f} TFLOPS{1e-12 * self.hbm_bytes / seconds:>8.2f} TB/s"
+            tflops = f"{1e-12 * self.flop / seconds:>9.0f} TFLOPS" if self.flop else ""
+            return f"{tflops}{1e-12 * self.hbm_bytes / seconds:>8.2f} TB/s"
 
         registers = self.registers
         roles = f"{registers.entry} at entry" + (f", {registers.memory} memory role, {registers.compute} compute role"
                                                  if registers.memory else "")
-        per_byte = self.flop / self.hbm_bytes if self.hbm_bytes else 0.0
+        per_byte = f" ({self.flop / self.hbm_bytes:.0f} FLOP a byte)" if self.flop and self.hbm_bytes else ""
         rows = [
-            ("work", f"{_number(self.flop, 'FLOP')}, {_number(self.hbm_bytes, 'B')} of HBM ({per_byte:.0f} FLOP a byte), "
+            ("work", f"{_number(self.flop, 'FLOP') if self.flop else 'no products'}, "
+                     f"{_number(self.hbm_bytes, 'B')} of HBM{per_byte}, "
                      f"{_number(self.l2_bytes, 'B')} of L2, {_number(self.copied_bytes, 'B')} copied to shared memory"),
             ("", f"depends on data, zeros here: {', '.join(self.data)}; numbers of NumPy arrays are read" if self.data else ""),
             *((name, ", ".join(f"{array} {_number(n, 'B')}" for array, n in nbytes.items()) or "none")
@@ -175,7 +189,8 @@ class Explanation:
         lines += [f"{name:<{width}}  {text}".rstrip() for name, text in rows if text or name]
         losses = sorted(((name, loss) for name, loss in self.losses.items() if loss >= 0.005 * self.predicted_seconds),
                         key=lambda item: -item[1])
-        for title, times in ((f"{'alone':>28}{'of the time':>16}", self.limits.items()), (f"{'would be saved':>28}", losses)):
+        alone = [(name, seconds) for name, seconds in self.limits.items() if seconds]
+        for title, times in ((f"{'alone':>28}{'of the time':>16}", alone), (f"{'would be saved':>28}", losses)):
             lines += ["", title]
             lines += [f"{name:<18}{_time(seconds):>10}{seconds / self.predicted_seconds:>15.0%}" for name, seconds in times]
         lines += ["", f"{'predicted':<18}{_time(self.predicted_seconds):>10}{rates(self.predicted_seconds)}"]
@@ -183,7 +198,9 @@ class Explanation:
             lines.append(f"{'measured':<18}{_time(self.measured.seconds):>10}{rates(self.measured.seconds)}   "
                          f"{self.measured.over_predicted:.2f} x predicted")
             lines += [f"  {role:<16}{share:>10.0%} of its time waiting" for role, share in self.measured.waiting.items()]
-        return "\n".join([*lines, "", f"limited by {self.limiter}: {self.advice}"])
+        share = f" ({self.limits[self.limiter] / self.predicted_seconds:.0%} of the time)" if self.limiter in ROOFLINES else ""
+        verdict = textwrap.fill(f"limited by {self.limiter}{share}: {self.advice}", 132, subsequent_indent="  ")
+        return "\n".join([*lines, "", verdict])
 
 
 @brief
@@ -241,8 +258,9 @@ def explain(kernel: Kernel, /, *args: Any, measured: float | Trace | None = None
         copied_bytes=work.total["copied",], l2_bytes=prediction.l2_bytes, hbm_bytes=prediction.hbm_bytes,
         loaded=loaded, stored=stored, smem=tuple((size, what) for what, size in (used.smem if used else unit.shares)),
         smem_limit=unit.target.smem_bytes, registers=registers, slots=tuple(slots), threads=unit.threads, grid=grid,
-        ctas_per_sm=resident, persistent=persistent, waves=(tiles if persistent else work.ctas) / (device.sms * resident),
-        tiles=tiles, steps=sum(n for key, n in work.total.items() if key[0] == "fills"), predicted_seconds=prediction.seconds,
+        ctas_per_sm=resident, persistent=persistent, sms=device.sms, tiles=tiles,
+        waves=(tiles if persistent else work.ctas) / (device.sms * resident),
+        steps=sum(n for key, n in work.total.items() if key[0] == "fills"), predicted_seconds=prediction.seconds,
         limits=prediction.limits, losses=prediction.losses, limiter=prediction.limiter, data=work.data,
         measured=None if measured is None else _measured(measured, work.total["flop",], prediction))
 

@@ -4,17 +4,20 @@
 
     step      = products + turn                          of the compute role
     a slot    : latency + copy + its step                comes round every `slots` steps
-    CTA       = steps x max(step, slot / slots) + tiles x (drain + store) + first tile
+    CTA       = steps x max(step, slot / slots) + tiles x (drain + store) + start
+    start     = first tile + last store                  nothing of a CTA runs beside them, unless another CTA is on its SM
     SM        = its CTAs, one after another              the SM with the most work makes the wave tail
     kernel    = launch + max(SM, L2, HBM)
 
-A *loss* is what the prediction falls by when a thing costs nothing: a ring with endless slots, SMs with equal work, and so on.
-The limiter is the largest loss if it is at least `LOSS` of the time. If not, the kernel is about as fast as the GPU allows: the
-limiter is the unit of which the GPU has least for it, tensor cores or memory bandwidth.
+A *loss* is what the prediction falls by when a thing costs nothing: a ring with endless slots, SMs with equal work, a start for an
+SM's first CTA alone, and so on. The limiter is the largest loss if it is at least `LOSS` of the time. If not, it is the unit of
+which the GPU has least for the kernel, tensor cores or memory bandwidth, where that unit is busy for its part of the time
+(`ROOFLINES`). If it is not, parts of the kernel hide each other's losses: the limiter is the part that takes longest by itself.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from .count import Work
@@ -22,6 +25,8 @@ from .device import Clock, DeviceModel
 from .work import KernelWork
 
 LOSS = 0.2
+ROOFLINES = {"tensor cores": 0.5, "memory bandwidth": 0.9}
+"""the part of the time after the launch from which on a unit is the limiter: products have steps and stores between them"""
 STORES = 0.75
 """the share of stores in the bytes of HBM from which on the limiter is stores, and not memory bandwidth"""
 _SERIALISED = 100
@@ -34,12 +39,17 @@ ADVICE = {
     "slots": "tiles come too late: more slots (max_concurrent_steps), or smaller steps",
     "tile size": "tiles are too small: a larger one loads fewer bytes, and has fewer steps, for the same FLOP",
     "wave tail": "SMs idle at the end: another tile size, or a grid whose tiles divide among the SMs",
+    "CTA start": "an SM's CTAs each wait for their first loads and last stores: a persistent grid (numpipe.persistent(), "
+                 "numpipe.tiles), or more work a CTA",
     "registers": "accumulators do not fit into registers: a smaller tile, more compute warpgroups, or fewer memory_registers",
     "compute role": "ordinary accesses of shared memory take longer than products and copies: fewer, or more warpgroups",
     "launch": "too little work for a launch",
 }
 """The limiters, and what to do about each."""
-LOSSES = ("slots", "tile size", "wave tail", "registers", "stores", "compute role", "launch")
+LOSSES = ("slots", "tile size", "wave tail", "CTA start", "registers", "stores", "compute role", "launch")
+LIMITS = ("tensor cores", "memory bandwidth", "L2", "ring", "computing", "CTA start", "longest SM", "launch")
+COMPUTING = ("tile size", "registers", "stores", "compute role")
+"""the losses that are parts of the time of computing"""
 
 
 @dataclass(frozen=True)
@@ -92,15 +102,19 @@ def predict(work: KernelWork, facts: Facts, device: DeviceModel, clock: Clock | 
         share = min(1.0, model.limit("tensor cores") / model.seconds() / 0.7)
         model.hertz = resting + (busy - resting) * share
     total = model.seconds()
-    limits = {name: model.limit(name) for name in ("tensor cores", "memory bandwidth", "L2", "ring", "longest SM", "launch")}
+    limits = {name: model.limit(name) for name in LIMITS}
     losses = {name: max(0.0, total - model.seconds(name)) for name in LOSSES}
-    worst = max(losses, key=lambda name: losses[name])
-    if losses[worst] >= LOSS * total:
-        limiter = worst
-    elif limits["tensor cores"] >= limits["memory bandwidth"]:
-        limiter = "tensor cores"
-    else:
-        limiter = "stores" if _sum(work.total, "store") >= STORES * model.hbm_bytes() else "memory bandwidth"
+    limiter = max(losses, key=losses.__getitem__)
+    if losses[limiter] < LOSS * total:
+        limiter = max(ROOFLINES, key=limits.__getitem__)
+        if limits[limiter] < ROOFLINES[limiter] * (total - limits["launch"]):
+            alone = {"CTA start": limits["CTA start"], "tile size": limits["L2"], "slots": limits["ring"]}
+            if limits["ring"] <= limits["computing"]:  # more slots would save nothing
+                alone |= {name: limits["computing"] - model.limit("computing", name) for name in COMPUTING}
+                alone["tile size"], alone["slots"] = max(alone["tile size"], limits["L2"]), 0.0
+            limiter = max(alone, key=alone.__getitem__)
+        elif limiter == "memory bandwidth" and _sum(work.total, "store") >= STORES * model.hbm_bytes():
+            limiter = "stores"
     return Prediction(total, limits, losses, limiter, 1e-6 * model.hertz, round(model.hbm_bytes()), round(model.l2_bytes()))
 
 
@@ -110,6 +124,9 @@ class Model:
     def __init__(self, work: KernelWork, facts: Facts, device: DeviceModel, hertz: float) -> None:
         self.work, self.facts, self.device, self.hertz = work, facts, device, hertz
         self.average = Work({key: n / work.ctas for key, n in work.total.items()})
+        self.waves = -(-work.ctas // (device.sms * facts.resident))
+        self.together = min(facts.resident, -(-work.ctas // device.sms))
+        """CTAs that share an SM's units"""
 
     # ---- one CTA, in cycles
     def compute(self, work: Work, without: str = "") -> float:
@@ -160,30 +177,33 @@ class Model:
 
     def cta(self, work: Work, without: str = "") -> float:
         """Return the time of a CTA that is alone on its SM."""
-        first = sum(ring.nbytes for ring in self.facts.rings[:1]) / self.device.copy_rate + self.latency()
+        start = self.start(work) / (self.waves if without == "CTA start" else 1)
         emptied = self.latency() * self.tiles(work) if self.facts.drain and without != "slots" else 0.0
-        last = self.device.latency if any(key[0] == "store" for key in work) else 0
         handed = 2 * self.device.latency * min(work["handed",], 1)  # a fence and a flag; waits for other parts are over by then
         sent = max((n for key, n in work.items() if key[0] == "sent"), default=0)
         exchanged = self.device.exchange_cycles * (min(sent, 1) if self.facts.turns else sent)  # in turns the next one multiplies
-        return max(self.compute(work, without), self.ring(work, without)) + first + emptied + last + handed + exchanged
+        return max(self.compute(work, without), self.ring(work, without)) + start + emptied + handed + exchanged
+
+    def start(self, work: Work) -> float:
+        """Return the time before a CTA's first tile is there, and after its last store begins."""
+        first = sum(ring.nbytes for ring in self.facts.rings[:1]) / self.device.copy_rate + self.latency()
+        return first + (self.device.latency if any(key[0] == "store" for key in work) else 0)
 
     # ---- all SMs, in seconds
     def sm(self, without: str = "") -> float:
         """Return the time of the SM with the most work."""
-        places = self.device.sms * self.facts.resident
-        together = min(self.facts.resident, -(-self.work.ctas // self.device.sms))  # CTAs that share the SM's units
-
         def of(work: Work) -> float:
-            return max(self.cta(work, without), together * self.compute(work, without))
+            return max(self.cta(work, without), self.together * self.compute(work, without))
 
         if without == "wave tail":
-            return self.work.ctas / self.device.sms / together * of(self.average) / self.hertz
-        waves = -(-self.work.ctas // places)
-        longest = max(of(work) for work in self.work.counted.values())
-        if waves == 1:
-            return longest / self.hertz
-        return waves * (of(self.average) if len(self.work.counted) > 1 else longest) / self.hertz
+            return self.work.ctas / self.device.sms / self.together * of(self.average) / self.hertz
+        return self.over(of)
+
+    def over(self, of: Callable[[Work], float]) -> float:
+        """Return the time of something on the SM with the most work; `of`: its cycles in a CTA."""
+        if self.waves > 1 and len(self.work.counted) > 1:
+            return self.waves * of(self.average) / self.hertz
+        return self.waves * max(map(of, self.work.counted.values())) / self.hertz
 
     def hbm_loads(self) -> dict[str, float]:
         """Return each array's bytes from HBM: once where all fit into half of L2, else once for SMs that load together."""
@@ -206,8 +226,8 @@ class Model:
         launch = 0.0 if without == "launch" else self.device.launch
         return launch + max(self.sm(without), l2, self.limit("memory bandwidth"))
 
-    def limit(self, name: str) -> float:
-        """Return the seconds of one unit that never waits for others."""
+    def limit(self, name: str, without: str = "") -> float:
+        """Return the seconds of one unit that never waits for others; `without`: of computing, a thing that costs nothing."""
         match name:
             case "tensor cores":
                 return _sum(self.work.total, "tensor") / self.device.sms / self.hertz
@@ -217,7 +237,11 @@ class Model:
                 rows = self.work.unaligned_rows / self.device.unaligned_rows
                 return max(self.l2_bytes() / self.device.l2_rate / self.hertz, rows)
             case "ring":
-                return max(self.ring(work) for work in self.work.counted.values()) / self.hertz
+                return self.over(self.ring)
+            case "computing":
+                return self.over(lambda cta: self.together * self.compute(cta, without))
+            case "CTA start":
+                return self.over(self.start)
         return self.sm() if name == "longest SM" else self.device.launch
 
 
