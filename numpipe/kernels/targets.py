@@ -10,6 +10,7 @@ import numpy as np
 
 from .. import launch
 from ..diagnostics.errors import TargetError
+from ..diagnostics.frames import users_level
 from ..launch.info import ArrayInfo
 from ..plan.specs import Persistent
 from .arguments import Call
@@ -63,4 +64,4 @@ def ctas(definition: Definition, choice: launch.Choice, call: Call) -> tuple[int
 @functools.lru_cache(maxsize=8)
 def _warn_once(why: str) -> None:
     warnings.warn(f"numpipe: {why}; kernels run on the simulated SM (target='sim' or NUMPIPE_TARGET=sim says so without this "
-                  "warning)", stacklevel=6)  # the line of the call
+                  "warning)", stacklevel=users_level())
