@@ -20,17 +20,18 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from ...core.arith import is_integer
+from ...core.arith import is_integer, kind
 from ...core.facts import facts_of
 from ...core.inert import REASON, Inert, NoValue
 from ...core.machine import current
-from ...core.op import called, constant, op, outside
+from ...core.op import called, check, constant, op, outside
 from ...diagnostics.errors import CompileError, SpecError
 from ...plan.context import Context
 from ...plan.plans import OutPlan, RingPlan
 from ...plan.specs import BlockSpec
 from ...plan.trees import Tree, check_leaves, leaves, mismatch, tree_of
 from ..tiles.refs import GmemRef
+from ..tiles.tile import TileLike
 from .barriers import barriers_of, by_kind, check_groups, check_manual
 from .chains import Allocations, check_count, check_shared, is_none, running
 from .outputs import check_specs
@@ -212,6 +213,32 @@ def unreachable(kernel: str, site: str) -> str:
 
 
 # ---- the loop
+def kept_over(value: Any) -> str:
+    """Return what a variable has to remain over a pipeline loop, as messages say it; "" for what may change."""
+    if isinstance(value, TileLike):
+        return f"a tile {value.shape} {value.dtype}"
+    return "a number" if kind(value) is not None or isinstance(value, NoValue) else ""
+
+
+@op
+def before_loop(value: Any) -> str:
+    """Return `kept_over` of a variable before a loop, a literal."""
+    return kept_over(value)
+
+
+@check
+def check_kept(name: str, line: int, before: str, value: Any) -> None:
+    """Raise CompileError where a variable that was `before` the loop of this line is something else after one of its steps."""
+    was, now = constant("pipeline", "before", before), kept_over(value)
+    if was and now and was != now:
+        mend = "give the other value a name of its own"
+        if isinstance(value, TileLike):
+            make = "zeros({}, np.{})" if str(value.dtype) in ("float32", "int32") else "full({}, 0, np.{})"
+            mend = f"begin it as numpipe.{make.format(value.shape, value.dtype)}, or give one of them another name"
+        raise CompileError(f"'{constant('pipeline', 'name', name)}' is {was} before the pipeline loop of line "
+                           f"{constant('pipeline', 'line', line)}, and {now} after a step: {mend}")
+
+
 @op
 def steps(pipe: Pipeline, refs: Any, nested: int, groups: int, unpacked: tuple[int, ...], waited: tuple[int, ...],
           turns: tuple[int, ...] | None, last: int) -> Iterator[tuple[Any, ...]]:
