@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import functools
 import os
-import sys
 from collections.abc import Callable, Iterator
-from types import FrameType, TracebackType
+from types import TracebackType
 from typing import ParamSpec, TypeVar
 
 from .errors import NumpipeError
@@ -41,10 +40,10 @@ def shorten(error: BaseException) -> None:
         return
     top = error.__traceback__  # the frame that handles it: an `except` adds it first
     if top is not None:
-        _link([top, *(part for part in _parts(top.tb_next) if not _ours(part.tb_frame))])
+        _link([top, *(part for part in _parts(top.tb_next) if not _ours(part))])
     while (cause := error.__cause__ or (None if error.__suppress_context__ else error.__context__)) is not None:
         parts = list(_parts(cause.__traceback__))
-        users = [i for i, part in enumerate(parts) if not _ours(part.tb_frame)]
+        users = [i for i, part in enumerate(parts) if not _ours(part)]
         if error.__cause__ is None and (isinstance(cause, NumpipeError) or not users):
             error.__suppress_context__ = True  # the error says the same, with its place
             return
@@ -52,14 +51,6 @@ def shorten(error: BaseException) -> None:
             _link(parts[users[0]:])
             cause.__traceback__ = parts[users[0]]
         error = cause
-
-
-def users_level() -> int:
-    """Return the `stacklevel` of a warning of the caller's that is to point at the user's line."""
-    frame, level = sys._getframe(1), 1
-    while frame.f_back is not None and _ours(frame):
-        frame, level = frame.f_back, level + 1
-    return level
 
 
 def _parts(traceback: TracebackType | None) -> Iterator[TracebackType]:
@@ -73,5 +64,5 @@ def _link(parts: list[TracebackType]) -> None:
         part.tb_next = following
 
 
-def _ours(frame: FrameType) -> bool:
-    return str(frame.f_globals.get("__name__")).partition(".")[0] in _PASSED_THROUGH
+def _ours(part: TracebackType) -> bool:
+    return str(part.tb_frame.f_globals.get("__name__")).partition(".")[0] in _PASSED_THROUGH

@@ -8,15 +8,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from .. import launch
-from ..diagnostics.errors import SpecError, at
+from ..diagnostics.errors import SpecError
 from ..launch.info import ArrayInfo
 from ..plan.specs import ArrayType, Workspace
 from .arguments import SCALAR, Call, Parameters
 from .options import Options, parameter_names
-
-
-_OF_SHAPES = re.compile("tuple index out of range|values to unpack")
-"""errors of Python's for an array of other dimensions than a user's function reads"""
 
 
 class Results:
@@ -102,13 +98,10 @@ class Results:
         try:
             return function(**{name: known[name] for name in wanted})
         except (IndexError, ValueError) as error:
-            if _OF_SHAPES.search(str(error)) is None:
+            if re.search("tuple index out of range|values to unpack", str(error)) is None:
                 raise
-            shapes = [(name, known[name].shape) for name in wanted if hasattr(known[name], "shape")]
-            what = f"kernel {self.kernel}: {what}: {error}: " + ", ".join(
-                f"{name} is {shape}, of {len(shape)} dimension{'s' * (len(shape) != 1)}" for name, shape in shapes)
-            called = error.__traceback__ and error.__traceback__.tb_next
-            raise SpecError(at(called.tb_frame.f_code.co_filename, called.tb_lineno, what) if called else what) from error
+            shapes = [f"{name} is {known[name].shape}, {known[name].ndim}-D" for name in wanted if hasattr(known[name], "ndim")]
+            raise SpecError(f"kernel {self.kernel}: {what}: {error}: {', '.join(shapes)}") from error
 
     def array_names(self, call: Call) -> list[str]:
         """Return the parameters that are arrays in this call, with outputs that it does not pass."""

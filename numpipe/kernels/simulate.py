@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,11 +10,9 @@ import numpy as np
 from .. import sim
 from ..core.lanes import one_lane
 from ..core.machine import Machine
-from ..diagnostics.errors import NumpipeError, SimulationError
 from ..intrinsics import cluster, griddep, setmaxnreg
 from ..language.grid.tile_scheduler import end_scheduler
 from ..language.pipeline.order_tokens import end_tokens
-from ..language.pipeline.pipelines import check_kept
 from ..language.pipeline.turns import begin_turns, finish_turns
 from ..language.tiles.exchange import ROOM
 from ..language.tiles.refs import GmemRef
@@ -30,25 +27,10 @@ def simulate(unit: Unit, function: Callable[..., Any], arrays: Sequence[np.ndarr
 
     The last `fresh` arrays were allocated for this call. `seed` None is the order of the virtual-time model, an int a random legal
     schedule. Raises PipelineRace, PipelineDeadlock or SimulationError, naming the user's lines.
-
-    The memory role passes loops without running their steps. Where it is refused, and a loop changes variables, the compute role goes
-    on to the end of the CTA: a step in which it is refused comes first.
     """
-    refused: list[tuple[Any, NumpipeError]] = []
-    keeps = f"__np_{check_kept.__name__}" in function.__code__.co_names
 
     def body(machine: Machine) -> None:
-        if refused and refused[0][0] != machine.cta:
-            raise refused[0][1]
-        try:
-            run_role(machine, unit, function, arrays, scalars)
-        except NumpipeError as error:
-            if machine.role != "memory" or not keeps or isinstance(error, SimulationError):
-                raise
-            refused.append((machine.cta, error))
-
-    def line(error: Exception) -> int:
-        return next((at for frame, at in traceback.walk_tb(error.__traceback__) if frame.f_code is function.__code__), 0)
+        run_role(machine, unit, function, arrays, scalars)
 
     try:
         most = unit.target.smem_bytes
@@ -56,13 +38,6 @@ def simulate(unit: Unit, function: Callable[..., Any], arrays: Sequence[np.ndarr
                      cluster=unit.cluster,
                      staging_bytes=most + ROOM * unit.compute_wgs,  # kept apart: see Unit.plan_staging, tiles.exchange
                      fresh=arrays[len(arrays) - fresh:], programmatic=True, handover=any(array.workspace for array in unit.arrays))
-    except Exception as error:
-        if refused and (isinstance(error, SimulationError) or line(error) >= line(refused[0][1])):
-            raise refused[0][1] from None
-        raise
-    else:
-        if refused:
-            raise refused[0][1]
     finally:
         if trace is not None:  # a simulated kernel meets its rings as it runs
             trace.tell_rings(unit.traced())

@@ -24,6 +24,7 @@ from ..compile.lift import asked
 from ..compile.lift.fold import StaticArray
 from ..compile.lift.lift import Lifted, lift
 from ..core.undisturbed import COMPILES, in_child
+from ..diagnostics.errors import SimulationError
 from ..launch.table import Table
 from ..plan.debug import SimulatedOnly
 from ..plan.plans import ArrayArg
@@ -151,6 +152,8 @@ class Variant:
             simulate(unit, self.lifted.simulated, arrays, self.values(call), grid,  # type: ignore[arg-type]
                      seed=seed, trace=trace, fresh=fresh)
         except Exception as error:
+            if "check_kept" in self.lifted.text and not isinstance(error, SimulationError):
+                self._check_compiles()  # the memory role passes loops: a compile also knows what variables are after their steps
             explained = blame.simulated(error, unit, self.lifted)
             if explained is error:
                 raise
@@ -161,13 +164,13 @@ class Variant:
         """Raise the error of a compile where the toolchain is installed, unless NUMPIPE_COMPILE_CHECK=0: what ran must compile."""
         if self._checked or os.environ.get("NUMPIPE_COMPILE_CHECK", "1") == "0":
             return
-        self._checked = True
         with COMPILES.one(f"kernel {self.definition.name}"):
             from ..compile.build import front_end, toolchain
 
             if toolchain() is None:
                 with contextlib.suppress(SimulatedOnly):  # a breakpoint: this kernel is being looked at
                     front_end(self.unit(), self.lifted, self._typed)
+        self._checked = True
 
 
 _variants: weakref.WeakSet[Variant] = weakref.WeakSet()

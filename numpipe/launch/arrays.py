@@ -66,8 +66,8 @@ def _choose(obj: Any, name: str, kernel: str) -> Reader:
     if hasattr(obj, "__dlpack__") and hasattr(obj, "__dlpack_device__"):
         return _dlpack
     if isinstance(obj, (array.array, memoryview)):
-        raise SpecError(f"{argument(name, kernel)}: {'a memoryview' if isinstance(obj, memoryview) else 'an array.array'} is not an "
-                        f"array that numpipe takes: pass np.asarray({name})")
+        what = "a memoryview" if isinstance(obj, memoryview) else "an array.array"
+        raise SpecError(f"{argument(name, kernel)}: {what} is not an array that numpipe takes: pass np.asarray({name})")
     mend = "pass a NumPy array, a PyTorch tensor, a CuPy or JAX array, or an object with __cuda_array_interface__ or __dlpack__"
     if isinstance(obj, (list, tuple)):
         mend += " (np.asarray makes one of a list)"

@@ -265,7 +265,7 @@ _NUMBA_SAYS: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
 _STILL_IN_TUPLE = re.compile(r"\(shared-memory tile \([^()]*\) \w+,\)|'[=!<>]=?' is not defined for \(int32,\)|and \(int32,\)$")
 _SIZE = re.compile(r"\b((\w+)\.shape\[(\d+)\])")
 _HINTS = ((_STILL_IN_TUPLE, TUPLES),
-          (re.compile(r"(operand type|supported between|is not defined for|register tiles?\b[^()]*\bgot (?!\()).*shared-memory tile"),
+          (re.compile(r"(operand type|supported between|not defined for|register tiles?\b[^()]*\bgot (?!\()).*shared-memory tile"),
            "; tile[...] loads a shared-memory tile to registers"))
 _TYPE = re.compile(rf"\b({'|'.join(_TYPES)})\(")
 _TILE = re.compile(r"Layout\(shape=(\([^)]*\)).*, (\w+), (?:memory|compute)(?:, writable)?$")

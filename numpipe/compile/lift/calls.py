@@ -197,8 +197,9 @@ class Calls(Loops):
                 has = (f"({unit.register_pool} - {unit.memory_registers} of the memory role) / {unit.compute_wgs}, at most 256"
                        if unit.warp_specialized else f"{unit.target.registers} / {unit.threads} threads in "
                        f"steps of 8, at most {unit.target.lane_registers}")
-                rows = max((unit.compute_registers - 1) * 128 // shape[1] // 64 * 64, 64)
-                fits = rows, min((unit.compute_registers - 1) * 128 // rows // 8 * 8, shape[1])
+                elements = 128 * unit.compute_registers * 3 // 4  # beside it others are computed
+                rows = max(elements // shape[1] // 64 * 64, 64)
+                fits = rows, min(elements // rows // 8 * 8, shape[1])
                 self.error(node, f"register budget: zeros {shape} takes {shape[0]} x {shape[1]} / 128 = {registers} registers a "
                                  f"lane, but each of {unit.compute_wgs} compute warpgroups has {unit.compute_registers}: {has}; "
                                  f"use a smaller tile, such as {fits}, and more CTAs or warpgroups")

@@ -137,11 +137,13 @@ class Loops(TileLoops, Arithmetic):
         call.args[-2] = literal_node(sure_turns(loop.body), call)
         before = {name: self.temporary("before") for name in changes}
         for name, statement in changes.items():
-            facts = [literal_node(name, node), literal_node(node.lineno, node), load(before[name]), load(name)]
-            loop.body.append(located(ast.Expr(self.call(pipelines.check_kept, facts, statement)), statement))
+            message = f"'{name}' is {{}} before the pipeline loop of line {node.lineno}, and {{}} after a step: "
+            args = [literal_node(message, node), load(before[name]), load(name)]
+            loop.body.append(located(ast.Expr(self.call(pipelines.check_kept, args, statement)), statement))
         begin = [assign(name, self.call(pipelines.before_loop, [load(of)], node)) for of, name in before.items()]
-        return [*(located(statement, node) for statement in begin), loop, *(located(assign(name, self.call(products.drained, [load(name), literal_node(0, node)], node)), node)
-                        for name in carried)]
+        return [*(located(statement, node) for statement in begin), loop,
+                *(located(assign(name, self.call(products.drained, [load(name), literal_node(0, node)], node)), node)
+                  for name in carried)]
 
     def _unpacks(self, target: ast.expr, arrays: int) -> tuple[int, ...]:
         """Check the names of a loop, ``for (indices), (tiles), …``; return how many names each of its groups of barriers has."""

@@ -121,9 +121,7 @@ def plan_of(view: Any, tile: Any, **options: Any) -> CopyPlan:
 
 def reachable(operation: str, unit: Unit, view: GmemView, layout: Layout | None = None) -> ArrayArg:
     """Return the array of a view; SpecError unless the TMA can address it, and the view has two dimensions, as tiles have.
-
-    layout  of the tile that is copied, whose size along the dimension that a view lacks the message names
-    """
+    `layout` is that of a tile that is copied."""
     array, axes = unit.arrays[view.ref.index], view.axes
     if len(axes) != 2:
         size = 1 if layout is None else layout.shape[(1 - layout.inner) if axes[0] == array.contiguous else layout.inner]

@@ -213,30 +213,24 @@ def unreachable(kernel: str, site: str) -> str:
 
 
 # ---- the loop
-def kept_over(value: Any) -> str:
+@op
+def before_loop(value: Any) -> str:
     """Return what a variable has to remain over a pipeline loop, as messages say it; "" for what may change."""
     if isinstance(value, TileLike):
         return f"a tile {value.shape} {value.dtype}"
     return "a number" if kind(value) is not None or isinstance(value, NoValue) else ""
 
 
-@op
-def before_loop(value: Any) -> str:
-    """Return `kept_over` of a variable before a loop, a literal."""
-    return kept_over(value)
-
-
 @check
-def check_kept(name: str, line: int, before: str, value: Any) -> None:
-    """Raise CompileError where a variable that was `before` the loop of this line is something else after one of its steps."""
-    was, now = constant("pipeline", "before", before), kept_over(value)
+def check_kept(message: str, before: str, value: Any) -> None:
+    """Raise CompileError where a variable that was `before` a loop is something else after one of its steps."""
+    was, now = constant("pipeline", "before", before), before_loop.function(value)
     if was and now and was != now:
         mend = "give the other value a name of its own"
         if isinstance(value, TileLike):
-            make = "zeros({}, np.{})" if str(value.dtype) in ("float32", "int32") else "full({}, 0, np.{})"
-            mend = f"begin it as numpipe.{make.format(value.shape, value.dtype)}, or give one of them another name"
-        raise CompileError(f"'{constant('pipeline', 'name', name)}' is {was} before the pipeline loop of line "
-                           f"{constant('pipeline', 'line', line)}, and {now} after a step: {mend}")
+            begin = "numpipe.zeros({}, np.{})" if value.dtype.itemsize == 4 else "numpipe.full({}, 0, np.{})"
+            mend = f"begin it as {begin.format(value.shape, value.dtype)}, or give one of them another name"
+        raise CompileError(constant("pipeline", "message", message).format(was, now) + mend)
 
 
 @op

@@ -31,7 +31,7 @@ from .steps_cuda import LoopType
 
 @cuda_meaning(source.before_loop)
 def _before_loop(_context: Any, value: Any) -> Any:
-    yield nb.types.literal(source.kept_over(value))(value)
+    yield nb.types.literal(source.before_loop.function(value))(value)
 
 I32 = nb.types.int32
 

@@ -62,9 +62,9 @@ def plan(ref: Any, parts: Sequence[Any], tile: Any) -> tuple[int, ...]:
     if form is None:
         sizes, mend = tuple(parts[axis].size for axis in axes), ""
         if kind(tile) is not None or isinstance(tile, NoValue):
-            whole = ", ".join(["b"] * (len(parts) - 2) + ["ds(i, 64)", "ds(j, 64)"][:len(parts)])
+            block = "ds(i, 64)] = tile.sum(axis=1)" if len(parts) < 2 else "b, " * (len(parts) - 2) + "ds(i, 64), ds(j, 64)] = tile"
             mend = f": numpipe.full({sizes}, value, {name}.dtype) is one" if sizes else (
-                f": a kernel stores blocks, not single elements: {name}[{whole}] = tile" + ".sum(axis=1)" * (len(parts) == 1))
+                f": a kernel stores blocks, not single elements: {name}[{block}")
         raise SpecError(f"'{name}[…] = value': the value must be a register tile, got {called(tile)}{mend}")
     ref.unit.check_output(ref.index, stored(name), MEND)
     check(stored(name), name, ref.arg.dtype, tuple(parts[axis].size for axis in axes), form)
