@@ -24,7 +24,8 @@ from ..compile.lift import asked
 from ..compile.lift.fold import StaticArray
 from ..compile.lift.lift import Lifted, lift
 from ..core.undisturbed import COMPILES, in_child
-from ..diagnostics.errors import SimulationError
+from ..diagnostics.errors import CompileError, SpecError
+from ..language.pipeline.pipelines import KEPT
 from ..launch.table import Table
 from ..plan.debug import SimulatedOnly
 from ..plan.plans import ArrayArg
@@ -152,8 +153,12 @@ class Variant:
             simulate(unit, self.lifted.simulated, arrays, self.values(call), grid,  # type: ignore[arg-type]
                      seed=seed, trace=trace, fresh=fresh)
         except Exception as error:
-            if "check_kept" in self.lifted.text and not isinstance(error, SimulationError):
-                self._check_compiles()  # the memory role passes loops: a compile also knows what variables are after their steps
+            if "check_kept" in self.lifted.text and isinstance(error, SpecError | CompileError):
+                try:  # the memory role passes loops: a compile also knows what variables are after their steps
+                    self._check_compiles()
+                except CompileError as refused:
+                    if KEPT in str(refused):
+                        raise
             explained = blame.simulated(error, unit, self.lifted)
             if explained is error:
                 raise

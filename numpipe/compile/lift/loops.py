@@ -137,7 +137,7 @@ class Loops(TileLoops, Arithmetic):
         call.args[-2] = literal_node(sure_turns(loop.body), call)
         before = {name: self.temporary("before") for name in changes}
         for name, statement in changes.items():
-            message = f"'{name}' is {{}} before the pipeline loop of line {node.lineno}, and {{}} after a step: "
+            message = f"'{name}' is {{}} {pipelines.KEPT} {node.lineno}, and {{}} after a step: "
             args = [literal_node(message, node), load(before[name]), load(name)]
             loop.body.append(located(ast.Expr(self.call(pipelines.check_kept, args, statement)), statement))
         begin = [assign(name, self.call(pipelines.before_loop, [load(of)], node)) for of, name in before.items()]

@@ -213,6 +213,9 @@ def unreachable(kernel: str, site: str) -> str:
 
 
 # ---- the loop
+KEPT = "before the pipeline loop of line"
+
+
 @op
 def before_loop(value: Any) -> str:
     """Return what a variable has to remain over a pipeline loop, as messages say it; "" for what may change."""
