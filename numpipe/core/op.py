@@ -40,6 +40,7 @@ from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, overl
 import numpy as np
 
 from ..diagnostics.errors import SpecError
+from .inert import Inert
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -246,8 +247,8 @@ def known(value: Any, operation: str, parameter: str) -> Any:
 
 @functools.singledispatch
 def called(argument: Any) -> str:
-    """Return how a message names an argument: by its class, or by its Numba type."""
-    return type(argument).__name__
+    """Return how a message names an argument: by its class, or by its Numba type; an inert value by what it is."""
+    return argument.what if isinstance(argument, Inert) else type(argument).__name__
 
 
 def _ptx_typer(function: Callable[..., Any], text: str, result: str | None, memory: bool, operands: dict[str, str],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -94,7 +95,13 @@ class Results:
         wanted = parameter_names(function, what)
         if unknown := [name for name in wanted if name not in known]:
             raise SpecError(f"kernel {self.kernel}: {what} takes {', '.join(unknown)}, but {has}")
-        return function(**{name: known[name] for name in wanted})
+        try:
+            return function(**{name: known[name] for name in wanted})
+        except (IndexError, ValueError) as error:
+            if re.search("tuple index out of range|values to unpack", str(error)) is None:
+                raise
+            shapes = [f"{name} is {known[name].shape}, {known[name].ndim}-D" for name in wanted if hasattr(known[name], "ndim")]
+            raise SpecError(f"kernel {self.kernel}: {what}: {error}: {', '.join(shapes)}") from error
 
     def array_names(self, call: Call) -> list[str]:
         """Return the parameters that are arrays in this call, with outputs that it does not pass."""

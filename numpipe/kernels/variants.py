@@ -26,6 +26,8 @@ from ..compile.lift import asked
 from ..compile.lift.fold import StaticArray
 from ..compile.lift.lift import Lifted, lift
 from ..core.undisturbed import COMPILES, in_child
+from ..diagnostics.errors import CompileError, SpecError
+from ..language.pipeline.pipelines import KEPT
 from ..launch.table import Table
 from ..plan.debug import SimulatedOnly
 from ..plan.plans import ArrayArg
@@ -160,6 +162,12 @@ class Variant:
             simulate(unit, self.lifted.simulated, arrays, self.values(call), grid,  # type: ignore[arg-type]
                      seed=seed, trace=trace, fresh=fresh)
         except Exception as error:
+            if "check_kept" in self.lifted.text and isinstance(error, SpecError | CompileError):
+                try:  # the memory role passes loops: a compile also knows what variables are after their steps
+                    self._check_compiles()
+                except CompileError as refused:
+                    if KEPT in str(refused):
+                        raise
             explained = blame.simulated(error, unit, self.lifted)
             if explained is error:
                 raise
@@ -170,8 +178,6 @@ class Variant:
         """Raise the error of a compile where the toolchain is installed, unless NUMPIPE_COMPILE_CHECK=0: what ran must compile."""
         if self._checked or os.environ.get("NUMPIPE_COMPILE_CHECK", "1") == "0":
             return
-        self._checked = True
-
         from ..compile.build import front_end, toolchain
 
         def check() -> None:
@@ -180,6 +186,7 @@ class Variant:
 
         if toolchain() is None:
             cache.passed(self._fingerprint, check)
+        self._checked = True
 
 
 _variants: weakref.WeakSet[Variant] = weakref.WeakSet()

@@ -7,6 +7,7 @@ of every call, so it classifies each type once and reads its objects by one func
 
 from __future__ import annotations
 
+import array
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -64,6 +65,9 @@ def _choose(obj: Any, name: str, kernel: str) -> Reader:
         return _interface
     if hasattr(obj, "__dlpack__") and hasattr(obj, "__dlpack_device__"):
         return _dlpack
+    if isinstance(obj, (array.array, memoryview)):
+        what = "a memoryview" if isinstance(obj, memoryview) else "an array.array"
+        raise SpecError(f"{argument(name, kernel)}: {what} is not an array that numpipe takes: pass np.asarray({name})")
     mend = "pass a NumPy array, a PyTorch tensor, a CuPy or JAX array, or an object with __cuda_array_interface__ or __dlpack__"
     if isinstance(obj, (list, tuple)):
         mend += " (np.asarray makes one of a list)"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ import pytest
 import numpipe
 from numpipe import ArrayType, CompilerParams, SpecError, TargetError, ds, launch
 from numpipe.compile import build
+from numpipe.kernels import targets
 from numpipe.launch import driver
 from tests.kernels.launch_fakes import CudaArray, FakeDriver, pretended, raising
 
@@ -454,3 +456,31 @@ def test_inspecting_something_else() -> None:
 def test_numpys_bfloat16_is_an_element_type() -> None:
     """The list of refused types is not too long."""
     product.compiled(A.astype(ml_dtypes.bfloat16), B.astype(ml_dtypes.bfloat16))
+
+
+def rows_of(x: Any) -> tuple[int]:
+    rows, _ = x.shape
+    return (rows,)
+
+
+@pytest.mark.parametrize("option, function, message", [
+    ("grid", lambda x: (x.shape[1],), "tuple index out of range"),
+    ("grid", rows_of, "not enough values to unpack (expected 2, got 1)"),
+    ("out_type", lambda x: ArrayType((x.shape[1],), np.float32), "tuple index out of range"),
+])
+def test_a_function_that_reads_a_dimension_too_many_is_told_the_shapes(option: str, function: Any, message: str) -> None:
+    def copied(x, y):
+        y[ds(0, 64)] = x[ds(0, 64)]
+
+    options = {"out_type": lambda x: ArrayType(x.shape, np.float32), option: function}
+    told = said(SpecError, lambda: numpipe.kernel(num_compute_wgs=1, **options)(copied).simulate(np.ones(64, np.float32)))
+    assert told == f"kernel copied: {option}: {message}: x is (64,), 1-D"
+
+
+def test_the_warning_that_a_call_is_simulated_points_at_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "choose_target", lambda *_: launch.Choice("sim", "no usable GPU: a fake", fallback=True))
+    targets._warn_once.cache_clear()
+    with pytest.warns(UserWarning, match="a fake; kernels run on the simulated SM") as caught:
+        scaled(A, np.zeros((64, 64), np.float32), 1.0)  # <-
+    assert caught[0].filename == __file__
+    assert linecache.getline(__file__, caught[0].lineno).endswith("# <-\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array as arrays_of_python
 import re
 import subprocess
 import sys
@@ -121,6 +122,14 @@ def test_a_tensor_without_memory_is_refused() -> None:
 def test_what_is_not_an_array_is_refused_with_a_mend() -> None:
     with pytest.raises(SpecError, match="'a' of kernel 'matmul': a list is not an array; pass a NumPy.*asarray"):
         launch.describe([1, 2], "a", "matmul")
+
+
+@pytest.mark.parametrize("buffer, called", [
+    (arrays_of_python.array("f", [1, 2]), "an array.array"), (memoryview(b"ab"), "a memoryview")])
+def test_a_buffer_is_refused_and_numpy_makes_an_array_of_it(buffer: Any, called: str) -> None:
+    with pytest.raises(SpecError, match=f"'a' of .* 'matmul': {called} is not an array that numpipe takes: pass np.asarray\\(a\\)"):
+        launch.describe(buffer, "a", "matmul")
+    assert launch.describe(np.asarray(buffer), "a", "matmul").shape == (2,)
 
 
 @pytest.mark.parametrize("array", [np.zeros(2, ">f4"), np.zeros(2, "c8"), np.zeros(2, object), np.zeros(2, "i4,f4")])

@@ -461,8 +461,7 @@ def a_tuple_too_long(a, b, c):
   # ^^^^
 
 
-@refused(simulated="IndexError: tuple index out of range",
-         compiled="`a.shape[5]` cannot be compiled: tuple index out of range")
+@refused("a.shape[5]: 'a' has 2 dimensions", mend={"5": "1"})
 def a_dimension_that_is_not_there(a, b, c):
     x = a.shape[5]
     #   ^^^^^^^^^^

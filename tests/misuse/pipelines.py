@@ -75,8 +75,8 @@ def staging_beyond_shared_memory(a, b, c):
 
 
 @refused("register budget: zeros (256, 256) takes 256 x 256 / 128 = 512 registers a lane, but each of 2 compute warpgroups has "
-         "232: (504 - 40 of the memory role) / 2, at most 256; use a smaller tile, or share it between more warpgroups",
-         num_compute_wgs=2, mend={"(256, 256)": "(128, 128)"})
+         "232: (504 - 40 of the memory role) / 2, at most 256; use a smaller tile, such as (64, 256), and more CTAs or warpgroups",
+         num_compute_wgs=2, mend={"(256, 256)": "(64, 256)"})
 def an_accumulator_beyond_the_registers(a, b, c):
     acc = numpipe.zeros((256, 256), np.float32)
     #     ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
@@ -305,6 +305,15 @@ def one_count_unpacked_as_an_int(a, b, c):
         pass
 
 
+@refused("a loop over tiles takes its counts one by one, numpipe.tiles(m, n), got a tuple", kind=SpecError,
+         mend={"tiles((n,))": "tiles(n)"})
+def counts_in_a_tuple(a, b, c):
+    n = a.shape[0] // 64
+    for (m,) in numpipe.tiles((n,)):
+        #                     ^^^^
+        pass
+
+
 @refused("numpipe.tiles of 2 counts gives 2 indices, the loop unpacks 3: (m, n, o)", mend={"m, n, o": "m, n"})
 def more_indices_than_counts(a, b, c):
     for m, n, o in numpipe.tiles(2, 2):
@@ -325,3 +334,50 @@ def a_table_of_floats(a, b, c):
     for m, n in numpipe.tiles(2, order=b):
     #                                  ^
         pass
+
+
+# ---- variables that a loop changes ---------------------------------------------------------------------------------
+# Simulated, the memory role passes the loop and is refused behind it; then a compile says where the loop changes the variable.
+KEPT = "'acc' is {} before the pipeline loop of line {{line-1}}, and {} after a step: {}"
+BEGIN = "begin it as numpipe.{}, or give one of them another name"
+SUMS = np.zeros((128, 64), np.float32), np.zeros((64, 128), np.float32), np.zeros(128, np.float32)
+
+
+@refused(compiled=KEPT.format("a number", "a tile (64, 64) float32", BEGIN.format("zeros((64, 64), np.float32)")),
+         args=SUMS, mend={"0.0": "numpipe.zeros((64, 64), np.float32)"})
+def a_number_that_becomes_a_tile(a, b, sums):
+    acc = 0.0
+    for (k,), (x,) in numpipe.pipeline(grid=(2,), in_specs=(BlockSpec((64, 64), lambda k: (k, 0)),))(a):
+        acc = acc + x[...]
+      # ^^^^^^^^^^^^^^^^^^
+    sums[ds(0, 64)] = acc.sum(axis=1)
+
+
+@refused(compiled=KEPT.format("a tile (64, 64) float32", "a tile (64,) float32", BEGIN.format("zeros((64,), np.float32)")),
+         args=SUMS, mend={"(64, 64), np": "(64,), np"})
+def a_tile_that_becomes_a_vector(a, b, sums):
+    acc = numpipe.zeros((64, 64), np.float32)
+    for (k,), (x,) in numpipe.pipeline(grid=(2,), in_specs=(BlockSpec((64, 64), lambda k: (k, 0)),))(a):
+        acc = x[...].sum(axis=1)
+      # ^^^^^^^^^^^^^^^^^^^^^^^^
+    sums[ds(0, 64)] = acc
+
+
+@refused(KEPT.format("a tile (64, 64) float32", "a tile (64, 64) float16", BEGIN.format("full((64, 64), 0, np.float16)")),
+         args=SUMS, mend={"zeros((64, 64), np.float32)": "full((64, 64), 0, np.float16)"})
+def a_tile_that_becomes_one_of_float16(a, b, sums):
+    acc = numpipe.zeros((64, 64), np.float32)
+    for (k,), (x,) in numpipe.pipeline(grid=(2,), in_specs=(BlockSpec((64, 64), lambda k: (k, 0)),))(a):
+        acc = x[...].astype(np.float16)
+      # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+    y = acc
+
+
+@refused(KEPT.format("a tile (64, 64) float32", "a number", "give the other value a name of its own"), args=SUMS,
+         mend={"acc = k": "number = k"})
+def a_tile_that_becomes_a_number(a, b, sums):
+    acc = numpipe.zeros((64, 64), np.float32)
+    for (k,), (x,) in numpipe.pipeline(grid=(2,), in_specs=(BlockSpec((64, 64), lambda k: (k, 0)),))(a):
+        acc = k
+      # ^^^^^^^
+    y = acc

@@ -150,10 +150,12 @@ def a_copy_of_a_vector(a, b, c):
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("copy_smem_to_gmem: copies move tiles of 2 dimensions, and c.at[…] has 1: write ds(i, 1) in place of an integer",
-         kind=SpecError)
+@refused("copy_smem_to_gmem: copies move tiles of 2 dimensions, and c.at[…] has 1: write ds(i, 64) in place of an integer",
+         kind=SpecError, mend={"c.at[0, ": "c.at[ds(0, 64), "})
 def a_copy_to_a_row(a, b, c):
     tile = numpipe.scratch(SMEM((64, 64), np.float32))
+    tile[...] = numpipe.zeros((64, 64), np.float32)
+    numpipe.commit_smem()
     numpipe.copy_smem_to_gmem(tile, c.at[0, ds(0, 64)])
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 

@@ -126,16 +126,21 @@ def a_clip_with_one_argument(a, b, c):
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused(simulated="np.isnan(…) takes register tiles and numbers, got shared-memory tile",
-         compiled="np.isnan(…) takes register tiles and numbers, got shared-memory tile (64, 64) float16", kind=SpecError)
+LOADED = "; tile[...] loads a shared-memory tile to registers"
+
+
+@refused(simulated="np.isnan(…) takes register tiles and numbers, got shared-memory tile" + LOADED,
+         compiled="np.isnan(…) takes register tiles and numbers, got shared-memory tile (64, 64) float16" + LOADED, kind=SpecError,
+         mend={"isnan(y)": "isnan(y[...])"})
 def nan_of_a_tile_in_shared_memory(a, b, c):
     for (k,), (y,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(b):
         x = np.isnan(y)
         #   ^^^^^^^^^^^
 
 
-@refused(simulated="sum(…) of register tiles: got shared-memory tile",
-         compiled="sum(…) of register tiles: got shared-memory tile (64, 64) float16", kind=SpecError)
+@refused(simulated="sum(…) of register tiles: got shared-memory tile" + LOADED,
+         compiled="sum(…) of register tiles: got shared-memory tile (64, 64) float16" + LOADED, kind=SpecError,
+         mend={"sum(y,": "sum(y[...].astype(np.float32),"})
 def a_sum_of_a_tile_in_shared_memory(a, b, c):
     for (k,), (y,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(b):
         x = np.sum(y, axis=1)

@@ -28,7 +28,7 @@ import numpipe
 from numpipe import BlockSpec, SerializedWgmma, SpecError, ds
 from numpipe.arch.dtypes import KINDS, TILES, listed
 from numpipe.core.inert import REASON
-from tests.kernels.refusals import A, C, Cases
+from tests.kernels.refusals import A, B, C, Cases
 
 refused = Cases()
 BIAS = np.ones(64, np.float32)
@@ -194,16 +194,38 @@ def a_mask_and_an_integer(a, b, c):
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("'c[…] = tile': the tile is a mask: store mask.astype(np.int32), or what it chooses, np.where(mask, x, y)", kind=SpecError,
+MASK = "'c[…] = tile': the tile is a mask: store {}, or what it chooses, np.where(mask, x, y)"
+
+
+@refused(MASK.format("np.where(mask, 1.0, 0.0)"), kind=SpecError,
          mend={"numpipe.iota((64, 64)) < 3": "np.where(numpipe.iota((64, 64)) < 3, 1.0, 0.0)"})
 def a_mask_that_is_stored(a, b, c):
     c[ds(0, 64), ds(0, 64)] = numpipe.iota((64, 64)) < 3
   # ^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused(simulated="np.maximum(…) takes register tiles and numbers, got shared-memory tile and tile",
+@refused(MASK.format("mask.astype(np.int32)"), kind=SpecError, args=(A, B, C.astype(np.int32)),
+         mend={"x < 3": "(x < 3).astype(np.int32)"})
+def a_mask_stored_to_integers(a, b, c):
+    x = numpipe.iota((64, 64))
+    c[ds(0, 64), ds(0, 64)] = x < 3
+  # ^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused(MASK.format("np.where(mask, 1.0, 0.0).astype(c.dtype)"), kind=SpecError, args=(A, B, C.astype(np.float16)),
+         mend={"x < 3": "np.where(x < 3, 1.0, 0.0).astype(c.dtype)"})
+def a_mask_stored_to_halves(a, b, c):
+    x = numpipe.iota((64, 64))
+    c[ds(0, 64), ds(0, 64)] = x < 3
+  # ^^^^^^^^^^^^^^^^^^^^^^^
+
+
+LOADED = "; tile[...] loads a shared-memory tile to registers"
+
+
+@refused(simulated="np.maximum(…) takes register tiles and numbers, got shared-memory tile and tile" + LOADED,
          compiled="np.maximum(…) takes register tiles and numbers, got shared-memory tile (64, 64) float16 and tile (64, 64) "
-                  "float32", kind=SpecError)
+                  "float32" + LOADED, kind=SpecError, mend={"(y, ": "(y[...].astype(np.float32), "})
 def a_maximum_of_a_tile_in_shared_memory(a, b, c):
     for (k,), (y,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(b):
         x = np.maximum(y, numpipe.zeros((64, 64), np.float32))

@@ -25,7 +25,7 @@ def warp_specialized_without_a_memory_role(a, b, c):
 
 
 @refused("register budget: zeros (64, 256) takes 64 x 256 / 128 = 128 registers a lane, but each of 4 compute warpgroups has 128: "
-         "65536 / 512 threads in steps of 8, at most 255; use a smaller tile, or share it between more warpgroups",
+         "65536 / 512 threads in steps of 8, at most 255; use a smaller tile, such as (64, 192), and more CTAs or warpgroups",
          warp_specialized=False, num_compute_wgs=4)
 def too_large_without_a_memory_role(a, b, c):
     acc = numpipe.zeros((64, 256), np.float32)

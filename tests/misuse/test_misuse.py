@@ -5,6 +5,8 @@ The cases are in the files beside this one, one a subject; ``kernels/refusals.py
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from tests.kernels.refusals import Case, Cases
@@ -48,6 +50,14 @@ def test_it_is_refused_with_the_line_and_what_is_wrong_in_it(case: Case, executi
 @refused.mended
 def test_it_runs_with_the_mend_that_the_message_names(case: Case) -> None:
     case.mended().simulate(*case.args)
+
+
+@pytest.mark.parametrize("case", [case for case in refused if case.kernel.name in (
+    "a_number_that_becomes_a_tile", "a_tile_that_becomes_a_vector")], ids=lambda case: case.kernel.name)
+def test_a_simulation_asks_a_compile_what_a_loop_makes_of_a_variable(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "1")
+    for _ in range(2):
+        dataclasses.replace(case, texts={"simulated": case.texts["compiled"]}).check("simulated")
 
 
 def test_every_kernel_of_the_table_has_a_name_of_its_own_and_many_have_a_mend() -> None:

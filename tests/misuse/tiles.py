@@ -125,12 +125,65 @@ def a_store_of_another_shape(a, b, c):
   # ^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused(simulated="'c[…] = value': the value must be a register tile, got float",
-         compiled="'c[…] = value': the value must be a register tile, got float64", kind=SpecError,
-         mend={"= 1.0": "= numpipe.full((64, 64), 1.0, np.float32)"})
+@refused(simulated="'c[…] = value': the value must be a register tile, got float: numpipe.full((64, 64), value, c.dtype) is one",
+         compiled="'c[…] = value': the value must be a register tile, got float64: numpipe.full((64, 64), value, c.dtype) is one",
+         kind=SpecError, mend={"= 1.0": "= numpipe.full((64, 64), 1.0, c.dtype)"})
 def a_store_of_a_number(a, b, c):
     c[ds(0, 64), ds(0, 64)] = 1.0
   # ^^^^^^^^^^^^^^^^^^^^^^^
+
+
+NUMBER = "the value must be a register tile, got {}: a kernel stores blocks, not single elements: "
+
+
+@refused(simulated="'sums[…] = value': " + NUMBER.format("an element of array 'a'") + "sums[ds(i, 64)] = tile.sum(axis=1)",
+         compiled="'sums[…] = value': " + NUMBER.format("float32") + "sums[ds(i, 64)] = tile.sum(axis=1)", kind=SpecError,
+         args=(A.astype("f4"), B, np.zeros(128, np.float32)), mend={
+             "range(3)": "range(0, 128, 64)", "s = s + a[i, j]": "tile = a[ds(i, 64), ds(0, 64)]",
+             "sums[i] = s": "sums[ds(i, 64)] = tile.sum(axis=1)", "0.0": "numpipe.zeros((64,), np.float32)"})
+def a_sum_of_elements(a, b, sums):
+    for i in range(3):
+        s = 0.0
+        for j in range(3):
+            s = s + a[i, j]
+        sums[i] = s
+      # ^^^^^^^
+
+
+@refused(f"'c[…] = value': {NUMBER.format('float32')}c[ds(i, 64), ds(j, 64)] = tile", kind=SpecError,
+         mend={"c[0, 0] = np.float32(x)": "c[ds(0, 64), ds(0, 64)] = numpipe.full((64, 64), x, c.dtype)"})
+def an_element_that_is_stored(a, b, c):
+    x = a.shape[0]
+    c[0, 0] = np.float32(x)
+  # ^^^^^^^
+
+
+@refused("'np.zeros' makes an array on the host: in a kernel numpipe.zeros(shape, np.float32) makes a register tile",
+         mend={"np.zeros(": "numpipe.zeros("})
+def zeros_of_numpy(a, b, c):
+    c[ds(0, 64), ds(0, 64)] = np.zeros((64, 64), np.float32)
+    #                         ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("'np.full' makes an array on the host: in a kernel numpipe.full(shape, value, np.float32) makes a register tile",
+         mend={"np.full(": "numpipe.full("})
+def a_full_array_of_numpy(a, b, c):
+    c[ds(0, 64), ds(0, 64)] = np.full((64, 64), 1.0, np.float32)
+    #                         ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("'np.ones' makes an array on the host: in a kernel numpipe.full(shape, 1.0, np.float32) makes a register tile",
+         mend={"np.ones((64, 64),": "numpipe.full((64, 64), 1.0,"})
+def ones_of_numpy(a, b, c):
+    c[ds(0, 64), ds(0, 64)] = np.ones((64, 64), np.float32)
+    #                         ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("'np.arange' makes an array on the host: in a kernel numpipe.iota(n) makes a register tile",
+         mend={"np.arange(": "numpipe.iota("})
+def a_range_of_numpy(a, b, c):
+    x = np.arange(64)
+    #   ^^^^^^^^^^^^^
 
 
 @refused("'c[…] = tile': the index selects (), the tile is (64, 64)", kind=SpecError, mend={"c[0, 0]": "c[ds(0, 64), ds(0, 64)]"})
@@ -280,7 +333,30 @@ def bits_of_float16(a, b, c):
     #   ^^^^^^^^
 
 
-@refused(compiled="'c[…] = value': the value must be a register tile, got int32", kind=SpecError,
+LOADED = "; tile[...] loads a shared-memory tile to registers"
+
+
+@refused(simulated=f"TypeError: unsupported operand type(s) for +: 'tile' and 'shared-memory tile'{LOADED}",
+         compiled="`acc += x` cannot be compiled: '+' is not defined for tile (64, 64) float32 and shared-memory tile (64, 64) "
+                  "float32" + LOADED, args=(A.astype("f4"), B, C), mend={"+= x": "+= x[...]"})
+def a_sum_with_a_tile_in_shared_memory(a, b, c):
+    acc = numpipe.zeros((64, 64), np.float32)
+    for (k,), (x,) in numpipe.pipeline(grid=(2,), in_specs=(BlockSpec((64, 64), lambda k: (k, 0)),))(a):
+        acc += x
+      # ^^^^^^^^
+
+
+@refused(simulated=f"TypeError: '>' not supported between instances of 'shared-memory tile' and 'float'{LOADED}",
+         compiled="`x > 0.5` cannot be compiled: '>' is not defined for shared-memory tile (64, 64) float32 and float64" + LOADED,
+         args=(A.astype("f4"), B, C), mend={"x > 0.5": "x[...] > 0.5"})
+def a_comparison_of_a_tile_in_shared_memory(a, b, c):
+    for (k,), (x,) in numpipe.pipeline(grid=(2,), in_specs=(BlockSpec((64, 64), lambda k: (k, 0)),))(a):
+        y = x > 0.5
+        #   ^^^^^^^
+
+
+@refused(compiled="'c[…] = value': the value must be a register tile, got int32: numpipe.full((64, 64), value, c.dtype) is one",
+         kind=SpecError,
          mend={"x = 1": "x = numpipe.full((64, 64), 1.0, np.float32)"})
 def a_tile_or_a_number(a, b, c):
     x = 1

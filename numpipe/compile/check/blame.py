@@ -105,9 +105,9 @@ def simulated(error: Exception, unit: Unit, lifted: Lifted) -> NumpipeError:
     if isinstance(error, NumpipeError):
         text = re.sub(r"^.+?(?= is an operation of the whole warpgroup)", lambda _: _code(places[-1]) if places else "it",
                       spoken(str(error)))
-        error.args = (_of_tiles(text, places),)
+        error.args = (hinted(text, unit, places),)
         return stamp(error, unit, lifted, places)
-    what = f"{type(error).__name__}: {_sentence(spoken(str(error)))}"
+    what = hinted(f"{type(error).__name__}: {_sentence(spoken(str(error)))}", unit, places)
     raised: NumpipeError
     if found and (foreign := numba_call(found[-1][1].tree, found[-1][0].tb_lineno, found[-1][0].tb_frame.f_globals)):
         raised = CompileError(f"{foreign}(…) is Numba's: it runs on a GPU only, and the simulated SM cannot run it; use "
@@ -125,11 +125,18 @@ _OF_TILES = {"max": "np.maximum(x, y)", "min": "np.minimum(x, y)", "round": "np.
              "float": "x.astype(np.float32)"}
 
 
-def _of_tiles(message: str, places: list[Position]) -> str:
-    """Return the message of an error; where a builtin for numbers was called on a tile, a message that says what tiles have."""
-    builtin = _BUILTIN.search(_code(places[-1])) if places and _NOT_FOR_TILES.match(message) else None
-    return message if builtin is None else (f"{builtin[1]}(…) takes numbers, and there is a tile among its arguments: of the "
-                                            f"elements of tiles write {_OF_TILES[builtin[1]]}")
+def hinted(message: str, unit: Unit, places: list[Position]) -> str:
+    """Return the message of an error with what to write instead, where the error is a common mistake with tiles or shapes."""
+    code = _code(places[-1]) if places else ""
+    if _NOT_FOR_TILES.match(message) and (builtin := _BUILTIN.search(code)):
+        return (f"{builtin[1]}(…) takes numbers, and there is a tile among its arguments: of the elements of tiles write "
+                f"{_OF_TILES[builtin[1]]}")
+    if message.endswith("tuple index out of range"):
+        for read, name, axis in _SIZE.findall(code):
+            dims = next((array.ndim for array in unit.arrays if array.name == name), int(axis) + 1)
+            if int(axis) >= dims:
+                return f"{read}: '{name}' has {dims} dimension{'s' * (dims != 1)}"
+    return message + next((hint for pattern, hint in _HINTS if pattern.search(message)), "")
 
 
 def _code(place: Position) -> str:
@@ -163,21 +170,19 @@ def compiled(error: Exception, unit: Unit, lifted: Lifted) -> NumpipeError:
     reason, lines = nb.explain(error, FIRST)
     places = [place for line in lines if (place := lifted.positions.find(line)) is not None]
     if isinstance(error, NumpipeError):
-        error.args = (_of_tiles(readable(str(error), unit), places),)
+        error.args = (hinted(readable(str(error), unit), unit, places),)
         return stamp(error, unit, lifted, places)
     places = places or [lifted.sources[0].definition]
     reason = _sentence(readable(reason, unit))
     if missing := re.search(r"has no attribute '(\w+)'$", reason):
         places[-1] = _attribute(places[-1], missing[1])
-    if _STILL_IN_TUPLE.search(reason):
-        reason += TUPLES
     if laid := re.match(r"'(\w+)' has two layouts here", reason):
         places[-1] = _bound(places[-1], laid[1], lifted)
     elif reason.startswith("it returns two layouts"):
         places[-1] = _returned(places[-1], lifted)
-    message = _of_tiles(reason, places)
-    if message == reason:
-        message = f"{_code(places[-1])} cannot be compiled: {reason}"
+    message = hinted(reason, unit, places)
+    if message.startswith(reason):
+        message = f"{_code(places[-1])} cannot be compiled: {message}"
     return stamp(CompileError(message), unit, lifted, places)
 
 
@@ -258,6 +263,10 @@ _NUMBA_SAYS: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"Cannot bind .* to signature .* due to \"(.*)\"\.?", r"\1"),
 )
 _STILL_IN_TUPLE = re.compile(r"\(shared-memory tile \([^()]*\) \w+,\)|'[=!<>]=?' is not defined for \(int32,\)|and \(int32,\)$")
+_SIZE = re.compile(r"\b((\w+)\.shape\[(\d+)\])")
+_HINTS = ((_STILL_IN_TUPLE, TUPLES),
+          (re.compile(r"(operand type|supported between|not defined for|register tiles?\b[^()]*\bgot (?!\()).*shared-memory tile"),
+           "; tile[...] loads a shared-memory tile to registers"))
 _TYPE = re.compile(rf"\b({'|'.join(_TYPES)})\(")
 _TILE = re.compile(r"Layout\(shape=(\([^)]*\)).*, (\w+), (?:memory|compute)(?:, writable)?$")
 

@@ -197,9 +197,12 @@ class Calls(Loops):
                 has = (f"({unit.register_pool} - {unit.memory_registers} of the memory role) / {unit.compute_wgs}, at most 256"
                        if unit.warp_specialized else f"{unit.target.registers} / {unit.threads} threads in "
                        f"steps of 8, at most {unit.target.lane_registers}")
+                elements = 128 * unit.compute_registers * 3 // 4  # beside it others are computed
+                rows = max(elements // shape[1] // 64 * 64, 64)
+                fits = rows, min(elements // rows // 8 * 8, shape[1])
                 self.error(node, f"register budget: zeros {shape} takes {shape[0]} x {shape[1]} / 128 = {registers} registers a "
                                  f"lane, but each of {unit.compute_wgs} compute warpgroups has {unit.compute_registers}: {has}; "
-                                 "use a smaller tile, or share it between more warpgroups")
+                                 f"use a smaller tile, such as {fits}, and more CTAs or warpgroups")
 
     def _index_maps_fit(self, grid: ast.expr, in_specs: ast.expr, out_specs: ast.expr) -> None:
         """Refuse a lambda, written in place, that takes more or fewer indices than the grid has."""

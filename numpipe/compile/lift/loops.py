@@ -130,11 +130,20 @@ class Loops(TileLoops, Arithmetic):
         nested, groups, last = (ast.copy_location(ast.Constant(0), node.iter) for _ in range(3))
         facts: list[ast.expr] = [literal_node(fact, node.iter) for fact in (unpacked, self._waited(node), None)]
         call = node.iter = self.call(pipelines.steps, [node.iter.func, arrays, nested, groups, *facts, last], node.iter)
+        changes = {name: statement for statement in walk(*node.body) if isinstance(statement, (ast.Assign, ast.AugAssign))
+                   for name in names(ast.Store, statement) if name in carried}
         loop = self.plain_loop(node)
         nested.value, groups.value = int(holds_pipeline(loop.body)), self._groups(loop.body)
         call.args[-2] = literal_node(sure_turns(loop.body), call)
-        return [loop, *(located(assign(name, self.call(products.drained, [load(name), literal_node(0, node)], node)), node)
-                        for name in carried)]
+        before = {name: self.temporary("before") for name in changes}
+        for name, statement in changes.items():
+            message = f"'{name}' is {{}} {pipelines.KEPT} {node.lineno}, and {{}} after a step: "
+            args = [literal_node(message, node), load(before[name]), load(name)]
+            loop.body.append(located(ast.Expr(self.call(pipelines.check_kept, args, statement)), statement))
+        begin = [assign(name, self.call(pipelines.before_loop, [load(of)], node)) for of, name in before.items()]
+        return [*(located(statement, node) for statement in begin), loop,
+                *(located(assign(name, self.call(products.drained, [load(name), literal_node(0, node)], node)), node)
+                  for name in carried)]
 
     def _unpacks(self, target: ast.expr, arrays: int) -> tuple[int, ...]:
         """Check the names of a loop, ``for (indices), (tiles), …``; return how many names each of its groups of barriers has."""

@@ -69,6 +69,10 @@ _INSTEAD: dict[Any, str] = {
     math.log2: "use np.log2(x)", math.tanh: "use np.tanh(x)",
     math.floor: "use np.floor(x)", math.ceil: "use np.ceil(x)", math.trunc: "use int(x)",
 }
+_TILES: dict[Any, str] = {
+    np.zeros: "zeros(shape, np.float32)", np.empty: "zeros(shape, np.float32)", np.ones: "full(shape, 1.0, np.float32)",
+    np.full: "full(shape, value, np.float32)", np.arange: "iota(n)",
+}
 _FUNCTIONS = ("np.exp, exp2, log, log2, sqrt, tanh, abs, floor, ceil, sign, square, isnan, clip, maximum, minimum, where, "
               "numpipe.rsqrt, sigmoid, fma")
 _ELSEWHERE = ("numpy", "math", "builtins", "_io", "io")
@@ -79,6 +83,8 @@ def host_only(function: Any, written: str) -> str | None:
     home = "numpy" if isinstance(function, np.ufunc) else str(getattr(function, "__module__", None))
     if not callable(function) or home.split(".")[0] not in _ELSEWHERE or isinstance(function, np.generic):
         return None
+    if (tile := lookup(_TILES, function)) is not None:
+        return f"'{written}' makes an array on the host: in a kernel numpipe.{tile} makes a register tile"
     instead = lookup(_INSTEAD, function)
     tiles = f"; of tiles and numbers there are {_FUNCTIONS}" if isinstance(function, np.ufunc) and not instead else ""
     return f"'{written}' takes constants only in a kernel{tiles}: {instead or 'compute it before the call and pass the result'}"

@@ -73,6 +73,8 @@ def before_first_tile(np_: Context) -> Any:
 @check
 def check_count(number: Any, count: Any) -> None:
     """Raise SpecError for a count of tiles, in dimension `number`, that is no integer."""
+    if kind(count) is None and hasattr(count, "__len__"):
+        raise SpecError("a loop over tiles takes its counts one by one, numpipe.tiles(m, n), got a tuple")
     if kind(count) is not None and not is_integer(count):
         raise SpecError(f"a loop over tiles takes integers, got {called(count)} for dimension "
                         f"{constant('tiles', 'number', number)}: // divides integers, cdiv rounds up")

@@ -30,6 +30,7 @@ from ...intrinsics import cp_async_bulk, fence, mbarrier, special
 from ...plan.allocations import ARRIVALS_A_WARPGROUP, ClusterBarrier
 from ...plan.context import Context
 from ...plan.copies import CopyPlan, cut, cut_prefetch
+from ...plan.layout import Layout
 from ...plan.plans import ArrayArg
 from ...plan.unit import Unit
 from ..tiles.order import before_async
@@ -100,7 +101,7 @@ def check_prefetch(np_: Any, view: Any) -> CopyPlan:
 
 def check_copied(operation: str, unit: Unit, view: Any, tile: Any) -> None:
     """Raise SpecError where a view and a tile differ, or the TMA cannot copy between them."""
-    array, layout, dtype = reachable(operation, unit, view), tile.layout, tile.dtype
+    array, layout, dtype = reachable(operation, unit, view, tile.layout), tile.layout, tile.dtype
     if view.shape != layout.shape:
         raise SpecError(f"{operation}: {array.name}.at[…] has {view.shape} elements, the tile {layout.shape}: both must be of one "
                         "shape")
@@ -118,12 +119,14 @@ def plan_of(view: Any, tile: Any, **options: Any) -> CopyPlan:
     return cut(view.ref.index, array.ndim, array.order != "row", view.axes, tile.layout, **options)
 
 
-def reachable(operation: str, unit: Unit, view: GmemView) -> ArrayArg:
-    """Return the array of a view; SpecError unless the TMA can address it, and the view has two dimensions, as tiles have."""
+def reachable(operation: str, unit: Unit, view: GmemView, layout: Layout | None = None) -> ArrayArg:
+    """Return the array of a view; SpecError unless the TMA can address it, and the view has two dimensions, as tiles have.
+    `layout` is that of a tile that is copied."""
     array, axes = unit.arrays[view.ref.index], view.axes
     if len(axes) != 2:
+        size = 1 if layout is None else layout.shape[(1 - layout.inner) if axes[0] == array.contiguous else layout.inner]
         mend = f"pass a view of '{array.name}' that has 2, array.reshape(1, -1)" if array.ndim < 2 else (
-            "write ds(i, 1) in place of an integer")
+            f"write ds(i, {size}) in place of an integer")
         raise SpecError(f"{operation}: copies move tiles of 2 dimensions, and {array.name}.at[…] has {len(axes)}: {mend}")
     if not array.tma:
         raise SpecError(f"{operation}: '{array.name}': " + unit.obstacles.get(

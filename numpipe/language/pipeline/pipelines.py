@@ -20,17 +20,18 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from ...core.arith import is_integer
+from ...core.arith import is_integer, kind
 from ...core.facts import facts_of
 from ...core.inert import REASON, Inert, NoValue
 from ...core.machine import current
-from ...core.op import called, constant, op, outside
+from ...core.op import called, check, constant, op, outside
 from ...diagnostics.errors import CompileError, SpecError
 from ...plan.context import Context
 from ...plan.plans import OutPlan, RingPlan
 from ...plan.specs import BlockSpec
 from ...plan.trees import Tree, check_leaves, leaves, mismatch, tree_of
 from ..tiles.refs import GmemRef
+from ..tiles.tile import TileLike
 from .barriers import barriers_of, by_kind, check_groups, check_manual
 from .chains import Allocations, check_count, check_shared, is_none, running
 from .outputs import check_specs
@@ -212,6 +213,29 @@ def unreachable(kernel: str, site: str) -> str:
 
 
 # ---- the loop
+KEPT = "before the pipeline loop of line"
+
+
+@op
+def before_loop(value: Any) -> str:
+    """Return what a variable has to remain over a pipeline loop, as messages say it; "" for what may change."""
+    if isinstance(value, TileLike):
+        return f"a tile {value.shape} {value.dtype}"
+    return "a number" if kind(value) is not None or isinstance(value, NoValue) else ""
+
+
+@check
+def check_kept(message: str, before: str, value: Any) -> None:
+    """Raise CompileError where a variable that was `before` a loop is something else after one of its steps."""
+    was, now = constant("pipeline", "before", before), before_loop.function(value)
+    if was and now and was != now:
+        mend = "give the other value a name of its own"
+        if isinstance(value, TileLike):
+            begin = "numpipe.zeros({}, np.{})" if value.dtype.itemsize == 4 else "numpipe.full({}, 0, np.{})"
+            mend = f"begin it as {begin.format(value.shape, value.dtype)}, or give one of them another name"
+        raise CompileError(constant("pipeline", "message", message).format(was, now) + mend)
+
+
 @op
 def steps(pipe: Pipeline, refs: Any, nested: int, groups: int, unpacked: tuple[int, ...], waited: tuple[int, ...],
           turns: tuple[int, ...] | None, last: int) -> Iterator[tuple[Any, ...]]:

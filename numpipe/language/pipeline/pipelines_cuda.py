@@ -28,6 +28,11 @@ from .ring_cuda import RingType, counter_of
 from .steps import advance, begin_alone, fill_step, finish_loads, produce, tiles
 from .steps_cuda import LoopType
 
+
+@cuda_meaning(source.before_loop)
+def _before_loop(_context: Any, value: Any) -> Any:
+    yield nb.types.literal(source.before_loop.function(value))(value)
+
 I32 = nb.types.int32
 
 

@@ -80,8 +80,9 @@ def _atomic(reduction: str) -> Op[..., Any]:
           What lies outside the array is left out; starts are not negative
     tile  a register tile of that shape and of the array's type
 
-    By all lanes of a warpgroup. Other CTAs may do the same to the same elements, and nothing else within the kernel. Raises
-    SpecError where shapes or types differ, for inputs, and for types of which there is no such reduction (PTX ISA, "red",
+    By all lanes of a warpgroup. With more than one compute warpgroup each of them does so: give them rows of their own, or say
+    num_compute_wgs=1. Other CTAs may do the same to the same elements, and nothing else within the kernel. Raises SpecError where
+    shapes or types differ, for inputs, and for types of which there is no such reduction (PTX ISA, "red",
     "cp.reduce.async.bulk.tensor"). See `numpipe.language.tiles.atomics` for which is taken, and for its types.
     """)
 

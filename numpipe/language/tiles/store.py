@@ -23,6 +23,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...arch.dtypes import BOOL, TILES
+from ...core.arith import kind
+from ...core.inert import NoValue
 from ...core.machine import current, failure
 from ...core.op import called
 from ...diagnostics.errors import SimulationError, SpecError
@@ -40,7 +42,9 @@ def check(what: str, name: str, dtype: Any, sizes: tuple[int, ...], form: Form,
     if sizes != form.shape:
         raise SpecError(f"{what}: the index selects {sizes}, the tile is {form.shape}")
     if form.dtype == BOOL:
-        raise SpecError(f"{what}: the tile is a mask: store mask.astype(np.int32), or what it chooses, np.where(mask, x, y)")
+        number = "mask.astype(np.int32)" if str(dtype).startswith(("int", "uint")) else "np.where(mask, 1.0, 0.0)"
+        convert = "" if str(dtype) in ("int32", "float32") else f".astype({name}.dtype)"
+        raise SpecError(f"{what}: the tile is a mask: store {number}{convert}, or what it chooses, np.where(mask, x, y)")
     if dtype != form.dtype:
         raise SpecError(f"{what}: the array is {dtype}, the tile {form.dtype}: " + (
             f"store tile.astype({name}.dtype)" if str(dtype) in known else
@@ -56,7 +60,12 @@ def plan(ref: Any, parts: Sequence[Any], tile: Any) -> tuple[int, ...]:
     name = ref.arg.name
     axes, form = block_axes(ref, parts, f"{name}[…]"), form_of(tile, stored(name))
     if form is None:
-        raise SpecError(f"'{name}[…] = value': the value must be a register tile, got {called(tile)}")
+        sizes, mend = tuple(parts[axis].size for axis in axes), ""
+        if kind(tile) is not None or isinstance(tile, NoValue):
+            block = "ds(i, 64)] = tile.sum(axis=1)" if len(parts) < 2 else "b, " * (len(parts) - 2) + "ds(i, 64), ds(j, 64)] = tile"
+            mend = f": numpipe.full({sizes}, value, {name}.dtype) is one" if sizes else (
+                f": a kernel stores blocks, not single elements: {name}[{block}")
+        raise SpecError(f"'{name}[…] = value': the value must be a register tile, got {called(tile)}{mend}")
     ref.unit.check_output(ref.index, stored(name), MEND)
     check(stored(name), name, ref.arg.dtype, tuple(parts[axis].size for axis in axes), form)
     return axes
