@@ -318,7 +318,7 @@ def an_accumulator_of_integers(a, b, c):
 
 
 @refused(compiled="'np.exp': the accumulator is in flight: wgmma may still be writing it; write acc = numpipe.wgmma_wait(acc, 0) "
-                  "first (a pipeline loop's end does so for what it carries)",
+                  "first, or wgmma_wait(acc), which leaves newer products in flight",
          mend={"numpipe.wgmma(None, x, x.T)": "numpipe.wgmma_wait(numpipe.wgmma(None, x, x.T), 0)"})
 def a_function_of_an_accumulator_in_flight(a, b, c):
     for (k,), (x,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(b):
@@ -327,7 +327,7 @@ def a_function_of_an_accumulator_in_flight(a, b, c):
 
 
 @refused(compiled="'c[…] = tile': the accumulator is in flight: wgmma may still be writing it; write acc = numpipe.wgmma_wait(acc, "
-                  "0) first (a pipeline loop's end does so for what it carries)",
+                  "0) first, or wgmma_wait(acc), which leaves newer products in flight",
          mend={"numpipe.wgmma(None, x, x.T)": "numpipe.wgmma_wait(numpipe.wgmma(None, x, x.T), 0)"})
 def a_store_of_an_accumulator_in_flight(a, b, c):
     for (k,), (x,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a):
@@ -337,7 +337,7 @@ def a_store_of_an_accumulator_in_flight(a, b, c):
 
 
 @refused(compiled="wgmma(acc, a, b), a: the accumulator is in flight: wgmma may still be writing it; write acc = numpipe.wgmma_wait"
-                  "(acc, 0) first (a pipeline loop's end does so for what it carries)")
+                  "(acc, 0) first, or wgmma_wait(acc), which leaves newer products in flight")
 def an_accumulator_in_flight_as_an_operand(a, b, c):
     for (k,), (x,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a):
         acc = numpipe.wgmma(None, x, x.T)
@@ -396,7 +396,7 @@ def a_fence_behind_a_number(a, b, c):
 
 
 @refused(compiled="schedule_fence(after): the accumulator is in flight: wgmma may still be writing it; write acc = "
-                  "numpipe.wgmma_wait(acc, 0) first (a pipeline loop's end does so for what it carries)")
+                  "numpipe.wgmma_wait(acc, 0) first, or wgmma_wait(acc), which leaves newer products in flight")
 def a_fence_behind_a_product_in_flight(a, b, c):
     for _, (x, y) in numpipe.pipeline(grid=(1,), in_specs=(
             BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))))(a, b):

@@ -58,7 +58,7 @@ class InFlightType(nb.types.Type, TileLike):  # type: ignore[misc]
 
     def settled(self, what: str) -> NoReturn:
         raise CompileError(f"{what}: the accumulator is in flight: wgmma may still be writing it; write "
-                           "acc = numpipe.wgmma_wait(acc, 0) first (a pipeline loop's end does so for what it carries)")
+                           "acc = numpipe.wgmma_wait(acc, 0) first, or wgmma_wait(acc), which leaves newer products in flight")
 
 
 STEERLESS.extend([TileType, InFlightType])
