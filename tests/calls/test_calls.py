@@ -22,6 +22,11 @@ S = numpipe.Static
 
 
 @pytest.fixture(autouse=True)
+def _no_disk_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NUMPIPE_CACHE", "0")  # compiles are counted, or faked
+
+
+@pytest.fixture(autouse=True)
 def _no_compile(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
 

@@ -22,6 +22,11 @@ A = ArrayType((128, 64), np.float16)
 TIME = r"\d+\.\d (ms|µs)"
 
 
+@pytest.fixture(autouse=True)
+def _no_disk_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NUMPIPE_CACHE", "0")  # compiles are counted, or faked
+
+
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
     fake = FakeDriver()
@@ -42,6 +47,7 @@ def compiled() -> tuple[Any, str]:
     with pytest.MonkeyPatch.context() as patch:
         said: list[str] = []
         patch.setenv(log.VARIABLE, "compile")
+        patch.setenv("NUMPIPE_CACHE", "0")
         patch.setattr(log, "say", lambda word, text: said.append(f"numpipe {word}: {text}"))
         matmul = gemm(2, 2, 7)
         matmul.inspect("resources", A, A, cfg=SMALL)

@@ -27,6 +27,11 @@ A100, H100, H200 = ("NVIDIA A100", (8, 0)), ("NVIDIA H100", (9, 0)), ("NVIDIA H2
 __all__ = ["api"]
 
 
+@pytest.fixture(autouse=True)
+def _no_disk_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NUMPIPE_CACHE", "0")  # compiles are counted, or faked
+
+
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
     fake = FakeDriver()

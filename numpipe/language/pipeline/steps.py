@@ -395,7 +395,6 @@ def begin_alone(loop):  # type: ignore[no-untyped-def]
 
 @helper
 def refill(loop, k):  # type: ignore[no-untyped-def]
-    """Fill again, before step k of a single-stream loop, the slots that were released there. ptxas bears the branch: no accumulator
-    passes through it (no note C7519)."""
+    """Fill again, before step k of a single-stream loop, the slots that were released there; the branch gives no note C7519."""
     if k > 0:
         one_lane(over, loop.rings, fill_used, k)
