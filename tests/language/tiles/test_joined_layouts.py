@@ -50,6 +50,7 @@ def test_sums_of_rows_begin_with_a_vector_of_zeros(kernel: Any) -> None:
 
 
 @compiles
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("kernel", ROW_SUMS, ids=lambda kernel: kernel.name)
 def test_their_code_moves_nothing_between_layouts(kernel: Any) -> None:
     arguments = arrays_of_row_sums()
@@ -96,6 +97,7 @@ def carried(first: str, then: str) -> Any:
     return stepped
 
 
+@pytest.mark.variants(4)
 @pytest.mark.parametrize("first, then", [(EITHER, ROW), (EITHER, COLUMN), (ROW, EITHER), (COLUMN, EITHER)])
 @pytest.mark.parametrize("execution", ["simulate", pytest.param("compiled", marks=compiles)])
 def test_a_carry_in_either_layout_takes_the_other(execution: str, first: str, then: str) -> None:
