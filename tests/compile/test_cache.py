@@ -254,7 +254,7 @@ def test_a_kernel_that_reads_what_no_digest_holds_has_no_key(folder: Path, image
 @given(st.fixed_dictionaries({}, optional={
     "scale": st.sampled_from([0.5, 1.0, 2.0]), "captured": st.integers(1, 3), "default": st.sampled_from([0.25, 0.5]),
     "slots": st.integers(1, 3), "offset": st.sampled_from([0.0, 1.0]), "factor": st.sampled_from([1.0, 4.0])}))
-@settings(max_examples=examples(10), deadline=None)
+@settings(max_examples=examples(5), deadline=None)
 def test_whatever_is_edited_an_image_of_the_cache_is_that_of_a_fresh_compile(tmp_path_factory: Any, values: dict[str, Any]) -> None:
     """Some hundred edits share a folder: most images come from the cache, and each is compared with what compiling gives."""
     tmp_path = tmp_path_factory.getbasetemp() / "edited"
