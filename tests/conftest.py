@@ -42,7 +42,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("NUMPIPE_CACHE_DIR", str(Path(__file__).parents[1] / ".pytest_cache" / "numpipe"))
 
 # what a test of drawn examples calls a hundred of them (`kernels.covering.examples`)
-settings.register_profile("quick", max_examples=40)
+settings.register_profile("quick", max_examples=30)
 settings.register_profile("thorough", max_examples=100)
 settings.load_profile("quick")
 

@@ -46,6 +46,7 @@ def named_source(source: str, name: str) -> Any:
 
 # ---- builtins for numbers, called on tiles
 @pytest.mark.parametrize("execution", EXECUTIONS)
+@pytest.mark.variants(3)
 @pytest.mark.parametrize(("wrong", "builtin", "mend"), [
     ("max(x, 0.0)", "max", "np.maximum(x, 0.0)"), ("min(x, 0.0)", "min", "np.minimum(x, 0.0)"),
     ("round(x)", "round", "np.floor(x + 0.5)"), ("float(int(x))", "int", "x.astype(np.int32).astype(np.float32)"),
