@@ -75,13 +75,13 @@ def _place(key: str | None) -> Path | None:
     """The file of a key; None where there can be none, which is warned of."""
     if key is None or not enabled():
         return None
-    images = folder() / "images"
     try:
+        images = folder() / "images"
         images.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = images.stat()
         if status.st_uid != os.getuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             raise PermissionError(errno.EPERM, "it belongs to another user, or others may write to it", str(images))
-    except OSError as error:
+    except (OSError, RuntimeError) as error:  # RuntimeError: a user without a home
         _warn(error)
         return None
     return images / f"{key}{_SUFFIX}"
@@ -92,7 +92,7 @@ _warned: set[str] = set()
 
 def _warn(error: Exception) -> None:
     """Warn of a cache that cannot be used, once for each cause."""
-    text = f"numpipe's cache of compiled kernels in {folder()} is not used: {error}; set NUMPIPE_CACHE_DIR, or NUMPIPE_CACHE=0"
+    text = f"numpipe's cache of compiled kernels is not used: {error}; set {VARIABLE} to another folder, or NUMPIPE_CACHE=0"
     if text not in _warned:
         _warned.add(text)
         warnings.warn(text, RuntimeWarning, stacklevel=2)

@@ -302,7 +302,7 @@ def test_a_folder_that_others_may_write_to_is_not_used_and_that_is_said_once(tmp
                                                                             compiles: list[str]) -> None:
     (folder / "images").mkdir(parents=True)
     (folder / "images").chmod(0o777)
-    with pytest.warns(RuntimeWarning, match="is not used: .*others may write to it.*; set NUMPIPE_CACHE_DIR") as told:
+    with pytest.warns(RuntimeWarning, match="is not used: .*others may write to it.*; set NUMPIPE_CACHE_DIR to") as told:
         for _ in range(2):
             variant(kernel(tmp_path)).image  # noqa: B018
     assert len(told) == 1 and len(compiles) == 2 and not files(folder)
@@ -322,6 +322,15 @@ def test_a_disk_that_takes_nothing_costs_a_warning_only(image: Image, error: OSE
     monkeypatch.setattr(cache.os, "replace", full)
     with pytest.warns(RuntimeWarning, match=error.strerror):
         assert cache.image("e" * 64, lambda: image) is image
+
+
+def test_a_user_without_a_home_is_warned_and_compiles(image: Image, monkeypatch: pytest.MonkeyPatch) -> None:
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(cache, "folder", homeless)
+    with pytest.warns(RuntimeWarning, match="Could not determine home directory"):
+        assert cache.image("0" * 64, lambda: image) is image
 
 
 def test_a_folder_that_vanishes_is_made_again(folder: Path, image: Image) -> None:
