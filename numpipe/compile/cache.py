@@ -226,19 +226,20 @@ def _locked(place: Path) -> Iterator[None]:
         _warn(error)
         yield
         return
-    until = time.monotonic() + WAIT
+    held, until = False, time.monotonic() + WAIT
     try:
-        while time.monotonic() < until:
+        while not held and time.monotonic() < until:
             try:
                 fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # a forked child does not have it, as it would have flock's
-                break
+                held = True
             except (BlockingIOError, PermissionError):
                 time.sleep(0.02)
             except OSError as error:  # a file system without locks
                 _warn(error)
                 break
         yield
-        with contextlib.suppress(OSError):
-            path.unlink()
+        if held:
+            with contextlib.suppress(OSError):
+                path.unlink()
     finally:
         os.close(descriptor)

@@ -22,12 +22,13 @@ import math
 import os
 import sys
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from .. import intrinsics
 from ..core.op import Op
 from ..plan.shape import KernelShape
 from ..plan.unit import Unit
@@ -62,8 +63,7 @@ def compiler() -> str:
     versions = {name: _version(name) for name in COMPILERS}
     chosen = {name: value for name, value in os.environ.items() if name.startswith(_VARIABLES)}
     files = hashlib.sha256()
-    package = Path(__file__).parents[1]
-    for folder in sorted({package, package.parent / "intrinsics"} & set(_existing(package))):
+    for folder in sorted({Path(__file__).parents[1], Path(intrinsics.__file__).parent}):  # beside each other in a source tree
         for file in sorted(folder.rglob("*.py")):
             files.update(str(file.relative_to(folder)).encode() + b"\0" + file.read_bytes() + b"\0")
     return _digest(files.hexdigest(), sorted(versions.items()), sorted(chosen.items()), sys.version, np.__version__)
@@ -80,14 +80,6 @@ def _version(package: str) -> Any:
     if not files:
         raise _Unknown(package)
     return [(file, os.stat(file).st_size, os.stat(file).st_mtime_ns) for file in files]
-
-
-def _existing(package: Path) -> Iterator[Path]:
-    """The folders of numpipe's source: in a source tree the intrinsics lie beside the package."""
-    import numpipe.intrinsics
-
-    yield package
-    yield Path(numpipe.intrinsics.__file__).parent
 
 
 def _digest(*parts: Any) -> str:

@@ -420,6 +420,7 @@ def test_nobody_waits_for_ever(folder: Path, image: Image, monkeypatch: pytest.M
     process = holder(folder, "c" * 64)
     try:
         assert cache.image("c" * 64, lambda: image) == image
+        assert (folder / "images" / ("c" * 64 + ".lock")).exists(), "who gave up leaves the lock to its holder"
     finally:
         process.kill()
         process.wait()
