@@ -34,7 +34,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import CodeType, ModuleType
@@ -42,23 +42,59 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-_HOMES = (
-    "diagnostics.errors", "kernels.decorator", "kernels.kernels",
-    "plan.specs", "plan.params", "plan.transforms", "plan.allocations", "plan.context", "plan.debug", "plan.profiling",
-    "plan.budget",
-    "core.functions", "core.arith",
-    "language.tiles.refs", "language.tiles.tile", "language.tiles.elementwise", "language.tiles.mathematics",
-    "language.tiles.mma", "language.tiles.reduce", "language.tiles.strips", "language.tiles.conversions",
-    "language.tiles.drawing", "language.tiles.load", "language.tiles.atomics",
-    "language.memory.shared", "language.memory.copies", "language.memory.registers", "language.memory.per_lane",
-    "language.pipeline.pipelines", "language.pipeline.emit", "language.pipeline.chains",
-    "language.pipeline.barriers", "language.pipeline.order_tokens", "language.pipeline.schedule_fences",
-    "language.grid.tile_loop", "language.grid.splits", "language.grid.partials",
-    "launch.placement", "launch.contiguous", "launch.watch", "launch.profiles",
-    "traces.trace", "traces.drawing",
-    "tools.verify.verification", "tools.model.explaining", "tools.tune.tuning",
-)
-"""The modules whose ``__all__`` are numpipe's public names, in the order in which a name is looked for."""
+_HOMES = {
+    "diagnostics.errors":
+        "CompileError ImageError LaunchError NumpipeError PipelineDeadlock PipelineRace SerializedWgmma SimulationError "
+        "SpecError TargetError",
+    "kernels.decorator": "kernel",
+    "kernels.kernels": "Kernel",
+    "plan.specs": "GMEM ArrayType BlockSpec Element Static Workspace persistent",
+    "plan.params": "CompilerParams LoweringSemantics",
+    "plan.transforms": "SwizzleTransform TilingTransform TransposeTransform",
+    "plan.allocations": "SMEM Barrier ClusterBarrier RefUnion",
+    "plan.context": "axis_index axis_size num_programs program_id",
+    "plan.debug": "debug_print device_assert",
+    "plan.profiling": "region",
+    "plan.budget": "fit_slots",
+    "core.functions": "function",
+    "core.arith": "cdiv",
+    "language.tiles.refs": "ds",
+    "language.tiles.tile": "zeros",
+    "language.tiles.elementwise": "full iota",
+    "language.tiles.mathematics": "fma rsqrt sigmoid",
+    "language.tiles.mma": "wgmma wgmma_wait",
+    "language.tiles.reduce": "partial_max partial_min partial_sum",
+    "language.tiles.strips": "map_columns",
+    "language.tiles.conversions": "layout_cast",
+    "language.tiles.drawing": "show_layout",
+    "language.tiles.load": "load_tile",
+    "language.tiles.atomics": "atomic_add atomic_and atomic_max atomic_min atomic_or atomic_xor",
+    "language.memory.shared": "run_scoped scratch",
+    "language.memory.copies":
+        "async_prefetch commit_smem commit_smem_to_gmem_group copy_gmem_to_smem copy_smem_to_gmem wait_smem_to_gmem",
+    "language.memory.registers": "set_max_registers",
+    "language.memory.per_lane": "lane_index",
+    "language.pipeline.pipelines": "pipeline",
+    "language.pipeline.emit": "emit_pipeline emit_pipeline_warp_specialized",
+    "language.pipeline.chains": "ComputeContext PipelineState WarpSpecializedPipeline",
+    "language.pipeline.barriers": "barrier_arrive barrier_test barrier_wait",
+    "language.pipeline.order_tokens": "turn",
+    "language.pipeline.schedule_fences": "schedule_fence",
+    "language.grid.tile_loop": "nd_loop planar_snake tiles",
+    "language.grid.splits": "split_tiles",
+    "language.grid.partials": "combine",
+    "launch.placement": "pinned_empty to_device",
+    "launch.contiguous": "ascontiguous",
+    "launch.watch": "last_failure",
+    "launch.profiles": "last_profile",
+    "traces.trace": "Trace",
+    "traces.drawing": "timeline",
+    "tools.verify.verification": "Verification verify",
+    "tools.model.explaining": "explain",
+    "tools.tune.tuning": "autotune",
+}
+"""The public names, by the module that defines them: those of its ``__all__``. A name is imported when it is first used."""
+
 
 _PATHS = {
     "bench": "tools.bench", "errors": "diagnostics.errors", "hazards": "diagnostics.hazards", "model": "tools.model",
@@ -152,18 +188,27 @@ class _PublicPaths(MetaPathFinder, Loader):
 sys.meta_path.insert(0, _PublicPaths())
 
 
+def lazy_names(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
+    """Return the ``__getattr__`` of a package whose names are imported when they are first used; `homes` as `_HOMES`."""
+    home = {name: module for module, names in homes.items() for name in names.split()}
+
+    def get(name: str) -> Any:
+        if name not in home:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        value = getattr(importlib.import_module(f"{package}.{home[name]}"), name)
+        setattr(sys.modules[package], name, value)
+        return value
+
+    return get
+
+
+_public = lazy_names(__name__, _HOMES)
+
+
 def __getattr__(name: str) -> Any:
     if name in _PATHS:
         return importlib.import_module(f"{__name__}.{name}")
-    if name == "__all__":
-        return sorted(exported for home in _HOMES for exported in importlib.import_module(f"{__name__}.{home}").__all__)
-    if not name.endswith("_"):  # Numba and Python ask any value that a kernel reads for such names
-        for home in _HOMES:
-            module = importlib.import_module(f"{__name__}.{home}")
-            if name in module.__all__:
-                value = globals()[name] = getattr(module, name)
-                return value
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return sorted(" ".join(_HOMES.values()).split()) if name == "__all__" else _public(name)
 
 
 def __dir__() -> list[str]:

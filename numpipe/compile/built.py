@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..core.undisturbed import COMPILES
 from ..diagnostics.errors import SpecError, TargetError
 from ..launch.image import Image
-from ..plan.unit import Unit
+
+if TYPE_CHECKING:
+    from ..plan.unit import Unit
 
 INSPECT = ("ptx", "sass", "llvm", "source", "resources", "gate")
 """the arguments of `Kernel.inspect`"""

@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
+import json
 import os
 import stat
 import tempfile
@@ -22,7 +23,9 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+from ..core import records
 from ..diagnostics import log
 from ..diagnostics.errors import ImageError
 from ..launch.image import Image
@@ -35,6 +38,7 @@ MOST_BYTES = 1 << 30
 MOST_IMAGE = 1 << 28
 """bytes of one image"""
 _SUFFIX = ".image"
+_SUFFIXES = (_SUFFIX, ".facts", ".passed")
 
 
 def folder() -> Path:
@@ -53,8 +57,11 @@ def enabled() -> bool:
     return os.name == "posix" and os.environ.get("NUMPIPE_CACHE", "1") != "0"
 
 
-def image(key: str | None, make: Callable[[], Image]) -> Image:
-    """Return the image of this key from the cache, or else what `make` compiles, which is kept; key None: nothing is kept."""
+def image(key: str | None, make: Callable[[], Image], still: Callable[[], bool] = lambda: True) -> Image:
+    """Return the image of this key from the cache, or else what `make` compiles; key None: nothing is kept.
+
+    What was made is kept if it is `still` what the key says: a compile takes seconds, in which a module's names may change.
+    """
     place = _place(key)
     if place is None:
         return make()
@@ -64,14 +71,36 @@ def image(key: str | None, make: Callable[[], Image]) -> Image:
             found = _read(place)  # what the one compiled that had the lock before
             if found is None:
                 found = make()
-                _write(place, found)
+                if still():
+                    _write(place, found.to_bytes())
                 return found
     if log.on("compile"):
         log.say("compile", f"{found.name}: from {place}")
     return found
 
 
-def _place(key: str | None) -> Path | None:
+def facts(key: str | None, make: Callable[[], dict[str, list[str]]]) -> dict[str, list[str]]:
+    """Return what was found out about the source that this key stands for, lists of names by name, or else what `make` finds."""
+    place = _place(key, ".facts")
+    if place is None:
+        return make()
+    found = _read(place, _names)
+    if found is None:
+        found = make()
+        _write(place, json.dumps(found).encode())
+    return found
+
+
+def _names(data: bytes, what: str) -> dict[str, list[str]]:
+    """Return the facts in a file. Raises ValueError where it holds anything else."""
+    found = records.parsed(data)
+    if not isinstance(found, dict) or not all(isinstance(names, list) and all(isinstance(name, str) for name in names)
+                                              for names in found.values()):
+        raise ValueError("it holds no lists of names")
+    return found
+
+
+def _place(key: str | None, suffix: str = _SUFFIX) -> Path | None:
     """The file of a key; None where there can be none, which is warned of."""
     if key is None or not enabled():
         return None
@@ -84,7 +113,7 @@ def _place(key: str | None) -> Path | None:
     except (OSError, RuntimeError) as error:  # RuntimeError: a user without a home
         _warn(error)
         return None
-    return images / f"{key}{_SUFFIX}"
+    return images / f"{key}{suffix}"
 
 
 _warned: set[str] = set()
@@ -139,14 +168,14 @@ def put(path: Path, data: bytes) -> None:
         raise
 
 
-def _read(place: Path) -> Image | None:
-    """Return the image in a file; None where there is none, or not this one: such a file is removed."""
+def _read(place: Path, parse: Callable[[bytes, str], Any] = Image.from_bytes) -> Any:
+    """Return the image in a file, or what `parse` returns; None where there is none, or not this one: such a file is removed."""
     try:
         data = content(place)
         digest, rest = data[:32], data[32:]
         if hashlib.sha256(rest).digest() != digest or rest[:64] != place.stem.encode():
             raise ValueError("it is damaged, or another kernel's")
-        found = Image.from_bytes(rest[64:], str(place))
+        found = parse(rest[64:], str(place))
     except FileNotFoundError:
         return None
     except (ValueError, ImageError) as error:
@@ -163,8 +192,8 @@ def _read(place: Path) -> Image | None:
     return found
 
 
-def _write(place: Path, image: Image) -> None:
-    rest = place.stem.encode() + image.to_bytes()
+def _write(place: Path, data: bytes) -> None:
+    rest = place.stem.encode() + data
     try:
         put(place, hashlib.sha256(rest).digest() + rest)
         evict(place.parent)
@@ -178,7 +207,7 @@ def files() -> list[tuple[Path, os.stat_result]]:
     with contextlib.suppress(OSError):
         for entry in os.scandir(folder() / "images"):
             with contextlib.suppress(OSError):  # another process removes it
-                if entry.name.endswith((_SUFFIX, ".passed")):
+                if entry.name.endswith(_SUFFIXES):
                     found.append((Path(entry.path), entry.stat(follow_symlinks=False)))
     return sorted(found, key=lambda one: one[1].st_mtime, reverse=True)
 

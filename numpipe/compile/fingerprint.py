@@ -1,172 +1,326 @@
 """The key of a kernel's image in the disk cache: a digest of all that its machine code depends on.
 
-The AST pass leaves a function in which every constant is a literal: globals, captured values, defaults, fields of Statics, and the
-helpers of other modules are part of it. So the digest is of that function, of the shape of the kernel (types, options, target), and
-of what compiles: numpipe's own files, Numba, llvmlite, NVVM, nvJitLink and the variables that choose among them.
+That is the text of its function; every value that the function may read, followed into other functions, classes and modules; the
+types and options of a call; and what compiles: numpipe's own files, Numba, llvmlite, NVVM, nvJitLink and the variables that choose
+among them. Nothing is rewritten and nothing of the compiler imported to find out.
 
-Names that the rewritten function still reads must be numpipe's, NumPy's, Numba's or Python's own. Of anything else nobody knows on
-what it depends: such a kernel has no key, and is compiled by each process.
+What bytecode may read is found as Python finds it: globals and captured variables by name, attributes of modules by every name in
+all of the bytecode. A value of which no digest can hold all (an open file, a C object, a function that imports) gives no key: each
+process compiles such a kernel.
 """
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
-import dis
 import enum
 import functools
 import glob
 import hashlib
-import importlib.metadata
+import linecache
 import math
 import os
+import re
 import sys
 import types
-from collections.abc import Sequence
+from collections.abc import Iterator
+from itertools import chain
+from opcode import opmap
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from .. import intrinsics
+from .. import __version__, intrinsics
+from ..core.functions import Function
 from ..core.op import Op
-from ..plan.shape import KernelShape
-from ..plan.unit import Unit
-from .lift.lift import Lifted
+from ..diagnostics import source
 
-COMPILERS = ("numba", "numba-cuda", "llvmlite", "nvidia-nvvm", "nvidia-nvjitlink")
+_COMPILERS = re.compile(r"(numba|numba_cuda|llvmlite|nvidia_(?:nvvm|nvjitlink)\w*|nvidia_cuda_nvcc\w*)-(.+)\.dist-info")
 """the packages that decide what machine code a kernel becomes, beside numpipe"""
+_LIBRARIES = "nvvm/lib64/libnvvm.so*", "lib64/libnvJitLink.so*"
+"""those of them that may be a toolkit's files"""
 _VARIABLES = ("NUMBA_", "CUDA_HOME", "CUDA_PATH", "CONDA_PREFIX", "LD_LIBRARY_PATH")
-_VERSIONED = ("numpipe", "numpy", "ml_dtypes", "numba", "math", "builtins", "operator")
+_VERSIONED = {"numpipe", "numpy", "ml_dtypes", "numba", "builtins", "collections", "copyreg", "dataclasses", "enum", "functools",
+              "itertools", "math", "operator", "types", "typing"}
 """packages whose names mean the same as long as their version, or that of Python, is the same"""
+_UNREAD = {"__module__", "__dict__", "__weakref__", "__doc__", "__annotations__", "__annotate_func__", "__annotations_cache__",
+           "__dataclass_fields__", "__firstlineno__", "__static_attributes__", "__parameters__", "__orig_bases__", "_abc_impl"}
+"""attributes of a class on which no constant depends that its other attributes do not tell"""
+_NAMED_TUPLE = {"__new__", "__slots__", "__getnewargs__", "__repr__", "__replace__", "_make", "_replace", "_asdict"}
+_REFLECTION = {"getattr", "hasattr", "vars", "globals", "locals", "eval", "exec", "__import__", "__dict__", "import_module"}
+"""names with which code may read what it does not name"""
+_MOST = 20_000
+"""values that one kernel may depend on"""
+_MOST_BYTES = 1 << 20
+"""bytes of an array that is a constant"""
 
 
 class _Unknown(Exception):
     """A value on which the machine code may depend, and of which no text says all."""
 
 
-def fingerprint(lifted: Lifted, unit: Unit, scalars: Sequence[tuple[str, np.dtype]]) -> str | None:
-    """Return the key of a kernel's image, 64 hexadecimal digits; None where the kernel reads what no digest can hold."""
-    shape = [(field.name, repr(getattr(unit, field.name))) for field in dataclasses.fields(KernelShape)]
-    places = [(source.filename, source.first) for source in lifted.sources]  # images name lines, in their rings and assertions
-    try:
-        code, makers = _value(lifted.compiled, {}), compiler()
-    except _Unknown:
-        return None
-    return _digest(makers, code, shape, sorted(unit.obstacles.items()), [(name, str(kind)) for name, kind in scalars], places,
-                   sorted(lifted.sites))
+class Fingerprint:
+    """What the machine code of a function depends on, and with `key` what a compile of it depends on besides."""
+
+    def __init__(self, *values: Any) -> None:
+        self._names: set[str] = set()
+        """all attributes, and all strings, that the bytecode names"""
+        self._modules: list[types.ModuleType] = []
+        self._read: set[tuple[int, str]] = set()
+        self._seen: dict[int, tuple[int, Any]] = {}
+        """the number of each object by its id; it keeps the object, or another one might get its id"""
+        self._digest: Any = hashlib.sha256()
+        self._add(*values)
+
+    def key(self, *values: Any) -> str | None:
+        """Return 64 hexadecimal digits of all values that were added, these among them; None where a digest cannot hold one."""
+        self._add(*values)
+        return None if self._digest is None else self._digest.hexdigest()
+
+    def _add(self, *values: Any) -> None:
+        try:
+            if self._digest is not None:
+                texts = [compiler(), [self.text(value) for value in values], *self._of_modules()]
+                self._digest.update(repr(texts).encode())
+        except (_Unknown, RecursionError):
+            self._digest = None
+
+    def _of_modules(self) -> Iterator[Any]:
+        """Yield texts of what the code may read of the users' modules: reading them may add names and modules."""
+        while todo := [(module, name) for module in self._modules for name in sorted(self._names)
+                       if (id(module), name) not in self._read]:
+            if _REFLECTION & self._names:
+                raise _Unknown("a module that code may read by reflection")
+            for module, name in todo:
+                self._read.add((id(module), name))
+                if (value := _attribute(module, name)) is not _MISSING:
+                    yield module.__name__, name, self.text(value)
+
+    def text(self, value: Any) -> Any:
+        """Return strings and lists of them that say all of a value that code may read."""
+        if type(value) in _ATOMS:
+            return f"{type(value).__name__} {value!r}"
+        if id(value) in self._seen:
+            return self._seen[id(value)][0]
+        if len(self._seen) > _MOST:
+            raise _Unknown(value)
+        if not isinstance(value, _PLAIN):  # of equal constants Python makes one object or several, as it happens
+            self._seen[id(value)] = len(self._seen), value
+        return _text(value, self)
+
+    def texts(self, values: Any) -> list[Any]:
+        return [self.text(value) for value in values]
+
+    def function(self, function: types.FunctionType) -> Any:
+        """Return texts of a function, and of all that it reads and calls."""
+        module = str(function.__globals__.get("__name__"))
+        code, ours = function.__code__, not _is_versioned(module)
+        cells = []
+        for cell in function.__closure__ or ():
+            try:
+                cells.append(self.text(cell.cell_contents))
+            except ValueError:
+                cells.append("not assigned")
+        defaults = self.texts(chain(function.__defaults__ or (), (function.__kwdefaults__ or {}).items()))
+        if not ours:  # what it reads by name is of its package
+            return [module, code.co_qualname if sys.version_info >= (3, 11) else code.co_name, code.co_code.hex(), cells, defaults]
+        builtins = vars(sys.modules["builtins"])
+        names = sorted({name for each in _codes(code) for name in _globals(each)})
+        values = [self.text(function.__globals__.get(name, builtins.get(name, _MISSING))) for name in names]
+        return [code.co_filename, _lines(function), self.code(code), cells, defaults, names, values]
+
+    def code(self, code: types.CodeType) -> Any:
+        """Return texts of the bytecode of a function, with that of those in it."""
+        self._names.update(code.co_names)
+        self._names.update(text for text in code.co_consts if isinstance(text, str) and text.isidentifier())
+        return [code.co_firstlineno, code.co_code.hex(), code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars,
+                [self.code(each) if isinstance(each, types.CodeType) else self.text(each) for each in code.co_consts]]
+
+    def module(self, module: types.ModuleType) -> str:
+        if not _is_versioned(module.__name__):
+            self._modules.append(module)
+        return module.__name__
+
+    def kind(self, kind: type) -> Any:
+        """Return texts of a class: its bases, and what it defines."""
+        name = f"{kind.__module__}.{kind.__qualname__}"
+        if _is_versioned(kind.__module__):
+            if "<locals>" in name:
+                raise _Unknown(kind)
+            return name
+        members = {name: member for name, member in vars(kind).items() if name not in _UNREAD}
+        if issubclass(kind, enum.Enum):  # beside its members it has tables of them
+            members = {name: member for name, member in members.items() if isinstance(member, _METHODS)}
+            members |= {name: member.value for name, member in kind.__members__.items()}
+        elif hasattr(kind, "_field_defaults"):  # a NamedTuple, whose generated methods follow from the fields
+            generated = {*_NAMED_TUPLE, *kind._fields}  # type: ignore[attr-defined]
+            members = {name: member for name, member in members.items() if name not in generated}
+        elif "__dataclass_params__" in members:
+            members["__dataclass_params__"] = repr(members["__dataclass_params__"])
+        return [name, self.texts(kind.__bases__), type(kind).__qualname__, [(name, self.member(m)) for name, m in members.items()]]
+
+    def member(self, member: Any) -> Any:
+        """Return texts of an attribute of a class."""
+        if isinstance(member, types.MemberDescriptorType | types.GetSetDescriptorType):
+            return "slot"
+        if isinstance(member, property):
+            return self.texts((member.fget, member.fset))
+        return self.text(member.func if isinstance(member, functools.cached_property) else getattr(member, "__func__", member))
 
 
-@functools.cache
-def compiler() -> str:
-    """Return a digest of what compiles: numpipe's own files, the versions of the compilers and of Python, the environment."""
-    versions = {name: _version(name) for name in COMPILERS}
-    chosen = {name: value for name, value in os.environ.items() if name.startswith(_VARIABLES)}
-    files = hashlib.sha256()
-    for folder in sorted({Path(__file__).parents[1], Path(intrinsics.__file__).parent}):  # beside each other in a source tree
-        for file in sorted(folder.rglob("*.py")):
-            files.update(str(file.relative_to(folder)).encode() + b"\0" + file.read_bytes() + b"\0")
-    return _digest(files.hexdigest(), sorted(versions.items()), sorted(chosen.items()), sys.version, np.__version__)
+class _Missing:
+    def __repr__(self) -> str:
+        return "missing"
 
 
-def _version(package: str) -> Any:
-    """Return the version of a package; of a library of CUDA that is no package the files, as far as they lie in a toolkit."""
-    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-        return importlib.metadata.version(package)
-    library = {"nvidia-nvvm": "nvvm/lib64/libnvvm.so*", "nvidia-nvjitlink": "lib64/libnvJitLink.so*"}.get(package)
-    roots = [*(os.environ.get(name) for name in ("CUDA_HOME", "CUDA_PATH", "CONDA_PREFIX")), *glob.glob("/usr/local/cuda*"),
-             *(root for path in sys.path for root in glob.glob(f"{path}/nvidia/*"))]
-    files = sorted({file for root in roots if root and library for file in glob.glob(f"{root}/{library}")})
-    if not files:
-        raise _Unknown(package)
-    return [(file, os.stat(file).st_size, os.stat(file).st_mtime_ns) for file in files]
-
-
-def _digest(*parts: Any) -> str:
-    return hashlib.sha256("\0".join(map(repr, parts)).encode()).hexdigest()
-
-
-# ---- a function and what it reads
-def _function(function: types.FunctionType, seen: dict[Any, int]) -> Any:
-    """Return a text of a rewritten function, and of all that it reads and calls."""
-    if function in seen:
-        return seen[function]
-    seen[function] = len(seen)
-    cells = [_value(cell.cell_contents, seen) for cell in function.__closure__ or ()]
-    defaults = [_value(value, seen) for value in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())]
-    return [_code(function.__code__, function.__globals__, seen), cells, defaults]
-
-
-def _code(code: types.CodeType, names: dict[str, Any], seen: dict[Any, int]) -> Any:
-    read = sorted({instruction.argval for instruction in dis.get_instructions(code) if instruction.opname == "LOAD_GLOBAL"})
-    builtins = vars(sys.modules["builtins"])
-    constants = [_code(each, names, seen) if isinstance(each, types.CodeType) else _value(each, seen) for each in code.co_consts]
-    return [code.co_code.hex(), constants, code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars,
-            [(name, _value(names.get(name, builtins.get(name)), seen)) for name in read]]
+_MISSING = _Missing()
+_ATOMS = {type(None), type(...), type(NotImplemented), bool, int, str, bytes, complex, _Missing}
+_PLAIN = float, tuple, frozenset, np.dtype, np.generic
+_METHODS = types.FunctionType | property | staticmethod | classmethod | functools.cached_property
 
 
 @functools.singledispatch
-def _value(value: Any, seen: dict[Any, int]) -> Any:
-    raise _Unknown(value)
+def _text(value: Any, found: Fingerprint) -> Any:
+    """Return texts of an object: those of what pickle would rebuild it from, although nothing is pickled."""
+    if getattr(value, "nbytes", 0) > _MOST_BYTES or (hasattr(value, "__dlpack__") and not isinstance(value, np.ndarray)):
+        raise _Unknown(value)
+    try:
+        parts = value.__reduce_ex__(4)
+    except Exception:
+        raise _Unknown(value) from None
+    if isinstance(parts, str):  # the name of a global
+        return _versioned(getattr(value, "__module__", ""), parts, value)
+    return found.texts(list(part) if isinstance(part, Iterator) else part for part in parts)
 
 
-@_value.register(type(None))
-@_value.register(type(...))
-@_value.register(bool)
-@_value.register(int)
-@_value.register(float)
-@_value.register(complex)
-@_value.register(str)
-@_value.register(bytes)
-@_value.register(np.dtype)
-@_value.register(np.generic)
-@_value.register(enum.Enum)
-def _constant(value: Any, seen: dict[Any, int]) -> Any:
-    text = value.hex() if isinstance(value, float) and math.isfinite(value) else repr(value)
-    return f"{type(value).__module__}.{type(value).__qualname__} {text}"
+@_text.register(float)
+def _float(value: float, found: Fingerprint) -> Any:
+    return ["float", value.hex() if math.isfinite(value) else repr(value), found.text(type(value))]
 
 
-@_value.register(tuple)
-@_value.register(frozenset)
-def _several(value: Any, seen: dict[Any, int]) -> Any:
-    parts = [_value(part, seen) for part in value]
-    return [_value(type(value), seen), sorted(parts, key=repr) if isinstance(value, frozenset) else parts]
+@_text.register(np.dtype)
+def _dtype(value: Any, found: Fingerprint) -> Any:
+    return f"{type(value).__name__} {value!r}"
 
 
-@_value.register(types.ModuleType)
-def _module(value: types.ModuleType, seen: dict[Any, int]) -> Any:
-    return _versioned(value.__name__, "", value)
+@_text.register(np.generic)
+def _number(value: Any, found: Fingerprint) -> Any:
+    return [repr(value.dtype), value.tobytes().hex()]
 
 
-@_value.register(Op)
-def _operation(value: Op[..., Any], seen: dict[Any, int]) -> Any:
-    if (function := getattr(value, "lifted", None)) is not None:
-        return _function(function, seen)
-    return _versioned(value.__module__, value.__qualname__, value)  # type: ignore[attr-defined]
+@_text.register(tuple)
+@_text.register(list)
+def _sequence(value: Any, found: Fingerprint) -> Any:
+    return [found.text(type(value)), found.texts(value)]
 
 
-@_value.register(types.FunctionType)
-def _called(value: types.FunctionType, seen: dict[Any, int]) -> Any:
-    if value.__globals__.get("__name__", "").partition(".")[0] in _VERSIONED:
-        return _versioned(value.__module__, value.__qualname__, value)
-    return _function(value, seen)
+@_text.register(dict)
+def _table(value: Any, found: Fingerprint) -> Any:
+    return [found.text(type(value)), [(found.text(key), found.text(item)) for key, item in value.items()]]
 
 
-@_value.register(types.BuiltinFunctionType)
-@_value.register(np.ufunc)
-def _builtin(value: Any, seen: dict[Any, int]) -> Any:
+@_text.register(frozenset)
+@_text.register(set)
+def _set(value: Any, found: Fingerprint) -> Any:
+    return [found.text(type(value)), sorted((found.text(item) for item in value), key=repr)]
+
+
+@_text.register(types.ModuleType)
+def _module(value: types.ModuleType, found: Fingerprint) -> Any:
+    return found.module(value)
+
+
+@_text.register(type)
+def _class(value: type, found: Fingerprint) -> Any:
+    return found.kind(value)
+
+
+@_text.register(types.FunctionType)
+def _python(value: types.FunctionType, found: Fingerprint) -> Any:
+    return found.function(value)
+
+
+@_text.register(Function)
+@_text.register(type(functools.cache(len)))
+def _wrapper(value: Any, found: Fingerprint) -> Any:
+    return [type(value).__name__, found.text(value.__wrapped__)]
+
+
+@_text.register(Op)
+@_text.register(types.BuiltinFunctionType)
+@_text.register(np.ufunc)
+def _builtin(value: Any, found: Fingerprint) -> Any:
     return _versioned(getattr(value, "__module__", None) or "numpy", getattr(value, "__qualname__", value.__name__), value)
-
-
-@_value.register(type)
-def _class(value: type, seen: dict[Any, int]) -> Any:
-    if hasattr(value, "_field_defaults") and issubclass(value, tuple):  # a NamedTuple of the user's
-        return [value.__qualname__, value._fields, [(k, _value(v, seen)) for k, v in value._field_defaults.items()]]  # type: ignore[attr-defined]
-    return _versioned(value.__module__, value.__qualname__, value)
 
 
 def _versioned(module: str, name: str, value: object) -> str:
     """Return the name of what does not change while the versions stay."""
-    if module.partition(".")[0] not in _VERSIONED or "<locals>" in name:
+    if not _is_versioned(module) or "<locals>" in name:
         raise _Unknown(value)
     return f"{module}:{name}"
+
+
+def _is_versioned(module: str) -> bool:
+    return module.partition(".")[0] in _VERSIONED
+
+
+def _attribute(module: types.ModuleType, name: str) -> Any:
+    if name in vars(module) or "__getattr__" not in vars(module):
+        return vars(module).get(name, _MISSING)
+    try:
+        return getattr(module, name, _MISSING)
+    except Exception:
+        raise _Unknown(module) from None
+
+
+# ---- bytecode
+def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
+    """Yield the bytecode of a function, and of those in it."""
+    yield code
+    for each in code.co_consts:
+        if isinstance(each, types.CodeType):
+            yield from _codes(each)
+
+
+@functools.lru_cache(maxsize=1024)
+def _globals(code: types.CodeType) -> frozenset[str]:
+    """Return the globals that bytecode reads."""
+    names, extended = set(), 0
+    for operation, low in zip(code.co_code[::2], code.co_code[1::2], strict=True):
+        argument = extended << 8 | low
+        extended = argument if operation == opmap["EXTENDED_ARG"] else 0
+        if operation == opmap["LOAD_GLOBAL"]:
+            names.add(code.co_names[argument >> (sys.version_info >= (3, 11))])
+        elif operation == opmap["LOAD_NAME"]:  # in the body of a class
+            names.add(code.co_names[argument])
+        elif operation == opmap["IMPORT_NAME"] and not _is_versioned(code.co_names[argument]):
+            raise _Unknown(code)
+    return frozenset(names)
+
+
+def _lines(function: types.FunctionType) -> list[str]:
+    """Return the text of a function, as far as it has bytecode."""
+    codes = list(_codes(function.__code__))
+    try:
+        if (text := source.remembered(function)) is not None:
+            return text[0]
+        last = max(line or 0 for code in codes for *_, line in code.co_lines())
+        return linecache.getlines(function.__code__.co_filename)[function.__code__.co_firstlineno - 1:last]
+    except (OSError, SyntaxError, ValueError):
+        return []
+
+
+# ---- what compiles
+@functools.cache
+def compiler() -> str:
+    """Return a digest of what compiles: numpipe's own files, the versions of the compilers and of Python, the environment."""
+    found = hashlib.sha256()
+    for folder in sorted({Path(__file__).parents[1], Path(intrinsics.__file__).parent}):  # beside each other in a source tree
+        installed = folder.parent / f"numpipe-{__version__}.dist-info" / "RECORD"  # of a wheel: it has the files' digests
+        for file in [installed] if installed.exists() else sorted(folder.rglob("*.py")):
+            found.update(f"{file.relative_to(folder.parent)}\0".encode() + file.read_bytes())
+    packages = {entry for path in sys.path if os.path.isdir(path) for entry in os.listdir(path) if _COMPILERS.fullmatch(entry)}
+    roots = {*(os.environ.get(name) for name in ("CUDA_HOME", "CUDA_PATH", "CONDA_PREFIX")), *glob.glob("/usr/local/cuda*")}
+    libraries = sorted((file, os.stat(file).st_size, os.stat(file).st_mtime_ns)
+                       for root in roots if root for library in _LIBRARIES for file in glob.glob(f"{root}/{library}"))
+    chosen = sorted((name, value) for name, value in os.environ.items() if name.startswith(_VARIABLES))
+    return repr([found.hexdigest(), sorted(packages), libraries, chosen, sys.version, sys.flags.optimize, np.__version__])

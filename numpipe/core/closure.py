@@ -34,6 +34,4 @@ def binder(function: Callable[..., Any], for_numba: Callable[..., Any] | None = 
 
         return bind_typer(compiled, captures)
 
-    operation: Op[..., Any] = Op(bind, typer)
-    operation.lifted = compiled.function  # type: ignore[attr-defined]  # what it compiles to: `compile.fingerprint`
-    return operation
+    return Op(bind, typer)

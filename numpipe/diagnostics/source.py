@@ -16,17 +16,17 @@ _ATTRIBUTE = "__numpipe_source__"
 
 def remember(function: Callable[..., Any]) -> None:
     """Attach its source text to a function that has just been defined, unless Python cannot find the text."""
-    if _remembered(function) is None:
+    if remembered(function) is None:
         with contextlib.suppress(OSError, TypeError):
             setattr(function, _ATTRIBUTE, (function.__code__, inspect.getsourcelines(function)))
 
 
 def lines(function: Callable[..., Any]) -> tuple[list[str], int]:
     """Return the lines of a function with its decorators, and the number of the first; OSError or TypeError if it has none."""
-    return _remembered(function) or inspect.getsourcelines(function)
+    return remembered(function) or inspect.getsourcelines(function)
 
 
-def _remembered(function: Callable[..., Any]) -> tuple[list[str], int] | None:
+def remembered(function: Callable[..., Any]) -> tuple[list[str], int] | None:
     code, text = getattr(function, _ATTRIBUTE, (None, None))
     return text if code is function.__code__ else None  # tools that reload modules give old functions new code
 

@@ -68,9 +68,9 @@ def kernel(function: Callable[..., Any] | None = None, /, *, grid: Any = (1,), g
     Raises SpecError for arguments that do not fit, CompileError for source that cannot be compiled, TargetError where the
     target cannot run, LaunchError when the driver fails; on the simulated SM PipelineRace and PipelineDeadlock.
     """
-    from ..compile.lift.asked import SplitOptions
     from ..launch.attributes import axis_names, names_of, of_options
     from ..plan.params import CompilerParams
+    from ..plan.split import SplitOptions
     from .kernels import Kernel
     from .options import Options, Signature
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Collection
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .. import launch
-from ..compile.lift.lift import read
-from ..compile.lift.positions import Source
-from ..compile.lift.stored import stored
+from ..compile import cache
+from ..compile.fingerprint import Fingerprint
 from ..diagnostics.errors import SpecError
 from ..diagnostics.source import remember
 from ..plan.plans import ArrayArg
@@ -21,6 +20,9 @@ from .arguments import SCALAR, Call, Parameters, scalar_dtype
 from .options import Options
 from .results import Results
 from .tiled import tiled
+
+if TYPE_CHECKING:
+    from ..compile.lift.positions import Source
 
 
 class Definition:
@@ -51,26 +53,36 @@ class Definition:
         self.results = Results(self.arguments, options)
 
     # ---- its source
-    @functools.cached_property
-    def source(self) -> Source:
-        return self.read()
-
     def read(self) -> Source:
         """Read the function's source, with the values that its module's names have now."""
+        from ..compile.lift.lift import read
+
         source = read(self.function)
         return source if self._tiled is None else self._tiled.source(source, self.parameters)
 
+    def fingerprint(self) -> Fingerprint:
+        """Return what its machine code depends on now, beside a call's types and Statics."""
+        options = self.options
+        return Fingerprint(self.function, self._tiled, options.grid_names, options.split, options.warp_specialized,
+                           options.compiler_params, options.schedule, options.cluster, options.without)
+
     @functools.cached_property
-    def stored(self) -> set[str]:
-        """The parameters that the kernel stores to."""
+    def _stores(self) -> dict[str, list[str]]:
+        """The parameters that the kernel stores to: all that it may store to, and those whose stores were seen."""
+        def search() -> dict[str, list[str]]:
+            from ..compile.lift.stored import stored
+
+            source = self.read()
+            return {which: sorted(stored(source, surely=which == "seen")) for which in ("all", "seen")}
+
         if self._tiled is not None:
-            return set(self.parameters[len(self._tiled.ins):])
-        return stored(self.source)
+            return dict.fromkeys(("all", "seen"), self.parameters[len(self._tiled.ins):])
+        return cache.facts(self.fingerprint().key("stores") if cache.enabled() else None, search)
 
     @functools.cached_property
     def first_output(self) -> int:
         """The index of the first parameter that the kernel stores to; from there on parameters are outputs."""
-        return next((i for i, name in enumerate(self.parameters) if name in self.stored), len(self.parameters))
+        return next((i for i, name in enumerate(self.parameters) if name in self._stores["all"]), len(self.parameters))
 
     def scalar_names(self, arrays: Collection[str]) -> list[str]:
         """Return the run-time scalars' names in the order in which kernels take them; `arrays`: the parameters that are arrays."""
@@ -100,7 +112,7 @@ class Definition:
     def check_outputs(self, call: Call) -> None:
         """Raise SpecError for a scalar that stands where an output belongs."""
         scalars = {name: value for name, value in zip(self.parameters, call.args, strict=False) if isinstance(value, SCALAR)}
-        for name in scalars and scalars.keys() & stored(self.source, surely=True):
+        for name in scalars and scalars.keys() & self._stores["seen"]:
             value, scalar = scalars[name], next(iter(self.arguments.scalars), None)
             raise SpecError(f"kernel {self.name}: argument '{name}' is an output, which needs an array, got {value!r}"
                             + ("" if self.options.out_type is None else ": leave it out, out_type says what it is")

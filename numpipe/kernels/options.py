@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from ..compile.lift.asked import Split, SplitOptions
 from ..diagnostics.errors import SpecError
 from ..launch.attributes import MAX_GRID, PLAIN, Attributes
 from ..launch.device import TARGET_NAMES
 from ..plan.shape import SCHEDULES, KernelShape
 from ..plan.specs import CompilerParams, Persistent, Workspace
+from ..plan.split import Split, SplitOptions
 
 _ARRAY = r"\((?:\w+(?:,\w+)*)?\)"
 """an array in a signature"""

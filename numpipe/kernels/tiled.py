@@ -6,14 +6,17 @@ import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import FunctionType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ..compile.lift.positions import Source
-from ..compile.lift.wrapped import Grid, Wrapped, wrapped
 from ..core.functions import Function
 from ..diagnostics.errors import SpecError
 from ..plan.params import CompilerParams
 from ..plan.specs import BlockSpec, Persistent
+from ..plan.split import Grid
+
+if TYPE_CHECKING:
+    from ..compile.lift.positions import Source
+    from ..compile.lift.wrapped import Wrapped
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,8 @@ class Tiled:
 
     def source(self, source: Source, arrays: Sequence[str]) -> Wrapped:
         """Rewrite the kernel to one over arrays."""
+        from ..compile.lift.wrapped import wrapped
+
         return wrapped(source, arrays, self.ins, self.outs, self.grid, self.roles)
 
     def check(self, dims: Any) -> tuple[int, ...]:

@@ -13,27 +13,25 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .. import launch
 from ..compile import cache
 from ..compile.built import Built, sass
-from ..compile.check import blame, gate
-from ..compile.fingerprint import fingerprint
-from ..compile.lift import asked
-from ..compile.lift.fold import StaticArray
-from ..compile.lift.lift import Lifted, lift
 from ..core.undisturbed import COMPILES, in_child
 from ..diagnostics.errors import CompileError, SpecError
-from ..language.pipeline.pipelines import KEPT
 from ..launch.table import Table
-from ..plan.debug import SimulatedOnly
 from ..plan.plans import ArrayArg
-from ..plan.unit import Unit
+from ..plan.split import Split
 from .arguments import Call, Statics
 from .definition import Definition
+
+if TYPE_CHECKING:
+    from ..compile.lift.lift import Lifted
+    from ..compile.lift.positions import Source
+    from ..plan.unit import Unit
 
 Key = tuple[tuple[ArrayArg, ...], tuple[np.dtype, ...], Statics]
 
@@ -62,16 +60,27 @@ class Variant:
     @functools.cached_property
     def _known(self) -> dict[str, Any]:
         """The arrays' types and the Statics' values, which are known before compilation, by parameter name."""
+        from ..compile.lift.fold import StaticArray
+
         return {a.name: StaticArray(a.dtype, a.ndim) for a in self.arrays} | dict(self.statics)
 
     @functools.cached_property
-    def _split(self) -> asked.Split:
+    def _source(self) -> tuple[str | None, Source]:
+        """The key of what the kernel's source and the names in it are, and the source, which is read once."""
+        return self._fingerprint(), self.definition.read()
+
+    @functools.cached_property
+    def _split(self) -> Split:
+        from ..compile.lift import asked
+
         options = self.definition.options
-        default = asked.Split() if options.warp_specialized else asked.Split(num_compute_wgs=1, memory_registers=0)
-        return asked.split(self.definition.source, self._known, options.split, default)
+        default = Split() if options.warp_specialized else Split(num_compute_wgs=1, memory_registers=0)
+        return asked.split(self._source[1], self._known, options.split, default)
 
     def unit(self, simulated: bool = False) -> Unit:
         """Return a new Unit, for one compile or one simulation."""
+        from ..plan.unit import Unit
+
         options, split = self.definition.options, self._split
         return Unit(self.definition.name, self.arrays, options.grid_names, split.wg_axis, split.num_compute_wgs,
                     split.memory_registers, options.compiler_params, simulated=simulated, obstacles=self.obstacles,
@@ -81,9 +90,11 @@ class Variant:
     @functools.cached_property
     def lifted(self) -> Lifted:
         """The rewritten kernel function."""
+        from ..compile.lift.lift import lift
+
         arrays = [array.name for array in self.arrays]
         order = [*arrays, *self.definition.scalar_names(arrays)]  # as both executions pass them
-        return lift(self.definition.read(), order, self._known, self.unit())
+        return lift(self._source[1], order, self._known, self.unit())
 
     @property
     def _typed(self) -> list[tuple[str, np.dtype]]:
@@ -97,17 +108,24 @@ class Variant:
 
             return build(self.unit(), self.lifted, self._typed)
 
-    @functools.cached_property
     def _fingerprint(self) -> str | None:
-        """The key of its image in the disk cache."""
-        return fingerprint(self.lifted, self.unit(), self._typed) if cache.enabled() else None
+        """Return the key of its image in the disk cache, of what the names in its source are now."""
+        if not cache.enabled():
+            return None
+        return self.definition.fingerprint().key(self.arrays, self._typed, self.statics, sorted(self.obstacles.items()))
+
+    @property
+    def _key(self) -> str | None:
+        """The key of its image: of what the names in the source were when it was read, if it was."""
+        return self._source[0] if "_source" in vars(self) else self._fingerprint()
 
     @property
     def image(self) -> launch.Image:
         """The machine code, without the compiler's objects; launches have it from here only."""
         with self._lock:
             if self._image is None:
-                self._image = cache.image(self._fingerprint, lambda: self._build().image)
+                key = self._key
+                self._image = cache.image(key, lambda: self._build().image, lambda: key == self._key == self._fingerprint())
             return self._image
 
     def adopt(self, image: launch.Image) -> launch.Image:
@@ -133,7 +151,11 @@ class Variant:
             return self.image.resources
         if what == "sass" and self._image is not None and self._built is None:
             return sass(self._image)
-        return gate.findings(self.built) if what == "gate" else getattr(self.built, what)
+        if what == "gate":
+            from ..compile.check import gate
+
+            return gate.findings(self.built)
+        return getattr(self.built, what)
 
     def prepared(self, infos: Sequence[launch.ArrayInfo], table: Table) -> launch.Prepared:
         """Return the launcher of the variant's image for arrays like `infos`, made once; `table` keeps the launches."""
@@ -150,6 +172,8 @@ class Variant:
 
     def simulate(self, call: Call, grid: tuple[int, int, int], seed: int | None, trace: Any) -> None:
         """Run a call on host arrays."""
+        from ..compile.check import blame
+        from ..language.pipeline.pipelines import KEPT
         from .simulate import simulate
 
         arrays = [info.array for info in call.infos]
@@ -179,13 +203,14 @@ class Variant:
         if self._checked or os.environ.get("NUMPIPE_COMPILE_CHECK", "1") == "0":
             return
         from ..compile.build import front_end, toolchain
+        from ..plan.debug import SimulatedOnly
 
         def check() -> None:
             with COMPILES.one(f"kernel {self.definition.name}"), contextlib.suppress(SimulatedOnly):
                 front_end(self.unit(), self.lifted, self._typed)  # SimulatedOnly, a breakpoint: this kernel is being looked at
 
         if toolchain() is None:
-            cache.passed(self._fingerprint, check)
+            cache.passed(self._key, check)
         self._checked = True
 
 

@@ -21,18 +21,19 @@ import operator
 import struct
 import zlib
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from ..arch.targets import DEFAULT, TARGETS
 from ..core.records import parsed, record
 from ..diagnostics.errors import ImageError
-from ..plan import profiling as profile
 from ..plan.copies import MapRequest
-from ..plan.plans import RingPlan
 from ..plan.resources import Resources
-from ..plan.unit import Unit
 from ..traces.events import Ring
 from ..traces.protocol import BARRIERS
+
+if TYPE_CHECKING:
+    from ..plan.plans import RingPlan
+    from ..plan.unit import Unit
 
 VERSION = 2
 _MAGIC = b"numpipe\0"
@@ -75,10 +76,12 @@ class RecordedRing:
 
     @classmethod
     def of(cls, unit: Unit, plan: RingPlan) -> RecordedRing:
+        from ..plan.profiling import KINDS
+
         operands = range(max(1, len(plan.args)))
         return cls(plan.name, plan.index, plan.slots, tuple(unit.arrays[arg].name for arg in plan.args),
                    tuple(tuple(unit.whose(plan, operand, kind) for operand in operands) for kind in BARRIERS),
-                   tuple(kind for kind in profile.KINDS if plan.one_by_one(kind)))
+                   tuple(kind for kind in KINDS if plan.one_by_one(kind)))
 
 
 @dataclass(frozen=True)

@@ -11,18 +11,20 @@ import contextlib
 import threading
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..core.symbols import symbol
 from ..core.undisturbed import in_child
-from ..plan import profiling as profile
-from ..traces import Event, Trace
 from ..traces.protocol import BARRIERS, MOMENTS
 from . import driver
 from .attributes import Grid
 from .image import Image, Recording
+
+if TYPE_CHECKING:
+    from ..plan.profiling import Part
+    from ..traces import Trace
 
 __all__ = ["last_profile"]
 
@@ -54,6 +56,8 @@ class Profiles:
 
     def arm(self, compiled: Image, kernel: Any, device: int) -> None:
         """Give a kernel that was just loaded on a device, whose context is current, its buffer."""
+        from ..plan import profiling as profile
+
         assert compiled.recording is not None
         space = compiled.recording.space
         nbytes = profile.buffer_bytes(compiled.warpgroups, space)
@@ -119,6 +123,9 @@ def _fetch(recorded: Recorded, grid: Grid, stream: int) -> Trace:
 # ---- the trace ----------------------------------------------------------------------------------------------------------
 def trace_of(compiled: Image, memory: bytes, grid: Grid) -> Trace:
     """Return the trace of a launch, in the simulated SM's events; time 0 is when its first warpgroup began."""
+    from ..plan import profiling as profile
+    from ..traces import Event, Trace
+
     trace = Trace(clock="ns")
     recording = compiled.recording
     assert recording is not None
@@ -137,7 +144,7 @@ def trace_of(compiled: Image, memory: bytes, grid: Grid) -> Trace:
     return trace
 
 
-def _events(recording: Recording, part: profile.Part) -> list[tuple[float, float, str, dict[str, Any]]]:
+def _events(recording: Recording, part: Part) -> list[tuple[float, float, str, dict[str, Any]]]:
     """Return (start, end, kind, details) of what a warpgroup did, as `traces.Event` has them."""
     rings = {ring.index: ring for ring in recording.rings}
     events: list[tuple[float, float, str, dict[str, Any]]] = []

@@ -19,7 +19,6 @@ from ..core.undisturbed import in_child
 from ..diagnostics.errors import PipelineDeadlock, SpecError, at
 from ..diagnostics.reports import Barrier, Line, Party, Report
 from ..plan import watch
-from ..traces.deadlocks import blocked_on, deadlock
 from ..traces.protocol import BARRIERS
 from . import driver
 from .faults import forked
@@ -168,6 +167,8 @@ def failure(compiled: Image, records: list[watch.Record], ended: bool) -> Pipeli
 
 def report_of(compiled: Image, records: list[watch.Record], ended: bool = True) -> Report:
     """Return a report on the CTA with the most warpgroups that waited, the first of several: a party for each warpgroup."""
+    from ..traces.deadlocks import blocked_on, deadlock
+
     by_cta: dict[tuple[int, int, int], dict[int, watch.Record]] = {}
     for record in sorted(records, key=lambda r: r.warp):
         by_cta.setdefault(record.cta, {}).setdefault(record.warpgroup, record)

@@ -5,9 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from ..arch.target import Target
-from .unit import Unit
+
+if TYPE_CHECKING:
+    from .unit import Unit
 
 
 @dataclass(frozen=True)

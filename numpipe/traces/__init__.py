@@ -22,7 +22,16 @@ holds belongs to `diagnostics`.
 
 from __future__ import annotations
 
-from .events import Event, Ring
-from .trace import Trace
+from typing import TYPE_CHECKING
 
+from .. import lazy_names
+
+if TYPE_CHECKING:
+    from .events import Event, Ring
+    from .trace import Trace
+
+__getattr__ = lazy_names(__name__, {
+    "events": "Event Ring",
+    "trace": "Trace",
+})
 __all__ = ["Event", "Ring", "Trace"]

@@ -7,47 +7,17 @@ the kernel starts, once a CTA. So a search of the source finds them, as constant
 from __future__ import annotations
 
 import ast
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 from ...core.functions import Function
 from ...diagnostics.errors import CompileError, Position, SpecError
 from ...language.pipeline.emit import emit_pipeline_warp_specialized
+from ...plan.split import Split, SplitOptions
 from .fold import MISSING, Constants
 from .lift import read
 from .nodes import definition, parameters_of
 from .positions import Source
 from .rewriter import NOT_MINE, Known
-
-
-class Split(NamedTuple):
-    """The warpgroups and registers of a CTA."""
-
-    num_compute_wgs: int = 2
-    wg_axis: str = "wg"
-    memory_registers: int = 40
-    memory_thread_idx: int = -1
-    """the memory role's warpgroup; -1: the last one"""
-
-    def given(self, said: SplitOptions) -> Split:
-        """Return this split with the options that `said` sets in place of its own."""
-        return self._replace(**{name: value for name, value in said._asdict().items() if value is not None})
-
-
-class SplitOptions(NamedTuple):
-    """The options of a split that one place in the source, or the kernel, says; None for the others."""
-
-    num_compute_wgs: int | None = None
-    wg_axis: str | None = None
-    memory_registers: int | None = None
-    memory_thread_idx: int | None = None
-
-    def check(self, kernel: str) -> None:
-        """Raise SpecError for a value of another type than the option has."""
-        for name, value, default in zip(self._fields, self, Split(), strict=True):
-            kind = type(default)
-            if value is not None and type(value) is not kind:
-                raise SpecError(f"kernel {kernel}: {name} must be {'an int' if kind is int else 'a string'}, got {value!r}")
-
 
 BUILDER = emit_pipeline_warp_specialized.__name__
 

@@ -31,6 +31,7 @@ from ...diagnostics.errors import CompileError, SpecError
 from ...language.pipeline.emit import emit_pipeline, emit_pipeline_warp_specialized
 from ...plan import context
 from ...plan.specs import BlockSpec
+from ...plan.split import STEPS, Grid
 from .fold import Constants, stores
 from .lift import read
 from .nodes import assign, definition, load, located, own, parameters, reads, walk
@@ -38,31 +39,6 @@ from .positions import Source
 
 INDICES = "np__indices"
 INDEX = "np__i{}"
-STEPS = "np__steps_{}"
-"""the name of a dimension's size that is a run-time value"""
-
-
-@dataclass(frozen=True)
-class Grid:
-    """A grid whose first `parallel` dimensions are CTAs and whose others are steps; `sizes` of all are None until the call."""
-
-    rank: int
-    parallel: int
-    sizes: tuple[int, ...] | None
-
-    @property
-    def semantics(self) -> tuple[str, ...]:
-        """Return a word for each dimension, as in `CompilerParams.dimension_semantics`."""
-        return ("parallel",) * self.parallel + ("sequential",) * len(self.sequential)
-
-    @property
-    def sequential(self) -> range:
-        return range(self.parallel, self.rank)
-
-    @property
-    def hidden(self) -> tuple[str, ...]:
-        """Return the names of the run-time scalars that say how many steps there are."""
-        return () if self.sizes is not None else tuple(STEPS.format(d) for d in self.sequential)
 
 
 @dataclass(frozen=True)

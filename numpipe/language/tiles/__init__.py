@@ -15,9 +15,6 @@ tile has its shape, dtype and layout; its value is an array of registers, which 
 values, and no code for them: elementwise code is pure and disappears there. Shuffles, votes and barriers do not, so operations that
 make them get the context, and are typed as inert in that role.
 
-References and tiles hold data; their operators, loads and stores are made methods of them by the files imported here.
+References and tiles hold data; their operators, loads and stores are made methods of them by `elementwise`, `load`, `shared`,
+`store` and `views`, which the rewriting of a kernel imports (`compile.lift`).
 """
-
-from . import elementwise, load, shared, store, views
-
-__all__ = ["elementwise", "load", "shared", "store", "views"]

@@ -14,14 +14,30 @@ What measures (`timer`, `probes`), what a result is (`report`, `device`) and wha
 competitors themselves belong to examples/benchmarks, but for `blas`. No kernel's call loads this room.
 """
 
-from .blas import Cublas, cublas
-from .device import describe, sensors
-from .files import Change, changes, plot
-from .protocols import PROTOCOLS, Plan, Sample, compare, rotation_sets
-from .report import TENSOR_FLOPS, Figure, Result, Row, aligned, figure, read, run_entry, summarise, table
-from .timer import EventTimer, Timer, require_gpu
-from .workers import collect, main
+from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from ... import lazy_names
+
+if TYPE_CHECKING:
+    from .blas import Cublas, cublas
+    from .device import describe, sensors
+    from .files import Change, changes, plot
+    from .protocols import PROTOCOLS, Plan, Sample, compare, rotation_sets
+    from .report import TENSOR_FLOPS, Figure, Result, Row, aligned, figure, read, run_entry, summarise, table
+    from .timer import EventTimer, Timer, require_gpu
+    from .workers import collect, main
+
+__getattr__ = lazy_names(__name__, {
+    "blas": "Cublas cublas",
+    "device": "describe sensors",
+    "files": "Change changes plot",
+    "protocols": "PROTOCOLS Plan Sample compare rotation_sets",
+    "report": "TENSOR_FLOPS Figure Result Row aligned figure read run_entry summarise table",
+    "timer": "EventTimer Timer require_gpu",
+    "workers": "collect main",
+})
 __all__ = ["PROTOCOLS", "TENSOR_FLOPS", "Change", "Cublas", "EventTimer", "Figure", "Plan", "Result", "Row", "Sample", "Timer",
            "aligned", "changes", "collect", "compare", "cublas", "describe", "figure", "main", "plot", "read", "require_gpu",
            "rotation_sets", "run_entry", "sensors", "summarise", "table"]

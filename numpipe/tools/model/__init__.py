@@ -16,9 +16,22 @@ Measured times belong to `bench`; a trace's summary of one run (`numpipe.Trace.s
 132
 """
 
-from .device import H200, Clock, DeviceModel
-from .explaining import Explanation, Measured, Registers, Slots, explain
-from .limits import Prediction
-from .products import product
+from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from ... import lazy_names
+
+if TYPE_CHECKING:
+    from .device import H200, Clock, DeviceModel
+    from .explaining import Explanation, Measured, Registers, Slots, explain
+    from .limits import Prediction
+    from .products import product
+
+__getattr__ = lazy_names(__name__, {
+    "device": "H200 Clock DeviceModel",
+    "explaining": "Explanation Measured Registers Slots explain",
+    "limits": "Prediction",
+    "products": "product",
+})
 __all__ = ["H200", "Clock", "DeviceModel", "Explanation", "Measured", "Prediction", "Registers", "Slots", "explain", "product"]
