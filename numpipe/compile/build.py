@@ -15,7 +15,6 @@ import gc
 import importlib
 import importlib.util
 import itertools
-import os
 import re
 import time
 from collections.abc import Iterator, Sequence
@@ -101,16 +100,16 @@ def front_end(unit: Unit, lifted: Lifted, scalars: Sequence[tuple[str, np.dtype]
         from .check import roles, tile_flow
         from .check.instrument import instrument
 
-    seen = Products()
     def place(filename: str, line: int) -> tuple[str, int] | None:
-        found = lifted.sources[0].definition if filename == entry_cuda.ENTRY else lifted.positions.find(line)
-        return None if found is None else (os.path.abspath(found.filename), found.line)
+        return lifted.sources[0].definition.place if filename == entry_cuda.ENTRY else lifted.positions.place(line)
 
+    seen = Products()
     entry, argtypes = entry_cuda.build(unit, lifted.compiled, [
         getattr(nb.types, {"bool": "boolean"}.get(dtype.name, dtype.name)) for _, dtype in scalars])
     try:
         kernel = nb.compile_kernel(entry, argtypes, threads=unit.threads, target=unit.target,
-                                   typed=tile_flow.watcher(lifted.positions, seen), place=place if unit.params.lineinfo else None)
+                                   typed=tile_flow.watcher(lifted.positions, seen),
+                                   place=place if unit.params.lineinfo else None)
     except Exception as error:
         expected = isinstance(error, (nb.NumbaError, NumpipeError))  # the frames are Numba's: a screen of each function
         raise blame.compiled(error, unit, lifted).with_traceback(None) from (None if expected else error)

@@ -54,7 +54,7 @@ def fingerprint(lifted: Lifted, unit: Unit, scalars: Sequence[tuple[str, np.dtyp
     except _Unknown:
         return None
     return _digest(makers, code, shape, sorted(unit.obstacles.items()), [(name, str(kind)) for name, kind in scalars], places,
-                   sorted(lifted.sites))
+                   sorted(lifted.sites), lifted.positions.lines() if unit.params.lineinfo else ())
 
 
 @functools.cache
