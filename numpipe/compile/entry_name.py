@@ -4,9 +4,9 @@
 
     matmul_128x64_256x64_s3_f16_f16_f16
 
-is a `matmul` whose pipeline loads blocks of 128 x 64 and 256 x 64 elements into 3 slots, and whose three arrays are of float16. A
-plain C identifier: no tool demangles it. It depends on nothing but what was compiled, so that two processes, and the disk cache, have
-one name for the same code. Kernels that differ in other constants only have the same name; each is a program of its own.
+is a `matmul` whose pipeline loads blocks of 128 x 64 and 256 x 64 elements into 3 slots, and whose three arrays are of float16. The
+name is a plain C identifier, which no tool demangles. It depends on nothing but what was compiled, so that processes that share a disk
+cache have one name for one code. Kernels that differ in other constants only have the same name; each is a program of its own.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def entry_name(unit: Unit) -> str:
     parts = [*_rings(unit), *(["c" + "x".join(map(str, unit.cluster))] * (unit.cluster != ALONE)),
              *[unit.schedule] * (unit.schedule != "cooperative"),
              *(BY_DTYPE[array.dtype].short + "col" * (array.order == "col") for array in unit.arrays if not array.workspace)]
-    name = "_".join([function, *(parts or ["kernel"])])  # "add" alone would be an instruction to PTX
+    name = "_".join([function, *(parts or ["kernel"])])  # "vprintf" alone would be another function
     if len(name) <= LONGEST:
         return name
     digest = hashlib.sha256(name.encode()).hexdigest()[:8]

@@ -91,7 +91,7 @@ class Position:
 
     @property
     def place(self) -> tuple[str, int]:
-        """The file's full path and the line, for debuggers and profilers; text that is in no file keeps the name that Python gave it."""
+        """The file's full path and the line, for profilers; text that is in no file keeps the name that Python gave it."""
         return (self.filename if self.filename.startswith("<") else os.path.abspath(self.filename)), self.line
 
     @property

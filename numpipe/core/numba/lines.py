@@ -35,16 +35,17 @@ class _Lines(debuginfo.DummyDIBuilder):  # type: ignore[misc]
         compiled = line - 1  # Numba takes the first line for a decorator's
         if (found := self._place(self._compiled, compiled)) is None:
             return
-        (self._file, at), add, module = found, self._module.add_debug_info, self._module
+        self._file, at = found
         self._at = compiled, at
+        module, add = self._module, self._module.add_debug_info
         path = Path(self._file)
         file = add("DIFile", {"directory": str(path.parent), "filename": path.name})
         unit = add("DICompileUnit", {
             "language": ir.DIToken("DW_LANG_C_plus_plus"), "file": file, "producer": "numpipe", "runtimeVersion": 0,
             "isOptimized": True, "emissionKind": ir.DIToken("DebugDirectivesOnly")}, is_distinct=True)
-        nothing = module.add_metadata([ir.Constant(ir.MetaDataType(), None)])
+        kind = add("DISubroutineType", {"types": module.add_metadata([ir.Constant(ir.MetaDataType(), None)])})
         self._scope = add("DISubprogram", {
-            "name": qualname, "linkageName": qualname, "scope": file, "file": file, "line": at, "type": add("DISubroutineType", {"types": nothing}),
+            "name": qualname, "linkageName": qualname, "scope": file, "file": file, "line": at, "type": kind,
             "isLocal": False, "isDefinition": True, "scopeLine": at, "isOptimized": True, "unit": unit}, is_distinct=True)
         function.set_metadata("dbg", self._scope)
         cgutils.get_or_insert_named_metadata(module, "llvm.dbg.cu").add(unit)
