@@ -5,8 +5,8 @@
     matmul_128x64_256x64_s3_f16_f16_f16
 
 is a `matmul` whose pipeline loads blocks of 128 x 64 and 256 x 64 elements into 3 slots, and whose three arrays are of float16. The
-name is a plain C identifier, which no tool demangles. It depends on nothing but what was compiled, so that processes that share a disk
-cache have one name for one code. Kernels that differ in other constants only have the same name; each is a program of its own.
+name is a plain C identifier, which no tool demangles. It depends on nothing but what was compiled, so that processes that share a
+disk cache have one name for one code. Kernels that differ in other constants only have the same name; each is a program of its own.
 """
 
 from __future__ import annotations

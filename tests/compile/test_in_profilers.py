@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import linecache
 import re
 import struct
@@ -220,6 +221,16 @@ def test_an_edit_that_moves_lines_is_another_key_only_with_a_table(tmp_path: Pat
             variant = made.described((C,), {}).variant
             keys[blank, on] = fingerprint(variant.lifted, variant.unit(), variant._typed)
     assert keys["", False] == keys["\n", False] and keys["", True] != keys["\n", True]
+
+
+def test_a_kernel_of_a_file_with_quotes_in_its_name_compiles(tmp_path: Path) -> None:
+    file = tmp_path / 'a "file".py'
+    text = "\n".join(["import numpipe, numpy as np", *inspect.getsource(nothing).splitlines(), ""])
+    file.write_text(text, encoding="utf8")
+    namespace: dict[str, Any] = {"ds": ds}
+    exec(compile(text, str(file), "exec"), namespace)
+    found = files_and_lines(numpipe.kernel(namespace["nothing"], num_compute_wgs=1, compiler_params=WITH).compiled(C).ptx)
+    assert {name for name, _ in found} == {str(tmp_path / "a 'file'.py")}
 
 
 def test_without_the_mapping_lines_would_be_those_of_the_rewritten_source(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,7 +38,7 @@ class _Lines(debuginfo.DummyDIBuilder):  # type: ignore[misc]
         self._file, at = found
         self._at = compiled, at
         module, add = self._module, self._module.add_debug_info
-        path = Path(self._file)
+        path = Path(self._file.replace('"', "'"))  # ptxas cannot read a quoted quote, and fails
         file = add("DIFile", {"directory": str(path.parent), "filename": path.name})
         unit = add("DICompileUnit", {
             "language": ir.DIToken("DW_LANG_C_plus_plus"), "file": file, "producer": "numpipe", "runtimeVersion": 0,
