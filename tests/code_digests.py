@@ -128,8 +128,10 @@ def cases() -> Iterator[tuple[str, Case]]:
 def plain(text: str) -> str:
     """PTX or SASS without what a compile says of itself: comments, and mangled names, which hold serial numbers and modules.
 
-    Each mangled name becomes F0, F1 and so on, as they come.
+    Each mangled name becomes F0, F1 and so on, as they come, and so does the kernel's own.
     """
+    if entry := re.search(r"\.(?:entry|text\.)\s*(\w+)", text):
+        text = re.sub(rf"\b{entry[1]}(?=(?:_param_\d+)?\b)", "_ZNentry", text)
     names: dict[str, str] = {}
     return re.sub(r"_ZN\w+?(?=(?:_param_\d+)?\b)", lambda found: names.setdefault(found[0], f"F{len(names)}"),
                   re.sub(r"[ \t]*//.*", "", text))

@@ -6,6 +6,7 @@ of their kind is one more record.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,6 +98,11 @@ class Element:
     @property
     def dtype(self) -> np.dtype[Any]:
         return np.dtype(getattr(ml_dtypes, self.name, self.name))
+
+    @property
+    def short(self) -> str:
+        """Its name in the names of machine code: "f16", "bf16", "e4m3", "i32", "u8", "bool"."""
+        return re.sub(r"float8_(e\dm\d)\w*|uint|int|float", lambda found: found[1] or found[0][0], self.name)
 
     @property
     def in_numpy(self) -> bool:

@@ -34,6 +34,7 @@ from ..plan.unit import Unit
 from .built import Built
 from .check import advisories, blame, register_budget
 from .check.register_budget import Products
+from .entry_name import entry_name
 from .lift.lift import Lifted
 
 SIBLINGS = ("core.inert_cuda", "plan.specs_cuda", "plan.context_cuda", "language.tiles.refs_cuda",
@@ -99,12 +100,16 @@ def front_end(unit: Unit, lifted: Lifted, scalars: Sequence[tuple[str, np.dtype]
         from .check import roles, tile_flow
         from .check.instrument import instrument
 
+    def place(filename: str, line: int) -> tuple[str, int] | None:
+        return lifted.sources[0].definition.place if filename == entry_cuda.ENTRY else lifted.positions.place(line)
+
     seen = Products()
     entry, argtypes = entry_cuda.build(unit, lifted.compiled, [
         getattr(nb.types, {"bool": "boolean"}.get(dtype.name, dtype.name)) for _, dtype in scalars])
     try:
         kernel = nb.compile_kernel(entry, argtypes, threads=unit.threads, target=unit.target,
-                                   typed=tile_flow.watcher(lifted.positions, seen))
+                                   typed=tile_flow.watcher(lifted.positions, seen),
+                                   place=place if unit.params.lineinfo else None)
     except Exception as error:
         expected = isinstance(error, (nb.NumbaError, NumpipeError))  # the frames are Numba's: a screen of each function
         raise blame.compiled(error, unit, lifted).with_traceback(None) from (None if expected else error)
@@ -125,6 +130,7 @@ def front_end(unit: Unit, lifted: Lifted, scalars: Sequence[tuple[str, np.dtype]
         raise advisories.redefined(unit, lifted, seen)
     register_budget.check(unit, lifted, seen)
     instrument(unit, kernel._codelibrary)
+    nb.rename(kernel, entry_name(unit))
     return kernel, seen
 
 

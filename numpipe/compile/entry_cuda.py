@@ -47,6 +47,8 @@ from .check.roles import MEMORY_SUFFIX
 from .check.stopping import rest
 
 I32 = nb.types.int32
+ENTRY = "<entry of a kernel>"
+"""the file that the entry's code says it is of"""
 
 
 class TableType(nb.types.Type):  # type: ignore[misc]
@@ -182,5 +184,5 @@ def build(unit: Unit, function: Callable[..., Any], scalars: Sequence[Any]) -> t
     if unit.clustered:  # no CTA leaves while others arrive on its barriers
         lines += ["arrive()", *["drain_stores(compute_context())"] * late, "leave()"]
         ns["arrive"], ns["leave"] = cluster.arrive, cluster.wait
-    exec("\n    ".join([f"def entry({', '.join(parameters)}):", *lines]), ns)
+    exec(compile("\n    ".join([f"def entry({', '.join(parameters)}):", *lines]), ENTRY, "exec"), ns)
     return _renamed(ns["entry"], name), argtypes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import tokenize
 import unicodedata
 from dataclasses import dataclass
@@ -87,6 +88,11 @@ class Position:
     end_line: int = 0
     end_column: int = 0
     text: str = ""
+
+    @property
+    def place(self) -> tuple[str, int]:
+        """The file's full path and the line, for profilers; text that is in no file keeps the name that Python gave it."""
+        return (self.filename if self.filename.startswith("<") else os.path.abspath(self.filename)), self.line
 
     @property
     def columns(self) -> tuple[int, int]:

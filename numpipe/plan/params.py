@@ -64,6 +64,8 @@ class CompilerParams:
     debug                 a wait for an mbarrier gives up after NUMPIPE_DEBUG_TIMEOUT seconds (2), and all waits of the kernel with
                           it, so that it ends: the next call, or `numpipe.last_failure`, raises PipelineDeadlock and says who waited
                           for what. Slower; the simulator finds the same sooner.
+    lineinfo              add a table to the machine code, which stays the same: the line of the kernel, or of a function that it
+                          calls, that each instruction belongs to. Nsight Compute and ``inspect("sass", …)`` show the lines.
     jitter                an int, a seed: random nanosleeps around barriers and copies, to shake out on the GPU what depends on
                           timing; None: none.
 
@@ -92,6 +94,7 @@ class CompilerParams:
     asserts: bool = False
     allow_serialized_wgmma: bool = False
     debug: bool = False
+    lineinfo: bool = False
     jitter: int | None = None
 
     def __post_init__(self) -> None:

@@ -132,7 +132,7 @@ def variant(of: numpipe.Kernel, *args: Any, **named: Any) -> Variant:
 
 
 def code(image: Image) -> tuple[Any, ...]:
-    """What two compiles of one kernel have in common: its instructions, and all but the symbol, which has a serial number."""
+    """What two compiles of one kernel have in common: its instructions, and all but what a compile says of itself."""
     cubin = image.cubin
     start, (size, count, names) = struct.unpack_from("<Q", cubin, 40)[0], struct.unpack_from("<HHH", cubin, 58)
     sections = [struct.unpack_from("<IIQQQQ", cubin, start + number * size) for number in range(count)]
@@ -140,7 +140,7 @@ def code(image: Image) -> tuple[Any, ...]:
             if cubin[sections[names][4] + name:].startswith(b".text.")]
     assert text
     resources = dataclasses.replace(image.resources, seconds=(), cubin_bytes=0)
-    return text, dataclasses.replace(image, entry="", cubin=b"", resources=resources)
+    return text, dataclasses.replace(image, cubin=b"", resources=resources)
 
 
 def files(folder: Path) -> list[Path]:

@@ -46,6 +46,11 @@ class Positions:
         source, span = self._found[index]
         return source.definition if span is None else source.span(*span)
 
+    def place(self, line: int) -> tuple[str, int] | None:
+        """Return the file and the line that a line number stands for, as a line table names them; None for a line of a file."""
+        found = self.find(line)
+        return None if found is None else found.place
+
 
 @dataclass(frozen=True)
 class Source:

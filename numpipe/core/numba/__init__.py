@@ -42,6 +42,7 @@ with uninterrupted():
         from .code import *
         from .emit import *
         from .kernels import *
+        from .lines import *
         from .operations import *
         from .reasons import *
     finally:

@@ -58,13 +58,15 @@ def link(ltoir: bytes, name: str, target: Target = DEFAULT) -> tuple[bytes, str]
 def disassemble(cubin: bytes) -> str:
     """Return the SASS of a cubin, by nvdisasm (the nvidia-cuda-nvdisasm wheel or a CUDA toolkit).
 
-    Its data flow analysis takes a third of the time, and adds something only to spills and to branches by register.
+    Its data flow analysis takes a third of the time, and adds something only to spills and to branches by register. Code with a
+    line table comes with comments that name the lines, and without the sections of the table itself.
     """
     from cuda.core import ObjectCode
 
     code = ObjectCode.from_cubin(cubin)
-    text = str(codegen.run_nvdisasm(code, ["-ndf"]))
-    return str(codegen.run_nvdisasm(code, [])) if re.search(r"\b(STL|LDL|BRX|BRXU|JMX|JMXU)\b", text) else text
+    lines = ["-gi", "-c"] * (b"\0.debug_line\0" in cubin)
+    text = str(codegen.run_nvdisasm(code, ["-ndf", *lines]))
+    return str(codegen.run_nvdisasm(code, lines)) if re.search(r"\b(STL|LDL|BRX|BRXU|JMX|JMXU)\b", text) else text
 
 
 def calls(library: Any, *functions: str) -> bool:

@@ -18,9 +18,11 @@ from numba.cuda.cudadrv import nvvm
 from ...arch.target import Target
 from ...arch.targets import DEFAULT
 from ..undisturbed import COMPILES
-from . import quicker
+from . import lines, quicker
+from .code import rewrite_ir
+from .lines import Place
 
-__all__ = ["Typed", "compile_kernel", "compiling_for"]
+__all__ = ["Typed", "compile_kernel", "compiling_for", "rename"]
 
 Typed = Callable[[Any, dict[str, Any]], None]
 """is called with each function that was typed: its IR, in SSA form, and the type of each variable"""
@@ -80,8 +82,8 @@ def _in_this_thread(ours: Callable[..., Any], numbas: Callable[..., Any]) -> Cal
 
 
 @contextlib.contextmanager
-def compiling_for(target: Target = DEFAULT) -> Iterator[None]:
-    """Have Numba compile for an architecture with or without a GPU, and NVVM's log be part of its errors.
+def compiling_for(target: Target = DEFAULT, place: Place | None = None) -> Iterator[None]:
+    """Have Numba compile for an architecture with or without a GPU, and NVVM's log be part of its errors; `place`: with lines.
 
     Functions of Numba are replaced for the whole process, so this holds Numba's own lock meanwhile: a plain `@cuda.jit` function
     of another thread is compiled before or after. Code inside takes no lock that is held around a compile.
@@ -97,7 +99,7 @@ def compiling_for(target: Target = DEFAULT) -> Iterator[None]:
                 # Numba reads the PTX only to look for runtime calls we never make
                 (library, "get_asm_str", _in_this_thread(lambda self, cc=None: "", library.get_asm_str)),
                 (types.Number, "unify", lambda one, context, other: None if {one, other} == apart else unify(one, context, other)),
-                *quicker.replacements()):
+                *quicker.replacements(), *(() if place is None else lines.replacements(place))):
             undo.callback(setattr, owner, name, getattr(owner, name))
             setattr(owner, name, value)
         yield
@@ -139,12 +141,13 @@ class _Printed:
 
 
 def compile_kernel(entry: Callable[..., Any], argtypes: Sequence[Any], *, threads: int, target: Target = DEFAULT,
-                   typed: Typed | None = None) -> Any:
+                   typed: Typed | None = None, place: Place | None = None) -> Any:
     """Compile a `@cuda.jit` kernel of this signature down to LLVM IR; returns Numba's own kernel object.
 
     launch_bounds are always set: without them ptxas ignores setmaxnreg (C7508). `typed` is called with each function on the way.
+    With `place` the machine code has a line table (`lines`).
     """
-    with compiling_for(target):
+    with compiling_for(target, place):
         dispatcher_ = cuda.jit(entry, launch_bounds=(threads, 1), lto=True)
         _listeners[:] = [] if typed is None else [typed]
         try:
@@ -155,6 +158,13 @@ def compile_kernel(entry: Callable[..., Any], argtypes: Sequence[Any], *, thread
         kernel.dispatcher = dispatcher_
         _print_modules(kernel._codelibrary)
     return kernel
+
+
+def rename(kernel: Any, name: str) -> None:
+    """Give a kernel's code another name, before NVVM reads it; every symbol that Numba makes begins with ``_ZN``."""
+    old, library = kernel.entry_name, kernel._codelibrary
+    rewrite_ir(library, lambda text: text.replace(f'"{old}"', f'"{name}"'))
+    kernel.entry_name = library._entry_name = name
 
 
 def _print_modules(library: Any) -> None:

@@ -1,0 +1,72 @@
+"""The line table of a kernel's LLVM IR: which line of the user's source each instruction belongs to.
+
+Numba's own line tables would name the lines of the rewritten source, and those of numpipe's own functions. Here a function of the
+caller says what a line of the rewritten source stands for. Functions of which it knows nothing get no table: LLVM gives what it
+inlines of them the line of their call, which is a line of the user's.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from llvmlite import ir
+from numba.cuda import cgutils, debuginfo, lowering
+
+__all__ = ["Place"]
+
+Place = Callable[[str, int], "tuple[str, int] | None"]
+"""returns the file and the line that a line of a compiled function stands for; None for a function that is not the user's"""
+
+
+class _Lines(debuginfo.DummyDIBuilder):  # type: ignore[misc]
+    """Numba's interface for debug information, one object a function: of all that it could tell this one emits lines alone."""
+
+    def __init__(self, place: Place, module: Any, filepath: str, cgctx: Any, directives_only: bool) -> None:
+        self._place, self._module, self._compiled = place, module, filepath
+        self._scope: Any = None
+        self._file = ""
+        self._at = 0, 0
+        """the line of the compiled function's definition, and the line that it stands for"""
+
+    def mark_subprogram(self, function: Any, qualname: str, argnames: Any, argtypes: Any, line: int) -> None:
+        compiled = line - 1  # Numba takes the first line for a decorator's
+        if (found := self._place(self._compiled, compiled)) is None:
+            return
+        self._file, at = found
+        self._at = compiled, at
+        module, add = self._module, self._module.add_debug_info
+        path = Path(self._file.replace('"', "'"))  # ptxas cannot read a quoted quote, and fails
+        file = add("DIFile", {"directory": str(path.parent), "filename": path.name})
+        unit = add("DICompileUnit", {
+            "language": ir.DIToken("DW_LANG_C_plus_plus"), "file": file, "producer": "numpipe", "runtimeVersion": 0,
+            "isOptimized": True, "emissionKind": ir.DIToken("DebugDirectivesOnly")}, is_distinct=True)
+        kind = add("DISubroutineType", {"types": module.add_metadata([ir.Constant(ir.MetaDataType(), None)])})
+        self._scope = add("DISubprogram", {
+            "name": qualname, "linkageName": qualname, "scope": file, "file": file, "line": at, "type": kind,
+            "isLocal": False, "isDefinition": True, "scopeLine": at, "isOptimized": True, "unit": unit}, is_distinct=True)
+        function.set_metadata("dbg", self._scope)
+        cgutils.get_or_insert_named_metadata(module, "llvm.dbg.cu").add(unit)
+        flags = cgutils.get_or_insert_named_metadata(module, "llvm.module.flags")
+        for name, version in (("Dwarf Version", 4), ("Debug Info Version", 3)):
+            flag = module.add_metadata([ir.IntType(32)(2), name, ir.IntType(32)(version)])
+            if flag not in flags.operands:
+                flags.add(flag)
+
+    def mark_location(self, builder: Any, line: int) -> None:
+        if self._scope is None:
+            return
+        compiled, at = self._at
+        if line not in (compiled, compiled + 1):
+            found = self._place(self._compiled, line)
+            at = found[1] if found is not None and found[0] == self._file else at
+        builder.debug_metadata = self._module.add_debug_info("DILocation", {"line": at, "column": 1, "scope": self._scope})
+
+
+def replacements(place: Place) -> tuple[tuple[Any, str, Any], ...]:
+    """Return (owner, name, value) of what Numba's lowering uses while a kernel with a line table is compiled."""
+    return ((debuginfo, "DummyDIBuilder", functools.partial(_Lines, place)),
+            # lines before that of the definition are those of a function's own expressions here, not of a decorator
+            (lowering.BaseLower, "_adjust_line_if_prologue", lambda _, line: line))
