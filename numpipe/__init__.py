@@ -23,6 +23,7 @@ registers              `set_max_registers`
 arrays                 `to_device`, `pinned_empty`, `ascontiguous`
 debugging              `debug_print`, `device_assert`, `last_failure`
 verification           `verify`, `Verification`; `numpipe.testing.check`, `numpipe.hazards`, `numpipe.reports`
+compiling              `warmup`: ahead of calls; `jit`: whether calls may
 performance            `explain`, `autotune`, `Trace`, `timeline`, `region`, `last_profile`
 errors                 `NumpipeError` and its kinds
 packages               `numpipe.intrinsics` (PTX), `numpipe.sim` (the simulated SM), `numpipe.orders` (of tiles), `numpipe.bench`
@@ -43,7 +44,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _HOMES = (
-    "diagnostics.errors", "kernels.decorator", "kernels.kernels",
+    "diagnostics.errors", "kernels.decorator", "kernels.kernels", "kernels.jit", "kernels.ahead",
     "plan.specs", "plan.params", "plan.transforms", "plan.allocations", "plan.context", "plan.debug", "plan.profiling",
     "plan.budget",
     "core.functions", "core.arith",
@@ -74,7 +75,9 @@ if TYPE_CHECKING:
     from .core.arith import *
     from .core.functions import *
     from .diagnostics.errors import *
+    from .kernels.ahead import *
     from .kernels.decorator import *
+    from .kernels.jit import *
     from .kernels.kernels import *
     from .language.grid.partials import *
     from .language.grid.splits import *

@@ -25,7 +25,7 @@ from ..diagnostics import log
 from ..diagnostics.errors import SpecError
 from ..launch.table import Table
 from ..plan.specs import ArrayType, Persistent
-from . import targets
+from . import jit, targets
 from .arguments import Call, scalar_kind, scalar_value
 from .definition import Definition, described
 from .variants import Key, Variant
@@ -136,6 +136,7 @@ class Calls:
         empty = 0 in grid or (bool(outputs) and all(0 in info.shape for _, info in outputs))
         plan = Plan(variant, grid, types, empty, choice.device.ordinal if choice.device else 0)
         if choice.target == "gpu" and not empty:
+            jit.check(definition, call, variant)
             plan.prepared = variant.prepared(infos, self.table)
             if isinstance(options.grid, Persistent) and options.grid.ctas is None:
                 plan.grid = plan.prepared.fitting(grid, plan.device if place == "host" else infos[0].device)

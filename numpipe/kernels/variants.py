@@ -98,9 +98,20 @@ class Variant:
             return build(self.unit(), self.lifted, self._typed)
 
     @functools.cached_property
+    def digest(self) -> str | None:
+        """What its machine code depends on, alike in all processes that would compile the same; None where nobody can tell."""
+        return fingerprint(self.lifted, self.unit(), self._typed)
+
+    @property
     def _fingerprint(self) -> str | None:
         """The key of its image in the disk cache."""
-        return fingerprint(self.lifted, self.unit(), self._typed) if cache.enabled() else None
+        return self.digest if cache.enabled() else None
+
+    def find(self) -> launch.Image | None:
+        """Return the machine code from memory or from the disk cache; None where it must be compiled."""
+        with self._lock:
+            self._image = self._image or cache.find(self._fingerprint)
+            return self._image
 
     @property
     def image(self) -> launch.Image:
