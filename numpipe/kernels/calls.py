@@ -109,7 +109,10 @@ class Calls:
         if missing and out is None and definition.options.out_type is None:
             raise SpecError(f"kernel {definition.name}: pass all of {', '.join(definition.parameters)}: it has no out_type")
         outputs = definition.results.types(call) if missing and out is None else definition.results.elsewhere(out, call)
-        call.infos += [described(value, p, definition.name) for p, value in zip(missing, outputs, strict=True)]
+        outs = [described(value, p, definition.name) for p, value in zip(missing, outputs, strict=True)]
+        if out is None and call.infos:  # they would be allocated beside the first array
+            outs = [info._replace(kind=call.infos[0].kind) for info in outs]
+        call.infos += outs
         if whole:
             definition.results.check_signature(call)
             call.values = [scalar_value(value, p, definition.name) for p, value in zip(call.names, call.numbers, strict=True)]

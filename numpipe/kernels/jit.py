@@ -105,7 +105,8 @@ def suggested(definition: Definition, call: Call, variant: Variant) -> tuple[str
     alike.infos = [launch.info_of_zeros(info.shape, info.dtype) for info in call.infos]
     same = definition.key(alike)[0] == variant.key
     infos = dict(zip(definition.results.array_names(call), call.infos, strict=True))
-    passed = definition.parameters[:len(call.args)] if definition.options.out_type is not None else definition.parameters
+    left_out = definition.options.out_type is not None and (same or call.fresh)  # the outputs
+    passed = definition.parameters[:len(call.args)] if left_out else definition.parameters
     scalars = dict(zip(call.names, call.numbers, strict=True))
     args = ""
     for name in passed:
