@@ -122,6 +122,8 @@ def compiled(jobs: Sequence[Job], workers: int | None, report: Callable[[str], o
         else:
             keep(number, found)
     sent: dict[int, bytes] = {}
+    if _in_worker:
+        workers = 0
     for number in missing if workers or (workers is None and len(missing) > 1) else ():
         with contextlib.suppress(Exception):  # whatever a value's own pickling raises
             if jobs[number].variant.digest is not None:
@@ -129,7 +131,7 @@ def compiled(jobs: Sequence[Job], workers: int | None, report: Callable[[str], o
     here = [number for number in missing if number not in sent]
     if sent:
         most = min(workers or _cpus(), len(sent))
-        with concurrent.futures.ProcessPoolExecutor(most, multiprocessing.get_context("spawn")) as pool:
+        with concurrent.futures.ProcessPoolExecutor(most, multiprocessing.get_context("spawn"), _begin) as pool:
             try:
                 waiting = {pool.submit(_compile, data): number for number, data in sent.items()}
                 for number in here:
@@ -151,6 +153,15 @@ def compiled(jobs: Sequence[Job], workers: int | None, report: Callable[[str], o
     for number in here:
         keep(number, _image(jobs[number].variant))
     return [done[number] for number in range(len(jobs))]
+
+
+_in_worker = False
+"""whether this process is a worker: it starts none where a module that it imports calls `warmup`, or there would be no end"""
+
+
+def _begin() -> None:
+    global _in_worker
+    _in_worker = True
 
 
 def _cpus() -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import enum
+import math
 import os
 from contextvars import ContextVar, Token
 from typing import Any, Protocol
@@ -80,53 +81,51 @@ def check(definition: Definition, call: Call, variant: Variant) -> None:
     if variant.find() is not None:
         return
     name, by = definition.name, f"{VARIABLE}={chosen}" if policy is None else f"numpipe.jit({chosen!r})"
+    own = _own_scalars(definition)
     known = [f"{array} {info.dtype.name} {len(info.shape)}d" for array, info in
              zip(definition.results.array_names(call), call.infos, strict=True)]
+    known += [f"{scalar} {kind}" for scalar, kind in zip(call.names, variant.key[1], strict=True) if scalar not in own]
     known += [f"{static}={spelled(value)}" for static, value in call.statics]
-    signature, rest = suggested(definition, call, variant)
-    entry = f"({name}, {signature[1:]}" if signature.startswith("((") else f"({name}, {signature})"
+    args, named, same = suggested(definition, call, variant)
+    warmup = f"numpipe.warmup([({name}, {args}{named and ', '}{named})])"
     if chosen == "warn":
-        warn(f"kernel {name}: this call compiles it for {', '.join(known)} ({by}); numpipe.warmup([{entry}]) compiles it ahead",
-             RuntimeWarning)
+        warn(f"kernel {name}: this call compiles it for {', '.join(known)} ({by}); {warmup} compiles it ahead", RuntimeWarning)
         return
+    arrays = "" if same else ("with the arrays of this call: an ArrayType stands for one whose last dimension is contiguous and "
+                              "whose rows TMA can address\n")
     raise JitRefused(f"kernel {name}: this call would compile it for {', '.join(known)}, which {by} refuses. Compile it ahead:\n"
-                     f"    numpipe.warmup([{entry}])\n"
+                     f"    {warmup}\n"
                      f"or keep it in a file:\n"
-                     f"    {name}.export(\"{name}.numpipe\", {signature})\n{rest}"
+                     f"    {name}.export(\"{name}.numpipe\", {f'({args}, {named})' if named else args})\n{arrays}"
                      "numpipe.jit(\"allow\") around the call compiles it too")
 
 
-def suggested(definition: Definition, call: Call, variant: Variant) -> tuple[str, str]:
-    """Return the signature of a call as source, ``(args)`` or ``((args), {named})``, and a line that says what it leaves open.
+def _own_scalars(definition: Definition) -> list[str]:
+    """Return the names of the scalars that a kernel passes itself."""
+    names = list(definition.arguments.scalars)
+    return names[len(names) - definition.own_scalars:]
 
-    ArrayTypes stand for the arrays where they lead to this variant; else the arrays' own names do.
+
+def suggested(definition: Definition, call: Call, variant: Variant) -> tuple[str, str, bool]:
+    """Return a call's positional arguments and its named ones as source, a tuple and a dictionary ("" where there are none).
+
+    ArrayTypes stand for the arrays where they lead to this variant, which is the third result; else the arrays' own names do.
     """
     alike = copy.copy(call)
     alike.infos = [launch.info_of_zeros(info.shape, info.dtype) for info in call.infos]
     same = definition.key(alike)[0] == variant.key
-    infos = dict(zip(definition.results.array_names(call), call.infos, strict=True))
     left_out = definition.options.out_type is not None and (same or call.fresh)  # the outputs
     passed = definition.parameters[:len(call.args)] if left_out else definition.parameters
-    scalars = dict(zip(call.names, call.numbers, strict=True))
-    args = ""
-    for name in passed:
-        value = scalars.get(name)
-        if value is None:
-            value = ArrayType(infos[name].shape, infos[name].dtype) if same else None
-        args += (name if value is None else spelled(value)) + ", "
-    arguments = definition.arguments
-    hidden = list(arguments.scalars)[len(arguments.scalars) - definition.own_scalars:]
-    named = {name: value for name, value in zip(arguments.scalars, call.scalars, strict=True) if name not in hidden}
+    source = {name: spelled(ArrayType(info.shape, info.dtype)) if same else name
+              for name, info in zip(definition.results.array_names(call), call.infos, strict=True)}
+    source |= {name: spelled(value) for name, value in zip(call.names, call.numbers, strict=True)}
+    args = [source[name] for name in passed]
+    arguments, own = definition.arguments, _own_scalars(definition)
     defaults = arguments.scalars | arguments.statics
-    named = {name: value for name, value in (named | dict(call.statics)).items()
-             if not (type(defaults[name]) is type(value) and bool(defaults[name] == value))}
-    rest = "" if same else ("with the arrays of this call: an ArrayType stands for one whose last dimension is contiguous and "
-                            "whose rows TMA can address\n")
-    signature = f"({args[:-1] if len(passed) == 1 else args[:-2]})"
-    if not named:
-        return signature, rest
-    pairs = ", ".join(f'"{name}": {spelled(value)}' for name, value in named.items())
-    return f"({signature}, {{{pairs}}})", rest
+    named = [(name, value) for name, value in (*zip(arguments.scalars, call.scalars, strict=True), *call.statics)
+             if name not in own and not (type(defaults[name]) is type(value) and bool(defaults[name] == value))]
+    pairs = ", ".join(f'"{name}": {spelled(value)}' for name, value in named)
+    return f"({', '.join(args)}{',' * (len(args) == 1)})", f"{{{pairs}}}" if named else "", same
 
 
 def spelled(value: Any) -> str:
@@ -143,6 +142,8 @@ def spelled(value: Any) -> str:
         return f"np.{type(value).__name__}({value.item()!r})"
     if isinstance(value, np.dtype):
         return f'np.dtype("{value.name}")'
+    if isinstance(value, float) and not math.isfinite(value):
+        return f'float("{value}")'
     name = getattr(value, "__qualname__", None)
     if name is None or isinstance(value, SCALAR):
         return repr(value)

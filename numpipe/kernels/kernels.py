@@ -46,7 +46,7 @@ class Kernel:
 
     def __reduce__(self) -> str:
         """Pickle a kernel as a function is: by its name, by which other processes import it."""
-        return self.__qualname__
+        return self.function.__qualname__
 
     # ---- calls
     def __getitem__(self, launch: Any) -> NoReturn:

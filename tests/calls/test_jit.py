@@ -196,7 +196,7 @@ def test_other_threads_have_their_own_and_the_environment_holds_for_all(monkeypa
     assert "which NUMPIPE_JIT=error refuses" in results.pop()
     with numpipe.jit("allow"):
         in_thread()
-        assert "NUMPIPE_JIT" in results.pop() or sys.flags.__dict__.get("thread_inherit_context")
+        assert "NUMPIPE_JIT" in results.pop() or getattr(sys.flags, "thread_inherit_context", False)
         call()
         assert results.pop() == "ran"
     monkeypatch.setenv("NUMPIPE_JIT", "")
@@ -219,6 +219,13 @@ def test_another_word_in_the_environment_is_refused(monkeypatch: pytest.MonkeyPa
 
 
 # ---- what the refusal says to write
+def test_it_says_which_types_nobody_compiled() -> None:
+    kernel = numpipe.kernel(num_compute_wgs=1)(with_scalars)
+    words = "for x float16 2d, y float32 2d, n int64, alpha float32, beta bool, cfg=Config(tm=64), kind=np.float32, which"
+    with numpipe.jit("error"), pytest.raises(JitRefused, match=re.escape(words)):
+        kernel(device(typestr="<f2"), np.int64(1), Y, beta=True)
+
+
 CONFIG = Config()
 
 
@@ -299,6 +306,7 @@ def test_an_allocated_output_is_compiled_for_where_it_will_lie(monkeypatch: pyte
 @pytest.mark.parametrize("value, text", [
     (np.dtype("float16"), 'np.dtype("float16")'), (np.float32(2), "np.float32(2.0)"), (np.float16, "np.float16"),
     (Config, "Config"), (Config(3), "Config(tm=3)"), (launch.choose_target, "choose_target"), (True, "True"),
+    (float("inf"), 'float("inf")'), (numpipe.LoweringSemantics.Lane, "LoweringSemantics.Lane"),
     (ArrayType((3,), "bfloat16"), 'numpipe.ArrayType((3,), "bfloat16")')])
 def test_values_are_spelled_as_source(value: Any, text: str) -> None:
     assert jit.spelled(value) == text

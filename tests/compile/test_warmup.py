@@ -218,6 +218,26 @@ def test_processes_compile_what_this_one_has_not(guard: str, tmp_path: Path) -> 
         assert run.returncode and "a process that compiles died: can __main__, tests.kernels.jit_kernels be" in run.stderr
 
 
+@pytest.mark.thorough
+@pytest.mark.skipif(toolchain() is not None, reason=f"no compiler: {toolchain()}")
+def test_a_module_that_warms_up_when_it_is_imported_starts_no_workers_of_workers(tmp_path: Path) -> None:
+    body = textwrap.dedent(SCRIPT).format(guard="if True:").replace("workers=1", "workers=2").replace(
+        'Variant._build = lambda self: print("compiled here")', 'print("begun", flush=True)').replace(
+        'kernel.described((X,), {}).variant.image.cubin[:4]', 'bytes([127]) + b"ELF"')
+    (tmp_path / "at_import.py").write_text(body, encoding="utf8")
+    root = os.pathsep.join([str(tmp_path), str(Path(__file__).parents[2])])
+    run = subprocess.run([sys.executable, "-c", "import at_import"], capture_output=True, text=True, timeout=240, check=False,
+                         env=os.environ | {"NUMPIPE_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": root})
+    assert not run.returncode, run.stderr
+    assert run.stdout.count("begun") in (2, 3) and run.stdout.count("done") == run.stdout.count("begun")
+
+
+def test_a_worker_starts_no_workers(compiles: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ahead, "_in_worker", True)
+    numpipe.warmup([(times, (X,)), (times, (H,))], workers=2)
+    assert len(compiles) == 2 and not Workers.made
+
+
 def test_workers_start_with_nothing_of_this_process() -> None:
     """A forked one would have the locks of threads that it has not, and a CUDA context that it cannot use."""
     seen = []
