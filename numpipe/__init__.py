@@ -44,7 +44,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _HOMES = (
-    "diagnostics.errors", "kernels.decorator", "kernels.kernels", "kernels.jit", "kernels.ahead",
+    "diagnostics.errors", "kernels.decorator", "kernels.kernels", "kernels.jit",
     "plan.specs", "plan.params", "plan.transforms", "plan.allocations", "plan.context", "plan.debug", "plan.profiling",
     "plan.budget",
     "core.functions", "core.arith",
@@ -57,7 +57,7 @@ _HOMES = (
     "language.grid.tile_loop", "language.grid.splits", "language.grid.partials",
     "launch.placement", "launch.contiguous", "launch.watch", "launch.profiles",
     "traces.trace", "traces.drawing",
-    "tools.verify.verification", "tools.model.explaining", "tools.tune.tuning",
+    "kernels.ahead", "tools.verify.verification", "tools.model.explaining", "tools.tune.tuning",
 )
 """The modules whose ``__all__`` are numpipe's public names, in the order in which a name is looked for."""
 
