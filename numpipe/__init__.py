@@ -23,6 +23,7 @@ registers              `set_max_registers`
 arrays                 `to_device`, `pinned_empty`, `ascontiguous`
 debugging              `debug_print`, `device_assert`, `last_failure`
 verification           `verify`, `Verification`; `numpipe.testing.check`, `numpipe.hazards`, `numpipe.reports`
+compiling              `warmup`: ahead of calls; `jit`: what a call does that would have to compile
 performance            `explain`, `autotune`, `Trace`, `timeline`, `region`, `last_profile`
 errors                 `NumpipeError` and its kinds
 packages               `numpipe.intrinsics` (PTX), `numpipe.sim` (the simulated SM), `numpipe.orders` (of tiles), `numpipe.bench`
@@ -44,10 +45,12 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "diagnostics.errors":
-        "CompileError ImageError LaunchError NumpipeError PipelineDeadlock PipelineRace SerializedWgmma SimulationError "
+        "CompileError ImageError JitRefused LaunchError NumpipeError PipelineDeadlock PipelineRace SerializedWgmma SimulationError "
         "SpecError TargetError",
     "kernels.decorator": "kernel",
     "kernels.kernels": "Kernel",
+    "kernels.jit": "jit",
+    "kernels.ahead": "warmup",
     "plan.specs": "GMEM ArrayType BlockSpec Element Static Workspace persistent",
     "plan.params": "CompilerParams LoweringSemantics",
     "plan.transforms": "SwizzleTransform TilingTransform TransposeTransform",
@@ -110,7 +113,9 @@ if TYPE_CHECKING:
     from .core.arith import *
     from .core.functions import *
     from .diagnostics.errors import *
+    from .kernels.ahead import *
     from .kernels.decorator import *
+    from .kernels.jit import *
     from .kernels.kernels import *
     from .language.grid.partials import *
     from .language.grid.splits import *

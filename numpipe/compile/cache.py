@@ -100,6 +100,12 @@ def _names(data: bytes, what: str) -> dict[str, list[str]]:
     return found
 
 
+def find(key: str | None) -> Image | None:
+    """Return the image of this key from the cache; None where it is not there. Waits for nobody who compiles it."""
+    place = _place(key)
+    return None if place is None else _read(place)
+
+
 def _place(key: str | None, suffix: str = _SUFFIX) -> Path | None:
     """The file of a key; None where there can be none, which is warned of."""
     if key is None or not enabled():

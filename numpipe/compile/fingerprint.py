@@ -93,7 +93,7 @@ class Fingerprint:
             for module, name in todo:
                 self._read.add((id(module), name))
                 if (value := _attribute(module, name)) is not _MISSING:
-                    yield module.__name__, name, self.text(value)
+                    yield _module_name(module.__name__), name, self.text(value)
 
     def text(self, value: Any) -> Any:
         """Return strings and lists of them that say all of a value that code may read."""
@@ -138,11 +138,11 @@ class Fingerprint:
     def module(self, module: types.ModuleType) -> str:
         if not _is_versioned(module.__name__):
             self._modules.append(module)
-        return module.__name__
+        return _module_name(module.__name__)
 
     def kind(self, kind: type) -> Any:
         """Return texts of a class: its bases, and what it defines."""
-        name = f"{kind.__module__}.{kind.__qualname__}"
+        name = f"{_module_name(kind.__module__)}.{kind.__qualname__}"
         if _is_versioned(kind.__module__):
             if "<locals>" in name:
                 raise _Unknown(kind)
@@ -257,6 +257,10 @@ def _versioned(module: str, name: str, value: object) -> str:
     if not _is_versioned(module) or "<locals>" in name:
         raise _Unknown(value)
     return f"{module}:{name}"
+
+
+def _module_name(name: str) -> str:
+    return "__main__" if name == "__mp_main__" else name  # which a worker process calls the script that started it
 
 
 def _is_versioned(module: str) -> bool:

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from .reports import Report
 
 __all__ = [
-    "CompileError", "ImageError", "LaunchError", "NumpipeError", "PipelineDeadlock", "PipelineRace", "SerializedWgmma",
-    "SimulationError", "SpecError", "TargetError",
+    "CompileError", "ImageError", "JitRefused", "LaunchError", "NumpipeError", "PipelineDeadlock", "PipelineRace",
+    "SerializedWgmma", "SimulationError", "SpecError", "TargetError",
 ]
 
 
@@ -44,6 +44,10 @@ class ImageError(NumpipeError, ValueError):
 
 class TargetError(NumpipeError, RuntimeError):
     """The asked-for target cannot run here: no GPU, not sm_90, a broken driver, too much work to simulate."""
+
+
+class JitRefused(NumpipeError, RuntimeError):
+    """A call would have to compile its kernel first, which `numpipe.jit` or ``NUMPIPE_JIT=error`` does not allow."""
 
 
 class LaunchError(NumpipeError, RuntimeError):

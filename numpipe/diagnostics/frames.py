@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
+import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import ParamSpec, TypeVar
@@ -12,7 +15,8 @@ from .errors import NumpipeError
 
 VARIABLE = "NUMPIPE_TRACEBACK"
 """environment variable: "full" keeps all frames, for those who look for a mistake in numpipe"""
-_PASSED_THROUGH = frozenset({__name__.partition(".")[0], "ast", "contextlib", "functools"})
+_PACKAGE = __name__.partition(".")[0]
+_PASSED_THROUGH = frozenset({_PACKAGE, "ast", "contextlib", "functools"})
 """top-level modules whose frames say nothing to a user: a kernel's source is read by visitors of `ast`"""
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -51,6 +55,13 @@ def shorten(error: BaseException) -> None:
             _link(parts[users[0]:])
             cause.__traceback__ = parts[users[0]]
         error = cause
+
+
+def warn(text: str, category: type[Warning] = UserWarning) -> None:
+    """Warn at the user's line: that of the innermost frame that is not numpipe's."""
+    names = (str(frame.f_globals.get("__name__")) for frame, _ in traceback.walk_stack(sys._getframe()))
+    level = next((n for n, name in enumerate(names, 1) if not name.startswith(f"{_PACKAGE}.")), 1)
+    warnings.warn(text, category, stacklevel=level)
 
 
 def _parts(traceback: TracebackType | None) -> Iterator[TracebackType]:

@@ -25,7 +25,7 @@ from ..diagnostics import log
 from ..diagnostics.errors import SpecError
 from ..launch.table import Table
 from ..plan.specs import ArrayType, Persistent
-from . import targets
+from . import jit, targets
 from .arguments import Call, scalar_kind, scalar_value
 from .definition import Definition, described
 from .variants import Key, Variant
@@ -109,7 +109,10 @@ class Calls:
         if missing and out is None and definition.options.out_type is None:
             raise SpecError(f"kernel {definition.name}: pass all of {', '.join(definition.parameters)}: it has no out_type")
         outputs = definition.results.types(call) if missing and out is None else definition.results.elsewhere(out, call)
-        call.infos += [described(value, p, definition.name) for p, value in zip(missing, outputs, strict=True)]
+        outs = [described(value, p, definition.name) for p, value in zip(missing, outputs, strict=True)]
+        if out is None and call.infos:  # they would be allocated beside the first array
+            outs = [info._replace(kind=call.infos[0].kind) for info in outs]
+        call.infos += outs
         if whole:
             definition.results.check_signature(call)
             call.values = [scalar_value(value, p, definition.name) for p, value in zip(call.names, call.numbers, strict=True)]
@@ -136,6 +139,7 @@ class Calls:
         empty = 0 in grid or (bool(outputs) and all(0 in info.shape for _, info in outputs))
         plan = Plan(variant, grid, types, empty, choice.device.ordinal if choice.device else 0)
         if choice.target == "gpu" and not empty:
+            jit.check(definition, call, variant)
             plan.prepared = variant.prepared(infos, self.table)
             if isinstance(options.grid, Persistent) and options.grid.ctas is None:
                 plan.grid = plan.prepared.fitting(grid, plan.device if place == "host" else infos[0].device)

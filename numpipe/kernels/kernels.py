@@ -44,6 +44,10 @@ class Kernel:
     def __repr__(self) -> str:
         return f"<numpipe kernel {self.name}({', '.join(self.parameters)})>"
 
+    def __reduce__(self) -> str:
+        """Pickle a kernel as a function is: by its name, by which other processes import it."""
+        return self.function.__qualname__
+
     # ---- calls
     def __getitem__(self, launch: Any) -> NoReturn:
         """Raise SpecError: kernels are not launched like this here."""

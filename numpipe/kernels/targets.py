@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import functools
-import sys
-import traceback
-import warnings
 from collections.abc import Sequence
 
 import numpy as np
 
 from .. import launch
 from ..diagnostics.errors import TargetError
+from ..diagnostics.frames import warn
 from ..launch.info import ArrayInfo
 from ..plan.specs import Persistent
 from .arguments import Call
@@ -64,7 +62,4 @@ def ctas(definition: Definition, choice: launch.Choice, call: Call) -> tuple[int
 
 @functools.lru_cache(maxsize=8)
 def _warn_once(why: str) -> None:
-    names = (str(frame.f_globals.get("__name__")) for frame, _ in traceback.walk_stack(sys._getframe()))
-    level = next((n for n, name in enumerate(names, 1) if not name.startswith("numpipe.")), 1)  # of the line of the call
-    warnings.warn(f"numpipe: {why}; kernels run on the simulated SM (target='sim' or NUMPIPE_TARGET=sim says so without this "
-                  "warning)", stacklevel=level)
+    warn(f"numpipe: {why}; kernels run on the simulated SM (target='sim' or NUMPIPE_TARGET=sim says so without this warning)")

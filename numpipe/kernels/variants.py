@@ -67,7 +67,7 @@ class Variant:
     @functools.cached_property
     def _source(self) -> tuple[str | None, Source]:
         """The key of what the kernel's source and the names in it are, and the source, which is read once."""
-        return self._fingerprint(), self.definition.read()
+        return self._digest(), self.definition.read()
 
     @functools.cached_property
     def _split(self) -> Split:
@@ -108,16 +108,27 @@ class Variant:
 
             return build(self.unit(), self.lifted, self._typed)
 
-    def _fingerprint(self) -> str | None:
-        """Return the key of its image in the disk cache, of what the names in its source are now."""
-        if not cache.enabled():
-            return None
+    def _digest(self) -> str | None:
         return self.definition.fingerprint().key(self.arrays, self._typed, self.statics, sorted(self.obstacles.items()))
 
     @property
+    def digest(self) -> str | None:
+        """What its machine code depends on, alike in all processes that would compile the same; None where nobody can tell.
+
+        Of the names in its source it has the values of the time when the source was read, if it was, else those of now.
+        """
+        return self._source[0] if "_source" in vars(self) else self._digest()
+
+    @property
     def _key(self) -> str | None:
-        """The key of its image: of what the names in the source were when it was read, if it was."""
-        return self._source[0] if "_source" in vars(self) else self._fingerprint()
+        """The key of its image in the disk cache."""
+        return self.digest if cache.enabled() else None
+
+    def find(self) -> launch.Image | None:
+        """Return the machine code from memory or from the disk cache; None where it must be compiled."""
+        with self._lock:
+            self._image = self._image or cache.find(self._key)
+            return self._image
 
     @property
     def image(self) -> launch.Image:
@@ -125,7 +136,7 @@ class Variant:
         with self._lock:
             if self._image is None:
                 key = self._key
-                self._image = cache.image(key, lambda: self._build().image, lambda: key == self._key == self._fingerprint())
+                self._image = cache.image(key, lambda: self._build().image, lambda: key == self.digest == self._digest())
             return self._image
 
     def adopt(self, image: launch.Image) -> launch.Image:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import linecache
 import re
 import struct
 import types
@@ -203,23 +202,6 @@ def test_a_product_has_the_same_code_and_its_wgmma_its_line() -> None:
     plain, found = (kernel(products, compiler_params=CompilerParams(lineinfo=on)).compiled(A, A, C) for on in (False, True))
     assert code(plain) == code(found)
     assert {chain[0] for chain in lines_of(found.sass, "HGMMA")} == {(__file__, line_of("numpipe.wgmma(acc, x, y.T)"))}
-
-
-f test_an_edit_that_moves_lines_is_another_key_only_with_a_table(tmp_path: Path) -> None:
-    """Machine code does not depend on an empty line within the kernel; its table does."""
-    file, keys = tmp_path / "edited.py", {}
-    for blank in ("", "\n"):
-        text = ("import numpipe, numpy as np\n\n\n"
-                f"def cleared(c):\n{blank}    c[numpipe.ds(0, 64), numpipe.ds(0, 64)] = numpipe.zeros((64, 64), np.float32)\n")
-        file.write_text(text, encoding="utf8")
-        linecache.checkcache(str(file))
-        namespace: dict[str, Any] = {}
-        exec(compile(text, str(file), "exec"), namespace)
-        for on in (False, True):
-            made = numpipe.kernel(namespace["cleared"], num_compute_wgs=1, compiler_params=CompilerParams(lineinfo=on))
-            variant = made.described((C,), {}).variant
-            keys[blank, on] = fingerprint(variant.lifted, variant.unit(), variant._typed)
-    assert keys["", False] == keys["\n", False] and keys["", True] != keys["\n", True]
 
 
 def test_a_kernel_of_a_file_with_quotes_in_its_name_compiles(tmp_path: Path) -> None:

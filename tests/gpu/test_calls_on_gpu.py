@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import numpipe
-from numpipe import ArrayType, ds, launch
+from numpipe import ArrayType, JitRefused, ds, launch
 from numpipe.kernels.calls import Plan
 from tests.calls import test_shared_helpers as shared
 from tests.calls.test_calls import STORING, WRITTEN, A, new
+from tests.kernels import jit_kernels
 from tests.plan.test_asked import Config, kernel
 
 pytestmark = pytest.mark.gpu
@@ -72,3 +74,15 @@ def test_each_kernel_computes_with_its_own_axes(factory: Any, order: list[tuple[
 @pytest.mark.parametrize("cfg", [Config(1), Config(2, "group", 56)])
 def test_a_pipeline_says_how_many_warpgroups_there_are(cfg: Config) -> None:
     assert (on_gpu(kernel(), np.ones((128, 64), np.float16), cfg=cfg) == 64).all()
+
+
+def test_a_kernel_that_was_warmed_up_is_called_where_calls_may_not_compile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NUMPIPE_CACHE_DIR", str(tmp_path))
+    x, wide = (numpipe.to_device(np.full((64, n), 3, np.float32), target="gpu") for n in (64, 65))
+    with numpipe.jit("error"):
+        for args in ((x,), (wide,)):  # rows of 65 are no multiple of 16 bytes: only an array like it says so
+            with pytest.raises(JitRefused):
+                jit_kernels.times(*args)
+        numpipe.warmup([(jit_kernels.times, (ArrayType((64, 64), np.float32),)), (jit_kernels.times, (wide,))], workers=2)
+        for array in (x, wide):
+            assert (jit_kernels.times(array).copy_to_host()[:, :64] == 6).all()

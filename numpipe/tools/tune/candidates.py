@@ -5,13 +5,8 @@ Each compile keeps some 4 MiB, which a worker gives back when it ends.
 
 from __future__ import annotations
 
-import concurrent.futures
-import multiprocessing
-import os
-import pickle
 import re
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,10 +14,10 @@ import numpy as np
 
 from ... import launch
 from ...diagnostics.errors import CompileError, LaunchError, NumpipeError, SpecError
+from ...kernels import ahead
 from ...kernels.arguments import Call
 from ...kernels.kernels import Kernel
 from ...kernels.results import is_array
-from ...kernels.variants import Key, Variant
 from ...launch.image import Image
 from .. import bench
 from ..model import H200
@@ -88,49 +83,16 @@ def describe(factory: Factory, space: Mapping[str, Any], args: tuple[Any, ...], 
 
 def compiled(factory: Factory, candidates: list[Candidate], workers: int | None, report: Callable[[str], object]
              ) -> dict[str, Image | str]:
-    """Return the machine code of each candidate by name, or why it has none; `report` is called with each name that is done.
-
-    workers  processes; None: as many as there are CPUs; 0: this process compiles
-    """
-    results: dict[str, Image | str] = {}
-    if workers == 0:
-        for one in candidates:
-            results[one.name] = _image(one.call.variant)
-            report(one.name)
-        return results
-    for one in candidates:
+    """Return the machine code of each candidate by name, or why it has none, as `kernels.ahead` compiles them."""
+    jobs = [ahead.Job(one.name, (factory, one.config), one.call.variant) for one in candidates]
+    for job in jobs if workers != 0 else ():
         try:
-            pickle.dumps((factory, one.config, one.call.variant.key))
+            job.packed()
         except Exception as error:
-            raise SpecError(f"autotune: candidate {one.name!r} cannot be sent to a worker process: {error}: use configs of a class "
+            raise SpecError(f"autotune: candidate {job.name!r} cannot be sent to a worker process: {error}: use configs of a class "
                             "at module level, or workers=0") from error
-    most = min(workers or os.cpu_count() or 1, max(1, len(candidates)))
-    with concurrent.futures.ProcessPoolExecutor(most, multiprocessing.get_context("spawn")) as pool:
-        waiting = {pool.submit(_compile, factory, one.config, one.call.variant.key, one.call.variant.obstacles): one.name
-                   for one in candidates}
-        try:
-            for future in concurrent.futures.as_completed(waiting):
-                results[waiting[future]] = future.result()
-                report(waiting[future])
-        except BrokenProcessPool as error:
-            raise CompileError(
-                f"autotune: a process that compiles candidates of {factory.__name__} died: can {factory.__module__} be imported by "
-                "another process, and does a script start its work under 'if __name__ == \"__main__\":'? workers=0 compiles in "
-                "this one") from error
-        finally:
-            pool.shutdown(cancel_futures=True)
-    return results
-
-
-def _compile(factory: Factory, config: Any, key: Key, obstacles: dict[int, str]) -> Image | str:
-    return _image(Variant(factory(config).definition, key, obstacles))
-
-
-def _image(variant: Variant) -> Image | str:
-    try:
-        return variant.image
-    except (SpecError, CompileError) as error:
-        return refusal(error)
+    found = ahead.compiled(jobs, workers, report, "autotune")
+    return {job.name: refusal(one) if isinstance(one, Exception) else one for job, one in zip(jobs, found, strict=True)}
 
 
 # ---- the calls that are timed: every candidate in turn, each call on other buffers than those that L2 still holds

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import importlib.util
-import itertools
 import math
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -18,6 +15,7 @@ from ... import launch
 from ...compile.build import toolchain
 from ...diagnostics.errors import SpecError, TargetError
 from ...diagnostics.frames import brief
+from ...kernels import ahead
 from ...kernels.kernels import Kernel
 from .. import bench
 from . import candidates, winners
@@ -110,7 +108,7 @@ def autotune(factory: Factory, space: Mapping[str, Any] | Iterable[Any], /, *arg
     buffers = candidates.buffers(args, named, on_gpu)
     chosen, refused = candidates.describe(factory, configs, *buffers.sets[0])
     if on_gpu or (toolchain() is None and os.environ.get("NUMPIPE_COMPILE_CHECK", "1") != "0"):
-        with _progress(len(chosen), progress) as report:
+        with ahead.showing(len(chosen), "autotune", progress) as report:
             images = candidates.compiled(factory, chosen, workers, report)
         refused |= {name: image for name, image in images.items() if isinstance(image, str)}
         chosen = [one for one in chosen if one.name not in refused]
@@ -135,19 +133,3 @@ def autotune(factory: Factory, space: Mapping[str, Any] | Iterable[Any], /, *arg
     if progress:
         print(f"numpipe autotune: {tuned}", file=sys.stderr, flush=True)
     return tuned
-
-
-@contextlib.contextmanager
-def _progress(total: int, shown: bool) -> Iterator[Callable[[str], object]]:
-    """Yield a function to call with each candidate that is compiled: it shows the progress on stderr, by tqdm where that is."""
-    if importlib.util.find_spec("tqdm"):
-        from tqdm.auto import tqdm
-
-        with tqdm(total=total, desc="autotune: compile", leave=False, disable=not shown) as bar:
-            yield lambda name: bar.update()
-        return
-    shown, count = shown and sys.stderr.isatty(), itertools.count(1)
-    line = "\r\033[Kautotune: compile {}/{}  {}"
-    yield lambda name: shown and print(line.format(next(count), total, name), end="", file=sys.stderr, flush=True)
-    if shown:
-        print(file=sys.stderr)

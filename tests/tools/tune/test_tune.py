@@ -307,7 +307,7 @@ def test_a_worker_that_dies_is_told_with_what_to_do(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(concurrent.futures, "ProcessPoolExecutor", Dead)
     found, _ = candidates.describe(product, SPACE, (A, B), {})
-    with pytest.raises(numpipe.CompileError, match="compiles candidates of product died: .*__main__.*workers=0"):
+    with pytest.raises(numpipe.CompileError, match="autotune: a process that compiles died: .*tune_kernels.*__main__.*workers=0"):
         candidates.compiled(product, found, None, print)
 
 

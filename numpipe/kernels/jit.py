@@ -1,0 +1,150 @@
+"""`numpipe.jit`: whether a call may compile, or is refused. A call that finds its kernel in memory or on disk compiles nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import enum
+import math
+import os
+from contextvars import ContextVar, Token
+from typing import Any, Protocol
+
+import numpy as np
+
+from .. import launch
+from ..diagnostics.errors import JitRefused, SpecError
+from ..diagnostics.frames import warn
+from ..plan.specs import ArrayType
+from .arguments import SCALAR, Call
+from .definition import Definition
+
+__all__ = ["jit"]
+
+VARIABLE = "NUMPIPE_JIT"
+POLICIES = ("error", "warn", "allow")
+_POLICY: ContextVar[str | None] = ContextVar("numpipe.jit", default=None)
+
+
+class jit(contextlib.ContextDecorator):
+    """Say what a call does that would have to compile its kernel first: ``with numpipe.jit("error"):``, or around a function
+    as ``@numpipe.jit("error")``.
+
+    "error"  it raises JitRefused, with the lines that compile the kernel ahead of the call (`warmup`, `Kernel.export`)
+    "warn"   it compiles, with a RuntimeWarning at the line of the call
+    "allow"  it compiles
+
+    The innermost one holds, in the context that entered it (as `numpy.errstate`: other threads have their own). Where there is
+    none the environment's ``NUMPIPE_JIT`` holds, for all threads; without it calls compile. It is about calls on a GPU, by
+    ``kernel(…)`` and `Kernel.bind`. What asks for a compile gets it: `warmup`, `Kernel.compiled`, `Kernel.inspect`,
+    `autotune`, `explain`, and the check that what was simulated compiles. Raises SpecError for another word.
+
+    >>> with numpipe.jit("error"):
+    ...     y = double(x)  # compiled before, or refused
+    """
+
+    def __init__(self, policy: str) -> None:
+        if not isinstance(policy, str) or policy not in POLICIES:
+            kernel = "; a kernel is made by @numpipe.kernel" if callable(policy) else ""
+            raise SpecError(f"numpipe.jit: expected one of {', '.join(map(repr, POLICIES))}, got {policy!r}{kernel}")
+        self.policy = policy
+        self._before: list[Token[str | None]] = []
+
+    def __repr__(self) -> str:
+        return f"numpipe.jit({self.policy!r})"
+
+    def __enter__(self) -> None:
+        self._before.append(_POLICY.set(self.policy))
+
+    def __exit__(self, *_: object) -> None:
+        _POLICY.reset(self._before.pop())
+
+    def _recreate_cm(self) -> jit:
+        return jit(self.policy)  # each call of a decorated function has its own
+
+
+class Variant(Protocol):
+    """What is asked of a `variants.Variant` here."""
+
+    key: Any
+
+    def find(self) -> Any: ...
+
+
+def check(definition: Definition, call: Call, variant: Variant) -> None:
+    """Raise JitRefused for a call whose variant is not compiled, or warn of it, as the policy says."""
+    policy = _POLICY.get()
+    if (chosen := policy or os.environ.get(VARIABLE) or "allow") == "allow":
+        return
+    if chosen not in POLICIES:
+        raise SpecError(f"the environment's {VARIABLE} is {chosen!r}: expected one of {', '.join(map(repr, POLICIES))}")
+    if variant.find() is not None:
+        return
+    name, by = definition.name, f"{VARIABLE}={chosen}" if policy is None else f"numpipe.jit({chosen!r})"
+    own = _own_scalars(definition)
+    known = [f"{array} {info.dtype.name} {len(info.shape)}d" for array, info in
+             zip(definition.results.array_names(call), call.infos, strict=True)]
+    known += [f"{scalar} {kind}" for scalar, kind in zip(call.names, variant.key[1], strict=True) if scalar not in own]
+    known += [f"{static}={spelled(value)}" for static, value in call.statics]
+    args, named, same = suggested(definition, call, variant)
+    warmup = f"numpipe.warmup([({name}, {args}{named and ', '}{named})])"
+    if chosen == "warn":
+        warn(f"kernel {name}: this call compiles it for {', '.join(known)} ({by}); {warmup} compiles it ahead", RuntimeWarning)
+        return
+    arrays = "" if same else ("with the arrays of this call: an ArrayType stands for one whose last dimension is contiguous and "
+                              "whose rows TMA can address\n")
+    raise JitRefused(f"kernel {name}: this call would compile it for {', '.join(known)}, which {by} refuses. Compile it ahead:\n"
+                     f"    {warmup}\n"
+                     f"or keep it in a file:\n"
+                     f"    {name}.export(\"{name}.numpipe\", {f'({args}, {named})' if named else args})\n{arrays}"
+                     "numpipe.jit(\"allow\") around the call compiles it too")
+
+
+def _own_scalars(definition: Definition) -> list[str]:
+    """Return the names of the scalars that a kernel passes itself."""
+    names = list(definition.arguments.scalars)
+    return names[len(names) - definition.own_scalars:]
+
+
+def suggested(definition: Definition, call: Call, variant: Variant) -> tuple[str, str, bool]:
+    """Return a call's positional arguments and its named ones as source, a tuple and a dictionary ("" where there are none).
+
+    ArrayTypes stand for the arrays where they lead to this variant, which is the third result; else the arrays' own names do.
+    """
+    alike = copy.copy(call)
+    alike.infos = [launch.info_of_zeros(info.shape, info.dtype) for info in call.infos]
+    same = definition.key(alike)[0] == variant.key
+    left_out = definition.options.out_type is not None and (same or call.fresh)  # the outputs
+    passed = definition.parameters[:len(call.args)] if left_out else definition.parameters
+    source = {name: spelled(ArrayType(info.shape, info.dtype)) if same else name
+              for name, info in zip(definition.results.array_names(call), call.infos, strict=True)}
+    source |= {name: spelled(value) for name, value in zip(call.names, call.numbers, strict=True)}
+    args = [source[name] for name in passed]
+    arguments, own = definition.arguments, _own_scalars(definition)
+    defaults = arguments.scalars | arguments.statics
+    named = [(name, value) for name, value in (*zip(arguments.scalars, call.scalars, strict=True), *call.statics)
+             if name not in own and not (type(defaults[name]) is type(value) and bool(defaults[name] == value))]
+    pairs = ", ".join(f'"{name}": {spelled(value)}' for name, value in named)
+    return f"({', '.join(args)}{',' * (len(args) == 1)})", f"{{{pairs}}}" if named else "", same
+
+
+def spelled(value: Any) -> str:
+    """Return a value as source, by the names under which programs import types.
+
+    >>> spelled(ArrayType((64, 64), np.float16)), spelled(np.float32), spelled(3)
+    ('numpipe.ArrayType((64, 64), "float16")', 'np.float32', '3')
+    """
+    if isinstance(value, ArrayType):
+        return f'numpipe.ArrayType({value.shape}, "{value.dtype.name}")'
+    if isinstance(value, enum.Enum):
+        return f"{type(value).__name__}.{value.name}"
+    if isinstance(value, np.generic):
+        return f"np.{type(value).__name__}({value.item()!r})"
+    if isinstance(value, np.dtype):
+        return f'np.dtype("{value.name}")'
+    if isinstance(value, float) and not math.isfinite(value):
+        return f'float("{value}")'
+    name = getattr(value, "__qualname__", None)
+    if name is None or isinstance(value, SCALAR):
+        return repr(value)
+    return f"np.{name}" if getattr(value, "__module__", "") == "numpy" else str(name)
