@@ -35,11 +35,13 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any
+
+from .core import lazy as _lazy
 
 __version__ = "0.1.0"
 
@@ -193,21 +195,7 @@ class _PublicPaths(MetaPathFinder, Loader):
 sys.meta_path.insert(0, _PublicPaths())
 
 
-def lazy_names(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
-    """Return the ``__getattr__`` of a package whose names are imported when they are first used; `homes` as `_HOMES`."""
-    home = {name: module for module, names in homes.items() for name in names.split()}
-
-    def get(name: str) -> Any:
-        if name not in home:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value = getattr(importlib.import_module(f"{package}.{home[name]}"), name)
-        setattr(sys.modules[package], name, value)
-        return value
-
-    return get
-
-
-_public = lazy_names(__name__, _HOMES)
+_public = _lazy.names(__name__, _HOMES)
 
 
 def __getattr__(name: str) -> Any:

@@ -14,8 +14,8 @@ from typing import Any
 from .compile import cache
 from .diagnostics.errors import NumpipeError
 from .launch import device
-from .traces import Trace
 from .traces.drawing import ROWS, timeline
+from .traces.trace import Trace
 
 _TOOLKIT = ("nvidia-nvvm", "nvidia-nvjitlink")
 _PACKAGES = ("numpipe", "numpy", "ml_dtypes", "greenlet", "numba", "llvmlite", "numba-cuda", "cuda-core", "cuda-bindings")

@@ -65,7 +65,7 @@ def image(key: str | None, make: Callable[[], Image], still: Callable[[], bool] 
     place = _place(key)
     if place is None:
         return make()
-    found = _read(place)
+    found: Image | None = _read(place)
     if found is None:
         with _locked(place):
             found = _read(place)  # what the one compiled that had the lock before
@@ -84,7 +84,7 @@ def facts(key: str | None, make: Callable[[], dict[str, list[str]]]) -> dict[str
     place = _place(key, ".facts")
     if place is None:
         return make()
-    found = _read(place, _names)
+    found: dict[str, list[str]] | None = _read(place, _names)
     if found is None:
         found = make()
         _write(place, json.dumps(found).encode())

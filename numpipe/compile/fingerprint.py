@@ -29,7 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from .. import __version__, intrinsics
+from .. import intrinsics
 from ..core.functions import Function
 from ..core.op import Op
 from ..diagnostics import source
@@ -319,8 +319,8 @@ def compiler() -> str:
     """Return a digest of what compiles: numpipe's own files, the versions of the compilers and of Python, the environment."""
     found = hashlib.sha256()
     for folder in sorted({Path(__file__).parents[1], Path(intrinsics.__file__).parent}):  # beside each other in a source tree
-        installed = folder.parent / f"numpipe-{__version__}.dist-info" / "RECORD"  # of a wheel: it has the files' digests
-        for file in [installed] if installed.exists() else sorted(folder.rglob("*.py")):
+        records = sorted(folder.parent.glob("numpipe-*.dist-info/RECORD"))  # of a wheel: it has the files' digests
+        for file in records or sorted(folder.rglob("*.py")):
             found.update(f"{file.relative_to(folder.parent)}\0".encode() + file.read_bytes())
     packages = {entry for path in sys.path if os.path.isdir(path) for entry in os.listdir(path) if _COMPILERS.fullmatch(entry)}
     roots = {*(os.environ.get(name) for name in ("CUDA_HOME", "CUDA_PATH", "CONDA_PREFIX")), *glob.glob("/usr/local/cuda*")}

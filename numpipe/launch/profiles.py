@@ -24,7 +24,7 @@ from .image import Image, Recording
 
 if TYPE_CHECKING:
     from ..plan.profiling import Part
-    from ..traces import Trace
+    from ..traces.trace import Trace
 
 __all__ = ["last_profile"]
 
@@ -124,7 +124,8 @@ def _fetch(recorded: Recorded, grid: Grid, stream: int) -> Trace:
 def trace_of(compiled: Image, memory: bytes, grid: Grid) -> Trace:
     """Return the trace of a launch, in the simulated SM's events; time 0 is when its first warpgroup began."""
     from ..plan import profiling as profile
-    from ..traces import Event, Trace
+    from ..traces.events import Event
+    from ..traces.trace import Trace
 
     trace = Trace(clock="ns")
     recording = compiled.recording

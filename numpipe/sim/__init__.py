@@ -33,7 +33,8 @@ from ..arch.target import Target
 from ..arch.targets import DEFAULT
 from ..core import machine
 from ..diagnostics.errors import NumpipeError, SpecError
-from ..traces import Event, Trace
+from ..traces.events import Event
+from ..traces.trace import Trace
 from . import barriers, deadlock, named
 from .boxes import Box
 from .clocks import Clocks

@@ -19,7 +19,7 @@ from .clocks import Clocks, Need, Vector, Warps
 from .sites import Note, Site, context, lines, place, user_site
 
 if TYPE_CHECKING:
-    from ..traces import Trace
+    from ..traces.trace import Trace
     from .boxes import Box
     from .schedule import Costs, InOrder, WorkCounter
 

@@ -19,19 +19,3 @@ file           concept
 All of it works on plain data. How events come about belongs to `sim` and `launch.profiles`, which only fill a trace; what a report
 holds belongs to `diagnostics`.
 """
-
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-from .. import lazy_names
-
-if TYPE_CHECKING:
-    from .events import Event, Ring
-    from .trace import Trace
-
-__getattr__ = lazy_names(__name__, {
-    "events": "Event Ring",
-    "trace": "Trace",
-})
-__all__ = ["Event", "Ring", "Trace"]

@@ -13,7 +13,7 @@ from numpipe.launch.image import Image
 from numpipe.launch.profiles import trace_of
 from numpipe.plan import profiling as profile
 from numpipe.plan import resources
-from numpipe.traces import Event
+from numpipe.traces.events import Event
 
 Moment = tuple[str, int, int, int, int]
 """kind, ring, operand, step, time"""

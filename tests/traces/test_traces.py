@@ -22,7 +22,7 @@ import gemm_body
 import numpipe
 from numpipe import BlockSpec, PipelineRace, SimulationError, SpecError, Trace, ds
 from numpipe.hazards import HAZARDS
-from numpipe.traces import Event
+from numpipe.traces.events import Event
 from numpipe.traces.spans import MEANS, spans
 from tests.kernels import output_kernels
 from tests.kernels.kernels_for_tests import Config, operands

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ... import lazy_names
+from ...core.lazy import names
 
 if TYPE_CHECKING:
     from .blas import Cublas, cublas
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from .timer import EventTimer, Timer, require_gpu
     from .workers import collect, main
 
-__getattr__ = lazy_names(__name__, {
+__getattr__ = names(__name__, {
     "blas": "Cublas cublas",
     "device": "describe sensors",
     "files": "Change changes plot",

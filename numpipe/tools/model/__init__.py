@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ... import lazy_names
+from ...core.lazy import names
 
 if TYPE_CHECKING:
     from .device import H200, Clock, DeviceModel
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from .limits import Prediction
     from .products import product
 
-__getattr__ = lazy_names(__name__, {
+__getattr__ = names(__name__, {
     "device": "H200 Clock DeviceModel",
     "explaining": "Explanation Measured Registers Slots explain",
     "limits": "Prediction",
