@@ -19,6 +19,7 @@ from ...arch.target import Target
 from ...arch.targets import DEFAULT
 from ..undisturbed import COMPILES
 from . import quicker
+from .forgetting import forget_kernels
 
 __all__ = ["Typed", "compile_kernel", "compiling_for"]
 
@@ -90,6 +91,7 @@ def compiling_for(target: Target = DEFAULT) -> Iterator[None]:
         raise RuntimeError(f"NUMBA_FORCE_CUDA_CC drops the 'a' of {target.name}, which its own instructions need: unset it")
     library, device = codegen.CUDACodeLibrary, SimpleNamespace(compute_capability=target.capability)
     with global_compiler_lock, contextlib.ExitStack() as undo:
+        undo.callback(forget_kernels)
         apart, unify = {types.int32, types.float32}, types.Number.unify  # of a variable that has both Numba would make a float64
         for owner, name, value in (
                 (dispatcher, "get_current_device", _in_this_thread(lambda: device, dispatcher.get_current_device)),
@@ -151,7 +153,7 @@ def compile_kernel(entry: Callable[..., Any], argtypes: Sequence[Any], *, thread
             kernel = dispatcher._Kernel(entry, tuple(argtypes), **dispatcher_.targetoptions)
         finally:
             _listeners.clear()
-        dispatcher_.overloads[tuple(argtypes)] = kernel
+        dispatcher_.overloads = {tuple(argtypes): kernel}  # Numba's own table lives on: a finalizer of the dispatcher holds it
         kernel.dispatcher = dispatcher_
         _print_modules(kernel._codelibrary)
     return kernel
