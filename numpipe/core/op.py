@@ -44,7 +44,7 @@ from .inert import Inert
 
 P = ParamSpec("P")
 R = TypeVar("R")
-O = TypeVar("O", bound="Op[..., Any]")
+AnyOp = TypeVar("AnyOp", bound="Op[..., Any]")
 Products = Literal["", "issues", "waits"]
 
 BY_NUMPY: dict[Any, Op[..., Any]] = {}
@@ -175,7 +175,7 @@ def entry_operation(typer: Callable[..., Any]) -> Op[..., Any]:
     return of_one_kernel(Op(entry_only, typer))
 
 
-def of_one_kernel(operation: O) -> O:
+def of_one_kernel(operation: AnyOp) -> AnyOp:
     """Return an operation, marked as one that no other kernel can call."""
     operation.of_one_kernel = True
     return operation

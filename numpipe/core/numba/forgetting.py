@@ -1,10 +1,11 @@
 """What Numba's tables hold of one kernel is dropped when its compile ends.
 
-Numba remembers each function that it compiled, for the types of its arguments, as long as the process lives. The types of a kernel's
-context, arrays, rings and functions are its own, for they carry its `Unit`: no other kernel ever finds what was compiled for them,
-and it came to a megabyte a kernel. What was compiled for other types, such as those of tiles, serves the kernels that follow.
+Numba remembers each function that it compiled, for the types of its arguments, as long as the process lives. The types of a
+kernel's context, arrays, rings and functions are its own, for they carry its `Unit`: no other kernel ever finds what was compiled
+for them, and it came to a megabyte a kernel. What was compiled for other types, as those of tiles, serves the kernels that follow.
 
-A type of one kernel is known by its name, in which a serial number stands behind ``#`` (of a Unit) or ``@`` (of a function).
+A type of one kernel is known by its name, in which a serial number stands behind ``#`` (of a Unit) or ``@`` (of a function); an
+operation of one kernel says so itself (`core.op.of_one_kernel`). A name that only looks so costs a compile some microseconds.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from numba.cuda.descriptor import cuda_target
 
 _OWN = re.compile(r"[#@]\d").search
 _written: list[tuple[Memo, Any]] = []
+"""entries about one kernel, which the end of its compile drops"""
 _lowered: list[tuple[Any, tuple[Any, ...]]] = []
+"""functions, with the types of arguments for which Numba was given their code, likewise"""
 
 
 class Memo(dict[Any, Any]):
@@ -36,7 +39,7 @@ class Memo(dict[Any, Any]):
 
 
 class Lowering:
-    """The code generators of `operation`, in place of Numba's registry, which keeps what is registered."""
+    """Gives Numba the code generators of `operation`, as its registry would, which keeps whatever is registered."""
 
     def __init__(self, operation: Any) -> None:
         self._all = _belongs(operation)

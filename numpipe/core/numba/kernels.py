@@ -48,7 +48,7 @@ class _Compiler(compiler.CUDACompiler):  # type: ignore[misc]
 
     The AST pass refuses closures, comprehensions and `with`; nothing asks Numba to inline or to unroll over types; literals have
     literal types from the start; kernels have no array expressions and string keys, which passes rewrite after inference; nobody
-    reads a listing with types, for which Numba keeps each function's IR as long as the process lives.
+    reads a listing with types, for which Numba keeps each function's IR.
     """
 
     _LEFT_OUT = (untyped_passes.WithLifting, untyped_passes.InlineClosureLikes, untyped_passes.MakeFunctionToJitFunction,
@@ -85,7 +85,8 @@ def compiling_for(target: Target = DEFAULT) -> Iterator[None]:
     """Have Numba compile for an architecture with or without a GPU, and NVVM's log be part of its errors.
 
     Functions of Numba are replaced for the whole process, so this holds Numba's own lock meanwhile: a plain `@cuda.jit` function
-    of another thread is compiled before or after. Code inside takes no lock that is held around a compile.
+    of another thread is compiled before or after. Code inside takes no lock that is held around a compile. At the end Numba forgets
+    what it knows of one kernel.
     """
     if config.FORCE_CUDA_CC:
         raise RuntimeError(f"NUMBA_FORCE_CUDA_CC drops the 'a' of {target.name}, which its own instructions need: unset it")
@@ -123,9 +124,8 @@ nvvm.CompilationUnit.compile = _with_log(nvvm.CompilationUnit.compile)
 class _Printed:
     """The text of a complete module, which replaces llvmlite's objects.
 
-    Numba remembers what it compiled for as long as the process lives, although what was compiled for one kernel serves no
-    other: three quarters of the memory of a compile were these objects (4.9 MiB of a GEMM's, 1.3 stay). All functions have got
-    their linkage, which is all that Numba would still do to them.
+    A kernel that was compiled for `inspect` keeps its modules: three quarters of its memory were these objects (4.9 MiB of a
+    GEMM's, 1.3 stay). All functions have got their linkage, which is all that Numba would still do to them.
     """
 
     functions = ()
