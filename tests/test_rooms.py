@@ -22,6 +22,7 @@ MOST_ROOMS, MOST_FLOORS, MOST_LINES, LONGEST_FILE = 13, 10, 41_500, 400
 BY_NAME = {
     "numpipe.__init__": "public names and paths, when they are first used",
     "numpipe.intrinsics.__init__": "families of instructions, when they are first used",
+    "numpipe.core.lazy": "names of packages, when they are first used",
     "numpipe.core.op": "an operation's CUDA sibling",
     "numpipe.compile.build": "the CUDA siblings that hold meanings of types",
 }

@@ -65,7 +65,7 @@ def toolchain() -> str | None:
 
 @contextlib.contextmanager
 def _no_garbage_collection() -> Iterator[None]:
-    """Compile without garbage collection: Numba makes very many objects that live on; collecting took up to a third of the time.
+    """Compile without garbage collection: Numba makes very many objects; collecting took up to a third of the time.
 
     The objects of the first compiles of a process are turned into old ones: the collector would look through young ones at once,
     and again soon after. Those of later compiles are not, or garbage would stay: full collections do not know how much there is.

@@ -27,7 +27,7 @@ from ..core import numba as nb
 from ..core.approximate_cuda import define_approximation
 from ..core.lanes import one_lane
 from ..core.lanes_cuda import elected
-from ..core.op import Helper, Op, entry_operation
+from ..core.op import Helper, Op, entry_operation, of_one_kernel
 from ..core.symbols import symbol
 from ..intrinsics import barrier, cluster, fence, griddep, mbarrier, setmaxnreg
 from ..language.grid.tile_scheduler import end_scheduler
@@ -138,7 +138,7 @@ def build(unit: Unit, function: Callable[..., Any], scalars: Sequence[Any]) -> t
     argtypes: list[Any] = [TableType(unit)]
     arguments: list[str] = []
     ns: dict[str, Any] = {
-        "memory": Helper(_renamed(function, f"{name}{MEMORY_SUFFIX}")), "compute": Helper(function),
+        "memory": of_one_kernel(Helper(_renamed(function, f"{name}{MEMORY_SUFFIX}"))), "compute": of_one_kernel(Helper(function)),
         "table_address": _operation(nb.types.int64, lambda _, builder, table: builder.ptrtoint(table, nb.i64)),
         "start": _operation(nb.types.void, functools.partial(_start, unit)),
         "is_memory": _operation(nb.types.boolean, lambda _, builder: _is_memory(unit, builder)),

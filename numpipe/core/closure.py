@@ -11,7 +11,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from .op import Helper, Op
+from .op import Helper, Op, of_one_kernel
 
 
 def bind(operation: Op[..., Any], value: Any) -> Callable[..., Any]:
@@ -24,7 +24,7 @@ def binder(function: Callable[..., Any], for_numba: Callable[..., Any] | None = 
 
     `for_numba` is the variant of the function that is compiled.
     """
-    compiled: Helper[..., Any] = Helper(for_numba or function)
+    compiled: Helper[..., Any] = of_one_kernel(Helper(for_numba or function))
 
     def bind(captures: tuple[Any, ...]) -> Callable[..., Any]:
         return functools.partial(function, captures)
@@ -34,4 +34,4 @@ def binder(function: Callable[..., Any], for_numba: Callable[..., Any] | None = 
 
         return bind_typer(compiled, captures)
 
-    return Op(bind, typer)
+    return of_one_kernel(Op(bind, typer))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 from typing import Any
 
@@ -13,10 +12,9 @@ from .op import Op
 _serials = itertools.count()
 
 
-@functools.cache
 def _serial(function: Op[..., Any]) -> int:
-    """Return a number that no other function ever gets: the cache keeps the function, so its id is not used again."""
-    return next(_serials)
+    """Return a number that no other function ever gets, as an id would be when the function is gone."""
+    return int(vars(function).setdefault("_serial", next(_serials)))
 
 
 class BoundType(nb.types.Callable):  # type: ignore[misc]

@@ -9,7 +9,7 @@ from typing import Any
 
 
 def names(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
-    """Return the ``__getattr__`` of a package (PEP 562); `homes` has its names by the module that defines them, with spaces between.
+    """Return the ``__getattr__`` of a package (PEP 562); `homes` has its names, with spaces between, by their module.
 
     >>> names("numpipe.core", {"symbols": "symbol axis_of"})("symbol")("ring 1")
     'ring_201'

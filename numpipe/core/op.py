@@ -44,6 +44,7 @@ from .inert import Inert
 
 P = ParamSpec("P")
 R = TypeVar("R")
+AnyOp = TypeVar("AnyOp", bound="Op[..., Any]")
 Products = Literal["", "issues", "waits"]
 
 BY_NUMPY: dict[Any, Op[..., Any]] = {}
@@ -63,6 +64,9 @@ class Hidden:
 
 class Op(Generic[P, R]):
     """A function with a meaning in CPython (its body) and a meaning on the GPU (a typer, registered lazily)."""
+
+    of_one_kernel = False
+    """whether only one kernel can call it, so that what Numba knows of it goes with that kernel"""
 
     def __init__(self, function: Callable[..., R], typer: Callable[..., Any] | None = None, *, context: bool = False,
                  site: bool = False, numpy: Any = (), method: str = "", products: Products = "") -> None:
@@ -168,7 +172,13 @@ def entry_operation(typer: Callable[..., Any]) -> Op[..., Any]:
     def entry_only(*args: Any) -> Any:
         raise NotImplementedError("entry code only")
 
-    return Op(entry_only, typer)
+    return of_one_kernel(Op(entry_only, typer))
+
+
+def of_one_kernel(operation: AnyOp) -> AnyOp:
+    """Return an operation, marked as one that no other kernel can call."""
+    operation.of_one_kernel = True
+    return operation
 
 
 # ---- one PTX statement ----------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from ...arch.targets import DEFAULT
 from ..undisturbed import COMPILES
 from . import lines, quicker
 from .code import rewrite_ir
+from .forgetting import forget_kernels
 from .lines import Place
 
 __all__ = ["Typed", "compile_kernel", "compiling_for", "rename"]
@@ -49,7 +50,7 @@ class _Compiler(compiler.CUDACompiler):  # type: ignore[misc]
 
     The AST pass refuses closures, comprehensions and `with`; nothing asks Numba to inline or to unroll over types; literals have
     literal types from the start; kernels have no array expressions and string keys, which passes rewrite after inference; nobody
-    reads a listing with types, for which Numba keeps each function's IR as long as the process lives.
+    reads a listing with types, for which Numba keeps each function's IR.
     """
 
     _LEFT_OUT = (untyped_passes.WithLifting, untyped_passes.InlineClosureLikes, untyped_passes.MakeFunctionToJitFunction,
@@ -86,12 +87,14 @@ def compiling_for(target: Target = DEFAULT, place: Place | None = None) -> Itera
     """Have Numba compile for an architecture with or without a GPU, and NVVM's log be part of its errors; `place`: with lines.
 
     Functions of Numba are replaced for the whole process, so this holds Numba's own lock meanwhile: a plain `@cuda.jit` function
-    of another thread is compiled before or after. Code inside takes no lock that is held around a compile.
+    of another thread is compiled before or after. Code inside takes no lock that is held around a compile. At the end Numba forgets
+    what it knows of one kernel.
     """
     if config.FORCE_CUDA_CC:
         raise RuntimeError(f"NUMBA_FORCE_CUDA_CC drops the 'a' of {target.name}, which its own instructions need: unset it")
     library, device = codegen.CUDACodeLibrary, SimpleNamespace(compute_capability=target.capability)
     with global_compiler_lock, contextlib.ExitStack() as undo:
+        undo.callback(forget_kernels)
         apart, unify = {types.int32, types.float32}, types.Number.unify  # of a variable that has both Numba would make a float64
         for owner, name, value in (
                 (dispatcher, "get_current_device", _in_this_thread(lambda: device, dispatcher.get_current_device)),
@@ -123,9 +126,8 @@ nvvm.CompilationUnit.compile = _with_log(nvvm.CompilationUnit.compile)
 class _Printed:
     """The text of a complete module, which replaces llvmlite's objects.
 
-    Numba remembers what it compiled for as long as the process lives, although what was compiled for one kernel serves no
-    other: three quarters of the memory of a compile were these objects (4.9 MiB of a GEMM's, 1.3 stay). All functions have got
-    their linkage, which is all that Numba would still do to them.
+    A kernel that was compiled for `inspect` keeps its modules: three quarters of its memory were these objects (4.9 MiB of a
+    GEMM's, 1.3 stay). All functions have got their linkage, which is all that Numba would still do to them.
     """
 
     functions = ()
@@ -154,7 +156,7 @@ def compile_kernel(entry: Callable[..., Any], argtypes: Sequence[Any], *, thread
             kernel = dispatcher._Kernel(entry, tuple(argtypes), **dispatcher_.targetoptions)
         finally:
             _listeners.clear()
-        dispatcher_.overloads[tuple(argtypes)] = kernel
+        dispatcher_.overloads = {tuple(argtypes): kernel}  # Numba's own table lives on: a finalizer of the dispatcher holds it
         kernel.dispatcher = dispatcher_
         _print_modules(kernel._codelibrary)
     return kernel

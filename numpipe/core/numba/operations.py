@@ -26,6 +26,7 @@ from numba.cuda.extending import register_model
 from numba.cuda.typing import signature, templates
 
 from .emit import const, i64, nothing
+from .forgetting import Lowering, Memo
 
 __all__ = [
     "TypingError", "attribute", "binary", "call", "call_value", "constant_attributes", "field_attributes", "fields", "helper_type",
@@ -71,6 +72,9 @@ def operation_type(key: Any, name: str, typer: Typer) -> Any:
     """Return the Numba type of a callable whose meaning is `typer`, which Numba calls with the typing context and the types."""
     typer = _in_two(typer)
     template = templates.make_intrinsic_template(key, typer, name, prefer_literal=True)
+    template._impl_cache, template._overload_cache = Memo(key), Memo(key)
+    lowering = Lowering(key)
+    template._get_target_registry = lambda *_: lowering
     if any(p.kind is p.VAR_POSITIONAL for p in inspect.signature(typer).parameters.values()):
         fixed = template.generic
 
@@ -79,13 +83,20 @@ def operation_type(key: Any, name: str, typer: Typer) -> Any:
             return None if sig is None else sig.replace(pysig=None)
 
         template.generic = generic
-    return types.Function(template)
+    return _function(template)
 
 
 def helper_type(key: Any, implementation: Callable[..., Any]) -> Any:
     """Return the Numba type of a Python function compiled from its own source; constant arguments stay literal."""
     template = templates.make_overload_template(key, lambda *args: implementation, {}, False, "never", prefer_literal=True)
-    return types.Function(template)
+    template._impl_cache, template._compiled_overloads = Memo(key), Memo(key)
+    return _function(template)
+
+
+def _function(template: Any) -> Any:
+    function = types.Function(template)
+    function._impl_keys = Memo(template.key)
+    return function
 
 
 def call(context: Any, builder: Any, function: Any, argtypes: Sequence[Any], args: Sequence[Any], *value: Any) -> tuple[Any, Any]:
@@ -202,7 +213,7 @@ def overload(function: Any, typer: Typer, literals: bool = False) -> None:
 
     `literals`: int literals come as such first, else as int64.
     """
-    lowered: set[Any] = set()
+    lowered, lowering = Memo(function), Lowering(function)
     typer = _in_two(typer)
 
     @typing_registry.register_global(function)
@@ -216,8 +227,8 @@ def overload(function: Any, typer: Typer, literals: bool = False) -> None:
                 return None
             sig, codegen = answer
             if sig.args not in lowered:
-                lowered.add(sig.args)
-                lowering_registry.lower(function, *sig.args)(codegen)
+                lowered[sig.args] = True
+                lowering.lower(function, *sig.args)(codegen)
             return sig
 
 

@@ -32,7 +32,7 @@ def _refresh_if_changed(refresh: Callable[[Any], None]) -> Callable[[Any], None]
             others = [getattr(registry, kind) for one in (context, context.typing_context)
                       for registry, loader in one._registries.items() for kind in loader.registry_items
                       if (registry, kind) != (lowering_registry, "functions")]
-        elif len(lowering_registry.functions) != lowered:  # by an operation that was typed for the first time
+        elif len(lowering_registry.functions) != lowered:  # by a module that was imported meanwhile
             context.install_registry(lowering_registry)
         seen[context] = others, sum(map(len, others)), len(lowering_registry.functions)
 
