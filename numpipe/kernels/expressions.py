@@ -83,7 +83,7 @@ def constant(value: Any) -> Instruction | None:
     """
     kind = type(value)
     name = f"np.{value.dtype.name}" if isinstance(value, np.generic) else kind.__name__
-    if (SCALARS.get(name) or _NUMPY.get(name)) is not kind or name == "int" and value.bit_length() > MOST_BITS:
+    if (SCALARS.get(name) or _NUMPY.get(name)) is not kind or (name == "int" and value.bit_length() > MOST_BITS):
         return None
     plain = value.item() if isinstance(value, np.generic) else value
     return "const", (), name, plain.hex() if isinstance(plain, float) else plain
