@@ -319,7 +319,13 @@ def cdiv(a: Any, b: Any) -> Any:
     """
     if b <= 0:
         raise ZeroDivisionError(f"cdiv({a}, {b}): the divisor must be positive")
-    return np.int32(-(-int(a) // int(b)))
+    return converted(-(-converted(a, int) // converted(b, int)), np.int32)
+
+
+def converted(value: Any, to: type) -> Any:
+    """Return ``to(value)``; a number of a function that is being recorded (`kernels/recording.py`) records that."""
+    recorded = getattr(value, "recorded_as", None)
+    return to(value) if recorded is None else recorded(to)
 
 
 @op

@@ -72,7 +72,7 @@ class Results:
         """Return the shape of the workspace that the kernel's option asks for, for a grid and the arrays of these names."""
         workspace = self.options.workspace
         if callable(workspace):
-            known = {name: _HostView(info) for name, info in zip(names, infos, strict=True)} | statics
+            known = {name: HostView(info) for name, info in zip(names, infos, strict=True)} | statics
             workspace = self._call(workspace, "workspace", known, "is given arrays and Statics by the names of the kernel's "
                                                                   f"parameters: {', '.join(known)}")
             if not isinstance(workspace, Workspace):
@@ -81,7 +81,7 @@ class Results:
 
     def ask(self, function: Callable[..., Any], what: str, call: Call, view: Callable[[ArrayInfo], Any] | None = None) -> Any:
         """Call a user's function with the call's arguments, by parameter name; it gets arrays as `view` shows them."""
-        view = view or _HostView
+        view = view or HostView
         known = dict(zip(self.parameters, call.args, strict=False)) | dict(zip(self.scalars, call.scalars, strict=True))
         known |= dict(call.statics)
         known = {name: view(launch.describe(value, name, self.kernel)) if is_array(value) else value
@@ -114,7 +114,7 @@ class Results:
             self.options.signature.check(self.kernel, self.array_names(call), [i.shape for i in call.infos])
 
 
-class _HostView:
+class HostView:
     """An array as functions of the user see it: shape and dtype, nothing else."""
 
     def __init__(self, info: ArrayInfo) -> None:
