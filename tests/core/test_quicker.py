@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -22,9 +23,11 @@ if toolchain() is not None:
     pytest.skip(f"no compiler: {toolchain()}", allow_module_level=True)
 
 from numba import cuda
-from numba.cuda.core import postproc
+from numba.cuda.core import errors, postproc
+from numba.cuda.descriptor import cuda_target
+from numba.cuda.target import CUDATargetContext
 
-from numpipe.core.numba import kernels, quicker
+from numpipe.core.numba import contexts, kernels, quicker
 from tests.code_digests import plain
 from tests.kernels.kernels_for_tests import SMALL, gemm
 
@@ -139,3 +142,46 @@ def test_a_plain_kernel_of_another_thread_shows_its_ptx_and_is_for_its_own_devic
     device, ptx = in_another_thread(lambda: (kernels.dispatcher.get_current_device().compute_capability,
                                              library.get_asm_str(cc=(8, 0))))
     assert device == (8, 0) and ".target sm_80" in ptx
+
+
+# ---- contexts that know less than Numba's
+def test_a_first_compile_leaves_out_meanings_that_kernels_do_not_need() -> None:
+    """Half precision, libdevice and strings of Numba: importing and installing them takes a tenth of a second."""
+    code = ("import sys, numpipe, numpy as np; from tests.kernels.kernels_for_tests import SMALL, gemm; "
+            "a = numpipe.ArrayType((512, 512), np.float16); gemm().inspect('resources', a, a, cfg=SMALL); "
+            "print(sorted(sys.modules.keys() & {'numba.cuda.fp16', 'numba.cuda.libdevicedecl', 'numba.cuda.vector_types'}))")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True,
+                          env=os.environ | {"NUMPIPE_CACHE": "0"})
+    assert done.stdout.strip() == "[]", done.stdout
+
+
+def test_a_kernel_that_they_do_not_compile_is_compiled_with_numbas_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A question that they refuse: nobody is told, and the code is the same."""
+    monkeypatch.setattr(contexts._Own, "contexts", contexts._Own.contexts)
+    own = compiled().ptx
+    asked: list[str] = []
+
+    def refused(self: Any, fn: Any, sig: Any, _firstcall: bool = True) -> Any:
+        asked.append(str(fn))
+        raise NotImplementedError("a meaning that is not here")
+
+    monkeypatch.setattr(contexts._Target, "get_function", refused)
+    monkeypatch.setattr(contexts._Own, "contexts", (contexts._typing, contexts._Target(contexts._typing)))
+    numbas = compiled().ptx
+    assert len(asked) == 1 and contexts._Own.contexts is None
+    assert plain(own) == plain(numbas)
+
+
+def test_they_refuse_half_precision_which_they_would_convert_in_another_way() -> None:
+    with pytest.raises(errors.NumbaNotImplementedError, match="float16"):
+        contexts._Target(contexts._typing).cast(None, None, contexts.types.float16, contexts.types.float32)
+
+
+def test_a_plain_kernel_of_numba_gets_numbas_contexts() -> None:
+    with contexts.own_contexts():
+        own = cuda_target.target_context
+        other: list[Any] = []
+        thread = threading.Thread(target=lambda: other.append(cuda_target.target_context))
+        thread.start()
+        thread.join()
+    assert type(other[0]) is type(cuda_target.target_context) is CUDATargetContext and type(own) is contexts._Target

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -19,6 +18,7 @@ from ...arch.target import Target
 from ...arch.targets import DEFAULT
 from ..undisturbed import COMPILES
 from . import quicker
+from .contexts import in_this_thread, own_contexts
 
 __all__ = ["Typed", "compile_kernel", "compiling_for"]
 
@@ -69,16 +69,6 @@ class _Compiler(compiler.CUDACompiler):  # type: ignore[misc]
         return self._managers
 
 
-def _in_this_thread(ours: Callable[..., Any], numbas: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `ours` for the thread that compiles, and Numba's own function for others: Numba calls it outside its lock, too."""
-    thread = threading.get_ident()
-
-    def either(*args: Any, **named: Any) -> Any:
-        return (ours if threading.get_ident() == thread else numbas)(*args, **named)
-
-    return either
-
-
 @contextlib.contextmanager
 def compiling_for(target: Target = DEFAULT) -> Iterator[None]:
     """Have Numba compile for an architecture with or without a GPU, and NVVM's log be part of its errors.
@@ -92,10 +82,10 @@ def compiling_for(target: Target = DEFAULT) -> Iterator[None]:
     with global_compiler_lock, contextlib.ExitStack() as undo:
         apart, unify = {types.int32, types.float32}, types.Number.unify  # of a variable that has both Numba would make a float64
         for owner, name, value in (
-                (dispatcher, "get_current_device", _in_this_thread(lambda: device, dispatcher.get_current_device)),
+                (dispatcher, "get_current_device", in_this_thread(lambda: device, dispatcher.get_current_device)),
                 (compiler, "CUDACompiler", _Compiler),
                 # Numba reads the PTX only to look for runtime calls we never make
-                (library, "get_asm_str", _in_this_thread(lambda self, cc=None: "", library.get_asm_str)),
+                (library, "get_asm_str", in_this_thread(lambda self, cc=None: "", library.get_asm_str)),
                 (types.Number, "unify", lambda one, context, other: None if {one, other} == apart else unify(one, context, other)),
                 *quicker.replacements()):
             undo.callback(setattr, owner, name, getattr(owner, name))
@@ -139,12 +129,13 @@ class _Printed:
 
 
 def compile_kernel(entry: Callable[..., Any], argtypes: Sequence[Any], *, threads: int, target: Target = DEFAULT,
-                   typed: Typed | None = None) -> Any:
+                   typed: Typed | None = None, few_meanings: bool = False) -> Any:
     """Compile a `@cuda.jit` kernel of this signature down to LLVM IR; returns Numba's own kernel object.
 
     launch_bounds are always set: without them ptxas ignores setmaxnreg (C7508). `typed` is called with each function on the way.
+    `few_meanings`: with `own_contexts`, which suffice for functions that call numpipe's operations alone.
     """
-    with compiling_for(target):
+    with compiling_for(target), own_contexts() if few_meanings else contextlib.nullcontext():
         dispatcher_ = cuda.jit(entry, launch_bounds=(threads, 1), lto=True)
         _listeners[:] = [] if typed is None else [typed]
         try:
