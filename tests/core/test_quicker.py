@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
 import threading
 import types
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator
 from importlib import metadata
 from typing import Any
@@ -25,6 +27,7 @@ if toolchain() is not None:
 from numba import cuda
 from numba.cuda.core import errors, postproc
 from numba.cuda.descriptor import cuda_target
+from numba.cuda.flags import CUDAFlags
 from numba.cuda.target import CUDATargetContext
 
 from numpipe.core.numba import contexts, kernels, quicker
@@ -49,7 +52,7 @@ def test_numba_is_left_as_it_was() -> None:
 def test_the_replacements_were_compared_with_the_versions_of_numba_cuda_that_numpipe_allows() -> None:
     """0.30.2, 0.30.3 and 0.30.4 have the same source of all that they stand for; of numba and llvmlite they replace nothing."""
     assert [quicker.digest(functions) for _, _, functions in quicker.TABLE] == [known for _, known, _ in quicker.TABLE]
-    assert set(NUMBAS) == {"refresh", "run", "_runPass"}
+    assert len(NUMBAS) == len(quicker.TABLE) == 12
 
 
 @pytest.fixture
@@ -185,3 +188,64 @@ def test_a_plain_kernel_of_numba_gets_numbas_contexts() -> None:
         thread.start()
         thread.join()
     assert type(other[0]) is type(cuda_target.target_context) is CUDATargetContext and type(own) is contexts._Target
+
+
+# ---- each does what Numba's does
+def test_flags_are_the_same_and_have_the_same_hash_as_in_numba() -> None:
+    def made(**values: Any) -> Any:
+        flags = CUDAFlags()
+        for name, value in values.items():
+            setattr(flags, name, value)
+        return flags
+
+    several = [made(), made(lto=True), made(lto=False), made(lto=True, fastmath=False), made(inline="never")]
+    for one in several:
+        assert quicker.hash_of_flags(one) == hash(one)
+        assert [quicker.same_flags(one, other) for other in several] == [one == other for other in several]
+    assert quicker.same_flags(several[0], several[2]) and not quicker.same_flags(several[0], several[1])
+    assert quicker.same_flags(several[0], 1) is NotImplemented
+
+
+def test_a_code_generator_gets_a_location_where_it_takes_one() -> None:
+    def takes(context: Any, *, loc: Any = None) -> Any:
+        return context, loc
+
+    def takes_none(context: Any) -> Any:
+        return context
+
+    def call(function: Any) -> Any:
+        return quicker.without_location(types.SimpleNamespace(func=function))("context", loc=3)
+
+    assert call(takes) == ("context", 3) and call(takes_none) == "context"
+    assert call(functools.wraps(takes)(lambda *args, **named: takes(*args, **named))) == ("context", 3)
+    assert call(functools.partial(takes)) == ("context", 3) and call(functools.partial(takes_none)) == "context"
+
+
+def test_what_is_quicker_answers_as_numbas_own_in_every_function_of_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The variables of every statement, and those that need no memory."""
+    asked: Counter[str] = Counter()
+
+    def beside(ours: Any, numbas: Any, answer: Callable[[Any, Any], Any]) -> Any:
+        def both(*args: Any) -> Any:
+            found = answer(ours(*args), args[0])
+            assert found == answer(numbas(*args), args[0])
+            asked[ours.__name__] += 1
+            return ours(*args)
+
+        return both
+
+    table = [(ours if ours.__name__ not in ANSWERS else beside(ours, NUMBAS[first.rpartition(".")[2].rpartition(":")[2]],
+                                                               ANSWERS[ours.__name__]), known, (first, *rest))
+             for ours, known, (first, *rest) in quicker.TABLE]
+    monkeypatch.setattr(quicker, "TABLE", table)
+    quicker.replacements.cache_clear()
+    try:
+        compiled()
+    finally:
+        quicker.replacements.cache_clear()
+    assert asked["find_singly_assigned"] > 20 and asked["list_variables"] > 1000
+
+
+ANSWERS: dict[str, Callable[[Any, Any], Any]] = {
+    "list_variables": lambda found, _: [variable.name for variable in found],
+    "find_singly_assigned": lambda _, lower: set(lower._singly_assigned_vars)}

@@ -40,7 +40,7 @@ class Loops(TileLoops, Arithmetic):
     def _calls_bound_to(self, name: str) -> list[ast.Call]:
         """Return the calls whose results are assigned to a name."""
         places = self._binds(name)
-        return [node.value for scope, _ in self.scopes for node in walk(scope) if isinstance(node, ast.Assign)
+        return places and [node.value for scope, _ in self.scopes for node in walk(scope) if isinstance(node, ast.Assign)
                 and isinstance(node.value, ast.Call) and any(target in places for target in node.targets)]
 
     def _made_by(self, value: ast.expr, functions: tuple[Any, ...], rewritten: Op[..., Any]) -> ast.Call | None:
