@@ -252,9 +252,11 @@ class Loops(TileLoops, Arithmetic):
                 return begins(first.body)
             return isinstance(first, ast.Assign) and not mentions(first.value)
 
+        def in_steps(loop: ast.AST) -> bool:
+            return isinstance(loop, ast.For) and begins(loop.body) and (is_loop(loop) or self._pipeline_call(loop.iter))
+
         scope = self.scopes[-1][0]
-        loops = [loop for loop in walk(scope) if isinstance(loop, ast.For) and begins(loop.body) and (
-            is_loop(loop) or self._pipeline_call(loop.iter))]
+        loops = [loop for loop in walk(scope) if in_steps(loop)] if in_steps(node) else []
         inside = {id(n) for loop in loops for s in loop.body for n in walk(s)} if node in loops else set()
         other = {id(n) for f in walk(scope) if isinstance(f, ast.FunctionDef) and f is not scope
                  and any(a.arg == name for a in f.args.args) for n in walk(f)}  # a parameter that is called so
