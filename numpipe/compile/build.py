@@ -103,14 +103,17 @@ def front_end(unit: Unit, lifted: Lifted, scalars: Sequence[tuple[str, np.dtype]
     def place(filename: str, line: int) -> tuple[str, int] | None:
         return lifted.sources[0].definition.place if filename == entry_cuda.ENTRY else lifted.positions.place(line)
 
-    seen = Products()
+    seen, anew = Products(), unit.anew()
     entry, argtypes = entry_cuda.build(unit, lifted.compiled, [
         getattr(nb.types, {"bool": "boolean"}.get(dtype.name, dtype.name)) for _, dtype in scalars])
     try:
         kernel = nb.compile_kernel(entry, argtypes, threads=unit.threads, target=unit.target,
-                                   typed=tile_flow.watcher(lifted.positions, seen),
+                                   typed=tile_flow.watcher(lifted.positions, seen), few_meanings=True,
                                    place=place if unit.params.lineinfo else None)
     except Exception as error:
+        if nb.learn_all():  # of Numba, once: what it refuses then, it does not know
+            anew()
+            return front_end(unit, lifted, scalars)
         expected = isinstance(error, (nb.NumbaError, NumpipeError))  # the frames are Numba's: a screen of each function
         raise blame.compiled(error, unit, lifted).with_traceback(None) from (None if expected else error)
     for name in unit.rings_of["compute"] - unit.rings_of["memory"] if unit.warp_specialized else ():

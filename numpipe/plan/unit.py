@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -55,6 +56,11 @@ class Unit(SharedMemory):
     def stores(self) -> bool:
         """Whether the kernel issues TMA stores, which its end must wait for."""
         return self.store_slots > 0 or self.copies_out or bool(self.outputs)
+
+    def anew(self) -> Callable[[], None]:
+        """Return a function that makes this Unit what it is now, for another compile."""
+        now = deepcopy(vars(self))
+        return lambda: vars(self).update(now, serial=next(_serials))
 
     def region(self, name: str) -> int:
         """Return the number of a region (`profiling`)."""

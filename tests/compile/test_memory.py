@@ -25,9 +25,10 @@ if toolchain() is not None:
 
 from numba import cuda
 from numba.cuda import types
+from numba.cuda.core.compiler_lock import global_compiler_lock
 from numba.cuda.descriptor import cuda_target
 
-from numpipe.core.numba import forgetting, kernels
+from numpipe.core.numba import contexts, forgetting, kernels
 from numpipe.intrinsics import mbarrier
 from numpipe.plan.unit import Unit
 
@@ -60,9 +61,10 @@ def left(parts: list[weakref.ref[Any]]) -> list[Any]:
 
 def table_sizes() -> list[int]:
     """How many meanings, how many layouts of types, and how many more entries Numba has."""
-    target = cuda_target.target_context
-    return [sum(len(known.versions) for known in target._defns.values()), len(target.data_model_manager._cache),
-            sum(map(len, forgetting._tables()))]
+    with global_compiler_lock, contexts.own_contexts():
+        target = cuda_target.target_context
+        return [sum(len(known.versions) for known in target._defns.values()), len(target.data_model_manager._cache),
+                sum(map(len, forgetting._tables()))]
 
 
 def test_nothing_of_a_kernel_is_left_when_it_is_dropped_and_numbas_tables_do_not_grow() -> None:
@@ -120,11 +122,11 @@ def test_a_refused_kernel_leaves_nothing() -> None:
 
 
 def test_what_serves_other_kernels_too_is_not_forgotten() -> None:
-    typed(printing(6))
+    typed(multiplying(6))
     template, = mbarrier.init._numba_type_.templates
     assert template._impl_cache and template._overload_cache
     entries = dict(template._impl_cache)
-    typed(printing(7))
+    typed(multiplying(7))
     assert template._impl_cache == entries
 
 

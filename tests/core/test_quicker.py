@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+import os
 import subprocess
 import sys
 import threading
 import types
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator
 from importlib import metadata
 from typing import Any
@@ -22,9 +25,12 @@ if toolchain() is not None:
     pytest.skip(f"no compiler: {toolchain()}", allow_module_level=True)
 
 from numba import cuda
-from numba.cuda.core import postproc
+from numba.cuda.core import errors, postproc
+from numba.cuda.descriptor import cuda_target
+from numba.cuda.flags import CUDAFlags
+from numba.cuda.target import CUDATargetContext
 
-from numpipe.core.numba import kernels, quicker
+from numpipe.core.numba import contexts, kernels, quicker
 from tests.code_digests import plain
 from tests.kernels.kernels_for_tests import SMALL, gemm
 
@@ -46,7 +52,7 @@ def test_numba_is_left_as_it_was() -> None:
 def test_the_replacements_were_compared_with_the_versions_of_numba_cuda_that_numpipe_allows() -> None:
     """0.30.2, 0.30.3 and 0.30.4 have the same source of all that they stand for; of numba and llvmlite they replace nothing."""
     assert [quicker.digest(functions) for _, _, functions in quicker.TABLE] == [known for _, known, _ in quicker.TABLE]
-    assert set(NUMBAS) == {"refresh", "run", "_runPass"}
+    assert len(NUMBAS) == len(quicker.TABLE) == 12
 
 
 @pytest.fixture
@@ -139,3 +145,107 @@ def test_a_plain_kernel_of_another_thread_shows_its_ptx_and_is_for_its_own_devic
     device, ptx = in_another_thread(lambda: (kernels.dispatcher.get_current_device().compute_capability,
                                              library.get_asm_str(cc=(8, 0))))
     assert device == (8, 0) and ".target sm_80" in ptx
+
+
+# ---- contexts that know less than Numba's
+def test_a_first_compile_leaves_out_meanings_that_kernels_do_not_need() -> None:
+    """Half precision, libdevice and strings of Numba: importing and installing them takes a tenth of a second."""
+    code = ("import sys, numpipe, numpy as np; from tests.kernels.kernels_for_tests import SMALL, gemm; "
+            "a = numpipe.ArrayType((512, 512), np.float16); gemm().inspect('resources', a, a, cfg=SMALL); "
+            "print(sorted(sys.modules.keys() & {'numba.cuda.fp16', 'numba.cuda.libdevicedecl', 'numba.cuda.vector_types'}))")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True,
+                          env=os.environ | {"NUMPIPE_CACHE": "0"})
+    assert done.stdout.strip() == "[]", done.stdout
+
+
+def test_a_kernel_that_they_do_not_compile_is_compiled_with_numbas_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A question that they refuse: nobody is told, and the code is the same."""
+    monkeypatch.setattr(contexts._Own, "contexts", contexts._Own.contexts)
+    own = compiled().ptx
+    asked: list[str] = []
+
+    def refused(self: Any, fn: Any, sig: Any, _firstcall: bool = True) -> Any:
+        asked.append(str(fn))
+        raise NotImplementedError("a meaning that is not here")
+
+    monkeypatch.setattr(contexts._Target, "get_function", refused)
+    monkeypatch.setattr(contexts._Own, "contexts", (contexts._typing, contexts._Target(contexts._typing)))
+    numbas = compiled().ptx
+    assert len(asked) == 1 and contexts._Own.contexts is None
+    assert plain(own) == plain(numbas)
+
+
+def test_they_refuse_half_precision_which_they_would_convert_in_another_way() -> None:
+    with pytest.raises(errors.NumbaNotImplementedError, match="float16"):
+        contexts._Target(contexts._typing).cast(None, None, contexts.types.float16, contexts.types.float32)
+
+
+def test_a_plain_kernel_of_numba_gets_numbas_contexts() -> None:
+    with contexts.own_contexts():
+        own = cuda_target.target_context
+        other: list[Any] = []
+        thread = threading.Thread(target=lambda: other.append(cuda_target.target_context))
+        thread.start()
+        thread.join()
+    assert type(other[0]) is type(cuda_target.target_context) is CUDATargetContext and type(own) is contexts._Target
+
+
+# ---- each does what Numba's does
+def test_flags_are_the_same_and_have_the_same_hash_as_in_numba() -> None:
+    def made(**values: Any) -> Any:
+        flags = CUDAFlags()
+        for name, value in values.items():
+            setattr(flags, name, value)
+        return flags
+
+    several = [made(), made(lto=True), made(lto=False), made(lto=True, fastmath=False), made(inline="never")]
+    for one in several:
+        assert quicker.hash_of_flags(one) == hash(one)
+        assert [quicker.same_flags(one, other) for other in several] == [one == other for other in several]
+    assert quicker.same_flags(several[0], several[2]) and not quicker.same_flags(several[0], several[1])
+    assert quicker.same_flags(several[0], 1) is NotImplemented
+
+
+def test_a_code_generator_gets_a_location_where_it_takes_one() -> None:
+    def takes(context: Any, *, loc: Any = None) -> Any:
+        return context, loc
+
+    def takes_none(context: Any) -> Any:
+        return context
+
+    def call(function: Any) -> Any:
+        return quicker.without_location(types.SimpleNamespace(func=function))("context", loc=3)
+
+    assert call(takes) == ("context", 3) and call(takes_none) == "context"
+    assert call(functools.wraps(takes)(lambda *args, **named: takes(*args, **named))) == ("context", 3)
+    assert call(functools.partial(takes)) == ("context", 3) and call(functools.partial(takes_none)) == "context"
+
+
+def test_what_is_quicker_answers_as_numbas_own_in_every_function_of_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The variables of every statement, and those that need no memory."""
+    asked: Counter[str] = Counter()
+
+    def beside(ours: Any, numbas: Any, answer: Callable[[Any, Any], Any]) -> Any:
+        def both(*args: Any) -> Any:
+            found = answer(ours(*args), args[0])
+            assert found == answer(numbas(*args), args[0])
+            asked[ours.__name__] += 1
+            return ours(*args)
+
+        return both
+
+    table = [(ours if ours.__name__ not in ANSWERS else beside(ours, NUMBAS[first.rpartition(".")[2].rpartition(":")[2]],
+                                                               ANSWERS[ours.__name__]), known, (first, *rest))
+             for ours, known, (first, *rest) in quicker.TABLE]
+    monkeypatch.setattr(quicker, "TABLE", table)
+    quicker.replacements.cache_clear()
+    try:
+        compiled()
+    finally:
+        quicker.replacements.cache_clear()
+    assert asked["find_singly_assigned"] > 20 and asked["list_variables"] > 1000
+
+
+ANSWERS: dict[str, Callable[[Any, Any], Any]] = {
+    "list_variables": lambda found, _: [variable.name for variable in found],
+    "find_singly_assigned": lambda _, lower: set(lower._singly_assigned_vars)}

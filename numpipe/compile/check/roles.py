@@ -32,14 +32,15 @@ _FORBIDDEN = (
 )
 _OWN = re.compile("np_used|np_scheduler")  # events of a profile (`profiling_cuda`), work indices (`tile_scheduler`)
 _DOING = re.compile(r"(?:call |atomicrmw |cmpxchg ).*")  # calls, inline assembly among them, and LLVM's own atomics
-_FUNCTION = re.compile(r'^define [^@]*@(?:"([^"]+)"|([\w.$]+))\(.*?^}', re.MULTILINE | re.DOTALL)
+_DEFINED = re.compile(r'^define [^@]*@(?:"([^"]+)"|([\w.$]+))\(', re.MULTILINE)
 _CALLED = re.compile(r'@(?:"([^"]+)"|([\w.$]+))\(')
 _SHARED_ARRAY = re.compile(r"addrspace\(3\)\s*\* @")
 
 
 def functions(library: Any) -> dict[str, str]:
     """Return the functions of a library's IR, as text."""
-    return {m[1] or m[2]: m[0] for module in library.llvm_strs for m in _FUNCTION.finditer(module)}
+    return {m[1] or m[2]: module[m.start():module.index("\n}", m.end()) + 2] for module in library.llvm_strs
+            for m in _DEFINED.finditer(module)}
 
 
 def reachable(bodies: dict[str, str], root: str) -> Iterator[tuple[str, ...]]:

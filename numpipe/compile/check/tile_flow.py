@@ -69,6 +69,8 @@ class _Function:
                     self.definitions[statement.target.name] = statement
                     self.home[statement.target.name] = label
         self.constant: dict[str, bool] = {}
+        self.tiles_of: dict[int, set[str]] = {}
+        """the tiles that a statement names, by its id: each is asked for more than once"""
         self.products = {name: statement.value for name, statement in self.definitions.items()
                           if does(self._operation(statement.value), "issues")}
         self.operands = {name: self._origin(call.args[1].name) for name, call in self.products.items()
@@ -187,7 +189,10 @@ class _Function:
     def _before(self, statement: Any, names: set[str]) -> set[str]:
         """Return what is live before a statement, given what is live behind it."""
         target = {statement.target.name} if isinstance(statement, nb.numba_ir.Assign) else set()
-        return (names - target) | {var.name for var in statement.list_vars() if var.name not in target and self._tile(var.name)}
+        known = self.tiles_of.get(id(statement))
+        if known is None:
+            known = self.tiles_of[id(statement)] = {var.name for var in statement.list_vars() if self._tile(var.name)}
+        return (names - target) | (known - target)
 
     # ---- variables
     def _webs(self) -> dict[str, str]:

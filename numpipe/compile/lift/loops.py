@@ -40,7 +40,7 @@ class Loops(TileLoops, Arithmetic):
     def _calls_bound_to(self, name: str) -> list[ast.Call]:
         """Return the calls whose results are assigned to a name."""
         places = self._binds(name)
-        return [node.value for scope, _ in self.scopes for node in walk(scope) if isinstance(node, ast.Assign)
+        return [] if not places else [node.value for scope, _ in self.scopes for node in walk(scope) if isinstance(node, ast.Assign)
                 and isinstance(node.value, ast.Call) and any(target in places for target in node.targets)]
 
     def _made_by(self, value: ast.expr, functions: tuple[Any, ...], rewritten: Op[..., Any]) -> ast.Call | None:
@@ -252,9 +252,11 @@ class Loops(TileLoops, Arithmetic):
                 return begins(first.body)
             return isinstance(first, ast.Assign) and not mentions(first.value)
 
+        def in_steps(loop: ast.For) -> bool:
+            return begins(loop.body) and (is_loop(loop) or self._pipeline_call(loop.iter))
+
         scope = self.scopes[-1][0]
-        loops = [loop for loop in walk(scope) if isinstance(loop, ast.For) and begins(loop.body) and (
-            is_loop(loop) or self._pipeline_call(loop.iter))]
+        loops = [loop for loop in walk(scope) if isinstance(loop, ast.For) and in_steps(loop)] if in_steps(node) else []
         inside = {id(n) for loop in loops for s in loop.body for n in walk(s)} if node in loops else set()
         other = {id(n) for f in walk(scope) if isinstance(f, ast.FunctionDef) and f is not scope
                  and any(a.arg == name for a in f.args.args) for n in walk(f)}  # a parameter that is called so

@@ -35,11 +35,11 @@ with uninterrupted():
         from numba.cuda.core import ir as _numba_ir
         from numba.cuda.core.imputils import RefType as RefType
         from numba.cuda.core.imputils import iternext_impl as iternext_impl
-        from numba.cuda.descriptor import cuda_target
         from numba.cuda.extending import lower_builtin as lower_builtin
         from numba.cuda.extending import lower_cast as lower_cast
 
         from .code import *
+        from .contexts import *
         from .emit import *
         from .kernels import *
         from .lines import *
@@ -50,4 +50,3 @@ with uninterrupted():
             del np.row_stack
 
     numba_ir = _numba_ir
-    cuda_target.target_context.refresh()  # imports Numba's meanings of Python, as its first compile would

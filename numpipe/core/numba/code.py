@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from numba.cuda import codegen
+from numba.cuda.cudadrv import nvvm
 
 from ...arch.target import Target
 from ...arch.targets import DEFAULT
@@ -22,7 +23,12 @@ def rewrite_ir(library: Any, change: Callable[[str], str]) -> None:
 def to_ltoir(library: Any, target: Target = DEFAULT) -> bytes:
     """Return the LTO-IR that NVVM makes of a kernel's LLVM IR. PTX is never linked: nvJitLink would compile it as relocatable
     code, in which ptxas ignores setmaxnreg and serialises wgmma."""
-    return bytes(library.get_ltoir(cc=target.capability))
+    made = library._ltoir_cache  # Numba would load NVRTC, to ask it whether there is this architecture
+    if target.capability not in made:
+        architecture = "compute_{}{}{}".format(*target.capability)
+        options = library._nvvm_options | {"arch": architecture, "gen-lto": None}
+        made[target.capability] = nvvm.compile_ir(library.llvm_strs, **options)
+    return bytes(made[target.capability])
 
 
 def to_ptx(library: Any, target: Target = DEFAULT) -> str:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import functools
 import itertools
 import re
+import weakref
 from collections.abc import Callable, Iterator, MutableMapping
 from typing import Any
 
@@ -22,6 +23,7 @@ from numba.cuda.descriptor import cuda_target
 _OWN = re.compile(r"[#@]\d").search
 _written: list[tuple[Memo, Any]] = []
 """entries about one kernel, which the end of its compile drops"""
+_memos: weakref.WeakValueDictionary[int, Memo] = weakref.WeakValueDictionary()
 _lowered: list[tuple[Any, tuple[Any, ...]]] = []
 """functions, with the types of arguments for which Numba was given their code, likewise"""
 
@@ -31,6 +33,7 @@ class Memo(dict[Any, Any]):
 
     def __init__(self, operation: Any) -> None:
         self._all = _belongs(operation)
+        _memos[id(self)] = self
 
     def __setitem__(self, key: Any, value: Any) -> None:
         super().__setitem__(key, value)
@@ -69,6 +72,12 @@ def forget_kernels() -> None:
     for table in _tables():
         for key in [key for key in table if _of_one_kernel(key)]:
             del table[key]
+
+
+def forget_all() -> None:
+    """Drop what was remembered of all kernels: it was compiled with contexts that are no longer in use."""
+    for memo in list(_memos.values()):
+        memo.clear()
 
 
 def _tables() -> Iterator[MutableMapping[Any, Any]]:

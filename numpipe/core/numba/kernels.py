@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -20,6 +19,7 @@ from ...arch.targets import DEFAULT
 from ..undisturbed import COMPILES
 from . import lines, quicker
 from .code import rewrite_ir
+from .contexts import in_this_thread, own_contexts
 from .forgetting import forget_kernels
 from .lines import Place
 
@@ -72,19 +72,9 @@ class _Compiler(compiler.CUDACompiler):  # type: ignore[misc]
         return self._managers
 
 
-def _in_this_thread(ours: Callable[..., Any], numbas: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `ours` for the thread that compiles, and Numba's own function for others: Numba calls it outside its lock, too."""
-    thread = threading.get_ident()
-
-    def either(*args: Any, **named: Any) -> Any:
-        return (ours if threading.get_ident() == thread else numbas)(*args, **named)
-
-    return either
-
-
 @contextlib.contextmanager
-def compiling_for(target: Target = DEFAULT, place: Place | None = None) -> Iterator[None]:
-    """Have Numba compile for an architecture with or without a GPU, and NVVM's log be part of its errors; `place`: with lines.
+def compiling_for(target: Target = DEFAULT, few_meanings: bool = False, place: Place | None = None) -> Iterator[None]:
+    """Have Numba compile for an architecture with or without a GPU, and NVVM's log be part of its errors.
 
     Functions of Numba are replaced for the whole process, so this holds Numba's own lock meanwhile: a plain `@cuda.jit` function
     of another thread is compiled before or after. Code inside takes no lock that is held around a compile. At the end Numba forgets
@@ -94,13 +84,15 @@ def compiling_for(target: Target = DEFAULT, place: Place | None = None) -> Itera
         raise RuntimeError(f"NUMBA_FORCE_CUDA_CC drops the 'a' of {target.name}, which its own instructions need: unset it")
     library, device = codegen.CUDACodeLibrary, SimpleNamespace(compute_capability=target.capability)
     with global_compiler_lock, contextlib.ExitStack() as undo:
+        if few_meanings:
+            undo.enter_context(own_contexts())
         undo.callback(forget_kernels)
         apart, unify = {types.int32, types.float32}, types.Number.unify  # of a variable that has both Numba would make a float64
         for owner, name, value in (
-                (dispatcher, "get_current_device", _in_this_thread(lambda: device, dispatcher.get_current_device)),
+                (dispatcher, "get_current_device", in_this_thread(lambda: device, dispatcher.get_current_device)),
                 (compiler, "CUDACompiler", _Compiler),
                 # Numba reads the PTX only to look for runtime calls we never make
-                (library, "get_asm_str", _in_this_thread(lambda self, cc=None: "", library.get_asm_str)),
+                (library, "get_asm_str", in_this_thread(lambda self, cc=None: "", library.get_asm_str)),
                 (types.Number, "unify", lambda one, context, other: None if {one, other} == apart else unify(one, context, other)),
                 *quicker.replacements(), *(() if place is None else lines.replacements(place))):
             undo.callback(setattr, owner, name, getattr(owner, name))
@@ -143,13 +135,14 @@ class _Printed:
 
 
 def compile_kernel(entry: Callable[..., Any], argtypes: Sequence[Any], *, threads: int, target: Target = DEFAULT,
-                   typed: Typed | None = None, place: Place | None = None) -> Any:
+                   typed: Typed | None = None, few_meanings: bool = False, place: Place | None = None) -> Any:
     """Compile a `@cuda.jit` kernel of this signature down to LLVM IR; returns Numba's own kernel object.
 
     launch_bounds are always set: without them ptxas ignores setmaxnreg (C7508). `typed` is called with each function on the way.
-    With `place` the machine code has a line table (`lines`).
+    `few_meanings`: with `own_contexts`, which suffice for functions that call numpipe's operations alone. With `place` the machine
+    code has a line table (`lines`).
     """
-    with compiling_for(target, place):
+    with compiling_for(target, few_meanings, place):
         dispatcher_ = cuda.jit(entry, launch_bounds=(threads, 1), lto=True)
         _listeners[:] = [] if typed is None else [typed]
         try:

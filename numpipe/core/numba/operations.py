@@ -71,6 +71,7 @@ def _in_two(typer: Typer) -> Typer:
 def operation_type(key: Any, name: str, typer: Typer) -> Any:
     """Return the Numba type of a callable whose meaning is `typer`, which Numba calls with the typing context and the types."""
     typer = _in_two(typer)
+    vars(typer)["__signature__"] = inspect.signature(typer)  # Numba asks for it at each call
     template = templates.make_intrinsic_template(key, typer, name, prefer_literal=True)
     template._impl_cache, template._overload_cache = Memo(key), Memo(key)
     lowering = Lowering(key)

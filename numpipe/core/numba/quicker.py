@@ -1,7 +1,7 @@
 """Quicker replacements of what Numba does again and again, or for Python that kernels are not written in.
 
 They change nothing in what is compiled. `kernels.compiling_for` puts the `replacements` in place for as long as it compiles;
-without them a compile takes a fifth more CPU time. Each was compared with the source of Numba that it replaces. Where Numba has
+without them a compile takes a third more CPU time. Each was compared with the source of Numba that it replaces. Where Numba has
 another source, its own code runs, and one warning says so.
 """
 
@@ -12,11 +12,13 @@ import hashlib
 import inspect
 import pkgutil
 import warnings
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
 from importlib import metadata
 from typing import Any
 
-from numba.cuda.core import errors, postproc, transforms
+from numba.cuda import itanium_mangler
+from numba.cuda.core import analysis, errors, ir, postproc, targetconfig, transforms
 from numba.cuda.cudaimpl import registry as lowering_registry
 from numba.cuda.target import CUDATargetContext
 
@@ -57,6 +59,92 @@ def run_pass(self: Any, index: int, one: Any, state: Any) -> None:
             run(state)
 
 
+def same_flags(self: Any, other: Any) -> Any:
+    """Compare the flags that were set; all others have the same defaults."""
+    if not isinstance(other, targetconfig.TargetConfig):
+        return NotImplemented
+    if type(self) is not type(other):
+        return self.values() == other.values()
+    return all(getattr(self, name) == getattr(other, name) for name in self._values.keys() | other._values.keys())
+
+
+@functools.cache
+def _hash_of(flags: Any) -> int:
+    return hash(tuple(sorted(flags.options)))
+
+
+def hash_of_flags(self: Any) -> int:
+    """Return what Numba computes of the names of all flags: a number of their class."""
+    return _hash_of(self.__class__)
+
+
+def without_location(self: Any) -> Any:
+    """Let a code generator that takes no location be called with one: Numba asks for its signature at each call of it."""
+    function = self.func
+    code = getattr(function, "__code__", None)
+    if code is None or hasattr(function, "__wrapped__") or hasattr(function, "__signature__"):
+        takes = "loc" in inspect.signature(function).parameters
+    else:
+        takes = "loc" in code.co_varnames[:code.co_argcount + code.co_kwonlyargcount]
+    if takes:
+        return function
+
+    def wrapper(*args: Any, **named: Any) -> Any:
+        named.pop("loc")
+        return function(*args, **named)
+
+    for name in ("__name__", "libs"):
+        if (value := getattr(function, name, None)) is not None:
+            setattr(wrapper, name, value)
+    return wrapper
+
+
+def find_singly_assigned(self: Any) -> None:
+    """Find the variables that one statement assigns and its block alone reads: they need no memory. Numba counts for each anew."""
+    blocks = self.func_ir.blocks
+    self._singly_assigned_vars, self._blk_local_varmap = set(), {}
+    if self.func_ir.func_id.is_generator:
+        return
+    uses, kept = analysis.compute_use_defs(blocks), analysis.must_use_alloca(blocks)
+    assigned = Counter((label, statement.target.name) for label, block in blocks.items() for statement in block.body
+                       if isinstance(statement, ir.assign_types))
+    places = Counter(name for names in uses.defmap.values() for name in names)
+    read = set().union(*uses.usemap.values())
+    self._singly_assigned_vars = {name for label, names in uses.defmap.items() for name in names if places[name] == 1
+                                  and name not in kept and name not in read and assigned[label, name] == 1}
+
+
+_NO_VARIABLES = frozenset((str, int, bool, float, type(None), ir.Loc))
+
+
+def list_variables(self: Any, value: Any) -> list[Any]:
+    """List the variables in a part of a statement; what is no statement is told by its class, not by what it might be."""
+    kind = value.__class__
+    if kind in _NO_VARIABLES:
+        return []
+    if kind is ir.Var:
+        return [value]
+    if isinstance(value, (list, tuple, dict)):
+        return [name for part in (value.values() if isinstance(value, dict) else value) for name in list_variables(self, part)]
+    if isinstance(value, ir.var_types):
+        return [value]
+    return value.list_vars() if isinstance(value, ir.inst_types) else []
+
+
+def over_statements(states: Any, block: Any, handler: Any) -> Iterator[Any]:
+    """Hand the statements of a block to a step of the SSA form, for each variable anew, without a log of each."""
+    for statement in block.body:
+        if isinstance(statement, ir.assign_types):
+            yield handler.on_assign(states, statement)
+        else:
+            yield handler.on_other(states, statement)
+
+
+def unchanged(function: Any) -> Any:
+    """Stand in for a pass over a function that looks for `with`, or for merged dicts: kernels have neither."""
+    return function
+
+
 TABLE: tuple[tuple[Any, str, tuple[str, ...]], ...] = (
     (_refresh_if_changed(CUDATargetContext.refresh), "c5d1ccbc40e3602b", (
         "target:CUDATargetContext.refresh", "core.base:BaseContext.install_registry",
@@ -65,6 +153,15 @@ TABLE: tuple[tuple[Any, str, tuple[str, ...]], ...] = (
         "target:CUDATypingContext.load_additional_registries", "typing.templates:BaseRegistryLoader.new_registrations")),
     (post_process, "92f6a479318087d7", ("core.postproc:PostProcessor.run",)),
     (run_pass, "146e346271456615", ("core.compiler_machinery:PassManager._runPass",)),
+    (same_flags, "1ffd3de26caebd40", ("core.targetconfig:TargetConfig.__eq__", "core.targetconfig:TargetConfig.values")),
+    (hash_of_flags, "90aae8bf650a6e70", ("core.targetconfig:TargetConfig.__hash__", "core.targetconfig:TargetConfig.values")),
+    (without_location, "6ba7851670f88a94", ("core.base:_wrap_missing_loc.__call__", "core.base:_has_loc")),
+    (find_singly_assigned, "bce7d984d8a86fce", ("lowering:Lower._find_singly_assigned_variable", "core.analysis:compute_use_defs")),
+    (list_variables, "043539bffabcfcb1", ("core.ir:Inst._rec_list_vars",)),
+    (over_statements, "3b7500b76333165d", ("core.ssa:_run_ssa_block_pass",)),
+    (functools.lru_cache(1024)(itanium_mangler.escape_string), "509527e93b1bef66", ("itanium_mangler:_escape_string",)),
+    (unchanged, "1e4a6381e0733190", ("core.interpreter:peep_hole_delete_with_exit",)),
+    (unchanged, "3ccfe5589a813019", ("core.interpreter:peep_hole_fuse_dict_add_updates",)),
 )
 """(the replacement of the first of these functions of numba.cuda, digest of the functions' source, the functions)"""
 
@@ -84,8 +181,8 @@ def replacements() -> tuple[tuple[Any, str, Any], ...]:
     changed = [functions[0].partition(":")[2] for _, known, functions in TABLE if digest(functions) != known]
     if changed:
         warnings.warn(f"numpipe: numba-cuda {metadata.version('numba-cuda')} has another {', '.join(changed)} than the one that "
-                      "numpipe's quicker code was compared with, so Numba's own runs: kernels are the same, and take a fifth "
+                      "numpipe's quicker code was compared with, so Numba's own runs: kernels are the same, and take a third "
                       "longer to compile", RuntimeWarning, stacklevel=2)
         return ()
-    return tuple((pkgutil.resolve_name(f"numba.cuda.{owner}"), name, ours)
-                 for ours, _, (first, *_) in TABLE for owner, _, name in [first.rpartition(".")])
+    return tuple((pkgutil.resolve_name(f"numba.cuda.{module}:{owner}"), name, ours) for ours, _, (first, *_) in TABLE
+                 for module, _, path in [first.partition(":")] for owner, _, name in [path.rpartition(".")])
