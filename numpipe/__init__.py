@@ -53,6 +53,7 @@ _HOMES = {
     "kernels.kernels": "Kernel",
     "kernels.jit": "jit",
     "kernels.ahead": "warmup",
+    "kernels.loading": "load",
     "plan.specs": "GMEM ArrayType BlockSpec Element Static Workspace persistent",
     "plan.params": "CompilerParams LoweringSemantics",
     "plan.transforms": "SwizzleTransform TilingTransform TransposeTransform",
@@ -119,6 +120,7 @@ if TYPE_CHECKING:
     from .kernels.decorator import *
     from .kernels.jit import *
     from .kernels.kernels import *
+    from .kernels.loading import *
     from .language.grid.partials import *
     from .language.grid.splits import *
     from .language.grid.tile_loop import *

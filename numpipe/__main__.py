@@ -1,18 +1,23 @@
 """``python -m numpipe info`` prints what this machine offers numpipe, for bug reports; ``timeline`` draws traces; ``cache`` looks
-after what is kept of compiled kernels.
+after what is kept of compiled kernels; ``export`` writes a kernel to a file, and ``inspect`` tells what is in one.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import importlib.metadata
 import platform
 import sys
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from .compile import cache
 from .diagnostics.errors import NumpipeError
+from .kernels.archive import Archive, shown
+from .kernels.exporting import signature
+from .kernels.kernels import Kernel
 from .launch import device
 from .traces.drawing import ROWS, timeline
 from .traces.trace import Trace
@@ -72,7 +77,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     draws.add_argument("--summary", action="store_true", help="print where the time went, too")
     kept = commands.add_parser("cache", help="what was compiled, and is kept on disk for other processes")
     kept.add_argument("action", choices=("info", "clear", "verify"), help="say how much it is; remove it; remove what is damaged")
+    writes = commands.add_parser("export", help="compile a kernel, and write it to a file for numpipe.load")
+    writes.add_argument("kernel", metavar="module:kernel", help="a module that Python can import, and the kernel's name in it")
+    writes.add_argument("file")
+    writes.add_argument("signatures", nargs="+", metavar="signature",
+                        help="a call's arguments, e.g. \"float16[512, 512], float16[512, 512], cfg=Config(tn=128)\"")
+    shows = commands.add_parser("inspect", help="print what is in a file that an export wrote")
+    shows.add_argument("file")
     options = parser.parse_args(arguments)
+    if options.command in ("export", "inspect"):
+        try:
+            return write_kernel(options) if options.command == "export" else show_kernel(options.file)
+        except (NumpipeError, OSError) as error:
+            print(error, file=sys.stderr)
+            return 1
     if options.command == "timeline":
         return draw(options)
     if options.command == "cache":
@@ -81,6 +99,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
     width = max(len(what) for what, _ in lines)
     for what, value in lines:
         print(f"{what:<{width}}  {value}")
+    return 0
+
+
+def write_kernel(options: argparse.Namespace) -> int:
+    """Run ``export`` and return the exit status."""
+    module, _, name = options.kernel.partition(":")
+    sys.path.insert(0, "")  # as python -m itself has it
+    names = vars(importlib.import_module(module))
+    kernel = names.get(name)
+    if not isinstance(kernel, Kernel):
+        print(f"{options.kernel}: the kernels of {module} are "
+              f"{', '.join(name for name, value in names.items() if isinstance(value, Kernel)) or 'none'}", file=sys.stderr)
+        return 1
+    kernel.export(options.file, *(signature(text, names) for text in options.signatures))
+    return show_kernel(options.file)
+
+
+def show_kernel(file: str) -> int:
+    """Run ``inspect`` and return the exit status."""
+    archive = Archive(Path(file))
+    manifest = archive.manifest
+    parameters = ", ".join(f"{one.name}{'' if one.default is None else f'={shown(one.default)}'}" for one in manifest.parameters)
+    print(f"{manifest.kernel}({parameters}), for {manifest.target}, made with "
+          f"{', '.join(' '.join(one) for one in manifest.made_with)}")
+    for entry in manifest.entries:
+        used = archive.image(entry).resources
+        print(f"    {entry}: {used.cubin_bytes} B of machine code, {used.smem_bytes} B of shared memory, {used.threads} threads")
     return 0
 
 

@@ -28,7 +28,8 @@ from ..plan.specs import Static
 SCALAR = (bool, int, float, np.generic)
 RESERVED = ("target", "stream", "seed", "trace")
 """keywords of every call; ``out`` is one too, but an array parameter of that name means the same"""
-_MISSING = inspect.Parameter.empty
+MISSING = inspect.Parameter.empty
+"""stands for the default of a parameter that has none"""
 _FLOAT32 = float(np.finfo(np.float32).max)
 _EXACT = 1 << 53
 """a float holds ints up to this one without rounding"""
@@ -105,11 +106,12 @@ class Parameters:
         self.names: list[str] = []
         """the positional parameters without a default: arrays and scalars; outputs are the last of them"""
         self.scalars: dict[str, Any] = {}
-        """the run-time scalars that have a default or are keyword-only, with their defaults, or `_MISSING`"""
+        """the run-time scalars that have a default or are keyword-only, with their defaults, or `MISSING`"""
         self.statics: dict[str, Any] = {}
-        """the Statics, with their defaults, or `_MISSING`"""
-        self._positional: list[str] = []
-        self._without = frozenset(without)
+        """the Statics, with their defaults, or `MISSING`"""
+        self.positional: list[str] = []
+        """the parameters that a call may pass by position"""
+        self.without = frozenset(without)
         parameters = inspect.signature(function).parameters
         if unknown := [name for name in without if name not in parameters]:
             raise SpecError(f"kernel {self.kernel}: without={tuple(without)}: it has no parameter {', '.join(map(repr, unknown))}; "
@@ -118,20 +120,33 @@ class Parameters:
             self._add(name, parameter, function)
         if not self.names:
             raise SpecError(f"kernel {self.kernel}: it has no array parameters")
+        self._begin()
+        self._hashable([(name, value) for name, value in self._static_defaults if value is not MISSING])
+
+    @classmethod
+    def of(cls, kernel: str, names: list[str], scalars: dict[str, Any], statics: dict[str, Any], positional: list[str],
+           without: Collection[str]) -> Parameters:
+        """Return the parameters of a kernel that comes without its function."""
+        parameters = cls.__new__(cls)
+        parameters.kernel, parameters.names, parameters.scalars, parameters.statics = kernel, names, scalars, statics
+        parameters.positional, parameters.without = positional, frozenset(without)
+        parameters._begin()
+        return parameters
+
+    def _begin(self) -> None:
         self._count = len(self.names)
         self._static_defaults = Statics(self.statics.items())
-        self._hashable([(name, value) for name, value in self._static_defaults if value is not _MISSING])
         self._scalar_defaults = tuple(self.scalars.values())
-        self._must_name = any(value is _MISSING for value in (*self.scalars.values(), *self.statics.values()))
+        self._must_name = any(value is MISSING for value in (*self.scalars.values(), *self.statics.values()))
 
     def _add(self, name: str, parameter: inspect.Parameter, function: FunctionType) -> None:
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             raise SpecError(f"kernel {self.kernel}: *{name} is not supported: a kernel's parameters are written out")
-        if name in RESERVED or (name == "out" and parameter.default is not _MISSING):
+        if name in RESERVED or (name == "out" and parameter.default is not MISSING):
             raise SpecError(f"kernel {self.kernel}: a parameter cannot be called '{name}': calls take {name}= themselves; use "
                             "another name")
         keyword_only = parameter.kind is parameter.KEYWORD_ONLY
-        if name in self._without:
+        if name in self.without:
             self.statics[name] = None
             return
         default = parameter.default
@@ -139,8 +154,8 @@ class Parameters:
             if not keyword_only:
                 raise SpecError(f"kernel {self.kernel}: '{name}' is Static and must be keyword-only: put it after '*'")
             self.statics[name] = default
-        elif keyword_only or default is not _MISSING:
-            if default is not _MISSING:
+        elif keyword_only or default is not MISSING:
+            if default is not MISSING:
                 if not isinstance(default, SCALAR):
                     what = f"a {type(default).__name__}" if hasattr(default, "shape") else repr(default)
                     raise SpecError(f"kernel {self.kernel}: the default of '{name}' is {what}; a parameter with a default is a "
@@ -152,7 +167,7 @@ class Parameters:
         else:
             self.names.append(name)
         if not keyword_only:
-            self._positional.append(name)
+            self.positional.append(name)
 
     def hide(self, names: Iterable[str]) -> None:
         """Add run-time scalars that the kernel passes itself; until it does they are 1."""
@@ -168,7 +183,7 @@ class Parameters:
             raise SpecError(f"kernel {self.kernel}: workspace= is for the last array parameter, behind inputs and outputs, and "
                             f"there is only '{self.names[0]}': write def {self.kernel}(…, work)")
         name = self.names.pop()
-        self._positional.remove(name)
+        self.positional.remove(name)
         self._count = len(self.names)
         return name
 
@@ -210,9 +225,9 @@ class Parameters:
         values = []
         for name, default in self.statics.items():
             value = left.pop(name, default)
-            if value is _MISSING:
+            if value is MISSING:
                 raise SpecError(f"kernel {self.kernel}: the Static '{name}' has no default: pass {name}=")
-            if name in self._without and value is not None:
+            if name in self.without and value is not None:
                 raise SpecError(f"kernel {self.kernel}: argument '{name}' is given, but the kernel was made without={name!r}: "
                                 "leave it out of the call, or of without=")
             values.append((name, value))
@@ -225,8 +240,8 @@ class Parameters:
 
     def _scalar_values(self, passed: int, more: tuple[Any, ...], left: dict[str, Any]) -> tuple[Any, ...]:
         """Return the scalars' values: positional ones (`more`), then those taken out of the call's keywords, else the defaults."""
-        if passed > len(self._positional):
-            raise SpecError(f"kernel {self.kernel}: takes {len(self._positional)} arguments ({', '.join(self._positional)}), got "
+        if passed > len(self.positional):
+            raise SpecError(f"kernel {self.kernel}: takes {len(self.positional)} arguments ({', '.join(self.positional)}), got "
                             f"{passed}")
         if not self.scalars:
             return ()
@@ -236,11 +251,11 @@ class Parameters:
                 value = more[index]
             else:
                 value = left.pop(name, default)
-                if value is _MISSING:
+                if value is MISSING:
                     raise SpecError(f"kernel {self.kernel}: the scalar '{name}' has no default: pass {name}=")
             if not isinstance(value, SCALAR):
                 raise SpecError(f"kernel {self.kernel}: '{name}' is a run-time scalar ("
-                                f"{'keyword-only' if default is _MISSING else f'its default is {default!r}'}), got a "
+                                f"{'keyword-only' if default is MISSING else f'its default is {default!r}'}), got a "
                                 f"{type(value).__name__}: pass a bool, an int, a float or a NumPy scalar")
             if type(value) is int and type(default) is float and -_EXACT <= value <= _EXACT:
                 value = float(value)

@@ -15,6 +15,7 @@ An array goes down these steps, a function each:
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,8 +51,9 @@ class Plan:
 class Calls:
     """The calls of one kernel, and its variants."""
 
-    def __init__(self, definition: Definition, table: Table) -> None:
-        self.definition, self.table = definition, table
+    def __init__(self, definition: Definition, table: Table, make: Callable[..., Variant] = Variant) -> None:
+        """`make` returns a variant for the definition, a key and the arrays' obstacles."""
+        self.definition, self.table, self._make = definition, table, make
         self.variants: dict[Key, Variant] = {}
         self._steering = definition.options.takes - set(definition.statics)
         """the parameters that `grid` and `out_type` depend on"""
@@ -60,7 +62,7 @@ class Calls:
     def variant(self, call: Call) -> Variant:
         """Return the variant that a call needs."""
         key, obstacles = self.definition.key(call)
-        variant = self.variants.get(key) or self.variants.setdefault(key, Variant(self.definition, key, obstacles))
+        variant = self.variants.get(key) or self.variants.setdefault(key, self._make(self.definition, key, obstacles))
         variant.obstacles = obstacles  # an error names the arrays of the newest call
         return variant
 

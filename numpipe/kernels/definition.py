@@ -37,15 +37,18 @@ class Definition:
         self.parameters, self.statics = self.arguments.names, self.arguments.statics
         self._tiled = tiled(self.name, self.parameters, options.in_specs, options.out_specs, options.grid, options.compiler_params,
                             options.warp_specialized)
-        self.own_scalars = 0
-        """how many scalars it passes itself, the last ones: the sizes of a kernel over tiles' sequential dimensions"""
+        self.own_names: tuple[str, ...] = ()
+        """the scalars that it passes itself, the last ones: the sizes of a kernel over tiles' sequential dimensions"""
+        self.steps: Callable[..., tuple[int, ...]] | None = None
+        """the function of the arguments that returns these sizes"""
         if self._tiled is not None:
-            self._all_dims = options.grid
+            self.own_names = self._tiled.grid.hidden
+            if self.own_names:
+                self.steps = self._tiled.steps(options.grid)
             options = self.options = dataclasses.replace(
                 options, grid=self._tiled.ctas(options.grid),
                 compiler_params=options.compiler_params.replace(dimension_semantics=self._tiled.grid.semantics))
-            self.own_scalars = len(self._tiled.grid.hidden)
-            self.arguments.hide(self._tiled.grid.hidden)
+            self.arguments.hide(self.own_names)
         self._workspace = None if options.workspace is None else self.arguments.reserve_last()
         """the name of the parameter that is the workspace"""
         self._scalars = tuple(self.arguments.scalars)
@@ -67,7 +70,7 @@ class Definition:
                            options.compiler_params, options.schedule, options.cluster, options.without)
 
     @functools.cached_property
-    def _stores(self) -> dict[str, list[str]]:
+    def stores(self) -> dict[str, list[str]]:
         """The parameters that the kernel stores to: all that it may store to, and those whose stores were seen."""
         def search() -> dict[str, list[str]]:
             from ..compile.lift.stored import stored
@@ -82,7 +85,7 @@ class Definition:
     @functools.cached_property
     def first_output(self) -> int:
         """The index of the first parameter that the kernel stores to; from there on parameters are outputs."""
-        return next((i for i, name in enumerate(self.parameters) if name in self._stores["all"]), len(self.parameters))
+        return next((i for i, name in enumerate(self.parameters) if name in self.stores["all"]), len(self.parameters))
 
     def scalar_names(self, arrays: Collection[str]) -> list[str]:
         """Return the run-time scalars' names in the order in which kernels take them; `arrays`: the parameters that are arrays."""
@@ -92,9 +95,8 @@ class Definition:
     def bind(self, args: tuple[Any, ...], named: dict[str, Any]) -> Call:
         """Bind a call's arguments, and the scalars that the kernel passes itself."""
         call = self.arguments.bind(args, named)
-        if self.own_scalars:
-            steps = self._tiled.steps(self.results.ask(self._all_dims, "grid", call))  # type: ignore[union-attr]
-            call.scalars = (*call.scalars[:-self.own_scalars], *steps)
+        if self.own_names:
+            call.scalars = (*call.scalars[:-len(self.own_names)], *self.results.ask(self.steps, "grid", call))  # type: ignore[arg-type]
         return call
 
     def describe(self, call: Call, types: bool = False) -> None:
@@ -112,7 +114,7 @@ class Definition:
     def check_outputs(self, call: Call) -> None:
         """Raise SpecError for a scalar that stands where an output belongs."""
         scalars = {name: value for name, value in zip(self.parameters, call.args, strict=False) if isinstance(value, SCALAR)}
-        for name in scalars and scalars.keys() & self._stores["seen"]:
+        for name in scalars and scalars.keys() & self.stores["seen"]:
             value, scalar = scalars[name], next(iter(self.arguments.scalars), None)
             raise SpecError(f"kernel {self.name}: argument '{name}' is an output, which needs an array, got {value!r}"
                             + ("" if self.options.out_type is None else ": leave it out, out_type says what it is")

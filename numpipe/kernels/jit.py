@@ -81,7 +81,7 @@ def check(definition: Definition, call: Call, variant: Variant) -> None:
     if variant.find() is not None:
         return
     name, by = definition.name, f"{VARIABLE}={chosen}" if policy is None else f"numpipe.jit({chosen!r})"
-    own = _own_scalars(definition)
+    own = definition.own_names
     known = [f"{array} {info.dtype.name} {len(info.shape)}d" for array, info in
              zip(definition.results.array_names(call), call.infos, strict=True)]
     known += [f"{scalar} {kind}" for scalar, kind in zip(call.names, variant.key[1], strict=True) if scalar not in own]
@@ -100,12 +100,6 @@ def check(definition: Definition, call: Call, variant: Variant) -> None:
                      "numpipe.jit(\"allow\") around the call compiles it too")
 
 
-def _own_scalars(definition: Definition) -> list[str]:
-    """Return the names of the scalars that a kernel passes itself."""
-    names = list(definition.arguments.scalars)
-    return names[len(names) - definition.own_scalars:]
-
-
 def suggested(definition: Definition, call: Call, variant: Variant) -> tuple[str, str, bool]:
     """Return a call's positional arguments and its named ones as source, a tuple and a dictionary ("" where there are none).
 
@@ -120,7 +114,7 @@ def suggested(definition: Definition, call: Call, variant: Variant) -> tuple[str
               for name, info in zip(definition.results.array_names(call), call.infos, strict=True)}
     source |= {name: spelled(value) for name, value in zip(call.names, call.numbers, strict=True)}
     args = [source[name] for name in passed]
-    arguments, own = definition.arguments, _own_scalars(definition)
+    arguments, own = definition.arguments, definition.own_names
     defaults = arguments.scalars | arguments.statics
     named = [(name, value) for name, value in (*zip(arguments.scalars, call.scalars, strict=True), *call.statics)
              if name not in own and not (type(defaults[name]) is type(value) and bool(defaults[name] == value))]

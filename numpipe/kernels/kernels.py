@@ -9,6 +9,7 @@ look-ups and one driver call.
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -25,6 +26,7 @@ from .calls import Calls, result
 from .definition import Definition
 from .options import Options
 from .repeats import Repeats
+from .variants import Variant
 
 __all__ = ["Kernel"]
 
@@ -34,12 +36,16 @@ class Kernel:
 
     def __init__(self, function: Callable[..., Any], options: Options) -> None:
         functools.update_wrapper(self, function)  # first: what a function has in its __dict__ hides nothing of the kernel's
-        self.definition = Definition(function, options)
-        self.name, self.function, self.options = self.definition.name, function, self.definition.options
-        self.parameters, self.statics = self.definition.parameters, self.definition.statics
+        self.function = function
+        self._begin(Definition(function, options))
+
+    def _begin(self, definition: Definition, variant: Callable[..., Variant] = Variant) -> None:
+        """Take a definition; `variant` makes the variants of the kernel."""
+        self.definition, self.name, self.options = definition, definition.name, definition.options
+        self.parameters, self.statics = definition.parameters, definition.statics
         self._table = Table()
-        self._calls = Calls(self.definition, self._table)
-        self._repeats = Repeats(self.definition.arguments, self._table)
+        self._calls = Calls(definition, self._table, variant)
+        self._repeats = Repeats(definition.arguments, self._table)
 
     def __repr__(self) -> str:
         return f"<numpipe kernel {self.name}({', '.join(self.parameters)})>"
@@ -95,7 +101,7 @@ class Kernel:
         """Make a call that was not made before."""
         call = self._calls.resolve(args, named, out, target, stream)
         launched = self._calls.run(call, stream, seed, trace, judged)
-        if launched is not None and len(call.values) == self.definition.own_scalars:
+        if launched is not None and len(call.values) == len(self.definition.own_names):
             if call.values:  # they follow from the arrays' shapes
                 launched = call.plan.prepared.alone(call.plan.grid, call.infos, call.values, launched.stream)
             self._repeats.learn(call, named, launched)
@@ -125,6 +131,27 @@ class Kernel:
         """
         check_inspect(what, self.name)
         return self.described(args, named, out).variant.shown(what)
+
+    @brief
+    def export(self, path: str | os.PathLike[str], /, *signatures: Any, choose: Callable[..., Any] | None = None) -> None:
+        """Compile the kernel for these signatures, and write it to a file, of which `numpipe.load` makes the same callable.
+
+        There it needs neither the kernel's source nor Numba nor a compiler.
+
+        signatures  each a tuple of a call's positional arguments, arrays or ArrayTypes, or such a tuple and a dictionary of its
+                    named ones, Statics and ``out`` among them; shapes and scalars of calls may be others
+        choose      function of the arrays (by parameter name) that returns the Statics which a call leaves out, as a dictionary;
+                    all that it may return are compiled for each signature. Without it such calls have the defaults
+
+        The file holds machine code, the rules for arguments, the grid, out_type, the workspace and `choose` as functions of shapes,
+        and versions. Raises SpecError for a function or a Static that a file cannot hold, and what a compile raises.
+
+        >>> scale.export("scale.numpipe", (x,), (np.zeros((64, 64), np.float16),))
+        >>> numpipe.load("scale.numpipe")(x)
+        """
+        from .exporting import export
+
+        export(self, path, signatures, choose)
 
     def described(self, args: tuple[Any, ...], named: dict[str, Any], out: Any = None, *, whole: bool = False) -> Call:
         """Return a call with these arguments that is not run, as `Calls.described` does."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
+from ..core.arith import converted
 from ..core.functions import Function
 from ..diagnostics.errors import SpecError
 from ..plan.params import CompilerParams
@@ -43,12 +44,17 @@ class Tiled:
                             f"take {self.grid.rank} indices")
         return sizes
 
-    def steps(self, dims: Any) -> tuple[int, ...]:
-        """Return the sizes of the sequential dimensions."""
-        sizes = self.check(dims)[self.grid.parallel:]
-        if not all(_is_size(size) for size in sizes):
-            raise SpecError(f"kernel {self.kernel}: grid must hold non-negative ints, got {dims!r}")
-        return tuple(int(size) for size in sizes)
+    def steps(self, grid: Callable[..., Any]) -> Callable[..., tuple[int, ...]]:
+        """Return the function of the arguments that returns the sizes of the sequential dimensions."""
+        @functools.wraps(grid)
+        def sequential(**arguments: Any) -> tuple[int, ...]:
+            dims = grid(**arguments)
+            sizes = self.check(dims)[self.grid.parallel:]
+            if not all(_is_size(size) for size in sizes):
+                raise SpecError(f"kernel {self.kernel}: grid must hold non-negative ints, got {dims!r}")
+            return tuple(converted(size, int) for size in sizes)
+
+        return sequential
 
     def ctas(self, grid: Any) -> Any:
         """Return the launch's grid, the parallel dimensions: a function of the arguments where `grid` is one."""
