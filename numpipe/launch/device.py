@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib.metadata
 import os
 from dataclasses import dataclass
 from typing import Literal
@@ -82,7 +81,8 @@ def gpu_state() -> GpuState:
     """Look for a usable GPU, once per process. Never raises."""
     try:
         cuda = driver.get()
-        version, wheels = cuda.version(), cuda_wheels_major()
+        version = cuda.version()
+        wheels = cuda_wheels_major() if version < _NEWEST_WHEELS * 1000 else None  # to look them up takes milliseconds
         if wheels and version < wheels * 1000:
             return GpuState(
                 "old_driver", None,
@@ -112,6 +112,8 @@ def gpu_state() -> GpuState:
                     "run on a Hopper GPU, or ask for target='sim'", gpus)
 
 
+_NEWEST_WHEELS = 13
+"""the newest CUDA major version whose wheels numpipe installs (setup.cfg)"""
 _NEEDED = f"numpipe's kernels need {' or '.join(target.gpus for target in TARGETS.values())}"
 
 
@@ -128,6 +130,8 @@ in_child(gpu_state.cache_clear)
 
 def cuda_wheels_major() -> int | None:
     """Return the CUDA major version of the newest installed CUDA wheel that numpipe calls, or None."""
+    import importlib.metadata
+
     majors = []
     for package in ("cuda-bindings", "nvidia-nvvm", "nvidia-nvjitlink"):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError, ValueError):

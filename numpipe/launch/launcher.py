@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import importlib.metadata
 import struct
 import threading
 from collections.abc import Callable, Sequence
@@ -344,6 +343,8 @@ def load(cubin: bytes, entry: str) -> Any:
 
 def linker() -> str | None:
     """Return the CUDA version of the installed nvJitLink, "13.0.88" say, or None."""
+    import importlib.metadata
+
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         return importlib.metadata.version("nvidia-nvjitlink")
     return None
