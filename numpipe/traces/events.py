@@ -8,6 +8,8 @@ from typing import Any, Literal
 
 from .protocol import KINDS, MOMENTS
 
+__all__ = ["Event", "Ring"]
+
 UNITS = {kind: row.unit for kind, row in KINDS.items() if row.unit}
 """the kinds of events that are no warpgroup's, and the unit of the SM that they are shown on"""
 

@@ -180,7 +180,8 @@ def test_they_refuse_half_precision_which_they_would_convert_in_another_way() ->
         contexts._Target(contexts._typing).cast(None, None, contexts.types.float16, contexts.types.float32)
 
 
-def test_a_plain_kernel_of_numba_gets_numbas_contexts() -> None:
+def test_a_plain_kernel_of_numba_gets_numbas_contexts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(contexts._Own, "contexts", (contexts._typing, contexts._Target(contexts._typing)))
     with contexts.own_contexts():
         own = cuda_target.target_context
         other: list[Any] = []
