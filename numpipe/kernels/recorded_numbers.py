@@ -1,9 +1,9 @@
-"""Numbers that are not known yet: what `recording` passes to a function of shapes, and the notes of what is computed of them.
+"""Numbers whose values are not known yet: `recording` passes them to a function of shapes, and notes what it computes of them.
 
-A `Number` says of itself that it is of the class that its value will have (``isinstance(n, int)``), so that checks of types go the
-way that they go in a call. The class of a result is that of the same operation on samples: ``1 / 1`` is a float, ``np.int32(1) + 1``
-what this NumPy makes of it, ``1.0 << 1`` Python's TypeError. Where the class depends on a value, or whether there is a result at all,
-as it does for divisors and exponents, the recorder asks: is it zero, is it negative?
+A `Number` claims to be of the class that its value will have: ``isinstance(n, int)`` holds for a size, so that checks of types go
+the way that they go in a call. The class of a result is that of the same operation on samples: ``1 / 1`` is a float, and
+``1.0 << 1`` Python's TypeError. Where the class depends on a value, or whether there is a result at all, as for divisors and
+exponents, the recorder asks, like the function itself: is it zero, is it negative?
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _SHOWN = re.compile("\ue000(\\d+) ([^\ue001]*)\ue001")
 
 
 class Refused(BaseException):  # a user's `except Exception` is not to catch it
-    """Something was done with a Number that no expression can say.
+    """The function did something that no expression can say.
 
-    what, mend  the deed, and what to write instead, for the message
+    what, mend  what it did, and what to write instead, for the message
     """
 
     def __init__(self, what: str, mend: str) -> None:
@@ -41,16 +41,16 @@ class Refused(BaseException):  # a user's `except Exception` is not to catch it
 
 
 class Recorder:
-    """The notes of one function: each operation once, and for the way that is being gone which were computed, and which answers.
+    """The notes of one function: its operations, each once, and the way through it that is being recorded.
 
     nodes   operations, as instructions whose references are indices of nodes
-    kinds   the class of each one's value
-    steps   of this way: nodes in the order in which they were computed, and questions, ("if", node, answer)
+    kinds   the class of each node's value
+    steps   of the way: nodes in the order in which they were computed, and questions, ("if", node, answer)
     """
 
     def __init__(self) -> None:
         self.nodes: list[Instruction] = []
-        self.kinds: list[type] = []
+        self.kinds: list[Any] = []
         self._bounds: list[tuple[float, float]] = []
         self._index: dict[Instruction, int] = {}
         self.begin([])
@@ -64,7 +64,7 @@ class Recorder:
         self.refused: Refused | None = None
 
     def refuse(self, what: str, mend: str) -> NoReturn:
-        """Give up the function. The recorder remembers that, should the function catch it."""
+        """Give up the function. The recorder remembers that, should the function catch the exception."""
         self.refused = self.refused or Refused(what, mend)
         raise self.refused
 
@@ -82,7 +82,7 @@ class Recorder:
             self.kinds.append(kind)
             self._bounds.append(bounds)
         if len(self.steps) >= MOST_INSTRUCTIONS or len(self.nodes) >= MOST_INSTRUCTIONS:
-            self.refuse(f"it computes more than {MOST_INSTRUCTIONS} numbers", "compute less of shapes")
+            self.refuse(f"it computes more than {MOST_INSTRUCTIONS} numbers", "compute fewer numbers of sizes")
         self.steps.append(node)
         return node
 
@@ -99,6 +99,13 @@ class Recorder:
         exact = isinstance(value, (int, np.integer)) and int(value).bit_length() < _EXACT
         return self.note(instruction, type(value), (int(value), int(value)) if exact else (-math.inf, math.inf))
 
+    def text(self, text: str) -> int:
+        """Return the node of a text, which may show Numbers."""
+        pieces = _SHOWN.split(text)
+        if any("\ue000" in piece or "\ue001" in piece for piece in pieces[::3]):
+            self.refuse("it cuts or changes a text that shows a size", "show sizes in messages of errors only")
+        return self.note(("text", tuple(int(node) for node in pieces[1::3]), tuple(pieces[::3]), tuple(pieces[2::3])))
+
     def apply(self, name: str, *values: Any) -> Any:
         """Note an operation on Numbers and constants; returns NotImplemented where an operand is no number."""
         operands = [self.operand(value) for value in values]
@@ -108,10 +115,11 @@ class Recorder:
         samples = [self._sample(node) for node in nodes]
         right = nodes[-1]
         if len(nodes) == 2 and self.nodes[right][0] != "const":
+            kind = self.kinds[right]
             if name in ("truediv", "floordiv", "mod") and self.ask("eq", right, 0):
-                samples[1] = self.kinds[right](0)
-            if name in ("lshift", "rshift", "pow") and self.ask("lt", right, 0):
-                samples[1] = self.kinds[right](-1)
+                samples[1] = kind(0)
+            if name in ("lshift", "rshift", "pow") and not issubclass(kind, _UNSIGNED) and self.ask("lt", right, 0):
+                samples[1] = kind(-1)
         if name == "pow":
             samples = self._power(nodes, samples)
         if name == "lshift" and samples[1] > MOST_BITS:
@@ -200,6 +208,7 @@ class Recorder:
 _QUESTIONS = {"lt": ("lt", False, False), "ge": ("lt", False, True), "gt": ("lt", True, False), "le": ("lt", True, True),
               "eq": ("eq", False, False), "ne": ("eq", False, True)}
 """comparisons of integers: the one that says the same, whether of swapped operands, and whether of the opposite answer"""
+_UNSIGNED = (bool, np.bool_, np.unsignedinteger)
 _EXACT = 256
 """bits of a bound that is kept"""
 
@@ -225,14 +234,6 @@ def _bounds(name: str, left: tuple[float, float], right: tuple[float, float] = (
     return low if abs(low) < small else -math.inf, high if abs(high) < small else math.inf
 
 
-def split_text(text: str) -> tuple[tuple[str, ...], tuple[int, ...], tuple[str, ...]]:
-    """Return the parts of a text around the Numbers in it, the Numbers' nodes, and how each is shown."""
-    pieces = _SHOWN.split(text)
-    if any("\ue000" in piece or "\ue001" in piece for piece in pieces[::3]):
-        raise Refused("it cuts or changes a text with a size in it", "use texts with sizes as messages of errors only")
-    return tuple(pieces[::3]), tuple(int(node) for node in pieces[1::3]), tuple(pieces[2::3])
-
-
 def _operator(name: str, swapped: bool = False) -> Callable[[Number, Any], Any]:
     def method(self: Number, other: Any) -> Any:
         return self._recorder.apply(name, other, self) if swapped else self._recorder.apply(name, self, other)
@@ -255,23 +256,24 @@ _FUNCTIONS = "compute with operators (n ** 0.5), abs, round, min, max, math.ceil
 
 
 class Number:
-    """A size of an array, a run-time scalar, or what was computed of them; its value is not known."""
+    """A size of an array, a run-time scalar, or a number computed of them; its value is not known."""
 
     __slots__ = ("_recorder", "node")
 
     def __init__(self, recorder: Recorder, node: int) -> None:
         self._recorder, self.node = recorder, node
 
-    @property
-    def __class__(self) -> type:  # type: ignore[override]
-        return self._recorder.kinds[self.node]
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        kind: type = self._recorder.kinds[self.node]
+        return kind
 
     def recorded_as(self, to: type) -> Number:
         """Return the number converted to int or to np.int32, as `core.arith.converted` asks for it."""
         return self._recorder.apply(to.__name__, self)  # type: ignore[no-any-return]
 
     def spelled(self) -> str:
-        """Return where it comes from, for messages."""
+        """Return which sizes and scalars it is made of, for messages."""
         leaves: dict[str, None] = {}
         nodes, seen = [self.node], {self.node}
         while nodes:
