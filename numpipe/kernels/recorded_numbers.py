@@ -25,8 +25,10 @@ _UFUNCS = {np.add: "add", np.subtract: "sub", np.multiply: "mul", np.true_divide
            np.equal: "eq", np.not_equal: "ne", np.bitwise_and: "and_", np.bitwise_or: "or_", np.bitwise_xor: "xor",
            np.left_shift: "lshift", np.right_shift: "rshift"}
 """what an operator of a NumPy scalar, on the left of a Number, is to NumPy"""
-_SHOWN = re.compile("\ue000(\\d+) ([^\ue001]*)\ue001")
-"""a Number in a text: private characters around the number of its note, and how it is shown"""
+_BEGIN, _END = "\U00012400", "\U00012401"
+"""around a Number in a text: cuneiform, which messages hardly have, and which repr() leaves as it is"""
+_SHOWN = re.compile(f"{_BEGIN}(\\d+) ([^{_END}]*){_END}")
+"""a Number in a text: its node, and how it is shown"""
 
 
 class Refused(BaseException):  # a user's `except Exception` is not to catch it
@@ -102,7 +104,7 @@ class Recorder:
     def text(self, text: str) -> int:
         """Return the node of a text, which may show Numbers."""
         pieces = _SHOWN.split(text)
-        if any("\ue000" in piece or "\ue001" in piece for piece in pieces[::3]):
+        if any(_BEGIN in piece or _END in piece for piece in pieces[::3]):
             self.refuse("it cuts or changes a text that shows a size", "show sizes in messages of errors only")
         return self.note(("text", tuple(int(node) for node in pieces[1::3]), tuple(pieces[::3]), tuple(pieces[2::3])))
 
@@ -309,20 +311,21 @@ class Number:
         return self._recorder.apply("bit_length", self)
 
     def __str__(self) -> str:
-        return f"\ue000{self.node} s\ue001"
+        return f"{_BEGIN}{self.node} s{_END}"
 
     def __repr__(self) -> str:
-        return f"\ue000{self.node} r\ue001"
+        return f"{_BEGIN}{self.node} r{_END}"
 
     def __format__(self, form: str) -> str:
         if not is_format(f"f{form}"):
             self._recorder.refuse(f"the format {form!r} of {self.spelled()}", "use a plain one, such as :d or :>8")
-        return f"\ue000{self.node} f{form}\ue001"
+        return f"{_BEGIN}{self.node} f{form}{_END}"
 
     def __array_ufunc__(self, ufunc: Any, method: str, *operands: Any, **options: Any) -> Any:
         if ufunc not in _UFUNCS or method != "__call__" or len(operands) != 2 or options:
             self._recorder.refuse(f"np.{ufunc.__name__}(…) of {self.spelled()}", _FUNCTIONS)
-        return self._recorder.apply(_UFUNCS[ufunc], *operands)
+        return self._recorder.apply(_UFUNCS[ufunc], *(  # a comparison makes an array of the scalar
+            value[()] if type(value) is np.ndarray and not value.ndim else value for value in operands))
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):  # what libraries look for, and do without

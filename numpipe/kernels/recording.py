@@ -100,7 +100,8 @@ def _ways(recorder: Recorder, function: Callable[..., Any], arrays: Mapping[str,
         for name, kind in scalars.items():
             known[name] = recorder.number(("scalar", (), name), KINDS[kind])
         try:
-            end: Instruction = "return", (_node(recorder, function(**known)),)
+            with np.errstate(all="ignore"):
+                end: Instruction = "return", (_node(recorder, function(**known)),)
         except Exception as error:
             end = _raised(recorder, error)
         if recorder.refused is not None:
