@@ -243,7 +243,7 @@ def _frozen(value: Any, where: str, depth: int = 3) -> Any:
 
 def _brief(value: Any) -> str:
     """Return the beginning of a value's repr, whatever a file holds."""
-    if isinstance(value, (dict, list)) or (isinstance(value, int) and value.bit_length() > MOST_BITS):
+    if isinstance(value, (dict, list)) or (isinstance(value, int) and value.bit_length() > 64):
         return f"a large {type(value).__name__}"
     return repr(value)[:60]
 
@@ -299,7 +299,7 @@ def _check_code(expression: Expression) -> None:
                     del kinds[gone]
                 del seen[length:]
                 if target != index + 1:
-                    raise ValueError(f"{where}: a jump leads to {target} and not behind it")
+                    raise ValueError(f"{where}: a jump leads to {_brief(target)} and not behind it")
             elif index + 1 < len(expression.code):
                 raise ValueError(f"{where} is the end, but {len(expression.code) - index - 1} more instructions follow")
         else:

@@ -54,7 +54,7 @@ class Recorder:
         self.nodes: list[Instruction] = []
         self.kinds: list[Any] = []
         self._bounds: list[tuple[float, float]] = []
-        self._index: dict[Instruction, int] = {}
+        self._index: dict[tuple[Instruction, type], int] = {}
         self.begin([])
 
     def begin(self, answers: list[tuple[int, bool]]) -> None:
@@ -77,9 +77,9 @@ class Recorder:
     # ---- what is computed
     def note(self, instruction: Instruction, kind: type = object, bounds: tuple[float, float] = (-math.inf, math.inf)) -> int:
         """Return the node of an instruction, a new one where it is none yet."""
-        node = self._index.get(instruction)
+        node = self._index.get((instruction, kind))  # 2 ** n is an int on one way and a float on another
         if node is None:
-            node = self._index[instruction] = len(self.nodes)
+            node = self._index[instruction, kind] = len(self.nodes)
             self.nodes.append(instruction)
             self.kinds.append(kind)
             self._bounds.append(bounds)

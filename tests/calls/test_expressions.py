@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import itertools
 import json
@@ -21,6 +22,7 @@ from numpipe.errors import ImageError
 from numpipe.kernels.expressions import ERRORS, MOST_BITS, OPERATIONS, Expression
 from numpipe.kernels.recorded_numbers import MOST_PATHS
 from numpipe.kernels.recording import record
+from numpipe.kernels.results import HostView
 from tests.kernels.covering import examples
 
 HALF = np.dtype(np.float16)
@@ -41,7 +43,7 @@ def recorded(function: Any) -> Expression:
 
 
 def outcome(function: Any, known: dict[str, Any]) -> Any:
-    """What a function returns, with its type, or the exception that it raises."""
+    """What a function returns, with its type, or the exception that it raises, as far as a file holds it."""
     try:
         with np.errstate(all="ignore"):
             value = function(**known)
@@ -51,7 +53,7 @@ def outcome(function: Any, known: dict[str, Any]) -> Any:
 
 
 def arguments(expression: Expression, a: Any, b: Any, **scalars: Any) -> dict[str, Any]:
-    known = {"a": np.empty(a, HALF), "b": np.empty(b, HALF), **scalars}
+    known = {"a": HostView(ArrayType(a, HALF)), "b": HostView(ArrayType(b, HALF)), **scalars}
     return {name: known[name] for name, _ in (*expression.arrays, *expression.scalars)}
 
 
@@ -127,9 +129,10 @@ def test_the_operators_below_are_all() -> None:
 def test_each_operator_gives_what_python_gives(name: str, kind: str, values: tuple[Any, ...]) -> None:
     scalar = np.dtype({"int": "int32", "float": "float32"}.get(kind, kind))
     of_kind = {"int": int, "float": float, "bool": bool}.get(kind) or scalar.type
-    right = [3, 0, -2, 0.5, np.int32(5), np.float32(2)] if name in OPERANDS else [None]
-    forms = [CALLS[name].format("p")] if name in CALLS else [f"p {OPERANDS[name]} c", f"c {OPERANDS[name]} p", f"p {OPERANDS[name]} q"]
-    for form, constant in itertools.product(forms, right):
+    constants = [3, 0, -2, 0.5, np.int32(5), np.float32(2)] if name in OPERANDS else [None]
+    forms = [CALLS[name].format("p")] if name in CALLS else [
+        f"{left} {OPERANDS[name]} {right}" for left, right in ("pc", "cp", "pq")]
+    for form, constant in itertools.product(forms, constants):
         function = eval(f"lambda p{', q' * ('q' in form)}: ({form},)", {"math": math, "c": constant, "cdiv": cdiv})
         try:
             expression = record(function, "grid", "k", {}, {"p": scalar, "q": scalar}, {})
@@ -147,8 +150,8 @@ def test_scalars_of_int32_and_float32_are_pythons() -> None:
 
 
 def test_what_is_no_number_is_the_same() -> None:
-    for function in (lambda a: None, lambda a: "stream", lambda a: [a.shape[0], None, "x"], lambda a: (), lambda a: ArrayType((), np.int8),
-                     lambda a: Workspace((a.shape[0], 8), None), lambda a: np.float16(a.ndim)):
+    for function in (lambda a: None, lambda a: "stream", lambda a: [a.shape[0], None, "x"], lambda a: (),
+                     lambda a: ArrayType((), np.int8), lambda a: Workspace((a.shape[0], 8), None), lambda a: np.float16(a.ndim)):
         expression = recorded(function)
         known = arguments(expression, (5, 6), (1, 1, 1))
         assert outcome(expression, known) == outcome(function, known)
@@ -232,3 +235,95 @@ def test_what_no_expression_can_say_is_refused(name: str) -> None:
     if piece is not None:
         _, line, carets = said.split("\n")
         assert piece in line and carets.count("^") in (0, len(piece)) and line[carets.index("^"):].startswith(piece)
+
+
+# ---- damaged files
+def rich(a: Any, b: Any, n: Any, x: Any, tile: Any) -> Any:
+    """A function whose expression has every form of instruction."""
+    if a.shape[0] % 8 or n > 3:
+        raise ValueError(f"{a.shape[0]:>8} of {n!r}, {x}", a.shape[1], None)
+    if b.shape[2] == a.shape[1]:
+        return [1.5 * x, Workspace(tile, "stream"), "text"]
+    return ArrayType((2 ** (n + 3) << b.shape[0], round(x * 3)), np.float32), a.shape[0] ** 2, cdiv(a.shape[1], n), None
+
+
+GOOD = recorded(rich).to_json()
+ANYTHING = st.one_of(
+    st.none(), st.booleans(), st.integers(-3, 40), st.sampled_from([1 << 70, 1 << MOST_BITS + 1, -1 << 20000, 9999]), st.floats(),
+    st.sampled_from([*OPERATIONS, *(instruction[0] for instruction in GOOD["code"]), "if", "list", "int", "np.int8", "exec"]),
+    st.text(max_size=3), st.dictionaries(st.text(max_size=1), st.integers(), max_size=2),
+    st.integers(1, 400).map(lambda depth: functools.reduce(lambda inner, _: [inner], range(depth), [])),
+    st.sampled_from(GOOD["code"]).map(copy.deepcopy), st.lists(st.integers(0, 30), max_size=4))
+
+
+def nodes(value: Any) -> Any:
+    """All lists and dicts in a value, with the keys of what they hold."""
+    if isinstance(value, (list, dict)):
+        for key in range(len(value)) if isinstance(value, list) else value:
+            yield value, key
+            yield from nodes(value[key])
+
+
+@settings(max_examples=examples(500))
+@given(st.data())
+def test_a_damaged_file_is_refused_or_computes_something(data: st.DataObject) -> None:
+    value = copy.deepcopy(GOOD)
+    for _ in range(data.draw(st.integers(1, 3))):
+        holder, key = data.draw(st.sampled_from(list(nodes(value))))
+        match data.draw(st.sampled_from(["change", "change", "insert", "delete"])):
+            case "change":
+                holder[key] = data.draw(ANYTHING)
+            case "insert" if isinstance(holder, list):
+                holder.insert(key, data.draw(ANYTHING))
+            case _:
+                del holder[key]
+    try:
+        expression = Expression.from_json(value, "the file")
+    except ImageError as error:
+        assert re.fullmatch(r"the file cannot be used: [^\n]{1,200}; export the kernel again", str(error))
+        return
+    known = {name: HostView(ArrayType((8, 64, 3, 1)[:rank], HALF)) for name, rank in expression.arrays}
+    known |= {name: 3 for name, _ in expression.scalars}
+    try:
+        with np.errstate(all="ignore"):
+            expression(**known)
+    except Exception as error:
+        assert type(error) in ERRORS.values()
+
+
+@pytest.mark.parametrize("field, damaged, message", [
+    ("code", [], "it has no code"), ("code", "text", "code has 'text' where code has none"),
+    ("code", [[[[[[]]]]]], "nested too deeply"),
+    ("code", [["axis", [], "a", 2]], "instruction 0 is no instruction: 'axis' of 0 values"),
+    ("code", [["axis", [], "c", 0]], "no instruction"), ("code", [["scalar", [], "a"]], "no instruction"),
+    ("code", [["return", [0]]], "instruction 0 refers to what it does not see"), ("code", [["none", []]], "cut off"),
+    ("code", [["none", []], ["return", [0]], ["none", []]], "instruction 1 is the end, but 1 more instructions follow"),
+    ("code", [["axis", [], "a", 0], ["if", [0], 2], ["none", []], ["return", [2]], ["return", [0]]], "a jump leads to 2"),
+    ("code", [["axis", [], "a", 0], ["if", [0], 4], ["none", []], ["return", [2]], ["return", [2]]], "what it does not see"),
+    ("code", [["const", [], "int", 1 << MOST_BITS]], "is no int"), ("code", [["const", [], "float", "1"], 3], "no operation"),
+    ("code", [["const", [], "complex", 1]], "'complex' is no kind of number"), ("code", [["const", [], "int", True]], "is no int"),
+    ("code", [["none", []], ["tuple", [0]], ["tuple", [1]], ["return", [2]]], "'tuple' of 1 values"),
+    ("code", [["none", []], ["add", [0, 0]], ["return", [1]]], "'add' of 2 values"),
+    ("code", [["none", []], ["raise", [0], "SystemExit"]], "'raise' of 1 values"),
+    ("code", [["none", []]] * 10001, "10001 entries"),
+    ("code", [["axis", [], "a", 0], ["text", [0], ["", ""], ["f>999"]], ["return", [1]]], "'text' of 1 values"),
+    ("arrays", [["a"]], "no pair"), ("arrays", [["a", 2], ["a", 2]], "one name"), ("arrays", [["a", -1]], "has -1 dimensions"),
+    ("arrays", [["a b", 2]], "'a b' is no name"), ("arrays", [["class", 2]], "'class' is no name"),
+    ("scalars", [["n", "str"]], "'str', no class of numbers"), ("kernel", 3, "3 is no name")])
+def test_a_damaged_file_is_refused(field: str, damaged: Any, message: str) -> None:
+    good = recorded(lambda a: (a.shape[0],)).to_json()
+    with pytest.raises(ImageError, match=re.escape(message)):
+        Expression.from_json({**good, field: damaged})
+    with pytest.raises(ImageError, match="no object of kernel, option, arrays, scalars and code"):
+        Expression.from_json({name: value for name, value in good.items() if name != field})
+
+
+@pytest.mark.parametrize("code, message", [
+    ([["const", [], "int", 1 << 8000], ["mul", [0, 0]], ["return", [1]]], "an integer of more than 8192 bits"),
+    ([["const", [], "int", 1 << 8000], ["pow", [0, 0]], ["return", [1]]], "an integer of more than 8192 bits"),
+    ([["const", [], "int", 1 << 8000], ["lshift", [0, 0]], ["return", [1]]], "an integer of more than 8192 bits"),
+    ([["const", [], "int", 1 << 8000], ["neg", [0]], ["round_to", [0, 1]], ["return", [1]]], "an integer of more than 8192 bits")])
+def test_no_file_computes_for_hours(code: Any, message: str) -> None:
+    expression = Expression.from_json({"kernel": "k", "option": "grid", "arrays": [], "scalars": [], "code": code})
+    with pytest.raises(SpecError, match=message):
+        expression()
