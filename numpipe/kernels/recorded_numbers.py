@@ -129,7 +129,7 @@ class Recorder:
         if name == "round_to" and self.nodes[right][0] != "const":
             self.refuse("round(…) to a number of digits that depends on a shape", "give round a constant")
         with np.errstate(all="ignore"):
-            kind = type(OPERATIONS[name](*samples))  # raises what the function would be raised
+            kind = type(OPERATIONS[name](*samples))  # raises what the function raises
         if kind is complex or constant(kind(1)) is None:
             self.refuse(f"{name} makes a {kind.__name__}", "compute with ints and floats")
         if (name == "int" and kind is self.kinds[right]) or (name == "int32" and self.kinds[right] is np.int32):

@@ -14,18 +14,18 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import attention_ladder
+import batched_gemm
+import copy_pipeline
+import gemm_ladder
+import gemm_single
 import ml_dtypes
 import numpy as np
 import pytest
 
-import attention_ladder
-import batched_gemm
-import copy_pipeline
 import flash_attention
 import gemm
 import gemm_body
-import gemm_ladder
-import gemm_single
 import gemm_tuned
 import numpipe
 from numpipe import ArrayType, BlockSpec, CompilerParams, cdiv
@@ -50,7 +50,7 @@ def benchmark(name: str) -> ModuleType:
 
 explained = benchmark("explained")
 LADDERS = [(gemm_ladder.kernel(cfg), {}) for cfg in gemm_ladder.RUNGS.values()] + [
-    (attention_ladder.kernel(cfg, 64, causal), {}) for cfg, causal in itertools.product(attention_ladder.RUNGS.values(), (False, True))
+    (attention_ladder.kernel(cfg, 64, causal), {}) for cfg in attention_ladder.RUNGS.values() for causal in (False, True)
     if isinstance(cfg, attention_ladder.Config)]
 TUNED = [(gemm_tuned.kernel(cfg, form), {}) for cfg in gemm_tuned.CONFIGS.values() for form in FORMS.values()
          if cfg.fuses or not (form.source or form.bias)]
