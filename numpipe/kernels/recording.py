@@ -209,16 +209,16 @@ def _without_unused(code: list[Instruction], recorder: Recorder) -> tuple[Instru
 
 # ---- what is wrong --------------------------------------------------------------------------------------------------
 def _stamped(message: str, function: Callable[..., Any], found: TracebackType | None = None) -> str:
-    """Return a message with the user's line where an error was found, the last one that is not numpipe's, or the function's."""
+    """Return a message with the user's line where an error was found, or else the function's first line."""
     frames = [(frame, summary) for (frame, _), summary in zip(traceback.walk_tb(found), traceback.extract_tb(found), strict=True)
-              if str(frame.f_globals.get("__name__")).partition(".")[0] != __name__.partition(".")[0]]
+              if str(frame.f_globals.get("__name__")).partition(".")[0] not in ("numpipe", "numpy")]
     if frames:
         frame, summary = frames[-1]
         line = linecache.getline(summary.filename, summary.lineno or 0, frame.f_globals).rstrip("\n")
-        begin, end = (len(line.encode()[:column or 0].decode(errors="ignore")) for column in (  # Python 3.10 tells no columns
-            getattr(summary, name, None) for name in ("colno", "end_colno")))
-        last = getattr(summary, "end_lineno", None) or 0
-        return Position(summary.filename, summary.lineno or 0, begin, last, end, line).stamp(message)
+        column, end, last = (getattr(summary, name, None) for name in ("colno", "end_colno", "end_lineno"))  # None in Python 3.10
+        begin, end = (len(line.encode()[:byte].decode(errors="ignore")) for byte in (
+            len(line) - len(line.lstrip()) if column is None else column, end or 0))
+        return Position(summary.filename, summary.lineno or 0, begin, last or 0, end, line).stamp(message)
     while isinstance(function, functools.partial):
         function = function.func
     function = inspect.unwrap(function)

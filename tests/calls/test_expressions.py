@@ -9,6 +9,7 @@ import json
 import math
 import random
 import re
+import sys
 import textwrap
 from typing import Any
 
@@ -206,6 +207,8 @@ REFUSED = {
     "key": (lambda a: {1: 2}[a.shape[0]], "a key of a dict", "{1: 2}[a.shape[0]]"),
     "float": (lambda x: float(x), "float(…)", "float(x)"),
     "ufunc": (lambda a: np.ceil(a.shape[0] / 3), "np.ceil(…) of a number made of a.shape[0]", "np.ceil(a.shape[0] / 3)"),
+    "ufunc of NumPy's own": (lambda a: np.clip(a.shape[0], 1, 8), "np.clip(…) of a.shape[0]", "np.clip(a.shape[0], 1, 8)"),
+    "multibyte": (lambda a: ("ππ", int(a.shape[0])), "int(…)", "int(a.shape[0])"),
     "attribute": (lambda a: a.shape[0].real, ".real of a.shape[0]: it is a number", "a.shape[0].real"),
     "modulus": (lambda a: pow(a.shape[0], 2, 5), "write % behind the power", "pow(a.shape[0], 2, 5)"),
     "digits": (lambda a, x: round(x, a.shape[0]), "give round a constant", "round(x, a.shape[0])"),
@@ -234,7 +237,8 @@ def test_what_no_expression_can_say_is_refused(name: str) -> None:
     assert re.match(rf"{re.escape(__file__)}:\d+: kernel k: grid cannot be kept in a file", said) and message in said
     if piece is not None:
         _, line, carets = said.split("\n")
-        assert piece in line and carets.count("^") in (0, len(piece)) and line[carets.index("^"):].startswith(piece)
+        begin, end = carets.index("^"), len(carets)
+        assert line[begin:end] == piece or (sys.version_info < (3, 11) and piece in line[begin:end])
 
 
 # ---- damaged files
