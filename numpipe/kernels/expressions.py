@@ -242,10 +242,10 @@ def _frozen(value: Any, where: str, depth: int = 3) -> Any:
 
 
 def _brief(value: Any) -> str:
-    """Return the beginning of a value's repr, whatever a file holds."""
-    if isinstance(value, (dict, list)) or (isinstance(value, int) and value.bit_length() > 64):
-        return f"a large {type(value).__name__}"
-    return repr(value)[:60]
+    """Return how a message shows what a file holds: briefly."""
+    if isinstance(value, int) and value.bit_length() > 64:
+        return "a large int"
+    return f"a {type(value).__name__}" if isinstance(value, (dict, list)) else repr(value)[:60]
 
 
 def _check_header(kernel: Any, option: Any, *fields: tuple[Any, ...]) -> None:
