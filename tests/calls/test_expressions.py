@@ -123,6 +123,7 @@ def test_the_operators_below_are_all() -> None:
     assert OPERANDS.keys() | CALLS.keys() == OPERATIONS.keys()
 
 
+@pytest.mark.filterwarnings("ignore:Bitwise inversion:DeprecationWarning")
 @pytest.mark.parametrize("kind, values", [
     ("int", (0, 1, -1, 5, -64)), ("float", (0.0, 1.5, -2.5, 1e30, math.inf, math.nan)), ("float16", (0.0, 1.5, -2.5, 60000)),
     ("int64", (0, 1, -7, 1 << 62)), ("uint8", (0, 1, 200)), ("bool", (False, True))])
