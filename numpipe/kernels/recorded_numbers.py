@@ -247,6 +247,13 @@ def _function(name: str) -> Callable[[Number], Any]:
     return lambda self: self._recorder.apply(name, self)
 
 
+def _divmod(left: Any, right: Any) -> Any:
+    try:
+        return left // right, left % right
+    except ZeroDivisionError:
+        return divmod(left.__class__(1), right.__class__(0))  # raises too, with a text of its own
+
+
 def _refusal(what: str, mend: str) -> Callable[..., Any]:
     def method(self: Number, *_: Any) -> NoReturn:
         self._recorder.refuse(f"{what} of {self.spelled()}", mend)
@@ -294,12 +301,10 @@ class Number:
         return self._recorder.apply("round", self) if digits is None else self._recorder.apply("round_to", self, digits)
 
     def __divmod__(self, other: Any) -> Any:
-        quotient = self // other
-        return quotient, self % other
+        return _divmod(self, other)
 
     def __rdivmod__(self, other: Any) -> Any:
-        quotient = other // self
-        return quotient, other % self
+        return _divmod(other, self)
 
     def __pow__(self, other: Any, modulus: Any = None) -> Any:
         if modulus is not None:
