@@ -1,8 +1,7 @@
-"""Functions of shapes as data: what `recording` makes of a user's out_type, grid or workspace, and a file holds.
+"""A function of shapes as data, which a file can hold: `recording` makes it of a user's out_type, grid or workspace.
 
-An `Expression` is a program of a closed set of operations, one instruction after the other. An instruction is a tuple
-``(operation, references, constants…)``; a reference is the index of an earlier instruction. ``lambda a, b: ArrayType((a.shape[0],
-max(b.shape[0], 8)), a.dtype)`` of float16 becomes ::
+An `Expression` is a list of instructions. An instruction is a tuple ``(operation, references, constants…)``; a reference is the
+index of an earlier instruction. ``lambda a, b: ArrayType((a.shape[0], max(b.shape[0], 8)), a.dtype)`` of float16 becomes ::
 
     0  ["axis", [], "a", 0]
     1  ["axis", [], "b", 0]
@@ -14,19 +13,20 @@ max(b.shape[0], 8)), a.dtype)`` of float16 becomes ::
     7  ["array", [0, 1], "float16"]
     8  ["return", [7]]
 
-Jumps lead forward only, so a program ends, and its instructions run in the order in which the user's function computed: an error of
-Python's, a division by zero say, comes from the same place. Values are Python's own and NumPy's scalars, as in the function, and no
-operation makes anything of a file but numbers, texts, tuples, `ArrayType` and `Workspace`.
+Jumps lead forward only, so every program ends. Instructions run in the order in which the function computed, so that errors of
+Python's, such as a division by zero, come as they would from the function. The operations are a closed set: a file can make
+numbers, texts, tuples, `ArrayType` and `Workspace`, and nothing else.
 """
 
 from __future__ import annotations
 
 import builtins
 import inspect
+import keyword
 import math
 import operator
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,13 +42,11 @@ Instruction = tuple[Any, ...]
 
 MOST_INSTRUCTIONS = 10_000
 MOST_BITS = 1 << 13
-"""of an integer: no shape needs more, and a damaged file does not compute for hours"""
-MOST_DEPTH = 4
-"""of tuples in tuples that a function returns"""
+"""of an integer: no shape needs more, and a damaged file cannot compute for hours"""
 
 UNARY: dict[str, Callable[..., Any]] = {
-    "neg": operator.neg, "pos": operator.pos, "abs": operator.abs, "invert": operator.invert, "round": round, "floor": math.floor,
-    "ceil": math.ceil, "trunc": math.trunc, "bit_length": lambda value: value.bit_length(),
+    "neg": operator.neg, "pos": operator.pos, "abs": operator.abs, "invert": operator.invert, "round": round,
+    "floor": math.floor, "ceil": math.ceil, "trunc": math.trunc, "bit_length": lambda value: value.bit_length(),
     "int": lambda value: converted(value, int), "int32": lambda value: converted(value, np.int32)}
 BINARY: dict[str, Callable[..., Any]] = {
     name: getattr(operator, name) for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and_", "or_", "xor",
@@ -57,22 +55,22 @@ OPERATIONS = UNARY | BINARY
 """the operations on numbers; the others are those of `_FORMS`"""
 _NUMBER, _TEXT, _NONE, _OBJECT, _TUPLE = "number", "text", "None", "an ArrayType or Workspace", "tuple"
 _FORMS: dict[str, tuple[str, ...]] = {
-    "axis": (), "scalar": (), "const": (), "none": (), "text": (_NUMBER,), "array": (_NUMBER,), "workspace": (_NUMBER, _TEXT, _NONE),
-    "tuple": (_NUMBER, _TEXT, _NONE, _OBJECT, _TUPLE), "list": (_NUMBER, _TEXT, _NONE, _OBJECT, _TUPLE)}
-"""what references of the operations that are not on numbers may be to"""
+    "axis": (), "scalar": (), "const": (), "none": (), "text": (_NUMBER,), "array": (_NUMBER,),
+    "workspace": (_NUMBER, _TEXT, _NONE),
+    "tuple": (_NUMBER, _TEXT, _NONE, _OBJECT), "list": (_NUMBER, _TEXT, _NONE, _OBJECT)}
+"""the other operations that have a value, and what they may refer to"""
 _ENDS = {"return": (_NUMBER, _TEXT, _NONE, _OBJECT, _TUPLE), "raise": (_NUMBER, _TEXT, _NONE)}
 
 ERRORS: dict[str, type[Exception]] = {name: getattr(builtins, name) for name in (
     "ArithmeticError", "AssertionError", "AttributeError", "Exception", "IndexError", "KeyError", "LookupError",
     "NotImplementedError", "OverflowError", "RuntimeError", "TypeError", "ValueError", "ZeroDivisionError")} | {
     name: getattr(errors, name) for name in errors.__all__}
-"""the exceptions that a recorded function may raise, by name"""
-SCALARS: dict[str, type] = {"bool": bool, "int": int, "float": float}
-"""the kinds of run-time scalars"""
-_NUMPY = {f"np.{np.dtype(kind).name}": kind for kind in (
+"""the exceptions that an expression raises, by name"""
+KINDS: dict[str, Any] = {"bool": bool, "int": int, "float": float} | {f"np.{np.dtype(kind).name}": kind for kind in (
     np.bool_, np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32, np.uint64, np.float16, np.float32, np.float64)}
+"""the classes of numbers, by name"""
 _FORMAT = re.compile(r"([^\d{}]?[<>=^])?[-+ ]?#?0?\d{0,2}[,_]?(\.\d{1,2})?[a-zA-Z%]?")
-"""a format of a number in a message; wider ones would only make a message long"""
+"""a format of a number in a message, of a width of at most 99"""
 
 
 def constant(value: Any) -> Instruction | None:
@@ -81,9 +79,8 @@ def constant(value: Any) -> Instruction | None:
     >>> constant(3), constant(float("inf")), constant(np.int32(3)), constant("3")
     (('const', (), 'int', 3), ('const', (), 'float', 'inf'), ('const', (), 'np.int32', 3), None)
     """
-    kind = type(value)
-    name = f"np.{value.dtype.name}" if isinstance(value, np.generic) else kind.__name__
-    if (SCALARS.get(name) or _NUMPY.get(name)) is not kind or (name == "int" and value.bit_length() > MOST_BITS):
+    name = next((name for name, kind in KINDS.items() if kind is type(value)), None)
+    if name is None or (name == "int" and value.bit_length() > MOST_BITS):
         return None
     plain = value.item() if isinstance(value, np.generic) else value
     return "const", (), name, plain.hex() if isinstance(plain, float) else plain
@@ -91,10 +88,10 @@ def constant(value: Any) -> Instruction | None:
 
 def number(name: str, plain: Any) -> Any:
     """Return the number of a `constant`'s last two fields. Raises ValueError for fields that no constant has."""
-    kind = SCALARS.get(name) or _NUMPY.get(name)
+    kind = KINDS.get(name)
     if kind is None:
-        raise ValueError(f"{name!r} is no kind of number")
-    stored: type = bool if kind in (bool, np.bool_) else int if issubclass(kind, (int, np.integer)) else str
+        raise ValueError(f"{name[:40]!r} is no kind of number")
+    stored: Any = bool if kind in (bool, np.bool_) else int if issubclass(kind, (int, np.integer)) else str
     if type(plain) is not stored or (stored is int and plain.bit_length() > MOST_BITS):
         raise ValueError(f"{str(plain)[:40]!r} is no {name}")
     try:
@@ -104,29 +101,22 @@ def number(name: str, plain: Any) -> Any:
 
 
 def is_format(text: str) -> bool:
-    """Whether a message may show a number so: "s" and "r" are str() and repr(), "f" and a format of a few characters format()."""
+    """Whether a text may show a number so: "s" is str(), "r" is repr(), "f:>8" would be format() with ":>8"."""
     return text in ("s", "r") or (text[:1] == "f" and _FORMAT.fullmatch(text, 1) is not None)
-
-
-def check_view(view: Any, name: str, rank: int, what: str) -> None:
-    """Raise SpecError for an array of another rank than the function was recorded for."""
-    if len(view.shape) != rank:
-        raise SpecError(f"{what} was recorded for '{name}' of {rank} dimensions, got shape {tuple(view.shape)}: export the kernel "
-                        "with such an array too")
 
 
 @dataclass(frozen=True)
 class Expression:
-    """A function of the user, recorded for arrays of certain dtypes and ranks, and for certain Statics.
+    """A function of the user, recorded for certain dtypes and ranks of arrays and for certain Statics.
 
-    kernel, option  whose it is, for messages: "matmul", "out_type"
-    arrays          the arrays that it is given: name and rank
-    scalars         the run-time scalars that it is given: name, and "bool", "int" or "float"
+    kernel, option  what the function is of which kernel, for messages: "matmul", "out_type"
+    arrays          name and rank of each array that it takes
+    scalars         name of each run-time scalar that it takes, and its class in `KINDS`
     code            its instructions
 
-    It stands wherever the function stood: it is called by the names of its parameters, which `inspect.signature` tells, with
-    anything that has a ``shape`` for an array. NumPy's scalars count as the Python numbers that they hold. It returns what the
-    function would, or raises an exception of the same class with the same message. SpecError: an array has another rank.
+    It stands wherever the function stood: `inspect.signature` tells its parameters, all keyword-only, and anything that has a
+    ``shape`` is an array. It returns what the function returns, or raises what the function raises, for an exception that
+    `ERRORS` lacks its nearest base class there. SpecError: an array has another rank.
 
     >>> half = Expression("k", "grid", (("a", 1),), (), (("axis", (), "a", 0), ("const", (), "int", 2), ("floordiv", (0, 1)),
     ...                                                 ("tuple", (2,)), ("return", (3,))))
@@ -148,8 +138,10 @@ class Expression:
     def __call__(self, **known: Any) -> Any:
         what, code = f"kernel {self.kernel}: {self.option}", self.code
         for name, rank in self.arrays:
-            check_view(known[name], name, rank, what)
-        plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in known.items()}
+            if len(known[name].shape) != rank:
+                raise SpecError(f"{what} was recorded for '{name}' of {rank} dimensions, got shape {tuple(known[name].shape)}: "
+                                "export the kernel with such an array too")
+        known |= {name: KINDS[kind](known[name]) for name, kind in self.scalars}
         values: list[Any] = [None] * len(code)
         at = 0
         while True:
@@ -162,7 +154,7 @@ class Expression:
             if name == "if":
                 at = at + 1 if operands[0] else rest[0]
                 continue
-            values[at] = _run(name, operands, rest, plain, what)
+            values[at] = _run(name, operands, rest, known, what)
             at += 1
 
     # ---- in a file
@@ -180,9 +172,9 @@ class Expression:
         try:
             if not isinstance(value, dict) or value.keys() != {"kernel", "option", "arrays", "scalars", "code"}:
                 raise ValueError("it is no object of kernel, option, arrays, scalars and code")
-            fields = {name: _frozen(value[name], name) for name in ("arrays", "scalars", "code")}
-            expression = cls(value["kernel"], value["option"], **fields)  # type: ignore[arg-type]
-            _check_header(expression)
+            arrays, scalars, code = (_frozen(value[name], name) for name in ("arrays", "scalars", "code"))
+            _check_header(value["kernel"], value["option"], arrays, scalars)
+            expression = cls(value["kernel"], value["option"], arrays, scalars, code)
             _check_code(expression)
         except ValueError as error:
             raise ImageError(f"{what} cannot be used: {error}; export the kernel again") from None
@@ -190,9 +182,9 @@ class Expression:
 
 
 def _run(name: str, operands: list[Any], rest: list[Any], known: Mapping[str, Any], what: str) -> Any:
-    """Return the value of an instruction that is no jump and no end."""
+    """Return the value of an instruction."""
     if name in OPERATIONS:
-        return calculated(name, operands, what)
+        return _calculated(name, operands, what)
     match name:
         case "axis":
             return int(known[rest[0]].shape[rest[1]])
@@ -215,7 +207,7 @@ def _run(name: str, operands: list[Any], rest: list[Any], known: Mapping[str, An
     return None  # "none"
 
 
-def calculated(name: str, operands: list[Any], what: str) -> Any:
+def _calculated(name: str, operands: list[Any], what: str) -> Any:
     """Return what an operation makes of numbers. Raises SpecError for an integer of more than `MOST_BITS` bits."""
     ints = all(isinstance(value, int) for value in operands)
     bits = operands[0].bit_length() if ints else 0
@@ -237,38 +229,43 @@ def _listed(value: Any) -> Any:
 
 
 def _frozen(value: Any, where: str, depth: int = 3) -> Any:
-    """Return a list of lists as tuples. Raises ValueError for what has other values, or is nested more deeply than code is."""
+    """Return a list of lists as tuples. Raises ValueError for other values in it, and for lists that are nested more deeply."""
     if isinstance(value, list):
-        if depth < 0 or len(value) > MOST_INSTRUCTIONS:
-            raise ValueError(f"{where} is nested too deeply" if depth < 0 else f"{where} has {len(value)} entries, at most "
-                                                                              f"{MOST_INSTRUCTIONS} are possible")
+        if depth < 0:
+            raise ValueError(f"{where} is nested too deeply")
+        if len(value) > MOST_INSTRUCTIONS:
+            raise ValueError(f"{where} has {len(value)} entries, at most {MOST_INSTRUCTIONS} are possible")
         return tuple([_frozen(part, where, depth - 1) for part in value])
     if type(value) not in (str, int, bool) or depth == 3:
-        raise ValueError(f"{where} has {'an object' if isinstance(value, dict) else repr(value)[:60]} where code has none")
+        raise ValueError(f"{where} has {_brief(value)} where code has none")
     return value
 
 
-def _check_header(expression: Expression) -> None:
+def _brief(value: Any) -> str:
+    """Return how a message shows what a file holds: briefly."""
+    if isinstance(value, int) and value.bit_length() > 64:
+        return "a large int"
+    return f"a {type(value).__name__}" if isinstance(value, (dict, list)) else repr(value)[:60]
+
+
+def _check_header(kernel: Any, option: Any, *fields: tuple[Any, ...]) -> None:
     """Raise ValueError for names, arrays and scalars that no function has."""
-    for name in (expression.kernel, expression.option, *_names(expression)):
-        if not isinstance(name, str) or not name.isidentifier():
-            raise ValueError(f"{str(name)[:60]!r} is no name")
-    if len(set(_names(expression))) < len(expression.arrays) + len(expression.scalars):
+    parameters = [parameter for field in fields for parameter in field]
+    if not all(isinstance(parameter, tuple) and len(parameter) == 2 for parameter in parameters):
+        raise ValueError("a parameter is no pair")
+    names = [name for name, _ in parameters]
+    for name in (kernel, option, *names):
+        if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name):
+            raise ValueError(f"{_brief(name)} is no name")
+    if len(set(names)) < len(names):
         raise ValueError("two parameters have one name")
-    for name, rank in expression.arrays:
+    arrays, scalars = fields
+    for name, rank in arrays:
         if type(rank) is not int or not 0 <= rank <= 64:
-            raise ValueError(f"array {name!r} has {str(rank)[:60]!r} dimensions")
-    for name, kind in expression.scalars:
-        if not isinstance(kind, str) or kind not in SCALARS:
-            raise ValueError(f"scalar {name!r} is {str(kind)[:60]!r}, no kind of number")
-
-
-def _names(expression: Expression) -> Iterator[Any]:
-    for field in (expression.arrays, expression.scalars):
-        for parameter in field:
-            if not isinstance(parameter, tuple) or len(parameter) != 2:
-                raise ValueError("a parameter is no pair")
-            yield parameter[0]
+            raise ValueError(f"array {name!r} has {_brief(rank)} dimensions")
+    for name, kind in scalars:
+        if not isinstance(kind, str) or kind not in KINDS:
+            raise ValueError(f"scalar {name!r} is {_brief(kind)}, no class of numbers")
 
 
 def _check_code(expression: Expression) -> None:
@@ -277,7 +274,8 @@ def _check_code(expression: Expression) -> None:
     Behind an ``if`` comes the branch that is taken, up to its end, then the other one, where the jump leads. An instruction sees
     what was computed before it on its own way.
     """
-    kinds: dict[int, tuple[str, int]] = {}  # of the instructions that are seen: the kind of their value, and its depth
+    ranks, scalars = dict(expression.arrays), dict(expression.scalars)
+    kinds: dict[int, str] = {}  # of the values that an instruction sees, by index
     seen: list[int] = []
     branches: list[tuple[int, int]] = []  # where the other branch of an `if` begins, and how many of `seen` it sees
     if not expression.code:
@@ -288,10 +286,10 @@ def _check_code(expression: Expression) -> None:
             raise ValueError(f"{where} is no operation with references")
         name, references, *rest = instruction
         if any(type(r) is not int or r not in kinds for r in references):
-            raise ValueError(f"{where}: {str(references)[:60]} are no instructions that it sees")
+            raise ValueError(f"{where} refers to what it does not see")
         operands = [kinds[r] for r in references]
-        if not isinstance(name, str) or not _fits(name, [kind for kind, _ in operands], rest, expression, index):
-            raise ValueError(f"{where} is no instruction: {str(instruction)[:80]}")
+        if not isinstance(name, str) or not _fits(name, operands, rest, ranks, scalars):
+            raise ValueError(f"{where} is no instruction: {_brief(name)} of {len(operands)} values")
         if name == "if":
             branches.append((rest[0], len(seen)))
         elif name in _ENDS:
@@ -301,37 +299,36 @@ def _check_code(expression: Expression) -> None:
                     del kinds[gone]
                 del seen[length:]
                 if target != index + 1:
-                    raise ValueError(f"{where}: a jump leads to {target} and not behind it")
+                    raise ValueError(f"{where}: a jump leads to {_brief(target)} and not behind it")
             elif index + 1 < len(expression.code):
                 raise ValueError(f"{where} is the end, but {len(expression.code) - index - 1} more instructions follow")
         else:
-            depth = 1 + max((depth for _, depth in operands), default=0) if name in ("tuple", "list") else 0
-            if depth > MOST_DEPTH:
-                raise ValueError(f"{where}: tuples are nested too deeply")
-            kinds[index] = _kind(name), depth
+            kinds[index] = _kind(name)
             seen.append(index)
     if branches or expression.code[-1][0] not in _ENDS:
         raise ValueError("its code is cut off")
 
 
 def _kind(name: str) -> str:
-    return {"text": _TEXT, "none": _NONE, "array": _OBJECT, "workspace": _OBJECT, "tuple": _TUPLE, "list": _TUPLE}.get(name, _NUMBER)
+    """Return what an operation makes."""
+    return {"text": _TEXT, "none": _NONE, "array": _OBJECT, "workspace": _OBJECT, "tuple": _TUPLE,
+            "list": _TUPLE}.get(name, _NUMBER)
 
 
-def _fits(name: str, operands: list[str], rest: list[Any], expression: Expression, index: int) -> bool:
+def _fits(name: str, operands: list[str], rest: list[Any], ranks: Mapping[str, int], scalars: Mapping[str, str]) -> bool:
     """Whether an operation takes such operands and constants."""
     if name in OPERATIONS:
         return operands == [_NUMBER] * (1 if name in UNARY else 2) and not rest
     if name == "if":
-        return operands == [_NUMBER] and len(rest) == 1 and type(rest[0]) is int and index < rest[0] < len(expression.code)
+        return operands == [_NUMBER] and len(rest) == 1 and type(rest[0]) is int
     allowed = _FORMS.get(name, _ENDS.get(name))
     if allowed is None or not all(kind in allowed for kind in operands):
         return False
     match name, rest:
         case "axis", [str(array), int(axis)]:
-            return not operands and type(axis) is int and 0 <= axis < dict(expression.arrays).get(array, 0)
+            return not operands and type(axis) is int and 0 <= axis < ranks.get(array, 0)
         case "scalar", [str(scalar)]:
-            return not operands and scalar in dict(expression.scalars)
+            return not operands and scalar in scalars
         case "const", [str(kind), plain]:
             number(kind, plain)
             return not operands

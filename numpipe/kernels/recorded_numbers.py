@@ -1,9 +1,9 @@
-"""Numbers that are not known yet: what `recording` passes to a function of shapes, and the notes of what is computed of them.
+"""Numbers whose values are not known yet: `recording` passes them to a function of shapes, and notes what it computes of them.
 
-A `Number` says of itself that it is of the class that its value will have (``isinstance(n, int)``), so that checks of types go the
-way that they go in a call. The class of a result is that of the same operation on samples: ``1 / 1`` is a float, ``np.int32(1) + 1``
-what this NumPy makes of it, ``1.0 << 1`` Python's TypeError. Where the class depends on a value, or whether there is a result at all,
-as it does for divisors and exponents, the recorder asks: is it zero, is it negative?
+A `Number` claims to be of the class that its value will have: ``isinstance(n, int)`` holds for a size, so that checks of types go
+the way that they go in a call. The class of a result is that of the same operation on samples: ``1 / 1`` is a float, and
+``1.0 << 1`` Python's TypeError. Where the class depends on a value, or whether there is a result at all, as for divisors and
+exponents, the recorder asks, like the function itself: is it zero, is it negative?
 """
 
 from __future__ import annotations
@@ -25,14 +25,16 @@ _UFUNCS = {np.add: "add", np.subtract: "sub", np.multiply: "mul", np.true_divide
            np.equal: "eq", np.not_equal: "ne", np.bitwise_and: "and_", np.bitwise_or: "or_", np.bitwise_xor: "xor",
            np.left_shift: "lshift", np.right_shift: "rshift"}
 """what an operator of a NumPy scalar, on the left of a Number, is to NumPy"""
-_SHOWN = re.compile("\ue000(\\d+) ([^\ue001]*)\ue001")
-"""a Number in a text: private characters around the number of its note, and how it is shown"""
+_BEGIN, _END = "\U00012400", "\U00012401"
+"""around a Number in a text: cuneiform, which messages hardly have, and which repr() leaves as it is"""
+_SHOWN = re.compile(f"{_BEGIN}(\\d+) ([^{_END}]*){_END}")
+"""a Number in a text: its node, and how it is shown"""
 
 
 class Refused(BaseException):  # a user's `except Exception` is not to catch it
-    """Something was done with a Number that no expression can say.
+    """The function did something that no expression can say.
 
-    what, mend  the deed, and what to write instead, for the message
+    what, mend  what it did, and what to write instead, for the message
     """
 
     def __init__(self, what: str, mend: str) -> None:
@@ -41,18 +43,18 @@ class Refused(BaseException):  # a user's `except Exception` is not to catch it
 
 
 class Recorder:
-    """The notes of one function: each operation once, and for the way that is being gone which were computed, and which answers.
+    """The notes of one function: its operations, each once, and the way through it that is being recorded.
 
     nodes   operations, as instructions whose references are indices of nodes
-    kinds   the class of each one's value
-    steps   of this way: nodes in the order in which they were computed, and questions, ("if", node, answer)
+    kinds   the class of each node's value
+    steps   of the way: nodes in the order in which they were computed, and questions, ("if", node, answer)
     """
 
     def __init__(self) -> None:
         self.nodes: list[Instruction] = []
-        self.kinds: list[type] = []
+        self.kinds: list[Any] = []
         self._bounds: list[tuple[float, float]] = []
-        self._index: dict[Instruction, int] = {}
+        self._index: dict[tuple[Instruction, type], int] = {}
         self.begin([])
 
     def begin(self, answers: list[tuple[int, bool]]) -> None:
@@ -64,7 +66,7 @@ class Recorder:
         self.refused: Refused | None = None
 
     def refuse(self, what: str, mend: str) -> NoReturn:
-        """Give up the function. The recorder remembers that, should the function catch it."""
+        """Give up the function. The recorder remembers that, should the function catch the exception."""
         self.refused = self.refused or Refused(what, mend)
         raise self.refused
 
@@ -75,14 +77,14 @@ class Recorder:
     # ---- what is computed
     def note(self, instruction: Instruction, kind: type = object, bounds: tuple[float, float] = (-math.inf, math.inf)) -> int:
         """Return the node of an instruction, a new one where it is none yet."""
-        node = self._index.get(instruction)
+        node = self._index.get((instruction, kind))  # 2 ** n is an int on one way and a float on another
         if node is None:
-            node = self._index[instruction] = len(self.nodes)
+            node = self._index[instruction, kind] = len(self.nodes)
             self.nodes.append(instruction)
             self.kinds.append(kind)
             self._bounds.append(bounds)
         if len(self.steps) >= MOST_INSTRUCTIONS or len(self.nodes) >= MOST_INSTRUCTIONS:
-            self.refuse(f"it computes more than {MOST_INSTRUCTIONS} numbers", "compute less of shapes")
+            self.refuse(f"it computes more than {MOST_INSTRUCTIONS} numbers", "compute fewer numbers of sizes")
         self.steps.append(node)
         return node
 
@@ -99,6 +101,13 @@ class Recorder:
         exact = isinstance(value, (int, np.integer)) and int(value).bit_length() < _EXACT
         return self.note(instruction, type(value), (int(value), int(value)) if exact else (-math.inf, math.inf))
 
+    def text(self, text: str) -> int:
+        """Return the node of a text, which may show Numbers."""
+        pieces = _SHOWN.split(text)
+        if any(_BEGIN in piece or _END in piece for piece in pieces[::3]):
+            self.refuse("it cuts or changes a text that shows a size", "show sizes in messages of errors only")
+        return self.note(("text", tuple(int(node) for node in pieces[1::3]), tuple(pieces[::3]), tuple(pieces[2::3])))
+
     def apply(self, name: str, *values: Any) -> Any:
         """Note an operation on Numbers and constants; returns NotImplemented where an operand is no number."""
         operands = [self.operand(value) for value in values]
@@ -108,10 +117,11 @@ class Recorder:
         samples = [self._sample(node) for node in nodes]
         right = nodes[-1]
         if len(nodes) == 2 and self.nodes[right][0] != "const":
+            kind = self.kinds[right]
             if name in ("truediv", "floordiv", "mod") and self.ask("eq", right, 0):
-                samples[1] = self.kinds[right](0)
-            if name in ("lshift", "rshift", "pow") and self.ask("lt", right, 0):
-                samples[1] = self.kinds[right](-1)
+                samples[1] = kind(0)
+            if name in ("lshift", "rshift", "pow") and not issubclass(kind, _UNSIGNED) and self.ask("lt", right, 0):
+                samples[1] = kind(-1)
         if name == "pow":
             samples = self._power(nodes, samples)
         if name == "lshift" and samples[1] > MOST_BITS:
@@ -119,7 +129,7 @@ class Recorder:
         if name == "round_to" and self.nodes[right][0] != "const":
             self.refuse("round(…) to a number of digits that depends on a shape", "give round a constant")
         with np.errstate(all="ignore"):
-            kind = type(OPERATIONS[name](*samples))  # raises what the function would be raised
+            kind = type(OPERATIONS[name](*samples))  # raises what the function raises
         if kind is complex or constant(kind(1)) is None:
             self.refuse(f"{name} makes a {kind.__name__}", "compute with ints and floats")
         if (name == "int" and kind is self.kinds[right]) or (name == "int32" and self.kinds[right] is np.int32):
@@ -200,6 +210,7 @@ class Recorder:
 _QUESTIONS = {"lt": ("lt", False, False), "ge": ("lt", False, True), "gt": ("lt", True, False), "le": ("lt", True, True),
               "eq": ("eq", False, False), "ne": ("eq", False, True)}
 """comparisons of integers: the one that says the same, whether of swapped operands, and whether of the opposite answer"""
+_UNSIGNED = (bool, np.bool_, np.unsignedinteger)
 _EXACT = 256
 """bits of a bound that is kept"""
 
@@ -225,14 +236,6 @@ def _bounds(name: str, left: tuple[float, float], right: tuple[float, float] = (
     return low if abs(low) < small else -math.inf, high if abs(high) < small else math.inf
 
 
-def split_text(text: str) -> tuple[tuple[str, ...], tuple[int, ...], tuple[str, ...]]:
-    """Return the parts of a text around the Numbers in it, the Numbers' nodes, and how each is shown."""
-    pieces = _SHOWN.split(text)
-    if any("\ue000" in piece or "\ue001" in piece for piece in pieces[::3]):
-        raise Refused("it cuts or changes a text with a size in it", "use texts with sizes as messages of errors only")
-    return tuple(pieces[::3]), tuple(int(node) for node in pieces[1::3]), tuple(pieces[2::3])
-
-
 def _operator(name: str, swapped: bool = False) -> Callable[[Number, Any], Any]:
     def method(self: Number, other: Any) -> Any:
         return self._recorder.apply(name, other, self) if swapped else self._recorder.apply(name, self, other)
@@ -242,6 +245,13 @@ def _operator(name: str, swapped: bool = False) -> Callable[[Number, Any], Any]:
 
 def _function(name: str) -> Callable[[Number], Any]:
     return lambda self: self._recorder.apply(name, self)
+
+
+def _divmod(left: Any, right: Any) -> Any:
+    try:
+        return left // right, left % right
+    except ZeroDivisionError:
+        return divmod(left.__class__(1), right.__class__(0))  # raises too, with a text of its own
 
 
 def _refusal(what: str, mend: str) -> Callable[..., Any]:
@@ -255,23 +265,24 @@ _FUNCTIONS = "compute with operators (n ** 0.5), abs, round, min, max, math.ceil
 
 
 class Number:
-    """A size of an array, a run-time scalar, or what was computed of them; its value is not known."""
+    """A size of an array, a run-time scalar, or a number computed of them; its value is not known."""
 
     __slots__ = ("_recorder", "node")
 
     def __init__(self, recorder: Recorder, node: int) -> None:
         self._recorder, self.node = recorder, node
 
-    @property
-    def __class__(self) -> type:  # type: ignore[override]
-        return self._recorder.kinds[self.node]
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        kind: type = self._recorder.kinds[self.node]
+        return kind
 
     def recorded_as(self, to: type) -> Number:
         """Return the number converted to int or to np.int32, as `core.arith.converted` asks for it."""
         return self._recorder.apply(to.__name__, self)  # type: ignore[no-any-return]
 
     def spelled(self) -> str:
-        """Return where it comes from, for messages."""
+        """Return which sizes and scalars it is made of, for messages."""
         leaves: dict[str, None] = {}
         nodes, seen = [self.node], {self.node}
         while nodes:
@@ -290,12 +301,10 @@ class Number:
         return self._recorder.apply("round", self) if digits is None else self._recorder.apply("round_to", self, digits)
 
     def __divmod__(self, other: Any) -> Any:
-        quotient = self // other
-        return quotient, self % other
+        return _divmod(self, other)
 
     def __rdivmod__(self, other: Any) -> Any:
-        quotient = other // self
-        return quotient, other % self
+        return _divmod(other, self)
 
     def __pow__(self, other: Any, modulus: Any = None) -> Any:
         if modulus is not None:
@@ -307,20 +316,21 @@ class Number:
         return self._recorder.apply("bit_length", self)
 
     def __str__(self) -> str:
-        return f"\ue000{self.node} s\ue001"
+        return f"{_BEGIN}{self.node} s{_END}"
 
     def __repr__(self) -> str:
-        return f"\ue000{self.node} r\ue001"
+        return f"{_BEGIN}{self.node} r{_END}"
 
     def __format__(self, form: str) -> str:
         if not is_format(f"f{form}"):
             self._recorder.refuse(f"the format {form!r} of {self.spelled()}", "use a plain one, such as :d or :>8")
-        return f"\ue000{self.node} f{form}\ue001"
+        return f"{_BEGIN}{self.node} f{form}{_END}"
 
     def __array_ufunc__(self, ufunc: Any, method: str, *operands: Any, **options: Any) -> Any:
         if ufunc not in _UFUNCS or method != "__call__" or len(operands) != 2 or options:
             self._recorder.refuse(f"np.{ufunc.__name__}(…) of {self.spelled()}", _FUNCTIONS)
-        return self._recorder.apply(_UFUNCS[ufunc], *operands)
+        return self._recorder.apply(_UFUNCS[ufunc], *(  # a comparison makes an array of the scalar
+            value[()] if type(value) is np.ndarray and not value.ndim else value for value in operands))
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):  # what libraries look for, and do without

@@ -117,7 +117,7 @@ class Results:
 class HostView:
     """An array as functions of the user see it: shape and dtype, nothing else."""
 
-    def __init__(self, info: ArrayInfo) -> None:
+    def __init__(self, info: ArrayInfo | ArrayType) -> None:
         self.shape, self.dtype, self.ndim = info.shape, info.dtype, len(info.shape)
 
 

@@ -1,0 +1,112 @@
+"""The functions of shapes of all kernels of examples/: each can be recorded, and the expression gives what the function gives."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import itertools
+import json
+import random
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import attention_ladder
+import batched_gemm
+import copy_pipeline
+import gemm_ladder
+import gemm_single
+import ml_dtypes
+import numpy as np
+import pytest
+
+import flash_attention
+import gemm
+import gemm_body
+import gemm_tuned
+import numpipe
+from numpipe import ArrayType, BlockSpec, CompilerParams, cdiv
+from numpipe.kernels.expressions import Expression
+from numpipe.kernels.recording import record
+from numpipe.kernels.results import HostView
+from tests.kernels.tuned_cases import FORMS
+
+EXAMPLES = Path(gemm.__file__).parent
+DTYPES = (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
+
+
+def benchmark(name: str) -> ModuleType:
+    """A module of examples/benchmarks, beside modules of examples/ that have the same name."""
+    spec = importlib.util.spec_from_file_location(f"benchmark_{name}", EXAMPLES / "benchmarks" / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+explained = benchmark("explained")
+LADDERS = [(gemm_ladder.kernel(cfg), {}) for cfg in gemm_ladder.RUNGS.values()] + [
+    (attention_ladder.kernel(cfg, 64, causal), {}) for cfg in attention_ladder.RUNGS.values() for causal in (False, True)
+    if isinstance(cfg, attention_ladder.Config)]
+TUNED = [(gemm_tuned.kernel(cfg, form), {}) for cfg in gemm_tuned.CONFIGS.values() for form in FORMS.values()
+         if cfg.fuses or not (form.source or form.bias)]
+ATTENTION = [(flash_attention.kernel(cfg, flash_attention.Form(64, causal, layout, sums)), {})
+             for cfg, causal, layout, sums in itertools.product(
+                 flash_attention.CONFIGS.values(), (False, True), ("bhsd", "bshd"), (False, True))]
+MODULES = (batched_gemm, copy_pipeline, gemm, gemm_body, gemm_single, explained)
+OF_MODULES = [(kernel, {"cfg": getattr(module, "Config", gemm.Config)() if module is not explained else explained.GatedConfig()})
+              for module in MODULES for kernel in vars(module).values() if isinstance(kernel, numpipe.Kernel)]
+
+
+@numpipe.kernel(grid=lambda x: (cdiv(x.shape[0], 64), cdiv(x.shape[1], 64)), num_compute_wgs=1,
+                in_specs=BlockSpec((64, 64), lambda i, k: (i, k)), out_specs=BlockSpec((64, 64), lambda i, k: (i, k)),
+                out_type=lambda x: ArrayType(x.shape, np.float32),
+                compiler_params=CompilerParams(dimension_semantics=("parallel", "sequential")))
+def over_tiles(x, y):  # type: ignore[no-untyped-def]
+    y[...] = x[...] + x[...]
+
+
+def functions(kernel: numpipe.Kernel, statics: dict[str, Any]) -> Iterator[Expression]:
+    """The functions of a kernel, recorded for one rank or two, and compared with the expressions on drawn shapes."""
+    options, choose = kernel.options, random.Random(0)
+    for option in ("out_type", "grid", "workspace"):
+        function = getattr(options, option)
+        if not callable(function):
+            continue
+        names = [name for name in inspect.signature(function).parameters if name not in statics]
+        for dtype, ranks in itertools.product(DTYPES, itertools.product(range(1, 5), repeat=len(names))):
+            arrays = {name: (dtype, rank) for name, rank in zip(names, ranks, strict=True)}
+            if kernel.options.signature is not None and ranks != tuple(map(len, kernel.options.signature.inputs[:len(ranks)])):
+                continue
+            expression = record(function, option, kernel.name, arrays, {}, statics)
+            assert Expression.from_json(json.loads(json.dumps(expression.to_json()))) == expression
+            for _ in range(10):
+                known = {name: HostView(ArrayType(tuple(choose.choices((0, 1, 8, 100, 4096), k=rank)), dtype))
+                         for name, (_, rank) in arrays.items()}
+                try:
+                    expected = function(**known, **{name: value for name, value in statics.items()
+                                                    if name in inspect.signature(function).parameters})
+                except Exception as error:
+                    with pytest.raises(type(error), match=re.escape(str(error))):
+                        expression(**known)
+                else:
+                    found = expression(**known)
+                    assert found == expected and repr(found) == repr(expected)
+            yield expression
+
+
+@pytest.mark.parametrize("kernels", [LADDERS, TUNED, ATTENTION, OF_MODULES, [(over_tiles, {})]],
+                         ids=["ladders", "tuned", "attention", "modules", "tiles"])
+def test_all_functions_of_shapes_are_recorded(kernels: list[tuple[numpipe.Kernel, dict[str, Any]]]) -> None:
+    for kernel, statics in kernels:
+        assert list(functions(kernel, statics)), kernel.name
+
+
+def test_all_kernels_are_among_them() -> None:
+    of_files = {path.name for path in EXAMPLES.rglob("*.py") if re.search(r"@numpipe\.(kernel|jit)\b", path.read_text("utf8"))}
+    tested = {Path(str(module.__file__)).name for module in (*MODULES, gemm_ladder, attention_ladder, gemm_tuned, flash_attention)}
+    assert of_files == tested
