@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 import numpipe
 from numpipe import ArrayType
 from numpipe.__main__ import main
-from numpipe.compile import cache, fingerprint
+from numpipe.compile import cache, compilers, fingerprint
 from numpipe.compile.build import toolchain
 from numpipe.kernels.variants import Variant
 from numpipe.launch.image import Image
@@ -219,22 +219,25 @@ def test_types_options_and_statics_are_part_of_the_key(tmp_path: Path) -> None:
 @pytest.mark.parametrize("package", ["numba", "numba_cuda", "llvmlite", "nvidia_nvvm", "nvidia_nvjitlink"])
 def test_another_version_of_a_compiler_is_another_key(package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(tmp_path)
-    before = fingerprint.compiler.__wrapped__()
+    before = compilers._found.__wrapped__()
     (tmp_path / f"{package}-99.0.dist-info").mkdir()
-    assert fingerprint.compiler.__wrapped__() != before
+    assert compilers._found.__wrapped__() != before
 
 
 @pytest.mark.parametrize("variable", ["NUMBA_OPT", "CUDA_HOME", "LD_LIBRARY_PATH"])
 def test_what_chooses_a_compiler_is_part_of_the_key(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = fingerprint.compiler.__wrapped__()
+    assert compilers.compiler() == compilers.compiler() != None  # noqa: E711
+    before = compilers._found.__wrapped__()
     monkeypatch.setenv(variable, "/another")
-    assert fingerprint.compiler.__wrapped__() != before
+    assert compilers.compiler() is None, "nobody knows which of the two Numba has read"
+    monkeypatch.setattr(compilers, "_first_environment", compilers._environment)
+    assert compilers._found.__wrapped__() != before
 
 
 def test_another_file_of_numpipe_is_another_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    before, read = fingerprint.compiler.__wrapped__(), Path.read_bytes
+    before, read = compilers._found.__wrapped__(), Path.read_bytes
     monkeypatch.setattr(Path, "read_bytes", lambda path: read(path) + b"#" * (path.name == "ring.py"))
-    assert fingerprint.compiler.__wrapped__() != before
+    assert compilers._found.__wrapped__() != before
 
 
 def test_a_kernel_that_reads_what_no_digest_holds_has_no_key(folder: Path, image: Image) -> None:
