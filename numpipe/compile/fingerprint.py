@@ -11,6 +11,7 @@ of which no digest can hold all (an open file, a C object, a function that impor
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import enum
 import functools
@@ -101,7 +102,7 @@ class Fingerprint:
                 self._digest.update(repr(self.texts(values)).encode())
                 for text in self._described():
                     self._digest.update(repr(text).encode())
-        except (_Unknown, RecursionError) as error:
+        except Exception as error:  # a user's too: it reads attributes
             self._digest = None
             if log.on("compile"):
                 log.say("compile", f"kept in memory only: it depends on {error}")
@@ -112,8 +113,8 @@ class Fingerprint:
             while self._met:
                 text, value = self._met.pop()
                 yield text, _text(value, self)
-            if _ANYTHING & self._names or (self._spaces and _REFLECTION & self._names):
-                raise _Unknown("what code may read by reflection")
+            if found := self._names & (_ANYTHING | _REFLECTION if self._spaces else _ANYTHING):
+                raise _Unknown(f"what code reads by {', '.join(sorted(found))}")
             for text, holder, read in list(self._spaces):
                 for name in sorted(self._names - read):
                     read.add(name)
@@ -156,10 +157,13 @@ class Fingerprint:
 
     def state(self, value: Any) -> Any:
         """Return texts of the attributes of an instance; without those that are computed when they are first read."""
-        kind, found = type(value), dict(getattr(value, "__dict__", ()))
+        kind = type(value)
+        found = dict(object.__getattribute__(value, "__dict__")) if kind.__dictoffset__ else {}
         for each in kind.__mro__ if not _is_versioned(kind.__module__) else ():
-            found |= {name: member.__get__(value) for name, member in vars(each).items()
-                      if isinstance(member, types.MemberDescriptorType) and hasattr(value, name)}
+            for name, member in vars(each).items():
+                if isinstance(member, types.MemberDescriptorType):
+                    with contextlib.suppress(AttributeError):  # not assigned
+                        found[name] = member.__get__(value)
         return [(name, self.text(part)) for name, part in found.items()
                 if not (isinstance(value, enum.Enum) and name in _OF_MEMBERS)
                 and not isinstance(vars(kind).get(name), functools.cached_property)]
@@ -263,9 +267,9 @@ _METHODS = types.FunctionType | property | staticmethod | classmethod | functool
 @functools.singledispatch
 def _text(value: Any, found: Fingerprint) -> Any:
     """Return texts of an object: those of what pickle would rebuild it from, although nothing is pickled."""
-    if getattr(value, "nbytes", 0) > _MOST_BYTES or (hasattr(value, "__dlpack__") and not isinstance(value, np.ndarray)):
-        raise _Unknown(value)
     kind = type(value)
+    if value.nbytes > _MOST_BYTES if isinstance(value, np.ndarray) else hasattr(kind, "__dlpack__"):  # another library's array
+        raise _Unknown(kind)
     try:
         parts = value.__reduce_ex__(4)
     except Exception:
@@ -275,6 +279,8 @@ def _text(value: Any, found: Fingerprint) -> Any:
     if kind.__reduce_ex__ is object.__reduce_ex__ and kind.__reduce__ is object.__reduce__ and (
             getattr(kind, "__getstate__", None) is getattr(object, "__getstate__", None)):
         parts = *parts[:2], None, *parts[3:]  # its attributes, which follow
+    if parts[0] is getattr:  # a method of a class of C, by its name
+        parts = "getattr", *parts[1:]
     return [found.texts(list(part) if isinstance(part, Iterator) else part for part in parts), found.state(value)]
 
 
