@@ -41,15 +41,14 @@ _VERSIONED = {"numpipe", "numpy", "ml_dtypes", "numba", "builtins", "abc", "_abc
 _UNREAD = {"__module__", "__dict__", "__weakref__", "__doc__", "__annotations__", "__annotate_func__", "__annotations_cache__",
            "__dataclass_fields__", "__firstlineno__", "__static_attributes__", "__parameters__", "__orig_bases__", "_abc_impl"}
 """attributes of a class on which no constant depends that its other attributes do not tell"""
-_TEXTS = {"__doc__", "__annotations__", "__code__", "__globals__", "__builtins__", "__firstlineno__"}
-"""attributes that say what no digest holds; code that reads them has no key"""
 _OF_FUNCTIONS = {"__numpipe_source__", "__wrapped__", "function", "__module__", "__name__", "__qualname__", "__type_params__", *_UNREAD}
 """attributes of a function that are described, or not read, whatever names there are"""
 _NAMED_TUPLE = {"__new__", "__slots__", "__getnewargs__", "__repr__", "__replace__", "_make", "_replace", "_asdict"}
 _REFLECTION = {"getattr", "hasattr", "vars", "locals", "__dict__", "attrgetter", "methodcaller", "dir"}
 """names with which code may read attributes that it does not name"""
-_ANYTHING = {"globals", "eval", "exec", "compile", "__import__", "import_module", "modules", "_getframe", "open", "input"}
-"""names with which code may read anything"""
+_ANYTHING = {"globals", "eval", "exec", "compile", "__import__", "import_module", "modules", "_getframe", "open", "input",
+             "__doc__", "__annotations__", "__code__", "__globals__", "__builtins__", "__firstlineno__"}
+"""names with which code may read anything, and what no digest holds"""
 _MOST = 20_000
 """values that one kernel may depend on"""
 _MOST_BYTES = 1 << 20
@@ -75,7 +74,8 @@ class Fingerprint:
         self._active: set[int] = set()
         """ids of the values around the one that is being described"""
         self._values: list[Any] = []
-        """all values that may be the same object as another one"""
+        """all values that are the same object as another one, or equal to it, as the code may ask"""
+        self._count = 0
         self._compares = False
         """whether code compares objects by `is`"""
         self._digest: Any = hashlib.sha256()
@@ -126,11 +126,13 @@ class Fingerprint:
         kind = type(value)
         if kind in _SINGLE:
             return f"{kind.__name__} {value!r}"
-        self._values.append(value)
+        self._count += 1
+        if self._count > _MOST:
+            raise _Unknown(f"more than {_MOST} values")
         if kind in _ATOMS:
             return f"{kind.__name__} {value!r}"
-        if len(self._values) > _MOST:
-            raise _Unknown(value)
+        if not isinstance(value, _PLAIN):  # of equal constants Python makes one object or several, as it happens
+            self._values.append(value)
         if isinstance(value, enum.Enum):
             return [self.text(kind), value._name_, self.text(value._value_), self.state(value)]
         if kind.__eq__ is object.__eq__ or isinstance(value, type):
@@ -260,6 +262,7 @@ class _Missing:
 _MISSING = _Missing()
 _SINGLE = {type(None), type(...), type(NotImplemented), bool, _Missing}
 _ATOMS = {int, str, bytes}
+_PLAIN = int, float, complex, str, bytes, tuple, frozenset, range, slice, np.dtype, np.generic
 _OF_MEMBERS = {"_value_", "_name_", "__objclass__", "_sort_order_", "_hashable_values_", "_unhashable_values_", "_inverted_"}
 _METHODS = types.FunctionType | property | staticmethod | classmethod | functools.cached_property
 
@@ -270,6 +273,7 @@ def _text(value: Any, found: Fingerprint) -> Any:
     kind = type(value)
     if value.nbytes > _MOST_BYTES if isinstance(value, np.ndarray) else hasattr(kind, "__dlpack__"):  # another library's array
         raise _Unknown(kind)
+    state = found.state(value)  # first: an object may make its dictionary when it is asked
     try:
         parts = value.__reduce_ex__(4)
     except Exception:
@@ -281,7 +285,7 @@ def _text(value: Any, found: Fingerprint) -> Any:
         parts = *parts[:2], None, *parts[3:]  # its attributes, which follow
     if parts[0] is getattr:  # a method of a class of C, by its name
         parts = "getattr", *parts[1:]
-    return [found.texts(list(part) if isinstance(part, Iterator) else part for part in parts), found.state(value)]
+    return [found.texts(list(part) if isinstance(part, Iterator) else part for part in parts), state]
 
 
 @_text.register(float)

@@ -33,7 +33,7 @@ NESTED = ([{nested}], {{"x": ({tuple},)}})
 NUMPY = np.float32({numpy})
 SHAPED = np.zeros({shaped})
 FROZEN = frozenset([{frozen}, 7, "z", None])
-FACTORY = defaultdict(lambda: {factory})
+FACTORY = defaultdict(lambda: {factory}, new=3)
 READONLY = types.MappingProxyType({{"a": {mapping}}})
 NAN = float("nan")
 
@@ -158,6 +158,7 @@ kernel = make({captured}, {default})
 '''.replace(' + getattr(helpers, "BY_NAME"){with_getattr}', "")
 HELPERS = '''
 import types
+import numpy as np
 import numpipe
 OFFSET = {offset}
 THROUGH_ALIAS = {alias}
