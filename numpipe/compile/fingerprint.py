@@ -1,12 +1,14 @@
 """The key of a kernel's image in the disk cache: a digest of all that its machine code depends on.
 
 That is the text of its function; every value that the function may read, followed into other functions, classes and modules; the
-types and options of a call; and what compiles it (`compilers`). Nothing is rewritten and nothing of the compiler imported to find out.
+types and options of a call; and what compiles it (`compilers`). Nothing is rewritten and nothing of the compiler imported to find
+out.
 
-What code may read is found as Python finds it: globals and captured variables by name, attributes of modules by every name in all of
-the code. Objects that are equal only to themselves (functions, classes, modules, most instances) are numbered as they are met, and
-described once; others are described wherever they stand, so an equal copy, as another process gets it by pickle, is the same. A value
-of which no digest can hold all (an open file, a C object, a function that imports) gives no key: each process compiles such a kernel.
+What code may read is found as Python finds it: globals and captured variables by name, attributes of modules by every name in all
+of the code. Objects that are equal only to themselves (functions, classes, modules, most instances) are numbered as they are met,
+and described once. Others are described wherever they stand, so an equal copy, as another process gets it by pickle, is the same. A
+value of which no digest can hold all (an open file, a C object, a function that imports) gives no key: each process compiles such a
+kernel.
 """
 
 from __future__ import annotations
@@ -41,13 +43,14 @@ _VERSIONED = {"numpipe", "numpy", "ml_dtypes", "numba", "builtins", "abc", "_abc
 _UNREAD = {"__module__", "__dict__", "__weakref__", "__doc__", "__annotations__", "__annotate_func__", "__annotations_cache__",
            "__dataclass_fields__", "__firstlineno__", "__static_attributes__", "__parameters__", "__orig_bases__", "_abc_impl"}
 """attributes of a class on which no constant depends that its other attributes do not tell"""
-_OF_FUNCTIONS = {"__numpipe_source__", "__wrapped__", "function", "__module__", "__name__", "__qualname__", "__type_params__", *_UNREAD}
+_OF_FUNCTIONS = {"__numpipe_source__", "__wrapped__", "function", "__module__", "__name__", "__qualname__", "__type_params__",
+                 *_UNREAD}
 """attributes of a function that are described, or not read, whatever names there are"""
 _NAMED_TUPLE = {"__new__", "__slots__", "__getnewargs__", "__repr__", "__replace__", "_make", "_replace", "_asdict"}
 _REFLECTION = {"getattr", "hasattr", "vars", "locals", "__dict__", "attrgetter", "methodcaller", "dir"}
 """names with which code may read attributes that it does not name"""
-_ANYTHING = {"globals", "eval", "exec", "compile", "__import__", "import_module", "modules", "_getframe", "open", "input",
-             "__doc__", "__annotations__", "__code__", "__globals__", "__builtins__", "__firstlineno__"}
+_ANYTHING = {"globals", "eval", "exec", "compile", "__import__", "import_module", "modules", "_getframe", "open", "input", "__doc__",
+             "__annotations__", "__code__", "__globals__", "__builtins__", "__firstlineno__"}
 """names with which code may read anything, and what no digest holds"""
 _MOST = 20_000
 """values that one kernel may depend on"""
@@ -249,8 +252,10 @@ class Fingerprint:
             return "slot"
         if isinstance(member, property):
             return ["property", *self.texts((member.fget, member.fset))]
-        if isinstance(member, functools.cached_property | staticmethod | classmethod):
-            return [type(member).__name__, self.text(member.func if isinstance(member, functools.cached_property) else member.__func__)]
+        if isinstance(member, functools.cached_property):
+            return ["cached_property", self.text(member.func)]
+        if isinstance(member, staticmethod | classmethod):
+            return [type(member).__name__, self.text(member.__func__)]
         return self.text(member)
 
 
@@ -290,7 +295,8 @@ def _text(value: Any, found: Fingerprint) -> Any:
 
 @_text.register(float)
 def _float(value: float, found: Fingerprint) -> Any:
-    return [found.text(type(value)), struct.pack("<d", value).hex(), found.number(value) if value != value else "", found.state(value)]
+    nan = found.number(value) if value != value else ""  # which is equal to nothing, but found in a tuple that holds it
+    return [found.text(type(value)), struct.pack("<d", value).hex(), nan, found.state(value)]
 
 
 @_text.register(np.dtype)
@@ -469,7 +475,8 @@ def _check_imports(code: types.CodeType) -> None:
 
 
 _TOKENS = re.compile(r"""
-    [rbfuRBFU]{0,2} (?: \"{3} (?: \\. | [^\\] )*? \"{3} | '{3} (?: \\. | [^\\] )*? '{3} | " (?: \\. | [^"\\\n] )* " | ' (?: \\. | [^'\\\n] )* ')
+    [rbfuRBFU]{0,2} (?: \"{3} (?: \\. | [^\\] )*? \"{3} | '{3} (?: \\. | [^\\] )*? '{3} | " (?: \\. | [^"\\\n] )* "
+                      | ' (?: \\. | [^'\\\n] )* ')
     | \#[^\n]* | \d[\w.]* | (?P<dot>\.\s*)? (?P<name>[^\W\d]\w*) (?P<keyword>\s*=(?!=))? | (?P<other>[][(){}:])
     """, re.VERBOSE | re.DOTALL)
 

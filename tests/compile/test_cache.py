@@ -18,8 +18,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import numpipe
 from numpipe import ArrayType
@@ -28,7 +26,6 @@ from numpipe.compile import cache, compilers, fingerprint
 from numpipe.compile.build import toolchain
 from numpipe.kernels.variants import Variant
 from numpipe.launch.image import Image
-from tests.kernels.covering import examples
 
 pytestmark = pytest.mark.skipif(toolchain() is not None, reason=f"no compiler: {toolchain()}")
 X = ArrayType((128, 128), np.float32)
@@ -246,20 +243,6 @@ def test_a_kernel_that_reads_what_no_digest_holds_has_no_key(folder: Path, image
     assert fingerprint.Fingerprint(threading.Lock()).key() is None
     assert cache.image(None, lambda: image) is image
     assert not folder.exists()
-
-
-@given(st.fixed_dictionaries({}, optional={
-    "scale": st.sampled_from([0.5, 1.0, 2.0]), "captured": st.integers(1, 3), "default": st.sampled_from([0.25, 0.5]),
-    "slots": st.integers(1, 3), "offset": st.sampled_from([0.0, 1.0]), "factor": st.sampled_from([1.0, 4.0])}))
-@settings(max_examples=examples(5), deadline=None)
-def test_whatever_is_edited_an_image_of_the_cache_is_that_of_a_fresh_compile(tmp_path_factory: Any, values: dict[str, Any]) -> None:
-    """Some hundred edits share a folder: most images come from the cache, and each is compared with what compiling gives."""
-    tmp_path = tmp_path_factory.getbasetemp() / "edited"
-    tmp_path.mkdir(exist_ok=True)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("NUMPIPE_CACHE_DIR", str(tmp_path / "cache"))
-        edited = variant(kernel(tmp_path, **values))
-        assert code(edited.image) == code(edited._build().image)
 
 
 # ---- what may happen to files

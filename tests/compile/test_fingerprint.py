@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import importlib
 import math
 import os
 import pickle
@@ -12,23 +11,23 @@ import subprocess
 import sys
 import textwrap
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 
 import numpipe
-from numpipe.compile import cache, compilers, fingerprint
+from numpipe.compile import compilers, fingerprint
 from numpipe.compile.build import toolchain
 from numpipe.compile.fingerprint import Fingerprint
-from tests.compile.edited_sources import INTEGERS, NAMES, X, lifted, load, variant
+from numpipe.kernels.variants import Variant
+from tests.compile.edited_sources import INTEGERS, NAMES, lifted, load, variant
 from tests.compile.test_cache import code
 from tests.kernels import jit_kernels
-from tests.kernels.covering import examples
 
 ROOT = Path(__file__).parents[2]
 
@@ -54,7 +53,8 @@ def test_each_constant_that_a_kernel_reads_is_in_its_key(name: str, tmp_path: Pa
 
 
 @pytest.mark.parametrize("one, other", [
-    (1, True), (1, 1.0), (0.0, -0.0), (1.0, np.float32(1)), (np.float32(1), np.float64(1)), (math.nan, -math.nan), (1, "1"), (b"1", "1"),
+    (1, True), (1, 1.0), (0.0, -0.0), (1.0, np.float32(1)), (np.float32(1), np.float64(1)), (math.nan, -math.nan),
+    (1, "1"), (b"1", "1"),
     ((1, 2), [1, 2]), ((1,), (1.0,)), ((True,), (1,)), ({"a": 1}, {"a": True}), ({1: 2}, {True: 2}), ({1, 2}, frozenset({1, 2})),
     ((1, (2, 3)), ((1, 2), 3)), ("a, b", ("a", "b")), (np.dtype("f4"), "float32"), (np.float32, np.dtype("f4")), (None, "None"),
     (slice(1, 2), slice(1, 2, 1)), (range(3), range(4)), (2 ** 70, 2.0 ** 70), (np.arange(3), np.arange(3.0)), (1j, -1j),
@@ -92,9 +92,10 @@ def test_what_is_set_from_outside_is_read_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("body", [
-    "return globals()['TILE'] + n", "return eval('TILE') + n", "return __import__('helpers').OFFSET + n", "return find(other, 'T' + 'ILE') + n",
-    "import helpers; return helpers.OFFSET + n", "from .math import TILE; return TILE + n", "return len(open('/dev/null').read()) + n",
-    "return time.time() + n", "return random.random() + n", "return others.attrgetter('TILE')(other) + n", "return vars(other)['TILE']",
+    "return globals()['TILE'] + n", "return eval('TILE') + n", "return __import__('helpers').OFFSET + n",
+    "return find(other, 'T' + 'ILE') + n", "import helpers; return helpers.OFFSET + n", "from .math import TILE; return TILE + n",
+    "return len(open('/dev/null').read()) + n", "return time.time() + n", "return random.random() + n",
+    "return others.attrgetter('TILE')(other) + n", "return vars(other)['TILE']",
     "return int.__doc__ is n", "return n.__globals__",
 ])
 def test_code_that_may_read_anything_has_no_key(body: str, tmp_path: Path) -> None:
@@ -203,11 +204,18 @@ from pathlib import Path
 from numpipe.kernels.kernels import Kernel
 
 sys.path.insert(0, "examples")
+made = []
+begin = Kernel.__init__
+Kernel.__init__ = lambda self, *args, **named: (begin(self, *args, **named), made.append(self))[0]
 for path in sorted(Path("examples").glob("*.py")):
-    module = importlib.import_module(path.stem)
-    for name, value in sorted(vars(module).items()):
-        if isinstance(value, Kernel):
-            print(path.stem, name, value.definition.fingerprint().key())
+    importlib.import_module(path.stem)
+import attention_ladder, flash_attention, gemm_ladder, gemm_tuned
+flash_attention.kernel(flash_attention.Config(), flash_attention.Form(128))
+attention_ladder.kernel(attention_ladder.Config(), 128, True)
+gemm_ladder.kernel(gemm_ladder.Config())
+gemm_tuned.kernel(gemm_tuned.Config())
+for kernel in made:
+    print(kernel.__module__, kernel.name, kernel.definition.fingerprint().key())
 '''
 
 
@@ -221,8 +229,8 @@ def said(program: str, folder: Path, *options: str, **environment: str) -> str:
 def test_a_key_is_the_same_in_each_process(tmp_path: Path) -> None:
     """Whatever the seed of hashes is, whether modules are compiled or come from .pyc files, and when they are imported anew."""
     load(tmp_path, frozen='"s", "t", (1, "u"), 2.5')
-    answers = [said(KEYS, tmp_path, PYTHONHASHSEED="1", PYTHONDONTWRITEBYTECODE="1"), said(KEYS, tmp_path, PYTHONHASHSEED="2"),
-               said(KEYS, tmp_path, PYTHONHASHSEED="3")]
+    answers = [said(KEYS, tmp_path, PYTHONHASHSEED=seed, PYTHONDONTWRITEBYTECODE=off, PYTHONPYCACHEPREFIX="")
+               for seed, off in ("11", ("2", ""), ("3", ""))]
     assert len({line for answer in answers for line in answer.splitlines()}) == 1, answers
     assert "None" not in answers[0] and list((tmp_path / "__pycache__").glob("kernels*.pyc"))
 
@@ -230,7 +238,8 @@ def test_a_key_is_the_same_in_each_process(tmp_path: Path) -> None:
 def test_all_kernels_of_the_examples_have_a_key_that_is_the_same_in_each_process() -> None:
     first, second = (said(EXAMPLES, ROOT, PYTHONHASHSEED=seed) for seed in "12")
     assert first == second and "None" not in first
-    assert {line.split()[0] for line in first.splitlines()} > {"copy_pipeline", "gemm_single"}
+    assert {line.split()[0] for line in first.splitlines()} == {
+        path.stem for path in (ROOT / "examples").glob("*.py") if "numpipe.kernel(" in path.read_text(encoding="utf8")}
 
 
 def test_optimized_code_has_another_key() -> None:
@@ -275,25 +284,54 @@ def test_a_file_of_a_wheel_that_was_edited_is_another_key(tmp_path: Path) -> Non
 
 
 # ---- whatever is edited
-TEXTS = ["0", "1", "2", "True", "1.0", "0.0", "-0.0", "2.5", "np.float32(2.5)" , "1e400 - 1e400", "1 + 1", "'a'", "None", "(1, 2)"]
-SEEN: dict[str, str] = {}
-"""the rewritten source that each key stands for"""
+TEXTS = ["0", "1", "2", "True", "1.0", "0.0", "-0.0", "2.5", "np.float32(2.5)", "1e400 - 1e400", "1 + 1", "'a'", "None", "(1, 2)"]
+EDITS = st.tuples(
+    st.dictionaries(st.sampled_from([name for name in NAMES if name not in INTEGERS]), st.sampled_from(TEXTS), max_size=3),
+    st.dictionaries(st.sampled_from(sorted(INTEGERS)), st.integers(1, 4), max_size=2)).map(lambda both: both[0] | both[1])
+SHARDS = [pytest.param(number, marks=[pytest.mark.soak, pytest.mark.timeout(1800)]) for number in range(1, 11)]
+"""each of these is a tenth of the long run, and none is the short one"""
 
 
-@given(st.dictionaries(st.sampled_from([name for name in NAMES if name not in INTEGERS]), st.sampled_from(TEXTS), max_size=3),
-       st.dictionaries(st.sampled_from(sorted(INTEGERS)), st.integers(1, 4), max_size=2))
-@settings(max_examples=examples(5000), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_whatever_is_edited_another_source_has_another_key(tmp_path: Path, values: dict[str, str], integers: dict[str, int]) -> None:
-    """One key never stands for two rewritten sources; sources that are the same text have one key."""
-    folder = tmp_path.parent / "edited"
-    edited = []
-    for _ in range(2):
+def each_edit(folder: Path, shard: int, few: int, many: int, check: Callable[[Variant, Variant], None]) -> None:
+    """Call `check` with the variants of many edits; each is loaded twice."""
+    @seed(shard)
+    @settings(max_examples=many if shard else few, deadline=None, database=None)
+    @given(EDITS)
+    def run(edit: dict[str, Any]) -> None:
         try:
-            of = load(folder, **values, **integers)
-        except Exception:
+            loaded = [variant(load(folder, **edit)) for _ in range(2)]
+        except Exception:  # what was edited is no module, or no such call
             return
-        edited.append(variant(of))
-    key = edited[0].digest
-    assert key is not None and key == edited[1].digest
-    text = lifted(edited[0])
-    assert SEEN.setdefault(key, text) == text
+        check(loaded[0], loaded[1])
+
+    run()
+
+
+@pytest.mark.parametrize("shard", [0, *SHARDS])
+def test_whatever_is_edited_another_source_has_another_key(shard: int, tmp_path: Path) -> None:
+    """One key never stands for two rewritten sources, and a module that is run again has the same key."""
+    seen: dict[str, str] = {}
+
+    def check(one: Variant, again: Variant) -> None:
+        key, text = one.digest, lifted(again)
+        assert key is not None and key == again.digest == again._digest()
+        assert seen.setdefault(key, text) == text
+
+    each_edit(tmp_path, shard, 40, 500, check)
+    assert len(seen) > 30
+
+
+@pytest.mark.skipif(toolchain() is not None, reason=f"no compiler: {toolchain()}")
+@pytest.mark.parametrize("shard", [0, *SHARDS])
+def test_whatever_is_edited_an_image_of_the_cache_is_that_of_a_fresh_compile(shard: int, tmp_path: Path) -> None:
+    """The edits share a folder: some images come from the cache, and each is compared with what compiling gives."""
+    def check(one: Variant, again: Variant) -> None:
+        try:
+            one.image  # noqa: B018
+        except numpipe.NumpipeError as error:
+            with pytest.raises(type(error)):
+                again._build()
+        else:
+            assert again.find() is not None and code(again.image) == code(again._build().image)
+
+    each_edit(tmp_path, shard, 2, 30, check)
