@@ -18,15 +18,11 @@ import dataclasses
 import enum
 import functools
 import hashlib
-import keyword
-import linecache
-import re
 import struct
 import sys
 import types
 from collections.abc import Iterator
 from itertools import chain
-from opcode import opmap
 from typing import Any
 
 import numpy as np
@@ -34,12 +30,9 @@ import numpy as np
 from ..core.functions import Function
 from ..core.op import Op
 from ..diagnostics import log, source
+from . import reading
 from .compilers import compiler
 
-_VERSIONED = {"numpipe", "numpy", "ml_dtypes", "numba", "builtins", "abc", "_abc", "collections", "_collections", "copyreg",
-              "dataclasses", "enum", "functools", "_functools", "itertools", "math", "numbers", "operator", "_operator", "reprlib", "types",
-              "typing"}
-"""packages whose names mean the same as long as their version, or that of Python, is the same"""
 _UNREAD = {"__module__", "__dict__", "__weakref__", "__doc__", "__annotations__", "__annotate_func__", "__annotations_cache__",
            "__dataclass_fields__", "__firstlineno__", "__static_attributes__", "__parameters__", "__orig_bases__", "_abc_impl"}
 """attributes of a class on which no constant depends that its other attributes do not tell"""
@@ -49,17 +42,13 @@ _OF_FUNCTIONS = {"__numpipe_source__", "__wrapped__", "function", "__module__", 
 _NAMED_TUPLE = {"__new__", "__slots__", "__getnewargs__", "__repr__", "__replace__", "_make", "_replace", "_asdict"}
 _REFLECTION = {"getattr", "hasattr", "vars", "locals", "__dict__", "attrgetter", "methodcaller", "dir"}
 """names with which code may read attributes that it does not name"""
-_ANYTHING = {"globals", "eval", "exec", "compile", "__import__", "import_module", "modules", "_getframe", "open", "input", "__doc__",
-             "__annotations__", "__code__", "__globals__", "__builtins__", "__firstlineno__"}
+_ANYTHING = {"globals", "eval", "exec", "compile", "__import__", "import_module", "modules", "_getframe", "open", "input",
+             "__doc__", "__annotations__", "__code__", "__globals__", "__builtins__", "__firstlineno__"}
 """names with which code may read anything, and what no digest holds"""
 _MOST = 20_000
 """values that one kernel may depend on"""
 _MOST_BYTES = 1 << 20
 """bytes of an array that is a constant"""
-
-
-class _Unknown(Exception):
-    """A value on which the machine code may depend, and of which no text says all."""
 
 
 class Fingerprint:
@@ -117,7 +106,7 @@ class Fingerprint:
                 text, value = self._met.pop()
                 yield text, _text(value, self)
             if found := self._names & (_ANYTHING | _REFLECTION if self._spaces else _ANYTHING):
-                raise _Unknown(f"what code reads by {', '.join(sorted(found))}")
+                raise reading.Unknown(f"what code reads by {', '.join(sorted(found))}")
             for text, holder, read in list(self._spaces):
                 for name in sorted(self._names - read):
                     read.add(name)
@@ -131,7 +120,7 @@ class Fingerprint:
             return f"{kind.__name__} {value!r}"
         self._count += 1
         if self._count > _MOST:
-            raise _Unknown(f"more than {_MOST} values")
+            raise reading.Unknown(f"more than {_MOST} values")
         if kind in _ATOMS:
             return f"{kind.__name__} {value!r}"
         if not isinstance(value, _PLAIN):  # of equal constants Python makes one object or several, as it happens
@@ -141,7 +130,7 @@ class Fingerprint:
         if kind.__eq__ is object.__eq__ or isinstance(value, type):
             return self.number(value)
         if id(value) in self._active:  # a list in itself
-            raise _Unknown(value)
+            raise reading.Unknown(value)
         self._active.add(id(value))
         try:
             return _text(value, self)
@@ -154,7 +143,7 @@ class Fingerprint:
     def number(self, value: Any) -> str:
         """Return a text that stands for an object, which is described elsewhere, or is known by its name."""
         if (found := self._numbers.get(id(value))) is None:
-            name = _name_of_class(value) if isinstance(value, type) else ""
+            name = reading.name_of_class(value) if isinstance(value, type) else ""
             found = self._numbers[id(value)] = name or f"object {len(self._numbers)}", value
             if not name:
                 self._met.append(found)
@@ -164,7 +153,7 @@ class Fingerprint:
         """Return texts of the attributes of an instance; without those that are computed when they are first read."""
         kind = type(value)
         found = dict(object.__getattribute__(value, "__dict__")) if kind.__dictoffset__ else {}
-        for each in kind.__mro__ if not _is_versioned(kind.__module__) else ():
+        for each in kind.__mro__ if not reading.is_versioned(kind.__module__) else ():
             for name, member in vars(each).items():
                 if isinstance(member, types.MemberDescriptorType):
                     with contextlib.suppress(AttributeError):  # not assigned
@@ -184,11 +173,11 @@ class Fingerprint:
             except ValueError:
                 cells.append("not assigned")
         defaults = self.texts(chain(function.__defaults__ or (), *(function.__kwdefaults__ or {}).items()))
-        if _is_versioned(module) and function.__globals__ is vars(sys.modules.get(module, types)):
+        if reading.is_versioned(module) and function.__globals__ is vars(sys.modules.get(module, types)):
             return [module, function.__qualname__, code.co_code.hex(), cells, defaults]  # what it reads by name is of its package
         self.attributes(function)
-        text = _lines(function)
-        known = [_reads(each) for each in _codes(code)]
+        text = reading.lines(function)
+        known = [reading.reads(each) for each in reading.codes(code)]
         names = set().union(*(names for names, _ in known))
         self._compares |= any(compares for _, compares in known)
         if source.remembered(function) is not None:
@@ -202,8 +191,8 @@ class Fingerprint:
     def unreached(self, text: list[str], code: types.CodeType) -> set[str]:
         """Return the globals in the text of a function that its bytecode does not have, as those behind ``if 0:``: the pass over
         the text may look at them. Attributes there are noted."""
-        bound = {name for each in _codes(code) for name in (*each.co_varnames, *each.co_cellvars, *each.co_freevars)}
-        named, attributes = _identifiers("".join(text))
+        bound = {name for each in reading.codes(code) for name in (*each.co_varnames, *each.co_cellvars, *each.co_freevars)}
+        named, attributes = reading.identifiers("".join(text))
         self._names.update(attributes)
         return set(named - bound)
 
@@ -225,8 +214,8 @@ class Fingerprint:
                 [self.code(each) if isinstance(each, types.CodeType) else self.text(each) for each in code.co_consts]]
 
     def module(self, module: types.ModuleType) -> Any:
-        name = _module_name(module.__name__)
-        if _is_versioned(module.__name__) and sys.modules.get(module.__name__) is module:
+        name = reading.module_name(module.__name__)
+        if reading.is_versioned(module.__name__) and sys.modules.get(module.__name__) is module:
             return name
         self._spaces.append((self.number(module), module, set()))
         return [name, self.text(type(module))]
@@ -243,7 +232,7 @@ class Fingerprint:
         elif "__dataclass_params__" in members:
             members["__dataclass_params__"] = repr(members["__dataclass_params__"])
             members["__dataclass_fields__"] = [(field.name, dict(field.metadata)) for field in dataclasses.fields(kind)]
-        return [f"{_module_name(kind.__module__)}.{kind.__qualname__}", self.texts(kind.__bases__), self.text(type(kind)),
+        return [f"{reading.module_name(kind.__module__)}.{kind.__qualname__}", self.texts(kind.__bases__), self.text(type(kind)),
                 [(name, self.member(m)) for name, m in members.items()]]
 
     def member(self, member: Any) -> Any:
@@ -265,7 +254,7 @@ class _Missing:
 
 
 _MISSING = _Missing()
-_SINGLE = {type(None), type(...), type(NotImplemented), bool, _Missing}
+_SINGLE = {*reading.SINGLE, _Missing}
 _ATOMS = {int, str, bytes}
 _PLAIN = int, float, complex, str, bytes, tuple, frozenset, range, slice, np.dtype, np.generic
 _OF_MEMBERS = {"_value_", "_name_", "__objclass__", "_sort_order_", "_hashable_values_", "_unhashable_values_", "_inverted_"}
@@ -277,14 +266,14 @@ def _text(value: Any, found: Fingerprint) -> Any:
     """Return texts of an object: those of what pickle would rebuild it from, although nothing is pickled."""
     kind = type(value)
     if value.nbytes > _MOST_BYTES if isinstance(value, np.ndarray) else hasattr(kind, "__dlpack__"):  # another library's array
-        raise _Unknown(kind)
+        raise reading.Unknown(kind)
     state = found.state(value)  # first: an object may make its dictionary when it is asked
     try:
         parts = value.__reduce_ex__(4)
     except Exception:
-        raise _Unknown(value) from None
+        raise reading.Unknown(value) from None
     if isinstance(parts, str):  # the name of a global
-        return _versioned(getattr(value, "__module__", ""), parts, value)
+        return reading.versioned(getattr(value, "__module__", ""), parts, value)
     if kind.__reduce_ex__ is object.__reduce_ex__ and kind.__reduce__ is object.__reduce__ and (
             getattr(kind, "__getstate__", None) is getattr(object, "__getstate__", None)):
         parts = *parts[:2], None, *parts[3:]  # its attributes, which follow
@@ -302,14 +291,14 @@ def _float(value: float, found: Fingerprint) -> Any:
 @_text.register(np.dtype)
 def _dtype(value: Any, found: Fingerprint) -> Any:
     if value.metadata:
-        raise _Unknown(value)
+        raise reading.Unknown(value)
     return f"{type(value).__name__} {value!r}"
 
 
 @_text.register(np.generic)
 def _number(value: Any, found: Fingerprint) -> Any:
     if value.dtype.hasobject:
-        raise _Unknown(value)
+        raise reading.Unknown(value)
     return [_dtype(value.dtype, found), value.tobytes().hex(), found.number(value) if value != value else ""]
 
 
@@ -377,15 +366,9 @@ def _wrapper(value: Any, found: Fingerprint) -> Any:
 def _builtin(value: Any, found: Fingerprint) -> Any:
     if isinstance(owner := getattr(value, "__self__", None), types.ModuleType | None):
         found.note(value.__name__)  # getattr, by any name
-        return _versioned(getattr(value, "__module__", None) or "numpy", getattr(value, "__qualname__", value.__name__), value)
+        module = getattr(value, "__module__", None) or "numpy"
+        return reading.versioned(module, getattr(value, "__qualname__", value.__name__), value)
     return ["method", found.text(owner), value.__name__]
-
-
-def _versioned(module: str, name: str, value: object) -> str:
-    """Return the name of what does not change while the versions stay."""
-    if not _is_versioned(module) or "<locals>" in name:
-        raise _Unknown(value)
-    return f"{module}:{name}"
 
 
 def _order(item: Any) -> str:
@@ -395,28 +378,8 @@ def _order(item: Any) -> str:
     if type(item) in _ATOMS or type(item) in _SINGLE or type(item) is float:
         return f"{type(item).__name__} {item!r}"
     if (found := Fingerprint(item).digest()) is None:
-        raise _Unknown(item)
+        raise reading.Unknown(item)
     return found
-
-
-def _module_name(name: str) -> str:
-    return "__main__" if name == "__mp_main__" else name  # which a worker process calls the script that started it
-
-
-def _is_versioned(module: str) -> bool:
-    return module.partition(".")[0] in _VERSIONED
-
-
-def _name_of_class(kind: type) -> str:
-    """Return the name of a class that the versions of packages tell; "" for others, as those of a text that exec ran, to which
-    Python gives the module "builtins"."""
-    if not _is_versioned(kind.__module__):
-        return ""
-    found: Any = sys.modules.get(kind.__module__)
-    for part in kind.__qualname__.split("."):
-        found = getattr(found, part, None)
-    compiled = not kind.__flags__ & 1 << 9  # Py_TPFLAGS_HEAPTYPE
-    return f"{kind.__module__}.{kind.__qualname__}" if found is kind or compiled else ""
 
 
 def _attribute(holder: Any, name: str) -> Any:
@@ -425,90 +388,4 @@ def _attribute(holder: Any, name: str) -> Any:
     try:
         return getattr(holder, name, _MISSING)
     except Exception:
-        raise _Unknown(holder) from None
-
-
-# ---- bytecode and text
-def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
-    """Yield the bytecode of a function, and of those in it."""
-    yield code
-    for each in code.co_consts:
-        if isinstance(each, types.CodeType):
-            yield from _codes(each)
-
-
-_GLOBAL, _CONSTANT, _SAME, _EXTENDED, _IMPORT = (opmap[name] for name in (
-    "LOAD_GLOBAL", "LOAD_CONST", "IS_OP", "EXTENDED_ARG", "IMPORT_NAME"))
-_NAMED = {opmap[name] for name in ("LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS") if name in opmap}  # in the body of a class
-_CACHE = opmap.get("CACHE", -1)
-
-
-@functools.lru_cache(maxsize=1024)
-def _reads(code: types.CodeType) -> tuple[frozenset[str], bool]:
-    """Return the globals that bytecode reads, and whether it asks by `is` if two objects are the same one."""
-    names, extended, compares, before = set(), 0, False, (_CACHE, 0)
-    for operation, low in zip(code.co_code[::2], code.co_code[1::2], strict=True):
-        argument = extended << 8 | low
-        extended = argument if operation == _EXTENDED else 0
-        if operation == _GLOBAL:
-            names.add(code.co_names[argument >> (sys.version_info >= (3, 11))])
-        elif operation in _NAMED:
-            names.add(code.co_names[argument])
-        elif operation == _SAME:
-            compares |= before[0] != _CONSTANT or type(code.co_consts[before[1]]) not in _SINGLE
-        elif operation == _IMPORT:
-            _check_imports(code)
-        if operation not in (_EXTENDED, _CACHE):
-            before = operation, argument
-    generated = code.co_filename == "<string>" and code.co_name.startswith("__")  # by dataclasses: they compare classes
-    return frozenset(names), compares and not generated
-
-
-def _check_imports(code: types.CodeType) -> None:
-    """Raise _Unknown where bytecode imports what versions do not tell."""
-    import dis
-
-    found = list(dis.get_instructions(code))
-    for number, one in enumerate(found):
-        if one.opname == "IMPORT_NAME" and (found[number - 2].argval != 0 or not _is_versioned(one.argval)):  # its level
-            raise _Unknown(code)
-
-
-_TOKENS = re.compile(r"""
-    [rbfuRBFU]{0,2} (?: \"{3} (?: \\. | [^\\] )*? \"{3} | '{3} (?: \\. | [^\\] )*? '{3} | " (?: \\. | [^"\\\n] )* "
-                      | ' (?: \\. | [^'\\\n] )* ')
-    | \#[^\n]* | \d[\w.]* | (?P<dot>\.\s*)? (?P<name>[^\W\d]\w*) (?P<keyword>\s*=(?!=))? | (?P<other>[][(){}:])
-    """, re.VERBOSE | re.DOTALL)
-
-
-@functools.lru_cache(maxsize=256)
-def _identifiers(text: str) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the names in the body of a function's text, and the attributes: without its strings and comments."""
-    names, attributes, depth = set(), set(), 0
-    place = "decorators"
-    for token in _TOKENS.finditer(text):
-        name, other = token["name"], token["other"]
-        if place == "body":
-            if name and token["dot"]:
-                attributes.add(name)
-            elif name and not token["keyword"]:
-                names.add(name)
-        elif place == "decorators":
-            if name == "def" and not token["dot"]:
-                place, depth = "signature", 0
-        elif other == ":" and not depth:
-            place = "body"
-        elif other:
-            depth += (other in "([{") - (other in ")]}")
-    return frozenset(names - set(keyword.kwlist)), frozenset(attributes)
-
-
-def _lines(function: types.FunctionType) -> list[str]:
-    """Return the text of a function; of one that nobody remembered as far as it has bytecode."""
-    try:
-        if (text := source.remembered(function)) is not None:
-            return text[0]
-        last = max(line or 0 for code in _codes(function.__code__) for *_, line in code.co_lines())
-        return linecache.getlines(function.__code__.co_filename)[function.__code__.co_firstlineno - 1:last]
-    except (OSError, SyntaxError, ValueError):
-        return []
+        raise reading.Unknown(holder) from None
