@@ -103,7 +103,7 @@ def _names(data: bytes, what: str) -> dict[str, list[str]]:
 def find(key: str | None) -> Image | None:
     """Return the image of this key from the cache; None where it is not there. Waits for nobody who compiles it."""
     place = _place(key)
-    found: Image | None = place and _read(place)
+    found: Image | None = None if place is None else _read(place)
     if found is not None and log.on("compile"):
         log.say("compile", f"{found.name}: from {place}")
     return found

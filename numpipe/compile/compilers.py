@@ -74,7 +74,7 @@ def _found() -> str:
     for folder in sorted({Path(__file__).parents[1], Path(intrinsics.__file__).parent}):  # beside each other in a source tree
         for name, data in _files(str(folder)):
             found.update(f"{name}\0{len(data)}\0".encode() + data)
-    packages = {}
+    packages: dict[str, tuple[str, list[str]]] = {}
     for path in sys.path:  # the first of two versions is the one that is imported
         if os.path.isdir(path):
             for entry in os.listdir(path):

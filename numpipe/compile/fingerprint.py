@@ -18,6 +18,7 @@ import dataclasses
 import enum
 import functools
 import hashlib
+import re
 import struct
 import sys
 import types
@@ -45,6 +46,8 @@ _REFLECTION = {"getattr", "hasattr", "vars", "locals", "__dict__", "attrgetter",
 _ANYTHING = {"globals", "eval", "exec", "compile", "__import__", "import_module", "modules", "_getframe", "open", "input",
              "__doc__", "__annotations__", "__code__", "__globals__", "__builtins__", "__firstlineno__"}
 """names with which code may read anything, and what no digest holds"""
+_CELLS = re.compile(r"ipykernel_\d+")
+"""the folder that a notebook's process names its cells by: the rest of a cell's name is a digest of its text"""
 _MOST = 20_000
 """values that one kernel may depend on"""
 _MOST_BYTES = 1 << 20
@@ -127,7 +130,7 @@ class Fingerprint:
             self._values.append(value)
         if isinstance(value, enum.Enum):
             return [self.text(kind), value._name_, self.text(value._value_), self.state(value)]
-        if kind.__eq__ is object.__eq__ or isinstance(value, type):
+        if kind.__eq__ is _OBJECT.__eq__ or isinstance(value, type):
             return self.number(value)
         if id(value) in self._active:  # a list in itself
             raise reading.Unknown(value)
@@ -185,7 +188,7 @@ class Fingerprint:
         builtins = function.__globals__.get("__builtins__", {})
         builtins = builtins if isinstance(builtins, dict) else vars(builtins)
         values = [self.text(function.__globals__.get(name, builtins.get(name, _MISSING))) for name in sorted(names)]
-        return [code.co_filename, function.__name__, function.__qualname__, text, self.code(code), cells, defaults, sorted(names),
+        return [_CELLS.sub("ipykernel", code.co_filename), function.__name__, function.__qualname__, text, self.code(code), cells, defaults, sorted(names),
                 values]
 
     def unreached(self, text: list[str], code: types.CodeType) -> set[str]:
@@ -231,7 +234,7 @@ class Fingerprint:
             members = {name: member for name, member in members.items() if name not in generated}
         elif "__dataclass_params__" in members:
             members["__dataclass_params__"] = repr(members["__dataclass_params__"])
-            members["__dataclass_fields__"] = [(field.name, dict(field.metadata)) for field in dataclasses.fields(kind)]
+            members["__dataclass_fields__"] = [(field.name, dict(field.metadata)) for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
         return [f"{reading.module_name(kind.__module__)}.{kind.__qualname__}", self.texts(kind.__bases__), self.text(type(kind)),
                 [(name, self.member(m)) for name, m in members.items()]]
 
@@ -254,6 +257,7 @@ class _Missing:
 
 
 _MISSING = _Missing()
+_OBJECT: Any = object
 _SINGLE = {*reading.SINGLE, _Missing}
 _ATOMS = {int, str, bytes}
 _PLAIN = int, float, complex, str, bytes, tuple, frozenset, range, slice, np.dtype, np.generic
@@ -274,8 +278,8 @@ def _text(value: Any, found: Fingerprint) -> Any:
         raise reading.Unknown(value) from None
     if isinstance(parts, str):  # the name of a global
         return reading.versioned(getattr(value, "__module__", ""), parts, value)
-    if kind.__reduce_ex__ is object.__reduce_ex__ and kind.__reduce__ is object.__reduce__ and (
-            getattr(kind, "__getstate__", None) is getattr(object, "__getstate__", None)):
+    if kind.__reduce_ex__ is _OBJECT.__reduce_ex__ and kind.__reduce__ is _OBJECT.__reduce__ and (
+            getattr(kind, "__getstate__", None) is getattr(_OBJECT, "__getstate__", None)):
         parts = *parts[:2], None, *parts[3:]  # its attributes, which follow
     if parts[0] is getattr:  # a method of a class of C, by its name
         parts = "getattr", *parts[1:]
@@ -324,7 +328,7 @@ def _more(value: Any, found: Fingerprint) -> list[Any]:
     kind = type(value)
     if kind in (tuple, list, dict):
         return []
-    parts = () if kind.__reduce__ is object.__reduce__ else value.__reduce__()[1:3]
+    parts = () if kind.__reduce__ is _OBJECT.__reduce__ else value.__reduce__()[1:3]
     return [found.state(value), found.texts(parts)]
 
 

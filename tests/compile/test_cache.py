@@ -232,8 +232,8 @@ def test_what_chooses_a_compiler_is_part_of_the_key(variable: str, monkeypatch: 
 
 
 def test_another_file_of_numpipe_is_another_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    before, read = compilers._found.__wrapped__(), Path.read_bytes
-    monkeypatch.setattr(Path, "read_bytes", lambda path: read(path) + b"#" * (path.name == "ring.py"))
+    before, read = compilers._found.__wrapped__(), compilers._bytes
+    monkeypatch.setattr(compilers, "_bytes", lambda path: read(path) + b"#" * path.endswith("ring.py"))
     assert compilers._found.__wrapped__() != before
 
 

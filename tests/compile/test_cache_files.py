@@ -1,4 +1,4 @@
-"""What may happen to the files of the disk cache: an image is never taken from a file that is not its own, and trouble is told once."""
+"""What may happen to the files of the disk cache: no image is taken from a file that is not its own, and trouble is told once."""
 
 from __future__ import annotations
 

@@ -242,6 +242,15 @@ def test_all_kernels_of_the_examples_have_a_key_that_is_the_same_in_each_process
         path.stem for path in (ROOT / "examples").glob("*.py") if "numpipe.kernel(" in path.read_text(encoding="utf8")}
 
 
+def test_the_cell_of_a_notebook_has_a_key_that_its_process_is_not_in() -> None:
+    keys = set()
+    for name in ("/tmp/ipykernel_12/345.py", "/tmp/ipykernel_67/345.py", "/tmp/ipykernel_67/346.py"):
+        names: dict[str, Any] = {"__name__": "__main__"}
+        exec(compile("def function(n): return n", name, "exec"), names)
+        keys.add(Fingerprint(names["function"]).key())
+    assert len(keys) == 2 and None not in keys
+
+
 def test_optimized_code_has_another_key() -> None:
     program = "from numpipe.compile.compilers import compiler; print(compiler())"
     assert said(program, ROOT) != said(program, ROOT, "-O")
