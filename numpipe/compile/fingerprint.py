@@ -188,8 +188,8 @@ class Fingerprint:
         builtins = function.__globals__.get("__builtins__", {})
         builtins = builtins if isinstance(builtins, dict) else vars(builtins)
         values = [self.text(function.__globals__.get(name, builtins.get(name, _MISSING))) for name in sorted(names)]
-        return [_CELLS.sub("ipykernel", code.co_filename), function.__name__, function.__qualname__, text, self.code(code), cells, defaults, sorted(names),
-                values]
+        file = _CELLS.sub("ipykernel", code.co_filename)
+        return [file, function.__name__, function.__qualname__, text, self.code(code), cells, defaults, sorted(names), values]
 
     def unreached(self, text: list[str], code: types.CodeType) -> set[str]:
         """Return the globals in the text of a function that its bytecode does not have, as those behind ``if 0:``: the pass over

@@ -265,7 +265,7 @@ def test_which_of_two_versions_is_imported_is_part_of_the_key(tmp_path: Path, mo
         monkeypatch.setattr(sys, "path", [str(tmp_path / folder) for folder in order])
         keys.add(compilers._found.__wrapped__())
     assert len(keys) == 2
-    monkeypatch.syspath_prepend(tmp_path)  # which has none
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])  # which has none
     assert compilers._found.__wrapped__() in keys
 
 
