@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import linecache
 import math
 import os
 import pickle
@@ -25,7 +26,7 @@ from numpipe.compile import compilers, fingerprint
 from numpipe.compile.build import toolchain
 from numpipe.compile.fingerprint import Fingerprint
 from numpipe.kernels.variants import Variant
-from tests.compile.edited_sources import INTEGERS, NAMES, lifted, load, variant
+from tests.compile.edited_sources import INTEGERS, NAMES, X, lifted, load, variant
 from tests.compile.test_cache import code
 from tests.kernels import jit_kernels
 
@@ -138,8 +139,6 @@ def test_names_that_only_unreached_code_has_are_read(tmp_path: Path) -> None:
         """
     (tmp_path / "unreached.py").write_text("")
     keys = set()
-    import linecache
-
     for target in "ab":
         file = tmp_path / "unreached.py"
         file.write_text(textwrap.dedent(text.format(target=target)), encoding="utf8")
@@ -178,6 +177,46 @@ def test_a_constant_that_holds_itself_or_too_much_has_no_key() -> None:
     for _ in range(5000):
         deep = (deep,)
     assert Fingerprint(deep).key() is None
+
+
+TILED = '''
+import numpipe
+from numpipe import ArrayType, BlockSpec, CompilerParams
+STEP, LEFT = {step}, {left}
+
+@numpipe.function
+def negated(v):
+    return -v * {passed}
+
+def mapped(m, n):
+    return (m + {defined}, n)
+
+def make(captured):
+    @numpipe.kernel(grid=(2, {grid}), in_specs=(BlockSpec(({rows}, 64), lambda m, n: (m * STEP + captured, n)), BlockSpec((64, 64), mapped)),
+                    out_specs=BlockSpec(({rows}, 64), lambda m, n: (m, n + {text})), out_type=lambda a: ArrayType(a.shape, a.dtype),
+                    compiler_params=CompilerParams(dimension_semantics=("parallel", "{semantics}"), approx_math={math}))
+    def kernel(a, b, c, *, of: numpipe.Static = negated, pair: numpipe.Static = (negated, {static})):
+        c[...] = of(a[...]) * LEFT + pair[1]
+    return kernel
+
+kernel = make({captured})
+'''
+
+
+@pytest.mark.parametrize("edited", [
+    {"step": 2}, {"left": 2.5}, {"passed": 2}, {"defined": 1}, {"grid": 3, "semantics": "sequential"}, {"rows": 128}, {"text": 1},
+    {"math": True}, {"static": 8}, {"captured": 1}], ids=lambda edited: "-".join(edited))
+def test_all_that_makes_a_kernel_over_tiles_is_in_its_key(edited: dict[str, Any], tmp_path: Path) -> None:
+    values = {"step": 1, "left": 1.5, "passed": 1, "defined": 0, "grid": 2, "semantics": "parallel", "rows": 64, "text": 0,
+              "math": False, "static": 7, "captured": 0}
+    keys, texts = [], []
+    for each in (values, values | edited, values):
+        linecache.checkcache(str(tmp_path / "tiled.py"))
+        of = variant(module("tiled", TILED.format(**each), tmp_path).kernel, X, X)
+        keys.append(of.digest)
+        texts.append(lifted(of))
+    assert keys[0] == keys[2] != keys[1] and None not in keys
+    assert texts[0] == texts[2] and "Error" not in texts[0] and (texts[0] != texts[1] or "math" in edited or "rows" in edited)
 
 
 # ---- the same in every process
