@@ -41,7 +41,7 @@ _OF_FUNCTIONS = {"__numpipe_source__", "__wrapped__", "function", "__module__", 
                  *_UNREAD}
 """attributes of a function that are described, or not read, whatever names there are"""
 _NAMED_TUPLE = {"__new__", "__slots__", "__getnewargs__", "__repr__", "__replace__", "_make", "_replace", "_asdict"}
-_REFLECTION = {"getattr", "hasattr", "vars", "locals", "__dict__", "attrgetter", "methodcaller", "dir"}
+_REFLECTION = {"getattr", "hasattr", "vars", "locals", "__dict__", "attrgetter", "methodcaller", "dir", "format", "format_map"}
 """names with which code may read attributes that it does not name"""
 _ANYTHING = {"globals", "eval", "exec", "compile", "__import__", "import_module", "modules", "_getframe", "open", "input",
              "__doc__", "__annotations__", "__code__", "__globals__", "__builtins__", "__firstlineno__"}
@@ -58,10 +58,10 @@ class Fingerprint:
     """What the machine code of a function depends on, and with `key` what a compile of it depends on besides."""
 
     def __init__(self, *values: Any) -> None:
-        self._names: set[str] = set()
+        self.names: set[str] = set()
         """all attributes, and all strings, that the code names"""
         self._spaces: list[tuple[str, Any, set[str]]] = []
-        """modules, and functions with attributes: what each is, it, and the names that were read in it"""
+        """modules, classes, and functions with attributes: what each is, it, and the names that were read in it"""
         self._numbers: dict[int, tuple[str, Any]] = {}
         """the number, or the name, of each object by its id; it keeps the object, or another one might get its id"""
         self._met: list[tuple[str, Any]] = []
@@ -75,9 +75,6 @@ class Fingerprint:
         """whether code compares objects by `is`"""
         self._digest: Any = hashlib.sha256()
         self._add(*values)
-
-    def digest(self) -> str | None:
-        return None if self._digest is None else str(self._digest.hexdigest())
 
     def key(self, *values: Any) -> str | None:
         """Return 64 hexadecimal digits of all values that were added, these among them; None where a digest cannot hold one."""
@@ -104,17 +101,25 @@ class Fingerprint:
 
     def _described(self) -> Iterator[Any]:
         """Yield texts of the objects that were met, and of what the code may read of modules: both may meet more."""
-        while self._met or any(self._names - read for *_, read in self._spaces):
+        while self._met or any(self.unread(holder, read) for _, holder, read in self._spaces):
             while self._met:
                 text, value = self._met.pop()
                 yield text, _text(value, self)
-            if found := self._names & (_ANYTHING | _REFLECTION if self._spaces else _ANYTHING):
+            everything = all(isinstance(holder, type) for _, holder, _ in self._spaces)
+            if found := self.names & (_ANYTHING if everything else _ANYTHING | _REFLECTION):
                 raise reading.Unknown(f"what code reads by {', '.join(sorted(found))}")
             for text, holder, read in list(self._spaces):
-                for name in sorted(self._names - read):
+                for name in sorted(self.unread(holder, read)):
                     read.add(name)
-                    if (value := _attribute(holder, name)) is not _MISSING:
+                    if isinstance(holder, type):
+                        if name in vars(holder):
+                            yield text, name, self.member(vars(holder)[name])
+                    elif (value := _attribute(holder, name)) is not _MISSING:
                         yield text, name, self.text(value)
+
+    def unread(self, holder: Any, read: set[str]) -> set[str]:
+        """Return the attributes of a module, a function or a class that the code may read, and that are not described yet."""
+        return (self.names.union(vars(holder)) if isinstance(holder, type) and self.names & _REFLECTION else self.names) - read
 
     def text(self, value: Any) -> Any:
         """Return strings and lists of them that say all of a value that code may read."""
@@ -196,7 +201,7 @@ class Fingerprint:
         the text may look at them. Attributes there are noted."""
         bound = {name for each in reading.codes(code) for name in (*each.co_varnames, *each.co_cellvars, *each.co_freevars)}
         named, attributes = reading.identifiers("".join(text))
-        self._names.update(attributes)
+        self.names.update(attributes)
         return set(named - bound)
 
     def attributes(self, function: Any) -> None:
@@ -204,15 +209,10 @@ class Fingerprint:
         if vars(function).keys() - _OF_FUNCTIONS:
             self._spaces.append((self.number(function), function, set(_OF_FUNCTIONS)))
 
-    def note(self, name: str) -> None:
-        """Note that the code can do what this builtin does, whatever it calls it."""
-        if name in _REFLECTION | _ANYTHING:
-            self._names.add(name)
-
     def code(self, code: types.CodeType) -> Any:
         """Return texts of the bytecode of a function, with that of those in it."""
-        self._names.update(code.co_names)
-        self._names.update(text for text in code.co_consts if isinstance(text, str) and text.isidentifier())
+        self.names.update(code.co_names)
+        self.names.update(text for text in code.co_consts if isinstance(text, str) and text.isidentifier())
         return [code.co_firstlineno, code.co_code.hex(), code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars,
                 [self.code(each) if isinstance(each, types.CodeType) else self.text(each) for each in code.co_consts]]
 
@@ -224,7 +224,7 @@ class Fingerprint:
         return [name, self.text(type(module))]
 
     def kind(self, kind: type) -> Any:
-        """Return texts of a class: its bases, and what it defines."""
+        """Return texts of a class: its bases, and what Python reads of it unasked; it is noted for what it has beside that."""
         members = {name: member for name, member in vars(kind).items() if name not in _UNREAD}
         if issubclass(kind, enum.Enum):  # beside its members it has tables of them
             members = {name: member for name, member in members.items() if isinstance(member, _METHODS)}
@@ -235,8 +235,11 @@ class Fingerprint:
         elif "__dataclass_params__" in members:
             members["__dataclass_params__"] = repr(members["__dataclass_params__"])
             members["__dataclass_fields__"] = [(field.name, dict(field.metadata)) for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
+        always = {name: member for name, member in members.items() if (name.startswith("_") and name.endswith("_"))
+                  or name in ("_fields", "_field_defaults") or (issubclass(kind, enum.Enum) and name in kind.__members__)}
+        self._spaces.append((self.number(kind), kind, {*_UNREAD, *always, *(vars(kind).keys() - members.keys())}))
         return [f"{reading.module_name(kind.__module__)}.{kind.__qualname__}", self.texts(kind.__bases__), self.text(type(kind)),
-                [(name, self.member(m)) for name, m in members.items()]]
+                [(name, self.member(m)) for name, m in always.items()]]
 
     def member(self, member: Any) -> Any:
         """Return texts of an attribute of a class."""
@@ -369,7 +372,7 @@ def _wrapper(value: Any, found: Fingerprint) -> Any:
 @_text.register(np.ufunc)
 def _builtin(value: Any, found: Fingerprint) -> Any:
     if isinstance(owner := getattr(value, "__self__", None), types.ModuleType | None):
-        found.note(value.__name__)  # getattr, by any name
+        found.names.add(value.__name__)  # the code can do what it does, whatever it calls it
         module = getattr(value, "__module__", None) or "numpy"
         return reading.versioned(module, getattr(value, "__qualname__", value.__name__), value)
     return ["method", found.text(owner), value.__name__]
@@ -381,7 +384,7 @@ def _order(item: Any) -> str:
         return f"{type(item).__module__}.{type(item).__qualname__}.{item._name_} {item._value_!r}"
     if type(item) in _ATOMS or type(item) in _SINGLE or type(item) is float:
         return f"{type(item).__name__} {item!r}"
-    if (found := Fingerprint(item).digest()) is None:
+    if (found := Fingerprint(item).key()) is None:
         raise reading.Unknown(item)
     return found
 

@@ -63,7 +63,7 @@ def test_each_constant_that_a_kernel_reads_is_in_its_key(name: str, tmp_path: Pa
     (staticmethod(len), classmethod(len)), (types.SimpleNamespace(a=1), types.SimpleNamespace(a=2)), (..., NotImplemented),
 ])
 def test_values_that_are_not_the_same_have_other_texts(one: Any, other: Any) -> None:
-    keys = [Fingerprint(type("C", (), {"m": value}) if isinstance(value, staticmethod | classmethod) else value).key()
+    keys = [Fingerprint(type("C", (), {"__m__": value}) if isinstance(value, staticmethod | classmethod) else value).key()
             for value in (one, other, one, other)]
     assert keys[0] != keys[1] and None not in keys
     assert keys[:2] == keys[2:]
@@ -117,10 +117,26 @@ def test_a_class_of_a_text_that_was_run_without_a_name_is_no_builtin() -> None:
     keys = set()
     for number in (1, 2):
         names: dict[str, Any] = {}
-        exec(f"class Config:\n    tile = {number}\n", names)
+        exec(f"class Config:\n    __tile__ = {number}\n", names)
         assert names["Config"].__module__ == "builtins"
         keys.add(Fingerprint(names["Config"]).key())
     assert len(keys) == 2 and None not in keys
+
+
+def test_methods_that_no_code_names_do_not_matter(tmp_path: Path) -> None:
+    text = """
+        class Config:
+            def load(path):
+                return open(path).read() + "{}"
+            def kept(self):
+                return {}
+        def function(config=Config()):
+            return {}
+        """
+    bodies = [(1, 2, "config.kept()"), (2, 2, "config.kept()"), (1, 3, "config.kept()"), (1, 2, "getattr(config, 'k' + 'ept')()")]
+    keys = [Fingerprint(module("methods", text.format(*body), tmp_path).function).key() for body in bodies]
+    assert keys[0] == keys[1] != keys[2] and keys[0] is not None
+    assert keys[3] is None, "it may call all of them, and one opens a file"
 
 
 def test_names_that_only_unreached_code_has_are_read(tmp_path: Path) -> None:
@@ -192,7 +208,8 @@ def mapped(m, n):
     return (m + {defined}, n)
 
 def make(captured):
-    @numpipe.kernel(grid=(2, {grid}), in_specs=(BlockSpec(({rows}, 64), lambda m, n: (m * STEP + captured, n)), BlockSpec((64, 64), mapped)),
+    first = BlockSpec(({rows}, 64), lambda m, n: (m * STEP + captured, n))
+    @numpipe.kernel(grid=(2, {grid}), in_specs=(first, BlockSpec((64, 64), mapped)),
                     out_specs=BlockSpec(({rows}, 64), lambda m, n: (m, n + {text})), out_type=lambda a: ArrayType(a.shape, a.dtype),
                     compiler_params=CompilerParams(dimension_semantics=("parallel", "{semantics}"), approx_math={math}))
     def kernel(a, b, c, *, of: numpipe.Static = negated, pair: numpipe.Static = (negated, {static})):
