@@ -130,7 +130,12 @@ def show_kernel(file: str) -> int:
 
 
 def look_after_cache(action: str) -> int:
-    """Run ``cache`` and return the exit status: 1 where a damaged image was found."""
+    """Run ``cache`` and return the exit status: 1 where a damaged image was found, or there can be no cache."""
+    try:
+        cache.folder()
+    except RuntimeError as error:  # a user without a home
+        print(f"there is no cache: {error}; set {cache.VARIABLE} to a folder")
+        return 1
     if action == "clear":
         print(f"{cache.clear()} images removed from {cache.folder()}")
         return 0

@@ -103,7 +103,10 @@ def _names(data: bytes, what: str) -> dict[str, list[str]]:
 def find(key: str | None) -> Image | None:
     """Return the image of this key from the cache; None where it is not there. Waits for nobody who compiles it."""
     place = _place(key)
-    return None if place is None else _read(place)
+    found: Image | None = None if place is None else _read(place)
+    if found is not None and log.on("compile"):
+        log.say("compile", f"{found.name}: from {place}")
+    return found
 
 
 def _place(key: str | None, suffix: str = _SUFFIX) -> Path | None:
@@ -126,18 +129,19 @@ _warned: set[str] = set()
 
 
 def _warn(error: Exception) -> None:
-    """Warn of a cache that cannot be used, once for each cause."""
-    text = f"numpipe's cache of compiled kernels is not used: {error}; set {VARIABLE} to another folder, or NUMPIPE_CACHE=0"
-    if text not in _warned:
-        _warned.add(text)
-        warnings.warn(text, RuntimeWarning, stacklevel=2)
+    """Warn of a cache that cannot be used, once for each cause, whatever files it is about."""
+    cause = (isinstance(error, OSError) and error.strerror) or str(error)
+    if cause not in _warned:
+        _warned.add(cause)
+        warnings.warn(f"numpipe's cache of compiled kernels is not used: {error}; set {VARIABLE} to another folder, or "
+                      "NUMPIPE_CACHE=0", RuntimeWarning, stacklevel=2)
 
 
 def passed(key: str | None, check: Callable[[], None]) -> None:
     """Run `check`, which compiles a kernel as far as errors go, unless it passed for this key before."""
     place = _place(key)
     note = place and place.with_suffix(".passed")
-    if note is None or place is None or not (note.exists() or place.exists()):
+    if note is None or place is None or not (_is_file(note) or _is_file(place)):
         check()
         if note is not None:
             with contextlib.suppress(OSError):
@@ -145,6 +149,12 @@ def passed(key: str | None, check: Callable[[], None]) -> None:
 
 
 # ---- files
+def _is_file(path: Path) -> bool:
+    with contextlib.suppress(OSError):
+        return stat.S_ISREG(path.lstat().st_mode)
+    return False
+
+
 def content(path: Path, most: int = MOST_IMAGE) -> bytes:
     """Return the bytes of a file of this user's. Raises FileNotFoundError, and ValueError for a link, a pipe, somebody else's
     file, or one of more than `most` bytes."""
@@ -208,18 +218,19 @@ def _write(place: Path, data: bytes) -> None:
 
 
 def files() -> list[tuple[Path, os.stat_result]]:
-    """Return the images in the cache, those first that were used last."""
-    found = []
+    """Return the images in the cache, those first that were used last; those last whose time is still to come: the clock was set
+    back since."""
+    found, now = [], time.time()
     with contextlib.suppress(OSError):
         for entry in os.scandir(folder() / "images"):
             with contextlib.suppress(OSError):  # another process removes it
                 if entry.name.endswith(_SUFFIXES):
                     found.append((Path(entry.path), entry.stat(follow_symlinks=False)))
-    return sorted(found, key=lambda one: one[1].st_mtime, reverse=True)
+    return sorted(found, key=lambda one: one[1].st_mtime * (one[1].st_mtime < now + 60), reverse=True)
 
 
 def evict(images: Path, most: int | None = None) -> int:
-    """Remove the images beyond `most` bytes that were used longest ago, and what writers that died left; return how many."""
+    """Remove the images beyond `most` bytes that were used longest ago, and what processes that died left; return how many."""
     total, removed = 0, 0
     limit = MOST_BYTES if most is None else most
     for path, status in files():
@@ -228,9 +239,9 @@ def evict(images: Path, most: int | None = None) -> int:
             with contextlib.suppress(OSError):
                 path.unlink()
                 removed += 1
-    for path in images.glob(".*.tmp"):
+    for path in (*images.glob(".*.tmp"), *images.glob("*.lock")):
         with contextlib.suppress(OSError):
-            if time.time() - path.stat().st_mtime > 3600:
+            if abs(time.time() - path.lstat().st_mtime) > 3600:
                 path.unlink()
     return removed
 
@@ -273,8 +284,8 @@ def _locked(place: Path) -> Iterator[None]:
                 _warn(error)
                 break
         yield
+    finally:
         if held:
             with contextlib.suppress(OSError):
                 path.unlink()
-    finally:
         os.close(descriptor)

@@ -1,170 +1,257 @@
 """The key of a kernel's image in the disk cache: a digest of all that its machine code depends on.
 
 That is the text of its function; every value that the function may read, followed into other functions, classes and modules; the
-types and options of a call; and what compiles: numpipe's own files, Numba, llvmlite, NVVM, nvJitLink and the variables that choose
-among them. Nothing is rewritten and nothing of the compiler imported to find out.
+types and options of a call; and what compiles it (`compilers`). Nothing is rewritten and nothing of the compiler imported to find
+out.
 
-What bytecode may read is found as Python finds it: globals and captured variables by name, attributes of modules by every name in
-all of the bytecode. A value of which no digest can hold all (an open file, a C object, a function that imports) gives no key: each
-process compiles such a kernel.
+What code may read is found as Python finds it: globals and captured variables by name, attributes of modules by every name in all
+of the code. Objects that are equal only to themselves (functions, classes, modules, most instances) are numbered as they are met,
+and described once. Others are described wherever they stand, so an equal copy, as another process gets it by pickle, is the same. A
+value of which no digest can hold all (an open file, a C object, a function that imports) gives no key: each process compiles such a
+kernel.
 """
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import enum
 import functools
-import glob
 import hashlib
-import linecache
-import math
-import os
 import re
+import struct
 import sys
 import types
 from collections.abc import Iterator
 from itertools import chain
-from opcode import opmap
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from .. import intrinsics
 from ..core.functions import Function
 from ..core.op import Op
-from ..diagnostics import source
+from ..diagnostics import log, source
+from . import reading
+from .compilers import compiler
 
-_COMPILERS = re.compile(r"(numba|numba_cuda|llvmlite|nvidia_(?:nvvm|nvjitlink)\w*|nvidia_cuda_nvcc\w*)-(.+)\.dist-info")
-"""the packages that decide what machine code a kernel becomes, beside numpipe"""
-_LIBRARIES = "nvvm/lib64/libnvvm.so*", "lib64/libnvJitLink.so*"
-"""those of them that may be a toolkit's files"""
-_VARIABLES = ("NUMBA_", "CUDA_HOME", "CUDA_PATH", "CONDA_PREFIX", "LD_LIBRARY_PATH")
-_VERSIONED = {"numpipe", "numpy", "ml_dtypes", "numba", "builtins", "collections", "copyreg", "dataclasses", "enum", "functools",
-              "itertools", "math", "operator", "types", "typing"}
-"""packages whose names mean the same as long as their version, or that of Python, is the same"""
 _UNREAD = {"__module__", "__dict__", "__weakref__", "__doc__", "__annotations__", "__annotate_func__", "__annotations_cache__",
            "__dataclass_fields__", "__firstlineno__", "__static_attributes__", "__parameters__", "__orig_bases__", "_abc_impl"}
 """attributes of a class on which no constant depends that its other attributes do not tell"""
+_OF_FUNCTIONS = {"__numpipe_source__", "__wrapped__", "function", "__module__", "__name__", "__qualname__", "__type_params__",
+                 *_UNREAD}
+"""attributes of a function that are described, or not read, whatever names there are"""
 _NAMED_TUPLE = {"__new__", "__slots__", "__getnewargs__", "__repr__", "__replace__", "_make", "_replace", "_asdict"}
-_REFLECTION = {"getattr", "hasattr", "vars", "globals", "locals", "eval", "exec", "__import__", "__dict__", "import_module"}
-"""names with which code may read what it does not name"""
+_REFLECTION = {"getattr", "hasattr", "vars", "locals", "__dict__", "attrgetter", "methodcaller", "dir", "format", "format_map"}
+"""names with which code may read attributes that it does not name"""
+_ANYTHING = {"globals", "eval", "exec", "compile", "__import__", "import_module", "modules", "_getframe", "open", "input",
+             "__doc__", "__annotations__", "__code__", "__globals__", "__builtins__", "__firstlineno__"}
+"""names with which code may read anything, and what no digest holds"""
+_CELLS = re.compile(r"ipykernel_\d+")
+"""the folder that a notebook's process names its cells by: the rest of a cell's name is a digest of its text"""
 _MOST = 20_000
 """values that one kernel may depend on"""
 _MOST_BYTES = 1 << 20
 """bytes of an array that is a constant"""
 
 
-class _Unknown(Exception):
-    """A value on which the machine code may depend, and of which no text says all."""
-
-
 class Fingerprint:
     """What the machine code of a function depends on, and with `key` what a compile of it depends on besides."""
 
     def __init__(self, *values: Any) -> None:
-        self._names: set[str] = set()
-        """all attributes, and all strings, that the bytecode names"""
-        self._modules: list[types.ModuleType] = []
-        self._read: set[tuple[int, str]] = set()
-        self._seen: dict[int, tuple[int, Any]] = {}
-        """the number of each object by its id; it keeps the object, or another one might get its id"""
+        self.names: set[str] = set()
+        """all attributes, and all strings, that the code names"""
+        self._spaces: list[tuple[str, Any, set[str]]] = []
+        """modules, classes, and functions with attributes: what each is, it, and the names that were read in it"""
+        self._numbers: dict[int, tuple[str, Any]] = {}
+        """the number, or the name, of each object by its id; it keeps the object, or another one might get its id"""
+        self._met: list[tuple[str, Any]] = []
+        """those that are still to be described"""
+        self._active: set[int] = set()
+        """ids of the values around the one that is being described"""
+        self._values: list[Any] = []
+        """all values that are the same object as another one, or equal to it, as the code may ask"""
+        self._count = 0
+        self._compares = False
+        """whether code compares objects by `is`"""
         self._digest: Any = hashlib.sha256()
         self._add(*values)
 
     def key(self, *values: Any) -> str | None:
         """Return 64 hexadecimal digits of all values that were added, these among them; None where a digest cannot hold one."""
         self._add(*values)
-        return None if self._digest is None else self._digest.hexdigest()
+        if self._digest is None or (tools := compiler()) is None:
+            return None
+        found = self._digest.copy()
+        found.update(tools.encode())
+        if self._compares:
+            first: dict[int, int] = {}
+            found.update(repr([first.setdefault(id(value), number) for number, value in enumerate(self._values)]).encode())
+        return str(found.hexdigest())
 
     def _add(self, *values: Any) -> None:
         try:
             if self._digest is not None:
-                texts = [compiler(), [self.text(value) for value in values], *self._of_modules()]
-                self._digest.update(repr(texts).encode())
-        except (_Unknown, RecursionError):
+                self._digest.update(repr(self.texts(values)).encode())
+                for text in self._described():
+                    self._digest.update(repr(text).encode())
+        except Exception as error:  # a user's too: it reads attributes
             self._digest = None
+            if log.on("compile"):
+                log.say("compile", f"kept in memory only: it depends on {error}")
 
-    def _of_modules(self) -> Iterator[Any]:
-        """Yield texts of what the code may read of the users' modules: reading them may add names and modules."""
-        while todo := [(module, name) for module in self._modules for name in sorted(self._names)
-                       if (id(module), name) not in self._read]:
-            if _REFLECTION & self._names:
-                raise _Unknown("a module that code may read by reflection")
-            for module, name in todo:
-                self._read.add((id(module), name))
-                if (value := _attribute(module, name)) is not _MISSING:
-                    yield _module_name(module.__name__), name, self.text(value)
+    def _described(self) -> Iterator[Any]:
+        """Yield texts of the objects that were met, and of what the code may read of modules: both may meet more."""
+        while self._met or any(self.unread(holder, read) for _, holder, read in self._spaces):
+            while self._met:
+                text, value = self._met.pop()
+                yield text, _text(value, self)
+            everything = all(isinstance(holder, type) for _, holder, _ in self._spaces)
+            if found := self.names & (_ANYTHING if everything else _ANYTHING | _REFLECTION):
+                raise reading.Unknown(f"what code reads by {', '.join(sorted(found))}")
+            for text, holder, read in list(self._spaces):
+                for name in sorted(self.unread(holder, read)):
+                    read.add(name)
+                    if isinstance(holder, type):
+                        if name in vars(holder):
+                            yield text, name, self.member(vars(holder)[name])
+                    elif (value := _attribute(holder, name)) is not _MISSING:
+                        yield text, name, self.text(value)
+
+    def unread(self, holder: Any, read: set[str]) -> set[str]:
+        """Return the attributes of a module, a function or a class that the code may read, and that are not described yet."""
+        return (self.names.union(vars(holder)) if isinstance(holder, type) and self.names & _REFLECTION else self.names) - read
 
     def text(self, value: Any) -> Any:
         """Return strings and lists of them that say all of a value that code may read."""
-        if type(value) in _ATOMS:
-            return f"{type(value).__name__} {value!r}"
-        if id(value) in self._seen:
-            return self._seen[id(value)][0]
-        if len(self._seen) > _MOST:
-            raise _Unknown(value)
+        kind = type(value)
+        if kind in _SINGLE:
+            return f"{kind.__name__} {value!r}"
+        self._count += 1
+        if self._count > _MOST:
+            raise reading.Unknown(f"more than {_MOST} values")
+        if kind in _ATOMS:
+            return f"{kind.__name__} {value!r}"
         if not isinstance(value, _PLAIN):  # of equal constants Python makes one object or several, as it happens
-            self._seen[id(value)] = len(self._seen), value
-        return _text(value, self)
+            self._values.append(value)
+        if isinstance(value, enum.Enum):
+            return [self.text(kind), value._name_, self.text(value._value_), self.state(value)]
+        if kind.__eq__ is _OBJECT.__eq__ or isinstance(value, type):
+            return self.number(value)
+        if id(value) in self._active:  # a list in itself
+            raise reading.Unknown(value)
+        self._active.add(id(value))
+        try:
+            return _text(value, self)
+        finally:
+            self._active.discard(id(value))
 
     def texts(self, values: Any) -> list[Any]:
         return [self.text(value) for value in values]
 
+    def number(self, value: Any) -> str:
+        """Return a text that stands for an object, which is described elsewhere, or is known by its name."""
+        if (found := self._numbers.get(id(value))) is None:
+            name = reading.name_of_class(value) if isinstance(value, type) else ""
+            found = self._numbers[id(value)] = name or f"object {len(self._numbers)}", value
+            if not name:
+                self._met.append(found)
+        return found[0]
+
+    def state(self, value: Any) -> Any:
+        """Return texts of the attributes of an instance; without those that are computed when they are first read."""
+        kind = type(value)
+        found = dict(object.__getattribute__(value, "__dict__")) if kind.__dictoffset__ else {}
+        for each in kind.__mro__ if not reading.is_versioned(kind.__module__) else ():
+            for name, member in vars(each).items():
+                if isinstance(member, types.MemberDescriptorType):
+                    with contextlib.suppress(AttributeError):  # not assigned
+                        found[name] = member.__get__(value)
+        return [(name, self.text(part)) for name, part in found.items()
+                if not (isinstance(value, enum.Enum) and name in _OF_MEMBERS)
+                and not isinstance(vars(kind).get(name), functools.cached_property)]
+
     def function(self, function: types.FunctionType) -> Any:
         """Return texts of a function, and of all that it reads and calls."""
         module = str(function.__globals__.get("__name__"))
-        code, ours = function.__code__, not _is_versioned(module)
+        code = function.__code__
         cells = []
         for cell in function.__closure__ or ():
             try:
                 cells.append(self.text(cell.cell_contents))
             except ValueError:
                 cells.append("not assigned")
-        defaults = self.texts(chain(function.__defaults__ or (), (function.__kwdefaults__ or {}).items()))
-        if not ours:  # what it reads by name is of its package
-            return [module, code.co_qualname if sys.version_info >= (3, 11) else code.co_name, code.co_code.hex(), cells, defaults]
-        builtins = vars(sys.modules["builtins"])
-        names = sorted({name for each in _codes(code) for name in _globals(each)})
-        values = [self.text(function.__globals__.get(name, builtins.get(name, _MISSING))) for name in names]
-        return [code.co_filename, _lines(function), self.code(code), cells, defaults, names, values]
+        defaults = self.texts(chain(function.__defaults__ or (), *(function.__kwdefaults__ or {}).items()))
+        if reading.is_versioned(module) and function.__globals__ is vars(sys.modules.get(module, types)):
+            return [module, function.__qualname__, code.co_code.hex(), cells, defaults]  # what it reads by name is of its package
+        self.attributes(function)
+        text = reading.lines(function)
+        known = [reading.reads(each) for each in reading.codes(code)]
+        names = set().union(*(names for names, _ in known))
+        self._compares |= any(compares for _, compares in known)
+        if source.remembered(function) is not None:
+            names |= self.unreached(text, code)
+        builtins = function.__globals__.get("__builtins__", {})
+        builtins = builtins if isinstance(builtins, dict) else vars(builtins)
+        values = [self.text(function.__globals__.get(name, builtins.get(name, _MISSING))) for name in sorted(names)]
+        file = _CELLS.sub("ipykernel", code.co_filename)
+        return [file, function.__name__, function.__qualname__, text, self.code(code), cells, defaults, sorted(names), values]
+
+    def unreached(self, text: list[str], code: types.CodeType) -> set[str]:
+        """Return the globals in the text of a function that its bytecode does not have, as those behind ``if 0:``: the pass over
+        the text may look at them. Attributes there are noted."""
+        bound = {name for each in reading.codes(code) for name in (*each.co_varnames, *each.co_cellvars, *each.co_freevars)}
+        named, attributes = reading.identifiers("".join(text))
+        self.names.update(attributes)
+        return set(named - bound)
+
+    def attributes(self, function: Any) -> None:
+        """Note the attributes that a function was given."""
+        if vars(function).keys() - _OF_FUNCTIONS:
+            self._spaces.append((self.number(function), function, set(_OF_FUNCTIONS)))
 
     def code(self, code: types.CodeType) -> Any:
         """Return texts of the bytecode of a function, with that of those in it."""
-        self._names.update(code.co_names)
-        self._names.update(text for text in code.co_consts if isinstance(text, str) and text.isidentifier())
+        self.names.update(code.co_names)
+        self.names.update(text for text in code.co_consts if isinstance(text, str) and text.isidentifier())
         return [code.co_firstlineno, code.co_code.hex(), code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars,
                 [self.code(each) if isinstance(each, types.CodeType) else self.text(each) for each in code.co_consts]]
 
-    def module(self, module: types.ModuleType) -> str:
-        if not _is_versioned(module.__name__):
-            self._modules.append(module)
-        return _module_name(module.__name__)
+    def module(self, module: types.ModuleType) -> Any:
+        name = reading.module_name(module.__name__)
+        if reading.is_versioned(module.__name__) and sys.modules.get(module.__name__) is module:
+            return name
+        self._spaces.append((self.number(module), module, set()))
+        return [name, self.text(type(module))]
 
     def kind(self, kind: type) -> Any:
-        """Return texts of a class: its bases, and what it defines."""
-        name = f"{_module_name(kind.__module__)}.{kind.__qualname__}"
-        if _is_versioned(kind.__module__):
-            if "<locals>" in name:
-                raise _Unknown(kind)
-            return name
+        """Return texts of a class: its bases, and what Python reads of it unasked; it is noted for what it has beside that."""
         members = {name: member for name, member in vars(kind).items() if name not in _UNREAD}
         if issubclass(kind, enum.Enum):  # beside its members it has tables of them
             members = {name: member for name, member in members.items() if isinstance(member, _METHODS)}
-            members |= {name: member.value for name, member in kind.__members__.items()}
+            members |= {name: [member._value_, self.state(member)] for name, member in kind.__members__.items()}
         elif hasattr(kind, "_field_defaults"):  # a NamedTuple, whose generated methods follow from the fields
             generated = {*_NAMED_TUPLE, *kind._fields}  # type: ignore[attr-defined]
             members = {name: member for name, member in members.items() if name not in generated}
         elif "__dataclass_params__" in members:
             members["__dataclass_params__"] = repr(members["__dataclass_params__"])
-        return [name, self.texts(kind.__bases__), type(kind).__qualname__, [(name, self.member(m)) for name, m in members.items()]]
+            members["__dataclass_fields__"] = [(field.name, dict(field.metadata)) for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
+        always = {name: member for name, member in members.items() if (name.startswith("_") and name.endswith("_"))
+                  or name in ("_fields", "_field_defaults") or (issubclass(kind, enum.Enum) and name in kind.__members__)}
+        self._spaces.append((self.number(kind), kind, {*_UNREAD, *always, *(vars(kind).keys() - members.keys())}))
+        return [f"{reading.module_name(kind.__module__)}.{kind.__qualname__}", self.texts(kind.__bases__), self.text(type(kind)),
+                [(name, self.member(m)) for name, m in always.items()]]
 
     def member(self, member: Any) -> Any:
         """Return texts of an attribute of a class."""
         if isinstance(member, types.MemberDescriptorType | types.GetSetDescriptorType):
             return "slot"
         if isinstance(member, property):
-            return self.texts((member.fget, member.fset))
-        return self.text(member.func if isinstance(member, functools.cached_property) else getattr(member, "__func__", member))
+            return ["property", *self.texts((member.fget, member.fset))]
+        if isinstance(member, functools.cached_property):
+            return ["cached_property", self.text(member.func)]
+        if isinstance(member, staticmethod | classmethod):
+            return [type(member).__name__, self.text(member.__func__)]
+        return self.text(member)
 
 
 class _Missing:
@@ -173,55 +260,84 @@ class _Missing:
 
 
 _MISSING = _Missing()
-_ATOMS = {type(None), type(...), type(NotImplemented), bool, int, str, bytes, complex, _Missing}
-_PLAIN = float, tuple, frozenset, np.dtype, np.generic
+_OBJECT: Any = object
+_SINGLE = {*reading.SINGLE, _Missing}
+_ATOMS = {int, str, bytes}
+_PLAIN = int, float, complex, str, bytes, tuple, frozenset, range, slice, np.dtype, np.generic
+_OF_MEMBERS = {"_value_", "_name_", "__objclass__", "_sort_order_", "_hashable_values_", "_unhashable_values_", "_inverted_"}
 _METHODS = types.FunctionType | property | staticmethod | classmethod | functools.cached_property
 
 
 @functools.singledispatch
 def _text(value: Any, found: Fingerprint) -> Any:
     """Return texts of an object: those of what pickle would rebuild it from, although nothing is pickled."""
-    if getattr(value, "nbytes", 0) > _MOST_BYTES or (hasattr(value, "__dlpack__") and not isinstance(value, np.ndarray)):
-        raise _Unknown(value)
+    kind = type(value)
+    if value.nbytes > _MOST_BYTES if isinstance(value, np.ndarray) else hasattr(kind, "__dlpack__"):  # another library's array
+        raise reading.Unknown(kind)
+    state = found.state(value)  # first: an object may make its dictionary when it is asked
     try:
         parts = value.__reduce_ex__(4)
     except Exception:
-        raise _Unknown(value) from None
+        raise reading.Unknown(value) from None
     if isinstance(parts, str):  # the name of a global
-        return _versioned(getattr(value, "__module__", ""), parts, value)
-    return found.texts(list(part) if isinstance(part, Iterator) else part for part in parts)
+        return reading.versioned(getattr(value, "__module__", ""), parts, value)
+    if kind.__reduce_ex__ is _OBJECT.__reduce_ex__ and kind.__reduce__ is _OBJECT.__reduce__ and (
+            getattr(kind, "__getstate__", None) is getattr(_OBJECT, "__getstate__", None)):
+        parts = *parts[:2], None, *parts[3:]  # its attributes, which follow
+    if parts[0] is getattr:  # a method of a class of C, by its name
+        parts = "getattr", *parts[1:]
+    return [found.texts(list(part) if isinstance(part, Iterator) else part for part in parts), state]
 
 
 @_text.register(float)
 def _float(value: float, found: Fingerprint) -> Any:
-    return ["float", value.hex() if math.isfinite(value) else repr(value), found.text(type(value))]
+    nan = found.number(value) if value != value else ""  # which is equal to nothing, but found in a tuple that holds it
+    return [found.text(type(value)), struct.pack("<d", value).hex(), nan, found.state(value)]
 
 
 @_text.register(np.dtype)
 def _dtype(value: Any, found: Fingerprint) -> Any:
+    if value.metadata:
+        raise reading.Unknown(value)
     return f"{type(value).__name__} {value!r}"
 
 
 @_text.register(np.generic)
 def _number(value: Any, found: Fingerprint) -> Any:
-    return [repr(value.dtype), value.tobytes().hex()]
+    if value.dtype.hasobject:
+        raise reading.Unknown(value)
+    return [_dtype(value.dtype, found), value.tobytes().hex(), found.number(value) if value != value else ""]
 
 
 @_text.register(tuple)
 @_text.register(list)
 def _sequence(value: Any, found: Fingerprint) -> Any:
-    return [found.text(type(value)), found.texts(value)]
+    return [found.text(type(value)), found.texts(value), *_more(value, found)]
 
 
 @_text.register(dict)
 def _table(value: Any, found: Fingerprint) -> Any:
-    return [found.text(type(value)), [(found.text(key), found.text(item)) for key, item in value.items()]]
+    return [found.text(type(value)), [(found.text(key), found.text(item)) for key, item in value.items()], *_more(value, found)]
 
 
 @_text.register(frozenset)
 @_text.register(set)
 def _set(value: Any, found: Fingerprint) -> Any:
-    return [found.text(type(value)), sorted((found.text(item) for item in value), key=repr)]
+    return [found.text(type(value)), found.texts(sorted(value, key=_order)), found.state(value)]
+
+
+def _more(value: Any, found: Fingerprint) -> list[Any]:
+    """Return texts of what a container has beside its items, as a defaultdict has a factory."""
+    kind = type(value)
+    if kind in (tuple, list, dict):
+        return []
+    parts = () if kind.__reduce__ is _OBJECT.__reduce__ else value.__reduce__()[1:3]
+    return [found.state(value), found.texts(parts)]
+
+
+@_text.register(types.MappingProxyType)
+def _mapping(value: Any, found: Fingerprint) -> Any:
+    return ["mappingproxy", found.text(dict(value))]
 
 
 @_text.register(types.ModuleType)
@@ -239,92 +355,44 @@ def _python(value: types.FunctionType, found: Fingerprint) -> Any:
     return found.function(value)
 
 
+@_text.register(types.MethodType)
+def _method(value: types.MethodType, found: Fingerprint) -> Any:
+    return ["method", *found.texts((value.__self__, value.__func__))]
+
+
 @_text.register(Function)
 @_text.register(type(functools.cache(len)))
 def _wrapper(value: Any, found: Fingerprint) -> Any:
-    return [type(value).__name__, found.text(value.__wrapped__)]
+    found.attributes(value)
+    return [type(value).__name__, found.text(value.function if isinstance(value, Function) else value.__wrapped__)]
 
 
 @_text.register(Op)
 @_text.register(types.BuiltinFunctionType)
 @_text.register(np.ufunc)
 def _builtin(value: Any, found: Fingerprint) -> Any:
-    return _versioned(getattr(value, "__module__", None) or "numpy", getattr(value, "__qualname__", value.__name__), value)
+    if isinstance(owner := getattr(value, "__self__", None), types.ModuleType | None):
+        found.names.add(value.__name__)  # the code can do what it does, whatever it calls it
+        module = getattr(value, "__module__", None) or "numpy"
+        return reading.versioned(module, getattr(value, "__qualname__", value.__name__), value)
+    return ["method", found.text(owner), value.__name__]
 
 
-def _versioned(module: str, name: str, value: object) -> str:
-    """Return the name of what does not change while the versions stay."""
-    if not _is_versioned(module) or "<locals>" in name:
-        raise _Unknown(value)
-    return f"{module}:{name}"
+def _order(item: Any) -> str:
+    """Return a text by which the items of a set are in one order in all processes."""
+    if isinstance(item, enum.Enum):
+        return f"{type(item).__module__}.{type(item).__qualname__}.{item._name_} {item._value_!r}"
+    if type(item) in _ATOMS or type(item) in _SINGLE or type(item) is float:
+        return f"{type(item).__name__} {item!r}"
+    if (found := Fingerprint(item).key()) is None:
+        raise reading.Unknown(item)
+    return found
 
 
-def _module_name(name: str) -> str:
-    return "__main__" if name == "__mp_main__" else name  # which a worker process calls the script that started it
-
-
-def _is_versioned(module: str) -> bool:
-    return module.partition(".")[0] in _VERSIONED
-
-
-def _attribute(module: types.ModuleType, name: str) -> Any:
-    if name in vars(module) or "__getattr__" not in vars(module):
-        return vars(module).get(name, _MISSING)
+def _attribute(holder: Any, name: str) -> Any:
+    if type(holder) is types.ModuleType and (name in vars(holder) or "__getattr__" not in vars(holder)):
+        return vars(holder).get(name, _MISSING)
     try:
-        return getattr(module, name, _MISSING)
+        return getattr(holder, name, _MISSING)
     except Exception:
-        raise _Unknown(module) from None
-
-
-# ---- bytecode
-def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
-    """Yield the bytecode of a function, and of those in it."""
-    yield code
-    for each in code.co_consts:
-        if isinstance(each, types.CodeType):
-            yield from _codes(each)
-
-
-@functools.lru_cache(maxsize=1024)
-def _globals(code: types.CodeType) -> frozenset[str]:
-    """Return the globals that bytecode reads."""
-    names, extended = set(), 0
-    for operation, low in zip(code.co_code[::2], code.co_code[1::2], strict=True):
-        argument = extended << 8 | low
-        extended = argument if operation == opmap["EXTENDED_ARG"] else 0
-        if operation == opmap["LOAD_GLOBAL"]:
-            names.add(code.co_names[argument >> (sys.version_info >= (3, 11))])
-        elif operation == opmap["LOAD_NAME"]:  # in the body of a class
-            names.add(code.co_names[argument])
-        elif operation == opmap["IMPORT_NAME"] and not _is_versioned(code.co_names[argument]):
-            raise _Unknown(code)
-    return frozenset(names)
-
-
-def _lines(function: types.FunctionType) -> list[str]:
-    """Return the text of a function, as far as it has bytecode."""
-    codes = list(_codes(function.__code__))
-    try:
-        if (text := source.remembered(function)) is not None:
-            return text[0]
-        last = max(line or 0 for code in codes for *_, line in code.co_lines())
-        return linecache.getlines(function.__code__.co_filename)[function.__code__.co_firstlineno - 1:last]
-    except (OSError, SyntaxError, ValueError):
-        return []
-
-
-# ---- what compiles
-@functools.cache
-def compiler() -> str:
-    """Return a digest of what compiles: numpipe's own files, the versions of the compilers and of Python, the environment."""
-    found = hashlib.sha256()
-    for folder in sorted({Path(__file__).parents[1], Path(intrinsics.__file__).parent}):  # beside each other in a source tree
-        records = sorted(folder.parent.glob("numpipe-*.dist-info/RECORD"))  # of a wheel: it has the files' digests
-        for file in records or sorted(folder.rglob("*.py")):
-            found.update(f"{file.relative_to(folder.parent)}\0".encode() + file.read_bytes())
-    packages = {entry for path in sys.path if os.path.isdir(path) for entry in os.listdir(path) if _COMPILERS.fullmatch(entry)}
-    roots = {*(os.environ.get(name) for name in ("CUDA_HOME", "CUDA_PATH", "CONDA_PREFIX")), *glob.glob("/usr/local/cuda*")}
-    libraries = sorted((file, os.stat(file).st_size, os.stat(file).st_mtime_ns)
-                       for root in roots if root for library in _LIBRARIES for file in glob.glob(f"{root}/{library}"))
-    chosen = sorted((name, value) for name, value in os.environ.items() if name.startswith(_VARIABLES))
-    return repr([found.hexdigest(), sorted(packages), libraries, chosen, sys.version, sys.flags.optimize, np.__version__])
+        raise reading.Unknown(holder) from None

@@ -1,0 +1,402 @@
+"""The key of a kernel in the disk cache: another one for whatever the pass may read, and the same one in every process."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import linecache
+import math
+import os
+import pickle
+import subprocess
+import sys
+import textwrap
+import types
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, seed, settings
+from hypothesis import strategies as st
+
+import numpipe
+from numpipe.compile import compilers, fingerprint
+from numpipe.compile.build import toolchain
+from numpipe.compile.fingerprint import Fingerprint
+from numpipe.kernels.variants import Variant
+from tests.compile.edited_sources import INTEGERS, NAMES, X, lifted, load, variant
+from tests.compile.test_cache import code
+from tests.kernels import jit_kernels
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("NUMPIPE_CACHE_DIR", str(tmp_path / "cache"))
+    yield
+    for name in ("helpers", "kernels"):
+        sys.modules.pop(name, None)
+
+
+# ---- another one for whatever is read
+@pytest.mark.parametrize("name", NAMES)
+def test_each_constant_that_a_kernel_reads_is_in_its_key(name: str, tmp_path: Path) -> None:
+    before = variant(load(tmp_path))
+    text, key = lifted(before), before.digest
+    assert key is not None and before._digest() == key, "rewriting reads properties that are kept"
+    other = variant(load(tmp_path, **{name: INTEGERS.get(name, 0) + 1}))
+    assert other.digest not in (key, None)
+    assert (lifted(other) != text) is (name not in ("class_method", "factory", "frozen"))
+    assert variant(load(tmp_path)).digest == key
+
+
+@pytest.mark.parametrize("one, other", [
+    (1, True), (1, 1.0), (0.0, -0.0), (1.0, np.float32(1)), (np.float32(1), np.float64(1)), (math.nan, -math.nan),
+    (1, "1"), (b"1", "1"),
+    ((1, 2), [1, 2]), ((1,), (1.0,)), ((True,), (1,)), ({"a": 1}, {"a": True}), ({1: 2}, {True: 2}), ({1, 2}, frozenset({1, 2})),
+    ((1, (2, 3)), ((1, 2), 3)), ("a, b", ("a", "b")), (np.dtype("f4"), "float32"), (np.float32, np.dtype("f4")), (None, "None"),
+    (slice(1, 2), slice(1, 2, 1)), (range(3), range(4)), (2 ** 70, 2.0 ** 70), (np.arange(3), np.arange(3.0)), (1j, -1j),
+    (np.zeros((2, 3)), np.zeros((3, 2))), (functools.partial(max, 1), functools.partial(max, 2)), ({"a": 1}.get, {"a": 2}.get),
+    (staticmethod(len), classmethod(len)), (types.SimpleNamespace(a=1), types.SimpleNamespace(a=2)), (..., NotImplemented),
+])
+def test_values_that_are_not_the_same_have_other_texts(one: Any, other: Any) -> None:
+    keys = [Fingerprint(type("C", (), {"__m__": value}) if isinstance(value, staticmethod | classmethod) else value).key()
+            for value in (one, other, one, other)]
+    assert keys[0] != keys[1] and None not in keys
+    assert keys[:2] == keys[2:]
+
+
+def module(name: str, text: str, folder: Path) -> types.ModuleType:
+    """A module of its own file, run anew."""
+    (folder / f"{name}.py").write_text(textwrap.dedent(text), encoding="utf8")
+    found = types.ModuleType(name)
+    found.__file__ = str(folder / f"{name}.py")
+    exec(compile((folder / f"{name}.py").read_text(encoding="utf8"), found.__file__, "exec"), vars(found))
+    return found
+
+
+def test_what_is_set_from_outside_is_read_too(tmp_path: Path) -> None:
+    """A test or a tool that changes an attribute of a module, a class, an instance, a function or an enum's member."""
+    keys = {variant(load(tmp_path)).digest}
+    for statement in ("helpers.OFFSET = 9", "kernels.Holder.offset = staticmethod(lambda: 9)", "kernels.HOLDER.own = 9",
+                      "kernels.first.block = 9", "kernels.Mode.A.extra = 9", "kernels.DYNAMIC.more = 9", "helpers.sub.SUB = 9",
+                      "kernels.NESTED[0].append(9)", "kernels.Config.tm = 9", "del kernels.SCALE", "kernels.getattr = 9",
+                      "helpers.deepest.function.__defaults__ = (9,)"):
+        of = load(tmp_path)
+        exec(statement, {name: sys.modules[name] for name in ("kernels", "helpers")})
+        keys.add(variant(of).digest)
+    assert len(keys) == 12, "a global that nobody reads is not in it"
+    assert None not in keys
+
+
+@pytest.mark.parametrize("body", [
+    "return globals()['TILE'] + n", "return eval('TILE') + n", "return __import__('helpers').OFFSET + n",
+    "return find(other, 'T' + 'ILE') + n", "import helpers; return helpers.OFFSET + n", "from .math import TILE; return TILE + n",
+    "return len(open('/dev/null').read()) + n", "return time.time() + n", "return random.random() + n",
+    "return others.attrgetter('TILE')(other) + n", "return vars(other)['TILE']",
+    "return int.__doc__ is n", "return n.__globals__",
+])
+def test_code_that_may_read_anything_has_no_key(body: str, tmp_path: Path) -> None:
+    """It is compiled in each process."""
+    found = module("anything", f"""
+        import random, time
+        import operator as others
+        import types
+        TILE, find, other = 3, getattr, types.ModuleType("other")
+        def function(n):
+            {body}
+        """, tmp_path)
+    assert Fingerprint(found.function).key() is None
+
+
+def test_a_class_of_a_text_that_was_run_without_a_name_is_no_builtin() -> None:
+    """Python says that such a class is of the module builtins."""
+    keys = set()
+    for number in (1, 2):
+        names: dict[str, Any] = {}
+        exec(f"class Config:\n    __tile__ = {number}\n", names)
+        assert names["Config"].__module__ == "builtins"
+        keys.add(Fingerprint(names["Config"]).key())
+    assert len(keys) == 2 and None not in keys
+
+
+def test_methods_that_no_code_names_do_not_matter(tmp_path: Path) -> None:
+    text = """
+        class Config:
+            def load(path):
+                return open(path).read() + "{}"
+            def kept(self):
+                return {}
+        def function(config=Config()):
+            return {}
+        """
+    bodies = [(1, 2, "config.kept()"), (2, 2, "config.kept()"), (1, 3, "config.kept()"), (1, 2, "getattr(config, 'k' + 'ept')()")]
+    keys = [Fingerprint(module("methods", text.format(*body), tmp_path).function).key() for body in bodies]
+    assert keys[0] == keys[1] != keys[2] and keys[0] is not None
+    assert keys[3] is None, "it may call all of them, and one opens a file"
+
+
+def test_names_that_only_unreached_code_has_are_read(tmp_path: Path) -> None:
+    """The search for outputs looks behind ``if 0:``, of which there is no bytecode."""
+    text = """
+        import numpipe
+        from numpipe import ds
+        @numpipe.function
+        def fill(a, b):
+            {target}[ds(0, 64)] = 0.0
+        @numpipe.kernel()
+        def kernel(x, y):
+            '''fill'''
+            if 0:
+                fill(x, y)
+        """
+    (tmp_path / "unreached.py").write_text("")
+    keys = set()
+    for target in "ab":
+        file = tmp_path / "unreached.py"
+        file.write_text(textwrap.dedent(text.format(target=target)), encoding="utf8")
+        linecache.checkcache(str(file))
+        names: dict[str, Any] = {"__name__": "unreached"}
+        exec(compile(file.read_text(encoding="utf8"), str(file), "exec"), names)
+        assert names["kernel"].definition._stores["all"] == [{"a": "x", "b": "y"}[target]]
+        keys.add(names["kernel"].definition.fingerprint().key())
+    assert len(keys) == 2 and None not in keys
+
+
+def test_objects_that_code_compares_are_told_apart_from_equal_ones(tmp_path: Path) -> None:
+    """``A is B`` is a constant of a kernel."""
+    text = "A = [1]\nB = {}\ndef function(n):\n    return A is B"
+    one, other = (Fingerprint(module("same", text.format(value), tmp_path).function).key() for value in ("A", "[1]"))
+    assert one != other and None not in (one, other)
+    plain = "A = [1]\nB = {}\ndef function(n):\n    return A == B or A is None"
+    one, other = (Fingerprint(module("same", plain.format(value), tmp_path).function).key() for value in ("A", "[1]"))
+    assert one == other != None  # noqa: E711
+
+
+def test_an_equal_static_of_another_process_has_the_same_key() -> None:
+    config = jit_kernels.Config(64)
+    of = jit_kernels.times.definition
+    assert of.fingerprint().key(config) == of.fingerprint().key(copy.copy(config)) == of.fingerprint().key(
+        pickle.loads(pickle.dumps(config))) != of.fingerprint().key(jit_kernels.Config(32))
+
+
+def test_a_constant_that_holds_itself_or_too_much_has_no_key() -> None:
+    loop: list[Any] = []
+    loop.append(loop)
+    assert Fingerprint(loop).key() is None
+    assert Fingerprint(list(range(fingerprint._MOST + 1))).key() is None
+    assert Fingerprint(np.zeros(fingerprint._MOST_BYTES + 1, np.uint8)).key() is None
+    deep: Any = ()
+    for _ in range(5000):
+        deep = (deep,)
+    assert Fingerprint(deep).key() is None
+
+
+TILED = '''
+import numpipe
+from numpipe import ArrayType, BlockSpec, CompilerParams
+STEP, LEFT = {step}, {left}
+
+@numpipe.function
+def negated(v):
+    return -v * {passed}
+
+def mapped(m, n):
+    return (m + {defined}, n)
+
+def make(captured):
+    first = BlockSpec(({rows}, 64), lambda m, n: (m * STEP + captured, n))
+    @numpipe.kernel(grid=(2, {grid}), in_specs=(first, BlockSpec((64, 64), mapped)),
+                    out_specs=BlockSpec(({rows}, 64), lambda m, n: (m, n + {text})), out_type=lambda a: ArrayType(a.shape, a.dtype),
+                    compiler_params=CompilerParams(dimension_semantics=("parallel", "{semantics}"), approx_math={math}))
+    def kernel(a, b, c, *, of: numpipe.Static = negated, pair: numpipe.Static = (negated, {static})):
+        c[...] = of(a[...]) * LEFT + pair[1]
+    return kernel
+
+kernel = make({captured})
+'''
+
+
+@pytest.mark.parametrize("edited", [
+    {"step": 2}, {"left": 2.5}, {"passed": 2}, {"defined": 1}, {"grid": 3, "semantics": "sequential"}, {"rows": 128}, {"text": 1},
+    {"math": True}, {"static": 8}, {"captured": 1}], ids=lambda edited: "-".join(edited))
+def test_all_that_makes_a_kernel_over_tiles_is_in_its_key(edited: dict[str, Any], tmp_path: Path) -> None:
+    values = {"step": 1, "left": 1.5, "passed": 1, "defined": 0, "grid": 2, "semantics": "parallel", "rows": 64, "text": 0,
+              "math": False, "static": 7, "captured": 0}
+    keys, texts = [], []
+    for each in (values, values | edited, values):
+        linecache.checkcache(str(tmp_path / "tiled.py"))
+        of = variant(module("tiled", TILED.format(**each), tmp_path).kernel, X, X)
+        keys.append(of.digest)
+        texts.append(lifted(of))
+    assert keys[0] == keys[2] != keys[1] and None not in keys
+    assert texts[0] == texts[2] and "Error" not in texts[0] and (texts[0] != texts[1] or "math" in edited or "rows" in edited)
+
+
+# ---- the same in every process
+KEYS = '''
+import importlib, sys
+import numpy as np
+import numpipe
+from numpipe.kernels.kernels import Kernel
+
+X = numpipe.ArrayType((128, 128), np.float32)
+
+def keys():
+    import kernels
+    yield "kernels", kernels.kernel.described((X,), {}).variant.digest
+
+for _ in range(2):
+    print(sorted(keys()))
+    importlib.reload(sys.modules["helpers"])
+    importlib.reload(sys.modules["kernels"])
+'''
+EXAMPLES = '''
+import importlib, sys
+from pathlib import Path
+from numpipe.kernels.kernels import Kernel
+
+sys.path.insert(0, "examples")
+made = []
+begin = Kernel.__init__
+Kernel.__init__ = lambda self, *args, **named: (begin(self, *args, **named), made.append(self))[0]
+for path in sorted(Path("examples").glob("*.py")):
+    importlib.import_module(path.stem)
+import attention_ladder, flash_attention, gemm_ladder, gemm_tuned
+flash_attention.kernel(flash_attention.Config(), flash_attention.Form(128))
+attention_ladder.kernel(attention_ladder.Config(), 128, True)
+gemm_ladder.kernel(gemm_ladder.Config())
+gemm_tuned.kernel(gemm_tuned.Config())
+for kernel in made:
+    print(kernel.__module__, kernel.name, kernel.definition.fingerprint().key())
+'''
+
+
+def said(program: str, folder: Path, *options: str, **environment: str) -> str:
+    run = subprocess.run([sys.executable, *options, "-c", program], cwd=folder, capture_output=True, text=True, check=False, env={
+        **os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}", **environment})
+    assert not run.returncode, run.stderr
+    return run.stdout
+
+
+def test_a_key_is_the_same_in_each_process(tmp_path: Path) -> None:
+    """Whatever the seed of hashes is, whether modules are compiled or come from .pyc files, and when they are imported anew."""
+    load(tmp_path, frozen='"s", "t", (1, "u"), 2.5')
+    answers = [said(KEYS, tmp_path, PYTHONHASHSEED=seed, PYTHONDONTWRITEBYTECODE=off, PYTHONPYCACHEPREFIX="")
+               for seed, off in ("11", ("2", ""), ("3", ""))]
+    assert len({line for answer in answers for line in answer.splitlines()}) == 1, answers
+    assert "None" not in answers[0] and list((tmp_path / "__pycache__").glob("kernels*.pyc"))
+
+
+def test_all_kernels_of_the_examples_have_a_key_that_is_the_same_in_each_process() -> None:
+    first, second = (said(EXAMPLES, ROOT, PYTHONHASHSEED=seed) for seed in "12")
+    assert first == second and "None" not in first
+    assert {line.split()[0] for line in first.splitlines()} == {
+        path.stem for path in (ROOT / "examples").glob("*.py") if "numpipe.kernel(" in path.read_text(encoding="utf8")}
+
+
+def test_the_cell_of_a_notebook_has_a_key_that_its_process_is_not_in() -> None:
+    keys = set()
+    for name in ("/tmp/ipykernel_12/345.py", "/tmp/ipykernel_67/345.py", "/tmp/ipykernel_67/346.py"):
+        names: dict[str, Any] = {"__name__": "__main__"}
+        exec(compile("def function(n): return n", name, "exec"), names)
+        keys.add(Fingerprint(names["function"]).key())
+    assert len(keys) == 2 and None not in keys
+
+
+def test_optimized_code_has_another_key() -> None:
+    program = "from numpipe.compile.compilers import compiler; print(compiler())"
+    assert said(program, ROOT) != said(program, ROOT, "-O")
+
+
+# ---- what compiles
+def test_which_of_two_versions_is_imported_is_part_of_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = set()
+    for order in ("ab", "ba"):
+        for folder, version in zip("ab", ("1.0", "2.0"), strict=True):
+            (tmp_path / folder / f"numba-{version}.dist-info").mkdir(parents=True, exist_ok=True)
+        monkeypatch.setattr(sys, "path", [str(tmp_path / folder) for folder in order])
+        keys.add(compilers._found.__wrapped__())
+    assert len(keys) == 2
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])  # which has none
+    assert compilers._found.__wrapped__() in keys
+
+
+def test_a_library_that_is_replaced_in_its_place_is_another_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+    keys = set()
+    for number in range(3):
+        (tmp_path / "libnvvm.so.4").write_bytes(b"x" * number)
+        keys.add(compilers._found.__wrapped__())
+    assert len(keys) == 3
+
+
+def test_a_file_of_a_wheel_that_was_edited_is_another_key(tmp_path: Path) -> None:
+    (tmp_path / "numpipe").mkdir()
+    (tmp_path / "numpipe-1.0.dist-info").mkdir()
+    file, record = tmp_path / "numpipe" / "ring.py", tmp_path / "numpipe-1.0.dist-info" / "RECORD"
+    file.write_text("1")
+    record.write_text("numpipe/ring.py,sha256=…,1")
+    os.utime(file, (1000, 1000))
+    before = compilers._files(str(tmp_path / "numpipe"))
+    assert [name for name, _ in before] == ["numpipe-1.0.dist-info"]
+    file.write_text("2")
+    os.utime(record, (2000, 2000))
+    assert [name for name, _ in compilers._files(str(tmp_path / "numpipe"))] == ["numpipe-1.0.dist-info", "ring.py"]
+
+
+# ---- whatever is edited
+TEXTS = ["0", "1", "2", "True", "1.0", "0.0", "-0.0", "2.5", "np.float32(2.5)", "1e400 - 1e400", "1 + 1", "'a'", "None", "(1, 2)"]
+EDITS = st.tuples(
+    st.dictionaries(st.sampled_from([name for name in NAMES if name not in INTEGERS]), st.sampled_from(TEXTS), max_size=3),
+    st.dictionaries(st.sampled_from(sorted(INTEGERS)), st.integers(1, 4), max_size=2)).map(lambda both: both[0] | both[1])
+SHARDS = [pytest.param(number, marks=[pytest.mark.soak, pytest.mark.timeout(1800)]) for number in range(1, 11)]
+"""each of these is a tenth of the long run, and none is the short one"""
+
+
+def each_edit(folder: Path, shard: int, few: int, many: int, check: Callable[[Variant, Variant], None]) -> None:
+    """Call `check` with the variants of many edits; each is loaded twice."""
+    @seed(shard)
+    @settings(max_examples=many if shard else few, deadline=None, database=None)
+    @given(EDITS)
+    def run(edit: dict[str, Any]) -> None:
+        try:
+            loaded = [variant(load(folder, **edit)) for _ in range(2)]
+        except Exception:  # what was edited is no module, or no such call
+            return
+        check(loaded[0], loaded[1])
+
+    run()
+
+
+@pytest.mark.parametrize("shard", [0, *SHARDS])
+def test_whatever_is_edited_another_source_has_another_key(shard: int, tmp_path: Path) -> None:
+    """One key never stands for two rewritten sources, and a module that is run again has the same key."""
+    seen: dict[str, str] = {}
+
+    def check(one: Variant, again: Variant) -> None:
+        key, text = one.digest, lifted(again)
+        assert key is not None and key == again.digest == again._digest()
+        assert seen.setdefault(key, text) == text
+
+    each_edit(tmp_path, shard, 40, 500, check)
+    assert len(seen) > 30
+
+
+@pytest.mark.skipif(toolchain() is not None, reason=f"no compiler: {toolchain()}")
+@pytest.mark.parametrize("shard", [0, *SHARDS])
+def test_whatever_is_edited_an_image_of_the_cache_is_that_of_a_fresh_compile(shard: int, tmp_path: Path) -> None:
+    """The edits share a folder: some images come from the cache, and each is compared with what compiling gives."""
+    def check(one: Variant, again: Variant) -> None:
+        try:
+            one.image  # noqa: B018
+        except numpipe.NumpipeError as error:
+            with pytest.raises(type(error)):
+                again._build()
+        else:
+            assert again.find() is not None and code(again.image) == code(again._build().image)
+
+    each_edit(tmp_path, shard, 2, 30, check)
