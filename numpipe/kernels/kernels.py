@@ -151,7 +151,7 @@ class Kernel:
         """
         from .exporting import export
 
-        export(self, path, signatures, choose)
+        export(self._calls, path, signatures, choose)
 
     def described(self, args: tuple[Any, ...], named: dict[str, Any], out: Any = None, *, whole: bool = False) -> Call:
         """Return a call with these arguments that is not run, as `Calls.described` does."""
