@@ -124,12 +124,13 @@ def show_kernel(file: str) -> int:
     """Run ``inspect`` and return the exit status."""
     archive = Archive(Path(file))
     manifest = archive.manifest
-    parameters = ", ".join(one.name + ("" if one.default is None else f"={shown(one.default)}") for one in manifest.parameters)
-    print(f"{manifest.kernel}({parameters}), for {manifest.target}, made with "
+    defaults = {one.name: "" if one.default is None else f"={shown(one.default)}" for one in manifest.parameters}
+    print(f"{manifest.kernel}({', '.join(map(''.join, defaults.items()))}), for {manifest.target}, made with "
           f"{', '.join(' '.join(one) for one in manifest.made_with)}")
     for entry in manifest.entries:
         used = archive.image(entry).resources
-        print(f"    {manifest.shown(entry)}: {used.cubin_bytes} B of machine code, {used.smem_bytes} B of shared memory, {used.threads} threads")
+        print(f"    {manifest.shown(entry)}: {used.cubin_bytes} B of machine code, {used.smem_bytes} B of shared memory, "
+              f"{used.threads} threads")
     return 0
 
 

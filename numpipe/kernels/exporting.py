@@ -73,11 +73,13 @@ class _Export:
 
     def _types(self, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[dict[str, tuple[Any, int]], dict[str, np.dtype]]:
         """Return the types of the arrays and of the scalars that a call passes, whatever its Statics are."""
-        call = self.definition.arguments.bind(args, dict.fromkeys(self.definition.statics) | named)
-        self.definition.describe(call, types=True)
-        arrays = zip(self.definition.results.array_names(call), call.infos, strict=False)  # without outputs that are left out
+        definition = self.definition
+        call = definition.arguments.bind(args, dict.fromkeys(definition.statics) | named)
+        definition.describe(call, types=True)
+        arrays = zip(definition.results.array_names(call), call.infos, strict=False)  # without outputs that are left out
+        scalars = zip(call.names, call.numbers, strict=True)
         return ({name: (info.dtype, len(info.shape)) for name, info in arrays},
-                {name: scalar_dtype(value, name, self.definition.name) for name, value in zip(call.names, call.numbers, strict=True)})
+                {name: scalar_dtype(value, name, definition.name) for name, value in scalars})
 
     def _numbered(self, made: dict[int, dict[str, Any]]) -> Callable[..., int]:
         """Return `choose` as a function that returns the number of a choice, which an expression can hold; `made` gets choices."""
@@ -91,7 +93,7 @@ class _Export:
                                 f"({', '.join(self.definition.statics) or 'there are none'}), got {choice!r}")
             key = self._texts(choice.items())
             self._choices.setdefault(key, dict(choice))
-            found = list(self._choices).index(key)
+            found = [*self._choices].index(key)
             made[found] = self._choices[key]
             return found
 
@@ -101,7 +103,7 @@ class _Export:
                   scalars: Mapping[str, Any], statics: Mapping[str, Any]) -> str:
         return json.dumps(record(function, option, self.definition.name, arrays, scalars, statics).to_json())
 
-    def _compile(self, call: Call, functions: Mapping[str, str]) -> None:
+    def _compile(self, call: Call, functions: dict[str, str]) -> None:
         variant: Variant = call.variant
         statics = self._texts(variant.statics)
         key = variant.arrays, variant.scalars, statics
@@ -110,7 +112,8 @@ class _Export:
             if first.key != variant.key and first.image.cubin != variant.image.cubin:
                 raise SpecError(f"{self.what}: a file cannot tell {dict(first.statics)} from {dict(variant.statics)}, and their "
                                 "machine code differs: give the classes different names")
-            self._entries[key] = first, dataclasses.replace(entry, functions=tuple({**dict(entry.functions), **functions}.items()))
+            merged = tuple((dict(entry.functions) | functions).items())
+            self._entries[key] = first, dataclasses.replace(entry, functions=merged)
             return
         options = self.definition.options
         arrays = {array.name: (array.dtype, array.ndim) for array in variant.arrays if not array.workspace}

@@ -31,6 +31,9 @@ from .variants import Key, Variant
 
 __all__ = ["load"]
 
+_KINDS = {"b": "bool", "i": "int", "u": "int", "f": "float"}
+"""of scalars, as an `Expression` has them, by the kind of their dtype"""
+
 
 @brief
 def load(path: str | os.PathLike[str]) -> Kernel:
@@ -100,7 +103,8 @@ class _Definition(Definition):
         self.options = Options(
             functions.get("grid") or manifest.grid or persistent(manifest.ctas), manifest.grid_names, functions.get("out_type"),
             None if manifest.signature is None else Signature.parse(manifest.signature),
-            SplitOptions(), True, CompilerParams(), "gpu", attributes=manifest.attributes, cluster_names=manifest.cluster_names, workspace=functions.get("workspace"))
+            SplitOptions(), True, CompilerParams(), "gpu", attributes=manifest.attributes, cluster_names=manifest.cluster_names,
+            workspace=functions.get("workspace"))
         self.options.check(self.name, len(self.parameters))
         self.results = _Results(self.arguments, self.options)
 
@@ -151,7 +155,7 @@ class _ByTypes:
         for entry, expression in self._known:
             types = {array.name: (array.arg.dtype, array.ndim) for array in entry.arrays if array.name in passed}
             if types == arrays and statics.items() <= dict(entry.statics).items() and all(
-                    kind == {"b": "bool", "f": "float"}.get(scalar_dtype(known[name], name, manifest.kernel).kind, "int")
+                    kind == _KINDS[scalar_dtype(known[name], name, manifest.kernel).kind]
                     for name, kind in expression.scalars if name in known):
                 return expression
         raise _absent(self._archive, [f"{name} {dtype.name} {rank}d" for name, (dtype, rank) in arrays.items()] + [
