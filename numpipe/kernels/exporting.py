@@ -67,7 +67,10 @@ class _Export:
             self._compile(self.described(args, named, out), {})
             return
         made: dict[int, dict[str, Any]] = {}
-        chooser = self._recorded(self._numbered(made), "choose", *self._types(args, named), {})
+        wrong: list[SpecError] = []
+        chooser = self._recorded(self._numbered(made, wrong), "choose", *self._types(args, named), {})
+        if wrong or not made:
+            raise wrong[0] if wrong else SpecError(f"{self.what}: choose returns Statics for no arrays of this signature, it raises")
         for choice in made.values():
             self._compile(self.described(args, named | choice, out), {"choose": chooser})
 
@@ -81,20 +84,27 @@ class _Export:
         return ({name: (info.dtype, len(info.shape)) for name, info in arrays},
                 {name: scalar_dtype(value, name, definition.name) for name, value in scalars})
 
-    def _numbered(self, made: dict[int, dict[str, Any]]) -> Callable[..., int]:
-        """Return `choose` as a function that returns the number of a choice, which an expression can hold; `made` gets choices."""
-        choose = self._choose
+    def _numbered(self, made: dict[int, dict[str, Any]], wrong: list[SpecError]) -> Callable[..., int]:
+        """Return `choose` as a function that returns the number of a choice, which an expression can hold.
+
+        `made` gets the choices, `wrong` errors: raised, they would be recorded as what `choose` does for some shapes.
+        """
+        choose, what, known = self._choose, self.what, self.definition.statics
 
         @functools.wraps(choose)  # type: ignore[arg-type]
-        def number(**known: Any) -> int:
-            choice = choose(**known)  # type: ignore[misc]
-            if not isinstance(choice, Mapping) or not choice or not choice.keys() <= self.definition.statics.keys():
-                raise SpecError(f"{self.what}: choose must return a dictionary of some of the Statics "
-                                f"({', '.join(self.definition.statics) or 'there are none'}), got {choice!r}")
-            key = self._texts(choice.items())
-            self._choices.setdefault(key, dict(choice))
-            found = [*self._choices].index(key)
-            made[found] = self._choices[key]
+        def number(**arguments: Any) -> int:
+            choice = choose(**arguments)  # type: ignore[misc]
+            try:
+                if not isinstance(choice, Mapping) or not choice or not choice.keys() <= known.keys():
+                    raise SpecError(f"{what}: choose must return a dictionary of some of the Statics "
+                                    f"({', '.join(known) or 'there are none'}), got {choice!r}")
+                texts = self._texts(choice.items())
+            except SpecError as error:
+                wrong.append(error)
+                return 0
+            self._choices.setdefault(texts, dict(choice))
+            found = [*self._choices].index(texts)
+            made[found] = self._choices[texts]
             return found
 
         return number

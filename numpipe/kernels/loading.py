@@ -6,7 +6,6 @@ from the file's manifest, machine code from its images, functions of shapes from
 
 from __future__ import annotations
 
-import functools
 import inspect
 import os
 from collections.abc import Callable, Mapping
@@ -19,7 +18,7 @@ from ..launch.image import Image
 from ..plan.params import CompilerParams
 from ..plan.specs import persistent
 from ..plan.split import SplitOptions
-from .archive import Archive, Array
+from .archive import Archive, Array, Entry
 from .arguments import MISSING, SCALAR, Call, Parameters, scalar_dtype
 from .definition import Definition
 from .expressions import Expression
@@ -62,7 +61,9 @@ class Loaded(Kernel):
             definition = _Definition(archive)
         except SpecError as error:
             raise archive.refused(error) from None
-        self._begin(definition, functools.partial(_Variant, archive))
+        self._variants: dict[str, _Variant] = {}
+        """by the member of the file"""
+        self._begin(definition, self._variant)
 
     def __repr__(self) -> str:
         return f"<numpipe kernel {self.name}({', '.join(self.parameters)}) of {self.archive.path}>"
@@ -70,6 +71,19 @@ class Loaded(Kernel):
     def __reduce__(self) -> Any:
         """Pickle it as what other processes load: the file."""
         return load, (self._place,)
+
+    def _variant(self, definition: Definition, key: Key, obstacles: dict[int, str]) -> Variant:
+        """Return the variant for a key; a Static and its description share one. Raises ImageError where the file has none."""
+        manifest, names = self.archive.manifest, self.archive.manifest.names("left out")
+        arrays, scalars, statics = tuple(map(Array.of, key[0])), tuple(dtype.name for dtype in key[1]), _texts(dict(key[2]))
+        for entry in manifest.entries:
+            if (entry.arrays, entry.scalars) == (arrays, scalars) and dict(entry.statics) == statics:
+                return self._variants.setdefault(entry.image, _Variant(self.archive, entry, definition, key, obstacles))
+        call = [*(str(array) for array in arrays if not array.workspace),
+                *(f"{name} {dtype}" for name, dtype in zip(manifest.scalar_names(arrays), scalars, strict=True)
+                  if name not in manifest.own),
+                *(f"{name}={value!r}" for name, value in key[2] if name not in names)]
+        raise _absent(self.archive, call, "".join(f" ({obstacle})" for obstacle in obstacles.values()))
 
     def export(self, path: Any, /, *signatures: Any, choose: Any = None) -> NoReturn:
         raise _sourceless(self.archive, "cannot be exported again; copy the file, or export it where its source is")
@@ -191,19 +205,8 @@ def _absent(archive: Archive, call: list[str], why: str = "") -> ImageError:
 class _Variant(Variant):
     """A variant of a loaded kernel: its machine code comes from the file."""
 
-    def __init__(self, archive: Archive, definition: Definition, key: Key, obstacles: dict[int, str]) -> None:
-        super().__init__(definition, key, obstacles)
-        manifest, statics = archive.manifest, _texts(dict(self.statics))
-        arrays, scalars = tuple(map(Array.of, self.arrays)), tuple(dtype.name for dtype in self.scalars)
-        entry = next((entry for entry in manifest.entries if (entry.arrays, entry.scalars) == (arrays, scalars)
-                      and dict(entry.statics) == statics), None)
-        if entry is None:
-            names = manifest.scalar_names(arrays)
-            raise _absent(archive, [
-                *(str(array) for array in arrays if not array.workspace),
-                *(f"{name} {dtype}" for name, dtype in zip(names, scalars, strict=True) if name not in manifest.own),
-                *(f"{name}={value!r}" for name, value in self.statics if name not in manifest.names("left out"))],
-                "".join(f" ({obstacle})" for obstacle in obstacles.values()))
+    def __init__(self, archive: Archive, entry: Entry, *known: Any) -> None:
+        super().__init__(*known)
         self._archive, self._entry = archive, entry
 
     @property
@@ -214,6 +217,9 @@ class _Variant(Variant):
         with self._lock:
             self._image = self._image or self._archive.image(self._entry)
             return self._image
+
+    def _build(self) -> NoReturn:
+        self.definition.read()  # raises TargetError
 
     def shown(self, what: str) -> Any:
         self.find()  # "resources" and "sass" are shown of it
