@@ -108,7 +108,7 @@ def write_kernel(options: argparse.Namespace) -> int:
     module, _, name = options.kernel.partition(":")
     try:
         names = vars(importlib.import_module(module))
-    except ImportError as error:
+    except (ImportError, ValueError, TypeError) as error:  # the last two: of empty and of relative names
         print(f"{options.kernel}: {error}; write module:kernel, with a module that Python finds from here", file=sys.stderr)
         return 1
     kernel = names.get(name)

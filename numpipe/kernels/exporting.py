@@ -70,7 +70,7 @@ class _Export:
         wrong: list[SpecError] = []
         chooser = self._recorded(self._numbered(made, wrong), "choose", *self._types(args, named), {})
         if wrong or not made:
-            raise wrong[0] if wrong else SpecError(f"{self.what}: choose returns Statics for no arrays of this signature, it raises")
+            raise wrong[0] if wrong else SpecError(f"{self.what}: choose raises for all arrays of a signature")
         for choice in made.values():
             self._compile(self.described(args, named | choice, out), {"choose": chooser})
 

@@ -218,8 +218,11 @@ class _Variant(Variant):
             self._image = self._image or self._archive.image(self._entry)
             return self._image
 
-    def _build(self) -> NoReturn:
-        self.definition.read()  # raises TargetError
+    def _build(self) -> Any:
+        return self.definition.read()  # raises TargetError
+
+    def simulate(self, call: Call, grid: tuple[int, int, int], seed: int | None, trace: Any) -> None:
+        self.definition.read()
 
     def shown(self, what: str) -> Any:
         self.find()  # "resources" and "sass" are shown of it

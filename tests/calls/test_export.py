@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import ctypes
 import dataclasses
 import enum
-import hashlib
 import math
 import pickle
-import sys
-import types
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,131 +14,17 @@ import numpy as np
 import pytest
 
 import numpipe
-from numpipe import ArrayType, BlockSpec, CompilerParams, ImageError, SpecError, TargetError, Workspace, cdiv, launch
+from numpipe import ArrayType, BlockSpec, ImageError, SpecError, TargetError, Workspace, cdiv, launch
 from numpipe.kernels.variants import Variant
-from numpipe.launch import driver
 from tests.kernels import export_kernels
-from tests.kernels.launch_fakes import CudaArray, FakeDriver, TorchTensor
-from tests.kernels.launch_kernels import image
-
-
-class Noting(FakeDriver):
-    """A driver that notes the parameters of each launch; the sizes of a kernel's parameters stand in its name."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stream = 5
-        self.seen: list[list[int]] = []
-        self.kernel = self.note
-        self.allocated: dict[int, int] = {}
-
-    def parameter_sizes(self, kernel: Any, count: int) -> list[int]:
-        return [int(size) for size in kernel.rpartition("__")[2].split("_")]
-
-    def launch(self, config: Any, kernel: Any, params: int, ordinal: int) -> int:
-        self.sizes = self.parameter_sizes(kernel, 0)
-        return super().launch(config, kernel, params, ordinal)
-
-    def allocate(self, nbytes: int, stream: int, ordinal: int) -> int:
-        address = super().allocate(nbytes, stream, ordinal)
-        self.allocated[address] = len(self.allocated)
-        return address
-
-    def note(self, parameters: list[int]) -> None:
-        words = [int.from_bytes((ctypes.c_char * size).from_address(at).raw, "little")
-                 for at, size in zip(parameters, self.sizes, strict=True)]
-        self.seen.append([self.allocated.get(word, -1 if 1 << 40 < word < 1 << 64 else word) for word in words])
-
-    def encode_tiled(self, *what: Any) -> bytes:
-        """Bytes that say what is asked for."""
-        words = repr([self.allocated.get(part, part) if isinstance(part, int) else part for part in what])
-        return hashlib.sha512(words.encode()).digest() * 2
-
-    def counter(self, ordinal: int) -> int:
-        return 1 << 13
-
-
-class Torch(TorchTensor):
-    """A tensor on the GPU; memory for another one comes at rising addresses."""
-
-    made = 0
-
-    def __init__(self, ptr: int, shape: tuple[int, ...] = (64, 64), dtype: str = "float32",
-                 strides: tuple[int, ...] | None = None, device: int = 0) -> None:
-        strides = strides or tuple(int(np.prod(shape[axis + 1:])) for axis in range(len(shape)))
-        super().__init__(ptr, shape, dtype, strides, device)
-
-    def new_empty(self, count: int) -> Torch:
-        return self
-
-    def expand(self, shape: Any) -> Torch:
-        return self
+from tests.kernels.export_fakes import Noting, Torch, did, fakes, same
 
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Noting]:
-    fake = Noting()
-    monkeypatch.setattr(driver, "_opened", fake)
-    monkeypatch.setenv("NUMPIPE_CACHE", "0")
-    monkeypatch.setattr(Variant, "_build", built)
     monkeypatch.chdir(tmp_path)
-
-    def empty(shape: Any, dtype: Any = None, device: Any = None, **_: Any) -> Torch:
-        Torch.made += 1
-        return Torch((1 << 24) + 65536 * Torch.made, tuple(shape), getattr(dtype, "name", dtype) or "float32")
-
-    monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(
-        _C=types.SimpleNamespace(_cuda_getCurrentRawStream=lambda device: fake.stream), empty=empty,
-        empty_like=lambda like, **_: empty(like.shape, like.dtype), float32="float32", float16="float16", contiguous_format=None,
-        cuda=types.SimpleNamespace(is_initialized=lambda: False)))
-    caches = launch.device.gpu_state, launch.streams._torch_getter, launch.encode
-    for cache in caches:
-        cache.cache_clear()
-    yield fake
-    for cache in caches:
-        cache.cache_clear()
-
-
-def built(self: Variant) -> Any:
-    """A compile, to an image of nothing that says of which types it is."""
-    arrays = self.arrays
-    maps = tuple(launch.MapRequest(number, (64, 32), 0, "zeros", array.output) for number, array in enumerate(arrays)
-                 if array.ndim == 2 and array.tma and not array.workspace)
-    sizes = [max(len(maps), 1) * 128, *[8] * sum(1 + 2 * array.ndim for array in arrays), *[kind.itemsize for kind in self.scalars]]
-    options = self.definition.options
-    return types.SimpleNamespace(image=image(
-        maps, tuple(array.name for array in arrays), tuple(array.order for array in arrays), name=self.definition.name,
-        entry=f"{self.definition.name}__{'_'.join(map(str, sizes))}", cubin=repr((self.key, [id(type(value)) for _, value in self.statics])).encode(),
-        cluster=options.attributes.cluster if options.cluster_names else (1, 1, 1)))
-
-
-def did(fake: Noting, kernel: Any, call: Callable[[Any], Any]) -> Any:
-    """What a call of a kernel makes the driver do, and returns or raises."""
-    launch.encode.cache_clear()
-    launch.buffers._workspaces.clear()
-    fake.calls.clear(), fake.seen.clear(), fake.allocated.clear()
-    Torch.made = 0
-    try:
-        outcome = call(kernel)
-    except Exception as error:
-        outcome = error
-    results = outcome if isinstance(outcome, tuple) else (outcome,)
-    shown = [(type(r).__name__, getattr(r, "shape", None), str(getattr(r, "dtype", None)), getattr(r, "_ptr", 0),
-              str(r) if isinstance(r, Exception) else "") for r in results]
-    calls = [what for what in fake.calls if what[0] not in ("config", "allow_shared", "load", "ctas_at_once", "clusters_at_once")]
-    return shown, list(fake.seen), calls
-
-
-def same(fake: Noting, kernel: Any, signatures: list[Any], calls: list[Callable[[Any], Any]], **options: Any) -> Any:
-    """Export the kernel, load it, and compare the calls of both; returns the loaded one."""
-    kernel.export("k.numpipe", *signatures, **options)
-    loaded = numpipe.load("k.numpipe")
-    for number, call in enumerate(calls):
-        expected, got = did(fake, kernel, call), did(fake, loaded, call)
-        assert got == expected, number
-        again = did(fake, kernel, call), did(fake, loaded, call)
-        assert again[0] == again[1], number
-    return loaded
+    with fakes(monkeypatch) as fake:
+        yield fake
 
 
 # ---- calls
@@ -330,8 +212,8 @@ def test_the_types_of_a_call_choose_the_functions_of_shapes(fake: Noting) -> Non
     h, x = np.zeros((16, 64), np.float16), np.zeros((32, 64), np.float32)
     loaded = same(fake, k, [(h,), (x,), (ArrayType((2, 3, 4), "float32"),), ((h,), {"s": 32})], [
         lambda k: k(h), lambda k: k(x), lambda k: k(np.zeros((3, 64, 64), np.float32)), lambda k: k(h, s=32),
-        lambda k: k(Torch(4096, (9, 8), "float16")), lambda k: k(Torch(4096, (8, 64))), lambda k: k(x.T)])
-    for wrong in (lambda: loaded(x, s=32), lambda: loaded(np.zeros(64, np.float32)), lambda: loaded(x.astype(np.int32))):
+        lambda k: k(Torch(4096, (9, 8), "float16")), lambda k: k(Torch(4096, (8, 64)))])
+    for wrong in (lambda: loaded(x.T), lambda: loaded(x, s=32), lambda: loaded(np.zeros(64, np.float32)), lambda: loaded(x.astype(np.int32))):
         with pytest.raises(ImageError, match="holds no machine code for x .*; it holds\n.*\n.*\n.*\n.*\nexport it"):
             wrong()
 
@@ -507,6 +389,3 @@ def test_without_a_gpu_it_says_why(monkeypatch: pytest.MonkeyPatch, fake: Noting
     launch.device.gpu_state.cache_clear()
     with pytest.raises(TargetError, match="kernel plain: .*A100"):
         numpipe.load("k.numpipe")(x, x.copy())
-
-
-assert CudaArray and CompilerParams

@@ -22,11 +22,14 @@ class Pair(NamedTuple):
     columns: int
 
 
+PAIR = Pair(1, 2)
+
+
 @dataclass(frozen=True)
 class Config:
     tm: int = 64
     mode: Mode = Mode.FAST
-    pair: Pair = Pair(1, 2)
+    pair: Pair = PAIR
     dtype: Any = np.float32
 
 
