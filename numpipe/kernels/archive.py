@@ -244,7 +244,7 @@ class Archive:
             """the functions of shapes of each signature, by name"""
         except ImageError:
             raise
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, IndexError) as error:
             raise self.refused(error) from None
         self._images = members
 

@@ -170,7 +170,7 @@ def signature(text: str, names: Mapping[str, Any]) -> tuple[tuple[Any, ...], dic
     Raises SpecError for what is no list of arguments.
 
     >>> signature("float16[512, 512], n=3", {})
-    ((ArrayType((512, 512), 'float16'),), {'n': 3})
+    ((ArrayType(shape=(512, 512), dtype=dtype('float16')),), {'n': 3})
     """
     def value(node: ast.expr) -> Any:
         match node:

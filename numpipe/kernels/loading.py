@@ -39,14 +39,21 @@ def load(path: str | os.PathLike[str]) -> Kernel:
     """Return the kernel in a file that `Kernel.export` wrote; it is called, bound and captured into graphs as the kernel was.
 
     Calls may have any shapes, and the types, layouts and Statics that the file holds machine code for: a Static is equal to one of
-    the file's when its class has the same name and its fields the same values. Needs NumPy, ml_dtypes and cuda-bindings, no Numba
+    the file's if its class has the same name and its fields the same values. Needs NumPy, ml_dtypes and cuda-bindings, no Numba
     and no compiler, and runs nothing of the file on the host. There is no simulated SM for it, because the file holds no source.
 
-    Raises ImageError for a file that is damaged or something else, and later for a call that it holds no machine code for, with a
-    list of what is in it; FileNotFoundError where there is no file.
+    Raises ImageError for a file that is damaged or something else, OSError for one that cannot be read. A call raises ImageError, with
+    a list of what is in the file, where that holds no machine code for it, and TargetError where it needs a GPU or the source.
 
-    >>> scaled = numpipe.load("scale.numpipe")
-    >>> y = scaled(x)
+    >>> block = numpipe.BlockSpec((64, 64), lambda i: (i, 0))
+    >>> @numpipe.kernel(grid=lambda x: (x.shape[0] // 64,), in_specs=block, out_specs=block, num_compute_wgs=1)
+    ... def double(x, y):
+    ...     y[...] = x[...] + x[...]
+    >>> x, y = np.ones((128, 64), np.float32), np.zeros((128, 64), np.float32)
+    >>> double.export("double.numpipe", (x, y))
+    >>> loaded = numpipe.load("double.numpipe")
+    >>> loaded.inspect("resources", x, y).smem_bytes == double.inspect("resources", x, y).smem_bytes
+    True
     """
     return Loaded(Archive(Path(path)))
 
