@@ -134,17 +134,18 @@ class Kernel:
 
     @brief
     def export(self, path: str | os.PathLike[str], /, *signatures: Any, choose: Callable[..., Any] | None = None) -> None:
-        """Compile the kernel for these signatures, and write it to a file, of which `numpipe.load` makes the same callable. There it
-        needs neither the kernel's source nor Numba nor a compiler.
+        """Compile the kernel for these signatures, and write it to a file, of which `numpipe.load` makes the same callable.
+
+        There it needs neither the kernel's source nor Numba nor a compiler.
 
         signatures  each a tuple of a call's positional arguments, arrays or ArrayTypes, or such a tuple and a dictionary of its
                     named ones, Statics and ``out`` among them; shapes and scalars of calls may be others
-        choose      function of arrays and scalars (by parameter name) that returns Statics as a dictionary, for calls that pass none;
-                    all that it may return are compiled for each signature. Without it such calls have the defaults
+        choose      function of arrays and scalars (by parameter name) that returns Statics as a dictionary, for calls that pass
+                    none; all that it may return are compiled for each signature. Without it such calls have the defaults
 
-        The file holds machine code, the rules for arguments, the options of launches, the grid, out_type, the workspace and `choose` as
-        expressions of shapes, and versions. It is replaced in one step. Raises SpecError for a function or a Static that a file cannot
-        hold, FileNotFoundError for a folder that is missing, and what a compile raises.
+        The file holds machine code, the rules for arguments, the options of launches, grid, out_type, workspace and `choose` as
+        expressions of shapes, and versions. It is replaced in one step. Raises SpecError for a function or a Static that a file
+        cannot hold, FileNotFoundError for a folder that is missing, and what a compile raises.
 
         >>> block = numpipe.BlockSpec((64, 64), lambda i: (i, 0))
         >>> @numpipe.kernel(grid=lambda x: (x.shape[0] // 64,), in_specs=block, out_specs=block, num_compute_wgs=1)

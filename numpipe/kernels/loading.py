@@ -42,8 +42,8 @@ def load(path: str | os.PathLike[str]) -> Kernel:
     the file's if its class has the same name and its fields the same values. Needs NumPy, ml_dtypes and cuda-bindings, no Numba
     and no compiler, and runs nothing of the file on the host. There is no simulated SM for it, because the file holds no source.
 
-    Raises ImageError for a file that is damaged or something else, OSError for one that cannot be read. A call raises ImageError, with
-    a list of what is in the file, where that holds no machine code for it, and TargetError where it needs a GPU or the source.
+    Raises ImageError for a file that is damaged or something else, OSError for one that cannot be read. A call raises ImageError,
+    with a list of what is in the file, where that holds no machine code for it, and TargetError where it needs a GPU or the source.
 
     >>> block = numpipe.BlockSpec((64, 64), lambda i: (i, 0))
     >>> @numpipe.kernel(grid=lambda x: (x.shape[0] // 64,), in_specs=block, out_specs=block, num_compute_wgs=1)

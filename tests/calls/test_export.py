@@ -1,4 +1,4 @@
-"""Kernels in files: a loaded one does what the kernel did that was exported. Driver and compiler are fakes, but for the last tests."""
+"""Kernels in files: a loaded one launches what the kernel did that was exported. Driver and compiler are fakes."""
 
 from __future__ import annotations
 
@@ -28,6 +28,9 @@ def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Noting]:
 
 
 # ---- calls
+ONE = np.float64(1)
+
+
 def plain(x, y):
     y[...] = x[...]
 
@@ -38,8 +41,8 @@ def test_a_loaded_kernel_launches_the_same_on_arrays_of_numpy_and_of_torch(fake:
     x, y, t, u = np.ones((128, 64), np.float32), np.zeros((128, 64), np.float32), Torch(4096, (192, 64)), Torch(1 << 20, (192, 64))
     loaded = same(fake, k, [(x,)], [
         lambda k: k(x), lambda k: k(x=x), lambda k: k(x, y), lambda k: k(x, out=y), lambda k: k(y=y, x=x), lambda k: k(x[:100]),
-        lambda k: k(t), lambda k: k(t, u), lambda k: k(t, out=u), lambda k: k(t, u, stream=7), lambda k: k(np.ones((0, 64), np.float32)),
-        lambda k: k(x, y, y), lambda k: k(), lambda k: k(x, z=1), lambda k: k(x, out=np.zeros((1, 1), np.float32)), lambda k: k[1](x),
+        lambda k: k(t), lambda k: k(t, u), lambda k: k(t, out=u), lambda k: k(t, u, stream=7), lambda k: k(x[:0]),
+        lambda k: k(x, y, y), lambda k: k(), lambda k: k(x, z=1), lambda k: k(x, out=y[:1]), lambda k: k[1](x),
         lambda k: k("x"), lambda k: k(t, x), lambda k: k(Torch(1 << 20, (64, 64), "complex64")), lambda k: k.bind(x, out=y)(),
         lambda k: k.bind(t, u)(stream=3)])
     assert len(loaded.archive.manifest.entries) == 1 and "of k.numpipe" in repr(loaded)
@@ -51,7 +54,7 @@ def test_a_loaded_kernel_launches_the_same_on_arrays_of_numpy_and_of_torch(fake:
 
 def test_scalars(fake: Noting) -> None:
     @numpipe.kernel(num_compute_wgs=1, grid=lambda a, n: (a.shape[0] + n,), out_type=lambda a: ArrayType(a.shape, a.dtype))
-    def k(a, c, scale=2.0, n=3, *, flag, last=np.float64(1)):
+    def k(a, c, scale=2.0, n=3, *, flag, last=ONE):
         c[...] = a[...]
 
     x = np.zeros((64, 64), np.float32)
@@ -61,8 +64,8 @@ def test_scalars(fake: Noting) -> None:
         lambda k: k(x, flag=True, n=np.int64(9)), lambda k: k(x, flag=True, last=np.float64(0.1)), lambda k: k(x), lambda k: k(
             x, flag=True, n=1 << 40), lambda k: k(x, flag=True, scale="2"), lambda k: k(x, c, 1.0, 2, 3, flag=True),
         lambda k: k.bind(x, c, flag=True).update(scale=5)])
-    with pytest.raises(ImageError, match=r"holds no machine code for a float32 2d, c float32 2d, scale float32, n int32, flag int32, "
-                                         r"last float64; it holds\n    a float32 2d, c float32 2d, scale float32, n int32, flag bool"):
+    with pytest.raises(ImageError, match=r"code for a float32 2d, c float32 2d, scale float32, n int32, flag int32, last "
+                                         r"float64; it holds\n    a float32 2d, c float32 2d, scale float32, n int32, flag bool"):
         numpipe.load("k.numpipe")(x, flag=1)
 
 
@@ -213,7 +216,7 @@ def test_the_types_of_a_call_choose_the_functions_of_shapes(fake: Noting) -> Non
     loaded = same(fake, k, [(h,), (x,), (ArrayType((2, 3, 4), "float32"),), ((h,), {"s": 32})], [
         lambda k: k(h), lambda k: k(x), lambda k: k(np.zeros((3, 64, 64), np.float32)), lambda k: k(h, s=32),
         lambda k: k(Torch(4096, (9, 8), "float16")), lambda k: k(Torch(4096, (8, 64)))])
-    for wrong in (lambda: loaded(x.T), lambda: loaded(x, s=32), lambda: loaded(np.zeros(64, np.float32)), lambda: loaded(x.astype(np.int32))):
+    for wrong in (lambda: loaded(x.T), lambda: loaded(x, s=32), lambda: loaded(x[0]), lambda: loaded(x.astype(np.int32))):
         with pytest.raises(ImageError, match="holds no machine code for x .*; it holds\n.*\n.*\n.*\n.*\nexport it"):
             wrong()
 
@@ -276,7 +279,7 @@ def test_choose_and_signatures_that_name_statics(fake: Noting) -> None:
 
 
 @pytest.mark.parametrize("choose", [lambda x: 3, lambda x: {}, lambda x: {"z": 1}, lambda x: None, lambda x: {"s": object()},
-                                    lambda y: {"s": 1}, lambda x: {"s": x.shape[0]}, 3, lambda x: {"s": 1} if int(x.shape[0]) else {}])
+                                    lambda y: {"s": 1}, lambda x: {"s": x.shape[0]}, 3, lambda x: {"s": int(x.shape[0])}])
 def test_a_choice_that_is_none_is_refused(fake: Noting, choose: Any) -> None:
     with pytest.raises(SpecError, match=r"kernel k: .*choose|'s' is .* cannot describe|does not tell its parameters"):
         chooses().export("k.numpipe", (np.zeros((64, 64), np.float32),), choose=choose)
@@ -314,9 +317,10 @@ def test_what_needs_the_source_says_so(fake: Noting) -> None:
     loaded = numpipe.load("k.numpipe")
     for wants in (lambda: loaded(x, y, target="sim"), lambda: loaded.simulate(x, y), lambda: loaded.compiled(x, y),
                   lambda: loaded.inspect("ptx", x, y), lambda: loaded.inspect("source", x, y), lambda: loaded.inspect("gate", x, y),
-                  lambda: loaded.inspect("llvm", x, y), lambda: loaded.export("other", (x, y)), lambda: numpipe.verify(loaded, x, y),
-                  lambda: numpipe.explain(loaded, x, y), lambda: loaded.bind(x, y, target="sim")()):
-        with pytest.raises(TargetError, match=r"kernel plain: it was loaded from k.numpipe, which holds machine code and no source"):
+                  lambda: loaded.inspect("llvm", x, y), lambda: loaded.export("other", (x, y)),
+                  lambda: numpipe.verify(loaded, x, y), lambda: numpipe.explain(loaded, x, y),
+                  lambda: loaded.bind(x, y, target="sim")()):
+        with pytest.raises(TargetError, match="kernel plain: it was loaded from k.numpipe, which holds machine code and no source"):
             wants()
     with pytest.raises(SpecError, match="inspect"):
         loaded.inspect("words", x, y)
@@ -351,7 +355,8 @@ def test_functions_that_no_file_holds_are_refused_with_their_line(fake: Noting) 
 
 @pytest.mark.parametrize(("signatures", "message"), [
     ((), "give at least one signature"), ((np.zeros(3),), r"got ndarray: write export\(path, \(a, b\)\)"), ((3,), "got int"),
-    (((),), "pass all of x, y|takes 2 arguments"), (((np.zeros((4, 4)), 1, 2),), "takes"), (("ab",), "got str"), (((object(),),), "x"),
+    (((),), "pass all of x, y|takes 2 arguments"), (((np.zeros((4, 4)), 1, 2),), "takes"), (("ab",), "got str"),
+    (((object(),),), "x"),
     ((((np.zeros((4, 4)),), {"z": 1}),), "unexpected argument 'z'")])
 def test_bad_signatures_are_refused(fake: Noting, signatures: Any, message: str) -> None:
     with pytest.raises(SpecError, match=message):

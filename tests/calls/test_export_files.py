@@ -69,7 +69,7 @@ ALONE = textwrap.dedent("""
 def test_a_process_without_source_and_compiler_has_the_same_kernel(tmp_path: Path) -> None:
     x = np.zeros((128, 128), np.float32)
     file = tmp_path / "scaled.numpipe"
-    scaled.export(file, (x,), (ArrayType((64, 64), "float16"),))
+    scaled.export(file, (x,))
     run = subprocess.run([sys.executable, "-c", ALONE, str(file)], capture_output=True, text=True, cwd=tmp_path, check=False,
                          env={**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""})
     assert run.returncode == 0, run.stderr
@@ -97,8 +97,9 @@ def test_the_image_is_that_of_the_kernel(tmp_path: Path) -> None:
 @pytest.fixture
 def good(fake: Noting) -> dict[str, bytes]:
     """The members of a file that has all that a file may have, but for a workspace."""
-    @numpipe.kernel(num_compute_wgs=1, out_type=lambda a, n: ArrayType((a.shape[0], n), a.dtype), grid=lambda a, n: (n,), cluster=(1, 1),
-                    cluster_names=("p", "q"), signature="(m,k)->(m,n)", without="bias", workspace=Workspace((64, 64)))
+    @numpipe.kernel(num_compute_wgs=1, out_type=lambda a, n: ArrayType((a.shape[0], n), a.dtype), grid=lambda a, n: (n,),
+                    cluster=(1, 1), cluster_names=("p", "q"), signature="(m,k)->(m,n)", without="bias",
+                    workspace=Workspace((64, 64)))
     def k(a, bias, c, work, scale=2.0, *, more, n: numpipe.Static = 64, cfg: numpipe.Static = CONFIG):
         c[...] = a[...]
 
@@ -178,7 +179,7 @@ def test_other_members(good: dict[str, bytes]) -> None:
             (good, {"compression": zipfile.ZIP_DEFLATED}), (good | {"manifest.json": b"[" * 100_000}, {}),
             (good | {"manifest.json": b'{"a":' * 100_000}, {}), (good | {"manifest.json": b"\xff"}, {}),
             (good | {"manifest.json": good["manifest.json"].replace(b'"version": 1', b'"version": NaN')}, {}),
-            (good | {"manifest.json": good["manifest.json"].replace(b'"version": 1', b'"version": 1, "version": 1' + b"0" * 5000)}, {})):
+            (good | {"manifest.json": good["manifest.json"].replace(b'"version": 1', b'"version": 1' + b"0" * 5000)}, {})):
         packed(members, **options)
         with pytest.raises(ImageError, match="k.numpipe cannot be used"):
             numpipe.load("k.numpipe")
@@ -221,11 +222,11 @@ def test_a_member_that_claims_to_be_huge(good: dict[str, bytes]) -> None:
         numpipe.load("k.numpipe")
 
 
-VALUES = [None, True, False, 0, 1, 2, 7, 128, -1, 1 << 40, 1 << 70, 0.5, 1e300, "", "a", "c", "work", "n", "64", "null", "true", "{}", "[]",
-          "[[1]]", '{"dtype":"float16"}', '{"dtype":"object"}', '{"number":["np.float32","0x1p+0"]}', '{"number":["float","inf"]}',
-          '{"number":["float","no"]}', '{"class":"A","fields":{}}', "float32", "float16", "bfloat16", "row", "col", "scalar", "static",
-          "array", "left out", "out_type", "grid", "steps", "choose", "workspace", "1.image", "(m)->(m)", "é", [], {}, [1], [0, 0], [1, 1],
-          [1, 1, 1], [4, 2, 1], ["a"], [["n", "1"]], [[]], "[" * 90 + "]" * 90]
+VALUES = [None, True, False, 0, 1, 2, 7, 128, -1, 1 << 40, 1 << 70, 0.5, 1e300, "", "a", "c", "work", "n", "64", "null", "true",
+          "{}", "[]", "[[1]]", '{"dtype":"float16"}', '{"dtype":"object"}', '{"number":["np.float32","0x1p+0"]}',
+          '{"number":["float","inf"]}', '{"number":["float","no"]}', '{"class":"A","fields":{}}', "float32", "float16", "bfloat16", "row", "col",
+          "scalar", "static", "array", "left out", "out_type", "grid", "steps", "choose", "workspace", "1.image", "(m)->(m)", "é", [], {},
+          [1], [0, 0], [1, 1], [1, 1, 1], [4, 2, 1], ["a"], [["n", "1"]], [[]], "[" * 90 + "]" * 90]
 
 
 def nodes(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
@@ -279,6 +280,7 @@ def test_any_value_of_a_manifest_changed(file: str, request: pytest.FixtureReque
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("file", ["good", "tiled"])
 def test_all_values_of_a_manifest_changed(file: str, request: pytest.FixtureRequest, fake: Noting) -> None:
     members = request.getfixturevalue(file)
@@ -309,17 +311,19 @@ def test_export_and_inspect(fake: Noting, capsys: pytest.CaptureFixture[str]) ->
     (["export", "tests.kernels.export_kernels:no", "k", "float16[1]"], "the kernels of tests.kernels.export_kernels are scaled"),
     (["export", "tests.kernels.export_kernels", "k", "float16[1]"], "kernels of tests.kernels.export_kernels are scaled"),
     (["export", ":k", "k", "float16[1]"], "write module:kernel"), (["export", "tests.kernels:k", "k", "1"], "are none"),
-    (["export", "tests.kernels.export_kernels:scaled", "k", "floaty[1]"], "NameError: name 'floaty' is not defined; write a call's"),
+    (["export", "tests.kernels.export_kernels:scaled", "k", "floaty[1]"], "NameError: name 'floaty' is not defined; write"),
     (["export", "tests.kernels.export_kernels:scaled", "k", "float16[2, 2], cfg=1 +"], "SyntaxError"),
     (["export", "tests.kernels.export_kernels:scaled", "no/k", "float16[2, 2]"], "no such folder"),
-    (["inspect", "nowhere"], "No such file"), (["inspect", "."], "it is a folder"), (["inspect", sys.executable], "cannot be used")])
+    (["inspect", "nowhere"], "No such file"), (["inspect", "."], "it is a folder"),
+    (["inspect", sys.executable], "cannot be used")])
 def test_the_command_line_tells_what_is_wrong(arguments: list[str], message: str, fake: Noting,
                                               capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments) == 1
     assert message in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("text", ["a)(float16[1]", "a)+(b", "**{}", "*3", "1/0", "float16[-1]", "float16['a']", ")", "float16[2, n]", "\0"])
+@pytest.mark.parametrize("text", [
+    "a)(float16[1]", "a)+(b", "**{}", "*3", "1/0", "float16[-1]", "float16['a']", ")", "float16[n]", "\0"])
 def test_what_is_no_list_of_arguments(text: str) -> None:
     with pytest.raises(SpecError, match=r"signature|ArrayType"):
         signature(text, {})

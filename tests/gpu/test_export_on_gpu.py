@@ -16,8 +16,7 @@ import numpipe
 from numpipe import ArrayType
 from tests.kernels.export_kernels import scaled
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "examples"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
 from gemm import CONFIGS, matmul
 
 try:
@@ -25,6 +24,8 @@ try:
 except ImportError:
     torch: Any = None  # type: ignore[no-redef]
 pytestmark = pytest.mark.gpu
+
+ROOT = Path(__file__).resolve().parents[2]
 
 BEGIN = textwrap.dedent("""
     import sys, time

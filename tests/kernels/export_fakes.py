@@ -111,7 +111,8 @@ def built(self: Variant) -> Any:
     options = self.definition.options
     return types.SimpleNamespace(image=image(
         maps, tuple(array.name for array in arrays), tuple(array.order for array in arrays), name=self.definition.name,
-        entry=f"{self.definition.name}__{'_'.join(map(str, sizes))}", cubin=repr((self.key, [id(type(value)) for _, value in self.statics])).encode(),
+        entry=f"{self.definition.name}__{'_'.join(map(str, sizes))}",
+        cubin=repr((self.key, [id(type(value)) for _, value in self.statics])).encode(),
         cluster=options.attributes.cluster if options.cluster_names else (1, 1, 1)))
 
 
