@@ -222,11 +222,12 @@ def test_a_member_that_claims_to_be_huge(good: dict[str, bytes]) -> None:
         numpipe.load("k.numpipe")
 
 
-VALUES = [None, True, False, 0, 1, 2, 7, 128, -1, 1 << 40, 1 << 70, 0.5, 1e300, "", "a", "c", "work", "n", "64", "null", "true",
+VALUES = [None, True, False, 0, 1, 2, 7, 128, -1, 1 << 40, 1 << 70, 0.5, 1e+300, "", "a", "c", "work", "n", "64", "null", "true",
           "{}", "[]", "[[1]]", '{"dtype":"float16"}', '{"dtype":"object"}', '{"number":["np.float32","0x1p+0"]}',
-          '{"number":["float","inf"]}', '{"number":["float","no"]}', '{"class":"A","fields":{}}', "float32", "float16", "bfloat16", "row", "col",
-          "scalar", "static", "array", "left out", "out_type", "grid", "steps", "choose", "workspace", "1.image", "(m)->(m)", "é", [], {},
-          [1], [0, 0], [1, 1], [1, 1, 1], [4, 2, 1], ["a"], [["n", "1"]], [[]], "[" * 90 + "]" * 90]
+          '{"number":["float","inf"]}', '{"number":["float","no"]}', '{"class":"A","fields":{}}', "float32", "float16",
+          "bfloat16", "row", "col", "scalar", "static", "array", "left out", "out_type", "grid", "steps", "choose", "workspace",
+          "1.image", "(m)->(m)", "é", [], {}, [1], [0, 0], [1, 1], [1, 1, 1], [4, 2, 1], ["a"], [["n", "1"]], [[]],
+          "[" * 90 + "]" * 90]
 
 
 def nodes(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
