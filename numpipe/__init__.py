@@ -23,7 +23,7 @@ registers              `set_max_registers`
 arrays                 `to_device`, `pinned_empty`, `ascontiguous`
 debugging              `debug_print`, `device_assert`, `last_failure`
 verification           `verify`, `Verification`; `numpipe.testing.check`, `numpipe.hazards`, `numpipe.reports`
-compiling              `warmup`: ahead of calls; `jit`: what a call does that would have to compile
+compiling              `warmup`: ahead of calls; `jit`: what a call does that would have to compile; `load`: a kernel from a file
 performance            `explain`, `autotune`, `Trace`, `timeline`, `region`, `last_profile`
 errors                 `NumpipeError` and its kinds
 packages               `numpipe.intrinsics` (PTX), `numpipe.sim` (the simulated SM), `numpipe.orders` (of tiles), `numpipe.bench`

@@ -15,9 +15,10 @@ from typing import Any
 
 from .compile import cache
 from .diagnostics.errors import NumpipeError
-from .kernels.archive import Archive, shown
+from .kernels.archive import Archive
 from .kernels.exporting import signature
 from .kernels.kernels import Kernel
+from .kernels.static_texts import shown
 from .launch import device
 from .traces.drawing import ROWS, timeline
 from .traces.trace import Trace
@@ -105,8 +106,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def write_kernel(options: argparse.Namespace) -> int:
     """Run ``export`` and return the exit status."""
     module, _, name = options.kernel.partition(":")
-    sys.path.insert(0, "")  # as python -m itself has it
-    names = vars(importlib.import_module(module))
+    try:
+        names = vars(importlib.import_module(module))
+    except (ImportError, ValueError, TypeError) as error:  # the last two: of empty and of relative names
+        print(f"{options.kernel}: {error}; write module:kernel, with a module that Python finds from here", file=sys.stderr)
+        return 1
     kernel = names.get(name)
     if not isinstance(kernel, Kernel):
         print(f"{options.kernel}: the kernels of {module} are "
@@ -120,12 +124,13 @@ def show_kernel(file: str) -> int:
     """Run ``inspect`` and return the exit status."""
     archive = Archive(Path(file))
     manifest = archive.manifest
-    parameters = ", ".join(f"{one.name}{'' if one.default is None else f'={shown(one.default)}'}" for one in manifest.parameters)
-    print(f"{manifest.kernel}({parameters}), for {manifest.target}, made with "
+    defaults = {one.name: "" if one.default is None else f"={shown(one.default)}" for one in manifest.parameters}
+    print(f"{manifest.kernel}({', '.join(map(''.join, defaults.items()))}), for {manifest.target}, made with "
           f"{', '.join(' '.join(one) for one in manifest.made_with)}")
     for entry in manifest.entries:
         used = archive.image(entry).resources
-        print(f"    {entry}: {used.cubin_bytes} B of machine code, {used.smem_bytes} B of shared memory, {used.threads} threads")
+        print(f"    {manifest.shown(entry)}: {used.cubin_bytes} B of machine code, {used.smem_bytes} B of shared memory, "
+              f"{used.threads} threads")
     return 0
 
 

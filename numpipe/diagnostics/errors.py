@@ -39,7 +39,8 @@ class SerializedWgmma(CompileError):
 
 
 class ImageError(NumpipeError, ValueError):
-    """Bytes are not the image of a compiled kernel: they are damaged, of another version of numpipe, or something else."""
+    """Bytes are not the image of a compiled kernel: they are damaged, of another version of numpipe, or something else. Or a file
+    that `numpipe.load` read holds no machine code for a call."""
 
 
 class TargetError(NumpipeError, RuntimeError):

@@ -4,44 +4,45 @@
 ``0.image`` …      machine code, one member for each signature, as `launch.image` has it
 
 Members are stored as they are, so ``unzip -l`` and ``python -m zipfile -l`` list them. Nothing of a file is executed on the host:
-functions of shapes are `Expression`s, and Statics are compared with the text that describes them (`described`).
+functions of shapes are `Expression`s, and Statics are compared with the text that describes them (`static_texts`).
 """
 
 from __future__ import annotations
 
 import dataclasses
-import enum
 import hashlib
 import io
 import json
-import math
 import os
+import stat
+import struct
 import threading
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
-
-import numpy as np
+from typing import Literal
 
 from ..arch.dtypes import BY_DTYPE, ELEMENTS
-from ..core.functions import Function
+from ..arch.targets import TARGETS
 from ..core.records import parsed, record
-from ..diagnostics.errors import ImageError, SpecError
-from ..launch.attributes import Attributes
+from ..diagnostics.errors import ImageError
+from ..launch.attributes import Attributes, axis_names, names_of, of_options
 from ..launch.image import Image
 from ..plan.plans import ArrayArg
+from .arguments import SCALAR
 from .expressions import Expression
+from .static_texts import constant_of, shown
 
 VERSION = 1
 MANIFEST = "manifest.json"
-MOST_MANIFEST = 1 << 24
-"""bytes of a manifest"""
-MOST_IMAGE = 1 << 28
-"""bytes of an image"""
+MOST_BYTES = 1 << 30
+"""of a file"""
+MOST_LISTED = 20
+"""signatures that a message lists"""
 _DATE = (1980, 1, 1, 0, 0, 0)
-"""of all members: the same kernel makes the same file"""
+"""of all members: the same images make the same file"""
+_SCALARS = {"bool", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)), "float16", "float32", "float64"}
 
 
 @dataclass(frozen=True)
@@ -63,11 +64,12 @@ class Array:
                    array.workspace)
 
     def __str__(self) -> str:
-        layout = " column-major" * (self.order == "col") + ("" if self.tma else ", which TMA cannot address")
-        return f"{self.name} {self.dtype} {self.ndim}d{layout}"
+        barred = ", which TMA cannot address" if not self.tma else "" if self.tma_store else ", with rows that TMA cannot store"
+        return f"{self.name} {self.dtype} {self.ndim}d{' column-major' * (self.order == 'col')}{barred}"
 
     @property
     def arg(self) -> ArrayArg:
+        """The array as keys of variants have it. Raises ValueError for an element type that numpipe does not know."""
         if self.dtype not in ELEMENTS:
             raise ValueError(f"array {self.name[:50]!r} has elements of {self.dtype[:50]!r}, which numpipe does not know")
         return ArrayArg(self.name, ELEMENTS[self.dtype].dtype, self.ndim, self.order, self.tma, self.tma_store, self.output,
@@ -79,7 +81,7 @@ class Parameter:
     """A parameter of a kernel: "array" is one without a default, which may be a scalar too; "left out" is one of ``without=``.
 
     positional  whether a call may pass it by position
-    default     JSON; of a Static it is what `described` says; None: it has none
+    default     JSON, as `described` returns it; None: it has none
     """
 
     name: str
@@ -92,6 +94,7 @@ class Parameter:
 class Entry:
     """A signature of a kernel, with its machine code.
 
+    scalars    types of the run-time scalars, in the order in which the kernel takes them
     statics    name and description (`described`) of each Static
     functions  the functions of shapes: "out_type", "grid", "workspace", "steps" or "choose", and the JSON of an `Expression`
     image      the member of the archive; `sha256` is the digest of its bytes
@@ -104,10 +107,6 @@ class Entry:
     image: str
     sha256: str
 
-    def __str__(self) -> str:
-        arrays = [str(array) for array in self.arrays if not array.workspace]
-        return ", ".join([*arrays, *self.scalars, *(f"{name}={shown(text)}" for name, text in self.statics)])
-
 
 @dataclass(frozen=True)
 class Manifest:
@@ -117,9 +116,9 @@ class Manifest:
     own         run-time scalars that the kernel passes itself, from "steps"
     stores      parameters that it may store to; `seen`: those whose stores were seen
     workspace   whether its last array is a workspace, whose shape a function of each signature says
-    choices     Statics of which "choose", a function of each signature, returns the number; empty: calls have the defaults
-    made_with   versions of what compiled it, by name
+    choices     Statics of which "choose", a function of signatures, returns the number; empty: calls have the defaults
     target      the architecture of the machine code
+    made_with   versions of what compiled it, by name
     """
 
     version: int
@@ -140,68 +139,75 @@ class Manifest:
     target: str
     made_with: tuple[tuple[str, str], ...]
 
+    def names(self, *kinds: str) -> list[str]:
+        """Return the names of the parameters of these kinds."""
+        return [parameter.name for parameter in self.parameters if parameter.kind in kinds]
 
-def described(value: Any, what: str) -> str:
-    """Return JSON that says all of a Static's value: another process compares it with what it is passed there.
+    def scalar_names(self, arrays: Sequence[Array]) -> list[str]:
+        """Return the run-time scalars' names, as `Definition.scalar_names` does for these arrays."""
+        known = {array.name for array in arrays}
+        return [*(name for name in self.names("array") if name not in known), *self.names("scalar"), *self.own]
 
-    A dataclass, a NamedTuple and an Enum are described by the class' name and by the fields, so the process needs no class of this
-    one: any object of such a class matches. Raises SpecError, which begins with `what`, for values that no text describes.
+    def shown(self, entry: Entry) -> str:
+        """Return a signature as people read it."""
+        scalars = zip(self.scalar_names(entry.arrays), entry.scalars, strict=True)
+        return ", ".join([*(str(array) for array in entry.arrays if not array.workspace),
+                          *(f"{name} {dtype}" for name, dtype in scalars if name not in self.own),
+                          *(f"{name}={shown(text)}" for name, text in entry.statics if name not in self.names("left out"))])
 
-    >>> described((1, np.dtype("float16"), True), "the Static 'cfg'")
-    '[1,{"dtype":"float16"},true]'
-    """
-    return json.dumps(_plain(value, what), separators=(",", ":"))
+    def check(self) -> None:
+        """Raise ValueError for a manifest that no export writes: what is loaded trusts it."""
+        if self.version != VERSION:
+            raise ValueError(f"it has version {self.version} of the form, and this numpipe reads version {VERSION}")
+        if self.target not in {target.name for target in TARGETS.values()}:
+            raise ValueError(f"it is for {self.target[:50]!r}, which numpipe does not know")
+        arrays, statics = self.names("array"), self.names("static", "left out")
+        names = [*(parameter.name for parameter in self.parameters), *self.own]
+        for name in (self.kernel, *names):
+            if not name.isidentifier():
+                raise ValueError(f"{name[:50]!r} is no name")
+        for parameter in self.parameters:
+            value = None if parameter.default is None else constant_of(parameter.default)
+            fits = {"array": parameter.default is None and parameter.positional, "static": not parameter.positional,
+                    "scalar": parameter.default is None or isinstance(value, SCALAR),
+                    "left out": parameter.default == "null" and not parameter.positional}
+            if not fits[parameter.kind]:
+                raise ValueError(f"its parameter {parameter.name} cannot be {parameter.kind}")
+        attributes = self.attributes
+        of_options(self.kernel, attributes.cluster, attributes.cooperative, attributes.programmatic)
+        axis_names(self.kernel, attributes.cluster[:len(self.cluster_names)], self.cluster_names)
+        names_of(self.kernel, "grid_names", self.grid_names)
+        for right, what in (
+                (len({*names}) == len(names), "two of its parameters have one name"),
+                (arrays and self.entries, "it has no arrays or no signature"),
+                ({name for choice in self.choices for name, _ in choice} <= {*statics}, "it chooses something else than Statics")):
+            if not right:
+                raise ValueError(what)
+        for choice in self.choices:
+            for _, text in choice:
+                constant_of(text)
+        for entry in self.entries:
+            self._check_entry(entry, arrays, statics)
 
-
-def _plain(value: Any, what: str) -> Any:
-    if isinstance(value, Described):
-        return json.loads(value.text)
-    if isinstance(value, enum.Enum):
-        return {"enum": f"{type(value).__qualname__}.{value.name}"}
-    if value is None or type(value) in (bool, int, str):
-        return value
-    if type(value) is float:
-        return value if math.isfinite(value) else {"float": repr(value)}
-    if isinstance(value, np.generic):
-        return {"number": [value.dtype.name, _plain(value.item(), what)]}
-    if isinstance(value, np.dtype) or (isinstance(value, type) and issubclass(value, np.generic)):
-        return {"dtype": np.dtype(value).name}
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return {"class": type(value).__qualname__, "fields": {name: _plain(v, what) for name, v in value._asdict().items()}}  # type: ignore[attr-defined]
-    if isinstance(value, tuple):
-        return [_plain(v, what) for v in value]
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {field.name: _plain(getattr(value, field.name), what) for field in dataclasses.fields(value)}
-        return {"class": type(value).__qualname__, "fields": fields}
-    if isinstance(value, Function):
-        return {"function": f"{value.__module__}.{value.__qualname__}"}  # type: ignore[attr-defined]
-    raise SpecError(f"{what} is {value!r}, a {type(value).__name__}, which a file cannot describe: Statics of an exported kernel "
-                    "are numbers, strings, dtypes, numpipe functions, and tuples, dataclasses, NamedTuples and Enums of these")
-
-
-@dataclass(frozen=True)
-class Described:
-    """A Static's value as a file describes it; it stands for the value where a call leaves the Static out."""
-
-    text: str
-
-    def __repr__(self) -> str:
-        return shown(self.text)
-
-
-def shown(text: str) -> str:
-    """Return what `described` said as people write it: ``Config(tm=128, tn=256)``."""
-    def spell(value: Any) -> str:
-        match value:
-            case {"class": str(name), "fields": dict(fields)}:
-                return f"{name}({', '.join(f'{field}={spell(v)}' for field, v in fields.items())})"
-            case dict():
-                return str(next(iter(value.values()), value))
-            case list():
-                return f"({', '.join(map(spell, value))}{',' * (len(value) == 1)})"
-        return repr(value)
-
-    return spell(json.loads(text))
+    def _check_entry(self, entry: Entry, arrays: list[str], statics: list[str]) -> None:
+        """Raise ValueError for a signature that this kernel cannot have."""
+        given = [array.arg.name for array in entry.arrays if not array.workspace]
+        functions = dict(entry.functions)
+        wanted = {"grid": self.grid is None, "steps": bool(self.own), "workspace": self.workspace}
+        for right, what in (
+                ([name for name in arrays if name in given] == given, f"takes {', '.join(given)[:100]}"),
+                ([array.workspace for array in entry.arrays[len(given):]] == [True] * self.workspace, "has another workspace"),
+                ([name for name, _ in entry.statics] == statics, "has other Statics"),
+                (len(entry.scalars) == len(self.scalar_names(entry.arrays)) and {*entry.scalars} <= _SCALARS,
+                 f"has scalars of {', '.join(entry.scalars)[:100]}"),
+                (functions.keys() <= {"out_type", "choose", *wanted} and len(functions) == len(entry.functions)
+                 and all(wanted[name] == (name in functions) for name in wanted),
+                 f"has the functions {', '.join(functions)[:100]}"),
+                ("choose" not in functions or self.choices, "chooses between nothing")):
+            if not right:
+                raise ValueError(f"a signature of its {what}, which {self.kernel} cannot have")
+        for _, text in entry.statics:
+            constant_of(text)
 
 
 # ---- the file
@@ -220,76 +226,62 @@ def write(path: Path, manifest: Manifest, images: Mapping[str, bytes]) -> None:
 
 
 class Archive:
-    """A file that was read. Its images are checked and unpacked when they are first used."""
+    """A file that was read. All is checked then, but for what is in the images, which are unpacked when they are first used."""
 
     def __init__(self, path: Path) -> None:
-        """Read a file. Raises ImageError for one that `write` did not write, FileNotFoundError where there is none."""
+        """Read a file. Raises ImageError for one that `write` did not write, OSError for one that cannot be read."""
         self.path = path
         try:
-            if not path.is_file() and path.exists():
-                raise ValueError("it is no file")
-            self._data = path.read_bytes()
-            self.manifest = record(Manifest, parsed(self._member(MANIFEST, MOST_MANIFEST)))
-            self._check()
-        except (ValueError, KeyError, zipfile.BadZipFile, NotImplementedError) as error:
+            members = _members(path)
+            self.manifest = record(Manifest, parsed(members.pop(MANIFEST, b"")))
+            self.manifest.check()
+            if {entry.image: entry.sha256 for entry in self.manifest.entries} != {
+                    name: hashlib.sha256(content).hexdigest() for name, content in members.items()}:
+                raise ValueError("its images are not those of its manifest")
+            self.functions = [
+                {name: Expression.from_json(parsed(text.encode()), f"{path}: {name}") for name, text in entry.functions}
+                for entry in self.manifest.entries]
+            """the functions of shapes of each signature, by name"""
+        except ImageError:
+            raise
+        except (ValueError, TypeError, IndexError) as error:
             raise self.refused(error) from None
+        self._images = members
 
     def refused(self, error: object) -> ImageError:
         return ImageError(f"{self.path} cannot be used: {error}; export the kernel again")
 
-    def _member(self, name: str, most: int) -> bytes:
-        with zipfile.ZipFile(io.BytesIO(self._data)) as archive:
-            info = archive.getinfo(name)
-            if info.file_size > most or info.compress_type != zipfile.ZIP_STORED:
-                raise ValueError(f"its member {name} has {info.file_size} bytes, at most {most} are possible, not compressed")
-            return archive.read(name)
-
-    def _check(self) -> None:
-        """Raise ValueError for a manifest that no export writes."""
-        manifest = self.manifest
-        if manifest.version != VERSION:
-            raise ValueError(f"it has version {manifest.version} of the form, and this numpipe reads version {VERSION}")
-        names = [parameter.name for parameter in manifest.parameters]
-        for name in (manifest.kernel, *names, *manifest.own, *manifest.stores, *manifest.seen):
-            if not name.isidentifier():
-                raise ValueError(f"{name[:50]!r} is no name")
-        if len({*names}) != len(names) or not manifest.entries:
-            raise ValueError("it has no signature, or two parameters of one name")
-        for entry in manifest.entries:
-            for array in entry.arrays:
-                array.arg  # noqa: B018  # raises ValueError for a type that numpipe does not know
-            if any(scalar not in _SCALARS for scalar in entry.scalars):
-                raise ValueError(f"its scalars are of {', '.join(entry.scalars)}")
-            self.functions(entry)
-        for text in [parameter.default for parameter in manifest.parameters] + [
-                text for of in ([e.statics for e in manifest.entries], manifest.choices) for one in of for _, text in one]:
-            if text is not None:
-                parsed(text.encode())
-
-    def functions(self, entry: Entry) -> dict[str, Expression]:
-        """Return the functions of a signature, by name. Raises ImageError for what is none."""
-        return {name: self.expression(text, name) for name, text in entry.functions}
-
-    def expression(self, text: str, name: str) -> Expression:
-        return Expression.from_json(parsed(text.encode()), f"{self.path}: {name[:50]}")
-
     def image(self, entry: Entry) -> Image:
-        """Return the machine code of a signature. Raises ImageError where it is damaged or another's."""
-        try:
-            data = self._member(entry.image, MOST_IMAGE)
-            if hashlib.sha256(data).hexdigest() != entry.sha256:
-                raise ValueError(f"its member {entry.image} is damaged")
-        except (ValueError, KeyError, zipfile.BadZipFile, NotImplementedError) as error:
-            raise self.refused(error) from None
-        image = Image.from_bytes(data, f"{self.path}: {entry.image}")
-        arrays = tuple(array.name for array in entry.arrays)
-        if image.arrays != arrays or image.target != self.manifest.target:
+        """Return the machine code of a signature. Raises ImageError where it is another's, or of another numpipe."""
+        image = Image.from_bytes(self._images[entry.image], f"{self.path}: {entry.image}")
+        known = [(array.name, array.order) for array in entry.arrays]
+        if list(zip(image.arrays, image.majors, strict=True)) != known or image.target != self.manifest.target:
             raise self.refused(f"its member {entry.image} is of another kernel: of {', '.join(image.arrays)} for {image.target}")
         return image
 
     def __str__(self) -> str:
         """What is in the file, a line a signature."""
-        return "\n".join(f"    {entry}" for entry in self.manifest.entries)
+        entries = self.manifest.entries
+        lines = [f"    {self.manifest.shown(entry)}" for entry in entries[:MOST_LISTED]]
+        return "\n".join([*lines, f"    and {len(entries) - MOST_LISTED} more"] if len(entries) > MOST_LISTED else lines)
 
 
-_SCALARS = {"bool", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)), "float16", "float32", "float64"}
+def _members(path: Path) -> dict[str, bytes]:
+    """Return what is in a zip archive, by name. Raises ValueError for another file and OSError where there is none."""
+    try:
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | getattr(os, "O_NONBLOCK", 0))) as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode) or status.st_size > MOST_BYTES:
+                raise ValueError(f"it is no file, or has more than {MOST_BYTES} bytes")
+            data = file.read()
+    except IsADirectoryError:
+        raise ValueError("it is a folder") from None
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            infos = {info.filename: info for info in archive.infolist()}
+            if len(infos) != len(archive.infolist()) or sum(info.file_size for info in infos.values()) > len(data) or any(
+                    info.compress_type != zipfile.ZIP_STORED for info in infos.values()):
+                raise ValueError("two of its members have one name, or members are compressed")
+            return {name: archive.read(info) for name, info in infos.items()}
+    except (zipfile.BadZipFile, RuntimeError, EOFError, OverflowError, OSError, struct.error) as error:
+        raise ValueError(f"it is no archive, or damaged: {error}") from None

@@ -104,7 +104,7 @@ class Calls:
         SpecError where they do not fit.
         """
         definition = self.definition
-        call = (definition.bind if whole else definition.arguments.bind)(args, named)
+        call = definition.bind(args, named, own=whole)
         definition.check_outputs(call)
         definition.describe(call, types=True)
         missing = definition.parameters[len(call.args):]

@@ -92,10 +92,10 @@ class Definition:
         return [*(p for p in self.parameters if p not in arrays), *self.arguments.scalars]
 
     # ---- a call
-    def bind(self, args: tuple[Any, ...], named: dict[str, Any]) -> Call:
-        """Bind a call's arguments, and the scalars that the kernel passes itself."""
+    def bind(self, args: tuple[Any, ...], named: dict[str, Any], own: bool = True) -> Call:
+        """Bind a call's arguments and, if `own`, the scalars that the kernel passes itself, which depend on shapes."""
         call = self.arguments.bind(args, named)
-        if self.own_names:
+        if own and self.own_names:
             call.scalars = (*call.scalars[:-len(self.own_names)], *self.results.ask(self.steps, "grid", call))  # type: ignore[arg-type]
         return call
 

@@ -140,18 +140,25 @@ class Kernel:
 
         signatures  each a tuple of a call's positional arguments, arrays or ArrayTypes, or such a tuple and a dictionary of its
                     named ones, Statics and ``out`` among them; shapes and scalars of calls may be others
-        choose      function of the arrays (by parameter name) that returns the Statics which a call leaves out, as a dictionary;
-                    all that it may return are compiled for each signature. Without it such calls have the defaults
+        choose      function of arrays and scalars (by parameter name) that returns Statics as a dictionary, for calls that pass
+                    none; all that it may return are compiled for each signature. Without it such calls have the defaults
 
-        The file holds machine code, the rules for arguments, the grid, out_type, the workspace and `choose` as functions of shapes,
-        and versions. Raises SpecError for a function or a Static that a file cannot hold, and what a compile raises.
+        The file holds machine code, the rules for arguments, the options of launches, grid, out_type, workspace and `choose` as
+        expressions of shapes, and versions. It is replaced in one step. Raises SpecError for a function or a Static that a file
+        cannot hold, FileNotFoundError for a folder that is missing, and what a compile raises.
 
-        >>> scale.export("scale.numpipe", (x,), (np.zeros((64, 64), np.float16),))
-        >>> numpipe.load("scale.numpipe")(x)
+        >>> block = numpipe.BlockSpec((64, 64), lambda i: (i, 0))
+        >>> @numpipe.kernel(grid=lambda x: (x.shape[0] // 64,), in_specs=block, out_specs=block, num_compute_wgs=1)
+        ... def double(x, y):
+        ...     y[...] = x[...] + x[...]
+        >>> x, y = np.ones((128, 64), np.float32), np.zeros((128, 64), np.float32)
+        >>> double.export("double.numpipe", (x, y))
+        >>> numpipe.load("double.numpipe")
+        <numpipe kernel double(x, y) of double.numpipe>
         """
         from .exporting import export
 
-        export(self, path, signatures, choose)
+        export(self._calls, path, signatures, choose)
 
     def described(self, args: tuple[Any, ...], named: dict[str, Any], out: Any = None, *, whole: bool = False) -> Call:
         """Return a call with these arguments that is not run, as `Calls.described` does."""

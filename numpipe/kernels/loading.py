@@ -6,30 +6,32 @@ from the file's manifest, machine code from its images, functions of shapes from
 
 from __future__ import annotations
 
-import functools
 import inspect
-import json
 import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-import numpy as np
-
-from ..diagnostics.errors import ImageError, TargetError
+from ..diagnostics.errors import ImageError, SpecError, TargetError
 from ..diagnostics.frames import brief
+from ..launch.image import Image
 from ..plan.params import CompilerParams
-from ..plan.specs import Persistent
+from ..plan.specs import persistent
 from ..plan.split import SplitOptions
-from .archive import Archive, Array, Described, Entry, described
-from .arguments import MISSING, Call, Parameters
+from .archive import Archive, Array, Entry
+from .arguments import MISSING, SCALAR, Call, Parameters, scalar_dtype
 from .definition import Definition
 from .expressions import Expression
 from .kernels import Kernel
 from .options import Options, Signature
-from .results import HostView, Results
+from .results import Results
+from .static_texts import constant_of, described
 from .variants import Key, Variant
 
 __all__ = ["load"]
+
+_KINDS = {"b": "bool", "i": "int", "u": "int", "f": "float"}
+"""of scalars, as an `Expression` has them, by the kind of their dtype"""
 
 
 @brief
@@ -37,14 +39,21 @@ def load(path: str | os.PathLike[str]) -> Kernel:
     """Return the kernel in a file that `Kernel.export` wrote; it is called, bound and captured into graphs as the kernel was.
 
     Calls may have any shapes, and the types, layouts and Statics that the file holds machine code for: a Static is equal to one of
-    the file's when its class has the same name and its fields the same values. Needs NumPy, ml_dtypes and cuda-bindings, no Numba
+    the file's if its class has the same name and its fields the same values. Needs NumPy, ml_dtypes and cuda-bindings, no Numba
     and no compiler, and runs nothing of the file on the host. There is no simulated SM for it, because the file holds no source.
 
-    Raises ImageError for a file that is damaged or something else, and later for a call that it holds no machine code for, with a
-    list of what is in it; FileNotFoundError where there is no file.
+    Raises ImageError for a file that is damaged or something else, OSError for one that cannot be read. A call raises ImageError,
+    with a list of what is in the file, where that holds no machine code for it, and TargetError where it needs a GPU or the source.
 
-    >>> scaled = numpipe.load("scale.numpipe")
-    >>> y = scaled(x)
+    >>> block = numpipe.BlockSpec((64, 64), lambda i: (i, 0))
+    >>> @numpipe.kernel(grid=lambda x: (x.shape[0] // 64,), in_specs=block, out_specs=block, num_compute_wgs=1)
+    ... def double(x, y):
+    ...     y[...] = x[...] + x[...]
+    >>> x, y = np.ones((128, 64), np.float32), np.zeros((128, 64), np.float32)
+    >>> double.export("double.numpipe", (x, y))
+    >>> loaded = numpipe.load("double.numpipe")
+    >>> loaded.inspect("resources", x, y).smem_bytes == double.inspect("resources", x, y).smem_bytes
+    True
     """
     return Loaded(Archive(Path(path)))
 
@@ -54,104 +63,144 @@ class Loaded(Kernel):
 
     def __init__(self, archive: Archive) -> None:
         self.__name__ = self.__qualname__ = archive.manifest.kernel
-        self.archive = archive
-        self._begin(_Definition(archive), functools.partial(_Variant, archive))
+        self.archive, self._place = archive, os.path.abspath(archive.path)
+        try:
+            definition = _Definition(archive)
+        except SpecError as error:
+            raise archive.refused(error) from None
+        self._variants: dict[str, _Variant] = {}
+        """by the member of the file"""
+        self._begin(definition, self._variant)
 
     def __repr__(self) -> str:
         return f"<numpipe kernel {self.name}({', '.join(self.parameters)}) of {self.archive.path}>"
 
     def __reduce__(self) -> Any:
-        return load, (str(self.archive.path),)
+        """Pickle it as what other processes load: the file."""
+        return load, (self._place,)
+
+    def _variant(self, definition: Definition, key: Key, obstacles: dict[int, str]) -> Variant:
+        """Return the variant for a key; a Static and its description share one. Raises ImageError where the file has none."""
+        manifest, names = self.archive.manifest, self.archive.manifest.names("left out")
+        arrays, scalars, statics = tuple(map(Array.of, key[0])), tuple(dtype.name for dtype in key[1]), _texts(dict(key[2]))
+        for entry in manifest.entries:
+            if (entry.arrays, entry.scalars) == (arrays, scalars) and dict(entry.statics) == statics:
+                return self._variants.setdefault(entry.image, _Variant(self.archive, entry, definition, key, obstacles))
+        call = [*(str(array) for array in arrays if not array.workspace),
+                *(f"{name} {dtype}" for name, dtype in zip(manifest.scalar_names(arrays), scalars, strict=True)
+                  if name not in manifest.own),
+                *(f"{name}={value!r}" for name, value in key[2] if name not in names)]
+        raise _absent(self.archive, call, "".join(f" ({obstacle})" for obstacle in obstacles.values()))
 
     def export(self, path: Any, /, *signatures: Any, choose: Any = None) -> NoReturn:
-        raise _sourceless(self.name, self.archive, "cannot be exported again; copy the file, or export it where its source is")
+        raise _sourceless(self.archive, "cannot be exported again; copy the file, or export it where its source is")
 
 
-def _sourceless(kernel: str, archive: Archive, what: str) -> TargetError:
-    return TargetError(f"kernel {kernel}: it was loaded from {archive.path}, which holds machine code and no source: it {what}")
+def _sourceless(archive: Archive, what: str) -> TargetError:
+    return TargetError(f"kernel {archive.manifest.kernel}: it was loaded from {archive.path}, which holds machine code and no "
+                       f"source: it {what}")
 
 
 class _Definition(Definition):
     """The definition of a loaded kernel."""
 
     def __init__(self, archive: Archive) -> None:
-        manifest = archive.manifest
-        names = [one.name for one in manifest.parameters if one.kind == "array"]
-        scalars = {one.name: _value(one.default) for one in manifest.parameters if one.kind == "scalar"}
-        statics = {one.name: MISSING if one.default is None else _value(one.default) for one in manifest.parameters
-                   if one.kind in ("static", "left out")}
-        self.arguments = Parameters.of(manifest.kernel, names, scalars, statics, [
-            one.name for one in manifest.parameters if one.positional], [
-            one.name for one in manifest.parameters if one.kind == "left out"])
-        self.name, self.parameters, self.statics = manifest.kernel, names, statics
+        manifest, self.archive = archive.manifest, archive
+        values = {one.name: MISSING if one.default is None else constant_of(one.default) for one in manifest.parameters}
+        scalars = {name: values[name] for name in manifest.names("scalar")}
+        statics = {name: values[name] for name in manifest.names("static", "left out")}
+        self.arguments = Parameters.of(manifest.kernel, manifest.names("array"), scalars, statics,
+                                       [one.name for one in manifest.parameters if one.positional], manifest.names("left out"))
+        self.name, self.parameters, self.statics = manifest.kernel, self.arguments.names, self.arguments.statics
         self.own_names = manifest.own
         self.arguments.hide(self.own_names)
         self._scalars = tuple(self.arguments.scalars)
-        self._workspace = next((array.name for array in manifest.entries[0].arrays if array.workspace), None)
+        self._workspace = manifest.entries[0].arrays[-1].name if manifest.workspace else None
         self.stores = {"all": list(manifest.stores), "seen": list(manifest.seen)}
-        entries = [(entry, archive.functions(entry)) for entry in manifest.entries]
-
-        def function(option: str, by_statics: bool = True) -> Any:
-            known = [(entry, functions[option]) for entry, functions in entries if option in functions]
-            return _ByTypes(archive, option, known, self.parameters[:self.first_output], list(statics) if by_statics else []) if (
-                known) else None
-
-        self.steps = function("steps")
-        self._choose = function("choose", by_statics=False)
-        self._choices = [dict(choice) for choice in manifest.choices]
-        grid = function("grid") or manifest.grid or Persistent(manifest.ctas)
+        functions = {option: _ByTypes(archive, option) for option in ("out_type", "grid", "steps", "workspace", "choose")
+                     if any(option in known for known in archive.functions)}
+        self.steps, self._choose = functions.get("steps"), functions.get("choose")
+        self._choices = [{name: constant_of(text) for name, text in choice} for choice in manifest.choices]
         self.options = Options(
-            grid, manifest.grid_names, function("out_type"),
+            functions.get("grid") or manifest.grid or persistent(manifest.ctas), manifest.grid_names, functions.get("out_type"),
             None if manifest.signature is None else Signature.parse(manifest.signature),
-            SplitOptions(), True, CompilerParams(), None, attributes=manifest.attributes, cluster_names=manifest.cluster_names,
-            workspace=function("workspace"))
-        self.results = Results(self.arguments, self.options)
+            SplitOptions(), True, CompilerParams(), "gpu", attributes=manifest.attributes, cluster_names=manifest.cluster_names,
+            workspace=functions.get("workspace"))
+        self.options.check(self.name, len(self.parameters))
+        self.results = _Results(self.arguments, self.options)
 
-    def bind(self, args: tuple[Any, ...], named: dict[str, Any]) -> Call:
-        """Bind a call's arguments, and choose the Statics that it leaves out."""
+    def read(self) -> NoReturn:
+        raise _sourceless(self.archive, "runs on a GPU only, not on the simulated SM, and nothing can look at it or compile it")
+
+    def fingerprint(self) -> NoReturn:
+        self.read()
+
+    def bind(self, args: tuple[Any, ...], named: dict[str, Any], own: bool = True) -> Call:
+        """Bind a call's arguments, and choose Statics where it passes none."""
         if self._choose is not None and named.keys().isdisjoint(self.statics):
             call = self.arguments.bind(args, dict.fromkeys(self.statics) | named)
-            chosen = self._choices[self.results.ask(self._choose, "choose", call)]
-            named = named | {name: _value(text) for name, text in chosen.items()}
-        return super().bind(args, named)
+            named = named | self._choices[self.results.ask(self._choose, "choose", call)]
+        return super().bind(args, named, own)
 
 
-def _value(text: str | None) -> Any:
-    """Return a number of the file, or what stands for a Static; MISSING where there is none."""
-    if text is None:
-        return MISSING
-    plain = json.loads(text)
-    if plain is None or isinstance(plain, (bool, int, float, str)):
-        return plain
-    if isinstance(plain, dict) and plain.keys() == {"float"}:
-        return float(plain["float"])
-    if isinstance(plain, dict) and plain.keys() == {"number"}:
-        return np.dtype(plain["number"][0]).type(plain["number"][1])
-    return Described(text)
+class _Results(Results):
+    """The outputs of a loaded kernel."""
+
+    def _call(self, function: Callable[..., Any], what: str, known: dict[str, Any], has: str) -> Any:
+        if not isinstance(function, _ByTypes):
+            return super()._call(function, what, known, has)
+        result = super()._call(function.of(known), what, known, has)
+        function.check(result)
+        return result
 
 
 class _ByTypes:
-    """A function of shapes that a file has an `Expression` of for each signature: the call's types say which one is meant."""
+    """A function of shapes, which a file has as an `Expression` for each signature: a call's types say which one is meant."""
 
-    def __init__(self, archive: Archive, option: str, known: list[tuple[Entry, Expression]], inputs: list[str],
-                 statics: list[str]) -> None:
-        self._archive, self._option, self._known, self._statics = archive, option, known, statics
-        taken = dict.fromkeys([*(name for _, expression in known for name, _ in (*expression.arrays, *expression.scalars)),
-                               *(array.name for array in known[0][0].arrays if array.name in inputs), *statics])
-        self.__signature__ = inspect.Signature([inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in taken])
+    def __init__(self, archive: Archive, option: str) -> None:
+        self._archive, self._option = archive, option
+        self._known = [(entry, functions[option]) for entry, functions in zip(
+            archive.manifest.entries, archive.functions, strict=True) if option in functions]
+        self.__signature__ = inspect.signature(self._known[0][1])
 
     def __call__(self, **known: Any) -> Any:
-        statics = {name: described(known[name], f"the Static '{name}'") for name in self._statics}
-        views = {name: value for name, value in known.items() if isinstance(value, HostView)}
+        return self.of(known)(**known)
+
+    def of(self, known: Mapping[str, Any]) -> Expression:
+        """Return the expression for the arguments of a call. Raises ImageError where there is none."""
+        manifest = self._archive.manifest
+        passed = {name: known[name] for name in manifest.names("array") if name in known}
+        arrays = {name: (value.dtype, len(value.shape)) for name, value in passed.items() if not isinstance(value, SCALAR)}
+        statics = {} if self._option == "choose" else _texts(
+            {name: known[name] for name in manifest.names("static", "left out") if name in known})
         for entry, expression in self._known:
-            arrays = {array.name: array.arg for array in entry.arrays}
-            same = all(name in arrays and (arrays[name].dtype, arrays[name].ndim) == (view.dtype, view.ndim)
-                       for name, view in views.items())
-            if same and (not statics or dict(entry.statics) == statics):
-                taken = {name for name, _ in (*expression.arrays, *expression.scalars)}
-                return expression(**{name: value for name, value in known.items() if name in taken})
-        raise _absent(self._archive, [*(f"{name} {view.dtype.name} {view.ndim}d" for name, view in views.items()),
-                                      *(f"{name}={value!r}" for name, value in known.items() if name in statics)])
+            types = {array.name: (array.arg.dtype, array.ndim) for array in entry.arrays if array.name in passed}
+            if types == arrays and statics.items() <= dict(entry.statics).items() and all(
+                    kind == _KINDS[scalar_dtype(known[name], name, manifest.kernel).kind]
+                    for name, kind in expression.scalars if name in known):
+                return expression
+        raise _absent(self._archive, [f"{name} {dtype.name} {rank}d" for name, (dtype, rank) in arrays.items()] + [
+            f"{name} {scalar_dtype(value, name, manifest.kernel)}" for name, value in passed.items() if name not in arrays] + [
+            f"{name}={known[name]!r}" for name in statics])
+
+    def check(self, result: Any) -> None:
+        """Raise ImageError for what the function that was recorded never returned. Callers check what other functions return."""
+        own, choices = len(self._archive.manifest.own), len(self._archive.manifest.choices)
+        if (self._option == "steps" and not (isinstance(result, tuple) and len(result) == own and all(
+                type(size) is int and size >= 0 for size in result))) or (
+                self._option == "choose" and not (type(result) is int and 0 <= result < choices)):
+            raise self._archive.refused(f"{self._option} returns {result!r}")
+
+
+def _texts(statics: Mapping[str, Any]) -> dict[str, str]:
+    """Return descriptions of a call's Statics, which are compared with those of a file; "" of one that no file has."""
+    def text(value: Any) -> str:
+        try:
+            return described(value, "")
+        except SpecError:
+            return ""
+
+    return {name: text(value) for name, value in statics.items()}
 
 
 def _absent(archive: Archive, call: list[str], why: str = "") -> ImageError:
@@ -163,38 +212,27 @@ def _absent(archive: Archive, call: list[str], why: str = "") -> ImageError:
 class _Variant(Variant):
     """A variant of a loaded kernel: its machine code comes from the file."""
 
-    def __init__(self, archive: Archive, definition: Definition, key: Key, obstacles: dict[int, str]) -> None:
-        super().__init__(definition, key, obstacles)
-        self._archive = archive
-        statics = {name: described(value, f"the Static '{name}'") for name, value in self.statics}
-        self._entry = next((entry for entry in archive.manifest.entries
-                            if tuple(array.arg for array in entry.arrays) == self.arrays and dict(entry.statics) == statics
-                            and entry.scalars == tuple(dtype.name for dtype in self.scalars)), None)
-        if self._entry is None:
-            call = [*map(str, map(Array.of, [array for array in self.arrays if not array.workspace])),
-                    *(dtype.name for dtype in self.scalars), *(f"{name}={value!r}" for name, value in self.statics)]
-            raise _absent(archive, call, "".join(f" ({obstacle})" for obstacle in obstacles.values()))
+    def __init__(self, archive: Archive, entry: Entry, *known: Any) -> None:
+        super().__init__(*known)
+        self._archive, self._entry = archive, entry
 
     @property
-    def image(self) -> Any:
-        assert self._entry is not None
+    def image(self) -> Image:
+        return self.find()
+
+    def find(self) -> Image:
         with self._lock:
             self._image = self._image or self._archive.image(self._entry)
             return self._image
 
-    def find(self) -> Any:
-        return self.image
+    def _build(self) -> Any:
+        return self.definition.read()  # raises TargetError
+
+    def simulate(self, call: Call, grid: tuple[int, int, int], seed: int | None, trace: Any) -> None:
+        self.definition.read()
 
     def shown(self, what: str) -> Any:
-        if what == "resources" or what == "sass":
-            self.image  # noqa: B018  # is what both are shown of
-            return super().shown(what)
-        raise _sourceless(self.definition.name, self._archive, f"has no {what!r} to inspect, only 'resources' and 'sass'")
-
-    @property
-    def built(self) -> Any:
-        raise _sourceless(self.definition.name, self._archive, "cannot be compiled; inspect(\"resources\", …) shows what was")
-
-    @property
-    def _source(self) -> Any:
-        raise _sourceless(self.definition.name, self._archive, "runs on a GPU only, not on the simulated SM, and no tool reads it")
+        self.find()  # "resources" and "sass" are shown of it
+        if what not in ("resources", "sass"):
+            raise _sourceless(self._archive, f"has no {what!r} to inspect, only 'resources' and 'sass'")
+        return super().shown(what)

@@ -82,10 +82,9 @@ class Results:
     def ask(self, function: Callable[..., Any], what: str, call: Call, view: Callable[[ArrayInfo], Any] | None = None) -> Any:
         """Call a user's function with the call's arguments, by parameter name; it gets arrays as `view` shows them."""
         view = view or HostView
-        known = dict(zip(self.parameters, call.args, strict=False)) | dict(zip(self.scalars, call.scalars, strict=True))
-        known |= dict(call.statics)
-        known = {name: view(launch.describe(value, name, self.kernel)) if is_array(value) else value
-                 for name, value in known.items()}
+        given = dict(zip(self.parameters, call.args, strict=False)) | dict(zip(self.scalars, call.scalars, strict=True))
+        known = {name: view(launch.info_of_zeros(value.shape, value.dtype) if isinstance(value, ArrayType) else launch.describe(
+                     value, name, self.kernel)) if is_array(value) else value for name, value in given.items()} | dict(call.statics)
         shown = ", ".join(name for name in known if not name.startswith("np__"))  # numpipe itself passes these
         return self._call(function, what, known, f"the call knows {shown}: it is given the arguments by the names of the kernel's "
                                                  "parameters")
@@ -123,5 +122,5 @@ class HostView:
 
 def is_array(value: Any) -> bool:
     """Whether an argument is an array; a type such as np.float16, which may be a Static, has the attributes of its instances."""
-    return not isinstance(value, (*SCALAR, ArrayType, type)) and any(
+    return not isinstance(value, (*SCALAR, type)) and any(
         hasattr(value, name) for name in ("shape", "__cuda_array_interface__", "__dlpack__"))
