@@ -178,7 +178,7 @@ def test_parameters_that_are_left_out_grids_of_numbers_and_signatures(fake: Noti
     {"grid": (4, 2), "cluster": (2, 2), "cluster_names": ("p", "q")}, {"grid": numpipe.persistent(), "cluster": 2},
     {"grid": lambda x: x.shape[0], "cluster": 2}, {"grid": lambda x: 5000, "cooperative": True}, {"programmatic": False},
     {"workspace": Workspace((64, 64))}, {"workspace": Workspace((64, 64), 3)}, {"workspace": Workspace((64, 64), split=None)},
-    {"workspace": lambda x, n: Workspace((64, 64), n, slots=x.shape[0])}], ids=str)
+    {"workspace": lambda x, n: Workspace((64, 64), n, slots=x.shape[0])}], ids=lambda options: ", ".join(f"{name} {type(value).__name__}" for name, value in options.items()))
 def test_grids_clusters_and_workspaces(fake: Noting, options: Any) -> None:
     def two(x, y, *, n: numpipe.Static = 2):
         y[...] = x[...]
