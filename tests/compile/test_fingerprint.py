@@ -161,7 +161,7 @@ def test_names_that_only_unreached_code_has_are_read(tmp_path: Path) -> None:
         linecache.checkcache(str(file))
         names: dict[str, Any] = {"__name__": "unreached"}
         exec(compile(file.read_text(encoding="utf8"), str(file), "exec"), names)
-        assert names["kernel"].definition._stores["all"] == [{"a": "x", "b": "y"}[target]]
+        assert names["kernel"].definition.stores["all"] == [{"a": "x", "b": "y"}[target]]
         keys.add(names["kernel"].definition.fingerprint().key())
     assert len(keys) == 2 and None not in keys
 
