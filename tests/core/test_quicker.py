@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 import os
 import subprocess
 import sys
@@ -180,7 +181,22 @@ def test_they_refuse_half_precision_which_they_would_convert_in_another_way() ->
         contexts._Target(contexts._typing).cast(None, None, contexts.types.float16, contexts.types.float32)
 
 
-def test_a_plain_kernel_of_numba_gets_numbas_contexts() -> None:
+def test_signatures_of_calls_are_remembered_while_one_kernel_is_compiled() -> None:
+    typing = contexts._typing
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(contexts._Own, "contexts", (typing, contexts._Target(typing)))
+        with contexts.own_contexts():
+            add, ints = typing.resolve_value_type(operator.add), (contexts.types.int32, contexts.types.int32)
+            first = typing.resolve_function_type(add, ints, {})
+            assert typing.resolve_function_type(add, ints, {}) is first and first.args == (contexts.types.int64,) * 2
+            with pytest.raises(errors.TypingError):
+                typing.resolve_function_type(add, (contexts.types.int32, contexts.types.none), {})
+            assert len(typing.resolved) == 1
+        assert not typing.resolved
+
+
+def test_a_plain_kernel_of_numba_gets_numbas_contexts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(contexts._Own, "contexts", (contexts._typing, contexts._Target(contexts._typing)))  # whatever came before
     with contexts.own_contexts():
         own = cuda_target.target_context
         other: list[Any] = []
