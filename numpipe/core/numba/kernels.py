@@ -87,6 +87,7 @@ def compiling_for(target: Target = DEFAULT, few_meanings: bool = False, place: P
         if few_meanings:
             undo.enter_context(own_contexts())
         undo.callback(forget_kernels)
+        undo.callback(quicker.forget)
         apart, unify = {types.int32, types.float32}, types.Number.unify  # of a variable that has both Numba would make a float64
         for owner, name, value in (
                 (dispatcher, "get_current_device", in_this_thread(lambda: device, dispatcher.get_current_device)),
