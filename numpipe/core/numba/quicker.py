@@ -122,13 +122,21 @@ def find_singly_assigned(self: Any) -> None:
     self._singly_assigned_vars, self._blk_local_varmap = set(), {}
     if self.func_ir.func_id.is_generator:
         return
-    uses, kept = analysis.compute_use_defs(blocks), analysis.must_use_alloca(blocks)
-    assigned = Counter((label, statement.target.name) for label, block in blocks.items() for statement in block.body
-                       if isinstance(statement, ir.assign_types))
-    places = Counter(name for names in uses.defmap.values() for name in names)
-    read = set().union(*uses.usemap.values())
-    self._singly_assigned_vars = {name for label, names in uses.defmap.items() for name in names if places[name] == 1
-                                  and name not in kept and name not in read and assigned[label, name] == 1}
+    kept, read, assigned, places = analysis.must_use_alloca(blocks), set[str](), Counter[tuple[int, str]](), Counter[str]()
+    for label, block in blocks.items():
+        defined = set()
+        for statement in block.body:
+            if isinstance(statement, ir.assign_types):
+                target, names = statement.target.name, [one.name for one in list_variables(self, statement.value)]
+                assigned[label, target] += 1
+                if target not in names:
+                    defined.add(target)
+            else:
+                names = [one.name for one in statement.list_vars()]
+            read.update(name for name in names if name not in defined)
+        places.update(defined)
+    self._singly_assigned_vars = {name for (label, name), times in assigned.items() if times == 1 and places[name] == 1
+                                  and name not in kept and name not in read}
 
 
 _NO_VARIABLES = frozenset((str, int, bool, float, type(None), ir.Loc))
