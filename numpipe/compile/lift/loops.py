@@ -261,7 +261,8 @@ class Loops(TileLoops, Arithmetic):
         inside = {id(n) for loop in loops for s in loop.body for n in walk(s)} if node in loops else set()
         other = {id(n) for f in walk(scope) if isinstance(f, ast.FunctionDef) and f is not scope
                  and any(a.arg == name for a in f.args.args) for n in walk(f)}  # a parameter that is called so
-        return all(id(n) in inside | other for n in walk(scope)
+        within = inside | other
+        return all(id(n) in within for n in walk(scope)
                    if isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Load))
 
     def _used_after(self, loop: ast.For, name: str) -> ast.Name | None:
