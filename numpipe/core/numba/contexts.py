@@ -53,9 +53,13 @@ class _Typing(CUDATypingContext):  # type: ignore[misc]
         if kws:
             return super().resolve_function_type(func, args, kws)
         key = (id(func), *map(id, args))
-        if key not in self.resolved:
-            self.resolved[key] = super().resolve_function_type(func, args, kws), func, args
-        return self.resolved[key][0]
+        known = self.resolved.get(key)
+        if known is None:
+            sig = super().resolve_function_type(func, args, kws)
+            if sig is None:  # no meaning so far
+                return None
+            known = self.resolved[key] = sig, func, args
+        return known[0]
 
     def load_additional_registries(self) -> None:
         for module in _TYPING:
