@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import functools
+import inspect
+import operator
 import os
+import pkgutil
 import subprocess
 import sys
 import threading
@@ -25,7 +28,7 @@ if toolchain() is not None:
     pytest.skip(f"no compiler: {toolchain()}", allow_module_level=True)
 
 from numba import cuda
-from numba.cuda.core import errors, postproc
+from numba.cuda.core import bytecode, byteflow, errors, postproc
 from numba.cuda.descriptor import cuda_target
 from numba.cuda.flags import CUDAFlags
 from numba.cuda.target import CUDATargetContext
@@ -35,7 +38,7 @@ from tests.code_digests import plain
 from tests.kernels.kernels_for_tests import SMALL, gemm
 
 T16 = ArrayType((512, 512), np.float16)
-NUMBAS: dict[str, Any] = {name: getattr(owner, name) for owner, name, _ in quicker.replacements()}
+NUMBAS: dict[tuple[str, str], Any] = {(owner.__name__, name): getattr(owner, name) for owner, name, _ in quicker.replacements()}
 
 
 def compiled() -> Any:
@@ -46,13 +49,13 @@ def compiled() -> Any:
 def test_numba_is_left_as_it_was() -> None:
     with kernels.compiling_for():
         assert all(getattr(owner, name) is value for owner, name, value in quicker.replacements())
-    assert all(getattr(owner, name) is NUMBAS[name] for owner, name, _ in quicker.replacements())
+    assert all(getattr(owner, name) is NUMBAS[owner.__name__, name] for owner, name, _ in quicker.replacements())
 
 
 def test_the_replacements_were_compared_with_the_versions_of_numba_cuda_that_numpipe_allows() -> None:
     """0.30.2, 0.30.3 and 0.30.4 have the same source of all that they stand for; of numba and llvmlite they replace nothing."""
     assert [quicker.digest(functions) for _, _, functions in quicker.TABLE] == [known for _, known, _ in quicker.TABLE]
-    assert len(NUMBAS) == len(quicker.TABLE) == 12
+    assert len(NUMBAS) == len(quicker.TABLE) == 13
 
 
 @pytest.fixture
@@ -62,7 +65,7 @@ def another_numba(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
     def otherwise_written(self: Any, emit_dels: bool = False, extend_lifetimes: bool = False) -> None:
         ran.append(self.func_ir.func_id.func_name)
-        NUMBAS["run"](self, emit_dels, extend_lifetimes)
+        NUMBAS["PostProcessor", "run"](self, emit_dels, extend_lifetimes)
 
     monkeypatch.setattr(postproc.PostProcessor, "run", otherwise_written)
     quicker.replacements.cache_clear()
@@ -79,7 +82,7 @@ def test_where_numba_is_another_its_own_code_compiles_the_same_kernel_and_one_wa
     assert len(another_numba) > 20 and quicker.replacements() == ()
     quicker.replacements.cache_clear()
     with pytest.MonkeyPatch.context() as as_it_was:
-        as_it_was.setattr(postproc.PostProcessor, "run", NUMBAS["run"])
+        as_it_was.setattr(postproc.PostProcessor, "run", NUMBAS["PostProcessor", "run"])
         ours = compiled()
     assert [plain(one.ptx) for one in built] == [plain(ours.ptx)] * 2 and ours.ptx.count("wgmma.mma_async") == 4
 
@@ -180,8 +183,22 @@ def test_they_refuse_half_precision_which_they_would_convert_in_another_way() ->
         contexts._Target(contexts._typing).cast(None, None, contexts.types.float16, contexts.types.float32)
 
 
+def test_signatures_of_calls_are_remembered_while_one_kernel_is_compiled() -> None:
+    typing = contexts._typing
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(contexts._Own, "contexts", (typing, contexts._Target(typing)))
+        with contexts.own_contexts():
+            add, ints = typing.resolve_value_type(operator.add), (contexts.types.int32, contexts.types.int32)
+            first = typing.resolve_function_type(add, ints, {})
+            assert typing.resolve_function_type(add, ints, {}) is first and first.args == (contexts.types.int64,) * 2
+            with pytest.raises(Exception, match="No implementation"):
+                typing.resolve_function_type(add, (contexts.types.int32, contexts.types.none), {})
+            assert len(typing.resolved) == 1
+        assert not typing.resolved
+
+
 def test_a_plain_kernel_of_numba_gets_numbas_contexts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(contexts._Own, "contexts", (contexts._typing, contexts._Target(contexts._typing)))
+    monkeypatch.setattr(contexts._Own, "contexts", (contexts._typing, contexts._Target(contexts._typing)))  # whatever came before
     with contexts.own_contexts():
         own = cuda_target.target_context
         other: list[Any] = []
@@ -191,7 +208,47 @@ def test_a_plain_kernel_of_numba_gets_numbas_contexts(monkeypatch: pytest.Monkey
     assert type(other[0]) is type(cuda_target.target_context) is CUDATargetContext and type(own) is contexts._Target
 
 
+def test_what_one_compile_found_is_dropped_with_it() -> None:
+    seen: list[int] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(quicker, "forget", lambda forget=quicker.forget: (seen.append(len(quicker._flows)), forget()))
+        compiled()
+    assert seen[0] and not quicker._flows
+
+
 # ---- each does what Numba's does
+def test_the_source_of_a_function_is_what_inspect_finds() -> None:
+    for _, _, functions in quicker.TABLE:
+        for path in functions:
+            function = pkgutil.resolve_name(f"numba.cuda.{path}")
+            assert quicker.source_of(function) == inspect.getsource(function)
+    with pytest.raises(OSError, match="no source"):
+        quicker.source_of(eval("lambda: None"))
+
+
+def test_the_blocks_of_bytecode_are_found_once_and_are_those_that_numba_finds() -> None:
+    def function(a: Any, b: Any) -> Any:
+        for number in range(a):
+            if number > b and b:
+                a = a if number else (b, 1)
+        return a
+
+    def flow() -> Any:
+        return byteflow.Flow(bytecode.ByteCode(bytecode.FunctionIdentity.from_function(function)))
+
+    numbas, ours, again = flow(), flow(), flow()
+    numbas.run()
+    try:
+        quicker.find_flow(ours)
+        quicker.find_flow(again)
+        assert again.block_infos is ours.block_infos and len(quicker._flows) == 1
+        assert dict(ours.block_infos) == dict(numbas.block_infos)
+        assert [*ours.cfgraph.nodes()] == [*numbas.cfgraph.nodes()]
+        assert ours.cfgraph.backbone() == numbas.cfgraph.backbone()
+    finally:
+        quicker.forget()
+
+
 def test_flags_are_the_same_and_have_the_same_hash_as_in_numba() -> None:
     def made(**values: Any) -> Any:
         flags = CUDAFlags()
@@ -235,8 +292,8 @@ def test_what_is_quicker_answers_as_numbas_own_in_every_function_of_a_kernel(mon
 
         return both
 
-    table = [(ours if ours.__name__ not in ANSWERS else beside(ours, NUMBAS[first.rpartition(".")[2].rpartition(":")[2]],
-                                                               ANSWERS[ours.__name__]), known, (first, *rest))
+    table = [(ours if ours.__name__ not in ANSWERS else beside(
+        ours, pkgutil.resolve_name(f"numba.cuda.{first}"), ANSWERS[ours.__name__]), known, (first, *rest))
              for ours, known, (first, *rest) in quicker.TABLE]
     monkeypatch.setattr(quicker, "TABLE", table)
     quicker.replacements.cache_clear()

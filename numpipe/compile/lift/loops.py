@@ -223,10 +223,11 @@ class Loops(TileLoops, Arithmetic):
         """Return the names that a loop re-binds, bound before it: among them are the accumulators in flight at its end."""
         inside = {id(n) for statement in node.body for n in walk(statement)}
         inner_targets = names(ast.Store, *(loop.target for s in node.body for loop in walk(s) if isinstance(loop, ast.For)))
-        result = []
+        result, end, scope = [], node.end_lineno or node.lineno, self.scopes[-1][0]
+        later = {n.id for n in walk(scope) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load) and n.lineno > end}
         for name, places in self.scopes[-1][1].items():
             here = [p for p in places if id(p) in inside]
-            if name in targets and (use := self._used_after(node, name)):
+            if name in targets and name in later and (use := self._used_after(node, name)):
                 self.error(use, f"'{name}' belongs to a step of the pipeline loop of line {node.lineno} and is used after it, "
                                 "where its slot is filled again: take what is needed of it in the loop")
             if not here or name in targets:
@@ -236,7 +237,7 @@ class Loops(TileLoops, Arithmetic):
                 continue
             if before and name not in inner_targets:
                 result.append(name)
-            elif not before and self._used_after(node, name):
+            elif not before and name in later and self._used_after(node, name):
                 self.error(here[0], f"'{name}' is born in the pipeline loop of line {node.lineno} and used after it: with no "
                                     "steps it would have no value; bind it before the loop")
         return sorted(result)
@@ -260,7 +261,8 @@ class Loops(TileLoops, Arithmetic):
         inside = {id(n) for loop in loops for s in loop.body for n in walk(s)} if node in loops else set()
         other = {id(n) for f in walk(scope) if isinstance(f, ast.FunctionDef) and f is not scope
                  and any(a.arg == name for a in f.args.args) for n in walk(f)}  # a parameter that is called so
-        return all(id(n) in inside | other for n in walk(scope)
+        within = inside | other
+        return all(id(n) in within for n in walk(scope)
                    if isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Load))
 
     def _used_after(self, loop: ast.For, name: str) -> ast.Name | None:

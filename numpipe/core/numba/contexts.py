@@ -43,6 +43,24 @@ def in_this_thread(ours: Callable[..., Any], numbas: Callable[..., Any]) -> Call
 
 
 class _Typing(CUDATypingContext):  # type: ignore[misc]
+    def __init__(self) -> None:
+        self.resolved: dict[tuple[int, ...], tuple[Any, Any, Any]] = {}
+        """signatures of calls in one compile, by the ids of the function and of its arguments' types, which stand beside them"""
+        super().__init__()
+
+    def resolve_function_type(self, func: Any, args: Any, kws: Any) -> Any:
+        """Return the signature of a call. Numba asks three times: its inference goes over a function until nothing changes."""
+        if kws:
+            return super().resolve_function_type(func, args, kws)
+        key = (id(func), *map(id, args))
+        known = self.resolved.get(key)
+        if known is None:
+            sig = super().resolve_function_type(func, args, kws)
+            if sig is None:  # no meaning so far
+                return None
+            known = self.resolved[key] = sig, func, args
+        return known[0]
+
     def load_additional_registries(self) -> None:
         for module in _TYPING:
             self.install_registry(module.registry)
@@ -86,6 +104,8 @@ def own_contexts() -> Iterator[None]:
             numbas = vars(CUDATarget)[name]
             undo.callback(setattr, CUDATarget, name, numbas)
             setattr(CUDATarget, name, property(in_this_thread(lambda _, ours=ours: ours, numbas.fget)))
+        if _Own.contexts is not None:
+            undo.callback(_Own.contexts[0].resolved.clear)
         yield
 
 

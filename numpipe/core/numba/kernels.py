@@ -86,12 +86,18 @@ def compiling_for(target: Target = DEFAULT, few_meanings: bool = False, place: P
     with global_compiler_lock, contextlib.ExitStack() as undo:
         if few_meanings:
             undo.enter_context(own_contexts())
+        config.reload_config()  # once, where Numba looks at all variables of the environment before each function
+        passmanagers = typed_passes.passmanagers
+        counts = passmanagers.dump_refprune_stats()  # of references that were dropped, of which kernels have none
         undo.callback(forget_kernels)
+        undo.callback(quicker.forget)
         apart, unify = {types.int32, types.float32}, types.Number.unify  # of a variable that has both Numba would make a float64
         for owner, name, value in (
                 (dispatcher, "get_current_device", in_this_thread(lambda: device, dispatcher.get_current_device)),
                 (compiler, "CUDACompiler", _Compiler),
                 # Numba reads the PTX only to look for runtime calls we never make
+                (passmanagers, "dump_refprune_stats", in_this_thread(lambda *_: counts, passmanagers.dump_refprune_stats)),
+                (config, "reload_config", in_this_thread(lambda: None, config.reload_config)),
                 (library, "get_asm_str", in_this_thread(lambda self, cc=None: "", library.get_asm_str)),
                 (types.Number, "unify", lambda one, context, other: None if {one, other} == apart else unify(one, context, other)),
                 *quicker.replacements(), *(() if place is None else lines.replacements(place))):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import inspect
+import linecache
 import pkgutil
 import warnings
 from collections import Counter
@@ -18,7 +19,7 @@ from importlib import metadata
 from typing import Any
 
 from numba.cuda import itanium_mangler
-from numba.cuda.core import analysis, errors, ir, postproc, targetconfig, transforms
+from numba.cuda.core import analysis, byteflow, errors, ir, postproc, targetconfig, transforms
 from numba.cuda.cudaimpl import registry as lowering_registry
 from numba.cuda.target import CUDATargetContext
 
@@ -49,6 +50,22 @@ def post_process(self: postproc.PostProcessor, emit_dels: bool = False, extend_l
     self.func_ir.blocks = transforms.canonicalize_cfg(self.func_ir.blocks)
     self.func_ir.variable_lifetime = postproc.VariableLifetime(self.func_ir.blocks)
     self.func_ir.generator_info = None
+
+
+_flows: dict[Any, tuple[Any, Any]] = {}
+"""what `find_flow` found in this compile, and the constants that its key names"""
+_find_flow = byteflow.Flow.run
+
+
+def find_flow(self: Any) -> None:
+    """Find the blocks of bytecode once: Numba does for each types of arguments that a function is compiled for, in each role."""
+    code = self._bytecode.func_id.code
+    key = (code.co_code, id(code.co_consts), code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars,
+           getattr(code, "co_exceptiontable", b""))
+    if key not in _flows:
+        _find_flow(self)
+        _flows[key] = self, code.co_consts
+    self.block_infos, self.cfgraph = _flows[key][0].block_infos, _flows[key][0].cfgraph
 
 
 def run_pass(self: Any, index: int, one: Any, state: Any) -> None:
@@ -105,13 +122,21 @@ def find_singly_assigned(self: Any) -> None:
     self._singly_assigned_vars, self._blk_local_varmap = set(), {}
     if self.func_ir.func_id.is_generator:
         return
-    uses, kept = analysis.compute_use_defs(blocks), analysis.must_use_alloca(blocks)
-    assigned = Counter((label, statement.target.name) for label, block in blocks.items() for statement in block.body
-                       if isinstance(statement, ir.assign_types))
-    places = Counter(name for names in uses.defmap.values() for name in names)
-    read = set().union(*uses.usemap.values())
-    self._singly_assigned_vars = {name for label, names in uses.defmap.items() for name in names if places[name] == 1
-                                  and name not in kept and name not in read and assigned[label, name] == 1}
+    kept, read, assigned, places = analysis.must_use_alloca(blocks), set[str](), Counter[tuple[int, str]](), Counter[str]()
+    for label, block in blocks.items():
+        defined = set()
+        for statement in block.body:
+            if isinstance(statement, ir.assign_types):
+                target, names = statement.target.name, [one.name for one in list_variables(self, statement.value)]
+                assigned[label, target] += 1
+                if target not in names:
+                    defined.add(target)
+            else:
+                names = [one.name for one in statement.list_vars()]
+            read.update(name for name in names if name not in defined)
+        places.update(defined)
+    self._singly_assigned_vars = {name for (label, name), times in assigned.items() if times == 1 and places[name] == 1
+                                  and name not in kept and name not in read}
 
 
 _NO_VARIABLES = frozenset((str, int, bool, float, type(None), ir.Loc))
@@ -152,6 +177,7 @@ TABLE: tuple[tuple[Any, str, tuple[str, ...]], ...] = (
         "typing.context:BaseContext.install_registry", "typing.context:BaseContext._load_builtins",
         "target:CUDATypingContext.load_additional_registries", "typing.templates:BaseRegistryLoader.new_registrations")),
     (post_process, "92f6a479318087d7", ("core.postproc:PostProcessor.run",)),
+    (find_flow, "e756da9ec9767f82", ("core.byteflow:Flow.run", "core.byteflow:adapt_state_infos")),
     (run_pass, "146e346271456615", ("core.compiler_machinery:PassManager._runPass",)),
     (same_flags, "1ffd3de26caebd40", ("core.targetconfig:TargetConfig.__eq__", "core.targetconfig:TargetConfig.values")),
     (hash_of_flags, "90aae8bf650a6e70", ("core.targetconfig:TargetConfig.__hash__", "core.targetconfig:TargetConfig.values")),
@@ -166,13 +192,30 @@ TABLE: tuple[tuple[Any, str, tuple[str, ...]], ...] = (
 """(the replacement of the first of these functions of numba.cuda, digest of the functions' source, the functions)"""
 
 
+def source_of(function: Any) -> str:
+    """Return what `inspect.getsource` does, for functions like those in `TABLE`, without taking their text apart."""
+    code = inspect.unwrap(function).__code__
+    lines = linecache.getlines(code.co_filename)[code.co_firstlineno - 1:]
+    margin = len(lines[0]) - len(lines[0].lstrip()) if lines else 0
+    end = next((n for n, line in enumerate(lines) if line.startswith("def ", margin)), None)
+    if end is None:
+        raise OSError(f"no source of {function!r}")
+    behind = (n for n in range(end + 1, len(lines)) if lines[n].strip() and lines[n][:margin + 1].strip() not in ("", ")"))
+    return "".join(lines[:next(behind, len(lines))]).rstrip() + "\n"
+
+
 def digest(functions: tuple[str, ...]) -> str:
     """Return the digest of the source of functions of numba.cuda; "" where one is not there, or has no source."""
     try:
-        source = "".join(inspect.getsource(pkgutil.resolve_name(f"numba.cuda.{path}")) for path in functions)
+        source = "".join(source_of(pkgutil.resolve_name(f"numba.cuda.{path}")) for path in functions)
     except (ImportError, AttributeError, OSError, TypeError):
         return ""
     return hashlib.sha256(source.encode()).hexdigest()[:16]
+
+
+def forget() -> None:
+    """Drop what was found in one compile."""
+    _flows.clear()
 
 
 @functools.cache

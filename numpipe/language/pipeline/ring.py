@@ -69,7 +69,29 @@ from ..tiles.refs import GmemRef, SmemTile
 from ..tiles.tma import Copy
 
 
-class Ring:
+class RingFacts:
+    """The facts of a `Ring` and of its Numba type that are known when the kernel is compiled.
+
+    awaits, releases  whether the ring waits for a step's tiles, and releases slots while the loop runs; else the body does
+    unreleased        the oldest step that a loop's end has to release, counted back from the last one; -1: none
+    """
+
+    plan: RingPlan
+
+    @property
+    def awaits(self) -> bool:
+        return "ready" not in self.plan.manual
+
+    @property
+    def releases(self) -> bool:
+        return "consumed" not in self.plan.manual
+
+    @property
+    def unreleased(self) -> int:
+        return self.plan.delay - ("consumed" in self.plan.manual)
+
+
+class Ring(RingFacts):
     """A load ring in one pipeline loop of a warpgroup, on the simulated SM.
 
     plan, refs, index_maps  where it is; the arrays that it loads, and which blocks of them
@@ -77,8 +99,6 @@ class Ring:
     first                   the ring's step counter when the loop begins
     waited                  parts that the body is sure to wait for in every step, before it releases them
     slots, delay            the plan's: how many slots there are; steps a slot is kept after the step that used it
-    awaits, releases        whether the ring waits for a step's tiles, and releases slots while the loop runs; else the body does
-    unreleased              the oldest step that a loop's end has to release, counted back from the last one; -1: none
     private                 whether every compute warpgroup has a ring of its own
     writers                 threads of the warpgroups that write an output's tile together
     step                    the newest step that `note` was called for
@@ -89,8 +109,6 @@ class Ring:
                  grid: tuple[Any, ...], steps: Any, waited: tuple[int, ...] = ()) -> None:
         self.np, self.plan, self.refs, self.index_maps, self.grid, self.steps = np_, plan, refs, index_maps, grid, steps
         self.waited, self.slots, self.delay, self.private = waited, plan.slots, plan.delay, bool(plan.private)
-        self.awaits, self.releases = "ready" not in plan.manual, "consumed" not in plan.manual
-        self.unreleased = plan.delay - ("consumed" in plan.manual)
         self.writers = 128 * np_.unit.compute_wgs
         self.first = counter(np_, plan.index)
         self.step = 0

@@ -24,7 +24,7 @@ from . import ring as source
 I32 = nb.types.int32
 
 
-class RingType(nb.types.Type):  # type: ignore[misc]
+class RingType(source.RingFacts, nb.types.Type):  # type: ignore[misc]
     """The type of a load ring, of one role in a loop. It has the plan, the arrays, and the parts that every step waits for
     (`Ring.waited`); the value has the grid, the steps and the ring's counter when the loop begins.
 
@@ -38,7 +38,7 @@ class RingType(nb.types.Type):  # type: ignore[misc]
         self.context, self.plan, self.refs, self.rank, self.waited, self.copies = context, plan, refs, rank, waited, copies
         self.index_maps = index_maps if copies else nb.types.Tuple(())
         unnamed = dataclasses.replace(plan, name="", labels=())
-        super().__init__(name=f"ring({context}, {unnamed}, {refs}, {self.index_maps}, {rank}, {waited}, {copies})")
+        nb.types.Type.__init__(self, name=f"ring({context}, {unnamed}, {refs}, {self.index_maps}, {rank}, {waited}, {copies})")
 
 
 nb.struct_model(RingType, lambda ty: [
@@ -85,10 +85,8 @@ _constant_of_part(source.stage_bytes, RingPlan.expected, I32)
 _constant_of_part(source.begins_consumed, lambda plan, part: part in plan.parts_of("consumed"), nb.types.boolean)
 _constant_of_part(source.announces, RingPlan.announces, nb.types.boolean)
 nb.constant_attributes(RingType, I32, slots=lambda ring: ring.plan.slots, delay=lambda ring: ring.plan.delay,
-                       unreleased=lambda ring: ring.plan.delay - ("consumed" in ring.plan.manual),
-                       writers=lambda ring: 128 * ring.context.unit.compute_wgs)
-nb.constant_attributes(RingType, nb.types.boolean, awaits=lambda ring: "ready" not in ring.plan.manual,
-                       releases=lambda ring: "consumed" not in ring.plan.manual, private=lambda ring: bool(ring.plan.private))
+                       unreleased=lambda ring: ring.unreleased, writers=lambda ring: 128 * ring.context.unit.compute_wgs)
+nb.constant_attributes(RingType, nb.types.boolean, private=lambda ring: bool(ring.plan.private))
 nb.field_attributes(RingType, first=I32, grid=lambda ring: nb.types.UniTuple(I32, ring.rank))
 
 

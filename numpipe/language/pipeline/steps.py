@@ -263,15 +263,14 @@ def await_products(loop):  # type: ignore[no-untyped-def]
 
 @helper
 def release_due(ring, k):  # type: ignore[no-untyped-def]
-    """Release, before step k, the slot whose release is due, unless the body releases slots itself."""
-    if ring.releases:
-        release_used(ring, k, ring.delay)
+    """Release, before step k, the slot whose release is due."""
+    release_used(ring, k, ring.delay)
 
 
 @helper
 def await_begun(ring, k):  # type: ignore[no-untyped-def]
-    """Wait for the tiles of the block that step k begins, unless the body waits for them itself."""
-    if ring.awaits and begins(ring, k):
+    """Wait for the tiles of the block that step k begins."""
+    if begins(ring, k):
         await_ready(ring, 0, step_of(ring, k, 0))
 
 
@@ -311,7 +310,7 @@ def begin_step(loop, k):  # type: ignore[no-untyped-def]
     """Store the blocks that ended before step k, and wait for the free output slots and the tiles that step k needs."""
     over(loop.outs, end_block, loop.grid, k)
     over(loop.outs, begin_block, k)
-    over(loop.rings, await_begun, k)
+    over(loop.rings, only_if, "awaits", await_begun, k)
 
 
 @helper
@@ -341,7 +340,7 @@ def advance(loop, k, steps):  # type: ignore[no-untyped-def]
     over(loop.rings, check_released, k)
     if k < steps:
         only_if(loop, "drains", await_products)
-        over(loop.rings, release_due, k)
+        over(loop.rings, only_if, "releases", release_due, k)
         only_if(loop, "single", refill, k)
         begin_step(loop, k)
         return True
