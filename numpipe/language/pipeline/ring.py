@@ -74,6 +74,7 @@ class RingFacts:
 
     awaits, releases  whether the ring waits for a step's tiles, and releases slots while the loop runs; else the body does
     unreleased        the oldest step that a loop's end has to release, counted back from the last one; -1: none
+    keeps             whether it has to release any
     """
 
     plan: RingPlan
@@ -89,6 +90,10 @@ class RingFacts:
     @property
     def unreleased(self) -> int:
         return self.plan.delay - ("consumed" in self.plan.manual)
+
+    @property
+    def keeps(self) -> bool:
+        return self.unreleased >= 0
 
 
 class Ring(RingFacts):

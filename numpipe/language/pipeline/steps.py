@@ -278,7 +278,7 @@ def await_begun(ring, k):  # type: ignore[no-untyped-def]
 def release_rest(ring, k):  # type: ignore[no-untyped-def]
     """Release, after the last step k - 1, the slots that have been used and not been released."""
     for back in range(ring.unreleased, -1, -1):
-        release_used(ring, k, np.int32(back))  # of the type of a delay: one function to compile, not two
+        only_if(ring, "keeps", release_used, k, np.int32(back))  # of the type of a delay: one function to compile, not two
 
 
 @helper
