@@ -121,7 +121,8 @@ BUGS = {
         ADVANCE, WAITS, "pass", PipelineRace, "(?s)while wgmma .* never told that their wgmma drained"),
     "a slot too far ahead": Bug(steps.fill_used, "+ ring.slots", "+ ring.slots + 1", numpipe.SimulationError, "."),
     "no fill": Bug(steps.refill, "one_lane(over, loop.rings, fill_used, k)", "pass", numpipe.PipelineDeadlock, "warpgroup 0"),
-    "no release": Bug(ADVANCE, 'over(loop.rings, only_if, "releases", release_due, k)', "pass", numpipe.PipelineDeadlock, "warpgroup 0"),
+    "no release": Bug(ADVANCE, 'over(loop.rings, only_if, "releases", release_due, k)', "pass", numpipe.PipelineDeadlock,
+                      "warpgroup 0"),
     "no wait": Bug(steps.begin_step, 'over(loop.rings, only_if, "awaits", await_begun, k)', "pass", PipelineRace, "."),
 }
 
