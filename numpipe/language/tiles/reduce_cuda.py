@@ -38,7 +38,7 @@ def _combination(builder: Any, operation: str, dtype: np.dtype) -> Combine:
         return lambda a, b: builder.select(builder.icmp_signed(">", b, a), b, a)
     if operation in source.VOTES:
         return builder.or_ if operation == "any" else builder.and_  # type: ignore[no-any-return]
-    if operation in ("sum", "mean"):
+    if operation in ("sum", *source.DIVIDED):
         return builder.fadd if dtype == FLOAT32 else builder.add  # type: ignore[no-any-return]
     return functools.partial(extreme(operation), builder, dtype)
 
@@ -148,30 +148,57 @@ def _reduction(name: str, _context: Any, np_: Any, tile: Any, axis: Any, keepdim
     def finished(builder: Any, value: Any) -> Any:
         if name in source.INDICES:
             return builder.xor(builder.trunc(value, nb.i32), nb.const(-1))
-        return divide(builder, value, nb.ir.Constant(nb.f32, plan.elements)) if name == "mean" else value
+        if name in source.VOTES:
+            return builder.icmp_unsigned("!=", value, nb.const(0))
+        return divide(builder, value, nb.ir.Constant(nb.f32, plan.elements)) if name in source.DIVIDED else value
 
     context, builder, args = yield result(np_, tile, axis, keepdims)
     if np_.role == "memory":
         return undefined(result) if form.shape else nb.nothing(context)
-    wide = tile.dtype in HALVES or name == "mean"
+    wide = tile.dtype in HALVES or name in source.DIVIDED
     combine = _combination(builder, name, FLOAT32 if wide else tile.dtype)
     values = registers(builder, tile, args[1])
     values = floats(builder, tile.dtype, values) if wide else values
-    if name in source.VOTES:
+    if name in source.VOTES and not form.shape:
         return _vote(builder, name, _tree(combine, values))
+    if name in source.VOTES:
+        values = [builder.zext(value, nb.i32) for value in values]
     if name in source.INDICES:
         values = _ranked(builder, name, tile, values, plan.axis)
+
+    def reduced(values: list[Any]) -> list[Any]:
+        """Return the registers of the result, or the number alone."""
+        if form.shape:
+            return [finished(builder, value) for value in _along(builder, combine, tile, values, result)]
+        own = values[:len(places(tile.shape, ROW))] if tile.layout == EITHER else values
+        distances = {ACCUMULATOR: QUAD + QUADS, COLUMN: QUADS}.get(tile.layout, QUAD)
+        total = _butterflies(builder, combine, _tree(combine, own), distances)
+        return [finished(builder, _tree(combine, next(of_warps(builder, [total], False))) if plan.nbytes else total)]
+
+    found = reduced(values)
+    if name in source.SPREADS:
+        found = reduced(_squares(builder, tile, values, found, result))
+    if name == "std":
+        root = nb.pure_asm(nb.f32, [nb.f32], "sqrt.rn.f32 $0, $1;", "=f,f")
+        found = [builder.call(root, [value]) for value in found]
     if form.shape:
-        along_axis = [finished(builder, value) for value in _along(builder, combine, tile, values, result)]
         if form.dtype in HALVES:
-            along_axis = [packed(builder, form.dtype, *two) for two in zip(along_axis[::2], along_axis[1::2], strict=True)]
-        return assembled(builder, result, along_axis)
-    own = values[:len(places(tile.shape, ROW))] if tile.layout == EITHER else values
-    distances = {ACCUMULATOR: QUAD + QUADS, COLUMN: QUADS}.get(tile.layout, QUAD)
-    total = _butterflies(builder, combine, _tree(combine, own), distances)
-    total = finished(builder, _tree(combine, next(of_warps(builder, [total], False))) if plan.nbytes else total)
+            found = [packed(builder, form.dtype, *two) for two in zip(found[::2], found[1::2], strict=True)]
+        return assembled(builder, result, found)
     floating = wide and name not in source.INDICES
-    return convert(context, builder, total, nb.types.float32, result) if floating else total
+    return convert(context, builder, found[0], nb.types.float32, result) if floating else found[0]
+
+
+def _squares(builder: Any, tile: TileType, values: list[Any], means: list[Any], result: Any) -> list[Any]:
+    """Return the squares of what elements differ from their means by; rounded: ptxas would fuse these products with their sum."""
+    product = nb.pure_asm(nb.f32, [nb.f32] * 2, "mul.rn.f32 $0, $1, $2;", "=f,f,f")
+    own = means * len(values)
+    if isinstance(result, TileType):
+        by_place = dict(zip(places(result.shape, result.layout), means, strict=True))
+        own = [by_place[(row, None) if result.layout == COLUMN else (None, column)]
+               for row, column in places(tile.shape, tile.layout)]
+    apart = [builder.fsub(value, mean) for value, mean in zip(values, own, strict=False)]
+    return [builder.call(product, [value, value]) for value in apart]
 
 
 def _along(builder: Any, combine: Combine, tile: TileType, values: list[Any], result: TileType) -> list[Any]:
