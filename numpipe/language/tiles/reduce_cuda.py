@@ -114,27 +114,29 @@ def _vote(builder: Any, operation: str, bit: Any) -> Any:
     return builder.icmp_unsigned("!=", found, nb.const(0))
 
 
-def _ranked(builder: Any, name: str, tile: TileType, values: list[Any], along: int | None) -> list[Any]:
-    """Return elements as int64 of which the greatest is the one that `name` finds: the element's rank, then how early it comes.
+def ranks(builder: Any, dtype: np.dtype, values: list[Any], name: str = "argmax") -> list[Any]:
+    """Return elements as int32 of which the greatest is that of the element that `name` finds; of -0 that of 0, NaN's is greatest."""
+    if dtype == INT32:
+        return [value if name == "argmax" else builder.xor(value, nb.const(-1)) for value in values]
+    found, zero = [], nb.ir.Constant(nb.f32, 0.0)
+    for value in values:
+        signed = builder.fadd(value, zero) if name == "argmax" else builder.fsub(zero, value)
+        bits = builder.bitcast(signed, nb.i32)
+        rank = builder.select(builder.icmp_signed("<", bits, nb.const(0)), builder.xor(bits, nb.const(0x7fffffff)), bits)
+        found.append(builder.select(builder.fcmp_unordered("uno", value, value), nb.const(0x7fffffff), rank))
+    return found
 
-    NaN has the greatest rank, and -0 that of 0.
-    """
+
+def _ranked(builder: Any, name: str, tile: TileType, values: list[Any], along: int | None) -> list[Any]:
+    """Return elements as int64 of which the greatest is the one that `name` finds: the element's rank, then how early it comes."""
     row, column = place_of(builder, tile)
     flat = tile.layout == ACCUMULATOR and along is None
     own = builder.add(builder.mul(row, nb.const(tile.shape[-1])), column) if flat else None
     found = []
-    for value, (r, c) in zip(values, places(tile.shape, tile.layout), strict=True):
+    for rank, (r, c) in zip(ranks(builder, tile.dtype, values, name), places(tile.shape, tile.layout), strict=True):
         by_row = c is None or along == 0
         index = builder.add(own if flat else row if by_row else column,
                             nb.const((r or 0) * tile.shape[-1] + (c or 0) if flat else (r if by_row else c) or 0))
-        if tile.dtype == INT32:
-            rank = value if name == "argmax" else builder.xor(value, nb.const(-1))
-        else:
-            zero = nb.ir.Constant(nb.f32, 0.0)
-            signed = builder.fadd(value, zero) if name == "argmax" else builder.fsub(zero, value)
-            bits = builder.bitcast(signed, nb.i32)
-            rank = builder.select(builder.icmp_signed("<", bits, nb.const(0)), builder.xor(bits, nb.const(0x7fffffff)), bits)
-            rank = builder.select(builder.fcmp_unordered("uno", value, value), nb.const(0x7fffffff), rank)
         high = builder.shl(builder.sext(rank, nb.i64), nb.const(32, nb.i64))
         found.append(builder.or_(high, builder.zext(builder.xor(index, nb.const(-1)), nb.i64)))
     return found
