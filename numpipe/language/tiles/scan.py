@@ -2,8 +2,8 @@
 
 Element i of a scan is what elements 0 … i give, combined in this order. Lanes tell each other what they have as in `scans`, whose
 shuffles, bytes and barriers are needed here too; nothing is combined with an element that is not there. A function combines lines:
-the columns of a tile where the scan is along its rows, its rows where it is along its columns. Where it rounds, it does so in one
-order, on the GPU and on the simulated SM:
+the columns of a tile where the scan is along its rows, its rows where it is along its columns; on the GPU eight elements at a time,
+in two registers of a lane. Where it rounds, it does so in one order, on the GPU and on the simulated SM:
 
 axis 1  Of each 8 columns a lane of a quad has two, p and q. They make f(p, q), then the quad's running r, each combined with that of
         the lane before, then with that of two lanes before. The elements are f(r of the lane before, p) and r, and both are combined
@@ -75,7 +75,7 @@ def plan_scan(np_: ContextFacts, tiles: Any, axis: Any) -> tuple[list[Form], int
 
 
 def line_form(form: Form, along: int) -> Form:
-    """Return the form of a line, which the function is given: a vector; where a tile has one row or column, of equal elements."""
+    """Return the form of a line on the simulated SM: a vector; where a tile has one row or column, of equal elements."""
     if form.layout != ACCUMULATOR:
         return Form((8,), form.dtype, ROW)
     return Form((form.shape[0],), form.dtype, COLUMN) if along else Form((form.shape[1],), form.dtype, ROW)
@@ -94,7 +94,8 @@ def scan(np_: Context, function: Callable[[Any, Any], Any], tile: Any, axis: int
     """Combine the elements of a register tile one after the other: element i is what the first i + 1 give, inside a kernel.
 
     function  nested in the kernel, or a `numpipe.function`: ``function(a, b)`` of two vectors that returns a third, of the same
-              shape and type, element by element. Associative: f(f(a, b), c) is f(a, f(b, c)), but for rounding
+              shape and type, element by element; how many elements they have is not said. Associative: f(f(a, b), c) is
+              f(a, f(b, c)), but for rounding
     tile      float32 or int32: of two dimensions, or a vector; or a tuple of tiles of one shape, which are scanned together:
               a, b and what the function returns are then tuples of vectors
     axis      0 or 1, for a vector 0; a compile-time constant

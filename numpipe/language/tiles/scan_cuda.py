@@ -3,46 +3,29 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from ...core import numba as nb
 from ...core.op import cuda_meaning
 from ...plan import trees_cuda as trees
 from . import scan as source
-from .layouts import ACCUMULATOR, places
+from .layouts import ACCUMULATOR, ROW, Form, places
 from .mathematics_cuda import extreme
 from .reduce_cuda import of_warps
 from .scans_cuda import QUAD, WARP, of_before, of_last
 from .tile_cuda import TileType, assembled, registers, undefined
 
 Line = list[Any]
-"""registers: of a column, or of a row, those that a lane has, of one tile after the other"""
+"""registers of one or two columns, or rows, side by side: those that a lane has there, of one tile after the other"""
 Combine = Callable[[Line, Line], Line]
 
 
-class _Lines:
-    """The lines of tiles that are scanned together, and how two of them are combined."""
+class _Scan:
+    """A scan of all lines of tiles: those that lie side by side know nothing of each other."""
 
-    def __init__(self, builder: Any, tiles: list[TileType], parts: list[list[Any]], along: int, combine: Combine) -> None:
+    def __init__(self, builder: Any, combine: Combine) -> None:
         self.builder, self.combine = builder, combine
-        self.where = places(tiles[0].shape, tiles[0].layout)
-        self.columns = tiles[0].layout == ACCUMULATOR
-        lines: dict[Any, list[int]] = {}  # the registers of a line, by its place along the axis
-        for number, place in enumerate(self.where):
-            lines.setdefault(place[along], []).append(number)
-        self.numbers = lines
-        self.lines = {at: [part[number] for part in parts for number in of] for at, of in lines.items()}
-
-    def tiles(self, found: dict[Any, Line]) -> list[list[Any]]:
-        """Return the registers of each tile."""
-        width = {at: len(of) for at, of in self.numbers.items()}
-        count = len(next(iter(found.values()))) // next(iter(width.values()))
-        result: list[list[Any]] = [[None] * len(self.where) for _ in range(count)]
-        for at, line in found.items():
-            for i, register in enumerate(line):
-                result[i // width[at]][self.numbers[at][i % width[at]]] = register
-        return result
 
     def chosen(self, test: Any, one: Line, other: Line) -> Line:
         return [self.builder.select(test, *each) for each in zip(one, other, strict=True)]
@@ -65,12 +48,13 @@ class _Lines:
     def last(self, line: Line, within: int) -> Line:
         return [of_last(self.builder, register, within) for register in line]
 
-    def along_rows(self) -> dict[Any, Line]:
+    def along_rows(self, lines: dict[Any, Line]) -> dict[Any, Line]:
+        """Return the elements of rows, by column."""
         found: dict[Any, Line] = {}
         base: Line = []
         first_lane = self.builder.icmp_unsigned("==", self.lane(QUAD), nb.const(0))
-        for column in [column for column in self.lines if column % 2 == 0]:
-            first, second = self.lines[column], self.lines[column + 1]
+        for column in [column for column in lines if column % 2 == 0]:
+            first, second = lines[column], lines[column + 1]
             quad = self.running(self.combine(first, second), QUAD)
             first = self.chosen(first_lane, first, self.combine(self.earlier(quad, 1, QUAD), first))
             here = [self.combine(base, line) if base else line for line in (first, quad)]
@@ -78,18 +62,23 @@ class _Lines:
             found[column], found[column + 1] = here
         return found
 
-    def along_columns(self) -> dict[Any, Line]:
-        builder, found = self.builder, {}
-        running = {row: self.running(line, WARP) for row, line in self.lines.items()}
-        totals = {row: self.last(line, WARP) for row, line in running.items()}
-        blocks = [row for row in self.lines if row % 64 == 0]
-        own = [register for row in blocks for register in self.combine(totals[row], totals[row + 8])]
-        shared = of_warps(builder, [builder.bitcast(register, nb.i32) for register in own], self.columns)
+    def along_columns(self, each: list[dict[Any, Line]], columns: bool) -> list[dict[Any, Line]]:
+        """Return the elements of columns, by row; `columns` as of `of_warps`."""
+        builder = self.builder
+        running = [{row: self.running(line, WARP) for row, line in lines.items()} for lines in each]
+        firsts = [{row: self.last(line, WARP) for row, line in lines.items() if row % 64 == 0} for lines in running]
+        totals = [self.combine(line, self.last(lines[row + 8], WARP))
+                  for lines, first in zip(running, firsts, strict=True) for row, line in first.items()]
+        shared = of_warps(builder, [builder.bitcast(part, nb.i32) for total in totals for part in total], columns)
+        return [self._behind_warps(lines, first, shared) for lines, first in zip(running, firsts, strict=True)]
+
+    def _behind_warps(self, running: dict[Any, Line], firsts: dict[Any, Line], shared: Iterator[list[Any]]) -> dict[Any, Line]:
+        builder, found = self.builder, dict[Any, Line]()
         warp = builder.and_(builder.lshr(nb.thread_index(builder), nb.const(5)), nb.const(3))
         first_warp = builder.icmp_unsigned("==", warp, nb.const(0))
         base: Line = []
-        for row in blocks:
-            each = [[builder.bitcast(part, like.type) for part in next(shared)] for like in self.lines[row]]
+        for row, first in firsts.items():
+            each = [[builder.bitcast(part, like.type) for part in next(shared)] for like in first]
             ahead = [base]  # of each warp, and of the next block
             for number in range(4):
                 total = [parts[number] for parts in each]
@@ -97,22 +86,30 @@ class _Lines:
             mine = base or ahead[1]
             for number in range(1, 4):
                 mine = self.chosen(builder.icmp_unsigned("==", warp, nb.const(number)), ahead[number], mine)
-
-            def behind(line: Line, mine: Line = mine, alone: bool = not base) -> Line:
-                whole = self.combine(mine, line)
-                return self.chosen(first_warp, line, whole) if alone else whole
-
-            found[row] = behind(running[row])
-            found[row + 8] = self.combine(behind(totals[row]), running[row + 8])
+            behind = [self.combine(mine, line) for line in (running[row], first)]
+            if not base:
+                behind = [self.chosen(first_warp, *lines) for lines in zip((running[row], first), behind, strict=True)]
+            found[row], found[row + 8] = behind[0], self.combine(behind[1], running[row + 8])
             base = ahead[4]
         return found
 
 
 def _scanned(builder: Any, tiles: list[TileType], values: list[Any], along: int, combine: Combine) -> list[Any]:
-    parts = [registers(builder, tile, value)[:len(places(tile.shape, tile.layout))] for tile, value in zip(tiles, values, strict=True)]
+    where = places(tiles[0].shape, tiles[0].layout)
+    parts = [registers(builder, tile, value)[:len(where)] for tile, value in zip(tiles, values, strict=True)]
     if not source.alone(tiles[0].form, along):
-        lines = _Lines(builder, tiles, parts, along, combine)
-        parts = lines.tiles(lines.along_rows() if along else lines.along_columns())
+        beside: dict[Any, dict[Any, int]] = {}  # the registers of a row or a column, by their place along it
+        for number, place in enumerate(where):
+            beside.setdefault(place[1 - along], {})[place[along]] = number
+        every = list(beside.values())
+        pairs = [every[i:i + 2] for i in range(0, len(every), 2)]
+        each = [{at: [part[of[at]] for part in parts for of in pair] for at in pair[0]} for pair in pairs]
+        scan = _Scan(builder, combine)
+        found = list(map(scan.along_rows, each)) if along else scan.along_columns(each, tiles[0].layout == ACCUMULATOR)
+        for pair, lines in zip(pairs, found, strict=True):
+            for at, line in lines.items():
+                for i, register in enumerate(line):
+                    parts[i // len(pair)][pair[i % len(pair)][at]] = register
     return [assembled(builder, tile, part) for tile, part in zip(tiles, parts, strict=True)]
 
 
@@ -136,7 +133,7 @@ for _name, _operation in source.ACCUMULATED.items():
 @cuda_meaning(source.scan)
 def _scan(typing_context: Any, np_: Any, function: Any, tile: Any, axis: Any) -> Any:
     forms, along, _ = source.plan_scan(np_, tile, axis)
-    tree, given = trees.tree_of(tile), [TileType(source.line_form(form, along)) for form in forms]
+    tree, given = trees.tree_of(tile), [TileType(Form((8,), form.dtype, ROW)) for form in forms]
     line = tree.build(iter(given), trees.made)
     source.check_line([part.form for part in given], tile, nb.returns(typing_context, function, (line, line)))
     tiles = [TileType(form) for form in forms]
@@ -144,7 +141,7 @@ def _scan(typing_context: Any, np_: Any, function: Any, tile: Any, axis: Any) ->
     context, builder, args = yield result(np_, function, tile, axis)
 
     def combine(one: Line, other: Line) -> Line:
-        width = len(one) // len(given)  # 1 where a line is one element, which a vector has twice
+        width = len(one) // len(given)  # 1 in a tile of one row or column: a vector has it twice
 
         def value(registers: Line) -> Any:
             parts = (registers[i * width:][:width] for i in range(len(given)))
