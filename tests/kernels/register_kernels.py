@@ -18,7 +18,8 @@ ERRORS = {"exp": 2.5, "exp2": 2.5, "log": 1.5, "log2": 1.5, "sqrt": 0.5, "tanh":
 APPROXIMATE = {"exp": (2**-21.4, 0.0), "exp2": (2**-21.8, 0.0), "log": (2**-20.5, 2**-20.5), "log2": (2**-21, 2**-21),
                "sqrt": (2**-22.5, 0.0), "tanh": (2**-10.9, 0.0), "rsqrt": (2**-22.4, 0.0), "sigmoid": (0.0, 2**-11),
                "sin": (0.0, 2**-21), "cos": (0.0, 2**-21), "tan": (2**-19, 2**-19)}
-"""(relative, absolute) error with `approx_math`, of arguments from -30 to 30 and results that are normal; of sine and cosine within pi, of tangent 1"""
+"""(relative, absolute) error with `approx_math`, of arguments from -30 to 30 and results that are normal;
+of sine and cosine within pi, of the tangent within 1"""
 
 
 @functools.cache

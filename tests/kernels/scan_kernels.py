@@ -130,7 +130,7 @@ def largest(k: int, shape: Shape) -> Any:
 
 def arrays_of_largest(k: int, dtype: str, shape: Shape, width: int | None = None) -> tuple[np.ndarray, ...]:
     """x, its values and their columns; by default in as many columns as the tiles have."""
-    rows, columns = shape
+    rows = shape[0]
     x = drawn(shape, dtype)
     if dtype == "int32":
         x[3], x[4, ::2] = np.iinfo(np.int32).min, np.iinfo(np.int32).max

@@ -115,7 +115,7 @@ def _vote(builder: Any, operation: str, bit: Any) -> Any:
 
 
 def ranks(builder: Any, dtype: np.dtype, values: list[Any], name: str = "argmax") -> list[Any]:
-    """Return elements as int32 of which the greatest is that of the element that `name` finds; of -0 that of 0, NaN's is greatest."""
+    """Return elements as int32 of which the greatest is that of the element that `name` finds: -0 is as 0, NaN the greatest."""
     if dtype == INT32:
         return [value if name == "argmax" else builder.xor(value, nb.const(-1)) for value in values]
     found, zero = [], nb.ir.Constant(nb.f32, 0.0)

@@ -1,15 +1,16 @@
 """Scans of register tiles by any function: ``np.maximum.accumulate(x, axis=1)``, ``numpipe.scan(function, x, axis=1)``.
 
 Element i of a scan is what elements 0 … i give, combined in this order. Lanes tell each other what they have as in `scans`, whose
-shuffles, bytes and barriers are needed here too; nothing is combined with an element that is not there. A function combines lines:
-the columns of a tile where the scan is along its rows, its rows where it is along its columns; on the GPU eight elements at a time,
-in two registers of a lane. Where it rounds, it does so in one order, on the GPU and on the simulated SM:
+shuffles, bytes and barriers are needed here too. Nothing is combined with an element that is not there. A function combines lines:
+its columns where the scan is along rows, its rows where it is along columns; on the GPU two registers of each lane
+at a time. Where it rounds, it does so in one order, on the GPU and on the simulated SM:
 
-axis 1  Of each 8 columns a lane of a quad has two, p and q. They make f(p, q), then the quad's running r, each combined with that of
-        the lane before, then with that of two lanes before. The elements are f(r of the lane before, p) and r, and both are combined
-        with the last element of the 8 columns before.
-axis 0  Rows of a warp are combined with those 1, 2 and 4 before, of the first 8 rows and of the second 8; the totals of the warps one
-        after the other. An element is f(all warps before, r), in the second 8 rows f(f(all warps before, total of the first 8), r).
+axis 1  Of each 8 columns a lane of a quad has two, p and q. They make f(p, q), then the quad's running r, each combined with that
+        of the lane before, then with that of two lanes before. The elements are f(r of the lane before, p) and r, and both are
+        combined with the last element of the 8 columns before.
+axis 0  Rows of a warp are combined with those 1, 2 and 4 before, of the first 8 rows and of the second 8; the totals of the warps
+        one after the other. An element is f(all warps before, r), in the second 8 rows f(f(all warps before, total of the first 8),
+        r).
 """
 
 from __future__ import annotations

@@ -12,9 +12,9 @@ The index of an array of more dimensions has an integer along each of the others
 and is clipped. An integer outside its dimension, or a negative start, is an error on the simulated SM. The GPU writes nothing
 outside the array; below 0 a TMA store stops the kernel with an illegal instruction (measured on an H200).
 
-Tiles of float32, float16, bfloat16 and int32 are converted to an array of a float type of 16 or 32 bits, as NumPy's assignment does by
-its rule "same_kind": float32 is rounded to float16, int32 becomes float32. Floats are not made integers, nor bfloat16 float16; the
-types of 8 bits saturate, and are asked for with `astype`.
+Tiles of float32, float16, bfloat16 and int32 are converted to an array of a float type of 16 or 32 bits, as NumPy's assignment does
+by its rule "same_kind": float32 is rounded to float16, int32 becomes float32. Floats are not made integers, nor bfloat16 float16;
+the types of 8 bits saturate, and are asked for with `astype`.
 
 Arrays whose rows TMA can address take the store ring: panels through swizzled shared memory, so that the stores of a tile
 overlap the loads and products of the next. Other arrays, tiles whose columns do not lie along the last dimension, vectors, and

@@ -168,7 +168,7 @@ def converted(builder: Any, have: TileType, value: Any, result: TileType) -> Any
 
 
 def cast_to_store(tile: Any, dtype: np.dtype) -> tuple[Any, Callable[[Any, Any], Any]]:
-    """Return (the type in which a value is stored to elements of `dtype`, ``convert(builder, value)``), as `source.cast_to_store`."""
+    """Return (the type in which a value is stored to elements of a type, ``convert(builder, value)``)."""
     if not isinstance(tile, TileType) or not source.casts(tile.dtype, dtype):
         return tile, lambda builder, value: value
     result = TileType(Form(tile.shape, dtype, tile.layout))

@@ -1,8 +1,8 @@
 """The largest elements of each row of a register tile: ``values, columns = numpipe.top_k(x, 4)``.
 
 A round for each of the k: every lane finds the largest of its elements that comes behind the round before's, the lanes of a quad
-agree on one (four shuffles), and the lane that has the column of the result keeps it. What comes first is said by rank, then by column,
-so no element changes, and none is found twice.
+agree on one (four shuffles), and the lane that has the column of the result keeps it. What comes first is said by rank, then by
+column, so no element changes, and none is found twice.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ def top_k(np_: Context, tile: Any, k: int) -> tuple[Tile, Tile]:
 
     Both results are tiles of M rows and of as many columns as hold k, 8 or a multiple of it: the values, of the tile's type, in
     falling order, and the int32 columns they come from. Of equal elements the first comes first; NaN are the largest, as for
-    `numpy.sort`; -0 counts as 0 and is given as 0. In columns from k on the value is -inf, of int32 the least there is, and the index
-    -1: an array of k columns is stored to as a block, which is clipped there::
+    `numpy.sort`; -0 counts as 0 and is given as 0. In columns from k on the value is -inf, of int32 the least there is, and the
+    index -1: an array of k columns is stored to as a block, which is clipped there::
 
         values, columns = numpipe.top_k(scores, 2)
         best[ds(row, 64), ds(0, 8)] = values

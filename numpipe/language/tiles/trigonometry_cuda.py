@@ -14,6 +14,7 @@ The code is LLVM IR alone: tests run it on the CPU, over the whole range.
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -91,7 +92,7 @@ def _far(builder: Any, bits: Any) -> tuple[Any, Any]:
         words.append(wide(chosen))
     high, middle, low = (
         builder.lshr(builder.shl(builder.or_(builder.shl(one, const(32)), other), shift), const(32))
-        for one, other in zip(words[:-1], words[1:], strict=True))
+        for one, other in itertools.pairwise(words))
     product = builder.lshr(builder.mul(mantissa, low), const(32))
     product = builder.add(builder.mul(mantissa, middle), product)
     product = builder.add(builder.shl(builder.mul(mantissa, high), const(32)), product)  # x 2/pi, modulo 4, as 2.62 bits

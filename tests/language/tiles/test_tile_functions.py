@@ -279,8 +279,8 @@ def test_exact_functions_compile_with_a_clean_gate(dtype: str) -> None:
 
 @pytest.mark.variants(3)
 @compiles
-@pairwise(Rule(lambda dtype, shape: ("mean", dtype, shape, 0) in REDUCTIONS), name=("mean", "var", "argmax", "argmin"), dtype=tuple(TYPES),
-          shape=(SHAPES[1], SHAPES[2]), axis=(0, 1, None))
+@pairwise(Rule(lambda dtype, shape: ("mean", dtype, shape, 0) in REDUCTIONS), name=("mean", "var", "argmax", "argmin"),
+          dtype=tuple(TYPES), shape=(SHAPES[1], SHAPES[2]), axis=(0, 1, None))
 def test_means_and_indices_compile_with_a_clean_gate(name: str, dtype: str, shape: tuple[int, int], axis: int | None) -> None:
     case, (rows, columns) = (name, dtype, shape, axis), shape
     kernel, arrays = reduction(case), arrays_of(case)
