@@ -205,6 +205,19 @@ def wanted_of_builtins(x: np.ndarray, z: np.ndarray) -> np.ndarray:
                                np.maximum(np.maximum(x, z), number(-2)), np.round(x) + np.abs(z)]).astype(of)
 
 
+@functools.cache
+def of_number(name: str) -> Any:
+    """A function of a vector, and of a number."""
+    function = getattr(np, name)
+
+    @numpipe.kernel(num_compute_wgs=1)
+    def of_both(x, y, value):
+        y[0, ds(0, 64)] = function(x[ds(0, 64)])
+        y[1, ds(0, 64)] = numpipe.full(64, function(value), np.float32)
+
+    return of_both
+
+
 # ---- masks of rows and columns
 @numpipe.kernel(num_compute_wgs=2, wg_axis="wg")
 def voted_along(x, y):

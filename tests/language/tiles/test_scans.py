@@ -27,6 +27,7 @@ from tests.kernels.scan_kernels import (
     is_scan,
     largest,
     of_builtins,
+    of_number,
     scanned,
     scans_of_vectors,
     stored,
@@ -160,6 +161,16 @@ def test_masks_are_reduced_along_an_axis() -> None:
     assert (wanted_of_voted(x)[:, ::2] != wanted_of_voted(-x)[:, ::2]).any()
 
 
+@pytest.mark.parametrize("name", ["sin", "cos", "tan"])
+def test_numbers_have_the_sine_of_tiles(name: str) -> None:
+    for value in (0.5, -0.0, 65537.25, 3e38, np.inf, np.nan):
+        y = np.full((2, 64), 7, np.float32)
+        of_number(name).simulate(np.full(64, value, np.float32), y, np.float32(value))
+        with np.errstate(all="ignore"):
+            wanted = getattr(np, name)(np.float64(np.float32(value))).astype(np.float32)
+        assert same_bits(y, np.full((2, 64), wanted))
+
+
 # ---- stores
 @pytest.mark.parametrize("have, want", STORED)
 def test_stores_convert_as_numpys_assignment(have: str, want: str) -> None:
@@ -203,6 +214,8 @@ def test_quotients_builtins_and_stores_compile_with_a_clean_gate(dtype: str) -> 
     kernels: list[tuple[Any, tuple[Any, ...]]] = [(divided, (x, z, y)), (of_builtins, (x, z, y))]
     if dtype == "int32":
         kernels += [(voted_along, arrays_of_voted()), (scans_of_vectors, arrays_of_vectors())]
+    if dtype == "float32":
+        kernels += [(of_number("tan"), (np.zeros(64, np.float32), np.zeros((2, 64), np.float32), np.float32(0)))]
     kernels += [(stored, arrays_of_stored(*types)) for types in STORED if types[0] == dtype]
     for kernel, arrays in kernels:
         assert not kernel.inspect("gate", *arrays)
