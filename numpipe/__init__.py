@@ -16,7 +16,7 @@ copies                 `copy_gmem_to_smem`, `copy_smem_to_gmem`, `commit_smem`, 
                        `async_prefetch`
 register tiles         `zeros`, `full`, `iota`, `wgmma`, `wgmma_wait`, `combine`; ``tile.astype(…)``, arithmetic,
                        ``np.exp(tile)``, `fma`, `rsqrt`, `sigmoid`; ``tile.sum(axis=1)``, `partial_sum`, `partial_max`,
-                       `partial_min`; `map_columns`, `load_tile`, `layout_cast`,
+                       `partial_min`, `scan`, `top_k`; `map_columns`, `load_tile`, `layout_cast`,
                        `show_layout`
 indices                `axis_index`, `axis_size`, `program_id`, `num_programs`, `nd_loop`, `planar_snake`, `cdiv`
 registers              `set_max_registers`

@@ -13,6 +13,7 @@ from . import scan as source
 from .layouts import ACCUMULATOR, ROW, Form, places
 from .mathematics_cuda import extreme
 from .reduce_cuda import of_warps
+from .scans import alone, plan
 from .scans_cuda import QUAD, WARP, of_before, of_last
 from .tile_cuda import TileType, assembled, registers, undefined
 
@@ -97,7 +98,7 @@ class _Scan:
 def _scanned(builder: Any, tiles: list[TileType], values: list[Any], along: int, combine: Combine) -> list[Any]:
     where = places(tiles[0].shape, tiles[0].layout)
     parts = [registers(builder, tile, value)[:len(where)] for tile, value in zip(tiles, values, strict=True)]
-    if not source.alone(tiles[0].form, along):
+    if not alone(tiles[0].form, along):
         beside: dict[Any, dict[Any, int]] = {}  # the registers of a row or a column, by their place along it
         for number, place in enumerate(where):
             beside.setdefault(place[1 - along], {})[place[along]] = number
@@ -114,7 +115,7 @@ def _scanned(builder: Any, tiles: list[TileType], values: list[Any], along: int,
 
 
 def _accumulate(name: str, _context: Any, np_: Any, tile: Any, axis: Any) -> Any:
-    form, along, _ = source.plan(np_, tile, axis, f"np.{name}imum.accumulate")
+    form, along, _ = plan(np_, tile, axis, f"np.{name}imum.accumulate")
     result = TileType(form)
     _, builder, args = yield result(np_, tile, axis)
     if np_.role == "memory":

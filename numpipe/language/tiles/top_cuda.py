@@ -43,9 +43,9 @@ def _top_k(_context: Any, np_: Any, tile: Any, k: Any) -> Any:
         phi.add_incoming(value, entry)
     number, before = state[0], state[1:1 + 2 * len(rows)]
     ranked, indexed = state[-2 * len(where):-len(where)], state[-len(where):]
-    best = {row: _next(builder, [(column, rank) for (r, column), rank in of.items() if r == row], own, before[i],
+    best = {row: _next(builder, [(column or 0, rank) for (r, column), rank in of.items() if r == row], own, before[i],
                        before[len(rows) + i]) for i, row in enumerate(rows)}
-    mine = {column: builder.icmp_unsigned("==", number, builder.add(own, nb.const(column)))
+    mine = {column: builder.icmp_unsigned("==", number, builder.add(own, nb.const(column or 0)))
             for column in dict.fromkeys(column for _, column in where)}
     ranked = [builder.select(mine[c], best[r][0], old) for (r, c), old in zip(where, ranked, strict=True)]
     indexed = [builder.select(mine[c], best[r][1], old) for (r, c), old in zip(where, indexed, strict=True)]
