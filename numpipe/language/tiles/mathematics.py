@@ -32,7 +32,7 @@ function                               error, ulp          with ``CompilerParams
 =====================================  ==================  ================================================================
 
 Errors are those of the CUDA C++ Programming Guide, "Mathematical Functions", and of the PTX ISA, against the exact result; those of
-sine, cosine and tangent were measured, over the whole range (1.5 and 2.9; `trigonometry_cuda`).
+sine, cosine and tangent were measured, over all of float32 (1.5 and 3.1; `trigonometry_cuda`).
 ``.ftz``: subnormal operands and results are zeros. The simulator rounds what float64 gives. Of a tile of 16 bits a function is
 computed in float32, and rounded; `fma` has none, because it would be rounded twice.
 """
