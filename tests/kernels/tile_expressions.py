@@ -133,7 +133,8 @@ def worth(text: str, given: dict[str, Any]) -> np.ndarray:
         return found
 
     scope: dict[str, Any] = {name: np.asarray(value).view(_Exact) for name, value in given.items()}
-    numpy = SimpleNamespace(maximum=np.maximum, minimum=np.minimum, round=np.rint, trunc=np.trunc, floor=np.floor, float32=np.float32,
+    numpy = SimpleNamespace(maximum=np.maximum, minimum=np.minimum, round=np.rint, trunc=np.trunc, floor=np.floor,
+                            float32=np.float32,
                             where=lambda mask, a, b: np.where(mask, a, b).view(_Exact))
     numpy.float16 = np.float16
     scope |= {"rowsums": lambda v: whole(v).sum(1).view(_Exact), "topmost": lambda v: whole(v).max(0)[:, None].view(_Exact),

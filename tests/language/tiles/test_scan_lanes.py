@@ -134,13 +134,13 @@ def test_a_scan_is_that_of_the_simulator_to_the_last_bit(shape: tuple[int, int],
 def test_each_round_finds_the_next_of_a_row() -> None:
     x = drawn((64, 24), "int32")
     x[3], x[4, ::2], x[5, 1:] = top_cuda.LEAST, top_cuda.LAST, top_cuda.LEAST
-    builder, elements = Builder(), held(x)
+    builder, elements = Builder(), held(x).items()
     own = Lanes(THREADS % 4 * 2)
     order = np.argsort(-x.astype(np.int64), axis=1, kind="stable")
     for row in (0, 8):
         rank, column = Lanes(np.full(128, top_cuda.LAST)), Lanes(np.full(128, -1))
         for number in range(24):
-            rank, column = top_cuda._next(builder, [(c, lanes) for (r, c), lanes in elements.items() if r == row], own, rank, column)
+            rank, column = top_cuda._next(builder, [(c, lanes) for (r, c), lanes in elements if r == row], own, rank, column)
             mine = THREADS // 32 * 16 + THREADS % 32 // 4 + row
             assert (column.value == order[mine, number]).all()
             assert (rank.value == x[mine, column.value]).all()
