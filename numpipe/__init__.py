@@ -16,7 +16,7 @@ copies                 `copy_gmem_to_smem`, `copy_smem_to_gmem`, `commit_smem`, 
                        `async_prefetch`
 register tiles         `zeros`, `full`, `iota`, `wgmma`, `wgmma_wait`, `combine`; ``tile.astype(…)``, arithmetic,
                        ``np.exp(tile)``, `fma`, `rsqrt`, `sigmoid`; ``tile.sum(axis=1)``, `partial_sum`, `partial_max`,
-                       `partial_min`; `map_columns`, `load_tile`, `layout_cast`,
+                       `partial_min`, `scan`, `top_k`; `map_columns`, `load_tile`, `layout_cast`,
                        `show_layout`
 indices                `axis_index`, `axis_size`, `program_id`, `num_programs`, `nd_loop`, `planar_snake`, `cdiv`
 registers              `set_max_registers`
@@ -70,7 +70,9 @@ _HOMES = {
     "language.tiles.mathematics": "fma rsqrt sigmoid",
     "language.tiles.mma": "wgmma wgmma_wait",
     "language.tiles.reduce": "partial_max partial_min partial_sum",
+    "language.tiles.scan": "scan",
     "language.tiles.strips": "map_columns",
+    "language.tiles.top": "top_k",
     "language.tiles.conversions": "layout_cast",
     "language.tiles.drawing": "show_layout",
     "language.tiles.load": "load_tile",
@@ -143,8 +145,10 @@ if TYPE_CHECKING:
     from .language.tiles.mma import *
     from .language.tiles.reduce import *
     from .language.tiles.refs import *
+    from .language.tiles.scan import *
     from .language.tiles.strips import *
     from .language.tiles.tile import *
+    from .language.tiles.top import *
     from .launch.contiguous import *
     from .launch.placement import *
     from .launch.profiles import *

@@ -197,7 +197,7 @@ OPERATORS: dict[Op[..., Any], Operator] = {}
 
 def _binary(symbol: str, python: Callable[[Any, Any], Any], rule: Callable[..., np.dtype] = common, *, compares: bool = False,
             floats: Callable[[Any, Any], Any] | None = None) -> Op[..., Any]:
-    """Make the operation of a binary operator: `python` computes it of exact ints, and `floats`, if given, of NumPy's floats.
+    """Make the operation of a binary operator: `python` computes it of exact ints, and `floats`, which means it too, of floats.
 
     The operation's `literals` has bit i set where operand i is a float literal: Numba would take it for a float64.
     """
@@ -228,7 +228,7 @@ def _binary(symbol: str, python: Callable[[Any, Any], Any], rule: Callable[..., 
         with np.errstate(all="ignore"):
             return (floats or python)(x, y)
 
-    result = named(operation, python.__name__, f"``a {symbol} b``")
+    result = named(operation, python.__name__, f"``a {symbol} b``", floats or ())
     OPERATORS[result] = Operator(symbol, python, rule, compares)
     return result
 

@@ -144,7 +144,7 @@ def _power_of_2(value: Any) -> int | None:
     return n.bit_length() - 1 if isinstance(n, int) and n > 0 and n & (n - 1) == 0 else None
 
 
-def _floored(builder: Any, dtype: np.dtype, a: Any, b: Any) -> tuple[Any, Any]:
+def floored(builder: Any, dtype: np.dtype, a: Any, b: Any) -> tuple[Any, Any]:
     """Return (a // b, a % b): the machine's division truncates, one division serves both."""
     if dtype.kind == "f":
         return _floored_floats(builder, a, b)
@@ -204,8 +204,8 @@ for _operation, *_names in ((arith.add, "add", "add", "fadd"), (arith.sub, "sub"
 for _operation, _operator in arith.OPERATORS.items():
     if _operator.compares:
         _meaning(_operation, compare(_operator.symbol))
-_meaning(arith.floordiv, lambda *args: _floored(*args)[0], literal=True)
-_meaning(arith.mod, lambda *args: _floored(*args)[1], literal=True)
+_meaning(arith.floordiv, lambda *args: floored(*args)[0], literal=True)
+_meaning(arith.mod, lambda *args: floored(*args)[1], literal=True)
 _meaning(arith.truediv, lambda builder, dtype, x, y: divide(builder, x, y) if dtype == arith.FLOAT32 else builder.fdiv(x, y))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -26,11 +27,12 @@ def _extreme(name: str, builtin: Callable[..., Any]) -> Op[..., Any]:
             values = values[0]
         kinds = [kind(v) for v in values]
         if any(k is None for k in kinds):
-            return otherwise(builtin, *values)
+            own = next((getattr(v, f"_{name}") for v in values if hasattr(v, f"_{name}")), None)  # a tile's, element by element
+            return functools.reduce(own, values) if own else otherwise(builtin, *values)
         dtype = common(*kinds)
         return dtype.type(builtin([as_type(v, dtype) for v in values]))  # of numbers that compare false, as NaN, the first
 
-    return named(operation, name, f"``{builtin.__name__}(…)`` of two numbers and more, or of a tuple")
+    return named(operation, name, f"``{builtin.__name__}(…)`` of two numbers and more, or of a tuple; of tiles element by element")
 
 
 least = _extreme("least", min)
@@ -71,7 +73,9 @@ def _kinds(what: str, *values: Any) -> list[Kind]:
 
 @op
 def rounded(value: Any) -> Any:
-    """``round(x)``: the nearest integer, of two the even one, as int32."""
+    """``round(x)``: the nearest integer, of two the even one, as int32; of a tile `mathematics.nearest`."""
+    if hasattr(value, "__round__") and kind(value) is None:  # a tile
+        return otherwise(round, value)
     dtype = common(*_kinds("round", value))
     return cast(np.rint(as_type(value, dtype)) if dtype.kind == "f" else value, "int32")
 

@@ -10,7 +10,7 @@ import numpy as np
 from . import arith, numbers
 from . import numba as nb
 from .arith_cuda import compare, convert, kinds_of, libdevice, math_type, not_defined, operand, otherwise, parameter_types, type_of
-from .inert_cuda import InertType, steers
+from .inert_cuda import STEERLESS, InertType, steers
 from .op import Op, cuda_meaning
 
 
@@ -21,10 +21,12 @@ def _extreme(operation: Op[..., Any], symbol: str, builtin: Any) -> None:
         parts = tuple(values[0]) if of_tuple else values
         kinds = kinds_of(parts, literals)
         if any(k is None for k in kinds) or not kinds:
-            if not any(isinstance(ty, InertType) for ty in parts):
+            if not any(isinstance(ty, tuple(STEERLESS)) for ty in parts):
                 raise not_defined(builtin.__name__, parts)
             sig, elsewhere = otherwise(typing_context, builtin.__name__, builtin, parts)
-            return sig.return_type(literals, *values), elsewhere
+            context, builder, args = yield sig.return_type(literals, *(values if of_tuple else sig.args))
+            given = zip(nb.cgutils.unpack_tuple(builder, args[1]), parts, sig.args, strict=True) if of_tuple else ()
+            return elsewhere(context, builder, sig, [context.cast(builder, *each) for each in given] or args[1:])
         dtype = arith.common(*kinds)
         types: Sequence[Any] = parameter_types(parts, dtype)
         result, better = type_of(dtype), compare(symbol)
@@ -66,7 +68,9 @@ def _cast(_context: Any, value: Any, dtype: Any) -> Any:
 
 
 @cuda_meaning(numbers.rounded)
-def _rounded(_context: Any, value: Any) -> Any:
+def _rounded(typing_context: Any, value: Any) -> Any:
+    if isinstance(value, tuple(STEERLESS)) and not isinstance(value, InertType):  # a tile
+        return otherwise(typing_context, "round", round, (value,))
     dtype, plain = arith.common(*_kinds("round", value)), nb.types.unliteral(value)
     context, builder, args = yield nb.types.int32(plain)
     number = operand(context, builder, args[0], plain, dtype)

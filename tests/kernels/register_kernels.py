@@ -12,11 +12,14 @@ import numpipe
 from numpipe import BlockSpec, CompilerParams, cdiv, ds
 
 F32 = np.dtype(np.float32)
-ERRORS = {"exp": 2.5, "exp2": 2.5, "log": 1.5, "log2": 1.5, "sqrt": 0.5, "tanh": 2.5, "rsqrt": 2.5, "sigmoid": 4.5, "fma": 0.5}
+ERRORS = {"exp": 2.5, "exp2": 2.5, "log": 1.5, "log2": 1.5, "sqrt": 0.5, "tanh": 2.5, "rsqrt": 2.5, "sigmoid": 4.5, "fma": 0.5,
+          "sin": 2.5, "cos": 2.5, "tan": 4.5}
 """of each function: ulp of float32 against float64, as `fragment.mathematics` says, and half of one for rounding"""
 APPROXIMATE = {"exp": (2**-21.4, 0.0), "exp2": (2**-21.8, 0.0), "log": (2**-20.5, 2**-20.5), "log2": (2**-21, 2**-21),
-               "sqrt": (2**-22.5, 0.0), "tanh": (2**-10.9, 0.0), "rsqrt": (2**-22.4, 0.0), "sigmoid": (0.0, 2**-11)}
-"""(relative, absolute) error with `approx_math`, of arguments from -30 to 30 and results that are normal"""
+               "sqrt": (2**-22.5, 0.0), "tanh": (2**-10.9, 0.0), "rsqrt": (2**-22.4, 0.0), "sigmoid": (0.0, 2**-11),
+               "sin": (0.0, 2**-21), "cos": (0.0, 2**-21), "tan": (2**-19, 2**-19)}
+"""(relative, absolute) error with `approx_math`, of arguments from -30 to 30 and results that are normal;
+of sine and cosine within pi, of the tangent within 1"""
 
 
 @functools.cache
@@ -49,6 +52,10 @@ def ranges(name: str, blocks: int) -> np.ndarray:
     signed = rng.standard_normal(count) * 2.0**rng.integers(-20, 6, count)
     if name in ("log", "log2", "sqrt", "rsqrt"):
         signed = np.abs(signed) * 2.0**rng.integers(-90, 90, count)
+    if name in ("sin", "cos", "tan"):
+        signed *= 2.0**rng.integers(-20, 120, count)
+        quarters = np.arange(1, count // 2) * (np.pi / 2)
+        signed[-len(quarters):] = quarters  # the closest to what the reduction cancels
     special = [0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, -1.0, 88.7, 88.8, -87.4, -103.5, -104.5, 128.0, -149.0, -151.0, 1e-40, 3e38]
     signed[:len(special)] = special
     return signed.astype(np.float32).reshape(-1, 256)

@@ -64,13 +64,17 @@ def expressions(draw: st.DrawFn, kind: str, depth: int = 3) -> str:
         return f"(~{part('b')})" if form == "not" else f"({part('b')} {draw(st.sampled_from('&|^'))} {part('b')})"
     if depth <= 0:
         return draw(_leaves(kind))
-    form = draw(st.sampled_from(["binary", "binary", "extreme", "where", "unary", "convert", "leaf", *["layout"] * (kind == "f")]))
+    form = draw(st.sampled_from(["binary", "binary", "extreme", "where", "unary", "convert", "leaf", *["layout"] * (kind == "f"),
+                                 *["rounded"] * (kind != "h")]))
     if form == "binary":
         operator = draw(st.sampled_from("+-*&|^" if kind == "i" else "+-*"))
         left, right = pair()
         return f"({left} {operator} {right})"
     if form == "extreme":
-        return f"np.{draw(st.sampled_from(['maximum', 'minimum']))}({', '.join(pair())})"
+        return f"{draw(st.sampled_from(['np.maximum', 'np.minimum', 'max', 'min']))}({', '.join(pair())})"
+    if form == "rounded":
+        return draw(st.sampled_from([f"({part('i')} // 2)", f"({part('i')} % 3)", f"({part('i')} % -2)"] if kind == "i" else [
+            f"np.{name}({part('f')} * 0.5)" for name in ("round", "trunc", "floor")]))
     if form == "where":
         return f"np.where({part('b')}, {', '.join(pair())})"
     if form == "unary":
@@ -129,12 +133,14 @@ def worth(text: str, given: dict[str, Any]) -> np.ndarray:
         return found
 
     scope: dict[str, Any] = {name: np.asarray(value).view(_Exact) for name, value in given.items()}
-    numpy = SimpleNamespace(maximum=np.maximum, minimum=np.minimum, float32=np.float32,
+    numpy = SimpleNamespace(maximum=np.maximum, minimum=np.minimum, round=np.rint, trunc=np.trunc, floor=np.floor,
+                            float32=np.float32,
                             where=lambda mask, a, b: np.where(mask, a, b).view(_Exact))
     numpy.float16 = np.float16
     scope |= {"rowsums": lambda v: whole(v).sum(1).view(_Exact), "topmost": lambda v: whole(v).max(0)[:, None].view(_Exact),
               "turned": lambda v: whole(v).min(1)[:, None].view(_Exact),
               "gathered": given["x"][np.arange(SIZE) ^ 5].view(_Exact), "halff32": converted(F32), "asf16": converted(F16)}
+    scope |= {"max": np.maximum, "min": np.minimum}
     scope |= {"np": numpy, "asf32": converted(F32), "asi32": converted(I32), "iota": iota,
               "full": lambda n, value, dtype: np.full(n, value, dtype).view(_Exact)}
     with np.errstate(all="ignore"):  # what overflows is unfit

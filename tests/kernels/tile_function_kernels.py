@@ -16,10 +16,11 @@ TYPES = {"float32": np.dtype(np.float32), "float16": np.dtype(np.float16), "bflo
 SHAPES = (64, 8), (64, 40), (192, 64), (64, 256)
 LIMITS: dict[str, list[tuple[Any, Any]]] = {"float": [(-1.0, 2.0), (None, 0.5), (0.25, None), (1.0, -1.0)],
                                             "int32": [(-7, 9), (None, 0), (3, None)]}
-EXACT = "floor", "ceil", "sign", "square", "isnan"
+EXACT = "floor", "ceil", "trunc", "round", "sign", "square", "isnan", "isinf", "isfinite"
+MASKS = "isnan", "isinf", "isfinite"
 Case = tuple[str, str, tuple[int, int], "int | None"]
 """function, type, shape of a warpgroup's tile, axis"""
-REDUCTIONS: list[Case] = [(name, dtype, shape, axis) for name in ("mean", "argmax", "argmin") for dtype in TYPES
+REDUCTIONS: list[Case] = [(name, dtype, shape, axis) for name in ("mean", "var", "std", "argmax", "argmin") for dtype in TYPES
                           for shape in SHAPES for axis in (0, 1, None) if shape != (192, 64) or dtype in ("float32", "float16")]
 
 
@@ -63,24 +64,25 @@ def reduction(case: Case) -> Any:
 
 def arrays_of(case: Case, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     name, dtype, (rows, columns), axis = case
-    x = drawn((2 * rows, columns), dtype, special=name != "mean", seed=seed)
+    x = drawn((2 * rows, columns), dtype, special=name.startswith("arg"), seed=seed)
     given = np.int32 if name.startswith("arg") else np.float32 if dtype == "int32" or (axis is None and dtype == "bfloat16") else (
         TYPES[dtype])
     return x, np.zeros((2, 64 if axis is None else columns if axis == 0 else rows), given)
 
 
 def is_numpys(case: Case, x: np.ndarray, y: np.ndarray) -> bool:
-    """Indices are NumPy's; means are those of float64 within 4 roundings of float32, and one of the result's type."""
+    """Indices are NumPy's; means are those of float64 within 4 roundings of float32, variances within 8; and one of their type."""
     name, dtype, (rows, _), axis = case
     for half, found in zip((x[:rows], x[rows:]), y, strict=True):
         wide = half.astype(np.float64)
         wanted = np.broadcast_to(getattr(np, name)(wide, axis=axis), found.shape)
-        if name != "mean":
+        if name.startswith("arg"):
             if not (found == wanted).all():
                 return False
             continue
         ulp = {"float16": 2.0**-11, "bfloat16": 2.0**-8}.get(dtype, 0.0) * np.abs(wanted)
-        if (np.abs(found.astype(np.float64) - wanted) > ulp + 4 * 2.0**-24 * np.abs(wide).mean(axis=axis) + 1e-30).any():
+        size = {"mean": np.abs(wide).mean(axis=axis), "var": 2 * wide.var(axis=axis), "std": 2 * wide.std(axis=axis)}[name]
+        if (np.abs(found.astype(np.float64) - wanted) > ulp + 4 * 2.0**-24 * size + 1e-30).any():
             return False
     return True
 
@@ -133,7 +135,7 @@ def exactly(name: str, dtype: str, limits: tuple[Any, Any] = (None, None)) -> An
 
 @functools.cache
 def every_exact(limits: tuple[Any, Any]) -> Any:
-    """All functions of the tile of x, one below the other in y; of np.isnan the mask."""
+    """All functions of the tile of x, one below the other in y; of those that give masks a bit each."""
     low, high = limits
 
     @numpipe.kernel(num_compute_wgs=1)
@@ -144,7 +146,10 @@ def every_exact(limits: tuple[Any, Any]) -> Any:
         y[ds(128, 64), ds(0, 128)] = np.sign(tile)
         y[ds(192, 64), ds(0, 128)] = np.square(tile)
         y[ds(256, 64), ds(0, 128)] = np.clip(tile, low, high)
-        mask[ds(0, 64), ds(0, 128)] = np.isnan(tile).astype(np.int32)
+        y[ds(320, 64), ds(0, 128)] = np.trunc(tile)
+        y[ds(384, 64), ds(0, 128)] = np.round(tile)
+        bits = np.isnan(tile).astype(np.int32) + 2 * np.isinf(tile).astype(np.int32) + 4 * np.isfinite(tile).astype(np.int32)
+        mask[ds(0, 64), ds(0, 128)] = bits
 
     return mapped
 
@@ -153,7 +158,7 @@ def arrays_of_exact(name: str, dtype: str) -> tuple[np.ndarray, np.ndarray]:
     x = drawn((64, 128), dtype)
     if dtype != "int32":
         x[0, :8] = np.array([0.5, -0.5, 1e-7, -1e-7, 250.75, -250.75, 2.0**15 + 1, -0.0], np.float64).astype(x.dtype)
-    return x, np.zeros((64, 128), np.int32 if name == "isnan" else x.dtype)
+    return x, np.zeros((64, 128), np.int32 if name in MASKS else x.dtype)
 
 
 def wanted_of_exact(name: str, x: np.ndarray, limits: tuple[Any, Any] = (None, None)) -> np.ndarray:
@@ -161,7 +166,7 @@ def wanted_of_exact(name: str, x: np.ndarray, limits: tuple[Any, Any] = (None, N
     wide = x.astype(np.float32) if x.dtype == BF16 else x
     with np.errstate(all="ignore"):
         found = np.clip(wide, *limits) if name == "clip" else getattr(np, name)(wide)
-    return found.astype(np.int32 if name == "isnan" else x.dtype)
+    return found.astype(np.int32 if name in MASKS else x.dtype)
 
 
 def same_bits(found: np.ndarray, wanted: np.ndarray) -> bool:

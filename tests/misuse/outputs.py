@@ -7,7 +7,7 @@ import numpy as np
 
 import numpipe
 from numpipe import BlockSpec, SpecError
-from tests.kernels.refusals import A, B, Cases
+from tests.kernels.refusals import A, B, C, Cases
 
 emit = numpipe.emit_pipeline_warp_specialized
 refused = Cases()
@@ -102,8 +102,8 @@ def a_body_without_the_output(a, b, c):
 
 
 # ---- tiles ---------------------------------------------------------------------------------------------------------------
-@refused("tile[…] = value: the tile is float32, the value float16: store value.astype(tile.dtype)", kind=SpecError,
-         mend={"x[...]": "x[...].astype(y.dtype)"})
+@refused("tile[…] = value: the tile is int32, the value float16: store value.astype(tile.dtype)", kind=SpecError,
+         args=(A, B, C.astype(np.int32)), mend={"x[...]": "x[...].astype(y.dtype)"})
 def a_value_of_another_type(a, b, c):
     pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (k, 0)),), out_specs=(
         BlockSpec((64, 64), lambda k: (k, 0)),))

@@ -153,11 +153,16 @@ def a_number_with_dimensions(a, b, c):
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("any along an axis: mask.astype(np.int32).max(axis=1) is 1 where any is true", kind=SpecError,
-         mend={"np.any(numpipe.iota((64, 64)) < 3, axis=1)": "(numpipe.iota((64, 64)) < 3).astype(np.int32).max(axis=1)"})
-def a_vote_along_an_axis(a, b, c):
-    x = np.any(numpipe.iota((64, 64)) < 3, axis=1)
+@refused("any: axis must be None or an int from -2 to 1 for shape (64, 64), got 2", kind=SpecError, mend={"axis=2": "axis=1"})
+def a_mask_along_a_third_axis(a, b, c):
+    x = np.any(numpipe.iota((64, 64)) < 3, axis=2)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("np.var(tile, axis=None, keepdims=False) in a kernel, got np.var(numpipe.iota(64), ddof=1)", mend={", ddof=1": ""})
+def a_variance_of_a_sample(a, b, c):
+    x = np.var(numpipe.iota(64), ddof=1)
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
 @refused("partial_sum(tile) takes a float32 or int32 tile (M, N), got float32 (64,) (either layout)", kind=SpecError)

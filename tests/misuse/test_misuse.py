@@ -15,6 +15,7 @@ from tests.misuse import (
     blocks,
     bodies,
     debugging,
+    functions,
     lane,
     language,
     layouts,
@@ -32,8 +33,8 @@ from tests.misuse import (
     turns,
 )
 
-MODULES = (barriers, blocks, bodies, debugging, lane, language, layouts, outputs, params, pipelines, primitives, reductions,
-           registers, roles, single, steps, tiled, tiles, turns)
+MODULES = (barriers, blocks, bodies, debugging, functions, lane, language, layouts, outputs, params, pipelines, primitives,
+           reductions, registers, roles, single, steps, tiled, tiles, turns)
 refused = Cases(case for module in MODULES for case in module.refused)
 
 

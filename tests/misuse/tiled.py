@@ -6,7 +6,7 @@ import numpy as np
 
 import numpipe
 from numpipe import GMEM, BlockSpec, CompilerParams, SpecError, ds
-from tests.kernels.refusals import Cases
+from tests.kernels.refusals import A, B, C, Cases
 
 refused = Cases()
 BLOCK = BlockSpec((64, 64), lambda i, k: (i, 0))
@@ -18,8 +18,8 @@ def tiles(**options):
     return {**TILES, **options}
 
 
-@refused("tile[…] = value: the tile is float32, the value float16: store value.astype(tile.dtype)", **TILES,
-         mend={"a[...]": "a[...].astype(c.dtype)"})
+@refused("tile[…] = value: the tile is int32, the value float16: store value.astype(tile.dtype)", **TILES,
+         args=(A, B, C.astype(np.int32)), mend={"a[...]": "a[...].astype(c.dtype)"})
 def tiled_a_value_of_another_type(a, b, c):  # called
     c[...] = a[...]
   # ^^^^^^

@@ -112,10 +112,10 @@ def zeros_of_a_run_time_shape(a, b, c):
     #     ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("'c[…] = tile': the array is float32, the tile float16: store tile.astype(c.dtype)", kind=SpecError,
-         mend={".astype(np.float16)": ".astype(np.float16).astype(c.dtype)"})
+@refused("'c[…] = tile': the array is int32, the tile float32: store tile.astype(c.dtype)", kind=SpecError,
+         args=(A, B, C.astype(np.int32)), mend={"np.float32)": "np.float32).astype(c.dtype)"})
 def a_store_of_another_type(a, b, c):
-    c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32).astype(np.float16)
+    c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
   # ^^^^^^^^^^^^^^^^^^^^^^^
 
 
@@ -280,12 +280,12 @@ def a_register_tile_of_32_rows(a, b, c):
         #   ^^^^^^^^^^^^^^^
 
 
-@refused("'np.sin' takes constants only in a kernel; of tiles and numbers there are np.exp, exp2, log, log2, sqrt, tanh, abs, "
-         "floor, ceil, sign, square, isnan, clip, maximum, minimum, where, numpipe.rsqrt, sigmoid, fma: compute it before "
-         "the call and pass the result")
+@refused("'np.arcsin' takes constants only in a kernel; of tiles and numbers there are np.abs, ceil, clip, cos, exp, exp2, floor, "
+         "isfinite, isinf, isnan, log, log2, maximum, minimum, round, sign, sin, sqrt, square, tan, tanh, trunc, where, "
+         "numpipe.fma, rsqrt, sigmoid: compute it before the call and pass the result")
 def a_function_of_a_tile(a, b, c):
-    e = np.sin(numpipe.zeros((64, 64), np.float32))
-    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+    e = np.arcsin(numpipe.zeros((64, 64), np.float32))
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
 @refused(f"tile[…]: a tile's dtype is {listed(TILES, 'or')}, got int16: convert an array before the call",

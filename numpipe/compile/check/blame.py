@@ -119,10 +119,9 @@ def simulated(error: Exception, unit: Unit, lifted: Lifted) -> NumpipeError:
     return stamp(raised, unit, lifted, places)
 
 
-_BUILTIN = re.compile(r"\b(max|min|round|int|float)\(")
-_NOT_FOR_TILES = re.compile(rf"a (register tile|mask)\b.* {re.escape(REASON)}|'(max|min)' is not defined for .*\btile \(")
-_OF_TILES = {"max": "np.maximum(x, y)", "min": "np.minimum(x, y)", "round": "np.floor(x + 0.5)", "int": "x.astype(np.int32)",
-             "float": "x.astype(np.float32)"}
+_BUILTIN = re.compile(r"\b(int|float)\(")
+_NOT_FOR_TILES = re.compile(rf"a (register tile|mask)\b.* {re.escape(REASON)}")
+_OF_TILES = {"int": "x.astype(np.int32)", "float": "x.astype(np.float32)"}
 
 
 def hinted(message: str, unit: Unit, places: list[Position]) -> str:

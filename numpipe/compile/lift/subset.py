@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from ...language.tiles.mathematics import FUNCTIONS
 from .fold import lookup
 
 _SEQUENCE = "has no fixed length on the GPU: use a tuple"
@@ -59,22 +60,22 @@ def refusal(node: ast.AST) -> str | None:
     return None if found is None else f"{found[0]} {found[1]}"
 
 
+_SPELLED = {function.symbol for function in FUNCTIONS.values()}
+_NUMPYS = {"abs", "clip", "where", *(name.removeprefix("np.") for name in _SPELLED if name.startswith("np."))}
+_OWN = {name for name in _SPELLED if not name.startswith("np.")}
 _INSTEAD: dict[Any, str] = {
     builtins.zip: "write the pairs out: for i, j in ((i0, j0), (i1, j1)):",
     builtins.enumerate: "write the pairs out: for i, v in ((0, v0), (1, v1)):",
     builtins.reversed: "count down: range(n - 1, -1, -1)",
     builtins.any: "join conditions with 'or'", builtins.all: "join conditions with 'and'", builtins.sum: "write the sum out",
     builtins.isinstance: "the type of a run-time value is known where it is written", math.fabs: "use abs(x)",
-    np.rint: "use round(x)", math.sqrt: "use np.sqrt(x)", math.exp: "use np.exp(x)", math.log: "use np.log(x)",
-    math.log2: "use np.log2(x)", math.tanh: "use np.tanh(x)",
-    math.floor: "use np.floor(x)", math.ceil: "use np.ceil(x)", math.trunc: "use int(x)",
+    **{getattr(math, name): f"use np.{name}(x)" for name in _NUMPYS if hasattr(math, name)}, math.trunc: "use int(x)",
 }
 _TILES: dict[Any, str] = {
     np.zeros: "zeros(shape, np.float32)", np.empty: "zeros(shape, np.float32)", np.ones: "full(shape, 1.0, np.float32)",
     np.full: "full(shape, value, np.float32)", np.arange: "iota(n)",
 }
-_FUNCTIONS = ("np.exp, exp2, log, log2, sqrt, tanh, abs, floor, ceil, sign, square, isnan, clip, maximum, minimum, where, "
-              "numpipe.rsqrt, sigmoid, fma")
+_FUNCTIONS = f"np.{', '.join(sorted(_NUMPYS))}, numpipe.{', '.join(sorted(_OWN))}"
 _ELSEWHERE = ("numpy", "math", "builtins", "_io", "io")
 
 

@@ -4,6 +4,7 @@ Operands are tiles and numbers; a number takes the tile's type. Masks (of bool) 
 
 ===========================================  ======================================================================
 ``+ - * /``, ``-x``, ``x ** 2``, ``abs(x)``  floats; int32 without ``/``
+``//``, ``%``                                floats and int32, rounded down, as NumPy's; int32 by 0 as in `core.arith`
 ``< <= > >= == !=``                          of floats and int32 (of masks ``== !=``): masks
 ``& | ^ << >>``, ``~``                       int32, and masks without shifts
 ``np.where(mask, x, y)``                     one of two elements; any type
@@ -172,7 +173,10 @@ UNARY: dict[str, Operator] = {  # by the names of `operator`
 }
 BINARY: dict[str, Operator] = {
     "add": Operator("+", np.add, "fhi"), "sub": Operator("-", np.subtract, "fhi"), "mul": Operator("*", np.multiply, "fhi"),
-    "truediv": Operator("/", np.divide, "fh"), "and_": Operator("&", np.bitwise_and, "ib"),
+    "truediv": Operator("/", np.divide, "fh"),
+    "floordiv": Operator("//", lambda a, b: _in_float32(np.floor_divide, a, _divisor(b)), "fhi"),
+    "mod": Operator("%", lambda a, b: _in_float32(np.remainder, a, _divisor(b)), "fhi"),
+    "and_": Operator("&", np.bitwise_and, "ib"),
     "or_": Operator("|", np.bitwise_or, "ib"), "xor": Operator("^", np.bitwise_xor, "ib"),
     "lshift": Operator("<<", lambda a, b: np.left_shift(a, _counts(b)), "i"),
     "rshift": Operator(">>", lambda a, b: np.right_shift(a, _counts(b)), "i"),
@@ -184,6 +188,17 @@ COMPARISONS: dict[str, Operator] = {
 }
 POWER = Operator("**", np.ones_like, "fhi")
 """``tile ** 0``; other powers are products"""
+
+
+def _in_float32(function: Callable[..., Any], a: Any, b: Any) -> Any:
+    """Compute a function of two operands, of 16 bits in float32: ml_dtypes rounds at each step."""
+    return function(*(np.asarray(x, FLOAT32) if np.asarray(x).dtype in HALVES else x for x in (a, b)))
+
+
+def _divisor(b: Any) -> Any:
+    if np.asarray(b).dtype.kind == "i" and np.any(b == 0):
+        raise SimulationError("an int32 tile // or % 0: integer division by zero is undefined on the GPU")
+    return b
 
 
 def _counts(b: Any) -> Any:

@@ -14,7 +14,7 @@ from ...arch.dtypes import BOOL, FLOAT32, HALVES
 from ...core import arith
 from ...core import numba as nb
 from ...core.approximate_cuda import divide
-from ...core.arith_cuda import compare, convert, kind_of, libdevice, type_of
+from ...core.arith_cuda import compare, convert, floored, kind_of, libdevice, type_of
 from ...core.arith_cuda import operand as number_in
 from ...core.inert_cuda import InertType
 from ...core.op import cuda_meaning
@@ -135,7 +135,8 @@ def two_at_once(instruction: str) -> Packed:
 BY_PAIRS: dict[str, Packed] = {name: two_at_once(f"{name}.rn") for name in ("add", "sub", "mul")}
 _EMIT: dict[str, Emit] = {
     "add": _float_or_int("fadd", "add"), "sub": _float_or_int("fsub", "sub"), "mul": _float_or_int("fmul", "mul"),
-    "truediv": lambda builder, dtype, a, b: divide(builder, a, b), "and_": _float_or_int("", "and_"),
+    "truediv": lambda builder, dtype, a, b: divide(builder, a, b),
+    "floordiv": lambda *args: floored(*args)[0], "mod": lambda *args: floored(*args)[1], "and_": _float_or_int("", "and_"),
     "or_": _float_or_int("", "or_"), "xor": _float_or_int("", "xor"), "lshift": _float_or_int("", "shl"),
     "rshift": _float_or_int("", "ashr"),
 }

@@ -3,12 +3,14 @@
 ===============================  ======================================================================  =================
 function                         result                                                                  of
 ===============================  ======================================================================  =================
-``np.maximum``, ``np.minimum``   NaN where one of the two is NaN                                         all numbers
+``np.maximum``, ``np.minimum``   NaN where one of the two is NaN; of tiles ``max(…)``, ``min(…)`` too     all numbers
 ``np.clip(x, low, high)``        ``np.minimum(np.maximum(x, low), high)``; a bound may be a tile, None   floats, int32
-``np.floor``, ``np.ceil``        a whole number, of the operand's type; int32 as it is                   floats, int32
+``np.floor``, ``np.ceil``,       a whole number, of the operand's type; int32 as it is. ``np.round`` to   floats, int32
+``np.trunc``, ``np.round``       the nearest, of two the even one; also ``np.rint``, ``round(tile)``
 ``np.sign``                      -1, 0 or 1, of the operand's type; NaN of NaN, and 0 of -0              floats, int32
 ``np.square``                    ``x * x``                                                               floats, int32
-``np.isnan``                     a mask, of a number a bool; of int32 False                              floats, int32
+``np.isnan``, ``np.isinf``,      a mask, of a number a bool; int32 is neither, and finite                floats, int32
+``np.isfinite``
 ``np.exp`` … `fma`               see below                                                               floats
 ===============================  ======================================================================  =================
 
@@ -22,12 +24,15 @@ function                               error, ulp          with ``CompilerParams
 ``np.log``, ``np.log2``                1                   ``lg2.approx.ftz``: 2^-21 absolute from 0.5 to 2, else 2 ulp + 1
 ``np.sqrt``                            0 (rounded)         ``sqrt.approx.ftz``: 1
 ``np.tanh``                            2                   ``tanh.approx``: relative 2^-11
+``np.sin``, ``np.cos``                 2                   ``sin.approx.ftz``, ``cos.approx.ftz``: absolute 2^-21 within pi
+``np.tan``                             4                   the quotient of both
 `rsqrt`                                2                   ``rsqrt.approx.ftz``: 2
 `sigmoid`                              4                   ``tanh.approx`` of x / 2: absolute 2^-11
 `fma`                                  0 (rounded once)    the same
 =====================================  ==================  ================================================================
 
-Errors are those of the CUDA C++ Programming Guide, "Mathematical Functions", and of the PTX ISA, against the exact result.
+Errors are those of the CUDA C++ Programming Guide, "Mathematical Functions", and of the PTX ISA, against the exact result; those of
+sine, cosine and tangent were measured, over all of float32 (1.5 and 3.1; `trigonometry_cuda`).
 ``.ftz``: subnormal operands and results are zeros. The simulator rounds what float64 gives. Of a tile of 16 bits a function is
 computed in float32, and rounded; `fma` has none, because it would be rounded twice.
 """
@@ -47,7 +52,7 @@ from ...core.op import Op, called, op
 from ...diagnostics.errors import SpecError
 from .elementwise import Operator, Plan, computed, operands_of, without_value
 from .layouts import Form
-from .tile import TileLike
+from .tile import Tile, TileLike
 
 __all__ = ["fma", "rsqrt", "sigmoid"]
 
@@ -83,8 +88,9 @@ class Function(Operator):
 FUNCTIONS: dict[Op[..., Any], Function] = {}
 
 
-def _function(name: str, meaning: Callable[..., Any], doc: str = "", operands: str = "x", **of: Any) -> Op[..., Any]:
-    """Make the operation of a function, which is NumPy's where its name begins with ``np.``."""
+def _function(name: str, meaning: Callable[..., Any], doc: str = "", operands: str = "x", numpy: Any = (),
+              **of: Any) -> Op[..., Any]:
+    """Make the operation of a function, which is NumPy's where its name begins with ``np.``; `numpy`: all that mean it."""
     known, plain = Function(name, meaning, **{"takes": "fhi", **of}), name.removeprefix("np.")
 
     def operation(*values: Any) -> Any:
@@ -94,7 +100,7 @@ def _function(name: str, meaning: Callable[..., Any], doc: str = "", operands: s
     operation.__signature__ = inspect.Signature([  # type: ignore[attr-defined]
         *parameters, inspect.Parameter("literals", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=0)])
     found = arith.named(operation, plain, doc or f"``{name}({', '.join(operands)})`` of tiles and numbers.",
-                        () if plain == name else getattr(np, plain))
+                        numpy or (() if plain == name else getattr(np, plain)))
     FUNCTIONS[found] = known
     return found
 
@@ -106,9 +112,15 @@ def _as_numpy(function: Callable[..., Any]) -> Callable[..., Any]:
 
 maximum, minimum = (_function(f"np.{function.__name__}", function, operands="ab", numbers=())
                     for function in (np.maximum, np.minimum))
-floor, ceil, sign, square = (_function(f"np.{function.__name__}", _as_numpy(function))
-                             for function in (np.floor, np.ceil, np.sign, np.square))
-isnan = _function("np.isnan", _as_numpy(np.isnan), compares=True)
+floor, ceil, trunc, sign, square = (_function(f"np.{function.__name__}", _as_numpy(function))
+                                    for function in (np.floor, np.ceil, np.trunc, np.sign, np.square))
+nearest = _function("np.round", _as_numpy(np.rint), numpy=(np.round, np.around, np.rint))
+isnan, isinf, isfinite = (_function(f"np.{function.__name__}", _as_numpy(function), compares=True)
+                          for function in (np.isnan, np.isinf, np.isfinite))
+
+for _name, _meaning in {"least": minimum, "greatest": maximum}.items():
+    setattr(Tile, f"_{_name}", staticmethod(_meaning))
+Tile.__round__ = lambda self: nearest(self)  # type: ignore[attr-defined]
 
 
 def clipped_by(operands: Sequence[Any]) -> list[int]:
@@ -144,8 +156,9 @@ def _rounded(name: str, function: Callable[..., Any], doc: str = "", operands: s
     return _function(name, rounded, doc, operands, takes=takes, numbers=(FLOAT32,))
 
 
-exp, exp2, log, log2, sqrt, tanh = (_rounded(f"np.{function.__name__}", function)
-                                    for function in (np.exp, np.exp2, np.log, np.log2, np.sqrt, np.tanh))
+exp, exp2, log, log2, sqrt, tanh, sin, cos, tan = (
+    _rounded(f"np.{function.__name__}", function)
+    for function in (np.exp, np.exp2, np.log, np.log2, np.sqrt, np.tanh, np.sin, np.cos, np.tan))
 rsqrt = _rounded("rsqrt", lambda x: 1 / np.sqrt(x), """1 / sqrt(x) of a float32 tile or number, within 2 ulp (PTX ISA, "rsqrt").
 
 >>> float(rsqrt(np.float32(4)))

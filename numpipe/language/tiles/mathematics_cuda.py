@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,8 @@ from ...core.op import Op, cuda_meaning
 from . import mathematics as source
 from .elementwise import without_value
 from .elementwise_cuda import BY_PAIRS, Emit, Packed, emitted, signature, two_at_once, typed
+from .tile import TileLike
+from .trigonometry_cuda import cosine, sine, tangent
 
 LOG2_E, LN_2 = float(np.float32(np.log2(np.e))), float(np.float32(np.log(2)))
 
@@ -63,11 +66,47 @@ _meaning(source.maximum, extreme("max"), two_at_once("max.NaN"))
 _meaning(source.minimum, extreme("min"), two_at_once("min.NaN"))
 _meaning(source.floor, _rounding("rmi"))
 _meaning(source.ceil, _rounding("rpi"))
+_meaning(source.trunc, _rounding("rzi"))
+_meaning(source.nearest, _rounding("rni"))
 _meaning(source.sign, _sign)
 _meaning(source.square, lambda builder, dtype, x: builder.fmul(x, x) if dtype == FLOAT32 else builder.mul(x, x),
          lambda builder, dtype, x: BY_PAIRS["mul"](builder, dtype, x, x))
 _meaning(source.isnan, lambda builder, dtype, x: (
     builder.fcmp_unordered("uno", x, x) if dtype == FLOAT32 else nb.const(0, nb.i1)))
+
+
+def _of_builtin(builtin: Any, operation: Op[..., Any], emit: Emit, by_pairs: Packed | None) -> None:
+    """Let a builtin of tiles, and numbers beside them, mean an operation, of more than two operands one after the other."""
+    function = source.FUNCTIONS[operation]
+
+    def in_turn(two: Packed) -> Packed:
+        return lambda builder, dtype, first, *rest: functools.reduce(lambda a, b: two(builder, dtype, a, b), rest, first)
+
+    def typer(*types: Any) -> Any:
+        plan = function.plan(types) if any(isinstance(ty, TileLike) for ty in types) else None
+        return None if plan is None else typed(plan, types, in_turn(emit), by_pairs and in_turn(by_pairs))
+
+    nb.binary(builtin, typer, literals=True)
+
+
+_of_builtin(max, source.maximum, extreme("max"), two_at_once("max.NaN"))
+_of_builtin(min, source.minimum, extreme("min"), two_at_once("min.NaN"))
+nb.binary(round, lambda value: typed(source.FUNCTIONS[source.nearest].plan((value,)), (value,), _rounding("rni"))
+          if isinstance(value, TileLike) else None)
+
+
+def _finite(other: str, integers: bool) -> Emit:
+    """Return a function that emits the comparison of a float's magnitude with infinity."""
+    def emit(builder: Any, dtype: np.dtype, x: Any) -> Any:
+        if dtype != FLOAT32:
+            return nb.const(int(integers), nb.i1)
+        return builder.fcmp_ordered(other, libdevice(builder, "fabs", x), nb.ir.Constant(nb.f32, float("inf")))
+
+    return emit
+
+
+_meaning(source.isinf, _finite("==", False))
+_meaning(source.isfinite, _finite("<", True))
 
 
 @cuda_meaning(source.clip)
@@ -96,7 +135,8 @@ def _clip(_context: Any, a: Any, a_min: Any, a_max: Any, *literals: Any) -> Any:
 
 
 # ---- rounded
-_EX2, _LG2, _TANH = (_instruction(text) for text in ("ex2.approx.ftz.f32", "lg2.approx.ftz.f32", "tanh.approx.f32"))
+_EX2, _LG2, _SIN, _COS = (_instruction(f"{name}.approx.ftz.f32") for name in ("ex2", "lg2", "sin", "cos"))
+_TANH = _instruction("tanh.approx.f32")
 
 
 def _sigmoid(builder: Any, x: Any) -> Any:
@@ -123,6 +163,10 @@ _rounded(source.log, _library("log"), lambda builder, x: builder.fmul(_LG2(build
 _rounded(source.log2, _library("log2"), _LG2)
 _rounded(source.sqrt, _instruction("sqrt.rn.f32"), _instruction("sqrt.approx.ftz.f32"))
 _rounded(source.tanh, _library("tanh"), _TANH)
+_rounded(source.sin, sine, _SIN)
+_rounded(source.cos, cosine, _COS)
+_rounded(source.tan, tangent, lambda builder, x: nb.external(builder, "llvm.nvvm.div.approx.f", nb.f32, (
+    _SIN(builder, x), _COS(builder, x))))
 _rounded(source.rsqrt, _instruction("rsqrt.approx.f32"), _instruction("rsqrt.approx.ftz.f32"))
 _rounded(source.sigmoid, _sigmoid, _fast_sigmoid)
 _meaning(source.fma, lambda builder, _dtype, x, y, z: nb.external(builder, "llvm.fma.f32", nb.f32, (x, y, z)))

@@ -1,4 +1,4 @@
-"""Reductions of register tiles: ``x.sum(axis=1)``, ``x.max()``, ``x.argmax(axis=0)``, ``np.any(mask)``.
+"""Reductions of register tiles: ``x.sum(axis=1)``, ``x.max()``, ``x.argmax(axis=0)``, ``np.var(x)``, ``np.any(mask)``.
 
 Lane 4 g + t of a warp holds columns 2 t, 2 t + 1 of each 8, of rows g and g + 8 of each 16. What a reduction costs depends on
 where the elements are that it brings together:
@@ -17,9 +17,12 @@ any, all of a mask     bool                       one barrier, which votes (PTX 
 `partial_sum` …        tile (M, 8)                the lane itself: every eighth column, nothing is moved
 =====================  =========================  ==============================================================================
 
+`any` and `all` along an axis give a mask, as maxima and minima of int32 would. `var` and `std` reduce twice: to the mean, then the
+squares of what the elements differ from it by.
+
 `argmin` and `argmax` exchange 8 bytes where the others exchange 4. They give the int32 index of the first such element, in a whole
 tile that of its rows one after another; of NaN, as NumPy's, the first one. `mean` is the sum, divided, of float32; of 16 bits it is
-rounded once.
+rounded once. Variances and standard deviations have the types of means.
 
 In a loop over blocks of columns it pays to keep `partial_sum`s, and to reduce these once behind the loop. Sums are in another order
 than NumPy's, in the same one each time and in both executions: the elements of a lane, of a quad, of the quads and of the warps,
@@ -53,7 +56,11 @@ __all__ = ["partial_max", "partial_min", "partial_sum"]
 REDUCED, VOTED = "a reduction of a register tile", "a number that a vote decides"
 VOTES = "any", "all"
 INDICES = "argmax", "argmin"
-FUNCTIONS: dict[str, Callable[..., Any]] = {name: getattr(np, name) for name in ("sum", "mean", "max", "min", *INDICES, *VOTES)}
+SPREADS = "var", "std"
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    name: getattr(np, name) for name in ("sum", "mean", "max", "min", *INDICES, *VOTES, *SPREADS)}
+DIVIDED = "mean", *SPREADS
+"""those that divide by the number of elements, in float32"""
 
 
 @dataclass(frozen=True)
@@ -91,10 +98,7 @@ def plan(np_: ContextFacts, operation: str, tile: Any, axis: Any, keepdims: Any)
     along = along if form.layout == ACCUMULATOR else None
     if along is None and (keepdims or (len(form.shape) == 2 and axis is not None)):
         raise SpecError(f"{operation}: of a tile {form.shape} there is a number, without axis= and keepdims=")
-    if along is not None and operation in VOTES:
-        instead = f"mask.astype(np.int32).{'max' if operation == 'any' else 'min'}(axis={axis})"
-        raise SpecError(f"{operation} along an axis: {instead} is 1 where {operation} is true")
-    dtype = INT32 if operation in INDICES else FLOAT32 if operation == "mean" and form.dtype == INT32 else form.dtype
+    dtype = INT32 if operation in INDICES else FLOAT32 if operation in DIVIDED and form.dtype == INT32 else form.dtype
     each = 8 if operation in INDICES else 4
     if along is None:
         result = Form((), FLOAT32 if dtype == BFLOAT16 else dtype)  # there are no numbers of bfloat16
@@ -132,23 +136,37 @@ def _added(value: np.ndarray, form: Form, axis: int | None) -> Any:
     return parts
 
 
+def _mean(value: np.ndarray, form: Form, how: Plan) -> Any:
+    return np.asarray(_added(value, form, how.axis) / FLOAT32.type(how.elements))
+
+
+def _spread(name: str, value: np.ndarray, form: Form, how: Plan) -> Any:
+    """Return variances or standard deviations of float32 elements, computed in the order of the GPU."""
+    means = _mean(value, form, how)
+    apart = value - (means if how.axis is None else np.expand_dims(means.reshape(-1), how.axis))
+    found = _mean(apart * apart, form, how)
+    return np.sqrt(found) if name == "std" else found
+
+
 def _reduction(name: str) -> Op[..., Any]:
     def operation(np_: Context, tile: Any, axis: Any = None, keepdims: Any = False) -> Any:
         how = plan(np_, name, tile, axis, keepdims)
         form = how.result
         if np_.memory:
             return Tile(None, form) if form.shape else Inert(REDUCED)
-        if how.nbytes:
+        for _ in range(1 + (name in SPREADS) if how.nbytes else 0):
             exchange(np_, *each_to_all(how.nbytes // 4), f"{name} of a register tile")
-        if name in VOTES:
+        if name in VOTES and not form.shape:
             machine = current()
             return machine.bar_red(1 + machine.warpgroup, 128, name, tile.value)
-        value = tile.value.astype(FLOAT32) if tile.dtype in HALVES or name == "mean" else tile.value
+        value = tile.value.astype(FLOAT32) if tile.dtype in HALVES or name in DIVIDED else tile.value
         with np.errstate(all="ignore"):
             if name == "sum" and tile.dtype == INT32:
                 found = int32("sum", np.sum(value, axis=how.axis, dtype=np.int64))
             elif name in ("sum", "mean"):
-                found = _added(value, tile.form, how.axis) / FLOAT32.type(how.elements if name == "mean" else 1)
+                found = _added(value, tile.form, how.axis) if name == "sum" else _mean(value, tile.form, how)
+            elif name in SPREADS:
+                found = _spread(name, value, tile.form, how)
             else:
                 found = FUNCTIONS[name](value, axis=how.axis)
             if not form.shape:

@@ -38,7 +38,7 @@ def _combination(builder: Any, operation: str, dtype: np.dtype) -> Combine:
         return lambda a, b: builder.select(builder.icmp_signed(">", b, a), b, a)
     if operation in source.VOTES:
         return builder.or_ if operation == "any" else builder.and_  # type: ignore[no-any-return]
-    if operation in ("sum", "mean"):
+    if operation in ("sum", *source.DIVIDED):
         return builder.fadd if dtype == FLOAT32 else builder.add  # type: ignore[no-any-return]
     return functools.partial(extreme(operation), builder, dtype)
 
@@ -114,27 +114,29 @@ def _vote(builder: Any, operation: str, bit: Any) -> Any:
     return builder.icmp_unsigned("!=", found, nb.const(0))
 
 
-def _ranked(builder: Any, name: str, tile: TileType, values: list[Any], along: int | None) -> list[Any]:
-    """Return elements as int64 of which the greatest is the one that `name` finds: the element's rank, then how early it comes.
+def ranks(builder: Any, dtype: np.dtype, values: list[Any], name: str = "argmax") -> list[Any]:
+    """Return elements as int32 of which the greatest is that of the element that `name` finds: -0 is as 0, NaN the greatest."""
+    if dtype == INT32:
+        return [value if name == "argmax" else builder.xor(value, nb.const(-1)) for value in values]
+    found, zero = [], nb.ir.Constant(nb.f32, 0.0)
+    for value in values:
+        signed = builder.fadd(value, zero) if name == "argmax" else builder.fsub(zero, value)
+        bits = builder.bitcast(signed, nb.i32)
+        rank = builder.select(builder.icmp_signed("<", bits, nb.const(0)), builder.xor(bits, nb.const(0x7fffffff)), bits)
+        found.append(builder.select(builder.fcmp_unordered("uno", value, value), nb.const(0x7fffffff), rank))
+    return found
 
-    NaN has the greatest rank, and -0 that of 0.
-    """
+
+def _ranked(builder: Any, name: str, tile: TileType, values: list[Any], along: int | None) -> list[Any]:
+    """Return elements as int64 of which the greatest is the one that `name` finds: the element's rank, then how early it comes."""
     row, column = place_of(builder, tile)
     flat = tile.layout == ACCUMULATOR and along is None
     own = builder.add(builder.mul(row, nb.const(tile.shape[-1])), column) if flat else None
     found = []
-    for value, (r, c) in zip(values, places(tile.shape, tile.layout), strict=True):
+    for rank, (r, c) in zip(ranks(builder, tile.dtype, values, name), places(tile.shape, tile.layout), strict=True):
         by_row = c is None or along == 0
         index = builder.add(own if flat else row if by_row else column,
                             nb.const((r or 0) * tile.shape[-1] + (c or 0) if flat else (r if by_row else c) or 0))
-        if tile.dtype == INT32:
-            rank = value if name == "argmax" else builder.xor(value, nb.const(-1))
-        else:
-            zero = nb.ir.Constant(nb.f32, 0.0)
-            signed = builder.fadd(value, zero) if name == "argmax" else builder.fsub(zero, value)
-            bits = builder.bitcast(signed, nb.i32)
-            rank = builder.select(builder.icmp_signed("<", bits, nb.const(0)), builder.xor(bits, nb.const(0x7fffffff)), bits)
-            rank = builder.select(builder.fcmp_unordered("uno", value, value), nb.const(0x7fffffff), rank)
         high = builder.shl(builder.sext(rank, nb.i64), nb.const(32, nb.i64))
         found.append(builder.or_(high, builder.zext(builder.xor(index, nb.const(-1)), nb.i64)))
     return found
@@ -148,30 +150,57 @@ def _reduction(name: str, _context: Any, np_: Any, tile: Any, axis: Any, keepdim
     def finished(builder: Any, value: Any) -> Any:
         if name in source.INDICES:
             return builder.xor(builder.trunc(value, nb.i32), nb.const(-1))
-        return divide(builder, value, nb.ir.Constant(nb.f32, plan.elements)) if name == "mean" else value
+        if name in source.VOTES:
+            return builder.icmp_unsigned("!=", value, nb.const(0))
+        return divide(builder, value, nb.ir.Constant(nb.f32, plan.elements)) if name in source.DIVIDED else value
 
     context, builder, args = yield result(np_, tile, axis, keepdims)
     if np_.role == "memory":
         return undefined(result) if form.shape else nb.nothing(context)
-    wide = tile.dtype in HALVES or name == "mean"
+    wide = tile.dtype in HALVES or name in source.DIVIDED
     combine = _combination(builder, name, FLOAT32 if wide else tile.dtype)
     values = registers(builder, tile, args[1])
     values = floats(builder, tile.dtype, values) if wide else values
-    if name in source.VOTES:
+    if name in source.VOTES and not form.shape:
         return _vote(builder, name, _tree(combine, values))
+    if name in source.VOTES:
+        values = [builder.zext(value, nb.i32) for value in values]
     if name in source.INDICES:
         values = _ranked(builder, name, tile, values, plan.axis)
+
+    def reduced(values: list[Any]) -> list[Any]:
+        """Return the registers of the result, or the number alone."""
+        if form.shape:
+            return [finished(builder, value) for value in _along(builder, combine, tile, values, result)]
+        own = values[:len(places(tile.shape, ROW))] if tile.layout == EITHER else values
+        distances = {ACCUMULATOR: QUAD + QUADS, COLUMN: QUADS}.get(tile.layout, QUAD)
+        total = _butterflies(builder, combine, _tree(combine, own), distances)
+        return [finished(builder, _tree(combine, next(of_warps(builder, [total], False))) if plan.nbytes else total)]
+
+    found = reduced(values)
+    if name in source.SPREADS:
+        found = reduced(_squares(builder, tile, values, found, result))
+    if name == "std":
+        root = nb.pure_asm(nb.f32, [nb.f32], "sqrt.rn.f32 $0, $1;", "=f,f")
+        found = [builder.call(root, [value]) for value in found]
     if form.shape:
-        along_axis = [finished(builder, value) for value in _along(builder, combine, tile, values, result)]
         if form.dtype in HALVES:
-            along_axis = [packed(builder, form.dtype, *two) for two in zip(along_axis[::2], along_axis[1::2], strict=True)]
-        return assembled(builder, result, along_axis)
-    own = values[:len(places(tile.shape, ROW))] if tile.layout == EITHER else values
-    distances = {ACCUMULATOR: QUAD + QUADS, COLUMN: QUADS}.get(tile.layout, QUAD)
-    total = _butterflies(builder, combine, _tree(combine, own), distances)
-    total = finished(builder, _tree(combine, next(of_warps(builder, [total], False))) if plan.nbytes else total)
+            found = [packed(builder, form.dtype, *two) for two in zip(found[::2], found[1::2], strict=True)]
+        return assembled(builder, result, found)
     floating = wide and name not in source.INDICES
-    return convert(context, builder, total, nb.types.float32, result) if floating else total
+    return convert(context, builder, found[0], nb.types.float32, result) if floating else found[0]
+
+
+def _squares(builder: Any, tile: TileType, values: list[Any], means: list[Any], result: Any) -> list[Any]:
+    """Return the squares of what elements differ from their means by; rounded: ptxas would fuse these products with their sum."""
+    product = nb.pure_asm(nb.f32, [nb.f32] * 2, "mul.rn.f32 $0, $1, $2;", "=f,f,f")
+    own = means * len(values)
+    if isinstance(result, TileType):
+        by_place = dict(zip(places(result.shape, result.layout), means, strict=True))
+        own = [by_place[(row, None) if result.layout == COLUMN else (None, column)]
+               for row, column in places(tile.shape, tile.layout)]
+    apart = [builder.fsub(value, mean) for value, mean in zip(values, own, strict=False)]
+    return [builder.call(product, [value, value]) for value in apart]
 
 
 def _along(builder: Any, combine: Combine, tile: TileType, values: list[Any], result: TileType) -> list[Any]:

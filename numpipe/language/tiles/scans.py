@@ -38,18 +38,18 @@ from .reduce import by_lanes
 from .tile import Tile, form_of
 
 
-def plan(np_: ContextFacts, tile: Any, axis: Any) -> tuple[Form, int, int]:
-    """Return (the form of a running sum, its axis as of a tile (M, N), bytes of shared memory for the totals of the warps)."""
-    form, axis = form_of(tile, "'cumsum'"), constant("cumsum", "axis", axis)
+def plan(np_: ContextFacts, tile: Any, axis: Any, name: str = "cumsum") -> tuple[Form, int, int]:
+    """Return (the form of what runs along a tile, its axis as of (M, N), bytes of shared memory for the totals of the warps)."""
+    form, axis = form_of(tile, f"'{name}'"), constant(name, "axis", axis)
     if form is None:
-        raise SpecError(f"cumsum(…) of register tiles: got {called(tile)}")
+        raise SpecError(f"{name}(…) of register tiles: got {called(tile)}")
     if form.dtype not in (FLOAT32, INT32):
-        raise SpecError(f"cumsum takes tiles of float32 or int32, got {form}: use "
+        raise SpecError(f"{name} takes tiles of float32 or int32, got {form}: use "
                         f".astype(np.{INT32 if form.dtype == BOOL else FLOAT32}) first")
-    only_accumulator(form, "cumsum")
+    only_accumulator(form, name)
     if axis is None and len(form.shape) == 2:
-        raise SpecError(f"cumsum: axis must be 0 or 1 for shape {form.shape}: without it NumPy's is of the rows one after another")
-    along = check_axis(form, 0 if axis is None else axis, "cumsum")
+        raise SpecError(f"{name}: axis must be 0 or 1 for shape {form.shape}: without it NumPy's is of the rows one after another")
+    along = check_axis(form, 0 if axis is None else axis, name)
     if len(form.shape) == 1:
         form, along = Form(form.shape, form.dtype, ROW if form.layout == EITHER else form.layout), int(form.layout != COLUMN)
     nbytes = 0 if along or alone(form, along) else form.shape[0] // 64 * (16 * form.shape[1] if form.layout == ACCUMULATOR else 16)

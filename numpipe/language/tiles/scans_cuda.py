@@ -19,7 +19,7 @@ QUAD, WARP = 0x1c00, 0
 """operands c of ``shfl.sync`` that keep a shuffle within 4 lanes, or within all 32 (PTX ISA, "shfl.sync")"""
 
 
-def _before(builder: Any, value: Any, distance: int, within: int) -> Any:
+def of_before(builder: Any, value: Any, distance: int, within: int) -> Any:
     """Return the value of the lane `distance` before; where there is none, -0.0 or 0, which changes nothing when added."""
     register, nothing = REGISTERS[str(value.type)], "0x80000000" if value.type == nb.f32 else "0"
     text = (f"{{ .reg .pred there; .reg .b32 got; shfl.sync.up.b32 got|there, $1, {distance}, {within}, 0xffffffff; "
@@ -27,7 +27,7 @@ def _before(builder: Any, value: Any, distance: int, within: int) -> Any:
     return nb.emit_asm(builder, value.type, [value], text, f"={register},{register}")
 
 
-def _of_last(builder: Any, value: Any, within: int) -> Any:
+def of_last(builder: Any, value: Any, within: int) -> Any:
     """Return the value of the last lane of a quad, or of the lane in the last quad that has the same place there."""
     register = REGISTERS[str(value.type)]
     lane = nb.const(3) if within == QUAD else builder.or_(builder.and_(nb.thread_index(builder), nb.const(3)), nb.const(28))
@@ -38,7 +38,7 @@ def _of_last(builder: Any, value: Any, within: int) -> Any:
 def _running(builder: Any, add: Add, value: Any, within: int) -> Any:
     """Return the running sum along the lanes of a quad, or along the quads of a warp."""
     for distance in (1, 2) if within == QUAD else (4, 8, 16):
-        value = add(value, _before(builder, value, distance, within))
+        value = add(value, of_before(builder, value, distance, within))
     return value
 
 
@@ -65,9 +65,9 @@ def _along_rows(builder: Any, add: Add, elements: dict[Any, Any], _columns: bool
         first, second = elements[row, column], elements[row, column + 1]
         own = add(first, second)
         quad = _running(builder, add, own, QUAD)
-        before = _before(builder, quad, 1, QUAD)
+        before = of_before(builder, quad, 1, QUAD)
         before = before if column == 0 else add(base[row], before)
-        total = _of_last(builder, quad, QUAD)
+        total = of_last(builder, quad, QUAD)
         base[row] = total if column == 0 else add(base[row], total)
         found[row, column], found[row, column + 1] = add(before, first), add(before, own)
     return found
@@ -75,7 +75,7 @@ def _along_rows(builder: Any, add: Add, elements: dict[Any, Any], _columns: bool
 
 def _along_columns(builder: Any, add: Add, elements: dict[Any, Any], columns: bool) -> dict[Any, Any]:
     running = {place: _running(builder, add, value, WARP) for place, value in elements.items()}
-    totals = {place: _of_last(builder, value, WARP) for place, value in running.items()}
+    totals = {place: of_last(builder, value, WARP) for place, value in running.items()}
     warp = builder.and_(builder.lshr(nb.thread_index(builder), nb.const(5)), nb.const(3))
     blocks = [(row, column) for row, column in elements if row % 64 == 0]
     sums = [add(totals[row, column], totals[row + 8, column]) for row, column in blocks]

@@ -20,7 +20,7 @@ from ...plan.layout import Layout, swizzled
 from .layouts import Form, only_accumulator
 from .order import before_access
 from .refs import READ_ONLY, SmemLike, SmemTile, method_of
-from .tile import Tile, check_shape, form_of
+from .tile import Tile, cast_to_store, check_shape, form_of
 
 
 def load_form(tile: SmemLike, what: str = "tile[…]") -> Form:
@@ -97,6 +97,7 @@ def load(whole: SmemTile, index: Any) -> Tile:
 def store(whole: SmemTile, index: Any, value: Any) -> None:
     """Store a register tile to a shared-memory tile, or to a part of it; nothing in the memory role."""
     tile = whole.at[index]
+    value = cast_to_store(value, tile.dtype)
     check_store(tile, value)
     if not tile.memory:
         before_access(tile)

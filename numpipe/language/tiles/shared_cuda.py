@@ -19,7 +19,7 @@ from .addresses import Access, accesses, detour, lane_offset
 from .order import before_access
 from .refs import ASSIGNED
 from .refs_cuda import AtType, SmemType, view
-from .tile_cuda import TileType, assembled, undefined, words
+from .tile_cuda import TileType, assembled, cast_to_store, undefined, words
 
 
 class Value:
@@ -136,12 +136,13 @@ def _set_item(_context: Any, whole: Any, index: Any, value: Any) -> Any:
     if not isinstance(whole, SmemType):
         return None
     tile, address = view(whole, index)
-    source.check_store(tile, value)
+    stored, convert = cast_to_store(value, tile.dtype)
+    source.check_store(tile, stored)
     context, builder, args = yield nb.types.none(whole, index, value)
     if tile.role != "memory":
         start = address(builder, *args[:2])
         nb.call(context, builder, before_access, (tile,), (start,))
-        write_registers(builder, tile.layout, start, words(builder, value, args[2]))
+        write_registers(builder, tile.layout, start, words(builder, stored, convert(builder, args[2])))
         converge(builder)
 
 

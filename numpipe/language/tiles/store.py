@@ -12,6 +12,10 @@ The index of an array of more dimensions has an integer along each of the others
 and is clipped. An integer outside its dimension, or a negative start, is an error on the simulated SM. The GPU writes nothing
 outside the array; below 0 a TMA store stops the kernel with an illegal instruction (measured on an H200).
 
+Tiles of float32, float16, bfloat16 and int32 are converted to an array of a float type of 16 or 32 bits, as NumPy's assignment does
+by its rule "same_kind": float32 is rounded to float16, int32 becomes float32. Floats are not made integers, nor bfloat16 float16;
+the types of 8 bits saturate, and are asked for with `astype`.
+
 Arrays whose rows TMA can address take the store ring: panels through swizzled shared memory, so that the stores of a tile
 overlap the loads and products of the next. Other arrays, tiles whose columns do not lie along the last dimension, vectors, and
 tiles of one row or column, are written by the lanes directly; of those that hold the same element, one writes it.
@@ -32,7 +36,7 @@ from ...plan.plans import ArrayArg
 from .layouts import ACCUMULATOR, Form
 from .refs import GmemRef, method_of, whole_slices
 from .store_ring import Batch, batches, put
-from .tile import Tile, form_of
+from .tile import Tile, cast_to_store, form_of
 from .views import block_axes, check_inside, starts
 
 
@@ -85,7 +89,7 @@ def through_tma(array: ArrayArg, axes: tuple[int, ...], form: Form) -> bool:
 @method_of(GmemRef, "__setitem__")
 def store(ref: GmemRef, index: Any, tile: Any) -> None:
     """Store `tile` to ``ref[index]``; nothing in the memory role."""
-    parts = whole_slices(index)
+    parts, tile = whole_slices(index), cast_to_store(tile, ref.arg.dtype)
     axes = plan(ref, parts, tile)
     if not tile.inert:
         write_out(ref, axes, starts(parts), tile, stored(ref.name))

@@ -18,7 +18,7 @@ from .refs_cuda import I32, GmemType
 from .shared_cuda import store_words
 from .store_ring import batches, put
 from .store_ring_cuda import BatchType
-from .tile_cuda import TileType, registers
+from .tile_cuda import TileType, cast_to_store, registers
 from .views_cuda import Block, starts
 
 Statement = tuple[str, str]
@@ -50,9 +50,10 @@ def writing(typing_context: Any, ref: GmemType, tile: TileType, axes: tuple[int,
 def _store(typing_context: Any, ref: Any, index: Any, tile: Any) -> Any:
     if not isinstance(ref, GmemType):
         return None
-    write = writing(typing_context, ref, tile, source.plan(ref, whole_slices(index), tile))
+    stored, convert = cast_to_store(tile, ref.arg.dtype)
+    write = writing(typing_context, ref, stored, source.plan(ref, whole_slices(index), stored))
     context, builder, args = yield nb.types.none(ref, index, tile)
-    write(context, builder, args[0], starts(context, builder, index, args[1]), args[2])
+    write(context, builder, args[0], starts(context, builder, index, args[1]), convert(builder, args[2]))
 
 
 nb.overload(operator.setitem, _store)

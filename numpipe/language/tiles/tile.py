@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from ...arch.dtypes import BOOL, FLOAT32, INT32, TILES, listed, packing
+from ...arch.dtypes import BOOL, FLOAT32, HALVES, INT32, TILES, listed, packing
 from ...core.inert import REASON
 from ...core.machine import InFlight, current
 from ...core.op import constant, op
@@ -21,6 +21,7 @@ from .layouts import Form, layout_of, vector_layout
 
 __all__ = ["zeros"]
 
+FLOATS = FLOAT32, *HALVES
 MASK = "a mask, of whose elements np.any(mask) or np.all(mask) make one bool,"
 
 
@@ -159,6 +160,16 @@ def astype_form(form: Form, dtype: Any) -> Form:
     if kind != form.dtype:
         check_dtype(kind, "astype")
     return Form(form.shape, kind, form.layout)
+
+
+def casts(have: np.dtype, want: np.dtype) -> bool:
+    """Return whether a store converts a tile's elements: floats of 16 and 32 bits, and int32 to these, by NumPy's "same_kind"."""
+    return have != want and want in FLOATS and have in (*FLOATS, INT32) and np.can_cast(have, want, "same_kind")
+
+
+def cast_to_store(value: Any, dtype: np.dtype) -> Any:
+    """Return what is stored to elements of a type where a value is assigned: a tile that `casts` to it, converted."""
+    return value.astype(dtype) if isinstance(value, Tile) and casts(value.dtype, dtype) else value
 
 
 def _converted(value: np.ndarray, dtype: np.dtype) -> np.ndarray:

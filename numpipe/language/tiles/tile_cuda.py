@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -149,14 +149,27 @@ def _astype(_context: Any, tile: Any, dtype: Any) -> Any:
     have = tile.settled("astype")
     result = TileType(source.astype_form(have.form, dtype))
     _, builder, args = yield result(tile, dtype)
+    return converted(builder, have, args[0], result)
+
+
+def converted(builder: Any, have: TileType, value: Any, result: TileType) -> Any:
+    """Return a tile in another type."""
     if result == have:
-        return args[0]
+        return value
     kind = result.dtype
     integers = packing(kind).wide == INT32
-    found = (_wide if integers else floats)(builder, have.dtype, registers(builder, have, args[0]))
+    found = (_wide if integers else floats)(builder, have.dtype, registers(builder, have, value))
     if integers and packing(have.dtype).wide == FLOAT32:
         function = nb.pure_asm(nb.i32, [nb.f32], "cvt.rzi.s32.f32 $0, $1;", "=r,f")
         found = [builder.call(function, [x]) for x in found]
     if packing(kind).narrow:
         found = [packed(builder, kind, low, high) for low, high in zip(found[::2], found[1::2], strict=True)]
     return assembled(builder, result, found)
+
+
+def cast_to_store(tile: Any, dtype: np.dtype) -> tuple[Any, Callable[[Any, Any], Any]]:
+    """Return (the type in which a value is stored to elements of a type, ``convert(builder, value)``)."""
+    if not isinstance(tile, TileType) or not source.casts(tile.dtype, dtype):
+        return tile, lambda builder, value: value
+    result = TileType(Form(tile.shape, dtype, tile.layout))
+    return result, lambda builder, value: converted(builder, tile, value, result)

@@ -303,8 +303,8 @@ def test_it_steers_nothing() -> None:
     (lambda tile, value: tile.__setitem__(..., 1.0), "the value must be a register tile, got float"),
     (lambda tile, value: tile.__setitem__((ds(0, 64), slice(None)), value), r"the tile is \(64, 64\), the value \(128, 64\): store "
                                                                             r"to a part of it"),
-    (lambda tile, value: tile.__setitem__(..., value.astype(np.float32)), r"the tile is float16, the value float32: store "
-                                                                          r"value.astype\(tile.dtype\)"),
+    (lambda tile, value: tile.__setitem__(..., value.astype(np.int8)), r"the tile is float16, the value int8: store "
+                                                                       r"value.astype\(tile.dtype\)"),
     (lambda tile, value: tile.at.__setitem__(..., value), "tile.at.* is a view, and is not assigned to"),
     (lambda tile, value: tile.__setitem__((0, 0), value), r"an element of a tile, tile\[i, j\], is code for a lane"),
 ])

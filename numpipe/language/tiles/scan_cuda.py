@@ -1,0 +1,160 @@
+"""Scans of register tiles by any function on the GPU: the shuffles and the shared memory of running sums."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from ...core import numba as nb
+from ...core.op import cuda_meaning
+from ...plan import trees_cuda as trees
+from . import scan as source
+from .layouts import ACCUMULATOR, ROW, Form, places
+from .mathematics_cuda import extreme
+from .reduce_cuda import of_warps
+from .scans import alone, plan
+from .scans_cuda import QUAD, WARP, of_before, of_last
+from .tile_cuda import TileType, assembled, registers, undefined
+
+Line = list[Any]
+"""registers of one or two columns, or rows, side by side: those that a lane has there, of one tile after the other"""
+Combine = Callable[[Line, Line], Line]
+
+
+class _Scan:
+    """A scan of all lines of tiles: those that lie side by side know nothing of each other."""
+
+    def __init__(self, builder: Any, combine: Combine) -> None:
+        self.builder, self.combine = builder, combine
+
+    def chosen(self, test: Any, one: Line, other: Line) -> Line:
+        return [self.builder.select(test, *each) for each in zip(one, other, strict=True)]
+
+    def lane(self, within: int) -> Any:
+        """Return a lane's number in its quad, or in its warp."""
+        return self.builder.and_(nb.thread_index(self.builder), nb.const(3 if within == QUAD else 31))
+
+    def earlier(self, line: Line, distance: int, within: int) -> Line:
+        return [of_before(self.builder, register, distance, within) for register in line]
+
+    def running(self, line: Line, within: int) -> Line:
+        """Return what lanes have when all have been combined with those before, in the quad or in the same place of the quads."""
+        lane = self.lane(within)
+        for distance in (1, 2) if within == QUAD else (4, 8, 16):
+            there = self.builder.icmp_unsigned(">=", lane, nb.const(distance))
+            line = self.chosen(there, self.combine(self.earlier(line, distance, within), line), line)
+        return line
+
+    def last(self, line: Line, within: int) -> Line:
+        return [of_last(self.builder, register, within) for register in line]
+
+    def along_rows(self, lines: dict[Any, Line]) -> dict[Any, Line]:
+        """Return the elements of rows, by column."""
+        found: dict[Any, Line] = {}
+        base: Line = []
+        first_lane = self.builder.icmp_unsigned("==", self.lane(QUAD), nb.const(0))
+        for column in [column for column in lines if column % 2 == 0]:
+            first, second = lines[column], lines[column + 1]
+            quad = self.running(self.combine(first, second), QUAD)
+            first = self.chosen(first_lane, first, self.combine(self.earlier(quad, 1, QUAD), first))
+            here = [self.combine(base, line) if base else line for line in (first, quad)]
+            base = self.last(here[1], QUAD)
+            found[column], found[column + 1] = here
+        return found
+
+    def along_columns(self, each: list[dict[Any, Line]], columns: bool) -> list[dict[Any, Line]]:
+        """Return the elements of columns, by row; `columns` as of `of_warps`."""
+        builder = self.builder
+        running = [{row: self.running(line, WARP) for row, line in lines.items()} for lines in each]
+        firsts = [{row: self.last(line, WARP) for row, line in lines.items() if row % 64 == 0} for lines in running]
+        totals = [self.combine(line, self.last(lines[row + 8], WARP))
+                  for lines, first in zip(running, firsts, strict=True) for row, line in first.items()]
+        shared = of_warps(builder, [builder.bitcast(part, nb.i32) for total in totals for part in total], columns)
+        return [self._behind_warps(lines, first, shared) for lines, first in zip(running, firsts, strict=True)]
+
+    def _behind_warps(self, running: dict[Any, Line], firsts: dict[Any, Line], shared: Iterator[list[Any]]) -> dict[Any, Line]:
+        builder, found = self.builder, dict[Any, Line]()
+        warp = builder.and_(builder.lshr(nb.thread_index(builder), nb.const(5)), nb.const(3))
+        first_warp = builder.icmp_unsigned("==", warp, nb.const(0))
+        base: Line = []
+        for row, first in firsts.items():
+            each = [[builder.bitcast(part, like.type) for part in next(shared)] for like in first]
+            ahead = [base]  # of each warp, and of the next block
+            for number in range(4):
+                total = [parts[number] for parts in each]
+                ahead.append(self.combine(ahead[-1], total) if ahead[-1] else total)
+            mine = base or ahead[1]
+            for number in range(1, 4):
+                mine = self.chosen(builder.icmp_unsigned("==", warp, nb.const(number)), ahead[number], mine)
+            behind = [self.combine(mine, line) for line in (running[row], first)]
+            if not base:
+                behind = [self.chosen(first_warp, *lines) for lines in zip((running[row], first), behind, strict=True)]
+            found[row], found[row + 8] = behind[0], self.combine(behind[1], running[row + 8])
+            base = ahead[4]
+        return found
+
+
+def _scanned(builder: Any, tiles: list[TileType], values: list[Any], along: int, combine: Combine) -> list[Any]:
+    where = places(tiles[0].shape, tiles[0].layout)
+    parts = [registers(builder, tile, value)[:len(where)] for tile, value in zip(tiles, values, strict=True)]
+    if not alone(tiles[0].form, along):
+        beside: dict[Any, dict[Any, int]] = {}  # the registers of a row or a column, by their place along it
+        for number, place in enumerate(where):
+            beside.setdefault(place[1 - along], {})[place[along]] = number
+        every = list(beside.values())
+        pairs = [every[i:i + 2] for i in range(0, len(every), 2)]
+        each = [{at: [part[of[at]] for part in parts for of in pair] for at in pair[0]} for pair in pairs]
+        scan = _Scan(builder, combine)
+        found = list(map(scan.along_rows, each)) if along else scan.along_columns(each, tiles[0].layout == ACCUMULATOR)
+        for pair, lines in zip(pairs, found, strict=True):
+            for at, line in lines.items():
+                for i, register in enumerate(line):
+                    parts[i // len(pair)][pair[i % len(pair)][at]] = register
+    return [assembled(builder, tile, part) for tile, part in zip(tiles, parts, strict=True)]
+
+
+def _accumulate(name: str, _context: Any, np_: Any, tile: Any, axis: Any) -> Any:
+    form, along, _ = plan(np_, tile, axis, f"np.{name}imum.accumulate")
+    result = TileType(form)
+    _, builder, args = yield result(np_, tile, axis)
+    if np_.role == "memory":
+        return undefined(result)
+
+    def combine(one: Line, other: Line) -> Line:
+        return [extreme(name)(builder, form.dtype, *each) for each in zip(one, other, strict=True)]
+
+    return _scanned(builder, [result], [args[1]], along, combine)[0]
+
+
+for _name, _operation in source.ACCUMULATED.items():
+    cuda_meaning(_operation)(functools.partial(_accumulate, _name))
+
+
+@cuda_meaning(source.scan)
+def _scan(typing_context: Any, np_: Any, function: Any, tile: Any, axis: Any) -> Any:
+    forms, along, _ = source.plan_scan(np_, tile, axis)
+    tree, given = trees.tree_of(tile), [TileType(Form((8,), form.dtype, ROW)) for form in forms]
+    line = tree.build(iter(given), trees.made)
+    source.check_line([part.form for part in given], tile, nb.returns(typing_context, function, (line, line)))
+    tiles = [TileType(form) for form in forms]
+    result = tree.build(iter(tiles), trees.made)
+    context, builder, args = yield result(np_, function, tile, axis)
+
+    def combine(one: Line, other: Line) -> Line:
+        width = len(one) // len(given)  # 1 in a tile of one row or column: a vector has it twice
+
+        def value(registers: Line) -> Any:
+            parts = (registers[i * width:][:width] for i in range(len(given)))
+            return trees.build_value(context, builder, line, (
+                assembled(builder, kind, (part * 2)[:kind.registers]) for kind, part in zip(given, parts, strict=True)))
+
+        found = nb.call_value(context, builder, function, args[1], (line, line), (value(one), value(other)))[1]
+        return [register for kind, part in zip(given, trees.leaf_values(builder, line, found), strict=True)
+                for register in registers(builder, kind, part)[:width]]
+
+    if np_.role == "memory":
+        scanned = [undefined(tile) for tile in tiles]
+    else:
+        scanned = _scanned(builder, tiles, trees.leaf_values(builder, tile, args[2]), along, combine)
+    return trees.build_value(context, builder, result, iter(scanned))

@@ -1,0 +1,146 @@
+"""What the lanes compute in a scan and for the largest of a row: the code generators, run on 128 lanes at once by NumPy.
+
+A builder whose values are arrays of 128 elements takes the place of LLVM's; shuffles and exchanges do what PTX says of them.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+from numpipe.compile.build import toolchain
+
+if toolchain() is not None:
+    pytest.skip("no compiler", allow_module_level=True)
+
+from numpipe.core import numba as nb
+from numpipe.language.tiles import scan_cuda, top_cuda
+from numpipe.language.tiles.layouts import Form, own_place, places
+from numpipe.language.tiles.scan import _along_columns, _along_rows
+from numpipe.language.tiles.scans_cuda import QUAD
+from tests.kernels.tile_function_kernels import drawn
+
+THREADS = np.arange(128)
+COMPARE = {"==": operator.eq, "<": operator.lt, ">": operator.gt, ">=": operator.ge}
+
+
+@dataclass
+class Lanes:
+    """A value of each lane."""
+
+    value: np.ndarray
+    type: Any = None
+
+
+class Builder:
+    """Of what the generators emit."""
+
+    @staticmethod
+    def icmp_signed(symbol: str, a: Lanes, b: Lanes) -> Lanes:
+        return Lanes(COMPARE[symbol](a.value, b.value))
+
+    icmp_unsigned = icmp_signed  # of what is not negative
+
+    @staticmethod
+    def select(test: Lanes, a: Lanes, b: Lanes) -> Lanes:
+        return Lanes(np.where(test.value, a.value, b.value), a.type)
+
+    @staticmethod
+    def bitcast(value: Lanes, to: Any) -> Lanes:
+        return Lanes(value.value, to)
+
+    def __getattr__(self, name: str) -> Any:
+        function = {"and_": np.bitwise_and, "or_": np.bitwise_or, "lshr": np.right_shift, "add": np.add, "sub": np.subtract}[name]
+        return lambda a, b: Lanes(function(a.value, b.value), a.type)
+
+
+def before(_builder: Any, value: Lanes, distance: int, within: int) -> Lanes:
+    own = THREADS % (4 if within == QUAD else 32)
+    return Lanes(np.where(own >= distance, value.value[THREADS - np.minimum(distance, own)], 777), value.type)
+
+
+def last(_builder: Any, value: Lanes, within: int) -> Lanes:
+    return Lanes(value.value[THREADS | 3 if within == QUAD else THREADS | 28], value.type)
+
+
+def of_warps(_builder: Any, values: list[Lanes], columns: bool) -> Iterator[list[Lanes]]:
+    for each in values:
+        assert (each.value.reshape(4, 8, 4) == each.value.reshape(4, 8, 4)[:, :1]).all()  # all quads have the same
+        yield [Lanes(each.value.reshape(4, 32)[warp][THREADS % 4]) for warp in range(4)]
+
+
+def shuffle(_builder: Any, _type: Any, values: list[Lanes], text: str, _registers: str) -> Lanes:
+    assert text.startswith("shfl.sync.bfly.b32 ")
+    return Lanes(values[0].value[THREADS ^ int(text.split(",")[2])], values[0].type)
+
+
+@pytest.fixture(autouse=True)
+def _lanes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nb, "thread_index", lambda _builder: Lanes(THREADS))
+    monkeypatch.setattr(nb, "const", lambda value, *_: Lanes(np.full(128, value)))
+    monkeypatch.setattr(nb, "emit_asm", shuffle)
+    for name, function in (("of_before", before), ("of_last", last), ("of_warps", of_warps)):
+        monkeypatch.setattr(scan_cuda, name, function)
+
+
+def held(x: np.ndarray) -> dict[Any, Lanes]:
+    """A tile's elements as the lanes hold them, by places."""
+    form = Form(x.shape, np.dtype(np.float32))
+    row, column = own_place(form, THREADS)
+    return {(r, c): Lanes(x[row + r, column + c], nb.f32) for r, c in places(form.shape, form.layout)}
+
+
+def whole(elements: dict[Any, Lanes], shape: tuple[int, int]) -> np.ndarray:
+    x = np.zeros(shape, next(iter(elements.values())).value.dtype)
+    row, column = own_place(Form(shape, np.dtype(np.float32)), THREADS)
+    for (r, c), lanes in elements.items():
+        x[row + r, column + c] = lanes.value
+    return x
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("shape", [(64, 8), (192, 24)])
+def test_a_scan_is_that_of_the_simulator_to_the_last_bit(shape: tuple[int, int], axis: int) -> None:
+    """Of a function that neither commutes nor rounds the same in another order."""
+    x = (10.0**np.random.default_rng(6).uniform(-1, 1, shape)).astype(np.float32)
+
+    def function(a: Any, b: Any) -> Any:
+        return a * np.float32(0.875) + b
+
+    def combine(one: list[Lanes], other: list[Lanes]) -> list[Lanes]:
+        return [Lanes(function(a.value, b.value), a.type) for a, b in zip(one, other, strict=True)]
+
+    elements = held(x)
+    lines: dict[Any, dict[Any, list[Lanes]]] = {}
+    for place, lanes in elements.items():
+        lines.setdefault(place[1 - axis], {})[place[axis]] = [lanes]
+    scan, beside = scan_cuda._Scan(Builder(), combine), list(lines)
+    each = list(lines.values())
+    found = list(map(scan.along_rows, each)) if axis else scan.along_columns(each, True)
+    y = whole({(other, at) if axis else (at, other): line[0] for other, of in zip(beside, found, strict=True)
+               for at, line in of.items()}, shape)
+    simulated = (_along_rows if axis else _along_columns)(
+        lambda a, b: [function(a[0], b[0])], [[line] for line in (x.T if axis else x)])
+    wanted = np.stack([line[0] for line in simulated], axis=axis)
+    assert (y == wanted).all()
+    assert not (y == np.flip(wanted, axis)).all()
+
+
+def test_each_round_finds_the_next_of_a_row() -> None:
+    x = drawn((64, 24), "int32")
+    x[3], x[4, ::2], x[5, 1:] = top_cuda.LEAST, top_cuda.LAST, top_cuda.LEAST
+    builder, elements = Builder(), held(x).items()
+    own = Lanes(THREADS % 4 * 2)
+    order = np.argsort(-x.astype(np.int64), axis=1, kind="stable")
+    for row in (0, 8):
+        rank, column = Lanes(np.full(128, top_cuda.LAST)), Lanes(np.full(128, -1))
+        for number in range(24):
+            rank, column = top_cuda._next(builder, [(c, lanes) for (r, c), lanes in elements if r == row], own, rank, column)
+            mine = THREADS // 32 * 16 + THREADS % 32 // 4 + row
+            assert (column.value == order[mine, number]).all()
+            assert (rank.value == x[mine, column.value]).all()
