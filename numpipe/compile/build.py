@@ -10,20 +10,17 @@ serialises wgmma.
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import importlib
 import importlib.util
-import itertools
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from ..core.symbols import axis_of
-from ..core.undisturbed import uninterrupted
+from ..core.undisturbed import uncollected, uninterrupted
 from ..diagnostics import log as _log
 from ..diagnostics.errors import CompileError, NumpipeError, SpecError, TargetError
 from ..language.grid import tile_scheduler
@@ -45,9 +42,6 @@ SIBLINGS = ("core.inert_cuda", "plan.specs_cuda", "plan.context_cuda", "language
             "language.grid.tile_loop_cuda", "language.grid.tile_scheduler_cuda", "core.lanes_cuda", "core.arith_cuda",
             "language.memory.per_lane_cuda", "language.grid.partials_cuda")
 """the modules that hold the CUDA meanings of types, imported by the first compile (operations import their own)"""
-_FIRST = 4
-"""how many compiles of a process turn their objects into old ones"""
-_compiles = itertools.count()
 
 
 def toolchain() -> str | None:
@@ -63,27 +57,7 @@ def toolchain() -> str | None:
     return None
 
 
-@contextlib.contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    """Compile without garbage collection: Numba makes very many objects; collecting took up to a third of the time.
-
-    The objects of the first compiles of a process are turned into old ones: the collector would look through young ones at once,
-    and again soon after. Those of later compiles are not, or garbage would stay: full collections do not know how much there is.
-    Where a program has frozen objects nothing is done: they would be unfrozen with ours.
-    """
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            if next(_compiles) < _FIRST and not gc.get_freeze_count():
-                gc.freeze()
-                gc.unfreeze()
-            gc.enable()
-
-
-@_no_garbage_collection()
+@uncollected()
 def front_end(unit: Unit, lifted: Lifted, scalars: Sequence[tuple[str, np.dtype]]) -> tuple[Any, Products]:
     """Return the Numba kernel object of a rewritten function, which holds its checked LLVM IR; and its tiles beside products."""
     missing = toolchain()

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import concurrent.futures.thread  # noqa: F401  (see the end)
 import contextlib
+import gc
+import itertools
 import logging  # noqa: F401
 import os
 import signal
@@ -20,6 +22,29 @@ from typing import Any, TypeVar
 from ..diagnostics.errors import TargetError
 
 _Mend = TypeVar("_Mend", bound=Callable[[], Any])
+_FIRST = 4
+"""how many compiles of a process turn their objects into old ones"""
+_compiles = itertools.count()
+
+
+@contextlib.contextmanager
+def uncollected() -> Iterator[None]:
+    """Compile without garbage collection: Numba makes very many objects; collecting took up to a third of the time.
+
+    The objects of the first compiles of a process are turned into old ones: the collector would look through young ones at once,
+    and again soon after. Those of later compiles are not, or garbage would stay: full collections do not know how much there is.
+    Where a program has frozen objects nothing is done: they would be unfrozen with ours.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            if next(_compiles) < _FIRST and not gc.get_freeze_count():
+                gc.freeze()
+                gc.unfreeze()
+            gc.enable()
 
 
 @contextlib.contextmanager

@@ -20,7 +20,7 @@ import numpy as np
 from .. import launch
 from ..compile import cache
 from ..compile.built import Built, sass
-from ..core.undisturbed import COMPILES, in_child
+from ..core.undisturbed import COMPILES, in_child, uncollected
 from ..diagnostics.errors import CompileError, SpecError
 from ..launch.table import Table
 from ..plan.plans import ArrayArg
@@ -102,6 +102,7 @@ class Variant:
         return list(zip(self.definition.scalar_names([a.name for a in self.arrays]), self.scalars, strict=True))
 
     # ---- on the GPU
+    @uncollected()
     def _build(self) -> Built:
         with COMPILES.one(f"kernel {self.definition.name}"):
             from ..compile.build import build

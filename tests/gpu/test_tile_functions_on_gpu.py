@@ -52,6 +52,7 @@ from tests.kernels.tile_function_kernels import (
     running,
     running_of_vectors,
     same_bits,
+    same_values,
     wanted_of_exact,
 )
 
@@ -144,7 +145,7 @@ def test_scans_are_numpys_and_the_simulators(name: str, shape: tuple[int, int], 
     for dtype in ("float32", "int32") if name != "linear" else ("float32",):
         x, y = arrays_of_scan(name, dtype, shape)
         kernel = scanned(name, shape, axis)
-        if name != "linear":  # whose product and sum the GPU may fuse
+        if name == "product":  # of the others the GPU may fuse a product and a sum, or choose another sign of zero
             both(kernel, x, y)
         for _ in range(5):
             y[...] = 7
@@ -187,7 +188,7 @@ def test_quotients_and_remainders_are_numpys(dtype: str) -> None:
 def test_builtins_of_tiles_are_element_by_element(dtype: str) -> None:
     x, z, y = drawn((64, 64), dtype), drawn((64, 64), dtype, seed=3), np.zeros((256, 64), TYPES[dtype])
     of_builtins(x, z, y, target="gpu")
-    assert same_bits(y, wanted_of_builtins(x, z))
+    assert same_values(y, wanted_of_builtins(x, z))
 
 
 def test_masks_are_reduced_along_an_axis() -> None:
@@ -201,7 +202,7 @@ def test_stores_convert_as_numpys_assignment(have: str, want: str) -> None:
     arrays = arrays_of_stored(have, want)
     stored(*arrays, target="gpu")
     for found, wanted in zip(arrays[1:], wanted_of_stored(arrays), strict=True):
-        assert same_bits(found, wanted)
+        assert same_values(found, wanted)
 
 
 @pytest.mark.parametrize("have, want", STORED[:4])

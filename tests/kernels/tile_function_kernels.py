@@ -169,6 +169,11 @@ def wanted_of_exact(name: str, x: np.ndarray, limits: tuple[Any, Any] = (None, N
     return found.astype(np.int32 if name in MASKS else x.dtype)
 
 
+def same_values(found: np.ndarray, wanted: np.ndarray) -> bool:
+    """Whether two arrays have the same values, NaN of any bits, zeros of any sign: a GPU's maximum of 0.0 and -0.0 is 0.0."""
+    return bool(np.array_equal(found.astype(np.float64), wanted.astype(np.float64), equal_nan=True))
+
+
 def same_bits(found: np.ndarray, wanted: np.ndarray) -> bool:
     """Whether two arrays have the same bits, NaN of any bits."""
     if found.dtype.kind == "i":

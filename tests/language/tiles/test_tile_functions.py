@@ -75,7 +75,10 @@ def test_means_and_indices_are_numpys(case: Case) -> None:
     x, y = arrays_of(case)
     reduction(case).simulate(x, y)
     assert is_numpys(case, x, y)
-    x[np.unravel_index(np.argmax(np.abs(x.astype(np.float64))), x.shape)] = 0
+    if case[0] in ("var", "std"):
+        x *= x.dtype.type(2)  # they hardly depend on one element of many
+    else:
+        x[np.unravel_index(np.argmax(np.abs(x.astype(np.float64))), x.shape)] = 0
     assert case[0].startswith("arg") or not is_numpys(case, x, y)  # the comparison sees one element
 
 
