@@ -43,13 +43,13 @@ def _each_execution_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
 
 
-@pytest.mark.variants(700)
+@pytest.mark.variants(450)
 @refused.tests
 def test_it_is_refused_with_the_line_and_what_is_wrong_in_it(case: Case, execution: str) -> None:
     case.check(execution)
 
 
-@pytest.mark.variants(90)
+@pytest.mark.variants(60)
 @refused.mended
 def test_it_runs_with_the_mend_that_the_message_names(case: Case) -> None:
     case.mended().simulate(*case.args)
