@@ -212,7 +212,8 @@ def _write(place: Path, data: bytes) -> None:
     rest = place.stem.encode() + data
     try:
         put(place, hashlib.sha256(rest).digest() + rest)
-        evict(place.parent)
+        if place.suffix == _SUFFIX:  # looking through the folder takes longer than writing facts
+            evict(place.parent)
     except OSError as error:
         _warn(error)
 
