@@ -208,6 +208,30 @@ def test_a_plain_kernel_of_numba_gets_numbas_contexts(monkeypatch: pytest.Monkey
     assert type(other[0]) is type(cuda_target.target_context) is CUDATargetContext and type(own) is contexts._Target
 
 
+@cuda.jit(device=True)
+def successor(n: Any) -> Any:
+    return n + 1
+
+
+@numpipe.kernel(num_compute_wgs=1)
+def calls_successor(a, c):
+    c[numpipe.ds(successor(a.shape[0]), 64), numpipe.ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
+
+
+def test_a_function_of_cuda_jit_serves_kernels_of_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It remembers for which types it was compiled, though not with which contexts: with those that Numba's kernels use, too."""
+    monkeypatch.setattr(contexts._Own, "contexts", (contexts._typing, contexts._Target(contexts._typing)))  # whatever came before
+    single = ArrayType((64, 64), np.float32)
+    assert "st." in calls_successor.compiled(single, single).ptx
+    monkeypatch.setattr(kernels.dispatcher, "get_current_device", lambda: types.SimpleNamespace(compute_capability=(9, 0)))
+
+    def plain_kernel(out: Any, n: Any) -> None:
+        out[0] = successor(n)
+
+    signature = cuda.types.void(cuda.types.int64[::1], cuda.types.int32)
+    assert "st.global" in cuda.compile_ptx(plain_kernel, signature, cc=(9, 0))[0]
+
+
 def test_what_one_compile_found_is_dropped_with_it() -> None:
     seen: list[int] = []
     with pytest.MonkeyPatch.context() as patch:

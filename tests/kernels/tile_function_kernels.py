@@ -140,16 +140,16 @@ def every_exact(limits: tuple[Any, Any]) -> Any:
 
     @numpipe.kernel(num_compute_wgs=1)
     def mapped(x, y, mask):
-        tile = x[ds(0, 64), ds(0, 128)]
-        y[ds(0, 64), ds(0, 128)] = np.floor(tile)
-        y[ds(64, 64), ds(0, 128)] = np.ceil(tile)
-        y[ds(128, 64), ds(0, 128)] = np.sign(tile)
-        y[ds(192, 64), ds(0, 128)] = np.square(tile)
-        y[ds(256, 64), ds(0, 128)] = np.clip(tile, low, high)
-        y[ds(320, 64), ds(0, 128)] = np.trunc(tile)
-        y[ds(384, 64), ds(0, 128)] = np.round(tile)
+        tile = x[ds(0, 64), ds(0, 64)]
+        y[ds(0, 64), ds(0, 64)] = np.floor(tile)
+        y[ds(64, 64), ds(0, 64)] = np.ceil(tile)
+        y[ds(128, 64), ds(0, 64)] = np.sign(tile)
+        y[ds(192, 64), ds(0, 64)] = np.square(tile)
+        y[ds(256, 64), ds(0, 64)] = np.clip(tile, low, high)
+        y[ds(320, 64), ds(0, 64)] = np.trunc(tile)
+        y[ds(384, 64), ds(0, 64)] = np.round(tile)
         bits = np.isnan(tile).astype(np.int32) + 2 * np.isinf(tile).astype(np.int32) + 4 * np.isfinite(tile).astype(np.int32)
-        mask[ds(0, 64), ds(0, 128)] = bits
+        mask[ds(0, 64), ds(0, 64)] = bits
 
     return mapped
 
