@@ -62,6 +62,14 @@ def statements(node: ast.AST, typing: bool = False) -> Iterator[tuple[ast.AST, b
         yield from statements(child, below)
 
 
+@functools.cache
+def importing(file: Path) -> list[tuple[ast.AST, bool]]:
+    """The statements and the calls of a file that import something, and whether only a type checker sees them."""
+    return [(node, typing) for node, typing in statements(ast.parse(file.read_text(encoding="utf8")))
+            if isinstance(node, ast.Import | ast.ImportFrom) or
+            isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in ("import_module", "__import__")]
+
+
 def imports(known: dict[str, Path]) -> list[Import]:
     """The imports of numpipe's own modules: at the top, inside functions, for types."""
     found = []
@@ -70,7 +78,7 @@ def imports(known: dict[str, Path]) -> list[Import]:
         return name if name in known else f"{name}.__init__" if f"{name}.__init__" in known else None
 
     for source, file in known.items():
-        for node, typing in statements(ast.parse(file.read_text(encoding="utf8"))):
+        for node, typing in importing(file):
             names: Iterable[str] = ()
             if isinstance(node, ast.ImportFrom):
                 package = source.split(".")[:-node.level] if node.level else []
@@ -139,8 +147,7 @@ def not_upwards(found: Iterable[Import], floor: dict[str, int]) -> list[str]:
 
 def by_name(known: dict[str, Path]) -> set[str]:
     """Modules that call ``importlib.import_module`` or ``__import__``."""
-    return {name for name, file in known.items() for node, _ in statements(ast.parse(file.read_text(encoding="utf8")))
-            if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in ("import_module", "__import__")}
+    return {name for name, file in known.items() for node, _ in importing(file) if isinstance(node, ast.Call)}
 
 
 def height(edges: Iterable[tuple[str, str]]) -> int:
@@ -199,7 +206,7 @@ def test_a_cuda_meaning_is_imported_by_those_that_compile_only():
 def test_numba_and_llvmlite_are_imported_by_one_folder():
     importers = set()
     for name, file in KNOWN.items():
-        for node, _ in statements(ast.parse(file.read_text(encoding="utf8"))):
+        for node, _ in importing(file):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else \
                 [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
             if any(found.split(".")[0] in ("numba", "llvmlite") for found in names):

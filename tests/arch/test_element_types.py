@@ -119,13 +119,14 @@ def test_the_machine_code_of_a_product_is_that_of_its_types_and_the_gate_finds_n
     assert product.inspect("gate", *given, **how) == ()
 
 
-@pytest.mark.variants(1)
+@pytest.mark.thorough
 @compiles
 @pytest.mark.parametrize("dtype", [E5M2, U8], ids=str)
 def test_the_gate_finds_nothing_in_conversions(dtype: np.dtype) -> None:
     assert conversions.inspect("gate", *conversion_arrays(dtype).values()) == ()
 
 
+@pytest.mark.thorough
 @compiles
 def test_a_product_of_another_type_than_the_ptx_has_is_found() -> None:
     a, b = operands(f"{S8} x {S8}", (128, 64, 256), np.random.default_rng(1))

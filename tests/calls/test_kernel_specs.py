@@ -37,6 +37,7 @@ def test_a_grid_of_constants_gives_no_more_slots_than_steps() -> None:
     assert max(slots) == 2
 
 
+@pytest.mark.thorough
 def test_one_compile_serves_every_number_of_steps() -> None:
     kernel = kernels.product(True, kernels.SEMANTICS[0], 1)
     assert kernel.compiled(HALF, HALF) is kernel.compiled(ArrayType((64, 640), np.float16), HALF)
@@ -60,7 +61,7 @@ def test_a_parameter_may_be_named_as_the_kernel_is() -> None:
     np.testing.assert_array_equal(a, c)
 
 
-@pytest.mark.variants(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize(("kernel", "arrays"), [
     (kernels.sums, (HALF,)), (kernels.product(True, kernels.SEMANTICS[0], 2), (HALF, HALF))], ids=["sums", "product"])
 def test_the_machine_code_is_clean(kernel: Any, arrays: tuple[Any, ...]) -> None:

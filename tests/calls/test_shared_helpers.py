@@ -128,7 +128,7 @@ def test_each_kernel_reads_its_own_dimension_of_the_grid(order: list[tuple[str, 
         assert set(re.findall(r"%ctaid\.(\w)", ptx)) == {"xy"[names.index("m")]}
 
 
-@pytest.mark.variants(1)
+@pytest.mark.thorough
 @every_factory
 @every_order
 def test_each_kernel_has_its_own_options_in_the_helpers(factory: Any, order: list[tuple[str, str]]) -> None:

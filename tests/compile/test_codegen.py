@@ -223,6 +223,7 @@ def two_accumulators(a, b, c, d):
     d[ds(wg * 64, 64), ds(0, 256)] = right
 
 
+@pytest.mark.thorough
 def test_spills_are_found():
     found = gate.findings(two_accumulators.compiled(T16, T16, T32, T32))
     assert any(re.match(r"[1-9]\d* bytes of spills, [1-9]\d* bytes of stack", line) for line in found)
@@ -413,6 +414,7 @@ def normal(built_: Built, text: str) -> str:
     return text.replace(built_.image.entry, "ENTRY")
 
 
+@pytest.mark.thorough
 def test_compiling_again_gives_the_same_code_at_once_and_after_other_kernels():
     def again() -> Built:
         return gemm.__wrapped__(1).compiled(*CASES[PLAIN].args, cfg=CASES[PLAIN].cfg)

@@ -42,6 +42,7 @@ def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 # ---- another one for whatever is read
+@pytest.mark.variants(9)
 @pytest.mark.parametrize("name", NAMES)
 def test_each_constant_that_a_kernel_reads_is_in_its_key(name: str, tmp_path: Path) -> None:
     before = variant(load(tmp_path))
@@ -386,6 +387,7 @@ def test_whatever_is_edited_another_source_has_another_key(shard: int, tmp_path:
     assert len(seen) > 30
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(toolchain() is not None, reason=f"no compiler: {toolchain()}")
 @pytest.mark.parametrize("shard", [0, *SHARDS])
 def test_whatever_is_edited_an_image_of_the_cache_is_that_of_a_fresh_compile(shard: int, tmp_path: Path) -> None:

@@ -71,12 +71,14 @@ def test_a_name_says_function_tiles_and_types() -> None:
     assert ".entry matmul_128x64_256x64_s3_f16_f16_f16(" in compiled.ptx
 
 
+@pytest.mark.thorough
 def test_two_tiles_and_two_depths_have_names_of_their_own() -> None:
     made = kernel()
     names = [named(made, A, C, cfg=cfg) for cfg in (Config(), Config(32), Config(64, 3))]
     assert names == ["sums_64x64_s2_f16_f32", "sums_64x32_s2_f16_f32", "sums_64x64_s3_f16_f32"]
 
 
+@pytest.mark.thorough
 def test_a_variant_has_one_name() -> None:
     assert named(kernel(), A, C) == named(kernel(), ArrayType((64, 640), np.float16), C)
 
@@ -183,7 +185,7 @@ def test_machine_code_is_shown_with_the_lines_that_it_is_of(lined: Any) -> None:
     assert ".debug_line" not in lined.sass
 
 
-@pytest.mark.variants(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("options", [{"debug": True}, {"jitter": 1}, {"asserts": True, "drain": True}], ids=str)
 def test_code_is_the_same_with_lines_in_kernels_with_other_options(options: dict[str, Any]) -> None:
     plain, found = (kernel(compiler_params=CompilerParams(lineinfo=lined, **options)).compiled(A, C) for lined in (False, True))

@@ -75,6 +75,7 @@ def test_a_call_with_constants_is_a_constant() -> None:
     assert "c[numpipe.ds(" not in shapes.inspect("source", c) and "share" not in shapes.inspect("source", c)
 
 
+@pytest.mark.thorough
 def test_known_arguments_are_constants_inside() -> None:
     """Static, dtype, axis size: shapes are made of them in another module; run-time values beside them."""
     @numpipe.kernel(num_compute_wgs=2)
@@ -121,6 +122,7 @@ def loop_product(a, b, acc, steps, first=0):
     return acc
 
 
+@pytest.mark.thorough
 def test_a_body_and_index_maps_of_the_module() -> None:
     @numpipe.kernel(num_compute_wgs=1)
     def uses(a, b, c):
@@ -135,7 +137,7 @@ def test_a_body_and_index_maps_of_the_module() -> None:
     np.testing.assert_allclose(c, product(A[:64], B), atol=0.05)
 
 
-@pytest.mark.variants(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", [None, 1])
 def test_a_ring_in_a_helper_continues(seed: int | None) -> None:
     @numpipe.kernel(num_compute_wgs=1)
@@ -226,6 +228,7 @@ def apply(f, x):
     return f(x)
 
 
+@pytest.mark.thorough
 def test_functions_in_tuples_and_as_arguments() -> None:
     @numpipe.kernel(num_compute_wgs=1)
     def values(c, n):

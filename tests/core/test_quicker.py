@@ -73,6 +73,7 @@ def another_numba(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     quicker.replacements.cache_clear()
 
 
+@pytest.mark.thorough
 def test_where_numba_is_another_its_own_code_compiles_the_same_kernel_and_one_warning_says_so(another_numba: list[str]) -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

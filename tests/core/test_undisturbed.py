@@ -63,7 +63,7 @@ def _ctrl_c() -> Iterator[None]:
     signal.signal(signal.SIGINT, before)
 
 
-@pytest.mark.variants(1)
+@pytest.mark.thorough
 @compiler
 @pytest.mark.parametrize("module", ["numba.core.targetconfig", "numba.cuda.np.arrayobj", "numpipe.core.numba.kernels",
                                     "numpipe.language.tiles.elementwise_cuda"])
@@ -122,6 +122,7 @@ thread.join()
 """, tmp_path) == "True\n"
 
 
+@pytest.mark.thorough
 @compiler
 @forks
 def test_a_child_that_is_forked_while_a_thread_links_or_numba_compiles_compiles(tmp_path: Any) -> None:

@@ -41,7 +41,7 @@ def test_the_kernels_of_a_page_compile(page: Path, tmp_path: Path, monkeypatch: 
     run(page, tmp_path, gpu=False)
 
 
-@pytest.mark.variants(16)
+@pytest.mark.variants(8)
 @pytest.mark.parametrize("page", sorted(PAGES, key=lambda page: name(page) not in COMPILED), ids=name)
 def test_blocks_of_a_page_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NUMPIPE_TARGET", "sim")

@@ -59,6 +59,7 @@ def test_the_build_gate_passes() -> None:
     assert dataclasses.replace(ours, smem=()) == dataclasses.replace(loop, smem=()) and ours.spill_bytes == 0
 
 
+@pytest.mark.thorough
 def test_it_prints_the_instructions(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(sys, "argv", [str(EXAMPLE), "--instructions"])
     gemm_body.main()

@@ -111,6 +111,7 @@ def test_a_place_that_no_kernel_comes_to_is_seen() -> None:
     assert {"copies.py", "phases.py", "outputs.py", "steps.py", "ring.py"} <= left and "store_ring.py" not in left
 
 
+@pytest.mark.thorough
 def test_every_removal_is_reported(survey: Survey) -> None:
     found = {place: survey.found(place) for place in survey.places}
     silent = {place.name for place, by in found.items() if not by.run}

@@ -119,6 +119,7 @@ def test_a_kernel_with_an_image_from_a_file_shows_what_the_one_that_was_compiled
 
 @compiles
 def test_a_launched_kernel_keeps_its_image_and_not_the_compilers_objects(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NUMPIPE_CACHE", "0")
     builds: list[Any] = []
     build = Variant._build
     monkeypatch.setattr(Variant, "_build", lambda *args: builds.append(weakref.ref(made := build(*args))) or made)

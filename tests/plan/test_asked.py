@@ -81,15 +81,18 @@ def test_what_only_the_pipeline_says_holds(cfg: Config) -> None:
     assert split(kernel(), A, cfg=cfg) == (cfg.wgs, cfg.axis, cfg.registers)
 
 
+@pytest.mark.thorough
 def test_what_only_the_kernel_says_holds() -> None:
     made = kernel(num_compute_wgs=1, wg_axis="group", memory_registers=48)
     assert split(made, A, cfg=Config(axis="group", emits=False)) == (1, "group", 48)
 
 
+@pytest.mark.thorough
 def test_said_by_none_there_are_two_compute_warpgroups_of_axis_wg_and_40_registers() -> None:
     assert split(kernel(), A, cfg=Config(emits=False)) == (2, "wg", 40)
 
 
+@pytest.mark.thorough
 def test_both_may_say_the_same_and_each_something() -> None:
     assert split(kernel(num_compute_wgs=1, wg_axis="wg", memory_registers=48), A, cfg=Config(1, "wg", 48)) == (1, "wg", 48)
 
@@ -185,7 +188,7 @@ def test_two_pipelines_that_say_different_things(execution: str) -> None:
     assert "says 2: a CTA has one split into roles, so give both the same, or make two kernels" in told
 
 
-@pytest.mark.variants(1)
+@pytest.mark.thorough
 @both
 def test_what_a_pruned_branch_says_does_not_count(execution: str) -> None:
     @numpipe.kernel

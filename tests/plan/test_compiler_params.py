@@ -94,6 +94,7 @@ def test_a_helper_divides_as_the_kernel_that_calls_it_does() -> None:
         assert count == 34, "32 registers of the tile, and two numbers: one in the kernel, one in the helper"
 
 
+@pytest.mark.thorough
 def test_the_simulator_divides_exactly_in_both() -> None:
     for kernel in (exact, fast):
         c = np.zeros((64, 64), np.float32)
@@ -130,7 +131,7 @@ def simulated(form: str, kernel: dict[str, int], pipeline: dict[str, int], block
     return [(event.warpgroup, event.kind, event.start, event.end) for event in trace.events]
 
 
-@pytest.mark.variants(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("form, own", [("loop", 2), ("single", 1), ("body", 2)])
 def test_what_a_block_says_comes_before_its_pipeline_and_that_before_the_kernel(form: str, own: int) -> None:
     assert rings(form, {}, {}, {}) == (own, 0)

@@ -184,6 +184,7 @@ def without(a, c, limit):
     pass
 
 
+@pytest.mark.thorough
 def test_an_assert_costs_nothing_unless_asked_for() -> None:
     def sass(function: Any, **params: Any) -> str:
         kernel = numpipe.kernel(num_compute_wgs=1, compiler_params=CompilerParams(**params))(function)

@@ -80,6 +80,7 @@ def test_dependence_is_seen_in_lambdas_and_nested_functions(maps: str, slow: int
     assert (c == 3 * wide(x[:64]) @ (wide(y[:64]) + wide(y[64:])).T).all()
 
 
+@pytest.mark.thorough
 def test_without_an_index_map_it_is_the_first_block() -> None:
     @numpipe.kernel(num_compute_wgs=1)
     def corner(x, y, c):
@@ -197,6 +198,7 @@ def test_shared_memory_is_counted_by_operand() -> None:
 
 
 # ---- arrays passed on; no inputs
+@pytest.mark.thorough
 def test_an_array_in_global_memory_is_passed_to_the_body() -> None:
     @numpipe.kernel(num_compute_wgs=1)
     def stored(a, c):
@@ -266,7 +268,7 @@ def by_name(a, b, d, c):
     c[ds(0, 64), ds(0, 64)] = acc
 
 
-@pytest.mark.variants(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("kernel", [in_tuples, in_named_tuples, by_name], ids=lambda k: k.name)
 def test_specs_arrays_and_tiles_in_tuples(kernel: Any) -> None:
     a, b, d, c = halves(64), halves(64, seed=1), halves(64, seed=2), output()
@@ -378,7 +380,7 @@ def shared_in_a_loop_nest(a, b, c, n, m):
             numpipe.run_scoped(run, one.get_allocations(a), collective_axes="wg")
 
 
-@pytest.mark.variants(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", [None, 0, 1, 2])
 def test_a_chain_in_a_loop_nest_goes_on_with_one_ring(seed: int | None) -> None:
     a, b = halves(320), halves(384, seed=1)
@@ -397,6 +399,7 @@ def test_a_chain_in_a_loop_nest_goes_on_with_one_ring(seed: int | None) -> None:
     assert rings(shared_in_a_loop_nest, a, b, c, 1, 1) == [(3, 0)]
 
 
+@pytest.mark.thorough
 def test_a_chain_has_one_ring() -> None:
     a, c = halves(128, 128), output(128)
     assert rings(chained, a, a, c, 1) == [(2, 0)]

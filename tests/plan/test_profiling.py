@@ -96,6 +96,7 @@ def built() -> Any:
     return doubled.compiled(a, a)
 
 
+@pytest.mark.thorough
 def test_a_buffer_becomes_the_events_of_the_simulated_sm() -> None:
     unit, image = built().unit, built().image
     ring = next(iter(unit.rings.values()))

@@ -49,7 +49,7 @@ def test_an_output_tile_that_is_transposed_is_stored_as_its_array_lies(width: in
     check_turned(width, target="sim")
 
 
-@pytest.mark.variants(2)
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("majors", ["CC", "FF"])
 def test_the_tensor_maps_have_the_width_asked_for(width: int, majors: str) -> None:
@@ -69,6 +69,7 @@ def test_the_descriptors_have_the_width_asked_for() -> None:
     assert [descriptors(layouts(width)) for width in (128, 64, 32)] == [{"1"}, {"2"}, {"3"}]
 
 
+@pytest.mark.thorough
 def test_what_is_inferred_is_the_widest_panel_and_saying_so_changes_nothing() -> None:
     said = Layouts((TilingTransform((8, 64)), SwizzleTransform(128)), (SwizzleTransform(128), TransposeTransform()))
     ptx = {re.sub(r"_ZN\w+", "f", product.inspect("ptx", *operands("CC"), to=to)) for to in (Layouts(), said)}

@@ -40,6 +40,7 @@ def built(name: str, **params: Any) -> Any:
 
 
 # ---- what is compiled in -----------------------------------------------------------------------------------------------
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("name", ["gemm", "gemm_single", "copy_pipeline"])
 def test_default_builds_hold_nothing_of_either(name: str) -> None:
     kernel, args = example(name)

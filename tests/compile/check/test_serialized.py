@@ -176,6 +176,7 @@ def operands(a, c):
     c[ds(0, 64), ds(0, 8)] = acc
 
 
+@pytest.mark.thorough
 @needs_compiler
 def test_operands_that_are_packed_in_flight_are_found_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Products] = []

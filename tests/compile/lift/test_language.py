@@ -63,13 +63,14 @@ def test_code_does_what_its_comments_say(row: Row, capsys: pytest.CaptureFixture
     assert [line for line in row.prints if line not in printed] == []
 
 
-@pytest.mark.variants(8)
+@pytest.mark.variants(4)
 @pytest.mark.parametrize("row", of("gives"), ids=str)
 def test_code_that_gives_what_its_comments_say_compiles(row: Row) -> None:
     program = Program([row], TEXT)
     program.kernel.compiled(*program.args)
 
 
+@pytest.mark.variants(4)
 @pytest.mark.parametrize("row", of("simulated"), ids=str)
 def test_what_has_no_result_is_an_error_simulated_and_compiles(row: Row) -> None:
     program = Program([row], TEXT)

@@ -56,7 +56,7 @@ def test_shuffles_move_numbers_within_a_warp() -> None:
     check_warp_sums(target="sim")
 
 
-@pytest.mark.variants(2)
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_elements_are_read_and_written_through_the_swizzle(dtype: Any, order: str) -> None:
@@ -69,7 +69,7 @@ def test_captured_tiles_and_functions_are_a_lanes_in_every_warpgroup(dtype: Any)
     check_scaled(dtype, target="sim")
 
 
-@pytest.mark.variants(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("dtype", [np.int32, np.float32])
 def test_tiles_that_lanes_write_are_stored_by_the_pipeline(dtype: Any) -> None:
     check_shifted(dtype, (200, 64), target="sim")
@@ -350,6 +350,7 @@ def test_the_lanes_of_a_warp_meet_before_one_of_them_releases_a_slot() -> None:
     assert re.search(r"bar\.warp\.sync.*?mbarrier\.arrive", text[last:], re.DOTALL)
 
 
+@pytest.mark.thorough
 def test_the_option_changes_nothing_in_a_kernel_without_bodies() -> None:
     def copy(x, y):
         for (_,), (tile,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, 0)),))(x):

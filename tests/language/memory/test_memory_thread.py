@@ -25,7 +25,7 @@ def test_the_results_are_the_same_wherever_it_is() -> None:
         assert all((got == want).all() for got, want in zip(kernels.results(index, target="sim"), expected, strict=True))
 
 
-@pytest.mark.variants(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("index", [0, 1])
 def test_the_code_asks_for_that_warpgroup_and_passes_the_gate(index: int) -> None:
     kernel = kernels.kernel(index)

@@ -47,7 +47,7 @@ def right(manual: tuple[bool, bool], slots_and_delay: tuple[int, int], wgs: int,
     check(other, 2, steps, seed=10 * steps + slots)
 
 
-@pytest.mark.variants(24)
+@pytest.mark.variants(12)
 @pairwise(manual=MANUAL, slots_and_delay=RINGS, wgs=(1, 2), steps=range(7))
 def test_every_ring_in_any_schedule(manual: tuple[bool, bool], slots_and_delay: tuple[int, int], wgs: int, steps: int) -> None:
     """Tiles are chained on one ring, with numbers of steps below and above slots and delay."""
@@ -109,6 +109,7 @@ def test_a_release_that_does_not_wait_is_found(monkeypatch: pytest.MonkeyPatch) 
             kernel.simulate(*inputs(plan, 2, 5), seed=seed)
 
 
+@pytest.mark.thorough
 def test_a_pipeline_in_a_body_with_barriers() -> None:
     """The memory role runs the outer body for the inner loads: there its barriers do nothing."""
     @numpipe.kernel(num_compute_wgs=1)
@@ -198,7 +199,7 @@ def test_a_trace_says_which_operand_is_waited_for_and_released(tmp_path: Path) -
     assert released == {(0, 0), (0, 1), (1, 0), (1, 1)}
 
 
-@pytest.mark.variants(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("manual", [True, False])
 def test_what_is_released_first_is_loaded_again_before_the_rest_is_released(manual: bool) -> None:
     """The point of it all: one slot, and the next step's b is on its way while the product with d runs."""
@@ -321,6 +322,7 @@ def bugs(loop: bool) -> dict[str, tuple[Plan, str, type[SimulationError], str]]:
 BUGS = {(name, loop): bug for loop in (False, True) for name, bug in bugs(loop).items()}
 
 
+@pytest.mark.variants(13)
 @pytest.mark.schedules
 @pytest.mark.parametrize("name, loop", BUGS)
 def test_every_schedule_finds(name: str, loop: bool) -> None:
@@ -358,7 +360,7 @@ def test_the_machine_finds_it_too(name: str, message: str, monkeypatch: pytest.M
 
 
 # ---- compiled ------------------------------------------------------------------------------------------------------------
-@pytest.mark.variants(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("manual, barriers, delay, carry", [
     ((True, False), 4, 0, True), ((False, True), 4, 1, True), ((True, True), 6, 2, False)], ids=str)
 def test_an_operand_has_a_barrier_of_its_own_in_each_slot_and_the_gate_passes(manual: tuple[bool, bool], barriers: int, delay: int,

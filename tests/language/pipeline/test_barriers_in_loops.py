@@ -162,6 +162,7 @@ APART = "SHFL.IDX", "R2UR", "WARPSYNC", "BRA.DIV", "BSSY"
 """what ptxas adds to a loop whose counters may differ in the lanes, as far as it knows"""
 
 
+@pytest.mark.thorough
 def test_costs_its_barriers_and_nothing_else() -> None:
     """Machine code of a step: a wait an operand, an arrival a warp and operand; products and waits for them as without."""
     case = cases()["rotated"]

@@ -62,6 +62,7 @@ def test_every_pair_of_choices_meets_in_every_array() -> None:
     assert not any(possible(pair, FACTORS, RULES) for pair in set(all_pairs(FACTORS)) - found[0])
 
 
+@pytest.mark.thorough
 def test_there_are_enough_plans_and_not_too_many() -> None:
     plans = [plan for number in range(ARRAYS) for plan in array(number)]
     assert len({source(plan) for plan in plans}) > 0.9 * len(plans)
@@ -138,7 +139,7 @@ def test_so_few_plans_have_every_choice() -> None:
 
 
 @needs_compiler
-@pytest.mark.variants(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("number", range(FEW))
 def test_every_choice_passes_the_build_gate_once(number: int) -> None:
     """The GPU run and ``-m soak`` compile all plans."""

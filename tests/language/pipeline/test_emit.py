@@ -61,6 +61,7 @@ def synchronisation(kernel: Any, *args: Any, **statics: Any) -> list[str]:
     return SYNCHRONISES.findall(kernel.inspect("sass", *args, **statics))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("cfg", [pytest.param(Config(128, 256, 64, 3), marks=pytest.mark.soak), Config(64, 64, 32, 2)], ids=str)
 def test_both_forms_compile_to_the_same_ring(cfg: Config) -> None:
     half = ArrayType((8, 8), HALF)
@@ -114,7 +115,7 @@ def pair_kernel(named: bool) -> Any:
     return numpipe.kernel(both, num_compute_wgs=1)
 
 
-@pytest.mark.variants(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("named", [False, True], ids=["tuple", "named tuple"])
 def test_a_carry_of_tiles_and_numbers(named: bool) -> None:
     kernel = pair_kernel(named)
@@ -234,6 +235,7 @@ def test_a_body_without_a_carry() -> None:
     counts.compiled(np.zeros((64, 200), np.float16), np.zeros((64, 64), np.float32))
 
 
+@pytest.mark.thorough
 def test_a_pipeline_may_have_a_name() -> None:
     @numpipe.kernel(num_compute_wgs=1)
     def twice(a, b, c):
@@ -360,6 +362,7 @@ def test_a_pipeline_in_a_body_is_filled_in_program_order(form: str, seed: int | 
         assert kernel.inspect("resources", a, b, c).spill_bytes == 0
 
 
+@pytest.mark.thorough
 def test_a_prologue_with_a_pipeline_in_the_compute_context() -> None:
     @numpipe.kernel(num_compute_wgs=1)
     def starts(a, b, c):

@@ -144,7 +144,7 @@ def test_infinities_nans_and_overflow_take_their_course() -> None:
 
 
 # ---- tiles and rings
-@pytest.mark.variants(16)
+@pytest.mark.variants(8)
 @pairwise(tn=(8, 24, 64, 96, 128, 192, 256), tk=(16, 32, 64, 96, 128), orders=ORDERS)
 def test_tile_shapes(tn: int, tk: int, orders: str) -> None:
     a, b = integers(110, tn + 9, 2 * tk + 7, F16, orders)
@@ -159,7 +159,7 @@ def test_warpgroups_share_a_tile(wgs: int, rows: int, orders: str) -> None:
     assert_exact(with_wgs(wgs).simulate(a, b, cfg=Config(wgs * rows, 64, 32, 3)), a, b)
 
 
-@pytest.mark.variants(16)
+@pytest.mark.variants(8)
 @pairwise(ring=[(slots, delay) for slots in range(1, 6) for delay in (0, 1) if delay < slots], seed=SEEDS,
           k=(1, 64, 200, 400))  # fewer, as many and more steps than slots, over several tiles
 def test_slots_and_delayed_release(ring: tuple[int, int], seed: int | None, k: int) -> None:
@@ -199,6 +199,7 @@ def to_float32(a, b, alpha, c, *, cfg: numpipe.Static = SMALL):
         c[ds(m * cfg.tm + wg * rows, rows), ds(n * cfg.tn, cfg.tn)] = acc * alpha
 
 
+@pytest.mark.variants(8)
 @pytest.mark.parametrize("tn", [8, 24, 32, 64, 192])
 @pytest.mark.parametrize("shape", [(130, 67), (1, 1), (200, 100)])
 def test_float32_outputs(shape: tuple[int, int], tn: int) -> None:
@@ -359,7 +360,7 @@ GRIDS = [numpipe.persistent(1), numpipe.persistent(2), numpipe.persistent(40), (
          lambda a: (cdiv(a.shape[0], 128),), lambda a, b, cfg: (2, cdiv(b.shape[0], cfg.tn))]
 
 
-@pytest.mark.variants(12)
+@pytest.mark.variants(6)
 @pairwise(function=(matmul, in_row_order, in_groups), grid=GRIDS, shape=MANY_TILES)
 def test_every_grid_covers_all_tiles(function: Any, grid: Any, shape: tuple[int, int, int]) -> None:
     kernel = variant(function, grid=grid)

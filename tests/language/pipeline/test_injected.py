@@ -214,6 +214,7 @@ def names_who_and_where(text: str) -> None:
     assert re.search(rf"(ready|consumed)\[\d\] of (a, b|a|b) @ {RING} phase|slot=\d step=\d", text), text
 
 
+@pytest.mark.variants(19)
 @pytest.mark.schedules
 @pytest.mark.parametrize("name", BUGS)
 def test_every_schedule_finds(name, monkeypatch):
@@ -257,6 +258,7 @@ TWINS = {
 }
 
 
+@pytest.mark.variants(5)
 @pytest.mark.schedules
 @pytest.mark.parametrize("twin", TWINS)
 def test_the_ring_as_it_is_stays_silent_and_right(twin):
@@ -276,6 +278,7 @@ ELSEWHERE = ["delay_release 1", "delay_release 2", "one slot", "four tiles of on
              "three compute warpgroups", "nested"]
 
 
+@pytest.mark.variants(33)
 @pytest.mark.schedules
 @pytest.mark.parametrize("name", EVERYWHERE)
 @pytest.mark.parametrize("twin", ELSEWHERE)

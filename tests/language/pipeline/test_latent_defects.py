@@ -96,7 +96,7 @@ def mixed_delays(builder: str) -> Any:
     return kernel(body if builder == "body" else loop, builder)
 
 
-@pytest.mark.variants(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("builder", ["loop", "body", "single loop"])
 def test_2_an_operand_keeps_its_delay_in_a_tuple_and_before_one_that_says_none(builder: str) -> None:
     """There a plain BlockSpec behind a delayed one set the delay of all to 0, and those in nested tuples were not looked at: slots
@@ -263,7 +263,7 @@ def test_7_a_chain_may_be_one_pipeline(state: PipelineState | None) -> None:
 
 
 # ---- 8 -----------------------------------------------------------------------------------------------------------------------
-@pytest.mark.variants(1)
+@pytest.mark.thorough
 @both
 def test_8_warpgroups_of_the_pipeline_and_of_the_kernel_must_agree(execution: str) -> None:
     """There nobody compared them: arrivals were counted for warpgroups that the kernel does not have."""

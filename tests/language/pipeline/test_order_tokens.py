@@ -181,6 +181,7 @@ def test_without_a_fence_a_wait_moves_up() -> None:
     assert above_the_last_wait(Sass(case.kernel.inspect("sass", *case.inputs, np.empty((128, 64), np.float32)))) < 32
 
 
+@pytest.mark.thorough
 def test_costs_two_instructions_a_turn_and_a_fence_holds() -> None:
     case, out = kernels()["fewer steps"], np.empty((128, 64), np.float32)
     assert case.kernel.inspect("gate", *case.inputs, out, **dict(case.options)) == ()

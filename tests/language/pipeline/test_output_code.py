@@ -15,7 +15,7 @@ from tests.kernels.output_kernels import CHECKS, Config, copy
 pytestmark = pytest.mark.skipif(toolchain() is not None, reason=f"no compiler: {toolchain()}")
 
 
-@pytest.mark.variants(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("outs, barriers", [(1, 2), (2, 1), (4, 1)])
 def test_a_step_has_one_barrier_where_there_are_slots(outs: int, barriers: int) -> None:
     half = np.zeros((128, 64), F16)

@@ -324,7 +324,7 @@ def test_chosen_plans_compute_what_numpy_does(name):
         check(CHOSEN[name], seed)
 
 
-@pytest.mark.variants(1)
+@pytest.mark.thorough
 @pytest.mark.skipif(toolchain() is not None, reason=f"no compiler: {toolchain()}")
 @pytest.mark.parametrize("name", CHOSEN)
 def test_chosen_plans_pass_the_build_gate(name):

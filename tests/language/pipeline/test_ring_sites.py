@@ -92,6 +92,7 @@ def test_a_nested_function_called_twice_goes_on_with_its_ring() -> None:
     assert len(helped.compiled(a, b, c).unit.rings) == 1
 
 
+@pytest.mark.thorough
 def test_files_of_one_name_with_pipelines_on_one_line(tmp_path: Path) -> None:
     source = inspect.cleandoc('''
         import numpy as np

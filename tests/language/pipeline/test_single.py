@@ -72,7 +72,7 @@ def test_the_machine_code_is_clean_and_products_stay_in_flight(form: str, roles:
     assert max(map(int, waits)) == delay
 
 
-@pytest.mark.variants(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("kernel", [kernels.around_a_role_loop, kernels.in_a_single_loop, kernels.unequal(True)],
                          ids=lambda k: k.name)
 def test_nested_pipelines_compile_clean(kernel: Any) -> None:
@@ -80,6 +80,7 @@ def test_nested_pipelines_compile_clean(kernel: Any) -> None:
     assert kernel.inspect("gate", *args) == ()
 
 
+@pytest.mark.thorough
 def test_where_no_shared_ring_is_the_gate_wants_the_loads_in_the_compute_role(monkeypatch: pytest.MonkeyPatch) -> None:
     from dataclasses import replace
 

@@ -54,7 +54,7 @@ def loads(plan: Plan, grid: tuple[int, int, int]) -> Counter[str]:
 
 
 # ---- loads
-@pytest.mark.variants(7)
+@pytest.mark.variants(3)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", PLANS)
 def test_an_operand_is_loaded_when_its_block_changes_and_only_then(name: str, form: str) -> None:
@@ -165,6 +165,7 @@ def test_passes_the_build_gate(name: str) -> None:
     assert (resources.spill_bytes, resources.notes) == (0, ())
 
 
+@pytest.mark.thorough
 def test_a_ring_for_each_dependence_and_number_of_slots() -> None:
     plan = Plan((Operand("i"), Operand("ik"), Operand("i"), Operand("ijk"), Operand("", 2)), slots=3)
     arrays = inputs(plan, (1, 1, 1))

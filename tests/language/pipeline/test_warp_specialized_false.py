@@ -67,6 +67,7 @@ def test_one_warpgroup_by_default() -> None:
     assert (c == 1).all() and alone.compiled(ROWS).image.threads == 128
 
 
+@pytest.mark.thorough
 def test_the_code_moves_no_registers_and_has_one_role() -> None:
     assert counts.inspect("gate", ROWS) == ()
     assert "setmaxnreg" not in counts.inspect("ptx", ROWS)

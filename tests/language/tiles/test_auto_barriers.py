@@ -61,6 +61,7 @@ def test_the_machine_code_loses_just_these_barriers_and_fences(name: str, barrie
     assert (safe[0] - bare[0], safe[1] - bare[1]) == (barriers, fences)
 
 
+@pytest.mark.thorough
 def test_tiles_that_are_only_read_have_none() -> None:
     @numpipe.kernel(num_compute_wgs=1)
     def twice(x, y):

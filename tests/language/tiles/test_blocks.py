@@ -86,6 +86,7 @@ def test_arrays_of_rank_2_to_5(data: st.DataObject) -> None:
     assert (c == a).all()
 
 
+@pytest.mark.thorough
 def test_views_of_arrays_and_arrays_of_one_element() -> None:
     whole = halves((6, 200, 90))
     for a in (whole[::2, 3:130, 8:72], whole[::-1, ::-1], whole[:1, :1, :1], whole.swapaxes(0, 1), whole.transpose(2, 0, 1)):
@@ -96,6 +97,7 @@ def test_views_of_arrays_and_arrays_of_one_element() -> None:
         assert (c == a).all()
 
 
+@pytest.mark.thorough
 def test_a_column_major_array_has_its_first_dimension_contiguous() -> None:
     a = np.asfortranarray(halves((72, 130, 3)))
     for order in "CF":
@@ -242,6 +244,7 @@ def test_boxes_have_one_element_along_squeezed_dimensions() -> None:
         (0, (1, 1, 64, 1, 64), False), (1, (64, 64), False), (2, (1, 1, 64, 1, 64), True)}
 
 
+@pytest.mark.thorough
 def test_windows_compile_from_constants_of_every_kind() -> None:
     """A module's Element, one of a Static's tuple and one made in the kernel."""
     a = halves((64, 136))
@@ -250,7 +253,7 @@ def test_windows_compile_from_constants_of_every_kind() -> None:
     assert {m.fill for m in convolution.compiled(x, w, cfg=Taps(fill="nan")).image.maps} == {"nan", "zeros"}
 
 
-@pytest.mark.variants(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("block", [(None, Element(64), Element(64)), (None, Element(64), 64)], ids=["two", "one"])
 def test_a_window_of_a_static_s_tuple_is_its_box(block: tuple[Any, ...]) -> None:
     x, w = halves((2, 64, 64)), halves((3, 64, 64))

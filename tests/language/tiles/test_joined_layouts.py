@@ -50,7 +50,7 @@ def test_sums_of_rows_begin_with_a_vector_of_zeros(kernel: Any) -> None:
 
 
 @compiles
-@pytest.mark.variants(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("kernel", ROW_SUMS, ids=lambda kernel: kernel.name)
 def test_their_code_moves_nothing_between_layouts(kernel: Any) -> None:
     arguments = arrays_of_row_sums()
@@ -69,6 +69,7 @@ def test_vectors_are_joined_wherever_control_flow_is(n: int) -> None:
     np.testing.assert_array_equal(y, wanted_of_joined(x, bias, n))
 
 
+@pytest.mark.thorough
 @compiles
 def test_they_compile() -> None:
     assert not joined.inspect("gate", *arrays_of_joined(5))
@@ -97,7 +98,7 @@ def carried(first: str, then: str) -> Any:
     return stepped
 
 
-@pytest.mark.variants(4)
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("first, then", [(EITHER, ROW), (EITHER, COLUMN), (ROW, EITHER), (COLUMN, EITHER)])
 @pytest.mark.parametrize("execution", ["simulate", pytest.param("compiled", marks=compiles)])
 def test_a_carry_in_either_layout_takes_the_other(execution: str, first: str, then: str) -> None:
@@ -107,6 +108,7 @@ def test_a_carry_in_either_layout_takes_the_other(execution: str, first: str, th
         np.testing.assert_array_equal(y, np.ones(64) if then == EITHER else np.arange(64))
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("first, then", [(ROW, COLUMN), (COLUMN, ROW)])
 @pytest.mark.parametrize("execution", ["simulate", pytest.param("compiled", marks=compiles)])
 def test_a_carry_keeps_a_layout_that_it_has(execution: str, first: str, then: str) -> None:

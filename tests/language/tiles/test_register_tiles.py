@@ -166,6 +166,7 @@ def test_an_epilogue_reads_bias_residual_and_scale(shape: tuple[int, int]) -> No
     np.testing.assert_allclose(arrays["c"].astype(np.float32), wanted_of_epilogue(arrays), rtol=2e-3, atol=2e-3)
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(toolchain() is not None, reason="no compiler")
 def test_it_loads_pairs_where_it_can_and_no_vector_twice() -> None:
     arrays = list(arrays_of_epilogue((128, 128)).values())
@@ -237,6 +238,7 @@ def test_attention_of_one_head(dtype: str, lazy: bool, keys: int) -> None:
         assert np.abs(arrays["o"] - wanted_of_attention(arrays)).max() < (2e-3 if dtype == "float16" else 2e-2)
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(toolchain() is not None, reason="no compiler")
 def test_products_of_registers_stay_in_flight_and_nothing_is_zeroed_for_them() -> None:
     arrays = list(arrays_of_attention(128).values())

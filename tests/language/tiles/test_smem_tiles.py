@@ -321,7 +321,7 @@ def test_a_part_of_fewer_than_64_rows_is_no_register_tile() -> None:
 
 
 # ---- the machine code ------------------------------------------------------------------------------------------------
-@pytest.mark.variants(2)
+@pytest.mark.variants(1)
 @pytest.mark.skipif(toolchain() is not None, reason="no compiler")
 @pytest.mark.parametrize("name, loads", [
     ("float16 rows", r"LDSM\.16\.M88\.4"), ("bfloat16 rows", r"LDSM\.16\.M88\.4"), ("float16 columns", r"LDSM\.16\.MT88\.4"),

@@ -280,7 +280,7 @@ def test_exact_functions_compile_with_a_clean_gate(dtype: str) -> None:
         assert kernel.inspect("ptx", *arrays).count("mul.rn.f16x2") == 16  # of np.square: two elements an instruction
 
 
-@pytest.mark.variants(3)
+@pytest.mark.variants(1)
 @compiles
 @pairwise(Rule(lambda dtype, shape: ("mean", dtype, shape, 0) in REDUCTIONS), name=("mean", "var", "argmax", "argmin"),
           dtype=tuple(TYPES), shape=(SHAPES[1], SHAPES[2]), axis=(0, 1, None))
@@ -294,7 +294,7 @@ def test_means_and_indices_compile_with_a_clean_gate(name: str, dtype: str, shap
     assert kernel.inspect("ptx", *arrays).count("shfl.sync.bfly.b32") == words * each
 
 
-@pytest.mark.variants(2)
+@pytest.mark.variants(1)
 @compiles
 @pairwise(dtype=("float32", "int32"), shape=SHAPES, axis=(0, 1))
 def test_running_sums_compile_with_a_clean_gate(dtype: str, shape: tuple[int, int], axis: int) -> None:
@@ -307,7 +307,7 @@ def test_running_sums_compile_with_a_clean_gate(dtype: str, shape: tuple[int, in
 
 
 @compiles
-@pytest.mark.variants(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize(("kernel", "args"), [
     (of_vectors, (np.zeros((64, 64), np.float32), np.zeros((4, 64), np.float32), np.zeros((4, 64), np.int32))),
     (of_numbers, (np.zeros((64, 64), np.float32), np.zeros((64, 64), np.float32), np.float32(0), np.int32(0))),

@@ -23,7 +23,7 @@ def test_every_number_of_columns_simulated() -> None:
     assert [n for n in COLUMNS if not is_right(n, target="sim")] == []
 
 
-@pytest.mark.variants(1)
+@pytest.mark.thorough
 @pytest.mark.skipif(toolchain() is not None, reason=f"no compiler: {toolchain()}")
 @pytest.mark.parametrize("n", [n if n in COMPILED else pytest.param(n, marks=pytest.mark.soak) for n in COLUMNS])
 def test_a_number_of_columns_compiled(n: int) -> None:

@@ -352,6 +352,7 @@ def test_memory_bandwidth_is_named_where_it_takes_nearly_all_of_the_time(slots: 
                                   "bytes; next launch (2.0 us): too little work for a\n  launch")
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("slots, limiter", [(4, "slots"), (5, "compute role")])
 def test_parts_that_hide_each_other_are_not_memory_bandwidth(slots: int, limiter: str) -> None:
     """Slots come round about as slowly as the compute role adds up their tiles: without either alone little is saved."""
