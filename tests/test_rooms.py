@@ -67,7 +67,7 @@ def importing(file: Path) -> list[tuple[ast.AST, bool]]:
     """The statements and the calls of a file that import something, and whether only a type checker sees them."""
     return [(node, typing) for node, typing in statements(ast.parse(file.read_text(encoding="utf8")))
             if isinstance(node, ast.Import | ast.ImportFrom) or
-            isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in ("import_module", "__import__")]
+            (isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in ("import_module", "__import__"))]
 
 
 def imports(known: dict[str, Path]) -> list[Import]:
