@@ -14,6 +14,8 @@ copied once, to memory whose rows are aligned; NUMPIPE_LOG=launch says so.
 Each page is meant to be read: a frozen Config says how the work is cut, a kernel does it, a function chooses a Config for the sizes.
 """
 
+from .attention import attention
+from .copy import copy
 from .matmul import matmul
 
-__all__ = ["matmul"]
+__all__ = ["attention", "copy", "matmul"]

@@ -23,7 +23,6 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-import flash_attention
 import gemm
 import gemm_body
 import gemm_tuned
@@ -54,9 +53,9 @@ LADDERS = [(gemm_ladder.kernel(cfg), {}) for cfg in gemm_ladder.RUNGS.values()] 
     if isinstance(cfg, attention_ladder.Config)]
 TUNED = [(gemm_tuned.kernel(cfg, form), {}) for cfg in gemm_tuned.CONFIGS.values() for form in FORMS.values()
          if cfg.fuses or not (form.source or form.bias)]
-ATTENTION = [(flash_attention.kernel(cfg, flash_attention.Form(64, causal, layout, sums)), {})
+ATTENTION = [(attention.kernel(cfg, attention.Form(64, causal, layout, sums)), {})
              for cfg, causal, layout, sums in itertools.product(
-                 flash_attention.CONFIGS.values(), (False, True), ("bhsd", "bshd"), (False, True))]
+                 attention.CONFIGS.values(), (False, True), ("bhsd", "bshd"), (False, True))]
 MODULES = (batched_gemm, copy_pipeline, gemm, gemm_body, gemm_single, explained)
 OF_MODULES = [(kernel, {"cfg": getattr(module, "Config", gemm.Config)() if module is not explained else explained.GatedConfig()})
               for module in MODULES for kernel in vars(module).values() if isinstance(kernel, numpipe.Kernel)]
@@ -108,5 +107,5 @@ def test_all_functions_of_shapes_are_recorded(kernels: list[tuple[numpipe.Kernel
 
 def test_all_kernels_are_among_them() -> None:
     of_files = {path.name for path in EXAMPLES.rglob("*.py") if re.search(r"@numpipe\.(kernel|jit)\b", path.read_text("utf8"))}
-    tested = {Path(str(module.__file__)).name for module in (*MODULES, gemm_ladder, attention_ladder, gemm_tuned, flash_attention)}
+    tested = {Path(str(module.__file__)).name for module in (*MODULES, gemm_ladder, attention_ladder, gemm_tuned)}
     assert of_files == tested

@@ -12,7 +12,6 @@ import copy_pipeline
 import gemm_single
 import numpy as np
 
-import flash_attention
 import gemm
 import gemm_body
 import numpipe
@@ -114,8 +113,8 @@ run("examples/gemm_single.py", gemm_single.matmul, A[:128], ints(256, 320), cfg=
 run("examples/batched_gemm.py", batched_gemm.batched_matmul, ints(2, 128, 320), ints(2, 64, 320),
     cfg=batched_gemm.Config(tn=64, slots=2))
 # two tiles of one CTA, with two masked blocks
-attend = flash_attention.kernel(flash_attention.Config(64, dynamic=False), flash_attention.Form(64, causal=True))
-run("examples/flash_attention.py", numpipe.kernel(
+attend = attention.kernel(attention.Config(64, dynamic=False), attention.Form(64, causal=True))
+run("numpipe.ops.attention", numpipe.kernel(
     attend.function, out_type=lambda q: numpipe.ArrayType(q.shape, q.dtype), without="lse", grid=numpipe.persistent(1),
     num_compute_wgs=2, wg_axis="wg", memory_registers=40), ints(1, 1, 256, 64), ints(1, 1, 256, 64), ints(1, 1, 256, 64),
     scale=np.float32(0.125), diagonal=0, group=1)
