@@ -87,7 +87,7 @@ def copied(info: ArrayInfo, target: str | None, stream: Any) -> ArrayInfo:
     handle = None if stream is None else launch.as_stream(stream)
     made = launch.describe_fresh(launch.empty_like_kind(info, (*batch, rows, pitch), info.dtype, handle), "workspace", "copy")
     window = strided(made, info.shape, made.strides)
-    copy_into(info, window, target=target, stream=stream)
+    copy_into(info, window, padded=True, target=target, stream=stream)
     merged_window = merged(window)
     assert merged_window is not None
     return merged_window if batch else window
