@@ -93,7 +93,7 @@ class Config:
     @property
     def strip(self) -> int:
         """Columns of a tile that an epilogue computes at a time."""
-        return min(self.share, 64)
+        return math.gcd(self.share, 64)
 
     @property
     def fuses(self) -> bool:
@@ -179,7 +179,7 @@ def kernel(config: Config, form: Form = Form()) -> Kernel:
 
     @numpipe_kernel(
         out_type=lambda a, b: form.output(a, b), signature=form.signature, without=form.without,
-        grid=persistent(), schedule=config.schedule, num_compute_wgs=config.wgs, wg_axis="wg", memory_registers=40,
+        grid=persistent(), schedule=config.schedule, num_compute_wgs=config.wgs, wg_axis="wg", memory_registers=40 if config.wgs < 3 else 32,
         workspace=Workspace((config.tm, config.tn), config.split), cluster=config.cluster, cluster_names="cluster",
         compiler_params=CompilerParams(store_slots=config.panels or 0, store_eviction_policy=config.policy, approx_math=True))
     def matmul(a, b, source, bias, c, work, *, alpha, beta):  # type: ignore[no-untyped-def]
