@@ -19,6 +19,7 @@ import attention_ladder  # noqa: E402
 import flash_attention  # noqa: E402
 import numpipe  # noqa: E402
 from numpipe.compile.build import toolchain  # noqa: E402
+from numpipe.ops.attention import CONFIGS, FITTING  # noqa: E402
 
 RUNGS = attention_ladder.RUNGS
 OWN = {name: cfg for name, cfg in RUNGS.items() if isinstance(cfg, attention_ladder.Config)}

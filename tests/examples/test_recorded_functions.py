@@ -31,9 +31,11 @@ from numpipe import ArrayType, BlockSpec, CompilerParams, cdiv
 from numpipe.kernels.expressions import Expression
 from numpipe.kernels.recording import record
 from numpipe.kernels.results import HostView
+from numpipe.ops.attention import CONFIGS, Form
+from numpipe.ops.attention import kernel as attention
 from tests.kernels.tuned_cases import FORMS
 
-EXAMPLES = Path(gemm.__file__).parent
+EXAMPLES, OPS = Path(gemm.__file__).parent, Path(str(numpipe.ops.__file__)).parent
 DTYPES = (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
 
 
@@ -53,9 +55,9 @@ LADDERS = [(gemm_ladder.kernel(cfg), {}) for cfg in gemm_ladder.RUNGS.values()] 
     if isinstance(cfg, attention_ladder.Config)]
 TUNED = [(gemm_tuned.kernel(cfg, form), {}) for cfg in gemm_tuned.CONFIGS.values() for form in FORMS.values()
          if cfg.fuses or not (form.source or form.bias)]
-ATTENTION = [(attention.kernel(cfg, attention.Form(64, causal, layout, sums)), {})
+ATTENTION = [(attention(cfg, Form(64, causal, layout, sums)), {})
              for cfg, causal, layout, sums in itertools.product(
-                 attention.CONFIGS.values(), (False, True), ("bhsd", "bshd"), (False, True))]
+                 CONFIGS.values(), (False, True), ("bhsd", "bshd"), (False, True))]
 MODULES = (batched_gemm, copy_pipeline, gemm, gemm_body, gemm_single, explained)
 OF_MODULES = [(kernel, {"cfg": getattr(module, "Config", gemm.Config)() if module is not explained else explained.GatedConfig()})
               for module in MODULES for kernel in vars(module).values() if isinstance(kernel, numpipe.Kernel)]
@@ -106,6 +108,8 @@ def test_all_functions_of_shapes_are_recorded(kernels: list[tuple[numpipe.Kernel
 
 
 def test_all_kernels_are_among_them() -> None:
-    of_files = {path.name for path in EXAMPLES.rglob("*.py") if re.search(r"@numpipe\.(kernel|jit)\b", path.read_text("utf8"))}
-    tested = {Path(str(module.__file__)).name for module in (*MODULES, gemm_ladder, attention_ladder, gemm_tuned)}
+    of_files = {path.name for path in (*EXAMPLES.rglob("*.py"), *OPS.glob("*.py"))
+                if re.search(r"^ *@numpipe[._](kernel|jit)\b", path.read_text("utf8"), re.MULTILINE)}
+    tested = {Path(str(module.__file__)).name for module in (*MODULES, gemm_ladder, attention_ladder)}
+    tested |= {"matmul.py", "attention.py", "copy.py"}
     assert of_files == tested
