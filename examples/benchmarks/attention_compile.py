@@ -63,7 +63,8 @@ def parts(causal: bool, arrays: Sequence[Any]) -> dict[str, float]:
     from numpipe.ops.attention import Form, choose, kernel
 
     depth = arrays[0].shape[3]
-    return dict(kernel(choose(depth, causal), Form(depth, causal)).inspect("resources", *arrays, scale=1.0, diagonal=0, group=1).seconds)
+    asked = kernel(choose(depth, causal), Form(depth, causal))
+    return dict(asked.inspect("resources", *arrays, scale=1.0, diagonal=0, group=1).seconds)
 
 
 def seconds(who: str, shape: str, mask: str, *config: int) -> dict[str, Any]:

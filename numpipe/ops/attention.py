@@ -1,8 +1,8 @@
 """``attention(q, k, v)``: softmax(scale * Q K^T) V in one pass, for arrays of any strides.
 
-Scores stay in registers, and sums are corrected while keys go by (FlashAttention). A CTA has 64 rows of Q for each compute warpgroup,
-and goes through K and V in blocks. While the softmax of one block of scores is computed, the product with the V of the block before
-runs, and the other warpgroups' products: so exponentials and products overlap.
+Scores stay in registers, and sums are corrected while keys go by (FlashAttention). A CTA has 64 rows of Q for each compute
+warpgroup, and goes through K and V in blocks. While the softmax of one block of scores is computed, the product with the V of the
+block before runs, and the other warpgroups' products: so exponentials and products overlap.
 
 Which Config is the fastest depends on the depth of a head, on the mask, and on how many rows there are: `choose`.
 """
@@ -141,7 +141,8 @@ class Form:
 def kernel(config: Config, form: Form) -> Kernel:
     """The kernel for a config and a form."""
     by_head, order = form.layout == "bhsd", "products" if config.turns else None
-    rows_of_q, keys_of_k = ((None, None, n, form.depth) if by_head else (None, n, None, form.depth) for n in (config.rows, config.keys))
+    rows_of_q, keys_of_k = ((None, None, n, form.depth) if by_head else (None, n, None, form.depth)
+                            for n in (config.rows, config.keys))
     @numpipe_kernel(
         out_type=lambda q: form.results(q), without=() if form.sums else "lse", grid=persistent(), num_compute_wgs=config.wgs,
         wg_axis="wg", memory_registers=config.registers, compiler_params=CompilerParams(approx_math=True))
@@ -258,17 +259,18 @@ def choose(depth: int, causal: bool = False, exact: bool = True, queries: int = 
 def _cycles(config: Config, depth: int, keys: int) -> float:
     """Return about how many cycles an SM takes for a tile.
 
-    A step has products, of 4096 operations a cycle, and exponentials, 16 a cycle, with what belongs to them. Of warpgroups that take
-    turns the one hides behind the other; one alone does them one after the other. A tile begins with a load and ends with a store.
+    A step has products, of 4096 operations a cycle, and exponentials, 16 a cycle, with what belongs to them. Where there are
+    several warpgroups, the products of one hide behind the exponentials of another; one alone does them one after the other. A
+    tile begins with a load and ends with a store.
     """
     products, exponentials = 4 * config.rows * config.keys * depth / 4096, 1.25 * config.rows * config.keys / 16
     step = max(products, exponentials) + min(products, exponentials) / config.wgs + 200
     return 500 + cdiv(keys, config.keys) * step
 
 
-def attention(q: Any, k: Any, v: Any, *, causal: bool = False, diagonal: int = 0, scale: float | None = None, layout: str = "bhsd",
-              exact: bool = True, return_lse: bool = False, out: Any = None, config: Config | None = None, target: str | None = None,
-              stream: Any = None) -> Any:
+def attention(q: Any, k: Any, v: Any, *, causal: bool = False, diagonal: int = 0, scale: float | None = None,
+              layout: str = "bhsd", exact: bool = True, return_lse: bool = False, out: Any = None, config: Config | None = None,
+              target: str | None = None, stream: Any = None) -> Any:
     """Return ``softmax(scale * q @ k.T) @ v`` of each head, for arrays of float16 or of bfloat16, of any strides.
 
     q           (batches, heads, queries, depth), depth up to 256
@@ -283,8 +285,9 @@ def attention(q: Any, k: Any, v: Any, *, causal: bool = False, diagonal: int = 0
     target, stream
                 as of any kernel
 
-    What TMA cannot address is copied once (see `numpipe.ops`). Depths of 64, 128 and 256 are computed as they are, others as the next
-    larger one, with zeros. Raises SpecError for shapes that do not fit, for other types, and for arrays of several types or devices.
+    What TMA cannot address is copied once (see `numpipe.ops`). Depths of 64, 128 and 256 are computed as they are, others as the
+    next larger one, with zeros. Raises SpecError for shapes that do not fit, for other types, and for arrays of several types or
+    devices.
 
     >>> q, k = np.ones((1, 8, 72, 64), np.float16), np.ones((1, 2, 40, 64), np.float16)
     >>> attention(q, k, k, target="sim").shape
@@ -309,7 +312,8 @@ def _loaded(name: str, info: ArrayInfo, target: str | None, stream: Any) -> Arra
     if reason is None:
         return info
     if log.on("launch"):
-        log.say("launch", f"attention: '{name}', {info.dtype.name} {info.shape} with strides of {info.strides} bytes, is copied: {reason}")
+        log.say("launch", f"attention: '{name}', {info.dtype.name} {info.shape} with strides of {info.strides} bytes, is copied: "
+                          f"{reason}")
     made = copied(info, target, stream)  # the first two dimensions are one
     return strided(made, info.shape, (info.shape[1] * made.strides[0], *made.strides))
 
@@ -322,7 +326,8 @@ def _asked(q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...], causal: b
     if odd := [(name, shape) for name, shape in (("q", q), ("k", k), ("v", v)) if len(shape) != 4]:
         raise SpecError(f"attention: '{odd[0][0]}' must have 4 dimensions, {', '.join(layout)}, got shape {odd[0][1]}")
     if not 1 <= q[3] <= DEPTHS[-1]:
-        raise SpecError(f"attention: the depth of a head must be 1…{DEPTHS[-1]}, 'q' {q} has {q[3]}: cut the heads into more of them")
+        raise SpecError(f"attention: the depth of a head must be 1…{DEPTHS[-1]}, 'q' {q} has {q[3]}: use more heads of "
+                        "fewer elements")
     if k != v or (k[0], k[3]) != (q[0], q[3]):
         raise SpecError(f"attention: 'k' and 'v' must have one shape, with the batches and the depth of 'q' {q}, got {k} and {v}")
     form = Form(next(depth for depth in DEPTHS if depth >= q[3]), causal, layout, sums)
