@@ -43,10 +43,12 @@ def measure(process: int, case: dict[str, Any], plan: bench.Plan) -> dict[str, A
     dtype = getattr(torch, DTYPES[case["dtype"]])
     torch.manual_seed(process)
     view = LAYOUTS[case["layout"]]
-    sets = range(bench.rotation_sets(2 * rows * columns * dtype.itemsize, torch.cuda.get_device_properties(0).L2_cache_size))
+    cached = torch.cuda.get_device_properties(0).L2_cache_size
+    sets = range(bench.rotation_sets(2 * rows * columns * dtype.itemsize, cached))
     sources = [view(torch.randn(rows, columns, device="cuda").to(dtype)) for _ in sets]
     moved = 2 * sources[0].numel() * dtype.itemsize
-    outputs: dict[str, list[Any]] = {name: [torch.empty(source.shape, dtype=dtype, device="cuda") for source in sources] for name in ("numpipe", "torch")}
+    outputs: dict[str, list[Any]] = {
+        name: [torch.empty(source.shape, dtype=dtype, device="cuda") for source in sources] for name in ("numpipe", "torch")}
 
     def ours(call: int) -> None:
         number = call % len(sets)

@@ -7,8 +7,8 @@ lie (`copy_ways` cuts a copy into pieces, mostly one):
 `rows`     TMA loads blocks, and stores them: lanes only pass them on
 `turned`   TMA loads blocks of the source in its order; they leave shared memory transposed: both sides are whole lines
 `lanes`    each lane looks up elements wherever they lie, neighbours those of neighbours, for blocks that TMA stores: rows that
-           begin anywhere, steps, repeated and reversed dimensions. The target's rows may begin anywhere too: as many of them as make a
-           multiple of 16 bytes are a row to TMA, a super-row
+           begin anywhere, steps, repeated and reversed dimensions. The target's rows may begin anywhere too: as many of them as
+           make a multiple of 16 bytes are a row to TMA, a super-row
 `blocks`   lanes load and store: what is left
 =========  ==============================================================================================================
 

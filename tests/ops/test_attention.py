@@ -118,7 +118,7 @@ def test_a_config_is_chosen_by_depth_mask_and_accuracy() -> None:
 
 @pytest.mark.parametrize("rows, queries, heads", [(64, 64, 8), (64, 500, 4), (128, 128, 256), (128, 200, 256), (192, 4096, 64)])
 def test_short_lengths_take_tiles_of_fewer_rows(rows: int, queries: int, heads: int) -> None:
-    """A head of 200 queries has two tiles of 192 rows, of which the second is nearly empty; four heads of 500 have 12 for 132 SMs."""
+    """A head of 200 queries has two tiles of 192 rows, the second nearly empty; four heads of 500 have 12 for 132 SMs."""
     for exact in (True, False):
         assert choose(64, False, exact, queries, queries, heads).rows == rows
     assert choose(64, queries=500, keys=500, heads=16, sms=16).rows > choose(64, queries=500, keys=500, heads=16, sms=1000).rows
