@@ -20,7 +20,7 @@ from numpipe.ops.attention import CONFIGS, FITTING, SMALLER, Config, Form, choos
 from tests.kernels.attention_cases import CASES, Case
 
 OP = importlib.import_module("numpipe.ops.attention")  # the package's attribute of this name is the function
-SMALL = Config(64)
+SMALL, ALONE = Config(64), Config(64, 1, alone=True)
 
 
 @pytest.fixture(autouse=True)
@@ -124,6 +124,18 @@ def test_short_lengths_take_tiles_of_fewer_rows(rows: int, queries: int, heads: 
     assert choose(64, queries=500, keys=500, heads=16, sms=16).rows > choose(64, queries=500, keys=500, heads=16, sms=1000).rows
 
 
+@pytest.mark.variants(4)
+@pytest.mark.parametrize("name", CASES)
+def test_a_warpgroup_alone_gives_the_same(name: str) -> None:
+    case = CASES[name]
+    assert case.wrong(*case.run("sim", ALONE)) == ""
+
+
+def test_no_schedule_finds_a_race_in_warpgroups_alone() -> None:
+    found = verified(ALONE, Case(1, 2, 1, 72, 136, causal=True), 4)
+    assert found.ok and found.schedules == 4, str(found)
+
+
 @pytest.mark.variants(3)
 @pytest.mark.parametrize("depth", [7, 40, 96, 1, 136])
 def test_any_depth_is_computed_with_zeros_and_stored_exactly(depth: int) -> None:
@@ -185,8 +197,9 @@ def check_code(cfg: Config, form: Form, dtype: str) -> None:
     made, numbers = kernel(cfg, form), {"scale": 1.0, "diagonal": 0, "group": 1}
     assert made.inspect("gate", *arrays, **numbers) == ()
     sass = made.inspect("sass", *arrays, **numbers)
-    assert len(re.findall(r"HGMMA\.64x", sass)) == (2 * form.depth + 3 * cfg.keys) // 16  # scores in two branches, P V in three
-    assert "WARPGROUP.DEPBAR.LE gsb0, 0x1" in sass  # and no wait beyond those of the source: so says the gate
+    products = (form.depth + cfg.keys) // 16 if cfg.alone else (2 * form.depth + 3 * cfg.keys) // 16
+    assert len(re.findall(r"HGMMA\.64x", sass)) == products  # scores in two branches, P V in three
+    assert cfg.alone or "WARPGROUP.DEPBAR.LE gsb0, 0x1" in sass  # and no wait beyond those of the source: so says the gate
 
 
 @pytest.mark.skipif(toolchain() is not None, reason=f"no compiler: {toolchain()}")
