@@ -44,7 +44,7 @@ from ..plan.params import CompilerParams
 from ..plan.specs import ArrayType, BlockSpec, Workspace, persistent
 from ..tools import model
 from .activations import activation_of
-from .operands import Operand, copied, described, laid, stacked
+from .operands import Operand, copied, described, laid, move, stacked
 
 __all__ = ["matmul"]
 
@@ -348,13 +348,11 @@ def _product(a: Operand, b: Operand, results: list[ArrayInfo], bias: ArrayInfo |
 def _product_elsewhere(a: Operand, b: Operand, results: list[ArrayInfo], bias: ArrayInfo | None, batch: tuple[int, ...],
                        sizes: tuple[int, int, int], **options: Any) -> None:
     """Compute a product in a new array and copy it to the one it is to go to, whose layout no store has."""
-    from .copy import copy_into
-
     info, target, stream = results[0], options["target"], options["stream"]
     handle = None if stream is None else launch.as_stream(stream)
     made = launch.describe_fresh(launch.empty_like_kind(info, info.shape, info.dtype, handle), "workspace", "matmul")
     _product(a, b, [made, *results[1:]], bias, batch, sizes, **options)
-    copy_into(made, info, target=target, stream=stream)
+    move(made, info, target, stream)
 
 
 _form = functools.cache(Form)  # a call takes the GPU's queue some microseconds: what it depends on is looked up
