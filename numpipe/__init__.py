@@ -107,7 +107,8 @@ _HOMES = {
 _PATHS = {
     "bench": "tools.bench", "errors": "diagnostics.errors", "hazards": "diagnostics.hazards", "model": "tools.model",
     "orders": "language.grid.orders", "reports": "diagnostics.reports", "testing": "tools.verify.testing", "tune": "tools.tune",
-    **{room: room for room in ("intrinsics", "kernels", "launch", "sim", "traces")},
+    "jax": "frameworks.jax", "torch": "frameworks.torch",
+    **{room: room for room in ("intrinsics", "kernels", "launch", "ops", "sim", "traces")},
 }
 """Public modules: ``numpipe.bench`` is the module ``numpipe.tools.bench``, also for ``python -m``.
 
