@@ -26,7 +26,8 @@ verification           `verify`, `Verification`; `numpipe.testing.check`, `numpi
 compiling              `warmup`: ahead of calls; `jit`: what a call does that would have to compile; `load`: a kernel from a file
 performance            `explain`, `autotune`, `Trace`, `timeline`, `region`, `last_profile`
 errors                 `NumpipeError` and its kinds
-packages               `numpipe.intrinsics` (PTX), `numpipe.sim` (the simulated SM), `numpipe.orders` (of tiles), `numpipe.bench`
+packages               `numpipe.ops` (kernels to import); `numpipe.intrinsics` (PTX), `numpipe.sim` (the simulated SM),
+                       `numpipe.orders` (of tiles), `numpipe.bench`
 =====================  ===========================================================================================
 """
 

@@ -1,1 +1,1 @@
-"""numpipe in the programs of frameworks: `jax` is `numpipe.jax`. Imported only when asked for."""
+"""numpipe inside other frameworks: `numpipe.torch` and `numpipe.jax`. Each is imported when it is first asked for."""
