@@ -57,7 +57,7 @@ class Target:
         self._run, self._ins, self._outs = run, ins, outs
         self._described = [(t.shape, dense_strides(t.shape, t.dtype.itemsize), t.dtype) for t in (*ins, *outs)]
         self._known = Table()
-        """(stream, addresses) -> launches"""
+        """(stream, addresses) -> what was collected there"""
         ordinal = default_gpu()
         self._work = 0 if ordinal is None else self._dry(ordinal)
         results = len(outs) + (self._work > 0)
@@ -81,13 +81,13 @@ class Target:
         return collected.nbytes
 
     def _on_gpu(self, stream: int, pointers: tuple[int, ...]) -> None:
-        launches = self._known.get((stream, pointers))
-        if launches is None:
+        known = self._known.get((stream, pointers))
+        if known is None:
             with launch.collecting(launch.Collected(memory=pointers[-1] if self._work else 0, nbytes=self._work)) as collected:
                 self._launch(stream, pointers, _ordinal(pointers))
-            self._known.keep((stream, pointers), collected.launches)
+            self._known.keep((stream, pointers), collected)
         else:
-            for repeat in launches:
+            for repeat in known.launches:
                 repeat()
 
     def _launch(self, stream: int, pointers: Any, ordinal: int) -> None:

@@ -23,7 +23,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 from collections.abc import Callable
-from ctypes import POINTER, Structure, c_char_p, c_int, c_int32, c_int64, c_size_t, c_uint32, c_void_p
+from ctypes import POINTER, Structure, c_char_p, c_int, c_int64, c_size_t, c_uint32, c_void_p
 from typing import Any, ClassVar
 
 from ..diagnostics.errors import SpecError, TargetError
@@ -61,7 +61,8 @@ class Extension(Structure):
 class Api(Structure):
     """The functions of XLA. Those between the stream's and the ordinal's are not called here."""
 
-    _fields_: ClassVar = _sized(("version", Version), ("internal", c_void_p), ("error_create", c_void_p), ("error_message", c_void_p),
+    _fields_: ClassVar = _sized(("version", Version), ("internal", c_void_p),
+                                ("error_create", c_void_p), ("error_message", c_void_p),
                                 ("error_destroy", c_void_p), ("register", c_void_p), ("stream_get", c_void_p))
 
 

@@ -42,6 +42,7 @@ class Collected:
         """`memory` is the address of `nbytes` lent bytes for workspaces, at a multiple of 16; 0: there are none."""
         self.launches: list[Callable[[], None]] = []
         self.nbytes = 0
+        self._held: list[Any] = []
         self._dry, self._memory, self._lent = dry, memory, nbytes
 
     def take(self, prepared: Prepared, grid: tuple[int, int, int], infos: Sequence[ArrayInfo], scalars: Sequence[Any],
@@ -54,10 +55,12 @@ class Collected:
             self.nbytes = max(self.nbytes, nbytes)
             if self._memory and nbytes <= self._lent and not self._dry:
                 device = infos[0].device
-                work = ArrayInfo("cuda", self._memory, shape, (words * _FLOAT.itemsize, _FLOAT.itemsize), _FLOAT, device, True, self)
-                flags = self._memory + (words - FLAGS) * _FLOAT.itemsize
-                self._keep(functools.partial(driver.get().clear, flags, work.strides[0], FLAGS, slots, stream, device))
+                strides = words * _FLOAT.itemsize, _FLOAT.itemsize
+                work = ArrayInfo("cuda", self._memory, shape, strides, _FLOAT, device, True, None)
+                flags = self._memory + strides[0] - FLAGS * _FLOAT.itemsize
+                self._keep(functools.partial(driver.get().clear, flags, strides[0], FLAGS, slots, stream, device))
         if not self._dry:
+            self._held += [info.owner for info in infos]  # the function may have allocated some
             self._keep(prepared.alone(grid, infos, scalars, stream, work))
 
     def _keep(self, launch: Callable[[], None]) -> None:
