@@ -26,7 +26,7 @@ from collections.abc import Callable
 from ctypes import POINTER, Structure, c_char_p, c_int, c_int64, c_size_t, c_uint32, c_void_p
 from typing import Any, ClassVar
 
-from ..diagnostics.errors import SpecError, TargetError
+from ...diagnostics.errors import SpecError, TargetError
 
 VERSION = 0, 1
 """the version of the interface that is reported: the first that has all that is used here"""

@@ -13,7 +13,7 @@ or newer.
 
 from __future__ import annotations
 
-from ..diagnostics.errors import TargetError
+from ...diagnostics.errors import TargetError
 
 try:
     import jax as _jax  # noqa: F401  without it the files below cannot be imported
@@ -21,7 +21,7 @@ except ImportError as error:
     raise TargetError(f"numpipe.jax needs JAX, which cannot be imported ({error}): pip install jax, or jax[cuda13] for GPUs"
                       ) from error
 
-from .jax_calls import call
-from .jax_matmul import matmul
+from .calls import call
+from .matmul import matmul
 
 __all__ = ["call", "matmul"]

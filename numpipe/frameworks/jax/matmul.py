@@ -17,17 +17,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .. import ops
-from ..diagnostics.errors import SpecError
-from ..diagnostics.frames import brief
-from ..launch.info import info_of_zeros
-from ..launch.views import transposed
-from ..ops.activations import activation_of
-from ..ops.matmul import _TYPES, Config, _sizes
-from ..ops.operands import described
-from ..plan.specs import ArrayType
-from .jax_calls import mapped, one_by_one
-from .xla_calls import custom_call
+from ... import ops
+from ...diagnostics.errors import SpecError
+from ...diagnostics.frames import brief
+from ...launch.info import info_of_zeros
+from ...launch.views import transposed
+from ...ops.activations import activation_of
+from ...ops.matmul import _TYPES, Config, _sizes
+from ...ops.operands import described
+from ...plan.specs import ArrayType
+from .calls import mapped, one_by_one
+from .targets import custom_call
 
 __all__ = ["matmul"]
 

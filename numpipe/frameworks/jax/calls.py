@@ -9,13 +9,12 @@ from typing import Any, Literal
 import jax
 import numpy as np
 
-from ..diagnostics.errors import SpecError
-from ..diagnostics.frames import brief
-from ..kernels.arguments import SCALAR, Statics
-from ..kernels.kernels import Kernel
-from ..plan.specs import ArrayType
-
-from .xla_calls import array_type, custom_call
+from ...diagnostics.errors import SpecError
+from ...diagnostics.frames import brief
+from ...kernels.arguments import SCALAR, Statics
+from ...kernels.kernels import Kernel
+from ...plan.specs import ArrayType
+from .targets import array_type, custom_call
 
 __all__ = ["call"]
 

@@ -23,13 +23,13 @@ from typing import Any
 import jax
 import numpy as np
 
-from .. import launch
-from ..core.undisturbed import in_child
-from ..launch import driver
-from ..launch.info import dense_strides
-from ..launch.table import Table
-from ..plan.specs import ArrayType
-from .xla_ffi import Handler
+from ... import launch
+from ...core.undisturbed import in_child
+from ...launch import driver
+from ...launch.info import dense_strides
+from ...launch.table import Table
+from ...plan.specs import ArrayType
+from .ffi import Handler
 
 Run = Callable[..., Any]
 """run(inputs, outputs, **where): a function of two lists of arrays. `where` is ``stream=`` on a GPU, whose outputs it writes; for
