@@ -23,7 +23,8 @@ from ...diagnostics.frames import brief
 from ...launch.info import info_of_zeros
 from ...launch.views import transposed
 from ...ops.activations import activation_of
-from ...ops.matmul import _TYPES, Config, _sizes
+from ...ops.matmul import _TYPES as TYPES
+from ...ops.matmul import Config, _sizes
 from ...ops.operands import described
 from ...plan.specs import ArrayType
 from .calls import mapped, one_by_one
@@ -67,7 +68,7 @@ def matmul(a: Any, b: Any, c: Any = None, *, alpha: float = 1.0, beta: float = 1
                             "Python number, or multiply by it in JAX")
     arrays = {"a": a, "b": b, "c": c if beta != 0 else None, "bias": bias}
     arrays = {name: jnp.asarray(array) for name, array in arrays.items() if array is not None}
-    described("matmul", {name: info_of_zeros(array.shape, array.dtype) for name, array in arrays.items()}, _TYPES)
+    described("matmul", {name: info_of_zeros(array.shape, array.dtype) for name, array in arrays.items()}, TYPES)
     a, b, c, bias = (arrays.get(name) for name in ("a", "b", "c", "bias"))
     batch, m, n, k, shape = _sizes(*(None if array is None else array.shape for array in (a, b, c, bias)), None)
     activation_of(activation, "matmul")
