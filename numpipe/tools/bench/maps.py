@@ -63,8 +63,7 @@ def ratio_map(results: Sequence[tuple[str, Result]], path: str | Path | None = N
         colours = {"cmap": "RdBu", "norm": LogNorm(1 / _SPAN, _SPAN), "edgecolors": "#404040", "linewidths": 0.4}
         for number, dtype in enumerate(types):
             own = sorted((row for row in rows if str(row.case.get("dtype", "")) == dtype), key=lambda row: -abs(_log(row)))
-            mark = colours | {"marker": _MARKS[number % len(_MARKS)], "s": 22, "label": dtype,
-                              "c": [row.ratio.median for row in own]}
+            mark = colours | {"marker": _MARKS[number % len(_MARKS)], "s": 22, "c": [row.ratio.median for row in own]}
             drawn = left.scatter([row.place[x] for row in own], [row.place[y] for row in own], **mark)
             right.scatter([row.place[along] for row in own], [row.ratio.median for row in own], **mark)
         for number, row in enumerate(slowest, 1):
@@ -75,7 +74,7 @@ def ratio_map(results: Sequence[tuple[str, Result]], path: str | Path | None = N
         right.axhline(mean, color="#0072b2", linewidth=1, linestyle="--", zorder=0)
         left.set(xscale="log", yscale="log", xlabel=x, ylabel=y)
         right.set(xscale="log", yscale="log", xlabel=along, ylabel=f"speed over that of {rows[0].reference}")
-        ticks = [tick for tick in (0.2, 0.3, 0.5, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.5, 2.0, 3.0, 5.0, 10.0)
+        ticks = [tick for tick in (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.5, 2.0, 3.0, 5.0, 10.0)
                  if 0.95 * min(ratios) <= tick <= 1.05 * max(ratios)]
         right.yaxis.set_major_locator(FixedLocator(ticks or [1.0]))
         right.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
@@ -84,13 +83,17 @@ def ratio_map(results: Sequence[tuple[str, Result]], path: str | Path | None = N
         bar.ax.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
         bar.ax.yaxis.set_minor_formatter(NullFormatter())
         bar.set_label("ratio")
+        for number, dtype in enumerate(types if len(types) > 1 else ()):
+            left.plot([], [], _MARKS[number % len(_MARKS)], color="#808080", markersize=5, label=dtype)
         if len(types) > 1:
-            left.legend(loc="lower left", frameon=False)
+            left.legend(loc="lower left")
         device = results[0][1].machine.get("device", {}).get("name", "an unknown device")
         figure.suptitle(f"{results[0][1].benchmark}: {rows[0].name} over {rows[0].reference}, {len(rows)} rows, geometric mean "
                         f"{mean:.3f}, {sum(ratio < limits[0] for ratio in ratios)} below {limits[0]:g}, {device}")
-        named = (f"{number}: {title(row.case)}, {row.ratio.median:.2f}" for number, row in enumerate(slowest, 1))
-        figure.supxlabel("the slowest   " + "   ".join(named), fontsize=7)
+        named = [f"{number}: {title(row.case)}, {row.ratio.median:.2f}" for number, row in enumerate(slowest, 1)]
+        half = (len(named) + 1) // 2
+        lines = ["   ".join(part) for part in (named[:half], named[half:]) if part]
+        figure.supxlabel("the slowest   " + "\n".join(lines), fontsize=7)
         if path is not None:
             figure.savefig(path)
     return figure

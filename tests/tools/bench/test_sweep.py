@@ -275,7 +275,7 @@ def test_the_file_is_written_before_anything_is_measured(tmp_path: Path) -> None
     assert bench.read(tmp_path / "seen.json").method == {"seed": 7}
 
 
-def test_a_run_that_goes_on_keeps_what_was_measured_and_begins_with_the_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_goes_on_keeps_what_was_measured_and_begins_with_the_rest(tmp_path: Path, monkeypatch: Any) -> None:
     cases, out = [{"n": n} for n in range(4)], tmp_path / "r.json"
     known = [entry(0, {"n": 0}), entry(0, {"n": 3}), {"process": 0, "case": {"n": 1}, "failed": "lost"}]
     assert workers.fewest_first(cases, known) == [{"n": 2}, {"n": 0}, {"n": 3}, {"n": 1}]
