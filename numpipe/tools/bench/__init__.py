@@ -22,32 +22,32 @@ from typing import TYPE_CHECKING
 from ...core.lazy import names
 
 if TYPE_CHECKING:
-    from .ahead import call_ahead, distinct
     from .blas import Cublas, cublas
     from .device import describe, sensors
     from .files import Change, changes, merge, plot
     from .maps import ratio_map
     from .protocols import PROTOCOLS, Plan, Sample, compare, rotation_sets
     from .report import TENSOR_FLOPS, Figure, Result, Row, aligned, figure, read, run_entry, summarise, table
+    from .spreads import distinct, spread
     from .summaries import Group, groups, summary
     from .sweeps import Contest, Sweep, SweepPlan, sweep
     from .timer import EventTimer, Timer, require_gpu
     from .workers import collect, main
 
 __getattr__ = names(__name__, {
-    "ahead": "call_ahead distinct",
     "blas": "Cublas cublas",
     "device": "describe sensors",
     "files": "Change changes merge plot",
     "maps": "ratio_map",
     "protocols": "PROTOCOLS Plan Sample compare rotation_sets",
     "report": "TENSOR_FLOPS Figure Result Row aligned figure read run_entry summarise table",
+    "spreads": "distinct spread",
     "summaries": "Group groups summary",
     "sweeps": "Contest Sweep SweepPlan sweep",
     "timer": "EventTimer Timer require_gpu",
     "workers": "collect main",
 })
 __all__ = ["PROTOCOLS", "TENSOR_FLOPS", "Change", "Contest", "Cublas", "EventTimer", "Figure", "Group", "Plan", "Result", "Row",
-           "Sample", "Sweep", "SweepPlan", "Timer", "aligned", "call_ahead", "changes", "collect", "compare", "cublas", "describe",
+           "Sample", "Sweep", "SweepPlan", "Timer", "aligned", "changes", "collect", "compare", "cublas", "describe",
            "distinct", "figure", "groups", "main", "merge", "plot", "ratio_map", "read", "require_gpu", "rotation_sets",
-           "run_entry", "sensors", "summarise", "summary", "sweep", "table"]
+           "run_entry", "sensors", "spread", "summarise", "summary", "sweep", "table"]

@@ -178,7 +178,7 @@ def sweep(benchmark: str, cases: Sequence[Case], make: Callable[[int, Case], Con
     seconds   of the whole run, `ahead` included: then the processes begin no more rows
     resume    go on with the file `out`: its runs stay, and rows of the fewest runs come first
     patience  seconds that a row may take; then its process is ended
-    ahead     called once, before the processes start: what it compiles is in the disk cache for all (`call_ahead`)
+    ahead     called once, before the processes start: what it compiles is in the disk cache for all (`spread`)
     tell      makes the text that is printed below the table
 
     The file has the schema of `main`, with the protocol "sweep"; it holds `method` before the first row is measured, and is written

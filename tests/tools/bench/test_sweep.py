@@ -361,25 +361,30 @@ def test_a_picture_places_each_row_and_names_the_slowest(tmp_path: Path, capsys:
     assert "the slowest of numpipe / cuBLAS, sweep" in capsys.readouterr().out
 
 
-# ---- calls ahead
+# ---- calls spread over processes
 @pytest.mark.thorough
-def test_calls_ahead_run_in_other_processes_and_tell_what_failed(tmp_path: Path, capfd: Any) -> None:
+def test_calls_are_spread_over_processes_and_those_that_fail_or_hang_are_told(tmp_path: Path) -> None:
     script = tmp_path / "ahead.py"
     script.write_text(textwrap.dedent(f"""
-        import os
+        import os, sys, time
         from numpipe import bench
 
         def call(case):
-            if case["n"] == 2: raise ValueError("no kernel")
+            if case["n"] == 2:
+                raise ValueError("no kernel")
+            if case["n"] == 7:
+                time.sleep(60)
             open(os.path.join({str(tmp_path)!r}, f"n{{case['n']}}"), "w").write(str(os.getpid()))
 
         if __name__ == "__main__":
             cases = bench.distinct(lambda case: case["n"] % 3, [{{"n": n}} for n in range(6)])
-            print(bench.call_ahead(call, cases, workers=2), os.getpid())
+            print(bench.spread(call, cases, workers=2))
+            print(os.getpid())
+            print(bench.spread(call, [{{"n": 7}}], workers=1, patience=4))
     """), encoding="utf8")
+    begun = time.monotonic()
     out = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True).stdout.splitlines()
-    assert out[0].startswith("called ahead: 2 of 3 in") and out[1] == """not called ahead: {"n": 2}: ValueError: no kernel"""
-    failures, pid = out[2].rsplit(" ", 1)
-    assert failures == str({json.dumps({"n": 2}): "ValueError: no kernel"})
-    assert (tmp_path / "n0").read_text(encoding="utf8") != pid and not (tmp_path / "n3").exists()
-    assert bench.call_ahead(print, []) == {}
+    assert out[0] == str([({"n": 2}, "ValueError: no kernel")])
+    assert (tmp_path / "n0").read_text(encoding="utf8") != out[1] and not (tmp_path / "n3").exists()
+    assert out[2] == str([({"n": 7}, "TimeoutError: no answer for 4 s")]) and time.monotonic() - begun < 40
+    assert bench.spread(print, []) == []
