@@ -33,7 +33,7 @@ from .graphs import Capture, Captured, TorchCapture
 from .protocols import Plan, Session
 from .report import Row, run_entry
 from .summaries import summary
-from .timer import Competitor, EventTimer, Timer
+from .timer import Competitor, EventTimer, Timer, require_gpu
 from .workers import PROCESS, Case, main
 
 
@@ -188,6 +188,7 @@ def sweep(benchmark: str, cases: Sequence[Case], make: Callable[[int, Case], Con
     plan, begun = plan or SweepPlan(), time.time()
     measure = Sweep(make, reference=reference, plan=plan, load=load)
     if PROCESS not in os.environ and ahead is not None:
+        require_gpu()
         ahead()
     return main(benchmark, cases, measure, processes=processes, gpus=gpus, out=out, method={**asdict(plan), **(method or {})},
                 unit=unit, tell=tell, seconds=seconds, begun=begun, resume=resume, patience=patience)
