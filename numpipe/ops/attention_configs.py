@@ -126,10 +126,12 @@ def _cycles(config: Config, depth: int, keys: int, tiles: int) -> float:
     cycle. Where several warpgroups are on the SM, the products of one hide behind the exponentials of another; one alone does them
     one after the other. A tile begins with a load and ends with a store, which those of CTAs beside it hide.
     """
-    steps, together = cdiv(keys, config.keys), AT_ONCE if config.alone else config.wgs
+    steps: int = cdiv(keys, config.keys)
+    together = AT_ONCE if config.alone else config.wgs
     products, exponentials = 4 * config.rows * config.keys * depth / 4096, 1.25 * config.rows * config.keys / 16
-    step = max(products, exponentials) + min(products, exponentials) / together + 200
+    step: float = max(products, exponentials) + min(products, exponentials) / together + 200
     if not config.alone:
         return tiles * (500 + steps * step)
     busy, one = max(step - 150, 4 * config.keys * depth / 24), 400 + products + exponentials
-    return max(tiles * steps * busy, cdiv(tiles, AT_ONCE) * (1000 + steps * one))
+    rounds: int = cdiv(tiles, AT_ONCE)
+    return max(tiles * steps * busy, rounds * (1000 + steps * one))

@@ -55,11 +55,11 @@ def kernel(config: Config, form: Form) -> Kernel:
         total = full((64, 8), 0.0, np.float32)
         acc = zeros((64, form.depth), np.float32)
 
-        def at(head, i):
+        def at(head, i):  # type: ignore[no-untyped-def]
             return (b, head, i, 0) if by_head else (b, i, head, 0)
 
         block = BlockSpec(keys_of_k, lambda j: at(hk, j), buffer_count=config.slots)
-        pipe = pipeline(grid=(steps,), in_specs=(BlockSpec(rows_of_q, lambda _: at(h, i)), block, block))
+        pipe = pipeline(grid=(steps,), in_specs=(BlockSpec(rows_of_q, lambda _: at(h, i)), block, block))  # type: ignore[var-annotated]
         for (j,), (q_tile, k_tile, v_tile) in pipe(q, k, v):
             s = wgmma_wait(wgmma(None, q_tile, k_tile.T))
             if (j + 1) * config.keys > whole:

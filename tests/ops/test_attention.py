@@ -173,6 +173,17 @@ def test_what_the_kernel_cannot_load_is_copied_once_and_told(info: ArrayInfo, re
         assert (found.shape, found.strides) == (info.shape, (2 * 4 * 6400, 2 * 6400, 128, 2))
 
 
+def test_heads_that_are_repeated_are_one_head_that_all_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As PyTorch's ``expand`` makes them: with strides of 0, which TMA cannot address."""
+    case = Case(1, 4, 1, 40, 72)
+    q, k, v = case.arrays()
+    shown: list[ArrayInfo] = []
+    monkeypatch.setattr(OP, "_loaded", lambda _name, info, *_: shown.append(info) or info)
+    repeated = [np.broadcast_to(x, (1, 4, 72, 64)) for x in (k, v)]
+    np.testing.assert_array_equal(attention(q, *repeated, target="sim"), attention(q, k, v, target="sim"))
+    assert [info.shape[1] for info in shown] == [4, 1, 1] * 2
+
+
 @pytest.mark.parametrize("arrays, words", [
     ([np.zeros((1, 1, 8, 64), np.float16)] * 2 + [np.zeros((1, 1, 8, 64), np.float32)],
      r"attention: 'v' is float32, expected float16 or bfloat16: convert it"),
