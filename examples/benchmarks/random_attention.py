@@ -154,8 +154,8 @@ def contest(process: int, case: bench.Case, reference: type[Any] = Cudnn) -> ben
         errors = {name: relative_error(*inputs[0], o, causal) for name, o in found.items()}
         off = largest_difference(found[OURS], found[REFERENCE])
         if not errors[OURS] <= ERROR or not off <= DIFFERENCE:
-            raise AssertionError(f"{OURS}: relative error {errors[OURS]:.3e} of sampled rows; an element differs from {REFERENCE}'s "
-                                 f"by {off:.3e} of its size, {dict(case)}")
+            raise AssertionError(f"{OURS}: relative error {errors[OURS]:.3e} of sampled rows; an element differs from "
+                                 f"{REFERENCE}'s by {off:.3e} of its size, {dict(case)}")
         first.append(found[OURS].clone())
         return {"errors": errors}
 

@@ -290,7 +290,8 @@ def test_random_attention_has_lengths_depths_masks_and_shared_heads_of_the_seed(
 def test_shapes_of_attention_are_asked_for_and_others_refused(attention: Any, capsys: pytest.CaptureFixture[str]) -> None:
     options = attention.parse(["--shapes", "2,28/4,1777,128", "1,8/8,7:9,64", "--masks", "causal", "--dtype", "f16"])
     assert [case["shape"] for case in options.cases] == ["2,28/4,1777,128", "1,8,7:9,64"]
-    for arguments, said in ((["--shapes", "1,8/3,9,64"], "heads that are a multiple"), (["--masks", "window"], "--masks ['window']")):
+    for arguments, said in ((["--shapes", "1,8/3,9,64"], "heads that are a multiple"),
+                            (["--masks", "window"], "--masks ['window']")):
         with pytest.raises(SystemExit):
             attention.parse(arguments)
         assert said in capsys.readouterr().err
