@@ -23,6 +23,7 @@ from numpipe.compile.build import toolchain
 from numpipe.diagnostics import log
 from numpipe.language.tiles import store
 from numpipe.launch.views import transposed
+from numpipe.ops import configs
 from numpipe.ops import operands as laid_operands
 from tests.kernels.covering import examples
 from tests.kernels.kernels_for_tests import operands, product
@@ -356,3 +357,33 @@ def test_without_a_config_the_product_has_the_chosen_one(monkeypatch: pytest.Mon
     c = gemm_tuned.matmul(a, b, target="sim")
     np.testing.assert_array_equal(c.astype(np.float64), product(a, b).astype(np.float64))
     assert asked == [(64, 40, 72, 132, 1, False, False, False)]
+
+
+# ---- the space of configs
+@given(st.integers(1, 11000), st.integers(1, 2048), st.integers(1, 2048), st.booleans())
+@settings(max_examples=examples(30))
+def test_every_config_of_the_space_fits_an_sm(m: int, n: int, k: int, aligned: bool) -> None:
+    found = configs.space(m, 8 * n, 8 * k, aligned=aligned)
+    assert found and len(set(found)) == len(found) <= 16 and all(config.depth >= 3 for config in found)
+    for config in found[:2]:
+        shape = (max(m, 8 * n), min(m, 8 * n), 8 * k) if config.skinny else (m, 8 * n, 8 * k)
+        numpipe.model.product(shape, tile=(config.tm, config.tn), depth=config.tk, slots=config.depth, schedule=config.schedule,
+                              store_slots=config.panels or 1, num_compute_wgs=config.wgs, split=config.split,
+                              cluster=config.cluster)
+
+
+@pytest.mark.variants(2)
+@pytest.mark.parametrize("shape", [(70, 200, 1200), (1, 96, 3000), (300, 520, 136), (33, 1472, 760), (400, 136, 640)], ids=str)
+def test_configs_of_the_space_multiply(shape: tuple[int, int, int]) -> None:
+    a, b = operands(*shape)
+    for config in configs.space(*shape)[::6]:
+        c = gemm_tuned.matmul(a, b, cfg=config, target="sim")
+        np.testing.assert_array_equal(c.astype(np.float64), product(a, b).astype(np.float64))
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(toolchain() is not None, reason=f"no compiler: {toolchain()}")
+@pytest.mark.parametrize("shape", [(1, 96, 11344), (377, 13712, 8152), (158, 928, 8776), (2756, 400, 6368)], ids=str)
+def test_configs_of_the_space_pass_the_build_gate(shape: tuple[int, int, int]) -> None:
+    for config in configs.space(*shape, aligned=shape[2] % 64 == 0)[::8]:
+        assert gate(config, gemm_tuned.Form("mk", "kn"), np.float16) == (), config
