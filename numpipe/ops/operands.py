@@ -47,8 +47,8 @@ def described(op: str, arrays: dict[str, Any], types: Sequence[np.dtype], added:
         if info.dtype != of_first.dtype and name not in added:
             raise SpecError(f"{op}: '{name}' is {info.dtype.name} and '{first}' is {of_first.dtype.name}: give both one type")
         if getattr(info.owner, "requires_grad", False) and sys.modules["torch"].is_grad_enabled():
-            raise SpecError(f"{op}: '{name}' requires a gradient, which numpipe.ops.{op} does not record: call numpipe.torch.{op}, or "
-                            f"pass {name}.detach(), or call it under torch.no_grad()")
+            raise SpecError(f"{op}: '{name}' requires a gradient, which numpipe.ops.{op} does not record: call numpipe.torch.{op}, "
+                            f"or pass {name}.detach(), or call it under torch.no_grad()")
     launch.same_place(list(infos.values()), list(infos), op)
     return infos
 
