@@ -1,13 +1,17 @@
-"""numpipe.ops.attention against cuDNN (through torch) on random shapes: lengths, heads, shared heads, depths, masks.
+"""numpipe.ops.attention against cuDNN, through torch's scaled_dot_product_attention, on random shapes.
 
-    python examples/benchmarks/random_attention.py --out result.json                       # 40 shapes, of a seed drawn now
-    python examples/benchmarks/random_attention.py --seed 7 --count 100 --lengths 32,600 --depths 64 --out result.json
-    python examples/benchmarks/random_attention.py --seed 7 --configs --processes 1 --out result.json     # all configs that fit
-    python examples/benchmarks/random_attention.py --read result.json                      # no GPU: tell what it holds
+    python examples/benchmarks/random_attention.py --out result.json                      # 40 shapes of a seed that is drawn now
+    python examples/benchmarks/random_attention.py --seed 7 --count 10 --dtype bf16,f16 --out result.json --picture result.svg
+    python examples/benchmarks/random_attention.py --shapes 2,28/4,1777,128 --masks causal --out result.json
+    python examples/benchmarks/random_attention.py --lengths 32,600 --depths 64 --configs --out result.json   # the choice
+    python examples/benchmarks/random_attention.py --read result.json                     # no GPU: tell what it holds
 
-The seed is printed, and is in the file before anything is measured (`numpipe.bench.sweep` says how rows are measured). Lengths are
-log-uniform. Errors are relative, in the Frobenius norm, of some rows of all heads of the first batch, against float64. A row fails
-with an error beyond 1.05 of cuDNN's, an output that a call did not write whole, or other bits in a later call.
+A shape is B,H/HK,S,D: batches, heads of queries and of keys, positions, depth of a head; S is QUERIES:KEYS where they differ. Of a
+random one the positions are log-uniform from 32 to 11000, the depth is 64, 128 or 256, heads share keys or not, half of the masks
+are causal, and batches are as many as up to 16, log-uniform, where the work stays below that of some milliseconds.
+
+How rows are measured says `numpipe.bench.sweep`. Errors are relative, in the Frobenius norm, of 64 rows of 8 heads against float64;
+beside that each element is compared with cuDNN's.
 """
 
 from __future__ import annotations
@@ -24,188 +28,298 @@ from typing import Any
 from numpipe import bench
 from numpipe.errors import NumpipeError
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-sys.path.insert(1, str(Path(__file__).resolve().parent))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+import product_rows
 from benchmark_options import listed
+from product_rows import Case, Goal, log_uniform
+from random_products import CHUNK, DTYPES, Buffers
 
-from flash_attention import flops, shape_of
-from numpipe.ops import attention
-from numpipe.ops.attention import CONFIGS, FITTING, SMALLER, choose
-
-DTYPES = {"bf16": "bfloat16", "f16": "float16"}
 OURS, REFERENCE = "numpipe", "cuDNN"
-HEADS, SHARING, MASKS = (1, 2, 4, 8, 12, 16, 24, 32, 40, 64), (1, 1, 2, 4, 8), ("full", "causal")
-LARGEST, WORK, MOST_SETS, SAMPLED_ROWS = 1 << 28, 4e12, 64, 64
-"""bytes of q, flops of a call, sets of buffers, rows that are compared, at most"""
-GEOMETRIC, LEAST, ERROR = 1.16, 0.95, 1.05
-"""what the ratios' mean and each of them have to reach, and errors may have, over cuDNN's"""
-LOAD = {"shape": "4,16,4096,128", "mask": "full", "of": "load"}
-Case = dict[str, Any]
+MASKS, DEPTHS, HEADS = ("full", "causal"), (64, 128, 256), (8, 12, 16, 24, 28, 32, 40, 64)
+LEAST, MOST = 32, 11_000
+MOST_FLOPS, MOST_BYTES = 3e12, 2 << 30
+MOST_SETS, SAMPLED_ROWS, SAMPLED_HEADS = 256, 64, 8
+ERROR, DIFFERENCE = 0.02, 0.1
+"""at most: relative error; of an element from cuDNN's, relative to it and the mean square. More is another function"""
+LOAD = {"shape": "2,16,8192,128", "mask": "full", "dtype": "bf16", "of": "load"}
+MUST, AIM = {"random": Goal(1.16, None, 0.95)}, {"random": Goal(None, None, None, None)}
+Shape = tuple[int, int, int, int, int, int]
 
 
-def random_cases(count: int, seed: int, lengths: tuple[int, int], depths: Sequence[int], dtype: str) -> list[Case]:
-    """Shapes that are drawn one after the other: the first n of a seed are the same, however many there are."""
-    rng, found = random.Random(seed), []
-    low, high = map(math.log, lengths)
+def shape_of(text: str) -> Shape:
+    """(batches, heads, heads of keys, queries, keys, depth). ValueError for another text.
+
+    >>> shape_of("2,28/4,1777,128"), shape_of("1,8,100:300,64")
+    ((2, 28, 4, 1777, 1777, 128), (1, 8, 8, 100, 300, 64))
+    """
+    batches, heads, positions, depth = text.split(",")
+    (first, *shared), (queries, *keys) = heads.split("/"), positions.split(":")
+    sizes = tuple(int(size) for size in (batches, first, *(shared or [first]), queries, *(keys or [queries]), depth))
+    if len(sizes) != 6 or min(sizes) < 1 or sizes[1] % sizes[2]:
+        raise ValueError(f"{text!r} is not B,H/HK,S,D with heads that are a multiple of those of keys")
+    return sizes  # type: ignore[return-value]
+
+
+def spell(shape: Shape) -> str:
+    batches, heads, shared, queries, keys, depth = shape
+    return (f"{batches},{heads}{f'/{shared}' if shared != heads else ''},"
+            f"{queries}{f':{keys}' if keys != queries else ''},{depth}")
+
+
+def flops(shape: Shape, causal: bool) -> float:
+    """Of both products; of what a causal mask leaves."""
+    batches, heads, _, queries, keys, depth = shape
+    seen = sum(min(i + 1, keys) for i in range(queries)) if causal else queries * keys
+    return 4.0 * batches * heads * seen * depth
+
+
+def nbytes(shape: Shape) -> int:
+    batches, heads, shared, queries, keys, depth = shape
+    return 2 * batches * depth * 2 * (heads * queries + shared * keys)
+
+
+def random_cases(count: int, seed: int, dtypes: Sequence[str], lengths: tuple[int, int] = (LEAST, MOST),
+                 depths: Sequence[int] = DEPTHS) -> list[Case]:
+    """So many cases of a seed, in each type: the first ones of more are the same."""
+    draw, found = random.Random(f"{seed} attention"), []
     while len(found) < count:
-        positions, depth, heads = round(math.exp(rng.uniform(low, high))), rng.choice(depths), rng.choice(HEADS)
-        shared, batches, mask = heads // rng.choice(SHARING), round(math.exp(rng.uniform(0, math.log(64)))), rng.choice(MASKS)
-        shape = batches, heads, max(shared, 1), positions, depth
-        if 2 * batches * heads * positions * depth <= LARGEST and flops(shape, False) <= WORK and heads % shape[2] == 0:
-            found.append({"shape": f"{batches},{heads}/{shape[2]},{positions},{depth}", "mask": mask, "dtype": dtype,
-                          "of": "random"})
-    return found
+        heads = draw.choice(HEADS)
+        shared = draw.choice([heads, heads, *(heads // sharing for sharing in (2, 4, 7, 8) if heads % sharing == 0)])
+        queries, mask, depth = round(log_uniform(draw, *lengths)), draw.choice(MASKS), draw.choice(depths)
+        keys = round(log_uniform(draw, *lengths)) if mask == "full" and draw.random() < 0.3 else queries
+        batches = round(log_uniform(draw, 1, 16))
+        while batches > 1 and (flops((batches, heads, shared, queries, keys, depth), False) > MOST_FLOPS
+                               or nbytes((batches, heads, shared, queries, keys, depth)) > MOST_BYTES):
+            batches -= 1
+        found.append((spell((batches, heads, shared, queries, keys, depth)), mask))
+    return [{"shape": shape, "mask": mask, "dtype": dtype, "of": "random"} for shape, mask in found for dtype in dtypes]
 
 
-def contest(process: int, case: bench.Case, configs: bool) -> bench.Contest:
-    """The row, ready to be measured."""
+# ---- what is measured
+class Heads(Buffers):
+    """Arrays of heads, in sets: (batches, heads, positions, depth)."""
+
+    def __init__(self, sets: int, shape: tuple[int, int, int, int], dtype: Any) -> None:
+        super().__init__(sets, (shape[0] * shape[1] * shape[2], shape[3]), dtype)
+        self.views = [view.view(shape) for view in self.views]
+
+
+class Cudnn:
+    """It allocates its results. Of heads that share keys torch is told; these are copied where it has no kernel for that."""
+
+    def __init__(self, sets: list[Any], causal: bool, sharing: int) -> None:
+        self.sets, self.causal, self.shares = sets, causal, sharing > 1
+        self.outs: list[Any] = [None] * len(sets)
+        if self.shares:
+            try:
+                self(0)
+            except RuntimeError as error:
+                print(f"{REFERENCE}: no kernel for shared heads, k and v are copied: {str(error)[:100]}", flush=True)
+                self.shares = False
+                self.sets = [(q, *(x.repeat_interleave(sharing, 1) for x in (k, v))) for q, k, v in sets]
+
+    def __call__(self, i: int) -> object:
+        from torch.nn.attention import SDPBackend, sdpa_kernel
+        from torch.nn.functional import scaled_dot_product_attention
+
+        i %= len(self.sets)
+        with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+            self.outs[i] = scaled_dot_product_attention(*self.sets[i], is_causal=self.causal, enable_gqa=self.shares)
+        return self.outs[i]
+
+
+def contest(process: int, case: bench.Case, reference: type[Any] = Cudnn, configs: bool = False) -> bench.Contest:
+    """The row, ready to be measured; `configs`: all exact configs that fit beside the chosen one."""
     import torch
-    from torch.nn.attention import SDPBackend, sdpa_kernel
-    from torch.nn.functional import scaled_dot_product_attention
 
+    from numpipe.ops.attention import attention
+
+    if torch.cuda.memory_reserved() > torch.cuda.get_device_properties(0).total_memory // 2:
+        torch.cuda.empty_cache()
     torch.manual_seed(process)
     shape, causal, dtype = shape_of(case["shape"]), case["mask"] == "causal", getattr(torch, DTYPES[case["dtype"]])
-    batches, heads, shared, positions, depth = shape
-    moved = 4 * batches * positions * depth * (heads + shared)
-    sets = range(min(bench.rotation_sets(moved, torch.cuda.get_device_properties(0).L2_cache_size), MOST_SETS))
-    inputs = [[torch.randn(batches, h, positions, depth, device="cuda").to(dtype) for h in (heads, shared, shared)] for _ in sets]
-    outputs: dict[str, list[Any]] = {}
+    batches, heads, shared, queries, keys, depth = shape
+    sets = min(bench.rotation_sets(nbytes(shape), torch.cuda.get_device_properties(0).L2_cache_size), MOST_SETS)
+    q, k, v = (Heads(sets, (batches, count, positions, depth), dtype).randomise().views
+               for count, positions in ((heads, queries), (shared, keys), (shared, keys)))
+    inputs = list(zip(q, k, v, strict=True))
+    options = {OURS: {}, **({name: {"config": config} for name, config in candidates(depth, causal).items()} if configs else {})}
+    outs = {name: Heads(sets, (batches, heads, queries, depth), dtype) for name in options}
+    theirs, first = reference(inputs, causal, heads // shared), {}
 
-    def ours(name: str, **options: Any) -> Callable[[int], object]:
-        outs = outputs[name] = [torch.empty_like(q) for q, _, _ in inputs]
-        return lambda i: attention(*inputs[i % len(sets)], causal=causal, out=outs[i % len(sets)], **options)
-
-    def cudnn(i: int) -> object:
-        with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
-            found = scaled_dot_product_attention(*inputs[i % len(sets)], is_causal=causal, enable_gqa=heads != shared)
-        outputs[REFERENCE][i % len(sets)] = found
-        return found
-
-    calls = {OURS: ours(OURS)}
-    if configs:
-        calls |= {name: ours(name, config=CONFIGS[name]) for name in candidates(depth, causal)}
-    outputs[REFERENCE] = [None] * len(sets)
-    calls[REFERENCE] = cudnn
-    first: dict[str, Any] = {}
+    def by(name: str) -> Callable[[int], object]:
+        return lambda i: attention(*inputs[i % sets], causal=causal, out=outs[name].views[i % sets], **options[name])
 
     def poison() -> None:
-        for name, outs in outputs.items():
-            for number, out in enumerate(outs):
-                if name == REFERENCE:
-                    outs[number] = None
-                else:
-                    out.fill_(math.nan)
+        for out in outs.values():
+            out.poison()
 
     def verify() -> dict[str, Any]:
-        errors = {name: relative_error(*inputs[0], outs[0], causal) for name, outs in outputs.items()}
-        for name, error in errors.items():
-            if not error <= ERROR * errors[REFERENCE]:
-                raise AssertionError(f"{name}: relative error {error:.3e}, {REFERENCE}'s {errors[REFERENCE]:.3e}, {dict(case)}")
-        first.update({name: outs[0].clone() for name, outs in outputs.items() if name != REFERENCE})
-        sms = torch.cuda.get_device_properties(0).multi_processor_count
-        config = choose(depth, causal, True, positions, positions, batches * heads, sms)
-        return {"errors": errors, "config": next(name for name, known in CONFIGS.items() if known == config)}
+        found = {name: out.views[0] for name, out in outs.items()} | {REFERENCE: theirs.outs[0]}
+        errors = {name: relative_error(*inputs[0], o, causal) for name, o in found.items()}
+        for name in outs:
+            off = largest_difference(found[name], found[REFERENCE])
+            if not errors[name] <= ERROR or not off <= DIFFERENCE:
+                raise AssertionError(f"{name}: relative error {errors[name]:.3e} of sampled rows; an element differs from "
+                                     f"{REFERENCE}'s by {off:.3e} of its size, {dict(case)}")
+            first[name] = found[name].clone()
+        return {"errors": errors} | ({"config": chosen(shape, causal)} if configs else {})
 
     def check() -> None:
-        for name, expected in first.items():
-            for out in outputs[name]:
-                empty = out.isnan()
-                if bool(empty.any()) and not bool(empty.all()):
-                    raise AssertionError(f"{name} left elements of its output as they were, or gave NaN, {dict(case)}")
-            again = outputs[name][0]
-            if not bool(again.isnan().any()) and not torch.equal(again, expected):
+        for name, out in outs.items():
+            out.check(name)
+            again = out.views[0]
+            if not bool(again.flatten()[0].isnan()) and not torch.equal(again, first[name]):
                 raise AssertionError(f"{name} gave other bits than in its first call, {dict(case)}")
 
-    return bench.Contest(calls, len(sets), 1e-12 * flops(shape, causal), poison, verify, check,
-                         {"length": positions, "heads x batches": batches * heads, "depth": depth})
+    return bench.Contest({name: by(name) for name in outs} | {REFERENCE: theirs}, sets, 1e-12 * flops(shape, causal), poison,
+                         verify, check,
+                         {"positions": math.sqrt(queries * keys), "heads x batches": batches * heads,
+                          "Gflop": 1e-9 * flops(shape, causal)})
 
 
-def candidates(depth: int, causal: bool) -> list[str]:
-    """Names of the exact configs for a depth."""
+def candidates(depth: int, causal: bool) -> dict[str, Any]:
+    """The exact configs for a depth, by name."""
+    from numpipe.ops.attention import CONFIGS, FITTING, SMALLER
+
     names = [*FITTING[depth, causal], *(pair[0] for pair in SMALLER[depth])]
-    return [name for name in names if not CONFIGS[name].lazy]
+    return {name: CONFIGS[name] for name in names if not CONFIGS[name].lazy}
+
+
+def chosen(shape: Shape, causal: bool) -> str:
+    """The name of the config that the op chooses."""
+    import torch
+
+    from numpipe.ops.attention import CONFIGS, choose
+
+    batches, heads, _, queries, keys, depth = shape
+    config = choose(depth, causal, True, queries, keys, batches * heads,
+                    torch.cuda.get_device_properties(0).multi_processor_count)
+    return next(name for name, known in CONFIGS.items() if known == config)
 
 
 def relative_error(q: Any, k: Any, v: Any, o: Any, causal: bool) -> float:
-    """Frobenius norm, against float64, of some rows of the first batch, a head at a time."""
+    """``|o - exact| / |exact|`` in the Frobenius norm, in float64, of some rows of some heads."""
     import torch
 
-    above = below = 0.0
+    draw, above, below = random.Random(0), 0.0, 0.0
+    every = [(batch, head) for batch in range(q.shape[0]) for head in range(q.shape[1])]
     rows = torch.randperm(q.shape[2], generator=torch.Generator().manual_seed(0))[:SAMPLED_ROWS].to(q.device)
-    for h in range(q.shape[1]):
-        keys, values = (x[0, h * x.shape[1] // q.shape[1]].double() for x in (k, v))
-        s = q[0, h, rows].double() @ keys.T * q.shape[3] ** -0.5
+    for batch, head in draw.sample(every, min(SAMPLED_HEADS, len(every))):
+        keys, values = (x[batch, head // (q.shape[1] // k.shape[1])].double() for x in (k, v))
+        scores = q[batch, head, rows].double() @ keys.T * q.shape[3] ** -0.5
         if causal:
-            s.masked_fill_(torch.arange(len(keys), device=q.device) > rows[:, None], -math.inf)
-        exact = torch.softmax(s, dim=1) @ values
-        above += float(((o[0, h, rows].double() - exact) ** 2).sum())
+            scores.masked_fill_(torch.arange(len(keys), device=q.device) > rows[:, None], -math.inf)
+        exact = torch.softmax(scores, dim=1) @ values
+        above += float(((o[batch, head, rows].double() - exact) ** 2).sum())
         below += float((exact**2).sum())
     return math.sqrt(above / below)
 
 
-def verdict(rows: Sequence[bench.Row]) -> str:
-    """Whether the chosen configs reach what they have to; with --configs, what the choice loses."""
-    ours = [row for row in rows if row.name == OURS]
-    if not ours:
-        return "no row was measured"
-    ratios = [row.ratio.median for row in ours]
-    mean, least = math.exp(math.fsum(map(math.log, ratios)) / len(ratios)), min(ratios)
-    lines = [f"geometric mean {mean:.3f} ({'met' if mean >= GEOMETRIC else 'missed'}: {GEOMETRIC}), least {least:.3f} "
-             f"({'met' if least >= LEAST else 'missed'}: {LEAST}), {sum(ratio < LEAST for ratio in ratios)} of {len(ratios)} below"]
-    best: dict[str, bench.Row] = {}
-    for row in sorted(rows, key=lambda row: row.ratio.median):
-        best[str(dict(row.case))] = row
-    if len(rows) > len(ours):
-        pairs = [(row, best[str(dict(row.case))]) for row in ours]
-        for row, other in sorted(pairs, key=lambda pair: pair[0].ratio.median / pair[1].ratio.median)[:10]:
-            lines.append(f"chosen over best {row.ratio.median / other.ratio.median:.3f}: {dict(row.case)}, best {other.name}")
-    return "\n".join(lines)
+def largest_difference(o: Any, reference: Any) -> float:
+    """The largest ``|o - reference| / (|reference| + its root mean square over the row)`` of an element; NaN where there is one."""
+    one, other = (x.reshape(-1, x.shape[-1]) for x in (o, reference))
+    step, largest = max(1, CHUNK // o.shape[-1]), 0.0
+    for at in range(0, len(one), step):
+        ours, theirs = one[at:at + step].float(), other[at:at + step].float()
+        scale = theirs.square().mean(1, keepdim=True).sqrt()
+        found = float(((ours - theirs).abs() / (theirs.abs() + scale)).max())
+        if math.isnan(found):
+            return found
+        largest = max(largest, found)
+    return largest
 
 
+def call_once(case: bench.Case) -> None:
+    """In a worker process: the kernel of a row is compiled, and kept on disk, when the row has been called."""
+    import torch
+
+    from numpipe.ops.attention import attention
+
+    batches, heads, shared, queries, keys, depth = shape_of(case["shape"])
+    dtype = getattr(torch, DTYPES[case["dtype"]])
+    q, k, o = (Heads(1, (batches, count, positions, depth), dtype).views[0]
+               for count, positions in ((heads, queries), (shared, keys), (heads, queries)))
+    attention(q, k, k, causal=case["mask"] == "causal", out=o)
+    torch.cuda.synchronize()
+
+
+# ---- what is asked for, and told
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, help="of the shapes (default: drawn from the system)")
-    parser.add_argument("--count", type=int, default=40, help="shapes (default: %(default)s)")
-    parser.add_argument("--lengths", type=listed, default=["32", "11000"], metavar="LEAST,MOST")
-    parser.add_argument("--depths", type=listed, default=["64", "128"], help="of a head, comma-separated (default: 64,128)")
-    parser.add_argument("--dtype", choices=DTYPES, default="bf16")
+    parser.add_argument("--count", type=int, default=40, help="random shapes (default: %(default)s)")
+    parser.add_argument("--lengths", type=listed, default=[str(LEAST), str(MOST)], metavar="LEAST,MOST")
+    parser.add_argument("--depths", type=listed, default=list(map(str, DEPTHS)), help="comma-separated, of: 64, 128, 256")
     parser.add_argument("--configs", action="store_true", help="all exact configs that fit, beside the chosen one")
+    parser.add_argument("--shapes", nargs="+", metavar="B,H/HK,S,D", help="these instead")
+    parser.add_argument("--masks", type=listed, default=list(MASKS), help="of --shapes: comma-separated, of: " + ", ".join(MASKS))
+    parser.add_argument("--dtype", type=listed, default=["bf16"], help="comma-separated, of: " + ", ".join(DTYPES))
     parser.add_argument("--processes", type=int, default=3)
     parser.add_argument("--gpus", type=int, default=1, help="GPUs of this machine that share the processes out (default: 1)")
     parser.add_argument("--seconds", type=float, help="of the whole run: then no more rows begin")
     parser.add_argument("--resume", action="store_true", help="go on with the file of --out: rows of the fewest runs first")
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--picture", type=Path, help="an .svg or .png file: ratios over the shapes")
     parser.add_argument("--read", type=Path, help="a file to tell of, instead of measuring")
     options = parser.parse_args(arguments)
-    try:
-        options.lengths, options.depths = tuple(map(int, options.lengths)), list(map(int, options.depths))
-    except ValueError as error:
-        parser.error(str(error))
-    if len(options.lengths) != 2 or not 0 < options.lengths[0] <= options.lengths[1]:
-        parser.error(f"--lengths {options.lengths}: the least and the most")
-    if unknown := [depth for depth in options.depths if depth not in SMALLER]:
-        parser.error(f"--depths {unknown}: choose from {list(SMALLER)}")
+    for name, choices in (("dtype", DTYPES), ("masks", MASKS)):
+        if unknown := set(getattr(options, name)) - set(choices):
+            parser.error(f"--{name} {sorted(unknown)}: choose from {list(choices)}")
     if options.seed is None:
         options.seed = int.from_bytes(os.urandom(4), "little")
         if arguments is None:
             sys.argv += ["--seed", str(options.seed)]  # of the processes that measure, and of the command in the file
-    options.cases = random_cases(options.count, options.seed, options.lengths, options.depths, options.dtype)
+    try:
+        options.lengths, options.depths = tuple(map(int, options.lengths)), tuple(map(int, options.depths))
+        if len(options.lengths) != 2 or not 0 < options.lengths[0] <= options.lengths[1] or not {*options.depths} <= {*DEPTHS}:
+            raise ValueError(f"--lengths {options.lengths}, --depths {options.depths}: the least and the most, and of {DEPTHS}")
+        options.cases = random_cases(options.count, options.seed, options.dtype, options.lengths,
+                                     options.depths) if not options.shapes else [
+            {"shape": spell(shape_of(shape)), "mask": mask, "dtype": dtype, "of": "asked for"}
+            for shape in options.shapes for mask in options.masks for dtype in options.dtype]
+    except ValueError as error:
+        parser.error(str(error))
     return options
+
+
+def tell(rows: Sequence[bench.Row]) -> str:
+    ours = [row for row in rows if row.name == OURS]
+    text = f"{bench.summary(ours, by=product_rows.kind)}\n\n{product_rows.verdict(rows, OURS, MUST, AIM)}"
+    best = {str(dict(row.case)): row for row in sorted(rows, key=lambda row: row.ratio.median)}
+    lost = sorted((row.ratio.median / best[str(dict(row.case))].ratio.median, str(dict(row.case))) for row in ours)
+    return "\n".join([text, *(f"chosen over best {ratio:.3f}: {case}, best {best[case].name}"
+                              for ratio, case in lost[:10] if len(rows) > len(ours))])
 
 
 def main() -> int:
     options = parse()
-    if options.read is not None:
-        print(verdict(bench.read(options.read).rows))
-        return 0
-    if "NUMPIPE_BENCH_PROCESS" not in os.environ:
-        print(f"seed {options.seed}, {len(options.cases)} shapes", flush=True)
-    return bench.sweep(
-        "random_attention", options.cases, lambda process, case: contest(process, case, options.configs), reference=REFERENCE,
-        load=LOAD | {"dtype": options.dtype}, processes=options.processes, gpus=options.gpus, out=options.out,
-        seconds=options.seconds, resume=options.resume, method={"seed": options.seed, "lengths": options.lengths},
-        tell=lambda rows: f"{bench.summary([row for row in rows if row.name == OURS])}\n\n{verdict(rows)}")
+    first = "NUMPIPE_BENCH_PROCESS" not in os.environ
+    result = None if options.read is None else bench.read(options.read)
+    status = 0
+    if result is not None:
+        print(tell(result.rows))
+    else:
+        if first:
+            print(f"seed {options.seed}, {len(options.cases)} rows", flush=True)
+
+        def ahead() -> None:
+            every = [LOAD, *options.cases]
+            for case, error in bench.spread(call_once, every):
+                print(f"not called ahead: {case}: {error}", flush=True)
+
+        def ready(process: int, case: bench.Case) -> bench.Contest:
+            return contest(process, case, configs=options.configs)
+
+        status = bench.sweep("random_attention", options.cases, ready, reference=REFERENCE, load=LOAD,
+                             processes=options.processes, gpus=options.gpus, out=options.out, seconds=options.seconds,
+                             resume=options.resume, method={"seed": options.seed}, ahead=ahead, tell=tell)
+        result = bench.read(options.out) if options.out is not None and first else None
+    if result is not None and options.picture is not None:
+        bench.ratio_map([(str(options.read or options.out), result)], options.picture, name=OURS)
+        print(f"drawn to {options.picture}")
+    return status
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ from ..language.tiles.refs import ds
 from ..language.tiles.strips import map_columns
 from ..language.tiles.tile import zeros
 from ..launch.info import ArrayInfo
-from ..launch.views import broadcast, merged, transposed
+from ..launch.views import broadcast, merged, strided, transposed
 from ..plan.context import axis_index, axis_size
 from ..plan.params import CompilerParams
 from ..plan.specs import ArrayType, BlockSpec, Workspace, persistent
@@ -202,7 +202,7 @@ def matmul(a: Any, b: Any, c: Any = None, *, alpha: float = 1.0, beta: float = 1
         folded = [merged(info, 1) for info in (left, *results)]
         if None not in folded:
             (left, *results), batch = folded, ()  # type: ignore[assignment]
-            m = left.shape[0]
+            m, right = left.shape[0], strided(right, right.shape[-2:], right.strides[-2:])
 
     def run() -> None:
         operands = [laid("matmul", name, info, batch, target, stream) for name, info in (("a", left), ("b", right))]
