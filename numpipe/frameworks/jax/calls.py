@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
@@ -62,11 +61,11 @@ def call(kernel: Kernel, *, out_type: ArrayType | Sequence[ArrayType] | None = N
         types = (array_type(out_type),)
     caller = _KernelCall(kernel, types, vmap_method, target)
 
-    @functools.wraps(kernel.function)
     @brief
     def function(*args: Any, **named: Any) -> Any:
         return caller(args, named)
 
+    function.__name__, function.__doc__ = kernel.name, kernel.__doc__  # not its signature: the outputs are left out
     return function
 
 
