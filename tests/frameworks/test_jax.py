@@ -11,14 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-jax = pytest.importorskip("jax")
-
-import jax.numpy as jnp
-
 import numpipe
-import numpipe.jax
 from numpipe import ArrayType, SpecError, ds
-from numpipe.frameworks.jax import targets
+
+jax = pytest.importorskip("jax")
+targets = pytest.importorskip("numpipe.frameworks.jax.targets")
+jnp = jax.numpy
 
 BLOCK = numpipe.BlockSpec((64, 64), lambda i: (i, 0))
 
@@ -203,12 +201,12 @@ def test_derivatives_copy_no_operand() -> None:
     assert text.count("custom_call @numpipe.matmul.") >= 2 and "stablehlo.transpose" not in text
 
 
-BATCHES = [(a, b) for a, b in itertools.product([((5, 16), None), ((3, 5, 16), 0), ((3, 2, 5, 16), 0)],
-                                                [((16, 8), None), ((3, 16, 8), 0), ((3, 2, 16, 8), 0)]) if (a[1], b[1]) != (None, None)]
+BATCHES = [*itertools.product([((5, 16), None), ((3, 5, 16), 0), ((3, 2, 5, 16), 0)],
+                             [((16, 8), None), ((3, 16, 8), 0), ((3, 2, 16, 8), 0)])][1:]
 
 
 @pytest.mark.variants(2)
-@pytest.mark.parametrize("a, b", [BATCHES[1], BATCHES[5], *BATCHES], ids=str)
+@pytest.mark.parametrize("a, b", [BATCHES[0], BATCHES[4], *BATCHES], ids=str)
 def test_vmap_of_a_product_and_of_its_derivatives(a: Any, b: Any) -> None:
     arrays = [numbers(*shape, dtype=np.float16, seed=seed) for seed, (shape, _) in enumerate((a, b))]
     axes = a[1], b[1]

@@ -12,18 +12,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-jax = pytest.importorskip("jax")
-
 import numpipe
-import numpipe.jax
 from numpipe import ArrayType, SpecError, launch
-from numpipe.frameworks.jax import ffi, targets
 from numpipe.kernels.calls import Calls
 from numpipe.launch import driver
 from numpipe.plan.specs import FLAGS, Workspace
 from tests.kernels.launch_fakes import FakeDriver
 from tests.kernels.launch_kernels import SIZES, compiled_as, doubled, image
-from tests.kernels.xla_fakes import FakeXla
+
+jax = pytest.importorskip("jax")
+ffi: Any = pytest.importorskip("numpipe.frameworks.jax.ffi")
+targets = pytest.importorskip("numpipe.frameworks.jax.targets")
+FakeXla = pytest.importorskip("tests.kernels.xla_fakes").FakeXla
 
 A, B, C, D = 1 << 20, 1 << 21, 1 << 22, 1 << 23
 OUT = {"grid": (1,), "out_type": lambda a: ArrayType(a.shape, a.dtype)}
@@ -44,7 +44,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
     launch.device.gpu_state.cache_clear()
 
 
-def handler(kernel: Any, **named: Any) -> ffi.Handler:
+def handler(kernel: Any, **named: Any) -> Any:
     """The CUDA handler of a call of a kernel that is traced now."""
     before = set(targets._targets)
     jax.eval_shape(lambda x: numpipe.jax.call(kernel)(x, **named), IN)
@@ -57,8 +57,8 @@ def test_the_structures_lie_as_in_the_header_that_jax_has(tmp_path: Path) -> Non
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("no C compiler")
-    fields = {"XLA_FFI_CallFrame": (ffi.Frame, {"extension_start": "extension_start", "api": "api", "context": "ctx", "stage": "stage",
-                                                "operands": "args", "results": "rets"}),
+    fields = {"XLA_FFI_CallFrame": (ffi.Frame, {"extension_start": "extension_start", "api": "api", "context": "ctx",
+                                                "stage": "stage", "operands": "args", "results": "rets"}),
               "XLA_FFI_Args": (ffi.Buffers, {"size": "size", "items": "args"}),
               "XLA_FFI_Rets": (ffi.Buffers, {"size": "size", "items": "rets"}),
               "XLA_FFI_Buffer": (ffi.Buffer, {"dtype": "dtype", "data": "data", "rank": "rank", "dims": "dims"}),
@@ -69,11 +69,13 @@ def test_the_structures_lie_as_in_the_header_that_jax_has(tmp_path: Path) -> Non
               "XLA_FFI_Metadata_Extension": (ffi.Extension, {"type": "extension_base.type", "metadata": "metadata"}),
               "XLA_FFI_Error_Create_Args": (ffi._ErrorArguments, {"message": "message", "code": "errc"}),
               "XLA_FFI_Stream_Get_Args": (ffi._StreamArguments, {"context": "ctx", "stream": "stream"})}
-    asked = [(struct, theirs, getattr(ours, mine).offset) for struct, (ours, names) in fields.items() for mine, theirs in names.items()]
+    asked = [(struct, theirs, getattr(ours, mine).offset)
+             for struct, (ours, names) in fields.items() for mine, theirs in names.items()]
     lines = "".join(f'printf("%zu\\n", offsetof({struct}, {theirs}));' for struct, theirs, _ in asked)
     source = tmp_path / "offsets.c"
     header = Path(jax.ffi.include_dir()) / "xla/ffi/api/c_api.h"
-    declared = "".join(f"typedef struct {name} {name};" for name in fields if f"}} {name};" not in header.read_text(encoding="utf8"))
+    text = header.read_text(encoding="utf8")  # in C a structure has a name of its own only where a typedef gives it one
+    declared = "".join(f"typedef struct {name} {name};" for name in fields if f"}} {name};" not in text)
     source.write_text(f'#include <stdio.h>\n#include "{header}"\n{declared}int main() {{ {lines} }}', encoding="utf8")
     subprocess.run([compiler, "-w", "-o", tmp_path / "offsets", source], check=True)
     found = subprocess.run([tmp_path / "offsets"], capture_output=True, text=True, check=True).stdout.split()
@@ -87,7 +89,8 @@ def test_a_handler_tells_a_version_that_both_know_and_that_it_can_be_captured(th
     assert metadata.traits == ffi.COMMAND_BUFFER
 
 
-@pytest.mark.parametrize("error, code", [(SpecError("argument 'x': schön"), 3), (KeyboardInterrupt("stop"), 13), (ValueError("\0"), 13)])
+@pytest.mark.parametrize("error, code", [
+    (SpecError("argument 'x': schön"), 3), (KeyboardInterrupt("stop"), 13), (ValueError("\0"), 13)])
 def test_whatever_is_raised_comes_back_as_text(error: BaseException, code: int) -> None:
     def fails(stream: int, pointers: Any) -> None:
         raise error

@@ -45,8 +45,8 @@ def attention(q: Any, k: Any, v: Any, *, causal: bool = False, diagonal: int = 0
     """
     for name, value in (("scale", scale), ("diagonal", diagonal)):
         if isinstance(value, jax.core.Tracer):
-            raise SpecError(f"numpipe.jax.attention: '{name}' is traced, and a launch has the number that it was traced with: pass a "
-                            "Python number")
+            raise SpecError(f"numpipe.jax.attention: '{name}' is traced, and a launch has the number that it was traced with: "
+                            "pass a Python number")
     arrays = {name: jnp.asarray(array) for name, array in (("q", q), ("k", k), ("v", v))}
     described("attention", {name: info_of_zeros(array.shape, array.dtype) for name, array in arrays.items()}, TYPES)
     _asked(*(array.shape for array in arrays.values()), causal, layout, return_lse, scale)
@@ -93,7 +93,7 @@ def _mapped(form: _Form) -> Callable[..., tuple[Any, ...]]:
                              exact=form.exact, return_lse=form.return_lse, config=form.config, **where)
 
     def bound(q: Any, k: Any, v: Any) -> tuple[Any, ...]:
-        batches, second, third, depth = q.shape
+        batches, second, third, _ = q.shape
         heads, positions = (second, third) if form.layout == "bhsd" else (third, second)
         outs = [ArrayType(q.shape, np.dtype(q.dtype))]
         if form.return_lse:

@@ -79,8 +79,8 @@ class _KernelCall:
     def __call__(self, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
         for name in ("out", "stream"):
             if name in named:
-                raise SpecError(f"kernel {self.kernel.name}: a call in a JAX program has no {name}=: XLA allocates outputs and chooses "
-                                "streams; leave it out")
+                raise SpecError(f"kernel {self.kernel.name}: a call in a JAX program has no {name}=: XLA allocates outputs and "
+                                "chooses streams; leave it out")
         scalars = self.kernel.definition.arguments.scalars
         for name in scalars.keys() & named.keys():
             if _is_array(named[name]):
