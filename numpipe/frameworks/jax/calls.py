@@ -99,9 +99,9 @@ class _KernelCall:
             by_name.update(zip(names, values[len(places):], strict=True))
             return tuple(positional), by_name
 
-        constants = [(i, value) for i, value in enumerate(args) if i not in places]
+        constants: list[tuple[Any, Any]] = [(i, value) for i, value in enumerate(args) if i not in places]
         constants += [(name, value) for name, value in named.items() if name not in names]
-        key = self.kernel, self.types, self.target, tuple(places), tuple(names), Statics(constants)  # type: ignore[arg-type]
+        key = self.kernel, self.types, self.target, tuple(places), tuple(names), Statics(constants)
         results = self._bind(filled, key, tuple(arrays))
         return results[0] if len(results) == 1 else results
 
@@ -156,9 +156,9 @@ class _KernelCall:
 def mapped(name: str, function: Callable[..., tuple[Any, ...]], rule: Callable[..., Any]) -> Callable[..., tuple[Any, ...]]:
     """Return a function of arrays with a rule for ``jax.vmap``; calls outside of ``jax.jit`` are traced once."""
     function.__name__ = name
-    function = jax.custom_batching.custom_vmap(function)
-    function.def_vmap(rule)
-    return jax.jit(function)  # type: ignore[no-any-return]
+    batching = jax.custom_batching.custom_vmap(function)
+    batching.def_vmap(rule)
+    return jax.jit(batching)  # type: ignore[no-any-return]
 
 
 def one_by_one(function: Callable[..., tuple[Any, ...]], batched: Sequence[bool], values: Sequence[Any]) -> Any:

@@ -122,7 +122,8 @@ class Handler:
             if frame.extension_start:
                 extension = Extension.from_address(frame.extension_start)
                 if extension.type == METADATA:
-                    return _describe(extension.metadata.contents, frame.api)
+                    _describe(extension.metadata.contents, frame.api)
+                return None
             operands, results = frame.operands, frame.results
             if (operands.size, results.size) != self._counts:
                 raise TargetError(f"XLA passes {operands.size} operands and {results.size} results, and the call was made for "

@@ -23,8 +23,7 @@ from ...diagnostics.frames import brief
 from ...launch.info import info_of_zeros
 from ...launch.views import transposed
 from ...ops.activations import activation_of
-from ...ops.matmul import _TYPES as TYPES
-from ...ops.matmul import Config, _sizes
+from ...ops.matmul import _TYPES, Config, _sizes
 from ...ops.operands import described
 from ...plan.specs import ArrayType
 from .calls import mapped, one_by_one
@@ -32,7 +31,7 @@ from .targets import custom_call
 
 __all__ = ["matmul"]
 
-_ROW = 8
+ROW = 8
 """elements in 16 bytes, of which TMA wants rows to have a multiple"""
 _SMOOTH: dict[Any, Callable[[Any], Any]] = {
     "silu": jax.nn.silu, "gelu": functools.partial(jax.nn.gelu, approximate=True)}
@@ -68,7 +67,7 @@ def matmul(a: Any, b: Any, c: Any = None, *, alpha: float = 1.0, beta: float = 1
                             "Python number, or multiply by it in JAX")
     arrays = {"a": a, "b": b, "c": c if beta != 0 else None, "bias": bias}
     arrays = {name: jnp.asarray(array) for name, array in arrays.items() if array is not None}
-    described("matmul", {name: info_of_zeros(array.shape, array.dtype) for name, array in arrays.items()}, TYPES)
+    described("matmul", {name: info_of_zeros(array.shape, array.dtype) for name, array in arrays.items()}, _TYPES)
     a, b, c, bias = (arrays.get(name) for name in ("a", "b", "c", "bias"))
     batch, m, n, k, shape = _sizes(*(None if array is None else array.shape for array in (a, b, c, bias)), None)
     activation_of(activation, "matmul")
@@ -191,17 +190,17 @@ def _mapped(form: _Form, has_c: bool, has_bias: bool) -> Callable[..., tuple[Any
     def rule(size: int, batched: Sequence[bool], *arrays: Any) -> Any:
         if has_bias and batched[-1]:
             return one_by_one(_mapped(form, has_c, True), batched, arrays)
-        a, b, c, bias = named(arrays)
-        in_a, in_b, in_c, _ = named([*batched])
+        (a, b, c, bias), (in_a, in_b, in_c, _) = named(arrays), named(batched)
         m, n, _ = form.sizes(a, b)
-        inner = [x.shape[b_:][:-2] for x, b_ in ((a, in_a), (b, in_b), (c, in_c)) if x is not None]
+        inner = [x.shape[there:-2] for x, there in ((a, in_a), (b, in_b), (c, in_c)) if x is not None]
         count = next((batch[0] for batch in inner if batch), 0)
         if not in_b and b.ndim == 2 and not count and not form.a_turned and (bias is None or bias.ndim == 1):
-            a, c = (x if x is None else _repeated(x, b_, size, 0).reshape(size * m, -1) for x, b_ in ((a, in_a), (c, in_c)))
+            a = _repeated(a, in_a, size, 0).reshape(size * m, -1)
+            c = None if c is None else _repeated(c, in_c, size, 0).reshape(size * m, -1)
         else:
-            a, b = (_repeated(x, b_, size, count) if b_ or x.ndim == 3 else x for x, b_ in ((a, in_a), (b, in_b)))
+            a, b = (_repeated(x, there, size, count) if there or x.ndim == 3 else x for x, there in ((a, in_a), (b, in_b)))
             c = c if c is None else _repeated(c, in_c, size, count)
-            if a.ndim == b.ndim == 2:  # c alone has batches: it is added to the same product each time
+            if c is not None and a.ndim == b.ndim == 2:  # c alone has batches: it is added to the same product each time
                 a = jnp.broadcast_to(a, (c.shape[0], *a.shape))
         made, = _mapped(form, has_c, has_bias)(*[x for x in (a, b, c, bias) if x is not None])
         return (made.reshape(size, *[count] * bool(count), m, n),), (True,)
@@ -221,9 +220,9 @@ def _repeated(x: Any, batched: bool, size: int, count: int) -> Any:
 def _bound(form: _Form, a: Any, b: Any, c: Any, bias: Any) -> Any:
     """Bind the custom call, on operands that are padded where TMA could not address them."""
     m, n, k = form.sizes(a, b)
-    more_m = -m % _ROW if form.a_turned else 0
-    more_n = 0 if form.b_turned else -n % _ROW
-    more_k = 0 if form.a_turned and not form.b_turned else -k % _ROW
+    more_m = -m % ROW if form.a_turned else 0
+    more_n = 0 if form.b_turned else -n % ROW
+    more_k = 0 if form.a_turned and not form.b_turned else -k % ROW
     a = _padded(a, *((more_k, more_m) if form.a_turned else (more_m, more_k)))
     b = _padded(b, *((more_n, more_k) if form.b_turned else (more_k, more_n)))
     c = None if c is None else _padded(c, more_m, more_n)

@@ -139,12 +139,13 @@ def _ordinal(pointers: Sequence[int]) -> int:
     return cuda.pointer_device(next(filter(None, pointers), 0)) if cuda.count > 1 else 0
 
 
-def _view(pointer: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+def _view(pointer: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
     """Return the buffer at an address of the host as an array."""
     nbytes = math.prod(shape) * dtype.itemsize
     if not nbytes:
         return np.empty(shape, dtype)
-    return np.frombuffer((ctypes.c_char * nbytes).from_address(pointer), np.uint8).view(dtype).reshape(shape)
+    memory: Any = (ctypes.c_char * nbytes).from_address(pointer)
+    return np.frombuffer(memory, np.uint8).view(dtype).reshape(shape)
 
 
 @in_child
