@@ -188,3 +188,22 @@ def test_scalars_of_calls_in_one_program_are_kept_apart(fake: FakeDriver) -> Non
     for called in (*calls, *calls):
         xla.call(called, [A], [B], 7)
     assert values == [2, 3, 2, 3]
+
+
+@pytest.mark.thorough
+def test_a_product_cut_along_k_is_one_launch_with_its_workspace(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The real kernel, compiled when it is traced; rows of 260 elements are padded to 264 by XLA."""
+    from numpipe.ops.matmul import CONFIGS, Config
+
+    config = Config(64, 64, split="stream", slots=4, wgs=1)
+    assert config not in CONFIGS.values()
+    traced = jax.eval_shape(lambda a, b: numpipe.jax.matmul(a, b, config=config, bias=b[0, :256]),
+                            jax.ShapeDtypeStruct((100, 260), np.float16), jax.ShapeDtypeStruct((260, 256), np.float16))
+    assert traced.shape == (100, 256)
+    target = next(reversed(targets._targets.values()))
+    assert [t.shape for t in target._ins] == [(100, 264), (264, 256), (256,)] and target._work > 0
+    fake.sizes, xla = [], FakeXla()
+    work = (ctypes.c_uint8 * (target._work + 64))()
+    monkeypatch.setattr(launch.Prepared, "_load", lambda self, device: None)
+    assert xla.call(target._handlers["CUDA"], [A, B, C], [D, ctypes.addressof(work)], 7) is None, xla.error
+    assert [call[0] for call in fake.calls if call[0] in ("clear", "launch", "allocate")] == ["clear", "launch"]

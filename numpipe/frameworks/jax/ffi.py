@@ -123,7 +123,7 @@ class Handler:
                 extension = Extension.from_address(frame.extension_start)
                 if extension.type == METADATA:
                     _describe(extension.metadata.contents, frame.api)
-                return None
+                    return None
             operands, results = frame.operands, frame.results
             if (operands.size, results.size) != self._counts:
                 raise TargetError(f"XLA passes {operands.size} operands and {results.size} results, and the call was made for "
