@@ -48,7 +48,7 @@ def numbers(*shape: int, dtype: Any = np.float32, seed: int = 0) -> Any:
 def same(got: Any, wanted: Any, tolerance: float = 0.0) -> None:
     got, wanted = np.asarray(got, np.float64), np.asarray(wanted, np.float64)
     assert got.shape == wanted.shape
-    assert np.abs(got - wanted).max() <= tolerance * max(1.0, np.abs(wanted).max())
+    assert not got.size or np.abs(got - wanted).max() <= tolerance * max(1.0, np.abs(wanted).max())
 
 
 def wide(x: Any) -> Any:
@@ -136,6 +136,13 @@ def test_types_that_jax_has_not_are_refused() -> None:
         numpipe.jax.call(ones, out_type=ArrayType((64, 64), np.float64))()
 
 
+def test_sizes_that_are_not_known_are_refused() -> None:
+    shape = jax.export.symbolic_shape("m, 64")
+    for function, dtype in ((numpipe.jax.call(scaled), np.float32), (lambda x: numpipe.jax.matmul(x, x), np.float16)):
+        with pytest.raises(SpecError, match="which must be known when a program is traced"):
+            jax.export.export(jax.jit(function))(jax.ShapeDtypeStruct(shape, dtype))
+
+
 def test_an_error_of_the_simulated_sm_reaches_the_user() -> None:
     """As JAX's error, for it crosses C; with the name of numpipe's and its text."""
     with pytest.raises(jax.errors.JaxRuntimeError, match=r"numpipe.errors.SpecError: .*block_shape \(64, 64\) has 2 dimensions"):
@@ -150,12 +157,12 @@ def test_without_jax_the_import_says_what_to_install() -> None:
 
 
 # ---- products
-SHAPES = [((5, 16), (16, 8)), ((5, 13), (13, 7)), ((3,), (3,)), ((3,), (2, 3, 5)), ((2, 4, 3), (3,)), ((2, 1, 5, 8), (3, 8, 8)),
-          ((2, 5, 8), (8, 16)), ((5, 8), (2, 8, 16))]
+SHAPES = [((5, 13), (13, 7)), ((2, 1, 5, 8), (3, 8, 8)), ((5, 16), (16, 8)), ((3,), (3,)), ((3,), (2, 3, 5)), ((2, 4, 3), (3,)),
+          ((2, 5, 8), (8, 16)), ((5, 8), (2, 8, 16)), ((2, 3, 0), (2, 0, 8)), ((0, 3, 8), (0, 8, 8))]
 
 
 @pytest.mark.variants(2)
-@pytest.mark.parametrize("a, b", [SHAPES[1], SHAPES[5], *SHAPES], ids=str)
+@pytest.mark.parametrize("a, b", SHAPES, ids=str)
 def test_a_product_and_its_derivatives(a: tuple[int, ...], b: tuple[int, ...]) -> None:
     left, right = numbers(*a, dtype=np.float16), numbers(*b, dtype=np.float16, seed=1)
     same(jax.jit(numpipe.jax.matmul)(left, right), np.matmul(np.asarray(left, np.float64), np.asarray(right, np.float64)))
@@ -206,7 +213,7 @@ BATCHES = [*itertools.product([((5, 16), None), ((3, 5, 16), 0), ((3, 2, 5, 16),
 
 
 @pytest.mark.variants(2)
-@pytest.mark.parametrize("a, b", [BATCHES[0], BATCHES[4], *BATCHES], ids=str)
+@pytest.mark.parametrize("a, b", [BATCHES[4], *BATCHES], ids=str)
 def test_vmap_of_a_product_and_of_its_derivatives(a: Any, b: Any) -> None:
     arrays = [numbers(*shape, dtype=np.float16, seed=seed) for seed, (shape, _) in enumerate((a, b))]
     axes = a[1], b[1]

@@ -17,14 +17,13 @@ import numpy as np
 from ... import ops
 from ...diagnostics.errors import SpecError
 from ...diagnostics.frames import brief
-from ...launch.info import info_of_zeros
 from ...ops.attention import Config, _asked
 from ...ops.matmul import _TYPES
 from ...ops.operands import described
 from ...plan.specs import ArrayType
 from .calls import mapped
 from .matmul import ROW
-from .targets import custom_call
+from .targets import array_info, custom_call
 
 __all__ = ["attention"]
 
@@ -52,7 +51,7 @@ def attention(q: Any, k: Any, v: Any, *, causal: bool = False, diagonal: int = 0
             raise SpecError(f"numpipe.jax.attention: '{name}' is traced, and a launch has the number that it was traced with: "
                             "pass a Python number")
     arrays = {name: jnp.asarray(array) for name, array in (("q", q), ("k", k), ("v", v))}
-    described("attention", {name: info_of_zeros(array.shape, array.dtype) for name, array in arrays.items()}, _TYPES)
+    described("attention", {name: array_info(array) for name, array in arrays.items()}, _TYPES)
     shapes = [array.shape for array in arrays.values()]
     _asked(*shapes, causal, layout, return_lse, scale)
     scale = shapes[0][3] ** -0.5 if scale is None else float(scale)  # of the depth before it is padded
@@ -110,7 +109,8 @@ def _mapped(form: _Form) -> Callable[..., tuple[Any, ...]]:
 
     def rule(size: int, batched: Sequence[bool], *arrays: Any) -> Any:
         whole = [x if there else jnp.broadcast_to(x, (size, *x.shape)) for x, there in zip(arrays, batched, strict=True)]
-        made = _mapped(form)(*[x.reshape(-1, *x.shape[2:]) for x in whole])
-        return tuple(x.reshape(size, -1, *x.shape[1:]) for x in made), (True,) * len(made)
+        count = whole[0].shape[1]
+        made = _mapped(form)(*[x.reshape(size * count, *x.shape[2:]) for x in whole])
+        return tuple(x.reshape(size, count, *x.shape[1:]) for x in made), (True,) * len(made)
 
     return mapped("attention", bound, rule)

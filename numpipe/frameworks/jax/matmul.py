@@ -9,6 +9,7 @@ of a product are products with transposed operands, and none is copied for them.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,14 +21,13 @@ import numpy as np
 from ... import ops
 from ...diagnostics.errors import SpecError
 from ...diagnostics.frames import brief
-from ...launch.info import info_of_zeros
 from ...launch.views import transposed
 from ...ops.activations import activation_of
 from ...ops.matmul import _TYPES, Config, _sizes
 from ...ops.operands import described
 from ...plan.specs import ArrayType
 from .calls import mapped, one_by_one
-from .targets import custom_call
+from .targets import array_info, custom_call
 
 __all__ = ["matmul"]
 
@@ -67,19 +67,19 @@ def matmul(a: Any, b: Any, c: Any = None, *, alpha: float = 1.0, beta: float = 1
                             "Python number, or multiply by it in JAX")
     arrays = {"a": a, "b": b, "c": c if beta != 0 else None, "bias": bias}
     arrays = {name: jnp.asarray(array) for name, array in arrays.items() if array is not None}
-    described("matmul", {name: info_of_zeros(array.shape, array.dtype) for name, array in arrays.items()}, _TYPES)
+    described("matmul", {name: array_info(array) for name, array in arrays.items()}, _TYPES)
     a, b, c, bias = (arrays.get(name) for name in ("a", "b", "c", "bias"))
     batch, m, n, k, shape = _sizes(*(None if array is None else array.shape for array in (a, b, c, bias)), None)
     activation_of(activation, "matmul")
     a, b = a.reshape(*a.shape[:-2], m, k), b if b.ndim > 1 else b.reshape(k, n)
     c = None if c is None else jnp.broadcast_to(c, shape).reshape(*batch, m, n)
-    if b.size == k * n and (bias is None or bias.ndim == 1):  # all rows by one matrix
-        rows = int(np.prod(batch, dtype=np.int64)) * m
+    if math.prod(b.shape[:-2]) == 1 and (bias is None or bias.ndim == 1):  # all rows by one matrix
+        rows = math.prod(batch) * m
         a, b = jnp.broadcast_to(a, (*batch, m, k)).reshape(rows, k), b.reshape(k, n)
         c = None if c is None else c.reshape(rows, n)
     else:
         a, b = (_one_batch(x, batch) for x in (a, b))
-        c = c if c is None or not batch else c.reshape(-1, m, n)
+        c = c if c is None or not batch else c.reshape(math.prod(batch), m, n)
     form = _Form(alpha=float(alpha), beta=float(beta), activation=activation, batch_invariant=batch_invariant, config=config,
                  target=target)
     return _differentiable(form)(a, b, c, bias).reshape(shape)
@@ -88,9 +88,9 @@ def matmul(a: Any, b: Any, c: Any = None, *, alpha: float = 1.0, beta: float = 1
 def _one_batch(x: Any, batch: tuple[int, ...]) -> Any:
     """Return an operand whose batches are one dimension, or none where one matrix is all of them."""
     matrix = x.shape[-2:]
-    if x.size == np.prod(matrix, dtype=np.int64):
+    if math.prod(x.shape[:-2]) == 1:
         return x.reshape(matrix)
-    return jnp.broadcast_to(x, (*batch, *matrix)).reshape(-1, *matrix)
+    return jnp.broadcast_to(x, (*batch, *matrix)).reshape(math.prod(batch), *matrix)
 
 
 @dataclass(frozen=True)
@@ -191,30 +191,30 @@ def _mapped(form: _Form, has_c: bool, has_bias: bool) -> Callable[..., tuple[Any
         if has_bias and batched[-1]:
             return one_by_one(_mapped(form, has_c, True), batched, arrays)
         (a, b, c, bias), (in_a, in_b, in_c, _) = named(arrays), named(batched)
-        m, n, _ = form.sizes(a, b)
+        m, n, k = form.sizes(a, b)
         inner = [x.shape[there:-2] for x, there in ((a, in_a), (b, in_b), (c, in_c)) if x is not None]
-        count = next((batch[0] for batch in inner if batch), 0)
-        if not in_b and b.ndim == 2 and not count and not form.a_turned and (bias is None or bias.ndim == 1):
-            a = _repeated(a, in_a, size, 0).reshape(size * m, -1)
-            c = None if c is None else _repeated(c, in_c, size, 0).reshape(size * m, -1)
+        batch: tuple[int, ...] = next(filter(None, inner), ())
+        if not in_b and b.ndim == 2 and not batch and not form.a_turned and (bias is None or bias.ndim == 1):
+            a = _repeated(a, in_a, (size,)).reshape(size * m, k)
+            c = None if c is None else _repeated(c, in_c, (size,)).reshape(size * m, n)
         else:
-            a, b = (_repeated(x, there, size, count) if there or x.ndim == 3 else x for x, there in ((a, in_a), (b, in_b)))
-            c = c if c is None else _repeated(c, in_c, size, count)
+            a, b = (_repeated(x, there, (size, *batch)) if there or x.ndim == 3 else x for x, there in ((a, in_a), (b, in_b)))
+            c = None if c is None else _repeated(c, in_c, (size, *batch))
             if c is not None and a.ndim == b.ndim == 2:  # c alone has batches: it is added to the same product each time
                 a = jnp.broadcast_to(a, (c.shape[0], *a.shape))
         made, = _mapped(form, has_c, has_bias)(*[x for x in (a, b, c, bias) if x is not None])
-        return (made.reshape(size, *[count] * bool(count), m, n),), (True,)
+        return (made.reshape(size, *batch, m, n),), (True,)
 
     return mapped("matmul", lambda *arrays: (_bound(form, *named(arrays)),), rule)
 
 
-def _repeated(x: Any, batched: bool, size: int, count: int) -> Any:
-    """Return an array with `size` x `count` batches in front, or `size` where count is 0, for one that has some of them."""
+def _repeated(x: Any, batched: bool, batch: tuple[int, ...]) -> Any:
+    """Return an array with all of these batches, as one dimension; it has the first of them if it is `batched`, or none."""
     x = x if batched else x[None]
-    if count and x.ndim == 3:
+    if len(batch) == 2 and x.ndim == 3:
         x = x[:, None]
     matrix = x.shape[-2:]
-    return jnp.broadcast_to(x, (size, *[count] * bool(count), *matrix)).reshape(-1, *matrix)
+    return jnp.broadcast_to(x, (*batch, *matrix)).reshape(math.prod(batch), *matrix)
 
 
 def _bound(form: _Form, a: Any, b: Any, c: Any, bias: Any) -> Any:

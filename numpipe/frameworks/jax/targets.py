@@ -25,8 +25,9 @@ import numpy as np
 
 from ... import launch
 from ...core.undisturbed import in_child
+from ...diagnostics.errors import SpecError
 from ...launch import driver
-from ...launch.info import dense_strides
+from ...launch.info import dense_strides, info_of_zeros
 from ...launch.table import Table
 from ...plan.specs import ArrayType
 from .ffi import Handler
@@ -123,8 +124,17 @@ def custom_call(what: str, run: Run, key: Hashable, outs: Sequence[ArrayType], a
 
 
 def array_type(array: Any) -> ArrayType:
-    """Return shape and dtype of an array, or of what JAX traces in its place."""
+    """Return shape and dtype of an array, or of what JAX traces in its place. Raises SpecError for sizes that are not known."""
+    if not all(isinstance(size, (int, np.integer)) for size in array.shape):
+        raise SpecError(f"numpipe.jax: an array of shape {array.shape}: a kernel's launch depends on sizes, which must be known when "
+                        "a program is traced: trace it with numbers instead of symbols (jax.export.symbolic_shape)")
     return ArrayType(tuple(array.shape), np.dtype(array.dtype))
+
+
+def array_info(array: Any) -> launch.ArrayInfo:
+    """Describe what lies in such an array's place, for checks."""
+    known = array_type(array)
+    return info_of_zeros(known.shape, known.dtype)
 
 
 def default_gpu() -> int | None:
