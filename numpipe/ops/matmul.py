@@ -37,7 +37,7 @@ from ..language.tiles.refs import ds
 from ..language.tiles.strips import map_columns
 from ..language.tiles.tile import zeros
 from ..launch.info import ArrayInfo
-from ..launch.views import broadcast, merged, strided, transposed
+from ..launch.views import broadcast, merged, transposed
 from ..plan.budget import fit_slots
 from ..plan.context import axis_index, axis_size
 from ..plan.params import CompilerParams
@@ -285,9 +285,9 @@ def matmul(a: Any, b: Any, c: Any = None, *, alpha: float = 1.0, beta: float = 1
     """
     arrays, constants = (a, b, c if beta != 0 else None, bias), (alpha, beta, activation, batch_invariant, config)
     if target is None:
-        again = _REPEATS.again(arrays, constants, out, stream)
-        if again is not None:
-            return again
+        done, out = _REPEATS.again(arrays, constants, out, stream)
+        if done:
+            return out
     infos = described("matmul", dict(zip(("a", "b", "c", "bias", "out"), (*arrays, out), strict=True)), _TYPES, ("c", "bias"))
     shapes = [infos[name].shape if name in infos else None for name in ("a", "b", "c", "bias", "out")]
     batch, m, n, k, shape = _sizes(*shapes)
@@ -332,8 +332,8 @@ def _product(operands: Sequence[Operand], results: list[ArrayInfo], bias: ArrayI
     target, *added = [stacked(info, batch) for info in results]
     size = results[0].dtype.itemsize
     if target is None or size not in target.strides[-2:] or 0 in target.strides:  # stored by way of a matrix
-        return _product_elsewhere(operands, results, bias, batch, sizes, alpha=alpha, beta=beta, activation=activation, config=config,
-                                  batch_invariant=batch_invariant, **options)
+        return _product_elsewhere(operands, results, bias, batch, sizes, alpha=alpha, beta=beta, activation=activation,
+                                  config=config, batch_invariant=batch_invariant, **options)
     sources = [copied(results[1], options["target"], options["stream"]) if info is None else info for info in added]
     dims = ["b" * (len(info.shape) == 3) for info in (a.info, b.info)]
     along = "" if bias is None else ("n", "m1")[len(bias.shape) - 1]

@@ -25,8 +25,8 @@ class Repeats:
     def __init__(self, op: str) -> None:
         self.op, self._table = op, Table()
 
-    def again(self, arrays: Sequence[Any], constants: tuple[Any, ...], out: Any, stream: Any) -> Any:
-        """Make a call that was made before, and return its result; None where it was not.
+    def again(self, arrays: Sequence[Any], constants: tuple[Any, ...], out: Any, stream: Any) -> tuple[bool, Any]:
+        """Make a call that was made before, if it was; returns whether, and its output, which may be allocated where it was not.
 
         `arrays` may hold None. `constants` is all else that the result depends on.
         """
@@ -36,22 +36,20 @@ class Repeats:
             if out is None:
                 make = get(key)
                 if make is None:
-                    return None
+                    return False, None
                 out = make()
             known = get((key, MARKS[type(out)](out)))
         except (KeyError, TypeError):  # arrays of another kind; a constant without a hash
-            return None
-        if known is None:
-            return None
-        current, launches = known
+            return False, out
+        current, launches = known or (int, {})
         launched = launches.get(current() if stream is None else launch.as_stream(stream))
         if launched is None:
-            return None
+            return False, out
         try:
             launched()
         except DriverError as error:
             raise of_kernel(error, self.op) from error
-        return out
+        return True, out
 
     def call(self, run: Callable[[], None], arrays: Sequence[Any], constants: tuple[Any, ...], out: Any, infos: Sequence[ArrayInfo],
              stream: Any) -> None:

@@ -178,6 +178,7 @@ def test_a_product_and_its_derivatives(a: tuple[int, ...], b: tuple[int, ...]) -
 @pytest.mark.parametrize("activation", ["silu", "relu", "gelu", None])
 def test_derivatives_of_all_that_follows_a_product(activation: Any) -> None:
     arrays = [numbers(*shape, dtype=np.float16, seed=seed) for seed, shape in enumerate([(2, 5, 16), (16, 8), (5, 8), (8,)])]
+    arrays[3] = wide(arrays[3])
     function = getattr(jax.nn, activation) if activation else lambda x: x
 
     def ours(a: Any, b: Any, c: Any, bias: Any) -> Any:
@@ -246,7 +247,7 @@ def test_vmap_of_rows_by_one_matrix_is_one_product_of_more_rows() -> None:
     (((2, 5, 16), (3, 16, 8)), {}, "do not broadcast"),
     (((5, 16), (16, 8)), {"activation": "tanh"}, "activation is 'relu', 'silu', 'gelu'"),
     (((5, 16), (16, 8)), {"bias": jnp.zeros(5, np.float16)}, "'bias' must be"),
-    (((5, 16), (16, 8)), {"bias": jnp.zeros(8, np.float32)}, "'bias' is float32, expected float16 or bfloat16"),
+    (((5, 16), (16, 8)), {"bias": jnp.zeros(8, np.int32)}, "'bias' is int32, expected float16 or bfloat16 or float32"),
 ])
 def test_products_that_do_not_fit_are_refused_when_they_are_traced(arguments: Any, options: Any, message: str) -> None:
     with pytest.raises(SpecError, match=f"matmul: .*{message}"):
@@ -265,3 +266,42 @@ def test_a_traced_alpha_and_an_unknown_derivative_are_refused() -> None:
     same(numpipe.jax.matmul(a, a, activation=twice), 2 * (wide(a) @ wide(a)))
     with pytest.raises(SpecError, match="a numpipe.function as activation, whose derivative nobody knows"):
         jax.grad(lambda a: wide(numpipe.jax.matmul(a, a, activation=twice)).sum())(a)
+
+
+# ---- attention
+def attended(q: Any, k: Any, v: Any, *, causal: bool = False) -> Any:
+    """The reference, in float32, and the logarithms of the sums."""
+    k, v = (jnp.repeat(wide(x), q.shape[-3] // x.shape[-3], -3) for x in (k, v))
+    scores = wide(q) @ jnp.swapaxes(k, -1, -2) * q.shape[-1] ** -0.5
+    scores = jnp.where(jnp.tril(jnp.ones(scores.shape[-2:], bool)), scores, -jnp.inf) if causal else scores
+    return jax.nn.softmax(scores) @ v, jax.nn.logsumexp(scores, -1)
+
+
+def heads(*shape: int, seed: int = 0) -> Any:
+    return jnp.asarray(np.random.default_rng(seed).standard_normal(shape), np.float16)
+
+
+@pytest.mark.variants(1)
+@pytest.mark.parametrize("depth, causal, layout", [(20, True, "bhsd"), (64, False, "bshd"), (128, False, "bhsd")])
+def test_attention_of_any_depth(depth: int, causal: bool, layout: Any) -> None:
+    q, k, v = heads(1, 4, 16, depth), heads(1, 2, 24, depth, seed=1), heads(1, 2, 24, depth, seed=2)
+    turn = (lambda x: jnp.swapaxes(x, 1, 2)) if layout == "bshd" else lambda x: x
+    made, sums = jax.jit(lambda *x: numpipe.jax.attention(*x, causal=causal, layout=layout, return_lse=True))(*map(turn, (q, k, v)))
+    wanted, of = attended(q, k, v, causal=causal)
+    same(turn(made), wanted, 2e-3)
+    same(sums, of, 1e-5)
+
+
+def test_vmap_of_attention_is_more_batches() -> None:
+    q, k, v = heads(2, 1, 2, 16, 64), heads(1, 2, 24, 64), heads(2, 1, 2, 24, 64, seed=2)
+    same(jax.vmap(numpipe.jax.attention, (0, None, 0))(q, k, v), attended(q, jnp.stack([k, k]), v)[0], 2e-3)
+
+
+def test_attentions_that_do_not_fit_are_refused_when_they_are_traced() -> None:
+    q = heads(1, 2, 16, 64)
+    for call, message in [(lambda q: jax.grad(lambda q: wide(numpipe.jax.attention(q, q, q)).sum())(q), "no derivative yet"),
+                          (lambda q: numpipe.jax.attention(q, q[:, :1], q), "'k' and 'v' must have one shape"),
+                          (lambda q: numpipe.jax.attention(q, q, q, scale=q[0, 0, 0, 0]), "'scale' is traced"),
+                          (lambda q: numpipe.jax.attention(wide(q), wide(q), wide(q)), "'q' is float32, expected float16")]:
+        with pytest.raises(SpecError, match=message):
+            jax.jit(call)(q)

@@ -15,10 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from ... import ops
+from ...arch.dtypes import BFLOAT16, FLOAT16
 from ...diagnostics.errors import SpecError
 from ...diagnostics.frames import brief
 from ...ops.attention import Config, _asked
-from ...ops.matmul import _TYPES
 from ...ops.operands import described
 from ...plan.specs import ArrayType
 from .calls import mapped
@@ -51,7 +51,7 @@ def attention(q: Any, k: Any, v: Any, *, causal: bool = False, diagonal: int = 0
             raise SpecError(f"numpipe.jax.attention: '{name}' is traced, and a launch has the number that it was traced with: "
                             "pass a Python number")
     arrays = {name: jnp.asarray(array) for name, array in (("q", q), ("k", k), ("v", v))}
-    described("attention", {name: array_info(array) for name, array in arrays.items()}, _TYPES)
+    described("attention", {name: array_info(array) for name, array in arrays.items()}, (FLOAT16, BFLOAT16))
     shapes = [array.shape for array in arrays.values()]
     _asked(*shapes, causal, layout, return_lse, scale)
     scale = shapes[0][3] ** -0.5 if scale is None else float(scale)  # of the depth before it is padded

@@ -19,11 +19,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from ... import ops
+from ...arch.dtypes import BFLOAT16, FLOAT16
 from ...diagnostics.errors import SpecError
 from ...diagnostics.frames import brief
 from ...launch.views import transposed
 from ...ops.activations import activation_of
-from ...ops.matmul import _TYPES, Config, _sizes
+from ...ops.matmul import Config, _sizes
 from ...ops.operands import described
 from ...plan.specs import ArrayType
 from .calls import mapped, one_by_one
@@ -44,7 +45,7 @@ def matmul(a: Any, b: Any, c: Any = None, *, alpha: float = 1.0, beta: float = 1
     """Return ``activation(alpha * a @ b + beta * c + bias)``, summed in float32, as `numpipe.ops.matmul` does, in a JAX program.
 
     a, b, c, bias, activation, batch_invariant, config
-              as `numpipe.ops.matmul` has them; arrays of JAX or NumPy, of float16 or bfloat16
+              as `numpipe.ops.matmul` has them; arrays of JAX or NumPy
     alpha, beta
               Python numbers: constants of the traced program
     target    where products of a CPU's arrays run, as of any kernel
@@ -67,7 +68,7 @@ def matmul(a: Any, b: Any, c: Any = None, *, alpha: float = 1.0, beta: float = 1
                             "Python number, or multiply by it in JAX")
     arrays = {"a": a, "b": b, "c": c if beta != 0 else None, "bias": bias}
     arrays = {name: jnp.asarray(array) for name, array in arrays.items() if array is not None}
-    described("matmul", {name: array_info(array) for name, array in arrays.items()}, _TYPES)
+    described("matmul", {name: array_info(array) for name, array in arrays.items()}, (FLOAT16, BFLOAT16), ("c", "bias"))
     a, b, c, bias = (arrays.get(name) for name in ("a", "b", "c", "bias"))
     batch, m, n, k, shape = _sizes(*(None if array is None else array.shape for array in (a, b, c, bias)), None)
     activation_of(activation, "matmul")

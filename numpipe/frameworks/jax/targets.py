@@ -126,8 +126,8 @@ def custom_call(what: str, run: Run, key: Hashable, outs: Sequence[ArrayType], a
 def array_type(array: Any) -> ArrayType:
     """Return shape and dtype of an array, or of what JAX traces in its place. Raises SpecError for sizes that are not known."""
     if not all(isinstance(size, (int, np.integer)) for size in array.shape):
-        raise SpecError(f"numpipe.jax: an array of shape {array.shape}: a kernel's launch depends on sizes, which must be known when "
-                        "a program is traced: trace it with numbers instead of symbols (jax.export.symbolic_shape)")
+        raise SpecError(f"numpipe.jax: an array of shape {array.shape}: a launch depends on sizes, which must be known when a "
+                        "program is traced: trace it with numbers instead of symbols (jax.export.symbolic_shape)")
     return ArrayType(tuple(array.shape), np.dtype(array.dtype))
 
 
