@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import itertools
 import subprocess
 import sys
@@ -53,6 +54,15 @@ def same(got: Any, wanted: Any, tolerance: float = 0.0) -> None:
 
 def wide(x: Any) -> Any:
     return x.astype(np.float32)
+
+
+@pytest.mark.variants(1)
+@pytest.mark.parametrize("name", numpipe.jax.__all__)
+def test_the_example_of_a_docstring_runs(name: str) -> None:
+    function = getattr(numpipe.jax, name)
+    runner = doctest.DocTestRunner()
+    runner.run(doctest.DocTestFinder().find(function, name, globs={"numpipe": numpipe, "jax": jax, "jnp": jnp})[0])
+    assert runner.summarize() == (0, runner.tries) and runner.tries
 
 
 # ---- kernels

@@ -70,7 +70,8 @@ def test_vmap_of_a_kernel_is_a_loop_of_xla() -> None:
 
 
 @pytest.mark.parametrize("a, b", [((256, 512), (512, 384)), ((100, 260), (260, 75)), ((1, 4096), (4096, 1000)),
-                                  ((3, 5, 64), (64, 7)), ((3, 100, 72), (3, 72, 40)), ((2, 1, 33, 64), (3, 64, 65)), ((4096,), (4096, 17))], ids=str)
+                                  ((3, 5, 64), (64, 7)), ((3, 100, 72), (3, 72, 40)), ((2, 1, 33, 64), (3, 64, 65)),
+                                  ((4096,), (4096, 17))], ids=str)
 @pytest.mark.parametrize("dtype", [np.float16, jnp.bfloat16], ids=["f16", "bf16"])
 def test_products_and_their_derivatives(a: tuple[int, ...], b: tuple[int, ...], dtype: Any) -> None:
     left, right = numbers(*a, dtype=dtype), numbers(*b, dtype=dtype, seed=1)

@@ -70,20 +70,35 @@ def matmul(a: Any, b: Any, c: Any = None, *, alpha: float = 1.0, beta: float = 1
     arrays = {name: jnp.asarray(array) for name, array in arrays.items() if array is not None}
     described("matmul", {name: array_info(array) for name, array in arrays.items()}, (FLOAT16, BFLOAT16), ("c", "bias"))
     a, b, c, bias = (arrays.get(name) for name in ("a", "b", "c", "bias"))
-    batch, m, n, k, shape = _sizes(*(None if array is None else array.shape for array in (a, b, c, bias)), None)
+    _shapes(a, b, c, bias)
     activation_of(activation, "matmul")
-    a, b = a.reshape(*a.shape[:-2], m, k), b if b.ndim > 1 else b.reshape(k, n)
-    c = None if c is None else jnp.broadcast_to(c, shape).reshape(*batch, m, n)
-    if math.prod(b.shape[:-2]) == 1 and (bias is None or bias.ndim == 1):  # all rows by one matrix
-        rows = math.prod(batch) * m
-        a, b = jnp.broadcast_to(a, (*batch, m, k)).reshape(rows, k), b.reshape(k, n)
-        c = None if c is None else c.reshape(rows, n)
-    else:
-        a, b = (_one_batch(x, batch) for x in (a, b))
-        c = c if c is None or not batch else c.reshape(math.prod(batch), m, n)
     form = _Form(alpha=float(alpha), beta=float(beta), activation=activation, batch_invariant=batch_invariant, config=config,
                  target=target)
-    return _differentiable(form)(a, b, c, bias).reshape(shape)
+    return _of_matrices(form)(a, b, c, bias)
+
+
+def _shapes(*arrays: Any) -> tuple[tuple[int, ...], int, int, int, tuple[int, ...]]:
+    """Return (batches, M, N, K, the result's shape) of a, b, c and bias. Raises SpecError where they do not fit."""
+    return _sizes(*(None if array is None else array.shape for array in arrays), None)
+
+
+@functools.cache
+def _of_matrices(form: _Form) -> Callable[..., Any]:
+    """Return the product of vectors, matrices and batches as one of matrices, or of batches of one dimension."""
+    def matmul(a: Any, b: Any, c: Any, bias: Any) -> Any:
+        batch, m, n, k, shape = _shapes(a, b, c, bias)
+        a, b = a.reshape(*a.shape[:-2], m, k), b if b.ndim > 1 else b.reshape(k, n)
+        c = None if c is None else jnp.broadcast_to(c, shape).reshape(*batch, m, n)
+        if math.prod(b.shape[:-2]) == 1 and (bias is None or bias.ndim == 1):  # all rows by one matrix
+            rows = math.prod(batch) * m
+            a, b = jnp.broadcast_to(a, (*batch, m, k)).reshape(rows, k), b.reshape(k, n)
+            c = None if c is None else c.reshape(rows, n)
+        else:
+            a, b = (_one_batch(x, batch) for x in (a, b))
+            c = c if c is None or not batch else c.reshape(math.prod(batch), m, n)
+        return _differentiable(form)(a, b, c, bias).reshape(shape)
+
+    return jax.jit(matmul)  # type: ignore[no-any-return]
 
 
 def _one_batch(x: Any, batch: tuple[int, ...]) -> Any:
