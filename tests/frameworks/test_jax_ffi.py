@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import shutil
 import subprocess
+import types
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 import numpipe
 from numpipe import ArrayType, SpecError, launch
 from numpipe.kernels.calls import Calls
+from numpipe.kernels.variants import Variant
 from numpipe.launch import driver
 from numpipe.plan.specs import FLAGS, Workspace
 from tests.kernels.launch_fakes import FakeDriver
@@ -40,8 +42,10 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
     monkeypatch.setattr(driver, "_opened", fake)
     monkeypatch.setattr(targets, "default_gpu", lambda: 0)
     launch.device.gpu_state.cache_clear()
+    jax.clear_caches()  # a program is traced once for a default device
     yield fake
     launch.device.gpu_state.cache_clear()
+    jax.clear_caches()
 
 
 def handler(kernel: Any, **named: Any) -> Any:
@@ -207,3 +211,31 @@ def test_a_product_cut_along_k_is_one_launch_with_its_workspace(fake: FakeDriver
     monkeypatch.setattr(launch.Prepared, "_load", lambda self, device: None)
     assert xla.call(target._handlers["CUDA"], [A, B, C], [D, ctypes.addressof(work)], 7) is None, xla.error
     assert [call[0] for call in fake.calls if call[0] in ("clear", "launch", "allocate")] == ["clear", "launch"]
+
+
+@pytest.mark.parametrize("a, b, c, bias", [
+    ((5, 13), (13, 7), None, (7,)), ((1, 13), (13, 1), None, (1, 1)), ((3,), (2, 3, 5), None, None), ((2, 4, 3), (3,), None, None),
+    ((2, 1, 5, 9), (3, 9, 11), (5, 11), (5, 1)), ((5, 9), (2, 9, 11), (1,), (11,)), ((130, 64), (64, 65), (130, 1), None)], ids=str)
+@pytest.mark.parametrize("differentiated", [False, True])
+def test_no_operand_of_a_product_is_copied_by_numpipe(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch, a: Any, b: Any, c: Any,
+                                                      bias: Any, differentiated: bool) -> None:
+    """XLA pads and repeats them, so the op allocates nothing, which a command buffer could not capture."""
+    ready = types.SimpleNamespace(workspace_shape=lambda grid, infos: None, fitting=lambda grid, device: grid)
+    launched: list[str] = []
+    monkeypatch.setattr(Variant, "prepared", lambda self, infos, table: launched.append(self.definition.name) or ready)
+    arrays = [None if shape is None else jax.ShapeDtypeStruct(shape, np.float16) for shape in (a, b, c, bias)]
+
+    def product(a: Any, b: Any, c: Any, bias: Any) -> Any:
+        return numpipe.jax.matmul(a, b, c, bias=bias)
+
+    if differentiated:
+        jax.eval_shape(jax.grad(lambda a, b, c, bias: product(a, b, c, bias).astype(np.float32).sum(), (0, 1)), *arrays)
+    else:
+        jax.eval_shape(product, *arrays)
+    assert set(launched) == {"matmul"} and not fake.named("allocate")
+
+
+def test_without_padding_they_would_be(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pytest.importorskip("numpipe.frameworks.jax.matmul"), "ROW", 1)
+    with pytest.raises(AssertionError):
+        test_no_operand_of_a_product_is_copied_by_numpipe(fake, monkeypatch, (5, 21), (21, 7), None, None, False)

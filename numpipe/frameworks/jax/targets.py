@@ -140,7 +140,7 @@ def array_info(array: Any) -> launch.ArrayInfo:
 def default_gpu() -> int | None:
     """Return the CUDA ordinal of the device that JAX would run on by default; None where that is no GPU."""
     chosen = jax.config.jax_default_device
-    device = jax.local_devices()[0] if chosen is None or isinstance(chosen, str) else chosen
+    device = jax.local_devices(backend=chosen)[0] if chosen is None or isinstance(chosen, str) else chosen
     return int(device.local_hardware_id) if device.platform in ("gpu", "cuda") else None
 
 
