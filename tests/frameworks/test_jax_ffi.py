@@ -197,7 +197,7 @@ def test_scalars_of_calls_in_one_program_are_kept_apart(fake: FakeDriver) -> Non
 @pytest.mark.thorough
 def test_a_product_cut_along_k_is_one_launch_with_its_workspace(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
     """The real kernel, compiled when it is traced; rows of 260 elements are padded to 264 by XLA."""
-    from numpipe.ops.matmul import CONFIGS, Config
+    from numpipe.ops.configs import CONFIGS, Config
 
     config = Config(64, 64, split="stream", slots=4, wgs=1)
     assert config not in CONFIGS.values()

@@ -24,7 +24,8 @@ from ...diagnostics.errors import SpecError
 from ...diagnostics.frames import brief
 from ...launch.views import transposed
 from ...ops.activations import activation_of
-from ...ops.matmul import Config, _sizes
+from ...ops.configs import Config
+from ...ops.matmul import _sizes
 from ...ops.operands import described
 from ...plan.specs import ArrayType
 from .calls import mapped, one_by_one
