@@ -106,7 +106,8 @@ _HOMES = {
 
 _PATHS = {
     "bench": "tools.bench", "errors": "diagnostics.errors", "hazards": "diagnostics.hazards", "model": "tools.model",
-    "orders": "language.grid.orders", "reports": "diagnostics.reports", "testing": "tools.verify.testing", "tune": "tools.tune",
+    "orders": "language.grid.orders", "reports": "diagnostics.reports", "testing": "tools.verify.testing", "torch": "frameworks.torch",
+    "tune": "tools.tune",
     **{room: room for room in ("intrinsics", "kernels", "launch", "sim", "traces")},
 }
 """Public modules: ``numpipe.bench`` is the module ``numpipe.tools.bench``, also for ``python -m``.

@@ -1,0 +1,126 @@
+"""How ops are defined in PyTorch's dispatcher, and which calls need not go through it.
+
+An op has an implementation for tensors of the CPU and of CUDA, a fake one, which tells shapes and types of results to
+`torch.compile` and `torch.export`, and rules for autograd, autocast and vmap. They are registered with `torch.library.Library`
+itself: the wrappers of `torch.library.custom_op` would make a call half as long again on the host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch.autograd import forward_ad, profiler
+
+from ...diagnostics.errors import SpecError
+from ...launch.info import DTYPES
+
+Op = Any
+"""a `torch._ops.OpOverload`"""
+AUTOCAST = {"cuda": "AutocastCUDA", "cpu": "AutocastCPU"}
+"""dispatch keys of autocast, by type of device"""
+
+
+def define(library: torch.library.Library, schema: str, run: Callable[..., Any], fake: Callable[..., Any]) -> Op:
+    """Define an op of a library by its schema; returns the op, as ``torch.ops`` has it."""
+    name = schema.partition("(")[0]
+    library.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
+    for key in ("CPU", "CUDA"):
+        library.impl(name, run, key)
+    torch.library.register_fake(f"{library.ns}::{name}", fake, lib=library)
+    return getattr(getattr(torch.ops, library.ns), name).default
+
+
+def under_autograd(library: torch.library.Library, op: Op, run: Callable[..., Any]) -> None:
+    """Have `run` compute calls for which gradients are wanted; other calls go on below autograd."""
+
+    def choose(keys: Any, *args: Any, **named: Any) -> Any:
+        if torch.is_grad_enabled() and any(isinstance(each, torch.Tensor) and each.requires_grad for each in args):
+            return run(*args, **named)
+        with torch._C._AutoDispatchBelowAutograd():
+            return op.redispatch(keys & torch._C._after_autograd_keyset, *args, **named)
+
+    library.impl(op._opname, choose, "Autograd", with_keyset=True)
+
+
+def under_autocast(library: torch.library.Library, op: Op) -> None:
+    """Have autocast convert the op's floating-point tensors to its type, as it does for torch.mm."""
+    for device, key in AUTOCAST.items():
+        library.impl(op._opname, _casting(op, device, torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key))), key)
+
+
+def _casting(op: Op, device: str, keys: Any) -> Callable[..., Any]:
+    def cast(*args: Any) -> Any:
+        to = torch.get_autocast_dtype(device)
+        with torch._C._ExcludeDispatchKeyGuard(keys):
+            return op(*[each.to(to) if isinstance(each, torch.Tensor) and each.is_floating_point() and each.dtype != torch.float64
+                        else each for each in args])
+
+    return cast
+
+
+# ---- types
+def element_type(of: str, name: str, tensor: torch.Tensor) -> np.dtype[Any]:
+    """Return NumPy's type for a tensor's. Raises SpecError for one that no kernel takes; `of` is the op or the kernel."""
+    spelled = str(tensor.dtype).rpartition(".")[2]
+    if spelled not in DTYPES:
+        raise SpecError(f"{of}: '{name}' has element type {tensor.dtype}, which no kernel takes; convert it to one of "
+                        f"{', '.join(DTYPES)}")
+    return DTYPES[spelled]
+
+
+def torch_type(of: str, dtype: np.dtype[Any]) -> torch.dtype:
+    """Return PyTorch's type for NumPy's. Raises SpecError where it has none; `of` is the op or the kernel."""
+    found = getattr(torch, dtype.name, None)
+    if not isinstance(found, torch.dtype):
+        raise SpecError(f"{of}: PyTorch has no element type {dtype.name} for an output; choose another in out_type")
+    return found
+
+
+def check_tensors(of: str, **tensors: Any) -> None:
+    """Raise SpecError for arguments that are no tensors, are sparse, or lie on several devices; `of` is the op, for messages."""
+    first = ""
+    for name, tensor in tensors.items():
+        if tensor is None:
+            continue
+        if not isinstance(tensor, torch.Tensor):
+            raise SpecError(f"{of}: '{name}' must be a torch.Tensor, got a {type(tensor).__name__}; pass torch.as_tensor({name}), or "
+                            "call numpipe.ops, which takes arrays of other libraries")
+        if tensor.layout != torch.strided:
+            raise SpecError(f"{of}: '{name}' is sparse ({tensor.layout}); pass {name}.to_dense()")
+        first = first or name
+        if tensor.device != tensors[first].device:
+            raise SpecError(f"{of}: '{first}' is on {tensors[first].device}, '{name}' on {tensor.device}; move one: "
+                            f"{name}.to({first}.device)")
+
+
+# ---- calls past the dispatcher
+PLAIN = {torch.Tensor, torch.nn.Parameter}
+"""types of tensors that stand for themselves; a subclass may mean something else"""
+
+
+def direct() -> bool:
+    """Whether an op's call on plain tensors may go to its implementation, as the dispatcher would have it in the end.
+
+    It may where nothing listens or takes part: no gradient is wanted, nothing is traced, compiled or profiled, and no mode,
+    transform of `torch.func` or autocast is active. The answer takes half a microsecond, the dispatcher's way to a function in
+    Python three. Where this PyTorch has not all that is asked here, the answer is always no.
+    """
+    return not (_compiling() or _grad() or _dispatch_modes() or _function_modes() or _transform() is not None or _traced()
+                or forward_ad._current_level >= 0 or profiler._is_profiler_enabled or _autocast())
+
+
+try:
+    _compiling: Callable[[], bool] = torch.compiler.is_dynamo_compiling
+    _grad: Callable[[], bool] = torch.is_grad_enabled
+    _dispatch_modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
+    _function_modes: Callable[[], int] = torch._C._len_torch_function_stack
+    _autocast: Callable[[], bool] = torch._C._is_any_autocast_enabled
+    _transform: Callable[[], Any] = torch._C._functorch.peek_interpreter_stack
+    _traced: Callable[[], Any] = torch._C._get_tracing_state
+    _ = forward_ad._current_level, profiler._is_profiler_enabled
+except AttributeError:  # these are PyTorch's own: they may be called otherwise in another version
+    def direct() -> bool:
+        return False
