@@ -26,7 +26,8 @@ verification           `verify`, `Verification`; `numpipe.testing.check`, `numpi
 compiling              `warmup`: ahead of calls; `jit`: what a call does that would have to compile; `load`: a kernel from a file
 performance            `explain`, `autotune`, `Trace`, `timeline`, `region`, `last_profile`
 errors                 `NumpipeError` and its kinds
-packages               `numpipe.intrinsics` (PTX), `numpipe.sim` (the simulated SM), `numpipe.orders` (of tiles), `numpipe.bench`
+packages               `numpipe.ops` (kernels to import); `numpipe.intrinsics` (PTX), `numpipe.sim` (the simulated SM),
+                       `numpipe.orders` (of tiles), `numpipe.bench`
 =====================  ===========================================================================================
 """
 
@@ -106,9 +107,9 @@ _HOMES = {
 
 _PATHS = {
     "bench": "tools.bench", "errors": "diagnostics.errors", "hazards": "diagnostics.hazards", "model": "tools.model",
-    "orders": "language.grid.orders", "reports": "diagnostics.reports", "testing": "tools.verify.testing", "torch": "frameworks.torch",
-    "tune": "tools.tune",
-    **{room: room for room in ("intrinsics", "kernels", "launch", "sim", "traces")},
+    "orders": "language.grid.orders", "reports": "diagnostics.reports", "testing": "tools.verify.testing", "tune": "tools.tune",
+    "jax": "frameworks.jax", "torch": "frameworks.torch",
+    **{room: room for room in ("intrinsics", "kernels", "launch", "ops", "sim", "traces")},
 }
 """Public modules: ``numpipe.bench`` is the module ``numpipe.tools.bench``, also for ``python -m``.
 

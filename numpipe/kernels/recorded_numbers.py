@@ -327,10 +327,13 @@ class Number:
         return f"{_BEGIN}{self.node} f{form}{_END}"
 
     def __array_ufunc__(self, ufunc: Any, method: str, *operands: Any, **options: Any) -> Any:
+        left_and_right = [  # a comparison makes an array of the scalar
+            value[()] if type(value) is np.ndarray and not value.ndim else value for value in operands]
+        if ufunc is np.divmod and method == "__call__" and len(operands) == 2 and not options:
+            return _divmod(*left_and_right)
         if ufunc not in _UFUNCS or method != "__call__" or len(operands) != 2 or options:
             self._recorder.refuse(f"np.{ufunc.__name__}(…) of {self.spelled()}", _FUNCTIONS)
-        return self._recorder.apply(_UFUNCS[ufunc], *(  # a comparison makes an array of the scalar
-            value[()] if type(value) is np.ndarray and not value.ndim else value for value in operands))
+        return self._recorder.apply(_UFUNCS[ufunc], *left_and_right)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):  # what libraries look for, and do without

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .. import launch
+from ..launch.info import ArrayInfo
 from ..launch.launcher import Launch
 from ..launch.marks import MARKS, learn
 from ..launch.table import Table
@@ -73,7 +74,7 @@ class Repeats:
     def learn(self, call: Call, named: dict[str, Any], launched: Launch) -> None:
         """Keep the launch of a call on device arrays, if the arrays and Statics alone determine it."""
         infos, keep = call.infos, self._table.keep
-        if launched.observers or any(learn(info) is None for info in infos):
+        if launched.observers or ArrayInfo in map(type, call.args) or any(learn(info) is None for info in infos):
             return
         constants = None
         if named:

@@ -7,6 +7,7 @@ simulated SM. Read `launcher` first, then `info` and `host`.
 `info`          what a launch needs to know of an array, and the rules of its layout for TMA
 `arrays`        reads that from NumPy, PyTorch, CuPy and other CUDA arrays, and through DLPack
 `jax_arrays`    reads it from JAX arrays, and makes outputs of that kind
+`views`         windows on an array: transposed, reshaped, with other strides; without its library
 `overlap`       refuses outputs that share bytes with another array
 `outputs`       output arrays of the caller's library
 `device_array`  arrays on the GPU of numpipe's own kind

@@ -20,8 +20,9 @@ from . import driver, jax_arrays
 from .info import DTYPES, ArrayInfo, argument, dense_strides, element_type
 
 Reader = Callable[[Any, str, str], ArrayInfo]
-READERS: dict[type, Reader] = {}
-"""the reader of each type's objects, noted with the first of them; `DeviceArray`'s is here from the beginning"""
+READERS: dict[type, Reader] = {ArrayInfo: lambda info, name, kernel: info}
+"""the reader of each type's objects, noted with the first of them; `DeviceArray`'s is here from the beginning. A description
+describes itself: who has one, as of a window on an array (`views`), passes that"""
 _CPU, _CUDA, _CUDA_HOST, _CUDA_MANAGED = 1, 2, 3, 13
 """DLPack's device types"""
 _UNORDERED = -1

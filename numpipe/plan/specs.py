@@ -263,7 +263,7 @@ class ArrayType:
 
     def __post_init__(self) -> None:
         shape, symbols = self.shape, tuple(SYMBOLIC)
-        if not isinstance(shape, (tuple, list)) or not all(isinstance(n, symbols) or is_int(n) and n >= 0 for n in shape):
+        if not isinstance(shape, (tuple, list)) or not all(isinstance(n, symbols) or (is_int(n) and n >= 0) for n in shape):
             raise SpecError(f"ArrayType: shape must be a tuple of non-negative ints, got {shape!r}")
         object.__setattr__(self, "shape", tuple(n if isinstance(n, symbols) else converted(n, int) for n in shape))
         object.__setattr__(self, "dtype", element_type("ArrayType", self.dtype))

@@ -74,9 +74,9 @@ def test_an_op_in_place_writes_its_tensor_and_autograd_notices() -> None:
 
 
 def test_a_kernel_may_return_and_write_in_place() -> None:
-    op, count = fresh(kernels.counted, mutates=("count",)), torch.zeros(1, 64)
+    op, count = fresh(kernels.counted, mutates=("count",)), torch.zeros(64, 64)
     torch.testing.assert_close(op(torch.ones(64, 64), 3, count), torch.full((64, 64), 3.0))
-    assert count.tolist() == [[1.0] * 64]
+    assert bool((count == 1).all())
 
 
 # ---- compile, export
@@ -150,7 +150,7 @@ def by_function(z: Any, grad_y: Any, alpha: Any) -> Any:
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
 def test_a_gradient_is_computed_by_a_kernel_or_a_function(backward: Any, compiled: bool) -> None:
     op, x = fresh(kernels.squared, backward=backward), inputs(70, 40, grad=True)
-    f: Any = lambda x: op(x, alpha=2.0)[0].sum()  # noqa: E731
+    f: Any = lambda x: op(x, alpha=2.0)[0].sum()
     (torch.compile(f, fullgraph=True, backend="aot_eager") if compiled else f)(x).backward()
     torch.testing.assert_close(x.grad, 4 * x.detach())
 
@@ -158,7 +158,7 @@ def test_a_gradient_is_computed_by_a_kernel_or_a_function(backward: Any, compile
 def test_a_backward_may_register_no_gradient_of_its_own() -> None:
     op, x = fresh(kernels.squared, backward=kernels.squared_backward), inputs(64, 64, grad=True)
     grad, = torch.autograd.grad(op(x, alpha=2.0)[0].sum(), x, create_graph=True)
-    with pytest.raises(SpecError, match="_backward: its gradient is asked for, but kernel squared_backward was registered without one"):
+    with pytest.raises(SpecError, match="_backward: its gradient is asked for, but kernel squared_backward was"):
         grad.sum().backward()
 
 
@@ -196,7 +196,8 @@ def test_what_is_no_op_is_refused(kernel: Any, options: dict[str, Any], match: s
 
 def test_a_name_is_taken_once_and_a_kernel_defined_anew_replaces_itself() -> None:
     def make(factor: float) -> Any:
-        @numpipe.kernel(in_specs=kernels.BLOCK, out_specs=kernels.BLOCK, out_type=lambda x: ArrayType(x.shape, x.dtype), **kernels.SAME)
+        @numpipe.kernel(in_specs=kernels.BLOCK, out_specs=kernels.BLOCK, **kernels.SAME,
+                        out_type=lambda x: ArrayType(x.shape, x.dtype))
         def scaled(x, y):
             y[...] = x[...] * factor
 

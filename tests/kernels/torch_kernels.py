@@ -7,6 +7,7 @@ import numpy as np
 import numpipe
 from numpipe import ArrayType, BlockSpec, cdiv, ds
 
+ONE_MORE = np.int64(1)
 BLOCK = BlockSpec((64, 64), lambda i, j: (i, j))
 SAME = {"grid": lambda x: (cdiv(x.shape[0], 64), cdiv(x.shape[1], 64)), "num_compute_wgs": 1}
 
@@ -20,8 +21,8 @@ def squared(x, y, z, *, alpha: float, n=1):
     z[...] = 2.0 * alpha * tile
 
 
-@numpipe.kernel(in_specs=(BLOCK, BLOCK), out_specs=BLOCK, num_compute_wgs=1, grid=lambda z: (cdiv(z.shape[0], 64), cdiv(z.shape[1], 64)),
-                out_type=lambda grad_y: ArrayType(grad_y.shape, grad_y.dtype))
+@numpipe.kernel(in_specs=(BLOCK, BLOCK), out_specs=BLOCK, num_compute_wgs=1,
+                grid=lambda z: (cdiv(z.shape[0], 64), cdiv(z.shape[1], 64)), out_type=lambda grad_y: ArrayType(grad_y.shape, grad_y.dtype))
 def squared_backward(z, grad_y, grad_x):
     grad_x[...] = (z[...] * grad_y[...].astype(np.float32)).astype(grad_x.dtype)
 
@@ -42,7 +43,7 @@ def untyped(x, y, *, alpha):
 
 
 @numpipe.kernel(in_specs=BLOCK, out_specs=BLOCK, **SAME, out_type=lambda x: ArrayType(x.shape, x.dtype))
-def shifted(x, y, *, by=np.int64(0)):
+def shifted(x, y, *, by=ONE_MORE):
     y[...] = x[...] + by
 
 
@@ -51,5 +52,4 @@ def counted(x, times: int, count, y):
     """y = times * x, and one more call is counted."""
     all_of = (ds(0, 64), ds(0, 64))
     y[all_of] = x[all_of] * float(times)
-    if numpipe.axis_index("wg") == 0:
-        count[...] = count[...] + 1.0
+    count[all_of] = count[all_of] + 1.0

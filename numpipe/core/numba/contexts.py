@@ -51,7 +51,7 @@ class _Typing(CUDATypingContext):  # type: ignore[misc]
     def resolve_function_type(self, func: Any, args: Any, kws: Any) -> Any:
         """Return the signature of a call. Numba asks three times: its inference goes over a function until nothing changes."""
         if isinstance(func, types.Dispatcher) and not isinstance(func.dispatcher.targetctx, _Target):
-            raise NumbaNotImplementedError("a function of @cuda.jit: Numba's kernels call it too, and it is compiled for both at once")
+            raise NumbaNotImplementedError("a function of @cuda.jit: Numba's kernels call it too, and it is compiled for both")
         if kws:
             return super().resolve_function_type(func, args, kws)
         key = (id(func), *map(id, args))

@@ -86,8 +86,8 @@ def check_tensors(of: str, **tensors: Any) -> None:
         if tensor is None:
             continue
         if not isinstance(tensor, torch.Tensor):
-            raise SpecError(f"{of}: '{name}' must be a torch.Tensor, got a {type(tensor).__name__}; pass torch.as_tensor({name}), or "
-                            "call numpipe.ops, which takes arrays of other libraries")
+            raise SpecError(f"{of}: '{name}' must be a torch.Tensor, got a {type(tensor).__name__}; pass torch.as_tensor({name}), "
+                            "or call numpipe.ops, which takes arrays of other libraries")
         if tensor.layout != torch.strided:
             raise SpecError(f"{of}: '{name}' is sparse ({tensor.layout}); pass {name}.to_dense()")
         first = first or name

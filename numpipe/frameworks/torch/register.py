@@ -121,8 +121,8 @@ class _Form:
 
     def schema(self, name: str) -> str:
         marks = iter("abcdefghijklmnopqrstuvwxyz")
-        inputs = [f"{_spelled(kind)} {each}" if kind is not None else
-                  f"Tensor({next(marks)}!) {each}" if each in self.mutated else f"Tensor {each}" for each, kind in self.inputs.items()]
+        inputs = [f"{_spelled(kind)} {each}" if kind is not None else f"Tensor({next(marks)}!) {each}" if each in self.mutated else
+                  f"Tensor {each}" for each, kind in self.inputs.items()]
         named = [f"{_spelled(value)} {each}" if isinstance(value, type) else
                  f"{_spelled(type(value))} {each}={value.item() if isinstance(value, np.generic) else value}"
                  for each, value in self.scalars.items()]
@@ -179,7 +179,8 @@ def _names(name: str) -> tuple[str, str]:
     namespace, colons, op = name.rpartition("::")
     namespace = namespace if colons else NAMESPACE
     if not (namespace.isidentifier() and op.isidentifier()):
-        raise SpecError(f"numpipe.torch.register: name must be \"name\" or \"namespace::name\", of letters, digits and _, got {name!r}")
+        raise SpecError(f"numpipe.torch.register: name must be \"name\" or \"namespace::name\", of letters, digits and _, got "
+                        f"{name!r}")
     return namespace, op
 
 
@@ -220,8 +221,8 @@ def _refusing(name: str, form: _Form) -> Callable[..., Any]:
 
 def _unbatched(name: str) -> Callable[..., Any]:
     def refuse(info: Any, in_dims: Any, *args: Any, **named: Any) -> Any:
-        raise SpecError(f"{name}: torch.vmap cannot give a kernel another dimension: write a kernel over the batch, or call the op in "
-                        "a loop and torch.stack the results")
+        raise SpecError(f"{name}: torch.vmap cannot give a kernel another dimension: write a kernel over the batch, or call the op "
+                        "in a loop and torch.stack the results")
 
     return refuse
 
@@ -275,7 +276,8 @@ class _Gradients:
     def save(self, ctx: Any, inputs: tuple[Any, ...], output: Any, keyword_only_inputs: Mapping[str, Any] | None = None) -> None:
         """Keep of a call what the gradients need."""
         outputs = output if isinstance(output, (tuple, list)) else (output,)
-        values = dict(zip((*self.form.inputs, *self.form.outputs), (*inputs, *outputs), strict=True)) | dict(keyword_only_inputs or {})
+        values = dict(zip((*self.form.inputs, *self.form.outputs), (*inputs, *outputs), strict=True))
+        values.update(keyword_only_inputs or {})
         kept = {name: value for name, value in values.items() if name in self.needed}
         ctx.tensors = [name for name, value in kept.items() if isinstance(value, torch.Tensor)]
         ctx.others = {name: value for name, value in kept.items() if name not in ctx.tensors}
@@ -289,7 +291,7 @@ class _Gradients:
         results = tuple(results) if isinstance(results, (tuple, list)) else (results,)
         tensors = self.form.tensors
         if len(results) != len(tensors):
-            raise SpecError(f"kernel {self.form.kernel.name}: its backward must return a gradient for each of {', '.join(tensors)}, None "
-                            f"where there is none, got {len(results)}")
+            raise SpecError(f"kernel {self.form.kernel.name}: its backward must return a gradient for each of {', '.join(tensors)}, "
+                            f"None where there is none, got {len(results)}")
         named = dict(zip(tensors, results, strict=True))
         return tuple(named.get(name) for name in self.form.inputs)

@@ -1,0 +1,1 @@
+"""numpipe inside other frameworks: `numpipe.torch` and `numpipe.jax`. Each is imported when it is first asked for."""

@@ -1,0 +1,43 @@
+"""Functions that a product may end with: they are computed of a tile's sums, while these are in registers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ..core.functions import function
+from ..diagnostics.errors import SpecError
+from ..language.tiles.mathematics import sigmoid
+
+__all__ = ["ACTIVATIONS", "activation_of", "gelu", "relu", "silu"]
+
+
+@function
+def relu(x):  # type: ignore[no-untyped-def]
+    """max(x, 0)"""
+    return np.maximum(x, 0.0)
+
+
+@function
+def silu(x):  # type: ignore[no-untyped-def]
+    """x * sigmoid(x)"""
+    return x * sigmoid(x)
+
+
+@function
+def gelu(x):  # type: ignore[no-untyped-def]
+    """The approximation with tanh."""
+    return 0.5 * x * (1.0 + np.tanh(0.7978845608 * x * (1.0 + 0.044715 * x * x)))
+
+
+ACTIVATIONS: dict[Any, Callable[..., Any]] = {"relu": relu, "silu": silu, "gelu": gelu}
+"""those that have a name"""
+
+
+def activation_of(name: Any, op: str) -> Callable[..., Any] | None:
+    """Return the function of an activation's name; what is no string is returned as it is. Raises SpecError for other names."""
+    if isinstance(name, str) and name not in ACTIVATIONS:
+        raise SpecError(f"{op}: activation is {', '.join(map(repr, ACTIVATIONS))} or a numpipe.function of a float32 tile, got {name!r}")
+    return ACTIVATIONS.get(name, name) if isinstance(name, str) else name  # type: ignore[no-any-return]

@@ -1,0 +1,397 @@
+"""``matmul(a, b)``: NumPy's a @ b on the tensor cores, of any shape and any strides, with what follows the product fused into it.
+
+A CTA computes tiles of the output, one after another. Its memory warpgroup loads blocks of `a` and `b` into a ring of slots in shared
+memory; its compute warpgroups multiply what has arrived, and sum in float32 registers. Two schedules, one source:
+
+=============  =====================================================================================================
+cooperative    the compute warpgroups of a CTA have each a part of its tile's rows: fewest bytes for a product
+ping-pong      each has a tile of its own, and they take turns: one stores its tile while the other multiplies
+=============  =====================================================================================================
+
+Tiles that are too few for the SMs, or too deep, are cut along K (`split_tiles`); tiles of few rows lie along the longer side of the
+output. `choose` asks the model (`numpipe.model.product`) which of `CONFIGS` is the fastest for the sizes.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from .. import launch
+from ..arch.dtypes import ELEMENTS
+from ..core.arith import cdiv
+from ..diagnostics.errors import SpecError
+from ..kernels.decorator import kernel as numpipe_kernel
+from ..kernels.kernels import Kernel
+from ..language.grid import orders
+from ..language.grid.partials import combine
+from ..language.grid.splits import split_tiles
+from ..language.pipeline.pipelines import pipeline
+from ..language.tiles.mma import wgmma
+from ..language.tiles.refs import ds
+from ..language.tiles.strips import map_columns
+from ..language.tiles.tile import zeros
+from ..launch.info import ArrayInfo
+from ..launch.views import broadcast, merged, strided, transposed
+from ..plan.budget import fit_slots
+from ..plan.context import axis_index, axis_size
+from ..plan.params import CompilerParams
+from ..plan.specs import ArrayType, BlockSpec, Workspace, persistent
+from ..tools import model
+from .activations import activation_of
+from .operands import Operand, copied, described, laid, stacked
+
+__all__ = ["matmul"]
+
+NOMINAL = 512
+"""the rows that a batch-invariant product's config is chosen for"""
+_TYPES = (ELEMENTS["float16"].dtype, ELEMENTS["bfloat16"].dtype)
+
+
+@dataclass(frozen=True)
+class Config:
+    """How the product is cut and scheduled. Sizes are in elements.
+
+    tm, tn    tile of the output: a CTA's (cooperative), or a compute warpgroup's (ping-pong)
+    tk        depth of a step
+    slots     steps in shared memory at once; None: as many as fit beside the staging panels
+    schedule  "cooperative" or "pingpong"
+    panels    staging panels (64 x 64 elements, 8 KB) of a compute warpgroup for tiles on their way out, 1…8; None: up to a tile's
+    group     rows of tiles that share blocks of b in L2: 1000 to 2000 rows of the output
+    policy    what L2 does with the output's lines; "evict_first" leaves room for inputs
+    cluster   CTAs of a cluster, along M: each loads a share of the blocks of b for all of them; with split="cluster" along K
+    wgs       compute warpgroups
+    skinny    the tile's rows lie along the longer side of the output: where that is wider than tall, its transpose is computed
+    split     parts of the steps of a tile; "stream": those of all tiles are shared out evenly; "cluster": a part for each CTA of it
+    dynamic   CTAs take tiles from a counter, so that quicker ones compute more
+    """
+
+    tm: int = 128
+    tn: int = 256
+    tk: int = 64
+    slots: int | None = 3
+    schedule: str = "cooperative"
+    panels: int | None = None
+    group: int = 16
+    policy: str | None = None
+    cluster: int = 1
+    wgs: int = 2
+    skinny: bool = False
+    split: int | str | None = None
+    dynamic: bool = False
+
+    @property
+    def share(self) -> int:
+        """Columns of a tile that a CTA stores."""
+        return self.tn // (self.cluster if self.split == "cluster" else 1)
+
+    @property
+    def strip(self) -> int:
+        """Columns of a tile that an epilogue computes at a time."""
+        return min(self.share, 64)
+
+    @property
+    def fuses(self) -> bool:
+        """Whether accumulators leave registers for an epilogue's arrays and functions; with more than 128 a lane it is slow."""
+        return self.tm // (self.wgs if self.schedule == "cooperative" else 1) * self.tn <= 128 * 128
+
+    @property
+    def depth(self) -> int:
+        """The slots of the ring, for 16-bit types."""
+        sums = 4 * self.tm * (self.tn - self.share) * (self.wgs if self.schedule == "pingpong" else 1)
+        return self.slots or fit_slots(((self.tm, self.tk), np.float16), ((self.tn, self.tk), np.float16), other_bytes=sums,
+                                       store_slots=self.panels or 1, num_compute_wgs=self.wgs)
+
+
+CONFIGS = {
+    "cooperative 128x256": Config(group=12, policy="evict_first"),
+    "ping-pong 64x256": Config(64, 256, slots=5, schedule="pingpong", panels=1, group=32, policy="evict_first"),
+    "ping-pong 128x192": Config(128, 192, slots=4, schedule="pingpong", panels=2, policy="evict_first"),
+    "ping-pong 128x128": Config(128, 128, slots=5, schedule="pingpong", panels=4, policy="evict_first"),
+    "cooperative 128x256 cluster 2": Config(slots=4, panels=2, policy="evict_first", cluster=2),
+    "cooperative 128x128": Config(128, 128, slots=6, panels=2, group=4, policy="evict_first"),
+    "cooperative 128x128 split 2 in a cluster": Config(128, 128, slots=5, panels=1, group=4, split="cluster", cluster=2),
+    "cooperative 128x64": Config(128, 64, 128, slots=4, panels=1, group=1, policy="evict_first"),
+    "skinny 64x16": Config(64, 16, 128, slots=10, panels=1, wgs=1, skinny=True),
+    "skinny 64x32": Config(64, 32, 128, slots=9, panels=1, wgs=1, skinny=True),
+    "skinny 64x64": Config(64, 64, slots=13, panels=1, wgs=1, skinny=True),
+    "skinny 128x64 split 2 in a cluster": Config(128, 64, slots=8, panels=1, split="cluster", cluster=2, skinny=True),
+}
+"""What each is good for: many steps, and the least power; few steps; large products; equal sides; rows that L2 serves badly; one
+tile an SM; 128 rows (two); up to 16, 32 and 64 rows or columns (two), where reading the other operand takes all the time."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """What a product is made of, beside its config.
+
+    a, b        dimensions of the operands as they lie in memory: "mk" or "km", "nk" or "kn", of a batch with "b" before them
+    alpha       whether it is scaled
+    source      whether beta times an array of its shape is added
+    bias        dimensions of what is added to each row, "n", or to each column, "m1"; "" for nothing
+    activation  function of the sum, a `numpipe.function` of a float32 tile
+    """
+
+    a: str = "mk"
+    b: str = "nk"
+    alpha: bool = False
+    source: bool = False
+    bias: str = ""
+    activation: Callable[..., Any] | None = None
+
+    @property
+    def c(self) -> str:
+        return "bmn" if "b" in self.a + self.b else "mn"
+
+    @property
+    def without(self) -> tuple[str, ...]:
+        """The kernel's parameters that this product has not."""
+        has = {"source": self.source, "bias": self.bias, "alpha": self.alpha, "beta": self.source}
+        return tuple(name for name, there in has.items() if not there)
+
+    @property
+    def signature(self) -> str:
+        inputs = [self.a, self.b, *[self.c] * self.source, *[self.bias] * bool(self.bias)]
+        return "->".join(",".join(f"({','.join(dims)})" for dims in group) for group in (inputs, [self.c]))
+
+    def output(self, a: Any, b: Any) -> ArrayType:
+        sizes = dict(zip(self.b + self.a, (*b.shape, *a.shape), strict=True))
+        return ArrayType(tuple(sizes[dim] for dim in self.c), a.dtype)
+
+    @property
+    def turned(self) -> Form:
+        """Of the transpose of c, which is b @ a.T."""
+        other = str.maketrans("mn", "nm")
+        return replace(self, a=self.b.translate(other), b=self.a.translate(other), bias=self.bias.translate(other))
+
+
+@functools.cache
+def kernel(config: Config, form: Form = Form()) -> Kernel:
+    """Return the kernel for a config and a form."""
+    axis, shared = ("cluster", None) if config.split == "cluster" else (None, "cluster")  # of what CTAs sum up, and load, together
+    ctas, deep = 1 if axis else config.cluster, form.a.index("k")  # of a cluster, along M; the dimension of a along which is summed
+    a_turned, b_turned = form.a.endswith("km"), form.b.endswith("kn")
+
+    @numpipe_kernel(
+        out_type=lambda a, b: form.output(a, b), signature=form.signature, without=form.without,
+        grid=persistent(), schedule=config.schedule, num_compute_wgs=config.wgs, wg_axis="wg", memory_registers=40,
+        workspace=Workspace((config.tm, config.tn), config.split), cluster=config.cluster, cluster_names="cluster",
+        compiler_params=CompilerParams(store_slots=config.panels or 0, store_eviction_policy=config.policy, approx_math=True))
+    def matmul(a, b, source, bias, c, work, *, alpha, beta):  # type: ignore[no-untyped-def]
+        """c = activation(alpha * a @ b.T + beta * source + bias), for a (M, K) and b (N, K) of a 16-bit type, summed in float32."""
+        wg = axis_index("wg")
+        rows = config.tm // axis_size("wg")  # those of this warpgroup: half the tile's, or all where it has the tile alone
+        plane = 3 - c.ndim  # of a matrix there are no batches: the first of three indices is cut off
+        m_tiles, n_tiles = cdiv(c.shape[1 - plane], config.tm * ctas), cdiv(c.shape[2 - plane], config.tn)  # of a cluster
+        for i, above, n, part in split_tiles(
+                1 if plane else c.shape[0], m_tiles, n_tiles, steps=cdiv(a.shape[deep], config.tk), split=config.split,
+                order="grouped", group=cdiv(config.group, ctas), dynamic=config.dynamic):
+            m = above * ctas + (axis_index("cluster") if axis is None else 0)
+            acc = zeros((rows, config.tn), np.float32)
+            pipe = pipeline(grid=(part.steps,), max_concurrent_steps=config.depth, in_specs=(
+                BlockSpec((None, config.tk, config.tm)[3 - a.ndim:], lambda k: (i, part.begin + k, m)[3 - a.ndim:]) if a_turned else
+                BlockSpec((None, config.tm, config.tk)[3 - a.ndim:], lambda k: (i, m, part.begin + k)[3 - a.ndim:]),
+                BlockSpec((None, config.tk, config.tn)[3 - b.ndim:], lambda k: (i, part.begin + k, n)[3 - b.ndim:],
+                          collective_axes=shared) if b_turned else
+                BlockSpec((None, config.tn, config.tk)[3 - b.ndim:], lambda k: (i, n, part.begin + k)[3 - b.ndim:],
+                          collective_axes=shared)))
+            for _, (a_tile, b_tile) in pipe(a, b):
+                a_rows = a_tile.T if a_turned else a_tile
+                acc = wgmma(acc, a_rows.at[ds(wg * rows, rows), :], b_tile if b_turned else b_tile.T)
+            acc = combine(acc, part, work, axis)
+            if axis is None and part.begin > 0:
+                continue  # the tile is stored by whoever has its first steps
+            row, column = m * config.tm + wg * rows, n * config.tn + (0 if axis is None else axis_index("cluster") * config.share)
+
+            def finish(x, first):  # of some columns of the tile: all of them would not fit into registers beside a source
+                if alpha is not None:
+                    x = x * alpha
+                if source is not None:
+                    x = x + beta * source[(i, ds(row, rows), ds(column + first, config.strip))[plane:]].astype(np.float32)
+                if form.bias in ("n", "n1"):
+                    x = x + bias[(ds(column + first, config.strip), 0)[:bias.ndim]].astype(np.float32)
+                if form.bias in ("m", "m1"):
+                    x = x + bias[(ds(row, rows), 0)[:bias.ndim]].astype(np.float32)[:, None]
+                if form.activation is not None:
+                    x = form.activation(x)
+                return x.astype(c.dtype)
+
+            c[(i, ds(row, rows), ds(column, config.share))[plane:]] = map_columns(finish, acc, config.strip)
+
+    return matmul  # type: ignore[no-any-return]
+
+
+@functools.lru_cache(maxsize=1024)
+def choose(m: int, n: int, k: int, sms: int = model.H200.sms, batches: int = 1, fused: bool = False,
+           aligned: bool | None = None, fixed: bool = False) -> Config:
+    """Return the one of CONFIGS that the model (`numpipe.model.product`) predicts to be the fastest, or within 1 % of that.
+
+    fused    whether there is an epilogue beside alpha, for which not every config has the registers
+    aligned  whether the operands' rows begin at multiples of 128 bytes; None: those of contiguous ones that are summed along
+    fixed    only configs that sum a row's products in one order, wherever in the output it lies
+    """
+    if 0 in (m, n, k, batches):
+        return next(iter(CONFIGS.values()))
+    on_lines = 2 * k % 128 == 0 if aligned is None else aligned
+
+    def predicted(config: Config) -> tuple[float, float, float]:
+        """Seconds of all; those of the SMs, were memory quick; elements through shared memory, which costs power."""
+        shape = (max(m, n), min(m, n), k) if config.skinny else (m, n, k)
+        told = model.product(shape, batches=batches, tile=(config.tm, config.tn), depth=config.tk, slots=config.depth,
+                             schedule=config.schedule, order=orders.Grouped(config.group), store_slots=config.panels or 1,
+                             num_compute_wgs=config.wgs, split=config.split, cluster=config.cluster, aligned=on_lines,
+                             device=replace(model.H200, sms=sms))
+        return told.seconds, told.limits["longest SM"], cdiv(shape[0], config.tm) * cdiv(shape[1], config.tn) * (config.tm + config.tn)
+
+    costs = {config: predicted(config) for config in CONFIGS.values() if config.fuses or not fused if not (fixed and config.split)}
+    for part in (0, 1):
+        costs = {config: cost for config, cost in costs.items() if cost[part] <= 1.01 * min(each[part] for each in costs.values())}
+    return min(costs, key=lambda config: costs[config][2])
+
+
+def matmul(a: Any, b: Any, c: Any = None, *, alpha: float = 1.0, beta: float = 1.0, bias: Any = None, activation: Any = None,
+           out: Any = None, batch_invariant: bool = False, config: Config | None = None, target: str | None = None,
+           stream: Any = None) -> Any:
+    """Return ``activation(alpha * a @ b + beta * c + bias)``, summed in float32, for arrays of float16 or of bfloat16.
+
+    a           (…, M, K), or a vector (K,), as numpy.matmul takes them
+    b           (…, K, N), or (K,); the dimensions in front of a matrix' own two are batches, and broadcast
+    c           of a shape that broadcasts to the result's; not read where beta is 0; out=c overwrites it
+    bias        (N,), added to each row, or (M, 1), to each column
+    activation  "relu", "silu", "gelu" (with tanh), or a `numpipe.function` of a float32 tile, of any shape
+    out         an array of the result's shape and type: where it goes; else it is allocated
+    batch_invariant
+                a row of the result has the same bits whatever M, and whatever the other rows, are: the config depends on N and K
+                alone
+    config      by default the one that `choose` says; `numpipe.autotune(kernel, CONFIGS, a, b)` measures
+    target, stream
+                as of any kernel
+
+    Strides may be any: what TMA cannot address is copied once (see `numpipe.ops`). The same inputs give the same bits, each time.
+    Raises SpecError for shapes that do not fit, for other types, and for arrays of several types or devices.
+
+    >>> a, b = np.ones((2, 3, 8), np.float16), np.ones((8, 5), np.float16)
+    >>> matmul(a, b, bias=b[0], target="sim").shape
+    (2, 3, 5)
+    """
+    infos = described("matmul", {"a": a, "b": b, "c": c if beta != 0 else None, "bias": bias, "out": out}, _TYPES)
+    shapes = [infos[name].shape if name in infos else None for name in ("a", "b", "c", "bias", "out")]
+    batch, m, n, k, shape = _sizes(*shapes)
+    first, handle = infos["a"], None if stream is None else launch.as_stream(stream)
+    made = launch.empty_like_kind(first, shape, first.dtype, handle) if out is None else out
+    infos["out"] = launch.describe_fresh(made, "out", "matmul") if out is None else infos["out"]
+    launch.check_writable(infos["out"], "out", "matmul")
+    if "c" in infos:
+        infos["c"] = broadcast(infos["c"], shape)
+    vectors = [len(infos[name].shape) == 1 for name in ("a", "b")]
+    results = [_with_both(infos[name], vectors) for name in ("out", "c") if name in infos]
+    left, right = _with_both(first, (vectors[0], False)), _with_both(infos["b"], (False, vectors[1]))
+    across = "bias" in infos and len(infos["bias"].shape) == 2
+    if batch and math.prod(right.shape[:-2]) == 1 and left.shape[:-2] == batch and not across:  # all rows by one matrix
+        folded = [merged(info, 1) for info in (left, *results)]
+        if None not in folded:
+            (left, *results), batch = folded, ()  # type: ignore[assignment]
+            m = left.shape[0]
+    _product(laid("matmul", "a", left, batch, target, stream), laid("matmul", "b", right, batch, target, stream), results,
+             infos.get("bias"), batch, (m, n, k), alpha=float(alpha), beta=float(beta),
+             activation=activation_of(activation, "matmul"), config=config, batch_invariant=batch_invariant, target=target,
+             stream=stream)
+    if out is not None:
+        return out
+    if launch.foreign([infos["out"]]):
+        launch.settle([infos["out"]], launch.current_stream([infos["out"]]) if handle is None else handle, 1)
+    return launch.deliver(first, [made])[0]
+
+
+def _product(a: Operand, b: Operand, results: list[ArrayInfo], bias: ArrayInfo | None, batch: tuple[int, ...],
+             sizes: tuple[int, int, int], *, alpha: float, beta: float, activation: Any, config: Config | None,
+             batch_invariant: bool, **options: Any) -> None:
+    """Compute a product of operands that TMA can address; `results`: the array that it is stored to and, if any, that it adds."""
+    m, n, k = sizes
+    windows = [stacked(info, batch) for info in results]
+    target = windows[0]
+    size = results[0].dtype.itemsize
+    if target is None or size not in target.strides[-2:] or 0 in target.strides:  # stored by way of a matrix
+        return _product_elsewhere(a, b, results, bias, batch, sizes, alpha=alpha, beta=beta, activation=activation, config=config,
+                                  batch_invariant=batch_invariant, **options)
+    if windows[1:] and windows[1] is None:
+        windows[1] = copied(results[1], options["target"], options["stream"])
+    dims = ["b" * (len(info.shape) == 3) for info in (a.info, b.info)]
+    along = "" if bias is None else ("n", "m1")[len(bias.shape) - 1]
+    form = _form(dims[0] + ("km" if a.turned else "mk"), dims[1] + ("nk" if b.turned else "kn"), alpha != 1, len(windows) == 2, along,
+                 activation)
+    if config is None:
+        device = launch.gpu_state().device
+        fused = form.source or along != "" or activation is not None
+        aligned = all(stride % 128 == 0 for operand in (a, b) for stride in operand.info.strides[:-1])
+        config = choose(NOMINAL if batch_invariant else m, n, k, device.sm_count if device else model.H200.sms,
+                        math.prod(batch), fused, aligned, batch_invariant)
+    options |= {"alpha": alpha} if form.alpha else {}
+    options |= {"beta": beta} if form.source else {}
+    arrays = [a.info, b.info, *windows[1:], *([] if bias is None else [bias]), target]
+    by_columns = target.strides[-2] == size < target.strides[-1]
+    if m < n and not batch_invariant if config.skinny else by_columns:
+        form = form.turned
+        arrays = [b.info, a.info, *map(transposed, windows[1:]), *([] if bias is None else [bias]), transposed(target)]
+    kernel(config, form)(*arrays, **options)
+
+
+def _product_elsewhere(a: Operand, b: Operand, results: list[ArrayInfo], bias: ArrayInfo | None, batch: tuple[int, ...],
+                       sizes: tuple[int, int, int], **options: Any) -> None:
+    """Compute a product in a new array and copy it to the one it is to go to, whose layout no store has."""
+    from .copy import copy_into
+
+    info, target, stream = results[0], options["target"], options["stream"]
+    handle = None if stream is None else launch.as_stream(stream)
+    made = launch.describe_fresh(launch.empty_like_kind(info, info.shape, info.dtype, handle), "workspace", "matmul")
+    _product(a, b, [made, *results[1:]], bias, batch, sizes, **options)
+    copy_into(made, info, target=target, stream=stream)
+
+
+_form = functools.cache(Form)  # a call takes the GPU's queue some microseconds: what it depends on is looked up
+
+
+def _with_both(info: ArrayInfo, vectors: Sequence[bool]) -> ArrayInfo:
+    """Return an array with the dimensions that a product of vectors has not: M, then N, each of size 1."""
+    shape, strides, size = info.shape, info.strides, info.dtype.itemsize
+    if vectors[0]:
+        end = len(shape) - (not vectors[1])
+        step = size * max(1, *shape[end:], 1)
+        shape, strides = (*shape[:end], 1, *shape[end:]), (*strides[:end], step, *strides[end:])
+    if vectors[1]:
+        shape, strides = (*shape, 1), (*strides, size * max(1, *shape[-1:], 1))
+    return strided(info, shape, strides) if any(vectors) else info
+
+
+@functools.lru_cache(maxsize=1024)
+def _sizes(a: tuple[int, ...], b: tuple[int, ...], c: Any, bias: Any,
+           out: Any) -> tuple[tuple[int, ...], int, int, int, tuple[int, ...]]:
+    """Return (batches, M, N, K, the result's shape) of arrays of these shapes. Raises SpecError where they do not fit."""
+    for name, shape in (("a", a), ("b", b)):
+        if not shape:
+            raise SpecError(f"matmul: '{name}' is a number; multiply with *, or pass alpha=")
+    m, n, k = a[-2] if len(a) > 1 else 1, b[-1] if len(b) > 1 else 1, a[-1]
+    if k != b[-2 if len(b) > 1 else -1]:
+        mend = "; pass b.T of a b (N, K)" if len(b) > 1 and b[-1] == k else ""
+        raise SpecError(f"matmul: K = {k} in 'a' {a}, {b[-2 if len(b) > 1 else -1]} in 'b' {b}{mend}")
+    try:
+        batch = np.broadcast_shapes(a[:-2], b[:-2])
+    except ValueError:
+        raise SpecError(f"matmul: the batches of 'a' {a} and 'b' {b} do not broadcast: {a[:-2]} and {b[:-2]}") from None
+    result = (*batch, *a[-2:-1], *b[-1:] * (len(b) > 1))
+    if out is not None and out != result:
+        raise SpecError(f"matmul: 'out' must be {result}, got {out}")
+    if bias is not None and bias not in ((n,), (m, 1)):
+        raise SpecError(f"matmul: 'bias' must be {(n,)} or {(m, 1)}, got {bias}")
+    try:
+        fits = c is None or np.broadcast_shapes(c, result) == result
+    except ValueError:
+        fits = False
+    if not fits:
+        raise SpecError(f"matmul: 'c' must broadcast to {result}, got {c}")
+    return batch, m, n, k, result

@@ -1,0 +1,89 @@
+"""Operands of any layout, as a kernel's pipelines load them: matrices whose rows are contiguous, one after another or a batch of them.
+
+A window on the caller's array does that where TMA can address it: the matrix or its transpose, batches as one dimension. Else the
+operand is copied once, to memory of the caller's library whose rows start at multiples of 128 bytes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .. import launch
+from ..diagnostics import log
+from ..diagnostics.errors import SpecError
+from ..launch.info import ArrayInfo, tma_addressable
+from ..launch.views import broadcast, merged, strided, transposed
+
+_LINE = 128
+"""bytes of a line of the L2 cache: a row that begins at one has no box that touches two"""
+
+
+class Operand(NamedTuple):
+    """A matrix or a batch of them, with contiguous rows."""
+
+    info: ArrayInfo
+    turned: bool
+    """whether it is the transpose of what was asked for"""
+
+
+def described(op: str, arrays: dict[str, Any], types: Sequence[np.dtype]) -> dict[str, ArrayInfo]:
+    """Describe the arrays that are not None. Raises SpecError for what is no array, other types, types or devices that differ."""
+    infos = {name: launch.describe(array, name, op) for name, array in arrays.items() if array is not None}
+    first, of_first = next(iter(infos.items()))
+    for name, info in infos.items():
+        if info.dtype not in types:
+            legal = " or ".join(dtype.name for dtype in types)
+            raise SpecError(f"{op}: '{name}' is {info.dtype.name}, expected {legal}: convert it, e.g. {name}.astype(…) or {name}.to(…)")
+        if info.dtype != of_first.dtype:
+            raise SpecError(f"{op}: '{name}' is {info.dtype.name} and '{first}' is {of_first.dtype.name}: give both one type")
+    launch.same_place(list(infos.values()), list(infos), op)
+    return infos
+
+
+def stacked(info: ArrayInfo, batch: tuple[int, ...]) -> ArrayInfo | None:
+    """Return matrices of a batch as an array of two dimensions, where all are the same, or three; None where no window is that."""
+    window = merged(broadcast(info, (*batch, *info.shape[-2:])))
+    if window is None:
+        return None
+    same = math.prod(batch) == 1 or math.prod(info.shape[:-2]) == 1
+    return strided(window, window.shape[1:], window.strides[1:]) if same else window if window.strides[0] else None
+
+
+def laid(op: str, name: str, info: ArrayInfo, batch: tuple[int, ...], target: str | None, stream: Any) -> Operand:
+    """Return the operand `name` of an op whose result has these batches, loaded where it lies or copied."""
+    window = stacked(info, batch)
+    if window is not None:
+        reason = "no dimension of it is contiguous"
+        for turned, candidate in enumerate((window, transposed(window))):
+            if candidate.strides[-1] == info.dtype.itemsize or candidate.shape[-1] == 1 or 0 in info.shape:
+                reason = tma_addressable(candidate) or ""
+                if not reason:
+                    return Operand(candidate, bool(turned))
+        if info.kind == "host":
+            return Operand(window, False)
+    else:
+        reason = "its batches do not lie one after another"
+        window = broadcast(info, (*batch, *info.shape[-2:]))
+    if log.on("launch"):
+        log.say("launch", f"{op}: '{name}', {info.dtype.name} {info.shape} with strides of {info.strides} bytes, is copied: {reason}")
+    return Operand(copied(window, target, stream), False)
+
+
+def copied(info: ArrayInfo, target: str | None, stream: Any) -> ArrayInfo:
+    """Return a copy of matrices, batches in one dimension, in memory of the array's library, with rows at multiples of 128 bytes."""
+    from .copy import copy_into
+
+    *batch, rows, columns = info.shape
+    size = info.dtype.itemsize
+    pitch = -(-columns * size // _LINE) * _LINE // size
+    handle = None if stream is None else launch.as_stream(stream)
+    made = launch.describe_fresh(launch.empty_like_kind(info, (*batch, rows, pitch), info.dtype, handle), "workspace", "copy")
+    window = strided(made, info.shape, made.strides)
+    copy_into(info, window, target=target, stream=stream)
+    merged_window = merged(window)
+    assert merged_window is not None
+    return merged_window if batch else window
