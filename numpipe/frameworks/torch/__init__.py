@@ -16,16 +16,8 @@
 A tensor of a GPU is computed there on the current stream, a CPU tensor on a GPU where there is one, else on the simulated SM.
 """
 
-from __future__ import annotations
+from .attention import scaled_dot_product_attention
+from .matmul import matmul
+from .register import register
 
-from typing import TYPE_CHECKING
-
-from ...core.lazy import names
-
-if TYPE_CHECKING:
-    from .attention import scaled_dot_product_attention
-    from .matmul import matmul
-    from .register import register
-
-__getattr__ = names(__name__, {"attention": "scaled_dot_product_attention", "matmul": "matmul", "register": "register"})
 __all__ = ["matmul", "register", "scaled_dot_product_attention"]

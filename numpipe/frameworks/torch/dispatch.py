@@ -61,6 +61,15 @@ def _casting(op: Op, device: str, keys: Any) -> Callable[..., Any]:
     return cast
 
 
+def without_vmap(library: torch.library.Library, op: Op, mend: str) -> None:
+    """Have `torch.vmap` over the op raise a SpecError, with a mend."""
+
+    def refuse(info: Any, in_dims: Any, *args: Any, **named: Any) -> Any:
+        raise SpecError(f"{op._schema.name}: torch.vmap has no rule for this op: {mend}")
+
+    torch.library.register_vmap(op._schema.name, refuse, lib=library)
+
+
 # ---- types
 def element_type(of: str, name: str, tensor: torch.Tensor) -> np.dtype[Any]:
     """Return NumPy's type for a tensor's. Raises SpecError for one that no kernel takes; `of` is the op or the kernel."""

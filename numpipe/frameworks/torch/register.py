@@ -19,7 +19,7 @@ from ...kernels.arguments import MISSING
 from ...kernels.kernels import Kernel
 from ...kernels.options import parameter_names
 from ...plan.specs import SYMBOLIC, ArrayType
-from .dispatch import Op, define, element_type, torch_type, under_autograd
+from .dispatch import Op, define, element_type, torch_type, under_autograd, without_vmap
 
 __all__ = ["register"]
 
@@ -201,7 +201,7 @@ def _define(names: tuple[str, str], form: _Form, gradients: _Gradients) -> Op:
         under_autograd(library, op, _refusing(full, form))
     else:
         torch.library.register_autograd(full, gradients.backward, setup_context=gradients.save, lib=library)
-    torch.library.register_vmap(full, _unbatched(full), lib=library)
+    without_vmap(library, op, "write a kernel over the batch, or call the op in a loop and torch.stack the results")
     return op
 
 
@@ -215,14 +215,6 @@ def _refusing(name: str, form: _Form) -> Callable[..., Any]:
     def refuse(*args: Any, **named: Any) -> Any:
         raise SpecError(f"{name}: writes {', '.join(form.mutated)} in place, and an argument requires a gradient, which such an op "
                         "has not: call it under torch.no_grad(), pass tensors.detach(), or give the kernel an out_type")
-
-    return refuse
-
-
-def _unbatched(name: str) -> Callable[..., Any]:
-    def refuse(info: Any, in_dims: Any, *args: Any, **named: Any) -> Any:
-        raise SpecError(f"{name}: torch.vmap cannot give a kernel another dimension: write a kernel over the batch, or call the op "
-                        "in a loop and torch.stack the results")
 
     return refuse
 
