@@ -121,6 +121,11 @@ def direct() -> bool:
                 or forward_ad._current_level >= 0 or profiler._is_profiler_enabled or _autocast())
 
 
+def transformed() -> bool:
+    """Whether a transform of `torch.func` is active and nothing compiles."""
+    return not _compiling() and _transform() is not None
+
+
 try:
     _compiling: Callable[[], bool] = torch.compiler.is_dynamo_compiling
     _grad: Callable[[], bool] = torch.is_grad_enabled
@@ -132,4 +137,7 @@ try:
     _ = forward_ad._current_level, profiler._is_profiler_enabled
 except AttributeError:  # these are PyTorch's own: they may be called otherwise in another version
     def direct() -> bool:
+        return False
+
+    def transformed() -> bool:
         return False

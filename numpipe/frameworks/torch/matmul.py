@@ -23,7 +23,7 @@ from ... import ops
 from ...core.functions import Function
 from ...diagnostics.errors import SpecError
 from ...ops.activations import ACTIVATIONS
-from .dispatch import PLAIN, check_tensors, define, direct, under_autocast, under_autograd, without_vmap
+from .dispatch import PLAIN, check_tensors, define, direct, transformed, under_autocast, under_autograd, without_vmap
 
 __all__ = ["matmul"]
 
@@ -63,6 +63,8 @@ def matmul(a: Any, b: Any, c: Any = None, *, alpha: float = 1.0, beta: float = 1
     if not isinstance(activation, str) and activation is not None:
         activation = _spelled(activation)
     if out is None:
+        if torch.is_grad_enabled() and transformed() and (activation is None or activation in DIFFERENTIABLE):
+            return _differentiated(a, b, c, bias, alpha, beta, activation, batch_invariant)  # torch.func looks above the dispatcher
         return torch.ops.numpipe.matmul.default(a, b, c, bias, alpha, beta, activation, batch_invariant)
     torch.ops.numpipe.matmul_out.default(a, b, c, bias, alpha, beta, activation, batch_invariant, out)
     return out
@@ -141,15 +143,19 @@ _out = define(_LIBRARY, f"matmul_out({re.sub('=[^,]+', '', ARGUMENTS)}, Tensor(a
 
 # ---- gradients
 class _Product(torch.autograd.Function):  # type: ignore[misc]
-    """The product without an activation, and its gradients."""
+    """The product without an activation, and its gradients, which `torch.func` may transform too."""
+
+    generate_vmap_rule = True
 
     @staticmethod
-    def forward(ctx: Any, a: Any, b: Any, c: Any, bias: Any, alpha: float, beta: float, batch_invariant: bool) -> Any:
+    def forward(a: Any, b: Any, c: Any, bias: Any, alpha: float, beta: float, batch_invariant: bool) -> Any:
+        return _op(a, b, c, bias, alpha, beta, None, batch_invariant)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        a, b, *added, ctx.alpha, ctx.beta, ctx.batch_invariant = inputs
         ctx.save_for_backward(a, b)
-        ctx.alpha, ctx.beta, ctx.batch_invariant = alpha, beta, batch_invariant
-        ctx.added = [None if each is None else (each.shape, each.dtype) for each in (c, bias)]
-        with torch._C._AutoDispatchBelowAutograd():
-            return _op(a, b, c, bias, alpha, beta, None, batch_invariant)
+        ctx.added = [None if each is None else (each.shape, each.dtype) for each in added]
 
     @staticmethod
     def backward(ctx: Any, grad: Any) -> Any:
