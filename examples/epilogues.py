@@ -1,10 +1,10 @@
-"""What a product may end with, fused into it: functions of float32 tiles that `gemm_tuned.matmul` takes as activation=.
+"""What a product may end with, fused into it: functions of float32 tiles that `numpipe.ops.matmul` takes as activation=.
 
     python examples/epilogues.py                        the layers below, on the GPU if there is one, else simulated
     python examples/epilogues.py --target sim
 
-A `numpipe.function` of your own is passed like those here. It is called on a strip of the tile at a time (`numpipe.map_columns`),
-so that what it computes fits into registers beside the sums.
+Those with names are in numpipe/ops/activations.py. A `numpipe.function` of your own is passed like them. It is called on a strip of
+the tile at a time (`numpipe.map_columns`), so that what it computes fits into registers beside the sums.
 """
 
 from __future__ import annotations
@@ -16,33 +16,13 @@ from typing import Any
 import numpy as np
 
 import numpipe
-from numpipe import launch
-
-
-@numpipe.function
-def relu(x):  # type: ignore[no-untyped-def]
-    return np.maximum(x, 0.0)
-
-
-@numpipe.function
-def silu(x):  # type: ignore[no-untyped-def]
-    return x * numpipe.sigmoid(x)
-
-
-@numpipe.function
-def gelu(x):  # type: ignore[no-untyped-def]
-    """The approximation with tanh."""
-    return 0.5 * x * (1.0 + np.tanh(0.7978845608 * x * (1.0 + 0.044715 * x * x)))
+from numpipe import launch, ops
 
 
 @numpipe.function
 def clipped(x):  # type: ignore[no-untyped-def]
     """One of your own: a ReLU that ends at 6."""
     return np.minimum(np.maximum(x, 0.0), 6.0)
-
-
-ACTIVATIONS = {"relu": relu, "silu": silu, "gelu": gelu}
-"""those that have a name"""
 
 
 # ---- running it
@@ -53,12 +33,10 @@ EXACT: dict[Any, Any] = {
 
 def error(shape: tuple[int, int, int], activation: Any, target: str | None, dtype: Any = np.float16) -> float:
     """Of ``activation(a b^T / 2 + bias + residual)`` against float64, relative, in Frobenius norm."""
-    import gemm_tuned  # which takes its activations from here
-
     m, n, k = shape
     rng = np.random.default_rng(0)
     a, b, residual, bias = (rng.standard_normal(of, np.float32).astype(dtype) for of in ((m, k), (n, k), (m, n), (n,)))
-    c = gemm_tuned.matmul(a, b, residual, alpha=0.5, bias=bias, activation=activation, target=target)
+    c = ops.matmul(a, b.T, residual, alpha=0.5, bias=bias, activation=activation, target=target)
     left, right, added, along = (x.astype(np.float64) for x in (a, b, residual, bias))
     exact = EXACT[activation](left @ right.T / 2 + added + along)
     return float(np.linalg.norm(c.astype(np.float64) - exact) / np.linalg.norm(exact))

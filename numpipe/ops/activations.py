@@ -39,5 +39,5 @@ ACTIVATIONS: dict[Any, Callable[..., Any]] = {"relu": relu, "silu": silu, "gelu"
 def activation_of(name: Any, op: str) -> Callable[..., Any] | None:
     """Return the function of an activation's name; what is no string is returned as it is. Raises SpecError for other names."""
     if isinstance(name, str) and name not in ACTIVATIONS:
-        raise SpecError(f"{op}: activation is {', '.join(map(repr, ACTIVATIONS))} or a numpipe.function of a float32 tile, got {name!r}")
-    return ACTIVATIONS.get(name, name) if isinstance(name, str) else name  # type: ignore[no-any-return]
+        raise SpecError(f"{op}: activation is {', '.join(map(repr, ACTIVATIONS))} or a numpipe.function, got {name!r}")
+    return ACTIVATIONS.get(name, name)

@@ -1,7 +1,7 @@
 """``matmul(a, b)``: NumPy's a @ b on the tensor cores, of any shape and any strides, with what follows the product fused into it.
 
-A CTA computes tiles of the output, one after another. Its memory warpgroup loads blocks of `a` and `b` into a ring of slots in shared
-memory; its compute warpgroups multiply what has arrived, and sum in float32 registers. Two schedules, one source:
+A CTA computes tiles of the output, one after another. Its memory warpgroup loads blocks of `a` and `b` into a ring of slots in
+shared memory; its compute warpgroups multiply what has arrived, and sum in float32 registers. Two schedules, one source:
 
 =============  =====================================================================================================
 cooperative    the compute warpgroups of a CTA have each a part of its tile's rows: fewest bytes for a product
@@ -246,7 +246,8 @@ def choose(m: int, n: int, k: int, sms: int = model.H200.sms, batches: int = 1, 
                              schedule=config.schedule, order=orders.Grouped(config.group), store_slots=config.panels or 1,
                              num_compute_wgs=config.wgs, split=config.split, cluster=config.cluster, aligned=on_lines,
                              device=replace(model.H200, sms=sms))
-        return told.seconds, told.limits["longest SM"], cdiv(shape[0], config.tm) * cdiv(shape[1], config.tn) * (config.tm + config.tn)
+        tiles = cdiv(shape[0], config.tm) * cdiv(shape[1], config.tn)
+        return told.seconds, told.limits["longest SM"], tiles * (config.tm + config.tn)
 
     costs = {config: predicted(config) for config in CONFIGS.values() if config.fuses or not fused if not (fixed and config.split)}
     for part in (0, 1):
@@ -279,13 +280,16 @@ def matmul(a: Any, b: Any, c: Any = None, *, alpha: float = 1.0, beta: float = 1
     >>> matmul(a, b, bias=b[0], target="sim").shape
     (2, 3, 5)
     """
-    infos = described("matmul", {"a": a, "b": b, "c": c if beta != 0 else None, "bias": bias, "out": out}, _TYPES)
+    infos = described("matmul", {"a": a, "b": b, "c": c if beta != 0 else None, "bias": bias, "out": out}, _TYPES,
+                      added=("c", "bias"))
     shapes = [infos[name].shape if name in infos else None for name in ("a", "b", "c", "bias", "out")]
     batch, m, n, k, shape = _sizes(*shapes)
     first, handle = infos["a"], None if stream is None else launch.as_stream(stream)
     made = launch.empty_like_kind(first, shape, first.dtype, handle) if out is None else out
     infos["out"] = launch.describe_fresh(made, "out", "matmul") if out is None else infos["out"]
     launch.check_writable(infos["out"], "out", "matmul")
+    if 0 in shape:
+        return launch.deliver(first, [made])[0] if out is None else out
     if "c" in infos:
         infos["c"] = broadcast(infos["c"], shape)
     vectors = [len(infos[name].shape) == 1 for name in ("a", "b")]
@@ -323,8 +327,8 @@ def _product(a: Operand, b: Operand, results: list[ArrayInfo], bias: ArrayInfo |
         windows[1] = copied(results[1], options["target"], options["stream"])
     dims = ["b" * (len(info.shape) == 3) for info in (a.info, b.info)]
     along = "" if bias is None else ("n", "m1")[len(bias.shape) - 1]
-    form = _form(dims[0] + ("km" if a.turned else "mk"), dims[1] + ("nk" if b.turned else "kn"), alpha != 1, len(windows) == 2, along,
-                 activation)
+    form = _form(dims[0] + ("km" if a.turned else "mk"), dims[1] + ("nk" if b.turned else "kn"), alpha != 1, len(windows) == 2,
+                 along, activation)
     if config is None:
         device = launch.gpu_state().device
         fused = form.source or along != "" or activation is not None

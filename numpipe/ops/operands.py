@@ -1,4 +1,4 @@
-"""Operands of any layout, as a kernel's pipelines load them: matrices whose rows are contiguous, one after another or a batch of them.
+"""Operands of any layout, as a kernel's pipelines load them: a matrix whose rows are contiguous, or a batch of such matrices.
 
 A window on the caller's array does that where TMA can address it: the matrix or its transpose, batches as one dimension. Else the
 operand is copied once, to memory of the caller's library whose rows start at multiples of 128 bytes.
@@ -30,15 +30,19 @@ class Operand(NamedTuple):
     """whether it is the transpose of what was asked for"""
 
 
-def described(op: str, arrays: dict[str, Any], types: Sequence[np.dtype]) -> dict[str, ArrayInfo]:
-    """Describe the arrays that are not None. Raises SpecError for what is no array, other types, types or devices that differ."""
+def described(op: str, arrays: dict[str, Any], types: Sequence[np.dtype], added: Sequence[str] = ()) -> dict[str, ArrayInfo]:
+    """Describe the arrays that are not None. Those named in `added` may be float32, whatever the type of the others.
+
+    Raises SpecError for what is no array, for other types, and for types or devices that differ.
+    """
     infos = {name: launch.describe(array, name, op) for name, array in arrays.items() if array is not None}
     first, of_first = next(iter(infos.items()))
     for name, info in infos.items():
-        if info.dtype not in types:
-            legal = " or ".join(dtype.name for dtype in types)
-            raise SpecError(f"{op}: '{name}' is {info.dtype.name}, expected {legal}: convert it, e.g. {name}.astype(…) or {name}.to(…)")
-        if info.dtype != of_first.dtype:
+        legal = (*types, np.dtype(np.float32)) if name in added else types
+        if info.dtype not in legal:
+            known = " or ".join(dtype.name for dtype in legal)
+            raise SpecError(f"{op}: '{name}' is {info.dtype.name}, expected {known}: convert it, as {name}.astype(…) does")
+        if info.dtype != of_first.dtype and name not in added:
             raise SpecError(f"{op}: '{name}' is {info.dtype.name} and '{first}' is {of_first.dtype.name}: give both one type")
     launch.same_place(list(infos.values()), list(infos), op)
     return infos
@@ -69,12 +73,12 @@ def laid(op: str, name: str, info: ArrayInfo, batch: tuple[int, ...], target: st
         reason = "its batches do not lie one after another"
         window = broadcast(info, (*batch, *info.shape[-2:]))
     if log.on("launch"):
-        log.say("launch", f"{op}: '{name}', {info.dtype.name} {info.shape} with strides of {info.strides} bytes, is copied: {reason}")
+        log.say("launch", f"{op}: '{name}', {info.dtype.name} {info.shape}, strides {info.strides} bytes, is copied: {reason}")
     return Operand(copied(window, target, stream), False)
 
 
 def copied(info: ArrayInfo, target: str | None, stream: Any) -> ArrayInfo:
-    """Return a copy of matrices, batches in one dimension, in memory of the array's library, with rows at multiples of 128 bytes."""
+    """Return a copy of matrices, batches in one dimension, in the array's library, with rows at multiples of 128 bytes."""
     from .copy import copy_into
 
     *batch, rows, columns = info.shape
@@ -83,7 +87,7 @@ def copied(info: ArrayInfo, target: str | None, stream: Any) -> ArrayInfo:
     handle = None if stream is None else launch.as_stream(stream)
     made = launch.describe_fresh(launch.empty_like_kind(info, (*batch, rows, pitch), info.dtype, handle), "workspace", "copy")
     window = strided(made, info.shape, made.strides)
-    copy_into(info, window, target=target, stream=stream)
+    copy_into(info, window, padded=True, target=target, stream=stream)
     merged_window = merged(window)
     assert merged_window is not None
     return merged_window if batch else window

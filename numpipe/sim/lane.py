@@ -18,7 +18,8 @@ from greenlet import getcurrent, greenlet
 from ..core import machine as _machine
 from ..diagnostics.errors import SpecError
 from . import generic, report, sites
-from .state import Warpgroup
+from .state import Access, Warpgroup
+from .touches import LOAD
 
 WARP = 32
 SPINS = 50_000
@@ -60,7 +61,7 @@ class Lane:
             return getattr(self._warp.who, name)
         operation = _PUBLIC_WORDS.get(name.partition("_")[0], f"'{name}'")
         raise SpecError(f"{operation} is an operation of the whole warpgroup, and this body is code for each lane "
-                        "(lowering_semantics=LoweringSemantics.Lane): it has elements of tiles, shuffles and syncwarp")
+                        "(lowering_semantics=LoweringSemantics.Lane): it has elements of tiles and arrays, shuffles and syncwarp")
 
     def load(self, address: int, dtype: np.dtype, what: str) -> Any:
         self._again = self._again + 1 if address == self._address else 0
@@ -77,6 +78,14 @@ class Lane:
         self._address = -1
         self._warp.touch(self, address, value.dtype.itemsize, what, True)
         self._warp.who.sm.memory.bytes[address:address + value.dtype.itemsize].view(value.dtype)[0] = value
+
+    def gmem_read(self, array: np.ndarray, index: tuple[slice, ...], what: str) -> np.ndarray:
+        if any(part.stop - part.start != 1 for part in index):
+            self.__getattr__("gmem_read")  # raises: a block of an array is the warpgroup's
+        who, found = self._warp.who, array[index].copy()
+        who.sm.gmem.read(Access(who, LOAD, what, who.needs()), array, index, who.known())
+        self._warp.moved += found.nbytes
+        return found
 
     def shuffle(self, operation: str, mask: int, value: Any, amount: int) -> Any:
         return self._meet(_Stop(operation, mask, value, amount))

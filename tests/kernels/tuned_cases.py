@@ -11,6 +11,7 @@ import numpy as np
 
 import epilogues
 import gemm_tuned
+from numpipe.ops import activations
 
 LAYOUTS = tuple(map("".join, itertools.product("CF", repeat=3)))
 """of a, b and the output: row- or column-major matrices"""
@@ -85,6 +86,6 @@ EPILOGUES = {
 
 FORMS = {
     "plain": gemm_tuned.Form(), "batches": gemm_tuned.Form("bmk", "bkn"), "one b": gemm_tuned.Form("bkm", "nk"),
-    "all": gemm_tuned.Form(alpha=True, source=True, bias="n", activation=epilogues.gelu),
-    "batches, all": gemm_tuned.Form("bmk", "bnk", True, True, "m", epilogues.silu)}
+    "all": gemm_tuned.Form(alpha=True, source=True, bias="n", activation=activations.gelu),
+    "batches, all": gemm_tuned.Form("bmk", "bnk", True, True, "m", activations.silu)}
 """what products are made of whose code is looked at"""

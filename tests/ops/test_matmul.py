@@ -1,37 +1,38 @@
-"""examples/gemm_tuned.py: every config, simulated."""
+"""numpipe.ops.matmul: every config, any shape, any strides; and the examples that show it."""
 
 from __future__ import annotations
 
+import importlib
 import re
 import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import epilogues
 import gemm_tuned
 import numpipe
 from gemm import inputs
+from numpipe import ops
 from numpipe.compile.build import toolchain
 from numpipe.language.tiles import store
+from tests.kernels.covering import examples
 from tests.kernels.kernels_for_tests import operands, product
 from tests.kernels.launch_fakes import CudaArray, TorchTensor
 from tests.kernels.tuned_cases import EPILOGUES, FORMS, RANKS, layouts
 
+OP = importlib.import_module("numpipe.ops.matmul")  # the package's attribute of this name is the function
 CONFIGS = gemm_tuned.CONFIGS
 
 
 @pytest.fixture(autouse=True)
 def simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
-
-
-def test_it_is_shorter_than_a_page_of_options() -> None:
-    assert len(Path(gemm_tuned.__file__).read_text(encoding="utf8").splitlines()) <= 350
 
 
 def test_it_prints_the_error_of_every_config(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,13 +76,15 @@ def test_matrices_and_batches_of_either_major_order(ranks: tuple[int, int]) -> N
         np.testing.assert_array_equal(out, expected)
 
 
-def test_of_column_major_batches_tma_is_shown_the_transposes(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked, kernel = [], gemm_tuned.kernel
-    monkeypatch.setattr(gemm_tuned, "kernel", lambda cfg, form: lambda *arrays, **named: (
-        asked.append((form.a, form.b)), [x.flags.c_contiguous for x in arrays], kernel(cfg, form)(*arrays, **named))[1])
-    for a, b, _, _ in layouts(8, 16, 24, np.float16, (2, 2)):
-        assert gemm_tuned.matmul(a, b, target="sim", cfg=CONFIGS["ping-pong 128x128"]) == [True, True]
-    assert asked == [(x, y) for x in ("bmk", "bkm") for y in ("bnk", "bkn") for _ in "CF"]
+def test_of_column_major_operands_tma_is_shown_the_transposes(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, kernel = [], OP.kernel
+    monkeypatch.setattr(OP, "kernel", lambda config, form: lambda *infos, **named: (
+        asked.append((form.a, form.b)), [x.array.flags.c_contiguous for x in infos], kernel(config, form)(*infos, **named))[1])
+    for ranks, batch in (((2, 2), "b"), ((0, 0), "")):
+        asked.clear()
+        for a, b, _, _ in layouts(8, 16, 24, np.float16, ranks):
+            gemm_tuned.matmul(a, b, target="sim", cfg=CONFIGS["ping-pong 128x128"])
+        assert asked == [(batch + x, batch + y) for x in ("mk", "km") for y in ("nk", "kn") for _ in "CF"]
 
 
 @pytest.mark.parametrize("ranks", RANKS[:2], ids=str)
@@ -95,41 +98,113 @@ def test_a_column_major_output_is_the_transposed_product_through_the_store_ring(
     assert stored
 
 
-def test_arrays_without_a_transpose_are_passed_as_they_are_and_outputs_are_of_their_type(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_arrays_of_any_kind_are_transposed_and_outputs_are_of_the_first_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     passed: list[Any] = []
-    monkeypatch.setattr(gemm_tuned, "kernel", lambda cfg, form: lambda *arrays, **named: passed.append((*arrays, named["out"])))
+    monkeypatch.setattr(OP, "kernel", lambda config, form: lambda *infos, **named: passed.append(infos))
     cfg = CONFIGS["skinny 64x16"]
     a, b, out = (CudaArray(4096 * i, shape, "<f2") for i, shape in enumerate(((16, 64), (256, 64), (16, 256)), 1))
     gemm_tuned.matmul(a, b, out=out, cfg=cfg)
-    assert passed.pop() == (a, b, out)
+    assert [(info.ptr, info.shape, info.strides) for info in passed.pop()] == [
+        (8192, (256, 64), (128, 2)), (4096, (16, 64), (128, 2)), (12288, (256, 16), (2, 512))]
 
     made = []
-    monkeypatch.setattr(gemm_tuned.launch, "empty_like_kind", lambda info, *args: made.append(args) or np.zeros(args[0], args[1]))
+    monkeypatch.setattr(OP.launch, "empty_like_kind", lambda info, *args: made.append(args) or np.zeros(args[0], args[1]))
     x, y = TorchTensor(4096, (16, 64), "float16", (64, 1)), TorchTensor(8192, (256, 64), "float16", (64, 1))
     gemm_tuned.matmul(x, y, cfg=cfg, stream=7)
-    assert made == [((16, 256), np.dtype(np.float16), 7)] and passed[0][:2] == (y, x) and passed[0][2].shape == (256, 16)
+    assert made == [((16, 256), np.dtype(np.float16), 7)]
+    assert [info.shape for info in passed[0]] == [(256, 64), (16, 64), (256, 16)]
 
 
 @pytest.mark.parametrize(("m", "n"), [(5, 200), (200, 5), (64, 64)])
 def test_a_skinny_products_tiles_lie_along_the_longer_side(m: int, n: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    made, kernel, cfg = [], gemm_tuned.kernel, CONFIGS["skinny 64x16"]
-    monkeypatch.setattr(gemm_tuned, "kernel", lambda *args: lambda a, b, **named: (
-        made.append((len(a), len(b))), kernel(*args)(a, b, **named))[1])
+    made, kernel, cfg = [], OP.kernel, CONFIGS["skinny 64x16"]
+    monkeypatch.setattr(OP, "kernel", lambda *args: lambda a, b, out, **named: (
+        made.append((a.shape[0], b.shape[0])), kernel(*args)(a, b, out, **named))[1])
     a, b = operands(m, n, 136)
     c = gemm_tuned.matmul(a, b, cfg=cfg, target="sim")
     np.testing.assert_array_equal(c.astype(np.float64), product(a, b).astype(np.float64))
     assert made == [(max(m, n), min(m, n))] and c.flags.c_contiguous
 
 
+# ---- what NumPy multiplies
+SHAPES = (((70, 72), (72, 136)), ((72,), (72, 40)), ((40, 72), (72,)), ((72,), (72,)), ((3, 20, 72), (72, 40)),
+          ((2, 3, 20, 72), (3, 72, 40)), ((2, 1, 20, 72), (1, 3, 72, 40)), ((1, 20, 72), (72, 40)), ((20, 72), (3, 72, 40)),
+          ((5, 0, 8), (8, 3)), ((2, 3, 1), (1, 5)), ((4, 0), (0, 5)), ((0, 4, 8), (0, 8, 4)), ((3, 8), (2, 1, 8, 0)))
+
+
+def integers(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(-3, 4, shape).astype(np.float16)
+
+
+@pytest.mark.parametrize(("left", "right"), SHAPES, ids=str)
+def test_it_multiplies_what_numpy_does(left: tuple[int, ...], right: tuple[int, ...]) -> None:
+    a, b = integers(*left), integers(*right, seed=1)
+    found, wanted = ops.matmul(a, b, target="sim"), a.astype(np.float64) @ b.astype(np.float64)
+    assert found.shape == wanted.shape and found.dtype == a.dtype
+    np.testing.assert_array_equal(found.astype(np.float64), wanted)
+
+
+@st.composite
+def windows(draw: Any, shape: tuple[int, ...], seed: int) -> np.ndarray:
+    """An array of this shape that is a window on another one: dimensions in any order, backwards, apart, repeated."""
+    steps = [draw(st.sampled_from([1, 1, 1, 2, -1, 0] if size > 1 else [1])) for size in shape]
+    order = draw(st.permutations(range(len(shape)))) if draw(st.booleans()) else list(range(len(shape)))
+    sizes = [1 if step == 0 else size * abs(step) for size, step in zip(shape, steps, strict=True)]
+    whole = integers(*[sizes[axis] for axis in order], seed=seed).transpose(np.argsort(order))
+    cut = whole[tuple(slice(None, None, step or None) for step in steps)]
+    return np.broadcast_to(cut, shape)
+
+
+@settings(max_examples=examples(60))
+@given(st.data(), st.integers(1, 70), st.integers(1, 70), st.integers(1, 70),
+       st.sampled_from([((), ()), ((2,), ()), ((2,), (2,)), ((2, 1), (3,))]))
+def test_any_window_is_an_operand_and_an_output(data: Any, m: int, n: int, k: int, batches: tuple[Any, Any]) -> None:
+    a, b = data.draw(windows((*batches[0], m, k), 0)), data.draw(windows((*batches[1], k, n), 1))
+    wanted = a.astype(np.float64) @ b.astype(np.float64)
+    whole = np.full([2 * size for size in wanted.shape], np.nan, np.float16)
+    out = whole[tuple(slice(data.draw(st.integers(0, 1)), None, 2) if data.draw(st.booleans()) else slice(0, size)
+                      for size in wanted.shape)]
+    assert ops.matmul(a, b, out=out, target="sim") is out
+    np.testing.assert_array_equal(out.astype(np.float64), wanted)
+    out[...] = np.nan
+    assert np.isnan(whole).all(), "nothing beside it was written"
+
+
+def test_a_row_has_the_same_bits_whatever_the_number_of_rows_is() -> None:
+    rng = np.random.default_rng(0)
+    a, b = (rng.standard_normal(shape, np.float32).astype(np.float16) for shape in ((300, 520), (520, 72)))
+    whole = ops.matmul(a, b, batch_invariant=True, target="sim")
+    for rows in (1, 40, 200):
+        np.testing.assert_array_equal(ops.matmul(a[:rows], b, batch_invariant=True, target="sim"), whole[:rows])
+    assert {OP.choose(OP.NOMINAL, 4096, k, fixed=True).split for k in (64, 4096, 16384)} == {None}
+
+
 @pytest.mark.parametrize("shapes, words", [
-    (((4,), (4, 4), None), r"'a' must have 2 dimensions, or 3 with batches, got shape \(4,\)"),
-    (((4, 8), (4, 16), None), r"K = 8 in 'a' \(4, 8\), 16 in 'b' \(4, 16\); pass b.T of a b \(K, N\)"),
-    (((2, 4, 8), (3, 4, 8), None), r"'a' \(2, 4, 8\) has 2 batches, 'b' \(3, 4, 8\) has 3"),
-    (((2, 4, 8), (4, 8), (4, 4)), r"'out' must be \(2, 4, 4\), got \(4, 4\)")])
+    (((4, 8), (16, 4), None), r"K = 8 in 'a' \(4, 8\), 16 in 'b' \(16, 4\)"),
+    (((4, 8), (16, 8), None), r"K = 8 in 'a' \(4, 8\), 16 in 'b' \(16, 8\); pass b.T of a b \(N, K\)"),
+    (((2, 4, 8), (3, 8, 4), None), r"the batches of 'a' \(2, 4, 8\) and 'b' \(3, 8, 4\) do not broadcast: \(2,\) and \(3,\)"),
+    (((2, 4, 8), (8, 4), (4, 4)), r"'out' must be \(2, 4, 4\), got \(4, 4\)"),
+    (((), (8, 4), None), "'a' is a number; multiply with \\*, or pass alpha=")])
 def test_shapes_that_do_not_fit_are_refused_by_name(shapes: tuple[Any, ...], words: str) -> None:
     a, b, out = (None if shape is None else np.zeros(shape, np.float16) for shape in shapes)
     with pytest.raises(numpipe.SpecError, match=f"matmul: .*{words}"):
-        gemm_tuned.matmul(a, b, out=out, target="sim")
+        ops.matmul(a, b, out=out, target="sim")
+
+
+@pytest.mark.parametrize("named, words", [
+    ({"bias": (9,)}, r"'bias' must be \(8,\) or \(4, 1\), got \(9,\)"),
+    ({"c": (4, 9)}, r"'c' must broadcast to \(4, 8\), got \(4, 9\)"),
+    ({"b": np.float32}, "'b' is float32, expected float16 or bfloat16: convert it"),
+    ({"b": ml_dtypes.bfloat16}, "'b' is bfloat16 and 'a' is float16: give both one type"),
+    ({"a": np.int32}, "'a' is int32, expected float16 or bfloat16"),
+    ({"a": np.complex64}, "element type complex64.* is not supported")],
+    ids=str)
+def test_other_arguments_that_do_not_fit_are_refused_by_name(named: dict[str, Any], words: str) -> None:
+    arrays = {"a": np.zeros((4, 8), np.float16), "b": np.zeros((8, 8), np.float16)}
+    for name, what in named.items():
+        arrays[name] = np.zeros(what, np.float16) if isinstance(what, tuple) else arrays[name].astype(what)
+    with pytest.raises(numpipe.SpecError, match=words):
+        ops.matmul(**arrays, target="sim")
 
 
 # ---- epilogues
@@ -202,8 +277,8 @@ def test_every_config_and_form_passes_the_build_gate(name: str, form: str, dtype
 
 @pytest.mark.soak
 def test_without_strips_an_epilogue_spills(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gemm_tuned.Config, "strip", property(lambda cfg: cfg.tn))
-    made = gemm_tuned.kernel.__wrapped__(CONFIGS["cooperative 128x256"], FORMS["all"])
+    monkeypatch.setattr(OP.Config, "strip", property(lambda config: config.tn))
+    made = OP.kernel.__wrapped__(CONFIGS["cooperative 128x256"], FORMS["all"])
     monkeypatch.setattr(gemm_tuned, "kernel", lambda cfg, form: made)
     assert any("spills" in finding for finding in gate(CONFIGS["cooperative 128x256"], FORMS["all"], np.float16))
 
@@ -257,15 +332,8 @@ def test_skinny_short_and_batched_products_have_configs_of_their_own(sizes: tupl
 
 def test_without_a_config_the_product_has_the_chosen_one(monkeypatch: pytest.MonkeyPatch) -> None:
     asked, found = [], gemm_tuned.choose
-    monkeypatch.setattr(gemm_tuned, "choose", lambda *sizes: asked.append(sizes) or found(*sizes))
+    monkeypatch.setattr(OP, "choose", lambda *sizes: asked.append(sizes) or found(*sizes))
     a, b = operands(64, 40, 72)
     c = gemm_tuned.matmul(a, b, target="sim")
     np.testing.assert_array_equal(c.astype(np.float64), product(a, b).astype(np.float64))
-    assert asked == [(64, 40, 72, 132, 1, False)]
-
-
-def test_arrays_of_no_elements_and_no_matrices_are_left_to_the_kernel() -> None:
-    assert gemm_tuned.matmul(*operands(0, 64, 64), target="sim").shape == (0, 64)
-    assert gemm_tuned.matmul(*operands(64, 64, 0), target="sim").shape == (64, 64)
-    with pytest.raises(numpipe.SpecError, match="signature|dimensions"):
-        gemm_tuned.matmul(np.zeros(64, np.float16), np.zeros((64, 64), np.float16), target="sim")
+    assert asked == [(64, 40, 72, 132, 1, False, False, False)]

@@ -1,0 +1,315 @@
+"""``copy(a)``: a contiguous copy of an array of any strides, at the speed of the GPU's memory.
+
+What a copy costs is bytes on their way, and whether those that travel together lie together. Four kernels, by how source and target
+lie (`copy_ways` cuts a copy into pieces, mostly one):
+
+=========  ==============================================================================================================
+`rows`     TMA loads blocks, and stores them: lanes only pass them on
+`turned`   TMA loads blocks of the source in its order; they leave shared memory transposed, so that both sides are whole lines
+`lanes`    each lane looks up elements wherever they lie, neighbours those of neighbours, for blocks that TMA stores: rows that begin
+           anywhere, steps, repeated and reversed dimensions. The target's rows may begin anywhere too: as many of them as make a
+           multiple of 16 bytes are a row to TMA, a super-row
+`blocks`   lanes load and store: what is left
+=========  ==============================================================================================================
+
+Elements are moved as bits, of 8, 16 or 32 (64 as two of these), whatever they mean.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .. import launch
+from ..core.arith import cdiv
+from ..diagnostics.errors import SpecError
+from ..kernels.decorator import kernel as numpipe_kernel
+from ..kernels.kernels import Kernel
+from ..language.memory.per_lane import lane_index
+from ..language.pipeline.emit import emit_pipeline
+from ..language.pipeline.pipelines import pipeline
+from ..language.tiles.refs import ds
+from ..launch.info import ArrayInfo
+from ..plan.context import axis_index, axis_size
+from ..plan.params import CompilerParams, LoweringSemantics
+from ..plan.specs import BlockSpec, persistent
+from .copy_ways import Part, ways
+
+__all__ = ["copy"]
+
+MOVED = {1: np.dtype(np.uint8), 2: np.dtype(np.float16), 4: np.dtype(np.int32)}
+"""the types that elements are moved as, by bytes"""
+NUMBERS = ("group", "pitch", "columns", "last", "first", "step", "n1", "n2", "n3", "s0", "s1", "s2", "s3")
+"""of `lanes`, as `copy_ways` gives them"""
+MOST = 5
+"""dimensions of an array"""
+BATCH = 8
+"""elements that a lane of `lanes` asks for before it waits for one"""
+
+
+@dataclass(frozen=True)
+class Config:
+    """How the rows of a copy by TMA are cut: blocks of `rows` x `row_bytes`, so many on their way from memory (slots) and to it (outs).
+
+    A CTA copies `run` neighbours, then goes on behind the runs of all CTAs. On an H200 no runs, or twice the slots, lose about 1 %.
+    Nobody reads the copy soon, so the L2 cache writes it to memory before it makes room by dropping blocks that were just read:
+    that is what the eviction policies say, and worth 2 %.
+    """
+
+    rows: int = 64
+    row_bytes: int = 256
+    slots: int = 3
+    outs: int = 2
+    run: int = 8
+
+
+def choose(row_bytes: int) -> Config:
+    """Return the config for rows of so many bytes: 16 KB a block, no wider than the rows need.
+
+    >>> choose(4096).rows, choose(40).rows
+    (64, 256)
+    """
+    wide = next((wide for wide in (64, 128) if row_bytes <= wide), 256)
+    return Config(rows=16384 // wide, row_bytes=wide)
+
+
+@functools.cache
+def rows(config: Config) -> Kernel:
+    """Return the kernel of copies of rows that TMA can address, on both sides: arrays of four dimensions."""
+    @numpipe_kernel(grid=persistent(), grid_names="cta")
+    def copy_rows(a, o):  # type: ignore[no-untyped-def]
+        """o = a"""
+        wg, cta, ctas = axis_index("wg"), axis_index("cta"), axis_size("cta")
+        columns = config.row_bytes // np.dtype(a.dtype).itemsize
+        wide, high = cdiv(o.shape[3], columns), cdiv(o.shape[2], config.rows)
+        blocks = o.shape[0] * o.shape[1] * high * wide
+        whole = blocks // (config.run * ctas) * config.run  # steps in runs; the others are dealt one by one: no CTA works alone
+
+        def place(k):
+            block = k * ctas + cta
+            if k < whole:
+                block = (k // config.run * ctas + cta) * config.run + k % config.run
+            row = block // wide
+            matrix = row // high
+            return matrix // o.shape[1], matrix % o.shape[1], row % high, block % wide
+
+        pipe = pipeline(
+            grid=(cdiv(blocks - cta, ctas),), max_concurrent_steps=config.slots,
+            in_specs=(BlockSpec((None, None, config.rows, columns), place, eviction_policy="evict_last"),),
+            out_specs=(BlockSpec((None, None, config.rows, columns), place, buffer_count=config.outs, eviction_policy="evict_first"),))
+        for _, (a_tile, o_tile) in pipe(a, o):
+            if config.rows > 64:
+                half = ds(wg * (config.rows // 2), config.rows // 2)
+                o_tile[half, :] = a_tile[half, :]
+            else:
+                half = ds(wg * (columns // 2), columns // 2)
+                o_tile[:, half] = a_tile[:, half]
+
+    return copy_rows  # type: ignore[no-any-return]
+
+
+@functools.cache
+def turned(by_tma: bool) -> Kernel:
+    """Return the kernel of transposed copies: a (…, N, M) and o (…, M, N), four dimensions; `by_tma`: whether TMA stores o's rows."""
+    @numpipe_kernel(grid=persistent(), grid_names="cta")
+    def copy_turned(a, o):  # type: ignore[no-untyped-def]
+        """o = a with its last two dimensions exchanged"""
+        wg, cta, ctas = axis_index("wg"), axis_index("cta"), axis_size("cta")
+        columns = 256 // np.dtype(a.dtype).itemsize  # of o in a block; each warpgroup moves half of them
+        wide, high = cdiv(o.shape[3], columns), cdiv(o.shape[2], 64)
+        blocks = o.shape[0] * o.shape[1] * high * wide
+        half = columns // 2
+
+        def place(k):
+            block = k * ctas + cta
+            row = block // wide
+            matrix = row // high
+            return matrix // o.shape[1], matrix % o.shape[1], row % high, block % wide
+
+        def across(k):
+            above, below, i, j = place(k)
+            return above, below, j, i
+
+        source = BlockSpec((None, None, columns, 64), across, eviction_policy="evict_last")
+        if by_tma:
+            pipe = pipeline(
+                grid=(cdiv(blocks - cta, ctas),), max_concurrent_steps=3, in_specs=(source,),
+                out_specs=(BlockSpec((None, None, 64, columns), place, buffer_count=2, eviction_policy="evict_first"),))
+            for _, (a_tile, o_tile) in pipe(a, o):
+                o_tile[:, ds(wg * half, half)] = a_tile.at[ds(wg * half, half), :].T[...]
+        else:
+            pipe = pipeline(grid=(cdiv(blocks - cta, ctas),), max_concurrent_steps=3, in_specs=(source,))
+            for (k,), (a_tile,) in pipe(a):
+                above, below, i, j = place(k)
+                o[above, below, ds(i * 64, 64), ds(j * columns + wg * half, half)] = a_tile.at[ds(wg * half, half), :].T[...]
+
+    return copy_turned  # type: ignore[no-any-return]
+
+
+@functools.cache
+def lanes(size: int, high: bool, dims: int, along_rows: bool) -> Kernel:
+    """Return the kernel of copies whose elements lanes look up.
+
+    size        bytes of an element, 2 or 4
+    high        whether blocks have 64 super-rows of 128 bytes; else 8 of 512
+    dims        of the source's rows, 1…4
+    along_rows  whether the lanes of a warp look down a column: neighbours there lie closer than those in a row
+    """
+    height, width = (64, 128 // size) if high else (8, 512 // size)
+    batches = height * width // 128 // BATCH
+
+    @numpipe_kernel(grid=persistent(), grid_names="cta", warp_specialized=False, num_compute_wgs=8,
+                    compiler_params=CompilerParams(lowering_semantics=LoweringSemantics.Lane))
+    def copy_lanes(a, o, *, group, pitch, columns, last, first, step, n1, n2, n3, s0, s1, s2, s3):  # type: ignore[no-untyped-def]
+        """o = a, of which element c of row (i, j, k, m) lies at first + i * s0 + j * s1 + k * s2 + m * s3 + c * step."""
+        ctas = axis_size("cta") * axis_size("wg")  # each warpgroup goes its own way
+        mine = axis_index("cta") * axis_size("wg") + axis_index("wg")
+        wide = cdiv(o.shape[1], width)
+        blocks = cdiv(o.shape[0], height) * wide
+
+        def place(k):
+            block = k * ctas + mine
+            return block // wide, block % wide
+
+        def row_at(number):  # where a row begins; the last one stands for those that are not there
+            m = min(number, last)
+            if dims == 1:
+                return first + m * s3
+            k = m // n3
+            if dims == 2:
+                return first + (m - k * n3) * s3 + k * s2
+            j = k // n2
+            if dims == 3:
+                return first + (m - k * n3) * s3 + (k - j * n2) * s2 + j * s1
+            i = j // n1
+            return first + (m - k * n3) * s3 + (k - j * n2) * s2 + (j - i * n1) * s1 + i * s0
+
+        def body(indices, tile):
+            i, j = place(indices[0])
+            lane = lane_index()
+
+            def own(n):  # the row and column, in the block, of the lane's element n
+                if along_rows:
+                    return lane % height, lane // height + n * (128 // height)
+                if width < 128:
+                    return lane // width + n * (128 // width), lane % width
+                return n % height, lane + n // height * 128
+
+            def at(n):  # where in the source that element lies
+                r, c = own(n)
+                x = j * width + c
+                row = x // pitch
+                return row_at((i * height + r) * group + row) + min(x - row * pitch, columns - 1) * step
+
+            for batch in range(batches):
+                n = batch * BATCH
+                v0, v1, v2, v3 = a[at(n)], a[at(n + 1)], a[at(n + 2)], a[at(n + 3)]
+                v4, v5, v6, v7 = a[at(n + 4)], a[at(n + 5)], a[at(n + 6)], a[at(n + 7)]
+                tile[own(n)] = v0
+                tile[own(n + 1)] = v1
+                tile[own(n + 2)] = v2
+                tile[own(n + 3)] = v3
+                tile[own(n + 4)] = v4
+                tile[own(n + 5)] = v5
+                tile[own(n + 6)] = v6
+                tile[own(n + 7)] = v7
+
+        emit_pipeline(body, grid=(cdiv(blocks - mine, ctas),), out_specs=(BlockSpec((height, width), place, buffer_count=2),))(o)
+
+    return copy_lanes  # type: ignore[no-any-return]
+
+
+@numpipe_kernel(grid=persistent(), grid_names="cta", warp_specialized=False, num_compute_wgs=4)
+def copy_blocks(a, o):  # type: ignore[no-untyped-def]
+    """o = a, for arrays of five dimensions."""
+    ctas = axis_size("cta") * axis_size("wg")
+    mine = axis_index("cta") * axis_size("wg") + axis_index("wg")
+    wide, high = cdiv(o.shape[4], 64), cdiv(o.shape[3], 64)
+    blocks = o.shape[0] * o.shape[1] * o.shape[2] * high * wide
+    for step in range(cdiv(blocks - mine, ctas)):
+        block = step * ctas + mine
+        row, j = block // wide, block % wide
+        matrix, i = row // high, row % high
+        stack, above, below = matrix // o.shape[2], matrix // o.shape[2] % o.shape[1], matrix % o.shape[2]
+        first = stack // o.shape[1]
+        o[first, above, below, ds(i * 64, 64), ds(j * 64, 64)] = a[first, above, below, ds(i * 64, 64), ds(j * 64, 64)]
+
+
+def copy(a: Any, *, out: Any = None, config: Config | None = None, target: str | None = None, stream: Any = None) -> Any:
+    """Return a C-contiguous copy of an array, of its library and on its device.
+
+    a       an array of up to 5 dimensions, of elements of 8, 16, 32 or 64 bits and any strides: steps, reversed and repeated
+            dimensions too
+    out     an array of the same shape and type, of any strides: where the copy goes, and what is returned
+    config  how rows that TMA can address are cut; by default what `choose` says
+    target, stream
+            as of any kernel
+
+    Raises SpecError for an `out` of another shape, type or device, and for arrays of more dimensions.
+
+    >>> a = np.arange(12, dtype=np.float16).reshape(3, 4)
+    >>> copy(a.T, target="sim").flags.c_contiguous
+    True
+    """
+    info = launch.describe(a, "a", "copy")
+    if len(info.shape) > MOST:
+        raise SpecError(f"copy: 'a' of shape {info.shape} has {len(info.shape)} dimensions, expected up to {MOST}: reshape it")
+    handle = None if stream is None else launch.as_stream(stream)
+    made = launch.empty_like_kind(info, info.shape, info.dtype, handle) if out is None else out
+    result = launch.describe_fresh(made, "out", "copy") if out is None else launch.describe(out, "out", "copy")
+    if (result.shape, result.dtype) != (info.shape, info.dtype):
+        raise SpecError(f"copy: 'out' must be as 'a', {info.dtype.name} {info.shape}, got {result.dtype.name} {result.shape}")
+    launch.same_place([info, result], ["a", "out"], "copy")
+    launch.check_writable(result, "out", "copy")
+    launch.check_overlap([info, result], ["a", "out"], 1, "copy")
+    copy_into(info, result, config=config, target=target, stream=stream)
+    if out is not None:
+        return out
+    if launch.foreign([result]):
+        launch.settle([result], launch.current_stream([result]) if handle is None else handle, 1)
+    return launch.deliver(info, [made])[0]
+
+
+def copy_into(source: ArrayInfo, result: ArrayInfo, *, padded: bool = False, config: Config | None = None, target: str | None = None,
+              stream: Any = None) -> None:
+    """Copy one array to another of its shape and element type, which share no byte; `padded`: what lies between the rows of
+    the second may be overwritten."""
+    places = _address(source) % 16, _address(result) % 16
+    for piece in ways(source.shape, source.strides, result.strides, source.dtype.itemsize, places, padded):
+        arrays = _window(source, piece.source, piece.size), _window(result, piece.target, piece.size)
+        if piece.way == "rows":
+            rows(config or choose(piece.source.shape[3] * piece.size))(*arrays, target=target, stream=stream)
+        elif piece.way == "turned":
+            by_tma = piece.target.shape[3] * piece.size % 16 == 0 and launch.tma_addressable(arrays[1]) is None
+            turned(by_tma)(*arrays, target=target, stream=stream)
+        elif piece.way == "lanes":
+            numbers = dict(zip(NUMBERS, piece.numbers, strict=True))
+            along_rows = 0 < abs(numbers["s3"] * numbers["group"]) < abs(numbers["step"])
+            high = along_rows or piece.target.shape[0] >= 64
+            dims = 4 - [*piece.numbers[6:9], 2].index(next((n for n in piece.numbers[6:9] if n > 1), 2))
+            lanes(piece.size, high, dims, along_rows)(*arrays, **numbers, target=target, stream=stream)
+        else:
+            copy_blocks(*arrays, target=target, stream=stream)
+
+
+def _address(info: ArrayInfo) -> int:
+    return info.ptr if info.array is None else int(info.array.__array_interface__["data"][0])
+
+
+class _Memory:
+    """Memory of the host as NumPy reads it; it keeps alive whom it belongs to."""
+
+    def __init__(self, owner: Any, interface: dict[str, Any]) -> None:
+        self.owner, self.__array_interface__ = owner, interface
+
+
+def _window(info: ArrayInfo, part: Part, size: int) -> ArrayInfo:
+    """Return a part of an array's memory as elements of `size` bytes."""
+    dtype, at, array = MOVED[size], _address(info) + part.offset, None
+    if info.array is not None:
+        array = np.asarray(_Memory(info.array, {"data": (at, not info.writable), "shape": part.shape, "strides": part.strides,
+                                                "typestr": dtype.str, "version": 3}))
+    return info._replace(ptr=at if array is None else 0, shape=part.shape, strides=part.strides, dtype=dtype, array=array)

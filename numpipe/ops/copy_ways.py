@@ -1,0 +1,204 @@
+"""Which way a copy goes: arithmetic on shapes and strides, which knows no array.
+
+`ways` brings a copy to its simplest form, and cuts it into pieces, each for one kernel of `ops.copy`:
+
+=========  ==========================================  =============================================================================
+way        source                                      target
+=========  ==========================================  =============================================================================
+"rows"     rows that TMA can address                   rows that TMA can store
+"turned"   the same, but contiguous along another      any; by TMA where it can store rows
+           dimension than the target
+"lanes"    any strides, elements of 16 or 32 bits      rows one behind the other, from a multiple of 16 bytes on; they need not
+                                                       begin at such multiples themselves
+"blocks"   any                                         any
+=========  ==========================================  =============================================================================
+
+The simplest form: dimensions of one element are left out; the others are sorted by the target's strides, the largest first;
+neighbours that are one dimension in both arrays become one; elements that lie side by side in both are moved as larger ones.
+
+    float16 (8, 512, 64) of strides (65536, 128, 2) bytes     one dimension of 131072 elements of 32 bits
+    float16 (8, 512, 33) of strides (65536, 128, 2) bytes     (4096, 33) elements of 16 bits, in rows of 66 bytes
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+LINE = 16
+"""bytes of which TMA takes multiples"""
+FLAT = (8192, 4096, 2048, 1024, 512, 256)
+"""bytes that the rows may have into which an array of one dimension is cut"""
+SUPER = 128
+"""bytes that a super-row has at least: those that a warpgroup of "lanes" stores side by side"""
+_NUMBERS = 1 << 31
+Sizes = tuple[int, ...]
+
+
+class Part(NamedTuple):
+    """A view of an array: bytes behind its first element, shape, byte strides."""
+
+    offset: int
+    shape: Sizes
+    strides: Sizes
+
+
+class Piece(NamedTuple):
+    """What one launch copies.
+
+    way      one of the table's
+    size     bytes of an element as it is moved
+    source   what the kernel reads; of "lanes" all memory from its first element to its last, as one dimension
+    target   what it writes; of "lanes" super-rows: as many rows in one as make it begin at a multiple of 16 bytes
+    numbers  of "lanes": rows in a super-row, elements from row to row, elements of a row, number of the last row; in the source's
+             memory the first element, and the distance of neighbours in a row; sizes and distances of up to four dimensions of rows
+    """
+
+    way: str
+    size: int
+    source: Part
+    target: Part
+    numbers: Sizes = ()
+
+    def moved(self, source: int, target: int) -> Piece:
+        """Return the same piece so many bytes further on."""
+        return self._replace(source=self.source._replace(offset=self.source.offset + source),
+                             target=self.target._replace(offset=self.target.offset + target))
+
+
+class Dim(NamedTuple):
+    """A dimension: elements, and the byte strides of source and target."""
+
+    size: int
+    source: int
+    target: int
+
+
+@functools.lru_cache(maxsize=4096)
+def ways(shape: Sizes, source: Sizes, target: Sizes, size: int, places: tuple[int, int] = (0, 0), padded: bool = False) -> list[Piece]:
+    """Return the pieces of a copy.
+
+    shape           of both arrays
+    source, target  byte strides; no two elements of the target share a byte
+    size            bytes of an element
+    places          the addresses of both, modulo 16
+    padded          what lies between the target's rows may be overwritten
+
+    >>> [piece.way for piece in ways((64, 33), (128, 2), (66, 2), 2)]
+    ['lanes']
+    """
+    if 0 in shape:
+        return []
+    dims, moved = _simplest([Dim(*dim) for dim in zip(shape, source, target, strict=True) if dim[0] != 1], size)
+    ends = places[0] + moved[0], places[1] + moved[1]
+    dims, size = _widened(dims, size, ends)
+    return [piece.moved(*moved) for piece in _pieces(dims, size, ends, padded)]
+
+
+def _simplest(dims: list[Dim], size: int) -> tuple[list[Dim], tuple[int, int]]:
+    """Return the fewest dimensions that say the same, and the bytes by which the first elements of both arrays moved."""
+    source = target = 0
+    for number, dim in enumerate(dims):
+        if dim.target < 0:  # from its other end
+            source, target = source + (dim.size - 1) * dim.source, target + (dim.size - 1) * dim.target
+            dims[number] = Dim(dim.size, -dim.source, -dim.target)
+    merged: list[Dim] = []
+    for dim in sorted(dims, key=lambda dim: -dim.target):
+        if merged and merged[-1][1:] == (dim.source * dim.size, dim.target * dim.size):
+            merged[-1] = Dim(merged[-1].size * dim.size, dim.source, dim.target)
+        else:
+            merged.append(dim)
+    return merged or [Dim(1, size, size)], (source, target)
+
+
+def _widened(dims: list[Dim], size: int, places: tuple[int, int]) -> tuple[list[Dim], int]:
+    """Return the same with the largest elements of up to 4 bytes."""
+    *outer, last = dims
+    if (last.source, last.target) != (size, size):
+        return (dims, size) if size <= 4 else ([*dims, Dim(size // 4, 4, 4)], 4)
+    wide = math.gcd(4, last.size * size, *places, *(stride for dim in outer for stride in dim[1:]))
+    return [*outer, Dim(last.size * size // wide, wide, wide)], wide
+
+
+def _pieces(dims: list[Dim], size: int, places: tuple[int, int], padded: bool) -> list[Piece]:
+    *outer, last = dims
+    if not outer and last.target == size:
+        return _flat(last, size, places)
+    aligned = [place % LINE == 0 for place in places]
+    by_tma = aligned[0] and len(dims) <= 4 and last.target == size
+    if by_tma and last.source == size and all(_line(dim.source) for dim in outer):
+        if aligned[1] and all(_line(dim.target) for dim in outer) and (padded or last.size * size % LINE == 0):
+            source, target = _views(dims, 4)
+            whole = -(-last.size * size // LINE) * LINE // size  # of padding; zeros, as the source ends before
+            return [Piece("rows", size, source, target._replace(shape=(*target.shape[:3], whole)))]
+    turned = next((dim for dim in outer if dim.source == size), None)
+    if by_tma and size > 1 and turned and all(_line(dim.source) for dim in dims if dim is not turned):
+        rest = [dim for dim in outer if dim is not turned]
+        return [Piece("turned", size, _views([*rest, last, turned], 4)[0], _views([*rest, turned, last], 4)[1])]
+    dense = all(one.target == other.size * other.target for one, other in itertools.pairwise(outer))
+    if size > 1 and last.target == size and aligned[1] and dense and (padded or outer[-1].target == last.size * size):
+        return _lanes(outer, last, size)
+    return [_blocks(dims, size)]
+
+
+def _line(stride: int) -> bool:
+    return 0 < stride < 1 << 40 and stride % LINE == 0
+
+
+def _views(dims: Sequence[Dim], rank: int) -> tuple[Part, Part]:
+    """Return the views of both arrays, with dimensions of one element before the others, so that there are `rank`."""
+    whole = [Dim(1, LINE, LINE)] * (rank - len(dims)) + list(dims)
+    shape = tuple(dim.size for dim in whole)
+    return Part(0, shape, tuple(dim.source for dim in whole)), Part(0, shape, tuple(dim.target for dim in whole))
+
+
+def _flat(line: Dim, size: int, places: tuple[int, int]) -> list[Piece]:
+    """Return the pieces of a single dimension, which is cut into rows, and what is left of them."""
+    whole = line.size * size
+    row = next((row for row in FLAT if whole % row == 0), FLAT[1])
+    count, rest = divmod(line.size, row // size)
+    cut = Dim(row // size, line.source, size)
+    found = _pieces([Dim(count, line.source * cut.size, row), cut], size, places, False) if count > 1 else []
+    if count < 2:
+        count, rest = 0, line.size
+    if rest:
+        found.append(_blocks([line._replace(size=rest)], size).moved(count * cut.size * line.source, count * row))
+    return found
+
+
+def _lanes(outer: list[Dim], last: Dim, size: int) -> list[Piece]:
+    """Return the pieces of a copy whose elements lanes look up, one by one; "blocks" where numbers of 32 bits cannot count them."""
+    low, high = (sum(end(0, (dim.size - 1) * dim.source) for dim in (*outer, last)) for end in (min, max))
+    span, pitch, count = (high - low) // size + 1, outer[-1].target, math.prod(dim.size for dim in outer)
+    if len(outer) > 4 or any(dim.source % size for dim in (*outer, last)) or max(span, count * pitch // size) >= _NUMBERS:
+        return [_blocks([*outer, last], size)]
+    group = LINE // math.gcd(pitch, LINE)
+    while group * pitch < SUPER and count >= 128 * group:
+        group *= 2
+    found = []
+    if count >= group:
+        dims = [Dim(1, 0, 0)] * (4 - len(outer)) + outer
+        numbers = group, pitch // size, last.size, count - 1, -low // size, last.source // size
+        found.append(Piece("lanes", size, Part(low, (span,), (size,)), Part(0, (count // group, group * pitch // size), (group * pitch, size)),
+                           (*numbers, *(dim.size for dim in dims[1:]), *(dim.source // size for dim in dims))))
+    row, inner = count - count % group, outer[-1]
+    while row < count:  # rows that are no whole super-row, as many at once as lie in one dimension
+        more = min(count - row, inner.size - row % inner.size)
+        at, left = 0, row
+        for dim in reversed(outer):
+            left, index = divmod(left, dim.size)
+            at += index * dim.source
+        found.append(_blocks([inner._replace(size=more), last], size).moved(at, row * pitch))
+        row += more
+    return found
+
+
+def _blocks(dims: list[Dim], size: int) -> Piece:
+    """Return the piece of a copy by blocks of the last dimension and the one along which the source's elements are closest."""
+    *outer, last = dims
+    outer.sort(key=lambda dim: -abs(dim.source))
+    source, target = _views([*outer, last], 5)
+    return Piece("blocks", size, source, target)
