@@ -67,7 +67,7 @@ def laid(op: str, name: str, info: ArrayInfo, batch: tuple[int, ...], target: st
                 reason = tma_addressable(candidate) or ""
                 if not reason:
                     return Operand(candidate, bool(turned))
-        if info.kind == "host":
+        if info.kind == "host" and info.dtype.itemsize not in window.strides[:-2]:
             return Operand(window, False)
     else:
         reason = "its batches do not lie one after another"
