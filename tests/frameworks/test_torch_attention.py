@@ -1,4 +1,4 @@
-"""numpipe.torch.scaled_dot_product_attention: the signature of PyTorch's. The op's kernel has its tests; here it is a fake, in float64."""
+"""numpipe.torch.scaled_dot_product_attention: called as PyTorch's is. Its kernel has its tests; here it is a fake."""
 
 from __future__ import annotations
 
@@ -84,9 +84,9 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "gradient": (lambda: sdpa(Q.clone().requires_grad_(), K, V),
                  r"requires a gradient, and this op has no backward pass yet: call it under torch.no_grad\(\)"),
     "heads": (lambda: sdpa(Q, K[:, :2], V[:, :2]), "query has 4 heads, key 2: pass enable_gqa=True"),
-    "multiple": (lambda: sdpa(Q, K[:, :3], V[:, :3], enable_gqa=True), "the heads of the query, 4, must be a multiple of the key's, 3"),
+    "multiple": (lambda: sdpa(Q, K[:, :3], V[:, :3], enable_gqa=True), "the heads of the query, 4, must be a multiple of"),
     "ranks": (lambda: sdpa(Q, K[0], V[0]), "all must have the same three dimensions or more"),
-    "lengths": (lambda: sdpa(Q, K, V[:, :, :3]), r"batches must be equal, .*: .*value \(2, 4, 3, 16\)|value \(2, 4, 3, 16\): batches must"),
+    "lengths": (lambda: sdpa(Q, K, V[:, :, :3]), r"value \(2, 4, 3, 16\): batches must be equal"),
     "types": (lambda: sdpa(Q, K, V.bfloat16()), "value torch.bfloat16: all must be torch.float16 or all torch.bfloat16"),
     "float32": (lambda: sdpa(Q.float(), K.float(), V.float()), "query is torch.float32, .* or run under torch.autocast"),
     "devices": (lambda: sdpa(Q, K.to("meta"), V), r"'query' is on cpu, 'key' on meta; move one: key.to\(query.device\)"),

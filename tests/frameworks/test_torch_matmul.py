@@ -61,10 +61,11 @@ def check(got: Any, wanted: Any, tolerance: float = 2e-3) -> None:
 
 
 # ---- gradients
-SHAPES = [((20, 24), (24, 40)), ((2, 20, 24), (24, 40)), ((20, 24), (2, 24, 40)), ((2, 1, 20, 24), (3, 24, 40)), ((24,), (24, 40)),
-          ((2, 20, 24), (24,)), ((24,), (24,))]
+SHAPES = [((2, 20, 24), (24, 40)), ((20, 24), (2, 24, 40)), ((24,), (24, 40)), ((2, 20, 24), (24,)), ((24,), (24,)),
+          ((20, 24), (24, 40)), ((2, 1, 20, 24), (3, 24, 40))]
 
 
+@pytest.mark.variants(5)
 @pytest.mark.parametrize(("a", "b"), SHAPES, ids=str)
 def test_gradients_of_any_shapes_are_those_of_float64(a: tuple[int, ...], b: tuple[int, ...]) -> None:
     mine = tensors(a, b, grad=True)
@@ -79,8 +80,9 @@ def test_gradients_of_any_shapes_are_those_of_float64(a: tuple[int, ...], b: tup
         check(mine_.grad, wide_.grad)
 
 
-@pytest.mark.parametrize("activation", ACTIVATIONS)
-@pytest.mark.parametrize("bias", [(40,), (20, 1)], ids=str)
+@pytest.mark.variants(2)
+@pytest.mark.parametrize(("activation", "bias"), [
+    ("silu", (40,)), ("gelu", (20, 1)), ("relu", (40,)), (None, (20, 1)), (None, (40,))], ids=str)
 def test_gradients_of_all_that_is_added_and_of_an_activation(activation: str | None, bias: tuple[int, ...]) -> None:
     mine = tensors((2, 20, 24), (24, 40), (20, 40), bias, dtype=BF16, grad=True)
     wide = [tensor.detach().double().requires_grad_() for tensor in mine]
@@ -175,7 +177,7 @@ def test_autocast_converts_to_its_type_and_gradients_back(dtype: Any) -> None:
 
 # ---- compile, export
 @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.thorough)])
-@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("grad", [pytest.param(False, marks=pytest.mark.thorough), True])
 def test_compiled_it_is_one_graph_with_the_same_results(backend: str, grad: bool) -> None:
     def f(a: Any, b: Any, bias: Any) -> Any:
         out = torch.empty(20, 40, dtype=F16)
@@ -228,8 +230,9 @@ def test_opcheck_finds_nothing_in_a_result_written_in_place() -> None:
 
 # ---- vmap
 @pytest.mark.parametrize(("a", "b", "dims"), [
-    ((2, 20, 24), (24, 40), (0, None)), ((20, 24), (24, 40, 2), (None, 2)), ((20, 2, 24), (3, 2, 24, 40), (1, 1)),
-    ((2, 24), (24, 40), (0, None)), ((2, 20, 24), (2, 24), (0, 0)), ((2, 24), (2, 24), (0, 0))], ids=str)
+    ((2, 20, 24), (24, 40), (0, None)), ((2, 24), (24, 40), (0, None)), ((2, 20, 24), (2, 24), (0, 0)), ((2, 24), (2, 24), (0, 0)),
+    pytest.param((20, 24), (24, 40, 2), (None, 2), marks=pytest.mark.thorough),
+    pytest.param((20, 2, 24), (3, 2, 24, 40), (1, 1), marks=pytest.mark.thorough)])
 def test_vmap_is_a_batch(a: tuple[int, ...], b: tuple[int, ...], dims: tuple[Any, Any]) -> None:
     x, y = tensors(a, b)
     check(torch.vmap(npt.matmul, in_dims=dims)(x, y), torch.vmap(torch.matmul, in_dims=dims)(x.double(), y.double()))
@@ -245,6 +248,7 @@ def test_vmap_along_what_is_added() -> None:
     check(got, wanted, 4e-3)
 
 
+@pytest.mark.thorough
 def test_gradients_by_sample() -> None:
     """torch.func: vmap of grad."""
     a, b = tensors((2, 20, 24), (24, 40))
@@ -262,7 +266,7 @@ def test_out_is_written_and_autograd_notices() -> None:
 ONES = torch.ones(8, 8, dtype=F16)
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "out and a gradient": (lambda: npt.matmul(ONES.clone().requires_grad_(), ONES, out=ONES.clone()),
-                           r"out= is given and an argument requires a gradient, .*: leave out= out, call it under torch.no_grad\(\)"),
+                           r"out= is given and an argument requires a gradient, .*: leave out= out, call it under"),
     "devices": (lambda: npt.matmul(ONES, ONES.to("meta")), r"'a' is on cpu, 'b' on meta; move one: b.to\(a.device\)"),
     "NumPy": (lambda: npt.matmul(ONES, ONES.numpy()), r"'b' must be a torch.Tensor, got a ndarray; pass torch.as_tensor\(b\)"),
     "sparse": (lambda: npt.matmul(ONES.to_sparse(), ONES), r"'a' is sparse \(torch.sparse_coo\); pass a.to_dense\(\)"),
@@ -286,7 +290,8 @@ def test_what_does_not_fit_is_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize(("shapes", "match"), [
-    (((8, 8), (5, 8)), "K = 8 in 'a' (8, 8), 5 in 'b' (5, 8)"), (((2, 8, 8), (3, 8, 8)), "the batches of 'a' (2, 8, 8) and 'b' (3, 8, 8)"),
+    (((8, 8), (5, 8)), "K = 8 in 'a' (8, 8), 5 in 'b' (5, 8)"),
+    (((2, 8, 8), (3, 8, 8)), "the batches of 'a' (2, 8, 8) and 'b' (3, 8, 8)"),
     (((8, 8), (8, 8), (3, 8)), "'c'"), (((8, 8), (8, 8), None, (3,)), "'bias' must be (8,) or (8, 1), got (3,)"),
     (((), (8, 8)), "'a' is a number")], ids=str)
 def test_shapes_are_refused_in_the_same_words_while_tracing(shapes: Any, match: str) -> None:
@@ -297,6 +302,11 @@ def test_shapes_are_refused_in_the_same_words_while_tracing(shapes: Any, match: 
         assert match in str(error.value)
 
 
+def test_a_graph_asks_for_the_module_of_its_function() -> None:
+    with pytest.raises(SpecError, match="'nowhere:f' is no function of a module that is imported: import nowhere before"):
+        torch.ops.numpipe.matmul(ONES, ONES, activation="nowhere:f")
+
+
 def test_a_function_inside_a_function_has_no_name_in_a_graph() -> None:
     @numpipe.function
     def inner(x):
@@ -304,5 +314,5 @@ def test_a_function_inside_a_function_has_no_name_in_a_graph() -> None:
 
     with torch.inference_mode():  # where no graph is made it is fine
         assert torch.equal(npt.matmul(ONES, ONES, activation=inner), npt.matmul(ONES, ONES))
-    with pytest.raises(SpecError, match="is defined inside a function, where a graph does not find it again: define it in the module"):
+    with pytest.raises(SpecError, match="is defined inside a function, where a graph does not find it again: define it"):
         npt.matmul(ONES, ONES, activation=inner)

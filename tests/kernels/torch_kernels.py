@@ -22,7 +22,8 @@ def squared(x, y, z, *, alpha: float, n=1):
 
 
 @numpipe.kernel(in_specs=(BLOCK, BLOCK), out_specs=BLOCK, num_compute_wgs=1,
-                grid=lambda z: (cdiv(z.shape[0], 64), cdiv(z.shape[1], 64)), out_type=lambda grad_y: ArrayType(grad_y.shape, grad_y.dtype))
+                grid=lambda z: (cdiv(z.shape[0], 64), cdiv(z.shape[1], 64)),
+                out_type=lambda grad_y: ArrayType(grad_y.shape, grad_y.dtype))
 def squared_backward(z, grad_y, grad_x):
     grad_x[...] = (z[...] * grad_y[...].astype(np.float32)).astype(grad_x.dtype)
 

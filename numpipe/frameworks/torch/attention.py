@@ -1,4 +1,4 @@
-"""`numpipe.torch.scaled_dot_product_attention`: `numpipe.ops.attention` as the op ``numpipe::attention``, with PyTorch's signature."""
+"""`numpipe.torch.scaled_dot_product_attention`: `numpipe.ops.attention` as an op, called as PyTorch's is."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def scaled_dot_product_attention(query: Any, key: Any, value: Any, attn_mask: An
     scale       by default 1 / sqrt(E)
     enable_gqa  a head of key and value serves Hq / H heads of the query
 
-    It stands in one graph of `torch.compile` and `torch.export` and runs on the current stream. Raises SpecError for what it does not
-    have, masks, dropout and gradients, and for shapes, types and devices that do not fit. Source: PyTorch's documentation of the
-    function, `numpipe.ops.attention`.
+    It stands in one graph of `torch.compile` and `torch.export` and runs on the current stream. Raises SpecError for what it does
+    not have, masks, dropout and gradients, and for shapes, types and devices that do not fit. Source: PyTorch's documentation of
+    the function, `numpipe.ops.attention`.
 
     >>> q = torch.randn(2, 8, 100, 64).bfloat16()                                                   # doctest: +SKIP
     >>> scaled_dot_product_attention(q, q[:, :2], q[:, :2], is_causal=True, enable_gqa=True).shape  # doctest: +SKIP
@@ -40,15 +40,15 @@ def scaled_dot_product_attention(query: Any, key: Any, value: Any, attn_mask: An
         raise SpecError(f"{_NAME}: attn_mask is given, which it does not take: pass is_causal=True for a causal one, else call "
                         f"torch.nn.functional.{_NAME}")
     if dropout_p != 0:
-        raise SpecError(f"{_NAME}: dropout_p = {dropout_p}, which it does not have: pass dropout_p=0.0, as evaluation does, else call "
-                        f"torch.nn.functional.{_NAME}")
+        raise SpecError(f"{_NAME}: dropout_p = {dropout_p}, which it does not have: pass dropout_p=0.0, as evaluation does, else "
+                        f"call torch.nn.functional.{_NAME}")
     if type(query) in PLAIN and type(key) in PLAIN and type(value) in PLAIN and query.ndim == 4 and direct() and (
             enable_gqa or query.shape[1] == key.shape[1]):
         return ops.attention(query, key, value, causal=is_causal, scale=scale)
     check_tensors(_NAME, query=query, key=key, value=value)
     if query.ndim > 3 and not enable_gqa and key.ndim == query.ndim and query.shape[-3] != key.shape[-3]:
-        raise SpecError(f"{_NAME}: query has {query.shape[-3]} heads, key {key.shape[-3]}: pass enable_gqa=True if each of these serves "
-                        f"several of those")
+        raise SpecError(f"{_NAME}: query has {query.shape[-3]} heads, key {key.shape[-3]}: pass enable_gqa=True if each of these "
+                        "serves several of those")
     return torch.ops.numpipe.attention.default(query, key, value, is_causal, scale)
 
 
@@ -79,16 +79,17 @@ def _shape(query: Any, key: Any, value: Any) -> tuple[Any, ...]:
                         "torch.bfloat16; convert them, or run under torch.autocast")
     batch = -3 if query.ndim > 3 else -2
     if query.shape[:batch] != key.shape[:batch] or key.shape[:-1] != value.shape[:-1] or query.shape[-1] != key.shape[-1]:
-        raise SpecError(f"{_NAME}: {shapes}: batches must be equal, key and value of the same heads and length, query and key of the "
-                        "same depth; expand() and transpose() them before the call")
+        raise SpecError(f"{_NAME}: {shapes}: batches must be equal, key and value of the same heads and length, query and key of "
+                        "the same depth; expand() and transpose() them before the call")
     if batch == -3 and query.shape[-3] % key.shape[-3]:
-        raise SpecError(f"{_NAME}: {shapes}: the heads of the query, {query.shape[-3]}, must be a multiple of the key's, {key.shape[-3]}")
+        raise SpecError(f"{_NAME}: {shapes}: the heads of the query, {query.shape[-3]}, must be a multiple of the key's, "
+                        f"{key.shape[-3]}")
     return (*query.shape[:-1], value.shape[-1])
 
 
 def _refused(*args: Any) -> None:
-    raise SpecError(f"{_NAME}: an argument requires a gradient, and this op has no backward pass yet: call it under torch.no_grad() or "
-                    f"torch.inference_mode(), or torch.nn.functional.{_NAME}, which has one")
+    raise SpecError(f"{_NAME}: an argument requires a gradient, and this op has no backward pass yet: call it under "
+                    f"torch.no_grad() or torch.inference_mode(), or torch.nn.functional.{_NAME}, which has one")
 
 
 def _over_batch(info: Any, in_dims: Any, query: Any, key: Any, value: Any, *rest: Any) -> Any:

@@ -1,18 +1,18 @@
 """`numpipe.torch.matmul`: `numpipe.ops.matmul` as the op ``numpipe::matmul``, with gradients, autocast and vmap.
 
-The gradients of a product are products, by the op itself: of a it is ``alpha * grad @ b.T``, of b ``alpha * a.T @ grad``, and where one
-matrix is multiplied with a batch, the sum over the batch is part of the product. So they have gradients too.
+The gradients of a product are products, by the op itself: of a it is ``alpha * grad @ b.T``, of b ``alpha * a.T @ grad``, and where
+one matrix is multiplied with a batch, the sum over the batch is part of the product. So they have gradients too.
 
-Where a gradient is wanted, an activation is not fused: its derivative needs the sum before it, which a fused product never stores. The
-product is stored, in the inputs' type, and PyTorch's own activation follows. That is a pass over memory instead of one more product in
-the backward pass, and the result has one more rounding than without gradients.
+Where a gradient is wanted, an activation is not fused: its derivative needs the sum before it, which a fused product never stores.
+The product is stored, in the inputs' type, and PyTorch's own activation follows. That is a pass over memory instead of one more
+product in the backward pass, and the result has one more rounding than without gradients.
 """
 
 from __future__ import annotations
 
 import functools
-import importlib
 import re
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -49,8 +49,8 @@ def matmul(a: Any, b: Any, c: Any = None, *, alpha: float = 1.0, beta: float = 1
 
     Gradients are defined for all tensors, also those of gradients, but not through a `numpipe.function`. Under autocast tensors are
     converted to its type. It stands in one graph of `torch.compile` and `torch.export`, runs on the current stream, and may be
-    captured into CUDA graphs. Under `torch.vmap` the dimension is a batch. Raises SpecError for shapes, types and devices that do not
-    fit, and for out= where a tensor requires a gradient.
+    captured into CUDA graphs. Under `torch.vmap` the dimension is a batch. Raises SpecError for shapes, types and devices that do
+    not fit, and for out= where a tensor requires a gradient.
 
     >>> x, weight = torch.ones(3, 16, dtype=torch.float16), torch.ones(8, 16, dtype=torch.float16)  # doctest: +SKIP
     >>> matmul(x, weight.T, activation="relu")                                                      # doctest: +SKIP
@@ -83,20 +83,20 @@ def _spelled(function: Function[..., Any]) -> str:
     return f"{module}:{name}"
 
 
-@functools.cache
 def _function(name: str) -> Any:
-    module, colon, inner = name.partition(":")
+    """Return the function of such a name. Raises SpecError where its module is not imported, which a graph does not do by itself."""
+    module, _, inner = name.partition(":")
     try:
-        return functools.reduce(getattr, inner.split("."), importlib.import_module(module)) if colon else name
-    except (ImportError, AttributeError) as error:
-        raise SpecError(f"matmul: the activation {name!r} is no function of a module that can be imported ({error}): import it under "
-                        "the name that it was compiled or exported with") from error
+        return functools.reduce(getattr, inner.split("."), sys.modules[module])
+    except (KeyError, AttributeError):
+        raise SpecError(f"matmul: the activation {name!r} is no function of a module that is imported: import {module} before "
+                        "the graph runs") from None
 
 
 # ---- the op
 def _run(a: Any, b: Any, c: Any = None, bias: Any = None, alpha: float = 1.0, beta: float = 1.0, activation: str | None = None,
          batch_invariant: bool = False, out: Any = None) -> Any:
-    function = activation if activation is None or activation in ACTIVATIONS else _function(activation)
+    function = _function(activation) if activation is not None and ":" in activation else activation
     return ops.matmul(a, b, c, alpha=alpha, beta=beta, bias=bias, activation=function, batch_invariant=batch_invariant, out=out)
 
 
@@ -106,8 +106,8 @@ def _fake(a: Any, b: Any, c: Any = None, bias: Any = None, alpha: float = 1.0, b
     check_tensors("matmul", a=a, b=b, c=c, bias=bias)
     for name, tensor in (("a", a), ("b", b)):
         if tensor.dtype not in (torch.float16, torch.bfloat16) or tensor.dtype != a.dtype:
-            raise SpecError(f"matmul: '{name}' is {tensor.dtype}, 'a' {a.dtype}: both must be torch.float16 or torch.bfloat16; convert "
-                            f"with {name}.to(torch.bfloat16), or run under torch.autocast")
+            raise SpecError(f"matmul: '{name}' is {tensor.dtype}, 'a' {a.dtype}: both must be torch.float16 or torch.bfloat16; "
+                            f"convert it with {name}.to(torch.bfloat16), or run under torch.autocast")
         if not tensor.ndim:
             raise SpecError(f"matmul: '{name}' is a number; multiply with *, or pass alpha=")
     depth = b.shape[-2 if b.ndim > 1 else -1]
@@ -194,8 +194,8 @@ def _differentiated(a: Any, b: Any, c: Any = None, bias: Any = None, alpha: floa
 
 
 def _refused(*args: Any) -> None:
-    raise SpecError("matmul: out= is given and an argument requires a gradient, which a result written in place has not: leave out= "
-                    "out, call it under torch.no_grad(), or pass tensors.detach()")
+    raise SpecError("matmul: out= is given and an argument requires a gradient, which a result written in place has not: leave "
+                    "out= out, call it under torch.no_grad(), or pass tensors.detach()")
 
 
 # ---- vmap

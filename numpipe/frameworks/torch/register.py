@@ -283,7 +283,7 @@ class _Gradients:
         results = tuple(results) if isinstance(results, (tuple, list)) else (results,)
         tensors = self.form.tensors
         if len(results) != len(tensors):
-            raise SpecError(f"kernel {self.form.kernel.name}: its backward must return a gradient for each of {', '.join(tensors)}, "
-                            f"None where there is none, got {len(results)}")
+            raise SpecError(f"kernel {self.form.kernel.name}: its backward must return a gradient for each of "
+                            f"{', '.join(tensors)}, None where there is none, got {len(results)}")
         named = dict(zip(tensors, results, strict=True))
         return tuple(named.get(name) for name in self.form.inputs)
