@@ -172,6 +172,9 @@ class Calls:
                        outputs=outputs, fresh=fresh, device=plan.device)
             return None
         handle = launch.current_stream(infos) if stream is None else launch.as_stream(stream)
+        if launch.COLLECTING.now is not None:
+            launch.COLLECTING.now.take(plan.prepared, plan.grid, infos, call.values, handle)
+            return None
         launched: launch.Launch = plan.prepared.at(plan.grid, infos, handle)
         foreign = launch.foreign(infos)
         if foreign:

@@ -28,7 +28,7 @@ class Results:
         if out is not None and not missing:
             raise SpecError(f"kernel {self.kernel}: out= was given, but all {len(self.parameters)} parameters "
                             f"({', '.join(self.parameters)}) were passed too: give the outputs once")
-        results = out if isinstance(out, (tuple, list)) else () if out is None else (out,)
+        results = () if out is None else out if isinstance(out, (tuple, list)) and not isinstance(out, ArrayInfo) else (out,)
         if len(results) != len(missing):
             raise SpecError(f"kernel {self.kernel}: out= holds {len(results)} arrays, but the call leaves {len(missing)} "
                             f"parameters for it ({', '.join(missing)})")

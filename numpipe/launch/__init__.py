@@ -25,6 +25,7 @@ simulated SM. Read `launcher` first, then `info` and `host`.
 `attributes`    clusters, cooperative launch, programmatic dependent launch
 `image`         a compiled kernel: what its launches, reports and profiles need, and its form as bytes
 `launcher`      loading machine code, parameter packing and the driver call
+`collecting`    the launches that a function makes, kept to be made again
 `device`        which GPU there is, "gpu" or "sim"
 `profiles`      traces of kernels that record
 `watch`         kernels built with debug=True: waits that they gave up
@@ -36,6 +37,7 @@ Importing this touches no GPU and needs no CUDA package; the driver is opened on
 """
 
 from .arrays import describe, library
+from .collecting import COLLECTING, Collected, collecting
 from .device import VARIABLE as TARGET_VARIABLE
 from .device import Choice, Device, choose_target, gpu_state
 from .device_array import DeviceArray
@@ -51,8 +53,9 @@ from .streams import as_stream, current_stream, follow
 from .tensormap import MapRequest, encode
 
 __all__ = [
-    "TARGET_VARIABLE", "ArrayInfo", "Choice", "Device", "DeviceArray", "Image", "Launch", "MapRequest", "Prepared",
-    "Staging", "as_stream", "check_overlap", "check_writable", "choose_target", "current_stream", "deliver", "describe",
+    "COLLECTING", "TARGET_VARIABLE", "ArrayInfo", "Choice", "Collected", "Device", "DeviceArray", "Image", "Launch", "MapRequest",
+    "Prepared", "Staging", "as_stream", "check_overlap", "check_writable", "choose_target", "collecting", "current_stream",
+    "deliver", "describe",
     "describe_fresh", "empty_like_kind", "encode", "follow", "foreign", "gpu_state", "info_of_zeros", "library",
     "major_order", "maker", "not_addressable", "order", "run", "same_place", "settle", "tma_addressable", "to_device",
 ]

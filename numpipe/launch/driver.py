@@ -266,6 +266,11 @@ class Driver(Contexts):
     copy_out = functools.partialmethod(_copy, "DEVICE", "HOST")
     copy_on = functools.partialmethod(_copy, "DEVICE", "DEVICE")
 
+    def clear(self, address: int, pitch: int, words: int, rows: int, stream: int, ordinal: int) -> None:
+        """Write zeros to the first `words` words of 4 bytes of each row; rows lie `pitch` bytes apart. A graph can capture it."""
+        with self.on(ordinal):
+            self._call("cuMemsetD2D32Async", address, pitch, 0, words, rows, stream)
+
     # ---- kernels that are watched (`watch`)
     def symbol(self, kernel: Any, name: str) -> int:
         """Return the address of a variable of a kernel's module on the device whose context is current."""

@@ -247,17 +247,22 @@ class Prepared:
         launch = self.table.get(key)
         return launch or self.table.keep(key, self._launch(grid, infos, stream))  # type: ignore[no-any-return]
 
-    def alone(self, grid: Grid, infos: Sequence[ArrayInfo], scalars: Sequence[Any], stream: int) -> Launch:
-        """Return a launch for the caller alone, with its scalars written."""
-        launch = self._launch(grid, infos, stream)
+    def alone(self, grid: Grid, infos: Sequence[ArrayInfo], scalars: Sequence[Any], stream: int,
+              work: ArrayInfo | None = None) -> Launch:
+        """Return a launch for the caller alone, with its scalars written; `work` is a workspace of the caller's."""
+        launch = self._launch(grid, infos, stream, work)
         self._write(launch, scalars)
         return launch
 
-    def _launch(self, grid: Grid, infos: Sequence[ArrayInfo], stream: int) -> Launch:
+    def workspace_shape(self, grid: Grid, infos: Sequence[ArrayInfo]) -> tuple[int, int] | None:
+        """Return the slots of a launch's workspace and the words of each; None where the kernel has none."""
+        return None if self._workspace is None else self._workspace(grid, infos)
+
+    def _launch(self, grid: Grid, infos: Sequence[ArrayInfo], stream: int, work: ArrayInfo | None = None) -> Launch:
         device = infos[0].device if infos else 0
         if self._workspace is not None:
             with naming(self.name):
-                infos = [*infos, workspace(*self._workspace(grid, infos), stream, device)]
+                infos = [*infos, work or workspace(*self._workspace(grid, infos), stream, device)]
         return Launch(self, self._packed(infos, stream), grid, stream, device)
 
     def _write(self, launch: Launch, scalars: Sequence[Any]) -> None:

@@ -11,7 +11,7 @@ and return an array of the first one's library, from that library's own allocato
 ``stream=``; ``target="sim"`` runs them on the simulated SM, as arrays on the host are where there is no GPU. An array that TMA
 cannot address is copied once, to memory whose rows are aligned; NUMPIPE_LOG=launch says so.
 
-Each page is meant to be read: a frozen Config says how the work is cut, a kernel does it, a function chooses a Config for the sizes.
+Each page is meant to be read: a frozen Config says how the work is cut, a kernel does it, a function chooses a Config by the sizes.
 """
 
 from .matmul import matmul

@@ -44,7 +44,7 @@ from ..plan.params import CompilerParams
 from ..plan.specs import ArrayType, BlockSpec, Workspace, persistent
 from ..tools import model
 from .activations import activation_of
-from .operands import Operand, copied, described, laid, stacked
+from .operands import Operand, copied, described, laid, move, stacked
 
 __all__ = ["matmul"]
 
@@ -93,7 +93,7 @@ class Config:
     @property
     def strip(self) -> int:
         """Columns of a tile that an epilogue computes at a time."""
-        return min(self.share, 64)
+        return math.gcd(self.share, 64)
 
     @property
     def fuses(self) -> bool:
@@ -179,7 +179,7 @@ def kernel(config: Config, form: Form = Form()) -> Kernel:
 
     @numpipe_kernel(
         out_type=lambda a, b: form.output(a, b), signature=form.signature, without=form.without,
-        grid=persistent(), schedule=config.schedule, num_compute_wgs=config.wgs, wg_axis="wg", memory_registers=40,
+        grid=persistent(), schedule=config.schedule, num_compute_wgs=config.wgs, wg_axis="wg", memory_registers=40 if config.wgs < 3 else 32,
         workspace=Workspace((config.tm, config.tn), config.split), cluster=config.cluster, cluster_names="cluster",
         compiler_params=CompilerParams(store_slots=config.panels or 0, store_eviction_policy=config.policy, approx_math=True))
     def matmul(a, b, source, bias, c, work, *, alpha, beta):  # type: ignore[no-untyped-def]
@@ -348,13 +348,11 @@ def _product(a: Operand, b: Operand, results: list[ArrayInfo], bias: ArrayInfo |
 def _product_elsewhere(a: Operand, b: Operand, results: list[ArrayInfo], bias: ArrayInfo | None, batch: tuple[int, ...],
                        sizes: tuple[int, int, int], **options: Any) -> None:
     """Compute a product in a new array and copy it to the one it is to go to, whose layout no store has."""
-    from .copy import copy_into
-
     info, target, stream = results[0], options["target"], options["stream"]
     handle = None if stream is None else launch.as_stream(stream)
     made = launch.describe_fresh(launch.empty_like_kind(info, info.shape, info.dtype, handle), "workspace", "matmul")
     _product(a, b, [made, *results[1:]], bias, batch, sizes, **options)
-    copy_into(made, info, target=target, stream=stream)
+    move(made, info, target, stream)
 
 
 _form = functools.cache(Form)  # a call takes the GPU's queue some microseconds: what it depends on is looked up

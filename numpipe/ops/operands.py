@@ -67,8 +67,6 @@ def laid(op: str, name: str, info: ArrayInfo, batch: tuple[int, ...], target: st
                 reason = tma_addressable(candidate) or ""
                 if not reason:
                     return Operand(candidate, bool(turned))
-        if info.kind == "host" and info.dtype.itemsize not in window.strides[:-2]:
-            return Operand(window, False)
     else:
         reason = "its batches do not lie one after another"
         window = broadcast(info, (*batch, *info.shape[-2:]))
@@ -78,16 +76,33 @@ def laid(op: str, name: str, info: ArrayInfo, batch: tuple[int, ...], target: st
 
 
 def copied(info: ArrayInfo, target: str | None, stream: Any) -> ArrayInfo:
-    """Return a copy of matrices, batches in one dimension, in the array's library, with rows at multiples of 128 bytes."""
+    """Return a copy of matrices, batches in one dimension: NumPy's on the host, else in memory of the array's library, with rows
+    at multiples of 128 bytes."""
+    if info.array is not None:
+        window = dense(np.ascontiguousarray(info.array))
+    else:
+        *outer, columns = info.shape
+        size = info.dtype.itemsize
+        pitch = -(-columns * size // _LINE) * _LINE // size
+        handle = None if stream is None else launch.as_stream(stream)
+        made = launch.describe_fresh(launch.empty_like_kind(info, (*outer, pitch), info.dtype, handle), "workspace", "copy")
+        window = strided(made, info.shape, made.strides)
+        move(info, window, target, stream, padded=True)
+    whole = merged(window)
+    assert whole is not None
+    return whole if len(info.shape) > 2 else window
+
+
+def dense(array: np.ndarray[Any, Any]) -> ArrayInfo:
+    """Describe an array on the host, for whatever reads or writes it next."""
+    return ArrayInfo("host", 0, array.shape, array.strides, array.dtype, -1, True, array, array)
+
+
+def move(source: ArrayInfo, result: ArrayInfo, target: str | None, stream: Any, padded: bool = False) -> None:
+    """Copy one array to another of its shape and element type. `padded`: what lies between the rows of the second is nobody's."""
     from .copy import copy_into
 
-    *batch, rows, columns = info.shape
-    size = info.dtype.itemsize
-    pitch = -(-columns * size // _LINE) * _LINE // size
-    handle = None if stream is None else launch.as_stream(stream)
-    made = launch.describe_fresh(launch.empty_like_kind(info, (*batch, rows, pitch), info.dtype, handle), "workspace", "copy")
-    window = strided(made, info.shape, made.strides)
-    copy_into(info, window, padded=True, target=target, stream=stream)
-    merged_window = merged(window)
-    assert merged_window is not None
-    return merged_window if batch else window
+    if source.array is not None and result.array is not None:
+        result.array[...] = source.array
+    else:
+        copy_into(source, result, padded=padded, target=target, stream=stream)

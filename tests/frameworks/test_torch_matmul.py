@@ -170,6 +170,7 @@ def test_autocast_converts_to_its_type_and_gradients_back(dtype: Any) -> None:
     with torch.autocast("cpu", dtype=dtype):
         got = npt.matmul(a, b, bias=bias)
     assert got.dtype == dtype
+    check(got, expected(a.to(dtype), b.to(dtype), bias=bias), 4e-3)
     got.sum().backward()
     assert {a.grad.dtype, b.grad.dtype, bias.grad.dtype} == {torch.float32}
     check(a.grad, b.detach().double().sum(1).expand(20, 24), 2e-2)
@@ -273,6 +274,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "types": (lambda: npt.matmul(ONES, ONES.bfloat16()), "'b' .*bfloat16"),
     "integers": (lambda: npt.matmul(ONES.int(), ONES.int()), "'a' .*int32"),
     "complex": (lambda: npt.matmul(ONES.cfloat(), ONES.cfloat()), "'a' .*complex64"),
+    "wide": (lambda: npt.matmul(ONES, ONES, ONES.double()), "'c' .*float64"),
     "K": (lambda: npt.matmul(ONES, ONES[:5]), "K = 8 in 'a'"),
     "activation": (lambda: npt.matmul(ONES, ONES, activation="tanh"), "activation is 'relu', 'silu', 'gelu' or a numpipe.function"),
     "function": (lambda: npt.matmul(ONES, ONES, activation=torch.tanh), "activation is 'relu', .* or a numpipe.function"),

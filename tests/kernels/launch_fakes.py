@@ -193,6 +193,11 @@ class FakeDriver:
         for row in range(height):
             ctypes.memmove(dst + row * dst_pitch, src + row * src_pitch, width)
 
+    def clear(self, address: int, pitch: int, words: int, rows: int, stream: int, ordinal: int) -> None:
+        self.calls.append(("clear", address, stream))
+        for row in range(rows):
+            ctypes.memset(address + row * pitch, 0, 4 * words)
+
     def page_locked(self, address: int, nbytes: int, ordinal: int) -> bool:
         return False
 

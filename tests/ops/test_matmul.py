@@ -18,9 +18,12 @@ import epilogues
 import gemm_tuned
 import numpipe
 from gemm import inputs
-from numpipe import ops
+from numpipe import launch, ops
 from numpipe.compile.build import toolchain
+from numpipe.diagnostics import log
 from numpipe.language.tiles import store
+from numpipe.launch.views import transposed
+from numpipe.ops import operands as laid_operands
 from tests.kernels.covering import examples
 from tests.kernels.kernels_for_tests import operands, product
 from tests.kernels.launch_fakes import CudaArray, TorchTensor
@@ -155,8 +158,8 @@ def windows(draw: Any, shape: tuple[int, ...], seed: int) -> np.ndarray:
     return np.broadcast_to(cut, shape)
 
 
-@settings(max_examples=examples(60))
-@given(st.data(), st.integers(1, 70), st.integers(1, 70), st.integers(1, 70),
+@settings(max_examples=examples(30))
+@given(st.data(), st.integers(1, 20), st.integers(1, 20), st.integers(1, 20),
        st.sampled_from([((), ()), ((2,), ()), ((2,), (2,)), ((2, 1), (3,))]))
 def test_any_window_is_an_operand_and_an_output(data: Any, m: int, n: int, k: int, batches: tuple[Any, Any]) -> None:
     a, b = data.draw(windows((*batches[0], m, k), 0)), data.draw(windows((*batches[1], k, n), 1))
@@ -168,6 +171,22 @@ def test_any_window_is_an_operand_and_an_output(data: Any, m: int, n: int, k: in
     np.testing.assert_array_equal(out.astype(np.float64), wanted)
     out[...] = np.nan
     assert np.isnan(whole).all(), "nothing beside it was written"
+
+
+def test_what_tma_cannot_address_is_copied_once_to_rows_that_begin_at_lines(monkeypatch: pytest.MonkeyPatch,
+                                                                            capsys: pytest.CaptureFixture[str]) -> None:
+    passed, moved = [], []
+    monkeypatch.setattr(OP, "kernel", lambda config, form: lambda *infos, **named: passed.append(infos))
+    monkeypatch.setattr(laid_operands, "move", lambda source, result, *args, **named: moved.append((source, result, named)))
+    monkeypatch.setattr(OP.launch, "empty_like_kind", lambda info, shape, dtype, handle: np.zeros(shape, dtype))
+    monkeypatch.setattr(log, "on", lambda topic: topic == "launch")
+    a, b = CudaArray(4098, (16, 64), "<f2"), CudaArray(8192, (65, 64), "<f2")
+    out = CudaArray(12288, (16, 65), "<f2")
+    ops.matmul(a, transposed(launch.describe(b, "b")), out=out, config=CONFIGS["cooperative 128x128"])
+    [(source, result, named)] = moved
+    assert (source.ptr, result.shape, result.strides, named) == (4098, (16, 64), (128, 2), {"padded": True})
+    assert passed[0][0] is result or passed[0][0].array is result.array
+    assert "matmul: 'a', float16 (16, 64), strides (128, 2) bytes, is copied: its data starts at an address" in capsys.readouterr().err
 
 
 def test_a_row_has_the_same_bits_whatever_the_number_of_rows_is() -> None:

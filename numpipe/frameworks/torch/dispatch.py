@@ -45,18 +45,22 @@ def under_autograd(library: torch.library.Library, op: Op, run: Callable[..., An
     library.impl(op._opname, choose, "Autograd", with_keyset=True)
 
 
-def under_autocast(library: torch.library.Library, op: Op) -> None:
-    """Have autocast convert the op's floating-point tensors to its type, as it does for torch.mm."""
+def under_autocast(library: torch.library.Library, op: Op, wide: int | None = None) -> None:
+    """Have autocast convert the op's floating-point tensors to its type, as it does for torch.mm, but for those of float64.
+
+    Tensors behind the first `wide` arguments stay float32 if they are: the op adds them in float32.
+    """
     for device, key in AUTOCAST.items():
-        library.impl(op._opname, _casting(op, device, torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key))), key)
+        library.impl(op._opname, _casting(op, device, torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key)), wide), key)
 
 
-def _casting(op: Op, device: str, keys: Any) -> Callable[..., Any]:
+def _casting(op: Op, device: str, keys: Any, wide: int | None) -> Callable[..., Any]:
     def cast(*args: Any) -> Any:
         to = torch.get_autocast_dtype(device)
+        kept = [(torch.float64,) if wide is None or i < wide else (torch.float64, torch.float32) for i in range(len(args))]
         with torch._C._ExcludeDispatchKeyGuard(keys):
-            return op(*[each.to(to) if isinstance(each, torch.Tensor) and each.is_floating_point() and each.dtype != torch.float64
-                        else each for each in args])
+            return op(*[each.to(to) if isinstance(each, torch.Tensor) and each.is_floating_point() and each.dtype not in types
+                        else each for each, types in zip(args, kept, strict=True)])
 
     return cast
 

@@ -40,15 +40,15 @@ def matmul(a: Any, b: Any, c: Any = None, *, alpha: float = 1.0, beta: float = 1
     """Return ``activation(alpha * a @ b + beta * c + bias)``, summed in float32, for tensors of float16 or of bfloat16.
 
     a, b        (…, M, K) and (…, K, N), or vectors (K,), as torch.matmul takes them; the leading dimensions broadcast
-    c           of a shape that broadcasts to the result's; not read where beta is 0
-    bias        (N,), added to each row, or (M, 1), to each column
+    c           of a shape that broadcasts to the result's, of their type or of float32; not read where beta is 0
+    bias        (N,), added to each row, or (M, 1), to each column; of their type or of float32
     activation  "relu", "silu", "gelu" (with tanh), or a `numpipe.function` of a float32 tile, defined in a module
     out         a tensor for the result, where no gradients are recorded
     batch_invariant
                 a row of the result has the same bits whatever M, and whatever the other rows, are
 
-    Gradients are defined for all tensors, also those of gradients, but not through a `numpipe.function`. Under autocast tensors are
-    converted to its type. It stands in one graph of `torch.compile` and `torch.export`, runs on the current stream, and may be
+    Gradients are defined for all tensors, also those of gradients, but not through a `numpipe.function`. Under autocast a
+    and b are converted to its type. It stands in one graph of `torch.compile` and `torch.export`, runs on the current stream, and may be
     captured into CUDA graphs. Under `torch.vmap` the dimension is a batch. Raises SpecError for shapes, types and devices that do
     not fit, and for out= where a tensor requires a gradient.
 
@@ -84,7 +84,7 @@ def _spelled(function: Function[..., Any]) -> str:
 
 
 def _function(name: str) -> Any:
-    """Return the function of such a name. Raises SpecError where its module is not imported, which a graph does not do by itself."""
+    """Return the function of such a name. Raises SpecError where its module is not imported, which a graph does not do."""
     module, _, inner = name.partition(":")
     try:
         return functools.reduce(getattr, inner.split("."), sys.modules[module])
@@ -110,6 +110,10 @@ def _fake(a: Any, b: Any, c: Any = None, bias: Any = None, alpha: float = 1.0, b
                             f"convert it with {name}.to(torch.bfloat16), or run under torch.autocast")
         if not tensor.ndim:
             raise SpecError(f"matmul: '{name}' is a number; multiply with *, or pass alpha=")
+    for name, tensor in (("c", c), ("bias", bias)):
+        if tensor is not None and tensor.dtype not in (a.dtype, torch.float32):
+            raise SpecError(f"matmul: '{name}' is {tensor.dtype}, and must be {a.dtype} as 'a' is, or torch.float32; convert it with "
+                            f"{name}.to({a.dtype})")
     depth = b.shape[-2 if b.ndim > 1 else -1]
     if a.shape[-1] != depth:
         raise SpecError(f"matmul: K = {a.shape[-1]} in 'a' {tuple(a.shape)}, {depth} in 'b' {tuple(b.shape)}")
@@ -226,6 +230,7 @@ def _over_batch(info: Any, in_dims: Any, a: Any, b: Any, c: Any = None, bias: An
                 raise SpecError(f"matmul: under torch.vmap the activation {activation!r} cannot follow a c or bias that has the "
                                 "dimension: apply PyTorch's operations to the result without activation=")
             result = DIFFERENTIABLE[activation](result)
+        result = result.to(a.dtype)
         result = result.squeeze(-1) if vectors[1] else result
         result = result.squeeze(-1 if vectors[1] else -2) if vectors[0] else result
     return result, 0
@@ -233,6 +238,6 @@ def _over_batch(info: Any, in_dims: Any, a: Any, b: Any, c: Any = None, bias: An
 
 under_autograd(_LIBRARY, _op, _differentiated)
 under_autograd(_LIBRARY, _out, _refused)
-under_autocast(_LIBRARY, _op)  # with out= the types are the caller's, as those of torch.mm
+under_autocast(_LIBRARY, _op, wide=2)  # with out= the types are the caller's, as those of torch.mm
 torch.library.register_vmap("numpipe::matmul", _over_batch, lib=_LIBRARY)
 without_vmap(_LIBRARY, _out, "leave out= out")

@@ -1,0 +1,108 @@
+"""`numpipe.jax.attention`: the op `numpipe.ops.attention` in JAX programs, with its rule for ``jax.vmap``."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ... import ops
+from ...diagnostics.errors import SpecError
+from ...diagnostics.frames import brief
+from ...launch.info import info_of_zeros
+from ...ops.attention import Config, _asked
+from ...ops.operands import described
+from ...plan.specs import ArrayType
+from .calls import mapped
+from .matmul import TYPES
+from .targets import custom_call
+
+__all__ = ["attention"]
+
+
+@brief
+def attention(q: Any, k: Any, v: Any, *, causal: bool = False, diagonal: int = 0, scale: float | None = None,
+              layout: str = "bhsd", exact: bool = True, return_lse: bool = False, config: Config | None = None,
+              target: str | None = None) -> Any:
+    """Return ``softmax(scale * q @ k.T) @ v`` of each head, as `numpipe.ops.attention` does, in a JAX program.
+
+    q, k, v, causal, diagonal, layout, exact, return_lse, config
+             as `numpipe.ops.attention` has them; arrays of JAX or NumPy, of float16 or bfloat16
+    scale    a Python number: a constant of the traced program
+    target   where it runs for a CPU's arrays, as of any kernel
+
+    ``jax.vmap`` makes more batches. ``jax.grad`` raises SpecError: the op has no derivative yet. Raises SpecError as
+    `numpipe.ops.attention` does, when it is traced.
+
+    >>> q = jnp.ones((1, 2, 16, 64), jnp.bfloat16)
+    >>> jax.jit(lambda q: numpipe.jax.attention(q, q, q, target="sim"))(q).shape
+    (1, 2, 16, 64)
+    """
+    for name, value in (("scale", scale), ("diagonal", diagonal)):
+        if isinstance(value, jax.core.Tracer):
+            raise SpecError(f"numpipe.jax.attention: '{name}' is traced, and a launch has the number that it was traced with: pass a "
+                            "Python number")
+    arrays = {name: jnp.asarray(array) for name, array in (("q", q), ("k", k), ("v", v))}
+    described("attention", {name: info_of_zeros(array.shape, array.dtype) for name, array in arrays.items()}, TYPES)
+    _asked(*(array.shape for array in arrays.values()), causal, layout, return_lse, scale)
+    form = _Form(causal, diagonal, scale, layout, exact, return_lse, config, target)
+    made = _without_derivative(form)(*arrays.values())
+    return made if return_lse else made[0]
+
+
+@dataclass(frozen=True)
+class _Form:
+    """What an attention is, beside its arrays."""
+
+    causal: bool
+    diagonal: int
+    scale: float | None
+    layout: str
+    exact: bool
+    return_lse: bool
+    config: Config | None
+    target: str | None
+
+
+@functools.cache
+def _without_derivative(form: _Form) -> Callable[..., tuple[Any, ...]]:
+    """Return the attention of a form as a function of q, k and v; to differentiate it raises SpecError."""
+    @jax.custom_vjp
+    def attended(q: Any, k: Any, v: Any) -> tuple[Any, ...]:
+        return _mapped(form)(q, k, v)
+
+    def forward(q: Any, k: Any, v: Any) -> Any:
+        raise SpecError("numpipe.jax.attention: jax.grad of it: the op has no derivative yet; differentiate "
+                        "jax.nn.dot_product_attention instead, or pass what needs no gradient through jax.lax.stop_gradient")
+
+    attended.defvjp(forward, lambda residuals, g: residuals)
+    return attended  # type: ignore[no-any-return]
+
+
+@functools.cache
+def _mapped(form: _Form) -> Callable[..., tuple[Any, ...]]:
+    """Return the attention as a function of q, k and v, with its rule for ``jax.vmap``."""
+    def run(ins: list[Any], outs: list[Any], **where: Any) -> Any:
+        where = {**where, "out": tuple(outs) if form.return_lse else outs[0]} if where else {"target": form.target}
+        return ops.attention(*ins, causal=form.causal, diagonal=form.diagonal, scale=form.scale, layout=form.layout,
+                             exact=form.exact, return_lse=form.return_lse, config=form.config, **where)
+
+    def bound(q: Any, k: Any, v: Any) -> tuple[Any, ...]:
+        batches, second, third, depth = q.shape
+        heads, positions = (second, third) if form.layout == "bhsd" else (third, second)
+        outs = [ArrayType(q.shape, np.dtype(q.dtype))]
+        if form.return_lse:
+            outs.append(ArrayType((batches, heads, positions), np.float32))
+        return custom_call("attention", run, ("attention", form), outs, (q, k, v))
+
+    def rule(size: int, batched: Sequence[bool], *arrays: Any) -> Any:
+        whole = [x if there else jnp.broadcast_to(x, (size, *x.shape)) for x, there in zip(arrays, batched, strict=True)]
+        made = _mapped(form)(*[x.reshape(-1, *x.shape[2:]) for x in whole])
+        return tuple(x.reshape(size, -1, *x.shape[1:]) for x in made), (True,) * len(made)
+
+    return mapped("attention", bound, rule)

@@ -1,0 +1,171 @@
+"""XLA's foreign function interface, from Python: a handler that XLA calls is a ctypes callback.
+
+XLA compiles a custom call to a call of a C function, the *handler*, with one argument, the *call frame*: the buffers of operands
+and results, the stream, and the functions with which the handler answers. The structures below are those of
+``xla/ffi/api/c_api.h``, as far as they are read here; jaxlib has the header in ``jax.ffi.include_dir()``. Every structure begins
+with its size and a list of extensions, and new versions add fields at the end only, so these declarations fit all versions from
+0.1 on (JAX 0.5 to 0.11).
+
+A handler is called at two times:
+
+====================  ==================================================================================================
+when it is looked up  with an extension in the frame that asks for *metadata*: the version that the handler was made for, and
+                      its traits: whether the calls may be captured into a *command buffer*, XLA's word for a CUDA graph
+to run                with buffers and a stream. While XLA records a command buffer the stream is one that is captured
+====================  ==================================================================================================
+
+Whatever a handler raises is told to XLA as an error with its text, which JAX raises as ``jax.errors.JaxRuntimeError``; nothing is
+raised through C.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+from collections.abc import Callable
+from ctypes import POINTER, Structure, c_char_p, c_int, c_int64, c_size_t, c_uint32, c_void_p
+from typing import Any, ClassVar
+
+from ...diagnostics.errors import SpecError, TargetError
+
+VERSION = 0, 1
+"""the version of the interface that is reported: the first that has all that is used here"""
+COMMAND_BUFFER = 1
+"""trait: each call queues the same operations, which can be captured and replayed"""
+METADATA = 1
+"""type of the extension that asks for metadata"""
+INVALID_ARGUMENT, FAILED_PRECONDITION, INTERNAL = 3, 9, 13
+"""codes of errors"""
+_WORD = ctypes.sizeof(c_void_p)
+
+
+def _sized(*fields: tuple[str, Any]) -> list[tuple[str, Any]]:
+    """Return the fields of a structure behind the two that all have."""
+    return [("struct_size", c_size_t), ("extension_start", c_void_p), *fields]
+
+
+class Version(Structure):
+    _fields_: ClassVar = _sized(("major", c_int), ("minor", c_int))
+
+
+class Metadata(Structure):
+    _fields_: ClassVar = [("struct_size", c_size_t), ("version", Version), ("traits", c_uint32)]
+
+
+class Extension(Structure):
+    """An extension of the kind METADATA."""
+
+    _fields_: ClassVar = [("struct_size", c_size_t), ("type", c_int), ("next", c_void_p), ("metadata", POINTER(Metadata))]
+
+
+class Api(Structure):
+    """The functions of XLA. Those between the stream's and the ordinal's are not called here."""
+
+    _fields_: ClassVar = _sized(("version", Version), ("internal", c_void_p),
+                                ("error_create", c_void_p), ("error_message", c_void_p),
+                                ("error_destroy", c_void_p), ("register", c_void_p), ("stream_get", c_void_p))
+
+
+class Buffer(Structure):
+    _fields_: ClassVar = _sized(("dtype", c_int), ("data", c_void_p), ("rank", c_int64), ("dims", POINTER(c_int64)))
+
+
+class Buffers(Structure):
+    """The operands or the results: `items` points to the addresses of `size` Buffers."""
+
+    _fields_: ClassVar = _sized(("size", c_int64), ("types", c_void_p), ("items", c_void_p))
+
+
+class Frame(Structure):
+    """A call frame, up to the attributes, which are not used."""
+
+    _fields_: ClassVar = _sized(("api", c_void_p), ("context", c_void_p), ("stage", c_int), ("operands", Buffers),
+                                ("results", Buffers))
+
+
+class _ErrorArguments(Structure):
+    _fields_: ClassVar = _sized(("message", c_char_p), ("code", c_int))
+
+
+class _StreamArguments(Structure):
+    _fields_: ClassVar = _sized(("context", c_void_p), ("stream", c_void_p))
+
+
+# ---- handlers -------------------------------------------------------------------------------------------------------
+_HANDLER = ctypes.CFUNCTYPE(c_void_p, c_void_p)
+_FUNCTION = ctypes.PYFUNCTYPE(c_void_p, c_void_p)
+"""of XLA's own functions: they take the address of their arguments, wait for nothing, and return the address of an error or None"""
+_functions: dict[int, Callable[[int], int | None]] = {}
+_DATA, _OPERANDS, _RESULTS = Buffer.data.offset, Frame.operands.offset, Frame.results.offset
+_NEWEST = 0, 4
+"""the newest version whose structures were compared with these"""
+
+
+class Handler:
+    """A handler: C calls it at `address`, and it calls a Python function with a stream and the addresses of all buffers.
+
+    The stream is the driver's handle on CUDA, 0 on the CPU. The addresses are those of the operands, then of the results, in
+    order; shapes and types are those that the call was traced with, and nothing reads them again.
+    """
+
+    def __init__(self, function: Callable[[int, tuple[int, ...]], None], operands: int, results: int, *, streams: bool) -> None:
+        """`operands` and `results` are their numbers; `streams`: the platform has streams, and `function` is told this one."""
+        self._function, self._streams = function, streams
+        self._operands, self._results = c_void_p * operands, c_void_p * results
+        self._counts = operands, results
+        self._callback = _HANDLER(self._called)  # C has its address only
+        self.address = ctypes.cast(self._callback, c_void_p).value or 0
+
+    def _called(self, address: int) -> int | None:
+        frame = Frame.from_address(address)
+        try:
+            if frame.extension_start:
+                extension = Extension.from_address(frame.extension_start)
+                if extension.type == METADATA:
+                    return _describe(extension.metadata.contents, frame.api)
+            operands, results = frame.operands, frame.results
+            if (operands.size, results.size) != self._counts:
+                raise TargetError(f"XLA passes {operands.size} operands and {results.size} results, and the call was made for "
+                                  f"{self._counts}: report a numpipe bug")
+            read = c_void_p.from_address
+            pointers = tuple([read(buffer + _DATA).value or 0 for buffer in (
+                *self._operands.from_address(operands.items), *self._results.from_address(results.items))])
+            self._function(_stream(frame) if self._streams else 0, pointers)
+        except BaseException as error:  # nothing may pass through C, not even an interrupt
+            return _failed(frame.api, error)
+        return None
+
+
+def _describe(metadata: Metadata, api: int | None) -> None:
+    """Answer XLA's question what the handler is."""
+    version = Api.from_address(api).version if api else None
+    known = VERSION if version is None else min(_NEWEST, (version.major, version.minor))
+    metadata.version.major, metadata.version.minor = known
+    metadata.traits = COMMAND_BUFFER
+
+
+def _stream(frame: Frame) -> int:
+    arguments = _StreamArguments(ctypes.sizeof(_StreamArguments), None, frame.context, None)
+    error = _call(Api.from_address(frame.api).stream_get, arguments)
+    if error:
+        raise TargetError("XLA has no stream for this call")
+    return arguments.stream or 0
+
+
+def _call(function: int, arguments: Structure) -> int | None:
+    """Call one of XLA's functions, which returns the address of an error or None."""
+    called = _functions.get(function)
+    if called is None:
+        called = _functions[function] = _FUNCTION(function)
+    return called(ctypes.addressof(arguments))
+
+
+def _failed(api: int, error: BaseException) -> int | None:
+    """Return the address of an error that XLA takes over, with the text of Python's."""
+    code = INVALID_ARGUMENT if isinstance(error, SpecError) else FAILED_PRECONDITION if isinstance(error, TargetError) else INTERNAL
+    kind = type(error)
+    text = str(error)
+    with contextlib.suppress(Exception):
+        text = f"{kind.__module__}.{kind.__qualname__}: {text}"
+    message = text.replace("\0", " ").encode(errors="replace")
+    return _call(Api.from_address(api).error_create, _ErrorArguments(ctypes.sizeof(_ErrorArguments), None, message, code))

@@ -1,0 +1,154 @@
+"""Functions of arrays as custom calls of XLA: traced once for each list of shapes, run with addresses.
+
+=============  =====================================================================================================
+traced         `custom_call` makes a `Target` for a function, the types of its inputs and outputs, and registers its handlers.
+               Where JAX's default device is a GPU, a dry run of the function compiles its kernels, so a compile's error is
+               raised at the user's line and not by a running program, and tells how large a workspace they want. XLA allocates
+               that as one more result: a program's kernels may run side by side, and XLA knows which memory is in use when
+run on CUDA    the first call with a stream and addresses runs the function and keeps its launches (`launch.collecting`); a call
+               with the same ones makes these launches: no allocation, no wait, nothing that a graph cannot capture
+run on a CPU   the function gets NumPy's views of the buffers
+=============  =====================================================================================================
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import math
+import threading
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from ... import launch
+from ...core.undisturbed import in_child
+from ...launch import driver
+from ...launch.info import dense_strides
+from ...launch.table import Table
+from ...plan.specs import ArrayType
+from .ffi import Handler
+
+Run = Callable[..., Any]
+"""run(inputs, outputs, **where): a function of two lists of arrays. `where` is ``stream=`` on a GPU, whose outputs it writes; for
+host arrays it is empty, `outputs` has None for each, and the function returns new arrays, or one"""
+
+_targets: dict[Hashable, Target] = {}
+_numbers = itertools.count()
+_lock = threading.RLock()
+"""held while a target is made, and by simulations: XLA's threads may run several calls at once"""
+
+
+class Memory:
+    """The owner of the arrays in XLA's buffers: it tells their stream, and keeps nothing, as XLA does that."""
+
+    def __init__(self, stream: int) -> None:
+        self.__cuda_array_interface__ = {"stream": stream}
+
+
+class Target:
+    """A function for inputs and outputs of these types, registered with XLA under `name`."""
+
+    def __init__(self, what: str, run: Run, ins: tuple[ArrayType, ...], outs: tuple[ArrayType, ...]) -> None:
+        """`what` is the name of the kernel or op. Raises what a compile raises, where it is compiled now."""
+        self.name = f"numpipe.{what}.{next(_numbers)}"
+        self._run, self._ins, self._outs = run, ins, outs
+        self._described = [(t.shape, dense_strides(t.shape, t.dtype.itemsize), t.dtype) for t in (*ins, *outs)]
+        self._known = Table()
+        """(stream, addresses) -> what was collected there"""
+        ordinal = default_gpu()
+        self._work = 0 if ordinal is None else self._dry(ordinal)
+        results = len(outs) + (self._work > 0)
+        self._handlers = {platform: Handler(function, len(ins), results, streams=platform == "CUDA")
+                          for platform, function in (("CUDA", self._on_gpu), ("cpu", self._on_cpu))}
+        for platform, handler in self._handlers.items():
+            jax.ffi.register_ffi_target(self.name, jax.ffi.pycapsule(handler.address), platform=platform)
+
+    def __call__(self, *arrays: Any) -> tuple[Any, ...]:
+        """Bind the call in the program that JAX traces; returns its outputs."""
+        types = [jax.ShapeDtypeStruct(t.shape, t.dtype) for t in self._outs]
+        if self._work:
+            types.append(jax.ShapeDtypeStruct((self._work,), np.uint8))
+        return tuple(jax.ffi.ffi_call(self.name, types)(*arrays)[:len(self._outs)])
+
+    # ---- on a GPU
+    def _dry(self, ordinal: int) -> int:
+        """Compile for a GPU; returns the bytes of workspace."""
+        with launch.collecting(launch.Collected(dry=True)) as collected:
+            self._launch(0, itertools.repeat(0), ordinal)
+        return collected.nbytes
+
+    def _on_gpu(self, stream: int, pointers: tuple[int, ...]) -> None:
+        known = self._known.get((stream, pointers))
+        if known is None:
+            with launch.collecting(launch.Collected(memory=pointers[-1] if self._work else 0, nbytes=self._work)) as collected:
+                self._launch(stream, pointers, _ordinal(pointers))
+            self._known.keep((stream, pointers), collected)
+        else:
+            for repeat in known.launches:
+                repeat()
+
+    def _launch(self, stream: int, pointers: Any, ordinal: int) -> None:
+        owner, count = Memory(stream), len(self._ins)
+        infos = [launch.ArrayInfo("cuda", pointer, shape, strides, dtype, ordinal, number >= count, owner)
+                 for number, (pointer, (shape, strides, dtype)) in enumerate(zip(pointers, self._described, strict=False))]
+        self._run(infos[:count], infos[count:], stream=stream)
+
+    # ---- on the CPU
+    def _on_cpu(self, stream: int, pointers: tuple[int, ...]) -> None:
+        arrays = [_view(pointer, *what) for pointer, what in zip(pointers, self._described, strict=False)]
+        ins, outs = arrays[:len(self._ins)], arrays[len(self._ins):]
+        for array in ins:
+            array.flags.writeable = False
+        with _lock:
+            made = self._run(ins, [None] * len(outs))
+        for out, result in zip(outs, made if isinstance(made, tuple) else (made,), strict=True):
+            out[...] = result
+
+
+def custom_call(what: str, run: Run, key: Hashable, outs: Sequence[ArrayType], arrays: Sequence[Any]) -> tuple[Any, ...]:
+    """Bind a call of `run` on these arrays, concrete ones or traced ones, in the program that is traced; returns the outputs.
+
+    `key` tells functions apart: calls with equal keys and equal types share a target.
+    """
+    ins = tuple(array_type(array) for array in arrays)
+    with _lock:
+        whole = key, ins, tuple(outs), default_gpu()
+        target = _targets.get(whole)
+        if target is None:
+            target = _targets[whole] = Target(what, run, ins, tuple(outs))
+    return target(*arrays)
+
+
+def array_type(array: Any) -> ArrayType:
+    """Return shape and dtype of an array, or of what JAX traces in its place."""
+    return ArrayType(tuple(array.shape), np.dtype(array.dtype))
+
+
+def default_gpu() -> int | None:
+    """Return the CUDA ordinal of the device that JAX would run on by default; None where that is no GPU."""
+    chosen = jax.config.jax_default_device
+    device = jax.local_devices()[0] if chosen is None or isinstance(chosen, str) else chosen
+    return int(device.local_hardware_id) if device.platform in ("gpu", "cuda") else None
+
+
+def _ordinal(pointers: Sequence[int]) -> int:
+    cuda = driver.get()
+    return cuda.pointer_device(next(filter(None, pointers), 0)) if cuda.count > 1 else 0
+
+
+def _view(pointer: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    """Return the buffer at an address of the host as an array."""
+    nbytes = math.prod(shape) * dtype.itemsize
+    if not nbytes:
+        return np.empty(shape, dtype)
+    return np.frombuffer((ctypes.c_char * nbytes).from_address(pointer), np.uint8).view(dtype).reshape(shape)
+
+
+@in_child
+def _after_fork() -> None:
+    """Renew the lock in a forked child: a thread that held it is gone."""
+    global _lock
+    _lock = threading.RLock()

@@ -1,0 +1,187 @@
+"""Handlers of XLA's custom calls: their structures, what they launch and when, and errors that cross C as text."""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+jax = pytest.importorskip("jax")
+
+import numpipe
+import numpipe.jax
+from numpipe import ArrayType, SpecError, launch
+from numpipe.frameworks.jax import ffi, targets
+from numpipe.kernels.calls import Calls
+from numpipe.launch import driver
+from numpipe.plan.specs import FLAGS, Workspace
+from tests.kernels.launch_fakes import FakeDriver
+from tests.kernels.launch_kernels import SIZES, compiled_as, doubled, image
+from tests.kernels.xla_fakes import FakeXla
+
+A, B, C, D = 1 << 20, 1 << 21, 1 << 22, 1 << 23
+OUT = {"grid": (1,), "out_type": lambda a: ArrayType(a.shape, a.dtype)}
+IN = jax.ShapeDtypeStruct((64, 64), np.float32)
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
+    """A GPU, JAX's default device, that notes the addresses of the arrays of each launch."""
+    fake = FakeDriver()
+    fake.sizes, fake.seen = SIZES, []  # type: ignore[attr-defined]
+    fake.kernel = lambda p: fake.seen.append(tuple(ctypes.c_int64.from_address(p[1 + 5 * i]).value  # type: ignore[attr-defined]
+                                                   for i in range((len(fake.sizes) - 1) // 5)))
+    monkeypatch.setattr(driver, "_opened", fake)
+    monkeypatch.setattr(targets, "default_gpu", lambda: 0)
+    launch.device.gpu_state.cache_clear()
+    yield fake
+    launch.device.gpu_state.cache_clear()
+
+
+def handler(kernel: Any, **named: Any) -> ffi.Handler:
+    """The CUDA handler of a call of a kernel that is traced now."""
+    before = set(targets._targets)
+    jax.eval_shape(lambda x: numpipe.jax.call(kernel)(x, **named), IN)
+    (key,) = targets._targets.keys() - before
+    return targets._targets[key]._handlers["CUDA"]
+
+
+# ---- the interface
+def test_the_structures_lie_as_in_the_header_that_jax_has(tmp_path: Path) -> None:
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("no C compiler")
+    fields = {"XLA_FFI_CallFrame": (ffi.Frame, {"extension_start": "extension_start", "api": "api", "context": "ctx", "stage": "stage",
+                                                "operands": "args", "results": "rets"}),
+              "XLA_FFI_Args": (ffi.Buffers, {"size": "size", "items": "args"}),
+              "XLA_FFI_Rets": (ffi.Buffers, {"size": "size", "items": "rets"}),
+              "XLA_FFI_Buffer": (ffi.Buffer, {"dtype": "dtype", "data": "data", "rank": "rank", "dims": "dims"}),
+              "XLA_FFI_Api": (ffi.Api, {"version": "api_version", "error_create": "XLA_FFI_Error_Create",
+                                        "stream_get": "XLA_FFI_Stream_Get"}),
+              "XLA_FFI_Api_Version": (ffi.Version, {"major": "major_version", "minor": "minor_version"}),
+              "XLA_FFI_Metadata": (ffi.Metadata, {"version": "api_version", "traits": "traits"}),
+              "XLA_FFI_Metadata_Extension": (ffi.Extension, {"type": "extension_base.type", "metadata": "metadata"}),
+              "XLA_FFI_Error_Create_Args": (ffi._ErrorArguments, {"message": "message", "code": "errc"}),
+              "XLA_FFI_Stream_Get_Args": (ffi._StreamArguments, {"context": "ctx", "stream": "stream"})}
+    asked = [(struct, theirs, getattr(ours, mine).offset) for struct, (ours, names) in fields.items() for mine, theirs in names.items()]
+    lines = "".join(f'printf("%zu\\n", offsetof({struct}, {theirs}));' for struct, theirs, _ in asked)
+    source = tmp_path / "offsets.c"
+    header = Path(jax.ffi.include_dir()) / "xla/ffi/api/c_api.h"
+    declared = "".join(f"typedef struct {name} {name};" for name in fields if f"}} {name};" not in header.read_text(encoding="utf8"))
+    source.write_text(f'#include <stdio.h>\n#include "{header}"\n{declared}int main() {{ {lines} }}', encoding="utf8")
+    subprocess.run([compiler, "-w", "-o", tmp_path / "offsets", source], check=True)
+    found = subprocess.run([tmp_path / "offsets"], capture_output=True, text=True, check=True).stdout.split()
+    assert [(s, f, int(n)) for (s, f, _), n in zip(asked, found, strict=True)] == asked
+
+
+@pytest.mark.parametrize("theirs, told", [((0, 1), (0, 1)), ((0, 3), (0, 3)), ((0, 9), (0, 4))])
+def test_a_handler_tells_a_version_that_both_know_and_that_it_can_be_captured(theirs: Any, told: Any) -> None:
+    metadata = FakeXla(theirs).ask(ffi.Handler(lambda stream, pointers: None, 1, 1, streams=True))
+    assert (metadata.version.major, metadata.version.minor) == told
+    assert metadata.traits == ffi.COMMAND_BUFFER
+
+
+@pytest.mark.parametrize("error, code", [(SpecError("argument 'x': schön"), 3), (KeyboardInterrupt("stop"), 13), (ValueError("\0"), 13)])
+def test_whatever_is_raised_comes_back_as_text(error: BaseException, code: int) -> None:
+    def fails(stream: int, pointers: Any) -> None:
+        raise error
+
+    xla = FakeXla()
+    assert xla.call(ffi.Handler(fails, 1, 1, streams=False), [A], [B]) == 0xE0
+    assert xla.error == (f"{type(error).__module__}.{type(error).__qualname__}: {error}".replace("\0", " "), code)
+
+
+def test_buffers_of_another_call_are_refused() -> None:
+    xla = FakeXla()
+    assert xla.call(ffi.Handler(lambda stream, pointers: None, 1, 1, streams=False), [A, B], [C]) == 0xE0
+    assert "2 operands and 1 results" in xla.error[0]
+
+
+# ---- on a GPU
+def test_tracing_compiles_and_launches_nothing(fake: FakeDriver) -> None:
+    compiled: list[Any] = []
+    handler(doubled(lambda *key: compiled.append(key) or image(), **OUT))
+    assert len(compiled) == 1 and not fake.named("launch")
+
+
+def test_a_call_launches_on_the_stream_and_addresses_of_its_frame(fake: FakeDriver) -> None:
+    xla, called = FakeXla(), handler(doubled(**OUT))
+    for stream, pointers in ((7, (A, B)), (7, (A, B)), (8, (A, B)), (7, (C, D))):
+        assert xla.call(called, pointers[:1], pointers[1:], stream) is None
+    assert [c[1] for c in fake.named("launch")] == [7, 7, 8, 7]
+    assert fake.seen == [(A, B), (A, B), (A, B), (C, D)]  # type: ignore[attr-defined]
+
+
+def test_a_repeated_call_only_launches(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    xla, called = FakeXla(), handler(doubled(**OUT))
+    xla.call(called, [A], [B], 7)
+    monkeypatch.setattr(Calls, "resolve", lambda *_: pytest.fail("it is resolved again"))
+    fake.calls.clear()
+    xla.call(called, [A], [B], 7)
+    assert [call[0] for call in fake.calls] == ["launch"]
+
+
+def test_the_first_call_can_be_captured(fake: FakeDriver) -> None:
+    """XLA may record a command buffer before anything of it ran: the machine code is loaded aside of the capture."""
+    xla, called = FakeXla(), handler(doubled(**OUT))
+    fake.captured = {9}
+    assert xla.call(called, [A], [B], 9) is None
+    assert [c[1] for c in fake.named("launch")] == [9] and not fake.named("allocate")
+
+
+def test_what_the_driver_refuses_is_an_error_of_xla(fake: FakeDriver) -> None:
+    xla, called = FakeXla(), handler(doubled(**OUT))
+    fake.code = 700
+    assert xla.call(called, [A], [B], 7) == 0xE0
+    assert xla.error[0].startswith("numpipe.errors.LaunchError: kernel 'doubled'") and "CUDA_ERROR_ILLEGAL_ADDRESS" in xla.error[0]
+
+
+def test_a_workspace_is_memory_of_xla_and_its_flags_are_cleared_for_each_launch(fake: FakeDriver) -> None:
+    @numpipe.kernel(num_compute_wgs=1, workspace=Workspace((64, 64), 2), **OUT)
+    def split(a, c, work):
+        c[numpipe.ds(0, 64), numpipe.ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
+
+    compiled_as(split, lambda *_: image((), ("a", "c", "work"), name="split"))
+    fake.sizes = [128] + [8] * 15
+    called = handler(split)
+    nbytes = next(reversed(targets._targets.values()))._work
+    assert nbytes > 4 * 64 * 64
+    memory = (ctypes.c_uint32 * (nbytes // 4))(*[7] * (nbytes // 4))
+    address = ctypes.addressof(memory)
+    flags: list[bool] = []
+    note = fake.kernel
+
+    def kernel(parameters: list[int]) -> None:
+        note(parameters)
+        slots, words = (ctypes.c_int64.from_address(p).value for p in parameters[-4:-2])
+        rows = np.frombuffer(memory, np.uint32)[:slots * words].reshape(slots, words)
+        flags.append(not rows[:, words - FLAGS:].any() and bool(rows[:, :words - FLAGS].any()))
+        rows[:] = 9
+
+    fake.kernel = kernel
+    xla = FakeXla()
+    for _ in range(2):
+        assert xla.call(called, [A], [B, address], 7) is None
+    assert fake.seen == [(A, B, address)] * 2 and flags == [True, True]  # type: ignore[attr-defined]
+    assert not fake.named("allocate"), "nor is there one of numpipe's"
+
+
+def test_scalars_of_calls_in_one_program_are_kept_apart(fake: FakeDriver) -> None:
+    @numpipe.kernel(num_compute_wgs=1, **OUT)
+    def scaled(a, c, *, by):
+        c[numpipe.ds(0, 64), numpipe.ds(0, 64)] = numpipe.full((64, 64), by, np.float32)
+
+    compiled_as(scaled, lambda *_: image(name="scaled"))
+    fake.sizes = [*SIZES, 4]
+    values: list[float] = []
+    fake.kernel = lambda p: values.append(ctypes.c_float.from_address(p[-1]).value)
+    xla, calls = FakeXla(), [handler(scaled, by=number) for number in (2.0, 3.0)]
+    for called in (*calls, *calls):
+        xla.call(called, [A], [B], 7)
+    assert values == [2, 3, 2, 3]
