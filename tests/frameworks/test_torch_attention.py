@@ -18,6 +18,8 @@ theirs: Any = torch.nn.functional.scaled_dot_product_attention
 def fake(monkeypatch: pytest.MonkeyPatch) -> None:
     def attention(q: Any, k: Any, v: Any, *, causal: bool = False, scale: float | None = None) -> Any:
         assert q.ndim == 4
+        if k.dtype != v.dtype or q.dtype == torch.float32 or not q.device == k.device == v.device or k.shape[2] != v.shape[2]:
+            raise SpecError("in the op's words")
         return theirs(q.double(), k.double(), v.double(), is_causal=causal, scale=scale, enable_gqa=True).to(q.dtype)
 
     monkeypatch.setattr(ops, "attention", attention, raising=False)

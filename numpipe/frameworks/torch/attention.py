@@ -8,7 +8,7 @@ import torch
 
 from ... import ops
 from ...diagnostics.errors import SpecError
-from .dispatch import PLAIN, check_tensors, define, direct, under_autocast, under_autograd
+from .dispatch import check_tensors, define, differentiated, direct, under_autocast, under_autograd
 
 __all__ = ["scaled_dot_product_attention"]
 
@@ -42,9 +42,14 @@ def scaled_dot_product_attention(query: Any, key: Any, value: Any, attn_mask: An
     if dropout_p != 0:
         raise SpecError(f"{_NAME}: dropout_p = {dropout_p}, which it does not have: pass dropout_p=0.0, as evaluation does, else "
                         f"call torch.nn.functional.{_NAME}")
-    if type(query) in PLAIN and type(key) in PLAIN and type(value) in PLAIN and query.ndim == 4 and direct() and (
+    if direct(query, key, value) and not differentiated(query, key, value) and query.ndim == key.ndim == 4 and (
             enable_gqa or query.shape[1] == key.shape[1]):
-        return ops.attention(query, key, value, causal=is_causal, scale=scale)
+        try:
+            return ops.attention(query, key, value, causal=is_causal, scale=scale)
+        except Exception:
+            check_tensors(_NAME, query=query, key=key, value=value)  # what is wrong may be PyTorch's
+            _shape(query, key, value)
+            raise
     check_tensors(_NAME, query=query, key=key, value=value)
     if query.ndim > 3 and not enable_gqa and key.ndim == query.ndim and query.shape[-3] != key.shape[-3]:
         raise SpecError(f"{_NAME}: query has {query.shape[-3]} heads, key {key.shape[-3]}: pass enable_gqa=True if each of these "

@@ -37,12 +37,17 @@ def under_autograd(library: torch.library.Library, op: Op, run: Callable[..., An
     """Have `run` compute calls for which gradients are wanted; other calls go on below autograd."""
 
     def choose(keys: Any, *args: Any, **named: Any) -> Any:
-        if torch.is_grad_enabled() and any(isinstance(each, torch.Tensor) and each.requires_grad for each in args):
+        if differentiated(*args):
             return run(*args, **named)
         with torch._C._AutoDispatchBelowAutograd():
             return op.redispatch(keys & torch._C._after_autograd_keyset, *args, **named)
 
     library.impl(op._opname, choose, "Autograd", with_keyset=True)
+
+
+def differentiated(*args: Any) -> bool:
+    """Whether a gradient is wanted for one of the arguments."""
+    return torch.is_grad_enabled() and any(isinstance(each, torch.Tensor) and each.requires_grad for each in args)
 
 
 def under_autocast(library: torch.library.Library, op: Op, wide: int | None = None) -> None:
@@ -110,18 +115,21 @@ def check_tensors(of: str, **tensors: Any) -> None:
 
 
 # ---- calls past the dispatcher
-PLAIN = {torch.Tensor, torch.nn.Parameter}
-"""types of tensors that stand for themselves; a subclass may mean something else"""
+PLAIN = {torch.Tensor, torch.nn.Parameter, type(None)}
+"""types of tensors that stand for themselves, and of one that is left out; a subclass may mean something else"""
 
 
-def direct() -> bool:
-    """Whether an op's call on plain tensors may go to its implementation, as the dispatcher would have it in the end.
+def direct(*tensors: Any) -> bool:
+    """Whether a call on these tensors, or None, may go to an op's implementation, or to its gradients where these are wanted.
 
-    It may where nothing listens or takes part: no gradient is wanted, nothing is traced, compiled or profiled, and no mode,
-    transform of `torch.func` or autocast is active. The answer takes half a microsecond, the dispatcher's way to a function in
-    Python three. Where this PyTorch has not all that is asked here, the answer is always no.
+    It may where nothing else listens or takes part: the tensors are plain ones, nothing is traced, compiled or profiled, and no
+    mode, transform of `torch.func` or autocast is active. The answer takes half a microsecond, the dispatcher's way to a function
+    in Python two, and ten where it asks for gradients. Where this PyTorch has not all that is asked here, the answer is always no.
     """
-    return not (_compiling() or _grad() or _dispatch_modes() or _function_modes() or _transform() is not None or _traced()
+    for tensor in tensors:
+        if type(tensor) not in PLAIN:
+            return False
+    return not (_compiling() or _dispatch_modes() or _function_modes() or _transform() is not None or _traced()
                 or forward_ad._current_level >= 0 or profiler._is_profiler_enabled or _autocast())
 
 
@@ -132,7 +140,6 @@ def transformed() -> bool:
 
 try:
     _compiling: Callable[[], bool] = torch.compiler.is_dynamo_compiling
-    _grad: Callable[[], bool] = torch.is_grad_enabled
     _dispatch_modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
     _function_modes: Callable[[], int] = torch._C._len_torch_function_stack
     _autocast: Callable[[], bool] = torch._C._is_any_autocast_enabled
@@ -140,7 +147,7 @@ try:
     _traced: Callable[[], Any] = torch._C._get_tracing_state
     _ = forward_ad._current_level, profiler._is_profiler_enabled
 except AttributeError:  # these are PyTorch's own: they may be called otherwise in another version
-    def direct() -> bool:
+    def direct(*tensors: Any) -> bool:
         return False
 
     def transformed() -> bool:
