@@ -32,7 +32,8 @@ SIM_SHAPES = ((256, 256, 256), (200, 392, 72))
 
 def matmul(a: Any, b: Any, c: Any = None, *, cfg: Config | None = None, **options: Any) -> Any:
     """``a @ b.T``, for a b (N, K) as layers of a network have it, or a batch (B, N, K); whatever its library, nothing is copied."""
-    return ops.matmul(a, transposed(launch.describe(b, "b", "matmul")), c, config=cfg, **options)
+    has_views = hasattr(b, "T") and len(b.shape) == 2 and launch.library(type(b)) != "jax"
+    return ops.matmul(a, b.T if has_views else transposed(launch.describe(b, "b", "matmul")), c, config=cfg, **options)
 
 
 # ---- running it

@@ -40,4 +40,4 @@ def activation_of(name: Any, op: str) -> Callable[..., Any] | None:
     """Return the function of an activation's name; what is no string is returned as it is. Raises SpecError for other names."""
     if isinstance(name, str) and name not in ACTIVATIONS:
         raise SpecError(f"{op}: activation is {', '.join(map(repr, ACTIVATIONS))} or a numpipe.function, got {name!r}")
-    return ACTIVATIONS.get(name, name)
+    return ACTIVATIONS.get(name, name)  # type: ignore[no-any-return]

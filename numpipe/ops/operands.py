@@ -57,6 +57,18 @@ def stacked(info: ArrayInfo, batch: tuple[int, ...]) -> ArrayInfo | None:
     return strided(window, window.shape[1:], window.strides[1:]) if same else window if window.strides[0] else None
 
 
+def as_matrices(info: ArrayInfo, vectors: Sequence[bool]) -> ArrayInfo:
+    """Return an array with the dimensions that a product of vectors has not: M, then N, each of size 1."""
+    shape, strides, size = info.shape, info.strides, info.dtype.itemsize
+    if vectors[0]:
+        end = len(shape) - (not vectors[1])
+        step = size * max(1, *shape[end:], 1)
+        shape, strides = (*shape[:end], 1, *shape[end:]), (*strides[:end], step, *strides[end:])
+    if vectors[1]:
+        shape, strides = (*shape, 1), (*strides, size * max(1, *shape[-1:], 1))
+    return strided(info, shape, strides) if any(vectors) else info
+
+
 def laid(op: str, name: str, info: ArrayInfo, batch: tuple[int, ...], target: str | None, stream: Any) -> Operand:
     """Return the operand `name` of an op whose result has these batches, loaded where it lies or copied."""
     window = stacked(info, batch)

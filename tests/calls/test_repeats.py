@@ -15,7 +15,8 @@ import pytest
 import numpipe
 from numpipe import ArrayType, LaunchError, SpecError, launch
 from numpipe.kernels.calls import Calls
-from numpipe.launch import driver
+from numpipe.launch import driver, views
+from numpipe.ops.repeats import Repeats
 from tests.kernels.launch_fakes import CudaArray, FakeDriver, TorchTensor
 from tests.kernels.launch_kernels import compiled_as, image
 
@@ -294,3 +295,59 @@ def test_a_bound_call_on_host_arrays_runs_simulated_too() -> None:
     bound.update(a=np.ones_like(a))
     np.testing.assert_array_equal(bound(), np.full_like(a, 2))
     assert repr(bound) == "<numpipe bound double(a, c)>"
+
+
+# ---- of an op
+class Doubled:
+    """An op of one kernel, or of two, that looks at its arrays before it calls one."""
+
+    def __init__(self, kernel: Any, times: int = 1) -> None:
+        self.kernel, self.times, self.looked, self.repeats = kernel, times, 0, Repeats("doubled")
+
+    def __call__(self, a: Any, out: Any = None, *, n: Any = 1, stream: Any = None) -> Any:
+        done, out = self.repeats.again((a, None), (n,), out, stream)
+        if done:
+            return out
+        self.looked += 1
+        info = launch.describe(a, "a")
+        made = sys.modules["torch"].empty() if out is None else out
+        infos = [info, launch.describe(made, "out")]
+
+        def run() -> None:
+            for _ in range(self.times):
+                self.kernel(views.transposed(info), infos[1], stream=stream)
+
+        self.repeats.call(run, (a, None), (n,), out, infos, stream)
+        return made
+
+
+def test_a_repeated_call_of_an_op_is_launched_again_and_the_op_is_not_asked(fake: FakeDriver, monkeypatch: Any,
+                                                                            resolved: Any) -> None:
+    launches(fake, 2)
+    op, a, b, c = Doubled(made(monkeypatch, copy, "a c")), Torch(4096), Torch(8192), Torch(1 << 20)
+    for array in (a, b, a, b, Torch(4096)):
+        assert op(array, c) is c
+    assert [addresses for addresses, _ in fake.seen] == [[x, 1 << 20] for x in (4096, 8192, 4096, 8192, 4096)]
+    assert op.looked == 2 and resolved == ["copy", "copy"]
+    op(Torch(4096, (32, 128)), Torch(1 << 20, (32, 128))), op(a, c, n=2), op(a, c, stream=9)  # each is another call
+    assert op.looked == 5 and fake.named("launch")[-1] == ((1, 1, 1), 9, 0)
+    op(a, c, stream=9), op(a, c)
+    assert op.looked == 5 and [launched[1] for launched in fake.named("launch")[-2:]] == [9, 5]
+
+
+def test_a_repeated_call_of_an_op_allocates_its_output_anew(fake: FakeDriver, monkeypatch: Any) -> None:
+    launches(fake, 2)
+    op, a = Doubled(made(monkeypatch, copy, "a c")), Torch(4096)
+    outputs = [op(a) for _ in range(4)]
+    assert [addresses[1] for addresses, _ in fake.seen] == [out.data_ptr() for out in outputs]
+    assert op.looked <= 2 and len({out.data_ptr() for out in outputs}) == 2
+
+
+def test_an_op_of_two_kernels_one_with_windows_and_one_with_another_stream_is_asked_each_time(fake: FakeDriver,
+                                                                                              monkeypatch: Any) -> None:
+    launches(fake, 2)
+    kernel, a, c = made(monkeypatch, copy, "a c"), Torch(4096), Torch(1 << 20)
+    twice, windows, unhashed = Doubled(kernel, 2), Doubled(kernel), Doubled(kernel)
+    for _ in range(2):
+        twice(a, c), windows(views.transposed(launch.describe(a, "a")), c), unhashed(a, c, n=[1])
+    assert twice.looked == windows.looked == unhashed.looked == 2 and len(fake.seen) == 8
