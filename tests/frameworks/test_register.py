@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import itertools
 from collections.abc import Callable
 from typing import Any
@@ -175,6 +176,17 @@ def test_writing_in_place_is_refused_where_gradients_are_recorded() -> None:
     with torch.no_grad():
         op(x, y)
     torch.testing.assert_close(y, 3 * x.detach())
+
+
+# ---- examples
+@pytest.mark.parametrize("name", ["matmul", "scaled_dot_product_attention", "register"])
+def test_the_example_of_a_docstring_runs(name: str) -> None:
+    if name == "scaled_dot_product_attention" and not hasattr(numpipe.ops, "attention"):
+        pytest.skip("numpipe.ops.attention is not there yet")
+    function = getattr(numpipe.torch, name)
+    runner = doctest.DocTestRunner()
+    runner.run(doctest.DocTestFinder().find(function, name, globs={"numpipe": numpipe, "torch": torch, name: function})[0])
+    assert runner.summarize() == (0, runner.tries) and runner.tries
 
 
 # ---- refusals
