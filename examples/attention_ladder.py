@@ -4,7 +4,7 @@
     python examples/attention_ladder.py --shape 4,16,4096,128 --causal --rung "overlapped" --rung "turns"
 
 Prints the error against float64, and on a GPU the speed. docs/attention.md explains the rungs. The first five are the two kernels
-below; the others are configs of examples/flash_attention.py, whose kernel has all that a reader has met by then.
+below; the others are configs of numpipe.ops.attention, whose kernel has all that a reader has met by then.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ import numpy as np
 import flash_attention
 import numpipe
 from gemm import DTYPES
-from numpipe import ArrayType, BlockSpec, CompilerParams, bench, cdiv, ds, launch
+from numpipe import ArrayType, BlockSpec, CompilerParams, bench, cdiv, ds, launch, ops
+from numpipe.ops.attention import CONFIGS
+from numpipe.ops.attention import Config as Tuned
 
 
 @dataclass(frozen=True)
@@ -53,9 +55,9 @@ _overlapped = replace(_serial, overlapped=True)
 _two = replace(_overlapped, wgs=2)
 _turns = replace(_two, turns=True)
 _persistent = replace(_turns, persistent=True)
-_exact = flash_attention.CONFIGS["2 warpgroups, 128 keys"]
+_exact = CONFIGS["2 warpgroups, 128 keys"]
 
-RUNGS: dict[str, Config | flash_attention.Config] = {
+RUNGS: dict[str, Config | Tuned] = {
     "serial": _serial,
     "overlapped": _overlapped,
     "two warpgroups": _two,
@@ -63,8 +65,8 @@ RUNGS: dict[str, Config | flash_attention.Config] = {
     "persistent": _persistent,
     "one by one": replace(_exact, early=None),
     "schedule fence": _exact,
-    "lazy rescale": flash_attention.CONFIGS["2 warpgroups, 128 keys, lazy"],
-    "three warpgroups": flash_attention.CONFIGS["3 warpgroups, 80 keys, lazy"],
+    "lazy rescale": CONFIGS["2 warpgroups, 128 keys, lazy"],
+    "three warpgroups": CONFIGS["3 warpgroups, 80 keys, lazy"],
 }
 DEPTHS = (64, 128)
 """of a head, that all rungs have the registers and the shared memory for"""
@@ -158,10 +160,10 @@ def kernel(cfg: Config, depth: int, causal: bool) -> numpipe.Kernel:
     return overlapped if cfg.overlapped else serial
 
 
-def attention(q: Any, k: Any, v: Any, *, cfg: Config | flash_attention.Config, causal: bool = False, **options: Any) -> Any:
+def attention(q: Any, k: Any, v: Any, *, cfg: Config | Tuned, causal: bool = False, **options: Any) -> Any:
     """``softmax(q k^T / sqrt(depth)) v`` of (batches, heads, positions, depth), all alike, by a rung; `options`: ``out=`` …"""
-    if isinstance(cfg, flash_attention.Config):
-        return flash_attention.attention(q, k, v, cfg=cfg, causal=causal, **options)
+    if isinstance(cfg, Tuned):
+        return ops.attention(q, k, v, config=cfg, causal=causal, **options)
     depth = q.shape[3]
     return kernel(cfg, depth, causal)(q, k, v, scale=depth**-0.5 * math.log2(math.e), **options)
 

@@ -36,10 +36,11 @@ import gemm_single
 import ml_dtypes
 import numpy as np
 
-import flash_attention
 import gemm
 import gemm_tuned
 from numpipe import ArrayType
+from numpipe.ops.attention import CONFIGS, FITTING, Config, Form
+from numpipe.ops.attention import kernel as attention_of
 from tests.kernels.pipeline_plans import Plan, array
 from tests.kernels.pipeline_sources import inputs, load
 from tests.kernels.tuned_cases import FORMS, LAYOUTS, laid
@@ -84,9 +85,9 @@ def tuned(cfg: gemm_tuned.Config, form: gemm_tuned.Form, dtype: np.dtype, orders
                 **{name: 0.5 for name in ("alpha", "beta") if name not in form.without})
 
 
-def attention(cfg: flash_attention.Config, form: flash_attention.Form, dtype: np.dtype) -> Case:
+def attention(cfg: Config, form: Form, dtype: np.dtype) -> Case:
     q = ArrayType((1, 2, 256, form.depth), dtype)
-    return case(lambda: flash_attention.kernel(cfg, form), lambda: (q, q, q, *form.results(q)), scale=1.0, diagonal=0, group=1)
+    return case(lambda: attention_of(cfg, form), lambda: (q, q, q, *form.results(q)), scale=1.0, diagonal=0, group=1)
 
 
 def pipeline(plan: Plan) -> Case:
@@ -114,11 +115,11 @@ def cases() -> Iterator[tuple[str, Case]]:
                     yield f"gemm_tuned, {name}, layouts {orders}, {dtype}", tuned(cfg, FORMS["plain"], dtype, orders)
         for layout in ("bhsd", "bshd"):
             sums = (layout == "bhsd") != (dtype == np.float16)  # each two of layout, type and sums meet
-            for (depth, causal), names in flash_attention.FITTING.items():
-                asked = flash_attention.Form(depth, causal, layout, sums)
+            for (depth, causal), names in FITTING.items():
+                asked = Form(depth, causal, layout, sums)
                 what = f"depth {depth}{', causal' * causal}, {layout}{', sums' * sums}, {dtype}"
                 for name in names:
-                    yield f"flash_attention, {name}, {what}", attention(flash_attention.CONFIGS[name], asked, dtype)
+                    yield f"flash_attention, {name}, {what}", attention(CONFIGS[name], asked, dtype)
     for number in range(PIPELINES):
         for n, plan in enumerate(array(number)):
             yield f"covering array {number}, plan {n}", pipeline(plan)

@@ -1,4 +1,4 @@
-"""examples/flash_attention.py against cuDNN, through torch's scaled_dot_product_attention, by the three protocols of numpipe.bench.
+"""numpipe.ops.attention against cuDNN, through torch's scaled_dot_product_attention, by the three protocols of numpipe.bench.
 
     python examples/benchmarks/attention.py --out result.json                          # the rows that numpipe is judged by
     python examples/benchmarks/attention.py --shapes 4,16,4096,128 --masks causal --dtype f16 --out result.json
@@ -41,7 +41,7 @@ from gemm_competitors import DTYPES
 from gemm_suite import Goal
 
 import flash_attention
-from flash_attention import CONFIGS, FITTING
+from numpipe.ops.attention import CONFIGS, DEPTHS, FITTING, Config
 
 REFERENCE = "cuDNN"
 REPEATS = 20
@@ -90,11 +90,11 @@ class Inputs:
 class Ours:
     """A config, or a rung of the ladder."""
 
-    def __init__(self, inputs: Inputs, cfg: flash_attention.Config | attention_ladder.Config) -> None:
+    def __init__(self, inputs: Inputs, cfg: Config | attention_ladder.Config) -> None:
         import torch
 
         self.inputs, self.cfg = inputs, cfg
-        self.lazy = isinstance(cfg, flash_attention.Config) and cfg.lazy
+        self.lazy = isinstance(cfg, Config) and cfg.lazy
         self.outs = [torch.empty_like(q) for q, _, _ in inputs.sets]
 
     def __call__(self, i: int) -> object:
@@ -297,8 +297,8 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
             for shape in options.shapes:
                 attention_ladder.shape_of(shape)
         for shape in options.shapes or ():
-            if (depth := flash_attention.shape_of(shape)[4]) not in flash_attention.DEPTHS:
-                parser.error(f"{shape}: a depth of {depth}: choose from {flash_attention.DEPTHS}")
+            if (depth := flash_attention.shape_of(shape)[4]) not in DEPTHS:
+                parser.error(f"{shape}: a depth of {depth}: choose from {DEPTHS}")
     except argparse.ArgumentTypeError as error:
         parser.error(str(error))
     if options.which == "pallas":

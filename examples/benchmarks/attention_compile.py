@@ -43,9 +43,9 @@ def cold(who: str, case: dict[str, Any], *config: int) -> dict[str, Any]:
 
 
 def numpipe_calls(causal: bool) -> Callable[..., object]:
-    import flash_attention
+    from numpipe.ops import attention
 
-    return functools.partial(flash_attention.attention, causal=causal)
+    return functools.partial(attention, causal=causal)
 
 
 def pallas_calls(causal: bool, keys: int, steps: int) -> Callable[..., object]:
@@ -60,11 +60,11 @@ def pallas_calls(causal: bool, keys: int, steps: int) -> Callable[..., object]:
 
 def parts(causal: bool, arrays: Sequence[Any]) -> dict[str, float]:
     """Of the compile of numpipe's kernel for these arrays, which has been called with them."""
-    import flash_attention
+    from numpipe.ops.attention import Form, choose, kernel
 
     depth = arrays[0].shape[3]
-    kernel = flash_attention.kernel(flash_attention.choose(depth, causal), flash_attention.Form(depth, causal))
-    return dict(kernel.inspect("resources", *arrays, scale=1.0, diagonal=0, group=1).seconds)
+    asked = kernel(choose(depth, causal), Form(depth, causal))
+    return dict(asked.inspect("resources", *arrays, scale=1.0, diagonal=0, group=1).seconds)
 
 
 def seconds(who: str, shape: str, mask: str, *config: int) -> dict[str, Any]:

@@ -1,6 +1,7 @@
-"""The copy of examples/copy_pipeline.py against the copy of the GPU's own runtime (through torch), in TB/s moved.
+"""numpipe.ops.copy against the copy of the GPU's own runtime (through torch), in TB/s moved.
 
     python examples/benchmarks/bandwidth.py --shapes 32768,16384 --dtype bf16,f32 --out result.json
+    python examples/benchmarks/bandwidth.py --layouts all --out result.json     # views that are not contiguous, too
 
 A byte that is copied is read and written, so it moves twice. Buffers rotate over twice the L2 cache; a copy that is not
 bit-identical to its source is a failure.
@@ -17,27 +18,41 @@ from typing import Any
 from numpipe import bench
 from numpipe.errors import TargetError
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
+LAYOUTS: dict[str, Callable[[Any], Any]] = {
+    "contiguous": lambda x: x,
+    "rows": lambda x: x[:, 64:-64],
+    "odd rows": lambda x: x[:, :-1],
+    "from odd rows": lambda x: x.flatten()[:x.shape[0] * (x.shape[1] - 1)].view(x.shape[0], -1)[:, :-64],
+    "one off": lambda x: x[:, 1:-7],
+    "transposed": lambda x: x.T,
+    "odd and transposed": lambda x: x[:-1, :-1].T,
+    "every second": lambda x: x[:, ::2],
+    "repeated": lambda x: x[:1].expand(x.shape[0], -1),
+}
+"""views of a matrix, of which contiguous copies are made"""
 DTYPES = {"bf16": "bfloat16", "f16": "float16", "f32": "float32"}
 
 
 def measure(process: int, case: dict[str, Any], plan: bench.Plan) -> dict[str, Any]:
     """One case in this process -> its entry of the result file."""
-    import copy_pipeline  # type: ignore[import-not-found]  # examples/copy_pipeline.py
     import torch
+
+    from numpipe.ops import copy
 
     rows, columns = (int(v) for v in case["shape"].split(","))
     dtype = getattr(torch, DTYPES[case["dtype"]])
     torch.manual_seed(process)
-    moved = 2 * rows * columns * dtype.itemsize
-    sets = range(bench.rotation_sets(moved, torch.cuda.get_device_properties(0).L2_cache_size))
-    sources = [torch.randn(rows, columns, device="cuda").to(dtype) for _ in sets]
-    outputs: dict[str, list[Any]] = {name: [torch.empty_like(source) for source in sources] for name in ("numpipe", "torch")}
+    view = LAYOUTS[case["layout"]]
+    cached = torch.cuda.get_device_properties(0).L2_cache_size
+    sets = range(bench.rotation_sets(2 * rows * columns * dtype.itemsize, cached))
+    sources = [view(torch.randn(rows, columns, device="cuda").to(dtype)) for _ in sets]
+    moved = 2 * sources[0].numel() * dtype.itemsize
+    outputs: dict[str, list[Any]] = {
+        name: [torch.empty(source.shape, dtype=dtype, device="cuda") for source in sources] for name in ("numpipe", "torch")}
 
     def ours(call: int) -> None:
         number = call % len(sets)
-        copy_pipeline.copy(sources[number], out=outputs["numpipe"][number])
+        copy(sources[number], out=outputs["numpipe"][number])
 
     def theirs(call: int) -> None:
         number = call % len(sets)
@@ -71,6 +86,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shapes", nargs="+", default=("32768,16384",), metavar="ROWS,COLUMNS")
     parser.add_argument("--dtype", default="bf16,f32", help="comma-separated, of: " + ", ".join(DTYPES))
+    parser.add_argument("--layouts", default="contiguous", help="comma-separated, or all, of: " + ", ".join(LAYOUTS))
     parser.add_argument("--processes", type=int, default=3)
     parser.add_argument("--load", type=float, default=bench.Plan.load, help="s of load before interleaved timing")
     parser.add_argument("--idle", type=float, default=bench.Plan.idle, help="s without work before a burst")
@@ -79,7 +95,11 @@ def main() -> int:
     plan = bench.Plan(idle=options.idle, load=options.load)
     if unknown := set(options.dtype.split(",")) - DTYPES.keys():
         parser.error(f"--dtype {sorted(unknown)}: choose from {sorted(DTYPES)}")
-    cases = [{"shape": shape, "dtype": dtype} for shape in options.shapes for dtype in options.dtype.split(",")]
+    layouts = list(LAYOUTS) if options.layouts == "all" else options.layouts.split(",")
+    if unknown := set(layouts) - LAYOUTS.keys():
+        parser.error(f"--layouts {sorted(unknown)}: choose from {list(LAYOUTS)}")
+    cases = [{"shape": shape, "dtype": dtype, "layout": layout}
+             for shape in options.shapes for dtype in options.dtype.split(",") for layout in layouts]
     return bench.main("bandwidth", cases, lambda process, case: measure(process, dict(case), plan),
                       processes=options.processes, out=options.out, method=vars(plan), unit="TB/s")
 

@@ -14,6 +14,8 @@ cannot address is copied once, to memory whose rows are aligned; NUMPIPE_LOG=lau
 Each page is meant to be read: a frozen Config says how the work is cut, a kernel does it, a function chooses a Config by the sizes.
 """
 
+from .attention import attention
+from .copy import copy
 from .matmul import matmul
 
-__all__ = ["matmul"]
+__all__ = ["attention", "copy", "matmul"]

@@ -5,10 +5,10 @@ lie (`copy_ways` cuts a copy into pieces, mostly one):
 
 =========  ==============================================================================================================
 `rows`     TMA loads blocks, and stores them: lanes only pass them on
-`turned`   TMA loads blocks of the source in its order; they leave shared memory transposed, so that both sides are whole lines
-`lanes`    each lane looks up elements wherever they lie, neighbours those of neighbours, for blocks that TMA stores: rows that begin
-           anywhere, steps, repeated and reversed dimensions. The target's rows may begin anywhere too: as many of them as make a
-           multiple of 16 bytes are a row to TMA, a super-row
+`turned`   TMA loads blocks of the source in its order; they leave shared memory transposed: both sides are whole lines
+`lanes`    each lane looks up elements wherever they lie, neighbours those of neighbours, for blocks that TMA stores: rows that
+           begin anywhere, steps, repeated and reversed dimensions. The target's rows may begin anywhere too: as many of them as
+           make a multiple of 16 bytes are a row to TMA, a super-row
 `blocks`   lanes load and store: what is left
 =========  ==============================================================================================================
 
@@ -52,7 +52,7 @@ BATCH = 8
 
 @dataclass(frozen=True)
 class Config:
-    """How the rows of a copy by TMA are cut: blocks of `rows` x `row_bytes`, so many on their way from memory (slots) and to it (outs).
+    """How a copy of rows by TMA is cut: blocks of `rows` x `row_bytes`, so many on their way from memory (slots) and to it (outs).
 
     A CTA copies `run` neighbours, then goes on behind the runs of all CTAs. On an H200 no runs, or twice the slots, lose about 1 %.
     Nobody reads the copy soon, so the L2 cache writes it to memory before it makes room by dropping blocks that were just read:
@@ -99,7 +99,8 @@ def rows(config: Config) -> Kernel:
         pipe = pipeline(
             grid=(cdiv(blocks - cta, ctas),), max_concurrent_steps=config.slots,
             in_specs=(BlockSpec((None, None, config.rows, columns), place, eviction_policy="evict_last"),),
-            out_specs=(BlockSpec((None, None, config.rows, columns), place, buffer_count=config.outs, eviction_policy="evict_first"),))
+            out_specs=(BlockSpec((None, None, config.rows, columns), place, buffer_count=config.outs,
+                                 eviction_policy="evict_first"),))
         for _, (a_tile, o_tile) in pipe(a, o):
             if config.rows > 64:
                 half = ds(wg * (config.rows // 2), config.rows // 2)
@@ -113,7 +114,7 @@ def rows(config: Config) -> Kernel:
 
 @functools.cache
 def turned(by_tma: bool) -> Kernel:
-    """Return the kernel of transposed copies: a (…, N, M) and o (…, M, N), four dimensions; `by_tma`: whether TMA stores o's rows."""
+    """Return the kernel of transposed copies, a (…, N, M) and o (…, M, N) of four dimensions; `by_tma`: TMA can store o's rows."""
     @numpipe_kernel(grid=persistent(), grid_names="cta")
     def copy_turned(a, o):  # type: ignore[no-untyped-def]
         """o = a with its last two dimensions exchanged"""
@@ -273,8 +274,8 @@ def copy(a: Any, *, out: Any = None, config: Config | None = None, target: str |
     return launch.deliver(info, [made])[0]
 
 
-def copy_into(source: ArrayInfo, result: ArrayInfo, *, padded: bool = False, config: Config | None = None, target: str | None = None,
-              stream: Any = None) -> None:
+def copy_into(source: ArrayInfo, result: ArrayInfo, *, padded: bool = False, config: Config | None = None,
+              target: str | None = None, stream: Any = None) -> None:
     """Copy one array to another of its shape and element type, which share no byte; `padded`: what lies between the rows of
     the second may be overwritten."""
     places = _address(source) % 16, _address(result) % 16

@@ -78,7 +78,8 @@ class Dim(NamedTuple):
 
 
 @functools.lru_cache(maxsize=4096)
-def ways(shape: Sizes, source: Sizes, target: Sizes, size: int, places: tuple[int, int] = (0, 0), padded: bool = False) -> list[Piece]:
+def ways(shape: Sizes, source: Sizes, target: Sizes, size: int, places: tuple[int, int] = (0, 0),
+         padded: bool = False) -> list[Piece]:
     """Return the pieces of a copy.
 
     shape           of both arrays
@@ -129,11 +130,11 @@ def _pieces(dims: list[Dim], size: int, places: tuple[int, int], padded: bool) -
         return _flat(last, size, places)
     aligned = [place % LINE == 0 for place in places]
     by_tma = aligned[0] and len(dims) <= 4 and last.target == size
-    if by_tma and last.source == size and all(_line(dim.source) for dim in outer):
-        if aligned[1] and all(_line(dim.target) for dim in outer) and (padded or last.size * size % LINE == 0):
-            source, target = _views(dims, 4)
-            whole = -(-last.size * size // LINE) * LINE // size  # of padding; zeros, as the source ends before
-            return [Piece("rows", size, source, target._replace(shape=(*target.shape[:3], whole)))]
+    stored = aligned[1] and all(_line(dim.target) for dim in outer) and (padded or last.size * size % LINE == 0)
+    if by_tma and stored and last.source == size and all(_line(dim.source) for dim in outer):
+        source, target = _views(dims, 4)
+        whole = -(-last.size * size // LINE) * LINE // size  # what is stored of padding are zeros: the source ends before
+        return [Piece("rows", size, source, target._replace(shape=(*target.shape[:3], whole)))]
     turned = next((dim for dim in outer if dim.source == size), None)
     if by_tma and size > 1 and turned and all(_line(dim.source) for dim in dims if dim is not turned):
         rest = [dim for dim in outer if dim is not turned]
@@ -182,7 +183,8 @@ def _lanes(outer: list[Dim], last: Dim, size: int) -> list[Piece]:
     if count >= group:
         dims = [Dim(1, 0, 0)] * (4 - len(outer)) + outer
         numbers = group, pitch // size, last.size, count - 1, -low // size, last.source // size
-        found.append(Piece("lanes", size, Part(low, (span,), (size,)), Part(0, (count // group, group * pitch // size), (group * pitch, size)),
+        rows = Part(0, (count // group, group * pitch // size), (group * pitch, size))
+        found.append(Piece("lanes", size, Part(low, (span,), (size,)), rows,
                            (*numbers, *(dim.size for dim in dims[1:]), *(dim.source // size for dim in dims))))
     row, inner = count - count % group, outer[-1]
     while row < count:  # rows that are no whole super-row, as many at once as lie in one dimension

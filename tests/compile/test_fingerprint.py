@@ -267,8 +267,9 @@ begin = Kernel.__init__
 Kernel.__init__ = lambda self, *args, **named: (begin(self, *args, **named), made.append(self))[0]
 for path in sorted(Path("examples").glob("*.py")):
     importlib.import_module(path.stem)
-import attention_ladder, flash_attention, gemm_ladder, gemm_tuned
-flash_attention.kernel(flash_attention.Config(), flash_attention.Form(128))
+import attention_ladder, gemm_ladder, gemm_tuned
+from numpipe.ops.attention import Config, Form, kernel
+kernel(Config(), Form(128))
 attention_ladder.kernel(attention_ladder.Config(), 128, True)
 gemm_ladder.kernel(gemm_ladder.Config())
 gemm_tuned.kernel(gemm_tuned.Config())

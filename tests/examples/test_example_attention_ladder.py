@@ -19,6 +19,7 @@ import attention_ladder  # noqa: E402
 import flash_attention  # noqa: E402
 import numpipe  # noqa: E402
 from numpipe.compile.build import toolchain  # noqa: E402
+from numpipe.ops.attention import CONFIGS, FITTING  # noqa: E402
 
 RUNGS = attention_ladder.RUNGS
 OWN = {name: cfg for name, cfg in RUNGS.items() if isinstance(cfg, attention_ladder.Config)}
@@ -63,7 +64,7 @@ def test_a_rung_has_the_one_thing_more_that_its_name_says() -> None:
     assert [(cfg.wgs, cfg.early is not None, cfg.lazy) for cfg in last.values()] == [
         (2, False, False), (2, True, False), (2, True, True), (3, False, True)]
     assert set(last.values()) - {last["one by one"]} == {
-        flash_attention.CONFIGS[name] for name in flash_attention.FITTING[128, False]}
+        CONFIGS[name] for name in FITTING[128, False]}
 
 
 @pytest.mark.parametrize("shape, words", [("1,4/2,64,64", "as many heads"), ("1,4,64,256", "a depth of")])

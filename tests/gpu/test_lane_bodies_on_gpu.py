@@ -11,6 +11,7 @@ import pytest
 from tests.kernels.lane_kernels import (
     alone,
     check_column_sums,
+    check_looked_up,
     check_mirrored,
     check_scaled,
     check_shifted,
@@ -65,3 +66,4 @@ def test_tiles_that_lanes_write_are_stored_by_the_pipeline(dtype: Any) -> None:
 def test_slots_of_a_scratch_tile_are_a_lanes_too() -> None:
     for _ in range(REPEATS):
         check_slotted(target="gpu")
+        check_looked_up(target="gpu")

@@ -12,11 +12,12 @@ import copy_pipeline
 import gemm_single
 import numpy as np
 
-import flash_attention
 import gemm
 import gemm_body
 import numpipe
 from numpipe import SMEM, Barrier, BlockSpec, CompilerParams, ds
+from numpipe.ops.attention import Config, Form
+from numpipe.ops.attention import kernel as attention_of
 from tests.kernels import (
     barrier_loop_kernels,
     barrier_plans,
@@ -114,8 +115,8 @@ run("examples/gemm_single.py", gemm_single.matmul, A[:128], ints(256, 320), cfg=
 run("examples/batched_gemm.py", batched_gemm.batched_matmul, ints(2, 128, 320), ints(2, 64, 320),
     cfg=batched_gemm.Config(tn=64, slots=2))
 # two tiles of one CTA, with two masked blocks
-attend = flash_attention.kernel(flash_attention.Config(64, dynamic=False), flash_attention.Form(64, causal=True))
-run("examples/flash_attention.py", numpipe.kernel(
+attend = attention_of(Config(64, dynamic=False), Form(64, causal=True))
+run("numpipe.ops.attention", numpipe.kernel(
     attend.function, out_type=lambda q: numpipe.ArrayType(q.shape, q.dtype), without="lse", grid=numpipe.persistent(1),
     num_compute_wgs=2, wg_axis="wg", memory_registers=40), ints(1, 1, 256, 64), ints(1, 1, 256, 64), ints(1, 1, 256, 64),
     scale=np.float32(0.125), diagonal=0, group=1)

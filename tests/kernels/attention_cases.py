@@ -1,4 +1,4 @@
-"""Attention of every kind that examples/flash_attention.py has, at small sizes, for both executions."""
+"""Attention of every kind that numpipe.ops.attention has, at small sizes, for both executions."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import ml_dtypes
 import numpy as np
 
 import flash_attention
+from numpipe.ops import attention
+from numpipe.ops.attention import Config
 
 DTYPES = {"float16": np.dtype(np.float16), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
 BOUND = {"float16": 1e-3, "bfloat16": 6e-3}
@@ -41,13 +43,13 @@ class Case:
     def laid(self, x: Any) -> Any:
         return x if self.layout == "bhsd" else np.ascontiguousarray(x.swapaxes(1, 2))
 
-    def run(self, target: str, cfg: flash_attention.Config | None = None, exact: bool = True) -> tuple[np.ndarray, np.ndarray]:
+    def run(self, target: str, config: Config | None = None, exact: bool = True) -> tuple[np.ndarray, np.ndarray]:
         """(result, sums) where neither array is what it was before."""
         q, k, v = map(self.laid, self.arrays())
         out = np.full_like(q, np.nan), np.full((self.batches, self.heads, self.queries), np.nan, np.float32)
-        flash_attention.attention(
+        attention(
             q, k, v, causal=self.causal, diagonal=self.diagonal, scale=self.scale, layout=self.layout, exact=exact, return_lse=True,
-            out=out, cfg=cfg, target=target)
+            out=out, config=config, target=target)
         return (out[0] if self.layout == "bhsd" else out[0].swapaxes(1, 2)), out[1]
 
     def wrong(self, o: np.ndarray, sums: np.ndarray, more: float = 1.0) -> str:

@@ -145,6 +145,21 @@ def slotted(x, y):
     y[ds(64, 64), ds(0, 64)] = slots.at[1][...]
 
 
+@by_lane
+def looked_up(x, index, y):
+    """y[i, j] = x[index[i], j]: lanes read elements of arrays."""
+    tile = numpipe.scratch(SMEM((64, 64), x.dtype))
+
+    def body(indices, x_tile):
+        lane = numpipe.lane_index()
+        for row in range(32):
+            i = 2 * row + lane // 64
+            tile[i, lane % 64] = x[index[i], lane % 64]
+
+    emit(body, grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(x)
+    y[ds(0, 64), ds(0, 64)] = tile[...]
+
+
 def integers(shape: tuple[int, ...], dtype: Any = np.float16, order: Any = "C") -> np.ndarray:
     """Small ones: their sums are exact."""
     return np.asarray(np.random.default_rng(len(shape)).integers(-9, 10, shape).astype(dtype), order=order)
@@ -175,6 +190,13 @@ def check_scaled(dtype: Any, **options: Any) -> None:
     x, y = integers((128, 64), dtype), np.zeros((128, 64), dtype)
     scaled(x, y, factor=0.5, **options)
     np.testing.assert_array_equal(y, (x.astype(np.float32) * 0.5).astype(dtype))
+
+
+def check_looked_up(**options: Any) -> None:
+    x, index = integers((100, 64)), np.random.default_rng(3).permutation(100)[:64].astype(np.int32)
+    y = np.zeros((64, 64), x.dtype)
+    looked_up(x, index, y, **options)
+    np.testing.assert_array_equal(y, x[index])
 
 
 def check_slotted(**options: Any) -> None:

@@ -179,7 +179,7 @@ def a_truth_shuffled(a, b, c):
 
 # ---- operations of the warpgroup, of which messages do not say the machine's names ---------------------------------------
 OF_ALL = (" is an operation of the whole warpgroup, and this body is code for each lane "
-          "(lowering_semantics=LoweringSemantics.Lane): it has elements of tiles, shuffles and syncwarp")
+          "(lowering_semantics=LoweringSemantics.Lane): it has elements of tiles and arrays, shuffles and syncwarp")
 
 
 @refused(simulated=f"`b[ds(0, 64), ds(0, 64)]`{OF_ALL}", **LANE)

@@ -13,6 +13,7 @@ of its own in it, also those that it carries::
 `lane_index()`                         0 … 127 in the warpgroup
 ``cuda.threadIdx.x``, ``cuda.laneid``  0 … in the CTA; 0 … 31 in the warp
 ``tile[i, j]``                         an element; ``tile[i, j] = x`` of tiles that a kernel writes
+``array[i, j]``                        an element of an array, of 16 bits or more; neighbours of neighbouring lanes come together
 ``cuda.shfl_sync`` and its variants    a number of another lane of the warp (PTX ISA, "shfl.sync")
 ``cuda.syncwarp``                      what lanes of the warp have stored is what they load behind it ("bar.warp.sync")
 =====================================  ==============================================================================

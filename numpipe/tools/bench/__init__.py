@@ -8,7 +8,8 @@ reported, as ratios within one process, because absolute rates of one card move 
                              "cuBLAS": lambda i: torch.mm(a[i % 3], bt[i % 3], out=d[i % 3])}, reference="cuBLAS")
     samples[0].ratio("numpipe"), samples[0].noise
 
-``examples/benchmarks/gemm.py`` is a whole one. ``python -m numpipe.bench`` shows, draws and compares result files.
+``examples/benchmarks/gemm.py`` is a whole one. `sweep` measures hundreds of rows in minutes, as
+``examples/benchmarks/random_products.py`` does. ``python -m numpipe.bench`` shows, draws, merges and compares result files.
 
 What measures (`timer`, `probes`), what a result is (`report`, `device`) and what reads results (`files`) belong here; the
 competitors themselves belong to examples/benchmarks, but for `blas`. No kernel's call loads this room.
@@ -23,21 +24,30 @@ from ...core.lazy import names
 if TYPE_CHECKING:
     from .blas import Cublas, cublas
     from .device import describe, sensors
-    from .files import Change, changes, plot
+    from .files import Change, changes, merge, plot
+    from .maps import ratio_map
     from .protocols import PROTOCOLS, Plan, Sample, compare, rotation_sets
     from .report import TENSOR_FLOPS, Figure, Result, Row, aligned, figure, read, run_entry, summarise, table
+    from .spreads import distinct, spread
+    from .summaries import Group, groups, summary
+    from .sweeps import Contest, Sweep, SweepPlan, sweep
     from .timer import EventTimer, Timer, require_gpu
     from .workers import collect, main
 
 __getattr__ = names(__name__, {
     "blas": "Cublas cublas",
     "device": "describe sensors",
-    "files": "Change changes plot",
+    "files": "Change changes merge plot",
+    "maps": "ratio_map",
     "protocols": "PROTOCOLS Plan Sample compare rotation_sets",
     "report": "TENSOR_FLOPS Figure Result Row aligned figure read run_entry summarise table",
+    "spreads": "distinct spread",
+    "summaries": "Group groups summary",
+    "sweeps": "Contest Sweep SweepPlan sweep",
     "timer": "EventTimer Timer require_gpu",
     "workers": "collect main",
 })
-__all__ = ["PROTOCOLS", "TENSOR_FLOPS", "Change", "Cublas", "EventTimer", "Figure", "Plan", "Result", "Row", "Sample", "Timer",
-           "aligned", "changes", "collect", "compare", "cublas", "describe", "figure", "main", "plot", "read", "require_gpu",
-           "rotation_sets", "run_entry", "sensors", "summarise", "table"]
+__all__ = ["PROTOCOLS", "TENSOR_FLOPS", "Change", "Contest", "Cublas", "EventTimer", "Figure", "Group", "Plan", "Result", "Row",
+           "Sample", "Sweep", "SweepPlan", "Timer", "aligned", "changes", "collect", "compare", "cublas", "describe",
+           "distinct", "figure", "groups", "main", "merge", "plot", "ratio_map", "read", "require_gpu", "rotation_sets",
+           "run_entry", "sensors", "spread", "summarise", "summary", "sweep", "table"]

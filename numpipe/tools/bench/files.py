@@ -6,13 +6,14 @@ rates and ratios, those of two cards of one model by ratios only, and those of d
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ...diagnostics.errors import SpecError
-from .report import Figure, Result, aligned, title
+from .report import Figure, Result, aligned, case_key, title
 
 _COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00")
 """Okabe and Ito's"""
@@ -74,6 +75,28 @@ def changes(before: Result, after: Result, names: tuple[str, str] = ("the first 
     if not common:
         raise SpecError(f"{names[0]} and {names[1]} have no case, protocol and competitor in common")
     return common
+
+
+def merge(results: Sequence[tuple[str, Result]]) -> Result:
+    """Return the runs of several files, given with their names, as one result: each process of each file counts as one.
+
+    The machine is the first file's; where the cards differ, each run says which it had. Raises SpecError for files of different
+    models of GPU, and of different benchmarks.
+    """
+    one_card, (_, first) = same_model(results), results[0]
+    if other := next((name for name, result in results if result.benchmark != first.benchmark), None):
+        raise SpecError(f"{results[0][0]} is of the benchmark {first.benchmark!r} and {other} of another: their rows do not belong "
+                        "together")
+    machine, runs, begin = copy.deepcopy(first.machine), [], 0
+    if not one_card:
+        machine.get("device", {}).pop("uuid", None)
+    for _, result in results:
+        card = result.machine.get("device", {}).get("uuid")
+        which = {} if one_card or card is None else {"gpu": card}
+        runs += [which | run | {"process": begin + run["process"]} for run in result.runs]
+        begin = 1 + max((run["process"] for run in runs), default=-1)
+    order = {key: number for number, key in enumerate(dict.fromkeys(case_key(run) for run in runs))}
+    return Result(first.benchmark, machine, first.method, sorted(runs, key=lambda run: (order[case_key(run)], run["process"])))
 
 
 def as_text(rows: Sequence[Change]) -> str:

@@ -14,6 +14,8 @@ alone        each under its own load, the reference first and     each at the cl
 
 The reference always runs twice. Its second time over its first is the noise of the very measurement that the ratio
 comes from; the others are compared with the mean of the two.
+
+Hundreds of rows are measured by a fourth, "sweep" (`sweeps`): interleaved, after one load for all rows.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from typing import Any, Literal
 from ...diagnostics.errors import SpecError
 from .timer import Competitor, EventTimer, Timer, launch
 
-Protocol = Literal["burst", "interleaved", "alone"]
+Protocol = Literal["burst", "interleaved", "alone", "sweep"]
 PROTOCOLS: tuple[Protocol, ...] = ("burst", "interleaved", "alone")
 AGAIN = " again"
 
@@ -112,7 +114,7 @@ def compare(competitors: Mapping[str, Competitor], *, reference: str, protocols:
         raise SpecError(f"reference={reference!r} is not among the competitors {list(competitors)}: name one of them")
     if unknown := set(protocols) - set(PROTOCOLS):
         raise SpecError(f"protocols: {sorted(unknown)} unknown, choose from {list(PROTOCOLS)}")
-    session = _Session(dict(competitors), reference, plan or Plan(), timer or EventTimer(), sensors or dict)
+    session = Session(dict(competitors), reference, plan or Plan(), timer or EventTimer(), sensors or dict)
     session.warm_up()
     samples = []
     for protocol in protocols:
@@ -133,11 +135,12 @@ def rotation_sets(bytes_per_call: int, l2_bytes: int) -> int:
     return 1 + math.ceil(2 * l2_bytes / bytes_per_call) if bytes_per_call < 2 * l2_bytes else 1
 
 
-class _Session:
-    """The competitors of one `compare`, with a method for each protocol.
+class Session:
+    """The competitors of one `compare`, or of one row of a sweep, with a method for each protocol.
 
-    count  launches so far, by which buffers rotate
-    calls  launches between two events
+    functions  what is launched for each name of `turns`
+    count      launches so far, by which buffers rotate
+    calls      launches between two events
     """
 
     def __init__(self, competitors: dict[str, Competitor], reference: str, plan: Plan, timer: Timer,
@@ -156,12 +159,19 @@ class _Session:
         launch(self.functions[name], self.count, 4 * self.calls)
         self.count += 4 * self.calls
 
-    def warm_up(self) -> None:
-        """Make the first calls (compiles, plans) outside all measurements, and find how many make `plan.work` of GPU time."""
+    def first_times(self, calls: int = 3) -> dict[str, float]:
+        """Make the first calls (compiles, plans) outside all measurements, and find how many make `plan.work` of GPU time.
+
+        Returns the seconds of a call of each, as far as so few calls tell.
+        """
         for name in self.turns:
-            self.timer.seconds(self.measure(name, 3))
-        each = [self.timer.seconds(self.measure(name, 3)) for name in self.turns]
-        self.calls = max(1, round(self.plan.work / max(statistics.fmean(each), 1e-7)))
+            self.timer.seconds(self.measure(name, calls))
+        each = {name: self.timer.seconds(self.measure(name, calls)) for name in self.turns}
+        self.calls = max(1, round(self.plan.work / max(statistics.fmean(each.values()), 1e-7)))
+        return each
+
+    def warm_up(self) -> None:
+        self.first_times()
         for name in self.turns:  # a competitor that makes a program of many calls compiles it now, not under the load
             self.launch(name)
             self.timer.seconds(self.measure(name))
@@ -191,14 +201,14 @@ class _Session:
             self.timer.synchronize()
         return self._sample(protocol, handles, readings)
 
-    def interleaved(self) -> Sample:
+    def interleaved(self, protocol: Protocol = "interleaved") -> Sample:
         self.load(self.turns, self.plan.load)
         handles: dict[str, list[Any]] = {name: [] for name in self.turns}
         draw = random.Random(0)
         for _ in range(self.plan.rounds):
             for name in draw.sample(self.turns, len(self.turns)):  # after milliseconds of one that draws less the clock is higher
                 handles[name].append(self.measure(name))
-        return self._sample("interleaved", handles, {"all": self.sensors()})
+        return self._sample(protocol, handles, {"all": self.sensors()})
 
     def _sample(self, protocol: Protocol, handles: dict[str, list[Any]], readings: dict[str, dict[str, float]]) -> Sample:
         times = {name: [self.timer.seconds(handle) for handle in handles[name]] for name in self.turns}

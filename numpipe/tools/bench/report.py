@@ -14,7 +14,7 @@ import math
 import os
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -101,11 +101,27 @@ class Row:
     per_watt: float | None = None
     """rate over power, in units of `work` a joule; of the protocol "alone" only: a sensor of watts averages over a second"""
     reference_per_watt: float | None = None
+    work: float | None = None
+    """what one call does"""
+    error: float | None = None
+    """of `name`, the largest of the processes; None where the runs tell no `errors`"""
+    reference_error: float | None = None
+    place: dict[str, float] = field(default_factory=dict)
+    """numbers by which `ratio_map` places the case: name -> value"""
 
     @property
     def key(self) -> tuple[str, str, str]:
         """The case, protocol and competitor: they tell the rows of one file apart."""
         return json.dumps(self.case, sort_keys=True), self.protocol, self.name
+
+    @property
+    def seconds(self) -> float | None:
+        """Seconds of a call: the median over the processes."""
+        return None if self.work is None else self.work / self.rate
+
+    @property
+    def reference_seconds(self) -> float | None:
+        return None if self.work is None else self.work / self.reference_rate
 
 
 @dataclass(frozen=True)
@@ -168,9 +184,14 @@ def summarise(runs: Sequence[Mapping[str, Any]]) -> list[Row]:
             sample = Sample(**raw)
             for name in sample.times:
                 if name not in (sample.reference, sample.reference + AGAIN):
-                    key = json.dumps(run["case"], sort_keys=True), sample.protocol, name
+                    key = case_key(run), sample.protocol, name
                     groups.setdefault(key, []).append((run, sample))
     return [_row(protocol, name, members) for (_, protocol, name), members in groups.items()]
+
+
+def case_key(run: Mapping[str, Any]) -> str:
+    """Return what tells the case of a `runs` entry from others."""
+    return json.dumps(run["case"], sort_keys=True)
 
 
 def _row(protocol: str, name: str, members: list[tuple[Mapping[str, Any], Sample]]) -> Row:
@@ -179,6 +200,9 @@ def _row(protocol: str, name: str, members: list[tuple[Mapping[str, Any], Sample
     def median(value: Callable[[Mapping[str, Any], Sample, str], float | None], of: str) -> float | None:
         values = [v for run, sample in members if (v := value(run, sample, of)) is not None]
         return statistics.median(values) if values else None
+
+    def error(of: str) -> float | None:
+        return max((run["errors"][of] for run, _ in members if of in run.get("errors", ())), default=None)
 
     return Row(
         case=dict(members[0][0]["case"]), protocol=protocol, name=name, reference=reference,
@@ -189,6 +213,7 @@ def _row(protocol: str, name: str, members: list[tuple[Mapping[str, Any], Sample
         sensors={k: statistics.median(r[k] for r in readings if k in r) for k in sorted({k for r in readings for k in r})},
         fraction=median(_fraction, name), reference_fraction=median(_fraction, reference),
         per_watt=median(_per_watt, name), reference_per_watt=median(_per_watt, reference),
+        work=members[0][0]["work"], error=error(name), reference_error=error(reference), place=dict(members[0][0].get("place", {})),
     )
 
 

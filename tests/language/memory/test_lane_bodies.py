@@ -19,6 +19,7 @@ from tests.kernels.lane_kernels import (
     alone,
     by_lane,
     check_column_sums,
+    check_looked_up,
     check_mirrored,
     check_scaled,
     check_shifted,
@@ -28,6 +29,7 @@ from tests.kernels.lane_kernels import (
     cuda,
     emit,
     integers,
+    looked_up,
     mirrored,
     slotted,
     warp_sums,
@@ -50,6 +52,12 @@ def test_a_single_stream_pipeline_has_such_bodies_too_and_returns_what_all_lanes
     x, y = integers((192, 64)), np.zeros((64, 64), np.float32)
     alone(x, y, target="sim")
     np.testing.assert_array_equal(y[0], x.astype(np.float32).sum(0))
+
+
+def test_lanes_read_elements_of_arrays() -> None:
+    check_looked_up(target="sim")
+    with pytest.raises(SimulationError, match=r"'x\[…\]': index 64 along dimension 0 is outside the array's 64; the GPU reads 0"):
+        looked_up.simulate(integers((64, 64)), np.arange(1, 65, dtype=np.int32), np.zeros((64, 64), np.float16))
 
 
 def test_shuffles_move_numbers_within_a_warp() -> None:

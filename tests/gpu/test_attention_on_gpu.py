@@ -1,4 +1,4 @@
-"""examples/flash_attention.py on the hardware: every kind, every config, against float64; the same bits again and again."""
+"""numpipe.ops.attention on the hardware: every kind, every config, against float64; the same bits again and again."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-import flash_attention
 from numpipe import launch
+from numpipe.ops import attention
+from numpipe.ops.attention import CONFIGS, FITTING, SMALLER
 from tests.kernels.attention_cases import CASES, Case
 
 pytestmark = pytest.mark.gpu
 pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")
 PROCESSES = 4
-CONFIGS, FITTING = flash_attention.CONFIGS, flash_attention.FITTING
 REPEATS = 20
 
 
@@ -31,6 +31,19 @@ def test_every_config_over_many_tiles(kind: tuple[int, bool], name: str) -> None
     for turns in (True, False):
         found = case.run("gpu", replace(CONFIGS[name], turns=turns))
         assert case.wrong(*found, more=1.3 if CONFIGS[name].lazy else 1.0) == ""
+
+
+@pytest.mark.parametrize("depth, name", [(depth, name) for depth, pairs in SMALLER.items() for pair in pairs for name in pair])
+def test_every_config_of_fewer_rows(depth: int, name: str) -> None:
+    for causal in (False, True):
+        case = Case(2, 4, 2, 200, 333, depth, causal=causal, diagonal=133)
+        assert case.wrong(*case.run("gpu", CONFIGS[name]), more=1.3 if CONFIGS[name].lazy else 1.0) == ""
+
+
+@pytest.mark.parametrize("depth", [1, 7, 40, 80, 96, 100, 160, 192])
+def test_any_depth(depth: int) -> None:
+    case = Case(2, 4, 2, 200, 333, depth, "bfloat16", layout="bshd" if depth % 16 else "bhsd")
+    assert case.wrong(*case.run("gpu")) == ""
 
 
 @pytest.mark.parametrize("layout", ["bhsd", "bshd"])
@@ -54,7 +67,7 @@ def test_tensors_give_what_torch_gives_in_float64_and_the_same_bits_each_time(ki
     first = None
     for _ in range(REPEATS):
         out = torch.full_like(q, float("nan"))
-        assert flash_attention.attention(q, k, v, causal=causal, layout=layout, exact=exact, out=out) is out
+        assert attention(q, k, v, causal=causal, layout=layout, exact=exact, out=out) is out
         first = out.clone() if first is None else first
         assert torch.equal(out, first)
     assert first is not None
@@ -66,13 +79,25 @@ def test_views_of_one_array_are_read_where_they_lie() -> None:
     torch = pytest.importorskip("torch")
     packed = torch.randn(2, 300, 3, 4, 64, device="cuda").to(torch.float16)  # as one product with all weights gives it
     q, k, v = packed.unbind(2)
-    o = flash_attention.attention(q, k, v, layout="bshd", causal=True)
+    o = attention(q, k, v, layout="bshd", causal=True)
     wanted = torch.nn.functional.scaled_dot_product_attention(*(x.transpose(1, 2).double() for x in (q, k, v)), is_causal=True)
     assert torch.linalg.norm(o.transpose(1, 2).double() - wanted) / torch.linalg.norm(wanted) < 1e-3
+
+
+@pytest.mark.parametrize("what", ["odd rows", "depth first", "reversed", "repeated", "stepped", "one off"])
+def test_what_tma_cannot_address_is_copied(what: str) -> None:
+    torch = pytest.importorskip("torch")
+    q, wide = (torch.randn(2, 4, 200, depth, device="cuda").to(torch.float16) for depth in (64, 200))
+    k = {"odd rows": wide.flatten()[:2 * 4 * 200 * 65].view(2, 4, 200, 65)[..., :64],
+         "depth first": wide[..., :64].mT.contiguous().mT, "reversed": wide[..., :64].flip(2), "repeated": wide[:1, :, :, :64].expand(2, -1, -1, -1), "stepped": wide[..., :128:2],
+         "one off": wide[..., 1:65]}[what]
+    wanted = torch.nn.functional.scaled_dot_product_attention(q.double(), k.double(), k.double())
+    o = attention(q, k, k)
+    assert torch.linalg.norm(o.double() - wanted) / torch.linalg.norm(wanted) < 1e-3
 
 
 def test_arrays_on_the_device_and_an_allocated_result_with_its_sums() -> None:
     case = Case(1, 4, 2, 300, 300, 128, "bfloat16", causal=True)
     arrays = [launch.DeviceArray.from_host(x) for x in case.arrays()]
-    o, sums = flash_attention.attention(*arrays, causal=True, return_lse=True)
+    o, sums = attention(*arrays, causal=True, return_lse=True)
     assert case.wrong(o.copy_to_host(), np.asarray(sums.copy_to_host())) == ""

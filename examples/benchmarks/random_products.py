@@ -1,0 +1,328 @@
+"""numpipe.ops.matmul against cuBLAS (through torch) on hundreds of products: random ones, the layers of language models, squares.
+
+    python examples/benchmarks/random_products.py --out result.json             # 200 random products, of a seed drawn now
+    python examples/benchmarks/random_products.py --seed 7 --count 40 --distribution uniform --out result.json
+    python examples/benchmarks/random_products.py --rows layers,squares,off-grid --dtype bf16,f16 --out result.json
+    python examples/benchmarks/random_products.py --seed 7 --out result.json --resume --seconds 500     # more of the same
+    python examples/benchmarks/random_products.py --configs --processes 1 --fit rows.jsonl --out result.json
+    python examples/benchmarks/random_products.py --read result.json --fit rows.jsonl                   # no GPU: tell what it holds
+
+The seed is printed, and is in the file before anything is measured. A row takes some tenths of a second a process; kernels are
+compiled ahead, in as many processes as there are CPUs (`numpipe.bench.sweep` says how rows are measured). Inputs are random normal
+numbers. Rows have at most 512 sets of buffers, so of what is smaller than 240 KB a part may stay in the L2.
+
+Errors are relative, in the Frobenius norm, of 64 sampled rows against float64; beside that each element is compared with cuBLAS'.
+A row fails with an element that differs by more than two roundings, one that no call wrote, one that was written beside the
+output, or other bits in a later call. `--configs` measures all configs of the op beside the chosen one, and `--fit` writes a line
+for each (shape, config, seconds), by which a model of their speed is fitted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import math
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from numpipe import bench
+from numpipe.errors import NumpipeError
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import product_rows
+from benchmark_options import listed
+from product_rows import Case, dimensions
+
+OP = importlib.import_module("numpipe.ops.matmul")  # the package's attribute of this name is the function
+DTYPES = {"bf16": "bfloat16", "f16": "float16"}
+OURS, REFERENCE = "numpipe", "cuBLAS"
+STORED = ("mk,nk", "mk,kn", "km,nk", "km,kn")
+"""how a and b lie in memory: the last dimension is contiguous; in linear layers it is K in both"""
+MOST_SETS, SAMPLED_ROWS, SKINNY = 512, 64, 256
+PAD = 128
+"""elements at least between outputs: nothing may write there"""
+CHUNK = 1 << 26
+"""elements that are checked at a time"""
+DIFFERENCE, ERROR = 0.02, 0.02
+"""at most: of an element from cuBLAS', relative to it and the mean square; relative error. More is another function"""
+LOAD = "8192,8192,4096"
+DEVICE = "cuda"
+
+
+# ---- what is measured
+class Buffers:
+    """Matrices of one shape, in sets: each as aligned as if it was allocated alone."""
+
+    def __init__(self, sets: int, shape: tuple[int, int], dtype: Any, turned: bool = False) -> None:
+        import torch
+
+        rows, columns = reversed(shape) if turned else shape
+        self.size = rows * columns
+        self.flat = torch.empty((sets, -(-self.size // PAD) * PAD + PAD), dtype=dtype, device=DEVICE)
+        views = [flat[:self.size].view(rows, columns) for flat in self.flat]
+        self.views = [view.T for view in views] if turned else views
+
+    def randomise(self) -> Buffers:
+        self.flat.normal_()
+        return self
+
+    def poison(self) -> None:
+        self.flat.fill_(math.nan)
+
+    def check(self, name: str) -> None:
+        """AssertionError where a set is written in part, where none is, or where something is written beside one."""
+        empty = self.flat.isnan()
+        inside, beside = empty[:, :self.size], empty[:, self.size:]
+        whole, untouched = ~inside.any(1), inside.all(1)
+        if not bool(beside.all()):
+            raise AssertionError(f"{name} wrote beside its output")
+        if not bool((whole | untouched).all()) or not bool(whole.any()):
+            raise AssertionError(f"{name} left elements of its output as they were, or gave NaN")
+
+
+def contest(process: int, case: bench.Case, configs: bool = False) -> bench.Contest:
+    """The row, ready to be measured: numpipe's product, cuBLAS', and with `configs` those by all other configs of the op."""
+    import torch
+
+    if torch.cuda.memory_reserved() > torch.cuda.get_device_properties(0).total_memory // 2:
+        torch.cuda.empty_cache()
+    torch.manual_seed(process)
+    (m, n, k), dtype, stored = dimensions(case), getattr(torch, DTYPES[case["dtype"]]), case.get("stored", STORED[0])
+    moved = 2 * (m * k + n * k + m * n)
+    sets = min(bench.rotation_sets(moved, torch.cuda.get_device_properties(0).L2_cache_size), MOST_SETS)
+    a = Buffers(sets, (m, k), dtype, stored.startswith("km")).randomise().views
+    b = Buffers(sets, (k, n), dtype, stored.endswith("nk")).randomise().views
+    outputs: dict[str, Buffers] = {}
+
+    def competitor(name: str, function: Callable[..., object]) -> Callable[[int], object]:
+        outputs[name] = Buffers(sets, (m, n), dtype)
+        c = outputs[name].views
+
+        def call(i: int) -> object:
+            i %= sets
+            return function(a[i], b[i], out=c[i])
+
+        return call
+
+    calls = {OURS: competitor(OURS, OP.matmul)}
+    if configs:
+        calls |= {name: competitor(name, call) for name, call in other_configs(m, n, k, a[0], b[0]).items()}
+    calls[REFERENCE] = competitor(REFERENCE, torch.mm)
+    first: dict[str, Any] = {}
+
+    def poison() -> None:
+        for each in outputs.values():
+            each.poison()
+
+    def verify() -> dict[str, Any]:
+        found = {name: each.views[0] for name, each in outputs.items()}
+        rows = torch.randperm(m, device=DEVICE)[:SAMPLED_ROWS]
+        errors = {name: relative_error(a[0][rows], b[0], c[rows]) for name, c in found.items()}
+        for name, c in found.items():
+            if not errors[name] <= ERROR or not largest_difference(c, found[REFERENCE]) <= DIFFERENCE:
+                raise AssertionError(f"{name}: relative error {errors[name]:.3e} of sampled rows; an element differs from cuBLAS' "
+                                     f"by {largest_difference(c, found[REFERENCE]):.3e} of its size, {dict(case)}")
+        first.update({name: c.clone() for name, c in found.items() if name != REFERENCE})
+        return {"errors": errors, "config": chosen(m, n, k)}
+
+    def check() -> None:
+        for name, each in outputs.items():
+            each.check(name)
+        for name, c in first.items():
+            again = outputs[name].views[0]
+            if not bool(again[0, 0].isnan()) and not torch.equal(again, c):
+                raise AssertionError(f"{name} gave other bits than in its first call, {dict(case)}")
+
+    return bench.Contest(calls, sets, 2e-12 * m * n * k, poison, verify, check,
+                         {"M": m, "N x K": n * k, "flops a byte": 2 * m * n * k / moved})
+
+
+def other_configs(m: int, n: int, k: int, a: Any, b: Any) -> dict[str, Callable[..., object]]:
+    """Name -> the product by a config, of those that take it; tiles for few rows only where there are few."""
+    found: dict[str, Callable[..., object]] = {}
+    for name, config in OP.CONFIGS.items():
+        if getattr(config, "skinny", False) and min(m, n) > SKINNY:
+            continue
+
+        def call(a: Any, b: Any, out: Any = None, config: Any = config) -> object:
+            return OP.matmul(a, b, out=out, config=config)
+
+        try:
+            call(a, b)
+        except NumpipeError as error:
+            print(f"without {name}: {str(error)[:200]}", flush=True)
+        else:
+            found[name] = call
+    return found
+
+
+def chosen(m: int, n: int, k: int) -> str:
+    """The config that the op's model chooses for contiguous operands."""
+    import torch
+
+    config = OP.choose(m, n, k, torch.cuda.get_device_properties(0).multi_processor_count)
+    return next((name for name, known in OP.CONFIGS.items() if known == config), str(config))
+
+
+def relative_error(a: Any, b: Any, c: Any) -> float:
+    """``|c - a b| / |a b|`` in the Frobenius norm, the product in float64, some columns at a time."""
+    step, above, below = max(1, CHUNK // b.shape[0]), 0.0, 0.0
+    left = a.double()
+    for at in range(0, b.shape[1], step):
+        exact = left @ b[:, at:at + step].double()
+        above += float(((c[:, at:at + step].double() - exact) ** 2).sum())
+        below += float((exact**2).sum())
+    return math.sqrt(above / below)
+
+
+def largest_difference(c: Any, reference: Any) -> float:
+    """The largest ``|c - reference| / (|reference| + its root mean square)`` of an element; NaN where there is one."""
+    step, largest = max(1, CHUNK // c.shape[1]), 0.0
+    for at in range(0, c.shape[0], step):
+        one, other = c[at:at + step].float(), reference[at:at + step].float()
+        scale = other.square().mean().sqrt()
+        found = float(((one - other).abs() / (other.abs() + scale)).max())
+        largest = found if math.isnan(found) else max(largest, found)
+        if math.isnan(found):
+            return found
+    return largest
+
+
+# ---- compiled ahead
+def call_once(case: bench.Case) -> None:
+    """In a worker process: the kernels of a row are compiled, and kept on disk, when the row has been called."""
+    import torch
+
+    (m, n, k), dtype, stored = dimensions(case), getattr(torch, DTYPES[case["dtype"]]), case.get("stored", STORED[0])
+    a, b = (Buffers(1, (m, k), dtype, stored.startswith("km")), Buffers(1, (k, n), dtype, stored.endswith("nk")))
+    config = {"config": OP.CONFIGS[case["config"]]} if "config" in case else {}
+    try:
+        OP.matmul(a.views[0], b.views[0], out=Buffers(1, (m, n), dtype).views[0], **config)
+    except NumpipeError:
+        if not config:  # one that does not take the shape is left out by `contest` too
+            raise
+    torch.cuda.synchronize()
+
+
+def kernels_of(case: bench.Case) -> tuple[object, ...]:
+    """What rows that are compiled once have in common."""
+    m, n, k = dimensions(case)
+    config = case.get("config") or OP.choose(m, n, k)
+    return config, m < n, m % 8 == 0, n % 8 == 0, k % 8 == 0, min(m, n, k) == 1, case["dtype"], case.get("stored")
+
+
+def ahead(cases: Sequence[Case], configs: bool) -> None:
+    every = [*cases, *(case | {"config": name} for case in cases for name in OP.CONFIGS if configs)]
+    different = bench.distinct(kernels_of, every)
+    print(f"compiling the kernels of {len(different)} of {len(every)} rows", flush=True)
+    for case, error in bench.spread(call_once, different):
+        print(f"not compiled ahead: {case}: {error}", flush=True)
+
+
+# ---- what is asked for, and told
+def parse(arguments: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=listed, default=["random"], metavar="KINDS",
+                        help=f"comma-separated, of: {', '.join(product_rows.MUST)} (default: random)")
+    parser.add_argument("--seed", type=int, help="of the random products (default: drawn from the system)")
+    parser.add_argument("--count", type=int, default=200, help="random products, and off-grid ones (default: %(default)s)")
+    parser.add_argument("--distribution", choices=product_rows.DISTRIBUTIONS, default="log",
+                        help="of N and K (default: %(default)s)")
+    parser.add_argument("--shapes", nargs="+", default=[], metavar="M,N,K", help="these products, beside --rows where that is said")
+    parser.add_argument("--dtype", type=listed, default=["bf16"], help="comma-separated, of: " + ", ".join(DTYPES))
+    parser.add_argument("--stored", choices=STORED, default=STORED[0], help="how a and b lie in memory (default: %(default)s)")
+    parser.add_argument("--configs", action="store_true", help="all configs of the op beside the chosen one")
+    parser.add_argument("--processes", type=int, default=3)
+    parser.add_argument("--gpus", type=int, default=1, help="GPUs of this machine that share the processes out (default: 1)")
+    parser.add_argument("--seconds", type=float, help="of the whole run: then no more rows begin")
+    parser.add_argument("--rounds", type=int, help="of all competitors, a row (default: 11, with --configs 5)")
+    parser.add_argument("--resume", action="store_true", help="go on with the file of --out: rows of the fewest runs first")
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--picture", type=Path, help="an .svg or .png file: ratios over the products")
+    parser.add_argument("--fit", type=Path, help="a file of lines: shape, config, seconds")
+    parser.add_argument("--read", type=Path, help="a file to tell of, instead of measuring")
+    options = parser.parse_args(arguments)
+    if unknown := set(options.dtype) - set(DTYPES):
+        parser.error(f"--dtype {sorted(unknown)}: choose from {list(DTYPES)}")
+    if options.shapes and "--rows" not in (sys.argv[1:] if arguments is None else arguments):
+        options.rows = []
+    if options.seed is None:
+        options.seed = int.from_bytes(os.urandom(4), "little")
+        if arguments is None:
+            sys.argv += ["--seed", str(options.seed)]  # of the processes that measure, and of the command in the file
+    try:
+        options.cases = product_rows.cases(options.rows, options.dtype, count=options.count, seed=options.seed,
+                                           distribution=options.distribution)
+        options.cases += [{"shape": shape, "dtype": dtype, "of": "asked for"}
+                          for shape in options.shapes for dtype in options.dtype]
+        for case in options.cases:
+            if min(dimensions(case)) < 1:
+                raise ValueError(f"{case['shape']!r} is not M,N,K")
+    except ValueError as error:
+        parser.error(str(error))
+    if options.stored != STORED[0]:
+        options.cases = [case | {"stored": options.stored} for case in options.cases]
+    return options
+
+
+def fit_lines(rows: Sequence[bench.Row]) -> str:
+    """A line of JSON for each row and competitor: what a model of configs is fitted by."""
+    lines = []
+    for row in rows:
+        what = {"shape": list(dimensions(row.case)), "dtype": row.case["dtype"], "stored": row.case.get("stored", STORED[0])}
+        lines.append(what | {"config": row.name, "seconds": row.seconds, "ratio": round(row.ratio.median, 4)})
+        if row.name == OURS:
+            lines.append(what | {"config": REFERENCE, "seconds": row.reference_seconds, "ratio": 1.0})
+    return "".join(json.dumps(line) + "\n" for line in lines)
+
+
+def main() -> int:
+    options = parse()
+
+    def tell(rows: Sequence[bench.Row]) -> str:
+        if options.fit is not None:
+            options.fit.write_text(fit_lines(rows), encoding="utf8")
+        chosen_rows = [row for row in rows if row.name == OURS]
+        text = bench.summary(chosen_rows, by=product_rows.kind)
+        if len(chosen_rows) < len(rows):
+            best = {json.dumps(row.case): row.ratio.median for row in sorted(rows, key=lambda row: row.ratio.median)}
+            lost = [row.ratio.median / best[json.dumps(row.case)] for row in chosen_rows]
+            mean = math.exp(math.fsum(map(math.log, lost)) / max(len(lost), 1))
+            text += f"\n\nthe choice over the best config: geometric mean {mean:.3f}, least {min(lost, default=1):.3f}"
+        return f"{text}\n\n{product_rows.verdict(rows, OURS)}"
+
+    def draw(result: bench.Result) -> None:
+        if options.picture is not None:
+            bench.ratio_map([("this run", result)], options.picture, name=OURS)
+            print(f"drawn to {options.picture}")
+
+    if options.read is not None:
+        result = bench.read(options.read)
+        print(tell(result.rows))
+        draw(result)
+        return 0
+    load = {"shape": LOAD, "dtype": options.dtype[0], "of": "load"}
+    if "NUMPIPE_BENCH_PROCESS" not in os.environ:
+        print(f"seed {options.seed}, {len(options.cases)} rows", flush=True)
+    status = bench.sweep(
+        "random_products", options.cases, lambda process, case: contest(process, case, options.configs), reference=REFERENCE,
+        plan=bench.SweepPlan(rounds=options.rounds or (5 if options.configs else bench.SweepPlan.rounds)), load=load,
+        processes=options.processes, gpus=options.gpus, out=options.out, seconds=options.seconds, resume=options.resume,
+        method={"seed": options.seed, "distribution": options.distribution, "stored": options.stored,
+                "errors": f"relative Frobenius norm against float64, {SAMPLED_ROWS} sampled rows"},
+        ahead=lambda: ahead([load, *options.cases], options.configs), tell=tell)
+    if options.out is not None and "NUMPIPE_BENCH_PROCESS" not in os.environ:
+        draw(bench.read(options.out))
+    return status
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except NumpipeError as error:
+        sys.exit(f"error: {error}")

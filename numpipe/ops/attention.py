@@ -1,0 +1,345 @@
+"""``attention(q, k, v)``: softmax(scale * Q K^T) V in one pass, for arrays of any strides.
+
+Scores stay in registers, and sums are corrected while keys go by (FlashAttention). A CTA has 64 rows of Q for each compute
+warpgroup, and goes through K and V in blocks. While the softmax of one block of scores is computed, the product with the V of the
+block before runs, and the other warpgroups' products: so exponentials and products overlap.
+
+Which Config is the fastest depends on the depth of a head, on the mask, and on how many rows there are: `choose`.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .. import launch
+from ..arch.dtypes import BFLOAT16, FLOAT16
+from ..core.arith import cdiv
+from ..diagnostics import log
+from ..diagnostics.errors import SpecError
+from ..kernels.decorator import kernel as numpipe_kernel
+from ..kernels.kernels import Kernel
+from ..language.grid.tile_loop import tiles
+from ..language.pipeline.barriers import barrier_arrive, barrier_wait
+from ..language.pipeline.order_tokens import turn
+from ..language.pipeline.pipelines import pipeline
+from ..language.pipeline.schedule_fences import schedule_fence
+from ..language.tiles.conversions import layout_cast
+from ..language.tiles.elementwise import full, iota
+from ..language.tiles.mathematics import fma
+from ..language.tiles.mma import wgmma, wgmma_wait
+from ..language.tiles.reduce import partial_max, partial_sum
+from ..language.tiles.refs import ds
+from ..language.tiles.strips import map_columns
+from ..language.tiles.tile import zeros
+from ..launch.info import ArrayInfo, tma_addressable
+from ..launch.views import strided
+from ..plan.context import axis_index
+from ..plan.params import CompilerParams
+from ..plan.specs import ArrayType, BlockSpec, persistent
+from .operands import copied, described
+
+__all__ = ["attention"]
+
+DEPTHS = (64, 128, 256)
+L2 = 32 << 20  # bytes of keys and values that heads whose tiles take turns may have
+RISE = 8.0  # powers of two that scores may exceed the maximum in use by, where it is not always the largest one
+
+
+@dataclass(frozen=True)
+class Config:
+    """How attention is cut and scheduled:
+
+    keys       rows of K and V in a step
+    wgs        compute warpgroups, of 64 rows of Q each
+    slots      steps in shared memory at once
+    lazy       sums are rescaled only where a maximum has risen by more than `RISE`; else at each step, as exact as can be
+    turns      warpgroups issue their products one after another, so that one's softmax is beside the other's products
+    dynamic    CTAs take tiles from a counter, the longest first: of use where tiles differ, that is with a causal mask
+    registers  of each lane of the memory role
+    early      keys whose exponentials come before the wait for the product with V, which ptxas would move up; None: as it likes
+    q_slots    tiles of Q in shared memory at once: with two, the next one is on its way while one is in use
+    """
+
+    keys: int = 128
+    wgs: int = 2
+    slots: int = 2
+    lazy: bool = False
+    turns: bool = True
+    early: int | None = None
+    q_slots: int = 1
+    dynamic: bool = True
+    registers: int = 40
+
+    @property
+    def rows(self) -> int:
+        return 64 * self.wgs
+
+
+CONFIGS = {
+    "2 warpgroups, 128 keys": Config(early=32, q_slots=2),
+    "2 warpgroups, 128 keys, lazy": Config(lazy=True, turns=False, early=32, q_slots=2),
+    "3 warpgroups, 80 keys, lazy": Config(80, 3, lazy=True, turns=False, dynamic=False, registers=32),
+    "3 warpgroups, 128 keys": Config(128, 3, early=32, q_slots=2, registers=32),
+    "3 warpgroups, 128 keys, lazy": Config(128, 3, lazy=True, q_slots=2, registers=32),
+    "2 warpgroups, 64 keys": Config(64, early=32),
+    "2 warpgroups, 64 keys, lazy": Config(64, lazy=True, early=32),
+    "1 warpgroup, 128 keys": Config(128, 1, turns=False, early=32, q_slots=2),
+    "1 warpgroup, 128 keys, lazy": Config(128, 1, lazy=True, turns=False, early=32, q_slots=2),
+    "1 warpgroup, 64 keys": Config(64, 1, turns=False, early=32),
+    "1 warpgroup, 64 keys, lazy": Config(64, 1, lazy=True, turns=False, early=32),
+}
+FITTING = {
+    **{(64, causal): ("3 warpgroups, 128 keys", "3 warpgroups, 128 keys, lazy") for causal in (False, True)},
+    (128, False): ("2 warpgroups, 128 keys", "3 warpgroups, 80 keys, lazy", "2 warpgroups, 128 keys, lazy"),
+    (128, True): ("2 warpgroups, 128 keys", "2 warpgroups, 128 keys, lazy", "3 warpgroups, 80 keys, lazy"),
+    **{(256, causal): ("2 warpgroups, 64 keys", "2 warpgroups, 64 keys, lazy") for causal in (False, True)},
+}
+"""(depth, causal) -> configs that fit into registers and shared memory, for many rows: that for exact results, that for others, the
+rest"""
+SMALLER = {
+    64: (("2 warpgroups, 128 keys", "2 warpgroups, 128 keys, lazy"), ("1 warpgroup, 128 keys", "1 warpgroup, 128 keys, lazy")),
+    128: (("1 warpgroup, 128 keys", "1 warpgroup, 128 keys, lazy"),),
+    256: (("1 warpgroup, 64 keys", "1 warpgroup, 64 keys, lazy"),),
+}
+"""depth -> configs with fewer rows, for short lengths: for exact results, and for others"""
+
+
+@dataclass(frozen=True)
+class Form:
+    """What is computed, beside the config.
+
+    depth   elements of a head, one of `DEPTHS`
+    causal  whether query i sees keys up to i + diagonal alone
+    layout  dimensions of the arrays: "bhsd" (batch, head, position, depth) or "bshd"
+    sums    whether the logarithms of the sums are stored
+    """
+
+    depth: int
+    causal: bool = False
+    layout: str = "bhsd"
+    sums: bool = False
+
+    @property
+    def heads(self) -> int:
+        return self.layout.index("h")
+
+    @property
+    def positions(self) -> int:
+        return self.layout.index("s")
+
+    def results(self, q: Any) -> tuple[ArrayType, ...]:
+        sums = ArrayType((q.shape[0], q.shape[self.heads], q.shape[self.positions]), np.float32)
+        return (ArrayType(q.shape, q.dtype), sums)[:1 + self.sums]
+
+
+@functools.cache
+def kernel(config: Config, form: Form) -> Kernel:
+    """The kernel for a config and a form."""
+    by_head, order = form.layout == "bhsd", "products" if config.turns else None
+    rows_of_q, keys_of_k = ((None, None, n, form.depth) if by_head else (None, n, None, form.depth)
+                            for n in (config.rows, config.keys))
+    @numpipe_kernel(
+        out_type=lambda q: form.results(q), without=() if form.sums else "lse", grid=persistent(), num_compute_wgs=config.wgs,
+        wg_axis="wg", memory_registers=config.registers, compiler_params=CompilerParams(approx_math=True))
+    def attend(q, k, v, o, lse, *, scale, diagonal, group):  # type: ignore[no-untyped-def]
+        """o = softmax2(scale q k^T) v, with powers of two; lse: logarithms of the sums; `group`: heads that take turns."""
+        wg, group = axis_index("wg"), group if form.causal else 1
+        heads, keys, blocks = q.shape[form.heads], k.shape[form.positions], cdiv(q.shape[form.positions], config.rows)
+        for above, n, below in tiles(q.shape[0] * heads // group, blocks, group, dynamic=form.causal and config.dynamic):
+            b, h = (above * group + below) // heads, (above * group + below) % heads
+            hk = h * k.shape[form.heads] // heads  # several heads of queries have one of keys and values
+            i = blocks - 1 - n if form.causal else n  # the longest tiles first
+            first = i * config.rows + wg * 64
+            steps = cdiv(min(keys, max(0, (i + 1) * config.rows + diagonal)) if form.causal else keys, config.keys)
+            whole = min(keys, max(0, i * config.rows + diagonal + 1)) if form.causal else keys  # keys that all rows of the tile see
+            rest = max(0, min(steps - 1, whole // config.keys))  # steps without a mask
+            top = layout_cast(full(64, -np.inf, np.float32), "column")
+            total = full((64, 8), 0.0, np.float32)
+            acc = zeros((64, form.depth), np.float32)
+
+            def softmax(s, acc, top, total, v_consumed, guarded):  # -> the product in units of the new maxima, P, maxima, sums
+                risen = not config.lazy or np.any(partial_max(s) > (top + RISE / scale)[:, None])
+                change = layout_cast(full(64, 1.0, np.float32), "column")
+                if risen:
+                    new = np.maximum(top, s.max(axis=1))
+                    change = np.exp2(np.where(new == -np.inf, 0.0, (top - new) * scale) if guarded else (top - new) * scale)
+                    total = total * change[:, None]
+                    top = new
+                offset = np.where(top == -np.inf, 0.0, top * -scale) if guarded else top * -scale  # e = 0 where all is masked
+
+                def exponentials(x, first_column):
+                    x = np.exp2(fma(x, scale, offset[:, None]))
+                    if config.early and first_column == 0:
+                        schedule_fence(after=x)
+                    return x
+
+                e = map_columns(exponentials, s, config.early or config.keys)
+                total = total + partial_sum(e)
+                acc = wgmma_wait(acc)
+                barrier_arrive(v_consumed)
+                p = e.astype(q.dtype)  # only now: its registers would be those that the product reads
+                if risen:
+                    acc = acc * change[:, None]
+                return acc, p, top, total
+
+            def at(head, i):
+                return (b, head, i, 0) if by_head else (b, i, head, 0)
+            def kv(end):  # from block end - 1 of keys to the first: the scores of one, the product of that before
+                return (BlockSpec(keys_of_k, lambda j: at(hk, end - 1 - j), buffer_count=config.slots),
+                        BlockSpec(keys_of_k, lambda j: at(hk, end - j), buffer_count=config.slots))
+
+            q_spec = BlockSpec(rows_of_q, lambda _: at(h, i), buffer_count=config.q_slots)
+            queries = pipeline(grid=(1,), in_specs=(q_spec,), manual_consumed_barriers=True)
+            # On the same slots: blocks with masks, others, the last product; V of the first step and K of the last lie outside
+            head = pipeline(
+                grid=(steps - rest,), in_specs=kv(steps), manual_ready_barriers=True, manual_consumed_barriers=True)
+            main = pipeline(grid=(rest,), in_specs=kv(rest), manual_ready_barriers=True, manual_consumed_barriers=True)
+            tail = pipeline(grid=(1,), in_specs=kv(0), manual_ready_barriers=True, manual_consumed_barriers=True)
+            slots = head.get_allocations(k, v)
+            for _, (q_tile,), (q_consumed,) in queries(q):
+                p = full((64, config.keys), 0.0, np.float32).astype(q.dtype)
+                for (j,), (k_tile, v_tile), (k_ready, v_ready), (k_consumed, v_consumed) in head(k, v):
+                    barrier_wait(k_ready)
+                    with turn(order):
+                        s = wgmma(None, q_tile.at[ds(wg * 64, 64), :], k_tile.T)
+                        barrier_wait(v_ready)
+                        if j > 0:
+                            acc = wgmma(acc, p, v_tile)
+                            s = wgmma_wait(s)
+                        else:
+                            s = wgmma_wait(s)
+                    barrier_arrive(k_consumed)
+                    key = iota(config.keys) + (steps - 1 - j) * config.keys
+                    end = np.minimum(iota(64) + (first + diagonal + 1), keys)[:, None] if form.causal else keys
+                    s = np.where(key < end, s, -np.inf)
+                    schedule_fence()  # or the 32 conditions of a row are kept, as bits in registers, for the next one
+                    acc, p, top, total = softmax(s, acc, top, total, v_consumed, True)
+                for _, (k_tile, v_tile), (k_ready, v_ready), (k_consumed, v_consumed) in main(k, v, allocations=slots):
+                    barrier_wait(k_ready)
+                    with turn(order):
+                        s = wgmma(None, q_tile.at[ds(wg * 64, 64), :], k_tile.T)
+                        barrier_wait(v_ready)
+                        acc = wgmma(acc, p, v_tile)
+                    s = wgmma_wait(s)  # the product with V stays in flight
+                    barrier_arrive(k_consumed)
+                    acc, p, top, total = softmax(s, acc, top, total, v_consumed, False)
+                barrier_arrive(q_consumed)
+                for _, (_, v_tile), (_, v_ready), (k_consumed, v_consumed) in tail(k, v, allocations=slots):
+                    barrier_arrive(k_consumed)
+                    barrier_wait(v_ready)
+                    acc = wgmma_wait(wgmma(acc, p, v_tile))
+                    barrier_arrive(v_consumed)
+            weight = total.sum(axis=1)
+            out = (acc * np.where(weight > 0.0, 1.0 / weight, 0.0)[:, None]).astype(o.dtype)
+            o[(b, h, ds(first, 64), ds(0, form.depth)) if by_head else (b, ds(first, 64), h, ds(0, form.depth))] = out
+            if lse is not None:
+                lse[b, h, ds(first, 64)] = (top * scale + np.log2(weight)) * math.log(2)
+
+    return attend  # type: ignore[no-any-return]
+
+
+@functools.lru_cache(maxsize=1024)
+def choose(depth: int, causal: bool = False, exact: bool = True, queries: int = 1 << 20, keys: int = 1 << 20, heads: int = 1,
+           sms: int = 132) -> Config:
+    """Return the config for a depth, one of `DEPTHS`, and for so many rows: of all heads of all batches together, `heads`.
+
+    Many rows take what `FITTING` says. Where tiles are few, or the last one of each head mostly empty, one of `SMALLER` takes fewer
+    cycles: there are more tiles, of fewer rows. Cycles of a tile are estimated: `_cycles`.
+    """
+    names = [FITTING[depth, causal], *SMALLER[depth]]
+    configs = [CONFIGS[pair[not exact]] for pair in names]
+    return min(configs, key=lambda config: cdiv(cdiv(queries, config.rows) * heads, sms) * _cycles(config, depth, keys))
+
+
+def _cycles(config: Config, depth: int, keys: int) -> float:
+    """Return about how many cycles an SM takes for a tile.
+
+    A step has products, of 4096 operations a cycle, and exponentials, 16 a cycle, with what belongs to them. Where there are
+    several warpgroups, the products of one hide behind the exponentials of another; one alone does them one after the other. A
+    tile begins with a load and ends with a store.
+    """
+    products, exponentials = 4 * config.rows * config.keys * depth / 4096, 1.25 * config.rows * config.keys / 16
+    step = max(products, exponentials) + min(products, exponentials) / config.wgs + 200
+    return 500 + cdiv(keys, config.keys) * step
+
+
+def attention(q: Any, k: Any, v: Any, *, causal: bool = False, diagonal: int = 0, scale: float | None = None,
+              layout: str = "bhsd", exact: bool = True, return_lse: bool = False, out: Any = None, config: Config | None = None,
+              target: str | None = None, stream: Any = None) -> Any:
+    """Return ``softmax(scale * q @ k.T) @ v`` of each head, for arrays of float16 or of bfloat16, of any strides.
+
+    q           (batches, heads, queries, depth), depth up to 256
+    k, v        (batches, heads of keys, keys, depth): each head of them belongs to as many heads of q, the same for all
+    causal      query i sees keys 0…i + diagonal; keys - queries as diagonal: the last query sees all. One that sees none gives 0
+    scale       positive; None: depth ** -0.5
+    layout      "bshd": (batches, positions, heads, depth), the result too
+    exact       False: sums are rescaled rarely, which is faster, and rounds P a little more coarsely
+    return_lse  (result, logarithms of the sums of exponentials (batches, heads, queries) in float32): -inf where no key is seen
+    out         where the result goes, with return_lse a pair; else it is allocated
+    config      by default what `choose` says
+    target, stream
+                as of any kernel
+
+    What TMA cannot address is copied once (see `numpipe.ops`). Depths of 64, 128 and 256 are computed as they are, others as the
+    next larger one, with zeros. Raises SpecError for shapes that do not fit, for other types, and for arrays of several types or
+    devices.
+
+    >>> q, k = np.ones((1, 8, 72, 64), np.float16), np.ones((1, 2, 40, 64), np.float16)
+    >>> attention(q, k, k, target="sim").shape
+    (1, 8, 72, 64)
+    """
+    infos = list(described("attention", {"q": q, "k": k, "v": v}, (FLOAT16, BFLOAT16)).values())
+    form, scale, group = _asked(*(info.shape for info in infos), causal, layout, return_lse, scale)  # type: ignore[misc]
+    arrays = [_loaded(name, info, target, stream) for name, info in zip("qkv", infos, strict=True)]
+    if config is None:
+        device = launch.gpu_state().device
+        config = choose(form.depth, causal, exact, infos[0].shape[form.positions], infos[1].shape[form.positions],
+                        infos[0].shape[0] * infos[0].shape[form.heads], device.sm_count if device else 132)
+    return kernel(config, form)(*arrays, out=out, scale=scale, diagonal=diagonal, group=group, target=target, stream=stream)
+
+
+def _loaded(name: str, info: ArrayInfo, target: str | None, stream: Any) -> ArrayInfo:
+    """Return an operand that the kernel's pipelines can load: itself, or a copy of it."""
+    if info.kind == "host" or 0 in info.shape:
+        return info
+    inner = "its last dimension is not contiguous" if info.shape[3] > 1 and info.strides[3] != info.dtype.itemsize else None
+    reason = inner or tma_addressable(info)
+    if reason is None:
+        return info
+    if log.on("launch"):
+        log.say("launch", f"attention: '{name}', {info.dtype.name} {info.shape} with strides of {info.strides} bytes, is copied: "
+                          f"{reason}")
+    made = copied(info, target, stream)  # the first two dimensions are one
+    return strided(made, info.shape, (info.shape[1] * made.strides[0], *made.strides))
+
+@functools.lru_cache(maxsize=1024)
+def _asked(q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...], causal: bool, layout: str, sums: bool,
+           scale: float | None) -> tuple[Form, float, int]:
+    """(form, scale for powers of two, heads that take turns) for arrays of these shapes; SpecError where they do not fit."""
+    if layout not in ("bhsd", "bshd"):
+        raise SpecError(f"attention: layout must be 'bhsd' or 'bshd', got {layout!r}")
+    if odd := [(name, shape) for name, shape in (("q", q), ("k", k), ("v", v)) if len(shape) != 4]:
+        raise SpecError(f"attention: '{odd[0][0]}' must have 4 dimensions, {', '.join(layout)}, got shape {odd[0][1]}")
+    if not 1 <= q[3] <= DEPTHS[-1]:
+        raise SpecError(f"attention: the depth of a head must be 1…{DEPTHS[-1]}, 'q' {q} has {q[3]}: use more heads of "
+                        "fewer elements")
+    if k != v or (k[0], k[3]) != (q[0], q[3]):
+        raise SpecError(f"attention: 'k' and 'v' must have one shape, with the batches and the depth of 'q' {q}, got {k} and {v}")
+    form = Form(next(depth for depth in DEPTHS if depth >= q[3]), causal, layout, sums)
+    heads, shared = q[form.heads], k[form.heads]
+    if shared == 0 or heads % shared:
+        raise SpecError(f"attention: the {heads} heads of 'q' must be a multiple of the {shared} heads of 'k'")
+    scale = q[3] ** -0.5 if scale is None else float(scale)
+    if not 0 < scale < math.inf:
+        raise SpecError(f"attention: scale must be a positive number, got {scale}")
+    return form, scale * math.log2(math.e), _turns(q[0] * heads, heads // shared, 4 * k[form.positions] * q[3]) if causal else 1
+
+
+def _turns(heads: int, sharing: int, size: int) -> int:
+    """The most heads whose keys and values, `size` bytes each, stay in L2, that leave no smaller rest."""
+    return next(n for n in range(max(1, min(heads, L2 // max(size, 1) * sharing)), 0, -1) if heads % n == 0)

@@ -1,0 +1,272 @@
+"""The benchmarks of random products and layouts without a GPU: which rows, what is checked of a row, what is told of the goals."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import math
+import random
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from numpipe import bench
+
+FOLDER = Path(__file__).resolve().parents[2] / "examples" / "benchmarks"
+
+
+@pytest.fixture(scope="module")
+def folder() -> Any:
+    """The benchmarks' folder, on the path as it is when they run."""
+    before = list(sys.path)
+    sys.path.insert(0, str(FOLDER))
+    yield FOLDER
+    sys.path[:] = before
+
+
+@pytest.fixture(scope="module")
+def program(folder: Path) -> Any:
+    return importlib.import_module("random_products")
+
+
+@pytest.fixture(scope="module")
+def rows(folder: Path) -> Any:
+    return importlib.import_module("product_rows")
+
+
+@pytest.fixture(scope="module")
+def layouts(folder: Path) -> Any:
+    return importlib.import_module("random_layouts")
+
+
+# ---- which rows
+@pytest.mark.parametrize("distribution", ["log", "uniform"])
+def test_random_products_are_those_of_the_seed_on_the_grid_and_spread_as_is_said(rows: Any, distribution: str) -> None:
+    found = rows.random_rows(2000, 7, distribution)
+    assert found[:50] == rows.random_rows(50, 7, distribution) and found != rows.random_rows(2000, 8, distribution)
+    assert all(1 <= m <= 11_000 and n % 8 == k % 8 == 0 and max(n, k) <= 16_384 for m, n, k in found)
+    assert np.median([m for m, _, _ in found]) == pytest.approx(math.sqrt(11_000), rel=0.2)
+    middle = math.sqrt(64 * 16_384) if distribution == "log" else 8192
+    assert np.median([side for _, n, k in found for side in (n, k)]) == pytest.approx(middle, rel=0.15)
+
+
+def test_products_off_the_grid_have_rows_that_do_not_begin_at_16_bytes(rows: Any) -> None:
+    assert all(n % 8 or k % 8 for _, n, k in rows.off_grid_rows(300, 7))
+
+
+def test_layers_of_three_models_are_there_at_all_sizes_and_once_each(rows: Any) -> None:
+    found = rows.layer_rows()
+    assert len({row for row in found}) == len(found) and len({name.split()[0] for name in found.values()}) == 3
+    assert found[64, 6144, 4096] == "Llama-3.1-8B qkv" and found[1, 37_888, 3584] == "Qwen2.5-7B gate+up"
+    assert {m for m, _, _ in found} == set(rows.ROWS_OF_LAYERS)
+
+
+def test_rows_are_chosen_by_kind_type_and_shape(program: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    options = program.parse(["--rows", "random,squares", "--count", "5", "--seed", "7", "--dtype", "bf16,f16", "--stored", "mk,kn"])
+    assert len(options.cases) == 2 * (5 + len(program.product_rows.SQUARES))
+    assert options.cases[-1] == {"shape": "2048,2048,2048", "dtype": "f16", "of": "squares", "stored": "mk,kn"}
+    assert program.parse(["--shapes", "1,2,3"]).cases == [{"shape": "1,2,3", "dtype": "bf16", "of": "asked for"}]
+    assert len(program.parse(["--count", "3", "--rows", "random", "--shapes", "1,2,3"]).cases) == 4
+    assert len(program.parse([]).cases) >= 199 and program.parse([]).seed != program.parse([]).seed
+    for arguments, said in ((["--rows", "spiral"], "unknown rows ['spiral']"), (["--shapes", "1,2"], "not enough values"),
+                            (["--shapes", "1,2,0"], "'1,2,0' is not M,N,K"), (["--dtype", "f8"], "--dtype ['f8']")):
+        with pytest.raises(SystemExit):
+            program.parse(arguments)
+        assert said in capsys.readouterr().err
+
+
+def test_the_seed_that_is_drawn_is_handed_to_the_processes_that_measure(program: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["random_products.py", "--count", "2"])
+    drawn = program.parse().seed
+    assert sys.argv[-2:] == ["--seed", str(drawn)] and program.parse().seed == drawn
+
+
+# ---- what is told
+def row(shape: str, ratio: float, of: str = "random", name: str = "numpipe", error: float = 1.0) -> bench.Row:
+    figure = bench.Figure(ratio, ratio - 0.01, ratio + 0.01, 3)
+    return bench.Row({"shape": shape, "dtype": "bf16", "of": of}, "sweep", name, "cuBLAS", 100 * ratio, 100.0, figure,
+                     bench.figure([1.0]), {}, work=1e-3, error=1.7e-3 * error, reference_error=1.7e-3)
+
+
+def told(text: str, kind: str, what: str) -> str:
+    """The line of the verdict on a kind."""
+    lines = text.splitlines()
+    begin = next(i for i, line in enumerate(lines) if line.startswith(kind))
+    return " ".join(next(line for line in lines[begin:] if what in line).split()).partition(what)[2].strip()
+
+
+def test_a_goal_is_met_by_the_mean_the_share_and_the_least_row(rows: Any) -> None:
+    many = [row(f"{i},8,8", 1.02) for i in range(24)]
+    text = rows.verdict([*many, row("99,8,8", 0.85)], "numpipe")
+    assert told(text, "random bf16 (25)", "geometric mean") == "1.00 met 1.05 not reached 1.013"
+    assert told(text, "random bf16", "share below 0.90") == "4 % met 4.0 %"
+    assert told(text, "random bf16", "least") == "0.70 met 0.90 not reached 0.850"
+    assert told(text, "random bf16", "largest error / cuBLAS'") == "1.05 met 1.000"
+    text = rows.verdict([row("1,8,8", 0.6), row("2,8,8", 0.8, error=1.2), row("3,8,8", 0.92, "squares")], "numpipe")
+    assert told(text, "random", "geometric mean") == "1.00 missed 1.05 not reached 0.693"
+    assert told(text, "random", "share below 0.90") == "4 % missed 100.0 %"
+    assert told(text, "random", "least") == "0.70 missed 0.90 not reached 0.600"
+    assert told(text, "random", "largest error / cuBLAS'") == "1.05 missed 1.200"
+    assert told(text, "squares", "least") == "0.93 met 0.920"  # by the upper end of its interval
+    assert rows.verdict([row("1,8,8", 1.0, name="skinny")], "numpipe") == "no row of numpipe was measured"
+
+
+def test_a_file_of_all_configs_has_a_line_for_each_to_fit_a_model_by(program: Any, tmp_path: Path, monkeypatch: Any,
+                                                                     capsys: Any) -> None:
+    text = program.fit_lines([row("1,8,16", 0.5), row("1,8,16", 0.8, name="skinny 64x16")])
+    lines = [json.loads(line) for line in text.splitlines()]
+    assert [(line["config"], line["shape"]) for line in lines] == [("numpipe", [1, 8, 16]), ("cuBLAS", [1, 8, 16]),
+                                                                  ("skinny 64x16", [1, 8, 16])]
+    assert lines[0]["seconds"] == pytest.approx(2e-5) and lines[2]["seconds"] == pytest.approx(1.25e-5)
+    times = {"numpipe": [2e-5], "cuBLAS": [1e-5], "cuBLAS again": [1e-5], "skinny 64x16": [1e-5]}
+    runs = [bench.run_entry(0, row("1,8,16", 1).case, 1e-3, [bench.Sample("sweep", "cuBLAS", 1, times)])]
+    bench.Result("random_products", {}, {}, runs).write(tmp_path / "r.json")
+    monkeypatch.setattr(sys, "argv", ["x", "--read", str(tmp_path / "r.json"), "--fit", str(tmp_path / "fit.jsonl")])
+    assert program.main() == 0
+    assert "the choice over the best config: geometric mean 0.500, least 0.500" in capsys.readouterr().out
+    assert len((tmp_path / "fit.jsonl").read_text(encoding="utf8").splitlines()) == 3
+
+
+# ---- what is checked of a row, on the CPU
+@pytest.fixture
+def on_cpu(program: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(program, "DEVICE", "cpu")
+    monkeypatch.setenv("NUMPIPE_TARGET", "sim")
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: 0)
+    card = types.SimpleNamespace(total_memory=1 << 36, L2_cache_size=20_000, multi_processor_count=4)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: card)
+    return program
+
+
+@pytest.mark.parametrize("stored", ["mk,nk", "km,kn"])
+def test_a_row_is_verified_on_poisoned_outputs_of_all_sets(on_cpu: Any, stored: str) -> None:
+    contest = on_cpu.contest(0, {"shape": "9,40,72", "dtype": "bf16", "stored": stored})
+    assert contest.sets == 7 and contest.place == {"M": 9, "N x K": 2880, "flops a byte": pytest.approx(20 / 3)}
+    contest.poison()
+    for call in contest.competitors.values():
+        call(0)
+        call(9)  # set 1
+    errors = contest.verify()["errors"]
+    assert 0 < errors["numpipe"] < 4e-3 and 0 < errors["cuBLAS"] < 4e-3
+    contest.check()
+
+
+def test_wrong_missing_changed_and_stray_elements_fail_a_row(on_cpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    wrong = {"at": None}
+
+    def matmul(a: Any, b: Any, out: Any) -> None:
+        torch.mm(a, b, out=out)
+        if wrong["at"] == "element":
+            out[8, 39] *= 1.05
+        if wrong["at"] == "missing":
+            out[8, 39] = math.nan
+        if wrong["at"] == "beside":
+            out.as_strided((1,), (1,), out.storage_offset() + out.numel())[0] = 0
+        if wrong["at"] == "bits":
+            out[0, 0] *= -1
+
+    monkeypatch.setattr(on_cpu.OP, "matmul", matmul)
+    contest = on_cpu.contest(0, {"shape": "9,40,72", "dtype": "bf16"})
+
+    def run(at: str | None) -> None:
+        wrong["at"] = at
+        contest.poison()
+        for call in contest.competitors.values():
+            call(0)
+
+    run(None)
+    contest.verify()
+    contest.check()
+    for at, said in (("missing", "left elements of"), ("beside", "wrote beside its output"), ("bits", "gave other bits")):
+        run(at)
+        with pytest.raises(AssertionError, match=said):
+            contest.check()
+    for at in ("element", "missing", "bits"):
+        run(at)
+        with pytest.raises(AssertionError, match="differs from cuBLAS'"):
+            contest.verify()
+    contest.poison()
+    with pytest.raises(AssertionError, match="left elements"):
+        contest.check()
+
+
+def test_every_config_that_takes_a_row_is_beside_the_chosen_one(on_cpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from numpipe.errors import SpecError
+
+    asked: list[Any] = []
+
+    def matmul(a: Any, b: Any, out: Any = None, config: Any = None) -> None:
+        if config is next(iter(on_cpu.OP.CONFIGS.values())):
+            raise SpecError("too large")
+        asked.append(config)
+
+    monkeypatch.setattr(on_cpu.OP, "matmul", matmul)
+    names = list(on_cpu.OP.CONFIGS)
+    few = list(on_cpu.contest(0, {"shape": "9,40,72", "dtype": "f16"}, configs=True).competitors)
+    assert few == ["numpipe", *names[1:], "cuBLAS"]
+    many = list(on_cpu.contest(0, {"shape": "300,400,72", "dtype": "f16"}, configs=True).competitors)
+    assert many == ["numpipe", *(name for name in names[1:] if not on_cpu.OP.CONFIGS[name].skinny), "cuBLAS"]
+
+
+# ---- layouts
+def test_layouts_are_windows_of_all_kinds_and_each_number_has_its_own(layouts: Any) -> None:
+    found = [layouts.product(7, number, "numpy", 60) for number in range(300)]
+    assert found[12] == layouts.product(7, 12, "numpy", 60) and found[12] != layouts.product(8, 12, "numpy", 60)
+    arrays = [spec for one in found for spec in one.layouts.values()]
+    assert {step for spec in arrays for step in spec.steps} == {-3, -2, -1, 0, 1, 2, 3}
+    assert {spec.offset for spec in arrays} == {0, 1, 2, 3, 7, 8, 16}
+    assert any(spec.order != tuple(sorted(spec.order)) for spec in arrays)
+    assert {name for one in found for name in one.layouts} == {"a", "b", "c", "bias", "out"}
+    assert all(0 not in one.layouts["out"].steps for one in found if "out" in one.layouts)
+    assert all(min(spec.steps) >= 0 for n in range(100) for spec in layouts.product(7, n, "torch", 60).layouts.values())
+    assert {layouts.product(7, number, "both", 60).library for number in range(20)} == {"torch", "cupy"}
+
+
+def test_a_window_has_the_elements_of_its_layout(layouts: Any) -> None:
+    draw = random.Random(0)
+    for _ in range(200):
+        shape = tuple(draw.choice([1, 2, 5]) for _ in range(draw.choice([1, 2, 3])))
+        spec = layouts.layout(draw, shape)
+        memory = np.arange(spec.memory)
+        window = spec.window(memory)
+        assert window.shape == shape and np.shares_memory(window, memory)
+        assert len(np.unique(window)) == math.prod(size for size, step in zip(shape, spec.steps, strict=True) if step)
+
+
+def test_a_wrong_result_and_one_that_is_written_beside_are_told(layouts: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = {"seed": 3, "library": "numpy", "most": 30}
+    number = next(n for n in range(99) if (one := layouts.product(3, n, "numpy", 30)).layouts.keys() == {"a", "b", "out"}
+                  and one.layouts["out"].memory > math.prod(one.layouts["out"].shape) + 20 and len(one.layouts["out"].shape) > 1)
+    broken: dict[str, Any] = {"by": None}
+
+    def matmul(a: Any, b: Any, c: Any = None, *, out: Any, **_: Any) -> Any:
+        out[...] = np.matmul(a.astype(np.float64), b.astype(np.float64))
+        if broken["by"] == "element":
+            out.flat[0] *= 1.1
+        if broken["by"] == "beside":
+            out.base[np.isnan(out.base.astype(np.float32))] = 0 if out.base.ndim == 1 else 1
+        return out
+
+    monkeypatch.setattr(layouts.ops, "matmul", matmul)
+    layouts.check(case | {"number": number})
+    for by, said in (("element", "elements are off, first"), ("beside", "elements beside the output were written")):
+        broken["by"] = by
+        with pytest.raises(AssertionError, match=said):
+            layouts.check(case | {"number": number})
+
+
+def test_a_layout_is_right_on_the_simulated_sm(layouts: Any) -> None:
+    layouts.check({"seed": 3, "number": 0, "library": "numpy", "most": 24})
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("number", range(20))
+def test_layouts_are_right_on_the_simulated_sm(layouts: Any, number: int) -> None:
+    layouts.check({"seed": 5, "number": number, "library": "numpy", "most": 40})

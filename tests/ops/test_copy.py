@@ -1,0 +1,235 @@
+"""numpipe.ops.copy: the simplest form of a copy, its ways, and each of them simulated, of random strides too."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import math
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import numpipe
+from numpipe import ArrayType
+from numpipe.compile.build import toolchain
+from numpipe.launch.arrays import describe
+from numpipe.launch.views import strided
+from numpipe.ops import copy
+from numpipe.ops.copy_ways import ways
+from tests.kernels.covering import examples
+
+OP = importlib.import_module("numpipe.ops.copy")  # the package's attribute of this name is the function
+
+
+@pytest.fixture(autouse=True)
+def simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
+
+
+def numbers(*shape: int, dtype: Any = np.float16) -> np.ndarray:
+    """Bits that differ from each other, NaN and infinities among them; the memory begins at a multiple of 16 bytes."""
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    memory = np.zeros(size + 16, np.uint8)
+    start = -memory.ctypes.data % 16
+    memory[start:start + size] = np.random.default_rng(size).integers(0, 256, size)
+    return memory[start:start + size].view(dtype).reshape(shape)
+
+
+def check(a: np.ndarray, **options: Any) -> None:
+    made = copy(a, target="sim", **options)
+    assert made.flags.c_contiguous and made.dtype == a.dtype and made.shape == a.shape
+    assert made.tobytes() == np.ascontiguousarray(a).tobytes()
+
+
+def way(a: np.ndarray, out: np.ndarray | None = None, padded: bool = False) -> list[tuple[str, int]]:
+    """(way, bytes of an element) of each piece; both arrays begin at multiples of 16 bytes unless `a` is a view that does not."""
+    strides = np.empty(a.shape, a.dtype).strides if out is None else out.strides
+    return [(piece.way, piece.size) for piece in ways(a.shape, a.strides, strides, a.itemsize, (a.ctypes.data % 16, 0), padded)]
+
+
+X = numbers(70, 200)
+ROWS, TURNED, LANES, BLOCKS = "rows", "turned", "lanes", "blocks"
+VIEWS: dict[str, tuple[np.ndarray, list[tuple[str, int]]]] = {
+    "contiguous": (numbers(2, 64, 64), [(ROWS, 4)]),
+    "contiguous, with a rest": (X, [(ROWS, 4), (BLOCKS, 4)]),
+    "rows of a wider array": (X[:, 8:72], [(ROWS, 4)]),
+    "rows of two batches": (numbers(3, 40, 64)[:, :19, :24], [(ROWS, 4)]),
+    "transposed": (X.T, [(TURNED, 2)]),
+    "transposed, odd": (X[:33, :64].T, [(TURNED, 2)]),
+    "transposed, 32 bits": (numbers(40, 36, dtype=np.int32).T, [(TURNED, 4)]),
+    "each of a batch transposed": (numbers(2, 24, 40).transpose(0, 2, 1), [(TURNED, 2)]),
+    "odd rows from aligned ones": (X[:16, :33], [(LANES, 2)]),
+    "odd rows, and some that are no super-row": (X[:11, :33], [(LANES, 2), (BLOCKS, 2)]),
+    "one off": (X[:, 1:25], [(LANES, 2)]),
+    "every second": (X[:16, :48:2], [(LANES, 2)]),
+    "reversed rows": (X[:16:-1, :24], [(LANES, 4)]),
+    "reversed columns": (X[:16, 23::-1], [(LANES, 2)]),
+    "repeated rows": (np.broadcast_to(X[0, :24], (20, 24)), [(LANES, 4)]),
+    "transposed from odd rows": (numbers(16, 33).T[:, :16], [(LANES, 2)]),
+    "64 bits": (numbers(10, 12, dtype=np.int64).T, [(LANES, 4)]),
+    "five dimensions": (numbers(2, 3, 4, 5, 6, dtype=np.float32).transpose(4, 2, 0, 3, 1), [(LANES, 4)]),
+    "three columns": (numbers(1040, 4)[:, :3], [(LANES, 2)]),
+    "8 bits, transposed": (numbers(40, 33, dtype=ml_dtypes.float8_e4m3fn).T, [(BLOCKS, 1)]),
+    "one element": (numbers(1)[0:1].reshape(()), [(BLOCKS, 2)]),
+    "none": (X[:0], []),
+}
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_the_way_of_a_copy_follows_from_strides(name: str) -> None:
+    a, expected = VIEWS[name]
+    assert way(a) == expected
+
+
+@pytest.mark.variants(4)
+@pytest.mark.parametrize("name", VIEWS)
+def test_a_copy_has_the_same_bits(name: str) -> None:
+    check(VIEWS[name][0])
+
+
+def test_padding_lets_tma_store_rows_that_end_anywhere() -> None:
+    a = X[:20, :33]
+    assert way(a) == [(LANES, 2), (BLOCKS, 2)]
+    target = np.zeros((20, 64), np.float16)
+    assert way(a, target[:, :33]) == [(BLOCKS, 2)]  # what lies behind its rows is another's
+    assert way(a, target[:, :33], padded=True) == [(ROWS, 2)]
+    target[...] = 7
+    info = describe(target, "target")
+    OP.copy_into(describe(a, "a"), strided(info, a.shape, info.strides), padded=True, target="sim")
+    assert target[:, :33].tobytes() == a.tobytes() and (target[:, 40:] == 7).all()
+
+
+def test_what_lies_between_rows_stays_as_it_was_without_padding() -> None:
+    target = np.full((20, 64), 7, np.float16)
+    copy(X[:20, :33], out=target[:, :33], target="sim")
+    assert target[:, :33].tobytes() == X[:20, :33].tobytes() and (target[:, 33:] == 7).all()
+
+
+@pytest.mark.parametrize("out", [np.zeros((24, 16), np.float16, order="F"), np.zeros((24, 32), np.float16)[:, ::2],
+                                 np.zeros((24, 16), np.float16)[::-1], np.zeros((25, 17), np.float16)[1:, 1:]])
+def test_a_copy_goes_to_an_array_of_any_strides(out: np.ndarray) -> None:
+    a = X[:16, :24].T
+    assert copy(a, out=out, target="sim") is out and out.tobytes() == a.tobytes()
+
+
+@st.composite
+def views(draw: st.DrawFn) -> np.ndarray:
+    """A random view: a slice, a permutation and repetitions of an array of up to four dimensions."""
+    dtype = draw(st.sampled_from([np.float16, np.float32, np.uint8, np.int16, np.float64]))
+    shape = draw(st.lists(st.integers(1, 24), min_size=1, max_size=4).filter(lambda shape: math.prod(shape) <= 1500))
+    a = numbers(*shape, dtype=dtype)
+    for axis in range(a.ndim):
+        begin, step = draw(st.integers(0, a.shape[axis] - 1)), draw(st.sampled_from([1, 1, 1, 2, 3, -1]))
+        a = a[(slice(None),) * axis + (slice(begin, None, step) if step > 0 else slice(None, None, step),)]
+    a = a.transpose(draw(st.permutations(range(a.ndim))))
+    if draw(st.booleans()):
+        a = np.broadcast_to(a, (draw(st.integers(1, 3)), *a.shape))
+    return a
+
+
+@settings(max_examples=examples(25), deadline=None)
+@given(views())
+def test_random_views_are_copied_to_the_bit(a: np.ndarray) -> None:
+    check(a)
+
+
+@settings(max_examples=examples(200), deadline=None)
+@given(views(), st.booleans())
+def test_pieces_cover_each_element_once(a: np.ndarray, padded: bool) -> None:
+    """Whatever their way: of "lanes" the table of numbers says where elements lie."""
+    pitch = -(-a.shape[-1] * a.itemsize // 16) * 16 if padded else a.shape[-1] * a.itemsize
+    count = math.prod(a.shape[:-1])
+    strides = (*np.empty((*a.shape[:-1], pitch), np.uint8).strides[:-1], a.itemsize)
+    target, written = np.zeros(count * pitch, np.uint8), np.zeros(count * pitch, np.int32)
+    low = a.ctypes.data
+    for piece in ways(a.shape, a.strides, strides, a.itemsize, (a.ctypes.data % 16, 0), padded):
+        source, places = piece.source, _places(piece.target)
+        if piece.way == "lanes":
+            found = low + source.offset + piece.size * _looked_up(piece)
+            keep = _inside(piece)
+        else:
+            found = low + _places(source)
+            found = found.swapaxes(2, 3) if piece.way == "turned" else found
+            keep = np.ones(found.shape, bool)
+            places = places[..., :found.shape[-1]]  # more than that is padding
+        assert found.shape == places.shape
+        for at, to in zip(found[keep].tolist(), places[keep].tolist(), strict=True):
+            for byte in range(piece.size):
+                target[to + byte] = ctypes.c_uint8.from_address(at + byte).value
+                written[to + byte] += 1
+    rows = target.reshape(count, pitch)[:, :a.shape[-1] * a.itemsize]
+    assert rows.tobytes() == np.ascontiguousarray(a).tobytes()
+    assert (written.reshape(count, pitch)[:, :a.shape[-1] * a.itemsize] == 1).all()
+
+
+def _places(part: Any) -> np.ndarray:
+    """The byte offset of each element of a part."""
+    return part.offset + sum((np.arange(size) * stride).reshape([-1] + [1] * (len(part.shape) - axis - 1))
+                             for axis, (size, stride) in enumerate(zip(part.shape, part.strides, strict=True)))
+
+
+def _looked_up(piece: Any) -> np.ndarray:
+    """Where in the source each element of the super-rows lies, as `lanes` computes it."""
+    n = dict(zip(OP.NUMBERS, piece.numbers, strict=True))
+    rows, columns = np.indices(piece.target.shape)
+    row, column = rows * n["group"] + columns // n["pitch"], np.minimum(columns % n["pitch"], n["columns"] - 1)
+    at = n["first"] + column * n["step"]
+    for size, stride in ((n["n3"], n["s3"]), (n["n2"], n["s2"]), (n["n1"], n["s1"]), (1 << 40, n["s0"])):
+        at, row = at + row % size * stride, row // size
+    return at
+
+
+def _inside(piece: Any) -> np.ndarray:
+    n = dict(zip(OP.NUMBERS, piece.numbers, strict=True))
+    return np.indices(piece.target.shape)[1] % n["pitch"] < n["columns"]
+
+
+@pytest.mark.parametrize("arguments, words", [
+    ({"a": [1, 2]}, "argument 'a' of kernel 'copy': a list is not an array"),
+    ({"a": X.astype(np.complex64)}, "element type complex64 .* is not supported"),
+    ({"a": X[None, None, None, None]}, r"copy: 'a' of shape \(1, 1, 1, 1, 70, 200\) has 6 dimensions, expected up to 5: reshape"),
+    ({"a": X, "out": np.zeros((70, 100), np.float16)}, r"copy: 'out' must be as 'a', float16 \(70, 200\), got float16 \(70, 100\)"),
+    ({"a": X, "out": np.zeros((70, 200), np.float32)}, r"copy: 'out' must be as 'a', float16 \(70, 200\), got float32"),
+    ({"a": X[:, :64], "out": X[:, 32:96]}, "argument 'out' of kernel 'copy': it is an output and overlaps argument 'a'"),
+    ({"a": X, "out": np.broadcast_to(X[:1], X.shape)}, "argument 'out' of kernel 'copy': it is an output .* is read-only")])
+def test_what_cannot_be_is_refused(arguments: dict[str, Any], words: str) -> None:
+    with pytest.raises(numpipe.SpecError, match=words):
+        copy(**arguments, target="sim")
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_lanes_and_turned_tiles_are_right_in_any_order(seed: int) -> None:
+    a, o = numbers(1, 1, 64, 128), np.zeros((1, 1, 128, 64), np.float16)
+    OP.turned(True).simulate(a, o, seed=seed)
+    assert o.tobytes() == np.ascontiguousarray(a.swapaxes(2, 3)).tobytes()
+
+
+# ---- the machine code
+@pytest.mark.variants(1)
+@pytest.mark.skipif(toolchain() is not None, reason=f"no compiler: {toolchain()}")
+@pytest.mark.parametrize("size", [2, 4, 1])
+@pytest.mark.parametrize("name", ["lanes", "rows", "narrow rows", "turned", "few rows", "two dimensions", "along rows", "blocks"])
+def test_the_build_gate_passes(name: str, size: int) -> None:
+    dtype = OP.MOVED[size]
+    matrix = ArrayType((1, 1, 256, 256), dtype)
+    if name in ("lanes", "few rows", "two dimensions", "along rows"):
+        if size == 1:
+            pytest.skip("elements of 8 bits are no numbers of a kernel")
+        kernel = OP.lanes(size, name != "few rows", 1 + (name == "two dimensions"), name == "along rows")
+        arrays, named = [ArrayType((4096,), dtype), ArrayType((64, 64), dtype)], dict.fromkeys(OP.NUMBERS, 1)
+    else:
+        kernel = {"rows": OP.rows(OP.choose(4096)), "narrow rows": OP.rows(OP.choose(48)), "turned": OP.turned(size > 1),
+                  "blocks": OP.copy_blocks}[name]
+        if (name, size) == ("turned", 1):
+            pytest.skip("tiles of 8 bits are not transposed")
+        arrays, named = [ArrayType((1, *matrix.shape), dtype) if name == "blocks" else matrix] * 2, {}
+    assert kernel.inspect("gate", *arrays, **named) == ()
+    assert kernel.inspect("resources", *arrays, **named).spill_bytes == 0
+    if name == "lanes":
+        sass = kernel.inspect("sass", *arrays, **named)
+        loads = [line for line in sass.splitlines() if "LDG" in line or "STS" in line]
+        assert all("LDG" in line for line in loads[:OP.BATCH])  # all have been asked for before the first is used
