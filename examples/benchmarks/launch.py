@@ -78,7 +78,8 @@ def ops() -> Calls:
     product, op = numpipe.torch.matmul, torch.ops.numpipe.matmul.default
     return {INFERENCE: lambda: torch.mm(a, b), "numpipe.ops.matmul, inference_mode": lambda: numpipe.ops.matmul(a, b),
             "numpipe.torch.matmul, inference_mode": lambda: product(a, b),
-            "torch.ops.numpipe.matmul, inference_mode": lambda: op(a, b), GRAD: lambda: torch.mm(x, y), "numpipe.torch.matmul, grad": lambda: product(x, y)}
+            "torch.ops.numpipe.matmul, inference_mode": lambda: op(a, b),
+            GRAD: lambda: torch.mm(x, y), "numpipe.torch.matmul, grad": lambda: product(x, y)}
 
 
 def numpipe_array(tensor: Any) -> Any:

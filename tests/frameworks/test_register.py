@@ -181,8 +181,6 @@ def test_writing_in_place_is_refused_where_gradients_are_recorded() -> None:
 # ---- examples
 @pytest.mark.parametrize("name", ["matmul", "scaled_dot_product_attention", "register"])
 def test_the_example_of_a_docstring_runs(name: str) -> None:
-    if name == "scaled_dot_product_attention" and not hasattr(numpipe.ops, "attention"):
-        pytest.skip("numpipe.ops.attention is not there yet")
     function = getattr(numpipe.torch, name)
     runner = doctest.DocTestRunner()
     runner.run(doctest.DocTestFinder().find(function, name, globs={"numpipe": numpipe, "torch": torch, name: function})[0])

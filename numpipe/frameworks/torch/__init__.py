@@ -6,15 +6,22 @@
     o = numpipe.torch.scaled_dot_product_attention(q, k, v, is_causal=True)
     norm = numpipe.torch.register(rms_norm, backward=rms_norm_backward)
 
-=========  ===================================================================================================================
-`matmul`   ``numpipe::matmul``: `numpipe.ops.matmul` with gradients, autocast and vmap
+===========  =============================================================================================
+`matmul`     ``numpipe::matmul``: `numpipe.ops.matmul` with gradients, autocast and vmap
 `attention`  ``numpipe::attention``: `numpipe.ops.attention` with the signature of PyTorch's
-`register` a ``@numpipe.kernel`` as an op
-`dispatch` what all of these share: how an op is defined, and when a call may go past the dispatcher
-=========  ===================================================================================================================
+`register`   a ``@numpipe.kernel`` as an op
+`dispatch`   what these share: how an op is defined, and when a call may go past the dispatcher
+===========  =============================================================================================
 
 A tensor of a GPU is computed there on the current stream, a CPU tensor on a GPU where there is one, else on the simulated SM.
 """
+
+from ...diagnostics.errors import TargetError
+
+try:
+    import torch as _torch  # noqa: F401  without it the files below cannot be imported
+except ImportError as error:
+    raise TargetError(f"numpipe.torch needs PyTorch, which cannot be imported ({error}): pip install torch") from error
 
 from .attention import scaled_dot_product_attention
 from .matmul import matmul

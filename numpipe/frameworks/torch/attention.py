@@ -20,7 +20,7 @@ def scaled_dot_product_attention(query: Any, key: Any, value: Any, attn_mask: An
                                  is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False) -> Any:
     """Return ``softmax(scale * query @ key.T) @ value`` of each head, as `torch.nn.functional.scaled_dot_product_attention` does.
 
-    query       (…, Hq, L, E), of float16 or of bfloat16; with three dimensions (N, L, E) there is one head
+    query       (…, Hq, L, E), of float16 or of bfloat16, E up to 256; with three dimensions (N, L, E) there is one head
     key, value  (…, H, S, E), of the query's type; Hq is H, or with enable_gqa a multiple of it
     attn_mask   only None
     dropout_p   only 0
@@ -83,13 +83,13 @@ def _shape(query: Any, key: Any, value: Any) -> tuple[Any, ...]:
         raise SpecError(f"{_NAME}: query is {query.dtype}, key {key.dtype}, value {value.dtype}: all must be torch.float16 or all "
                         "torch.bfloat16; convert them, or run under torch.autocast")
     batch = -3 if query.ndim > 3 else -2
-    if query.shape[:batch] != key.shape[:batch] or key.shape[:-1] != value.shape[:-1] or query.shape[-1] != key.shape[-1]:
-        raise SpecError(f"{_NAME}: {shapes}: batches must be equal, key and value of the same heads and length, query and key of "
-                        "the same depth; expand() and transpose() them before the call")
+    if query.shape[:batch] != key.shape[:batch] or key.shape != value.shape or query.shape[-1] != key.shape[-1]:
+        raise SpecError(f"{_NAME}: {shapes}: batches must be equal, key and value of one shape, all of the same depth; expand(), "
+                        "transpose() or pad them before the call")
     if batch == -3 and query.shape[-3] % key.shape[-3]:
         raise SpecError(f"{_NAME}: {shapes}: the heads of the query, {query.shape[-3]}, must be a multiple of the key's, "
                         f"{key.shape[-3]}")
-    return (*query.shape[:-1], value.shape[-1])
+    return tuple(query.shape)
 
 
 def _refused(*args: Any) -> None:

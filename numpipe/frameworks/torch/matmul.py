@@ -193,7 +193,7 @@ class _Product(_Transformed):
     setup_context = staticmethod(torch.autograd.Function.setup_context)
 
     @staticmethod
-    def forward(ctx: Any, *inputs: Any) -> Any:  # type: ignore[override]
+    def forward(ctx: Any, *inputs: Any) -> Any:
         result = _Transformed.forward(*inputs)
         _Transformed.setup_context(ctx, inputs, result)
         return result
