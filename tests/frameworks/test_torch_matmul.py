@@ -267,6 +267,11 @@ def test_gradients_by_sample() -> None:
     check(got, a.double().sum(1)[:, :, None].expand(2, 24, 40))
 
 
+def test_meta_tensors_have_a_shape() -> None:
+    a, b = (tensor.to("meta") for tensor in tensors((20, 24), (24, 40)))
+    assert npt.matmul(a, b).shape == (20, 40) and npt.matmul(a, b).is_meta
+
+
 # ---- refusals
 def test_out_is_written_and_autograd_notices() -> None:
     a, b, out = tensors((20, 24), (24, 40), (20, 40))
@@ -289,6 +294,8 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "activation": (lambda: npt.matmul(ONES, ONES, activation="tanh"), "activation is 'relu', 'silu', 'gelu' or a numpipe.function"),
     "no derivative": (lambda: npt.matmul(ONES.clone().requires_grad_(), ONES, activation=halved),
                       "halved' has no derivative here, .* use 'relu', 'silu', 'gelu', apply PyTorch's operations"),
+    "jvp": (lambda: torch.func.jvp(lambda a: npt.matmul(a, ONES), (ONES,), (ONES,)),
+            r"derivatives along the inputs \(torch.func.jvp, jacfwd\) are not defined; use torch.func.vjp"),
     "vmap of out": (lambda: torch.vmap(lambda a, out: npt.matmul(a, ONES, out=out))(ONES[None], ONES[None].clone()),
                     "numpipe::matmul_out: torch.vmap has no rule for this op: leave out= out")}
 

@@ -63,6 +63,8 @@ def matmul(a: Any, b: Any, c: Any = None, *, alpha: float = 1.0, beta: float = 1
                                   batch_invariant=batch_invariant)
             except Exception:
                 check_tensors("matmul", a=a, b=b, c=c, bias=bias)  # what is wrong may be PyTorch's
+                if a.is_meta:
+                    return _fake(a, b, c, bias, alpha, beta)
                 raise
         if activation is None or type(activation) is str:
             return _differentiated(a, b, c, bias, alpha, beta, activation, batch_invariant)
@@ -103,6 +105,8 @@ def _function(name: str) -> Any:
 # ---- the op
 def _run(a: Any, b: Any, c: Any = None, bias: Any = None, alpha: float = 1.0, beta: float = 1.0, activation: str | None = None,
          batch_invariant: bool = False, out: Any = None) -> Any:
+    if a.is_meta:
+        return _fake(a, b, c, bias, alpha, beta)
     function = _function(activation) if activation is not None and ":" in activation else activation
     return ops.matmul(a, b, c, alpha=alpha, beta=beta, bias=bias, activation=function, batch_invariant=batch_invariant, out=out)
 
@@ -185,6 +189,11 @@ class _Transformed(torch.autograd.Function):  # type: ignore[misc]
                 added = (grad if i == 2 else whole).sum_to_size(shape).to(dtype)
                 found[i] = added if scale == 1 else added * scale
         return tuple(found)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        raise SpecError("matmul: derivatives along the inputs (torch.func.jvp, jacfwd) are not defined; use torch.func.vjp, jacrev "
+                        "or grad")
 
 
 class _Product(_Transformed):
