@@ -22,7 +22,8 @@ import numpipe
 from gemm import DTYPES, Shape, inputs, measure, relative_error, shape_of, spell
 from numpipe import bench, launch, ops
 from numpipe.launch.views import transposed
-from numpipe.ops.matmul import CONFIGS, Config, Form, choose, kernel
+from numpipe.ops.configs import CONFIGS, Config, choose
+from numpipe.ops.matmul import Form, kernel
 
 __all__ = ["CONFIGS", "Config", "Form", "choose", "kernel", "matmul"]
 

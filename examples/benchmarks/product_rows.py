@@ -15,7 +15,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from numpipe import bench
@@ -144,15 +144,15 @@ def kind(row: bench.Row) -> str:
     return " ".join(str(row.case[key]) for key in ("of", "dtype", "stored") if key in row.case)
 
 
-def verdict(rows: Sequence[bench.Row], name: str) -> str:
-    """What the rows of each kind reached, of one competitor: `must` by the upper end of a row's interval, the mean by medians."""
+def verdict(rows: Sequence[bench.Row], name: str, musts: Mapping[str, Goal] = MUST, aims: Mapping[str, Goal] = AIM) -> str:
+    """What the rows of each kind reached, of one competitor: a row by the upper end of its interval, the mean by medians."""
     lines = [["rows of", "", "must", "", "aim", "", "found"]]
     for group in bench.groups([row for row in rows if row.name == name], kind):
         of = str(group.rows[0].case.get("of"))
-        must, aim = MUST.get(of, Goal()), AIM.get(of, Goal(error=None))
+        must, aim = musts.get(of, Goal()), aims.get(of, Goal(error=None))
         low = (must.low or (0.90, 0.0))[0]
         share = sum(not row.ratio.reaches(low) for row in group.rows) / len(group.rows)
-        best = min((row.ratio.high or row.ratio.median) for row in group.rows)
+        best = min(row.ratio.high or row.ratio.median for row in group.rows)
         met = "" if must.low is None else "met" if share <= must.low[1] else "missed"
         lines += [[f"{group.name} ({len(group.rows)})", "geometric mean", *_goal(must.mean, group.mean, ("met", "missed")),
                    *_goal(aim.mean, group.mean, ("reached", "not reached")), f"{group.mean:.3f}"],
@@ -161,7 +161,7 @@ def verdict(rows: Sequence[bench.Row], name: str) -> str:
                   ["", "least", *_goal(must.least, best, ("met", "missed")), *_goal(aim.least, best, ("reached", "not reached")),
                    f"{group.least[0].ratio.median:.3f}"]]
         if group.error is not None and must.error is not None:
-            lines.append(["", "largest error / cuBLAS'", f"{must.error:.2f}", "met" if group.error <= must.error else "missed",
+            lines.append(["", "largest error / reference's", f"{must.error:.2f}", "met" if group.error <= must.error else "missed",
                           "", "", f"{group.error:.3f}"])
     return bench.aligned(lines) if len(lines) > 1 else f"no row of {name} was measured"
 

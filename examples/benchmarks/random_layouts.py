@@ -33,7 +33,7 @@ from numpipe.errors import NumpipeError
 LIBRARIES = ("torch", "cupy", "numpy")
 ROUNDING = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
 """the largest relative error of one rounding"""
-PATIENCE = 180
+PATIENCE, TOLD = 180, 30
 
 
 @dataclass(frozen=True)
@@ -232,8 +232,10 @@ def main(arguments: list[str] | None = None) -> int:
     begun = time.monotonic()
     cases = [case | {"number": number} for number in range(options.count)]
     wrong = bench.spread(check, cases, workers=options.workers, patience=PATIENCE)
-    for one, why in wrong:
-        print(f"number {one['number']}: {why}")
+    for one, why in wrong[:TOLD]:
+        print(f"number {one['number']}: {why[:400]}")
+    if len(wrong) > TOLD:
+        print(f"and {len(wrong) - TOLD} more")
     refused = sum(not why.startswith("AssertionError") for _, why in wrong)
     print(f"{options.count} layouts: {len(wrong) - refused} wrong, {refused} refused, {time.monotonic() - begun:.0f} s")
     if options.out is not None:

@@ -31,6 +31,7 @@ from typing import Any
 
 from numpipe import bench
 from numpipe.errors import NumpipeError
+from numpipe.ops.configs import CONFIGS, choose, space
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
@@ -142,12 +143,18 @@ def contest(process: int, case: bench.Case, configs: bool = False) -> bench.Cont
                          {"M": m, "N x K": n * k, "flops a byte": 2 * m * n * k / moved})
 
 
+def candidates(m: int, n: int, k: int) -> dict[str, Any]:
+    """The configs that have names, tiles for few rows only where there are few; and those of the space that may be the fastest."""
+    named = {name: config for name, config in CONFIGS.items() if not config.skinny or min(m, n) <= SKINNY}
+    of_space = {f"{config.tm}x{config.tn}x{config.tk} {config.schedule} split {config.split} cluster {config.cluster}"
+                + " skinny" * config.skinny: config for config in space(m, n, k, aligned=k % 64 == 0)}
+    return named | of_space
+
+
 def other_configs(m: int, n: int, k: int, a: Any, b: Any) -> dict[str, Callable[..., object]]:
     """Name -> the product by a config, of those that take it; tiles for few rows only where there are few."""
     found: dict[str, Callable[..., object]] = {}
-    for name, config in OP.CONFIGS.items():
-        if getattr(config, "skinny", False) and min(m, n) > SKINNY:
-            continue
+    for name, config in candidates(m, n, k).items():
 
         def call(a: Any, b: Any, out: Any = None, config: Any = config) -> object:
             return OP.matmul(a, b, out=out, config=config)
@@ -165,8 +172,8 @@ def chosen(m: int, n: int, k: int) -> str:
     """The config that the op's model chooses for contiguous operands."""
     import torch
 
-    config = OP.choose(m, n, k, torch.cuda.get_device_properties(0).multi_processor_count)
-    return next((name for name, known in OP.CONFIGS.items() if known == config), str(config))
+    config = choose(m, n, k, torch.cuda.get_device_properties(0).multi_processor_count)
+    return next((name for name, known in candidates(m, n, k).items() if known == config), str(config))
 
 
 def relative_error(a: Any, b: Any, c: Any) -> float:
@@ -200,7 +207,7 @@ def call_once(case: bench.Case) -> None:
 
     (m, n, k), dtype, stored = dimensions(case), getattr(torch, DTYPES[case["dtype"]]), case.get("stored", STORED[0])
     a, b = (Buffers(1, (m, k), dtype, stored.startswith("km")), Buffers(1, (k, n), dtype, stored.endswith("nk")))
-    config = {"config": OP.CONFIGS[case["config"]]} if "config" in case else {}
+    config = {"config": candidates(m, n, k)[case["config"]]} if "config" in case else {}
     try:
         OP.matmul(a.views[0], b.views[0], out=Buffers(1, (m, n), dtype).views[0], **config)
     except NumpipeError:
@@ -212,12 +219,12 @@ def call_once(case: bench.Case) -> None:
 def kernels_of(case: bench.Case) -> tuple[object, ...]:
     """What rows that are compiled once have in common."""
     m, n, k = dimensions(case)
-    config = case.get("config") or OP.choose(m, n, k)
+    config = case.get("config") or choose(m, n, k)
     return config, m < n, m % 8 == 0, n % 8 == 0, k % 8 == 0, min(m, n, k) == 1, case["dtype"], case.get("stored")
 
 
 def ahead(cases: Sequence[Case], configs: bool) -> None:
-    every = [*cases, *(case | {"config": name} for case in cases for name in OP.CONFIGS if configs)]
+    every = [*cases, *(case | {"config": name} for case in cases if configs for name in candidates(*dimensions(case)))]
     different = bench.distinct(kernels_of, every)
     print(f"compiling the kernels of {len(different)} of {len(every)} rows", flush=True)
     for case, error in bench.spread(call_once, different):

@@ -9,7 +9,7 @@ ping-pong      each has a tile of its own, and they take turns: one stores its t
 =============  =====================================================================================================
 
 Tiles that are too few for the SMs, or too deep, are cut along K (`split_tiles`); tiles of few rows lie along the longer side of the
-output. `choose` asks the model (`numpipe.model.product`) which of `CONFIGS` is the fastest for the sizes.
+output. A frozen `Config` (`configs`) says how a product is cut, and `choose` which one the sizes ask for.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from ..core.arith import cdiv
 from ..diagnostics.errors import SpecError
 from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernels import Kernel
-from ..language.grid import orders
 from ..language.grid.partials import combine
 from ..language.grid.splits import split_tiles
 from ..language.pipeline.pipelines import pipeline
@@ -37,13 +36,13 @@ from ..language.tiles.refs import ds
 from ..language.tiles.strips import map_columns
 from ..language.tiles.tile import zeros
 from ..launch.info import ArrayInfo
-from ..launch.views import broadcast, merged, transposed
-from ..plan.budget import fit_slots
+from ..launch.views import broadcast, merged, strided, transposed
 from ..plan.context import axis_index, axis_size
 from ..plan.params import CompilerParams
 from ..plan.specs import ArrayType, BlockSpec, Workspace, persistent
 from ..tools import model
 from .activations import activation_of
+from .configs import Config, choose
 from .operands import Operand, as_matrices, copied, described, laid, move, stacked
 from .repeats import Repeats
 
@@ -53,79 +52,6 @@ NOMINAL = 512
 """the rows that a batch-invariant product's config is chosen for"""
 _REPEATS = Repeats("matmul")
 _TYPES = (ELEMENTS["float16"].dtype, ELEMENTS["bfloat16"].dtype)
-
-
-@dataclass(frozen=True)
-class Config:
-    """How the product is cut and scheduled. Sizes are in elements.
-
-    tm, tn    tile of the output: a CTA's (cooperative), or a compute warpgroup's (ping-pong)
-    tk        depth of a step
-    slots     steps in shared memory at once; None: as many as fit beside the staging panels
-    schedule  "cooperative" or "pingpong"
-    panels    staging panels (64 x 64 elements, 8 KB) of a compute warpgroup for tiles on their way out, 1…8; None: up to a tile's
-    group     rows of tiles that share blocks of b in L2: 1000 to 2000 rows of the output
-    policy    what L2 does with the output's lines; "evict_first" leaves room for inputs
-    cluster   CTAs of a cluster, along M: each loads a share of the blocks of b for all of them; with split="cluster" along K
-    wgs       compute warpgroups
-    skinny    the tile's rows lie along the longer side of the output: where that is wider than tall, its transpose is computed
-    split     parts of the steps of a tile; "stream": those of all tiles are shared out evenly; "cluster": a part for each CTA of it
-    dynamic   CTAs take tiles from a counter, so that quicker ones compute more
-    """
-
-    tm: int = 128
-    tn: int = 256
-    tk: int = 64
-    slots: int | None = 3
-    schedule: str = "cooperative"
-    panels: int | None = None
-    group: int = 16
-    policy: str | None = None
-    cluster: int = 1
-    wgs: int = 2
-    skinny: bool = False
-    split: int | str | None = None
-    dynamic: bool = False
-
-    @property
-    def share(self) -> int:
-        """Columns of a tile that a CTA stores."""
-        return self.tn // (self.cluster if self.split == "cluster" else 1)
-
-    @property
-    def strip(self) -> int:
-        """Columns of a tile that an epilogue computes at a time."""
-        return math.gcd(self.share, 64)
-
-    @property
-    def fuses(self) -> bool:
-        """Whether accumulators leave registers for an epilogue's arrays and functions; with more than 128 a lane it is slow."""
-        return self.tm // (self.wgs if self.schedule == "cooperative" else 1) * self.tn <= 128 * 128
-
-    @property
-    def depth(self) -> int:
-        """The slots of the ring, for 16-bit types."""
-        sums = 4 * self.tm * (self.tn - self.share) * (self.wgs if self.schedule == "pingpong" else 1)
-        return self.slots or fit_slots(((self.tm, self.tk), np.float16), ((self.tn, self.tk), np.float16), other_bytes=sums,
-                                       store_slots=self.panels or 1, num_compute_wgs=self.wgs)
-
-
-CONFIGS = {
-    "cooperative 128x256": Config(group=12, policy="evict_first"),
-    "ping-pong 64x256": Config(64, 256, slots=5, schedule="pingpong", panels=1, group=32, policy="evict_first"),
-    "ping-pong 128x192": Config(128, 192, slots=4, schedule="pingpong", panels=2, policy="evict_first"),
-    "ping-pong 128x128": Config(128, 128, slots=5, schedule="pingpong", panels=4, policy="evict_first"),
-    "cooperative 128x256 cluster 2": Config(slots=4, panels=2, policy="evict_first", cluster=2),
-    "cooperative 128x128": Config(128, 128, slots=6, panels=2, group=4, policy="evict_first"),
-    "cooperative 128x128 split 2 in a cluster": Config(128, 128, slots=5, panels=1, group=4, split="cluster", cluster=2),
-    "cooperative 128x64": Config(128, 64, 128, slots=4, panels=1, group=1, policy="evict_first"),
-    "skinny 64x16": Config(64, 16, 128, slots=10, panels=1, wgs=1, skinny=True),
-    "skinny 64x32": Config(64, 32, 128, slots=9, panels=1, wgs=1, skinny=True),
-    "skinny 64x64": Config(64, 64, slots=13, panels=1, wgs=1, skinny=True),
-    "skinny 128x64 split 2 in a cluster": Config(128, 64, slots=8, panels=1, split="cluster", cluster=2, skinny=True),
-}
-"""What each is good for: many steps, and the least power; few steps; large products; equal sides; rows that L2 serves badly; one
-tile an SM; 128 rows (two); up to 16, 32 and 64 rows or columns (two), where reading the other operand takes all the time."""
 
 
 @dataclass(frozen=True)
@@ -229,35 +155,6 @@ def kernel(config: Config, form: Form = Form()) -> Kernel:
     return matmul  # type: ignore[no-any-return]
 
 
-@functools.lru_cache(maxsize=1024)
-def choose(m: int, n: int, k: int, sms: int = model.H200.sms, batches: int = 1, fused: bool = False,
-           aligned: bool | None = None, fixed: bool = False) -> Config:
-    """Return the one of CONFIGS that the model (`numpipe.model.product`) predicts to be the fastest, or within 1 % of that.
-
-    fused    whether there is an epilogue beside alpha, for which not every config has the registers
-    aligned  whether the operands' rows begin at multiples of 128 bytes; None: those of contiguous ones that are summed along
-    fixed    only configs that sum a row's products in one order, wherever in the output it lies
-    """
-    if 0 in (m, n, k, batches):
-        return next(iter(CONFIGS.values()))
-    on_lines = 2 * k % 128 == 0 if aligned is None else aligned
-
-    def predicted(config: Config) -> tuple[float, float, float]:
-        """Seconds of all; those of the SMs, were memory quick; elements through shared memory, which costs power."""
-        shape = (max(m, n), min(m, n), k) if config.skinny else (m, n, k)
-        told = model.product(shape, batches=batches, tile=(config.tm, config.tn), depth=config.tk, slots=config.depth,
-                             schedule=config.schedule, order=orders.Grouped(config.group), store_slots=config.panels or 1,
-                             num_compute_wgs=config.wgs, split=config.split, cluster=config.cluster, aligned=on_lines,
-                             device=replace(model.H200, sms=sms))
-        tiles = cdiv(shape[0], config.tm) * cdiv(shape[1], config.tn)
-        return told.seconds, told.limits["longest SM"], tiles * (config.tm + config.tn)
-
-    costs = {config: predicted(config) for config in CONFIGS.values() if config.fuses or not fused if not (fixed and config.split)}
-    for part in (0, 1):
-        costs = {config: cost for config, cost in costs.items() if cost[part] <= 1.01 * min(each[part] for each in costs.values())}
-    return min(costs, key=lambda config: costs[config][2])
-
-
 def matmul(a: Any, b: Any, c: Any = None, *, alpha: float = 1.0, beta: float = 1.0, bias: Any = None, activation: Any = None,
            out: Any = None, batch_invariant: bool = False, config: Config | None = None, target: str | None = None,
            stream: Any = None) -> Any:
@@ -272,7 +169,7 @@ def matmul(a: Any, b: Any, c: Any = None, *, alpha: float = 1.0, beta: float = 1
     batch_invariant
                 a row of the result has the same bits whatever M, and whatever the other rows, are: the config depends on N and K
                 alone
-    config      by default the one that `choose` says; `numpipe.autotune(kernel, CONFIGS, a, b)` measures
+    config      one of `numpipe.ops.configs`; by default the one that its `choose` says
     target, stream
                 as of any kernel
 
@@ -305,7 +202,7 @@ def matmul(a: Any, b: Any, c: Any = None, *, alpha: float = 1.0, beta: float = 1
         folded = [merged(info, 1) for info in (left, *results)]
         if None not in folded:
             (left, *results), batch = folded, ()  # type: ignore[assignment]
-            m = left.shape[0]
+            m, right = left.shape[0], strided(right, right.shape[-2:], right.strides[-2:])
 
     def run() -> None:
         operands = [laid("matmul", name, info, batch, target, stream) for name, info in (("a", left), ("b", right))]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import re
 import sys
+import types
 from dataclasses import replace
 from typing import Any
 
@@ -23,6 +24,7 @@ from numpipe.compile.build import toolchain
 from numpipe.diagnostics import log
 from numpipe.language.tiles import store
 from numpipe.launch.views import transposed
+from numpipe.ops import configs
 from numpipe.ops import operands as laid_operands
 from tests.kernels.covering import examples
 from tests.kernels.kernels_for_tests import operands, product
@@ -132,7 +134,8 @@ def test_a_skinny_products_tiles_lie_along_the_longer_side(m: int, n: int, monke
 # ---- what NumPy multiplies
 SHAPES = (((70, 72), (72, 136)), ((72,), (72, 40)), ((40, 72), (72,)), ((72,), (72,)), ((3, 20, 72), (72, 40)),
           ((2, 3, 20, 72), (3, 72, 40)), ((2, 1, 20, 72), (1, 3, 72, 40)), ((1, 20, 72), (72, 40)), ((20, 72), (3, 72, 40)),
-          ((5, 0, 8), (8, 3)), ((2, 3, 1), (1, 5)), ((4, 0), (0, 5)), ((0, 4, 8), (0, 8, 4)), ((3, 8), (2, 1, 8, 0)))
+          ((5, 0, 8), (8, 3)), ((2, 3, 1), (1, 5)), ((4, 0), (0, 5)), ((0, 4, 8), (0, 8, 4)), ((3, 8), (2, 1, 8, 0)),
+          ((3, 20, 72), (1, 72, 40)), ((2, 3, 4, 8), (1, 1, 8, 5)))
 
 
 def integers(*shape: int, seed: int = 0) -> np.ndarray:
@@ -224,6 +227,17 @@ def test_other_arguments_that_do_not_fit_are_refused_by_name(named: dict[str, An
         arrays[name] = np.zeros(what, np.float16) if isinstance(what, tuple) else arrays[name].astype(what)
     with pytest.raises(numpipe.SpecError, match=words):
         ops.matmul(**arrays, target="sim")
+
+
+def test_a_tensor_that_requires_a_gradient_is_refused_where_pytorch_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    recording = [True]
+    monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(is_grad_enabled=lambda: recording[0]))
+    a, b = (TorchTensor(4096, (64, 64), "float16", (64, 1)) for _ in range(2))
+    b.requires_grad = True  # type: ignore[attr-defined]
+    with pytest.raises(numpipe.SpecError, match="matmul: 'b' requires a gradient.* call numpipe.torch.matmul, or pass b"):
+        laid_operands.described("matmul", {"a": a, "b": b}, OP._TYPES)
+    recording[0] = False
+    assert list(laid_operands.described("matmul", {"a": a, "b": b}, OP._TYPES)) == ["a", "b"]
 
 
 # ---- epilogues
@@ -356,3 +370,33 @@ def test_without_a_config_the_product_has_the_chosen_one(monkeypatch: pytest.Mon
     c = gemm_tuned.matmul(a, b, target="sim")
     np.testing.assert_array_equal(c.astype(np.float64), product(a, b).astype(np.float64))
     assert asked == [(64, 40, 72, 132, 1, False, False, False)]
+
+
+# ---- the space of configs
+@given(st.integers(1, 11000), st.integers(1, 2048), st.integers(1, 2048), st.booleans())
+@settings(max_examples=examples(30))
+def test_every_config_of_the_space_fits_an_sm(m: int, n: int, k: int, aligned: bool) -> None:
+    found = configs.space(m, 8 * n, 8 * k, aligned=aligned)
+    assert found and len(set(found)) == len(found) <= 16 and all(config.depth >= 3 for config in found)
+    for config in found[:2]:
+        shape = (max(m, 8 * n), min(m, 8 * n), 8 * k) if config.skinny else (m, 8 * n, 8 * k)
+        numpipe.model.product(shape, tile=(config.tm, config.tn), depth=config.tk, slots=config.depth, schedule=config.schedule,
+                              store_slots=config.panels or 1, num_compute_wgs=config.wgs, split=config.split,
+                              cluster=config.cluster)
+
+
+@pytest.mark.variants(2)
+@pytest.mark.parametrize("shape", [(70, 200, 1200), (1, 96, 3000), (300, 520, 136), (33, 1472, 760), (400, 136, 640)], ids=str)
+def test_configs_of_the_space_multiply(shape: tuple[int, int, int]) -> None:
+    a, b = operands(*shape)
+    for config in configs.space(*shape)[::6]:
+        c = gemm_tuned.matmul(a, b, cfg=config, target="sim")
+        np.testing.assert_array_equal(c.astype(np.float64), product(a, b).astype(np.float64))
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(toolchain() is not None, reason=f"no compiler: {toolchain()}")
+@pytest.mark.parametrize("shape", [(1, 96, 11344), (377, 13712, 8152), (158, 928, 8776), (2756, 400, 6368)], ids=str)
+def test_configs_of_the_space_pass_the_build_gate(shape: tuple[int, int, int]) -> None:
+    for config in configs.space(*shape, aligned=shape[2] % 64 == 0)[::8]:
+        assert gate(config, gemm_tuned.Form("mk", "kn"), np.float16) == (), config

@@ -1,0 +1,285 @@
+"""numpipe.ops.attention against cuDNN, through torch's scaled_dot_product_attention, on random shapes.
+
+    python examples/benchmarks/random_attention.py --out result.json                      # 40 shapes of a seed that is drawn now
+    python examples/benchmarks/random_attention.py --seed 7 --count 10 --dtype bf16,f16 --out result.json --picture result.svg
+    python examples/benchmarks/random_attention.py --shapes 2,28/4,1777,128 --masks causal --out result.json
+    python examples/benchmarks/random_attention.py --read result.json                     # no GPU: tell what it holds
+
+A shape is B,H/HK,S,D: batches, heads of queries and of keys, positions, depth of a head; S is QUERIES:KEYS where they differ. Of a
+random one the positions are log-uniform from 32 to 11000, the depth is 64, 128 or 256, heads share keys or not, half of the masks
+are causal, and batches are as many as up to 16, log-uniform, where the work stays below that of some milliseconds.
+
+How rows are measured says `numpipe.bench.sweep`. Errors are relative, in the Frobenius norm, of 64 rows of 8 heads against float64;
+beside that each element is compared with cuDNN's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import random
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from numpipe import bench
+from numpipe.errors import NumpipeError
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import product_rows
+from benchmark_options import listed
+from product_rows import Case, Goal, log_uniform
+from random_products import CHUNK, DTYPES, Buffers
+
+OURS, REFERENCE = "numpipe", "cuDNN"
+MASKS, DEPTHS, HEADS = ("full", "causal"), (64, 128, 256), (8, 12, 16, 24, 28, 32, 40, 64)
+LEAST, MOST = 32, 11_000
+MOST_FLOPS, MOST_BYTES = 3e12, 2 << 30
+MOST_SETS, SAMPLED_ROWS, SAMPLED_HEADS = 256, 64, 8
+ERROR, DIFFERENCE = 0.02, 0.1
+"""at most: relative error; of an element from cuDNN's, relative to it and the mean square. More is another function"""
+LOAD = {"shape": "2,16,8192,128", "mask": "full", "dtype": "bf16", "of": "load"}
+MUST, AIM = {"random": Goal(1.16, None, 0.95)}, {"random": Goal(None, None, None, None)}
+Shape = tuple[int, int, int, int, int, int]
+
+
+def shape_of(text: str) -> Shape:
+    """(batches, heads, heads of keys, queries, keys, depth). ValueError for another text.
+
+    >>> shape_of("2,28/4,1777,128"), shape_of("1,8,100:300,64")
+    ((2, 28, 4, 1777, 1777, 128), (1, 8, 8, 100, 300, 64))
+    """
+    batches, heads, positions, depth = text.split(",")
+    (first, *shared), (queries, *keys) = heads.split("/"), positions.split(":")
+    sizes = tuple(int(size) for size in (batches, first, *(shared or [first]), queries, *(keys or [queries]), depth))
+    if len(sizes) != 6 or min(sizes) < 1 or sizes[1] % sizes[2]:
+        raise ValueError(f"{text!r} is not B,H/HK,S,D with heads that are a multiple of those of keys")
+    return sizes  # type: ignore[return-value]
+
+
+def spell(shape: Shape) -> str:
+    batches, heads, shared, queries, keys, depth = shape
+    return (f"{batches},{heads}{f'/{shared}' if shared != heads else ''},"
+            f"{queries}{f':{keys}' if keys != queries else ''},{depth}")
+
+
+def flops(shape: Shape, causal: bool) -> float:
+    """Of both products; of what a causal mask leaves."""
+    batches, heads, _, queries, keys, depth = shape
+    seen = sum(min(i + 1, keys) for i in range(queries)) if causal else queries * keys
+    return 4.0 * batches * heads * seen * depth
+
+
+def nbytes(shape: Shape) -> int:
+    batches, heads, shared, queries, keys, depth = shape
+    return 2 * batches * depth * 2 * (heads * queries + shared * keys)
+
+
+def random_cases(count: int, seed: int, dtypes: Sequence[str]) -> list[Case]:
+    """So many cases of a seed, in each type: the first ones of more are the same."""
+    draw, found = random.Random(f"{seed} attention"), []
+    while len(found) < count:
+        heads = draw.choice(HEADS)
+        shared = draw.choice([heads, heads, *(heads // sharing for sharing in (2, 4, 7, 8) if heads % sharing == 0)])
+        queries, mask, depth = round(log_uniform(draw, LEAST, MOST)), draw.choice(MASKS), draw.choice(DEPTHS)
+        keys = round(log_uniform(draw, LEAST, MOST)) if mask == "full" and draw.random() < 0.3 else queries
+        batches = round(log_uniform(draw, 1, 16))
+        while batches > 1 and (flops((batches, heads, shared, queries, keys, depth), False) > MOST_FLOPS
+                               or nbytes((batches, heads, shared, queries, keys, depth)) > MOST_BYTES):
+            batches -= 1
+        found.append((spell((batches, heads, shared, queries, keys, depth)), mask))
+    return [{"shape": shape, "mask": mask, "dtype": dtype, "of": "random"} for shape, mask in found for dtype in dtypes]
+
+
+# ---- what is measured
+class Heads(Buffers):
+    """Arrays of heads, in sets: (batches, heads, positions, depth)."""
+
+    def __init__(self, sets: int, shape: tuple[int, int, int, int], dtype: Any) -> None:
+        super().__init__(sets, (shape[0] * shape[1] * shape[2], shape[3]), dtype)
+        self.views = [view.view(shape) for view in self.views]
+
+
+class Cudnn:
+    """It allocates its results. Of heads that share keys torch is told; these are copied where it has no kernel for that."""
+
+    def __init__(self, sets: list[Any], causal: bool, sharing: int) -> None:
+        self.sets, self.causal, self.shares = sets, causal, sharing > 1
+        self.outs: list[Any] = [None] * len(sets)
+        if self.shares:
+            try:
+                self(0)
+            except RuntimeError as error:
+                print(f"{REFERENCE}: no kernel for shared heads, k and v are copied: {str(error)[:100]}", flush=True)
+                self.shares = False
+                self.sets = [(q, *(x.repeat_interleave(sharing, 1) for x in (k, v))) for q, k, v in sets]
+
+    def __call__(self, i: int) -> object:
+        from torch.nn.attention import SDPBackend, sdpa_kernel
+        from torch.nn.functional import scaled_dot_product_attention
+
+        i %= len(self.sets)
+        with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+            self.outs[i] = scaled_dot_product_attention(*self.sets[i], is_causal=self.causal, enable_gqa=self.shares)
+        return self.outs[i]
+
+
+def contest(process: int, case: bench.Case, reference: type[Any] = Cudnn) -> bench.Contest:
+    """The row, ready to be measured."""
+    import torch
+
+    from numpipe.ops.attention import attention
+
+    if torch.cuda.memory_reserved() > torch.cuda.get_device_properties(0).total_memory // 2:
+        torch.cuda.empty_cache()
+    torch.manual_seed(process)
+    shape, causal, dtype = shape_of(case["shape"]), case["mask"] == "causal", getattr(torch, DTYPES[case["dtype"]])
+    batches, heads, shared, queries, keys, depth = shape
+    sets = min(bench.rotation_sets(nbytes(shape), torch.cuda.get_device_properties(0).L2_cache_size), MOST_SETS)
+    q, k, v = (Heads(sets, (batches, count, positions, depth), dtype).randomise().views
+               for count, positions in ((heads, queries), (shared, keys), (shared, keys)))
+    inputs = list(zip(q, k, v, strict=True))
+    out, theirs = Heads(sets, (batches, heads, queries, depth), dtype), reference(inputs, causal, heads // shared)
+    first: list[Any] = []
+
+    def ours(i: int) -> object:
+        i %= sets
+        return attention(*inputs[i], causal=causal, out=out.views[i])
+
+    def verify() -> dict[str, Any]:
+        found = {OURS: out.views[0], REFERENCE: theirs.outs[0]}
+        errors = {name: relative_error(*inputs[0], o, causal) for name, o in found.items()}
+        off = largest_difference(found[OURS], found[REFERENCE])
+        if not errors[OURS] <= ERROR or not off <= DIFFERENCE:
+            raise AssertionError(f"{OURS}: relative error {errors[OURS]:.3e} of sampled rows; an element differs from "
+                                 f"{REFERENCE}'s by {off:.3e} of its size, {dict(case)}")
+        first.append(found[OURS].clone())
+        return {"errors": errors}
+
+    def check() -> None:
+        out.check(OURS)
+        again = out.views[0]
+        if not bool(again.flatten()[0].isnan()) and not torch.equal(again, first[-1]):
+            raise AssertionError(f"{OURS} gave other bits than in its first call, {dict(case)}")
+
+    return bench.Contest({OURS: ours, REFERENCE: theirs}, sets, 1e-12 * flops(shape, causal), out.poison, verify, check,
+                         {"positions": math.sqrt(queries * keys), "heads x batches": batches * heads,
+                          "Gflop": 1e-9 * flops(shape, causal)})
+
+
+def relative_error(q: Any, k: Any, v: Any, o: Any, causal: bool) -> float:
+    """``|o - exact| / |exact|`` in the Frobenius norm, in float64, of some rows of some heads."""
+    import torch
+
+    draw, above, below = random.Random(0), 0.0, 0.0
+    every = [(batch, head) for batch in range(q.shape[0]) for head in range(q.shape[1])]
+    rows = torch.randperm(q.shape[2], generator=torch.Generator().manual_seed(0))[:SAMPLED_ROWS].to(q.device)
+    for batch, head in draw.sample(every, min(SAMPLED_HEADS, len(every))):
+        keys, values = (x[batch, head // (q.shape[1] // k.shape[1])].double() for x in (k, v))
+        scores = q[batch, head, rows].double() @ keys.T * q.shape[3] ** -0.5
+        if causal:
+            scores.masked_fill_(torch.arange(len(keys), device=q.device) > rows[:, None], -math.inf)
+        exact = torch.softmax(scores, dim=1) @ values
+        above += float(((o[batch, head, rows].double() - exact) ** 2).sum())
+        below += float((exact**2).sum())
+    return math.sqrt(above / below)
+
+
+def largest_difference(o: Any, reference: Any) -> float:
+    """The largest ``|o - reference| / (|reference| + its root mean square over the row)`` of an element; NaN where there is one."""
+    one, other = (x.reshape(-1, x.shape[-1]) for x in (o, reference))
+    step, largest = max(1, CHUNK // o.shape[-1]), 0.0
+    for at in range(0, len(one), step):
+        ours, theirs = one[at:at + step].float(), other[at:at + step].float()
+        scale = theirs.square().mean(1, keepdim=True).sqrt()
+        found = float(((ours - theirs).abs() / (theirs.abs() + scale)).max())
+        if math.isnan(found):
+            return found
+        largest = max(largest, found)
+    return largest
+
+
+def call_once(case: bench.Case) -> None:
+    """In a worker process: the kernel of a row is compiled, and kept on disk, when the row has been called."""
+    import torch
+
+    from numpipe.ops.attention import attention
+
+    batches, heads, shared, queries, keys, depth = shape_of(case["shape"])
+    dtype = getattr(torch, DTYPES[case["dtype"]])
+    q, k, o = (Heads(1, (batches, count, positions, depth), dtype).views[0]
+               for count, positions in ((heads, queries), (shared, keys), (heads, queries)))
+    attention(q, k, k, causal=case["mask"] == "causal", out=o)
+    torch.cuda.synchronize()
+
+
+# ---- what is asked for, and told
+def parse(arguments: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seed", type=int, help="of the shapes (default: drawn from the system)")
+    parser.add_argument("--count", type=int, default=40, help="random shapes (default: %(default)s)")
+    parser.add_argument("--shapes", nargs="+", metavar="B,H/HK,S,D", help="these instead")
+    parser.add_argument("--masks", type=listed, default=list(MASKS), help="of --shapes: comma-separated, of: " + ", ".join(MASKS))
+    parser.add_argument("--dtype", type=listed, default=["bf16"], help="comma-separated, of: " + ", ".join(DTYPES))
+    parser.add_argument("--processes", type=int, default=3)
+    parser.add_argument("--gpus", type=int, default=1, help="GPUs of this machine that share the processes out (default: 1)")
+    parser.add_argument("--seconds", type=float, help="of the whole run: then no more rows begin")
+    parser.add_argument("--resume", action="store_true", help="go on with the file of --out: rows of the fewest runs first")
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--picture", type=Path, help="an .svg or .png file: ratios over the shapes")
+    parser.add_argument("--read", type=Path, help="a file to tell of, instead of measuring")
+    options = parser.parse_args(arguments)
+    for name, choices in (("dtype", DTYPES), ("masks", MASKS)):
+        if unknown := set(getattr(options, name)) - set(choices):
+            parser.error(f"--{name} {sorted(unknown)}: choose from {list(choices)}")
+    if options.seed is None:
+        options.seed = int.from_bytes(os.urandom(4), "little")
+        if arguments is None:
+            sys.argv += ["--seed", str(options.seed)]  # of the processes that measure, and of the command in the file
+    try:
+        options.cases = random_cases(options.count, options.seed, options.dtype) if not options.shapes else [
+            {"shape": spell(shape_of(shape)), "mask": mask, "dtype": dtype, "of": "asked for"}
+            for shape in options.shapes for mask in options.masks for dtype in options.dtype]
+    except ValueError as error:
+        parser.error(str(error))
+    return options
+
+
+def tell(rows: Sequence[bench.Row]) -> str:
+    return f"{bench.summary(rows, by=product_rows.kind)}\n\n{product_rows.verdict(rows, OURS, MUST, AIM)}"
+
+
+def main() -> int:
+    options = parse()
+    first = "NUMPIPE_BENCH_PROCESS" not in os.environ
+    result = None if options.read is None else bench.read(options.read)
+    status = 0
+    if result is not None:
+        print(tell(result.rows))
+    else:
+        if first:
+            print(f"seed {options.seed}, {len(options.cases)} rows", flush=True)
+
+        def ahead() -> None:
+            every = [LOAD, *options.cases]
+            for case, error in bench.spread(call_once, every):
+                print(f"not called ahead: {case}: {error}", flush=True)
+
+        status = bench.sweep("random_attention", options.cases, contest, reference=REFERENCE, load=LOAD,
+                             processes=options.processes, gpus=options.gpus, out=options.out, seconds=options.seconds,
+                             resume=options.resume, method={"seed": options.seed}, ahead=ahead, tell=tell)
+        result = bench.read(options.out) if options.out is not None and first else None
+    if result is not None and options.picture is not None:
+        bench.ratio_map([(str(options.read or options.out), result)], options.picture, name=OURS)
+        print(f"drawn to {options.picture}")
+    return status
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except NumpipeError as error:
+        sys.exit(f"error: {error}")
