@@ -205,11 +205,18 @@ def test_what_cannot_be_is_refused(arguments: dict[str, Any], words: str) -> Non
         copy(**arguments, target="sim")
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-def test_lanes_and_turned_tiles_are_right_in_any_order(seed: int) -> None:
+@pytest.mark.variants(1)
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_no_order_of_warpgroups_and_stores_changes_a_copy(seed: int) -> None:
     a, o = numbers(1, 1, 64, 128), np.zeros((1, 1, 128, 64), np.float16)
     OP.turned(True).simulate(a, o, seed=seed)
     assert o.tobytes() == np.ascontiguousarray(a.swapaxes(2, 3)).tobytes()
+    a, o = numbers(40, 24)[:, :17], numbers(40, 17)
+    source, target = describe(a, "a"), describe(o, "o")
+    for piece in ways(a.shape, a.strides, o.strides, 2, (a.ctypes.data % 16, o.ctypes.data % 16)):
+        arrays = OP._window(source, piece.source, 2), OP._window(target, piece.target, 2)
+        OP.lanes(2, False, 1, False).simulate(*arrays, **dict(zip(OP.NUMBERS, piece.numbers, strict=True)), seed=seed)
+    assert o.tobytes() == np.ascontiguousarray(a).tobytes()
 
 
 # ---- the machine code
