@@ -202,23 +202,26 @@ def attention(q: Any, k: Any, v: Any, *, causal: bool = False, diagonal: int = 0
         device = launch.gpu_state().device
         config = choose(form.depth, causal, exact, infos[0].shape[form.positions], infos[1].shape[form.positions],
                         infos[0].shape[0] * infos[0].shape[form.heads], device.sm_count if device else 132)
-    made = kernel(config, form)
+    like, result = infos[0], None if out is None or return_lse else launch.describe(out, "out", "attention")
+    if result is not None and (result.shape, result.dtype) != (like.shape, like.dtype):
+        raise SpecError(f"attention: 'out' must be as 'q', {like.dtype.name} {like.shape}, got {result.dtype.name} {result.shape}")
+    attend = kernel(config, form)
 
     def run(to: Any) -> Any:
         arrays = [_loaded(name, info, target, stream) for name, info in zip("qkv", infos, strict=True)]
-        return made(*arrays, out=to, scale=asked[1], diagonal=diagonal, group=asked[2], target=target, stream=stream)
+        return attend(*arrays, out=to, scale=asked[1], diagonal=diagonal, group=asked[2], target=target, stream=stream)
 
     if not simple:
         return run(out)
     handle = None if stream is None else launch.as_stream(stream)
-    to = launch.empty_like_kind(infos[0], infos[0].shape, infos[0].dtype, handle) if out is None else out
-    result = launch.describe(to, "out", "attention") if out is not None else launch.describe_fresh(to, "out", "attention")
+    made = launch.empty_like_kind(like, like.shape, like.dtype, handle) if out is None else out
+    result = result or launch.describe_fresh(made, "out", "attention")
     _REPEATS.call(lambda: run(result), (q, k, v), constants, out, [*infos, result], stream)
     if out is not None:
         return out
     if launch.foreign([result]):
         launch.settle([result], launch.current_stream([result]) if handle is None else handle, 1)
-    return launch.deliver(infos[0], [to])[0]
+    return launch.deliver(like, [made])[0]
 
 
 def _loaded(name: str, info: ArrayInfo, target: str | None, stream: Any) -> ArrayInfo:

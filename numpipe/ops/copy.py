@@ -18,6 +18,7 @@ Elements are moved as bits, of 8, 16 or 32 (64 as two of these), whatever they m
 from __future__ import annotations
 
 import functools
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -264,6 +265,9 @@ def copy(a: Any, *, out: Any = None, config: Config | None = None, target: str |
     info = launch.describe(a, "a", "copy")
     if len(info.shape) > MOST:
         raise SpecError(f"copy: 'a' of shape {info.shape} has {len(info.shape)} dimensions, expected up to {MOST}: reshape it")
+    if getattr(info.owner, "requires_grad", False) and sys.modules["torch"].is_grad_enabled():
+        raise SpecError("copy: 'a' requires a gradient, which numpipe.ops.copy does not record: pass a.detach(), or call it under "
+                        "torch.no_grad()")
     handle = None if stream is None else launch.as_stream(stream)
     made = launch.empty_like_kind(info, info.shape, info.dtype, handle) if out is None else out
     result = launch.describe_fresh(made, "out", "copy") if out is None else launch.describe(out, "out", "copy")

@@ -187,11 +187,13 @@ def test_heads_that_are_repeated_are_one_head_that_all_share(monkeypatch: pytest
 @pytest.mark.parametrize("arrays, words", [
     ([np.zeros((1, 1, 8, 64), np.float16)] * 2 + [np.zeros((1, 1, 8, 64), np.float32)],
      r"attention: 'v' is float32, expected float16 or bfloat16: convert it"),
+    ([np.zeros((1, 1, 8, 64), np.float16)] * 3 + [np.zeros((1, 1, 8, 32), np.float16)],
+     r"attention: 'out' must be as 'q', float16 \(1, 1, 8, 64\), got float16 \(1, 1, 8, 32\)"),
     ([np.zeros((1, 1, 8, 64), np.int32)] * 3, "attention: 'q' is int32, expected float16 or bfloat16"),
     ([np.zeros((1, 1, 8, 64), np.complex64)] * 3, "complex64.* is not supported")])
-def test_other_types_are_refused_in_the_words_of_the_op(arrays: list[np.ndarray], words: str) -> None:
+def test_other_types_and_outputs_are_refused_in_the_words_of_the_op(arrays: list[np.ndarray], words: str) -> None:
     with pytest.raises(numpipe.SpecError, match=words):
-        attention(*arrays, target="sim")
+        attention(*arrays[:3], out=arrays[3] if arrays[3:] else None, target="sim")
 
 
 def test_an_array_on_the_host_and_one_on_a_gpu_are_refused() -> None:

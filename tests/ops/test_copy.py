@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import importlib
 import math
+import sys
+from collections.abc import Iterator
 from typing import Any
 
 import ml_dtypes
@@ -14,13 +16,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import numpipe
-from numpipe import ArrayType
+from numpipe import ArrayType, launch
 from numpipe.compile.build import toolchain
+from numpipe.launch import driver
 from numpipe.launch.arrays import describe
 from numpipe.launch.views import strided
 from numpipe.ops import copy
 from numpipe.ops.copy_ways import ways
 from tests.kernels.covering import examples
+from tests.kernels.launch_fakes import CudaArray, FakeDriver
 
 OP = importlib.import_module("numpipe.ops.copy")  # the package's attribute of this name is the function
 
@@ -201,11 +205,18 @@ def test_what_cannot_be_is_refused(arguments: dict[str, Any], words: str) -> Non
         copy(**arguments, target="sim")
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-def test_lanes_and_turned_tiles_are_right_in_any_order(seed: int) -> None:
+@pytest.mark.variants(1)
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_no_order_of_warpgroups_and_stores_changes_a_copy(seed: int) -> None:
     a, o = numbers(1, 1, 64, 128), np.zeros((1, 1, 128, 64), np.float16)
     OP.turned(True).simulate(a, o, seed=seed)
     assert o.tobytes() == np.ascontiguousarray(a.swapaxes(2, 3)).tobytes()
+    a, o = numbers(40, 24)[:, :17], numbers(40, 17)
+    source, target = describe(a, "a"), describe(o, "o")
+    for piece in ways(a.shape, a.strides, o.strides, 2, (a.ctypes.data % 16, o.ctypes.data % 16)):
+        arrays = OP._window(source, piece.source, 2), OP._window(target, piece.target, 2)
+        OP.lanes(2, False, 1, False).simulate(*arrays, **dict(zip(OP.NUMBERS, piece.numbers, strict=True)), seed=seed)
+    assert o.tobytes() == np.ascontiguousarray(a).tobytes()
 
 
 # ---- the machine code
@@ -233,3 +244,40 @@ def test_the_build_gate_passes(name: str, size: int) -> None:
         sass = kernel.inspect("sass", *arrays, **named)
         loads = [line for line in sass.splitlines() if "LDG" in line or "STS" in line]
         assert all("LDG" in line for line in loads[:OP.BATCH])  # all have been asked for before the first is used
+
+
+# ---- arrays of a GPU, on a driver that launches nothing
+class Driver(FakeDriver):
+    def parameter_sizes(self, kernel: Any, count: int) -> list[int]:
+        return sys._getframe(1).f_locals["self"]._sizes  # type: ignore[no-any-return]  # those of the launch, whatever they are
+
+    def launch(self, config: Any, kernel: Any, params: int, ordinal: int) -> int:
+        self.calls.append(("launch", kernel.split("_")[1], config.hStream))
+        return 0
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
+    fake = Driver()
+    monkeypatch.setattr(driver, "_opened", fake)
+    launch.device.gpu_state.cache_clear()
+    launch.encode.cache_clear()
+    yield fake
+    launch.device.gpu_state.cache_clear()
+
+
+@pytest.mark.variants(1)
+@pytest.mark.skipif(toolchain() is not None, reason=f"no compiler: {toolchain()}")
+@pytest.mark.parametrize("shape, strides, offset, ways_of_it, target", [
+    ((256, 512), (2, 512), 0, ["turned"], [512, 256, 1, 1]),
+    ((256, 511), (1024, 2), 0, ["lanes"], [8 * 511, 32]),
+    ((257, 511), (1024, 2), 0, ["lanes", "blocks"], [8 * 511, 32]),
+    ((256, 512), None, 2, ["lanes"], [4096, 32])])
+def test_arrays_of_a_gpu_are_read_where_they_lie(gpu: Driver, shape: tuple[int, ...], strides: tuple[int, ...] | None, offset: int,
+                                                 ways_of_it: list[str], target: list[int]) -> None:
+    a, out = CudaArray((1 << 30) + offset, shape, "<f2", strides=strides), CudaArray(1 << 31, shape, "<f2")
+    for _ in range(2):
+        assert copy(a, out=out, stream=7) is out
+    assert gpu.named("launch") == [(way, 7) for way in ways_of_it] * 2
+    assert next(list(sizes) for _, address, sizes, *_ in gpu.maps if address == 1 << 31) == target
+    assert ("turned" in ways_of_it) == any(address == 1 << 30 for _, address, *_ in gpu.maps)  # else lanes read it
