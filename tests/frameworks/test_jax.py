@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import itertools
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -72,6 +73,7 @@ def test_a_kernel_is_a_part_of_a_jitted_program() -> None:
     same(jax.jit(lambda x: function(x + 1) - x)(x), x + 2)
     same(function(x, by=3.0), 3 * x)
     same(function(np.asarray(x)), 2 * x)
+    same(function(x=x), 2 * x)
     assert function.__name__ == "scaled"
 
 
@@ -157,6 +159,20 @@ def test_an_error_of_the_simulated_sm_reaches_the_user() -> None:
     """As JAX's error, for it crosses C; with the name of numpipe's and its text."""
     with pytest.raises(jax.errors.JaxRuntimeError, match=r"numpipe.errors.SpecError: .*block_shape \(64, 64\) has 2 dimensions"):
         jax.block_until_ready(jax.jit(numpipe.jax.call(scaled))(numbers(64)))
+
+
+@pytest.mark.thorough
+def test_shards_are_computed_where_they_lie_and_a_process_can_end_meanwhile() -> None:
+    """Programs on several devices run beside Python, and call it: the process waits for them before Python ends."""
+    code = ("import jax, jax.numpy as jnp, numpy as np, numpipe.jax\n"
+            "mesh, over = jax.sharding.Mesh(jax.devices(), 'x'), jax.sharding.PartitionSpec('x')\n"
+            "a, b = jnp.ones((8, 16), jnp.float16), jnp.ones((16, 8), jnp.float16)\n"
+            "whole = jax.sharding.PartitionSpec()\n"
+            "f = jax.jit(jax.shard_map(numpipe.jax.matmul, mesh=mesh, in_specs=(over, whole), out_specs=over))\n"
+            "assert (f(a, b) == 16).all() and len(f(a, b).sharding.device_set) == 2")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100,
+                          env=os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"})
+    assert done.returncode == 0, done.stderr
 
 
 def test_without_jax_the_import_says_what_to_install() -> None:
