@@ -77,6 +77,21 @@ def test_a_kernel_is_a_part_of_a_jitted_program() -> None:
     assert function.__name__ == "scaled"
 
 
+@numpipe.kernel(grid=(1,), in_specs=BLOCK, out_specs=(BLOCK, BLOCK), num_compute_wgs=1,
+                out_type=lambda x: (ArrayType(x.shape, x.dtype), ArrayType(x.shape, np.float16)))
+def both(x, y, z):
+    y[...] = x[...] + 1.0
+    z[...] = (x[...] * 2.0).astype(np.float16)
+
+
+def test_several_outputs_are_a_tuple() -> None:
+    x = numbers(64, 64)
+    y, z = jax.jit(numpipe.jax.call(both))(x)
+    same(y, x + 1)
+    same(z, 2 * x)
+    assert z.dtype == np.float16
+
+
 def test_calls_that_are_alike_share_a_target_and_others_do_not() -> None:
     x, before = numbers(64, 64), len(targets._targets)
     function = numpipe.jax.call(scaled)
