@@ -89,7 +89,9 @@ def laid(op: str, name: str, info: ArrayInfo, batch: tuple[int, ...], target: st
         window = broadcast(info, (*batch, *info.shape[-2:]))
     if log.on("launch"):
         log.say("launch", f"{op}: '{name}', {info.dtype.name} {info.shape}, strides {info.strides} bytes, is copied: {reason}")
-    return Operand(copied(window, target, stream), False)
+    across = transposed(window)  # each is copied as it lies: lines on both sides
+    turned = window.strides[-1] != info.dtype.itemsize == across.strides[-1]
+    return Operand(copied(across if turned else window, target, stream), turned)
 
 
 def copied(info: ArrayInfo, target: str | None, stream: Any) -> ArrayInfo:
