@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import doctest
+import gc
 import itertools
 import os
 import subprocess
 import sys
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -98,6 +100,29 @@ def test_calls_that_are_alike_share_a_target_and_others_do_not() -> None:
     traced = [jax.make_jaxpr(lambda x, by=by: function(x, by=by))(x) for by in (5.0, 5.0, 5, 6.0)]
     assert len(targets._targets) == before + 3, "5.0 and 5 are numbers of different types"
     assert "numpipe.scaled." in str(traced[0])
+
+
+def test_a_call_keeps_none_of_its_arrays() -> None:
+    function, x = numpipe.jax.call(scaled), numbers(64, 64)
+    function(x).block_until_ready()
+    alive = weakref.ref(x)
+    del x
+    gc.collect()
+    assert alive() is None
+    with jax.checking_leaks():
+        jax.jit(lambda x: function(x, by=7.0))(numbers(64, 64))
+
+
+@numpipe.kernel(grid=(1,), in_specs=BLOCK, out_specs=BLOCK, num_compute_wgs=1, out_type=lambda x: ArrayType(x.shape, x.dtype))
+def times(x, y, *, factor: numpipe.Static):
+    y[...] = x[...] * float(factor)
+
+
+def test_statics_are_constants_and_have_a_hash() -> None:
+    x, function = numbers(64, 64), numpipe.jax.call(times)
+    same(jax.jit(lambda x: function(x, factor=3))(x), 3 * x)
+    with pytest.raises(SpecError, match="the Static 'factor' must be hashable"):
+        function(x, factor=[3])
 
 
 def test_out_type_of_the_call_is_for_kernels_that_have_none() -> None:
