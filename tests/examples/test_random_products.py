@@ -121,6 +121,7 @@ def test_a_file_of_all_configs_has_a_line_for_each_to_fit_a_model_by(program: An
     lines = [json.loads(line) for line in text.splitlines()]
     assert [(line["config"], line["shape"]) for line in lines] == [("numpipe", [1, 8, 16]), ("cuBLAS", [1, 8, 16]),
                                                                   ("skinny 64x16", [1, 8, 16])]
+    assert lines[0]["chosen"] in program.op_configs.CONFIGS
     assert lines[0]["seconds"] == pytest.approx(2e-5) and lines[2]["seconds"] == pytest.approx(1.25e-5)
     times = {"numpipe": [2e-5], "cuBLAS": [1e-5], "cuBLAS again": [1e-5], "skinny 64x16": [1e-5]}
     runs = [bench.run_entry(0, row("1,8,16", 1).case, 1e-3, [bench.Sample("sweep", "cuBLAS", 1, times)])]
@@ -200,19 +201,29 @@ def test_wrong_missing_changed_and_stray_elements_fail_a_row(on_cpu: Any, monkey
 def test_every_config_that_takes_a_row_is_beside_the_chosen_one(on_cpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from numpipe.errors import SpecError
 
-    asked: list[Any] = []
+    known = on_cpu.op_configs.CONFIGS
 
     def matmul(a: Any, b: Any, out: Any = None, config: Any = None) -> None:
-        if config is next(iter(on_cpu.OP.CONFIGS.values())):
+        if config is next(iter(known.values())):
             raise SpecError("too large")
-        asked.append(config)
 
     monkeypatch.setattr(on_cpu.OP, "matmul", matmul)
-    names = list(on_cpu.OP.CONFIGS)
-    few = list(on_cpu.contest(0, {"shape": "9,40,72", "dtype": "f16"}, configs=True).competitors)
+    names = list(known)
+    few = list(on_cpu.contest(0, {"shape": "9,40,72", "dtype": "f16"}, named=True).competitors)
     assert few == ["numpipe", *names[1:], "cuBLAS"]
-    many = list(on_cpu.contest(0, {"shape": "300,400,72", "dtype": "f16"}, configs=True).competitors)
-    assert many == ["numpipe", *(name for name in names[1:] if not on_cpu.OP.CONFIGS[name].skinny), "cuBLAS"]
+    many = list(on_cpu.contest(0, {"shape": "300,400,72", "dtype": "f16"}, named=True).competitors)
+    assert many == ["numpipe", *(name for name in names[1:] if not known[name].skinny), "cuBLAS"]
+
+
+def test_configs_of_the_space_have_names_that_python_reads(program: Any) -> None:
+    found = program.configs(377, 13712, 8152, named=True, space=4)
+    beside = [name for name in found if name not in program.op_configs.CONFIGS]
+    assert len(beside) == 4 and all(eval(name, vars(program.op_configs)) == found[name] for name in beside)
+    assert program.configs(377, 13712, 8152, named=False, space=0) == {}
+    assert program.spell(program.op_configs.CONFIGS["skinny 64x16"]) == "skinny 64x16"
+    keys = {program.kernels_of({"shape": "8,8,8", "dtype": "bf16", "config": program.dataclasses.asdict(config)})
+            for config in found.values()}
+    assert len(keys) == len(found)
 
 
 # ---- layouts

@@ -117,6 +117,11 @@ def collect(result: Result, processes: int, out: Path | None, unit: str = "TFLOP
         begins: dict[str, Any] | None = None
         late = threading.Event()
         watch = threading.Timer(0, late.set)
+
+        def end() -> None:
+            late.set()
+            worker.kill()
+
         try:
             for line in worker.stdout:
                 if not line.startswith(_RECORD):
@@ -130,7 +135,7 @@ def collect(result: Result, processes: int, out: Path | None, unit: str = "TFLOP
                     with lock:
                         keep(process, entry)
                 elif patience is not None:
-                    watch = threading.Timer(patience, lambda: (late.set(), worker.kill()))
+                    watch = threading.Timer(patience, end)
                     watch.daemon = True
                     watch.start()
             status = worker.wait()

@@ -154,7 +154,7 @@ def test_plans_and_references_that_make_no_sense_are_refused() -> None:
     with pytest.raises(SpecError, match=r"SweepPlan\(work=-1\): a duration"):
         bench.SweepPlan(work=-1)
     empty = lambda process, case: bench.Contest({}, 1, 1.0, lambda: None, dict, lambda: None)
-    with pytest.raises(KeyError):
+    with pytest.raises(SpecError, match="reference='theirs' is not among the competitors"):
         swept(Gpu(), make=empty)(0, CASES[0])
 
 
