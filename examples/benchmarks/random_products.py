@@ -274,7 +274,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     except ValueError as error:
         parser.error(str(error))
     if options.stored != STORED[0]:
-        options.cases = [case | {"stored": options.stored} for case in options.cases]
+        options.cases = [{"stored": options.stored} | case for case in options.cases]
     return options
 
 

@@ -65,6 +65,12 @@ def test_layers_of_three_models_are_there_at_all_sizes_and_once_each(rows: Any) 
     assert {m for m, _, _ in found} == set(rows.ROWS_OF_LAYERS)
 
 
+def test_column_major_rows_have_odd_sides_from_2048_on(rows: Any) -> None:
+    cases = rows.cases(["columns"], ["f16"], count=1, seed=7)
+    assert len(cases) == 16 and all(case["stored"] == "km,kn" for case in cases)
+    assert all(side % 2 and 2048 < side < 8192 for case in cases for side in rows.dimensions(case))
+
+
 def test_rows_are_chosen_by_kind_type_and_shape(program: Any, capsys: pytest.CaptureFixture[str]) -> None:
     options = program.parse(["--rows", "random,squares", "--count", "5", "--seed", "7", "--dtype", "bf16,f16", "--stored", "mk,kn"])
     assert len(options.cases) == 2 * (5 + len(program.product_rows.SQUARES))
