@@ -213,4 +213,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_PATHS, *__getattr__("__all__")})
+    lacking = {name for name in ("jax", "torch") if importlib.util.find_spec(name) is None}  # tools import all that is named here
+    return sorted({*globals(), *_PATHS, *__getattr__("__all__")} - lacking)

@@ -135,6 +135,14 @@ def test_a_public_path_is_an_attribute_and_can_be_imported(path: str) -> None:
     assert python(f"from numpipe.{path} import *; print('imported')") == "imported"
 
 
+@pytest.mark.variants(1)
+@pytest.mark.parametrize(("name", "library"), [("torch", "PyTorch"), ("jax", "JAX")])
+def test_a_framework_that_is_missing_is_named_and_not_listed(name: str, library: str) -> None:
+    told = python(f"import sys; sys.modules['{name}'] = None; import inspect, numpipe; inspect.getmembers(numpipe)\n"
+                  f"try: numpipe.{name}\nexcept numpipe.TargetError as error: print('{name}' in dir(numpipe), error)")
+    assert told.startswith(f"False numpipe.{name} needs {library}, which cannot be imported (") and "pip install" in told
+
+
 def test_a_module_behind_a_public_path_is_the_same_by_both_of_its_names() -> None:
     told = python("import numpipe.bench.report as a, numpipe.tools.bench.report as b; from numpipe.bench import report as c; "
                   "print(a is b is c, a.__name__)")

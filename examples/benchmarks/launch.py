@@ -4,8 +4,9 @@
 
 The kernel is examples/gemm.py on 256 x 256 matrices, so short that the GPU waits for the host. In turn, `--rounds` times, each
 competitor makes 200 calls behind a synchronised device; its figure is the median of a call's time over the rounds. "raw" is
-cuLaunchKernelEx of cuda.bindings with the arguments of the bound launch. Ratios are to it, in the same process; a row shows the
-median over `--processes` processes, and the least and the largest. Peers that are not installed are left out, and said.
+cuLaunchKernelEx of cuda.bindings with the arguments of the bound launch. Ratios are to it, those of ops to torch.mm under
+inference_mode, in the same process; a row shows the median over `--processes` processes, and the least and the largest. Peers that
+are not installed are left out, and said.
 """
 
 from __future__ import annotations
@@ -29,6 +30,12 @@ CALLS, SIZE = 200, 256
 MUST = {"bound(), torch": 1.15, "bound(), DeviceArray": 1.15, "bound(), CuPy": 1.15,
         "kernel(a, b, out=c), CuPy": 2.0, "kernel(a, b, out=c), DeviceArray": 2.0, "kernel(a, b, out=c), torch": 2.5}
 """at most this many times raw"""
+INFERENCE, GRAD = "torch.mm, inference_mode", "torch.mm, grad"
+OPS = {"numpipe.ops.matmul, inference_mode": INFERENCE, "numpipe.torch.matmul, inference_mode": INFERENCE,
+       "torch.ops.numpipe.matmul, inference_mode": INFERENCE, "numpipe.torch.matmul, grad": GRAD}
+"""calls of ops, and the call of PyTorch that each is compared with"""
+MUST_OPS = {"numpipe.torch.matmul, inference_mode": 1.3}
+"""at most this many times that"""
 Calls = dict[str, Callable[[], Any]]
 
 
@@ -57,6 +64,22 @@ def ours() -> Calls:
         calls["kernel(a, b, out=c), CuPy"] = lambda: matmul(x, y, out=z)
         calls["kernel(a, b), CuPy"] = lambda: matmul(x, y)
     return calls
+
+
+def ops() -> Calls:
+    """The product as an op, for inference and where gradients are recorded, and PyTorch's."""
+    import torch
+
+    import numpipe.ops
+    import numpipe.torch
+
+    a, b = (torch.randn(SIZE, SIZE, device="cuda").to(torch.float16) for _ in "ab")
+    x, y = (tensor.clone().requires_grad_() for tensor in (a, b))
+    product, op = numpipe.torch.matmul, torch.ops.numpipe.matmul.default
+    return {INFERENCE: lambda: torch.mm(a, b), "numpipe.ops.matmul, inference_mode": lambda: numpipe.ops.matmul(a, b),
+            "numpipe.torch.matmul, inference_mode": lambda: product(a, b),
+            "torch.ops.numpipe.matmul, inference_mode": lambda: op(a, b),
+            GRAD: lambda: torch.mm(x, y), "numpipe.torch.matmul, grad": lambda: product(x, y)}
 
 
 def numpipe_array(tensor: Any) -> Any:
@@ -102,18 +125,20 @@ def times(rounds: int) -> dict[str, float]:
     """Microseconds a call of each competitor, measured in turn."""
     import torch
 
-    calls = ours() | peers()
-    for call in calls.values():
-        for _ in range(20):
-            call()
+    calls = ours() | ops() | peers()
+    for name, call in calls.items():
+        with torch.inference_mode("inference_mode" in name):
+            for _ in range(20):
+                call()
     found: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(rounds):
         for name, call in calls.items():
             torch.cuda.synchronize()
-            begun = time.perf_counter()
-            for _ in range(CALLS):
-                call()
-            found[name].append(1e6 * (time.perf_counter() - begun) / CALLS)
+            with torch.inference_mode("inference_mode" in name):
+                begun = time.perf_counter()
+                for _ in range(CALLS):
+                    call()
+                found[name].append(1e6 * (time.perf_counter() - begun) / CALLS)
     return {name: statistics.median(values) for name, values in found.items()}
 
 
@@ -121,10 +146,10 @@ def table(raw: list[dict[str, float]]) -> list[str]:
     """The rows of the page: name, microseconds, times raw."""
     lines = ["| call | µs | × raw | at most |", "|---|---|---|---|"]
     for name in raw[0]:
-        ratios = [run[name] / run["raw cuLaunchKernelEx"] for run in raw]
+        ratios = [run[name] / run[OPS.get(name, "raw cuLaunchKernelEx")] for run in raw]
         micro = statistics.median(run[name] for run in raw)
-        lines.append(f"| `{name}` | {micro:.1f} | {statistics.median(ratios):.2f} ({min(ratios):.2f} … {max(ratios):.2f}) | "
-                     f"{MUST.get(name, '')} |")
+        lines.append(f"| `{name}` | {micro:.1f} | {statistics.median(ratios):.2f} ({min(ratios):.2f} … {max(ratios):.2f})"
+                     f"{f' × `{OPS[name]}`' if name in OPS else ''} | {MUST.get(name, MUST_OPS.get(name, ''))} |")
     return lines
 
 

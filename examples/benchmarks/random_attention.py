@@ -3,6 +3,7 @@
     python examples/benchmarks/random_attention.py --out result.json                      # 40 shapes of a seed that is drawn now
     python examples/benchmarks/random_attention.py --seed 7 --count 10 --dtype bf16,f16 --out result.json --picture result.svg
     python examples/benchmarks/random_attention.py --shapes 2,28/4,1777,128 --masks causal --out result.json
+    python examples/benchmarks/random_attention.py --lengths 32,600 --depths 64 --configs --out result.json   # the choice
     python examples/benchmarks/random_attention.py --read result.json                     # no GPU: tell what it holds
 
 A shape is B,H/HK,S,D: batches, heads of queries and of keys, positions, depth of a head; S is QUERIES:KEYS where they differ. Of a
@@ -20,7 +21,7 @@ import math
 import os
 import random
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -79,14 +80,15 @@ def nbytes(shape: Shape) -> int:
     return 2 * batches * depth * 2 * (heads * queries + shared * keys)
 
 
-def random_cases(count: int, seed: int, dtypes: Sequence[str]) -> list[Case]:
+def random_cases(count: int, seed: int, dtypes: Sequence[str], lengths: tuple[int, int] = (LEAST, MOST),
+                 depths: Sequence[int] = DEPTHS) -> list[Case]:
     """So many cases of a seed, in each type: the first ones of more are the same."""
     draw, found = random.Random(f"{seed} attention"), []
     while len(found) < count:
         heads = draw.choice(HEADS)
         shared = draw.choice([heads, heads, *(heads // sharing for sharing in (2, 4, 7, 8) if heads % sharing == 0)])
-        queries, mask, depth = round(log_uniform(draw, LEAST, MOST)), draw.choice(MASKS), draw.choice(DEPTHS)
-        keys = round(log_uniform(draw, LEAST, MOST)) if mask == "full" and draw.random() < 0.3 else queries
+        queries, mask, depth = round(log_uniform(draw, *lengths)), draw.choice(MASKS), draw.choice(depths)
+        keys = round(log_uniform(draw, *lengths)) if mask == "full" and draw.random() < 0.3 else queries
         batches = round(log_uniform(draw, 1, 16))
         while batches > 1 and (flops((batches, heads, shared, queries, keys, depth), False) > MOST_FLOPS
                                or nbytes((batches, heads, shared, queries, keys, depth)) > MOST_BYTES):
@@ -128,8 +130,8 @@ class Cudnn:
         return self.outs[i]
 
 
-def contest(process: int, case: bench.Case, reference: type[Any] = Cudnn) -> bench.Contest:
-    """The row, ready to be measured."""
+def contest(process: int, case: bench.Case, reference: type[Any] = Cudnn, configs: bool = False) -> bench.Contest:
+    """The row, ready to be measured; `configs`: all exact configs that fit beside the chosen one."""
     import torch
 
     from numpipe.ops.attention import attention
@@ -143,32 +145,59 @@ def contest(process: int, case: bench.Case, reference: type[Any] = Cudnn) -> ben
     q, k, v = (Heads(sets, (batches, count, positions, depth), dtype).randomise().views
                for count, positions in ((heads, queries), (shared, keys), (shared, keys)))
     inputs = list(zip(q, k, v, strict=True))
-    out, theirs = Heads(sets, (batches, heads, queries, depth), dtype), reference(inputs, causal, heads // shared)
-    first: list[Any] = []
+    options = {OURS: {}, **({name: {"config": config} for name, config in candidates(depth, causal).items()} if configs else {})}
+    outs = {name: Heads(sets, (batches, heads, queries, depth), dtype) for name in options}
+    theirs, first = reference(inputs, causal, heads // shared), {}
 
-    def ours(i: int) -> object:
-        i %= sets
-        return attention(*inputs[i], causal=causal, out=out.views[i])
+    def by(name: str) -> Callable[[int], object]:
+        return lambda i: attention(*inputs[i % sets], causal=causal, out=outs[name].views[i % sets], **options[name])
+
+    def poison() -> None:
+        for out in outs.values():
+            out.poison()
 
     def verify() -> dict[str, Any]:
-        found = {OURS: out.views[0], REFERENCE: theirs.outs[0]}
+        found = {name: out.views[0] for name, out in outs.items()} | {REFERENCE: theirs.outs[0]}
         errors = {name: relative_error(*inputs[0], o, causal) for name, o in found.items()}
-        off = largest_difference(found[OURS], found[REFERENCE])
-        if not errors[OURS] <= ERROR or not off <= DIFFERENCE:
-            raise AssertionError(f"{OURS}: relative error {errors[OURS]:.3e} of sampled rows; an element differs from "
-                                 f"{REFERENCE}'s by {off:.3e} of its size, {dict(case)}")
-        first.append(found[OURS].clone())
-        return {"errors": errors}
+        for name in outs:
+            off = largest_difference(found[name], found[REFERENCE])
+            if not errors[name] <= ERROR or not off <= DIFFERENCE:
+                raise AssertionError(f"{name}: relative error {errors[name]:.3e} of sampled rows; an element differs from "
+                                     f"{REFERENCE}'s by {off:.3e} of its size, {dict(case)}")
+            first[name] = found[name].clone()
+        return {"errors": errors} | ({"config": chosen(shape, causal)} if configs else {})
 
     def check() -> None:
-        out.check(OURS)
-        again = out.views[0]
-        if not bool(again.flatten()[0].isnan()) and not torch.equal(again, first[-1]):
-            raise AssertionError(f"{OURS} gave other bits than in its first call, {dict(case)}")
+        for name, out in outs.items():
+            out.check(name)
+            again = out.views[0]
+            if not bool(again.flatten()[0].isnan()) and not torch.equal(again, first[name]):
+                raise AssertionError(f"{name} gave other bits than in its first call, {dict(case)}")
 
-    return bench.Contest({OURS: ours, REFERENCE: theirs}, sets, 1e-12 * flops(shape, causal), out.poison, verify, check,
+    return bench.Contest({name: by(name) for name in outs} | {REFERENCE: theirs}, sets, 1e-12 * flops(shape, causal), poison,
+                         verify, check,
                          {"positions": math.sqrt(queries * keys), "heads x batches": batches * heads,
                           "Gflop": 1e-9 * flops(shape, causal)})
+
+
+def candidates(depth: int, causal: bool) -> dict[str, Any]:
+    """The exact configs for a depth, by name."""
+    from numpipe.ops.attention import CONFIGS, FITTING, SMALLER
+
+    names = [*FITTING[depth, causal], *(pair[0] for pair in SMALLER[depth])]
+    return {name: CONFIGS[name] for name in names if not CONFIGS[name].lazy}
+
+
+def chosen(shape: Shape, causal: bool) -> str:
+    """The name of the config that the op chooses."""
+    import torch
+
+    from numpipe.ops.attention import CONFIGS, choose
+
+    batches, heads, _, queries, keys, depth = shape
+    config = choose(depth, causal, True, queries, keys, batches * heads,
+                    torch.cuda.get_device_properties(0).multi_processor_count)
+    return next(name for name, known in CONFIGS.items() if known == config)
 
 
 def relative_error(q: Any, k: Any, v: Any, o: Any, causal: bool) -> float:
@@ -224,6 +253,9 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, help="of the shapes (default: drawn from the system)")
     parser.add_argument("--count", type=int, default=40, help="random shapes (default: %(default)s)")
+    parser.add_argument("--lengths", type=listed, default=[str(LEAST), str(MOST)], metavar="LEAST,MOST")
+    parser.add_argument("--depths", type=listed, default=list(map(str, DEPTHS)), help="comma-separated, of: 64, 128, 256")
+    parser.add_argument("--configs", action="store_true", help="all exact configs that fit, beside the chosen one")
     parser.add_argument("--shapes", nargs="+", metavar="B,H/HK,S,D", help="these instead")
     parser.add_argument("--masks", type=listed, default=list(MASKS), help="of --shapes: comma-separated, of: " + ", ".join(MASKS))
     parser.add_argument("--dtype", type=listed, default=["bf16"], help="comma-separated, of: " + ", ".join(DTYPES))
@@ -243,7 +275,11 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         if arguments is None:
             sys.argv += ["--seed", str(options.seed)]  # of the processes that measure, and of the command in the file
     try:
-        options.cases = random_cases(options.count, options.seed, options.dtype) if not options.shapes else [
+        options.lengths, options.depths = tuple(map(int, options.lengths)), tuple(map(int, options.depths))
+        if len(options.lengths) != 2 or not 0 < options.lengths[0] <= options.lengths[1] or not {*options.depths} <= {*DEPTHS}:
+            raise ValueError(f"--lengths {options.lengths}, --depths {options.depths}: the least and the most, and of {DEPTHS}")
+        options.cases = random_cases(options.count, options.seed, options.dtype, options.lengths,
+                                     options.depths) if not options.shapes else [
             {"shape": spell(shape_of(shape)), "mask": mask, "dtype": dtype, "of": "asked for"}
             for shape in options.shapes for mask in options.masks for dtype in options.dtype]
     except ValueError as error:
@@ -252,7 +288,12 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 def tell(rows: Sequence[bench.Row]) -> str:
-    return f"{bench.summary(rows, by=product_rows.kind)}\n\n{product_rows.verdict(rows, OURS, MUST, AIM)}"
+    ours = [row for row in rows if row.name == OURS]
+    text = f"{bench.summary(ours, by=product_rows.kind)}\n\n{product_rows.verdict(rows, OURS, MUST, AIM)}"
+    best = {str(dict(row.case)): row for row in sorted(rows, key=lambda row: row.ratio.median)}
+    lost = sorted((row.ratio.median / best[str(dict(row.case))].ratio.median, str(dict(row.case))) for row in ours)
+    return "\n".join([text, *(f"chosen over best {ratio:.3f}: {case}, best {best[case].name}"
+                              for ratio, case in lost[:10] if len(rows) > len(ours))])
 
 
 def main() -> int:
@@ -271,7 +312,10 @@ def main() -> int:
             for case, error in bench.spread(call_once, every):
                 print(f"not called ahead: {case}: {error}", flush=True)
 
-        status = bench.sweep("random_attention", options.cases, contest, reference=REFERENCE, load=LOAD,
+        def ready(process: int, case: bench.Case) -> bench.Contest:
+            return contest(process, case, configs=options.configs)
+
+        status = bench.sweep("random_attention", options.cases, ready, reference=REFERENCE, load=LOAD,
                              processes=options.processes, gpus=options.gpus, out=options.out, seconds=options.seconds,
                              resume=options.resume, method={"seed": options.seed}, ahead=ahead, tell=tell)
         result = bench.read(options.out) if options.out is not None and first else None

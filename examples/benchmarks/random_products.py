@@ -157,7 +157,7 @@ def configs(m: int, n: int, k: int, named: bool, space: int) -> dict[str, op_con
     """Name -> config: those that have one, tiles for few rows only where there are few, and the first `space` of the op's space."""
     found = {name: config for name, config in op_configs.CONFIGS.items()
              if named and not (config.skinny and min(m, n) > SKINNY)}
-    for config in op_configs.space(m, n, k, most=space) if space else ():
+    for config in op_configs.space(m, n, k, aligned=k % 64 == 0, most=space) if space else ():
         if config not in found.values():
             found[spell(config)] = config
     return found

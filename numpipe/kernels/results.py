@@ -83,8 +83,10 @@ class Results:
         """Call a user's function with the call's arguments, by parameter name; it gets arrays as `view` shows them."""
         view = view or HostView
         given = dict(zip(self.parameters, call.args, strict=False)) | dict(zip(self.scalars, call.scalars, strict=True))
-        known = {name: view(launch.info_of_zeros(value.shape, value.dtype) if isinstance(value, ArrayType) else launch.describe(
-                     value, name, self.kernel)) if is_array(value) else value for name, value in given.items()} | dict(call.statics)
+        known = {name: HostView(value) if view is HostView and isinstance(value, ArrayType) else view(
+                     launch.info_of_zeros(value.shape, value.dtype) if isinstance(value, ArrayType) else
+                     launch.describe(value, name, self.kernel)) if is_array(value) else value
+                 for name, value in given.items()} | dict(call.statics)
         shown = ", ".join(name for name in known if not name.startswith("np__"))  # numpipe itself passes these
         return self._call(function, what, known, f"the call knows {shown}: it is given the arguments by the names of the kernel's "
                                                  "parameters")

@@ -31,9 +31,9 @@ def read(obj: Any, name: str, kernel: str) -> ArrayInfo:
     """
     where = argument(name, kernel)
     if type(obj).__module__.partition(".")[0] != "jaxlib":
-        raise SpecError(f"{where}: a {type(obj).__name__} of JAX has no memory of its own; inside of jax.jit, jax.grad and jax.vmap "
-                        "call numpipe.jax.matmul, numpipe.jax.attention or numpipe.jax.call(kernel), and outside of jax.jit pass "
-                        "jax.Array values")
+        raise SpecError(f"{where}: a {type(obj).__name__} of JAX has no memory of its own; call kernels on jax.Array values, "
+                        "outside of jax.jit, jax.grad and jax.vmap; inside of these call numpipe.jax.matmul, numpipe.jax.attention "
+                        "or numpipe.jax.call(kernel)")
     if obj.is_deleted():
         raise SpecError(f"{where}: this JAX array was deleted or donated (donate_argnums); pass one that is alive")
     dtype = element_type(obj.dtype, name, kernel)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -40,106 +39,26 @@ from ..launch.info import ArrayInfo, tma_addressable
 from ..launch.views import strided
 from ..plan.context import axis_index
 from ..plan.params import CompilerParams
-from ..plan.specs import ArrayType, BlockSpec, persistent
+from ..plan.specs import BlockSpec, persistent
+from .attention_configs import CONFIGS as CONFIGS
+from .attention_configs import DEPTHS, Config, Form, choose
+from .attention_configs import FITTING as FITTING
+from .attention_configs import SMALLER as SMALLER
+from .attention_short import kernel as short_kernel
 from .operands import copied, described
+from .repeats import Repeats
 
 __all__ = ["attention"]
 
-DEPTHS = (64, 128, 256)
 L2 = 32 << 20  # bytes of keys and values that heads whose tiles take turns may have
+_REPEATS = Repeats("attention")
 RISE = 8.0  # powers of two that scores may exceed the maximum in use by, where it is not always the largest one
-
-
-@dataclass(frozen=True)
-class Config:
-    """How attention is cut and scheduled:
-
-    keys       rows of K and V in a step
-    wgs        compute warpgroups, of 64 rows of Q each
-    slots      steps in shared memory at once
-    lazy       sums are rescaled only where a maximum has risen by more than `RISE`; else at each step, as exact as can be
-    turns      warpgroups issue their products one after another, so that one's softmax is beside the other's products
-    dynamic    CTAs take tiles from a counter, the longest first: of use where tiles differ, that is with a causal mask
-    registers  of each lane of the memory role
-    early      keys whose exponentials come before the wait for the product with V, which ptxas would move up; None: as it likes
-    q_slots    tiles of Q in shared memory at once: with two, the next one is on its way while one is in use
-    """
-
-    keys: int = 128
-    wgs: int = 2
-    slots: int = 2
-    lazy: bool = False
-    turns: bool = True
-    early: int | None = None
-    q_slots: int = 1
-    dynamic: bool = True
-    registers: int = 40
-
-    @property
-    def rows(self) -> int:
-        return 64 * self.wgs
-
-
-CONFIGS = {
-    "2 warpgroups, 128 keys": Config(early=32, q_slots=2),
-    "2 warpgroups, 128 keys, lazy": Config(lazy=True, turns=False, early=32, q_slots=2),
-    "3 warpgroups, 80 keys, lazy": Config(80, 3, lazy=True, turns=False, dynamic=False, registers=32),
-    "3 warpgroups, 128 keys": Config(128, 3, early=32, q_slots=2, registers=32),
-    "3 warpgroups, 128 keys, lazy": Config(128, 3, lazy=True, q_slots=2, registers=32),
-    "2 warpgroups, 64 keys": Config(64, early=32),
-    "2 warpgroups, 64 keys, lazy": Config(64, lazy=True, early=32),
-    "1 warpgroup, 128 keys": Config(128, 1, turns=False, early=32, q_slots=2),
-    "1 warpgroup, 128 keys, lazy": Config(128, 1, lazy=True, turns=False, early=32, q_slots=2),
-    "1 warpgroup, 64 keys": Config(64, 1, turns=False, early=32),
-    "1 warpgroup, 64 keys, lazy": Config(64, 1, lazy=True, turns=False, early=32),
-}
-FITTING = {
-    **{(64, causal): ("3 warpgroups, 128 keys", "3 warpgroups, 128 keys, lazy") for causal in (False, True)},
-    (128, False): ("2 warpgroups, 128 keys", "3 warpgroups, 80 keys, lazy", "2 warpgroups, 128 keys, lazy"),
-    (128, True): ("2 warpgroups, 128 keys", "2 warpgroups, 128 keys, lazy", "3 warpgroups, 80 keys, lazy"),
-    **{(256, causal): ("2 warpgroups, 64 keys", "2 warpgroups, 64 keys, lazy") for causal in (False, True)},
-}
-"""(depth, causal) -> configs that fit into registers and shared memory, for many rows: that for exact results, that for others, the
-rest"""
-SMALLER = {
-    64: (("2 warpgroups, 128 keys", "2 warpgroups, 128 keys, lazy"), ("1 warpgroup, 128 keys", "1 warpgroup, 128 keys, lazy")),
-    128: (("1 warpgroup, 128 keys", "1 warpgroup, 128 keys, lazy"),),
-    256: (("1 warpgroup, 64 keys", "1 warpgroup, 64 keys, lazy"),),
-}
-"""depth -> configs with fewer rows, for short lengths: for exact results, and for others"""
-
-
-@dataclass(frozen=True)
-class Form:
-    """What is computed, beside the config.
-
-    depth   elements of a head, one of `DEPTHS`
-    causal  whether query i sees keys up to i + diagonal alone
-    layout  dimensions of the arrays: "bhsd" (batch, head, position, depth) or "bshd"
-    sums    whether the logarithms of the sums are stored
-    """
-
-    depth: int
-    causal: bool = False
-    layout: str = "bhsd"
-    sums: bool = False
-
-    @property
-    def heads(self) -> int:
-        return self.layout.index("h")
-
-    @property
-    def positions(self) -> int:
-        return self.layout.index("s")
-
-    def results(self, q: Any) -> tuple[ArrayType, ...]:
-        sums = ArrayType((q.shape[0], q.shape[self.heads], q.shape[self.positions]), np.float32)
-        return (ArrayType(q.shape, q.dtype), sums)[:1 + self.sums]
-
 
 @functools.cache
 def kernel(config: Config, form: Form) -> Kernel:
-    """The kernel for a config and a form."""
+    """Return the kernel for a config and a form."""
+    if config.alone:
+        return short_kernel(config, form)
     by_head, order = form.layout == "bhsd", "products" if config.turns else None
     rows_of_q, keys_of_k = ((None, None, n, form.depth) if by_head else (None, n, None, form.depth)
                             for n in (config.rows, config.keys))
@@ -150,7 +69,7 @@ def kernel(config: Config, form: Form) -> Kernel:
         """o = softmax2(scale q k^T) v, with powers of two; lse: logarithms of the sums; `group`: heads that take turns."""
         wg, group = axis_index("wg"), group if form.causal else 1
         heads, keys, blocks = q.shape[form.heads], k.shape[form.positions], cdiv(q.shape[form.positions], config.rows)
-        for above, n, below in tiles(q.shape[0] * heads // group, blocks, group, dynamic=form.causal and config.dynamic):
+        for above, n, below in tiles(q.shape[0] * heads // group, blocks, group, dynamic=form.causal and config.dynamic):  # type: ignore[var-annotated]
             b, h = (above * group + below) // heads, (above * group + below) % heads
             hk = h * k.shape[form.heads] // heads  # several heads of queries have one of keys and values
             i = blocks - 1 - n if form.causal else n  # the longest tiles first
@@ -243,31 +162,6 @@ def kernel(config: Config, form: Form) -> Kernel:
     return attend  # type: ignore[no-any-return]
 
 
-@functools.lru_cache(maxsize=1024)
-def choose(depth: int, causal: bool = False, exact: bool = True, queries: int = 1 << 20, keys: int = 1 << 20, heads: int = 1,
-           sms: int = 132) -> Config:
-    """Return the config for a depth, one of `DEPTHS`, and for so many rows: of all heads of all batches together, `heads`.
-
-    Many rows take what `FITTING` says. Where tiles are few, or the last one of each head mostly empty, one of `SMALLER` takes fewer
-    cycles: there are more tiles, of fewer rows. Cycles of a tile are estimated: `_cycles`.
-    """
-    names = [FITTING[depth, causal], *SMALLER[depth]]
-    configs = [CONFIGS[pair[not exact]] for pair in names]
-    return min(configs, key=lambda config: cdiv(cdiv(queries, config.rows) * heads, sms) * _cycles(config, depth, keys))
-
-
-def _cycles(config: Config, depth: int, keys: int) -> float:
-    """Return about how many cycles an SM takes for a tile.
-
-    A step has products, of 4096 operations a cycle, and exponentials, 16 a cycle, with what belongs to them. Where there are
-    several warpgroups, the products of one hide behind the exponentials of another; one alone does them one after the other. A
-    tile begins with a load and ends with a store.
-    """
-    products, exponentials = 4 * config.rows * config.keys * depth / 4096, 1.25 * config.rows * config.keys / 16
-    step = max(products, exponentials) + min(products, exponentials) / config.wgs + 200
-    return 500 + cdiv(keys, config.keys) * step
-
-
 def attention(q: Any, k: Any, v: Any, *, causal: bool = False, diagonal: int = 0, scale: float | None = None,
               layout: str = "bhsd", exact: bool = True, return_lse: bool = False, out: Any = None, config: Config | None = None,
               target: str | None = None, stream: Any = None) -> Any:
@@ -293,14 +187,38 @@ def attention(q: Any, k: Any, v: Any, *, causal: bool = False, diagonal: int = 0
     >>> attention(q, k, k, target="sim").shape
     (1, 8, 72, 64)
     """
+    constants, simple = (causal, diagonal, scale, layout, exact, config), target is None and not return_lse
+    if simple:
+        done, result = _REPEATS.again((q, k, v), constants, out, stream)
+        if done:
+            return result
     infos = list(described("attention", {"q": q, "k": k, "v": v}, (FLOAT16, BFLOAT16)).values())
-    form, scale, group = _asked(*(info.shape for info in infos), causal, layout, return_lse, scale)  # type: ignore[misc]
-    arrays = [_loaded(name, info, target, stream) for name, info in zip("qkv", infos, strict=True)]
+    form, _, _ = asked = _asked(*(info.shape for info in infos), causal, layout, return_lse, scale)
+    if all(info.strides[form.heads] == 0 and info.shape[form.heads] > 1 for info in infos[1:]):  # heads that are repeated: one
+        infos[1:] = [strided(info, [1 if axis == form.heads else n for axis, n in enumerate(info.shape)], info.strides)
+                     for info in infos[1:]]
+        asked = _asked(*(info.shape for info in infos), causal, layout, return_lse, scale)
     if config is None:
         device = launch.gpu_state().device
         config = choose(form.depth, causal, exact, infos[0].shape[form.positions], infos[1].shape[form.positions],
                         infos[0].shape[0] * infos[0].shape[form.heads], device.sm_count if device else 132)
-    return kernel(config, form)(*arrays, out=out, scale=scale, diagonal=diagonal, group=group, target=target, stream=stream)
+    made = kernel(config, form)
+
+    def run(to: Any) -> Any:
+        arrays = [_loaded(name, info, target, stream) for name, info in zip("qkv", infos, strict=True)]
+        return made(*arrays, out=to, scale=asked[1], diagonal=diagonal, group=asked[2], target=target, stream=stream)
+
+    if not simple:
+        return run(out)
+    handle = None if stream is None else launch.as_stream(stream)
+    to = launch.empty_like_kind(infos[0], infos[0].shape, infos[0].dtype, handle) if out is None else out
+    result = launch.describe(to, "out", "attention") if out is not None else launch.describe_fresh(to, "out", "attention")
+    _REPEATS.call(lambda: run(result), (q, k, v), constants, out, [*infos, result], stream)
+    if out is not None:
+        return out
+    if launch.foreign([result]):
+        launch.settle([result], launch.current_stream([result]) if handle is None else handle, 1)
+    return launch.deliver(infos[0], [to])[0]
 
 
 def _loaded(name: str, info: ArrayInfo, target: str | None, stream: Any) -> ArrayInfo:
@@ -316,6 +234,7 @@ def _loaded(name: str, info: ArrayInfo, target: str | None, stream: Any) -> Arra
                           f"{reason}")
     made = copied(info, target, stream)  # the first two dimensions are one
     return strided(made, info.shape, (info.shape[1] * made.strides[0], *made.strides))
+
 
 @functools.lru_cache(maxsize=1024)
 def _asked(q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...], causal: bool, layout: str, sums: bool,

@@ -37,13 +37,15 @@ from ..plan.context import axis_index, axis_size
 from ..plan.params import CompilerParams, LoweringSemantics
 from ..plan.specs import BlockSpec, persistent
 from .copy_ways import Part, ways
+from .repeats import Repeats
 
 __all__ = ["copy"]
 
-MOVED = {1: np.dtype(np.uint8), 2: np.dtype(np.float16), 4: np.dtype(np.int32)}
+MOVED: dict[int, np.dtype[Any]] = {1: np.dtype(np.uint8), 2: np.dtype(np.float16), 4: np.dtype(np.int32)}
 """the types that elements are moved as, by bytes"""
 NUMBERS = ("group", "pitch", "columns", "last", "first", "step", "n1", "n2", "n3", "s0", "s1", "s2", "s3")
 """of `lanes`, as `copy_ways` gives them"""
+_REPEATS = Repeats("copy")
 MOST = 5
 """dimensions of an array"""
 BATCH = 8
@@ -88,7 +90,7 @@ def rows(config: Config) -> Kernel:
         blocks = o.shape[0] * o.shape[1] * high * wide
         whole = blocks // (config.run * ctas) * config.run  # steps in runs; the others are dealt one by one: no CTA works alone
 
-        def place(k):
+        def place(k):  # type: ignore[no-untyped-def]
             block = k * ctas + cta
             if k < whole:
                 block = (k // config.run * ctas + cta) * config.run + k % config.run
@@ -96,7 +98,7 @@ def rows(config: Config) -> Kernel:
             matrix = row // high
             return matrix // o.shape[1], matrix % o.shape[1], row % high, block % wide
 
-        pipe = pipeline(
+        pipe = pipeline(  # type: ignore[var-annotated]
             grid=(cdiv(blocks - cta, ctas),), max_concurrent_steps=config.slots,
             in_specs=(BlockSpec((None, None, config.rows, columns), place, eviction_policy="evict_last"),),
             out_specs=(BlockSpec((None, None, config.rows, columns), place, buffer_count=config.outs,
@@ -124,19 +126,19 @@ def turned(by_tma: bool) -> Kernel:
         blocks = o.shape[0] * o.shape[1] * high * wide
         half = columns // 2
 
-        def place(k):
+        def place(k):  # type: ignore[no-untyped-def]
             block = k * ctas + cta
             row = block // wide
             matrix = row // high
             return matrix // o.shape[1], matrix % o.shape[1], row % high, block % wide
 
-        def across(k):
+        def across(k):  # type: ignore[no-untyped-def]
             above, below, i, j = place(k)
             return above, below, j, i
 
         source = BlockSpec((None, None, columns, 64), across, eviction_policy="evict_last")
         if by_tma:
-            pipe = pipeline(
+            pipe = pipeline(  # type: ignore[var-annotated]
                 grid=(cdiv(blocks - cta, ctas),), max_concurrent_steps=3, in_specs=(source,),
                 out_specs=(BlockSpec((None, None, 64, columns), place, buffer_count=2, eviction_policy="evict_first"),))
             for _, (a_tile, o_tile) in pipe(a, o):
@@ -171,11 +173,11 @@ def lanes(size: int, high: bool, dims: int, along_rows: bool) -> Kernel:
         wide = cdiv(o.shape[1], width)
         blocks = cdiv(o.shape[0], height) * wide
 
-        def place(k):
+        def place(k):  # type: ignore[no-untyped-def]
             block = k * ctas + mine
             return block // wide, block % wide
 
-        def row_at(number):  # where a row begins; the last one stands for those that are not there
+        def row_at(number):  # type: ignore[no-untyped-def]  # where a row begins; the last one stands for those that are not there
             m = min(number, last)
             if dims == 1:
                 return first + m * s3
@@ -188,18 +190,18 @@ def lanes(size: int, high: bool, dims: int, along_rows: bool) -> Kernel:
             i = j // n1
             return first + (m - k * n3) * s3 + (k - j * n2) * s2 + (j - i * n1) * s1 + i * s0
 
-        def body(indices, tile):
+        def body(indices, tile):  # type: ignore[no-untyped-def]
             i, j = place(indices[0])
             lane = lane_index()
 
-            def own(n):  # the row and column, in the block, of the lane's element n
+            def own(n):  # type: ignore[no-untyped-def]  # the row and column, in the block, of the lane's element n
                 if along_rows:
                     return lane % height, lane // height + n * (128 // height)
                 if width < 128:
                     return lane // width + n * (128 // width), lane % width
                 return n % height, lane + n // height * 128
 
-            def at(n):  # where in the source that element lies
+            def at(n):  # type: ignore[no-untyped-def]  # where in the source that element lies
                 r, c = own(n)
                 x = j * width + c
                 row = x // pitch
@@ -255,6 +257,10 @@ def copy(a: Any, *, out: Any = None, config: Config | None = None, target: str |
     >>> copy(a.T, target="sim").flags.c_contiguous
     True
     """
+    if target is None:
+        done, made = _REPEATS.again((a,), (config,), out, stream)
+        if done:
+            return made
     info = launch.describe(a, "a", "copy")
     if len(info.shape) > MOST:
         raise SpecError(f"copy: 'a' of shape {info.shape} has {len(info.shape)} dimensions, expected up to {MOST}: reshape it")
@@ -266,7 +272,11 @@ def copy(a: Any, *, out: Any = None, config: Config | None = None, target: str |
     launch.same_place([info, result], ["a", "out"], "copy")
     launch.check_writable(result, "out", "copy")
     launch.check_overlap([info, result], ["a", "out"], 1, "copy")
-    copy_into(info, result, config=config, target=target, stream=stream)
+    run = functools.partial(copy_into, info, result, config=config, target=target, stream=stream)
+    if target is None:
+        _REPEATS.call(run, (a,), (config,), out, [info, result], stream)
+    else:
+        run()
     if out is not None:
         return out
     if launch.foreign([result]):

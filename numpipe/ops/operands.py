@@ -7,6 +7,7 @@ operand is copied once, to memory of the caller's library whose rows start at mu
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -33,7 +34,8 @@ class Operand(NamedTuple):
 def described(op: str, arrays: dict[str, Any], types: Sequence[np.dtype], added: Sequence[str] = ()) -> dict[str, ArrayInfo]:
     """Describe the arrays that are not None. Those named in `added` may be float32, whatever the type of the others.
 
-    Raises SpecError for what is no array, for other types, and for types or devices that differ.
+    Raises SpecError for what is no array, for other types, for types or devices that differ, and for tensors that PyTorch would
+    have to record.
     """
     infos = {name: launch.describe(array, name, op) for name, array in arrays.items() if array is not None}
     first, of_first = next(iter(infos.items()))
@@ -44,6 +46,9 @@ def described(op: str, arrays: dict[str, Any], types: Sequence[np.dtype], added:
             raise SpecError(f"{op}: '{name}' is {info.dtype.name}, expected {known}: convert it, as {name}.astype(…) does")
         if info.dtype != of_first.dtype and name not in added:
             raise SpecError(f"{op}: '{name}' is {info.dtype.name} and '{first}' is {of_first.dtype.name}: give both one type")
+        if getattr(info.owner, "requires_grad", False) and sys.modules["torch"].is_grad_enabled():
+            raise SpecError(f"{op}: '{name}' requires a gradient, which numpipe.ops.{op} does not record: call numpipe.torch.{op}, "
+                            f"or pass {name}.detach(), or call it under torch.no_grad()")
     launch.same_place(list(infos.values()), list(infos), op)
     return infos
 
@@ -84,7 +89,9 @@ def laid(op: str, name: str, info: ArrayInfo, batch: tuple[int, ...], target: st
         window = broadcast(info, (*batch, *info.shape[-2:]))
     if log.on("launch"):
         log.say("launch", f"{op}: '{name}', {info.dtype.name} {info.shape}, strides {info.strides} bytes, is copied: {reason}")
-    return Operand(copied(window, target, stream), False)
+    across = transposed(window)  # each is copied as it lies: lines on both sides
+    turned = window.strides[-1] != info.dtype.itemsize == across.strides[-1]
+    return Operand(copied(across if turned else window, target, stream), turned)
 
 
 def copied(info: ArrayInfo, target: str | None, stream: Any) -> ArrayInfo:

@@ -250,6 +250,10 @@ def element_type(what: str, dtype: Any) -> np.dtype:
     return found
 
 
+SYMBOLIC: list[type] = []
+"""types of sizes that are not known yet, which an ArrayType may have while a framework traces a call (`numpipe.torch`)"""
+
+
 @dataclass(frozen=True)
 class ArrayType:
     """Shape and dtype of an output that the call allocates (`out_type=` of a kernel)."""
@@ -258,10 +262,10 @@ class ArrayType:
     dtype: Any
 
     def __post_init__(self) -> None:
-        shape = self.shape
-        if not isinstance(shape, (tuple, list)) or not all(is_int(n) and n >= 0 for n in shape):
+        shape, symbols = self.shape, tuple(SYMBOLIC)
+        if not isinstance(shape, (tuple, list)) or not all(isinstance(n, symbols) or (is_int(n) and n >= 0) for n in shape):
             raise SpecError(f"ArrayType: shape must be a tuple of non-negative ints, got {shape!r}")
-        object.__setattr__(self, "shape", tuple(converted(n, int) for n in shape))
+        object.__setattr__(self, "shape", tuple(n if isinstance(n, symbols) else converted(n, int) for n in shape))
         object.__setattr__(self, "dtype", element_type("ArrayType", self.dtype))
 
 

@@ -270,6 +270,7 @@ for path in sorted(Path("examples").glob("*.py")):
 import attention_ladder, gemm_ladder, gemm_tuned
 from numpipe.ops.attention import Config, Form, kernel
 kernel(Config(), Form(128))
+kernel(Config(64, 1, alone=True), Form(64))
 attention_ladder.kernel(attention_ladder.Config(), 128, True)
 gemm_ladder.kernel(gemm_ladder.Config())
 gemm_tuned.kernel(gemm_tuned.Config())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import shutil
 import subprocess
+import types
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,18 +13,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-jax = pytest.importorskip("jax")
-
 import numpipe
-import numpipe.jax
 from numpipe import ArrayType, SpecError, launch
-from numpipe.frameworks.jax import ffi, targets
 from numpipe.kernels.calls import Calls
+from numpipe.kernels.variants import Variant
 from numpipe.launch import driver
 from numpipe.plan.specs import FLAGS, Workspace
 from tests.kernels.launch_fakes import FakeDriver
 from tests.kernels.launch_kernels import SIZES, compiled_as, doubled, image
-from tests.kernels.xla_fakes import FakeXla
+
+jax = pytest.importorskip("jax")
+ffi: Any = pytest.importorskip("numpipe.frameworks.jax.ffi")
+targets = pytest.importorskip("numpipe.frameworks.jax.targets")
+FakeXla = pytest.importorskip("tests.kernels.xla_fakes").FakeXla
 
 A, B, C, D = 1 << 20, 1 << 21, 1 << 22, 1 << 23
 OUT = {"grid": (1,), "out_type": lambda a: ArrayType(a.shape, a.dtype)}
@@ -40,11 +42,13 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
     monkeypatch.setattr(driver, "_opened", fake)
     monkeypatch.setattr(targets, "default_gpu", lambda: 0)
     launch.device.gpu_state.cache_clear()
+    jax.clear_caches()  # a program is traced once for a default device
     yield fake
     launch.device.gpu_state.cache_clear()
+    jax.clear_caches()
 
 
-def handler(kernel: Any, **named: Any) -> ffi.Handler:
+def handler(kernel: Any, **named: Any) -> Any:
     """The CUDA handler of a call of a kernel that is traced now."""
     before = set(targets._targets)
     jax.eval_shape(lambda x: numpipe.jax.call(kernel)(x, **named), IN)
@@ -57,8 +61,8 @@ def test_the_structures_lie_as_in_the_header_that_jax_has(tmp_path: Path) -> Non
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("no C compiler")
-    fields = {"XLA_FFI_CallFrame": (ffi.Frame, {"extension_start": "extension_start", "api": "api", "context": "ctx", "stage": "stage",
-                                                "operands": "args", "results": "rets"}),
+    fields = {"XLA_FFI_CallFrame": (ffi.Frame, {"extension_start": "extension_start", "api": "api", "context": "ctx",
+                                                "stage": "stage", "operands": "args", "results": "rets"}),
               "XLA_FFI_Args": (ffi.Buffers, {"size": "size", "items": "args"}),
               "XLA_FFI_Rets": (ffi.Buffers, {"size": "size", "items": "rets"}),
               "XLA_FFI_Buffer": (ffi.Buffer, {"dtype": "dtype", "data": "data", "rank": "rank", "dims": "dims"}),
@@ -69,11 +73,13 @@ def test_the_structures_lie_as_in_the_header_that_jax_has(tmp_path: Path) -> Non
               "XLA_FFI_Metadata_Extension": (ffi.Extension, {"type": "extension_base.type", "metadata": "metadata"}),
               "XLA_FFI_Error_Create_Args": (ffi._ErrorArguments, {"message": "message", "code": "errc"}),
               "XLA_FFI_Stream_Get_Args": (ffi._StreamArguments, {"context": "ctx", "stream": "stream"})}
-    asked = [(struct, theirs, getattr(ours, mine).offset) for struct, (ours, names) in fields.items() for mine, theirs in names.items()]
+    asked = [(struct, theirs, getattr(ours, mine).offset)
+             for struct, (ours, names) in fields.items() for mine, theirs in names.items()]
     lines = "".join(f'printf("%zu\\n", offsetof({struct}, {theirs}));' for struct, theirs, _ in asked)
     source = tmp_path / "offsets.c"
     header = Path(jax.ffi.include_dir()) / "xla/ffi/api/c_api.h"
-    declared = "".join(f"typedef struct {name} {name};" for name in fields if f"}} {name};" not in header.read_text(encoding="utf8"))
+    text = header.read_text(encoding="utf8")  # in C a structure has a name of its own only where a typedef gives it one
+    declared = "".join(f"typedef struct {name} {name};" for name in fields if f"}} {name};" not in text)
     source.write_text(f'#include <stdio.h>\n#include "{header}"\n{declared}int main() {{ {lines} }}', encoding="utf8")
     subprocess.run([compiler, "-w", "-o", tmp_path / "offsets", source], check=True)
     found = subprocess.run([tmp_path / "offsets"], capture_output=True, text=True, check=True).stdout.split()
@@ -87,7 +93,8 @@ def test_a_handler_tells_a_version_that_both_know_and_that_it_can_be_captured(th
     assert metadata.traits == ffi.COMMAND_BUFFER
 
 
-@pytest.mark.parametrize("error, code", [(SpecError("argument 'x': schön"), 3), (KeyboardInterrupt("stop"), 13), (ValueError("\0"), 13)])
+@pytest.mark.parametrize("error, code", [
+    (SpecError("argument 'x': schön"), 3), (KeyboardInterrupt("stop"), 13), (ValueError("\0"), 13)])
 def test_whatever_is_raised_comes_back_as_text(error: BaseException, code: int) -> None:
     def fails(stream: int, pointers: Any) -> None:
         raise error
@@ -185,3 +192,50 @@ def test_scalars_of_calls_in_one_program_are_kept_apart(fake: FakeDriver) -> Non
     for called in (*calls, *calls):
         xla.call(called, [A], [B], 7)
     assert values == [2, 3, 2, 3]
+
+
+@pytest.mark.thorough
+def test_a_product_cut_along_k_is_one_launch_with_its_workspace(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The real kernel, compiled when it is traced; rows of 260 elements are padded to 264 by XLA."""
+    from numpipe.ops.configs import CONFIGS, Config
+
+    config = Config(64, 64, split="stream", slots=4, wgs=1)
+    assert config not in CONFIGS.values()
+    traced = jax.eval_shape(lambda a, b: numpipe.jax.matmul(a, b, config=config, bias=b[0, :256]),
+                            jax.ShapeDtypeStruct((100, 260), np.float16), jax.ShapeDtypeStruct((260, 256), np.float16))
+    assert traced.shape == (100, 256)
+    target = next(reversed(targets._targets.values()))
+    assert [t.shape for t in target._ins] == [(100, 264), (264, 256), (256,)] and target._work > 0
+    fake.sizes, xla = [], FakeXla()
+    work = (ctypes.c_uint8 * (target._work + 64))()
+    monkeypatch.setattr(launch.Prepared, "_load", lambda self, device: None)
+    assert xla.call(target._handlers["CUDA"], [A, B, C], [D, ctypes.addressof(work)], 7) is None, xla.error
+    assert [call[0] for call in fake.calls if call[0] in ("clear", "launch", "allocate")] == ["clear", "launch"]
+
+
+@pytest.mark.parametrize("a, b, c, bias", [
+    ((5, 13), (13, 7), None, (7,)), ((1, 13), (13, 1), None, (1, 1)), ((3,), (2, 3, 5), None, None), ((2, 4, 3), (3,), None, None),
+    ((2, 1, 5, 9), (3, 9, 11), (5, 11), (5, 1)), ((5, 9), (2, 9, 11), (1,), (11,)), ((130, 64), (64, 65), (130, 1), None)], ids=str)
+@pytest.mark.parametrize("differentiated", [False, True])
+def test_no_operand_of_a_product_is_copied_by_numpipe(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch, a: Any, b: Any, c: Any,
+                                                      bias: Any, differentiated: bool) -> None:
+    """XLA pads and repeats them, so the op allocates nothing, which a command buffer could not capture."""
+    ready = types.SimpleNamespace(workspace_shape=lambda grid, infos: None, fitting=lambda grid, device: grid)
+    launched: list[str] = []
+    monkeypatch.setattr(Variant, "prepared", lambda self, infos, table: launched.append(self.definition.name) or ready)
+    arrays = [None if shape is None else jax.ShapeDtypeStruct(shape, np.float16) for shape in (a, b, c, bias)]
+
+    def product(a: Any, b: Any, c: Any, bias: Any) -> Any:
+        return numpipe.jax.matmul(a, b, c, bias=bias)
+
+    if differentiated:
+        jax.eval_shape(jax.grad(lambda a, b, c, bias: product(a, b, c, bias).astype(np.float32).sum(), (0, 1)), *arrays)
+    else:
+        jax.eval_shape(product, *arrays)
+    assert set(launched) == {"matmul"} and not fake.named("allocate")
+
+
+def test_without_padding_they_would_be(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pytest.importorskip("numpipe.frameworks.jax.matmul"), "ROW", 1)
+    with pytest.raises(AssertionError):
+        test_no_operand_of_a_product_is_copied_by_numpipe(fake, monkeypatch, (5, 21), (21, 7), None, None, False)

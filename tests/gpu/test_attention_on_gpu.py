@@ -84,13 +84,13 @@ def test_views_of_one_array_are_read_where_they_lie() -> None:
     assert torch.linalg.norm(o.transpose(1, 2).double() - wanted) / torch.linalg.norm(wanted) < 1e-3
 
 
-@pytest.mark.parametrize("what", ["odd rows", "depth first", "reversed", "repeated", "stepped", "one off"])
+@pytest.mark.parametrize("what", ["odd rows", "depth first", "repeated", "stepped", "one off"])
 def test_what_tma_cannot_address_is_copied(what: str) -> None:
     torch = pytest.importorskip("torch")
     q, wide = (torch.randn(2, 4, 200, depth, device="cuda").to(torch.float16) for depth in (64, 200))
     k = {"odd rows": wide.flatten()[:2 * 4 * 200 * 65].view(2, 4, 200, 65)[..., :64],
-         "depth first": wide[..., :64].mT.contiguous().mT, "reversed": wide[..., :64].flip(2), "repeated": wide[:1, :, :, :64].expand(2, -1, -1, -1), "stepped": wide[..., :128:2],
-         "one off": wide[..., 1:65]}[what]
+         "depth first": wide[..., :64].mT.contiguous().mT, "repeated": wide[:1, :, :, :64].expand(2, -1, -1, -1),
+         "stepped": wide[..., :128:2], "one off": wide[..., 1:65]}[what]
     wanted = torch.nn.functional.scaled_dot_product_attention(q.double(), k.double(), k.double())
     o = attention(q, k, k)
     assert torch.linalg.norm(o.double() - wanted) / torch.linalg.norm(wanted) < 1e-3

@@ -63,7 +63,7 @@ APPLIES = (
     "tiles.mma.<listcomp>", "tiles.order._barrier", "pipeline.barriers.apply", "plan.context.only_if", "plan.context.over",
     "pipeline.order_tokens.over_tokens", "pipeline.outputs.first_lane", "pipeline.ring.each")
 """Functions that only call what they are given."""
-ELSEWHERE = "compile", "intrinsics", "launch", "sim", "tools"
+ELSEWHERE = "compile", "frameworks", "intrinsics", "launch", "sim", "tools"
 """rooms of numpipe without protocol"""
 LOOP = "the end of a loop (lift.loops)"
 

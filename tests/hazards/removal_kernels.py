@@ -120,6 +120,8 @@ run("numpipe.ops.attention", numpipe.kernel(
     attend.function, out_type=lambda q: numpipe.ArrayType(q.shape, q.dtype), without="lse", grid=numpipe.persistent(1),
     num_compute_wgs=2, wg_axis="wg", memory_registers=40), ints(1, 1, 256, 64), ints(1, 1, 256, 64), ints(1, 1, 256, 64),
     scale=np.float32(0.125), diagonal=0, group=1)
+run("numpipe.ops.attention, short", attention_of(Config(64, 1, alone=True), Form(64, causal=True)), *[ints(1, 1, 128, 64)] * 3,
+    scale=np.float32(0.125), diagonal=0, group=1)
 for rung in (attention_ladder.Config(64), attention_ladder.Config(64, wgs=2, overlapped=True, turns=True)):
     run(f"examples/attention_ladder.py {rung}", attention_ladder.kernel(rung, 64, True), *[ints(1, 1, 256, 64)] * 3,
         scale=np.float32(0.125))

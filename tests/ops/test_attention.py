@@ -20,7 +20,7 @@ from numpipe.ops.attention import CONFIGS, FITTING, SMALLER, Config, Form, choos
 from tests.kernels.attention_cases import CASES, Case
 
 OP = importlib.import_module("numpipe.ops.attention")  # the package's attribute of this name is the function
-SMALL = Config(64)
+SMALL, ALONE = Config(64), Config(64, 1, alone=True)
 
 
 @pytest.fixture(autouse=True)
@@ -124,6 +124,18 @@ def test_short_lengths_take_tiles_of_fewer_rows(rows: int, queries: int, heads: 
     assert choose(64, queries=500, keys=500, heads=16, sms=16).rows > choose(64, queries=500, keys=500, heads=16, sms=1000).rows
 
 
+@pytest.mark.variants(4)
+@pytest.mark.parametrize("name", CASES)
+def test_a_warpgroup_alone_gives_the_same(name: str) -> None:
+    case = CASES[name]
+    assert case.wrong(*case.run("sim", ALONE)) == ""
+
+
+def test_no_schedule_finds_a_race_in_warpgroups_alone() -> None:
+    found = verified(ALONE, Case(1, 2, 1, 72, 136, causal=True), 4)
+    assert found.ok and found.schedules == 4, str(found)
+
+
 @pytest.mark.variants(3)
 @pytest.mark.parametrize("depth", [7, 40, 96, 1, 136])
 def test_any_depth_is_computed_with_zeros_and_stored_exactly(depth: int) -> None:
@@ -161,6 +173,17 @@ def test_what_the_kernel_cannot_load_is_copied_once_and_told(info: ArrayInfo, re
         assert (found.shape, found.strides) == (info.shape, (2 * 4 * 6400, 2 * 6400, 128, 2))
 
 
+def test_heads_that_are_repeated_are_one_head_that_all_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As PyTorch's ``expand`` makes them: with strides of 0, which TMA cannot address."""
+    case = Case(1, 4, 1, 40, 72)
+    q, k, v = case.arrays()
+    shown: list[ArrayInfo] = []
+    monkeypatch.setattr(OP, "_loaded", lambda _name, info, *_: shown.append(info) or info)
+    repeated = [np.broadcast_to(x, (1, 4, 72, 64)) for x in (k, v)]
+    np.testing.assert_array_equal(attention(q, *repeated, target="sim"), attention(q, k, v, target="sim"))
+    assert [info.shape[1] for info in shown] == [4, 1, 1] * 2
+
+
 @pytest.mark.parametrize("arrays, words", [
     ([np.zeros((1, 1, 8, 64), np.float16)] * 2 + [np.zeros((1, 1, 8, 64), np.float32)],
      r"attention: 'v' is float32, expected float16 or bfloat16: convert it"),
@@ -185,8 +208,9 @@ def check_code(cfg: Config, form: Form, dtype: str) -> None:
     made, numbers = kernel(cfg, form), {"scale": 1.0, "diagonal": 0, "group": 1}
     assert made.inspect("gate", *arrays, **numbers) == ()
     sass = made.inspect("sass", *arrays, **numbers)
-    assert len(re.findall(r"HGMMA\.64x", sass)) == (2 * form.depth + 3 * cfg.keys) // 16  # scores in two branches, P V in three
-    assert "WARPGROUP.DEPBAR.LE gsb0, 0x1" in sass  # and no wait beyond those of the source: so says the gate
+    products = (form.depth + cfg.keys) // 16 if cfg.alone else (2 * form.depth + 3 * cfg.keys) // 16
+    assert len(re.findall(r"HGMMA\.64x", sass)) == products  # scores in two branches, P V in three
+    assert cfg.alone or "WARPGROUP.DEPBAR.LE gsb0, 0x1" in sass  # and no wait beyond those of the source: so says the gate
 
 
 @pytest.mark.skipif(toolchain() is not None, reason=f"no compiler: {toolchain()}")

@@ -85,7 +85,7 @@ def test_the_way_of_a_copy_follows_from_strides(name: str) -> None:
     assert way(a) == expected
 
 
-@pytest.mark.variants(4)
+@pytest.mark.variants(3)
 @pytest.mark.parametrize("name", VIEWS)
 def test_a_copy_has_the_same_bits(name: str) -> None:
     check(VIEWS[name][0])
@@ -110,7 +110,7 @@ def test_what_lies_between_rows_stays_as_it_was_without_padding() -> None:
 
 
 @pytest.mark.parametrize("out", [np.zeros((24, 16), np.float16, order="F"), np.zeros((24, 32), np.float16)[:, ::2],
-                                 np.zeros((24, 16), np.float16)[::-1], np.zeros((25, 17), np.float16)[1:, 1:]])
+                                 np.zeros((25, 17), np.float16)[1:, 1:], np.zeros((24, 16), np.float16)[::-1, ::-1]])
 def test_a_copy_goes_to_an_array_of_any_strides(out: np.ndarray) -> None:
     a = X[:16, :24].T
     assert copy(a, out=out, target="sim") is out and out.tobytes() == a.tobytes()
@@ -131,13 +131,13 @@ def views(draw: st.DrawFn) -> np.ndarray:
     return a
 
 
-@settings(max_examples=examples(25), deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 @given(views())
 def test_random_views_are_copied_to_the_bit(a: np.ndarray) -> None:
     check(a)
 
 
-@settings(max_examples=examples(200), deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(views(), st.booleans())
 def test_pieces_cover_each_element_once(a: np.ndarray, padded: bool) -> None:
     """Whatever their way: of "lanes" the table of numbers says where elements lie."""
@@ -212,7 +212,7 @@ def test_lanes_and_turned_tiles_are_right_in_any_order(seed: int) -> None:
 @pytest.mark.variants(1)
 @pytest.mark.skipif(toolchain() is not None, reason=f"no compiler: {toolchain()}")
 @pytest.mark.parametrize("size", [2, 4, 1])
-@pytest.mark.parametrize("name", ["lanes", "rows", "narrow rows", "turned", "few rows", "two dimensions", "along rows", "blocks"])
+@pytest.mark.parametrize("name", ["turned", "lanes", "rows", "narrow rows", "few rows", "two dimensions", "along rows", "blocks"])
 def test_the_build_gate_passes(name: str, size: int) -> None:
     dtype = OP.MOVED[size]
     matrix = ArrayType((1, 1, 256, 256), dtype)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import re
 import sys
+import types
 from dataclasses import replace
 from typing import Any
 
@@ -226,6 +227,17 @@ def test_other_arguments_that_do_not_fit_are_refused_by_name(named: dict[str, An
         arrays[name] = np.zeros(what, np.float16) if isinstance(what, tuple) else arrays[name].astype(what)
     with pytest.raises(numpipe.SpecError, match=words):
         ops.matmul(**arrays, target="sim")
+
+
+def test_a_tensor_that_requires_a_gradient_is_refused_where_pytorch_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    recording = [True]
+    monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(is_grad_enabled=lambda: recording[0]))
+    a, b = (TorchTensor(4096, (64, 64), "float16", (64, 1)) for _ in range(2))
+    b.requires_grad = True  # type: ignore[attr-defined]
+    with pytest.raises(numpipe.SpecError, match="matmul: 'b' requires a gradient.* call numpipe.torch.matmul, or pass b"):
+        laid_operands.described("matmul", {"a": a, "b": b}, OP._TYPES)
+    recording[0] = False
+    assert list(laid_operands.described("matmul", {"a": a, "b": b}, OP._TYPES)) == ["a", "b"]
 
 
 # ---- epilogues

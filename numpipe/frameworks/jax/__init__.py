@@ -21,7 +21,8 @@ except ImportError as error:
     raise TargetError(f"numpipe.jax needs JAX, which cannot be imported ({error}): pip install jax, or jax[cuda13] for GPUs"
                       ) from error
 
+from .attention import attention
 from .calls import call
 from .matmul import matmul
 
-__all__ = ["call", "matmul"]
+__all__ = ["attention", "call", "matmul"]

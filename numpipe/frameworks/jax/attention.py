@@ -1,4 +1,7 @@
-"""`numpipe.jax.attention`: the op `numpipe.ops.attention` in JAX programs, with its rule for ``jax.vmap``."""
+"""`numpipe.jax.attention`: the op `numpipe.ops.attention` in JAX programs, with its rule for ``jax.vmap``.
+
+As with products, XLA pads what TMA cannot address: heads whose depth is no multiple of 8.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +15,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from ... import ops
+from ...arch.dtypes import BFLOAT16, FLOAT16
 from ...diagnostics.errors import SpecError
 from ...diagnostics.frames import brief
-from ...launch.info import info_of_zeros
 from ...ops.attention import Config, _asked
 from ...ops.operands import described
 from ...plan.specs import ArrayType
 from .calls import mapped
-from .matmul import TYPES
-from .targets import custom_call
+from .matmul import ROW
+from .targets import array_info, custom_call
 
 __all__ = ["attention"]
 
@@ -45,12 +48,14 @@ def attention(q: Any, k: Any, v: Any, *, causal: bool = False, diagonal: int = 0
     """
     for name, value in (("scale", scale), ("diagonal", diagonal)):
         if isinstance(value, jax.core.Tracer):
-            raise SpecError(f"numpipe.jax.attention: '{name}' is traced, and a launch has the number that it was traced with: pass a "
-                            "Python number")
+            raise SpecError(f"numpipe.jax.attention: '{name}' is traced, and a launch has the number that it was traced with: "
+                            "pass a Python number")
     arrays = {name: jnp.asarray(array) for name, array in (("q", q), ("k", k), ("v", v))}
-    described("attention", {name: info_of_zeros(array.shape, array.dtype) for name, array in arrays.items()}, TYPES)
-    _asked(*(array.shape for array in arrays.values()), causal, layout, return_lse, scale)
-    form = _Form(causal, diagonal, scale, layout, exact, return_lse, config, target)
+    described("attention", {name: array_info(array) for name, array in arrays.items()}, (FLOAT16, BFLOAT16))
+    shapes = [array.shape for array in arrays.values()]
+    _asked(*shapes, causal, layout, return_lse, scale)
+    scale = shapes[0][3] ** -0.5 if scale is None else float(scale)  # of the depth before it is padded
+    form = _Form(causal, int(diagonal), scale, layout, exact, return_lse, config, target)
     made = _without_derivative(form)(*arrays.values())
     return made if return_lse else made[0]
 
@@ -61,7 +66,7 @@ class _Form:
 
     causal: bool
     diagonal: int
-    scale: float | None
+    scale: float
     layout: str
     exact: bool
     return_lse: bool
@@ -95,14 +100,17 @@ def _mapped(form: _Form) -> Callable[..., tuple[Any, ...]]:
     def bound(q: Any, k: Any, v: Any) -> tuple[Any, ...]:
         batches, second, third, depth = q.shape
         heads, positions = (second, third) if form.layout == "bhsd" else (third, second)
-        outs = [ArrayType(q.shape, np.dtype(q.dtype))]
+        arrays = [jnp.pad(x, [(0, 0)] * 3 + [(0, -depth % ROW)]) if depth % ROW else x for x in (q, k, v)]
+        outs = [ArrayType(arrays[0].shape, np.dtype(q.dtype))]
         if form.return_lse:
             outs.append(ArrayType((batches, heads, positions), np.float32))
-        return custom_call("attention", run, ("attention", form), outs, (q, k, v))
+        made, *sums = custom_call("attention", run, ("attention", form), outs, arrays)
+        return (made[..., :depth], *sums)
 
     def rule(size: int, batched: Sequence[bool], *arrays: Any) -> Any:
         whole = [x if there else jnp.broadcast_to(x, (size, *x.shape)) for x, there in zip(arrays, batched, strict=True)]
-        made = _mapped(form)(*[x.reshape(-1, *x.shape[2:]) for x in whole])
-        return tuple(x.reshape(size, -1, *x.shape[1:]) for x in made), (True,) * len(made)
+        count = whole[0].shape[1]
+        made = _mapped(form)(*[x.reshape(size * count, *x.shape[2:]) for x in whole])
+        return tuple(x.reshape(size, count, *x.shape[1:]) for x in made), (True,) * len(made)
 
     return mapped("attention", bound, rule)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
@@ -62,11 +61,11 @@ def call(kernel: Kernel, *, out_type: ArrayType | Sequence[ArrayType] | None = N
         types = (array_type(out_type),)
     caller = _KernelCall(kernel, types, vmap_method, target)
 
-    @functools.wraps(kernel.function)
     @brief
     def function(*args: Any, **named: Any) -> Any:
         return caller(args, named)
 
+    function.__name__, function.__doc__ = kernel.name, kernel.__doc__  # not its signature: the outputs are left out
     return function
 
 
@@ -80,8 +79,8 @@ class _KernelCall:
     def __call__(self, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
         for name in ("out", "stream"):
             if name in named:
-                raise SpecError(f"kernel {self.kernel.name}: a call in a JAX program has no {name}=: XLA allocates outputs and chooses "
-                                "streams; leave it out")
+                raise SpecError(f"kernel {self.kernel.name}: a call in a JAX program has no {name}=: XLA allocates outputs and "
+                                "chooses streams; leave it out")
         scalars = self.kernel.definition.arguments.scalars
         for name in scalars.keys() & named.keys():
             if _is_array(named[name]):
@@ -100,9 +99,9 @@ class _KernelCall:
             by_name.update(zip(names, values[len(places):], strict=True))
             return tuple(positional), by_name
 
-        constants = [(i, value) for i, value in enumerate(args) if i not in places]
+        constants: list[tuple[Any, Any]] = [(i, value) for i, value in enumerate(args) if i not in places]
         constants += [(name, value) for name, value in named.items() if name not in names]
-        key = self.kernel, self.types, self.target, tuple(places), tuple(names), Statics(constants)  # type: ignore[arg-type]
+        key = self.kernel, self.types, self.target, tuple(places), tuple(names), Statics(constants)
         results = self._bind(filled, key, tuple(arrays))
         return results[0] if len(results) == 1 else results
 
@@ -157,9 +156,9 @@ class _KernelCall:
 def mapped(name: str, function: Callable[..., tuple[Any, ...]], rule: Callable[..., Any]) -> Callable[..., tuple[Any, ...]]:
     """Return a function of arrays with a rule for ``jax.vmap``; calls outside of ``jax.jit`` are traced once."""
     function.__name__ = name
-    function = jax.custom_batching.custom_vmap(function)
-    function.def_vmap(rule)
-    return jax.jit(function)  # type: ignore[no-any-return]
+    batching = jax.custom_batching.custom_vmap(function)
+    batching.def_vmap(rule)
+    return jax.jit(batching)  # type: ignore[no-any-return]
 
 
 def one_by_one(function: Callable[..., tuple[Any, ...]], batched: Sequence[bool], values: Sequence[Any]) -> Any:

@@ -28,8 +28,8 @@ from typing import Any, ClassVar
 
 from ...diagnostics.errors import SpecError, TargetError
 
-VERSION = 0, 1
-"""the version of the interface that is reported: the first that has all that is used here"""
+VERSIONS = (0, 1), (0, 4)
+"""the first version of the interface that has all that is used here, and the newest whose structures were compared with these"""
 COMMAND_BUFFER = 1
 """trait: each call queues the same operations, which can be captured and replayed"""
 METADATA = 1
@@ -94,11 +94,11 @@ class _StreamArguments(Structure):
 # ---- handlers -------------------------------------------------------------------------------------------------------
 _HANDLER = ctypes.CFUNCTYPE(c_void_p, c_void_p)
 _FUNCTION = ctypes.PYFUNCTYPE(c_void_p, c_void_p)
-"""of XLA's own functions: they take the address of their arguments, wait for nothing, and return the address of an error or None"""
-_functions: dict[int, Callable[[int], int | None]] = {}
-_DATA, _OPERANDS, _RESULTS = Buffer.data.offset, Frame.operands.offset, Frame.results.offset
-_NEWEST = 0, 4
-"""the newest version whose structures were compared with these"""
+"""of XLA's own functions, which wait for nothing: Python's lock is kept"""
+_STREAM_SIZE = ctypes.sizeof(_StreamArguments)
+_functions: dict[tuple[int, str], Callable[[int], int | None]] = {}
+"""(address of an Api, name of its field) -> that function"""
+_DATA = Buffer.data.offset
 
 
 class Handler:
@@ -122,14 +122,15 @@ class Handler:
             if frame.extension_start:
                 extension = Extension.from_address(frame.extension_start)
                 if extension.type == METADATA:
-                    return _describe(extension.metadata.contents, frame.api)
+                    _describe(extension.metadata.contents, frame.api)
+                    return None
             operands, results = frame.operands, frame.results
             if (operands.size, results.size) != self._counts:
                 raise TargetError(f"XLA passes {operands.size} operands and {results.size} results, and the call was made for "
                                   f"{self._counts}: report a numpipe bug")
             read = c_void_p.from_address
             pointers = tuple([read(buffer + _DATA).value or 0 for buffer in (
-                *self._operands.from_address(operands.items), *self._results.from_address(results.items))])
+                *self._operands.from_address(operands.items or 0), *self._results.from_address(results.items or 0))])
             self._function(_stream(frame) if self._streams else 0, pointers)
         except BaseException as error:  # nothing may pass through C, not even an interrupt
             return _failed(frame.api, error)
@@ -139,25 +140,22 @@ class Handler:
 def _describe(metadata: Metadata, api: int | None) -> None:
     """Answer XLA's question what the handler is."""
     version = Api.from_address(api).version if api else None
-    known = VERSION if version is None else min(_NEWEST, (version.major, version.minor))
-    metadata.version.major, metadata.version.minor = known
+    told = VERSIONS[0] if version is None else min(VERSIONS[1], (version.major, version.minor))
+    metadata.version.major, metadata.version.minor = told
     metadata.traits = COMMAND_BUFFER
 
 
 def _stream(frame: Frame) -> int:
-    arguments = _StreamArguments(ctypes.sizeof(_StreamArguments), None, frame.context, None)
-    error = _call(Api.from_address(frame.api).stream_get, arguments)
-    if error:
+    arguments = _StreamArguments(_STREAM_SIZE, None, frame.context)
+    if _function(frame.api, "stream_get")(ctypes.addressof(arguments)):
         raise TargetError("XLA has no stream for this call")
     return arguments.stream or 0
 
 
-def _call(function: int, arguments: Structure) -> int | None:
-    """Call one of XLA's functions, which returns the address of an error or None."""
-    called = _functions.get(function)
-    if called is None:
-        called = _functions[function] = _FUNCTION(function)
-    return called(ctypes.addressof(arguments))
+def _function(api: int, name: str) -> Callable[[int], int | None]:
+    """Return one of XLA's functions: it takes the address of its arguments, and returns the address of an error or None."""
+    known = _functions.get((api, name))
+    return known or _functions.setdefault((api, name), _FUNCTION(getattr(Api.from_address(api), name)))
 
 
 def _failed(api: int, error: BaseException) -> int | None:
@@ -168,4 +166,5 @@ def _failed(api: int, error: BaseException) -> int | None:
     with contextlib.suppress(Exception):
         text = f"{kind.__module__}.{kind.__qualname__}: {text}"
     message = text.replace("\0", " ").encode(errors="replace")
-    return _call(Api.from_address(api).error_create, _ErrorArguments(ctypes.sizeof(_ErrorArguments), None, message, code))
+    arguments = _ErrorArguments(ctypes.sizeof(_ErrorArguments), None, message, code)
+    return _function(api, "error_create")(ctypes.addressof(arguments))

@@ -9,6 +9,7 @@ of a product are products with transposed operands, and none is copied for them.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,21 +19,21 @@ import jax.numpy as jnp
 import numpy as np
 
 from ... import ops
+from ...arch.dtypes import BFLOAT16, FLOAT16
 from ...diagnostics.errors import SpecError
 from ...diagnostics.frames import brief
-from ...launch.info import info_of_zeros
 from ...launch.views import transposed
 from ...ops.activations import activation_of
-from ...ops.matmul import _TYPES as TYPES
-from ...ops.matmul import Config, _sizes
+from ...ops.configs import Config
+from ...ops.matmul import _sizes
 from ...ops.operands import described
 from ...plan.specs import ArrayType
 from .calls import mapped, one_by_one
-from .targets import custom_call
+from .targets import array_info, custom_call
 
 __all__ = ["matmul"]
 
-_ROW = 8
+ROW = 8
 """elements in 16 bytes, of which TMA wants rows to have a multiple"""
 _SMOOTH: dict[Any, Callable[[Any], Any]] = {
     "silu": jax.nn.silu, "gelu": functools.partial(jax.nn.gelu, approximate=True)}
@@ -45,7 +46,7 @@ def matmul(a: Any, b: Any, c: Any = None, *, alpha: float = 1.0, beta: float = 1
     """Return ``activation(alpha * a @ b + beta * c + bias)``, summed in float32, as `numpipe.ops.matmul` does, in a JAX program.
 
     a, b, c, bias, activation, batch_invariant, config
-              as `numpipe.ops.matmul` has them; arrays of JAX or NumPy, of float16 or bfloat16
+              as `numpipe.ops.matmul` has them; arrays of JAX or NumPy
     alpha, beta
               Python numbers: constants of the traced program
     target    where products of a CPU's arrays run, as of any kernel
@@ -68,30 +69,45 @@ def matmul(a: Any, b: Any, c: Any = None, *, alpha: float = 1.0, beta: float = 1
                             "Python number, or multiply by it in JAX")
     arrays = {"a": a, "b": b, "c": c if beta != 0 else None, "bias": bias}
     arrays = {name: jnp.asarray(array) for name, array in arrays.items() if array is not None}
-    described("matmul", {name: info_of_zeros(array.shape, array.dtype) for name, array in arrays.items()}, TYPES)
+    described("matmul", {name: array_info(array) for name, array in arrays.items()}, (FLOAT16, BFLOAT16), ("c", "bias"))
     a, b, c, bias = (arrays.get(name) for name in ("a", "b", "c", "bias"))
-    batch, m, n, k, shape = _sizes(*(None if array is None else array.shape for array in (a, b, c, bias)), None)
+    _shapes(a, b, c, bias)
     activation_of(activation, "matmul")
-    a, b = a.reshape(*a.shape[:-2], m, k), b if b.ndim > 1 else b.reshape(k, n)
-    c = None if c is None else jnp.broadcast_to(c, shape).reshape(*batch, m, n)
-    if b.size == k * n and (bias is None or bias.ndim == 1):  # all rows by one matrix
-        rows = int(np.prod(batch, dtype=np.int64)) * m
-        a, b = jnp.broadcast_to(a, (*batch, m, k)).reshape(rows, k), b.reshape(k, n)
-        c = None if c is None else c.reshape(rows, n)
-    else:
-        a, b = (_one_batch(x, batch) for x in (a, b))
-        c = c if c is None or not batch else c.reshape(-1, m, n)
     form = _Form(alpha=float(alpha), beta=float(beta), activation=activation, batch_invariant=batch_invariant, config=config,
                  target=target)
-    return _differentiable(form)(a, b, c, bias).reshape(shape)
+    return _of_matrices(form)(a, b, c, bias)
+
+
+def _shapes(*arrays: Any) -> tuple[tuple[int, ...], int, int, int, tuple[int, ...]]:
+    """Return (batches, M, N, K, the result's shape) of a, b, c and bias. Raises SpecError where they do not fit."""
+    return _sizes(*(None if array is None else array.shape for array in arrays), None)
+
+
+@functools.cache
+def _of_matrices(form: _Form) -> Callable[..., Any]:
+    """Return the product of vectors, matrices and batches as one of matrices, or of batches of one dimension."""
+    def matmul(a: Any, b: Any, c: Any, bias: Any) -> Any:
+        batch, m, n, k, shape = _shapes(a, b, c, bias)
+        a, b = a.reshape(*a.shape[:-2], m, k), b if b.ndim > 1 else b.reshape(k, n)
+        c = None if c is None else jnp.broadcast_to(c, shape).reshape(*batch, m, n)
+        if math.prod(b.shape[:-2]) == 1 and (bias is None or bias.ndim == 1):  # all rows by one matrix
+            rows = math.prod(batch) * m
+            a, b = jnp.broadcast_to(a, (*batch, m, k)).reshape(rows, k), b.reshape(k, n)
+            c = None if c is None else c.reshape(rows, n)
+        else:
+            a, b = (_one_batch(x, batch) for x in (a, b))
+            c = c if c is None or not batch else c.reshape(math.prod(batch), m, n)
+        return _differentiable(form)(a, b, c, bias).reshape(shape)
+
+    return jax.jit(matmul)  # type: ignore[no-any-return]
 
 
 def _one_batch(x: Any, batch: tuple[int, ...]) -> Any:
     """Return an operand whose batches are one dimension, or none where one matrix is all of them."""
     matrix = x.shape[-2:]
-    if x.size == np.prod(matrix, dtype=np.int64):
+    if math.prod(x.shape[:-2]) == 1:
         return x.reshape(matrix)
-    return jnp.broadcast_to(x, (*batch, *matrix)).reshape(-1, *matrix)
+    return jnp.broadcast_to(x, (*batch, *matrix)).reshape(math.prod(batch), *matrix)
 
 
 @dataclass(frozen=True)
@@ -191,39 +207,39 @@ def _mapped(form: _Form, has_c: bool, has_bias: bool) -> Callable[..., tuple[Any
     def rule(size: int, batched: Sequence[bool], *arrays: Any) -> Any:
         if has_bias and batched[-1]:
             return one_by_one(_mapped(form, has_c, True), batched, arrays)
-        a, b, c, bias = named(arrays)
-        in_a, in_b, in_c, _ = named([*batched])
-        m, n, _ = form.sizes(a, b)
-        inner = [x.shape[b_:][:-2] for x, b_ in ((a, in_a), (b, in_b), (c, in_c)) if x is not None]
-        count = next((batch[0] for batch in inner if batch), 0)
-        if not in_b and b.ndim == 2 and not count and not form.a_turned and (bias is None or bias.ndim == 1):
-            a, c = (x if x is None else _repeated(x, b_, size, 0).reshape(size * m, -1) for x, b_ in ((a, in_a), (c, in_c)))
+        (a, b, c, bias), (in_a, in_b, in_c, _) = named(arrays), named(batched)
+        m, n, k = form.sizes(a, b)
+        inner = [x.shape[there:-2] for x, there in ((a, in_a), (b, in_b), (c, in_c)) if x is not None]
+        batch: tuple[int, ...] = next(filter(None, inner), ())
+        if not in_b and b.ndim == 2 and not batch and not form.a_turned and (bias is None or bias.ndim == 1):
+            a = _repeated(a, in_a, (size,)).reshape(size * m, k)
+            c = None if c is None else _repeated(c, in_c, (size,)).reshape(size * m, n)
         else:
-            a, b = (_repeated(x, b_, size, count) if b_ or x.ndim == 3 else x for x, b_ in ((a, in_a), (b, in_b)))
-            c = c if c is None else _repeated(c, in_c, size, count)
-            if a.ndim == b.ndim == 2:  # c alone has batches: it is added to the same product each time
+            a, b = (_repeated(x, there, (size, *batch)) if there or x.ndim == 3 else x for x, there in ((a, in_a), (b, in_b)))
+            c = None if c is None else _repeated(c, in_c, (size, *batch))
+            if c is not None and a.ndim == b.ndim == 2:  # c alone has batches: it is added to the same product each time
                 a = jnp.broadcast_to(a, (c.shape[0], *a.shape))
         made, = _mapped(form, has_c, has_bias)(*[x for x in (a, b, c, bias) if x is not None])
-        return (made.reshape(size, *[count] * bool(count), m, n),), (True,)
+        return (made.reshape(size, *batch, m, n),), (True,)
 
     return mapped("matmul", lambda *arrays: (_bound(form, *named(arrays)),), rule)
 
 
-def _repeated(x: Any, batched: bool, size: int, count: int) -> Any:
-    """Return an array with `size` x `count` batches in front, or `size` where count is 0, for one that has some of them."""
+def _repeated(x: Any, batched: bool, batch: tuple[int, ...]) -> Any:
+    """Return an array with all of these batches, as one dimension; it has the first of them if it is `batched`, or none."""
     x = x if batched else x[None]
-    if count and x.ndim == 3:
+    if len(batch) == 2 and x.ndim == 3:
         x = x[:, None]
     matrix = x.shape[-2:]
-    return jnp.broadcast_to(x, (size, *[count] * bool(count), *matrix)).reshape(-1, *matrix)
+    return jnp.broadcast_to(x, (*batch, *matrix)).reshape(math.prod(batch), *matrix)
 
 
 def _bound(form: _Form, a: Any, b: Any, c: Any, bias: Any) -> Any:
     """Bind the custom call, on operands that are padded where TMA could not address them."""
     m, n, k = form.sizes(a, b)
-    more_m = -m % _ROW if form.a_turned else 0
-    more_n = 0 if form.b_turned else -n % _ROW
-    more_k = 0 if form.a_turned and not form.b_turned else -k % _ROW
+    more_m = -m % ROW if form.a_turned else 0
+    more_n = 0 if form.b_turned else -n % ROW
+    more_k = 0 if form.a_turned and not form.b_turned else -k % ROW
     a = _padded(a, *((more_k, more_m) if form.a_turned else (more_m, more_k)))
     b = _padded(b, *((more_n, more_k) if form.b_turned else (more_k, more_n)))
     c = None if c is None else _padded(c, more_m, more_n)

@@ -25,8 +25,9 @@ import numpy as np
 
 from ... import launch
 from ...core.undisturbed import in_child
+from ...diagnostics.errors import SpecError
 from ...launch import driver
-from ...launch.info import dense_strides
+from ...launch.info import dense_strides, info_of_zeros
 from ...launch.table import Table
 from ...plan.specs import ArrayType
 from .ffi import Handler
@@ -123,14 +124,23 @@ def custom_call(what: str, run: Run, key: Hashable, outs: Sequence[ArrayType], a
 
 
 def array_type(array: Any) -> ArrayType:
-    """Return shape and dtype of an array, or of what JAX traces in its place."""
+    """Return shape and dtype of an array, or of what JAX traces in its place. Raises SpecError for sizes that are not known."""
+    if not all(isinstance(size, (int, np.integer)) for size in array.shape):
+        raise SpecError(f"numpipe.jax: an array of shape {array.shape}: a launch depends on sizes, which must be known when a "
+                        "program is traced: trace it with numbers instead of symbols (jax.export.symbolic_shape)")
     return ArrayType(tuple(array.shape), np.dtype(array.dtype))
+
+
+def array_info(array: Any) -> launch.ArrayInfo:
+    """Describe what lies in such an array's place, for checks."""
+    known = array_type(array)
+    return info_of_zeros(known.shape, known.dtype)
 
 
 def default_gpu() -> int | None:
     """Return the CUDA ordinal of the device that JAX would run on by default; None where that is no GPU."""
     chosen = jax.config.jax_default_device
-    device = jax.local_devices()[0] if chosen is None or isinstance(chosen, str) else chosen
+    device = jax.local_devices(backend=chosen)[0] if chosen is None or isinstance(chosen, str) else chosen
     return int(device.local_hardware_id) if device.platform in ("gpu", "cuda") else None
 
 
@@ -139,12 +149,13 @@ def _ordinal(pointers: Sequence[int]) -> int:
     return cuda.pointer_device(next(filter(None, pointers), 0)) if cuda.count > 1 else 0
 
 
-def _view(pointer: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+def _view(pointer: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
     """Return the buffer at an address of the host as an array."""
     nbytes = math.prod(shape) * dtype.itemsize
     if not nbytes:
         return np.empty(shape, dtype)
-    return np.frombuffer((ctypes.c_char * nbytes).from_address(pointer), np.uint8).view(dtype).reshape(shape)
+    memory: Any = (ctypes.c_char * nbytes).from_address(pointer)
+    return np.frombuffer(memory, np.uint8).view(dtype).reshape(shape)
 
 
 @in_child

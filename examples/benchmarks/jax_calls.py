@@ -1,0 +1,89 @@
+"""What a call of a kernel inside of jax.jit costs on the host: replayed in a command buffer, and called one by one.
+
+    python examples/benchmarks/jax_calls.py --out result.json
+
+A program of `CALLS` calls of a kernel, each on the result of the one before, so short that the GPU waits for the host. A figure is
+the time that one program takes until it is queued, behind a synchronised device, divided by its calls: the median of `--rounds`,
+less that of a program without calls. XLA's flags are read once in a process, so each way has a process of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+CALLS = 100
+FLAGS = {"in a command buffer": "", "one by one": "--xla_gpu_enable_command_buffer="}
+MOST = {"in a command buffer": 2.0, "one by one": 20.0}
+"""microseconds that a call may take"""
+
+
+def measured(rounds: int) -> dict[str, Any]:
+    """Return the microseconds of a call in this process."""
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+
+    import numpipe.jax
+
+    block = numpipe.BlockSpec((64, 64), lambda i: (i, 0))
+
+    @numpipe.kernel(grid=(1,), in_specs=block, out_specs=block, num_compute_wgs=1,
+                    out_type=lambda x: numpipe.ArrayType(x.shape, x.dtype))
+    def more(x, y):  # type: ignore[no-untyped-def]
+        y[...] = x[...] + 1.0
+
+    function = numpipe.jax.call(more)
+
+    def chain(x: Any, calls: int) -> Any:
+        for _ in range(calls):
+            x = function(x)
+        return x + 1.0
+
+    x = jnp.zeros((64, 64), np.float32)
+
+    def microseconds(calls: int) -> float:
+        program, times = jax.jit(chain, static_argnums=1), []
+        for number in range(rounds + 20):  # the first ones compile and record
+            jax.block_until_ready(x)
+            start = time.perf_counter()
+            made = program(x, calls)
+            times.append(time.perf_counter() - start)
+            made.block_until_ready()
+            if number == 0:
+                assert float(made[0, 0]) == calls + 1
+        return 1e6 * statistics.median(times[20:])
+
+    return {"call": (microseconds(CALLS) - microseconds(0)) / CALLS, "jax": jax.__version__, "gpu": jax.devices()[0].device_kind}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=200)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--here", action="store_true", help="measure in this process, with the XLA_FLAGS that it has")
+    options = parser.parse_args()
+    if options.here:
+        print(json.dumps(measured(options.rounds)))
+        return
+    rows = {}
+    for way, flags in FLAGS.items():
+        environment = os.environ | {"XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {flags}".strip()}
+        done = subprocess.run([sys.executable, __file__, "--here", "--rounds", str(options.rounds)], env=environment,
+                              stdout=subprocess.PIPE, text=True, check=True)
+        rows[way] = json.loads(done.stdout.splitlines()[-1])
+        call = rows[way]["call"]
+        print(f"{way:22} {call:6.2f} us a call, at most {MOST[way]:g}: {'met' if call <= MOST[way] else 'missed'}")
+    if options.out:
+        options.out.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf8")
+
+
+if __name__ == "__main__":
+    main()

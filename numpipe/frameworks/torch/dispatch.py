@@ -1,0 +1,154 @@
+"""How ops are defined in PyTorch's dispatcher, and which calls need not go through it.
+
+An op has an implementation for tensors of the CPU and of CUDA, a fake one, which tells shapes and types of results to
+`torch.compile` and `torch.export`, and rules for autograd, autocast and vmap. They are registered with `torch.library.Library`
+itself: the wrappers of `torch.library.custom_op` would make a call half as long again on the host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch.autograd import forward_ad, profiler
+
+from ...diagnostics.errors import SpecError
+from ...launch.info import DTYPES
+
+Op = Any
+"""a `torch._ops.OpOverload`"""
+AUTOCAST = {"cuda": "AutocastCUDA", "cpu": "AutocastCPU"}
+"""dispatch keys of autocast, by type of device"""
+
+
+def define(library: torch.library.Library, schema: str, run: Callable[..., Any], fake: Callable[..., Any]) -> Op:
+    """Define an op of a library by its schema; returns the op, as ``torch.ops`` has it."""
+    name = schema.partition("(")[0]
+    library.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
+    for key in ("CPU", "CUDA"):
+        library.impl(name, run, key)
+    torch.library.register_fake(f"{library.ns}::{name}", fake, lib=library)
+    return getattr(getattr(torch.ops, library.ns), name).default
+
+
+def under_autograd(library: torch.library.Library, op: Op, run: Callable[..., Any]) -> None:
+    """Have `run` compute calls for which gradients are wanted; other calls go on below autograd."""
+
+    def choose(keys: Any, *args: Any, **named: Any) -> Any:
+        if differentiated(*args):
+            return run(*args, **named)
+        with torch._C._AutoDispatchBelowAutograd():
+            return op.redispatch(keys & torch._C._after_autograd_keyset, *args, **named)
+
+    library.impl(op._opname, choose, "Autograd", with_keyset=True)
+
+
+def differentiated(*args: Any) -> bool:
+    """Whether a gradient is wanted for one of the arguments."""
+    return torch.is_grad_enabled() and any(isinstance(each, torch.Tensor) and each.requires_grad for each in args)
+
+
+def under_autocast(library: torch.library.Library, op: Op, wide: int | None = None) -> None:
+    """Have autocast convert the op's floating-point tensors to its type, as it does for torch.mm, but for those of float64.
+
+    Tensors behind the first `wide` arguments stay float32 if they are: the op adds them in float32.
+    """
+    for device, key in AUTOCAST.items():
+        library.impl(op._opname, _casting(op, device, torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key)), wide), key)
+
+
+def _casting(op: Op, device: str, keys: Any, wide: int | None) -> Callable[..., Any]:
+    def cast(*args: Any) -> Any:
+        to = torch.get_autocast_dtype(device)
+        kept = [(torch.float64,) if wide is None or i < wide else (torch.float64, torch.float32) for i in range(len(args))]
+        with torch._C._ExcludeDispatchKeyGuard(keys):
+            return op(*[each.to(to) if isinstance(each, torch.Tensor) and each.is_floating_point() and each.dtype not in types
+                        else each for each, types in zip(args, kept, strict=True)])
+
+    return cast
+
+
+def without_vmap(library: torch.library.Library, op: Op, mend: str) -> None:
+    """Have `torch.vmap` over the op raise a SpecError, with a mend."""
+
+    def refuse(info: Any, in_dims: Any, *args: Any, **named: Any) -> Any:
+        raise SpecError(f"{op._schema.name}: torch.vmap has no rule for this op: {mend}")
+
+    torch.library.register_vmap(op._schema.name, refuse, lib=library)
+
+
+# ---- types
+def element_type(of: str, name: str, tensor: torch.Tensor) -> np.dtype[Any]:
+    """Return NumPy's type for a tensor's. Raises SpecError for one that no kernel takes; `of` is the op or the kernel."""
+    spelled = str(tensor.dtype).rpartition(".")[2]
+    if spelled not in DTYPES:
+        raise SpecError(f"{of}: '{name}' has element type {tensor.dtype}, which no kernel takes; convert it to one of "
+                        f"{', '.join(DTYPES)}")
+    return DTYPES[spelled]
+
+
+def torch_type(of: str, dtype: np.dtype[Any]) -> torch.dtype:
+    """Return PyTorch's type for NumPy's. Raises SpecError where it has none; `of` is the op or the kernel."""
+    found = getattr(torch, dtype.name, None)
+    if not isinstance(found, torch.dtype):
+        raise SpecError(f"{of}: PyTorch has no element type {dtype.name} for an output; choose another in out_type")
+    return found
+
+
+def check_tensors(of: str, **tensors: Any) -> None:
+    """Raise SpecError for arguments that are no tensors, are sparse, or lie on several devices; `of` is the op, for messages."""
+    first = ""
+    for name, tensor in tensors.items():
+        if tensor is None:
+            continue
+        if not isinstance(tensor, torch.Tensor):
+            raise SpecError(f"{of}: '{name}' must be a torch.Tensor, got a {type(tensor).__name__}; pass torch.as_tensor({name}), "
+                            "or call numpipe.ops, which takes arrays of other libraries")
+        if tensor.layout != torch.strided:
+            raise SpecError(f"{of}: '{name}' is sparse ({tensor.layout}); pass {name}.to_dense()")
+        first = first or name
+        if tensor.device != tensors[first].device:
+            raise SpecError(f"{of}: '{first}' is on {tensors[first].device}, '{name}' on {tensor.device}; move one: "
+                            f"{name}.to({first}.device)")
+
+
+# ---- calls past the dispatcher
+PLAIN = {torch.Tensor, torch.nn.Parameter, type(None)}
+"""types of tensors that stand for themselves, and of one that is left out; a subclass may mean something else"""
+
+
+def direct(*tensors: Any) -> bool:
+    """Whether a call on these tensors, or None, may go to an op's implementation, or to its gradients where these are wanted.
+
+    It may where nothing else listens or takes part: the tensors are plain ones, nothing is traced, compiled or profiled, and no
+    mode, transform of `torch.func` or autocast is active. The answer takes half a microsecond, the dispatcher's way to a function
+    in Python two, and ten where it asks for gradients. Where this PyTorch has not all that is asked here, the answer is always no.
+    """
+    for tensor in tensors:
+        if type(tensor) not in PLAIN:
+            return False
+    return not (_compiling() or _dispatch_modes() or _function_modes() or _transform() is not None or _traced()
+                or forward_ad._current_level >= 0 or profiler._is_profiler_enabled or _autocast())
+
+
+def transformed() -> bool:
+    """Whether a transform of `torch.func` is active and nothing compiles."""
+    return not _compiling() and _transform() is not None
+
+
+try:
+    _compiling: Callable[[], bool] = torch.compiler.is_dynamo_compiling
+    _dispatch_modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
+    _function_modes: Callable[[], int] = torch._C._len_torch_function_stack
+    _autocast: Callable[[], bool] = torch._C._is_any_autocast_enabled
+    _transform: Callable[[], Any] = torch._C._functorch.peek_interpreter_stack
+    _traced: Callable[[], Any] = torch._C._get_tracing_state
+    _ = forward_ad._current_level, profiler._is_profiler_enabled
+except AttributeError:  # these are PyTorch's own: they may be called otherwise in another version
+    def direct(*tensors: Any) -> bool:
+        return False
+
+    def transformed() -> bool:
+        return False
