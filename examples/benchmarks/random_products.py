@@ -12,7 +12,7 @@ compiled ahead, in as many processes as there are CPUs (`numpipe.bench.sweep` sa
 numbers. Rows have at most 512 sets of buffers, so of what is smaller than 240 KB a part may stay in the L2.
 
 Errors are relative, in the Frobenius norm, of 64 sampled rows against float64; beside that each element is compared with cuBLAS'.
-A row fails with an element that differs by more than two roundings, one that no call wrote, one that was written beside the
+A row fails with an element that differs by more than roundings can, one that no call wrote, one that was written beside the
 output, or other bits in a later call. `--configs` measures all configs with a name beside the chosen one, `--space 6` the first six
 of the op's space of configs for the row (`numpipe.ops.configs`), and `--fit` writes a line for each (shape, config, seconds), by
 which a model of their speed is fitted.
@@ -54,8 +54,9 @@ PAD = 128
 """elements at least between outputs: nothing may write there"""
 CHUNK = 1 << 26
 """elements that are checked at a time"""
-DIFFERENCE, ERROR = 0.02, 0.02
-"""at most: of an element from cuBLAS', relative to it and the mean square; relative error. More is another function"""
+DIFFERENCE, ERROR = 0.06, 0.02
+"""at most: of an element from cuBLAS', relative to it and the mean square; relative error. More is another function. (Where cuBLAS
+cuts K it may round partial sums to 16 bits; without one step of 64 of 16384 some element is off by 0.2.)"""
 LOAD = "8192,8192,4096"
 DEVICE = "cuda"
 
