@@ -8,6 +8,7 @@ import math
 import random
 import sys
 import types
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -202,6 +203,39 @@ def test_wrong_missing_changed_and_stray_elements_fail_a_row(on_cpu: Any, monkey
     contest.poison()
     with pytest.raises(AssertionError, match="left elements"):
         contest.check()
+
+
+def test_a_sweep_holds_the_buffers_of_one_row_at_a_time(on_cpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    made: list[Any] = []
+
+    class Remembered(on_cpu.Buffers):  # type: ignore[misc, name-defined]
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args)
+            made.append(weakref.ref(self.flat))
+
+    alive: list[int] = []
+
+    def make(process: int, case: Any) -> bench.Contest:
+        alive.append(sum(each() is not None for each in made))
+        return on_cpu.contest(process, case)
+
+    monkeypatch.setattr(on_cpu, "Buffers", Remembered)
+    monkeypatch.setattr(on_cpu.OP, "matmul", lambda a, b, out: torch.mm(a, b, out=out))
+    monkeypatch.setattr(bench.EventTimer, "__init__", lambda self: None)
+    for name, short in (("measure", lambda self, call, calls, first: call(first)), ("seconds", lambda self, handle: 1e-5),
+                        ("megahertz", lambda self, handle: None), ("synchronize", lambda self: None)):
+        monkeypatch.setattr(bench.EventTimer, name, short)
+    sweep = bench.Sweep(make, reference="cuBLAS", plan=bench.SweepPlan(load=0, reload=0, rounds=3), timer=bench.EventTimer(),
+                        capture=lambda first, work: work, load={"shape": "8,8,8", "dtype": "bf16"})
+    for shape in ("9,40,72", "16,16,16", "1,8,8"):
+        entry = sweep(0, {"shape": shape, "dtype": "bf16"})
+        assert "failed" not in entry and entry["graph"] >= 40 and entry["rotation_sets"] > 1, entry
+    monkeypatch.setattr(on_cpu, "ERROR", 0)
+    assert "relative error" in sweep(0, {"shape": "9,40,72", "dtype": "bf16"})["failed"]
+    sweep(0, {"shape": "1,8,8", "dtype": "bf16"})
+    assert alive == [0] * 6 and len(made) == 24
 
 
 def test_every_config_that_takes_a_row_is_beside_the_chosen_one(on_cpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
