@@ -63,7 +63,7 @@ def ratio_map(results: Sequence[tuple[str, Result]], path: str | Path | None = N
         left, right = figure.subplots(1, 2)
         colours = {"cmap": "RdBu", "norm": LogNorm(1 / _SPAN, _SPAN), "edgecolors": "#404040", "linewidths": 0.4}
         for mark, dtype in zip(itertools.cycle(_MARKS), types):
-            own = sorted((row for row in rows if str(row.case.get("dtype", "")) == dtype), key=lambda row: -abs(_log(row)))
+            own = sorted((row for row in rows if str(row.case.get("dtype", "")) == dtype), key=lambda row: abs(math.log(row.ratio.median)))
             ratio = [row.ratio.median for row in own]
             drawn = left.scatter([row.place[x] for row in own], [row.place[y] for row in own], 22, ratio, marker=mark, **colours)
             right.scatter([row.place[along] for row in own], ratio, 22, ratio, marker=mark, **colours)
@@ -86,7 +86,7 @@ def ratio_map(results: Sequence[tuple[str, Result]], path: str | Path | None = N
         bar.ax.yaxis.set_minor_formatter(NullFormatter())
         bar.set_label("ratio")
         if len(types) > 1:
-            left.legend(loc="lower left")
+            left.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=len(types), frameon=False)
         device = results[0][1].machine.get("device", {}).get("name", "an unknown device")
         figure.suptitle(f"{results[0][1].benchmark}: {rows[0].name} over {rows[0].reference}, {len(rows)} rows, geometric mean "
                         f"{mean:.3f}, {sum(ratio < limits[0] for ratio in ratios)} below {limits[0]:g}, {device}")
@@ -109,7 +109,3 @@ def _rows(results: Sequence[tuple[str, Result]], name: str | None) -> list[Row]:
         files = ", ".join(file for file, _ in results)
         raise SpecError(f"bench.ratio_map: {files}: no row of a sweep of {name or 'anybody'}; there are rows of: {names}")
     return rows
-
-
-def _log(row: Row) -> float:
-    return math.log(row.ratio.median)
