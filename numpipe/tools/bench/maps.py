@@ -63,7 +63,8 @@ def ratio_map(results: Sequence[tuple[str, Result]], path: str | Path | None = N
         left, right = figure.subplots(1, 2)
         colours = {"cmap": "RdBu", "norm": LogNorm(1 / _SPAN, _SPAN), "edgecolors": "#404040", "linewidths": 0.4}
         for mark, dtype in zip(itertools.cycle(_MARKS), types):
-            own = sorted((row for row in rows if str(row.case.get("dtype", "")) == dtype), key=lambda row: abs(math.log(row.ratio.median)))
+            own = [row for row in rows if str(row.case.get("dtype", "")) == dtype]
+            own.sort(key=lambda row: abs(math.log(row.ratio.median)))
             ratio = [row.ratio.median for row in own]
             drawn = left.scatter([row.place[x] for row in own], [row.place[y] for row in own], 22, ratio, marker=mark, **colours)
             right.scatter([row.place[along] for row in own], ratio, 22, ratio, marker=mark, **colours)
