@@ -5,6 +5,7 @@ random     M log-uniform from 1 to 11000; N and K multiples of 8 up to 16384, lo
 off-grid   the same, N or K no multiple of 8: rows that do not begin at 16 bytes
 layers     the linear layers of three language models, as inference fuses them and as the models have them
 squares    256, 256, 256 to 2048, 2048, 2048
+columns    column-major operands with odd sides from 2049 to 8191, which TMA cannot address
 =========  ==========================================================================================================
 
 A row is a case of `numpipe.bench`: ``{"shape": "M,N,K", "dtype": "bf16", "of": "random"}``.
@@ -23,6 +24,8 @@ from numpipe import bench
 Case = dict[str, Any]
 MOST_ROWS, MOST_SIDE, LEAST_SIDE = 11_000, 16_384, 64
 ROWS_OF_LAYERS = (1, 2, 8, 16, 64, 128, 256, 512, 1000, 4096)
+COLUMNS = 16
+"""rows of column-major operands"""
 SQUARES = (256, 384, 512, 640, 768, 896, 1024, 1280, 1536, 1792, 2048)
 DISTRIBUTIONS = ("log", "uniform")
 
@@ -72,7 +75,7 @@ class Goal:
 
 
 MUST = {"random": Goal(1.00, (0.90, 0.04), 0.70), "off-grid": Goal(0.90), "layers": Goal(1.01, None, 0.93),
-        "squares": Goal(None, None, 0.93)}
+        "squares": Goal(None, None, 0.93), "columns": Goal(None, None, 0.90)}
 AIM = {"random": Goal(1.05, None, 0.90, None), "layers": Goal(1.04, None, 0.97, None)}
 
 
@@ -112,6 +115,12 @@ def off_grid_rows(count: int, seed: int) -> list[tuple[int, int, int]]:
     return found
 
 
+def column_rows(seed: int) -> list[tuple[int, int, int]]:
+    draw = random.Random(f"{seed} columns")
+    m, n, k = ([2 * draw.randint(1024, 4095) + 1 for _ in range(COLUMNS)] for _ in range(3))
+    return [(2049, 2049, 2049), *zip(m, n, k, strict=True)][:COLUMNS]
+
+
 def layer_rows() -> dict[tuple[int, int, int], str]:
     """Product -> the layer that has it, the first one where models share it."""
     found: dict[tuple[int, int, int], str] = {}
@@ -135,6 +144,8 @@ def cases(kinds: Sequence[str], dtypes: Sequence[str], *, count: int, seed: int,
         rows += [(row, {"of": "layers", "layer": layer}) for row, layer in layer_rows().items()]
     if "squares" in kinds:
         rows += [((side,) * 3, {"of": "squares"}) for side in SQUARES]
+    if "columns" in kinds:
+        rows += [(row, {"of": "columns", "stored": "km,kn"}) for row in column_rows(seed)]
     found = [{"shape": ",".join(map(str, row)), "dtype": dtype, **more} for row, more in rows for dtype in dtypes]
     return list({str(sorted(case.items())): case for case in found}.values())
 

@@ -27,6 +27,7 @@ from typing import Any
 
 from numpipe import bench
 from numpipe.errors import NumpipeError
+from numpipe.tools.bench.workers import PROCESS
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
@@ -243,6 +244,8 @@ def call_once(case: bench.Case) -> None:
                for count, positions in ((heads, queries), (shared, keys), (heads, queries)))
     attention(q, k, k, causal=case["mask"] == "causal", out=o)
     torch.cuda.synchronize()
+    del q, k, o
+    torch.cuda.empty_cache()  # many processes share the GPU's memory
 
 
 # ---- what is asked for, and told
@@ -295,7 +298,7 @@ def tell(rows: Sequence[bench.Row]) -> str:
 
 def main() -> int:
     options = parse()
-    first = "NUMPIPE_BENCH_PROCESS" not in os.environ
+    first = PROCESS not in os.environ
     result = None if options.read is None else bench.read(options.read)
     status = 0
     if result is not None:

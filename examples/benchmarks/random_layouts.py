@@ -25,6 +25,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "2")  # NumPy computes what is exact in many processes at once
+
 import numpy as np
 
 from numpipe import bench, ops

@@ -8,6 +8,7 @@ import math
 import random
 import sys
 import types
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,12 @@ def test_layers_of_three_models_are_there_at_all_sizes_and_once_each(rows: Any) 
     assert len({row for row in found}) == len(found) and len({name.split()[0] for name in found.values()}) == 3
     assert found[64, 6144, 4096] == "Llama-3.1-8B qkv" and found[1, 37_888, 3584] == "Qwen2.5-7B gate+up"
     assert {m for m, _, _ in found} == set(rows.ROWS_OF_LAYERS)
+
+
+def test_column_major_rows_have_odd_sides_from_2048_on(rows: Any) -> None:
+    cases = rows.cases(["columns"], ["f16"], count=1, seed=7)
+    assert len(cases) == 16 and all(case["stored"] == "km,kn" for case in cases)
+    assert all(side % 2 and 2048 < side < 8192 for case in cases for side in rows.dimensions(case))
 
 
 def test_rows_are_chosen_by_kind_type_and_shape(program: Any, capsys: pytest.CaptureFixture[str]) -> None:
@@ -121,6 +128,7 @@ def test_a_file_of_all_configs_has_a_line_for_each_to_fit_a_model_by(program: An
     lines = [json.loads(line) for line in text.splitlines()]
     assert [(line["config"], line["shape"]) for line in lines] == [("numpipe", [1, 8, 16]), ("cuBLAS", [1, 8, 16]),
                                                                   ("skinny 64x16", [1, 8, 16])]
+    assert lines[0]["chosen"] in program.op_configs.CONFIGS
     assert lines[0]["seconds"] == pytest.approx(2e-5) and lines[2]["seconds"] == pytest.approx(1.25e-5)
     times = {"numpipe": [2e-5], "cuBLAS": [1e-5], "cuBLAS again": [1e-5], "skinny 64x16": [1e-5]}
     runs = [bench.run_entry(0, row("1,8,16", 1).case, 1e-3, [bench.Sample("sweep", "cuBLAS", 1, times)])]
@@ -164,7 +172,7 @@ def test_wrong_missing_changed_and_stray_elements_fail_a_row(on_cpu: Any, monkey
     def matmul(a: Any, b: Any, out: Any) -> None:
         torch.mm(a, b, out=out)
         if wrong["at"] == "element":
-            out[8, 39] *= 1.05
+            out[8, 39] += 3
         if wrong["at"] == "missing":
             out[8, 39] = math.nan
         if wrong["at"] == "beside":
@@ -197,23 +205,65 @@ def test_wrong_missing_changed_and_stray_elements_fail_a_row(on_cpu: Any, monkey
         contest.check()
 
 
+def test_a_sweep_holds_the_buffers_of_one_row_at_a_time(on_cpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    made: list[Any] = []
+
+    class Remembered(on_cpu.Buffers):  # type: ignore[misc, name-defined]
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args)
+            made.append(weakref.ref(self.flat))
+
+    alive: list[int] = []
+
+    def make(process: int, case: Any) -> bench.Contest:
+        alive.append(sum(each() is not None for each in made))
+        return on_cpu.contest(process, case)
+
+    monkeypatch.setattr(on_cpu, "Buffers", Remembered)
+    monkeypatch.setattr(on_cpu.OP, "matmul", lambda a, b, out: torch.mm(a, b, out=out))
+    monkeypatch.setattr(bench.EventTimer, "__init__", lambda self: None)
+    for name, short in (("measure", lambda self, call, calls, first: call(first)), ("seconds", lambda self, handle: 1e-5),
+                        ("megahertz", lambda self, handle: None), ("synchronize", lambda self: None)):
+        monkeypatch.setattr(bench.EventTimer, name, short)
+    sweep = bench.Sweep(make, reference="cuBLAS", plan=bench.SweepPlan(load=0, reload=0, rounds=3), timer=bench.EventTimer(),
+                        capture=lambda first, work: work, load={"shape": "8,8,8", "dtype": "bf16"})
+    for shape in ("9,40,72", "16,16,16", "1,8,8"):
+        entry = sweep(0, {"shape": shape, "dtype": "bf16"})
+        assert "failed" not in entry and entry["graph"] >= 40 and entry["rotation_sets"] > 1, entry
+    monkeypatch.setattr(on_cpu, "ERROR", 0)
+    assert "relative error" in sweep(0, {"shape": "9,40,72", "dtype": "bf16"})["failed"]
+    sweep(0, {"shape": "1,8,8", "dtype": "bf16"})
+    assert alive == [0] * 6 and len(made) == 24
+
+
 def test_every_config_that_takes_a_row_is_beside_the_chosen_one(on_cpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from numpipe.errors import SpecError
 
-    asked: list[Any] = []
+    known = on_cpu.op_configs.CONFIGS
 
     def matmul(a: Any, b: Any, out: Any = None, config: Any = None) -> None:
-        if config is next(iter(on_cpu.CONFIGS.values())):
+        if config is next(iter(known.values())):
             raise SpecError("too large")
-        asked.append(config)
 
     monkeypatch.setattr(on_cpu.OP, "matmul", matmul)
-    names, space = list(on_cpu.CONFIGS), len(on_cpu.space(9, 40, 72))
-    few = list(on_cpu.contest(0, {"shape": "9,40,72", "dtype": "f16"}, configs=True).competitors)
-    assert few[:len(names)] == ["numpipe", *names[1:]] and few[-1] == "cuBLAS" and len(few) == len(names) + space + 1
-    many = list(on_cpu.contest(0, {"shape": "300,400,72", "dtype": "f16"}, configs=True).competitors)
-    named = [name for name in names[1:] if not on_cpu.CONFIGS[name].skinny]
-    assert many[:len(named) + 1] == ["numpipe", *named] and len(many) > len(named) + 2
+    names = list(known)
+    few = list(on_cpu.contest(0, {"shape": "9,40,72", "dtype": "f16"}, named=True).competitors)
+    assert few == ["numpipe", *names[1:], "cuBLAS"]
+    many = list(on_cpu.contest(0, {"shape": "300,400,72", "dtype": "f16"}, named=True).competitors)
+    assert many == ["numpipe", *(name for name in names[1:] if not known[name].skinny), "cuBLAS"]
+
+
+def test_configs_of_the_space_have_names_that_python_reads(program: Any) -> None:
+    found = program.configs(377, 13712, 8152, named=True, space=4)
+    beside = [name for name in found if name not in program.op_configs.CONFIGS]
+    assert len(beside) == 4 and all(eval(name, vars(program.op_configs)) == found[name] for name in beside)
+    assert program.configs(377, 13712, 8152, named=False, space=0) == {}
+    assert program.spell(program.op_configs.CONFIGS["skinny 64x16"]) == "skinny 64x16"
+    keys = {program.kernels_of({"shape": "8,8,8", "dtype": "bf16", "config": program.dataclasses.asdict(config)})
+            for config in found.values()}
+    assert len(keys) == len(found)
 
 
 # ---- layouts

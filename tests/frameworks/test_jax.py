@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import doctest
+import gc
 import itertools
+import os
 import subprocess
 import sys
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -72,7 +75,23 @@ def test_a_kernel_is_a_part_of_a_jitted_program() -> None:
     same(jax.jit(lambda x: function(x + 1) - x)(x), x + 2)
     same(function(x, by=3.0), 3 * x)
     same(function(np.asarray(x)), 2 * x)
+    same(function(x=x), 2 * x)
     assert function.__name__ == "scaled"
+
+
+@numpipe.kernel(grid=(1,), in_specs=BLOCK, out_specs=(BLOCK, BLOCK), num_compute_wgs=1,
+                out_type=lambda x: (ArrayType(x.shape, x.dtype), ArrayType(x.shape, np.float16)))
+def both(x, y, z):
+    y[...] = x[...] + 1.0
+    z[...] = (x[...] * 2.0).astype(np.float16)
+
+
+def test_several_outputs_are_a_tuple() -> None:
+    x = numbers(64, 64)
+    y, z = jax.jit(numpipe.jax.call(both))(x)
+    same(y, x + 1)
+    same(z, 2 * x)
+    assert z.dtype == np.float16
 
 
 def test_calls_that_are_alike_share_a_target_and_others_do_not() -> None:
@@ -81,6 +100,29 @@ def test_calls_that_are_alike_share_a_target_and_others_do_not() -> None:
     traced = [jax.make_jaxpr(lambda x, by=by: function(x, by=by))(x) for by in (5.0, 5.0, 5, 6.0)]
     assert len(targets._targets) == before + 3, "5.0 and 5 are numbers of different types"
     assert "numpipe.scaled." in str(traced[0])
+
+
+def test_a_call_keeps_none_of_its_arrays() -> None:
+    function, x = numpipe.jax.call(scaled), numbers(64, 64)
+    function(x).block_until_ready()
+    alive = weakref.ref(x)
+    del x
+    gc.collect()
+    assert alive() is None
+    with jax.checking_leaks():
+        jax.jit(lambda x: function(x, by=7.0))(numbers(64, 64))
+
+
+@numpipe.kernel(grid=(1,), in_specs=BLOCK, out_specs=BLOCK, num_compute_wgs=1, out_type=lambda x: ArrayType(x.shape, x.dtype))
+def times(x, y, *, factor: numpipe.Static):
+    y[...] = x[...] * float(factor)
+
+
+def test_statics_are_constants_and_have_a_hash() -> None:
+    x, function = numbers(64, 64), numpipe.jax.call(times)
+    same(jax.jit(lambda x: function(x, factor=3))(x), 3 * x)
+    with pytest.raises(SpecError, match="the Static 'factor' must be hashable"):
+        function(x, factor=[3])
 
 
 def test_out_type_of_the_call_is_for_kernels_that_have_none() -> None:
@@ -157,6 +199,20 @@ def test_an_error_of_the_simulated_sm_reaches_the_user() -> None:
     """As JAX's error, for it crosses C; with the name of numpipe's and its text."""
     with pytest.raises(jax.errors.JaxRuntimeError, match=r"numpipe.errors.SpecError: .*block_shape \(64, 64\) has 2 dimensions"):
         jax.block_until_ready(jax.jit(numpipe.jax.call(scaled))(numbers(64)))
+
+
+@pytest.mark.thorough
+def test_shards_are_computed_where_they_lie_and_a_process_can_end_meanwhile() -> None:
+    """Programs on several devices run beside Python, and call it: the process waits for them before Python ends."""
+    code = ("import jax, jax.numpy as jnp, numpy as np, numpipe.jax\n"
+            "mesh, over = jax.sharding.Mesh(jax.devices(), 'x'), jax.sharding.PartitionSpec('x')\n"
+            "a, b = jnp.ones((8, 16), jnp.float16), jnp.ones((16, 8), jnp.float16)\n"
+            "whole = jax.sharding.PartitionSpec()\n"
+            "f = jax.jit(jax.shard_map(numpipe.jax.matmul, mesh=mesh, in_specs=(over, whole), out_specs=over))\n"
+            "assert (f(a, b) == 16).all() and len(f(a, b).sharding.device_set) == 2")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100,
+                          env=os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"})
+    assert done.returncode == 0, done.stderr
 
 
 def test_without_jax_the_import_says_what_to_install() -> None:

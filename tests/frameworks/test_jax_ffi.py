@@ -40,6 +40,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
     fake.kernel = lambda p: fake.seen.append(tuple(ctypes.c_int64.from_address(p[1 + 5 * i]).value  # type: ignore[attr-defined]
                                                    for i in range((len(fake.sizes) - 1) // 5)))
     monkeypatch.setattr(driver, "_opened", fake)
+    monkeypatch.setenv("NUMPIPE_CACHE", "0")  # nothing is compiled
     monkeypatch.setattr(targets, "default_gpu", lambda: 0)
     launch.device.gpu_state.cache_clear()
     jax.clear_caches()  # a program is traced once for a default device

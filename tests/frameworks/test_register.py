@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import itertools
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -238,3 +239,12 @@ def test_vmap_names_the_op() -> None:
     op = fresh(kernels.times, statics={"factor": 2.0})
     with pytest.raises(SpecError, match="numpipe_tests::times_.*: torch.vmap has no rule for this op: write a kernel"):
         torch.vmap(op)(torch.ones(2, 64, 64))
+
+
+@pytest.mark.thorough
+def test_a_loaded_kernel_is_an_op_too(tmp_path: Path) -> None:
+    kernels.shifted.export(tmp_path / "k.numpipe", (np.zeros((64, 64), np.float32),))
+    op = fresh(numpipe.load(tmp_path / "k.numpipe"))
+    assert str(op._schema).endswith("(Tensor x, *, SymInt by=1) -> Tensor")
+    with torch._subclasses.FakeTensorMode():
+        assert op(torch.ones(7, 64)).shape == (7, 64)

@@ -54,8 +54,8 @@ def swept(program: str, *arguments: str) -> tuple[str, bench.Result]:
 
 
 def test_random_products_are_measured_verified_and_told(tmp_path: Path) -> None:
-    text, result = swept("random_products.py", "--rows", "random,squares", "--count", "6", "--seed", "7", "--processes", "2", "--out",
-                         str(tmp_path / "r.json"), "--picture", str(tmp_path / "r.png"))
+    text, result = swept("random_products.py", "--rows", "random,squares", "--count", "6", "--seed", "7", "--processes", "2",
+                         "--out", str(tmp_path / "r.json"), "--picture", str(tmp_path / "r.png"))
     assert result.method["seed"] == 7 and {row.protocol for row in result.rows} == {"sweep"}
     assert all(row.ratio.count == 2 and row.error is not None and row.error < 4e-3 and row.place for row in result.rows)
     runs = json.loads((tmp_path / "r.json").read_text(encoding="utf8"))["runs"]
@@ -69,6 +69,6 @@ def test_random_attention_is_measured_verified_and_told(tmp_path: Path) -> None:
 
 
 def test_random_layouts_are_right(tmp_path: Path) -> None:
-    done = subprocess.run([sys.executable, str(FOLDER / "random_layouts.py"), "--count", "40", "--seed", "7", "--most", "200", "--out",
-                           str(tmp_path / "r.json")], capture_output=True, text=True, timeout=280)
+    done = subprocess.run([sys.executable, str(FOLDER / "random_layouts.py"), "--count", "40", "--seed", "7", "--most", "200",
+                           "--out", str(tmp_path / "r.json")], capture_output=True, text=True, timeout=280)
     assert done.returncode == 0 and "40 layouts: 0 wrong, 0 refused" in done.stdout, done.stdout + done.stderr

@@ -175,6 +175,14 @@ def test_pitched_copies_are_two_dimensional(api: Api) -> None:
                          "dstMemoryType": "host", "dstHost": 700, "dstPitch": 30}
 
 
+def test_the_first_words_of_rows_are_cleared_in_one_call_in_their_context(api: Api) -> None:
+    cuda = driver.Driver()
+    api.calls.clear()
+    cuda.clear(4096, 512, 3, 10, 77, 0)
+    assert [call[0] for call in api.calls][-3:] == ["cuCtxPushCurrent", "cuMemsetD2D32Async", "cuCtxPopCurrent"]
+    assert api.named("cuMemsetD2D32Async") == [(4096, 512, 0, 3, 10, 77)]
+
+
 def test_rows_beyond_the_largest_pitch_are_copied_one_by_one(api: Api) -> None:
     driver.Driver().copy_in(0, 2**31, 0, 2**31 - 8, 2**31 - 8, 2, 0, 0)
     assert api.named("cuMemcpyHtoDAsync") == [(0, 0, 2**31 - 8, 0), (2**31, 2**31 - 8, 2**31 - 8, 0)]

@@ -91,13 +91,15 @@ class _KernelCall:
         names = [name for name, value in named.items() if _is_array(value)]
         arrays = [*(args[i] for i in places), *(named[name] for name in names)]
 
+        frame = [None if i in places else value for i, value in enumerate(args)]  # kept, and arrays must not be
+        others = {name: None if name in names else value for name, value in named.items()}
+
         def filled(values: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-            """Return the call's arguments, with these in place of its arrays."""
-            positional, by_name = list(args), dict(named)
+            """Return the call's arguments, with these as its arrays."""
+            positional = list(frame)
             for i, value in zip(places, values, strict=False):
                 positional[i] = value
-            by_name.update(zip(names, values[len(places):], strict=True))
-            return tuple(positional), by_name
+            return tuple(positional), {**others, **dict(zip(names, values[len(places):], strict=True))}
 
         constants: list[tuple[Any, Any]] = [(i, value) for i, value in enumerate(args) if i not in places]
         constants += [(name, value) for name, value in named.items() if name not in names]
@@ -107,9 +109,14 @@ class _KernelCall:
 
     def _bind(self, filled: Filled, key: Any, arrays: Sequence[Any]) -> tuple[Any, ...]:
         """Bind the call on these arrays, which ``jax.vmap`` may make more of."""
-        if key not in self._functions:
-            self._functions[key] = self._function(filled, key)
-        return self._functions[key](*arrays)
+        try:
+            function = self._functions.get(key)
+        except TypeError:  # a Static has no hash, for which the kernel has an error
+            self.kernel.described(*filled([array_type(array) for array in arrays]), self.types)
+            raise
+        if function is None:
+            function = self._functions[key] = self._function(filled, key)
+        return function(*arrays)
 
     def _function(self, filled: Filled, key: Any) -> Callable[..., tuple[Any, ...]]:
         """Return the call as a function of its arrays."""

@@ -13,10 +13,13 @@ run on a CPU   the function gets NumPy's views of the buffers
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import ctypes
 import itertools
 import math
 import threading
+import time
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
@@ -40,6 +43,11 @@ _targets: dict[Hashable, Target] = {}
 _numbers = itertools.count()
 _lock = threading.RLock()
 """held while a target is made, and by simulations: XLA's threads may run several calls at once"""
+_QUIET = 5
+"""times, 5 ms apart, that no call runs when a process ends"""
+
+_running: set[int] = set()
+"""the threads of XLA that run a call on a CPU now"""
 
 
 class Memory:
@@ -103,10 +111,14 @@ class Target:
         ins, outs = arrays[:len(self._ins)], arrays[len(self._ins):]
         for array in ins:
             array.flags.writeable = False
-        with _lock:
-            made = self._run(ins, [None] * len(outs))
-        for out, result in zip(outs, made if isinstance(made, tuple) else (made,), strict=True):
-            out[...] = result
+        _running.add(threading.get_ident())
+        try:
+            with _lock:
+                made = self._run(ins, [None] * len(outs))
+            for out, result in zip(outs, made if isinstance(made, tuple) else (made,), strict=True):
+                out[...] = result
+        finally:
+            _running.discard(threading.get_ident())
 
 
 def custom_call(what: str, run: Run, key: Hashable, outs: Sequence[ArrayType], arrays: Sequence[Any]) -> tuple[Any, ...]:
@@ -156,6 +168,18 @@ def _view(pointer: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype:
         return np.empty(shape, dtype)
     memory: Any = (ctypes.c_char * nbytes).from_address(pointer)
     return np.frombuffer(memory, np.uint8).view(dtype).reshape(shape)
+
+
+@atexit.register
+def _finish() -> None:
+    """Wait for programs on CPUs that nobody waited for: XLA would wait for their calls, and these for a Python that has ended."""
+    for array in jax.live_arrays() if _targets else ():
+        with contextlib.suppress(Exception):  # one was deleted, or its program failed
+            array.block_until_ready()
+    quiet = 0 if _targets else _QUIET
+    while quiet < _QUIET:  # between two calls of a program none runs for a moment
+        time.sleep(0.005)
+        quiet = 0 if _running else quiet + 1
 
 
 @in_child

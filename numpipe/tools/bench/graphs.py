@@ -12,8 +12,8 @@ from typing import Any
 from .timer import Competitor, launch
 
 Replay = Callable[[], object]
-Capture = Callable[[Callable[[], object]], Replay]
-"""Captures what a function launches; returns what replays it on the current stream."""
+Capture = Callable[[Callable[[], object], Callable[[], object]], Replay]
+"""Runs a first function, captures what a second one launches, and returns what replays that on the current stream."""
 
 
 class Captured:
@@ -21,7 +21,7 @@ class Captured:
 
     def __init__(self, competitor: Competitor, launches: int, capture: Capture) -> None:
         self.launches = launches
-        self._replay = capture(lambda: launch(competitor, 0, launches))
+        self._replay = capture(lambda: competitor(0), lambda: launch(competitor, 0, launches))
 
     def __call__(self, i: int) -> object:
         return self._replay()
@@ -36,7 +36,7 @@ class TorchCapture:
     """Captures on a stream of PyTorch's, which all launches of PyTorch and numpipe inside follow.
 
     `torch.cuda.graph` would collect Python's garbage and empty the allocator's cache before each capture, which takes longer than a
-    row of a sweep. What is kept for a stream (cuBLAS' workspace, numpipe's) is made by calls outside, not in a graph's own memory.
+    row of a sweep. What is kept for a stream (cuBLAS' workspace, numpipe's) is made by the first call, not in a graph's own memory.
     """
 
     def __init__(self) -> None:
@@ -44,11 +44,11 @@ class TorchCapture:
 
         self._torch, self._stream = torch, torch.cuda.Stream()
 
-    def __call__(self, work: Callable[[], object]) -> Replay:
+    def __call__(self, first: Callable[[], object], work: Callable[[], object]) -> Replay:
         torch, stream = self._torch, self._stream
         torch.cuda.synchronize()
         with torch.cuda.stream(stream):
-            work()
+            first()
             stream.synchronize()
             graph: Any = torch.cuda.CUDAGraph()
             graph.capture_begin(capture_error_mode="thread_local")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -61,14 +62,16 @@ def ratio_map(results: Sequence[tuple[str, Result]], path: str | Path | None = N
         figure = Figure(figsize=(10.5, 4.6), dpi=144, layout="constrained")
         left, right = figure.subplots(1, 2)
         colours = {"cmap": "RdBu", "norm": LogNorm(1 / _SPAN, _SPAN), "edgecolors": "#404040", "linewidths": 0.4}
-        for number, dtype in enumerate(types):
-            own = sorted((row for row in rows if str(row.case.get("dtype", "")) == dtype), key=lambda row: -abs(_log(row)))
-            mark = colours | {"marker": _MARKS[number % len(_MARKS)], "s": 22, "c": [row.ratio.median for row in own]}
-            drawn = left.scatter([row.place[x] for row in own], [row.place[y] for row in own], **mark)
-            right.scatter([row.place[along] for row in own], [row.ratio.median for row in own], **mark)
-        for number, row in enumerate(slowest, 1):
-            left.annotate(str(number), (row.place[x], row.place[y]), xytext=(4, 3), textcoords="offset points", fontsize=7)
-            right.annotate(str(number), (row.place[along], row.ratio.median), xytext=(4, 3), textcoords="offset points", fontsize=7)
+        for mark, dtype in zip(itertools.cycle(_MARKS), types):
+            own = [row for row in rows if str(row.case.get("dtype", "")) == dtype]
+            own.sort(key=lambda row: abs(math.log(row.ratio.median)))
+            ratio = [row.ratio.median for row in own]
+            drawn = left.scatter([row.place[x] for row in own], [row.place[y] for row in own], 22, ratio, marker=mark, **colours)
+            right.scatter([row.place[along] for row in own], ratio, 22, ratio, marker=mark, **colours)
+            left.plot([], [], mark, color="#808080", markersize=5, label=dtype)
+        for rank, row in enumerate(slowest, 1):
+            left.annotate(str(rank), (row.place[x], row.place[y]), xytext=(4, 3), textcoords="offset points", fontsize=7)
+            right.annotate(str(rank), (row.place[along], row.ratio.median), xytext=(4, 3), textcoords="offset points", fontsize=7)
         for limit in limits:
             right.axhline(limit, color="#808080", linewidth=0.8, zorder=0)
         right.axhline(mean, color="#0072b2", linewidth=1, linestyle="--", zorder=0)
@@ -83,14 +86,12 @@ def ratio_map(results: Sequence[tuple[str, Result]], path: str | Path | None = N
         bar.ax.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
         bar.ax.yaxis.set_minor_formatter(NullFormatter())
         bar.set_label("ratio")
-        for number, dtype in enumerate(types if len(types) > 1 else ()):
-            left.plot([], [], _MARKS[number % len(_MARKS)], color="#808080", markersize=5, label=dtype)
         if len(types) > 1:
-            left.legend(loc="lower left")
+            left.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=len(types), frameon=False)
         device = results[0][1].machine.get("device", {}).get("name", "an unknown device")
         figure.suptitle(f"{results[0][1].benchmark}: {rows[0].name} over {rows[0].reference}, {len(rows)} rows, geometric mean "
                         f"{mean:.3f}, {sum(ratio < limits[0] for ratio in ratios)} below {limits[0]:g}, {device}")
-        named = [f"{number}: {title(row.case)}, {row.ratio.median:.2f}" for number, row in enumerate(slowest, 1)]
+        named = [f"{rank}: {title(row.case)}, {row.ratio.median:.2f}" for rank, row in enumerate(slowest, 1)]
         half = (len(named) + 1) // 2
         lines = ["   ".join(part) for part in (named[:half], named[half:]) if part]
         figure.supxlabel("the slowest   " + "\n".join(lines), fontsize=7)
@@ -109,7 +110,3 @@ def _rows(results: Sequence[tuple[str, Result]], name: str | None) -> list[Row]:
         files = ", ".join(file for file, _ in results)
         raise SpecError(f"bench.ratio_map: {files}: no row of a sweep of {name or 'anybody'}; there are rows of: {names}")
     return rows
-
-
-def _log(row: Row) -> float:
-    return math.log(row.ratio.median)

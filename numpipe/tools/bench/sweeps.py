@@ -124,6 +124,8 @@ class Sweep:
         return self._capture
 
     def _session(self, contest: Contest, load: float) -> Session:
+        if self.reference not in contest.competitors:
+            raise SpecError(f"reference={self.reference!r} is not among the competitors {list(contest.competitors)}: name one")
         plan = Plan(load=load, rounds=self.plan.rounds, work=self.plan.work)
         return Session(dict(contest.competitors), self.reference, plan, self.timer, self._sensors or dict)
 
@@ -136,8 +138,6 @@ class Sweep:
     def _measured(self, process: int, case: Case) -> dict[str, Any]:
         begun, plan = self.timer.now(), self.plan
         contest = self.make(process, case)
-        if self.reference not in contest.competitors:
-            raise SpecError(f"reference={self.reference!r} is not among the competitors {list(contest.competitors)}: name one")
         contest.poison()
         for competitor in contest.competitors.values():
             competitor(0)

@@ -3,7 +3,7 @@
 `main` is called by the script itself. In the first process it starts the same command again, once a process of the
 plan, with ``NUMPIPE_BENCH_PROCESS`` set; there it measures case after case and prints each result as a line that
 begins with the ASCII record separator (RFC 7464). The first process writes the JSON file before it starts any, and anew after
-each result, so that a run that is cut off loses at most the rows in progress.
+each result, so that a run that is cut off loses at most the rows in progress, or of a large file those of some seconds.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ from .timer import require_gpu
 
 PROCESS, UNTIL = "NUMPIPE_BENCH_PROCESS", "NUMPIPE_BENCH_UNTIL"
 _RECORD = "\x1e"
+QUICK = 0.1
+"""seconds of a write of the file; slower ones, of files of thousands of figures, take a tenth of the time at most"""
 Case = Mapping[str, Any]
 Measure = Callable[[int, Case], dict[str, Any]]
 """Measures a case in the process of this number; returns a `report.run_entry`. An exception ends the process: a failed launch
@@ -97,6 +99,8 @@ def collect(result: Result, processes: int, out: Path | None, unit: str = "TFLOP
     for card in cards or [""]:
         free.put(card)
 
+    due = [0.0]
+
     def keep(process: int, entry: dict[str, Any]) -> None:
         result.runs.append(entry)
         if order:
@@ -104,8 +108,11 @@ def collect(result: Result, processes: int, out: Path | None, unit: str = "TFLOP
         brief = f"FAILED: {entry['failed']}" if "failed" in entry else "  ".join(
             f"{row.protocol} {row.ratio.median:.3f}" for row in summarise([entry]))
         print(f"[{time.monotonic() - begun:4.0f} s] process {process + 1}/{processes}  {title(entry['case'])}  {brief}", flush=True)
-        if out is not None:
+        if out is not None and time.monotonic() >= due[0]:
+            start = time.monotonic()
             result.write(out)
+            took = time.monotonic() - start
+            due[0] = start + (10 * took if took > QUICK else 0)
 
     def run(process: int) -> int:
         card, now = free.get(), time.time()
@@ -117,6 +124,11 @@ def collect(result: Result, processes: int, out: Path | None, unit: str = "TFLOP
         begins: dict[str, Any] | None = None
         late = threading.Event()
         watch = threading.Timer(0, late.set)
+
+        def end() -> None:
+            late.set()
+            worker.kill()
+
         try:
             for line in worker.stdout:
                 if not line.startswith(_RECORD):
@@ -130,7 +142,7 @@ def collect(result: Result, processes: int, out: Path | None, unit: str = "TFLOP
                     with lock:
                         keep(process, entry)
                 elif patience is not None:
-                    watch = threading.Timer(patience, lambda: (late.set(), worker.kill()))
+                    watch = threading.Timer(patience, end)
                     watch.daemon = True
                     watch.start()
             status = worker.wait()

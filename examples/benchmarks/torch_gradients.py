@@ -1,0 +1,113 @@
+"""Forward and backward of numpipe.torch.matmul against PyTorch's product, by the protocols of numpipe.bench.
+
+    python examples/benchmarks/torch_gradients.py --out result.json
+    python examples/benchmarks/torch_gradients.py --shapes 4096,14336,4096 --of layer --dtype bf16 --out result.json
+
+A row is three products: y = x @ w.T, x of (M, K) and w of (N, K), and the gradients of both of a given one of y. "layer" is
+``gelu(x @ w.T + bias)``, which where gradients are wanted is PyTorch's gelu on either side. Both sides run eagerly; autograd
+allocates their results. The errors are those of y and of both gradients of "product", relative, in the Frobenius norm, of 64 rows
+against float64; one beyond 1.05 of PyTorch's is a failure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from numpipe import bench
+from numpipe.errors import NumpipeError
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import benchmark_options
+from benchmark_options import listed
+
+OURS, REFERENCE = "numpipe", "PyTorch"
+DTYPES = {"bf16": "bfloat16", "f16": "float16"}
+OF = ("product", "layer")
+SHAPES = ("4096,4096,4096", "8192,8192,8192")
+SAMPLED_ROWS, ERROR = 64, 1.05
+Step = Callable[[Any, Any, Any], Any]
+
+
+def steps(of: str) -> dict[str, Step]:
+    """The forward pass of each competitor."""
+    import torch
+    from torch.nn import functional
+
+    import numpipe.torch
+
+    if of == "product":
+        return {OURS: lambda x, w, bias: numpipe.torch.matmul(x, w.T), REFERENCE: lambda x, w, bias: torch.mm(x, w.T)}
+    return {OURS: lambda x, w, bias: numpipe.torch.matmul(x, w.T, bias=bias, activation="gelu"),
+            REFERENCE: lambda x, w, bias: functional.gelu(functional.linear(x, w, bias), approximate="tanh")}
+
+
+def both(step: Step, x: Any, w: Any, bias: Any, grad: Any) -> tuple[Any, ...]:
+    """(y, the gradients of x and of w)."""
+    import torch
+
+    y = step(x, w, bias)
+    return (y, *torch.autograd.grad(y, (x, w), grad))
+
+
+def errors(found: tuple[Any, ...], x: Any, w: Any, grad: Any) -> list[float]:
+    """The relative errors of y, of x' gradient and of w's, of some rows."""
+    import torch
+
+    x, w, grad = x.detach(), w.detach(), grad.detach()
+    told = []
+    for got, left, right in zip((each.detach() for each in found), (x, grad, grad.T), (w.T, w, x), strict=True):
+        rows = torch.randperm(got.shape[0], device=got.device)[:SAMPLED_ROWS]
+        exact = left[rows].double() @ right.double()
+        told.append(float(torch.linalg.norm(got[rows].double() - exact) / torch.linalg.norm(exact)))
+    return told
+
+
+def measure(process: int, case: Mapping[str, Any], options: argparse.Namespace, device: str = "cuda") -> dict[str, Any]:
+    """One case in this process -> its entry of the result file."""
+    import torch
+
+    torch.manual_seed(process)
+    m, n, k = (int(size) for size in case["shape"].split(","))
+    dtype = getattr(torch, DTYPES[case["dtype"]])
+    count = bench.rotation_sets(2 * (m * k + n * k + m * n), torch.cuda.get_device_properties(0).L2_cache_size)
+    sets = [[torch.randn(shape, device=device).to(dtype) for shape in ((m, k), (n, k), (n,), (m, n))] for _ in range(count)]
+    for x, w, *_ in sets:
+        x.requires_grad_(), w.requires_grad_()
+    known, found = steps(case["of"]), {}
+    if case["of"] == "product":
+        x, w, _, grad = sets[0]
+        found = {name: errors(both(step, *sets[0]), x, w, grad) for name, step in known.items()}
+        print(f"{case['shape']} {case['dtype']}: relative errors of y and gradients", found, flush=True)
+        if any(ours > ERROR * theirs for ours, theirs in zip(found[OURS], found[REFERENCE], strict=True)):
+            raise AssertionError(f"{OURS}: errors {found[OURS]}, {REFERENCE}'s are {found[REFERENCE]}, {case}")
+    calls = {name: lambda i, step=step: both(step, *sets[i % count]) for name, step in known.items()}
+    samples = bench.compare(calls, reference=REFERENCE, protocols=tuple(options.protocols), plan=options.plan,
+                            sensors=bench.sensors())
+    return bench.run_entry(process, case, 6e-12 * m * n * k, samples, errors=found, rotation_sets=count)
+
+
+def parse(arguments: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shapes", nargs="+", default=SHAPES, metavar="M,N,K")
+    parser.add_argument("--dtype", type=listed, default=list(DTYPES), help="comma-separated, of: " + ", ".join(DTYPES))
+    parser.add_argument("--of", type=listed, default=list(OF), help="comma-separated, of: " + ", ".join(OF))
+    return benchmark_options.parse(parser, arguments, dtype=DTYPES, of=OF)
+
+
+def main() -> int:
+    options = parse()
+    cases = [{"shape": shape, "of": of, "dtype": dtype} for shape in options.shapes for of in options.of for dtype in options.dtype]
+    return bench.main("torch_gradients", cases, lambda process, case: measure(process, case, options), processes=options.processes,
+                      gpus=options.gpus, out=options.out, method=vars(options.plan))
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except NumpipeError as error:
+        sys.exit(f"error: {error}")

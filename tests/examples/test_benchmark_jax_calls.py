@@ -1,0 +1,23 @@
+"""examples/benchmarks/jax_calls.py without a GPU: the program that it times runs, on the simulated SM."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("jax")
+SCRIPT = Path(__file__).resolve().parents[2] / "examples" / "benchmarks" / "jax_calls.py"
+
+
+@pytest.mark.thorough
+def test_it_times_a_program_of_calls() -> None:
+    environment = os.environ | {"NUMPIPE_TARGET": "sim", "NUMPIPE_COMPILE_CHECK": "0", "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run([sys.executable, str(SCRIPT), "--here", "--rounds", "1"], capture_output=True, text=True, timeout=100,
+                          env=environment)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout).keys() == {"call", "jax", "gpu"}
