@@ -171,11 +171,16 @@ def _flat(line: Dim, size: int, places: tuple[int, int]) -> list[Piece]:
 
 
 def _lanes(outer: list[Dim], last: Dim, size: int) -> list[Piece]:
-    """Return the pieces of a copy whose elements lanes look up, one by one; "blocks" where numbers of 32 bits cannot count them."""
+    """Return the pieces of a copy whose elements lanes look up, one by one: so many that numbers of 32 bits count the elements."""
     low, high = (sum(end(0, (dim.size - 1) * dim.source) for dim in (*outer, last)) for end in (min, max))
     span, pitch, count = (high - low) // size + 1, outer[-1].target, math.prod(dim.size for dim in outer)
-    if len(outer) > 4 or any(dim.source % size for dim in (*outer, last)) or max(span, count * pitch // size) >= _NUMBERS:
+    half = outer[0].size // 2 // LINE * LINE  # a multiple, so that the second half begins at one
+    many = max(span, count * pitch // size) >= _NUMBERS
+    if len(outer) > 4 or any(dim.source % size for dim in (*outer, last)) or (many and not half):
         return [_blocks([*outer, last], size)]
+    if many:
+        halves = [_lanes([outer[0]._replace(size=part), *outer[1:]], last, size) for part in (half, outer[0].size - half)]
+        return [*halves[0], *(piece.moved(half * outer[0].source, half * outer[0].target) for piece in halves[1])]
     group = LINE // math.gcd(pitch, LINE)
     while group * pitch < SUPER and count >= 128 * group:
         group *= 2

@@ -21,7 +21,7 @@ from numpipe.compile.build import toolchain
 from numpipe.launch import driver
 from numpipe.launch.arrays import describe
 from numpipe.launch.views import strided
-from numpipe.ops import copy
+from numpipe.ops import copy, copy_ways
 from numpipe.ops.copy_ways import ways
 from tests.kernels.covering import examples
 from tests.kernels.launch_fakes import CudaArray, FakeDriver
@@ -49,7 +49,7 @@ def check(a: np.ndarray, **options: Any) -> None:
     assert made.tobytes() == np.ascontiguousarray(a).tobytes()
 
 
-def way(a: np.ndarray, out: np.ndarray | None = None, padded: bool = False) -> list[tuple[str, int]]:
+def way_of(a: np.ndarray, out: np.ndarray | None = None, padded: bool = False) -> list[tuple[str, int]]:
     """(way, bytes of an element) of each piece; both arrays begin at multiples of 16 bytes unless `a` is a view that does not."""
     strides = np.empty(a.shape, a.dtype).strides if out is None else out.strides
     return [(piece.way, piece.size) for piece in ways(a.shape, a.strides, strides, a.itemsize, (a.ctypes.data % 16, 0), padded)]
@@ -86,7 +86,7 @@ VIEWS: dict[str, tuple[np.ndarray, list[tuple[str, int]]]] = {
 @pytest.mark.parametrize("name", VIEWS)
 def test_the_way_of_a_copy_follows_from_strides(name: str) -> None:
     a, expected = VIEWS[name]
-    assert way(a) == expected
+    assert way_of(a) == expected
 
 
 @pytest.mark.variants(3)
@@ -95,12 +95,26 @@ def test_a_copy_has_the_same_bits(name: str) -> None:
     check(VIEWS[name][0])
 
 
+def test_more_elements_than_numbers_count_are_cut_into_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """2**31 of them are 4 GB of float16; here 2000 are too many."""
+    a = numbers(70, 40)[:, 1:34]
+    assert [way for way, _ in way_of(a)] == [LANES, BLOCKS]
+    monkeypatch.setattr(copy_ways, "_NUMBERS", 2000)
+    ways.cache_clear()
+    try:
+        assert [way for way, _ in way_of(a)] == [LANES, LANES, BLOCKS]
+        check(a)
+        assert [way for way, _ in way_of(numbers(20, 200)[:, 1:134])] == [BLOCKS]
+    finally:
+        ways.cache_clear()
+
+
 def test_padding_lets_tma_store_rows_that_end_anywhere() -> None:
     a = X[:20, :33]
-    assert way(a) == [(LANES, 2), (BLOCKS, 2)]
+    assert way_of(a) == [(LANES, 2), (BLOCKS, 2)]
     target = np.zeros((20, 64), np.float16)
-    assert way(a, target[:, :33]) == [(BLOCKS, 2)]  # what lies behind its rows is another's
-    assert way(a, target[:, :33], padded=True) == [(ROWS, 2)]
+    assert way_of(a, target[:, :33]) == [(BLOCKS, 2)]  # what lies behind its rows is another's
+    assert way_of(a, target[:, :33], padded=True) == [(ROWS, 2)]
     target[...] = 7
     info = describe(target, "target")
     OP.copy_into(describe(a, "a"), strided(info, a.shape, info.strides), padded=True, target="sim")
