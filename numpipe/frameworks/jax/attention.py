@@ -18,7 +18,7 @@ from ... import ops
 from ...arch.dtypes import BFLOAT16, FLOAT16
 from ...diagnostics.errors import SpecError
 from ...diagnostics.frames import brief
-from ...ops.attention import Config, _asked
+from ...ops.attention import _asked
 from ...ops.operands import described
 from ...plan.specs import ArrayType
 from .calls import mapped
@@ -30,7 +30,7 @@ __all__ = ["attention"]
 
 @brief
 def attention(q: Any, k: Any, v: Any, *, causal: bool = False, diagonal: int = 0, scale: float | None = None,
-              layout: str = "bhsd", exact: bool = True, return_lse: bool = False, config: Config | None = None,
+              layout: str = "bhsd", exact: bool = True, return_lse: bool = False, config: Any = None,
               target: str | None = None) -> Any:
     """Return ``softmax(scale * q @ k.T) @ v`` of each head, as `numpipe.ops.attention` does, in a JAX program.
 
@@ -70,7 +70,7 @@ class _Form:
     layout: str
     exact: bool
     return_lse: bool
-    config: Config | None
+    config: Any
     target: str | None
 
 
