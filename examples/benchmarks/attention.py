@@ -41,7 +41,8 @@ from gemm_competitors import DTYPES
 from gemm_suite import Goal
 
 import flash_attention
-from numpipe.ops.attention import CONFIGS, DEPTHS, FITTING, Config
+from numpipe.ops.attention import CONFIGS, FITTING, Config
+from numpipe.ops.attention_configs import DEPTHS
 
 REFERENCE = "cuDNN"
 REPEATS = 20

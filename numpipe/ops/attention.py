@@ -41,9 +41,9 @@ from ..plan.context import axis_index
 from ..plan.params import CompilerParams
 from ..plan.specs import BlockSpec, persistent
 from .attention_configs import CONFIGS as CONFIGS
-from .attention_configs import DEPTHS, Config, Form, choose
 from .attention_configs import FITTING as FITTING
 from .attention_configs import SMALLER as SMALLER
+from .attention_configs import WIDTHS, Config, Form, choose
 from .attention_short import kernel as short_kernel
 from .operands import copied, described
 from .repeats import Repeats
@@ -179,9 +179,9 @@ def attention(q: Any, k: Any, v: Any, *, causal: bool = False, diagonal: int = 0
     target, stream
                 as of any kernel
 
-    What TMA cannot address is copied once (see `numpipe.ops`). Depths of 64, 128 and 256 are computed as they are, others as the
-    next larger one, with zeros. Raises SpecError for shapes that do not fit, for other types, and for arrays of several types or
-    devices.
+    What TMA cannot address is copied once (see `numpipe.ops`). Depths of 32, 64, 96, 128, 192 and 256 are computed as they are,
+    others as the next larger one, with zeros. Raises SpecError for shapes that do not fit, for other types, and for arrays of
+    several types or devices.
 
     >>> q, k = np.ones((1, 8, 72, 64), np.float16), np.ones((1, 2, 40, 64), np.float16)
     >>> attention(q, k, k, target="sim").shape
@@ -247,12 +247,12 @@ def _asked(q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...], causal: b
         raise SpecError(f"attention: layout must be 'bhsd' or 'bshd', got {layout!r}")
     if odd := [(name, shape) for name, shape in (("q", q), ("k", k), ("v", v)) if len(shape) != 4]:
         raise SpecError(f"attention: '{odd[0][0]}' must have 4 dimensions, {', '.join(layout)}, got shape {odd[0][1]}")
-    if not 1 <= q[3] <= DEPTHS[-1]:
-        raise SpecError(f"attention: the depth of a head must be 1…{DEPTHS[-1]}, 'q' {q} has {q[3]}: use more heads of "
+    if not 1 <= q[3] <= WIDTHS[-1]:
+        raise SpecError(f"attention: the depth of a head must be 1…{WIDTHS[-1]}, 'q' {q} has {q[3]}: use more heads of "
                         "fewer elements")
     if k != v or (k[0], k[3]) != (q[0], q[3]):
         raise SpecError(f"attention: 'k' and 'v' must have one shape, with the batches and the depth of 'q' {q}, got {k} and {v}")
-    form = Form(next(depth for depth in DEPTHS if depth >= q[3]), causal, layout, sums)
+    form = Form(next(width for width in WIDTHS if width >= q[3]), causal, layout, sums)
     heads, shared = q[form.heads], k[form.heads]
     if shared == 0 or heads % shared:
         raise SpecError(f"attention: the {heads} heads of 'q' must be a multiple of the {shared} heads of 'k'")

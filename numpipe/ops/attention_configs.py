@@ -12,6 +12,9 @@ from ..core.arith import cdiv
 from ..plan.specs import ArrayType
 
 DEPTHS = (64, 128, 256)
+"""depths that have configs; others take those of the next larger one"""
+WIDTHS = (32, 64, 96, 128, 192, 256)
+"""columns that blocks of Q, K and V may have; what lies beyond a head's elements are zeros"""
 AT_ONCE = 3  # CTAs of `Config.alone` on an SM
 
 
@@ -83,7 +86,7 @@ SMALLER = {
 class Form:
     """What is computed, beside the config.
 
-    depth   elements of a head, one of `DEPTHS`
+    depth   columns of blocks, one of `WIDTHS`: a head has as many elements, or fewer
     causal  whether query i sees keys up to i + diagonal alone
     layout  dimensions of the arrays: "bhsd" (batch, head, position, depth) or "bshd"
     sums    whether the logarithms of the sums are stored
@@ -110,12 +113,13 @@ class Form:
 @functools.lru_cache(maxsize=1024)
 def choose(depth: int, causal: bool = False, exact: bool = True, queries: int = 1 << 20, keys: int = 1 << 20, heads: int = 1,
            sms: int = 132) -> Config:
-    """Return the config for a depth, one of `DEPTHS`, and for so many rows: of all heads of all batches together, `heads`.
+    """Return the config for a depth, and for so many queries and keys of so many heads: those of all batches together.
 
     Many rows take what `FITTING` says. Where tiles are few, or the last one of each head mostly empty, one of `SMALLER` takes fewer
     cycles: there are more tiles, of fewer rows.
     """
-    configs = [CONFIGS[pair[not exact]] for pair in (FITTING[depth, causal], *SMALLER[depth])]
+    fitting = next(known for known in DEPTHS if known >= depth)
+    configs = [CONFIGS[pair[not exact]] for pair in (FITTING[fitting, causal], *SMALLER[fitting])]
     return min(configs, key=lambda config: _cycles(config, depth, keys, cdiv(cdiv(queries, config.rows) * heads, sms)))
 
 

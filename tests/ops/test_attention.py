@@ -16,7 +16,7 @@ import numpipe
 from numpipe.compile.build import toolchain
 from numpipe.launch.info import ArrayInfo
 from numpipe.ops import attention
-from numpipe.ops.attention import CONFIGS, FITTING, SMALLER, Config, Form, choose, kernel
+from numpipe.ops.attention import CONFIGS, FITTING, SMALLER, WIDTHS, Config, Form, choose, kernel
 from tests.kernels.attention_cases import CASES, Case
 
 OP = importlib.import_module("numpipe.ops.attention")  # the package's attribute of this name is the function
@@ -137,7 +137,7 @@ def test_no_schedule_finds_a_race_in_warpgroups_alone() -> None:
 
 
 @pytest.mark.variants(3)
-@pytest.mark.parametrize("depth", [7, 40, 96, 1, 136])
+@pytest.mark.parametrize("depth", [7, 40, 96, 1, 136, 192, 200])
 def test_any_depth_is_computed_with_zeros_and_stored_exactly(depth: int) -> None:
     case = Case(1, 2, 1, 40, 72, depth, layout="bshd" if depth == 96 else "bhsd")
     assert case.wrong(*case.run("sim", replace(SMALL, wgs=1, turns=False))) == ""
@@ -221,6 +221,15 @@ def check_code(cfg: Config, form: Form, dtype: str) -> None:
 @pytest.mark.parametrize("depth, name", [(depth, pair[0]) for depth, pairs in SMALLER.items() for pair in pairs])
 def test_a_config_of_fewer_rows_passes_the_build_gate(depth: int, name: str, causal: bool) -> None:
     check_code(CONFIGS[name], Form(depth, causal), "float16")
+
+
+@pytest.mark.skipif(toolchain() is not None, reason=f"no compiler: {toolchain()}")
+@pytest.mark.thorough
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("width", [width for width in WIDTHS if width not in SMALLER])
+def test_widths_between_pass_the_build_gate(width: int, exact: bool, causal: bool) -> None:
+    check_code(choose(width, causal, exact), Form(width, causal), "bfloat16")
 
 
 @pytest.mark.skipif(toolchain() is not None, reason=f"no compiler: {toolchain()}")
