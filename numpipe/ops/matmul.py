@@ -51,7 +51,7 @@ __all__ = ["matmul"]
 NOMINAL = 512
 """the rows that a batch-invariant product's config is chosen for"""
 _REPEATS = Repeats("matmul")
-_TYPES = (ELEMENTS["float16"].dtype, ELEMENTS["bfloat16"].dtype)
+TYPES = (ELEMENTS["float16"].dtype, ELEMENTS["bfloat16"].dtype)
 
 
 @dataclass(frozen=True)
@@ -185,9 +185,9 @@ def matmul(a: Any, b: Any, c: Any = None, *, alpha: float = 1.0, beta: float = 1
         done, out = _REPEATS.again(arrays, constants, out, stream)
         if done:
             return out
-    infos = described("matmul", dict(zip(("a", "b", "c", "bias", "out"), (*arrays, out), strict=True)), _TYPES, ("c", "bias"))
+    infos = described("matmul", dict(zip(("a", "b", "c", "bias", "out"), (*arrays, out), strict=True)), TYPES, ("c", "bias"))
     shapes = [infos[name].shape if name in infos else None for name in ("a", "b", "c", "bias", "out")]
-    batch, m, n, k, shape = _sizes(*shapes)
+    batch, m, n, k, shape = product_sizes(*shapes)
     first, handle = infos["a"], None if stream is None else launch.as_stream(stream)
     made = launch.empty_like_kind(first, shape, first.dtype, handle) if out is None else out
     infos["out"] = launch.describe_fresh(made, "out", "matmul") if out is None else infos["out"]
@@ -266,7 +266,7 @@ _form = functools.cache(Form)  # a call takes the GPU's queue some microseconds:
 
 
 @functools.lru_cache(maxsize=1024)
-def _sizes(a: tuple[int, ...], b: tuple[int, ...], c: Any, bias: Any,
+def product_sizes(a: tuple[int, ...], b: tuple[int, ...], c: Any, bias: Any,
            out: Any) -> tuple[tuple[int, ...], int, int, int, tuple[int, ...]]:
     """Return (batches, M, N, K, the result's shape) of arrays of these shapes. Raises SpecError where they do not fit."""
     for name, shape in (("a", a), ("b", b)):

@@ -41,7 +41,9 @@ class Repeats:
             known = get((key, MARKS[type(out)](out)))
         except (KeyError, TypeError):  # arrays of another kind; a constant without a hash
             return False, out
-        current, launches = known or (int, {})
+        if known is None:
+            return False, out
+        current, launches = known
         launched = launches.get(current() if stream is None else launch.as_stream(stream))
         if launched is None:
             return False, out

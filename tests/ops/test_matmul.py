@@ -235,9 +235,9 @@ def test_a_tensor_that_requires_a_gradient_is_refused_where_pytorch_records(monk
     a, b = (TorchTensor(4096, (64, 64), "float16", (64, 1)) for _ in range(2))
     b.requires_grad = True  # type: ignore[attr-defined]
     with pytest.raises(numpipe.SpecError, match="matmul: 'b' requires a gradient.* call numpipe.torch.matmul, or pass b"):
-        laid_operands.described("matmul", {"a": a, "b": b}, OP._TYPES)
+        laid_operands.described("matmul", {"a": a, "b": b}, OP.TYPES)
     recording[0] = False
-    assert list(laid_operands.described("matmul", {"a": a, "b": b}, OP._TYPES)) == ["a", "b"]
+    assert list(laid_operands.described("matmul", {"a": a, "b": b}, OP.TYPES)) == ["a", "b"]
 
 
 # ---- epilogues

@@ -18,7 +18,8 @@ from ... import ops
 from ...arch.dtypes import BFLOAT16, FLOAT16
 from ...diagnostics.errors import SpecError
 from ...diagnostics.frames import brief
-from ...ops.attention import Config, _asked
+from ...ops.attention import _asked
+from ...ops.attention_configs import Config
 from ...ops.operands import described
 from ...plan.specs import ArrayType
 from .calls import mapped

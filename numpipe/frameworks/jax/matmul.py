@@ -25,7 +25,7 @@ from ...diagnostics.frames import brief
 from ...launch.views import transposed
 from ...ops.activations import activation_of
 from ...ops.configs import Config
-from ...ops.matmul import _sizes
+from ...ops.matmul import product_sizes
 from ...ops.operands import described
 from ...plan.specs import ArrayType
 from .calls import mapped, one_by_one
@@ -80,7 +80,7 @@ def matmul(a: Any, b: Any, c: Any = None, *, alpha: float = 1.0, beta: float = 1
 
 def _shapes(*arrays: Any) -> tuple[tuple[int, ...], int, int, int, tuple[int, ...]]:
     """Return (batches, M, N, K, the result's shape) of a, b, c and bias. Raises SpecError where they do not fit."""
-    return _sizes(*(None if array is None else array.shape for array in arrays), None)
+    return product_sizes(*(None if array is None else array.shape for array in arrays), None)
 
 
 @functools.cache
