@@ -267,7 +267,7 @@ _form = functools.cache(Form)  # a call takes the GPU's queue some microseconds:
 
 @functools.lru_cache(maxsize=1024)
 def product_sizes(a: tuple[int, ...], b: tuple[int, ...], c: Any, bias: Any,
-           out: Any) -> tuple[tuple[int, ...], int, int, int, tuple[int, ...]]:
+                  out: Any) -> tuple[tuple[int, ...], int, int, int, tuple[int, ...]]:
     """Return (batches, M, N, K, the result's shape) of arrays of these shapes. Raises SpecError where they do not fit."""
     for name, shape in (("a", a), ("b", b)):
         if not shape:
