@@ -46,11 +46,16 @@ def described(op: str, arrays: dict[str, Any], types: Sequence[np.dtype], added:
             raise SpecError(f"{op}: '{name}' is {info.dtype.name}, expected {known}: convert it, as {name}.astype(…) does")
         if info.dtype != of_first.dtype and name not in added:
             raise SpecError(f"{op}: '{name}' is {info.dtype.name} and '{first}' is {of_first.dtype.name}: give both one type")
-        if getattr(info.owner, "requires_grad", False) and sys.modules["torch"].is_grad_enabled():
+        if recorded(info.owner):
             raise SpecError(f"{op}: '{name}' requires a gradient, which numpipe.ops.{op} does not record: call numpipe.torch.{op}, "
                             f"or pass {name}.detach(), or call it under torch.no_grad()")
     launch.same_place(list(infos.values()), list(infos), op)
     return infos
+
+
+def recorded(array: Any) -> bool:
+    """Return whether PyTorch would record what is computed of an array."""
+    return bool(getattr(array, "requires_grad", False)) and sys.modules["torch"].is_grad_enabled()
 
 
 def stacked(info: ArrayInfo, batch: tuple[int, ...]) -> ArrayInfo | None:

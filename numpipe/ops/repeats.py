@@ -17,6 +17,7 @@ from ..launch.info import ArrayInfo
 from ..launch.launcher import Launch
 from ..launch.marks import MARKS, learn
 from ..launch.table import Table
+from .operands import recorded
 
 
 class Repeats:
@@ -31,6 +32,8 @@ class Repeats:
         `arrays` may hold None. `constants` is all else that the result depends on.
         """
         get = self._table.get
+        if any(map(recorded, arrays)):
+            return False, out
         try:
             key = (constants, *[None if array is None else MARKS[type(array)](array) for array in arrays])
             if out is None:

@@ -351,3 +351,13 @@ def test_an_op_of_two_kernels_one_with_windows_and_one_with_another_stream_is_as
     for _ in range(2):
         twice(a, c), windows(views.transposed(launch.describe(a, "a")), c), unhashed(a, c, n=[1])
     assert twice.looked == windows.looked == unhashed.looked == 2 and len(fake.seen) == 8
+
+
+def test_an_op_is_asked_again_where_pytorch_would_record_it(fake: FakeDriver, monkeypatch: Any) -> None:
+    launches(fake, 2)
+    op, a, c = Doubled(made(monkeypatch, copy, "a c")), Torch(4096), Torch(1 << 20)
+    sys.modules["torch"].is_grad_enabled = lambda: True  # type: ignore[attr-defined]
+    for requires, looked in ((False, 1), (True, 2), (False, 2)):
+        a.requires_grad = requires  # type: ignore[attr-defined]
+        op(a, c)
+        assert op.looked == looked
