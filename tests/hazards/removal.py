@@ -97,7 +97,8 @@ def _name(frame: FrameType) -> tuple[str, bool]:
 
 
 def _named(file: Path, function: str, line: int) -> tuple[str, bool]:
-    if file.is_relative_to(ROOT):
+    of_users = any(file.is_relative_to(folder) for folder in (EXAMPLES, ROOT / "ops"))  # kernels as users write them
+    if file.is_relative_to(ROOT) and not of_users:
         inside = file.relative_to(ROOT)
         machinery = inside.parts[0] in ELSEWHERE or inside.name in ("op.py", "lanes.py")
         module = ".".join(inside.with_suffix("").parts).removeprefix("language.")
@@ -106,7 +107,7 @@ def _named(file: Path, function: str, line: int) -> tuple[str, bool]:
         return "", True
     if linecache.getline(str(file), line).strip().startswith("for "):  # the wait that the AST pass writes behind a pipeline's loop
         return LOOP, False
-    return f"{file.name}:{line}" if file.is_relative_to(EXAMPLES) else "a kernel", False
+    return f"{file.name}:{line}" if of_users else "a kernel", False
 
 
 def place_of(operation: str, frame: FrameType | None) -> Place:
