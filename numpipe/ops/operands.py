@@ -7,7 +7,6 @@ operand is copied once, to memory of the caller's library whose rows start at mu
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -18,6 +17,7 @@ from ..diagnostics import log
 from ..diagnostics.errors import SpecError
 from ..launch.info import ArrayInfo, tma_addressable
 from ..launch.views import broadcast, merged, strided, transposed
+from .repeats import recorded
 
 _LINE = 128
 """bytes of a line of the L2 cache: a row that begins at one has no box that touches two"""
@@ -51,11 +51,6 @@ def described(op: str, arrays: dict[str, Any], types: Sequence[np.dtype], added:
                             f"or pass {name}.detach(), or call it under torch.no_grad()")
     launch.same_place(list(infos.values()), list(infos), op)
     return infos
-
-
-def recorded(array: Any) -> bool:
-    """Return whether PyTorch would record what is computed of an array."""
-    return bool(getattr(array, "requires_grad", False)) and sys.modules["torch"].is_grad_enabled()
 
 
 def stacked(info: ArrayInfo, batch: tuple[int, ...]) -> ArrayInfo | None:

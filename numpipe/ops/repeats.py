@@ -8,6 +8,7 @@ kernel, because it copied an operand, is not kept: its copy would be.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,7 +18,11 @@ from ..launch.info import ArrayInfo
 from ..launch.launcher import Launch
 from ..launch.marks import MARKS, learn
 from ..launch.table import Table
-from .operands import recorded
+
+
+def recorded(array: Any) -> bool:
+    """Return whether PyTorch would record what is computed of an array."""
+    return bool(getattr(array, "requires_grad", False)) and sys.modules["torch"].is_grad_enabled()
 
 
 class Repeats:
