@@ -47,6 +47,7 @@ from .attention_configs import WIDTHS, Config, Form, choose
 from .attention_short import kernel as short_kernel
 from .operands import copied, described
 from .repeats import Repeats
+from .results import allocated, delivered
 
 __all__ = ["attention"]
 
@@ -189,9 +190,9 @@ def attention(q: Any, k: Any, v: Any, *, causal: bool = False, diagonal: int = 0
     """
     constants, simple = (causal, diagonal, scale, layout, exact, config), target is None and not return_lse
     if simple:
-        done, result = _REPEATS.again((q, k, v), constants, out, stream)
+        done, out = _REPEATS.again((q, k, v), constants, out, stream)
         if done:
-            return result
+            return out
     infos = list(described("attention", {"q": q, "k": k, "v": v}, (FLOAT16, BFLOAT16)).values())
     form, _, _ = asked = _asked(*(info.shape for info in infos), causal, layout, return_lse, scale)
     if all(info.strides[form.heads] == 0 and info.shape[form.heads] > 1 for info in infos[1:]):  # heads that are repeated: one
@@ -213,15 +214,9 @@ def attention(q: Any, k: Any, v: Any, *, causal: bool = False, diagonal: int = 0
 
     if not simple:
         return run(out)
-    handle = None if stream is None else launch.as_stream(stream)
-    made = launch.empty_like_kind(like, like.shape, like.dtype, handle) if out is None else out
-    result = result or launch.describe_fresh(made, "out", "attention")
+    result = result or allocated("attention", like, like.shape, stream)
     _REPEATS.call(lambda: run(result), (q, k, v), constants, out, [*infos, result], stream)
-    if out is not None:
-        return out
-    if launch.foreign([result]):
-        launch.settle([result], launch.current_stream([result]) if handle is None else handle, 1)
-    return launch.deliver(like, [made])[0]
+    return delivered(like, result, stream) if out is None else out
 
 
 def _loaded(name: str, info: ArrayInfo, target: str | None, stream: Any) -> ArrayInfo:

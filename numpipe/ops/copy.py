@@ -1,4 +1,4 @@
-"""``copy(a)``: a contiguous copy of an array of any strides, at the speed of the GPU's memory.
+"""``copy(a)``: a contiguous copy of an array of any strides.
 
 What a copy costs is bytes on their way, and whether those that travel together lie together. Four kernels, by how source and target
 lie (`copy_ways` cuts a copy into pieces, mostly one):
@@ -18,7 +18,6 @@ Elements are moved as bits, of 8, 16 or 32 (64 as two of these), whatever they m
 from __future__ import annotations
 
 import functools
-import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,7 +37,8 @@ from ..plan.context import axis_index, axis_size
 from ..plan.params import CompilerParams, LoweringSemantics
 from ..plan.specs import BlockSpec, persistent
 from .copy_ways import Part, ways
-from .repeats import Repeats
+from .repeats import Repeats, recorded
+from .results import allocated, delivered
 
 __all__ = ["copy"]
 
@@ -259,18 +259,16 @@ def copy(a: Any, *, out: Any = None, config: Config | None = None, target: str |
     True
     """
     if target is None:
-        done, made = _REPEATS.again((a,), (config,), out, stream)
+        done, out = _REPEATS.again((a,), (config,), out, stream)
         if done:
-            return made
+            return out
     info = launch.describe(a, "a", "copy")
     if len(info.shape) > MOST:
         raise SpecError(f"copy: 'a' of shape {info.shape} has {len(info.shape)} dimensions, expected up to {MOST}: reshape it")
-    if getattr(info.owner, "requires_grad", False) and sys.modules["torch"].is_grad_enabled():
+    if recorded(info.owner):
         raise SpecError("copy: 'a' requires a gradient, which numpipe.ops.copy does not record: pass a.detach(), or call it under "
                         "torch.no_grad()")
-    handle = None if stream is None else launch.as_stream(stream)
-    made = launch.empty_like_kind(info, info.shape, info.dtype, handle) if out is None else out
-    result = launch.describe_fresh(made, "out", "copy") if out is None else launch.describe(out, "out", "copy")
+    result = allocated("copy", info, info.shape, stream) if out is None else launch.describe(out, "out", "copy")
     if (result.shape, result.dtype) != (info.shape, info.dtype):
         raise SpecError(f"copy: 'out' must be as 'a', {info.dtype.name} {info.shape}, got {result.dtype.name} {result.shape}")
     launch.same_place([info, result], ["a", "out"], "copy")
@@ -281,11 +279,7 @@ def copy(a: Any, *, out: Any = None, config: Config | None = None, target: str |
         _REPEATS.call(run, (a,), (config,), out, [info, result], stream)
     else:
         run()
-    if out is not None:
-        return out
-    if launch.foreign([result]):
-        launch.settle([result], launch.current_stream([result]) if handle is None else handle, 1)
-    return launch.deliver(info, [made])[0]
+    return delivered(info, result, stream) if out is None else out
 
 
 def copy_into(source: ArrayInfo, result: ArrayInfo, *, padded: bool = False, config: Config | None = None,

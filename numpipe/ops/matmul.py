@@ -45,6 +45,7 @@ from .activations import activation_of
 from .configs import Config, choose
 from .operands import Operand, as_matrices, copied, described, laid, move, stacked
 from .repeats import Repeats
+from .results import allocated, delivered
 
 __all__ = ["matmul"]
 
@@ -188,12 +189,12 @@ def matmul(a: Any, b: Any, c: Any = None, *, alpha: float = 1.0, beta: float = 1
     infos = described("matmul", dict(zip(("a", "b", "c", "bias", "out"), (*arrays, out), strict=True)), TYPES, ("c", "bias"))
     shapes = [infos[name].shape if name in infos else None for name in ("a", "b", "c", "bias", "out")]
     batch, m, n, k, shape = product_sizes(*shapes)
-    first, handle = infos["a"], None if stream is None else launch.as_stream(stream)
-    made = launch.empty_like_kind(first, shape, first.dtype, handle) if out is None else out
-    infos["out"] = launch.describe_fresh(made, "out", "matmul") if out is None else infos["out"]
+    first = infos["a"]
+    if out is None:
+        infos["out"] = allocated("matmul", first, shape, stream)
     launch.check_writable(infos["out"], "out", "matmul")
     if 0 in shape:
-        return launch.deliver(first, [made])[0] if out is None else out
+        return delivered(first, infos["out"], stream) if out is None else out
     vectors = [len(infos[name].shape) == 1 for name in ("a", "b")]
     results = [as_matrices(broadcast(infos[name], shape), vectors) for name in ("out", "c") if name in infos]
     left, right = as_matrices(first, (vectors[0], False)), as_matrices(infos["b"], (False, vectors[1]))
@@ -214,11 +215,7 @@ def matmul(a: Any, b: Any, c: Any = None, *, alpha: float = 1.0, beta: float = 1
         _REPEATS.call(run, arrays, constants, out, list(infos.values()), stream)
     else:
         run()
-    if out is not None:
-        return out
-    if launch.foreign([infos["out"]]):
-        launch.settle([infos["out"]], launch.current_stream([infos["out"]]) if handle is None else handle, 1)
-    return launch.deliver(first, [made])[0]
+    return delivered(first, infos["out"], stream) if out is None else out
 
 
 def _product(operands: Sequence[Operand], results: list[ArrayInfo], bias: ArrayInfo | None, batch: tuple[int, ...],
@@ -255,11 +252,9 @@ def _product(operands: Sequence[Operand], results: list[ArrayInfo], bias: ArrayI
 def _product_elsewhere(operands: Sequence[Operand], results: list[ArrayInfo], bias: ArrayInfo | None, batch: tuple[int, ...],
                        sizes: tuple[int, int, int], **options: Any) -> None:
     """Compute a product in a new array and copy it to the one it is to go to, whose layout no store has."""
-    info, target, stream = results[0], options["target"], options["stream"]
-    handle = None if stream is None else launch.as_stream(stream)
-    made = launch.describe_fresh(launch.empty_like_kind(info, info.shape, info.dtype, handle), "workspace", "matmul")
+    made = allocated("matmul", results[0], results[0].shape, options["stream"])
     _product(operands, [made, *results[1:]], bias, batch, sizes, **options)
-    move(made, info, target, stream)
+    move(made, results[0], options["target"], options["stream"])
 
 
 _form = functools.cache(Form)  # a call takes the GPU's queue some microseconds: what it depends on is looked up

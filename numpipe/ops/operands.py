@@ -18,6 +18,7 @@ from ..diagnostics.errors import SpecError
 from ..launch.info import ArrayInfo, tma_addressable
 from ..launch.views import broadcast, merged, strided, transposed
 from .repeats import recorded
+from .results import allocated
 
 _LINE = 128
 """bytes of a line of the L2 cache: a row that begins at one has no box that touches two"""
@@ -103,8 +104,7 @@ def copied(info: ArrayInfo, target: str | None, stream: Any) -> ArrayInfo:
         *outer, columns = info.shape
         size = info.dtype.itemsize
         pitch = -(-columns * size // _LINE) * _LINE // size
-        handle = None if stream is None else launch.as_stream(stream)
-        made = launch.describe_fresh(launch.empty_like_kind(info, (*outer, pitch), info.dtype, handle), "workspace", "copy")
+        made = allocated("copy", info, (*outer, pitch), stream)
         window = strided(made, info.shape, made.strides)
         move(info, window, target, stream, padded=True)
     whole = merged(window)

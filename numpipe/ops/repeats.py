@@ -32,12 +32,13 @@ class Repeats:
         self.op, self._table = op, Table()
 
     def again(self, arrays: Sequence[Any], constants: tuple[Any, ...], out: Any, stream: Any) -> tuple[bool, Any]:
-        """Make a call that was made before, if it was; returns whether, and its output, which may be allocated where it was not.
+        """Make a call that was made before, if it was; returns whether, and its output.
 
-        `arrays` may hold None. `constants` is all else that the result depends on.
+        Where it was not, the output may be allocated all the same: the caller writes that one, for its place is the one that the
+        library gives again. `arrays` may hold None. `constants` is all else that the result depends on.
         """
         get = self._table.get
-        if any(map(recorded, arrays)):
+        if any(map(recorded, (*arrays, out))):
             return False, out
         try:
             key = (constants, *[None if array is None else MARKS[type(array)](array) for array in arrays])

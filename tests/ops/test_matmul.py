@@ -150,6 +150,18 @@ def test_it_multiplies_what_numpy_does(left: tuple[int, ...], right: tuple[int, 
     np.testing.assert_array_equal(found.astype(np.float64), wanted)
 
 
+@pytest.mark.parametrize(("left", "right", "added"), [
+    ((70, 72), (72, 40), (40,)), ((70, 72), (72, 40), (70, 1)), ((3, 20, 72), (72, 40), (3, 1, 40)),
+    ((3, 20, 72), (3, 72, 40), (20, 40)),
+    ((72,), (72, 40), (40,)), ((20, 72), (72,), (20,)), ((5, 72), (72, 200), (1, 1))], ids=str)
+def test_c_broadcasts_as_numpy_adds_it(left: tuple[int, ...], right: tuple[int, ...], added: tuple[int, ...]) -> None:
+    a, b, c = integers(*left), integers(*right, seed=1), integers(*added, seed=2)
+    found, wanted = ops.matmul(a, b, c, beta=0.5, target="sim"), a.astype(np.float64) @ b.astype(np.float64) + 0.5 * c
+    assert found.shape == wanted.shape
+    np.testing.assert_array_equal(found, wanted.astype(np.float16))
+    assert (found != a.astype(np.float64) @ b.astype(np.float64)).any(), "it is seen where c is left out"
+
+
 @st.composite
 def windows(draw: Any, shape: tuple[int, ...], seed: int) -> np.ndarray:
     """An array of this shape that is a window on another one: dimensions in any order, backwards, apart, repeated."""
