@@ -67,18 +67,24 @@ def ld_acquire_gpu_b32(ptr: int) -> int:
     _gpu_only("ld_acquire_gpu_b32", "numpipe.combine waits for the parts of a tile")
 
 
-@ptx("{ .reg .pred unset; .reg .b32 seen; WAIT: ld.acquire.gpu.global.b32 seen, [$ptr]; setp.eq.u32 unset, seen, 0; "
-     "@unset bra WAIT; }", ptr="l")
-def await_acquire_gpu_b32(ptr: int) -> None:
-    """`ld_acquire_gpu_b32` again and again, until the word is not 0. Scope: a lane. GPU only.
+@ptx("{ .reg .pred set, more; .reg .b32 seen, word; .reg .b64 at; mov.b32 word, $first; "
+     "cvt.s64.s32 at, word; mad.lo.s64 at, at, $step, $ptr; "
+     "NEXT: setp.lt.s32 more, word, $count; @!more bra DONE; "
+     "WAIT: ld.acquire.gpu.global.b32 seen, [at]; setp.ne.u32 set, seen, 0; @!set bra WAIT; "
+     "st.global.b32 [at], 0; add.s32 word, word, 128; mad.lo.s64 at, $step, 128, at; bra NEXT; DONE: }",
+     ptr="l", step="l", first="r", count="r")
+def await_each_acquire_gpu_b32(ptr: int, step: int, first: int, count: int) -> None:
+    """Wait until words of GMEM are not 0, and set each to 0. Scope: a lane. GPU only.
 
-    The CTA that writes it must be running, or sure to run without this one's end::
+    The words are number `first`, `first` + 128, … of `count`, the first of all at `ptr` and `step` bytes from one to the next: the
+    lanes of a warpgroup wait for 128 of them at a time. The CTAs that write them must be running, or sure to run without this one's
+    end::
 
-        one_lane(memory.await_acquire_gpu_b32, flag)        # then a barrier, behind which all lanes may read
+        memory.await_each_acquire_gpu_b32(flags, 4, lane, count)        # then a barrier, behind which all lanes may read
 
     PTX ISA: ld.acquire.
     """
-    _gpu_only("await_acquire_gpu_b32", "numpipe.combine waits for the parts of a tile")
+    _gpu_only("await_each_acquire_gpu_b32", "numpipe.combine waits for the parts of a tile")
 
 
 @ptx("st.release.gpu.global.b32 [$ptr], $value;", ptr="l", value="r")

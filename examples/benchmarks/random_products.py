@@ -13,8 +13,8 @@ numbers. Rows have at most 512 sets of buffers, so of what is smaller than 240 K
 
 Errors are relative, in the Frobenius norm, of 64 sampled rows against float64; beside that each element is compared with cuBLAS'.
 A row fails with an element that differs by more than roundings can, one that no call wrote, one that was written beside the
-output, or other bits in a later call. `--configs` measures all configs with a name beside the chosen one, `--space 6` the first six
-of the op's space of configs for the row (`numpipe.ops.configs`), and `--fit` writes a line for each (shape, config, seconds), by
+output, or other bits in a later call. `--configs` measures all configs with a name beside the chosen one, `--space 6` six of
+those that the op puts first for the row (`numpipe.ops.configs.space`), and `--fit` writes a line for each (shape, config, seconds), by
 which a model of their speed is fitted.
 """
 
@@ -27,6 +27,7 @@ import importlib
 import json
 import math
 import os
+import random
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -49,7 +50,7 @@ DTYPES = {"bf16": "bfloat16", "f16": "float16"}
 OURS, REFERENCE = "numpipe", "cuBLAS"
 STORED = ("mk,nk", "mk,kn", "km,nk", "km,kn")
 """how a and b lie in memory: the last dimension is contiguous; in linear layers it is K in both"""
-MOST_SETS, SAMPLED_ROWS, SKINNY = 512, 64, 256
+MOST_SETS, SAMPLED_ROWS = 512, 64
 PAD = 128
 """elements at least between outputs: nothing may write there"""
 CHUNK = 1 << 26
@@ -155,10 +156,11 @@ def contest(process: int, case: bench.Case, named: bool = False, space: int = 0)
 
 
 def configs(m: int, n: int, k: int, named: bool, space: int) -> dict[str, op_configs.Config]:
-    """Name -> config: those that have one, tiles for few rows only where there are few, and the first `space` of the op's space."""
-    found = {name: config for name, config in op_configs.CONFIGS.items()
-             if named and not (config.skinny and min(m, n) > SKINNY)}
-    for config in op_configs.space(m, n, k, aligned=k % 64 == 0, most=space) if space else ():
+    """Name -> config: those that have one, and `space` of the op's: half of them the first ones, the others among thrice as many."""
+    found = dict(op_configs.CONFIGS) if named else {}
+    several = op_configs.space(m, n, k, aligned=k % 64 == 0, most=2 * space) if space else []
+    first, rest = several[:space // 2], several[space // 2:]
+    for config in first + random.Random(f"{m} {n} {k}").sample(rest, min(len(rest), space - len(first))):
         if config not in found.values():
             found[spell(config)] = config
     return found
@@ -217,7 +219,7 @@ def call_once(case: bench.Case) -> None:
 def kernels_of(case: bench.Case) -> tuple[object, ...]:
     """What rows have in common that a config is compiled for once."""
     m, n, k = dimensions(case)
-    return str(case["config"]), m < n, m % 8 == 0, n % 8 == 0, k % 8 == 0, min(m, n, k) == 1, case["dtype"], case.get("stored")
+    return str(case["config"]), m % 8 == 0, n % 8 == 0, k % 8 == 0, min(m, n, k) == 1, case["dtype"], case.get("stored")
 
 
 def ahead(cases: Sequence[Case], named: bool, space: int) -> None:
@@ -245,7 +247,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--dtype", type=listed, default=["bf16"], help="comma-separated, of: " + ", ".join(DTYPES))
     parser.add_argument("--stored", choices=STORED, default=STORED[0], help="how a and b lie in memory (default: %(default)s)")
     parser.add_argument("--configs", action="store_true", help="all configs of the op that have a name, beside the chosen one")
-    parser.add_argument("--space", type=int, default=0, metavar="N", help="the first N configs of the op's space for each row")
+    parser.add_argument("--space", type=int, default=0, metavar="N", help="N of the configs that the op puts first for each row")
     parser.add_argument("--processes", type=int, default=3)
     parser.add_argument("--gpus", type=int, default=1, help="GPUs of this machine that share the processes out (default: 1)")
     parser.add_argument("--seconds", type=float, help="of the whole run: then no more rows begin")

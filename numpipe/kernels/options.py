@@ -134,9 +134,6 @@ class Options:
             self.check_names(dims, kernel)
             if not isinstance(self.grid, Persistent):
                 self.attributes.check_grid(dims, kernel)
-            elif self.attributes.cluster[1:] != (1, 1):
-                raise SpecError(f"kernel {kernel}: a grid of numpipe.persistent() has CTAs along x only, and the cluster "
-                                f"{self.attributes.cluster} has them along y or z: use cluster={self.attributes.size}")
 
     @property
     def cluster(self) -> dict[str, Any]:

@@ -77,7 +77,7 @@ class Results:
                                                                   f"parameters: {', '.join(known)}")
             if not isinstance(workspace, Workspace):
                 raise SpecError(f"kernel {self.kernel}: workspace must return a numpipe.Workspace, got {workspace!r}")
-        return workspace.array(math.prod(grid), infos[-1].shape).shape  # type: ignore[no-any-return]
+        return workspace.array(math.prod(grid), infos[-1].shape, math.prod(self.options.cluster.get("cluster", (1,)))).shape  # type: ignore[no-any-return]
 
     def ask(self, function: Callable[..., Any], what: str, call: Call, view: Callable[[ArrayInfo], Any] | None = None) -> Any:
         """Call a user's function with the call's arguments, by parameter name; it gets arrays as `view` shows them."""

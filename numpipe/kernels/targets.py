@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
 
 import numpy as np
 
 from .. import launch
-from ..diagnostics.errors import TargetError
+from ..diagnostics.errors import SpecError, TargetError
 from ..diagnostics.frames import warn
 from ..launch.info import ArrayInfo
 from ..plan.specs import Persistent
@@ -49,10 +50,13 @@ def ctas(definition: Definition, choice: launch.Choice, call: Call) -> tuple[int
     kernel, options = definition.name, definition.options
     grid = options.grid
     if isinstance(grid, Persistent):
-        size, device = options.attributes.cluster[0], choice.device
+        (_, *others), size, device = options.attributes.cluster, options.attributes.size, choice.device
         several = SIMULATED_CTAS * (size if options.cluster_names else 1)  # tiles are dealt to clusters there
         whole = max(size, (several if device is None else device.sm_count) // size * size)
-        dims: tuple[int, ...] = (grid.ctas or whole, 1, 1)
+        if grid.ctas and grid.ctas % size:
+            raise SpecError(f"kernel {kernel}: persistent({grid.ctas}) is no multiple of the {size} CTAs of a cluster "
+                            f"{options.attributes.cluster}: round it up to {-(-grid.ctas // size) * size}")
+        dims: tuple[int, ...] = ((grid.ctas or whole) // math.prod(others), *others)
     else:
         dims = grid_dims(definition.results.ask(grid, "grid", call) if callable(grid) else grid, kernel)
         options.check_names(dims, kernel)

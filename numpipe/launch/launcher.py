@@ -164,7 +164,8 @@ class Prepared:
         """Return a persistent kernel's grid, with no more clusters than the GPU runs at once. Raises LaunchError."""
         if self.attributes.size == 1:
             return grid
-        return min(grid[0], self._at_once(device) or grid[0]), *grid[1:]
+        most = self._at_once(device)
+        return grid if most is None else (min(grid[0], most // (grid[1] * grid[2])), *grid[1:])
 
     def _at_once(self, device: int) -> int | None:
         """Make the kernel ready on a GPU; returns how many CTAs run there at once, None where a launch may have any number."""

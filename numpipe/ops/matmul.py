@@ -40,9 +40,9 @@ from ..launch.views import broadcast, merged, strided, transposed
 from ..plan.context import axis_index, axis_size
 from ..plan.params import CompilerParams
 from ..plan.specs import ArrayType, BlockSpec, Workspace, persistent
-from ..tools import model
 from .activations import activation_of
 from .configs import Config, choose
+from .costs import SMS
 from .operands import Operand, as_matrices, copied, described, laid, move, stacked
 from .repeats import Repeats
 from .results import allocated, delivered
@@ -102,41 +102,44 @@ class Form:
 @functools.cache
 def kernel(config: Config, form: Form = Form()) -> Kernel:
     """Return the kernel for a config and a form."""
-    axis, shared = ("cluster", None) if config.split == "cluster" else (None, "cluster")  # of what CTAs sum up, and load, together
-    ctas, deep = 1 if axis else config.cluster, form.a.index("k")  # of a cluster, along M; the dimension of a along which is summed
+    axis, share = ("k", None) if config.split == "cluster" else (None, "m")  # along which the CTAs of a cluster sum, and share b
+    above, beside = 1 if axis else config.cluster, config.across  # CTAs of a cluster along M, and along N: these share a
+    deep = form.a.index("k")  # the dimension of a along which is summed
     a_turned, b_turned = form.a.endswith("km"), form.b.endswith("kn")
 
     @numpipe_kernel(
         out_type=lambda a, b: form.output(a, b), signature=form.signature, without=form.without,
         grid=persistent(), schedule=config.schedule, num_compute_wgs=config.wgs, wg_axis="wg",
-        memory_registers=40 if config.wgs < 3 else 32, workspace=Workspace((config.tm, config.tn), config.split),
-        cluster=config.cluster, cluster_names="cluster",
+        memory_registers=40 if config.wgs < 3 else 32, workspace=Workspace((config.tm, config.tn), axis or config.split),
+        cluster=(config.cluster, config.across), cluster_names=(axis or "m", "n"),
         compiler_params=CompilerParams(store_slots=config.panels or 0, store_eviction_policy=config.policy, approx_math=True))
     def matmul(a, b, source, bias, c, work, *, alpha, beta):  # type: ignore[no-untyped-def]
         """c = activation(alpha * a @ b.T + beta * source + bias), for a (M, K) and b (N, K) of a 16-bit type, summed in float32."""
         wg = axis_index("wg")
         rows = config.tm // axis_size("wg")  # those of this warpgroup: half the tile's, or all where it has the tile alone
         plane = 3 - c.ndim  # of a matrix there are no batches: the first of three indices is cut off
-        m_tiles, n_tiles = cdiv(c.shape[1 - plane], config.tm * ctas), cdiv(c.shape[2 - plane], config.tn)  # of a cluster
-        for i, above, n, part in split_tiles(  # type: ignore[call-arg, var-annotated]
-                1 if plane else c.shape[0], m_tiles, n_tiles, steps=cdiv(a.shape[deep], config.tk), split=config.split,
-                order="grouped", group=cdiv(config.group, ctas), dynamic=config.dynamic):
-            m = above * ctas + (axis_index("cluster") if axis is None else 0)
+        m_tiles, n_tiles = cdiv(c.shape[1 - plane], config.tm * above), cdiv(c.shape[2 - plane], config.tn * beside)  # of clusters
+        for i, y, x, part in split_tiles(  # type: ignore[call-arg, var-annotated]
+                1 if plane else c.shape[0], m_tiles, n_tiles, steps=cdiv(a.shape[deep], config.tk), split=axis or config.split,
+                order="grouped", group=cdiv(config.group, above), dynamic=config.dynamic):
+            m, n = y * above + (axis_index("m") if axis is None else 0), x * beside + axis_index("n")
             acc = zeros((rows, config.tn), np.float32)
             pipe = pipeline(grid=(part.steps,), max_concurrent_steps=config.depth, in_specs=(
-                BlockSpec((None, config.tk, config.tm)[3 - a.ndim:], lambda k: (i, part.begin + k, m)[3 - a.ndim:]) if a_turned else
-                BlockSpec((None, config.tm, config.tk)[3 - a.ndim:], lambda k: (i, m, part.begin + k)[3 - a.ndim:]),
+                BlockSpec((None, config.tk, config.tm)[3 - a.ndim:], lambda k: (i, part.begin + k, m)[3 - a.ndim:],
+                          collective_axes="n") if a_turned else
+                BlockSpec((None, config.tm, config.tk)[3 - a.ndim:], lambda k: (i, m, part.begin + k)[3 - a.ndim:],
+                          collective_axes="n"),
                 BlockSpec((None, config.tk, config.tn)[3 - b.ndim:], lambda k: (i, part.begin + k, n)[3 - b.ndim:],
-                          collective_axes=shared) if b_turned else
+                          collective_axes=share) if b_turned else
                 BlockSpec((None, config.tn, config.tk)[3 - b.ndim:], lambda k: (i, n, part.begin + k)[3 - b.ndim:],
-                          collective_axes=shared)))
+                          collective_axes=share)))
             for _, (a_tile, b_tile) in pipe(a, b):
                 a_rows = a_tile.T if a_turned else a_tile
                 acc = wgmma(acc, a_rows.at[ds(wg * rows, rows), :], b_tile if b_turned else b_tile.T)
             acc = combine(acc, part, work, axis)
             if axis is None and part.begin > 0:
                 continue  # the tile is stored by whoever has its first steps
-            row, column = m * config.tm + wg * rows, n * config.tn + (0 if axis is None else axis_index("cluster") * config.share)
+            row, column = m * config.tm + wg * rows, n * config.tn + (0 if axis is None else axis_index(axis) * config.share)
 
             def finish(x, first):  # of some columns of the tile: all of them would not fit into registers beside a source
                 if alpha is not None:
@@ -233,20 +236,29 @@ def _product(operands: Sequence[Operand], results: list[ArrayInfo], bias: ArrayI
     along = "" if bias is None else ("n", "m1")[len(bias.shape) - 1]
     form = _form(dims[0] + ("km" if a.turned else "mk"), dims[1] + ("nk" if b.turned else "kn"), alpha != 1, bool(sources),
                  along, activation)
+    arrays = [a.info, b.info, *sources, *([] if bias is None else [bias]), target]
+    across = [NOMINAL if batch_invariant else m, n]
+    if target.strides[-2] == size < target.strides[-1]:  # stored as rows of its transpose
+        form, arrays = _transpose(form, arrays)
+        across.reverse()
     if config is None:
         device = launch.gpu_state().device
         fused = form.source or along != "" or activation is not None
         aligned = all(stride % 128 == 0 for operand in (a, b) for stride in operand.info.strides[:-1])
-        config = choose(NOMINAL if batch_invariant else m, n, k, device.sm_count if device else model.H200.sms,
-                        math.prod(batch), fused, aligned, batch_invariant)
+        config = choose(*across, k, device.sm_count if device else SMS, math.prod(batch), fused, aligned,
+                        batch_invariant)
     options |= {"alpha": alpha} if form.alpha else {}
     options |= {"beta": beta} if form.source else {}
-    arrays = [a.info, b.info, *sources, *([] if bias is None else [bias]), target]
-    by_columns = target.strides[-2] == size < target.strides[-1]
-    if m < n and not batch_invariant if config.skinny else by_columns:
-        form = form.turned
-        arrays = [b.info, a.info, *map(transposed, sources), *([] if bias is None else [bias]), transposed(target)]
+    if config.turned:
+        form, arrays = _transpose(form, arrays)
     kernel(config, form)(*arrays, **options)
+
+
+def _transpose(form: Form, arrays: list[ArrayInfo]) -> tuple[Form, list[ArrayInfo]]:
+    """Return form and arrays of the product whose result is the transpose."""
+    a, b, *others = arrays
+    bias = len(others) - 2 if form.bias else None
+    return form.turned, [b, a, *(info if at == bias else transposed(info) for at, info in enumerate(others))]
 
 
 def _product_elsewhere(operands: Sequence[Operand], results: list[ArrayInfo], bias: ArrayInfo | None, batch: tuple[int, ...],

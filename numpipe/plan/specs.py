@@ -278,7 +278,8 @@ class Workspace:
     """Global memory for partial sums of tiles (`combine`), the last parameter of a kernel: what its option `workspace=` says.
 
     tile   (rows, columns) of a tile of the output, elements
-    split  as of the kernel's `split_tiles`: "stream" is a slot for each CTA, an int n is n slots for each tile of the last output.
+    split  as of the kernel's `split_tiles`: "stream" is a slot for each CTA, an int n is n slots for each tile of the last output,
+           in clusters whose CTAs go through the same tiles for as many tiles as whole clusters of them have.
            None, or the name of an axis of the cluster: there is no workspace, and the parameter is None
     slots  how many sums may be on their way, if not as `split` says
 
@@ -314,8 +315,9 @@ class Workspace:
                             f"the kernel are {cluster_axes}")
         return False
 
-    def array(self, ctas: int, output: tuple[int, ...]) -> ArrayType:
-        """Return the workspace's shape and type, given the CTAs and the output's shape. SpecError for an output without tiles."""
+    def array(self, ctas: int, output: tuple[int, ...], cluster: int = 1) -> ArrayType:
+        """Return the workspace's shape and type, given the CTAs, those of a cluster that goes through the same tiles, and the
+        output's shape. SpecError for an output without tiles."""
         slots = self.slots
         if slots is None and isinstance(self.split, str):
             slots = ctas
@@ -323,7 +325,7 @@ class Workspace:
             if len(output) < 2:
                 raise SpecError(f"Workspace: split={self.split} is of the tiles of the last output, which has shape {output}: say "
                                 "how many partial sums there may be, slots=")
-            across = [-(-size // side) for size, side in zip(output[-2:], self.tile, strict=True)]
+            across = [-(-size // (side * cluster)) * cluster for size, side in zip(output[-2:], self.tile, strict=True)]
             slots = math.prod([*output[:-2], *across, int(self.split or 1)])
         return ArrayType((max(1, slots), self.tile[0] * self.tile[1] + FLAGS), np.float32)
 

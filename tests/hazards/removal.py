@@ -53,7 +53,7 @@ PASSED_ON = (
     "memory.copies.wait_smem_to_gmem", "tiles.exchange.exchange", "tiles.mma.wgmma_wait", "tiles.order.before_access",
     "tiles.order.before_async", "tiles.products.commit_to", "pipeline.order_tokens.await_token",
     "pipeline.order_tokens.enter_turn", "pipeline.order_tokens.leave_turn", "pipeline.order_tokens.pass_token",
-    "pipeline.outputs.await_slot", "pipeline.outputs.meet", "grid.partials.await_signal", "grid.partials.signal",
+    "pipeline.outputs.await_slot", "pipeline.outputs.meet", "grid.partials.await_signals", "grid.partials.signal",
     "memory.phases.arrive", "memory.phases.arrive_at_peers", "memory.phases.wait", "memory.registers.set_max_registers",
     "pipeline.ring.await_consumed", "pipeline.ring.await_ready", "pipeline.ring.release", "pipeline.ring.release_delayed",
     "pipeline.ring.release_used", "pipeline.steps.await_empty", "pipeline.steps.await_products",

@@ -403,7 +403,7 @@ def test_stmatrix_and_ldmatrix_need_whole_warps(machine: Recorder, call: Callabl
     (lambda: memory.store_global_b16(0, 0), "store a tile"),
     (lambda: memory.store_global_b32(0, 0), "store a tile"),
     (lambda: memory.ld_acquire_gpu_b32(0), "numpipe.combine"),
-    (lambda: memory.await_acquire_gpu_b32(0), "numpipe.combine"),
+    (lambda: memory.await_each_acquire_gpu_b32(0, 4, 0, 1), "numpipe.combine"),
     (lambda: memory.st_release_gpu_b32(0, 1), "numpipe.combine"),
 ])
 def test_global_addresses_exist_on_the_gpu_only(call: Callable[[], Any], instead: str) -> None:

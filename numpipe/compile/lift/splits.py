@@ -6,7 +6,7 @@ import ast
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ...language.grid import reduce_scatter, splits
+from ...language.grid import reduce_scatter, splits, tile_loop
 from ...plan import context
 from .fold import MISSING, literal_node
 from .nodes import assign, load
@@ -63,9 +63,6 @@ class SplitLoops(Rewriter):
             name, here = self.temporary("part"), self.call(context.axis_index, [literal_node(known, node)], node)
             value = self.call(splits.cluster_part, [steps, here, literal_node(self.unit.sizes[known], node)], node)
             return Parts([assign(name, value)], None, lambda index, _: bind(index, load(name)))
-        if self.unit.clustered:
-            self.error(split, "numpipe.split_tiles: the CTAs of a cluster go through the same tiles, and here each has parts of "
-                              "its own: leave cluster_names out, or split=None, or the name of an axis of the cluster")
         if not stream and known is not MISSING and (isinstance(known, bool) or not isinstance(known, int) or known < 1):
             self.error(split, splits.no_split(repr(known)))
         begin, locate = ((splits.begin_stream, splits.place_stream) if stream else (splits.begin_split, splits.place_split))
@@ -73,15 +70,20 @@ class SplitLoops(Rewriter):
         begun, found = self.temporary("parts"), self.temporary("part")
         at_run_time = not stream and known is MISSING
         setup: list[ast.stmt] = [ast.Expr(self.call(splits.check_split, [parts], split))] if at_run_time else []
-        setup.append(assign(begun, self.call(begin, [total, steps, parts], node)))
+        setup.append(assign(begun, self.call(begin, [total, steps, parts, *self._own(node)], node)))
 
         def item(of: str, number: int) -> ast.expr:
             return ast.Subscript(load(of), ast.Constant(number), ast.Load())
 
         def placed(index: ast.expr, _: ast.expr) -> list[ast.stmt]:
-            return [assign(found, self.call(locate, [index, load(begun)], node)), *bind(item(found, 0), item(found, 1))]
+            place = self.call(locate, [index, load(begun), *self._own(node)], node)
+            return [assign(found, place), *bind(item(found, 0), item(found, 1))]
 
         return Parts(setup, item(begun, 0), placed)
+
+    def _own(self, node: ast.For) -> list[ast.expr]:
+        """Return the index of this CTA, or of its cluster where the kernel names the axes of these, and how many there are."""
+        return [self.call(op, [], node) for op in (tile_loop.own_place, tile_loop.tile_stride)]
 
     def _check_axis(self, node: ast.expr, what: str, axis: object) -> None:
         """Refuse what is no axis of the cluster."""

@@ -8,11 +8,12 @@ warpgroup. Within a warpgroup's part the order is that of its registers, which o
     of another part   write   all lanes store their registers
                               named barrier: the stores of all lanes come before what one of them does next
                       signal  one lane writes 1 to the flag (st.release.gpu)
-    of the owner      await   one lane polls the flag (ld.acquire.gpu), and sets it to 0 for the next launch
-                              named barrier: what that lane has seen, all lanes may read
-                      add     all lanes load, and add to their registers; then the next part, in the order of the steps
+    of the owner      await   each lane polls the flag of another part (ld.acquire.gpu), and sets it to 0 for the next launch
+                              named barrier: what these lanes have seen, all lanes may read
+                      add     all lanes load, and add to their registers, part by part, in the order of the steps; of a small
+                              tile the loads of several parts fly together
 
-All flags are 0 between launches, so the next launch on the stream, which touches nothing before its ``griddepcontrol.wait``, may
+Where CTAs of a cluster go through the same tiles, each has slots of its own: n CTAs have n slots for a part. All flags are 0 between launches, so the next launch on the stream, which touches nothing before its ``griddepcontrol.wait``, may
 use the same workspace. Warpgroups of a CTA need not meet. Both executions run `combined` as it stands. The release is a
 MEMBAR.ALL.GPU, which the gate allows in a kernel with a workspace outside its loops of products.
 
@@ -21,6 +22,7 @@ PTX ISA, "Memory Consistency Model: Release and Acquire Patterns; Causality orde
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -32,6 +34,7 @@ from ...core.machine import current, failure
 from ...core.op import called, helper, op
 from ...diagnostics.errors import SimulationError, SpecError
 from ...intrinsics import barrier, special
+from ...plan.cluster import place_of, rank_of
 from ...plan.specs import FLAGS
 from ..tiles.layouts import only_accumulator
 from ..tiles.refs import GmemRef
@@ -91,10 +94,10 @@ def _fits(work: GmemRef, acc: Tile, part: Part) -> None:
         mend = f"Workspace(({acc.shape[0] * work.unit.tile_wgs}, {acc.shape[1]}), …)"
         raise failure(SimulationError, "out-of-bounds", f"numpipe.combine: a tile of {wanted} elements and a workspace for "
                       f"{size - FLAGS}: {mend}", mend, "hands a part over")
-    if int(part.slot) >= slots and (part.begin > 0 or part.others > 0):
+    if _own(work, part.slot) >= slots and (part.begin > 0 or part.others > 0):
         mend = ("for split_tiles(split=n) a workspace has n slots for each tile: Workspace(tile, slots=…), for split=\"stream\" "
                 "slots=None")
-        raise failure(SimulationError, "out-of-bounds", f"numpipe.combine: slot {int(part.slot)} of a workspace of {slots}: {mend}",
+        raise failure(SimulationError, "out-of-bounds", f"numpipe.combine: slot {_own(work, part.slot)} of a workspace of {slots}: {mend}",
                       mend, "hands a part over")
 
 
@@ -105,54 +108,79 @@ def combined(work, tile, part):  # type: ignore[no-untyped-def]
         write_partial(work, part.slot, tile)
         barrier.sync(1 + special.warpgroup_index(), 128)
         one_lane(signal, work, part.slot)
-    else:
+    elif gt(part.others, 0):
         slot = sub(part.slot, 1)
         last = sub(part.slot, part.others)
+        await_signals(work, last, part.others)
+        barrier.sync(1 + special.warpgroup_index(), 128)
         while ge(slot, last):
-            one_lane(await_signal, work, slot)
-            barrier.sync(1 + special.warpgroup_index(), 128)
-            tile = add_partial(work, slot, tile)
-            slot = sub(slot, 1)
+            tile = add_partials(work, slot, last, tile)
+            slot = sub(slot, parts_together(tile))
     return tile
 
 
-def _elements(work: GmemRef, slot: Any, tile: Tile) -> tuple[slice, slice]:
+def together(shape: tuple[int, int]) -> int:
+    """Return of how many parts a lane's registers of a tile of this shape may be loaded at once: about 100 registers beside the tile's."""
+    return max(1, min(8, 96 * 128 // math.prod(shape)))
+
+
+def _elements(work: GmemRef, slot: int, tile: Tile) -> tuple[slice, slice]:
     """Return the index into the workspace of this warpgroup's elements of a slot."""
     size = tile.shape[0] * tile.shape[1]
     first = _part(work) * size
-    return slice(int(slot), int(slot) + 1), slice(first, first + size)
+    return slice(slot, slot + 1), slice(first, first + size)
+
+
+def _own(work: GmemRef, slot: Any) -> int:
+    """Return the slot of this CTA, of those that the CTAs of its cluster have for the same part."""
+    cluster = work.unit.cluster
+    return int(slot) * math.prod(cluster) + rank_of(place_of(current().cta, cluster), cluster)
 
 
 def _part(work: GmemRef) -> int:
     return int(work.unit.number(current().warpgroup) % work.unit.tile_wgs)
 
 
-def _flag(work: GmemRef, slot: Any) -> tuple[np.ndarray, int, str]:
-    flags = work.array[int(slot), work.array.shape[1] - FLAGS:].view(np.int32)
-    return flags, _part(work), f"{work.name}[{int(slot)}]"
+def _flag(work: GmemRef, slot: int) -> tuple[np.ndarray, int, str]:
+    flags = work.array[slot, work.array.shape[1] - FLAGS:].view(np.int32)
+    return flags, _part(work), f"{work.name}[{slot}]"
 
 
 @op
 def write_partial(work: GmemRef, slot: Any, tile: Tile) -> None:
     """Write the tile's registers to a slot: each lane 16 bytes at a time."""
-    current().gmem_write(work.array, _elements(work, slot, tile), tile.value.reshape(1, -1), work.name)
+    current().gmem_write(work.array, _elements(work, _own(work, slot), tile), tile.value.reshape(1, -1), work.name)
 
 
 @op
-def add_partial(work: GmemRef, slot: Any, tile: Tile) -> Tile:
-    """Return the tile plus the sums that another CTA wrote to a slot."""
-    found = current().gmem_read(work.array, _elements(work, slot, tile), work.name)
-    with np.errstate(all="ignore"):  # floats overflow to inf, as on the GPU
-        return Tile(tile.value + found.reshape(tile.shape), tile.form)
+def parts_together(tile: Tile) -> Any:
+    """Return how many parts `add_partials` adds to a tile."""
+    return np.int32(together(tile.shape))
+
+
+@op
+def add_partials(work: GmemRef, slot: Any, last: Any, tile: Tile) -> Tile:
+    """Return the tile plus the sums that other CTAs wrote to a slot and to those before it, `together` at most, down to `last`."""
+    total = tile.value
+    for each in range(int(slot), max(int(last), int(slot) + 1 - together(tile.shape)) - 1, -1):
+        found = current().gmem_read(work.array, _elements(work, _own(work, each), tile), work.name)
+        with np.errstate(all="ignore"):  # floats overflow to inf, as on the GPU
+            total = total + found.reshape(tile.shape)
+    return Tile(total, tile.form)
 
 
 @op
 def signal(work: GmemRef, slot: Any) -> None:
     """Set this warpgroup's flag of a slot (st.release.gpu), by one lane."""
-    current().gmem_signal(*_flag(work, slot))
+    current().gmem_signal(*_flag(work, _own(work, slot)))
 
 
 @op
-def await_signal(work: GmemRef, slot: Any) -> None:
-    """Wait until the flag is set (ld.acquire.gpu), by one lane, and clear it."""
-    current().gmem_await(*_flag(work, slot))
+def await_signals(work: GmemRef, first: Any, count: Any) -> None:
+    """Wait until the flags of `count` slots are set (ld.acquire.gpu), and clear them: on the GPU a lane for each of 128."""
+    current().scoped("one", _await_each, (work, first, count))
+
+
+def _await_each(work: GmemRef, first: Any, count: Any) -> None:
+    for slot in range(int(first), int(first) + int(count)):
+        current().gmem_await(*_flag(work, _own(work, slot)))

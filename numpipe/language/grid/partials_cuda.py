@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from ...core import numba as nb
 from ...core.op import cuda_meaning
-from ...intrinsics import memory
+from ...intrinsics import memory, special
 from ...plan.context_cuda import tile_part
 from ...plan.specs import FLAGS
 from ..tiles.refs_cuda import GmemType, gmem_value
@@ -34,8 +35,21 @@ def _combine(typing_context: Any, acc: Any, part: Any, work: Any) -> Any:
 def _slot(context: Any, builder: Any, work: GmemType, args: Any) -> tuple[Any, Any]:
     """Return (the workspace's reference, the address of a slot in it)."""
     ref = gmem_value(context, builder, work, args[0])
-    stride = builder.shl(builder.extract_value(ref.strides, 0), nb.const(2, nb.i64))
-    return ref, builder.add(ref.pointer, builder.mul(builder.sext(args[1], nb.i64), stride))
+    offset = builder.mul(builder.sext(_own(context, builder, work, args[1]), nb.i64), _stride(builder, ref))
+    return ref, builder.add(ref.pointer, offset)
+
+
+def _own(context: Any, builder: Any, work: GmemType, slot: Any) -> Any:
+    """Return the slot of this CTA, of those that the CTAs of its cluster have for the same part."""
+    size = math.prod(work.unit.cluster)
+    if size == 1:
+        return slot
+    return builder.add(builder.mul(slot, nb.const(size)), nb.call(context, builder, special.cluster_rank, (), ())[1])
+
+
+def _stride(builder: Any, ref: Any) -> Any:
+    """Return the bytes from a slot of the workspace to the next one."""
+    return builder.shl(builder.extract_value(ref.strides, 0), nb.const(2, nb.i64))
 
 
 def _room(builder: Any, ref: Any, work: GmemType, tile: TileType, slot: Any) -> Any:
@@ -50,7 +64,7 @@ def _pieces(context: Any, builder: Any, work: GmemType, tile: TileType, args: An
     ref, address = _slot(context, builder, work, args)
     if checked:  # no `trap`: in a function that has one ptxas gives the compute role no more registers than at launch, 168 and
         # not 232, and tiles spill
-        address = builder.select(_room(builder, ref, work, tile, args[1]), address, nb.const(0, nb.i64))
+        address = builder.select(_room(builder, ref, work, tile, _own(context, builder, work, args[1])), address, nb.const(0, nb.i64))
     part = builder.mul(tile_part(builder, work.unit), nb.const(4 * tile.shape[0] * tile.shape[1]))
     return builder.add(address, builder.zext(builder.add(part, lane_offset(builder)), nb.i64))
 
@@ -90,13 +104,38 @@ def _write_partial(_context: Any, work: Any, slot: Any, tile: Any) -> Any:
                     "l,f,f,f,f,~{memory}")
 
 
-@cuda_meaning(source.add_partial)
-def _add_partial(_context: Any, work: Any, slot: Any, tile: Any) -> Any:
-    context, builder, args = yield tile(work, I32, tile)
-    total = registers(builder, tile, args[2])
-    add_pieces(builder, total, "global", _pieces(context, builder, work, tile, args),
-               batch=max(2, min(16, (_LANES - 32 - tile.registers) // 4 // 2 * 2)))
+@cuda_meaning(source.parts_together)
+def _parts_together(_context: Any, tile: Any) -> Any:
+    yield I32(tile)
+    return nb.const(source.together(tile.shape))
+
+
+@cuda_meaning(source.add_partials)
+def _add_partials(_context: Any, work: Any, slot: Any, last: Any, tile: Any) -> Any:
+    context, builder, args = yield tile(work, I32, I32, tile)
+    total, parts = registers(builder, tile, args[3]), source.together(tile.shape)
+    first = _pieces(context, builder, work, tile, [args[0], args[1], args[3]])
+    if parts == 1:
+        add_pieces(builder, total, "global", first, batch=max(2, min(16, (_LANES - 32 - tile.registers) // 4 // 2 * 2)))
+        return assembled(builder, tile, total)
+    down = builder.mul(_stride(builder, gmem_value(context, builder, work, args[0])), nb.const(math.prod(work.unit.cluster), nb.i64))
+    found = []
+    for part in range(parts):  # of those that are not there, zeros
+        there = builder.zext(builder.icmp_signed(">=", builder.sub(args[1], nb.const(part)), args[2]), nb.i32)
+        found += [_loaded_if(builder, there, first, PIECE * piece) for piece in range(tile.registers // 4)]
+        first = builder.sub(first, down)
+    for number, value in enumerate(x for four in found for x in four):
+        total[number % tile.registers] = builder.fadd(total[number % tile.registers], value)
     return assembled(builder, tile, total)
+
+
+def _loaded_if(builder: Any, there: Any, address: Any, offset: int) -> list[Any]:
+    """Return the four floats at an address, or zeros."""
+    four = nb.emit_asm(builder, nb.ir.LiteralStructType([nb.f32] * 4), [there, address],
+                       "{ .reg .pred there; setp.ne.b32 there, $4, 0; mov.f32 $0, 0f00000000; mov.f32 $1, 0f00000000; "
+                       "mov.f32 $2, 0f00000000; mov.f32 $3, 0f00000000; "
+                       f"@there ld.global.v4.f32 {{$0, $1, $2, $3}}, [$5+{offset}]; }}", "=&f,=&f,=&f,=&f,r,l,~{memory}")
+    return [builder.extract_value(four, i) for i in range(4)]
 
 
 @cuda_meaning(source.signal)
@@ -106,9 +145,10 @@ def _signal(_context: Any, work: Any, slot: Any) -> Any:
     nb.call(context, builder, memory.st_release_gpu_b32, (I64, I32), (flag, nb.const(1)))
 
 
-@cuda_meaning(source.await_signal)
-def _await_signal(_context: Any, work: Any, slot: Any) -> Any:
-    context, builder, args = yield nb.types.void(work, I32)
-    flag = _flag(context, builder, work, args)
-    nb.call(context, builder, memory.await_acquire_gpu_b32, (I64,), (flag,))
-    nb.call(context, builder, memory.store_global_b32, (I64, I32), (flag, nb.const(0)))
+@cuda_meaning(source.await_signals)
+def _await_signals(_context: Any, work: Any, first: Any, count: Any) -> Any:
+    context, builder, args = yield nb.types.void(work, I32, I32)
+    flag, ref = _flag(context, builder, work, args), gmem_value(context, builder, work, args[0])
+    step = builder.mul(_stride(builder, ref), nb.const(math.prod(work.unit.cluster), nb.i64))
+    nb.call(context, builder, memory.await_each_acquire_gpu_b32, (I64, I64, I32, I32),
+            (flag, step, builder.and_(nb.thread_index(builder), nb.const(127)), args[2]))

@@ -37,7 +37,6 @@ import numpy as np
 from ...core.arith import add, is_integer, mul, quotient, sub
 from ...core.op import check, helper, outside
 from ...diagnostics.errors import SpecError
-from ...plan.context import cta_count, own_index
 
 __all__ = ["split_tiles"]
 
@@ -130,11 +129,11 @@ def even(total, which, shares):
 
 # ---- each tile into the same number of parts
 @helper
-def begin_split(tiles, steps, split):
+def begin_split(tiles, steps, split, here, ctas):
     """Return (how many parts this CTA has, *the state that `place_split` takes)."""
     steps, split = add(steps, np.int32(0)), add(split, np.int32(0))  # int32, of literals too
-    parts = greatest(least(split, least(steps, cta_count())), np.int32(1))
-    cta, used, total = own_index(), mul(quotient(cta_count(), parts), parts), mul(tiles, parts)  # all parts of a tile run at a time
+    parts = greatest(least(split, least(steps, ctas)), np.int32(1))
+    cta, used, total = here, mul(quotient(ctas, parts), parts), mul(tiles, parts)  # all parts of a tile run at a time
     own = np.int32(0)
     if cta < used and cta < total:
         own = add(quotient(sub(sub(total, cta), np.int32(1)), used), np.int32(1))
@@ -142,10 +141,10 @@ def begin_split(tiles, steps, split):
 
 
 @helper
-def place_split(u, begun):
+def place_split(u, begun, here, ctas):
     """Return (tile, Part) of part number u of this CTA."""
     _, steps, parts = begun
-    slot = add(own_index(), mul(u, mul(quotient(cta_count(), parts), parts)))
+    slot = add(here, mul(u, mul(quotient(ctas, parts), parts)))
     tile = quotient(slot, parts)
     which = sub(sub(parts, np.int32(1)), sub(slot, mul(tile, parts)))  # the last of the CTAs has the first steps
     begin = even(steps, which, parts)
@@ -154,18 +153,18 @@ def place_split(u, begun):
 
 # ---- all steps in one row: a tile of K = 0 is stored too, as if it had one step, which nobody runs
 @helper
-def begin_stream(tiles, steps, split):
+def begin_stream(tiles, steps, split, here, ctas):
     """Return (how many parts this CTA has, *the state that `place_stream` takes)."""
     steps = add(steps, np.int32(0))
-    ctas, length = cta_count(), greatest(steps, np.int32(1))
+    length = greatest(steps, np.int32(1))
     waves = quotient(tiles, ctas)
     shared = sub(tiles, mul(waves, ctas))
     if waves > np.int32(0):
         shared = add(shared, ctas)
     whole = quotient(sub(tiles, shared), ctas)
     total = mul(shared, length)
-    shares = least(cta_count(), total)
-    number = sub(sub(shares, np.int32(1)), own_index())
+    shares = least(ctas, total)
+    number = sub(sub(shares, np.int32(1)), here)
     first, end, own = np.int32(0), np.int32(0), np.int32(0)
     if number >= np.int32(0):
         first, end = even(total, number, shares), even(total, add(number, np.int32(1)), shares)
@@ -174,9 +173,9 @@ def begin_stream(tiles, steps, split):
 
 
 @helper
-def holder(total, step):
+def holder(total, step, ctas):
     """Return the number of the share that a step of a row belongs to."""
-    shares = least(cta_count(), total)
+    shares = least(ctas, total)
     each = quotient(total, shares)
     more = sub(total, mul(each, shares))
     longer = add(each, np.int32(1))
@@ -186,18 +185,18 @@ def holder(total, step):
 
 
 @helper
-def place_stream(u, begun):
+def place_stream(u, begun, here, ctas):
     """Return (tile, Part) of part number u of this CTA: its share of the row, then whole tiles."""
     _, own, first, end, shared, steps = begun
     if u >= own:
-        return (add(shared, add(own_index(), mul(sub(u, own), cta_count()))),
-                Part(np.int32(0), steps, own_index(), np.int32(0)))
+        return (add(shared, add(here, mul(sub(u, own), ctas))),
+                Part(np.int32(0), steps, here, np.int32(0)))
     length = greatest(steps, np.int32(1))
     tile = add(quotient(first, length), u)
     start = mul(tile, length)
     begin, stop, others = greatest(sub(first, start), np.int32(0)), least(sub(end, start), length), np.int32(0)
     if stop < length:
         total = mul(shared, length)
-        number = sub(sub(least(cta_count(), total), np.int32(1)), own_index())
-        others = sub(holder(total, sub(add(start, length), np.int32(1))), number)
-    return sub(sub(shared, np.int32(1)), tile), Part(begin, least(sub(stop, begin), steps), own_index(), others)
+        number = sub(sub(least(ctas, total), np.int32(1)), here)
+        others = sub(holder(total, sub(add(start, length), np.int32(1)), ctas), number)
+    return sub(sub(shared, np.int32(1)), tile), Part(begin, least(sub(stop, begin), steps), here, others)

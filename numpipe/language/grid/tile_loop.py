@@ -62,12 +62,12 @@ def nd_loop(grid: tuple[Any, ...]) -> NoReturn:
 
 
 @op(context=True)
-def before_first_tile(np_: Context) -> Any:
-    """Return the linear index of this CTA's cluster less the number of clusters, which the loop adds at its top."""
+def own_place(np_: Context) -> Any:
+    """Return the linear index of this CTA, or of its cluster where the kernel names their axes."""
     machine, cluster = current(), np_.unit.cluster
     x, y, z = (at // of for at, of in zip(machine.cta, cluster, strict=True))
     width, height, _ = (n // of for n, of in zip(machine.grid, cluster, strict=True))
-    return np.int32(x + width * (y + height * z)) - tile_stride.function(np_)
+    return np.int32(x + width * (y + height * z))
 
 
 @check

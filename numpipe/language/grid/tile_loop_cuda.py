@@ -19,13 +19,12 @@ def _clusters(builder: Any, np_: Any, counts: list[Any]) -> list[Any]:
     return [count if of == 1 else builder.udiv(count, nb.const(of)) for count, of in zip(counts, np_.unit.cluster, strict=True)]
 
 
-@cuda_meaning(source.before_first_tile)
-def _before_first_tile(_context: Any, np_: Any) -> Any:
+@cuda_meaning(source.own_place)
+def _own_place(_context: Any, np_: Any) -> Any:
     _, builder, _ = yield I32(np_)
     x, y, z = _clusters(builder, np_, nb.block_index(builder))
-    width, height, depth = _clusters(builder, np_, nb.grid_size(builder))
-    linear = builder.add(x, builder.mul(width, builder.add(y, builder.mul(height, z))))
-    return builder.sub(linear, builder.mul(width, builder.mul(height, depth)))
+    width, height, _ = _clusters(builder, np_, nb.grid_size(builder))
+    return builder.add(x, builder.mul(width, builder.add(y, builder.mul(height, z))))
 
 
 @cuda_meaning(source.tile_stride)

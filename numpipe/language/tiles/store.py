@@ -82,8 +82,11 @@ def stored(name: str) -> str:
 
 def through_tma(array: ArrayArg, axes: tuple[int, ...], form: Form) -> bool:
     """Return whether a tile that lies along `axes` of this array takes the store ring."""
-    whole = form.layout == ACCUMULATOR and form.shape[1] * form.dtype.itemsize % 16 == 0  # panels are 16 bytes wide at least
-    return whole and array.tma and array.tma_store and array.order == "row" and axes[-1] == array.ndim - 1
+    if form.layout != ACCUMULATOR or not (array.tma and array.tma_store):
+        return False
+    if array.order == "col":
+        return axes[0] == 0 and form.dtype.itemsize == 2 and len(axes) == 2  # stmatrix turns elements of 16 bits
+    return axes[-1] == array.ndim - 1 and form.shape[1] * form.dtype.itemsize % 16 == 0  # panels are 16 bytes wide at least
 
 
 @method_of(GmemRef, "__setitem__")
@@ -106,10 +109,11 @@ def write_out(ref: GmemRef, axes: tuple[int, ...], at: tuple[Any, ...], tile: Ti
             "starts from 0 on: what sticks out at the end is clipped", f"stores to '{ref.name}'")
     check_inside(ref, start, axes, what, "a TMA store stops the kernel", "the GPU writes nothing", "stores to")
     if through:
-        column = first[1] * ref.dtype.itemsize
+        number = int(ref.arg.order == "row")
+        column, line = first[number] * ref.dtype.itemsize, ("row", "column")[number]
         if column % 16:
-            raise SpecError(f"{what}: column {first[1]} of {ref.dtype} is {column} B into a row; TMA stores start at multiples of "
-                            "16 B")
+            raise SpecError(f"{what}: {line} {first[number]} of {ref.dtype} is {column} B into a {('column', 'row')[number]}; TMA "
+                            "stores start at multiples of 16 B")
         for batch in batches(Batch, ref, tile, axes, reduction):
             put(ref, batch, start)
         return

@@ -1,6 +1,7 @@
 """The store ring: register tiles to global memory, through panels in shared memory that TMA reads.
 
-A panel has 64 rows of at most 128 bytes of a tile, which are a run of each lane's registers. Each compute warpgroup has a ring of
+A panel has 64 rows of at most 128 bytes of a tile, which are a run of each lane's registers; to an array whose first dimension is
+contiguous, at most 64 columns of 64 rows, which lie turned in shared memory (stmatrix.trans). Each compute warpgroup has a ring of
 its own: `store_slots` staging panels. A tile is stored in batches of at most that many panels::
 
     put    one lane     wait until the TMA stores of the batch before have read the panels
@@ -33,36 +34,44 @@ from .tile import Tile
 from .tma import Copy
 
 
-def panel_layout(columns: int, itemsize: int) -> Layout:
-    """Return the layout in shared memory of a panel of `columns`."""
-    width: Any = columns * itemsize
-    return Layout((64, columns), itemsize, 1, width, 64 * width)
+def panel_layout(columns: int, itemsize: int, inner: int = 1) -> Layout:
+    """Return the layout in shared memory of a panel of `columns`; `inner`: the dimension of a tile that is contiguous there."""
+    width: Any = (64, columns)[inner] * itemsize
+    return Layout((64, columns), itemsize, inner, width, (columns, 64)[inner] * width)
 
 
 @dataclass(frozen=True)
 class Batch:
     """Panels of a tile that are stored together.
 
-    places     (row, column) of each in the tile
-    width      columns of a panel
+    panels     (row, column in the tile, columns) of each
+    inner      which dimension of the tile is contiguous in the array
     axes       dimensions of the array along which rows and columns of the tile lie
     reduction  how an element is combined with the array's; "" to store it
     """
 
     tile: Tile
-    places: tuple[tuple[int, int], ...]
-    width: int
+    panels: tuple[tuple[int, int, int], ...]
+    inner: int
     axes: tuple[int, ...]
     reduction: str
 
 
 def batches(kind: Callable[..., Any], ref: Any, tile: Any, axes: tuple[int, ...], reduction: str) -> list[Any]:
-    """Return a tile's batches, each made by `kind`; panels are the widest of 128, 64, 32 and 16 bytes that divides its rows."""
-    itemsize, (rows, columns) = tile.dtype.itemsize, tile.shape
-    width = row_width(columns * itemsize) // itemsize
-    places = [(i, j) for i in range(0, rows, 64) for j in range(0, columns, width)]
-    slots = ref.unit.plan_staging(len(places))
-    return [kind(tile, tuple(places[k:k + slots]), width, axes, reduction) for k in range(0, len(places), slots)]
+    """Return a tile's batches, each made by `kind`.
+
+    Panels along rows have 128 bytes, and behind these 64, 32 and 16 where fewer are left; panels of columns have 64 of them, and one
+    has what is left.
+    """
+    inner, (rows, columns) = int(ref.arg.order == "row"), tile.shape
+    widths = [128 // tile.dtype.itemsize >> part for part in range(4)] if inner else [64, columns % 64 or 64]
+    panels, column = [], 0
+    while column < columns:
+        width = next(width for width in widths if width <= columns - column)
+        panels += [(row, column, width) for row in range(0, rows, 64)]
+        column += width
+    slots = ref.unit.plan_staging(len(panels))
+    return [kind(tile, tuple(panels[k:k + slots]), inner, axes, reduction) for k in range(0, len(panels), slots)]
 
 
 @op
@@ -80,23 +89,27 @@ def await_staging(ref: GmemRef) -> None:
 @op
 def write_panels(ref: GmemRef, batch: Batch) -> None:
     """Write the batch's registers to swizzled staging panels (stmatrix for 16-bit types)."""
-    for number, (row, column) in enumerate(batch.places):
-        panel = batch.tile.value[row:row + 64, column:column + batch.width]
-        write(panel_layout(batch.width, panel.dtype.itemsize), staging(ref, number), panel, "staging panel")
+    for number, (row, column, width) in enumerate(batch.panels):
+        panel = batch.tile.value[row:row + 64, column:column + width]
+        write(panel_layout(width, panel.dtype.itemsize, batch.inner), staging(ref, number), panel, "staging panel")
 
 
 @op
 def copy_out(ref: GmemRef, batch: Batch, start: tuple[Any, ...]) -> None:
     """Issue the TMA stores, or reductions, of a batch, as one bulk group."""
-    Copy(plan_of(ref, len(start), batch), ref, start, staging(ref, 0)).store()
+    for plan in plans_of(ref, len(start), batch):
+        Copy(plan, ref, start, staging(ref, 0)).store()
     cp_async_bulk.commit_group()
 
 
-def plan_of(ref: Any, rank: int, batch: Any) -> CopyPlan:
-    """Return the copies of a batch to an array of this rank, a panel each."""
-    panel = cut(ref.index, rank, False, batch.axes, panel_layout(batch.width, batch.tile.dtype.itemsize), written=True,
-                policy=ref.unit.params.store_eviction_policy, reduction=batch.reduction)
-    return replace(panel, places=tuple((number * PANEL_BYTES, *place) for number, place in enumerate(batch.places)))
+def plans_of(ref: Any, rank: int, batch: Any) -> list[CopyPlan]:
+    """Return the copies of a batch to an array of this rank: those of panels of one width are one plan."""
+    places: dict[int, list[tuple[int, int, int]]] = {}
+    for number, (row, column, width) in enumerate(batch.panels):
+        places.setdefault(width, []).append((number * PANEL_BYTES, row, column))
+    panels = {width: cut(ref.index, rank, not batch.inner, batch.axes, panel_layout(width, batch.tile.dtype.itemsize, batch.inner),
+                         written=True, policy=ref.unit.params.store_eviction_policy, reduction=batch.reduction) for width in places}
+    return [replace(panel, places=tuple(places[width])) for width, panel in panels.items()]
 
 
 @helper

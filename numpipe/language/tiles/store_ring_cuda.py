@@ -20,10 +20,10 @@ from .tma_cuda import Copy
 class BatchType(nb.types.Type):  # type: ignore[misc]
     """The type of a `Batch`, whose value is that of the whole tile."""
 
-    def __init__(self, tile: TileType, places: tuple[tuple[int, int], ...], width: int, axes: tuple[int, ...],
+    def __init__(self, tile: TileType, panels: tuple[tuple[int, int, int], ...], inner: int, axes: tuple[int, ...],
                  reduction: str) -> None:
-        self.tile, self.places, self.width, self.axes, self.reduction = tile, places, width, axes, reduction
-        super().__init__(name=f"batch({tile}, {places}, {width}, {axes}{f', {reduction}' if reduction else ''})")
+        self.tile, self.panels, self.inner, self.axes, self.reduction = tile, panels, inner, axes, reduction
+        super().__init__(name=f"batch({tile}, {panels}, {inner}, {axes}{f', {reduction}' if reduction else ''})")
 
 
 nb.machine_model(BatchType, lambda ty: ty.tile.machine)
@@ -36,10 +36,10 @@ def registers_of(tile: TileType, row: int, column: int, width: int) -> slice:
     return slice(first, first + width * per_block // tile.shape[1])
 
 
-def write_panel(builder: Any, tile: TileType, value: Any, row: int, column: int, width: int, address: Any) -> None:
+def write_panel(builder: Any, tile: TileType, value: Any, row: int, column: int, width: int, address: Any, inner: int = 1) -> None:
     """Write a panel of a tile to shared memory at `address`: every warp its 16 rows."""
     panel = words(builder, tile, value)[registers_of(tile, row, column, width)]
-    write_registers(builder, source.panel_layout(width, tile.dtype.itemsize), address, panel)
+    write_registers(builder, source.panel_layout(width, tile.dtype.itemsize, inner), address, panel)
 
 
 @cuda_meaning(source.await_staging)
@@ -52,18 +52,20 @@ def _await_staging(_context: Any, ref: Any) -> Any:
 @cuda_meaning(source.write_panels)
 def _write_panels(_context: Any, ref: Any, batch: Any) -> Any:
     _, builder, args = yield nb.types.void(ref, batch)
-    for number, (row, column) in enumerate(batch.places):
+    for number, panel in enumerate(batch.panels):
         address = own_part(builder, ref.unit, ref.unit.staging, number * PANEL_BYTES)
-        write_panel(builder, batch.tile, args[1], row, column, batch.width, address)
+        write_panel(builder, batch.tile, args[1], *panel, address, batch.inner)
 
 
 @cuda_meaning(source.copy_out)
 def _copy_out(_context: Any, ref: GmemType, batch: Any, start: Any) -> Any:
-    plan = source.plan_of(ref, len(start), batch)
-    ref.unit.map_slot(plan.request)
+    plans = source.plans_of(ref, len(start), batch)
+    for plan in plans:
+        ref.unit.map_slot(plan.request)
     context, builder, args = yield nb.types.void(ref, batch, nb.types.UniTuple(I32, len(start)))
     table, address = gmem_value(context, builder, ref, args[0]).table, own_part(builder, ref.unit, ref.unit.staging)
-    Copy(context, builder, ref.unit, plan, table, nb.cgutils.unpack_tuple(builder, args[2]), address).store()
+    for plan in plans:
+        Copy(context, builder, ref.unit, plan, table, nb.cgutils.unpack_tuple(builder, args[2]), address).store()
     nb.call(context, builder, cp_async_bulk.commit_group, (), ())
 
 
