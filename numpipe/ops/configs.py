@@ -15,13 +15,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..plan.budget import fit_slots
-from . import costs
+from . import costs, learned
 
 __all__ = ["CONFIGS", "Config", "choose", "space"]
 
 
 FUSED = 128 * 128
 """elements of a warpgroup's tile at most, for an epilogue's arrays and functions to have registers beside it"""
+
+LOOKED_AT = 400
+"""configs of the fewest counted cycles, which are looked at closely"""
 
 
 @dataclass(frozen=True)
@@ -130,16 +133,26 @@ def space(m: int, n: int, k: int, sms: int = costs.SMS, aligned: bool = True, mo
 def _ordered(m: int, n: int, k: int, sms: int, batches: int = 1, fused: bool = False, aligned: bool = True,
              fixed: bool = False) -> Iterator[Config]:
     """Yield configs, the fastest first."""
-    every = costs.ways()
-    predicted = np.concatenate([costs.cycles(every, *sides, k, sms, aligned, batches) for sides in ((m, n), (n, m))])
+    every, count = _every(), len(costs.ways().tm)
+    products = [costs.Product(*sides, k, turned, aligned, batches, sms) for turned, sides in ((False, (m, n)), (True, (n, m)))]
+    counted = np.concatenate([costs.cycles(costs.ways(), product) for product in products])
     if fused:
-        predicted[np.tile(every.tm / np.where(every.turns > 0, 1, every.wgs) * every.tn > FUSED, 2)] = np.inf
+        counted[every.tm / np.where(every.turns > 0, 1, every.wgs) * every.tn > FUSED] = np.inf
     if fixed:
-        predicted[np.tile((every.stream > 0) | (every.parts > 1) | (every.along > 1), 2)] = np.inf
-    for at in np.argsort(predicted, kind="stable"):
-        turned, number = divmod(int(at), len(every.tm))
-        if np.isfinite(predicted[at]):
-            yield _config(costs.Ways(*(field[number] for field in every)), bool(turned))
+        counted[(every.stream > 0) | (every.parts > 1) | (every.along > 1)] = np.inf
+    best = np.argpartition(counted, LOOKED_AT)[:LOOKED_AT]
+    best = best[np.isfinite(counted[best])]
+    turned = best >= count
+    product = costs.Product(np.where(turned, n, m), np.where(turned, m, n), k, turned, aligned, batches, sms)
+    few = costs.Ways(*(field[best] for field in every))
+    for at in np.argsort(learned.corrected(few, product), kind="stable"):
+        yield _config(costs.Ways(*(field[at] for field in few)), bool(turned[at]))
+
+
+@functools.cache
+def _every() -> costs.Ways:
+    """Return all ways, for a product and again for its transpose."""
+    return costs.Ways(*(np.tile(field, 2) for field in costs.ways()))
 
 
 def _config(way: costs.Ways, turned: bool) -> Config:

@@ -26,6 +26,7 @@ SMS = 132
 """of an H100 or H200"""
 Floats = npt.NDArray[np.float64]
 Sizes = int | npt.NDArray[np.int64]
+Flags = bool | npt.NDArray[np.bool_]
 
 
 class Ways(NamedTuple):
@@ -93,63 +94,121 @@ def ways() -> Ways:
 
 
 class _Constants(NamedTuple):
-    """Cycles, and bytes a cycle of an SM, fitted to measurements on an H200."""
+    """Cycles, and bytes a cycle, fitted to measurements on an H200."""
 
-    port: float = 1.943e+19
-    l2: float = 3469.0
-    unaligned: float = 40.57
-    least_columns: float = 1.459
-    fill: float = 168.7
-    store: float = 5.339e-11
-    store_element: float = 0.09153
-    exchange: float = 3.989e-12
-    exchange_element: float = 0.07076
-    hand: float = 2218.0
-    hand_element: float = 0.4037
-    turn: float = 6.398e-15
-    latency: float = 254.7
-    memory: float = 3.695e+16
-    launch: float = 2532.0
-    stream: float = 1386.0
-    along: float = 3.061e-12
-    cluster: float = 517.8
-    products: float = 0.9332
-    step: float = 303.9
-    norm: float = 0.8748
+    port: float = 250.0
+    l2: float = 90.0
+    unaligned: float = 1.86
+    unaligned_port: float = 1.32
+    least_columns: float = 27.0
+    alone: float = 1.25
+    products: float = 0.943
+    latency: float = 316.0
+    step: float = 75.6
+    meeting: float = 11.2
+    norm: float = 1.59
+    fill: float = 1330.0
+    store: float = 100.0
+    store_element: float = 0.106
+    store_piece: float = 26.6
+    store_turned: float = 0.399
+    turn: float = 0.396
+    exchange: float = 225.0
+    exchange_element: float = 0.156
+    hand: float = 1650.0
+    hand_element: float = 0.204
+    stream: float = 2060.0
+    along: float = 75.0
+    cluster: float = 478.0
+    memory: float = 2700.0
+    written: float = 2.31
+    held: float = 80.0
+    mix: float = 10.0
+    launch: float = 1980.0
 
 
 _FITTED = _Constants()
 
 
-def cycles(of: Ways, rows: Sizes, columns: Sizes, k: Sizes, sms: int, aligned: bool | npt.NDArray[np.bool_], batches: int = 1,
-           by: _Constants = _FITTED) -> Floats:
-    """Return about how many cycles products of these sizes take, cut in each way; `rows`: those that the tiles' rows lie along."""
-    down, beside = _cover(rows, of.tm * of.cluster) * of.cluster, _cover(columns, of.tn * of.across) * of.across
-    tiles, steps, size, elements = batches * down * beside, _cover(k, of.tk), of.cluster * of.across * of.along, of.tm * of.tn
-    slots = np.where(size >= 4, sms * 10 // 11, sms) // size * size  # CTAs at once: GPCs hold few clusters of 4 and 8
+class Product(NamedTuple):
+    """A product, or several: `rows` are those that the tiles' rows lie along, those of the transpose where it is `turned`.
+
+    `aligned`: the operands' rows begin at multiples of 128 bytes. Fields are numbers, or arrays with an element for each way.
+    """
+
+    rows: Sizes
+    columns: Sizes
+    k: Sizes
+    turned: Flags
+    aligned: Flags
+    batches: int = 1
+    sms: int = SMS
+
+
+class Work(NamedTuple):
+    """What a way to cut makes of a product: `tiles`, `steps` of a tile, `units` of work for a CTA, CTAs at once (`slots`), at most
+    (`active`), and the rows and columns of a tile that lie inside the output, on average (`high`, `wide`)."""
+
+    tiles: Floats
+    steps: Floats
+    units: Floats
+    slots: Floats
+    active: Floats
+    high: Floats
+    wide: Floats
+
+
+def work(of: Ways, product: Product) -> Work:
+    """Return the work of a product that is cut in these ways."""
+    down = _cover(product.rows, of.tm * of.cluster) * of.cluster
+    beside = _cover(product.columns, of.tn * of.across) * of.across
+    tiles, steps, size = product.batches * down * beside, _cover(product.k, of.tk), of.cluster * of.across * of.along
+    slots = np.where(size >= 4, product.sms * 10 // 11, product.sms) // size * size  # GPCs hold few clusters of 4 and 8
+    units = tiles * of.along * of.parts
+    active = np.minimum(np.where(of.stream > 0, tiles * steps, units), slots)
+    return Work(tiles, steps, units, slots, active, np.minimum(of.tm, product.rows / down), np.minimum(of.tn, product.columns / beside))
+
+
+def cycles(of: Ways, product: Product, by: _Constants = _FITTED) -> Floats:
+    """Return about how many cycles a product takes, cut in each of these ways."""
+    tiles, steps, units, slots, active, high, wide = work(of, product)
+    rows, columns, k, turned, aligned, batches, sms = product
+    size, elements, streams = of.cluster * of.across * of.along, of.tm * of.tn, of.stream > 0
     parts = np.minimum(of.along * of.parts, np.maximum(steps, 1))
-    units, streams = tiles * of.along * of.parts, of.stream > 0
-    active = np.minimum(np.where(streams, tiles * steps, units), slots)
-    high, wide, excess = np.minimum(of.tm, rows / down), np.minimum(of.tn, columns / beside), np.where(aligned, 1, by.unaligned)
-    # a step
-    products = of.tk / 16 * of.tm / 64 * np.maximum(of.tn / 2, by.least_columns) * by.products
-    port = (high + wide) * of.tk * 2 / by.port * (1 + excess) / 2
-    l2 = (high / of.across + wide / of.cluster) * of.tk * 2 * excess * active / sms / by.l2
-    slowest = (products**by.norm + port**by.norm + l2**by.norm + (by.latency / (of.slots - 1))**by.norm)**(1 / by.norm)
-    step = slowest + by.step * (1 - of.turns / 2)
+    once = 2.0 * batches * k * (rows + columns)  # bytes of the operands
+    # a step, with so many CTAs at work
+    depth = of.tk * 2
+    products = of.tk / 16 * of.tm / 64 * np.maximum(of.tn / 2, by.least_columns) * by.products * np.where(of.wgs > 1, 1, by.alone)
+    port = (high + wide) * depth * np.where(aligned, 1, by.unaligned_port) / by.port
+    l2 = (high / of.across + wide / of.cluster) * depth * np.where(aligned, 1, by.unaligned) / sms / by.l2
+    missed = np.minimum(1, once / (tiles * steps * depth * (high + wide))) * depth * (high + wide) / by.memory
+    alone = products**by.norm + port**by.norm + (by.latency / (of.slots - 1))**by.norm
+    constant = by.step + by.meeting * (of.cluster * of.across > 1)
+
+    def step(ctas: Floats) -> Floats:
+        return (alone + (l2**by.norm + missed**by.norm) * ctas**by.norm)**(1 / by.norm) + constant  # type: ignore[no-any-return]
+
     # behind the steps of a tile
-    stored = by.store + by.store_element * elements / np.where(of.wgs > 1, 1, 0.6)
+    pieces = np.where(turned, _cover(of.tn, 64), of.tn // 64 + of.tn % 64 // 32 + of.tn % 32 // 16 + of.tn % 16 // 8)
+    stored = by.store + by.store_element * elements / of.wgs + by.store_piece * pieces + by.store_turned * elements / 4 * turned
     hidden = np.where(of.turns > 0, stored * by.turn, stored)
-    rounds = _cover(units, slots)
+    full, rest = units // slots, units % slots
     exchanged = np.where(of.along > 1, by.exchange + by.exchange_element * elements * (of.along - 1) / of.along, 0)
     handed = np.where(of.parts > 1, by.hand + by.hand_element * elements * (parts - 1), 0)
-    whole = rounds * (_cover(steps, parts) * step + hidden + exchanged + handed) + stored - hidden
+    own = _cover(steps, parts)
+    whole = full * own * step(slots) + (rest > 0) * own * step(rest) + _cover(units, slots) * (hidden + exchanged + handed)
+    whole += stored - hidden
     share = tiles * steps / np.maximum(active, 1)
     met = np.ceil(steps / np.maximum(share, 1e-9)).clip(1, 32)  # other parts of a tile that its owner adds
-    shared = share * step + by.stream + by.hand + met * by.hand_element * elements + hidden * np.maximum(1, share // np.maximum(1, steps))
+    shared = share * step(active) + by.stream + by.hand + met * by.hand_element * elements + hidden * np.maximum(1, share // np.maximum(1, steps))
     busy = by.fill + np.where(streams, shared, whole) + np.where(size > 1, by.cluster, 0) + np.where(of.along > 1, by.along, 0)
-    memory = 2 * batches * (rows * k + columns * k + rows * columns) / by.memory + 0.7 * by.fill
-    return (busy**4 + memory**4)**0.25 + by.launch  # type: ignore[no-any-return]
+    # memory: of operands that the L2 does not hold, each wave of tiles reads its rows and columns again
+    together = np.minimum(rows, 1536)
+    waves = np.maximum(1, tiles / np.maximum(active, 1))
+    again = 2 * k * np.where(streams, tiles * (high + wide), waves * (together + active * high * wide / together))
+    read = once + np.clip(once / by.held / 1e6 - 0.5, 0, 1) * np.maximum(0, again - once)
+    memory = (read + by.written * 2 * batches * rows * columns) / by.memory + by.fill
+    return (busy**by.mix + memory**by.mix)**(1 / by.mix) + by.launch  # type: ignore[no-any-return]
 
 
 def _cover(size: Floats | int, block: Floats) -> Floats:

@@ -1,0 +1,144 @@
+"""Fit the network that corrects numpipe's count of a product's cycles (`numpipe.ops.learned`) to measurements. Needs PyTorch, no GPU.
+
+    python examples/benchmarks/random_products.py --seed 1 --space 26 --processes 1 --out result.json
+    python examples/benchmarks/random_products.py --read result.json --fit rows.jsonl
+    python examples/benchmarks/fit_products.py rows.jsonl --folds 3            # how well products that it has not seen are chosen for
+    python examples/benchmarks/fit_products.py rows.jsonl --write
+
+What counts is the order of a product's configs: for each product the error of its mean is taken away, and configs near the fastest
+weigh most. `--folds 3` trains on two thirds of the products and chooses for the others, each third in turn; printed is how much
+longer the chosen config takes than the fastest of those that were measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import math
+import sys
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from numpipe.ops import costs, learned
+from numpipe.ops.configs import Config
+
+CLOCK = 1.7e9
+"""cycles a second, about"""
+EPOCHS, NETWORKS = 400, 4
+
+
+def config_of(name: str) -> Config | None:
+    """The config of a line; None for one that has a name."""
+    call = ast.parse(name, mode="eval").body if name.startswith("Config(") else None
+    return Config(**{each.arg: ast.literal_eval(each.value) for each in call.keywords}) if isinstance(call, ast.Call) else None
+
+
+def way_of(config: Config) -> tuple[float, ...]:
+    """What `costs.Ways` has of a config."""
+    along = config.cluster if config.split == "cluster" else 1
+    parts = config.split if isinstance(config.split, int) else 1
+    return (config.tm, config.tn, config.tk, config.wgs, config.schedule == "pingpong", config.split == "stream", along, parts,
+            config.cluster // along, config.across, config.depth, config.panels or 1)
+
+
+class Rows:
+    """Measured times: one of `shape` for each (product, config), products numbered."""
+
+    def __init__(self, paths: list[Path]) -> None:
+        found = defaultdict(list)
+        for path in paths:
+            for line in path.read_text(encoding="utf8").splitlines():
+                row = json.loads(line)
+                if (config := config_of(row["config"])) is not None:
+                    found[*row["shape"], row["dtype"], row["stored"]].append((config, row["seconds"]))
+        several = [(key, rows) for key, rows in found.items() if len(rows) > 3]
+        self.number = np.concatenate([np.full(len(rows), i) for i, (_, rows) in enumerate(several)])
+        every = [(key, config, seconds) for key, rows in several for config, seconds in rows]
+        turned = np.array([config.turned for _, config, _ in every])
+        m, n, k = np.array([key[:3] for key, _, _ in every]).T
+        self.ways = costs.Ways(*np.array([way_of(config) for _, config, _ in every], float).T)
+        self.product = costs.Product(np.where(turned, n, m), np.where(turned, m, n), k, turned, k % 64 == 0)
+        self.measured = np.array([seconds for *_, seconds in every]) * CLOCK
+        self.counted = costs.cycles(self.ways, self.product)
+        self.fastest = np.array([self.measured[self.number == i].min() for i in range(len(several))])
+
+    def regret(self, predicted: Any, products: Any) -> Any:
+        """How much longer the config with the least predicted time takes than the fastest, for each of these products."""
+        return np.array([self.measured[at][predicted[at].argmin()] / self.fastest[i]
+                         for i in np.where(products)[0] for at in [self.number == i]])
+
+
+def trained(rows: Rows, products: Any, seed: int) -> torch.nn.Sequential:
+    """A network, trained on these products."""
+    torch.manual_seed(seed)
+    x = torch.tensor(learned.features(rows.ways, rows.product, rows.counted))
+    mean, spread = x.mean(0), x.std(0) + 1e-6
+    target = torch.tensor(np.log(rows.measured / rows.counted), dtype=torch.float32)
+    number = torch.tensor(rows.number)
+    weight = torch.tensor((rows.fastest[rows.number] / rows.measured)**1.5 * products[rows.number], dtype=torch.float32)
+    sums = torch.zeros(len(products)).index_add(0, number, weight) + 1e-9
+    network = torch.nn.Sequential(torch.nn.Linear(x.shape[1], 32), torch.nn.SiLU(), torch.nn.Linear(32, 16), torch.nn.SiLU(),
+                                  torch.nn.Linear(16, 1))
+    steps = torch.optim.AdamW(network.parameters(), lr=8e-3, weight_decay=1e-2)
+    slower = torch.optim.lr_scheduler.CosineAnnealingLR(steps, EPOCHS)
+    for _ in range(EPOCHS):
+        error = network((x - mean) / spread).squeeze(1) - target
+        common = torch.zeros(len(products)).index_add(0, number, weight * error) / sums
+        loss = (weight * (error - 0.9 * common[number])**2).sum() / weight.sum()
+        steps.zero_grad()
+        loss.backward()
+        steps.step()
+        slower.step()
+    first = network[0]
+    with torch.no_grad():  # the inputs' mean and spread become a part of the first layer
+        first.weight /= spread
+        first.bias -= first.weight @ mean
+    return network
+
+
+def predicted(networks: list[torch.nn.Sequential], rows: Rows) -> Any:
+    x = torch.tensor(learned.features(rows.ways, rows.product, rows.counted))
+    with torch.no_grad():
+        return rows.counted * np.exp(np.mean([network(x).squeeze(1).numpy() for network in networks], axis=0))
+
+
+def told(what: str, regret: Any) -> None:
+    mean = math.exp(np.log(regret).mean())
+    print(f"{what}: the choice takes {mean:.4f} of the fastest's time, at most {regret.max():.3f}; above 1.1: {(regret > 1.1).mean():.1%}")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("rows", nargs="+", type=Path)
+    parser.add_argument("--folds", type=int, default=0)
+    parser.add_argument("--write", action="store_true", help=f"write {learned.PATH.name}")
+    options = parser.parse_args()
+    rows = Rows(options.rows)
+    count = len(rows.fastest)
+    print(f"{len(rows.measured)} times of {count} products")
+    told("the count alone", rows.regret(rows.counted, np.ones(count, bool)))
+    unseen = []
+    for fold in range(options.folds):
+        held = np.arange(count) % options.folds == fold
+        unseen.append(rows.regret(predicted([trained(rows, ~held, seed) for seed in range(NETWORKS)], rows), held))
+    if unseen:
+        told("corrected, products that were not seen", np.concatenate(unseen))
+    if options.write:
+        networks = [trained(rows, np.ones(count, bool), seed) for seed in range(NETWORKS)]
+        told("corrected", rows.regret(predicted(networks, rows), np.ones(count, bool)))
+        arrays = {}
+        for number in range(3):
+            layers: list[Any] = [network[2 * number] for network in networks]
+            arrays[f"weights{number}"] = np.stack([layer.weight.detach().numpy().T for layer in layers]).astype(np.float32)
+            arrays[f"bias{number}"] = np.stack([layer.bias.detach().numpy()[None] for layer in layers]).astype(np.float32)
+        np.savez_compressed(learned.PATH, **arrays)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

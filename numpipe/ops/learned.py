@@ -1,0 +1,55 @@
+"""What the count of cycles (`costs`) leaves out, learned from measurements: a small network that corrects it.
+
+The count knows waves, steps and bytes; how a cluster's waits, a ring's depth and the L2 work together it does not. So the logarithm
+of measured over counted cycles is learned from some thousand (product, config, time) on an H200: `examples/benchmarks/fit_products.py`
+measures nothing itself, it reads what `random_products.py --fit` wrote, and writes `learned.npz`. The network has two hidden layers,
+of 32 and 16; several of them, trained from other beginnings, are averaged. Their answer for some hundred configs takes half a
+millisecond.
+"""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .costs import Floats, Product, Ways, cycles, work
+
+__all__ = ["PATH", "corrected", "features"]
+
+PATH = Path(__file__).with_name("learned.npz")
+
+
+def features(of: Ways, product: Product, counted: Floats) -> Floats:
+    """Return what the network is told of each way to cut: a row of numbers of about 1, the last of them the `counted` cycles."""
+    tiles, steps, units, slots, active, high, wide = work(of, product)
+    rows, columns, k, turned, aligned, batches, _ = product
+    log, waves = np.log, units / slots
+    facts = [
+        log(rows), log(columns), log(k), log(of.tm), log(of.tn), of.tk / 64, log(of.slots), log(of.cluster), log(of.across),
+        log(of.along), log(of.parts), of.stream, of.turns, of.wgs, turned, aligned, np.clip(log(waves), -3, 3), waves / np.ceil(waves),
+        log(np.maximum(1, np.ceil(steps / (of.along * of.parts)))), high / of.tm, wide / of.tn, np.clip(log(units % slots + 1), 0, 5),
+        log(2.0 * batches * k * (rows + columns)), log(2.0 * batches * rows * columns), of.tn % 64 / 64,
+        2 * np.where(turned, rows, columns) % 128 == 0, log(np.minimum(units, slots)), log(counted)]
+    return np.stack([np.broadcast_to(np.asarray(fact, np.float32), of.tm.shape) for fact in facts], axis=1)
+
+
+def corrected(of: Ways, product: Product) -> Floats:
+    """Return about how many cycles a product takes, cut in each of these ways: counted, and corrected."""
+    counted = cycles(of, product)
+    x = features(of, product, counted)[None]
+    layers = _network()
+    for number, (weights, bias) in enumerate(layers):
+        x = x @ weights + bias
+        if number < len(layers) - 1:
+            x = x / (1 + np.exp(-x))
+    return counted * np.exp(x.mean(axis=(0, 2)))  # type: ignore[no-any-return]
+
+
+@functools.cache
+def _network() -> list[tuple[Any, Any]]:
+    """Return (weights, bias) of each layer, of all networks: arrays (networks, inputs, outputs) and (networks, 1, outputs)."""
+    with np.load(PATH, allow_pickle=False) as file:
+        return [(file[f"weights{number}"].astype(np.float32), file[f"bias{number}"].astype(np.float32)) for number in range(3)]
