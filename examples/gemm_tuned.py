@@ -22,10 +22,27 @@ import numpipe
 from gemm import DTYPES, Shape, inputs, measure, relative_error, shape_of, spell
 from numpipe import bench, launch, ops
 from numpipe.launch.views import transposed
-from numpipe.ops.configs import CONFIGS, Config, choose
+from numpipe.ops.configs import Config, choose, space
 from numpipe.ops.matmul import Form, kernel
 
 __all__ = ["CONFIGS", "Config", "Form", "choose", "kernel", "matmul"]
+
+CONFIGS = {
+    "cooperative 128x256": Config(group=12, policy="evict_first"),
+    "ping-pong 64x256": Config(64, 256, slots=5, schedule="pingpong", panels=1, group=32, policy="evict_first"),
+    "ping-pong 128x192": Config(128, 192, slots=4, schedule="pingpong", panels=2, policy="evict_first"),
+    "ping-pong 128x128": Config(128, 128, slots=5, schedule="pingpong", panels=4, policy="evict_first"),
+    "cooperative 128x256 cluster 2": Config(slots=4, panels=2, policy="evict_first", cluster=2),
+    "cooperative 128x128": Config(128, 128, slots=6, panels=2, group=4, policy="evict_first"),
+    "cooperative 128x128 split 2 in a cluster": Config(128, 128, slots=5, panels=1, group=4, split="cluster", cluster=2),
+    "cooperative 128x64": Config(128, 64, 128, slots=4, panels=1, group=1, policy="evict_first"),
+    "64x16": Config(64, 16, 128, slots=10, panels=1, wgs=1),
+    "64x32": Config(64, 32, 128, slots=9, panels=1, wgs=1),
+    "64x64": Config(64, 64, slots=13, panels=1, wgs=1),
+    "128x64 split 2 in a cluster": Config(128, 64, slots=8, panels=1, split="cluster", cluster=2),
+}
+"""What each is good for: many steps, and the least power; few steps; large products; equal sides; rows that L2 serves badly; one
+tile an SM; 128 rows (two); up to 16, 32 and 64 rows or columns (two), where reading the other operand takes all the time."""
 
 GPU_SHAPES = ((4096, 4096, 4096), (8192, 8192, 8192), (8192, 8192, 1024), (8192, 8192, 512), (1024, 4096, 4096))
 SIM_SHAPES = ((256, 256, 256), (200, 392, 72))
@@ -60,7 +77,7 @@ def main() -> None:
     parser.add_argument("--shape", type=shape_of, action="append", metavar="M,N,K", help="may be repeated")
     parser.add_argument("--dtype", choices=DTYPES, default="bf16", help="of a, b and c (default: %(default)s)")
     parser.add_argument("--config", choices=CONFIGS, action="append", help="may be repeated (default: all)")
-    parser.add_argument("--tune", action="store_true", help="on a GPU: numpipe.autotune over the configs, at each shape")
+    parser.add_argument("--tune", action="store_true", help="on a GPU: numpipe.autotune over --config, or the op's space")
     options = parser.parse_args()
 
     configs = {name: CONFIGS[name] for name in options.config or CONFIGS}
@@ -68,7 +85,8 @@ def main() -> None:
     print(f"target: {choice.target} ({choice.why})")
     if options.tune:
         for shape in options.shape or GPU_SHAPES:
-            print(f"{spell(shape)}: {numpipe.autotune(kernel, configs, *inputs(shape, DTYPES[options.dtype]))}", flush=True)
+            several = list(configs.values()) if options.config else space(*shape, turned=False)
+            print(f"{spell(shape)}: {numpipe.autotune(kernel, several, *inputs(shape, DTYPES[options.dtype]))}", flush=True)
     else:
         shapes = options.shape or list(GPU_SHAPES if choice.target == "gpu" else SIM_SHAPES)
         sweep(shapes, DTYPES[options.dtype], configs, choice.target)

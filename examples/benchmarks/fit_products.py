@@ -1,9 +1,9 @@
-"""Fit the network that corrects numpipe's count of a product's cycles (`numpipe.ops.learned`) to measurements. Needs PyTorch, no GPU.
+"""Fit the network that corrects numpipe's count of a product's cycles (`numpipe.ops.learned`). Needs PyTorch, no GPU.
 
     python examples/benchmarks/random_products.py --seed 1 --space 26 --processes 1 --out result.json
     python examples/benchmarks/random_products.py --read result.json --fit rows.jsonl
-    python examples/benchmarks/fit_products.py rows.jsonl --folds 3            # how well products that it has not seen are chosen for
-    python examples/benchmarks/fit_products.py rows.jsonl --write
+    python examples/benchmarks/fit_products.py rows.jsonl --folds 3        # how good the choice is for products it has not seen
+    python examples/benchmarks/fit_products.py docs/results/product_configs_*.jsonl.gz rows.jsonl --write
 
 What counts is the order of a product's configs: for each product the error of its mean is taken away, and configs near the fastest
 weigh most. `--folds 3` trains on two thirds of the products and chooses for the others, each third in turn; printed is how much
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import gzip
 import json
 import math
 import sys
@@ -52,10 +53,10 @@ class Rows:
     def __init__(self, paths: list[Path]) -> None:
         found = defaultdict(list)
         for path in paths:
-            for line in path.read_text(encoding="utf8").splitlines():
-                row = json.loads(line)
-                if (config := config_of(row["config"])) is not None:
-                    found[*row["shape"], row["dtype"], row["stored"]].append((config, row["seconds"]))
+            with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf8") as lines:
+                for row in map(json.loads, lines):
+                    if (config := config_of(row["config"])) is not None:
+                        found[(*row["shape"], row["dtype"], row["stored"])].append((config, row["seconds"]))
         several = [(key, rows) for key, rows in found.items() if len(rows) > 3]
         self.number = np.concatenate([np.full(len(rows), i) for i, (_, rows) in enumerate(several)])
         every = [(key, config, seconds) for key, rows in several for config, seconds in rows]
@@ -109,7 +110,8 @@ def predicted(networks: list[torch.nn.Sequential], rows: Rows) -> Any:
 
 def told(what: str, regret: Any) -> None:
     mean = math.exp(np.log(regret).mean())
-    print(f"{what}: the choice takes {mean:.4f} of the fastest's time, at most {regret.max():.3f}; above 1.1: {(regret > 1.1).mean():.1%}")
+    print(f"{what}: the choice takes {mean:.4f} of the fastest's time, at most {regret.max():.3f}; "
+          f"above 1.1: {(regret > 1.1).mean():.1%}")
 
 
 def main() -> int:

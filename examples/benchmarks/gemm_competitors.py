@@ -21,8 +21,6 @@ from numpipe.kernels.kernels import Kernel
 
 DTYPES = {"bf16": "bfloat16", "f16": "float16"}
 PEERS = ("triton", "pallas")
-SKINNY = 256
-"""rows or columns, beyond which tiles for a few of them are left out"""
 EVENTS = 4000
 """of a profile: more than a warpgroup has in 4096,4096,4096"""
 
@@ -122,12 +120,11 @@ def ours(inputs: Inputs, config: str | None) -> Function:
 
 
 def configs(inputs: Inputs) -> dict[str, Function]:
-    """examples/gemm_tuned.py as its model chooses, first; then by its other configs, the skinny ones for skinny products alone."""
+    """examples/gemm_tuned.py by the config that is chosen, first; then by its named ones."""
     import gemm_tuned
 
     chosen = gemm_tuned.choose(inputs.m, inputs.n, inputs.k, batches=inputs.batches or 1)
-    others = {name: cfg for name, cfg in gemm_tuned.CONFIGS.items()
-              if cfg != chosen and (not cfg.skinny or min(inputs.m, inputs.n) <= SKINNY)}
+    others = {name: cfg for name, cfg in gemm_tuned.CONFIGS.items() if cfg != chosen}
     return {OURS: ours(inputs, None), **{
         name: lambda a, b, out, cfg=cfg: gemm_tuned.matmul(a, b, out=out, cfg=cfg) for name, cfg in others.items()}}  # type: ignore[misc]
 

@@ -4,7 +4,7 @@
     python examples/benchmarks/random_products.py --seed 7 --count 40 --distribution uniform --out result.json
     python examples/benchmarks/random_products.py --rows layers,squares,off-grid --dtype bf16,f16 --out result.json
     python examples/benchmarks/random_products.py --seed 7 --out result.json --resume --seconds 500     # more of the same
-    python examples/benchmarks/random_products.py --configs --space 6 --processes 1 --out result.json
+    python examples/benchmarks/random_products.py --space 26 --processes 1 --out result.json
     python examples/benchmarks/random_products.py --read result.json --fit rows.jsonl --picture result.svg      # needs no GPU
 
 The seed is printed, and is in the file before anything is measured. A row takes some tenths of a second a process; kernels are
@@ -13,9 +13,8 @@ numbers. Rows have at most 512 sets of buffers, so of what is smaller than 240 K
 
 Errors are relative, in the Frobenius norm, of 64 sampled rows against float64; beside that each element is compared with cuBLAS'.
 A row fails with an element that differs by more than roundings can, one that no call wrote, one that was written beside the
-output, or other bits in a later call. `--configs` measures all configs with a name beside the chosen one, `--space 6` six of
-those that the op puts first for the row (`numpipe.ops.configs.space`), and `--fit` writes a line for each (shape, config, seconds), by
-which a model of their speed is fitted.
+output, or other bits in a later call. `--space 26` measures, beside the chosen config, 26 of those that the op puts first for the
+row (`numpipe.ops.configs.space`), and `--fit` writes a line for each (shape, config, seconds), from which fit_products.py learns.
 """
 
 from __future__ import annotations
@@ -93,7 +92,7 @@ class Buffers:
             raise AssertionError(f"{name} left elements of its output as they were, or gave NaN")
 
 
-def contest(process: int, case: bench.Case, named: bool = False, space: int = 0) -> bench.Contest:
+def contest(process: int, case: bench.Case, space: int = 0) -> bench.Contest:
     """The row, ready to be measured: numpipe's product, cuBLAS', and those by other configs (`configs`)."""
     import torch
 
@@ -118,7 +117,7 @@ def contest(process: int, case: bench.Case, named: bool = False, space: int = 0)
         return call
 
     calls = {OURS: competitor(OURS, OP.matmul)}
-    for name, config in configs(m, n, k, named, space).items():
+    for name, config in configs(m, n, k, space).items():
         try:
             OP.matmul(a[0], b[0], config=config)
         except NumpipeError as error:
@@ -155,23 +154,19 @@ def contest(process: int, case: bench.Case, named: bool = False, space: int = 0)
                          {"M": m, "N x K": n * k, "flops a byte": 2 * m * n * k / moved})
 
 
-def configs(m: int, n: int, k: int, named: bool, space: int) -> dict[str, op_configs.Config]:
-    """Name -> config: those that have one, and `space` of the op's: half of them the first ones, the others among thrice as many."""
-    found = dict(op_configs.CONFIGS) if named else {}
+def configs(m: int, n: int, k: int, space: int) -> dict[str, op_configs.Config]:
+    """Name -> config: `space` of those that the op puts first, half of them the first ones, the others among thrice as many."""
     several = op_configs.space(m, n, k, aligned=k % 64 == 0, most=2 * space) if space else []
     first, rest = several[:space // 2], several[space // 2:]
-    for config in first + random.Random(f"{m} {n} {k}").sample(rest, min(len(rest), space - len(first))):
-        if config not in found.values():
-            found[spell(config)] = config
-    return found
+    chosen = random.Random(f"{m} {n} {k}").sample(rest, min(len(rest), space - len(first)))
+    return {spell(config): config for config in first + chosen}
 
 
 def spell(config: op_configs.Config) -> str:
-    """The name of a config: its own, else what makes it, as Python reads it."""
+    """The name of a config: what makes it, as Python reads it."""
     usual = op_configs.Config()
-    known = {each: name for name, each in op_configs.CONFIGS.items()}
     fields = (f"{name}={value!r}" for name, value in dataclasses.asdict(config).items() if value != getattr(usual, name))
-    return known.get(config) or f"Config({', '.join(fields)})"
+    return f"Config({', '.join(fields)})"
 
 
 def relative_error(a: Any, b: Any, c: Any) -> float:
@@ -222,12 +217,12 @@ def kernels_of(case: bench.Case) -> tuple[object, ...]:
     return str(case["config"]), m % 8 == 0, n % 8 == 0, k % 8 == 0, min(m, n, k) == 1, case["dtype"], case.get("stored")
 
 
-def ahead(cases: Sequence[Case], named: bool, space: int) -> None:
+def ahead(cases: Sequence[Case], space: int) -> None:
     """Compile what the rows need, small ones first: all by the config that is chosen, which a worker takes its time to find out."""
     begun = time.monotonic()
     rows = sorted(cases, key=lambda case: math.prod(dimensions(case)))
     rows += bench.distinct(kernels_of, [case | {"config": dataclasses.asdict(config)} for case in rows
-                                        for config in configs(*dimensions(case), named, space).values()])
+                                        for config in configs(*dimensions(case), space).values()])
     print(f"compiling the kernels of {len(rows)} calls", flush=True)
     for case, error in bench.spread(call_once, rows):
         print(f"not compiled ahead: {case}: {error[:300]}", flush=True)
@@ -246,7 +241,6 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--shapes", nargs="+", default=[], metavar="M,N,K", help="these products, beside --rows where that is said")
     parser.add_argument("--dtype", type=listed, default=["bf16"], help="comma-separated, of: " + ", ".join(DTYPES))
     parser.add_argument("--stored", choices=STORED, default=STORED[0], help="how a and b lie in memory (default: %(default)s)")
-    parser.add_argument("--configs", action="store_true", help="all configs of the op that have a name, beside the chosen one")
     parser.add_argument("--space", type=int, default=0, metavar="N", help="N of the configs that the op puts first for each row")
     parser.add_argument("--processes", type=int, default=3)
     parser.add_argument("--gpus", type=int, default=1, help="GPUs of this machine that share the processes out (default: 1)")
@@ -282,7 +276,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 def fit_lines(rows: Sequence[bench.Row]) -> str:
-    """A line of JSON for each row and competitor, by which a model of configs is fitted; to find the choice takes 50 ms a row."""
+    """A line of JSON for each row and competitor, from which fit_products.py learns."""
     lines = []
     for row in rows:
         what = {"shape": list(dimensions(row.case)), "dtype": row.case["dtype"], "stored": row.case.get("stored", STORED[0])}
@@ -318,17 +312,17 @@ def main() -> int:
         print(tell(result.rows))
         draw(result)
         return 0
-    rounds = 5 if options.configs or options.space else bench.SweepPlan.rounds
+    rounds = 5 if options.space else bench.SweepPlan.rounds
     load = {"shape": LOAD, "dtype": options.dtype[0], "of": "load"}
     if PROCESS not in os.environ:
         print(f"seed {options.seed}, {len(options.cases)} rows", flush=True)
     status = bench.sweep(
-        "random_products", options.cases, lambda process, case: contest(process, case, options.configs, options.space),
+        "random_products", options.cases, lambda process, case: contest(process, case, options.space),
         reference=REFERENCE, plan=bench.SweepPlan(rounds=options.rounds or rounds), load=load,
         processes=options.processes, gpus=options.gpus, out=options.out, seconds=options.seconds, resume=options.resume,
         method={"seed": options.seed, "distribution": options.distribution, "stored": options.stored,
                 "errors": f"relative Frobenius norm against float64, {SAMPLED_ROWS} sampled rows"},
-        ahead=lambda: ahead([load, *options.cases], options.configs, options.space), tell=tell)
+        ahead=lambda: ahead([load, *options.cases], options.space), tell=tell)
     if options.out is not None and PROCESS not in os.environ:
         draw(bench.read(options.out))
     return status

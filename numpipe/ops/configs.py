@@ -1,8 +1,8 @@
-"""How a matrix product is cut and scheduled: `Config`, those that have a name, the choice by the model, and the space of all.
+"""How a matrix product is cut and scheduled: `Config`, and which one a product's sizes ask for.
 
-The model (`numpipe.model.product`) predicts a product's time from its sizes in some milliseconds. `choose` asks it about `CONFIGS`.
-`space` is wider: tiles whose columns divide the output evenly, cut along K in the ways that fill the SMs, and of all these the few
-that may be the fastest, for `numpipe.autotune` to measure.
+There are some 9,000 (`costs.ways`, and each for the transpose too). `choose` takes the one that is predicted to be the fastest: the
+cycles of all are counted, and the count of the best corrected by what was learned from measurements (`learned`), in some
+milliseconds. `space` are the first ones of that order, for `numpipe.autotune` to measure.
 """
 
 from __future__ import annotations
@@ -17,14 +17,12 @@ import numpy as np
 from ..plan.budget import fit_slots
 from . import costs, learned
 
-__all__ = ["CONFIGS", "Config", "choose", "space"]
-
+__all__ = ["Config", "choose", "space"]
 
 FUSED = 128 * 128
 """elements of a warpgroup's tile at most, for an epilogue's arrays and functions to have registers beside it"""
-
 LOOKED_AT = 400
-"""configs of the fewest counted cycles, which are looked at closely"""
+"""configs of the fewest counted cycles, whose count is corrected"""
 
 
 @dataclass(frozen=True)
@@ -84,75 +82,64 @@ class Config:
                                        store_slots=self.panels or 1, num_compute_wgs=self.wgs)
 
 
-CONFIGS = {
-    "cooperative 128x256": Config(group=12, policy="evict_first"),
-    "ping-pong 64x256": Config(64, 256, slots=5, schedule="pingpong", panels=1, group=32, policy="evict_first"),
-    "ping-pong 128x192": Config(128, 192, slots=4, schedule="pingpong", panels=2, policy="evict_first"),
-    "ping-pong 128x128": Config(128, 128, slots=5, schedule="pingpong", panels=4, policy="evict_first"),
-    "cooperative 128x256 cluster 2": Config(slots=4, panels=2, policy="evict_first", cluster=2),
-    "cooperative 128x128": Config(128, 128, slots=6, panels=2, group=4, policy="evict_first"),
-    "cooperative 128x128 split 2 in a cluster": Config(128, 128, slots=5, panels=1, group=4, split="cluster", cluster=2),
-    "cooperative 128x64": Config(128, 64, 128, slots=4, panels=1, group=1, policy="evict_first"),
-    "skinny 64x16": Config(64, 16, 128, slots=10, panels=1, wgs=1),
-    "skinny 64x32": Config(64, 32, 128, slots=9, panels=1, wgs=1),
-    "skinny 64x64": Config(64, 64, slots=13, panels=1, wgs=1),
-    "skinny 128x64 split 2 in a cluster": Config(128, 64, slots=8, panels=1, split="cluster", cluster=2),
-}
-"""What each is good for: many steps, and the least power; few steps; large products; equal sides; rows that L2 serves badly; one
-tile an SM; 128 rows (two); up to 16, 32 and 64 rows or columns (two), where reading the other operand takes all the time."""
-
-
 @functools.lru_cache(maxsize=4096)
 def choose(m: int, n: int, k: int, sms: int = costs.SMS, batches: int = 1, fused: bool = False, aligned: bool | None = None,
-           fixed: bool = False) -> Config:
+           fixed: bool = False, crosswise: tuple[bool, bool] = (False, False)) -> Config:
     """Return the config that is predicted to be the fastest for a product of these sizes.
 
-    fused    whether there is an epilogue beside alpha, for which not every config has the registers
-    aligned  whether the operands' rows begin at multiples of 128 bytes; None: those of contiguous ones that are summed along
-    fixed    only configs that sum a row's products in one order, wherever in the output it lies
+    fused      whether there is an epilogue beside alpha, for which not every config has the registers
+    aligned    whether the operands' rows begin at multiples of 128 bytes; None: those of contiguous ones that are summed along
+    fixed      only configs that sum a row's products in one order, wherever in the output it lies
+    crosswise  whether a, and b, are contiguous along M, and N, rather than along K
     """
     if 0 in (m, n, k, batches):
         return Config()
-    return next(_ordered(m, n, k, sms, batches, fused, 2 * k % 128 == 0 if aligned is None else aligned, fixed))
+    return next(_ordered(m, n, k, sms, batches, fused, 2 * k % 128 == 0 if aligned is None else aligned, fixed, crosswise))
 
 
-def space(m: int, n: int, k: int, sms: int = costs.SMS, aligned: bool = True, most: int = 16) -> list[Config]:
+def space(m: int, n: int, k: int, sms: int = costs.SMS, aligned: bool = True, most: int = 16, turned: bool = True) -> list[Config]:
     """Return the `most` configs that are predicted to be the fastest, the best of them first, no two that differ in `tn` alone.
 
-    >>> len(space(377, 13712, 8152, aligned=False, most=2))
-    2
+    turned  whether those that compute the transpose may be among them: `matmul` passes their kernels the operands' transposes
+
+    >>> first, second = space(377, 13712, 8152, aligned=False, most=2)
+    >>> first == choose(377, 13712, 8152, aligned=False)
+    True
     """
     found: dict[tuple[object, ...], Config] = {}
     for config in _ordered(m, n, k, sms, aligned=aligned):
-        found.setdefault((config.tm, config.tk, config.schedule, config.turned, config.split, config.cluster, config.across), config)
+        if config.turned > turned:
+            continue
+        kind = config.tm, config.tk, config.schedule, config.turned, config.split, config.cluster, config.across
+        found.setdefault(kind, config)
         if len(found) == most:
             break
     return list(found.values())
 
 
-def _ordered(m: int, n: int, k: int, sms: int, batches: int = 1, fused: bool = False, aligned: bool = True,
-             fixed: bool = False) -> Iterator[Config]:
+def _ordered(m: int, n: int, k: int, sms: int, batches: int = 1, fused: bool = False, aligned: bool = True, fixed: bool = False,
+             crosswise: tuple[bool, bool] = (False, False)) -> Iterator[Config]:
     """Yield configs, the fastest first."""
-    every, count = _every(), len(costs.ways().tm)
-    products = [costs.Product(*sides, k, turned, aligned, batches, sms) for turned, sides in ((False, (m, n)), (True, (n, m)))]
-    counted = np.concatenate([costs.cycles(costs.ways(), product) for product in products])
-    if fused:
-        counted[every.tm / np.where(every.turns > 0, 1, every.wgs) * every.tn > FUSED] = np.inf
+    ways, both = costs.ways(), (False, True)
+    sides = {False: (m, n), True: (n, m)}
+    possible = np.ones(len(ways.tm), bool)
+    if fused:  # and their arrays are read in strips of at least 64 bytes
+        possible &= (ways.tm / np.where(ways.turns > 0, 1, ways.wgs) * ways.tn <= FUSED) & (ways.tn % 32 == 0)
     if fixed:
-        counted[(every.stream > 0) | (every.parts > 1) | (every.along > 1)] = np.inf
-    best = np.argpartition(counted, LOOKED_AT)[:LOOKED_AT]
-    best = best[np.isfinite(counted[best])]
-    turned = best >= count
+        possible &= (ways.stream == 0) & (ways.parts * ways.along == 1)
+    counted = []
+    for turned in both:
+        wide = (ways.tn % 32 == 0) | (not crosswise[not turned])  # rows of an operand's block, which are cut into powers of two
+        cycles = costs.cycles(ways, costs.Product(*sides[turned], k, turned, aligned, batches, sms))
+        counted.append(np.where(possible & wide & (batches == 1 or not turned), cycles, np.inf))
+    every = np.concatenate(counted)
+    best = np.argpartition(every, LOOKED_AT)[:LOOKED_AT]
+    best = best[np.isfinite(every[best])]
+    turned, number = best >= len(possible), best % len(possible)
+    few = costs.Ways(*(field[number] for field in ways))
     product = costs.Product(np.where(turned, n, m), np.where(turned, m, n), k, turned, aligned, batches, sms)
-    few = costs.Ways(*(field[best] for field in every))
     for at in np.argsort(learned.corrected(few, product), kind="stable"):
         yield _config(costs.Ways(*(field[at] for field in few)), bool(turned[at]))
-
-
-@functools.cache
-def _every() -> costs.Ways:
-    """Return all ways, for a product and again for its transpose."""
-    return costs.Ways(*(np.tile(field, 2) for field in costs.ways()))
 
 
 def _config(way: costs.Ways, turned: bool) -> Config:

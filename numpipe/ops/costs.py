@@ -2,25 +2,24 @@
 
 `ways` lists them once, as arrays with an element for each: tiles, how these are cut along K, the clusters that load together.
 `cycles` adds up, for all at once, what the CTA with the most work does: it fills its ring, and for each step multiplies, or waits
-for what is slowest of its tensor cores, of its own port to the L2, of the L2, and of the memory's latency; then it exchanges partial
-sums and stores. The constants are fitted to measured times (`examples/benchmarks/random_products.py --fit`).
+for what is slowest of its tensor cores, of its port to the L2, of the L2, and of the memory; then it exchanges partial sums, and
+stores. The constants are fitted, by least squares of the logarithm, to the measurements that `learned` learns from.
 """
 
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from ..plan.budget import HEADER, PANEL_BYTES
 from ..arch.targets import DEFAULT
+from ..plan.budget import HEADER, PANEL_BYTES
 from ..plan.layout import ATOM
 
-__all__ = ["SMS", "Ways", "cycles", "ways"]
+__all__ = ["SMS", "Product", "Ways", "cycles", "ways", "work"]
 
 SMS = 132
 """of an H100 or H200"""
@@ -80,7 +79,7 @@ def ways() -> Ways:
     rows = []
     for (turns, tm), (wgs, widest) in _SHAPES.items():
         for tn in range(8 if tm == 64 else 48, widest + 1, 8):
-            for tk in (64, 128)[:1 + (tm == 64 and tn <= 64 and not turns)]:
+            for tk in (64,) if turns or tm > 64 or tn > 64 else (64, 128) if tn > 32 else (64, 128, 256):
                 for stream, along, parts, cluster, across in _cuts(turns):
                     if tn % (8 * cluster * along):
                         continue
@@ -166,7 +165,8 @@ def work(of: Ways, product: Product) -> Work:
     slots = np.where(size >= 4, product.sms * 10 // 11, product.sms) // size * size  # GPCs hold few clusters of 4 and 8
     units = tiles * of.along * of.parts
     active = np.minimum(np.where(of.stream > 0, tiles * steps, units), slots)
-    return Work(tiles, steps, units, slots, active, np.minimum(of.tm, product.rows / down), np.minimum(of.tn, product.columns / beside))
+    high, wide = np.minimum(of.tm, product.rows / down), np.minimum(of.tn, product.columns / beside)
+    return Work(tiles, steps, units, slots, active, high, wide)
 
 
 def cycles(of: Ways, product: Product, by: _Constants = _FITTED) -> Floats:
@@ -200,7 +200,8 @@ def cycles(of: Ways, product: Product, by: _Constants = _FITTED) -> Floats:
     whole += stored - hidden
     share = tiles * steps / np.maximum(active, 1)
     met = np.ceil(steps / np.maximum(share, 1e-9)).clip(1, 32)  # other parts of a tile that its owner adds
-    shared = share * step(active) + by.stream + by.hand + met * by.hand_element * elements + hidden * np.maximum(1, share // np.maximum(1, steps))
+    shared = share * step(active) + by.stream + by.hand + met * by.hand_element * elements
+    shared += hidden * np.maximum(1, share // np.maximum(1, steps))
     busy = by.fill + np.where(streams, shared, whole) + np.where(size > 1, by.cluster, 0) + np.where(of.along > 1, by.along, 0)
     # memory: of operands that the L2 does not hold, each wave of tiles reads its rows and columns again
     together = np.minimum(rows, 1536)

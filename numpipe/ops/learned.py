@@ -1,9 +1,9 @@
 """What the count of cycles (`costs`) leaves out, learned from measurements: a small network that corrects it.
 
 The count knows waves, steps and bytes; how a cluster's waits, a ring's depth and the L2 work together it does not. So the logarithm
-of measured over counted cycles is learned from some thousand (product, config, time) on an H200: `examples/benchmarks/fit_products.py`
-measures nothing itself, it reads what `random_products.py --fit` wrote, and writes `learned.npz`. The network has two hidden layers,
-of 32 and 16; several of them, trained from other beginnings, are averaged. Their answer for some hundred configs takes half a
+of measured over counted cycles is learned from some thousand measurements (product, config, time) of an H200.
+examples/benchmarks/fit_products.py reads what `random_products.py --fit` wrote, and writes `learned.npz`. A network has two hidden
+layers, of 32 and 16; several, trained from other beginnings, are averaged. Their answer for some hundred configs takes about a
 millisecond.
 """
 
@@ -20,19 +20,22 @@ from .costs import Floats, Product, Ways, cycles, work
 __all__ = ["PATH", "corrected", "features"]
 
 PATH = Path(__file__).with_name("learned.npz")
+MOST = 1.0
+"""logarithm of a correction at most: the measured ones are below it, and far from what was measured a network says anything"""
 
 
 def features(of: Ways, product: Product, counted: Floats) -> Floats:
     """Return what the network is told of each way to cut: a row of numbers of about 1, the last of them the `counted` cycles."""
-    tiles, steps, units, slots, active, high, wide = work(of, product)
+    _, steps, units, slots, _, high, wide = work(of, product)
     rows, columns, k, turned, aligned, batches, _ = product
     log, waves = np.log, units / slots
     facts = [
-        log(rows), log(columns), log(k), log(of.tm), log(of.tn), of.tk / 64, log(of.slots), log(of.cluster), log(of.across),
-        log(of.along), log(of.parts), of.stream, of.turns, of.wgs, turned, aligned, np.clip(log(waves), -3, 3), waves / np.ceil(waves),
-        log(np.maximum(1, np.ceil(steps / (of.along * of.parts)))), high / of.tm, wide / of.tn, np.clip(log(units % slots + 1), 0, 5),
-        log(2.0 * batches * k * (rows + columns)), log(2.0 * batches * rows * columns), of.tn % 64 / 64,
-        2 * np.where(turned, rows, columns) % 128 == 0, log(np.minimum(units, slots)), log(counted)]
+        log(rows), log(columns), log(k), log(of.tm), log(of.tn), np.minimum(of.tk, 128) / 64, log(of.slots * of.tk / 64),
+        log(of.cluster), log(of.across), log(of.along), log(of.parts), of.stream, of.turns, of.wgs, turned, aligned,
+        np.clip(log(waves), -3, 3), waves / np.ceil(waves), log(np.maximum(1, np.ceil(steps / (of.along * of.parts)))),
+        high / of.tm, wide / of.tn, np.clip(log(units % slots + 1), 0, 5), log(2.0 * batches * k * (rows + columns)),
+        log(2.0 * batches * rows * columns), of.tn % 64 / 64, 2 * np.where(turned, rows, columns) % 128 == 0,
+        log(np.minimum(units, slots)), log(counted)]
     return np.stack([np.broadcast_to(np.asarray(fact, np.float32), of.tm.shape) for fact in facts], axis=1)
 
 
@@ -45,7 +48,7 @@ def corrected(of: Ways, product: Product) -> Floats:
         x = x @ weights + bias
         if number < len(layers) - 1:
             x = x / (1 + np.exp(-x))
-    return counted * np.exp(x.mean(axis=(0, 2)))  # type: ignore[no-any-return]
+    return counted * np.exp(np.clip(x.mean(axis=(0, 2)), -MOST, MOST))  # type: ignore[no-any-return]
 
 
 @functools.cache

@@ -245,8 +245,9 @@ def _product(operands: Sequence[Operand], results: list[ArrayInfo], bias: ArrayI
         device = launch.gpu_state().device
         fused = form.source or along != "" or activation is not None
         aligned = all(stride % 128 == 0 for operand in (a, b) for stride in operand.info.strides[:-1])
-        config = choose(*across, k, device.sm_count if device else SMS, math.prod(batch), fused, aligned,
-                        batch_invariant)
+        crosswise = form.a.endswith("km"), form.b.endswith("kn")
+        sms = device.sm_count if device else SMS
+        config = choose(*across, k, sms, math.prod(batch), fused, aligned, batch_invariant, crosswise)
     options |= {"alpha": alpha} if form.alpha else {}
     options |= {"beta": beta} if form.source else {}
     if config.turned:

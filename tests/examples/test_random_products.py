@@ -124,13 +124,13 @@ def test_a_goal_is_met_by_the_mean_the_share_and_the_least_row(rows: Any) -> Non
 
 def test_a_file_of_all_configs_has_a_line_for_each_to_fit_a_model_by(program: Any, tmp_path: Path, monkeypatch: Any,
                                                                      capsys: Any) -> None:
-    text = program.fit_lines([row("1,8,16", 0.5), row("1,8,16", 0.8, name="skinny 64x16")])
+    text = program.fit_lines([row("1,8,16", 0.5), row("1,8,16", 0.8, name="Config(tm=64)")])
     lines = [json.loads(line) for line in text.splitlines()]
     assert [(line["config"], line["shape"]) for line in lines] == [("numpipe", [1, 8, 16]), ("cuBLAS", [1, 8, 16]),
-                                                                  ("skinny 64x16", [1, 8, 16])]
-    assert lines[0]["chosen"] in program.op_configs.CONFIGS
+                                                                  ("Config(tm=64)", [1, 8, 16])]
+    assert lines[0]["chosen"] == program.spell(program.op_configs.choose(1, 8, 16))
     assert lines[0]["seconds"] == pytest.approx(2e-5) and lines[2]["seconds"] == pytest.approx(1.25e-5)
-    times = {"numpipe": [2e-5], "cuBLAS": [1e-5], "cuBLAS again": [1e-5], "skinny 64x16": [1e-5]}
+    times = {"numpipe": [2e-5], "cuBLAS": [1e-5], "cuBLAS again": [1e-5], "Config(tm=64)": [1e-5]}
     runs = [bench.run_entry(0, row("1,8,16", 1).case, 1e-3, [bench.Sample("sweep", "cuBLAS", 1, times)])]
     bench.Result("random_products", {}, {}, runs).write(tmp_path / "r.json")
     monkeypatch.setattr(sys, "argv", ["x", "--read", str(tmp_path / "r.json"), "--fit", str(tmp_path / "fit.jsonl")])
@@ -238,29 +238,25 @@ def test_a_sweep_holds_the_buffers_of_one_row_at_a_time(on_cpu: Any, monkeypatch
     assert alive == [0] * 6 and len(made) == 24
 
 
-def test_every_config_that_takes_a_row_is_beside_the_chosen_one(on_cpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_configs_that_take_the_row_are_beside_the_chosen_one(on_cpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from numpipe.errors import SpecError
 
-    known = on_cpu.op_configs.CONFIGS
+    refused = on_cpu.op_configs.choose(9, 40, 72)
 
     def matmul(a: Any, b: Any, out: Any = None, config: Any = None) -> None:
-        if config is next(iter(known.values())):
+        if config == refused:
             raise SpecError("too large")
 
     monkeypatch.setattr(on_cpu.OP, "matmul", matmul)
-    names = list(known)
-    few = list(on_cpu.contest(0, {"shape": "9,40,72", "dtype": "f16"}, named=True).competitors)
-    assert few == ["numpipe", *names[1:], "cuBLAS"]
-    many = list(on_cpu.contest(0, {"shape": "300,400,72", "dtype": "f16"}, named=True).competitors)
-    assert many == ["numpipe", *(name for name in names[1:] if not known[name].skinny), "cuBLAS"]
+    names = list(on_cpu.configs(9, 40, 72, 6))
+    found = list(on_cpu.contest(0, {"shape": "9,40,72", "dtype": "f16"}, space=6).competitors)
+    assert len(names) == 6 and found == ["numpipe", *names[1:], "cuBLAS"]
 
 
 def test_configs_of_the_space_have_names_that_python_reads(program: Any) -> None:
-    found = program.configs(377, 13712, 8152, named=True, space=4)
-    beside = [name for name in found if name not in program.op_configs.CONFIGS]
-    assert len(beside) == 4 and all(eval(name, vars(program.op_configs)) == found[name] for name in beside)
-    assert program.configs(377, 13712, 8152, named=False, space=0) == {}
-    assert program.spell(program.op_configs.CONFIGS["skinny 64x16"]) == "skinny 64x16"
+    found = program.configs(377, 13712, 8152, space=4)
+    assert len(found) == 4 and all(eval(name, vars(program.op_configs)) == config for name, config in found.items())
+    assert program.configs(377, 13712, 8152, space=0) == {}
     keys = {program.kernels_of({"shape": "8,8,8", "dtype": "bf16", "config": program.dataclasses.asdict(config)})
             for config in found.values()}
     assert len(keys) == len(found)

@@ -13,10 +13,11 @@ import pytest
 
 import numpipe
 from numpipe import ArrayType, SpecError
+from numpipe.ops.configs import Config
+from tests.kernels.product_configs import KINDS
 
 jax = pytest.importorskip("jax")
 targets = pytest.importorskip("numpipe.frameworks.jax.targets")
-configs = pytest.importorskip("numpipe.ops.configs")
 jnp = jax.numpy
 pytestmark = pytest.mark.gpu
 ALONE = True  # it waits for command buffers, and counts what XLA calls
@@ -97,7 +98,7 @@ def test_vmap_of_products() -> None:
     same(jax.jit(jax.vmap(numpipe.jax.matmul))(a, b), jax.vmap(product)(a, b))
 
 
-@pytest.mark.parametrize("config", [pytest.param(config, id=name) for name, config in configs.CONFIGS.items()])
+@pytest.mark.parametrize("config", KINDS, ids=str)
 def test_every_config_and_the_same_bits_each_time(config: Any) -> None:
     """Those that cut tiles along K have a workspace of XLA's, whose flags are cleared for each launch."""
     rng = np.random.default_rng(0)
@@ -110,7 +111,7 @@ def test_every_config_and_the_same_bits_each_time(config: Any) -> None:
 
 def test_products_side_by_side_do_not_share_a_workspace() -> None:
     """XLA may run them at the same time: it knows of the memory, as it allocated it."""
-    split = configs.Config(64, 64, split="stream", slots=4, wgs=1)
+    split = Config(64, 64, split="stream", slots=4, wgs=1)
     a, bs = numbers(64, 8192), [numbers(8192, 64, seed=seed) for seed in range(8)]
     function = jax.jit(lambda a, *bs: [numpipe.jax.matmul(a, b, config=split) for b in bs])
     for _ in range(20):

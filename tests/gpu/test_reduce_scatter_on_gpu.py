@@ -62,7 +62,7 @@ def test_late_warpgroups_change_nothing(name: str, jitter: int) -> None:
 
 
 TUNED = {name: cfg for name, cfg in gemm_tuned.CONFIGS.items() if cfg.split == "cluster"} | {
-    "skinny": gemm_tuned.Config(128, 64, slots=7, panels=1, split="cluster", cluster=2, skinny=True),
+    "skinny": gemm_tuned.Config(128, 64, slots=7, panels=1, split="cluster", cluster=2, turned=True),
     "four": gemm_tuned.Config(128, 128, slots=4, panels=1, split="cluster", cluster=4),
     "in turns": gemm_tuned.Config(64, 128, slots=4, panels=1, schedule="pingpong", split="cluster", cluster=2)}
 

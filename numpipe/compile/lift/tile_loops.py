@@ -81,7 +81,7 @@ class TileLoops(SplitLoops, Turns):
             return self._dynamic_loop(node, setup, total, in_turns, parts.placed if parts is not None else placed)
         stride, end = self.temporary("stride"), self.temporary("tiles")
         own: ast.expr = self.call(tile_loop.tile_stride, [], node)
-        before: ast.expr = self.call(arith.sub, [self.call(tile_loop.own_place, [], node), own], node)  # the loop adds it at its top
+        before: ast.expr = self.call(arith.sub, [self.call(tile_loop.own_place, [], node), own], node)  # the loop adds `own` first
         if parts is not None and parts.count is not None:
             before, own, total = literal_node(-1, node), literal_node(1, node), parts.count
         if in_turns:  # the warpgroup's own first tile and stride, from those of the CTA

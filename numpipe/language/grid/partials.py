@@ -13,9 +13,10 @@ warpgroup. Within a warpgroup's part the order is that of its registers, which o
                       add     all lanes load, and add to their registers, part by part, in the order of the steps; of a small
                               tile the loads of several parts fly together
 
-Where CTAs of a cluster go through the same tiles, each has slots of its own: n CTAs have n slots for a part. All flags are 0 between launches, so the next launch on the stream, which touches nothing before its ``griddepcontrol.wait``, may
-use the same workspace. Warpgroups of a CTA need not meet. Both executions run `combined` as it stands. The release is a
-MEMBAR.ALL.GPU, which the gate allows in a kernel with a workspace outside its loops of products.
+Where the CTAs of a cluster go through the same tiles, each has slots of its own, which only the CTA at the same place of another
+cluster reads. All flags are 0 between launches, so the next launch on the stream, which touches nothing before its
+``griddepcontrol.wait``, may use the same workspace. Warpgroups of a CTA need not meet. Both executions run `combined` as it stands.
+The release is a MEMBAR.ALL.GPU, which the gate allows in a kernel with a workspace outside its loops of products.
 
 PTX ISA, "Memory Consistency Model: Release and Acquire Patterns; Causality order".
 """
@@ -94,11 +95,11 @@ def _fits(work: GmemRef, acc: Tile, part: Part) -> None:
         mend = f"Workspace(({acc.shape[0] * work.unit.tile_wgs}, {acc.shape[1]}), …)"
         raise failure(SimulationError, "out-of-bounds", f"numpipe.combine: a tile of {wanted} elements and a workspace for "
                       f"{size - FLAGS}: {mend}", mend, "hands a part over")
-    if _own(work, part.slot) >= slots and (part.begin > 0 or part.others > 0):
+    if (slot := _own(work, part.slot)) >= slots and (part.begin > 0 or part.others > 0):
         mend = ("for split_tiles(split=n) a workspace has n slots for each tile: Workspace(tile, slots=…), for split=\"stream\" "
                 "slots=None")
-        raise failure(SimulationError, "out-of-bounds", f"numpipe.combine: slot {_own(work, part.slot)} of a workspace of {slots}: {mend}",
-                      mend, "hands a part over")
+        raise failure(SimulationError, "out-of-bounds", f"numpipe.combine: slot {slot} of a workspace of {slots}: {mend}", mend,
+                      "hands a part over")
 
 
 @helper
@@ -120,7 +121,7 @@ def combined(work, tile, part):  # type: ignore[no-untyped-def]
 
 
 def together(shape: tuple[int, int]) -> int:
-    """Return of how many parts a lane's registers of a tile of this shape may be loaded at once: about 100 registers beside the tile's."""
+    """Return of how many parts a lane loads its registers of a tile of this shape at once, about 100 beside the tile's own."""
     return max(1, min(8, 96 * 128 // math.prod(shape)))
 
 

@@ -52,6 +52,11 @@ def _stride(builder: Any, ref: Any) -> Any:
     return builder.shl(builder.extract_value(ref.strides, 0), nb.const(2, nb.i64))
 
 
+def _step(builder: Any, work: GmemType, ref: Any) -> Any:
+    """Return the bytes from a slot of this CTA to its next one."""
+    return builder.mul(_stride(builder, ref), nb.const(math.prod(work.unit.cluster), nb.i64))
+
+
 def _room(builder: Any, ref: Any, work: GmemType, tile: TileType, slot: Any) -> Any:
     """Return whether the workspace has this slot, and it is large enough for the tile."""
     slots, size = nb.cgutils.unpack_tuple(builder, ref.shape)
@@ -64,7 +69,8 @@ def _pieces(context: Any, builder: Any, work: GmemType, tile: TileType, args: An
     ref, address = _slot(context, builder, work, args)
     if checked:  # no `trap`: in a function that has one ptxas gives the compute role no more registers than at launch, 168 and
         # not 232, and tiles spill
-        address = builder.select(_room(builder, ref, work, tile, _own(context, builder, work, args[1])), address, nb.const(0, nb.i64))
+        there = _room(builder, ref, work, tile, _own(context, builder, work, args[1]))
+        address = builder.select(there, address, nb.const(0, nb.i64))
     part = builder.mul(tile_part(builder, work.unit), nb.const(4 * tile.shape[0] * tile.shape[1]))
     return builder.add(address, builder.zext(builder.add(part, lane_offset(builder)), nb.i64))
 
@@ -118,8 +124,7 @@ def _add_partials(_context: Any, work: Any, slot: Any, last: Any, tile: Any) -> 
     if parts == 1:
         add_pieces(builder, total, "global", first, batch=max(2, min(16, (_LANES - 32 - tile.registers) // 4 // 2 * 2)))
         return assembled(builder, tile, total)
-    down = builder.mul(_stride(builder, gmem_value(context, builder, work, args[0])), nb.const(math.prod(work.unit.cluster), nb.i64))
-    found = []
+    down, found = _step(builder, work, gmem_value(context, builder, work, args[0])), []
     for part in range(parts):  # of those that are not there, zeros
         there = builder.zext(builder.icmp_signed(">=", builder.sub(args[1], nb.const(part)), args[2]), nb.i32)
         found += [_loaded_if(builder, there, first, PIECE * piece) for piece in range(tile.registers // 4)]
@@ -149,6 +154,5 @@ def _signal(_context: Any, work: Any, slot: Any) -> Any:
 def _await_signals(_context: Any, work: Any, first: Any, count: Any) -> Any:
     context, builder, args = yield nb.types.void(work, I32, I32)
     flag, ref = _flag(context, builder, work, args), gmem_value(context, builder, work, args[0])
-    step = builder.mul(_stride(builder, ref), nb.const(math.prod(work.unit.cluster), nb.i64))
     nb.call(context, builder, memory.await_each_acquire_gpu_b32, (I64, I64, I32, I32),
-            (flag, step, builder.and_(nb.thread_index(builder), nb.const(127)), args[2]))
+            (flag, _step(builder, work, ref), builder.and_(nb.thread_index(builder), nb.const(127)), args[2]))

@@ -26,7 +26,7 @@ from ...intrinsics import barrier, cp_async_bulk, fence, special
 from ...plan.budget import PANEL_BYTES
 from ...plan.context import Context, own_part
 from ...plan.copies import CopyPlan, cut
-from ...plan.layout import Layout, row_width
+from ...plan.layout import Layout
 from ...plan.profiling import mark_store
 from .refs import GmemRef
 from .shared import write
@@ -60,8 +60,8 @@ class Batch:
 def batches(kind: Callable[..., Any], ref: Any, tile: Any, axes: tuple[int, ...], reduction: str) -> list[Any]:
     """Return a tile's batches, each made by `kind`.
 
-    Panels along rows have 128 bytes, and behind these 64, 32 and 16 where fewer are left; panels of columns have 64 of them, and one
-    has what is left.
+    Panels of rows are 128 bytes wide, and behind these 64, 32 and 16 where fewer are left; panels of columns have 64 of them, and
+    the last one what is left.
     """
     inner, (rows, columns) = int(ref.arg.order == "row"), tile.shape
     widths = [128 // tile.dtype.itemsize >> part for part in range(4)] if inner else [64, columns % 64 or 64]

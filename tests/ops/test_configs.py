@@ -1,0 +1,158 @@
+"""Configs of products: which are possible, what they compute, and how good the choice among those that were measured is."""
+
+from __future__ import annotations
+
+import gzip
+import importlib
+import json
+import math
+from collections import defaultdict
+from dataclasses import replace
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import numpipe
+from numpipe import ops
+from numpipe.compile.build import toolchain
+from numpipe.compile.check import gate
+from numpipe.ops import configs, costs, learned
+from numpipe.ops.configs import Config, choose, space
+from tests.kernels.covering import examples
+from tests.kernels.kernels_for_tests import operands, product
+from tests.kernels.product_configs import KINDS
+
+OP = importlib.import_module("numpipe.ops.matmul")  # the package's attribute of this name is the function
+MEASURED = sorted((Path(__file__).parents[2] / "docs" / "results").glob("product_configs_h200_*.jsonl.gz"))
+
+
+@pytest.fixture(autouse=True)
+def simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
+
+
+# ---- which there are
+def test_every_way_is_a_config_that_fits_an_sm() -> None:
+    for way in zip(*costs.ways(), strict=True):
+        config = configs._config(costs.Ways(*way), False)
+        assert config.slots is not None and 3 <= config.slots <= replace(config, slots=None).depth
+        assert config.cluster * config.across <= 8 and config.tn % (8 * config.cluster) == 0
+
+
+@given(st.integers(1, 11000), st.integers(1, 2048), st.integers(1, 2048), st.booleans())
+@settings(max_examples=examples(30))
+def test_the_space_begins_with_the_choice_and_holds_different_configs(m: int, n: int, k: int, aligned: bool) -> None:
+    found = space(m, 8 * n, 8 * k, aligned=aligned)
+    assert len(set(found)) == len(found) == 16 and found[0] == choose(m, 8 * n, 8 * k, aligned=aligned)
+    assert not any(config.turned for config in space(m, 8 * n, 8 * k, aligned=aligned, turned=False))
+
+
+@given(st.integers(1, 5000), st.integers(1, 5000), st.integers(1, 5000), st.sampled_from((78, 114, 132)), st.integers(1, 9))
+@settings(max_examples=examples(30))
+def test_the_choice_is_one_that_the_product_may_have(m: int, n: int, k: int, sms: int, batches: int) -> None:
+    assert choose(m, n, k, sms, batches).turned <= (batches == 1)  # a transpose's batches would be stored by the lanes
+    fused = choose(m, n, k, sms, fused=True)
+    assert fused.fuses and fused.strip >= 32 // fused.cluster
+    assert choose(m, n, k, sms, fixed=True).split is None
+    for crosswise in ((False, True), (True, False), (True, True)):
+        config = choose(m, n, k, sms, crosswise=crosswise)
+        assert config.tn % 32 == 0 or not crosswise[not config.turned]
+
+
+def test_a_product_of_nothing_has_a_config_too() -> None:
+    assert choose(0, 8, 8) == choose(8, 8, 0) == Config()
+
+
+# ---- what they compute
+@pytest.mark.variants(4)
+@pytest.mark.parametrize("config", KINDS, ids=str)
+def test_every_kind_multiplies(config: Config) -> None:
+    for m, n, k in ((130, 200, 328), (1, 136, 1000)):
+        a, b = operands(m, n, k)
+        for right in (np.ascontiguousarray(b.T), b.T):
+            c = ops.matmul(a, right, config=config, target="sim")
+            np.testing.assert_array_equal(c.astype(np.float64), product(a, b).astype(np.float64))
+
+
+@pytest.mark.variants(2)
+@pytest.mark.parametrize("shape", [(70, 200, 1200), (1, 96, 3000), (300, 520, 136), (33, 1472, 760), (400, 136, 640)], ids=str)
+def test_configs_of_the_space_multiply(shape: tuple[int, int, int]) -> None:
+    a, b = operands(*shape)
+    for config in space(*shape)[::6]:
+        c = ops.matmul(a, b.T, config=config, target="sim")
+        np.testing.assert_array_equal(c.astype(np.float64), product(a, b).astype(np.float64))
+
+
+@pytest.mark.parametrize("config", [KINDS[7], KINDS[10]], ids=str)
+def test_the_ctas_of_a_cluster_hand_over_each_for_itself_in_any_schedule(config: Config) -> None:
+    a, b = operands(130, 200, 328)
+    assert (result := numpipe.verify(OP.kernel(config), a, b, schedules=6)), str(result)
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(toolchain() is not None, reason=f"no compiler: {toolchain()}")
+@pytest.mark.parametrize("config", KINDS, ids=str)
+def test_every_kind_passes_the_build_gate(config: Config) -> None:
+    array = numpipe.ArrayType((512, 512), ml_dtypes.bfloat16)
+    assert gate.findings(OP.kernel(config).compiled(array, array)) == ()
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(toolchain() is not None, reason=f"no compiler: {toolchain()}")
+@pytest.mark.parametrize("shape", [(1, 96, 11344), (377, 13712, 8152), (158, 928, 8776), (2756, 400, 6368)], ids=str)
+def test_configs_of_the_space_pass_the_build_gate(shape: tuple[int, int, int]) -> None:
+    array = numpipe.ArrayType((512, 512), np.float16)
+    for config in space(*shape, aligned=shape[2] % 64 == 0)[::8]:
+        assert gate.findings(OP.kernel(config, OP.Form("mk", "kn")).compiled(array, array)) == (), config
+
+
+# ---- how good the choice is
+def products(path: Path) -> dict[tuple[int, int, int], list[tuple[Config, float]]]:
+    """The measured configs, and seconds, of each product."""
+    found = defaultdict(list)
+    with gzip.open(path, "rt", encoding="utf8") as lines:
+        for row in map(json.loads, lines):
+            if row["config"].startswith("Config("):
+                found[tuple(row["shape"])].append((eval(row["config"], {"Config": Config}), row["seconds"]))
+    return found
+
+
+def regret(measured: dict[tuple[int, int, int], list[tuple[Config, float]]], corrects: bool = True) -> list[float]:
+    """How much longer the config that is predicted to be the fastest of those that were measured takes than the fastest."""
+    found = []
+    for (m, n, k), rows in measured.items():
+        ways = costs.Ways(*np.array([(
+            c.tm, c.tn, c.tk, c.wgs, c.schedule == "pingpong", c.split == "stream", c.cluster if c.split == "cluster" else 1,
+            c.split if isinstance(c.split, int) else 1, 1 if c.split == "cluster" else c.cluster, c.across, c.depth,
+            c.panels or 1) for c, _ in rows], float).T)
+        turned = np.array([c.turned for c, _ in rows])
+        of = costs.Product(np.where(turned, n, m), np.where(turned, m, n), k, turned, k % 64 == 0)
+        predicted = learned.corrected(ways, of) if corrects else costs.cycles(ways, of)
+        found.append(rows[int(predicted.argmin())][1] / min(seconds for _, seconds in rows))
+    return found
+
+
+def test_the_choice_among_measured_configs_is_near_the_fastest() -> None:
+    measured = products(MEASURED[-1])
+    lost, by_count = (regret(measured, corrects) for corrects in (True, False))
+    assert math.exp(np.log(lost).mean()) < 1.03 < math.exp(np.log(by_count).mean()) < 1.10
+    assert max(lost) < 1.25 and sum(each > 1.1 for each in lost) < 0.05 * len(lost)
+
+
+def test_no_config_would_do_for_all() -> None:
+    best: dict[Config, int] = defaultdict(int)
+    for rows in products(MEASURED[-1]).values():
+        best[min(rows, key=lambda row: row[1])[0]] += 1
+    assert max(best.values()) < 0.1 * sum(best.values())
+
+
+def test_the_correction_is_one() -> None:
+    """Of all ways, also far from those that were measured: no factor that would put a bad config first."""
+    for m, n, k in ((1, 8, 8), (1, 16384, 16384), (11000, 8, 16384), (11000, 16384, 8), (300, 300, 300), (10**5, 10**5, 64)):
+        of = costs.Product(m, n, k, False, True)
+        factor = learned.corrected(costs.ways(), of) / costs.cycles(costs.ways(), of)
+        assert np.isfinite(factor).all() and factor.min() > 0.3 and factor.max() < 3, (m, n, k)
