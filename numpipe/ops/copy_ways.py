@@ -142,7 +142,7 @@ def _pieces(dims: list[Dim], size: int, places: tuple[int, int], padded: bool) -
     dense = all(one.target == other.size * other.target for one, other in itertools.pairwise(outer))
     if size > 1 and last.target == size and aligned[1] and dense and (padded or outer[-1].target == last.size * size):
         return _lanes(outer, last, size)
-    return [_blocks(dims, size)]
+    return _blocks(dims, size)
 
 
 def _line(stride: int) -> bool:
@@ -166,7 +166,7 @@ def _flat(line: Dim, size: int, places: tuple[int, int]) -> list[Piece]:
     if count < 2:
         count, rest = 0, line.size
     if rest:
-        found.append(_blocks([line._replace(size=rest)], size).moved(count * cut.size * line.source, count * row))
+        found += [piece.moved(count * cut.size * line.source, count * row) for piece in _blocks([line._replace(size=rest)], size)]
     return found
 
 
@@ -177,7 +177,7 @@ def _lanes(outer: list[Dim], last: Dim, size: int) -> list[Piece]:
     half = outer[0].size // 2 // LINE * LINE  # a multiple, so that the second half begins at one
     many = max(span, count * pitch // size) >= _NUMBERS
     if len(outer) > 4 or any(dim.source % size for dim in (*outer, last)) or (many and not half):
-        return [_blocks([*outer, last], size)]
+        return _blocks([*outer, last], size)
     if many:
         halves = [_lanes([outer[0]._replace(size=part), *outer[1:]], last, size) for part in (half, outer[0].size - half)]
         return [*halves[0], *(piece.moved(half * outer[0].source, half * outer[0].target) for piece in halves[1])]
@@ -198,14 +198,21 @@ def _lanes(outer: list[Dim], last: Dim, size: int) -> list[Piece]:
         for dim in reversed(outer):
             left, index = divmod(left, dim.size)
             at += index * dim.source
-        found.append(_blocks([inner._replace(size=more), last], size).moved(at, row * pitch))
+        found += [piece.moved(at, row * pitch) for piece in _blocks([inner._replace(size=more), last], size)]
         row += more
     return found
 
 
-def _blocks(dims: list[Dim], size: int) -> Piece:
-    """Return the piece of a copy by blocks of the last dimension and the one along which the source's elements are closest."""
+def _blocks(dims: list[Dim], size: int) -> list[Piece]:
+    """Return the pieces of a copy by blocks of the last dimension and the one along which the source's elements are closest.
+
+    There is one, or where elements are cut into words of 32 bits, and so have a dimension more than the array, a few.
+    """
     *outer, last = dims
+    if len(outer) > 4:
+        least = min(outer, key=lambda dim: dim.size)
+        outer.remove(least)
+        return [piece.moved(i * least.source, i * least.target) for i in range(least.size) for piece in _blocks([*outer, last], size)]
     outer.sort(key=lambda dim: -abs(dim.source))
     source, target = _views([*outer, last], 5)
-    return Piece("blocks", size, source, target)
+    return [Piece("blocks", size, source, target)]

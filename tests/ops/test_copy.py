@@ -76,6 +76,7 @@ VIEWS: dict[str, tuple[np.ndarray, list[tuple[str, int]]]] = {
     "transposed from odd rows": (numbers(16, 33).T[:, :16], [(LANES, 2)]),
     "64 bits": (numbers(10, 12, dtype=np.int64).T, [(LANES, 4)]),
     "five dimensions": (numbers(2, 3, 4, 5, 6, dtype=np.float32).transpose(4, 2, 0, 3, 1), [(LANES, 4)]),
+    "64 bits, five dimensions": (numbers(4, 6, 6, 9, 6, dtype=np.int64)[::2, ::2, ::2, ::3, ::2], [(BLOCKS, 4)] * 2),
     "three columns": (numbers(1040, 4)[:, :3], [(LANES, 2)]),
     "8 bits, transposed": (numbers(40, 33, dtype=ml_dtypes.float8_e4m3fn).T, [(BLOCKS, 1)]),
     "one element": (numbers(1)[0:1].reshape(()), [(BLOCKS, 2)]),
