@@ -30,7 +30,7 @@ from numpipe.ops.configs import Config
 
 CLOCK = 1.7e9
 """cycles a second, about"""
-EPOCHS, NETWORKS = 400, 4
+HIDDEN, EPOCHS, NETWORKS = (64, 32), 800, 4
 
 
 def config_of(name: str) -> Config | None:
@@ -83,8 +83,9 @@ def trained(rows: Rows, products: Any, seed: int) -> torch.nn.Sequential:
     number = torch.tensor(rows.number)
     weight = torch.tensor((rows.fastest[rows.number] / rows.measured)**1.5 * products[rows.number], dtype=torch.float32)
     sums = torch.zeros(len(products)).index_add(0, number, weight) + 1e-9
-    network = torch.nn.Sequential(torch.nn.Linear(x.shape[1], 32), torch.nn.SiLU(), torch.nn.Linear(32, 16), torch.nn.SiLU(),
-                                  torch.nn.Linear(16, 1))
+    wide, narrow = HIDDEN
+    network = torch.nn.Sequential(torch.nn.Linear(x.shape[1], wide), torch.nn.SiLU(), torch.nn.Linear(wide, narrow),
+                                  torch.nn.SiLU(), torch.nn.Linear(narrow, 1))
     steps = torch.optim.AdamW(network.parameters(), lr=8e-3, weight_decay=1e-2)
     slower = torch.optim.lr_scheduler.CosineAnnealingLR(steps, EPOCHS)
     for _ in range(EPOCHS):

@@ -57,11 +57,22 @@ def maker(output: ArrayInfo) -> Callable[[], Any] | None:
     """Return a function that makes arrays like `output` as quickly as its library can; None where there is none."""
     if output.kind == "torch" and output.shape:
         torch = sys.modules["torch"]
-        pattern = output.owner.new_empty(1).expand(output.shape)  # it has memory for one element
+        pattern = _element(output.owner.dtype, output.device).expand(output.shape)
         return functools.partial(torch.empty_like, pattern, memory_format=torch.contiguous_format)
     if library(type(output.owner)) == "cupy" and driver.get().count == 1:
         return functools.partial(sys.modules["cupy"].empty, output.shape, output.dtype)
     return None
+
+
+@functools.cache
+def _element(dtype: Any, device: int) -> Any:
+    """Return a tensor of one element. It is kept, so its memory is numpipe's own: where `torch.compile` records CUDA graphs, what
+    PyTorch's allocator handed out must be gone, or be an output, when a graph is."""
+    torch, cuda = sys.modules["torch"], driver.get()
+    with cuda.aside(device) as aside:  # the current stream may be captured
+        memory = DeviceArray((16,), np.dtype(np.uint8), aside, device)
+        cuda.synchronize(aside, device)
+    return torch.as_tensor(memory, device=torch.device("cuda", device)).view(dtype)[:1]
 
 
 def _torch_empty(owner: Any, info: ArrayInfo, shape: tuple[int, ...], dtype: np.dtype[Any], stream: int | None) -> Any:

@@ -3,8 +3,8 @@
 The count knows waves, steps and bytes; how a cluster's waits, a ring's depth and the L2 work together it does not. So the logarithm
 of measured over counted cycles is learned from some thousand measurements (product, config, time) of an H200.
 examples/benchmarks/fit_products.py reads what `random_products.py --fit` wrote, and writes `learned.npz`. A network has two hidden
-layers, of 32 and 16; several, trained from other beginnings, are averaged. Their answer for some hundred configs takes about a
-millisecond.
+layers, of 64 and 32; several, trained from other beginnings, are averaged. Their answer for some hundred configs takes some
+milliseconds.
 """
 
 from __future__ import annotations

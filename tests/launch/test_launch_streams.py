@@ -253,7 +253,6 @@ def test_the_driver_gets_an_attribute_for_what_is_asked_for_only() -> None:
     ({"programmatic": "no"}, "programmatic must be True or False, got 'no'"),
     ({"cluster": 2, "grid": (3,)}, "the grid has 3 CTAs along x, no multiple of the 2 of a cluster .*round it up to 4"),
     ({"cluster": (1, 2), "grid": (4,)}, r"the grid \(4,\) has 1 dimension, and a cluster \(1, 2, 1\) needs 2"),
-    ({"cluster": (1, 2), "grid": numpipe.persistent()}, r"persistent\(\) has CTAs along x only.*use cluster=2"),
 ], ids=str)
 def test_attributes_that_no_launch_can_have_are_refused_at_the_decorator(options: dict[str, Any], part: str) -> None:
     with pytest.raises(SpecError, match=part):
@@ -269,10 +268,11 @@ def test_a_grid_that_a_function_returns_is_checked_at_the_call_on_both_targets(f
 
 
 def test_a_persistent_grid_is_a_whole_number_of_clusters(fake: FakeDriver) -> None:
-    for cluster, ctas in ((1, 132), (4, 132), (8, 128), (16, 128)):
+    for cluster, grid in ((1, (132, 1, 1)), (4, (132, 1, 1)), (8, (128, 1, 1)), (16, (128, 1, 1)), ((4, 2), (64, 2, 1)),
+                          ((1, 3, 2), (22, 3, 2))):
         doubled(grid=numpipe.persistent(), cluster=cluster)(*arrays())
-        assert fake.named("launch")[-1] == ((ctas, 1, 1), 0, 0)
-    with pytest.raises(SpecError, match="the grid has 9 CTAs along x"):
+        assert fake.named("launch")[-1] == (grid, 0, 0)
+    with pytest.raises(SpecError, match=r"persistent\(9\) is no multiple of the 2 CTAs of a cluster.*round it up to 10"):
         doubled(grid=numpipe.persistent(9), cluster=2)(*arrays())
 
 
@@ -280,6 +280,9 @@ def test_a_persistent_grid_has_the_clusters_that_the_driver_says_run_at_once(fak
     fake.at_once = 30
     doubled(grid=numpipe.persistent(), cluster=4)(*arrays())
     assert fake.named("launch")[-1] == ((120, 1, 1), 0, 0)
+    fake.at_once = 7
+    doubled(grid=numpipe.persistent(), cluster=(2, 5))(*arrays())
+    assert fake.named("launch")[-1] == ((14, 5, 1), 0, 0)
     fake.at_once = 66
     doubled(grid=numpipe.persistent(), cluster=2)(*arrays())
     assert fake.named("launch")[-1] == ((132, 1, 1), 0, 0)
