@@ -186,7 +186,7 @@ def cycles(of: Ways, product: Product, by: _Constants = _FITTED) -> Floats:
     constant = by.step + by.meeting * (of.cluster * of.across > 1)
 
     def step(ctas: Floats) -> Floats:
-        return (alone + (l2**by.norm + missed**by.norm) * ctas**by.norm)**(1 / by.norm) + constant  # type: ignore[no-any-return]
+        return (alone + (l2**by.norm + missed**by.norm) * ctas**by.norm)**(1 / by.norm) + constant
 
     # behind the steps of a tile
     pieces = np.where(turned, _cover(of.tn, 64), of.tn // 64 + of.tn % 64 // 32 + of.tn % 32 // 16 + of.tn % 16 // 8)
@@ -209,9 +209,9 @@ def cycles(of: Ways, product: Product, by: _Constants = _FITTED) -> Floats:
     again = 2 * k * np.where(streams, tiles * (high + wide), waves * (together + active * high * wide / together))
     read = once + np.clip(once / by.held / 1e6 - 0.5, 0, 1) * np.maximum(0, again - once)
     memory = (read + by.written * 2 * batches * rows * columns) / by.memory + by.fill
-    return (busy**by.mix + memory**by.mix)**(1 / by.mix) + by.launch  # type: ignore[no-any-return]
+    return (busy**by.mix + memory**by.mix)**(1 / by.mix) + by.launch
 
 
-def _cover(size: Floats | int, block: Floats) -> Floats:
+def _cover(size: Floats | Sizes, block: Floats | int) -> Floats:
     """Return how many blocks cover a size."""
-    return np.ceil(size / block)
+    return np.ceil(np.asarray(size, np.float64) / block)

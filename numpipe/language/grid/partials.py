@@ -120,7 +120,7 @@ def combined(work, tile, part):  # type: ignore[no-untyped-def]
     return tile
 
 
-def together(shape: tuple[int, int]) -> int:
+def together(shape: tuple[int, ...]) -> int:
     """Return of how many parts a lane loads its registers of a tile of this shape at once, about 100 beside the tile's own."""
     return max(1, min(8, 96 * 128 // math.prod(shape)))
 

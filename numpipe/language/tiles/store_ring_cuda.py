@@ -52,9 +52,9 @@ def _await_staging(_context: Any, ref: Any) -> Any:
 @cuda_meaning(source.write_panels)
 def _write_panels(_context: Any, ref: Any, batch: Any) -> Any:
     _, builder, args = yield nb.types.void(ref, batch)
-    for number, panel in enumerate(batch.panels):
+    for number, (row, column, width) in enumerate(batch.panels):
         address = own_part(builder, ref.unit, ref.unit.staging, number * PANEL_BYTES)
-        write_panel(builder, batch.tile, args[1], *panel, address, batch.inner)
+        write_panel(builder, batch.tile, args[1], row, column, width, address, batch.inner)
 
 
 @cuda_meaning(source.copy_out)
