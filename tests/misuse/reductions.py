@@ -266,13 +266,13 @@ def a_scattered_store(a, b, c):
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("atomic_max: float32 has no such reduction in global memory: it takes int32", kind=SpecError)
+@refused("atomic_max: float32 has no such reduction in global memory: it takes int32, uint32", kind=SpecError)
 def a_maximum_of_floats(a, b, c):
     numpipe.atomic_max(c.at[ds(0, 64), ds(0, 64)], numpipe.zeros((64, 64), np.float32))
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("atomic_min: float16 has no such reduction in global memory: it takes int32; a tile (M, N) to an array that TMA can "
+@refused("atomic_min: float16 has no such reduction in global memory: it takes int32, uint32; a tile (M, N) to an array that TMA can "
          "store, whose rows are multiples of 16 B, has float16 and bfloat16 too", kind=SpecError,
          args=(A, B, SUMS.astype(np.float16)))
 def a_minimum_of_a_float16_vector(a, b, c):

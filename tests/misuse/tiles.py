@@ -474,19 +474,19 @@ def a_sum_of_bytes(a, b, c):
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("np.where of int8 tiles: they are converted, loaded and stored only; choose before astype", kind=SpecError,
-         mend={".astype(np.int8)": "", "x, x)": "x, x).astype(np.int8)"})
+@refused("np.where of float8_e5m2 tiles: they are converted, loaded and stored only; choose before astype", kind=SpecError,
+         mend={".astype(ml_dtypes.float8_e5m2)": "", "x, x)": "x, x).astype(ml_dtypes.float8_e5m2)"})
 def a_choice_of_bytes(a, b, c):
-    x = numpipe.iota((64, 64)).astype(np.int8)
+    x = numpipe.iota((64, 64)).astype(ml_dtypes.float8_e5m2)
     y = np.where(numpipe.iota((64, 64)) < 3, x, x)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("full: a tile of int8 is made by astype, of one of float32 or int32", kind=SpecError,
-         mend={"1, np.int8)": "1, np.int32).astype(np.int8)"})
+@refused("full: a tile of float8_e5m2 is made by astype, of one of float32 or int32", kind=SpecError,
+         mend={"1, ml_dtypes.float8_e5m2)": "1, np.int32).astype(ml_dtypes.float8_e5m2)"})
 def a_tile_full_of_bytes(a, b, c):
-    x = numpipe.full((64, 64), 1, np.int8)
-    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+    x = numpipe.full((64, 64), 1, ml_dtypes.float8_e5m2)
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
 @refused("a[…]: an element of float8_e4m3fn is no number of a kernel: load a tile, and convert it with astype", kind=SpecError,
@@ -510,3 +510,39 @@ def columns_of_bytes(a, b, c):
     for (k,), (x,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a):
         y = x.T[...]
         #   ^^^^^^^^
+
+
+@refused("bitcast of a float32 tile to int8: the same bits are another type of 32 bits, int32, uint32 or float32; astype converts",
+         kind=SpecError, mend={"numpipe.bitcast(numpipe.full((64, 64), 1.0, np.float32), np.int8)":
+                               "numpipe.full((64, 64), 1.0, np.float32).astype(np.int8)"})
+def bits_of_another_size(a, b, c):
+    x = numpipe.bitcast(numpipe.full((64, 64), 1.0, np.float32), np.int8)
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("bitcast of a mask to int32: the same bits are of no number: use .astype(np.int32)", kind=SpecError,
+         mend={"numpipe.bitcast(numpipe.iota(64) < 3, np.int32)": "(numpipe.iota(64) < 3).astype(np.int32)"})
+def bits_of_a_mask(a, b, c):
+    x = numpipe.bitcast(numpipe.iota(64) < 3, np.int32)
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("bitcast(tile, dtype): tile must be a register tile, got float",
+         kind=SpecError, compiled="bitcast(tile, dtype): tile must be a register tile, got float64")
+def bits_of_a_number(a, b, c):
+    x = numpipe.bitcast(1.0, np.int32)
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("'+' of a uint32 tile and a float: use .astype(np.float32) first", kind=SpecError,
+         mend={"np.uint32) +": "np.uint32).astype(np.float32) +"})
+def an_unsigned_tile_and_a_fraction(a, b, c):
+    x = numpipe.full((64, 64), 1, np.uint32) + 0.5
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("sum: reductions are of float32, int32 and uint32 tiles, got int8: use .astype(np.int32) first", kind=SpecError,
+         mend={".sum()": ".astype(np.int32).sum()"})
+def a_sum_of_small_integers(a, b, c):
+    x = numpipe.full((64, 64), 1, np.int8).sum()
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^

@@ -15,9 +15,9 @@ tile                         how (PTX ISA)                                      
 ===========================  ========================================================  =============================================
 (M, N), rows of the array    the store ring: ``cp.reduce.async.bulk.tensor`` of        add: float32, float16, bfloat16, int32; min,
 that TMA can store           panels in shared memory, at 16 bytes a time               max: float16, bfloat16, int32; and, or, xor:
-                                                                                       int32
+                                                                                       int32; uint32 as int32
 others, vectors, (M, 1),     the lanes: ``red.relaxed.gpu.global``, element by         add: float32, float16, bfloat16, int32; min,
-(1, N)                       element; of 16 bits a loop of compare-and-swap            max, and, or, xor: int32
+(1, N)                       element; of 16 bits a loop of compare-and-swap            max, and, or, xor: int32; uint32 as int32
 ===========================  ========================================================  =============================================
 
 Sums of floats are rounded each time, in an order that differs from run to run: results are not bit-identical. float32 subnormals
@@ -38,8 +38,8 @@ from .views import GmemView
 
 __all__ = ["atomic_add", "atomic_and", "atomic_max", "atomic_min", "atomic_or", "atomic_xor"]
 
-_LANES: dict[str, tuple[str, ...]] = {"add": ("int32", "float32", "float16", "bfloat16"),
-                                      **dict.fromkeys(("min", "max", "and", "or", "xor"), ("int32",))}
+_LANES: dict[str, tuple[str, ...]] = {"add": ("int32", "uint32", "float32", "float16", "bfloat16"),
+                                      **dict.fromkeys(("min", "max", "and", "or", "xor"), ("int32", "uint32"))}
 """types that red.global reduces"""
 _RESULTS = {"add": "the sum of it and of the tile's", "min": "the smaller of it and of the tile's",
             "max": "the larger of it and of the tile's", "and": "``it & the tile's``", "or": "``it | the tile's``",

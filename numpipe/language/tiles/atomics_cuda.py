@@ -16,7 +16,7 @@ def _atomic(name: str, typing_context: Any, dst: Any, tile: Any) -> Any:
     source.check_atomic(name, dst, tile)
     reduction = name.removeprefix("atomic_")
     kind, register = (("noftz." + {"float16": "f16", "bfloat16": "bf16"}[tile.dtype.name], "h") if tile.dtype in HALVES else
-                      ("f32", "f") if tile.dtype == FLOAT32 else ("s32" if reduction in ("add", "min", "max") else "b32", "r"))
+                      ("f32", "f") if tile.dtype == FLOAT32 else (f"{tile.dtype.kind.replace('i', 's')}32" if reduction in ("add", "min", "max") else "b32", "r"))
     statement = f"red.relaxed.gpu.global.{reduction}.{kind} [$0], $1;", register
     write = writing(typing_context, dst.ref, tile, dst.axes, reduction, statement)
     context, builder, args = yield nb.types.void(dst, tile)
