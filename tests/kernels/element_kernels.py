@@ -56,7 +56,7 @@ def seen(x: np.ndarray) -> np.ndarray:
 
 
 def wrong(pair: str, shape: tuple[int, int, int], rng: np.random.Generator, to: Any = None, **how: Any) -> str:
-    """Run a product; "" if it is NumPy's: exactly of integers, of bytes the low bits, within `TOLERANCE` (and a rounding to `to`) of floats."""
+    """Run a product; "" if it is NumPy's: of integers exactly, or their low bits; of floats within `TOLERANCE` (and a rounding)."""
     a, b = operands(pair, shape, rng)
     whole = a.dtype.kind in "iu"
     c = np.zeros(shape[:2], to or (np.int32 if whole else F32))

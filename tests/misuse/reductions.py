@@ -272,8 +272,8 @@ def a_maximum_of_floats(a, b, c):
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("atomic_min: float16 has no such reduction in global memory: it takes int32, uint32; a tile (M, N) to an array that TMA can "
-         "store, whose rows are multiples of 16 B, has float16 and bfloat16 too", kind=SpecError,
+@refused("atomic_min: float16 has no such reduction in global memory: it takes int32, uint32; a tile (M, N) to an array that TMA "
+         "can store, whose rows are multiples of 16 B, has float16 and bfloat16 too", kind=SpecError,
          args=(A, B, SUMS.astype(np.float16)))
 def a_minimum_of_a_float16_vector(a, b, c):
     numpipe.atomic_min(c.at[ds(0, 64)], numpipe.full(64, 0.0, np.float32).astype(np.float16))

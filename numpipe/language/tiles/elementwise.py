@@ -16,9 +16,9 @@ elements are computed by one instruction (PTX ISA, "Half Precision Floating Poin
 comparisons in float32. Operands of another type are refused: a run-time float32 would be rounded silently. A tile of another
 layout is an error that names both: nothing is moved between lanes here.
 
-Integers are int32, uint32, int8 and uint8; those of 8 bits are computed in 32, each operation's result cut to its low 8. Unsigned ones
-wrap, as in NumPy and C. Signed ones that their type cannot hold are an error on the simulated SM, as nobody meant it, and wrap on the
-GPU; who means it computes in uint32, where the bits are the same: ``(x.astype(np.uint32) * 1664525 + 1).astype(np.int32)``.
+Integers are int32, uint32, int8 and uint8; those of 8 bits are computed in 32, each operation's result cut to its low 8. Unsigned
+ones wrap, as in NumPy and C. Signed ones that their type cannot hold are an error on the simulated SM, because that is seldom meant,
+and wrap on the GPU; who means it computes in uint32, with the same bits: ``(x.astype(np.uint32) * 1664525).astype(np.int32)``.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ function                         result                                         
 ``np.exp`` … `fma`               see below                                                               floats
 ===============================  ======================================================================  =================
 
-Tiles are of float32, float16, bfloat16 and integers, numbers of float32 and int32. All but the last row give NumPy's bits. Whether the
-approximate ones are taken each kernel says by a link symbol (`core.approximate_cuda`).
+Tiles are of float32, float16, bfloat16 and integers, numbers of float32 and int32. All but the last row give NumPy's bits. Whether
+the approximate ones are taken each kernel says by a link symbol (`core.approximate_cuda`).
 
 =====================================  ==================  ================================================================
 function                               error, ulp          with ``CompilerParams(approx_math=True)``

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ...arch.dtypes import FLOAT32, HALVES, INT32, INTEGERS, UINT32
+from ...arch.dtypes import FLOAT32, HALVES, INTEGERS, UINT32
 from ...core import numba as nb
 from ...core.approximate_cuda import divide
 from ...core.arith_cuda import convert, type_of

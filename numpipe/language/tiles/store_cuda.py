@@ -11,6 +11,7 @@ from ...arch.dtypes import packing
 from ...core import numba as nb
 from ...plan.plans import ArrayArg
 from . import store as source
+from .elements_cuda import write_element
 from .elementwise_cuda import place_of
 from .layouts import ACCUMULATOR, COLUMN, EITHER, ROW, places, vector_of
 from .refs import whole_slices
@@ -50,6 +51,11 @@ def writing(typing_context: Any, ref: GmemType, tile: TileType, axes: tuple[int,
 def _store(typing_context: Any, ref: Any, index: Any, tile: Any) -> Any:
     if not isinstance(ref, GmemType):
         return None
+    if source.plan_number(ref, whole_slices(index), tile):
+        context, builder, args = yield nb.types.none(ref, index, tile)
+        if ref.role != "memory":
+            write_element(context, builder, ref, args[0], starts(context, builder, index, args[1]), args[2], tile)
+        return
     stored, convert = cast_to_store(tile, ref.arg.dtype)
     write = writing(typing_context, ref, stored, source.plan(ref, whole_slices(index), stored))
     context, builder, args = yield nb.types.none(ref, index, tile)

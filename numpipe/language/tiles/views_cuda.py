@@ -82,7 +82,7 @@ def starts(context: Any, builder: Any, index: Any, value: Any) -> list[Any]:
 @method_of(GmemType, "at")
 def _view(of: GmemType, target: AtType, index: Any) -> Any:
     parts = whole_slices(index)
-    axes = source.block_axes(of, parts, f"{of.arg.name}.at[…]", least=1)
+    axes = source.block_axes(of, parts, f"{of.arg.name}.at[…]")
     result = ViewType(of, axes, tuple(parts[axis].size for axis in axes))
     context, builder, args = yield result(target, index)
     ref = nb.fields(context, builder, target, args[0]).of

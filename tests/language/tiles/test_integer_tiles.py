@@ -72,7 +72,7 @@ def test_reductions_and_atomics_of_uint32_are_numpys() -> None:
 
 @pytest.mark.parametrize(("dtype", "largest", "mend"), [
     (np.int32, 2**31 - 1, r"compute in uint32, x.astype\(np.uint32\)"), (np.int8, 127, r"compute in int32, x.astype\(np.int32\)")])
-def test_a_signed_integer_that_overflows_is_an_error_simulated_and_an_unsigned_one_wraps(dtype: Any, largest: int, mend: str) -> None:
+def test_a_signed_overflow_is_an_error_simulated_and_an_unsigned_one_wraps(dtype: Any, largest: int, mend: str) -> None:
     @numpipe.kernel(num_compute_wgs=1)
     def one_more(x, y):
         y[ds(0, 64), ds(0, 64)] = x[ds(0, 64), ds(0, 64)] + 1
