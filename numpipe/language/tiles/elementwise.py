@@ -17,7 +17,7 @@ comparisons in float32. Operands of another type are refused: a run-time float32
 layout is an error that names both: nothing is moved between lanes here.
 
 Integers are int32, uint32, int8 and uint8; those of 8 bits are computed in 32, each operation's result cut to its low 8. Unsigned
-ones wrap, as in NumPy and C. Signed ones that their type cannot hold are an error on the simulated SM, because that is seldom meant,
+ones wrap, as in NumPy and C. Signed ones that their type cannot hold are an error on the simulated SM, since that is seldom meant,
 and wrap on the GPU; who means it computes in uint32, with the same bits: ``(x.astype(np.uint32) * 1664525).astype(np.int32)``.
 """
 
@@ -36,8 +36,7 @@ from ...core.inert import NoValue
 from ...core.machine import current
 from ...core.op import called, constant, op
 from ...diagnostics.errors import SimulationError, SpecError
-from .layouts import Form, combined, expanded_form
-from .refs import whole_slices
+from .layouts import Form, combined
 from .tile import Tile, check_form, dtype_of, form_of
 
 __all__ = ["full", "iota"]
@@ -221,12 +220,7 @@ def _power(tile: Any, n: Any) -> Any:
     return arith.raised(tile, n, operator.mul) if n else POWER(tile)
 
 
-def _expanded(tile: Tile, index: Any) -> Tile:
-    form = expanded_form(tile.form, whole_slices(index))
-    return Tile(None if tile.inert else tile.value.reshape(form.shape), form)
-
-
-for _name, _meaning in {**UNARY, **BINARY, **COMPARISONS, "pow": _power, "pos": lambda tile: tile, "getitem": _expanded}.items():
+for _name, _meaning in {**UNARY, **BINARY, **COMPARISONS, "pow": _power, "pos": lambda tile: tile}.items():
     setattr(Tile, f"__{_name.rstrip('_')}__", lambda *operands, meaning=_meaning: meaning(*operands))
 for _name, _operator in BINARY.items():
     setattr(Tile, f"__r{_name.rstrip('_')}__", lambda self, other, meaning=_operator: meaning(other, self))

@@ -19,11 +19,10 @@ from ...core.arith_cuda import operand as number_in
 from ...core.inert_cuda import InertType
 from ...core.op import cuda_meaning
 from . import elementwise as source
-from .layouts import expanded_form, own_place, places, sources
-from .refs import whole_slices
+from .layouts import own_place, places, sources
 from .shared_cuda import Value
 from .tile import TileLike
-from .tile_cuda import TileType, assembled, floats, narrowed, packed, part_of_either, registers, undefined, wide
+from .tile_cuda import TileType, assembled, floats, narrowed, packed, registers, undefined, wide
 
 Emit = Callable[..., Any]
 """(builder, dtype, *elements) -> element; of 16 bits the elements are float32, and dtype is that"""
@@ -236,7 +235,7 @@ def _where(_context: Any, mask: Any, x: Any, y: Any, *literals: Any) -> Any:
     return assembled(builder, tile, chosen)
 
 
-# ---- tiles of numbers, and another dimension
+# ---- tiles of numbers
 @cuda_meaning(source.full)
 def _full(_context: Any, shape: Any, value: Any, dtype: Any, *literals: Any) -> Any:
     form = source.full_form(shape, value, dtype)
@@ -266,15 +265,3 @@ def _iota(_context: Any, shape: Any, axis: Any) -> Any:
         at = place[axis]
         found.append(nb.const(0) if at is None else builder.add(own[axis], nb.const(at)))
     return assembled(builder, tile, found)
-
-
-def _expanded(tile: Any, index: Any) -> Any:
-    if not isinstance(tile, TileLike):
-        return None
-    kind = tile.settled("tile[…]")
-    result = TileType(expanded_form(kind.form, whole_slices(index)))
-    _, builder, args = yield result(kind, index)
-    return assembled(builder, result, part_of_either(builder, kind, args[0], result))
-
-
-nb.binary(operator.getitem, _expanded)

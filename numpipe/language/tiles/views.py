@@ -14,7 +14,7 @@ from ...core.arith import is_integer
 from ...core.inert import NoValue
 from ...core.machine import failure
 from ...diagnostics.errors import SimulationError, SpecError
-from .refs import All, At, Ds, GmemRef, method_of, whole_slices
+from .refs import All, At, Ds, GmemRef, bounded, method_of, whole_slices
 from .tile import TileLike
 
 
@@ -62,6 +62,7 @@ def block_axes(ref: Any, parts: Sequence[Any], what: str, gathers: bool = False)
     Raises SpecError for another number of parts, for other parts, and for more than two dimensions.
     """
     name, ndim = ref.arg.name, ref.arg.ndim
+    bounded(tuple(parts))
     if not gathers and any(isinstance(part, TileLike) for part in parts):
         instead = ", ".join(f"ds(start, {part.shape[0]})" if isinstance(part, TileLike) else
                             f"ds(start, {part.size})" if isinstance(part, Ds) else "i" for part in parts)
