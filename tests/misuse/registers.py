@@ -149,7 +149,8 @@ def a_row_that_is_turned(a, b, c):
 
 
 PARTS = ("tile[…]: parts of a register tile have a slice along each dimension, x[:, 0:32], x[64:128, :], of a vector "
-         "v[ds(8, 16)]; v[:, None] and v[None, :] give a vector a dimension; elements are those of a tile in shared memory, or of an array")
+         "v[ds(8, 16)]; v[:, None] and v[None, :] give a vector a dimension; elements are those of a tile in shared "
+         "memory, or of an array")
 
 
 @refused(PARTS, kind=SpecError, mend={"[8:16]": "[ds(8, 8)]"})
@@ -187,8 +188,8 @@ def a_slice_to_the_end_of_an_array(a, b, c):
     #   ^^^^^^^^^^^^
 
 
-@refused("reshape of a tile (64, 64) to (32, 128): other lanes would have its elements; vectors (n,), (1, n) and (n, 1) become each "
-         "other, all else goes through shared memory: tile[...] = x, then a part of it", kind=SpecError)
+@refused("reshape of a tile (64, 64) to (32, 128): other lanes would have its elements; vectors (n,), (1, n) and (n, 1) become "
+         "each other, all else goes through shared memory: tile[...] = x, then a part of it", kind=SpecError)
 def a_shape_of_other_lanes(a, b, c):
     x = numpipe.zeros((64, 64), np.float32).reshape(32, -1)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^

@@ -69,8 +69,8 @@ def part_form(form: Form, parts: Sequence[Any]) -> tuple[Form, tuple[slice, ...]
             raise SpecError(f"tile[…]: elements {start} … {start + count - 1}{along} are not in a tile {form.shape}: take some of "
                             f"0 … {size - 1}")
         if (start % step or count % step) and count != size:
-            raise SpecError(f"tile[…]: elements {start} … {start + count - 1}{along} lie in the midst of what lanes have: a part of "
-                            f"a tile {form} starts at a multiple of {step} and has a multiple of {step}: take "
+            raise SpecError(f"tile[…]: elements {start} … {start + count - 1}{along} lie in the midst of what lanes have: a part "
+                            f"of a tile {form} starts at a multiple of {step} and has a multiple of {step}: take "
                             f"{start // step * step}:{-(-(start + count) // step) * step}, or a part of a tile in shared memory")
         slices.append(slice(int(start), int(start + count)))
     shape, layout = tuple(part.stop - part.start for part in slices), form.layout

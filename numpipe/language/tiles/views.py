@@ -66,8 +66,8 @@ def block_axes(ref: Any, parts: Sequence[Any], what: str, gathers: bool = False)
     if not gathers and any(isinstance(part, TileLike) for part in parts):
         instead = ", ".join(f"ds(start, {part.shape[0]})" if isinstance(part, TileLike) else
                             f"ds(start, {part.size})" if isinstance(part, Ds) else "i" for part in parts)
-        raise SpecError(f"{what}: a vector of indices gathers in a load only; here an index has ds(start, size) and integers: "
-                        f"write {what.replace('…', instead)}")
+        raise SpecError(f"{what}: a vector of indices gathers in a load, and scatters in a store, only; here an index has "
+                        f"ds(start, size) and integers: write {what.replace('…', instead)}")
     axes = tuple(axis for axis, part in enumerate(parts) if isinstance(part, (Ds, All, TileLike)))
     others = [part for axis, part in enumerate(parts) if axis not in axes]
     if len(parts) != ndim or len(axes) > 2 or not all(isinstance(p, NoValue) or is_integer(p) for p in others):
