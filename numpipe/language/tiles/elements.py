@@ -73,7 +73,7 @@ def write_element(ref: GmemRef, index: Sequence[Any], value: Any, what: str, red
     machine = current()
     if machine.role == "memory":
         return
-    check_inside(ref, tuple(index), (), what, *["the GPU writes nothing"] * 2, "stores to")
+    check_inside(ref, tuple(index), (), what, "the GPU writes nothing", "the GPU writes nothing", "stores to")
     found = as_element(what, ref.array.dtype, value)
     where = tuple(slice(int(i), int(i) + 1) for i in index)
     machine.gmem_write(ref.array, where, np.full((1,) * len(where), found, ref.array.dtype), ref.name, reduction)

@@ -26,7 +26,7 @@ import numpy as np
 from ...core.op import called, constant, op
 from ...diagnostics.errors import SpecError
 from .layouts import ACCUMULATOR, COLUMN, EITHER, ROW, Form, expanded_form, lanes_across, places, vector_of
-from .refs import All, Ds, Span, whole_slices
+from .refs import All, Ds, Span, method_of, whole_slices
 from .tile import Tile, form_of
 
 
@@ -98,14 +98,12 @@ def elements_of(form: Form, result: Form, slices: Sequence[slice]) -> tuple[int,
     return tuple(found)
 
 
+@method_of(Tile, "__getitem__")
 def _part(tile: Tile, index: Any) -> Tile:
     form, slices = part_form(tile.form, whole_slices(index))
     if tile.inert:
         return Tile(None, form)
     return Tile(tile.value[slices] if slices else tile.value.reshape(form.shape), form)
-
-
-Tile.__getitem__ = _part  # type: ignore[attr-defined]
 
 
 # ---- other shapes
@@ -133,7 +131,7 @@ def reshaped_form(tile: Any, shape: Sequence[Any]) -> Form:
         raise SpecError(f"reshape of a tile {form.shape} to {found}: other lanes would have its elements; vectors (n,), (1, n) and "
                         "(n, 1) become each other, all else goes through shared memory: tile[...] = x, then a part of it")
     if len(form.shape) == 1:
-        return expanded_form(form, (All(), None) if found[1] == 1 else (None, All()))
+        return expanded_form(form, (All(), None) if found[-1] == 1 else (None, All()))
     if len(found) == 2:
         raise SpecError(f"reshape of a tile {form.shape} to {found}: a row and a column lie in other lanes: "
                         "numpipe.layout_cast(x.reshape(-1), \"row\") or \"column\" moves a vector")
@@ -146,4 +144,7 @@ def check_tile(tile: Any) -> None:
         raise SpecError(f"reshape(…) of register tiles: got {called(tile)}")
 
 
-Tile.reshape = lambda self, *shape: reshape(self, *shape)  # type: ignore[attr-defined]
+@method_of(Tile, "reshape")
+def _reshape(tile: Tile, *shape: Any) -> Tile:
+    """Return the tile in another shape: `reshape`."""
+    return reshape(tile, *shape)

@@ -94,8 +94,8 @@ STEERLESS.append(SmemType)
 for _type in (DsType, SmemType):
     nb.machine_model(_type, lambda ty: nb.i32)
 nb.struct_model(AtType, lambda ty: [("of", ty.of)])
-for _type in (AllType, SpanType):
-    nb.register_model(_type)(nb.models.OpaqueModel)
+for _opaque in (AllType, SpanType):
+    nb.register_model(_opaque)(nb.models.OpaqueModel)
 
 
 def _profiled(ty: GmemType) -> list[tuple[str, Any]]:

@@ -9,11 +9,8 @@ indices are the hazard `unordered-accesses`: which lane stores last is not known
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
-
-import numpy as np
 
 from ...arch.dtypes import INT32
 from ...core.machine import current, failure
@@ -72,41 +69,22 @@ def check_scatter(name: str, parts: Sequence[Any], form: Form) -> None:
 
 
 def scatter(ref: GmemRef, axes: Sequence[int], parts: Sequence[Any], tile: Tile, what: str) -> None:
-    """Store a tile that fits, one run of neighbouring indices after the other."""
+    """Store a tile that fits; what a `ds` selects beyond the array's end is left out."""
     along = scattered(parts)
     assert along is not None
-    indices, size, number = parts[along].value, ref.array.shape[along], list(axes).index(along)
-    outside = indices[(indices < 0) | (indices >= size)]
-    if outside.size:
-        raise failure(SimulationError, "out-of-bounds", f"{what}: index {int(outside[0])} along dimension {along} is outside the "
-                      f"array's {size}; the GPU does not write there", f"indices in 0…{size - 1}", f"stores to '{ref.name}'")
-    order = np.argsort(indices, kind="stable")
-    twice = indices[order][1:][np.diff(indices[order]) == 0]
-    if twice.size:
-        raise failure(SimulationError, "unordered-accesses", f"{what}: index {int(twice[0])} along dimension {along} comes more "
-                      "than once; which of its elements is stored last is not known", "indices that differ, or numpipe.atomic_add",
-                      f"stores to '{ref.name}'")
-    check_inside(ref, tuple(parts), tuple(axes), what, *["the GPU writes nothing"] * 2, "stores to")
-    where: list[Any] = [part if axis not in axes else slice(None) for axis, part in enumerate(parts)]
-    taken: list[slice] = [slice(None)] * len(axes)
-    for place, axis in enumerate(axes):
-        if axis != along:
-            start, count = int(parts[axis].start), tile.shape[place]
-            if start < 0:
-                raise failure(SimulationError, "out-of-bounds", f"{what}: negative start {start}: the GPU writes what lies inside",
-                              "starts from 0 on: what sticks out at the end is clipped", f"stores to '{ref.name}'")
-            inside = max(0, min(count, ref.array.shape[axis] - start))
-            where[axis], taken[place] = slice(start, start + inside), slice(inside)
-            if not inside:
-                return
-    for run in _runs(indices, order):
-        where[along] = slice(int(indices[run[0]]), int(indices[run[-1]]) + 1)
-        current().gmem_write(ref.array, tuple(int(i) if not isinstance(i, slice) else i for i in where),
-                             np.take(tile.value, run, axis=number)[tuple(taken)], ref.name)
-
-
-def _runs(indices: np.ndarray, order: np.ndarray) -> Iterator[np.ndarray]:
-    """Return the positions of indices in rising order, a run for each range of consecutive ones."""
-    ends = np.flatnonzero(np.diff(indices[order]) != 1) + 1
-    for first, last in itertools.pairwise([0, *ends.tolist(), len(order)]):
-        yield order[first:last]
+    check_inside(ref, tuple(parts), tuple(axes), what, "the GPU writes nothing", "the GPU writes nothing", "stores to")
+    where: list[slice] = []
+    for part, size in zip(parts, ref.array.shape, strict=True):
+        start, count = (int(part.start), part.size) if isinstance(part, Ds) else (
+            0 if isinstance(part, TileLike) else int(part), 1)
+        if start < 0:
+            raise failure(SimulationError, "out-of-bounds", f"{what}: negative start {start}: the GPU writes what lies inside",
+                          "starts from 0 on: what sticks out at the end is clipped", f"stores to '{ref.name}'")
+        where.append(slice(start, max(start, min(start + count, size))))
+    shape = [1] * len(parts)
+    for axis, size in zip(axes, tile.shape, strict=True):
+        shape[axis] = size
+    taken = tuple(slice(None) if axis == along else slice(part.stop - part.start) for axis, part in enumerate(where))
+    values = tile.value.reshape(shape)[taken]
+    if values.size:
+        current().gmem_scatter(ref.array, tuple(where), along, parts[along].value, values, ref.name)

@@ -16,6 +16,7 @@ from .elementwise_cuda import place_of
 from .layouts import ACCUMULATOR, COLUMN, EITHER, ROW, places, vector_of
 from .refs import whole_slices
 from .refs_cuda import I32, GmemType
+from .scatter import all_of_tile
 from .shared_cuda import store_words
 from .store_ring import batches, put
 from .store_ring_cuda import BatchType
@@ -59,7 +60,7 @@ def _store(typing_context: Any, ref: Any, index: Any, tile: Any) -> Any:
             write_element(context, builder, ref, args[0], starts(context, builder, index, args[1]), args[2], tile)
         return
     stored, convert = cast_to_store(tile, ref.arg.dtype)
-    parts = source.all_of_tile(whole_slices(index), stored)
+    parts = all_of_tile(whole_slices(index), stored)
     write = writing(typing_context, ref, stored, source.plan(ref, parts, stored), parts=parts)
     context, builder, args = yield nb.types.none(ref, index, tile)
     write(context, builder, args[0], starts(context, builder, index, args[1]), convert(builder, args[2]))
