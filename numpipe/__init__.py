@@ -66,7 +66,7 @@ _HOMES = {
     "core.functions": "function",
     "core.arith": "cdiv",
     "language.tiles.refs": "ds",
-    "language.tiles.tile": "zeros",
+    "language.tiles.tile": "bitcast zeros",
     "language.tiles.elementwise": "full iota",
     "language.tiles.mathematics": "fma rsqrt sigmoid",
     "language.tiles.mma": "wgmma wgmma_wait",

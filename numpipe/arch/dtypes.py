@@ -17,6 +17,7 @@ FLOAT16 = np.dtype(np.float16)
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 FLOAT32 = np.dtype(np.float32)
 INT32 = np.dtype(np.int32)
+UINT32 = np.dtype(np.uint32)
 BOOL = np.dtype(np.bool_)
 
 K_BYTES = 32
@@ -63,9 +64,9 @@ class Packing:
 
     per_register  elements in a 32-bit register, the one with the lower column in the low bits. Of 8-bit types two as well, because
                   a lane has two of them side by side
-    computed      operations of a tile: "f" those of float32, "h" of 16-bit floats, "i" of int32, "b" of masks; with "" it can only
-                  be converted, loaded and stored
-    wide          type through which conversions go, float32 or int32, which holds all values
+    computed      operations of a tile: "f" those of float32, "h" of 16-bit floats, "i" of integers, "b" of masks; with "" it can
+                  only be converted, loaded and stored
+    wide          type through which conversions go, and in which integers are computed: float32, int32 or uint32; holds all values
     widen         PTX that converts the low and the high element of register $1 to the wide type, in $0
     narrow        PTX that packs two elements of the wide type, the low one in $1, into register $0
     largest       larger floats become this one, with their sign (``.satfinite``); None: they become infinite
@@ -136,7 +137,7 @@ def _half(ptx: str, widen: tuple[str, str]) -> Packing:
 
 def _integer(sign: str, name: str) -> tuple[Packing, Operand]:
     widen = f"bfe.{sign}32 $0, $1, 0, 8;", f"bfe.{sign}32 $0, $1, 8, 8;"
-    return (Packing(2, "", INT32, widen, f"cvt.pack.sat.{name}.s32.b32 $0, $2, $1, 0;"),
+    return (Packing(2, "i", INT32, widen, f"cvt.pack.sat.{name}.s32.b32 $0, $2, $1, 0;"),
             Operand(name, "8-bit integers", "IGMMA", INT32, widths=INTEGER_WIDTHS))
 
 
@@ -162,7 +163,7 @@ _RECORDS = (
     Element("int64", "INT64", "min max"),
     Element("uint8", "UINT8", "", *_integer("u", "u8")),
     Element("uint16", "UINT16"),
-    Element("uint32", "UINT32", f"add min max inc dec {_BITS}"),
+    Element("uint32", "UINT32", f"add min max inc dec {_BITS}", Packing(1, "i", UINT32)),
     Element("uint64", "UINT64", f"add min max {_BITS}"),
     Element("float16", "FLOAT16", "add min max", _F16, Operand("f16", "float16", majors=_BOTH)),
     Element("float32", "FLOAT32", "add", Packing(1, "f"), Operand("tf32", "tf32", ignored=13)),
@@ -179,6 +180,8 @@ OPERANDS = {record.operand.name: (record, record.operand) for record in _RECORDS
 """Operand types of wgmma, by their names in PTX, with what their records say of operands."""
 TILES = tuple(record.dtype for record in _RECORDS if record.tile and record.dtype != BOOL)
 """Types of register tiles of an array's elements."""
+INTEGERS = tuple(record.dtype for record in _RECORDS if record.tile and record.tile.computed == "i")
+"""Types of register tiles of integers."""
 HALVES = tuple(record.dtype for record in _RECORDS if record.tile and record.tile.computed == "h")
 REDUCTIONS = {name: tuple(record.name for record in _RECORDS if name in record.reductions.split())
               for name in ("add", "min", "max", "inc", "dec", "and", "or", "xor")}

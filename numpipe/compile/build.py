@@ -35,7 +35,8 @@ from .entry_name import entry_name
 from .lift.lift import Lifted
 
 SIBLINGS = ("core.inert_cuda", "plan.specs_cuda", "plan.context_cuda", "language.tiles.refs_cuda",
-            "language.tiles.tile_cuda", "language.tiles.elementwise_cuda", "language.tiles.mma_cuda",
+            "language.tiles.tile_cuda", "language.tiles.elementwise_cuda", "language.tiles.parts_cuda",
+            "language.tiles.mma_cuda",
             "language.pipeline.ring_cuda", "language.tiles.store_cuda", "language.tiles.load_cuda",
             "language.tiles.shared_cuda", "language.memory.shared_cuda", "language.tiles.views_cuda",
             "language.pipeline.barriers_cuda", "language.pipeline.pipelines_cuda",

@@ -243,6 +243,13 @@ class Machine(Protocol):
         `reduction`: each element is combined with its value, atomically (``red.global``), as in `tma_store`.
         """
 
+    def gmem_scatter(self, array: np.ndarray, index: tuple[Any, ...], axis: int, places: np.ndarray, values: np.ndarray,
+                     what: str) -> None:
+        """Direct stores to places of their own: what `values` has i-th along dimension `axis` goes to ``places[i]`` there.
+
+        `values` has the array's dimensions; `index` has slices for the others, inside the array.
+        """
+
     def gmem_read(self, array: np.ndarray, index: tuple[slice, ...], what: str) -> np.ndarray:
         """Direct loads of the warpgroup from the array called `what`: ``array[index]``, all of it inside the array."""
 

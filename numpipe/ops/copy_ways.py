@@ -212,7 +212,8 @@ def _blocks(dims: list[Dim], size: int) -> list[Piece]:
     if len(outer) > 4:
         least = min(outer, key=lambda dim: dim.size)
         outer.remove(least)
-        return [piece.moved(i * least.source, i * least.target) for i in range(least.size) for piece in _blocks([*outer, last], size)]
+        pieces = _blocks([*outer, last], size)
+        return [piece.moved(i * least.source, i * least.target) for i in range(least.size) for piece in pieces]
     outer.sort(key=lambda dim: -abs(dim.source))
     source, target = _views([*outer, last], 5)
     return [Piece("blocks", size, source, target)]

@@ -146,6 +146,26 @@ def write_array(who: Warpgroup, array: npt.NDArray[Any], index: tuple[Any, ...],
     _trace(who, "write", f"{reduction or 'store'} to {what}", np.asarray(values).nbytes)
 
 
+def scatter_array(who: Warpgroup, array: npt.NDArray[Any], index: tuple[Any, ...], axis: int, places: npt.NDArray[Any],
+                  values: npt.NDArray[Any], what: str) -> None:
+    """Store to places of their own along a dimension, one run of neighbouring places after the other."""
+    access, size = Access(who, STORE, what, who.needs()), array.shape[axis]
+    outside, order = places[(places < 0) | (places >= size)], np.argsort(places, kind="stable")
+    if outside.size:
+        raise report.violation(access, f"scattered store to {what}: index {int(outside[0])} along dimension {axis} is outside the "
+                                       f"array's {size}; the GPU does not write there", hazard="out-of-bounds",
+                               mend=f"indices in 0…{size - 1}")
+    sorted_places = places[order]
+    twice = sorted_places[1:][np.diff(sorted_places) == 0]
+    if twice.size:
+        raise report.violation(access, f"scattered store to {what}: index {int(twice[0])} along dimension {axis} comes more than "
+                                       "once; which of its elements is stored last is not known", hazard="unordered-accesses",
+                               mend="indices that differ, or numpipe.atomic_add of what each of them names")
+    for run in np.split(order, np.flatnonzero(np.diff(sorted_places) != 1) + 1):
+        where = *index[:axis], slice(int(places[run[0]]), int(places[run[-1]]) + 1), *index[axis + 1:]
+        write_array(who, array, where, np.take(values, run, axis=axis), what)
+
+
 def _inside(access: Access, array: npt.NDArray[Any], index: tuple[Any, ...]) -> tuple[slice, ...]:
     """Return the index as slices; raise SimulationError where it leaves the array, because no hardware clips ordinary accesses."""
     every: tuple[Any, ...] = (*index, *[slice(None)] * (array.ndim - len(index)))

@@ -123,6 +123,7 @@ class Warpgroup(state.Warpgroup):
     store_word = generic.store_word
     load_word = generic.load_word
     gmem_write = generic.write_array
+    gmem_scatter = generic.scatter_array
     gmem_read = generic.read_array
     gmem_signal = gmem.signal
     gmem_await = gmem.wait

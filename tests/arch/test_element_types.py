@@ -67,7 +67,7 @@ def test_sums_of_float8_are_stored_in_other_types(to: np.dtype) -> None:
     assert wrong(f"{E4M3} x {E4M3}", (70, 80, 100), np.random.default_rng(1), to=to, target="sim") == ""
 
 
-def test_sums_of_integers_saturate_where_they_are_stored_as_bytes() -> None:
+def test_sums_of_integers_keep_their_low_bits_where_they_are_stored_as_bytes() -> None:
     assert wrong(f"{S8} x {S8}", (70, 80, 100), np.random.default_rng(1), to=S8, target="sim") == ""
     assert wrong(f"{S8} x {U8}", (70, 80, 100), np.random.default_rng(1), to=U8, target="sim") == ""
 

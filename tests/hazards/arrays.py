@@ -176,6 +176,26 @@ def a_row_behind_the_last_one(x, y, *, mended: numpipe.Static):
     y[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + x[2 if mended else x.shape[0], ds(0, 64)]
 
 
+@kernel("out-of-bounds", r"scattered store to y: index 64 along dimension 0 is outside the array's 64; the GPU does not "
+        r"write there", zeros(64, 64, dtype=F32), gives=ONE, error=SimulationError)
+def a_row_scattered_behind_the_last_one(y, *, mended: numpipe.Static):
+    rows = numpipe.iota(64) if mended else numpipe.iota(64) + 1
+    y[rows, ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + 1.0
+
+
+@kernel("unordered-accesses", r"scattered store to y: index 0 along dimension 0 comes more than once; which of its elements is "
+        r"stored last is not known", zeros(64, 64, dtype=F32), gives=ONE, error=SimulationError)
+def two_rows_scattered_to_one(y, *, mended: numpipe.Static):
+    rows = numpipe.iota(64) if mended else numpipe.iota(64) // 2
+    y[rows, ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + 1.0
+
+
+@kernel("out-of-bounds", r"'y\[…\] = value': index 64 along dimension 0 is outside the array's 64; the GPU writes nothing there",
+        zeros(64, dtype=F32), gives=np.eye(64, dtype=F32)[63], error=SimulationError)
+def a_number_behind_the_last_element(y, *, mended: numpipe.Static):
+    y[63 if mended else y.shape[0]] = 1.0
+
+
 # ---- the kernel before this one
 def load(x, waits):
     if waits:

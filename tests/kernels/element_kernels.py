@@ -56,15 +56,14 @@ def seen(x: np.ndarray) -> np.ndarray:
 
 
 def wrong(pair: str, shape: tuple[int, int, int], rng: np.random.Generator, to: Any = None, **how: Any) -> str:
-    """Run a product; "" if it is NumPy's: exactly of integers, within `TOLERANCE` (and a rounding to `to`) of floats."""
+    """Run a product; "" if it is NumPy's: of integers exactly, or their low bits; of floats within `TOLERANCE` (and a rounding)."""
     a, b = operands(pair, shape, rng)
     whole = a.dtype.kind in "iu"
     c = np.zeros(shape[:2], to or (np.int32 if whole else F32))
     product(a, b, c, depth=128 // a.dtype.itemsize, **how)
     wanted, size = seen(a) @ seen(b).T, abs(seen(a)) @ abs(seen(b)).T
     if whole:
-        limits = np.iinfo(c.dtype)
-        return "" if (c == np.clip(wanted, limits.min, limits.max)).all() else f"{pair} {shape}: {c} for {wanted}"
+        return "" if (c == wanted.astype(np.int64).astype(c.dtype)).all() else f"{pair} {shape}: {c} for {wanted}"
     with np.errstate(all="ignore"):
         rounding = 0.0 if c.dtype == F32 else abs(wanted) * float(ml_dtypes.finfo(c.dtype).eps) + float(
             ml_dtypes.finfo(c.dtype).smallest_subnormal)
@@ -118,6 +117,8 @@ def conversion_arrays(dtype: np.dtype) -> dict[str, np.ndarray]:
 def narrowed(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
     """What a conversion to an 8-bit type gives, said once more."""
     with np.errstate(all="ignore"):
+        if dtype.kind in "iu" and x.dtype.kind == "i":
+            return x.astype(dtype)
         if dtype.kind in "iu":
             whole = np.nan_to_num(np.trunc(x.astype(np.float64)), nan=0.0)
             return np.clip(whole, np.iinfo(dtype).min, np.iinfo(dtype).max).astype(dtype)

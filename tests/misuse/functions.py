@@ -54,7 +54,7 @@ def a_remainder_of_integers_and_a_fraction(a, b, c):
     #   ^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused(simulated="an int32 tile // or % 0: integer division by zero is undefined on the GPU", kind=SimulationError,
+@refused(simulated="an integer tile // or % 0: integer division by zero is undefined on the GPU", kind=SimulationError,
          mend={"iota(64) - 5": "iota(64) + 1"})
 def a_quotient_by_zero(a, b, c):
     x = 7 // (numpipe.iota(64) - 5)

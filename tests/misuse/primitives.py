@@ -134,13 +134,11 @@ def a_view_of_all_of_an_array(a, b, c):
     #   ^^^^^^^^^^^^^^^^^^
 
 
-@refused(simulated="array 'a' has 2 dimensions: a.at[…] is a block of one or two of them, ds(start, size), with an integer along "
-                   "the others, got (0, 1)",
-         compiled="array 'a' has 2 dimensions: a.at[…] is a block of one or two of them, ds(start, size), with an integer along "
-                  "the others, got (int64, int64)", kind=SpecError)
+@refused("load_tile(view, layout): the view is a single element: a[i, j] loads it", kind=SpecError,
+         mend={"numpipe.load_tile(a.at[0, 1])": "a[0, 1]"})
 def a_view_by_numbers(a, b, c):
-    _ = a.at[0, 1]
-    #   ^^^^^^^^^^
+    _ = numpipe.load_tile(a.at[0, 1])
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
 @refused("async_prefetch: copies move tiles of 2 dimensions, and c.at[…] has 1: pass a view of 'c' that has 2, "

@@ -8,7 +8,7 @@ import numpy as np
 import numpipe
 from numpipe import BlockSpec, SimulationError, SpecError, ds
 from numpipe.core.inert import REASON
-from tests.kernels.refusals import A, B, Cases
+from tests.kernels.refusals import A, B, C, Cases
 
 refused = Cases()
 
@@ -259,21 +259,21 @@ def a_vector_stored_to_float64(a, b, c):
   # ^^^^^^^^^^^^
 
 
-@refused("c[…]: a vector of indices gathers in a load only; here an index has ds(start, size) and integers: write "
-         "c[ds(start, 64), ds(start, 32)]", kind=SpecError)
-def a_scattered_store(a, b, c):
-    c[numpipe.iota(64), ds(0, 32)] = numpipe.zeros((64, 32), np.float32)
-  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+@refused("c.at[…]: a vector of indices gathers in a load, and scatters in a store, only; here an index has ds(start, size) and "
+         "integers: write c.at[ds(start, 64), ds(start, 32)]", kind=SpecError)
+def a_scattered_sum(a, b, c):
+    numpipe.atomic_add(c.at[numpipe.iota(64), ds(0, 32)], numpipe.zeros((64, 32), np.float32))
+    #                  ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("atomic_max: float32 has no such reduction in global memory: it takes int32", kind=SpecError)
+@refused("atomic_max: float32 has no such reduction in global memory: it takes int32, uint32", kind=SpecError)
 def a_maximum_of_floats(a, b, c):
     numpipe.atomic_max(c.at[ds(0, 64), ds(0, 64)], numpipe.zeros((64, 64), np.float32))
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("atomic_min: float16 has no such reduction in global memory: it takes int32; a tile (M, N) to an array that TMA can "
-         "store, whose rows are multiples of 16 B, has float16 and bfloat16 too", kind=SpecError,
+@refused("atomic_min: float16 has no such reduction in global memory: it takes int32, uint32; a tile (M, N) to an array that TMA "
+         "can store, whose rows are multiples of 16 B, has float16 and bfloat16 too", kind=SpecError,
          args=(A, B, SUMS.astype(np.float16)))
 def a_minimum_of_a_float16_vector(a, b, c):
     numpipe.atomic_min(c.at[ds(0, 64)], numpipe.full(64, 0.0, np.float32).astype(np.float16))
@@ -308,3 +308,36 @@ def a_gather_at_fractions(a, b, c):
 def a_gather_of_rows_along_columns(a, b, c):
     x = b[numpipe.iota((64, 64)).max(axis=0), ds(0, 64)]
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+# ---- scatter stores
+@refused("'c[…] = tile': the indices of a tile's rows lie along them (column layout), these of 64 elements lie otherwise (row "
+         "layout): write numpipe.layout_cast(v, \"column\")", kind=SpecError,
+         mend={"c[i,": "c[numpipe.layout_cast(i, \"column\"),"})
+def rows_scattered_by_indices_of_columns(a, b, c):
+    i = numpipe.layout_cast(numpipe.iota(64), "row")
+    c[i, ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
+  # ^^^^^^^^^^^^^^^
+
+
+@refused("'c[…] = tile': one part of the index may be a vector of int32, the others are ds(start, size) and integers, got float32 "
+         "(64,) (either layout)", kind=SpecError, mend={"numpipe.full(64, 1, np.float32), ds": "numpipe.iota(64), ds"})
+def rows_scattered_by_fractions(a, b, c):
+    c[numpipe.full(64, 1, np.float32), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
+  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("'c[…] = tile': the index selects (128, 64), the tile is (64, 64)", kind=SpecError,
+         mend={"iota(128)": "iota(64)"})
+def more_indices_than_rows(a, b, c):
+    c[numpipe.iota(128), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
+  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("'c[…] = tile', scattered, takes a tile in the accumulator's layout, this one (64, 64) is in coalesced 4 layout: write "
+         "numpipe.layout_cast(tile, \"accumulator\")", kind=SpecError, args=(A.astype("f4"), B, C),
+         mend={"= t": "= numpipe.layout_cast(t, \"accumulator\")"})
+def a_coalesced_tile_that_is_scattered(a, b, c):
+    t = numpipe.load_tile(a.at[ds(0, 64), ds(0, 64)])
+    c[numpipe.iota(64), ds(0, 64)] = t
+  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^

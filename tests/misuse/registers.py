@@ -148,8 +148,69 @@ def a_row_that_is_turned(a, b, c):
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("tile[…]: a register tile has no parts: v[:, None] and v[None, :] give a vector a dimension; take parts of a tile in "
-         "shared memory, or of an array", kind=SpecError)
+PARTS = ("tile[…]: parts of a register tile have a slice along each dimension, x[:, 0:32], x[64:128, :], of a vector "
+         "v[ds(8, 16)]; v[:, None] and v[None, :] give a vector a dimension; elements are those of a tile in shared "
+         "memory, or of an array")
+
+
+@refused(PARTS, kind=SpecError, mend={"[8:16]": "[ds(8, 8)]"})
+def a_slice_of_a_vector(a, b, c):
+    x = numpipe.full(64, 1.0, np.float32)[8:16]
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("tile[…]: elements 64 … 127 of its columns are not in a tile (64, 64): take some of 0 … 63", kind=SpecError,
+         mend={"64:128": "32:64"})
+def a_part_past_a_tile(a, b, c):
+    x = numpipe.zeros((64, 64), np.float32)[:, 64:128]
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("tile[…]: elements 4 … 19 of its columns lie in the midst of what lanes have: a part of a tile float32 (64, 64) starts at "
+         "a multiple of 8 and has a multiple of 8: take 0:24, or a part of a tile in shared memory", kind=SpecError,
+         mend={"4:20": "0:24"})
+def a_part_between_lanes(a, b, c):
+    x = numpipe.zeros((64, 64), np.float32)[:, 4:20]
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("tile[…]: a part of its columns starts at a run-time value, but registers are named at compile time: write a constant, or "
+         "store the tile to shared memory and load a part of that", kind=SpecError, mend={"ds(a.shape[0], 8)": "ds(8, 8)"})
+def a_part_at_a_run_time_start(a, b, c):
+    x = numpipe.zeros((64, 64), np.float32)[:, ds(a.shape[0], 8)]
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("'64:': a slice of an array, or of a tile in shared memory, has both bounds, from 0 on, at compile time: write 0:64, or "
+         "ds(start, size) for a run-time start", kind=SpecError, mend={"64:]": "64:128]"})
+def a_slice_to_the_end_of_an_array(a, b, c):
+    x = a[0:64, 64:]
+    #   ^^^^^^^^^^^^
+
+
+@refused("reshape of a tile (64, 64) to (32, 128): other lanes would have its elements; vectors (n,), (1, n) and (n, 1) become "
+         "each other, all else goes through shared memory: tile[...] = x, then a part of it", kind=SpecError)
+def a_shape_of_other_lanes(a, b, c):
+    x = numpipe.zeros((64, 64), np.float32).reshape(32, -1)
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("reshape: a tile (64,) has 64 elements, which are not (3, -1)", kind=SpecError, mend={"(3, -1)": "(1, -1)"})
+def a_shape_of_other_size(a, b, c):
+    x = numpipe.full(64, 1.0, np.float32).reshape(3, -1)
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("reshape of a tile (1, 64) to (64, 1): a row and a column lie in other lanes: numpipe.layout_cast(x.reshape(-1), \"row\") "
+         "or \"column\" moves a vector", kind=SpecError,
+         mend={"numpipe.full((1, 64), 1.0, np.float32).reshape(64, 1)":
+               "numpipe.layout_cast(numpipe.full((1, 64), 1.0, np.float32).reshape(-1), \"column\").reshape(64, 1)"})
+def a_row_as_a_column(a, b, c):
+    x = numpipe.full((1, 64), 1.0, np.float32).reshape(64, 1)
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused(PARTS, kind=SpecError)
 def a_part_of_a_register_tile(a, b, c):
     x = numpipe.zeros((64, 64), np.float32)[0, 0]
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^

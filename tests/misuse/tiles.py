@@ -133,29 +133,36 @@ def a_store_of_a_number(a, b, c):
   # ^^^^^^^^^^^^^^^^^^^^^^^
 
 
-NUMBER = "the value must be a register tile, got {}: a kernel stores blocks, not single elements: "
+@refused("'n[…] = value': 'n' is int32, the value float32: int(x) truncates a float, tile.astype(np.int32) all of a tile that is "
+         "reduced", kind=SpecError, args=(A.astype("f4"), B, np.zeros(2, np.int32)),
+         mend={"= tile.sum()": "= tile.astype(np.int32).sum()"})
+def a_fraction_in_integers(a, b, n):
+    tile = a[ds(0, 64), ds(0, 64)]
+    n[0] = tile.sum()
+  # ^^^^
 
 
-@refused(simulated="'sums[…] = value': " + NUMBER.format("an element of array 'a'") + "sums[ds(i, 64)] = tile.sum(axis=1)",
-         compiled="'sums[…] = value': " + NUMBER.format("float32") + "sums[ds(i, 64)] = tile.sum(axis=1)", kind=SpecError,
-         args=(A.astype("f4"), B, np.zeros(128, np.float32)), mend={
-             "range(3)": "range(0, 128, 64)", "s = s + a[i, j]": "tile = a[ds(i, 64), ds(0, 64)]",
-             "sums[i] = s": "sums[ds(i, 64)] = tile.sum(axis=1)", "0.0": "numpipe.zeros((64,), np.float32)"})
-def a_sum_of_elements(a, b, sums):
-    for i in range(3):
-        s = 0.0
-        for j in range(3):
-            s = s + a[i, j]
-        sums[i] = s
-      # ^^^^^^^
+@refused("'c[…] = value': 'c' is bool, the value int32: write x != 0", kind=SpecError, args=(A, B, np.zeros(2, bool)),
+         mend={"= a.shape[0]": "= a.shape[0] != 0"})
+def a_number_in_bools(a, b, c):
+    c[0] = a.shape[0]
+  # ^^^^
 
 
-@refused(f"'c[…] = value': {NUMBER.format('float32')}c[ds(i, 64), ds(j, 64)] = tile", kind=SpecError,
-         mend={"c[0, 0] = np.float32(x)": "c[ds(0, 64), ds(0, 64)] = numpipe.full((64, 64), x, c.dtype)"})
-def an_element_that_is_stored(a, b, c):
-    x = a.shape[0]
-    c[0, 0] = np.float32(x)
-  # ^^^^^^^
+@refused("'c[…] = value': 'c' is float8_e4m3fn, of which there are no numbers: store a tile, numpipe.full(…).astype(c.dtype)",
+         kind=SpecError, args=(A, B, np.zeros(64, ml_dtypes.float8_e4m3fn)),
+         mend={"c[0] = np.float32(a.shape[0])":
+               "c[ds(0, 64)] = numpipe.full(64, np.float32(a.shape[0]), np.float32).astype(c.dtype)"})
+def a_number_in_float8(a, b, c):
+    c[0] = np.float32(a.shape[0])
+  # ^^^^
+
+
+@refused("atomic_add: float64 has no such reduction in global memory: it takes int32, uint32, float32, float16, bfloat16",
+         kind=SpecError, args=(A, B, np.zeros(2)))
+def a_number_added_to_doubles(a, b, c):
+    numpipe.atomic_add(c.at[0], 1.0)
+  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
 @refused("'np.zeros' makes an array on the host: in a kernel numpipe.zeros(shape, np.float32) makes a register tile",
@@ -474,19 +481,19 @@ def a_sum_of_bytes(a, b, c):
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("np.where of int8 tiles: they are converted, loaded and stored only; choose before astype", kind=SpecError,
-         mend={".astype(np.int8)": "", "x, x)": "x, x).astype(np.int8)"})
+@refused("np.where of float8_e5m2 tiles: they are converted, loaded and stored only; choose before astype", kind=SpecError,
+         mend={".astype(ml_dtypes.float8_e5m2)": "", "x, x)": "x, x).astype(ml_dtypes.float8_e5m2)"})
 def a_choice_of_bytes(a, b, c):
-    x = numpipe.iota((64, 64)).astype(np.int8)
+    x = numpipe.iota((64, 64)).astype(ml_dtypes.float8_e5m2)
     y = np.where(numpipe.iota((64, 64)) < 3, x, x)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("full: a tile of int8 is made by astype, of one of float32 or int32", kind=SpecError,
-         mend={"1, np.int8)": "1, np.int32).astype(np.int8)"})
+@refused("full: a tile of float8_e5m2 is made by astype, of one of float32 or int32", kind=SpecError,
+         mend={"1, ml_dtypes.float8_e5m2)": "1, np.int32).astype(ml_dtypes.float8_e5m2)"})
 def a_tile_full_of_bytes(a, b, c):
-    x = numpipe.full((64, 64), 1, np.int8)
-    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+    x = numpipe.full((64, 64), 1, ml_dtypes.float8_e5m2)
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
 @refused("a[…]: an element of float8_e4m3fn is no number of a kernel: load a tile, and convert it with astype", kind=SpecError,
@@ -510,3 +517,39 @@ def columns_of_bytes(a, b, c):
     for (k,), (x,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a):
         y = x.T[...]
         #   ^^^^^^^^
+
+
+@refused("bitcast of a float32 tile to int8: the same bits are another type of 32 bits, int32, uint32 or float32; astype converts",
+         kind=SpecError, mend={"numpipe.bitcast(numpipe.full((64, 64), 1.0, np.float32), np.int8)":
+                               "numpipe.full((64, 64), 1.0, np.float32).astype(np.int8)"})
+def bits_of_another_size(a, b, c):
+    x = numpipe.bitcast(numpipe.full((64, 64), 1.0, np.float32), np.int8)
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("bitcast of a mask to int32: the same bits are of no number: use .astype(np.int32)", kind=SpecError,
+         mend={"numpipe.bitcast(numpipe.iota(64) < 3, np.int32)": "(numpipe.iota(64) < 3).astype(np.int32)"})
+def bits_of_a_mask(a, b, c):
+    x = numpipe.bitcast(numpipe.iota(64) < 3, np.int32)
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("bitcast(tile, dtype): tile must be a register tile, got float",
+         kind=SpecError, compiled="bitcast(tile, dtype): tile must be a register tile, got float64")
+def bits_of_a_number(a, b, c):
+    x = numpipe.bitcast(1.0, np.int32)
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("'+' of a uint32 tile and a float: use .astype(np.float32) first", kind=SpecError,
+         mend={"np.uint32) +": "np.uint32).astype(np.float32) +"})
+def an_unsigned_tile_and_a_fraction(a, b, c):
+    x = numpipe.full((64, 64), 1, np.uint32) + 0.5
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("sum: reductions are of float32, int32 and uint32 tiles, got int8: use .astype(np.int32) first", kind=SpecError,
+         mend={".sum()": ".astype(np.int32).sum()"})
+def a_sum_of_small_integers(a, b, c):
+    x = numpipe.full((64, 64), 1, np.int8).sum()
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^

@@ -268,7 +268,11 @@ class Calls(Loops):
             return self.call(refs.whole, [], part)
         low: Any = 0 if part.lower is None else self.value(part.lower)
         high: Any = MISSING if part.upper is None else self.value(part.upper)
+        if part.upper is None and low is not MISSING and part.step is None:
+            high = None
         if low is MISSING or high is MISSING or part.step is not None:
             self.error(part, "a slice of a tile or array has compile-time bounds and no step; for a run-time start write "
                              "ds(start, size)")
+        if high is None or min(low, high) < 0:  # of what it is a slice is known when it is typed
+            return self.call(refs.span, [literal_node(low, part), literal_node(high, part)], part)
         return self.call(refs.ds, [literal_node(low, part), literal_node(high - low, part)], part)

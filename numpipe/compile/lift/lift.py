@@ -33,7 +33,7 @@ from ...core.functions import Function
 from ...diagnostics import source as _source
 from ...diagnostics.errors import CompileError, Position
 from ...language.pipeline import order_tokens
-from ...language.tiles import elementwise, load, shared, store, views  # noqa: F401  # they give tiles and references their methods
+from ...language.tiles import elementwise, load, parts, shared, store, views  # noqa: F401  # they give tiles and references their methods
 from ...plan.unit import Unit
 from .arithmetic import Arithmetic
 from .bodies import Bodies

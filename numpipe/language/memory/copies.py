@@ -124,7 +124,7 @@ def reachable(operation: str, unit: Unit, view: GmemView, layout: Layout | None 
     `layout` is that of a tile that is copied."""
     array, axes = unit.arrays[view.ref.index], view.axes
     if len(axes) != 2:
-        size = 1 if layout is None else layout.shape[(1 - layout.inner) if axes[0] == array.contiguous else layout.inner]
+        size = 1 if layout is None else layout.shape[(1 - layout.inner) if axes and axes[0] == array.contiguous else layout.inner]
         mend = f"pass a view of '{array.name}' that has 2, array.reshape(1, -1)" if array.ndim < 2 else (
             f"write ds(i, {size}) in place of an integer")
         raise SpecError(f"{operation}: copies move tiles of 2 dimensions, and {array.name}.at[…] has {len(axes)}: {mend}")

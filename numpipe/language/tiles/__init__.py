@@ -5,7 +5,7 @@
 `refs`, `views`                                  arrays, tiles in shared memory, their indices and views
 `load`, `store`, `store_ring`, `tma`             blocks of arrays to registers and back; copies by TMA
 `shared`, `addresses`, `order`                   tiles in shared memory, and the barriers that nobody has to write
-`elementwise`, `mathematics`, `strips`           arithmetic, where no lane needs another
+`elementwise`, `mathematics`, `strips`, `parts`  arithmetic, where no lane needs another; parts and shapes of tiles
 `reduce`, `scans`, `conversions`, `exchange`     arithmetic between lanes
 `mma`, `products`                                wgmma, and how an SM tells that products are done
 ===============================================  ===============================================================================

@@ -15,9 +15,9 @@ tile                         how (PTX ISA)                                      
 ===========================  ========================================================  =============================================
 (M, N), rows of the array    the store ring: ``cp.reduce.async.bulk.tensor`` of        add: float32, float16, bfloat16, int32; min,
 that TMA can store           panels in shared memory, at 16 bytes a time               max: float16, bfloat16, int32; and, or, xor:
-                                                                                       int32
+                                                                                       int32; uint32 as int32
 others, vectors, (M, 1),     the lanes: ``red.relaxed.gpu.global``, element by         add: float32, float16, bfloat16, int32; min,
-(1, N)                       element; of 16 bits a loop of compare-and-swap            max, and, or, xor: int32
+(1, N), elements             element; of 16 bits a loop of compare-and-swap            max, and, or, xor: int32; uint32 as int32
 ===========================  ========================================================  =============================================
 
 Sums of floats are rounded each time, in an order that differs from run to run: results are not bit-identical. float32 subnormals
@@ -26,20 +26,22 @@ are taken for 0 (``red.add.f32``).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from ...arch.dtypes import REDUCTIONS
 from ...core.arith import named
 from ...core.op import Op, called
 from ...diagnostics.errors import SpecError
+from .elements import check_number, is_number, write_element
 from .store import check, through_tma, write_out
 from .tile import form_of
 from .views import GmemView
 
 __all__ = ["atomic_add", "atomic_and", "atomic_max", "atomic_min", "atomic_or", "atomic_xor"]
 
-_LANES: dict[str, tuple[str, ...]] = {"add": ("int32", "float32", "float16", "bfloat16"),
-                                      **dict.fromkeys(("min", "max", "and", "or", "xor"), ("int32",))}
+_LANES: dict[str, tuple[str, ...]] = {"add": ("int32", "uint32", "float32", "float16", "bfloat16"),
+                                      **dict.fromkeys(("min", "max", "and", "or", "xor"), ("int32", "uint32"))}
 """types that red.global reduces"""
 _RESULTS = {"add": "the sum of it and of the tile's", "min": "the smaller of it and of the tile's",
             "max": "the larger of it and of the tile's", "and": "``it & the tile's``", "or": "``it | the tile's``",
@@ -51,6 +53,9 @@ def check_atomic(name: str, dst: Any, tile: Any) -> None:
     if not isinstance(dst, GmemView):
         raise SpecError(f"{name}(dst, tile): dst must be a view of an array, array.at[ds(i, 64), ds(j, 64)], got {called(dst)}")
     form, ref, reduction = form_of(tile, name), dst.ref, name.removeprefix("atomic_")
+    if not dst.axes and form is None and is_number(tile):
+        _check_element(name, ref, tile, _LANES[reduction])
+        return
     if form is None:
         raise SpecError(f"{name}(dst, tile): the second argument is a register tile, got {called(tile)}")
     array = ref.arg
@@ -66,19 +71,31 @@ def check_atomic(name: str, dst: Any, tile: Any) -> None:
                     f"{', '.join(_LANES[reduction])}{instead}")
 
 
+def _check_element(name: str, ref: Any, value: Any, known: Sequence[str]) -> None:
+    """Raise SpecError unless a number may be reduced into an element of an array."""
+    array = ref.arg
+    ref.unit.check_output(ref.index, name, f"{name}({array.name}.at[…], x) by its own name, or in a function that is called by "
+                          "name and gets it as an argument")
+    if array.dtype.name not in known:
+        raise SpecError(f"{name}: {array.dtype} has no such reduction in global memory: it takes {', '.join(known)}")
+    check_number(f"{name}: {array.name}.at[…]", array.name, array.dtype, value)
+
+
 def _atomic(reduction: str) -> Op[..., Any]:
     name = f"atomic_{reduction}"
 
     def operation(dst: Any, tile: Any) -> None:
         check_atomic(name, dst, tile)
-        if not tile.inert:
+        if not dst.axes:
+            write_element(dst.ref, dst.start, tile, f"{name}: {dst.ref.name}.at[…]", reduction)
+        elif not tile.inert:
             write_out(dst.ref, dst.axes, dst.start, tile, f"{name}: {dst.ref.name}.at[…]", reduction)
 
     return named(operation, name, f"""Make each element of a view of an array {_RESULTS[reduction]}, atomically, inside a kernel.
 
     dst   ``array.at[ds(i, 64), ds(j, 64)]``, or ``array.at[ds(i, 64)]`` for a vector; with an integer along each other dimension.
-          What lies outside the array is left out; starts are not negative
-    tile  a register tile of that shape and of the array's type
+          What lies outside the array is left out; starts are not negative. ``array.at[i, j]`` is a single element
+    tile  a register tile of that shape and of the array's type; for an element a number, as `elements` has it
 
     By all lanes of a warpgroup. With more than one compute warpgroup each of them does so: give them rows of their own, or say
     num_compute_wgs=1. Other CTAs may do the same to the same elements, and nothing else within the kernel. Raises SpecError where

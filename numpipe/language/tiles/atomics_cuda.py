@@ -9,15 +9,24 @@ from ...arch.dtypes import FLOAT32, HALVES
 from ...core import numba as nb
 from ...core.op import cuda_meaning
 from . import atomics as source
+from .elements_cuda import write_element
 from .store_cuda import writing
 
 
 def _atomic(name: str, typing_context: Any, dst: Any, tile: Any) -> Any:
     source.check_atomic(name, dst, tile)
     reduction = name.removeprefix("atomic_")
-    kind, register = (("noftz." + {"float16": "f16", "bfloat16": "bf16"}[tile.dtype.name], "h") if tile.dtype in HALVES else
-                      ("f32", "f") if tile.dtype == FLOAT32 else ("s32" if reduction in ("add", "min", "max") else "b32", "r"))
+    dtype = dst.dtype
+    kind, register = (("noftz." + {"float16": "f16", "bfloat16": "bf16"}[dtype.name], "h") if dtype in HALVES else
+                      ("f32", "f") if dtype == FLOAT32 else
+                      (f"{'u' if dtype.kind == 'u' else 's'}32" if reduction in ("add", "min", "max") else "b32", "r"))
     statement = f"red.relaxed.gpu.global.{reduction}.{kind} [$0], $1;", register
+    if not dst.axes:
+        context, builder, args = yield nb.types.void(dst, tile)
+        view = nb.fields(context, builder, dst, args[0])
+        start = nb.cgutils.unpack_tuple(builder, view.start)
+        write_element(context, builder, dst.ref, view.ref, start, args[1], tile, statement[0])
+        return
     write = writing(typing_context, dst.ref, tile, dst.axes, reduction, statement)
     context, builder, args = yield nb.types.void(dst, tile)
     view = nb.fields(context, builder, dst, args[0])

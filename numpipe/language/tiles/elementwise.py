@@ -3,19 +3,22 @@
 Operands are tiles and numbers; a number takes the tile's type. Masks (of bool) have ``& | ^ ~``.
 
 ===========================================  ======================================================================
-``+ - * /``, ``-x``, ``x ** 2``, ``abs(x)``  floats; int32 without ``/``
-``//``, ``%``                                floats and int32, rounded down, as NumPy's; int32 by 0 as in `core.arith`
-``< <= > >= == !=``                          of floats and int32 (of masks ``== !=``): masks
-``& | ^ << >>``, ``~``                       int32, and masks without shifts
+``+ - * /``, ``-x``, ``x ** 2``, ``abs(x)``  floats; integers without ``/``
+``//``, ``%``                                floats and integers, rounded down, as NumPy's; integers by 0 as in `core.arith`
+``< <= > >= == !=``                          of floats and integers (of masks ``== !=``): masks
+``& | ^ << >>``, ``~``                       integers, and masks without shifts
 ``np.where(mask, x, y)``                     one of two elements; any type
 ===========================================  ======================================================================
 
 Floats follow IEEE 754 as numbers of a kernel do: a product and a sum of float32 may be one fused instruction on the GPU. Tiles of
 float16 and bfloat16 stay what they are, as in NumPy: each operation is rounded to 16 bits, once, and gives NumPy's bits. Two
 elements are computed by one instruction (PTX ISA, "Half Precision Floating Point Instructions"), quotients, functions and
-comparisons in float32. Operands of another type are refused: a run-time float32 would be rounded silently. Integers that int32
-cannot hold are an error on the simulated SM and wrap on the GPU. A tile of another layout is an error that names both: nothing is
-moved between lanes here.
+comparisons in float32. Operands of another type are refused: a run-time float32 would be rounded silently. A tile of another
+layout is an error that names both: nothing is moved between lanes here.
+
+Integers are int32, uint32, int8 and uint8; those of 8 bits are computed in 32, each operation's result cut to its low 8. Unsigned
+ones wrap, as in NumPy and C. Signed ones that their type cannot hold are an error on the simulated SM, since that is seldom meant,
+and wrap on the GPU; who means it computes in uint32, with the same bits: ``(x.astype(np.uint32) * 1664525).astype(np.int32)``.
 """
 
 from __future__ import annotations
@@ -27,14 +30,13 @@ from typing import Any
 
 import numpy as np
 
-from ...arch.dtypes import BFLOAT16, BOOL, FLOAT32, HALVES, INT32, packing
+from ...arch.dtypes import BFLOAT16, BOOL, FLOAT32, HALVES, INT32, INTEGERS, packing
 from ...core import arith
 from ...core.inert import NoValue
 from ...core.machine import current
 from ...core.op import called, constant, op
 from ...diagnostics.errors import SimulationError, SpecError
-from .layouts import Form, combined, expanded_form
-from .refs import whole_slices
+from .layouts import Form, combined
 from .tile import Tile, check_form, dtype_of, form_of
 
 __all__ = ["full", "iota"]
@@ -82,9 +84,11 @@ def _check_numbers(symbol: str, operands: Sequence[Operand], dtype: np.dtype) ->
         if isinstance(number, Form) or number is NoValue:
             continue
         fraction = number is float or (isinstance(number, np.dtype) and number.kind == "f")
-        if dtype == INT32 and (fraction or (isinstance(number, np.dtype) and number != INT32)):
-            raise SpecError(f"'{symbol}' of an int32 tile and a float: use .astype(np.float32) first" if fraction else
-                            f"'{symbol}' of an int32 tile and {arith.spelled(number)}: convert the number with int(x)")
+        if dtype in INTEGERS and (fraction or (isinstance(number, np.dtype) and number != dtype)):
+            raise SpecError(f"'{symbol}' of {'a' if dtype.kind == 'u' else 'an'} {dtype} tile and " + (
+                "a float: use .astype(np.float32) first" if fraction else
+                f"{arith.spelled(number)}: convert the number with int(x)" if dtype == INT32 else
+                f"{arith.spelled(number)}: convert the tile with .astype(np.int32), or write full(tile.shape, number, tile.dtype)"))
         if dtype in HALVES and number not in (int, float, np.dtype(np.float64), dtype):  # a float literal may be a float64 by now
             raise SpecError(f"'{symbol}' of a {dtype} tile and {arith.spelled(number)}, which it would round: use "
                             ".astype(np.float32) on the tile, or full(tile.shape, number, tile.dtype)")
@@ -101,38 +105,42 @@ def computed(symbol: str, plan: Plan, operands: Sequence[Any], function: Callabl
     values = [_in_type(value, plan.computed) for value in operands]
     with np.errstate(all="ignore"):  # floats overflow to inf and NaN, as on the GPU; only integers raise
         found = function(*values)
-        if form.dtype == INT32:
-            found = int32(symbol, found)
+        if form.dtype in INTEGERS:
+            found = integers(symbol, found, form.dtype)
         if not form.shape:
             return bool(found) if form.dtype == BOOL else form.dtype.type(found)
         return Tile(np.broadcast_to(found, form.shape).astype(form.dtype, copy=False), form)
 
 
 def _in_type(value: Any, dtype: np.dtype) -> Any:
-    """Return an operand in the type that is computed in: int64 for int32, so that an overflow can be seen."""
+    """Return an operand in the type that is computed in: int64 for integers, so that an overflow can be seen."""
     if isinstance(value, Tile):
-        return value.value.astype(np.int64) if dtype == INT32 else value.value
+        return value.value.astype(np.int64) if dtype in INTEGERS else value.value
     if dtype.kind in "iu":
-        return (np.int64 if dtype == INT32 else dtype.type)(arith.as_type(value, dtype))
+        return (np.int64 if dtype in INTEGERS else dtype.type)(arith.as_type(value, dtype))
     with np.errstate(all="ignore"):
         return dtype.type(np.float32(value) if dtype == BFLOAT16 else value)
 
 
-def int32(symbol: str, found: Any) -> Any:
-    """Return integers; raise SimulationError for one that int32 cannot hold."""
-    limits = np.iinfo(np.int32)
+def integers(symbol: str, found: Any, dtype: np.dtype) -> Any:
+    """Return integers, computed in int64, in their type; unsigned ones wrap.
+
+    Raises SimulationError for one that a signed type cannot hold.
+    """
+    limits = np.iinfo(dtype)
     outside = (found < limits.min) | (found > limits.max)
-    if np.any(outside):
-        raise SimulationError(f"'{symbol}': an element {int(np.asarray(found)[outside].flat[0])} overflows int32, which wraps "
-                              "silently on the GPU")
-    return found
+    if dtype.kind == "i" and np.any(outside):
+        raise SimulationError(f"'{symbol}': an element {int(np.asarray(found)[outside].flat[0])} overflows {dtype}, which wraps "
+                              "silently on the GPU" + (": where that is meant, compute in uint32, x.astype(np.uint32)"
+                                                       if dtype == INT32 else ": compute in int32, x.astype(np.int32)"))
+    return np.asarray(found).astype(dtype)[()]
 
 
 @dataclass(frozen=True)
 class Operator:
     """One of Python's operators, on tiles: called with values it computes on the simulated SM.
 
-    takes     which types it has: f(loat32), h(alves: float16 and bfloat16), i(nt32), b(ool)
+    takes     which types it has: f(loat32), h(alves: float16 and bfloat16), i(ntegers), b(ool)
     compares  whether it gives a mask
     """
 
@@ -197,7 +205,7 @@ def _in_float32(function: Callable[..., Any], a: Any, b: Any) -> Any:
 
 def _divisor(b: Any) -> Any:
     if np.asarray(b).dtype.kind == "i" and np.any(b == 0):
-        raise SimulationError("an int32 tile // or % 0: integer division by zero is undefined on the GPU")
+        raise SimulationError("an integer tile // or % 0: integer division by zero is undefined on the GPU")
     return b
 
 
@@ -212,12 +220,7 @@ def _power(tile: Any, n: Any) -> Any:
     return arith.raised(tile, n, operator.mul) if n else POWER(tile)
 
 
-def _expanded(tile: Tile, index: Any) -> Tile:
-    form = expanded_form(tile.form, whole_slices(index))
-    return Tile(None if tile.inert else tile.value.reshape(form.shape), form)
-
-
-for _name, _meaning in {**UNARY, **BINARY, **COMPARISONS, "pow": _power, "pos": lambda tile: tile, "getitem": _expanded}.items():
+for _name, _meaning in {**UNARY, **BINARY, **COMPARISONS, "pow": _power, "pos": lambda tile: tile}.items():
     setattr(Tile, f"__{_name.rstrip('_')}__", lambda *operands, meaning=_meaning: meaning(*operands))
 for _name, _operator in BINARY.items():
     setattr(Tile, f"__r{_name.rstrip('_')}__", lambda self, other, meaning=_operator: meaning(other, self))
@@ -279,7 +282,7 @@ def full(shape: Any, value: Any, dtype: Any) -> Tile:
     """Make a tile whose elements are all `value`, a number known at compile time or at run time.
 
     shape   (M, N), (M, 1), (1, N), or (n,): a vector
-    dtype   float32, float16, bfloat16, int32 or bool: what the number is rounded to
+    dtype   float32, float16, bfloat16, an integer type of tiles or bool: what the number is rounded to
 
     Raises SpecError for other shapes and types.
     """

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ...arch.dtypes import BOOL, FLOAT32, HALVES
+from ...arch.dtypes import BOOL, FLOAT32, HALVES, INTEGERS, packing
 from ...core import arith
 from ...core import numba as nb
 from ...core.approximate_cuda import divide
@@ -19,11 +19,10 @@ from ...core.arith_cuda import operand as number_in
 from ...core.inert_cuda import InertType
 from ...core.op import cuda_meaning
 from . import elementwise as source
-from .layouts import expanded_form, own_place, places, sources
-from .refs import whole_slices
+from .layouts import own_place, places, sources
 from .shared_cuda import Value
 from .tile import TileLike
-from .tile_cuda import TileType, assembled, floats, packed, part_of_either, registers, undefined
+from .tile_cuda import TileType, assembled, floats, narrowed, packed, registers, undefined, wide
 
 Emit = Callable[..., Any]
 """(builder, dtype, *elements) -> element; of 16 bits the elements are float32, and dtype is that"""
@@ -35,20 +34,26 @@ def parameter(ty: Any, dtype: np.dtype) -> Any:
     """Return the type in which an operation takes an operand: Numba converts numbers, but `number_in` converts float16."""
     if isinstance(ty, (TileLike, InertType)):
         return ty
+    if dtype in INTEGERS and isinstance(ty, nb.types.IntegerLiteral) and not arith.holds(dtype, ty.literal_value):
+        raise arith.misfit(ty.literal_value, dtype)
     if dtype in HALVES:
         return nb.unliteral(ty) if isinstance(ty, nb.types.Float) else nb.types.float32
     return type_of(dtype) if kind_of(ty) is not bool and nb.unliteral(ty) != nb.types.float16 else nb.unliteral(ty)
 
 
 def elements(context: Any, builder: Any, ty: Any, value: Any, plan: source.Plan) -> list[Any]:
-    """Return an operand's elements, one for each element of the result: a number is the same in all."""
+    """Return an operand's elements, one for each element of the result: a number is the same in all; integers of 8 bits in 32."""
     form = plan.result
     if plan.computed in HALVES:
         return floats(builder, plan.computed, pairs(context, builder, ty, value, plan))
     if not isinstance(ty, TileType):
         number = value if plan.computed == BOOL else number_in(context, builder, value, ty, plan.computed)
+        if plan.computed in INTEGERS and plan.computed.itemsize == 1:
+            number = (builder.zext if plan.computed.kind == "u" else builder.sext)(number, nb.i32)
         return [number] * len(places(form.shape, form.layout))
     have = registers(builder, ty, value)
+    if ty.dtype in INTEGERS:
+        have = wide(builder, ty.dtype, have)
     return [have[i] for i in sources(form.shape, form.layout, ty.shape, ty.layout)]
 
 
@@ -97,10 +102,9 @@ def emitted(context: Any, builder: Any, plan: source.Plan, types: Sequence[Any],
         packs = [pairs(context, builder, ty, value, plan) for ty, value in zip(types, args, strict=True)]
         return assembled(builder, tile, [by_pairs(builder, plan.computed, *parts) for parts in zip(*packs, strict=True)])
     operands = [elements(context, builder, ty, value, plan) for ty, value in zip(types, args, strict=True)]
-    found = [emit(builder, FLOAT32 if half else plan.computed, *parts) for parts in zip(*operands, strict=True)]
-    if tile.dtype in HALVES:
-        found = [packed(builder, tile.dtype, *two) for two in zip(found[::2], found[1::2], strict=True)]
-    return assembled(builder, tile, found)
+    of = plan.computed if plan.computed == BOOL else packing(plan.computed).wide
+    found = [emit(builder, of, *parts) for parts in zip(*operands, strict=True)]
+    return assembled(builder, tile, narrowed(builder, tile.dtype, found))
 
 
 def typed(plan: source.Plan | None, types: Sequence[Any], emit: Emit, by_pairs: Packed | None = None,
@@ -138,7 +142,7 @@ _EMIT: dict[str, Emit] = {
     "truediv": lambda builder, dtype, a, b: divide(builder, a, b),
     "floordiv": lambda *args: floored(*args)[0], "mod": lambda *args: floored(*args)[1], "and_": _float_or_int("", "and_"),
     "or_": _float_or_int("", "or_"), "xor": _float_or_int("", "xor"), "lshift": _float_or_int("", "shl"),
-    "rshift": _float_or_int("", "ashr"),
+    "rshift": lambda builder, dtype, a, b: (builder.lshr if dtype.kind == "u" else builder.ashr)(a, b),
 }
 
 
@@ -169,7 +173,7 @@ def _negative(builder: Any, dtype: np.dtype, a: Any) -> Any:
 def _magnitude(builder: Any, dtype: np.dtype, a: Any) -> Any:
     if dtype == FLOAT32:
         return libdevice(builder, "fabs", a)
-    return builder.select(builder.icmp_signed("<", a, nb.const(0)), builder.sub(nb.const(0), a), a)
+    return a if dtype.kind == "u" else builder.select(builder.icmp_signed("<", a, nb.const(0)), builder.sub(nb.const(0), a), a)
 
 
 _operator(operator.neg, source.UNARY["neg"], _negative, lambda builder, dtype, a: builder.xor(a, nb.const(-0x7fff8000)))
@@ -222,7 +226,8 @@ def _where(_context: Any, mask: Any, x: Any, y: Any, *literals: Any) -> Any:
     parts = pairs if plan.computed in HALVES else elements
     ones, others = (parts(context, builder, ty, value, plan) for ty, value in zip(types[1:], args[1:3], strict=True))
     if plan.computed not in HALVES:
-        return assembled(builder, tile, [builder.select(*three) for three in zip(masks, ones, others, strict=True)])
+        found = [builder.select(*three) for three in zip(masks, ones, others, strict=True)]
+        return assembled(builder, tile, narrowed(builder, tile.dtype, found))
     chosen = []
     for low, high, one, other in zip(masks[::2], masks[1::2], ones, others, strict=True):
         first, second = builder.select(low, one, other), builder.select(high, one, other)
@@ -230,7 +235,7 @@ def _where(_context: Any, mask: Any, x: Any, y: Any, *literals: Any) -> Any:
     return assembled(builder, tile, chosen)
 
 
-# ---- tiles of numbers, and another dimension
+# ---- tiles of numbers
 @cuda_meaning(source.full)
 def _full(_context: Any, shape: Any, value: Any, dtype: Any, *literals: Any) -> Any:
     form = source.full_form(shape, value, dtype)
@@ -239,8 +244,8 @@ def _full(_context: Any, shape: Any, value: Any, dtype: Any, *literals: Any) -> 
     context, builder, args = yield sig
     if isinstance(value, InertType):
         return undefined(tile)
-    parts = pairs if form.dtype in HALVES else elements
-    return assembled(builder, tile, parts(context, builder, sig.args[1], args[1], source.Plan(form.dtype, form)))
+    parts = (pairs if form.dtype in HALVES else elements)(context, builder, sig.args[1], args[1], source.Plan(form.dtype, form))
+    return assembled(builder, tile, parts if form.dtype in HALVES else narrowed(builder, form.dtype, parts))
 
 
 def place_of(builder: Any, tile: TileType) -> tuple[Any, Any]:
@@ -260,15 +265,3 @@ def _iota(_context: Any, shape: Any, axis: Any) -> Any:
         at = place[axis]
         found.append(nb.const(0) if at is None else builder.add(own[axis], nb.const(at)))
     return assembled(builder, tile, found)
-
-
-def _expanded(tile: Any, index: Any) -> Any:
-    if not isinstance(tile, TileLike):
-        return None
-    kind = tile.settled("tile[…]")
-    result = TileType(expanded_form(kind.form, whole_slices(index)))
-    _, builder, args = yield result(kind, index)
-    return assembled(builder, result, part_of_either(builder, kind, args[0], result))
-
-
-nb.binary(operator.getitem, _expanded)

@@ -235,8 +235,9 @@ def expanded_form(form: Form, parts: tuple[Any, ...]) -> Form:
     """Return what ``v[:, None]`` or ``v[None, :]`` makes of a vector, given the index's parts; raise SpecError for others."""
     index = ", ".join(map(str, parts)).replace("none", "None")
     if index not in (":, None", "None, :"):
-        raise SpecError("tile[…]: a register tile has no parts: v[:, None] and v[None, :] give a vector a dimension; take "
-                        "parts of a tile in shared memory, or of an array")
+        raise SpecError("tile[…]: parts of a register tile have a slice along each dimension, x[:, 0:32], x[64:128, :], of a "
+                        "vector v[ds(8, 16)]; v[:, None] and v[None, :] give a vector a dimension; elements are those of a tile in "
+                        "shared memory, or of an array")
     if len(form.shape) != 1:
         raise SpecError(f"tile[{index}]: a dimension is added to a vector, got a tile {form.shape}")
     want = COLUMN if index == ":, None" else ROW

@@ -86,7 +86,8 @@ def load_form(view: Any, layout: Any) -> Form:
     if layout not in (ACCUMULATOR, COALESCED):
         raise SpecError(f"load_tile: layout must be \"accumulator\" or \"coalesced\", got {layout!r}")
     form = block_form(f"{view.ref.arg.name}.at", view.ref.arg.dtype, view.shape)
-    assert form is not None
+    if form is None:
+        raise SpecError(f"load_tile(view, layout): the view is a single element: {view.ref.arg.name}[i, j] loads it")
     return coalesced_form(form, "load_tile") if layout == COALESCED else form
 
 

@@ -19,11 +19,11 @@ from ...core.inert_cuda import InertType
 from ...core.op import cuda_meaning
 from . import load as source
 from .elementwise_cuda import place_of
-from .layouts import COLUMN, EITHER, ROW, places, sources, vector_of
+from .layouts import places, vector_of
 from .refs import whole_slices
 from .refs_cuda import GmemType
-from .tile_cuda import TileType, assembled, registers, undefined
-from .views_cuda import Block, starts
+from .tile_cuda import TileType, assembled, undefined
+from .views_cuda import Block, indices_of, starts
 
 
 def _bits(builder: Any, dtype: np.dtype, word: Any) -> Any:
@@ -54,7 +54,7 @@ def _loaded(builder: Any, block: Block, tile: TileType) -> Any:
     row, column = place_of(builder, tile)
     flat, run = len(tile.shape) == 1, vector_of(tile.layout) or 2
     where = places(tile.shape, tile.layout)
-    gathered = {axis: _indices(builder, tile, axis, *vector) for axis, *vector in block.indices}
+    gathered = {axis: indices_of(builder, tile, axis, *vector) for axis, *vector in block.indices}
 
     def address(element: int) -> tuple[Any, Any]:
         """Return (address, inside) of an element; outside, the address is that of the array's first element."""
@@ -94,17 +94,6 @@ def _loaded(builder: Any, block: Block, tile: TileType) -> Any:
             phi.add_incoming(part, at)
         merged.append(phi)
     return assembled(builder, tile, merged)
-
-
-def _indices(builder: Any, tile: TileType, axis: int, vector: TileType, value: Any) -> list[Any]:
-    """Return the index, along a dimension, of each element of a lane that is gathered."""
-    have, layout = registers(builder, vector, value), vector.layout
-    if len(tile.shape) == 1:
-        return have
-    if layout == EITHER:
-        skipped = len(places(vector.shape, ROW))
-        have, layout = (have[skipped:], COLUMN) if axis == 0 else (have[:skipped], ROW)
-    return [have[i] for i in sources(tile.shape, tile.layout, vector.shape, layout)]
 
 
 def _load(_context: Any, ref: Any, index: Any) -> Any:

@@ -4,18 +4,18 @@
 function                         result                                                                  of
 ===============================  ======================================================================  =================
 ``np.maximum``, ``np.minimum``   NaN where one of the two is NaN; of tiles ``max(…)``, ``min(…)`` too     all numbers
-``np.clip(x, low, high)``        ``np.minimum(np.maximum(x, low), high)``; a bound may be a tile, None   floats, int32
-``np.floor``, ``np.ceil``,       a whole number, of the operand's type; int32 as it is. ``np.round`` to   floats, int32
-``np.trunc``, ``np.round``       the nearest, of two the even one; also ``np.rint``, ``round(tile)``
-``np.sign``                      -1, 0 or 1, of the operand's type; NaN of NaN, and 0 of -0              floats, int32
-``np.square``                    ``x * x``                                                               floats, int32
-``np.isnan``, ``np.isinf``,      a mask, of a number a bool; int32 is neither, and finite                floats, int32
+``np.clip(x, low, high)``        ``np.minimum(np.maximum(x, low), high)``; a bound may be a tile, None   floats, integers
+``np.floor``, ``np.ceil``,       a whole number, of the operand's type; of integers itself. ``np.round``  floats, integers
+``np.trunc``, ``np.round``       to the nearest, of two the even one; also ``np.rint``, ``round(tile)``
+``np.sign``                      -1, 0 or 1, of the operand's type; NaN of NaN, and 0 of -0              floats, integers
+``np.square``                    ``x * x``                                                               floats, integers
+``np.isnan``, ``np.isinf``,      a mask, of a number a bool; integers are neither, and finite           floats, integers
 ``np.isfinite``
 ``np.exp`` … `fma`               see below                                                               floats
 ===============================  ======================================================================  =================
 
-Tiles are of float32, float16, bfloat16 and int32, numbers of float32 and int32. All but the last row give NumPy's bits. Whether the
-approximate ones are taken each kernel says by a link symbol (`core.approximate_cuda`).
+Tiles are of float32, float16, bfloat16 and integers, numbers of float32 and int32. All but the last row give NumPy's bits. Whether
+the approximate ones are taken each kernel says by a link symbol (`core.approximate_cuda`).
 
 =====================================  ==================  ================================================================
 function                               error, ulp          with ``CompilerParams(approx_math=True)``

@@ -57,7 +57,10 @@ def _rounding(direction: str) -> Emit:
 
 def _sign(builder: Any, dtype: np.dtype, x: Any) -> Any:
     floats = dtype == FLOAT32
-    compare, zero = builder.fcmp_ordered if floats else builder.icmp_signed, x.type(0)
+    zero = x.type(0)
+    if dtype.kind == "u":
+        return builder.zext(builder.icmp_unsigned("!=", x, zero), nb.i32)
+    compare = builder.fcmp_ordered if floats else builder.icmp_signed
     other = builder.select(compare("==", x, zero), zero, x)  # NaN, if it is not 0 either
     return builder.select(compare(">", x, zero), x.type(1), builder.select(compare("<", x, zero), x.type(-1), other))
 

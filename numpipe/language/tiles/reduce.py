@@ -38,7 +38,7 @@ from typing import Any
 
 import numpy as np
 
-from ...arch.dtypes import BFLOAT16, BOOL, FLOAT32, HALVES, INT32
+from ...arch.dtypes import BFLOAT16, BOOL, FLOAT32, HALVES, INT32, INTEGERS, UINT32
 from ...core.arith import named
 from ...core.inert import Inert
 from ...core.machine import current
@@ -46,7 +46,7 @@ from ...core.op import Op, called, constant, op
 from ...diagnostics.errors import SpecError
 from ...plan.context import Context, ContextFacts
 from ...plan.trees import leaves, made, tree_of
-from .elementwise import check_axis, int32
+from .elementwise import check_axis, integers
 from .exchange import each_to_all, exchange
 from .layouts import ACCUMULATOR, COLUMN, EITHER, ROW, Form, only_accumulator
 from .tile import Tile, form_of
@@ -91,14 +91,16 @@ def plan(np_: ContextFacts, operation: str, tile: Any, axis: Any, keepdims: Any)
         raise SpecError(f"{operation} takes a mask, as x < y gives it, got {form.dtype}")
     if form.dtype in HALVES and operation == "sum":
         raise SpecError(f"{operation}: a {form.dtype} tile would be rounded at each step: use .astype(np.float32) first")
-    if form.dtype not in (FLOAT32, *HALVES, INT32, BOOL):
-        raise SpecError(f"{operation}: reductions are of float32 and int32 tiles, got {form.dtype}: use .astype(np.float32) first")
+    if form.dtype not in (FLOAT32, *HALVES, INT32, UINT32, BOOL):
+        wide = INT32 if form.dtype in INTEGERS else FLOAT32
+        raise SpecError(f"{operation}: reductions are of float32, int32 and uint32 tiles, got {form.dtype}: use .astype(np.{wide}) "
+                        "first")
     only_accumulator(form, operation)
     along = None if axis is None else check_axis(form, axis, operation, "None or an int")
     along = along if form.layout == ACCUMULATOR else None
     if along is None and (keepdims or (len(form.shape) == 2 and axis is not None)):
         raise SpecError(f"{operation}: of a tile {form.shape} there is a number, without axis= and keepdims=")
-    dtype = INT32 if operation in INDICES else FLOAT32 if operation in DIVIDED and form.dtype == INT32 else form.dtype
+    dtype = INT32 if operation in INDICES else FLOAT32 if operation in DIVIDED and form.dtype in INTEGERS else form.dtype
     each = 8 if operation in INDICES else 4
     if along is None:
         result = Form((), FLOAT32 if dtype == BFLOAT16 else dtype)  # there are no numbers of bfloat16
@@ -161,8 +163,8 @@ def _reduction(name: str) -> Op[..., Any]:
             return machine.bar_red(1 + machine.warpgroup, 128, name, tile.value)
         value = tile.value.astype(FLOAT32) if tile.dtype in HALVES or name in DIVIDED else tile.value
         with np.errstate(all="ignore"):
-            if name == "sum" and tile.dtype == INT32:
-                found = int32("sum", np.sum(value, axis=how.axis, dtype=np.int64))
+            if name == "sum" and tile.dtype in INTEGERS:
+                found = integers("sum", np.sum(value, axis=how.axis, dtype=np.int64), tile.dtype)
             elif name in ("sum", "mean"):
                 found = _added(value, tile.form, how.axis) if name == "sum" else _mean(value, tile.form, how)
             elif name in SPREADS:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ...arch.dtypes import FLOAT32, HALVES, INT32
+from ...arch.dtypes import FLOAT32, HALVES, INTEGERS, UINT32
 from ...core import numba as nb
 from ...core.approximate_cuda import divide
 from ...core.arith_cuda import convert, type_of
@@ -116,7 +116,9 @@ def _vote(builder: Any, operation: str, bit: Any) -> Any:
 
 def ranks(builder: Any, dtype: np.dtype, values: list[Any], name: str = "argmax") -> list[Any]:
     """Return elements as int32 of which the greatest is that of the element that `name` finds: -0 is as 0, NaN the greatest."""
-    if dtype == INT32:
+    if dtype == UINT32:
+        values = [builder.xor(value, nb.const(-0x80000000)) for value in values]
+    if dtype in INTEGERS:
         return [value if name == "argmax" else builder.xor(value, nb.const(-1)) for value in values]
     found, zero = [], nb.ir.Constant(nb.f32, 0.0)
     for value in values:

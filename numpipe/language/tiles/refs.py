@@ -88,6 +88,22 @@ def no_start(start: Any) -> SpecError:
                      "integers")
 
 
+class Span:
+    """A slice whose bounds are counted from the end, or which has none there: ``64:``, ``-8:``, ``0:-8``, of a register tile."""
+
+    def __init__(self, start: int | None, stop: int | None) -> None:
+        self.start, self.stop = start, stop
+
+    def __repr__(self) -> str:
+        return f"{'' if self.start is None else self.start}:{'' if self.stop is None else self.stop}"
+
+
+@op
+def span(start: int, stop: int | None) -> Span:
+    """Return a slice as it is written; the AST pass writes a call of it."""
+    return Span(start, stop)
+
+
 class All:
     """The whole of a dimension: ``:`` in an index."""
 
@@ -187,9 +203,18 @@ ELEMENT = ("an element of a tile, tile[i, j], is code for a lane: it stands in t
            "and ':', or by ...")
 
 
+def bounded(parts: tuple[Any, ...]) -> None:
+    """Raise SpecError for a slice whose bounds depend on a size that is not known at compile time, or need not be counted from."""
+    for part in parts:
+        if isinstance(part, Span):
+            raise SpecError(f"'{part}': a slice of an array, or of a tile in shared memory, has both bounds, from 0 on, at compile "
+                            "time: write 0:64, or ds(start, size) for a run-time start")
+
+
 def two(index: Any, what: str) -> tuple[Any, Any]:
     """Return the two parts of a tile's index, or of the type of one; raise SpecError for other indices."""
     parts = whole_slices(index)
+    bounded(parts)
     if len(parts) != 2 or not all(isinstance(part, (Ds, All)) for part in parts):
         raise SpecError(ELEMENT if any(arith.is_integer(part) for part in parts) else
                         f"{what} is indexed by two of ds(start, size) and ':', or by ..., got "

@@ -20,7 +20,7 @@ _S = TypeVar("_S", bound="SharedType")
 
 
 class DsType(nb.types.Type, refs.Ds):  # type: ignore[misc]
-    """The type of a `ds`. `start`: a constant that is not 0; None for a start that is known at run time, or is 0."""
+    """The type of a `ds`. `start`: a constant; None for a start that is known at run time."""
 
     def __init__(self, size: int, inert: bool, start: int | None = None) -> None:
         self.size, self.inert, self.start = size, inert, start
@@ -35,6 +35,15 @@ class DsType(nb.types.Type, refs.Ds):  # type: ignore[misc]
 
 
 nb.lower_cast(DsType, DsType)(lambda context, builder, fromty, toty, value: value)
+
+
+class SpanType(nb.types.Type, refs.Span):  # type: ignore[misc]
+    def __init__(self, start: int | None, stop: int | None) -> None:
+        self.start, self.stop = start, stop
+        super().__init__(name=repr(self))  # type: ignore[call-arg]
+
+    def __repr__(self) -> str:
+        return refs.Span.__repr__(self)
 
 
 class AllType(nb.types.Type, refs.All):  # type: ignore[misc]
@@ -85,7 +94,8 @@ STEERLESS.append(SmemType)
 for _type in (DsType, SmemType):
     nb.machine_model(_type, lambda ty: nb.i32)
 nb.struct_model(AtType, lambda ty: [("of", ty.of)])
-nb.register_model(AllType)(nb.models.OpaqueModel)
+for _opaque in (AllType, SpanType):
+    nb.register_model(_opaque)(nb.models.OpaqueModel)
 
 
 def _profiled(ty: GmemType) -> list[tuple[str, Any]]:
@@ -106,11 +116,17 @@ def _ds(_context: Any, start: Any, size: Any) -> Any:
     if not isinstance(start, (nb.types.Integer, nb.types.Boolean, InertType)):
         steers(start)
         raise refs.no_start(start)
-    known = start.literal_value or None if isinstance(start, nb.types.IntegerLiteral) else None
+    known = start.literal_value if isinstance(start, nb.types.IntegerLiteral) else None
     value = DsType(refs.ds_size(size), isinstance(start, InertType), known)
     if value.inert:
         return value(start, size), lambda context, builder, sig, args: nb.const(0)
     return value(I32, size), lambda context, builder, sig, args: args[0]
+
+
+@cuda_meaning(refs.span)
+def _span(_context: Any, start: Any, stop: Any) -> Any:
+    bounds = (None if isinstance(bound, nb.types.NoneType) else nb.literal(bound) for bound in (start, stop))
+    return SpanType(*bounds)(start, stop), lambda context, builder, sig, args: nb.nothing(context)
 
 
 @cuda_meaning(refs.whole)

@@ -31,7 +31,7 @@ from ...arch.dtypes import BOOL, FLOAT32, INT32
 from ...core.op import called, constant, op
 from ...diagnostics.errors import SpecError
 from ...plan.context import Context, ContextFacts
-from .elementwise import check_axis, int32
+from .elementwise import check_axis, integers
 from .exchange import each_to_all, exchange
 from .layouts import ACCUMULATOR, COLUMN, EITHER, ROW, Form, only_accumulator
 from .reduce import by_lanes
@@ -74,7 +74,7 @@ def cumsum(np_: Context, tile: Any, axis: Any = None) -> Tile:
     if alone(form, along):
         return Tile(tile.value, form)
     if form.dtype == INT32:
-        sums = int32("cumsum", np.cumsum(tile.value, axis=None if len(form.shape) == 1 else along, dtype=np.int64))
+        sums = integers("cumsum", np.cumsum(tile.value, axis=None if len(form.shape) == 1 else along, dtype=np.int64), INT32)
     else:
         with np.errstate(all="ignore"):
             sums = (_along_rows if along else _along_columns)(by_lanes(tile.value, form.layout))

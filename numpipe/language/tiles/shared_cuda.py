@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ...arch.dtypes import INT32
+from ...arch.dtypes import INTEGERS
 from ...core import numba as nb
 from ...diagnostics.errors import SpecError
 from ...intrinsics.ldmatrix_cuda import emit as ldmatrix
@@ -96,7 +96,8 @@ def read_registers(builder: Any, layout: Layout, address: Any, dtype: np.dtype) 
         found[access.first:access.first + access.count] = (
             ldmatrix(builder, access.count, layout.inner == 0, at) if layout.itemsize == 2 else
             load_words(builder, machine, kind, at, access.count))
-    return [builder.bitcast(part, nb.i32) if dtype == INT32 else part for part in in_place(builder, layout, found)]
+    whole = dtype in INTEGERS and dtype.itemsize == 4
+    return [builder.bitcast(part, nb.i32) if whole else part for part in in_place(builder, layout, found)]
 
 
 def _addresses(builder: Any, layout: Layout, address: Any) -> Iterator[tuple[Access, Any]]:

@@ -5,6 +5,8 @@ index                                   value
 ======================================  ===============================================================================
 ``c[ds(i, 128), ds(j, 64)]``            a tile (128, 64), or one with a single row or column: ``c[ds(i, 64), ds(j, 1)]``
 ``bias[ds(j, 64)]``                     a vector (64,), along columns or along rows
+``y[rows, ds(j, 64)]``, ``y[rows, :]``  a tile (M, 64), scattered: row i of it to the row that ``rows[i]`` names (`scatter`)
+``y[i, j]``, ``sums[i]``                a number: `elements`
 ======================================  ===============================================================================
 
 The index of an array of more dimensions has an integer along each of the others: ``c[b, ds(i, 128), ds(j, 64)] = tile``, or
@@ -28,14 +30,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...arch.dtypes import BOOL, TILES
-from ...core.arith import kind
-from ...core.inert import NoValue
 from ...core.machine import current, failure
 from ...core.op import called
 from ...diagnostics.errors import SimulationError, SpecError
 from ...plan.plans import ArrayArg
+from .elements import check_number, is_element, is_number, write_element
 from .layouts import ACCUMULATOR, Form
 from .refs import GmemRef, method_of, whole_slices
+from .scatter import all_of_tile, check_all, check_scatter, scatter, scattered, sizes_of
 from .store_ring import Batch, batches, put
 from .tile import Tile, cast_to_store, form_of
 from .views import block_axes, check_inside, starts
@@ -63,17 +65,27 @@ MEND = "store to it by its own name, or in a function that is called by name and
 def plan(ref: Any, parts: Sequence[Any], tile: Any) -> tuple[int, ...]:
     """Return the dimensions of the block that a tile is stored to; raise SpecError where it cannot be."""
     name = ref.arg.name
-    axes, form = block_axes(ref, parts, f"{name}[…]"), form_of(tile, stored(name))
+    axes, form = block_axes(ref, parts, f"{name}[…]", gathers=True), form_of(tile, stored(name))
     if form is None:
-        sizes, mend = tuple(parts[axis].size for axis in axes), ""
-        if kind(tile) is not None or isinstance(tile, NoValue):
-            block = "ds(i, 64)] = tile.sum(axis=1)" if len(parts) < 2 else "b, " * (len(parts) - 2) + "ds(i, 64), ds(j, 64)] = tile"
-            mend = f": numpipe.full({sizes}, value, {name}.dtype) is one" if sizes else (
-                f": a kernel stores blocks, not single elements: {name}[{block}")
+        sizes = sizes_of(parts, axes)
+        mend = f": numpipe.full({sizes}, value, {name}.dtype) is one" if sizes and is_number(tile) else ""
         raise SpecError(f"'{name}[…] = value': the value must be a register tile, got {called(tile)}{mend}")
     ref.unit.check_output(ref.index, stored(name), MEND)
-    check(stored(name), name, ref.arg.dtype, tuple(parts[axis].size for axis in axes), form)
+    if scattered(parts) is not None:
+        check_scatter(name, [parts[axis] for axis in axes], form)
+    check(stored(name), name, ref.arg.dtype, sizes_of(parts, axes), form)
     return axes
+
+
+def plan_number(ref: Any, parts: Sequence[Any], value: Any) -> bool:
+    """Return whether a number is stored to a single element; raise SpecError where the array does not take it."""
+    if not is_element(parts) or not is_number(value):
+        return False
+    name = ref.arg.name
+    block_axes(ref, parts, f"{name}[…]")
+    ref.unit.check_output(ref.index, f"'{name}[…] = value'", MEND)
+    check_number(f"'{name}[…] = value'", name, ref.arg.dtype, value)
+    return True
 
 
 def stored(name: str) -> str:
@@ -92,10 +104,19 @@ def through_tma(array: ArrayArg, axes: tuple[int, ...], form: Form) -> bool:
 
 @method_of(GmemRef, "__setitem__")
 def store(ref: GmemRef, index: Any, tile: Any) -> None:
-    """Store `tile` to ``ref[index]``; nothing in the memory role."""
-    parts, tile = whole_slices(index), cast_to_store(tile, ref.arg.dtype)
+    """Store `tile`, or a number, to ``ref[index]``; nothing in the memory role."""
+    tile = cast_to_store(tile, ref.arg.dtype)
+    parts = all_of_tile(whole_slices(index), tile)
+    if plan_number(ref, parts, tile):
+        write_element(ref, parts, tile, f"'{ref.name}[…] = value'")
+        return
     axes = plan(ref, parts, tile)
-    if not tile.inert:
+    if tile.inert:
+        return
+    check_all(ref, whole_slices(index), parts, stored(ref.name))
+    if scattered(parts) is not None:
+        scatter(ref, axes, parts, tile, stored(ref.name))
+    else:
         write_out(ref, axes, starts(parts), tile, stored(ref.name))
 
 

@@ -11,27 +11,30 @@ from ...arch.dtypes import packing
 from ...core import numba as nb
 from ...plan.plans import ArrayArg
 from . import store as source
+from .elements_cuda import write_element
 from .elementwise_cuda import place_of
 from .layouts import ACCUMULATOR, COLUMN, EITHER, ROW, places, vector_of
 from .refs import whole_slices
 from .refs_cuda import I32, GmemType
+from .scatter import all_of_tile
 from .shared_cuda import store_words
 from .store_ring import batches, put
 from .store_ring_cuda import BatchType
 from .tile_cuda import TileType, cast_to_store, registers
-from .views_cuda import Block, starts
+from .views_cuda import Block, indices_of, starts
 
 Statement = tuple[str, str]
 """(PTX of an address $0 and a value $1, constraint of the value)"""
 
 
 def writing(typing_context: Any, ref: GmemType, tile: TileType, axes: tuple[int, ...], reduction: str = "",
-            statement: Statement | None = None) -> Callable[..., None]:
+            statement: Statement | None = None, parts: Sequence[Any] = ()) -> Callable[..., None]:
     """Return ``emit(context, builder, array, start, tile)``, the code of `store.write_out`: `start` has a value for each dimension.
 
-    `statement`: what a lane does with an element, to store it if None.
+    `statement`: what a lane does with an element, to store it if None. `parts`: those of the index, where one may be a vector.
     """
-    ring = ref.role == "compute" and source.through_tma(ref.arg, axes, tile.form)
+    vectors = [(number, parts[axis], axis) for number, axis in enumerate(axes) if parts and isinstance(parts[axis], TileType)]
+    ring = not vectors and ref.role == "compute" and source.through_tma(ref.arg, axes, tile.form)
     place, stored = nb.types.UniTuple(I32, ref.arg.ndim), batches(BatchType, ref, tile, axes, reduction) if ring else []
     for batch in stored:
         nb.returns(typing_context, put, (ref, batch, place))
@@ -42,7 +45,8 @@ def writing(typing_context: Any, ref: GmemType, tile: TileType, axes: tuple[int,
         for batch in stored:
             nb.call(context, builder, put, (ref, batch, place), (array, value, context.make_tuple(builder, place, start)))
         if not stored and ref.role != "memory":
-            _Lanes(builder, tile, value, Block(context, builder, ref, array, start, axes), how).store(ref.arg, axes)
+            indices = [(number, vector, start[axis]) for number, vector, axis in vectors]
+            _Lanes(builder, tile, value, Block(context, builder, ref, array, start, axes, indices), how).store(ref.arg, axes)
 
     return emit
 
@@ -50,8 +54,14 @@ def writing(typing_context: Any, ref: GmemType, tile: TileType, axes: tuple[int,
 def _store(typing_context: Any, ref: Any, index: Any, tile: Any) -> Any:
     if not isinstance(ref, GmemType):
         return None
+    if source.plan_number(ref, whole_slices(index), tile):
+        context, builder, args = yield nb.types.none(ref, index, tile)
+        if ref.role != "memory":
+            write_element(context, builder, ref, args[0], starts(context, builder, index, args[1]), args[2], tile)
+        return
     stored, convert = cast_to_store(tile, ref.arg.dtype)
-    write = writing(typing_context, ref, stored, source.plan(ref, whole_slices(index), stored))
+    parts = all_of_tile(whole_slices(index), stored)
+    write = writing(typing_context, ref, stored, source.plan(ref, parts, stored), parts=parts)
     context, builder, args = yield nb.types.none(ref, index, tile)
     write(context, builder, args[0], starts(context, builder, index, args[1]), convert(builder, args[2]))
 
@@ -64,6 +74,8 @@ class _Lanes:
 
     def __init__(self, builder: Any, tile: TileType, value: Any, to: Block, statement: Statement) -> None:
         self.builder, self.tile, self.value, self.to, self.statement = builder, tile, value, to, statement
+        self.indices = {axis: indices_of(builder, tile, axis, *vector) for axis, *vector in to.indices if len(tile.shape) == 2}
+        """of a tile that is scattered: of each element of a lane, by dimension"""
 
     def store(self, array: ArrayArg, axes: tuple[int, ...]) -> None:
         if vector_of(self.tile.layout):
@@ -96,26 +108,33 @@ class _Lanes:
         builder, tile, to, (text, code) = self.builder, self.tile, self.to, self.statement
         (row, column), shape, strides = to.start, to.size, to.stride
         lane_row, lane_column = place_of(builder, tile)
-        lane_column = builder.add(column, lane_column)
+        if 1 not in self.indices:
+            lane_column = builder.add(column, lane_column)
         per_block = tile.shape[1] // 2  # accumulator elements of a lane in a block of 64 rows
         for block in range(tile.shape[0] // 64):
             for half in (0, 1):
-                r = builder.add(builder.add(row, lane_row), nb.const(64 * block + 8 * half))
+                first = block * per_block + 2 * half
+                r = self.indices[0][first] if 0 in self.indices else (
+                    builder.add(builder.add(row, lane_row), nb.const(64 * block + 8 * half)))
                 with builder.if_then(builder.icmp_unsigned("<", r, shape[0])):
                     line = to.moved(to.base, r, strides[0])
                     for j in range(tile.shape[1] // 8):
                         for odd in (0, 1):
-                            c = builder.add(lane_column, nb.const(8 * j + odd))
+                            c = self.indices[1][first + 4 * j + odd] if 1 in self.indices else (
+                                builder.add(lane_column, nb.const(8 * j + odd)))
                             with builder.if_then(builder.icmp_unsigned("<", c, shape[1])):
-                                word = self._element(block * per_block + 4 * j + 2 * half + odd)
+                                word = self._element(first + 4 * j + odd)
                                 nb.emit_asm(builder, nb.void, [to.moved(line, c, strides[1]), word], text, f"l,{code},~{{memory}}")
 
     def _line(self) -> None:
         """Store a vector, or a tile of one row or column: by one of the lanes that hold an element."""
         builder, tile, to = self.builder, self.tile, self.to
         start, shape, strides = to.start, to.size, to.stride
-        dim, layout = (0, COLUMN) if tile.layout in (COLUMN, EITHER) else (1, ROW)  # a column has fewer elements a lane
-        first = len(places(tile.shape, ROW)) if tile.layout == EITHER else 0
+        vector = to.indices[0][1] if to.indices else tile
+        lies = {tile.layout, vector.layout} - {EITHER}
+        dim, layout = (1, ROW) if ROW in lies else (0, COLUMN)  # a column has fewer elements a lane
+        first, named = (len(places(of.shape, ROW)) if of.layout == EITHER and layout == COLUMN else 0 for of in (tile, vector))
+        indices = registers(builder, *to.indices[0][1:])[named:] if to.indices else None
         thread = builder.and_(nb.thread_index(builder), nb.const(127))
         own = place_of(builder, tile)[dim]
         stores = builder.icmp_unsigned("<", thread, nb.const(4)) if dim else (
@@ -126,7 +145,7 @@ class _Lanes:
             inside = builder.and_(inside, builder.icmp_unsigned("<", start[1 - axis], shape[1 - axis]))
             base = to.moved(base, start[1 - axis], strides[1 - axis])
         for i, place in enumerate(places(tile.shape, layout)):
-            at = builder.add(builder.add(start[axis], own), nb.const(place[dim] or 0))
+            at = indices[i] if indices else builder.add(builder.add(start[axis], own), nb.const(place[dim] or 0))
             chosen = builder.and_(inside, builder.icmp_unsigned("<", at, shape[axis]))
             self._write(to.moved(base, at, strides[axis]), self._element(first + i), chosen)
 

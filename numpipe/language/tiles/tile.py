@@ -12,14 +12,14 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from ...arch.dtypes import BOOL, FLOAT32, HALVES, INT32, TILES, listed, packing
+from ...arch.dtypes import BOOL, FLOAT32, HALVES, INT32, INTEGERS, TILES, listed, packing
 from ...core.inert import REASON
 from ...core.machine import InFlight, current
-from ...core.op import constant, op
+from ...core.op import called, constant, op
 from ...diagnostics.errors import CompileError, SpecError
 from .layouts import Form, layout_of, vector_layout
 
-__all__ = ["zeros"]
+__all__ = ["bitcast", "zeros"]
 
 FLOATS = FLOAT32, *HALVES
 MASK = "a mask, of whose elements np.any(mask) or np.all(mask) make one bool,"
@@ -110,6 +110,10 @@ class Tile(TileLike):
         """Return the tile converted to another type: `numpipe.language.tiles.tile.astype`."""
         return astype(self, dtype)
 
+    def view(self, dtype: Any) -> Tile:
+        """Return the tile's bits as another type: `bitcast`."""
+        return bitcast(self, dtype)
+
     def _steers(self, *_: Any) -> NoReturn:
         raise CompileError(f"{MASK if self.dtype == BOOL else 'a register tile'} {REASON}")
 
@@ -148,8 +152,9 @@ def astype(tile: Tile, dtype: Any) -> Tile:
 
     Floats are rounded to nearest, of two to the even one. To float8 types they saturate: what is too large, infinity too, becomes
     the largest number, with its sign; NaN stays NaN (PTX ISA, "cvt": ``.satfinite``). To integers they are truncated; what the
-    type cannot hold becomes the nearest that it can, NaN becomes 0 (``.rzi.s32``, and ``cvt.pack.sat`` to 8 bits, which int32 is
-    converted by as well). From integers to floats, and between floats of 8 and 16 bits, through float32.
+    type cannot hold becomes the nearest that it can, NaN becomes 0 (``.rzi.s32``, ``.rzi.u32``, and ``cvt.pack.sat`` to 8 bits).
+    From integers to others of at most as many bits the low bits are kept, as NumPy keeps them: ``np.clip(x, -128, 127)`` before
+    it saturates. From integers to floats, and between floats of 8 and 16 bits, through float32.
     """
     form = astype_form(tile.form, dtype)
     return tile if form == tile.form else Tile(None if tile.inert else _converted(tile.value, form.dtype), form)
@@ -173,14 +178,13 @@ def cast_to_store(value: Any, dtype: np.dtype) -> Any:
 
 
 def _converted(value: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    wide, to = packing(value.dtype).wide, packing(dtype)
+    largest = packing(dtype).largest
     with np.errstate(all="ignore"):
-        found = value.astype(wide)
-        if wide != to.wide:
-            found = found.astype(FLOAT32) if to.wide == FLOAT32 else _truncated(found, INT32)
-        if to.wide == INT32:
-            return _truncated(found, dtype)
-        narrowed: np.ndarray = (found if to.largest is None else np.clip(found, -to.largest, to.largest)).astype(dtype)
+        if dtype in INTEGERS:
+            whole = value.dtype in (*INTEGERS, BOOL)
+            return value.astype(dtype) if whole else _truncated(value, dtype)
+        found = value.astype(FLOAT32)
+        narrowed: np.ndarray = (found if largest is None else np.clip(found, -largest, largest)).astype(dtype)
         return narrowed
 
 
@@ -189,3 +193,34 @@ def _truncated(value: np.ndarray, dtype: np.dtype) -> np.ndarray:
     limits = np.iinfo(dtype)
     whole: np.ndarray = np.nan_to_num(np.trunc(value.astype(np.float64)), nan=0.0)
     return np.clip(whole, limits.min, limits.max).astype(dtype)  # type: ignore[no-any-return]
+
+
+# ---- the same bits
+@op
+def bitcast(tile: Tile, dtype: Any) -> Tile:
+    """Return the bits of a register tile as elements of another type of the same size, inside a kernel; costs nothing.
+
+    tile   a tile or a vector, of any shape and layout
+    dtype  of 32 bits float32, int32, uint32; of 16 float16, bfloat16; of 8 int8, uint8, float8_e4m3fn, float8_e5m2
+
+    ``tile.view(np.int32)`` is the same, as of NumPy's arrays; JAX calls it ``jax.lax.bitcast_convert_type``. The exponents of a
+    float32 tile::
+
+        exponents = ((numpipe.bitcast(x, np.int32) >> 23) & 255) - 127
+
+    Raises SpecError for masks, and for a type of another size.
+    """
+    form = bitcast_form(tile, dtype)
+    return Tile(None if tile.inert else tile.value.view(form.dtype), form)
+
+
+def bitcast_form(tile: Any, dtype: Any) -> Form:
+    form, kind = form_of(tile, "'bitcast'"), dtype_of(dtype)
+    if form is None:
+        raise SpecError(f"bitcast(tile, dtype): tile must be a register tile, got {called(tile)}")
+    sized = [known for known in TILES if known.itemsize == form.dtype.itemsize]
+    if form.dtype == BOOL or kind not in sized:
+        raise SpecError(f"bitcast of a {'mask' if form.dtype == BOOL else f'{form.dtype} tile'} to {kind}: the same bits are " + (
+            "of no number: use .astype(np.int32)" if form.dtype == BOOL else
+            f"another type of {8 * form.dtype.itemsize} bits, {listed(sized, 'or')}; astype converts"))
+    return Form(form.shape, kind, form.layout)

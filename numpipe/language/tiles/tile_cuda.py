@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from ...arch.dtypes import BOOL, FLOAT32, INT32, packing
+from ...arch.dtypes import BOOL, FLOAT32, INTEGERS, UINT32, packing
 from ...core import numba as nb
 from ...core.inert_cuda import STEERLESS
 from ...core.op import cuda_meaning
@@ -67,6 +67,7 @@ STEERLESS.extend([TileType, InFlightType])
 for _type in (TileType, InFlightType):
     nb.machine_model(_type, lambda ty: ty.machine)
     nb.method(_type, "astype", source.astype)
+    nb.method(_type, "view", source.bitcast)
     nb.constant_attributes(_type, None, shape=lambda ty: ty.shape, dtype=lambda ty: ty.dtype.name)
 nb.lower_cast(TileType, InFlightType)(lambda context, builder, fromty, toty, value: value)
 
@@ -96,8 +97,9 @@ def part_of_either(builder: Any, have: TileType, value: Any, result: TileType) -
 
 
 def words(builder: Any, tile: TileType, value: Any) -> list[Any]:
-    """Return the registers as they are stored: two smaller elements as an integer, elements of 32 bits as float32, int32 too."""
-    return [builder.bitcast(part, nb.f32) if tile.dtype == INT32 else part for part in registers(builder, tile, value)]
+    """Return the registers as they are stored: two smaller elements as an integer, elements of 32 bits as float32, integers too."""
+    whole = tile.dtype in INTEGERS and tile.dtype.itemsize == 4
+    return [builder.bitcast(part, nb.f32) if whole else part for part in registers(builder, tile, value)]
 
 
 def assembled(builder: Any, tile: TileType, parts: Sequence[Any]) -> Any:
@@ -120,7 +122,7 @@ def _zeros(_context: Any, shape: Any, dtype: Any) -> Any:
 
 
 # ---- conversions
-def _wide(builder: Any, dtype: np.dtype, parts: Sequence[Any]) -> list[Any]:
+def wide(builder: Any, dtype: np.dtype, parts: Sequence[Any]) -> list[Any]:
     """Return the elements in registers of a type, in the type that conversions go through."""
     if not packing(dtype).narrow:
         return [builder.zext(part, nb.i32) for part in parts] if dtype == BOOL else list(parts)
@@ -132,14 +134,26 @@ def floats(builder: Any, dtype: np.dtype, parts: Sequence[Any]) -> list[Any]:
     """Return the elements in registers of a type as float32."""
     if dtype == BOOL:
         return [builder.uitofp(part, nb.f32) for part in parts]
-    found = _wide(builder, dtype, parts)
-    return found if packing(dtype).wide == FLOAT32 else [builder.sitofp(part, nb.f32) for part in found]
+    found = wide(builder, dtype, parts)
+    convert = builder.uitofp if dtype == UINT32 else builder.sitofp
+    return found if packing(dtype).wide == FLOAT32 else [convert(part, nb.f32) for part in found]
 
 
 def packed(builder: Any, dtype: np.dtype, low: Any, high: Any) -> Any:
     """Return two elements, in the type that conversions go through, in one register of a smaller type."""
     registers = "=r,f,f" if packing(dtype).wide == FLOAT32 else "=r,r,r"
     return builder.call(nb.pure_asm(nb.i32, [low.type, high.type], packing(dtype).narrow, registers), [low, high])
+
+
+def narrowed(builder: Any, dtype: np.dtype, elements: Sequence[Any]) -> list[Any]:
+    """Return elements, in the type that conversions go through, in registers of a type; of integers the low bits."""
+    if not packing(dtype).narrow:
+        return list(elements)
+    pairs = zip(elements[::2], elements[1::2], strict=True)
+    if dtype not in INTEGERS:
+        return [packed(builder, dtype, low, high) for low, high in pairs]
+    byte = nb.const(255)
+    return [builder.or_(builder.and_(low, byte), builder.shl(builder.and_(high, byte), nb.const(8))) for low, high in pairs]
 
 
 @cuda_meaning(source.astype)
@@ -157,14 +171,28 @@ def converted(builder: Any, have: TileType, value: Any, result: TileType) -> Any
     if result == have:
         return value
     kind = result.dtype
-    integers = packing(kind).wide == INT32
-    found = (_wide if integers else floats)(builder, have.dtype, registers(builder, have, value))
-    if integers and packing(have.dtype).wide == FLOAT32:
-        function = nb.pure_asm(nb.i32, [nb.f32], "cvt.rzi.s32.f32 $0, $1;", "=r,f")
+    whole = packing(have.dtype).wide != FLOAT32
+    if whole and kind in INTEGERS:  # the low bits
+        if have.dtype in INTEGERS and have.dtype.itemsize == kind.itemsize:
+            return value
+        return assembled(builder, result, narrowed(builder, kind, wide(builder, have.dtype, registers(builder, have, value))))
+    found = (wide if kind in INTEGERS else floats)(builder, have.dtype, registers(builder, have, value))
+    if kind in INTEGERS:
+        function = nb.pure_asm(nb.i32, [nb.f32], f"cvt.rzi.{'u' if kind == UINT32 else 's'}32.f32 $0, $1;", "=r,f")
         found = [builder.call(function, [x]) for x in found]
     if packing(kind).narrow:
         found = [packed(builder, kind, low, high) for low, high in zip(found[::2], found[1::2], strict=True)]
     return assembled(builder, result, found)
+
+
+@cuda_meaning(source.bitcast)
+def _bitcast(_context: Any, tile: Any, dtype: Any) -> Any:
+    have = tile.settled("bitcast") if isinstance(tile, TileLike) else tile
+    result = TileType(source.bitcast_form(have, dtype))
+    _, builder, args = yield result(tile, dtype)
+    if have.machine == result.machine:
+        return args[0]
+    return assembled(builder, result, [builder.bitcast(part, result.machine.element) for part in registers(builder, have, args[0])])
 
 
 def cast_to_store(tile: Any, dtype: np.dtype) -> tuple[Any, Callable[[Any, Any], Any]]:

@@ -1,7 +1,7 @@
 """Views of arrays in global memory: ``a.at[ds(i, 64), ds(j, 64)]``, which copies read and write, and atomics change.
 
-Along one or two dimensions a view has ``ds(start, size)``, along the others an integer; two are its rows and columns. Starts are
-run-time values and may lie outside the array.
+Along one or two dimensions a view has ``ds(start, size)``, along the others an integer; two are its rows and columns. A view of a
+single element, which atomics change, has none. Starts are run-time values and may lie outside the array.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ...core.arith import is_integer
 from ...core.inert import NoValue
 from ...core.machine import failure
 from ...diagnostics.errors import SimulationError, SpecError
-from .refs import All, At, Ds, GmemRef, method_of, whole_slices
+from .refs import All, At, Ds, GmemRef, bounded, method_of, whole_slices
 from .tile import TileLike
 
 
@@ -32,7 +32,7 @@ class GmemView:
 
 def _view(ref: GmemRef, index: Any) -> GmemView:
     parts = whole_slices(index)
-    axes = block_axes(ref, parts, f"{ref.name}.at[…]", least=1)
+    axes = block_axes(ref, parts, f"{ref.name}.at[…]")
     return GmemView(ref, starts(parts), axes, tuple(parts[axis].size for axis in axes))
 
 
@@ -53,23 +53,24 @@ def check_inside(ref: GmemRef, parts: Sequence[Any], axes: tuple[int, ...], what
                           f"{does} '{ref.name}'")
 
 
-def block_axes(ref: Any, parts: Sequence[Any], what: str, least: int = 0, gathers: bool = False) -> tuple[int, ...]:
+def block_axes(ref: Any, parts: Sequence[Any], what: str, gathers: bool = False) -> tuple[int, ...]:
     """Return the dimensions of an array in which an index selects several elements.
 
     parts    the index's parts, or their Numba types: ``ds(start, size)``, an integer, and with `gathers` a vector of indices
     what     the index's name in messages
 
-    Raises SpecError for another number of parts, for other parts, and for less than `least` or more than two dimensions.
+    Raises SpecError for another number of parts, for other parts, and for more than two dimensions.
     """
     name, ndim = ref.arg.name, ref.arg.ndim
+    bounded(tuple(parts))
     if not gathers and any(isinstance(part, TileLike) for part in parts):
         instead = ", ".join(f"ds(start, {part.shape[0]})" if isinstance(part, TileLike) else
                             f"ds(start, {part.size})" if isinstance(part, Ds) else "i" for part in parts)
-        raise SpecError(f"{what}: a vector of indices gathers in a load only; here an index has ds(start, size) and integers: "
-                        f"write {what.replace('…', instead)}")
+        raise SpecError(f"{what}: a vector of indices gathers in a load, and scatters in a store, only; here an index has "
+                        f"ds(start, size) and integers: write {what.replace('…', instead)}")
     axes = tuple(axis for axis, part in enumerate(parts) if isinstance(part, (Ds, All, TileLike)))
     others = [part for axis, part in enumerate(parts) if axis not in axes]
-    if len(parts) != ndim or not least <= len(axes) <= 2 or not all(isinstance(p, NoValue) or is_integer(p) for p in others):
+    if len(parts) != ndim or len(axes) > 2 or not all(isinstance(p, NoValue) or is_integer(p) for p in others):
         raise SpecError(f"array '{name}' has {ndim} dimension{'s' * (ndim != 1)}: {what} is a block of one or two of them, "
                         f"ds(start, size), with an integer along the others, got {parts}")
     if any(isinstance(part, All) for part in parts):

@@ -8,9 +8,10 @@ from typing import Any
 from ...core import numba as nb
 from ...core.inert import NoValue
 from . import views as source
-from .refs import method_of, whole_slices
+from .layouts import COLUMN, EITHER, ROW, places, sources
+from .refs import All, method_of, whole_slices
 from .refs_cuda import I32, AtType, DsType, GmemType, with_at
-from .tile_cuda import TileType
+from .tile_cuda import TileType, registers
 
 
 class ViewType(nb.types.Type, source.GmemView):  # type: ignore[misc]
@@ -67,6 +68,17 @@ class Block:
         return builder.select(inside, found, zero)
 
 
+def indices_of(builder: Any, tile: TileType, axis: int, vector: TileType, value: Any) -> list[Any]:
+    """Return the index, along a dimension, of each element of a lane of a tile that is gathered, or scattered."""
+    have, layout = registers(builder, vector, value), vector.layout
+    if len(tile.shape) == 1:
+        return have
+    if layout == EITHER:
+        skipped = len(places(vector.shape, ROW))
+        have, layout = (have[skipped:], COLUMN) if axis == 0 else (have[:skipped], ROW)
+    return [have[i] for i in sources(tile.shape, tile.layout, vector.shape, layout)]
+
+
 with_at(GmemType)
 nb.constant_attributes(ViewType, None, shape=lambda ty: ty.shape, dtype=lambda ty: ty.dtype.name)
 
@@ -74,7 +86,7 @@ nb.constant_attributes(ViewType, None, shape=lambda ty: ty.shape, dtype=lambda t
 def starts(context: Any, builder: Any, index: Any, value: Any) -> list[Any]:
     """Return where each part of an index starts, as int32: 0 where it has no value, and a vector of indices as it is."""
     values = nb.cgutils.unpack_tuple(builder, value) if isinstance(index, nb.types.BaseTuple) else [value]
-    return [nb.const(0) if isinstance(part, NoValue) or getattr(part, "inert", False) else
+    return [nb.const(0) if isinstance(part, (NoValue, All)) or getattr(part, "inert", False) else
             found if isinstance(part, (DsType, TileType)) else context.cast(builder, found, part, I32)
             for part, found in zip(whole_slices(index), values, strict=True)]
 
@@ -82,7 +94,7 @@ def starts(context: Any, builder: Any, index: Any, value: Any) -> list[Any]:
 @method_of(GmemType, "at")
 def _view(of: GmemType, target: AtType, index: Any) -> Any:
     parts = whole_slices(index)
-    axes = source.block_axes(of, parts, f"{of.arg.name}.at[…]", least=1)
+    axes = source.block_axes(of, parts, f"{of.arg.name}.at[…]")
     result = ViewType(of, axes, tuple(parts[axis].size for axis in axes))
     context, builder, args = yield result(target, index)
     ref = nb.fields(context, builder, target, args[0]).of

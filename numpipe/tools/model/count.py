@@ -155,6 +155,10 @@ class Counter:
             self.work["store", what.rpartition(" ")[2]] += values.nbytes
         self.work["written", self.warpgroup] += values.nbytes
 
+    def gmem_scatter(self, array: np.ndarray, index: tuple[Any, ...], axis: int, places: np.ndarray, values: np.ndarray,
+                     what: str) -> None:
+        self.gmem_write(array, index, values, what)
+
     def gmem_read(self, array: np.ndarray, index: tuple[slice, ...], what: str) -> np.ndarray:
         read = np.asarray(array)[index]
         self.work[("read", self.warpgroup) if self._in_l2(what) else ("load", what)] += read.nbytes

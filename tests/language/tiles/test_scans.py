@@ -140,7 +140,7 @@ def test_float16_quotients_are_those_of_numpys_float16() -> None:
 def test_a_division_of_int32_by_zero_is_an_error_simulated() -> None:
     x, z, y = arrays_of_divided("int32")
     z[5, 5] = 0
-    with pytest.raises(numpipe.SimulationError, match="an int32 tile // or % 0: integer division by zero is undefined on the GPU"):
+    with pytest.raises(numpipe.SimulationError, match="an integer tile // or % 0: integer division by zero is undefined"):
         divided.simulate(x, z, y)
     z[5, 5], x[5, 5] = -1, -2**31
     with pytest.raises(numpipe.SimulationError, match="'//': an element 2147483648 overflows int32"):

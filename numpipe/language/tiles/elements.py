@@ -1,0 +1,79 @@
+"""``y[i] = x``, ``numpipe.atomic_add(y.at[i, j], x)``: a number to a single element of an array in global memory.
+
+A number is the same in all lanes of a warpgroup: a constant, an element that was loaded, a reduction of a whole tile. One lane
+stores it, or reduces it into the array (``red.relaxed.gpu.global``). With more than one compute warpgroup each of them does so, as
+with tiles.
+
+=====================  =====================================================================================================
+array                  numbers that it takes
+=====================  =====================================================================================================
+float16 … float64      floats, integers and bools; rounded to the array's type, as NumPy's "same_kind" rule has it
+int8 … uint64          integers and bools; one that the type cannot hold is an error simulated, and wraps on the GPU
+bool                   bools
+=====================  =====================================================================================================
+
+An index outside the array is an error on the simulated SM; on the GPU nothing is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ...arch.dtypes import BFLOAT16, BOOL, FLOAT32
+from ...core import arith
+from ...core.inert import NoValue
+from ...core.machine import current
+from ...core.op import called
+from ...diagnostics.errors import SimulationError, SpecError
+from .refs import GmemRef
+from .views import check_inside
+
+
+def is_element(parts: Sequence[Any]) -> bool:
+    """Return whether an index, of values or of Numba types, selects a single element."""
+    return all(isinstance(part, NoValue) or arith.is_integer(part) for part in parts)
+
+
+def is_number(value: Any) -> bool:
+    """Return whether a value, or its Numba type, is a number, or one that the memory role does not have."""
+    return isinstance(value, NoValue) or arith.kind(value) is not None
+
+
+def check_number(what: str, name: str, dtype: np.dtype, value: Any) -> None:
+    """Raise SpecError unless an array of a type takes a number; `what` begins the message."""
+    kind = arith.kind(value)
+    if kind is None:
+        return
+    if dtype.itemsize == 1 and dtype.kind not in "iub":
+        raise SpecError(f"{what}: '{name}' is {dtype}, of which there are no numbers: store a tile, numpipe.full(…).astype({name}"
+                        ".dtype)")
+    fraction = kind is float or (isinstance(kind, np.dtype) and kind.kind == "f")
+    if dtype == BOOL and kind is not bool:
+        raise SpecError(f"{what}: '{name}' is bool, the value {called(value)}: write x != 0")
+    if fraction and dtype.kind in "iu":
+        raise SpecError(f"{what}: '{name}' is {dtype}, the value {called(value)}: int(x) truncates a float, "
+                        f"tile.astype(np.int32) all of a tile that is reduced")
+
+
+def as_element(what: str, dtype: np.dtype, value: Any) -> Any:
+    """Return a number in an array's type; raise SimulationError for an integer that the type cannot hold."""
+    if dtype.kind in "iu":
+        if not arith.holds(dtype, int(value)):
+            raise SimulationError(f"{what}: {int(value)} overflows {dtype}, which wraps silently on the GPU")
+        return dtype.type(int(value))
+    with np.errstate(all="ignore"):
+        return np.asarray(value).astype(FLOAT32 if dtype == BFLOAT16 else dtype).astype(dtype)
+
+
+def write_element(ref: GmemRef, index: Sequence[Any], value: Any, what: str, reduction: str = "") -> None:
+    """Store a number, or reduce it into the array, by one lane; nothing in the memory role."""
+    machine = current()
+    if machine.role == "memory":
+        return
+    check_inside(ref, tuple(index), (), what, "the GPU writes nothing", "the GPU writes nothing", "stores to")
+    found = as_element(what, ref.array.dtype, value)
+    where = tuple(slice(int(i), int(i) + 1) for i in index)
+    machine.gmem_write(ref.array, where, np.full((1,) * len(where), found, ref.array.dtype), ref.name, reduction)

@@ -1,0 +1,46 @@
+"""Numbers to single elements of an array on the GPU: by lane 0 of the warpgroup."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ...arch.dtypes import BFLOAT16, BOOL
+from ...core import numba as nb
+from ...core.arith_cuda import convert, type_of
+from .refs_cuda import GmemType
+from .views_cuda import Block
+
+SUFFIXES = {str(nb.f32): ("f32", "f"), str(nb.ir.DoubleType()): ("f64", "d"), str(nb.i16): ("b16", "h"), str(nb.i32): ("b32", "r"),
+            str(nb.i64): ("b64", "l")}
+"""(type in PTX, constraint) of a value, by its type in LLVM"""
+
+
+def in_type(context: Any, builder: Any, value: Any, ty: Any, dtype: np.dtype) -> Any:
+    """Return a number as an element of an array's type."""
+    if dtype == BOOL:
+        return builder.zext(context.cast(builder, value, ty, nb.types.boolean), nb.i16)
+    if dtype == BFLOAT16:
+        single = convert(context, builder, value, nb.unliteral(ty), nb.types.float32)
+        return builder.call(nb.pure_asm(nb.i16, [nb.f32], "cvt.rn.bf16.f32 $0, $1;", "=h,f"), [single])
+    return convert(context, builder, value, nb.unliteral(ty), type_of(dtype))
+
+
+def write_element(context: Any, builder: Any, ref: GmemType, array: Any, index: Sequence[Any], value: Any, ty: Any,
+                  statement: str = "") -> None:
+    """Emit a store of a number, or another `statement` on address $0 and value $1; the memory role emits nothing."""
+    if ref.role == "memory":
+        return
+    dtype = ref.arg.dtype
+    block = Block(context, builder, ref, array, index, ())
+    found = in_type(context, builder, value, ty, dtype)
+    if dtype.itemsize == 1 and dtype != BOOL:
+        found = builder.zext(found, nb.i16)
+    suffix, code = SUFFIXES[str(found.type)]
+    text = statement or f"st.global.{'b8' if dtype.itemsize == 1 else suffix} [$0], $1;"
+    thread = builder.and_(nb.thread_index(builder), nb.const(127))
+    own = builder.and_(block.inside, builder.icmp_unsigned("==", thread, nb.const(0)))
+    nb.emit_asm(builder, nb.void, [block.base, found, builder.zext(own, nb.i32)],
+                f"{{ .reg .pred own; setp.ne.u32 own, $2, 0; @own {text} }}", f"l,{code},r,~{{memory}}")

@@ -1,0 +1,90 @@
+"""``y[rows, :] = tile``, ``y[ds(i, 64), columns] = tile``, ``y[at] = vector``: rows, columns or elements, each to its own place.
+
+The indices are an int32 vector that lies as the tile does: of rows along rows (column layout), of columns along columns. Each lane
+has the indices of its own elements, and stores these. ``:`` is all of a dimension, of which the tile has as many elements.
+
+An index outside the array is the hazard `out-of-bounds` on the simulated SM; on the GPU what it names is not written. Two equal
+indices are the hazard `unordered-accesses`: which lane stores last is not known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ...arch.dtypes import INT32
+from ...core.machine import current, failure
+from ...diagnostics.errors import SimulationError, SpecError
+from .layouts import COLUMN, EITHER, ROW, Form, joined, only_accumulator
+from .refs import All, Ds, GmemRef
+from .tile import Tile, TileLike, form_of
+from .views import check_inside
+
+
+def scattered(parts: Sequence[Any]) -> int | None:
+    """Return which part of an index is a vector of indices; None where none is."""
+    return next((axis for axis, part in enumerate(parts) if isinstance(part, TileLike)), None)
+
+
+def sizes_of(parts: Sequence[Any], axes: Sequence[int]) -> tuple[int, ...]:
+    """Return the shape that an index selects."""
+    return tuple(parts[axis].shape[0] if isinstance(parts[axis], TileLike) else parts[axis].size for axis in axes)
+
+
+def all_of_tile(parts: tuple[Any, ...], tile: Any) -> tuple[Any, ...]:
+    """Return an index in which each ``:`` has as many elements as the tile that is stored."""
+    if not isinstance(tile, TileLike) or not any(isinstance(part, All) for part in parts):
+        return parts
+    sizes = iter(tile.shape)
+    found = [(part, next(sizes, None) if isinstance(part, (All, Ds, TileLike)) else None) for part in parts]
+    return tuple(Ds(0, size) if isinstance(part, All) and size is not None else part for part, size in found)
+
+
+def check_all(ref: GmemRef, given: Sequence[Any], parts: Sequence[Any], what: str) -> None:
+    """Raise SimulationError for a ``:`` that selects more, or fewer, elements than the tile has."""
+    for axis, (whole, part) in enumerate(zip(given, parts, strict=True)):
+        if isinstance(whole, All) and ref.array.shape[axis] != part.size:
+            raise SimulationError(f"{what}: ':' is all {ref.array.shape[axis]} elements of '{ref.name}' along dimension {axis}, "
+                                  f"the tile has {part.size}: write ds(0, {part.size}), which is clipped at the array's end")
+
+
+def check_scatter(name: str, parts: Sequence[Any], form: Form) -> None:
+    """Raise SpecError unless a tile's lanes have the indices of their elements; `parts` are those along the tile's dimensions."""
+    what = f"'{name}[…] = tile'"
+    only_accumulator(form, f"{what}, scattered,")
+    vectors = [(axis, form_of(part, what)) for axis, part in enumerate(parts) if isinstance(part, TileLike)]
+    (axis, vector), *others = vectors
+    if others or vector is None or len(vector.shape) != 1 or vector.dtype != INT32:
+        raise SpecError(f"{what}: one part of the index may be a vector of int32, the others are ds(start, size) and integers, got "
+                        f"{' and '.join(str(each) for _, each in vectors)}")
+    if len(parts) == 1:
+        if vector.shape == form.shape and joined(vector, Form(form.shape, INT32, form.layout)) is None:
+            raise SpecError(f"{what}: the vector lies in {form.layout} layout, its indices in {vector.layout} layout: write "
+                            f"numpipe.layout_cast(indices, \"{form.layout}\")")
+        return
+    want, lines = ((COLUMN, "rows"), (ROW, "columns"))[axis]
+    if vector.layout not in (want, EITHER):
+        raise SpecError(f"{what}: the indices of a tile's {lines} lie along them ({want} layout), these of {vector.shape[0]} "
+                        f"elements lie otherwise ({vector.layout} layout): write numpipe.layout_cast(v, \"{want}\")")
+
+
+def scatter(ref: GmemRef, axes: Sequence[int], parts: Sequence[Any], tile: Tile, what: str) -> None:
+    """Store a tile that fits; what a `ds` selects beyond the array's end is left out."""
+    along = scattered(parts)
+    assert along is not None
+    check_inside(ref, tuple(parts), tuple(axes), what, "the GPU writes nothing", "the GPU writes nothing", "stores to")
+    where: list[slice] = []
+    for part, size in zip(parts, ref.array.shape, strict=True):
+        start, count = (int(part.start), part.size) if isinstance(part, Ds) else (
+            0 if isinstance(part, TileLike) else int(part), 1)
+        if start < 0:
+            raise failure(SimulationError, "out-of-bounds", f"{what}: negative start {start}: the GPU writes what lies inside",
+                          "starts from 0 on: what sticks out at the end is clipped", f"stores to '{ref.name}'")
+        where.append(slice(start, max(start, min(start + count, size))))
+    shape = [1] * len(parts)
+    for axis, size in zip(axes, tile.shape, strict=True):
+        shape[axis] = size
+    taken = tuple(slice(None) if axis == along else slice(part.stop - part.start) for axis, part in enumerate(where))
+    values = tile.value.reshape(shape)[taken]
+    if values.size:
+        current().gmem_scatter(ref.array, tuple(where), along, parts[along].value, values, ref.name)

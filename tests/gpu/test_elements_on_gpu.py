@@ -1,0 +1,25 @@
+"""Numbers stored to single elements and reduced into them on the hardware."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.kernels.scalar_kernels import STORED, row_sums_wrong, statistics_wrong, stored_wrong
+
+pytestmark = pytest.mark.gpu
+pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")
+
+
+@pytest.mark.parametrize("dtype", [dtype for dtype in STORED if dtype.kind not in "iu"], ids=str)
+def test_reductions_of_tiles_are_stored_and_added_as_numbers(dtype: np.dtype) -> None:
+    assert statistics_wrong(dtype, "gpu") == []
+
+
+def test_numbers_are_stored_beside_a_memory_role() -> None:
+    assert not row_sums_wrong("gpu")
+
+
+@pytest.mark.parametrize("dtype", STORED, ids=str)
+def test_a_number_takes_the_arrays_type(dtype: np.dtype) -> None:
+    assert stored_wrong(dtype, "gpu") == []

@@ -1,0 +1,27 @@
+"""Scatter stores on the hardware: NumPy's elements, and nothing written for an index outside."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.kernels.scatter_kernels import TYPES, expert_rows_wrong, permuted_wrong, scattered
+
+pytestmark = pytest.mark.gpu
+pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+def test_rows_columns_and_vectors_go_where_indices_say(dtype: np.dtype) -> None:
+    assert permuted_wrong(dtype, "gpu") == []
+
+
+def test_blocks_of_three_dimensions_and_tiles_of_one_row_or_column_are_scattered() -> None:
+    assert not expert_rows_wrong("gpu")
+
+
+def test_nothing_is_written_for_an_index_outside() -> None:
+    x, y, rows = np.ones((64, 64), np.float32), np.zeros((64, 64), np.float32), np.arange(64, dtype=np.int32)
+    rows[[3, 9]] = -1, 64
+    scattered(x, rows, y, target="gpu")
+    assert (np.flatnonzero(y.sum(axis=1) == 0) == [3, 9]).all()

@@ -1,0 +1,99 @@
+"""Parts and other shapes of register tiles: NumPy's elements, no instruction of their own, code with a clean gate."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import numpipe
+from numpipe import ds
+from numpipe.compile.build import toolchain
+from numpipe.compile.check import gate
+from numpipe.language.tiles.layouts import Form, coalesced, places
+from numpipe.language.tiles.parts import elements_of, part_form
+from numpipe.language.tiles.refs import ALL, Ds
+from tests.kernels.part_kernels import (
+    TYPES,
+    coalesced_parts,
+    coalesced_wrong,
+    columns_of_tiles,
+    columns_wrong,
+    halves_of_a_product,
+    halves_wrong,
+    parts_of_vectors,
+    vectors_wrong,
+)
+
+compiles = pytest.mark.skipif(toolchain() is not None, reason="no compiler")
+F32 = np.dtype(np.float32)
+
+
+@pytest.fixture(autouse=True)
+def _simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+def test_parts_of_tiles_are_numpys(dtype: np.dtype) -> None:
+    assert not columns_wrong(dtype, "sim")
+
+
+def test_another_element_of_a_part_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def changed(x: np.ndarray, y: np.ndarray, **how: Any) -> None:
+        columns_of_tiles(x, y, **how)
+        y[70, 90] += 1
+
+    monkeypatch.setattr("tests.kernels.part_kernels.columns_of_tiles", changed)
+    assert columns_wrong(F32, "sim")
+
+
+def test_parts_and_shapes_of_vectors_are_numpys() -> None:
+    assert not vectors_wrong("sim")
+
+
+def test_parts_of_coalesced_tiles_and_of_accumulators_are_numpys() -> None:
+    assert not coalesced_wrong("sim") and not halves_wrong("sim")
+
+
+@pytest.mark.parametrize("layout", ["accumulator", coalesced(4), coalesced(8)])
+def test_a_part_has_the_places_of_its_own_layout(layout: str) -> None:
+    form = Form((128, 128), F32, layout)
+    result, slices = part_form(form, (Ds(64, 64), Ds(64, 64)))
+    where = places(form.shape, layout)
+    assert [where[i] for i in elements_of(form, result, slices)] == [
+        (row + 64, column + 64) for row, column in places(result.shape, layout)]  # type: ignore[operator]
+    assert part_form(form, (ALL, ALL))[0] == form
+
+
+@compiles
+@pytest.mark.variants(2)
+@pytest.mark.parametrize("case", ["vectors", "product", "coalesced", *map(str, TYPES)])
+def test_parts_compile_and_the_gate_finds_nothing(case: str) -> None:
+    half, x = np.zeros((64, 128), np.float16), np.zeros((192, 192), np.float32)
+    if case == "vectors":
+        built = parts_of_vectors.compiled(x, np.zeros((7, 64), np.float32), np.zeros((128, 64), np.float32))
+    elif case == "product":
+        built = halves_of_a_product.compiled(half, half, np.zeros((64, 32), np.float32))
+    elif case == "coalesced":
+        built = coalesced_parts.compiled(np.zeros((128, 128), np.float16), np.zeros((128, 192), np.float16))
+    else:
+        dtype = next(dtype for dtype in TYPES if str(dtype) == case)
+        built = columns_of_tiles.compiled(np.zeros((128, 64), dtype), np.zeros((128, 176), dtype))
+    assert gate.findings(built) == ()
+
+
+@compiles
+def test_a_part_reads_the_registers_where_they_are() -> None:
+    @numpipe.kernel(num_compute_wgs=1)
+    def part(x, y):
+        y[ds(0, 64), ds(0, 8)] = x[ds(0, 64), ds(0, 64)][:, 8:16]
+
+    @numpipe.kernel(num_compute_wgs=1)
+    def whole(x, y):
+        y[ds(0, 64), ds(0, 8)] = x[ds(0, 64), ds(8, 8)]
+
+    arrays = np.zeros((64, 64), np.float32), np.zeros((64, 8), np.float32)
+    loads = [sum("ld.global" in line for line in kernel.compiled(*arrays).ptx.splitlines()) for kernel in (part, whole)]
+    assert loads[0] == loads[1] > 0

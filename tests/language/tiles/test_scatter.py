@@ -1,0 +1,86 @@
+"""Scatter stores: NumPy's elements, the hazards of indices outside and twice, code with a clean gate."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import numpipe
+from numpipe import ds
+from numpipe.compile.build import toolchain
+from numpipe.compile.check import gate
+from tests.kernels.scatter_kernels import (
+    TYPES,
+    arrays_of_permuted,
+    expert_rows,
+    expert_rows_wrong,
+    permuted,
+    permuted_wrong,
+    scattered,
+)
+
+compiles = pytest.mark.skipif(toolchain() is not None, reason="no compiler")
+
+
+@pytest.fixture(autouse=True)
+def _simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
+
+
+@pytest.mark.variants(2)
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+def test_rows_columns_and_vectors_go_where_indices_say(dtype: np.dtype) -> None:
+    assert permuted_wrong(dtype, "sim") == []
+
+
+def test_a_row_in_another_place_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def changed(x: Any, rows: np.ndarray, *arrays: np.ndarray, **how: Any) -> None:
+        rows[[3, 70]] = rows[[70, 3]]
+        permuted(x, rows, *arrays, **how)
+
+    monkeypatch.setattr("tests.kernels.scatter_kernels.permuted", changed)
+    assert "y" in permuted_wrong(np.dtype(np.float32), "sim")
+
+
+def test_blocks_of_three_dimensions_and_tiles_of_one_row_or_column_are_scattered() -> None:
+    assert not expert_rows_wrong("sim")
+
+
+@pytest.mark.parametrize(("index", "hazard", "message"), [
+    (64, "out-of-bounds", "index 64 along dimension 0 is outside the array's 64; the GPU does not write there"),
+    (-1, "out-of-bounds", "index -1 along dimension 0 is outside the array's 64"),
+    (9, "unordered-accesses", "index 9 along dimension 0 comes more than once; which of its elements is stored last is not known")])
+def test_an_index_outside_or_twice_is_a_hazard(index: int, hazard: str, message: str) -> None:
+    rows, x = np.arange(64, dtype=np.int32), np.ones((64, 64), np.float32)
+    scattered.simulate(x, rows, y := np.zeros_like(x))
+    assert (y == 1).all()
+    rows[7] = index
+    with pytest.raises(numpipe.SimulationError, match=message) as caught:
+        scattered.simulate(x, rows, np.zeros_like(x))
+    assert caught.value.report.hazard == hazard
+
+
+def test_a_colon_that_the_tile_does_not_fill_is_an_error_simulated() -> None:
+    @numpipe.kernel(num_compute_wgs=1)
+    def rows(x, y):
+        y[ds(0, 64), :] = x[ds(0, 64), ds(0, 64)]
+
+    x, y = np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32), np.zeros((64, 64), np.float32)
+    rows.simulate(x, y)
+    assert (x == y).all()
+    with pytest.raises(numpipe.SimulationError, match="':' is all 72 elements of 'y' along dimension 1, the tile has 64: write "):
+        rows.simulate(x, np.zeros((64, 72), np.float32))
+
+
+@compiles
+@pytest.mark.variants(1)
+@pytest.mark.parametrize("case", ["experts", *map(str, TYPES)])
+def test_scatter_stores_compile_and_the_gate_finds_nothing(case: str) -> None:
+    if case == "experts":
+        x = np.zeros((128, 64), np.float32)
+        built = expert_rows.compiled(x, np.zeros(128, np.int32), np.zeros((3, 128, 64), np.float32))
+    else:
+        built = permuted.compiled(*arrays_of_permuted(next(dtype for dtype in TYPES if str(dtype) == case)).values())
+    assert gate.findings(built) == () and "cp.async.bulk.tensor" not in built.ptx
