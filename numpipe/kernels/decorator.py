@@ -20,9 +20,10 @@ def kernel(function: Callable[..., Any] | None = None, /, *, grid: Any = (1,), g
            schedule: str = "cooperative", without: Sequence[str] = (), workspace: Any = None) -> Any:
     """Make a kernel of a Python function over references.
 
-    grid              CTAs: a tuple of 1 to 3 ints, a function of the kernel's arguments (by parameter name) that returns
-                      one, or `persistent()`
-    grid_names        names of the grid's axes, for `axis_index`
+    grid              CTAs: a tuple of ints (none: one CTA), a function of the kernel's arguments (by parameter name) that
+                      returns one, or `persistent()`. Of more than three dimensions those behind the third follow the first along
+                      the GPU's x, where reports count CTAs
+    grid_names        names of the grid's axes, for `axis_index`; a function that returns more than three dimensions needs them
     out_type          function of the arguments (by parameter name) returning an ArrayType, or a tuple of them: the trailing
                       parameters without a default are outputs, which the call allocates and returns. Without it the caller
                       passes them.

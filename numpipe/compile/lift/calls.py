@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from ...core.op import Helper, Op, does
+from ...diagnostics.errors import SpecError
 from ...language.grid import partials, tile_loop
 from ...language.pipeline import emit, pipelines
 from ...language.tiles import refs, tile
@@ -58,6 +59,23 @@ class Calls(Loops):
             if function is context.axis_index and axis == self.constants.wg_axis:
                 return self.call(context.warpgroup_part, [], node)
         return NOT_MINE
+
+    def program(self, node: ast.Call, function: Any) -> Any:
+        """Rewrite `program_id` and `num_programs` of a dimension that the launch flattens (`plan.folded`)."""
+        if not self.unit.folded or (function is not context.program_id and function is not context.num_programs):
+            return NOT_MINE
+        dimension = self.value(self.bind(function, node)[0])
+        if not isinstance(dimension, int) or isinstance(dimension, bool) or dimension in (1, 2):
+            return NOT_MINE
+        try:
+            context.check_ctas(self.unit, function.__name__, dimension)
+        except SpecError as error:
+            self.error(node, str(error))
+        if dimension not in self.unit.folded:
+            self.error(node, f"{function.__name__}({dimension}): the grid has {self.unit.grid_rank} dimensions, 0…"
+                             f"{self.unit.grid_rank - 1}")
+        of = context.folded_index if function is context.program_id else context.folded_size
+        return self.call(of, [literal_node(dimension, node)], node)
 
     def misplaced_loop(self, node: ast.Call, function: Any) -> Any:
         if function is tile_loop.tiles or function is tile_loop.nd_loop:
