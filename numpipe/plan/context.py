@@ -90,8 +90,11 @@ def over(values: tuple[Any, ...], function: Callable[..., None], *args: Any) -> 
 
 
 @op
-def axis_index(name: str) -> Any:
+def axis_index(name: str | tuple[str, ...]) -> Any:
     """Index of this CTA along a named axis of the grid or of its cluster, or of this warpgroup along theirs (`wg_axis`).
+
+    Of several axes, ``axis_index(("a", "b"))``, it is the linear index over them, the first name slowest: ``axis_index("a") *
+    axis_size("b") + axis_index("b")``. So ``axis_index(("cta", "wg"))`` numbers the compute warpgroups of the launch.
 
     With ``schedule="pingpong"`` the warpgroup axis has size 1 and every compute warpgroup is 0 on it: tiles are not shared. The
     memory role has no index on the warpgroup axis: there it is an inert value that must not steer loads.
@@ -120,9 +123,9 @@ def _size(dimension: int) -> Any:
 
 
 @op
-def axis_size(name: str) -> Any:
+def axis_size(name: str | tuple[str, ...]) -> Any:
     """Size of a named grid axis; of an axis of the cluster, CTAs along it; of the warpgroup axis, the compute warpgroups that share
-    a tile. The last two are compile-time constants."""
+    a tile. The last two are compile-time constants. Of several axes, ``axis_size(("a", "b"))``, it is the product."""
     unit = current().unit
     if name in unit.cluster_axes:
         return np.int32(unit.cluster[unit.cluster_axes.index(name)])

@@ -18,7 +18,7 @@ from ...language.grid import partials, tile_loop
 from ...language.pipeline import emit, pipelines
 from ...language.tiles import refs, tile
 from ...plan import context, specs
-from .fold import MISSING, literal_node, named_tuple
+from .fold import MISSING, OPERATIONS, literal_node, named_tuple
 from .loops import PIPELINE, Loops
 from .nodes import names, parameters_of, reads
 from .rewriter import NOT_MINE
@@ -48,17 +48,51 @@ class Calls(Loops):
         if function is context.axis_index or function is context.axis_size:
             argument, = self.bind(function, node)
             axis = self.value(argument)
+            if isinstance(axis, tuple) and all(isinstance(name, str) for name in axis):
+                return self._several_axes(node, axis)
             if not isinstance(axis, str):
-                self.error(node, f"the name of an axis is a compile-time string, got {ast.unparse(argument)}")
-            if axis not in (self.constants.wg_axis, *self.unit.axes, *self.unit.cluster_axes):
-                named = f"named {', '.join(map(repr, self.unit.axes))}" if self.unit.axes else "not named (grid_names=)"
-                if self.unit.cluster_axes:
-                    named += f", the cluster's {', '.join(map(repr, self.unit.cluster_axes))}"
-                self.error(node, f"unknown axis {axis!r}: the grid's axes are {named}, and the warpgroup axis is "
-                                 f"{self.constants.wg_axis!r}")
+                self.error(node, f"the name of an axis is a compile-time string, or a tuple of several, got {ast.unparse(argument)}")
+            self._axis_exists(node, axis)
             if function is context.axis_index and axis == self.constants.wg_axis:
                 return self.call(context.warpgroup_part, [], node)
         return NOT_MINE
+
+    def _several_axes(self, node: ast.Call, axes: tuple[str, ...]) -> ast.expr:
+        """Return ``axis_index((a, b))`` as ``axis_index(a) * axis_size(b) + axis_index(b)``, ``axis_size((a, b))`` as a product."""
+        if len(set(axes)) < len(axes):
+            self.error(node, f"each axis is named once, got {axes}")
+        for axis in axes:
+            self._axis_exists(node, axis)
+
+        def index(axis: str) -> ast.expr:
+            if axis == self.constants.wg_axis:
+                return self.call(context.warpgroup_part, [], node)
+            return self.call(context.axis_index, [literal_node(axis, node)], node)
+
+        def size(axis: str) -> ast.expr:
+            known = self.unit.sizes.get(axis)
+            if known is not None:
+                return literal_node(known, node)
+            return self.call(context.axis_size, [literal_node(axis, node)], node)
+
+        of = index if self.value(node.func) is context.axis_index else size
+        if not axes:
+            return literal_node(int(of is size), node)
+        first, *others = axes
+        whole = of(first)
+        for axis in others:
+            whole = self._compute(OPERATIONS[ast.Mult], [whole, size(axis)], node)
+            if of is index:
+                whole = self._compute(OPERATIONS[ast.Add], [whole, index(axis)], node)
+        return whole
+
+    def _axis_exists(self, node: ast.Call, axis: str) -> None:
+        if axis not in (self.constants.wg_axis, *self.unit.axes, *self.unit.cluster_axes):
+            named = f"named {', '.join(map(repr, self.unit.axes))}" if self.unit.axes else "not named (grid_names=)"
+            if self.unit.cluster_axes:
+                named += f", the cluster's {', '.join(map(repr, self.unit.cluster_axes))}"
+            self.error(node, f"unknown axis {axis!r}: the grid's axes are {named}, and the warpgroup axis is "
+                             f"{self.constants.wg_axis!r}")
 
     def program(self, node: ast.Call, function: Any) -> Any:
         """Rewrite `program_id` and `num_programs` of a dimension that the launch flattens (`plan.folded`)."""

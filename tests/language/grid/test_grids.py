@@ -161,3 +161,50 @@ def test_a_dimension_that_the_grid_has_not_is_refused_at_its_line() -> None:
 def test_explain_counts_the_work_of_all_ctas(seen: np.ndarray) -> None:
     explained = numpipe.explain(visited(ROOM), seen)
     assert np.prod(explained.grid) == np.prod(ROOM) and explained.grid == (16, 3, 2)
+
+
+# ---- several axes
+def numbered(names: Any, rest: Any) -> Any:
+    @numpipe.kernel(grid=(3, 2), grid_names=("m", "n"), cluster=(1, 2), cluster_names=("row", "pair"), num_compute_wgs=2)
+    def numbers(out):
+        place = numpipe.axis_index(names) * numpipe.axis_size(rest) + numpipe.axis_index(rest)
+        out[ds(place * 64, 64), ds(0, 8)] = numpipe.full((64, 8), 1.0, np.float32) * numpipe.axis_size(names)
+
+    return numbers
+
+
+@pytest.mark.parametrize("names, rest, size", [
+    (("m", "n"), "wg", 6), (("wg", "n"), "m", 4), (("n", "wg", "m"), (), 12), ((), ("m", "pair", "wg"), 1), (("wg", "pair"), ("m",), 4),
+], ids=str)
+def test_the_index_over_several_axes_counts_each_place_once(names: Any, rest: Any, size: int) -> None:
+    out = np.zeros((12 * 64, 8), np.float32)
+    numbered(names, rest).simulate(out)
+    assert (out == size).all()
+
+
+def test_the_first_of_several_axes_is_the_slowest() -> None:
+    @numpipe.kernel(grid=(3, 2), grid_names=("m", "n"), num_compute_wgs=1)
+    def places(out):
+        m, n = numpipe.program_id(0), numpipe.program_id(1)
+        rows = 64 // numpipe.axis_size(("wg",))  # known when it is compiled
+        out[ds((m * 2 + n) * 64, rows), ds(0, 8)] = (numpipe.full((64, 8), 1.0, np.float32) * numpipe.axis_index(("m", "n")) * 10
+                                                    + numpipe.axis_index(("n", "m")))
+
+    out = np.zeros((6 * 64, 8), np.float32)
+    places.simulate(out)
+    assert out[::64, 0].tolist() == [0, 13, 21, 34, 42, 55]
+
+
+@pytest.mark.parametrize("names, text", [
+    (("m", "z"), "unknown axis 'z': the grid's axes are named 'm', 'n'"),
+    (("m", "m"), r"each axis is named once, got \('m', 'm'\)"),
+    (("m", 1), "the name of an axis is a compile-time string, or a tuple of several, got names"),
+])
+def test_axes_that_cannot_be_are_refused_at_their_line(names: Any, text: str) -> None:
+    @numpipe.kernel(grid=(3, 2), grid_names=("m", "n"), num_compute_wgs=1)
+    def refused(out):
+        out[ds(0, 64), ds(0, 8)] = numpipe.full((64, 8), 1.0, np.float32) * numpipe.axis_index(names)
+
+    for run in (refused.simulate, refused.compiled):
+        with pytest.raises(CompileError, match=rf"test_grids.py:\d+: kernel refused: {text}"):
+            run(np.zeros((64, 8), np.float32))
