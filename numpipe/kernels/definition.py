@@ -151,13 +151,19 @@ class Definition:
                 numbers.append(value)
             else:
                 infos.append(described(value, parameter, name) if types else launch.describe(value, parameter, name))
+        if call.behind:
+            call.names = (*call.names[:len(numbers)], *call.behind, *self._scalars)
+            numbers += call.behind.values()
         numbers += call.scalars
 
     def check_outputs(self, call: Call) -> None:
         """Raise SpecError for a scalar that stands where an output belongs."""
         scalars = {name: value for name, value in zip(self.parameters, call.args, strict=False) if isinstance(value, SCALAR)}
+        scalars |= call.behind
         for name in scalars and scalars.keys() & self.stores["seen"]:
-            value, scalar = scalars[name], next(iter(self.arguments.scalars), None)
+            behind = self.parameters[self.parameters.index(name) + 1:]
+            value = scalars[name]
+            scalar = next((other for other in (*behind, *self._scalars) if other not in self.stores["all"]), None)
             raise SpecError(f"kernel {self.name}: argument '{name}' is an output, which needs an array, got {value!r}"
                             + ("" if self.options.out_type is None else ": leave it out, out_type says what it is")
                             + ("" if scalar is None else f"; pass scalars behind the outputs by name, e.g. {scalar}={value!r}"))
