@@ -233,7 +233,14 @@ class Calls(Loops):
             if node.keywords:
                 self._no_keywords(node)
             return
-        parameters = parameters_of(places[0])
+        parameters, facts = parameters_of(places[0]), self._nested_facts(name)
+        if facts is not None and facts.rest:
+            fixed = parameters[:facts.parameters]
+            if node.keywords or len(node.args) < len(fixed):
+                self.error(node, f"{name}({', '.join([*fixed, f'*{parameters[-1]}'])}): is called by position, with "
+                                 f"{len(fixed)} arguments at least")
+            node.args = list(facts.packed(tuple(node.args), lambda more: ast.copy_location(ast.Tuple(list(more), ast.Load()), node)))
+            return
         keywords = {str(k.arg): k.value for k in node.keywords}
         wrong = mismatch(plain_signature(parameters), len(node.args), list(keywords))
         if wrong is not None:
