@@ -23,10 +23,11 @@ import numpy as np
 from ...core.arith import is_integer
 from ...core.inert import Inert, NoValue
 from ...core.machine import current
-from ...core.op import op
+from ...core.op import Op, of_one_kernel, op
 from ...diagnostics.errors import CompileError, SpecError
 from ...plan.allocations import BarrierPlan, SmemPlan, parse
 from ...plan.context import Context, own_part
+from ...plan.trees import Tree, leaves, made
 from ..tiles.refs import At, SharedTile, SmemTile, whole_slices
 
 __all__ = ["run_scoped", "scratch"]
@@ -167,8 +168,8 @@ def shared_by(unit: Any, axes: Any) -> bool:
 def scratch(np_: Context, site: str, kind: Any) -> Any:
     """Allocate shared memory in a kernel, for all compute warpgroups of the CTA together: references to it.
 
-    kind  a compile-time constant: `SMEM` (a tile, or slots of one), `Barrier`, `RefUnion`, or a tuple of these (a tuple of
-          references then)
+    kind  a compile-time constant: `SMEM` (a tile, or slots of one), `Barrier`, `RefUnion`, or a tuple or NamedTuple of these and
+          of such tuples (a tuple of references in the same shape then)
 
     The bytes hold nothing at first, and barriers are in phase 0; they are the same whenever this place in the source is reached.
 
@@ -180,6 +181,8 @@ def scratch(np_: Context, site: str, kind: Any) -> Any:
 @op(context=True, site=True)
 def run_scoped(np_: Context, site: str, function: Callable[..., Any], *kinds: Any, collective_axes: Any = None) -> Any:
     """``function(*references)`` for allocations of these types, inside a kernel; what it returns.
+
+    Types may also be given by the names of the function's parameters, ``run_scoped(scope, landed=Barrier())``.
 
     function         nested in the kernel, or decorated with `numpipe.function`; called by the memory role too
     kinds            as for `scratch`; the allocations of a pipeline (`get_allocations`) are passed on as they are
@@ -193,6 +196,25 @@ def run_scoped(np_: Context, site: str, function: Callable[..., Any], *kinds: An
     shared, places = shared_by(np_.unit, collective_axes), sites(site, len(kinds))
     return function(*[_refs(np_, np_.unit.plan_scratch(place, parse(kind), shared).tree) if isinstance(kind, str) else kind
                       for place, kind in zip(places, kinds, strict=True)])  # what is no text of a type is passed on
+
+
+@op(context=True, site=True)
+def scoped(np_: Context, site: str, kind: Any, collective_axes: Any) -> Any:
+    """Return the references of one allocation of a `run_scoped`, to which the AST pass gives its shape (`in_tree`)."""
+    return _refs(np_, np_.unit.plan_scratch(site, parse(kind), shared_by(np_.unit, collective_axes)).tree)
+
+
+def in_tree(tree: Tree) -> Op[..., Any]:
+    """Make the operation that returns references in plain tuples as the NamedTuples of `tree`."""
+    def in_tree(references: Any) -> Any:
+        return tree.build(iter(leaves(references)), made)
+
+    def typer(_context: Any, references: Any) -> Any:
+        from .shared_cuda import tree_typer
+
+        return tree_typer(tree, references)
+
+    return of_one_kernel(Op(in_tree, typer))
 
 
 def sites(site: str, count: int) -> list[str]:

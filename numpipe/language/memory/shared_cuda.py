@@ -12,6 +12,8 @@ from ...core.op import cuda_meaning, immediate
 from ...diagnostics.errors import CompileError, SpecError
 from ...plan.allocations import BarrierPlan, SmemPlan, parse
 from ...plan.context_cuda import ContextType, own_part
+from ...plan.trees import Tree
+from ...plan.trees_cuda import build_value, leaf_values, leaves, made
 from ..tiles.refs_cuda import AtType, SharedType, SmemType, view, with_at
 from . import shared as source
 
@@ -119,6 +121,21 @@ def _scratch(_context: Any, np_: Any, site: Any, kind: Any) -> Any:
     tree = np_.unit.plan_scratch(nb.literal(site), parse(nb.literal(kind)), True).tree
     result = _type(np_, tree)
     return result(np_, site, kind), lambda context, builder, sig, args: _value(context, builder, result, tree, np_, args[0])
+
+
+@cuda_meaning(source.scoped)
+def _scoped(_context: Any, np_: Any, site: Any, kind: Any, axes: Any) -> Any:
+    shared = source.shared_by(np_.unit, immediate("run_scoped", "collective_axes", axes))
+    tree = np_.unit.plan_scratch(nb.literal(site), parse(nb.literal(kind)), shared).tree
+    result = _type(np_, tree)
+    return result(np_, site, kind, axes), lambda context, builder, sig, args: _value(context, builder, result, tree, np_, args[0])
+
+
+def tree_typer(tree: Tree, references: Any) -> Any:
+    """Return (signature, codegen) of an operation of `source.in_tree`."""
+    result = tree.build(iter(leaves(references)), made)
+    return result(references), lambda context, builder, sig, args: build_value(
+        context, builder, result, iter(leaf_values(builder, references, args[0])))
 
 
 @cuda_meaning(source.run_scoped)
