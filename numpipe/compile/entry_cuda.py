@@ -83,7 +83,7 @@ def _operation(result: Any, emit: Callable[..., Any]) -> Op[..., Any]:
 
 def _start(unit: Unit, context: Any, builder: Any, *sizes: Any) -> None:
     """Initialise the barriers of all rings, and define the symbols that helpers leave to the kernel; `sizes`: see `keep_grid`."""
-    define_axes(context, builder.module, unit)
+    define_axes(builder.module, unit)
     define_approximation(builder.module, unit.params.approx_math)
     define_order(builder.module, unit)
     if unit.exchange_bytes:
@@ -97,7 +97,7 @@ def _start(unit: Unit, context: Any, builder: Any, *sizes: Any) -> None:
         for address, count, _ in unit.all_barriers():
             nb.call(context, builder, mbarrier.init, (I32, I32), (nb.smem(builder, address), nb.const(count)))
         nb.call(context, builder, fence.mbarrier_init, (), ())
-        keep_grid(context, builder, unit, sizes)
+        keep_grid(builder, unit, sizes)
         if unit.params.debug:
             define_control(builder, nb.smem(builder, 0), nb.smem(builder, unit.barrier_room))
     if unit.clustered:  # all threads meet: no CTA may arrive on a barrier, or copy to a CTA, that is not there yet

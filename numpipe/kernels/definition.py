@@ -94,8 +94,9 @@ class Definition:
     def check_rank(self, dims: tuple[int, ...]) -> None:
         """Raise SpecError for a grid of other dimensions than those that the kernel was made for."""
         if max(3, len(dims)) != self.grid_rank:
-            raise SpecError(f"kernel {self.name}: the grid {dims} has {len(dims)} dimensions, and a function that returns more than "
-                            f"3 needs a name for each: give the kernel grid_names=({', '.join(repr(f'd{d}') for d in range(len(dims)))})")
+            names = tuple(f"d{d}" for d in range(len(dims)))
+            raise SpecError(f"kernel {self.name}: the grid {dims} has {len(dims)} dimensions, and a function that returns more "
+                            f"than 3 needs a name for each: give the kernel grid_names={names}")
 
     # ---- its source
     def read(self) -> Source:

@@ -10,7 +10,6 @@ from ..core import numba as nb
 from ..core.inert_cuda import InertType
 from ..core.op import cuda_meaning, entry_operation, with_parameters
 from ..core.symbols import axis_symbol, program_symbol
-from ..intrinsics import memory
 from . import context as source
 from .budget import Region
 from .cluster import Dims
@@ -174,33 +173,34 @@ def cta_count(_context: Any) -> Any:
     return builder.mul(x, builder.mul(y, z))
 
 
-def keep_grid(context: Any, builder: Any, unit: Unit, sizes: Sequence[Any]) -> None:
+def keep_grid(builder: Any, unit: Unit, sizes: Sequence[Any]) -> None:
     """Write the sizes of the `folded` dimensions of the grid where `_grid_index` and `_grid_size` read them, in one lane."""
     for number, size in enumerate(sizes):
         address = nb.smem(builder, unit.grid_words + 4 * number)
-        nb.call(context, builder, memory.store_word, (I32, I32), (address, size))
+        nb.emit_asm(builder, nb.void, [address, size], "st.volatile.shared.b32 [$0], $1;", "r,r,~{memory}")
 
 
-def _kept(context: Any, builder: Any, unit: Unit, number: int) -> Any:
-    return nb.call(context, builder, memory.load_word, (I32,), (nb.smem(builder, unit.grid_words + 4 * number),))[1]
+def _kept(builder: Any, unit: Unit, number: int) -> Any:
+    address = nb.smem(builder, unit.grid_words + 4 * number)
+    return nb.emit_asm(builder, nb.i32, [address], "ld.volatile.shared.b32 $0, [$1];", "=r,r,~{memory}")
 
 
-def _grid_index(context: Any, builder: Any, unit: Unit, dimension: int) -> Any:
+def _grid_index(builder: Any, unit: Unit, dimension: int) -> Any:
     """Return the index of this CTA along a dimension of the grid."""
     if dimension not in unit.folded:
         return nb.special(builder, f"ctaid.{'xyz'[dimension]}")
-    sizes = [_kept(context, builder, unit, number) for number in range(len(unit.folded))]
+    sizes = [_kept(builder, unit, number) for number in range(len(unit.folded))]
     return index(nb.special(builder, "ctaid.x"), sizes, dimension, builder.udiv, builder.urem)
 
 
-def _grid_size(context: Any, builder: Any, unit: Unit, dimension: int) -> Any:
+def _grid_size(builder: Any, unit: Unit, dimension: int) -> Any:
     """Return the CTAs along a dimension of the grid."""
     if dimension not in unit.folded:
         return nb.special(builder, f"nctaid.{'xyz'[dimension]}")
-    return _kept(context, builder, unit, unit.folded.index(dimension))
+    return _kept(builder, unit, unit.folded.index(dimension))
 
 
-def define_axes(context: Any, module: Any, unit: Unit) -> None:
+def define_axes(module: Any, unit: Unit) -> None:
     """Define the axis symbols of this kernel, in its entry module."""
     def put(symbol: str, value: Callable[[Any], Any]) -> None:
         with nb.define(module, symbol, nb.i32) as (builder, _):
@@ -210,11 +210,11 @@ def define_axes(context: Any, module: Any, unit: Unit) -> None:
         put(axis_symbol(what, name), value)
 
     for dimension in unit.folded:
-        put(program_symbol("index", dimension), lambda builder: _grid_index(context, builder, unit, dimension))
-        put(program_symbol("size", dimension), lambda builder: _grid_size(context, builder, unit, dimension))
+        put(program_symbol("index", dimension), lambda builder: _grid_index(builder, unit, dimension))
+        put(program_symbol("size", dimension), lambda builder: _grid_size(builder, unit, dimension))
     for dimension, name in enumerate(unit.axes):
-        define("index", name, lambda builder: _grid_index(context, builder, unit, dimension))
-        define("size", name, lambda builder: _grid_size(context, builder, unit, dimension))
+        define("index", name, lambda builder: _grid_index(builder, unit, dimension))
+        define("size", name, lambda builder: _grid_size(builder, unit, dimension))
     for axis, name in enumerate(unit.cluster_axes):
         define("index", name, lambda builder: cluster_place(builder, unit.cluster)[axis])
         define("size", name, lambda builder: nb.const(unit.cluster[axis]))

@@ -63,8 +63,8 @@ def test_a_bound_call_and_a_compile_know_the_scalars_behind_the_outputs() -> Non
 
 
 @pytest.mark.parametrize("call, text", [
-    (lambda: behind(X, 2.0, 1, target="sim"), "argument 'y' is an output, which needs an array, got 2.0: leave it out, out_type says "
-                                              "what it is; pass scalars behind the outputs by name, e.g. alpha=2.0"),
+    (lambda: behind(X, 2.0, 1, target="sim"), "argument 'y' is an output, which needs an array, got 2.0: leave it out, out_type "
+                                              "says what it is; pass scalars behind the outputs by name, e.g. alpha=2.0"),
     (lambda: behind(X, alpha=X, count=1, target="sim"), "argument 'y' is missing, but 'alpha' behind it is given"),
     (lambda: behind(X, alpha=2.0, target="sim"), "out_type must return 2 ArrayType for y, count"),
     (lambda: behind(X, y=2.0, alpha=1.0, count=1, target="sim"), "argument 'y' is an output, which needs an array, got 2.0"),

@@ -16,8 +16,8 @@ from ...core.functions import Function
 from ...diagnostics.errors import SpecError
 from ...language.memory import shared
 from ...language.pipeline import emit, pipelines
-from ...plan.trees import Tree, leaves, tree_of
 from ...plan.allocations import SMEM, Barrier, ClusterBarrier, RefUnion, is_allocation
+from ...plan.trees import Tree, leaves, tree_of
 from .fold import MISSING, literal_node, named_tuple
 from .functions import Functions
 from .loops import BUILDERS
@@ -122,7 +122,8 @@ class Bodies(Functions):
             return
         wrong = mismatch(plain_signature(names), len(node.args) - 1, list(named))
         if wrong is not None:
-            self.error(node, f"run_scoped: {ast.unparse(called)}({', '.join(names)}) is called with a reference for each type: {wrong}")
+            self.error(node, f"run_scoped: {ast.unparse(called)}({', '.join(names)}) is called with a reference for each type: "
+                             f"{wrong}")
         node.args += [named[name] for name in names[len(node.args) - 1:]]
         node.keywords = [k for k in node.keywords if str(k.arg) not in named]
 
@@ -164,8 +165,8 @@ class Bodies(Functions):
         self._check_type(node)
         if always:
             if isinstance(node, ast.Dict):
-                self.error(node, "numpipe.scratch: a kernel has no dictionaries: write a NamedTuple, whose parts have names too, or a "
-                                 "tuple of types")
+                self.error(node, "numpipe.scratch: a kernel has no dictionaries: write a NamedTuple, whose parts have names too, "
+                                 "or a tuple of types")
             self.error(node, "numpipe.scratch takes a type, numpipe.SMEM(shape, dtype), numpipe.Barrier(…) or numpipe.RefUnion(…), "
                              f"which is a compile-time constant, got {ast.unparse(node)}")
         return self.visit(node)  # type: ignore[no-any-return]

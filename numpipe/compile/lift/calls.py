@@ -20,7 +20,7 @@ from ...language.tiles import refs, tile
 from ...plan import context, specs
 from .fold import MISSING, OPERATIONS, literal_node, named_tuple
 from .loops import PIPELINE, Loops
-from .nodes import names, parameters_of, reads
+from .nodes import located, names, parameters_of, reads
 from .rewriter import NOT_MINE
 from .subset import host_only, mismatch, plain_signature, spelled
 
@@ -51,7 +51,8 @@ class Calls(Loops):
             if isinstance(axis, tuple) and all(isinstance(name, str) for name in axis):
                 return self._several_axes(node, axis)
             if not isinstance(axis, str):
-                self.error(node, f"the name of an axis is a compile-time string, or a tuple of several, got {ast.unparse(argument)}")
+                self.error(node, "the name of an axis is a compile-time string, or a tuple of several, got "
+                                 f"{ast.unparse(argument)}")
             self._axis_exists(node, axis)
             if function is context.axis_index and axis == self.constants.wg_axis:
                 return self.call(context.warpgroup_part, [], node)
@@ -101,14 +102,14 @@ class Calls(Loops):
         dimension = self.value(self.bind(function, node)[0])
         if not isinstance(dimension, int) or isinstance(dimension, bool) or dimension in (1, 2):
             return NOT_MINE
+        name, of = (("program_id", context.folded_index) if function is context.program_id else
+                    ("num_programs", context.folded_size))
         try:
-            context.check_ctas(self.unit, function.__name__, dimension)
+            context.check_ctas(self.unit, name, dimension)
         except SpecError as error:
             self.error(node, str(error))
         if dimension not in self.unit.folded:
-            self.error(node, f"{function.__name__}({dimension}): the grid has {self.unit.grid_rank} dimensions, 0…"
-                             f"{self.unit.grid_rank - 1}")
-        of = context.folded_index if function is context.program_id else context.folded_size
+            self.error(node, f"{name}({dimension}): the grid has {self.unit.grid_rank} dimensions, 0…{self.unit.grid_rank - 1}")
         return self.call(of, [literal_node(dimension, node)], node)
 
     def misplaced_loop(self, node: ast.Call, function: Any) -> Any:
@@ -239,7 +240,7 @@ class Calls(Loops):
             if node.keywords or len(node.args) < len(fixed):
                 self.error(node, f"{name}({', '.join([*fixed, f'*{parameters[-1]}'])}): is called by position, with "
                                  f"{len(fixed)} arguments at least")
-            node.args = list(facts.packed(tuple(node.args), lambda more: ast.copy_location(ast.Tuple(list(more), ast.Load()), node)))
+            node.args = list(facts.packed(tuple(node.args), lambda more: located(ast.Tuple([*more], ast.Load()), node)))
             return
         keywords = {str(k.arg): k.value for k in node.keywords}
         wrong = mismatch(plain_signature(parameters), len(node.args), list(keywords))

@@ -56,8 +56,8 @@ class Loops(TileLoops, Arithmetic):
             operation(call) is rewritten or any(self.value(call.func) is function for function in functions))), None)
 
     def _pipeline_call(self, node: ast.AST) -> bool:
-        """Whether an expression is ``pipe(arrays)``: a call of a pipeline, made in place or bound to a name, also by a function that
-        returns it."""
+        """Whether an expression is ``pipe(arrays)``: a call of a pipeline, made in place or bound to a name, also by a function
+        that returns it."""
         if not isinstance(node, ast.Call):
             return False
         if self._made_by(node.func, (pipelines.pipeline,), pipelines.make_pipeline) is not None:

@@ -90,8 +90,8 @@ class Nested(Calls, Waits):
                 packs |= {id(part) for part in (call.func, *bodies)}
         for use in nodes:
             if isinstance(use, ast.Name) and use.id == name and isinstance(use.ctx, ast.Load) and id(use) not in packs:
-                self.error(use, f"nested function '{name}' has '*': a function with it is called by its own name, or is the body of "
-                                "a pipeline; here write its parameters out")
+                self.error(use, f"nested function '{name}' has '*': a function with it is called by its own name, or is the body "
+                                "of a pipeline; here write its parameters out")
 
     def _coroutine(self, node: ast.FunctionDef, always: bool = False) -> bool:
         """Turn a carry_coroutine into the compute context that it stands for; return whether the function was one."""

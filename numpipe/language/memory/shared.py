@@ -210,7 +210,7 @@ def in_tree(tree: Tree) -> Op[..., Any]:
         return tree.build(iter(leaves(references)), made)
 
     def typer(_context: Any, references: Any) -> Any:
-        from .shared_cuda import tree_typer
+        from ...plan.trees_cuda import tree_typer
 
         return tree_typer(tree, references)
 

@@ -12,8 +12,6 @@ from ...core.op import cuda_meaning, immediate
 from ...diagnostics.errors import CompileError, SpecError
 from ...plan.allocations import BarrierPlan, SmemPlan, parse
 from ...plan.context_cuda import ContextType, own_part
-from ...plan.trees import Tree
-from ...plan.trees_cuda import build_value, leaf_values, leaves, made
 from ..tiles.refs_cuda import AtType, SharedType, SmemType, view, with_at
 from . import shared as source
 
@@ -129,13 +127,6 @@ def _scoped(_context: Any, np_: Any, site: Any, kind: Any, axes: Any) -> Any:
     tree = np_.unit.plan_scratch(nb.literal(site), parse(nb.literal(kind)), shared).tree
     result = _type(np_, tree)
     return result(np_, site, kind, axes), lambda context, builder, sig, args: _value(context, builder, result, tree, np_, args[0])
-
-
-def tree_typer(tree: Tree, references: Any) -> Any:
-    """Return (signature, codegen) of an operation of `source.in_tree`."""
-    result = tree.build(iter(leaves(references)), made)
-    return result(references), lambda context, builder, sig, args: build_value(
-        context, builder, result, iter(leaf_values(builder, references, args[0])))
 
 
 @cuda_meaning(source.run_scoped)

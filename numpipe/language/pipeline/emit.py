@@ -201,8 +201,8 @@ def check_body(pipe: PipelineBase, function: Any, carry: bool) -> Facts:
         mend = ("" if abs(body.parameters - wanted) > 1 or (body.parameters > wanted) == carry else
                 f"; a carry needs {a_carry}" if body.parameters > wanted else
                 f"; with {a_carry} the carry comes last")
-        raise SpecError(f"{where}: body '{body.name}' takes {plural(body.parameters, 'argument')}{' at least' * body.rest}, but is called with "
-                        f"{wanted}: {given}{mend}")
+        takes = plural(body.parameters, "argument") + " at least" * body.rest
+        raise SpecError(f"{where}: body '{body.name}' takes {takes}, but is called with {wanted}: {given}{mend}")
     if carry and not body.returns:
         raise SpecError(f"{where}: body '{body.name}' returns nothing: it takes the carry and must return the next one")
     if body.returns and not carry:

@@ -119,8 +119,8 @@ def test_a_kernel_over_tiles_may_have_no_dimensions_or_more_than_three(grid: Any
     ({"grid": (2, 3, 4, -1)}, "grid must be a tuple of non-negative ints, got (2, 3, 4, -1): dimension 3 is -1"),
     ({"grid": (2, 3, 4, 1.0), "grid_names": tuple("abcd")}, "got (2, 3, 4, 1.0): dimension 3 ('d') is 1.0"),
     ({"grid": (1,) * 33}, "grid must have at most 32 dimensions, got 33: make several of them one"),
-    ({"grid": (1 << 20, 1, 1, 1 << 12)}, "4294967296 CTAs along dimensions 0, 3, which lie along x together, at most 2147483647 are "
-                                         "possible: loop over numpipe.tiles"),
+    ({"grid": (1 << 20, 1, 1, 1 << 12)}, "4294967296 CTAs along dimensions 0, 3, which lie along x together, at most 2147483647 "
+                                         "are possible: loop over numpipe.tiles"),
     ({"grid": (1, 1 << 16, 1, 1), "grid_names": tuple("abcd")}, "65536 CTAs along dimension 1 ('b'), at most 65535 are possible"),
     ({"grid": (1, 1, 1, 1), "grid_names": tuple("abc")}, "grid_names ('a', 'b', 'c') name 3 dimensions, but the grid (1, 1, 1, 1)"),
     ({"grid": (), "cluster": 2}, "the grid () has 0 dimensions, and a cluster (2, 1, 1) needs 1"),
@@ -154,7 +154,7 @@ def test_a_dimension_that_the_grid_has_not_is_refused_at_its_line() -> None:
 
     out = np.zeros((64, 8), np.float32)
     for run in (beyond.simulate, beyond.compiled):
-        with pytest.raises(CompileError, match=r"test_grids.py:\d+: kernel beyond: program_id\(4\): the grid has 4 dimensions, 0…3"):
+        with pytest.raises(CompileError, match=r"test_grids.py:\d+: kernel beyond: program_id\(4\): the grid has 4 dimensions"):
             run(out)
 
 
@@ -174,7 +174,8 @@ def numbered(names: Any, rest: Any) -> Any:
 
 
 @pytest.mark.parametrize("names, rest, size", [
-    (("m", "n"), "wg", 6), (("wg", "n"), "m", 4), (("n", "wg", "m"), (), 12), ((), ("m", "pair", "wg"), 1), (("wg", "pair"), ("m",), 4),
+    (("m", "n"), "wg", 6), (("wg", "n"), "m", 4), (("n", "wg", "m"), (), 12), ((), ("m", "pair", "wg"), 1),
+    (("wg", "pair"), ("m",), 4),
 ], ids=str)
 def test_the_index_over_several_axes_counts_each_place_once(names: Any, rest: Any, size: int) -> None:
     out = np.zeros((12 * 64, 8), np.float32)

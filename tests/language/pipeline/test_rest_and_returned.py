@@ -31,7 +31,8 @@ def test_a_body_takes_its_tiles_as_a_tuple(seed: int | None) -> None:
             c[ds(0, 64), ds(indices[0] * 64, 64)] = total
 
         numpipe.emit_pipeline_warp_specialized(
-            body, grid=(a.shape[1] // 64,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))))(a, b)
+            body, grid=(a.shape[1] // 64,),
+            in_specs=(BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))))(a, b)
 
     c = out()
     adds.simulate(A, B, c, seed=seed)
@@ -192,6 +193,6 @@ def test_a_pipeline_that_may_be_another_one_or_is_called_in_place_is_refused_wit
 
     for kernel in (in_place, passed):
         for run in (kernel.simulate, kernel.compiled):
-            with pytest.raises(CompileError, match=r"test_rest_and_returned.py:\d+: kernel .* or of one that binds it to a name: pipe "
-                                                   r"= function\(…\), where every return of the function is a pipeline"):
+            with pytest.raises(CompileError, match=r"test_rest_and_returned.py:\d+: kernel .* or of one that binds it to a name: "
+                                                   r"pipe = function\(…\), where every return of the function is a pipeline"):
                 run(A, out())
