@@ -14,6 +14,13 @@ X = np.arange(512, dtype=np.float32).reshape(64, 8)
 OUT = {"out_type": lambda x: ArrayType(x.shape, x.dtype), "num_compute_wgs": 1}
 
 
+@pytest.fixture(autouse=True)
+def simulated_only(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests named so compile what they simulate too; the others save that second."""
+    if "compile" not in request.node.name:
+        monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
+
+
 @numpipe.kernel(**OUT)
 def before(alpha, x, y):
     y[ds(0, 64), ds(0, 8)] = x[ds(0, 64), ds(0, 8)] * alpha
@@ -34,6 +41,7 @@ def empty() -> np.ndarray:
     return np.zeros_like(X)
 
 
+@pytest.mark.variants(4)
 @pytest.mark.parametrize("call", [
     lambda: before(2.0, X, target="sim"), lambda: before(2.0, X, empty(), target="sim") or before(2.0, X, target="sim"),
     lambda: between(X, 2.0, target="sim"), lambda: between(X, alpha=2.0, target="sim"),

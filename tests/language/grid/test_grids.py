@@ -38,11 +38,19 @@ def visited(grid: Any, names: Any = tuple("abcde")) -> Any:
     return visits
 
 
+@pytest.fixture(autouse=True)
+def simulated_only(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests named so compile what they simulate too; the others save that second."""
+    if "compile" not in request.node.name:
+        monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
+
+
 @pytest.fixture
 def seen() -> np.ndarray:
     return np.zeros((np.prod(ROOM), 64, 8), np.float32)
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("grid", [ROOM, lambda out: ROOM], ids=["constant", "function"])
 def test_each_cta_has_its_place_along_every_axis(grid: Any, seen: np.ndarray) -> None:
     visited(grid).simulate(seen, seed=1)
@@ -101,6 +109,7 @@ def over_tiles(grid: Any, index_map: Any, **options: Any) -> Any:
     return doubled
 
 
+@pytest.mark.variants(2)
 @pytest.mark.parametrize("grid, index_map, options", [
     ((), lambda: (0, 0, 0), {}),
     ((2, 2, 1, 3), lambda i, j, k, m: ((i * 2 + j) * 3 + m, 0, k), {}),
@@ -173,6 +182,7 @@ def numbered(names: Any, rest: Any) -> Any:
     return numbers
 
 
+@pytest.mark.variants(2)
 @pytest.mark.parametrize("names, rest, size", [
     (("m", "n"), "wg", 6), (("wg", "n"), "m", 4), (("n", "wg", "m"), (), 12), ((), ("m", "pair", "wg"), 1),
     (("wg", "pair"), ("m",), 4),

@@ -28,6 +28,13 @@ class Pair(NamedTuple):
 PAIR = Pair(Landing(HALF, Barrier()), Landing(HALF, Barrier()))
 
 
+@pytest.fixture(autouse=True)
+def simulated_only(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests named so compile what they simulate too; the others save that second."""
+    if "compile" not in request.node.name:
+        monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
+
+
 @numpipe.function
 def load(x, column, landing):
     """A function is given tile and barrier together."""
@@ -69,12 +76,19 @@ def scoped(x, y):
                        second=Landing(HALF, Barrier()), collective_axes="wg")
 
 
+@pytest.mark.variants(3)
 @pytest.mark.parametrize("seed", [None, 1, 2])
 @pytest.mark.parametrize("kernel", [of_a_constant, written_in_place, scoped], ids=lambda kernel: kernel.name)
 def test_references_have_the_shape_of_their_types(kernel: Any, seed: int | None) -> None:
     y = np.zeros((64, 64), np.float32)
     kernel.simulate(X, y, seed=seed)
     np.testing.assert_array_equal(y, X[:, :64].astype(np.float32) + X[:, 64:])
+
+
+@pytest.mark.variants(1)
+@pytest.mark.parametrize("kernel", [scoped, of_a_constant, written_in_place], ids=lambda kernel: kernel.name)
+def test_they_compile(kernel: Any) -> None:
+    kernel.simulate(X, np.zeros((64, 64), np.float32))
 
 
 def test_a_barrier_of_a_named_tuple_is_waited_for_like_any_other() -> None:

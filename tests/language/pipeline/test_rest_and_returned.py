@@ -19,7 +19,15 @@ def out(columns: int = 192) -> np.ndarray:
     return np.zeros((64, columns), np.float32)
 
 
+@pytest.fixture(autouse=True)
+def simulated_only(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests named so compile what they simulate too; the others save that second."""
+    if "compile" not in request.node.name:
+        monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
+
+
 # ---- *args
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("seed", [None, 1])
 def test_a_body_takes_its_tiles_as_a_tuple(seed: int | None) -> None:
     @numpipe.kernel(num_compute_wgs=1)
@@ -39,8 +47,9 @@ def test_a_body_takes_its_tiles_as_a_tuple(seed: int | None) -> None:
     np.testing.assert_array_equal(c, SUM)
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("slots", [1, 2])
-def test_tiles_barriers_and_the_carry_stand_in_the_tuple(slots: int) -> None:
+def test_compiled_too_tiles_barriers_and_the_carry_stand_in_the_tuple(slots: int) -> None:
     @numpipe.kernel(num_compute_wgs=1)
     def products(a, b, c):
         def compute(pipeline):
@@ -61,6 +70,7 @@ def test_tiles_barriers_and_the_carry_stand_in_the_tuple(slots: int) -> None:
     np.testing.assert_array_equal(c, A.astype(np.float32) @ B.astype(np.float32).T)
 
 
+@pytest.mark.thorough
 def test_a_body_of_code_for_lanes_may_have_it_too() -> None:
     @numpipe.kernel(num_compute_wgs=1, compiler_params=CompilerParams(lowering_semantics=LoweringSemantics.Lane))
     def doubled(a, c):
@@ -162,7 +172,7 @@ def test_a_function_returns_a_pipeline_to_loop_over(seed: int | None) -> None:
     np.testing.assert_array_equal(c[:, 192:], B.astype(np.float32).reshape(64, 3, 64).sum(1))
 
 
-def test_a_returned_pipeline_runs_on_from_tile_to_tile() -> None:
+def test_a_returned_pipeline_is_compiled_and_runs_on_from_tile_to_tile() -> None:
     """Its ring belongs to its place in the source, as that of any pipeline: loads of the next tile begin early."""
     @numpipe.kernel(num_compute_wgs=1)
     def tiled(a, c):
