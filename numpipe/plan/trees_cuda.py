@@ -29,10 +29,3 @@ def build_value(context: Any, builder: Any, ty: Any, values: Iterator[Any]) -> A
     if parts_of(ty) is None:
         return next(values)
     return context.make_tuple(builder, ty, [build_value(context, builder, part, values) for part in ty])
-
-
-def tree_typer(tree: Tree, value: Any) -> Any:
-    """Return (signature, codegen) of an operation that returns a nested tuple in the shape of `tree`."""
-    result = tree.build(iter(leaves(value)), made)
-    return result(value), lambda context, builder, sig, args: build_value(
-        context, builder, result, iter(leaf_values(builder, value, args[0])))

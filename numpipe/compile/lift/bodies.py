@@ -21,9 +21,12 @@ from ...plan.trees import Tree, leaves, tree_of
 from .fold import MISSING, literal_node, named_tuple
 from .functions import Functions
 from .loops import BUILDERS
-from .nodes import parameters_of
+from .nested import ENVIRONMENT
+from .nodes import definition, load, located, parameters, parameters_of
 from .rewriter import NOT_MINE
 from .subset import mismatch, plain_signature, spelled
+
+REFERENCES = "__np_references"
 
 
 class Bodies(Functions):
@@ -152,10 +155,25 @@ class Bodies(Functions):
         return MISSING if any(part is MISSING for part in parts) else tuple(parts) if kind is tuple else kind(*parts)
 
     def _in_tree(self, tree: Tree, references: ast.expr, node: ast.expr) -> ast.Call:
-        self.trees += 1
-        operation = shared.in_tree(tree)
-        operation.__name__ = f"in_tree_{self.trees}"  # type: ignore[attr-defined]
-        return self.call(operation, [references], node)
+        """Return a call of a function that makes NamedTuples of the references, which come in plain tuples."""
+        self.temporaries += 1
+        lifted = f"in_tree__{self.temporaries}"
+
+        def shaped(tree: Tree, value: ast.expr) -> ast.expr:
+            if tree.parts is None:
+                return value
+            parts = [shaped(part, ast.Subscript(copy.deepcopy(value), ast.Constant(number), ast.Load()))
+                     for number, part in enumerate(tree.parts)]
+            if not tree.fields:
+                return ast.Tuple(parts, ast.Load())
+            self.temporaries += 1
+            return ast.Call(self.named(f"class_{self.temporaries}", tree.kind, node), parts, [])
+
+        made = definition(lifted, parameters([ENVIRONMENT, REFERENCES]), [ast.Return(shaped(tree, load(REFERENCES)))])
+        self.out.append(located(made, node))
+        self.binders[lifted] = Facts(lifted, 1, returns=True)
+        bound = ast.Call(load(f"__np_bind_{lifted}"), [ast.Tuple([ast.Constant(0)], ast.Load())], [])
+        return located(ast.Call(bound, [references], []), node)
 
     def _type(self, node: ast.expr, always: bool) -> ast.expr:
         """Return the type of an allocation as its text; anything else is passed on, or refused where a type is wanted `always`."""

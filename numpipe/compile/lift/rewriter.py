@@ -170,7 +170,6 @@ class Rewriter(Known):
         self.facts: dict[int, Facts] = {}
         """facts of the nested functions, by id of their nodes"""
         self.temporaries = 0
-        self.trees = 0
 
     # ---- helpers
     def error(self, node: ast.AST, message: str, kind: type[CompileError | SpecError] = CompileError) -> NoReturn:

@@ -23,11 +23,10 @@ import numpy as np
 from ...core.arith import is_integer
 from ...core.inert import Inert, NoValue
 from ...core.machine import current
-from ...core.op import Op, of_one_kernel, op
+from ...core.op import op
 from ...diagnostics.errors import CompileError, SpecError
 from ...plan.allocations import BarrierPlan, SmemPlan, parse
 from ...plan.context import Context, own_part
-from ...plan.trees import Tree, leaves, made
 from ..tiles.refs import At, SharedTile, SmemTile, whole_slices
 
 __all__ = ["run_scoped", "scratch"]
@@ -200,21 +199,8 @@ def run_scoped(np_: Context, site: str, function: Callable[..., Any], *kinds: An
 
 @op(context=True, site=True)
 def scoped(np_: Context, site: str, kind: Any, collective_axes: Any) -> Any:
-    """Return the references of one allocation of a `run_scoped`, to which the AST pass gives its shape (`in_tree`)."""
+    """Return the references of one allocation of a `run_scoped`, to which the AST pass gives its shape."""
     return _refs(np_, np_.unit.plan_scratch(site, parse(kind), shared_by(np_.unit, collective_axes)).tree)
-
-
-def in_tree(tree: Tree) -> Op[..., Any]:
-    """Make the operation that returns references in plain tuples as the NamedTuples of `tree`."""
-    def in_tree(references: Any) -> Any:
-        return tree.build(iter(leaves(references)), made)
-
-    def typer(_context: Any, references: Any) -> Any:
-        from ...plan.trees_cuda import tree_typer
-
-        return tree_typer(tree, references)
-
-    return of_one_kernel(Op(in_tree, typer))
 
 
 def sites(site: str, count: int) -> list[str]:
