@@ -39,7 +39,7 @@ from ..language.tiles.order_cuda import define_order
 from ..language.tiles.reduce_cuda import define_exchange
 from ..language.tiles.refs_cuda import new_ref
 from ..language.tiles.store_ring import drain_stores
-from ..plan.context_cuda import define_axes, new_context
+from ..plan.context_cuda import define_axes, keep_grid, new_context
 from ..plan.profiling_cuda import begin_profile, define_profile, end_profile
 from ..plan.unit import Unit
 from .check.instrument import define_control
@@ -81,8 +81,8 @@ def _operation(result: Any, emit: Callable[..., Any]) -> Op[..., Any]:
     return entry_operation(typer)
 
 
-def _start(unit: Unit, context: Any, builder: Any) -> None:
-    """Initialise the barriers of all rings, and define the symbols that helpers leave to the kernel."""
+def _start(unit: Unit, context: Any, builder: Any, *sizes: Any) -> None:
+    """Initialise the barriers of all rings, and define the symbols that helpers leave to the kernel; `sizes`: see `keep_grid`."""
     define_axes(builder.module, unit)
     define_approximation(builder.module, unit.params.approx_math)
     define_order(builder.module, unit)
@@ -97,10 +97,11 @@ def _start(unit: Unit, context: Any, builder: Any) -> None:
         for address, count, _ in unit.all_barriers():
             nb.call(context, builder, mbarrier.init, (I32, I32), (nb.smem(builder, address), nb.const(count)))
         nb.call(context, builder, fence.mbarrier_init, (), ())
+        keep_grid(builder, unit, sizes)
         if unit.params.debug:
             define_control(builder, nb.smem(builder, 0), nb.smem(builder, unit.barrier_room))
     if unit.clustered:  # all threads meet: no CTA may arrive on a barrier, or copy to a CTA, that is not there yet
-        if unit.params.debug:
+        if unit.params.debug or sizes:
             nb.call(context, builder, cluster.arrive, (), ())
         else:  # fence.mbarrier_init has released the barriers, and nothing else need be (PTX ISA, "membar/fence": its example);
             # a `release` would be a fence of the whole GPU
@@ -158,7 +159,8 @@ def build(unit: Unit, function: Callable[..., Any], scalars: Sequence[Any]) -> t
         for role in ("memory", "compute"):
             ns[f"{role}_{number}"] = new_ref(unit, number, role)
     names = [f"scalar{number}" for number in range(len(scalars))]
-    parameters, argtypes, arguments = [*parameters, *names], [*argtypes, *scalars], [*arguments, *names]
+    own = len(names) - len(unit.folded)  # the sizes of the grid are the entry's
+    parameters, argtypes, arguments = [*parameters, *names], [*argtypes, *scalars], [*arguments, *names[:own]]
     inner = ", ".join(arguments)
     for role, (what, emit) in itertools.product(("memory", "compute"), (("begin", begin_profile), ("end", end_profile))):
         ns[f"{what}_{role}"] = _operation(
@@ -177,7 +179,7 @@ def build(unit: Unit, function: Callable[..., Any], scalars: Sequence[Any]) -> t
         memory = run("memory", (), "one_lane(memory, ", (), ())
         compute = ["if is_memory():", *(f"    {line}" for line in (f"dec({unit.memory_registers})", *memory)),
                    "else:", *(f"    {line}" for line in (f"inc({unit.compute_registers})", *compute))]
-    lines = ["maps = table_address(table)", "start()", "launch_dependents()", "wait()", *compute]
+    lines = ["maps = table_address(table)", f"start({', '.join(names[own:])})", "launch_dependents()", "wait()", *compute]
     if unit.params.debug:  # a CTA that gave up a wait rests until its copies have landed
         ns["rest"] = _operation(nb.types.void, lambda _, builder: rest(builder, nb.smem(builder, unit.barrier_room)))
         lines = [*lines, "rest()"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,8 @@ class Facts:
     pipelines   whether it holds a pipeline, or calls a function that does
     returns     whether it returns a value
     coroutine   whether it was written with `yield`
+    rest        whether one more parameter, its last, is the tuple of all arguments behind (``*rest``)
+    makes       whether it returns a pipeline for a loop
     turns       whether it goes through blocks of `numpipe.turn`, or calls a function that does
     misuse      why it cannot be a compute_context, or "": it must call its only parameter once, unconditionally
     """
@@ -28,6 +31,16 @@ class Facts:
     coroutine: bool = False
     misuse: str = ""
     turns: bool = False
+    rest: bool = False
+    makes: bool = False
+
+    def packed(self, arguments: tuple[Any, ...], pack: Callable[[Any], Any] = tuple) -> tuple[Any, ...]:
+        """Return the arguments of a call as the function takes them; `pack` makes a tuple of the rest.
+
+        >>> Facts("body", 1, rest=True).packed((0, 1, 2))
+        (0, (1, 2))
+        """
+        return (*arguments[:self.parameters], pack(arguments[self.parameters:])) if self.rest else arguments
 
 
 def facts_of(function: Any) -> Facts | None:

@@ -19,6 +19,11 @@ def axis_symbol(what: str, name: str) -> str:
     return f"np_axis_{what}_{symbol(name, '$')}"
 
 
+def program_symbol(what: str, dimension: int) -> str:
+    """Return the name of the function in a kernel's code that returns the "index" or the "size" of a dimension of its grid."""
+    return f"np_program_{what}_{dimension}"
+
+
 def axis_of(symbol: str) -> str:
     """Return the axis that an `axis_symbol` is about."""
     spelled = re.sub(r"^np_axis_(index|size)_", "", symbol)

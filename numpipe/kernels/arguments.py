@@ -2,6 +2,7 @@
 
 =============================================  =========================================================================
 ``def k(a, b, c)``                             arrays and scalars, inputs before outputs: a call may leave out the outputs
+``def k(a, c, alpha)``                         scalars behind outputs too: a call that leaves out the outputs names them
 ``def k(a, b, c, alpha=1.0)``                  with a default: a run-time scalar, in a call behind the outputs or by name
 ``def k(a, b, c, *, alpha, beta=0.0)``         keyword-only: run-time scalars, with or without a default
 ``def k(a, b, c, *, cfg: Static = Config())``  annotated `Static`: a compile-time constant
@@ -15,8 +16,8 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import math
-from collections.abc import Callable, Collection, Iterable, Sequence
-from types import FunctionType
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from types import FunctionType, MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -75,6 +76,8 @@ class Call:
     """the names of its run-time scalars"""
     values: Sequence[Any] = ()
     """the run-time scalars, checked"""
+    behind: Mapping[str, Any] = MappingProxyType({})
+    """the scalars that stand behind outputs which the call leaves out"""
     variant: Any = None
     """the `variants.Variant` that it runs"""
     plan: Any = None
@@ -203,6 +206,9 @@ class Parameters:
             if name not in left:
                 break
             full.append(left.pop(name))
+        behind = {}
+        if left and len(args) <= len(full) < self._count:
+            behind = {name: left.pop(name) for name in self.names[len(full):] if isinstance(left.get(name), SCALAR)}
         scalars = self._scalar_values(len(args), more, left) if self.scalars or more else ()
         for name in left:
             if name in self.names[:len(full)] or name in self.scalars:
@@ -212,7 +218,10 @@ class Parameters:
                                 "given")
             known = [*self.names, *self.scalars, *self.statics, "out", "target", "stream"]
             raise SpecError(f"kernel {self.kernel}: unexpected argument '{name}'; its arguments are {', '.join(known)}")
-        return Call(tuple(full), scalars, statics)
+        call = Call(tuple(full), scalars, statics)
+        if behind:
+            call.behind = behind
+        return call
 
     def constants(self, named: dict[str, Any]) -> Statics | None:
         """Return the Statics of a call that passes just these by name; None where one of them is no Static."""

@@ -72,7 +72,7 @@ class Calls:
         call = definition.bind(args, named)
         definition.describe(call)
         infos, name = call.infos, definition.name
-        missing = definition.parameters[len(call.args):] if len(call.args) < len(definition.parameters) else ()
+        missing = definition.results.missing(call) if len(call.args) < len(definition.parameters) else ()
         if out is not None:
             outputs = definition.results.elsewhere(out, call)
             call.results = outputs if missing else None
@@ -107,7 +107,7 @@ class Calls:
         call = definition.bind(args, named, own=whole)
         definition.check_outputs(call)
         definition.describe(call, types=True)
-        missing = definition.parameters[len(call.args):]
+        missing = definition.results.missing(call)
         if missing and out is None and definition.options.out_type is None:
             raise SpecError(f"kernel {definition.name}: pass all of {', '.join(definition.parameters)}: it has no out_type")
         outputs = definition.results.types(call) if missing and out is None else definition.results.elsewhere(out, call)

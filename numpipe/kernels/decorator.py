@@ -20,9 +20,10 @@ def kernel(function: Callable[..., Any] | None = None, /, *, grid: Any = (1,), g
            schedule: str = "cooperative", without: Sequence[str] = (), workspace: Any = None) -> Any:
     """Make a kernel of a Python function over references.
 
-    grid              CTAs: a tuple of 1 to 3 ints, a function of the kernel's arguments (by parameter name) that returns
-                      one, or `persistent()`
-    grid_names        names of the grid's axes, for `axis_index`
+    grid              CTAs: a tuple of ints (none: one CTA), a function of the kernel's arguments (by parameter name) that
+                      returns one, or `persistent()`. Of more than three dimensions those behind the third follow the first along
+                      the GPU's x, where reports count CTAs
+    grid_names        names of the grid's axes, for `axis_index`; a function that returns more than three dimensions needs them
     out_type          function of the arguments (by parameter name) returning an ArrayType, or a tuple of them: the trailing
                       parameters without a default are outputs, which the call allocates and returns. Without it the caller
                       passes them.
@@ -58,7 +59,8 @@ def kernel(function: Callable[..., Any] | None = None, /, *, grid: Any = (1,), g
     workspace         a `Workspace`, or a function of the arrays and Statics (by parameter name) that returns one: the last array
                       parameter is global memory for partial sums (`combine`), which numpipe allocates and calls do not pass
 
-    Positional parameters are arrays or scalars, outputs behind inputs. Parameters with a default (a bool, int, float or
+    Positional parameters are arrays or scalars, outputs behind inputs; scalars may stand anywhere, and a call that leaves out the
+    outputs passes those behind them by name. Parameters with a default (a bool, int, float or
     NumPy scalar) and keyword-only ones are run-time scalars; those annotated `numpipe.Static` are compile-time constants,
     one compile a value. Any may be passed by name: for ``def k(a, b, c, alpha=1.0)`` with an out_type, call ``k(a, b)``,
     ``k(a, b, alpha=2.0)`` or ``k(a, b, out=c)``; without, ``k(a, b, c)`` or ``k(a, b, c, 2.0)``. A Python int is an int32

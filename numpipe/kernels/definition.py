@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +13,10 @@ import numpy as np
 from .. import launch
 from ..compile import cache
 from ..compile.fingerprint import Fingerprint
+from ..core.arith import converted
 from ..diagnostics.errors import SpecError
 from ..diagnostics.source import remember
+from ..plan import folded
 from ..plan.plans import ArrayArg
 from ..plan.specs import ArrayType
 from .arguments import SCALAR, Call, Parameters, scalar_dtype
@@ -49,11 +52,51 @@ class Definition:
                 options, grid=self._tiled.ctas(options.grid),
                 compiler_params=options.compiler_params.replace(dimension_semantics=self._tiled.grid.semantics))
             self.arguments.hide(self.own_names)
+        self.grid_rank = self._rank()
+        """the grid's dimensions, where it has more than three"""
+        self.size_names = folded.names(self.grid_rank)
+        """the last of its own scalars: the sizes of dimensions that the launch flattens"""
+        if self.size_names:
+            self._pass_sizes()
         self._workspace = None if options.workspace is None else self.arguments.reserve_last()
         """the name of the parameter that is the workspace"""
         self._scalars = tuple(self.arguments.scalars)
         options.check(self.name, len(self.parameters))
         self.results = Results(self.arguments, options)
+
+    # ---- its grid
+    def _rank(self) -> int:
+        """Return how many dimensions the grid has, if they are more than three: of a function, as many as it has names."""
+        grid, tiled = self.options.grid, self._tiled
+        if isinstance(grid, (tuple, list)):
+            return max(3, len(grid))
+        return max(3, tiled.grid.parallel if tiled is not None else len(self.options.grid_names)) if callable(grid) else 3
+
+    def _pass_sizes(self) -> None:
+        """Have the kernel pass the sizes of the dimensions that the launch flattens, behind what it passes already."""
+        steps, options, name = self.steps, self.options, self.name
+
+        def sizes(**arguments: Any) -> tuple[int, ...]:
+            grid = options.grid(**arguments) if callable(options.grid) else options.grid
+            dims = tuple(grid) if isinstance(grid, (tuple, list)) else (grid,)  # what it holds `targets.ctas` checks
+            options.check_names(dims, name)
+            self.check_rank(dims)
+            before = () if steps is None else steps(**arguments)
+            return *before, *(converted(size, int) for size in folded.sizes(dims))
+
+        if callable(options.grid):
+            functools.update_wrapper(sizes, options.grid)
+        else:
+            sizes.__signature__ = inspect.Signature()  # type: ignore[attr-defined]
+        self.steps, self.own_names = sizes, (*self.own_names, *self.size_names)
+        self.arguments.hide(self.size_names)
+
+    def check_rank(self, dims: tuple[int, ...]) -> None:
+        """Raise SpecError for a grid of other dimensions than those that the kernel was made for."""
+        if max(3, len(dims)) != self.grid_rank:
+            names = tuple(f"d{d}" for d in range(len(dims)))
+            raise SpecError(f"kernel {self.name}: the grid {dims} has {len(dims)} dimensions, and a function that returns more "
+                            f"than 3 needs a name for each: give the kernel grid_names={names}")
 
     # ---- its source
     def read(self) -> Source:
@@ -109,13 +152,19 @@ class Definition:
                 numbers.append(value)
             else:
                 infos.append(described(value, parameter, name) if types else launch.describe(value, parameter, name))
+        if call.behind:
+            call.names = (*call.names[:len(numbers)], *call.behind, *self._scalars)
+            numbers += call.behind.values()
         numbers += call.scalars
 
     def check_outputs(self, call: Call) -> None:
         """Raise SpecError for a scalar that stands where an output belongs."""
         scalars = {name: value for name, value in zip(self.parameters, call.args, strict=False) if isinstance(value, SCALAR)}
+        scalars |= call.behind
         for name in scalars and scalars.keys() & self.stores["seen"]:
-            value, scalar = scalars[name], next(iter(self.arguments.scalars), None)
+            behind = self.parameters[self.parameters.index(name) + 1:]
+            value = scalars[name]
+            scalar = next((other for other in (*behind, *self._scalars) if other not in self.stores["all"]), None)
             raise SpecError(f"kernel {self.name}: argument '{name}' is an output, which needs an array, got {value!r}"
                             + ("" if self.options.out_type is None else ": leave it out, out_type says what it is")
                             + ("" if scalar is None else f"; pass scalars behind the outputs by name, e.g. {scalar}={value!r}"))

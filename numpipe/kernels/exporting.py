@@ -141,7 +141,8 @@ class _Export:
 
     def manifest(self) -> Manifest:
         options, definition, grid = self.definition.options, self.definition, self.definition.options.grid
-        dims = None if callable(grid) else () if isinstance(grid, Persistent) else grid_dims(grid, self.definition.name)
+        dims = None if callable(grid) else () if isinstance(grid, Persistent) else grid_dims(
+            grid, self.definition.name, options.grid_names)
         return Manifest(
             VERSION, self.definition.name, tuple(self._parameters()), dims, grid.ctas if isinstance(grid, Persistent) else None,
             options.grid_names, None if options.signature is None else options.signature.text, options.attributes,

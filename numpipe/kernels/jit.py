@@ -116,8 +116,9 @@ def suggested(definition: Definition, call: Call, variant: Variant) -> tuple[str
     args = [source[name] for name in passed]
     arguments, own = definition.arguments, definition.own_names
     defaults = arguments.scalars | arguments.statics
-    named = [(name, value) for name, value in (*zip(arguments.scalars, call.scalars, strict=True), *call.statics)
-             if name not in own and not (type(defaults[name]) is type(value) and bool(defaults[name] == value))]
+    named = [*(call.behind.items() if left_out else ()), *(
+        (name, value) for name, value in (*zip(arguments.scalars, call.scalars, strict=True), *call.statics)
+        if name not in own and not (type(defaults[name]) is type(value) and bool(defaults[name] == value)))]
     pairs = ", ".join(f'"{name}": {spelled(value)}' for name, value in named)
     return f"({', '.join(args)}{',' * (len(args) == 1)})", f"{{{pairs}}}" if named else "", same
 

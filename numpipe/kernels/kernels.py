@@ -175,8 +175,8 @@ class Kernel:
 
     def outputs(self, /, *args: Any, **named: Any) -> list[str]:
         """Return the parameters that a call with these arguments returns or stores to."""
-        passed = len(self.definition.arguments.bind(args, named).args)
-        return self.parameters[min(passed, self.definition.first_output):]
+        call = self.definition.arguments.bind(args, named)
+        return [name for name in self.parameters[min(len(call.args), self.definition.first_output):] if name not in call.behind]
 
     def ask(self, function: Callable[..., Any], what: str, view: Callable[[ArrayInfo], Any], /, *args: Any, **named: Any) -> Any:
         """Call a function with those arguments of a call that its parameters name; it gets arrays as `view` shows them."""

@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 from ..diagnostics.errors import ImageError, SpecError, TargetError
 from ..diagnostics.frames import brief
 from ..launch.image import Image
+from ..plan import folded
 from ..plan.params import CompilerParams
 from ..plan.specs import persistent
 from ..plan.split import SplitOptions
@@ -114,6 +115,7 @@ class _Definition(Definition):
         self.name, self.parameters, self.statics = manifest.kernel, self.arguments.names, self.arguments.statics
         self.own_names = manifest.own
         self.arguments.hide(self.own_names)
+        self.grid_rank, self.size_names = folded.rank_of(self.own_names)
         self._scalars = tuple(self.arguments.scalars)
         self._workspace = manifest.entries[0].arrays[-1].name if manifest.workspace else None
         self.stores = {"all": list(manifest.stores), "seen": list(manifest.seen)}

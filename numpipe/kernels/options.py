@@ -14,6 +14,7 @@ import numpy as np
 from ..diagnostics.errors import SpecError
 from ..launch.attributes import MAX_GRID, PLAIN, Attributes
 from ..launch.device import TARGET_NAMES
+from ..plan.folded import MOST, along_x, launched
 from ..plan.shape import SCHEDULES, KernelShape
 from ..plan.specs import CompilerParams, Persistent, Workspace
 from ..plan.split import Split, SplitOptions
@@ -130,7 +131,7 @@ class Options:
         KernelShape(kernel, (), self.grid_names, least.wg_axis, least.num_compute_wgs, least.memory_registers,
                     warp_specialized=self.warp_specialized, **self.cluster)
         if not callable(self.grid):
-            dims = (1,) if isinstance(self.grid, Persistent) else grid_dims(self.grid, kernel)
+            dims = (1,) if isinstance(self.grid, Persistent) else grid_dims(self.grid, kernel, self.grid_names)
             self.check_names(dims, kernel)
             if not isinstance(self.grid, Persistent):
                 self.attributes.check_grid(dims, kernel)
@@ -172,14 +173,25 @@ def parameter_names(function: Callable[..., Any], what: str = "grid or out_type"
         raise SpecError(f"{function!r} as {what} does not tell its parameters' names: write a lambda or a def") from None
 
 
-def grid_dims(grid: Any, kernel: str) -> tuple[int, ...]:
-    """Return the CTAs of each dimension of a grid. Raises SpecError for one that no GPU has."""
+def grid_dims(grid: Any, kernel: str, names: Sequence[str] = ()) -> tuple[int, ...]:
+    """Return the CTAs of each dimension of a grid, whose axes may have names. Raises SpecError for one that no GPU has."""
     dims = tuple(grid) if isinstance(grid, (tuple, list)) else (grid,)
-    counts = all(isinstance(n, (int, np.integer)) and not isinstance(n, bool) and n >= 0 for n in dims)
-    if not 1 <= len(dims) <= 3 or not counts:
-        raise SpecError(f"kernel {kernel}: grid must be 1 to 3 non-negative ints, got {grid!r}")
-    for axis, (n, limit) in enumerate(zip(dims, MAX_GRID, strict=False)):
+
+    def named(*axes: int) -> str:
+        spelled = [f"{axis} ({names[axis]!r})" if len(names) == len(dims) else str(axis) for axis in axes]
+        return f"dimension{'s' * (len(axes) > 1)} {', '.join(spelled)}"
+
+    for axis, n in enumerate(dims):
+        if not isinstance(n, (int, np.integer)) or isinstance(n, bool) or n < 0:
+            where = f": {named(axis)} is {n!r}" if len(dims) > 1 else ""
+            raise SpecError(f"kernel {kernel}: grid must be a tuple of non-negative ints, got {grid!r}{where}")
+    if len(dims) > MOST:
+        raise SpecError(f"kernel {kernel}: grid must have at most {MOST} dimensions, got {len(dims)}: make several of them one, "
+                        "and divide its index in the kernel")
+    folded = along_x(len(dims)) or (0,)
+    for axes, n, limit in zip((folded, (1,), (2,)), launched(dims), MAX_GRID, strict=True):
         if n > limit:
-            raise SpecError(f"kernel {kernel}: grid {dims} has {n} CTAs along dimension {axis}, at most {limit} are possible: put "
-                            "the largest dimension first, or loop over numpipe.tiles in a persistent kernel")
+            along, mend = (", which lie along x together", "") if len(axes) > 1 else ("", "put the largest dimension first, or ")
+            raise SpecError(f"kernel {kernel}: grid {dims} has {n} CTAs along {named(*axes)}{along}, at most {limit} are possible: "
+                            f"{mend}loop over numpipe.tiles in a persistent kernel")
     return tuple(int(n) for n in dims)

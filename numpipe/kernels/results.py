@@ -22,9 +22,14 @@ class Results:
         self.kernel, self.parameters, self.scalars = arguments.kernel, arguments.names, list(arguments.scalars)
         self.options = options
 
+    def missing(self, call: Call) -> list[str]:
+        """Return the parameters that the call leaves out: outputs."""
+        rest = self.parameters[len(call.args):]
+        return [name for name in rest if name not in call.behind] if call.behind else rest
+
     def elsewhere(self, out: Any, call: Call) -> Any:
         """Return the arrays of out=, one for each parameter that was not passed; none in a call that passes all of them."""
-        missing = self.parameters[len(call.args):]
+        missing = self.missing(call)
         if out is not None and not missing:
             raise SpecError(f"kernel {self.kernel}: out= was given, but all {len(self.parameters)} parameters "
                             f"({', '.join(self.parameters)}) were passed too: give the outputs once")
@@ -36,7 +41,7 @@ class Results:
 
     def types(self, call: Call) -> tuple[ArrayType, ...]:
         """Return shapes and dtypes of the outputs that the call does not pass, as out_type says."""
-        missing = self.parameters[len(call.args):]
+        missing = self.missing(call)
         if self.options.out_type is None:
             raise SpecError(f"kernel {self.kernel}: takes {len(self.parameters)} arguments ({', '.join(self.parameters)}), got "
                             f"{len(call.args)}: pass {', '.join(missing)}, or give the kernel an out_type")
@@ -52,14 +57,14 @@ class Results:
         if not call.infos:
             arrays = ", ".join(f"np.empty({t.shape}, {t.dtype.name!r})" for t in types)
             raise SpecError(f"kernel {self.kernel}: the call passes no array, so nothing says of which library, on which device, "
-                            f"its outputs ({', '.join(self.parameters[len(call.args):])}) are to be: pass them, e.g. "
+                            f"its outputs ({', '.join(self.missing(call))}) are to be: pass them, e.g. "
                             f"out={arrays if len(types) == 1 else f'({arrays})'}")
         handle = None if stream is None else launch.as_stream(stream)
         return [launch.empty_like_kind(call.infos[0], t.shape, t.dtype, handle) for t in types]
 
     def check(self, call: Call) -> None:
         """Raise SpecError for arrays given as out= that have not the shapes and types of out_type."""
-        missing = self.parameters[len(call.args):]
+        missing = self.missing(call)
         if self.options.out_type is None or not missing:
             return
         for info, expected, name in zip(call.infos[-len(missing):], self.types(call), missing, strict=True):
@@ -82,7 +87,8 @@ class Results:
     def ask(self, function: Callable[..., Any], what: str, call: Call, view: Callable[[ArrayInfo], Any] | None = None) -> Any:
         """Call a user's function with the call's arguments, by parameter name; it gets arrays as `view` shows them."""
         view = view or HostView
-        given = dict(zip(self.parameters, call.args, strict=False)) | dict(zip(self.scalars, call.scalars, strict=True))
+        given = {**dict(zip(self.parameters, call.args, strict=False)), **call.behind,
+                 **dict(zip(self.scalars, call.scalars, strict=True))}
         known = {name: HostView(value) if view is HostView and isinstance(value, ArrayType) else view(
                      launch.info_of_zeros(value.shape, value.dtype) if isinstance(value, ArrayType) else
                      launch.describe(value, name, self.kernel)) if is_array(value) else value
@@ -107,7 +113,7 @@ class Results:
     def array_names(self, call: Call) -> list[str]:
         """Return the parameters that are arrays in this call, with outputs that it does not pass."""
         passed = [p for p, a in zip(self.parameters, call.args, strict=False) if not isinstance(a, SCALAR)]
-        return passed + self.parameters[len(call.args):]
+        return passed + self.missing(call)
 
     def check_signature(self, call: Call) -> None:
         """Raise SpecError for arrays whose shapes do not agree with `signature=`."""

@@ -50,6 +50,8 @@ def run_role(machine: Machine, unit: Unit, function: Callable[..., Any], arrays:
     np_ = Context(unit, machine.role)
     griddep.wait()
     args = [GmemRef(array, index, unit) for index, array in enumerate(arrays)]
+    own = len(scalars) - len(unit.folded)
+    scalars, unit.grid_sizes = scalars[:own], tuple(scalars[own:])
     if machine.role == "memory":
         setmaxnreg.dec(unit.memory_registers)
         one_lane(function, np_, *args, *scalars)

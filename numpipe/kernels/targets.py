@@ -12,6 +12,7 @@ from .. import launch
 from ..diagnostics.errors import SpecError, TargetError
 from ..diagnostics.frames import warn
 from ..launch.info import ArrayInfo
+from ..plan.folded import launched
 from ..plan.specs import Persistent
 from .arguments import Call
 from .definition import Definition
@@ -58,10 +59,11 @@ def ctas(definition: Definition, choice: launch.Choice, call: Call) -> tuple[int
                             f"{options.attributes.cluster}: round it up to {-(-grid.ctas // size) * size}")
         dims: tuple[int, ...] = ((grid.ctas or whole) // math.prod(others), *others)
     else:
-        dims = grid_dims(definition.results.ask(grid, "grid", call) if callable(grid) else grid, kernel)
+        dims = grid_dims(definition.results.ask(grid, "grid", call) if callable(grid) else grid, kernel, options.grid_names)
         options.check_names(dims, kernel)
+        definition.check_rank(dims)
     options.attributes.check_grid(dims, kernel)
-    return (*dims, 1, 1)[:3]  # type: ignore[return-value]
+    return launched(dims)
 
 
 @functools.lru_cache(maxsize=8)

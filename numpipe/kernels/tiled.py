@@ -98,9 +98,6 @@ def tiled(kernel: str, parameters: Sequence[str], in_specs: Any, out_specs: Any,
     if words != parts.semantics:
         raise SpecError(f"kernel {kernel}: dimension_semantics {words}: the sequential dimensions come last, because they are the "
                         "loop that each CTA runs")
-    if parts.parallel > 3:
-        raise SpecError(f"kernel {kernel}: {parts.parallel} parallel dimensions, but a grid of CTAs has at most 3: make some of "
-                        "them one, or sequential")
     if sizes is not None and not all(_is_size(size) for size in sizes):
         raise SpecError(f"kernel {kernel}: grid must hold non-negative ints, got {grid!r}")
     return Tiled(kernel, ins, outs, parts, roles)

@@ -85,7 +85,7 @@ class Variant:
         return Unit(self.definition.name, self.arrays, options.grid_names, split.wg_axis, split.num_compute_wgs,
                     split.memory_registers, options.compiler_params, simulated=simulated, obstacles=self.obstacles,
                     memory_thread=split.memory_thread_idx, warp_specialized=options.warp_specialized, schedule=options.schedule,
-                    **options.cluster)
+                    grid_rank=self.definition.grid_rank, **options.cluster)
 
     @functools.cached_property
     def lifted(self) -> Lifted:
@@ -94,6 +94,7 @@ class Variant:
 
         arrays = [array.name for array in self.arrays]
         order = [*arrays, *self.definition.scalar_names(arrays)]  # as both executions pass them
+        order = order[:len(order) - len(self.definition.size_names)]
         return lift(self._source[1], order, self._known, self.unit())
 
     @property

@@ -44,8 +44,9 @@ class Attributes:
                                 f"{self.cluster}: round it up to {-(-n // size) * size} and let the CTAs beyond do nothing, or use "
                                 "a smaller cluster")
         if any(size > 1 for size in self.cluster[len(grid):]):
-            raise SpecError(f"kernel {kernel}: the grid {tuple(grid)} has {len(grid)} dimension{'s' * (len(grid) > 1)}, and a "
-                            f"cluster {self.cluster} needs {3 if self.cluster[2] > 1 else 2}")
+            least = max(axis + 1 for axis, size in enumerate(self.cluster) if size > 1)
+            raise SpecError(f"kernel {kernel}: the grid {tuple(grid)} has {len(grid)} dimension{'s' * (len(grid) != 1)}, and a "
+                            f"cluster {self.cluster} needs {least}")
 
     def at_once(self, cuda: Any, kernel: Any, threads: int, nbytes: int, device: int, name: str) -> int | None:
         """Return how many CTAs run at once on a device, which is current; None where a launch may have any number.

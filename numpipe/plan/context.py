@@ -10,6 +10,7 @@ The place of a CTA in the grid stands here too: by name `axis_index` and `axis_s
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +21,7 @@ from ..core.machine import Role, current
 from ..core.op import Hidden, constant, op
 from ..diagnostics.errors import SpecError
 from .budget import Region
+from .folded import index
 from .plans import STATE
 from .unit import Unit
 
@@ -88,8 +90,11 @@ def over(values: tuple[Any, ...], function: Callable[..., None], *args: Any) -> 
 
 
 @op
-def axis_index(name: str) -> Any:
+def axis_index(name: str | tuple[str, ...]) -> Any:
     """Index of this CTA along a named axis of the grid or of its cluster, or of this warpgroup along theirs (`wg_axis`).
+
+    Of several axes, ``axis_index(("a", "b"))``, it is the linear index over them, the first name slowest: ``axis_index("a") *
+    axis_size("b") + axis_index("b")``. So ``axis_index(("cta", "wg"))`` numbers the compute warpgroups of the launch.
 
     With ``schedule="pingpong"`` the warpgroup axis has size 1 and every compute warpgroup is 0 on it: tiles are not shared. The
     memory role has no index on the warpgroup axis: there it is an inert value that must not steer loads.
@@ -100,21 +105,38 @@ def axis_index(name: str) -> Any:
     if name in unit.cluster_axes:
         axis = unit.cluster_axes.index(name)
         return np.int32(machine.cta[axis] % unit.cluster[axis])
-    return np.int32(machine.cta[unit.axis(name)])
+    return _index(unit.axis(name))
+
+
+def _index(dimension: int) -> Any:
+    machine, unit = current(), current().unit
+    if unit is None or dimension not in unit.folded:
+        return np.int32(machine.cta[dimension])
+    return np.int32(index(machine.cta[0], unit.grid_sizes, dimension, operator.floordiv, operator.mod))
+
+
+def _size(dimension: int) -> Any:
+    machine, unit = current(), current().unit
+    if unit is None or dimension not in unit.folded:
+        return np.int32(machine.grid[dimension])
+    return np.int32(unit.grid_sizes[unit.folded.index(dimension)])
 
 
 @op
-def axis_size(name: str) -> Any:
+def axis_size(name: str | tuple[str, ...]) -> Any:
     """Size of a named grid axis; of an axis of the cluster, CTAs along it; of the warpgroup axis, the compute warpgroups that share
-    a tile. The last two are compile-time constants."""
-    machine, unit = current(), current().unit
+    a tile. The last two are compile-time constants. Of several axes, ``axis_size(("a", "b"))``, it is the product."""
+    unit = current().unit
     if name in unit.cluster_axes:
         return np.int32(unit.cluster[unit.cluster_axes.index(name)])
-    return np.int32(unit.tile_wgs if name == unit.wg_axis else machine.grid[unit.axis(name)])
+    return np.int32(unit.tile_wgs) if name == unit.wg_axis else _size(unit.axis(name))
 
 
 def checked_axis(operation: str, axis: Any) -> Any:
-    """Return a dimension of a grid, 0…2, given as a constant or as its Numba type; SpecError for other values."""
+    """Return a dimension of a grid, 0…2, given as a constant or as its Numba type; SpecError for other values.
+
+    Those of a grid of more than three dimensions do not come here: they are rewritten to `folded_index` and `folded_size`.
+    """
     axis = constant(operation, "axis", axis)
     if isinstance(axis, bool) or not isinstance(axis, int) or not 0 <= axis <= 2:
         raise SpecError(f"{operation}(axis): axis is a compile-time int of 0…2, a dimension of the grid, got {axis!r}")
@@ -133,14 +155,32 @@ def check_ctas(unit: Unit | None, operation: str, axis: int) -> int:
 
 @op
 def program_id(axis: int) -> Any:
-    """Return the index of this CTA along dimension `axis` of the grid (0…2, a compile-time int): blockIdx.x, y or z, an int32."""
+    """Return the index of this CTA along dimension `axis` of the grid (0, 1, …, a compile-time int), an int32.
+
+    In a grid of up to three dimensions it is blockIdx.x, y or z.
+    """
     return np.int32(current().cta[check_ctas(current().unit, "program_id", checked_axis("program_id", axis))])
 
 
 @op
 def num_programs(axis: int) -> Any:
-    """Return the CTAs along dimension `axis` of the grid (0…2, a compile-time int): gridDim.x, y or z, an int32."""
+    """Return the CTAs along dimension `axis` of the grid (0, 1, …, a compile-time int), an int32.
+
+    In a grid of up to three dimensions it is gridDim.x, y or z.
+    """
     return np.int32(current().grid[check_ctas(current().unit, "num_programs", checked_axis("num_programs", axis))])
+
+
+@op
+def folded_index(dimension: int) -> Any:
+    """`program_id` of a dimension that lies along x with others (`folded`), to which the AST pass rewrites it."""
+    return _index(dimension)
+
+
+@op
+def folded_size(dimension: int) -> Any:
+    """`num_programs` of a dimension that lies along x with others (`folded`), to which the AST pass rewrites it."""
+    return _size(dimension)
 
 
 @op

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..core import numba as nb
 from ..core.inert_cuda import InertType
 from ..core.op import cuda_meaning, entry_operation, with_parameters
-from ..core.symbols import axis_symbol
+from ..core.symbols import axis_symbol, program_symbol
 from . import context as source
 from .budget import Region
 from .cluster import Dims
+from .folded import index
 from .plans import STATE, WARPGROUP
 from .unit import Unit
 
@@ -147,6 +148,18 @@ _program(source.program_id, "program_id", "ctaid")
 _program(source.num_programs, "num_programs", "nctaid")
 
 
+def _folded(operation: Any, what: str) -> None:
+    @cuda_meaning(operation)
+    def typer(_context: Any, dimension: Any) -> Any:
+        number = nb.literal(dimension)
+        _, builder, _ = yield I32(dimension)
+        return nb.external(builder, program_symbol(what, number), nb.i32)
+
+
+_folded(source.folded_index, "index")
+_folded(source.folded_size, "size")
+
+
 @cuda_meaning(source.own_index)
 def _own_index(_context: Any) -> Any:
     _, builder, _ = yield I32()
@@ -160,15 +173,48 @@ def cta_count(_context: Any) -> Any:
     return builder.mul(x, builder.mul(y, z))
 
 
+def keep_grid(builder: Any, unit: Unit, sizes: Sequence[Any]) -> None:
+    """Write the sizes of the `folded` dimensions of the grid where `_grid_index` and `_grid_size` read them, in one lane."""
+    for number, size in enumerate(sizes):
+        address = nb.smem(builder, unit.grid_words + 4 * number)
+        nb.emit_asm(builder, nb.void, [address, size], "st.volatile.shared.b32 [$0], $1;", "r,r,~{memory}")
+
+
+def _kept(builder: Any, unit: Unit, number: int) -> Any:
+    address = nb.smem(builder, unit.grid_words + 4 * number)
+    return nb.emit_asm(builder, nb.i32, [address], "ld.volatile.shared.b32 $0, [$1];", "=r,r,~{memory}")
+
+
+def _grid_index(builder: Any, unit: Unit, dimension: int) -> Any:
+    """Return the index of this CTA along a dimension of the grid."""
+    if dimension not in unit.folded:
+        return nb.special(builder, f"ctaid.{'xyz'[dimension]}")
+    sizes = [_kept(builder, unit, number) for number in range(len(unit.folded))]
+    return index(nb.special(builder, "ctaid.x"), sizes, dimension, builder.udiv, builder.urem)
+
+
+def _grid_size(builder: Any, unit: Unit, dimension: int) -> Any:
+    """Return the CTAs along a dimension of the grid."""
+    if dimension not in unit.folded:
+        return nb.special(builder, f"nctaid.{'xyz'[dimension]}")
+    return _kept(builder, unit, unit.folded.index(dimension))
+
+
 def define_axes(module: Any, unit: Unit) -> None:
     """Define the axis symbols of this kernel, in its entry module."""
-    def define(what: str, name: str, value: Callable[[Any], Any]) -> None:
-        with nb.define(module, axis_symbol(what, name), nb.i32) as (builder, _):
+    def put(symbol: str, value: Callable[[Any], Any]) -> None:
+        with nb.define(module, symbol, nb.i32) as (builder, _):
             builder.ret(value(builder))
 
-    for dim, name in zip("xyz", unit.axes, strict=False):
-        define("index", name, lambda builder: nb.special(builder, f"ctaid.{dim}"))
-        define("size", name, lambda builder: nb.special(builder, f"nctaid.{dim}"))
+    def define(what: str, name: str, value: Callable[[Any], Any]) -> None:
+        put(axis_symbol(what, name), value)
+
+    for dimension in unit.folded:
+        put(program_symbol("index", dimension), lambda builder: _grid_index(builder, unit, dimension))
+        put(program_symbol("size", dimension), lambda builder: _grid_size(builder, unit, dimension))
+    for dimension, name in enumerate(unit.axes):
+        define("index", name, lambda builder: _grid_index(builder, unit, dimension))
+        define("size", name, lambda builder: _grid_size(builder, unit, dimension))
     for axis, name in enumerate(unit.cluster_axes):
         define("index", name, lambda builder: cluster_place(builder, unit.cluster)[axis])
         define("size", name, lambda builder: nb.const(unit.cluster[axis]))

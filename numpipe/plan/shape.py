@@ -17,6 +17,7 @@ from ..diagnostics.errors import SpecError
 from .allocations import Barrier, ClusterBarrier
 from .block import Block
 from .cluster import ALONE, ROWS, Dims
+from .folded import along_x
 from .params import CompilerParams
 from .plans import ArrayArg
 
@@ -48,6 +49,8 @@ class KernelShape:
     cluster: Dims = ALONE
     """CTAs of a cluster along x, y, z; (1, 1, 1) where the kernel does not name its axes: its CTAs share nothing then"""
     cluster_axes: tuple[str, ...] = ()
+    grid_rank: int = 3
+    """the grid's dimensions, where it has more than three"""
     target: Target = DEFAULT
 
     def __post_init__(self) -> None:
@@ -142,6 +145,11 @@ class KernelShape:
 
     # ---- axes
     @property
+    def folded(self) -> tuple[int, ...]:
+        """The dimensions of the grid that lie along x together (`folded`): none where it has at most three."""
+        return along_x(self.grid_rank)
+
+    @property
     def sizes(self) -> dict[str, int]:
         """The axes whose sizes are known when the kernel is compiled."""
         return {self.wg_axis: self.tile_wgs, **dict(zip(self.cluster_axes, self.cluster, strict=False))}
@@ -152,7 +160,7 @@ class KernelShape:
         return self.cluster != ALONE
 
     def axis(self, name: str) -> int:
-        """Return the dimension of the grid (0, 1, 2) of a named axis."""
+        """Return the dimension of the grid (0, 1, 2, …) of a named axis."""
         if name not in self.axes:
             cluster = f", the cluster {self.cluster_axes}" * bool(self.cluster_axes)
             raise SpecError(f"kernel {self.kernel}: unknown axis {name!r}: the grid has {self.axes or 'no named axes'}{cluster} "

@@ -3,7 +3,8 @@
 ::
 
     0 ............ 1024        mbarriers of each ring: ready[slots], consumed[slots] of each of their groups, 8 bytes each;
-                               at its end, with schedule="pingpong", the rings' counters on their way (`turns`)
+                               at its end, with schedule="pingpong", the rings' counters on their way (`turns`); before them
+                               the sizes of a grid of more than three dimensions (`folded`)
     1024 ......... rings       slots x (blocks of all operands, each at a multiple of 1024)
     ............. scratch      what the kernel allocates itself, each at a multiple of 1024; its mbarriers at the header's end
     ............. staging      compute warpgroups x store_slots x 8192, the store ring
@@ -135,8 +136,13 @@ class SharedMemory(KernelShape):
     # ---- counters that travel with the turn
     @property
     def barrier_room(self) -> int:
-        """Bytes of the header that barriers may take: the words of turns, and of `watch`, lie behind them."""
-        return HEADER - 4 * COUNTERS * self.turns * (self.turns > 1) - WORDS_BYTES * bool(self.params.debug)
+        """Bytes of the header that barriers may take: the words of `watch`, of the grid and of turns lie behind them."""
+        return self.grid_words - WORDS_BYTES * bool(self.params.debug)
+
+    @property
+    def grid_words(self) -> int:
+        """The offset of the sizes of the dimensions of the grid that are `folded`, a word each."""
+        return HEADER - 4 * COUNTERS * self.turns * (self.turns > 1) - -(-4 * len(self.folded) // 8) * 8
 
     @property
     def _rings_barriers(self) -> int:

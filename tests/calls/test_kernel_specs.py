@@ -125,7 +125,6 @@ def semantics(*words: str) -> dict[str, Any]:
     ({**ONE, **semantics("parallel", "sequential")}, "dimension_semantics ('parallel', 'sequential') is of 2 dimensions, but the "
                                                      "grid has 1"),
     ({**ONE, "grid": (1, 1), **semantics("sequential", "parallel")}, "the sequential dimensions come last"),
-    ({**ONE, "grid": (1, 1, 1, 1)}, "4 parallel dimensions, but a grid of CTAs has at most 3"),
     ({**ONE, "grid": (-1,)}, "grid must hold non-negative ints, got (-1,)"),
     ({**ONE, "grid": lambda a: (1,), "in_specs": BlockSpec((64, 64)), "out_specs": BlockSpec((64, 64))},
      "no index map says how many dimensions it has: give dimension_semantics"),

@@ -256,8 +256,8 @@ def a_pipeline_called_outside_a_loop(a, b, c):
     #   ^^^^^^^
 
 
-@refused("a pipeline is called in a `for` of the function that makes it: for (indices), (tiles) in pipe(arrays): — it cannot "
-         "be passed to another one")
+@refused("a pipeline is called in a `for` of the function that makes it, for (indices), (tiles) in pipe(arrays):, or of one that "
+         "binds it to a name: pipe = function(…), where every return of the function is a pipeline")
 def a_pipeline_passed_on(a, b, c):
     def run(pipe):
         for (k,), (x,) in pipe(a):

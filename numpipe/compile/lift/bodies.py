@@ -7,6 +7,7 @@ which travels to the operation as a text.
 from __future__ import annotations
 
 import ast
+import copy
 import inspect
 from typing import Any
 
@@ -16,12 +17,16 @@ from ...diagnostics.errors import SpecError
 from ...language.memory import shared
 from ...language.pipeline import emit, pipelines
 from ...plan.allocations import SMEM, Barrier, ClusterBarrier, RefUnion, is_allocation
-from .fold import MISSING, literal_node
+from ...plan.trees import Tree, leaves, tree_of
+from .fold import MISSING, literal_node, named_tuple
 from .functions import Functions
 from .loops import BUILDERS
-from .nodes import parameters_of
+from .nested import ENVIRONMENT
+from .nodes import definition, load, located, parameters, parameters_of
 from .rewriter import NOT_MINE
 from .subset import mismatch, plain_signature, spelled
+
+REFERENCES = "__np_references"
 
 
 class Bodies(Functions):
@@ -71,13 +76,20 @@ class Bodies(Functions):
     def allocation(self, node: ast.Call, function: Any) -> Any:
         if function is shared.scratch:
             kind, = self.bind(function, node)
-            return self.call(shared.scratch, [self._type(kind, True)], node)
+            of, tree = self._tree_of(kind)
+            references = self.call(shared.scratch, [self._type(kind, True) if of is None else of], node)
+            return references if tree is None else self._in_tree(tree, references, node)
         if function is not shared.run_scoped:
             return NOT_MINE
+        self._types_by_position(node)
         called, *kinds, axes = self.bind(shared.run_scoped, node)
         self._check_scoped(called, self.value(called), len(kinds), node)
         inner, facts = self.facts_of(called)
-        types = [self._type(kind, False) for kind in kinds]
+        types = []
+        for kind in kinds:
+            of, tree = self._tree_of(kind)
+            types.append(self._type(kind, False) if of is None or tree is None else self._in_tree(
+                tree, self.call(shared.scoped, [of, self.visit(copy.deepcopy(axes))], kind), kind))
         call = self.call(shared.run_scoped, [inner, *types, self.visit(axes)], node)
         call.facts = facts  # type: ignore[attr-defined]
         return call
@@ -98,6 +110,71 @@ class Bodies(Functions):
             self.error(node, f"run_scoped: {ast.unparse(called)}{spelled(signature)} is called with a reference for each type: "
                              f"{wrong}")
 
+    def _types_by_position(self, node: ast.Call) -> None:
+        """Turn the types of a `run_scoped` that are given by names of the function's parameters into positions."""
+        named = {str(k.arg): k.value for k in node.keywords if k.arg != "collective_axes" and k.arg != "function"}
+        if not named or not node.args or any(isinstance(a, ast.Starred) for a in node.args) or "None" in named:
+            return
+        called = node.args[0]
+        value, places = self.value(called), self._binds(called.id) if isinstance(called, ast.Name) else [called]
+        if isinstance(value, Function):
+            names = list(inspect.signature(value.function).parameters)
+        elif len(places) == 1 and isinstance(places[0], (ast.FunctionDef, ast.Lambda)):
+            names = parameters_of(places[0])
+        else:
+            return
+        wrong = mismatch(plain_signature(names), len(node.args) - 1, list(named))
+        if wrong is not None:
+            self.error(node, f"run_scoped: {ast.unparse(called)}({', '.join(names)}) is called with a reference for each type: "
+                             f"{wrong}")
+        node.args += [named[name] for name in names[len(node.args) - 1:]]
+        node.keywords = [k for k in node.keywords if str(k.arg) not in named]
+
+    def _tree_of(self, node: ast.expr) -> tuple[ast.expr | None, Tree | None]:
+        """Return a type that holds NamedTuples as the text of plain tuples, and its shape; (None, None) for any other."""
+        whole = self._tree_value(node)
+        if whole is MISSING or not (parts := leaves(whole)) or not all(map(is_allocation, parts)):
+            return None, None
+        tree = tree_of(whole)
+        plain = tree.build(iter(parts), lambda _, inner: tuple(inner))
+        return (None, None) if repr(plain) == repr(whole) else (literal_node(repr(plain), node), tree)
+
+    def _tree_value(self, node: ast.expr) -> Any:
+        """Return the value of a type, or of a tuple of types written in place; MISSING where a part is no constant."""
+        value = self.value(node)
+        if value is not MISSING:
+            return value
+        kind: Any = tuple
+        if isinstance(node, ast.Tuple):
+            given = node.elts
+        elif isinstance(node, ast.Call) and named_tuple(kind := self.value(node.func)):
+            given = self.bind(kind, node)
+        else:
+            return MISSING
+        parts = [self._tree_value(part) for part in given]
+        return MISSING if any(part is MISSING for part in parts) else tuple(parts) if kind is tuple else kind(*parts)
+
+    def _in_tree(self, tree: Tree, references: ast.expr, node: ast.expr) -> ast.Call:
+        """Return a call of a function that makes NamedTuples of the references, which come in plain tuples."""
+        self.temporaries += 1
+        lifted = f"in_tree__{self.temporaries}"
+
+        def shaped(tree: Tree, value: ast.expr) -> ast.expr:
+            if tree.parts is None:
+                return value
+            parts = [shaped(part, ast.Subscript(copy.deepcopy(value), ast.Constant(number), ast.Load()))
+                     for number, part in enumerate(tree.parts)]
+            if not tree.fields:
+                return ast.Tuple(parts, ast.Load())
+            self.temporaries += 1
+            return ast.Call(self.named(f"class_{self.temporaries}", tree.kind, node), parts, [])
+
+        made = definition(lifted, parameters([ENVIRONMENT, REFERENCES]), [ast.Return(shaped(tree, load(REFERENCES)))])
+        self.out.append(located(made, node))
+        self.binders[lifted] = Facts(lifted, 1, returns=True)
+        bound = ast.Call(load(f"__np_bind_{lifted}"), [ast.Tuple([ast.Constant(0)], ast.Load())], [])
+        return located(ast.Call(bound, [references], []), node)
+
     def _type(self, node: ast.expr, always: bool) -> ast.expr:
         """Return the type of an allocation as its text; anything else is passed on, or refused where a type is wanted `always`."""
         value = self.value(node)
@@ -105,6 +182,9 @@ class Bodies(Functions):
             return literal_node(repr(value), node)
         self._check_type(node)
         if always:
+            if isinstance(node, ast.Dict):
+                self.error(node, "numpipe.scratch: a kernel has no dictionaries: write a NamedTuple, whose parts have names too, "
+                                 "or a tuple of types")
             self.error(node, "numpipe.scratch takes a type, numpipe.SMEM(shape, dtype), numpipe.Barrier(…) or numpipe.RefUnion(…), "
                              f"which is a compile-time constant, got {ast.unparse(node)}")
         return self.visit(node)  # type: ignore[no-any-return]
@@ -113,6 +193,9 @@ class Bodies(Functions):
         """Raise the error of a type that is written in place and is no constant, or no type."""
         if isinstance(node, ast.Tuple):
             for part in node.elts:
+                self._check_type(part)
+        if isinstance(node, ast.Call) and named_tuple(self.value(node.func)):
+            for part in (*node.args, *(keyword.value for keyword in node.keywords)):
                 self._check_type(part)
         if not isinstance(node, ast.Call) or self.value(node.func) not in (SMEM, Barrier, ClusterBarrier, RefUnion):
             return

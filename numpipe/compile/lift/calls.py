@@ -13,13 +13,14 @@ from typing import Any, NoReturn
 import numpy as np
 
 from ...core.op import Helper, Op, does
+from ...diagnostics.errors import SpecError
 from ...language.grid import partials, tile_loop
 from ...language.pipeline import emit, pipelines
 from ...language.tiles import refs, tile
 from ...plan import context, specs
-from .fold import MISSING, literal_node, named_tuple
+from .fold import MISSING, OPERATIONS, literal_node, named_tuple
 from .loops import PIPELINE, Loops
-from .nodes import names, parameters_of, reads
+from .nodes import located, names, parameters_of, reads
 from .rewriter import NOT_MINE
 from .subset import host_only, mismatch, plain_signature, spelled
 
@@ -47,17 +48,69 @@ class Calls(Loops):
         if function is context.axis_index or function is context.axis_size:
             argument, = self.bind(function, node)
             axis = self.value(argument)
+            if isinstance(axis, tuple) and all(isinstance(name, str) for name in axis):
+                return self._several_axes(node, axis)
             if not isinstance(axis, str):
-                self.error(node, f"the name of an axis is a compile-time string, got {ast.unparse(argument)}")
-            if axis not in (self.constants.wg_axis, *self.unit.axes, *self.unit.cluster_axes):
-                named = f"named {', '.join(map(repr, self.unit.axes))}" if self.unit.axes else "not named (grid_names=)"
-                if self.unit.cluster_axes:
-                    named += f", the cluster's {', '.join(map(repr, self.unit.cluster_axes))}"
-                self.error(node, f"unknown axis {axis!r}: the grid's axes are {named}, and the warpgroup axis is "
-                                 f"{self.constants.wg_axis!r}")
+                self.error(node, "the name of an axis is a compile-time string, or a tuple of several, got "
+                                 f"{ast.unparse(argument)}")
+            self._axis_exists(node, axis)
             if function is context.axis_index and axis == self.constants.wg_axis:
                 return self.call(context.warpgroup_part, [], node)
         return NOT_MINE
+
+    def _several_axes(self, node: ast.Call, axes: tuple[str, ...]) -> ast.expr:
+        """Return ``axis_index((a, b))`` as ``axis_index(a) * axis_size(b) + axis_index(b)``, ``axis_size((a, b))`` as a product."""
+        if len(set(axes)) < len(axes):
+            self.error(node, f"each axis is named once, got {axes}")
+        for axis in axes:
+            self._axis_exists(node, axis)
+
+        def index(axis: str) -> ast.expr:
+            if axis == self.constants.wg_axis:
+                return self.call(context.warpgroup_part, [], node)
+            return self.call(context.axis_index, [literal_node(axis, node)], node)
+
+        def size(axis: str) -> ast.expr:
+            known = self.unit.sizes.get(axis)
+            if known is not None:
+                return literal_node(known, node)
+            return self.call(context.axis_size, [literal_node(axis, node)], node)
+
+        of = index if self.value(node.func) is context.axis_index else size
+        if not axes:
+            return literal_node(int(of is size), node)
+        first, *others = axes
+        whole = of(first)
+        for axis in others:
+            whole = self._compute(OPERATIONS[ast.Mult], [whole, size(axis)], node)
+            if of is index:
+                whole = self._compute(OPERATIONS[ast.Add], [whole, index(axis)], node)
+        return whole
+
+    def _axis_exists(self, node: ast.Call, axis: str) -> None:
+        if axis not in (self.constants.wg_axis, *self.unit.axes, *self.unit.cluster_axes):
+            named = f"named {', '.join(map(repr, self.unit.axes))}" if self.unit.axes else "not named (grid_names=)"
+            if self.unit.cluster_axes:
+                named += f", the cluster's {', '.join(map(repr, self.unit.cluster_axes))}"
+            self.error(node, f"unknown axis {axis!r}: the grid's axes are {named}, and the warpgroup axis is "
+                             f"{self.constants.wg_axis!r}")
+
+    def program(self, node: ast.Call, function: Any) -> Any:
+        """Rewrite `program_id` and `num_programs` of a dimension that the launch flattens (`plan.folded`)."""
+        if not self.unit.folded or (function is not context.program_id and function is not context.num_programs):
+            return NOT_MINE
+        dimension = self.value(self.bind(function, node)[0])
+        if not isinstance(dimension, int) or isinstance(dimension, bool) or dimension in (1, 2):
+            return NOT_MINE
+        name, of = (("program_id", context.folded_index) if function is context.program_id else
+                    ("num_programs", context.folded_size))
+        try:
+            context.check_ctas(self.unit, name, dimension)
+        except SpecError as error:
+            self.error(node, str(error))
+        if dimension not in self.unit.folded:
+            self.error(node, f"{name}({dimension}): the grid has {self.unit.grid_rank} dimensions, 0…{self.unit.grid_rank - 1}")
+        return self.call(of, [literal_node(dimension, node)], node)
 
     def misplaced_loop(self, node: ast.Call, function: Any) -> Any:
         if function is tile_loop.tiles or function is tile_loop.nd_loop:
@@ -181,7 +234,14 @@ class Calls(Loops):
             if node.keywords:
                 self._no_keywords(node)
             return
-        parameters = parameters_of(places[0])
+        parameters, facts = parameters_of(places[0]), self._nested_facts(name)
+        if facts is not None and facts.rest:
+            fixed = parameters[:facts.parameters]
+            if node.keywords or len(node.args) < len(fixed):
+                self.error(node, f"{name}({', '.join([*fixed, f'*{parameters[-1]}'])}): is called by position, with "
+                                 f"{len(fixed)} arguments at least")
+            node.args = list(facts.packed(tuple(node.args), lambda more: located(ast.Tuple([*more], ast.Load()), node)))
+            return
         keywords = {str(k.arg): k.value for k in node.keywords}
         wrong = mismatch(plain_signature(parameters), len(node.args), list(keywords))
         if wrong is not None:

@@ -166,8 +166,10 @@ class Constants:
             except Exception:  # an operation of kernels, or an error that its own line will show
                 return MISSING
             return value if is_literal(value) or isinstance(value, np.dtype) or isinstance(function, type) else MISSING
-        if function is context.axis_size and len(args) == 1 and args[0] in self.sizes:
-            return self.sizes[args[0]]
+        if function is context.axis_size and len(args) == 1:
+            names = args[0] if isinstance(args[0], tuple) else args
+            if all(isinstance(name, str) and name in self.sizes for name in names):
+                return math.prod(self.sizes[name] for name in names)
         if function is arith.cdiv:
             return int(arith.cdiv(*args))
         try:

@@ -127,7 +127,7 @@ class _Lift(LaneCode, Statements, Reductions, Bodies):
         Reductions.of_tile,
         Functions.function_call,
         # each of these knows more of its operation than the operation says, so they come before `operation`
-        Bodies.allocation, Bodies.emits, Calls.axis, Calls.misplaced_loop, Calls.pipeline_made, Calls.block_spec,
+        Bodies.allocation, Bodies.emits, Calls.axis, Calls.program, Calls.misplaced_loop, Calls.pipeline_made, Calls.block_spec,
         Calls.operation,
         Calls.refused_call,
         Calls.allocations_of,

@@ -29,6 +29,12 @@ def holds_pipeline(body: list[ast.stmt]) -> bool:
     return any(running((pipelines.steps, pipelines.make_pipeline, emit.emitted), "pipelines", *body))
 
 
+def makes_pipeline(node: ast.AST) -> bool:
+    """Whether a rewritten call makes a pipeline for a loop, or calls a function that returns one."""
+    facts: Facts | None = getattr(node, "facts", None)
+    return operation(node) is pipelines.make_pipeline or (facts is not None and facts.makes)
+
+
 class Loops(TileLoops, Arithmetic):
     """``for … in pipe(arrays)``, and what the names of pipelines and nested functions stand for."""
 
@@ -50,8 +56,14 @@ class Loops(TileLoops, Arithmetic):
             operation(call) is rewritten or any(self.value(call.func) is function for function in functions))), None)
 
     def _pipeline_call(self, node: ast.AST) -> bool:
-        """Whether an expression is ``pipe(arrays)``: a call of a pipeline, made in place or bound to a name."""
-        return isinstance(node, ast.Call) and self._made_by(node.func, (pipelines.pipeline,), pipelines.make_pipeline) is not None
+        """Whether an expression is ``pipe(arrays)``: a call of a pipeline, made in place or bound to a name, also by a function
+        that returns it."""
+        if not isinstance(node, ast.Call):
+            return False
+        if self._made_by(node.func, (pipelines.pipeline,), pipelines.make_pipeline) is not None:
+            return True
+        calls = self._calls_bound_to(node.func.id) if isinstance(node.func, ast.Name) else ()
+        return any(makes_pipeline(call) for call in calls)
 
     def _emitted_facts(self, value: ast.expr) -> Facts | None:
         """Return the facts of an emitted pipeline; None for any other value."""

@@ -13,7 +13,7 @@ from ...core.functions import function
 from ...language.pipeline import emit
 from .calls import Calls
 from .fold import stores
-from .loops import holds_pipeline
+from .loops import BUILDERS, holds_pipeline, makes_pipeline
 from .nodes import assign, children, definition, load, located, names, own, parameters, walk
 from .rewriter import CONTEXT
 from .turns import holds_turns
@@ -47,8 +47,13 @@ class Nested(Calls, Waits):
         if arguments.defaults or arguments.kw_defaults:
             self.error(node, f"{called}: its parameters have no defaults: it captures by value what it uses of the kernel, or use "
                              "@numpipe.function")
-        if arguments.vararg or arguments.kwarg or arguments.kwonlyargs or arguments.posonlyargs:
+        if arguments.kwarg or arguments.kwonlyargs or arguments.posonlyargs or (arguments.vararg and name == "lambda_"):
             self.error(node, f"{called}: plain positional parameters only")
+        rest = arguments.vararg
+        if rest is not None:  # it becomes the tuple that callers pack (`Facts.packed`)
+            self._packed_by_callers(node, name)
+            arguments.vararg = None
+            arguments.args.append(rest)
         node.returns = None
         for argument in arguments.args:
             argument.annotation = None
@@ -56,7 +61,7 @@ class Nested(Calls, Waits):
         lifted = f"{name}__{self.temporaries}"
         coroutine = self._coroutine(node)
         self.lift_body(node)
-        self.facts[id(node)] = self.binders[lifted] = self._facts(node, name, coroutine)
+        self.facts[id(node)] = self.binders[lifted] = self._facts(node, name, coroutine, rest is not None)
         free = names(ast.Load, *node.body) - {n for n, _ in stores(node)}
         captures = sorted(free & (self.local | {CONTEXT}))
         if name in captures and name != "lambda_":
@@ -73,6 +78,20 @@ class Nested(Calls, Waits):
         self.out.append(ast.copy_location(definition(lifted, outside, [*unpack, *node.body]), node))
         captured: list[ast.expr] = [load(c) for c in captures] or [ast.Constant(0)]
         return located(ast.Call(load(f"__np_bind_{lifted}"), [ast.Tuple(captured, ast.Load())], []), node)
+
+    def _packed_by_callers(self, node: ast.FunctionDef, name: str) -> None:
+        """Raise an error for a function with ``*rest`` that is given to others than those who make a tuple of the rest."""
+        nodes = [part for scope, _ in self.scopes for part in walk(scope)]
+        packs = set()
+        for call in nodes:
+            if isinstance(call, ast.Call):
+                builds = any(self.value(call.func) is builder for builder in BUILDERS)
+                bodies = [*call.args[:1], *(k.value for k in call.keywords if k.arg == "body")] if builds else []
+                packs |= {id(part) for part in (call.func, *bodies)}
+        for use in nodes:
+            if isinstance(use, ast.Name) and use.id == name and isinstance(use.ctx, ast.Load) and id(use) not in packs:
+                self.error(use, f"nested function '{name}' has '*': a function with it is called by its own name, or is the body "
+                                "of a pipeline; here write its parameters out")
 
     def _coroutine(self, node: ast.FunctionDef, always: bool = False) -> bool:
         """Turn a carry_coroutine into the compute context that it stands for; return whether the function was one."""
@@ -98,14 +117,18 @@ class Nested(Calls, Waits):
                     return True
         return False
 
-    def _facts(self, node: ast.FunctionDef, name: str, coroutine: bool) -> Facts:
+    def _facts(self, node: ast.FunctionDef, name: str, coroutine: bool, rest: bool = False) -> Facts:
         """Return what callers may know of a rewritten function."""
-        count = len(node.args.args)
+        count = len(node.args.args) - rest
         why = _misuse(node, "yields to" if coroutine else "calls") if count == 1 else ""
         returned = [n.value for n in walk(*node.body) if isinstance(n, ast.Return)]
+        bound = {target.id for part in walk(*node.body) if isinstance(part, ast.Assign) and makes_pipeline(part.value)
+                 for target in part.targets if isinstance(target, ast.Name)}
+        makes = [value is not None and (makes_pipeline(value) or (isinstance(value, ast.Name) and value.id in bound))
+                 for value in returned]
         return Facts(name if name != "lambda_" else "lambda", count, self._groups(node.body), holds_pipeline(node.body),
                      any(not (value is None or (isinstance(value, ast.Constant) and value.value is None)) for value in returned),
-                     coroutine, why, holds_turns(node.body))
+                     coroutine, why, holds_turns(node.body), rest, bool(makes) and all(makes))
 
 
 class _Yield(ast.NodeTransformer):

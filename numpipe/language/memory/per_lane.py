@@ -34,7 +34,7 @@ import numpy as np
 
 from ...arch.dtypes import BFLOAT16
 from ...core import arith
-from ...core.facts import Facts
+from ...core.facts import Facts, facts_of
 from ...core.machine import Lane, current, failure
 from ...core.op import called, op
 from ...diagnostics.errors import SimulationError, SpecError
@@ -245,7 +245,8 @@ class PerLane:
 def each_lane(body: Callable[..., Any], indices: Any, tiles: tuple[Any, ...], carry: tuple[Any, ...]) -> Any:
     """Call ``body(indices, *tiles, *carry)`` in every lane, and return what the lanes return, as one carry."""
     lanes = as_lane(tiles)
-    arguments = [(indices, *lanes, *scatter(carry, number)) for number in range(LANES)]
+    facts = facts_of(body)
+    arguments = [facts.packed((indices, *lanes, *scatter(carry, number))) for number in range(LANES)]  # type: ignore[union-attr]
     return gather(current().each_lane(as_lane(body), arguments))
 
 

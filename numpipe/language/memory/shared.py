@@ -167,8 +167,8 @@ def shared_by(unit: Any, axes: Any) -> bool:
 def scratch(np_: Context, site: str, kind: Any) -> Any:
     """Allocate shared memory in a kernel, for all compute warpgroups of the CTA together: references to it.
 
-    kind  a compile-time constant: `SMEM` (a tile, or slots of one), `Barrier`, `RefUnion`, or a tuple of these (a tuple of
-          references then)
+    kind  a compile-time constant: `SMEM` (a tile, or slots of one), `Barrier`, `RefUnion`, or a tuple or NamedTuple of these and
+          of such tuples (a tuple of references in the same shape then)
 
     The bytes hold nothing at first, and barriers are in phase 0; they are the same whenever this place in the source is reached.
 
@@ -180,6 +180,8 @@ def scratch(np_: Context, site: str, kind: Any) -> Any:
 @op(context=True, site=True)
 def run_scoped(np_: Context, site: str, function: Callable[..., Any], *kinds: Any, collective_axes: Any = None) -> Any:
     """``function(*references)`` for allocations of these types, inside a kernel; what it returns.
+
+    Types may also be given by the names of the function's parameters, ``run_scoped(scope, landed=Barrier())``.
 
     function         nested in the kernel, or decorated with `numpipe.function`; called by the memory role too
     kinds            as for `scratch`; the allocations of a pipeline (`get_allocations`) are passed on as they are
@@ -193,6 +195,12 @@ def run_scoped(np_: Context, site: str, function: Callable[..., Any], *kinds: An
     shared, places = shared_by(np_.unit, collective_axes), sites(site, len(kinds))
     return function(*[_refs(np_, np_.unit.plan_scratch(place, parse(kind), shared).tree) if isinstance(kind, str) else kind
                       for place, kind in zip(places, kinds, strict=True)])  # what is no text of a type is passed on
+
+
+@op(context=True, site=True)
+def scoped(np_: Context, site: str, kind: Any, collective_axes: Any) -> Any:
+    """Return the references of one allocation of a `run_scoped`, to which the AST pass gives its shape."""
+    return _refs(np_, np_.unit.plan_scratch(site, parse(kind), shared_by(np_.unit, collective_axes)).tree)
 
 
 def sites(site: str, count: int) -> list[str]:

@@ -121,6 +121,14 @@ def _scratch(_context: Any, np_: Any, site: Any, kind: Any) -> Any:
     return result(np_, site, kind), lambda context, builder, sig, args: _value(context, builder, result, tree, np_, args[0])
 
 
+@cuda_meaning(source.scoped)
+def _scoped(_context: Any, np_: Any, site: Any, kind: Any, axes: Any) -> Any:
+    shared = source.shared_by(np_.unit, immediate("run_scoped", "collective_axes", axes))
+    tree = np_.unit.plan_scratch(nb.literal(site), parse(nb.literal(kind)), shared).tree
+    result = _type(np_, tree)
+    return result(np_, site, kind, axes), lambda context, builder, sig, args: _value(context, builder, result, tree, np_, args[0])
+
+
 @cuda_meaning(source.run_scoped)
 def _run_scoped(typing_context: Any, np_: Any, site: Any, function: Any, *given: Any) -> Any:
     *kinds, axes = given

@@ -195,14 +195,14 @@ def check_body(pipe: PipelineBase, function: Any, carry: bool) -> Facts:
     if body.coroutine:
         raise SpecError(f"{where}: body '{body.name}' has a 'yield': that is for carry_coroutine")
     wanted = 1 + tiles + barriers * len(manual) + carry
-    if body.parameters != wanted:
+    if body.parameters > wanted if body.rest else body.parameters != wanted:
         kinds = [(tiles, "tile"), *((barriers, f"{kind} barrier") for kind in manual)]
         given = f"({', '.join(['indices', *(plural(count, kind) for count, kind in kinds if count), *['carry'] * carry])})"
         mend = ("" if abs(body.parameters - wanted) > 1 or (body.parameters > wanted) == carry else
                 f"; a carry needs {a_carry}" if body.parameters > wanted else
                 f"; with {a_carry} the carry comes last")
-        raise SpecError(f"{where}: body '{body.name}' takes {plural(body.parameters, 'argument')}, but is called with "
-                        f"{wanted}: {given}{mend}")
+        takes = plural(body.parameters, "argument") + " at least" * body.rest
+        raise SpecError(f"{where}: body '{body.name}' takes {takes}, but is called with {wanted}: {given}{mend}")
     if carry and not body.returns:
         raise SpecError(f"{where}: body '{body.name}' returns nothing: it takes the carry and must return the next one")
     if body.returns and not carry:
@@ -288,7 +288,8 @@ def first_carry(emitted: EmittedPipeline, refs: Any, carry: Any) -> Any:
 def next_carry(emitted: EmittedPipeline, indices: Any, tiles: Any, carry: Any) -> Any:
     """Call the body in one step, by the warpgroup or by each of its lanes. The memory role, if it is idle, comes to no step."""
     extra = () if carry is None else (carry,)
-    following = each_lane(emitted.body, indices, tiles, extra) if emitted.by_lane else emitted.body(indices, *tiles, *extra)
+    following = each_lane(emitted.body, indices, tiles, extra) if emitted.by_lane else emitted.body(
+        *emitted.facts.packed((indices, *tiles, *extra)))
     if carry is None:
         return None
     following = _laid_as(carry, mapped(strong, following))

@@ -30,7 +30,9 @@ class EmittedType(source.EmittedPipeline, nb.types.Type):  # type: ignore[misc]
     def call_of(self, indices: Any, tiles: Any, carry: Any) -> tuple[Any, tuple[Any, ...]]:
         """Return the types of the body, as it is called, and of its arguments."""
         given = indices, *tiles, *([] if carry == nb.types.none else [carry])
-        return (as_lane(self.body), tuple(map(as_lane, given))) if self.by_lane else (self.body, given)
+        if self.by_lane:
+            given = tuple(map(as_lane, given))
+        return as_lane(self.body) if self.by_lane else self.body, self.facts.packed(given, lambda rest: nb.types.Tuple(list(rest)))
 
 
 nb.struct_model(EmittedType, lambda ty: [("pipe", ty.pipe), ("body", ty.body), ("compute", ty.compute), ("carry", ty.carry)])
@@ -136,9 +138,10 @@ def _next_carry(typing_context: Any, emitted: Any, indices: Any, tiles: Any, car
     context, builder, args = yield carry(emitted, indices, tiles, carry)
     if emitted.idle:
         return args[3]
-    values = [args[1], *nb.cgutils.unpack_tuple(builder, args[2]), args[3]]
+    values = [args[1], *nb.cgutils.unpack_tuple(builder, args[2]), *([] if carry == nb.types.none else [args[3]])]
+    values = list(emitted.facts.packed(tuple(values), lambda rest: context.make_tuple(builder, argtypes[-1], rest)))
     body = nb.fields(context, builder, emitted, args[0]).body
-    value = nb.call_value(context, builder, function, body, argtypes, values[:len(argtypes)])[1]
+    value = nb.call_value(context, builder, function, body, argtypes, values)[1]
     if emitted.by_lane:
         converge(builder)  # one lane releases the slots for its warp: the others have read them
     return _convert(context, builder, value, returned, carry)

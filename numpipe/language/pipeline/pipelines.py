@@ -42,8 +42,8 @@ from .turns import check_pipeline as check_turns
 __all__ = ["pipeline"]
 
 SLOTS = 2
-IN_A_FOR = ("a pipeline is called in a `for` of the function that makes it: for (indices), (tiles) in pipe(arrays): — it cannot be "
-            "passed to another one")
+IN_A_FOR = ("a pipeline is called in a `for` of the function that makes it, for (indices), (tiles) in pipe(arrays):, or of one "
+            "that binds it to a name: pipe = function(…), where every return of the function is a pipeline")
 
 
 class PipelineBase:
