@@ -28,11 +28,11 @@ class Torch(TorchTensor):
                  strides: tuple[int, ...] | None = None, device: int = 0) -> None:
         super().__init__(ptr, shape, dtype, strides or (shape[-1], 1), device)
 
-    def new_empty(self, count: int) -> Torch:
-        return self
-
-    def expand(self, shape: Any) -> Torch:
-        return self
+    @classmethod
+    def like(cls, shape: tuple[int, ...], dtype: Any) -> Torch:
+        made = cls(0, tuple(shape))
+        made.dtype = dtype
+        return made
 
 
 @pytest.fixture
@@ -53,6 +53,8 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
         _C=types.SimpleNamespace(_cuda_getCurrentRawStream=lambda device: fake.stream),  # type: ignore[attr-defined]
         empty=empty, empty_like=empty, float32="float32", contiguous_format=None)
     monkeypatch.setitem(sys.modules, "torch", torch)
+    monkeypatch.setattr(launch.outputs, "_element", lambda dtype, _: types.SimpleNamespace(
+        expand=lambda shape: Torch.like(shape, dtype)))
     yield fake
     launch.device.gpu_state.cache_clear()
     launch.streams._torch_getter.cache_clear()

@@ -70,11 +70,11 @@ class Torch(TorchTensor):
         strides = strides or tuple(int(np.prod(shape[axis + 1:])) for axis in range(len(shape)))
         super().__init__(ptr, shape, dtype, strides, device)
 
-    def new_empty(self, count: int) -> Torch:
-        return self
-
-    def expand(self, shape: Any) -> Torch:
-        return self
+    @classmethod
+    def like(cls, shape: tuple[int, ...], dtype: Any) -> Torch:
+        made = cls(0, tuple(shape))
+        made.dtype = dtype
+        return made
 
 
 @contextlib.contextmanager
@@ -94,6 +94,8 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Noting]:
         _C=types.SimpleNamespace(_cuda_getCurrentRawStream=lambda device: fake.stream), empty=empty,
         empty_like=lambda like, **_: empty(like.shape, like.dtype), float32="float32", float16="float16", contiguous_format=None,
         cuda=types.SimpleNamespace(is_initialized=lambda: False)))
+    monkeypatch.setattr(launch.outputs, "_element", lambda dtype, _: types.SimpleNamespace(
+        expand=lambda shape: Torch.like(shape, dtype)))
     caches = launch.device.gpu_state, launch.streams._torch_getter, launch.encode
     for cache in caches:
         cache.cache_clear()

@@ -205,7 +205,7 @@ def a_shape_of_other_size(a, b, c):
          "or \"column\" moves a vector", kind=SpecError,
          mend={"numpipe.full((1, 64), 1.0, np.float32).reshape(64, 1)":
                "numpipe.layout_cast(numpipe.full((1, 64), 1.0, np.float32).reshape(-1), \"column\").reshape(64, 1)"})
-def a_row_as_a_column(a, b, c):
+def a_part_of_a_row_as_a_column(a, b, c):
     x = numpipe.full((1, 64), 1.0, np.float32).reshape(64, 1)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
