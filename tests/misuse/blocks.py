@@ -259,13 +259,6 @@ def a_store_at_a_fraction(a, b, c):
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("c[…]: ':' has no compile-time size here; use ds(start, size)", kind=SpecError, args=THREE,
-         mend={":] =": "ds(0, 64)] ="})
-def a_store_along_a_whole_dimension(a, b, c):
-    c[0, ds(0, 64), :] = numpipe.zeros((64, 64), np.float32)
-  # ^^^^^^^^^^^^^^^^^^
-
-
 @refused("'c[…] = tile': the index selects (64,), the tile is (64, 64)", kind=SpecError,
          args=(A, B, np.zeros(64, np.float32)))
 def a_store_to_one_dimension(a, b, c):

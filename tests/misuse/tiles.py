@@ -199,12 +199,6 @@ def a_store_of_an_element(a, b, c):
   # ^^^^^^^
 
 
-@refused("c[…]: ':' has no compile-time size here; use ds(start, size)", kind=SpecError, mend={":] =": "ds(0, 64)] ="})
-def a_store_to_a_whole_dimension(a, b, c):
-    c[ds(0, 64), :] = numpipe.zeros((64, 64), np.float32)
-  # ^^^^^^^^^^^^^^^
-
-
 @refused("an element of a tile, tile[i, j], is code for a lane: it stands in the body of a body-form pipeline, in a kernel with "
          "CompilerParams(lowering_semantics=LoweringSemantics.Lane); here a tile is indexed by two of ds(start, size) and ':', or "
          "by ...", kind=SpecError)
