@@ -26,7 +26,7 @@ import numpy as np
 import torch
 
 from numpipe.ops import costs, learned
-from numpipe.ops.configs import Config
+from numpipe.ops.configs import Config, ways_of
 
 CLOCK = 1.7e9
 """cycles a second, about"""
@@ -37,14 +37,6 @@ def config_of(name: str) -> Config | None:
     """The config of a line; None for one that has a name."""
     call = ast.parse(name, mode="eval").body if name.startswith("Config(") else None
     return Config(**{each.arg: ast.literal_eval(each.value) for each in call.keywords}) if isinstance(call, ast.Call) else None
-
-
-def way_of(config: Config) -> tuple[float, ...]:
-    """What `costs.Ways` has of a config."""
-    along = config.cluster if config.split == "cluster" else 1
-    parts = config.split if isinstance(config.split, int) else 1
-    return (config.tm, config.tn, config.tk, config.wgs, config.schedule == "pingpong", config.split == "stream", along, parts,
-            config.cluster // along, config.across, config.depth, config.panels or 1)
 
 
 class Rows:
@@ -62,7 +54,7 @@ class Rows:
         every = [(key, config, seconds) for key, rows in several for config, seconds in rows]
         turned = np.array([config.turned for _, config, _ in every])
         m, n, k = np.array([key[:3] for key, _, _ in every]).T
-        self.ways = costs.Ways(*np.array([way_of(config) for _, config, _ in every], float).T)
+        self.ways = ways_of(config for _, config, _ in every)
         self.product = costs.Product(np.where(turned, n, m), np.where(turned, m, n), k, turned, k % 64 == 0)
         self.measured = np.array([seconds for *_, seconds in every]) * CLOCK
         self.counted = costs.cycles(self.ways, self.product)

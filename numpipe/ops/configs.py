@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,7 +17,7 @@ import numpy as np
 from ..plan.budget import fit_slots
 from . import costs, learned
 
-__all__ = ["Config", "choose", "space"]
+__all__ = ["Config", "choose", "space", "ways_of"]
 
 FUSED = 128 * 128
 """elements of a warpgroup's tile at most, for an epilogue's arrays and functions to have registers beside it"""
@@ -140,6 +140,17 @@ def _ordered(m: int, n: int, k: int, sms: int, batches: int = 1, fused: bool = F
     product = costs.Product(np.where(turned, n, m), np.where(turned, m, n), k, turned, aligned, batches, sms)
     for at in np.argsort(learned.corrected(few, product), kind="stable"):
         yield _config(costs.Ways(*(field[at] for field in few)), bool(turned[at]))
+
+
+def ways_of(several: Iterable[Config]) -> costs.Ways:
+    """Return configs as ways to cut, in their order; a config's `turned` is of the product (`costs.Product`)."""
+    rows = []
+    for config in several:
+        along = config.cluster if config.split == "cluster" else 1
+        rows.append((config.tm, config.tn, config.tk, config.wgs, config.schedule == "pingpong", config.split == "stream", along,
+                     config.split if isinstance(config.split, int) else 1, config.cluster // along, config.across, config.depth,
+                     config.panels or 1))
+    return costs.Ways(*np.array(rows, np.float64).T)
 
 
 def _config(way: costs.Ways, turned: bool) -> Config:

@@ -20,8 +20,8 @@ from .costs import Floats, Product, Ways, cycles, work
 __all__ = ["PATH", "corrected", "features"]
 
 PATH = Path(__file__).with_name("learned.npz")
-MOST = 1.0
-"""logarithm of a correction at most: the measured ones are below it, and far from what was measured a network says anything"""
+MOST = 1.3
+"""logarithm of a correction at most: those of the measurements are below it; of products unlike these a network says anything"""
 
 
 def features(of: Ways, product: Product, counted: Floats) -> Floats:

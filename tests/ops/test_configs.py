@@ -21,7 +21,7 @@ from numpipe import ops
 from numpipe.compile.build import toolchain
 from numpipe.compile.check import gate
 from numpipe.ops import configs, costs, learned
-from numpipe.ops.configs import Config, choose, space
+from numpipe.ops.configs import Config, choose, space, ways_of
 from tests.kernels.covering import examples
 from tests.kernels.kernels_for_tests import operands, product
 from tests.kernels.product_configs import KINDS
@@ -125,10 +125,7 @@ def regret(measured: dict[tuple[int, int, int], list[tuple[Config, float]]], cor
     """How much longer the config that is predicted to be the fastest of those that were measured takes than the fastest."""
     found = []
     for (m, n, k), rows in measured.items():
-        ways = costs.Ways(*np.array([(
-            c.tm, c.tn, c.tk, c.wgs, c.schedule == "pingpong", c.split == "stream", c.cluster if c.split == "cluster" else 1,
-            c.split if isinstance(c.split, int) else 1, 1 if c.split == "cluster" else c.cluster, c.across, c.depth,
-            c.panels or 1) for c, _ in rows], float).T)
+        ways = ways_of(c for c, _ in rows)
         turned = np.array([c.turned for c, _ in rows])
         of = costs.Product(np.where(turned, n, m), np.where(turned, m, n), k, turned, k % 64 == 0)
         predicted = learned.corrected(ways, of) if corrects else costs.cycles(ways, of)
@@ -150,9 +147,27 @@ def test_no_config_would_do_for_all() -> None:
     assert max(best.values()) < 0.1 * sum(best.values())
 
 
-def test_the_correction_is_one() -> None:
-    """Of all ways, also far from those that were measured: no factor that would put a bad config first."""
-    for m, n, k in ((1, 8, 8), (1, 16384, 16384), (11000, 8, 16384), (11000, 16384, 8), (300, 300, 300), (10**5, 10**5, 64)):
-        of = costs.Product(m, n, k, False, True)
-        factor = learned.corrected(costs.ways(), of) / costs.cycles(costs.ways(), of)
-        assert np.isfinite(factor).all() and factor.min() > 0.3 and factor.max() < 3, (m, n, k)
+def test_far_from_what_was_measured_the_correction_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is a number everywhere, also of a network that says anything at all."""
+    far = [costs.Product(m, n, k, False, True) for m, n, k in ((1, 8, 8), (1, 16384, 16384), (11000, 16384, 8), (10**5, 10**5, 64))]
+    assert all(np.isfinite(learned.corrected(costs.ways(), of)).all() for of in far)
+    wild = [(1e3 * weights, bias) for weights, bias in learned._network()]
+    monkeypatch.setattr(learned, "_network", lambda: wild)
+    for of in far:
+        with np.errstate(over="ignore"):
+            factor = learned.corrected(costs.ways(), of) / costs.cycles(costs.ways(), of)
+        corrections = np.log(factor)
+        assert np.abs(corrections).max() == pytest.approx(learned.MOST)
+
+
+def test_the_measured_corrections_are_below_the_bound() -> None:
+    for (m, n, k), rows in products(MEASURED[-1]).items():
+        for c, seconds in rows:
+            counted = costs.cycles(ways_of([c]), costs.Product(*((n, m) if c.turned else (m, n)), k, c.turned, k % 64 == 0))
+            assert abs(math.log(seconds * 1.7e9 / counted.item())) < learned.MOST, (m, n, k, c)
+
+
+def test_a_config_is_the_way_that_it_was_made_of() -> None:
+    every = [costs.Ways(*way) for way in zip(*costs.ways(), strict=True)][::7]
+    for field, again in zip(zip(*every, strict=True), ways_of(configs._config(way, False) for way in every), strict=True):
+        np.testing.assert_array_equal(field, again)
