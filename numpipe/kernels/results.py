@@ -82,7 +82,8 @@ class Results:
                                                                   f"parameters: {', '.join(known)}")
             if not isinstance(workspace, Workspace):
                 raise SpecError(f"kernel {self.kernel}: workspace must return a numpipe.Workspace, got {workspace!r}")
-        return workspace.array(math.prod(grid), infos[-1].shape, math.prod(self.options.cluster.get("cluster", (1,)))).shape  # type: ignore[no-any-return]
+        together = self.options.attributes.size if self.options.cluster_names else 1  # CTAs that go through the same tiles
+        return workspace.array(math.prod(grid), infos[-1].shape, together).shape  # type: ignore[no-any-return]
 
     def ask(self, function: Callable[..., Any], what: str, call: Call, view: Callable[[ArrayInfo], Any] | None = None) -> Any:
         """Call a user's function with the call's arguments, by parameter name; it gets arrays as `view` shows them."""
