@@ -41,6 +41,7 @@ class Config:
     wgs       compute warpgroups
     turned    the transpose of the output is computed: the tile's rows lie along N, its columns along M
     split     parts of the steps of a tile; "stream": those of all tiles are shared out evenly; "cluster": a part for each CTA of it
+    once      blocks of a and b are the first that make room in the L2: there is one row, or one column, of tiles
     dynamic   CTAs take tiles from a counter, so that quicker ones compute more
     """
 
@@ -57,6 +58,7 @@ class Config:
     wgs: int = 2
     turned: bool = False
     split: int | str | None = None
+    once: bool = False
     dynamic: bool = False
 
     @property
@@ -139,7 +141,7 @@ def _ordered(m: int, n: int, k: int, sms: int, batches: int = 1, fused: bool = F
     few = costs.Ways(*(field[number] for field in ways))
     product = costs.Product(np.where(turned, n, m), np.where(turned, m, n), k, turned, aligned, batches, sms)
     for at in np.argsort(learned.corrected(few, product), kind="stable"):
-        yield _config(costs.Ways(*(field[at] for field in few)), bool(turned[at]))
+        yield _config(costs.Ways(*(field[at] for field in few)), bool(turned[at]), *sides[bool(turned[at])])
 
 
 def ways_of(several: Iterable[Config]) -> costs.Ways:
@@ -153,9 +155,9 @@ def ways_of(several: Iterable[Config]) -> costs.Ways:
     return costs.Ways(*np.array(rows, np.float64).T)
 
 
-def _config(way: costs.Ways, turned: bool) -> Config:
-    """Return one of the ways as a config."""
+def _config(way: costs.Ways, turned: bool, rows: int, columns: int) -> Config:
+    """Return one of the ways as a config, for an output, or its transpose where it is `turned`, of so many rows and columns."""
     tm, tn, tk, wgs, turns, stream, along, parts, cluster, across, slots, panels = map(int, way)
     split = "stream" if stream else "cluster" if along > 1 else parts if parts > 1 else None
     return Config(tm, tn, tk, slots, ("cooperative", "pingpong")[turns], panels, max(1, 1536 // tm), "evict_first",
-                  max(along, cluster), across, wgs, turned, split)
+                  max(along, cluster), across, wgs, turned, split, rows <= tm * cluster or columns <= tn * across)

@@ -23,6 +23,8 @@ __all__ = ["SMS", "Product", "Ways", "cycles", "ways", "work"]
 
 SMS = 132
 """of an H100 or H200"""
+AT_ONCE = np.array((0, 132, 132, 117, 120, 110, 102, 105, 120))
+"""CTAs that run at once in clusters of 1…8 on 132 SMs: a cluster's SMs are those of one of the GPCs, which have 16 or 18"""
 Floats = npt.NDArray[np.float64]
 Sizes = int | npt.NDArray[np.int64]
 Flags = bool | npt.NDArray[np.bool_]
@@ -53,6 +55,8 @@ _SHAPES = {(0, 64): (1, 256), (0, 128): (2, 256), (0, 192): (3, 192), (0, 256): 
 """(whether ping-pong, rows of a tile) -> compute warpgroups, and the most columns for which they have the registers"""
 _LOADS = ((1, 1), (2, 1), (1, 2), (4, 1), (1, 4), (2, 2), (4, 2), (2, 4))
 """CTAs of a cluster along M and N that load together"""
+_TOGETHER = (*((along, 1) for along in range(2, 9)), (2, 2), (3, 2), (4, 2), (2, 4))
+"""CTAs of a cluster along K, and along N"""
 _PARTS = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32)
 _LEAST_SLOTS = 3
 
@@ -69,8 +73,8 @@ def _cuts(turns: int) -> Iterator[tuple[int, int, int, int, int]]:
     yield from ((0, 1, 1, *load) for load in _LOADS)
     if not turns:
         yield from ((1, 1, 1, *load) for load in _LOADS[:3])
-        yield from ((0, along, 1, 1, across) for along, across in ((2, 1), (4, 1), (8, 1), (2, 2), (4, 2), (2, 4)))
-        yield from ((0, 1, parts, *load) for parts in _PARTS for load in _LOADS[:3])
+        yield from ((0, along, 1, 1, across) for along, across in _TOGETHER)
+        yield from ((0, 1, parts, *load) for parts in _PARTS for load in _LOADS[:6])
 
 
 @functools.cache
@@ -162,7 +166,7 @@ def work(of: Ways, product: Product) -> Work:
     down = _cover(product.rows, of.tm * of.cluster) * of.cluster
     beside = _cover(product.columns, of.tn * of.across) * of.across
     tiles, steps, size = product.batches * down * beside, _cover(product.k, of.tk), of.cluster * of.across * of.along
-    slots = np.where(size >= 4, product.sms * 10 // 11, product.sms) // size * size  # GPCs hold few clusters of 4 and 8
+    slots = AT_ONCE[size.astype(int)] * product.sms // SMS // size * size
     units = tiles * of.along * of.parts
     active = np.minimum(np.where(of.stream > 0, tiles * steps, units), slots)
     high, wide = np.minimum(of.tm, product.rows / down), np.minimum(of.tn, product.columns / beside)

@@ -38,7 +38,7 @@ def simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
 # ---- which there are
 def test_every_way_is_a_config_that_fits_an_sm() -> None:
     for way in zip(*costs.ways(), strict=True):
-        config = configs._config(costs.Ways(*way), False)
+        config = configs._config(costs.Ways(*way), False, 64, 64)
         assert config.slots is not None and 3 <= config.slots <= replace(config, slots=None).depth
         assert config.cluster * config.across <= 8 and config.tn % (8 * config.cluster) == 0
 
@@ -169,5 +169,5 @@ def test_the_measured_corrections_are_below_the_bound() -> None:
 
 def test_a_config_is_the_way_that_it_was_made_of() -> None:
     every = [costs.Ways(*way) for way in zip(*costs.ways(), strict=True)][::7]
-    for field, again in zip(zip(*every, strict=True), ways_of(configs._config(way, False) for way in every), strict=True):
+    for field, again in zip(zip(*every, strict=True), ways_of(configs._config(way, False, 64, 64) for way in every), strict=True):
         np.testing.assert_array_equal(field, again)

@@ -44,6 +44,9 @@ from .splits import Part
 
 __all__ = ["combine"]
 
+OTHERS = 32
+"""registers of a lane for addresses and the like"""
+
 
 @op
 def combine(acc: Tile, part: Part, work: GmemRef | None = None, axis: str | None = None) -> Tile:
@@ -116,13 +119,14 @@ def combined(work, tile, part):  # type: ignore[no-untyped-def]
         barrier.sync(1 + special.warpgroup_index(), 128)
         while ge(slot, last):
             tile = add_partials(work, slot, last, tile)
-            slot = sub(slot, parts_together(tile))
+            slot = sub(slot, parts_together(work, tile))
     return tile
 
 
-def together(shape: tuple[int, ...]) -> int:
-    """Return of how many parts a lane loads its registers of a tile of this shape at once, about 100 beside the tile's own."""
-    return max(1, min(8, 96 * 128 // math.prod(shape)))
+def together(unit: Any, shape: tuple[int, ...]) -> int:
+    """Return of how many parts a lane loads its registers of a tile of this shape at once: they fit beside the tile's own."""
+    own = math.prod(shape) // 128
+    return max(1, min(8, (unit.compute_registers - OTHERS - own) // own))
 
 
 def _elements(work: GmemRef, slot: int, tile: Tile) -> tuple[slice, slice]:
@@ -154,16 +158,16 @@ def write_partial(work: GmemRef, slot: Any, tile: Tile) -> None:
 
 
 @op
-def parts_together(tile: Tile) -> Any:
+def parts_together(work: GmemRef, tile: Tile) -> Any:
     """Return how many parts `add_partials` adds to a tile."""
-    return np.int32(together(tile.shape))
+    return np.int32(together(work.unit, tile.shape))
 
 
 @op
 def add_partials(work: GmemRef, slot: Any, last: Any, tile: Tile) -> Tile:
     """Return the tile plus the sums that other CTAs wrote to a slot and to those before it, `together` at most, down to `last`."""
     total = tile.value
-    for each in range(int(slot), max(int(last), int(slot) + 1 - together(tile.shape)) - 1, -1):
+    for each in range(int(slot), max(int(last), int(slot) + 1 - together(work.unit, tile.shape)) - 1, -1):
         found = current().gmem_read(work.array, _elements(work, _own(work, each), tile), work.name)
         with np.errstate(all="ignore"):  # floats overflow to inf, as on the GPU
             total = total + found.reshape(tile.shape)

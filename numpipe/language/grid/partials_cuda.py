@@ -111,15 +111,15 @@ def _write_partial(_context: Any, work: Any, slot: Any, tile: Any) -> Any:
 
 
 @cuda_meaning(source.parts_together)
-def _parts_together(_context: Any, tile: Any) -> Any:
-    yield I32(tile)
-    return nb.const(source.together(tile.shape))
+def _parts_together(_context: Any, work: Any, tile: Any) -> Any:
+    yield I32(work, tile)
+    return nb.const(source.together(work.unit, tile.shape))
 
 
 @cuda_meaning(source.add_partials)
 def _add_partials(_context: Any, work: Any, slot: Any, last: Any, tile: Any) -> Any:
     context, builder, args = yield tile(work, I32, I32, tile)
-    total, parts = registers(builder, tile, args[3]), source.together(tile.shape)
+    total, parts = registers(builder, tile, args[3]), source.together(work.unit, tile.shape)
     first = _pieces(context, builder, work, tile, [args[0], args[1], args[3]])
     if parts == 1:
         add_pieces(builder, total, "global", first, batch=max(2, min(16, (_LANES - 32 - tile.registers) // 4 // 2 * 2)))

@@ -337,7 +337,7 @@ def test_the_machine_code_passes_the_gate_and_moves_16_bytes_a_lane(cfg: Config)
     assert gate.findings(built) == ()
     sass, pieces = built.sass, cfg.tm * cfg.tn // 128 // 4 // (1 if cfg.schedule == "pingpong" else cfg.wgs)
     rows = cfg.tm // (1 if cfg.schedule == "pingpong" else cfg.wgs)
-    assert sass.count("STG.E.128") == sass.count("LDG.E.128") // partials.together((rows, cfg.tn)) == pieces
+    assert sass.count("STG.E.128") == sass.count("LDG.E.128") // partials.together(built.unit, (rows, cfg.tn)) == pieces
     assert sass.count("MEMBAR.ALL.GPU") == 1
     fenced = gate.Sass(sass.replace("HGMMA.", "MEMBAR.ALL.GPU ;\n        /*9990*/  HGMMA.", 1))
     assert any("in a loop of products" in line for line in gate.memory_barriers(built, fenced))
