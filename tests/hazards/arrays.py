@@ -101,6 +101,28 @@ def stored_twice_in_no_order(y, *, mended: numpipe.Static):
             numpipe.wait_smem_to_gmem(0)
 
 
+# ---- what steers
+COUNTS = np.full((64, 64), 2, np.int32)
+
+
+@kernel("steering-data-written", r"TMA store \(y\) writes y\[0:64, \d+:\d+\], which load \(counts\) of warpgroup 1 \(memory\) "
+        r"reads.*the roles read 'counts' each for itself.*mend: +an array of its own for what is stored", integers(128, 64), COUNTS,
+        zeros(64, 64, dtype=np.dtype(np.int32)), gives=np.ones((64, 64), np.int32), alias=1)
+def what_steers_is_stored_to(x, counts, y, *, mended: numpipe.Static):
+    pipe = numpipe.pipeline(grid=(counts[0, 0],), in_specs=(BlockSpec((64, 64), lambda k: (counts[0, 1] - k - 1, 0)),))
+    for _, (x_tile,) in pipe(x):
+        y[ds(0, 64), ds(0, 64)] = x_tile[...].astype(np.int32) * 0 + 1
+
+
+@kernel("steering-data-written", r"load \(order\).*the roles read 'order' each for itself",
+        integers(64, 256), np.arange(4, dtype=np.int64), np.zeros(4, np.int64), gives=np.array([0, 1, 2, 3]), alias=1)
+def an_order_that_is_marked_as_done(x, order, y, *, mended: numpipe.Static):
+    for i in range(4):
+        for _, (x_tile,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, order[i])),))(x):
+            x_tile[...]
+        y[i] = i
+
+
 # ---- what is not there
 @kernel("uninitialised-read", r"TMA load \(y\) reads y\[0:64, 64:96\], which nobody has written: 'y' is allocated by the "
         r"call.*mend: +pass 'y'", PANEL, gives=3 * ONE, error=SimulationError, warp_specialized=False,

@@ -101,9 +101,10 @@ def _load(_context: Any, ref: Any, index: Any) -> Any:
         return None
     parts, arg = whole_slices(index), ref.arg
     axes, form = source.plan(ref, parts)
-    memory = ref.role == "memory"
     tile = None if form is None else TileType(form)
-    result = tile or (InertType(source.element(arg.name)) if memory else
+    unknown = source.without_value(arg, parts) if tile is None and ref.role == "memory" else ""
+    memory = ref.role == "memory" and (tile is not None or bool(unknown))
+    result = tile or (InertType(unknown) if memory else
                       nb.types.float32 if arg.dtype == BFLOAT16 else type_of(arg.dtype))
     context, builder, args = yield result(ref, index)
     if memory:
@@ -116,7 +117,7 @@ def _load(_context: Any, ref: Any, index: Any) -> Any:
     bits = block.load(block.base, block.inside)  # of an element, the same in all lanes
     if block.dtype == BFLOAT16:
         return builder.bitcast(builder.shl(builder.zext(bits, nb.i32), nb.const(16)), nb.f32)
-    return _bits(builder, block.dtype, bits)
+    return builder.bitcast(bits, nb.i64) if block.dtype.itemsize == 8 else _bits(builder, block.dtype, bits)
 
 
 nb.overload(operator.getitem, _load)
