@@ -157,8 +157,8 @@ def failure(access: Access, touch: Touch, earlier: Touch | None, hazard: str, wh
     steering = next((each for each in (touch, earlier) if each is not None and each.steers), None)
     if steering is not None and earlier is not None:
         hazard, cause = "steering-data-written", (
-            f"the roles read '{steering.what}' each for itself, at times of their own, to know what to load and to compute, and they "
-            "must read the same")
+            f"the roles read '{steering.what}' each for itself, at times of their own, to know what to load and to compute, and "
+            "they must read the same")
         mend = f"an array of its own for what is stored: '{steering.what}' keeps its numbers until the launch has ended"
     accesses = [(each.tell(), each.party()) for each in (touch, earlier) if each is not None]
     return report.conflict(error, hazard, f"{access.agent.title}: {what}", accesses, cause, mend, access.agent.sm)

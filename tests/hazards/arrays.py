@@ -110,8 +110,10 @@ COUNTS = np.full((64, 64), 2, np.int32)
         zeros(64, 64, dtype=np.dtype(np.int32)), gives=np.ones((64, 64), np.int32), alias=1)
 def what_steers_is_stored_to(x, counts, y, *, mended: numpipe.Static):
     pipe = numpipe.pipeline(grid=(counts[0, 0],), in_specs=(BlockSpec((64, 64), lambda k: (counts[0, 1] - k - 1, 0)),))
+    acc = numpipe.zeros((64, 64), np.float32)
     for _, (x_tile,) in pipe(x):
-        y[ds(0, 64), ds(0, 64)] = x_tile[...].astype(np.int32) * 0 + 1
+        acc = numpipe.wgmma(acc, x_tile, x_tile.T)
+    y[ds(0, 64), ds(0, 64)] = (acc * 0.0).astype(np.int32) + 1
 
 
 @kernel("steering-data-written", r"load \(order\).*the roles read 'order' each for itself",

@@ -1,7 +1,7 @@
 """Kernels that integer arrays steer: which blocks are loaded, how many steps there are, whether and in which order tiles come.
 
-Each takes (a, table, counts, c): a (rows, 256) of float16, blocks of 64 x 64; table (n, 2) and counts (n,) of int32 or int64. `wanted`
-says what NumPy makes of them, exactly: the numbers are small integers.
+Each takes (a, table, counts, c): a (rows, 256) of float16, blocks of 64 x 64; table (n, 2) and counts (n,) of int32 or int64.
+`wanted` says what NumPy makes of them, exactly: the numbers are small integers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ BLOCKS, ROWS, MOST = 6, 8, 5
 
 @numpipe.kernel(num_compute_wgs=2, grid=3)
 def tiles_of_a_table(a, table, counts, c, *, slots: numpipe.Static, delay: numpipe.Static):
-    """Tile t sums the products of counts[t] blocks of rows table[t, 0] …, which lie table[t, 1] further on each: chains of rings."""
+    """Tile t sums counts[t] products of blocks, from row block table[t, 0] on, each table[t, 1] further on: chains of rings."""
     own = numpipe.axis_index("wg") * 64
     for t, in numpipe.tiles(counts.shape[0]):
         first = table[t, 0]
@@ -81,8 +81,9 @@ def tiles_of_each_warpgroup(a, table, counts, c, *, slots: numpipe.Static, delay
         t = turn * 4 + numpipe.program_id(0) * 2 + numpipe.axis_index("wg")
         first, by = entry(table, t)
         acc = numpipe.emit_pipeline(
-            body, grid=(counts[t],), max_concurrent_steps=slots, delay_release=delay, init_carry=numpipe.zeros((64, 64), np.float32),
-            in_specs=(BlockSpec((64, 64), lambda k: ((first + k * by) % 6, 0)), BlockSpec((64, 64), lambda k: (table[k, 0], 1))))(a, a)
+            body, grid=(counts[t],), max_concurrent_steps=slots, delay_release=delay, in_specs=(
+                BlockSpec((64, 64), lambda k: ((first + k * by) % 6, 0)), BlockSpec((64, 64), lambda k: (table[k, 0], 1))),
+            init_carry=numpipe.zeros((64, 64), np.float32))(a, a)
         c[ds(t * 128, 64), ds(0, 64)] = acc
         c[ds(t * 128 + 64, 64), ds(0, 64)] = acc
 
