@@ -26,9 +26,10 @@ class Element:
     """A side of a block whose index map returns the *element* where the block starts, not a block index.
 
     In a `BlockSpec`'s block_shape: ``BlockSpec((numpipe.Element(64), 64), lambda i, k: (i * 16, k))`` has blocks of 64 rows that
-    start 16 rows apart, so they overlap. A block may lie partly before or behind the array: what lies outside reads as the BlockSpec's
-    `oob_fill`. One that lies outside as a whole is a mistake, unless the BlockSpec has a `mode`. Along the contiguous dimension a block must start at a multiple of 16 bytes (TMA stops the SM
-    otherwise): constant starts are checked when the kernel is compiled, run-time ones by the simulator.
+    start 16 rows apart, so they overlap. A block may lie partly before or behind the array: what lies outside reads as the
+    BlockSpec's `oob_fill`. One that lies outside as a whole is a mistake, unless the BlockSpec has a `mode`. Along the contiguous
+    dimension a block must start at a multiple of 16 bytes (TMA stops the SM otherwise): constant starts are checked when the kernel
+    is compiled, run-time ones by the simulator.
 
     The block starts where the index map says and nowhere else: there is no padding before or behind the array, as `pl.Element`
     of Pallas has it; subtract it in the index map instead.

@@ -45,6 +45,8 @@ class Unit(SharedMemory):
     """rings of pipelines that use the slots of another one, whose ring is in `rings` or `outputs`"""
     regions: list[str] = field(default_factory=list)
     """names of regions (`profiling`), by number"""
+    places: list[str] = field(default_factory=list)
+    """whose indices a kernel that is debugged reports (`outside_cuda`), by number"""
     grid_sizes: tuple[Any, ...] = ()
     """simulated: the sizes of the `folded` dimensions of the grid"""
     obstacles: dict[int, str] = field(default_factory=dict)

@@ -69,3 +69,49 @@ def arrays(name: str, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """a and c."""
     a = np.random.default_rng(seed).standard_normal((PLANES if name == "taken" else STEPS, ROWS, 64)).astype(np.float16)
     return a, np.full((STEPS if name == "taken" else PLANES, ROWS, 64), -1, np.float16)
+
+
+@numpipe.kernel(num_compute_wgs=1)
+def indexed(x, v, i, y, z, s, e, *, mode: numpipe.Static):
+    """Rows gathered and scattered, a plane and an element loaded and stored, at indices v and i, with a mode."""
+    rows = numpipe.index(v[ds(0, 64)], mode)
+    y[ds(0, 64), ds(0, 64)] = x[0, rows, ds(0, 64)]
+    y[ds(64, 64), ds(0, 64)] = x[numpipe.index(i[0], mode), ds(0, 64), ds(0, 64)]
+    z[1, rows, ds(0, 64)] = numpipe.full((64, 64), 1.0, np.float32)
+    z[numpipe.index(i[1], mode), ds(0, 64), ds(0, 64)] = numpipe.full((64, 64), 2.0, np.float32)
+    s[numpipe.index(v[ds(64, 64)], mode)] = v[ds(64, 64)]
+    e[numpipe.index(i[2], mode)] = i[numpipe.index(i[3], mode)]
+
+
+def indices(mode: str, dtype: Any = np.int32) -> tuple[np.ndarray, ...]:
+    """x, v, i, and the arrays that are stored to."""
+    x = np.random.default_rng(1).standard_normal((PLANES, 64, 64)).astype(np.float32)
+    v = np.concatenate([np.random.default_rng(2).permutation(64), np.random.default_rng(3).permutation(64)]).astype(np.int32)
+    v[[5, 9]] = (64, -2 ** 31) if mode == "zero" else (v[5] if v[5] in (0, 63) else 63, v[9])
+    v[[70, 80]] = (100, -7) if mode == "zero" else v[[70, 80]]
+    i = np.array([7, -1, 5, 9] if mode == "zero" else [7, -1, 50, -3], dtype)
+    if mode == "clip":  # rows that are scattered differ after they are clipped
+        v[:64], v[64:] = np.arange(64) - (np.arange(64) == 0) * 9 + (np.arange(64) == 63) * 100, v[64:]
+    return (x, v, i, np.zeros((128, 64), np.float32), np.zeros((PLANES, 64, 64), np.float32), np.full(64, -1, np.int32),
+            np.full(3, -1, dtype))
+
+
+def indexed_wanted(mode: str, x: np.ndarray, v: np.ndarray, i: np.ndarray, y: np.ndarray, z: np.ndarray, s: np.ndarray,
+                   e: np.ndarray) -> tuple[np.ndarray, ...]:
+    y, z, s, e = (array.copy() for array in (y, z, s, e))
+
+    def at(n: int, size: int) -> int | None:
+        return int(np.clip(n, 0, size - 1)) if mode == "clip" else int(n) if 0 <= n < size else None
+
+    for row in range(64):
+        if (found := at(v[row], 64)) is not None:
+            y[row], z[1, found] = x[0, found], 1
+        if (found := at(v[64 + row], 64)) is not None:
+            s[found] = v[64 + row]
+    if (found := at(i[0], PLANES)) is not None:
+        y[64:] = x[found]
+    if (found := at(i[1], PLANES)) is not None:
+        z[found] = 2
+    if (found := at(i[2], 3)) is not None:
+        e[found] = 0 if at(i[3], 4) is None else i[at(i[3], 4)]
+    return y, z, s, e

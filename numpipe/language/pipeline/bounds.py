@@ -26,16 +26,18 @@ def named(block: Block) -> tuple[int, ...]:
     return tuple(axis for axis, scale in enumerate(block.scales) if scale == 1)
 
 
-def bounded(block: Block, start: list[int], sizes: Sequence[int], what: str) -> list[int]:
+def bounded(block: Block, start: list[int], sizes: Sequence[int], what: str, written: bool) -> list[int]:
     """Return where a block that starts at `start`, by its index map `what`, is taken from an array of these sizes.
 
-    Raises SimulationError for a block that lies outside and has no mode, but for arrays without elements.
+    `written`: it is stored. Raises SimulationError for a block that lies outside and has no mode, but for arrays without elements.
     """
     for axis in named(block):
         at, side, size = start[axis], block.sides[axis], int(sizes[axis])
         if block.mode == "clip":
             start[axis] = min(max(at, 0), max(size - side, 0))
-        elif block.mode is None and not -side < at < size and all(sizes):
+        elif block.mode == "zero":
+            start[axis] = size if written and at <= -side else at  # TMA traps at a store before the array
+        elif not -side < at < size and all(sizes):
             mend = f"return {1 - side}…{size - 1}, or say what it means, BlockSpec(…, mode=\"zero\") or mode=\"clip\""
             raise failure(SimulationError, "out-of-bounds", (
                 f"{what} returned element {at} for dimension {axis}, of which the array has {size}"

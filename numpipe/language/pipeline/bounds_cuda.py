@@ -1,4 +1,4 @@
-"""Where a pipeline's blocks lie, on the GPU: clipped where the BlockSpec says so."""
+"""Where a pipeline's blocks lie, on the GPU: clipped where a BlockSpec says so, and told to the host if the kernel is debugged."""
 
 from __future__ import annotations
 
@@ -6,34 +6,29 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...core import numba as nb
-from ...plan.block import Block
+from ...plan.outside_cuda import clipped, report
 from ...plan.plans import RingPlan
+from ...plan.unit import Unit
 from .bounds import named
 
-I32 = nb.types.int32
 
-
-def sized(plan: RingPlan) -> tuple[int, ...]:
+def sized(plan: RingPlan, unit: Unit) -> tuple[int, ...]:
     """Return the operands of a ring for which the sizes of their arrays have to be known where blocks are copied."""
-    return tuple(number for number, block in enumerate(plan.blocks) if block.mode == "clip" and named(block))
+    return tuple(number for number, block in enumerate(plan.blocks) if named(block) and (
+        block.mode == "clip" or (block.mode is None and unit.params.debug) or (block.mode == "zero" and plan.written)))
 
 
-def narrowed(builder: Any, value: Any) -> Any:
-    """Return an integer as an int32: the nearest that there is, where it is wider and there is none."""
-    if value.type.width <= 32:
-        return value
-    for comparison, limit in (("<", 2 ** 31 - 1), (">", -2 ** 31)):
-        bound = nb.const(limit, value.type)
-        value = builder.select(builder.icmp_signed(comparison, value, bound), value, bound)
-    return builder.trunc(value, nb.i32)
-
-
-def bounded(builder: Any, block: Block, start: list[Any], sizes: Sequence[Any]) -> list[Any]:
-    """`bounds.bounded`; `sizes` are int32."""
-    def extreme(comparison: str, one: Any, other: Any) -> Any:
-        return builder.select(builder.icmp_signed(comparison, one, other), one, other)
-
+def bounded(builder: Any, unit: Unit, plan: RingPlan, number: int, what: str, start: list[Any], sizes: Sequence[Any]) -> list[Any]:
+    """`bounds.bounded` of an operand; `sizes` are int32. A store before the array, at which TMA traps, goes behind its end."""
+    block = plan.blocks[number]
     for axis in named(block):
-        last = extreme(">", builder.sub(sizes[axis], nb.const(block.sides[axis])), nb.const(0))
-        start[axis] = extreme("<", extreme(">", start[axis], nb.const(0)), last)
+        at, side, size = start[axis], block.sides[axis], sizes[axis]
+        before = builder.icmp_signed("<=", at, nb.const(-side))
+        if block.mode == "clip":
+            start[axis] = clipped(builder, at, builder.sub(size, nb.const(side)))
+            continue
+        if block.mode is None:
+            report(builder, unit, what, axis, at, size, builder.or_(before, builder.icmp_signed(">=", at, size)))
+        if plan.written:
+            start[axis] = builder.select(before, size, at)
     return start

@@ -285,7 +285,7 @@ def start_of(ring: Ring, number: int, indices: Any) -> list[int]:
         start = [index(part) * scale for part, scale in zip(block_indices, block.scales, strict=True)]
     except (TypeError, ValueError):
         raise wrong_indices(what, block.rank, block_indices) from None
-    start = start if index_map is None else bounded(block, start, ring.refs[number].array.shape, what)
+    start = start if index_map is None else bounded(block, start, ring.refs[number].array.shape, what, ring.plan.written)
     if block.elements:
         block.check_start(start[block.contiguous], what)
     return start

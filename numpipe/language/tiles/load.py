@@ -10,8 +10,9 @@ index                                 value
 ====================================  =====================================================================================
 
 An array of more dimensions has integers along the others: ``c[b, ds(i, 128), ds(j, 64)]``, ``bias[layer, ds(j, 64)]``. The rows and
-columns of a tile lie in the order of the array's dimensions. Elements outside the array are 0, and are not touched: an index of -1
-in v is one. Gathered rows need v along rows (column layout), gathered columns v along columns; a vector gathered lies as v does.
+columns of a tile lie in the order of the array's dimensions. What a ``ds`` selects outside the array is 0, and is not touched. An
+index outside, a number or one of v, is the hazard `out-of-bounds`, unless `numpipe.index` says what it means. Gathered rows need v
+along rows (column layout), gathered columns v along columns; a vector gathered lies as v does.
 
 Operands of products come through a pipeline; such loads are for what an epilogue reads once: a bias, a residual, ``beta * c``.
 A lane has two columns of each row side by side, so a row comes in pieces of 4 or 8 bytes, each warp instruction in 8 pieces of 16
@@ -36,6 +37,7 @@ from ...core.machine import current
 from ...core.op import called, constant, op
 from ...diagnostics.errors import SpecError
 from ...plan.plans import ArrayArg
+from .indices import check_gathered, plain, settled
 from .layouts import ACCUMULATOR, COALESCED, COLUMN, EITHER, ROW, Form, coalesced_form
 from .refs import Ds, GmemRef, method_of, whole_slices
 from .tile import Tile, check_dtype, check_form, form_of
@@ -137,11 +139,14 @@ def load_tile(view: Any, layout: str = COALESCED) -> Tile:
 @method_of(GmemRef, "__getitem__")
 def load(ref: GmemRef, index: Any) -> Any:
     """Return the block ``ref[index]`` as a register tile, or a single element as a number."""
-    array, parts = ref.array, whole_slices(index)
-    axes, form = plan(ref, parts)
+    array, given = ref.array, whole_slices(index)
+    axes, form = plan(ref, parts := plain(given))
     machine = current()
     if machine.role == "memory" and (form is not None or (unknown := without_value(ref.arg, parts))):
         return Inert(unknown) if form is None else Tile(None, form)
+    parts, absent = settled(ref, given, parts)
+    if absent:
+        return ref.dtype.type(0) if form is None else Tile(np.zeros(form.shape, form.dtype), form)
     check_inside(ref, parts, axes, f"'{ref.name}[…]'", "the GPU reads 0", "the GPU reads 0", "loads from")
     if form is None:
         return machine.gmem_read(array, tuple(slice(int(part), int(part) + 1) for part in parts), ref.name).reshape(-1)[0]
@@ -150,6 +155,7 @@ def load(ref: GmemRef, index: Any) -> Any:
     if gathered is None:
         _read_block(ref, axes, parts, value)
     else:
+        check_gathered(ref, given)
         for indices, part in _runs(parts[axes[gathered]].value, array.shape[axes[gathered]]):
             found = np.zeros([part.size if number == gathered else size for number, size in enumerate(form.shape)], form.dtype)
             _read_block(ref, axes, tuple(part if axis == axes[gathered] else other for axis, other in enumerate(parts)), found)

@@ -19,11 +19,13 @@ from ...core.inert_cuda import InertType
 from ...core.op import cuda_meaning
 from . import load as source
 from .elementwise_cuda import place_of
+from .indices import plain
+from .indices_cuda import settled
 from .layouts import places, vector_of
 from .refs import whole_slices
 from .refs_cuda import GmemType
 from .tile_cuda import TileType, assembled, undefined
-from .views_cuda import Block, indices_of, starts
+from .views_cuda import Block, indices_of
 
 
 def _bits(builder: Any, dtype: np.dtype, word: Any) -> Any:
@@ -99,7 +101,7 @@ def _loaded(builder: Any, block: Block, tile: TileType) -> Any:
 def _load(_context: Any, ref: Any, index: Any) -> Any:
     if not isinstance(ref, GmemType):
         return None
-    parts, arg = whole_slices(index), ref.arg
+    parts, arg = plain(whole_slices(index)), ref.arg
     axes, form = source.plan(ref, parts)
     tile = None if form is None else TileType(form)
     unknown = source.without_value(arg, parts) if tile is None and ref.role == "memory" else ""
@@ -109,7 +111,7 @@ def _load(_context: Any, ref: Any, index: Any) -> Any:
     context, builder, args = yield result(ref, index)
     if memory:
         return nb.nothing(context) if tile is None else undefined(tile)
-    start = starts(context, builder, index, args[1])
+    start = settled(context, builder, ref, args[0], index, args[1])
     indices = [(number, parts[axis], start[axis]) for number, axis in enumerate(axes) if isinstance(parts[axis], TileType)]
     block = Block(context, builder, ref, args[0], start, axes, indices)
     if tile is not None:
