@@ -76,6 +76,7 @@ _HOMES = {
     "language.tiles.top": "top_k",
     "language.tiles.conversions": "layout_cast",
     "language.tiles.drawing": "show_layout",
+    "language.tiles.indices": "index",
     "language.tiles.load": "load_tile",
     "language.tiles.atomics": "atomic_add atomic_and atomic_max atomic_min atomic_or atomic_xor",
     "language.memory.shared": "run_scoped scratch",
@@ -142,6 +143,7 @@ if TYPE_CHECKING:
     from .language.tiles.conversions import *
     from .language.tiles.drawing import *
     from .language.tiles.elementwise import *
+    from .language.tiles.indices import *
     from .language.tiles.load import *
     from .language.tiles.mathematics import *
     from .language.tiles.mma import *

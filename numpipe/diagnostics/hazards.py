@@ -45,6 +45,8 @@ HAZARDS: dict[str, Hazard] = {hazard.name: hazard for hazard in (
            "cp.async.bulk: completion; Memory Consistency Model: Proxies"),
     Hazard("cta-conflict", "two CTAs touch the same elements of an array, one of them writes, and nothing orders them",
            "Memory Consistency Model: Data-races"),
+    Hazard("steering-data-written", "an array whose elements steer what is loaded is written during the launch",
+           "Memory Consistency Model: Data-races"),
     Hazard("read-before-grid-dependency", "global memory is touched before griddepcontrol.wait", "griddepcontrol"),
     # ---- barriers
     Hazard("missing-init-fence", "an mbarrier is used where its initialisation may not be visible yet",

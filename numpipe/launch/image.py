@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from ..plan.plans import RingPlan
     from ..plan.unit import Unit
 
-VERSION = 2
+VERSION = 3
 _MAGIC = b"numpipe\0"
 _PREFIX = struct.Struct("<8sII")
 _LENGTHS = struct.Struct("<IQ")
@@ -117,7 +117,8 @@ class Image:
     maps              the tensor maps, in the order of the packed parameter
     cluster           CTAs of the clusters that the code is for; (1, 1, 1): of any clusters
     dynamic           whether it takes tiles from a counter of the launch (`tile_scheduler`)
-    debug             whether it has a control block (`watch`), which finds waits for its `barriers` that do not end
+    debug             whether it has a control block (`watch`), which finds waits for its `barriers` that do not end, and indices
+                      outside their arrays: `places` says whose
     memory_warpgroup  the memory role's number among the CTA's warpgroups; without a memory role a number that none has
     recording         what it records (`profiles`); None: nothing
     target            the architecture that the code is for: "sm_90a"
@@ -137,6 +138,7 @@ class Image:
     debug: bool = False
     memory_warpgroup: int = 0
     barriers: tuple[Mbarrier, ...] = field(default=(), repr=False)
+    places: tuple[str, ...] = field(default=(), repr=False)
     recording: Recording | None = field(default=None, repr=False)
     target: str = DEFAULT.name
 
@@ -151,7 +153,7 @@ class Image:
             barriers.append(Mbarrier(address, arrivals, name, place.kind, ring, place.slot, slots))
         return cls(unit.kernel, entry, cubin, unit.threads, unit.smem_bytes, tuple(array.name for array in unit.arrays),
                    tuple(array.order for array in unit.arrays), tuple(unit.maps), resources, unit.cluster,
-                   unit.work_ring is not None, bool(unit.params.debug), unit.memory_warpgroup, tuple(barriers),
+                   unit.work_ring is not None, bool(unit.params.debug), unit.memory_warpgroup, tuple(barriers), tuple(unit.places),
                    Recording.of(unit) if unit.params.profile_space else None, unit.target.name)
 
     @property

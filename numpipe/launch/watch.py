@@ -1,4 +1,5 @@
-"""Kernels built with ``CompilerParams(debug=True)``: the host makes a PipelineDeadlock of waits that they gave up.
+"""Kernels built with ``CompilerParams(debug=True)``: the host makes errors of waits that they gave up, and of indices
+outside arrays.
 
 `arm` fills a kernel's control block when the kernel is first loaded. Every launch begins with `check`, and every call on host
 arrays ends with it; it looks at one word of pinned memory. It reports what it finds, clears the block, and the process goes on.
@@ -16,7 +17,7 @@ import time
 from typing import Any
 
 from ..core.undisturbed import in_child
-from ..diagnostics.errors import PipelineDeadlock, SpecError, at
+from ..diagnostics.errors import PipelineDeadlock, SimulationError, SpecError, at
 from ..diagnostics.reports import Barrier, Line, Party, Report
 from ..plan import watch
 from ..traces.protocol import BARRIERS
@@ -105,7 +106,7 @@ class Watch:
         return watch.records(bytes(self.memory))
 
     def check(self) -> None:
-        """Raise PipelineDeadlock if a kernel gave up a wait; the next call finds nothing."""
+        """Raise the error of a kernel that gave up a wait, or had an index outside; the next call finds nothing."""
         if self.lost:
             raise forked("cuLaunchKernelEx")
         if not self.records_now():
@@ -139,7 +140,8 @@ in_child(WATCH.forget)
 
 
 def last_failure() -> None:
-    """Wait for the kernels that were built with ``CompilerParams(debug=True)``; PipelineDeadlock if one of them gave up a wait.
+    """Wait for the kernels that were built with ``CompilerParams(debug=True)``; PipelineDeadlock if one of them gave up a wait, and
+    SimulationError (`out-of-bounds`) if one had an index outside its array.
 
     The report is like the simulator's: which warpgroup waited for which barrier, phase and step, and what the barriers lacked.
     This function or the next call of a kernel raises it, once. Without such a kernel, or a failure, nothing happens. Raises
@@ -156,12 +158,27 @@ def last_failure() -> None:
 
 
 # ---- the report ---------------------------------------------------------------------------------------------------------
-def failure(compiled: Image, records: list[watch.Record], ended: bool) -> PipelineDeadlock:
-    """Return the error for a kernel that gave up its waits."""
+def failure(compiled: Image, records: list[watch.Record], ended: bool) -> SimulationError:
+    """Return the error for a kernel that gave up its waits, or had an index outside its array."""
+    for record in records:
+        if record.kind == watch.OUTSIDE:
+            return outside(compiled, record, sum(other.kind == watch.OUTSIDE for other in records))
     report = report_of(compiled, records, ended)
     line = next((line for party in report.waiting for line in party.lines), None)
     error = PipelineDeadlock(report.text if line is None else at(line.filename, line.line, report.text))
     error.report = dataclasses.replace(report, text=str(error))
+    return error
+
+
+def outside(compiled: Image, record: watch.Record, count: int) -> SimulationError:
+    """Return the error for an index outside its array, the first of `count` that are told."""
+    party = Party(f"index {record.phase}", record.warpgroup, compiled.role(record.warpgroup), record.cta)
+    what, size, axis = compiled.places[record.address], record.state & 0xFFFFFFFF, record.state >> 32
+    mend = f"indices in 0…{size - 1}, or mode=\"zero\" or mode=\"clip\" where it is meant (BlockSpec, numpipe.index)"
+    error = SimulationError(f"kernel {compiled.name}, {party.name} of CTA {record.cta}: {what}: index {record.phase} along "
+                            f"dimension {axis} is outside the array's {size}" + (f", and {count - 1} more" if count > 1 else "")
+                            + f"; what the kernel has computed is wrong: {mend}")
+    error.report = Report("out-of-bounds", str(error), party, mend=mend, kernel=compiled.name)
     return error
 
 

@@ -41,6 +41,7 @@ class Block:
     policy    eviction policy of its copies' lines in L2 (`intrinsics.cp_async_bulk`), or None
     along     dimensions of the cluster along which CTAs load the same block, each a share of it: its n-th part in `shares`, cut
               across the dimension that is not contiguous (`cluster`)
+    mode      what it means that a block lies where the array has no element (`BlockSpec.mode`)
     """
 
     layout: Layout
@@ -52,6 +53,7 @@ class Block:
     policy: str | None = None
     along: tuple[int, ...] = ()
     shares: int = 1
+    mode: Literal["zero", "clip"] | None = None
 
     @property
     def rank(self) -> int:
@@ -72,6 +74,12 @@ class Block:
         """How many contiguous lines of the tile one CTA loads: all, or a share where CTAs of a cluster load one block together."""
         return self.layout.shape[1 - self.layout.inner] // self.shares
 
+    @functools.cached_property
+    def sides(self) -> tuple[int, ...]:
+        """The elements of a block along each dimension of the array."""
+        of = dict(zip(self.axes, self.layout.shape, strict=True))
+        return tuple(of.get(axis, 1) for axis in range(self.rank))
+
     def copies(self, arg: int, offset: int, written: bool) -> CopyPlan:
         """Return the copies of a block, or of a CTA's share of it, between `offset` of its slot and array argument `arg`."""
         return copies_of(arg, self.rank, self.reverse, self.axes, self.layout, self.share_rows, offset, fill=self.fill,
@@ -91,7 +99,8 @@ def wrong_indices(what: str, rank: int, got: Any) -> SpecError:
 
 
 def cut(shape: tuple[Side, ...], dtype: np.dtype, ndim: int, order: str, fill: Literal["zeros", "nan"],
-        what: str, transforms: tuple[Transform, ...] = (), policy: str | None = None) -> Block:
+        what: str, transforms: tuple[Transform, ...] = (), policy: str | None = None,
+        mode: Literal["zero", "clip"] | None = None) -> Block:
     """Return the blocks of an array of this type, rank and major order; SpecError where TMA or wgmma cannot take them."""
     if ndim != len(shape):
         raise SpecError(f"{what}: block_shape {spelled(shape)} has {len(shape)} dimensions, the array has {ndim}")
@@ -109,4 +118,5 @@ def cut(shape: tuple[Side, ...], dtype: np.dtype, ndim: int, order: str, fill: L
     layout = block_layout((left[0], left[1]), axes.index(contiguous), dtype, f"{what}: block {left}", transforms)
     axes = axes[::-1] if transposes(transforms) else axes
     scales = tuple(int(side) if isinstance(side, (int, np.integer)) else 1 for side in shape)
-    return Block(layout, (axes[0], axes[1]), scales, order != "row", isinstance(shape[contiguous], Element), fill, policy)
+    return Block(layout, (axes[0], axes[1]), scales, order != "row", isinstance(shape[contiguous], Element), fill, policy,
+                 mode=mode)

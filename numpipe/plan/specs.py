@@ -26,9 +26,10 @@ class Element:
     """A side of a block whose index map returns the *element* where the block starts, not a block index.
 
     In a `BlockSpec`'s block_shape: ``BlockSpec((numpipe.Element(64), 64), lambda i, k: (i * 16, k))`` has blocks of 64 rows that
-    start 16 rows apart, so they overlap. A start may be negative or beyond the array, like any block's: what lies outside reads
-    as the BlockSpec's `oob_fill`. Along the contiguous dimension a block must start at a multiple of 16 bytes (TMA stops the SM
-    otherwise): constant starts are checked when the kernel is compiled, run-time ones by the simulator.
+    start 16 rows apart, so they overlap. A block may lie partly before or behind the array: what lies outside reads as the
+    BlockSpec's `oob_fill`. One that lies outside as a whole is a mistake, unless the BlockSpec has a `mode`. Along the contiguous
+    dimension a block must start at a multiple of 16 bytes (TMA stops the SM otherwise): constant starts are checked when the kernel
+    is compiled, run-time ones by the simulator.
 
     The block starts where the index map says and nowhere else: there is no padding before or behind the array, as `pl.Element`
     of Pallas has it; subtract it in the index map instead.
@@ -98,6 +99,9 @@ class BlockSpec:
     collective_axes  name of an axis of the kernel's cluster, or a tuple of such: all CTAs along it load the same block. Each
                    loads its share, rows across the contiguous dimension (a multiple of 8), and multicasts it to all of them.
                    For these CTAs the index map returns the same, and they run the same steps (the simulator checks both).
+    mode           what it means that the index map returns, for a squeezed dimension or an `Element`, a place where the array has
+                   no element. None: a mistake, which the simulator and ``debug=True`` report (`out-of-bounds`). "zero": the block
+                   reads as `oob_fill` there, and is not stored. "clip": the nearest place at which the block lies inside.
 
     An operand is loaded when its block changes, and only then. Which grid dimensions its index map reads is known from the map's
     source, if it is a lambda or a nested function: ``lambda m, k: (m, 0)`` of a grid (M, K) has a new block every K steps, and
@@ -121,6 +125,7 @@ class BlockSpec:
     buffer_count: int | None = None
     eviction_policy: Literal["evict_first", "evict_last"] | None = None
     collective_axes: str | tuple[str, ...] | None = None
+    mode: Literal["zero", "clip"] | None = None
     _known: tuple[int | None, ...] = dataclasses.field(default=(), init=False, repr=False, compare=False)
     _depends: tuple[bool, ...] | None = dataclasses.field(default=None, init=False, repr=False, compare=False)
 
@@ -138,7 +143,7 @@ class BlockSpec:
     def block(self) -> tuple[Any, ...]:
         """The parts that the plan of a ring depends on; of the index map these are the indices that it returns as constants."""
         return (self.block_shape, self.oob_fill, self._known, self.transforms, self.eviction_policy,
-                axis_names("BlockSpec", self.collective_axes))
+                axis_names("BlockSpec", self.collective_axes), self.mode)
 
     def __post_init__(self) -> None:
         shape = self.block_shape
@@ -171,6 +176,7 @@ class BlockSpec:
         if self.oob_fill not in ("zeros", "nan"):
             raise SpecError(f"BlockSpec: oob_fill must be 'zeros' or 'nan', got {self.oob_fill!r}")
         check_policy("BlockSpec", self.eviction_policy)
+        check_mode("BlockSpec", self.mode)
         axis_names("BlockSpec", self.collective_axes)
 
     def _check_tile(self, shape: tuple[Side, ...]) -> None:
@@ -186,6 +192,12 @@ class BlockSpec:
                                            f"each, BlockSpec((64, {row}), lambda i: (i, 0))")
             raise SpecError(f"BlockSpec: block_shape {spelled(shape)} leaves a tile of {len(left)} dimension"
                             f"{'s' * (len(left) != 1)}, {left}; tiles have 2: {mend}")
+
+
+def check_mode(what: str, mode: Any) -> None:
+    """Raise SpecError for a `mode` that there is not."""
+    if mode not in (None, "zero", "clip"):
+        raise SpecError(f"{what}: mode must be \"zero\", \"clip\" or None, got {mode!r}")
 
 
 def axis_names(what: str, given: Any) -> tuple[str, ...]:

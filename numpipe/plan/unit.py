@@ -45,6 +45,8 @@ class Unit(SharedMemory):
     """rings of pipelines that use the slots of another one, whose ring is in `rings` or `outputs`"""
     regions: list[str] = field(default_factory=list)
     """names of regions (`profiling`), by number"""
+    places: list[str] = field(default_factory=list)
+    """whose indices a kernel that is debugged reports (`outside_cuda`), by number"""
     grid_sizes: tuple[Any, ...] = ()
     """simulated: the sizes of the `folded` dimensions of the grid"""
     obstacles: dict[int, str] = field(default_factory=dict)
@@ -128,7 +130,7 @@ class Unit(SharedMemory):
         """Return the fields of a plan that describe the operands, and how their blocks lie in a slot."""
         blocks: list[Block] = []
         offsets, stride = [], 0
-        for label, (arg, shape, fill, known, transforms, policy, shared) in zip(labels, wanted, strict=True):
+        for label, (arg, shape, fill, known, transforms, policy, shared, mode) in zip(labels, wanted, strict=True):
             array = self.arrays[arg]
             what = f"{where}: {label} for '{array.name}'"
             if written:
@@ -139,7 +141,7 @@ class Unit(SharedMemory):
                 if array.tma and not array.tma_store:
                     raise SpecError(f"{what}: its rows are no multiple of 16 B, and TMA writes whole 16-byte chunks, past their "
                                     f"ends: pad the rows, or store from registers in the body, '{array.name}[…] = tile'")
-            block = cut(shape, array.dtype, array.ndim, array.order, fill, what, transforms, policy)
+            block = cut(shape, array.dtype, array.ndim, array.order, fill, what, transforms, policy, mode)
             block = self.shared_block(block, shared, what)
             if block.elements and len(known) == block.rank and known[block.contiguous] is not None:
                 block.check_start(known[block.contiguous], f"{what}: index_map")

@@ -1,4 +1,5 @@
-"""The bytes by which a kernel built with ``CompilerParams(debug=True)`` tells the host of waits that take too long.
+"""The bytes by which a kernel built with ``CompilerParams(debug=True)`` tells the host of waits that take too long, and of
+indices outside their arrays.
 
 The kernel's module has a *control block* in global memory, `SYMBOL`, which the host fills before the first launch (byte, type)::
 
@@ -31,6 +32,8 @@ from dataclasses import dataclass
 SYMBOL = "np_watch"
 CONTROL_BYTES = 64
 RECORD_BYTES = 64
+OUTSIDE = 2
+"""the first word of a record of an index outside its array (`outside_cuda`); of a wait it is 1"""
 CAPACITY = 1024
 """records that the host has room for; a CTA has up to 4 a warpgroup"""
 GRACE = 4_000_000_000
@@ -56,7 +59,11 @@ def control(records: int, limit: int, number: int) -> bytes:
 @dataclass(frozen=True)
 class Record:
     """A warp that waited in vain for a phase of the mbarrier at `address`, an offset in the CTA's dynamic shared memory; `state` is
-    what an arrival there returned, 0 where nobody tried one."""
+    what an arrival there returned, 0 where nobody tried one.
+
+    Of an index outside its array (`kind` OUTSIDE), `address` is the number of its place (`Unit.places`), `phase` the index, and
+    `state` the array's size, with the dimension above bit 32.
+    """
 
     kernel: int
     cta: tuple[int, int, int]
@@ -65,6 +72,7 @@ class Record:
     address: int
     phase: int
     state: int = 0
+    kind: int = 1
 
     @property
     def warpgroup(self) -> int:
@@ -90,7 +98,7 @@ def records(memory: bytes) -> list[Record]:
     """Return the records that are complete."""
     found = []
     for offset in range(0, len(memory) // RECORD_BYTES * RECORD_BYTES, RECORD_BYTES):
-        valid, kernel, x, y, z, thread, address, phase, state = _RECORD.unpack_from(memory, offset)
-        if valid:
-            found.append(Record(kernel, (x, y, z), thread // 32, address, phase, state))
+        kind, kernel, x, y, z, thread, address, phase, state = _RECORD.unpack_from(memory, offset)
+        if kind:
+            found.append(Record(kernel, (x, y, z), thread // 32, address, phase, state, kind))
     return found

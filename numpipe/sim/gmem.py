@@ -185,7 +185,7 @@ class GlobalMemory:
         for held, reads in self._reads.items():
             for earlier in reads.values() if held.region is place.region else ():
                 same = touch.kind == STORE and earlier.agent.warpgroup == touch.agent.warpgroup
-                if not same and any(known[counter] < value for counter, value in earlier.needs) and (
+                if not same and (earlier.steers or any(known[counter] < value for counter, value in earlier.needs)) and (
                         overlap(place, touch.index, held, earlier.index)):
                     raise unordered(access, touch, earlier)
         writes = self._earlier_writes(access, touch, written, known)
@@ -221,6 +221,8 @@ class GlobalMemory:
                     continue
                 raise conflict(access, touch, earlier, written)
             together = earlier.agent.cta == touch.agent.cta
+            if touch.steers:  # in whatever order: other roles read it at other times
+                raise unordered(access, touch, earlier, written)
             if earlier.kind == STORE and touch.kind not in (STORE, LOAD):
                 raise (other_proxy if together else conflict)(access, touch, earlier, written)
             if earlier.kind == STORE == touch.kind and together and earlier.agent.warpgroup == touch.agent.warpgroup:

@@ -37,6 +37,11 @@ class Touch:
         self.number, self.index, self.needs, self.reduction, self.flipped = number, index, needs, reduction, flipped
         self.code = 0
 
+    @property
+    def steers(self) -> bool:
+        """Whether the memory role read an element of an array, which steers it."""
+        return self.kind == LOAD and self.agent.role == "memory"
+
     def describe(self) -> str:
         kind = f"{'' if self.kind == STORE else 'TMA '}reduction {self.reduction!r}" if self.reduction else self.kind
         return f"{kind} ({self.what})"
@@ -145,6 +150,15 @@ def _common(touch: Touch, earlier: Touch, codes: Codes) -> str:
 
 def failure(access: Access, touch: Touch, earlier: Touch | None, hazard: str, what: str, cause: str, mend: str,
             error: type[SimulationError] = PipelineRace) -> SimulationError:
-    """Return the error of an access, and of an `earlier` one that it meets."""
+    """Return the error of an access, and of an `earlier` one that it meets.
+
+    The memory role loads by lanes what steers it, and nothing else: there the array is the mistake, not the order of two accesses.
+    """
+    steering = next((each for each in (touch, earlier) if each is not None and each.steers), None)
+    if steering is not None and earlier is not None:
+        hazard, cause = "steering-data-written", (
+            f"the roles read '{steering.what}' each for itself, at times of their own, to know what to load and to compute, and "
+            "they must read the same")
+        mend = f"an array of its own for what is stored: '{steering.what}' keeps its numbers until the launch has ended"
     accesses = [(each.tell(), each.party()) for each in (touch, earlier) if each is not None]
     return report.conflict(error, hazard, f"{access.agent.title}: {what}", accesses, cause, mend, access.agent.sm)

@@ -49,7 +49,7 @@ def benchmark(name: str) -> ModuleType:
     return module
 
 
-explained = benchmark("explained")
+explained, steered = benchmark("explained"), benchmark("steered")
 LADDERS = [(gemm_ladder.kernel(cfg), {}) for cfg in gemm_ladder.RUNGS.values()] + [
     (attention_ladder.kernel(cfg, 64, causal), {}) for cfg in attention_ladder.RUNGS.values() for causal in (False, True)
     if isinstance(cfg, attention_ladder.Config)]
@@ -58,7 +58,7 @@ TUNED = [(gemm_tuned.kernel(cfg, form), {}) for cfg in gemm_tuned.CONFIGS.values
 ATTENTION = [(attention(cfg, Form(64, causal, layout, sums)), {})
              for cfg, causal, layout, sums in itertools.product(
                  (Config(), Config(64, 1, alone=True)), (False, True), ("bhsd", "bshd"), (False, True))]
-MODULES = (batched_gemm, copy_pipeline, gemm, gemm_body, gemm_single, explained)
+MODULES = (batched_gemm, copy_pipeline, gemm, gemm_body, gemm_single, explained, steered)
 OF_MODULES = [(kernel, {"cfg": getattr(module, "Config", gemm.Config)() if module is not explained else explained.GatedConfig()})
               for module in MODULES for kernel in vars(module).values() if isinstance(kernel, numpipe.Kernel)]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 import numpipe
-from numpipe import SMEM, ArrayType, BlockSpec, PipelineDeadlock, SimulationError, Workspace, ds
+from numpipe import SMEM, ArrayType, BlockSpec, Element, PipelineDeadlock, SimulationError, Workspace, ds
 from numpipe.core.lanes import one_lane
 from numpipe.core.machine import current
 from numpipe.intrinsics import barrier, cp_async_bulk, fence, griddep, mbarrier
@@ -101,6 +101,30 @@ def stored_twice_in_no_order(y, *, mended: numpipe.Static):
             numpipe.wait_smem_to_gmem(0)
 
 
+# ---- what steers
+COUNTS = np.full((64, 64), 2, np.int32)
+
+
+@kernel("steering-data-written", r"TMA store \(y\) writes y\[0:64, \d+:\d+\], which load \(counts\) of warpgroup 1 \(memory\) "
+        r"reads.*the roles read 'counts' each for itself.*mend: +an array of its own for what is stored", integers(128, 64), COUNTS,
+        zeros(64, 64, dtype=np.dtype(np.int32)), gives=np.ones((64, 64), np.int32), alias=1)
+def what_steers_is_stored_to(x, counts, y, *, mended: numpipe.Static):
+    pipe = numpipe.pipeline(grid=(counts[0, 0],), in_specs=(BlockSpec((64, 64), lambda k: (counts[0, 1] - k - 1, 0)),))
+    acc = numpipe.zeros((64, 64), np.float32)
+    for _, (x_tile,) in pipe(x):
+        acc = numpipe.wgmma(acc, x_tile, x_tile.T)
+    y[ds(0, 64), ds(0, 64)] = (acc * 0.0).astype(np.int32) + 1
+
+
+@kernel("steering-data-written", r"load \(order\).*the roles read 'order' each for itself",
+        integers(64, 256), np.arange(4, dtype=np.int64), np.zeros(4, np.int64), gives=np.array([0, 1, 2, 3]), alias=1)
+def an_order_that_is_marked_as_done(x, order, y, *, mended: numpipe.Static):
+    for i in range(4):
+        for _, (x_tile,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, order[i])),))(x):
+            x_tile[...]
+        y[i] = i
+
+
 # ---- what is not there
 @kernel("uninitialised-read", r"TMA load \(y\) reads y\[0:64, 64:96\], which nobody has written: 'y' is allocated by the "
         r"call.*mend: +pass 'y'", PANEL, gives=3 * ONE, error=SimulationError, warp_specialized=False,
@@ -174,6 +198,43 @@ def an_output_is_added_to_that_holds_nothing(x, y, *, mended: numpipe.Static):
         integers(3, 64, dtype=F32), zeros(64, 64, dtype=F32), gives=0 * ONE + integers(3, 64, dtype=F32)[2], error=SimulationError)
 def a_row_behind_the_last_one(x, y, *, mended: numpipe.Static):
     y[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + x[2 if mended else x.shape[0], ds(0, 64)]
+
+
+@kernel("out-of-bounds", r"in_specs\[0\] for 'x': index_map returned element 3 for dimension 0, of which the array has 3; "
+        r"return 0…2, or say what it means, BlockSpec\(…, mode=\"zero\"\)", integers(3, 64, 64), np.array([0, 3]), zeros(64, 64),
+        gives=integers(3, 64, 64)[2], error=SimulationError)
+def a_page_behind_the_last_one(x, pages, y, *, mended: numpipe.Static):
+    pipe = numpipe.pipeline(grid=(1,), in_specs=(
+        BlockSpec((None, 64, 64), lambda k: (pages[1] - 1 if mended else pages[1], 0, 0)),))
+    for _, (x_tile,) in pipe(x):
+        y[ds(0, 64), ds(0, 64)] = x_tile[...]
+
+
+@kernel("out-of-bounds", r"out_specs\[0\] for 'y': index_map returned element 64 for dimension 0, of which the array has 64: "
+        r"all 64 elements from there on lie outside", integers(64, 64), np.array([64]), zeros(64, 64), gives=integers(64, 64),
+        error=SimulationError)
+def a_window_behind_the_array(x, first, y, *, mended: numpipe.Static):
+    pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (k, 0)),), out_specs=(
+        BlockSpec((Element(64), 64), lambda k: (first[0] - 64 if mended else first[0], 0)),))
+    for _, (x_tile, y_tile) in pipe(x, y):
+        y_tile[...] = x_tile[...]
+
+
+@kernel("out-of-bounds", r"'x\[…\]': index 64 along dimension 0 is outside the array's 64; the GPU reads 0 there: indices in "
+        r"0…63, or numpipe.index\(v, mode=\"zero\"\)", np.ones((64, 64), F32), np.append(np.arange(63), 64).astype(np.int32),
+        zeros(64, 64, dtype=F32), gives=ONE, error=SimulationError)
+def a_row_that_is_gathered_from_behind_the_last_one(x, rows, y, *, mended: numpipe.Static):
+    v = rows[ds(0, 64)]
+    y[ds(0, 64), ds(0, 64)] = x[numpipe.index(v, "clip") if mended else v, ds(0, 64)]
+
+
+@kernel("out-of-bounds", r"copy_gmem_to_smem: x.at\[…\]: index 3 along dimension 0 is outside the array's 3; the TMA reads 0 there",
+        integers(3, 64, 64), zeros(64, 64), gives=integers(3, 64, 64)[2], error=SimulationError)
+def a_plane_that_is_copied_from_behind_the_last_one(x, y, *, mended: numpipe.Static):
+    tile, landed = numpipe.scratch((SMEM((64, 64), np.float16), numpipe.Barrier()))
+    numpipe.copy_gmem_to_smem(x.at[2 if mended else x.shape[0], ds(0, 64), ds(0, 64)], tile, landed)
+    numpipe.barrier_wait(landed)
+    y[ds(0, 64), ds(0, 64)] = tile[...]
 
 
 @kernel("out-of-bounds", r"scattered store to y: index 64 along dimension 0 is outside the array's 64; the GPU does not "

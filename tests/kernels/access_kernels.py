@@ -97,10 +97,10 @@ def wanted_of_sums(given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 @numpipe.kernel(num_compute_wgs=1)
 def gathered(table, wide, rows, found, picked, cut, numbers):
     """Rows, columns and elements at indices of which some are outside, and are 0."""
-    v = rows[ds(0, 64)]
+    v = numpipe.index(rows[ds(0, 64)], "zero")
     found[ds(0, 64), ds(0, 64)] = table[v, ds(2, 64)]
     picked[ds(0, 64), ds(0, 64)] = wide[1, ds(0, 64), v]
-    cut[ds(0, 64)] = table[v, 2] + table[0, iota(64) * 3]
+    cut[ds(0, 64)] = table[v, 2] + table[0, numpipe.index(iota(64) * 3, "zero")]
     numbers[ds(0, 64)] = rows[v]
 
 

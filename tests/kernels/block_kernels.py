@@ -121,7 +121,8 @@ def windows(a, b, c, steps, first):
     rows = Element(64)
     acc = numpipe.zeros((64, 64), np.float32)
     pipe = numpipe.pipeline(grid=(steps,), in_specs=(
-        BlockSpec((rows, WINDOW), lambda k: (0, first + k * 16)), BlockSpec((64, WINDOW), lambda k: (0, first + k * 16))))
+        BlockSpec((rows, WINDOW), lambda k: (0, first + k * 16), mode="zero"),
+        BlockSpec((64, WINDOW), lambda k: (0, first + k * 16), mode="zero")))
     for _, (x, y) in pipe(a, b):
         acc = numpipe.wgmma(acc, x, y.T)
     c[ds(0, 64), ds(0, 64)] = acc

@@ -123,7 +123,7 @@ def operands(plan: Plan) -> list[Operand]:
             transform = "SwizzleTransform(32)" if plan.layout == "narrow" else "TransposeTransform()"
             options += f", transforms=(numpipe.{transform},)"
         found.append(operand(plan, name, plan.rows if tall else plan.tn, plan.tk, own_rows(plan) if tall else "t",
-                             plan.reads if last else "all", (3, -8), options=options,
+                             plan.reads if last else "all", (3, -8), options=options + ', mode="zero"' * (plan.dims != "plain"),
                              fill="nan" if last and plan.edges == "nan" else "zeros"))
     return found
 

@@ -100,7 +100,7 @@ def _size(grid: Grid, dimension: int) -> ast.expr:
 def _spec(spec: BlockSpec, what: str, grid: Grid, names: dict[str, Any], unique: str) -> ast.expr:
     """Return a BlockSpec as the kernel writes it; enter in `names` what its index map finds outside the kernel."""
     keywords = []
-    for option in ("block_shape", "transforms", "delay_release", "oob_fill", "buffer_count", "eviction_policy"):
+    for option in ("block_shape", "transforms", "delay_release", "oob_fill", "buffer_count", "eviction_policy", "mode"):
         names[f"np__{unique}_{option}"] = getattr(spec, option)
         keywords.append(ast.keyword(option, load(f"np__{unique}_{option}")))
     keywords.append(ast.keyword("index_map", _index_map(spec.index_map, f"{what}: index_map", grid, names, unique)))

@@ -35,7 +35,7 @@ from ...plan.plans import ArrayArg
 from ...plan.unit import Unit
 from ..tiles.order import before_async
 from ..tiles.tma import Copy
-from ..tiles.views import GmemView
+from ..tiles.views import GmemView, check_inside
 from .shared import one_barrier
 
 __all__ = [
@@ -176,7 +176,7 @@ class Transfer(Copy):
 
     def __init__(self, plan: CopyPlan, view: GmemView, address: int = 0, nbytes: int = 0, arrival: int = 0) -> None:
         super().__init__(plan, view.ref, view.start, address, arrival)
-        self.nbytes = nbytes
+        self.nbytes, self.axes = nbytes, view.axes
 
     def prefetch(self) -> None:
         unit = 16 // self.ref.dtype.itemsize
@@ -190,6 +190,11 @@ class Transfer(Copy):
 @op
 def issue(transfer: Transfer, how: str) -> None:
     """Issue one TMA instruction for each box: a "load", a "store", which may be a reduction, or a "prefetch"."""
+    if how != "prefetch":
+        load = how == "load"
+        check_inside(transfer.ref, transfer.start, transfer.axes, f"{LOAD if load else STORE}: {transfer.ref.name}.at[…]", *(
+            ("the TMA reads 0", "the TMA reads 0", "loads from") if load else
+            ("the TMA stops the kernel", "the TMA writes nothing", "stores to")))
     getattr(transfer, how)()
 
 

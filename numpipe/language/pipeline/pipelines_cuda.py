@@ -142,6 +142,9 @@ def steps_value(context: Any, builder: Any, steps: StepsType, pipe: PipelineType
             copies["table"] = gmem_value(context, builder, kind.arrays[first], arrays[first]).table  # all arrays' maps are in one
             copies["index_maps"] = context.make_tuple(builder, ring.index_maps, [
                 nb.fields(context, builder, pipe.specs[n], specs[n]).index_map for n in group.operands])
+            for number in ring.sized:
+                n = group.operands[number]
+                copies[f"sizes{number}"] = gmem_value(context, builder, kind.arrays[n], arrays[n]).shape
         rings.append(nb.struct(context, builder, ring, np=pipeline.np, grid=pipeline.grid, steps=own,
                                first=builder.load(counter_of(builder, ring, pipeline.np)), **copies))
     passed = [array for array, place in zip(arrays, kind.places, strict=True) if place is None]

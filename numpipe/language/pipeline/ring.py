@@ -67,6 +67,7 @@ from ...traces.protocol import MOMENTS
 from ..tiles import products
 from ..tiles.refs import GmemRef, SmemTile
 from ..tiles.tma import Copy
+from .bounds import bounded
 
 
 class RingFacts:
@@ -276,16 +277,17 @@ def note(ring: Ring, event: str, step: Any, part: int) -> None:
 
 def start_of(ring: Ring, number: int, indices: Any) -> list[int]:
     """Return where an operand's block starts in its array, in elements, by its index map."""
-    block, index_map = ring.plan.blocks[number], ring.index_maps[number]
+    block, index_map, what = ring.plan.blocks[number], ring.index_maps[number], index_map_of(ring.np.unit, ring.plan, number)
     block_indices = (0,) * block.rank if index_map is None else index_map(*indices)
     try:
         if not isinstance(block_indices, tuple):
             raise TypeError
         start = [index(part) * scale for part, scale in zip(block_indices, block.scales, strict=True)]
     except (TypeError, ValueError):
-        raise wrong_indices(index_map_of(ring.np.unit, ring.plan, number), block.rank, block_indices) from None
+        raise wrong_indices(what, block.rank, block_indices) from None
+    start = start if index_map is None else bounded(block, start, ring.refs[number].array.shape, what, ring.plan.written)
     if block.elements:
-        block.check_start(start[block.contiguous], index_map_of(ring.np.unit, ring.plan, number))
+        block.check_start(start[block.contiguous], what)
     return start
 
 

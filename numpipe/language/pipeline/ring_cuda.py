@@ -14,12 +14,14 @@ from ...diagnostics.errors import CompileError
 from ...plan.block import wrong_indices
 from ...plan.cluster import mask_of
 from ...plan.context_cuda import ContextType, cluster_place, counter_pointer, own_part
+from ...plan.outside_cuda import narrowed
 from ...plan.plans import RingPlan
 from ...plan.profiling_cuda import of_ring
 from ..tiles.peers_cuda import rank
 from ..tiles.refs_cuda import SmemType
 from ..tiles.tma_cuda import Copy
 from . import ring as source
+from .bounds_cuda import bounded, sized
 
 I32 = nb.types.int32
 
@@ -28,7 +30,8 @@ class RingType(source.RingFacts, nb.types.Type):  # type: ignore[misc]
     """The type of a load ring, of one role in a loop. It has the plan, the arrays, and the parts that every step waits for
     (`Ring.waited`); the value has the grid, the steps and the ring's counter when the loop begins.
 
-    Only where the role `copies` does the value also have the address of the tensor maps, and the index maps with their captures.
+    Only where the role `copies` does the value also have the address of the tensor maps, the index maps with their captures, and
+    the sizes of arrays whose blocks have to lie inside (`sized`).
     The name leaves out what only messages say of a ring. So pipelines on one ring share its type, and its functions are compiled
     once, with few arguments.
     """
@@ -37,12 +40,14 @@ class RingType(source.RingFacts, nb.types.Type):  # type: ignore[misc]
                  waited: tuple[int, ...] = (), copies: bool = True) -> None:
         self.context, self.plan, self.refs, self.rank, self.waited, self.copies = context, plan, refs, rank, waited, copies
         self.index_maps = index_maps if copies else nb.types.Tuple(())
+        self.sized = sized(plan, context.unit) if copies else ()
         unnamed = dataclasses.replace(plan, name="", labels=())
         nb.types.Type.__init__(self, name=f"ring({context}, {unnamed}, {refs}, {self.index_maps}, {rank}, {waited}, {copies})")
 
 
 nb.struct_model(RingType, lambda ty: [
     ("np", ty.context), *([("table", nb.types.int64), ("index_maps", ty.index_maps)] if ty.copies else []),
+    *((f"sizes{number}", nb.types.UniTuple(I32, ty.plan.blocks[number].rank)) for number in ty.sized),
     ("grid", nb.types.UniTuple(I32, ty.rank)), ("steps", I32), ("first", I32)])
 
 
@@ -208,8 +213,13 @@ def start_of(context: Any, builder: Any, ring: RingType, value: Any, number: int
     else:
         mapped = builder.extract_value(value.index_maps, number)
         at = nb.call_value(context, builder, index_map, mapped, indices, nb.cgutils.unpack_tuple(builder, index_values))[1]
-    return [builder.mul(context.cast(builder, builder.extract_value(at, axis), kinds[axis], I32), nb.const(scale))
-            for axis, scale in enumerate(block.scales)]
+    parts, checked = nb.cgutils.unpack_tuple(builder, at), number in ring.sized
+    start = [builder.mul(narrowed(builder, part) if checked else context.cast(builder, part, kind, I32), nb.const(scale))
+             for part, kind, scale in zip(parts, kinds, block.scales, strict=True)]
+    if not checked:
+        return start
+    unit, sizes = ring.context.unit, nb.cgutils.unpack_tuple(builder, getattr(value, f"sizes{number}"))
+    return bounded(builder, unit, ring.plan, number, source.index_map_of(unit, ring.plan, number), start, sizes)
 
 
 @cuda_meaning(source.copy_in)

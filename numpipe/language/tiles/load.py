@@ -10,13 +10,17 @@ index                                 value
 ====================================  =====================================================================================
 
 An array of more dimensions has integers along the others: ``c[b, ds(i, 128), ds(j, 64)]``, ``bias[layer, ds(j, 64)]``. The rows and
-columns of a tile lie in the order of the array's dimensions. Elements outside the array are 0, and are not touched: an index of -1
-in v is one. Gathered rows need v along rows (column layout), gathered columns v along columns; a vector gathered lies as v does.
+columns of a tile lie in the order of the array's dimensions. What a ``ds`` selects outside the array is 0, and is not touched. An
+index outside, a number or one of v, is the hazard `out-of-bounds`, unless `numpipe.index` says what it means. Gathered rows need v
+along rows (column layout), gathered columns v along columns; a vector gathered lies as v does.
 
 Operands of products come through a pipeline; such loads are for what an epilogue reads once: a bias, a residual, ``beta * c``.
 A lane has two columns of each row side by side, so a row comes in pieces of 4 or 8 bytes, each warp instruction in 8 pieces of 16
 or 32 bytes; where the pieces would not be aligned (an odd first column, an array with rows of odd length) element by element.
-In the memory role there is no value: loads of a pipeline do not depend on it.
+
+An element of an int32 or int64 array that the launch does not write is a number in the memory role too, which reads it for itself.
+So it may steer: stand in `if`, `range`, `while`, in index maps, and in the grids of pipelines. Of other arrays the memory role has
+no values: its loads do not depend on them.
 """
 
 from __future__ import annotations
@@ -27,10 +31,13 @@ from typing import Any
 import numpy as np
 
 from ...arch.dtypes import INT32, packing
-from ...core.inert import Inert
+from ...core.arith import INT64
+from ...core.inert import Inert, NoValue
 from ...core.machine import current
 from ...core.op import called, constant, op
 from ...diagnostics.errors import SpecError
+from ...plan.plans import ArrayArg
+from .indices import check_gathered, plain, settled
 from .layouts import ACCUMULATOR, COALESCED, COLUMN, EITHER, ROW, Form, coalesced_form
 from .refs import Ds, GmemRef, method_of, whole_slices
 from .tile import Tile, check_dtype, check_form, form_of
@@ -38,12 +45,17 @@ from .views import GmemView, block_axes, check_inside, starts
 
 __all__ = ["load_tile"]
 
+STEERING = INT32, INT64
+"""types of arrays whose elements steer: the memory role reads them too, each role for itself"""
+
 
 def block_form(name: str, dtype: np.dtype, sizes: Sequence[int | Form]) -> Form | None:
     """Return the register tile that a block of these sizes is; None for a single element.
 
     A size may be the form of a vector of indices. Raises SpecError for more than one, and for one that lies otherwise.
     """
+    if not sizes and dtype in STEERING:
+        return None
     check_dtype(dtype, f"{name}[…]")
     if not sizes and not packing(dtype).computed:
         raise SpecError(f"{name}[…]: an element of {dtype} is no number of a kernel: load a tile, and convert it with astype")
@@ -72,9 +84,17 @@ def plan(ref: Any, parts: Sequence[Any]) -> tuple[tuple[int, ...], Form | None]:
     return axes, block_form(name, ref.arg.dtype, [form_of(parts[axis], f"{name}[…]") or parts[axis].size for axis in axes])
 
 
-def element(name: str) -> str:
-    """Return how messages of the memory role call a single element of an array."""
-    return f"an element of array '{name}'"
+def without_value(arg: ArrayArg, parts: Sequence[Any]) -> str:
+    """Return how messages call a single element of an array, and why the memory role does not have it; "" if it reads it too.
+
+    It reads what nobody writes during the launch, at indices that it knows; `parts`: these, or their Numba types.
+    """
+    if arg.dtype not in STEERING:
+        return f"an element of array '{arg.name}' (of {arg.dtype}: those of int32 and int64 steer)"
+    if arg.output:
+        return (f"an element of array '{arg.name}' (an output of the call: those of an array steer that nothing stores to, passed "
+                "before the first output)")
+    return next((part.what for part in parts if isinstance(part, NoValue)), "")
 
 
 def load_form(view: Any, layout: Any) -> Form:
@@ -119,11 +139,14 @@ def load_tile(view: Any, layout: str = COALESCED) -> Tile:
 @method_of(GmemRef, "__getitem__")
 def load(ref: GmemRef, index: Any) -> Any:
     """Return the block ``ref[index]`` as a register tile, or a single element as a number."""
-    array, parts = ref.array, whole_slices(index)
-    axes, form = plan(ref, parts)
+    array, given = ref.array, whole_slices(index)
+    axes, form = plan(ref, parts := plain(given))
     machine = current()
-    if machine.role == "memory":
-        return Inert(element(ref.name)) if form is None else Tile(None, form)
+    if machine.role == "memory" and (form is not None or (unknown := without_value(ref.arg, parts))):
+        return Inert(unknown) if form is None else Tile(None, form)
+    parts, absent = settled(ref, given, parts)
+    if absent:
+        return ref.dtype.type(0) if form is None else Tile(np.zeros(form.shape, form.dtype), form)
     check_inside(ref, parts, axes, f"'{ref.name}[…]'", "the GPU reads 0", "the GPU reads 0", "loads from")
     if form is None:
         return machine.gmem_read(array, tuple(slice(int(part), int(part) + 1) for part in parts), ref.name).reshape(-1)[0]
@@ -132,6 +155,7 @@ def load(ref: GmemRef, index: Any) -> Any:
     if gathered is None:
         _read_block(ref, axes, parts, value)
     else:
+        check_gathered(ref, given)
         for indices, part in _runs(parts[axes[gathered]].value, array.shape[axes[gathered]]):
             found = np.zeros([part.size if number == gathered else size for number, size in enumerate(form.shape)], form.dtype)
             _read_block(ref, axes, tuple(part if axis == axes[gathered] else other for axis, other in enumerate(parts)), found)

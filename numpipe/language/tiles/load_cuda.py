@@ -19,11 +19,13 @@ from ...core.inert_cuda import InertType
 from ...core.op import cuda_meaning
 from . import load as source
 from .elementwise_cuda import place_of
+from .indices import plain
+from .indices_cuda import settled
 from .layouts import places, vector_of
 from .refs import whole_slices
 from .refs_cuda import GmemType
 from .tile_cuda import TileType, assembled, undefined
-from .views_cuda import Block, indices_of, starts
+from .views_cuda import Block, indices_of
 
 
 def _bits(builder: Any, dtype: np.dtype, word: Any) -> Any:
@@ -99,16 +101,17 @@ def _loaded(builder: Any, block: Block, tile: TileType) -> Any:
 def _load(_context: Any, ref: Any, index: Any) -> Any:
     if not isinstance(ref, GmemType):
         return None
-    parts, arg = whole_slices(index), ref.arg
+    parts, arg = plain(whole_slices(index)), ref.arg
     axes, form = source.plan(ref, parts)
-    memory = ref.role == "memory"
     tile = None if form is None else TileType(form)
-    result = tile or (InertType(source.element(arg.name)) if memory else
+    unknown = source.without_value(arg, parts) if tile is None and ref.role == "memory" else ""
+    memory = ref.role == "memory" and (tile is not None or bool(unknown))
+    result = tile or (InertType(unknown) if memory else
                       nb.types.float32 if arg.dtype == BFLOAT16 else type_of(arg.dtype))
     context, builder, args = yield result(ref, index)
     if memory:
         return nb.nothing(context) if tile is None else undefined(tile)
-    start = starts(context, builder, index, args[1])
+    start = settled(context, builder, ref, args[0], index, args[1])
     indices = [(number, parts[axis], start[axis]) for number, axis in enumerate(axes) if isinstance(parts[axis], TileType)]
     block = Block(context, builder, ref, args[0], start, axes, indices)
     if tile is not None:
@@ -116,7 +119,7 @@ def _load(_context: Any, ref: Any, index: Any) -> Any:
     bits = block.load(block.base, block.inside)  # of an element, the same in all lanes
     if block.dtype == BFLOAT16:
         return builder.bitcast(builder.shl(builder.zext(bits, nb.i32), nb.const(16)), nb.f32)
-    return _bits(builder, block.dtype, bits)
+    return builder.bitcast(bits, nb.i64) if block.dtype.itemsize == 8 else _bits(builder, block.dtype, bits)
 
 
 nb.overload(operator.getitem, _load)

@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from ...arch.dtypes import INT32
 from ...core.machine import current, failure
 from ...diagnostics.errors import SimulationError, SpecError
@@ -68,8 +70,11 @@ def check_scatter(name: str, parts: Sequence[Any], form: Form) -> None:
                         f"elements lie otherwise ({vector.layout} layout): write numpipe.layout_cast(v, \"{want}\")")
 
 
-def scatter(ref: GmemRef, axes: Sequence[int], parts: Sequence[Any], tile: Tile, what: str) -> None:
-    """Store a tile that fits; what a `ds` selects beyond the array's end is left out."""
+def scatter(ref: GmemRef, axes: Sequence[int], parts: Sequence[Any], tile: Tile, what: str, moded: bool = False) -> None:
+    """Store a tile that fits; what a `ds` selects beyond the array's end is left out.
+
+    `moded`: an index of the vector that is outside is left out too; it has a mode, which has been applied.
+    """
     along = scattered(parts)
     assert along is not None
     check_inside(ref, tuple(parts), tuple(axes), what, "the GPU writes nothing", "the GPU writes nothing", "stores to")
@@ -85,6 +90,9 @@ def scatter(ref: GmemRef, axes: Sequence[int], parts: Sequence[Any], tile: Tile,
     for axis, size in zip(axes, tile.shape, strict=True):
         shape[axis] = size
     taken = tuple(slice(None) if axis == along else slice(part.stop - part.start) for axis, part in enumerate(where))
-    values = tile.value.reshape(shape)[taken]
+    values, places = tile.value.reshape(shape)[taken], parts[along].value
+    if moded:
+        inside = (places >= 0) & (places < ref.array.shape[along])
+        values, places = np.compress(inside, values, axis=along), places[inside]
     if values.size:
-        current().gmem_scatter(ref.array, tuple(where), along, parts[along].value, values, ref.name)
+        current().gmem_scatter(ref.array, tuple(where), along, places, values, ref.name)

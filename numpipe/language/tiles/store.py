@@ -35,6 +35,7 @@ from ...core.op import called
 from ...diagnostics.errors import SimulationError, SpecError
 from ...plan.plans import ArrayArg
 from .elements import check_number, is_element, is_number, write_element
+from .indices import Index, plain, settled
 from .layouts import ACCUMULATOR, Form
 from .refs import GmemRef, method_of, whole_slices
 from .scatter import all_of_tile, check_all, check_scatter, scatter, scattered, sizes_of
@@ -106,16 +107,21 @@ def through_tma(array: ArrayArg, axes: tuple[int, ...], form: Form) -> bool:
 def store(ref: GmemRef, index: Any, tile: Any) -> None:
     """Store `tile`, or a number, to ``ref[index]``; nothing in the memory role."""
     tile = cast_to_store(tile, ref.arg.dtype)
-    parts = all_of_tile(whole_slices(index), tile)
-    if plan_number(ref, parts, tile):
+    given = whole_slices(index)
+    parts = all_of_tile(plain(given), tile)
+    number = plan_number(ref, parts, tile)
+    axes = () if number else plan(ref, parts, tile)
+    if current().role == "memory":
+        return
+    parts, absent = settled(ref, given, parts)
+    if absent:
+        return
+    if number:
         write_element(ref, parts, tile, f"'{ref.name}[…] = value'")
         return
-    axes = plan(ref, parts, tile)
-    if tile.inert:
-        return
-    check_all(ref, whole_slices(index), parts, stored(ref.name))
-    if scattered(parts) is not None:
-        scatter(ref, axes, parts, tile, stored(ref.name))
+    check_all(ref, plain(given), parts, stored(ref.name))
+    if (along := scattered(parts)) is not None:
+        scatter(ref, axes, parts, tile, stored(ref.name), isinstance(given[along], Index))
     else:
         write_out(ref, axes, starts(parts), tile, stored(ref.name))
 

@@ -13,6 +13,8 @@ from ...plan.plans import ArrayArg
 from . import store as source
 from .elements_cuda import write_element
 from .elementwise_cuda import place_of
+from .indices import plain
+from .indices_cuda import settled
 from .layouts import ACCUMULATOR, COLUMN, EITHER, ROW, places, vector_of
 from .refs import whole_slices
 from .refs_cuda import I32, GmemType
@@ -54,16 +56,20 @@ def writing(typing_context: Any, ref: GmemType, tile: TileType, axes: tuple[int,
 def _store(typing_context: Any, ref: Any, index: Any, tile: Any) -> Any:
     if not isinstance(ref, GmemType):
         return None
-    if source.plan_number(ref, whole_slices(index), tile):
+    given = plain(whole_slices(index))
+    if source.plan_number(ref, given, tile):
         context, builder, args = yield nb.types.none(ref, index, tile)
         if ref.role != "memory":
-            write_element(context, builder, ref, args[0], starts(context, builder, index, args[1]), args[2], tile)
+            at = settled(context, builder, ref, args[0], index, args[1], True)
+            write_element(context, builder, ref, args[0], at, args[2], tile)
         return
     stored, convert = cast_to_store(tile, ref.arg.dtype)
-    parts = all_of_tile(whole_slices(index), stored)
+    parts = all_of_tile(given, stored)
     write = writing(typing_context, ref, stored, source.plan(ref, parts, stored), parts=parts)
     context, builder, args = yield nb.types.none(ref, index, tile)
-    write(context, builder, args[0], starts(context, builder, index, args[1]), convert(builder, args[2]))
+    at = settled(context, builder, ref, args[0], index, args[1], True) if ref.role != "memory" else (
+        starts(context, builder, index, args[1]))
+    write(context, builder, args[0], at, convert(builder, args[2]))
 
 
 nb.overload(operator.setitem, _store)

@@ -8,6 +8,7 @@ from typing import Any
 from ...core import numba as nb
 from ...core.inert import NoValue
 from . import views as source
+from .indices import Index, plain
 from .layouts import COLUMN, EITHER, ROW, places, sources
 from .refs import All, method_of, whole_slices
 from .refs_cuda import I32, AtType, DsType, GmemType, with_at
@@ -86,9 +87,12 @@ nb.constant_attributes(ViewType, None, shape=lambda ty: ty.shape, dtype=lambda t
 def starts(context: Any, builder: Any, index: Any, value: Any) -> list[Any]:
     """Return where each part of an index starts, as int32: 0 where it has no value, and a vector of indices as it is."""
     values = nb.cgutils.unpack_tuple(builder, value) if isinstance(index, nb.types.BaseTuple) else [value]
+    parts = whole_slices(index)
+    values = [nb.fields(context, builder, part, found).value if isinstance(part, Index) else found
+              for part, found in zip(parts, values, strict=True)]
     return [nb.const(0) if isinstance(part, (NoValue, All)) or getattr(part, "inert", False) else
             found if isinstance(part, (DsType, TileType)) else context.cast(builder, found, part, I32)
-            for part, found in zip(whole_slices(index), values, strict=True)]
+            for part, found in zip(plain(parts), values, strict=True)]
 
 
 @method_of(GmemType, "at")

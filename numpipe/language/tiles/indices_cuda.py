@@ -1,0 +1,56 @@
+"""Indices with modes as Numba values, and what a debugged kernel reports of indices without."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...core import numba as nb
+from ...core.inert import NoValue
+from ...core.op import cuda_meaning
+from ...plan.outside_cuda import clipped, report
+from . import indices as source
+from .refs import All, Ds, whole_slices
+from .refs_cuda import GmemType
+from .tile_cuda import TileType, assembled, registers
+from .views_cuda import starts
+
+
+class IndexType(nb.types.Type, source.Index):  # type: ignore[misc]
+    def __init__(self, value: Any, mode: str) -> None:
+        self.value, self.mode = value, mode
+        super().__init__(name=f"index({value}, {mode})")  # type: ignore[call-arg]
+
+
+nb.struct_model(IndexType, lambda ty: [("value", ty.value)])
+
+
+@cuda_meaning(source.index)
+def _index(_context: Any, value: Any, mode: Any) -> Any:
+    result = IndexType(nb.unliteral(value), source.checked(value, mode))
+    context, builder, args = yield result(result.value, mode)
+    return nb.struct(context, builder, result, value=args[0])
+
+
+def settled(context: Any, builder: Any, ref: GmemType, array: Any, index: Any, value: Any, stored: bool = False) -> list[Any]:
+    """Return `views_cuda.starts` of an index, with the modes of its parts applied.
+
+    A number outside is the array's size where TMA may be what stores there: it traps at a negative one.
+    """
+    given, debug, start = whole_slices(index), bool(ref.unit.params.debug), starts(context, builder, index, value)
+    for axis, (whole, part) in enumerate(zip(given, source.plain(given), strict=True)):
+        mode = whole.mode if isinstance(whole, source.Index) else None
+        if isinstance(part, (Ds, All, NoValue)) or (mode is None and not debug):
+            continue
+        size = builder.extract_value(nb.fields(context, builder, ref, array).shape, axis)
+        vector = isinstance(part, TileType)
+        each = registers(builder, part, start[axis]) if vector else [start[axis]]
+        if mode == "clip":
+            each = [clipped(builder, one, builder.sub(size, nb.const(1))) for one in each]
+        if mode is None:
+            for one in each:
+                report(builder, ref.unit, f"'{ref.arg.name}[…]'", axis, one, size,
+                       builder.icmp_unsigned(">=", one, size), ref.role == "compute" and not vector)
+        if stored and not vector and mode != "clip":
+            each = [builder.select(builder.icmp_unsigned("<", one, size), one, size) for one in each]
+        start[axis] = assembled(builder, part, each) if vector else each[0]
+    return start

@@ -1,0 +1,60 @@
+"""Indices outside their arrays: clipped, and told to the host by kernels built with ``CompilerParams(debug=True)``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..core import numba as nb
+from . import watch
+from .unit import Unit
+
+# $0 whether to tell, $1 the control block, $2 which of the unit's places, $3 the dimension, $4 the index, $5 the array's size
+_TELL = f"""{{ .reg .pred np_outside, late; .reg .b32 number, word; .reg .b64 at, place;
+setp.eq.u32 np_outside, $0, 0; @np_outside bra OUT;
+atom.relaxed.gpu.global.add.u32 number, [$1+20], 1; setp.ge.u32 late, number, {watch.CAPACITY}; @late bra OUT;
+ld.global.u64 at, [$1]; mul.wide.u32 place, number, {watch.RECORD_BYTES}; add.u64 at, at, place;
+ld.global.u32 word, [$1+36]; st.volatile.global.u32 [at+4], word;
+mov.u32 word, %ctaid.x; st.volatile.global.u32 [at+8], word;
+mov.u32 word, %ctaid.y; st.volatile.global.u32 [at+12], word;
+mov.u32 word, %ctaid.z; st.volatile.global.u32 [at+16], word;
+mov.u32 word, %tid.x; st.volatile.global.u32 [at+20], word;
+st.volatile.global.u32 [at+24], $2; st.volatile.global.u32 [at+28], $4;
+st.volatile.global.u32 [at+32], $5; st.volatile.global.u32 [at+36], $3;
+fence.sc.sys; mov.u32 word, {watch.OUTSIDE}; st.volatile.global.u32 [at], word;
+OUT: }}"""
+
+
+def clipped(builder: Any, index: Any, last: Any) -> Any:
+    """Return the nearest of 0 … `last`; 0 where there is none."""
+    for comparison, bound in (("<", last), (">", nb.const(0))):
+        index = builder.select(builder.icmp_signed(comparison, index, bound), index, bound)
+    return index
+
+
+def narrowed(builder: Any, value: Any) -> Any:
+    """Return an integer as an int32: the nearest that there is, where it is wider and there is none."""
+    if value.type.width <= 32:
+        return value
+    for comparison, limit in (("<", 2 ** 31 - 1), (">", -2 ** 31)):
+        bound = nb.const(limit, value.type)
+        value = builder.select(builder.icmp_signed(comparison, value, bound), value, bound)
+    return builder.trunc(value, nb.i32)
+
+
+def report(builder: Any, unit: Unit, what: str, axis: int, index: Any, size: Any, outside: Any, once: bool = False) -> None:
+    """Emit a record (`watch`) of an index along a dimension of an array of `size`, by lanes where `outside` is true.
+
+    `what` says whose index it is. `once`: all lanes of the warpgroup have it, and the first one tells.
+    """
+    if once:
+        thread = builder.and_(nb.thread_index(builder), nb.const(127))
+        outside = builder.and_(outside, builder.icmp_unsigned("==", thread, nb.const(0)))
+    if what not in unit.places:
+        unit.places.append(what)
+    kind = nb.ir.ArrayType(nb.i64, watch.CONTROL_BYTES // 8)
+    control = builder.module.globals.get(watch.SYMBOL)
+    if control is None:
+        control = nb.ir.GlobalVariable(builder.module, kind, watch.SYMBOL, addrspace=1)
+    operands = [builder.zext(outside, nb.i32), builder.ptrtoint(control, nb.i64), nb.const(unit.places.index(what)), nb.const(axis),
+                index, size]
+    nb.emit_asm(builder, nb.void, operands, " ".join(_TELL.split()), "r,l,r,r,r,r,~{memory}")
