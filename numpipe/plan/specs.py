@@ -69,7 +69,7 @@ GMEM = MemorySpace("GMEM")
 class BlockSpec:
     """How an array is cut into blocks, and which block a grid step needs.
 
-    block_shape    a side for each dimension of the array, in the array's order (2 to 5 dimensions, which is what TMA
+    block_shape    a side for each dimension of the array, in the array's order (1 to 5 dimensions, which is what TMA
                    addresses):
 
                    =================  ============  =====================================  ==================
@@ -80,9 +80,9 @@ class BlockSpec:
                    ``None``           1             the element                            left out: squeezed
                    =================  ============  =====================================  ==================
 
-                   Two dimensions are left for the tile. Along the contiguous one a side is a multiple of 16 bytes, along the
-                   other one of 8 elements; no side exceeds 256 elements (the limit of a TMA box). The contiguous dimension
-                   cannot be squeezed. Sides are compile-time constants and shapes of arrays are not, so a block that is the
+                   Two dimensions are left for the tile, or one, ``BlockSpec((256,))``, ``BlockSpec((None, 512))``: a vector.
+                   Along the contiguous dimension, which cannot be squeezed, a side is a multiple of 16 bytes, along the other
+                   one of 8 elements. No side of two exceeds 256 elements (the limit of a TMA box); a vector is copied in several. Sides are compile-time constants and shapes of arrays are not, so a block that is the
                    whole array says its sides: ``BlockSpec((64, 128))`` is all of an array of up to 64 x 128 elements.
     index_map      grid indices -> a tuple of integers, one per dimension: with (128, 64), ``lambda k: (m, k)`` selects elements
                    ``[m * 128 : m * 128 + 128, k * 64 : k * 64 + 64]``. None: the block at the array's origin, loaded once.
@@ -163,9 +163,10 @@ class BlockSpec:
             raise SpecError("BlockSpec: block_shape must be a tuple of ints, None (squeezed) and numpipe.Element(size), "
                             f"got {shape!r}")
         self._check_tile(shape)
-        if not all(1 <= n <= 256 for n in shape if isinstance(n, (int, np.integer))):
-            raise SpecError(f"BlockSpec: block_shape {shape} has a side outside 1…256 elements, the limit of a TMA box: "
-                            "split the block")
+        flat = sum(side is not None for side in shape) == 1
+        if not all(1 <= n <= (1 << 16 if flat else 256) for n in shape if isinstance(n, (int, np.integer))):
+            limit = "65536 elements" if flat else "256 elements, the limit of a TMA box"
+            raise SpecError(f"BlockSpec: block_shape {shape} has a side outside 1…{limit}: split the block")
         if self.index_map is not None and not callable(self.index_map):
             raise SpecError(f"BlockSpec: index_map must be a function of the grid indices, got {self.index_map!r}")
         if self.oob_fill not in ("zeros", "nan"):
@@ -174,18 +175,15 @@ class BlockSpec:
         axis_names("BlockSpec", self.collective_axes)
 
     def _check_tile(self, shape: tuple[Side, ...]) -> None:
-        """Raise SpecError unless TMA can address the array, and the block leaves two dimensions for the tile."""
+        """Raise SpecError unless TMA can address the array, and the block leaves one or two dimensions for the tile."""
         if len(shape) > MAX_RANK:
             raise SpecError(f"BlockSpec: block_shape {spelled(shape)} has {len(shape)} dimensions, and TMA addresses at most "
                             f"{MAX_RANK}: reshape the array, so that dimensions that are contiguous together are one")
         left = tuple(side.size if isinstance(side, Element) else side for side in shape if side is not None)
-        if len(left) != 2:
-            row = left[0] // 64 if left and left[0] % 512 == 0 else 8  # 64 rows, as register tiles have, of the same elements
-            mend = ("squeeze dimensions of one element: write None" if len(left) > 2 else "None leaves a dimension out of it"
-                    if len(shape) > 1 else f"pass the array as one of two dimensions, x.reshape(-1, {row}), and write a side for "
-                                           f"each, BlockSpec((64, {row}), lambda i: (i, 0))")
-            raise SpecError(f"BlockSpec: block_shape {spelled(shape)} leaves a tile of {len(left)} dimension"
-                            f"{'s' * (len(left) != 1)}, {left}; tiles have 2: {mend}")
+        if len(left) not in (1, 2):
+            mend = "squeeze dimensions of one element: write None" if left else "None leaves a dimension out of it"
+            raise SpecError(f"BlockSpec: block_shape {spelled(shape)} leaves a tile of {len(left)} dimensions, {left}; tiles have 1 or "
+                            f"2: {mend}")
 
 
 def axis_names(what: str, given: Any) -> tuple[str, ...]:

@@ -130,7 +130,7 @@ class _Warp:
             else:
                 self.loaded.setdefault(byte, set()).add(number)
         self.moved += nbytes
-        generic.note(who, what, write, self.number, self.known, address, ((0, nbytes),))
+        generic.note(who, what, "write" if write else "read", self.number, self.known, address, ((0, nbytes),))
 
     def run(self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
         results: dict[int, Any] = {}

@@ -504,15 +504,6 @@ def a_coalesced_tile_of_bytes(a, b, c):
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("tile[…]: the columns of this float8_e4m3fn tile are contiguous, and lanes move two elements of a row: use the tile "
-         "itself where this is tile.T, or pass the array with its rows contiguous, np.ascontiguousarray(a)", kind=SpecError,
-         args=NARROW, mend={"x.T[...]": "x[...]"})
-def columns_of_bytes(a, b, c):
-    for (k,), (x,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a):
-        y = x.T[...]
-        #   ^^^^^^^^
-
-
 @refused("bitcast of a float32 tile to int8: the same bits are another type of 32 bits, int32, uint32 or float32; astype converts",
          kind=SpecError, mend={"numpipe.bitcast(numpipe.full((64, 64), 1.0, np.float32), np.int8)":
                                "numpipe.full((64, 64), 1.0, np.float32).astype(np.int8)"})

@@ -166,18 +166,11 @@ def syncwarp(mask: Any = FULL) -> None:
 
 
 # ---- elements of tiles
-def element_offset(layout: Layout, row: Any, column: Any) -> Any:
-    """Return the bytes from a tile's address to an element, before swizzling, as ints or as LLVM values with Python's operators."""
-    at = (row, column)
-    inside = at[layout.inner] * layout.itemsize
-    shift = layout.width.bit_length() - 1
-    return (inside >> shift) * layout.panel_stride + at[1 - layout.inner] * layout.width + (inside & (layout.width - 1))
-
-
-def check_element(parts: tuple[Any, ...], given: str) -> None:
+def check_element(parts: tuple[Any, ...], given: str, layout: Layout | None = None) -> None:
     """Raise SpecError unless the parts of an index, or their Numba types, select one element of a tile."""
-    if len(parts) != 2 or not all(map(arith.is_integer, parts)):
-        raise SpecError(f"with {OPTION} a body reads elements of a tile, tile[i, j] with integers, and views of it, tile.at[…] and "
+    if len(parts) != (1 if layout is not None and layout.flat else 2) or not all(map(arith.is_integer, parts)):
+        element = "tile[i]" if layout is not None and layout.flat else "tile[i, j]"
+        raise SpecError(f"with {OPTION} a body reads elements of a tile, {element} with integers, and views of it, tile.at[…] and "
                         f"tile.T, got {given}")
 
 
@@ -195,14 +188,14 @@ class LaneTile(SharedTile):
 
     def _place(self, index: Any) -> int:
         parts = index if isinstance(index, tuple) else (index,)
-        check_element(parts, "..." if index is Ellipsis else repr(index))
-        row, column = (int(part) for part in parts)
-        rows, columns = self.shape
+        check_element(parts, "..." if index is Ellipsis else repr(index), self.layout)
+        row, column = (0, *map(int, parts))[-2:]
+        rows, columns = self.layout.shape
         if not (0 <= row < rows and 0 <= column < columns):
             raise failure(SimulationError, "out-of-bounds", f"tile[{row}, {column}] is outside the tile {self.shape}: the GPU does "
                           "not look, and takes whatever lies there", f"row in 0…{rows - 1}, column in 0…{columns - 1}",
                           f"touches tile[{row}, {column}]")
-        return int(swizzled(np.asarray(self.address + element_offset(self.layout, row, column)), self.layout.width))
+        return int(swizzled(np.asarray(self.address + self.layout.offset(row, column)), self.layout.width))
 
     def __getitem__(self, index: Any) -> Any:
         place = self._place(index)

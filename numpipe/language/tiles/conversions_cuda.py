@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
-from ...arch.dtypes import BOOL, FLOAT32, packing
+from ...arch.dtypes import FLOAT32
 from ...core import numba as nb
 from ...core.op import cuda_meaning
 from ...plan.layout import swizzled
@@ -14,10 +14,11 @@ from . import conversions as source
 from .elementwise_cuda import place_of
 from .layouts import ACCUMULATOR, ROW, panel_width, places, run_offset, vector_of
 from .reduce_cuda import EXCHANGE, barrier
-from .shared_cuda import Value, converge, load_words, read_registers, store_words
+from .shared_cuda import converge, read_registers
 from .store_ring import panel_layout
 from .store_ring_cuda import registers_of, write_panel
-from .tile_cuda import TileType, assembled, part_of_either, registers, undefined
+from .tile_cuda import TileType, assembled, from_words, part_of_either, registers, to_words, undefined
+from .words_cuda import Value, load_words, store_words
 
 
 @cuda_meaning(source.layout_cast)
@@ -33,7 +34,7 @@ def _layout_cast(_context: Any, np_: Any, site: Any, tile: Any, layout: Any) -> 
         barrier(builder)
         moved = (_from_coalesced if result.layout == ACCUMULATOR else _to_coalesced)(builder, tile, args[2], result)
     else:
-        moved = _from_words(builder, result, _moved(builder, tile, registers(builder, tile, args[2]), result))
+        moved = from_words(builder, result, _moved(builder, tile, registers(builder, tile, args[2]), result))
     return assembled(builder, result, moved)
 
 
@@ -98,7 +99,7 @@ def _moved(builder: Any, have: TileType, values: list[Any], result: TileType) ->
     chosen = builder.icmp_unsigned("<", thread, nb.const(4)) if along_columns else (
         builder.icmp_unsigned("==", builder.and_(thread, nb.const(3)), nb.const(0)))
     chosen = builder.zext(chosen, nb.i32)
-    words = _to_words(builder, have, values)
+    words = to_words(builder, have, values)
     barrier(builder)
     for i, (down, right) in enumerate(places(have.shape, have.layout)):
         if along_columns and i % 2 == 0:
@@ -113,23 +114,3 @@ def _moved(builder: Any, have: TileType, values: list[Any], result: TileType) ->
         elif along_columns:
             found += load_words(builder, nb.i32, "b32", builder.add(by_row, nb.const(4 * (down or 0))), 1)
     return found
-
-
-def _to_words(builder: Any, tile: TileType, values: list[Any]) -> list[Any]:
-    """Return the elements of registers, a 32-bit word each."""
-    if packing(tile.dtype).per_register == 2:
-        return [word for value in values for word in (value, builder.lshr(value, nb.const(8 * tile.dtype.itemsize)))]
-    if tile.dtype == BOOL:
-        return [builder.zext(value, nb.i32) for value in values]
-    return [builder.bitcast(value, nb.i32) if tile.dtype == FLOAT32 else value for value in values]
-
-
-def _from_words(builder: Any, tile: TileType, words: list[Any]) -> list[Any]:
-    """Return the registers of elements in 32-bit words."""
-    if packing(tile.dtype).per_register == 2:
-        bits = 8 * tile.dtype.itemsize
-        return [builder.or_(builder.and_(low, nb.const((1 << bits) - 1)), builder.shl(high, nb.const(bits)))
-                for low, high in zip(words[::2], words[1::2], strict=True)]
-    if tile.dtype == BOOL:
-        return [builder.icmp_unsigned("!=", word, nb.const(0)) for word in words]
-    return [builder.bitcast(word, nb.f32) if tile.dtype == FLOAT32 else word for word in words]

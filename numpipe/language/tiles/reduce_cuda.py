@@ -22,9 +22,9 @@ from .elementwise_cuda import place_of
 from .layouts import ACCUMULATOR, COLUMN, EITHER, ROW, places
 from .mathematics_cuda import extreme
 from .order_cuda import own_barrier
-from .shared_cuda import REGISTERS, load_words, store_words
 from .tile import TileLike
 from .tile_cuda import TileType, assembled, floats, packed, registers, undefined
+from .words_cuda import REGISTERS, load_words, store_words
 
 Combine = Callable[[Any, Any], Any]
 QUAD, QUADS = (1, 2), (4, 8, 16)

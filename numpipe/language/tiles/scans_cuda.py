@@ -11,8 +11,8 @@ from ...core.op import cuda_meaning
 from . import scans as source
 from .layouts import ACCUMULATOR, places
 from .reduce_cuda import of_warps
-from .shared_cuda import REGISTERS
 from .tile_cuda import TileType, assembled, registers, undefined
+from .words_cuda import REGISTERS
 
 Add = Callable[[Any, Any], Any]
 QUAD, WARP = 0x1c00, 0

@@ -17,11 +17,11 @@ from .layouts import ACCUMULATOR, COLUMN, EITHER, ROW, places, vector_of
 from .refs import whole_slices
 from .refs_cuda import I32, GmemType
 from .scatter import all_of_tile
-from .shared_cuda import store_words
 from .store_ring import batches, put
 from .store_ring_cuda import BatchType
 from .tile_cuda import TileType, cast_to_store, registers
 from .views_cuda import Block, indices_of, starts
+from .words_cuda import store_words
 
 Statement = tuple[str, str]
 """(PTX of an address $0 and a value $1, constraint of the value)"""
