@@ -293,6 +293,9 @@ class Lane(Protocol):
     def store(self, address: int, value: Any, what: str) -> None:
         """Write a NumPy number to shared memory (st.shared)."""
 
+    def update(self, address: int, value: Any, reduction: str, what: str) -> None:
+        """Combine a NumPy number with one in shared memory, atomically (red.shared)."""
+
     def shuffle(self, operation: str, mask: int, value: Any, amount: int) -> Any:
         """Return the value of another lane of the warp; `operation` is shfl_sync, shfl_up_sync, shfl_down_sync or shfl_xor_sync."""
 

@@ -41,7 +41,8 @@ ARRIVALS_A_WARPGROUP = 4
 class SMEM:
     """A tile in shared memory, or slots of one: `shape` ends in the tile's rows and columns.
 
-    shape       compile-time ints: (n,) is a vector, whose elements lie one after another. Dimensions before the last two are slots: ``buffer.at[slot]``, with a run-time `slot`, is a
+    shape       compile-time ints: (n,) is a vector, whose elements lie one after another. Of others the
+                dimensions before the last two are slots: ``buffer.at[slot]``, with a run-time `slot`, is a
                 tile. A row is a multiple of 16 bytes, and there is a multiple of 8 of them (the layout is that of a pipeline's
                 blocks: `layout`); a tile begins at a multiple of 1024 bytes.
     dtype       element type

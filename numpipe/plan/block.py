@@ -1,8 +1,8 @@
 """Blocks: tiles of one or two dimensions of an array of any rank, as TMA copies move them.
 
 A `BlockSpec` has a side for each dimension of its array. Squeezed dimensions (None) have one element in a block and are left
-out of the tile; the two others are its rows and columns, and lie in shared memory as `layout` says. Where one is left, the tile is a
-vector, whose elements lie one after another::
+out of the tile; the two others are its rows and columns, and lie in shared memory as `layout` says. Where one is left, the tile is
+a vector, whose elements lie one after another::
 
     array (B, M, K), row-major, block_shape (None, 128, 64)
 

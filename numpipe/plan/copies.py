@@ -68,7 +68,8 @@ def cut(arg: int, rank: int, reverse: bool, axes: tuple[int, ...], layout: Layou
         *, fill: Fill = "zeros", written: bool = False, policy: str | None = None, reduction: str = "") -> CopyPlan:
     """Return the copies of a tile of this layout: each moves a panel, or a part of one that has more lines than a box may have.
 
-    `lines` of each panel are copied, by default all; the tile begins at byte `offset`. A tile of one dimension has boxes side by side.
+    `lines` of each panel are copied, by default all; the tile begins at byte `offset`. A tile of one dimension is copied in boxes
+    side by side.
     """
     if layout.flat:
         side = _side(layout.shape[1], 16 // layout.itemsize)

@@ -82,8 +82,9 @@ class BlockSpec:
 
                    Two dimensions are left for the tile, or one, ``BlockSpec((256,))``, ``BlockSpec((None, 512))``: a vector.
                    Along the contiguous dimension, which cannot be squeezed, a side is a multiple of 16 bytes, along the other
-                   one of 8 elements. No side of two exceeds 256 elements (the limit of a TMA box); a vector is copied in several. Sides are compile-time constants and shapes of arrays are not, so a block that is the
-                   whole array says its sides: ``BlockSpec((64, 128))`` is all of an array of up to 64 x 128 elements.
+                   one of 8 elements. No side of two exceeds 256 elements (the limit of a TMA box); a vector is copied in several.
+                   Sides are compile-time constants and shapes of arrays are not, so a block that is the whole array says its
+                   sides: ``BlockSpec((64, 128))`` is all of an array of up to 64 x 128 elements.
     index_map      grid indices -> a tuple of integers, one per dimension: with (128, 64), ``lambda k: (m, k)`` selects elements
                    ``[m * 128 : m * 128 + 128, k * 64 : k * 64 + 64]``. None: the block at the array's origin, loaded once.
     memory_space   where the body finds the operand: None or numpipe.SMEM, in shared memory; numpipe.GMEM, in global memory: it
@@ -182,8 +183,8 @@ class BlockSpec:
         left = tuple(side.size if isinstance(side, Element) else side for side in shape if side is not None)
         if len(left) not in (1, 2):
             mend = "squeeze dimensions of one element: write None" if left else "None leaves a dimension out of it"
-            raise SpecError(f"BlockSpec: block_shape {spelled(shape)} leaves a tile of {len(left)} dimensions, {left}; tiles have 1 or "
-                            f"2: {mend}")
+            raise SpecError(f"BlockSpec: block_shape {spelled(shape)} leaves a tile of {len(left)} dimensions, {left}; tiles have "
+                            f"1 or 2: {mend}")
 
 
 def axis_names(what: str, given: Any) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """Loads, stores and atomics of single elements of shared memory by the warps of a warpgroup: at any address, a row of them a warp.
 
-An atomic (PTX ISA, "red", "atom") is ordered with other atomics on the same bytes by the hardware; with loads and stores only by what
-orders these with each other.
+An atomic (PTX ISA, "red", "atom") is ordered with other atomics on the same bytes by the hardware; with loads and stores only by
+what orders these with each other.
 """
 
 from __future__ import annotations

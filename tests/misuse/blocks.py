@@ -85,8 +85,8 @@ def a_squeezed_dimension_of_a_column_major_array(a, b, c):
         pass
 
 
-@refused(", pipeline at {file}:{line-1}: in_specs[0] for 'a': block (4,) of float16 is 8 B, but TMA moves multiples of 16 B: make it a "
-         "multiple of 8 elements", kind=SpecError, mend={"4)": "8)"})
+@refused(", pipeline at {file}:{line-1}: in_specs[0] for 'a': block (4,) of float16 is 8 B, but TMA moves multiples of 16 B: make "
+         "it a multiple of 8 elements", kind=SpecError, mend={"4)": "8)"})
 def a_vector_of_8_bytes(a, b, c):
     pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((None, 4), lambda k: (0, k)),))
     for _, (x,) in pipe(a):
@@ -94,8 +94,8 @@ def a_vector_of_8_bytes(a, b, c):
         pass
 
 
-@refused(", pipeline at {file}:{line-2}: in_specs[0] for 'a': block (64,) has one dimension, whose elements lie one after another: "
-         "leave out transforms=", kind=SpecError)
+@refused(", pipeline at {file}:{line-2}: in_specs[0] for 'a': block (64,) has one dimension, whose elements lie one after "
+         "another: leave out transforms=", kind=SpecError)
 def a_vector_with_a_swizzle(a, b, c):
     pipe = numpipe.pipeline(grid=(1,), in_specs=(
         BlockSpec((None, 64), lambda k: (0, k), transforms=(numpipe.SwizzleTransform(64),)),))
@@ -105,7 +105,8 @@ def a_vector_with_a_swizzle(a, b, c):
 
 
 @refused(simulated="a tile of one dimension, (64,), is indexed by ds(start, size) or ':', or by ..., got (ds(0, 64), :)",
-         compiled="a tile of one dimension, (64,), is indexed by ds(start, size) or ':', or by ..., got (ds(64), :)", kind=SpecError)
+         compiled="a tile of one dimension, (64,), is indexed by ds(start, size) or ':', or by ..., got (ds(64), :)",
+         kind=SpecError)
 def two_parts_of_a_vector(a, b, c):
     pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((None, 64), lambda k: (0, k)),))
     for _, (x,) in pipe(a):
@@ -113,7 +114,8 @@ def two_parts_of_a_vector(a, b, c):
         #   ^^^^^^^^^^^^^^^
 
 
-@refused(compiled="tile[…]: elements 8 … 71 are not in a tile (64,) in shared memory: take some of 0 … 63", kind=SpecError)
+@refused(compiled="tile[…]: elements 8 … 71 are not in a tile (64,) in shared memory: take some of 0 … 63",
+         kind=SpecError)
 def a_part_past_a_vector(a, b, c):
     pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((None, 64), lambda k: (0, k)),))
     for _, (x,) in pipe(a):

@@ -148,8 +148,8 @@ def a_prefetch_of_an_element(a, b, c):
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("copy_smem_to_gmem: c.at[…] has 1 dimension, the tile 2, (64, 64): copy between a view of two and it, or have a tile of one, "
-         "SMEM((64,), dtype)",
+@refused("copy_smem_to_gmem: c.at[…] has 1 dimension, the tile 2, (64, 64): copy between a view of two and it, or have a tile of "
+         "one, SMEM((64,), dtype)",
          kind=SpecError, mend={"c.at[0, ": "c.at[ds(0, 64), "})
 def a_copy_to_a_row(a, b, c):
     tile = numpipe.scratch(SMEM((64, 64), np.float32))

@@ -538,3 +538,40 @@ def an_unsigned_tile_and_a_fraction(a, b, c):
 def a_sum_of_small_integers(a, b, c):
     x = numpipe.full((64, 64), 1, np.int8).sum()
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+# ---- atomics on shared memory
+@refused("atomic_add: float16 has no such reduction in shared memory: it takes int32, uint32, float32", kind=SpecError,
+         mend={"np.float16)": "np.float32)"})
+def a_shared_atomic_of_halves(a, b, c):
+    bins = numpipe.scratch(numpipe.SMEM((64,), np.float16))
+    bins[...] = numpipe.full(64, 0.0, np.float32).astype(np.float16)
+    numpipe.atomic_add(bins.at[numpipe.iota(64)], 1.0)
+  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("tile.at[indices]: a register tile of int32 selects elements of a shared tile of one dimension, SMEM((n,), …), got int32 "
+         "(64,) (either layout) for a tile (64, 64)", kind=SpecError)
+def indices_into_a_shared_matrix(a, b, c):
+    bins = numpipe.scratch(numpipe.SMEM((64, 64), np.int32))
+    numpipe.atomic_add(bins.at[numpipe.iota(64)], 1)
+    #                  ^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("atomic_max: the tile is int32 (64,), the value float32 (64,): both must be alike", kind=SpecError,
+         mend={"1.0, np.float32": "1, np.int32"})
+def a_shared_atomic_of_another_type(a, b, c):
+    bins = numpipe.scratch(numpipe.SMEM((64,), np.int32))
+    bins[...] = numpipe.full(64, 0, np.int32)
+    numpipe.atomic_max(bins, numpipe.full(64, 1.0, np.float32))
+  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused(simulated="atomic_add(tile, value): the second argument is a register tile, got int",
+         compiled="atomic_add(tile, value): the second argument is a register tile, got int32", kind=SpecError,
+         mend={"bins, 1": "bins, numpipe.full(64, 1, np.int32)"})
+def a_number_for_a_whole_shared_tile(a, b, c):
+    bins = numpipe.scratch(numpipe.SMEM((64,), np.int32))
+    bins[...] = numpipe.full(64, 0, np.int32)
+    numpipe.atomic_add(bins, 1)
+  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^

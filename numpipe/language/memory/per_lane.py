@@ -13,6 +13,7 @@ of its own in it, also those that it carries::
 `lane_index()`                         0 … 127 in the warpgroup
 ``cuda.threadIdx.x``, ``cuda.laneid``  0 … in the CTA; 0 … 31 in the warp
 ``tile[i, j]``                         an element; ``tile[i, j] = x`` of tiles that a kernel writes
+``atomic_add(tile.at[i, j], x)``       and its like: with an element of int32 or uint32, sums of float32 too, of any lanes
 ``array[i, j]``                        an element of an array, of 16 bits or more; neighbours of neighbouring lanes come together
 ``cuda.shfl_sync`` and its variants    a number of another lane of the warp (PTX ISA, "shfl.sync")
 ``cuda.syncwarp``                      what lanes of the warp have stored is what they load behind it ("bar.warp.sync")
@@ -42,7 +43,9 @@ from ...plan.layout import Layout, swizzled
 from ...plan.params import LoweringSemantics
 from ...plan.trees import Tree, leaves, made, tree_of
 from ...plan.unit import Unit
+from ..tiles.elements import as_element, check_number, is_number
 from ..tiles.refs import READ_ONLY, SharedTile, SmemTile
+from ..tiles.shared_atomics import check_type
 from .shared import Slots
 
 __all__ = ["lane_index"]
@@ -183,6 +186,28 @@ def check_stored(dtype: np.dtype, value: Any) -> None:
             ": int(x) truncates a float" if fraction else ": it must be a number"))
 
 
+class LaneElement:
+    """An element of a tile that a lane's atomics change, ``tile.at[i, j]``."""
+
+    operand = "element of a tile"
+
+    def __init__(self, tile: LaneTile, place: int) -> None:
+        self.tile, self.place = tile, place
+
+    def update(self, name: str, value: Any) -> None:
+        check_update(name, self.tile, value)
+        number = as_element(name, self.tile.dtype, value)
+        lane(name).update(self.place, self.tile.dtype.type(number), name.removeprefix("atomic_"), name)
+
+
+def check_update(name: str, tile: Any, value: Any) -> None:
+    """Raise SpecError unless a number, or one of a Numba type, can be combined with an element of a tile by an atomic."""
+    check_type(name, tile)
+    if not is_number(value):
+        raise SpecError(f"{name}(tile.at[i, j], value): value must be a number, got {called(value)}")
+    check_number(name, "the tile", tile.dtype, value)
+
+
 class LaneTile(SharedTile):
     """A tile in shared memory as a lane sees it: elements and views."""
 
@@ -196,6 +221,10 @@ class LaneTile(SharedTile):
                           "not look, and takes whatever lies there", f"row in 0…{rows - 1}, column in 0…{columns - 1}",
                           f"touches tile[{row}, {column}]")
         return int(swizzled(np.asarray(self.address + self.layout.offset(row, column)), self.layout.width))
+
+    def part(self, index: Any) -> Any:
+        parts = index if isinstance(index, tuple) else (index,)
+        return LaneElement(self, self._place(index)) if all(map(arith.is_integer, parts)) else super().part(index)
 
     def __getitem__(self, index: Any) -> Any:
         place = self._place(index)

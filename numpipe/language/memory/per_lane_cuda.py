@@ -11,13 +11,16 @@ import numpy as np
 
 from ...arch.dtypes import BFLOAT16
 from ...core import numba as nb
+from ...core.arith import is_integer
 from ...core.arith_cuda import convert, type_of
 from ...core.closure_cuda import BoundType
 from ...core.op import cuda_meaning, with_parameters
 from ...diagnostics.errors import SpecError
 from ...plan.trees_cuda import leaves, made, tree_of
+from ..tiles.elements_cuda import in_type
 from ..tiles.refs import READ_ONLY
 from ..tiles.refs_cuda import SharedType, SmemType
+from ..tiles.shared_atomics_cuda import emit
 from ..tiles.words_cuda import Value as Int
 from . import per_lane as source
 from .shared_cuda import SlotsType, index_parts
@@ -29,7 +32,33 @@ class LaneTileType(SharedType):
     word = "lane"
 
 
-nb.machine_model(LaneTileType, lambda ty: nb.i32)
+    def part(self, target: Any, index: Any) -> Any:
+        if not all(map(is_integer, index_parts(index))):
+            yield from super().part(target, index)
+            return
+        source.check_element(index_parts(index), str(index), self.layout)
+        context, builder, args = yield LaneElementType(self)(target, index)
+        return _place(context, builder, self, nb.fields(context, builder, target, args[0]).of, index, args[1])
+
+
+class LaneElementType(nb.types.Type):  # type: ignore[misc]
+    """The type of a `per_lane.LaneElement`; its value is the address."""
+
+    operand = source.LaneElement.operand
+
+    def __init__(self, tile: LaneTileType) -> None:
+        self.tile = tile
+        super().__init__(name=f"element({tile})")
+
+    def update(self, name: str, value: Any) -> Any:
+        source.check_update(name, self.tile, value)
+        context, builder, args = yield nb.types.void(self, value)
+        number = in_type(context, builder, args[1], value, self.tile.dtype)
+        emit(builder, name.removeprefix("atomic_"), self.tile.dtype, args[0], number)
+
+
+for _type in (LaneTileType, LaneElementType):
+    nb.machine_model(_type, lambda ty: nb.i32)
 
 
 def as_lane(ty: Any) -> Any:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from ...core.machine import current, failure
 from ...diagnostics.errors import SimulationError, SpecError
 from ...plan.layout import Layout, swizzled
-from .layouts import COLUMN, EITHER, ROW, Form, own_place, places
+from .layouts import EITHER, ROW, Form, own_place, places
 from .refs import All
 
 _Numbers = npt.NDArray[np.int64]
@@ -28,7 +28,7 @@ def held(form: Form) -> tuple[_Numbers, _Numbers]:
 
     Of a vector the row is 0, and in either layout all warps have all of it.
 
-    >>> held(Form((64,), np.dtype(np.float32), COLUMN))[1][1].tolist() == list(range(16, 32))
+    >>> held(Form((64,), np.dtype(np.float32), "column"))[1][1].tolist() == list(range(16, 32))
     True
     """
     layout, flat = ROW if form.layout == EITHER else form.layout, len(form.shape) == 1

@@ -30,6 +30,7 @@ from ...plan.copies import MapRequest
 from ...plan.layout import Layout
 from ...plan.plans import ArrayArg
 from ...plan.unit import Unit
+from .tile import TileLike
 
 __all__ = ["ds"]
 
@@ -133,7 +134,15 @@ class SharedTile:
     @property
     def at(self) -> At:
         """``tile.at[rows, columns]``: a view, nothing is moved."""
-        return At(self._part)
+        return At(self.part)
+
+    def indexed(self, index: Any) -> Any:
+        """Return the elements at the indices of a register tile: `shared_atomics`."""
+        raise NotImplementedError
+
+    def part(self, index: Any) -> Any:
+        """Return the view that an index selects."""
+        return self.indexed(index) if isinstance(index, TileLike) else self._part(index)
 
     def _part(self: _S, index: Any) -> _S:
         if index is Ellipsis:

@@ -14,6 +14,7 @@ from ...plan.context_cuda import ContextType
 from ...plan.layout import Layout
 from ...plan.unit import Unit
 from . import refs
+from .tile import TileLike
 
 I32 = nb.types.int32
 _S = TypeVar("_S", bound="SharedType")
@@ -65,6 +66,14 @@ class SharedType(nb.types.Type):  # type: ignore[misc]
         return type(self)(layout, self.dtype, self.role, self.writable)
 
     def at(self, target: AtType, index: Any) -> Any:
+        if isinstance(index, TileLike):
+            return self.indexed(target, index)
+        return self.part(target, index)
+
+    def indexed(self, target: AtType, index: Any) -> Any:
+        raise NotImplementedError
+
+    def part(self, target: AtType, index: Any) -> Any:
         part, address = view(self, index)
         context, builder, args = yield part(target, index)
         return address(builder, nb.fields(context, builder, target, args[0]).of, args[1])

@@ -1,7 +1,7 @@
 """``tile[...]`` and ``tile[...] = value``: register tiles from and to shared memory.
 
-Both are accesses of the generic proxy by the four warps of a warpgroup, each to its own 16 rows of every 64. Tiles of one dimension,
-and parts that start anywhere, go element by element (`anywhere`). A load has ended
+Both are accesses of the generic proxy by the four warps of a warpgroup, each to its own 16 rows of every 64. Tiles of one
+dimension, and parts that start anywhere, go element by element (`anywhere`). A load has ended
 when the operation returns, so that releasing the slot (mbarrier.arrive) is all that must follow it. The warp that stored something
 sees it at once; others do after a barrier; TMA and wgmma after ``fence.proxy.async`` of the writers and a barrier (PTX ISA, "Memory
 Consistency Model: Proxies").

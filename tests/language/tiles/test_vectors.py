@@ -7,7 +7,17 @@ import pytest
 
 from numpipe.errors import PipelineRace, SimulationError
 from tests.kernels.vector_kernels import (
-    DTYPES, SIZES, array, by_hand, copied, expected, rows, shifted, through_lanes, without_barriers)
+    DTYPES,
+    SIZES,
+    array,
+    by_hand,
+    copied,
+    expected,
+    rows,
+    shifted,
+    through_lanes,
+    without_barriers,
+)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
