@@ -34,8 +34,7 @@ class LaneTileType(SharedType):
 
     def part(self, target: Any, index: Any) -> Any:
         if not all(map(is_integer, index_parts(index))):
-            yield from super().part(target, index)
-            return
+            return (yield from super().part(target, index))
         source.check_element(index_parts(index), str(index), self.layout)
         context, builder, args = yield LaneElementType(self)(target, index)
         return _place(context, builder, self, nb.fields(context, builder, target, args[0]).of, index, args[1])
