@@ -21,6 +21,10 @@ from .transforms import check as check_transforms
 __all__ = ["GMEM", "ArrayType", "BlockSpec", "Element", "Static", "Workspace", "persistent"]
 
 
+MAX_SIDE = 1 << 16
+"""elements of a block along a dimension: more than shared memory has room for"""
+
+
 @dataclass(frozen=True)
 class Element:
     """A side of a block whose index map returns the *element* where the block starts, not a block index.
@@ -33,7 +37,7 @@ class Element:
     The block starts where the index map says and nowhere else: there is no padding before or behind the array, as `pl.Element`
     of Pallas has it; subtract it in the index map instead.
 
-    Raises SpecError for a size outside 1…256 elements, the limit of a TMA box.
+    Raises SpecError for a size outside 1…65536 elements.
 
     >>> Element(64).size
     64
@@ -42,8 +46,8 @@ class Element:
     size: int
 
     def __post_init__(self) -> None:
-        if not is_int(self.size) or not 1 <= self.size <= 256:
-            raise SpecError(f"Element: size must be an int of 1…256 elements, the limit of a TMA box, got {self.size!r}")
+        if not is_int(self.size) or not 1 <= self.size <= MAX_SIDE:
+            raise SpecError(f"Element: size must be an int of 1…{MAX_SIDE} elements, got {self.size!r}")
 
 
 MAX_RANK = 5  # dimensions of a tensor map (PTX ISA, "Tensor dimension")
@@ -82,9 +86,9 @@ class BlockSpec:
 
                    Two dimensions are left for the tile, or one, ``BlockSpec((256,))``, ``BlockSpec((None, 512))``: a vector.
                    Along the contiguous dimension, which cannot be squeezed, a side is a multiple of 16 bytes, along the other
-                   one of 8 elements. No side of two exceeds 256 elements (the limit of a TMA box); a vector is copied in several.
-                   Sides are compile-time constants and shapes of arrays are not, so a block that is the whole array says its
-                   sides: ``BlockSpec((64, 128))`` is all of an array of up to 64 x 128 elements.
+                   one of 8 elements; a block is copied in as many TMA boxes as it takes. Sides are compile-time constants and
+                   shapes of arrays are not, so a block that is the whole array says its sides: ``BlockSpec((64, 128))`` is all
+                   of an array of up to 64 x 128 elements.
     index_map      grid indices -> a tuple of integers, one per dimension: with (128, 64), ``lambda k: (m, k)`` selects elements
                    ``[m * 128 : m * 128 + 128, k * 64 : k * 64 + 64]``. None: the block at the array's origin, loaded once.
     memory_space   where the body finds the operand: None or numpipe.SMEM, in shared memory; numpipe.GMEM, in global memory: it
@@ -164,10 +168,8 @@ class BlockSpec:
             raise SpecError("BlockSpec: block_shape must be a tuple of ints, None (squeezed) and numpipe.Element(size), "
                             f"got {shape!r}")
         self._check_tile(shape)
-        flat = sum(side is not None for side in shape) == 1
-        if not all(1 <= n <= (1 << 16 if flat else 256) for n in shape if isinstance(n, (int, np.integer))):
-            limit = "65536 elements" if flat else "256 elements, the limit of a TMA box"
-            raise SpecError(f"BlockSpec: block_shape {shape} has a side outside 1…{limit}: split the block")
+        if not all(1 <= n <= MAX_SIDE for n in shape if isinstance(n, (int, np.integer))):
+            raise SpecError(f"BlockSpec: block_shape {shape} has a side outside 1…{MAX_SIDE} elements: split the block")
         if self.index_map is not None and not callable(self.index_map):
             raise SpecError(f"BlockSpec: index_map must be a function of the grid indices, got {self.index_map!r}")
         if self.oob_fill not in ("zeros", "nan"):

@@ -32,10 +32,10 @@ def a_side_that_is_a_string(a, b, c):
     #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("Element: size must be an int of 1…256 elements, the limit of a TMA box, got 512", kind=SpecError, mend={"512": "256"})
-def an_element_wider_than_a_box(a, b, c):
-    spec = BlockSpec((Element(512), 64), lambda k: (0, k))
-    #                 ^^^^^^^^^^^^
+@refused("Element: size must be an int of 1…65536 elements, got 0", kind=SpecError, mend={"(0)": "(64)"})
+def an_element_of_no_size(a, b, c):
+    spec = BlockSpec((Element(0), 64), lambda k: (0, k))
+    #                 ^^^^^^^^^^
 
 
 @refused("Element: size must be a compile-time constant, not a run-time int32: pass a literal, a constant of the module or a "

@@ -96,8 +96,8 @@ def a_wait_that_leaves_too_many(a, b, c):
     #     ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("zeros: a tile's shape is (64 x j, 8 x i) with at most 256 columns (wgmma m64nN), got (65, 64)", kind=SpecError,
-         mend={"(65, 64)": "(64, 64)"})
+@refused("zeros: a tile has a multiple of 8 rows and of 8 columns, and at most 32768 elements, all registers of a warpgroup, got "
+         "(65, 64)", kind=SpecError, mend={"(65, 64)": "(64, 64)"})
 def zeros_of_65_rows(a, b, c):
     acc = numpipe.zeros((65, 64), np.float32)
     #     ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
@@ -273,11 +273,11 @@ def a_product_of_512_columns(a, b, c):
     #     ^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("tile[…]: a tile's shape is (64 x j, 8 x i) with at most 256 columns (wgmma m64nN), got (32, 64)", kind=SpecError,
-         mend={"ds(0, 32)": "ds(0, 64)"})
-def a_register_tile_of_32_rows(a, b, c):
+@refused("tile[…]: a tile has a multiple of 8 rows and of 8 columns, and at most 32768 elements, all registers of a warpgroup, got "
+         "(33, 64)", kind=SpecError, mend={"ds(0, 33)": "ds(0, 32)"})
+def a_register_tile_of_33_rows(a, b, c):
     for (k,), (x,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a):
-        y = x[ds(0, 32), :]
+        y = x[ds(0, 33), :]
         #   ^^^^^^^^^^^^^^^
 
 

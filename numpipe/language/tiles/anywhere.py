@@ -8,6 +8,7 @@ what moves them by whole patterns, 8 rows or a panel, is in the instruction's im
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ import numpy.typing as npt
 from ...core.machine import current, failure
 from ...diagnostics.errors import SimulationError, SpecError
 from ...plan.layout import Layout, swizzled
+from .by_row import groups, lanes_of, word_of
 from .layouts import EITHER, ROW, Form, own_place, places
 from .refs import All
 
@@ -77,8 +79,20 @@ def store(layout: Layout, address: int, form: Form, start: tuple[int, int], valu
     rows, columns = held(form)
     whole = np.ascontiguousarray(value).reshape(-1, form.shape[-1])
     found = whole[rows, columns][..., None].view(np.uint8)
-    args = addresses(layout, address, form, start), found, "tile[…] = value"
-    if form.layout in (ROW, EITHER):
-        current().scoped("one", current().smem_store, (args[0][:1], found[:1], args[2]))
+    by_first(current().smem_store, form, addresses(layout, address, form, start), found, "tile[…] = value")
+
+
+def by_first(operation: Callable[..., None], form: Form, where: _Numbers, values: np.ndarray, *more: str) -> None:
+    """Call a machine's operation for what each warp has of a tile, `where` and `values`: by the first of those that have it."""
+    warps = warps_of(form)
+    if warps == 1:
+        current().scoped("one", operation, (where[:1], values[:1], *more))
     else:
-        current().smem_store(*args)
+        operation(where[:warps], values[:warps], *more)
+
+
+def warps_of(form: Form) -> int:
+    """Return how many warps have all elements of a tile between them."""
+    if lanes_of(form.layout):
+        return 1 if word_of(form.layout) == ROW else groups(form.shape, form.layout)[0]
+    return 1 if form.layout in (ROW, EITHER) else 4

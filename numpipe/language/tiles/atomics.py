@@ -63,8 +63,7 @@ def of_lane(dst: Any) -> bool:
 def check_atomic(name: str, dst: Any, tile: Any) -> None:
     """Raise SpecError unless a tile fits a view, and the reduction exists for its type."""
     if not isinstance(dst, GmemView):
-        raise SpecError(f"{name}(dst, tile): dst must be a view of an array, array.at[ds(i, 64), ds(j, 64)], got "
-                        f"{called(dst)}: in shared memory it is a tile, or hist.at[indices]")
+        raise SpecError(f"{name}(dst, tile): dst must be a view of an array, array.at[ds(i, 64), ds(j, 64)], got {called(dst)}")
     form, ref, reduction = form_of(tile, name), dst.ref, name.removeprefix("atomic_")
     if not dst.axes and form is None and is_number(tile):
         _check_element(name, ref, tile, _LANES[reduction])

@@ -9,8 +9,10 @@ from typing import Any
 from ...arch.dtypes import FLOAT32
 from ...core import numba as nb
 from ...core.op import cuda_meaning
-from ...plan.layout import swizzled
+from ...plan.layout import Layout, swizzled
+from . import anywhere_cuda as anywhere
 from . import conversions as source
+from .by_row import lanes_of
 from .elementwise_cuda import place_of
 from .layouts import ACCUMULATOR, ROW, panel_width, places, run_offset, vector_of
 from .reduce_cuda import EXCHANGE, barrier
@@ -30,12 +32,37 @@ def _layout_cast(_context: Any, np_: Any, site: Any, tile: Any, layout: Any) -> 
         return undefined(result)
     if not nbytes:
         return assembled(builder, result, part_of_either(builder, tile, args[2], result))
+    if lanes_of(form.layout) or lanes_of(tile.layout):
+        return assembled(builder, result, _by_rows(builder, tile, args[2], result))
     if len(form.shape) == 2:
         barrier(builder)
         moved = (_from_coalesced if result.layout == ACCUMULATOR else _to_coalesced)(builder, tile, args[2], result)
     else:
         moved = from_words(builder, result, _moved(builder, tile, registers(builder, tile, args[2]), result))
     return assembled(builder, result, moved)
+
+
+def _by_rows(builder: Any, have: TileType, value: Any, result: TileType) -> list[Any]:
+    """Return a tile's registers in another layout: panel by panel, those that have an element store it, and all load theirs."""
+    base, size = nb.external(builder, EXCHANGE, nb.i32), have.dtype.itemsize
+    none = nb.const(0), nb.const(0)
+    if len(have.shape) == 1:
+        line = Layout((1, have.shape[0]), size, 1, 16, 16)
+        barrier(builder)
+        anywhere.store(builder, line, base, have, none, value)
+        barrier(builder)
+        return anywhere.load(builder, line, base, result, none)
+    panel = Layout((64, 64), size, 1, min(128, 64 * size), 64 * min(128, 64 * size))
+    found: list[Any] = [None] * result.elements
+    stored, loaded = anywhere.panels(have), anywhere.panels(result)
+    for origin in stored:
+        barrier(builder)
+        anywhere.store(builder, panel, base, have, none, value, stored[origin], origin)
+        barrier(builder)
+        words = anywhere.words_of(builder, panel, base, result, loaded[origin], origin)
+        for number, word in zip(loaded[origin], words, strict=True):
+            found[number] = word
+    return from_words(builder, result, found)
 
 
 def _panels(tile: TileType) -> Iterator[tuple[int, int, int]]:

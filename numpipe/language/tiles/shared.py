@@ -23,10 +23,10 @@ from ...plan.layout import Layout, swizzled
 from .anywhere import check_part
 from .anywhere import load as load_anywhere
 from .anywhere import store as store_anywhere
-from .layouts import Form, only_accumulator
+from .layouts import ACCUMULATOR, Form, only_accumulator, vector_of
 from .order import before_access
 from .refs import ALL, READ_ONLY, All, SmemLike, SmemTile, is_whole, method_of, slices
-from .tile import Tile, cast_to_store, check_form, check_shape, form_of
+from .tile import Tile, cast_to_store, check_form, form_of
 
 
 def chosen(tile: SmemLike, index: Any) -> tuple[Any, ...]:
@@ -37,9 +37,10 @@ def chosen(tile: SmemLike, index: Any) -> tuple[Any, ...]:
 def load_form(tile: SmemLike, parts: Sequence[Any], what: str = "tile[…]") -> Form:
     """Return the form of the register tile that a load of a part gives."""
     sides = tuple(size if isinstance(part, All) else part.size for part, size in zip(parts, tile.layout.sides, strict=True))
-    if tile.layout.flat:
-        return check_form(sides, tile.dtype, what)
-    return Form(check_shape(sides, tile.dtype, what), tile.dtype)
+    form = check_form(sides, tile.dtype, what)
+    if len(form.shape) == 2 and 1 in form.shape:
+        raise SpecError(f"{what}: a tile of two dimensions is loaded as one of at least 8 rows and 8 columns, got {sides}")
+    return form
 
 
 def by_rows(tile: SmemLike, form: Form, parts: Sequence[Any], starts: Sequence[Any]) -> bool:
@@ -48,7 +49,7 @@ def by_rows(tile: SmemLike, form: Form, parts: Sequence[Any], starts: Sequence[A
     Then instructions move whole rows of it (`addresses`), else its elements are moved one by one (`anywhere`).
     """
     layout = tile.layout
-    if layout.flat or (layout.itemsize == 1 and layout.inner == 0):
+    if layout.flat or form.layout != ACCUMULATOR or (layout.itemsize == 1 and layout.inner == 0):
         return False
     units = (layout.per_panel, 8) if layout.inner == 0 else (8, layout.per_panel)
     return all(isinstance(part, All) or (part.size % unit == 0 and (start is None or start % unit == 0))
@@ -64,7 +65,8 @@ def check_store(tile: SmemLike, parts: Sequence[Any], value: Any) -> Form:
     if form is None:
         raise SpecError(f"{what}: the value must be a register tile, got {called(value)}")
     have = load_form(tile, parts, what)
-    only_accumulator(form, what)
+    if vector_of(form.layout):
+        only_accumulator(form, what)
     if form.shape != have.shape:
         raise SpecError(f"{what}: the tile is {have.shape}, the value {form.shape}: store to a part of it, "
                         f"tile[{'ds(start, size)' if len(have.shape) == 1 else 'ds(start, size), :'}] = value")

@@ -25,7 +25,7 @@ from ...arch.dtypes import INT32
 from ...core.machine import current, failure
 from ...core.op import called
 from ...diagnostics.errors import SimulationError, SpecError
-from .anywhere import addresses, held
+from .anywhere import addresses, by_first, held
 from .elements import as_element, check_number, is_number
 from .layouts import COLUMN, EITHER, ROW, Form
 from .order import before_access
@@ -119,8 +119,4 @@ def update_shared(name: str, dst: Any, value: Any, form: Form) -> None:
     else:
         where = addresses(tile.layout, tile.address, settled, (0, 0))
     values = own(value.value) if isinstance(value, TileLike) else np.full(where.shape, as_element(name, tile.dtype, value))
-    args = where, values.astype(tile.dtype), name.removeprefix("atomic_"), name
-    if settled.layout == ROW:
-        current().scoped("one", current().smem_update, (where[:1], args[1][:1], *args[2:]))
-    else:
-        current().smem_update(*args)
+    by_first(current().smem_update, settled, where, values.astype(tile.dtype), name.removeprefix("atomic_"), name)

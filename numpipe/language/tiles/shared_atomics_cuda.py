@@ -72,7 +72,7 @@ def shared_atomic(name: str, dst: Any, value: Any) -> Any:
     indices = part_of_either(builder, dst.index, fields.index, TileType(
         Form(form.shape, dst.index.dtype, settled.layout))) if fields else None
     at = None if fields else addresses(builder, tile.layout, base, settled, (nb.const(0), nb.const(0)))
-    own = owner(builder, settled.layout)
+    own = owner(builder, settled.shape, settled.layout)
     for element in range(len(places(settled.shape, settled.layout))):
         if indices is not None:
             inside = builder.icmp_unsigned("<", indices[element], nb.const(tile.layout.shape[1]))

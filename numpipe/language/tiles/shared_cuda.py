@@ -117,7 +117,8 @@ def _get_item(_context: Any, whole: Any, index: Any) -> Any:
         return read_registers(builder, part.layout, address(builder, *args), whole.dtype)
 
     def elements() -> list[Any]:
-        return anywhere.load(builder, whole.layout, args[0], result, _starts(builder, whole, index, parts, args[1]))
+        even = starts[-1] is not None and starts[-1] % 2 == 0
+        return anywhere.load(builder, whole.layout, args[0], result, _starts(builder, whole, index, parts, args[1]), even)
 
     aligned = _aligned(builder, whole, starts, _starts(builder, whole, index, parts, args[1])) if quick else None
     found = elements() if not quick else rows() if aligned is None else nb.one_of(builder, aligned, rows, elements)
