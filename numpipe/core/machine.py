@@ -231,6 +231,15 @@ class Machine(Protocol):
     def smem_send(self, chunks: np.ndarray, values: np.ndarray, rank: int, mbar: int, what: str) -> None:
         """`smem_write` to another CTA of the cluster (st.async): it lands some time later, on the mbarrier at `mbar` there."""
 
+    def smem_load(self, addresses: np.ndarray, nbytes: int, what: str) -> np.ndarray:
+        """Return the `nbytes` at each of the byte addresses (warps, n), as uint8 (warps, n, nbytes)."""
+
+    def smem_store(self, addresses: np.ndarray, values: np.ndarray, what: str) -> None:
+        """Each warp writes elements: uint8 (warps, n, bytes of an element) to the byte addresses (warps, n)."""
+
+    def smem_update(self, addresses: np.ndarray, values: np.ndarray, reduction: str, what: str) -> None:
+        """Each warp combines values (warps, n) with the elements at these byte addresses, atomically (``red.shared``)."""
+
     def store_word(self, address: int, value: int) -> None:
         """st.shared.b32 by the executing lane (counters handed between warpgroups)."""
 
@@ -283,6 +292,9 @@ class Lane(Protocol):
 
     def store(self, address: int, value: Any, what: str) -> None:
         """Write a NumPy number to shared memory (st.shared)."""
+
+    def update(self, address: int, value: Any, reduction: str, what: str) -> None:
+        """Combine a NumPy number with one in shared memory, atomically (red.shared)."""
 
     def shuffle(self, operation: str, mask: int, value: Any, amount: int) -> Any:
         """Return the value of another lane of the warp; `operation` is shfl_sync, shfl_up_sync, shfl_down_sync or shfl_xor_sync."""

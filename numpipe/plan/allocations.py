@@ -23,7 +23,7 @@ from ..arch.dtypes import ELEMENTS
 from ..diagnostics.errors import SpecError
 from .budget import Region
 from .cluster import ALONE, Dims, shifts
-from .layout import ATOM, Layout, block_layout
+from .layout import ATOM, Layout, block_layout, flat_layout
 from .specs import axis_names, element_type
 from .transforms import Transform, is_int
 from .transforms import check as check_transforms
@@ -41,7 +41,8 @@ ARRIVALS_A_WARPGROUP = 4
 class SMEM:
     """A tile in shared memory, or slots of one: `shape` ends in the tile's rows and columns.
 
-    shape       compile-time ints. Dimensions before the last two are slots: ``buffer.at[slot]``, with a run-time `slot`, is a
+    shape       compile-time ints: (n,) is a vector, whose elements lie one after another. Of others the
+                dimensions before the last two are slots: ``buffer.at[slot]``, with a run-time `slot`, is a
                 tile. A row is a multiple of 16 bytes, and there is a multiple of 8 of them (the layout is that of a pipeline's
                 blocks: `layout`); a tile begins at a multiple of 1024 bytes.
     dtype       element type
@@ -61,8 +62,8 @@ class SMEM:
 
     def __post_init__(self) -> None:
         shape = tuple(self.shape) if isinstance(self.shape, (tuple, list)) else ()
-        if len(shape) < 2 or not all(is_int(n) and n >= 1 for n in shape):
-            raise SpecError(f"SMEM: shape must be a tuple of at least 2 positive compile-time ints, (*slots, rows, columns), got "
+        if not shape or not all(is_int(n) and n >= 1 for n in shape):
+            raise SpecError(f"SMEM: shape must be a tuple of positive compile-time ints, (n,) or (*slots, rows, columns), got "
                             f"{self.shape!r}")
         dtype = element_type("SMEM", self.dtype)
         if dtype.name not in ELEMENTS or not dtype.isnative:
@@ -75,6 +76,8 @@ class SMEM:
     @property
     def layout(self) -> Layout:
         """The layout of one tile."""
+        if len(self.shape) == 1:
+            return flat_layout(self.shape[0], self.dtype, f"SMEM: vector {self.shape}", self.transforms)
         return block_layout((self.shape[-2], self.shape[-1]), 1, self.dtype, f"SMEM: tile {self.shape[-2:]}", self.transforms)
 
     @property

@@ -1,7 +1,8 @@
-"""Blocks: 2-D tiles of an array of any rank, as TMA copies move them.
+"""Blocks: tiles of one or two dimensions of an array of any rank, as TMA copies move them.
 
 A `BlockSpec` has a side for each dimension of its array. Squeezed dimensions (None) have one element in a block and are left
-out of the tile; the two others are its rows and columns, and lie in shared memory as `layout` says::
+out of the tile; the two others are its rows and columns, and lie in shared memory as `layout` says. Where one is left, the tile is
+a vector, whose elements lie one after another::
 
     array (B, M, K), row-major, block_shape (None, 128, 64)
 
@@ -23,7 +24,7 @@ from ..arch.dtypes import BY_DTYPE
 from ..diagnostics.errors import SpecError
 from .copies import CopyPlan
 from .copies import cut as copies_of
-from .layout import Layout, block_layout
+from .layout import Layout, block_layout, flat_layout
 from .specs import Element, Side, spelled
 from .transforms import Transform, transposes
 
@@ -33,7 +34,7 @@ class Block:
     """The facts about the blocks of an array that their copies need.
 
     layout    of the tile in shared memory
-    axes      the array's dimensions that are the tile's rows and columns
+    axes      the array's dimensions that are the tile's rows and columns, or its only one
     scales    for each dimension of the array, how many elements a block index counts; 1 where the map returns elements
     reverse   whether memory lists the dimensions the other way round (column-major arrays)
     elements  whether the index map chooses the element at which the contiguous dimension starts, which may be misaligned
@@ -45,7 +46,7 @@ class Block:
     """
 
     layout: Layout
-    axes: tuple[int, int]
+    axes: tuple[int, ...]
     scales: tuple[int, ...]
     reverse: bool
     elements: bool
@@ -62,7 +63,7 @@ class Block:
     @functools.cached_property
     def contiguous(self) -> int:
         """The array's contiguous dimension."""
-        return self.axes[self.layout.inner]
+        return self.axes[-1] if self.layout.flat else self.axes[self.layout.inner]
 
     @property
     def across(self) -> int:
@@ -115,8 +116,8 @@ def cut(shape: tuple[Side, ...], dtype: np.dtype, ndim: int, order: str, fill: L
                         f"moves at least 16 B of that: {mend}")
     if fill == "nan" and not BY_DTYPE[dtype].fills_nan:
         raise SpecError(f"{what}: oob_fill='nan', but {dtype} has no NaN that TMA knows: use 'zeros'")
-    layout = block_layout((left[0], left[1]), axes.index(contiguous), dtype, f"{what}: block {left}", transforms)
+    layout = (flat_layout(left[0], dtype, f"{what}: block {left}", transforms) if len(left) == 1 else
+              block_layout((left[0], left[1]), axes.index(contiguous), dtype, f"{what}: block {left}", transforms))
     axes = axes[::-1] if transposes(transforms) else axes
     scales = tuple(int(side) if isinstance(side, (int, np.integer)) else 1 for side in shape)
-    return Block(layout, (axes[0], axes[1]), scales, order != "row", isinstance(shape[contiguous], Element), fill, policy,
-                 mode=mode)
+    return Block(layout, axes, scales, order != "row", isinstance(shape[contiguous], Element), fill, policy, mode=mode)

@@ -6,6 +6,7 @@ A TMA instruction moves one box of the array, of at most 256 elements a side, to
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -36,15 +37,15 @@ class MapRequest:
 class CopyPlan:
     """The TMA copies of a tile: their tensor map, and where each of them starts.
 
-    places     (byte offset in the tile, rows, columns), from the tile's start
-    axes       the array's dimensions that are the tile's rows and columns
+    places     (byte offset in the tile, rows, columns), from the tile's start; of a tile of one dimension (byte offset, elements)
+    axes       the array's dimensions that are the tile's rows and columns, or its only one
     reverse    whether memory lists the dimensions the other way round (column-major arrays)
     policy     what L2 does with the lines (`intrinsics.cp_async_bulk`), or None
     reduction  how a store combines an element with what the array holds; "": it replaces it
     """
 
     request: MapRequest
-    places: tuple[tuple[int, int, int], ...]
+    places: tuple[tuple[int, ...], ...]
     axes: tuple[int, ...]
     reverse: bool = False
     policy: str | None = None
@@ -67,12 +68,17 @@ def cut(arg: int, rank: int, reverse: bool, axes: tuple[int, ...], layout: Layou
         *, fill: Fill = "zeros", written: bool = False, policy: str | None = None, reduction: str = "") -> CopyPlan:
     """Return the copies of a tile of this layout: each moves a panel, or a part of one that has more lines than a box may have.
 
-    `lines` of each panel are copied, by default all; the tile begins at byte `offset`.
+    `lines` of each panel are copied, by default all; the tile begins at byte `offset`. A tile of one dimension is copied in boxes
+    side by side.
     """
+    if layout.flat:
+        side = _side(layout.shape[1], 16 // layout.itemsize)
+        flat = tuple((offset + start * layout.itemsize, start) for start in range(0, layout.shape[1], side))
+        return CopyPlan(_request(arg, rank, reverse, axes, (side,), 0, fill, written), flat, axes, reverse, policy, reduction)
     inner = layout.inner
     lines = layout.shape[1 - inner] if lines is None else lines
     side = _side(lines, 8)
-    places = []
+    places: list[tuple[int, ...]] = []
     for panel in range(layout.panels):
         for line in range(0, lines, side):
             start = (line, panel * layout.per_panel) if inner else (panel * layout.per_panel, line)
@@ -92,17 +98,17 @@ def cut_prefetch(name: str, arg: int, rank: int, reverse: bool, axes: tuple[int,
     if sizes[inner] % unit:
         raise SpecError(f"async_prefetch: {name}.at[…] has {sizes[inner]} elements along dimension {axes[inner]}, which is "
                         f"contiguous: the TMA moves multiples of 16 B, {unit} elements")
-    sides = [0, 0]
-    sides[inner], sides[1 - inner] = _side(sizes[inner], unit), _side(sizes[1 - inner], 1)
-    places = [(0, row, column) for row in range(0, sizes[0], sides[0]) for column in range(0, sizes[1], sides[1])]
+    sides = [_side(size, unit if number == inner else 1) for number, size in enumerate(sizes)]
+    places = [(0, *at) for at in itertools.product(*(range(0, size, side) for size, side in zip(sizes, sides, strict=True)))]
     return CopyPlan(_request(arg, rank, reverse, axes, sides, 0, "zeros", False), tuple(places), axes, reverse)
 
 
 def _request(arg: int, rank: int, reverse: bool, axes: tuple[int, ...], sides: Sequence[int], swizzle: int, fill: Fill,
              written: bool) -> MapRequest:
-    """Return the tensor map of boxes with these sides along two of the array's dimensions."""
+    """Return the tensor map of boxes with these sides along one or two of the array's dimensions."""
     box = [1] * rank
-    box[axes[0]], box[axes[1]] = sides
+    for axis, side in zip(axes, sides, strict=True):
+        box[axis] = side
     return MapRequest(arg, tuple(reversed(box) if reverse else box), swizzle, fill, written)
 
 

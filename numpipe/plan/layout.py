@@ -24,7 +24,7 @@ from ..arch.dtypes import K_BYTES
 from ..diagnostics.errors import SpecError
 from .transforms import Transform, panel_bytes, row_width, transposes
 
-__all__ = ["ATOM", "Layout", "Operand", "block_layout", "operand", "row_width", "swizzled"]
+__all__ = ["ATOM", "Layout", "Operand", "block_layout", "flat_layout", "operand", "row_width", "swizzled"]
 
 ATOM = 1024  # bytes: the swizzle pattern repeats; every block starts at a multiple of it
 
@@ -33,7 +33,7 @@ ATOM = 1024  # bytes: the swizzle pattern repeats; every block starts at a multi
 class Layout:
     """A 2-D block (or a view of one) in shared memory; all offsets are before swizzling.
 
-    shape         rows, columns in elements, in the order the user sees
+    shape         rows, columns in elements, in the order the user sees; a block of one dimension has one row (`flat`), without gaps
     itemsize      bytes of an element
     inner         which axis is contiguous: 1 row-major, 0 column-major (an array whose first dimension is contiguous)
     width         bytes of a panel's row
@@ -45,6 +45,16 @@ class Layout:
     inner: int
     width: int
     panel_stride: int
+
+    @property
+    def flat(self) -> bool:
+        """Whether it is a block of one dimension."""
+        return self.shape[0] == 1
+
+    @property
+    def sides(self) -> tuple[int, ...]:
+        """The shape as the user sees it."""
+        return self.shape[1:] if self.flat else self.shape
 
     @property
     def per_panel(self) -> int:
@@ -67,13 +77,16 @@ class Layout:
 
     @property
     def T(self) -> Layout:
-        return dataclasses.replace(self, shape=self.shape[::-1], inner=1 - self.inner)
+        return self if self.flat else dataclasses.replace(self, shape=self.shape[::-1], inner=1 - self.inner)
 
-    def offset(self, row: int, column: int) -> int:
-        """Byte offset of element (row, column)."""
+    def offset(self, row: Any, column: Any) -> Any:
+        """Byte offset of element (row, column), as ints, arrays or LLVM values with Python's operators."""
         at = (row, column)
         inside = at[self.inner] * self.itemsize
-        return inside // self.width * self.panel_stride + at[1 - self.inner] * self.width + inside % self.width
+        if self.flat:
+            return inside
+        shift = self.width.bit_length() - 1
+        return (inside >> shift) * self.panel_stride + at[1 - self.inner] * self.width + (inside & (self.width - 1))
 
     def sliced(self, axis: int, size: int, what: str) -> tuple[Layout, int]:
         """Return the layout of a view of `size` elements along `axis`, and the bytes that an element of its start moves it by.
@@ -106,6 +119,16 @@ def block_layout(shape: tuple[int, int], inner: int, dtype: np.dtype, what: str,
     width = panel_bytes(transforms, nbytes, dtype.itemsize, f"{what} of {dtype}")
     layout = Layout((shape[0], shape[1]), dtype.itemsize, inner, width, shape[1 - inner] * width)
     return layout.T if transposes(transforms) else layout
+
+
+def flat_layout(size: int, dtype: np.dtype, what: str, transforms: tuple[Transform, ...] = ()) -> Layout:
+    """Return the layout of a block of one dimension: its elements one after another; SpecError where TMA cannot move it."""
+    if size * dtype.itemsize % 16:
+        raise SpecError(f"{what} of {dtype} is {size * dtype.itemsize} B, but TMA moves multiples of 16 B: make it a multiple of "
+                        f"{16 // dtype.itemsize} elements")
+    if transforms:
+        raise SpecError(f"{what} has one dimension, whose elements lie one after another: leave out transforms=")
+    return Layout((1, size), dtype.itemsize, 1, 16, 16)
 
 
 @dataclass(frozen=True)

@@ -186,6 +186,9 @@ class KernelShape:
         along = tuple(axis for axis in self.cluster_dims(names, what) if self.cluster[axis] > 1)
         if not along:
             return block
+        if block.layout.flat:
+            raise SpecError(f"{what}: collective_axes={names}: CTAs load a share each of a block's rows, and this one has one "
+                            "dimension: give it two, or leave collective_axes out")
         shares = math.prod(self.cluster[axis] for axis in along)
         outer = 1 - block.layout.inner
         rows = block.layout.shape[outer]

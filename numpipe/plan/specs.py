@@ -21,6 +21,10 @@ from .transforms import check as check_transforms
 __all__ = ["GMEM", "ArrayType", "BlockSpec", "Element", "Static", "Workspace", "persistent"]
 
 
+MAX_SIDE = 1 << 16
+"""elements of a block along a dimension: more than shared memory has room for"""
+
+
 @dataclass(frozen=True)
 class Element:
     """A side of a block whose index map returns the *element* where the block starts, not a block index.
@@ -34,7 +38,7 @@ class Element:
     The block starts where the index map says and nowhere else: there is no padding before or behind the array, as `pl.Element`
     of Pallas has it; subtract it in the index map instead.
 
-    Raises SpecError for a size outside 1…256 elements, the limit of a TMA box.
+    Raises SpecError for a size outside 1…65536 elements.
 
     >>> Element(64).size
     64
@@ -43,8 +47,8 @@ class Element:
     size: int
 
     def __post_init__(self) -> None:
-        if not is_int(self.size) or not 1 <= self.size <= 256:
-            raise SpecError(f"Element: size must be an int of 1…256 elements, the limit of a TMA box, got {self.size!r}")
+        if not is_int(self.size) or not 1 <= self.size <= MAX_SIDE:
+            raise SpecError(f"Element: size must be an int of 1…{MAX_SIDE} elements, got {self.size!r}")
 
 
 MAX_RANK = 5  # dimensions of a tensor map (PTX ISA, "Tensor dimension")
@@ -70,7 +74,7 @@ GMEM = MemorySpace("GMEM")
 class BlockSpec:
     """How an array is cut into blocks, and which block a grid step needs.
 
-    block_shape    a side for each dimension of the array, in the array's order (2 to 5 dimensions, which is what TMA
+    block_shape    a side for each dimension of the array, in the array's order (1 to 5 dimensions, which is what TMA
                    addresses):
 
                    =================  ============  =====================================  ==================
@@ -81,10 +85,11 @@ class BlockSpec:
                    ``None``           1             the element                            left out: squeezed
                    =================  ============  =====================================  ==================
 
-                   Two dimensions are left for the tile. Along the contiguous one a side is a multiple of 16 bytes, along the
-                   other one of 8 elements; no side exceeds 256 elements (the limit of a TMA box). The contiguous dimension
-                   cannot be squeezed. Sides are compile-time constants and shapes of arrays are not, so a block that is the
-                   whole array says its sides: ``BlockSpec((64, 128))`` is all of an array of up to 64 x 128 elements.
+                   Two dimensions are left for the tile, or one, ``BlockSpec((256,))``, ``BlockSpec((None, 512))``: a vector.
+                   Along the contiguous dimension, which cannot be squeezed, a side is a multiple of 16 bytes, along the other
+                   one of 8 elements; a block is copied in as many TMA boxes as it takes. Sides are compile-time constants and
+                   shapes of arrays are not, so a block that is the whole array says its sides: ``BlockSpec((64, 128))`` is all
+                   of an array of up to 64 x 128 elements.
     index_map      grid indices -> a tuple of integers, one per dimension: with (128, 64), ``lambda k: (m, k)`` selects elements
                    ``[m * 128 : m * 128 + 128, k * 64 : k * 64 + 64]``. None: the block at the array's origin, loaded once.
     memory_space   where the body finds the operand: None or numpipe.SMEM, in shared memory; numpipe.GMEM, in global memory: it
@@ -168,9 +173,8 @@ class BlockSpec:
             raise SpecError("BlockSpec: block_shape must be a tuple of ints, None (squeezed) and numpipe.Element(size), "
                             f"got {shape!r}")
         self._check_tile(shape)
-        if not all(1 <= n <= 256 for n in shape if isinstance(n, (int, np.integer))):
-            raise SpecError(f"BlockSpec: block_shape {shape} has a side outside 1…256 elements, the limit of a TMA box: "
-                            "split the block")
+        if not all(1 <= n <= MAX_SIDE for n in shape if isinstance(n, (int, np.integer))):
+            raise SpecError(f"BlockSpec: block_shape {shape} has a side outside 1…{MAX_SIDE} elements: split the block")
         if self.index_map is not None and not callable(self.index_map):
             raise SpecError(f"BlockSpec: index_map must be a function of the grid indices, got {self.index_map!r}")
         if self.oob_fill not in ("zeros", "nan"):
@@ -180,18 +184,15 @@ class BlockSpec:
         axis_names("BlockSpec", self.collective_axes)
 
     def _check_tile(self, shape: tuple[Side, ...]) -> None:
-        """Raise SpecError unless TMA can address the array, and the block leaves two dimensions for the tile."""
+        """Raise SpecError unless TMA can address the array, and the block leaves one or two dimensions for the tile."""
         if len(shape) > MAX_RANK:
             raise SpecError(f"BlockSpec: block_shape {spelled(shape)} has {len(shape)} dimensions, and TMA addresses at most "
                             f"{MAX_RANK}: reshape the array, so that dimensions that are contiguous together are one")
         left = tuple(side.size if isinstance(side, Element) else side for side in shape if side is not None)
-        if len(left) != 2:
-            row = left[0] // 64 if left and left[0] % 512 == 0 else 8  # 64 rows, as register tiles have, of the same elements
-            mend = ("squeeze dimensions of one element: write None" if len(left) > 2 else "None leaves a dimension out of it"
-                    if len(shape) > 1 else f"pass the array as one of two dimensions, x.reshape(-1, {row}), and write a side for "
-                                           f"each, BlockSpec((64, {row}), lambda i: (i, 0))")
-            raise SpecError(f"BlockSpec: block_shape {spelled(shape)} leaves a tile of {len(left)} dimension"
-                            f"{'s' * (len(left) != 1)}, {left}; tiles have 2: {mend}")
+        if len(left) not in (1, 2):
+            mend = "squeeze dimensions of one element: write None" if left else "None leaves a dimension out of it"
+            raise SpecError(f"BlockSpec: block_shape {spelled(shape)} leaves a tile of {len(left)} dimensions, {left}; tiles have "
+                            f"1 or 2: {mend}")
 
 
 def check_mode(what: str, mode: Any) -> None:

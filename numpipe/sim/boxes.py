@@ -24,6 +24,8 @@ _REDUCED: dict[str, Callable[[Any, Any], npt.NDArray[Any]]] = {
     "inc": lambda old, new: np.where(old >= new, 0, old + np.ones_like(old)),
     "dec": lambda old, new: np.where((old == 0) | (old > new), new, old - np.ones_like(old)),
     "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}
+UPDATES = {"add": np.add, "min": np.minimum, "max": np.maximum, "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}
+"""what atomics of lanes make of an element, as NumPy's functions of two arguments"""
 
 
 def combined(reduction: str, old: npt.NDArray[Any], new: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _FULL, _EMPTY = (next(row for row in BARRIERS.values() if row.completes == role) for role in ("memory", "compute"))
 """the barriers of a slot that say that its tile has landed, and that it may be filled again"""
 _VERBS = {"TMA load": "fills", "st.async": "fills", "TMA store": "reads", "wgmma": "reads", "read": "reads", "write": "writes",
-          "mbarrier": "initialises"}
+          "atomic": "updates", "mbarrier": "initialises"}
 
 
 class Finding(NamedTuple):
@@ -57,7 +57,7 @@ class Conflict(NamedTuple):
                                     "place mbarriers outside the slots, and mbar_inval before the bytes serve something else",
                                     hazard="barrier-reinitialised", before=earlier, span=span)
         hazard, cause, mend = _finding(self)
-        doing = "writing" if earlier.kind in ("TMA load", "st.async", "write") else "reading"
+        doing = "writing" if earlier.kind in ("TMA load", "st.async", "write", "atomic") else "reading"
         slot = []
         if filled is not None and filled is not earlier and filled.mbar is not None:
             slot = [f"  slot:   filled on {filled.mbar.name} phase {filled.phase}, at {sites.place(filled.site)}"]
@@ -125,7 +125,7 @@ def _finding(this: Conflict) -> Finding:
         return _store_reads(this)
     if earlier.kind == "wgmma":
         return _product_reads(this)
-    if earlier.kind.endswith("write") and this.asynchronous and not this.late(clocks.GENERIC):
+    if earlier.kind.endswith(("write", "atomic")) and this.asynchronous and not this.late(clocks.GENERIC):
         return Finding("unfenced-writes", f"the writing warps did not fence: the store of {earlier.agent.title} is not visible to "
                        "the async proxy", "commit_smem (fence.proxy.async by every warp that wrote, then a barrier) before the "
                        f"{'copy' if 'TMA' in later.kind else 'wgmma'}, or before the arrival that tells of the tile")

@@ -55,18 +55,20 @@ def _access(who: Warpgroup, kind: str, what: str, warp: int) -> Access:
     if old is not None and old.what == what and old.needs[0][1] == epoch and old.site == site and old.last_note is who.last_note:
         return old
     number = who.first_warp + warp
-    fenced = ((clocks.index(FENCED, number), epoch),) if kind == "write" else None
+    fenced = ((clocks.index(FENCED, number), epoch),) if kind != "read" else None
     access = who.recent[kind, warp] = Access(who, kind, what, ((clocks.index(GENERIC, number), epoch),), fenced)
     return access
 
 
-def note(who: Warpgroup, what: str, write: bool, warp: int, known: list[int], first: int,
+def note(who: Warpgroup, what: str, kind: str, warp: int, known: list[int], first: int,
          touched: tuple[tuple[int, int], ...]) -> None:
-    """Record what a warp that knows `known` touches: byte intervals relative to `first`."""
-    memory, access = who.sm.memory, _access(who, "write" if write else "read", what, warp)
+    """Record a warp's "read", "write" or "atomic", given what it knows: of byte intervals relative to `first`."""
+    memory, access = who.sm.memory, _access(who, kind, what, warp)
     for lo, hi in touched:
-        if write:
+        if kind == "write":
             memory.write(access, first + lo, first + hi, known, False)
+        elif kind == "atomic":
+            memory.update(access, who.first_warp + warp, first + lo, first + hi, known)
         else:
             memory.read(access, ("read", who.first_warp + warp), first + lo, first + hi, known, False)
 
@@ -88,7 +90,7 @@ def write_chunks(who: Warpgroup, chunks: npt.NDArray[Any], values: npt.NDArray[A
         return
     who.breathe()
     for warp in who.warps():
-        note(who, what, True, warp, who.vectors[warp].tolist(), *intervals_of(chunks[warp]))
+        note(who, what, "write", warp, who.vectors[warp].tolist(), *intervals_of(chunks[warp]))
     who.sm.memory.chunks[chunks >> 4] = values
     _trace(who, "write", what, 16 * chunks.size)
 
@@ -99,7 +101,7 @@ def read_chunks(who: Warpgroup, chunks: npt.NDArray[Any], what: str) -> npt.NDAr
         return np.empty((*chunks.shape, 16), np.uint8)
     who.breathe()
     for warp in who.warps():
-        note(who, what, False, warp, who.vectors[warp].tolist(), *intervals_of(chunks[warp]))
+        note(who, what, "read", warp, who.vectors[warp].tolist(), *intervals_of(chunks[warp]))
     read: npt.NDArray[np.uint8] = who.sm.memory.chunks[chunks >> 4].view(np.uint8).reshape(*chunks.shape, 16)
     return read
 
@@ -113,7 +115,7 @@ def _word(who: Warpgroup, address: int, operation: str, write: bool) -> npt.NDAr
     who.elapse(who.sm.costs.wait)
     who.breathe()
     for warp in who.warps():
-        note(who, operation, write, warp, who.vectors[warp].tolist(), address, ((0, 4),))
+        note(who, operation, "write" if write else "read", warp, who.vectors[warp].tolist(), address, ((0, 4),))
     word: npt.NDArray[np.uint8] = who.sm.memory.bytes[address:address + 4]
     return word
 

@@ -17,7 +17,7 @@ from greenlet import getcurrent, greenlet
 
 from ..core import machine as _machine
 from ..diagnostics.errors import SpecError
-from . import generic, report, sites
+from . import elements, generic, report, sites
 from .state import Access, Warpgroup
 from .touches import LOAD
 
@@ -71,13 +71,18 @@ class Lane:
                 f"lane {self.lane % WARP} of warp {self._warp.number} has loaded {what} at SMEM[{address}] {SPINS} times, and done "
                 "nothing else: it waits for a store that nothing orders before its loads; lanes of a warp wait for each other at "
                 "cuda.syncwarp(), warpgroups at barriers, outside the body"), hazard="deadlock")
-        self._warp.touch(self, address, dtype.itemsize, what, False)
+        self._warp.touch(self, address, dtype.itemsize, what, "read")
         return self._warp.who.sm.memory.bytes[address:address + dtype.itemsize].view(dtype)[0]
 
     def store(self, address: int, value: Any, what: str) -> None:
         self._address = -1
-        self._warp.touch(self, address, value.dtype.itemsize, what, True)
+        self._warp.touch(self, address, value.dtype.itemsize, what, "write")
         self._warp.who.sm.memory.bytes[address:address + value.dtype.itemsize].view(value.dtype)[0] = value
+
+    def update(self, address: int, value: Any, reduction: str, what: str) -> None:
+        self._address = -1
+        self._warp.touch(self, address, value.dtype.itemsize, what, "atomic")
+        elements.combine(self._warp.who.sm.memory.bytes, np.array([address]), np.array([value]), reduction)
 
     def gmem_read(self, array: np.ndarray, index: tuple[slice, ...], what: str) -> np.ndarray:
         if any(part.stop - part.start != 1 for part in index):
@@ -112,25 +117,28 @@ class _Warp:
         """by byte, the lane of the newest store since the lanes met"""
         self.loaded: dict[int, set[int]] = {}
         """by byte, the lanes that have loaded it since"""
+        self.updated: dict[int, set[int]] = {}
+        """and those that have changed it by an atomic"""
         self.moved = 0
 
-    def touch(self, lane: Lane, address: int, nbytes: int, what: str, write: bool) -> None:
+    def touch(self, lane: Lane, address: int, nbytes: int, what: str, kind: str) -> None:
         """Record a lane's access to shared memory; raise PipelineRace if it and one of another lane of the warp are not ordered."""
         who, number = self.who, lane.lane % WARP
         for byte in range(address, address + nbytes):
             other, did = self.stored.get(byte, number), "stored"
-            if write and other == number:
-                other, did = next((reader for reader in self.loaded.get(byte, ()) if reader != number), number), "loaded"
+            for others, verb in ((self.loaded, "loaded"), (self.updated, "updated")):
+                if other == number and kind != {"loaded": "read", "updated": "atomic"}[verb]:
+                    other, did = next((one for one in others.get(byte, ()) if one != number), number), verb
             if other != number:
                 raise report.race(who, f"warp {self.number}: {what} by lane {number} touches SMEM[{address}:{address + nbytes}) "
                                        f"that lane {other} has {did}, and nothing orders them",
                                   mend="put cuda.syncwarp() between", hazard="unordered-accesses", span=(address, address + nbytes))
-            if write:
+            if kind == "write":
                 self.stored[byte] = number
             else:
-                self.loaded.setdefault(byte, set()).add(number)
+                (self.loaded if kind == "read" else self.updated).setdefault(byte, set()).add(number)
         self.moved += nbytes
-        generic.note(who, what, write, self.number, self.known, address, ((0, nbytes),))
+        generic.note(who, what, kind, self.number, self.known, address, ((0, nbytes),))
 
     def run(self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
         results: dict[int, Any] = {}
@@ -186,7 +194,9 @@ class _Warp:
     def _synchronise(self, mask: int) -> None:
         """Order what the lanes of `mask` have done before what they do next."""
         self.stored = {byte: lane for byte, lane in self.stored.items() if not mask >> lane & 1}
-        self.loaded = {byte: left for byte, lanes in self.loaded.items() if (left := {n for n in lanes if not mask >> n & 1})}
+        self.loaded, self.updated = (
+            {byte: left for byte, lanes in by_byte.items() if (left := {n for n in lanes if not mask >> n & 1})}
+            for by_byte in (self.loaded, self.updated))
 
     def _shuffled(self, number: int, stop: _Stop, stops: dict[int, _Stop]) -> Any:
         amount = stop.amount % WARP  # its low five bits count (PTX ISA, "shfl.sync")

@@ -23,12 +23,13 @@ _WHOLE = "write all of an output tile in every block, before it is read or store
 
 @dataclass(eq=False, slots=True)
 class Segment:
-    """Bytes with one history: the last write, the newest read since by each reader (which covers its earlier ones), and the read
-    that was to be the last."""
+    """Bytes with one history: the last write, the newest read since by each reader (which covers its earlier ones), the newest
+    atomic since by each warp, and the read that was to be the last."""
 
     write: Access | None
     reads: dict[Any, Access]
     last: Access | None = None
+    atomics: dict[int, Access] | None = None
 
 
 class SharedMemory:
@@ -58,7 +59,7 @@ class SharedMemory:
             return len(starts)
         old = self._segments[i - 1]
         starts.insert(i, at)
-        self._segments.insert(i, Segment(old.write, dict(old.reads), old.last))
+        self._segments.insert(i, Segment(old.write, dict(old.reads), old.last, old.atomics and dict(old.atomics)))
         return i
 
     def read(self, access: Access, key: Any, lo: int, hi: int, known: list[int], asynchronous: bool, last: bool = False) -> None:
@@ -75,9 +76,24 @@ class SharedMemory:
             for index, value in write.async_needs if asynchronous else write.needs:
                 if known[index] < value:
                     raise conflicts.Conflict(self.sm, write, access, lo, hi, known, asynchronous, write).error()
+            if segment.atomics:
+                self._check(segment.atomics, segment, access, lo, hi, known, asynchronous)
             segment.reads[key] = access
             if last:
                 segment.last = access
+
+    def update(self, access: Access, warp: int, lo: int, hi: int, known: list[int]) -> None:
+        """Record an atomic on [lo, hi); raise PipelineRace unless the warp's clock `known` covers its write and all reads."""
+        i, j = self._split(lo), self._split(hi)
+        for segment in self._segments[i:j]:
+            write = segment.write
+            if write is None:
+                raise conflicts.unwritten(self.sm, access, lo, hi, "", "store what atomics begin with, hist[...] = numpipe.full(…)")
+            for index, value in write.needs:
+                if known[index] < value:
+                    raise conflicts.Conflict(self.sm, write, access, lo, hi, known, False, write).error()
+            self._check(segment.reads, segment, access, lo, hi, known, False)
+            segment.atomics = {**(segment.atomics or {}), warp: access}
 
     def write(self, access: Access, lo: int, hi: int, known: list[int], asynchronous: bool) -> None:
         """Record a write of [lo, hi); raise PipelineRace unless the writer's clock `known` covers all earlier writes and reads."""
@@ -101,7 +117,14 @@ class SharedMemory:
         self._merge(i, access)
 
     def _check_reads(self, segment: Segment, access: Access, lo: int, hi: int, known: list[int], asynchronous: bool) -> None:
-        for reader in segment.reads.values():
+        self._check(segment.reads, segment, access, lo, hi, known, asynchronous)
+        if segment.atomics:
+            self._check(segment.atomics, segment, access, lo, hi, known, asynchronous)
+
+    def _check(self, earlier: dict[Any, Access], segment: Segment, access: Access, lo: int, hi: int, known: list[int],
+               asynchronous: bool) -> None:
+        """Raise PipelineRace unless `access`, which knows `known`, comes after all of these."""
+        for reader in earlier.values():
             for index, value in reader.async_needs if asynchronous else reader.needs:
                 if known[index] < value:
                     raise conflicts.Conflict(self.sm, reader, access, lo, hi, known, asynchronous, segment.write).error()
@@ -110,7 +133,7 @@ class SharedMemory:
         """Join segment i to the one before it, if one access wrote both and nobody read them."""
         if 0 < i < len(self._segments):
             left, right = self._segments[i - 1], self._segments[i]
-            if left.write is access and right.write is access and not left.reads and not right.reads:
+            if left.write is access and right.write is access and not (left.reads or right.reads or left.atomics or right.atomics):
                 del self._segments[i], self._starts[i]
 
     def loads(self) -> list[Access]:

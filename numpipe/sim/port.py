@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ..core.machine import InFlight, Lanes, Mma, TensorMap
-from . import barriers, bulk, cluster, generic, gmem, lane, mma, named, report, state
+from . import barriers, bulk, cluster, elements, generic, gmem, lane, mma, named, report, state
 from .clocks import COUNT, DRAINED, FENCED, GENERIC, INITIALISED
 from .state import SM
 
@@ -120,6 +120,9 @@ class Warpgroup(state.Warpgroup):
     smem_write = generic.write_chunks
     smem_read = generic.read_chunks
     smem_send = cluster.send
+    smem_load = elements.load
+    smem_store = elements.store
+    smem_update = elements.update
     store_word = generic.store_word
     load_word = generic.load_word
     gmem_write = generic.write_array

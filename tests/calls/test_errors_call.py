@@ -313,14 +313,8 @@ def test_a_signature_of_fewer_arrays_than_the_call_has() -> None:
     (lambda: numpipe.persistent(0), "ctas must be an int of at least 1, got 0"),
     (lambda: numpipe.BlockSpec((64, 64.0), lambda k: (0, k)), "block_shape must be a tuple of ints, None (squeezed) and "
                                                               "numpipe.Element(size), got (64, 64.0)"),
-    (lambda: numpipe.Element(0), "Element: size must be an int of 1…256 elements"),
-    (lambda: numpipe.BlockSpec((64, 257), lambda k: (0, k)), "a side outside 1…256"),
-    (lambda: numpipe.BlockSpec((64,), lambda k: (k,)), "(64,) leaves a tile of 1 dimension, (64,); tiles have 2: pass the array as "
-                                                       "one of two dimensions, x.reshape(-1, 8), and write a side for each, "
-                                                       "BlockSpec((64, 8), lambda i: (i, 0))"),
-    (lambda: numpipe.BlockSpec((512,), lambda k: (k,)), "(512,) leaves a tile of 1 dimension, (512,); tiles have 2: pass the array "
-                                                        "as one of two dimensions, x.reshape(-1, 8), and write a side for each, "
-                                                        "BlockSpec((64, 8), lambda i: (i, 0))"),
+    (lambda: numpipe.Element(0), "Element: size must be an int of 1…65536 elements"),
+    (lambda: numpipe.BlockSpec((1 << 17,), lambda k: (k,)), "a side outside 1…65536 elements: split the block"),
     (lambda: numpipe.BlockSpec((1, 64, 64), lambda k: (0, 0, k)), "(1, 64, 64) leaves a tile of 3 dimensions"),
     (lambda: numpipe.BlockSpec((None,) * 4 + (64, 64), lambda k: (0, 0, 0, 0, 0, k)), "6 dimensions, and TMA addresses at most 5"),
     (lambda: numpipe.BlockSpec((64, 64), 3), "index_map must be a function of the grid indices, got 3"),

@@ -10,11 +10,11 @@ import pytest
 
 from numpipe.errors import SimulationError
 from numpipe.hazards import HAZARDS
-from tests.hazards import accumulators, arrays, barriers, clusters, proxies, slots, stores, whole
+from tests.hazards import accumulators, arrays, barriers, clusters, proxies, shared, slots, stores, whole
 from tests.hazards.catalogue import ENTRIES, Entry
 from tests.kernels.covering import examples
 
-TOPICS = accumulators, arrays, barriers, clusters, proxies, slots, stores, whole
+TOPICS = accumulators, arrays, barriers, clusters, proxies, shared, slots, stores, whole
 SCHEDULES = (None, *range(examples(40)))  # None: the order of the virtual-time model
 
 

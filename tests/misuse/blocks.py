@@ -32,10 +32,10 @@ def a_side_that_is_a_string(a, b, c):
     #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("Element: size must be an int of 1…256 elements, the limit of a TMA box, got 512", kind=SpecError, mend={"512": "256"})
-def an_element_wider_than_a_box(a, b, c):
-    spec = BlockSpec((Element(512), 64), lambda k: (0, k))
-    #                 ^^^^^^^^^^^^
+@refused("Element: size must be an int of 1…65536 elements, got 0", kind=SpecError, mend={"(0)": "(64)"})
+def an_element_of_no_size(a, b, c):
+    spec = BlockSpec((Element(0), 64), lambda k: (0, k))
+    #                 ^^^^^^^^^^
 
 
 @refused("Element: size must be a compile-time constant, not a run-time int32: pass a literal, a constant of the module or a "
@@ -51,18 +51,18 @@ def an_element_without_a_size(a, b, c):
     #                 ^^^^^^^^^
 
 
-@refused("BlockSpec: block_shape (1, 64, 64) leaves a tile of 3 dimensions, (1, 64, 64); tiles have 2: squeeze dimensions of one "
-         "element: write None", kind=SpecError, args=THREE, mend={"(1, 64, 64)": "(None, 64, 64)"})
+@refused("BlockSpec: block_shape (1, 64, 64) leaves a tile of 3 dimensions, (1, 64, 64); tiles have 1 or 2: squeeze dimensions of "
+         "one element: write None", kind=SpecError, args=THREE, mend={"(1, 64, 64)": "(None, 64, 64)"})
 def a_tile_of_three_dimensions(a, b, c):
     spec = BlockSpec((1, 64, 64), lambda k: (0, 0, k))
     #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("BlockSpec: block_shape (None, Element(64)) leaves a tile of 1 dimension, (64,); tiles have 2: None leaves a dimension "
-         "out of it", kind=SpecError)
-def a_tile_of_one_dimension(a, b, c):
-    spec = BlockSpec((None, Element(64)), lambda k: (0, k))
-    #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+@refused("BlockSpec: block_shape (None, None) leaves a tile of 0 dimensions, (); tiles have 1 or 2: None leaves a dimension out of "
+         "it", kind=SpecError)
+def a_tile_of_no_dimension(a, b, c):
+    spec = BlockSpec((None, None), lambda k: (0, k))
+    #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
 @refused(", pipeline at {file}:{line-1}: in_specs[0] for 'a': block_shape (64, 64, None) squeezes dimension 2, which is "
@@ -85,11 +85,42 @@ def a_squeezed_dimension_of_a_column_major_array(a, b, c):
         pass
 
 
-@refused("BlockSpec: block_shape (512,) leaves a tile of 1 dimension, (512,); tiles have 2: pass the array as one of two "
-         "dimensions, x.reshape(-1, 8), and write a side for each, BlockSpec((64, 8), lambda i: (i, 0))", kind=SpecError)
-def a_block_of_one_dimension(a, b, c):
-    spec = BlockSpec((512,), lambda k: (k,))
-    #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+@refused(", pipeline at {file}:{line-1}: in_specs[0] for 'a': block (4,) of float16 is 8 B, but TMA moves multiples of 16 B: make "
+         "it a multiple of 8 elements", kind=SpecError, mend={"4)": "8)"})
+def a_vector_of_8_bytes(a, b, c):
+    pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((None, 4), lambda k: (0, k)),))
+    for _, (x,) in pipe(a):
+    #              ^^^^^^^
+        pass
+
+
+@refused(", pipeline at {file}:{line-2}: in_specs[0] for 'a': block (64,) has one dimension, whose elements lie one after "
+         "another: leave out transforms=", kind=SpecError)
+def a_vector_with_a_swizzle(a, b, c):
+    pipe = numpipe.pipeline(grid=(1,), in_specs=(
+        BlockSpec((None, 64), lambda k: (0, k), transforms=(numpipe.SwizzleTransform(64),)),))
+    for _, (x,) in pipe(a):
+    #              ^^^^^^^
+        pass
+
+
+@refused(simulated="a tile of one dimension, (64,), is indexed by ds(start, size) or ':', or by ..., got (ds(0, 64), :)",
+         compiled="a tile of one dimension, (64,), is indexed by ds(start, size) or ':', or by ..., got (ds(64), :)",
+         kind=SpecError)
+def two_parts_of_a_vector(a, b, c):
+    pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((None, 64), lambda k: (0, k)),))
+    for _, (x,) in pipe(a):
+        _ = x[ds(0, 64), :]
+        #   ^^^^^^^^^^^^^^^
+
+
+@refused(compiled="tile[…]: elements 8 … 71 are not in a tile (64,) in shared memory: take some of 0 … 63",
+         kind=SpecError)
+def a_part_past_a_vector(a, b, c):
+    pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((None, 64), lambda k: (0, k)),))
+    for _, (x,) in pipe(a):
+        _ = x[ds(8, 64)]
+        #   ^^^^^^^^^^^^
 
 
 @refused("BlockSpec: block_shape (None, None, None, None, 64, 64) has 6 dimensions, and TMA addresses at most 5: reshape the "

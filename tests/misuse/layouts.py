@@ -76,10 +76,43 @@ def a_coalesced_tile_of_odd_rows(a, b, c):
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("load_tile: layout must be \"accumulator\" or \"coalesced\", got 'rows'", kind=SpecError, mend={'"rows"': '"coalesced"'})
+@refused("load_tile: layout must be \"accumulator\", \"coalesced\", or by rows \"rows\", \"rows 32\", of a vector "
+         "\"row 32\", \"column 32\", got 'lines'", kind=SpecError, mend={'"lines"': '"rows"'})
 def a_block_in_no_layout(a, b, c):
-    x = numpipe.load_tile(c.at[ds(0, 64), ds(0, 64)], "rows")
-    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+    x = numpipe.load_tile(c.at[ds(0, 64), ds(0, 64)], "lines")
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("load_tile: the layout of a tile (M, N) by rows is \"rows\" or \"rows L\", for 4, 8, 16 or 32 lanes L that share "
+         "a row, got 'rows 64'", kind=SpecError, mend={"rows 64": "rows 32"})
+def a_block_by_64_lanes(a, b, c):
+    x = numpipe.load_tile(c.at[ds(0, 64), ds(0, 64)], "rows 64")
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("'+' of tiles (64, 64) in rows 32 layout and (64, 64) in accumulator layout: no lane has the elements of both; write "
+         "numpipe.layout_cast(x, \"rows 32\"), of a vector \"row 32\" along the columns, or \"column 32\" along the "
+         "rows and then v[:, None]",
+         kind=SpecError, mend={"+ c[ds(0, 64), ds(0, 64)]": "+ numpipe.layout_cast(c[ds(0, 64), ds(0, 64)], 'rows 32')"})
+def a_tile_by_rows_and_an_accumulator(a, b, c):
+    x = numpipe.load_tile(c.at[ds(0, 64), ds(0, 64)], "rows 32") + c[ds(0, 64), ds(0, 64)]
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("wgmma takes a tile in the accumulator's layout, this one (8, 64) is in rows 32 layout: write tiles of 64 x j "
+         "rows and at most 256 columns", kind=SpecError)
+def a_product_of_8_rows(a, b, c):
+    spec = BlockSpec((64, 64), lambda k: (0, k))
+    for (k,), (x, y) in numpipe.pipeline(grid=(1,), in_specs=(spec, spec))(a, b):
+        acc = numpipe.wgmma(numpipe.zeros((8, 64), np.float32), x, y.T)
+        #     ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("cumsum takes a tile in the accumulator's layout, this one (8, 64) is in rows 32 layout: write tiles of 64 x j "
+         "rows and at most 256 columns", kind=SpecError, mend={"ds(0, 8)": "ds(0, 64)"})
+def a_scan_of_8_rows(a, b, c):
+    x = np.cumsum(c[ds(0, 8), ds(0, 64)], axis=1)
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
 @refused("layout_cast: a lane of this float32 tile in coalesced 8 layout has 32 bytes side by side, and 16 are moved: cast before "

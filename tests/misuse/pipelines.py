@@ -14,11 +14,11 @@ SPEC = BlockSpec((64, 64), lambda k: (0, k))
 
 
 # ---- blocks, rings, budgets ----------------------------------------------------------------------------------------
-@refused("BlockSpec: block_shape (64, 512) has a side outside 1…256 elements, the limit of a TMA box: split the block",
-         kind=SpecError, mend={"(64, 512)": "(64, 256)"})
-def a_block_wider_than_a_box(a, b, c):
-    spec = BlockSpec((64, 512), lambda k: (0, k))
-    #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+@refused("BlockSpec: block_shape (64, 131072) has a side outside 1…65536 elements: split the block",
+         kind=SpecError, mend={"(64, 131072)": "(64, 512)"})
+def a_block_wider_than_shared_memory(a, b, c):
+    spec = BlockSpec((64, 131072), lambda k: (0, k))
+    #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
 @refused(", pipeline at {file}:{line-1}: in_specs[0] for 'a': block (64, 4) of float16 is 8 B along its contiguous dimension "

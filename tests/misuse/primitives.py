@@ -13,11 +13,11 @@ X = np.ones((128, 64), np.float16)
 
 
 # ---- types
-@refused("SMEM: shape must be a tuple of at least 2 positive compile-time ints, (*slots, rows, columns), got "
-         "(64,)", kind=SpecError, mend={"(64,)": "(64, 64)"})
-def scratch_of_one_dimension(a, b, c):
-    numpipe.scratch(SMEM((64,), np.float16))
-    #               ^^^^^^^^^^^^^^^^^^^^^^^
+@refused("SMEM: shape must be a tuple of positive compile-time ints, (n,) or (*slots, rows, columns), got ()", kind=SpecError,
+         mend={"()": "(64,)"})
+def scratch_of_no_dimension(a, b, c):
+    numpipe.scratch(SMEM((), np.float16))
+    #               ^^^^^^^^^^^^^^^^^^^^
 
 
 @refused("SMEM: tile (64, 30) of float16 is 60 B along its contiguous dimension 1, but TMA moves multiples of "
@@ -141,14 +141,15 @@ def a_view_by_numbers(a, b, c):
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("async_prefetch: copies move tiles of 2 dimensions, and c.at[…] has 1: pass a view of 'c' that has 2, "
-         "array.reshape(1, -1)", kind=SpecError, args=(A, B, np.zeros(64, np.float32)))
-def a_copy_of_a_vector(a, b, c):
-    numpipe.async_prefetch(c.at[ds(0, 64)])
-  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+@refused("async_prefetch: c.at[…] has 0 dimensions: write ds(i, size) in place of an integer", kind=SpecError,
+         args=(A, B, np.zeros(64, np.float32)), mend={"0": "ds(0, 64)"})
+def a_prefetch_of_an_element(a, b, c):
+    numpipe.async_prefetch(c.at[0])
+  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("copy_smem_to_gmem: copies move tiles of 2 dimensions, and c.at[…] has 1: write ds(i, 64) in place of an integer",
+@refused("copy_smem_to_gmem: c.at[…] has 1 dimension, the tile 2, (64, 64): copy between a view of two and it, or have a tile of "
+         "one, SMEM((64,), dtype)",
          kind=SpecError, mend={"c.at[0, ": "c.at[ds(0, 64), "})
 def a_copy_to_a_row(a, b, c):
     tile = numpipe.scratch(SMEM((64, 64), np.float32))

@@ -300,10 +300,10 @@ def a_whole_dimension_of_an_array(a, b, c):
     #   ^^^^^^^^^^^^^^^
 
 
-@refused("b[…]: a tile's shape is (64 x j, 8 x i) with at most 256 columns (wgmma m64nN), got (32, 64)", kind=SpecError,
-         mend={"ds(0, 32)": "ds(0, 64)"})
-def a_block_of_32_rows(a, b, c):
-    x = b[ds(0, 32), ds(0, 64)]
+@refused("b[…]: a tile has a multiple of 8 rows and of 8 columns, and at most 32768 elements, all registers of a "
+         "warpgroup, got (36, 64)", kind=SpecError, mend={"ds(0, 36)": "ds(0, 32)"})
+def a_block_of_36_rows(a, b, c):
+    x = b[ds(0, 36), ds(0, 64)]
     #   ^^^^^^^^^^^^^^^^^^^^^^^
 
 

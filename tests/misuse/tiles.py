@@ -96,8 +96,8 @@ def a_wait_that_leaves_too_many(a, b, c):
     #     ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("zeros: a tile's shape is (64 x j, 8 x i) with at most 256 columns (wgmma m64nN), got (65, 64)", kind=SpecError,
-         mend={"(65, 64)": "(64, 64)"})
+@refused("zeros: a tile has a multiple of 8 rows and of 8 columns, and at most 32768 elements, all registers of a warpgroup, got "
+         "(65, 64)", kind=SpecError, mend={"(65, 64)": "(64, 64)"})
 def zeros_of_65_rows(a, b, c):
     acc = numpipe.zeros((65, 64), np.float32)
     #     ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
@@ -273,11 +273,11 @@ def a_product_of_512_columns(a, b, c):
     #     ^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("tile[…]: a tile's shape is (64 x j, 8 x i) with at most 256 columns (wgmma m64nN), got (32, 64)", kind=SpecError,
-         mend={"ds(0, 32)": "ds(0, 64)"})
-def a_register_tile_of_32_rows(a, b, c):
+@refused("tile[…]: a tile has a multiple of 8 rows and of 8 columns, and at most 32768 elements, all registers of a warpgroup, got "
+         "(33, 64)", kind=SpecError, mend={"ds(0, 33)": "ds(0, 32)"})
+def a_register_tile_of_33_rows(a, b, c):
     for (k,), (x,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a):
-        y = x[ds(0, 32), :]
+        y = x[ds(0, 33), :]
         #   ^^^^^^^^^^^^^^^
 
 
@@ -504,15 +504,6 @@ def a_coalesced_tile_of_bytes(a, b, c):
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("tile[…]: the columns of this float8_e4m3fn tile are contiguous, and lanes move two elements of a row: use the tile "
-         "itself where this is tile.T, or pass the array with its rows contiguous, np.ascontiguousarray(a)", kind=SpecError,
-         args=NARROW, mend={"x.T[...]": "x[...]"})
-def columns_of_bytes(a, b, c):
-    for (k,), (x,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a):
-        y = x.T[...]
-        #   ^^^^^^^^
-
-
 @refused("bitcast of a float32 tile to int8: the same bits are another type of 32 bits, int32, uint32 or float32; astype converts",
          kind=SpecError, mend={"numpipe.bitcast(numpipe.full((64, 64), 1.0, np.float32), np.int8)":
                                "numpipe.full((64, 64), 1.0, np.float32).astype(np.int8)"})
@@ -547,3 +538,40 @@ def an_unsigned_tile_and_a_fraction(a, b, c):
 def a_sum_of_small_integers(a, b, c):
     x = numpipe.full((64, 64), 1, np.int8).sum()
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+# ---- atomics on shared memory
+@refused("atomic_add: float16 has no such reduction in shared memory: it takes int32, uint32, float32", kind=SpecError,
+         mend={"np.float16)": "np.float32)"})
+def a_shared_atomic_of_halves(a, b, c):
+    bins = numpipe.scratch(numpipe.SMEM((64,), np.float16))
+    bins[...] = numpipe.full(64, 0.0, np.float32).astype(np.float16)
+    numpipe.atomic_add(bins.at[numpipe.iota(64)], 1.0)
+  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("tile.at[indices]: a register tile of int32 selects elements of a shared tile of one dimension, SMEM((n,), …), got int32 "
+         "(64,) (either layout) for a tile (64, 64)", kind=SpecError)
+def indices_into_a_shared_matrix(a, b, c):
+    bins = numpipe.scratch(numpipe.SMEM((64, 64), np.int32))
+    numpipe.atomic_add(bins.at[numpipe.iota(64)], 1)
+    #                  ^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("atomic_max: the tile is int32 (64,), the value float32 (64,): both must be alike", kind=SpecError,
+         mend={"1.0, np.float32": "1, np.int32"})
+def a_shared_atomic_of_another_type(a, b, c):
+    bins = numpipe.scratch(numpipe.SMEM((64,), np.int32))
+    bins[...] = numpipe.full(64, 0, np.int32)
+    numpipe.atomic_max(bins, numpipe.full(64, 1.0, np.float32))
+  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused(simulated="atomic_add(tile, value): the second argument is a register tile, got int",
+         compiled="atomic_add(tile, value): the second argument is a register tile, got int32", kind=SpecError,
+         mend={"bins, 1": "bins, numpipe.full(64, 1, np.int32)"})
+def a_number_for_a_whole_shared_tile(a, b, c):
+    bins = numpipe.scratch(numpipe.SMEM((64,), np.int32))
+    bins[...] = numpipe.full(64, 0, np.int32)
+    numpipe.atomic_add(bins, 1)
+  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from llvmlite import ir
@@ -12,7 +12,7 @@ from numba.cuda import cgutils
 
 __all__ = [
     "assert_fail", "block_index", "block_number", "c_string", "cluster_dims", "const", "define", "emit_asm", "external", "f32",
-    "global_pointer", "grid_constant", "grid_size", "i1", "i8", "i16", "i32", "i64", "join", "nothing", "pure_asm",
+    "global_pointer", "grid_constant", "grid_size", "i1", "i8", "i16", "i32", "i64", "join", "nothing", "one_of", "pure_asm",
     "shared_base", "smem", "special", "thread_index", "void", "vprintf",
 ]
 
@@ -41,6 +41,23 @@ def join(builder: Any) -> None:
     spares a step of attention 14 of 646 instructions and every BSSY, one of the ping-pong GEMM 7 of 102.
     """
     emit_asm(builder, ir.VoidType(), [], "", "")
+
+
+def one_of(builder: Any, test: Any, then: Callable[[], list[Any]], otherwise: Callable[[], list[Any]]) -> list[Any]:
+    """Return the values that `then` makes where a test holds, and that `otherwise` makes where it does not."""
+    arms = []
+    with builder.if_else(test) as paths:
+        for path, make in zip(paths, (then, otherwise), strict=True):
+            with path:
+                values = make()
+                arms.append((values, builder.block))
+    merged = []
+    for both in zip(*(values for values, _ in arms), strict=True):
+        phi = builder.phi(both[0].type)
+        for value, (_, block) in zip(both, arms, strict=True):
+            phi.add_incoming(value, block)
+        merged.append(phi)
+    return merged
 
 
 def pure_asm(result: Any, args: Sequence[Any], text: str, constraints: str) -> Any:

@@ -102,12 +102,12 @@ def check_prefetch(np_: Any, view: Any) -> CopyPlan:
 def check_copied(operation: str, unit: Unit, view: Any, tile: Any) -> None:
     """Raise SpecError where a view and a tile differ, or the TMA cannot copy between them."""
     array, layout, dtype = reachable(operation, unit, view, tile.layout), tile.layout, tile.dtype
-    if view.shape != layout.shape:
-        raise SpecError(f"{operation}: {array.name}.at[…] has {view.shape} elements, the tile {layout.shape}: both must be of one "
+    if view.shape != layout.sides:
+        raise SpecError(f"{operation}: {array.name}.at[…] has {view.shape} elements, the tile {layout.sides}: both must be of one "
                         "shape")
     if array.dtype != dtype:
         raise SpecError(f"{operation}: '{array.name}' is {array.dtype}, the tile {dtype}: a copy does not convert")
-    if view.axes[layout.inner] != array.contiguous:
+    if view.axes[-1 if layout.flat else layout.inner] != array.contiguous:
         raise SpecError(f"{operation}: dimension {array.contiguous} of '{array.name}' is contiguous, and the tile's rows must lie "
                         f"along it: " + (f"use tile.T of a tile {view.shape[::-1]}" if array.contiguous in view.axes else
                                          "a ds(start, size) has to be there"))
@@ -120,14 +120,17 @@ def plan_of(view: Any, tile: Any, **options: Any) -> CopyPlan:
 
 
 def reachable(operation: str, unit: Unit, view: GmemView, layout: Layout | None = None) -> ArrayArg:
-    """Return the array of a view; SpecError unless the TMA can address it, and the view has two dimensions, as tiles have.
-    `layout` is that of a tile that is copied."""
+    """Return the array of a view; SpecError unless the TMA can address it, and the view has as many dimensions as a tile.
+    `layout` is that of the tile that is copied."""
     array, axes = unit.arrays[view.ref.index], view.axes
-    if len(axes) != 2:
-        size = 1 if layout is None else layout.shape[(1 - layout.inner) if axes and axes[0] == array.contiguous else layout.inner]
-        mend = f"pass a view of '{array.name}' that has 2, array.reshape(1, -1)" if array.ndim < 2 else (
-            f"write ds(i, {size}) in place of an integer")
-        raise SpecError(f"{operation}: copies move tiles of 2 dimensions, and {array.name}.at[…] has {len(axes)}: {mend}")
+    if not axes or (layout is not None and len(axes) != len(layout.sides)):
+        has = f"{array.name}.at[…] has {len(axes)} dimension{'s' * (len(axes) != 1)}"
+        if layout is None:
+            raise SpecError(f"{operation}: {has}: write ds(i, size) in place of an integer")
+        mend = (f"copy between a view of two and it, or have a tile of one, SMEM(({view.shape[0]},), dtype)" if len(axes) == 1 else
+                "write an integer in place of a ds(start, size), or have a tile of two" if axes else
+                "write ds(i, size) in place of an integer")
+        raise SpecError(f"{operation}: {has}, the tile {len(layout.sides)}, {layout.sides}: {mend}")
     if not array.tma:
         raise SpecError(f"{operation}: '{array.name}': " + unit.obstacles.get(
             view.ref.index, "TMA cannot address this array: base and strides must be multiples of 16 bytes"))

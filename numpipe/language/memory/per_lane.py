@@ -13,6 +13,7 @@ of its own in it, also those that it carries::
 `lane_index()`                         0 … 127 in the warpgroup
 ``cuda.threadIdx.x``, ``cuda.laneid``  0 … in the CTA; 0 … 31 in the warp
 ``tile[i, j]``                         an element; ``tile[i, j] = x`` of tiles that a kernel writes
+``atomic_add(tile.at[i, j], x)``       and its like: with an element of int32 or uint32, sums of float32 too, of any lanes
 ``array[i, j]``                        an element of an array, of 16 bits or more; neighbours of neighbouring lanes come together
 ``cuda.shfl_sync`` and its variants    a number of another lane of the warp (PTX ISA, "shfl.sync")
 ``cuda.syncwarp``                      what lanes of the warp have stored is what they load behind it ("bar.warp.sync")
@@ -42,7 +43,9 @@ from ...plan.layout import Layout, swizzled
 from ...plan.params import LoweringSemantics
 from ...plan.trees import Tree, leaves, made, tree_of
 from ...plan.unit import Unit
+from ..tiles.elements import as_element, check_number, is_number
 from ..tiles.refs import READ_ONLY, SharedTile, SmemTile
+from ..tiles.shared_atomics import check_type
 from .shared import Slots
 
 __all__ = ["lane_index"]
@@ -166,18 +169,11 @@ def syncwarp(mask: Any = FULL) -> None:
 
 
 # ---- elements of tiles
-def element_offset(layout: Layout, row: Any, column: Any) -> Any:
-    """Return the bytes from a tile's address to an element, before swizzling, as ints or as LLVM values with Python's operators."""
-    at = (row, column)
-    inside = at[layout.inner] * layout.itemsize
-    shift = layout.width.bit_length() - 1
-    return (inside >> shift) * layout.panel_stride + at[1 - layout.inner] * layout.width + (inside & (layout.width - 1))
-
-
-def check_element(parts: tuple[Any, ...], given: str) -> None:
+def check_element(parts: tuple[Any, ...], given: str, layout: Layout | None = None) -> None:
     """Raise SpecError unless the parts of an index, or their Numba types, select one element of a tile."""
-    if len(parts) != 2 or not all(map(arith.is_integer, parts)):
-        raise SpecError(f"with {OPTION} a body reads elements of a tile, tile[i, j] with integers, and views of it, tile.at[…] and "
+    if len(parts) != (1 if layout is not None and layout.flat else 2) or not all(map(arith.is_integer, parts)):
+        element = "tile[i]" if layout is not None and layout.flat else "tile[i, j]"
+        raise SpecError(f"with {OPTION} a body reads elements of a tile, {element} with integers, and views of it, tile.at[…] and "
                         f"tile.T, got {given}")
 
 
@@ -190,19 +186,45 @@ def check_stored(dtype: np.dtype, value: Any) -> None:
             ": int(x) truncates a float" if fraction else ": it must be a number"))
 
 
+class LaneElement:
+    """An element of a tile that a lane's atomics change, ``tile.at[i, j]``."""
+
+    operand = "element of a tile"
+
+    def __init__(self, tile: LaneTile, place: int) -> None:
+        self.tile, self.place = tile, place
+
+    def update(self, name: str, value: Any) -> None:
+        check_update(name, self.tile, value)
+        number = as_element(name, self.tile.dtype, value)
+        lane(name).update(self.place, self.tile.dtype.type(number), name.removeprefix("atomic_"), name)
+
+
+def check_update(name: str, tile: Any, value: Any) -> None:
+    """Raise SpecError unless a number, or one of a Numba type, can be combined with an element of a tile by an atomic."""
+    check_type(name, tile)
+    if not is_number(value):
+        raise SpecError(f"{name}(tile.at[i, j], value): value must be a number, got {called(value)}")
+    check_number(name, "the tile", tile.dtype, value)
+
+
 class LaneTile(SharedTile):
     """A tile in shared memory as a lane sees it: elements and views."""
 
     def _place(self, index: Any) -> int:
         parts = index if isinstance(index, tuple) else (index,)
-        check_element(parts, "..." if index is Ellipsis else repr(index))
-        row, column = (int(part) for part in parts)
-        rows, columns = self.shape
+        check_element(parts, "..." if index is Ellipsis else repr(index), self.layout)
+        row, column = (0, *map(int, parts))[-2:]
+        rows, columns = self.layout.shape
         if not (0 <= row < rows and 0 <= column < columns):
             raise failure(SimulationError, "out-of-bounds", f"tile[{row}, {column}] is outside the tile {self.shape}: the GPU does "
                           "not look, and takes whatever lies there", f"row in 0…{rows - 1}, column in 0…{columns - 1}",
                           f"touches tile[{row}, {column}]")
-        return int(swizzled(np.asarray(self.address + element_offset(self.layout, row, column)), self.layout.width))
+        return int(swizzled(np.asarray(self.address + self.layout.offset(row, column)), self.layout.width))
+
+    def part(self, index: Any) -> Any:
+        parts = index if isinstance(index, tuple) else (index,)
+        return LaneElement(self, self._place(index)) if all(map(arith.is_integer, parts)) else super().part(index)
 
     def __getitem__(self, index: Any) -> Any:
         place = self._place(index)

@@ -11,14 +11,17 @@ import numpy as np
 
 from ...arch.dtypes import BFLOAT16
 from ...core import numba as nb
+from ...core.arith import is_integer
 from ...core.arith_cuda import convert, type_of
 from ...core.closure_cuda import BoundType
 from ...core.op import cuda_meaning, with_parameters
 from ...diagnostics.errors import SpecError
 from ...plan.trees_cuda import leaves, made, tree_of
+from ..tiles.elements_cuda import in_type
 from ..tiles.refs import READ_ONLY
 from ..tiles.refs_cuda import SharedType, SmemType
-from ..tiles.shared_cuda import Value as Int
+from ..tiles.shared_atomics_cuda import emit
+from ..tiles.words_cuda import Value as Int
 from . import per_lane as source
 from .shared_cuda import SlotsType, index_parts
 
@@ -29,7 +32,32 @@ class LaneTileType(SharedType):
     word = "lane"
 
 
-nb.machine_model(LaneTileType, lambda ty: nb.i32)
+    def part(self, target: Any, index: Any) -> Any:
+        if not all(map(is_integer, index_parts(index))):
+            return (yield from super().part(target, index))
+        source.check_element(index_parts(index), str(index), self.layout)
+        context, builder, args = yield LaneElementType(self)(target, index)
+        return _place(context, builder, self, nb.fields(context, builder, target, args[0]).of, index, args[1])
+
+
+class LaneElementType(nb.types.Type):  # type: ignore[misc]
+    """The type of a `per_lane.LaneElement`; its value is the address."""
+
+    operand = source.LaneElement.operand
+
+    def __init__(self, tile: LaneTileType) -> None:
+        self.tile = tile
+        super().__init__(name=f"element({tile})")
+
+    def update(self, name: str, value: Any) -> Any:
+        source.check_update(name, self.tile, value)
+        context, builder, args = yield nb.types.void(self, value)
+        number = in_type(context, builder, args[1], value, self.tile.dtype)
+        emit(builder, name.removeprefix("atomic_"), self.tile.dtype, args[0], number)
+
+
+for _type in (LaneTileType, LaneElementType):
+    nb.machine_model(_type, lambda ty: nb.i32)
 
 
 def as_lane(ty: Any) -> Any:
@@ -123,10 +151,10 @@ def _syncwarp(_context: Any, mask: Any) -> Any:
 # ---- elements of tiles
 def _place(context: Any, builder: Any, tile: LaneTileType, address: Any, index: Any, value: Any) -> Any:
     """Return the address of an element, swizzled: rows of a tile lie as `layout.swizzled` says."""
-    row, column = (Int(builder, nb.const(ty.literal_value) if isinstance(ty, nb.types.IntegerLiteral) else
-                       context.cast(builder, part, ty, I32))
-                   for ty, part in zip(index, nb.cgutils.unpack_tuple(builder, value), strict=True))
-    at = source.element_offset(tile.layout, row, column) + Int(builder, address)
+    values = nb.cgutils.unpack_tuple(builder, value) if isinstance(index, nb.types.BaseTuple) else [value]
+    places = [Int(builder, nb.const(ty.literal_value) if isinstance(ty, nb.types.IntegerLiteral) else
+                  context.cast(builder, part, ty, I32)) for ty, part in zip(index_parts(index), values, strict=True)]
+    at = tile.layout.offset(*(Int(builder, nb.const(0)), *places)[-2:]) + Int(builder, address)
     mask = tile.layout.width // 16 - 1
     return (at ^ (((at >> 7) & mask) << 4) if mask else at).value
 
@@ -166,7 +194,7 @@ def _registers(dtype: np.dtype) -> tuple[Any, str]:
 def _get_item(target: Any, index: Any) -> Any:
     if not isinstance(target, LaneTileType):
         return None
-    source.check_element(index_parts(index), str(index))
+    source.check_element(index_parts(index), str(index), target.layout)
     context, builder, args = yield _element(target.dtype)(target, index)
     return _load(builder, target.dtype, _place(context, builder, target, args[0], index, args[1]))
 
@@ -177,7 +205,7 @@ def _set_item(target: Any, index: Any, value: Any) -> Any:
     tile, kind = target, nb.unliteral(value)
     if not tile.writable:
         raise SpecError(READ_ONLY)
-    source.check_element(index_parts(index), str(index))
+    source.check_element(index_parts(index), str(index), target.layout)
     source.check_stored(tile.dtype, value)
     context, builder, args = yield nb.types.none(target, index, kind)
     number = convert(context, builder, args[2], kind, _element(tile.dtype))

@@ -34,6 +34,8 @@ from ...core.arith import named
 from ...core.op import Op, called
 from ...diagnostics.errors import SpecError
 from .elements import check_number, is_number, write_element
+from .refs import SmemLike
+from .shared_atomics import IndexedLike, check_shared, update_shared
 from .store import check, through_tma, write_out
 from .tile import form_of
 from .views import GmemView
@@ -46,6 +48,16 @@ _LANES: dict[str, tuple[str, ...]] = {"add": ("int32", "uint32", "float32", "flo
 _RESULTS = {"add": "the sum of it and of the tile's", "min": "the smaller of it and of the tile's",
             "max": "the larger of it and of the tile's", "and": "``it & the tile's``", "or": "``it | the tile's``",
             "xor": "``it ^ the tile's``"}
+
+
+def in_shared(dst: Any) -> bool:
+    """Return whether an atomic's operand, or its type, is in shared memory."""
+    return isinstance(dst, (IndexedLike, SmemLike))
+
+
+def of_lane(dst: Any) -> bool:
+    """Return whether an atomic's operand, or its type, is a shared element as a lane sees it."""
+    return getattr(dst, "operand", None) == "element of a tile"
 
 
 def check_atomic(name: str, dst: Any, tile: Any) -> None:
@@ -85,6 +97,12 @@ def _atomic(reduction: str) -> Op[..., Any]:
     name = f"atomic_{reduction}"
 
     def operation(dst: Any, tile: Any) -> None:
+        if of_lane(dst):
+            dst.update(name, tile)
+            return
+        if in_shared(dst):
+            update_shared(name, dst, tile, check_shared(name, dst, tile))
+            return
         check_atomic(name, dst, tile)
         if not dst.axes:
             write_element(dst.ref, dst.start, tile, f"{name}: {dst.ref.name}.at[…]", reduction)
@@ -93,7 +111,8 @@ def _atomic(reduction: str) -> Op[..., Any]:
 
     return named(operation, name, f"""Make each element of a view of an array {_RESULTS[reduction]}, atomically, inside a kernel.
 
-    dst   ``array.at[ds(i, 64), ds(j, 64)]``, or ``array.at[ds(i, 64)]`` for a vector; with an integer along each other dimension.
+    dst   in shared memory a tile, or ``hist.at[indices]``: see `numpipe.language.tiles.shared_atomics`; in global memory
+          ``array.at[ds(i, 64), ds(j, 64)]``, or ``array.at[ds(i, 64)]`` for a vector; with an integer along each other dimension.
           What lies outside the array is left out; starts are not negative. ``array.at[i, j]`` is a single element
     tile  a register tile of that shape and of the array's type; for an element a number, as `elements` has it
 

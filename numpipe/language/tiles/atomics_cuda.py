@@ -10,10 +10,17 @@ from ...core import numba as nb
 from ...core.op import cuda_meaning
 from . import atomics as source
 from .elements_cuda import write_element
+from .shared_atomics_cuda import shared_atomic
 from .store_cuda import writing
 
 
 def _atomic(name: str, typing_context: Any, dst: Any, tile: Any) -> Any:
+    if source.of_lane(dst):
+        yield from dst.update(name, tile)
+        return
+    if source.in_shared(dst):
+        yield from shared_atomic(name, dst, tile)
+        return
     source.check_atomic(name, dst, tile)
     reduction = name.removeprefix("atomic_")
     dtype = dst.dtype

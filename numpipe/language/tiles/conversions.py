@@ -8,6 +8,7 @@ row                      column                 through shared memory: 4 bytes a
 column                   row                    the stores, and one between them and the loads
 accumulator              coalesced              through shared memory, panels of 64 rows x 128 bytes, one after the other: a
 coalesced                accumulator            barrier of the warpgroup before, and within, as warps keep their rows, of the warp
+by rows (`by_row`)     any, or from any       through shared memory, of a tile 64 x 64 elements after 64 x 64: two barriers each
 float32 accumulator      A operand of wgmma     `astype`, in the same lanes: no cast is needed
 the same                                        nothing
 =======================  =====================  ====================================================================================
@@ -19,13 +20,28 @@ layout becomes a row or a column by itself where an `if`, a loop, a carry or a f
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from ...core.op import called, constant, op
 from ...diagnostics.errors import SpecError
 from ...plan.context import Context, ContextFacts
-from .exchange import exchange, of_columns, of_rows, rows
-from .layouts import ACCUMULATOR, COALESCED, COLUMN, EITHER, ROW, Form, coalesced_form, panel_width, vector_layout, vector_of
+from .by_row import ROWS, lanes_of
+from .exchange import each_to_all, exchange, of_columns, of_rows, rows
+from .layouts import (
+    ACCUMULATOR,
+    COALESCED,
+    COLUMN,
+    EITHER,
+    ROW,
+    Form,
+    by_rows,
+    coalesced_form,
+    fits,
+    panel_width,
+    vector_layout,
+    vector_of,
+)
 from .tile import Tile, form_of
 
 __all__ = ["layout_cast"]
@@ -39,7 +55,8 @@ def layout_cast(np_: Context, site: str, tile: Any, layout: str) -> Tile:
 
     tile    a vector (n,), of any type, or a tile (M, N) of numbers
     layout  of a vector "row": along the columns, as it is broadcast to tiles; or "column": along the rows, as ``tile.sum(axis=1)``
-            gives it. Of a tile "accumulator", or "coalesced", as `load_tile` gives it. A compile-time constant
+            gives it. Of a tile "accumulator", or "coalesced", as `load_tile` gives it. By rows, of a tile "rows" or "rows 32", of
+            vectors that meet it "row 32" or "column 32" (`by_row`). A compile-time constant
 
     A row's statistics that scale the columns of another product, for example::
 
@@ -55,7 +72,11 @@ def layout_cast(np_: Context, site: str, tile: Any, layout: str) -> Tile:
     if np_.memory:
         return Tile(None, result)
     if nbytes:
-        exchange(np_, *_chunks(tile.form, result), f"{CAST} of a register tile", apart=len(result.shape) == 2)
+        if lanes_of(tile.form.layout) or lanes_of(result.layout):
+            for _ in range(panels(result.shape)):
+                exchange(np_, *each_to_all(-(-nbytes // 64) * 16), f"{CAST} of a register tile")
+        else:
+            exchange(np_, *_chunks(tile.form, result), f"{CAST} of a register tile", apart=len(result.shape) == 2)
     return Tile(tile.value, result)
 
 
@@ -65,6 +86,8 @@ def plan_cast(np_: ContextFacts, site: Any, tile: Any, layout: Any) -> tuple[For
     if form is None:
         raise SpecError(f"{CAST}(tile, layout): tile must be a register tile, got {called(tile)}")
     flat = len(form.shape) == 1
+    if lanes_of(form.layout) or (isinstance(layout, str) and (layout == ROWS or lanes_of(layout))):
+        return _plan_by_rows(np_, site, form, layout)
     known = (ROW, COLUMN) if flat else (ACCUMULATOR, COALESCED)
     if layout not in known:
         raise SpecError(f"{CAST}: the layout of a {'vector' if flat else 'tile (M, N)'} is one of {', '.join(map(repr, known))}, "
@@ -73,6 +96,29 @@ def plan_cast(np_: ContextFacts, site: Any, tile: Any, layout: Any) -> tuple[For
     if nbytes and not np_.memory:
         before = f" ({form.layout} layout)" if form.layout == ACCUMULATOR else ""
         np_.unit.plan_exchange(nbytes, (constant(CAST, "site", site), f"{form}{before} to {result.layout} layout"))
+    return result, nbytes
+
+
+def panels(shape: tuple[int, ...]) -> int:
+    """Return how many panels of 64 x 64 elements a tile has; of a vector one."""
+    return math.prod(-(-size // 64) for size in shape) if len(shape) == 2 else 1
+
+
+def _plan_by_rows(np_: ContextFacts, site: Any, form: Form, layout: str) -> tuple[Form, int]:
+    """Return what `plan_cast` does, of a cast from or to a layout by rows."""
+    if vector_of(form.layout) or layout == COALESCED or 1 in form.shape:
+        raise SpecError(f"{CAST}: {form} is cast as a vector: x.reshape(-1)" if 1 in form.shape else
+                        f"{CAST}: from {form} to {layout!r} there is no way in one step: cast to \"{ACCUMULATOR}\" first")
+    flat = len(form.shape) == 1
+    if layout == ACCUMULATOR and not fits(form.shape):
+        raise SpecError(f"{CAST}: an accumulator has 64 x j rows and at most 256 columns, got {form}")
+    result = (by_rows(form, layout, CAST) if layout == ROWS or lanes_of(layout) else Form(form.shape, form.dtype) if not flat else
+              _plan_vector(Form(form.shape, form.dtype, EITHER), layout)[0])
+    if result == form:
+        return form, 0
+    nbytes = form.dtype.itemsize * (form.shape[0] if flat else 64 * 64)
+    if not np_.memory:
+        np_.unit.plan_exchange(nbytes, (constant(CAST, "site", site), f"{form} to {result.layout} layout"))
     return result, nbytes
 
 

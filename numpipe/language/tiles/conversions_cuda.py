@@ -6,18 +6,21 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
-from ...arch.dtypes import BOOL, FLOAT32, packing
+from ...arch.dtypes import FLOAT32
 from ...core import numba as nb
 from ...core.op import cuda_meaning
-from ...plan.layout import swizzled
+from ...plan.layout import Layout, swizzled
+from . import anywhere_cuda as anywhere
 from . import conversions as source
+from .by_row import lanes_of
 from .elementwise_cuda import place_of
 from .layouts import ACCUMULATOR, ROW, panel_width, places, run_offset, vector_of
 from .reduce_cuda import EXCHANGE, barrier
-from .shared_cuda import Value, converge, load_words, read_registers, store_words
+from .shared_cuda import converge, read_registers
 from .store_ring import panel_layout
 from .store_ring_cuda import registers_of, write_panel
-from .tile_cuda import TileType, assembled, part_of_either, registers, undefined
+from .tile_cuda import TileType, assembled, from_words, part_of_either, registers, to_words, undefined
+from .words_cuda import Value, load_words, store_words
 
 
 @cuda_meaning(source.layout_cast)
@@ -29,12 +32,37 @@ def _layout_cast(_context: Any, np_: Any, site: Any, tile: Any, layout: Any) -> 
         return undefined(result)
     if not nbytes:
         return assembled(builder, result, part_of_either(builder, tile, args[2], result))
+    if lanes_of(form.layout) or lanes_of(tile.layout):
+        return assembled(builder, result, _by_rows(builder, tile, args[2], result))
     if len(form.shape) == 2:
         barrier(builder)
         moved = (_from_coalesced if result.layout == ACCUMULATOR else _to_coalesced)(builder, tile, args[2], result)
     else:
-        moved = _from_words(builder, result, _moved(builder, tile, registers(builder, tile, args[2]), result))
+        moved = from_words(builder, result, _moved(builder, tile, registers(builder, tile, args[2]), result))
     return assembled(builder, result, moved)
+
+
+def _by_rows(builder: Any, have: TileType, value: Any, result: TileType) -> list[Any]:
+    """Return a tile's registers in another layout: panel by panel, those that have an element store it, and all load theirs."""
+    base, size = nb.external(builder, EXCHANGE, nb.i32), have.dtype.itemsize
+    none = nb.const(0), nb.const(0)
+    if len(have.shape) == 1:
+        line = Layout((1, have.shape[0]), size, 1, 16, 16)
+        barrier(builder)
+        anywhere.store(builder, line, base, have, none, value)
+        barrier(builder)
+        return anywhere.load(builder, line, base, result, none)
+    panel = Layout((64, 64), size, 1, min(128, 64 * size), 64 * min(128, 64 * size))
+    found: list[Any] = [None] * result.elements
+    stored, loaded = anywhere.panels(have), anywhere.panels(result)
+    for origin in stored:
+        barrier(builder)
+        anywhere.store(builder, panel, base, have, none, value, stored[origin], origin)
+        barrier(builder)
+        words = anywhere.words_of(builder, panel, base, result, loaded[origin], origin)
+        for number, word in zip(loaded[origin], words, strict=True):
+            found[number] = word
+    return from_words(builder, result, found)
 
 
 def _panels(tile: TileType) -> Iterator[tuple[int, int, int]]:
@@ -98,7 +126,7 @@ def _moved(builder: Any, have: TileType, values: list[Any], result: TileType) ->
     chosen = builder.icmp_unsigned("<", thread, nb.const(4)) if along_columns else (
         builder.icmp_unsigned("==", builder.and_(thread, nb.const(3)), nb.const(0)))
     chosen = builder.zext(chosen, nb.i32)
-    words = _to_words(builder, have, values)
+    words = to_words(builder, have, values)
     barrier(builder)
     for i, (down, right) in enumerate(places(have.shape, have.layout)):
         if along_columns and i % 2 == 0:
@@ -113,23 +141,3 @@ def _moved(builder: Any, have: TileType, values: list[Any], result: TileType) ->
         elif along_columns:
             found += load_words(builder, nb.i32, "b32", builder.add(by_row, nb.const(4 * (down or 0))), 1)
     return found
-
-
-def _to_words(builder: Any, tile: TileType, values: list[Any]) -> list[Any]:
-    """Return the elements of registers, a 32-bit word each."""
-    if packing(tile.dtype).per_register == 2:
-        return [word for value in values for word in (value, builder.lshr(value, nb.const(8 * tile.dtype.itemsize)))]
-    if tile.dtype == BOOL:
-        return [builder.zext(value, nb.i32) for value in values]
-    return [builder.bitcast(value, nb.i32) if tile.dtype == FLOAT32 else value for value in values]
-
-
-def _from_words(builder: Any, tile: TileType, words: list[Any]) -> list[Any]:
-    """Return the registers of elements in 32-bit words."""
-    if packing(tile.dtype).per_register == 2:
-        bits = 8 * tile.dtype.itemsize
-        return [builder.or_(builder.and_(low, nb.const((1 << bits) - 1)), builder.shl(high, nb.const(bits)))
-                for low, high in zip(words[::2], words[1::2], strict=True)]
-    if tile.dtype == BOOL:
-        return [builder.icmp_unsigned("!=", word, nb.const(0)) for word in words]
-    return [builder.bitcast(word, nb.f32) if tile.dtype == FLOAT32 else word for word in words]

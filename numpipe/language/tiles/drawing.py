@@ -10,7 +10,8 @@ import numpy as np
 
 from ...arch.dtypes import packing
 from ...diagnostics.errors import SpecError
-from .layouts import COALESCED, COLUMN, EITHER, ROW, Form, coalesced_form, own_place, places
+from .by_row import ROWS, lanes_of
+from .layouts import COALESCED, COLUMN, EITHER, ROW, Form, by_rows, coalesced_form, own_place, places
 from .tile import check_form
 
 __all__ = ["show_layout"]
@@ -108,7 +109,7 @@ def show_layout(shape: Any, dtype: Any = np.float32, *, along: str = ROW, layout
     dtype  float32, int32, bool, or a smaller type, of which a register has two
     along  of a vector: "row", along the columns of a tile, or "column", along its rows. An element that many lanes hold is drawn
            with the first and how many more there are.
-    layout of a tile (M, N): "accumulator" or "coalesced"
+    layout of a tile (M, N): "accumulator", "coalesced" or by rows, "rows", "rows 32"; of a vector too "row 32", "column 32"
     warp   0 … 3
 
     A tile of 16 bits is drawn as the accumulator that it was packed from; so it is an A operand of wgmma (PTX ISA, "Register
@@ -120,7 +121,9 @@ def show_layout(shape: Any, dtype: Any = np.float32, *, along: str = ROW, layout
     form = check_form(shape, np.dtype(dtype), "show_layout")
     if form.layout == EITHER:
         form = Form(form.shape, form.dtype, COLUMN if along == COLUMN else ROW)
-    if layout == COALESCED:
+    if layout == ROWS or lanes_of(layout):
+        form = by_rows(form, layout, "show_layout")
+    elif layout == COALESCED:
         form = coalesced_form(form, "show_layout")
     found = holders(form, warp)
     rows, columns = sorted({row for row, _ in found}), sorted({column for _, column in found})

@@ -20,9 +20,9 @@ from ...core.inert_cuda import InertType
 from ...core.op import cuda_meaning
 from . import elementwise as source
 from .layouts import own_place, places, sources
-from .shared_cuda import Value
 from .tile import TileLike
 from .tile_cuda import TileType, assembled, floats, narrowed, packed, registers, undefined, wide
+from .words_cuda import Value
 
 Emit = Callable[..., Any]
 """(builder, dtype, *elements) -> element; of 16 bits the elements are float32, and dtype is that"""

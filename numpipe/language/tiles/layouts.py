@@ -11,6 +11,7 @@ row          (N,), (1, N)  8 j + o, along the columns                           
 column       (M,), (M, 1)  64 b + 8 h, along the rows                                          4 lanes: a quad, all t
 either       (n,)          those of a row, then those of a column                              what is not used is not computed
 coalesced v  (M, N)        64 b + 32/L s, L v p + i   for block b, panel p, step s, i < v      one lane
+rows L, …    (M, N)        see `by_row`                                                        one lane, or some
 ===========  ============  ==================================================================  ===============================
 
 In a coalesced layout lane l of warp w has as its own row ``16 w + l / L`` and column ``v (l % L)``: v elements side by side, 16
@@ -30,6 +31,8 @@ from typing import Any
 import numpy as np
 
 from ...diagnostics.errors import SpecError
+from . import by_row
+from .by_row import ROWS, lanes_for, lanes_of, word_of
 
 ACCUMULATOR, ROW, COLUMN, EITHER = "accumulator", "row", "column", "either"
 COALESCED = "coalesced"
@@ -68,9 +71,34 @@ def coalesced_form(form: Form, what: str) -> Form:
 
 def only_accumulator(form: Form, what: str) -> None:
     """Raise SpecError for a coalesced tile where the lanes have to hold an accumulator's elements."""
-    if vector_of(form.layout):
+    if vector_of(form.layout) or lanes_of(form.layout):
+        mend = (f"numpipe.layout_cast(tile, \"{ACCUMULATOR}\")" if fits(form.shape) else
+                f"numpipe.layout_cast(v, \"{word_of(form.layout)}\")" if len(form.shape) == 1 else
+                "tiles of 64 x j rows and at most 256 columns")
         raise SpecError(f"{what} takes a tile in the accumulator's layout, this one {form.shape} is in {form.layout} layout: write "
-                        "numpipe.layout_cast(tile, \"accumulator\")")
+                        f"{mend}")
+
+
+def fits(shape: tuple[int, ...]) -> bool:
+    """Return whether a shape of two dimensions is that of an accumulator."""
+    return len(shape) == 2 and shape[0] >= 64 and not shape[0] % 64 and 8 <= shape[1] <= 256 and not shape[1] % 8
+
+
+def by_rows(form: Form, layout: str, what: str) -> Form:
+    """Return a tile's form in a layout in which lanes share rows, "rows", "rows 32", of a vector "row 32", "column 32".
+
+    Raises SpecError for layouts that there are not, and for shapes that do not lie so.
+    """
+    word, shape = word_of(layout), form.shape
+    lanes = lanes_for(shape[-1]) if layout == ROWS else lanes_of(layout)
+    if lanes not in by_row.LANES or (word == ROWS) != (len(shape) == 2):
+        raise SpecError(f"{what}: the layout of a {'vector' if len(shape) == 1 else 'tile (M, N)'} by rows is " + (
+            "\"row L\" or \"column L\"" if len(shape) == 1 else "\"rows\" or \"rows L\"") +
+            f", for 4, 8, 16 or 32 lanes L that share a row, got {layout!r}")
+    if (word != "column" and shape[-1] % (2 * lanes)) or (word != "row" and shape[0] % 8):
+        raise SpecError(f"{what}: {shape} has no layout {layout!r}: columns are a multiple of {2 * lanes}, two for each lane that "
+                        "shares a row, and rows of 8")
+    return Form(shape, form.dtype, f"{word} {lanes}")
 
 
 @dataclass(frozen=True)
@@ -83,7 +111,7 @@ class Form:
 
     def __str__(self) -> str:
         return f"{self.dtype} {self.shape}" + (
-            f" ({self.layout} layout)" if len(self.shape) == 1 or vector_of(self.layout) else "")
+            f" ({self.layout} layout)" if len(self.shape) == 1 or " " in self.layout else "")
 
 
 def said(shape: object, dtype: object, layout: str) -> str:
@@ -92,7 +120,7 @@ def said(shape: object, dtype: object, layout: str) -> str:
     >>> said((64,), "float32", COLUMN), said((64, 64), "float32", ACCUMULATOR)
     ('tile (64,) float32 (column layout)', 'tile (64, 64) float32')
     """
-    by_shape = not vector_of(layout) and ("(1, " in str(shape) or ", 1)" in str(shape))
+    by_shape = " " not in layout and ("(1, " in str(shape) or ", 1)" in str(shape))
     return f"tile {shape} {dtype}" + ("" if layout == ACCUMULATOR or by_shape else f" ({layout} layout)")
 
 
@@ -102,7 +130,7 @@ def cast_for(one: str, other: str) -> str:
     >>> cast_for(ROW, COLUMN), cast_for(coalesced(8), ACCUMULATOR)
     ('column', 'accumulator')
     """
-    return ACCUMULATOR if vector_of(one) or vector_of(other) else other
+    return other if lanes_of(other) else ACCUMULATOR if vector_of(one) or vector_of(other) else other
 
 
 def joined(one: Form, other: Form) -> Form | None:
@@ -137,6 +165,8 @@ def vector_layout(size: int, what: str) -> str:
 
 def own_place(form: Form, thread: Any) -> tuple[Any, Any]:
     """Return (row, column) that lane `thread` of the warpgroup has as its own: an int, a NumPy array or an LLVM value."""
+    if lanes_of(form.layout):
+        return by_row.own_place(form.shape, form.layout, thread)
     if vector := vector_of(form.layout):
         shift = lanes_across(form.shape[1], vector).bit_length() - 1
         lane = thread & 31
@@ -168,6 +198,8 @@ def places(shape: tuple[int, ...], layout: str) -> tuple[Place, ...]:
     if layout == EITHER:
         return places(shape, ROW) + places(shape, COLUMN)
     rows, columns = shape[0], shape[-1]
+    if lanes_of(layout):
+        return by_row.places(shape, layout)
     if vector := vector_of(layout):
         across = lanes_across(columns, vector)
         return tuple((block + step, panel + i) for block in range(0, rows, 64) for panel in range(0, columns, across * vector)
@@ -197,7 +229,8 @@ def sources(shape: tuple[int, ...], layout: str, have: tuple[int, ...], of: str)
         first = len(places(have, ROW)) if part == COLUMN else 0
         return tuple(first + i for i in sources(shape, layout, have, part))
     number = {place: i for i, place in enumerate(places(have, of))}
-    return tuple(number[(None, column) if of == ROW else (row, None)] for row, column in places(shape, layout))
+    along = word_of(of) == ROW
+    return tuple(number[(None, column) if along else (row, None)] for row, column in places(shape, layout))
 
 
 def combined(symbol: str, forms: list[Form]) -> tuple[tuple[int, ...], str]:
@@ -214,6 +247,9 @@ def combined(symbol: str, forms: list[Form]) -> tuple[tuple[int, ...], str]:
         shape = tuple(int(n) for n in np.broadcast_shapes(*shapes))
     except ValueError:
         raise SpecError(f"tiles of shapes {' and '.join(map(str, dict.fromkeys(shapes)))} do not combine") from None
+    lanes = {lanes_of(form.layout) for form in forms}
+    if lanes != {0}:
+        return shape, _by_row(symbol, forms, shape, lanes)
     if len(shape) == 2:
         for form in flat:
             if form.layout == COLUMN:
@@ -231,6 +267,21 @@ def combined(symbol: str, forms: list[Form]) -> tuple[tuple[int, ...], str]:
     return shape, kinds.pop() if kinds else EITHER
 
 
+def _by_row(symbol: str, forms: list[Form], shape: tuple[int, ...], lanes: set[int]) -> str:
+    """Return the layout of an operation on tiles some of which lie by rows; raise SpecError where they lie otherwise."""
+    words = [word_of(form.layout) for form in forms if len(form.shape) == 1]
+    if len(lanes) > 1 or len(set(words)) > 1 or (len(shape) == 2 and COLUMN in words):
+        lie = " and ".join(dict.fromkeys(f"{form.shape} in {form.layout} layout" for form in forms))
+        most = max(lanes)
+        raise SpecError(f"'{symbol}' of tiles {lie}: no lane has the elements of both; write "
+                        f"numpipe.layout_cast(x, \"rows {most}\"), of a vector \"row {most}\" along the columns, or "
+                        f"\"column {most}\" along the rows and then v[:, None]")
+    if len(shape) == 1:
+        return f"{words[0]} {max(lanes)}"
+    word = layout_of(shape)
+    return f"{ROWS if word == ACCUMULATOR else word} {max(lanes)}"
+
+
 def expanded_form(form: Form, parts: tuple[Any, ...]) -> Form:
     """Return what ``v[:, None]`` or ``v[None, :]`` makes of a vector, given the index's parts; raise SpecError for others."""
     index = ", ".join(map(str, parts)).replace("none", "None")
@@ -241,10 +292,14 @@ def expanded_form(form: Form, parts: tuple[Any, ...]) -> Form:
     if len(form.shape) != 1:
         raise SpecError(f"tile[{index}]: a dimension is added to a vector, got a tile {form.shape}")
     want = COLUMN if index == ":, None" else ROW
+    if lanes_of(form.layout):
+        want = f"{want} {lanes_of(form.layout)}"
     if form.layout not in (want, EITHER):
+        if lanes_of(form.layout):
+            raise SpecError(f"v[{index}] of {form}: write numpipe.layout_cast(v, \"{want}\")[{index}]")
         lies = {ROW: "along columns (row layout)", COLUMN: "along rows (column layout)"}
         mend = f"write numpipe.layout_cast(v, \"{want}\")[{index}]" if vector_layout(form.shape[0], "v") == EITHER else (
             "there, vectors have 64 x j elements" if want == COLUMN else "there, vectors have 8 x i elements, at most 256")
         raise SpecError(f"v[{index}] needs a vector {lies[want]}, this one of {form.shape[0]} elements lies {lies[form.layout]}: "
                         f"{mend}")
-    return Form((form.shape[0], 1) if want == COLUMN else (1, form.shape[0]), form.dtype, want)
+    return Form((form.shape[0], 1) if word_of(want) == COLUMN else (1, form.shape[0]), form.dtype, want)

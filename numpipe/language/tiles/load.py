@@ -37,8 +37,9 @@ from ...core.machine import current
 from ...core.op import called, constant, op
 from ...diagnostics.errors import SpecError
 from ...plan.plans import ArrayArg
+from .by_row import ROWS, lanes_of
 from .indices import check_gathered, plain, settled
-from .layouts import ACCUMULATOR, COALESCED, COLUMN, EITHER, ROW, Form, coalesced_form
+from .layouts import ACCUMULATOR, COALESCED, COLUMN, EITHER, ROW, Form, by_rows, coalesced_form
 from .refs import Ds, GmemRef, method_of, whole_slices
 from .tile import Tile, check_dtype, check_form, form_of
 from .views import GmemView, block_axes, check_inside, starts
@@ -71,6 +72,7 @@ def block_form(name: str, dtype: np.dtype, sizes: Sequence[int | Form]) -> Form 
     if len(sizes) == 1:
         return Form(form.shape, dtype, vector.layout)
     want, axis = (COLUMN, "rows") if sizes[0] is vector else (ROW, "columns")
+    want += f" {lanes_of(form.layout)}" if lanes_of(form.layout) else ""
     if vector.layout not in (want, EITHER):
         raise SpecError(f"{name}[…]: the indices of a tile's {axis} lie along them ({want} layout), these of {vector.shape[0]} "
                         f"elements lie otherwise ({vector.layout} layout): write numpipe.layout_cast(v, \"{want}\")")
@@ -103,8 +105,13 @@ def load_form(view: Any, layout: Any) -> Form:
         raise SpecError("load_tile(view, layout): view must be one of an array, array.at[ds(i, 64), ds(j, 64)], got "
                         f"{called(view)}")
     layout = constant("load_tile", "layout", layout)
+    named = isinstance(layout, str)
+    if named and (layout == ROWS or lanes_of(layout)) and view.shape:
+        check_dtype(view.ref.arg.dtype, "load_tile")
+        return by_rows(Form(view.shape, view.ref.arg.dtype), layout, "load_tile")
     if layout not in (ACCUMULATOR, COALESCED):
-        raise SpecError(f"load_tile: layout must be \"accumulator\" or \"coalesced\", got {layout!r}")
+        raise SpecError("load_tile: layout must be \"accumulator\", \"coalesced\", or by rows \"rows\", \"rows 32\", of a vector "
+                        f"\"row 32\", \"column 32\", got {layout!r}")
     form = block_form(f"{view.ref.arg.name}.at", view.ref.arg.dtype, view.shape)
     if form is None:
         raise SpecError(f"load_tile(view, layout): the view is a single element: {view.ref.arg.name}[i, j] loads it")
@@ -117,7 +124,9 @@ def load_tile(view: Any, layout: str = COALESCED) -> Tile:
 
     view    ``array.at[ds(i, 64), ds(j, 64)]``; elements outside the array are 0
     layout  "coalesced": a lane has 16 bytes side by side, 8 lanes a whole 128-byte line of a row; what it is added to has to be in
-            the same layout. "accumulator": as ``array[ds(i, 64), ds(j, 64)]``
+            the same layout. "accumulator": as ``array[ds(i, 64), ds(j, 64)]``. "rows", "rows 32": as many lanes as there can be,
+            or 32, share a row (`by_row`), as of tiles that are no accumulators; of a vector "row 32", along the columns of such a
+            tile, or "column 32", along its rows
 
     For kernels that compute element by element, and for what is read and written once: a load or store instruction of a warp moves
     4 whole lines in place of 8 pieces of 32 bytes. ``numpipe.layout_cast(tile, "accumulator")`` makes a tile that meets vectors,

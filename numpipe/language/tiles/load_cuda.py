@@ -83,19 +83,8 @@ def _loaded(builder: Any, block: Block, tile: TileType) -> Any:
 
     if not block.pairs or all(place[1] is None for place in where):
         return assembled(builder, tile, registers(False))
-    arms = []
-    with builder.if_else(block.aligned(tile.shape[-1], run)) as (quick, slow):
-        for arm, pairs in ((quick, True), (slow, False)):
-            with arm:
-                found = registers(pairs)
-                arms.append((found, builder.block))
-    merged = []
-    for parts in zip(*(found for found, _ in arms), strict=True):
-        phi = builder.phi(parts[0].type)
-        for part, (_, at) in zip(parts, arms, strict=True):
-            phi.add_incoming(part, at)
-        merged.append(phi)
-    return assembled(builder, tile, merged)
+    aligned = block.aligned(tile.shape[-1], run)
+    return assembled(builder, tile, nb.one_of(builder, aligned, lambda: registers(True), lambda: registers(False)))
 
 
 def _load(_context: Any, ref: Any, index: Any) -> Any:

@@ -9,6 +9,7 @@ accumulator (M, N)   64                              8
 coalesced (M, N)     64                              what its lanes have side by side, 128 bytes at most
 (M, 1), a column     64                              –
 (1, N), a row        –                               8
+rows L (M, N)        all                             2 L
 ===================  ==============================  ===================================================
 
 Starts are compile-time constants: which register an instruction reads is written in it. A vector that may lie both ways keeps that
@@ -25,6 +26,7 @@ import numpy as np
 
 from ...core.op import called, constant, op
 from ...diagnostics.errors import SpecError
+from .by_row import lanes_of, word_of
 from .layouts import ACCUMULATOR, COLUMN, EITHER, ROW, Form, expanded_form, lanes_across, places, vector_of
 from .refs import All, Ds, Span, method_of, whole_slices
 from .tile import Tile, form_of
@@ -34,6 +36,8 @@ def _steps(form: Form) -> tuple[int, ...]:
     """Return of what a part's start and size are multiples, along each dimension."""
     if vector := vector_of(form.layout):
         return 64, lanes_across(form.shape[1], vector) * vector
+    if lanes := lanes_of(form.layout):
+        return tuple(form.shape[0] if axis == 0 and word_of(form.layout) != ROW else 2 * lanes for axis in range(len(form.shape)))
     step = {ACCUMULATOR: (64, 8), ROW: (1, 8), COLUMN: (64, 1), EITHER: (8, 8)}[form.layout]
     return step if len(form.shape) == 2 else (max(step) if form.layout != ROW else 8,)
 
@@ -127,7 +131,7 @@ def reshaped_form(tile: Any, shape: Sequence[Any]) -> Form:
         raise SpecError(f"reshape: a tile {form.shape} has {size} elements, which are not {tuple(wanted)}") from None
     if found == form.shape:
         return form
-    if form.layout not in (ROW, COLUMN, EITHER) or found not in ((size,), (1, size), (size, 1)):
+    if word_of(form.layout) not in (ROW, COLUMN, EITHER) or found not in ((size,), (1, size), (size, 1)):
         raise SpecError(f"reshape of a tile {form.shape} to {found}: other lanes would have its elements; vectors (n,), (1, n) and "
                         "(n, 1) become each other, all else goes through shared memory: tile[...] = x, then a part of it")
     if len(form.shape) == 1:

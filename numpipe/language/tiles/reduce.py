@@ -13,6 +13,7 @@ all of a tile          number                     5 shuffles, 16 bytes of shared
 a vector along         number                     2 shuffles
 columns
 a vector along rows    number                     3 shuffles, 16 bytes of shared memory, two barriers
+rows of tiles by row   vector "column L"          log2 L shuffles; axis 0 as above, where several warps have rows
 any, all of a mask     bool                       one barrier, which votes (PTX ISA, "barrier.red")
 `partial_sum` …        tile (M, 8)                the lane itself: every eighth column, nothing is moved
 =====================  =========================  ==============================================================================
@@ -46,8 +47,9 @@ from ...core.op import Op, called, constant, op
 from ...diagnostics.errors import SpecError
 from ...plan.context import Context, ContextFacts
 from ...plan.trees import leaves, made, tree_of
+from .by_row import ROWS, groups, lanes_of, word_of
 from .elementwise import check_axis, integers
-from .exchange import each_to_all, exchange
+from .exchange import ROOM, each_to_all, exchange
 from .layouts import ACCUMULATOR, COLUMN, EITHER, ROW, Form, only_accumulator
 from .tile import Tile, form_of
 
@@ -95,20 +97,27 @@ def plan(np_: ContextFacts, operation: str, tile: Any, axis: Any, keepdims: Any)
         wide = INT32 if form.dtype in INTEGERS else FLOAT32
         raise SpecError(f"{operation}: reductions are of float32, int32 and uint32 tiles, got {form.dtype}: use .astype(np.{wide}) "
                         "first")
-    only_accumulator(form, operation)
+    lanes = lanes_of(form.layout)
+    if not lanes:
+        only_accumulator(form, operation)
     along = None if axis is None else check_axis(form, axis, operation, "None or an int")
-    along = along if form.layout == ACCUMULATOR else None
+    along = along if word_of(form.layout) in (ACCUMULATOR, ROWS) else None
     if along is None and (keepdims or (len(form.shape) == 2 and axis is not None)):
         raise SpecError(f"{operation}: of a tile {form.shape} there is a number, without axis= and keepdims=")
     dtype = INT32 if operation in INDICES else FLOAT32 if operation in DIVIDED and form.dtype in INTEGERS else form.dtype
     each = 8 if operation in INDICES else 4
     if along is None:
         result = Form((), FLOAT32 if dtype == BFLOAT16 else dtype)  # there are no numbers of bfloat16
-        elements, nbytes = int(np.prod(form.shape)), 0 if form.dtype == BOOL or form.layout in (ROW, EITHER) else 4 * each
+        alone = form.layout in (ROW, EITHER) or (lanes and groups(form.shape, form.layout)[0] == 1)
+        elements, nbytes = int(np.prod(form.shape)), 0 if form.dtype == BOOL or alone else 4 * each
     else:
         size, elements = form.shape[1 - along], form.shape[along]
         shape = ((1, size) if along == 0 else (size, 1)) if keepdims else (size,)
-        result, nbytes = Form(shape, dtype, (ROW, COLUMN)[along]), 0 if along else 4 * size * each
+        alone = along or (lanes and groups(form.shape, form.layout)[0] == 1)
+        result, nbytes = Form(shape, dtype, (ROW, COLUMN)[along] + (f" {lanes}" if lanes else "")), 0 if alone else 4 * size * each
+    if nbytes > ROOM:
+        raise SpecError(f"{operation}: along axis 0 of a tile {form.shape} warps would exchange {nbytes} bytes, {ROOM} at most: "
+                        "reduce parts of its columns, x[:, 0:512]")
     if nbytes and not np_.memory:
         np_.unit.plan_exchange(nbytes)
     return Plan(along, result, elements, nbytes)
@@ -116,7 +125,11 @@ def plan(np_: ContextFacts, operation: str, tile: Any, axis: Any, keepdims: Any)
 
 def by_lanes(value: np.ndarray, layout: str) -> np.ndarray:
     """Return elements by who has them: blocks of 64 rows, warps, halves, quads; blocks of 8 columns, lanes of a quad, two each."""
-    rows, columns = (1, value.size) if layout in (ROW, EITHER) else (value.size, 1) if layout == COLUMN else value.shape
+    word, lanes = word_of(layout), lanes_of(layout)
+    rows, columns = (1, value.size) if word in (ROW, EITHER) else (value.size, 1) if word == COLUMN else value.shape
+    if lanes:
+        warps, within = groups((rows, columns), layout)
+        return value.reshape(rows // warps // within, warps, 1, within, *((-1, lanes, 2) if columns > 1 else (1,) * 3))
     return value.reshape(*((rows // 64, 4, 2, 8) if rows > 1 else (1,) * 4), *((columns // 8, 4, 2) if columns > 1 else (1,) * 3))
 
 

@@ -18,13 +18,14 @@ from ...plan import trees_cuda as trees
 from ...plan.context_cuda import own_part
 from ...plan.unit import Unit
 from . import reduce as source
+from .by_row import groups, lanes_of, word_of
 from .elementwise_cuda import place_of
-from .layouts import ACCUMULATOR, COLUMN, EITHER, ROW, places
+from .layouts import COLUMN, EITHER, ROW, places
 from .mathematics_cuda import extreme
 from .order_cuda import own_barrier
-from .shared_cuda import REGISTERS, load_words, store_words
 from .tile import TileLike
 from .tile_cuda import TileType, assembled, floats, packed, registers, undefined
+from .words_cuda import REGISTERS, load_words, store_words
 
 Combine = Callable[[Any, Any], Any]
 QUAD, QUADS = (1, 2), (4, 8, 16)
@@ -68,21 +69,22 @@ def barrier(builder: Any) -> None:
     nb.emit_asm(builder, nb.void, [own_barrier(builder)], "bar.sync $0, 128;", "r,~{memory}")
 
 
-def of_warps(builder: Any, values: list[Any], columns: bool) -> Iterator[list[Any]]:
+def of_warps(builder: Any, values: list[Any], lanes: int = 1) -> Iterator[list[Any]]:
     """Yield each value, of 4 bytes or of 8, as the four warps have it, in their order.
 
-    Where `values` are of `columns`, lane 4 g + t has value 2 j + o of columns 8 j + 2 t + o, as all g do; else all lanes have them.
+    Where so many `lanes` share the columns, lane L g + t has value 2 j + o of columns 2 L j + 2 t + o, as all g do; with one lane
+    all have them.
     The first barrier is for the exchange before this one, which may still be read.
     """
     wide = values[0].type == nb.i64
     kind, shift = ("b64", 4) if wide else ("b32", 3)
-    lanes, step = (4, 2) if columns else (1, 1)
+    columns, step = lanes > 1, 2 if lanes > 1 else 1
     stride = (1 << shift) // 2 * lanes
     size = stride * len(values)
     base = nb.external(builder, EXCHANGE, nb.i32)
     thread = builder.and_(nb.thread_index(builder), nb.const(127))
     lane, warp = builder.and_(thread, nb.const(31)), builder.lshr(thread, nb.const(5))
-    own = builder.add(base, builder.shl(builder.and_(lane, nb.const(3)), nb.const(shift))) if columns else base
+    own = builder.add(base, builder.shl(builder.and_(lane, nb.const(lanes - 1)), nb.const(shift))) if columns else base
     to = builder.add(own, builder.mul(warp, nb.const(size)))
     first = builder.icmp_unsigned("<", lane, nb.const(lanes))
     barrier(builder)
@@ -132,7 +134,7 @@ def ranks(builder: Any, dtype: np.dtype, values: list[Any], name: str = "argmax"
 def _ranked(builder: Any, name: str, tile: TileType, values: list[Any], along: int | None) -> list[Any]:
     """Return elements as int64 of which the greatest is the one that `name` finds: the element's rank, then how early it comes."""
     row, column = place_of(builder, tile)
-    flat = tile.layout == ACCUMULATOR and along is None
+    flat = len(tile.shape) == 2 and 1 not in tile.shape and along is None
     own = builder.add(builder.mul(row, nb.const(tile.shape[-1])), column) if flat else None
     found = []
     for rank, (r, c) in zip(ranks(builder, tile.dtype, values, name), places(tile.shape, tile.layout), strict=True):
@@ -175,9 +177,10 @@ def _reduction(name: str, _context: Any, np_: Any, tile: Any, axis: Any, keepdim
         if form.shape:
             return [finished(builder, value) for value in _along(builder, combine, tile, values, result)]
         own = values[:len(places(tile.shape, ROW))] if tile.layout == EITHER else values
-        distances = {ACCUMULATOR: QUAD + QUADS, COLUMN: QUADS}.get(tile.layout, QUAD)
+        across, down, warps = _spread(tile)
+        distances = {COLUMN: down, ROW: across, EITHER: across}.get(word_of(tile.layout), across + down)
         total = _butterflies(builder, combine, _tree(combine, own), distances)
-        return [finished(builder, _tree(combine, next(of_warps(builder, [total], False))) if plan.nbytes else total)]
+        return [finished(builder, _tree(combine, next(of_warps(builder, [total]))[:warps]) if plan.nbytes else total)]
 
     found = reduced(values)
     if name in source.SPREADS:
@@ -199,7 +202,7 @@ def _squares(builder: Any, tile: TileType, values: list[Any], means: list[Any], 
     own = means * len(values)
     if isinstance(result, TileType):
         by_place = dict(zip(places(result.shape, result.layout), means, strict=True))
-        own = [by_place[(row, None) if result.layout == COLUMN else (None, column)]
+        own = [by_place[(row, None) if word_of(result.layout) == COLUMN else (None, column)]
                for row, column in places(tile.shape, tile.layout)]
     apart = [builder.fsub(value, mean) for value, mean in zip(values, own, strict=False)]
     return [builder.call(product, [value, value]) for value in apart]
@@ -207,13 +210,24 @@ def _squares(builder: Any, tile: TileType, values: list[Any], means: list[Any], 
 
 def _along(builder: Any, combine: Combine, tile: TileType, values: list[Any], result: TileType) -> list[Any]:
     """Return the registers of a reduction along an axis: each combines all elements of a row, or of a column."""
-    rows = result.layout == COLUMN
+    rows, (across, down, warps) = word_of(result.layout) == COLUMN, _spread(tile)
     where = places(tile.shape, tile.layout)
     parts = []
     for row, column in places(result.shape, result.layout):
         own = [value for value, place in zip(values, where, strict=True) if (place[0] == row if rows else place[1] == column)]
-        parts.append(_butterflies(builder, combine, _tree(combine, own), QUAD if rows else QUADS))
-    return parts if rows else [_tree(combine, each) for each in of_warps(builder, parts, True)]
+        parts.append(_butterflies(builder, combine, _tree(combine, own), across if rows else down))
+    if rows or warps == 1:
+        return parts
+    return [_tree(combine, each[:warps]) for each in of_warps(builder, parts, 1 << len(across))]
+
+
+def _spread(tile: TileType) -> tuple[tuple[int, ...], tuple[int, ...], int]:
+    """Return distances of the lanes that share a row, and of those of a warp that share a column, and the warps that have rows."""
+    lanes = lanes_of(tile.layout)
+    if not lanes:
+        return QUAD, QUADS, 4
+    warps, within = groups(tile.shape, tile.layout)
+    return tuple(d for d in (1, 2, 4, 8, 16) if d < lanes), tuple(d for d in (4, 8, 16) if lanes <= d < lanes * within), warps
 
 
 def _partial(name: str, _context: Any, tile: Any) -> Any:

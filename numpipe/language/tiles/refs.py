@@ -30,6 +30,7 @@ from ...plan.copies import MapRequest
 from ...plan.layout import Layout
 from ...plan.plans import ArrayArg
 from ...plan.unit import Unit
+from .tile import TileLike
 
 __all__ = ["ds"]
 
@@ -121,25 +122,33 @@ def whole() -> All:
 
 
 class SharedTile:
-    """A 2-D tile in shared memory, or a view of one; its shape is in elements."""
+    """A tile of one or two dimensions in shared memory, or a view of one; its shape is in elements."""
 
     def __init__(self, address: int, layout: Layout, dtype: np.dtype, memory: bool, writable: bool = False) -> None:
         self.address, self.layout, self.dtype, self.memory, self.writable = address, layout, dtype, memory, writable
 
     @property
-    def shape(self) -> tuple[int, int]:
-        return self.layout.shape
+    def shape(self) -> tuple[int, ...]:
+        return self.layout.sides
 
     @property
     def at(self) -> At:
         """``tile.at[rows, columns]``: a view, nothing is moved."""
-        return At(self._part)
+        return At(self.part)
+
+    def indexed(self, index: Any) -> Any:
+        """Return the elements at the indices of a register tile: `shared_atomics`."""
+        raise NotImplementedError
+
+    def part(self, index: Any) -> Any:
+        """Return the view that an index selects."""
+        return self.indexed(index) if isinstance(index, TileLike) else self._part(index)
 
     def _part(self: _S, index: Any) -> _S:
         if index is Ellipsis:
             return self
         layout, address = self.layout, self.address
-        for axis, part in enumerate(two(index, "a tile")):
+        for axis, part in enumerate(slices(index, layout), 2 - len(layout.sides)):
             if isinstance(part, All):
                 continue
             layout, scale = layout.sliced(axis, part.size, "tile.at[…]")
@@ -180,9 +189,10 @@ class SmemTile(SharedTile, SmemLike):
 def check_start(layout: Layout, axis: int, start: int, size: int) -> None:
     """Raise SpecError unless a part of a tile starts where its swizzle repeats, and lies inside the tile."""
     unit = layout.per_panel if axis == layout.inner else 8
+    named = f"along axis {axis} of a tile {layout.shape}" if not layout.flat else f"of a tile {layout.sides}"
     if start % unit or start < 0 or start + size > layout.shape[axis]:
-        raise SpecError(f"tile.at[…]: ds({start}, {size}) along axis {axis} of a tile {layout.shape}: the start must be a multiple "
-                        f"of {unit} and the slice must lie inside the tile")
+        raise SpecError(f"tile.at[…]: ds({start}, {size}) {named}: the start must be a multiple of {unit} and the slice must lie "
+                        "inside the tile")
 
 
 class At:
@@ -211,15 +221,17 @@ def bounded(parts: tuple[Any, ...]) -> None:
                             "time: write 0:64, or ds(start, size) for a run-time start")
 
 
-def two(index: Any, what: str) -> tuple[Any, Any]:
-    """Return the two parts of a tile's index, or of the type of one; raise SpecError for other indices."""
-    parts = whole_slices(index)
+def slices(index: Any, layout: Layout) -> tuple[Any, ...]:
+    """Return the parts of a tile's index, one for each of its dimensions, or of the type of one; raise SpecError for others."""
+    parts, count = whole_slices(index), len(layout.sides)
     bounded(parts)
-    if len(parts) != 2 or not all(isinstance(part, (Ds, All)) for part in parts):
+    if len(parts) != count or not all(isinstance(part, (Ds, All)) for part in parts):
         raise SpecError(ELEMENT if any(arith.is_integer(part) for part in parts) else
-                        f"{what} is indexed by two of ds(start, size) and ':', or by ..., got "
+                        f"a tile is indexed by two of ds(start, size) and ':', or by ..., got "
+                        f"{parts if len(parts) > 1 else parts[0]!r}" if count == 2 else
+                        f"a tile of one dimension, {layout.sides}, is indexed by ds(start, size) or ':', or by ..., got "
                         f"{parts if len(parts) > 1 else parts[0]!r}")
-    return parts[0], parts[1]
+    return parts
 
 
 @functools.singledispatch
@@ -227,6 +239,12 @@ def whole_slices(index: Any) -> tuple[Any, ...]:
     """Return the parts of an index, ``:`` as `All`, or the types of its parts."""
     parts = index if isinstance(index, tuple) else (index,)
     return tuple(ALL if isinstance(p, slice) and p == slice(None) else p for p in parts)
+
+
+@functools.singledispatch
+def is_whole(index: Any) -> bool:
+    """Return whether an index, or its Numba type, is ``...``."""
+    return index is Ellipsis
 
 
 class GmemRef:

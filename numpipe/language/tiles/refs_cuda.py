@@ -14,6 +14,7 @@ from ...plan.context_cuda import ContextType
 from ...plan.layout import Layout
 from ...plan.unit import Unit
 from . import refs
+from .tile import TileLike
 
 I32 = nb.types.int32
 _S = TypeVar("_S", bound="SharedType")
@@ -65,6 +66,14 @@ class SharedType(nb.types.Type):  # type: ignore[misc]
         return type(self)(layout, self.dtype, self.role, self.writable)
 
     def at(self, target: AtType, index: Any) -> Any:
+        if isinstance(index, TileLike):
+            return self.indexed(target, index)
+        return self.part(target, index)
+
+    def indexed(self, target: AtType, index: Any) -> Any:
+        raise NotImplementedError
+
+    def part(self, target: AtType, index: Any) -> Any:
         part, address = view(self, index)
         context, builder, args = yield part(target, index)
         return address(builder, nb.fields(context, builder, target, args[0]).of, args[1])
@@ -141,13 +150,16 @@ def with_at(kind: type) -> None:
 
 nb.attribute(SharedType, "T", lambda ty: ty.of(ty.layout.T), lambda c, b, ty, value: value)
 with_at(SharedType)
-nb.constant_attributes(SharedType, None, shape=lambda ty: ty.layout.shape, dtype=lambda ty: ty.dtype.name)
+nb.constant_attributes(SharedType, None, shape=lambda ty: ty.layout.sides, dtype=lambda ty: ty.dtype.name)
 nb.constant_attributes(GmemType, None, dtype=lambda ty: ty.arg.dtype.name, ndim=lambda ty: ty.arg.ndim)
 nb.attribute(GmemType, "shape", lambda ty: nb.types.UniTuple(I32, ty.arg.ndim),
              lambda c, b, ty, value: gmem_value(c, b, ty, value).shape)
 
 
 refs.whole_slices.register(nb.types.Type)(lambda index: tuple(index) if isinstance(index, nb.types.BaseTuple) else (index,))
+
+
+refs.is_whole.register(nb.types.Type)(lambda index: isinstance(index, nb.types.EllipsisType))
 
 
 def view(tile: SharedType, index: Any, before: int = 0) -> tuple[Any, Any]:
@@ -157,8 +169,9 @@ def view(tile: SharedType, index: Any, before: int = 0) -> tuple[Any, Any]:
     """
     if isinstance(index, nb.types.EllipsisType):
         return tile, lambda builder, address, index: address
-    layout, scales = tile.layout, []
-    for axis, part in enumerate(refs.two(nb.types.Tuple(tuple(index)[before:]) if before else index, "a tile")):
+    layout, scales, tupled = tile.layout, [], isinstance(index, nb.types.BaseTuple)
+    for axis, part in enumerate(refs.slices(nb.types.Tuple(tuple(index)[before:]) if before else index, layout),
+                                2 - len(layout.sides)):
         scale = 0
         if isinstance(part, DsType):
             layout, scale = layout.sliced(axis, part.size, "tile.at[…]")
@@ -170,7 +183,7 @@ def view(tile: SharedType, index: Any, before: int = 0) -> tuple[Any, Any]:
     def codegen(builder: Any, address: Any, index: Any) -> Any:
         for axis, scale in enumerate(scales, before):
             if scale:
-                start = builder.extract_value(index, axis)
+                start = builder.extract_value(index, axis) if tupled else index
                 address = builder.add(address, builder.mul(start, nb.const(scale)))
         return address
 

@@ -64,13 +64,13 @@ class _Scan:
         return found
 
     def along_columns(self, each: list[dict[Any, Line]], columns: bool) -> list[dict[Any, Line]]:
-        """Return the elements of columns, by row; `columns` as of `of_warps`."""
+        """Return the elements of columns, by row; `columns`: of a tile, else of a vector along its rows."""
         builder = self.builder
         running = [{row: self.running(line, WARP) for row, line in lines.items()} for lines in each]
         firsts = [{row: self.last(line, WARP) for row, line in lines.items() if row % 64 == 0} for lines in running]
         totals = [self.combine(line, self.last(lines[row + 8], WARP))
                   for lines, first in zip(running, firsts, strict=True) for row, line in first.items()]
-        shared = of_warps(builder, [builder.bitcast(part, nb.i32) for total in totals for part in total], columns)
+        shared = of_warps(builder, [builder.bitcast(part, nb.i32) for total in totals for part in total], 4 if columns else 1)
         return [self._behind_warps(lines, first, shared) for lines, first in zip(running, firsts, strict=True)]
 
     def _behind_warps(self, running: dict[Any, Line], firsts: dict[Any, Line], shared: Iterator[list[Any]]) -> dict[Any, Line]:

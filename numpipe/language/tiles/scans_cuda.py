@@ -11,8 +11,8 @@ from ...core.op import cuda_meaning
 from . import scans as source
 from .layouts import ACCUMULATOR, places
 from .reduce_cuda import of_warps
-from .shared_cuda import REGISTERS
 from .tile_cuda import TileType, assembled, registers, undefined
+from .words_cuda import REGISTERS
 
 Add = Callable[[Any, Any], Any]
 QUAD, WARP = 0x1c00, 0
@@ -81,7 +81,7 @@ def _along_columns(builder: Any, add: Add, elements: dict[Any, Any], columns: bo
     sums = [add(totals[row, column], totals[row + 8, column]) for row, column in blocks]
     found: dict[Any, Any] = {}
     base: dict[Any, Any] = {}
-    for (row, column), each in zip(blocks, of_warps(builder, sums, columns), strict=True):
+    for (row, column), each in zip(blocks, of_warps(builder, sums, 4 if columns else 1), strict=True):
         before = [base.get(column)]
         for total in each:
             before.append(total if before[-1] is None else add(before[-1], total))

@@ -1,6 +1,7 @@
 """``tile[...]`` and ``tile[...] = value``: register tiles from and to shared memory.
 
-Both are accesses of the generic proxy by the four warps of a warpgroup, each to its own 16 rows of every 64. A load has ended
+Both are accesses of the generic proxy by the four warps of a warpgroup, each to its own 16 rows of every 64. Tiles of one
+dimension, and parts that start anywhere, go element by element (`anywhere`). A load has ended
 when the operation returns, so that releasing the slot (mbarrier.arrive) is all that must follow it. The warp that stored something
 sees it at once; others do after a barrier; TMA and wgmma after ``fence.proxy.async`` of the writers and a barrier (PTX ISA, "Memory
 Consistency Model: Proxies").
@@ -9,44 +10,69 @@ Consistency Model: Proxies").
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from ...core.inert import Inert
 from ...core.machine import current
 from ...core.op import called
 from ...diagnostics.errors import SpecError
 from ...plan.layout import Layout, swizzled
-from .layouts import Form, only_accumulator
+from .anywhere import check_part
+from .anywhere import load as load_anywhere
+from .anywhere import store as store_anywhere
+from .layouts import ACCUMULATOR, Form, only_accumulator, vector_of
 from .order import before_access
-from .refs import READ_ONLY, SmemLike, SmemTile, method_of
-from .tile import Tile, cast_to_store, check_shape, form_of
+from .refs import ALL, READ_ONLY, All, SmemLike, SmemTile, is_whole, method_of, slices
+from .tile import Tile, cast_to_store, check_form, form_of
 
 
-def load_form(tile: SmemLike, what: str = "tile[…]") -> Form:
-    """Return the form of the register tile that a load gives; SpecError for a tile of 8-bit elements with contiguous columns."""
-    if tile.layout.itemsize == 1 and tile.layout.inner == 0:
-        raise SpecError(f"{what}: the columns of this {tile.dtype} tile are contiguous, and lanes move two elements of a row: use "
-                        "the tile itself where this is tile.T, or pass the array with its rows contiguous, "
-                        "np.ascontiguousarray(a)")
-    return Form(check_shape(tile.layout.shape, tile.dtype, what), tile.dtype)
+def chosen(tile: SmemLike, index: Any) -> tuple[Any, ...]:
+    """Return the parts of an index, or of the type of one, that loads or stores a part of a tile."""
+    return (ALL,) * len(tile.layout.sides) if is_whole(index) else slices(index, tile.layout)
 
 
-def check_store(tile: SmemLike, value: Any) -> None:
-    """Raise SpecError unless a value can be stored to a shared-memory tile of this shape and type."""
+def load_form(tile: SmemLike, parts: Sequence[Any], what: str = "tile[…]") -> Form:
+    """Return the form of the register tile that a load of a part gives."""
+    sides = tuple(size if isinstance(part, All) else part.size for part, size in zip(parts, tile.layout.sides, strict=True))
+    form = check_form(sides, tile.dtype, what)
+    if len(form.shape) == 2 and 1 in form.shape:
+        raise SpecError(f"{what}: a tile of two dimensions is loaded as one of at least 8 rows and 8 columns, got {sides}")
+    return form
+
+
+def by_rows(tile: SmemLike, form: Form, parts: Sequence[Any], starts: Sequence[Any]) -> bool:
+    """Return whether a part of a tile starts where its swizzle does, as far as is known: `starts` are None where they are not.
+
+    Then instructions move whole rows of it (`addresses`), else its elements are moved one by one (`anywhere`).
+    """
+    layout = tile.layout
+    if layout.flat or form.layout != ACCUMULATOR or (layout.itemsize == 1 and layout.inner == 0):
+        return False
+    units = (layout.per_panel, 8) if layout.inner == 0 else (8, layout.per_panel)
+    return all(isinstance(part, All) or (part.size % unit == 0 and (start is None or start % unit == 0))
+               for part, start, unit in zip(parts, starts, units, strict=True))
+
+
+def check_store(tile: SmemLike, parts: Sequence[Any], value: Any) -> Form:
+    """Return the form in which a value is stored to a part of a shared-memory tile; raise SpecError where it cannot be."""
     what = "tile[…] = value"
     if not tile.writable:
         raise SpecError(READ_ONLY)
     form = form_of(value, what)
     if form is None:
         raise SpecError(f"{what}: the value must be a register tile, got {called(value)}")
-    have = load_form(tile, what)
-    only_accumulator(form, what)
+    have = load_form(tile, parts, what)
+    if vector_of(form.layout):
+        only_accumulator(form, what)
     if form.shape != have.shape:
         raise SpecError(f"{what}: the tile is {have.shape}, the value {form.shape}: store to a part of it, "
-                        "tile[ds(start, size), :] = value")
+                        f"tile[{'ds(start, size)' if len(have.shape) == 1 else 'ds(start, size), :'}] = value")
     if form.dtype != have.dtype:
         raise SpecError(f"{what}: the tile is {have.dtype}, the value {form.dtype}: store value.astype(tile.dtype)")
+    return form
 
 
 @functools.lru_cache(maxsize=256)
@@ -81,27 +107,44 @@ def _from_bytes(found: np.ndarray, layout: Layout, dtype: np.dtype) -> np.ndarra
     return value if layout.inner == 1 else np.ascontiguousarray(value.T)
 
 
+def _part(tile: SmemTile, index: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """Return (parts of an index, where they start); raise SimulationError for a part that is not inside the tile."""
+    parts = chosen(tile, index)
+    starts = tuple(0 if isinstance(part, All) or isinstance(part.start, Inert) else int(part.start) for part in parts)
+    if not tile.memory:
+        check_part(tile.layout, parts, starts, True)
+    return parts, starts
+
+
 @method_of(SmemTile, "__getitem__")
-def load(whole: SmemTile, index: Any) -> Tile:
+def load(tile: SmemTile, index: Any) -> Tile:
     """Return a shared-memory tile, or a part of it, as a register tile, which has no value in the memory role."""
-    tile = whole.at[index]
-    form = load_form(tile)
+    parts, starts = _part(tile, index)
+    form = load_form(tile, parts)
     if tile.memory:
         return Tile(None, form)
     before_access(tile)
-    found = current().smem_read(_chunks(tile.layout) + tile.address, "tile[…]")
-    return Tile(_from_bytes(found, tile.layout, tile.dtype), form)
+    if not by_rows(tile, form, parts, starts):
+        return Tile(load_anywhere(tile.layout, tile.address, form, (0, *starts)[-2:]), form)
+    part = tile.at[index]
+    found = current().smem_read(_chunks(part.layout) + part.address, "tile[…]")
+    return Tile(_from_bytes(found, part.layout, tile.dtype), form)
 
 
 @method_of(SmemTile, "__setitem__")
-def store(whole: SmemTile, index: Any, value: Any) -> None:
+def store(tile: SmemTile, index: Any, value: Any) -> None:
     """Store a register tile to a shared-memory tile, or to a part of it; nothing in the memory role."""
-    tile = whole.at[index]
+    parts, starts = _part(tile, index)
     value = cast_to_store(value, tile.dtype)
-    check_store(tile, value)
-    if not tile.memory:
-        before_access(tile)
-        write(tile.layout, tile.address, value.value, "tile[…] = value")
+    form = check_store(tile, parts, value)
+    if tile.memory:
+        return
+    before_access(tile)
+    if by_rows(tile, form, parts, starts):
+        part = tile.at[index]
+        write(part.layout, part.address, value.value, "tile[…] = value")
+    else:
+        store_anywhere(tile.layout, tile.address, form, (0, *starts)[-2:], value.value)
 
 
 def write(layout: Layout, address: int, value: np.ndarray, what: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -14,54 +14,15 @@ from ...core import numba as nb
 from ...diagnostics.errors import SpecError
 from ...intrinsics.ldmatrix_cuda import emit as ldmatrix
 from ...plan.layout import Layout
+from . import anywhere_cuda as anywhere
 from . import shared as source
 from .addresses import Access, accesses, detour, lane_offset
+from .anywhere import check_part
 from .order import before_access
-from .refs import ASSIGNED
+from .refs import ASSIGNED, All
 from .refs_cuda import AtType, SmemType, view
 from .tile_cuda import TileType, assembled, cast_to_store, undefined, words
-
-
-class Value:
-    """An int32 of LLVM with Python's operators, for address arithmetic that is written once."""
-
-    def __init__(self, builder: Any, value: Any) -> None:
-        self.builder, self.value = builder, value
-
-    def _apply(self, instruction: str, other: Any) -> Value:
-        right = other.value if isinstance(other, Value) else nb.const(other)
-        return Value(self.builder, getattr(self.builder, instruction)(self.value, right))
-
-
-for _name, _instruction in (("add", "add"), ("mul", "mul"), ("and", "and_"), ("xor", "xor"), ("lshift", "shl"), ("rshift", "lshr")):
-    setattr(Value, f"__{_name}__", functools.partialmethod(Value._apply, _instruction))
-
-
-REGISTERS = {str(nb.f32): "f", str(nb.i32): "r", str(nb.i64): "l", str(nb.i16): "h"}
-"""constraints of registers, by their types"""
-
-
-def load_words(builder: Any, machine: Any, kind: str, address: Any, count: int) -> list[Any]:
-    """Load `count` adjacent elements of shared memory by one instruction; each has the LLVM type `machine`, in PTX `kind`."""
-    register = REGISTERS[str(machine)]
-    if count == 1:
-        return [nb.emit_asm(builder, machine, [address], f"ld.shared.{kind} $0, [$1];", f"={register},r,~{{memory}}")]
-    names = ", ".join(f"${i}" for i in range(count))
-    found = nb.emit_asm(builder, nb.ir.LiteralStructType([machine] * count), [address],
-                        f"ld.shared.v{count}.{kind} {{{names}}}, [${count}];", f"={register}," * count + "r,~{memory}")
-    return [builder.extract_value(found, i) for i in range(count)]
-
-
-def store_words(builder: Any, kind: str, address: Any, values: Sequence[Any], chosen: Any = None, space: str = "shared") -> None:
-    """Store registers to adjacent places in memory by one instruction, in lanes where `chosen`, an int32, is not 0."""
-    where = [address] if chosen is None else [address, chosen]
-    names = ", ".join(f"${len(where) + i}" for i in range(len(values)))
-    vector, names = (f".v{len(values)}", f"{{{names}}}") if len(values) > 1 else ("", names)
-    text = f"st.{space}{vector}.{kind} [$0], {names};"
-    if chosen is not None:
-        text = f"{{ .reg .pred own; setp.ne.u32 own, $1, 0; @own {text} }}"
-    constraints = ",".join(REGISTERS[str(value.type)] for value in (*where, *values))
-    nb.emit_asm(builder, nb.void, [*where, *values], text, f"{constraints},~{{memory}}")
+from .words_cuda import Value, load_words, store_words
 
 
 def in_place(builder: Any, layout: Layout, registers: list[Any]) -> list[Any]:
@@ -116,17 +77,51 @@ def converge(builder: Any) -> None:
 
 
 # ---- tile[...] and tile[...] = value in a kernel's source
+def _part(tile: SmemType, index: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """Return (parts of an index, where they start, None where that is not known); raise SpecError for one outside the tile."""
+    parts = source.chosen(tile, index)
+    starts = tuple(0 if isinstance(part, All) or part.inert else part.start for part in parts)
+    if tile.role != "memory":
+        check_part(tile.layout, parts, starts, False)
+    return parts, starts
+
+
+def _starts(builder: Any, tile: SmemType, index: Any, parts: tuple[Any, ...], value: Any) -> tuple[Any, Any]:
+    """Return (row, column) at which a part of a tile starts, as int32."""
+    values = nb.cgutils.unpack_tuple(builder, value) if isinstance(index, nb.types.BaseTuple) else [value] * len(parts)
+    found = [nb.const(0) if isinstance(part, All) else of for part, of in zip(parts, values, strict=True)]
+    return (nb.const(0), found[0]) if tile.layout.flat else (found[0], found[1])
+
+
+def _aligned(builder: Any, tile: SmemType, starts: tuple[Any, ...], at: tuple[Any, Any]) -> Any:
+    """Return whether starts that are known at run time only are where the swizzle begins anew; None where none is."""
+    units = (tile.layout.per_panel, 8) if tile.layout.inner == 0 else (8, tile.layout.per_panel)
+    tests = [builder.icmp_unsigned("==", builder.and_(value, nb.const(unit - 1)), nb.const(0))
+             for start, value, unit in zip(starts, at, units, strict=True) if start is None]
+    return functools.reduce(builder.and_, tests) if tests else None
+
+
 def _get_item(_context: Any, whole: Any, index: Any) -> Any:
     if not isinstance(whole, SmemType):
         return None
-    tile, address = view(whole, index)
-    result = TileType(source.load_form(tile))
+    parts, starts = _part(whole, index)
+    result = TileType(source.load_form(whole, parts))
+    quick = source.by_rows(whole, result.form, parts, starts)
+    part, address = view(whole, index) if quick else (whole, None)
     context, builder, args = yield result(whole, index)
-    if tile.role == "memory":
+    if whole.role == "memory":
         return undefined(result)
-    start = address(builder, *args)
-    nb.call(context, builder, before_access, (tile,), (start,))
-    found = read_registers(builder, tile.layout, start, tile.dtype)
+    nb.call(context, builder, before_access, (whole,), (args[0],))
+
+    def rows() -> list[Any]:
+        return read_registers(builder, part.layout, address(builder, *args), whole.dtype)
+
+    def elements() -> list[Any]:
+        even = starts[-1] is not None and starts[-1] % 2 == 0
+        return anywhere.load(builder, whole.layout, args[0], result, _starts(builder, whole, index, parts, args[1]), even)
+
+    aligned = _aligned(builder, whole, starts, _starts(builder, whole, index, parts, args[1])) if quick else None
+    found = elements() if not quick else rows() if aligned is None else nb.one_of(builder, aligned, rows, elements)
     converge(builder)
     return assembled(builder, result, found)
 
@@ -136,15 +131,32 @@ def _set_item(_context: Any, whole: Any, index: Any, value: Any) -> Any:
         raise SpecError(ASSIGNED)
     if not isinstance(whole, SmemType):
         return None
-    tile, address = view(whole, index)
-    stored, convert = cast_to_store(value, tile.dtype)
-    source.check_store(tile, stored)
+    parts, starts = _part(whole, index)
+    stored, convert = cast_to_store(value, whole.dtype)
+    quick = source.by_rows(whole, source.check_store(whole, parts, stored), parts, starts)
+    part, address = view(whole, index) if quick else (whole, None)
     context, builder, args = yield nb.types.none(whole, index, value)
-    if tile.role != "memory":
-        start = address(builder, *args[:2])
-        nb.call(context, builder, before_access, (tile,), (start,))
-        write_registers(builder, tile.layout, start, words(builder, stored, convert(builder, args[2])))
-        converge(builder)
+    if whole.role == "memory":
+        return
+    nb.call(context, builder, before_access, (whole,), (args[0],))
+    value = convert(builder, args[2])
+
+    def rows() -> list[Any]:
+        write_registers(builder, part.layout, address(builder, *args[:2]), words(builder, stored, value))
+        return []
+
+    def elements() -> list[Any]:
+        anywhere.store(builder, whole.layout, args[0], stored, _starts(builder, whole, index, parts, args[1]), value)
+        return []
+
+    aligned = _aligned(builder, whole, starts, _starts(builder, whole, index, parts, args[1])) if quick else None
+    if not quick:
+        elements()
+    elif aligned is None:
+        rows()
+    else:
+        nb.one_of(builder, aligned, rows, elements)
+    converge(builder)
 
 
 nb.overload(operator.getitem, _get_item)

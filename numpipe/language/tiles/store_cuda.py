@@ -11,6 +11,8 @@ from ...arch.dtypes import packing
 from ...core import numba as nb
 from ...plan.plans import ArrayArg
 from . import store as source
+from .anywhere_cuda import owner
+from .by_row import ROWS, lanes_of, word_of
 from .elements_cuda import write_element
 from .elementwise_cuda import place_of
 from .indices import plain
@@ -19,11 +21,11 @@ from .layouts import ACCUMULATOR, COLUMN, EITHER, ROW, places, vector_of
 from .refs import whole_slices
 from .refs_cuda import I32, GmemType
 from .scatter import all_of_tile
-from .shared_cuda import store_words
 from .store_ring import batches, put
 from .store_ring_cuda import BatchType
 from .tile_cuda import TileType, cast_to_store, registers
 from .views_cuda import Block, indices_of, starts
+from .words_cuda import store_words
 
 Statement = tuple[str, str]
 """(PTX of an address $0 and a value $1, constraint of the value)"""
@@ -84,7 +86,7 @@ class _Lanes:
         """of a tile that is scattered: of each element of a lane, by dimension"""
 
     def store(self, array: ArrayArg, axes: tuple[int, ...]) -> None:
-        if vector_of(self.tile.layout):
+        if vector_of(self.tile.layout) or word_of(self.tile.layout) == ROWS:
             side_by_side = array.tma and array.order == "row" and axes[1] == array.ndim - 1  # and rows are aligned
             self._runs(side_by_side and self.statement[0].startswith("st."))
         elif self.tile.layout != ACCUMULATOR:
@@ -139,12 +141,12 @@ class _Lanes:
         vector = to.indices[0][1] if to.indices else tile
         lies = {tile.layout, vector.layout} - {EITHER}
         dim, layout = (1, ROW) if ROW in lies else (0, COLUMN)  # a column has fewer elements a lane
+        if lanes_of(tile.layout):
+            dim, layout = int(word_of(tile.layout) == ROW), tile.layout
         first, named = (len(places(of.shape, ROW)) if of.layout == EITHER and layout == COLUMN else 0 for of in (tile, vector))
         indices = registers(builder, *to.indices[0][1:])[named:] if to.indices else None
-        thread = builder.and_(nb.thread_index(builder), nb.const(127))
         own = place_of(builder, tile)[dim]
-        stores = builder.icmp_unsigned("<", thread, nb.const(4)) if dim else (
-            builder.icmp_unsigned("==", builder.and_(thread, nb.const(3)), nb.const(0)))
+        stores = owner(builder, tile.shape, layout)
         base, inside = to.base, builder.and_(to.inside, stores)
         axis = 0 if len(start) == 1 else dim
         if len(start) == 2:  # the dimension in which the tile has one element
@@ -159,7 +161,9 @@ class _Lanes:
         """Store a coalesced tile: what a lane has side by side `at_once`, where the block starts at a multiple of that and the
         array has all its columns; else element by element. Rows that are not there are skipped by predicates."""
         builder, tile, to = self.builder, self.tile, self.to
-        (row, column), vector = place_of(builder, tile), vector_of(tile.layout)
+        (row, column), vector = place_of(builder, tile), vector_of(tile.layout) or 2
+        chosen = owner(builder, tile.shape, tile.layout)
+        mine = to.inside if chosen is None else builder.and_(to.inside, chosen)
         where, nbytes = places(tile.shape, tile.layout), vector * tile.dtype.itemsize
 
         def place(number: int) -> tuple[Any, Any, Any]:
@@ -169,10 +173,16 @@ class _Lanes:
             return r, c, to.moved(to.moved(to.base, r, to.stride[0]), c, to.stride[1])
 
         def inside(*tests: Any) -> Any:
-            return functools.reduce(builder.and_, tests, to.inside)
+            return functools.reduce(builder.and_, tests, mine)
 
         def runs() -> None:
             each, parts = nbytes // 4, registers(builder, tile, self.value)
+            if nbytes == 2:
+                for first in range(0, len(where), 2):
+                    r, _, at = place(first)
+                    chosen = builder.zext(inside(builder.icmp_unsigned("<", r, to.size[0])), nb.i32)
+                    store_words(builder, "b16", at, [builder.trunc(parts[first // 2], nb.i16)], chosen, "global")
+                return
             if tile.dtype.itemsize == 1:  # two registers, of two elements each, are a word
                 parts = [builder.or_(low, builder.shl(high, nb.const(16)))
                          for low, high in zip(parts[::2], parts[1::2], strict=True)]

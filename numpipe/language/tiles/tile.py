@@ -17,21 +17,15 @@ from ...core.inert import REASON
 from ...core.machine import InFlight, current
 from ...core.op import called, constant, op
 from ...diagnostics.errors import CompileError, SpecError
-from .layouts import Form, layout_of, vector_layout
+from .by_row import ROWS
+from .layouts import Form, by_rows, fits, layout_of, vector_layout
 
 __all__ = ["bitcast", "zeros"]
 
+MOST = 32768
+"""elements of a tile: 256 registers of float32 a lane"""
 FLOATS = FLOAT32, *HALVES
 MASK = "a mask, of whose elements np.any(mask) or np.all(mask) make one bool,"
-
-
-def check_shape(shape: Any, dtype: np.dtype, what: str) -> tuple[int, int]:
-    """Return a legal shape of a tile with two dimensions; raise SpecError for other shapes and types."""
-    pair = isinstance(shape, tuple) and len(shape) == 2
-    if not pair or shape[0] % 64 or shape[1] % 8 or shape[0] < 64 or not 8 <= shape[1] <= 256:
-        raise SpecError(f"{what}: a tile's shape is (64 x j, 8 x i) with at most 256 columns (wgmma m64nN), got {shape}")
-    check_dtype(dtype, what)
-    return int(shape[0]), int(shape[1])
 
 
 def check_dtype(dtype: np.dtype, what: str) -> None:
@@ -54,7 +48,15 @@ def check_form(shape: Any, dtype: np.dtype, what: str) -> Form:
         if vector_layout(size, what) not in (layout, "either"):
             raise SpecError(f"{what}: a tile (1, n) has 8 x i columns, at most 256, a tile (m, 1) 64 x j rows, got {shape}")
         return Form((int(shape[0]), int(shape[1])), dtype, layout)
-    return Form(check_shape(shape, FLOAT32, what), dtype)
+    return Form((shape[0], shape[1]), dtype) if fits(shape) else small_form(shape, dtype, what)
+
+
+def small_form(shape: tuple[int, ...], dtype: np.dtype, what: str) -> Form:
+    """Return the form of a tile that is no accumulator: its rows are shared by as many lanes as they have pairs of columns for."""
+    if len(shape) != 2 or shape[0] % 8 or shape[1] % 8 or min(shape) < 8 or shape[0] * shape[1] > MOST:
+        raise SpecError(f"{what}: a tile has a multiple of 8 rows and of 8 columns, and at most {MOST} elements, all registers of "
+                        f"a warpgroup, got {shape}")
+    return by_rows(Form((int(shape[0]), int(shape[1])), dtype), ROWS, what)
 
 
 class TileLike:

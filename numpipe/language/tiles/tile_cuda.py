@@ -185,6 +185,26 @@ def converted(builder: Any, have: TileType, value: Any, result: TileType) -> Any
     return assembled(builder, result, found)
 
 
+def to_words(builder: Any, tile: TileType, values: list[Any]) -> list[Any]:
+    """Return the elements of registers, a 32-bit word each."""
+    if packing(tile.dtype).per_register == 2:
+        return [word for value in values for word in (value, builder.lshr(value, nb.const(8 * tile.dtype.itemsize)))]
+    if tile.dtype == BOOL:
+        return [builder.zext(value, nb.i32) for value in values]
+    return [builder.bitcast(value, nb.i32) if tile.dtype == FLOAT32 else value for value in values]
+
+
+def from_words(builder: Any, tile: TileType, words: list[Any]) -> list[Any]:
+    """Return the registers of elements in 32-bit words."""
+    if packing(tile.dtype).per_register == 2:
+        bits = 8 * tile.dtype.itemsize
+        return [builder.or_(builder.and_(low, nb.const((1 << bits) - 1)), builder.shl(high, nb.const(bits)))
+                for low, high in zip(words[::2], words[1::2], strict=True)]
+    if tile.dtype == BOOL:
+        return [builder.icmp_unsigned("!=", word, nb.const(0)) for word in words]
+    return [builder.bitcast(word, nb.f32) if tile.dtype == FLOAT32 else word for word in words]
+
+
 @cuda_meaning(source.bitcast)
 def _bitcast(_context: Any, tile: Any, dtype: Any) -> Any:
     have = tile.settled("bitcast") if isinstance(tile, TileLike) else tile

@@ -11,7 +11,7 @@ from ...intrinsics import cp_async_bulk
 from ...plan.copies import CopyPlan
 from ...plan.unit import Unit
 from .refs_cuda import I32
-from .shared_cuda import Value
+from .words_cuda import Value
 
 
 class Copy:

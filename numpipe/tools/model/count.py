@@ -140,6 +140,16 @@ class Counter:
         self.work["read", self.warpgroup] += 16 * chunks.size
         return np.zeros((*chunks.shape, 16), np.uint8)
 
+    def smem_load(self, addresses: np.ndarray, nbytes: int, what: str) -> np.ndarray:
+        self.work["read", self.warpgroup] += nbytes * addresses.size
+        return np.zeros((*addresses.shape, nbytes), np.uint8)
+
+    def smem_store(self, addresses: np.ndarray, values: np.ndarray, what: str) -> None:
+        self.work["written", self.warpgroup] += values.nbytes
+
+    def smem_update(self, addresses: np.ndarray, values: np.ndarray, reduction: str, what: str) -> None:
+        self.work["written", self.warpgroup] += 2 * values.nbytes
+
     def smem_send(self, chunks: np.ndarray, values: np.ndarray, rank: int, mbar: int, what: str) -> None:
         self.work["written", self.warpgroup] += values.nbytes
         self.work["sent", self.warpgroup] += 1

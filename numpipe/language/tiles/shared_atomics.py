@@ -1,0 +1,122 @@
+"""Atomics on shared memory: ``numpipe.atomic_add(hist.at[indices], 1)``, ``numpipe.atomic_add(sums[...], tile)``.
+
+====================================  =========================================================================================
+into                                  what each element is combined with
+====================================  =========================================================================================
+``hist.at[indices]``                  of a vector in shared memory, at the indices that a register tile of int32 holds: a number,
+                                      or a tile that lies as the indices do
+``tile``, ``tile.at[rows, columns]``  all elements of a tile: a register tile of its shape
+``tile.at[i, j]``, ``hist.at[i]``     in code for lanes: an element, by each lane that comes there
+====================================  =========================================================================================
+
+By the lanes, ``red.shared`` of the CTA (PTX ISA, "red"): int32 and uint32, and sums of float32. Equal indices are all counted, in
+any order. What another warp of the warpgroup has stored before is there, as a barrier stands before each (`order`); warpgroups that
+share a tile meet at barriers of their own, before the first atomic and behind the last. An index outside the vector is the hazard
+`out-of-bounds` on the simulated SM; the GPU leaves it out.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ...arch.dtypes import INT32
+from ...core.machine import current, failure
+from ...core.op import called
+from ...diagnostics.errors import SimulationError, SpecError
+from .anywhere import addresses, by_first, held
+from .elements import as_element, check_number, is_number
+from .layouts import COLUMN, EITHER, ROW, Form
+from .order import before_access
+from .refs import READ_ONLY, SharedTile, SmemLike, SmemTile, method_of
+from .tile import TileLike, form_of
+
+_TYPES = {"add": ("int32", "uint32", "float32")}
+_INTEGERS = "int32", "uint32"
+
+
+class IndexedLike:
+    """The attributes of elements of a shared vector, at a tile's indices, that their Numba type has too."""
+
+    tile: Any
+    form: Form
+
+
+class Indexed(IndexedLike):
+    def __init__(self, tile: SmemTile, index: Any) -> None:
+        self.tile, self.form, self.index = tile, index_form(tile, index), index
+
+
+@method_of(SharedTile, "indexed")
+def _indexed(tile: Any, index: Any) -> Indexed:
+    return Indexed(tile, index)
+
+
+def index_form(tile: SmemLike, index: Any) -> Form:
+    """Return the form of a tile of indices into a shared tile; raise SpecError where it is none."""
+    form = form_of(index, "tile.at[indices]")
+    if not tile.layout.flat or form is None or form.dtype != INT32:
+        raise SpecError("tile.at[indices]: a register tile of int32 selects elements of a shared tile of one dimension, SMEM((n,), "
+                        f"…), got {form} for a tile {tile.layout.sides}")
+    return form
+
+
+def check_type(name: str, tile: SmemLike) -> None:
+    """Raise SpecError for a tile that is not written, or whose type has no such atomic."""
+    known = _TYPES.get(name.removeprefix("atomic_"), _INTEGERS)
+    if not tile.writable:
+        raise SpecError(READ_ONLY)
+    if tile.dtype.name not in known:
+        raise SpecError(f"{name}: {tile.dtype} has no such reduction in shared memory: it takes {', '.join(known)}")
+
+
+def check_shared(name: str, dst: Any, value: Any) -> Form:
+    """Return the form that a shared atomic has its values in; raise SpecError where it cannot be.
+
+    `dst` and `value` may be Numba types; a form for a number is that of the indices.
+    """
+    tile = dst.tile if isinstance(dst, IndexedLike) else dst
+    check_type(name, tile)
+    form = form_of(value, name)
+    if form is None:
+        if not isinstance(dst, IndexedLike) or not is_number(value):
+            also = " or a number" * isinstance(dst, IndexedLike)
+            raise SpecError(f"{name}(tile, value): the second argument is a register tile{also}, got {called(value)}")
+        check_number(name, "the tile", tile.dtype, value)
+        indexed: Form = dst.form
+        return indexed
+    want = dst.form.shape if isinstance(dst, IndexedLike) else tile.layout.sides
+    if form.shape != want or form.dtype != tile.dtype:
+        raise SpecError(f"{name}: the tile is {tile.dtype} {want}, the value {form.dtype} {form.shape}: both must be alike")
+    if isinstance(dst, IndexedLike) and form.layout != dst.form.layout and EITHER not in (form.layout, dst.form.layout):
+        raise SpecError(f"{name}: the indices lie in {dst.form.layout} layout, the values in {form.layout} layout: write "
+                        f"numpipe.layout_cast(x, \"{dst.form.layout}\")")
+    return dst.form if isinstance(dst, IndexedLike) and form.layout == EITHER else form
+
+
+def update_shared(name: str, dst: Any, value: Any, form: Form) -> None:
+    """Combine values with elements of a shared tile, on the simulated SM."""
+    tile: SmemTile = dst.tile if isinstance(dst, Indexed) else dst
+    if tile.memory:
+        return
+    before_access(tile)
+    settled = Form(form.shape, form.dtype, COLUMN if form.layout == EITHER and form.shape[0] % 64 == 0 else
+                   ROW if form.layout == EITHER else form.layout)
+    rows, columns = held(settled)
+    across = settled.shape[-1]
+
+    def own(values: np.ndarray) -> np.ndarray:
+        return np.ascontiguousarray(values).reshape(-1, across)[rows, columns]
+
+    if isinstance(dst, Indexed):
+        places = own(dst.index.value)
+        wrong = places[(places < 0) | (places >= tile.shape[0])]
+        if wrong.size:
+            raise failure(SimulationError, "out-of-bounds", f"{name}: index {int(wrong[0])} is outside the tile {tile.shape}; the "
+                          "GPU leaves it out", f"indices in 0…{tile.shape[0] - 1}", "updates a tile in shared memory")
+        where = tile.address + places.astype(np.int64) * tile.dtype.itemsize
+    else:
+        where = addresses(tile.layout, tile.address, settled, (0, 0))
+    values = own(value.value) if isinstance(value, TileLike) else np.full(where.shape, as_element(name, tile.dtype, value))
+    by_first(current().smem_update, settled, where, values.astype(tile.dtype), name.removeprefix("atomic_"), name)

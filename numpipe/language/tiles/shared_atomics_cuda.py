@@ -1,0 +1,86 @@
+"""Atomics on shared memory on the GPU: ``red.shared`` by the lanes, each its own elements."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...arch.dtypes import FLOAT32
+from ...core import numba as nb
+from . import shared_atomics as source
+from .anywhere_cuda import addresses, owner
+from .elements_cuda import in_type
+from .layouts import COLUMN, EITHER, ROW, Form, places
+from .order import before_access
+from .refs import method_of
+from .refs_cuda import SharedType, SmemType
+from .shared_cuda import converge
+from .tile_cuda import TileType, part_of_either
+
+
+class IndexedType(nb.types.Type, source.IndexedLike):  # type: ignore[misc]
+    """The type of `shared_atomics.Indexed`."""
+
+    def __init__(self, tile: SmemType, index: TileType) -> None:
+        self.tile, self.index, self.form = tile, index, source.index_form(tile, index)
+        super().__init__(name=f"indexed({tile}, {index})")  # type: ignore[call-arg]
+
+
+nb.struct_model(IndexedType, lambda ty: [("address", nb.types.int32), ("index", ty.index)])
+
+
+@method_of(SharedType, "indexed")
+def _indexed(of: Any, target: Any, index: Any) -> Any:
+    result = IndexedType(of, index)
+    context, builder, args = yield result(target, index)
+    return nb.struct(context, builder, result, address=nb.fields(context, builder, target, args[0]).of, index=args[1])
+
+
+def statement(reduction: str, dtype: Any) -> tuple[str, str]:
+    """Return (PTX of an atomic of an address $0 and a value $1, constraint of the value)."""
+    if dtype == FLOAT32:
+        return f"red.relaxed.cta.shared.{reduction}.f32 [$0], $1;", "f"
+    kind = "b" if reduction in ("and", "or", "xor") else "s" if dtype.kind == "i" and reduction != "add" else "u"
+    return f"red.relaxed.cta.shared.{reduction}.{kind}32 [$0], $1;", "r"
+
+
+def emit(builder: Any, reduction: str, dtype: Any, address: Any, value: Any, chosen: Any = None) -> None:
+    """Emit one atomic, in lanes that are `chosen`."""
+    text, code = statement(reduction, dtype)
+    if chosen is None:
+        nb.emit_asm(builder, nb.void, [address, value], text, f"r,{code},~{{memory}}")
+    else:
+        with builder.if_then(chosen):
+            nb.emit_asm(builder, nb.void, [address, value], text, f"r,{code},~{{memory}}")
+
+
+def shared_atomic(name: str, dst: Any, value: Any) -> Any:
+    """Type and emit an atomic on shared memory."""
+    form = source.check_shared(name, dst, value)
+    reduction, indexed = name.removeprefix("atomic_"), isinstance(dst, IndexedType)
+    tile = dst.tile if indexed else dst
+    context, builder, args = yield nb.types.void(dst, value)
+    if tile.role == "memory":
+        return
+    fields = nb.fields(context, builder, dst, args[0]) if indexed else None
+    base = fields.address if fields else args[0]
+    nb.call(context, builder, before_access, (tile,), (base,))
+    settled = TileType(Form(form.shape, form.dtype, form.layout if form.layout != EITHER else
+                            COLUMN if form.shape[0] % 64 == 0 else ROW))
+    number = None if isinstance(value, TileType) else in_type(context, builder, args[1], value, tile.dtype)
+    values = None if number is not None else part_of_either(builder, value, args[1], TileType(
+        Form(form.shape, tile.dtype, settled.layout)))
+    indices = part_of_either(builder, dst.index, fields.index, TileType(
+        Form(form.shape, dst.index.dtype, settled.layout))) if fields else None
+    at = None if fields else addresses(builder, tile.layout, base, settled, (nb.const(0), nb.const(0)))
+    own = owner(builder, settled.shape, settled.layout)
+    for element in range(len(places(settled.shape, settled.layout))):
+        if indices is not None:
+            inside = builder.icmp_unsigned("<", indices[element], nb.const(tile.layout.shape[1]))
+            chosen = inside if own is None else builder.and_(own, inside)
+            address = builder.add(base, builder.shl(indices[element], nb.const(2)))
+        else:
+            assert at is not None
+            chosen, address = own, at(element)
+        emit(builder, reduction, tile.dtype, address, number if values is None else values[element], chosen)
+    nb.join(builder)
+    converge(builder)

@@ -1,0 +1,51 @@
+"""Words of shared memory on the GPU: addresses as numbers with Python's operators, and the instructions that move words."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+from ...core import numba as nb
+
+
+class Value:
+    """An int32 of LLVM with Python's operators, for address arithmetic that is written once."""
+
+    def __init__(self, builder: Any, value: Any) -> None:
+        self.builder, self.value = builder, value
+
+    def _apply(self, instruction: str, other: Any) -> Value:
+        right = other.value if isinstance(other, Value) else nb.const(other)
+        return Value(self.builder, getattr(self.builder, instruction)(self.value, right))
+
+
+for _name, _instruction in (("add", "add"), ("mul", "mul"), ("and", "and_"), ("xor", "xor"), ("lshift", "shl"), ("rshift", "lshr")):
+    setattr(Value, f"__{_name}__", functools.partialmethod(Value._apply, _instruction))
+
+
+REGISTERS = {str(nb.f32): "f", str(nb.i32): "r", str(nb.i64): "l", str(nb.i16): "h"}
+"""constraints of registers, by their types"""
+
+
+def load_words(builder: Any, machine: Any, kind: str, address: Any, count: int) -> list[Any]:
+    """Load `count` adjacent elements of shared memory by one instruction; each has the LLVM type `machine`, in PTX `kind`."""
+    register = REGISTERS[str(machine)]
+    if count == 1:
+        return [nb.emit_asm(builder, machine, [address], f"ld.shared.{kind} $0, [$1];", f"={register},r,~{{memory}}")]
+    names = ", ".join(f"${i}" for i in range(count))
+    found = nb.emit_asm(builder, nb.ir.LiteralStructType([machine] * count), [address],
+                        f"ld.shared.v{count}.{kind} {{{names}}}, [${count}];", f"={register}," * count + "r,~{memory}")
+    return [builder.extract_value(found, i) for i in range(count)]
+
+
+def store_words(builder: Any, kind: str, address: Any, values: Sequence[Any], chosen: Any = None, space: str = "shared") -> None:
+    """Store registers to adjacent places in memory by one instruction, in lanes where `chosen`, an int32, is not 0."""
+    where = [address] if chosen is None else [address, chosen]
+    names = ", ".join(f"${len(where) + i}" for i in range(len(values)))
+    vector, names = (f".v{len(values)}", f"{{{names}}}") if len(values) > 1 else ("", names)
+    text = f"st.{space}{vector}.{kind} [$0], {names};"
+    if chosen is not None:
+        text = f"{{ .reg .pred own; setp.ne.u32 own, $1, 0; @own {text} }}"
+    constraints = ",".join(REGISTERS[str(value.type)] for value in (*where, *values))
+    nb.emit_asm(builder, nb.void, [*where, *values], text, f"{constraints},~{{memory}}")

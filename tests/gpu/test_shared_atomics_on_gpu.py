@@ -1,0 +1,37 @@
+"""Atomics on shared memory on the hardware."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.kernels.shared_atomic_kernels import all_kinds, by_lanes, expected, histogram, shared_by_two
+
+pytestmark = pytest.mark.gpu
+pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")
+RNG = np.random.default_rng(0)
+
+
+def test_a_histogram_of_bytes() -> None:
+    for high in (256, 3):
+        x, y = RNG.integers(0, high, (1024, 128)).astype(np.uint8), np.zeros(256, np.int32)
+        histogram(x, y, target="gpu")
+        assert (y == np.bincount(x.reshape(-1), minlength=256)).all()
+
+
+def test_all_kinds_of_atomics() -> None:
+    for _ in range(10):
+        x, at = RNG.integers(-100, 100, (64, 8)).astype(np.int32), RNG.integers(0, 64, (64, 8)).astype(np.int32)
+        y, z = np.zeros(6 * 64, np.int32), np.zeros((64, 64), np.float32)
+        all_kinds(x, at, y, z, target="gpu")
+        found, sums = expected(x, at)
+        assert (y == found).all() and (z == sums).all()
+
+
+def test_lanes_and_warpgroups_count_together() -> None:
+    x, y = RNG.integers(0, 64, (64, 16)).astype(np.int32), np.zeros(64, np.int32)
+    by_lanes(x, y, target="gpu")
+    assert (y == np.bincount(x.reshape(-1), minlength=64)).all()
+    x, y = RNG.integers(0, 64, (128, 8)).astype(np.int32), np.zeros(64, np.int32)
+    shared_by_two(x, y, target="gpu")
+    assert (y == np.bincount(x.reshape(-1), minlength=64)).all()

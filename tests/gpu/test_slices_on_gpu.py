@@ -1,0 +1,32 @@
+"""Parts of shared tiles from any start on the hardware."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.kernels.slice_kernels import STARTS, anywhere, neighbours, stencil, stored_anywhere
+
+pytestmark = pytest.mark.gpu
+pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")
+
+
+def test_a_stencil() -> None:
+    x = np.random.default_rng(0).random((1000, 1300), np.float32)
+    y = np.zeros_like(x)
+    stencil(x, y, target="gpu")
+    np.testing.assert_allclose(y, neighbours(x), rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int8])
+def test_parts_start_anywhere(dtype: type) -> None:
+    x = (np.random.default_rng(0).random((128, 128)) * 100).astype(dtype)
+    for row, column in STARTS:
+        y = np.zeros((128, 64), dtype)
+        anywhere(x, y, row, column, target="gpu")
+        assert (y[:64] == x[row:row + 64, column:column + 64]).all()
+        assert (y[64:] == x.T[column:column + 64, row:row + 64]).all()
+        if dtype == np.float32:
+            z = np.zeros((128, 128), np.float32)
+            stored_anywhere(x, z, row, column, target="gpu")
+            assert (z[row:row + 64, column:column + 64] == x[:64, :64]).all()

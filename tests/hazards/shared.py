@@ -1,0 +1,66 @@
+"""Shared memory element by element: parts of tiles, and atomics."""
+
+from __future__ import annotations
+
+import numpy as np
+
+import numpipe
+from numpipe import SMEM, SimulationError, ds
+
+from .catalogue import BARE, kernel
+
+I32 = np.dtype(np.int32)
+ONES = np.ones(64, I32)
+
+
+@kernel("out-of-bounds", r"tile\[…\]: elements 1 … 64 are not in a tile \(64,\) in shared memory; the GPU takes whatever",
+        np.zeros(64, I32), gives=np.zeros(64, I32), error=SimulationError)
+def a_part_past_a_shared_vector(y, *, mended: numpipe.Static):
+    bins = numpipe.scratch(SMEM((64,), np.int32))
+    bins[...] = numpipe.full(64, 0, np.int32)
+    y[ds(0, 64)] = bins[ds(0 if mended else y.shape[0] // 64, 64)]
+
+
+@kernel("out-of-bounds", r"atomic_add: index 64 is outside the tile \(64,\); the GPU leaves it out", np.zeros(64, I32),
+        gives=ONES, error=SimulationError)
+def an_atomic_past_a_shared_vector(y, *, mended: numpipe.Static):
+    bins = numpipe.scratch(SMEM((64,), np.int32))
+    bins[...] = numpipe.full(64, 0, np.int32)
+    numpipe.atomic_add(bins.at[numpipe.iota(64) + (0 if mended else 1)], 1)
+    y[ds(0, 64)] = bins[...]
+
+
+@kernel("unordered-accesses", r"(atomic|read) \(.*\) (updates|reads) .* while (atomic|read) \(.* it", np.zeros(64, I32),
+        gives=2 * ONES, num_compute_wgs=2, warp_specialized=False, wg_axis="wg")
+def counts_read_before_the_other_warpgroup_has_counted(y, *, mended: numpipe.Static):
+    bins = numpipe.scratch(SMEM((64,), np.int32))
+    told = numpipe.scratch(numpipe.Barrier(num_arrivals=2, num_barriers=2))
+    if numpipe.axis_index("wg") == 0:
+        bins[...] = numpipe.full(64, 0, np.int32)
+    numpipe.barrier_arrive(told.at[0])
+    numpipe.barrier_wait(told.at[0])
+    numpipe.atomic_add(bins.at[numpipe.iota(64)], 1)
+    if mended:
+        numpipe.barrier_arrive(told.at[1])
+        numpipe.barrier_wait(told.at[1])
+    if numpipe.axis_index("wg") == 0:
+        y[ds(0, 64)] = bins[...]
+
+
+@kernel("unordered-accesses", r"atomic \(atomic_add\) updates SMEM\[\d+:\d+\) while write \(tile\[…\] = value\) of .* may",
+        np.zeros(64, I32), gives=ONES, mend={"compiler_params": numpipe.CompilerParams()}, compiler_params=BARE)
+def an_atomic_on_what_another_warp_has_stored(y, *, mended: numpipe.Static):
+    bins = numpipe.scratch(SMEM((64,), np.int32))
+    bins[...] = numpipe.full(64, 0, np.int32)
+    numpipe.atomic_add(bins.at[numpipe.iota(64)], 1)
+    y[ds(0, 64)] = bins[...]
+
+
+@kernel("uninitialised-read", r"atomic \(atomic_add\) reads SMEM\[\d+:\d+\), which holds bytes that nobody has written",
+        np.zeros(64, I32), gives=ONES)
+def an_atomic_on_what_nobody_has_stored(y, *, mended: numpipe.Static):
+    bins = numpipe.scratch(SMEM((64,), np.int32))
+    if mended:
+        bins[...] = numpipe.full(64, 0, np.int32)
+    numpipe.atomic_add(bins.at[numpipe.iota(64)], 1)
+    y[ds(0, 64)] = bins[...]

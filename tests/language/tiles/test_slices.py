@@ -1,0 +1,41 @@
+"""Parts of shared tiles from any start, known at compile time or at run time."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from numpipe.errors import SimulationError
+from tests.kernels.slice_kernels import STARTS, anywhere, neighbours, stencil, stored_anywhere
+
+
+def test_a_stencil_reads_shifted_views_of_one_tile() -> None:
+    x = np.random.default_rng(0).random((200, 300), np.float32)
+    y = np.zeros_like(x)
+    stencil(x, y, target="sim")
+    np.testing.assert_allclose(y, neighbours(x), rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int8])
+@pytest.mark.variants(2)
+def test_parts_start_anywhere(dtype: type) -> None:
+    x = (np.random.default_rng(0).random((128, 128)) * 100).astype(dtype)
+    for row, column in STARTS:
+        y = np.zeros((128, 64), dtype)
+        anywhere(x, y, row, column, target="sim")
+        assert (y[:64] == x[row:row + 64, column:column + 64]).all()
+        assert (y[64:] == x.T[column:column + 64, row:row + 64]).all()
+
+
+def test_parts_are_stored_anywhere() -> None:
+    x, y = np.random.default_rng(0).random((64, 64), np.float32), np.zeros((128, 128), np.float32)
+    stored_anywhere(x, y, 13, 29, target="sim")
+    assert (y[13:77, 29:93] == x).all() and y.sum() == pytest.approx(x.sum(), rel=1e-5)
+
+
+@pytest.mark.parametrize("row, column, said", [(65, 0, r"elements 65 … 128"), (0, -1, r"elements -1 … 62")])
+def test_a_part_that_leaves_its_tile_is_a_hazard(row: int, column: int, said: str) -> None:
+    x, y = np.zeros((128, 128), np.float32), np.zeros((128, 64), np.float32)
+    with pytest.raises(SimulationError, match=said) as caught:
+        anywhere(x, y, row, column, target="sim")
+    assert caught.value.report.hazard == "out-of-bounds"

@@ -1,0 +1,67 @@
+"""Blocks, shared arrays and outputs of one dimension, in every element type, with edges."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from numpipe.errors import PipelineRace, SimulationError
+from tests.kernels.vector_kernels import (
+    DTYPES,
+    SIZES,
+    array,
+    by_hand,
+    copied,
+    expected,
+    rows,
+    shifted,
+    through_lanes,
+    without_barriers,
+)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.variants(4)
+def test_a_pipeline_of_vectors_reads_zeros_behind_the_array_and_clips_what_it_stores(dtype: np.dtype) -> None:
+    for size in SIZES:
+        x, y, z = array(size, dtype), np.zeros(size, dtype), np.zeros(size, dtype)
+        copied(x, y, z, target="sim")
+        assert y.tobytes() == z.tobytes() == x.tobytes(), size
+
+
+def test_parts_of_a_vector_start_anywhere() -> None:
+    x, y = array(1000, np.dtype(np.int8)), np.zeros(1000, np.int8)
+    shifted(x, y, 3, target="sim")
+    assert (y == expected(x, 3)).all()
+
+
+def test_one_row_blocks_are_vectors() -> None:
+    x, y = np.random.default_rng(0).random((5, 200), np.float32), np.zeros((5, 200), np.float32)
+    rows(x, y, target="sim")
+    assert (x == y).all()
+
+
+def test_a_shared_vector_is_copied_read_and_written_by_hand() -> None:
+    x, y = array(1024, np.dtype(np.float32)), np.zeros(1024, np.float32)
+    by_hand(x, y, target="sim")
+    assert (y[100:164] == 5).all() and (np.delete(y, range(100, 164)) == np.delete(x, range(100, 164))).all()
+
+
+def test_a_lane_reads_elements_of_a_vector() -> None:
+    x, y = array(256, np.dtype(np.float32)), np.zeros(256, np.float32)
+    through_lanes(x, y, target="sim")
+    assert (y == x[::-1]).all()
+
+
+def test_a_part_that_leaves_a_vector_is_a_hazard() -> None:
+    x, y = array(256, np.dtype(np.int8)), np.zeros(256, np.int8)
+    with pytest.raises(SimulationError, match=r"elements 200 … 263 are not in a tile \(256,\)") as caught:
+        shifted(x, y, 200, target="sim")
+    assert caught.value.report.hazard == "out-of-bounds"
+
+
+def test_another_warp_sees_what_warp_0_has_stored_behind_a_barrier_only() -> None:
+    x, y = array(1024, np.dtype(np.float32)), np.zeros(1024, np.float32)
+    with pytest.raises(PipelineRace) as caught:
+        without_barriers(x, y, target="sim")
+    assert caught.value.report.hazard == "unordered-accesses"
