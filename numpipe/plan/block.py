@@ -78,7 +78,7 @@ class Block:
     @functools.cached_property
     def sides(self) -> tuple[int, ...]:
         """The elements of a block along each dimension of the array."""
-        of = dict(zip(self.axes, self.layout.shape, strict=True))
+        of = dict(zip(self.axes, self.layout.sides, strict=True))
         return tuple(of.get(axis, 1) for axis in range(self.rank))
 
     def copies(self, arg: int, offset: int, written: bool) -> CopyPlan:

@@ -158,7 +158,8 @@ def a_block_shared_twice(a, b, c):
 
 
 @refused("BlockSpec(block_shape=None, index_map=None, *, memory_space=None, transforms=(), delay_release=None, "
-         "oob_fill='zeros', buffer_count=None, eviction_policy=None, collective_axes=None): it has no argument 'pipeline_mode'")
+         "oob_fill='zeros', buffer_count=None, eviction_policy=None, collective_axes=None, mode=None): it has no argument "
+         "'pipeline_mode'")
 def a_mode_of_an_operand(a, b, c):
     spec = BlockSpec((64, 64), lambda k: (0, k), pipeline_mode=2)
     #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
