@@ -76,7 +76,7 @@ def hazards_of(source: str) -> tuple[set[str], list[int]]:
         elif name in ("PipelineRace", "SimulationError"):
             without.append(call.lineno)  # `report.failed` makes them, from a report
     for node in ast.walk(tree):
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]).strip("(").startswith("hazard, "):
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Tuple) and "hazard, " in ast.unparse(node.targets[0]):
             named |= {text(node.value.elts[0])}  # in place of one that a function was given
     return named, without
 

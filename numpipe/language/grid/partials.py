@@ -126,7 +126,7 @@ def combined(work, tile, part):  # type: ignore[no-untyped-def]
 def together(unit: Any, shape: tuple[int, ...]) -> int:
     """Return of how many parts a lane loads its registers of a tile of this shape at once: they fit beside the tile's own."""
     own = math.prod(shape) // 128
-    return max(1, min(8, (unit.compute_registers - OTHERS - own) // own))
+    return max(1, min(8, int(unit.compute_registers - OTHERS - own) // own))
 
 
 def _elements(work: GmemRef, slot: int, tile: Tile) -> tuple[slice, slice]:
