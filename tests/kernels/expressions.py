@@ -165,7 +165,11 @@ def _folded(node: Any) -> Any:
 
 
 def acceptable(text: str) -> bool:
-    """Whether the constants in an expression are such that a kernel may have them: none fails, none is beyond int32."""
+    """Whether a kernel may have an expression: no constant fails or is beyond int32, no function is called between two comparisons."""
+    chains = (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Compare))
+    if any("sum_of" in ast.unparse(part) for chain in chains for part in chain.comparators[:-1]):
+        return False
+
     def check(node: Any) -> None:
         if isinstance(node, ast.expr) and not isinstance(node, ast.Name) and known(node):
             value = _folded(node)
