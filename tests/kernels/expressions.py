@@ -165,7 +165,7 @@ def _folded(node: Any) -> Any:
 
 
 def acceptable(text: str) -> bool:
-    """Whether a kernel may have an expression: no constant fails or is beyond int32, no function is called between two comparisons."""
+    """Whether a kernel may have an expression: no constant fails or leaves int32, no function is called between two comparisons."""
     chains = (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Compare))
     if any("sum_of" in ast.unparse(part) for chain in chains for part in chain.comparators[:-1]):
         return False
