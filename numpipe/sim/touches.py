@@ -155,10 +155,10 @@ def failure(access: Access, touch: Touch, earlier: Touch | None, hazard: str, wh
     The memory role loads by lanes what steers it, and nothing else: there the array is the mistake, not the order of two accesses.
     """
     steering = next((each for each in (touch, earlier) if each is not None and each.steers), None)
-    if steering is not None and earlier is not None:
-        hazard, cause = "steering-data-written", (
+    if steering is not None and earlier is not None and hazard != "steering-data-written":
+        return failure(access, touch, earlier, "steering-data-written", what, (
             f"the roles read '{steering.what}' each for itself, at times of their own, to know what to load and to compute, and "
-            "they must read the same")
-        mend = f"an array of its own for what is stored: '{steering.what}' keeps its numbers until the launch has ended"
+            "they must read the same"), (
+            f"an array of its own for what is stored: '{steering.what}' keeps its numbers until the launch has ended"))
     accesses = [(each.tell(), each.party()) for each in (touch, earlier) if each is not None]
     return report.conflict(error, hazard, f"{access.agent.title}: {what}", accesses, cause, mend, access.agent.sm)

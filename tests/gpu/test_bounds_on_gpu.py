@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import numpipe
-from numpipe import CompilerParams, SimulationError, ds
+from numpipe import SMEM, Barrier, CompilerParams, SimulationError, ds
 from tests.kernels.bounded_kernels import (
     KERNELS,
     arrays,
@@ -79,10 +79,14 @@ def test_a_debugged_kernel_reports_a_block_outside_and_the_process_goes_on(name:
 
 
 @numpipe.kernel(**DEBUG)
-def touching(x, v, i, y, s):
+def touching(x, v, i, y, s, total):
+    tile, landed = numpipe.scratch((SMEM((64, 64), np.float32), Barrier()))
+    numpipe.copy_gmem_to_smem(x.at[i[3], ds(0, 64), ds(0, 64)], tile, landed)
+    numpipe.barrier_wait(landed)
+    numpipe.atomic_add(total.at[i[4]], tile[...].sum())
     y[ds(0, 64), ds(0, 64)] = x[0, v[ds(0, 64)], ds(0, 64)]
     y[ds(64, 64), ds(0, 64)] = x[i[0], ds(0, 64), ds(0, 64)]
-    s[i[1]] = i[i[2]]
+    s[i[1]] = i[i[2] + 2]
 
 
 @pytest.mark.parametrize("where, value, says", [
@@ -90,14 +94,16 @@ def touching(x, v, i, y, s):
     ("v", -7, r"'x\[…\]': index -7 along dimension 1 is outside the array's 64"),
     (0, 3, r"'x\[…\]': index 3 along dimension 0 is outside the array's 3"),
     (1, 8, r"'s\[…\]': index 8 along dimension 0 is outside the array's 8"),
-    (2, -1, r"'i\[…\]': index -1 along dimension 0 is outside the array's 4")])
+    (2, -3, r"'i\[…\]': index -1 along dimension 0 is outside the array's 6"),
+    (3, -1, r"x.at\[…\]: index -1 along dimension 0 is outside the array's 3"),
+    (4, 2, r"total.at\[…\]: index 2 along dimension 0 is outside the array's 2")])
 def test_a_debugged_kernel_reports_an_index_outside(where: Any, value: int, says: str) -> None:
-    x, v, i = np.ones((3, 64, 64), np.float32), np.arange(64, dtype=np.int32), np.array([2, 7, 3, 11], np.int32)
-    y, s = np.zeros((128, 64), np.float32), np.zeros(8, np.int32)
-    touching(x, v, i, y, s, target="gpu")
-    assert (y == 1).all() and s[7] == 11
+    x, v, i = np.ones((3, 64, 64), np.float32), np.arange(64, dtype=np.int32), np.array([2, 7, 3, 1, 0, 11], np.int32)
+    y, s, total = np.zeros((128, 64), np.float32), np.zeros(8, np.int32), np.zeros(2, np.float32)
+    touching(x, v, i, y, s, total, target="gpu")
+    assert (y == 1).all() and s[7] == 11 and total.tolist() == [64 * 64, 0]
     (v if where == "v" else i)[17 if where == "v" else where] = value
     with pytest.raises(SimulationError, match=says):
-        touching(x, v, i, y, s, target="gpu")
+        touching(x, v, i, y, s, total, target="gpu")
     with pytest.raises(SimulationError, match="outside the array's"):
-        touching.simulate(x, v, i, np.zeros_like(y), np.zeros_like(s))
+        touching.simulate(x, v, i, np.zeros_like(y), np.zeros_like(s), np.zeros_like(total))

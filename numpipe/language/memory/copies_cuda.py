@@ -10,7 +10,7 @@ from ...core.op import cuda_meaning
 from ...intrinsics import cp_async_bulk
 from ...plan.context_cuda import by_compute
 from ...plan.copies import CopyPlan
-from ...plan.outside_cuda import report
+from ..tiles.indices_cuda import report_view
 from ..tiles.order import before_async
 from ..tiles.refs_cuda import gmem_value
 from ..tiles.tma_cuda import Copy
@@ -42,11 +42,8 @@ def _issue(_context: Any, transfer: Any, how: Any) -> Any:
     view = nb.fields(context, builder, transfer.view, value.view)
     array, start = gmem_value(context, builder, ref, view.ref), nb.cgutils.unpack_tuple(builder, view.start)
     table = array.table
-    for axis in range(ref.arg.ndim) if ref.unit.params.debug else ():
-        if axis not in transfer.view.axes:
-            size = builder.extract_value(array.shape, axis)
-            report(builder, ref.unit, f"{ref.arg.name}.at[…]", axis, start[axis], size,
-                   builder.icmp_unsigned(">=", start[axis], size))
+    if ref.unit.params.debug and nb.literal(how) != "prefetch":
+        report_view(builder, transfer.view, array.shape, start)
     getattr(Copy(context, builder, ref.unit, plan, table, start, value.address, value.arrival), nb.literal(how))()
 
 

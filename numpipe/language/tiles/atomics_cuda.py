@@ -10,6 +10,7 @@ from ...core import numba as nb
 from ...core.op import cuda_meaning
 from . import atomics as source
 from .elements_cuda import write_element
+from .indices_cuda import report_view
 from .shared_atomics_cuda import shared_atomic
 from .store_cuda import writing
 
@@ -32,12 +33,20 @@ def _atomic(name: str, typing_context: Any, dst: Any, tile: Any) -> Any:
         context, builder, args = yield nb.types.void(dst, tile)
         view = nb.fields(context, builder, dst, args[0])
         start = nb.cgutils.unpack_tuple(builder, view.start)
+        _debugged(context, builder, dst, view, start)
         write_element(context, builder, dst.ref, view.ref, start, args[1], tile, statement[0])
         return
     write = writing(typing_context, dst.ref, tile, dst.axes, reduction, statement)
     context, builder, args = yield nb.types.void(dst, tile)
     view = nb.fields(context, builder, dst, args[0])
-    write(context, builder, view.ref, nb.cgutils.unpack_tuple(builder, view.start), args[1])
+    start = nb.cgutils.unpack_tuple(builder, view.start)
+    _debugged(context, builder, dst, view, start)
+    write(context, builder, view.ref, start, args[1])
+
+
+def _debugged(context: Any, builder: Any, dst: Any, view: Any, start: list[Any]) -> None:
+    if dst.ref.unit.params.debug and dst.ref.role == "compute":
+        report_view(builder, dst, nb.fields(context, builder, dst.ref, view.ref).shape, start, True)
 
 
 for _name, _operation in source.ATOMICS.items():

@@ -54,3 +54,13 @@ def settled(context: Any, builder: Any, ref: GmemType, array: Any, index: Any, v
             each = [builder.select(builder.icmp_unsigned("<", one, size), one, size) for one in each]
         start[axis] = assembled(builder, part, each) if vector else each[0]
     return start
+
+
+def report_view(builder: Any, view: Any, sizes: Any, start: list[Any], once: bool = False) -> None:
+    """Report, in a kernel that is debugged, the integers of a view's index that lie outside; a store goes on behind the end."""
+    for axis in range(len(start)):
+        if axis not in view.axes:
+            size = builder.extract_value(sizes, axis)
+            inside = builder.icmp_unsigned("<", start[axis], size)
+            report(builder, view.ref.unit, f"{view.ref.arg.name}.at[…]", axis, start[axis], size, builder.not_(inside), once)
+            start[axis] = builder.select(inside, start[axis], size)

@@ -20,7 +20,12 @@ RINGS = (1, 0), (2, 1), (3, 1), (4, 0)
 CASES = [(name, dtype, *RINGS[(n + m) % 4]) for n, name in enumerate(KERNELS) for m, dtype in enumerate(TYPES)]
 
 
-@pytest.mark.variants(4)
+@pytest.fixture(autouse=True)
+def _compiled_where_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
+
+
+@pytest.mark.variants(1)
 @pytest.mark.parametrize(("name", "dtype", "slots", "delay"), CASES)
 def test_a_kernel_steered_by_arrays_compiles_and_computes_what_numpy_does(name: str, dtype: Any, slots: int, delay: int) -> None:
     def run(kernel: Any, *arrays: np.ndarray, **statics: int) -> None:
@@ -42,8 +47,7 @@ def simulated(name: str, seed: int, dtype: Any, ring: tuple[int, int], schedule:
 
 @given(**drawn)
 @settings(max_examples=examples(60), derandomize=True, **common)
-def test_any_tables_and_counts_give_what_numpy_does(monkeypatch: pytest.MonkeyPatch, **choices: Any) -> None:
-    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
+def test_any_tables_and_counts_give_what_numpy_does(**choices: Any) -> None:
     simulated(**choices)
 
 
@@ -51,11 +55,11 @@ def test_any_tables_and_counts_give_what_numpy_does(monkeypatch: pytest.MonkeyPa
 @pytest.mark.timeout(3600)
 @given(**drawn)
 @settings(max_examples=2000, print_blob=True, **common)
-def test_any_of_many_tables_and_counts_give_what_numpy_does(monkeypatch: pytest.MonkeyPatch, **choices: Any) -> None:
-    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
+def test_any_of_many_tables_and_counts_give_what_numpy_does(**choices: Any) -> None:
     simulated(**choices)
 
 
+@pytest.mark.variants(2)
 @pytest.mark.parametrize("name", KERNELS)
 def test_without_a_step_every_tile_is_zero(name: str) -> None:
     *given, c = arrays(np.random.default_rng(3), np.int32, zeros=True)
@@ -63,7 +67,7 @@ def test_without_a_step_every_tile_is_zero(name: str) -> None:
     np.testing.assert_array_equal(c, wanted(name, *given, np.zeros_like(c)))
 
 
-@pytest.mark.variants(2)
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("name", KERNELS)
 def test_the_verifier_finds_nothing_in_them(name: str) -> None:
     report = numpipe.verify(KERNELS[name], *arrays(np.random.default_rng(2), np.int64), slots=3, delay=1, schedules=4)
