@@ -49,8 +49,8 @@ def emit(builder: Any, reduction: str, dtype: Any, address: Any, value: Any, cho
     if chosen is None:
         nb.emit_asm(builder, nb.void, [address, value], text, f"r,{code},~{{memory}}")
     else:
-        with builder.if_then(chosen):
-            nb.emit_asm(builder, nb.void, [address, value], text, f"r,{code},~{{memory}}")
+        nb.emit_asm(builder, nb.void, [address, value, builder.zext(chosen, nb.i32)],
+                    f"{{ .reg .pred own; setp.ne.u32 own, $2, 0; @own {text} }}", f"r,{code},r,~{{memory}}")
 
 
 def shared_atomic(name: str, dst: Any, value: Any) -> Any:
