@@ -23,7 +23,7 @@ from .layouts import places, vector_of
 from .refs import whole_slices
 from .refs_cuda import GmemType
 from .tile_cuda import TileType, assembled, undefined
-from .views_cuda import Block, indices_of, starts
+from .views_cuda import Block, indices_of, starts, stops
 
 
 def _bits(builder: Any, dtype: np.dtype, word: Any) -> Any:
@@ -99,7 +99,7 @@ def _load(_context: Any, ref: Any, index: Any) -> Any:
         return nb.nothing(context) if tile is None else undefined(tile)
     start = starts(context, builder, index, args[1])
     indices = [(number, parts[axis], start[axis]) for number, axis in enumerate(axes) if isinstance(parts[axis], TileType)]
-    block = Block(context, builder, ref, args[0], start, axes, indices)
+    block = Block(context, builder, ref, args[0], start, axes, indices, stops(context, builder, index, args[1]))
     if tile is not None:
         return _loaded(builder, block, tile)
     bits = block.load(block.base, block.inside)  # of an element, the same in all lanes

@@ -17,12 +17,12 @@ from .elements_cuda import write_element
 from .elementwise_cuda import place_of
 from .layouts import ACCUMULATOR, COLUMN, EITHER, ROW, places, vector_of
 from .refs import whole_slices
-from .refs_cuda import I32, GmemType
+from .refs_cuda import I32, GmemType, LimitedType
 from .scatter import all_of_tile
 from .store_ring import batches, put
 from .store_ring_cuda import BatchType
 from .tile_cuda import TileType, cast_to_store, registers
-from .views_cuda import Block, indices_of, starts
+from .views_cuda import Block, indices_of, starts, stops
 from .words_cuda import store_words
 
 Statement = tuple[str, str]
@@ -36,6 +36,7 @@ def writing(typing_context: Any, ref: GmemType, tile: TileType, axes: tuple[int,
     `statement`: what a lane does with an element, to store it if None. `parts`: those of the index, where one may be a vector.
     """
     vectors = [(number, parts[axis], axis) for number, axis in enumerate(axes) if parts and isinstance(parts[axis], TileType)]
+    limited = [axis for axis, part in enumerate(parts) if isinstance(part, LimitedType)]
     ring = not vectors and ref.role == "compute" and source.through_tma(ref.arg, axes, tile.form)
     place, stored = nb.types.UniTuple(I32, ref.arg.ndim), batches(BatchType, ref, tile, axes, reduction) if ring else []
     for batch in stored:
@@ -43,12 +44,25 @@ def writing(typing_context: Any, ref: GmemType, tile: TileType, axes: tuple[int,
     bits = 8 * tile.dtype.itemsize
     how = statement or (("st.global.f32 [$0], $1;", "f") if bits == 32 else (f"st.global.b{bits} [$0], $1;", "h"))
 
-    def emit(context: Any, builder: Any, array: Any, start: Sequence[Any], value: Any) -> None:
-        for batch in stored:
-            nb.call(context, builder, put, (ref, batch, place), (array, value, context.make_tuple(builder, place, start)))
-        if not stored and ref.role != "memory":
+    def emit(context: Any, builder: Any, array: Any, start: Sequence[Any], value: Any, last: Sequence[Any] = ()) -> None:
+        def by_ring() -> list[Any]:
+            for batch in stored:
+                nb.call(context, builder, put, (ref, batch, place), (array, value, context.make_tuple(builder, place, start)))
+            return []
+
+        def by_lanes() -> list[Any]:
             indices = [(number, vector, start[axis]) for number, vector, axis in vectors]
-            _Lanes(builder, tile, value, Block(context, builder, ref, array, start, axes, indices), how).store(ref.arg, axes)
+            _Lanes(builder, tile, value, Block(context, builder, ref, array, start, axes, indices, last), how).store(ref.arg, axes)
+            return []
+
+        if stored and limited:
+            whole = [builder.icmp_signed("<=", builder.add(start[axis], nb.const(size)), last[axis])
+                     for axis, size in zip(axes, tile.shape, strict=True) if axis in limited]
+            nb.one_of(builder, functools.reduce(builder.and_, whole), by_ring, by_lanes)
+        elif stored:
+            by_ring()
+        elif ref.role != "memory":
+            by_lanes()
 
     return emit
 
@@ -65,7 +79,8 @@ def _store(typing_context: Any, ref: Any, index: Any, tile: Any) -> Any:
     parts = all_of_tile(whole_slices(index), stored)
     write = writing(typing_context, ref, stored, source.plan(ref, parts, stored), parts=parts)
     context, builder, args = yield nb.types.none(ref, index, tile)
-    write(context, builder, args[0], starts(context, builder, index, args[1]), convert(builder, args[2]))
+    write(context, builder, args[0], starts(context, builder, index, args[1]), convert(builder, args[2]),
+          stops(context, builder, index, args[1]))
 
 
 nb.overload(operator.setitem, _store)
