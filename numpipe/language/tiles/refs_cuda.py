@@ -154,8 +154,7 @@ def _ds(_context: Any, start: Any, size: Any, stop: Any = None) -> Any:
         raise refs.no_start(start)
     known = start.literal_value if isinstance(start, nb.types.IntegerLiteral) else None
     value = DsType(refs.ds_size(size), isinstance(start, InertType), known)
-    more = () if stop is None else (stop,)
-    _, _, args = yield value(*([start, size] if value.inert else [I32, size]), *more)
+    _, _, args = yield value(*([start, size] if value.inert else [I32, size]), nb.types.none if stop is None else stop)
     return nb.const(0) if value.inert else args[0]
 
 

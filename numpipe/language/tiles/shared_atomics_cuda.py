@@ -22,7 +22,7 @@ class IndexedType(nb.types.Type, source.IndexedLike):  # type: ignore[misc]
 
     def __init__(self, tile: SmemType, index: TileType) -> None:
         self.tile, self.index, self.form = tile, index, source.index_form(tile, index)
-        super().__init__(name=f"indexed({tile}, {index})")  # type: ignore[call-arg]
+        super().__init__(name=f"indexed({tile}, {index})")
 
 
 nb.struct_model(IndexedType, lambda ty: [("address", nb.types.int32), ("index", ty.index)])
