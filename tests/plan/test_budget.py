@@ -94,23 +94,6 @@ def test_operands_of_two_types_are_named_before_the_sizes_and_the_mend_fits(exec
     EXECUTIONS[execution](product, a, b.astype("float16"), c)
 
 
-def test_a_vector_is_loaded_as_the_error_for_its_block_says() -> None:
-    with pytest.raises(SpecError, match=r"x\.reshape\(-1, 8\), and write a side for each, BlockSpec\(\(64, 8\), lambda i"):
-        BlockSpec((512,), lambda k: (k,))
-
-    @numpipe.kernel(grid=1, num_compute_wgs=1)
-    def copied(x, y):
-        pipe = numpipe.pipeline(grid=(2,), in_specs=(BlockSpec((64, 8), lambda i: (i, 0)),),
-                                out_specs=(BlockSpec((64, 8), lambda i: (i, 0)),))
-        for _, (tile, out) in pipe(x, y):
-            out[...] = tile[...]
-
-    x = np.arange(1024, dtype=np.float32)
-    y = np.zeros_like(x)
-    copied.simulate(x.reshape(-1, 8), y.reshape(-1, 8))
-    np.testing.assert_array_equal(y, x)
-
-
 def test_an_array_without_a_block_is_passed_as_the_error_for_none_says() -> None:
     @numpipe.kernel(grid=1, num_compute_wgs=1)
     def passed(a, b, c):
