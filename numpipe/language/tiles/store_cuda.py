@@ -175,11 +175,23 @@ class _Lanes:
         mine = to.inside if chosen is None else builder.and_(to.inside, chosen)
         where, nbytes = places(tile.shape, tile.layout), vector * tile.dtype.itemsize
 
+        lines: dict[Any, tuple[Any, Any]] = {}
+
         def place(number: int) -> tuple[Any, Any, Any]:
             """Return (row, column, address) of an element in the array."""
             r, c = (builder.add(builder.add(start, own), nb.const(where[number][axis] or 0))
                     for axis, (start, own) in enumerate(zip(to.start, (row, column), strict=True)))
             return r, c, to.moved(to.moved(to.base, r, to.stride[0]), c, to.stride[1])
+
+        def neighbour(number: int) -> tuple[Any, Any]:
+            """Return (row, address) of an element by rows in an array that has all columns of the block."""
+            down, right = where[number]
+            if down not in lines:
+                r = builder.add(builder.add(to.start[0], row), nb.const(down or 0))
+                line = to.moved(to.moved(to.base, r, to.stride[0]), builder.add(to.start[1], column), nb.const(1, nb.i64))
+                lines[down] = r, line
+            r, line = lines[down]
+            return r, builder.add(line, nb.const((right or 0) * tile.dtype.itemsize, nb.i64))
 
         def inside(*tests: Any) -> Any:
             return functools.reduce(builder.and_, tests, mine)
@@ -188,7 +200,7 @@ class _Lanes:
             each, parts = nbytes // 4, registers(builder, tile, self.value)
             if nbytes == 2:
                 for first in range(0, len(where), 2):
-                    r, _, at = place(first)
+                    r, at = neighbour(first)
                     chosen = builder.zext(inside(builder.icmp_unsigned("<", r, to.size[0])), nb.i32)
                     store_words(builder, "b16", at, [builder.trunc(parts[first // 2], nb.i16)], chosen, "global")
                 return
@@ -196,7 +208,7 @@ class _Lanes:
                 parts = [builder.or_(low, builder.shl(high, nb.const(16)))
                          for low, high in zip(parts[::2], parts[1::2], strict=True)]
             for first in range(0, len(where), vector):
-                r, _, at = place(first)
+                r, at = neighbour(first) if lanes_of(tile.layout) else place(first)[::2]
                 words = parts[first * len(parts) // len(where):][:each]
                 words = [builder.bitcast(word, nb.i32) if word.type == nb.f32 else word for word in words]
                 for n in range(0, each, 4):
