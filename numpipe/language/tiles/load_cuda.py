@@ -73,7 +73,7 @@ def _loaded(builder: Any, block: Block, tile: TileType) -> Any:
     lines: dict[Any, tuple[Any, Any]] = {}
 
     def neighbour(element: int) -> tuple[Any, Any]:
-        """Return `address` of an element by rows in an array that has all columns of the block: one for each row, and a distance."""
+        """Return `address` of an element by rows in an array that has all the block's columns: one for each row, and a distance."""
         rows, columns = where[element]
         if rows not in lines:
             inside, at = block.inside, block.moved(block.base, builder.add(block.start[-1], column), nb.const(1, nb.i64))
