@@ -2,9 +2,10 @@
 
     python examples/benchmarks/bandwidth.py --shapes 32768,16384 --dtype bf16,f32 --out result.json
     python examples/benchmarks/bandwidth.py --layouts all --out result.json     # views that are not contiguous, too
+    python examples/benchmarks/bandwidth.py --kernels all --out result.json     # the kernels of examples/by_rows.py, against a copy
 
 A byte that is copied is read and written, so it moves twice. Buffers rotate over twice the L2 cache; a copy that is not
-bit-identical to its source is a failure.
+bit-identical to its source is a failure. With --kernels the copy moves as many bytes as the kernel does: a histogram only reads.
 """
 
 from __future__ import annotations
@@ -30,6 +31,9 @@ LAYOUTS: dict[str, Callable[[Any], Any]] = {
     "repeated": lambda x: x[:1].expand(x.shape[0], -1),
 }
 """views of a matrix, of which contiguous copies are made"""
+KERNELS = {"softmax": (131072, 1024, "bfloat16"), "softmax_ring": (131072, 1024, "bfloat16"), "stencil": (16384, 16384, "float32"),
+           "histogram": (192 * 21845, 256, "uint8")}
+"""kernels of examples/by_rows.py, with the shape and type of what they read: 256 MiB to 1 GiB"""
 DTYPES = {"bf16": "bfloat16", "f16": "float16", "f32": "float32"}
 
 
@@ -82,17 +86,73 @@ def measure(process: int, case: dict[str, Any], plan: bench.Plan) -> dict[str, A
     return bench.run_entry(process, case, 1e-12 * moved, samples, rotation_sets=len(sets))
 
 
+def measure_kernel(process: int, case: dict[str, Any], plan: bench.Plan) -> dict[str, Any]:
+    """A kernel of examples/by_rows.py in this process, against a copy that moves as many bytes -> its entry of the result file."""
+    import torch
+
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+    import by_rows
+
+    rows, columns, name = KERNELS[case["kernel"]]
+    kernel, dtype, counts = getattr(by_rows, case["kernel"]), getattr(torch, name), case["kernel"] == "histogram"
+    torch.manual_seed(process)
+    x = (torch.randint(0, 256, (rows, columns), device="cuda", dtype=dtype) if counts else
+         torch.randn(rows, columns, device="cuda").to(dtype))
+    y = torch.zeros(256, dtype=torch.int32, device="cuda") if counts else torch.empty_like(x)
+    source = x[:rows // 2] if counts else x
+    target = torch.empty_like(source)
+    moved = 2 * source.numel() * x.element_size()
+
+    def ours(_: int) -> None:
+        if counts:
+            y.zero_()
+            kernel(x, y)
+        else:
+            kernel(x, out=y)
+
+    def expected() -> Any:
+        if counts:
+            return sum(torch.bincount(part.flatten().int(), minlength=256) for part in x.split(1 << 18)).int()
+        if case["kernel"].startswith("softmax"):
+            return torch.softmax(x.float(), dim=1)
+        near = torch.nn.functional.pad(x, (1, 1, 1, 1))
+        return 0.5 * x + 0.125 * (near[:-2, 1:-1] + near[2:, 1:-1] + near[1:-1, :-2] + near[1:-1, 2:])
+
+    def check(when: str) -> None:
+        if counts:
+            right = torch.equal(y, expected())
+        else:
+            right = torch.allclose(y.float(), expected(), rtol=0.02 if dtype == torch.bfloat16 else 1e-5, atol=1e-6)
+        if not right:
+            raise AssertionError(f"{case['kernel']}: wrong {when}")
+
+    calls: dict[str, Callable[[int], None]] = {"numpipe": ours, "copy": lambda _: target.copy_(source)}
+    ours(0)
+    check("in the first call")
+    samples = bench.compare(calls, reference="copy", plan=plan, sensors=bench.sensors(), poison=y.zero_,
+                            check=lambda protocol: check(f"under {protocol}"))
+    return bench.run_entry(process, case, 1e-12 * moved, samples, rotation_sets=1)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shapes", nargs="+", default=("32768,16384",), metavar="ROWS,COLUMNS")
     parser.add_argument("--dtype", default="bf16,f32", help="comma-separated, of: " + ", ".join(DTYPES))
     parser.add_argument("--layouts", default="contiguous", help="comma-separated, or all, of: " + ", ".join(LAYOUTS))
+    parser.add_argument("--kernels", help="in place of copies; comma-separated, or all, of: " + ", ".join(KERNELS))
     parser.add_argument("--processes", type=int, default=3)
     parser.add_argument("--load", type=float, default=bench.Plan.load, help="s of load before interleaved timing")
     parser.add_argument("--idle", type=float, default=bench.Plan.idle, help="s without work before a burst")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     plan = bench.Plan(idle=options.idle, load=options.load)
+    if options.kernels:
+        kernels = list(KERNELS) if options.kernels == "all" else options.kernels.split(",")
+        if unknown := set(kernels) - KERNELS.keys():
+            parser.error(f"--kernels {sorted(unknown)}: choose from {list(KERNELS)}")
+        return bench.main("by_rows", [{"kernel": name} for name in kernels],
+                          lambda process, case: measure_kernel(process, dict(case), plan), processes=options.processes,
+                          out=options.out, method=vars(plan), unit="TB/s")
     if unknown := set(options.dtype.split(",")) - DTYPES.keys():
         parser.error(f"--dtype {sorted(unknown)}: choose from {sorted(DTYPES)}")
     layouts = list(LAYOUTS) if options.layouts == "all" else options.layouts.split(",")

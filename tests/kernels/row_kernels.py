@@ -87,3 +87,18 @@ def softmax(x, y):
     tile = x[at].astype(np.float32)
     e = np.exp(tile - tile.max(axis=1)[:, None])
     y[at] = e * (1.0 / e.sum(axis=1))[:, None]
+
+
+@numpipe.kernel(num_compute_wgs=1)
+def normalised(x, gamma, y, sums):
+    """Rows by their root mean square and a vector along the columns; parts, masks, atomics, numbers of what is by rows."""
+    tile = numpipe.load_tile(x.at[ds(0, 64), ds(0, 64)], "rows 32")
+    scale = numpipe.load_tile(gamma.at[ds(0, 64)], "row 32")
+    found = tile * numpipe.rsqrt((tile * tile).mean(axis=1))[:, None] * scale
+    y[ds(0, 64), ds(0, 64)] = np.where(found > 0.0, found, -found)
+    wide = x[ds(0, 8), ds(0, 512)]
+    right = wide[:, 448:]
+    y[ds(64, 8), ds(0, 64)] = right + numpipe.iota((8, 64), 1).astype(np.float32)
+    numpipe.atomic_add(sums.at[ds(0, 8), ds(0, 8)], numpipe.full((8, 8), 1.0, np.float32))
+    numpipe.atomic_add(sums.at[8, ds(0, 8)], numpipe.full((8, 8), 2.0, np.float32).sum(axis=0))
+    numpipe.atomic_add(sums.at[ds(0, 8), 8], numpipe.full((8, 8), 3.0, np.float32).sum(axis=1))

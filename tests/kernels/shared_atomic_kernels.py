@@ -105,3 +105,28 @@ def shared_by_two(x, y, *, meet: numpipe.Static = True):
         numpipe.barrier_wait(ready.at[1])
     if wg == 0:
         y[ds(0, 64)] = bins[...]
+
+
+@numpipe.kernel(num_compute_wgs=1)
+def by_rows(x, y, z, w):
+    """Indices, values and vectors of tiles by rows, some of whose elements several lanes hold."""
+    bins, sums = numpipe.scratch(SMEM((64,), np.int32)), numpipe.scratch(SMEM((64,), np.int32))
+    square = numpipe.scratch(SMEM((64, 64), np.int32))
+    bins[...] = numpipe.full(64, 0, np.int32)
+    numpipe.atomic_add(bins.at[x[ds(0, 8), ds(0, 8)]], 1)
+    numpipe.atomic_add(bins.at[x[ds(8, 16), ds(0, 8)]], x[ds(8, 16), ds(0, 8)])
+    numpipe.atomic_add(bins, numpipe.full(64, 1, np.int32))
+    y[ds(0, 64)] = bins[...]
+    tile = numpipe.load_tile(x.at[ds(0, 64), ds(0, 64)], "rows")
+    sums[...] = tile.sum(axis=1)
+    z[ds(0, 64)] = sums[...]
+    square[...] = tile
+    square[ds(3, 24), ds(5, 16)] = numpipe.full((24, 16), 7, np.int32)
+    w[ds(0, 64), ds(0, 64)] = square[...]
+
+
+def expected_by_rows(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    counts, square = np.bincount(x[:8, :8].reshape(-1), minlength=64) + 1, x.copy()
+    np.add.at(counts, x[8:24, :8], x[8:24, :8])
+    square[3:27, 5:21] = 7
+    return counts, x.sum(axis=1), square

@@ -575,3 +575,27 @@ def a_number_for_a_whole_shared_tile(a, b, c):
     bins[...] = numpipe.full(64, 0, np.int32)
     numpipe.atomic_add(bins, 1)
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+# ---- limits
+@refused("c.at[…]: ds(…, stop=…) limits loads from arrays, array[…], and stores to them, array[…] = tile; here leave out stop=",
+         kind=SpecError, mend={", stop=32": ""})
+def a_limit_of_a_view(a, b, c):
+    numpipe.atomic_add(c.at[ds(0, 64, stop=32), ds(0, 64)], numpipe.zeros((64, 64), np.float32))
+    #                  ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused("a tile in shared memory: ds(…, stop=…) limits loads from arrays, array[…], and stores to them, array[…] = tile; here "
+         "leave out stop=", kind=SpecError, mend={", stop=32": ""})
+def a_limit_of_a_shared_tile(a, b, c):
+    for (k,), (x,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a):
+        y = x[ds(0, 64, stop=32), :]
+        #   ^^^^^^^^^^^^^^^^^^^^^^^^
+
+
+@refused(simulated="ds(start, size, stop): stop must be an integer, got float: int(x) truncates a float",
+         compiled="ds(start, size, stop): stop must be an integer, got float64: int(x) truncates a float", kind=SpecError,
+         mend={"32.5": "32"})
+def a_limit_that_is_a_fraction(a, b, c):
+    x = c[ds(0, 64, stop=32.5), ds(0, 64)]
+    #     ^^^^^^^^^^^^^^^^^^^^

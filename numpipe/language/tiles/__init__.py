@@ -1,10 +1,11 @@
 """Register tiles: the values of a warpgroup, what is computed of them, and their ways from and to arrays and shared memory.
 
 ===============================================  ===============================================================================
-`tile`, `layouts`                                a tile, and which of its elements each lane has: read these first
+`tile`, `layouts`, `by_row`                      a tile, and which of its elements each lane has: read these first
 `refs`, `views`                                  arrays, tiles in shared memory, their indices and views
 `load`, `store`, `store_ring`, `tma`             blocks of arrays to registers and back; copies by TMA
-`shared`, `addresses`, `order`                   tiles in shared memory, and the barriers that nobody has to write
+`shared`, `addresses`, `anywhere`, `order`       tiles in shared memory, and the barriers that nobody has to write
+`atomics`, `shared_atomics`, `elements`          reductions into arrays and shared memory; numbers to single elements
 `elementwise`, `mathematics`, `strips`, `parts`  arithmetic, where no lane needs another; parts and shapes of tiles
 `reduce`, `scans`, `conversions`, `exchange`     arithmetic between lanes
 `mma`, `products`                                wgmma, and how an SM tells that products are done

@@ -35,7 +35,7 @@ def addresses(builder: Any, layout: Layout, base: Any, tile: TileType, start: St
 
     def address(number: int) -> Any:
         down, right = where[number]
-        far = [0, down if right is None else right] if flat else [(down or 0) - origin[0], (right or 0) - origin[1]]
+        far = [0, (down or 0) + (right or 0)] if flat else [(down or 0) - origin[0], (right or 0) - origin[1]]
         own = [Value(builder, nb.const(0)), row if right is None else column] if flat else [row, column]
         moved = [far[axis] // period * period for axis, period in enumerate((panel, 8) if layout.inner == 0 else (8, panel))]
         near = tuple(distance - part for distance, part in zip(far, moved, strict=True))

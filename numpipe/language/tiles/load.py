@@ -7,6 +7,7 @@ index                                 value
 ``bias[ds(j, 64)]``                   a vector (64,): along the columns, or ``[:, None]`` along the rows, of a tile
 ``scale[k]``                          a number
 ``table[v]``, ``x[v, ds(j, 64)]``     gathered: elements, rows or columns at the indices that an int32 vector v holds
+``c[ds(i, 128, stop=n), …]``          the same, with zeros from element n of the array on
 ====================================  =====================================================================================
 
 An array of more dimensions has integers along the others: ``c[b, ds(i, 128), ds(j, 64)]``, ``bias[layer, ds(j, 64)]``. The rows and
@@ -42,7 +43,7 @@ from .indices import check_gathered, plain, settled
 from .layouts import ACCUMULATOR, COALESCED, COLUMN, EITHER, ROW, Form, by_rows, coalesced_form
 from .refs import Ds, GmemRef, method_of, whole_slices
 from .tile import Tile, check_dtype, check_form, form_of
-from .views import GmemView, block_axes, check_inside, starts
+from .views import GmemView, block_axes, check_inside, ends, starts
 
 __all__ = ["load_tile"]
 
@@ -175,11 +176,11 @@ def load(ref: GmemRef, index: Any) -> Any:
 
 
 def _read_block(ref: GmemRef, axes: tuple[int, ...], parts: tuple[Any, ...], value: np.ndarray) -> None:
-    """Read what a block has inside the array to its place in `value`."""
+    """Read what a block has inside the array, and before the stops of its parts, to its place in `value`."""
     start = list(map(int, starts(parts)))
     sizes = dict(zip(axes, value.shape, strict=True))
     inside = tuple(slice(max(0, place), max(0, min(place + sizes.get(axis, 1), size)))
-                   for axis, (place, size) in enumerate(zip(start, ref.array.shape, strict=True)))
+                   for axis, (place, size) in enumerate(zip(start, ends(ref, parts), strict=True)))
     if all(part.start < part.stop for part in inside):
         found = current().gmem_read(ref.array, inside, ref.name)
         where = tuple(slice(inside[axis].start - start[axis], inside[axis].stop - start[axis]) for axis in axes)

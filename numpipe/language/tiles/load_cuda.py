@@ -18,6 +18,7 @@ from ...core.arith_cuda import type_of
 from ...core.inert_cuda import InertType
 from ...core.op import cuda_meaning
 from . import load as source
+from .by_row import lanes_of
 from .elementwise_cuda import place_of
 from .indices import plain
 from .indices_cuda import settled
@@ -25,7 +26,7 @@ from .layouts import places, vector_of
 from .refs import whole_slices
 from .refs_cuda import GmemType
 from .tile_cuda import TileType, assembled, undefined
-from .views_cuda import Block, indices_of
+from .views_cuda import Block, indices_of, stops
 
 
 def _bits(builder: Any, dtype: np.dtype, word: Any) -> Any:
@@ -71,11 +72,26 @@ def _loaded(builder: Any, block: Block, tile: TileType) -> Any:
             at = block.moved(at, n, block.stride[axis])
         return builder.select(inside, at, block.base), inside
 
+    lines: dict[Any, tuple[Any, Any]] = {}
+
+    def neighbour(element: int) -> tuple[Any, Any]:
+        """Return `address` of an element by rows in an array that has all the block's columns: one for each row, and a distance."""
+        rows, columns = where[element]
+        if rows not in lines:
+            inside, at = block.inside, block.moved(block.base, builder.add(block.start[-1], column), nb.const(1, nb.i64))
+            if rows is not None:
+                n = builder.add(builder.add(block.start[0], row), nb.const(rows))
+                inside = builder.and_(inside, builder.icmp_unsigned("<", n, block.size[0]))
+                at = block.moved(at, n, block.stride[0])
+            lines[rows] = builder.select(inside, at, block.base), inside
+        line, inside = lines[rows]  # the first row, which is read where this one is outside, has these columns too
+        return builder.add(line, nb.const((columns or 0) * block.dtype.itemsize, nb.i64)), inside
+
     def registers(pairs: bool) -> list[Any]:
         found: list[Any] = []
         for first in range(0, len(where), run):
             if pairs and where[first][1] is not None:
-                found += _run(block, *address(first), run)
+                found += _run(block, *(neighbour if lanes_of(tile.layout) and not gathered else address)(first), run)
                 continue
             for pair in range(first, first + run, 2):
                 found += _packed(block, [block.load(*address(element)) for element in (pair, pair + 1)])
@@ -102,7 +118,7 @@ def _load(_context: Any, ref: Any, index: Any) -> Any:
         return nb.nothing(context) if tile is None else undefined(tile)
     start = settled(context, builder, ref, args[0], index, args[1])
     indices = [(number, parts[axis], start[axis]) for number, axis in enumerate(axes) if isinstance(parts[axis], TileType)]
-    block = Block(context, builder, ref, args[0], start, axes, indices)
+    block = Block(context, builder, ref, args[0], start, axes, indices, stops(context, builder, index, args[1]))
     if tile is not None:
         return _loaded(builder, block, tile)
     bits = block.load(block.base, block.inside)  # of an element, the same in all lanes

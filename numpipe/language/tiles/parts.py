@@ -28,7 +28,7 @@ from ...core.op import called, constant, op
 from ...diagnostics.errors import SpecError
 from .by_row import lanes_of, word_of
 from .layouts import ACCUMULATOR, COLUMN, EITHER, ROW, Form, expanded_form, lanes_across, places, vector_of
-from .refs import All, Ds, Span, method_of, whole_slices
+from .refs import All, Ds, Span, method_of, unlimited, whole_slices
 from .tile import Tile, form_of
 
 
@@ -59,6 +59,7 @@ def part_form(form: Form, parts: Sequence[Any]) -> tuple[Form, tuple[slice, ...]
     """
     if any(not isinstance(part, (All, Ds, Span)) for part in parts):
         return expanded_form(form, tuple(parts)), ()
+    unlimited(parts, "a part of a register tile")
     if len(parts) != len(form.shape):
         raise SpecError(f"tile[…]: a tile {form.shape} is indexed by {len(form.shape)} slice{'s' * (len(form.shape) > 1)}, got "
                         f"{len(parts)}: write ':' for all of a dimension")

@@ -108,12 +108,12 @@ def plan(np_: ContextFacts, operation: str, tile: Any, axis: Any, keepdims: Any)
     each = 8 if operation in INDICES else 4
     if along is None:
         result = Form((), FLOAT32 if dtype == BFLOAT16 else dtype)  # there are no numbers of bfloat16
-        alone = form.layout in (ROW, EITHER) or (lanes and groups(form.shape, form.layout)[0] == 1)
+        alone = form.layout in (ROW, EITHER) or bool(lanes and groups(form.shape, form.layout)[0] == 1)
         elements, nbytes = int(np.prod(form.shape)), 0 if form.dtype == BOOL or alone else 4 * each
     else:
         size, elements = form.shape[1 - along], form.shape[along]
         shape = ((1, size) if along == 0 else (size, 1)) if keepdims else (size,)
-        alone = along or (lanes and groups(form.shape, form.layout)[0] == 1)
+        alone = along == 1 or bool(lanes and groups(form.shape, form.layout)[0] == 1)
         result, nbytes = Form(shape, dtype, (ROW, COLUMN)[along] + (f" {lanes}" if lanes else "")), 0 if alone else 4 * size * each
     if nbytes > ROOM:
         raise SpecError(f"{operation}: along axis 0 of a tile {form.shape} warps would exchange {nbytes} bytes, {ROOM} at most: "

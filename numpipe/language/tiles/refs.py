@@ -15,7 +15,7 @@ The Numba types of `Ds` and `All` are subclasses of them, so that one check asks
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from operator import index as as_index
 from typing import Any, NoReturn, TypeVar
 
@@ -52,28 +52,49 @@ def method_of(kind: type, name: str) -> Callable[[_F], _F]:
 
 
 class Ds:
-    """A dynamic slice: elements ``[start, start + size)``; see `ds`."""
+    """A dynamic slice: elements ``[start, start + size)`` that lie before `stop`, if it has one; see `ds`."""
 
-    def __init__(self, start: Any, size: int) -> None:
-        self.start, self.size = start, size
+    limited = False
+    """of the Numba type: whether there is a stop"""
+
+    def __init__(self, start: Any, size: int, stop: Any = None) -> None:
+        self.start, self.size, self.stop, self.limited = start, size, stop, stop is not None
 
     def __repr__(self) -> str:
-        return f"ds({self.start}, {self.size})"
+        return f"ds({self.start}, {self.size}{f', stop={self.stop}' * self.limited})"
 
 
 @op
-def ds(start: Any, size: int) -> Ds:
+def ds(start: Any, size: int, stop: Any = None) -> Ds:
     """Select `size` elements from `start` on: `start` may be a run-time value, `size` is a compile-time constant.
 
-    >>> ds(64, 32)
-    ds(64, 32)
+    stop  None, or a run-time integer, in a load from an array or a store to one: the elements of the array from `stop` on are
+          outside, as those behind its end are: they read as zeros, and are not written. ``c[ds(row, 128, stop=end), …] = tile``
+          stores the rows of a group that ends in the midst of a tile.
+
+    >>> ds(64, 32), ds(64, 32, stop=70)
+    (ds(64, 32), ds(64, 32, stop=70))
     """
+    if stop is not None and not isinstance(stop, Inert) and not arith.is_integer(stop):
+        raise no_stop(stop)
     if not isinstance(start, (int, np.integer, Inert)):
         try:
             as_index(start)  # tiles say that they steer
         except TypeError:
             raise no_start(start) from None
-    return Ds(start, ds_size(size))
+    return Ds(start, ds_size(size), stop)
+
+
+def no_stop(stop: Any) -> SpecError:
+    """Return the error for the stop of a `ds` that is no integer."""
+    return SpecError(f"ds(start, size, stop): stop must be an integer, got {called(stop)}: int(x) truncates a float")
+
+
+def unlimited(parts: Sequence[Any], what: str) -> None:
+    """Raise SpecError for a `ds` with a stop, of values or types, where `what` has none."""
+    if any(isinstance(part, Ds) and part.limited for part in parts):
+        raise SpecError(f"{what}: ds(…, stop=…) limits loads from arrays, array[…], and stores to them, array[…] = tile; here "
+                        "leave out stop=")
 
 
 def ds_size(size: Any) -> int:
@@ -225,6 +246,7 @@ def slices(index: Any, layout: Layout) -> tuple[Any, ...]:
     """Return the parts of a tile's index, one for each of its dimensions, or of the type of one; raise SpecError for others."""
     parts, count = whole_slices(index), len(layout.sides)
     bounded(parts)
+    unlimited(parts, "a tile in shared memory")
     if len(parts) != count or not all(isinstance(part, (Ds, All)) for part in parts):
         raise SpecError(ELEMENT if any(arith.is_integer(part) for part in parts) else
                         f"a tile is indexed by two of ds(start, size) and ':', or by ..., got "

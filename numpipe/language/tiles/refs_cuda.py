@@ -38,6 +38,23 @@ class DsType(nb.types.Type, refs.Ds):  # type: ignore[misc]
 nb.lower_cast(DsType, DsType)(lambda context, builder, fromty, toty, value: value)
 
 
+class LimitedType(DsType):
+    """The type of a `ds` with a stop, whose value is a pair."""
+
+    limited = True
+
+    def __init__(self, size: int, inert: bool) -> None:
+        super().__init__(size, inert)
+        self.name = f"ds({size}{', inert' if inert else ''}, stop)"
+
+    def unify(self, context: Any, other: Any) -> Any:
+        return self if self == other else None
+
+    @property
+    def key(self) -> Any:
+        return *super().key, "stop"
+
+
 class SpanType(nb.types.Type, refs.Span):  # type: ignore[misc]
     def __init__(self, start: int | None, stop: int | None) -> None:
         self.start, self.stop = start, stop
@@ -102,6 +119,7 @@ class GmemType(nb.types.Type):  # type: ignore[misc]
 STEERLESS.append(SmemType)
 for _type in (DsType, SmemType):
     nb.machine_model(_type, lambda ty: nb.i32)
+nb.struct_model(LimitedType, lambda ty: [("start", I32), ("stop", I32)])
 nb.struct_model(AtType, lambda ty: [("of", ty.of)])
 for _opaque in (AllType, SpanType):
     nb.register_model(_opaque)(nb.models.OpaqueModel)
@@ -121,15 +139,23 @@ gmem_value = nb.fields
 
 
 @cuda_meaning(refs.ds)
-def _ds(_context: Any, start: Any, size: Any) -> Any:
+def _ds(_context: Any, start: Any, size: Any, stop: Any = None) -> Any:
+    if stop is not None and not isinstance(stop, (nb.types.NoneType, nb.types.Omitted)):
+        if not isinstance(stop, (nb.types.Integer, nb.types.Boolean, InertType)):
+            steers(stop)
+            raise refs.no_stop(stop)
+        inert = isinstance(start, InertType) or isinstance(stop, InertType)
+        limited = LimitedType(refs.ds_size(size), inert)
+        context, builder, args = yield limited(*([start, size, stop] if inert else [I32, size, I32]))
+        first, last = (nb.const(0), nb.const(0)) if inert else (args[0], args[2])
+        return nb.struct(context, builder, limited, start=first, stop=last)
     if not isinstance(start, (nb.types.Integer, nb.types.Boolean, InertType)):
         steers(start)
         raise refs.no_start(start)
     known = start.literal_value if isinstance(start, nb.types.IntegerLiteral) else None
     value = DsType(refs.ds_size(size), isinstance(start, InertType), known)
-    if value.inert:
-        return value(start, size), lambda context, builder, sig, args: nb.const(0)
-    return value(I32, size), lambda context, builder, sig, args: args[0]
+    _, _, args = yield value(*([start, size] if value.inert else [I32, size]), nb.types.none if stop is None else stop)
+    return nb.const(0) if value.inert else args[0]
 
 
 @cuda_meaning(refs.span)

@@ -20,7 +20,7 @@ from ...diagnostics.errors import SimulationError, SpecError
 from .layouts import COLUMN, EITHER, ROW, Form, joined, only_accumulator
 from .refs import All, Ds, GmemRef
 from .tile import Tile, TileLike, form_of
-from .views import check_inside
+from .views import check_inside, ends
 
 
 def scattered(parts: Sequence[Any]) -> int | None:
@@ -79,7 +79,7 @@ def scatter(ref: GmemRef, axes: Sequence[int], parts: Sequence[Any], tile: Tile,
     assert along is not None
     check_inside(ref, tuple(parts), tuple(axes), what, "the GPU writes nothing", "the GPU writes nothing", "stores to")
     where: list[slice] = []
-    for part, size in zip(parts, ref.array.shape, strict=True):
+    for part, size in zip(parts, ends(ref, parts), strict=True):
         start, count = (int(part.start), part.size) if isinstance(part, Ds) else (
             0 if isinstance(part, TileLike) else int(part), 1)
         if start < 0:

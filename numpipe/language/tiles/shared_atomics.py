@@ -30,7 +30,7 @@ from .elements import as_element, check_number, is_number
 from .layouts import COLUMN, EITHER, ROW, Form
 from .order import before_access
 from .refs import READ_ONLY, SharedTile, SmemLike, SmemTile, method_of
-from .tile import TileLike, form_of
+from .tile import Tile, form_of
 
 _TYPES = {"add": ("int32", "uint32", "float32")}
 _INTEGERS = "int32", "uint32"
@@ -118,5 +118,5 @@ def update_shared(name: str, dst: Any, value: Any, form: Form) -> None:
         where = tile.address + places.astype(np.int64) * tile.dtype.itemsize
     else:
         where = addresses(tile.layout, tile.address, settled, (0, 0))
-    values = own(value.value) if isinstance(value, TileLike) else np.full(where.shape, as_element(name, tile.dtype, value))
+    values = own(value.value) if isinstance(value, Tile) else np.full(where.shape, as_element(name, tile.dtype, value))
     by_first(current().smem_update, settled, where, values.astype(tile.dtype), name.removeprefix("atomic_"), name)

@@ -22,7 +22,7 @@ class IndexedType(nb.types.Type, source.IndexedLike):  # type: ignore[misc]
 
     def __init__(self, tile: SmemType, index: TileType) -> None:
         self.tile, self.index, self.form = tile, index, source.index_form(tile, index)
-        super().__init__(name=f"indexed({tile}, {index})")  # type: ignore[call-arg]
+        super().__init__(name=f"indexed({tile}, {index})")
 
 
 nb.struct_model(IndexedType, lambda ty: [("address", nb.types.int32), ("index", ty.index)])
@@ -49,8 +49,8 @@ def emit(builder: Any, reduction: str, dtype: Any, address: Any, value: Any, cho
     if chosen is None:
         nb.emit_asm(builder, nb.void, [address, value], text, f"r,{code},~{{memory}}")
     else:
-        with builder.if_then(chosen):
-            nb.emit_asm(builder, nb.void, [address, value], text, f"r,{code},~{{memory}}")
+        nb.emit_asm(builder, nb.void, [address, value, builder.zext(chosen, nb.i32)],
+                    f"{{ .reg .pred own; setp.ne.u32 own, $2, 0; @own {text} }}", f"r,{code},r,~{{memory}}")
 
 
 def shared_atomic(name: str, dst: Any, value: Any) -> Any:

@@ -107,7 +107,7 @@ def _get_item(_context: Any, whole: Any, index: Any) -> Any:
     parts, starts = _part(whole, index)
     result = TileType(source.load_form(whole, parts))
     quick = source.by_rows(whole, result.form, parts, starts)
-    part, address = view(whole, index) if quick else (whole, None)
+    part, address = view(whole, index) if quick else (whole, lambda builder, base, _: base)
     context, builder, args = yield result(whole, index)
     if whole.role == "memory":
         return undefined(result)
@@ -134,7 +134,7 @@ def _set_item(_context: Any, whole: Any, index: Any, value: Any) -> Any:
     parts, starts = _part(whole, index)
     stored, convert = cast_to_store(value, whole.dtype)
     quick = source.by_rows(whole, source.check_store(whole, parts, stored), parts, starts)
-    part, address = view(whole, index) if quick else (whole, None)
+    part, address = view(whole, index) if quick else (whole, lambda builder, base, _: base)
     context, builder, args = yield nb.types.none(whole, index, value)
     if whole.role == "memory":
         return

@@ -6,6 +6,7 @@ index                                   value
 ``c[ds(i, 128), ds(j, 64)]``            a tile (128, 64), or one with a single row or column: ``c[ds(i, 64), ds(j, 1)]``
 ``bias[ds(j, 64)]``                     a vector (64,), along columns or along rows
 ``y[rows, ds(j, 64)]``, ``y[rows, :]``  a tile (M, 64), scattered: row i of it to the row that ``rows[i]`` names (`scatter`)
+``c[ds(i, 128, stop=n), …]``            a tile (128, …), of which what comes to element n of the array and behind is left out
 ``y[i, j]``, ``sums[i]``                a number: `elements`
 ======================================  ===============================================================================
 
@@ -41,7 +42,7 @@ from .refs import GmemRef, method_of, whole_slices
 from .scatter import all_of_tile, check_all, check_scatter, scatter, scattered, sizes_of
 from .store_ring import Batch, batches, put
 from .tile import Tile, cast_to_store, form_of
-from .views import block_axes, check_inside, starts
+from .views import block_axes, check_inside, ends, starts
 
 
 def check(what: str, name: str, dtype: Any, sizes: tuple[int, ...], form: Form,
@@ -123,12 +124,19 @@ def store(ref: GmemRef, index: Any, tile: Any) -> None:
     if (along := scattered(parts)) is not None:
         scatter(ref, axes, parts, tile, stored(ref.name), isinstance(given[along], Index))
     else:
-        write_out(ref, axes, starts(parts), tile, stored(ref.name))
+        write_out(ref, axes, starts(parts), tile, stored(ref.name), last=ends(ref, parts))
 
 
-def write_out(ref: GmemRef, axes: tuple[int, ...], at: tuple[Any, ...], tile: Tile, what: str, reduction: str = "") -> None:
-    """Store a tile that fits, or reduce it into the array, `at` a place for each of its dimensions; `what` begins messages."""
+def write_out(ref: GmemRef, axes: tuple[int, ...], at: tuple[Any, ...], tile: Tile, what: str, reduction: str = "",
+              last: tuple[int, ...] | None = None) -> None:
+    """Store a tile that fits, or reduce it into the array, `at` a place for each of its dimensions; `what` begins messages.
+
+    `last`: where dimensions end, if not all of them where the array's do.
+    """
     array, through, start = ref.array, through_tma(ref.arg, axes, tile.form), tuple(map(int, at))
+    last = array.shape if last is None else last
+    through &= all(last[axis] == array.shape[axis] or start[axis] + size <= last[axis]
+                   for axis, size in zip(axes, tile.shape, strict=True))
     first = tuple(start[axis] for axis in axes)
     if min(first) < 0:
         wrong = str(first) if len(first) > 1 else str(first[0])
@@ -145,7 +153,7 @@ def write_out(ref: GmemRef, axes: tuple[int, ...], at: tuple[Any, ...], tile: Ti
         for batch in batches(Batch, ref, tile, axes, reduction):
             put(ref, batch, start)
         return
-    sizes = [min(size, array.shape[axis] - start[axis]) for size, axis in zip(tile.shape, axes, strict=True)]
+    sizes = [min(size, last[axis] - start[axis]) for size, axis in zip(tile.shape, axes, strict=True)]
     if min(sizes) > 0:
         where: list[Any] = list(start)
         for axis, size in zip(axes, sizes, strict=True):

@@ -19,12 +19,12 @@ from .indices import plain
 from .indices_cuda import settled
 from .layouts import ACCUMULATOR, COLUMN, EITHER, ROW, places, vector_of
 from .refs import whole_slices
-from .refs_cuda import I32, GmemType
+from .refs_cuda import I32, GmemType, LimitedType
 from .scatter import all_of_tile
 from .store_ring import batches, put
 from .store_ring_cuda import BatchType
 from .tile_cuda import TileType, cast_to_store, registers
-from .views_cuda import Block, indices_of, starts
+from .views_cuda import Block, indices_of, starts, stops
 from .words_cuda import store_words
 
 Statement = tuple[str, str]
@@ -38,6 +38,7 @@ def writing(typing_context: Any, ref: GmemType, tile: TileType, axes: tuple[int,
     `statement`: what a lane does with an element, to store it if None. `parts`: those of the index, where one may be a vector.
     """
     vectors = [(number, parts[axis], axis) for number, axis in enumerate(axes) if parts and isinstance(parts[axis], TileType)]
+    limited = [axis for axis, part in enumerate(parts) if isinstance(part, LimitedType)]
     ring = not vectors and ref.role == "compute" and source.through_tma(ref.arg, axes, tile.form)
     place, stored = nb.types.UniTuple(I32, ref.arg.ndim), batches(BatchType, ref, tile, axes, reduction) if ring else []
     for batch in stored:
@@ -45,12 +46,25 @@ def writing(typing_context: Any, ref: GmemType, tile: TileType, axes: tuple[int,
     bits = 8 * tile.dtype.itemsize
     how = statement or (("st.global.f32 [$0], $1;", "f") if bits == 32 else (f"st.global.b{bits} [$0], $1;", "h"))
 
-    def emit(context: Any, builder: Any, array: Any, start: Sequence[Any], value: Any) -> None:
-        for batch in stored:
-            nb.call(context, builder, put, (ref, batch, place), (array, value, context.make_tuple(builder, place, start)))
-        if not stored and ref.role != "memory":
+    def emit(context: Any, builder: Any, array: Any, start: Sequence[Any], value: Any, last: Sequence[Any] = ()) -> None:
+        def by_ring() -> list[Any]:
+            for batch in stored:
+                nb.call(context, builder, put, (ref, batch, place), (array, value, context.make_tuple(builder, place, start)))
+            return []
+
+        def by_lanes() -> list[Any]:
             indices = [(number, vector, start[axis]) for number, vector, axis in vectors]
-            _Lanes(builder, tile, value, Block(context, builder, ref, array, start, axes, indices), how).store(ref.arg, axes)
+            _Lanes(builder, tile, value, Block(context, builder, ref, array, start, axes, indices, last), how).store(ref.arg, axes)
+            return []
+
+        if stored and limited:
+            whole = [builder.icmp_signed("<=", builder.add(start[axis], nb.const(size)), last[axis])
+                     for axis, size in zip(axes, tile.shape, strict=True) if axis in limited]
+            nb.one_of(builder, functools.reduce(builder.and_, whole), by_ring, by_lanes)
+        elif stored:
+            by_ring()
+        elif ref.role != "memory":
+            by_lanes()
 
     return emit
 
@@ -71,7 +85,7 @@ def _store(typing_context: Any, ref: Any, index: Any, tile: Any) -> Any:
     context, builder, args = yield nb.types.none(ref, index, tile)
     at = settled(context, builder, ref, args[0], index, args[1], True) if ref.role != "memory" else (
         starts(context, builder, index, args[1]))
-    write(context, builder, args[0], at, convert(builder, args[2]))
+    write(context, builder, args[0], at, convert(builder, args[2]), stops(context, builder, index, args[1]))
 
 
 nb.overload(operator.setitem, _store)
@@ -166,11 +180,23 @@ class _Lanes:
         mine = to.inside if chosen is None else builder.and_(to.inside, chosen)
         where, nbytes = places(tile.shape, tile.layout), vector * tile.dtype.itemsize
 
+        lines: dict[Any, tuple[Any, Any]] = {}
+
         def place(number: int) -> tuple[Any, Any, Any]:
             """Return (row, column, address) of an element in the array."""
             r, c = (builder.add(builder.add(start, own), nb.const(where[number][axis] or 0))
                     for axis, (start, own) in enumerate(zip(to.start, (row, column), strict=True)))
             return r, c, to.moved(to.moved(to.base, r, to.stride[0]), c, to.stride[1])
+
+        def neighbour(number: int) -> tuple[Any, Any]:
+            """Return (row, address) of an element by rows in an array that has all columns of the block."""
+            down, right = where[number]
+            if down not in lines:
+                r = builder.add(builder.add(to.start[0], row), nb.const(down or 0))
+                line = to.moved(to.moved(to.base, r, to.stride[0]), builder.add(to.start[1], column), nb.const(1, nb.i64))
+                lines[down] = r, line
+            r, line = lines[down]
+            return r, builder.add(line, nb.const((right or 0) * tile.dtype.itemsize, nb.i64))
 
         def inside(*tests: Any) -> Any:
             return functools.reduce(builder.and_, tests, mine)
@@ -179,7 +205,7 @@ class _Lanes:
             each, parts = nbytes // 4, registers(builder, tile, self.value)
             if nbytes == 2:
                 for first in range(0, len(where), 2):
-                    r, _, at = place(first)
+                    r, at = neighbour(first)
                     chosen = builder.zext(inside(builder.icmp_unsigned("<", r, to.size[0])), nb.i32)
                     store_words(builder, "b16", at, [builder.trunc(parts[first // 2], nb.i16)], chosen, "global")
                 return
@@ -187,7 +213,7 @@ class _Lanes:
                 parts = [builder.or_(low, builder.shl(high, nb.const(16)))
                          for low, high in zip(parts[::2], parts[1::2], strict=True)]
             for first in range(0, len(where), vector):
-                r, _, at = place(first)
+                r, at = neighbour(first) if lanes_of(tile.layout) else place(first)[::2]
                 words = parts[first * len(parts) // len(where):][:each]
                 words = [builder.bitcast(word, nb.i32) if word.type == nb.f32 else word for word in words]
                 for n in range(0, each, 4):

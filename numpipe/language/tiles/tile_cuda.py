@@ -126,6 +126,8 @@ def wide(builder: Any, dtype: np.dtype, parts: Sequence[Any]) -> list[Any]:
     """Return the elements in registers of a type, in the type that conversions go through."""
     if not packing(dtype).narrow:
         return [builder.zext(part, nb.i32) for part in parts] if dtype == BOOL else list(parts)
+    if dtype == np.uint8:  # LLVM's instructions, which know that an index is below 256
+        return [builder.and_(word, nb.const(255)) for part in parts for word in (part, builder.lshr(part, nb.const(8)))]
     machine, register = (nb.f32, "=f,r") if packing(dtype).wide == FLOAT32 else (nb.i32, "=r,r")
     return [builder.call(nb.pure_asm(machine, [nb.i32], text, register), [part]) for part in parts for text in packing(dtype).widen]
 

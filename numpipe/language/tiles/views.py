@@ -14,7 +14,7 @@ from ...core.arith import is_integer
 from ...core.inert import NoValue
 from ...core.machine import failure
 from ...diagnostics.errors import SimulationError, SpecError
-from .refs import All, At, Ds, GmemRef, bounded, method_of, whole_slices
+from .refs import All, At, Ds, GmemRef, bounded, method_of, unlimited, whole_slices
 from .tile import TileLike
 
 
@@ -33,6 +33,7 @@ class GmemView:
 def _view(ref: GmemRef, index: Any) -> GmemView:
     parts = whole_slices(index)
     axes = block_axes(ref, parts, f"{ref.name}.at[…]")
+    unlimited(parts, f"{ref.name}.at[…]")
     return GmemView(ref, starts(parts), axes, tuple(parts[axis].size for axis in axes))
 
 
@@ -42,6 +43,12 @@ method_of(GmemRef, "at")(property(lambda ref: At(functools.partial(_view, ref)))
 def starts(parts: Sequence[Any]) -> tuple[Any, ...]:
     """Return where each part of an index starts; an integer is its own start."""
     return tuple(part.start if isinstance(part, Ds) else part for part in parts)
+
+
+def ends(ref: GmemRef, parts: Sequence[Any]) -> tuple[int, ...]:
+    """Return where each dimension of an array ends for an index: where the array does, or before it at the stop of a `ds`."""
+    return tuple(max(0, min(size, int(part.stop))) if isinstance(part, Ds) and part.limited else size
+                 for part, size in zip(parts, ref.array.shape, strict=True))
 
 
 def check_inside(ref: GmemRef, parts: Sequence[Any], axes: tuple[int, ...], what: str, below: str, beyond: str, does: str) -> None:

@@ -10,8 +10,8 @@ from ...core.inert import NoValue
 from . import views as source
 from .indices import Index, plain
 from .layouts import COLUMN, EITHER, ROW, places, sources
-from .refs import All, method_of, whole_slices
-from .refs_cuda import I32, AtType, DsType, GmemType, with_at
+from .refs import All, method_of, unlimited, whole_slices
+from .refs_cuda import I32, AtType, DsType, GmemType, LimitedType, with_at
 from .tile_cuda import TileType, registers
 
 
@@ -28,10 +28,14 @@ class Block:
     """A block of an array in generated code: the address of the array's element 0, and along its dimensions start, size, stride."""
 
     def __init__(self, context: Any, builder: Any, ref: GmemType, value: Any, start: Sequence[Any], axes: tuple[int, ...],
-                 indices: Sequence[tuple[int, TileType, Any]] = ()) -> None:
+                 indices: Sequence[tuple[int, TileType, Any]] = (), stops: Sequence[Any] = ()) -> None:
         self.builder, self.dtype = builder, ref.arg.dtype
         array = nb.fields(context, builder, ref, value)
         shape, strides = (nb.cgutils.unpack_tuple(builder, of) for of in (array.shape, array.strides))
+        for axis, stop in enumerate(stops):
+            if stop is not None:
+                least = builder.select(builder.icmp_signed("<", stop, shape[axis]), stop, shape[axis])
+                shape[axis] = builder.select(builder.icmp_signed("<", least, nb.const(0)), nb.const(0), least)
         self.base, self.inside = array.pointer, nb.const(1, nb.i1)
         for axis, place in enumerate(start):
             if axis not in axes:
@@ -91,14 +95,23 @@ def starts(context: Any, builder: Any, index: Any, value: Any) -> list[Any]:
     values = [nb.fields(context, builder, part, found).value if isinstance(part, Index) else found
               for part, found in zip(parts, values, strict=True)]
     return [nb.const(0) if isinstance(part, (NoValue, All)) or getattr(part, "inert", False) else
+            nb.fields(context, builder, part, found).start if isinstance(part, LimitedType) else
             found if isinstance(part, (DsType, TileType)) else context.cast(builder, found, part, I32)
             for part, found in zip(plain(parts), values, strict=True)]
+
+
+def stops(context: Any, builder: Any, index: Any, value: Any) -> list[Any]:
+    """Return the stop of each part of an index, as int32; None for parts that have none."""
+    values = nb.cgutils.unpack_tuple(builder, value) if isinstance(index, nb.types.BaseTuple) else [value]
+    return [nb.fields(context, builder, part, found).stop if isinstance(part, LimitedType) and not part.inert else None
+            for part, found in zip(whole_slices(index), values, strict=True)]
 
 
 @method_of(GmemType, "at")
 def _view(of: GmemType, target: AtType, index: Any) -> Any:
     parts = whole_slices(index)
     axes = source.block_axes(of, parts, f"{of.arg.name}.at[…]")
+    unlimited(parts, f"{of.arg.name}.at[…]")
     result = ViewType(of, axes, tuple(parts[axis].size for axis in axes))
     context, builder, args = yield result(target, index)
     ref = nb.fields(context, builder, target, args[0]).of

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from numpipe import show_layout
+from numpipe import ArrayType, show_layout
+from numpipe.compile.build import toolchain
 from numpipe.core import numba as nb
 from numpipe.errors import SpecError
 from numpipe.language.tiles import anywhere_cuda
@@ -23,6 +24,7 @@ from tests.kernels.row_kernels import (
     cast,
     expected,
     names,
+    normalised,
     reduced,
     softmax,
     through_registers,
@@ -31,6 +33,21 @@ from tests.kernels.row_kernels import (
 
 F32 = np.dtype(np.float32)
 LANES = np.arange(128)
+
+
+@pytest.fixture(autouse=True)
+def _simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
+
+
+@pytest.mark.variants(1)
+@pytest.mark.skipif(toolchain() is not None, reason="no compiler")
+@pytest.mark.parametrize("shape", SHAPES[3:] + SHAPES[:3], ids=str)
+def test_they_pass_the_build_gate(shape: tuple[int, int]) -> None:
+    (m, n), x = shape, ArrayType((4096, 4096), F32)
+    assert through_shared.inspect("gate", x, x, m=m, n=n) == ()
+    if m * n <= 128 * 128:  # more registers than that are spilled
+        assert reduced.inspect("gate", x, x, x, ArrayType((4,), F32), m=m, n=n) == ()
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -128,3 +145,15 @@ def test_show_layout_draws_rows() -> None:
     assert "T31:3" in str(show_layout((8, 64), layout="rows 32")) and "T7:1" in str(show_layout((8, 64), layout="rows 8"))
     with pytest.raises(SpecError, match=r"\(8, 24\) has no layout 'rows 32': columns are a multiple of 64"):
         show_layout((8, 24), layout="rows 32")
+
+
+def test_vectors_parts_masks_and_atomics_of_tiles_by_rows() -> None:
+    rng = np.random.default_rng(0)
+    x, gamma = rng.standard_normal((64, 512)).astype(F32), rng.standard_normal(64).astype(F32)
+    y, sums = np.zeros((72, 64), F32), np.zeros((9, 9), F32)
+    normalised(x, gamma, y, sums, target="sim")
+    tile = x[:, :64]
+    right = np.abs(tile / np.sqrt((tile * tile).mean(axis=1, keepdims=True)) * gamma)
+    np.testing.assert_allclose(y[:64], right, rtol=1e-5)
+    np.testing.assert_allclose(y[64:], x[:8, 448:] + np.arange(64, dtype=F32), rtol=1e-6)
+    assert (sums[:8, :8] == 1).all() and (sums[8, :8] == 16).all() and (sums[:8, 8] == 24).all()

@@ -6,7 +6,16 @@ import numpy as np
 import pytest
 
 from numpipe.errors import PipelineRace, SimulationError
-from tests.kernels.shared_atomic_kernels import all_kinds, by_lanes, counted_and_read, expected, histogram, shared_by_two
+from tests.kernels.shared_atomic_kernels import (
+    all_kinds,
+    by_lanes,
+    by_rows,
+    counted_and_read,
+    expected,
+    expected_by_rows,
+    histogram,
+    shared_by_two,
+)
 
 RNG = np.random.default_rng(0)
 
@@ -51,3 +60,11 @@ def test_a_lane_that_reads_what_another_counts_is_a_race() -> None:
     x, y = np.zeros((64, 16), np.int32), np.zeros(64, np.int32)
     with pytest.raises(PipelineRace, match="that lane 0 has loaded, and nothing orders them"):
         counted_and_read(x, y, target="sim")
+
+
+def test_tiles_by_rows_too() -> None:
+    x = RNG.integers(0, 64, (64, 64)).astype(np.int32)
+    found = np.zeros(64, np.int32), np.zeros(64, np.int32), np.zeros((64, 64), np.int32)
+    by_rows(x, *found, target="sim")
+    for one, right in zip(found, expected_by_rows(x), strict=True):
+        assert (one == right).all()
