@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import ast
 import gzip
+import itertools
 import json
 import math
 import sys
@@ -30,7 +31,7 @@ from numpipe.ops.configs import Config, ways_of
 
 CLOCK = 1.7e9
 """cycles a second, about"""
-HIDDEN, EPOCHS, NETWORKS = (64, 32), 800, 4
+HIDDEN, EPOCHS, NETWORKS = (96, 48, 24), 600, 4
 
 
 def config_of(name: str) -> Config | None:
@@ -75,9 +76,10 @@ def trained(rows: Rows, products: Any, seed: int) -> torch.nn.Sequential:
     number = torch.tensor(rows.number)
     weight = torch.tensor((rows.fastest[rows.number] / rows.measured)**1.5 * products[rows.number], dtype=torch.float32)
     sums = torch.zeros(len(products)).index_add(0, number, weight) + 1e-9
-    wide, narrow = HIDDEN
-    network = torch.nn.Sequential(torch.nn.Linear(x.shape[1], wide), torch.nn.SiLU(), torch.nn.Linear(wide, narrow),
-                                  torch.nn.SiLU(), torch.nn.Linear(narrow, 1))
+    sizes = x.shape[1], *HIDDEN
+    layers = [each for size, following in itertools.pairwise(sizes)
+              for each in (torch.nn.Linear(size, following), torch.nn.SiLU())]
+    network = torch.nn.Sequential(*layers, torch.nn.Linear(sizes[-1], 1))
     steps = torch.optim.AdamW(network.parameters(), lr=8e-3, weight_decay=1e-2)
     slower = torch.optim.lr_scheduler.CosineAnnealingLR(steps, EPOCHS)
     for _ in range(EPOCHS):
@@ -127,7 +129,7 @@ def main() -> int:
         networks = [trained(rows, np.ones(count, bool), seed) for seed in range(NETWORKS)]
         told("corrected", rows.regret(predicted(networks, rows), np.ones(count, bool)))
         arrays = {}
-        for number in range(3):
+        for number in range(len(HIDDEN) + 1):
             layers: list[Any] = [network[2 * number] for network in networks]
             arrays[f"weights{number}"] = np.stack([layer.weight.detach().numpy().T for layer in layers]).astype(np.float32)
             arrays[f"bias{number}"] = np.stack([layer.bias.detach().numpy()[None] for layer in layers]).astype(np.float32)

@@ -2,9 +2,9 @@
 
 The count knows waves, steps and bytes; how a cluster's waits, a ring's depth and the L2 work together it does not. So the logarithm
 of measured over counted cycles is learned from some thousand measurements (product, config, time) of an H200.
-examples/benchmarks/fit_products.py reads what `random_products.py --fit` wrote, and writes `learned.npz`. A network has two hidden
-layers, of 64 and 32; several, trained from other beginnings, are averaged. Their answer for some hundred configs takes some
-milliseconds.
+examples/benchmarks/fit_products.py reads what `random_products.py --fit` wrote, and writes `learned.npz`. A network has three
+hidden layers, of 96, 48 and 24; several, trained from other beginnings, are averaged. Their answer for some hundred configs takes
+some milliseconds.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from .costs import Floats, Product, Ways, cycles, work
 __all__ = ["PATH", "corrected", "features"]
 
 PATH = Path(__file__).with_name("learned.npz")
+_PORT, _L2, _MEMORY = 48, 3500, 2460
+"""bytes a cycle at most: to an SM, from the L2, from memory; about"""
 MOST = 1.3
 """logarithm of a correction at most: those of the measurements are below it; of products unlike these a network says anything"""
 
@@ -29,13 +31,20 @@ def features(of: Ways, product: Product, counted: Floats) -> Floats:
     _, steps, units, slots, _, high, wide = work(of, product)
     rows, columns, k, turned, aligned, batches, _ = product
     log, waves = np.log, units / slots
+    own = np.ceil(steps / np.minimum(of.along * of.parts, np.maximum(steps, 1)))
+    rounds = np.where(of.stream > 0, waves, np.ceil(waves))
+    deep = np.maximum(rounds * own * of.tk, 1)  # along K, of a CTA
+    limits = [deep / 16 * of.tm / 64 * np.maximum(of.tn / 2, 27), 2 * deep * (high + wide) / _PORT,
+              2 * units * own * of.tk * (high / of.across + wide / of.cluster) / _L2 + 1,
+              2.0 * batches * (k * (rows + columns) + rows * columns) / _MEMORY]
     facts = [
         log(rows), log(columns), log(k), log(of.tm), log(of.tn), np.minimum(of.tk, 128) / 64, log(of.slots * of.tk / 64),
         log(of.cluster), log(of.across), log(of.along), log(of.parts), of.stream, of.turns, of.wgs, turned, aligned,
         np.clip(log(waves), -3, 3), waves / np.ceil(waves), log(np.maximum(1, np.ceil(steps / (of.along * of.parts)))),
         high / of.tm, wide / of.tn, np.clip(log(units % slots + 1), 0, 5), log(2.0 * batches * k * (rows + columns)),
         log(2.0 * batches * rows * columns), of.tn % 64 / 64, 2 * np.where(turned, rows, columns) % 128 == 0,
-        log(np.minimum(units, slots)), log(counted)]
+        log(np.minimum(units, slots)), log(rounds), log(np.maximum.reduce(limits) / counted),
+        *(log(each / counted) for each in limits), log(counted)]
     return np.stack([np.broadcast_to(np.asarray(fact, np.float32), of.tm.shape) for fact in facts], axis=1)
 
 
@@ -55,4 +64,5 @@ def corrected(of: Ways, product: Product) -> Floats:
 def _network() -> list[tuple[Any, Any]]:
     """Return (weights, bias) of each layer, of all networks: arrays (networks, inputs, outputs) and (networks, 1, outputs)."""
     with np.load(PATH, allow_pickle=False) as file:
-        return [(file[f"weights{number}"].astype(np.float32), file[f"bias{number}"].astype(np.float32)) for number in range(3)]
+        return [(file[f"weights{number}"].astype(np.float32), file[f"bias{number}"].astype(np.float32))
+                for number in range(len(file.files) // 2)]

@@ -342,16 +342,16 @@ def a_wrong_keyword(a, b, c):
     #   ^^^^^^^^^^^^^^^
 
 
-@refused("ds(start, size): argument 'size' missing", mend={"ds(0)": "ds(0, 64)"})
+@refused("ds(start, size, stop=None): argument 'size' missing", mend={"ds(0)": "ds(0, 64)"})
 def a_missing_argument(a, b, c):
     x = ds(0)
     #   ^^^^^
 
 
-@refused("ds(start, size): 3 positional arguments given, it takes 2", mend={"ds(0, 64, 1)": "ds(0, 64)"})
+@refused("ds(start, size, stop=None): 4 positional arguments given, it takes 3", mend={"ds(0, 64, 1, 2)": "ds(0, 64)"})
 def too_many_arguments(a, b, c):
-    x = ds(0, 64, 1)
-    #   ^^^^^^^^^^^^
+    x = ds(0, 64, 1, 2)
+    #   ^^^^^^^^^^^^^^^
 
 
 @refused("pipeline(*, grid, in_specs=(), out_specs=(), max_concurrent_steps=None, delay_release=None, "
