@@ -57,8 +57,9 @@ def _by_hand(x, y):
     y[ds(0, 1024)] = buffer[...]
 
 
-by_hand = numpipe.kernel(_by_hand, num_compute_wgs=1)
-without_barriers = numpipe.kernel(_by_hand, num_compute_wgs=1, compiler_params=CompilerParams(unsafe_no_auto_barriers=True))
+by_hand = numpipe.kernel(_by_hand, num_compute_wgs=1, warp_specialized=False)
+without_barriers = numpipe.kernel(_by_hand, num_compute_wgs=1, warp_specialized=False,
+                                  compiler_params=CompilerParams(unsafe_no_auto_barriers=True))
 
 
 @numpipe.kernel(num_compute_wgs=1, compiler_params=CompilerParams(lowering_semantics=LoweringSemantics.Lane))

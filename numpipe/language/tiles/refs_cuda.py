@@ -32,7 +32,7 @@ class DsType(nb.types.Type, refs.Ds):  # type: ignore[misc]
         return self.size, self.inert, self.start
 
     def unify(self, context: Any, other: Any) -> Any:
-        return DsType(self.size, self.inert) if isinstance(other, DsType) and self.key[:2] == other.key[:2] else None
+        return DsType(self.size, self.inert) if type(other) is DsType and self.key[:2] == other.key[:2] else None
 
 
 nb.lower_cast(DsType, DsType)(lambda context, builder, fromty, toty, value: value)

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from numpipe import ArrayType, show_layout
-from numpipe.compile.build import toolchain
+from numpipe import show_layout
 from numpipe.core import numba as nb
 from numpipe.errors import SpecError
 from numpipe.language.tiles import anywhere_cuda
@@ -38,16 +37,6 @@ LANES = np.arange(128)
 @pytest.fixture(autouse=True)
 def _simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
-
-
-@pytest.mark.variants(1)
-@pytest.mark.skipif(toolchain() is not None, reason="no compiler")
-@pytest.mark.parametrize("shape", SHAPES[3:] + SHAPES[:3], ids=str)
-def test_they_pass_the_build_gate(shape: tuple[int, int]) -> None:
-    (m, n), x = shape, ArrayType((4096, 4096), F32)
-    assert through_shared.inspect("gate", x, x, m=m, n=n) == ()
-    if m * n <= 128 * 128:  # more registers than that are spilled
-        assert reduced.inspect("gate", x, x, x, ArrayType((4,), F32), m=m, n=n) == ()
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
