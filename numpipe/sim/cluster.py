@@ -209,7 +209,10 @@ class Agreement(NamedTuple):
 
 
 def agree(who: Warpgroup, key: tuple[Any, ...], value: Any, parties: int, what: str) -> None:
-    agreed = who.sm.peers[0].agreed
+    """The n-th coming of a CTA with a key meets the n-th of the others."""
+    agreed, times = who.sm.peers[0].agreed, who.sm.came
+    times[key] = times.get(key, 0) + 1
+    key = *key, times[key]
     first = agreed.pop(key, None) or Agreement(who, value, parties, sites.user_site())
     if first.value != value:
         raise report.race(who, f"{what} is {value} in CTA {who.cta} and {first.value} in CTA {first.who.cta}, and each loads a "

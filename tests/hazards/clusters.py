@@ -215,8 +215,8 @@ def sums_that_one_cta_keeps_for_itself(a, b, c, *, mended: numpipe.Static):
             c[ds(m * 64, 64), ds(n * 64 + 32 * numpipe.axis_index("k"), 32)] = share
 
 
-@kernel("multicast-mismatch", r"kernel shares_of_two_blocks, pipeline at .*: in_specs\[1\] for 'b': index_map is \(\d+, \d+\) in "
-        r"CTA \([01], 0, 0\) and \(\d+, \d+\) in CTA \([01], 0, 0\), and each loads a share of the block for both: the tile would "
+@kernel("multicast-mismatch", r"kernel shares_of_two_blocks, pipeline at .*: in_specs\[1\] for 'b': index_map is \(\d+, \d+\) of 'b' in "
+        r"CTA \([01], 0, 0\) and \(\d+, \d+\) of 'b' in CTA \([01], 0, 0\), and each loads a share of the block for both: the tile would "
         r"be of two blocks; the same start for all CTAs along collective_axes", A, np.concatenate([B, B]), np.zeros((128, 64), F32),
         gives=A.astype(F32) @ B.astype(F32).T, grid=2, cluster=2, cluster_names="cta")
 def shares_of_two_blocks(a, b, c, *, mended: numpipe.Static):
