@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 import numpipe
-from numpipe import BlockSpec, ClusterBarrier, cdiv, ds
+from numpipe import SMEM, Barrier, BlockSpec, ClusterBarrier, cdiv, ds
 
 
 @dataclass(frozen=True)
@@ -125,6 +125,46 @@ def rounds(y):
         numpipe.barrier_wait(met.at[number // 2 % 2])
     rank = numpipe.axis_index("pair") + 10 * numpipe.axis_size("pair")
     y[ds(numpipe.axis_index("cta") * 64, 64), ds(0, 32)] = numpipe.zeros((64, 32), np.float32) + rank
+
+
+@numpipe.kernel(grid=lambda x, y: y.shape[0] // 64, grid_names="cta", cluster=2, cluster_names="pair", num_compute_wgs=1)
+def loaded_together(x, y):
+    """CTA m of a cluster stores m + 1 times the sum of the row of tiles that both load by hand, through two slots."""
+    tiles, landed, free = numpipe.scratch((SMEM((2, 64, 64), x.dtype), Barrier(num_barriers=2), ClusterBarrier("pair", 2)))
+    m, steps = numpipe.axis_index("cta"), cdiv(x.shape[1], 64)
+    acc = numpipe.zeros((64, 64), np.float32)
+    for k in range(steps):
+        slot = k % 2
+        if k >= 2:
+            numpipe.barrier_wait(free.at[slot])  # both have read what was there
+        numpipe.copy_gmem_to_smem(x.at[ds(m // 2 * 64, 64), ds(k * 64, 64)], tiles.at[slot], landed.at[slot],
+                                  collective_axes="pair")
+        numpipe.barrier_wait(landed.at[slot])
+        acc = acc + tiles.at[slot][...].astype(np.float32)
+        if k + 2 < steps:
+            numpipe.barrier_arrive(free.at[slot])
+    y[ds(m * 64, 64), ds(0, 64)] = acc * (m % 2 + 1)
+
+
+@numpipe.kernel(grid=lambda a, b, c: (cdiv(a.shape[0], 64), cdiv(b.shape[1], 64)), grid_names=("m", "n"), cluster=(2, 2),
+                cluster_names=("x", "y"), num_compute_wgs=1, warp_specialized=False)
+def multiplied_together(a, b, c):
+    """A product by hand: CTAs that differ in y share tiles of a, those that differ in x tiles of b, and all four a bias."""
+    m, n = numpipe.axis_index("m"), numpipe.axis_index("n")
+    a_tile, b_tile, ones = numpipe.scratch((SMEM((64, 64), a.dtype), SMEM((64, 64), b.dtype), SMEM((64, 64), a.dtype)))
+    landed, free = numpipe.scratch((Barrier(num_arrivals=2), ClusterBarrier(("x", "y"))))
+    all_landed = numpipe.scratch(Barrier())
+    numpipe.copy_gmem_to_smem(a.at[ds(0, 64), ds(0, 64)], ones, all_landed, collective_axes=("x", "y"))
+    acc = numpipe.zeros((64, 64), np.float32)
+    for k in range(cdiv(a.shape[1], 64)):
+        numpipe.copy_gmem_to_smem(a.at[ds(m * 64, 64), ds(k * 64, 64)], a_tile, landed, collective_axes="y")
+        numpipe.copy_gmem_to_smem(b.at[ds(k * 64, 64), ds(n * 64, 64)], b_tile, landed, collective_axes=("x",))
+        numpipe.barrier_wait(landed)
+        acc = numpipe.wgmma_wait(numpipe.wgmma(acc, a_tile, b_tile), 0)
+        numpipe.barrier_arrive(free)
+        numpipe.barrier_wait(free)
+    numpipe.barrier_wait(all_landed)
+    c[ds(m * 64, 64), ds(n * 64, 64)] = acc + ones[...].astype(np.float32)
 
 
 def operands(m: int, n: int, k: int, dtype: Any = np.float16) -> tuple[np.ndarray, np.ndarray]:
