@@ -168,13 +168,13 @@ class KernelShape:
                             f"and the warpgroup axis is {self.wg_axis!r}")
         return self.axes.index(name)
 
-    def cluster_dims(self, names: tuple[str, ...], what: str) -> tuple[int, ...]:
-        """Return the dimensions of the cluster with these names; SpecError for other names."""
+    def cluster_dims(self, names: tuple[str, ...], what: str, option: str = "collective_axes") -> tuple[int, ...]:
+        """Return the dimensions of the cluster with these names, which an `option` of `what` says; SpecError for other names."""
         for name in names:
             if name not in self.cluster_axes:
                 known = (f"the cluster's axes are {', '.join(map(repr, self.cluster_axes))}" if self.cluster_axes else
                          "the kernel names none: @numpipe.kernel(cluster=(2,), cluster_names=('cluster',))")
-                raise SpecError(f"{what}: collective_axes has {name!r}, which is no axis of the cluster: {known}")
+                raise SpecError(f"{what}: {option} has {name!r}, which is no axis of the cluster: {known}")
         return tuple(sorted(self.cluster_axes.index(name) for name in names))
 
     def arrive_groups(self, barrier: Barrier, what: str) -> tuple[tuple[int, ...], ...]:

@@ -167,6 +167,51 @@ def multiplied_together(a, b, c):
     c[ds(m * 64, 64), ds(n * 64, 64)] = acc + ones[...].astype(np.float32)
 
 
+@functools.cache
+def passed_round(size: int, dtype: Any, shape: tuple[int, int]) -> numpipe.Kernel:
+    """Tiles of the CTAs of a cluster go round, from each to the next: in the end each CTA stores the sum of all of them."""
+    kind = SMEM(shape, dtype), Barrier(), ClusterBarrier("ring")
+    rows, columns = shape
+
+    @numpipe.kernel(grid=lambda x, y: x.shape[0] // rows, grid_names="cta", cluster=size, cluster_names="ring", num_compute_wgs=1)
+    def passed_round(x, y):
+        buffer, landed, free = numpipe.scratch(kind)
+        m, following = numpipe.axis_index("cta"), (numpipe.axis_index("ring") + 1) % size
+        tile = x[ds(m * rows, rows), ds(0, columns)]
+        total = tile
+        for _ in range(size - 1):
+            numpipe.async_store_smem(tile, buffer, landed, cluster_idx=following, cluster_dim="ring")
+            numpipe.barrier_wait(landed)
+            tile = buffer[...]
+            numpipe.barrier_arrive(free)
+            total = total + tile
+            numpipe.barrier_wait(free)  # all have read, so the next one has
+        y[ds(m * rows, rows), ds(0, columns)] = total
+
+    made: numpipe.Kernel = passed_round
+    return made
+
+
+@numpipe.kernel(grid=lambda x, y: x.shape[0] // 128, grid_names="cta", cluster=4, cluster_names="all", num_compute_wgs=2)
+def summed_by_all(x, y):
+    """Each warpgroup sends its half of the CTA's tile to every CTA, its own too, and adds up what has come: all have the sum."""
+    parts, landed = numpipe.scratch((SMEM((4, 128, 32), np.float32), Barrier(num_arrivals=8)))
+    m, wg, rank = numpipe.axis_index("cta"), numpipe.axis_index("wg"), numpipe.axis_index("all")
+    tile = x[ds(m * 128 + wg * 64, 64), ds(0, 32)]
+    for to in range(4):
+        numpipe.async_store_smem(tile, parts.at[rank].at[ds(wg * 64, 64), :], landed, cluster_idx=to, cluster_dim="all")
+    numpipe.barrier_wait(landed)
+    total = numpipe.zeros((64, 32), np.float32)
+    for part in range(4):
+        total = total + parts.at[part, ds(wg * 64, 64), :][...]
+    y[ds(m * 128 + wg * 64, 64), ds(0, 32)] = total
+
+
+def sums_of_clusters(x: np.ndarray, size: int, rows: int) -> np.ndarray:
+    """What each CTA of a cluster of `size` stores, if each has `rows` rows of x, and all store the sum of theirs."""
+    return np.repeat(x.reshape(-1, size, rows, x.shape[1]).sum(1, keepdims=True, dtype=x.dtype), size, 1).reshape(x.shape)
+
+
 def operands(m: int, n: int, k: int, dtype: Any = np.float16) -> tuple[np.ndarray, np.ndarray]:
     """Small integers: products are exact in any order."""
     random = np.random.default_rng(m + n + k)

@@ -68,19 +68,25 @@ def check_load(np_: Any, src: Any, dst: Any, barrier: Any, predicate: Any, axes:
     SpecError for a barrier that counts arrivals of other CTAs, and for a tile that has no such shares.
     """
     check_operands(LOAD, src=("view", src), dst=("tile", dst), barrier=("barrier", barrier))
-    one_barrier(LOAD, barrier.shape)
-    if isinstance(barrier.plan.kind, ClusterBarrier):
-        raise SpecError(f"{LOAD}: barrier is {barrier.plan.kind}, whose phases count arrivals of several CTAs, and a copy arrives "
-                        "in its own only: give it a numpipe.Barrier, and barrier_arrive on the ClusterBarrier when that is over")
-    if not dst.writable:
-        raise SpecError(f"{LOAD}: dst is a tile of a pipeline, whose slots the pipeline loads itself: copy to a tile of your own, "
-                        "numpipe.scratch(numpipe.SMEM(…))")
+    check_landing(LOAD, dst, barrier)
     check_copied(LOAD, np_.unit, src, dst)
     check_predicate(LOAD, np_, predicate)
     if not np_.memory:
         np_.unit.copies_in = True
     sharing = np_.unit.tile_sharing(dst.layout, src.axes, axis_names(LOAD, constant(LOAD, "collective_axes", axes)), LOAD)
     return plan_of(src, dst, lines=sharing and sharing.rows), sharing
+
+
+def check_landing(operation: str, dst: Any, barrier: Any) -> None:
+    """Raise SpecError unless one copy, which completes on `barrier`, may write the tile `dst`."""
+    one_barrier(operation, barrier.shape)
+    if isinstance(barrier.plan.kind, ClusterBarrier):
+        raise SpecError(f"{operation}: barrier is {barrier.plan.kind}, whose phases count arrivals of several CTAs, and a copy "
+                        "arrives in one only: give it a numpipe.Barrier, and barrier_arrive on the ClusterBarrier when that is "
+                        "over")
+    if not dst.writable:
+        raise SpecError(f"{operation}: dst is a tile of a pipeline, whose slots the pipeline loads itself: copy to a tile of your "
+                        "own, numpipe.scratch(numpipe.SMEM(…))")
 
 
 def check_store(np_: Any, src: Any, dst: Any, predicate: Any, commit: Any, reduction: Any) -> CopyPlan:
@@ -264,10 +270,10 @@ def copy_gmem_to_smem(np_: Context, src: Any, dst: Any, barrier: Any, *, predica
                      too.
     predicate        a run-time bool, the same in all lanes: where it is False nothing is copied, and the arrival is made all the
                      same.
-    collective_axes  None, or the name of an axis of the cluster, or a tuple of such: the CTAs along them all issue this copy, of the
-                     same `src` to the same `dst` on the same `barrier`, each of its own, and with the same predicate. Each loads a
-                     share of the tile, which lands in all of them (multicast), and each barrier gets the bytes of the whole tile.
-                     No CTA issues it before the tile is free in *all* of them: a `numpipe.ClusterBarrier` tells.
+    collective_axes  None, or the name of an axis of the cluster, or a tuple of such: the CTAs along them all issue this copy, of
+                     the same `src` to the same `dst` on the same `barrier`, each of its own, and with the same predicate. Each
+                     loads a share of the tile, which lands in all of them (multicast), and each barrier gets the bytes of the
+                     whole tile. No CTA issues it before the tile is free in *all* of them: a `numpipe.ClusterBarrier` tells.
 
     By all lanes of a warpgroup; one of them issues (PTX ISA, "cp.async.bulk.tensor"). Raises SpecError where shapes or types
     differ, for arrays that the TMA cannot address, for what is no barrier, and for axes that the cluster has not.
