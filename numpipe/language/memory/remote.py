@@ -30,7 +30,6 @@ from ...plan.allocations import ARRIVALS_A_WARPGROUP
 from ...plan.cluster import place_of, rank_of
 from ...plan.context import Context
 from ..tiles.layouts import only_accumulator
-from ..tiles.refs import SmemTile
 from ..tiles.shared import send
 from ..tiles.tile import cast_to_store, form_of
 from .copies import check_landing, check_operands
@@ -43,7 +42,6 @@ SEND = "async_store_smem"
 
 def check(np_: Any, src: Any, dst: Any, barrier: Any, index: Any, name: Any) -> int:
     """Return the dimension of the cluster along which a tile is sent; SpecError for what st.async cannot send."""
-    check_operands(SEND, dst=("tile", dst), barrier=("barrier", barrier))
     check_landing(SEND, dst, barrier)
     form = form_of(src, SEND)
     if form is None:
@@ -89,7 +87,8 @@ def async_store_smem(np_: Context, src: Any, dst: Any, barrier: BarrierRef, *, c
     By all lanes of a warpgroup, each with its own elements (PTX ISA, "st.async"). Raises SpecError where shapes or types differ,
     and for axes that the cluster has not.
     """
-    src = cast_to_store(src, dst.dtype) if isinstance(dst, SmemTile) else src
+    check_operands(SEND, dst=("tile", dst), barrier=("barrier", barrier))
+    src = cast_to_store(src, dst.dtype)
     axis, dims = check(np_, src, dst, barrier, cluster_idx, cluster_dim), np_.unit.cluster
     if np_.memory:
         return

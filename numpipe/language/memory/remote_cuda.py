@@ -11,11 +11,11 @@ from ...intrinsics import cluster, mbarrier
 from ...plan.allocations import ARRIVALS_A_WARPGROUP
 from ...plan.context_cuda import cluster_place
 from ..tiles.peers_cuda import rank
-from ..tiles.refs_cuda import SmemType
 from ..tiles.shared_cuda import addresses, in_place
 from ..tiles.tile_cuda import cast_to_store, words
 from ..tiles.words_cuda import REGISTERS
 from . import remote as source
+from .copies import check_operands
 from .shared_cuda import barrier_address
 
 I32 = nb.types.int32
@@ -23,7 +23,8 @@ I32 = nb.types.int32
 
 @cuda_meaning(source.async_store_smem)
 def _async_store_smem(typing_context: Any, np_: Any, src: Any, dst: Any, barrier: Any, cluster_idx: Any, cluster_dim: Any) -> Any:
-    tile, convert = cast_to_store(src, dst.dtype) if isinstance(dst, SmemType) else (src, None)
+    check_operands(source.SEND, dst=("tile", dst), barrier=("barrier", barrier))
+    tile, convert = cast_to_store(src, dst.dtype)
     axis, dims = source.check(np_, tile, dst, barrier, cluster_idx, cluster_dim), np_.unit.cluster
     context, builder, args = yield nb.types.void(np_, src, dst, barrier, cluster_idx, cluster_dim)
     if np_.memory:
