@@ -87,6 +87,16 @@ def arrive_expect_tx(addr: int, nbytes: int) -> None:
     current().mbar_arrive_expect_tx(addr, nbytes)
 
 
+@ptx("mbarrier.arrive.expect_tx.shared::cluster.b64 _, [$addr], $nbytes;", addr="r", nbytes="r")
+def arrive_expect_tx_remote(addr: int, nbytes: int) -> None:
+    """`arrive_expect_tx` on a barrier of any CTA of the cluster, at an address of `cluster.map_shared`. Scope: a lane.
+
+    So the sender of ``st.async`` announces its bytes, and those who wait need not know who sends. Both may come in either order:
+    a phase cannot end without the arrival. PTX ISA: mbarrier.arrive, ".shared::cluster".
+    """
+    current().mbar_arrive_expect_tx_remote(addr, nbytes)
+
+
 @ptx("{ .reg .pred done; mbarrier.try_wait.parity.shared::cta.b64 done, [$addr], $parity; "
      "selp.b32 $ret, 1, 0, done; }", returns="bool", addr="r", parity="r")
 def try_wait(addr: int, parity: int) -> bool:

@@ -84,6 +84,7 @@ _HOMES = {
         "async_prefetch commit_smem commit_smem_to_gmem_group copy_gmem_to_smem copy_smem_to_gmem wait_smem_to_gmem",
     "language.memory.registers": "set_max_registers",
     "language.memory.per_lane": "lane_index",
+    "language.memory.remote": "async_store_smem",
     "language.pipeline.pipelines": "pipeline",
     "language.pipeline.emit": "emit_pipeline emit_pipeline_warp_specialized",
     "language.pipeline.chains": "ComputeContext PipelineState WarpSpecializedPipeline",
@@ -132,6 +133,7 @@ if TYPE_CHECKING:
     from .language.memory.copies import *
     from .language.memory.per_lane import *
     from .language.memory.registers import *
+    from .language.memory.remote import *
     from .language.memory.shared import *
     from .language.pipeline.barriers import *
     from .language.pipeline.chains import *

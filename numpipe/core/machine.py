@@ -137,6 +137,9 @@ class Machine(Protocol):
     def mbar_arrive_remote(self, address: int) -> None:
         """`mbar_arrive` on an mbarrier of any CTA of the cluster, at an address of `map_shared`; it arrives some time later."""
 
+    def mbar_arrive_expect_tx_remote(self, address: int, nbytes: int) -> None:
+        """`mbar_arrive_expect_tx` on an mbarrier of any CTA of the cluster, at an address of `map_shared`; some time later."""
+
     def mbar_arrive_cluster(self, address: int, ranks: Sequence[int], alike: bool) -> None:
         """Arrive on the mbarriers at this address in several CTAs, on all of them at one moment.
 

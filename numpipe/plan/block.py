@@ -22,6 +22,7 @@ import numpy as np
 
 from ..arch.dtypes import BY_DTYPE
 from ..diagnostics.errors import SpecError
+from .cluster import Dims, Sharing
 from .copies import CopyPlan
 from .copies import cut as copies_of
 from .layout import Layout, block_layout, flat_layout
@@ -69,6 +70,10 @@ class Block:
     def across(self) -> int:
         """The other one of the array's dimensions that the tile has."""
         return self.axes[1 - self.layout.inner]
+
+    def sharing(self, dims: Dims) -> Sharing:
+        """Return how the CTAs of a cluster with these dimensions share it."""
+        return Sharing(dims, self.along, self.across, self.share_rows, self.layout.width)
 
     @property
     def share_rows(self) -> int:

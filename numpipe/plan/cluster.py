@@ -14,7 +14,9 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
 
 Dims: TypeAlias = tuple[int, int, int]
@@ -75,3 +77,24 @@ def mask_of(place: Dims, dims: Dims, along: tuple[int, ...]) -> int:
     '0b1010'
     """
     return sum(1 << rank_of(shifted(place, shift, dims), dims) for shift in shifts(dims, (along,)))
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """How the CTAs along some dimensions of a cluster load one tile: each a share of it, for all of them.
+
+    dims    the cluster
+    along   its dimensions along which they differ
+    across  the array's dimension in which the tile is cut
+    rows    of a share, each of `width` bytes in a panel of the tile
+    """
+
+    dims: Dims
+    along: tuple[int, ...]
+    across: int
+    rows: int
+    width: int
+
+    @property
+    def shares(self) -> int:
+        return math.prod(self.dims[axis] for axis in self.along)

@@ -16,8 +16,9 @@ from ..arch.targets import DEFAULT
 from ..diagnostics.errors import SpecError
 from .allocations import Barrier, ClusterBarrier
 from .block import Block
-from .cluster import ALONE, ROWS, Dims
+from .cluster import ALONE, ROWS, Dims, Sharing
 from .folded import along_x
+from .layout import Layout
 from .params import CompilerParams
 from .plans import ArrayArg
 
@@ -167,13 +168,13 @@ class KernelShape:
                             f"and the warpgroup axis is {self.wg_axis!r}")
         return self.axes.index(name)
 
-    def cluster_dims(self, names: tuple[str, ...], what: str) -> tuple[int, ...]:
-        """Return the dimensions of the cluster with these names; SpecError for other names."""
+    def cluster_dims(self, names: tuple[str, ...], what: str, option: str = "collective_axes") -> tuple[int, ...]:
+        """Return the dimensions of the cluster with these names, which an `option` of `what` says; SpecError for other names."""
         for name in names:
             if name not in self.cluster_axes:
                 known = (f"the cluster's axes are {', '.join(map(repr, self.cluster_axes))}" if self.cluster_axes else
                          "the kernel names none: @numpipe.kernel(cluster=(2,), cluster_names=('cluster',))")
-                raise SpecError(f"{what}: collective_axes has {name!r}, which is no axis of the cluster: {known}")
+                raise SpecError(f"{what}: {option} has {name!r}, which is no axis of the cluster: {known}")
         return tuple(sorted(self.cluster_axes.index(name) for name in names))
 
     def arrive_groups(self, barrier: Barrier, what: str) -> tuple[tuple[int, ...], ...]:
@@ -183,17 +184,23 @@ class KernelShape:
 
     def shared_block(self, block: Block, names: tuple[str, ...], what: str) -> Block:
         """Return the block of an operand with these `collective_axes`, cut into shares."""
+        sharing = self.tile_sharing(block.layout, block.axes, names, what)
+        return dataclasses.replace(block, along=sharing.along, shares=sharing.shares) if sharing else block
+
+    def tile_sharing(self, layout: Layout, axes: tuple[int, ...], names: tuple[str, ...], what: str) -> Sharing | None:
+        """Return how the CTAs along `names` load a tile of this layout together, whose rows and columns lie along `axes` of its
+        array; None where there is one CTA. SpecError for axes that the cluster has not, and for a tile that has no such shares."""
         along = tuple(axis for axis in self.cluster_dims(names, what) if self.cluster[axis] > 1)
         if not along:
-            return block
-        if block.layout.flat:
+            return None
+        if layout.flat:
             raise SpecError(f"{what}: collective_axes={names}: CTAs load a share each of a block's rows, and this one has one "
                             "dimension: give it two, or leave collective_axes out")
         shares = math.prod(self.cluster[axis] for axis in along)
-        outer = 1 - block.layout.inner
-        rows = block.layout.shape[outer]
+        outer = 1 - layout.inner
+        rows = layout.shape[outer]
         if rows % (ROWS * shares):
             raise SpecError(f"{what}: collective_axes={names}: {shares} CTAs load a share each of its {rows} rows (of dimension "
-                            f"{block.axes[outer]}, the one that is not contiguous), and a share is a multiple of {ROWS} rows: make "
+                            f"{axes[outer]}, the one that is not contiguous), and a share is a multiple of {ROWS} rows: make "
                             f"that side a multiple of {ROWS * shares}, or the cluster smaller")
-        return dataclasses.replace(block, along=along, shares=shares)
+        return Sharing(self.cluster, along, axes[outer], rows // shares, layout.width)

@@ -39,6 +39,8 @@ class Unit(SharedMemory):
     """names of the rings that the compiled code of each role uses"""
     running: dict[int, str] = field(default_factory=dict)
     """rings of the pipelines whose bodies are being compiled, by counter (`chains.running`)"""
+    copies_in: bool = False
+    """whether the kernel issues TMA loads itself"""
     copies_out: bool = False
     """whether the kernel issues TMA stores itself"""
     sharing: list[RingPlan] = field(default_factory=list)

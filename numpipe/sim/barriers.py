@@ -237,13 +237,17 @@ def arrive(who: Warpgroup, address: int, count: int = 1) -> None:
 def arrive_expect_tx(who: Warpgroup, address: int, nbytes: int) -> None:
     mbar = find(who, address, "mbar_arrive_expect_tx")
     who.elapse(who.sm.costs.issue)
-    nbytes = int(nbytes) * who.lane_count()
+    expect(mbar, who, int(nbytes) * who.lane_count())
+    _arrive(who, mbar, who.lane_count())
+
+
+def expect(mbar: Mbarrier, who: Warpgroup, nbytes: int) -> None:
+    """Announce bytes in the present phase."""
     mbar.tx += nbytes
     mbar.expected += nbytes
     if nbytes < 0 or abs(mbar.tx) > _MOST:
         raise report.violation(who, f"expect_tx of {nbytes} bytes on {mbar.name}: its transaction count would be {mbar.tx}, and it "
                                f"holds 0 … {_MOST}; spread the copies over more phases", hazard="wrong-expect-tx", mbar=mbar)
-    _arrive(who, mbar, who.lane_count())
 
 
 def wait(who: Warpgroup, address: int, phase: int, step: int = -1) -> None:

@@ -43,10 +43,11 @@ class RemoteArrival:
 
     vector   what the lanes' warps know together
     known    what each of them knows
+    nbytes   that each of them announces
     """
 
-    def __init__(self, who: Warpgroup, mbars: list[Mbarrier]) -> None:
-        self.who, self.mbars, self.count = who, mbars, who.lane_count()
+    def __init__(self, who: Warpgroup, mbars: list[Mbarrier], nbytes: int = 0) -> None:
+        self.who, self.mbars, self.count, self.nbytes = who, mbars, who.lane_count(), nbytes
         self.known = who.known()
         self.vector: Vector = who.sm.clocks.vector()
         self.site = sites.user_site()
@@ -72,15 +73,25 @@ class RemoteArrival:
         for mbar in self.mbars:
             reach(mbar.sm, self.who, f"mbar_arrive_remote on {mbar.name}", self.needs, self.site)
             barriers.learn(mbar, self.vector)
+            barriers.expect(mbar, self.who, self.count * self.nbytes)
             barriers.count_arrivals(mbar, self.who, self.count, self.known[mbar.landed], time, self.site)
 
 
 def arrive_remote(who: Warpgroup, address: int) -> None:
+    RemoteArrival(who, [_in_window(who, address, "mbar_arrive_remote")])
+
+
+def arrive_expect_tx_remote(who: Warpgroup, address: int, nbytes: int) -> None:
+    RemoteArrival(who, [_in_window(who, address, "mbar_arrive_expect_tx_remote")], int(nbytes))
+
+
+def _in_window(who: Warpgroup, address: int, operation: str) -> Mbarrier:
+    """Return the mbarrier at an address in the cluster's window."""
     rank, offset = divmod(int(address), WINDOW)
     if not 0 < rank <= len(who.sm.peers):
-        raise report.illegal(who, f"mbar_arrive_remote at address {address}, which is no address in the cluster's window",
+        raise report.illegal(who, f"{operation} at address {address}, which is no address in the cluster's window",
                              mend="cluster.map_shared(address, rank) of the mbarrier's address")
-    RemoteArrival(who, [barriers.find(who, offset, "mbar_arrive_remote", of=who.sm.peers[rank - 1])])
+    return barriers.find(who, offset, operation, of=who.sm.peers[rank - 1])
 
 
 def arrive_at(who: Warpgroup, address: int, ranks: Sequence[int], alike: bool) -> None:
@@ -92,10 +103,10 @@ def arrive_at(who: Warpgroup, address: int, ranks: Sequence[int], alike: bool) -
 
 # ---- stores to the shared memory of another CTA ------------------------------------------------------------------------
 def send(who: Warpgroup, chunks: npt.NDArray[Any], values: npt.NDArray[Any], rank: int, mbar: int, what: str) -> None:
-    """Store each warp's row of 16-byte chunks to the CTA of a rank; complete the bytes on the mbarrier at `mbar` there."""
-    if not 0 <= rank < len(who.sm.peers) or who.sm.peers[rank] is who.sm:
+    """Store each warp's row of 16-byte chunks to the CTA of a rank, maybe its own, and complete them on mbarrier `mbar` there."""
+    if not 0 <= rank < len(who.sm.peers):
         raise report.illegal(who, f"st.async of {what} to rank {rank}: this CTA is rank {who.rank} of a cluster of "
-                             f"{len(who.sm.peers)}", mend="the rank of another CTA of the cluster")
+                             f"{len(who.sm.peers)}", mend="the rank of a CTA of the cluster")
     chunks, values = generic.checked(who, chunks, values, what)
     who.breathe()
     sm, to = who.sm, who.sm.peers[rank]
@@ -209,7 +220,10 @@ class Agreement(NamedTuple):
 
 
 def agree(who: Warpgroup, key: tuple[Any, ...], value: Any, parties: int, what: str) -> None:
-    agreed = who.sm.peers[0].agreed
+    """The n-th coming of a CTA with a key meets the n-th of the others."""
+    agreed, times = who.sm.peers[0].agreed, who.sm.came
+    times[key] = times.get(key, 0) + 1
+    key = *key, times[key]
     first = agreed.pop(key, None) or Agreement(who, value, parties, sites.user_site())
     if first.value != value:
         raise report.race(who, f"{what} is {value} in CTA {who.cta} and {first.value} in CTA {first.who.cta}, and each loads a "

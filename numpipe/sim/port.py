@@ -48,6 +48,7 @@ class Warpgroup(state.Warpgroup):
     mbar_inval = barriers.invalidate
     mbar_arrive = barriers.arrive
     mbar_arrive_remote = cluster.arrive_remote
+    mbar_arrive_expect_tx_remote = cluster.arrive_expect_tx_remote
     mbar_arrive_cluster = cluster.arrive_at
     mbar_arrive_expect_tx = barriers.arrive_expect_tx
     mbar_test = barriers.test

@@ -336,6 +336,8 @@ class SM:
         """the last thing that warps of other CTAs did in its memory, by their counters (`cluster.reach`)"""
         self.agreed: dict[tuple[Any, ...], Any] = {}
         """`cluster.Agreement`, of the cluster's first CTA"""
+        self.came: dict[tuple[Any, ...], int] = {}
+        """how often this CTA has come to each agreement"""
         self.mbarriers: dict[int, Mbarrier] = {}
         self.retired: list[Mbarrier] = []
         self.named: dict[int, Any] = {}

@@ -12,7 +12,22 @@ import pytest
 import numpipe
 from numpipe import CompilerParams, launch
 from numpipe.kernels.calls import Plan
-from tests.kernels.cluster_kernels import Config, by_hand, four, operands, product, reference, rounds
+from tests.kernels.cluster_kernels import (
+    Config,
+    by_hand,
+    four,
+    loaded_together,
+    multiplied_together,
+    operands,
+    passed_round,
+    product,
+    reference,
+    rounds,
+    summed_by_all,
+    sums_of_clusters,
+)
+from tests.language.memory.test_cluster_copies import sums
+from tests.language.memory.test_remote import KINDS
 
 pytestmark = pytest.mark.gpu
 pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")
@@ -84,6 +99,43 @@ def test_cluster_barriers_let_the_ctas_of_a_cluster_meet() -> None:
         y = np.zeros((64 * 200, 32), np.float32)
         rounds(y, target="gpu")
         assert y[::64, 0].tolist() == [20, 21] * 100
+
+
+def test_copies_by_hand_are_shared() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.integers(-2, 3, (64 * 64, 2048)).astype(np.float16)
+    for _ in range(REPEATS):
+        y = np.zeros((2 * len(x), 64), np.float32)
+        loaded_together(x, y, target="gpu")
+        np.testing.assert_array_equal(y, sums(x))
+
+
+def test_copies_by_hand_are_shared_in_clusters_of_two_dimensions() -> None:
+    a, b = operands(1024, 1024, 1024)
+    for _ in range(REPEATS):
+        c = np.zeros((1024, 1024), np.float32)
+        multiplied_together(a, b.T.copy(), c, target="gpu")
+        np.testing.assert_array_equal(c, reference(a, b) + np.tile(a[:64, :64].astype(np.float32), (16, 16)))
+
+
+@pytest.mark.parametrize("size, dtype, shape", KINDS, ids=str)
+def test_tiles_go_round_a_cluster(size: int, dtype: Any, shape: tuple[int, int]) -> None:
+    x = np.random.default_rng(0).integers(-3, 4, (24 * size * shape[0], shape[1])).astype(dtype)
+    for _ in range(REPEATS):
+        y = np.zeros_like(x)
+        passed_round(size, dtype, shape)(x, y, target="gpu")
+        np.testing.assert_array_equal(y, sums_of_clusters(x, size, shape[0]))
+
+
+def test_what_all_ctas_of_a_cluster_send_is_summed() -> None:
+    x = np.random.default_rng(0).standard_normal((128 * 400, 32)).astype(np.float32)
+    first = None
+    for _ in range(REPEATS):
+        y = np.zeros_like(x)
+        summed_by_all(x, y, target="gpu")
+        np.testing.assert_allclose(y, sums_of_clusters(x, 4, 128), rtol=1e-5, atol=1e-5)
+        first = y if first is None else first
+        np.testing.assert_array_equal(y, first)  # summed in one order, whoever comes first
 
 
 def with_params(kernel: numpipe.Kernel, **params: Any) -> numpipe.Kernel:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 import numpipe
-from numpipe import BlockSpec, PipelineDeadlock, ds
+from numpipe import SMEM, Barrier, BlockSpec, ClusterBarrier, PipelineDeadlock, ds
 from numpipe.core.lanes import each_warp, one_lane
 from numpipe.core.machine import current
 from numpipe.intrinsics import barrier, cluster, cp_async_bulk, fence, mbarrier, memory
@@ -215,10 +215,10 @@ def sums_that_one_cta_keeps_for_itself(a, b, c, *, mended: numpipe.Static):
             c[ds(m * 64, 64), ds(n * 64 + 32 * numpipe.axis_index("k"), 32)] = share
 
 
-@kernel("multicast-mismatch", r"kernel shares_of_two_blocks, pipeline at .*: in_specs\[1\] for 'b': index_map is \(\d+, \d+\) in "
-        r"CTA \([01], 0, 0\) and \(\d+, \d+\) in CTA \([01], 0, 0\), and each loads a share of the block for both: the tile would "
-        r"be of two blocks; the same start for all CTAs along collective_axes", A, np.concatenate([B, B]), np.zeros((128, 64), F32),
-        gives=A.astype(F32) @ B.astype(F32).T, grid=2, cluster=2, cluster_names="cta")
+@kernel("multicast-mismatch", r"kernel shares_of_two_blocks, pipeline at .*: in_specs\[1\] for 'b': index_map is \(\d+, \d+\) of "
+        r"'b' in CTA \([01], 0, 0\) and \(\d+, \d+\) of 'b' in CTA \([01], 0, 0\), and each loads a share of the block for both: "
+        r"the tile would be of two blocks; the same start for all CTAs along collective_axes", A, np.concatenate([B, B]),
+        np.zeros((128, 64), F32), gives=A.astype(F32) @ B.astype(F32).T, grid=2, cluster=2, cluster_names="cta")
 def shares_of_two_blocks(a, b, c, *, mended: numpipe.Static):
     m = numpipe.axis_index("cta")
     acc = numpipe.zeros((64, 64), np.float32)
@@ -227,3 +227,74 @@ def shares_of_two_blocks(a, b, c, *, mended: numpipe.Static):
     for _, (a_tile, b_tile) in pipe(a, b):
         acc = numpipe.wgmma(acc, a_tile, b_tile.T)
     c[ds(m * 64, 64), ds(0, 64)] = acc
+
+
+# ---- copies by hand that CTAs share --------------------------------------------------------------------------------------------
+TWICE = np.concatenate([A[:64, :64].astype(F32) + A[:64, 64:].astype(F32)] * 2)
+
+
+@kernel("refilled-while-read", r"TMA load \(x\) fills SMEM\[\d+:\d+\) .*nothing tells warpgroup 0 \(compute\) of CTA \([01], 0, "
+        r"0\) that (CTA \([01], 0, 0\) has released these bytes|warpgroup 0 \(compute\) of CTA \([01], 0, 0\) has read)",
+        A[:64], np.zeros((128, 64), F32), gives=TWICE, grid=2, cluster=2, cluster_names="pair")
+def a_tile_that_is_not_free_in_the_other_cta(x, y, *, mended: numpipe.Static):
+    tile, landed, free = numpipe.scratch((SMEM((64, 64), np.float16), Barrier(), ClusterBarrier("pair")))
+    acc = numpipe.zeros((64, 64), np.float32)
+    for k in range(2):
+        numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(k * 64, 64)], tile, landed, collective_axes="pair")
+        numpipe.barrier_wait(landed)
+        acc = acc + tile[...].astype(np.float32)
+        if mended:
+            numpipe.barrier_arrive(free)
+            numpipe.barrier_wait(free)
+    y[ds(numpipe.axis_index("pair") * 64, 64), ds(0, 64)] = acc
+
+
+@kernel("multicast-mismatch", r"copy_gmem_to_smem: src is \(0, \d+\) of 'x' in CTA \([01], 0, 0\) and \(0, \d+\) of 'x' in CTA "
+        r"\([01], 0, 0\), and each loads a share of the block for both: the tile would be of two blocks; the same start for all "
+        r"CTAs along collective_axes", A[:64], np.zeros((128, 64), F32), gives=np.tile(A[:64, :64].astype(F32), (2, 1)), grid=2,
+        cluster=2, cluster_names="pair")
+def a_copy_of_two_views(x, y, *, mended: numpipe.Static):
+    tile, landed = numpipe.scratch((SMEM((64, 64), np.float16), Barrier()))
+    rank = numpipe.axis_index("pair")
+    numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(0 if mended else rank * 64, 64)], tile, landed, collective_axes="pair")
+    numpipe.barrier_wait(landed)
+    y[ds(rank * 64, 64), ds(0, 64)] = tile[...].astype(np.float32)
+
+
+# ---- stores to other CTAs by hand ----------------------------------------------------------------------------------------------
+HALVES = np.concatenate([A[64:, :32], A[:64, :32]]).astype(F32)
+
+
+@kernel("read-before-ready", r"reads SMEM\[\d+:\d+\) while st.async \(async_store_smem\) of warpgroup 0 \(compute\) of CTA "
+        r"\([01], 0, 0\) may still be writing it.*nothing tells .* that what .* sent has landed",
+        A.astype(F32), np.zeros((128, 32), F32), gives=HALVES, grid=2, cluster=2, cluster_names="pair")
+def a_tile_that_is_read_before_it_has_come(x, y, *, mended: numpipe.Static):
+    buffer, landed, sent = numpipe.scratch((SMEM((64, 32), np.float32), Barrier(), ClusterBarrier("pair")))
+    rank = numpipe.axis_index("pair")
+    numpipe.async_store_smem(x[ds(rank * 64, 64), ds(0, 32)], buffer, landed, cluster_idx=1 - rank, cluster_dim="pair")
+    numpipe.barrier_arrive(sent)
+    numpipe.barrier_wait(sent)  # both have sent, which says nothing of when it lands
+    if mended:
+        numpipe.barrier_wait(landed)
+    y[ds(rank * 64, 64), ds(0, 32)] = buffer[...]
+    if not mended:
+        numpipe.barrier_wait(landed)
+
+
+@kernel("refilled-while-read", r"st.async \(async_store_smem\) fills SMEM\[\d+:\d+\) while .*nothing tells warpgroup 0 \(compute\) "
+        r"of CTA \([01], 0, 0\) that CTA \([01], 0, 0\) has read what was there",
+        A.astype(F32), np.zeros((128, 32), F32), gives=HALVES + np.concatenate([A[64:, 32:64], A[:64, 32:64]]).astype(F32), grid=2,
+        cluster=2, cluster_names="pair")
+def a_tile_that_is_sent_over_one_before(x, y, *, mended: numpipe.Static):
+    buffer, landed, free = numpipe.scratch((SMEM((64, 32), np.float32), Barrier(num_barriers=2), ClusterBarrier("pair")))
+    rank = numpipe.axis_index("pair")
+    total = numpipe.zeros((64, 32), np.float32)
+    for k in range(2):
+        numpipe.async_store_smem(x[ds(rank * 64, 64), ds(k * 32, 32)], buffer, landed.at[k], cluster_idx=1 - rank,
+                                 cluster_dim="pair")
+        numpipe.barrier_wait(landed.at[k])
+        total = total + buffer[...]
+        if mended:
+            numpipe.barrier_arrive(free)
+            numpipe.barrier_wait(free)
+    y[ds(rank * 64, 64), ds(0, 32)] = total

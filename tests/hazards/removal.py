@@ -34,14 +34,15 @@ INTRINSICS = Path(barrier.__file__).parent
 
 SYNCHRONISES = ("mbar_arrive", "mbar_arrive_expect_tx", "mbar_wait", "fence_mbarrier_init", "fence_proxy_async", "bar_sync",
                 "bar_arrive", "grid_dependency_wait", "setmaxnreg", "bulk_commit", "bulk_wait", "wgmma_fence", "wgmma_commit",
-                "wgmma_wait", "mbar_arrive_remote", "mbar_arrive_cluster", "cluster_arrive", "cluster_wait", "gmem_signal",
-                "gmem_await")
+                "wgmma_wait", "mbar_arrive_remote", "mbar_arrive_expect_tx_remote", "mbar_arrive_cluster", "cluster_arrive",
+                "cluster_wait", "gmem_signal", "gmem_await")
 """Methods of `Machine`. Not `mbar_test`, a question whose answer cannot be left out: a wait follows it. Not `bar_red`, the barrier
 that a vote is: without it there is no answer either (on the GPU too the instruction that meets gives the result). Not
 griddepcontrol.launch_dependents either, which orders nothing: without it the next kernel begins later."""
 OPERATIONS = (
-    mbarrier.arrive, mbarrier.arrive_remote, mbarrier.arrive_count, mbarrier.arrive_expect_tx, mbarrier.wait, cluster.arrive,
-    cluster.wait, fence.mbarrier_init, fence.proxy_async, barrier.sync, barrier.arrive, barrier.warp_sync, griddep.wait,
+    mbarrier.arrive, mbarrier.arrive_remote, mbarrier.arrive_count, mbarrier.arrive_expect_tx, mbarrier.arrive_expect_tx_remote,
+    mbarrier.wait, cluster.arrive, cluster.wait, fence.mbarrier_init, fence.proxy_async, barrier.sync, barrier.arrive,
+    barrier.warp_sync, griddep.wait,
     setmaxnreg.inc, setmaxnreg.dec, cp_async_bulk.commit_group,
     cp_async_bulk.wait_group, cp_async_bulk.wait_group_read, wgmma.fence, wgmma.fence_accumulators, wgmma.commit_group,
     wgmma.wait_group, wgmma.wait)

@@ -251,6 +251,9 @@ for consumed in (False, True):
 run("a cluster that shares blocks of b", cluster_kernels.product(replace(cluster_kernels.SMALL, along_m=2)), ints(512, 128),
     ints(64, 128))
 run("a cluster that exchanges sums", split_kernels.exchanged(split_kernels.InCluster()), ints(256, 256), ints(64, 256))
+run("a cluster that loads by hand", cluster_kernels.loaded_together, ints(64, 256), out(128, 64, dtype=F32))
+run("a cluster that passes tiles on", cluster_kernels.passed_round(2, np.float32, (64, 32)), ints(128, 32, dtype=F32),
+    out(128, 32, dtype=F32))
 run("a cluster whose CTAs meet", cluster_kernels.rounds, out(128, 32, dtype=F32))
 
 # ---- the mended twins of the catalogue

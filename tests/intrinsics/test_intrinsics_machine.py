@@ -86,6 +86,7 @@ REQUESTS = [
     (lambda: mbarrier.inval(64), ("mbar_inval", 64)),
     (lambda: mbarrier.arrive(64), ("mbar_arrive", 64)),
     (lambda: mbarrier.arrive_remote(64), ("mbar_arrive_remote", 64)),
+    (lambda: mbarrier.arrive_expect_tx_remote(64, 512), ("mbar_arrive_expect_tx_remote", 64, 512)),
     (lambda: cluster.map_shared(64, 1), ("map_shared", 64, 1)),
     (lambda: cluster.arrive(), ("cluster_arrive",)),
     (lambda: cluster.wait(), ("cluster_wait",)),

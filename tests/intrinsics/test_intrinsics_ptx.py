@@ -72,6 +72,8 @@ CASES = [
     Case("mbarrier.inval", ("addr",), rf"mbarrier\.inval\.shared::cta\.b64 \[{R}\];"),
     Case("mbarrier.arrive", ("addr",), rf"mbarrier\.arrive\.shared::cta\.b64 _, \[{R}\];"),
     Case("mbarrier.arrive_remote", ("addr",), rf"mbarrier\.arrive\.shared::cluster\.b64 _, \[{R}\];"),
+    Case("mbarrier.arrive_expect_tx_remote", ("addr", "i"),
+         rf"mbarrier\.arrive\.expect_tx\.shared::cluster\.b64 _, \[{R}\], {R};"),
     Case("mbarrier.arrive_count", ("addr", "3"), rf"mbarrier\.arrive\.shared::cta\.b64 _, \[{R}\], {R};"),
     Case("mbarrier.arrive_expect_tx", ("addr", "i"),
          rf"mbarrier\.arrive\.expect_tx\.shared::cta\.b64 _, \[{R}\], {R};"),

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 import numpipe
-from numpipe import BlockSpec, ClusterBarrier, cdiv, ds
+from numpipe import SMEM, Barrier, BlockSpec, ClusterBarrier, cdiv, ds
 
 
 @dataclass(frozen=True)
@@ -125,6 +125,91 @@ def rounds(y):
         numpipe.barrier_wait(met.at[number // 2 % 2])
     rank = numpipe.axis_index("pair") + 10 * numpipe.axis_size("pair")
     y[ds(numpipe.axis_index("cta") * 64, 64), ds(0, 32)] = numpipe.zeros((64, 32), np.float32) + rank
+
+
+@numpipe.kernel(grid=lambda x, y: y.shape[0] // 64, grid_names="cta", cluster=2, cluster_names="pair", num_compute_wgs=1)
+def loaded_together(x, y):
+    """CTA m of a cluster stores m + 1 times the sum of the row of tiles that both load by hand, through two slots."""
+    tiles, landed, free = numpipe.scratch((SMEM((2, 64, 64), x.dtype), Barrier(num_barriers=2), ClusterBarrier("pair", 2)))
+    m, steps = numpipe.axis_index("cta"), cdiv(x.shape[1], 64)
+    acc = numpipe.zeros((64, 64), np.float32)
+    for k in range(steps):
+        slot = k % 2
+        if k >= 2:
+            numpipe.barrier_wait(free.at[slot])  # both have read what was there
+        numpipe.copy_gmem_to_smem(x.at[ds(m // 2 * 64, 64), ds(k * 64, 64)], tiles.at[slot], landed.at[slot],
+                                  collective_axes="pair")
+        numpipe.barrier_wait(landed.at[slot])
+        acc = acc + tiles.at[slot][...].astype(np.float32)
+        if k + 2 < steps:
+            numpipe.barrier_arrive(free.at[slot])
+    y[ds(m * 64, 64), ds(0, 64)] = acc * (m % 2 + 1)
+
+
+@numpipe.kernel(grid=lambda a, b, c: (cdiv(a.shape[0], 64), cdiv(b.shape[1], 64)), grid_names=("m", "n"), cluster=(2, 2),
+                cluster_names=("x", "y"), num_compute_wgs=1, warp_specialized=False)
+def multiplied_together(a, b, c):
+    """A product by hand: CTAs that differ in y share tiles of a, those that differ in x tiles of b, and all four a bias."""
+    m, n = numpipe.axis_index("m"), numpipe.axis_index("n")
+    a_tile, b_tile, ones = numpipe.scratch((SMEM((64, 64), a.dtype), SMEM((64, 64), b.dtype), SMEM((64, 64), a.dtype)))
+    landed, free = numpipe.scratch((Barrier(num_arrivals=2), ClusterBarrier(("x", "y"))))
+    all_landed = numpipe.scratch(Barrier())
+    numpipe.copy_gmem_to_smem(a.at[ds(0, 64), ds(0, 64)], ones, all_landed, collective_axes=("x", "y"))
+    acc = numpipe.zeros((64, 64), np.float32)
+    for k in range(cdiv(a.shape[1], 64)):
+        numpipe.copy_gmem_to_smem(a.at[ds(m * 64, 64), ds(k * 64, 64)], a_tile, landed, collective_axes="y")
+        numpipe.copy_gmem_to_smem(b.at[ds(k * 64, 64), ds(n * 64, 64)], b_tile, landed, collective_axes=("x",))
+        numpipe.barrier_wait(landed)
+        acc = numpipe.wgmma_wait(numpipe.wgmma(acc, a_tile, b_tile), 0)
+        numpipe.barrier_arrive(free)
+        numpipe.barrier_wait(free)
+    numpipe.barrier_wait(all_landed)
+    c[ds(m * 64, 64), ds(n * 64, 64)] = acc + ones[...].astype(np.float32)
+
+
+@functools.cache
+def passed_round(size: int, dtype: Any, shape: tuple[int, int]) -> numpipe.Kernel:
+    """Tiles of the CTAs of a cluster go round, from each to the next: in the end each CTA stores the sum of all of them."""
+    kind = SMEM(shape, dtype), Barrier(), ClusterBarrier("ring")
+    rows, columns = shape
+
+    @numpipe.kernel(grid=lambda x, y: x.shape[0] // rows, grid_names="cta", cluster=size, cluster_names="ring", num_compute_wgs=1)
+    def passed_round(x, y):
+        buffer, landed, free = numpipe.scratch(kind)
+        m, following = numpipe.axis_index("cta"), (numpipe.axis_index("ring") + 1) % size
+        tile = x[ds(m * rows, rows), ds(0, columns)]
+        total = tile
+        for _ in range(size - 1):
+            numpipe.async_store_smem(tile, buffer, landed, cluster_idx=following, cluster_dim="ring")
+            numpipe.barrier_wait(landed)
+            tile = buffer[...]
+            numpipe.barrier_arrive(free)
+            total = total + tile
+            numpipe.barrier_wait(free)  # all have read, so the next one has
+        y[ds(m * rows, rows), ds(0, columns)] = total
+
+    made: numpipe.Kernel = passed_round
+    return made
+
+
+@numpipe.kernel(grid=lambda x, y: x.shape[0] // 128, grid_names="cta", cluster=4, cluster_names="all", num_compute_wgs=2)
+def summed_by_all(x, y):
+    """Each warpgroup sends its half of the CTA's tile to every CTA, its own too, and adds up what has come: all have the sum."""
+    parts, landed = numpipe.scratch((SMEM((4, 128, 32), np.float32), Barrier(num_arrivals=8)))
+    m, wg, rank = numpipe.axis_index("cta"), numpipe.axis_index("wg"), numpipe.axis_index("all")
+    tile = x[ds(m * 128 + wg * 64, 64), ds(0, 32)]
+    for to in range(4):
+        numpipe.async_store_smem(tile, parts.at[rank].at[ds(wg * 64, 64), :], landed, cluster_idx=to, cluster_dim="all")
+    numpipe.barrier_wait(landed)
+    total = numpipe.zeros((64, 32), np.float32)
+    for part in range(4):
+        total = total + parts.at[part, ds(wg * 64, 64), :][...]
+    y[ds(m * 128 + wg * 64, 64), ds(0, 32)] = total
+
+
+def sums_of_clusters(x: np.ndarray, size: int, rows: int) -> np.ndarray:
+    """What each CTA of a cluster of `size` stores, if each has `rows` rows of x, and all store the sum of theirs."""
+    return np.repeat(x.reshape(-1, size, rows, x.shape[1]).sum(1, keepdims=True, dtype=x.dtype), size, 1).reshape(x.shape)
 
 
 def operands(m: int, n: int, k: int, dtype: Any = np.float16) -> tuple[np.ndarray, np.ndarray]:

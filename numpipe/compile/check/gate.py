@@ -238,7 +238,8 @@ def roles(built: Built, sass: Sass) -> Iterator[str]:
         # ordinary stores pass work indices on, in shared memory, and record the events of a profile
         own = sass.target.product + r"|UTMASTG|UTMAREDG|STSM|BAR\."
         own += r"|STS\b" * (not tickets) + r"|STG\b" * (not unit.params.profile_space)
-        for code, who, pattern in ((memory, "memory", own), (compute, "compute", "never" if private else "UTMALDG")):
+        loads = "never" if private or unit.copies_in else "UTMALDG"
+        for code, who, pattern in ((memory, "memory", own), (compute, "compute", loads)):
             for instruction in code:
                 if re.match(pattern, instruction.opcode):
                     yield f"not the {who} role's business: {instruction}"

@@ -28,10 +28,12 @@ from ...diagnostics.errors import SpecError
 from ...intrinsics import barrier as named
 from ...intrinsics import cp_async_bulk, fence, mbarrier, special
 from ...plan.allocations import ARRIVALS_A_WARPGROUP, ClusterBarrier
+from ...plan.cluster import Sharing
 from ...plan.context import Context
 from ...plan.copies import CopyPlan, cut, cut_prefetch
 from ...plan.layout import Layout
 from ...plan.plans import ArrayArg
+from ...plan.specs import axis_names
 from ...plan.unit import Unit
 from ..tiles.order import before_async
 from ..tiles.tma import Copy
@@ -60,19 +62,31 @@ def check_operands(operation: str, **parameters: tuple[str, Any]) -> None:
             raise SpecError(f"{operation}: {name} must be {OPERANDS[operand]}, got {getattr(value, 'what', None) or called(value)}")
 
 
-def check_load(np_: Any, src: Any, dst: Any, barrier: Any, predicate: Any) -> CopyPlan:
-    """Return the boxes of a copy to a tile; SpecError for a barrier that is not its CTA's own."""
+def check_load(np_: Any, src: Any, dst: Any, barrier: Any, predicate: Any, axes: Any) -> tuple[CopyPlan, Sharing | None]:
+    """Return the boxes of a copy to a tile, or of a CTA's share of it, and how CTAs share it.
+
+    SpecError for a barrier that counts arrivals of other CTAs, and for a tile that has no such shares.
+    """
     check_operands(LOAD, src=("view", src), dst=("tile", dst), barrier=("barrier", barrier))
-    one_barrier(LOAD, barrier.shape)
-    if isinstance(barrier.plan.kind, ClusterBarrier):
-        raise SpecError(f"{LOAD}: barrier is {barrier.plan.kind}, whose phases count arrivals of several CTAs, and a copy arrives "
-                        "in its own only: give it a numpipe.Barrier, and barrier_arrive on the ClusterBarrier when that is over")
-    if not dst.writable:
-        raise SpecError(f"{LOAD}: dst is a tile of a pipeline, whose slots the pipeline loads itself: copy to a tile of your own, "
-                        "numpipe.scratch(numpipe.SMEM(…))")
+    check_landing(LOAD, dst, barrier)
     check_copied(LOAD, np_.unit, src, dst)
     check_predicate(LOAD, np_, predicate)
-    return plan_of(src, dst)
+    if not np_.memory:
+        np_.unit.copies_in = True
+    sharing = np_.unit.tile_sharing(dst.layout, src.axes, axis_names(LOAD, constant(LOAD, "collective_axes", axes)), LOAD)
+    return plan_of(src, dst, lines=sharing and sharing.rows), sharing
+
+
+def check_landing(operation: str, dst: Any, barrier: Any) -> None:
+    """Raise SpecError unless one copy, which completes on `barrier`, may write the tile `dst`."""
+    one_barrier(operation, barrier.shape)
+    if isinstance(barrier.plan.kind, ClusterBarrier):
+        raise SpecError(f"{operation}: barrier is {barrier.plan.kind}, whose phases count arrivals of several CTAs, and a copy "
+                        "arrives in one only: give it a numpipe.Barrier, and barrier_arrive on the ClusterBarrier when that is "
+                        "over")
+    if not dst.writable:
+        raise SpecError(f"{operation}: dst is a tile of a pipeline, whose slots the pipeline loads itself: copy to a tile of your "
+                        "own, numpipe.scratch(numpipe.SMEM(…))")
 
 
 def check_store(np_: Any, src: Any, dst: Any, predicate: Any, commit: Any, reduction: Any) -> CopyPlan:
@@ -177,9 +191,10 @@ def check_predicate(operation: str, np_: Any, value: Any) -> None:
 class Transfer(Copy):
     """A copy of a view, on the simulated SM."""
 
-    def __init__(self, plan: CopyPlan, view: GmemView, address: int = 0, nbytes: int = 0, arrival: int = 0) -> None:
+    def __init__(self, plan: CopyPlan, view: GmemView, address: int = 0, nbytes: int = 0, arrival: int = 0,
+                 sharing: Sharing | None = None) -> None:
         super().__init__(plan, view.ref, view.start, address, arrival)
-        self.nbytes, self.axes = nbytes, view.axes
+        self.nbytes, self.axes, self.sharing = nbytes, view.axes, sharing
 
     def prefetch(self) -> None:
         unit = 16 // self.ref.dtype.itemsize
@@ -198,6 +213,8 @@ def issue(transfer: Transfer, how: str) -> None:
         check_inside(transfer.ref, transfer.start, transfer.axes, f"{LOAD if load else STORE}: {transfer.ref.name}.at[…]", *(
             ("the TMA reads 0", "the TMA reads 0", "loads from") if load else
             ("the TMA stops the kernel", "the TMA writes nothing", "stores to")))
+    if transfer.sharing is not None:
+        transfer.share(transfer.sharing, (LOAD, transfer.address, transfer.arrival), f"{LOAD}: src")
     getattr(transfer, how)()
 
 
@@ -240,24 +257,31 @@ def meet():  # type: ignore[no-untyped-def]
 
 # ---- the operations --------------------------------------------------------------------------------------------------
 @op(context=True)
-def copy_gmem_to_smem(np_: Context, src: Any, dst: Any, barrier: Any, *, predicate: Any = True) -> None:
+def copy_gmem_to_smem(np_: Context, src: Any, dst: Any, barrier: Any, *, predicate: Any = True,
+                      collective_axes: str | tuple[str, ...] | None = None) -> None:
     """Start copying a view of an array to a tile in shared memory, inside a kernel; it has landed when the barrier's phase is over.
 
-    src        ``array.at[ds(i, rows), ds(j, columns)]``; what lies outside the array reads as zeros. Along the contiguous
-               dimension it starts at a multiple of 16 bytes.
-    dst        a tile of that shape and type (`numpipe.scratch`, `numpipe.run_scoped`). No other warpgroup may use it any more:
-               others that read or wrote it have told this one. What this one did with it is over, because its warps meet first (not
-               with `unsafe_no_auto_barriers`: then call `commit_smem`).
-    barrier    one of a `numpipe.Barrier`. The copy counts as an arrival of its phase, which is over when the bytes are there too.
-    predicate  a run-time bool, the same in all lanes: where it is False nothing is copied, and the arrival is made all the same.
+    src              ``array.at[ds(i, rows), ds(j, columns)]``; what lies outside the array reads as zeros. Along the contiguous
+                     dimension it starts at a multiple of 16 bytes.
+    dst              a tile of that shape and type (`numpipe.scratch`, `numpipe.run_scoped`). No other warpgroup may use it any
+                     more: others that read or wrote it have told this one. What this one did with it is over, because its warps
+                     meet first (not with `unsafe_no_auto_barriers`: then call `commit_smem`).
+    barrier          one of a `numpipe.Barrier`. The copy counts as an arrival of its phase, which is over when the bytes are there
+                     too.
+    predicate        a run-time bool, the same in all lanes: where it is False nothing is copied, and the arrival is made all the
+                     same.
+    collective_axes  None, or the name of an axis of the cluster, or a tuple of such: the CTAs along them all issue this copy, of
+                     the same `src` to the same `dst` on the same `barrier`, each of its own, and with the same predicate. Each
+                     loads a share of the tile, which lands in all of them (multicast), and each barrier gets the bytes of the
+                     whole tile. No CTA issues it before the tile is free in *all* of them: a `numpipe.ClusterBarrier` tells.
 
     By all lanes of a warpgroup; one of them issues (PTX ISA, "cp.async.bulk.tensor"). Raises SpecError where shapes or types
-    differ, for arrays that the TMA cannot address, and for what is no barrier.
+    differ, for arrays that the TMA cannot address, for what is no barrier, and for axes that the cluster has not.
     """
-    plan = check_load(np_, src, dst, barrier, predicate)
+    plan, sharing = check_load(np_, src, dst, barrier, predicate, collective_axes)
     if not np_.memory:
         before_async(dst)
-        one_lane(load, Transfer(plan, src, dst.address, dst.layout.nbytes, barrier.address), bool(predicate))
+        one_lane(load, Transfer(plan, src, dst.address, dst.layout.nbytes, barrier.address, sharing), bool(predicate))
 
 
 @op(context=True)

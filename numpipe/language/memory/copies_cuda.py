@@ -8,6 +8,7 @@ from ...core import numba as nb
 from ...core.lanes import one_lane
 from ...core.op import cuda_meaning
 from ...intrinsics import cp_async_bulk
+from ...plan.cluster import Sharing
 from ...plan.context_cuda import by_compute
 from ...plan.copies import CopyPlan
 from ..tiles.indices_cuda import report_view
@@ -23,9 +24,9 @@ I32, BOOL = nb.types.int32, nb.types.boolean
 
 
 class TransferType(nb.types.Type):  # type: ignore[misc]
-    def __init__(self, plan: CopyPlan, view: ViewType, nbytes: int = 0) -> None:
-        self.plan, self.view, self.nbytes = plan, view, nbytes
-        super().__init__(name=f"transfer({plan}, {view}, {nbytes})")
+    def __init__(self, plan: CopyPlan, view: ViewType, nbytes: int = 0, sharing: Sharing | None = None) -> None:
+        self.plan, self.view, self.nbytes, self.sharing = plan, view, nbytes, sharing
+        super().__init__(name=f"transfer({plan}, {view}, {nbytes}, {sharing})")
 
 
 nb.struct_model(TransferType, lambda ty: [("view", ty.view), ("address", I32), ("arrival", I32)])
@@ -44,7 +45,10 @@ def _issue(_context: Any, transfer: Any, how: Any) -> Any:
     table = array.table
     if ref.unit.params.debug and nb.literal(how) != "prefetch":
         report_view(builder, transfer.view, array.shape, start)
-    getattr(Copy(context, builder, ref.unit, plan, table, start, value.address, value.arrival), nb.literal(how))()
+    copy = Copy(context, builder, ref.unit, plan, table, start, value.address, value.arrival)
+    if transfer.sharing is not None:
+        copy.share(transfer.sharing)
+    getattr(copy, nb.literal(how))()
 
 
 # ---- the operations
@@ -59,8 +63,9 @@ def _truth(context: Any, builder: Any, ty: Any, value: Any) -> Any:
 
 
 @by_compute(source.copy_gmem_to_smem)
-def _copy_in(np_: Any, src: Any, dst: Any, barrier: Any, predicate: Any) -> Any:
-    transfer = TransferType(source.check_load(np_, src, dst, barrier, predicate), src, dst.layout.nbytes)
+def _copy_in(np_: Any, src: Any, dst: Any, barrier: Any, predicate: Any, collective_axes: Any) -> Any:
+    plan, sharing = source.check_load(np_, src, dst, barrier, predicate, collective_axes)
+    transfer = TransferType(plan, src, dst.layout.nbytes, sharing)
     context, builder, args = yield one_lane, (source.load._numba_type_, transfer, BOOL)
     nb.call(context, builder, before_async, (dst,), args[2:3])
     arrival = barrier_address(context, builder, barrier, args[3])

@@ -59,7 +59,6 @@ from ...core.op import helper, op
 from ...diagnostics.errors import PipelineDeadlock, PipelineRace, SimulationError
 from ...intrinsics import mbarrier
 from ...plan.block import wrong_indices
-from ...plan.cluster import mask_of, place_of, rank_of, share_of
 from ...plan.context import Context, counter, own_part, set_counter
 from ...plan.plans import RingPlan
 from ...plan.unit import Unit
@@ -107,7 +106,6 @@ class Ring(RingFacts):
     slots, delay            the plan's: how many slots there are; steps a slot is kept after the step that used it
     private                 whether every compute warpgroup has a ring of its own
     writers                 threads of the warpgroups that write an output's tile together
-    step                    the newest step that `note` was called for
     released                (part, step) of what the body of this loop has released
     """
 
@@ -117,7 +115,6 @@ class Ring(RingFacts):
         self.waited, self.slots, self.delay, self.private = waited, plan.slots, plan.delay, bool(plan.private)
         self.writers = 128 * np_.unit.compute_wgs
         self.first = counter(np_, plan.index)
-        self.step = 0
         self.released: set[tuple[int, int]] = set()
         machine = current()
         for address, count, name in np_.unit.barriers(plan):
@@ -270,7 +267,6 @@ def note(ring: Ring, event: str, step: Any, part: int) -> None:
     plan = ring.plan
     if not MOMENTS[event].noted:
         return
-    ring.step = step
     which = {"operand": part} if plan.one_by_one(event) else {}
     current().note(event, ring=plan.name, slot=int(step) % plan.slots, step=int(step), **which)
 
@@ -305,13 +301,7 @@ def copies_of(ring: Ring, operands: Sequence[int], indices: Any, slot: Any, arri
         block, start = plan.blocks[number], start_of(ring, number, indices)
         copy = Copy(plan.copies[number], ring.refs[number], start, stage, arrival)
         if block.along:
-            here, dims = place_of(current().cta, plan.cluster), plan.cluster
-            group = rank_of([0 if axis in block.along else at for axis, at in enumerate(here)], dims)
-            # CTAs must load shares of the same block; the GPU does not look, and tiles would be patchwork
-            current().agree((plan.name, number, int(ring.step), group), tuple(start), block.shares,
-                            index_map_of(ring.np.unit, plan, number))
-            rows = share_of(here, dims, block.along) * block.share_rows
-            copy.only(block.across, rows, rows * block.layout.width, mask_of(here, dims, block.along))
+            copy.share(block.sharing(plan.cluster), (plan.name, number), index_map_of(ring.np.unit, plan, number))
         yield copy
 
 

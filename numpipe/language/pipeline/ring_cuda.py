@@ -12,12 +12,10 @@ from ...core.inert_cuda import STEERLESS
 from ...core.op import cuda_meaning
 from ...diagnostics.errors import CompileError
 from ...plan.block import wrong_indices
-from ...plan.cluster import mask_of
-from ...plan.context_cuda import ContextType, cluster_place, counter_pointer, own_part
+from ...plan.context_cuda import ContextType, counter_pointer, own_part
 from ...plan.outside_cuda import narrowed
 from ...plan.plans import RingPlan
 from ...plan.profiling_cuda import of_ring
-from ..tiles.peers_cuda import rank
 from ..tiles.refs_cuda import SmemType
 from ..tiles.tma_cuda import Copy
 from . import ring as source
@@ -243,15 +241,9 @@ def copies_of(context: Any, builder: Any, ring: RingType, value: Any, operands: 
     for number, kinds in operands.items():
         start = start_of(context, builder, ring, value, number, kinds, indices, at_step)
         copy = Copy(context, builder, ring.context.unit, plan.copies[number], value.table, start, stage, arrival)
-        block, dims = plan.blocks[number], plan.cluster
+        block = plan.blocks[number]
         if block.along:
-            place, share = cluster_place(builder, dims), nb.const(0)
-            for axis in reversed(block.along):
-                share = builder.add(builder.mul(share, nb.const(dims[axis])), place[axis])
-            rows = builder.mul(share, nb.const(block.share_rows))
-            others = [nb.const(0) if axis in block.along else at for axis, at in enumerate(place)]
-            mask = builder.shl(nb.const(mask_of((0, 0, 0), dims, block.along)), rank(builder, others, dims))
-            copy.only(block.across, rows, builder.mul(rows, nb.const(block.layout.width)), mask)
+            copy.share(block.sharing(plan.cluster))
         yield copy
 
 

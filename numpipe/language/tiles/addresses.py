@@ -69,10 +69,10 @@ def detour(layout: Layout) -> Detour | None:
     return {128: Detour(2, 2), 64: Detour(3, 1)}.get(layout.width)
 
 
-def lane_offset(layout: Layout, thread: Any) -> Any:
+def lane_offset(layout: Layout, thread: Any, matrices: bool = True) -> Any:
     """Return the swizzled byte offset at which a lane's accesses start; `thread` is its number in the warpgroup, 0 … 127."""
     lane, warp = thread & 31, thread >> 5
-    width, sixteen = layout.width, layout.itemsize == 2
+    width, sixteen = layout.width, layout.itemsize == 2 and matrices
     if layout.inner == 1:
         row = warp * 16 + ((lane & 15) if sixteen else lane >> 2)
         part = (lane >> 4) * 16 if sixteen else (lane & 3) * 2 * layout.itemsize  # bytes along the row
@@ -87,18 +87,19 @@ def lane_offset(layout: Layout, thread: Any) -> Any:
     return (part >> shift) * layout.panel_stride + swizzled(column * width + (part & (width - 1)), width)
 
 
-def accesses(layout: Layout) -> list[Access]:
-    """Return the accesses of every lane, in the order of their registers."""
+def accesses(layout: Layout, matrices: bool = True) -> list[Access]:
+    """Return the accesses of every lane, in the order of their registers; without `matrices` (ldmatrix, stmatrix) each lane moves
+    its own pairs of 16-bit columns."""
     registers = layout.shape[1] * max(layout.itemsize, 2) // 8  # of 64 rows
     block_bytes = 64 * layout.width if layout.inner == 1 else 64 * layout.itemsize // layout.width * layout.panel_stride
     return [Access(block * registers + access.first, access.count, access.xor, access.add + block * block_bytes)
-            for block in range(layout.shape[0] // 64) for access in _of_a_block(layout)]
+            for block in range(layout.shape[0] // 64) for access in _of_a_block(layout, matrices)]
 
 
-def _of_a_block(layout: Layout) -> list[Access]:
+def _of_a_block(layout: Layout, matrices: bool) -> list[Access]:
     """Return the accesses of the first 64 rows."""
     groups, width = range(layout.shape[1] // 8), layout.width
-    if layout.itemsize == 2:
+    if layout.itemsize == 2 and matrices:
         return [Access(2 * j, min(4, 2 * (len(groups) - j)), *_along(layout, 16 * j)) for j in groups[::2]]
     found = []
     for j in groups:

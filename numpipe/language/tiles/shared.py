@@ -150,3 +150,8 @@ def store(tile: SmemTile, index: Any, value: Any) -> None:
 def write(layout: Layout, address: int, value: np.ndarray, what: str) -> None:
     """Store a register tile to shared memory at `address`, in this layout: each warp its rows."""
     current().smem_write(_chunks(layout) + address, _to_bytes(value, layout), what)
+
+
+def send(layout: Layout, address: int, value: np.ndarray, rank: int, mbar: int, what: str) -> None:
+    """`write` to the CTA of the cluster that has this rank, at the same address there; it completes on an mbarrier there."""
+    current().smem_send(_chunks(layout) + address, _to_bytes(value, layout), rank, mbar, what)

@@ -38,7 +38,7 @@ def in_place(builder: Any, layout: Layout, registers: list[Any]) -> list[Any]:
 def write_registers(builder: Any, layout: Layout, address: Any, registers: list[Any]) -> None:
     """Store a tile's registers (`tile_cuda.words`) to shared memory."""
     registers = in_place(builder, layout, registers)
-    for access, at in _addresses(builder, layout, address):
+    for access, at in addresses(builder, layout, address):
         run = registers[access.first:access.first + access.count]
         if layout.itemsize != 2:
             store_words(builder, "u16" if layout.itemsize == 1 else "f32", at, run)
@@ -53,7 +53,7 @@ def read_registers(builder: Any, layout: Layout, address: Any, dtype: np.dtype) 
     """Load a tile's registers from shared memory."""
     machine, kind = (nb.i32, "u16") if layout.itemsize == 1 else (nb.f32, "f32")
     found: list[Any] = [None] * (layout.shape[0] * layout.shape[1] * max(layout.itemsize, 2) // 512)
-    for access, at in _addresses(builder, layout, address):
+    for access, at in addresses(builder, layout, address):
         found[access.first:access.first + access.count] = (
             ldmatrix(builder, access.count, layout.inner == 0, at) if layout.itemsize == 2 else
             load_words(builder, machine, kind, at, access.count))
@@ -61,11 +61,11 @@ def read_registers(builder: Any, layout: Layout, address: Any, dtype: np.dtype) 
     return [builder.bitcast(part, nb.i32) if whole else part for part in in_place(builder, layout, found)]
 
 
-def _addresses(builder: Any, layout: Layout, address: Any) -> Iterator[tuple[Access, Any]]:
+def addresses(builder: Any, layout: Layout, address: Any, matrices: bool = True) -> Iterator[tuple[Access, Any]]:
     """Yield (access, address) for each access that a lane needs for the whole tile."""
     thread = builder.and_(nb.thread_index(builder), nb.const(127))
-    start = builder.add(address, lane_offset(layout, Value(builder, thread)).value)
-    for access in accesses(layout):
+    start = builder.add(address, lane_offset(layout, Value(builder, thread), matrices).value)
+    for access in accesses(layout, matrices):
         at = builder.xor(start, nb.const(access.xor)) if access.xor else start
         yield access, builder.add(at, nb.const(access.add)) if access.add else at
 

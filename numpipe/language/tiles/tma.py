@@ -15,6 +15,7 @@ from typing import Any
 
 from ...core.machine import current
 from ...intrinsics import cp_async_bulk
+from ...plan.cluster import Sharing, mask_of, place_of, rank_of, share_of
 from ...plan.copies import CopyPlan
 from .refs import GmemRef, tensor_map
 
@@ -32,11 +33,16 @@ class Copy:
         self.start = [int(place) for place in start]
         self.tensor = tensor_map(ref, plan.request)
 
-    def only(self, axis: int, rows: int, offset: int, ctas: int) -> None:
-        """Load a share of the tile, for the CTAs of the cluster whose ranks are bits of `ctas`: it starts `rows` further along a
-        dimension of the array, and `offset` bytes further in shared memory."""
-        self.start[axis] += rows
-        self.offset, self.ctas = offset, ctas
+    def share(self, by: Sharing, key: tuple[Any, ...], what: str) -> None:
+        """Load this CTA's share of the tile, for all CTAs that share it: it starts further along a dimension of the array, and in
+        shared memory. `key` tells tiles apart, `what` names this one's start."""
+        here = place_of(current().cta, by.dims)
+        group = rank_of([0 if axis in by.along else at for axis, at in enumerate(here)], by.dims)
+        # CTAs must load shares of the same tile; the GPU does not look, and it would be patchwork
+        current().agree((*key, group), f"{tuple(self.start)} of '{self.ref.name}'", by.shares, what)
+        rows = share_of(here, by.dims, by.along) * by.rows
+        self.start[by.across] += rows
+        self.offset, self.ctas = rows * by.width, mask_of(here, by.dims, by.along)
 
     @property
     def boxes(self) -> Iterator[tuple[tuple[int, ...], int]]:

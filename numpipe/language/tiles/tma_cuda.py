@@ -8,8 +8,11 @@ from typing import Any
 
 from ...core import numba as nb
 from ...intrinsics import cp_async_bulk
+from ...plan.cluster import Sharing, mask_of
+from ...plan.context_cuda import cluster_place
 from ...plan.copies import CopyPlan
 from ...plan.unit import Unit
+from .peers_cuda import rank
 from .refs_cuda import I32
 from .words_cuda import Value
 
@@ -23,9 +26,15 @@ class Copy:
         self.address, self.offset, self.ctas = address, nb.const(0), None
         self.tensor = builder.add(table, nb.const(128 * unit.map_slot(plan.request), nb.i64))
 
-    def only(self, axis: int, rows: Any, offset: Any, ctas: Any) -> None:
-        self.start[axis] = self.builder.add(self.start[axis], rows)
-        self.offset, self.ctas = offset, ctas
+    def share(self, by: Sharing) -> None:
+        builder, place, share = self.builder, cluster_place(self.builder, by.dims), nb.const(0)
+        for axis in reversed(by.along):
+            share = builder.add(builder.mul(share, nb.const(by.dims[axis])), place[axis])
+        rows = builder.mul(share, nb.const(by.rows))
+        others = [nb.const(0) if axis in by.along else at for axis, at in enumerate(place)]
+        self.ctas = builder.shl(nb.const(mask_of((0, 0, 0), by.dims, by.along)), rank(builder, others, by.dims))
+        self.offset = builder.mul(rows, nb.const(by.width))
+        self.start[by.across] = builder.add(self.start[by.across], rows)
 
     def load(self) -> None:
         self._issue(cp_async_bulk.load if self.ctas is None else cp_async_bulk.multicast)

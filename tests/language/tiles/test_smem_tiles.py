@@ -91,6 +91,18 @@ def test_every_lane_moves_the_elements_that_an_accumulator_gives_it(layout: Layo
         assert (offset == element_offset(layout, row, column)).all(), element
 
 
+@pytest.mark.parametrize("layout", [layout for layout in layouts() if layout.itemsize == 2 and layout.inner == 1], ids=str)
+def test_without_matrices_a_lane_moves_its_own_pairs(layout: Layout) -> None:
+    registers = layout.shape[1] // 4
+    found = accesses(layout, matrices=False)
+    assert sorted(access.first for access in found) == list(range(registers * layout.shape[0] // 64))
+    for access in found:
+        at = (((1 << 16) + lane_offset(layout, THREADS, False)) ^ access.xor) + access.add - (1 << 16)
+        block, i = divmod(access.first, registers)
+        row = 64 * block + 16 * (THREADS // 32) + THREADS % 32 // 4 + 8 * (i % 2)
+        assert access.count == 1 and (at == element_offset(layout, row, 8 * (i // 2) + 2 * (THREADS % 4))).all()
+
+
 def ways(offsets: Any, nbytes: int) -> int:
     """Accesses of one bank by lanes that are served together, at different words."""
     words = np.unique(np.concatenate([offsets // 4 + i for i in range(nbytes // 4)]))

@@ -1,0 +1,50 @@
+"""Stores to the shared memory of another CTA on the GPU: st.async of the two columns, or the element, that a lane has of a row."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...core import numba as nb
+from ...core.op import cuda_meaning, predicated
+from ...intrinsics import barrier as named
+from ...intrinsics import cluster, mbarrier
+from ...plan.allocations import ARRIVALS_A_WARPGROUP
+from ...plan.context_cuda import cluster_place
+from ..tiles.peers_cuda import rank
+from ..tiles.shared_cuda import addresses, in_place
+from ..tiles.tile_cuda import cast_to_store, words
+from ..tiles.words_cuda import REGISTERS
+from . import remote as source
+from .copies import check_operands
+from .shared_cuda import barrier_address
+
+I32 = nb.types.int32
+
+
+@cuda_meaning(source.async_store_smem)
+def _async_store_smem(typing_context: Any, np_: Any, src: Any, dst: Any, barrier: Any, cluster_idx: Any, cluster_dim: Any) -> Any:
+    check_operands(source.SEND, dst=("tile", dst), barrier=("barrier", barrier))
+    tile, convert = cast_to_store(src, dst.dtype)
+    axis, dims = source.check(np_, tile, dst, barrier, cluster_idx, cluster_dim), np_.unit.cluster
+    context, builder, args = yield nb.types.void(np_, src, dst, barrier, cluster_idx, cluster_dim)
+    if np_.memory:
+        return
+    place = cluster_place(builder, dims)
+    place[axis] = context.cast(builder, args[4], cluster_idx, I32)
+    to = rank(builder, place, dims)
+    # the tile and the barrier as the other CTA has them, at their places in the cluster's window
+    own, arrival = args[2], barrier_address(context, builder, barrier, args[3])
+    there, landed = (nb.call(context, builder, cluster.map_shared, (I32, I32), (at, to))[1] for at in (own, arrival))
+    nb.call(context, builder, named.warp_sync, (), ())  # lane 0 tells what the other lanes knew
+    lane, nbytes = builder.and_(nb.thread_index(builder), nb.const(31)), nb.const(dst.layout.nbytes // ARRIVALS_A_WARPGROUP)
+    inner, emit = predicated(mbarrier.arrive_expect_tx_remote)(typing_context, I32, I32, I32)
+    emit(context, builder, inner, [landed, nbytes, lane])
+    away = builder.sub(there, own)
+    registers = in_place(builder, dst.layout, words(builder, tile, convert(builder, args[1])))
+    for access, at in addresses(builder, dst.layout, own, matrices=False):
+        run = [builder.bitcast(part, nb.i32) for part in registers[access.first:access.first + access.count]]
+        names = ", ".join(f"${number + 2}" for number in range(len(run)))
+        vector, names = (f".v{len(run)}", f"{{{names}}}") if len(run) > 1 else ("", names)
+        nb.emit_asm(builder, nb.void, [builder.add(at, away), landed, *run],
+                    f"st.async.weak.shared::cluster.mbarrier::complete_tx::bytes{vector}.b32 [$0], {names}, [$1];",
+                    "r,r" + f",{REGISTERS[str(nb.i32)]}" * len(run) + ",~{memory}")

@@ -1,0 +1,162 @@
+"""Stores to the shared memory of other CTAs of the cluster: what comes there, what is reported, and the code."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+import numpipe
+from numpipe import SMEM, Barrier, ClusterBarrier, SimulationError, SpecError, ds
+from tests.kernels.cluster_kernels import passed_round, summed_by_all, sums_of_clusters
+
+SEEDS = (None, 0, 1, 2)
+KINDS: list[tuple[int, Any, tuple[int, int]]] = [
+    (2, np.float32, (64, 64)), (4, np.float16, (64, 64)), (3, np.int32, (64, 40)), (2, np.float16, (128, 24)),
+    (2, np.float32, (64, 128))]
+
+
+@pytest.fixture(autouse=True)
+def _simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
+
+
+def integers(*shape: int, dtype: Any = np.float32) -> np.ndarray:
+    return np.random.default_rng(sum(shape)).integers(-3, 4, shape).astype(dtype)
+
+
+@pytest.mark.parametrize("size, dtype, shape", KINDS, ids=str)
+def test_tiles_go_round_a_cluster(size: int, dtype: Any, shape: tuple[int, int]) -> None:
+    x = integers(2 * size * shape[0], shape[1], dtype=dtype)
+    for seed in SEEDS:
+        y = np.zeros_like(x)
+        passed_round(size, dtype, shape).simulate(x, y, seed=seed)
+        np.testing.assert_array_equal(y, sums_of_clusters(x, size, shape[0]))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_phase_counts_the_stores_of_all_ctas_and_ones_own(seed: int | None) -> None:
+    x = integers(512, 32)
+    y = np.zeros_like(x)
+    summed_by_all.simulate(x, y, seed=seed)
+    np.testing.assert_array_equal(y, sums_of_clusters(x, 4, 128))
+
+
+@pytest.mark.parametrize("cluster", [(1, 1), (2, 1), (2, 2)], ids=str)
+def test_along_other_axes_a_tile_stays_where_it_is(cluster: tuple[int, int]) -> None:
+    @numpipe.kernel(grid=(2, 2), cluster=cluster, cluster_names=("a", "b"), num_compute_wgs=1)
+    def turned(x, y):
+        buffer, landed = numpipe.scratch((SMEM((64, 16), np.float32), Barrier()))
+        here = numpipe.program_id(0) + 2 * numpipe.program_id(1)
+        numpipe.async_store_smem(x[ds(here * 64, 64), ds(0, 16)], buffer, landed, cluster_dim="a",
+                                 cluster_idx=numpipe.axis_size("a") - 1 - numpipe.axis_index("a"))
+        numpipe.barrier_wait(landed)
+        y[ds(here * 64, 64), ds(0, 16)] = buffer[...]
+
+    x = integers(256, 16)
+    y = np.zeros_like(x)
+    turned.simulate(x, y)
+    np.testing.assert_array_equal(y, x.reshape(-1, cluster[0], 64, 16)[:, ::-1].reshape(256, 16))
+
+
+def test_floats_are_converted_as_a_store_converts() -> None:
+    @numpipe.kernel(grid=2, cluster=2, cluster_names="pair", num_compute_wgs=1)
+    def narrowed(y):
+        buffer, landed = numpipe.scratch((SMEM((64, 16), np.float16), Barrier()))
+        rank = numpipe.axis_index("pair")
+        third = numpipe.full((64, 16), 1 / 3, np.float32)
+        numpipe.async_store_smem(third, buffer, landed, cluster_idx=1 - rank, cluster_dim="pair")
+        numpipe.barrier_wait(landed)
+        y[ds(rank * 64, 64), ds(0, 16)] = buffer[...]
+
+    y = np.zeros((128, 16), np.float16)
+    narrowed.simulate(y)
+    assert (y == np.float16(1 / 3)).all()
+
+
+def pair(body: Any) -> numpipe.Kernel:
+    made: numpipe.Kernel = numpipe.kernel(body, grid=2, cluster=2, cluster_names="pair", num_compute_wgs=1)
+    return made
+
+
+def nobody(x):
+    buffer, landed = numpipe.scratch((SMEM((64, 16), np.float32), Barrier()))
+    numpipe.async_store_smem(x[ds(0, 64), ds(0, 16)], buffer, landed, cluster_idx=2, cluster_dim="pair")
+
+
+def test_a_place_outside_the_cluster_is_reported() -> None:
+    with pytest.raises(SimulationError, match="cluster_idx=2, and the cluster has 2 CTAs along 'pair'") as caught:
+        pair(nobody).simulate(integers(64, 16))
+    assert caught.value.report is not None and caught.value.report.hazard == "out-of-bounds"
+
+
+def another_shape(x):
+    buffer, landed = numpipe.scratch((SMEM((64, 32), np.float32), Barrier()))
+    numpipe.async_store_smem(x[ds(0, 64), ds(0, 16)], buffer, landed, cluster_idx=0, cluster_dim="pair")
+
+
+def another_type(x):
+    buffer, landed = numpipe.scratch((SMEM((64, 16), np.int32), Barrier()))
+    numpipe.async_store_smem(x[ds(0, 64), ds(0, 16)], buffer, landed, cluster_idx=0, cluster_dim="pair")
+
+
+def another_axis(x):
+    buffer, landed = numpipe.scratch((SMEM((64, 16), np.float32), Barrier()))
+    numpipe.async_store_smem(x[ds(0, 64), ds(0, 16)], buffer, landed, cluster_idx=0, cluster_dim="cluster")
+
+
+def a_number(x):
+    buffer, landed = numpipe.scratch((SMEM((64, 16), np.float32), Barrier()))
+    numpipe.async_store_smem(1.0, buffer, landed, cluster_idx=0, cluster_dim="pair")
+
+
+def a_fraction(x):
+    buffer, landed = numpipe.scratch((SMEM((64, 16), np.float32), Barrier()))
+    numpipe.async_store_smem(x[ds(0, 64), ds(0, 16)], buffer, landed, cluster_idx=0.5, cluster_dim="pair")
+
+
+def to_an_array(x):
+    landed = numpipe.scratch(Barrier())
+    numpipe.async_store_smem(x[ds(0, 64), ds(0, 16)], x.at[ds(0, 64), ds(0, 16)], landed, cluster_idx=0, cluster_dim="pair")
+
+
+def columns_of_16_bits(x):
+    buffer, landed = numpipe.scratch((SMEM((64, 64), np.float16), Barrier()))
+    numpipe.async_store_smem(numpipe.full((64, 64), 1.0, np.float16), buffer.T, landed, cluster_idx=0, cluster_dim="pair")
+
+
+def on_a_cluster_barrier(x):
+    buffer, landed = numpipe.scratch((SMEM((64, 16), np.float32), ClusterBarrier("pair")))
+    numpipe.async_store_smem(x[ds(0, 64), ds(0, 16)], buffer, landed, cluster_idx=0, cluster_dim="pair")
+
+
+@pytest.mark.parametrize("body, message", [
+    (another_shape, r"async_store_smem: src is \(64, 16\), dst \(64, 32\): both must be of one shape"),
+    (another_type, r"src is float32, dst int32: send src.astype\(dst.dtype\)"),
+    (another_axis, "cluster_dim has 'cluster', which is no axis of the cluster: the cluster's axes are 'pair'"),
+    (a_number, "src must be a register tile, got float"),
+    (a_fraction, "cluster_idx must be an integer, the place along 'pair' of the CTA that gets src, got float"),
+    (to_an_array, "dst must be a tile in shared memory that the kernel has allocated"),
+    (columns_of_16_bits, "st.async stores 4 bytes at least, and a lane has one element of a row of float16: send to a tile whose"),
+    (on_a_cluster_barrier, "whose phases count arrivals of several CTAs, and a copy arrives in one only"),
+], ids=lambda part: getattr(part, "__name__", ""))
+@pytest.mark.parametrize("compiled", [False, True])
+def test_what_cannot_be_sent_is_refused(body: Any, message: str, compiled: bool) -> None:
+    x = integers(64, 64)
+    with pytest.raises(SpecError, match=message):
+        pair(body).compiled(x) if compiled else pair(body).simulate(x)
+
+
+@pytest.mark.variants(1)
+@pytest.mark.parametrize("size, dtype, shape", KINDS[:2], ids=str)
+def test_each_lane_sends_what_it_has_and_the_gate_passes(size: int, dtype: Any, shape: tuple[int, int]) -> None:
+    array = numpipe.ArrayType((size * shape[0], shape[1]), dtype)
+    kernel = passed_round(size, dtype, shape)
+    assert kernel.inspect("gate", array, array) == ()
+    ptx = kernel.inspect("ptx", array, array)
+    sent = re.findall(r"st\.async\.weak\.shared::cluster\.mbarrier::complete_tx::bytes(\.v2)?\.b32", ptx)
+    assert sent and set(sent) == {".v2" if dtype == np.float32 else ""}
+    assert len(sent) % (shape[0] * shape[1] // 256) == 0
+    assert "mbarrier.arrive.expect_tx.shared::cluster.b64" in ptx and "release.cluster.shared" not in ptx
