@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import numpipe
-from numpipe import SMEM, Barrier, ClusterBarrier, SimulationError, SpecError, ds
-from tests.kernels.cluster_kernels import passed_round, summed_by_all, sums_of_clusters
+from numpipe import SMEM, Barrier, ClusterBarrier, PipelineDeadlock, PipelineRace, SimulationError, SpecError, ds
+from tests.kernels.cluster_kernels import passed_round, sent_by_the_leader, summed_by_all, sums_of_clusters
 
 SEEDS = (None, 0, 1, 2)
 KINDS: list[tuple[int, Any, tuple[int, int]]] = [
@@ -74,6 +74,32 @@ def test_floats_are_converted_as_a_store_converts() -> None:
     y = np.zeros((128, 16), np.float16)
     narrowed.simulate(y)
     assert (y == np.float16(1 / 3)).all()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_leader_hears_from_all_ctas_of_its_cluster(seed: int | None) -> None:
+    x, y = integers(128, 96), np.zeros((8 * 64, 32), np.float32)
+    sent_by_the_leader.simulate(x, y, seed=seed)
+    wanted = x.reshape(2, 64, 3, 32).sum(axis=2)
+    np.testing.assert_array_equal(y.reshape(2, 4, 64, 32), np.repeat(wanted[:, None], 4, 1))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_leader_that_does_not_listen_is_reported(seed: int | None) -> None:
+    with pytest.raises(PipelineRace) as caught:
+        sent_by_the_leader.simulate(integers(128, 96), np.zeros((8 * 64, 32), np.float32), seed=seed, hears=False)
+    assert caught.value.report is not None
+    assert caught.value.report.hazard in ("refilled-while-read", "too-many-arrivals")
+
+
+def test_who_is_no_leader_waits_in_vain_and_is_told() -> None:
+    def everybody(x):
+        met = numpipe.scratch(ClusterBarrier("pair", leader_tracked=True))
+        numpipe.barrier_arrive(met)
+        numpipe.barrier_wait(met)
+
+    with pytest.raises(PipelineDeadlock, match=r"of CTA \(1, 0, 0\): blocked on barrier"):
+        pair(everybody).simulate(integers(64, 16))
 
 
 def pair(body: Any) -> numpipe.Kernel:
