@@ -263,7 +263,7 @@ class BarrierPlan:
 
     @property
     def led(self) -> tuple[int, ...]:
-        """The dimensions of the cluster along which the first CTA's barrier counts the arrivals of all; () where each CTA's does."""
+        """The cluster's dimensions along which the first CTA's barrier counts the arrivals of all; () where each CTA's does."""
         return self.groups[0] if self.groups and getattr(self.kind, "leader_tracked", False) else ()
 
     @property
