@@ -26,6 +26,7 @@ from tests.kernels.cluster_kernels import (
     sent_by_the_leader,
     summed_by_all,
     sums_of_clusters,
+    times_row_sums,
 )
 from tests.language.memory.test_cluster_copies import sums
 from tests.language.memory.test_remote import KINDS
@@ -137,6 +138,15 @@ def test_what_all_ctas_of_a_cluster_send_is_summed() -> None:
         np.testing.assert_allclose(y, sums_of_clusters(x, 4, 128), rtol=1e-5, atol=1e-5)
         first = y if first is None else first
         np.testing.assert_array_equal(y, first)  # summed in one order, whoever comes first
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int32])
+def test_sums_of_rows_are_vectors_that_ctas_send_each_other(dtype: Any) -> None:
+    x = np.random.default_rng(0).integers(-3, 4, (128 * 200, 128)).astype(dtype)
+    for _ in range(REPEATS):
+        y = np.zeros_like(x)
+        times_row_sums(x, y, target="gpu")
+        np.testing.assert_array_equal(y, x * x.sum(axis=1, keepdims=True, dtype=dtype))
 
 
 def test_a_leader_hears_from_all_ctas_of_its_cluster() -> None:

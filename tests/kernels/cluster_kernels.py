@@ -207,6 +207,20 @@ def summed_by_all(x, y):
     y[ds(m * 128 + wg * 64, 64), ds(0, 32)] = total
 
 
+@numpipe.kernel(grid=lambda x, y: (2, x.shape[0] // 128), cluster=2, cluster_names="columns", num_compute_wgs=2)
+def times_row_sums(x, y):
+    """Rows times their sums; each CTA of a cluster has half of the columns, and sends the sums of its half."""
+    sums, landed = numpipe.scratch((SMEM((256,), x.dtype), Barrier(num_arrivals=4)))
+    n, m, wg = numpipe.axis_index("columns"), numpipe.program_id(1), numpipe.axis_index("wg")
+    tile = x[ds(m * 128 + wg * 64, 64), ds(n * 64, 64)]
+    part = tile.sum(axis=1)
+    for to in range(2):
+        numpipe.async_store_smem(part, sums.at[ds(n * 128 + wg * 64, 64)], landed, cluster_idx=to, cluster_dim="columns")
+    numpipe.barrier_wait(landed)
+    total = sums[ds(wg * 64, 64)] + sums[ds(128 + wg * 64, 64)]
+    y[ds(m * 128 + wg * 64, 64), ds(n * 64, 64)] = tile * total[:, None]
+
+
 @numpipe.kernel(grid=(2, 4), cluster=(2, 2), cluster_names=("a", "b"), num_compute_wgs=1)
 def sent_by_the_leader(x, y, *, hears: numpipe.Static = True):
     """The first CTA of a cluster sends tiles to all, and each adds them up; it hears from all that they have read the last one."""
