@@ -144,6 +144,8 @@ class ClusterBarrier(Barrier):
     num_arrivals     what completes a phase *of each of these CTAs*: warpgroups that arrive. The mbarrier counts them in all CTAs,
                      sum of the axes' sizes - number of axes + 1 times as many.
     num_barriers     as of a `Barrier`
+    leader_tracked   True: arrivals are for the *leader* alone, the CTA that is first along all the axes, and num_arrivals of each
+                     CTA complete its phase. The others do not wait; before they arrive again they have to hear of the leader.
 
     `numpipe.barrier_wait` waits for its own CTA's. Copies do not arrive on it: they would tell one CTA only. Along one axis, those
     who have waited for a phase may arrive for the next; along two, others may still be missing in the phase before, and a CTA has
@@ -156,11 +158,15 @@ class ClusterBarrier(Barrier):
     """
 
     collective_axes: str | tuple[str, ...] = ()
+    leader_tracked: bool = False
 
-    def __init__(self, collective_axes: str | tuple[str, ...], num_barriers: int | tuple[int, ...] = 1,
-                 num_arrivals: int = 1) -> None:
+    def __init__(self, collective_axes: str | tuple[str, ...], num_barriers: int | tuple[int, ...] = 1, num_arrivals: int = 1,
+                 leader_tracked: bool = False) -> None:
         super().__init__(num_arrivals, num_barriers)
+        if not isinstance(leader_tracked, bool):
+            raise SpecError(f"ClusterBarrier: leader_tracked must be True or False, got {leader_tracked!r}")
         object.__setattr__(self, "collective_axes", collective_axes)
+        object.__setattr__(self, "leader_tracked", leader_tracked)
         _ = self.axes
 
     @property
@@ -168,7 +174,8 @@ class ClusterBarrier(Barrier):
         return axis_names("ClusterBarrier", self.collective_axes)
 
     def __repr__(self) -> str:
-        return f"ClusterBarrier({self.collective_axes!r}, num_barriers={self.num_barriers}, num_arrivals={self.num_arrivals})"
+        return (f"ClusterBarrier({self.collective_axes!r}, num_barriers={self.num_barriers}, num_arrivals={self.num_arrivals}"
+                f"{', leader_tracked=True' * self.leader_tracked})")
 
 
 @dataclass(frozen=True, init=False)
@@ -251,8 +258,13 @@ class BarrierPlan:
 
     @property
     def peers(self) -> tuple[Dims, ...]:
-        """The shifts from a CTA to those on whose barriers it arrives, itself first."""
+        """The shifts from a CTA to those that it shares the barrier with, itself first: on theirs it arrives, if none `leads`."""
         return shifts(self.cluster, self.groups)
+
+    @property
+    def led(self) -> tuple[int, ...]:
+        """The cluster's dimensions along which the first CTA's barrier counts the arrivals of all; () where each CTA's does."""
+        return self.groups[0] if self.groups and getattr(self.kind, "leader_tracked", False) else ()
 
     @property
     def arrivals(self) -> int:

@@ -180,7 +180,9 @@ class KernelShape:
     def arrive_groups(self, barrier: Barrier, what: str) -> tuple[tuple[int, ...], ...]:
         """Return the dimensions of the cluster along which CTAs arrive on each other's barriers: none for a plain Barrier."""
         axes = self.cluster_dims(barrier.axes, what) if isinstance(barrier, ClusterBarrier) else ()
-        return tuple((axis,) for axis in axes if self.cluster[axis] > 1)
+        shared = tuple(axis for axis in axes if self.cluster[axis] > 1)
+        led = isinstance(barrier, ClusterBarrier) and barrier.leader_tracked
+        return (shared,) * bool(shared) if led else tuple((axis,) for axis in shared)
 
     def shared_block(self, block: Block, names: tuple[str, ...], what: str) -> Block:
         """Return the block of an operand with these `collective_axes`, cut into shares."""

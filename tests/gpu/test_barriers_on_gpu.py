@@ -7,8 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import numpipe
 from tests.kernels.barrier_loop_kernels import cases
 from tests.kernels.barrier_plans import MANUAL, RINGS, Plan, check, expected, inputs, load, source
+from tests.language.pipeline import test_barriers_in_trees as in_trees
 
 pytestmark = pytest.mark.gpu
 pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")
@@ -47,3 +49,13 @@ def test_long_chains_again_and_again(manual: tuple[bool, bool], delay: int, loop
         arrays[-1][...] = np.nan
         kernel(*arrays, target="gpu")
         np.testing.assert_array_equal(arrays[-1], exact)
+
+
+@pytest.mark.parametrize("kernel", [in_trees.in_a_loop, in_trees.in_a_body, in_trees.unused], ids=lambda kernel: kernel.name)
+def test_barriers_in_trees(kernel: numpipe.Kernel) -> None:
+    a, w, scales = in_trees.operands(37)
+    wanted = in_trees.expected(a, w, 0 * scales if kernel is in_trees.unused else scales)
+    for _ in range(REPEATS):
+        y = np.zeros((64, 64), np.float32)
+        kernel(a, w, scales, y, target="gpu")
+        np.testing.assert_array_equal(y, wanted)

@@ -23,8 +23,10 @@ from tests.kernels.cluster_kernels import (
     product,
     reference,
     rounds,
+    sent_by_the_leader,
     summed_by_all,
     sums_of_clusters,
+    times_row_sums,
 )
 from tests.language.memory.test_cluster_copies import sums
 from tests.language.memory.test_remote import KINDS
@@ -136,6 +138,24 @@ def test_what_all_ctas_of_a_cluster_send_is_summed() -> None:
         np.testing.assert_allclose(y, sums_of_clusters(x, 4, 128), rtol=1e-5, atol=1e-5)
         first = y if first is None else first
         np.testing.assert_array_equal(y, first)  # summed in one order, whoever comes first
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int32])
+def test_sums_of_rows_are_vectors_that_ctas_send_each_other(dtype: Any) -> None:
+    x = np.random.default_rng(0).integers(-3, 4, (128 * 200, 128)).astype(dtype)
+    for _ in range(REPEATS):
+        y = np.zeros_like(x)
+        times_row_sums(x, y, target="gpu")
+        np.testing.assert_array_equal(y, x * x.sum(axis=1, keepdims=True, dtype=dtype))
+
+
+def test_a_leader_hears_from_all_ctas_of_its_cluster() -> None:
+    x = np.random.default_rng(0).integers(-3, 4, (128, 32 * 50)).astype(np.float32)
+    wanted = x.reshape(2, 64, 50, 32).sum(axis=2)
+    for _ in range(REPEATS):
+        y = np.zeros((8 * 64, 32), np.float32)
+        sent_by_the_leader(x, y, target="gpu")
+        np.testing.assert_array_equal(y.reshape(2, 4, 64, 32), np.repeat(wanted[:, None], 4, 1))
 
 
 def with_params(kernel: numpipe.Kernel, **params: Any) -> numpipe.Kernel:

@@ -207,6 +207,47 @@ def summed_by_all(x, y):
     y[ds(m * 128 + wg * 64, 64), ds(0, 32)] = total
 
 
+@numpipe.kernel(grid=lambda x, y: (2, x.shape[0] // 128), cluster=2, cluster_names="columns", num_compute_wgs=2)
+def times_row_sums(x, y):
+    """Rows times their sums; each CTA of a cluster has half of the columns, and sends the sums of its half."""
+    sums, landed = numpipe.scratch((SMEM((256,), x.dtype), Barrier(num_arrivals=4)))
+    n, m, wg = numpipe.axis_index("columns"), numpipe.program_id(1), numpipe.axis_index("wg")
+    tile = x[ds(m * 128 + wg * 64, 64), ds(n * 64, 64)]
+    part = tile.sum(axis=1)
+    for to in range(2):
+        numpipe.async_store_smem(part, sums.at[ds(n * 128 + wg * 64, 64)], landed, cluster_idx=to, cluster_dim="columns")
+    numpipe.barrier_wait(landed)
+    total = sums[ds(wg * 64, 64)] + sums[ds(128 + wg * 64, 64)]
+    y[ds(m * 128 + wg * 64, 64), ds(n * 64, 64)] = tile * total[:, None]
+
+
+@numpipe.kernel(grid=(2, 4), cluster=(2, 2), cluster_names=("a", "b"), num_compute_wgs=1)
+def sent_by_the_leader(x, y, *, hears: numpipe.Static = True):
+    """The first CTA of a cluster sends tiles to all, and each adds them up; it hears from all that they have read the last one."""
+    buffer, landed, free = numpipe.scratch((SMEM((64, 32), np.float32), Barrier(),
+                                            ClusterBarrier(("a", "b"), leader_tracked=True)))
+    i, j = numpipe.axis_index("a"), numpipe.axis_index("b")
+    forward, there = numpipe.scratch((SMEM((64, 32), np.float32), Barrier()))
+    total, steps = numpipe.zeros((64, 32), np.float32), x.shape[1] // 32
+    for k in range(steps):
+        if i + j == 0:
+            if k > 0 and hears:
+                numpipe.barrier_wait(free)
+            tile = x[ds(numpipe.program_id(1) // 2 * 64, 64), ds(k * 32, 32)]
+            numpipe.async_store_smem(tile, forward, there, cluster_idx=0, cluster_dim="b")
+            numpipe.async_store_smem(tile, forward, there, cluster_idx=1, cluster_dim="b")
+        if i == 0:  # each of the first column sends it on along the row
+            numpipe.barrier_wait(there)
+            for to in range(2):
+                numpipe.async_store_smem(forward[ds(0, 64), :], buffer, landed, cluster_idx=to, cluster_dim="a")
+        numpipe.barrier_wait(landed)
+        total = total + buffer[...]
+        numpipe.barrier_arrive(free)
+    if i + j == 0:
+        numpipe.barrier_wait(free)
+    y[ds((numpipe.program_id(0) + 2 * numpipe.program_id(1)) * 64, 64), ds(0, 32)] = total
+
+
 def sums_of_clusters(x: np.ndarray, size: int, rows: int) -> np.ndarray:
     """What each CTA of a cluster of `size` stores, if each has `rows` rows of x, and all store the sum of theirs."""
     return np.repeat(x.reshape(-1, size, rows, x.shape[1]).sum(1, keepdims=True, dtype=x.dtype), size, 1).reshape(x.shape)

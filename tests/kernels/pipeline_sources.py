@@ -262,7 +262,7 @@ def made(plan: Plan, name: str, more: str = "") -> str:
                f"in_specs={as_tree(plan, specs)}"]
     if plan.outputs:
         options.append(f"out_specs=({', '.join(outputs)},)")
-    options += [f"manual_{kind}_barriers=True" for kind in ("ready", "consumed") if getattr(plan, kind)]
+    options += [f"manual_{kind}_barriers=True" for kind in manual(plan)]
     if plan.steps == "unequal":
         options.append("steps_of=lambda wg: 2 * wg + 1")
     if plan.memory == "first":
@@ -301,12 +301,19 @@ def tiles(plan: Plan) -> str:
 def unpacked(plan: Plan) -> list[str]:
     turned = [f"{name}_tile = {name}_turned.T" for name in plan.names[-1:] * (plan.layout == "turned")]
     two = f"a_tile, {'b_turned' if turned and plan.inputs == 2 else 'b_tile'} = two"
-    return [*{"flat": [], "tuple": [two], "named": [f"{two}.x, two.y"]}[plan.tree], *turned]
+    barriers = [f"a_{kind}, b_{kind} = " + {"tuple": f"two_{kind}", "named": f"two_{kind}.x, two_{kind}.y"}[plan.tree]
+                for kind in manual(plan) if plan.tree != "flat"]
+    return [*{"flat": [], "tuple": [two], "named": [f"{two}.x, two.y"]}[plan.tree], *barriers, *turned]
+
+
+def manual(plan: Plan) -> list[str]:
+    """The kinds of barriers that a step is given."""
+    return [kind for kind in ("ready", "consumed") if getattr(plan, kind)]
 
 
 def body_text(plan: Plan, name: str) -> list[str]:
-    kinds = [kind for kind in ("ready", "consumed") if getattr(plan, kind)]
-    names = [tiles(plan).rstrip(","), *[f"{name}_{kind}" for kind in kinds for name in plan.names],
+    given = list(plan.names) if plan.tree == "flat" else ["two", *plan.names[2:]]
+    names = [tiles(plan).rstrip(","), *[f"{name}_{kind}" for kind in manual(plan) for name in given],
              *["carry"] * (plan.carry != "none")]
     lines = [f"{indices(plan)}, = indices"]
     if plan.carry != "none":

@@ -26,7 +26,7 @@ from ...core.lanes import each_warp
 from ...core.machine import current
 from ...core.op import helper, op
 from ...intrinsics import barrier as named
-from ...intrinsics import mbarrier
+from ...intrinsics import cluster, mbarrier
 from ...plan.cluster import place_of, rank_of, shifted
 from .shared import BarrierRef
 
@@ -53,12 +53,16 @@ def wait(barrier):  # type: ignore[no-untyped-def]
 
 @op
 def arrive_at_peers(barrier: BarrierRef) -> None:
-    """Arrive, as a warpgroup, on its CTA's barrier, or at once on those of all CTAs that the barrier is shared with."""
+    """Arrive, as a warpgroup, on its CTA's barrier, on its leader's, or at once on those of all CTAs that it is shared with."""
     plan = barrier.plan
     if len(plan.peers) == 1:
         each_warp(mbarrier.arrive, barrier.address)
+        return
+    here = place_of(current().cta, plan.cluster)
+    if plan.led:
+        leader = rank_of([0 if axis in plan.led else at for axis, at in enumerate(here)], plan.cluster)
+        each_warp(mbarrier.arrive_remote, cluster.map_shared(barrier.address, leader))
     else:
-        here = place_of(current().cta, plan.cluster)
         ranks = tuple(rank_of(shifted(here, shift, plan.cluster), plan.cluster) for shift in plan.peers)
         current().scoped("warps", current().mbar_arrive_cluster, (barrier.address, ranks, len(plan.groups) == 1))
 

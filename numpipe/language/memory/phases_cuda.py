@@ -47,7 +47,7 @@ def _passed(_context: Any, barrier: Any) -> Any:
 def _arrive_at_peers(typing_context: Any, barrier: Any) -> Any:
     context, builder, args = yield nb.types.void(barrier)
     arrive(typing_context, context, builder, barrier.plan.peers, barrier.plan.cluster,
-           barrier_address(context, builder, barrier, args[0]))
+           barrier_address(context, builder, barrier, args[0]), barrier.plan.led)
 
 
 @cuda_meaning(source.test)

@@ -29,7 +29,7 @@ from ...intrinsics import cluster, mbarrier
 from ...plan.allocations import ARRIVALS_A_WARPGROUP
 from ...plan.cluster import place_of, rank_of
 from ...plan.context import Context
-from ..tiles.layouts import only_accumulator
+from ..tiles.layouts import COLUMN, only_accumulator
 from ..tiles.shared import send
 from ..tiles.tile import cast_to_store, form_of
 from .copies import check_landing, check_operands
@@ -46,8 +46,13 @@ def check(np_: Any, src: Any, dst: Any, barrier: Any, index: Any, name: Any) -> 
     form = form_of(src, SEND)
     if form is None:
         raise SpecError(f"{SEND}: src must be a register tile, got {called(src)}")
-    only_accumulator(form, SEND)
     layout = dst.layout
+    if len(form.shape) == 1:
+        if form.layout != COLUMN or form.dtype.itemsize != 4:
+            raise SpecError(f"{SEND}: a vector has 32 bits an element and lies along the rows, as the sums of a tile's rows do, "
+                            f"got {form.dtype} {form.shape} in {form.layout} layout: send numpipe.layout_cast(v, \"{COLUMN}\")")
+    else:
+        only_accumulator(form, SEND)
     if form.shape != layout.sides:
         raise SpecError(f"{SEND}: src is {form.shape}, dst {layout.sides}: both must be of one shape")
     if form.dtype != dst.dtype:
@@ -72,7 +77,8 @@ def check(np_: Any, src: Any, dst: Any, barrier: Any, index: Any, name: Any) -> 
 def async_store_smem(np_: Context, src: Any, dst: Any, barrier: BarrierRef, *, cluster_idx: Any, cluster_dim: str) -> None:
     """Start storing a register tile to the shared memory of a CTA of the cluster, inside a kernel.
 
-    src          a register tile (64 j, columns) in the accumulator's layout, of 32 bits an element, or of 16
+    src          a register tile (64 j, columns) in the accumulator's layout, of 32 bits an element, or of 16; or a vector of 32
+                 bits that lies along the rows, as ``tile.sum(axis=1)`` does
     dst          a tile in shared memory of its shape and type, or a part of one that `tile.at` gives (`numpipe.scratch`,
                  `numpipe.run_scoped`); of 16 bits its rows are contiguous. The CTA that gets `src` has it at the same place.
     barrier      one of a `numpipe.Barrier`, of that CTA too. The store counts as an arrival of its phase there, which is over when
@@ -100,4 +106,4 @@ def async_store_smem(np_: Context, src: Any, dst: Any, barrier: BarrierRef, *, c
     place[axis] = int(cluster_idx)
     to = rank_of(place, dims)
     each_warp(mbarrier.arrive_expect_tx_remote, cluster.map_shared(barrier.address, to), dst.layout.nbytes // ARRIVALS_A_WARPGROUP)
-    send(dst.layout, dst.address, src.value, to, barrier.address, SEND)
+    send(dst.layout, dst.address, src.form, src.value, to, barrier.address, SEND)

@@ -10,10 +10,10 @@ from ...intrinsics import barrier as named
 from ...intrinsics import cluster, mbarrier
 from ...plan.allocations import ARRIVALS_A_WARPGROUP
 from ...plan.context_cuda import cluster_place
+from ..tiles import anywhere_cuda as anywhere
 from ..tiles.peers_cuda import rank
 from ..tiles.shared_cuda import addresses, in_place
-from ..tiles.tile_cuda import cast_to_store, words
-from ..tiles.words_cuda import REGISTERS
+from ..tiles.tile_cuda import cast_to_store, registers, to_words, words
 from . import remote as source
 from .copies import check_operands
 from .shared_cuda import barrier_address
@@ -40,11 +40,24 @@ def _async_store_smem(typing_context: Any, np_: Any, src: Any, dst: Any, barrier
     inner, emit = predicated(mbarrier.arrive_expect_tx_remote)(typing_context, I32, I32, I32)
     emit(context, builder, inner, [landed, nbytes, lane])
     away = builder.sub(there, own)
-    registers = in_place(builder, dst.layout, words(builder, tile, convert(builder, args[1])))
+    value = convert(builder, args[1])
+    if dst.layout.flat:  # of the lanes of a quad, which have the same rows, the first one sends
+        first = builder.zext(builder.icmp_unsigned("==", builder.and_(lane, nb.const(3)), nb.const(0)), nb.i32)
+        at = anywhere.addresses(builder, dst.layout, own, tile, (nb.const(0), nb.const(0)))
+        for number, word in enumerate(to_words(builder, tile, registers(builder, tile, value))):
+            _send(builder, [builder.add(at(number), away), landed, first], [word])
+        return
+    held = in_place(builder, dst.layout, words(builder, tile, value))
     for access, at in addresses(builder, dst.layout, own, matrices=False):
-        run = [builder.bitcast(part, nb.i32) for part in registers[access.first:access.first + access.count]]
-        names = ", ".join(f"${number + 2}" for number in range(len(run)))
-        vector, names = (f".v{len(run)}", f"{{{names}}}") if len(run) > 1 else ("", names)
-        nb.emit_asm(builder, nb.void, [builder.add(at, away), landed, *run],
-                    f"st.async.weak.shared::cluster.mbarrier::complete_tx::bytes{vector}.b32 [$0], {names}, [$1];",
-                    "r,r" + f",{REGISTERS[str(nb.i32)]}" * len(run) + ",~{memory}")
+        run = [builder.bitcast(part, nb.i32) for part in held[access.first:access.first + access.count]]
+        _send(builder, [builder.add(at, away), landed], run)
+
+
+def _send(builder: Any, where: list[Any], words: list[Any]) -> None:
+    """Emit a store of words, int32 each; `where`: its address, that of the mbarrier, and maybe whether a lane stores."""
+    names = ", ".join(f"${number + len(where)}" for number in range(len(words)))
+    vector, names = (f".v{len(words)}", f"{{{names}}}") if len(words) > 1 else ("", names)
+    text = f"st.async.weak.shared::cluster.mbarrier::complete_tx::bytes{vector}.b32 [$0], {names}, [$1];"
+    if len(where) > 2:
+        text = f"{{ .reg .pred own; setp.ne.u32 own, $2, 0; @own {text} }}"
+    nb.emit_asm(builder, nb.void, [*where, *words], text, "r," * (len(where) + len(words)) + "~{memory}")

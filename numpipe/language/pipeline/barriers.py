@@ -16,6 +16,8 @@
 
     numpipe.emit_pipeline_warp_specialized(body, …, manual_ready_barriers=True, manual_consumed_barriers=True)(a, b)
 
+Where specs are nested the barriers come in the same tuples: of a NamedTuple w of specs, ``barrier_wait(w_ready.scales)``.
+
 A barrier is a value: which ring, which operand, which step. `ring` says what waiting and releasing do; this file says who may do
 it. The memory role runs a body only for the pipelines in it, and there both operations do nothing.
 
@@ -24,16 +26,18 @@ The same operations take the barriers that a kernel allocates itself (`numpipe.B
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NoReturn
 
 from ...core.op import called, constant, helper, op
 from ...diagnostics.errors import CompileError, SpecError
+from ...plan.trees import Tree
 from ...traces.protocol import BARRIERS
 from ..memory import phases
 from ..memory.shared import BarrierRef, one_barrier
 from .ring import Ring, await_ready, note, release_delayed, step_of
-from .steps import Loop, Place
+from .steps import Loop, LoopFacts, Place
 
 __all__ = ["barrier_arrive", "barrier_test", "barrier_wait"]
 
@@ -84,10 +88,25 @@ def barriers_of(loop: Loop, k: Any) -> tuple[Barrier, ...]:
     return tuple(Barrier(loop.rings[place.ring], kind, place.operand, k) for kind, place in kinds(loop.manual, loop.places))
 
 
-def by_kind(manual: tuple[str, ...], barriers: Sequence[Any]) -> list[Sequence[Any]]:
-    """Return the barriers in groups, one for each kind that the pipeline's options ask for."""
-    count = len(barriers) // max(1, len(manual))
-    return [barriers[number * count:(number + 1) * count] for number in range(len(manual))]
+def shape_of(tree: Tree, loaded: Collection[int]) -> Tree:
+    """Return the shape of a step's barriers of a kind: that of the specs, without the leaves that are not loaded; a NamedTuple that
+    has such leaves becomes a tuple."""
+    numbers = itertools.count()
+
+    def kept(part: Tree) -> Tree | None:
+        if part.parts is None:
+            return part if next(numbers) in loaded else None
+        parts = tuple(of for of in map(kept, part.parts) if of is not None)
+        return Tree(parts, part.kind if len(parts) == len(part.parts) else tuple) if parts else None
+
+    return kept(tree) or Tree(())
+
+
+def by_kind(loop: LoopFacts, barriers: Sequence[Any], make: Callable[[Tree, list[Any]], Any]) -> list[Any]:
+    """Return the barriers in groups, one for each kind that the pipeline's options ask for, each in the shape of its specs."""
+    shape = shape_of(loop.tree, [number for number, place in enumerate(loop.places) if place is not None and not place.written])
+    left = iter(barriers)
+    return [shape.build(left, make) for _ in loop.manual]
 
 
 # ---- what both executions check
@@ -120,7 +139,7 @@ def check_groups(where: str, manual: tuple[str, ...], loaded: int, unpacked: tup
     for kind, count in zip(manual, unpacked, strict=True):
         if count not in (-1, loaded):
             raise SpecError(f"{where}: the loop unpacks {count} {kind} barriers, but the pipeline has {loaded}: one for each array "
-                            "that it loads, in the order of in_specs")
+                            "that it loads, in the tuples of in_specs")
 
 
 def use(kind: str) -> str:

@@ -29,10 +29,10 @@ from ...diagnostics.errors import CompileError, SpecError
 from ...plan.context import Context
 from ...plan.plans import OutPlan, RingPlan
 from ...plan.specs import BlockSpec
-from ...plan.trees import Tree, check_leaves, leaves, mismatch, tree_of
+from ...plan.trees import Tree, check_leaves, leaves, made, mismatch, tree_of
 from ..tiles.refs import GmemRef
 from ..tiles.tile import TileLike
-from .barriers import barriers_of, by_kind, check_groups, check_manual
+from .barriers import barriers_of, by_kind, check_groups, check_manual, shape_of
 from .chains import Allocations, check_count, check_shared, is_none, running
 from .outputs import check_specs
 from .ring import Ring, unravel
@@ -296,12 +296,14 @@ def arrays_of(pipe: PipelineBase, refs: Any, nested: int = 0) -> tuple[list[Any]
 
 
 def loaded(pipe: PipelineBase) -> int:
-    """Return how many arrays a pipeline loads: its loop may have barriers for them."""
-    return sum(len(group.operands) for group in pipe.rings)
+    """Return how many arrays, or tuples of such, a pipeline loads: its loop may have barriers for them."""
+    return len(shape_of(pipe.tree, {operand for group in pipe.rings for operand in group.operands}).parts or ())
 
 
 def waited_parts(pipe: PipelineBase, group: Group, waited: tuple[int, ...]) -> tuple[int, ...]:
     """Return the parts of a ring whose ready barriers, numbered as the loop has them, are among `waited`."""
+    if any(part.parts for part in pipe.tree.parts or ()):  # names of tuples say nothing of their leaves
+        return ()
     order = sorted(operand for ring in pipe.rings for operand in ring.operands)
     return tuple(part for part, operand in enumerate(group.operands) if operand in order and order.index(operand) in waited)
 
@@ -331,7 +333,8 @@ def _iterate(loop: Loop, nested: int, apart: bool) -> Iterator[tuple[Any, ...]]:
             begin_alone(loop)
         while _comes(loop, k):
             given, barriers = tiles(loop, k), barriers_of(loop, k)
-            groups = (given, *by_kind(loop.manual, barriers)) if apart or not barriers else ((*given, *barriers),)
+            groups = given, *by_kind(loop, barriers, made)
+            groups = groups if apart or not barriers else (tuple(part for group in groups for part in group),)
             yield unravel(k, loop.grid), *groups
             k = k + np.int32(1)
 

@@ -17,7 +17,7 @@ from ...plan.context_cuda import ContextType, own_warpgroup
 from ...plan.plans import RingPlan
 from ...plan.specs_cuda import SpecType
 from ...plan.trees import leaves
-from ...plan.trees_cuda import leaf_values
+from ...plan.trees_cuda import build_value, leaf_values, made
 from ..tiles.refs_cuda import GmemType, gmem_value
 from . import pipelines as source
 from .barriers import MANUAL, barriers_of, by_kind, check_groups
@@ -82,9 +82,9 @@ class StepsType(nb.types.SimpleIteratorType):  # type: ignore[misc]
     def __init__(self, loop: LoopType, nested: int, apart: bool, once: bool) -> None:
         self.loop, self.nested, self.apart, self.once, self.role = loop, nested, apart, once, loop.np.role
         self.barriers = barrier_types(loop)
-        self.groups = [loop.tiles, *(nb.types.Tuple(list(group)) for group in by_kind(loop.manual, self.barriers))]
+        self.groups = self.parts = [loop.tiles, *by_kind(loop, self.barriers, made)]
         if self.barriers and not apart:
-            self.groups = [nb.types.Tuple([*loop.tiles, *self.barriers])]
+            self.groups = [nb.types.Tuple([part for group in self.parts for part in group])]
         super().__init__(f"iterator of steps({loop}, {nested}, {apart}, {once})", nb.types.Tuple([loop.grid, *self.groups]))
 
     @property
@@ -213,11 +213,11 @@ def _iternext(context: Any, builder: Any, sig: Any, args: Any, result: Any) -> N
     groups = [nb.call(context, builder, tiles, (kind.loop, I32), (it.loop, k))[1]]
     if kind.barriers:
         barriers = nb.cgutils.unpack_tuple(builder, nb.call(context, builder, barriers_of, (kind.loop, I32), (it.loop, k))[1])
-        if kind.apart:
-            groups += [context.make_tuple(builder, ty, list(group))
-                       for ty, group in zip(kind.groups[1:], by_kind(kind.loop.manual, barriers), strict=True)]
-        else:
-            groups = [context.make_tuple(builder, kind.groups[0], [*nb.cgutils.unpack_tuple(builder, groups[0]), *barriers])]
+        left = iter(barriers)
+        groups += [build_value(context, builder, ty, left) for ty in kind.parts[1:]]
+        if not kind.apart:
+            groups = [context.make_tuple(builder, kind.groups[0],
+                                         [part for group in groups for part in nb.cgutils.unpack_tuple(builder, group)])]
     result.set_valid(_comes(context, builder, kind, it, loop, k))
     result.yield_(context.make_tuple(builder, kind.yield_type, [indices, *groups]))
 

@@ -21,15 +21,21 @@ def rank(builder: Any, place: list[Any], dims: Dims) -> Any:
     return found
 
 
-def arrive(typing_context: Any, context: Any, builder: Any, peers: tuple[Dims, ...], dims: Dims, address: Any) -> None:
+def arrive(typing_context: Any, context: Any, builder: Any, peers: tuple[Dims, ...], dims: Dims, address: Any,
+           led: tuple[int, ...] = ()) -> None:
     """Emit arrivals of each warp on the mbarrier at a shared address: lane i arrives in the CTA that the i-th of `peers` leads to.
+    Or lane 0 does, in the CTA that is first along the dimensions `led` of the cluster.
 
     A lane looks its shift up in four bits of a constant, so that all lanes do the same. An arrival says no scope: with
     ``.release.cluster`` it becomes a fence of the whole GPU, and a loop half as fast.
     """
     idle = lane = builder.and_(nb.thread_index(builder), nb.const(31))  # 0 in lanes that arrive
     operation = mbarrier.arrive
-    if len(peers) > 1:
+    if led:
+        place = [nb.const(0) if axis in led else at for axis, at in enumerate(cluster_place(builder, dims))]
+        to = rank(builder, place, dims)
+        operation, address = mbarrier.arrive_remote, nb.call(context, builder, cluster.map_shared, (I32, I32), (address, to))[1]
+    elif len(peers) > 1:
         nibble, place = builder.zext(builder.shl(builder.and_(lane, nb.const(15)), nb.const(2)), nb.i64), []
         for axis, (at, of) in enumerate(zip(cluster_place(builder, dims), dims, strict=True)):
             if of > 1:

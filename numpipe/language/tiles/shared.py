@@ -20,7 +20,7 @@ from ...core.machine import current
 from ...core.op import called
 from ...diagnostics.errors import SpecError
 from ...plan.layout import Layout, swizzled
-from .anywhere import check_part
+from .anywhere import addresses, check_part, held
 from .anywhere import load as load_anywhere
 from .anywhere import store as store_anywhere
 from .layouts import ACCUMULATOR, Form, only_accumulator, vector_of
@@ -152,6 +152,11 @@ def write(layout: Layout, address: int, value: np.ndarray, what: str) -> None:
     current().smem_write(_chunks(layout) + address, _to_bytes(value, layout), what)
 
 
-def send(layout: Layout, address: int, value: np.ndarray, rank: int, mbar: int, what: str) -> None:
-    """`write` to the CTA of the cluster that has this rank, at the same address there; it completes on an mbarrier there."""
-    current().smem_send(_chunks(layout) + address, _to_bytes(value, layout), rank, mbar, what)
+def send(layout: Layout, address: int, form: Form, value: np.ndarray, rank: int, mbar: int, what: str) -> None:
+    """Store a register tile to the CTA of the cluster that has this rank, at the same address there; it completes on an mbarrier
+    there. Of a vector along the rows each warp has runs of 16 elements."""
+    if layout.flat:
+        chunks, elements = addresses(layout, address, form, (0, 0))[:, ::4], value[held(form)[1]]
+        current().smem_send(chunks, elements.view(np.uint8).reshape(4, -1, 16), rank, mbar, what)
+    else:
+        current().smem_send(_chunks(layout) + address, _to_bytes(value, layout), rank, mbar, what)

@@ -255,7 +255,8 @@ def test_what_has_no_meaning_in_a_cluster_is_refused(body: Any, message: str, co
 
 
 @pytest.mark.parametrize("given, message", [(((),), "must be the name of an axis"), ((("a", "a"),), "a tuple of different ones"),
-                                            (("a", 1, 0), "num_arrivals must be a compile-time int of at least 1")])
+                                            (("a", 1, 0), "num_arrivals must be a compile-time int of at least 1"),
+                                            (("a", 1, 1, "x"), "leader_tracked must be True or False, got 'x'")])
 def test_cluster_barriers_that_cannot_be_are_refused(given: tuple[Any, ...], message: str) -> None:
     with pytest.raises(SpecError, match=message):
         ClusterBarrier(*given)

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import numpipe
-from numpipe import SMEM, Barrier, ClusterBarrier, SimulationError, SpecError, ds
-from tests.kernels.cluster_kernels import passed_round, summed_by_all, sums_of_clusters
+from numpipe import SMEM, Barrier, ClusterBarrier, PipelineDeadlock, PipelineRace, SimulationError, SpecError, ds
+from tests.kernels.cluster_kernels import passed_round, sent_by_the_leader, summed_by_all, sums_of_clusters, times_row_sums
 
 SEEDS = (None, 0, 1, 2)
 KINDS: list[tuple[int, Any, tuple[int, int]]] = [
@@ -44,6 +44,17 @@ def test_a_phase_counts_the_stores_of_all_ctas_and_ones_own(seed: int | None) ->
     np.testing.assert_array_equal(y, sums_of_clusters(x, 4, 128))
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.int32])
+def test_sums_of_rows_are_vectors_that_ctas_send_each_other(dtype: Any) -> None:
+    x = integers(256, 128, dtype=dtype)
+    for seed in SEEDS:
+        y = np.zeros_like(x)
+        times_row_sums.simulate(x, y, seed=seed)
+        np.testing.assert_array_equal(y, x * x.sum(axis=1, keepdims=True))
+    array = numpipe.ArrayType(x.shape, dtype)
+    assert times_row_sums.inspect("gate", array, array) == ()
+
+
 @pytest.mark.parametrize("cluster", [(1, 1), (2, 1), (2, 2)], ids=str)
 def test_along_other_axes_a_tile_stays_where_it_is(cluster: tuple[int, int]) -> None:
     @numpipe.kernel(grid=(2, 2), cluster=cluster, cluster_names=("a", "b"), num_compute_wgs=1)
@@ -74,6 +85,32 @@ def test_floats_are_converted_as_a_store_converts() -> None:
     y = np.zeros((128, 16), np.float16)
     narrowed.simulate(y)
     assert (y == np.float16(1 / 3)).all()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_leader_hears_from_all_ctas_of_its_cluster(seed: int | None) -> None:
+    x, y = integers(128, 96), np.zeros((8 * 64, 32), np.float32)
+    sent_by_the_leader.simulate(x, y, seed=seed)
+    wanted = x.reshape(2, 64, 3, 32).sum(axis=2)
+    np.testing.assert_array_equal(y.reshape(2, 4, 64, 32), np.repeat(wanted[:, None], 4, 1))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_leader_that_does_not_listen_is_reported(seed: int | None) -> None:
+    with pytest.raises(PipelineRace) as caught:
+        sent_by_the_leader.simulate(integers(128, 96), np.zeros((8 * 64, 32), np.float32), seed=seed, hears=False)
+    assert caught.value.report is not None
+    assert caught.value.report.hazard in ("refilled-while-read", "too-many-arrivals")
+
+
+def test_who_is_no_leader_waits_in_vain_and_is_told() -> None:
+    def everybody(x):
+        met = numpipe.scratch(ClusterBarrier("pair", leader_tracked=True))
+        numpipe.barrier_arrive(met)
+        numpipe.barrier_wait(met)
+
+    with pytest.raises(PipelineDeadlock, match=r"of CTA \(1, 0, 0\): blocked on barrier"):
+        pair(everybody).simulate(integers(64, 16))
 
 
 def pair(body: Any) -> numpipe.Kernel:
@@ -127,6 +164,11 @@ def columns_of_16_bits(x):
     numpipe.async_store_smem(numpipe.full((64, 64), 1.0, np.float16), buffer.T, landed, cluster_idx=0, cluster_dim="pair")
 
 
+def sums_of_columns(x):
+    buffer, landed = numpipe.scratch((SMEM((16,), np.float32), Barrier()))
+    numpipe.async_store_smem(x[ds(0, 64), ds(0, 16)].sum(axis=0), buffer, landed, cluster_idx=0, cluster_dim="pair")
+
+
 def on_a_cluster_barrier(x):
     buffer, landed = numpipe.scratch((SMEM((64, 16), np.float32), ClusterBarrier("pair")))
     numpipe.async_store_smem(x[ds(0, 64), ds(0, 16)], buffer, landed, cluster_idx=0, cluster_dim="pair")
@@ -140,6 +182,8 @@ def on_a_cluster_barrier(x):
     (a_fraction, "cluster_idx must be an integer, the place along 'pair' of the CTA that gets src, got float"),
     (to_an_array, "dst must be a tile in shared memory that the kernel has allocated"),
     (columns_of_16_bits, "st.async stores 4 bytes at least, and a lane has one element of a row of float16: send to a tile whose"),
+    (sums_of_columns, r"a vector has 32 bits an element and lies along the rows, .*, got float32 \(16,\) in row layout: send "
+                      r"numpipe.layout_cast\(v, \"column\"\)"),
     (on_a_cluster_barrier, "whose phases count arrivals of several CTAs, and a copy arrives in one only"),
 ], ids=lambda part: getattr(part, "__name__", ""))
 @pytest.mark.parametrize("compiled", [False, True])
