@@ -28,6 +28,7 @@ from tests.kernels import (
     ordered_kernels,
     output_kernels,
     primitive_kernels,
+    shared_atomic_kernels,
     single_kernels,
     split_kernels,
     turn_kernels,
@@ -101,6 +102,7 @@ run("tiles from a counter", dynamic_kernels.made(dynamic_kernels.gemm, warpgroup
     out(640, 64), cfg=dynamic_kernels.STEP_A_TILE)
 run("primitives", primitive_kernels.single_stream, A[:64], B)
 run("shared tiles", primitive_kernels.shared_tiles, A[:128], B, slots=2)
+run("atomics on a shared vector", shared_atomic_kernels.histogram, ints(128, 128, dtype=np.uint8), out(256, dtype=np.int32))
 run("copies", primitive_kernels.copied, A, out(256, 320))
 run("copies of a union", primitive_kernels.united, A[:128, :64], out(128, 64))
 run("a poll", primitive_kernels.polled, A[:64, :64], out(2, 64, 64))
