@@ -3,8 +3,7 @@
 `program` draws the source of a kernel. Its statements load tiles, compute with those that there are, and store them; they stand in
 loops, branches and pipelines that elements of `table` and `counts` steer. Every layout is followed, so that what meets lies alike,
 and the bounds of every number, so that each is exact in its type: a kernel, on any machine, gives the bits of `numpy_meaning`. Each
-store has an output of its own, with a block for each program and each step of the loops around it, and `POISON` around what is
-stored.
+store has an output of its own, with a block for each program and each step of the loops around it, and `POISON` around that.
 """
 
 from __future__ import annotations
@@ -182,10 +181,6 @@ class Program(Source):
                 self.like(t, f"np.cumsum({t.name}, axis={axis})", min(t.low, t.low * n), max(t.high, t.high * n))
 
     # ---- stores
-    def scalar(self, text: str, dtype: str) -> None:
-        name, own = self.output((), dtype)
-        self.add(f"{name}[{own}] = {text}")
-
     def store(self, t: Tile | None = None) -> None:
         t = t or self.any(flat=self.chance(30))
         if t is None:
@@ -209,9 +204,9 @@ class Program(Source):
     # ---- shared memory
     def shared(self) -> None:
         """A tile that is written in part, from any start, and read in part; and bins in which indices are counted."""
-        if self.wgs > 1 or self.loops or self.depth > 1:
+        if self.loops or self.depth > 1:
             return
-        if self.chance(50):
+        if self.wgs > 1 or self.chance(50):
             return self.bins()
         t = self.any()
         if t is None or self.room < 40_000:
@@ -231,30 +226,27 @@ class Program(Source):
         for _ in range(2):
             self.view(name, sides, t.dtype, low, high)
 
-    def view(self, name: str, sides: tuple[int, ...], dtype: str, low: int, high: int) -> None:
-        """A part of a shared tile as a register tile."""
-        turned = len(sides) == 2 and self.chance(20)
-        sides = sides[::-1] if turned else sides
-        shapes = [shape for shape in SHAPES if shape[0] <= sides[0] and shape[1] <= sides[1]] if len(sides) == 2 else [
-            (n,) for n in (8, 24, 64, 128) if n <= sides[0]]
-        if shapes:
-            shape = self.rng.choice(shapes)
-            parts = [f"ds({self.start(whole - n)}, {n})" for whole, n in zip(sides, shape, strict=True)]
-            self.tile(f"{name}{'.T' * turned}[{', '.join(parts)}]", shape, dtype, layout_of(shape), low, high)
-
     def bins(self) -> None:
         found = [t for t in self.seen if t.dtype == "int32" and t.low >= 0 and t.high < 128 and len(t.shape) == 2]
         if not found:
             return
         t, name = self.rng.choice(found), self.new("m")
         operation, value = self.rng.choice(["add", "min", "max", "and", "or", "xor"]), self.rng.choice(["1", "p", t.name])
-        self.add(f"{name} = numpipe.scratch(SMEM((128,), np.int32))")
+        scoped = self.wgs > 1 or self.chance(30)
+        self.add(f"def in_{name}({name}):" if scoped else f"{name} = numpipe.scratch(SMEM((128,), np.int32))")
+        self.depth += scoped
         self.add(f"{name}[...] = numpipe.full(128, 5, np.int32)")
         self.add(f"numpipe.atomic_{operation}({name}.at[{t.name}], {value})")
-        self.tile(f"{name}[...]", (128,), "int32", layout_of((128,)), 0, 5 + 127 * int(np.prod(t.shape)))
+        if scoped:  # each warpgroup has its own
+            array, own = self.output((150,), "int32")
+            self.add(f"{array}[{own}, {self.part(128)}] = {name}[...]")
+            self.depth -= 1
+            self.add(f"numpipe.run_scoped(in_{name}, SMEM((128,), np.int32))")
+        else:
+            self.tile(f"{name}[...]", (128,), "int32", layout_of((128,)), 0, 5 + 127 * int(np.prod(t.shape)))
 
     # ---- control
-    def block(self, header: str, loops: list[str], trips: int, before: Any = None) -> None:
+    def block(self, header: str, loops: list[str], trips: int, before: Any = None, after: str = "") -> None:
         """Statements of their own; one of the tiles made there is added up, or chosen, and seen behind them."""
         seen, at = list(self.seen), len(self.lines)
         self.add(header)
@@ -272,6 +264,8 @@ class Program(Source):
                     max(result.high * trips, 0))
         self.add(f"{made.name} = {made.name} + {result.name}")
         self.store(self.rng.choice([t for t in self.seen if t not in seen]))
+        if after:
+            self.add(after)
         self.depth -= 1
         del self.loops[len(self.loops) - len(loops):]
         zeros = f"numpipe.full({made.shape if len(made.shape) == 2 else made.shape[0]}, 0, {name_of(made.dtype)})"
@@ -295,7 +289,10 @@ class Program(Source):
         if len(self.loops) < 2:
             i = self.new("i")
             bound = self.rng.choice(["counts[0]", "table[1]", "2", *(f"counts[{loop}]" for loop in self.loops)])
-            self.block(f"for {i} in range({bound}):", [i], TRIPS)
+            if self.chance(75):
+                return self.block(f"for {i} in range({bound}):", [i], TRIPS)
+            self.add(f"{i} = 0")
+            self.block(f"while {i} < {bound} and table[{i}] < 3:", [i], TRIPS, after=f"{i} = {i} + 1")
 
     def pipe(self) -> None:
         """A pipeline of one or two inputs, and perhaps an output."""

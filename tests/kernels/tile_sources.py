@@ -137,6 +137,21 @@ class Source:
         """Where a tile is stored."""
         return ", ".join(self.part(n, limits=limits, aligned=axis == 1 and not t.lanes) for axis, n in enumerate(t.shape))
 
+    def scalar(self, text: str, dtype: str) -> None:
+        name, own = self.output((), dtype)
+        self.add(f"{name}[{own}] = {text}")
+
+    def view(self, name: str, sides: tuple[int, ...], dtype: str, low: int, high: int) -> None:
+        """A part of a shared tile as a register tile."""
+        turned = len(sides) == 2 and self.chance(20)
+        sides = sides[::-1] if turned else sides
+        shapes = [shape for shape in SHAPES if shape[0] <= sides[0] and shape[1] <= sides[1]] if len(sides) == 2 else [
+            (n,) for n in (8, 24, 64, 128) if n <= sides[0]]
+        if shapes:
+            shape = self.rng.choice(shapes)
+            parts = [f"ds({self.start(whole - n)}, {n})" for whole, n in zip(sides, shape, strict=True)]
+            self.tile(f"{name}{'.T' * turned}[{', '.join(parts)}]", shape, dtype, layout_of(shape), low, high)
+
     # ---- the whole
     @property
     def inputs(self) -> list[str]:
