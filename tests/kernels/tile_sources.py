@@ -18,7 +18,7 @@ SHAPES = ((64, 64), (64, 64), (64, 32), (128, 32), (64, 24), (8, 64), (8, 256), 
           (32, 128))
 SOURCES = {"f": ("float32", -4, 4), "g": ("int32", 0, 63), "h": ("float16", -3, 3), "e": ("int8", -3, 3)}
 LINES = {"v": ("float32", -4, 4), "w": ("int8", -3, 3), "n": ("int32", 0, 63)}
-ROOM = 100_000
+ROOM = 80_000
 """bytes of shared memory that a program's pipelines and tiles take"""
 
 
