@@ -115,7 +115,8 @@ def block_layout(shape: tuple[int, int], inner: int, dtype: np.dtype, what: str,
                         f"moves multiples of 16 B: make that side a multiple of {16 // dtype.itemsize} elements")
     if shape[1 - inner] % 8:
         raise SpecError(f"{what} has {shape[1 - inner]} rows of its contiguous dimension; shared-memory rows "
-                        "are swizzled in groups of 8: make that side a multiple of 8")
+                        "are swizzled in groups of 8: make that side a multiple of 8" + (
+                            ", or None, which makes a vector of the row" if shape[1 - inner] == 1 else ""))
     width = panel_bytes(transforms, nbytes, dtype.itemsize, f"{what} of {dtype}")
     layout = Layout((shape[0], shape[1]), dtype.itemsize, inner, width, shape[1 - inner] * width)
     return layout.T if transposes(transforms) else layout

@@ -19,11 +19,11 @@ Addresses = npt.NDArray[np.int64]
 
 
 def _touch(who: Warpgroup, addresses: Addresses, nbytes: int, what: str, kind: str) -> None:
-    """Record what each warp touches: `nbytes` at each of its addresses."""
+    """Record what each warp touches, all or the first of them: `nbytes` at each of its addresses."""
     who.sm.memory.check_range(who, int(addresses.min()), int(addresses.max()) + nbytes, what)
     who.elapse(-(-nbytes * addresses.size // who.sm.costs.generic_bytes))
     who.breathe()
-    for warp, own in zip(who.warps(), addresses, strict=True):
+    for warp, own in zip(who.warps()[:len(addresses)], addresses, strict=True):
         note(who, what, kind, warp, who.vectors[warp].tolist(), 0, intervals(own, nbytes))
 
 

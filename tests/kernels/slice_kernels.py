@@ -41,3 +41,15 @@ def stored_anywhere(x, y, row, column):
     tile[...] = numpipe.zeros((128, 128), np.float32)
     tile[ds(row, 64), ds(column, 64)] = x[ds(0, 64), ds(0, 64)]
     y[ds(0, 128), ds(0, 128)] = tile[...]
+
+
+@numpipe.kernel(num_compute_wgs=1)
+def stored_by_two_warps(y, z):
+    """Tiles by rows that two warps have between them, and the others as well: the first two store, and add."""
+    tile, bins = numpipe.scratch(SMEM((72, 96), np.int32)), numpipe.scratch(SMEM((128,), np.int32))
+    bins[...] = numpipe.full(128, 0, np.int32)
+    tile[...] = numpipe.iota((72, 96), 1)
+    numpipe.atomic_add(bins.at[tile[...]], 1)
+    numpipe.atomic_add(tile, numpipe.iota((72, 96), 0))
+    y[ds(0, 72), ds(0, 96)] = tile[...]
+    z[ds(0, 128)] = bins[...]

@@ -171,6 +171,16 @@ def an_element_with_padding(a, b, c):
     #                 ^^^^^^^^^^^^^^^^^^^
 
 
+@refused(", pipeline at {file}:{line-1}: in_specs[0] for 'a': block (1, 64) has 1 rows of its contiguous dimension; "
+         "shared-memory rows are swizzled in groups of 8: make that side a multiple of 8, or None, which makes a vector of the row",
+         kind=SpecError, mend={"(1, 64)": "(None, 64)"})
+def a_block_of_one_row(a, b, c):
+    pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((1, 64), lambda k: (0, k)),))
+    for _, (x,) in pipe(a):
+    #              ^^^^^^^
+        pass
+
+
 @refused(", pipeline at {file}:{line-1}: in_specs[0] for 'a': block (60, 64) has 60 rows of its contiguous dimension; "
          "shared-memory rows are swizzled in groups of 8: make that side a multiple of 8", kind=SpecError,
          mend={"(60, 64)": "(64, 64)"})

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from numpipe.errors import SimulationError
-from tests.kernels.slice_kernels import STARTS, anywhere, neighbours, stencil, stored_anywhere
+from tests.kernels.slice_kernels import STARTS, anywhere, neighbours, stencil, stored_anywhere, stored_by_two_warps
 
 
 @pytest.fixture(autouse=True)
@@ -37,6 +37,12 @@ def test_parts_are_stored_anywhere() -> None:
     x, y = np.random.default_rng(0).random((64, 64), np.float32), np.zeros((128, 128), np.float32)
     stored_anywhere(x, y, 13, 29, target="sim")
     assert (y[13:77, 29:93] == x).all() and y.sum() == pytest.approx(x.sum(), rel=1e-5)
+
+
+def test_two_warps_store_a_tile_that_four_have_twice() -> None:
+    y, z = np.zeros((72, 96), np.int32), np.zeros(128, np.int32)
+    stored_by_two_warps(y, z, target="sim")
+    assert (y == np.arange(72)[:, None] + np.arange(96)).all() and (z[:96] == 72).all() and not z[96:].any()
 
 
 @pytest.mark.parametrize("row, column, said", [(65, 0, r"elements 65 … 128"), (0, -1, r"elements -1 … 62")])

@@ -26,6 +26,7 @@ CASES: dict[str, tuple[Any, tuple[Any, ...], dict[str, Any]]] = {
     "two warpgroups": (shared_atomic_kernels.shared_by_two, of(I32, SQUARE, LINE), {}),
     "stencil": (slice_kernels.stencil, of(np.float32, SQUARE, SQUARE), {}),
     "stored anywhere": (slice_kernels.stored_anywhere, (*of(np.float32, SQUARE, SQUARE), 1, 1), {}),
+    "stored by two warps": (slice_kernels.stored_by_two_warps, of(I32, SQUARE, LINE), {}),
     "by hand": (vector_kernels.by_hand, of(np.float32, LINE, LINE), {}),
     "rows of vectors": (vector_kernels.rows, of(np.float32, SQUARE, SQUARE), {}),
     "lanes of a vector": (vector_kernels.through_lanes, of(np.float32, LINE, LINE), {}),

@@ -1,0 +1,15 @@
+"""What newcomers could write by detours only, in its plain form on the hardware, several times each."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.kernels.wish_kernels import CASES, wrong
+
+pytestmark = pytest.mark.gpu
+pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_it_is_what_numpy_makes(name: str) -> None:
+    assert [found for seed in range(5) for found in wrong(name, "gpu", seed)] == []

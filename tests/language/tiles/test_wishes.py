@@ -1,0 +1,38 @@
+"""What newcomers could write by detours only runs in its plain form: right when simulated, and through the build gate."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from numpipe.compile.build import toolchain
+from tests.kernels import wish_kernels
+from tests.kernels.wish_kernels import CASES, wrong
+
+TABLE = Path(__file__).parents[3] / "docs" / "from_pallas.md"
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_it_is_what_numpy_makes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
+    assert not wrong(name, "sim")
+
+
+@pytest.mark.variants(1)
+@pytest.mark.skipif(toolchain() is not None, reason="no compiler")
+@pytest.mark.parametrize("name", CASES)
+def test_it_passes_the_build_gate(name: str) -> None:
+    kernel, given = CASES[name]
+    assert kernel.inspect("gate", *given(np.random.default_rng(0))[0].values()) == ()
+
+
+def test_the_page_says_how_many_lines_each_takes() -> None:
+    told = {name: int(lines) for name, lines in re.findall(r"^\| `(\w+)`.*\| (\d+) \|$", TABLE.read_text(encoding="utf8"), re.M)}
+    source = inspect.getsource(wish_kernels)
+    for name in CASES:
+        body = re.search(rf"^def {name}\(.*\n((?:    .*\n)+)", source, re.M)
+        assert body is not None and told[name] == body[1].count("\n"), name
