@@ -114,7 +114,7 @@ def nested(a, b, o, p):
 def batches(a, o):
     """Squeezed and element dimensions: matrix b of a to matrix b of o, 16 columns further left."""
     pipe = numpipe.pipeline(grid=(a.shape[0], cdiv(a.shape[1], 64), cdiv(a.shape[2], 64)), in_specs=(
-        BlockSpec((None, 64, numpipe.Element(64)), lambda b, i, k: (b, i, k * 64 + 16)),), out_specs=(
+        BlockSpec((None, 64, numpipe.Element(64)), lambda b, i, k: (b, i, k * 64 + 16), mode="zero"),), out_specs=(
         BlockSpec((None, 64, 64), lambda b, i, k: (b, i, k)),))
     for (_, _, _), (x, y) in pipe(a, o):
         y[...] = x[...]

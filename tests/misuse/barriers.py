@@ -166,7 +166,7 @@ def a_loop_with_barriers_that_nobody_asked_for(a, b, c):
 
 
 @refused(", pipeline at {file}:{line-2}: the loop unpacks 1 consumed barriers, but the pipeline has 2: one for each array that it "
-         "loads, in the order of in_specs", kind=SpecError,
+         "loads, in the tuples of in_specs", kind=SpecError,
          mend={"(x_consumed,)": "(x_consumed, y_consumed)",
                "        numpipe.barrier_arrive(x_consumed)":
                    "        numpipe.barrier_arrive(x_consumed)\n        numpipe.barrier_arrive(y_consumed)"})

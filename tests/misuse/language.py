@@ -336,7 +336,7 @@ def a_slice_with_run_time_bounds(a, b, c):
     # ^^^
 
 
-@refused("ds(start, size): it has no argument 'sizes'", mend={"sizes=": "size="})
+@refused("ds(start, size, stop=None): it has no argument 'sizes'", mend={"sizes=": "size="})
 def a_wrong_keyword(a, b, c):
     x = ds(0, sizes=64)
     #   ^^^^^^^^^^^^^^^
