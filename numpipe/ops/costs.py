@@ -24,7 +24,7 @@ __all__ = ["SMS", "Product", "Ways", "cycles", "ways", "work"]
 SMS = 132
 """of an H100 or H200"""
 AT_ONCE = np.array((0, 132, 132, 117, 120, 110, 102, 105, 120))
-"""CTAs that run at once in clusters of 1…8 on 132 SMs: a cluster's SMs are those of one of the GPCs, which have 16 or 18"""
+"""CTAs that run at once in clusters of 1…8 on the 132 SMs of an H200 (cuOccupancyMaxActiveClusters): a cluster lies in one GPC"""
 Floats = npt.NDArray[np.float64]
 Sizes = int | npt.NDArray[np.int64]
 Flags = bool | npt.NDArray[np.bool_]

@@ -21,7 +21,7 @@ __all__ = ["PATH", "corrected", "features"]
 
 PATH = Path(__file__).with_name("learned.npz")
 _PORT, _L2, _MEMORY = 48, 3500, 2460
-"""bytes a cycle at most: to an SM, from the L2, from memory; about"""
+"""bytes a cycle at most, about: to an SM, from the L2, from memory. (The constants of `costs` are fitted, all together.)"""
 MOST = 1.3
 """logarithm of a correction at most: those of the measurements are below it; of products unlike these a network says anything"""
 

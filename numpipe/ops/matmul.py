@@ -104,7 +104,7 @@ def kernel(config: Config, form: Form = Form()) -> Kernel:
     """Return the kernel for a config and a form."""
     axis, share = ("k", None) if config.split == "cluster" else (None, "m")  # along which the CTAs of a cluster sum, and share b
     above, beside = 1 if axis else config.cluster, config.across  # CTAs of a cluster along M, and along N: these share a
-    policy = "evict_first" if config.once else None
+    loads = "evict_first" if config.once else None  # the eviction policy of both operands
     deep = form.a.index("k")  # the dimension of a along which is summed
     a_turned, b_turned = form.a.endswith("km"), form.b.endswith("kn")
 
@@ -127,13 +127,13 @@ def kernel(config: Config, form: Form = Form()) -> Kernel:
             acc = zeros((rows, config.tn), np.float32)
             pipe = pipeline(grid=(part.steps,), max_concurrent_steps=config.depth, in_specs=(
                 BlockSpec((None, config.tk, config.tm)[3 - a.ndim:], lambda k: (i, part.begin + k, m)[3 - a.ndim:],
-                          collective_axes="n", eviction_policy=policy) if a_turned else
+                          collective_axes="n", eviction_policy=loads) if a_turned else
                 BlockSpec((None, config.tm, config.tk)[3 - a.ndim:], lambda k: (i, m, part.begin + k)[3 - a.ndim:],
-                          collective_axes="n", eviction_policy=policy),
+                          collective_axes="n", eviction_policy=loads),
                 BlockSpec((None, config.tk, config.tn)[3 - b.ndim:], lambda k: (i, part.begin + k, n)[3 - b.ndim:],
-                          collective_axes=share, eviction_policy=policy) if b_turned else
+                          collective_axes=share, eviction_policy=loads) if b_turned else
                 BlockSpec((None, config.tn, config.tk)[3 - b.ndim:], lambda k: (i, n, part.begin + k)[3 - b.ndim:],
-                          collective_axes=share, eviction_policy=policy)))
+                          collective_axes=share, eviction_policy=loads)))
             for _, (a_tile, b_tile) in pipe(a, b):
                 a_rows = a_tile.T if a_turned else a_tile
                 acc = wgmma(acc, a_rows.at[ds(wg * rows, rows), :], b_tile if b_turned else b_tile.T)

@@ -169,6 +169,25 @@ def test_the_measured_corrections_are_below_the_bound() -> None:
         assert np.abs(corrections).max() < learned.MOST, (m, n, k)
 
 
+def test_operands_that_are_read_once_are_told_apart() -> None:
+    assert choose(4, 8192, 8192).once and choose(8192, 8, 8192).once and not choose(4096, 4096, 4096).once
+
+
+@pytest.mark.skipif(toolchain() is not None, reason="the CUDA compiler is not installed")
+def test_operands_that_are_read_once_leave_the_cache_first() -> None:
+    a, b = np.ones((4, 64), np.float16), np.ones((8, 64), np.float16)
+    for once in (True, False):  # both operands' copies have the policy as an operand, or none has
+        ptx = OP.kernel(Config(64, 8, 64, None, panels=1, wgs=1, once=once)).inspect("ptx", a, b)
+        loads = [line for line in ptx.splitlines() if "cp.async.bulk.tensor" in line and "shared::cluster.global" in line]
+        assert loads and all(("cache_hint" in line) == once for line in loads)
+
+
+@pytest.mark.parametrize(("cluster", "ctas"), [(1, 132), (2, 132), (3, 117), (5, 110), (7, 105), (8, 120)])
+def test_clusters_of_some_sizes_leave_sms_idle(cluster: int, ctas: int) -> None:
+    of = ways_of([Config(64, 8 * cluster, 64, 4, panels=1, wgs=1, cluster=cluster, split="cluster" if cluster > 1 else None)])
+    assert costs.work(of, costs.Product(8192, 8192, 8192, False, True)).slots == ctas
+
+
 def test_a_config_is_the_way_that_it_was_made_of() -> None:
     every = [costs.Ways(*way) for way in zip(*costs.ways(), strict=True)][::7]
     for field, again in zip(zip(*every, strict=True), ways_of(configs._config(way, False, 64, 64) for way in every), strict=True):

@@ -45,7 +45,7 @@ from .splits import Part
 __all__ = ["combine"]
 
 OTHERS = 32
-"""registers of a lane for addresses and the like"""
+"""registers of a lane that stay for addresses and the like while it loads other parts"""
 
 
 @op

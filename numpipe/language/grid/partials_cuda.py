@@ -122,7 +122,7 @@ def _add_partials(_context: Any, work: Any, slot: Any, last: Any, tile: Any) -> 
     total, parts = registers(builder, tile, args[3]), source.together(work.unit, tile.shape)
     first = _pieces(context, builder, work, tile, [args[0], args[1], args[3]])
     if parts == 1:
-        add_pieces(builder, total, "global", first, batch=max(2, min(16, (_LANES - 32 - tile.registers) // 4 // 2 * 2)))
+        add_pieces(builder, total, "global", first, batch=max(2, min(16, (_LANES - source.OTHERS - tile.registers) // 4 // 2 * 2)))
         return assembled(builder, tile, total)
     down, found = _step(builder, work, gmem_value(context, builder, work, args[0])), []
     for part in range(parts):  # of those that are not there, zeros
