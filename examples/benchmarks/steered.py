@@ -82,7 +82,7 @@ def steering(shape: tuple[int, int, int], cfg: Config, dtype: Any = np.int32) ->
     """The array that each kernel takes, so that it computes what the arithmetic does."""
     tiles, steps = (cdiv(shape[0], cfg.tm), cdiv(shape[1], cfg.tn)), cdiv(shape[2], cfg.tk)
     arrays = orders.Grouped(cfg.group).table(tiles), np.arange(steps), np.full(tiles, steps)
-    return {name: np.ascontiguousarray(array, dtype) for name, array in zip(KERNELS, arrays, strict=True)}
+    return {name: np.array(array, dtype) for name, array in zip(KERNELS, arrays, strict=True)}
 
 
 def compared(shape: tuple[int, int, int], dtype: np.dtype, rounds: int, cfg: Config) -> bench.Sample:

@@ -57,8 +57,9 @@ def expected(name: str, a: np.ndarray, table: np.ndarray, c: np.ndarray, mode: s
             if known and -64 < row < there.shape[1]:
                 found = there[plane, max(row, 0):max(row + 64, 0)]
                 c[k, max(-row, 0):max(-row, 0) + len(found)] = found
-        elif known and row < c.shape[1]:
-            c[plane, row:row + 64] = a[k, :64][:max(0, c.shape[1] - row)]
+        elif known and -64 < row < c.shape[1]:
+            first, last = max(row, 0), min(row + 64, c.shape[1])
+            c[plane, first:last] = a[k, first - row:last - row]
     return c
 
 
