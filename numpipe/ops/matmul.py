@@ -210,7 +210,7 @@ def matmul(a: Any, b: Any, c: Any = None, *, alpha: float = 1.0, beta: float = 1
             m, right = left.shape[0], strided(right, right.shape[-2:], right.strides[-2:])
 
     def run() -> None:
-        operands = [laid("matmul", name, info, batch, target, stream) for name, info in (("a", left), ("b", right))]
+        operands = laid("matmul", {"a": left, "b": right}, batch, target, stream)
         _product(operands, results, infos.get("bias"), batch, (m, n, k), alpha=float(alpha), beta=float(beta),
                  activation=activation_of(activation, "matmul"), config=config, batch_invariant=batch_invariant, target=target,
                  stream=stream)

@@ -17,11 +17,9 @@ from ..diagnostics import log
 from ..diagnostics.errors import SpecError
 from ..launch.info import ArrayInfo, tma_addressable
 from ..launch.views import broadcast, merged, strided, transposed
+from .padded import LINE, padded, rows_of
 from .repeats import recorded
 from .results import allocated
-
-_LINE = 128
-"""bytes of a line of the L2 cache: a row that begins at one has no box that touches two"""
 
 
 class Operand(NamedTuple):
@@ -75,8 +73,33 @@ def as_matrices(info: ArrayInfo, vectors: Sequence[bool]) -> ArrayInfo:
     return strided(info, shape, strides) if any(vectors) else info
 
 
-def laid(op: str, name: str, info: ArrayInfo, batch: tuple[int, ...], target: str | None, stream: Any) -> Operand:
-    """Return the operand `name` of an op whose result has these batches, loaded where it lies or copied."""
+def laid(op: str, infos: dict[str, ArrayInfo], batch: tuple[int, ...], target: str | None, stream: Any) -> list[Operand]:
+    """Return the operands of an op whose result has these batches, each loaded where it lies or copied."""
+    lying = [_lying(info, batch) for info in infos.values()]
+    for (name, info), place in zip(infos.items(), lying, strict=True):
+        if place.obstacle and log.on("launch"):
+            log.say("launch", f"{op}: '{name}', {info.dtype.name} {info.shape}, strides {info.strides} bytes, is copied: "
+                              f"{place.obstacle}")
+    off = [place.window for place in lying if place.obstacle]
+    rows = [None if window.array is not None else rows_of(window) for window in off]
+    if len(off) > 1 and None not in rows and rows[0].shape[1] == rows[1].shape[1]:  # type: ignore[union-attr]
+        made = iter(padded(rows, target, stream))  # type: ignore[arg-type]
+    else:
+        made = iter([copied(window, target, stream) if each is None else padded([each], target, stream)[0]
+                     for window, each in zip(off, rows, strict=True)])
+    return [Operand(_shaped(next(made), place.window.shape) if place.obstacle else place.window, place.turned) for place in lying]
+
+
+class _Lying(NamedTuple):
+    """How an operand lies: a window on it, or on its transpose, whose rows are contiguous where one dimension is; and why TMA
+    cannot address that, or ""."""
+
+    window: ArrayInfo
+    turned: bool
+    obstacle: str
+
+
+def _lying(info: ArrayInfo, batch: tuple[int, ...]) -> _Lying:
     window = stacked(info, batch)
     if window is not None:
         reason = "no dimension of it is contiguous"
@@ -84,15 +107,21 @@ def laid(op: str, name: str, info: ArrayInfo, batch: tuple[int, ...], target: st
             if candidate.strides[-1] == info.dtype.itemsize or candidate.shape[-1] == 1 or 0 in info.shape:
                 reason = tma_addressable(candidate) or ""
                 if not reason:
-                    return Operand(candidate, bool(turned))
+                    return _Lying(candidate, bool(turned), "")
     else:
         reason = "its batches do not lie one after another"
         window = broadcast(info, (*batch, *info.shape[-2:]))
-    if log.on("launch"):
-        log.say("launch", f"{op}: '{name}', {info.dtype.name} {info.shape}, strides {info.strides} bytes, is copied: {reason}")
     across = transposed(window)  # each is copied as it lies: lines on both sides
     turned = window.strides[-1] != info.dtype.itemsize == across.strides[-1]
-    return Operand(copied(across if turned else window, target, stream), turned)
+    return _Lying(across if turned else window, turned, reason)
+
+
+def _shaped(copy: ArrayInfo, shape: tuple[int, ...]) -> ArrayInfo:
+    """Return a copy's rows as the matrix, or the batch of matrices in one dimension, that they are."""
+    if len(shape) == 2 or len(copy.shape) == 3:
+        return copy
+    rows, (pitch, size) = shape[-2], copy.strides
+    return strided(copy, (copy.shape[0] // rows, *shape[-2:]), (rows * pitch, pitch, size))
 
 
 def copied(info: ArrayInfo, target: str | None, stream: Any) -> ArrayInfo:
@@ -103,7 +132,7 @@ def copied(info: ArrayInfo, target: str | None, stream: Any) -> ArrayInfo:
     else:
         *outer, columns = info.shape
         size = info.dtype.itemsize
-        pitch = -(-columns * size // _LINE) * _LINE // size
+        pitch = -(-columns * size // LINE) * LINE // size
         made = allocated("copy", info, (*outer, pitch), stream)
         window = strided(made, info.shape, made.strides)
         move(info, window, target, stream, padded=True)
