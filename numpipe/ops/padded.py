@@ -113,11 +113,11 @@ def padded(matrices: Sequence[ArrayInfo], target: str | None, stream: Any) -> li
     first, second = matrices[0], matrices[-1]
     itemsize, (rows_a, columns) = first.dtype.itemsize, first.shape
     rows_b = second.shape[0] if len(matrices) > 1 else 0
-    pitch = cdiv(columns * itemsize, LINE) * LINE
+    pitch = _blocks(columns * itemsize, LINE) * LINE
     size = math.gcd(4, columns * itemsize, *(number for info in matrices for number in (info.ptr, info.strides[0])))
     columns = columns * itemsize // size
     height, width = cut(size, (rows_a, rows_b), columns)
-    behind = cdiv(rows_a, height) * height  # the row at which the second begins
+    behind = _blocks(rows_a, height) * height  # the row at which the second begins
     made = allocated("copy", first, (behind + rows_b if rows_b else rows_a, pitch // itemsize), stream)
     steps = [info.strides[0] // size for info in (first, second)]
     sources = [info._replace(shape=((info.shape[0] - 1) * step + columns,), strides=(size,), dtype=_MOVED[size])
@@ -138,6 +138,11 @@ def cut(size: int, rows: Sequence[int], columns: int) -> tuple[int, int]:
     """
     narrow = LINE // size
     height = 512 // narrow  # four elements of a lane
-    if sum(cdiv(each, height) for each in rows) * cdiv(columns, narrow) <= _WARPGROUPS * SMS:
+    if sum(_blocks(each, height) for each in rows) * _blocks(columns, narrow) <= _WARPGROUPS * SMS:
         return height, narrow
     return (4 * height, narrow) if columns <= 2 * narrow else (height, 4 * narrow)
+
+
+def _blocks(size: int, block: int) -> int:
+    """Return how many blocks cover a size, a Python int (`cdiv` gives the kernel's numbers of 32 bits, too small for addresses)."""
+    return -(-size // block)

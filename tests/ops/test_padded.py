@@ -58,6 +58,8 @@ def test_one_launch_copies_both_operands(launched: list[tuple[Any, ...]]) -> Non
         "columns": 127, "rows_a": 20, "rows_b": 40, "step_a": 127, "step_b": 127}
     assert [(info.shape, info.strides) for info in (left, right)] == [((20, 127), (256, 2)), ((40, 127), (256, 2))]
     assert right.ptr - left.ptr == 24 * 256, "behind the first operand's last block"
+    numbers = [number for info in (a, b, whole, left, right) for number in (info.ptr, *info.shape, *info.strides)]
+    assert {type(number) for number in numbers} == {int}, "addresses do not fit NumPy's int32"
 
 
 def test_rows_of_an_even_number_of_elements_are_moved_in_pairs(launched: list[tuple[Any, ...]]) -> None:
