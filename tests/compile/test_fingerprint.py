@@ -268,7 +268,9 @@ Kernel.__init__ = lambda self, *args, **named: (begin(self, *args, **named), mad
 for path in sorted(Path("examples").glob("*.py")):
     importlib.import_module(path.stem)
 import attention_ladder, gemm_ladder, gemm_tuned
+from numpipe.ops import padded
 from numpipe.ops.attention import Config, Form, kernel
+padded.kernel(2, 8, 64)
 kernel(Config(), Form(128))
 kernel(Config(64, 1, alone=True), Form(64))
 attention_ladder.kernel(attention_ladder.Config(), 128, True)

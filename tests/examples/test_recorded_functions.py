@@ -111,5 +111,5 @@ def test_all_kernels_are_among_them() -> None:
     of_files = {path.name for path in (*EXAMPLES.rglob("*.py"), *OPS.glob("*.py"))
                 if re.search(r"^ *@numpipe[._](kernel|jit)\b", path.read_text("utf8"), re.MULTILINE)}
     tested = {Path(str(module.__file__)).name for module in (*MODULES, gemm_ladder, attention_ladder)}
-    tested |= {"jax_calls.py", "matmul.py", "attention.py", "attention_short.py", "copy.py", "by_rows.py"}
+    tested |= {"jax_calls.py", "matmul.py", "attention.py", "attention_short.py", "copy.py", "padded.py", "by_rows.py"}
     assert of_files == tested
