@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import re
 import time
 from collections.abc import Sequence
@@ -45,16 +46,21 @@ SIBLINGS = ("core.inert_cuda", "plan.specs_cuda", "plan.context_cuda", "language
 """the modules that hold the CUDA meanings of types, imported by the first compile (operations import their own)"""
 
 
+_INSTALL = "install numba-cuda[cu13] (Linux x86_64 or aarch64)"
+
+
 def toolchain() -> str | None:
-    """Return what this machine lacks to compile kernels; None where it can."""
+    """Return why this process cannot compile kernels, or None where it can."""
+    if os.environ.get("NUMBA_ENABLE_CUDASIM", "0") != "0":
+        return "NUMBA_ENABLE_CUDASIM puts a simulator in the place of Numba's compiler; unset it"
     for module in ("numba.cuda", "cuda.bindings.nvjitlink"):
         try:
             with uninterrupted():  # it imports the package that the module is in
                 found = importlib.util.find_spec(module)
             if found is None:
-                return f"{module} is not installed"
+                return f"{module} is not installed; {_INSTALL}"
         except ModuleNotFoundError as error:
-            return f"{error.name} is not installed"
+            return f"{error.name} is not installed; {_INSTALL}"
     return None
 
 
@@ -63,8 +69,7 @@ def front_end(unit: Unit, lifted: Lifted, scalars: Sequence[tuple[str, np.dtype]
     """Return the Numba kernel object of a rewritten function, which holds its checked LLVM IR; and its tiles beside products."""
     missing = toolchain()
     if missing:
-        raise TargetError(f"kernel {unit.kernel}: this machine cannot compile kernels: {missing}; install numba-cuda[cu13] (Linux "
-                          "x86_64 or aarch64), or use target='sim'")
+        raise TargetError(f"kernel {unit.kernel}: kernels cannot be compiled here: {missing}, or use target='sim'")
     with uninterrupted():  # half a module would have registered half of its meanings
         from ..core import numba as nb
 

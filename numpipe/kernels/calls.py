@@ -88,6 +88,8 @@ class Calls:
             if plan is None:
                 types = definition.results.types(call)
                 definition.results.check_signature(call)
+                if infos and infos[0].kind != "host":  # before the outputs are allocated there
+                    targets.choose(name, target or definition.options.target, infos, "device")
             call.results = definition.results.allocate(call, types if plan is None else plan.types, stream)
             call.fresh = len(call.results)
             infos += [launch.describe_fresh(array, p, name) for array, p in zip(call.results, missing, strict=True)]

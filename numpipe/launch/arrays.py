@@ -54,6 +54,9 @@ def library(kind: type) -> str:
 
 
 def _choose(obj: Any, name: str, kernel: str) -> Reader:
+    if isinstance(obj, np.ma.MaskedArray):
+        raise SpecError(f"{argument(name, kernel)}: a masked array has a mask, which no kernel reads: pass {name}.filled(0), or "
+                        f"{name}.data and the mask as an array of its own")
     if isinstance(obj, np.ndarray):
         return _numpy
     if hasattr(obj, "data_ptr") and hasattr(obj, "get_device") and hasattr(obj, "stride"):

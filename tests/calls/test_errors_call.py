@@ -388,6 +388,13 @@ def test_target_gpu_says_why_not_and_what_mends_it(machine: Callable[[str], None
     assert "target='sim'" in told or "update the driver" in told
 
 
+def test_arrays_of_a_gpu_without_a_driver_are_told_so_before_an_output_is_allocated(machine: Callable[[str], None]) -> None:
+    machine("no driver")
+    there = CudaArray(4096, (128, 64), "<f2"), CudaArray(8192, (64, 64), "<f2")
+    assert "the GPU cannot be used: libcuda was not found" in said(TargetError, lambda: product(*there))
+    assert "got arrays on the GPU: pass NumPy arrays" in said(TargetError, lambda: product(*there, target="sim"))
+
+
 @pytest.mark.parametrize("name", ["broken", "CUDA 12"])
 def test_a_driver_that_ought_to_work_never_falls_back(machine: Callable[[str], None], name: str) -> None:
     machine(name)
@@ -435,10 +442,23 @@ def test_a_read_only_array_of_a_gpu_is_no_output(monkeypatch: pytest.MonkeyPatch
 
 
 def test_without_a_compiler_the_error_names_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(build, "toolchain", lambda: "numba.cuda is not installed")
+    monkeypatch.setattr(build.importlib.util, "find_spec", lambda module: None)
     told = said(TargetError, lambda: scaled.compiled(A, np.zeros((64, 64), np.float32), 1.0))
-    assert "kernel scaled: this machine cannot compile kernels: numba.cuda is not installed" in told
+    assert "kernel scaled: kernels cannot be compiled here: numba.cuda is not installed" in told
     assert "install numba-cuda[cu13]" in told and "target='sim'" in told
+
+
+def test_a_simulator_of_numbas_in_place_of_its_compiler_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NUMBA_ENABLE_CUDASIM", "1")
+    zeros = np.zeros((64, 64), np.float32)
+    told = said(TargetError, lambda: scaled.compiled(A, zeros, 1.0))
+    assert "NUMBA_ENABLE_CUDASIM puts a simulator in the place of Numba's compiler; unset it, or use target='sim'" in told
+    scaled(A, zeros, 1.0, target="sim")  # which does without
+
+
+def test_a_masked_array_is_no_argument() -> None:
+    told = said(SpecError, lambda: scaled(np.ma.masked_array(A), np.zeros((64, 64), np.float32), 1.0))
+    assert "argument 'a' of kernel 'scaled': a masked array has a mask, which no kernel reads: pass a.filled(0)" in told
 
 
 def test_inspecting_something_else() -> None:

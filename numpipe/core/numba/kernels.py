@@ -149,7 +149,7 @@ def compile_kernel(entry: Callable[..., Any], argtypes: Sequence[Any], *, thread
     code has a line table (`lines`).
     """
     with compiling_for(target, few_meanings, place):
-        dispatcher_ = cuda.jit(entry, launch_bounds=(threads, 1), lto=True)
+        dispatcher_ = cuda.jit(entry, launch_bounds=(threads, 1), lto=True, debug=False)  # whatever NUMBA_CUDA_DEBUGINFO
         _listeners[:] = [] if typed is None else [typed]
         try:
             kernel = dispatcher._Kernel(entry, tuple(argtypes), **dispatcher_.targetoptions)

@@ -19,6 +19,7 @@ import numpy as np
 from ...diagnostics.errors import SimulationError, SpecError
 from ...diagnostics.frames import brief
 from ...diagnostics.reports import Line, Report
+from ...plan.transforms import is_int
 from .fresh import Arguments, Array, Arrays
 
 if TYPE_CHECKING:
@@ -179,8 +180,8 @@ def verify(kernel: Kernel, /, *args: Any, schedules: int = 20, seed: int = 0, ou
 
 def verified(kernel: Kernel, arguments: Arguments, schedules: int, seed: int) -> tuple[Verification, Arrays]:
     """Run the schedules; returns the result, and the arrays of the first schedule that came to its end, {} if none did."""
-    if schedules < 1:
-        raise SpecError(f"kernel {kernel.name}: verify with schedules={schedules}; at least 1")
+    if not is_int(schedules) or schedules < 1:
+        raise SpecError(f"kernel {kernel.name}: verify with schedules={schedules!r}; an integer of at least 1")
     seeds = (None, *range(seed, seed + schedules - 1))
     errors: dict[tuple[str, tuple[Line, ...]], list[tuple[int | None, SimulationError]]] = {}
     first: Arrays = {}

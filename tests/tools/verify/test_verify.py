@@ -257,8 +257,9 @@ def test_other_errors_are_raised_and_say_the_seed(monkeypatch: pytest.MonkeyPatc
 
 
 def test_arguments_that_do_not_fit_are_refused() -> None:
-    with pytest.raises(SpecError, match="schedules=0; at least 1"):
-        numpipe.verify(sums, SQUARE, SQUARE, schedules=0)
+    for schedules in (0, 1.5, "20"):
+        with pytest.raises(SpecError, match=f"schedules={schedules!r}; an integer of at least 1"):
+            numpipe.verify(sums, SQUARE, SQUARE, schedules=schedules)
     with pytest.raises(SpecError, match="leaves 1 parameters for it"):
         numpipe.verify(gemm.matmul, halves(64, 64), halves(64, 64), out=(SQUARE, SQUARE))
 
