@@ -109,6 +109,7 @@ class Calls:
         call = definition.bind(args, named, own=whole)
         definition.check_outputs(call)
         definition.describe(call, types=True)
+        launch.check_sizes(call.infos, definition.results.array_names(call), definition.name)
         missing = definition.results.missing(call)
         if missing and out is None and definition.options.out_type is None:
             raise SpecError(f"kernel {definition.name}: pass all of {', '.join(definition.parameters)}: it has no out_type")
@@ -133,6 +134,7 @@ class Calls:
             definition.results.check(call)
         definition.results.check_signature(call)
         names = definition.results.array_names(call)
+        launch.check_sizes(infos, names, definition.name)
         place = launch.same_place(infos, names, definition.name)
         choice = targets.choose(definition.name, target or options.target, infos, place)
         variant = self.variant(call)

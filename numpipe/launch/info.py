@@ -171,6 +171,14 @@ def not_addressable(info: ArrayInfo, reason: str, name: str, kernel: str = "") -
                      f"{info.shape}, strides {info.strides} bytes: {reason}; {mend}")
 
 
+def check_sizes(infos: Sequence[ArrayInfo], names: Sequence[str], kernel: str = "") -> None:
+    """Raise SpecError for a dimension whose size is no int32, which all indices and sizes are in a kernel."""
+    for info, name in zip(infos, names, strict=False):
+        if max(info.shape, default=0) >= 1 << 31:
+            raise SpecError(f"{argument(name, kernel)}: shape {info.shape}: sizes and indices are int32 in a kernel, at most "
+                            f"{(1 << 31) - 1}: pass parts of it, or a view with more dimensions")
+
+
 def same_place(infos: Sequence[ArrayInfo], names: Sequence[str], kernel: str = "") -> Literal["host", "device"]:
     """Return where all arguments lie. Raises SpecError unless all are on the host or all on one GPU."""
     if not infos:

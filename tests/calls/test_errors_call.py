@@ -456,6 +456,13 @@ def test_a_simulator_of_numbas_in_place_of_its_compiler_is_named(monkeypatch: py
     scaled(A, zeros, 1.0, target="sim")  # which does without
 
 
+def test_sizes_beyond_int32_are_refused() -> None:
+    huge = np.broadcast_to(np.float16(0), (1 << 31, 64))
+    for call in CALLS.values():
+        told = said(SpecError, lambda call=call: call(scaled, huge, np.zeros((64, 64), np.float32), 1.0))
+        assert "argument 'a' of kernel 'scaled': shape (2147483648, 64): sizes and indices are int32 in a kernel" in told
+
+
 def test_a_masked_array_is_no_argument() -> None:
     told = said(SpecError, lambda: scaled(np.ma.masked_array(A), np.zeros((64, 64), np.float32), 1.0))
     assert "argument 'a' of kernel 'scaled': a masked array has a mask, which no kernel reads: pass a.filled(0)" in told
