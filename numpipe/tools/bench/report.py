@@ -9,6 +9,7 @@ gives one ratio, the figure is their median, and its 95 % interval comes from th
 
 from __future__ import annotations
 
+import gzip
 import json
 import math
 import os
@@ -150,10 +151,12 @@ class Result:
         os.replace(part, path)
 
 
-def read(path: Path) -> Result:
-    """Read a result file. Raises ValueError for another file, and for one of another schema."""
+def read(path: str | os.PathLike[str]) -> Result:
+    """Read a result file, which may be compressed (``.gz``). Raises ValueError for another file, and for one of another schema."""
+    path = Path(path)
     try:
-        data = json.loads(path.read_text(encoding="utf8"))
+        with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf8") as file:
+            data = json.loads(file.read())
         if data.get("schema") != SCHEMA:
             raise ValueError(f"{path}: schema {data.get('schema')!r}, expected {SCHEMA!r}")
         machine = {k: data[k] for k in data.keys() - {"schema", "benchmark", "method", "rows", "runs"}}

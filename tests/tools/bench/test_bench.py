@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import math
 import random
@@ -280,7 +281,8 @@ def test_a_file_whose_runs_have_another_form_is_refused(change: dict[str, Any], 
     for name in ("bad.json", "deep.json"):
         with pytest.raises(ValueError, match=f"{name}: not a result file of numpipe.bench"):
             bench.read(tmp_path / name)
-    assert bench.read(tmp_path / "r.json").rows
+    (tmp_path / "r.json.gz").write_bytes(gzip.compress((tmp_path / "r.json").read_bytes()))
+    assert bench.read(tmp_path / "r.json").rows == bench.read(str(tmp_path / "r.json.gz")).rows != []
 
 
 def test_table_is_aligned_and_names_noise_and_sensors() -> None:
