@@ -12,15 +12,16 @@ from ...core.op import cuda_meaning, immediate
 from ...diagnostics.errors import CompileError, SpecError
 from ...plan.allocations import BarrierPlan, SmemPlan, parse
 from ...plan.context_cuda import ContextType, own_part
-from ..tiles.refs_cuda import AtType, SharedType, SmemType, view, with_at
+from ...plan.unit import Unit
+from ..tiles.refs_cuda import AtType, SharedType, SmemType, inside, view, with_at
 from . import shared as source
 
 I32 = nb.types.int32
 
 
 class SlotsType(nb.types.Type):  # type: ignore[misc]
-    def __init__(self, plan: SmemPlan, role: str, tile: type[SharedType] = SmemType) -> None:
-        self.plan, self.role, self.tile = plan, role, tile(plan.kind.layout, plan.kind.dtype, role, True)
+    def __init__(self, plan: SmemPlan, debugged: Unit | None, role: str, tile: type[SharedType] = SmemType) -> None:
+        self.plan, self.tile = plan, tile(plan.kind.layout, plan.kind.dtype, debugged, role, True)
         super().__init__(name=f"slots({plan}, {self.tile})")
 
     def at(self, target: AtType, index: Any) -> Any:
@@ -31,7 +32,8 @@ class SlotsType(nb.types.Type):  # type: ignore[misc]
         address = nb.fields(context, builder, self, nb.fields(context, builder, target, args[0]).of).address
         number = _linear(context, builder, lead, parts[:len(lead)], index, args[1])
         address = builder.add(address, builder.mul(number, nb.const(self.plan.kind.stride)))
-        return address if further is None else further(builder, address, args[1])
+        return address if further is None else further(
+            builder, address, inside(builder, self.tile, index, args[1], "tile.at[…]", len(lead)))
 
 
 class BarriersType(nb.types.Type):  # type: ignore[misc]
@@ -95,7 +97,7 @@ def _type(np_: ContextType, tree: Any) -> Any:
         return nb.types.Tuple([_type(np_, part) for part in tree])
     if isinstance(tree, BarrierPlan):
         return BarriersType(np_, tree, tree.kind.shape)
-    slots = SlotsType(tree, np_.role)
+    slots = SlotsType(tree, np_.unit.debugged, np_.role)
     return slots if tree.slots else slots.tile
 
 
