@@ -141,7 +141,7 @@ in_child(WATCH.forget)
 
 def last_failure() -> None:
     """Wait for the kernels that were built with ``CompilerParams(debug=True)``; PipelineDeadlock if one of them gave up a wait, and
-    SimulationError (`out-of-bounds`) if one had an index outside its array, or took a part outside a tile.
+    SimulationError (`out-of-bounds`) if one had an index outside its array, or outside a tile, slots or barriers.
 
     The report is like the simulator's: which warpgroup waited for which barrier, phase and step, and what the barriers lacked.
     This function or the next call of a kernel raises it, once. Without such a kernel, or a failure, nothing happens. Raises
@@ -161,7 +161,7 @@ def last_failure() -> None:
 def failure(compiled: Image, records: list[watch.Record], ended: bool) -> SimulationError:
     """Return the error for a kernel that gave up its waits, or had an index outside its array."""
     for record in records:
-        if record.kind in (watch.OUTSIDE, watch.PART):
+        if record.kind in (watch.OUTSIDE, watch.SHARED):
             return outside(compiled, record, sum(other.kind == record.kind for other in records))
     report = report_of(compiled, records, ended)
     line = next((line for party in report.waiting for line in party.lines), None)
@@ -171,16 +171,16 @@ def failure(compiled: Image, records: list[watch.Record], ended: bool) -> Simula
 
 
 def outside(compiled: Image, record: watch.Record, count: int) -> SimulationError:
-    """Return the error for an index outside its array, or a part outside its tile, the first of `count` that are told."""
-    size, axis = record.state & 0xFFFFFFFF, record.state >> 32
-    if record.kind == watch.PART:
-        found, allowed, mend = f"start {record.phase}", f"0…{size}", f"a start in 0…{size}"
+    """Return the error for an index outside its array, or a place outside shared memory's, the first of `count` that are told."""
+    place, size, axis = compiled.places[record.address], record.state & 0xFFFFFFFF, record.state >> 32
+    if record.kind == watch.SHARED:
+        allowed, mend = f"0…{size}", f"one in 0…{size}"
     else:
-        found, allowed = f"index {record.phase}", f"the array's {size}"
+        place, allowed = f"{place}: index", f"the array's {size}"
         mend = f"indices in 0…{size - 1}, or mode=\"zero\" or mode=\"clip\" where it is meant (BlockSpec, numpipe.index)"
-    party = Party(found, record.warpgroup, compiled.role(record.warpgroup), record.cta)
-    error = SimulationError(f"kernel {compiled.name}, {party.name} of CTA {record.cta}: {compiled.places[record.address]}: {found} "
-                            f"along dimension {axis} is outside {allowed}" + (f", and {count - 1} more" if count > 1 else "")
+    party = Party(f"index {record.phase}", record.warpgroup, compiled.role(record.warpgroup), record.cta)
+    error = SimulationError(f"kernel {compiled.name}, {party.name} of CTA {record.cta}: {place} {record.phase} along dimension "
+                            f"{axis} is outside {allowed}" + (f", and {count - 1} more" if count > 1 else "")
                             + f"; what the kernel has computed is wrong: {mend}")
     error.report = Report("out-of-bounds", str(error), party, mend=mend, kernel=compiled.name)
     return error

@@ -47,8 +47,7 @@ def report(builder: Any, unit: Unit, what: str, axis: int, index: Any, size: Any
            kind: int = watch.OUTSIDE) -> None:
     """Emit a record (`watch`) of an index along a dimension of an array of `size`, by lanes where `outside` is true.
 
-    `what` says whose index it is. `once`: all lanes of the warpgroup have it, and the first one tells. `kind`: PART for the start
-    of a part of a tile in shared memory; then `size` is the last start that lies inside.
+    `what` says whose index it is. `once`: all lanes of the warpgroup have it, and the first one tells. `kind`: of the record.
     """
     if once:
         thread = builder.and_(nb.thread_index(builder), nb.const(127))
@@ -62,3 +61,16 @@ def report(builder: Any, unit: Unit, what: str, axis: int, index: Any, size: Any
     operands = [builder.zext(outside, nb.i32), builder.ptrtoint(control, nb.i64), nb.const(unit.places.index(what)), nb.const(axis),
                 index, size]
     nb.emit_asm(builder, nb.void, operands, " ".join(_TELL.replace("KIND", str(kind)).split()), "r,l,r,r,r,r,~{memory}")
+
+
+def within(builder: Any, unit: Unit | None, what: str, axis: int, place: Any, last: int, once: bool) -> Any:
+    """Return a place in shared memory; in a kernel that is debugged (`unit`) one outside 0 … `last` is reported, and 0 returned.
+
+    `what` says whose it is, and ends in what it is: "start", "index". `once` as for `report`.
+    """
+    if unit is None:
+        return place
+    end = nb.const(last)
+    outside = builder.or_(builder.icmp_signed("<", place, nb.const(0)), builder.icmp_signed(">", place, end))
+    report(builder, unit, what, axis, place, end, outside, once, watch.SHARED)
+    return builder.select(outside, nb.const(0), place)

@@ -80,11 +80,13 @@ def test_a_debugged_kernel_reports_a_block_outside_and_the_process_goes_on(name:
     numpipe.last_failure()
 
 
-@pytest.mark.parametrize("name, starts, part, found", slice_kernels.OUTSIDE)
-def test_a_debugged_kernel_reports_a_part_outside_its_tile_and_the_process_goes_on(
-        name: str, starts: tuple[int, ...], part: str, found: str) -> None:
+@pytest.mark.parametrize("name, starts, says", [
+    *((name, starts, re.escape(f"{part}: ds(start, 64) of a tile (128, ") + f".*: {found} is outside 0…64")
+      for name, starts, part, found in slice_kernels.OUTSIDE),
+    *(("counted", given, re.escape(debugged)) for given, _, debugged in slice_kernels.ELSEWHERE)])
+def test_a_debugged_kernel_reports_a_place_outside_shared_memory_and_the_process_goes_on(
+        name: str, starts: tuple[int, ...], says: str) -> None:
     kernel, inside = numpipe.kernel(**DEBUG)(slice_kernels.KERNELS[name].function), slice_kernels.INSIDE[name]
-    says = re.escape(f"{part}: ds(start, 64) of a tile (128, ") + f".*: {found} is outside 0…64"
     with pytest.raises(SimulationError, match=says) as raised:
         kernel(*slice_kernels.arrays(name), *starts, target="gpu")
     assert raised.value.report is not None and raised.value.report.hazard == "out-of-bounds"

@@ -30,6 +30,15 @@ def a_view_past_a_shared_tile(x, y, *, mended: numpipe.Static):
         y[ds(0, 64), ds(0, 64)] = numpipe.wgmma_wait(numpipe.wgmma(None, part, tile.T), 0)
 
 
+@kernel("out-of-bounds", r"….at\[…\]: index 2 along dimension 0 is outside 0…1; the GPU takes whatever lies there",
+        np.zeros(64, I32), gives=ONES, error=SimulationError)
+def a_slot_that_there_is_not(y, *, mended: numpipe.Static):
+    slots = numpipe.scratch(SMEM((2, 8, 64), np.int32))
+    tile = slots.at[y.shape[0] // (64 if mended else 32)]
+    tile[...] = numpipe.full((8, 64), 1, np.int32)
+    y[ds(0, 64)] = tile[...].max(axis=0)
+
+
 @kernel("out-of-bounds", r"atomic_add: index 64 is outside the tile \(64,\); the GPU leaves it out", np.zeros(64, I32),
         gives=ONES, error=SimulationError)
 def an_atomic_past_a_shared_vector(y, *, mended: numpipe.Static):

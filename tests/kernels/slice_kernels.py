@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 import numpipe
-from numpipe import SMEM, BlockSpec, Element, cdiv, ds
+from numpipe import SMEM, Barrier, BlockSpec, Element, cdiv, ds
 
 STARTS = (0, 0), (1, 0), (8, 64), (13, 29), (64, 64), (63, 1)
 
@@ -44,6 +44,20 @@ def stored_anywhere(x, y, row, column):
 
 
 @numpipe.kernel(num_compute_wgs=1)
+def counted(x, y, first, slot, barrier):
+    """Indices of elements, slots and barriers: 64 bins from `first` on, one more each, through a slot."""
+    slots, met = numpipe.scratch((SMEM((2, 8, 128), np.float32), Barrier(num_barriers=2)))
+    bins = numpipe.scratch(SMEM((128,), np.int32))
+    bins[...] = numpipe.full(128, 0, np.int32)
+    numpipe.atomic_add(bins.at[numpipe.iota(64) + first], 1)
+    row = numpipe.layout_cast(bins[...].astype(np.float32), "row 32")
+    slots.at[slot][...] = numpipe.full((8, 128), 0.0, np.float32) + row[None, :]
+    numpipe.barrier_arrive(met.at[barrier])
+    numpipe.barrier_wait(met.at[barrier])
+    y[ds(0, 8), ds(0, 128)] = slots.at[slot][...]
+
+
+@numpipe.kernel(num_compute_wgs=1)
 def viewed(x, y, row, column, slot_row):
     """x is (128, 128) of float16. A product of a view of a tile; a part of a view of a slot; the same in a transposed view."""
     slots = numpipe.scratch(SMEM((2, 128, 64), np.float16))
@@ -61,8 +75,8 @@ def viewed_wanted(x: np.ndarray, row: int, column: int, slot_row: int) -> np.nda
     return np.concatenate([part @ x[:64, :64].T, part.T, x[slot_row:slot_row + 64, :64]])
 
 
-KERNELS = {"anywhere": anywhere, "stored_anywhere": stored_anywhere, "viewed": viewed}
-INSIDE = {"anywhere": (13, 29), "stored_anywhere": (13, 29), "viewed": (8, 64, 56)}
+KERNELS = {"anywhere": anywhere, "stored_anywhere": stored_anywhere, "viewed": viewed, "counted": counted}
+INSIDE = {"anywhere": (13, 29), "stored_anywhere": (13, 29), "viewed": (8, 64, 56), "counted": (50, 1, 1)}
 OUTSIDE = [
     ("anywhere", (65, 0), "tile[…]", "start 65 along dimension 0"), ("anywhere", (0, -1), "tile[…]", "start -1 along dimension 1"),
     ("stored_anywhere", (3, 100), "tile[…]", "start 100 along dimension 1"),
@@ -71,6 +85,15 @@ OUTSIDE = [
     ("viewed", (0, 0, 2 ** 30), "tile.at[…]", "start 1073741824 along dimension 0"),
 ]
 """(kernel, its arguments of which one is outside, what a part is called, which start is outside)"""
+ELSEWHERE = [
+    ((65, 0, 0), "atomic_add: index 128 is outside the tile (128,)",
+     "atomic_add: a tile (128,) in shared memory: index 128 along dimension 0 is outside 0…127"),
+    ((-1, 0, 0), "atomic_add: index -1 is outside the tile (128,)",
+     "atomic_add: a tile (128,) in shared memory: index -1 along dimension 0 is outside 0…127"),
+    ((0, 2, 0), "….at[…]: index 2 along dimension 0 is outside 0…1", "….at[…]: index 2 along dimension 0 is outside 0…1"),
+    ((0, 0, -1), "….at[…]: index -1 along dimension 0 is outside 0…1", "….at[…]: index -1 along dimension 0 is outside 0…1"),
+]
+"""(arguments of `counted` of which one is outside, what the simulated SM says of that, what a kernel that is debugged says)"""
 
 
 def arrays(name: str) -> tuple[np.ndarray, np.ndarray]:

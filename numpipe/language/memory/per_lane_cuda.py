@@ -29,8 +29,7 @@ I32, F32 = nb.types.int32, nb.types.float32
 
 
 class LaneTileType(SharedType):
-    word = "lane"
-
+    word, together = "lane", False
 
     def part(self, target: Any, index: Any) -> Any:
         if not all(map(is_integer, index_parts(index))):

@@ -12,6 +12,7 @@ from ...core.op import cuda_meaning, immediate
 from ...diagnostics.errors import CompileError, SpecError
 from ...plan.allocations import BarrierPlan, SmemPlan, parse
 from ...plan.context_cuda import ContextType, own_part
+from ...plan.outside_cuda import within
 from ...plan.unit import Unit
 from ..tiles.refs_cuda import AtType, SharedType, SmemType, inside, view, with_at
 from . import shared as source
@@ -30,7 +31,8 @@ class SlotsType(nb.types.Type):  # type: ignore[misc]
         tile, further = view(self.tile, index, len(lead)) if len(parts) > len(lead) else (self.tile, None)
         context, builder, args = yield tile(target, index)
         address = nb.fields(context, builder, self, nb.fields(context, builder, target, args[0]).of).address
-        number = _linear(context, builder, lead, parts[:len(lead)], index, args[1])
+        number = _linear(context, builder, lead, parts[:len(lead)], index, args[1],
+                         None if self.tile.role == "memory" else self.tile.debugged, self.tile.together)
         address = builder.add(address, builder.mul(number, nb.const(self.plan.kind.stride)))
         return address if further is None else further(
             builder, address, inside(builder, self.tile, index, args[1], "tile.at[…]", len(lead)))
@@ -51,7 +53,8 @@ class BarriersType(nb.types.Type):  # type: ignore[misc]
         result = BarriersType(self.context, self.plan, left)
         context, builder, args = yield result(target, index)
         have = nb.fields(context, builder, self, nb.fields(context, builder, target, args[0]).of)
-        number = _linear(context, builder, self.shape[:len(parts)], parts, index, args[1])
+        number = _linear(context, builder, self.shape[:len(parts)], parts, index, args[1],
+                         None if self.context.role == "memory" else self.context.unit.debugged)
         first = builder.add(have.first, builder.mul(number, nb.const(math.prod(left))))
         return nb.struct(context, builder, result, np=have.np, first=first)
 
@@ -69,14 +72,16 @@ def index_parts(index: Any) -> tuple[Any, ...]:
     return tuple(index) if isinstance(index, nb.types.BaseTuple) else (index,)
 
 
-def _linear(context: Any, builder: Any, shape: tuple[int, ...], parts: Any, index: Any, value: Any) -> Any:
-    """`shared.linear` of parts of an index of type `index`."""
+def _linear(context: Any, builder: Any, shape: tuple[int, ...], parts: Any, index: Any, value: Any, debugged: Unit | None,
+            together: bool = True) -> Any:
+    """`shared.linear` of parts of an index of type `index`, whose lanes have it `together`."""
     number = nb.const(0)
     for axis, (size, part) in enumerate(zip(shape, parts, strict=True)):
         if isinstance(part, InertType):
             continue
         place = builder.extract_value(value, axis) if isinstance(index, nb.types.BaseTuple) else value
-        number = builder.add(builder.mul(number, nb.const(size)), context.cast(builder, place, part, I32))
+        place = within(builder, debugged, "….at[…]: index", axis, context.cast(builder, place, part, I32), size - 1, together)
+        number = builder.add(builder.mul(number, nb.const(size)), place)
     return number
 
 

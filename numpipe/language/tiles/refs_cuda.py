@@ -10,10 +10,9 @@ import numpy as np
 from ...core import numba as nb
 from ...core.inert_cuda import STEERLESS, InertType, steers
 from ...core.op import cuda_meaning, entry_operation
-from ...plan import watch
 from ...plan.context_cuda import ContextType
 from ...plan.layout import Layout
-from ...plan.outside_cuda import report
+from ...plan.outside_cuda import within
 from ...plan.unit import Unit
 from . import refs
 from .tile import TileLike
@@ -75,6 +74,8 @@ class SharedType(nb.types.Type):  # type: ignore[misc]
     """The type of a `refs.SharedTile`. `debugged`: the unit of a kernel that is debugged, which says what its records are of."""
 
     what, word = "a shared-memory tile", "smem"
+    together = True
+    """whether the lanes of a warpgroup have the same indices"""
 
     def __init__(self, layout: Layout, dtype: np.dtype, debugged: Unit | None, role: str, writable: bool = False) -> None:
         self.layout, self.dtype, self.debugged, self.role, self.writable = layout, dtype, debugged, role, writable
@@ -235,12 +236,9 @@ def inside(builder: Any, tile: SharedType, index: Any, value: Any, what: str, be
     for axis, part in enumerate(_slices(tile, index, before)):
         if isinstance(part, AllType) or part.inert or part.start is not None:
             continue
-        start = builder.extract_value(value, before + axis) if tupled else value
-        last = nb.const(tile.layout.sides[axis] - part.size)
-        outside = builder.or_(builder.icmp_signed("<", start, nb.const(0)), builder.icmp_signed(">", start, last))
-        of = f"{what}: ds(start, {part.size}) of a tile {tile.layout.sides} in shared memory"
-        report(builder, tile.debugged, of, axis, start, last, outside, tile.word == SharedType.word, watch.PART)
-        start = builder.select(outside, nb.const(0), start)
+        start, last = builder.extract_value(value, before + axis) if tupled else value, tile.layout.sides[axis] - part.size
+        of = f"{what}: ds(start, {part.size}) of a tile {tile.layout.sides} in shared memory: start"
+        start = within(builder, tile.debugged, of, axis, start, last, tile.together)
         value = builder.insert_value(value, start, before + axis) if tupled else start
     return value
 

@@ -10,12 +10,14 @@ import pytest
 import numpipe
 from numpipe import CompilerParams, SimulationError
 from tests.kernels.slice_kernels import (
+    ELSEWHERE,
     INSIDE,
     KERNELS,
     OUTSIDE,
     STARTS,
     anywhere,
     arrays,
+    counted,
     neighbours,
     stencil,
     stored_anywhere,
@@ -60,16 +62,18 @@ def test_a_view_of_a_tile_a_slot_and_a_transposed_tile_is_what_numpy_says() -> N
     np.testing.assert_array_equal(y[:, :64], viewed_wanted(x, *INSIDE["viewed"]))
 
 
+@pytest.mark.variants(2)
 @pytest.mark.parametrize("name, places", [
     ("anywhere", {"tile[…]: ds(start, 64) of a tile (128, 128)"}),
     ("stored_anywhere", {"tile[…]: ds(start, 64) of a tile (128, 128)"}),
     ("viewed", {"tile.at[…]: ds(start, 64) of a tile (128, 128)", "tile[…]: ds(start, 64) of a tile (64, 128)",
-                "tile.at[…]: ds(start, 64) of a tile (128, 64)"})])
+                "tile.at[…]: ds(start, 64) of a tile (128, 64)", "….at[…]: index"}),
+    ("counted", {"atomic_add: a tile (128,) in shared memory: index", "….at[…]: index"})])
 def test_a_debugged_kernel_looks_at_the_starts_of_its_parts_and_no_other_does(name: str, places: set[str]) -> None:
     debugged = numpipe.kernel(num_compute_wgs=1, compiler_params=CompilerParams(debug=True))(KERNELS[name].function)
     assert KERNELS[name].compiled(*arrays(name), *INSIDE[name]).image.places == ()
     found = debugged.compiled(*arrays(name), *INSIDE[name]).image.places
-    assert {place.removesuffix(" in shared memory") for place in found} == places
+    assert {place.removesuffix(" in shared memory: start") for place in found} == places
 
 
 @pytest.mark.parametrize("name, starts, part, found", OUTSIDE)
@@ -80,6 +84,17 @@ def test_what_a_debugged_kernel_reports_of_a_part_is_a_hazard_on_the_simulated_s
     with pytest.raises(SimulationError, match=says) as caught:
         KERNELS[name](*arrays(name), *starts, target="sim")
     assert caught.value.report.hazard == "out-of-bounds"
+
+
+@pytest.mark.parametrize("given, says, _debugged", ELSEWHERE)
+def test_an_index_of_an_element_a_slot_or_a_barrier_outside_is_a_hazard(
+        given: tuple[int, ...], says: str, _debugged: str) -> None:
+    with pytest.raises(SimulationError, match=re.escape(says)) as caught:
+        counted(*arrays("counted"), *given, target="sim")
+    assert caught.value.report.hazard == "out-of-bounds"
+    (x, y) = arrays("counted")
+    counted(x, y, *INSIDE["counted"], target="sim")
+    assert (y[:8] == (np.arange(128) >= 50) * (np.arange(128) < 114)).all()
 
 
 def test_two_warps_store_a_tile_that_four_have_twice() -> None:
