@@ -1,5 +1,5 @@
-"""Kernels built with ``CompilerParams(debug=True)``: the host makes errors of waits that they gave up, and of indices
-outside arrays.
+"""Kernels built with ``CompilerParams(debug=True)``: the host makes errors of waits that they gave up, and of indices and parts
+outside arrays and tiles.
 
 `arm` fills a kernel's control block when the kernel is first loaded. Every launch begins with `check`, and every call on host
 arrays ends with it; it looks at one word of pinned memory. It reports what it finds, clears the block, and the process goes on.
@@ -141,7 +141,7 @@ in_child(WATCH.forget)
 
 def last_failure() -> None:
     """Wait for the kernels that were built with ``CompilerParams(debug=True)``; PipelineDeadlock if one of them gave up a wait, and
-    SimulationError (`out-of-bounds`) if one had an index outside its array.
+    SimulationError (`out-of-bounds`) if one had an index outside its array, or outside a tile, slots or barriers.
 
     The report is like the simulator's: which warpgroup waited for which barrier, phase and step, and what the barriers lacked.
     This function or the next call of a kernel raises it, once. Without such a kernel, or a failure, nothing happens. Raises
@@ -161,8 +161,8 @@ def last_failure() -> None:
 def failure(compiled: Image, records: list[watch.Record], ended: bool) -> SimulationError:
     """Return the error for a kernel that gave up its waits, or had an index outside its array."""
     for record in records:
-        if record.kind == watch.OUTSIDE:
-            return outside(compiled, record, sum(other.kind == watch.OUTSIDE for other in records))
+        if record.kind in (watch.OUTSIDE, watch.SHARED):
+            return outside(compiled, record, sum(other.kind == record.kind for other in records))
     report = report_of(compiled, records, ended)
     line = next((line for party in report.waiting for line in party.lines), None)
     error = PipelineDeadlock(report.text if line is None else at(line.filename, line.line, report.text))
@@ -171,12 +171,16 @@ def failure(compiled: Image, records: list[watch.Record], ended: bool) -> Simula
 
 
 def outside(compiled: Image, record: watch.Record, count: int) -> SimulationError:
-    """Return the error for an index outside its array, the first of `count` that are told."""
+    """Return the error for an index outside its array, or a place outside shared memory's, the first of `count` that are told."""
+    place, size, axis = compiled.places[record.address], record.state & 0xFFFFFFFF, record.state >> 32
+    if record.kind == watch.SHARED:
+        allowed, mend = f"0…{size}", f"one in 0…{size}"
+    else:
+        place, allowed = f"{place}: index", f"the array's {size}"
+        mend = f"indices in 0…{size - 1}, or mode=\"zero\" or mode=\"clip\" where it is meant (BlockSpec, numpipe.index)"
     party = Party(f"index {record.phase}", record.warpgroup, compiled.role(record.warpgroup), record.cta)
-    what, size, axis = compiled.places[record.address], record.state & 0xFFFFFFFF, record.state >> 32
-    mend = f"indices in 0…{size - 1}, or mode=\"zero\" or mode=\"clip\" where it is meant (BlockSpec, numpipe.index)"
-    error = SimulationError(f"kernel {compiled.name}, {party.name} of CTA {record.cta}: {what}: index {record.phase} along "
-                            f"dimension {axis} is outside the array's {size}" + (f", and {count - 1} more" if count > 1 else "")
+    error = SimulationError(f"kernel {compiled.name}, {party.name} of CTA {record.cta}: {place} {record.phase} along dimension "
+                            f"{axis} is outside {allowed}" + (f", and {count - 1} more" if count > 1 else "")
                             + f"; what the kernel has computed is wrong: {mend}")
     error.report = Report("out-of-bounds", str(error), party, mend=mend, kernel=compiled.name)
     return error

@@ -1,4 +1,5 @@
-"""Indices outside their arrays: clipped, and told to the host by kernels built with ``CompilerParams(debug=True)``."""
+"""Indices outside their arrays, and parts outside their tiles: clipped, and told to the host by kernels built with
+``CompilerParams(debug=True)``."""
 
 from __future__ import annotations
 
@@ -8,7 +9,8 @@ from ..core import numba as nb
 from . import watch
 from .unit import Unit
 
-# $0 whether to tell, $1 the control block, $2 which of the unit's places, $3 the dimension, $4 the index, $5 the array's size
+# $0 whether to tell, $1 the control block, $2 which of the unit's places, $3 the dimension, $4 the index, $5 the array's size; the
+# record is of KIND
 _TELL = f"""{{ .reg .pred np_outside, late; .reg .b32 number, word; .reg .b64 at, place;
 setp.eq.u32 np_outside, $0, 0; @np_outside bra OUT;
 atom.relaxed.gpu.global.add.u32 number, [$1+20], 1; setp.ge.u32 late, number, {watch.CAPACITY}; @late bra OUT;
@@ -20,7 +22,7 @@ mov.u32 word, %ctaid.z; st.volatile.global.u32 [at+16], word;
 mov.u32 word, %tid.x; st.volatile.global.u32 [at+20], word;
 st.volatile.global.u32 [at+24], $2; st.volatile.global.u32 [at+28], $4;
 st.volatile.global.u32 [at+32], $5; st.volatile.global.u32 [at+36], $3;
-fence.sc.sys; mov.u32 word, {watch.OUTSIDE}; st.volatile.global.u32 [at], word;
+fence.sc.sys; mov.u32 word, KIND; st.volatile.global.u32 [at], word;
 OUT: }}"""
 
 
@@ -41,20 +43,34 @@ def narrowed(builder: Any, value: Any) -> Any:
     return builder.trunc(value, nb.i32)
 
 
-def report(builder: Any, unit: Unit, what: str, axis: int, index: Any, size: Any, outside: Any, once: bool = False) -> None:
+def report(builder: Any, unit: Unit, what: str, axis: int, index: Any, size: Any, outside: Any, once: bool = False,
+           kind: int = watch.OUTSIDE) -> None:
     """Emit a record (`watch`) of an index along a dimension of an array of `size`, by lanes where `outside` is true.
 
-    `what` says whose index it is. `once`: all lanes of the warpgroup have it, and the first one tells.
+    `what` says whose index it is. `once`: all lanes of the warpgroup have it, and the first one tells. `kind`: of the record.
     """
     if once:
         thread = builder.and_(nb.thread_index(builder), nb.const(127))
         outside = builder.and_(outside, builder.icmp_unsigned("==", thread, nb.const(0)))
     if what not in unit.places:
         unit.places.append(what)
-    kind = nb.ir.ArrayType(nb.i64, watch.CONTROL_BYTES // 8)
+    block = nb.ir.ArrayType(nb.i64, watch.CONTROL_BYTES // 8)
     control = builder.module.globals.get(watch.SYMBOL)
     if control is None:
-        control = nb.ir.GlobalVariable(builder.module, kind, watch.SYMBOL, addrspace=1)
+        control = nb.ir.GlobalVariable(builder.module, block, watch.SYMBOL, addrspace=1)
     operands = [builder.zext(outside, nb.i32), builder.ptrtoint(control, nb.i64), nb.const(unit.places.index(what)), nb.const(axis),
                 index, size]
-    nb.emit_asm(builder, nb.void, operands, " ".join(_TELL.split()), "r,l,r,r,r,r,~{memory}")
+    nb.emit_asm(builder, nb.void, operands, " ".join(_TELL.replace("KIND", str(kind)).split()), "r,l,r,r,r,r,~{memory}")
+
+
+def within(builder: Any, unit: Unit | None, what: str, axis: int, place: Any, last: int, once: bool) -> Any:
+    """Return a place in shared memory; in a kernel that is debugged (`unit`) one outside 0 … `last` is reported, and 0 returned.
+
+    `what` says whose it is, and ends in what it is: "start", "index". `once` as for `report`.
+    """
+    if unit is None:
+        return place
+    end = nb.const(last)
+    outside = builder.or_(builder.icmp_signed("<", place, nb.const(0)), builder.icmp_signed(">", place, end))
+    report(builder, unit, what, axis, place, end, outside, once, watch.SHARED)
+    return builder.select(outside, nb.const(0), place)

@@ -59,6 +59,11 @@ class Unit(SharedMemory):
     """simulated: the counters of the rings that have run, which each compute warpgroup was handed with its turn"""
 
     @property
+    def debugged(self) -> Unit | None:
+        """This unit, if the kernel is debugged: then types hold it, to say in `places` what the kernel reports."""
+        return self if self.params.debug else None
+
+    @property
     def stores(self) -> bool:
         """Whether the kernel issues TMA stores, which its end must wait for."""
         return self.store_slots > 0 or self.copies_out or bool(self.outputs)

@@ -32,8 +32,9 @@ from dataclasses import dataclass
 SYMBOL = "np_watch"
 CONTROL_BYTES = 64
 RECORD_BYTES = 64
-OUTSIDE = 2
-"""the first word of a record of an index outside its array (`outside_cuda`); of a wait it is 1"""
+OUTSIDE, SHARED = 2, 3
+"""the first word of a record of an index outside its array, of one outside what it is of in shared memory (`outside_cuda`); of a
+wait it is 1"""
 CAPACITY = 1024
 """records that the host has room for; a CTA has up to 4 a warpgroup"""
 GRACE = 4_000_000_000
@@ -62,7 +63,8 @@ class Record:
     what an arrival there returned, 0 where nobody tried one.
 
     Of an index outside its array (`kind` OUTSIDE), `address` is the number of its place (`Unit.places`), `phase` the index, and
-    `state` the array's size, with the dimension above bit 32.
+    `state` the array's size, with the dimension above bit 32. Of a place in shared memory (`kind` SHARED), the start of a part of a
+    tile, or an index of slots, barriers or elements, `state` has the last place that there is.
     """
 
     kernel: int

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 import numpipe
 from numpipe import SMEM, Barrier, CompilerParams, SimulationError, ds
+from tests.kernels import slice_kernels
 from tests.kernels.bounded_kernels import (
     KERNELS,
     arrays,
@@ -75,6 +77,23 @@ def test_a_debugged_kernel_reports_a_block_outside_and_the_process_goes_on(name:
     (a, c), table = arrays(name), places(None, np.int32)
     debugged[name](a, table, c, mode=None, target="gpu")
     np.testing.assert_array_equal(c, expected(name, a, table, arrays(name)[1], None))
+    numpipe.last_failure()
+
+
+@pytest.mark.parametrize("name, starts, says", [
+    *((name, starts, re.escape(f"{part}: ds(start, 64) of a tile (128, ") + f".*: {found} is outside 0…64")
+      for name, starts, part, found in slice_kernels.OUTSIDE),
+    *(("counted", given, re.escape(debugged)) for given, _, debugged in slice_kernels.ELSEWHERE)])
+def test_a_debugged_kernel_reports_a_place_outside_shared_memory_and_the_process_goes_on(
+        name: str, starts: tuple[int, ...], says: str) -> None:
+    kernel, inside = numpipe.kernel(**DEBUG)(slice_kernels.KERNELS[name].function), slice_kernels.INSIDE[name]
+    with pytest.raises(SimulationError, match=says) as raised:
+        kernel(*slice_kernels.arrays(name), *starts, target="gpu")
+    assert raised.value.report is not None and raised.value.report.hazard == "out-of-bounds"
+    (x, y), (_, wanted) = slice_kernels.arrays(name), slice_kernels.arrays(name)
+    kernel(x, y, *inside, target="gpu")
+    slice_kernels.KERNELS[name](x, wanted, *inside, target="sim")
+    np.testing.assert_array_equal(y, wanted)
     numpipe.last_failure()
 
 

@@ -1,4 +1,8 @@
-"""Tiles by rows on the hardware: loads, stores, reductions and casts give what they give simulated."""
+"""Tiles by rows on the hardware: loads, stores, reductions and casts give what they give simulated.
+
+A kernel takes a second to compile. What lies where depends on a type's width: each shape meets each width, in one of its two types,
+and every type half of the shapes.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +13,8 @@ import numpy as np
 import pytest
 
 from tests.kernels.row_kernels import (
+    ALTERNATELY,
     BF16,
-    DTYPES,
     SHAPES,
     array,
     cast,
@@ -29,14 +33,15 @@ import by_rows
 
 pytestmark = pytest.mark.gpu
 pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")
-PROCESSES = 2
-F32 = np.dtype(np.float32)
+PROCESSES = 4
+F32, I32 = np.dtype(np.float32), np.dtype(np.int32)
+TURNS = list(enumerate(SHAPES))
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_blocks_go_through_registers_and_shared_memory(shape: tuple[int, int]) -> None:
+@pytest.mark.parametrize("turn, shape", TURNS, ids=str)
+def test_blocks_go_through_registers_and_shared_memory(turn: int, shape: tuple[int, int]) -> None:
     m, n = shape
-    for dtype in DTYPES:
+    for dtype in ALTERNATELY[turn % 2]:
         for size in ((m + 3, n + 2), (m + 5, n + 9), (m - 1, n - 3)):
             x = array(size, dtype)
             y, right = np.zeros_like(x), np.zeros_like(x)
@@ -50,10 +55,11 @@ def test_blocks_go_through_registers_and_shared_memory(shape: tuple[int, int]) -
             assert (x == y).all(), dtype
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_reductions(shape: tuple[int, int]) -> None:
+@pytest.mark.parametrize("turn, shape", TURNS, ids=str)
+def test_reductions(turn: int, shape: tuple[int, int]) -> None:
+    """Of float32, whose kernels the next test runs too, and of int32 for half of the shapes."""
     m, n = shape
-    for dtype in (F32, np.dtype(np.int32)):
+    for dtype in (F32, I32)[:1 + turn % 2]:
         x, results = array(shape, dtype), (np.zeros((m, 4), dtype), np.zeros((3, n), dtype), np.zeros(4, dtype))
         for _ in range(5):
             reduced(x, *results, m=m, n=n, target="gpu")
@@ -71,10 +77,10 @@ def test_sums_have_the_simulators_bits() -> None:
             assert one[..., column].tobytes() == other[..., column].tobytes(), (m, n)
 
 
-@pytest.mark.parametrize("shape, lanes", [
-    ((64, 128), 32), ((24, 16), 4), ((192, 64), 8), ((120, 128), 16), ((128, 256), 32)], ids=str)
-def test_casts(shape: tuple[int, int], lanes: int) -> None:
-    for dtype in (F32, BF16, np.dtype(np.int32)):
+@pytest.mark.parametrize("shape, lanes, word", [
+    ((64, 128), 32, F32), ((24, 16), 4, I32), ((192, 64), 8, F32), ((120, 128), 16, I32), ((128, 256), 32, F32)], ids=str)
+def test_casts(shape: tuple[int, int], lanes: int, word: np.dtype) -> None:
+    for dtype in (word, BF16):
         x, v = array(shape, dtype), array((max(shape),), dtype, 1)
         y = np.zeros_like(x)
         cast(x, y, v, m=shape[0], n=shape[1], to=names(lanes, shape), target="gpu")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 import numpipe
-from numpipe import SMEM, SimulationError, ds
+from numpipe import SMEM, BlockSpec, SimulationError, ds
 
 from .catalogue import BARE, kernel
 
@@ -19,6 +19,24 @@ def a_part_past_a_shared_vector(y, *, mended: numpipe.Static):
     bins = numpipe.scratch(SMEM((64,), np.int32))
     bins[...] = numpipe.full(64, 0, np.int32)
     y[ds(0, 64)] = bins[ds(0 if mended else y.shape[0] // 64, 64)]
+
+
+@kernel("out-of-bounds", r"tile\.at\[…\]: elements 8 … 71 along axis 0 are not in a tile \(64, 64\) in shared memory; the GPU",
+        np.ones((64, 64), np.float16), np.zeros((64, 64), np.float32), gives=np.full((64, 64), 64, np.float32),
+        error=SimulationError)
+def a_view_past_a_shared_tile(x, y, *, mended: numpipe.Static):
+    for _, (tile,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64)),))(x):
+        part = tile.at[ds(0 if mended else x.shape[0] // 8, 64), :]
+        y[ds(0, 64), ds(0, 64)] = numpipe.wgmma_wait(numpipe.wgmma(None, part, tile.T), 0)
+
+
+@kernel("out-of-bounds", r"….at\[…\]: index 2 along dimension 0 is outside 0…1; the GPU takes whatever lies there",
+        np.zeros(64, I32), gives=ONES, error=SimulationError)
+def a_slot_that_there_is_not(y, *, mended: numpipe.Static):
+    slots = numpipe.scratch(SMEM((2, 8, 64), np.int32))
+    tile = slots.at[y.shape[0] // (64 if mended else 32)]
+    tile[...] = numpipe.full((8, 64), 1, np.int32)
+    y[ds(0, 64)] = tile[...].max(axis=0)
 
 
 @kernel("out-of-bounds", r"atomic_add: index 64 is outside the tile \(64,\); the GPU leaves it out", np.zeros(64, I32),

@@ -13,6 +13,8 @@ from numpipe import ArrayType, BlockSpec, cdiv, ds
 BF16 = np.dtype(ml_dtypes.bfloat16)
 SHAPES = (8, 8), (8, 1024), (24, 16), (32, 256), (120, 128), (16, 40), (64, 384), (56, 24)
 DTYPES = [np.dtype(of) for of in (np.float32, np.float16, BF16, np.int32, np.int8, np.uint8)]
+ALTERNATELY = [[np.dtype(of) for of in one] for one in ((np.float32, BF16, np.uint8), (np.int32, np.float16, np.int8))]
+"""two lists that have a type of each width, and all types between them"""
 
 
 def array(shape: tuple[int, ...], dtype: np.dtype, seed: int = 0) -> np.ndarray:

@@ -105,12 +105,6 @@ def a_number_to_be_called_with_memory(a, b, c):
 
 
 # ---- references
-@refused(simulated="….at[…]: index 2 along dimension 0 is outside 0…1", kind=SpecError, mend={"at[2]": "at[1]"})
-def a_slot_too_far(a, b, c):
-    numpipe.scratch(SMEM((2, 64, 64), np.float16)).at[2]
-  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
 @refused(simulated="buffer.at[…]: 1 dimension of slots (2,), each indexed by an integer, then the whole tile, "
                    "or two of ds(start, size) and ':', got (0, 1)",
          compiled="buffer.at[…]: 1 dimension of slots (2,), each indexed by an integer, then the whole tile, or"

@@ -224,28 +224,36 @@ def a_view_that_splits_the_swizzle(a, b, c):
         #   ^^^^^^^^^^^^^^^^^^
 
 
-@refused("tile.at[…]: ds(4, 56) along axis 0 of a tile (64, 64): the start must be a multiple of 8 and the slice must lie inside "
-         "the tile", kind=SpecError, mend={"ds(4, 56)": "ds(8, 56)"})
+@refused("tile.at[…]: ds(4, 56) along axis 0 of a tile (64, 64): the start must be a multiple of 8", kind=SpecError,
+         mend={"ds(4, 56)": "ds(8, 56)"})
 def a_view_between_two_groups_of_rows(a, b, c):
     for (k,), (x,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a):
         y = x.at[ds(4, 56), :]
         #   ^^^^^^^^^^^^^^^^^^
 
 
-@refused("tile.at[…]: ds(32, 64) along axis 1 of a tile (64, 128): the start must be a multiple of 64 and the slice must lie "
-         "inside the tile", kind=SpecError, mend={"16 * 2": "16 * 4"})
+@refused("tile.at[…]: ds(32, 64) along axis 1 of a tile (64, 128): the start must be a multiple of 64", kind=SpecError,
+         mend={"16 * 2": "16 * 4"})
 def a_view_between_two_panels(a, b, c):
     for (k,), (x,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 128), lambda k: (0, k)),))(a):
         y = x.at[:, ds(16 * 2, 64)]
         #   ^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused("tile.at[…]: ds(8, 64) along axis 0 of a tile (64, 64): the start must be a multiple of 8 and the slice must lie inside "
-         "the tile", kind=SpecError, mend={"ds(8, 64)": "ds(0, 64)"})
+@refused(compiled="tile.at[…]: elements 8 … 71 along axis 0 are not in a tile (64, 64) in shared memory: take some of 0 … 63",
+         kind=SpecError, mend={"ds(8, 64)": "ds(0, 64)"})
 def a_view_beyond_the_end(a, b, c):
     for (k,), (x,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a):
         y = x.at[ds(8, 64), :]
         #   ^^^^^^^^^^^^^^^^^^
+
+
+@refused(compiled="tile[…]: elements 0 … 71 along axis 0 are not in a tile (64, 64) in shared memory: take some of 0 … 63",
+         kind=SpecError, mend={"ds(k, 72)": "ds(k, 56)"})
+def a_part_larger_than_its_tile(a, b, c):
+    for (k,), (x,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a):
+        y = x[ds(k, 72), :]
+        #   ^^^^^^^^^^^^^^^
 
 
 @refused("wgmma: a (32, 64) x b (64, 64): M must be a multiple of 64, K of 16, N of 8 and at most 256", kind=SpecError,

@@ -16,7 +16,7 @@ import numpipe
 from numpipe import ArrayType, CompilerParams, SpecError
 from numpipe.compile.check.stopping import gated
 from numpipe.launch.watch import failure, limit, report_of
-from numpipe.plan.watch import RECORD_BYTES, Record, control, records
+from numpipe.plan.watch import OUTSIDE, RECORD_BYTES, SHARED, Record, control, records
 from tests.code_digests import plain
 from tests.kernels.hang_kernels import HANGS, arrays
 
@@ -172,6 +172,19 @@ def test_records_become_the_report_of_the_simulator() -> None:
                     r"more than 2 s \(NUMPIPE_DEBUG_TIMEOUT\) and were given up", error)
     assert "has not released slot 1" in error and "restart the process" not in error
     assert "restart the process" in str(failure(built.image, found, False))
+
+
+def test_indices_and_parts_outside_are_reported_with_their_values() -> None:
+    places = "'x[…]'", "tile[…]: ds(start, 64) of a tile (128, 128) in shared memory: start"
+    image = replace(HANGS["a_slot_is_not_released"].compiled(*arrays()).image, places=places)
+    index, part = Record(0, (1, 0, 0), 2, 0, 7, 1 << 32 | 5, OUTSIDE), Record(0, (0, 2, 0), 2, 1, -1, 1 << 32 | 64, SHARED)
+    for found, says in (
+            ([index, index, part], "CTA (1, 0, 0): 'x[…]': index 7 along dimension 1 is outside the array's 5, and 1 more; what "
+             "the kernel has computed is wrong: indices in 0…4, or mode="),
+            ([part, index], f"CTA (0, 2, 0): {places[1]} -1 along dimension 1 is outside 0…64; what the kernel has computed "
+             "is wrong: one in 0…64")):
+        error = failure(image, found, True)
+        assert says in str(error) and error.report is not None and error.report.hazard == "out-of-bounds"
 
 
 def test_a_barrier_that_nobody_asked_is_said_to_be_unknown() -> None:

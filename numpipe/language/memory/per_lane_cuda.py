@@ -29,8 +29,7 @@ I32, F32 = nb.types.int32, nb.types.float32
 
 
 class LaneTileType(SharedType):
-    word = "lane"
-
+    word, together = "lane", False
 
     def part(self, target: Any, index: Any) -> Any:
         if not all(map(is_integer, index_parts(index))):
@@ -63,9 +62,9 @@ for _type in (LaneTileType, LaneElementType):
 def as_lane(ty: Any) -> Any:
     """Return the type of a value in a lane's code (`per_lane.as_lane`); the value is the same."""
     if isinstance(ty, SmemType):
-        return LaneTileType(ty.layout, ty.dtype, ty.role, ty.writable)
+        return LaneTileType(ty.layout, ty.dtype, ty.debugged, ty.role, ty.writable)
     if isinstance(ty, SlotsType):
-        return SlotsType(ty.plan, ty.role, LaneTileType)
+        return SlotsType(ty.plan, ty.tile.debugged, ty.tile.role, LaneTileType)
     if isinstance(ty, nb.types.BaseTuple):
         return mapped(as_lane, ty)
     return BoundType(ty.function, as_lane(ty.captures)) if isinstance(ty, BoundType) else ty

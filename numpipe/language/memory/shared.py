@@ -22,9 +22,9 @@ import numpy as np
 
 from ...core.arith import is_integer
 from ...core.inert import Inert, NoValue
-from ...core.machine import current
+from ...core.machine import current, failure
 from ...core.op import op
-from ...diagnostics.errors import CompileError, SpecError
+from ...diagnostics.errors import CompileError, SimulationError, SpecError
 from ...plan.allocations import BarrierPlan, SmemPlan, parse
 from ...plan.context import Context, own_part
 from ..tiles.refs import At, SharedTile, SmemTile, whole_slices
@@ -128,13 +128,15 @@ def _is_place(part: Any) -> bool:
 
 
 def linear(shape: tuple[int, ...], index: tuple[Any, ...]) -> int:
-    """Return the row-order number of a place; SpecError outside, where the GPU would go on with what lies there."""
+    """Return the row-order number of a place; SimulationError outside, where the GPU would go on with what lies there."""
     number = 0
     for axis, (size, part) in enumerate(zip(shape, index, strict=True)):
         if isinstance(part, Inert):
             continue
         if not 0 <= part < size:
-            raise SpecError(f"….at[…]: index {part} along dimension {axis} is outside 0…{size - 1}")
+            raise failure(SimulationError, "out-of-bounds", (
+                f"….at[…]: index {part} along dimension {axis} is outside 0…{size - 1}; the GPU takes whatever lies there"),
+                f"an index in 0…{size - 1}", "takes what lies beside slots or barriers")
         number = number * size + int(part)
     return number
 

@@ -12,15 +12,17 @@ from ...core.op import cuda_meaning, immediate
 from ...diagnostics.errors import CompileError, SpecError
 from ...plan.allocations import BarrierPlan, SmemPlan, parse
 from ...plan.context_cuda import ContextType, own_part
-from ..tiles.refs_cuda import AtType, SharedType, SmemType, view, with_at
+from ...plan.outside_cuda import within
+from ...plan.unit import Unit
+from ..tiles.refs_cuda import AtType, SharedType, SmemType, inside, view, with_at
 from . import shared as source
 
 I32 = nb.types.int32
 
 
 class SlotsType(nb.types.Type):  # type: ignore[misc]
-    def __init__(self, plan: SmemPlan, role: str, tile: type[SharedType] = SmemType) -> None:
-        self.plan, self.role, self.tile = plan, role, tile(plan.kind.layout, plan.kind.dtype, role, True)
+    def __init__(self, plan: SmemPlan, debugged: Unit | None, role: str, tile: type[SharedType] = SmemType) -> None:
+        self.plan, self.tile = plan, tile(plan.kind.layout, plan.kind.dtype, debugged, role, True)
         super().__init__(name=f"slots({plan}, {self.tile})")
 
     def at(self, target: AtType, index: Any) -> Any:
@@ -29,9 +31,11 @@ class SlotsType(nb.types.Type):  # type: ignore[misc]
         tile, further = view(self.tile, index, len(lead)) if len(parts) > len(lead) else (self.tile, None)
         context, builder, args = yield tile(target, index)
         address = nb.fields(context, builder, self, nb.fields(context, builder, target, args[0]).of).address
-        number = _linear(context, builder, lead, parts[:len(lead)], index, args[1])
+        number = _linear(context, builder, lead, parts[:len(lead)], index, args[1],
+                         None if self.tile.role == "memory" else self.tile.debugged, self.tile.together)
         address = builder.add(address, builder.mul(number, nb.const(self.plan.kind.stride)))
-        return address if further is None else further(builder, address, args[1])
+        return address if further is None else further(
+            builder, address, inside(builder, self.tile, index, args[1], "tile.at[…]", len(lead)))
 
 
 class BarriersType(nb.types.Type):  # type: ignore[misc]
@@ -49,7 +53,8 @@ class BarriersType(nb.types.Type):  # type: ignore[misc]
         result = BarriersType(self.context, self.plan, left)
         context, builder, args = yield result(target, index)
         have = nb.fields(context, builder, self, nb.fields(context, builder, target, args[0]).of)
-        number = _linear(context, builder, self.shape[:len(parts)], parts, index, args[1])
+        number = _linear(context, builder, self.shape[:len(parts)], parts, index, args[1],
+                         None if self.context.role == "memory" else self.context.unit.debugged)
         first = builder.add(have.first, builder.mul(number, nb.const(math.prod(left))))
         return nb.struct(context, builder, result, np=have.np, first=first)
 
@@ -67,14 +72,16 @@ def index_parts(index: Any) -> tuple[Any, ...]:
     return tuple(index) if isinstance(index, nb.types.BaseTuple) else (index,)
 
 
-def _linear(context: Any, builder: Any, shape: tuple[int, ...], parts: Any, index: Any, value: Any) -> Any:
-    """`shared.linear` of parts of an index of type `index`."""
+def _linear(context: Any, builder: Any, shape: tuple[int, ...], parts: Any, index: Any, value: Any, debugged: Unit | None,
+            together: bool = True) -> Any:
+    """`shared.linear` of parts of an index of type `index`, whose lanes have it `together`."""
     number = nb.const(0)
     for axis, (size, part) in enumerate(zip(shape, parts, strict=True)):
         if isinstance(part, InertType):
             continue
         place = builder.extract_value(value, axis) if isinstance(index, nb.types.BaseTuple) else value
-        number = builder.add(builder.mul(number, nb.const(size)), context.cast(builder, place, part, I32))
+        place = within(builder, debugged, "….at[…]: index", axis, context.cast(builder, place, part, I32), size - 1, together)
+        number = builder.add(builder.mul(number, nb.const(size)), place)
     return number
 
 
@@ -95,7 +102,7 @@ def _type(np_: ContextType, tree: Any) -> Any:
         return nb.types.Tuple([_type(np_, part) for part in tree])
     if isinstance(tree, BarrierPlan):
         return BarriersType(np_, tree, tree.kind.shape)
-    slots = SlotsType(tree, np_.role)
+    slots = SlotsType(tree, np_.unit.debugged, np_.role)
     return slots if tree.slots else slots.tile
 
 

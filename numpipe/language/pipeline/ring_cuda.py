@@ -250,7 +250,7 @@ def copies_of(context: Any, builder: Any, ring: RingType, value: Any, operands: 
 @cuda_meaning(source.tiles_of)
 def _tiles_of(_context: Any, ring: Any, slot: Any) -> Any:
     plan, role = ring.plan, ring.context.role
-    tiles = nb.types.Tuple([SmemType(layout, ref.arg.dtype, role, plan.written)
+    tiles = nb.types.Tuple([SmemType(layout, ref.arg.dtype, ring.context.unit.debugged, role, plan.written)
                             for layout, ref in zip(plan.layouts, ring.refs, strict=True)])
     context, builder, args = yield tiles(ring, I32)
     stage = stage_of(builder, ring, args[1])

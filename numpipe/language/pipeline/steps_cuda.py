@@ -44,7 +44,8 @@ class LoopType(source.LoopFacts, nb.types.Type):  # type: ignore[misc]
                 given.append(array)
             else:
                 plan = (*self.rings, *self.outs)[place.ring].plan
-                given.append(SmemType(plan.layouts[place.operand], array.arg.dtype, self.np.role, plan.written))
+                layout, unit = plan.layouts[place.operand], self.np.unit
+                given.append(SmemType(layout, array.arg.dtype, unit.debugged, self.np.role, plan.written))
         return self.tree.build(iter(given), made)
 
 

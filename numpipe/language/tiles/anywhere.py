@@ -9,17 +9,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ...core.machine import current, failure
-from ...diagnostics.errors import SimulationError, SpecError
+from ...core.machine import current
 from ...plan.layout import Layout, swizzled
 from .by_row import groups, lanes_of, word_of
 from .layouts import EITHER, ROW, Form, own_place, places
-from .refs import All
 
 _Numbers = npt.NDArray[np.int64]
 
@@ -48,21 +45,6 @@ def addresses(layout: Layout, address: int, form: Form, start: tuple[int, int]) 
     """Return the addresses of the elements that each warp has of a part of a tile that starts at (row, column)."""
     rows, columns = held(form)
     return np.asarray(swizzled(address + layout.offset(rows + start[0], columns + start[1]), layout.width))
-
-
-def check_part(layout: Layout, parts: tuple[Any, ...], starts: tuple[Any, ...], simulated: bool) -> None:
-    """Raise an error for a part of a tile that is not inside it: a hazard, `simulated`, else one of the kernel's text.
-
-    `starts` are None where they are not known.
-    """
-    for part, start, size in zip(parts, starts, layout.sides, strict=True):
-        if isinstance(part, All) or start is None or (start >= 0 and start + part.size <= size):
-            continue
-        text = f"tile[…]: elements {start} … {start + part.size - 1} are not in a tile {layout.sides} in shared memory"
-        if simulated:
-            raise failure(SimulationError, "out-of-bounds", f"{text}; the GPU takes whatever lies there",
-                          f"a start in 0…{size - part.size}", "touches what lies beside a tile")
-        raise SpecError(f"{text}: take some of 0 … {size - 1}")
 
 
 def load(layout: Layout, address: int, form: Form, start: tuple[int, int]) -> np.ndarray:

@@ -23,9 +23,9 @@ import numpy as np
 
 from ...core import arith
 from ...core.inert import REASON, Inert
-from ...core.machine import TensorMap
+from ...core.machine import TensorMap, failure
 from ...core.op import called, constant, op
-from ...diagnostics.errors import CompileError, SpecError
+from ...diagnostics.errors import CompileError, SimulationError, SpecError
 from ...plan.copies import MapRequest
 from ...plan.layout import Layout
 from ...plan.plans import ArrayArg
@@ -175,7 +175,8 @@ class SharedTile:
             layout, scale = layout.sliced(axis, part.size, "tile.at[…]")
             if not isinstance(part.start, Inert):
                 start = int(part.start)
-                check_start(self.layout, axis, start, part.size)
+                check_start(self.layout, axis, start, part.size, "tile.at[…]", not self.memory)
+                check_aligned(self.layout, axis, start, part.size)
                 address += start * scale
         return type(self)(address, layout, self.dtype, self.memory, self.writable)
 
@@ -207,13 +208,25 @@ class SmemTile(SharedTile, SmemLike):
     __bool__ = __int__ = __index__ = __float__ = _steers
 
 
-def check_start(layout: Layout, axis: int, start: int, size: int) -> None:
-    """Raise SpecError unless a part of a tile starts where its swizzle repeats, and lies inside the tile."""
+def check_start(layout: Layout, axis: int, start: int, size: int, what: str, simulated: bool) -> None:
+    """Raise an error for a part of a tile that is not inside it: a hazard, `simulated`, else one of the kernel's text."""
+    last = layout.shape[axis] - size
+    if 0 <= start <= last:
+        return
+    along = "" if layout.flat else f" along axis {axis}"
+    text = f"{what}: elements {start} … {start + size - 1}{along} are not in a tile {layout.sides} in shared memory"
+    if simulated:
+        raise failure(SimulationError, "out-of-bounds", f"{text}; the GPU takes whatever lies there", f"a start in 0…{last}",
+                      "touches what lies beside a tile")
+    raise SpecError(f"{text}: take some of 0 … {layout.shape[axis] - 1}")
+
+
+def check_aligned(layout: Layout, axis: int, start: int, size: int) -> None:
+    """Raise SpecError unless a view of a tile starts where its swizzle repeats."""
     unit = layout.per_panel if axis == layout.inner else 8
-    named = f"along axis {axis} of a tile {layout.shape}" if not layout.flat else f"of a tile {layout.sides}"
-    if start % unit or start < 0 or start + size > layout.shape[axis]:
-        raise SpecError(f"tile.at[…]: ds({start}, {size}) {named}: the start must be a multiple of {unit} and the slice must lie "
-                        "inside the tile")
+    if start % unit:
+        named = f"along axis {axis} of a tile {layout.shape}" if not layout.flat else f"of a tile {layout.sides}"
+        raise SpecError(f"tile.at[…]: ds({start}, {size}) {named}: the start must be a multiple of {unit}")
 
 
 class At:

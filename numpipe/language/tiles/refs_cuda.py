@@ -12,6 +12,7 @@ from ...core.inert_cuda import STEERLESS, InertType, steers
 from ...core.op import cuda_meaning, entry_operation
 from ...plan.context_cuda import ContextType
 from ...plan.layout import Layout
+from ...plan.outside_cuda import within
 from ...plan.unit import Unit
 from . import refs
 from .tile import TileLike
@@ -70,17 +71,20 @@ class AllType(nb.types.Type, refs.All):  # type: ignore[misc]
 
 
 class SharedType(nb.types.Type):  # type: ignore[misc]
-    """The type of a `refs.SharedTile`."""
+    """The type of a `refs.SharedTile`. `debugged`: the unit of a kernel that is debugged, which says what its records are of."""
 
     what, word = "a shared-memory tile", "smem"
+    together = True
+    """whether the lanes of a warpgroup have the same indices"""
 
-    def __init__(self, layout: Layout, dtype: np.dtype, role: str, writable: bool = False) -> None:
-        self.layout, self.dtype, self.role, self.writable = layout, dtype, role, writable
-        super().__init__(name=f"{self.word}({layout}, {dtype}, {role}{', writable' * writable})")
+    def __init__(self, layout: Layout, dtype: np.dtype, debugged: Unit | None, role: str, writable: bool = False) -> None:
+        self.layout, self.dtype, self.debugged, self.role, self.writable = layout, dtype, debugged, role, writable
+        of = f", {debugged.kernel}#{debugged.serial}" if debugged else ""
+        super().__init__(name=f"{self.word}({layout}, {dtype}, {role}{', writable' * writable}{of})")
 
     def of(self: _S, layout: Layout) -> _S:
         """Return the type of a view of this tile, with this layout."""
-        return type(self)(layout, self.dtype, self.role, self.writable)
+        return type(self)(layout, self.dtype, self.debugged, self.role, self.writable)
 
     def at(self, target: AtType, index: Any) -> Any:
         if isinstance(index, TileLike):
@@ -93,7 +97,8 @@ class SharedType(nb.types.Type):  # type: ignore[misc]
     def part(self, target: AtType, index: Any) -> Any:
         part, address = view(self, index)
         context, builder, args = yield part(target, index)
-        return address(builder, nb.fields(context, builder, target, args[0]).of, args[1])
+        place = inside(builder, self, index, args[1], "tile.at[…]")
+        return address(builder, nb.fields(context, builder, target, args[0]).of, place)
 
 
 class SmemType(SharedType, refs.SmemLike):
@@ -196,14 +201,14 @@ def view(tile: SharedType, index: Any, before: int = 0) -> tuple[Any, Any]:
     if isinstance(index, nb.types.EllipsisType):
         return tile, lambda builder, address, index: address
     layout, scales, tupled = tile.layout, [], isinstance(index, nb.types.BaseTuple)
-    for axis, part in enumerate(refs.slices(nb.types.Tuple(tuple(index)[before:]) if before else index, layout),
-                                2 - len(layout.sides)):
+    for axis, part in enumerate(_slices(tile, index, before), 2 - len(layout.sides)):
         scale = 0
         if isinstance(part, DsType):
             layout, scale = layout.sliced(axis, part.size, "tile.at[…]")
             scale = 0 if part.inert else scale
             if part.start is not None:
-                refs.check_start(tile.layout, axis, part.start, part.size)
+                refs.check_start(tile.layout, axis, part.start, part.size, "tile.at[…]", False)
+                refs.check_aligned(tile.layout, axis, part.start, part.size)
         scales.append(scale)
 
     def codegen(builder: Any, address: Any, index: Any) -> Any:
@@ -214,6 +219,28 @@ def view(tile: SharedType, index: Any, before: int = 0) -> tuple[Any, Any]:
         return address
 
     return tile.of(layout), codegen
+
+
+def _slices(tile: SharedType, index: Any, before: int) -> tuple[Any, ...]:
+    return refs.slices(nb.types.Tuple(tuple(index)[before:]) if before else index, tile.layout)
+
+
+def inside(builder: Any, tile: SharedType, index: Any, value: Any, what: str, before: int = 0) -> Any:
+    """Return the value of an index that selects a part of a tile, named `what`; `before` as for `view`.
+
+    In a kernel that is debugged a start that is known at run time only, and lies outside, is reported, and 0 in its place.
+    """
+    if tile.debugged is None or tile.role == "memory" or refs.is_whole(index):
+        return value
+    tupled = isinstance(index, nb.types.BaseTuple)
+    for axis, part in enumerate(_slices(tile, index, before)):
+        if isinstance(part, AllType) or part.inert or part.start is not None:
+            continue
+        start, last = builder.extract_value(value, before + axis) if tupled else value, tile.layout.sides[axis] - part.size
+        of = f"{what}: ds(start, {part.size}) of a tile {tile.layout.sides} in shared memory: start"
+        start = within(builder, tile.debugged, of, axis, start, last, tile.together)
+        value = builder.insert_value(value, start, before + axis) if tupled else start
+    return value
 
 
 nb.binary(operator.getitem, lambda target, index: target.of.at(target, index) if isinstance(target, AtType) else None)

@@ -20,18 +20,25 @@ from ...core.machine import current
 from ...core.op import called
 from ...diagnostics.errors import SpecError
 from ...plan.layout import Layout, swizzled
-from .anywhere import addresses, check_part, held
+from .anywhere import addresses, held
 from .anywhere import load as load_anywhere
 from .anywhere import store as store_anywhere
 from .layouts import ACCUMULATOR, Form, only_accumulator, vector_of
 from .order import before_access
-from .refs import ALL, READ_ONLY, All, SmemLike, SmemTile, is_whole, method_of, slices
+from .refs import ALL, READ_ONLY, All, SmemLike, SmemTile, check_start, is_whole, method_of, slices
 from .tile import Tile, cast_to_store, check_form, form_of
 
 
 def chosen(tile: SmemLike, index: Any) -> tuple[Any, ...]:
     """Return the parts of an index, or of the type of one, that loads or stores a part of a tile."""
     return (ALL,) * len(tile.layout.sides) if is_whole(index) else slices(index, tile.layout)
+
+
+def check_part(tile: SmemLike, parts: Sequence[Any], starts: Sequence[Any], simulated: bool) -> None:
+    """`refs.check_start` of each part; `starts` are None where they are not known, and may be 0."""
+    for axis, (part, start) in enumerate(zip(parts, starts, strict=True), 2 - len(parts)):
+        if not isinstance(part, All):
+            check_start(tile.layout, axis, start or 0, part.size, "tile[…]", simulated)
 
 
 def load_form(tile: SmemLike, parts: Sequence[Any], what: str = "tile[…]") -> Form:
@@ -112,7 +119,7 @@ def _part(tile: SmemTile, index: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]
     parts = chosen(tile, index)
     starts = tuple(0 if isinstance(part, All) or isinstance(part.start, Inert) else int(part.start) for part in parts)
     if not tile.memory:
-        check_part(tile.layout, parts, starts, True)
+        check_part(tile, parts, starts, True)
     return parts, starts
 
 

@@ -12,7 +12,7 @@ into                                  what each element is combined with
 By the lanes, ``red.shared`` of the CTA (PTX ISA, "red"): int32 and uint32, and sums of float32. Equal indices are all counted, in
 any order. What another warp of the warpgroup has stored before is there, as a barrier stands before each (`order`); warpgroups that
 share a tile meet at barriers of their own, before the first atomic and behind the last. An index outside the vector is the hazard
-`out-of-bounds` on the simulated SM; the GPU leaves it out.
+`out-of-bounds` on the simulated SM; the GPU leaves it out, and tells of it in a kernel with ``CompilerParams(debug=True)``.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ from typing import Any
 
 from ...arch.dtypes import FLOAT32
 from ...core import numba as nb
+from ...plan.outside_cuda import within
 from . import shared_atomics as source
 from .anywhere_cuda import addresses, owner
 from .elements_cuda import in_type
@@ -75,7 +76,9 @@ def shared_atomic(name: str, dst: Any, value: Any) -> Any:
     own = owner(builder, settled.shape, settled.layout)
     for element in range(len(places(settled.shape, settled.layout))):
         if indices is not None:
-            inside = builder.icmp_unsigned("<", indices[element], nb.const(tile.layout.shape[1]))
+            inside, last = builder.icmp_unsigned("<", indices[element], nb.const(tile.layout.shape[1])), tile.layout.shape[1] - 1
+            of = f"{name}: a tile {tile.layout.sides} in shared memory: index"
+            within(builder, tile.debugged, of, 0, indices[element], last, False)
             chosen = inside if own is None else builder.and_(own, inside)
             address = builder.add(base, builder.shl(indices[element], nb.const(2)))
         else:

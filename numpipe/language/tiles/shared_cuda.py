@@ -17,10 +17,9 @@ from ...plan.layout import Layout
 from . import anywhere_cuda as anywhere
 from . import shared as source
 from .addresses import Access, accesses, detour, lane_offset
-from .anywhere import check_part
 from .order import before_access
 from .refs import ASSIGNED, All
-from .refs_cuda import AtType, SmemType, view
+from .refs_cuda import AtType, SmemType, inside, view
 from .tile_cuda import TileType, assembled, cast_to_store, undefined, words
 from .words_cuda import Value, load_words, store_words
 
@@ -82,7 +81,7 @@ def _part(tile: SmemType, index: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]
     parts = source.chosen(tile, index)
     starts = tuple(0 if isinstance(part, All) or part.inert else part.start for part in parts)
     if tile.role != "memory":
-        check_part(tile.layout, parts, starts, False)
+        source.check_part(tile, parts, starts, False)
     return parts, starts
 
 
@@ -112,15 +111,16 @@ def _get_item(_context: Any, whole: Any, index: Any) -> Any:
     if whole.role == "memory":
         return undefined(result)
     nb.call(context, builder, before_access, (whole,), (args[0],))
+    place = inside(builder, whole, index, args[1], "tile[…]")
 
     def rows() -> list[Any]:
-        return read_registers(builder, part.layout, address(builder, *args), whole.dtype)
+        return read_registers(builder, part.layout, address(builder, args[0], place), whole.dtype)
 
     def elements() -> list[Any]:
         even = starts[-1] is not None and starts[-1] % 2 == 0
-        return anywhere.load(builder, whole.layout, args[0], result, _starts(builder, whole, index, parts, args[1]), even)
+        return anywhere.load(builder, whole.layout, args[0], result, _starts(builder, whole, index, parts, place), even)
 
-    aligned = _aligned(builder, whole, starts, _starts(builder, whole, index, parts, args[1])) if quick else None
+    aligned = _aligned(builder, whole, starts, _starts(builder, whole, index, parts, place)) if quick else None
     found = elements() if not quick else rows() if aligned is None else nb.one_of(builder, aligned, rows, elements)
     converge(builder)
     return assembled(builder, result, found)
@@ -139,17 +139,17 @@ def _set_item(_context: Any, whole: Any, index: Any, value: Any) -> Any:
     if whole.role == "memory":
         return
     nb.call(context, builder, before_access, (whole,), (args[0],))
-    value = convert(builder, args[2])
+    place, value = inside(builder, whole, index, args[1], "tile[…]"), convert(builder, args[2])
 
     def rows() -> list[Any]:
-        write_registers(builder, part.layout, address(builder, *args[:2]), words(builder, stored, value))
+        write_registers(builder, part.layout, address(builder, args[0], place), words(builder, stored, value))
         return []
 
     def elements() -> list[Any]:
-        anywhere.store(builder, whole.layout, args[0], stored, _starts(builder, whole, index, parts, args[1]), value)
+        anywhere.store(builder, whole.layout, args[0], stored, _starts(builder, whole, index, parts, place), value)
         return []
 
-    aligned = _aligned(builder, whole, starts, _starts(builder, whole, index, parts, args[1])) if quick else None
+    aligned = _aligned(builder, whole, starts, _starts(builder, whole, index, parts, place)) if quick else None
     if not quick:
         elements()
     elif aligned is None:

@@ -2,7 +2,7 @@
 
 `Counter` is a `numpipe.core.machine.Machine` on which every wait succeeds at once. So warpgroups run to their ends alone, one after
 another, and their loads, stores and products are added up. Tiles are zeros. A single number that a kernel reads from a host array
-is the real one, and 0 where there is no data: `Blank` notes that it was read.
+is the real one, and 0 where there is no data: `Numbers` notes that it was read.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ Work = collections.Counter[tuple[Any, ...]]
 """
 
 
-class Blank(np.ndarray):
-    """Zeros in place of an array without data; `read`: whether a kernel took a number from it, which may steer the kernel."""
+class Numbers(np.ndarray):
+    """An array, or zeros in place of one without data; `read`: whether a kernel took a number from it, which may steer it."""
 
     read = False
 

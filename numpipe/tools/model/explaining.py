@@ -21,11 +21,12 @@ from ...kernels import targets
 from ...kernels.arguments import Call
 from ...kernels.kernels import Kernel
 from ...kernels.simulate import run_role
+from ...language.tiles.load import without_value
 from ...plan.resources import Resources
 from ...plan.specs import Persistent
 from ...plan.unit import Unit
 from ...sim import Trace
-from .count import Blank
+from .count import Numbers
 from .device import H200, Clock, DeviceModel
 from .limits import ADVICE, ROOFLINES, Facts, Prediction, RingFacts, predict
 from .work import KernelWork, count
@@ -95,7 +96,8 @@ class Explanation:
     limits              seconds of each unit if it alone worked
     losses              seconds that the prediction falls by if a thing costs nothing
     limiter, advice     what the time depends on most (`numpipe.model.limits`)
-    data                what the work depends on and was not there: arrays whose numbers the kernel reads, counted as zeros
+    data                what the work depends on and was not there: arrays whose numbers may steer the kernel, counted as zeros
+    given               NumPy arrays whose numbers may steer the kernel: the figures are those of these numbers
     """
 
     kernel: str
@@ -125,6 +127,7 @@ class Explanation:
     limiter: str
     measured: Measured | None = None
     data: tuple[str, ...] = ()
+    given: tuple[str, ...] = ()
 
     @property
     def advice(self) -> str:
@@ -156,7 +159,8 @@ class Explanation:
     def as_dict(self) -> dict[str, Any]:
         """Return all figures in dicts, lists, strings and numbers."""
         figures = dataclasses.asdict(self) | {"smem": [list(row) for row in self.smem], "grid": list(self.grid),
-                                              "slots": [vars(slots) for slots in self.slots], "data": list(self.data)}
+                                              "slots": [vars(slots) for slots in self.slots],
+                                              "data": list(self.data), "given": list(self.given)}
         derived = ("advice", "smem_bytes", "predicted_tflops", "predicted_tbytes_per_second")
         return figures | {name: getattr(self, name) for name in derived}
 
@@ -173,6 +177,7 @@ class Explanation:
             ("work", f"{_number(self.flop, 'FLOP') if self.flop else 'no products'}, "
                      f"{_number(self.hbm_bytes, 'B')} of HBM{per_byte}, "
                      f"{_number(self.l2_bytes, 'B')} of L2, {_number(self.copied_bytes, 'B')} copied to shared memory"),
+            ("", f"depends on data, as given: {', '.join(self.given)}" if self.given else ""),
             ("", f"depends on data, zeros here: {', '.join(self.data)}; numbers of NumPy arrays are read" if self.data else ""),
             *((name, ", ".join(f"{array} {_number(n, 'B')}" for array, n in nbytes.items()) or "none")
               for name, nbytes in (("loads", self.loaded), ("stores", self.stored))),
@@ -223,7 +228,7 @@ def explain(kernel: Kernel, /, *args: Any, measured: float | Trace | None = None
 
     The kernel's control flow runs, of a few CTAs in all their roles, on tiles of zeros: see `numpipe.model.count`. Numbers that a
     kernel reads (``lengths[i]``, a table of ``tiles(…, order=table)``) are those of a NumPy array; of other arrays they count as
-    zeros, and `Explanation.data` says so.
+    zeros. `Explanation.given` and `Explanation.data` name these arrays, and the table says "depends on data".
 
     Raises SpecError for what is no kernel, no clock and no measurement, and what a call with these arguments raises.
     """
@@ -262,33 +267,37 @@ def explain(kernel: Kernel, /, *args: Any, measured: float | Trace | None = None
         waves=(tiles if persistent else work.ctas) / (device.sms * resident),
         steps=sum(n for key, n in work.total.items() if key[0] == "fills"), predicted_seconds=prediction.seconds,
         limits=prediction.limits, losses=prediction.losses, limiter=prediction.limiter, data=work.data,
-        measured=None if measured is None else _measured(measured, work.total["flop",], prediction))
+        given=work.given, measured=None if measured is None else _measured(measured, work.total["flop",], prediction))
 
 
 def _count(unit: Unit, call: Call, grid: tuple[int, int, int], resident: Callable[[], int]) -> KernelWork:
-    """Count the kernel's work, on blank arrays where there is no data."""
+    """Count the kernel's work, on zeros where there is no data."""
     lifted, infos = call.variant.lifted, list(call.infos)
     if (workspace := call.variant.workspace) is not None:
         infos.append(launch.info_of_zeros(workspace(grid, infos), np.dtype(np.float32)))
-    zeros = [np.broadcast_to(np.zeros((), info.dtype), info.shape).view(Blank) for info in infos]
-    arrays = [blank if info.array is None or not any(info.array.strides) else info.array
-              for info, blank in zip(infos, zeros, strict=True)]
+    known = [info.array if info.array is not None and any(info.array.strides) else None for info in infos]
+    arrays = [(np.broadcast_to(np.zeros((), info.dtype), info.shape) if array is None else array).view(Numbers)
+              for info, array in zip(infos, known, strict=True)]
 
-    def blanks() -> list[str]:
-        return [arg.name for arg, blank in zip(unit.arrays, zeros, strict=True) if blank.read]
+    def read(given: bool) -> list[str]:
+        """Return the arrays, `given` or not, that numbers were taken from; what a memory role does not read steers nothing."""
+        return [arg.name for arg, array, data in zip(unit.arrays, arrays, known, strict=True)
+                if array.read and (data is not None) == given and not (unit.warp_specialized and without_value(arg, ()))]
 
     values = call.variant.values(call)
     nbytes = {arg.name: math.prod(info.shape) * info.dtype.itemsize for arg, info in zip(unit.arrays, infos, strict=True)}
     try:
-        work = count(unit, lambda machine: run_role(machine, unit, lifted.simulated, arrays, values), grid, resident, nbytes)
+        work = count(unit, lambda machine: run_role(machine, unit, lifted.simulated, arrays, values), grid, resident, nbytes,
+                     lambda: bool(read(given=True)))
     except Exception as error:
         located = blame.simulated(error, unit, lifted)
-        if isinstance(located, SpecError) and (names := ", ".join(blanks())):
+        if isinstance(located, SpecError) and (names := ", ".join(read(given=False))):
             raise SpecError(f"{located}\n  explain has no data of {names}, which counts as zeros: pass a NumPy array") from error
         if located is error:
             raise
         raise located from error
-    work.data = (*blanks(), *(["any() or all() of tiles"] if work.total["votes",] else []))
+    work.given = tuple(read(given=True))
+    work.data = (*read(given=False), *(["any() or all() of tiles"] if work.total["votes",] else []))
     return work
 
 

@@ -44,16 +44,20 @@ class KernelWork:
     """the same of two neighbouring SMs"""
     data: tuple[str, ...] = ()
     """what steers the kernel and is not known, so that it was counted as zeros"""
+    given: tuple[str, ...] = ()
+    """arrays whose numbers steer the kernel, and are known"""
     unaligned_rows: int = 0
     """loaded rows of 128 bytes that begin anywhere but at a multiple of 128: each takes several requests of L2"""
 
 
-def count(unit: Unit, body: Body, grid: tuple[int, int, int], resident: Callable[[], int], nbytes: dict[str, int]) -> KernelWork:
+def count(unit: Unit, body: Body, grid: tuple[int, int, int], resident: Callable[[], int], nbytes: dict[str, int],
+          steered: Callable[[], bool]) -> KernelWork:
     """Count what a kernel's CTAs load, compute and store, by running some of them.
 
     unit, body  of a simulation: ``body(machine)`` is one warpgroup from entry to end
     resident    CTAs that run at a time, called when one has been counted: by then `unit` knows its shared memory
     nbytes      of each array
+    steered     whether the CTAs that were counted read numbers that are known: then CTAs differ without order, and more are counted
     """
     ctas = math.prod(grid)
     work = KernelWork(ctas)
@@ -98,7 +102,7 @@ def count(unit: Unit, body: Body, grid: tuple[int, int, int], resident: Callable
 
     # the ends, and some between them that are not a multiple of anything: CTAs may differ without order
     cost = _cost(at(0))
-    most = EVENTS // 10 if parts else ALL
+    most = EVENTS // 10 if parts or steered() else ALL
     chosen = set(range(ctas)) if cost * ctas <= most else {0, ctas - 1}
     if cost <= EVENTS // 100:
         chosen |= {ctas * n // 7 for n in range(1, 7)}

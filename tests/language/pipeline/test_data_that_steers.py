@@ -86,7 +86,7 @@ def test_explain_counts_with_the_numbers_of_the_array_and_says_where_it_has_none
     a, c = np.ones((256, 64), np.float16), np.zeros((64, 64), np.float32)
     given = numpipe.explain(stepped, a, np.array([[4]]), c, compiled=False)
     blank = numpipe.explain(stepped, a, numpipe.ArrayType((1, 1), np.int64), c, compiled=False)
-    assert given.steps == 4 and given.flop == 4 * 2 * 64 ** 3 and given.data == ()
+    assert given.steps == 4 and given.flop == 4 * 2 * 64 ** 3 and given.data == () and given.given == ("counts",)
     assert blank.steps == 0 and blank.data == ("counts",) and "depends on data, zeros here: counts" in str(blank)
 
 

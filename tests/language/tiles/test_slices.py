@@ -2,17 +2,34 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
-from numpipe.errors import SimulationError
-from tests.kernels.slice_kernels import STARTS, anywhere, neighbours, stencil, stored_anywhere, stored_by_two_warps
+import numpipe
+from numpipe import CompilerParams, SimulationError
+from tests.kernels.slice_kernels import (
+    ELSEWHERE,
+    INSIDE,
+    KERNELS,
+    OUTSIDE,
+    STARTS,
+    anywhere,
+    arrays,
+    counted,
+    neighbours,
+    stencil,
+    stored_anywhere,
+    stored_by_two_warps,
+    viewed,
+    viewed_wanted,
+)
 
 
 @pytest.fixture(autouse=True)
 def _simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
-
 
 
 def test_a_stencil_reads_shifted_views_of_one_tile() -> None:
@@ -37,6 +54,47 @@ def test_parts_are_stored_anywhere() -> None:
     x, y = np.random.default_rng(0).random((64, 64), np.float32), np.zeros((128, 128), np.float32)
     stored_anywhere(x, y, 13, 29, target="sim")
     assert (y[13:77, 29:93] == x).all() and y.sum() == pytest.approx(x.sum(), rel=1e-5)
+
+
+def test_a_view_of_a_tile_a_slot_and_a_transposed_tile_is_what_numpy_says() -> None:
+    x, y = arrays("viewed")
+    viewed(x, y, *INSIDE["viewed"], target="sim")
+    np.testing.assert_array_equal(y[:, :64], viewed_wanted(x, *INSIDE["viewed"]))
+
+
+@pytest.mark.variants(2)
+@pytest.mark.parametrize("name, places", [
+    ("anywhere", {"tile[…]: ds(start, 64) of a tile (128, 128)"}),
+    ("stored_anywhere", {"tile[…]: ds(start, 64) of a tile (128, 128)"}),
+    ("viewed", {"tile.at[…]: ds(start, 64) of a tile (128, 128)", "tile[…]: ds(start, 64) of a tile (64, 128)",
+                "tile.at[…]: ds(start, 64) of a tile (128, 64)", "….at[…]: index"}),
+    ("counted", {"atomic_add: a tile (128,) in shared memory: index", "….at[…]: index"})])
+def test_a_debugged_kernel_looks_at_the_starts_of_its_parts_and_no_other_does(name: str, places: set[str]) -> None:
+    debugged = numpipe.kernel(num_compute_wgs=1, compiler_params=CompilerParams(debug=True))(KERNELS[name].function)
+    assert KERNELS[name].compiled(*arrays(name), *INSIDE[name]).image.places == ()
+    found = debugged.compiled(*arrays(name), *INSIDE[name]).image.places
+    assert {place.removesuffix(" in shared memory: start") for place in found} == places
+
+
+@pytest.mark.parametrize("name, starts, part, found", OUTSIDE)
+def test_what_a_debugged_kernel_reports_of_a_part_is_a_hazard_on_the_simulated_sm(
+        name: str, starts: tuple[int, ...], part: str, found: str) -> None:
+    _, start, _, _, axis = found.split()
+    says = re.escape(f"{part}: elements {start} … {int(start) + 63} along axis {axis} are not in a tile (128, ")
+    with pytest.raises(SimulationError, match=says) as caught:
+        KERNELS[name](*arrays(name), *starts, target="sim")
+    assert caught.value.report.hazard == "out-of-bounds"
+
+
+@pytest.mark.parametrize("given, says, _debugged", ELSEWHERE)
+def test_an_index_of_an_element_a_slot_or_a_barrier_outside_is_a_hazard(
+        given: tuple[int, ...], says: str, _debugged: str) -> None:
+    with pytest.raises(SimulationError, match=re.escape(says)) as caught:
+        counted(*arrays("counted"), *given, target="sim")
+    assert caught.value.report.hazard == "out-of-bounds"
+    (x, y) = arrays("counted")
+    counted(x, y, *INSIDE["counted"], target="sim")
+    assert (y[:8] == (np.arange(128) >= 50) * (np.arange(128) < 114)).all()
 
 
 def test_two_warps_store_a_tile_that_four_have_twice() -> None:

@@ -146,10 +146,40 @@ def of_lengths(a, lengths, c):
 def test_work_that_depends_on_data_is_counted_where_there_is_data_and_else_said_to_depend_on_it() -> None:
     a, lengths, c = ArrayType((256, 512), F16), np.array([1, 2, 3, 8], np.int32), ArrayType((256, 64), np.float32)
     told = explain(of_lengths, a, lengths, c)
-    assert told.flop == 2 * 64 * 64 * 64 * lengths.sum() and told.data == () and "depends on data" not in str(told)
+    assert told.flop == 2 * 64 * 64 * 64 * lengths.sum() and told.data == () and told.given == ("lengths",)
+    assert re.search(r"work .*\n +depends on data, as given: lengths\n", str(told)) and told.as_dict()["given"] == ["lengths"]
     blank = explain(of_lengths, a, ArrayType(lengths.shape, np.int32), c)
+    assert blank.given == () and "as given" not in str(blank)
     assert blank.flop == 0 and blank.data == ("lengths",) and blank.as_dict()["data"] == ["lengths"]
     assert re.search(r"work +no products, .*\n +depends on data, zeros here: lengths; numbers of NumPy arrays are read", str(blank))
+
+
+def test_ctas_that_data_steers_are_not_told_from_those_beside_them() -> None:
+    """Every CTA has 4 steps but a few: too few for any of them to stand where CTAs are chosen."""
+    lengths = np.full(450, 4, np.int32)
+    lengths[np.random.default_rng(0).choice(np.arange(1, 449), 20, replace=False)] = 0
+    told = explain(of_lengths, ArrayType((28800, 512), F16), lengths, ArrayType((28800, 64), np.float32), compiled=False)
+    assert told.flop == 2 * 64 * 64 * 64 * lengths.sum()
+
+
+@numpipe.kernel(num_compute_wgs=1, grid=lambda a, pages, scale, c: (pages.shape[0],), grid_names="s")
+def of_pages(a, pages, scale, c):
+    s = numpipe.axis_index("s")
+    acc = numpipe.zeros((64, 64), np.float32)
+    for _, (tile,) in numpipe.pipeline(grid=(pages.shape[1],), max_concurrent_steps=2, in_specs=(
+            BlockSpec((64, 64), lambda k: (pages[s, k], 0)),))(a):
+        acc += tile[...].astype(np.float32)
+    c[ds(s * 64, 64), ds(0, 64)] = acc * scale[0]
+
+
+def test_an_index_map_that_reads_an_array_depends_on_data_and_one_number_that_steers_nothing_does_not() -> None:
+    """All CTAs load the same pages, or each its own: HBM gives as much as the table says."""
+    a, c, scale = ArrayType((64 * 1024, 64), F16), ArrayType((64 * 256, 64), np.float32), np.ones(1, np.float32)
+    shared, own = (np.arange(1024).reshape(256, 4) % pages for pages in (4, 1024))
+    few, many = (explain(of_pages, a, pages, scale, c, compiled=False) for pages in (shared, own))
+    assert few.given == many.given == ("pages",) and few.data == ()
+    assert few.loaded["a"] == many.loaded["a"] and many.l2_bytes > few.l2_bytes
+    assert explain(of_pages, a, ArrayType((256, 4), np.int64), ArrayType((1,), np.float32), c, compiled=False).data == ("pages",)
 
 
 def test_a_table_without_data_that_cannot_be_zeros_is_refused_with_the_mend() -> None:
@@ -161,7 +191,8 @@ def test_a_table_without_data_that_cannot_be_zeros_is_refused_with_the_mend() ->
     c = ArrayType((256, 192), np.float32)
     with pytest.raises(SpecError, match="kernel by_table: .*12 times(.*\n)+.*no data of table, which counts as zeros: pass a"):
         explain(by_table, ArrayType((12, 2), np.int32), c)
-    assert explain(by_table, numpipe.orders.Row().table((4, 3)), c).stored == {"c": 256 * 192 * 4}
+    told = explain(by_table, numpipe.orders.Row().table((4, 3)), c)
+    assert told.stored == {"c": 256 * 192 * 4} and told.given == ("table",) and "depends on data, as given: table\n" in str(told)
 
 
 def test_a_block_that_is_loaded_twice_in_a_step_comes_from_hbm_once() -> None:
