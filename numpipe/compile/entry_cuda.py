@@ -7,8 +7,9 @@
         the next kernel of the stream may be launched; wait for the one before (both overlap only launches)
         memory warpgroup   setmaxnreg.dec; one lane runs the kernel function as the memory role
         other warpgroups   setmaxnreg.inc; run it as the compute role; drain the store ring
-        in a cluster whose CTAs reach into each other's shared memory: all its threads meet (also at the beginning, instead of the
-        CTA's); they arrive before the stores are drained, which the others need not wait for
+        in a cluster whose CTAs reach into each other's shared memory all threads meet at the beginning, instead of the CTA's, and
+        each role waits at the end for what others still do there (`leaving`), or all meet again: they arrive before the stores are
+        drained, which the others need not wait for
 
 Without a memory role all warpgroups run the compute role, with the registers of the launch. Numba compiles the functions that a
 function calls while it types it, so the entry is lowered last: only then are all barriers and tensor maps of the kernel known. It
@@ -30,6 +31,7 @@ from ..core.lanes_cuda import elected
 from ..core.op import Helper, Op, entry_operation, of_one_kernel
 from ..core.symbols import symbol
 from ..intrinsics import barrier, cluster, fence, griddep, mbarrier, setmaxnreg
+from ..language.grid.leaving import await_peers
 from ..language.grid.tile_scheduler import end_scheduler
 from ..language.grid.tile_scheduler_cuda import begin_scheduler
 from ..language.pipeline.order_tokens import end_tokens
@@ -111,6 +113,12 @@ def _start(unit: Unit, context: Any, builder: Any, *sizes: Any) -> None:
         nb.call(context, builder, barrier.sync, (I32, I32), (nb.const(0), nb.const(unit.threads)))
 
 
+def _meet(unit: Unit, operation: Op, context: Any, builder: Any) -> None:
+    """Let the CTAs of a cluster meet, if they do so at the end: that is known when all functions have been compiled."""
+    if unit.meets_at_end:
+        nb.call(context, builder, operation, (), ())
+
+
 def _is_memory(unit: Unit, builder: Any) -> Any:
     if unit.memory_warpgroup == unit.compute_wgs:
         return builder.icmp_unsigned(">=", nb.thread_index(builder), nb.const(128 * unit.compute_wgs))
@@ -131,6 +139,14 @@ def _renamed(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     return copy
 
 
+def _leaving(role: Callable[..., Any], count: int) -> Callable[..., Any]:
+    """Return a function that calls a role's function of `count` arguments and then waits for the cluster, in the same lane."""
+    arguments = ", ".join(["np_", *(f"argument{number}" for number in range(count))])
+    ns = {"role": role, "await_peers": await_peers}
+    exec(compile(f"def leaving({arguments}):\n    role({arguments})\n    await_peers(np_)", ENTRY, "exec"), ns)
+    return ns["leaving"]  # type: ignore[return-value]
+
+
 def build(unit: Unit, function: Callable[..., Any], scalars: Sequence[Any]) -> tuple[Callable[..., Any], list[Any]]:
     """Return the entry function and its Numba argument types; `scalars`: the Numba types of the run-time scalars."""
     name = symbol(unit.kernel)  # the text below holds no name that a user chose: a Python function may have any name
@@ -147,7 +163,9 @@ def build(unit: Unit, function: Callable[..., Any], scalars: Sequence[Any]) -> t
         "dec": setmaxnreg.dec, "inc": setmaxnreg.inc, "one_lane": one_lane, "drain_stores": drain_stores,
         "launch_dependents": griddep.launch_dependents, "wait": griddep.wait,
         "begin_turns": begin_turns, "finish_turns": finish_turns, "end_scheduler": end_scheduler,
-        "end_tokens": end_tokens,
+        "end_tokens": end_tokens, "await_peers": await_peers,
+        "meet": _operation(nb.types.void, functools.partial(_meet, unit, cluster.arrive)),
+        "leave": _operation(nb.types.void, functools.partial(_meet, unit, cluster.wait)),
         "memory_context": new_context(unit, "memory"), "compute_context": new_context(unit, "compute"),
     }
     for number, array in enumerate(unit.arrays):
@@ -174,6 +192,9 @@ def build(unit: Unit, function: Callable[..., Any], scalars: Sequence[Any]) -> t
 
     late = unit.clustered and not profiled
     begin, finish = (["begin_turns(compute_np)"], ["finish_turns(compute_np)"]) if unit.turns > 1 else ([], [])
+    if unit.clustered:
+        ns["memory"] = of_one_kernel(Helper(_leaving(ns["memory"], len(arguments))))
+        finish = [*finish, "await_peers(compute_np)"]
     compute = run("compute", begin, "compute(", [*finish, "end_tokens(compute_np)"], ["drain_stores(compute_np)"] * (not late))
     if unit.warp_specialized:
         memory = run("memory", (), "one_lane(memory, ", (), ())
@@ -184,7 +205,6 @@ def build(unit: Unit, function: Callable[..., Any], scalars: Sequence[Any]) -> t
         ns["rest"] = _operation(nb.types.void, lambda _, builder: rest(builder, nb.smem(builder, unit.barrier_room)))
         lines = [*lines, "rest()"]
     if unit.clustered:  # no CTA leaves while others arrive on its barriers
-        lines += ["arrive()", *["drain_stores(compute_context())"] * late, "leave()"]
-        ns["arrive"], ns["leave"] = cluster.arrive, cluster.wait
+        lines += ["meet()", *["drain_stores(compute_context())"] * late, "leave()"]
     exec(compile("\n    ".join([f"def entry({', '.join(parameters)}):", *lines]), ENTRY, "exec"), ns)
     return _renamed(ns["entry"], name), argtypes

@@ -11,6 +11,7 @@ from .. import sim
 from ..core.lanes import one_lane
 from ..core.machine import Machine
 from ..intrinsics import cluster, griddep, setmaxnreg
+from ..language.grid.leaving import await_peers
 from ..language.grid.tile_scheduler import end_scheduler
 from ..language.pipeline.order_tokens import end_tokens
 from ..language.pipeline.turns import begin_turns, finish_turns
@@ -55,6 +56,7 @@ def run_role(machine: Machine, unit: Unit, function: Callable[..., Any], arrays:
     if machine.role == "memory":
         setmaxnreg.dec(unit.memory_registers)
         one_lane(function, np_, *args, *scalars)
+        one_lane(await_peers, np_)
         end_scheduler(np_)
     else:
         if unit.warp_specialized:
@@ -65,10 +67,12 @@ def run_role(machine: Machine, unit: Unit, function: Callable[..., Any], arrays:
         if unit.turns > 1:
             finish_turns(np_)
         end_tokens(np_)
+        await_peers(np_)
         end_scheduler(np_)
-    if unit.clustered:
+    meets = unit.meets_at_end
+    if meets:
         cluster.arrive()
     if machine.role != "memory":
         one_lane(drain_stores, np_)
-    if unit.clustered:
+    if meets:
         cluster.wait()

@@ -43,6 +43,8 @@ class Unit(SharedMemory):
     """whether the kernel issues TMA loads itself"""
     copies_out: bool = False
     """whether the kernel issues TMA stores itself"""
+    reaches: bool = False
+    """whether the kernel copies or stores to other CTAs of a cluster itself"""
     sharing: list[RingPlan] = field(default_factory=list)
     """rings of pipelines that use the slots of another one, whose ring is in `rings` or `outputs`"""
     regions: list[str] = field(default_factory=list)
@@ -67,6 +69,13 @@ class Unit(SharedMemory):
     def stores(self) -> bool:
         """Whether the kernel issues TMA stores, which its end must wait for."""
         return self.store_slots > 0 or self.copies_out or bool(self.outputs)
+
+    @property
+    def meets_at_end(self) -> bool:
+        """Whether the CTAs of a cluster meet before one ends: where the kernel itself reaches into others, nothing else tells that
+        this is over, and a CTA that gave up a wait (`debug`) may end at any time. For what rings and sums do `leaving` waits."""
+        own = any(len(of.peers) > 1 for part in self.scratch.values() if not part.what for of in part.barriers)
+        return self.clustered and (own or self.reaches or bool(self.params.debug or self.params.profile_space))
 
     def anew(self) -> Callable[[], None]:
         """Return a function that makes this Unit what it is now, for another compile."""

@@ -178,8 +178,9 @@ def memory_barriers(built: Built, sass: Sass) -> Iterator[str]:
             spared -= 1
         else:
             yield f"a memory barrier beyond the CTA: {instruction}"
-    if (meetings := len(sass.find("UCGABAR_ARV"))) not in (0, 2):
-        yield f"{meetings} arrivals at the cluster's barrier: one at the beginning and one at the end"
+    wanted = built.unit.clustered + built.unit.meets_at_end
+    if (meetings := len(sass.find("UCGABAR_ARV"))) != wanted:
+        yield f"{meetings} arrivals at the cluster's barrier: one at the beginning" + " and one at the end" * (wanted > 1)
 
 
 def waterfalls(sass: Sass) -> Iterator[str]:

@@ -26,7 +26,7 @@ each time: the same bits.
 
 The buffer is written by st.async, an ordinary store that completes on an mbarrier, and read by ordinary loads: no proxy fence. (A
 bulk copy would take a second buffer, a fence and a barrier of the warpgroup before it.) The barriers say no scope, as the ring's do
-(`multicast`). The cluster's barrier at the end keeps a CTA there while others reach into it. The buffer is an allocation as
+(`multicast`). A CTA stays until all have read what it sent last (`leaving`). The buffer is an allocation as
 `scratch` makes them, and no slot of the ring: when the last product has ended, the next tile's blocks may already land there.
 
 PTX ISA, "st.async"; "mbarrier: Tracking asynchronous operations"; "Cluster of Cooperative Thread Arrays".

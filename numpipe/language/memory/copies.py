@@ -74,6 +74,7 @@ def check_load(np_: Any, src: Any, dst: Any, barrier: Any, predicate: Any, axes:
     if not np_.memory:
         np_.unit.copies_in = True
     sharing = np_.unit.tile_sharing(dst.layout, src.axes, axis_names(LOAD, constant(LOAD, "collective_axes", axes)), LOAD)
+    np_.unit.reaches |= sharing is not None
     return plan_of(src, dst, lines=sharing and sharing.rows), sharing
 
 

@@ -70,6 +70,7 @@ def check(np_: Any, src: Any, dst: Any, barrier: Any, index: Any, name: Any) -> 
         raise SpecError(f"{SEND}: cluster_idx must be an integer, the place along {axis!r} of the CTA that gets src, got "
                         f"{called(index)}")
     dimension: int = np_.unit.cluster_dims((axis,), SEND, "cluster_dim")[0]
+    np_.unit.reaches = True
     return dimension
 
 

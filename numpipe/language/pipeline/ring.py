@@ -37,9 +37,9 @@ announces for itself::
 
 A share may land before its bytes are announced; the phase cannot end without that announcement's arrival. A share also tells that
 its sender's slot had been released, so a warpgroup that has waited for a step's shares may release to all their senders. All
-threads of the cluster meet at the kernel's beginning and end, so that a CTA which others arrive at or copy to is there. An arrival
-there says no scope: `.release.cluster` would be a fence of the whole GPU, and a loop half as fast (PTX ISA, "cp.async.bulk.tensor":
-.multicast::cluster; "mbarrier.arrive": .shared::cluster).
+threads of the cluster meet at the kernel's beginning, and at its end a CTA waits for the last releases (`leaving`): so a CTA which
+others arrive at or copy to is there. An arrival there says no scope: `.release.cluster` would be a fence of the whole GPU, and a
+loop half as fast (PTX ISA, "cp.async.bulk.tensor": .multicast::cluster; "mbarrier.arrive": .shared::cluster).
 
 Both executions run the functions below as they stand. Tiles that leave a kernel go through the store ring (`store_ring`) or the
 slots of outputs (`outputs`).

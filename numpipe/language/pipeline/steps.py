@@ -247,11 +247,12 @@ def await_empty(loop):  # type: ignore[no-untyped-def]
 
 @helper
 def await_released(ring):  # type: ignore[no-untyped-def]
-    """Wait until all of the loop's blocks have been released: the last one in each slot comes after those before it."""
-    blocks = blocks_of(ring)
-    for back in range(1, ring.slots + 1):
-        if back <= blocks:
-            each(ring, "consumed", 0, await_consumed, ring.first + blocks - back)
+    """Wait until all of the loop's blocks have been released: the last one in each slot, the newest of these at the end."""
+    blocks, at = blocks_of(ring), np.int32(-ring.slots)
+    while at < 0:
+        if blocks + at >= 0:
+            each(ring, "consumed", 0, await_consumed, ring.first + blocks + at)
+        at = successor(at)
 
 
 # ---- compute role ------------------------------------------------------------------------------------------------

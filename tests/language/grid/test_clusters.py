@@ -13,6 +13,7 @@ import pytest
 import numpipe
 from numpipe import BlockSpec, ClusterBarrier, CompilerParams, PipelineDeadlock, PipelineRace, SpecError, Trace, ds, sim
 from numpipe.compile.check import gate
+from numpipe.kernels import simulate
 from numpipe.sim.port import Warpgroup
 from tests.kernels.cluster_kernels import SMALL, Config, by_hand, four, operands, product, reference, rounds
 
@@ -130,11 +131,22 @@ def test_a_slot_freed_by_one_cta_alone_is_a_race(seed: int | None, monkeypatch: 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_cta_that_leaves_without_its_peers_is_a_race(seed: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Warpgroup, "cluster_arrive", lambda self: None)
-    monkeypatch.setattr(Warpgroup, "cluster_wait", lambda self: None)
+    monkeypatch.setattr(simulate, "await_peers", lambda np_: None)
     with pytest.raises(PipelineRace, match=r"in shared memory of CTA \([01], 0, 0\), which may have ended") as caught:
         product(dataclasses.replace(SMALL, along_m=2)).simulate(*operands(128, 64, 128), seed=seed)
     assert caught.value.report is not None and caught.value.report.hazard == "exit-in-flight"
+
+
+def test_a_kernel_that_reaches_into_other_ctas_by_itself_meets_at_its_end() -> None:
+    assert "barrier.cluster.arrive.release" not in product(dataclasses.replace(SMALL, along_m=2)).inspect("ptx", A, B)
+
+    @numpipe.kernel(grid=2, cluster=2, cluster_names="pair", num_compute_wgs=1)
+    def meets(y):
+        met = numpipe.scratch(ClusterBarrier("pair"))
+        numpipe.barrier_arrive(met)
+        numpipe.barrier_wait(met)
+
+    assert "barrier.cluster.arrive.release" in meets.inspect("ptx", np.zeros((64, 32), np.float32))
 
 
 def test_ctas_of_a_cluster_that_store_to_one_block_are_told_so() -> None:
@@ -158,8 +170,8 @@ def test_ctas_with_other_numbers_of_steps_wait_for_each_other_for_ever() -> None
             acc = numpipe.wgmma(acc, tile, tile.T)
         c[ds(m * 64, 64), ds(0, 64)] = acc
 
-    with pytest.raises(PipelineDeadlock, match=r"(?s)barrier\.cluster: 3 of 4 warpgroups have arrived, not warpgroup 0 \(compute\) "
-                                               r"of CTA \(1, 0, 0\).*hint: ready\[0\] of b .* still misses 4096 bytes of step 2 .*"
+    with pytest.raises(PipelineDeadlock, match=r"(?s)of CTA \(0, 0, 0\): finished.*of CTA \(1, 0, 0\): blocked on "
+                                               r"ready\[0\].*hint: ready\[0\] of b .* still misses 4096 bytes of step 2 .*"
                                                r"another CTA of the cluster has not loaded its share.*the same pipelines"):
         uneven.simulate(operands(64, 64, 192)[1], np.zeros((128, 64), np.float32))
 
@@ -291,7 +303,7 @@ def test_the_gate_finds_a_fence_of_the_gpu_in_a_loop() -> None:
         "MEMBAR.ALL.GPU", "ERRBAR", "UCGABAR_ARV", "UCGABAR_WAIT", "NOP", "MEMBAR.ALL.GPU", "SYNCS.ARRIVE.TRANS64 RZ, [R1], RZ",
         "MEMBAR.ALL.GPU", "UCGABAR_ARV", "UCGABAR_WAIT", "@P0 BRA `(.L_x_0)", "EXIT")))
     looping = text.replace("        /*0040*/", ".L_x_0:\n        /*0040*/")
-    built: Any = SimpleNamespace(unit=SimpleNamespace(arrays=(), work_ring=None))
+    built: Any = SimpleNamespace(unit=SimpleNamespace(arrays=(), work_ring=None, clustered=True, meets_at_end=True))
     clean = text.replace("/*0050*/                   MEMBAR.ALL.GPU", "/*0050*/     NOP")
     assert list(gate.memory_barriers(built, gate.Sass(clean))) == []
     assert [line.partition("/*")[2][:4] for line in gate.memory_barriers(built, gate.Sass(looping))] == ["0050", "0070"]
