@@ -199,22 +199,6 @@ def stored(out):
 A, B = integers(128, 128), integers(64, 128)
 
 
-@kernel("too-few-arrivals", r"hint: ready barrier of warpgroup 0 @ clusters.py:\d+ \(0\), partial sums of CTAs along 'k' of CTA "
-        r"\(0, 0, 0\) still misses 8192 bytes in phase 0: another CTA of the cluster does not exchange its sum of a tile.*mend: +"
-        r"numpipe.combine\(acc, part, axis=…\) by all CTAs", A[:64], B, np.zeros((64, 64), F32),
-        gives=A[:64].astype(F32) @ B.astype(F32).T, grid=2, cluster=2, cluster_names="k", error=PipelineDeadlock)
-def sums_that_one_cta_keeps_for_itself(a, b, c, *, mended: numpipe.Static):
-    for m, n, part in numpipe.split_tiles(1, 1, steps=2, split="k"):
-        acc = numpipe.zeros((64, 64), np.float32)
-        pipe = numpipe.pipeline(grid=(part.steps,), in_specs=(
-            BlockSpec((64, 64), lambda k: (m, part.begin + k)), BlockSpec((64, 64), lambda k: (n, part.begin + k))))
-        for _, (a_tile, b_tile) in pipe(a, b):
-            acc = numpipe.wgmma(acc, a_tile, b_tile.T)
-        if mended or part.begin == 0:
-            share = numpipe.combine(acc, part, axis="k")
-            c[ds(m * 64, 64), ds(n * 64 + 32 * numpipe.axis_index("k"), 32)] = share
-
-
 @kernel("multicast-mismatch", r"kernel shares_of_two_blocks, pipeline at .*: in_specs\[1\] for 'b': index_map is \(\d+, \d+\) of "
         r"'b' in CTA \([01], 0, 0\) and \(\d+, \d+\) of 'b' in CTA \([01], 0, 0\), and each loads a share of the block for both: "
         r"the tile would be of two blocks; the same start for all CTAs along collective_axes", A, np.concatenate([B, B]),

@@ -78,6 +78,22 @@ def test_a_cta_that_leaves_before_its_sums_were_read_is_a_race(monkeypatch: pyte
     assert caught.value.report is not None and caught.value.report.hazard == "exit-in-flight"
 
 
+def test_sums_that_one_cta_keeps_for_itself_are_reported_with_the_mend() -> None:
+    """The other one waits for ever, or its sum comes to a CTA that has ended: as the schedule has it."""
+    @numpipe.kernel(grid=2, cluster=2, cluster_names="k", num_compute_wgs=1)
+    def selfish(c):
+        for m, n, part in numpipe.split_tiles(1, 1, steps=2, split="k"):
+            acc = numpipe.zeros((64, 64), np.float32)
+            if part.begin == 0:
+                c[ds(m * 64, 64), ds(n * 64, 32)] = numpipe.combine(acc, part, axis="k")
+
+    for seed in (None, *range(8)):
+        with pytest.raises((PipelineRace, PipelineDeadlock)) as caught:
+            selfish.simulate(np.zeros((64, 64), np.float32), seed=seed)
+        assert caught.value.report is not None and caught.value.report.hazard in ("exit-in-flight", "too-few-arrivals")
+        assert "numpipe.combine(acc, part, axis=…) by all CTAs" in str(caught.value)
+
+
 def test_ctas_along_one_axis_share_blocks_and_along_the_other_the_steps() -> None:
     @numpipe.kernel(grid=(2, 4), cluster=(2, 2), cluster_names=("m", "k"), num_compute_wgs=1)
     def both(a, b, c):
