@@ -163,7 +163,8 @@ class Lanes:
 
 class Block:
     def __init__(self, lanes: Lanes, c: np.ndarray, start: tuple[int, int], pitch: int) -> None:
-        self.dtype, self.base, self.start, self.size, self.stride = c.dtype, np.int64(lanes.base), start, c.shape, (np.int64(pitch), 1)
+        self.dtype, self.base, self.start, self.size = c.dtype, np.int64(lanes.base), start, c.shape
+        self.stride = np.int64(pitch), 1
 
     def moved(self, address: Any, place: Any, stride: Any) -> Any:
         return address + np.asarray(place).astype(np.int32).astype(np.int64) * stride * self.dtype.itemsize
@@ -229,7 +230,8 @@ def test_pairs_are_aligned_in_every_row_and_whole(start: int, size: int, base: i
 def instructions(kernel: Any, *args: Any, **named: Any) -> dict[str, int]:
     """How many there are of those that store."""
     sass = kernel.inspect("sass", *args, **named)
-    return {name: len(re.findall(rf"\b{re.escape(name)}(?![.\w])", sass)) for name in ("STG.E.U16", "STG.E", "STSM.16.M88.4", "UTMASTG")}
+    return {name: len(re.findall(rf"\b{re.escape(name)}(?![.\w])", sass))
+            for name in ("STG.E.U16", "STG.E", "STSM.16.M88.4", "UTMASTG")}
 
 
 T16 = numpipe.ArrayType((512, 512), F16)
