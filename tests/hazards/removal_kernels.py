@@ -209,12 +209,15 @@ def casts_of_tiles(x, y):
     y[ds(0, 64), ds(0, 64)] = again - total - again.max()
 
 
-def by_rows(seed: int | None) -> Any:
+def odd_output(order: Any) -> Run:
     """Stores, to an array that TMA cannot write, through the bytes in which the warps have exchanged sums."""
-    y = out(128, 143, dtype=F32)
-    with odd_outputs.odd_outputs():
-        odd_outputs.behind_a_reduction.simulate(ints(128, 72, dtype=F32), y, seed=seed)
-    return y
+    def simulated(seed: int | None) -> Any:
+        y = np.zeros((128, 143), F16, order=order)
+        with odd_outputs.odd_outputs():
+            odd_outputs.behind_a_reduction.simulate(ints(128, 72), y, seed=seed)
+        return y
+
+    return simulated
 
 
 EXCHANGES = {"sums of columns": (sums_of_columns, 2), "numbers of tiles": (numbers_of_tiles, 2),
@@ -254,7 +257,8 @@ run("outputs of one slot of each warpgroup, bare", alone, A[:128], out(128, 320)
 run("barriers by hand", by_hand, out(64, 192, dtype=F32))
 run("products of registers", of_registers, A[:64], out(64, 192, dtype=F32))
 run("sums of columns", sums_of_columns, ints(64, 64, dtype=F32), out(64, 64, dtype=F32))
-RUNS["an output that TMA cannot write"] = by_rows
+for order in ("C", "F"):
+    RUNS[f"an output that TMA cannot write, {order}"] = odd_output(order)
 run("a tile loaded over", loaded_over, A[:64], out(64, 64, dtype=F32))
 for consumed in (False, True):
     run(f"an operand that is not used, {consumed}", unused(True, consumed), A[:64], B, out(64, 64, dtype=F32))

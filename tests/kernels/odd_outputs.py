@@ -70,7 +70,7 @@ def expected(a: np.ndarray, c: np.ndarray, row: int, column: int, ends: tuple[in
 def behind_a_reduction(x, y):
     """Warps tell each other sums, then store through the same bytes, then tell each other sums again."""
     wg = numpipe.axis_index("wg")
-    wide = x[ds(wg * 64, 64), ds(0, 72)]
+    wide = x[ds(wg * 64, 64), ds(0, 72)].astype(np.float32)
     y[ds(wg * 64, 64), ds(0, 72)] = wide - wide.sum(axis=0)
     y[ds(wg * 64, 64), ds(72, 72)] = wide - wide.max(axis=0)
 

@@ -60,7 +60,7 @@ def writing(typing_context: Any, ref: GmemType, tile: TileType, axes: tuple[int,
             indices = [(number, vector, start[axis]) for number, vector, axis in vectors]
             block = Block(context, builder, ref, array, start, axes, indices, last)
             if panel:
-                store_rows(builder, tile, value, block)
+                store_rows(builder, tile, value, block, int(ref.arg.order == "row"))
             else:
                 _Lanes(builder, tile, value, block, how).store(ref.arg, axes)
             return []

@@ -3,6 +3,7 @@ where there is no room."""
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -32,6 +33,7 @@ from tests.kernels.odd_outputs import (
     values,
 )
 
+ORDERS: Any = "C", "F"
 TILES = ((64, 8), (64, 64), (128, 72), (64, 120), (64, 256))
 
 
@@ -45,10 +47,11 @@ def _odd(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 # ---- simulated
 @pytest.mark.parametrize("dtype", [F16, BF16, F32, I32], ids=str)
 @pytest.mark.parametrize("shape", TILES, ids=str)
-def test_a_tile_is_what_lies_in_the_array(shape: tuple[int, int], dtype: np.dtype) -> None:
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_a_tile_is_what_lies_in_the_array(shape: tuple[int, int], dtype: np.dtype, order: Any) -> None:
     a = values(*shape, dtype=dtype)
     for size, at in (((201, 301), (3, 7)), ((130, 67), (64, 0)), ((90, 71), (63, 63)), ((90, 70), (90, 0)), ((64, 1), (0, 0))):
-        c = np.full(size, 7, dtype)
+        c = np.full(size, 7, dtype, order=order)
         wanted = expected(a, c, *at)
         copied(*shape).simulate(a, c, *at, 0, 0)
         np.testing.assert_array_equal(c, wanted)
@@ -56,16 +59,19 @@ def test_a_tile_is_what_lies_in_the_array(shape: tuple[int, int], dtype: np.dtyp
 
 @pytest.mark.parametrize("ends", [(70, 69), (3, 500), (500, 9), (40, 40), (0, 70), (-5, 70)], ids=str)
 def test_what_comes_to_the_stop_is_left_out(ends: tuple[int, int]) -> None:
-    a, c = values(64, 72, dtype=F16), np.full((90, 71), 7, F16)
-    wanted = expected(a, c, 5, 3, ends) if min(ends) > 0 else c.copy()
-    copied(64, 72, True).simulate(a, c, 5, 3, *ends)
-    np.testing.assert_array_equal(c, wanted)
+    a = values(64, 72, dtype=F16)
+    for order in ORDERS:
+        c = np.full((90, 71), 7, F16, order=order)
+        wanted = expected(a, c, 5, 3, ends) if min(ends) > 0 else c.copy()
+        copied(64, 72, True).simulate(a, c, 5, 3, *ends)
+        np.testing.assert_array_equal(c, wanted)
 
 
-def test_a_tile_goes_through_shared_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_a_tile_goes_through_shared_memory(order: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     written = store_rows.write
     monkeypatch.setattr(store_rows, "write", lambda layout, address, value, what: written(layout, address, value + 1, what))
-    a, c = values(64, 72), np.full((64, 71), 7, F32)
+    a, c = values(64, 72, dtype=F16), np.full((64, 71), 7, F16, order=order)
     copied(64, 72).simulate(a, c, 0, 0, 0, 0)
     np.testing.assert_array_equal(c, a[:, :71] + 1)
 
@@ -81,10 +87,10 @@ def test_an_index_outside_its_dimension_is_refused() -> None:
 
 
 @pytest.mark.parametrize("seed", [None, 1, 2])
-@pytest.mark.parametrize("warpgroups", [1, 2, 3])
-def test_products_of_several_warpgroups(warpgroups: int, seed: int | None) -> None:
+@pytest.mark.parametrize(("warpgroups", "order"), [(1, "C"), (2, "C"), (2, "F"), (3, "C")])
+def test_products_of_several_warpgroups(warpgroups: int, order: Any, seed: int | None) -> None:
     a, b = operands(64 * warpgroups + 5, 131, 72)
-    c = np.full((len(a), len(b)), np.nan, F16)
+    c = np.full((len(a), len(b)), np.nan, F16, order=order)
     gemm(warpgroups, ctas=1).simulate(a, b, c, cfg=Config(64 * warpgroups, 72, 64, 2), seed=seed)
     np.testing.assert_array_equal(c, product(a, b, F16))
 
@@ -95,22 +101,23 @@ def test_warpgroups_that_take_turns(name: str) -> None:
         turn_kernels.cases()[name].check(turn_kernels.cases()[name].kernel.simulate, seed=seed)
 
 
-def test_the_barrier_is_missed() -> None:
-    """Without it a warp stores where others still read what was exchanged before; with it, and the exchange's own, nobody meets."""
-    x, wide = values(128, 72), values(128, 72).reshape(2, 64, 72)
+@pytest.mark.parametrize(("order", "barriers"), [("C", 1), ("F", 2)])
+def test_each_barrier_is_missed(order: Any, barriers: int) -> None:
+    """Without it a warp stores where others still read what was exchanged before, or loads what others have not stored."""
+    x, wide = values(128, 72, dtype=F16), values(128, 72).reshape(2, 64, 72)
 
     def run(seed: int | None = None) -> np.ndarray:
-        y = np.zeros((128, 143), F32)
+        y = np.zeros((128, 143), F16, order=order)
         behind_a_reduction.simulate(x, y, seed=seed)
         return y
 
     wanted = np.concatenate([wide - wide.sum(1, keepdims=True), wide - wide.max(1, keepdims=True)], axis=2).reshape(128, 144)
     for seed in (None, *range(5)):
-        np.testing.assert_array_equal(run(seed), wanted[:, :143])
+        np.testing.assert_array_equal(run(seed), wanted[:, :143].astype(F16))
     places = [place for place in places_of(run)[0] if place.calls[0].startswith("tiles.store_rows.")]
-    assert len(places) == 1
-    for seed in (None, *range(5)):
-        with without(places[0]), pytest.raises(PipelineRace, match=r"'y\[…\] = tile'") as caught:
+    assert len(places) == barriers
+    for place, seed in itertools.product(places, (None, *range(5))):
+        with without(place), pytest.raises(PipelineRace, match=r"'y\[…\] = tile'") as caught:
             run(seed)
         assert caught.value.report is not None and caught.value.report.hazard == "unordered-accesses"
 
@@ -139,8 +146,9 @@ class Lanes:
     def icmp_unsigned(test: str, left: Any, right: Any) -> Any:
         return {"<": np.less, "==": np.equal}[test](np.asarray(left).astype(np.uint32), np.asarray(right).astype(np.uint32))
 
-    def write_panel(self, builder: Any, tile: Any, value: Any, row: int, column: int, columns: int, address: Any) -> None:
-        layout, warps = panel_layout(columns, tile.dtype.itemsize), address.reshape(4, 32)
+    def write_panel(self, builder: Any, tile: Any, value: Any, row: int, column: int, columns: int, address: Any,
+                    inner: int) -> None:
+        layout, warps = panel_layout(columns, tile.dtype.itemsize, inner), np.broadcast_to(address, 128).reshape(4, 32)
         assert (warps == warps[:, :1]).all()
         chunks = _chunks(layout) + warps[:, :1]
         found = _to_bytes(value[row:row + 64, column:column + columns], layout)
@@ -162,54 +170,60 @@ class Lanes:
 
 
 class Block:
-    def __init__(self, lanes: Lanes, c: np.ndarray, start: tuple[int, int], pitch: int) -> None:
+    def __init__(self, lanes: Lanes, c: np.ndarray, start: tuple[int, int], pitch: int, inner: int = 1) -> None:
         self.dtype, self.base, self.start, self.size = c.dtype, np.int64(lanes.base), start, c.shape
-        self.stride = np.int64(pitch), 1
+        self.stride = (np.int64(pitch), 1) if inner else (1, np.int64(pitch))
 
     def moved(self, address: Any, place: Any, stride: Any) -> Any:
         return address + np.asarray(place).astype(np.int32).astype(np.int64) * stride * self.dtype.itemsize
 
 
 def by_lanes(monkeypatch: pytest.MonkeyPatch, a: np.ndarray, c: np.ndarray, start: tuple[int, int], nbytes: int, *, base: int,
-             pitch: int) -> tuple[np.ndarray, int]:
+             pitch: int, order: str = "C") -> tuple[np.ndarray, int]:
     """What the lanes make of an array like `c`, and how many instructions of a warp write it; `pitch` in elements."""
-    lanes = Lanes(base, (c.shape[0] * pitch) * c.itemsize)
-    whole = lanes.memory.view(c.dtype).reshape(-1, pitch)
+    inner = int(order == "C")
+    lines, length = c.shape if inner else c.shape[::-1]
+    lanes = Lanes(base, lines * pitch * c.itemsize)
+    whole = lanes.memory.view(c.dtype).reshape(lines, pitch)
     whole[...] = 7
     for name in ("write_panel", "load_words", "store_words"):
         monkeypatch.setattr(store_rows_cuda, name, getattr(lanes, name))
     monkeypatch.setattr(store_rows_cuda, "nb", lanes)
     monkeypatch.setattr(words_cuda, "nb", lanes)
-    monkeypatch.setattr(store_rows_cuda, "converge", lambda builder: None)
-    store_rows_cuda._Rows(lanes, a, Block(lanes, c, start, pitch), nbytes).store(a)
-    assert (whole[:, c.shape[1]:] == 7).all()
-    return whole[:, :c.shape[1]], lanes.stored
+    for meeting in ("converge", "barrier"):
+        monkeypatch.setattr(store_rows_cuda, meeting, lambda builder: None)
+    store_rows_cuda._Rows(lanes, a, Block(lanes, c, start, pitch, inner), inner, nbytes).store(a)
+    assert (whole[:, length:] == 7).all()
+    found = whole[:, :length]
+    return found if inner else found.T, lanes.stored
 
 
-@pytest.mark.parametrize("dtype", [F16, F32], ids=str)
+@pytest.mark.parametrize(("dtype", "order"), [(F16, "C"), (F16, "F"), (F32, "C")], ids=str)
 @pytest.mark.parametrize("shape", TILES, ids=str)
-def test_the_lanes_write_the_tile(shape: tuple[int, int], dtype: np.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_lanes_write_the_tile(shape: tuple[int, int], dtype: np.dtype, order: str, monkeypatch: pytest.MonkeyPatch) -> None:
     a, size = values(*shape, dtype=dtype), dtype.itemsize
-    for sizes, at, pitch in (((201, 301), (3, 7), 301), ((130, 67), (64, 0), 69), ((90, 71), (63, 63), 71), ((64, 1), (0, 0), 1)):
+    for sizes, at in (((201, 301), (3, 7)), ((130, 67), (64, 0)), ((90, 71), (63, 63)), ((64, 1), (0, 0)), ((1, 64), (0, 0))):
         c = np.full(sizes, 7, dtype)
-        made, _ = by_lanes(monkeypatch, a, c, at, size, base=4096 + size, pitch=pitch)
+        made, _ = by_lanes(monkeypatch, a, c, at, size, base=4096 + size, pitch=sizes[order == "C"] + 2, order=order)
         np.testing.assert_array_equal(made, expected(a, c, *at))
 
 
+@pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("shape", TILES, ids=str)
-def test_the_lanes_write_pairs(shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_lanes_write_pairs(shape: tuple[int, int], order: str, monkeypatch: pytest.MonkeyPatch) -> None:
     a = values(*shape, dtype=F16)
-    for sizes, at, pitch in (((201, 302), (3, 6), 310), ((130, 66), (64, 0), 66), ((90, 70), (63, 62), 70)):
+    for sizes, at in (((202, 302), (4, 6)), ((130, 66), (64, 0)), ((90, 70), (62, 62))):
         c = np.full(sizes, 7, F16)
-        made, instructions = by_lanes(monkeypatch, a, c, at, 4, base=4096 + 4, pitch=pitch)
+        made, instructions = by_lanes(monkeypatch, a, c, at, 4, base=4096 + 4, pitch=sizes[order == "C"] + 8, order=order)
         np.testing.assert_array_equal(made, expected(a, c, *at))
         assert instructions == a.nbytes // 128 // 4
 
 
-def test_a_negative_start_writes_what_lies_inside(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_a_negative_start_writes_what_lies_inside(order: str, monkeypatch: pytest.MonkeyPatch) -> None:
     a, c = values(64, 72, dtype=F16), np.full((70, 70), 7, F16)
-    for at, nbytes in (((-3, -4), 4), ((-3, -5), 2), ((-64, 0), 2), ((0, -100), 4)):
-        made, _ = by_lanes(monkeypatch, a, c, at, nbytes, base=4096, pitch=70)
+    for at, nbytes in (((-4, -4), 4), ((-3, -5), 2), ((-64, 0), 2), ((0, -100), 4)):
+        made, _ = by_lanes(monkeypatch, a, c, at, nbytes, base=4096, pitch=70, order=order)
         wanted, part = c.copy(), a[max(0, -at[0]):, max(0, -at[1]):]
         wanted[:part.shape[0], :part.shape[1]] = part[:70, :70]
         np.testing.assert_array_equal(made, wanted)
@@ -222,8 +236,9 @@ def test_pairs_are_aligned_in_every_row_and_whole(start: int, size: int, base: i
                                                   monkeypatch: pytest.MonkeyPatch) -> None:
     lanes = Lanes(base, 2)
     monkeypatch.setattr(store_rows_cuda, "nb", lanes)
-    block = Block(lanes, np.empty((3, size), F16), (5, start), pitch)
-    assert store_rows_cuda._pairs(lanes, block) == even
+    for inner, shape, at in ((1, (3, size), (5, start)), (0, (size, 3), (start, 5))):
+        block = Block(lanes, np.empty(shape, F16), at, pitch, inner)
+        assert store_rows_cuda._pairs(lanes, block, inner) == even
 
 
 # ---- compiled
