@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -21,9 +22,11 @@ PLACES = ((0, 1), (1, 0), (1, 1), (2, 2), (2, 0), (4, 4), (8, 8))
 
 
 class Framed:
-    """An array on the GPU inside one of NaN."""
+    """An array on the GPU inside one of NaN; `order` "F": it is the transpose of one that lies so."""
 
-    def __init__(self, shape: tuple[int, ...], dtype: Any, base: int, rest: int) -> None:
+    def __init__(self, shape: tuple[int, ...], dtype: Any, base: int, rest: int, order: str = "C") -> None:
+        self.order, outer = order, shape
+        shape = shape if order == "C" else shape[::-1]
         self.shape, self.dtype, self.base = shape, np.dtype(dtype), base + 32
         self.pitch = (shape[-1] // 16 + 3) * 16 + rest
         rows = int(np.prod(shape[:-1]))
@@ -31,7 +34,7 @@ class Framed:
         interface = self.whole.__cuda_array_interface__
         strides = np.array([*np.cumprod((self.pitch, *shape[:0:-1][1:]))[::-1], 1]) * self.dtype.itemsize
         self.__cuda_array_interface__ = interface | {
-            "shape": shape, "strides": tuple(strides.tolist()),
+            "shape": outer, "strides": tuple(strides.tolist()[::1 if order == "C" else -1]),
             "data": (interface["data"][0] + self.base * self.dtype.itemsize, False)}
 
     def values(self) -> np.ndarray:
@@ -42,20 +45,21 @@ class Framed:
         found = inside.copy()
         inside[...] = np.nan
         assert np.isnan(whole.astype(np.float32)).all(), "something was written outside the output"
-        return found
+        return found if self.order == "C" else found.T
 
 
 def poisoned(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     return np.full(shape, np.nan, dtype)
 
 
-@pytest.mark.parametrize("dtype", [F16, BF16, F32], ids=str)
+@pytest.mark.parametrize(("dtype", "order"), [(F16, "C"), (BF16, "C"), (F32, "C"), (F16, "F"), (BF16, "F"), (F32, "F")], ids=str)
 @pytest.mark.parametrize("shape", [(64, 8), (64, 64), (128, 72), (64, 120), (64, 256)], ids=str)
-def test_a_tile_is_what_lies_in_the_array(shape: tuple[int, int], dtype: np.dtype) -> None:
+def test_a_tile_is_what_lies_in_the_array(shape: tuple[int, int], dtype: np.dtype, order: str) -> None:
     a = values(*shape, dtype=dtype)
-    for size, at in (((201, 302), (3, 7)), ((201, 302), (3, 6)), ((130, 67), (64, 0)), ((90, 70), (63, 62)), ((64, 1), (0, 0))):
+    for size, at in (((202, 302), (3, 7)), ((202, 302), (4, 6)), ((130, 67), (64, 0)), ((90, 70), (62, 62)), ((64, 1), (0, 0)),
+                     ((1, 64), (0, 0))):
         for place in PLACES:
-            c = Framed(size, dtype, *place)
+            c = Framed(size, dtype, *place, order)
             copied(*shape)(on_gpu(a), c, *at, 0, 0)
             np.testing.assert_array_equal(c.values(), expected(a, poisoned(size, dtype), *at))
 
@@ -63,11 +67,11 @@ def test_a_tile_is_what_lies_in_the_array(shape: tuple[int, int], dtype: np.dtyp
 @pytest.mark.parametrize("ends", [(70, 69), (70, 68), (3, 500), (500, 9), (40, 40), (0, 70), (-5, 70)], ids=str)
 def test_what_comes_to_the_stop_is_left_out(ends: tuple[int, int]) -> None:
     a = values(64, 72, dtype=F16)
-    for column, place in ((3, (1, 1)), (4, (2, 2)), (4, (0, 0))):
-        c = Framed((90, 74), F16, *place)
-        copied(64, 72, True)(on_gpu(a), c, 5, column, *ends)
+    for at, place, order in itertools.product(((5, 3), (6, 4)), ((1, 1), (2, 2), (0, 0)), "CF"):
+        c = Framed((90, 74), F16, *place, order)
+        copied(64, 72, True)(on_gpu(a), c, *at, *ends)
         wanted = poisoned((90, 74), F16)
-        np.testing.assert_array_equal(c.values(), expected(a, wanted, 5, column, ends) if min(ends) > 0 else wanted)
+        np.testing.assert_array_equal(c.values(), expected(a, wanted, *at, ends) if min(ends) > 0 else wanted)
 
 
 @pytest.mark.parametrize("place", PLACES, ids=str)
@@ -84,19 +88,20 @@ def test_batches_and_what_is_outside(place: tuple[int, int]) -> None:
 def test_sums_that_warps_exchange_before_and_behind() -> None:
     x, wide = values(128, 72), values(128, 72).reshape(2, 64, 72)
     wanted = np.concatenate([wide - wide.sum(1, keepdims=True), wide - wide.max(1, keepdims=True)], axis=2).reshape(128, 144)
-    for _ in range(20):
-        c = Framed((128, 143), F32, 1, 1)
+    for (dtype, order), _ in itertools.product(((F32, "C"), (F16, "C"), (F16, "F")), range(20)):
+        c = Framed((128, 143), dtype, 1, 1, order)
         behind_a_reduction(on_gpu(x), c)
-        np.testing.assert_array_equal(c.values(), wanted[:, :143])
+        np.testing.assert_array_equal(c.values(), wanted[:, :143].astype(dtype))
 
 
 @pytest.mark.parametrize("place", PLACES, ids=str)
 @pytest.mark.parametrize("warpgroups", [1, 2, 3])
 def test_products_of_several_warpgroups(warpgroups: int, place: tuple[int, int]) -> None:
     a, b = operands(300, 522, 136)
-    c = Framed((300, 522), F16, *place)
-    gemm(warpgroups)(on_gpu(a), on_gpu(b), c, cfg=Config(64 * warpgroups, 136, 64, 3))
-    np.testing.assert_array_equal(c.values(), product(a, b, F16))
+    for order in "CF":
+        c = Framed((300, 522), F16, *place, order)
+        gemm(warpgroups)(on_gpu(a), on_gpu(b), c, cfg=Config(64 * warpgroups, 136, 64, 3))
+        np.testing.assert_array_equal(c.values(), product(a, b, F16))
 
 
 @pytest.mark.parametrize("name", ["gemm", "skips"])
@@ -114,7 +119,7 @@ def test_warpgroups_that_take_turns(name: str) -> None:
 def test_products_whose_rows_begin_anywhere(sizes: tuple[int, int, int], dtype: np.dtype) -> None:
     m, n, k = sizes
     a, b = operands(m, n, -(-k // 8) * 8, dtype)
-    for place in ((1, 1), (2, 2)):
-        c = Framed((m, n), dtype, *place)
+    for place, order in itertools.product(((1, 1), (2, 2)), "CF"):
+        c = Framed((m, n), dtype, *place, order)
         matmul(on_gpu(a), on_gpu(b).T, out=c)
         np.testing.assert_array_equal(c.values().astype(np.float32), product(a, b, dtype).astype(np.float32))

@@ -32,11 +32,13 @@ def odd_outputs() -> Iterator[None]:
 
 
 class Odd:
-    """A GPU array, for compiles, whose rows of an odd number of elements TMA cannot address."""
+    """A matrix on a GPU, for compiles, whose rows (`order` "F": columns) of an odd number of elements TMA cannot address."""
 
-    def __init__(self, shape: tuple[int, ...], dtype: np.dtype) -> None:
-        self.__cuda_array_interface__ = {"shape": shape, "typestr": dtype.str if dtype != BF16 else "<V2", "data": (1 << 20, False),
-                                         "strides": None, "version": 3}
+    def __init__(self, shape: tuple[int, int], dtype: np.dtype, order: str = "C") -> None:
+        size = dtype.itemsize
+        self.__cuda_array_interface__ = {
+            "shape": shape, "typestr": dtype.str, "data": (1 << 20, False), "version": 3,
+            "strides": (size * shape[1], size) if order == "C" else (size, size * shape[0])}
 
 
 def values(*shape: int, dtype: Any = F32) -> np.ndarray:

@@ -21,9 +21,9 @@ the types of 8 bits saturate, and are asked for with `astype`.
 
 Arrays whose rows TMA can address take the store ring: panels through swizzled shared memory, so that the stores of a tile
 overlap the loads and products of the next; so do column-major matrices of 16-bit types, whose panels are written turned. Row-major
-arrays of 16 and 32 bits that TMA cannot write take a panel in shared memory too, from which the lanes write rows (`store_rows`).
-Other arrays, tiles whose columns do not lie along the last dimension, vectors, and tiles of one row or column, are written by the
-lanes directly; of those that hold the same element, one writes it.
+arrays of 16 and 32 bits, and column-major ones of 16, that TMA cannot write, take a panel in shared memory too, from which the
+lanes write rows, or columns (`store_rows`). Other arrays, tiles whose columns do not lie along the last dimension, vectors, and
+tiles of one row or column, are written by the lanes directly; of those that hold the same element, one writes it.
 """
 
 from __future__ import annotations

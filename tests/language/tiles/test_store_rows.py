@@ -246,16 +246,22 @@ def instructions(kernel: Any, *args: Any, **named: Any) -> dict[str, int]:
     """How many there are of those that store."""
     sass = kernel.inspect("sass", *args, **named)
     return {name: len(re.findall(rf"\b{re.escape(name)}(?![.\w])", sass))
-            for name in ("STG.E.U16", "STG.E", "STSM.16.M88.4", "UTMASTG")}
+            for name in ("STG.E.U16", "STG.E", "STSM.16.M88.4", "STSM.16.MT88.4", "UTMASTG")}
 
 
 T16 = numpipe.ArrayType((512, 512), F16)
 
 
 @pytest.mark.thorough
+def test_columns_are_written_from_panels_that_lie_turned() -> None:
+    assert instructions(gemm(2), T16, T16, Odd((511, 512), F16, "F"), cfg=Config(128, 128, 64, 3)) == {
+        "STG.E.U16": 64, "STG.E": 32, "STSM.16.M88.4": 0, "STSM.16.MT88.4": 16, "UTMASTG": 0}
+
+
+@pytest.mark.thorough
 def test_a_kernel_without_room_for_a_panel_stores_what_the_lanes_have() -> None:
     kernel, cfg = gemm(2), Config(128, 128, 64, 7)
     assert instructions(kernel, T16, T16, Odd((512, 511), F16), cfg=cfg) == {
-        "STG.E.U16": 64, "STG.E": 0, "STSM.16.M88.4": 0, "UTMASTG": 0}
+        "STG.E.U16": 64, "STG.E": 0, "STSM.16.M88.4": 0, "STSM.16.MT88.4": 0, "UTMASTG": 0}
     assert instructions(kernel, T16, T16, Odd((512, 511), F16), cfg=Config(128, 128, 64, 6)) == {
-        "STG.E.U16": 64, "STG.E": 32, "STSM.16.M88.4": 16, "UTMASTG": 0}
+        "STG.E.U16": 64, "STG.E": 32, "STSM.16.M88.4": 16, "STSM.16.MT88.4": 0, "UTMASTG": 0}
