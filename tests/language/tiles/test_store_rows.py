@@ -13,9 +13,11 @@ import pytest
 
 import numpipe
 from numpipe import PipelineRace, SimulationError
+from numpipe.kernels.definition import ends_whole
 from numpipe.language.tiles import store_rows, store_rows_cuda, words_cuda
 from numpipe.language.tiles.shared import _chunks, _to_bytes
 from numpipe.language.tiles.store_ring import panel_layout
+from numpipe.launch import describe
 from tests.hazards.removal import places_of, without
 from tests.kernels import turn_kernels
 from tests.kernels.kernels_for_tests import Config, gemm, operands, product
@@ -250,6 +252,13 @@ def instructions(kernel: Any, *args: Any, **named: Any) -> dict[str, int]:
 
 
 T16 = numpipe.ArrayType((512, 512), F16)
+
+
+@pytest.mark.parametrize(("shape", "order", "whole"), [
+    ((130, 72), "C", True), ((136, 67), "C", False), ((130, 72), "F", False), ((136, 67), "F", True)])
+def test_tma_writes_what_ends_at_16_bytes_along_the_contiguous_dimension(shape: tuple[int, int], order: Any, whole: bool) -> None:
+    """A TMA store writes whole chunks of 16 bytes: behind a column of 130 elements, padded to 136, it would write 6 of others."""
+    assert ends_whole(describe(np.zeros(shape, F16, order), "c")) == whole
 
 
 @pytest.mark.thorough
