@@ -44,6 +44,8 @@ class SharedMemory(KernelShape):
     tiles"""
     row_stores: bool = False
     """whether tiles are stored through these bytes"""
+    may_store_rows: bool = True
+    """whether they may be: not where a compile has shown that other bytes need the room"""
     casts: dict[tuple[str, str], int] = field(default_factory=dict)
     """(line, from what to what) of layout casts that move data -> bytes"""
 
@@ -85,7 +87,8 @@ class SharedMemory(KernelShape):
             array.output and array.tma and array.tma_store and not array.workspace for array in self.arrays)
         nbytes = max(self.exchange_bytes, PANEL_BYTES)
         staging = PANEL_BYTES * max(1, self.params.store_slots) if ring else 0
-        self.row_stores = self.exchange.base + self.compute_wgs * (nbytes + staging) <= self.target.smem_bytes
+        needed = self.exchange.base + self.compute_wgs * (nbytes + staging)
+        self.row_stores = self.may_store_rows and needed <= self.target.smem_bytes
         if self.row_stores:
             self.plan_exchange(nbytes)
         return self.row_stores

@@ -13,7 +13,7 @@ import ml_dtypes
 import numpy as np
 
 import numpipe
-from numpipe import ds
+from numpipe import BlockSpec, ds
 from numpipe.kernels import definition
 from numpipe.plan.plans import ArrayArg
 
@@ -81,3 +81,21 @@ def behind_a_reduction(x, y):
 def in_batches(x, y, i):
     """y[i] = x"""
     y[i, ds(0, 64), ds(0, 64)] = x[ds(0, 64), ds(0, 64)]
+
+
+@functools.cache
+def between_rings(memory_role: bool) -> Any:
+    """A store before a second ring, which takes all of shared memory that the first one leaves."""
+    @numpipe.kernel(grid=1, num_compute_wgs=1, warp_specialized=memory_role)
+    def rings(a, c):
+        acc = numpipe.zeros((64, 64), np.float32)
+        pipe = numpipe.pipeline(grid=(16,), max_concurrent_steps=14, in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))
+        for _, (x,) in pipe(a):
+            acc = acc + x[...].astype(np.float32)
+        c[ds(0, 64), ds(0, 64)] = acc.astype(c.dtype)
+        pipe = numpipe.pipeline(grid=(16,), max_concurrent_steps=14, in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))
+        for _, (x,) in pipe(a):
+            acc = acc + x[...].astype(np.float32)
+        c[ds(64, 64), ds(0, 64)] = acc.astype(c.dtype)
+
+    return rings

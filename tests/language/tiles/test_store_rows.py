@@ -12,12 +12,14 @@ import numpy as np
 import pytest
 
 import numpipe
-from numpipe import PipelineRace, SimulationError
+from numpipe import SMEM, PipelineRace, SimulationError
 from numpipe.kernels.definition import ends_whole
 from numpipe.language.tiles import store_rows, store_rows_cuda, words_cuda
 from numpipe.language.tiles.shared import _chunks, _to_bytes
 from numpipe.language.tiles.store_ring import panel_layout
 from numpipe.launch import describe
+from numpipe.plan.plans import ArrayArg
+from numpipe.plan.unit import Unit
 from tests.hazards.removal import places_of, without
 from tests.kernels import turn_kernels
 from tests.kernels.kernels_for_tests import Config, gemm, operands, product
@@ -28,6 +30,7 @@ from tests.kernels.odd_outputs import (
     I32,
     Odd,
     behind_a_reduction,
+    between_rings,
     copied,
     expected,
     in_batches,
@@ -274,3 +277,34 @@ def test_a_kernel_without_room_for_a_panel_stores_what_the_lanes_have() -> None:
         "STG.E.U16": 64, "STG.E": 0, "STSM.16.M88.4": 0, "STSM.16.MT88.4": 0, "UTMASTG": 0}
     assert instructions(kernel, T16, T16, Odd((512, 511), F16), cfg=Config(128, 128, 64, 6)) == {
         "STG.E.U16": 64, "STG.E": 32, "STSM.16.M88.4": 16, "STSM.16.MT88.4": 0, "UTMASTG": 0}
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("memory_role", [False, True])
+def test_a_ring_that_is_met_after_a_store_keeps_its_room(memory_role: bool) -> None:
+    """Without a memory role, whose rings are known first, the kernel is compiled once more."""
+    assert instructions(between_rings(memory_role), numpipe.ArrayType((64, 1024), F16), Odd((128, 65), F16))["STG.E"] == 0
+
+
+# ---- shared memory
+def unit_with(free: int, *outputs: ArrayArg, **params: Any) -> Unit:
+    """A kernel of two compute warpgroups that has so many bytes of shared memory left."""
+    unit = Unit("k", outputs, (), "wg", 2, 40, params=numpipe.CompilerParams(**params))
+    unit.plan_scratch("a line", SMEM((unit.target.smem_bytes - 1024 - free,), np.uint8), True)
+    return unit
+
+
+def test_a_panel_is_planned_where_it_fits_beside_the_store_ring_of_other_outputs() -> None:
+    odd, aligned, work = (ArrayArg("c", F16, 2, tma=False), ArrayArg("d", F16, 2), ArrayArg("w", F32, 2, workspace=True))
+    for free, slots, arrays, fits in ((16384, 0, (odd,), True), (16368, 0, (odd,), False), (16384, 4, (odd, work), True),
+                                      (16384, 0, (odd, aligned), False), (32768, 0, (odd, aligned), True),
+                                      (32768, 2, (odd, aligned), False), (49152, 2, (odd, aligned), True)):
+        unit = unit_with(free, *arrays, store_slots=slots)
+        assert unit.plan_row_stores() == fits and unit.exchange_bytes == 8192 * fits
+        assert unit.plan_row_stores() == fits
+        if aligned in arrays:  # the ring has what is left, and all lies inside
+            assert unit.plan_staging(4) == (slots or 1) and unit.smem_bytes <= unit.target.smem_bytes
+    unit = unit_with(24 * 2048, aligned, odd)
+    assert unit.plan_staging(2) == 2 and unit.plan_row_stores() and unit.exchange.base >= unit.staging.end
+    with pytest.raises(numpipe.SpecError, match=r"16384 B  reductions and stores by rows of register tiles: 8192 B for each"):
+        unit.plan_scratch("another line", SMEM((65536,), np.uint8), True)
