@@ -50,6 +50,7 @@ def _odd(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 # ---- simulated
+@pytest.mark.variants(14)
 @pytest.mark.parametrize("dtype", [F16, BF16, F32, I32], ids=str)
 @pytest.mark.parametrize("shape", TILES, ids=str)
 @pytest.mark.parametrize("order", ["C", "F"])
@@ -91,6 +92,7 @@ def test_an_index_outside_its_dimension_is_refused() -> None:
         copied(64, 72).simulate(values(64, 72), np.zeros((64, 71), F32), -1, 0, 0, 0)
 
 
+@pytest.mark.variants(5)
 @pytest.mark.parametrize("seed", [None, 1, 2])
 @pytest.mark.parametrize(("warpgroups", "order"), [(1, "C"), (2, "C"), (2, "F"), (3, "C")])
 def test_products_of_several_warpgroups(warpgroups: int, order: Any, seed: int | None) -> None:
@@ -203,6 +205,7 @@ def by_lanes(monkeypatch: pytest.MonkeyPatch, a: np.ndarray, c: np.ndarray, star
     return found if inner else found.T, lanes.stored
 
 
+@pytest.mark.variants(7)
 @pytest.mark.parametrize(("dtype", "order"), [(F16, "C"), (F16, "F"), (F32, "C")], ids=str)
 @pytest.mark.parametrize("shape", TILES, ids=str)
 def test_the_lanes_write_the_tile(shape: tuple[int, int], dtype: np.dtype, order: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,6 +216,7 @@ def test_the_lanes_write_the_tile(shape: tuple[int, int], dtype: np.dtype, order
         np.testing.assert_array_equal(made, expected(a, c, *at))
 
 
+@pytest.mark.variants(5)
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("shape", TILES, ids=str)
 def test_the_lanes_write_pairs(shape: tuple[int, int], order: str, monkeypatch: pytest.MonkeyPatch) -> None:
