@@ -91,8 +91,10 @@ def front_end(unit: Unit, lifted: Lifted, scalars: Sequence[tuple[str, np.dtype]
                                    typed=tile_flow.watcher(lifted.positions, seen), few_meanings=True,
                                    place=place if unit.params.lineinfo else None)
     except Exception as error:
-        if nb.learn_all():  # of Numba, once: what it refuses then, it does not know
+        crowded = unit.row_stores and unit.smem_bytes > unit.target.smem_bytes  # by rings that are met after the first store
+        if nb.learn_all() or crowded:  # of Numba, once: what it refuses then, it does not know
             anew()
+            unit.may_store_rows = not crowded
             return front_end(unit, lifted, scalars)
         expected = isinstance(error, (nb.NumbaError, NumpipeError))  # the frames are Numba's: a screen of each function
         raise blame.compiled(error, unit, lifted).with_traceback(None) from (None if expected else error)

@@ -179,13 +179,23 @@ class Definition:
             host, output, reason = info.kind == "host", name in outputs, launch.tma_addressable(info)
             if reason and not host:
                 obstacles[len(arrays)] = str(launch.not_addressable(info, reason, name, self.name))
-            arrays.append(ArrayArg(
-                name, info.dtype, len(info.shape), launch.major_order(info), host or reason is None,
-                host or not output or not info.shape or info.shape[-1] * info.dtype.itemsize % 16 == 0, output))
+            arrays.append(ArrayArg(name, info.dtype, len(info.shape), launch.major_order(info), host or reason is None,
+                                   host or not output or ends_whole(info), output))
         if self._workspace is not None:
             arrays.append(ArrayArg(self._workspace, np.dtype(np.float32), 2, workspace=True))
         kinds = tuple(scalar_dtype(value, name, self.name) for name, value in zip(call.names, call.numbers, strict=True))
         return (tuple(arrays), kinds, call.statics), obstacles
+
+
+def ends_whole(info: launch.ArrayInfo) -> bool:
+    """Return whether an array's rows, its columns if it is column-major, end at a multiple of 16 bytes.
+
+    >>> narrow = np.zeros((8, 3), np.float16)
+    >>> ends_whole(launch.describe(narrow, "c")), ends_whole(launch.describe(np.asfortranarray(narrow), "c"))
+    (False, True)
+    """
+    inner = -1 if launch.major_order(info) == "row" else 0
+    return not info.shape or info.shape[inner] * info.dtype.itemsize % 16 == 0
 
 
 def described(value: Any, name: str, kernel: str) -> launch.ArrayInfo:

@@ -33,8 +33,8 @@ class ArrayArg:
 
     order      "row" (last dimension contiguous) or "col" (first)
     tma        whether TMA can address it
-    tma_store  whether TMA may write it too, in whole 16-byte chunks (measured on an H200): rows end at a multiple of 16 bytes, or
-               padding of ours follows
+    tma_store  whether TMA may write it too, in whole 16-byte chunks (measured on an H200): rows (of a column-major array columns)
+               end at a multiple of 16 bytes, or padding of ours follows
     output     whether the call treats it as an output: checks that it is writable, copies it back to the host
     workspace  whether it is the kernel's own, for partial sums (`partials`)
     """

@@ -8,6 +8,7 @@
     1024 ......... rings       slots x (blocks of all operands, each at a multiple of 1024)
     ............. scratch      what the kernel allocates itself, each at a multiple of 1024; its mbarriers at the header's end
     ............. staging      compute warpgroups x store_slots x 8192, the store ring
+    ............. exchange     compute warpgroups x what reductions, layout casts and stores by rows need at a time
 
 Nothing is freed before the kernel ends: to invalidate an mbarrier and set it up again costs a fence and a barrier of the CTA each
 time, for bytes that few kernels lack. So the entry initialises all mbarriers.
@@ -40,7 +41,12 @@ class SharedMemory(KernelShape):
     scratch: dict[str, Scratch] = field(default_factory=dict)
     """what the kernel allocates itself"""
     exchange_bytes: int = 0
-    """bytes through which the warps of a compute warpgroup exchange values, in reductions and layout casts of register tiles"""
+    """bytes through which the warps of a compute warpgroup exchange values, in reductions, layout casts and stores of register
+    tiles"""
+    row_stores: bool = False
+    """whether tiles are stored through these bytes"""
+    may_store_rows: bool = True
+    """whether they may be: not where a compile has shown that other bytes need the room"""
     casts: dict[tuple[str, str], int] = field(default_factory=dict)
     """(line, from what to what) of layout casts that move data -> bytes"""
 
@@ -72,6 +78,21 @@ class SharedMemory(KernelShape):
         self.casts.update(dict.fromkeys(cast, nbytes))
         self.exchange_bytes = max(self.exchange_bytes, nbytes)
         self._budget()
+
+    def plan_row_stores(self) -> bool:
+        """Return whether the warpgroups have a panel each through which they store tiles to arrays that TMA cannot write: it is
+        planned where it fits, beside a panel of the store ring if other outputs need one."""
+        if self.simulated or self.row_stores:
+            return True
+        ring = not self.store_slots and any(
+            array.output and array.tma and array.tma_store and not array.workspace for array in self.arrays)
+        nbytes = max(self.exchange_bytes, PANEL_BYTES)
+        staging = PANEL_BYTES * max(1, self.params.store_slots) if ring else 0
+        needed = self.exchange.base + self.compute_wgs * (nbytes + staging)
+        self.row_stores = self.may_store_rows and needed <= self.target.smem_bytes
+        if self.row_stores:
+            self.plan_exchange(nbytes)
+        return self.row_stores
 
     @property
     def _rings_end(self) -> int:
@@ -130,7 +151,8 @@ class SharedMemory(KernelShape):
             yield (f"'array[…] = tile': {wgs} warpgroup{'s' * (wgs > 1)} x {staging // wgs // PANEL_BYTES} store slots x "
                    f"{PANEL_BYTES} B", staging)
         if self.exchange_bytes:
-            yield (f"reductions{' and layout casts' * bool(self.casts)} of register tiles: {self.exchange_bytes} B"
+            uses = ("reductions", *["layout casts"] * bool(self.casts), *["stores by rows"] * self.row_stores)
+            yield (f"{' and '.join(uses)} of register tiles: {self.exchange_bytes} B"
                    f"{f' for each of {wgs} warpgroups' * (wgs > 1)}", self.exchange.total)
 
     # ---- counters that travel with the turn

@@ -206,7 +206,7 @@ class Unit(SharedMemory):
         that run later, so its store ring lies behind the shared memory of a CTA.)
         """
         if not self.store_slots:
-            room = (self.target.smem_bytes - self._rings_end) // (self.compute_wgs * PANEL_BYTES)
+            room = (self.target.smem_bytes - self._rings_end - self.exchange.total) // (self.compute_wgs * PANEL_BYTES)
             self.store_slots = self.params.store_slots or max(1, min(panels, room))
             self.staging_base = self.target.smem_bytes if self.simulated else self._rings_end
             self._budget()

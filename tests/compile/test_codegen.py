@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import re
 import types
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -160,6 +161,14 @@ def test_kernel_loads_multiplies_and_stores_with_the_units_of_the_sm(name):
     assert any(i.opcode.startswith("UTMASTG.2D") for i in compute) == by_tma
     assert any(i.opcode.startswith("STG") for i in compute) != by_tma
     assert not any(re.match(r"HGMMA|WARPGROUP|ST[GSL]|RED|ATOM", i.opcode) for i in memory)
+
+
+def test_an_output_that_tma_cannot_address_is_written_by_rows():
+    """Each lane of 64 x 128: two panels of 16 rows, which an instruction writes whole, in pairs, or half; nothing as it lies in
+    the accumulator."""
+    name = "output TMA cannot address"
+    stores = Counter(i.opcode for i in gate.role_code(sass(name), "compute") if re.match(r"ST[GS]|UTMASTG", i.opcode))
+    assert stores == {"STG.E": 2 * 16, "STG.E.U16": 2 * 32, "STSM.16.M88.4": 2 * (2 * 4)}
 
 
 @pytest.mark.variants(2)

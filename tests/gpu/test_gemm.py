@@ -151,7 +151,7 @@ def test_outputs_whose_rows_tma_cannot_address(dtype: Any) -> None:
 
 @pytest.mark.parametrize("odd", [False, True], ids=["aligned", "odd"])
 def test_column_major_outputs(odd: bool) -> None:
-    for m, n in ((130, 67), (1, 70), (256, 264)):
+    for m, n in ((130, 67), (1, 70), (256, 264), (130, 72), (136, 67)):
         check(matmul, *integers(m, n, 70), order="F", odd=odd)
 
 

@@ -24,6 +24,7 @@ from tests.kernels import (
     cluster_kernels,
     dynamic_kernels,
     emitted_kernels,
+    odd_outputs,
     order_token_kernels,
     ordered_kernels,
     output_kernels,
@@ -208,6 +209,17 @@ def casts_of_tiles(x, y):
     y[ds(0, 64), ds(0, 64)] = again - total - again.max()
 
 
+def odd_output(order: Any) -> Run:
+    """Stores, to an array that TMA cannot write, through the bytes in which the warps have exchanged sums."""
+    def simulated(seed: int | None) -> Any:
+        y = np.zeros((128, 143), F16, order=order)
+        with odd_outputs.odd_outputs():
+            odd_outputs.behind_a_reduction.simulate(ints(128, 72), y, seed=seed)
+        return y
+
+    return simulated
+
+
 EXCHANGES = {"sums of columns": (sums_of_columns, 2), "numbers of tiles": (numbers_of_tiles, 2),
              "casts to rows": (casts_to_rows, 2), "casts to columns": (casts_to_columns, 4), "casts of tiles": (casts_of_tiles, 3)}
 """Kernels whose warps exchange values through shared memory, and how many lines of numpipe meet for that."""
@@ -245,6 +257,8 @@ run("outputs of one slot of each warpgroup, bare", alone, A[:128], out(128, 320)
 run("barriers by hand", by_hand, out(64, 192, dtype=F32))
 run("products of registers", of_registers, A[:64], out(64, 192, dtype=F32))
 run("sums of columns", sums_of_columns, ints(64, 64, dtype=F32), out(64, 64, dtype=F32))
+for order in ("C", "F"):
+    RUNS[f"an output that TMA cannot write, {order}"] = odd_output(order)
 run("a tile loaded over", loaded_over, A[:64], out(64, 64, dtype=F32))
 for consumed in (False, True):
     run(f"an operand that is not used, {consumed}", unused(True, consumed), A[:64], B, out(64, 64, dtype=F32))

@@ -3,7 +3,8 @@
 ===============================================  ===============================================================================
 `tile`, `layouts`, `by_row`                      a tile, and which of its elements each lane has: read these first
 `refs`, `views`                                  arrays, tiles in shared memory, their indices and views
-`load`, `store`, `store_ring`, `tma`             blocks of arrays to registers and back; copies by TMA
+`load`, `store`                                  blocks of arrays to registers and back
+`store_ring`, `store_rows`, `tma`                tiles on their way out, by TMA or by the lanes; copies by TMA
 `shared`, `addresses`, `anywhere`, `order`       tiles in shared memory, and the barriers that nobody has to write
 `atomics`, `shared_atomics`, `elements`          reductions into arrays and shared memory; numbers to single elements
 `elementwise`, `mathematics`, `strips`, `parts`  arithmetic, where no lane needs another; parts and shapes of tiles

@@ -20,6 +20,7 @@ import numpy.typing as npt
 from ...core.machine import current
 from ...plan.budget import Region
 from ...plan.context import Context, own_part
+from ...plan.unit import Unit
 
 ROOM = 16384
 """bytes of shared memory that the simulated SM has for the exchanges of a warpgroup: kept apart, behind the staging memory"""
@@ -61,6 +62,11 @@ def rows(width: int) -> _Chunks:
     return _spread(16 * width)
 
 
+def room(unit: Unit) -> int:
+    """Return the address of the bytes through which the warps of this simulated warpgroup exchange values."""
+    return own_part(unit, Region(2 * unit.target.smem_bytes, ROOM, unit.compute_wgs))
+
+
 def exchange(np_: Context, stored: _Chunks, loaded: _Chunks, what: str, *, apart: bool = False) -> None:
     """Simulate an exchange between warps: barriers, writes to `stored`, reads of `loaded`.
 
@@ -68,7 +74,7 @@ def exchange(np_: Context, stored: _Chunks, loaded: _Chunks, what: str, *, apart
     apart  each warp loads only what it has stored itself, so no barrier stands between
     """
     machine = current()
-    base = own_part(np_.unit, Region(2 * np_.unit.target.smem_bytes, ROOM, np_.unit.compute_wgs))
+    base = room(np_.unit)
     write = base + stored, np.zeros((*stored.shape, CHUNK), np.uint8), what
     machine.bar_sync(1 + machine.warpgroup, 128)
     if len(stored) == 1:

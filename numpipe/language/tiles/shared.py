@@ -134,8 +134,7 @@ def load(tile: SmemTile, index: Any) -> Tile:
     if not by_rows(tile, form, parts, starts):
         return Tile(load_anywhere(tile.layout, tile.address, form, (0, *starts)[-2:]), form)
     part = tile.at[index]
-    found = current().smem_read(_chunks(part.layout) + part.address, "tile[…]")
-    return Tile(_from_bytes(found, part.layout, tile.dtype), form)
+    return Tile(read(part.layout, part.address, tile.dtype, "tile[…]"), form)
 
 
 @method_of(SmemTile, "__setitem__")
@@ -154,9 +153,14 @@ def store(tile: SmemTile, index: Any, value: Any) -> None:
         store_anywhere(tile.layout, tile.address, form, (0, *starts)[-2:], value.value)
 
 
-def write(layout: Layout, address: int, value: np.ndarray, what: str) -> None:
-    """Store a register tile to shared memory at `address`, in this layout: each warp its rows."""
+def write(layout: Layout, address: int | np.ndarray, value: np.ndarray, what: str) -> None:
+    """Store a register tile to shared memory in this layout: each warp its rows. `address`: one, or a column, one for each warp."""
     current().smem_write(_chunks(layout) + address, _to_bytes(value, layout), what)
+
+
+def read(layout: Layout, address: int | np.ndarray, dtype: np.dtype, what: str) -> np.ndarray:
+    """Return the register tile that `write` stored, or that lies so: each warp loads its rows."""
+    return _from_bytes(current().smem_read(_chunks(layout) + address, what), layout, dtype)
 
 
 def send(layout: Layout, address: int, form: Form, value: np.ndarray, rank: int, mbar: int, what: str) -> None:

@@ -20,9 +20,10 @@ by its rule "same_kind": float32 is rounded to float16, int32 becomes float32. F
 the types of 8 bits saturate, and are asked for with `astype`.
 
 Arrays whose rows TMA can address take the store ring: panels through swizzled shared memory, so that the stores of a tile
-overlap the loads and products of the next; so do column-major matrices of 16-bit types, whose panels are written turned. Other
-arrays, tiles whose columns do not lie along the last dimension, vectors, and tiles of one row or column, are written by the lanes
-directly; of those that hold the same element, one writes it.
+overlap the loads and products of the next; so do column-major matrices of 16-bit types, whose panels are written turned. Row-major
+arrays of 16 and 32 bits, and column-major ones of 16, that TMA cannot write, take a panel in shared memory too, from which the
+lanes write rows, or columns (`store_rows`). Other arrays, tiles whose columns do not lie along the last dimension, vectors, and
+tiles of one row or column, are written by the lanes directly; of those that hold the same element, one writes it.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ from .layouts import ACCUMULATOR, Form
 from .refs import GmemRef, method_of, whole_slices
 from .scatter import all_of_tile, check_all, check_scatter, scatter, scattered, sizes_of
 from .store_ring import Batch, batches, put
+from .store_rows import store_rows, through_panel, write_inside
 from .tile import Tile, cast_to_store, form_of
 from .views import block_axes, check_inside, ends, starts
 
@@ -153,9 +155,7 @@ def write_out(ref: GmemRef, axes: tuple[int, ...], at: tuple[Any, ...], tile: Ti
         for batch in batches(Batch, ref, tile, axes, reduction):
             put(ref, batch, start)
         return
-    sizes = [min(size, last[axis] - start[axis]) for size, axis in zip(tile.shape, axes, strict=True)]
-    if min(sizes) > 0:
-        where: list[Any] = list(start)
-        for axis, size in zip(axes, sizes, strict=True):
-            where[axis] = slice(start[axis], start[axis] + size)
-        current().gmem_write(array, tuple(where), tile.value[tuple(slice(size) for size in sizes)], ref.name, reduction)
+    if not reduction and through_panel(ref.arg, axes, tile.form) and ref.unit.plan_row_stores():
+        store_rows(ref, axes, start, tile, last)
+    else:
+        write_inside(ref, axes, start, tile.value, last, reduction)

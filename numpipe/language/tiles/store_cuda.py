@@ -23,6 +23,8 @@ from .refs_cuda import I32, GmemType, LimitedType
 from .scatter import all_of_tile
 from .store_ring import batches, put
 from .store_ring_cuda import BatchType
+from .store_rows import through_panel
+from .store_rows_cuda import store_rows
 from .tile_cuda import TileType, cast_to_store, registers
 from .views_cuda import Block, indices_of, starts, stops
 from .words_cuda import store_words
@@ -43,6 +45,8 @@ def writing(typing_context: Any, ref: GmemType, tile: TileType, axes: tuple[int,
     place, stored = nb.types.UniTuple(I32, ref.arg.ndim), batches(BatchType, ref, tile, axes, reduction) if ring else []
     for batch in stored:
         nb.returns(typing_context, put, (ref, batch, place))
+    panel = not vectors and not reduction and ref.role == "compute" and through_panel(ref.arg, axes, tile.form)
+    panel = panel and ref.unit.plan_row_stores()
     bits = 8 * tile.dtype.itemsize
     how = statement or (("st.global.f32 [$0], $1;", "f") if bits == 32 else (f"st.global.b{bits} [$0], $1;", "h"))
 
@@ -54,7 +58,11 @@ def writing(typing_context: Any, ref: GmemType, tile: TileType, axes: tuple[int,
 
         def by_lanes() -> list[Any]:
             indices = [(number, vector, start[axis]) for number, vector, axis in vectors]
-            _Lanes(builder, tile, value, Block(context, builder, ref, array, start, axes, indices, last), how).store(ref.arg, axes)
+            block = Block(context, builder, ref, array, start, axes, indices, last)
+            if panel:
+                store_rows(builder, tile, value, block, int(ref.arg.order == "row"))
+            else:
+                _Lanes(builder, tile, value, block, how).store(ref.arg, axes)
             return []
 
         if stored and limited:

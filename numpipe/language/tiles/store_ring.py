@@ -60,19 +60,31 @@ class Batch:
 def batches(kind: Callable[..., Any], ref: Any, tile: Any, axes: tuple[int, ...], reduction: str) -> list[Any]:
     """Return a tile's batches, each made by `kind`.
 
-    Panels of rows are 128 bytes wide, and behind these 64, 32 and 16 where fewer are left; panels of columns have 64 of them, and
-    the last one what is left. Those that are neighbours in the array's memory follow each other.
+    Those that are neighbours in the array's memory follow each other.
     """
-    inner, (rows, columns) = int(ref.arg.order == "row"), tile.shape
-    widths = [128 // tile.dtype.itemsize >> part for part in range(4)] if inner else [64, columns % 64 or 64]
-    across: list[tuple[int, int]] = []
-    while (column := sum(width for _, width in across)) < columns:
-        across.append((column, next(width for width in widths if width <= columns - column)))
-    panels = [(row, *part) for row in range(0, rows, 64) for part in across]
+    inner = int(ref.arg.order == "row")
+    panels = panels_of(tile.shape, tile.dtype.itemsize, inner)
     if not inner:
         panels.sort(key=lambda panel: panel[1])
     slots = ref.unit.plan_staging(len(panels))
     return [kind(tile, tuple(panels[k:k + slots]), inner, axes, reduction) for k in range(0, len(panels), slots)]
+
+
+def panels_of(shape: tuple[int, ...], itemsize: int, inner: int = 1) -> list[tuple[int, int, int]]:
+    """Return (row, column, columns) of each panel of a tile of this shape.
+
+    Panels of rows are 128 bytes wide, and behind these 64, 32 and 16 where fewer are left; panels of columns have 64 of them, and
+    the last one what is left.
+
+    >>> panels_of((64, 88), 2)
+    [(0, 0, 64), (0, 64, 16), (0, 80, 8)]
+    """
+    rows, columns = shape
+    widths = [128 // itemsize >> part for part in range(4)] if inner else [64, columns % 64 or 64]
+    across: list[tuple[int, int]] = []
+    while (column := sum(width for _, width in across)) < columns:
+        across.append((column, next(width for width in widths if width <= columns - column)))
+    return [(row, *part) for row in range(0, rows, 64) for part in across]
 
 
 @op

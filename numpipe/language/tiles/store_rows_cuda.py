@@ -1,0 +1,93 @@
+"""Tiles to arrays whose rows TMA cannot write, on the GPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...core import numba as nb
+from ...plan.layout import swizzled
+from .reduce_cuda import EXCHANGE, barrier
+from .shared_cuda import converge
+from .store_ring import panels_of
+from .store_ring_cuda import write_panel
+from .store_rows import WARP_BYTES, apart
+from .tile_cuda import TileType
+from .views_cuda import Block
+from .words_cuda import Value, load_words, store_words
+
+
+def store_rows(builder: Any, tile: TileType, value: Any, to: Block, inner: int) -> None:
+    """Store a tile to a block whose dimension `inner` is contiguous in the array; by two 16-bit elements where all are aligned."""
+    barrier(builder)
+    with builder.if_then(to.inside):
+        if tile.dtype.itemsize == 4:
+            _Rows(builder, tile, to, inner, 4).store(value)
+        else:
+            with builder.if_else(_pairs(builder, to, inner)) as ways:
+                for way, nbytes in zip(ways, (4, 2), strict=True):
+                    with way:
+                        _Rows(builder, tile, to, inner, nbytes).store(value)
+    nb.join(builder)
+
+
+def _pairs(builder: Any, to: Block, inner: int) -> Any:
+    """Return whether each two 16-bit elements, from an even place on, are aligned, and inside the array both or neither."""
+    places = builder.or_(to.start[inner], to.size[inner])
+    addresses = builder.or_(to.base, builder.shl(to.stride[1 - inner], nb.const(1, nb.i64)))
+    bits = builder.or_(builder.shl(places, nb.const(1)), builder.trunc(addresses, nb.i32))
+    return builder.icmp_unsigned("==", builder.and_(bits, nb.const(3)), nb.const(0))
+
+
+class _Rows:
+    """A store by words of `nbytes`, as they lie side by side in a panel: a warp moves 32 at a time, of its 16 rows; where columns
+    are contiguous (`inner` 0) the four warps together move 128, of a panel whose lines are columns."""
+
+    def __init__(self, builder: Any, tile: TileType, to: Block, inner: int, nbytes: int) -> None:
+        self.builder, self.tile, self.to, self.inner, self.nbytes = builder, tile, to, inner, nbytes
+        self.size, self.step = tile.dtype.itemsize, (32 if inner else 128) * nbytes
+        thread = builder.and_(nb.thread_index(builder), nb.const(127))
+        self.warp = builder.lshr(thread, nb.const(5)) if inner else nb.const(0)
+        self.own = builder.mul(builder.and_(thread, nb.const(31)) if inner else thread, nb.const(nbytes))
+        self.base = nb.external(builder, EXCHANGE, nb.i32)
+
+    def store(self, value: Any) -> None:
+        builder, inner = self.builder, self.inner
+        for number, (row, column, columns) in enumerate(panels_of(self.tile.shape, self.size, inner)):
+            width = (columns if inner else 64) * self.size
+            if number and not inner:
+                barrier(builder)
+            address = builder.add(self.base, builder.mul(self.warp, nb.const(apart(width))))
+            write_panel(builder, self.tile, value, row, column, columns, address, inner)
+            (converge if inner else barrier)(builder)
+            self._write(row, column, width, self._load(width, 16 if inner else columns))
+            converge(builder)
+
+    def _load(self, width: int, lines: int) -> list[Any]:
+        """Return the words that a lane moves of `lines` of a panel."""
+        builder, machine = self.builder, nb.i32 if self.nbytes == 4 else nb.i16
+        first = builder.add(self.base, builder.mul(self.warp, nb.const(WARP_BYTES)))
+        own = builder.add(first, swizzled(Value(builder, self.own), width).value)
+        found = []
+        for far in range(0, lines * width, self.step):
+            moved = swizzled(far, width)  # it has no bit that a lane's own offset has: each is swizzled by itself
+            at = builder.add(builder.xor(own, nb.const(moved & 127)), nb.const(moved & ~127))
+            found += load_words(builder, machine, f"b{8 * self.nbytes}", at, 1)
+        return found
+
+    def _write(self, row: int, column: int, width: int, words: list[Any]) -> None:
+        """Write words of a panel at (row, column) of the tile to the array: what lies inside."""
+        builder, to, inner = self.builder, self.to, self.inner
+        line = builder.add(builder.shl(self.warp, nb.const(4)), builder.lshr(self.own, nb.const(width.bit_length() - 1)))
+        line = builder.add(builder.add(to.start[1 - inner], nb.const((column, row)[inner])), line)
+        place = builder.udiv(builder.and_(self.own, nb.const(width - 1)), nb.const(self.size))
+        place = builder.add(builder.add(to.start[inner], nb.const((row, column)[inner])), place)
+        at = to.moved(to.moved(to.base, line, to.stride[1 - inner]), place, nb.const(1, nb.i64))
+        next_line = builder.mul(to.stride[1 - inner], nb.const(max(1, self.step // width) * self.size, nb.i64))
+        for number, word in enumerate(words):
+            far, along = divmod(self.step * number, width)
+            at = builder.add(at, next_line) if number and not along else at
+            inside = builder.and_(
+                builder.icmp_unsigned("<", builder.add(place, nb.const(along // self.size)), to.size[inner]),
+                builder.icmp_unsigned("<", builder.add(line, nb.const(far)), to.size[1 - inner]))
+            store_words(builder, f"b{8 * self.nbytes}", builder.add(at, nb.const(along, nb.i64)), [word],
+                        builder.zext(inside, nb.i32), "global")
