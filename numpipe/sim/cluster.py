@@ -165,8 +165,8 @@ def check_reached(sm: SM) -> None:
 def _left(sm: SM, who: Warpgroup, what: str, site: sites.Site) -> SimulationError:
     mend = ("numpipe.combine(acc, part, axis=…) by all CTAs of the cluster" if "partial sums" in what else
             "all warpgroups of the cluster meet, cluster.arrive() and cluster.wait(), before one ends")
-    said = f"{what} in shared memory of CTA {sm.cta}, which may have ended: nothing makes it wait for this; {mend}"
-    return report.race(who, said, site, hazard="exit-in-flight", before=side(sm.warpgroups[-1], "ends"))
+    return report.race(who, f"{what} in shared memory of CTA {sm.cta}, which may have ended: nothing makes it wait for this", site,
+                       hazard="exit-in-flight", mend=mend, before=side(sm.warpgroups[-1], "ends"))
 
 
 # ---- the barrier of the cluster --------------------------------------------------------------------------------------
