@@ -89,6 +89,8 @@ class Mbarrier:
         self.arrivals_before: list[tuple[Warpgroup, int]] = []
         """the arrivals of the phase before, for reports"""
         self.waiters: list[tuple[Warpgroup, int]] = []
+        self.waits: list[tuple[Warpgroup, int, int, Site, tuple[Need, ...]]] = []
+        """the waits for the newest phase: who, phase, step, line, and what to know for the wait to be over"""
         self.landed = sm.add_counter()  # before the vectors: it may widen them
         self.current = sm.clocks.vector()
         self.done = sm.clocks.vector()

@@ -263,7 +263,7 @@ def copies(machine: Any, late: bool) -> None:
 
         one(machine, load, 0)
         one(machine, load, 1)
-        machine.mbar_wait(landed, 1)
+        one(machine, machine.mbar_wait, landed, 1)  # the other warps do not know of phase 0
     else:
         machine.mbar_wait(landed, 0)
         chunks = np.arange(0, 2048, 16).reshape(4, 32)

@@ -195,6 +195,73 @@ def a_warpgroup_that_waits_for_every_second_phase(x, y, *, mended: numpipe.Stati
         y[ds(64, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + 2.0
 
 
+ABA = (r"waited for phase 0 of barrier @ barriers.py:\d+ \(0\), but (warpgroup 0 \(compute\) completes phase 1 and nothing tells "
+       r"it that this wait is over: coming later, it meets phase 1|the mbarrier has already reached phase [12]: the phase was missed)"
+       r".*an arrival of warpgroup 1 \(compute\) behind each of its waits: on barrier @ .* itself, whose count is then one more")
+
+
+@kernel("wrong-phase", ABA, zeros(64, 64, dtype=F32), gives=ONE, num_compute_wgs=2, warp_specialized=False)
+def a_wait_that_may_come_two_phases_later(y, *, mended: numpipe.Static):
+    go, seen = numpipe.scratch((Barrier(), Barrier()))
+    if numpipe.axis_index("wg") == 0:
+        for i in range(3):
+            numpipe.barrier_arrive(go)
+            numpipe.barrier_wait(go)
+            if mended and i == 0:
+                numpipe.barrier_wait(seen)
+    else:
+        numpipe.barrier_wait(go)
+        if mended:
+            numpipe.barrier_arrive(seen)
+        y[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + 1.0
+
+
+@kernel("wrong-phase", ABA, zeros(64, 64, dtype=F32), gives=ONE, num_compute_wgs=2, warp_specialized=False)
+def waits_in_step_with_somebody_who_does_not_wait_for_them(y, *, mended: numpipe.Static):
+    go, _ = numpipe.scratch((Barrier(num_arrivals=2 if mended else 1), Barrier()))
+    wg = numpipe.axis_index("wg")
+    for _ in range(3):
+        if mended or wg == 0:
+            numpipe.barrier_arrive(go)
+        numpipe.barrier_wait(go)
+    if wg == 0:
+        y[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + 1.0
+
+
+@machine("wrong-phase", r"waited for phase 1 of mbarrier at 61440, (and passed on the stale phase -1|but nothing orders this after "
+         r"the end of phase 0: coming earlier, it passes on the stale phase -1.*wait for phase 0 too)", gives=DONE, warpgroups=2)
+def a_wait_that_may_come_before_the_phase_before_has_ended(mended, out):
+    if current().warpgroup == 0:
+        one_lane(begin, 128)
+    barrier.sync(0, 256)
+    if current().warpgroup == 0:
+        for phase in range(2):
+            mbarrier.arrive(READY)
+            mbarrier.wait(READY, phase, -1)
+            barrier.sync(1, 256 if mended else 128)
+    else:
+        if mended:
+            mbarrier.wait(READY, 0, -1)
+            barrier.sync(1, 256)
+        mbarrier.wait(READY, 1, -1)
+        if mended:
+            barrier.sync(1, 256)
+        out[0] = 7
+
+
+@machine("wrong-phase", r"waited for phase 0 of mbarrier at 61440, but phase 1 completes: nothing tells it that this wait by all "
+         r"four warps is over.*a barrier of the four warps \(bar_sync\) between", gives=DONE)
+def a_lane_that_goes_on_while_other_warps_may_still_wait(mended, out):
+    one_lane(begin, 1)
+    barrier.sync(0, 128)
+    for phase in range(2):
+        one_lane(mbarrier.arrive, READY)
+        mbarrier.wait(READY, phase, -1)
+        if mended:
+            barrier.sync(0, 128)
+    out[0] = 7
+
+
 @kernel("phase-unobserved", r"the CTA ends, and nobody has waited for phase 0 of barrier @ barriers.py:\d+: .*wait for each phase",
         zeros(64, 64, dtype=F32), gives=ONE)
 def a_phase_that_nobody_waits_for(y, *, mended: numpipe.Static):
