@@ -45,6 +45,7 @@ class Access:
         self.site = user_site()
         self.last_note = agent.last_note
         self.last_wait = agent.last_wait
+        agent.sm.touched += 1
         self.epoch = 0
         """of a wgmma: the epoch of its warpgroup's last warp, for reports"""
         self.box: Box | None = None
@@ -199,6 +200,8 @@ class Warpgroup(Warps):
     """`mma.Products`: its wgmmas"""
     bulk_groups: Any
     """`bulk.Groups`: its TMA stores"""
+    rounds: Any
+    """`rounds.Rounds`: its loops"""
 
     def __init__(self, sm: SM, number: int, body: Callable[[Any], None]) -> None:
         super().__init__(sm.clocks, 4 * (number + sm.wide * sm.rank))
@@ -325,6 +328,8 @@ class SM:
         self.deal = deal
         self.hub = getcurrent()
         self.closing = False
+        self.touched = 0
+        """counts accesses to tiles and arrays"""
         self.progress = 0
         """counts the events that can end somebody's wait"""
         self.polls = 0

@@ -71,6 +71,8 @@ def hazards_of(source: str) -> tuple[set[str], list[int]]:
         elif name in ("Finding", "Hint"):
             given = call.args[0]
             named |= {text(part) for part in ((given.body, given.orelse) if isinstance(given, ast.IfExp) else (given,))}
+        elif name == "Report" and text(call.args[0]):
+            named |= {text(call.args[0])}
         elif name == "failure" and len(call.args) > 6:  # of `touches`: the cause and the mend are arguments
             named |= {text(call.args[3])}
         elif name in ("PipelineRace", "SimulationError"):

@@ -196,8 +196,8 @@ def a_warpgroup_that_waits_for_every_second_phase(x, y, *, mended: numpipe.Stati
 
 
 ABA = (r"waited for phase 0 of barrier @ barriers.py:\d+ \(0\), but (warpgroup 0 \(compute\) completes phase 1 and nothing tells "
-       r"it that this wait is over: coming later, it meets phase 1|the mbarrier has already reached phase [12]: the phase was missed)"
-       r".*an arrival of warpgroup 1 \(compute\) behind each of its waits: on barrier @ .* itself, whose count is then one more")
+       r"it that this wait is over: coming later, it meets phase 1|the mbarrier has already reached phase [12]: the phase was "
+       r"missed).*an arrival of warpgroup 1 \(compute\) behind each of its waits: on barrier @ .* itself, whose count is then one")
 
 
 @kernel("wrong-phase", ABA, zeros(64, 64, dtype=F32), gives=ONE, num_compute_wgs=2, warp_specialized=False)

@@ -95,6 +95,7 @@ def simulated(error: Exception, unit: Unit, lifted: Lifted) -> NumpipeError:
     found = frames(error, lifted)
     places = [running(*frame) for frame in found]
     if isinstance(error, SimulationError):
+        places = places or [lifted.sources[0].definition]  # of what is found when the kernel has ended, where nobody stores …
         stamp(error, unit, lifted, places)
         if (report := error.report) is not None:  # it says what the message says now; a party without a line is at the message's
             now = report.now
