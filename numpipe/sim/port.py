@@ -22,13 +22,13 @@ class Warpgroup(state.Warpgroup):
 
     products: mma.Products
     bulk_groups: bulk.Groups
-    rounds: rounds.Rounds
+    loops: rounds.Rounds
 
     def __init__(self, sm: SM, number: int, body: Callable[[Any], None]) -> None:
         super().__init__(sm, number, body)
         self.products = mma.Products(self)
         self.bulk_groups = bulk.Groups(self)
-        self.rounds = rounds.Rounds()
+        self.loops = rounds.Rounds()
 
     # ---- who executes
     collective = report.collective

@@ -43,7 +43,7 @@ class Rounds:
 
 def begin(who: Warpgroup) -> None:
     """Count a round of the warpgroup's innermost loop; raise PipelineDeadlock where there are too many."""
-    rounds: Rounds = who.rounds
+    rounds: Rounds = who.loops
     touched, progress = 0, 0
     for sm in who.sm.peers:
         touched += sm.touched
@@ -78,7 +78,7 @@ def _alone(who: Warpgroup) -> SimulationError:
 def _together(who: Warpgroup) -> SimulationError:
     """Return the error of warpgroups that wait for each other and arrive, and do nothing else."""
     mend = "end the loop by a count, or by a value that its body changes, in all warpgroups that wait for each other there"
-    hint = Hint("livelock", f"hint: for {who.rounds.idle} rounds of a loop of {who.name} nobody has touched a tile or an array: "
+    hint = Hint("livelock", f"hint: for {who.loops.idle} rounds of a loop of {who.name} nobody has touched a tile or an array: "
                 "the warpgroups only tell each other to go on", mend)
     found = deadlock.report_of(who.sm, "warpgroups go round, and get nowhere", [hint])
     now = report.party(who, "goes round its loop again and again")

@@ -200,7 +200,7 @@ class Warpgroup(Warps):
     """`mma.Products`: its wgmmas"""
     bulk_groups: Any
     """`bulk.Groups`: its TMA stores"""
-    rounds: Any
+    loops: Any
     """`rounds.Rounds`: its loops"""
 
     def __init__(self, sm: SM, number: int, body: Callable[[Any], None]) -> None:

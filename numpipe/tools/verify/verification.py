@@ -233,8 +233,8 @@ def verified(kernel: Kernel, arguments: Arguments, schedules: int, seed: int, ct
         else:
             first = first or arrays
             for found, where in ((judge.unwritten, errors), (judge.kept, kept)):
-                for error in found.values():
-                    where.setdefault(_key(error), []).append((s, error))
+                for unwritten in found.values():
+                    where.setdefault(_key(unwritten), []).append((s, unwritten))
             for name, array in arrays.items():
                 if array.tobytes() != first[name].tobytes():
                     others.setdefault(name, []).append((s, array))
