@@ -30,7 +30,7 @@ def count_arrivals(mbar: Mbarrier, who: Warpgroup, count: int, seen: int, time: 
     if count > mbar.pending or seen < mbar.phase:
         raise _unwanted(mbar, who, count, site)
     mbar.pending -= count
-    mbar.arrivals.append((who, count))
+    mbar.arrivals.append((who, count, site or sites.user_site()))
     settle(mbar, time)
 
 
@@ -46,7 +46,10 @@ def _arrived(mbar: Mbarrier) -> str:
 def _unwanted(mbar: Mbarrier, who: Warpgroup, count: int, site: Site) -> SimulationError:
     """Return the error of arrivals that cannot count for the present phase."""
     if count > mbar.pending:
-        last = side(mbar.arrivals[-1][0], f"arrived on {mbar.name}", barrier=mbar.name, phase=mbar.phase) if mbar.arrivals else None
+        last = None
+        if mbar.arrivals:
+            agent, _, at = mbar.arrivals[-1]
+            last = side(agent, f"arrived on {mbar.name}", at, barrier=mbar.name, phase=mbar.phase)
         counted = " (a warpgroup's or a copy's arrival counts 4, one a warp)" if mbar.observed else ""
         return report.violation(
             who, f"{count} arrival{'s' * (count > 1)} on {mbar.name}, but phase {mbar.phase} has only {mbar.pending} of "
@@ -81,7 +84,7 @@ def _repeated(mbar: Mbarrier, *, before: bool) -> str:
 
 def missing_arrival(who: Warpgroup, mbar: Mbarrier | None) -> str:
     """Say that `who` has to arrive on an mbarrier whose last phase counts another warpgroup's arrivals instead; else return ""."""
-    if mbar is None or not mbar.observed or any(agent is who for agent, _ in mbar.arrivals_before):
+    if mbar is None or not mbar.observed or any(agent is who for agent, *_ in mbar.arrivals_before):
         return ""
     often = _repeated(mbar, before=True)
     return often and (f"one barrier_arrive on {mbar.name} by {who.name} and one by each of the others: phase {mbar.phase - 1} "
@@ -304,12 +307,14 @@ def _may_be_missed(mbar: Mbarrier, who: Warpgroup, phase: int, step: int, site: 
     return report.race(who, f"{_waited(mbar, phase, step)}, but {by} nothing tells it that this wait{of} is over: coming later, "
                        f"it meets phase {mbar.phase}, and waits for phase {mbar.phase + 1}, which has the same parity; "
                        + (missing_arrival(who, mbar) or _tell(mbar, who, last)), site, hazard="wrong-phase", mbar=mbar, phase=phase,
-                       step=step if step >= 0 else None)
+                       step=step if step >= 0 else None, before=side(
+                           last, f"completes phase {mbar.phase}", mbar.last.site if mbar.last is not None else mbar.arrivals[-1][2],
+                           barrier=mbar.name, phase=mbar.phase))
 
 
 def _completes(mbar: Mbarrier, who: Warpgroup) -> Warpgroup:
     """Return the warpgroup whose arrival or copy completes the newest phase; `who` where that is not known."""
-    return mbar.last.agent if mbar.last is not None else (mbar.arrivals or mbar.arrivals_before or [(who, 0)])[-1][0]
+    return mbar.last.agent if mbar.last is not None else (mbar.arrivals or mbar.arrivals_before or [(who, 0, None)])[-1][0]
 
 
 def _tell(mbar: Mbarrier, who: Warpgroup, last: Warpgroup) -> str:
@@ -370,4 +375,5 @@ def unfinished(sm: SM) -> None:
             raise report.race(first, f"the CTA ends in the middle of phase {mbar.phase} of {mbar.name}: {mbar.pending} of "
                               f"{mbar.count} arrivals missing (arrived: {_arrived(mbar)}): num_arrivals is too high, or somebody "
                               f"did not arrive; {mbar.pending // 4 or 1} more (barrier_arrive, or a copy), or "
-                              f"num_arrivals={(mbar.count - mbar.pending) // 4}", mbar.site, hazard="too-few-arrivals", mbar=mbar)
+                              f"num_arrivals={(mbar.count - mbar.pending) // 4}, and wait for the phase (barrier_wait)", mbar.site,
+                              hazard="too-few-arrivals", mbar=mbar)

@@ -86,8 +86,8 @@ class Mbarrier:
         """the newest phase somebody waited for"""
         self.observed = False
         """whether a phase may complete only after somebody has waited for the one before"""
-        self.arrivals: list[tuple[Warpgroup, int]] = []
-        self.arrivals_before: list[tuple[Warpgroup, int]] = []
+        self.arrivals: list[tuple[Warpgroup, int, Site]] = []
+        self.arrivals_before: list[tuple[Warpgroup, int, Site]] = []
         """the arrivals of the phase before, for reports"""
         self.waiters: list[tuple[Warpgroup, int]] = []
         self.waits: list[tuple[Warpgroup, int, int, Site, tuple[Need, ...]]] = []
@@ -114,7 +114,7 @@ class Mbarrier:
     def by_warpgroup(self, *, before: bool = False) -> tuple[tuple[str, int], ...]:
         """Return (warpgroup's name, arrivals) in the present phase, or in the one `before`."""
         counts = Counter[str]()
-        for who, times in self.arrivals_before if before else self.arrivals:
+        for who, times, _ in self.arrivals_before if before else self.arrivals:
             counts[who.name if len(self.sm.peers) == 1 else f"{who.name} of CTA {who.cta}"] += times
         return tuple(counts.items())
 

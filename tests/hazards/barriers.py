@@ -228,6 +228,22 @@ def waits_in_step_with_somebody_who_does_not_wait_for_them(y, *, mended: numpipe
         y[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + 1.0
 
 
+@kernel("wrong-phase", r"one barrier_arrive on barrier @ barriers.py:\d+ by warpgroup 1 \(compute\) and one by each of the "
+        r"others: phase \d counts 2 of warpgroup 0 \(compute\), and none of warpgroup 1", zeros(64, 64, dtype=F32), gives=ONE,
+        num_compute_wgs=2, warp_specialized=False)
+def one_warpgroup_arrives_twice_and_the_other_never(y, *, mended: numpipe.Static):
+    met = numpipe.scratch(Barrier(num_arrivals=2))
+    wg = numpipe.axis_index("wg")
+    for _ in range(3):
+        if mended or wg == 0:
+            numpipe.barrier_arrive(met)
+        if not mended and wg == 0:
+            numpipe.barrier_arrive(met)
+        numpipe.barrier_wait(met)
+    if wg == 0:
+        y[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + 1.0
+
+
 @machine("wrong-phase", r"waited for phase 1 of mbarrier at 61440, (and passed on the stale phase -1|but nothing orders this after "
          r"the end of phase 0: coming earlier, it passes on the stale phase -1.*wait for phase 0 too)", gives=DONE, warpgroups=2)
 def a_wait_that_may_come_before_the_phase_before_has_ended(mended, out):
