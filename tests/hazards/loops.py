@@ -81,3 +81,48 @@ def one_of_two_warpgroups_that_never_ends(y, *, mended: numpipe.Static):
         pass
     if numpipe.axis_index("wg") == 0:
         y[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + 1.0
+
+
+@kernel("livelock", r"warpgroups go round, and get nowhere.*nobody has touched a tile or an array", zeros(64, 64, dtype=F32),
+        gives=ONE, warp_specialized=False, error=PipelineDeadlock)
+def four_warps_that_meet_for_ever(y, *, mended: numpipe.Static):
+    rounds = 0
+    while rounds < 2:
+        numpipe.commit_smem()
+        rounds += 1 if mended else 0
+    y[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + 1.0
+
+
+@kernel("livelock", ALONE, zeros(64, 64, dtype=F32), gives=ONE, warp_specialized=False, error=PipelineDeadlock)
+def an_outer_count_that_the_inner_loop_sets_back(y, *, mended: numpipe.Static):
+    rounds = 0
+    while rounds < 3:
+        rounds += 1
+        inner = 0
+        while inner < 2:
+            inner += 1
+        if not mended:
+            rounds -= 1
+    y[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + 1.0
+
+
+@kernel("livelock", TURN, zeros(64, 64, dtype=F32), gives=ONE, num_compute_wgs=3, warp_specialized=False, wg_axis="wg",
+        error=PipelineDeadlock)
+def a_round_of_three_that_never_ends(y, *, mended: numpipe.Static):
+    turns = numpipe.scratch(Barrier(num_barriers=3))
+    wg = numpipe.axis_index("wg")
+    more = 2
+    while more > 0:
+        if wg == 0:
+            numpipe.barrier_arrive(turns.at[0])
+            numpipe.barrier_wait(turns.at[2])
+        elif wg == 1:
+            numpipe.barrier_wait(turns.at[0])
+            numpipe.barrier_arrive(turns.at[1])
+        else:
+            numpipe.barrier_wait(turns.at[1])
+            numpipe.barrier_arrive(turns.at[2])
+        if mended:
+            more -= 1
+    if wg == 0:
+        y[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + 1.0
