@@ -156,3 +156,17 @@ def test_a_loop_that_a_constant_has_emptied_runs() -> None:
     y = np.zeros((128, 64), F32)
     emptied.simulate(y, extra=False)
     assert (y[:64] == 1).all()
+
+
+def test_a_loop_may_round() -> None:
+    """Operations have names in the rewritten source as the count of rounds has."""
+    @numpipe.kernel(num_compute_wgs=1)
+    def rounds_off(x, y):
+        at = 0
+        while at < 2:
+            y[ds(at * 64, 64), ds(0, 64)] = np.round(x[ds(0, 64), ds(0, 64)])
+            at += 1
+
+    y = np.zeros((128, 64), F32)
+    rounds_off.simulate(X * 1.4, y)
+    assert (y == 1).all()
