@@ -96,6 +96,8 @@ class Kernel:
         """
         from ..traces.trace import collecting
 
+        if ctas is not None and self.takes("ctas"):  # a parameter of the kernel's own
+            named["ctas"], ctas = ctas, None
         with collecting(trace) as events:
             return self.judged(Judge(ctas), *args, out=out, seed=seed, trace=events, **named)
 

@@ -109,6 +109,17 @@ def test_a_number_of_ctas_that_does_not_fit_is_refused(kernel: Any, ctas: int, s
         kernel.simulate(np.zeros((320, 64), F32), ctas=ctas)
 
 
+def test_a_parameter_of_that_name_is_the_kernels() -> None:
+    @numpipe.kernel(num_compute_wgs=1)
+    def fills(y, *, ctas: numpipe.Static):
+        y[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), F32) + ctas
+
+    fills.simulate(y := np.zeros((64, 64), F32), ctas=3)
+    assert (y == 3).all()
+    with pytest.raises(SpecError, match="its parameter 'ctas' has the name of an option"):
+        numpipe.verify(fills, y, ctas=3)
+
+
 # ---- loops
 @numpipe.kernel(num_compute_wgs=1, warp_specialized=False)
 def long_loop(y, n):
