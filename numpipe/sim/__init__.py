@@ -12,10 +12,11 @@ reported. Not modelled: loads from other CTAs' shared memory, atomics of the lan
 larger index, and the lanes of a warp one by one (an elected lane stands for its warp; but see `lane`), so two ordinary stores of
 one warpgroup to an array count as ordered.
 
-The room implements `core.machine.Machine`; what operations mean belongs to `language` and `intrinsics`, so that a simulated kernel
-and a compiled one share the ring, the tile orders, the layouts and the matrix descriptors. Read `port` first, which has a method
-for each operation, then `clocks`. All files are typed against `state`; `memory`, `gmem` and `barriers` record what happens, and
-`report`, `conflicts`, `touches`, `outputs`, `rounds` and `deadlock` say what went wrong: an error names the hazard, both sides, and the mend.
+The room implements `core.machine.Machine`; what operations mean belongs to `language` and `intrinsics`, so that a simulated
+kernel and a compiled one share the ring, the tile orders, the layouts and the matrix descriptors. Read `port` first, which has a
+method for each operation, then `clocks`. All files are typed against `state`; `memory`, `gmem` and `barriers` record what
+happens, and `report`, `conflicts`, `touches`, `outputs`, `rounds` and `deadlock` say what went wrong: an error names the hazard,
+both sides, and the mend.
 """
 
 from __future__ import annotations
