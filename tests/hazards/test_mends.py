@@ -96,7 +96,7 @@ TWINS = (
 )
 
 
-@pytest.mark.variants(60)
+@pytest.mark.variants(24)
 @pytest.mark.parametrize("name", ENTRIES)
 def test_the_twin_is_what_the_mend_says(name: str) -> None:
     mend, change = mend_of(name), changes(ENTRIES[name])
@@ -176,12 +176,13 @@ OTHERS = {
 }
 
 
+@pytest.mark.variants(12)
 @pytest.mark.parametrize("name", OTHERS)
 def test_what_else_the_mend_offers_makes_the_report_go_away(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     says, edits, right = OTHERS[name]
     assert re.search(says, mend_of(name)), mend_of(name)
     entry = edited(ENTRIES[name], edits, tmp_path, monkeypatch)
-    for seed in (None, 0, 1, 2):
+    for seed in (None, 1):
         result = entry.run(False, seed)
         if right:
             np.testing.assert_array_equal(result, entry.gives, err_msg=f"seed {seed}")
