@@ -275,6 +275,9 @@ class Machine(Protocol):
         """Call ``function(*arguments[i])`` as lane i of the 128, whose current machine is a `Lane`, and return the results."""
 
     # ---- observation
+    def round(self) -> None:
+        """Begin a round of a `while` loop: one that never ends is an error."""
+
     def note(self, event: str, **details: Any) -> None:
         """Add an event to the trace: "wait ready", "issue", "release", "store", "tile" with ring, slot, step."""
 
@@ -284,6 +287,9 @@ class Lane(Protocol):
 
     lane: int
     """index in the warpgroup"""
+
+    def round(self) -> None:
+        """Begin a round of a `while` loop."""
     warpgroup: int
     role: Role
     cta: tuple[int, int, int]

@@ -47,6 +47,8 @@ HAZARDS: dict[str, Hazard] = {hazard.name: hazard for hazard in (
            "Memory Consistency Model: Data-races"),
     Hazard("steering-data-written", "an array whose elements steer what is loaded is written during the launch",
            "Memory Consistency Model: Data-races"),
+    Hazard("unwritten-output", "elements of an output that nobody has written when the launch has ended",
+           "State Spaces: .global"),
     Hazard("read-before-grid-dependency", "global memory is touched before griddepcontrol.wait", "griddepcontrol"),
     # ---- barriers
     Hazard("missing-init-fence", "an mbarrier is used where its initialisation may not be visible yet",
@@ -77,6 +79,7 @@ HAZARDS: dict[str, Hazard] = {hazard.name: hazard for hazard in (
     Hazard("register-budget", "setmaxnreg asks for what the CTA can never have", "setmaxnreg"),
     Hazard("deadlock", "every warpgroup waits and nothing is in flight, and no other hazard explains it",
            "mbarrier.try_wait; bar"),
+    Hazard("livelock", "a loop goes round for ever, and nobody of those in it gets anywhere", "mbarrier.try_wait; bra"),
     Hazard("illegal-instruction", "an operand is one that the hardware does not take", "the instruction's own section"),
 )}
 """hazards by name"""

@@ -29,6 +29,7 @@ from ..plan.specs import ArrayType, Persistent
 from . import jit, targets
 from .arguments import Call, scalar_kind, scalar_value
 from .definition import Definition, described
+from .judge import Judge
 from .variants import Key, Variant
 
 
@@ -155,10 +156,10 @@ class Calls:
         return plan
 
     def run(self, call: Call, stream: Any, seed: int | None = None, trace: Any = None,
-            judged: bool = False) -> launch.Launch | None:
+            judge: Judge | None = None) -> launch.Launch | None:
         """Run a call; returns the launch that it made on arrays of the GPU.
 
-        `judged`: arrays that overlap are not refused, because the simulated SM tells which of their accesses conflict.
+        With a `judge` arrays that overlap are not refused, because the simulated SM tells which of their accesses conflict.
         """
         plan, infos, fresh = call.plan, call.infos, call.fresh
         if plan.empty:
@@ -167,9 +168,10 @@ class Calls:
         if plan.prepared is None:
             for info in infos[len(infos) - fresh:]:
                 info.array.reshape(-1).view(np.uint8)[...] = 0xFF  # type: ignore[union-attr]
-            if not judged:
+            if judge is None:
                 launch.check_overlap(infos, [a.name for a in plan.variant.arrays], outputs, self.definition.name)
-            plan.variant.simulate(call, plan.grid, seed, trace)
+            grid = plan.grid if judge is None or judge.ctas is None else targets.on(self.definition, judge.ctas)
+            plan.variant.simulate(call, grid, seed, trace, judge)
             return None
         if infos[0].kind == "host":
             launch.run(plan.prepared, plan.grid, infos, call.values, 0 if stream is None else launch.as_stream(stream),

@@ -24,6 +24,7 @@ from .arguments import Call
 from .bound import Bound, bind
 from .calls import Calls, result
 from .definition import Definition
+from .judge import Judge
 from .options import Options
 from .repeats import Repeats
 from .variants import Variant
@@ -85,22 +86,30 @@ class Kernel:
             return bind(self._calls, self._calls.resolve(args, named, out, target, None), out)
 
     @brief
-    def simulate(self, /, *args: Any, seed: int | None = None, trace: Any = None, out: Any = None, **named: Any) -> Any:
+    def simulate(self, /, *args: Any, seed: int | None = None, trace: Any = None, ctas: int | None = None, out: Any = None,
+                 **named: Any) -> Any:
         """Run on the simulated SM: `seed` picks a random legal schedule (None: the virtual-time order).
 
         `trace` is a numpipe.Trace that collects events, or the name of a file for them, ``run.json`` (for ui.perfetto.dev) or
         ``run.txt``, which is written also when the run ends in a race or a deadlock.
+        `ctas` is the number of CTAs of a `persistent` grid, which has 2 otherwise; SpecError for another grid.
         """
         from ..traces.trace import collecting
 
+        if ctas is not None and self.takes("ctas"):  # a parameter of the kernel's own
+            named["ctas"], ctas = ctas, None
         with collecting(trace) as events:
-            return self._run(args, named, out, "sim", None, seed, events, judged=True)
+            return self.judged(Judge(ctas), *args, out=out, seed=seed, trace=events, **named)
+
+    def judged(self, judge: Judge, /, *args: Any, out: Any = None, seed: int | None = None, trace: Any = None, **named: Any) -> Any:
+        """Run on the simulated SM, for a judge; `trace` is a Trace."""
+        return self._run(args, named, out, "sim", None, seed, trace, judge)
 
     def _run(self, args: tuple[Any, ...], named: dict[str, Any], out: Any, target: str | None, stream: Any,
-             seed: int | None = None, trace: Any = None, judged: bool = False) -> Any:
+             seed: int | None = None, trace: Any = None, judge: Judge | None = None) -> Any:
         """Make a call that was not made before."""
         call = self._calls.resolve(args, named, out, target, stream)
-        launched = self._calls.run(call, stream, seed, trace, judged)
+        launched = self._calls.run(call, stream, seed, trace, judge)
         if launched is not None and len(call.values) == len(self.definition.own_names):
             if call.values:  # they follow from the arrays' shapes
                 launched = call.plan.prepared.alone(call.plan.grid, call.infos, call.values, launched.stream)

@@ -23,6 +23,7 @@ from .archive import Archive, Array, Entry
 from .arguments import MISSING, SCALAR, Call, Parameters, scalar_dtype
 from .definition import Definition
 from .expressions import Expression
+from .judge import Judge
 from .kernels import Kernel
 from .options import Options, Signature
 from .results import Results
@@ -230,7 +231,7 @@ class _Variant(Variant):
     def _build(self) -> Any:
         return self.definition.read()  # raises TargetError
 
-    def simulate(self, call: Call, grid: tuple[int, int, int], seed: int | None, trace: Any) -> None:
+    def simulate(self, call: Call, grid: tuple[int, int, int], seed: int | None, trace: Any, judge: Judge | None = None) -> None:
         self.definition.read()
 
     def shown(self, what: str) -> Any:

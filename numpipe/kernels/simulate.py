@@ -23,11 +23,13 @@ from ..plan.unit import Unit
 
 
 def simulate(unit: Unit, function: Callable[..., Any], arrays: Sequence[np.ndarray], scalars: Sequence[Any],
-             grid: tuple[int, int, int], *, seed: int | None = None, trace: sim.Trace | None = None, fresh: int = 0) -> None:
+             grid: tuple[int, int, int], *, seed: int | None = None, trace: sim.Trace | None = None, fresh: int = 0,
+             ended: Callable[[Any], None] | None = None) -> None:
     """Run the rewritten kernel function over the whole grid, role by role as the entry on the GPU does.
 
-    The last `fresh` arrays were allocated for this call. `seed` None is the order of the virtual-time model, an int a random legal
-    schedule. Raises PipelineRace, PipelineDeadlock or SimulationError, naming the user's lines.
+    The last `fresh` arrays were allocated for this call; `ended` is that of `sim.simulate`. `seed` None is the order of the
+    virtual-time model, an int a random legal schedule. Raises PipelineRace, PipelineDeadlock or SimulationError, naming the user's
+    lines.
     """
 
     def body(machine: Machine) -> None:
@@ -38,7 +40,8 @@ def simulate(unit: Unit, function: Callable[..., Any], arrays: Sequence[np.ndarr
         sim.simulate(body, grid=grid, warpgroups=unit.warpgroups, smem_bytes=most, unit=unit, seed=seed, trace=trace,
                      cluster=unit.cluster,
                      staging_bytes=most + ROOM * unit.compute_wgs,  # kept apart: see Unit.plan_staging, tiles.exchange
-                     fresh=arrays[len(arrays) - fresh:], programmatic=True, handover=any(array.workspace for array in unit.arrays))
+                     fresh=arrays[len(arrays) - fresh:], programmatic=True, handover=any(array.workspace for array in unit.arrays),
+                     ended=ended)
     finally:
         if trace is not None:  # a simulated kernel meets its rings as it runs
             trace.tell_rings(unit.traced())

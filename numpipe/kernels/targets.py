@@ -14,6 +14,7 @@ from ..diagnostics.frames import warn
 from ..launch.info import ArrayInfo
 from ..plan.folded import launched
 from ..plan.specs import Persistent
+from ..plan.transforms import is_int
 from .arguments import Call
 from .definition import Definition
 from .options import grid_dims
@@ -51,19 +52,38 @@ def ctas(definition: Definition, choice: launch.Choice, call: Call) -> tuple[int
     kernel, options = definition.name, definition.options
     grid = options.grid
     if isinstance(grid, Persistent):
-        (_, *others), size, device = options.attributes.cluster, options.attributes.size, choice.device
+        size, device = options.attributes.size, choice.device
         several = SIMULATED_CTAS * (size if options.cluster_names else 1)  # tiles are dealt to clusters there
         whole = max(size, (several if device is None else device.sm_count) // size * size)
-        if grid.ctas and grid.ctas % size:
-            raise SpecError(f"kernel {kernel}: persistent({grid.ctas}) is no multiple of the {size} CTAs of a cluster "
-                            f"{options.attributes.cluster}: round it up to {-(-grid.ctas // size) * size}")
-        dims: tuple[int, ...] = ((grid.ctas or whole) // math.prod(others), *others)
+        dims: tuple[int, ...] = _persistent(definition, grid.ctas or whole, f"persistent({grid.ctas})")
     else:
         dims = grid_dims(definition.results.ask(grid, "grid", call) if callable(grid) else grid, kernel, options.grid_names)
         options.check_names(dims, kernel)
         definition.check_rank(dims)
     options.attributes.check_grid(dims, kernel)
     return launched(dims)
+
+
+def on(definition: Definition, number: int) -> tuple[int, int, int]:
+    """Return the grid of a call that is simulated on as many CTAs. Raises SpecError for a grid that is not persistent."""
+    kernel, options = definition.name, definition.options
+    if not isinstance(options.grid, Persistent):
+        raise SpecError(f"kernel {kernel}: ctas={number} is of a grid=numpipe.persistent(), and this kernel's grid says itself how "
+                        "many CTAs there are")
+    if not is_int(number) or number < 1:
+        raise SpecError(f"kernel {kernel}: ctas must be an int of at least 1, got {number!r}")
+    dims = _persistent(definition, number, f"ctas={number}")
+    options.attributes.check_grid(dims, kernel)
+    return launched(dims)
+
+
+def _persistent(definition: Definition, number: int, said: str) -> tuple[int, ...]:
+    """Return a persistent grid of so many CTAs."""
+    cluster, size = definition.options.attributes.cluster, definition.options.attributes.size
+    if number % size:
+        raise SpecError(f"kernel {definition.name}: {said} is no multiple of the {size} CTAs of a cluster {cluster}: round it up "
+                        f"to {-(-number // size) * size}")
+    return (number // math.prod(cluster[1:]), *cluster[1:])
 
 
 @functools.lru_cache(maxsize=8)

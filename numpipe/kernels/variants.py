@@ -27,6 +27,7 @@ from ..plan.plans import ArrayArg
 from ..plan.split import Split
 from .arguments import Call, Statics
 from .definition import Definition
+from .judge import Judge
 
 if TYPE_CHECKING:
     from ..compile.lift.lift import Lifted
@@ -183,7 +184,7 @@ class Variant:
         """Return the run-time scalars of a call, as the kernel function gets them."""
         return [kind.type(value) for kind, value in zip(self.scalars, call.values, strict=True)]
 
-    def simulate(self, call: Call, grid: tuple[int, int, int], seed: int | None, trace: Any) -> None:
+    def simulate(self, call: Call, grid: tuple[int, int, int], seed: int | None, trace: Any, judge: Judge | None = None) -> None:
         """Run a call on host arrays."""
         from ..compile.check import blame
         from ..language.pipeline.pipelines import KEPT
@@ -195,9 +196,19 @@ class Variant:
             arrays.append(np.zeros(self.workspace(grid, call.infos), np.float32))
             fresh += 1
         unit = self.unit(simulated=True)
+
+        def ended(memory: Any) -> None:
+            if judge is not None:
+                named = [(array.name, info.array) for array, info in zip(self.arrays, call.infos, strict=False)]
+                passed = named[:len(named) - call.fresh]
+                judge.end(memory, dict(named[len(passed):]), {  # type: ignore[arg-type]
+                    name: array for name, array in passed if name in self.definition.stores["all"]})  # type: ignore[misc]
+                for error in (*judge.unwritten.values(), *judge.kept.values()):
+                    blame.simulated(error, unit, self.lifted)
+
         try:
             simulate(unit, self.lifted.simulated, arrays, self.values(call), grid,  # type: ignore[arg-type]
-                     seed=seed, trace=trace, fresh=fresh)
+                     seed=seed, trace=trace, fresh=fresh, ended=ended)
         except Exception as error:
             if "check_kept" in self.lifted.text and isinstance(error, SpecError | CompileError):
                 try:  # the memory role passes loops: a compile also knows what variables are after their steps

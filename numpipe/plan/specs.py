@@ -364,6 +364,7 @@ def persistent(ctas: int | None = None) -> Persistent:
 
     In clusters it is as many CTAs as whole clusters run at once, which the driver is asked at the first call. The simulated grid
     has 2 CTAs unless `ctas` says otherwise, or 2 clusters where the kernel names their axes: enough for tiles to be shared out.
+    `numpipe.verify` runs it once more on 132.
     """
     if ctas is not None and (not is_int(ctas) or ctas < 1):
         raise SpecError(f"persistent(): ctas must be an int of at least 1, got {ctas!r}")

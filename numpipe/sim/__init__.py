@@ -12,10 +12,11 @@ reported. Not modelled: loads from other CTAs' shared memory, atomics of the lan
 larger index, and the lanes of a warp one by one (an elected lane stands for its warp; but see `lane`), so two ordinary stores of
 one warpgroup to an array count as ordered.
 
-The room implements `core.machine.Machine`; what operations mean belongs to `language` and `intrinsics`, so that a simulated kernel
-and a compiled one share the ring, the tile orders, the layouts and the matrix descriptors. Read `port` first, which has a method
-for each operation, then `clocks`. All files are typed against `state`; `memory`, `gmem` and `barriers` record what happens, and
-`report`, `conflicts`, `touches` and `deadlock` say what went wrong: an error names the hazard, both sides, and the mend.
+The room implements `core.machine.Machine`; what operations mean belongs to `language` and `intrinsics`, so that a simulated
+kernel and a compiled one share the ring, the tile orders, the layouts and the matrix descriptors. Read `port` first, which has a
+method for each operation, then `clocks`. All files are typed against `state`; `memory`, `gmem` and `barriers` record what
+happens, and `report`, `conflicts`, `touches`, `outputs`, `rounds` and `deadlock` say what went wrong: an error names the hazard,
+both sides, and the mend.
 """
 
 from __future__ import annotations
@@ -63,7 +64,8 @@ def default_registers(warpgroups: int, target: Target = DEFAULT) -> int:
 def simulate(body: Callable[[machine.Machine], None], *, grid: tuple[int, int, int], warpgroups: int, smem_bytes: int,
              unit: Any = None, seed: int | None = None, trace: Trace | None = None, registers: int | None = None,
              costs: Costs | None = None, staging_bytes: int = 0, fresh: Sequence[np.ndarray] = (), programmatic: bool = False,
-             cluster: tuple[int, int, int] = (1, 1, 1), handover: bool = False) -> None:
+             cluster: tuple[int, int, int] = (1, 1, 1), handover: bool = False,
+             ended: Callable[[GlobalMemory], None] | None = None) -> None:
     """Run ``body(machine)`` for every warpgroup of every CTA of `grid` (x, y, z; x fastest without a seed), CTA by CTA.
 
     warpgroups     warpgroups of 128 threads, 1 … 8; `body` sets ``machine.role`` itself
@@ -80,6 +82,7 @@ def simulate(body: Callable[[machine.Machine], None], *, grid: tuple[int, int, i
                    Otherwise only kernels that execute one are checked for that.
     cluster        CTAs along x, y, z that run at the same time; `grid` is a multiple
     handover       CTAs wait for others of a smaller index (`gmem`): they run in the order of their indices, also with a seed
+    ended          is called when all CTAs have ended, with the record of what they did to global memory
 
     Raises PipelineRace, PipelineDeadlock or SimulationError for a broken kernel, what `body` raises otherwise.
 
@@ -112,6 +115,8 @@ def simulate(body: Callable[[machine.Machine], None], *, grid: tuple[int, int, i
                 sm.registers = named.Registers(sm, default_registers(warpgroups, target) if registers is None else registers)
             _run(peers)
         left_set(gmem.flags.values())
+    if ended is not None:
+        ended(gmem)
 
 
 def _run_body(body: Callable[[machine.Machine], None], warpgroup: Warpgroup) -> None:

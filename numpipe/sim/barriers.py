@@ -2,8 +2,9 @@
 
 A phase completes when all its arrivals *and* its bytes are in; the next one starts with the same count. An arrival counts for the
 present phase: it must be ordered after the end of the phase before, or it may count for either. The hardware waits by parity
-alone, so a wait that comes a phase too late or too early passes, or hangs, on stale state: the simulator knows the phase number
-that was meant and compares.
+alone, so a wait that comes a phase too late or too early passes, or hangs, on stale state. The simulator knows the phase that was
+meant, and compares. In any order that is run it asks two things of a wait for phase p: is it ordered after the end of phase p - 1,
+and is what completes phase p + 1 ordered after it? So a wait that may come two phases late (ABA) is found where it comes in time.
 
 PTX ISA, "Parallel Synchronization and Communication Instructions: mbarrier".
 """
@@ -15,7 +16,7 @@ import numpy as np
 from ..diagnostics.errors import SimulationError
 from ..traces.protocol import BARRIERS, WARPS
 from . import deadlock, report, sites
-from .clocks import GENERIC, INITIALISED, UNREACHABLE, Vector
+from .clocks import GENERIC, INITIALISED, UNREACHABLE, WAITED, Vector
 from .sites import Site
 from .state import SM, Access, Mbarrier, MbarrierWait, Warpgroup, side
 
@@ -29,7 +30,7 @@ def count_arrivals(mbar: Mbarrier, who: Warpgroup, count: int, seen: int, time: 
     if count > mbar.pending or seen < mbar.phase:
         raise _unwanted(mbar, who, count, site)
     mbar.pending -= count
-    mbar.arrivals.append((who, count))
+    mbar.arrivals.append((who, count, site or sites.user_site()))
     settle(mbar, time)
 
 
@@ -45,7 +46,10 @@ def _arrived(mbar: Mbarrier) -> str:
 def _unwanted(mbar: Mbarrier, who: Warpgroup, count: int, site: Site) -> SimulationError:
     """Return the error of arrivals that cannot count for the present phase."""
     if count > mbar.pending:
-        last = side(mbar.arrivals[-1][0], f"arrived on {mbar.name}", barrier=mbar.name, phase=mbar.phase) if mbar.arrivals else None
+        last = None
+        if mbar.arrivals:
+            agent, _, at = mbar.arrivals[-1]
+            last = side(agent, f"arrived on {mbar.name}", at, barrier=mbar.name, phase=mbar.phase)
         counted = " (a warpgroup's or a copy's arrival counts 4, one a warp)" if mbar.observed else ""
         return report.violation(
             who, f"{count} arrival{'s' * (count > 1)} on {mbar.name}, but phase {mbar.phase} has only {mbar.pending} of "
@@ -80,7 +84,7 @@ def _repeated(mbar: Mbarrier, *, before: bool) -> str:
 
 def missing_arrival(who: Warpgroup, mbar: Mbarrier | None) -> str:
     """Say that `who` has to arrive on an mbarrier whose last phase counts another warpgroup's arrivals instead; else return ""."""
-    if mbar is None or not mbar.observed or any(agent is who for agent, _ in mbar.arrivals_before):
+    if mbar is None or not mbar.observed or any(agent is who for agent, *_ in mbar.arrivals_before):
         return ""
     often = _repeated(mbar, before=True)
     return often and (f"one barrier_arrive on {mbar.name} by {who.name} and one by each of the others: phase {mbar.phase - 1} "
@@ -117,6 +121,10 @@ def settle(mbar: Mbarrier, time: int) -> None:
         raise report.race(mbar.arrivals[-1][0], f"phase {mbar.phase} of {mbar.name} completes, but nobody has waited for phase "
                           f"{mbar.phase - 1}: a later wait could not tell the two apart; wait for each phase before the next one "
                           "can complete", hazard="phase-unobserved", mbar=mbar)
+    for waited in mbar.waits:
+        if any(mbar.current[index] < value for index, value in waited[-1]):
+            raise _may_be_missed(mbar, *waited[:-1])
+    mbar.waits.clear()
     np.maximum(mbar.done, mbar.current, out=mbar.done)
     mbar.done_time = mbar.time
     mbar.phase += 1
@@ -256,6 +264,11 @@ def wait(who: Warpgroup, address: int, phase: int, step: int = -1) -> None:
     phase, step = int(phase), int(step)
     who.last_wait = (mbar.name, phase, step)
     reached = mbar.phase - 1
+    if who.knows(mbar.landed) < phase <= mbar.phase:
+        raise report.race(who, f"{_waited(mbar, phase, step)}, but nothing orders this after the end of phase {phase - 1}: coming "
+                          f"earlier, it passes on the stale phase {phase - 2}, which has the same parity; wait for phase "
+                          f"{phase - 1} too, or for a barrier on which somebody arrives who has waited for it",
+                          hazard="wrong-phase", mbar=mbar, phase=phase, step=step if step >= 0 else None)
     if reached < phase and (reached ^ phase) & 1:
         mbar.waiters.append((who, phase))
         who.block(MbarrierWait(mbar, phase, step), mbar=mbar.name, phase=phase, step=step)
@@ -265,18 +278,51 @@ def wait(who: Warpgroup, address: int, phase: int, step: int = -1) -> None:
         raise report.race(who, _wrong_phase(who, mbar, phase, reached, step), hazard="wrong-phase", mbar=mbar, phase=phase,
                           step=step if step >= 0 else None)
     _acquire(who, mbar, reached)
+    who.counters[WAITED][:len(who.warps())] += 1
+    mbar.waits.append((who, phase, step, sites.user_site(), who.needs(WAITED)))
     who.elapse(who.sm.costs.wait)
 
 
+def _waited(mbar: Mbarrier, phase: int, step: int) -> str:
+    return f"waited for phase {phase} of {mbar.name}" + (f" for step {step}" if step >= 0 else "")
+
+
 def _wrong_phase(who: Warpgroup, mbar: Mbarrier, phase: int, reached: int, step: int) -> str:
-    waited = f"waited for phase {phase} of {mbar.name}" + (f" for step {step}" if step >= 0 else "")
+    waited = _waited(mbar, phase, step)
     if reached < phase:
         return (f"{waited}, and passed on the stale phase {reached}, which has the same parity: nothing of phase {phase} is there; "
                 "a wait may be at most one phase ahead of its mbarrier")
     missing = missing_arrival(who, mbar if mbar.last is None else awaited(mbar.last))
+    last = _completes(mbar, who)
     return (f"{waited}, but the mbarrier has already reached phase {reached}: the phase was missed, someone arrived for a later "
             "one without this warpgroup's release (a slot passed on twice, or not waited for); "
-            + (missing or "wait for every phase, and count the phases from 0"))
+            + (missing or (_tell(mbar, who, last) if last is not who else "wait for every phase, and count the phases from 0")))
+
+
+def _may_be_missed(mbar: Mbarrier, who: Warpgroup, phase: int, step: int, site: Site) -> SimulationError:
+    """Return the error of a wait for the phase before the present one, which completes whether or not that wait is over."""
+    last = _completes(mbar, who)
+    by = f"{last.title} completes phase {mbar.phase} and" if last is not who else f"phase {mbar.phase} completes:"
+    of = " by all four warps" if last is who else ""
+    return report.race(who, f"{_waited(mbar, phase, step)}, but {by} nothing tells it that this wait{of} is over: coming later, "
+                       f"it meets phase {mbar.phase}, and waits for phase {mbar.phase + 1}, which has the same parity; "
+                       + (missing_arrival(who, mbar) or _tell(mbar, who, last)), site, hazard="wrong-phase", mbar=mbar, phase=phase,
+                       step=step if step >= 0 else None, before=side(
+                           last, f"completes phase {mbar.phase}", mbar.last.site if mbar.last is not None else mbar.arrivals[-1][2],
+                           barrier=mbar.name, phase=mbar.phase))
+
+
+def _completes(mbar: Mbarrier, who: Warpgroup) -> Warpgroup:
+    """Return the warpgroup whose arrival or copy completes the newest phase; `who` where that is not known."""
+    return mbar.last.agent if mbar.last is not None else (mbar.arrivals or mbar.arrivals_before or [(who, 0, None)])[-1][0]
+
+
+def _tell(mbar: Mbarrier, who: Warpgroup, last: Warpgroup) -> str:
+    """Say how a warpgroup's waits are to be known to who completes the next phase."""
+    if last is who:
+        return f"a barrier of the four warps (bar_sync) between the wait and the next arrival on {mbar.name}"
+    return (f"an arrival of {who.name} behind each of its waits: on {mbar.name} itself, whose count is then one more, or on "
+            f"another barrier for which {last.name} waits before it arrives on {mbar.name} again")
 
 
 def _acquire(who: Warpgroup, mbar: Mbarrier, reached: int) -> None:
@@ -329,4 +375,5 @@ def unfinished(sm: SM) -> None:
             raise report.race(first, f"the CTA ends in the middle of phase {mbar.phase} of {mbar.name}: {mbar.pending} of "
                               f"{mbar.count} arrivals missing (arrived: {_arrived(mbar)}): num_arrivals is too high, or somebody "
                               f"did not arrive; {mbar.pending // 4 or 1} more (barrier_arrive, or a copy), or "
-                              f"num_arrivals={(mbar.count - mbar.pending) // 4}", mbar.site, hazard="too-few-arrivals", mbar=mbar)
+                              f"num_arrivals={(mbar.count - mbar.pending) // 4}, and wait for the phase (barrier_wait)", mbar.site,
+                              hazard="too-few-arrivals", mbar=mbar)

@@ -10,6 +10,7 @@ GENERIC       warp       the warp's ordinary loads and stores up to its epoch v 
 FENCED        warp       its ordinary stores up to epoch v are visible to the async proxy (fence.proxy.async)
 INITIALISED   warp       the mbarriers it initialised up to epoch v are visible to the async proxy
 DRAINED       warp       the first v wgmma batches of its warpgroup no longer read shared memory, as *this warp* waited
+WAITED        warp       the warp's first v waits for mbarriers are over
 BULK_READ     warp       the first v bulk groups of its elected lane have read their shared memory
 written       warpgroup  the first v bulk groups of its elected lane are in global memory
 grid          cluster    1: the kernels ahead in the stream have ended (griddepcontrol.wait)
@@ -37,10 +38,10 @@ Vector: TypeAlias = npt.NDArray[np.int64]
 Need: TypeAlias = tuple[int, int]
 """(index, value): a counter, and the value that a later access must know."""
 
-GENERIC, FENCED, INITIALISED, DRAINED, BULK_READ = range(5)
+GENERIC, FENCED, INITIALISED, DRAINED, BULK_READ, WAITED = range(6)
 UNREACHABLE: Need = (0, 1 << 62)
 """a need that no vector covers"""
-_KINDS = 5
+_KINDS = 6
 NAMED_BARRIERS = 16
 
 
@@ -71,10 +72,12 @@ class Clocks:
     def vector(self) -> Vector:
         return np.zeros(self.width, np.int64)
 
-    def phases(self, vector: Vector) -> Vector:
-        """Return what a vector knows of mbarriers' phases alone."""
-        known = vector.copy()
+    def phases(self, vectors: Vector) -> Vector:
+        """Return what four warps know of mbarriers' phases alone, and which waits of theirs are over."""
+        known: Vector = np.minimum.reduce(vectors)
         known[:self.landed] = 0
+        waits = slice(self.index(WAITED, 0), self.index(WAITED + 1, 0))
+        known[waits] = np.maximum.reduce(vectors[:, waits])
         return known
 
     def widen(self, vector: Vector) -> Vector:
@@ -111,7 +114,7 @@ class Warps:
         self.vectors = vectors
         width = vectors.shape[1]
         flat = vectors.reshape(-1)
-        self.counters = [flat[self._clocks.index(kind, self.first_warp)::width + 1][:4] for kind in range(5)]
+        self.counters = [flat[self._clocks.index(kind, self.first_warp)::width + 1][:4] for kind in range(_KINDS)]
 
     def widen(self) -> None:
         self._bind(self._clocks.widen(self.vectors))
@@ -128,9 +131,10 @@ class Warps:
     def epoch(self, warp: int = 0) -> int:
         return int(self.counters[GENERIC][warp])
 
-    def needs(self) -> tuple[Need, ...]:
+    def needs(self, kind: int = GENERIC) -> tuple[Need, ...]:
         """Return what an access must know to come after what the executing warps do in their present epochs."""
-        return tuple((self._clocks.index(GENERIC, self.first_warp + warp), self.epoch(warp)) for warp in self.warps())
+        counter = self.counters[kind]
+        return tuple((self._clocks.index(kind, self.first_warp + warp), int(counter[warp])) for warp in self.warps())
 
     def acquire(self, vector: Vector) -> None:
         if self.lanes == "one":

@@ -111,7 +111,7 @@ def send(who: Warpgroup, chunks: npt.NDArray[Any], values: npt.NDArray[Any], ran
     who.breathe()
     sm, to = who.sm, who.sm.peers[rank]
     on = barriers.find(who, mbar, f"st.async of {what}", of=to)
-    phases = sm.clocks.phases(np.minimum.reduce(who.vectors))
+    phases = sm.clocks.phases(who.vectors)
     for warp in who.warps():
         # it lands in the present phase: a CTA sends when it knows that what it sent before has been read
         need = on.landed, on.phase + 1

@@ -133,8 +133,10 @@ def _finding(this: Conflict) -> Finding:
     if earlier.kind == "read" and later.kind == "TMA load":
         return _outdated(this, earlier) or _read_when_free(this, earlier, later) or Finding(
             "refilled-while-read", cause, _hand_over(earlier, later))
-    return Finding("unordered-accesses", cause,
-                   "a barrier between the two: commit_smem within a warpgroup, barrier_arrive and barrier_wait from one to another")
+    mend = "a barrier between the two: commit_smem within a warpgroup, barrier_arrive and barrier_wait from one to another"
+    if earlier.kind == later.kind == "write" and earlier.agent is not later.agent:
+        mend += "; or a part of its own for each warpgroup (numpipe.axis_index of the warpgroup axis)"
+    return Finding("unordered-accesses", cause, mend)
 
 
 def _hand_over(read: Access, fill: Access) -> str:

@@ -162,7 +162,7 @@ def scatter_array(who: Warpgroup, array: npt.NDArray[Any], index: tuple[Any, ...
     if twice.size:
         raise report.violation(access, f"scattered store to {what}: index {int(twice[0])} along dimension {axis} comes more than "
                                        "once; which of its elements is stored last is not known", hazard="unordered-accesses",
-                               mend="indices that differ, or numpipe.atomic_add of what each of them names")
+                               mend="indices that differ")
     for run in np.split(order, np.flatnonzero(np.diff(sorted_places) != 1) + 1):
         where = *index[:axis], slice(int(places[run[0]]), int(places[run[-1]]) + 1), *index[axis + 1:]
         write_array(who, array, where, np.take(values, run, axis=axis), what)

@@ -205,6 +205,11 @@ class GlobalMemory:
         if other:  # no reduction of another CTA may meet an element that this one writes in two ways
             written[mixed] = self._remember(Touch(access, self.number, touch.index, touch.flipped, touch.needs)).code
 
+    def newest_write(self, place: Place) -> Touch | None:
+        """Return the newest access that wrote elements of an array; None if nobody did."""
+        codes = place.written[place.written > 0]
+        return self._touches[_FIRST - int(codes.min())] if codes.size else None
+
     # ---- conflicts
     def _earlier_writes(self, access: Access, touch: Touch, written: Codes, known: list[int]) -> dict[int, Touch]:
         """Return the earlier writes of these elements, by code; raise PipelineRace if one of them conflicts."""

@@ -17,7 +17,7 @@ from greenlet import getcurrent, greenlet
 
 from ..core import machine as _machine
 from ..diagnostics.errors import SpecError
-from . import elements, generic, report, sites
+from . import elements, generic, report, rounds, sites
 from .state import Access, Warpgroup
 from .touches import LOAD
 
@@ -55,6 +55,13 @@ class Lane:
         self.lane = lane
         self._warp = warp
         self._address, self._again = -1, 0
+        self._rounds = 0
+
+    def round(self) -> None:
+        self._rounds += 1
+        if self._rounds > rounds.MOST:
+            raise rounds.endless(self._warp.who, f"lane {self.lane % WARP} of warp {self._warp.number} has gone round its loops "
+                                 f"{rounds.MOST} times and has not ended")
 
     def __getattr__(self, name: str) -> Any:
         if name in _SHARED:

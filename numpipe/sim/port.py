@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ..core.machine import InFlight, Lanes, Mma, TensorMap
-from . import barriers, bulk, cluster, elements, generic, gmem, lane, mma, named, report, state
+from . import barriers, bulk, cluster, elements, generic, gmem, lane, mma, named, report, rounds, state
 from .clocks import COUNT, DRAINED, FENCED, GENERIC, INITIALISED
 from .state import SM
 
@@ -22,11 +22,13 @@ class Warpgroup(state.Warpgroup):
 
     products: mma.Products
     bulk_groups: bulk.Groups
+    loops: rounds.Rounds
 
     def __init__(self, sm: SM, number: int, body: Callable[[Any], None]) -> None:
         super().__init__(sm, number, body)
         self.products = mma.Products(self)
         self.bulk_groups = bulk.Groups(self)
+        self.loops = rounds.Rounds()
 
     # ---- who executes
     collective = report.collective
@@ -134,6 +136,8 @@ class Warpgroup(state.Warpgroup):
     each_lane = lane.each
 
     # ---- observation
+    round = rounds.begin
+
     def note(self, event: str, **details: Any) -> None:
         if not details.keys().isdisjoint(("ring", "slot", "step", "tile")):
             self.last_note = event, details

@@ -45,6 +45,7 @@ class Access:
         self.site = user_site()
         self.last_note = agent.last_note
         self.last_wait = agent.last_wait
+        agent.sm.touched += 1
         self.epoch = 0
         """of a wgmma: the epoch of its warpgroup's last warp, for reports"""
         self.box: Box | None = None
@@ -85,10 +86,12 @@ class Mbarrier:
         """the newest phase somebody waited for"""
         self.observed = False
         """whether a phase may complete only after somebody has waited for the one before"""
-        self.arrivals: list[tuple[Warpgroup, int]] = []
-        self.arrivals_before: list[tuple[Warpgroup, int]] = []
+        self.arrivals: list[tuple[Warpgroup, int, Site]] = []
+        self.arrivals_before: list[tuple[Warpgroup, int, Site]] = []
         """the arrivals of the phase before, for reports"""
         self.waiters: list[tuple[Warpgroup, int]] = []
+        self.waits: list[tuple[Warpgroup, int, int, Site, tuple[Need, ...]]] = []
+        """the waits for the newest phase: who, phase, step, line, and what to know for the wait to be over"""
         self.landed = sm.add_counter()  # before the vectors: it may widen them
         self.current = sm.clocks.vector()
         self.done = sm.clocks.vector()
@@ -111,7 +114,7 @@ class Mbarrier:
     def by_warpgroup(self, *, before: bool = False) -> tuple[tuple[str, int], ...]:
         """Return (warpgroup's name, arrivals) in the present phase, or in the one `before`."""
         counts = Counter[str]()
-        for who, times in self.arrivals_before if before else self.arrivals:
+        for who, times, _ in self.arrivals_before if before else self.arrivals:
             counts[who.name if len(self.sm.peers) == 1 else f"{who.name} of CTA {who.cta}"] += times
         return tuple(counts.items())
 
@@ -197,6 +200,8 @@ class Warpgroup(Warps):
     """`mma.Products`: its wgmmas"""
     bulk_groups: Any
     """`bulk.Groups`: its TMA stores"""
+    loops: Any
+    """`rounds.Rounds`: its loops"""
 
     def __init__(self, sm: SM, number: int, body: Callable[[Any], None]) -> None:
         super().__init__(sm.clocks, 4 * (number + sm.wide * sm.rank))
@@ -323,6 +328,8 @@ class SM:
         self.deal = deal
         self.hub = getcurrent()
         self.closing = False
+        self.touched = 0
+        """counts accesses to tiles and arrays"""
         self.progress = 0
         """counts the events that can end somebody's wait"""
         self.polls = 0

@@ -71,6 +71,8 @@ def hazards_of(source: str) -> tuple[set[str], list[int]]:
         elif name in ("Finding", "Hint"):
             given = call.args[0]
             named |= {text(part) for part in ((given.body, given.orelse) if isinstance(given, ast.IfExp) else (given,))}
+        elif name == "Report" and text(call.args[0]):
+            named |= {text(call.args[0])}
         elif name == "failure" and len(call.args) > 6:  # of `touches`: the cause and the mend are arguments
             named |= {text(call.args[3])}
         elif name in ("PipelineRace", "SimulationError"):
@@ -263,7 +265,7 @@ def copies(machine: Any, late: bool) -> None:
 
         one(machine, load, 0)
         one(machine, load, 1)
-        machine.mbar_wait(landed, 1)
+        one(machine, machine.mbar_wait, landed, 1)  # the other warps do not know of phase 0
     else:
         machine.mbar_wait(landed, 0)
         chunks = np.arange(0, 2048, 16).reshape(4, 32)

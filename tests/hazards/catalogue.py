@@ -54,10 +54,12 @@ def _add(entry: Entry) -> None:
 
 
 def kernel(hazard: str, says: str, *given: np.ndarray, gives: Any, error: type[SimulationError] = PipelineRace,
-           mend: dict[str, Any] | None = None, alias: int | None = None, **options: Any) -> Callable[..., Any]:
+           mend: dict[str, Any] | None = None, alias: int | None = None, verify: bool = False,
+           **options: Any) -> Callable[..., Any]:
     """A kernel of the arrays `given`, of which the last is its result, if the call allocates none (`out_type`).
 
     `mend`: options that only the twin has. `alias`: the array that the broken kernel is given for its result too.
+    `verify`: it is `numpipe.verify` that reports it, not a single run.
     """
     options = {"grid": 1, "num_compute_wgs": 1, **options}
 
@@ -67,6 +69,8 @@ def kernel(hazard: str, says: str, *given: np.ndarray, gives: Any, error: type[S
         def run(mended: bool, seed: int | None) -> np.ndarray:
             arrays = [array.copy(order="K") for array in given]
             arrays[-1] = arrays[-1] if alias is None or mended else arrays[alias]
+            if verify:
+                numpipe.verify(built[mended], *arrays, schedules=2, seed=seed or 0, mended=mended).raise_if_failed()
             made = built[mended].simulate(*arrays, seed=seed, mended=mended)
             made = arrays if made is None else made if isinstance(made, tuple) else (made,)
             return np.asarray(made[-1])

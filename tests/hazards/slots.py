@@ -55,6 +55,21 @@ def one_product_too_many_left_in_flight(a, b, c, *, mended: numpipe.Static):
          manual_consumed_barriers=True)(a, b)
 
 
+@kernel("read-after-release", r"mend: +issue the product of step 0, and wgmma_wait\(0\), before barrier_arrive", X,
+        zeros(64, 64, dtype=F32), gives=sum(X[:, k:k + 64].astype(F32) @ X[:, k:k + 64].astype(F32) for k in (0, 64, 128)))
+def a_loop_that_releases_ahead_of_the_product(x, y, *, mended: numpipe.Static):
+    acc = numpipe.zeros((64, 64), np.float32)
+    pipe = numpipe.pipeline(grid=(3,), max_concurrent_steps=2, delay_release=0, manual_consumed_barriers=True, in_specs=(
+        BlockSpec((64, 64), lambda k: (0, k)),))
+    for _, (tile,), (free,) in pipe(x):
+        if mended:
+            acc = numpipe.wgmma_wait(numpipe.wgmma(acc, tile, tile), 0)
+        numpipe.barrier_arrive(free)
+        if not mended:
+            acc = numpipe.wgmma_wait(numpipe.wgmma(acc, tile, tile), 0)
+    y[ds(0, 64), ds(0, 64)] = acc
+
+
 @kernel("refilled-while-read", r"TMA load \([ab]\) fills SMEM.* while wgmma \(batch 1\).* slot=0 step=0.*never told that their "
         r"wgmma drained.*mend: +wgmma_wait\(0\) before barrier_arrive: batch 1 may still read slot 0 of a, b @ slots.py:\d+", A, B,
         zeros(64, 64, dtype=F32), gives=PRODUCT)

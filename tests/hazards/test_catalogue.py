@@ -10,17 +10,20 @@ import pytest
 
 from numpipe.errors import SimulationError
 from numpipe.hazards import HAZARDS
-from tests.hazards import accumulators, arrays, barriers, clusters, proxies, shared, slots, stores, whole
+from numpipe.sim import rounds
+from tests.hazards import accumulators, arrays, barriers, clusters, loops, outputs, phases, proxies, shared, slots, stores, whole
 from tests.hazards.catalogue import ENTRIES, Entry
 from tests.kernels.covering import examples
 
-TOPICS = accumulators, arrays, barriers, clusters, proxies, shared, slots, stores, whole
+TOPICS = accumulators, arrays, barriers, clusters, loops, outputs, phases, proxies, shared, slots, stores, whole
 SCHEDULES = (None, *range(examples(40)))  # None: the order of the virtual-time model
 
 
 @pytest.fixture(autouse=True)
 def _simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
+    for bound, rounds_ in (("MOST", 3000), ("TURNS", 100)):  # else each livelock takes a second
+        monkeypatch.setattr(rounds, bound, rounds_)
 
 
 def reported(entry: Entry, seed: int | None) -> SimulationError:

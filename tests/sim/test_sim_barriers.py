@@ -54,6 +54,7 @@ def test_every_executing_lane_arrives(arrive, count):
             arrive(machine)
             assert machine.mbar_test(0, phase & 1)
             machine.mbar_wait(0, phase)
+            machine.bar_sync(0, 128)  # the lane that arrives for the next phase knows that all warps have waited
 
     run(body)
 
@@ -74,6 +75,7 @@ def test_a_wait_whose_phase_has_gone_by_is_missed(seed):
         for phase in range(2):
             one(machine, machine.mbar_arrive, 0)
             machine.mbar_wait(0, phase)
+            machine.bar_sync(0, 128)
         machine.mbar_wait(0, 0)
 
     with pytest.raises(PipelineRace, match="waited for phase 0 of bar0, but the mbarrier has already reached phase 1"):

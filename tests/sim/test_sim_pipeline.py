@@ -59,7 +59,7 @@ BUGS = {
     "one group too many pending": (PipelineRace, "while wgmma .batch 1.|read before wgmma_wait"),
     "stale phase": (PipelineRace, r"waited for phase -3 of consumed\[0\]"),
     # by parity a wait for the next phase passes before this one is complete, and hangs after
-    "phase one too far": (SimulationError, r"waited for phase 1 of ready\[0\].*passed on the stale phase -1"
+    "phase one too far": (SimulationError, r"waited for phase 1 of ready\[0\].*passe[sd] on the stale phase -1"
                                            r"|compute.: blocked on ready\[0\] .*phase 1"),
     "phase never advances": (PipelineRace, r"waited for phase 0 of ready\[\d\].* reached phase 1|orders this after"
                                            "|fills SMEM|writing"),

@@ -318,6 +318,7 @@ def test_a_stale_operand_reaches_the_numbers_when_nothing_stops_the_read():
                 machine.mbar_arrive_expect_tx(BAR, twos.nbytes)
                 machine.tma_load(0, twos, (0, 0), BAR)
 
+            machine.bar_sync(0, 128)
             one(machine, refill)
             machine.mbar_wait(BAR, 1)
             machine.wgmma_wait(0)

@@ -95,10 +95,13 @@ def simulated(error: Exception, unit: Unit, lifted: Lifted) -> NumpipeError:
     found = frames(error, lifted)
     places = [running(*frame) for frame in found]
     if isinstance(error, SimulationError):
+        places = places or [lifted.sources[0].definition]  # of what is found when the kernel has ended, where nobody stores …
         stamp(error, unit, lifted, places)
         if (report := error.report) is not None:  # it says what the message says now; a party without a line is at the message's
             now = report.now
-            if now is not None and not now.lines and places:
+            if now is None and not any(party.lines for party in report.waiting):  # all wait where the kernel ends
+                now = next(iter(report.waiting), None)
+            if now is not None and not now.lines:
                 now = dataclasses.replace(now, lines=tuple(Line(p.filename, p.line, unit.kernel) for p in places[-1:]))
             error.report = dataclasses.replace(report, text=str(error), kernel=report.kernel or unit.kernel, now=now)
         return error

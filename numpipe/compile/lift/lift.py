@@ -35,6 +35,7 @@ from ...diagnostics.errors import CompileError, Position
 from ...language.pipeline import order_tokens
 from ...language.tiles import elementwise, load, parts, shared, store, views  # noqa: F401  # they give tiles and references their methods
 from ...plan.unit import Unit
+from . import rounds
 from .arithmetic import Arithmetic
 from .bodies import Bodies
 from .calls import Calls
@@ -213,12 +214,12 @@ class _Lift(LaneCode, Statements, Reductions, Bodies):
         ast.fix_missing_locations(module)
         self.session.texts.append(ast.unparse(module))
         self.session.sources.append(self.source)
-        simulated = self._run(module, name)
+        simulated = self._run(rounds.counted(module), name)
         return simulated, self._run(self.session.positions.renumber(module, self.source), name)
 
     def _run(self, module: ast.Module, name: str) -> Callable[..., Any]:
         """Run the rewritten module; return its function `name`."""
-        namespace = self.source.namespace | self.added
+        namespace = self.source.namespace | self.added | {rounds.NAME: rounds.begin_round}
         exec(compile(module, self.source.filename, "exec"), namespace)
         for lifted, facts in self.binders.items():
             namespace[lifted].__facts__ = facts

@@ -90,7 +90,10 @@ class Known(ast.NodeTransformer):
         for rule in self.of_type.get(type(node), ()):
             if (new := rule(self, node)) is not NOT_MINE:
                 return new
-        return self.generic_visit(node)
+        visited: Any = self.generic_visit(node)
+        if getattr(visited, "body", None) == []:  # a loop or a branch that held nothing but what a constant left out
+            visited.body.append(ast.copy_location(ast.Pass(), node))
+        return visited
 
     def called(self, node: ast.Call) -> Any:
         function = self.value(node.func)

@@ -192,6 +192,9 @@ class Counter:
         finally:
             enter(self)
 
+    def round(self) -> None:
+        """Begin a round of a `while` loop."""
+
     def note(self, event: str, **details: Any) -> None:
         if event == "compute":
             self.work["steps", self.warpgroup] += 1

@@ -7,18 +7,22 @@ virtual-time model and in random orders of three kinds (`numpipe.sim.schedule`).
 
 from __future__ import annotations
 
+import functools
 import re
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from ...diagnostics.errors import SimulationError, SpecError
 from ...diagnostics.frames import brief
 from ...diagnostics.reports import Line, Report
+from ...kernels.judge import Judge
+from ...plan.specs import Persistent
 from ...plan.transforms import is_int
 from .fresh import Arguments, Array, Arrays
 
@@ -27,6 +31,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Verification", "verify"]
 
+Found: TypeAlias = dict[tuple[str, tuple[Line, ...]], list[tuple["int | None", SimulationError]]]
+"""by hazard and lines, the schedules that showed it, with their errors"""
+_SMS = 132
+"""SMs of an H100 or H200, and CTAs of a persistent grid there"""
 _PLACE = re.compile(r"(?P<file>[^\n]+?):(?P<line>\d+): ")
 
 
@@ -39,6 +47,7 @@ class Failure:
     schedules   how many showed it
     seed        the first of them (None: the virtual-time order)
     error       the PipelineRace, PipelineDeadlock or SimulationError of that schedule
+    ctas        CTAs of that schedule, if they are not those of the others
     """
 
     hazard: str
@@ -46,6 +55,7 @@ class Failure:
     schedules: int
     seed: int | None
     error: SimulationError
+    ctas: int | None = None
 
     @property
     def text(self) -> str:
@@ -95,6 +105,10 @@ class Verification:
     failures: tuple[Failure, ...]
     differences: tuple[Difference, ...]
     seconds: float
+    warnings: tuple[Failure, ...] = ()
+    """of outputs that were passed: elements that keep what they held, which may be meant"""
+    ctas: int | None = None
+    """CTAs of the one schedule more that a persistent kernel had, in the virtual-time order"""
 
     @property
     def schedules(self) -> int:
@@ -116,8 +130,9 @@ class Verification:
         if self.failures:
             failure = self.failures[0]
             more = f"; {len(self.failures) - 1} more in the table" if len(self.failures) > 1 else ""
-            error = type(failure.error)(f"{failure.text}\n  found:  in {failure.schedules} of {self.schedules} schedules; "
-                                        f"{self.replay(failure.seed)} shows it again{more}")
+            found = f"on {failure.ctas} CTAs" if failure.ctas else f"in {failure.schedules} of {self.schedules} schedules"
+            error = type(failure.error)(f"{failure.text}\n  found:  {found}; {self.replay(failure.seed, failure.ctas)} shows it "
+                                        f"again{more}")
             error.report = failure.report
             raise error from None
         for difference in self.differences:
@@ -126,14 +141,16 @@ class Verification:
                                       f"{difference}, after {difference.schedules} of {self.schedules} schedules; compare "
                                       f"{self.replay(None)} with {self.replay(difference.seed)}")
 
-    def replay(self, seed: int | None) -> str:
+    def replay(self, seed: int | None, ctas: int | None = None) -> str:
         """Return the call that runs one of the schedules again."""
-        return f"{self.kernel}.simulate(…{'' if seed is None else f', seed={seed}'})"
+        options = "".join(f", {name}={value}" for name, value in (("seed", seed), ("ctas", ctas)) if value is not None)
+        return f"{self.kernel}.simulate(…{options})"
 
     def as_dict(self) -> dict[str, Any]:
         """Return the result in dicts, lists, strings and numbers."""
         return {"kernel": self.kernel, "ok": self.ok, "seeds": list(self.seeds), "seconds": self.seconds,
                 "failures": [failure.as_dict() for failure in self.failures],
+                "warnings": [warning.as_dict() for warning in self.warnings], "ctas": self.ctas,
                 "differences": [vars(difference) | {"index": list(difference.index)} for difference in self.differences]}
 
     def __str__(self) -> str:
@@ -142,6 +159,8 @@ class Verification:
         kinds = ", ".join(f"{n} {name}" for name, n in Counter(map(kind, self.seeds)).items())
         rows = [(f.hazard, f.schedules, f.seed, " / ".join(map(_place, f.lines)) or "-") for f in self.failures]
         rows += [("outputs differ", d.schedules, d.seed, str(d)) for d in self.differences]
+        rows += [(f"{w.hazard} (a warning)", w.schedules, w.seed, " / ".join(map(_place, w.lines))) for w in self.warnings]
+        kinds += f"; one more on {self.ctas} CTAs" if self.ctas else ""
         head = f"kernel {self.kernel}: {self.schedules} schedules ({kinds}) in {self.seconds:.2f} s: "
         if not rows:
             return head + "no hazard, outputs equal bit for bit"
@@ -150,18 +169,25 @@ class Verification:
         lines += [f"  {name:{width}}  {f'{n} of {self.schedules}':>9}  {'-' if seed is None else seed:>4}  {where}"
                   for name, n, seed, where in rows]
         for failure in self.failures:
-            lines += ["", f"{failure.hazard}, {self.replay(failure.seed)}:", failure.text]
+            lines += ["", f"{failure.hazard}, {self.replay(failure.seed, failure.ctas)}:", failure.text]
+        for warning in self.warnings:
+            lines += ["", f"{warning.hazard}, a warning, {self.replay(warning.seed)}:", warning.text]
         return "\n".join(lines)
 
 
 @brief
-def verify(kernel: Kernel, /, *args: Any, schedules: int = 20, seed: int = 0, out: Any = None, **named: Any) -> Verification:
+def verify(kernel: Kernel, /, *args: Any, schedules: int = 20, seed: int = 0, ctas: int | None = None,
+           partial: str | Sequence[str] = (), out: Any = None, **named: Any) -> Verification:
     """Run `kernel` on the simulated SM under a number of schedules, each on fresh copies of the arguments.
 
     args, out, named   what a call ``kernel(*args, out=out, **named)`` takes; the caller's arrays are not changed
     schedules          how many: the deterministic virtual-time order first, then the schedules of `seed`, `seed` + 1, …, a
                        third of which each are uniform, by priorities, and jittered
     seed               any int. ``kernel.simulate(*args, seed=s)`` runs the schedule of seed s again, and fails again
+    ctas               CTAs of a `persistent` grid in all schedules. None: 2 (clusters), and if no schedule fails, the
+                       virtual-time order once more on as many CTAs as an H100 or H200 has SMs, 132: a conflict may need them
+    partial            names of outputs of which the kernel means to write a part: else an element that nobody has written is a
+                       failure, "unwritten-output", of an output that the call allocates, and a warning of one that is passed
 
     Hazards do not stop it: the Verification that it returns groups them by name and lines. Outputs are compared bit for bit
     between schedules. Raises SpecError for arguments that do not fit, and whatever else a kernel's Python raises, with the seed
@@ -175,22 +201,30 @@ def verify(kernel: Kernel, /, *args: Any, schedules: int = 20, seed: int = 0, ou
     >>> result.ok, result.schedules, result.failures
     (True, 4, ())
     """
-    return verified(kernel, Arguments(kernel, args, named, out, ("schedules",)), schedules, seed)[0]
+    arguments = Arguments(kernel, args, named, out, ("schedules", "ctas", "partial"))
+    names = (partial,) if isinstance(partial, str) else tuple(partial)
+    if unknown := [name for name in names if name not in kernel.parameters]:
+        raise SpecError(f"kernel {kernel.name}: partial={partial!r}: it has no parameter {', '.join(map(repr, unknown))}; its "
+                        f"parameters are {', '.join(kernel.parameters)}")
+    return verified(kernel, arguments, schedules, seed, ctas, names)[0]
 
 
-def verified(kernel: Kernel, arguments: Arguments, schedules: int, seed: int) -> tuple[Verification, Arrays]:
+def verified(kernel: Kernel, arguments: Arguments, schedules: int, seed: int, ctas: int | None = None,
+             partial: tuple[str, ...] = ()) -> tuple[Verification, Arrays]:
     """Run the schedules; returns the result, and the arrays of the first schedule that came to its end, {} if none did."""
     if not is_int(schedules) or schedules < 1:
         raise SpecError(f"kernel {kernel.name}: verify with schedules={schedules!r}; an integer of at least 1")
     seeds = (None, *range(seed, seed + schedules - 1))
-    errors: dict[tuple[str, tuple[Line, ...]], list[tuple[int | None, SimulationError]]] = {}
+    errors: Found = {}
+    kept: Found = {}
     first: Arrays = {}
     others: dict[str, list[tuple[int | None, Array]]] = {}
     """(schedule, array) for each array that is not as in `first`, by name"""
     begun = time.perf_counter()
     for s in seeds:
+        judge = Judge(ctas, arguments.arrays, partial)
         try:
-            arrays = arguments.run(kernel.simulate, seed=s)
+            arrays = arguments.run(functools.partial(kernel.judged, judge), seed=s)
         except SimulationError as error:
             errors.setdefault(_key(error), []).append((s, error))
         except Exception as error:
@@ -199,14 +233,25 @@ def verified(kernel: Kernel, arguments: Arguments, schedules: int, seed: int) ->
             raise
         else:
             first = first or arrays
+            for found, where in ((judge.unwritten, errors), (judge.kept, kept)):
+                for unwritten in found.values():
+                    where.setdefault(_key(unwritten), []).append((s, unwritten))
             for name, array in arrays.items():
                 if array.tobytes() != first[name].tobytes():
                     others.setdefault(name, []).append((s, array))
-    failures = tuple(Failure(hazard, lines, len(cases), *cases[0]) for (hazard, lines), cases in errors.items())
+    failures, warnings = (tuple(Failure(hazard, lines, len(cases), *cases[0]) for (hazard, lines), cases in found.items())
+                          for found in (errors, kept))
+    wide = _SMS if ctas is None and not failures and kernel.options.grid == Persistent() else None
+    if wide is not None:
+        wide -= wide % kernel.options.attributes.size
+        try:
+            arguments.run(functools.partial(kernel.judged, Judge(wide)))
+        except SimulationError as error:
+            failures = (Failure(*_key(error), 1, None, error, wide),)
     differences = tuple(_difference(name, first[name], arrays, _summed(kernel, arguments, arrays[0][0]))
                         for name, arrays in others.items())
     seconds = time.perf_counter() - begun
-    return Verification(kernel.name, seeds, failures, differences, seconds), first
+    return Verification(kernel.name, seeds, failures, differences, seconds, warnings, wide), first
 
 
 # ---- failures -----------------------------------------------------------------------------------------------------

@@ -145,7 +145,7 @@ def lifted(function: Callable[..., Any]) -> Lifted:
 
 def codes(function: Callable[..., Any]) -> list[Any]:
     return [function.__code__, *(value.__code__ for name, value in function.__globals__.items()
-                                 if "__" in name and inspect.isfunction(value))]
+                                 if "__" in name and inspect.isfunction(value) and value.__module__ == function.__module__)]
 
 
 def test_numba_gets_a_line_for_each_expression_and_the_simulator_the_lines_of_the_file() -> None:

@@ -121,13 +121,13 @@ BUGS = {
     "ready wait by one lane": Bug(ring.await_ready, "mbarrier.wait(", "one_lane(mbarrier.wait, ", PipelineRace, READ_EARLY),
     "stale parity: ready phase one ahead": Bug(
         ring.await_ready, "phase_of(ring, step), step", "phase_of(ring, step) + 1, step", SimulationError,
-        r"waited for phase 1 of ready\[0\].*passed on the stale phase -1|\(compute\): blocked on ready\[0\] .*phase 1"),
+        r"waited for phase 1 of ready\[0\].*passe[sd] on the stale phase -1|\(compute\): blocked on ready\[0\] .*phase 1"),
     "stale parity: ready phase one behind": Bug(
         ring.await_ready, "phase_of(ring, step), step", "phase_of(ring, step) - 1, step", PipelineRace,
         rf"{READ_EARLY}|waited for phase -1 of ready\[0\].*reached phase"),
     "stale parity: ready phase two ahead": Bug(
         ring.await_ready, "phase_of(ring, step), step", "phase_of(ring, step) + 2, step", PipelineRace,
-        r"waited for phase 2 of ready\[0\].*passed on the stale phase 0"),
+        r"waited for phase 2 of ready\[0\].*passe[sd] on the stale phase 0"),
     "stale parity: ready phase two behind": Bug(
         ring.await_ready, "phase_of(ring, step), step", "phase_of(ring, step) - 2, step", PipelineRace,
         r"waited for phase -2 of ready\[0\].*already reached phase -?\d"),
