@@ -78,7 +78,7 @@ def a_release_that_misses_a_peer(mended, x, out):
 
 
 @machine("exit-in-flight", r"mbar_arrive_remote on mbarrier at 61440 in shared memory of CTA \([01], 0, 0\), which may have ended: "
-         r"nothing makes it wait for this; all warpgroups of the cluster meet", gives=np.array([7, 7]), **PAIR)
+         r"nothing makes it wait for this: all warpgroups of the cluster meet", gives=np.array([7, 7]), **PAIR)
 def a_cta_that_ends_while_its_peer_arrives(mended, out):
     one_lane(begin, 4)
     meet()

@@ -162,7 +162,8 @@ BUGS = {
     "loads before the free wait": Bug(
         ring.fill, f"{FREE}\n    {EXPECT}\n    {LOAD}", f"{LOAD}\n    {FREE}\n    {EXPECT}", PipelineRace, SLOT_LOST),
     "bytes announced before the free wait": Bug(
-        ring.fill, f"{FREE}\n    {EXPECT}", f"{EXPECT}\n    {FREE}", SimulationError, TWICE),
+        ring.fill, f"{FREE}\n    {EXPECT}", f"{EXPECT}\n    {FREE}", SimulationError,
+        f"{TWICE}|{OTHER_PHASE}"),
     "loads into the next slot": Bug(ring.fill, LOAD, "copy_in(ring, indices, (slot + 1) % 2, part)", PipelineRace, SLOT_LOST),
     "loads complete on the next barrier": Bug(
         ring.copy_in, '"ready", slot, part)', '"ready", (slot + 1) % 2, part)', PipelineRace, READ_EARLY),
