@@ -61,7 +61,21 @@ def test_a_tile_is_what_lies_in_the_array(shape: tuple[int, int], dtype: np.dtyp
         for place in PLACES:
             c = Framed(size, dtype, *place, order)
             copied(*shape)(on_gpu(a), c, *at, 0, 0)
-            np.testing.assert_array_equal(c.values(), expected(a, poisoned(size, dtype), *at))
+            wanted = expected(a, poisoned(size, dtype), *at)
+            np.testing.assert_array_equal(c.values().astype(np.float32), wanted.astype(np.float32))  # NaN is NaN
+
+
+@pytest.mark.parametrize("dtype", [F16, F32], ids=str)
+@pytest.mark.parametrize("steps", [(1, 2), (2, 2), (3, 5)], ids=str)
+def test_elements_that_are_no_neighbours(steps: tuple[int, int], dtype: np.dtype) -> None:
+    a, whole = values(64, 72, dtype=dtype), poisoned((202, 302), dtype)
+    on_card = on_gpu(whole)
+    cut = whole[::steps[0], ::steps[1]]
+    c = Framed(cut.shape, dtype, 0, 0)
+    c.__cuda_array_interface__ = on_card.__cuda_array_interface__ | {"shape": cut.shape, "strides": cut.strides}
+    copied(64, 72)(on_gpu(a), c, 3, 6, 0, 0)
+    cut[...] = expected(a, cut, 3, 6)
+    np.testing.assert_array_equal(on_card.copy_to_host(), whole)
 
 
 @pytest.mark.parametrize("ends", [(70, 69), (70, 68), (3, 500), (500, 9), (40, 40), (0, 70), (-5, 70)], ids=str)

@@ -17,7 +17,7 @@ from .words_cuda import Value, load_words, store_words
 
 
 def store_rows(builder: Any, tile: TileType, value: Any, to: Block, inner: int) -> None:
-    """Store a tile to a block whose dimension `inner` is contiguous in the array; by two 16-bit elements where all are aligned."""
+    """Store a tile to a block, in lines along its dimension `inner`; two 16-bit elements at once where they are an aligned word."""
     barrier(builder)
     with builder.if_then(to.inside):
         if tile.dtype.itemsize == 4:
@@ -31,11 +31,12 @@ def store_rows(builder: Any, tile: TileType, value: Any, to: Block, inner: int) 
 
 
 def _pairs(builder: Any, to: Block, inner: int) -> Any:
-    """Return whether each two 16-bit elements, from an even place on, are aligned, and inside the array both or neither."""
+    """Return whether each two 16-bit elements, from an even place on, are an aligned word, inside the array both or neither."""
     places = builder.or_(to.start[inner], to.size[inner])
     addresses = builder.or_(to.base, builder.shl(to.stride[1 - inner], nb.const(1, nb.i64)))
     bits = builder.or_(builder.shl(places, nb.const(1)), builder.trunc(addresses, nb.i32))
-    return builder.icmp_unsigned("==", builder.and_(bits, nb.const(3)), nb.const(0))
+    neighbours = builder.icmp_unsigned("==", to.stride[inner], nb.const(1, nb.i64))
+    return builder.and_(neighbours, builder.icmp_unsigned("==", builder.and_(bits, nb.const(3)), nb.const(0)))
 
 
 class _Rows:
@@ -81,7 +82,8 @@ class _Rows:
         line = builder.add(builder.add(to.start[1 - inner], nb.const((column, row)[inner])), line)
         place = builder.udiv(builder.and_(self.own, nb.const(width - 1)), nb.const(self.size))
         place = builder.add(builder.add(to.start[inner], nb.const((row, column)[inner])), place)
-        at = to.moved(to.moved(to.base, line, to.stride[1 - inner]), place, nb.const(1, nb.i64))
+        stride = nb.const(1, nb.i64) if self.nbytes > self.size else to.stride[inner]
+        at = to.moved(to.moved(to.base, line, to.stride[1 - inner]), place, stride)
         next_line = builder.mul(to.stride[1 - inner], nb.const(max(1, self.step // width) * self.size, nb.i64))
         for number, word in enumerate(words):
             far, along = divmod(self.step * number, width)
@@ -89,5 +91,5 @@ class _Rows:
             inside = builder.and_(
                 builder.icmp_unsigned("<", builder.add(place, nb.const(along // self.size)), to.size[inner]),
                 builder.icmp_unsigned("<", builder.add(line, nb.const(far)), to.size[1 - inner]))
-            store_words(builder, f"b{8 * self.nbytes}", builder.add(at, nb.const(along, nb.i64)), [word],
-                        builder.zext(inside, nb.i32), "global")
+            place_at = builder.add(at, builder.mul(stride, nb.const(along, nb.i64)))
+            store_words(builder, f"b{8 * self.nbytes}", place_at, [word], builder.zext(inside, nb.i32), "global")

@@ -177,17 +177,18 @@ class Lanes:
 
 
 class Block:
-    def __init__(self, lanes: Lanes, c: np.ndarray, start: tuple[int, int], pitch: int, inner: int = 1) -> None:
+    def __init__(self, lanes: Lanes, c: np.ndarray, start: tuple[int, int], pitch: int, inner: int = 1, step: int = 1) -> None:
         self.dtype, self.base, self.start, self.size = c.dtype, np.int64(lanes.base), start, c.shape
-        self.stride = (np.int64(pitch), 1) if inner else (1, np.int64(pitch))
+        self.stride = (np.int64(pitch), np.int64(step)) if inner else (np.int64(step), np.int64(pitch))
 
     def moved(self, address: Any, place: Any, stride: Any) -> Any:
         return address + np.asarray(place).astype(np.int32).astype(np.int64) * stride * self.dtype.itemsize
 
 
 def by_lanes(monkeypatch: pytest.MonkeyPatch, a: np.ndarray, c: np.ndarray, start: tuple[int, int], nbytes: int, *, base: int,
-             pitch: int, order: str = "C") -> tuple[np.ndarray, int]:
-    """What the lanes make of an array like `c`, and how many instructions of a warp write it; `pitch` in elements."""
+             pitch: int, order: str = "C", step: int = 1) -> tuple[np.ndarray, int]:
+    """What the lanes make of an array like `c`, and how many instructions of a warp write it; `pitch` and `step`, from line to line
+    and in a line, in elements."""
     inner = int(order == "C")
     lines, length = c.shape if inner else c.shape[::-1]
     lanes = Lanes(base, lines * pitch * c.itemsize)
@@ -199,9 +200,10 @@ def by_lanes(monkeypatch: pytest.MonkeyPatch, a: np.ndarray, c: np.ndarray, star
     monkeypatch.setattr(words_cuda, "nb", lanes)
     for meeting in ("converge", "barrier"):
         monkeypatch.setattr(store_rows_cuda, meeting, lambda builder: None)
-    store_rows_cuda._Rows(lanes, a, Block(lanes, c, start, pitch, inner), inner, nbytes).store(a)
-    assert (whole[:, length:] == 7).all()
-    found = whole[:, :length]
+    store_rows_cuda._Rows(lanes, a, Block(lanes, c, start, pitch, inner, step), inner, nbytes).store(a)
+    found = whole[:, :length * step:step].copy()
+    whole[:, :length * step:step] = 7
+    assert (whole == 7).all()
     return found if inner else found.T, lanes.stored
 
 
@@ -238,15 +240,23 @@ def test_a_negative_start_writes_what_lies_inside(order: str, monkeypatch: pytes
         np.testing.assert_array_equal(made, wanted)
 
 
-@pytest.mark.parametrize(("start", "size", "base", "pitch", "even"), [
-    (0, 66, 4096, 66, True), (64, 1582, 4100, 1600, True), (0, 66, 4098, 66, False), (1, 66, 4096, 66, False),
-    (0, 65, 4096, 66, False), (0, 66, 4096, 67, False)])
-def test_pairs_are_aligned_in_every_row_and_whole(start: int, size: int, base: int, pitch: int, even: bool,
+@pytest.mark.parametrize("dtype", [F16, F32], ids=str)
+def test_the_lanes_write_what_does_not_lie_side_by_side(dtype: np.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    a, c = values(64, 72, dtype=dtype), np.full((130, 66), 7, dtype)
+    for step in (2, 3):
+        made, _ = by_lanes(monkeypatch, a, c, (3, 6), dtype.itemsize, base=4096, pitch=400, step=step)
+        np.testing.assert_array_equal(made, expected(a, c, 3, 6))
+
+
+@pytest.mark.parametrize(("start", "size", "base", "pitch", "step", "even"), [
+    (0, 66, 4096, 66, 1, True), (64, 1582, 4100, 1600, 1, True), (0, 66, 4098, 66, 1, False), (1, 66, 4096, 66, 1, False),
+    (0, 65, 4096, 66, 1, False), (0, 66, 4096, 67, 1, False), (0, 66, 4096, 132, 2, False)])
+def test_pairs_are_aligned_in_every_row_and_whole(start: int, size: int, base: int, pitch: int, step: int, even: bool,
                                                   monkeypatch: pytest.MonkeyPatch) -> None:
     lanes = Lanes(base, 2)
     monkeypatch.setattr(store_rows_cuda, "nb", lanes)
     for inner, shape, at in ((1, (3, size), (5, start)), (0, (size, 3), (start, 5))):
-        block = Block(lanes, np.empty(shape, F16), at, pitch, inner)
+        block = Block(lanes, np.empty(shape, F16), at, pitch, inner, step)
         assert store_rows_cuda._pairs(lanes, block, inner) == even
 
 
