@@ -69,13 +69,14 @@ def test_a_tile_is_what_lies_in_the_array(shape: tuple[int, int], dtype: np.dtyp
 @pytest.mark.parametrize("steps", [(1, 2), (2, 2), (3, 5)], ids=str)
 def test_elements_that_are_no_neighbours(steps: tuple[int, int], dtype: np.dtype) -> None:
     a, whole = values(64, 72, dtype=dtype), poisoned((202, 302), dtype)
-    on_card = on_gpu(whole)
-    cut = whole[::steps[0], ::steps[1]]
+    card = on_gpu(whole)
+    cut, interface = whole[::steps[0], ::steps[1]], card.__cuda_array_interface__
     c = Framed(cut.shape, dtype, 0, 0)
-    c.__cuda_array_interface__ = on_card.__cuda_array_interface__ | {"shape": cut.shape, "strides": cut.strides}
+    strides = tuple(step * stride for step, stride in zip(steps, interface["strides"], strict=True))
+    c.__cuda_array_interface__ = interface | {"shape": cut.shape, "strides": strides}
     copied(64, 72)(on_gpu(a), c, 3, 6, 0, 0)
     cut[...] = expected(a, cut, 3, 6)
-    np.testing.assert_array_equal(on_card.copy_to_host(), whole)
+    np.testing.assert_array_equal(card.copy_to_host(), whole)
 
 
 @pytest.mark.parametrize("ends", [(70, 69), (70, 68), (3, 500), (500, 9), (40, 40), (0, 70), (-5, 70)], ids=str)
