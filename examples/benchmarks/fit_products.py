@@ -40,6 +40,11 @@ def config_of(name: str) -> Config | None:
     return Config(**{each.arg: ast.literal_eval(each.value) for each in call.keywords}) if isinstance(call, ast.Call) else None
 
 
+def outdated(config: Config, m: int, n: int) -> bool:
+    """Whether it was measured before one warpgroup left products in flight: 10 to 25 % slower, but for few rows."""
+    return config.schedule == "cooperative" and config.wgs == 1 and config.delay is None and min(m, n) > 64
+
+
 class Rows:
     """Measured times: one of `shape` for each (product, config), products numbered."""
 
@@ -48,7 +53,7 @@ class Rows:
         for path in paths:
             with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf8") as lines:
                 for row in map(json.loads, lines):
-                    if (config := config_of(row["config"])) is not None:
+                    if (config := config_of(row["config"])) is not None and not outdated(config, *row["shape"][:2]):
                         found[(*row["shape"], row["dtype"], row["stored"])].append((config, row["seconds"]))
         several = [(key, rows) for key, rows in found.items() if len(rows) > 3]
         self.number = np.concatenate([np.full(len(rows), i) for i, (_, rows) in enumerate(several)])

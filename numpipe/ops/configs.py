@@ -21,6 +21,8 @@ __all__ = ["Config", "choose", "space", "ways_of"]
 
 FUSED = 128 * 128
 """elements of a warpgroup's tile at most, for an epilogue's arrays and functions to have registers beside it"""
+DEEP = 6
+"""slots from which a ring is as fast with one of them kept: then warpgroups that share a tile leave a step's products in flight"""
 LOOKED_AT = 400
 """configs of the fewest counted cycles, whose count is corrected"""
 
@@ -34,7 +36,7 @@ class Config:
     slots     steps in shared memory at once; None: as many as fit beside the staging panels
     schedule  "cooperative" or "pingpong"
     panels    staging panels (64 x 64 elements, 8 KB) of a compute warpgroup for tiles on their way out, 1…8; None: up to a tile's
-    group     rows of tiles that share blocks of b in L2: 1000 to 2000 rows of the output
+    group     rows of tiles that share blocks of b in L2: 1000 to 2000 rows of the output; where all tiles run at once, fewer
     policy    what L2 does with the output's lines; "evict_first" leaves room for inputs
     cluster   CTAs of a cluster, along M: each loads a share of the blocks of b for all of them; with split="cluster" along K
     across    CTAs of a cluster along N: each loads a share of the blocks of a
@@ -43,6 +45,7 @@ class Config:
     split     parts of the steps of a tile; "stream": those of all tiles are shared out evenly; "cluster": a part for each CTA of it
     once      blocks of a and b are the first that make room in the L2: there is one row, or one column, of tiles
     dynamic   CTAs take tiles from a counter, so that quicker ones compute more
+    delay     steps a slot is kept after use, so that products of as many stay in flight; None: as the schedule has it
     """
 
     tm: int = 128
@@ -60,6 +63,7 @@ class Config:
     split: int | str | None = None
     once: bool = False
     dynamic: bool = False
+    delay: int | None = None
 
     @property
     def share(self) -> int:
@@ -159,5 +163,20 @@ def _config(way: costs.Ways, turned: bool, rows: int, columns: int) -> Config:
     """Return one of the ways as a config, for an output, or its transpose where it is `turned`, of so many rows and columns."""
     tm, tn, tk, wgs, turns, stream, along, parts, cluster, across, slots, panels = map(int, way)
     split = "stream" if stream else "cluster" if along > 1 else parts if parts > 1 else None
-    return Config(tm, tn, tk, slots, ("cooperative", "pingpong")[turns], panels, max(1, 1536 // tm), "evict_first",
-                  max(along, cluster), across, wgs, turned, split, rows <= tm * cluster or columns <= tn * across)
+    size = max(along, cluster) * across
+    delay = 1 if not turns and (wgs == 1 or slots >= DEEP) else None
+    once = rows <= tm * cluster or columns <= tn * across
+    return Config(tm, tn, tk, slots, ("cooperative", "pingpong")[turns], panels, _strip(tm, tn, size, cluster, rows, columns),
+                  "evict_first", max(along, cluster), across, wgs, turned, split, once, delay=delay)
+
+
+def _strip(tm: int, tn: int, size: int, cluster: int, rows: int, columns: int) -> int:
+    """Return the `group` of a product whose tiles lie in clusters of `size` CTAs, `cluster` of them along M.
+
+    Where all tiles run at once, the SMs of a GPC, some 16, share what they load at a time on its way from the L2: so they
+    should have a square of the output. CTAs fill one GPC after another; clusters are dealt to the eight GPCs in turn (an H200).
+    """
+    if -(-rows // tm) * -(-columns // tn) > costs.SMS:
+        return max(1, 1536 // tm)
+    best = math.sqrt(8 * rows / columns if size > 1 else 16 * tn / tm)
+    return 2**min(3, max(0, round(math.log2(best)))) * cluster

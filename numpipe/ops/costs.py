@@ -59,13 +59,16 @@ _TOGETHER = (*((along, 1) for along in range(2, 9)), (2, 2), (3, 2), (4, 2), (2,
 """CTAs of a cluster along K, and along N"""
 _PARTS = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32)
 _LEAST_SLOTS = 3
+_MOST_BYTES = 182 << 10
+"""of a ring of tiles of 64 rows: with more in flight they wait longer for the L2 than they gain (an H200)"""
 
 
 def _slots(tm: int, tn: int, tk: int, panels: int, wgs: int, turns: int, along: int) -> int:
     """Return how many steps of 16-bit operands fit into shared memory, beside staging panels and partial sums."""
     sums = 4 * tm * (tn - tn // along) * (wgs if turns else 1)
     step = sum(-(-side * tk * 2 // ATOM) * ATOM for side in (tm, tn))
-    return (DEFAULT.smem_bytes - HEADER - wgs * panels * PANEL_BYTES - sums) // step
+    most = _MOST_BYTES if tm == tk == 64 and tn >= 64 else DEFAULT.smem_bytes
+    return min(DEFAULT.smem_bytes - HEADER - wgs * panels * PANEL_BYTES - sums, most) // step
 
 
 def _cuts(turns: int) -> Iterator[tuple[int, int, int, int, int]]:

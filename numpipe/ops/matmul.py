@@ -113,7 +113,8 @@ def kernel(config: Config, form: Form = Form()) -> Kernel:
         grid=persistent(), schedule=config.schedule, num_compute_wgs=config.wgs, wg_axis="wg",
         memory_registers=40 if config.wgs < 3 else 32, workspace=Workspace((config.tm, config.tn), axis or config.split),
         cluster=(config.cluster, config.across), cluster_names=(axis or "m", "n"),
-        compiler_params=CompilerParams(store_slots=config.panels or 0, store_eviction_policy=config.policy, approx_math=True))
+        compiler_params=CompilerParams(store_slots=config.panels or 0, store_eviction_policy=config.policy, approx_math=True,
+                                       delay_release=config.delay))
     def matmul(a, b, source, bias, c, work, *, alpha, beta):  # type: ignore[no-untyped-def]
         """c = activation(alpha * a @ b.T + beta * source + bias), for a (M, K) and b (N, K) of a 16-bit type, summed in float32."""
         wg = axis_index("wg")
