@@ -228,6 +228,9 @@ def test_a_map_is_encoded_in_a_context_where_the_thread_has_none(api: Api) -> No
         "CU_TENSOR_MAP_DATA_TYPE_FLOAT16", 2, 4096, [64, 5], [128], [64, 4], [1, 1],
         "CU_TENSOR_MAP_INTERLEAVE_NONE", "CU_TENSOR_MAP_SWIZZLE_128B", "CU_TENSOR_MAP_L2_PROMOTION_L2_128B",
         "CU_TENSOR_MAP_FLOAT_OOB_FILL_NAN_REQUEST_ZERO_FMA")
+    for address, pitch, promoted in ((4096, 256, 256), (4096, 384, 128), (4096 + 128, 256, 128)):
+        driver.Driver().encode_tiled("FLOAT16", address, [64, 5], (pitch,), (64, 4), 128, True)
+        assert api.calls[-1][-2] == f"CU_TENSOR_MAP_L2_PROMOTION_L2_{promoted}B"
 
 
 # ---- host memory

@@ -192,3 +192,19 @@ def test_a_config_is_the_way_that_it_was_made_of() -> None:
     every = [costs.Ways(*way) for way in zip(*costs.ways(), strict=True)][::7]
     for field, again in zip(zip(*every, strict=True), ways_of(configs._config(way, False, 64, 64) for way in every), strict=True):
         np.testing.assert_array_equal(field, again)
+
+
+def test_products_stay_in_flight_where_a_slot_can_be_spared() -> None:
+    for config in [each for sizes in ((1, 8192, 8192), (1000, 512, 3584), (2000, 3000, 4000)) for each in space(*sizes, most=24)]:
+        spare = config.schedule == "cooperative" and config.tk < 256 and (config.wgs == 1 or config.depth >= configs.DEEP)
+        assert config.delay == (1 if spare else None), config
+
+
+def test_tiles_that_run_at_once_lie_in_squares_for_the_sms_of_a_gpc() -> None:
+    """Sixteen CTAs one after another have 4 x 4 tiles; of clusters every eighth is in the same GPC."""
+    group = configs._strip
+    assert group(64, 64, 1, 1, 1024, 512) == group(128, 128, 1, 1, 1024, 1024) == 4
+    assert group(64, 128, 2, 1, 1024, 512) == 4 and group(64, 128, 2, 1, 512, 1024) == 2
+    assert group(64, 128, 2, 2, 1024, 512) == 8  # of rows of tiles, which a cluster has two of
+    assert group(128, 256, 1, 1, 8192, 8192) == 12  # many rounds: what is shared is in the L2
+    assert group(256, 8, 1, 1, 8192, 8) == 1 and group(64, 64, 2, 1, 8192, 64) == 8
