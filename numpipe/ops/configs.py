@@ -164,7 +164,7 @@ def _config(way: costs.Ways, turned: bool, rows: int, columns: int) -> Config:
     tm, tn, tk, wgs, turns, stream, along, parts, cluster, across, slots, panels = map(int, way)
     split = "stream" if stream else "cluster" if along > 1 else parts if parts > 1 else None
     size = max(along, cluster) * across
-    delay = delay_of(turns, tk, wgs, slots)
+    delay = delay_of(bool(turns), tk, wgs, slots)
     once = rows <= tm * cluster or columns <= tn * across
     return Config(tm, tn, tk, slots, ("cooperative", "pingpong")[turns], panels, _strip(tm, tn, size, cluster, rows, columns),
                   "evict_first", max(along, cluster), across, wgs, turned, split, once, delay=delay)
@@ -188,4 +188,4 @@ def _strip(tm: int, tn: int, size: int, cluster: int, rows: int, columns: int) -
     if -(-rows // tm) * -(-columns // tn) > costs.SMS:
         return max(1, 1536 // tm)
     best = math.sqrt(8 * rows / columns if size > 1 else 16 * tn / tm)
-    return 2**min(3, max(0, round(math.log2(best)))) * cluster
+    return int(2**min(3, max(0, round(math.log2(best))))) * cluster

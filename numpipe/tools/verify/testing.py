@@ -1,9 +1,11 @@
-"""`numpipe.testing.check`: a kernel against a reference, under many schedules, and on the GPU, in one line of a test.
+"""`numpipe.testing.check`: a kernel against a reference, under many schedules, and on the GPU, in one line of a test. `mutate`: is
+each of its synchronisations missed when it is left out?
 
     import numpipe.testing
 
     def test_matmul():
         numpipe.testing.check(matmul, a, b, reference=lambda a, b: a @ b.T)
+        numpipe.testing.mutate(matmul, a, b).raise_if_survived()
 """
 
 from __future__ import annotations
@@ -17,10 +19,13 @@ from ... import launch
 from ...diagnostics.errors import SimulationError, SpecError
 from ...launch.info import ArrayInfo
 from .fresh import Arguments, Array, Arrays
+from .mutation import Mutant, Mutation, Place, mutate
 from .verification import Verification, verified
 
 if TYPE_CHECKING:
     from ...kernels.kernels import Kernel
+
+__all__ = ["Checked", "Mutant", "Mutation", "Place", "check", "mutate", "tolerance"]
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,319 @@
+"""`numpipe.testing.mutate`: is each synchronisation of a kernel missed when it is not there, or is weaker?
+
+Everything that synchronises ends in a method of the simulated machine (`SYNCHRONISES`), whichever operation it comes through. A
+*place* is the operation and the line that calls it; where that line is in a helper that only passes a synchronisation on
+(`PASSED_ON`), the line that calls the helper too: the one barrier in `outputs.meet` is a place for each of its callers. Places
+are found as the kernel runs, simulated; then it runs again for each, with that place left out or changed (`CHANGES`).
+
+A mutant that no schedule reports, and whose result is the same, survives. Either a sentence of the PTX ISA says why nobody needs
+the operation there (`REDUNDANT`), or the inputs do not come to what it is for: fewer steps than slots, one tile where a CTA has
+two. (Mutation testing: DeMillo, Lipton, Sayward, "Hints on Test Data Selection", IEEE Computer 11 (4), 1978.)
+"""
+
+from __future__ import annotations
+
+import functools
+import linecache
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from ... import intrinsics
+from ...diagnostics.errors import SimulationError, SpecError
+from ...intrinsics import barrier
+from ...sim.port import Warpgroup
+from .fresh import Arguments, Arrays
+
+if TYPE_CHECKING:
+    from ...kernels.kernels import Kernel
+
+ROOT = Path(__file__).parents[2]
+SYNCHRONISES = ("mbar_arrive", "mbar_arrive_expect_tx", "mbar_wait", "fence_mbarrier_init", "fence_proxy_async", "bar_sync",
+                "bar_arrive", "grid_dependency_wait", "setmaxnreg", "bulk_commit", "bulk_wait", "wgmma_fence", "wgmma_commit",
+                "wgmma_wait", "mbar_arrive_remote", "mbar_arrive_expect_tx_remote", "mbar_arrive_cluster", "cluster_arrive",
+                "cluster_wait", "gmem_signal", "gmem_await")
+"""Methods of `Machine`. Not `mbar_test`, a question whose answer cannot be left out: a wait follows it. Not `bar_red`, the barrier
+that a vote is: without it there is no answer either (on the GPU too the instruction that meets gives the result). Not
+griddepcontrol.launch_dependents either, which orders nothing: without it the next kernel begins later."""
+PASSED_ON = (
+    "pipeline.barriers.await_step", "pipeline.barriers.barrier_arrive", "pipeline.barriers.barrier_wait",
+    "memory.copies.commit_smem",
+    "memory.copies.commit_smem_to_gmem_group", "memory.copies.fence_and_meet", "memory.copies.meet",
+    "memory.copies.wait_smem_to_gmem", "tiles.exchange.exchange", "tiles.mma.wgmma_wait", "tiles.order.before_access",
+    "tiles.order.before_async", "tiles.products.commit_to", "pipeline.order_tokens.await_token",
+    "pipeline.order_tokens.enter_turn", "pipeline.order_tokens.leave_turn", "pipeline.order_tokens.pass_token",
+    "pipeline.outputs.await_slot", "pipeline.outputs.meet", "grid.partials.await_signals", "grid.partials.signal",
+    "memory.phases.arrive", "memory.phases.arrive_at_peers", "memory.phases.wait", "memory.registers.set_max_registers",
+    "pipeline.ring.await_consumed", "pipeline.ring.await_ready", "pipeline.ring.release", "pipeline.ring.release_delayed",
+    "pipeline.ring.release_used", "pipeline.steps.await_empty", "pipeline.steps.await_products",
+    "pipeline.steps.await_released", "tiles.store_ring.await_staging", "tiles.store_ring.drain_stores")
+"""Helpers that synchronise, and do nothing else but move what they order."""
+APPLIES = (
+    "tiles.mma.<listcomp>", "tiles.order._barrier", "pipeline.barriers.apply", "plan.context.only_if", "plan.context.over",
+    "pipeline.order_tokens.over_tokens", "pipeline.outputs.first_lane", "pipeline.ring.each")
+"""Functions that only call what they are given."""
+ELSEWHERE = "compile", "frameworks", "intrinsics", "launch", "sim", "tools"
+"""rooms of numpipe without protocol"""
+LOOP = "the end of a loop (lift.loops)"
+"""the wait that the AST pass writes behind a pipeline's loop"""
+
+_HINT = ("setmaxnreg is a hint to change how many registers a warp owns at most (Miscellaneous Instructions: setmaxnreg). Who does "
+         "not raise the number goes on with that of the launch, and ptxas compiles for it")
+_WAITED = ("wgmma.wait_group waits until no more than N of the newest groups are pending (wgmma.wait_group). The loop's end has "
+           "waited with N = 0, and issues none since. This one is there for ptxas: a wait on each way to a read of the registers")
+_MET = ("A kernel waits for each phase of its barriers (memory.phases), and a phase counts the arrivals of all CTAs and the bytes "
+        "that they send (mbarrier.try_wait). So a CTA knows before it ends that this is over. The meeting is there for a CTA whose "
+        "copy to another one is on its way when it ends: the simulated SM completes that")
+REDUNDANT = {
+    "cluster_wait < kernels.simulate.run_role": _MET,
+    "setmaxnreg.inc < kernels.simulate.run_role": _HINT,
+    "setmaxnreg.inc < memory.registers.set_max_registers": _HINT,
+    f"wgmma_wait < tiles.mma.wgmma_wait < {LOOP}": _WAITED,
+    "wgmma_wait < tiles.mma.wgmma_wait < pipeline.emit.run_carry": _WAITED,
+    "warp_sync < memory.phases.arrive < pipeline.barriers.barrier_arrive":
+        "bar.warp.sync orders memory accesses among the threads that take part (bar.warp.sync). Each access to a tile, and each "
+        "body by lanes, ends with one of its own, so that nothing is left for this one to order",
+}
+"""The beginning of a place's name -> why nobody misses the operation there, by a sentence of the PTX ISA."""
+
+_NO_PRODUCTS = "wgmma.wait_group waits for groups of products (wgmma.wait_group), and the kernel makes none"
+
+Edit = Callable[[tuple[Any, ...]], "tuple[Any, ...] | None"]
+"""Arguments -> those that are passed instead; None: the operation is left out."""
+LEFT_OUT = "left out"
+CHANGES: dict[str, dict[str, Edit]] = {
+    "mbar_wait": {"for the phase before": lambda args: (args[0], args[1] - 1, *args[2:])},
+    "mbar_arrive": {"twice": lambda args: (args[0], 2 * (args[1] if len(args) > 1 else 1))},
+    "mbar_arrive_expect_tx": {"16 bytes too few": lambda args: (args[0], args[1] - 16),
+                              "16 bytes too many": lambda args: (args[0], args[1] + 16)},
+    "wgmma_wait": {"leaves one more in flight": lambda args: (args[0] + 1,)},
+    "bulk_wait": {"leaves one more in flight": lambda args: (args[0] + 1, *args[1:])},
+}
+"""Operation -> what it is made to do wrong, beside being left out."""
+
+
+# ---- places
+@dataclass(frozen=True)
+class Place:
+    """An operation and the lines that led to it, ``module.function:line``, innermost first; modules of `language` without it."""
+
+    operation: str
+    calls: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return " < ".join((self.operation, *self.calls))
+
+    @property
+    def name(self) -> str:
+        """Without the numbers of lines."""
+        return " < ".join((self.operation, *(call.partition(":")[0] for call in self.calls)))
+
+
+@functools.cache
+def is_users(file: Path) -> bool:
+    """Whether a file is none of numpipe's own. Kernels of `numpipe.ops` are written as users write theirs."""
+    own = file.is_relative_to(ROOT) and not file.is_relative_to(ROOT / "ops")
+    return not own and not any(file.is_relative_to(folder) for folder in intrinsics.__path__)
+
+
+def called_by_users(file: Path, line: int) -> str:
+    """Return how a place calls a line of a user."""
+    return LOOP if linecache.getline(str(file), line).strip().startswith("for ") else f"{file.name}:{line}"
+
+
+@functools.cache
+def named(file: Path, function: str, line: int, users: Callable[[Path, int], str]) -> tuple[str, bool]:
+    """Return how a frame is called in a place, "" for machinery; and whether it is numpipe's."""
+    if is_users(file):
+        return users(file, line), False
+    if not file.is_relative_to(ROOT):
+        return "", True
+    inside = file.relative_to(ROOT)
+    machinery = inside.parts[0] in ELSEWHERE or inside.name in ("op.py", "lanes.py")
+    module = ".".join(inside.with_suffix("").parts).removeprefix("language.")
+    return "" if machinery else f"{module}.{function}:{line}", True
+
+
+def _named(frame: FrameType, users: Callable[[Path, int], str]) -> tuple[str, bool]:
+    return named(_path(frame.f_code.co_filename), frame.f_code.co_name, frame.f_lineno, users)
+
+
+_path = functools.cache(Path)
+
+
+def place_of(operation: str, frame: FrameType | None, users: Callable[[Path, int], str] = called_by_users) -> Place:
+    """Return the place of an operation that this frame calls; `users` gives the names of lines that are not numpipe's."""
+    calls: list[str] = []
+    while frame is not None:
+        name, own = _named(frame, users)
+        function = name.partition(":")[0]
+        if name and function not in APPLIES and not (calls and calls[-1].startswith(f"{function}:")):  # once for a recursion
+            calls.append(name)
+            if not own or function not in PASSED_ON:
+                break
+        frame = frame.f_back
+    return Place(operation, tuple(calls))
+
+
+def line_of(frame: FrameType | None) -> str:
+    """Return the user's line that led to a frame, as ``file.py:line``; "" where there is none."""
+    while frame is not None and not is_users(_path(frame.f_code.co_filename)):
+        frame = frame.f_back
+    return "" if frame is None else f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+
+
+@contextmanager
+def watched(seen: Callable[[str, FrameType], Edit | None]) -> Iterator[None]:
+    """Call ``seen(operation, frame of the caller)`` before each synchronising operation, and apply the edit that it returns."""
+    def patched(name: str, original: Any) -> Any:
+        first = int(name != "warp_sync")  # a method's arguments are behind its machine
+
+        def call(*args: Any, **named: Any) -> Any:
+            edit = seen(f"{name}.{args[1]}" if name == "setmaxnreg" else name, sys._getframe(1))
+            if edit is not None:
+                changed = edit(args[first:])
+                if changed is None:
+                    return None
+                args = (*args[:first], *changed)
+            return original(*args, **named)
+
+        return call
+
+    methods = {name: getattr(Warpgroup, name) for name in SYNCHRONISES}
+    meet: Any = barrier.warp_sync
+    function = meet.function
+    for name, method in methods.items():
+        setattr(Warpgroup, name, patched(name, method))
+    meet.function = patched("warp_sync", function)
+    try:
+        yield
+    finally:
+        meet.function = function
+        for name, method in methods.items():
+            setattr(Warpgroup, name, method)
+
+
+# ---- mutants
+@dataclass(frozen=True)
+class Mutant:
+    """A kernel with one synchronisation left out, or changed.
+
+    place   which one
+    line    the user's line that led to it, "file.py:12"
+    change  "left out", or what it does instead (`CHANGES`)
+    by      the hazard that was reported, "other result", or "" where nothing told
+    rule    of one that nothing told: why nobody needs it there; "" where no rule says so
+    """
+
+    place: Place
+    line: str
+    change: str
+    by: str = ""
+    rule: str = ""
+
+    @property
+    def survived(self) -> bool:
+        return not self.by
+
+    def __str__(self) -> str:
+        told = self.by or (f"survived; redundant: {self.rule}" if self.rule else
+                           "survived: nobody needs it, or the inputs do not come to what it is for (more steps than slots, a "
+                           "second tile for a CTA)")
+        return f"{self.line or self.place.calls[-1]}: {self.place.operation}, {self.change}: {told}\n    in {self.place}"
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """What `mutate` found. It is true where no mutant survived but those that a rule explains."""
+
+    kernel: str
+    mutants: tuple[Mutant, ...]
+
+    @property
+    def survivors(self) -> tuple[Mutant, ...]:
+        """Those that nothing told, and no rule explains."""
+        return tuple(mutant for mutant in self.mutants if mutant.survived and not mutant.rule)
+
+    @property
+    def redundant(self) -> tuple[Mutant, ...]:
+        """Those that nothing told because of a rule."""
+        return tuple(mutant for mutant in self.mutants if mutant.survived and mutant.rule)
+
+    def __bool__(self) -> bool:
+        return not self.survivors
+
+    def __str__(self) -> str:
+        told = len(self.mutants) - len(self.survivors) - len(self.redundant)
+        return "\n".join([f"kernel {self.kernel}: {len(self.mutants)} mutants: {told} reported, {len(self.redundant)} redundant by "
+                          f"a rule, {len(self.survivors)} survived", *map(str, self.survivors)])
+
+    def raise_if_survived(self) -> None:
+        """Raise AssertionError with the survivors, if there are some: a test in one line."""
+        __tracebackhide__ = True
+        if self.survivors:
+            raise AssertionError(str(self))
+
+
+def mutate(kernel: Kernel, /, *args: Any, schedules: int = 3, seed: int = 0, out: Any = None, **named: Any) -> Mutation:
+    """Leave out, and weaken, each synchronisation of a kernel, one at a time, and say which of these mutants nobody notices.
+
+    args, out, named  what a call of the kernel takes: host arrays, which are not changed
+    schedules         simulated for each mutant until one tells, at least 1: the usual one first, then random ones
+    seed              of the first random one
+
+    Left out are waits, arrivals, fences and commits, those of the kernel's own source and those that the ring makes; beside that a
+    wait is for the phase before, or leaves one more copy or product in flight, an arrival counts twice, announced bytes are 16 too
+    few or too many. A mutant is noticed by a hazard, or by another result than the kernel's. That takes some ten runs of the kernel
+    for each of its lines: small arrays do, of a few more steps than slots.
+
+    Raises SpecError for arguments that do not fit, and what the simulator raises where the kernel itself is not right.
+
+    >>> import numpy as np, numpipe
+    >>> from numpipe import BlockSpec, ds
+    >>> @numpipe.kernel(num_compute_wgs=1)
+    ... def doubled(x, y):
+    ...     for (k,), (tile,) in numpipe.pipeline(grid=(4,), in_specs=(BlockSpec((64, 64), lambda k: (k, 0)),))(x):
+    ...         y[ds(k * 64, 64), ds(0, 64)] = tile[...] * 2
+    >>> found = mutate(doubled, np.ones((256, 64), np.float32), np.zeros((256, 64), np.float32), schedules=2)
+    >>> {"read-before-ready", "too-few-arrivals", "store-source-reused"} <= {mutant.by for mutant in found.mutants}
+    True
+    """
+    if isinstance(schedules, bool) or not isinstance(schedules, int) or schedules < 1:
+        raise SpecError(f"kernel {kernel.name}: mutate with schedules={schedules!r}; an integer of at least 1")
+    arguments = Arguments(kernel, args, named, out, ("schedules",))
+    seeds = (None, *range(seed, seed + schedules - 1))
+    places: dict[Place, str] = {}
+
+    def seen(operation: str, frame: FrameType) -> None:
+        places.setdefault(place_of(operation, frame), line_of(frame))
+
+    with watched(seen):
+        wanted = {s: arguments.run(kernel.simulate, seed=s) for s in seeds}
+    products = any(place.operation == "wgmma_commit" for place in places)
+    mutants, rules = [], REDUNDANT | ({} if products else {"wgmma_wait": _NO_PRODUCTS})
+    for place, line in places.items():
+        for change, edit in ({LEFT_OUT: lambda _: None} | CHANGES.get(place.operation, {})).items():
+            by = _told(kernel, arguments, place, edit, wanted)
+            rule = "" if by else next((text for name, text in rules.items() if place.name.startswith(name)), "")
+            mutants.append(Mutant(place, line, change, by, rule))
+    return Mutation(kernel.name, tuple(mutants))
+
+
+def _told(kernel: Kernel, arguments: Arguments, place: Place, edit: Edit, wanted: dict[int | None, Arrays]) -> str:
+    """Return what tells that a place is changed: a hazard, "other result"; "" where nothing does."""
+    def seen(operation: str, frame: FrameType) -> Edit | None:
+        return edit if operation == place.operation and place_of(operation, frame) == place else None
+
+    for seed, arrays in wanted.items():
+        try:
+            with watched(seen):
+                got = arguments.run(kernel.simulate, seed=seed)
+        except SimulationError as error:
+            return error.report.hazard if error.report else type(error).__name__
+        if any(array.tobytes() != arrays[name].tobytes() for name, array in got.items()):
+            return "other result"
+    return ""

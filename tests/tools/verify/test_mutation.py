@@ -1,0 +1,96 @@
+"""`numpipe.testing.mutate`: which synchronisations of a kernel nobody misses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import numpipe
+from numpipe import BlockSpec, ds
+from numpipe.errors import PipelineRace, SpecError
+from numpipe.sim.port import Warpgroup
+from numpipe.testing import Mutation, mutate
+from numpipe.tools.verify.mutation import CHANGES, LEFT_OUT, REDUNDANT, SYNCHRONISES
+from tests.kernels.kernels_for_tests import Config, gemm, operands
+
+CFG = Config(64, 64, 64, 2)
+
+
+@pytest.fixture(autouse=True)
+def _simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
+
+
+@numpipe.kernel(num_compute_wgs=1, grid=1)
+def differences(x, y, *, late: numpipe.Static = 1):
+    """y[t] = x[t] - x[t - 1], by a block that is kept for a step."""
+    pipe = numpipe.pipeline(grid=(x.shape[0],), max_concurrent_steps=3, delay_release=late,
+                            in_specs=(BlockSpec((None, 64, 64), lambda t: (t, 0, 0)),))
+    for (t,), (tile,) in pipe(x):
+        if t == 0:
+            before = tile
+        y[t, ds(0, 64), ds(0, 64)] = tile[...] - before[...]
+        before = tile
+
+
+def frames(count: int) -> tuple[np.ndarray, np.ndarray]:
+    return np.random.default_rng(0).standard_normal((count, 64, 64)).astype(np.float32), np.zeros((count, 64, 64), np.float32)
+
+
+def of(found: Mutation, operation: str, change: str = LEFT_OUT) -> list[str]:
+    return [mutant.by for mutant in found.mutants if (mutant.place.operation, mutant.change) == (operation, change)]
+
+
+def test_inputs_that_come_to_everything_leave_no_mutant() -> None:
+    a, b = operands(192, 64, 320)
+    found = mutate(gemm(1, ctas=1), a, b, cfg=CFG, schedules=4)
+    assert found, str(found)
+    found.raise_if_survived()
+    assert {mutant.place.name for mutant in found.redundant} <= {
+        mutant.place.name for mutant in found.mutants for rule in REDUNDANT if mutant.place.name.startswith(rule)}
+    assert set(of(found, "mbar_wait", "for the phase before")) <= {"wrong-phase", "read-before-ready", "refill-before-release"}
+    assert set(of(found, "mbar_arrive_expect_tx", "16 bytes too few")) == {"wrong-expect-tx"}
+    assert f"kernel matmul: {len(found.mutants)} mutants" in str(found) and "0 survived" in str(found)
+
+
+def test_one_tile_leaves_what_orders_it_with_the_next_one() -> None:
+    a, b = operands(64, 64, 64)
+    found = mutate(gemm(1, ctas=1), a, b, cfg=CFG, schedules=2)
+    names = [mutant.place.name for mutant in found.survivors]
+    assert any("store_ring.await_staging" in name for name in names) and any("release" in name for name in names)
+    with pytest.raises(AssertionError, match=r"kernels_for_tests\.py:\d+: bulk_wait, left out: survived: nobody needs it, or the"):
+        found.raise_if_survived()
+
+
+def test_each_mutant_names_the_line_that_led_to_it() -> None:
+    found = mutate(differences, *frames(5), schedules=2)
+    source = Path(__file__).read_text(encoding="utf8").splitlines()
+    loop, store = (next(f"{Path(__file__).name}:{n}" for n, line in enumerate(source, 1) if line.strip().startswith(text))
+                   for text in ("for (t,), (tile,)", "y[t, ds("))
+    by_line = {(mutant.place.operation, mutant.line) for mutant in found.mutants}
+    assert {("mbar_wait", loop), ("mbar_arrive", loop), ("bulk_commit", store), ("fence_proxy_async", store)} <= by_line
+    assert {mutant.change for mutant in found.mutants} == {LEFT_OUT, *(change for name in CHANGES for change in CHANGES[name])}
+
+
+def test_a_kernel_without_products_has_none_to_wait_for() -> None:
+    found = mutate(differences, *frames(5), schedules=2)
+    [rule] = {mutant.rule for mutant in found.redundant if mutant.place.operation == "wgmma_wait"}
+    assert "the kernel makes none" in rule
+
+
+def test_a_kernel_that_is_wrong_by_itself_is_no_kernel_to_mutate() -> None:
+    with pytest.raises(PipelineRace, match="may still be writing|released"):
+        mutate(differences, *frames(6), late=0, schedules=6)
+    with pytest.raises(SpecError, match=r"kernel differences: mutate with schedules=0; an integer of at least 1"):
+        mutate(differences, *frames(2), schedules=0)
+
+
+def test_arrays_and_the_machine_are_left_as_they_were() -> None:
+    methods = {name: getattr(Warpgroup, name) for name in SYNCHRONISES}
+    x, y = frames(4)
+    kept = x.copy(), y.copy()
+    mutate(differences, x, y, schedules=1)
+    assert np.array_equal(x, kept[0]) and np.array_equal(y, kept[1])
+    assert all(getattr(Warpgroup, name) is method for name, method in methods.items())
