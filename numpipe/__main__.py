@@ -1,5 +1,6 @@
 """``python -m numpipe info`` prints what this machine offers numpipe, for bug reports; ``timeline`` draws traces; ``cache`` looks
-after what is kept of compiled kernels; ``export`` writes a kernel to a file, and ``inspect`` tells what is in one.
+after what is kept of compiled kernels; ``export`` writes a kernel to a file, and ``inspect`` tells what is in one; ``mutate`` tells
+which synchronisations of a kernel nobody would miss.
 """
 
 from __future__ import annotations
@@ -13,13 +14,17 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from .compile import cache
-from .diagnostics.errors import NumpipeError
+from .diagnostics.errors import NumpipeError, SpecError
 from .kernels.archive import Archive
 from .kernels.exporting import signature
 from .kernels.kernels import Kernel
 from .kernels.static_texts import shown
 from .launch import device
+from .plan.specs import ArrayType
+from .tools.verify.mutation import mutate
 from .traces.drawing import ROWS, timeline
 from .traces.trace import Trace
 
@@ -85,10 +90,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
                         help="a call's arguments, e.g. \"float16[512, 512], float16[512, 512], cfg=Config(tn=128)\"")
     shows = commands.add_parser("inspect", help="print what is in a file that an export wrote")
     shows.add_argument("file")
+    changes = commands.add_parser("mutate", help="simulate a kernel without each of its synchronisations: which are missed?")
+    changes.add_argument("kernel", metavar="module:kernel", help="a module that Python can import, and the kernel's name in it")
+    changes.add_argument("signature", help="a call's arguments, as of export; arrays have small integers, drawn with seed 0")
+    changes.add_argument("--schedules", type=int, default=3, help="of each mutant, at most (default: %(default)s)")
     options = parser.parse_args(arguments)
-    if options.command in ("export", "inspect"):
+    if options.command in ("export", "inspect", "mutate"):
+        run = {"export": write_kernel, "inspect": show_kernel, "mutate": mutate_kernel}[options.command]
         try:
-            return write_kernel(options) if options.command == "export" else show_kernel(options.file)
+            return run(options)
         except (NumpipeError, OSError) as error:
             print(error, file=sys.stderr)
             return 1
@@ -103,25 +113,42 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def write_kernel(options: argparse.Namespace) -> int:
-    """Run ``export`` and return the exit status."""
-    module, _, name = options.kernel.partition(":")
+def kernel_of(text: str) -> tuple[Kernel, dict[str, Any]]:
+    """Return the kernel that ``module:kernel`` names, and the names of its module; SpecError where there is none."""
+    module, _, name = text.partition(":")
     try:
         names = vars(importlib.import_module(module))
     except (ImportError, ValueError, TypeError) as error:  # the last two: of empty and of relative names
-        print(f"{options.kernel}: {error}; write module:kernel, with a module that Python finds from here", file=sys.stderr)
-        return 1
+        raise SpecError(f"{text}: {error}; write module:kernel, with a module that Python finds from here") from None
     kernel = names.get(name)
     if not isinstance(kernel, Kernel):
-        print(f"{options.kernel}: the kernels of {module} are "
-              f"{', '.join(name for name, value in names.items() if isinstance(value, Kernel)) or 'none'}", file=sys.stderr)
-        return 1
+        raise SpecError(f"{text}: the kernels of {module} are "
+                        f"{', '.join(name for name, value in names.items() if isinstance(value, Kernel)) or 'none'}")
+    return kernel, names
+
+
+def write_kernel(options: argparse.Namespace) -> int:
+    """Run ``export`` and return the exit status."""
+    kernel, names = kernel_of(options.kernel)
     kernel.export(options.file, *(signature(text, names) for text in options.signatures))
-    return show_kernel(options.file)
+    return show_kernel(options)
 
 
-def show_kernel(file: str) -> int:
+def mutate_kernel(options: argparse.Namespace) -> int:
+    """Run ``mutate`` and return the exit status: 1 where mutants survived that no rule explains."""
+    kernel, names = kernel_of(options.kernel)
+    args, named = signature(options.signature, names)
+    draw = np.random.default_rng(0)
+    arrays = [draw.integers(0 if one.dtype.kind == "u" else -3, 4, one.shape).astype(one.dtype) if isinstance(one, ArrayType)
+              else one for one in args]
+    found = mutate(kernel, *arrays, schedules=options.schedules, **named)
+    print(found)
+    return int(not found)
+
+
+def show_kernel(options: argparse.Namespace) -> int:
     """Run ``inspect`` and return the exit status."""
+    file = options.file
     archive = Archive(Path(file))
     manifest = archive.manifest
     defaults = {one.name: "" if one.default is None else f"={shown(one.default)}" for one in manifest.parameters}

@@ -9,6 +9,7 @@ import pytest
 
 import numpipe
 from numpipe import BlockSpec, ds
+from numpipe.__main__ import main
 from numpipe.errors import PipelineRace, SpecError
 from numpipe.sim.port import Warpgroup
 from numpipe.testing import Mutation, mutate
@@ -94,3 +95,12 @@ def test_arrays_and_the_machine_are_left_as_they_were() -> None:
     mutate(differences, x, y, schedules=1)
     assert np.array_equal(x, kept[0]) and np.array_equal(y, kept[1])
     assert all(getattr(Warpgroup, name) is method for name, method in methods.items())
+
+
+def test_a_command_line_says_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    found = mutate(differences, *frames(5), schedules=2)
+    status = main(["mutate", f"{__name__}:differences", "float32[5, 64, 64], float32[5, 64, 64]", "--schedules", "2"])
+    told = capsys.readouterr().out
+    assert status == int(not found) and told.startswith(f"kernel differences: {len(found.mutants)} mutants: ")
+    assert main(["mutate", f"{__name__}:differences", "float32[5, 64, 64]"]) == 1
+    assert "differences" in capsys.readouterr().err
