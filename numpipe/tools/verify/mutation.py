@@ -39,6 +39,8 @@ SYNCHRONISES = ("mbar_arrive", "mbar_arrive_expect_tx", "mbar_wait", "fence_mbar
 """Methods of `Machine`. Not `mbar_test`, a question whose answer cannot be left out: a wait follows it. Not `bar_red`, the barrier
 that a vote is: without it there is no answer either (on the GPU too the instruction that meets gives the result). Not
 griddepcontrol.launch_dependents either, which orders nothing: without it the next kernel begins later."""
+COUNTED = ("mbar_init_at_entry",)
+"""the method that says how many arrivals a phase of a barrier has"""
 PASSED_ON = (
     "pipeline.barriers.await_step", "pipeline.barriers.barrier_arrive", "pipeline.barriers.barrier_wait",
     "memory.copies.commit_smem",
@@ -92,6 +94,8 @@ CHANGES: dict[str, dict[str, Edit]] = {
                               "16 bytes too many": lambda args: (args[0], args[1] + 16)},
     "wgmma_wait": {"leaves one more in flight": lambda args: (args[0] + 1,)},
     "bulk_wait": {"leaves one more in flight": lambda args: (args[0] + 1, *args[1:])},
+    "mbar_init_at_entry": {"one arrival more": lambda args: (args[0], args[1] + 1, *args[2:]),
+                           "one arrival fewer": lambda args: (args[0], max(1, args[1] - 1), *args[2:])},
 }
 """Operation -> what it is made to do wrong, beside being left out."""
 
@@ -167,8 +171,8 @@ def line_of(frame: FrameType | None) -> str:
 
 
 @contextmanager
-def watched(seen: Callable[[str, FrameType], Edit | None]) -> Iterator[None]:
-    """Call ``seen(operation, frame of the caller)`` before each synchronising operation, and apply the edit that it returns."""
+def watched(seen: Callable[[str, FrameType], Edit | None], operations: tuple[str, ...] = SYNCHRONISES) -> Iterator[None]:
+    """Call ``seen(operation, frame of the caller)`` before each of these operations, and apply the edit that it returns."""
     def patched(name: str, original: Any) -> Any:
         first = int(name != "warp_sync")  # a method's arguments are behind its machine
 
@@ -183,7 +187,7 @@ def watched(seen: Callable[[str, FrameType], Edit | None]) -> Iterator[None]:
 
         return call
 
-    methods = {name: getattr(Warpgroup, name) for name in SYNCHRONISES}
+    methods = {name: getattr(Warpgroup, name) for name in operations}
     meet: Any = barrier.warp_sync
     function = meet.function
     for name, method in methods.items():
@@ -267,8 +271,8 @@ def mutate(kernel: Kernel, /, *args: Any, schedules: int = 3, seed: int = 0, out
 
     Left out are waits, arrivals, fences and commits, those of the kernel's own source and those that the ring makes; beside that a
     wait is for the phase before, or leaves one more copy or product in flight, an arrival counts twice, announced bytes are 16 too
-    few or too many. A mutant is noticed by a hazard, or by another result than the kernel's. That takes some ten runs of the kernel
-    for each of its lines: small arrays do, of a few more steps than slots.
+    few or too many, barriers count an arrival more or fewer. A mutant is noticed by a hazard, or by another result than the
+    kernel's. That takes some ten runs of the kernel for each of its lines: small arrays do, of a few more steps than slots.
 
     Raises SpecError for arguments that do not fit, and what the simulator raises where the kernel itself is not right.
 
@@ -291,29 +295,40 @@ def mutate(kernel: Kernel, /, *args: Any, schedules: int = 3, seed: int = 0, out
     def seen(operation: str, frame: FrameType) -> None:
         places.setdefault(place_of(operation, frame), line_of(frame))
 
-    with watched(seen):
+    with watched(seen, (*SYNCHRONISES, *COUNTED)):
         wanted = {s: arguments.run(kernel.simulate, seed=s) for s in seeds}
     products = any(place.operation == "wgmma_commit" for place in places)
     mutants, rules = [], REDUNDANT | ({} if products else {"wgmma_wait": _NO_PRODUCTS})
     for place, line in places.items():
-        for change, edit in ({LEFT_OUT: lambda _: None} | CHANGES.get(place.operation, {})).items():
+        edits: dict[str, Edit] = {} if place.operation in COUNTED else {LEFT_OUT: lambda _: None}
+        for change, edit in (edits | CHANGES.get(place.operation, {})).items():
             by = _told(kernel, arguments, place, edit, wanted)
+            if by is None:
+                continue
             rule = "" if by else next((text for name, text in rules.items() if place.name.startswith(name)), "")
             mutants.append(Mutant(place, line, change, by, rule))
     return Mutation(kernel.name, tuple(mutants))
 
 
-def _told(kernel: Kernel, arguments: Arguments, place: Place, edit: Edit, wanted: dict[int | None, Arrays]) -> str:
-    """Return what tells that a place is changed: a hazard, "other result"; "" where nothing does."""
+def _told(kernel: Kernel, arguments: Arguments, place: Place, edit: Edit, wanted: dict[int | None, Arrays]) -> str | None:
+    """Return what tells that a place is changed: a hazard, "other result"; "" where nothing does, None where nothing changes."""
+    changed = False
+
+    def edited(args: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        nonlocal changed
+        made = edit(args)
+        changed |= made != args
+        return made
+
     def seen(operation: str, frame: FrameType) -> Edit | None:
-        return edit if operation == place.operation and place_of(operation, frame) == place else None
+        return edited if operation == place.operation and place_of(operation, frame) == place else None
 
     for seed, arrays in wanted.items():
         try:
-            with watched(seen):
+            with watched(seen, (*SYNCHRONISES, *COUNTED)):
                 got = arguments.run(kernel.simulate, seed=seed)
         except SimulationError as error:
             return error.report.hazard if error.report else type(error).__name__
         if any(array.tobytes() != arrays[name].tobytes() for name, array in got.items()):
             return "other result"
-    return ""
+    return "" if changed else None
