@@ -139,17 +139,20 @@ def mutate_kernel(options: argparse.Namespace) -> int:
     kernel, names = kernel_of(options.kernel)
     args, named = signature(options.signature, names)
     draw = np.random.default_rng(0)
-    arrays = [draw.integers(0 if one.dtype.kind == "u" else -3, 4, one.shape).astype(one.dtype) if isinstance(one, ArrayType)
-              else one for one in args]
-    found = mutate(kernel, *arrays, schedules=options.schedules, **named)
+
+    def value(given: Any) -> Any:
+        if not isinstance(given, ArrayType):
+            return given
+        return draw.integers(0 if given.dtype.kind == "u" else -3, 4, given.shape).astype(given.dtype)
+
+    found = mutate(kernel, *map(value, args), schedules=options.schedules, **{name: value(one) for name, one in named.items()})
     print(found)
     return int(not found)
 
 
 def show_kernel(options: argparse.Namespace) -> int:
     """Run ``inspect`` and return the exit status."""
-    file = options.file
-    archive = Archive(Path(file))
+    archive = Archive(Path(options.file))
     manifest = archive.manifest
     defaults = {one.name: "" if one.default is None else f"={shown(one.default)}" for one in manifest.parameters}
     print(f"{manifest.kernel}({', '.join(map(''.join, defaults.items()))}), for {manifest.target}, made with "

@@ -60,7 +60,8 @@ _TOGETHER = (*((along, 1) for along in range(2, 9)), (2, 2), (3, 2), (4, 2), (2,
 _PARTS = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32)
 _LEAST_SLOTS = 3
 _MOST_BYTES = 182 << 10
-"""of a ring of tiles of 64 rows: with more in flight they wait longer for the L2 than they gain (an H200)"""
+"""of a ring in steps of 64 whose tiles have 64 rows, and 64 columns or more: with more in flight all wait longer for the L2 than
+they gain (an H200)"""
 
 
 def _slots(tm: int, tn: int, tk: int, panels: int, wgs: int, turns: int, along: int) -> int:

@@ -7,8 +7,8 @@
 
 Then all arrivals that the CTA's barriers count have come, and all copies have landed, for its own warpgroups have waited for them.
 The cluster's barrier would say the same, but its arrival is a fence of the whole GPU. (Measured on an H200 was an arrival without
-the fence, which is not safe: products of about 12 µs gained 0 to 5 % on cuBLAS. What stands here is not measured yet.) A kernel
-that reaches into other CTAs by itself (`Unit.meets_at_end`) has it all the same.
+the fence, which is not safe: products of about 12 µs gained 0 to 5 % on cuBLAS. What stands here runs there; what it gains by
+itself is not known.) A kernel that reaches into other CTAs by itself (`Unit.meets_at_end`) has it all the same.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,8 +13,9 @@ from numpipe import BlockSpec, ds
 from numpipe.__main__ import main
 from numpipe.errors import PipelineRace, SpecError
 from numpipe.sim.port import Warpgroup
-from numpipe.testing import Mutation, mutate
-from numpipe.tools.verify.mutation import CHANGES, LEFT_OUT, REDUNDANT, SYNCHRONISES
+from numpipe.testing import Mutation, Place, mutate
+from numpipe.tools.verify import mutation
+from numpipe.tools.verify.mutation import CHANGES, LEFT_OUT, LOOP, SYNCHRONISES
 from tests.kernels.kernels_for_tests import Config, gemm, operands
 
 CFG = Config(64, 64, 64, 2)
@@ -49,8 +51,10 @@ def test_inputs_that_come_to_everything_leave_no_mutant() -> None:
     found = mutate(gemm(1, ctas=1), a, b, cfg=CFG, schedules=4)
     assert found, str(found)
     found.raise_if_survived()
-    assert {mutant.place.name for mutant in found.redundant} <= {
-        mutant.place.name for mutant in found.mutants for rule in REDUNDANT if mutant.place.name.startswith(rule)}
+    assert {mutant.place.name for mutant in found.redundant} == {
+        "setmaxnreg.inc < kernels.simulate.run_role", f"wgmma_wait < tiles.mma.wgmma_wait < {LOOP}"}
+    assert set(of(found, "mbar_init_at_entry", "one arrival more")) == {"deadlock"}
+    assert set(of(found, "mbar_init_at_entry", "one arrival fewer")) == {"too-many-arrivals"}
     assert set(of(found, "mbar_wait", "for the phase before")) <= {"wrong-phase", "read-before-ready", "refill-before-release"}
     assert set(of(found, "mbar_arrive_expect_tx", "16 bytes too few")) == {"wrong-expect-tx"}
     assert f"kernel matmul: {len(found.mutants)} mutants" in str(found) and "0 survived" in str(found)
@@ -97,9 +101,19 @@ def test_arrays_and_the_machine_are_left_as_they_were() -> None:
     assert all(getattr(Warpgroup, name) is method for name, method in methods.items())
 
 
+def test_another_result_tells_and_what_changes_nothing_is_no_mutant() -> None:
+    class Given:
+        def run(self, call: object, seed: int | None) -> dict[str, np.ndarray]:
+            return {"y": np.full(3, 7)}
+
+    kernel, place = SimpleNamespace(simulate=None), Place("mbar_wait", ())
+    for wanted, told in ((0, "other result"), (7, None)):
+        assert mutation._told(kernel, Given(), place, lambda args: None, {None: {"y": np.full(3, wanted)}}) == told  # type: ignore[arg-type]
+
+
 def test_a_command_line_says_the_same(capsys: pytest.CaptureFixture[str]) -> None:
     found = mutate(differences, *frames(5), schedules=2)
-    status = main(["mutate", f"{__name__}:differences", "float32[5, 64, 64], float32[5, 64, 64]", "--schedules", "2"])
+    status = main(["mutate", f"{__name__}:differences", "float32[5, 64, 64], y=float32[5, 64, 64]", "--schedules", "2"])
     told = capsys.readouterr().out
     assert status == int(not found) and told.startswith(f"kernel differences: {len(found.mutants)} mutants: ")
     assert main(["mutate", f"{__name__}:differences", "float32[5, 64, 64]"]) == 1
