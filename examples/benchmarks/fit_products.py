@@ -7,7 +7,8 @@
 
 What counts is the order of a product's configs: for each product the error of its mean is taken away, and configs near the fastest
 weigh most. `--folds 3` trains on two thirds of the products and chooses for the others, each third in turn; printed is how much
-longer the chosen config takes than the fastest of those that were measured.
+longer the chosen config takes than the fastest of those that were measured. The layers and squares that the op is judged by
+(product_rows.py) are left out: nothing is learned from them.
 """
 
 from __future__ import annotations
@@ -28,6 +29,10 @@ import torch
 
 from numpipe.ops import costs, learned
 from numpipe.ops.configs import Config, delay_of, ways_of
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from product_rows import SQUARES, layer_rows
 
 CLOCK = 1.7e9
 """cycles a second, about"""
@@ -50,13 +55,13 @@ class Rows:
     """Measured times: one of `shape` for each (product, config), products numbered."""
 
     def __init__(self, paths: list[Path]) -> None:
-        found = defaultdict(list)
+        found, judged = defaultdict(list), {*layer_rows(), *((side, side, side) for side in SQUARES)}
         for path in paths:
             with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf8") as lines:
                 for row in map(json.loads, lines):
                     if (config := config_of(row["config"])) is not None and not outdated(config, *row["shape"][:2]):
                         found[(*row["shape"], row["dtype"], row["stored"])].append((config, row["seconds"]))
-        several = [(key, rows) for key, rows in found.items() if len(rows) > 3]
+        several = [(key, rows) for key, rows in found.items() if len(rows) > 3 and key[:3] not in judged]
         self.number = np.concatenate([np.full(len(rows), i) for i, (_, rows) in enumerate(several)])
         every = [(key, config, seconds) for key, rows in several for config, seconds in rows]
         turned = np.array([config.turned for _, config, _ in every])
