@@ -11,12 +11,15 @@ PTX ISA, "Parallel Synchronization and Communication Instructions: mbarrier".
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 
 from ..diagnostics.errors import SimulationError
 from ..traces.protocol import BARRIERS, WARPS
 from . import deadlock, report, sites
 from .clocks import GENERIC, INITIALISED, UNREACHABLE, WAITED, Vector
+from .footprints import ARRIVE, AWAIT, TEST, WRITE
 from .sites import Site
 from .state import SM, Access, Mbarrier, MbarrierWait, Warpgroup, side
 
@@ -27,6 +30,7 @@ _MOST = 2**20 - 1
 # ---- phases ----------------------------------------------------------------------------------------------------------
 def count_arrivals(mbar: Mbarrier, who: Warpgroup, count: int, seen: int, time: int, site: Site = None) -> None:
     """Count arrivals of the executing lanes, who know that phases before `seen` are over."""
+    mbar.sm.scheduler.touch(mbar.thing, ARRIVE, mbar.phase)
     if count > mbar.pending or seen < mbar.phase:
         raise _unwanted(mbar, who, count, site)
     mbar.pending -= count
@@ -99,6 +103,7 @@ def awaited(access: Access) -> Mbarrier | None:
 
 def land(mbar: Mbarrier, copy: Access, nbytes: int, time: int) -> None:
     """Complete the bytes of a copy that has written them."""
+    mbar.sm.scheduler.touch(mbar.thing, ARRIVE, mbar.phase)
     mbar.copies -= 1
     mbar.tx -= nbytes
     if mbar.tx < 0 and not mbar.pending:
@@ -150,8 +155,10 @@ def settle(mbar: Mbarrier, time: int) -> None:
 def find(who: Warpgroup, address: int, operation: str, asynchronous: bool = False, of: SM | None = None) -> Mbarrier:
     """Return the live mbarrier at `address`, of another CTA where `of` is its SM; raise PipelineRace unless the executing warps
     (`asynchronous`: and the TMA) see it initialised."""
-    mbar = (of or who.sm).mbarriers.get(address)
+    sm = of or who.sm
+    mbar = sm.mbarriers.get(address)
     if mbar is None:
+        sm.scheduler.touch(("mbarrier", sm.rank, address), WRITE)
         raise report.race(who, f"{operation} on SMEM[{address}], where no mbarrier has been initialised yet; initialise it, "
                           "fence_mbarrier_init, then bar_sync before anyone uses it", hazard="missing-init-fence")
     if mbar.epoch:
@@ -172,10 +179,11 @@ def init(who: Warpgroup, address: int, count: int, name: str = "") -> None:
     report.one_lane(who, "mbar_init")
     old = who.sm.mbarriers.get(address)
     if old is not None:
+        who.sm.scheduler.touch(old.thing, WRITE)
         raise report.violation(who, f"mbar_init on {old.name}, live since {sites.place(old.site)}; mbar_inval it "
                                     "first", hazard="barrier-reinitialised", mbar=old, before=old.party())
     who.elapse(who.sm.costs.issue)
-    _create(who, int(address), int(count), name, who.epoch())
+    who.sm.scheduler.touch(_create(who, int(address), int(count), name, who.epoch()).thing, WRITE)
 
 
 def init_at_entry(who: Warpgroup, address: int, count: int, name: str = "", *, observed: bool = False) -> None:
@@ -209,6 +217,7 @@ def invalidate(who: Warpgroup, address: int) -> None:
     report.one_lane(who, "mbar_inval")
     address = int(address)
     mbar = find(who, address, "mbar_inval")
+    who.sm.scheduler.touch(mbar.thing, WRITE)
     if not mbar.idle:
         raise report.violation(who, f"mbar_inval on {mbar.name} in the middle of phase {mbar.phase}: {mbar.pending} of "
                                f"{mbar.count} arrivals pending, {mbar.tx} bytes missing, {mbar.copies} copies in flight, "
@@ -259,17 +268,18 @@ def expect(mbar: Mbarrier, who: Warpgroup, nbytes: int) -> None:
 
 
 def wait(who: Warpgroup, address: int, phase: int, step: int = -1) -> None:
-    who.breathe()
-    mbar = find(who, address, "mbar_wait")
     phase, step = int(phase), int(step)
+    who.breathe(functools.partial(_ready, who, address, phase))
+    mbar = find(who, address, "mbar_wait")
+    who.sm.scheduler.touch(mbar.thing, AWAIT, phase)
     who.last_wait = (mbar.name, phase, step)
     reached = mbar.phase - 1
-    if who.knows(mbar.landed) < phase <= mbar.phase:
+    if _early(who, mbar, phase):
         raise report.race(who, f"{_waited(mbar, phase, step)}, but nothing orders this after the end of phase {phase - 1}: coming "
                           f"earlier, it passes on the stale phase {phase - 2}, which has the same parity; wait for phase "
                           f"{phase - 1} too, or for a barrier on which somebody arrives who has waited for it",
                           hazard="wrong-phase", mbar=mbar, phase=phase, step=step if step >= 0 else None)
-    if reached < phase and (reached ^ phase) & 1:
+    if _blocks(mbar, phase):
         mbar.waiters.append((who, phase))
         who.block(MbarrierWait(mbar, phase, step), mbar=mbar.name, phase=phase, step=step)
         # a second completion before this warpgroup looked again: the machine may or may not have seen the first
@@ -281,6 +291,21 @@ def wait(who: Warpgroup, address: int, phase: int, step: int = -1) -> None:
     who.counters[WAITED][:len(who.warps())] += 1
     mbar.waits.append((who, phase, step, sites.user_site(), who.needs(WAITED)))
     who.elapse(who.sm.costs.wait)
+
+
+def _early(who: Warpgroup, mbar: Mbarrier, phase: int) -> bool:
+    """Whether a wait for a phase may come before the end of the one before."""
+    return who.knows(mbar.landed) < phase <= mbar.phase
+
+
+def _blocks(mbar: Mbarrier, phase: int) -> bool:
+    return mbar.phase <= phase and bool((mbar.phase - 1 ^ phase) & 1)
+
+
+def _ready(who: Warpgroup, address: int, phase: int) -> bool:
+    """Whether a wait for a phase ends at once, with a report or without."""
+    mbar = who.sm.mbarriers.get(address)
+    return mbar is None or not _blocks(mbar, phase) or _early(who, mbar, phase)
 
 
 def _waited(mbar: Mbarrier, phase: int, step: int) -> str:
@@ -336,6 +361,7 @@ def _acquire(who: Warpgroup, mbar: Mbarrier, reached: int) -> None:
 def test(who: Warpgroup, address: int, parity: int) -> bool:
     mbar = find(who, address, "mbar_test")
     who.elapse(who.sm.costs.wait)
+    who.sm.scheduler.touch(mbar.thing, TEST)
     reached = mbar.phase - 1
     if (reached ^ int(parity)) & 1:
         sm, who.blocked = who.sm, MbarrierWait(mbar, mbar.phase, kind="poll")
@@ -344,7 +370,7 @@ def test(who: Warpgroup, address: int, parity: int) -> bool:
         sm.polled_at = progress
         if sm.polls > sm.poll_limit:  # nobody else is left to complete the phase
             raise deadlock.deadlock(sm, f"{sm.polls} tests in a row failed while nothing else happened")
-        sm.scheduler.defer()
+        sm.scheduler.defer((*mbar.thing, mbar.phase), lambda: mbar.phase - 1 != reached)
         who.wake(who.time)
         who.switch()
         return False

@@ -24,6 +24,7 @@ import numpy.typing as npt
 from ..diagnostics.errors import SimulationError
 from . import barriers, generic, report, sites
 from .clocks import UNREACHABLE, Need, Vector
+from .footprints import ARRIVE, TEST, WRITE
 from .state import SM, Access, Mbarrier, Meeting, Warpgroup, side
 
 WINDOW = 1 << 24
@@ -54,6 +55,8 @@ class RemoteArrival:
         self.needs = who.needs()
         who.release_into(self.vector)
         who.remote_arrivals.append(self)
+        who.sent += 1
+        self.number = who.sent
         if who.sm.trace is not None:
             for mbar in mbars:
                 who.sm.trace.add(who, who.time, who.time + who.sm.costs.issue, "arrive", mbar=mbar.name)
@@ -67,6 +70,7 @@ class RemoteArrival:
 
     def land(self, time: int) -> None:
         """Count the arrivals, if the sender has not done so at the cluster's barrier."""
+        self.who.sm.scheduler.touch(("sent", self.who.first_warp, self.number), WRITE)
         if self not in self.who.remote_arrivals:
             return
         self.who.remote_arrivals.remove(self)
@@ -147,6 +151,7 @@ def reach(sm: SM, who: Warpgroup, what: str, needs: tuple[Need, ...], site: site
     """Note that a warpgroup of another CTA touches the shared memory of `sm`: that has to be over when `sm` ends."""
     if sm is who.sm:
         return
+    sm.scheduler.touch(("end", sm.rank), ARRIVE)
     if sm.ended:
         raise _left(sm, who, what, site)
     for index, value in needs:
@@ -183,9 +188,19 @@ class ClusterMeeting(Meeting):
         """Complete the use if all have arrived who have not ended."""
         if self.complete or not all(w.over or w in self.arrived for sm in self.sm.peers for w in sm.warpgroups):
             return
-        self.sm.meeting = ClusterMeeting("cluster", self.sm)
+        self.sm.meeting = ClusterMeeting("cluster", self.sm, self.thing, self.number + 1)
         self.sm.progress += 1
         self.end()
+
+
+def leave(who: Warpgroup) -> None:
+    """Take a warpgroup that has ended for one that arrives from now on; with the last of its CTA, nobody may touch its memory."""
+    meeting: ClusterMeeting = who.sm.peers[0].meeting
+    who.sm.scheduler.touch(("end", who.rank), TEST)
+    who.sm.scheduler.touch(meeting.thing, ARRIVE, meeting.number)
+    meeting.settle()
+    if all(w.over for w in who.sm.warpgroups):
+        check_reached(who.sm)
 
 
 def arrive(who: Warpgroup) -> None:
@@ -222,6 +237,7 @@ class Agreement(NamedTuple):
 
 def agree(who: Warpgroup, key: tuple[Any, ...], value: Any, parties: int, what: str) -> None:
     """The n-th coming of a CTA with a key meets the n-th of the others."""
+    who.sm.scheduler.touch(("agreed",), ARRIVE)
     agreed, times = who.sm.peers[0].agreed, who.sm.came
     times[key] = times.get(key, 0) + 1
     key = *key, times[key]

@@ -16,12 +16,13 @@ from greenlet import GreenletExit, getcurrent, greenlet
 from ..core.machine import Role, TensorMap
 from ..diagnostics.reports import Party
 from .clocks import Clocks, Need, Vector, Warps
+from .footprints import ARRIVE, AWAIT
 from .sites import Note, Site, context, lines, place, user_site
 
 if TYPE_CHECKING:
     from ..traces.trace import Trace
     from .boxes import Box
-    from .schedule import Costs, InOrder, WorkCounter
+    from .schedule import Costs, InOrder, Ready, WorkCounter
 
 
 class Access:
@@ -73,6 +74,7 @@ class Mbarrier:
         self.name = name or f"mbarrier at {address}"
         self.count = count
         self.pending = count
+        self.thing = "mbarrier", sm.rank, address
         self.tx = 0
         self.phase = 0
         """number of the present phase; phases 0 … phase - 1 are complete"""
@@ -167,15 +169,18 @@ class MbarrierWait(WaitReason):
 class Meeting(WaitReason):
     """One use of a barrier at which warpgroups meet: what they tell each other, and the cycle of the newest arrival."""
 
-    def __init__(self, kind: str, sm: SM) -> None:
+    def __init__(self, kind: str, sm: SM, thing: tuple[Any, ...], number: int) -> None:
         super().__init__(kind)
         self.sm = sm
+        self.thing, self.number = thing, number
+        """which barrier, and which use of it"""
         self.arrived: list[Warpgroup] = []
         self.vector = sm.clocks.vector()
         self.time = 0
         self.complete = False
 
     def arrive(self, who: Warpgroup) -> None:
+        self.sm.scheduler.touch(self.thing, ARRIVE, self.number)
         who.elapse(who.sm.costs.issue)
         who.release_into(self.vector)
         self.arrived.append(who)
@@ -187,6 +192,9 @@ class Meeting(WaitReason):
 
     def meet(self, who: Warpgroup, **details: Any) -> None:
         """Wait until all have come; `who` knows then what they knew."""
+        if self.sm.scheduler.explores:
+            who.breathe(lambda: self.complete)
+        self.sm.scheduler.touch(self.thing, AWAIT, self.number)
         if not self.complete:
             self.enqueue(who, **details)
         who.acquire(self.vector)
@@ -216,6 +224,8 @@ class Warpgroup(Warps):
         self.over = False
         self.remote_arrivals: list[Any] = []
         """`cluster.RemoteArrival`: its arrivals on other CTAs' mbarriers that are under way"""
+        self.sent = 0
+        """how many there were"""
         self.cluster_meeting: Meeting | None = None
         """the use of the cluster's barrier that it has arrived at and not waited for"""
         self.time = 0
@@ -276,11 +286,11 @@ class Warpgroup(Warps):
         if self.sm.trace is not None and self.time > start:
             self.sm.trace.add(self, start, self.time, reason.kind, **details)
 
-    def breathe(self) -> None:
-        """Let the scheduler run others here, although this warpgroup could go on."""
+    def breathe(self, ready: Ready | None = None) -> None:
+        """Let the scheduler run others here, although this warpgroup could go on; unless `ready`, it would only wait."""
         if self.sm.closing:
             raise GreenletExit
-        if (pause := self.sm.scheduler.pause()) is not None:
+        if (pause := self.sm.scheduler.pause(ready)) is not None:
             self.wake(self.time + pause)
             self.switch()
 
