@@ -19,7 +19,7 @@ from ..diagnostics.errors import SimulationError
 from ..traces.protocol import BARRIERS, WARPS
 from . import deadlock, report, sites
 from .clocks import GENERIC, INITIALISED, UNREACHABLE, WAITED, Vector
-from .footprints import ARRIVE, AWAIT, TEST, WRITE
+from .footprints import ARRIVE, AWAIT, TEST, WRITE, WRITES
 from .sites import Site
 from .state import SM, Access, Mbarrier, MbarrierWait, Warpgroup, side
 
@@ -28,9 +28,11 @@ _MOST = 2**20 - 1
 
 
 # ---- phases ----------------------------------------------------------------------------------------------------------
-def count_arrivals(mbar: Mbarrier, who: Warpgroup, count: int, seen: int, time: int, site: Site = None) -> None:
-    """Count arrivals of the executing lanes, who know that phases before `seen` are over."""
-    mbar.sm.scheduler.touch(mbar.thing, ARRIVE, mbar.phase)
+def count_arrivals(mbar: Mbarrier, who: Warpgroup, count: int, seen: int, time: int, site: Site = None, nbytes: int = 0) -> None:
+    """Count arrivals of the executing lanes, who know that phases before `seen` are over, and announce bytes in the phase."""
+    mbar.sm.scheduler.touch(mbar.thing, ARRIVE, mbar.phase, (count, -nbytes), (mbar.pending, mbar.tx))
+    if nbytes:
+        expect(mbar, who, nbytes)
     if count > mbar.pending or seen < mbar.phase:
         raise _unwanted(mbar, who, count, site)
     mbar.pending -= count
@@ -103,9 +105,11 @@ def awaited(access: Access) -> Mbarrier | None:
 
 def land(mbar: Mbarrier, copy: Access, nbytes: int, time: int) -> None:
     """Complete the bytes of a copy that has written them."""
-    mbar.sm.scheduler.touch(mbar.thing, ARRIVE, mbar.phase)
+    mbar.sm.scheduler.touch(mbar.thing, ARRIVE, mbar.phase, (0, nbytes), (mbar.pending, mbar.tx))
     mbar.copies -= 1
     mbar.tx -= nbytes
+    if mbar.tx < 0:  # bytes that nobody has announced yet: without them the phase might end
+        mbar.sm.scheduler.touch(mbar.thing, TEST)
     if mbar.tx < 0 and not mbar.pending:
         raise report.violation(copy, f"{copy.describe()} brings {nbytes} bytes to {mbar.name}, {-mbar.tx} more than phase "
                                f"{mbar.phase} expects ({mbar.expected} announced); announce the bytes of all copies of the phase "
@@ -184,6 +188,7 @@ def init(who: Warpgroup, address: int, count: int, name: str = "") -> None:
                                     "first", hazard="barrier-reinitialised", mbar=old, before=old.party())
     who.elapse(who.sm.costs.issue)
     who.sm.scheduler.touch(_create(who, int(address), int(count), name, who.epoch()).thing, WRITE)
+    who.sm.scheduler.touch_bytes(who.rank, int(address), int(address) + 8, WRITES)
 
 
 def init_at_entry(who: Warpgroup, address: int, count: int, name: str = "", *, observed: bool = False) -> None:
@@ -235,9 +240,9 @@ def invalidate(who: Warpgroup, address: int) -> None:
 
 
 # ---- arrivals and waits ----------------------------------------------------------------------------------------------
-def _arrive(who: Warpgroup, mbar: Mbarrier, count: int) -> None:
+def _arrive(who: Warpgroup, mbar: Mbarrier, count: int, nbytes: int = 0) -> None:
     who.release_into(mbar.current)
-    count_arrivals(mbar, who, count, who.knows(mbar.landed), who.time)
+    count_arrivals(mbar, who, count, who.knows(mbar.landed), who.time, nbytes=nbytes)
     who.breathe()
 
 
@@ -254,8 +259,7 @@ def arrive(who: Warpgroup, address: int, count: int = 1) -> None:
 def arrive_expect_tx(who: Warpgroup, address: int, nbytes: int) -> None:
     mbar = find(who, address, "mbar_arrive_expect_tx")
     who.elapse(who.sm.costs.issue)
-    expect(mbar, who, int(nbytes) * who.lane_count())
-    _arrive(who, mbar, who.lane_count())
+    _arrive(who, mbar, who.lane_count(), int(nbytes) * who.lane_count())
 
 
 def expect(mbar: Mbarrier, who: Warpgroup, nbytes: int) -> None:

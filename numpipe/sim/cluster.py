@@ -77,8 +77,7 @@ class RemoteArrival:
         for mbar in self.mbars:
             reach(mbar.sm, self.who, f"mbar_arrive_remote on {mbar.name}", self.needs, self.site)
             barriers.learn(mbar, self.vector)
-            barriers.expect(mbar, self.who, self.count * self.nbytes)
-            barriers.count_arrivals(mbar, self.who, self.count, self.known[mbar.landed], time, self.site)
+            barriers.count_arrivals(mbar, self.who, self.count, self.known[mbar.landed], time, self.site, self.count * self.nbytes)
 
 
 def arrive_remote(who: Warpgroup, address: int) -> None:
@@ -184,9 +183,13 @@ class ClusterMeeting(Meeting):
                    if w not in self.arrived and not w.greenlet.dead]
         return f"barrier.cluster: {len(self.arrived)} of {of} warpgroups have arrived, not {', '.join(missing)}"
 
+    @property
+    def missing(self) -> int:
+        return sum(not (w.over or w in self.arrived) for sm in self.sm.peers for w in sm.warpgroups)
+
     def settle(self) -> None:
         """Complete the use if all have arrived who have not ended."""
-        if self.complete or not all(w.over or w in self.arrived for sm in self.sm.peers for w in sm.warpgroups):
+        if self.complete or self.missing:
             return
         self.sm.meeting = ClusterMeeting("cluster", self.sm, self.thing, self.number + 1)
         self.sm.progress += 1
@@ -197,7 +200,7 @@ def leave(who: Warpgroup) -> None:
     """Take a warpgroup that has ended for one that arrives from now on; with the last of its CTA, nobody may touch its memory."""
     meeting: ClusterMeeting = who.sm.peers[0].meeting
     who.sm.scheduler.touch(("end", who.rank), TEST)
-    who.sm.scheduler.touch(meeting.thing, ARRIVE, meeting.number)
+    who.sm.scheduler.touch(meeting.thing, ARRIVE, meeting.number, (1, 0), (meeting.missing + 1, 0))
     meeting.settle()
     if all(w.over for w in who.sm.warpgroups):
         check_reached(who.sm)

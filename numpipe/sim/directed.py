@@ -162,8 +162,9 @@ class Directed(InOrder):
             self._ready = ready
 
     # ---- what a step touches
-    def touch(self, thing: tuple[Any, ...], how: int, epoch: int = 0) -> None:
-        self._now.footprint.touch(thing, how, epoch)
+    def touch(self, thing: tuple[Any, ...], how: int, epoch: int = 0, amount: tuple[int, int] | None = None,
+              room: tuple[int, int] = (0, 0)) -> None:
+        self._now.footprint.touch(thing, how, epoch, amount, room)
 
     def touch_bytes(self, rank: int, lo: int, hi: int, how: str) -> None:
         self._now.footprint.touch_memory(rank, (), ((lo, hi),), how)

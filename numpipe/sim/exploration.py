@@ -23,7 +23,7 @@ from typing import Any
 
 from ..diagnostics.errors import SimulationError
 from .directed import Agent, Guide, Name, Step
-from .footprints import Footprint, dependent, enables
+from .footprints import Footprint, dependent, enables, wakes
 
 Sleeping = dict[Agent, Footprint]
 Run = Callable[[Guide], Any]
@@ -66,7 +66,7 @@ class _Node:
     def next_sleep(self) -> Sleeping:
         assert self.step is not None
         now = self.step.footprint
-        return {agent: its for agent, its in self.sleep.items() if agent != self.chosen and not dependent(its, now)}
+        return {agent: its for agent, its in self.sleep.items() if agent != self.chosen and not wakes(its, now)}
 
 
 class Exploration:

@@ -5,7 +5,8 @@ and lets the same tasks go on; what is not known to be so is dependent. A thing 
 
 =========  ====================================================================================================================
 ARRIVE     towards the end of a use (an mbarrier's phase, a named barrier's or the cluster barrier's use), whose number is `epoch`.
-           Arrivals of one use commute: announced bytes and copies count with them. Those of different uses do not
+           Arrivals of one use commute: announced bytes and copies count with them. Those of different uses do not. So two that
+           could both be next commute if there is `room` for the `amount` of both, and neither ends the use alone
 AWAIT      goes on because a use has ended. Each arrival of this use comes before. Those of others commute with it, where nothing is
            wrong: else the simulated SM reports the wait, or the arrival, and a step that fails commutes with nothing (`failed`)
 TEST       asks whether a use has ended: every arrival may change the answer
@@ -23,6 +24,8 @@ ARRIVE, AWAIT, TEST, WRITE = range(4)
 READS, WRITES = "r", "w"
 """how memory is touched; any other word is that of atomics that commute"""
 Thing: TypeAlias = tuple[Any, ...]
+Amount: TypeAlias = tuple[int, int]
+"""arrivals and bytes, or registers"""
 Touched: TypeAlias = "tuple[Any, tuple[tuple[int, int], ...], str]"
 """memory: which, the [first, last) of each of its dimensions, and how"""
 
@@ -30,10 +33,11 @@ Touched: TypeAlias = "tuple[Any, tuple[tuple[int, int], ...], str]"
 class Footprint:
     """What one step touches."""
 
-    __slots__ = ("failed", "memory", "things")
+    __slots__ = ("amounts", "failed", "memory", "things")
 
     def __init__(self) -> None:
-        self.things: dict[Thing, set[tuple[int, int]]] = {}
+        self.things: dict[Thing, list[tuple[int, int]]] = {}
+        self.amounts: list[tuple[Thing, int, int, Amount, Amount]] = []
         self.memory: dict[Any, list[Touched]] = {}
         """by its base, whose parts may overlap: (view, box, how)"""
         self.failed = False
@@ -42,8 +46,10 @@ class Footprint:
     def __bool__(self) -> bool:
         return bool(self.things or self.memory)
 
-    def touch(self, thing: Thing, how: int, epoch: int) -> None:
-        self.things.setdefault(thing, set()).add((how, epoch))
+    def touch(self, thing: Thing, how: int, epoch: int, amount: Amount | None, room: Amount) -> None:
+        self.things.setdefault(thing, []).append((how, epoch))
+        if amount is not None:
+            self.amounts.append((thing, how, epoch, amount, room))
 
     def touch_memory(self, base: Any, view: Any, box: tuple[tuple[int, int], ...], how: str) -> None:
         parts = self.memory.setdefault(base, [])
@@ -63,6 +69,16 @@ def dependent(one: Footprint, other: Footprint) -> bool:
         if any((failed or a[2] != b[2] or a[2] == WRITES) and _overlap(a, b) for a in one.memory[base] for b in other.memory[base]):
             return True
     return False
+
+
+def wakes(asleep: Footprint, run: Footprint) -> bool:
+    """Return whether a step that could have been next may not commute with the one that was run instead."""
+    return dependent(asleep, run) or any(
+        a[:3] == b[:3] and not _fit(a[3], *b[3:], ends=a[1] == ARRIVE) for a in asleep.amounts for b in run.amounts)
+
+
+def _fit(asleep: Amount, amount: Amount, room: Amount, *, ends: bool) -> bool:
+    return all(a + b <= c for a, b, c in zip(asleep, amount, room, strict=True)) and not (ends and room in (asleep, amount))
 
 
 def enables(first: Footprint, later: Footprint) -> bool:

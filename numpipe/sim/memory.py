@@ -99,7 +99,8 @@ class SharedMemory:
 
     def write(self, access: Access, lo: int, hi: int, known: list[int], asynchronous: bool) -> None:
         """Record a write of [lo, hi); raise PipelineRace unless the writer's clock `known` covers all earlier writes and reads."""
-        self.sm.scheduler.touch_bytes(self.sm.rank, lo, hi, WRITES)
+        if access.kind != "mbarrier":  # who comes first to one of the entry makes it, and it is there for all
+            self.sm.scheduler.touch_bytes(self.sm.rank, lo, hi, WRITES)
         i, j = self._split(lo), self._split(hi)
         for segment in self._segments[i:j]:
             earlier = segment.write

@@ -39,6 +39,10 @@ class Generation(Meeting):
         return f"bar_sync {self.barrier}{self.meaning}: {self.count} have arrived ({', '.join(w.name for w in self.arrived)})"
 
     @property
+    def missing(self) -> int:
+        return self.threads // 128 - len(self.arrived)
+
+    @property
     def count(self) -> str:
         return f"{128 * len(self.arrived)} of {self.threads} threads"
 
@@ -66,7 +70,7 @@ def _join(who: Warpgroup, barrier: int, threads: int, operation: str) -> Generat
     if generation is None:
         generation = sm.named[barrier] = Generation(who, barrier, threads, sm.named_over.get(barrier))
     over = generation.before
-    sm.scheduler.touch(generation.thing, ARRIVE, generation.number)
+    sm.scheduler.touch(generation.thing, ARRIVE, generation.number, (1, 0), (generation.missing, 0))
     if over is not None and who.knows(sm.clocks.named(barrier, sm.rank)) < over.number:
         users = ", ".join(w.name for w in over.arrived)
         raise report.race(who, f"{operation} {barrier} with {threads} threads, but nothing orders this after the use of the "
@@ -128,7 +132,8 @@ class Registers:
             who.breathe(lambda: wanted <= self.pool - 128 * sum(self.held))
         thing = "registers", who.rank
         # an inc that is granted commutes with another one; one that waits, or a dec, with neither
-        self.sm.scheduler.touch(thing, TEST if direction == "inc" else ARRIVE)
+        free = self.pool - 128 * sum(self.held)
+        self.sm.scheduler.touch(thing, TEST if direction == "inc" else ARRIVE, 0, (wanted, 0) if wanted > 0 else None, (free, 0))
         while wanted > (free := self.pool - 128 * sum(self.held)):
             self.sm.scheduler.touch(thing, ARRIVE, -1)
             self.waiters.append(who)

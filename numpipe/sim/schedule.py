@@ -102,7 +102,8 @@ class InOrder:
         """Let everybody else go before the running warpgroup, which tests in vain for `thing`: the answer will be another one when
         that is `ready`. (In this order a test takes time anyway.)"""
 
-    def touch(self, thing: tuple[Any, ...], how: int, epoch: int = 0) -> None:
+    def touch(self, thing: tuple[Any, ...], how: int, epoch: int = 0, amount: tuple[int, int] | None = None,
+              room: tuple[int, int] = (0, 0)) -> None:
         """Note that the running task touches a thing, in one of the ways of `footprints`."""
 
     def touch_bytes(self, rank: int, lo: int, hi: int, how: str) -> None:

@@ -179,8 +179,13 @@ class Meeting(WaitReason):
         self.time = 0
         self.complete = False
 
+    @property
+    def missing(self) -> int:
+        """How many warpgroups are still to arrive."""
+        raise NotImplementedError
+
     def arrive(self, who: Warpgroup) -> None:
-        self.sm.scheduler.touch(self.thing, ARRIVE, self.number)
+        self.sm.scheduler.touch(self.thing, ARRIVE, self.number, (1, 0), (self.missing, 0))
         who.elapse(who.sm.costs.issue)
         who.release_into(self.vector)
         self.arrived.append(who)
