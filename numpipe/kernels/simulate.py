@@ -43,6 +43,8 @@ def simulate(unit: Unit, function: Callable[..., Any], arrays: Sequence[np.ndarr
                      fresh=arrays[len(arrays) - fresh:], programmatic=True, handover=any(array.workspace for array in unit.arrays),
                      ended=ended, arrays=arrays)
     finally:
+        if isinstance(seed, sim.Guide):
+            seed.layout = unit.layout
         if trace is not None:  # a simulated kernel meets its rings as it runs
             trace.tell_rings(unit.traced())
 

@@ -268,6 +268,14 @@ class Unit(SharedMemory):
             yield from self.barriers(plan)
         yield from self.scratch_barriers()
 
+    @property
+    def layout(self) -> dict[str, int]:
+        """Where rings and allocations lie in shared memory."""
+        rings = {**self.rings, **self.outputs}
+        return {**{key: plan.base for key, plan in rings.items()}, **{f"barriers of {key}": plan.barriers for key, plan in rings.items()},
+                **{key: part.memory.at(0) for key, part in self.scratch.items()},
+                **{f"barriers of {key}": of.memory.at(0) for key, part in self.scratch.items() for of in part.barriers}}
+
     def barrier_at(self, address: int) -> BarrierPlace | None:
         """Return the place of the mbarrier at an address of shared memory; None for an address where numpipe placed none."""
         for plan in self.rings.values():

@@ -36,6 +36,8 @@ def count_arrivals(mbar: Mbarrier, who: Warpgroup, count: int, seen: int, time: 
     if count > mbar.pending or seen < mbar.phase:
         raise _unwanted(mbar, who, count, site)
     mbar.pending -= count
+    if mbar.tx < 0 and not mbar.pending:  # more bytes have come than were announced: before them the phase would have ended
+        mbar.sm.scheduler.touch(mbar.thing, TEST)
     mbar.arrivals.append((who, count, site or sites.user_site()))
     settle(mbar, time)
 
@@ -108,8 +110,6 @@ def land(mbar: Mbarrier, copy: Access, nbytes: int, time: int) -> None:
     mbar.sm.scheduler.touch(mbar.thing, ARRIVE, mbar.phase, (0, nbytes), (mbar.pending, mbar.tx))
     mbar.copies -= 1
     mbar.tx -= nbytes
-    if mbar.tx < 0:  # bytes that nobody has announced yet: without them the phase might end
-        mbar.sm.scheduler.touch(mbar.thing, TEST)
     if mbar.tx < 0 and not mbar.pending:
         raise report.violation(copy, f"{copy.describe()} brings {nbytes} bytes to {mbar.name}, {-mbar.tx} more than phase "
                                f"{mbar.phase} expects ({mbar.expected} announced); announce the bytes of all copies of the phase "

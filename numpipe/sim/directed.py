@@ -194,6 +194,8 @@ class Guide:
         """of the launch"""
         self.drawn = 0
         """work indices that were drawn"""
+        self.layout: dict[str, int] = {}
+        """where things lie in shared memory: footprints of two runs are compared"""
 
     def scheduler(self) -> InOrder:
         """Return the scheduler of the next cluster."""

@@ -6,7 +6,7 @@ and for each pair of steps of it that are dependent, and that nothing between th
 later one comes first (Flanagan, Godefroid, "Dynamic partial-order reduction for model checking software", POPL 2005); who is to be
 run there instead is a source set, and what has been explored sleeps until something that it depends on is run (Abdulla, Aronsson,
 Jonsson, Sagonas, "Source Sets: A Foundation for Optimal Dynamic Partial Order Reduction", J. ACM 64 (4), 2017, algorithm 1). Sleep
-sets see to it that no class is run twice; a schedule in which everybody sleeps is given up, and counted as `redundant`.
+sets see to it that no class is run twice; a schedule in which everybody sleeps is given up.
 
 A state cannot be kept, for it is in the frames of greenlets. So each schedule is run again from its beginning.
 
@@ -72,25 +72,22 @@ class _Node:
 class Exploration:
     """The schedules of one cluster of a launch, for one deal of its work indices; iterate over the classes.
 
-    redundant   schedules that were given up
-    whole       whether all steps of all schedules were seen
+    partly      why not all classes may have been found; "" where they have
     clusters    of the launch; `drawn`: the most work indices that were drawn
     """
 
     def __init__(self, run: Run, cluster: int = 0, deal: Sequence[int] = ()) -> None:
         self._run, self._cluster, self._deal = run, cluster, deal
         self._path: list[_Node] = []
-        self.redundant = 0
-        self.whole = True
+        self.partly = ""
+        self._layout: dict[str, int] = {}
         self.clusters = self.drawn = 0
 
-    def __iter__(self) -> Iterator[Explored]:
-        """Yield each class as it is met, until all have been."""
+    def __iter__(self) -> Iterator[Explored | None]:
+        """Yield each class as it is met, until all have been, and None for each schedule that was given up."""
         fresh = 0
         while True:
-            explored = self._next(fresh)
-            if explored is not None:
-                yield explored
+            yield self._next(fresh)
             while self._path and not self._advance(self._path[-1]):
                 self._path.pop()
             if not self._path:
@@ -128,12 +125,14 @@ class Exploration:
             steps[-1].footprint.failed = True
             last = self._path[-1]
             last.due += [agent for agent in last.enabled if agent not in last.due]
-        self.whole = self.whole and not directed.cut
+        if directed.cut:
+            self.partly = f"some have more than {len(steps):,} steps"
+        if any(self._layout.setdefault(what, where) != where for what, where in guide.layout.items()):
+            self.partly = "where things lie in shared memory depends on the schedule"
         self.clusters, self.drawn = max(self.clusters, guide.clusters), max(self.drawn, guide.drawn)
         for first, later in _races(self._path, fresh):
             self._reverse(first, later)
         if redundant:
-            self.redundant += 1
             return None
         return Explored(result, error, guide.name, tuple(steps), tuple(node.before for node in self._path))
 

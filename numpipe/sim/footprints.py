@@ -78,7 +78,8 @@ def wakes(asleep: Footprint, run: Footprint) -> bool:
 
 
 def _fit(asleep: Amount, amount: Amount, room: Amount, *, ends: bool) -> bool:
-    return all(a + b <= c for a, b, c in zip(asleep, amount, room, strict=True)) and not (ends and room in (asleep, amount))
+    arrivals, nbytes = asleep[0] + amount[0], asleep[1] + amount[1]
+    return (arrivals < room[0] or (arrivals == room[0] and nbytes <= room[1])) and not (ends and room in (asleep, amount))
 
 
 def enables(first: Footprint, later: Footprint) -> bool:

@@ -56,7 +56,8 @@ def explored(make: Callable[[], tuple[Callable[[Any], None], Any]], kind: type[E
 
     found = []
     for one in kind(run):
-        found.append(one)
+        if one is not None:
+            found.append(one)
         if len(found) > most:
             return None
     return found
