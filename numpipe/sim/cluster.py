@@ -24,7 +24,7 @@ import numpy.typing as npt
 from ..diagnostics.errors import SimulationError
 from . import barriers, generic, report, sites
 from .clocks import UNREACHABLE, Need, Vector
-from .footprints import ARRIVE, TEST, WRITE
+from .footprints import ARRIVE, AWAIT
 from .state import SM, Access, Mbarrier, Meeting, Warpgroup, side
 
 WINDOW = 1 << 24
@@ -55,8 +55,6 @@ class RemoteArrival:
         self.needs = who.needs()
         who.release_into(self.vector)
         who.remote_arrivals.append(self)
-        who.sent += 1
-        self.number = who.sent
         if who.sm.trace is not None:
             for mbar in mbars:
                 who.sm.trace.add(who, who.time, who.time + who.sm.costs.issue, "arrive", mbar=mbar.name)
@@ -70,7 +68,7 @@ class RemoteArrival:
 
     def land(self, time: int) -> None:
         """Count the arrivals, if the sender has not done so at the cluster's barrier."""
-        self.who.sm.scheduler.touch(("sent", self.who.first_warp, self.number), WRITE)
+        self.who.sm.scheduler.touch(("sent", self.who.first_warp), ARRIVE)
         if self not in self.who.remote_arrivals:
             return
         self.who.remote_arrivals.remove(self)
@@ -199,7 +197,7 @@ class ClusterMeeting(Meeting):
 def leave(who: Warpgroup) -> None:
     """Take a warpgroup that has ended for one that arrives from now on; with the last of its CTA, nobody may touch its memory."""
     meeting: ClusterMeeting = who.sm.peers[0].meeting
-    who.sm.scheduler.touch(("end", who.rank), TEST)
+    who.sm.scheduler.touch(("end", who.rank), AWAIT, -1)  # a `reach` that may come before or after is reported
     who.sm.scheduler.touch(meeting.thing, ARRIVE, meeting.number, (1, 0), (meeting.missing + 1, 0))
     meeting.settle()
     if all(w.over for w in who.sm.warpgroups):
@@ -208,7 +206,8 @@ def leave(who: Warpgroup) -> None:
 
 def arrive(who: Warpgroup) -> None:
     report.collective(who, "cluster_arrive")
-    who.breathe()
+    who.breathe(lambda: not who.remote_arrivals)
+    who.sm.scheduler.touch(("sent", who.first_warp), AWAIT)
     if who.cluster_meeting is not None:
         raise report.violation(who, "cluster_arrive for the second time; cluster_wait before the next cluster_arrive",
                                hazard="too-many-arrivals")

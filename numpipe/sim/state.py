@@ -229,8 +229,6 @@ class Warpgroup(Warps):
         self.over = False
         self.remote_arrivals: list[Any] = []
         """`cluster.RemoteArrival`: its arrivals on other CTAs' mbarriers that are under way"""
-        self.sent = 0
-        """how many there were"""
         self.cluster_meeting: Meeting | None = None
         """the use of the cluster's barrier that it has arrived at and not waited for"""
         self.time = 0
