@@ -24,7 +24,7 @@ import numpy.typing as npt
 from ..diagnostics.errors import SimulationError
 from . import barriers, generic, report, sites
 from .clocks import UNREACHABLE, Need, Vector
-from .footprints import ARRIVE, AWAIT
+from .footprints import ARRIVE, AWAIT, TEST
 from .state import SM, Access, Mbarrier, Meeting, Warpgroup, side
 
 WINDOW = 1 << 24
@@ -152,7 +152,8 @@ def reach(sm: SM, who: Warpgroup, what: str, needs: tuple[Need, ...], site: site
     if sm.ended:
         raise _left(sm, who, what, site)
     for index, value in needs:
-        sm.reached[index] = value, who, what, site  # the newest of a warp comes after its earlier ones
+        if index not in sm.reached or sm.reached[index][0] <= value:  # what a warp sent first may come last
+            sm.reached[index] = value, who, what, site
 
 
 def check_reached(sm: SM) -> None:
@@ -197,10 +198,11 @@ class ClusterMeeting(Meeting):
 def leave(who: Warpgroup) -> None:
     """Take a warpgroup that has ended for one that arrives from now on; with the last of its CTA, nobody may touch its memory."""
     meeting: ClusterMeeting = who.sm.peers[0].meeting
-    who.sm.scheduler.touch(("end", who.rank), AWAIT, -1)  # a `reach` that may come before or after is reported
-    who.sm.scheduler.touch(meeting.thing, ARRIVE, meeting.number, (1, 0), (meeting.missing + 1, 0))
+    again = who in meeting.arrived  # then its end counts from the next use on
+    who.sm.scheduler.touch(meeting.thing, ARRIVE, meeting.number + again, None if again else (1, 0), (meeting.missing + 1, 0))
     meeting.settle()
     if all(w.over for w in who.sm.warpgroups):
+        who.sm.scheduler.touch(("end", who.rank), TEST)
         check_reached(who.sm)
 
 
