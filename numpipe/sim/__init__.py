@@ -4,7 +4,7 @@
 array of bytes, swizzle included. TMA copies, wgmma batches and TMA stores act on their own, at some time between their issue and
 the wait that covers them. Two questions decide what is found: who runs next (`schedule`: an order of virtual time, which models a
 pipeline's shape and not a kernel's speed, or with a seed any legal order), and whether an access is ordered (`clocks`), which does
-not depend on the order that was run. When every warpgroup waits and nothing is in flight, that is a deadlock.
+not depend on the order that was run. (`exploration` runs all orders, up to equivalence.) When every warpgroup waits and nothing is in flight, that is a deadlock.
 
 CTAs run one after the other, those of a cluster at the same time; what any two CTAs do to an element of an array is compared
 (`gmem`). What is ``.aligned`` is executed by all lanes; narrower scopes, and lanes of a warp that do not come to a shuffle, are
@@ -24,6 +24,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import functools
+import math
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
@@ -105,7 +106,7 @@ def simulate(body: Callable[[machine.Machine], None], *, grid: tuple[int, int, i
     schedule = Schedule(random)
     boxes: dict[machine.TensorMap, Box] = {}
     plans: dict[Any, Plan] = {}
-    gmem, deal = GlobalMemory(fresh, programmatic), WorkCounter(grid[0] * grid[1] * grid[2], random, () if guide is None else guide.deal)
+    gmem, deal = GlobalMemory(fresh, programmatic), WorkCounter(math.prod(grid), random, () if guide is None else guide.deal)
     context = contextvars.copy_context()
     with np.errstate(all="ignore"):  # the tensor core and TMA make infinities without a word
         groups = schedule.clusters(grid, cluster)

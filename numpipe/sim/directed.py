@@ -94,6 +94,7 @@ class Directed(InOrder):
         self._choose = choose
         self._waiting: dict[Agent, _Task] = {}
         self._numbers: Counter[Agent] = Counter()
+        self._clock = 0
         self._polls: Counter[Any] = Counter()
         self._ready: Ready | None = None
         self._now = Step((), (), -1, True)
@@ -147,7 +148,8 @@ class Directed(InOrder):
         self._now = Step(agent, enabled, task.maker if isinstance(agent[0], str) else -1, stuck)
         if not again and not self.cut:
             self.steps.append(self._now)
-        return task.time, task.run
+        self._clock = max(self._clock, task.time)  # a trace shows the steps in their order
+        return self._clock, task.run
 
     def pause(self, ready: Ready | None = None) -> int | None:
         if ready is None and not self._now.footprint:
@@ -215,8 +217,8 @@ def named_guide(name: Name) -> Guide:
     def choose(step: int, enabled: tuple[Agent, ...], usual: int) -> int:
         which = turns.get(step, usual)
         if which >= len(enabled):
-            raise SpecError(f"seed='{name}': at step {step} only {len(enabled)} could run: it is the schedule of another kernel, or "
-                            "of other arguments")
+            raise SpecError(f"seed='{name}': at step {step} only {len(enabled)} could run: it is the schedule of another kernel, "
+                            "or of other arguments")
         return which
 
     return Guide(name.cluster, choose, name.deal)

@@ -2,7 +2,7 @@
 
 Two schedules are equivalent where one becomes the other by exchanging neighbouring steps that are independent (`footprints`): they
 end in the same state, with the same report. So one of each class is run. Nothing is known beforehand: a schedule is run to its end,
-and for each pair of steps of it that are dependent, and that nothing between them orders, another schedule is due, in which the
+and for each pair of its steps that are dependent, and that nothing between them orders, another schedule is due, in which the
 later one comes first (Flanagan, Godefroid, "Dynamic partial-order reduction for model checking software", POPL 2005); who is to be
 run there instead is a source set, and what has been explored sleeps until something that it depends on is run (Abdulla, Aronsson,
 Jonsson, Sagonas, "Source Sets: A Foundation for Optimal Dynamic Partial Order Reduction", J. ACM 64 (4), 2017, algorithm 1). Sleep
@@ -16,6 +16,7 @@ step that fails depends on all that touched the same things: so what is reported
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -48,7 +49,7 @@ class Explored:
     def switches(self) -> int:
         """How often another warpgroup is run than at the step before."""
         agents = [step.agent for step in self.steps if not isinstance(step.agent[0], str)]
-        return sum(a != b for a, b in zip(agents, agents[1:], strict=False))
+        return sum(a != b for a, b in itertools.pairwise(agents))
 
 
 @dataclass(eq=False)

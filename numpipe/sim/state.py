@@ -258,6 +258,7 @@ class Warpgroup(Warps):
         """Run the warpgroup until it waits again: a task of the scheduler."""
         self.ready = False
         self.blocked = None
+        self.time = max(self.time, time)
         self.greenlet.switch()
 
     def wake(self, time: int) -> None:

@@ -20,8 +20,8 @@ from .removal_kernels import RUNS
 from .test_catalogue import ENTRIES
 
 MOST_SECONDS = 120.0
-EACH_RUN = ("a ring, two warpgroups", "rings in rings", "chained", "turns, gemm", "a body's barriers (True, True)", "order tokens, two",
-            "outputs of one slot", "a cluster that shares blocks of b", "a poll")
+EACH_RUN = ("a ring, two warpgroups", "rings in rings", "chained", "turns, gemm", "a body's barriers (True, True)",
+            "order tokens, two", "outputs of one slot", "a cluster that shares blocks of b", "a poll")
 MEET_ONCE = {"a poll"}
 """kernels that ask whether a phase is over: their classes are several"""
 BROKEN = [name for name, entry in ENTRIES.items() if not entry.verified]
@@ -140,6 +140,24 @@ def runs(slots: int, delay: int, wgs: int, mistake: str, steps: int) -> Callable
         return c
 
     return run
+
+
+@pytest.mark.variants(2)
+@pytest.mark.parametrize(("slots", "delay", "wgs"), [(2, 1, 2), (1, 0, 1), (1, 0, 2), (2, 0, 1), (2, 0, 2), (2, 1, 1)])
+def test_a_ring_that_releases_by_itself_has_one_class(slots: int, delay: int, wgs: int) -> None:
+    @numpipe.kernel(num_compute_wgs=wgs, grid=1)
+    def product(a, b, c):
+        wg = numpipe.axis_index("wg")
+        acc = numpipe.zeros((64, 64), np.float32)
+        pipe = numpipe.pipeline(grid=(a.shape[1] // 64,), max_concurrent_steps=slots, delay_release=delay, in_specs=(
+            BlockSpec((64 * wgs, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))))
+        for (k,), (a_tile, b_tile) in pipe(a, b):
+            acc = numpipe.wgmma(acc, a_tile.at[ds(wg * 64, 64), ds(0, 64)], b_tile.T)
+        c[ds(wg * 64, 64), ds(0, 64)] = acc
+
+    a, b = (np.ones((rows, 64 * (slots + delay + 2)), np.float16) for rows in (64 * wgs, 64))
+    result = numpipe.verify(product, a, b, np.zeros((64 * wgs, 64), np.float32), schedules="all", limit=MOST_SECONDS)
+    assert result.ok and result.coverage is not None and result.coverage.complete and result.schedules == 1
 
 
 @pytest.mark.variants(6)

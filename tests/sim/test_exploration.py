@@ -17,13 +17,14 @@ from tests.kernels.every_order import EveryOrder, class_of, explored, outcome
 from tests.kernels.sim_pipelines import one
 
 X = np.arange(64 * 8, dtype=np.float16).reshape(64, 8)
+Program = tuple[tuple[tuple[Any, ...], ...], ...]
 OPERATIONS = (
-    [("arrive", b) for b in range(2)] + [("wait", b, phase) for b in range(2) for phase in range(2)] + [("test", b) for b in range(2)]
+    [("arrive", b) for b in range(2)] + [("wait", b, phase) for b in range(2) for phase in range(2)] + [("test", 0), ("test", 1)]
     + [("sync", 1), ("pass", 1), ("store", 0), ("store", 1), ("load", 0), ("load", 1), ("add", 0), ("max", 0), ("copy", 0),
        ("out", 0), ("drain", 0), ("dec", 96), ("inc", 200)])
 
 
-def made(program: tuple[tuple[tuple[Any, ...], ...], ...], counts: tuple[int, ...]) -> Callable[[], tuple[Callable[[Any], None], Any]]:
+def made(program: Program, counts: tuple[int, ...]) -> Callable[[], tuple[Callable[[Any], None], Any]]:
     """Return what makes a body that runs a row of operations in each warpgroup, and the answers that they got."""
     def make() -> tuple[Callable[[Any], None], Any]:
         answers: dict[int, list[int]] = {number: [] for number in range(len(program))}
@@ -90,7 +91,7 @@ REMOTE = ([("send", b) for b in range(2)] + [("wait", b, phase) for b in range(2
           + [("test", 0), ("meet", 0), ("here", 0), ("there", 0), ("arrive", 0)])
 
 
-def made_of_ctas(program: tuple[tuple[tuple[Any, ...], ...], ...], counts: tuple[int, ...]) -> Callable[[], tuple[Any, Any]]:
+def made_of_ctas(program: Program, counts: tuple[int, ...]) -> Callable[[], tuple[Any, Any]]:
     """The same for a warpgroup of each CTA of a cluster."""
     def make() -> tuple[Callable[[Any], None], Any]:
         answers: dict[int, list[int]] = {rank: [] for rank in range(len(program))}
