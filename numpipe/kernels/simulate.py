@@ -20,6 +20,7 @@ from ..language.tiles.refs import GmemRef
 from ..language.tiles.store_ring import drain_stores
 from ..plan.context import Context
 from ..plan.unit import Unit
+from ..sim.directed import Guide
 
 
 def simulate(unit: Unit, function: Callable[..., Any], arrays: Sequence[np.ndarray], scalars: Sequence[Any],
@@ -43,7 +44,7 @@ def simulate(unit: Unit, function: Callable[..., Any], arrays: Sequence[np.ndarr
                      fresh=arrays[len(arrays) - fresh:], programmatic=True, handover=any(array.workspace for array in unit.arrays),
                      ended=ended, arrays=arrays)
     finally:
-        if isinstance(seed, sim.Guide):
+        if isinstance(seed, Guide):
             seed.layout = unit.layout
         if trace is not None:  # a simulated kernel meets its rings as it runs
             trace.tell_rings(unit.traced())

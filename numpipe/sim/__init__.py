@@ -4,7 +4,8 @@
 array of bytes, swizzle included. TMA copies, wgmma batches and TMA stores act on their own, at some time between their issue and
 the wait that covers them. Two questions decide what is found: who runs next (`schedule`: an order of virtual time, which models a
 pipeline's shape and not a kernel's speed, or with a seed any legal order), and whether an access is ordered (`clocks`), which does
-not depend on the order that was run. (`exploration` runs all orders, up to equivalence.) When every warpgroup waits and nothing is in flight, that is a deadlock.
+not depend on the order that was run. (`exploration` runs all orders, up to equivalence.) When every warpgroup waits and nothing
+is in flight, that is a deadlock.
 
 CTAs run one after the other, those of a cluster at the same time; what any two CTAs do to an element of an array is compared
 (`gmem`). What is ``.aligned`` is executed by all lanes; narrower scopes, and lanes of a warp that do not come to a shuffle, are

@@ -31,8 +31,7 @@ _MOST = 2**20 - 1
 def count_arrivals(mbar: Mbarrier, who: Warpgroup, count: int, seen: int, time: int, site: Site = None, nbytes: int = 0) -> None:
     """Count arrivals of the executing lanes, who know that phases before `seen` are over, and announce bytes in the phase."""
     mbar.sm.scheduler.touch(mbar.thing, ARRIVE, mbar.phase, (count, -nbytes), (mbar.pending, mbar.tx))
-    if nbytes:
-        expect(mbar, who, nbytes)
+    expect(mbar, who, nbytes)
     if count > mbar.pending or seen < mbar.phase:
         raise _unwanted(mbar, who, count, site)
     mbar.pending -= count
@@ -159,10 +158,9 @@ def settle(mbar: Mbarrier, time: int) -> None:
 def find(who: Warpgroup, address: int, operation: str, asynchronous: bool = False, of: SM | None = None) -> Mbarrier:
     """Return the live mbarrier at `address`, of another CTA where `of` is its SM; raise PipelineRace unless the executing warps
     (`asynchronous`: and the TMA) see it initialised."""
-    sm = of or who.sm
-    mbar = sm.mbarriers.get(address)
+    mbar = (of or who.sm).mbarriers.get(address)
     if mbar is None:
-        sm.scheduler.touch(("mbarrier", sm.rank, address), WRITE)
+        who.sm.scheduler.touch(("mbarrier", (of or who.sm).rank, address), WRITE)
         raise report.race(who, f"{operation} on SMEM[{address}], where no mbarrier has been initialised yet; initialise it, "
                           "fence_mbarrier_init, then bar_sync before anyone uses it", hazard="missing-init-fence")
     if mbar.epoch:
@@ -187,7 +185,8 @@ def init(who: Warpgroup, address: int, count: int, name: str = "") -> None:
         raise report.violation(who, f"mbar_init on {old.name}, live since {sites.place(old.site)}; mbar_inval it "
                                     "first", hazard="barrier-reinitialised", mbar=old, before=old.party())
     who.elapse(who.sm.costs.issue)
-    who.sm.scheduler.touch(_create(who, int(address), int(count), name, who.epoch()).thing, WRITE)
+    _create(who, int(address), int(count), name, who.epoch())
+    who.sm.scheduler.touch(("mbarrier", who.rank, int(address)), WRITE)
     who.sm.scheduler.touch_bytes(who.rank, int(address), int(address) + 8, WRITES)
 
 
@@ -278,12 +277,12 @@ def wait(who: Warpgroup, address: int, phase: int, step: int = -1) -> None:
     who.sm.scheduler.touch(mbar.thing, AWAIT, phase)
     who.last_wait = (mbar.name, phase, step)
     reached = mbar.phase - 1
-    if _early(who, mbar, phase):
+    if who.knows(mbar.landed) < phase <= mbar.phase:
         raise report.race(who, f"{_waited(mbar, phase, step)}, but nothing orders this after the end of phase {phase - 1}: coming "
                           f"earlier, it passes on the stale phase {phase - 2}, which has the same parity; wait for phase "
                           f"{phase - 1} too, or for a barrier on which somebody arrives who has waited for it",
                           hazard="wrong-phase", mbar=mbar, phase=phase, step=step if step >= 0 else None)
-    if _blocks(mbar, phase):
+    if mbar.blocks(phase):
         mbar.waiters.append((who, phase))
         who.block(MbarrierWait(mbar, phase, step), mbar=mbar.name, phase=phase, step=step)
         # a second completion before this warpgroup looked again: the machine may or may not have seen the first
@@ -297,19 +296,10 @@ def wait(who: Warpgroup, address: int, phase: int, step: int = -1) -> None:
     who.elapse(who.sm.costs.wait)
 
 
-def _early(who: Warpgroup, mbar: Mbarrier, phase: int) -> bool:
-    """Whether a wait for a phase may come before the end of the one before."""
-    return who.knows(mbar.landed) < phase <= mbar.phase
-
-
-def _blocks(mbar: Mbarrier, phase: int) -> bool:
-    return mbar.phase <= phase and bool((mbar.phase - 1 ^ phase) & 1)
-
-
 def _ready(who: Warpgroup, address: int, phase: int) -> bool:
     """Whether a wait for a phase ends at once, with a report or without."""
     mbar = who.sm.mbarriers.get(address)
-    return mbar is None or not _blocks(mbar, phase) or _early(who, mbar, phase)
+    return mbar is None or not mbar.blocks(phase) or who.knows(mbar.landed) < phase <= mbar.phase
 
 
 def _waited(mbar: Mbarrier, phase: int, step: int) -> str:

@@ -216,7 +216,7 @@ def arrive(who: Warpgroup) -> None:
     for sent in list(who.remote_arrivals):
         sent.land(who.time + who.sm.costs.issue)
     meeting = who.cluster_meeting = who.sm.peers[0].meeting
-    meeting.arrive(who)
+    meeting.arrive(who, meeting.missing)
     meeting.settle()
 
 

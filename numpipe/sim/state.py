@@ -113,6 +113,10 @@ class Mbarrier:
     def idle(self) -> bool:
         return self.pending == self.count and not self.tx and not self.waiters and not self.copies
 
+    def blocks(self, phase: int) -> bool:
+        """Whether a wait for a phase has to wait: it goes by parity."""
+        return self.phase <= phase and bool((self.phase - 1 ^ phase) & 1)
+
     def by_warpgroup(self, *, before: bool = False) -> tuple[tuple[str, int], ...]:
         """Return (warpgroup's name, arrivals) in the present phase, or in the one `before`."""
         counts = Counter[str]()
@@ -179,13 +183,9 @@ class Meeting(WaitReason):
         self.time = 0
         self.complete = False
 
-    @property
-    def missing(self) -> int:
-        """How many warpgroups are still to arrive."""
-        raise NotImplementedError
-
-    def arrive(self, who: Warpgroup) -> None:
-        self.sm.scheduler.touch(self.thing, ARRIVE, self.number, (1, 0), (self.missing, 0))
+    def arrive(self, who: Warpgroup, missing: int) -> None:
+        """Count an arrival, one of those that are `missing`."""
+        self.sm.scheduler.touch(self.thing, ARRIVE, self.number, (1, 0), (missing, 0))
         who.elapse(who.sm.costs.issue)
         who.release_into(self.vector)
         self.arrived.append(who)

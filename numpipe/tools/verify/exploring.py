@@ -1,7 +1,8 @@
 """`numpipe.verify(…, schedules="all")`: a kernel under all schedules up to equivalence (`numpipe.sim.exploration`).
 
 A schedule of a launch is one of each cluster of CTAs, and says who draws which tile from a counter. Clusters do not wait for each
-other, and what two of them do to one element is compared in whatever order they run. So the schedules of each cluster are explored by
+other, and what two of them do to one element is compared in whatever order they run. So the schedules of each cluster are
+explored by
 themselves, with the others in the virtual-time order, and that for each deal of the tiles.
 """
 

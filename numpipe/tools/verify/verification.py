@@ -306,7 +306,8 @@ def verified(kernel: Kernel, arguments: Arguments, schedules: int | Literal["all
     differences = tuple(_difference(name, first[name], arrays, _summed(kernel, arguments, arrays[0][0]))
                         for name, arrays in others.items())
     seconds = time.perf_counter() - begun
-    return Verification(kernel.name, seeds, failures, differences, seconds, warnings, wide, every and every.coverage), first
+    coverage = None if every is None else every.coverage
+    return Verification(kernel.name, seeds, failures, differences, seconds, warnings, wide, coverage), first
 
 
 # ---- failures -----------------------------------------------------------------------------------------------------
