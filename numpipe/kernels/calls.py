@@ -155,7 +155,7 @@ class Calls:
             timed.say(f"{definition.name}: plan for {shapes} on {'GPU' if plan.prepared else 'the simulated SM'}, grid {grid}")
         return plan
 
-    def run(self, call: Call, stream: Any, seed: int | None = None, trace: Any = None,
+    def run(self, call: Call, stream: Any, seed: Any = None, trace: Any = None,
             judge: Judge | None = None) -> launch.Launch | None:
         """Run a call; returns the launch that it made on arrays of the GPU.
 

@@ -86,9 +86,10 @@ class Kernel:
             return bind(self._calls, self._calls.resolve(args, named, out, target, None), out)
 
     @brief
-    def simulate(self, /, *args: Any, seed: int | None = None, trace: Any = None, ctas: int | None = None, out: Any = None,
+    def simulate(self, /, *args: Any, seed: int | str | None = None, trace: Any = None, ctas: int | None = None, out: Any = None,
                  **named: Any) -> Any:
-        """Run on the simulated SM: `seed` picks a random legal schedule (None: the virtual-time order).
+        """Run on the simulated SM: `seed` picks a random legal schedule (None: the virtual-time order); a text
+        is the name of one that `numpipe.verify` has found.
 
         `trace` is a numpipe.Trace that collects events, or the name of a file for them, ``run.json`` (for ui.perfetto.dev) or
         ``run.txt``, which is written also when the run ends in a race or a deadlock.
@@ -101,12 +102,12 @@ class Kernel:
         with collecting(trace) as events:
             return self.judged(Judge(ctas), *args, out=out, seed=seed, trace=events, **named)
 
-    def judged(self, judge: Judge, /, *args: Any, out: Any = None, seed: int | None = None, trace: Any = None, **named: Any) -> Any:
+    def judged(self, judge: Judge, /, *args: Any, out: Any = None, seed: Any = None, trace: Any = None, **named: Any) -> Any:
         """Run on the simulated SM, for a judge; `trace` is a Trace."""
         return self._run(args, named, out, "sim", None, seed, trace, judge)
 
     def _run(self, args: tuple[Any, ...], named: dict[str, Any], out: Any, target: str | None, stream: Any,
-             seed: int | None = None, trace: Any = None, judge: Judge | None = None) -> Any:
+             seed: Any = None, trace: Any = None, judge: Judge | None = None) -> Any:
         """Make a call that was not made before."""
         call = self._calls.resolve(args, named, out, target, stream)
         launched = self._calls.run(call, stream, seed, trace, judge)

@@ -231,7 +231,7 @@ class _Variant(Variant):
     def _build(self) -> Any:
         return self.definition.read()  # raises TargetError
 
-    def simulate(self, call: Call, grid: tuple[int, int, int], seed: int | None, trace: Any, judge: Judge | None = None) -> None:
+    def simulate(self, call: Call, grid: tuple[int, int, int], seed: Any, trace: Any, judge: Judge | None = None) -> None:
         self.definition.read()
 
     def shown(self, what: str) -> Any:

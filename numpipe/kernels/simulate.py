@@ -20,10 +20,11 @@ from ..language.tiles.refs import GmemRef
 from ..language.tiles.store_ring import drain_stores
 from ..plan.context import Context
 from ..plan.unit import Unit
+from ..sim.directed import Guide
 
 
 def simulate(unit: Unit, function: Callable[..., Any], arrays: Sequence[np.ndarray], scalars: Sequence[Any],
-             grid: tuple[int, int, int], *, seed: int | None = None, trace: sim.Trace | None = None, fresh: int = 0,
+             grid: tuple[int, int, int], *, seed: sim.Seed = None, trace: sim.Trace | None = None, fresh: int = 0,
              ended: Callable[[Any], None] | None = None) -> None:
     """Run the rewritten kernel function over the whole grid, role by role as the entry on the GPU does.
 
@@ -41,8 +42,10 @@ def simulate(unit: Unit, function: Callable[..., Any], arrays: Sequence[np.ndarr
                      cluster=unit.cluster,
                      staging_bytes=most + ROOM * unit.compute_wgs,  # kept apart: see Unit.plan_staging, tiles.exchange
                      fresh=arrays[len(arrays) - fresh:], programmatic=True, handover=any(array.workspace for array in unit.arrays),
-                     ended=ended)
+                     ended=ended, arrays=arrays)
     finally:
+        if isinstance(seed, Guide):
+            seed.layout = unit.layout
         if trace is not None:  # a simulated kernel meets its rings as it runs
             trace.tell_rings(unit.traced())
 

@@ -184,7 +184,7 @@ class Variant:
         """Return the run-time scalars of a call, as the kernel function gets them."""
         return [kind.type(value) for kind, value in zip(self.scalars, call.values, strict=True)]
 
-    def simulate(self, call: Call, grid: tuple[int, int, int], seed: int | None, trace: Any, judge: Judge | None = None) -> None:
+    def simulate(self, call: Call, grid: tuple[int, int, int], seed: Any, trace: Any, judge: Judge | None = None) -> None:
         """Run a call on host arrays."""
         from ..compile.check import blame
         from ..language.pipeline.pipelines import KEPT

@@ -268,6 +268,17 @@ class Unit(SharedMemory):
             yield from self.barriers(plan)
         yield from self.scratch_barriers()
 
+    @property
+    def layout(self) -> dict[str, int]:
+        """Where rings and allocations lie in shared memory."""
+        found: dict[str, int] = {}
+        for key, plan in {**self.rings, **self.outputs}.items():
+            found |= {key: plan.base, f"barriers of {key}": plan.barriers}
+        for key, part in self.scratch.items():
+            found[key] = part.memory.at(0)
+            found |= {f"barriers of {key} ({number})": of.memory.at(0) for number, of in enumerate(part.barriers)}
+        return found
+
     def barrier_at(self, address: int) -> BarrierPlace | None:
         """Return the place of the mbarrier at an address of shared memory; None for an address where numpipe placed none."""
         for plan in self.rings.values():

@@ -4,7 +4,8 @@
 array of bytes, swizzle included. TMA copies, wgmma batches and TMA stores act on their own, at some time between their issue and
 the wait that covers them. Two questions decide what is found: who runs next (`schedule`: an order of virtual time, which models a
 pipeline's shape and not a kernel's speed, or with a seed any legal order), and whether an access is ordered (`clocks`), which does
-not depend on the order that was run. When every warpgroup waits and nothing is in flight, that is a deadlock.
+not depend on the order that was run. (`exploration` runs all orders, up to equivalence.) When every warpgroup waits and nothing
+is in flight, that is a deadlock.
 
 CTAs run one after the other, those of a cluster at the same time; what any two CTAs do to an element of an array is compared
 (`gmem`). What is ``.aligned`` is executed by all lanes; narrower scopes, and lanes of a warp that do not come to a shuffle, are
@@ -24,8 +25,10 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import functools
+import math
+import operator
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from greenlet import GreenletExit
@@ -39,7 +42,8 @@ from ..traces.trace import Trace
 from . import barriers, deadlock, named
 from .boxes import Box
 from .clocks import Clocks
-from .cluster import ClusterMeeting, check_reached
+from .cluster import ClusterMeeting, leave
+from .directed import Guide, Name, named_guide
 from .gmem import GlobalMemory, left_set
 from .memory import SharedMemory
 from .mma import Plan
@@ -50,6 +54,7 @@ from .state import SM
 __all__ = ["Costs", "Event", "Trace", "default_registers", "simulate"]
 
 MAX_WARPGROUPS = 8
+Seed: TypeAlias = "int | str | Guide | None"
 
 
 def default_registers(warpgroups: int, target: Target = DEFAULT) -> int:
@@ -62,10 +67,10 @@ def default_registers(warpgroups: int, target: Target = DEFAULT) -> int:
 
 
 def simulate(body: Callable[[machine.Machine], None], *, grid: tuple[int, int, int], warpgroups: int, smem_bytes: int,
-             unit: Any = None, seed: int | None = None, trace: Trace | None = None, registers: int | None = None,
+             unit: Any = None, seed: Seed = None, trace: Trace | None = None, registers: int | None = None,
              costs: Costs | None = None, staging_bytes: int = 0, fresh: Sequence[np.ndarray] = (), programmatic: bool = False,
              cluster: tuple[int, int, int] = (1, 1, 1), handover: bool = False,
-             ended: Callable[[GlobalMemory], None] | None = None) -> None:
+             ended: Callable[[GlobalMemory], None] | None = None, arrays: Sequence[np.ndarray] = ()) -> None:
     """Run ``body(machine)`` for every warpgroup of every CTA of `grid` (x, y, z; x fastest without a seed), CTA by CTA.
 
     warpgroups     warpgroups of 128 threads, 1 … 8; `body` sets ``machine.role`` itself
@@ -73,7 +78,8 @@ def simulate(body: Callable[[machine.Machine], None], *, grid: tuple[int, int, i
     staging_bytes  more shared memory behind it, for a kernel that meets its rings as it runs and cannot pack them before
     unit           becomes ``machine.unit``
     seed           None: the deterministic order of the virtual-time model. An int: a random legal order of CTAs, warpgroups and
-                   asynchronous operations, the same for the same seed (see `schedule` for the kinds of order)
+                   asynchronous operations, the same for the same seed (see `schedule` for the kinds of order). A text: the
+                   schedule of that name (`directed`)
     trace          collects events for `Trace.timeline`
     registers      32-bit registers a lane holds at entry (`default_registers`), for setmaxnreg
     costs          cycles of the virtual-time model
@@ -83,6 +89,7 @@ def simulate(body: Callable[[machine.Machine], None], *, grid: tuple[int, int, i
     cluster        CTAs along x, y, z that run at the same time; `grid` is a multiple
     handover       CTAs wait for others of a smaller index (`gmem`): they run in the order of their indices, also with a seed
     ended          is called when all CTAs have ended, with the record of what they did to global memory
+    arrays         that the kernel was given: an exploration knows them by their places here
 
     Raises PipelineRace, PipelineDeadlock or SimulationError for a broken kernel, what `body` raises otherwise.
 
@@ -95,26 +102,32 @@ def simulate(body: Callable[[machine.Machine], None], *, grid: tuple[int, int, i
     target: Target = getattr(unit, "target", DEFAULT)
     if not 0 <= smem_bytes <= target.smem_bytes:
         raise SpecError(f"smem_bytes={smem_bytes}; a CTA has at most {target.smem_bytes} bytes of dynamic shared memory")
-    schedule = Schedule(seed)
+    guide = named_guide(Name.of(seed)) if isinstance(seed, str) else seed if isinstance(seed, Guide) else None
+    random = None if seed is None or guide is not None else operator.index(seed)  # type: ignore[arg-type]
+    schedule = Schedule(random)
     boxes: dict[machine.TensorMap, Box] = {}
     plans: dict[Any, Plan] = {}
-    gmem, deal = GlobalMemory(fresh, programmatic), WorkCounter(grid[0] * grid[1] * grid[2], seed)
+    gmem, deal = GlobalMemory(fresh, programmatic), WorkCounter(math.prod(grid), random, () if guide is None else guide.deal)
     context = contextvars.copy_context()
     with np.errstate(all="ignore"):  # the tensor core and TMA make infinities without a word
         groups = schedule.clusters(grid, cluster)
         for ctas in sorted(groups, key=lambda ctas: ctas[0][::-1]) if handover else groups:
             gmem.begin()
-            scheduler, clocks = schedule.scheduler(), Clocks(4 * warpgroups * len(ctas), len(ctas))
+            scheduler = schedule.scheduler() if guide is None else guide.scheduler()
+            scheduler.arrays(arrays)
+            clocks = Clocks(4 * warpgroups * len(ctas), len(ctas))
             peers: list[SM] = []
             for cta in ctas:
                 sm = SM(cta=cta, grid=grid, warpgroups=warpgroups, unit=unit, scheduler=scheduler, clocks=clocks, peers=peers,
                         costs=costs or Costs(), trace=trace, context=context, boxes=boxes, plans=plans, gmem=gmem, deal=deal)
-                sm.meeting = ClusterMeeting("cluster", sm)
+                sm.meeting = ClusterMeeting("cluster", sm, ("cluster",), 1)
                 sm.memory = SharedMemory(sm, max(smem_bytes + staging_bytes, 1))
                 sm.warpgroups += [Warpgroup(sm, i, functools.partial(_run_body, body)) for i in range(warpgroups)]
                 sm.registers = named.Registers(sm, default_registers(warpgroups, target) if registers is None else registers)
             _run(peers)
         left_set(gmem.flags.values())
+    if guide is not None:
+        guide.drawn = deal.drawn
     if ended is not None:
         ended(gmem)
 
@@ -139,9 +152,7 @@ def _run_body(body: Callable[[machine.Machine], None], warpgroup: Warpgroup) -> 
         sm.trace.add(warpgroup, warpgroup.time, warpgroup.time, "end")
     warpgroup.over = True
     if len(sm.peers) > 1:
-        sm.peers[0].meeting.settle()
-        if all(w.over for w in sm.warpgroups):
-            check_reached(sm)
+        leave(warpgroup)
 
 
 def _run(peers: list[SM]) -> None:

@@ -11,12 +11,15 @@ PTX ISA, "Parallel Synchronization and Communication Instructions: mbarrier".
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 
 from ..diagnostics.errors import SimulationError
 from ..traces.protocol import BARRIERS, WARPS
 from . import deadlock, report, sites
 from .clocks import GENERIC, INITIALISED, UNREACHABLE, WAITED, Vector
+from .footprints import ARRIVE, AWAIT, TEST, WRITE, WRITES
 from .sites import Site
 from .state import SM, Access, Mbarrier, MbarrierWait, Warpgroup, side
 
@@ -25,11 +28,15 @@ _MOST = 2**20 - 1
 
 
 # ---- phases ----------------------------------------------------------------------------------------------------------
-def count_arrivals(mbar: Mbarrier, who: Warpgroup, count: int, seen: int, time: int, site: Site = None) -> None:
-    """Count arrivals of the executing lanes, who know that phases before `seen` are over."""
+def count_arrivals(mbar: Mbarrier, who: Warpgroup, count: int, seen: int, time: int, site: Site = None, nbytes: int = 0) -> None:
+    """Count arrivals of the executing lanes, who know that phases before `seen` are over, and announce bytes in the phase."""
+    mbar.sm.scheduler.touch(mbar.thing, ARRIVE, mbar.phase, (count, -nbytes), (mbar.pending, mbar.tx))
+    expect(mbar, who, nbytes)
     if count > mbar.pending or seen < mbar.phase:
         raise _unwanted(mbar, who, count, site)
     mbar.pending -= count
+    if mbar.tx < 0 and not mbar.pending:  # more bytes have come than were announced: before them the phase would have ended
+        mbar.sm.scheduler.touch(mbar.thing, TEST)
     mbar.arrivals.append((who, count, site or sites.user_site()))
     settle(mbar, time)
 
@@ -99,6 +106,7 @@ def awaited(access: Access) -> Mbarrier | None:
 
 def land(mbar: Mbarrier, copy: Access, nbytes: int, time: int) -> None:
     """Complete the bytes of a copy that has written them."""
+    mbar.sm.scheduler.touch(mbar.thing, ARRIVE, mbar.phase, (0, nbytes), (mbar.pending, mbar.tx))
     mbar.copies -= 1
     mbar.tx -= nbytes
     if mbar.tx < 0 and not mbar.pending:
@@ -152,6 +160,7 @@ def find(who: Warpgroup, address: int, operation: str, asynchronous: bool = Fals
     (`asynchronous`: and the TMA) see it initialised."""
     mbar = (of or who.sm).mbarriers.get(address)
     if mbar is None:
+        who.sm.scheduler.touch(("mbarrier", (of or who.sm).rank, address), WRITE)
         raise report.race(who, f"{operation} on SMEM[{address}], where no mbarrier has been initialised yet; initialise it, "
                           "fence_mbarrier_init, then bar_sync before anyone uses it", hazard="missing-init-fence")
     if mbar.epoch:
@@ -172,10 +181,13 @@ def init(who: Warpgroup, address: int, count: int, name: str = "") -> None:
     report.one_lane(who, "mbar_init")
     old = who.sm.mbarriers.get(address)
     if old is not None:
+        who.sm.scheduler.touch(old.thing, WRITE)
         raise report.violation(who, f"mbar_init on {old.name}, live since {sites.place(old.site)}; mbar_inval it "
                                     "first", hazard="barrier-reinitialised", mbar=old, before=old.party())
     who.elapse(who.sm.costs.issue)
     _create(who, int(address), int(count), name, who.epoch())
+    who.sm.scheduler.touch(("mbarrier", who.rank, int(address)), WRITE)
+    who.sm.scheduler.touch_bytes(who.rank, int(address), int(address) + 8, WRITES)
 
 
 def init_at_entry(who: Warpgroup, address: int, count: int, name: str = "", *, observed: bool = False) -> None:
@@ -209,6 +221,7 @@ def invalidate(who: Warpgroup, address: int) -> None:
     report.one_lane(who, "mbar_inval")
     address = int(address)
     mbar = find(who, address, "mbar_inval")
+    who.sm.scheduler.touch(mbar.thing, WRITE)
     if not mbar.idle:
         raise report.violation(who, f"mbar_inval on {mbar.name} in the middle of phase {mbar.phase}: {mbar.pending} of "
                                f"{mbar.count} arrivals pending, {mbar.tx} bytes missing, {mbar.copies} copies in flight, "
@@ -226,9 +239,9 @@ def invalidate(who: Warpgroup, address: int) -> None:
 
 
 # ---- arrivals and waits ----------------------------------------------------------------------------------------------
-def _arrive(who: Warpgroup, mbar: Mbarrier, count: int) -> None:
+def _arrive(who: Warpgroup, mbar: Mbarrier, count: int, nbytes: int = 0) -> None:
     who.release_into(mbar.current)
-    count_arrivals(mbar, who, count, who.knows(mbar.landed), who.time)
+    count_arrivals(mbar, who, count, who.knows(mbar.landed), who.time, nbytes=nbytes)
     who.breathe()
 
 
@@ -245,8 +258,7 @@ def arrive(who: Warpgroup, address: int, count: int = 1) -> None:
 def arrive_expect_tx(who: Warpgroup, address: int, nbytes: int) -> None:
     mbar = find(who, address, "mbar_arrive_expect_tx")
     who.elapse(who.sm.costs.issue)
-    expect(mbar, who, int(nbytes) * who.lane_count())
-    _arrive(who, mbar, who.lane_count())
+    _arrive(who, mbar, who.lane_count(), int(nbytes) * who.lane_count())
 
 
 def expect(mbar: Mbarrier, who: Warpgroup, nbytes: int) -> None:
@@ -259,9 +271,10 @@ def expect(mbar: Mbarrier, who: Warpgroup, nbytes: int) -> None:
 
 
 def wait(who: Warpgroup, address: int, phase: int, step: int = -1) -> None:
-    who.breathe()
-    mbar = find(who, address, "mbar_wait")
     phase, step = int(phase), int(step)
+    who.breathe(functools.partial(_ready, who, address, phase))
+    mbar = find(who, address, "mbar_wait")
+    who.sm.scheduler.touch(mbar.thing, AWAIT, phase)
     who.last_wait = (mbar.name, phase, step)
     reached = mbar.phase - 1
     if who.knows(mbar.landed) < phase <= mbar.phase:
@@ -269,7 +282,7 @@ def wait(who: Warpgroup, address: int, phase: int, step: int = -1) -> None:
                           f"earlier, it passes on the stale phase {phase - 2}, which has the same parity; wait for phase "
                           f"{phase - 1} too, or for a barrier on which somebody arrives who has waited for it",
                           hazard="wrong-phase", mbar=mbar, phase=phase, step=step if step >= 0 else None)
-    if reached < phase and (reached ^ phase) & 1:
+    if mbar.blocks(phase):
         mbar.waiters.append((who, phase))
         who.block(MbarrierWait(mbar, phase, step), mbar=mbar.name, phase=phase, step=step)
         # a second completion before this warpgroup looked again: the machine may or may not have seen the first
@@ -281,6 +294,12 @@ def wait(who: Warpgroup, address: int, phase: int, step: int = -1) -> None:
     who.counters[WAITED][:len(who.warps())] += 1
     mbar.waits.append((who, phase, step, sites.user_site(), who.needs(WAITED)))
     who.elapse(who.sm.costs.wait)
+
+
+def _ready(who: Warpgroup, address: int, phase: int) -> bool:
+    """Whether a wait for a phase ends at once, with a report or without."""
+    mbar = who.sm.mbarriers.get(address)
+    return mbar is None or not mbar.blocks(phase) or who.knows(mbar.landed) < phase <= mbar.phase
 
 
 def _waited(mbar: Mbarrier, phase: int, step: int) -> str:
@@ -336,6 +355,7 @@ def _acquire(who: Warpgroup, mbar: Mbarrier, reached: int) -> None:
 def test(who: Warpgroup, address: int, parity: int) -> bool:
     mbar = find(who, address, "mbar_test")
     who.elapse(who.sm.costs.wait)
+    who.sm.scheduler.touch(mbar.thing, TEST)
     reached = mbar.phase - 1
     if (reached ^ int(parity)) & 1:
         sm, who.blocked = who.sm, MbarrierWait(mbar, mbar.phase, kind="poll")
@@ -344,7 +364,7 @@ def test(who: Warpgroup, address: int, parity: int) -> bool:
         sm.polled_at = progress
         if sm.polls > sm.poll_limit:  # nobody else is left to complete the phase
             raise deadlock.deadlock(sm, f"{sm.polls} tests in a row failed while nothing else happened")
-        sm.scheduler.defer()
+        sm.scheduler.defer((*mbar.thing, mbar.phase), lambda: mbar.phase - 1 != reached)
         who.wake(who.time)
         who.switch()
         return False

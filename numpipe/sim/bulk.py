@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +20,7 @@ from ..core.machine import TensorMap
 from . import barriers, cluster, report, sites
 from .boxes import Box
 from .clocks import BULK_READ
+from .footprints import ARRIVE, AWAIT
 from .state import Access, WaitReason, Warpgroup
 
 _SWIZZLES = (0, 32, 64, 128)
@@ -88,6 +90,7 @@ def load(who: Warpgroup, dst: int, tensor: TensorMap, coords: tuple[int, ...], m
         cluster.reach(to, who, what, (), access.site)
         for lo, hi in touched:
             to.memory.write(access, lo, hi, known, True)
+        sm.scheduler.touch(on.thing, ARRIVE, on.phase)
         on.copies += 1
         on.last = access
         sent = None if to is sm else who.vectors[0].copy()  # its end says that all before its issue was over
@@ -107,6 +110,7 @@ class Store:
     """A TMA store in flight, and the cycles at which it has read its bytes and written them."""
 
     access: Access
+    thing: tuple[Any, ...]
     read_at: int | None = None
     written_at: int | None = None
 
@@ -123,6 +127,8 @@ class Groups(WaitReason):
         """number of the oldest group in the list; groups before it are written"""
         self._until = 0
         self._reading = True
+        self._issued = 0
+        """stores"""
 
     def store(self, tensor: TensorMap, coords: tuple[int, ...], src: int, reduction: str, once: bool = False) -> None:
         who, sm = self.who, self.who.sm
@@ -147,7 +153,8 @@ class Groups(WaitReason):
         for lo, hi in touched:
             sm.memory.read(access, ("store", who.warpgroup), lo, hi, known, True, last=once)
         sm.gmem.store(access, box, where, known, (sm.clocks.written(who.first_warp), group), reduction)
-        store = Store(access)
+        self._issued += 1
+        store = Store(access, ("store", who.first_warp, self._issued))
         self._open.append(store)
         who.elapse(sm.costs.tma_issue)
         started, left = sm.occupy("copy port", who.time, -(-box.nbytes // sm.costs.tma_bytes))
@@ -159,11 +166,13 @@ class Groups(WaitReason):
         def read(_: int) -> None:
             chunks = sm.memory.chunks[index].copy()
             store.read_at = left
+            sm.scheduler.touch((*store.thing, "read"), ARRIVE)
             self._wake()
 
             def write(_: int) -> None:
                 box.put(where, chunks, reduction)
                 store.written_at = done
+                sm.scheduler.touch((*store.thing, "written"), ARRIVE)
                 self._wake()
 
             sm.scheduler.push(done, write, "write")
@@ -209,9 +218,12 @@ class Groups(WaitReason):
         if pending < 0:
             raise report.illegal(who, f"bulk_wait({pending}): the number of groups that may stay unfinished is 0 or more; wait "
                                  "with one of these")
-        who.breathe()
         self._until = max(self._first, self._first + len(self._groups) - pending)
         self._reading = read
+        who.breathe(lambda: self._finished() is not None)
+        for group in self._groups[:self._until - self._first]:
+            for store in group:
+                who.sm.scheduler.touch((*store.thing, "read" if read else "written"), AWAIT)
         at = self._finished()
         if at is None:
             who.block(self, pending=pending)

@@ -24,6 +24,7 @@ import numpy.typing as npt
 from ..diagnostics.errors import SimulationError
 from . import barriers, generic, report, sites
 from .clocks import UNREACHABLE, Need, Vector
+from .footprints import ARRIVE, AWAIT, TEST
 from .state import SM, Access, Mbarrier, Meeting, Warpgroup, side
 
 WINDOW = 1 << 24
@@ -67,14 +68,14 @@ class RemoteArrival:
 
     def land(self, time: int) -> None:
         """Count the arrivals, if the sender has not done so at the cluster's barrier."""
+        self.who.sm.scheduler.touch(("sent", self.who.first_warp), ARRIVE)
         if self not in self.who.remote_arrivals:
             return
         self.who.remote_arrivals.remove(self)
         for mbar in self.mbars:
             reach(mbar.sm, self.who, f"mbar_arrive_remote on {mbar.name}", self.needs, self.site)
             barriers.learn(mbar, self.vector)
-            barriers.expect(mbar, self.who, self.count * self.nbytes)
-            barriers.count_arrivals(mbar, self.who, self.count, self.known[mbar.landed], time, self.site)
+            barriers.count_arrivals(mbar, self.who, self.count, self.known[mbar.landed], time, self.site, self.count * self.nbytes)
 
 
 def arrive_remote(who: Warpgroup, address: int) -> None:
@@ -147,10 +148,12 @@ def reach(sm: SM, who: Warpgroup, what: str, needs: tuple[Need, ...], site: site
     """Note that a warpgroup of another CTA touches the shared memory of `sm`: that has to be over when `sm` ends."""
     if sm is who.sm:
         return
+    sm.scheduler.touch(("end", sm.rank), ARRIVE)
     if sm.ended:
         raise _left(sm, who, what, site)
     for index, value in needs:
-        sm.reached[index] = value, who, what, site  # the newest of a warp comes after its earlier ones
+        if index not in sm.reached or sm.reached[index][0] <= value:  # what a warp sent first may come last
+            sm.reached[index] = value, who, what, site
 
 
 def check_reached(sm: SM) -> None:
@@ -179,25 +182,41 @@ class ClusterMeeting(Meeting):
                    if w not in self.arrived and not w.greenlet.dead]
         return f"barrier.cluster: {len(self.arrived)} of {of} warpgroups have arrived, not {', '.join(missing)}"
 
+    @property
+    def missing(self) -> int:
+        return sum(not (w.over or w in self.arrived) for sm in self.sm.peers for w in sm.warpgroups)
+
     def settle(self) -> None:
         """Complete the use if all have arrived who have not ended."""
-        if self.complete or not all(w.over or w in self.arrived for sm in self.sm.peers for w in sm.warpgroups):
+        if self.complete or self.missing:
             return
-        self.sm.meeting = ClusterMeeting("cluster", self.sm)
+        self.sm.meeting = ClusterMeeting("cluster", self.sm, self.thing, self.number + 1)
         self.sm.progress += 1
         self.end()
 
 
+def leave(who: Warpgroup) -> None:
+    """Take a warpgroup that has ended for one that arrives from now on; with the last of its CTA, nobody may touch its memory."""
+    meeting: ClusterMeeting = who.sm.peers[0].meeting
+    again = who in meeting.arrived  # then its end counts from the next use on
+    who.sm.scheduler.touch(meeting.thing, ARRIVE, meeting.number + again, None if again else (1, 0), (meeting.missing + 1, 0))
+    meeting.settle()
+    if all(w.over for w in who.sm.warpgroups):
+        who.sm.scheduler.touch(("end", who.rank), TEST)
+        check_reached(who.sm)
+
+
 def arrive(who: Warpgroup) -> None:
     report.collective(who, "cluster_arrive")
-    who.breathe()
+    who.breathe(lambda: not who.remote_arrivals)
+    who.sm.scheduler.touch(("sent", who.first_warp), AWAIT)
     if who.cluster_meeting is not None:
         raise report.violation(who, "cluster_arrive for the second time; cluster_wait before the next cluster_arrive",
                                hazard="too-many-arrivals")
     for sent in list(who.remote_arrivals):
         sent.land(who.time + who.sm.costs.issue)
     meeting = who.cluster_meeting = who.sm.peers[0].meeting
-    meeting.arrive(who)
+    meeting.arrive(who, meeting.missing)
     meeting.settle()
 
 
@@ -222,6 +241,7 @@ class Agreement(NamedTuple):
 
 def agree(who: Warpgroup, key: tuple[Any, ...], value: Any, parties: int, what: str) -> None:
     """The n-th coming of a CTA with a key meets the n-th of the others."""
+    who.sm.scheduler.touch(("agreed",), ARRIVE)
     agreed, times = who.sm.peers[0].agreed, who.sm.came
     times[key] = times.get(key, 0) + 1
     key = *key, times[key]

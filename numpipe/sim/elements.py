@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .boxes import UPDATES, intervals
+from .footprints import WRITES
 from .generic import note
 from .state import Warpgroup
 
@@ -46,7 +47,13 @@ def store(who: Warpgroup, addresses: Addresses, values: npt.NDArray[np.uint8], w
 
 def update(who: Warpgroup, addresses: Addresses, values: npt.NDArray[Any], reduction: str, what: str) -> None:
     _touch(who, addresses, values.itemsize, what, "atomic")
+    touch_atomic(who, int(addresses.min()), int(addresses.max()) + values.itemsize, values.dtype, reduction)
     combine(who.sm.memory.bytes, addresses, values, reduction)
+
+
+def touch_atomic(who: Warpgroup, lo: int, hi: int, dtype: np.dtype[Any], reduction: str) -> None:
+    """Note atomics on SMEM[lo:hi): those of one kind commute, but for sums of floats, which round."""
+    who.sm.scheduler.touch_bytes(who.rank, lo, hi, reduction if dtype.kind in "iub" else WRITES)
 
 
 def combine(memory: npt.NDArray[np.uint8], addresses: Addresses, values: npt.NDArray[Any], reduction: str) -> None:

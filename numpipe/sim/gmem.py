@@ -44,8 +44,9 @@ from ..diagnostics.errors import SimulationError
 from ..diagnostics.reports import Party, Report
 from ..traces.deadlocks import Hint
 from . import report, sites
-from .boxes import Box
+from .boxes import UPDATES, Box
 from .clocks import Need
+from .footprints import READS, WRITES
 from .regions import Place, Region, bounds, overlap, settle
 from .state import SM, Access, Release, WaitReason, Warpgroup
 from .touches import LOAD, STORE, Codes, Index, Touch, before_wait, conflict, extent, failure, in_transfer, other_proxy, unordered
@@ -136,6 +137,8 @@ class GlobalMemory:
     # ---- accesses
     def load(self, access: Access, box: Box, where: tuple[int, ...], known: list[int]) -> None:
         """Record a TMA load of a box."""
+        if access.agent.sm.scheduler.explores:
+            access.agent.sm.scheduler.touch_array(box.tensor.array, box.elements(where), READS)
         place, seen = self._cuts.get(box.tensor) or self._cut(box)
         early = not known[access.agent.sm.clocks.grid] and (self._awaits or self._early is None)
         unwritten = not (place.region.open or place.fresh)
@@ -153,6 +156,7 @@ class GlobalMemory:
     def read(self, access: Access, array: npt.NDArray[Any], index: Index, known: list[int]) -> None:
         """Record ordinary loads by the warps of a warpgroup; `access` says what orders them."""
         place, touch = self.place(array), Touch(access, self.number, index, False, access.needs)
+        access.agent.sm.scheduler.touch_array(array, index, READS)
         if not known[access.agent.sm.clocks.grid]:
             self._too_early(access, touch)
         if place.region.open or place.fresh:
@@ -175,6 +179,10 @@ class GlobalMemory:
         self._write(access, self.place(array), Touch(access, self.number, index, False, access.needs, reduction), known)
 
     def _write(self, access: Access, place: Place, touch: Touch, known: list[int]) -> None:
+        # sums of floats by TMA round differently in another order, and `verify` lets them
+        exact = touch.kind != STORE or place.array.dtype.kind in "iub"
+        how = touch.reduction if exact and touch.reduction in UPDATES else WRITES
+        access.agent.sm.scheduler.touch_array(place.array, touch.index, how)
         if not known[access.agent.sm.clocks.grid]:
             self._too_early(access, touch)
         place.region.open = True
@@ -280,6 +288,9 @@ def _flag(who: Warpgroup, flags: npt.NDArray[np.int32], index: int, what: str, i
     who.breathe()
     address = int(flags.ctypes.data) + flags.strides[0] * int(index)
     flag: Flag = who.sm.gmem.flags.setdefault(address, Flag(what))
+    if instruction == "ld.acquire.gpu" and who.sm.scheduler.explores:
+        who.breathe(lambda: flag.release is not None)
+    who.sm.scheduler.touch_array(flags, (slice(int(index), int(index) + 1),), WRITES)
     return flag
 
 

@@ -89,6 +89,7 @@ class Lane:
     def update(self, address: int, value: Any, reduction: str, what: str) -> None:
         self._address = -1
         self._warp.touch(self, address, value.dtype.itemsize, what, "atomic")
+        elements.touch_atomic(self._warp.who, address, address + value.dtype.itemsize, value.dtype, reduction)
         elements.combine(self._warp.who.sm.memory.bytes, np.array([address]), np.array([value]), reduction)
 
     def gmem_read(self, array: np.ndarray, index: tuple[slice, ...], what: str) -> np.ndarray:

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import conflicts, report
+from .footprints import READS, WRITES
 from .state import SM, Access, Warpgroup
 
 POISON = 0xFF  # 0xFFFF is a NaN in float16 and bfloat16: bytes nobody wrote do not look like zeros
@@ -67,6 +68,7 @@ class SharedMemory:
 
         `known` is the reader's vector clock. `last`: any other read of these bytes, before they are written again, is an error.
         """
+        self.sm.scheduler.touch_bytes(self.sm.rank, lo, hi, WRITES if last else READS)
         i, j = self._split(lo), self._split(hi)
         for segment in self._segments[i:j]:
             write = segment.write
@@ -97,6 +99,8 @@ class SharedMemory:
 
     def write(self, access: Access, lo: int, hi: int, known: list[int], asynchronous: bool) -> None:
         """Record a write of [lo, hi); raise PipelineRace unless the writer's clock `known` covers all earlier writes and reads."""
+        if access.kind != "mbarrier":  # who comes first to one of the entry makes it, and it is there for all
+            self.sm.scheduler.touch_bytes(self.sm.rank, lo, hi, WRITES)
         i, j = self._split(lo), self._split(hi)
         for segment in self._segments[i:j]:
             earlier = segment.write
@@ -146,6 +150,7 @@ class SharedMemory:
 
     def forget(self, access: Access, lo: int, hi: int) -> None:
         """Forget what [lo, hi) holds (an invalidated mbarrier); its next user must come after `access`."""
+        self.sm.scheduler.touch_bytes(self.sm.rank, lo, hi, WRITES)
         i, j = self._split(lo), self._split(hi)
         self._segments[i:j] = [Segment(None, {access: access})]
         self._starts[i:j] = [lo]

@@ -30,6 +30,7 @@ from ..diagnostics.reports import Party
 from . import report, sites
 from .boxes import intervals, swizzled
 from .clocks import DRAINED
+from .footprints import ARRIVE, AWAIT
 from .state import Access, WaitReason, Warpgroup
 
 _SWIZZLE = (0, 128, 64, 32)
@@ -263,6 +264,7 @@ class Products:
         if isinstance(before, Accumulator):
             before.successor = access.site
         cycles = plan.products * 64 * K_BYTES * mma.n // (2 * sm.costs.fma)  # the same of all types
+        sm.scheduler.touch(("issued", who.first_warp, self.issued), ARRIVE)
         self._queue.append((result, before, plan, rows, cycles))
         if len(self._queue) == 1:
             self._schedule(who.time)
@@ -305,6 +307,8 @@ class Products:
                 value[rows] += product
         result.value = value
         self.ran += 1
+        self.who.sm.scheduler.touch(("issued", self.who.first_warp, self.ran), AWAIT)
+        self.who.sm.scheduler.touch(("ran", self.who.first_warp, self.ran), ARRIVE)
         self.who.sm.progress += 1
         now = self._finished  # the next batch's end, once that is scheduled
         if self._queue:
@@ -321,11 +325,13 @@ class Products:
         who = self.who
         if pending < 0:
             raise report.illegal(who, f"wgmma_wait({pending}); the number of groups that may stay in flight is 0 or more")
-        who.breathe()
-        self.left = pending
         covered = len(self._groups) - pending
+        until = self._groups[covered - 1] if covered > 0 else 0
+        who.breathe(lambda: self.ran >= until)
+        self.left = pending
         if covered > 0:
-            self._until = self._groups[covered - 1]
+            who.sm.scheduler.touch(("ran", who.first_warp, until), AWAIT)
+            self._until = until
             del self._groups[:covered]
             if self.ran < self._until:
                 who.block(WaitReason("drain", f"wgmma_wait({pending}): batch {self._until}, {self.ran} have run"), pending=pending)

@@ -12,6 +12,7 @@ from ..language.pipeline.turns import FIRST_BARRIER
 from ..traces.deadlocks import Hint
 from . import report, sites
 from .clocks import NAMED_BARRIERS
+from .footprints import ARRIVE, TEST
 from .state import SM, Meeting, WaitReason, Warpgroup, side
 
 
@@ -19,10 +20,9 @@ class Generation(Meeting):
     """One use of a named barrier, from its first arrival to its last."""
 
     def __init__(self, who: Warpgroup, barrier: int, threads: int, before: Generation | None) -> None:
-        super().__init__("barrier", who.sm)
+        super().__init__("barrier", who.sm, ("named", who.rank, barrier), 1 if before is None else before.number + 1)
         self.barrier = barrier
         self.threads = threads
-        self.number: int = 1 if before is None else before.number + 1
         self.before = before
         self.turn = _turn(who.unit, barrier)
         self.meaning = f" ({self.turn})" if self.turn else ""
@@ -37,6 +37,10 @@ class Generation(Meeting):
 
     def text(self) -> str:
         return f"bar_sync {self.barrier}{self.meaning}: {self.count} have arrived ({', '.join(w.name for w in self.arrived)})"
+
+    @property
+    def missing(self) -> int:
+        return self.threads // 128 - len(self.arrived)
 
     @property
     def count(self) -> str:
@@ -66,6 +70,7 @@ def _join(who: Warpgroup, barrier: int, threads: int, operation: str) -> Generat
     if generation is None:
         generation = sm.named[barrier] = Generation(who, barrier, threads, sm.named_over.get(barrier))
     over = generation.before
+    sm.scheduler.touch(generation.thing, ARRIVE, generation.number, (1, 0), (generation.missing, 0))
     if over is not None and who.knows(sm.clocks.named(barrier, sm.rank)) < over.number:
         users = ", ".join(w.name for w in over.arrived)
         raise report.race(who, f"{operation} {barrier} with {threads} threads, but nothing orders this after the use of the "
@@ -75,7 +80,7 @@ def _join(who: Warpgroup, barrier: int, threads: int, operation: str) -> Generat
         raise report.violation(who, f"{operation} {barrier} with {threads} threads, but {sites.place(generation.site)} uses it "
                                f"with {generation.threads} at the same time; every participant must give the same number",
                                hazard="named-barrier-mismatch", before=generation.party())
-    generation.arrive(who)
+    generation.arrive(who, generation.missing)
     if 128 * len(generation.arrived) == threads:
         generation.vector[sm.clocks.named(barrier, sm.rank)] = generation.number
         generation.before = None
@@ -123,7 +128,14 @@ class Registers:
                                    f"use {'inc' if direction == 'dec' else 'dec'}", hazard="register-budget")
         self.wanted[who.warpgroup] = registers
         wanted = 128 * (registers - held)
+        if direction == "inc" and self.sm.scheduler.explores:
+            who.breathe(lambda: wanted <= self.pool - 128 * sum(self.held))
+        thing = "registers", who.rank
+        # an inc that is granted commutes with another one; one that waits, or a dec, with neither
+        free = self.pool - 128 * sum(self.held)
+        self.sm.scheduler.touch(thing, TEST if direction == "inc" else ARRIVE, 0, (wanted, 0) if wanted > 0 else None, (free, 0))
         while wanted > (free := self.pool - 128 * sum(self.held)):
+            self.sm.scheduler.touch(thing, ARRIVE, -1)
             self.waiters.append(who)
             who.block(WaitReason("registers", f"setmaxnreg.inc to {registers} registers: {wanted} wanted, {free} free in the SM's "
                               "pool"), registers=registers)

@@ -23,15 +23,19 @@ import itertools
 import math
 import operator
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import numpy.typing as npt
 
 from ..arch.targets import DEFAULT
 
 Place = tuple[int, int, int]
 Task = Callable[[int], None]
 """Called with the cycle at which it runs."""
+Ready = Callable[[], bool]
+"""Whether a warpgroup could go on, and not only wait."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +70,9 @@ class Costs:
 class InOrder:
     """The scheduler of a cluster, or of one CTA: smallest time first, ties as they arrived. Warpgroups run until they wait."""
 
+    explores = False
+    """whether warpgroups have to give way before they wait for something (`directed`)"""
+
     def __init__(self, rng: random.Random | None = None) -> None:
         self._tasks: list[Any] = []
         self._serial = 0
@@ -84,12 +91,29 @@ class InOrder:
         time, _, task = heapq.heappop(self._tasks)
         return time, task
 
-    def pause(self) -> int | None:
-        """Return the cycles for which the running warpgroup, which could go on, gives way now; None: it goes on."""
+    def pause(self, ready: Ready | None = None) -> int | None:
+        """Return the cycles for which the running warpgroup, which could go on, gives way now; None: it goes on.
+
+        Unless `ready`, it would wait for something.
+        """
         return None
 
-    def defer(self) -> None:
-        """Let everybody else go before the running warpgroup, which polls in vain. (In this order a test takes time anyway.)"""
+    def defer(self, thing: tuple[Any, ...], ready: Ready) -> None:
+        """Let everybody else go before the running warpgroup, which tests in vain for `thing`: the answer will be another one when
+        that is `ready`. (In this order a test takes time anyway.)"""
+
+    def touch(self, thing: tuple[Any, ...], how: int, epoch: int = 0, amount: tuple[int, int] | None = None,
+              room: tuple[int, int] = (0, 0)) -> None:
+        """Note that the running task touches a thing, in one of the ways of `footprints`."""
+
+    def touch_bytes(self, rank: int, lo: int, hi: int, how: str) -> None:
+        """Note that it touches SMEM[lo:hi) of the CTA of a rank."""
+
+    def touch_array(self, array: npt.NDArray[Any], index: Sequence[slice], how: str) -> None:
+        """Note that it touches elements of an array."""
+
+    def arrays(self, arrays: Sequence[npt.NDArray[Any]]) -> None:
+        """Note which arrays the kernel was given: their places are the same in each run, though their addresses are not."""
 
     def takes(self, cycles: int) -> int:
         """Return the cycles that an asynchronous operation takes to which the model gives `cycles`."""
@@ -104,7 +128,7 @@ class Jittered(InOrder):
         super().__init__(rng)
         self._spread = float(2 << rng.randrange(6))
 
-    def pause(self) -> int | None:
+    def pause(self, ready: Ready | None = None) -> int | None:
         return int(30 * self._spread * self._random()) if self._random() < 0.3 else None
 
     def takes(self, cycles: int) -> int:
@@ -126,7 +150,7 @@ class Shuffled(InOrder):
         time, task = tasks.pop()
         return time, task
 
-    def pause(self) -> int | None:
+    def pause(self, ready: Ready | None = None) -> int | None:
         return 0 if self._random() < 0.3 else None
 
 
@@ -169,14 +193,17 @@ class Prioritised(InOrder):
         _, _, time, task, self._running = heapq.heappop(self._tasks)
         return time, task
 
-    def pause(self) -> int | None:
+    def pause(self, ready: Ready | None = None) -> int | None:
         self._steps += 1
         if self._changes and self._steps >= self._changes[-1]:
             self._changes.pop()
-            self.defer()
+            self._fall()
         return 0 if self._tasks and -self._tasks[0][0] > self._priorities[self._running] else None
 
-    def defer(self) -> None:
+    def defer(self, thing: tuple[Any, ...], ready: Ready) -> None:
+        self._fall()
+
+    def _fall(self) -> None:
         self._lowest -= 1.0
         self._priorities[self._running] = self._lowest
 
@@ -224,8 +251,12 @@ class WorkCounter:
     are faster or slower by random factors, up to one that takes nearly all.
     """
 
-    def __init__(self, ctas: int, seed: int | None = None) -> None:
+    def __init__(self, ctas: int, seed: int | None = None, deal: Sequence[int] = ()) -> None:
+        """`deal` says who gets the first work indices; then they come in turn."""
         self._ctas = ctas
+        self._deal = deal
+        self.drawn = 0
+        """the last work index that was drawn, and one"""
         self._random = None if seed is None else random.Random(f"deal {seed}")
         spread = 0.0 if self._random is None else self._random.choice((0.5, 2.0, 8.0))
         self._speeds = [1.0 if self._random is None else 2 ** self._random.uniform(-spread, spread) for _ in range(ctas)]
@@ -244,10 +275,13 @@ class WorkCounter:
         while self._owner(ticket) != cta:
             ticket += 1
         self._newest[cta] = ticket
+        self.drawn = max(self.drawn, ticket + 1)
         return ticket
 
     def _owner(self, ticket: int) -> int:
         number = ticket - self._ctas
+        if number < len(self._deal):
+            return self._deal[number]
         if self._random is None:
             return number % self._ctas
         while number >= len(self._owners):

@@ -16,12 +16,13 @@ from greenlet import GreenletExit, getcurrent, greenlet
 from ..core.machine import Role, TensorMap
 from ..diagnostics.reports import Party
 from .clocks import Clocks, Need, Vector, Warps
+from .footprints import ARRIVE, AWAIT
 from .sites import Note, Site, context, lines, place, user_site
 
 if TYPE_CHECKING:
     from ..traces.trace import Trace
     from .boxes import Box
-    from .schedule import Costs, InOrder, WorkCounter
+    from .schedule import Costs, InOrder, Ready, WorkCounter
 
 
 class Access:
@@ -73,6 +74,7 @@ class Mbarrier:
         self.name = name or f"mbarrier at {address}"
         self.count = count
         self.pending = count
+        self.thing = "mbarrier", sm.rank, address
         self.tx = 0
         self.phase = 0
         """number of the present phase; phases 0 … phase - 1 are complete"""
@@ -110,6 +112,10 @@ class Mbarrier:
     @property
     def idle(self) -> bool:
         return self.pending == self.count and not self.tx and not self.waiters and not self.copies
+
+    def blocks(self, phase: int) -> bool:
+        """Whether a wait for a phase has to wait: it goes by parity."""
+        return self.phase <= phase and bool((self.phase - 1 ^ phase) & 1)
 
     def by_warpgroup(self, *, before: bool = False) -> tuple[tuple[str, int], ...]:
         """Return (warpgroup's name, arrivals) in the present phase, or in the one `before`."""
@@ -167,15 +173,19 @@ class MbarrierWait(WaitReason):
 class Meeting(WaitReason):
     """One use of a barrier at which warpgroups meet: what they tell each other, and the cycle of the newest arrival."""
 
-    def __init__(self, kind: str, sm: SM) -> None:
+    def __init__(self, kind: str, sm: SM, thing: tuple[Any, ...], number: int) -> None:
         super().__init__(kind)
         self.sm = sm
+        self.thing, self.number = thing, number
+        """which barrier, and which use of it"""
         self.arrived: list[Warpgroup] = []
         self.vector = sm.clocks.vector()
         self.time = 0
         self.complete = False
 
-    def arrive(self, who: Warpgroup) -> None:
+    def arrive(self, who: Warpgroup, missing: int) -> None:
+        """Count an arrival, one of those that are `missing`."""
+        self.sm.scheduler.touch(self.thing, ARRIVE, self.number, (1, 0), (missing, 0))
         who.elapse(who.sm.costs.issue)
         who.release_into(self.vector)
         self.arrived.append(who)
@@ -187,6 +197,9 @@ class Meeting(WaitReason):
 
     def meet(self, who: Warpgroup, **details: Any) -> None:
         """Wait until all have come; `who` knows then what they knew."""
+        if self.sm.scheduler.explores:
+            who.breathe(lambda: self.complete)
+        self.sm.scheduler.touch(self.thing, AWAIT, self.number)
         if not self.complete:
             self.enqueue(who, **details)
         who.acquire(self.vector)
@@ -245,6 +258,7 @@ class Warpgroup(Warps):
         """Run the warpgroup until it waits again: a task of the scheduler."""
         self.ready = False
         self.blocked = None
+        self.time = max(self.time, time)
         self.greenlet.switch()
 
     def wake(self, time: int) -> None:
@@ -276,11 +290,11 @@ class Warpgroup(Warps):
         if self.sm.trace is not None and self.time > start:
             self.sm.trace.add(self, start, self.time, reason.kind, **details)
 
-    def breathe(self) -> None:
-        """Let the scheduler run others here, although this warpgroup could go on."""
+    def breathe(self, ready: Ready | None = None) -> None:
+        """Let the scheduler run others here, although this warpgroup could go on; unless `ready`, it would only wait."""
         if self.sm.closing:
             raise GreenletExit
-        if (pause := self.sm.scheduler.pause()) is not None:
+        if (pause := self.sm.scheduler.pause(ready)) is not None:
             self.wake(self.time + pause)
             self.switch()
 

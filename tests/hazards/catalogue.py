@@ -33,6 +33,7 @@ class Entry:
     run       ``run(mended, seed)`` simulates it, and returns what it has computed
     gives     what that should be
     machine   whether it is a body on intrinsics
+    verified  whether it is `numpipe.verify` that reports it, not a single run
     """
 
     hazard: str
@@ -42,6 +43,7 @@ class Entry:
     run: Callable[[bool, int | None], np.ndarray]
     gives: Any
     machine: bool = False
+    verified: bool = False
 
 
 ENTRIES: dict[str, Entry] = {}
@@ -75,7 +77,7 @@ def kernel(hazard: str, says: str, *given: np.ndarray, gives: Any, error: type[S
             made = arrays if made is None else made if isinstance(made, tuple) else (made,)
             return np.asarray(made[-1])
 
-        _add(Entry(hazard, says, error, function, run, gives))
+        _add(Entry(hazard, says, error, function, run, gives, verified=verify))
         return function
 
     return attach

@@ -11,10 +11,10 @@ import functools
 import re
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from ...diagnostics.reports import Line, Report
 from ...kernels.judge import Judge
 from ...plan.specs import Persistent
 from ...plan.transforms import is_int
+from .exploring import All, Class, Coverage
 from .fresh import Arguments, Array, Arrays
 
 if TYPE_CHECKING:
@@ -31,8 +32,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Verification", "verify"]
 
-Found: TypeAlias = dict[tuple[str, tuple[Line, ...]], list[tuple["int | None", SimulationError]]]
-"""by hazard and lines, the schedules that showed it, with their errors"""
+Seed: TypeAlias = "int | str | None"
+Key: TypeAlias = tuple[str, tuple[Line, ...]]
+"""hazard and lines"""
 _SMS = 132
 """SMs of an H100 or H200, and CTAs of a persistent grid there"""
 _PLACE = re.compile(r"(?P<file>[^\n]+?):(?P<line>\d+): ")
@@ -45,7 +47,7 @@ class Failure:
     hazard      its name in `numpipe.hazards.HAZARDS`; of an error of the kernel itself (an assertion, an overflow) the error's type
     lines       the user's lines: of the access that showed it, and of the other side
     schedules   how many showed it
-    seed        the first of them (None: the virtual-time order)
+    seed        the first of them (None: the virtual-time order; a text: the shortest that an exploration has found)
     error       the PipelineRace, PipelineDeadlock or SimulationError of that schedule
     ctas        CTAs of that schedule, if they are not those of the others
     """
@@ -53,7 +55,7 @@ class Failure:
     hazard: str
     lines: tuple[Line, ...]
     schedules: int
-    seed: int | None
+    seed: Seed
     error: SimulationError
     ctas: int | None = None
 
@@ -83,7 +85,7 @@ class Difference:
 
     array: str
     schedules: int
-    seed: int | None
+    seed: Seed
     elements: int
     size: int
     largest: float
@@ -109,10 +111,13 @@ class Verification:
     """of outputs that were passed: elements that keep what they held, which may be meant"""
     ctas: int | None = None
     """CTAs of the one schedule more that a persistent kernel had, in the virtual-time order"""
+    coverage: Coverage | None = None
+    """of ``schedules="all"``: how many classes there are, and whether these are all; `seeds` is empty then"""
 
     @property
     def schedules(self) -> int:
-        return len(self.seeds)
+        """How many were run; of an exploration, how many classes."""
+        return len(self.seeds) if self.coverage is None else self.coverage.classes
 
     @property
     def ok(self) -> bool:
@@ -141,14 +146,15 @@ class Verification:
                                       f"{difference}, after {difference.schedules} of {self.schedules} schedules; compare "
                                       f"{self.replay(None)} with {self.replay(difference.seed)}")
 
-    def replay(self, seed: int | None, ctas: int | None = None) -> str:
+    def replay(self, seed: Seed, ctas: int | None = None) -> str:
         """Return the call that runs one of the schedules again."""
-        options = "".join(f", {name}={value}" for name, value in (("seed", seed), ("ctas", ctas)) if value is not None)
+        options = "".join(f", {name}={value!r}" for name, value in (("seed", seed), ("ctas", ctas)) if value is not None)
         return f"{self.kernel}.simulate(…{options})"
 
     def as_dict(self) -> dict[str, Any]:
         """Return the result in dicts, lists, strings and numbers."""
         return {"kernel": self.kernel, "ok": self.ok, "seeds": list(self.seeds), "seconds": self.seconds,
+                "coverage": None if self.coverage is None else vars(self.coverage),
                 "failures": [failure.as_dict() for failure in self.failures],
                 "warnings": [warning.as_dict() for warning in self.warnings], "ctas": self.ctas,
                 "differences": [vars(difference) | {"index": list(difference.index)} for difference in self.differences]}
@@ -160,8 +166,8 @@ class Verification:
         rows = [(f.hazard, f.schedules, f.seed, " / ".join(map(_place, f.lines)) or "-") for f in self.failures]
         rows += [("outputs differ", d.schedules, d.seed, str(d)) for d in self.differences]
         rows += [(f"{w.hazard} (a warning)", w.schedules, w.seed, " / ".join(map(_place, w.lines))) for w in self.warnings]
-        kinds += f"; one more on {self.ctas} CTAs" if self.ctas else ""
-        head = f"kernel {self.kernel}: {self.schedules} schedules ({kinds}) in {self.seconds:.2f} s: "
+        run = f"{self.schedules} schedules ({kinds}{f'; one more on {self.ctas} CTAs' if self.ctas else ''})"
+        head = f"kernel {self.kernel}: {run if self.coverage is None else self.coverage} in {self.seconds:.2f} s: "
         if not rows:
             return head + "no hazard, outputs equal bit for bit"
         width = max(len(name) for name, *_ in rows)
@@ -176,18 +182,20 @@ class Verification:
 
 
 @brief
-def verify(kernel: Kernel, /, *args: Any, schedules: int = 20, seed: int = 0, ctas: int | None = None,
-           partial: str | Sequence[str] = (), out: Any = None, **named: Any) -> Verification:
+def verify(kernel: Kernel, /, *args: Any, schedules: int | Literal["all"] = 20, seed: int = 0, ctas: int | None = None,
+           partial: str | Sequence[str] = (), limit: float = 60.0, out: Any = None, **named: Any) -> Verification:
     """Run `kernel` on the simulated SM under a number of schedules, each on fresh copies of the arguments.
 
     args, out, named   what a call ``kernel(*args, out=out, **named)`` takes; the caller's arrays are not changed
     schedules          how many: the deterministic virtual-time order first, then the schedules of `seed`, `seed` + 1, …, a
-                       third of which each are uniform, by priorities, and jittered
+                       third of which each are uniform, by priorities, and jittered. "all": one of each class of equivalent
+                       schedules (docs/exploration.md); the result's `coverage` says how many there are, and whether they are all
     seed               any int. ``kernel.simulate(*args, seed=s)`` runs the schedule of seed s again, and fails again
     ctas               CTAs of a `persistent` grid in all schedules. None: 2 (clusters), and if no schedule fails, the
                        virtual-time order once more on as many CTAs as an H100 or H200 has SMs, 132: a conflict may need them
     partial            names of outputs of which the kernel means to write a part: else an element that nobody has written is a
                        failure, "unwritten-output", of an output that the call allocates, and a warning of one that is passed
+    limit              seconds after which ``schedules="all"`` ends without having run all
 
     Hazards do not stop it: the Verification that it returns groups them by name and lines. Outputs are compared bit for bit
     between schedules. Raises SpecError for arguments that do not fit, and whatever else a kernel's Python raises, with the seed
@@ -201,45 +209,92 @@ def verify(kernel: Kernel, /, *args: Any, schedules: int = 20, seed: int = 0, ct
     >>> result.ok, result.schedules, result.failures
     (True, 4, ())
     """
-    arguments = Arguments(kernel, args, named, out, ("schedules", "ctas", "partial"))
+    arguments = Arguments(kernel, args, named, out, ("schedules", "ctas", "partial", "limit"))
     names = (partial,) if isinstance(partial, str) else tuple(partial)
     if unknown := [name for name in names if name not in kernel.parameters]:
         raise SpecError(f"kernel {kernel.name}: partial={partial!r}: it has no parameter {', '.join(map(repr, unknown))}; its "
                         f"parameters are {', '.join(kernel.parameters)}")
-    return verified(kernel, arguments, schedules, seed, ctas, names)[0]
+    return verified(kernel, arguments, schedules, seed, ctas, names, limit)[0]
 
 
-def verified(kernel: Kernel, arguments: Arguments, schedules: int, seed: int, ctas: int | None = None,
-             partial: tuple[str, ...] = ()) -> tuple[Verification, Arrays]:
+@dataclass
+class _Cases:
+    """Schedules that showed the same: how many, the first of them, which an exploration replaces by the shortest, and its error."""
+
+    seed: Seed
+    error: SimulationError
+    shown: Class | None = None
+    number: int = 1
+
+
+def _count(cases: dict[Key, _Cases], seed: Seed, error: SimulationError, shown: Class | None) -> None:
+    key = _key(error)
+    known = cases.get(key)
+    if known is None:
+        cases[key] = _Cases(seed, error, shown)
+        return
+    known.number += 1
+    if shown is not None and known.shown is not None and shown.size < known.shown.size:
+        known.seed, known.error, known.shown = seed, error, shown
+
+
+Run: TypeAlias = tuple[Seed, "Arrays | None", "SimulationError | None", Judge, "Class | None"]
+"""a schedule, its arrays or its error, who judged it, and the class that it stands for"""
+
+
+def _seeded(kernel: Kernel, arguments: Arguments, seeds: Sequence[int | None], judge: Callable[[], Judge]) -> Iterator[Run]:
+    """Run the schedules of seeds."""
+    for seed in seeds:
+        asked = judge()
+        try:
+            yield seed, arguments.run(functools.partial(kernel.judged, asked), seed=seed), None, asked, None
+        except SimulationError as error:
+            yield seed, None, error, asked, None
+        except Exception as error:
+            if seed is not None and hasattr(error, "add_note"):  # Python 3.11
+                error.add_note(f"raised in the schedule of {kernel.name}.simulate(…, seed={seed})")
+            raise
+
+
+def verified(kernel: Kernel, arguments: Arguments, schedules: int | Literal["all"], seed: int, ctas: int | None = None,
+             partial: tuple[str, ...] = (), limit: float = 60.0) -> tuple[Verification, Arrays]:
     """Run the schedules; returns the result, and the arrays of the first schedule that came to its end, {} if none did."""
-    if not is_int(schedules) or schedules < 1:
-        raise SpecError(f"kernel {kernel.name}: verify with schedules={schedules!r}; an integer of at least 1")
-    seeds = (None, *range(seed, seed + schedules - 1))
-    errors: Found = {}
-    kept: Found = {}
+    if schedules != "all" and (not is_int(schedules) or schedules < 1):
+        raise SpecError(f"kernel {kernel.name}: verify with schedules={schedules!r}; an integer of at least 1, or 'all'")
+    if isinstance(limit, bool) or not isinstance(limit, (int, float)) or not limit > 0:
+        raise SpecError(f"kernel {kernel.name}: verify with limit={limit!r}; seconds, more than 0")
+    judge = functools.partial(Judge, ctas, arguments.arrays, partial)
+    every = All(kernel, arguments, judge, limit) if schedules == "all" else None
+    seeds = () if schedules == "all" else (None, *range(seed, seed + schedules - 1))
+    runs = _seeded(kernel, arguments, seeds, judge) if every is None else (
+        (str(one.name), one.arrays if one.error is None else None, one.error, one.judge, one) for one in every)
+    errors: dict[Key, _Cases] = {}
+    kept: dict[Key, _Cases] = {}
     first: Arrays = {}
-    others: dict[str, list[tuple[int | None, Array]]] = {}
+    others: dict[str, list[tuple[Seed, Array]]] = {}
     """(schedule, array) for each array that is not as in `first`, by name"""
     begun = time.perf_counter()
-    for s in seeds:
-        judge = Judge(ctas, arguments.arrays, partial)
-        try:
-            arrays = arguments.run(functools.partial(kernel.judged, judge), seed=s)
-        except SimulationError as error:
-            errors.setdefault(_key(error), []).append((s, error))
-        except Exception as error:
-            if s is not None and hasattr(error, "add_note"):  # Python 3.11
-                error.add_note(f"raised in the schedule of {kernel.name}.simulate(…, seed={s})")
-            raise
-        else:
-            first = first or arrays
-            for found, where in ((judge.unwritten, errors), (judge.kept, kept)):
-                for unwritten in found.values():
-                    where.setdefault(_key(unwritten), []).append((s, unwritten))
-            for name, array in arrays.items():
-                if array.tobytes() != first[name].tobytes():
-                    others.setdefault(name, []).append((s, array))
-    failures, warnings = (tuple(Failure(hazard, lines, len(cases), *cases[0]) for (hazard, lines), cases in found.items())
+    for s, arrays, error, asked, one in runs:
+        if error is not None:
+            _count(errors, s, error, one)
+            continue
+        assert arrays is not None
+        first = first or arrays
+        for found, where in ((asked.unwritten, errors), (asked.kept, kept)):
+            for unwritten in found.values():
+                _count(where, s, unwritten, one)
+        for name, array in arrays.items():
+            if array.tobytes() != first[name].tobytes():
+                others.setdefault(name, []).append((s, array))
+    if every is not None:
+        for cases_of in others.values():
+            cases_of.sort(key=lambda case: len(str(case[0])))
+    for cases in errors.values():
+        if every is not None and cases.shown is not None and cases.shown.error is not None:
+            shortest = every.shortest(cases.shown)
+            assert shortest.error is not None
+            cases.seed, cases.error = str(shortest.name), shortest.error
+    failures, warnings = (tuple(Failure(*key, cases.number, cases.seed, cases.error) for key, cases in found.items())
                           for found in (errors, kept))
     wide = _SMS if ctas is None and not failures and kernel.options.grid == Persistent() else None
     if wide is not None:
@@ -251,7 +306,8 @@ def verified(kernel: Kernel, arguments: Arguments, schedules: int, seed: int, ct
     differences = tuple(_difference(name, first[name], arrays, _summed(kernel, arguments, arrays[0][0]))
                         for name, arrays in others.items())
     seconds = time.perf_counter() - begun
-    return Verification(kernel.name, seeds, failures, differences, seconds, warnings, wide), first
+    coverage = None if every is None else every.coverage
+    return Verification(kernel.name, seeds, failures, differences, seconds, warnings, wide, coverage), first
 
 
 # ---- failures -----------------------------------------------------------------------------------------------------
@@ -269,7 +325,7 @@ def _place(line: Line) -> str:
     return str(line) if line.function else f"{PurePath(line.filename).name}:{line.line}"
 
 
-def _difference(name: str, first: Array, others: list[tuple[int | None, Array]], summed: set[str]) -> Difference:
+def _difference(name: str, first: Array, others: list[tuple[Seed, Array]], summed: set[str]) -> Difference:
     """Return how the first of other arrays differs."""
     seed, array = others[0]
     bits = [np.ascontiguousarray(each).view(f"u{each.itemsize}").reshape(each.shape) for each in (array, first)]
@@ -282,7 +338,7 @@ def _difference(name: str, first: Array, others: list[tuple[int | None, Array]],
                       name in summed)
 
 
-def _summed(kernel: Kernel, arguments: Arguments, seed: int | None) -> set[str]:
+def _summed(kernel: Kernel, arguments: Arguments, seed: Seed) -> set[str]:
     """Return the arrays of floats that TMA adds to in this schedule."""
     from ...sim import Trace
 

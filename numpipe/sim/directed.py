@@ -1,0 +1,224 @@
+"""Schedules of which each step is chosen: by their name, to run one again, or by an exploration (`exploration`).
+
+Every task may run at each step that could run then: a warpgroup gives way wherever it has touched what others touch too
+(`footprints`), and before all it may have to wait for. It is not run while it would only wait. So a schedule is the sequence of the
+tasks that are run, and its name says where that differs from the usual one, in which a task runs until it waits and then the one
+that has waited longest: ``"0: 12.1 30.2"`` is for cluster 0 (in the order of their indices) the task that is second at step 12, and
+the third at step 30. With ``"0 / 0110: 12.1"`` the CTAs 0, 1, 1 and 0 draw the next work indices (`schedule.WorkCounter`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy.typing as npt
+
+from ..diagnostics.errors import SpecError
+from .footprints import Footprint
+from .regions import bounds
+from .schedule import InOrder, Ready, Task
+
+Agent: TypeAlias = tuple[Any, ...]
+"""who runs: (rank, warpgroup), or (kind, rank, warpgroup) and mostly a number for what a warpgroup has issued"""
+POLLS = 2
+"""tests of one phase that a warpgroup makes in vain before others run, until the answer would be another one"""
+MOST_STEPS = 20_000
+"""that are recorded: a run that is longer goes round a loop for ever, or is too long to be explored"""
+
+
+@dataclass(frozen=True)
+class Name:
+    """A schedule: of one cluster, with the steps at which another task than the usual one is run, and which one.
+
+    deal   the CTAs that draw the first work indices that are not their own
+    """
+
+    cluster: int = 0
+    turns: tuple[tuple[int, int], ...] = ()
+    deal: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        dealt = f" / {'.'.join(map(str, self.deal))}" if self.deal else ""
+        return f"{self.cluster}{dealt}:{''.join(f' {step}.{which}' for step, which in self.turns)}"
+
+    @classmethod
+    def of(cls, text: str) -> Name:
+        """Return the schedule of a name; raises SpecError for a text that is none.
+
+        >>> Name.of("0: 12.1 30.2")
+        Name(cluster=0, turns=((12, 1), (30, 2)), deal=())
+        """
+        match = re.fullmatch(r"(\d+)(?: / (\d+(?:\.\d+)*))?:((?: \d+\.\d+)*)", text)
+        if match is None:
+            raise SpecError(f"seed={text!r}: a text is the name of a schedule as numpipe.verify(…, schedules='all') gives it, "
+                            "'0: 12.1 30.2'; else a seed is an int, or None for the virtual-time order")
+        turns = (turn.split(".") for turn in match[3].split())
+        return cls(int(match[1]), tuple((int(step), int(which)) for step, which in turns),
+                   tuple(map(int, match[2].split("."))) if match[2] else ())
+
+
+class _Task(NamedTuple):
+    time: int
+    run: Task
+    ready: Ready | None
+    maker: int
+
+
+@dataclass(eq=False)
+class Step:
+    """A task that was run until it gave way.
+
+    enabled   who could have been run
+    maker     the step that began an asynchronous operation; -1: not known
+    waited    whether nobody could go on: it was run to say what it waits for
+    """
+
+    agent: Agent
+    enabled: tuple[Agent, ...]
+    maker: int
+    waited: bool
+    footprint: Footprint = field(default_factory=Footprint)
+
+
+class Directed(InOrder):
+    """The scheduler of a cluster that asks ``choose(step, enabled, usual)`` for the next task, by its place in `enabled`."""
+
+    explores = True
+
+    def __init__(self, choose: Callable[[int, tuple[Agent, ...], int], int]) -> None:
+        super().__init__()
+        self._choose = choose
+        self._waiting: dict[Agent, _Task] = {}
+        self._numbers: Counter[Agent] = Counter()
+        self._clock = 0
+        self._polls: Counter[Any] = Counter()
+        self._ready: Ready | None = None
+        self._now = Step((), (), -1, True)
+        self.steps: list[Step] = []
+        self.turns: list[tuple[int, int]] = []
+        """the steps at which another task than the usual one was chosen"""
+        self.over = False
+        self.cut = False
+        """whether steps were not recorded"""
+        self._bases: list[tuple[int, int, int]] = []
+        """(first byte, past the last one, number of the first of them) of arrays that overlap"""
+        self._stuck: set[Agent] = set()
+
+    # ---- tasks
+    def push(self, time: int, task: Task, owner: object) -> None:
+        running = self._now.agent
+        if not isinstance(owner, str):
+            agent: Agent = (owner.rank, owner.warpgroup)  # type: ignore[attr-defined]
+        elif isinstance(running[0], str):  # the second half of a store, the next product
+            agent = running
+        elif owner == "wgmma":  # products run one after the other
+            agent = owner, *running
+        else:
+            kind = owner, *running
+            self._numbers[kind] += 1
+            agent = *kind, self._numbers[kind]
+        ready, self._ready = self._ready if agent == running else None, None
+        self._waiting[agent] = _Task(time, task, ready, len(self.steps) - 1)
+
+    def pop(self) -> tuple[int, Task] | None:
+        tasks = self._waiting
+        if not tasks:
+            self.over = True
+            return None
+        enabled = tuple([agent for agent, task in tasks.items() if task.ready is None or task.ready()])
+        stuck = not enabled
+        if stuck:  # each says what it waits for
+            enabled = next(iter(tasks)),
+        else:
+            self._stuck.clear()
+        again = stuck and enabled[0] in self._stuck  # it tests in vain again
+        self._stuck.update(enabled if stuck else ())
+        self.cut = self.cut or (len(self.steps) == MOST_STEPS and not again)
+        running = self._now.agent
+        usual = enabled.index(running) if running in enabled else 0
+        which = usual if self.cut or again else self._choose(len(self.steps), enabled, usual)
+        if which != usual:
+            self.turns.append((len(self.steps), which))
+        agent = enabled[which]
+        task = tasks.pop(agent)
+        self._now = Step(agent, enabled, task.maker if isinstance(agent[0], str) else -1, stuck)
+        if not again and not self.cut:
+            self.steps.append(self._now)
+        self._clock = max(self._clock, task.time)  # a trace shows the steps in their order
+        return self._clock, task.run
+
+    def pause(self, ready: Ready | None = None) -> int | None:
+        if ready is None and not self._now.footprint:
+            return None  # nobody can tell the difference
+        self._ready = ready
+        return 0
+
+    def defer(self, thing: tuple[Any, ...], ready: Ready) -> None:
+        key = self._now.agent, thing
+        self._polls[key] += 1
+        if self._polls[key] >= POLLS:
+            self._ready = ready
+
+    # ---- what a step touches
+    def touch(self, thing: tuple[Any, ...], how: int, epoch: int = 0, amount: tuple[int, int] | None = None,
+              room: tuple[int, int] = (0, 0)) -> None:
+        self._now.footprint.touch(thing, how, epoch, amount, room)
+
+    def touch_bytes(self, rank: int, lo: int, hi: int, how: str) -> None:
+        self._now.footprint.touch_memory(rank, (), ((lo, hi),), how)
+
+    def touch_array(self, array: npt.NDArray[Any], index: Sequence[slice], how: str) -> None:
+        lo, _ = bounds(array)
+        first, _, number = next((base for base in self._bases if base[0] <= lo < base[1]), (0, 0, -1))
+        view = lo - first, array.shape, array.strides, array.itemsize
+        self._now.footprint.touch_memory(("array", number), view, tuple([(part.start, part.stop) for part in index]), how)
+
+    def arrays(self, arrays: Sequence[npt.NDArray[Any]]) -> None:
+        self._bases = []
+        for lo, hi, number in sorted((*bounds(array), number) for number, array in enumerate(arrays)):
+            if self._bases and lo < self._bases[-1][1]:
+                before = self._bases.pop()
+                lo, hi, number = before[0], max(before[1], hi), min(before[2], number)
+            self._bases.append((lo, hi, number))
+
+
+class Guide:
+    """What a run is to do: one cluster's schedule is directed, the others have the virtual-time order."""
+
+    def __init__(self, cluster: int, choose: Callable[[int, tuple[Agent, ...], int], int], deal: Sequence[int] = ()) -> None:
+        self.cluster, self.deal = cluster, deal
+        self.directed = Directed(choose)
+        self.clusters = 0
+        """of the launch"""
+        self.drawn = 0
+        """work indices that were drawn"""
+        self.layout: dict[str, int] = {}
+        """where things lie in shared memory: footprints of two runs are compared"""
+
+    def scheduler(self) -> InOrder:
+        """Return the scheduler of the next cluster."""
+        self.clusters += 1
+        return self.directed if self.clusters - 1 == self.cluster else InOrder()
+
+    @property
+    def name(self) -> Name:
+        """The name of the schedule that was run."""
+        return Name(self.cluster, tuple(self.directed.turns), tuple(self.deal))
+
+
+def named_guide(name: Name) -> Guide:
+    """Return the guide that runs a schedule again."""
+    turns = dict(name.turns)
+
+    def choose(step: int, enabled: tuple[Agent, ...], usual: int) -> int:
+        which = turns.get(step, usual)
+        if which >= len(enabled):
+            raise SpecError(f"seed='{name}': at step {step} only {len(enabled)} could run: it is the schedule of another kernel, "
+                            "or of other arguments")
+        return which
+
+    return Guide(name.cluster, choose, name.deal)

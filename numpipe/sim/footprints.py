@@ -1,0 +1,102 @@
+"""Footprints: what a step of a schedule touches that other steps touch too, and which steps do not commute.
+
+A step is what a task of the scheduler does until it gives way. Two steps are *independent* where either order leaves the same state
+and lets the same tasks go on; what is not known to be so is dependent. A thing is touched in one of these ways:
+
+=========  ====================================================================================================================
+ARRIVE     towards the end of a use (an mbarrier's phase, a named barrier's or the cluster barrier's use), whose number is `epoch`.
+           Arrivals of one use commute: announced bytes and copies count with them. Those of different uses do not. So two that
+           could both be next commute if there is `room` for the `amount` of both, and neither ends the use alone
+AWAIT      goes on because a use has ended. Each arrival of this use comes before. Those of others commute with it, where nothing is
+           wrong: else the simulated SM reports the wait, or the arrival, and a step that fails commutes with nothing (`failed`)
+TEST       asks whether a use has ended: every arrival may change the answer
+WRITE      anything else
+=========  ====================================================================================================================
+
+Bytes of shared memory and elements of arrays are read, written, or updated by atomics of one kind, which commute.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+ARRIVE, AWAIT, TEST, WRITE = range(4)
+READS, WRITES = "r", "w"
+"""how memory is touched; any other word is that of atomics that commute"""
+Thing: TypeAlias = tuple[Any, ...]
+Amount: TypeAlias = tuple[int, int]
+"""arrivals and bytes, or registers"""
+Touched: TypeAlias = "tuple[Any, tuple[tuple[int, int], ...], str]"
+"""memory: which, the [first, last) of each of its dimensions, and how"""
+
+
+class Footprint:
+    """What one step touches."""
+
+    __slots__ = ("amounts", "failed", "memory", "things")
+
+    def __init__(self) -> None:
+        self.things: dict[Thing, list[tuple[int, int]]] = {}
+        self.amounts: list[tuple[Thing, int, int, Amount, Amount]] = []
+        self.memory: dict[Any, list[Touched]] = {}
+        """by its base, whose parts may overlap: (view, box, how)"""
+        self.failed = False
+        """whether the step ended in a report: what it touches decided that, in whatever way"""
+
+    def __bool__(self) -> bool:
+        return bool(self.things or self.memory)
+
+    def touch(self, thing: Thing, how: int, epoch: int, amount: Amount | None, room: Amount) -> None:
+        self.things.setdefault(thing, []).append((how, epoch))
+        if amount is not None:
+            self.amounts.append((thing, how, epoch, amount, room))
+
+    def touch_memory(self, base: Any, view: Any, box: tuple[tuple[int, int], ...], how: str) -> None:
+        parts = self.memory.setdefault(base, [])
+        if parts and len(box) == 1 and parts[-1][::2] == (view, how) and parts[-1][1][0][1] == box[0][0]:
+            box = (parts[-1][1][0][0], box[0][1]),  # bytes that follow
+            parts.pop()
+        parts.append((view, box, how))
+
+
+def dependent(one: Footprint, other: Footprint) -> bool:
+    """Return whether two steps may not commute."""
+    failed = one.failed or other.failed
+    for key in one.things.keys() & other.things.keys():
+        if failed or any(_conflict(a, b) for a in one.things[key] for b in other.things[key]):
+            return True
+    for base in one.memory.keys() & other.memory.keys():
+        if any((failed or a[2] != b[2] or a[2] == WRITES) and _overlap(a, b) for a in one.memory[base] for b in other.memory[base]):
+            return True
+    return False
+
+
+def wakes(asleep: Footprint, run: Footprint) -> bool:
+    """Return whether a step that could have been next may not commute with the one that was run instead."""
+    return dependent(asleep, run) or any(
+        a[:3] == b[:3] and not _fit(a[3], *b[3:], ends=a[1] == ARRIVE) for a in asleep.amounts for b in run.amounts)
+
+
+def _fit(asleep: Amount, amount: Amount, room: Amount, *, ends: bool) -> bool:
+    arrivals, nbytes = asleep[0] + amount[0], asleep[1] + amount[1]
+    return (arrivals < room[0] or (arrivals == room[0] and nbytes <= room[1])) and not (ends and room in (asleep, amount))
+
+
+def enables(first: Footprint, later: Footprint) -> bool:
+    """Return whether `later` could not have gone on without `first`, an arrival of a use that it awaited."""
+    return not later.failed and any((AWAIT, epoch) in later.things[key] for key in first.things.keys() & later.things.keys()
+                                    for how, epoch in first.things[key] if how == ARRIVE)
+
+
+def _conflict(a: tuple[int, int], b: tuple[int, int]) -> bool:
+    (how, epoch), (other, its) = sorted((a, b))
+    if other == WRITE:
+        return True
+    if how == ARRIVE:
+        return epoch != its if other == ARRIVE else other == TEST or epoch == its
+    return False
+
+
+def _overlap(a: Touched, b: Touched) -> bool:
+    """Return whether parts of one base may have bytes in common; of those seen in two ways nothing is known."""
+    return a[0] != b[0] or all(lo < its_hi and its_lo < hi for (lo, hi), (its_lo, its_hi) in zip(a[1], b[1], strict=True))

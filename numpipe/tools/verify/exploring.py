@@ -1,0 +1,167 @@
+"""`numpipe.verify(…, schedules="all")`: a kernel under all schedules up to equivalence (`numpipe.sim.exploration`).
+
+A schedule of a launch is one of each cluster of CTAs, and says who draws which tile from a counter. Clusters do not wait for each
+other, and what two of them do to one element is compared in whatever order they run. So the schedules of each cluster are
+explored by
+themselves, with the others in the virtual-time order, and that for each deal of the tiles.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib.util
+import itertools
+import sys
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ...diagnostics.errors import SimulationError
+from ...kernels.judge import Judge
+from ...sim.directed import Agent, Guide, Name
+from ...sim.exploration import Exploration, Explored
+from .fresh import Arguments, Arrays
+
+if TYPE_CHECKING:
+    from ...kernels.kernels import Kernel
+
+
+@dataclass
+class Coverage:
+    """What an exploration has seen.
+
+    classes     of schedules; one schedule of each was run
+    redundant   schedules that were given up, because their class had been run
+    steps       of the longest schedule
+    complete    whether these are all classes
+    why         why not: the bound that was reached
+    """
+
+    classes: int = 0
+    redundant: int = 0
+    steps: int = 0
+    complete: bool = True
+    why: str = ""
+
+    def __str__(self) -> str:
+        if self.complete:
+            return "all schedules, which are of one class," if self.classes == 1 else f"all {self.classes:,} classes of schedules"
+        return f"{self.classes:,} class{'es' * (self.classes != 1)} of schedules, not all ({self.why}),"
+
+
+@dataclass(frozen=True)
+class Class:
+    """One class: its schedule, the arrays that it leaves or its error, and the judge's findings."""
+
+    name: Name
+    arrays: Arrays
+    error: SimulationError | None
+    judge: Judge
+    explored: Explored
+
+    @property
+    def size(self) -> tuple[int, int, int]:
+        """By which classes that show the same are compared: the one that is shown has the smallest."""
+        return self.explored.switches, len(self.name.turns), len(self.explored.steps)
+
+
+@dataclass
+class All:
+    """All classes of a call of `kernel`, for at most `limit` seconds; `judge` makes the judge of each run. Iterate once."""
+
+    kernel: Kernel
+    arguments: Arguments
+    judge: Callable[[], Judge]
+    limit: float
+    coverage: Coverage = field(default_factory=Coverage)
+
+    def __iter__(self) -> Iterator[Class]:
+        end = time.perf_counter() + self.limit
+        with _showing(self.kernel.name) as shown:
+            for exploration, explored in self._explorations():
+                coverage = self.coverage
+                if explored is None:
+                    coverage.redundant += 1
+                else:
+                    coverage.classes += 1
+                    coverage.steps = max(coverage.steps, len(explored.steps))
+                    if exploration.partly:
+                        coverage.complete, coverage.why = False, exploration.partly
+                    arrays, judge = explored.result or ({}, self.judge())
+                    shown()
+                    yield Class(explored.name, arrays, explored.error, judge, explored)
+                if time.perf_counter() > end:
+                    coverage.complete, coverage.why = False, f"bound of {self.limit:g} s reached"
+                    return
+
+    def _explorations(self) -> Iterator[tuple[Exploration, Explored | None]]:
+        """Explore each cluster, for each deal of the tiles."""
+        clusters, drawn = yield from self._clusters(())
+        ctas = clusters * self.kernel.options.attributes.size
+        tiles = drawn - 2 * ctas  # a CTA begins with one of its own, and draws one in the end that is none
+        in_turn = tuple(number % ctas for number in range(tiles))
+        for deal in itertools.product(range(ctas), repeat=max(0, tiles)):
+            if deal != in_turn:
+                yield from self._clusters(deal)
+
+    def _clusters(self, deal: Sequence[int]) -> Generator[tuple[Exploration, Explored | None], None, tuple[int, int]]:
+        """Explore each cluster; returns how many there are, and how many work indices were drawn."""
+        cluster, clusters, drawn = 0, 1, 0
+        while cluster < clusters:
+            exploration = Exploration(self._run, cluster, deal)
+            for explored in exploration:
+                yield exploration, explored
+            cluster, clusters, drawn = cluster + 1, exploration.clusters, max(drawn, exploration.drawn)
+        return clusters, drawn
+
+    def _run(self, guide: Guide) -> tuple[Arrays, Judge]:
+        judge = self.judge()
+        return self.arguments.run(functools.partial(self.kernel.judged, judge), seed=guide), judge
+
+    def shortest(self, found: Class) -> Class:
+        """Return a class that shows the same report with as few changes of who runs as it needs, and no step that it does not."""
+        steps, before = found.explored.steps, found.explored.before
+        if found.error is None or not steps:
+            return found
+        last = len(steps) - 1
+        wanted = before[last] | 1 << last if steps[last].footprint.failed else (2 << last) - 1
+        left = [number for number in range(len(steps)) if wanted >> number & 1 and not steps[number].waited]
+        order: list[Agent] = []
+        while left:
+            ready = [n for n in left if not any(before[n] >> other & 1 for other in left if other < n)]
+            running = order[-1] if order else None
+            # an operation that is not a warpgroup's is run when nobody else can: it changes no warpgroup
+            step = min(ready, key=lambda n: (steps[n].agent != running, isinstance(steps[n].agent[0], str), n))
+            left.remove(step)
+            order.append(steps[step].agent)
+
+        def choose(number: int, enabled: tuple[Agent, ...], usual: int) -> int:
+            return enabled.index(order[number]) if number < len(order) and order[number] in enabled else usual
+
+        guide = Guide(found.name.cluster, choose, found.name.deal)
+        try:
+            self._run(guide)
+        except SimulationError as error:
+            again = Explored(None, error, guide.name, tuple(guide.directed.steps), ())
+            shorter = Class(guide.name, {}, error, found.judge, again)
+            if _said(error) == _said(found.error) and shorter.size < found.size:
+                return shorter
+        return found
+
+
+def _said(error: SimulationError) -> Any:
+    return (error.report.hazard, error.report.now and error.report.now.lines) if error.report is not None else str(error)
+
+
+@contextlib.contextmanager
+def _showing(kernel: str) -> Iterator[Callable[[], object]]:
+    """Yield a function to call with each class: stderr shows how many there are, by tqdm where that is, after two seconds."""
+    if not importlib.util.find_spec("tqdm") or not sys.stderr.isatty():
+        yield lambda: None
+        return
+    from tqdm.auto import tqdm
+
+    with tqdm(desc=f"{kernel}: explore", unit=" classes", leave=False, delay=2) as bar:
+        yield bar.update
