@@ -261,9 +261,12 @@ NUMPY = SimpleNamespace(
 def run(text: str, name: str, arguments: dict[str, Any], ctas: int, wgs: int, cluster: int = 1) -> None:
     """Execute a kernel's file, and its function for each of `wgs` warpgroups of each CTA: its arrays are changed."""
     scope: dict[str, Any] = {"numpipe": NUMPY, "ds": Ds, "BlockSpec": BlockSpec, "Element": Element, "cdiv": NUMPY.cdiv,
-                             "SMEM": lambda shape, dtype: Array(np.zeros(shape, dtype)), "Barrier": NUMPY.Barrier}
+                             "SMEM": lambda shape, dtype: Array(np.zeros(shape, dtype)), "Barrier": NUMPY.Barrier,
+                             "CompilerParams": nothing, "Workspace": nothing}
     exec("\n".join(line for line in text.splitlines() if not line.startswith(("import numpipe", "from numpipe"))), scope)
     given = {key: Array(value) if isinstance(value, np.ndarray) else value for key, value in arguments.items()}
+    if "work" in scope[name].__code__.co_varnames:  # a workspace, which no call passes
+        given["work"] = None
     PLACE.wgs, PLACE.cluster = wgs, cluster
     for PLACE.cta, PLACE.wg in itertools.product(range(ctas), range(wgs)):
         scope[name](**given)

@@ -16,6 +16,7 @@ from typing import Any
 
 from .case import Case
 from .pipeline_plans import Plan
+from .sources import indented
 
 POISON = -77.0
 Env = dict[str, int]
@@ -134,10 +135,6 @@ def scalars(plan: Plan) -> list[str]:
 
 
 # ---- as text ------------------------------------------------------------------------------------------------------------
-def indented(lines: list[str], by: int = 4) -> list[str]:
-    return [" " * by + line for line in lines]
-
-
 def serialized(plan: Plan) -> bool:
     """Whether ptxas serialises the products of a plan (C7515), which are right all the same."""
     return plan.steps == "unequal" and bool(plan.ready) and bool(plan.consumed) and plan.delay > 1

@@ -9,6 +9,7 @@ store has an output of its own, with a block for each program and each step of t
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -332,9 +333,13 @@ class Program(Source):
         self.block(f"for ({k},), ({', '.join(names)},) in {pipe}({', '.join(arrays)}):", [k], TRIPS, before)
         self.inside = False
 
-    def statements(self, count: int) -> None:
-        known = [self.load] * 3 + [self.compute] * 6 + [self.reduce] * 3 + [self.convert] * 2 + [self.store] * 2 + [
+    def known(self) -> list[Callable[[], None]]:
+        """Kinds of statements, each as often as it is drawn."""
+        return [self.load] * 3 + [self.compute] * 6 + [self.reduce] * 3 + [self.convert] * 2 + [self.store] * 2 + [
             self.cut, self.cast, self.scan, self.shared, self.shared, self.branch, self.loop, self.pipe, self.pipe]
+
+    def statements(self, count: int) -> None:
+        known = self.known()
         for _ in range(count):
             statement = self.rng.choice(known)
             before = len(self.lines)

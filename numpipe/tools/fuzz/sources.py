@@ -30,6 +30,10 @@ def dtype_of(dtype: str) -> np.dtype:
     return np.dtype(ml_dtypes.bfloat16 if "." in dtype else dtype)
 
 
+def indented(lines: list[str], by: int = 4) -> list[str]:
+    return [" " * by + line for line in lines]
+
+
 @dataclass(frozen=True)
 class Tile:
     """A variable of a program: a register tile or a vector, and what its numbers lie between."""
@@ -77,6 +81,8 @@ class Source:
     number: int = 0
     inside: bool = False
     """of a pipeline"""
+    owners: int = 0
+    """who have a block of each output: all warpgroups of all CTAs, or those of all tiles"""
     had: set[str] = field(default_factory=set)
     """kinds of statements"""
 
@@ -132,7 +138,7 @@ class Source:
     def output(self, shape: tuple[int, ...], dtype: str) -> tuple[str, str]:
         """An array with a block for each program and step, and the index of this one."""
         name = self.new("y")
-        self.outputs[name] = ((self.ctas * self.wgs, *[TRIPS] * len(self.loops), *shape), dtype)
+        self.outputs[name] = ((self.owners or self.ctas * self.wgs, *[TRIPS] * len(self.loops), *shape), dtype)
         return name, ", ".join(["own", *self.loops])
 
     def parts(self, t: Tile, limits: bool = True) -> str:
