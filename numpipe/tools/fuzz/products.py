@@ -45,7 +45,7 @@ class Product(Program):
         self.rows = 64 if self.used or self.threads == 3 else rng.choice([64, 64, 128])
         sides = [64, 16, 32] if self.used or self.rows == 128 else [64, 16, 32, 96, 128, 192]
         self.tn = rng.choice(sides if "int8" in self.dtype or self.cluster > 1 else [*sides, 8, 24, 40])
-        if self.along == "m" and not self.tn % (8 * self.cluster) == 0 or self.split == "pair":
+        if self.tn % (8 * self.cluster) or self.split == "pair":
             self.tn = 64
         self.tm = self.rows * self.wgs
         self.tk = KINDS[self.dtype] * rng.choice([1, 2, 4])
@@ -57,7 +57,8 @@ class Product(Program):
         self.nested = self.form == "loop" and not self.manual and self.cluster == 1 and self.split is None and self.chance(15)
         self.tk = 4 * KINDS[self.dtype] if self.nested else self.tk  # parts of a block are 128 bytes wide
         self.second = self.form == "loop" and not self.nested and self.split is None and self.chance(20)
-        self.turned = self.wide and self.form != "hand" and not self.nested and self.chance(25)
+        self.turned = (self.wide and self.form != "hand" and not self.nested and self.tk % (8 * self.cluster) == 0
+                       and self.chance(25))
         self.registers = self.wide and self.form == "loop" and self.chance(15)
         self.turns = self.form == "loop" and self.schedule == "cooperative" and self.threads > 1 and not self.nested and self.chance(15)
         plain = self.split is None and self.cluster == 1
