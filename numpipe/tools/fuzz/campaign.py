@@ -36,6 +36,7 @@ class Life:
     stage: str = ""
     since: float = field(default_factory=time.time)
     case: tuple[str, tuple[str, ...], str] = ("", (), "")
+    over: bool = False
 
 
 class Campaign:
@@ -63,6 +64,8 @@ class Campaign:
         what, *rest = message
         if what == "case":
             life.case = (rest[0], rest[1], rest[2])
+        elif what == "bye":
+            life.over = True
         elif what == "begin":
             life.stage = rest[0]
         elif what == "passed":
@@ -71,6 +74,7 @@ class Campaign:
             self.counts.found[rest[0]] += 1
         else:
             self.tell(*rest)
+            life.over = True  # a process ends behind it: one that has lost its context without a word more
 
     def tell(self, kind: str, title: str, message: str, source: str) -> None:
         """Count a failure, and keep the first of those that look alike."""
@@ -105,8 +109,7 @@ class Campaign:
             except (EOFError, OSError):
                 life.process.join(10)
                 ended = life.process.exitcode
-                told = ended in (0, 1) and life.case[0]
-                self.end(life, *(("", "") if told or ended == 0 else ("died", f"its process ended with status {ended}")))
+                self.end(life, *(("", "") if life.over else ("died", f"its process ended with status {ended}")))
         for life in list(self.lives):
             if time.time() - life.since > LIMITS[life.stage]:
                 self.end(life, "hung", f"{life.stage or 'start'}: not done after {LIMITS[life.stage]:g} s")

@@ -33,7 +33,7 @@ class Product(Program):
         self.threads = 1 if self.form == "hand" else rng.choice([2, 3]) if self.schedule == "pingpong" else rng.choice([1, 2, 3])
         self.wgs = 1 if self.schedule == "pingpong" else self.threads
         self.cluster = rng.choice([1, 1, 1, 2, 4]) if self.form != "hand" else 1
-        self.split = rng.choice([None, None, None, "stream", "2", "pair" if self.cluster > 1 else "3"])
+        self.split = rng.choice([None, None, "stream", "2", "pair"] if self.cluster > 1 else [None, None, None, "stream", "2", "3"])
         self.dtype = rng.choice(list(KINDS))
         if self.form == "hand":
             self.split = None
@@ -59,7 +59,7 @@ class Product(Program):
         self.second = self.form == "loop" and not self.nested and self.split is None and self.chance(20)
         self.turned = (self.wide and self.form != "hand" and not self.nested and self.tk % (8 * self.cluster) == 0
                        and self.chance(25))
-        self.registers = self.wide and self.form == "loop" and self.chance(15)
+        self.registers = self.wide and self.form == "loop" and self.chance(40)
         self.turns = self.form == "loop" and self.schedule == "cooperative" and self.threads > 1 and not self.nested and self.chance(15)
         plain = self.split is None and self.cluster == 1
         self.trips = rng.choice(["", "", "trips[mt]", "(p * mt + 2 * nt) % 4", "table[1]"]) if plain else ""
@@ -222,6 +222,8 @@ class Product(Program):
         made["trips"] = f"rng.integers(0, 5, {self.counts[0]}).astype(np.int32)"
         out = "int32" if "int8" in self.dtype else self.rng.choice(["float32", "float32", "float16" if k < 250 else "float32"])
         made["c"] = f"np.full(({m}, {n}), {POISON}, np.{out})"
+        for name in [*["a", "b"] * (self.wide and self.cluster == 1), "c"]:
+            made[name] = f"np.asfortranarray({made[name]})" if self.chance(20) and self.form != "hand" else made[name]
         before, outputs = self.arguments(), len(self.outputs) + 2
         arguments = (*before[:-outputs], *(x for x in made.items() if x[0] != "c"), *before[-outputs:-2], ("c", made["c"]), *before[-2:])
         more = [f'schedule="{self.schedule}"'] * (self.schedule != "cooperative")

@@ -1,7 +1,7 @@
 """One process of a campaign: draws kernels by Hypothesis, checks them, and tells what it does over a pipe.
 
 Messages are tuples: ("case", digest, features, source), ("begin", stage), ("passed", stage, runs), ("again", kind, title),
-("found", kind, title, message, source). The parent ends a process that says nothing for too long.
+("found", kind, title, message, source), ("bye",). The parent ends a process that says nothing for too long.
 """
 
 from __future__ import annotations
@@ -105,5 +105,5 @@ def work(pipe: Connection, number: int, stages: Sequence[str], until: float, tol
         worker.draw(number)
     except Over:
         pass
-    finally:
-        pipe.close()
+    pipe.send(("bye",))
+    pipe.close()
