@@ -98,10 +98,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     draws_kernels = commands.add_parser("fuzz", help="draw kernels, and compare what they do with NumPy")
     draws_kernels.add_argument("--minutes", type=float, default=1.0, help="(default: %(default)s)")
     draws_kernels.add_argument("--target", nargs="+", choices=tuple(TARGETS), default=["sim"],
-                               help="simulate; verify in some schedules; compile, and look at the code; run on the GPU (default: sim)")
+                               help="simulate; verify in schedules; compile, and look at the code; run on the GPU (default: sim)")
     draws_kernels.add_argument("--seed", type=int, help="by default one that the file of counts does not have")
     draws_kernels.add_argument("--counts", type=Path, metavar="FILE.json", help="add what was done to this file")
-    draws_kernels.add_argument("--failures", type=Path, default=Path("fuzz_failures"), metavar="FOLDER",
+    draws_kernels.add_argument("--failures", type=Path, default=Path("fuzz_failures"), metavar="DIR",
                                help="what was found, each a program to run (default: %(default)s)")
     draws_kernels.add_argument("--processes", type=int, help="by default as many as there are cores")
     options = parser.parse_args(arguments)

@@ -6,7 +6,6 @@ and each further factor takes the value that meets most of the pairs still missi
 
 from __future__ import annotations
 
-import functools
 import inspect
 import itertools
 import random

@@ -157,8 +157,8 @@ def fuzz(targets: Sequence[str], minutes: float, *, seed: int | None = None, cou
          failures: Path = Path("fuzz_failures"), processes: int | None = None) -> int:
     """Check drawn kernels for so many minutes, print what was done, and return the exit status: 1 where something was found.
 
-    Raises SpecError without Hypothesis, for no time, and for a seed that is counted already; TargetError without a GPU, or a compiler,
-    for targets that need it.
+    Raises SpecError without Hypothesis, for no time, and for a seed that is counted already; TargetError for a target that needs a
+    GPU, or a compiler, where there is none.
     """
     kernels()  # tells what is missing
     if not minutes > 0:

@@ -87,8 +87,10 @@ CHECKS: dict[str, Callable[[Case, int], int]] = dict(zip(STAGES, (simulated, ver
 """each takes a case and the seed of its numbers and returns how often the kernel ran; Found if something is wrong"""
 
 
-def replay(file: str, name: str, arguments: Sequence[tuple[str, str]], targets: Sequence[str], *, seed: int, **places: int) -> None:
+def replay(file: str, name: str, arguments: Sequence[tuple[str, str]], targets: Sequence[str], *, seed: int, ctas: int,
+           wgs: int, cluster: int) -> None:
     """Check the kernel of a file that the fuzz wrote, as ``python file.py`` does: "sim", "compile" or "gpu"."""
-    case = Case(Path(file).read_text(encoding="utf8").partition("\n\nARGUMENTS = ")[0], tuple(arguments), name=name, **places)
+    text = Path(file).read_text(encoding="utf8").partition("\n\nARGUMENTS = ")[0]
+    case = Case(text, tuple(arguments), name=name, ctas=ctas, wgs=wgs, cluster=cluster)
     for stage in {"sim": ("simulated", "verified"), "compile": ("compiled",), "gpu": ("gpu",)}[targets[0]]:
         print(f"{stage}: {CHECKS[stage](case, seed)} times, as it should be")

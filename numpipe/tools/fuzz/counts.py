@@ -20,8 +20,8 @@ VERSION = 1
 class Counts:
     """The counts of one run, and those of the runs before in its file.
 
-    A kernel is counted once a stage, however often it ran there: kernels of one source are one. Between runs nobody compares sources,
-    so each run has another seed.
+    A kernel is counted once a stage, however often it ran there: kernels of one source are one. Between runs nobody compares
+    sources, so each run has another seed.
     """
 
     def __init__(self, file: Path | None, seed: int | None) -> None:
@@ -67,7 +67,8 @@ class Counts:
         return {"seed": self.seed, "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.begun)),
                 "seconds": round(time.time() - self.begun, 1), "numpipe": __version__, "cores": os.cpu_count(),
                 "machine": platform.machine(), "gpu": gpu.name if gpu else None,
-                "kernels": {stage: len(self.kernels[stage]) for stage in STAGES}, "runs": {stage: self.runs[stage] for stage in STAGES},
+                "kernels": {stage: len(self.kernels[stage]) for stage in STAGES},
+                "runs": {stage: self.runs[stage] for stage in STAGES},
                 "found": dict(self.found), "features": {name: [self.features[stage][name] for stage in STAGES] for name in names}}
 
     def write(self) -> None:

@@ -1,8 +1,8 @@
-"""What a kernel's source means, by NumPy alone: each warpgroup of each CTA runs from its first line to its last, one after the other.
+"""What a kernel's source means, by NumPy alone: each warpgroup of each CTA runs from its first line to its last, one by one.
 
-`NUMPY` stands for the module numpipe where the source of a drawn kernel is executed. It knows what the generator writes: blocks that
-begin and end anywhere, pipelines as loops, shared memory as arrays, atomics as ufuncs, products in float64; barriers, turns and waits
-are nothing, the first cluster has all tiles, and each tile all steps. It shares nothing with numpipe.
+`NUMPY` stands for the module numpipe where the source of a drawn kernel is executed. It knows what the generator writes: blocks
+that begin and end anywhere, pipelines as loops, shared memory as arrays, atomics as ufuncs, products in float64; barriers, turns
+and waits are nothing, the first cluster has all tiles, and each tile all steps. It shares nothing with numpipe.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Plans of whole pipelines: every choice that the pipeline API leaves, as the fields of one dataclass.
 
-`pipeline_sources` writes a plan as a kernel's file. `any_plan` draws one that keeps the rules; numpipe's tests also go through plans
-in which all pairs of choices meet.
+`pipeline_sources` writes a plan as a kernel's file. `any_plan` draws one that keeps the rules; numpipe's tests also go through
+plans in which all pairs of choices meet.
 
 A kernel is `chain` links, each a pipeline over a grid of 1 to 3 dimensions. Step s of link t computes a tile of every compute
 warpgroup, its *value*, from the blocks of `inputs` arrays (products of them, or sums); the value goes to output blocks, to a sum
@@ -113,7 +113,8 @@ class Plan:
         """What is counted of a drawn plan."""
         builder = {"ws": "memory role", "single": "no memory role", "inside": "each warpgroup loads"}[self.builder]
         said = {"out_specs": self.outputs, "manual barriers": self.ready or self.consumed, "steps_of": self.steps != "equal",
-                "shared allocations": self.chained == "shared", "nested": self.chained == "nested", "squeezed": self.dims == "squeezed",
+                "shared allocations": self.chained == "shared", "nested": self.chained == "nested",
+                "squeezed": self.dims == "squeezed",
                 "elements": self.dims == "element", "beyond the edges": self.edges != "none", "carry": self.carry != "none",
                 "GMEM": self.gmem, "drain": self.drain, "transforms": self.layout != "inferred", "trees": self.tree != "flat",
                 "blocks of some steps": self.reads != "all", "revisited outputs": self.writes != "all",
@@ -247,7 +248,10 @@ def any_plan(rng: random.Random) -> Plan:
         row[name] = rng.choice([v for v, others in after.items() if all(others.values())])
         left = after[row[name]]
     plan = Plan(**row)
-    return replace(plan, extent=sizes(rng, plan, 3, 8, 3)) if plan.static else plan
+    if not plan.static:
+        return plan
+    p, q, r = sizes(rng, plan, 3, 8, 3)
+    return replace(plan, extent=(p, q, r))
 
 
 def sizes(rng: random.Random, plan: Plan, each: int, most: int, count: int) -> tuple[int, ...]:

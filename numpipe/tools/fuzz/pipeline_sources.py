@@ -11,45 +11,17 @@ import itertools
 import math
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from .case import Case
+from .operand import Env, Operand
 from .pipeline_plans import Plan
 from .sources import indented
 
 POISON = -77.0
-Env = dict[str, int]
 
 
-# ---- operands -----------------------------------------------------------------------------------------------------------
-@dataclass(frozen=True)
-class Operand:
-    """A BlockSpec and its array. `index` are expressions of the grid's indices and the kernel's variables; None: no index map."""
-
-    name: str
-    sides: tuple[int | None, ...]
-    index: tuple[str, ...] | None
-    elements: bool = False
-    dtype: str = "float16"
-    fill: str = "zeros"
-    options: str = ""
-
-    @property
-    def block(self) -> tuple[int, ...]:
-        return tuple(1 if side is None else side for side in self.sides)
-
-    def spec(self, variables: str) -> str:
-        sides = ", ".join(f"Element({side})" if self.elements else str(side) for side in self.sides)
-        index = f", lambda {variables}: ({', '.join(self.index)})" if self.index is not None else ""
-        fill = f', oob_fill="{self.fill}"' if self.fill != "zeros" else ""
-        return f"BlockSpec(({sides}){index}{fill}{self.options})"
-
-    def start(self, env: Env) -> tuple[int, ...]:
-        found = eval(f"({', '.join(self.index)},)", {}, env) if self.index is not None else (0,) * len(self.sides)
-        return tuple(n if self.elements or side is None else n * side for n, side in zip(found, self.sides, strict=True))
-
-
+# ---- operands
 def linear(plan: Plan, dimensions: int) -> str:
     """The number of a step among those of the first dimensions of the grid."""
     names, sizes = ["i", "j", "k"], extents(plan)
@@ -73,7 +45,7 @@ def operand(plan: Plan, name: str, rows: int, columns: int, row: str, how: str, 
     step = linear(plan, depends(plan, how))
     if plan.dims == "squeezed":
         sides: tuple[int | None, ...] = (None, rows, columns)
-        index = (step, row, "0")
+        index: tuple[str, ...] = (step, row, "0")
     elif plan.dims == "element":
         sides, index = (rows, columns), (f"({row}) * {rows} + {shift[0]}", f"({step}) * {columns} + {shift[1]}")
     else:

@@ -1,5 +1,5 @@
-"""Products ``a @ b.T`` over tiles by all schedules: persistent or dynamic, in turns, in clusters, cut along K; and what each tile is
-then used for, by the statements of `programs`.
+"""Products ``a @ b.T`` over tiles by all schedules: persistent or dynamic, in turns, in clusters, cut along K; and what each tile
+is then used for, by the statements of `programs`.
 
 K is walked by pipelines in both forms, one behind the other or one inside the other, with barriers of the ring or by hand, or by a
 ring that the kernel makes of copies and barriers. Numbers are small integers, so that sums are exact in any order.
@@ -15,8 +15,8 @@ from .case import Case
 from .programs import Program
 from .sources import POISON, Tile, indented, name_of
 
-KINDS = {"float16": 16, "ml_dtypes.bfloat16": 16, "ml_dtypes.float8_e4m3fn": 32, "ml_dtypes.float8_e5m2": 32, "float32": 8, "int8": 32,
-         "uint8": 32}
+KINDS = {"float16": 16, "ml_dtypes.bfloat16": 16, "ml_dtypes.float8_e4m3fn": 32, "ml_dtypes.float8_e5m2": 32, "float32": 8,
+         "int8": 32, "uint8": 32}
 """types of operands, and the elements along K that a product multiplies"""
 WORKING = 150_000
 """bytes of shared memory for slots"""
@@ -60,7 +60,7 @@ class Product(Program):
         self.turned = (self.wide and self.form != "hand" and not self.nested and self.tk % (8 * self.cluster) == 0
                        and self.chance(25))
         self.registers = self.wide and self.form == "loop" and self.chance(40)
-        self.turns = self.form == "loop" and self.schedule == "cooperative" and self.threads > 1 and not self.nested and self.chance(15)
+        self.turns = self.form == "loop" and self.wgs > 1 and not self.nested and self.chance(25)
         plain = self.split is None and self.cluster == 1
         self.trips = rng.choice(["", "", "trips[mt]", "(p * mt + 2 * nt) % 4", "table[1]"]) if plain else ""
         self.dynamic = self.split is None and self.cluster == 1 and self.chance(25)
@@ -70,7 +70,8 @@ class Product(Program):
         self.skips = plain and self.chance(15)
         self.fields = f"grid=numpipe.persistent({self.cluster * rng.choice([1, 2, 3])}), num_compute_wgs={self.threads}"
         item = 4 if self.dtype == "float32" else 2 if self.wide else 1
-        while self.slots > 1 and item * self.tk * self.slots * (self.tm * (1 + self.nested) + self.tn) * (1 + self.second) > WORKING:
+        slot = item * self.tk * (self.tm * (1 + self.nested) + self.tn) * (1 + self.second)
+        while self.slots > 1 and slot * self.slots > WORKING:
             self.slots, self.delay = self.slots - 1, min(self.delay, self.slots - 2)
         self.m_tiles, self.n_tiles = rng.choice([2, 1, 3]), rng.choice([2, 1, 3])
         across = {name: self.cluster if self.along == name else 1 for name in "mn"}
@@ -148,7 +149,8 @@ class Product(Program):
     def write(self) -> None:
         """The function's body."""
         integer = "int8" in self.dtype
-        kind, acc = "int32" if integer else "float32", f"numpipe.zeros(({self.rows}, {self.tn}), np.{'int32' if integer else 'float32'})"
+        kind = "int32" if integer else "float32"
+        acc = f"numpipe.zeros(({self.rows}, {self.tn}), np.{kind})"
         self.add("wg = numpipe.axis_index('wg')")
         self.add(f"steps = cdiv(a.shape[1], {self.tk * (1 + self.nested)})")
         if self.form == "hand":
@@ -173,14 +175,16 @@ class Product(Program):
                 self.add(line)
         step = "part.begin + k" if self.split else "k"
         if self.form == "body":
-            for line in (f"def body(indices, a_tile, b_tile, {', '.join([*self.barriers(), 'acc'])}):", *indented(["k, = indices",
-                         *self.step(), "return acc"]), "", "def compute(pipeline):", f"    acc = pipeline({acc})"):
+            given = ", ".join(["a_tile", "b_tile", *self.barriers(), "acc"])
+            for line in (f"def body(indices, {given}):", *indented(["k, = indices", *self.step(), "return acc"]), "",
+                         "def compute(pipeline):", f"    acc = pipeline({acc})"):
                 self.add(line)
             self.depth += 1
             self.behind(kind)
             self.depth -= 1
             self.add("")
-            self.add(f"numpipe.emit_pipeline_warp_specialized(body, compute_context=compute, {self.options(self.steps, step)})(a, b)")
+            options = f"compute_context=compute, {self.options(self.steps, step)}"
+            self.add(f"numpipe.emit_pipeline_warp_specialized(body, {options})(a, b)")
         else:
             lines = (self.nested_text() if self.nested else self.hand_text() if self.form == "hand"
                      else self.loop_text("pipe", self.steps, step))
@@ -211,7 +215,8 @@ class Product(Program):
             self.depth -= 1
 
     def known(self) -> list[Callable[[], None]]:
-        return [self.load, *[self.compute] * 6, *[self.reduce] * 3, *[self.convert] * 2, *[self.store] * 2, self.cut, self.cast, self.scan]
+        return [self.load, *[self.compute] * 6, *[self.reduce] * 3, *[self.convert] * 2, *[self.store] * 2,
+                self.cut, self.cast, self.scan]
 
     def case(self) -> Case:
         m, n, k = self.shape
@@ -225,12 +230,14 @@ class Product(Program):
         for name in [*["a", "b"] * (self.wide and self.cluster == 1), "c"]:
             made[name] = f"np.asfortranarray({made[name]})" if self.chance(20) and self.form != "hand" else made[name]
         before, outputs = self.arguments(), len(self.outputs) + 2
-        arguments = (*before[:-outputs], *(x for x in made.items() if x[0] != "c"), *before[-outputs:-2], ("c", made["c"]), *before[-2:])
+        c = ("c", made.pop("c"))
+        arguments = (*before[:-outputs], *made.items(), *before[-outputs:-2], c, *before[-2:])
         more = [f'schedule="{self.schedule}"'] * (self.schedule != "cooperative")
         more += [f'cluster={self.cluster}, cluster_names="pair"'] * (self.cluster > 1)
         work = self.split is not None and self.split != "pair"
         if work:
-            more.append(f"workspace=Workspace(({self.rows * self.wgs}, {self.tn}){'' if self.split == 'stream' else f', split={self.split}'})")
+            parts = "" if self.split == "stream" else f", split={self.split}"
+            more.append(f"workspace=Workspace(({self.tm}, {self.tn}){parts})")
         if self.chance(30):
             more.append(f"compiler_params=CompilerParams(store_slots={self.rng.choice([1, 2, 3])})")
         text = "\n".join([

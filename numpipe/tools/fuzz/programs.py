@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from .case import Case
-from .sources import COLUMNS, LINE, LINES, MOST, ROWS, SHAPES, SOURCES, TRIPS, Source, Tile, dtype_of, layout_of, name_of
+from .sources import LINES, MOST, SHAPES, SOURCES, TRIPS, Source, Tile, dtype_of, layout_of, name_of
 
 
 class Program(Source):
@@ -352,7 +352,7 @@ def program(rng: random.Random) -> Case:
     """Draw a program."""
     made = Program(rng, wgs=rng.choice([1, 1, 1, 2]), ctas=rng.choice([1, 2]), roles=rng.choice([True, True, False]))
     made.load()
-    made.statements(rng.randint(4, 9))
+    made.statements(rng.randint(1, 9))
     for t in made.seen[-3:]:
         made.store(t)
     builder = "memory role" if made.roles else "no memory role"

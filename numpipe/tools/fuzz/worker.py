@@ -6,12 +6,12 @@ Messages are tuples: ("case", digest, features, source), ("begin", stage), ("pas
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 import traceback
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
-from typing import Any
 
 from ...diagnostics.errors import LaunchError, SpecError
 from .case import Case
@@ -100,10 +100,8 @@ class Worker:
 
 def work(pipe: Connection, number: int, stages: Sequence[str], until: float, told: Sequence[str]) -> None:
     """The main function of a process."""
-    worker: Any = Worker(pipe, stages, until, told)
-    try:
+    worker = Worker(pipe, stages, until, told)
+    with contextlib.suppress(Over):
         worker.draw(number)
-    except Over:
-        pass
     pipe.send(("bye",))
     pipe.close()

@@ -12,7 +12,6 @@ import math
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 
 from numpipe import SimulationError
