@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import os
 import platform
@@ -61,11 +62,9 @@ class Counts:
             gpu = device.gpu_state().device
         except NumpipeError:
             gpu = None
-        from ... import __version__
-
         names = sorted({name for found in self.features.values() for name in found})
         return {"seed": self.seed, "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.begun)),
-                "seconds": round(time.time() - self.begun, 1), "numpipe": __version__, "cores": os.cpu_count(),
+                "seconds": round(time.time() - self.begun, 1), "numpipe": version(), "cores": os.cpu_count(),
                 "machine": platform.machine(), "gpu": gpu.name if gpu else None,
                 "kernels": {stage: len(self.kernels[stage]) for stage in STAGES},
                 "runs": {stage: self.runs[stage] for stage in STAGES},
@@ -91,6 +90,14 @@ class Counts:
                          + "   " + (", ".join(f"{n} {kind}" for kind, n in row["found"].items()) or "nothing"))
         lines.append(f"{'times run':10}" + "".join(f"{mine['runs'][stage]:12,}" for stage in STAGES))
         return "\n".join(lines)
+
+
+def version() -> str:
+    """Of numpipe, as it is installed."""
+    try:
+        return importlib.metadata.version("numpipe")
+    except importlib.metadata.PackageNotFoundError:
+        return ""
 
 
 def total(runs: list[dict[str, Any]]) -> dict[str, Any]:
