@@ -23,8 +23,8 @@ from .drawing import kernels
 from .worker import work
 
 TARGETS = {"sim": "simulated", "verify": "verified", "compile": "compiled", "gpu": "gpu"}
-LIMITS = {"simulated": 120.0, "verified": 300.0, "compiled": 240.0, "gpu": 20.0, "": 120.0}
-"""seconds that a stage may take, and the start of a process"""
+LIMITS = {"simulated": 120.0, "verified": 300.0, "compiled": 240.0, "gpu": 40.0, "": 120.0}
+"""seconds that a stage may take, and the start of a process; the first run on a GPU makes a context beside others that do"""
 
 
 @dataclass

@@ -61,8 +61,9 @@ def test_kernels_compile_and_pass_the_build_gate(author: Any) -> None:
 WANTED = {
     "loop form", "body form", "ring by hand", "memory role", "no memory role", "each warpgroup loads", "out_specs",
     "manual barriers", "steps_of", "shared allocations", "nested", "two pipelines", "elements", "squeezed", "beyond the edges",
-    "carry", "coroutine", "pingpong", "turns", "cluster", "split-K", "stream-K", "split in a cluster", "dynamic", "host table", "data that steers",
-    "operand in registers", "K x N operand", "delay_release", "skipped tiles", "drain", "GMEM", "1 slots", "4 slots",
+    "carry", "coroutine", "pingpong", "turns", "cluster", "split-K", "stream-K", "split in a cluster", "dynamic", "host table",
+    "data that steers", "operand in registers", "K x N operand", "delay_release", "skipped tiles", "drain", "GMEM", "1 slots",
+    "4 slots",
     *(f"{dtype} operands" for dtype in ("float16", "float32", "int8", "uint8", "ml_dtypes.bfloat16",
                                         "ml_dtypes.float8_e5m2")),
     *(f"statement {name}" for name in ("load", "compute", "reduce", "convert", "store", "cut", "cast", "scan", "shared", "branch",
