@@ -59,9 +59,7 @@ class Worker:
         """All stages of a case; Found for what has not been told yet."""
         if case.digest in self.failed:
             raise self.failed[case.digest][0]
-        if self.failed and time.time() > self.since + PATIENCE:
-            return
-        if time.time() > self.until and not self.failed:
+        if time.time() > (self.since + PATIENCE if self.failed else self.until):
             raise Over
         self.pipe.send(("case", case.digest, case.features, case.source(seed)))
         for stage in self.stages:
@@ -90,7 +88,7 @@ class Worker:
 
         try:
             any_kernel()
-        except Exception:
+        except (Exception, Over):
             if not self.failed:
                 raise
         if self.failed:
