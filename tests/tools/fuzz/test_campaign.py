@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from numpipe.__main__ import main
-from numpipe.diagnostics.errors import SpecError
+from numpipe.diagnostics.errors import SpecError, TargetError
 from numpipe.tools.fuzz import campaign, checks, worker
 from numpipe.tools.fuzz.campaign import Campaign, fuzz
 from numpipe.tools.fuzz.case import Case
@@ -167,3 +167,9 @@ def test_the_command_counts_what_it_did(tmp_path: Path, monkeypatch: pytest.Monk
     assert run["kernels"]["simulated"] >= run["kernels"]["verified"] >= 1
     assert run["runs"]["verified"] >= 3 * run["kernels"]["verified"]
     assert "simulated" in capsys.readouterr().out and not (tmp_path / "failures").exists()
+
+
+def test_a_target_without_its_machine_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(campaign, "toolchain", lambda: "numba-cuda is not installed")
+    with pytest.raises(TargetError, match="--target compile: no compiler: numba-cuda is not installed"):
+        fuzz(["compile"], 1)
