@@ -41,8 +41,7 @@ import gemm_tuned
 from numpipe import ArrayType
 from numpipe.ops.attention import CONFIGS, FITTING, Config, Form
 from numpipe.ops.attention import kernel as attention_of
-from tests.kernels.pipeline_plans import Plan, array
-from tests.kernels.pipeline_sources import inputs, load
+from tests.kernels.pipeline_arrays import Plan, array, inputs, load
 from tests.kernels.tuned_cases import FORMS, LAYOUTS, laid
 
 RECORDED = Path(__file__).with_name("code_digests.json")

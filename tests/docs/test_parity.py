@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from numpipe import Trace
-from tests.kernels.pipeline_plans import Plan, allowed
-from tests.kernels.pipeline_sources import inputs, load
+from numpipe.tools.fuzz.pipeline_plans import Plan, allowed
+from tests.kernels.pipeline_arrays import inputs, load
 from tests.misuse.test_misuse import MODULES
 
 ROOT = Path(__file__).parents[2]

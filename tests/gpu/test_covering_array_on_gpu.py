@@ -9,8 +9,7 @@ from concurrent.futures import Future
 import pytest
 
 from tests.kernels.gpu_shards import LIMIT, SHARDS, started
-from tests.kernels.pipeline_plans import ARRAYS, Plan, array
-from tests.kernels.pipeline_sources import check_on_gpu, told
+from tests.kernels.pipeline_arrays import ARRAYS, Plan, array, check_on_gpu, told
 
 pytestmark = pytest.mark.gpu
 pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.kernels.source_modules import module_of
+from numpipe.tools.fuzz.case import module_of
 
 TK = 16
 

@@ -62,7 +62,7 @@ def following(np_: Context) -> int:
 def get_counters(np_: Context) -> None:
     """Read the rings' step counters, as the previous warpgroup left them."""
     own = np_.unit.number(current().warpgroup)
-    for index in np_.unit.handed.get(own, ()):
+    for index in np_.unit.handed.get((current().cta, own), ()):
         set_counter(np_, index, memory.load_word(np_.unit.turn_word(own, index)))
 
 
@@ -72,7 +72,7 @@ def put_counters(np_: Context) -> None:
     to, rings = following(np_), [plan.index for plan in np_.unit.handed_over()]  # other warpgroups may meet more rings meanwhile
     for index in rings:
         one_lane(memory.store_word, np_.unit.turn_word(to, index), counter(np_, index))
-    np_.unit.handed[to] = tuple(rings)
+    np_.unit.handed[current().cta, to] = tuple(rings)  # each CTA of a cluster meets rings in its own time
 
 
 @helper

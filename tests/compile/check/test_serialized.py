@@ -13,8 +13,8 @@ from numpipe import ArrayType, BlockSpec, SerializedWgmma, SpecError, ds
 from numpipe.compile.build import toolchain
 from numpipe.compile.check import advisories, register_budget
 from numpipe.compile.check.register_budget import LiveTile, Products
-from tests.kernels.pipeline_plans import ARRAYS, array
-from tests.kernels.pipeline_sources import inputs, load, serialized
+from numpipe.tools.fuzz.pipeline_sources import serialized
+from tests.kernels.pipeline_arrays import ARRAYS, array, inputs, load
 
 needs_compiler = pytest.mark.skipif(toolchain() is not None, reason=f"no compiler: {toolchain()}")
 F16, F32 = ArrayType((64, 512), np.float16), ArrayType((256, 160), np.float32)

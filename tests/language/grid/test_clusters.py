@@ -337,3 +337,30 @@ def test_warpgroups_that_have_ended_count_as_arrived() -> None:
     for seed in (None, *range(6)):
         sim.simulate(body, grid=(3, 1, 1), warpgroups=1, smem_bytes=1024, cluster=(3, 1, 1), seed=seed)
     assert sorted(met) == [(0, 0, 0)] * 7 + [(2, 0, 0)] * 7
+
+
+@numpipe.kernel(grid=numpipe.persistent(4), num_compute_wgs=2, schedule="pingpong", cluster=4, cluster_names="four")
+def twice_in_turns(a: Any, b: Any, c: Any) -> None:
+    """c = 2 a @ b.T: two rings a tile, whose counters go from one warpgroup to the next."""
+    for m_cluster, n in numpipe.tiles(1, 4):
+        m = m_cluster * 4 + numpipe.axis_index("four")
+        acc = numpipe.zeros((64, 64), np.float32)
+        pipe = numpipe.pipeline(grid=(2,), in_specs=(
+            BlockSpec((64, 64), lambda k: (m, k)), BlockSpec((64, 64), lambda k: (n, k), collective_axes="four")))
+        for _, (a_tile, b_tile) in pipe(a, b):
+            acc = numpipe.wgmma(acc, a_tile, b_tile.T)
+        again = numpipe.pipeline(grid=(2,), in_specs=(
+            BlockSpec((64, 64), lambda k: (m, k)), BlockSpec((64, 64), lambda k: (n, k), collective_axes="four")))
+        for _, (a_tile, b_tile) in again(a, b):
+            acc = numpipe.wgmma(acc, a_tile, b_tile.T)
+        c[ds(m * 64, 64), ds(n * 64, 64)] = acc
+
+
+def test_each_cta_of_a_cluster_hands_over_the_counters_of_the_rings_that_it_has_met(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One CTA may be behind its second ring when another one takes its first turn: no word of that has been written there."""
+    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
+    a, b = operands(256, 256, 128)
+    for seed in (0, 1, 3):
+        c = np.zeros((256, 256), np.float32)
+        twice_in_turns.simulate(a, b, c, seed=seed)
+        np.testing.assert_array_equal(c, 2 * (a.astype(np.float32) @ b.astype(np.float32).T))

@@ -1,6 +1,6 @@
 """The source of a random kernel while it is written: its variables, their layouts and bounds; places in arrays; its outputs.
 
-`tile_programs` writes the statements.
+`programs` writes the statements, `products` what stands around them.
 """
 
 from __future__ import annotations
@@ -28,6 +28,10 @@ def name_of(dtype: str) -> str:
 
 def dtype_of(dtype: str) -> np.dtype:
     return np.dtype(ml_dtypes.bfloat16 if "." in dtype else dtype)
+
+
+def indented(lines: list[str], by: int = 4) -> list[str]:
+    return [" " * by + line for line in lines]
 
 
 @dataclass(frozen=True)
@@ -77,6 +81,10 @@ class Source:
     number: int = 0
     inside: bool = False
     """of a pipeline"""
+    owners: int = 0
+    """who have a block of each output: all warpgroups of all CTAs, or those of all tiles"""
+    had: set[str] = field(default_factory=set)
+    """kinds of statements"""
 
     # ---- what the text is made of
     def new(self, prefix: str) -> str:
@@ -130,7 +138,7 @@ class Source:
     def output(self, shape: tuple[int, ...], dtype: str) -> tuple[str, str]:
         """An array with a block for each program and step, and the index of this one."""
         name = self.new("y")
-        self.outputs[name] = ((self.ctas * self.wgs, *[TRIPS] * len(self.loops), *shape), dtype)
+        self.outputs[name] = ((self.owners or self.ctas * self.wgs, *[TRIPS] * len(self.loops), *shape), dtype)
         return name, ", ".join(["own", *self.loops])
 
     def parts(self, t: Tile, limits: bool = True) -> str:
@@ -168,3 +176,19 @@ class Source:
                           "from numpipe import SMEM, BlockSpec, Element, ds", "",
                           f"@numpipe.kernel(num_compute_wgs={self.wgs}, wg_axis='wg', grid={self.ctas}"
                           f"{', warp_specialized=False' * (not self.roles)})", self.text()])
+
+    def arguments(self) -> tuple[tuple[str, str], ...]:
+        """What the program is called with."""
+        found = {"table": "rng.integers(0, 4, 8).astype(np.int32)", "counts": f"rng.integers(0, {TRIPS + 1}, 4)",
+                 "order": "rng.permutation(256).astype(np.int32)"}
+        for known, shape in ((SOURCES, (ROWS, COLUMNS)), (LINES, (LINE,))):
+            found |= {name: f"rng.integers({low}, {high + 1}, {shape}).astype({name_of(dtype)})"
+                      for name, (dtype, low, high) in known.items()}
+        found |= {name: f"np.full({sides}, {POISON}, {name_of(dtype)})" for name, (sides, dtype) in self.outputs.items()}
+        return (*found.items(), ("p", "np.int32(rng.integers(0, 6))"), ("s", "np.float32(rng.integers(-3, 4))"))
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """What is counted of a drawn program."""
+        return (*(f"statement {name}" for name in sorted(self.had)), *sorted(f"{t.dtype} tiles" for t in {
+            t.dtype: t for t in self.seen}.values()), *["several warpgroups"] * (self.wgs > 1))

@@ -1,7 +1,7 @@
 """Plans of whole pipelines: every choice that the pipeline API leaves, as the fields of one dataclass.
 
-`pipeline_sources` writes a plan as a kernel's file, and says what NumPy computes; `covering` picks plans in which all
-pairs of choices meet (`array`), and Hypothesis draws any others (`any_plan`).
+`pipeline_sources` writes a plan as a kernel's file. `any_plan` draws one that keeps the rules; numpipe's tests also go through
+plans in which all pairs of choices meet.
 
 A kernel is `chain` links, each a pipeline over a grid of 1 to 3 dimensions. Step s of link t computes a tile of every compute
 warpgroup, its *value*, from the blocks of `inputs` arrays (products of them, or sums); the value goes to output blocks, to a sum
@@ -13,11 +13,10 @@ from __future__ import annotations
 import functools
 import inspect
 import math
+import random
 from dataclasses import dataclass, fields, replace
 
-from hypothesis import strategies as st
-
-from tests.kernels.covering import Factors, Row, Rule, Rules, covering_array, keeps, narrowed
+from .rules import Factors, Row, Rule, Rules, keeps, narrowed
 
 SMEM = 227 * 1024
 
@@ -108,6 +107,20 @@ class Plan:
     def grids(self, steps: range = range(7)) -> list[tuple[int, ...]]:
         """Grids with these numbers of steps; the one that it has if it is static."""
         return [self.extent[:self.rank]] if self.static else [GRIDS[n][self.rank - 1] for n in steps]
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """What is counted of a drawn plan."""
+        builder = {"ws": "memory role", "single": "no memory role", "inside": "each warpgroup loads"}[self.builder]
+        said = {"out_specs": self.outputs, "manual barriers": self.ready or self.consumed, "steps_of": self.steps != "equal",
+                "shared allocations": self.chained == "shared", "nested": self.chained == "nested",
+                "squeezed": self.dims == "squeezed",
+                "elements": self.dims == "element", "beyond the edges": self.edges != "none", "carry": self.carry != "none",
+                "GMEM": self.gmem, "drain": self.drain, "transforms": self.layout != "inferred", "trees": self.tree != "flat",
+                "blocks of some steps": self.reads != "all", "revisited outputs": self.writes != "all",
+                "delay_release": self.delay or self.own == "delay", "several warpgroups": self.wgs > 1,
+                "coroutine": self.context == "coroutine", "memory role first": self.memory == "first"}
+        return (f"{self.form} form", builder, f"{self.slots} slots", *(name for name, has in said.items() if has))
 
     @property
     def smem_bytes(self) -> int:
@@ -216,17 +229,6 @@ RULES: Rules = (
     Rule(lambda use, dims: use == "product" or dims != "element"),
 )
 
-ARRAYS = 7
-"""covering arrays, different ones: each pair meets in at least so many kernels"""
-
-
-@functools.cache
-def array(number: int) -> list[Plan]:
-    """Plans in which all pairs of values meet that any plan has; grids that are constants have 0 to 6 steps in turn."""
-    rows = covering_array(FACTORS, RULES, seed=number)
-    return [Plan(**row, extent=(*GRIDS[(5 * n + number) % 7][row["rank"] - 1], 1, 1)[:3]) for n, row in enumerate(rows)]
-
-
 def allowed(plan: Plan) -> bool:
     """Whether a plan keeps all rules."""
     row = {field.name: getattr(plan, field.name) for field in fields(plan)}
@@ -237,25 +239,29 @@ MORE: Factors = {"slots": (2, 1, 3, 4, 5), "chain": (1, 2, 3, 5), "tn": (16, 8, 
 DRAWN: Factors = {**FACTORS, **MORE}
 
 
-@st.composite
-def any_plan(draw: st.DrawFn) -> Plan:
+def any_plan(rng: random.Random) -> Plan:
     """Any plan that keeps the rules, small ones first: factors are drawn one by one, from the values that the rules leave."""
     row: Row = {}
     left = DRAWN
     for name in DRAWN:
         after = {v: narrowed(row | {name: v}, left, DRAWN, RULES, name) for v in left[name]}
-        row[name] = draw(st.sampled_from([v for v, others in after.items() if all(others.values())]))
+        row[name] = rng.choice([v for v, others in after.items() if all(others.values())])
         left = after[row[name]]
     plan = Plan(**row)
-    if plan.static:
-        sizes = st.integers(0, 3)
-        plan = replace(plan, extent=draw(st.tuples(sizes, sizes, sizes).filter(lambda n: math.prod(n[:plan.rank]) <= 8)))
-    return plan
+    if not plan.static:
+        return plan
+    p, q, r = sizes(rng, plan, 3, 8, 3)
+    return replace(plan, extent=(p, q, r))
 
 
-@st.composite
-def any_grid(draw: st.DrawFn, plan: Plan) -> tuple[int, ...]:
+def sizes(rng: random.Random, plan: Plan, each: int, most: int, count: int) -> tuple[int, ...]:
+    """Steps of `count` dimensions, those of the plan's grid at most `most` together."""
+    found = [rng.choice(range(each + 1)) for _ in range(count)]
+    while math.prod(found[:plan.rank]) > most:
+        found[found.index(max(found[:plan.rank]))] -= 1
+    return tuple(found)
+
+
+def any_grid(rng: random.Random, plan: Plan) -> tuple[int, ...]:
     """Sizes for a plan, at most 9 steps."""
-    if plan.static:
-        return plan.extent[:plan.rank]
-    return draw(st.tuples(*[st.integers(0, 9 if plan.rank == 1 else 4)] * plan.rank).filter(lambda n: math.prod(n) <= 9))
+    return plan.extent[:plan.rank] if plan.static else sizes(rng, plan, 9 if plan.rank == 1 else 4, 9, plan.rank)

@@ -1,36 +1,21 @@
-"""Random programs of register and shared tiles, vectors, limits, atomics and data that steers, and what NumPy makes of them.
+"""Programs of register and shared tiles, vectors, limits, atomics and data that steers.
 
 `program` draws the source of a kernel. Its statements load tiles, compute with those that there are, and store them; they stand in
 loops, branches and pipelines that elements of `table` and `counts` steer. Every layout is followed, so that what meets lies alike,
-and the bounds of every number, so that each is exact in its type: a kernel, on any machine, gives the bits of `numpy_meaning`. Each
+and the bounds of every number, so that each is exact in its type: a kernel, on any machine, gives the bits of `meaning`. Each
 store has an output of its own, with a block for each program and each step of the loops around it, and `POISON` around that.
 """
 
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from tests.kernels import numpy_meaning
-from tests.kernels.source_modules import module_of
-from tests.kernels.tile_sources import (
-    COLUMNS,
-    LINE,
-    LINES,
-    MOST,
-    POISON,
-    ROWS,
-    SHAPES,
-    SOURCES,
-    TRIPS,
-    Source,
-    Tile,
-    dtype_of,
-    layout_of,
-    name_of,
-)
+from .case import Case
+from .sources import LINES, MOST, SHAPES, SOURCES, TRIPS, Source, Tile, dtype_of, layout_of, name_of
 
 
 class Program(Source):
@@ -348,53 +333,27 @@ class Program(Source):
         self.block(f"for ({k},), ({', '.join(names)},) in {pipe}({', '.join(arrays)}):", [k], TRIPS, before)
         self.inside = False
 
-    def statements(self, count: int) -> None:
-        known = [self.load] * 3 + [self.compute] * 6 + [self.reduce] * 3 + [self.convert] * 2 + [self.store] * 2 + [
+    def known(self) -> list[Callable[[], None]]:
+        """Kinds of statements, each as often as it is drawn."""
+        return [self.load] * 3 + [self.compute] * 6 + [self.reduce] * 3 + [self.convert] * 2 + [self.store] * 2 + [
             self.cut, self.cast, self.scan, self.shared, self.shared, self.branch, self.loop, self.pipe, self.pipe]
+
+    def statements(self, count: int) -> None:
+        known = self.known()
         for _ in range(count):
-            self.rng.choice(known)()
+            statement = self.rng.choice(known)
+            before = len(self.lines)
+            statement()
+            if len(self.lines) > before:
+                self.had.add(statement.__name__)
 
 
-def program(rng: random.Random) -> Program:
+def program(rng: random.Random) -> Case:
     """Draw a program."""
     made = Program(rng, wgs=rng.choice([1, 1, 1, 2]), ctas=rng.choice([1, 2]), roles=rng.choice([True, True, False]))
     made.load()
-    made.statements(rng.randint(4, 9))
+    made.statements(rng.randint(1, 9))
     for t in made.seen[-3:]:
         made.store(t)
-    return made
-
-
-def arguments(made: Program, seed: int = 0) -> dict[str, Any]:
-    """What a program is called with."""
-    rng = np.random.default_rng(seed)
-    given: dict[str, Any] = {"table": rng.integers(0, 4, 8).astype(np.int32), "counts": rng.integers(0, TRIPS + 1, 4),
-                             "order": rng.permutation(256).astype(np.int32)}
-    for known, shape in ((SOURCES, (ROWS, COLUMNS)), (LINES, (LINE,))):
-        for name, (dtype, low, high) in known.items():
-            given[name] = rng.integers(low, high + 1, shape).astype(dtype)
-    for name, (sides, dtype) in made.outputs.items():
-        given[name] = np.full(sides, POISON, dtype_of(dtype))
-    return given | {"p": np.int32(rng.integers(0, 6)), "s": np.float32(rng.integers(-3, 4))}
-
-
-def expected(made: Program, given: dict[str, Any]) -> dict[str, Any]:
-    """The arguments as NumPy leaves them."""
-    after = {name: value.copy() if isinstance(value, np.ndarray) else int(value) if name == "p" else value
-             for name, value in given.items()}
-    numpy_meaning.run("import ml_dtypes\n" + made.text(), "program", after, made.ctas, made.wgs)
-    return after
-
-
-def wrong(made: Program, target: str, seed: int = 0, repeats: int = 1, schedule: int | None = None) -> list[str]:
-    """Run a program, and return which arrays are not what NumPy makes of them."""
-    given, kernel = arguments(made, seed), module_of(made.source(), "tile_program").program
-    right, found = expected(made, given), []
-    for _ in range(repeats):
-        after = {name: value.copy() for name, value in given.items()}
-        if target == "sim":
-            kernel.simulate(*after.values(), seed=schedule)
-        else:
-            kernel(*after.values(), target=target)
-        found += [name for name, value in after.items() if isinstance(value, np.ndarray) and not (value == right[name]).all()]
-    return found
+    builder = "memory role" if made.roles else "no memory role"
+    return Case(made.source(), made.arguments(), (builder, *made.features), "program", made.ctas, made.wgs)
