@@ -9,12 +9,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from .. import launch
+from ..diagnostics.arguments import is_int
 from ..diagnostics.errors import SpecError, TargetError
 from ..diagnostics.frames import warn
 from ..launch.info import ArrayInfo
 from ..plan.folded import launched
 from ..plan.specs import Persistent
-from ..plan.transforms import is_int
 from .arguments import Call
 from .definition import Definition
 from .options import grid_dims

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, get_type_hints
 
+from ..diagnostics.arguments import PATH, told
 from ..diagnostics.errors import SpecError
 from .chrome import Json, plain, trace_events
 from .events import Event, Recording, Ring
@@ -31,10 +32,9 @@ NEEDED = {"arrive": ("mbar",), "issue": ("tensor",), "write": ("what",), "note t
 
 def file_of(path: Any) -> Path:
     """Return the path of a trace's file. Raises SpecError for what is no path, or one of an unknown format."""
-    try:
-        file = Path(path)
-    except TypeError:
-        raise SpecError(f"trace: a numpipe.Trace or a file name, got {path!r}") from None
+    if not PATH.holds(path):
+        raise SpecError(f"trace: a numpipe.Trace or a file name, got {told(path)}")
+    file = Path(path)
     if file.suffix not in (".json", ".txt"):
         raise SpecError(f"trace: {str(file)!r} ends in neither .json (for ui.perfetto.dev) nor .txt (timelines)")
     return file

@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from ...diagnostics.arguments import STRING, each, require, whole
 from ...diagnostics.errors import SimulationError, SpecError
 from ...diagnostics.frames import brief
 from ...diagnostics.reports import Line, Report
 from ...kernels.judge import Judge
 from ...plan.specs import Persistent
-from ...plan.transforms import is_int
 from .fresh import Arguments, Array, Arrays
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ __all__ = ["Verification", "verify"]
 
 Found: TypeAlias = dict[tuple[str, tuple[Line, ...]], list[tuple["int | None", SimulationError]]]
 """by hazard and lines, the schedules that showed it, with their errors"""
+MOST_SCHEDULES = 10**6
 _SMS = 132
 """SMs of an H100 or H200, and CTAs of a persistent grid there"""
 _PLACE = re.compile(r"(?P<file>[^\n]+?):(?P<line>\d+): ")
@@ -201,7 +202,8 @@ def verify(kernel: Kernel, /, *args: Any, schedules: int = 20, seed: int = 0, ct
     >>> result.ok, result.schedules, result.failures
     (True, 4, ())
     """
-    arguments = Arguments(kernel, args, named, out, ("schedules", "ctas", "partial"))
+    arguments = Arguments("verify", kernel, args, named, out, ("schedules", "ctas", "partial"))
+    require(f"kernel {kernel.name}: verify", locals(), partial=STRING | each(STRING))
     names = (partial,) if isinstance(partial, str) else tuple(partial)
     if unknown := [name for name in names if name not in kernel.parameters]:
         raise SpecError(f"kernel {kernel.name}: partial={partial!r}: it has no parameter {', '.join(map(repr, unknown))}; its "
@@ -212,8 +214,7 @@ def verify(kernel: Kernel, /, *args: Any, schedules: int = 20, seed: int = 0, ct
 def verified(kernel: Kernel, arguments: Arguments, schedules: int, seed: int, ctas: int | None = None,
              partial: tuple[str, ...] = ()) -> tuple[Verification, Arrays]:
     """Run the schedules; returns the result, and the arrays of the first schedule that came to its end, {} if none did."""
-    if not is_int(schedules) or schedules < 1:
-        raise SpecError(f"kernel {kernel.name}: verify with schedules={schedules!r}; an integer of at least 1")
+    require(f"kernel {kernel.name}: verify", locals(), schedules=whole(1, MOST_SCHEDULES), seed=whole(0))
     seeds = (None, *range(seed, seed + schedules - 1))
     errors: Found = {}
     kept: Found = {}
