@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 from .. import launch
 from ..compile.built import Built, check_inspect
-from ..diagnostics.arguments import a, require
+from ..diagnostics.arguments import NONE, a, require, whole
 from ..diagnostics.errors import NumpipeError, SpecError
 from ..diagnostics.frames import brief, shorten
 from ..launch.faults import DriverError, naming, of_kernel
@@ -104,6 +104,7 @@ class Kernel:
 
         if ctas is not None and self.takes("ctas"):  # a parameter of the kernel's own
             named["ctas"], ctas = ctas, None
+        require(f"kernel {self.name}", locals(), seed=whole(0) | NONE)
         with collecting(trace) as events:
             return self.judged(Judge(ctas), *args, out=out, seed=seed, trace=events, **named)
 

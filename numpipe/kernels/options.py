@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..diagnostics.arguments import NONE, require, word
+from ..diagnostics.arguments import NONE, require, told, word
 from ..diagnostics.errors import SpecError
 from ..launch.attributes import MAX_GRID, PLAIN, Attributes
 from ..launch.device import TARGET_NAMES
@@ -42,7 +42,7 @@ class Signature:
     def parse(cls, text: str) -> Signature:
         plain = text.replace(" ", "") if isinstance(text, str) else ""
         if not re.fullmatch(rf"{_ARRAY}(,{_ARRAY})*->{_ARRAY}(,{_ARRAY})*", plain):
-            raise SpecError(f"signature={text!r}: a string in NumPy's gufunc notation is expected, e.g. '(m,k),(n,k)->(m,n)'")
+            raise SpecError(f"signature={told(text)}: a string in NumPy's gufunc notation is expected, e.g. '(m,k),(n,k)->(m,n)'")
 
         def dims(side: str) -> tuple[tuple[str, ...], ...]:
             return tuple(tuple(d for d in group[1:-1].split(",") if d) for group in re.findall(_ARRAY, side))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ...arch.dtypes import packing
-from ...diagnostics.arguments import STRING, element_type, require, whole, word
+from ...diagnostics.arguments import STRING, element_type, require, told, whole, word
 from ...diagnostics.errors import SpecError
 from .by_row import ROWS, lanes_of
 from .layouts import COALESCED, COLUMN, EITHER, ROW, Form, by_rows, coalesced_form, own_place, places
@@ -127,6 +127,8 @@ def show_layout(shape: Any, dtype: Any = np.float32, *, along: str = ROW, layout
         form = by_rows(form, layout, "show_layout")
     elif layout == COALESCED:
         form = coalesced_form(form, "show_layout")
+    elif layout != "accumulator":
+        raise SpecError(f"show_layout: layout must be 'accumulator', 'coalesced' or 'rows', got {told(layout)}")
     found = holders(form, warp)
     rows, columns = sorted({row for row, _ in found}), sorted({column for _, column in found})
     cells = []

@@ -15,7 +15,7 @@ import numpy as np
 from ... import launch
 from ...compile.build import toolchain
 from ...compile.check import blame
-from ...diagnostics.arguments import FLAG, NONE, a, require
+from ...diagnostics.arguments import FLAG, NONE, a, finite, require, told
 from ...diagnostics.errors import SpecError
 from ...diagnostics.frames import brief
 from ...kernels import targets
@@ -321,10 +321,10 @@ def _measured(run: float | Trace, flop: int, prediction: Prediction) -> Measured
         for role in ("memory", "compute"):
             if whole := sum(end - start for (of, *_), (start, end) in spans.items() if of == role):
                 waiting[role] = sum(e.end - e.start for e in run.events if (e.role, e.kind) == (role, "wait")) / whole
-    elif isinstance(run, (int, float)) and not isinstance(run, bool) and run > 0:
+    elif finite(above=0).holds(run):
         seconds = float(run)
     else:
-        raise SpecError(f"explain: measured= takes seconds or a numpipe.Trace, got {run!r}")
+        raise SpecError(f"explain: measured= takes seconds or a numpipe.Trace, got {told(run)}")
     return Measured(seconds, 1e-12 * flop / seconds, 1e-12 * prediction.hbm_bytes / seconds, seconds / prediction.seconds, waiting)
 
 
