@@ -38,7 +38,8 @@ TABLE = np.zeros((1, 2), np.int32)
 NO_INT = (True, 1.5, NAN, "3", [], Odd(), X)
 BAD: dict[str, tuple[Any, ...]] = {
     "count": (*NO_INT, 0, -1, None), "count?": (*NO_INT, 0, -1), "size": (*NO_INT, -1, None), "int": (*NO_INT, None), "int?": NO_INT,
-    "number": (NAN, float("inf"), "1", True, [], None, Odd(), X, 1j), "positive?": (NAN, float("inf"), "1", True, [], -1.0, 0, X),
+    "number": (NAN, float("inf"), "1", True, [], None, Odd(), X, 1j), 
+    "positive?": (NAN, float("inf"), "1", True, [], -1.0, 0, X),
     "number?": (NAN, float("inf"), "1", True, [], X),
     "flag": (1, "yes", None, [], X), "flag?": (2, "yes", [], X),
     "word": ("no such", "", b"gpu", 3, [], {}, X, None), "word?": ("no such", b"gpu", 3, [], {}, X),
@@ -47,7 +48,8 @@ BAD: dict[str, tuple[Any, ...]] = {
     "shape": ("x", -1, (-1, 64), (1.5, 64), (True,), (None,), numbers(), X, {}),
     "sides": ("x", 64, (64.0, 64), (0, 64), (HUGE, 64), (64,) * 6, (), [64, 64], (None, None), (True, 64)),
     "dtype": ("floaty", "\ud800", 3, [], object(), X), "element": ("floaty", "\ud800", 3, object(), X),
-    "array": ("x", 3, None, [[1.0]], np.ma.masked_array(X), np.array([[None]]), X.astype(complex), np.array([["a"]]), np.zeros(1, "M8[s]"),
+    "array": ("x", 3, None, [[1.0]], np.ma.masked_array(X), np.array([[None]]), X.astype(complex), np.array([["a"]]),
+              np.zeros(1, "M8[s]"),
               np.zeros(4, "i4,f4"), numbers(), Odd()),
     "kernel": (None, 3, "k", len, numpipe.Kernel, X), "object": (None, 3, "x", [], X), "object?": (3, "x", [], X),
     "names": (3, ("a", "a"), (1,), None, X), "words": (3, [1], X), "words?": (3, [1], X), "list": (3, None, X, "x"),

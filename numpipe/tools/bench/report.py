@@ -10,6 +10,7 @@ gives one ratio, the figure is their median, and its 95 % interval comes from th
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import math
 import os
@@ -25,8 +26,10 @@ from ...arch.targets import DEFAULT
 from ...core.records import parsed
 from ...diagnostics.arguments import MAPPING, PATH, STRING, a, each, finite, require, told
 from ...diagnostics.errors import SpecError
+from ...diagnostics.regular import content
 from .protocols import AGAIN, Sample
 
+MOST_BYTES = 1 << 30
 SCHEMA = "numpipe-bench/1"
 TENSOR_FLOPS = 2 * DEFAULT.rate(ELEMENTS["float16"])
 """floating-point operations, of 16-bit operands, that the tensor cores of a Hopper SM do in a cycle"""
@@ -158,13 +161,17 @@ def read(path: str | os.PathLike[str]) -> Result:
     require("bench.read", locals(), path=PATH)
     path = Path(path)
     try:
-        with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
-            data = parsed(file.read())
+        text = content(path, MOST_BYTES)
+        if path.suffix == ".gz":
+            text = gzip.GzipFile(fileobj=io.BytesIO(text)).read(MOST_BYTES)
+        data = parsed(text)
         if data.get("schema") != SCHEMA:
             raise ValueError(f"its schema is {told(data.get('schema'))}, expected {SCHEMA!r}")
         machine = {k: data[k] for k in data.keys() - {"schema", "benchmark", "method", "rows", "runs"}}
         result = Result(data["benchmark"], machine, data["method"], data["runs"])
-        summarise(result.runs)
+        device = machine.get("device", {})
+        require("result", {"device": device, "method": result.method}, device=MAPPING, method=MAPPING)
+        table(result.rows)
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise SpecError(f"{path} is no result file of numpipe.bench, or damaged: {error or type(error).__name__}") from None
     return result
