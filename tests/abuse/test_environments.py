@@ -99,8 +99,9 @@ PROGRAM = textwrap.dedent("""
         except numpipe.NumpipeError as error:
             return f"{type(error).__name__}: {error}".splitlines()[0]
     told = [tried(lambda: doubled.simulate(x, y)), str(y[0, 0]), *(tried(call) for call in (
-        lambda: doubled(x, y), lambda: doubled.inspect("resources", x, y) and None, lambda: doubled.inspect("sass", x, y) and None,
-        lambda: numpipe.explain(doubled, x, y) and None))]
+        lambda: doubled(x, y), lambda: numpipe.explain(doubled, x, y, compiled=False) and None))]
+    if len(sys.argv) > 2:
+        told += [tried(lambda: doubled.inspect(what, x, y) and None) for what in ("resources", "sass")]
     out = open(sys.argv[1], "w", encoding="utf8")
     out.write("\\n".join(told))
 """)
@@ -138,12 +139,14 @@ def run(name: str, folder: Path) -> tuple[str, subprocess.CompletedProcess[str],
     place.mkdir()
     script = place.with_suffix(".py")
     script.write_text(PROGRAM, encoding="utf8")
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path[:1] + [str(ROOT)]), "NUMPIPE_TARGET": "auto",
-           "NUMPIPE_CACHE_DIR": str(folder / "cache"), **options.get("env", {})}
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(os.path.isabs, os.environ.get("PYTHONPATH", "").split(os.pathsep))]), "NUMPIPE_TARGET": "auto",
+           "NUMPIPE_CACHE_DIR": str(folder / "cache"), "NUMPIPE_COMPILE_CHECK": "0", **options.get("env", {})}
     command = [sys.executable, *options.get("flags", ()), str(script), str(out)]
+    if name.startswith(("NUMBA", "CUDA", "a deleted")):
+        command.append("compile too")
     shell = " ".join(f"'{part}'" for part in command)
     if options.get("deleted"):
-        command = ["/bin/sh", "-c", f"rmdir '{place}' && exec {shell}"]
+        script.write_text("import os\nos.rmdir(os.getcwd())\n" + PROGRAM, encoding="utf8")
     if "closed" in options:
         command = ["/bin/sh", "-c", f"exec {shell} {options['closed']}>&-"]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False, cwd=place,

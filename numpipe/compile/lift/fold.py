@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import enum
+import inspect
 import math
 import operator
 from collections.abc import Callable, Mapping
@@ -25,6 +26,8 @@ from ...diagnostics.errors import SpecError
 from ...plan import context, specs
 from .nodes import own, statements, walk
 
+EMPTY = inspect.Parameter.empty
+"""an argument that a call leaves out and must have"""
 MISSING = object()
 
 OPERATIONS: dict[type, Op[..., Any]] = {
@@ -74,7 +77,7 @@ def literal_node(value: Any, where: ast.AST) -> ast.expr:
     else:
         plain = value.item() if isinstance(value, (np.integer, np.floating, np.bool_)) else value
         plain = int(plain) if isinstance(plain, enum.IntEnum) else plain
-        if type(plain) not in (int, float, complex, bool, str, bytes, NoneType, EllipsisType):
+        if type(plain) not in (int, float, complex, bool, str, bytes, NoneType, EllipsisType) and plain is not EMPTY:
             raise SpecError(f"a number, a string or a tuple of these is expected, got {told(value)}")
         negative = isinstance(plain, (int, float)) and not isinstance(plain, bool) and plain < 0
         node = ast.UnaryOp(ast.USub(), ast.copy_location(ast.Constant(-plain), where)) if negative else ast.Constant(plain)
