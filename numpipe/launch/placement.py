@@ -75,7 +75,7 @@ def pinned_empty(shape: int | Sequence[int], dtype: Any, *, target: str | None =
     kind = element_type("pinned_empty", dtype)
     require("pinned_empty", locals(), shape=whole(0) | SHAPE)
     dims = tuple(map(int, shape)) if isinstance(shape, Sequence) else (int(shape),)
-    if math.prod(dims) * kind.itemsize >= 2**48:
+    if math.prod(dims) * kind.itemsize >= 2**63:
         raise SpecError(f"pinned_empty: shape {dims} of {kind} has more bytes than a host's memory: pass a smaller one")
     if kind.hasobject:
         raise SpecError(f"pinned_empty: dtype {kind} holds Python objects, which a GPU cannot read; pass a dtype of numbers")

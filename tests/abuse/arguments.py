@@ -38,7 +38,7 @@ TABLE = np.zeros((1, 2), np.int32)
 NO_INT = (True, 1.5, NAN, "3", [], Odd(), X)
 BAD: dict[str, tuple[Any, ...]] = {
     "count": (*NO_INT, 0, -1, None), "count?": (*NO_INT, 0, -1), "size": (*NO_INT, -1, None), "int": (*NO_INT, None), "int?": NO_INT,
-    "number": (NAN, float("inf"), "1", True, [], None, Odd(), X, 1j), 
+    "number": (NAN, float("inf"), "1", True, [], None, Odd(), X, 1j),
     "positive?": (NAN, float("inf"), "1", True, [], -1.0, 0, X),
     "number?": (NAN, float("inf"), "1", True, [], X),
     "flag": (1, "yes", None, [], X), "flag?": (2, "yes", [], X),
