@@ -108,7 +108,7 @@ def wrong() -> Iterator[Any]:
 
 
 @pytest.mark.variants(90)
-@pytest.mark.parametrize("name, what", wrong())
+@pytest.mark.parametrize("name, what", list(wrong()))
 def test_a_malformed_file_is_refused_by_its_name(name: str, what: str, tmp_path: Path, recwarn: Any) -> None:
     reader = READERS[name]
     path = tmp_path / reader.file
