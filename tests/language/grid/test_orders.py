@@ -102,7 +102,7 @@ def test_places_of_a_tile_or_grid_that_is_not_there_are_refused() -> None:
     for group in (0, -1, 1.5, True):
         with pytest.raises(SpecError, match=r"(Grouped|Snake): group must be an int"):
             (Grouped if group else Snake)(group)  # type: ignore[arg-type]
-    with pytest.raises(SpecError, match="'row', 'column', 'grouped', 'snake', 'hilbert', got 'spiral'"):
+    with pytest.raises(SpecError, match="'row', 'column', 'grouped', 'snake' or 'hilbert', got 'spiral'"):
         named("spiral")
     assert [named(name, 8) for name in NAMES] == [Row(), Column(), Grouped(8), Snake(8), Hilbert()]
     assert str(Snake(8)) == "snake(8)" and str(Row()) == "row" and hash(Snake(8)) == hash(Snake(8)) and Snake(8) != Grouped(8)
