@@ -27,6 +27,7 @@ import numpy as np
 from numpipe.arch.dtypes import FLOAT32, OPERANDS, Element, Operand, listed
 from numpipe.core.machine import InFlight, Mma, current
 from numpipe.core.op import op, ptx
+from numpipe.diagnostics.arguments import told, whole
 from numpipe.diagnostics.errors import SpecError
 
 _MAJORS = ("k", "mn")
@@ -89,8 +90,8 @@ def check_operands(n: int, dtype: str, a_major: str, b_major: str) -> None:
 
 def check_pending(n: int) -> None:
     """Raise SpecError unless `n` groups can stay in flight."""
-    if not 0 <= n <= 7:
-        raise SpecError(f"wgmma.wait_group: n={n}; the number of groups that may stay in flight is 0 … 7")
+    if not whole(0, 7).holds(n):
+        raise SpecError(f"wgmma.wait_group: n={told(n)}; the number of groups that may stay in flight is 0 … 7")
 
 
 def check_field(name: str, value: int) -> None:

@@ -127,13 +127,13 @@ def build(unit: Unit, lifted: Lifted, scalars: Sequence[tuple[str, np.dtype]]) -
     from ..core import numba as nb
 
     numba = time.perf_counter()
-    ltoir = nb.to_ltoir(kernel._codelibrary, unit.target)
-    nvvm = time.perf_counter()
     try:
+        ltoir = nb.to_ltoir(kernel._codelibrary, unit.target)
+        nvvm = time.perf_counter()
         cubin, log = nb.link(ltoir, unit.kernel, unit.target)
     except RuntimeError as error:
         if (refused := _too_few_registers(unit, str(error))) is None:
-            raise
+            raise CompileError(f"kernel {unit.kernel}: the code made of it is refused by {error}") from error
         raise blame.stamp(refused, unit, lifted, [lifted.sources[0].definition]) from error
     end = time.perf_counter()
     advisories.check(unit, lifted, seen, log, calls=nb.calls(kernel._codelibrary, "vprintf", "__assertfail"))

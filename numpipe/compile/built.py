@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ..core.undisturbed import COMPILES
+from ..diagnostics.arguments import told, word
 from ..diagnostics.errors import SpecError, TargetError
 from ..launch.image import Image
 
@@ -58,5 +59,5 @@ def sass(image: Image) -> str:
 
 def check_inspect(what: str, kernel: str) -> None:
     """Raise SpecError for what `inspect` cannot show."""
-    if what not in INSPECT:
-        raise SpecError(f"kernel {kernel}: inspect({what!r}): one of {', '.join(map(repr, INSPECT))}")
+    if not word(*INSPECT).holds(what):
+        raise SpecError(f"kernel {kernel}: inspect({told(what)}): one of {', '.join(map(repr, INSPECT))}")

@@ -33,6 +33,7 @@ from typing import Any
 
 import numpy as np
 
+from ..diagnostics.arguments import told
 from ..diagnostics.errors import SimulationError, SpecError
 from .inert import Inert
 from .op import Op, op
@@ -317,9 +318,15 @@ def cdiv(a: Any, b: Any) -> Any:
     >>> int(cdiv(130, 64))
     3
     """
-    if b <= 0:
-        raise ZeroDivisionError(f"cdiv({a}, {b}): the divisor must be positive")
-    return converted(-(-converted(a, int) // converted(b, int)), np.int32)
+    try:
+        top, below = (converted(None if isinstance(value, str) else value, int) for value in (a, b))
+        if below <= 0:
+            raise ZeroDivisionError(f"cdiv({a}, {b}): the divisor must be positive")
+        return converted(-(-top // below), np.int32)
+    except SpecError:
+        raise
+    except (TypeError, ValueError, OverflowError):
+        raise SpecError(f"cdiv(a, b) divides integers, and the quotient fits int32, got {told(a)} and {told(b)}") from None
 
 
 def converted(value: Any, to: type) -> Any:

@@ -23,7 +23,8 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from ..diagnostics.errors import SimulationError, SpecError
+from ..diagnostics.arguments import NONE, require, word
+from ..diagnostics.errors import SimulationError
 from ..diagnostics.reports import Party, Report
 
 Lanes = Literal["all", "warps", "one"]
@@ -325,8 +326,7 @@ def current() -> Machine:
 
 def check_policy(what: str, policy: object) -> None:
     """Raise SpecError unless `policy` is None or an eviction policy."""
-    if policy is not None and policy not in EVICTION_POLICIES:
-        raise SpecError(f"{what}: eviction_policy must be 'evict_first', 'evict_last' or None, got {policy!r}")
+    require(what, {"eviction_policy": policy}, eviction_policy=word(*EVICTION_POLICIES) | NONE)
 
 
 def failure(error: type[SimulationError], hazard: str, message: str, mend: str, did: str, **where: Any) -> SimulationError:

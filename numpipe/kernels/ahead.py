@@ -20,6 +20,7 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from typing import Any
 
+from ..diagnostics.arguments import FLAG, NONE, SERIES, require, whole
 from ..diagnostics.errors import CompileError, NumpipeError, SpecError
 from ..diagnostics.frames import brief
 from ..launch.image import Image
@@ -54,8 +55,7 @@ def warmup(calls: Iterable[Entry], *, workers: int | None = None, progress: bool
 
     >>> used = numpipe.warmup([(matmul, (a, b)), (matmul, (a, b), {"cfg": Config(slots=3)})])
     """
-    if workers is not None and (isinstance(workers, bool) or not isinstance(workers, int) or workers < 0):
-        raise SpecError(f"warmup: workers is a number of processes, 0 for none, got {workers!r}")
+    require("warmup", locals(), calls=SERIES, workers=whole(0) | NONE, progress=FLAG | NONE)
     asked = [_variant(number, entry) for number, entry in enumerate(calls)]
     jobs = {variant: Job(kernel.name, kernel, variant) for kernel, variant in asked}
     with showing(len(jobs), "warmup", sys.stderr.isatty() if progress is None else progress) as report:

@@ -14,7 +14,6 @@ import hashlib
 import io
 import json
 import os
-import stat
 import struct
 import threading
 import zipfile
@@ -27,6 +26,7 @@ from ..arch.dtypes import BY_DTYPE, ELEMENTS
 from ..arch.targets import TARGETS
 from ..core.records import parsed, record
 from ..diagnostics.errors import ImageError
+from ..diagnostics.regular import content
 from ..launch.attributes import Attributes, axis_names, names_of, of_options
 from ..launch.image import Image
 from ..plan.plans import ArrayArg
@@ -268,14 +268,7 @@ class Archive:
 
 def _members(path: Path) -> dict[str, bytes]:
     """Return what is in a zip archive, by name. Raises ValueError for another file and OSError where there is none."""
-    try:
-        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | getattr(os, "O_NONBLOCK", 0))) as file:
-            status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode) or status.st_size > MOST_BYTES:
-                raise ValueError(f"it is no file, or has more than {MOST_BYTES} bytes")
-            data = file.read()
-    except IsADirectoryError:
-        raise ValueError("it is a folder") from None
+    data = content(path, MOST_BYTES)
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             infos = {info.filename: info for info in archive.infolist()}

@@ -23,6 +23,7 @@ import numpy as np
 
 from .. import launch
 from ..diagnostics import log
+from ..diagnostics.arguments import NONE, require, word
 from ..diagnostics.errors import SpecError
 from ..launch.table import Table
 from ..plan.specs import ArrayType, Persistent
@@ -31,6 +32,8 @@ from .arguments import Call, scalar_kind, scalar_value
 from .definition import Definition, described
 from .judge import Judge
 from .variants import Key, Variant
+
+_TARGET = NONE | word(*launch.device.TARGET_NAMES)
 
 
 @dataclass
@@ -78,6 +81,7 @@ class Calls:
             outputs = definition.results.elsewhere(out, call)
             call.results = outputs if missing else None
             infos += [launch.describe(array, p, name) for array, p in zip(outputs, missing, strict=True)]
+        require(f"kernel {name}", locals(), target=_TARGET)
         wanted = target if infos and infos[0][0] != "host" else (target, os.environ.get(launch.TARGET_VARIABLE))
         kinds = [scalar_kind(value) for value in call.numbers]
         if self._steered or len(kinds) > len(call.scalars):  # some decide the grid, or stand where arrays may

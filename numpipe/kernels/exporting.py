@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from ..arch.dtypes import ELEMENTS
+from ..diagnostics.arguments import FUNCTION, NONE, PATH, require
 from ..diagnostics.errors import SpecError
 from ..plan.specs import ArrayType, Persistent
 from .archive import VERSION, Array, Entry, Manifest, Parameter, write
@@ -33,6 +34,7 @@ _MAKERS = ("numpipe", "numba-cuda", "llvmlite", "nvidia-nvvm", "nvidia-nvjitlink
 def export(calls: Calls, path: str | os.PathLike[str], signatures: tuple[Any, ...], choose: Callable[..., Any] | None) -> None:
     """Write the file of the kernel whose calls these are: see `Kernel.export`."""
     export = _Export(calls, choose)
+    require("export", locals(), path=PATH, choose=FUNCTION | NONE)
     if not Path(path).parent.is_dir():  # before what takes long
         raise FileNotFoundError(errno.ENOENT, f"{export.what}: there is no such folder", str(Path(path).parent))
     if not signatures:

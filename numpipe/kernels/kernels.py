@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 from .. import launch
 from ..compile.built import Built, check_inspect
+from ..diagnostics.arguments import NONE, a, require, whole
 from ..diagnostics.errors import NumpipeError, SpecError
 from ..diagnostics.frames import brief, shorten
 from ..launch.faults import DriverError, naming, of_kernel
@@ -30,6 +31,11 @@ from .repeats import Repeats
 from .variants import Variant
 
 __all__ = ["Kernel"]
+
+
+def check_kernel(what: str, kernel: Any) -> None:
+    """Raise SpecError for what is no kernel."""
+    require(what, locals(), kernel=a(Kernel, text="a kernel, as @numpipe.kernel makes it"))
 
 
 class Kernel:
@@ -99,6 +105,7 @@ class Kernel:
 
         if ctas is not None and self.takes("ctas"):  # a parameter of the kernel's own
             named["ctas"], ctas = ctas, None
+        require(f"kernel {self.name}", locals(), seed=whole(0) | NONE)
         with collecting(trace) as events:
             return self.judged(Judge(ctas), *args, out=out, seed=seed, trace=events, **named)
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
+from ..diagnostics.arguments import PATH, require
 from ..diagnostics.errors import ImageError, SpecError, TargetError
 from ..diagnostics.frames import brief
 from ..launch.image import Image
@@ -57,6 +58,7 @@ def load(path: str | os.PathLike[str]) -> Kernel:
     >>> loaded.inspect("resources", x, y).smem_bytes == double.inspect("resources", x, y).smem_bytes
     True
     """
+    require("load", locals(), path=PATH)
     return Loaded(Archive(Path(path)))
 
 

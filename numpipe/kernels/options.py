@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ..diagnostics.arguments import NONE, require, told, word
 from ..diagnostics.errors import SpecError
 from ..launch.attributes import MAX_GRID, PLAIN, Attributes
 from ..launch.device import TARGET_NAMES
@@ -41,7 +42,7 @@ class Signature:
     def parse(cls, text: str) -> Signature:
         plain = text.replace(" ", "") if isinstance(text, str) else ""
         if not re.fullmatch(rf"{_ARRAY}(,{_ARRAY})*->{_ARRAY}(,{_ARRAY})*", plain):
-            raise SpecError(f"signature={text!r}: a string in NumPy's gufunc notation is expected, e.g. '(m,k),(n,k)->(m,n)'")
+            raise SpecError(f"signature={told(text)}: a string in NumPy's gufunc notation is expected, e.g. '(m,k),(n,k)->(m,n)'")
 
         def dims(side: str) -> tuple[tuple[str, ...], ...]:
             return tuple(tuple(d for d in group[1:-1].split(",") if d) for group in re.findall(_ARRAY, side))
@@ -113,8 +114,7 @@ class Options:
         if self.out_type is not None and not callable(self.out_type):
             raise SpecError(f"kernel {kernel}: out_type must be a function of the arguments that returns an ArrayType, got "
                             f"{self.out_type!r}: write out_type=lambda …: {self.out_type!r}")
-        if self.target is not None and self.target not in TARGET_NAMES:
-            raise SpecError(f"kernel {kernel}: target is {self.target!r}; use one of {', '.join(map(repr, TARGET_NAMES))}")
+        require(f"kernel {kernel}", vars(self), target=NONE | word(*TARGET_NAMES), schedule=word(*SCHEDULES))
         if self.signature is not None and len(self.signature.inputs + self.signature.outputs) > parameters:
             raise SpecError(f"kernel {kernel}: signature {self.signature.text!r} speaks of "
                             f"{len(self.signature.inputs + self.signature.outputs)} arrays, the kernel has {parameters} parameters")
@@ -143,8 +143,6 @@ class Options:
 
     def _check_schedule(self, kernel: str) -> None:
         """Raise SpecError for a schedule that is none, or that has nothing to schedule."""
-        if self.schedule not in SCHEDULES:
-            raise SpecError(f"kernel {kernel}: schedule is {self.schedule!r}; use one of {', '.join(map(repr, SCHEDULES))}")
         if self.schedule == "cooperative":
             return
         what = f"kernel {kernel}: schedule={self.schedule!r}"

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from .. import launch
+from ..diagnostics.arguments import is_int, told
 from ..diagnostics.errors import SpecError, TargetError
 from ..diagnostics.frames import warn
 from ..launch.info import ArrayInfo
 from ..plan.folded import launched
 from ..plan.specs import Persistent
-from ..plan.transforms import is_int
 from .arguments import Call
 from .definition import Definition
 from .options import grid_dims
@@ -68,8 +68,8 @@ def on(definition: Definition, number: int) -> tuple[int, int, int]:
     """Return the grid of a call that is simulated on as many CTAs. Raises SpecError for a grid that is not persistent."""
     kernel, options = definition.name, definition.options
     if not isinstance(options.grid, Persistent):
-        raise SpecError(f"kernel {kernel}: ctas={number} is of a grid=numpipe.persistent(), and this kernel's grid says itself how "
-                        "many CTAs there are")
+        raise SpecError(f"kernel {kernel}: ctas={told(number)} is of a grid=numpipe.persistent(), and this kernel's grid says "
+                        "itself how many CTAs there are")
     if not is_int(number) or number < 1:
         raise SpecError(f"kernel {kernel}: ctas must be an int of at least 1, got {number!r}")
     dims = _persistent(definition, number, f"ctas={number}")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from ..diagnostics.arguments import FLAG, NONE, require
 from ..diagnostics.errors import LaunchError, SpecError
 
 PORTABLE_CLUSTER = 8
@@ -81,7 +82,7 @@ PLAIN = Attributes()
 
 def names_of(kernel: str, option: str, names: Any) -> tuple[str, ...]:
     """Return the names that an option gives; one may stand alone. Raises SpecError unless they are different strings."""
-    several = tuple(names) if isinstance(names, Iterable) and not isinstance(names, str) else (names,)
+    several = tuple(names) if isinstance(names, (tuple, list)) else (names,)
     if not all(isinstance(name, str) for name in several) or len(set(several)) < len(several):
         raise SpecError(f"kernel {kernel}: {option} must be different strings, got {names!r}: give a tuple of names, or leave "
                         f"{option} out")
@@ -104,9 +105,7 @@ def of_options(kernel: str, cluster: Any, cooperative: Any, programmatic: Any) -
 
     `programmatic` None: unless the launch is cooperative.
     """
-    for option, value in (("cooperative", cooperative), ("programmatic", programmatic)):
-        if not isinstance(value, bool) and (option, value) != ("programmatic", None):
-            raise SpecError(f"kernel {kernel}: {option} must be True or False, got {value!r}")
+    require(f"kernel {kernel}", locals(), cooperative=FLAG, programmatic=FLAG | NONE)
     dims = (1,) if cluster is None else tuple(cluster) if isinstance(cluster, (tuple, list)) else (cluster,)
     if not 1 <= len(dims) <= 3 or not all(isinstance(n, (int, np.integer)) and not isinstance(n, bool) and n > 0 for n in dims):
         raise SpecError(f"kernel {kernel}: cluster must be 1 to 3 positive ints, CTAs along the grid's dimensions, got {cluster!r}")

@@ -29,8 +29,8 @@ def count() -> int:
     if not text:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         return max(1, min(8, cores // 2))  # 8 bring a copy near the speed of PCIe; other cores are left to others
-    if not text.isdecimal() or int(text) < 1:
-        raise SpecError(f"{VARIABLE} is {text!r}; say how many threads share the copy of a host array, 1 or more")
+    if not text.isdecimal() or len(text) > 3 or int(text) < 1:
+        raise SpecError(f"{VARIABLE} is {text[:50]!r}; say how many threads share the copy of a host array, 1 to 999")
     return int(text)
 
 

@@ -27,6 +27,7 @@ from typing import Literal
 
 from ..arch.targets import TARGETS
 from ..core.undisturbed import in_child
+from ..diagnostics.arguments import told, word
 from ..diagnostics.errors import SpecError, TargetError
 from . import driver
 from .faults import NOT_INITIALIZED
@@ -153,8 +154,8 @@ def choose_target(target: str | None = None, ordinal: int | None = None) -> Choi
     source = "target"
     if target is None:
         target, source = os.environ.get(VARIABLE) or "auto", VARIABLE
-    if target not in TARGET_NAMES:
-        raise SpecError(f"{source} is {target!r}; use one of {', '.join(map(repr, TARGET_NAMES))}")
+    if not word(*TARGET_NAMES).holds(target):
+        raise SpecError(f"{source} is {told(target)}; use one of {', '.join(map(repr, TARGET_NAMES))}")
     if target == "sim":
         return Choice("sim", f"{source}='sim' was asked for")
     state = gpu_state()

@@ -43,8 +43,8 @@ def limit() -> int:
     if not text:
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 0
         return min(1 << 30, memory // 8)
-    if not text.isdecimal():
-        raise SpecError(f"{VARIABLE} is {text!r}; say how many bytes of host memory may be page-locked, 0 for none")
+    if not text.isdecimal() or len(text) > 15:
+        raise SpecError(f"{VARIABLE} is {text[:50]!r}; say how many bytes of host memory may be page-locked, 0 for none")
     return int(text)
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from ..diagnostics.arguments import SHAPE, element_type, require, whole
 from ..diagnostics.errors import LaunchError, SpecError
 from . import driver, pinned
 from .arrays import describe
@@ -72,13 +72,11 @@ def pinned_empty(shape: int | Sequence[int], dtype: Any, *, target: str | None =
     >>> a.shape, a.dtype.name, a.flags.c_contiguous
     ((2, 3), 'float16', True)
     """
-    kind = np.dtype(dtype)
-    try:
-        dims = tuple(map(operator.index, shape if isinstance(shape, (tuple, list)) else (shape,)))
-    except TypeError:
-        raise SpecError(f"pinned_empty: shape is {shape!r}; pass an int or a tuple of ints") from None
-    if min(dims, default=0) < 0:
-        raise SpecError(f"pinned_empty: shape {dims} has a negative dimension; pass sizes of 0 or more")
+    kind = element_type("pinned_empty", dtype)
+    require("pinned_empty", locals(), shape=whole(0) | SHAPE)
+    dims = tuple(map(int, shape)) if isinstance(shape, Sequence) else (int(shape),)
+    if math.prod(dims) * kind.itemsize >= 2**63:
+        raise SpecError(f"pinned_empty: shape {dims} of {kind} has more bytes than a host's memory: pass a smaller one")
     if kind.hasobject:
         raise SpecError(f"pinned_empty: dtype {kind} holds Python objects, which a GPU cannot read; pass a dtype of numbers")
     choice = choose_target(target)

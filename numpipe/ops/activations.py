@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..core.functions import function
+from ..diagnostics.arguments import FUNCTION, NONE, told, word
 from ..diagnostics.errors import SpecError
 from ..language.tiles.mathematics import sigmoid
 
@@ -38,6 +39,6 @@ ACTIVATIONS: dict[Any, Callable[..., Any]] = {"relu": relu, "silu": silu, "gelu"
 
 def activation_of(name: Any, op: str) -> Callable[..., Any] | None:
     """Return the function of an activation's name; what is no string is returned as it is. Raises SpecError for other names."""
-    if isinstance(name, str) and name not in ACTIVATIONS:
-        raise SpecError(f"{op}: activation is {', '.join(map(repr, ACTIVATIONS))} or a numpipe.function, got {name!r}")
-    return ACTIVATIONS.get(name, name)  # type: ignore[no-any-return]
+    if not (NONE | FUNCTION | word(*ACTIVATIONS)).holds(name):
+        raise SpecError(f"{op}: activation is {', '.join(map(repr, ACTIVATIONS))} or a numpipe.function, got {told(name)}")
+    return ACTIVATIONS[name] if isinstance(name, str) else name  # type: ignore[no-any-return]

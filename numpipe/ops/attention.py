@@ -19,6 +19,7 @@ from .. import launch
 from ..arch.dtypes import BFLOAT16, FLOAT16
 from ..core.arith import cdiv
 from ..diagnostics import log
+from ..diagnostics.arguments import FLAG, NONE, a, finite, require, whole, word
 from ..diagnostics.errors import SpecError
 from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernels import Kernel
@@ -188,11 +189,13 @@ def attention(q: Any, k: Any, v: Any, *, causal: bool = False, diagonal: int = 0
     >>> attention(q, k, k, target="sim").shape
     (1, 8, 72, 64)
     """
-    constants, simple = (causal, diagonal, scale, layout, exact, config), target is None and not return_lse
+    constants, simple = (causal, diagonal, scale, layout, exact, config), target is None and return_lse is False
     if simple:
         done, out = _REPEATS.again((q, k, v), constants, out, stream)
         if done:
             return out
+    require("attention", locals(), causal=FLAG, diagonal=whole(), scale=finite(above=0) | NONE, layout=word("bhsd", "bshd"),
+            exact=FLAG, return_lse=FLAG, config=a(Config) | NONE)
     infos = list(described("attention", {"q": q, "k": k, "v": v}, (FLOAT16, BFLOAT16)).values())
     form, _, _ = asked = _asked(*(info.shape for info in infos), causal, layout, return_lse, scale)
     if all(info.strides[form.heads] == 0 and info.shape[form.heads] > 1 for info in infos[1:]):  # heads that are repeated: one
@@ -238,8 +241,6 @@ def _loaded(name: str, info: ArrayInfo, target: str | None, stream: Any) -> Arra
 def _asked(q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...], causal: bool, layout: str, sums: bool,
            scale: float | None) -> tuple[Form, float, int]:
     """(form, scale for powers of two, heads that take turns) for arrays of these shapes; SpecError where they do not fit."""
-    if layout not in ("bhsd", "bshd"):
-        raise SpecError(f"attention: layout must be 'bhsd' or 'bshd', got {layout!r}")
     if odd := [(name, shape) for name, shape in (("q", q), ("k", k), ("v", v)) if len(shape) != 4]:
         raise SpecError(f"attention: '{odd[0][0]}' must have 4 dimensions, {', '.join(layout)}, got shape {odd[0][1]}")
     if not 1 <= q[3] <= WIDTHS[-1]:
@@ -252,8 +253,6 @@ def _asked(q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...], causal: b
     if shared == 0 or heads % shared:
         raise SpecError(f"attention: the {heads} heads of 'q' must be a multiple of the {shared} heads of 'k'")
     scale = q[3] ** -0.5 if scale is None else float(scale)
-    if not 0 < scale < math.inf:
-        raise SpecError(f"attention: scale must be a positive number, got {scale}")
     return form, scale * math.log2(math.e), _turns(q[0] * heads, heads // shared, 4 * k[form.positions] * q[3]) if causal else 1
 
 

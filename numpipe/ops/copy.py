@@ -25,6 +25,8 @@ import numpy as np
 
 from .. import launch
 from ..core.arith import cdiv
+from ..diagnostics.arguments import NONE, require
+from ..diagnostics.arguments import a as a_kind
 from ..diagnostics.errors import SpecError
 from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernels import Kernel
@@ -268,6 +270,7 @@ def copy(a: Any, *, out: Any = None, config: Config | None = None, target: str |
     if recorded(info.owner):
         raise SpecError("copy: 'a' requires a gradient, which numpipe.ops.copy does not record: pass a.detach(), or call it under "
                         "torch.no_grad()")
+    require("copy", locals(), config=a_kind(Config) | NONE)
     result = allocated("copy", info, info.shape, stream) if out is None else launch.describe(out, "out", "copy")
     if (result.shape, result.dtype) != (info.shape, info.dtype):
         raise SpecError(f"copy: 'out' must be as 'a', {info.dtype.name} {info.shape}, got {result.dtype.name} {result.shape}")

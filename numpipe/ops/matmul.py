@@ -25,6 +25,8 @@ import numpy as np
 from .. import launch
 from ..arch.dtypes import ELEMENTS
 from ..core.arith import cdiv
+from ..diagnostics.arguments import FLAG, NONE, finite, require
+from ..diagnostics.arguments import a as a_kind
 from ..diagnostics.errors import SpecError
 from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernels import Kernel
@@ -186,11 +188,13 @@ def matmul(a: Any, b: Any, c: Any = None, *, alpha: float = 1.0, beta: float = 1
     >>> matmul(a, b, bias=b[0], target="sim").shape
     (2, 3, 5)
     """
-    arrays, constants = (a, b, c if beta != 0 else None, bias), (alpha, beta, activation, batch_invariant, config)
+    unread = isinstance(beta, (int, float, np.generic)) and beta == 0
+    arrays, constants = (a, b, None if unread else c, bias), (alpha, beta, activation, batch_invariant, config)
     if target is None:
         done, out = _REPEATS.again(arrays, constants, out, stream)
         if done:
             return out
+    require("matmul", locals(), alpha=finite(), beta=finite(), batch_invariant=FLAG, config=a_kind(Config) | NONE)
     infos = described("matmul", dict(zip(("a", "b", "c", "bias", "out"), (*arrays, out), strict=True)), TYPES, ("c", "bias"))
     shapes = [infos[name].shape if name in infos else None for name in ("a", "b", "c", "bias", "out")]
     batch, m, n, k, shape = product_sizes(*shapes)

@@ -30,13 +30,20 @@ class Operand(NamedTuple):
     """whether it is the transpose of what was asked for"""
 
 
+LEFT_OUT = ("c", "bias", "out")
+"""operands that may be None"""
+
+
 def described(op: str, arrays: dict[str, Any], types: Sequence[np.dtype], added: Sequence[str] = ()) -> dict[str, ArrayInfo]:
-    """Describe the arrays that are not None. Those named in `added` may be float32, whatever the type of the others.
+    """Describe the arrays, but for those of `LEFT_OUT` that are None.
+
+    Those named in `added` may be float32, whatever the type of the others.
 
     Raises SpecError for what is no array, for other types, for types or devices that differ, and for tensors that PyTorch would
     have to record.
     """
-    infos = {name: launch.describe(array, name, op) for name, array in arrays.items() if array is not None}
+    given = {name: array for name, array in arrays.items() if array is not None or name not in LEFT_OUT}
+    infos = {name: launch.describe(array, name, op) for name, array in given.items()}
     first, of_first = next(iter(infos.items()))
     for name, info in infos.items():
         legal = (*types, np.dtype(np.float32)) if name in added else types

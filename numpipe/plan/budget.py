@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from ..arch.targets import DEFAULT
+from ..diagnostics.arguments import SHAPE, Rule, each, element_type, require, whole
 from ..diagnostics.errors import SpecError
 from .layout import ATOM
 
@@ -66,7 +65,9 @@ def fit_slots(*blocks: tuple[Sequence[int], Any], store_slots: int = 1, num_comp
 
     Raises SpecError where not even one fits. (CUDA C++ Programming Guide, "Compute Capabilities": shared memory of 9.0.)
     """
-    stage: int = sum(-(-math.prod(shape) * np.dtype(dtype).itemsize // ATOM) * ATOM for shape, dtype in blocks)
+    pair = Rule(("a pair (shape, dtype)",), lambda one: isinstance(one, tuple) and len(one) == 2 and SHAPE.holds(one[0]))
+    require("fit_slots", locals(), store_slots=whole(0), num_compute_wgs=whole(1, 8), other_bytes=whole(0), blocks=each(pair))
+    stage: int = sum(-(-math.prod(shape) * element_type("fit_slots", dtype).itemsize // ATOM) * ATOM for shape, dtype in blocks)
     if not stage:
         raise SpecError(f"fit_slots: the blocks have no bytes, got {blocks}: give (shape, dtype) of each operand's block")
     staging = num_compute_wgs * store_slots * PANEL_BYTES

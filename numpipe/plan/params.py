@@ -8,8 +8,8 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
 from ..core.machine import EVICTION_POLICIES
+from ..diagnostics.arguments import FLAG, NONE, STRING, Rule, a, require, whole, word
 from ..diagnostics.errors import SpecError
-from .transforms import is_int
 
 __all__ = ["CompilerParams", "LoweringSemantics"]
 
@@ -99,26 +99,15 @@ class CompilerParams:
     jitter: int | None = None
 
     def __post_init__(self) -> None:
-        semantics, steps, delay, policy = (
-            self.dimension_semantics, self.max_concurrent_steps, self.delay_release, self.store_eviction_policy)
-        for name, holds, legal in (
-                *((field.name, isinstance(getattr(self, field.name), bool), "True or False")
-                  for field in dataclasses.fields(self) if isinstance(field.default, bool)),
-                ("dimension_semantics", semantics is None or (isinstance(semantics, tuple) and all(
-                    isinstance(word, str) and word in SEMANTICS for word in semantics)),
-                 "None or a tuple of 'parallel' and 'sequential'"),
-                ("max_concurrent_steps", steps is None or (is_int(steps) and steps >= 1), "None or an int >= 1"),
-                ("delay_release", delay is None or (is_int(delay) and delay >= 0), "None or an int >= 0"),
-                ("profile_space", is_int(self.profile_space) and self.profile_space >= 0, "an int >= 0"),
-                ("jitter", self.jitter is None or is_int(self.jitter), "None or an int, a seed"),
-                ("profile_dir", isinstance(self.profile_dir, str), "a string"),
-                ("lowering_semantics", isinstance(self.lowering_semantics, LoweringSemantics),
-                 "numpipe.LoweringSemantics.Warpgroup or .Lane"),
-                ("store_slots", is_int(self.store_slots) and 0 <= self.store_slots <= 8, "1…8 (0: chosen)"),
-                ("store_eviction_policy", policy is None or policy in EVICTION_POLICIES,
-                 f"None or one of {', '.join(map(repr, EVICTION_POLICIES))}")):
-            if not holds:
-                raise SpecError(f"CompilerParams: {name} must be {legal}, got {getattr(self, name)!r}")
+        require("CompilerParams", vars(self), **{
+            **{field.name: FLAG for field in dataclasses.fields(self) if isinstance(field.default, bool)},
+            "dimension_semantics": NONE | Rule(("a tuple of 'parallel' and 'sequential'",), lambda value: isinstance(
+                value, tuple) and all(map(word(*SEMANTICS).holds, value))),
+            "max_concurrent_steps": NONE | whole(1), "delay_release": NONE | whole(0), "profile_space": whole(0),
+            "jitter": NONE | Rule(("an int, a seed",), whole().holds), "profile_dir": STRING,
+            "lowering_semantics": a(LoweringSemantics, text="numpipe.LoweringSemantics.Warpgroup or .Lane"),
+            "store_slots": Rule(("1…8 (0: chosen)",), whole(0, 8).holds),
+            "store_eviction_policy": NONE | word(*EVICTION_POLICIES)})
         if bool(self.profile_space) != bool(self.profile_dir):
             missing, have = ("profile_dir", "profile_space") if self.profile_space else ("profile_space", "profile_dir")
             raise SpecError(f"CompilerParams: {have}={getattr(self, have)!r} without {missing}: the profiler needs to know how "

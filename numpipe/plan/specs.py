@@ -13,9 +13,10 @@ import numpy as np
 from ..core.arith import converted, named
 from ..core.machine import check_policy
 from ..core.op import Op, constant, op
+from ..diagnostics.arguments import NONE, element_type, is_int, require, word
 from ..diagnostics.errors import SpecError
 from .params import CompilerParams as CompilerParams
-from .transforms import SwizzleTransform, TilingTransform, Transform, TransposeTransform, is_int
+from .transforms import SwizzleTransform, TilingTransform, Transform, TransposeTransform
 from .transforms import check as check_transforms
 
 __all__ = ["GMEM", "ArrayType", "BlockSpec", "Element", "Static", "Workspace", "persistent"]
@@ -177,8 +178,7 @@ class BlockSpec:
             raise SpecError(f"BlockSpec: block_shape {shape} has a side outside 1…{MAX_SIDE} elements: split the block")
         if self.index_map is not None and not callable(self.index_map):
             raise SpecError(f"BlockSpec: index_map must be a function of the grid indices, got {self.index_map!r}")
-        if self.oob_fill not in ("zeros", "nan"):
-            raise SpecError(f"BlockSpec: oob_fill must be 'zeros' or 'nan', got {self.oob_fill!r}")
+        require("BlockSpec", vars(self), oob_fill=word("zeros", "nan"))
         check_policy("BlockSpec", self.eviction_policy)
         check_mode("BlockSpec", self.mode)
         axis_names("BlockSpec", self.collective_axes)
@@ -197,8 +197,7 @@ class BlockSpec:
 
 def check_mode(what: str, mode: Any) -> None:
     """Raise SpecError for a `mode` that there is not."""
-    if mode not in (None, "zero", "clip"):
-        raise SpecError(f"{what}: mode must be \"zero\", \"clip\" or None, got {mode!r}")
+    require(what, {"mode": mode}, mode=word("zero", "clip") | NONE)
 
 
 def axis_names(what: str, given: Any) -> tuple[str, ...]:
@@ -252,15 +251,6 @@ def _record(kind: type) -> Op[..., Any]:
 
 RECORDS = {kind: _record(kind) for kind in (Element, TilingTransform, SwizzleTransform, TransposeTransform)}
 """the operations that make constants of one field again inside a kernel, by class"""
-
-
-def element_type(what: str, dtype: Any) -> np.dtype:
-    """Return a dtype; SpecError for what names none."""
-    try:
-        found: np.dtype = np.dtype(dtype)
-    except TypeError as error:
-        raise SpecError(f"{what}: dtype must be an element type, got {dtype!r} ({error})") from None
-    return found
 
 
 SYMBOLIC: list[type] = []

@@ -19,18 +19,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
+from ..diagnostics.arguments import is_int
 from ..diagnostics.errors import SpecError
 
 __all__ = ["SwizzleTransform", "TilingTransform", "TransposeTransform"]
 
 WIDTHS = (32, 64, 128)
-
-
-def is_int(value: Any) -> bool:
-    """Whether a value is an integer and no bool."""
-    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
 @dataclass(frozen=True)
@@ -82,7 +76,7 @@ class TransposeTransform:
     permutation: tuple[int, int] = (1, 0)
 
     def __post_init__(self) -> None:
-        if self.permutation != (1, 0) or not isinstance(self.permutation, tuple):
+        if not isinstance(self.permutation, tuple) or self.permutation != (1, 0):
             raise SpecError(f"TransposeTransform: permutation must be (1, 0), a tile has two dimensions, got {self.permutation!r}")
 
 

@@ -36,6 +36,7 @@ from greenlet import GreenletExit
 from ..arch.target import Target
 from ..arch.targets import DEFAULT
 from ..core import machine
+from ..diagnostics.arguments import a, require, whole
 from ..diagnostics.errors import NumpipeError, SpecError
 from ..traces.events import Event
 from ..traces.trace import Trace
@@ -63,6 +64,7 @@ def default_registers(warpgroups: int, target: Target = DEFAULT) -> int:
     >>> default_registers(3)
     168
     """
+    require("default_registers", locals(), warpgroups=whole(1, MAX_WARPGROUPS), target=a(Target))
     return min(target.lane_registers, target.registers_of(warpgroups))
 
 

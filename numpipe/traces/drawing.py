@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..diagnostics.arguments import NONE, PATH, STRING, each, require
 from ..diagnostics.errors import SpecError
 from .events import UNITS, Event, of_warpgroups
 from .spans import MEANS, Span, regions, spans, tiles
@@ -67,9 +68,10 @@ def timeline(*traces: Trace | str | os.PathLike[str], path: str | os.PathLike[st
     """
     if not traces:
         raise SpecError("timeline: no trace given; pass a numpipe.Trace or the name of a file that Trace.save wrote")
+    require("timeline", locals(), path=PATH | NONE, rows=each(STRING) | NONE, titles=each(STRING) | NONE)
     loaded = [trace if isinstance(trace, Trace) else Trace.load(trace) for trace in traces]
     starts, ends = _each("start", start, len(loaded)), _each("end", end, len(loaded))
-    if titles is not None and (isinstance(titles, str) or len(titles) != len(loaded)):
+    if titles is not None and len(titles) != len(loaded):
         raise SpecError(f"timeline: titles={titles!r}; a title for each of the {len(loaded)} traces")
     names = list(titles) if titles is not None else ["simulated" if trace.clock == "cycles" else "GPU" for trace in loaded]
     for row in rows or ():

@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from ..diagnostics.arguments import NONE, each, require, whole, word
+from ..diagnostics.errors import SpecError
 from .protocol import KINDS, MOMENTS
 
 __all__ = ["Event", "Ring"]
@@ -80,6 +82,7 @@ class Recording:
 
     def __init__(self, clock: Literal["cycles", "ns"] = "cycles") -> None:
         """`clock`: the unit of times, cycles of the virtual-time model, or nanoseconds on a GPU (`numpipe.last_profile`)."""
+        require("Trace", locals(), clock=word("cycles", "ns"))
         self.clock = clock
         self.events: list[Event] = []
         self.failure: str | None = None
@@ -108,12 +111,13 @@ class Recording:
         return list(of_ctas(self.events))
 
     def events_of(self, cta: tuple[int, int, int] | int | None = None) -> list[Event]:
-        """Return the events of one CTA, by default the first; an int is its number in x. Raises ValueError if there are none."""
+        """Return the events of one CTA, by default the first; an int is its number in x. Raises SpecError if there are none."""
         if cta is None and not self.events:
             return []
-        wanted = self.events[0].cta if cta is None else (cta, 0, 0) if isinstance(cta, int) else tuple(cta)
+        require("trace", locals(), cta=whole() | each(whole(), 3) | NONE)
+        wanted = self.events[0].cta if cta is None else tuple(cta) if isinstance(cta, (tuple, list)) else (cta, 0, 0)
         if wanted not in (by_cta := of_ctas(self.events)):
-            raise ValueError(f"no events of CTA {wanted}; there are {sorted(by_cta)}")
+            raise SpecError(f"trace: no events of CTA {wanted}; there are {sorted(by_cta)}")
         return by_cta[wanted]
 
 

@@ -9,12 +9,15 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, get_type_hints
 
+from ..diagnostics.arguments import PATH, told
 from ..diagnostics.errors import SpecError
+from ..diagnostics.regular import content
 from .chrome import Json, plain, trace_events
 from .events import Event, Recording, Ring
 from .text import timeline
 
 FORMAT = 1
+MOST_BYTES = 1 << 31
 KEY = "numpipe"
 """the member of the file's object that `load` reads, and viewers of the format pass over"""
 CTA = (int, int, int)
@@ -31,10 +34,9 @@ NEEDED = {"arrive": ("mbar",), "issue": ("tensor",), "write": ("what",), "note t
 
 def file_of(path: Any) -> Path:
     """Return the path of a trace's file. Raises SpecError for what is no path, or one of an unknown format."""
-    try:
-        file = Path(path)
-    except TypeError:
-        raise SpecError(f"trace: a numpipe.Trace or a file name, got {path!r}") from None
+    if not PATH.holds(path):
+        raise SpecError(f"trace: a numpipe.Trace or a file name, got {told(path)}")
+    file = Path(path)
     if file.suffix not in (".json", ".txt"):
         raise SpecError(f"trace: {str(file)!r} ends in neither .json (for ui.perfetto.dev) nor .txt (timelines)")
     return file
@@ -64,12 +66,12 @@ def load(trace: Recording, path: Any) -> None:
     if file.suffix != ".json":
         raise SpecError(f"{where} is a picture in text; a trace is read from the .json file that Trace.save wrote")
     try:
-        content = json.loads(file.read_text(encoding="utf8"))
+        found = json.loads(content(file, MOST_BYTES).decode("utf8"))
     except OSError as error:
         raise SpecError(f"{where} cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
         raise SpecError(f"{where} is no JSON: {error}") from None
-    packed = content.get(KEY) if isinstance(content, dict) else None
+    packed = found.get(KEY) if isinstance(found, dict) else None
     if not isinstance(packed, dict) or packed.get("format") != FORMAT:
         raise SpecError(f"{where} lacks what a trace is read from, a member {KEY!r} of format {FORMAT}; what viewers of the format "
                         "show is not enough: save the trace again with this version of numpipe")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from ..diagnostics.arguments import FUNCTION, NONE, finite, require, whole
+from ..diagnostics.errors import SpecError
 from .events import UNITS, Recording, of_warpgroups
 from .spans import spans
 
@@ -14,13 +16,14 @@ _LEGEND = "L load   # compute   S store   . wait   - other instructions   tensor
 def timeline(trace: Recording, width: int = 100, cta: tuple[int, int, int] | int | None = None, start: float | None = None,
              end: float | None = None, wanted: Callable[[str], bool] = lambda row: True) -> str:
     """Return the text of `Trace.timeline`: a row of letters for each warpgroup and unit of a CTA."""
+    require("timeline", locals(), width=whole(1, 10_000), start=finite() | NONE, end=finite() | NONE, wanted=FUNCTION)
     events = trace.events_of(cta)
     if not events:
         return "no events"
     first = min(e.start for e in events) if start is None else start
     last = max(max(e.end for e in events), first + 1) if end is None else end
     if not first < last:
-        raise ValueError(f"start={first} is not before end={last} {trace.clock}")
+        raise SpecError(f"timeline: start={first} is not before end={last} {trace.clock}")
     rows: list[tuple[str, str]] = []
     for number, own in of_warpgroups(events).items():
         name = f"wg{number} {own[-1].role}"

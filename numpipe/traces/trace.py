@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from ..diagnostics.arguments import NONE, a, finite, require
 from . import files, legal, text
 from .events import Recording
 from .summary import Summary, summarise
@@ -62,6 +63,7 @@ class Trace(Recording):
 
         Raises PipelineRace, or SimulationError where nothing raced, naming the two events; its `report` holds them.
         """
+        require("check_legal", locals(), simulated=a(Trace) | NONE, slack=finite())
         legal.check(self, slack)
         if simulated is not None:
             legal.compare(self, simulated)

@@ -265,7 +265,7 @@ def decorated(**options: Any) -> Any:
     ({"grid": (1, 1 << 16)}, ["65536 CTAs along dimension 1, at most 65535", "persistent"]),
     ({"out_type": ArrayType((1,), np.float32)}, ["out_type must be a function of the arguments"]),
     ({"compiler_params": {"store_slots": 2}}, ["compiler_params must be numpipe.CompilerParams(…), got {'store_slots': 2}"]),
-    ({"target": "cpu"}, ["target is 'cpu'; use one of 'auto', 'gpu', 'sim'"]),
+    ({"target": "cpu"}, ["target must be None, 'auto', 'gpu' or 'sim', got 'cpu'"]),
     ({"signature": "(m,k),(n,k)->(m,n)"}, ["signature '(m,k),(n,k)->(m,n)' speaks of 3 arrays, the kernel has 2 parameters"]),
 ])
 def test_options_are_checked_at_decoration(options: dict[str, Any], parts: list[str]) -> None:

@@ -163,7 +163,7 @@ def test_what_is_no_call_is_refused_before_anything_is_compiled(calls: Any, word
 
 @pytest.mark.parametrize("workers", [-1, True, 1.5])
 def test_workers_are_counted(workers: Any) -> None:
-    with pytest.raises(SpecError, match="warmup: workers is a number of processes"):
+    with pytest.raises(SpecError, match="warmup: workers must be an int >= 0 or None"):
         numpipe.warmup([(times, (X,))], workers=workers)
 
 

@@ -250,7 +250,7 @@ def test_the_driver_gets_an_attribute_for_what_is_asked_for_only() -> None:
     ({"cluster": 32}, r"a cluster \(32,\) has 32 CTAs; on Hopper it has at most 16"),
     ({"cluster": (4, 8)}, r"a cluster \(4, 8\) has 32 CTAs"),
     ({"cooperative": 1}, "cooperative must be True or False, got 1"),
-    ({"programmatic": "no"}, "programmatic must be True or False, got 'no'"),
+    ({"programmatic": "no"}, "programmatic must be True, False or None, got 'no'"),
     ({"cluster": 2, "grid": (3,)}, "the grid has 3 CTAs along x, no multiple of the 2 of a cluster .*round it up to 4"),
     ({"cluster": (1, 2), "grid": (4,)}, r"the grid \(4,\) has 1 dimension, and a cluster \(1, 2, 1\) needs 2"),
 ], ids=str)

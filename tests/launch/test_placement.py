@@ -89,8 +89,8 @@ def test_pinned_arrays_are_page_locked_and_contiguous(cuda: QueuedDriver) -> Non
         assert cuda.page_locked(array.ctypes.data, array.nbytes, 0)
 
 
-@pytest.mark.parametrize("shape, dtype, told", [((2, -1), np.int8, "negative dimension"), ("3", np.int8, "pass an int"),
-                                                (2.5, np.int8, "pass an int"), (3, object, "Python objects")])
+@pytest.mark.parametrize("shape, dtype, told", [((2, -1), np.int8, "an int >= 0"), ("3", np.int8, "an int >= 0"),
+                                                (2.5, np.int8, "an int >= 0"), (3, object, "Python objects")])
 def test_memory_that_cannot_be_is_refused(cuda: QueuedDriver, shape: Any, dtype: Any, told: str) -> None:
     with pytest.raises(SpecError, match=f"pinned_empty: .*{told}"):
         numpipe.pinned_empty(shape, dtype)

@@ -229,7 +229,7 @@ def a_row_of_512(a, b, c):
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
-@refused(simulated="full: a shape is a tuple of ints, got (64.0, 64)",
+@refused(simulated="full: a shape is a tuple of ints up to 32768, got (64.0, 64)",
          compiled="full: shape must be a compile-time constant, not a run-time (float64, 64): pass a literal, a constant of the "
                   "module or a Static field", kind=SpecError, mend={"64.0": "64"})
 def a_shape_of_fractions(a, b, c):

@@ -94,7 +94,7 @@ def verified(cfg: Config, case: Case, schedules: int) -> numpipe.Verification:
     ({"k": (1, 2, 64, 128), "v": (1, 2, 64, 128)}, "one shape, with the batches and the depth of 'q'"),
     ({"q": (1, 3, 64, 64)}, "the 3 heads of 'q' must be a multiple of the 2 heads of 'k'"),
     ({"layout": "sbhd"}, "layout must be 'bhsd' or 'bshd', got 'sbhd'"),
-    ({"scale": -1.0}, "scale must be a positive number, got -1.0")])
+    ({"scale": -1.0}, "scale must be a finite number > 0 or None, got -1.0")])
 def test_what_does_not_fit_is_refused(change: dict[str, Any], words: str) -> None:
     shapes = {name: change.get(name, (1, 2, 64, 64)) for name in "qkv"}
     named = {name: value for name, value in change.items() if name not in shapes}

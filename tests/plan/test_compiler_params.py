@@ -41,7 +41,7 @@ A, C = np.ones((64, 64), np.float16), np.zeros((64, 64), np.float32)
                                 "and where to write them; give both, or neither"),
     ({"lowering_semantics": "Lane"}, "lowering_semantics must be numpipe.LoweringSemantics.Warpgroup or .Lane, got 'Lane'"),
     ({"store_slots": 9}, "store_slots must be 1…8 (0: chosen), got 9"),
-    ({"store_eviction_policy": "first"}, "store_eviction_policy must be None or one of 'evict_first', 'evict_last', got 'first'"),
+    ({"store_eviction_policy": "first"}, "store_eviction_policy must be None, 'evict_first' or 'evict_last', got 'first'"),
 ])
 def test_an_option_that_cannot_be_is_refused_by_name(options: dict[str, Any], message: str) -> None:
     with pytest.raises(SpecError) as caught:

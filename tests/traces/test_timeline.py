@@ -164,7 +164,7 @@ def test_the_picture_in_the_docs_is_the_one_that_its_page_draws(tmp_path: Path, 
 @pytest.mark.parametrize("options, message", [
     ({"path": "x.pdf"}, r"timeline: path='x.pdf' ends in neither .svg nor .png"),
     ({"rows": ["tensorcore"]}, "timeline: rows: 'tensorcore' is none of compute, memory, copy in"),
-    ({"titles": "one"}, "timeline: titles='one'; a title for each of the 1 traces"),
+    ({"titles": "one"}, "timeline: titles must be a tuple or list, each a string or None, got 'one'"),
     ({"start": [1, 2]}, r"timeline: start=\[1, 2\]; one number, or one for each of the 1 traces"),
     ({"path": "x.svg", "start": 900, "end": 800}, "timeline: start=900 is not before end=800 cycles"),
     ({"path": "x.svg", "rows": ["wg7"]}, "timeline: nothing to draw of simulated"),

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import ast
 import enum
+import inspect
 import math
 import operator
 from collections.abc import Callable, Mapping
+from types import EllipsisType, NoneType
 from typing import Any
 
 import numpy as np
@@ -19,9 +21,13 @@ import numpy as np
 from ...core import arith
 from ...core.functions import Function
 from ...core.op import Op
+from ...diagnostics.arguments import told
+from ...diagnostics.errors import SpecError
 from ...plan import context, specs
 from .nodes import own, statements, walk
 
+EMPTY = inspect.Parameter.empty
+"""an argument that a call leaves out and must have"""
 MISSING = object()
 
 OPERATIONS: dict[type, Op[..., Any]] = {
@@ -71,9 +77,19 @@ def literal_node(value: Any, where: ast.AST) -> ast.expr:
     else:
         plain = value.item() if isinstance(value, (np.integer, np.floating, np.bool_)) else value
         plain = int(plain) if isinstance(plain, enum.IntEnum) else plain
+        if type(plain) not in (int, float, complex, bool, str, bytes, NoneType, EllipsisType) and plain is not EMPTY:
+            raise SpecError(f"a number, a string or a tuple of these is expected, got {told(value)}")
         negative = isinstance(plain, (int, float)) and not isinstance(plain, bool) and plain < 0
         node = ast.UnaryOp(ast.USub(), ast.copy_location(ast.Constant(-plain), where)) if negative else ast.Constant(plain)
     return ast.copy_location(node, where)
+
+
+def truth(value: Any) -> Any:
+    """Return whether a constant counts as true; MISSING for one that does not tell, as an array, and for none."""
+    try:
+        return value if value is MISSING else bool(value)
+    except Exception:
+        return MISSING
 
 
 class Constants:

@@ -18,7 +18,7 @@ from ...language.memory import copies
 from ...language.pipeline import barriers, emit, pipelines
 from ...language.tiles import reduce
 from .arithmetic import Arithmetic
-from .fold import MISSING, literal_node
+from .fold import MISSING, literal_node, truth
 from .nodes import assign, load, located, names, operation, walk
 from .rewriter import NOT_MINE
 from .subset import spelled
@@ -56,7 +56,8 @@ class Reductions(Arithmetic):
         constants: list[ast.expr] = []
         for option in options:
             value = known.get(option.name, option.default)
-            constants.append(literal_node(int(bool(value)) if isinstance(option.default, bool) else value, node))
+            flag = isinstance(option.default, bool) and truth(value) is not MISSING
+            constants.append(literal_node(int(truth(value)) if flag else value, node))
         return self.call(operation, [self.visit(args[0]), *constants], node)
 
     # ---- branches that a vote decides

@@ -15,7 +15,7 @@ from ...core.op import Op
 from ...diagnostics.errors import CompileError, Position, SpecError
 from ...plan import specs
 from ...plan.unit import Unit
-from .fold import MISSING, Constants, StaticArray, is_literal, literal_node, named_tuple, stores
+from .fold import MISSING, Constants, StaticArray, is_literal, literal_node, named_tuple, stores, truth
 from .nodes import load, located
 from .positions import Positions, Source
 from .subset import refusal
@@ -123,7 +123,7 @@ class Known(ast.NodeTransformer):
         return result or [ast.copy_location(ast.Pass(), statement) for statement in body[:1]]
 
     def known_choice(self, node: ast.IfExp) -> Any:
-        test = self.value(node.test)
+        test = truth(self.value(node.test))
         return NOT_MINE if test is MISSING else self.visit(node.body if test else node.orelse)
 
     def known_names(self, node: ast.Assign) -> Any:
@@ -151,7 +151,7 @@ class Known(ast.NodeTransformer):
         return once
 
     def known_branch(self, node: ast.If) -> Any:
-        test = self.value(node.test)
+        test = truth(self.value(node.test))
         if test is MISSING:
             return NOT_MINE
         return self._block(node.body if test else node.orelse)
@@ -175,6 +175,14 @@ class Rewriter(Known):
         self.temporaries = 0
 
     # ---- helpers
+    def visit(self, node: ast.AST) -> Any:
+        try:
+            return super().visit(node)
+        except SpecError as error:
+            if f"kernel {self.unit.kernel}" in str(error):  # it says where already
+                raise
+            self.error(node, str(error), SpecError)
+
     def error(self, node: ast.AST, message: str, kind: type[CompileError | SpecError] = CompileError) -> NoReturn:
         raise kind(self.source.position(node).stamp(f"kernel {self.unit.kernel}: {message}")) from None
 

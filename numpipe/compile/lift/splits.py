@@ -6,6 +6,7 @@ import ast
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ...diagnostics.arguments import told
 from ...language.grid import reduce_scatter, splits, tile_loop
 from ...plan import context
 from .fold import MISSING, literal_node
@@ -57,14 +58,14 @@ class SplitLoops(Rewriter):
             name = self.temporary("steps")
             return Parts([assign(name, steps)], None,
                          lambda index, _: bind(index, self.call(splits.whole_tile, [load(name)], node)))
-        stream = known == splits.STREAM
+        stream = isinstance(known, str) and known == splits.STREAM
         if isinstance(known, str) and not stream:  # a part of each tile for each CTA along an axis: its tiles are the cluster's
             self._check_axis(split, "split_tiles: split", known)
             name, here = self.temporary("part"), self.call(context.axis_index, [literal_node(known, node)], node)
             value = self.call(splits.cluster_part, [steps, here, literal_node(self.unit.sizes[known], node)], node)
             return Parts([assign(name, value)], None, lambda index, _: bind(index, load(name)))
         if not stream and known is not MISSING and (isinstance(known, bool) or not isinstance(known, int) or known < 1):
-            self.error(split, splits.no_split(repr(known)))
+            self.error(split, splits.no_split(told(known)))
         begin, locate = ((splits.begin_stream, splits.place_stream) if stream else (splits.begin_split, splits.place_split))
         parts = literal_node(1, split) if stream else self.visit(split)
         begun, found = self.temporary("parts"), self.temporary("part")

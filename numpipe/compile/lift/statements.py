@@ -14,7 +14,7 @@ from ...diagnostics.format import fields, parse
 from ...language.pipeline import order_tokens
 from ...plan import debug, profiling
 from .calls import Calls
-from .fold import MISSING, literal_node
+from .fold import MISSING, literal_node, truth
 from .rewriter import NOT_MINE
 from .turns import leaves
 
@@ -102,7 +102,7 @@ class Statements(Calls):
 
     def assertion(self, node: ast.Assert) -> Any:
         """A known condition is decided here; another is checked at run time, on the GPU if the kernel asks for it."""
-        test = self.value(node.test)
+        test = truth(self.value(node.test))
         condition = ast.unparse(node.test)
         if test is MISSING:
             message = "" if node.msg is None else self._message(node.msg, node)

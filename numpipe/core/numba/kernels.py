@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from numba import cuda
 from numba.cuda import codegen, compiler, dispatcher, types
-from numba.cuda.core import config, typed_passes, untyped_passes
+from numba.cuda.core import config, ir, typed_passes, untyped_passes
 from numba.cuda.core.compiler_lock import global_compiler_lock
 from numba.cuda.core.compiler_machinery import AnalysisPass, register_pass
 from numba.cuda.cudadrv import nvvm
@@ -97,6 +97,8 @@ def compiling_for(target: Target = DEFAULT, few_meanings: bool = False, place: P
                 (compiler, "CUDACompiler", _Compiler),
                 # Numba reads the PTX only to look for runtime calls we never make
                 (passmanagers, "dump_refprune_stats", in_this_thread(lambda *_: counts, passmanagers.dump_refprune_stats)),
+                (config, "CUDA_DEBUGINFO_DEFAULT", 0),  # of functions that kernels call, whatever NUMBA_CUDA_DEBUGINFO
+                (ir.Loc, "_get_path", lambda place: place.filename),  # Numba's asks for the working directory: it may be gone
                 (config, "reload_config", in_this_thread(lambda: None, config.reload_config)),
                 (library, "get_asm_str", in_this_thread(lambda self, cc=None: "", library.get_asm_str)),
                 (types.Number, "unify", lambda one, context, other: None if {one, other} == apart else unify(one, context, other)),

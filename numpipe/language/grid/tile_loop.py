@@ -16,6 +16,7 @@ from ...core.arith import divisor, is_integer, kind, remainder
 from ...core.functions import function
 from ...core.machine import current
 from ...core.op import called, check, constant, op, outside
+from ...diagnostics.arguments import told, whole
 from ...diagnostics.errors import SpecError
 from ...plan.context import Context
 from ...plan.plans import ArrayArg
@@ -115,11 +116,11 @@ def table_entry(table: Any, t: Any, end: Any, columns: int) -> tuple[Any, ...]:
 
 def wrong_snake(minor_dim: Any, tile_width: Any) -> str:
     """Return what is wrong with these arguments of a kernel's call, "" for nothing; None is a value of run time."""
-    if minor_dim is None or isinstance(minor_dim, bool) or minor_dim not in (0, 1):
+    if not whole(0, 1).holds(minor_dim):
         return ("planar_snake: minor_dim must be 0 or 1, a compile-time constant: the dimension that is cut into strips, got "
-                + ("a run-time value" if minor_dim is None else repr(minor_dim)))
-    if isinstance(tile_width, int) and tile_width < 1:
-        return f"planar_snake: tile_width must be at least 1, got {tile_width}"
+                + ("a run-time value" if minor_dim is None else told(minor_dim)))
+    if tile_width is not None and not whole(1).holds(tile_width):
+        return f"planar_snake: tile_width must be at least 1, got {told(tile_width)}"
     return ""
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ...arch.dtypes import packing
+from ...diagnostics.arguments import STRING, element_type, require, told, whole, word
 from ...diagnostics.errors import SpecError
 from .by_row import ROWS, lanes_of
 from .layouts import COALESCED, COLUMN, EITHER, ROW, Form, by_rows, coalesced_form, own_place, places
@@ -118,13 +119,16 @@ def show_layout(shape: Any, dtype: Any = np.float32, *, along: str = ROW, layout
     >>> "T31:3" in str(show_layout((64, 8)))
     True
     """
-    form = check_form(shape, np.dtype(dtype), "show_layout")
+    require("show_layout", locals(), along=word(ROW, COLUMN), layout=STRING, warp=whole(0, 3))
+    form = check_form(shape, element_type("show_layout", dtype), "show_layout")
     if form.layout == EITHER:
         form = Form(form.shape, form.dtype, COLUMN if along == COLUMN else ROW)
     if layout == ROWS or lanes_of(layout):
         form = by_rows(form, layout, "show_layout")
     elif layout == COALESCED:
         form = coalesced_form(form, "show_layout")
+    elif layout != "accumulator":
+        raise SpecError(f"show_layout: layout must be 'accumulator', 'coalesced' or 'rows', got {told(layout)}")
     found = holders(form, warp)
     rows, columns = sorted({row for row, _ in found}), sorted({column for _, column in found})
     cells = []

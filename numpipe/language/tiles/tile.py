@@ -16,6 +16,7 @@ from ...arch.dtypes import BOOL, FLOAT32, HALVES, INT32, INTEGERS, TILES, listed
 from ...core.inert import REASON
 from ...core.machine import InFlight, current
 from ...core.op import called, constant, op
+from ...diagnostics.arguments import is_int, told
 from ...diagnostics.errors import CompileError, SpecError
 from .by_row import ROWS
 from .layouts import Form, by_rows, fits, layout_of, vector_layout
@@ -37,8 +38,8 @@ def check_dtype(dtype: np.dtype, what: str) -> None:
 def check_form(shape: Any, dtype: np.dtype, what: str) -> Form:
     """Return the form of a tile: of two dimensions, either of which may be 1, or a vector; raise SpecError for other shapes."""
     shape = (shape,) if isinstance(shape, (int, np.integer)) else shape
-    if not isinstance(shape, tuple) or not all(isinstance(n, (int, np.integer)) for n in shape):
-        raise SpecError(f"{what}: a shape is a tuple of ints, got {shape!r}")
+    if not isinstance(shape, tuple) or not all(is_int(n) and abs(n) <= MOST for n in shape):
+        raise SpecError(f"{what}: a shape is a tuple of ints up to {MOST}, got {told(shape)}")
     if dtype != BOOL:
         check_dtype(dtype, what)
     if len(shape) == 1:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ...diagnostics.arguments import NONE, PATH, STRING, Rule, a, each, require
 from ...diagnostics.errors import SpecError
 from .report import Figure, Result, aligned, case_key, title
 
@@ -44,6 +45,10 @@ class Change:
 
 def same_model(results: Sequence[tuple[str, Result]]) -> bool:
     """Return whether all files, given with their names, are of one card. Raises SpecError where they are not even of one model."""
+    pair = Rule(("a pair (name, Result)",), lambda one: isinstance(one, tuple) and len(one) == 2 and isinstance(one[1], Result))
+    require("bench", locals(), results=each(pair))
+    if not results:
+        raise SpecError("bench: no result file")
     (first, reference), *others = results
     known = reference.machine.get("device", {})
     for name, result in others:
@@ -61,6 +66,7 @@ def changes(before: Result, after: Result, names: tuple[str, str] = ("the first 
 
     Raises SpecError for files of different devices, of different references, and where no row is in both.
     """
+    require("changes", locals(), before=a(Result), after=a(Result), names=each(STRING, 2))
     one_card = same_model(list(zip(names, (before, after), strict=True)))
     known = {row.key: row for row in after.rows}
     common = []
@@ -124,8 +130,7 @@ def plot(results: Sequence[tuple[str, Result]], path: str | Path | None = None, 
     except ImportError:
         raise SpecError("bench.plot: pictures are drawn by matplotlib, which is not installed: pip install 'numpipe[plot]'; as "
                         "text: bench.table(bench.read(file).rows)") from None
-    if not results:
-        raise SpecError("bench.plot: no result file")
+    require("bench.plot", locals(), path=PATH | NONE, protocols=each(STRING))
     same_model(results)
     rows = [(name, row) for name, result in results for row in result.rows if not protocols or row.protocol in protocols]
     if not rows:

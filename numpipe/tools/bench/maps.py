@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ...diagnostics.arguments import NONE, PATH, STRING, each, finite, require
 from ...diagnostics.errors import SpecError
 from .files import same_model
 from .report import Result, Row, title
@@ -44,8 +45,8 @@ def ratio_map(results: Sequence[tuple[str, Result]], path: str | Path | None = N
     except ImportError:
         raise SpecError("bench.ratio_map: pictures are drawn by matplotlib, which is not installed: pip install 'numpipe[plot]'; "
                         "as text: bench.summary(bench.read(file).rows)") from None
-    if not results:
-        raise SpecError("bench.ratio_map: no result file")
+    text = STRING | NONE
+    require("bench.ratio_map", locals(), path=PATH | NONE, x=text, y=text, along=text, name=text, limits=each(finite(above=0)))
     same_model(results)
     rows = _rows(results, name)
     numbers = list(rows[0].place)

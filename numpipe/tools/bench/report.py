@@ -10,10 +10,12 @@ gives one ratio, the figure is their median, and its 95 % interval comes from th
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import math
 import os
 import statistics
+import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -21,8 +23,13 @@ from typing import Any
 
 from ...arch.dtypes import ELEMENTS
 from ...arch.targets import DEFAULT
+from ...core.records import parsed
+from ...diagnostics.arguments import MAPPING, PATH, STRING, a, each, finite, require, told
+from ...diagnostics.errors import SpecError
+from ...diagnostics.regular import content
 from .protocols import AGAIN, Sample
 
+MOST_BYTES = 1 << 30
 SCHEMA = "numpipe-bench/1"
 TENSOR_FLOPS = 2 * DEFAULT.rate(ELEMENTS["float16"])
 """floating-point operations, of 16-bit operands, that the tensor cores of a Hopper SM do in a cycle"""
@@ -61,12 +68,10 @@ def figure(ratios: Sequence[float]) -> Figure:
     >>> print(figure([1.02, 1.03, 1.04]))
     1.030 [1.005, 1.055]
     """
-    values = sorted(ratios)
-    n = len(values)
+    require("figure", locals(), ratios=each(finite(above=0)))
+    values, n = sorted(ratios), len(ratios)
     if n == 0:
-        raise ValueError("figure() needs at least one ratio")
-    if values[0] <= 0:
-        raise ValueError(f"ratios of times are positive, got {values[0]}")
+        raise SpecError("figure: ratios must be at least one, got none")
     median = statistics.median(values)
     if n == 1:
         return Figure(median, None, None, 1)
@@ -152,18 +157,23 @@ class Result:
 
 
 def read(path: str | os.PathLike[str]) -> Result:
-    """Read a result file, which may be compressed (``.gz``). Raises ValueError for another file, and for one of another schema."""
+    """Read a result file, which may be compressed (``.gz``). Raises SpecError for another file, and for one of another schema."""
+    require("bench.read", locals(), path=PATH)
     path = Path(path)
     try:
-        with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf8") as file:
-            data = json.loads(file.read())
+        text = content(path, MOST_BYTES)
+        if path.suffix == ".gz":
+            text = gzip.GzipFile(fileobj=io.BytesIO(text)).read(MOST_BYTES)
+        data = parsed(text)
         if data.get("schema") != SCHEMA:
-            raise ValueError(f"{path}: schema {data.get('schema')!r}, expected {SCHEMA!r}")
+            raise ValueError(f"its schema is {told(data.get('schema'))}, expected {SCHEMA!r}")
         machine = {k: data[k] for k in data.keys() - {"schema", "benchmark", "method", "rows", "runs"}}
         result = Result(data["benchmark"], machine, data["method"], data["runs"])
-        summarise(result.runs)
-    except (LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
-        raise ValueError(f"{path}: not a result file of numpipe.bench: {error!r}") from None
+        device = machine.get("device", {})
+        require("result", {"device": device, "method": result.method}, device=MAPPING, method=MAPPING)
+        table(result.rows)
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise SpecError(f"{path} is no result file of numpipe.bench, or damaged: {error or type(error).__name__}") from None
     return result
 
 
@@ -181,6 +191,7 @@ def run_entry(process: int, case: Mapping[str, Any], work: float, samples: Itera
 
 def summarise(runs: Sequence[Mapping[str, Any]]) -> list[Row]:
     """Return the figures of all complete runs, in the order in which the cases were first measured."""
+    require("summarise", locals(), runs=each(MAPPING))
     groups: dict[tuple[str, str, str], list[tuple[Mapping[str, Any], Sample]]] = {}
     for run in runs:
         for raw in run.get("samples", ()):
@@ -233,6 +244,7 @@ def _per_watt(run: Mapping[str, Any], sample: Sample, name: str) -> float | None
 
 def table(rows: Sequence[Row], unit: str = "TFLOPS") -> str:
     """Return the rows as aligned text, a line each."""
+    require("table", locals(), rows=each(a(Row)), unit=STRING)
     if not rows:
         return "nothing was measured"
     reference = rows[0].reference
@@ -250,6 +262,9 @@ def table(rows: Sequence[Row], unit: str = "TFLOPS") -> str:
 
 def aligned(lines: Sequence[Sequence[str]]) -> str:
     """Return lines of as many cells each as text in columns."""
+    require("aligned", locals(), lines=each(each(STRING)))
+    if len(set(map(len, lines))) != 1:
+        raise SpecError(f"aligned: lines must have as many cells each, got {sorted(set(map(len, lines)))}")
     widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
     return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)).rstrip() for line in lines)
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 
+from ...diagnostics.arguments import FUNCTION, MAPPING, NONE, SERIES, each, finite, require, whole
 from .workers import Case
 
 
@@ -27,6 +28,7 @@ def spread(function: Callable[[Case], object], cases: Sequence[Case], *, workers
 
     What a call prints is dropped. After a failure the others go on.
     """
+    require("spread", locals(), function=FUNCTION, cases=each(MAPPING), workers=whole(1) | NONE, patience=finite(above=0))
     failures: dict[str, str] = {}
     if not cases:
         return []
@@ -52,6 +54,7 @@ def spread(function: Callable[[Case], object], cases: Sequence[Case], *, workers
 
 def distinct(key: Callable[[Case], object], cases: Iterable[Case]) -> list[Case]:
     """Return the first case of each key: those worth a call ahead, where the key says what they compile."""
+    require("distinct", locals(), key=FUNCTION, cases=SERIES)
     found: dict[object, Case] = {}
     for case in cases:
         found.setdefault(key(case), case)

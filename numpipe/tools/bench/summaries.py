@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from ...diagnostics.arguments import FUNCTION, a, each, finite, require, whole
 from .report import Row, aligned, title
 
 LEAST = 12
@@ -48,6 +49,7 @@ def by_competitor(row: Row) -> str:
 
 def groups(rows: Sequence[Row], by: Callable[[Row], str] = by_competitor) -> list[Group]:
     """Return the rows in groups of the same `by`, in the order in which the groups begin."""
+    require("groups", locals(), rows=each(a(Row)), by=FUNCTION)
     found: dict[str, list[Row]] = {}
     for row in rows:
         found.setdefault(by(row), []).append(row)
@@ -62,6 +64,7 @@ def summary(rows: Sequence[Row], *, by: Callable[[Row], str] = by_competitor, li
     limits  ratios; the share of rows below each is told
     least   how many of a group's slowest rows are told
     """
+    require("summary", locals(), rows=each(a(Row)), by=FUNCTION, limits=each(finite()), least=whole(0))
     if not rows:
         return "nothing was measured"
     told = groups(rows, by)

@@ -27,6 +27,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ...diagnostics.arguments import finite, require, whole
 from ...diagnostics.errors import SpecError
 from .device import Sensors
 from .graphs import Capture, Captured, TorchCapture
@@ -52,10 +53,7 @@ class SweepPlan:
     """a call that is shorter is launched in CUDA graphs, as are all competitors of its row; 0: never"""
 
     def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            if value < (name == "rounds"):
-                raise SpecError(f"SweepPlan({name}={value}): " + ("at least one round is needed" if name == "rounds" else
-                                                                  "a duration in seconds cannot be negative"))
+        require("SweepPlan", vars(self), **dict.fromkeys(vars(self), finite(0)) | {"rounds": whole(1)})
 
 
 @dataclass(frozen=True)

@@ -55,6 +55,8 @@ def main(benchmark: str, cases: Sequence[Case], measure: Measure, *, processes: 
     file to resume that is of another benchmark or model of GPU.
     """
     if PROCESS in os.environ:
+        if not os.environ[PROCESS].isdecimal():
+            raise SpecError(f"{PROCESS} is {os.environ[PROCESS]!r}: numpipe sets it for the processes that measure; unset it")
         first = len(cases) * (int(os.environ[PROCESS]) % processes) // processes  # others begin elsewhere: they share its search
         known = [] if out is None else read(out).runs  # as the first process has it by now
         return _worker(int(os.environ[PROCESS]), fewest_first([*cases[first:], *cases[:first]], known), measure)

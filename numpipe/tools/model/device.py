@@ -7,7 +7,7 @@ from typing import Literal
 
 from ...arch.hopper import HOPPER
 from ...arch.target import Target
-from ...diagnostics.errors import SpecError
+from ...diagnostics.arguments import Rule, finite, require, word
 
 Clock = Literal["burst", "settled"]
 
@@ -62,10 +62,9 @@ class DeviceModel:
 
     def tensor_busy_clock(self, clock: Clock | float) -> float:
         """Return the MHz while the tensor cores are busy. Raises SpecError for what is no clock."""
-        if isinstance(clock, (int, float)) and not isinstance(clock, bool) and clock > 0:
+        if finite(above=0).holds(clock):
             return float(clock)
-        if clock not in ("burst", "settled"):
-            raise SpecError(f"explain: clock is 'burst', 'settled' or a positive number of MHz, got {clock!r}")
+        require("explain", locals(), clock=word("burst", "settled") | Rule(("a positive number of MHz",), finite(above=0).holds))
         return self.tensor_clock if clock == "burst" else self.settled_clock
 
     def resting_clock(self, clock: Clock | float) -> float:

@@ -15,11 +15,12 @@ import numpy as np
 from ... import launch
 from ...compile.build import toolchain
 from ...compile.check import blame
+from ...diagnostics.arguments import FLAG, NONE, a, finite, require, told
 from ...diagnostics.errors import SpecError
 from ...diagnostics.frames import brief
 from ...kernels import targets
 from ...kernels.arguments import Call
-from ...kernels.kernels import Kernel
+from ...kernels.kernels import Kernel, check_kernel
 from ...kernels.simulate import run_role
 from ...language.tiles.load import without_value
 from ...plan.resources import Resources
@@ -232,8 +233,8 @@ def explain(kernel: Kernel, /, *args: Any, measured: float | Trace | None = None
 
     Raises SpecError for what is no kernel, no clock and no measurement, and what a call with these arguments raises.
     """
-    if not isinstance(kernel, Kernel):
-        raise SpecError(f"explain: a kernel is expected, as @numpipe.kernel makes it, got a {type(kernel).__name__}")
+    check_kernel("explain", kernel)
+    require("explain", locals(), device=a(DeviceModel), compiled=FLAG | NONE)
     device.tensor_busy_clock(clock)
     call = kernel.described(args, named, out, whole=True)
     card = launch.Device(0, device.name, device.target.capability[:2], device.sms, 0, device.target.smem_bytes)
@@ -320,10 +321,10 @@ def _measured(run: float | Trace, flop: int, prediction: Prediction) -> Measured
         for role in ("memory", "compute"):
             if whole := sum(end - start for (of, *_), (start, end) in spans.items() if of == role):
                 waiting[role] = sum(e.end - e.start for e in run.events if (e.role, e.kind) == (role, "wait")) / whole
-    elif isinstance(run, (int, float)) and not isinstance(run, bool) and run > 0:
+    elif finite(above=0).holds(run):
         seconds = float(run)
     else:
-        raise SpecError(f"explain: measured= takes seconds or a numpipe.Trace, got {run!r}")
+        raise SpecError(f"explain: measured= takes seconds or a numpipe.Trace, got {told(run)}")
     return Measured(seconds, 1e-12 * flop / seconds, 1e-12 * prediction.hbm_bytes / seconds, seconds / prediction.seconds, waiting)
 
 

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from ...arch.dtypes import K_BYTES
 from ...arch.target import Target
+from ...diagnostics.arguments import FLAG, NONE, a, each, require, told, whole, word
 from ...diagnostics.errors import SpecError
 from ...language.grid.orders import Grouped, Order
 from ...language.grid.splits import STREAM, no_split
@@ -57,18 +58,14 @@ def product(shape: tuple[int, int, int], *, tile: tuple[int, int], depth: int, s
     >>> wide.seconds < narrow.seconds
     True
     """
-    if not 1 <= cluster <= device.sms:
+    require("product", locals(), device=a(DeviceModel), shape=each(whole(1), 3), tile=each(whole(1), 2), depth=whole(1),
+            slots=whole(1), schedule=word("cooperative", "pingpong"), order=a(Order) | NONE, store_slots=whole(0),
+            itemsize=whole(1), num_compute_wgs=whole(1, 8), batches=whole(1), cluster=whole(1), aligned=FLAG)
+    if cluster > device.sms:
         raise SpecError(f"product: cluster={cluster}: a cluster has 1 to {device.sms} CTAs")
-    above, parts = (1, cluster) if split == CLUSTER else (cluster, 1)
-    if schedule not in ("cooperative", "pingpong"):
-        raise SpecError(f"product: schedule is 'cooperative' or 'pingpong', got {schedule!r}")
-    if min(shape) < 1:
-        raise SpecError(f"product: shape (M, N, K) = {shape}: every size is at least 1")
-    if min(slots, itemsize, num_compute_wgs, batches) < 1 or store_slots < 0:
-        raise SpecError(f"product: {slots=}, {itemsize=}, {num_compute_wgs=} and {batches=} are positive, {store_slots=} is not "
-                        "negative")
-    if split not in (None, STREAM, CLUSTER) and (not isinstance(split, int) or split < 1):
-        raise SpecError(no_split(repr(split)).replace("numpipe.split_tiles", "product"))
+    above, parts = (1, cluster) if word(CLUSTER).holds(split) else (cluster, 1)
+    if not (word(STREAM, CLUSTER) | NONE | whole(1)).holds(split):
+        raise SpecError(no_split(told(split)).replace("numpipe.split_tiles", "product"))
     turns = schedule == "pingpong"
     rows = 64 * (1 if turns else num_compute_wgs)
     if tile[0] < 1 or tile[0] % rows or not 8 <= tile[1] <= 256 or tile[1] % 8 or depth < 1 or (

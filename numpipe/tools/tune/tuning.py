@@ -13,6 +13,7 @@ from typing import Any, cast
 
 from ... import launch
 from ...compile.build import toolchain
+from ...diagnostics.arguments import FLAG, FUNCTION, NONE, a, require, whole
 from ...diagnostics.errors import SpecError, TargetError
 from ...diagnostics.frames import brief
 from ...kernels import ahead
@@ -91,8 +92,8 @@ def autotune(factory: Factory, space: Mapping[str, Any] | Iterable[Any], /, *arg
     context cannot be used.
     """
     configs = candidates.named(space)
-    if workers is not None and (isinstance(workers, bool) or not isinstance(workers, int) or workers < 0):
-        raise SpecError(f"autotune: workers is a number of processes, 0 for none, got {workers!r}")
+    require("autotune", locals(), measure=FUNCTION | NONE, plan=a(bench.Plan) | NONE, workers=whole(0) | NONE, again=FLAG,
+            progress=FLAG)
     choice = launch.choose_target()
     on_gpu = choice.target == "gpu"
     if measure is None and not on_gpu:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ... import launch
 from ...diagnostics.errors import SpecError
+from ...kernels.kernels import Kernel, check_kernel
 from ...kernels.results import is_array
 from ...sim.regions import bounds
-
-if TYPE_CHECKING:
-    from ...kernels.kernels import Kernel
 
 _ALIGN = 1024
 Array = np.ndarray[Any, Any]
@@ -28,7 +26,9 @@ class Arguments:
     on a GPU too, is passed as it is. Raises SpecError where a parameter has the name of one of the caller's own `options`.
     """
 
-    def __init__(self, kernel: Kernel, args: Sequence[Any], named: dict[str, Any], out: Any, options: Sequence[str]) -> None:
+    def __init__(self, what: str, kernel: Kernel, args: Sequence[Any], named: dict[str, Any], out: Any,
+                 options: Sequence[str]) -> None:
+        check_kernel(what, kernel)
         for name in options:
             if kernel.takes(name):
                 raise SpecError(f"kernel {kernel.name}: its parameter '{name}' has the name of an option of this function: rename "

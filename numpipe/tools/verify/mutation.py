@@ -23,7 +23,8 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from ... import intrinsics
-from ...diagnostics.errors import SimulationError, SpecError
+from ...diagnostics.arguments import require, whole
+from ...diagnostics.errors import SimulationError
 from ...intrinsics import barrier
 from ...sim.port import Warpgroup
 from .fresh import Arguments, Arrays
@@ -286,9 +287,8 @@ def mutate(kernel: Kernel, /, *args: Any, schedules: int = 3, seed: int = 0, out
     >>> {"read-before-ready", "too-few-arrivals", "store-source-reused"} <= {mutant.by for mutant in found.mutants}
     True
     """
-    if isinstance(schedules, bool) or not isinstance(schedules, int) or schedules < 1:
-        raise SpecError(f"kernel {kernel.name}: mutate with schedules={schedules!r}; an integer of at least 1")
-    arguments = Arguments(kernel, args, named, out, ("schedules",))
+    arguments = Arguments("mutate", kernel, args, named, out, ("schedules",))
+    require(f"kernel {kernel.name}: mutate", locals(), schedules=whole(1, 10**6), seed=whole(0))
     seeds = (None, *range(seed, seed + schedules - 1))
     places: dict[Place, str] = {}
 

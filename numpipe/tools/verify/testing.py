@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ... import launch
+from ...diagnostics.arguments import FLAG, NONE, element_type, finite, require
 from ...diagnostics.errors import SimulationError, SpecError
 from ...launch.info import ArrayInfo
 from .fresh import Arguments, Array, Arrays
@@ -65,7 +66,8 @@ def check(kernel: Kernel, /, *args: Any, reference: Any, schedules: int = 10, se
     {'sim': {'x': 0.0}}
     """
     __tracebackhide__ = True  # pytest shows the test
-    arguments = Arguments(kernel, args, named, out, ("reference", "schedules", "rtol", "atol", "gpu"))
+    arguments = Arguments("check", kernel, args, named, out, ("reference", "schedules", "rtol", "atol", "gpu"))
+    require(f"kernel {kernel.name}: check", locals(), rtol=finite(0) | NONE, atol=finite(0) | NONE, gpu=FLAG | NONE)
     names = kernel.outputs(*args, **named)
     values = kernel.ask(reference, "reference", _view, *args, **named) if callable(reference) else reference
     values = values if isinstance(values, (tuple, list)) else (values,)
@@ -137,7 +139,10 @@ def tolerance(dtype: Any) -> float:
     """
     import ml_dtypes
 
-    dtype = np.dtype(dtype)
+    dtype = element_type("tolerance", dtype)
     if dtype.kind in "iub":
         return 0.0
-    return 1e-12 if dtype == np.float64 else max(2e-5, 2 * float(ml_dtypes.finfo(dtype).eps))  # of float32 sums
+    try:
+        return 1e-12 if dtype == np.float64 else max(2e-5, 2 * float(ml_dtypes.finfo(dtype).eps))  # of float32 sums
+    except ValueError:
+        raise SpecError(f"tolerance: dtype must be a type of numbers, got {dtype}") from None

@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
+from ...diagnostics.arguments import STRING, each, finite, require, whole, word
 from ...diagnostics.errors import SimulationError, SpecError
 from ...diagnostics.frames import brief
 from ...diagnostics.reports import Line, Report
 from ...kernels.judge import Judge
 from ...plan.specs import Persistent
-from ...plan.transforms import is_int
 from .exploring import All, Class, Coverage
 from .fresh import Arguments, Array, Arrays
 
@@ -35,6 +35,7 @@ __all__ = ["Verification", "verify"]
 Seed: TypeAlias = "int | str | None"
 Key: TypeAlias = tuple[str, tuple[Line, ...]]
 """hazard and lines"""
+MOST_SCHEDULES = 10**6
 _SMS = 132
 """SMs of an H100 or H200, and CTAs of a persistent grid there"""
 _PLACE = re.compile(r"(?P<file>[^\n]+?):(?P<line>\d+): ")
@@ -209,7 +210,8 @@ def verify(kernel: Kernel, /, *args: Any, schedules: int | Literal["all"] = 20, 
     >>> result.ok, result.schedules, result.failures
     (True, 4, ())
     """
-    arguments = Arguments(kernel, args, named, out, ("schedules", "ctas", "partial", "limit"))
+    arguments = Arguments("verify", kernel, args, named, out, ("schedules", "ctas", "partial", "limit"))
+    require(f"kernel {kernel.name}: verify", locals(), partial=STRING | each(STRING))
     names = (partial,) if isinstance(partial, str) else tuple(partial)
     if unknown := [name for name in names if name not in kernel.parameters]:
         raise SpecError(f"kernel {kernel.name}: partial={partial!r}: it has no parameter {', '.join(map(repr, unknown))}; its "
@@ -259,10 +261,8 @@ def _seeded(kernel: Kernel, arguments: Arguments, seeds: Sequence[int | None], j
 def verified(kernel: Kernel, arguments: Arguments, schedules: int | Literal["all"], seed: int, ctas: int | None = None,
              partial: tuple[str, ...] = (), limit: float = 60.0) -> tuple[Verification, Arrays]:
     """Run the schedules; returns the result, and the arrays of the first schedule that came to its end, {} if none did."""
-    if schedules != "all" and (not is_int(schedules) or schedules < 1):
-        raise SpecError(f"kernel {kernel.name}: verify with schedules={schedules!r}; an integer of at least 1, or 'all'")
-    if isinstance(limit, bool) or not isinstance(limit, (int, float)) or not limit > 0:
-        raise SpecError(f"kernel {kernel.name}: verify with limit={limit!r}; seconds, more than 0")
+    require(f"kernel {kernel.name}: verify", locals(), schedules=whole(1, MOST_SCHEDULES) | word("all"), seed=whole(0),
+            limit=finite(above=0.0))
     judge = functools.partial(Judge, ctas, arguments.arrays, partial)
     every = All(kernel, arguments, judge, limit) if schedules == "all" else None
     seeds = () if schedules == "all" else (None, *range(seed, seed + schedules - 1))

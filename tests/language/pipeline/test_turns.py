@@ -285,7 +285,7 @@ def over_blocks(x, y): ...
 
 
 @pytest.mark.parametrize("function, options, message", [
-    (without_tiles, {"schedule": "ping-pong"}, "schedule is 'ping-pong'; use one of 'cooperative', 'pingpong'"),
+    (without_tiles, {"schedule": "ping-pong"}, "schedule must be 'cooperative' or 'pingpong', got 'ping-pong'"),
     (without_tiles, {"warp_specialized": False},
      "schedule='pingpong' with warp_specialized=False: compute warpgroups take turns on what the memory role loads; leave "
      "warp_specialized out"),

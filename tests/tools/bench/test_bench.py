@@ -108,7 +108,7 @@ def test_a_target_is_reached_by_the_upper_end() -> None:
 def test_ratios_must_be_positive_and_present() -> None:
     with pytest.raises(ValueError, match="at least one"):
         bench.figure([])
-    with pytest.raises(ValueError, match="positive"):
+    with pytest.raises(ValueError, match="finite number > 0"):
         bench.figure([1.0, 0.0])
 
 
@@ -226,7 +226,7 @@ def test_wrong_arguments_are_named() -> None:
         bench.compare({"a": lambda i: None}, reference="cuBLAS")
     with pytest.raises(SpecError, match=r"\['brust'\] unknown"):
         bench.compare({"a": lambda i: None}, reference="a", protocols=("brust",))  # type: ignore[arg-type]
-    with pytest.raises(SpecError, match=r"Plan\(rounds=0\)"):
+    with pytest.raises(SpecError, match=r"Plan: rounds must be an int >= 1, got 0"):
         bench.Plan(rounds=0)
     with pytest.raises(SpecError, match=r"Plan\(load=-1\)"):
         bench.Plan(load=-1)
@@ -279,7 +279,7 @@ def test_a_file_whose_runs_have_another_form_is_refused(change: dict[str, Any], 
     (tmp_path / "bad.json").write_text(json.dumps(data | change), encoding="utf8")
     (tmp_path / "deep.json").write_text("[" * 200_000, encoding="utf8")
     for name in ("bad.json", "deep.json"):
-        with pytest.raises(ValueError, match=f"{name}: not a result file of numpipe.bench"):
+        with pytest.raises(ValueError, match=f"{name} is no result file of numpipe.bench"):
             bench.read(tmp_path / name)
     (tmp_path / "r.json.gz").write_bytes(gzip.compress((tmp_path / "r.json").read_bytes()))
     assert bench.read(tmp_path / "r.json").rows == bench.read(str(tmp_path / "r.json.gz")).rows != []

@@ -353,7 +353,7 @@ def test_the_command_shows_draws_and_compares(tmp_path: Path, capsys: pytest.Cap
     assert main(["plot", str(files[0]), str(files[1])]) == 0 and (tmp_path / "a.svg").exists()
     assert main(["compare", str(files[0]), str(files[2])]) == 2 and "different devices" in capsys.readouterr().err
     (tmp_path / "d.json").write_text("[]")
-    assert main(["show", str(tmp_path / "d.json")]) == 2 and "not a result file" in capsys.readouterr().err
+    assert main(["show", str(tmp_path / "d.json")]) == 2 and "no result file" in capsys.readouterr().err
     assert main(["show", str(tmp_path / "none.json")]) == 2
 
 

@@ -246,7 +246,7 @@ def test_without_a_gpu_and_a_measure_it_says_so() -> None:
     (lambda: numpipe.autotune(product, {1: Config()}, A, B, measure=Measured()), "names are strings, got 1"),
     (lambda: numpipe.autotune(product, [object()], A, B, measure=Measured()), "another one in each process"),
     (lambda: tune(measure=Measured(), key=object()), "key is .*another one in each process"),
-    (lambda: tune(measure=Measured(), workers=-1), "a number of processes, 0 for none, got -1"),
+    (lambda: tune(measure=Measured(), workers=-1), "workers must be an int >= 0 or None, got -1"),
     (lambda: numpipe.autotune(product, SPACE, numpipe.ArrayType((64, 64), "f2"), B, measure=Measured()), "cannot be measured"),
 ])
 def test_what_cannot_be_tuned_is_refused_first(broken: Any, words: str, tmp_path: Path) -> None:

@@ -88,7 +88,7 @@ def test_a_kernel_without_products_has_none_to_wait_for() -> None:
 def test_a_kernel_that_is_wrong_by_itself_is_no_kernel_to_mutate() -> None:
     with pytest.raises(PipelineRace, match="may still be writing|released"):
         mutate(differences, *frames(6), late=0, schedules=6)
-    with pytest.raises(SpecError, match=r"kernel differences: mutate with schedules=0; an integer of at least 1"):
+    with pytest.raises(SpecError, match=r"kernel differences: mutate: schedules must be an int of 1…1000000, got 0"):
         mutate(differences, *frames(2), schedules=0)
 
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from ....core.arith import divisor
 from ....core.op import Helper
+from ....diagnostics.arguments import NONE, PATH, SHAPE, each, is_int, require, told, whole, word
 from ....diagnostics.errors import SpecError
 from . import places
 
@@ -44,8 +45,9 @@ class Order:
     def coordinates(self, t: int, shape: Sequence[int]) -> tuple[int, ...]:
         """Return the indices of tile number `t` of a grid of `shape`. SpecError for a tile or a grid that there is not."""
         shape = checked(shape)
-        if not 0 <= t < math.prod(shape):
-            raise SpecError(f"{self}: tile {t} of a grid of {spelled(shape)} tiles: they are numbered 0 … {math.prod(shape) - 1}")
+        if not is_int(t) or not 0 <= t < math.prod(shape):
+            raise SpecError(f"{self}: tile t={told(t)} of a grid of {spelled(shape)} tiles: they are numbered 0 … "
+                            f"{math.prod(shape) - 1}")
         return tuple(int(i) for i in self._place(t, shape, self._begin(shape)))
 
     def _begin(self, shape: tuple[int, ...]) -> Any:
@@ -89,8 +91,7 @@ class Order:
         >>> [order.bytes((64, 64), tile=(128, 256), k=16384) >> 20 for order in (Row(), Grouped(16))]
         [16280, 4432]
         """
-        if min(*tile, k, itemsize) < 1 or l2_bytes < 0:
-            raise SpecError(f"{self}.bytes: {tile=}, {k=} and {itemsize=} are positive, {l2_bytes=} is not negative")
+        require(f"{self}.bytes", locals(), tile=each(whole(1), 2), k=whole(1), itemsize=whole(1), l2_bytes=whole(0))
         sizes = [side * k * itemsize for side in tile]
         kept: OrderedDict[tuple[int, Any], int] = OrderedDict()
         total = 0
@@ -108,8 +109,7 @@ class Order:
 
     def _waves(self, shape: Sequence[int], ctas: int) -> list[tuple[dict[Any, None], dict[Any, None]]]:
         """Return the panels of A and of B that each wave reads, in the order of its tiles."""
-        if ctas < 1:
-            raise SpecError(f"{self}: {ctas=}: at least one tile runs at a time")
+        require(str(self), locals(), ctas=whole(1))
         every = self.table(shape).tolist()
         return [({(*plane, m): None for *plane, m, _ in wave}, {(*plane, n): None for *plane, _, n in wave})
                 for wave in (every[at:at + ctas] for at in range(0, len(every), ctas))]
@@ -126,6 +126,7 @@ class Order:
         >>> from numpipe.orders import Hilbert
         >>> figure = Hilbert().plot((16, 16), ctas=32)
         """
+        require(f"{self}.plot", locals(), ctas=whole(1, 2**31 - 1), wave=whole(0), path=PATH | NONE)
         return _draw(self, checked(shape), ctas, wave, path)
 
 
@@ -155,8 +156,7 @@ class Grouped(Order):
     begin, place = places.begin_strips, places.place_grouped
 
     def __post_init__(self) -> None:
-        if isinstance(self.group, bool) or not isinstance(self.group, (int, np.integer)) or self.group < 1:
-            raise SpecError(f"{type(self).__name__}(group={self.group!r}): rows of tiles in a strip, an integer of at least 1")
+        require(type(self).__name__, vars(self), group=whole(1, 2**31 - 1))
 
     @property
     def parameters(self) -> tuple[int, ...]:
@@ -232,8 +232,7 @@ def named(name: str, group: int = 16) -> Order:
     >>> named("snake", 8)
     Snake(group=8)
     """
-    if name not in NAMES:
-        raise SpecError(f"an order of tiles is one of {', '.join(map(repr, NAMES))}, got {name!r}")
+    require("an order of tiles", locals(), name=word(*NAMES))
     kind = NAMES[name]
     return kind(group) if issubclass(kind, Grouped) else kind()
 
@@ -266,8 +265,8 @@ def misfit(array: Any, shape: Sequence[int] | None = None, columns: int = 0) -> 
 
 def checked(shape: Sequence[int]) -> tuple[int, ...]:
     """Return the shape of a grid; SpecError for other values."""
-    if len(shape) not in (2, 3) or any(isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 0 for n in shape):
-        raise SpecError(f"a grid of tiles is (rows, columns) or (planes, rows, columns), got {tuple(shape)!r}")
+    if not SHAPE.holds(shape) or len(shape) not in (2, 3):
+        raise SpecError(f"a grid of tiles has the shape (rows, columns) or (planes, rows, columns), got {told(shape)}")
     return tuple(int(n) for n in shape)
 
 
