@@ -22,6 +22,7 @@ from ..diagnostics.reports import Barrier, Line, Party, Report
 from ..plan import watch
 from ..traces.protocol import BARRIERS
 from . import driver
+from .buffers import clear_flags
 from .faults import forked
 from .image import Image, Mbarrier
 
@@ -121,6 +122,8 @@ class Watch:
                 for watched in self.kernels:
                     for device in watched.blocks:
                         self._clear(watched, device)
+                for device in {device for watched in self.kernels for device in watched.blocks}:
+                    clear_flags(device)
             watched = self.kernels[records[0].kernel]
             assert watched.compiled is not None
             raise failure(watched.compiled, [record for record in records if record.kernel == watched.number], ended)
@@ -188,7 +191,7 @@ def outside(compiled: Image, record: watch.Record, count: int) -> SimulationErro
 
 def report_of(compiled: Image, records: list[watch.Record], ended: bool = True) -> Report:
     """Return a report on the CTA with the most warpgroups that waited, the first of several: a party for each warpgroup."""
-    from ..traces.deadlocks import blocked_on, deadlock
+    from ..traces.deadlocks import Hint, blocked_on, deadlock
 
     by_cta: dict[tuple[int, int, int], dict[int, watch.Record]] = {}
     for record in sorted(records, key=lambda r: r.warp):
@@ -197,12 +200,21 @@ def report_of(compiled: Image, records: list[watch.Record], ended: bool = True) 
     by_address = {barrier.address: barrier for barrier in compiled.barriers}
     waiting: list[Party] = []
     barriers: dict[int, Barrier] = {}
+    hints: list[Hint] = []
     for warpgroup in range(compiled.warpgroups):
         role = compiled.role(warpgroup)
         if warpgroup not in by_cta[cta]:
             waiting.append(Party("not in a wait for an mbarrier", warpgroup, role, cta))
             continue
         record = by_cta[cta][warpgroup]
+        if record.kind in (watch.NAMED, watch.FLAG):
+            name = compiled.places[record.address]
+            came = f": {32 * record.state} of {record.phase} threads have come" * (record.kind == watch.NAMED)
+            waiting.append(Party(f"blocked on {name}{came}", warpgroup, role, cta, lines_of(compiled.name, name), barrier=name))
+            hints.append(_not_met(name, came) if came else Hint(
+                "deadlock", f"hint: {name} is not set: the CTA of that part does not hand it over",
+                "hand every part over with numpipe.combine, and wait for parts of the CTAs before only", False))
+            continue
         mbar = by_address.get(record.address) or Mbarrier(record.address, 0, f"mbarrier at {record.address}", "", None, None, 0)
         # the step whose tiles the phase brings or frees: a slot has a phase for each use
         step = None if mbar.slot is None else record.phase * mbar.slots + mbar.slot
@@ -220,9 +232,17 @@ def report_of(compiled: Image, records: list[watch.Record], ended: bool = True) 
             step=step, waiters=(*(before.waiters if before else ()), warpgroup), known=bool(here))
     others = len(by_cta) - 1
     where = (f"kernel {compiled.name}, CTA {cta}" + (f" and {others} more" if others else "")
-             + f": waits for mbarriers took more than {limit():g} s ({TIMEOUT}) and were given up; what the kernel has computed is "
+             + f": waits took more than {limit():g} s ({TIMEOUT}) and were given up; what the kernel has computed is "
              "wrong" + ("" if ended else "; it has not ended since: restart the process"))
-    return deadlock(where, waiting, list(barriers.values()), kernel=compiled.name)
+    return deadlock(where, waiting, list(barriers.values()), list(dict.fromkeys(hints)), kernel=compiled.name)
+
+
+def _not_met(name: str, came: str) -> Hint:
+    """Return the hint for a named barrier: it may be what others wait for, or wait for them."""
+    mend = ("every compute warpgroup goes through the blocks of a turn equally often, and waits in none of them for what another one "
+            "does behind its own" if "the turn " in name else
+            "the same count of threads for all who meet there, and as many warps that come")
+    return Hint("named-barrier-mismatch", f"hint: {name}{came}", mend, False)
 
 
 def lines_of(kernel: str, name: str) -> tuple[Line, ...]:
