@@ -20,6 +20,7 @@ from ..core.undisturbed import in_child
 from ..diagnostics.errors import PipelineDeadlock, SimulationError, SpecError, at
 from ..diagnostics.reports import Barrier, Line, Party, Report
 from ..plan import watch
+from ..traces.deadlocks import Hint, blocked_on, deadlock
 from ..traces.protocol import BARRIERS
 from . import driver
 from .buffers import clear_flags
@@ -191,8 +192,6 @@ def outside(compiled: Image, record: watch.Record, count: int) -> SimulationErro
 
 def report_of(compiled: Image, records: list[watch.Record], ended: bool = True) -> Report:
     """Return a report on the CTA with the most warpgroups that waited, the first of several: a party for each warpgroup."""
-    from ..traces.deadlocks import Hint, blocked_on, deadlock
-
     by_cta: dict[tuple[int, int, int], dict[int, watch.Record]] = {}
     for record in sorted(records, key=lambda r: r.warp):
         by_cta.setdefault(record.cta, {}).setdefault(record.warpgroup, record)
