@@ -24,10 +24,10 @@ from ..plan.unit import Unit
 
 def simulate(unit: Unit, function: Callable[..., Any], arrays: Sequence[np.ndarray], scalars: Sequence[Any],
              grid: tuple[int, int, int], *, seed: int | None = None, trace: sim.Trace | None = None, fresh: int = 0,
-             ended: Callable[[Any], None] | None = None) -> None:
+             ended: Callable[[Any], None] | None = None, limit: float | None = None) -> None:
     """Run the rewritten kernel function over the whole grid, role by role as the entry on the GPU does.
 
-    The last `fresh` arrays were allocated for this call; `ended` is that of `sim.simulate`. `seed` None is the order of the
+    The last `fresh` arrays were allocated for this call; `ended` and `limit` are those of `sim.simulate`. `seed` None is the order of the
     virtual-time model, an int a random legal schedule. Raises PipelineRace, PipelineDeadlock or SimulationError, naming the user's
     lines.
     """
@@ -41,7 +41,7 @@ def simulate(unit: Unit, function: Callable[..., Any], arrays: Sequence[np.ndarr
                      cluster=unit.cluster,
                      staging_bytes=most + ROOM * unit.compute_wgs,  # kept apart: see Unit.plan_staging, tiles.exchange
                      fresh=arrays[len(arrays) - fresh:], programmatic=True, handover=any(array.workspace for array in unit.arrays),
-                     ended=ended)
+                     ended=ended, limit=limit)
     finally:
         if trace is not None:  # a simulated kernel meets its rings as it runs
             trace.tell_rings(unit.traced())

@@ -238,8 +238,8 @@ def report_of(compiled: Image, records: list[watch.Record], ended: bool = True) 
 
 def _not_met(name: str, came: str) -> Hint:
     """Return the hint for a named barrier: it may be what others wait for, or wait for them."""
-    mend = ("every compute warpgroup goes through the blocks of a turn equally often, and waits in none of them for what another one "
-            "does behind its own" if "the turn " in name else
+    mend = ("every compute warpgroup goes through the blocks of a turn equally often, and waits in none of them for what another "
+            "one does behind its own" if "the turn " in name else
             "the same count of threads for all who meet there, and as many warps that come")
     return Hint("named-barrier-mismatch", f"hint: {name}{came}", mend, False)
 

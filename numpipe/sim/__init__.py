@@ -24,6 +24,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -43,6 +44,7 @@ from .cluster import ClusterMeeting, check_reached
 from .gmem import GlobalMemory, left_set
 from .memory import SharedMemory
 from .mma import Plan
+from .pace import Pace
 from .port import Warpgroup
 from .schedule import Costs, Schedule, WorkCounter
 from .state import SM
@@ -65,7 +67,7 @@ def simulate(body: Callable[[machine.Machine], None], *, grid: tuple[int, int, i
              unit: Any = None, seed: int | None = None, trace: Trace | None = None, registers: int | None = None,
              costs: Costs | None = None, staging_bytes: int = 0, fresh: Sequence[np.ndarray] = (), programmatic: bool = False,
              cluster: tuple[int, int, int] = (1, 1, 1), handover: bool = False,
-             ended: Callable[[GlobalMemory], None] | None = None) -> None:
+             ended: Callable[[GlobalMemory], None] | None = None, limit: float | None = None) -> None:
     """Run ``body(machine)`` for every warpgroup of every CTA of `grid` (x, y, z; x fastest without a seed), CTA by CTA.
 
     warpgroups     warpgroups of 128 threads, 1 … 8; `body` sets ``machine.role`` itself
@@ -83,6 +85,7 @@ def simulate(body: Callable[[machine.Machine], None], *, grid: tuple[int, int, i
     cluster        CTAs along x, y, z that run at the same time; `grid` is a multiple
     handover       CTAs wait for others of a smaller index (`gmem`): they run in the order of their indices, also with a seed
     ended          is called when all CTAs have ended, with the record of what they did to global memory
+    limit          seconds that it may take (`pace`; None: an hour): SpecError where an estimate says more
 
     Raises PipelineRace, PipelineDeadlock or SimulationError for a broken kernel, what `body` raises otherwise.
 
@@ -95,12 +98,14 @@ def simulate(body: Callable[[machine.Machine], None], *, grid: tuple[int, int, i
     target: Target = getattr(unit, "target", DEFAULT)
     if not 0 <= smem_bytes <= target.smem_bytes:
         raise SpecError(f"smem_bytes={smem_bytes}; a CTA has at most {target.smem_bytes} bytes of dynamic shared memory")
+    ctas_in_all = math.prod(grid)
+    pace = Pace(getattr(unit, "kernel", ""), ctas_in_all // math.prod(cluster), ctas_in_all, limit)
     schedule = Schedule(seed)
     boxes: dict[machine.TensorMap, Box] = {}
     plans: dict[Any, Plan] = {}
-    gmem, deal = GlobalMemory(fresh, programmatic), WorkCounter(grid[0] * grid[1] * grid[2], seed)
+    gmem, deal = GlobalMemory(fresh, programmatic), WorkCounter(ctas_in_all, seed)
     context = contextvars.copy_context()
-    with np.errstate(all="ignore"):  # the tensor core and TMA make infinities without a word
+    with contextlib.closing(pace), np.errstate(all="ignore"):  # the tensor core and TMA make infinities without a word
         groups = schedule.clusters(grid, cluster)
         for ctas in sorted(groups, key=lambda ctas: ctas[0][::-1]) if handover else groups:
             gmem.begin()
@@ -108,12 +113,14 @@ def simulate(body: Callable[[machine.Machine], None], *, grid: tuple[int, int, i
             peers: list[SM] = []
             for cta in ctas:
                 sm = SM(cta=cta, grid=grid, warpgroups=warpgroups, unit=unit, scheduler=scheduler, clocks=clocks, peers=peers,
-                        costs=costs or Costs(), trace=trace, context=context, boxes=boxes, plans=plans, gmem=gmem, deal=deal)
+                        costs=costs or Costs(), trace=trace, context=context, boxes=boxes, plans=plans, gmem=gmem, deal=deal,
+                        pace=pace)
                 sm.meeting = ClusterMeeting("cluster", sm)
                 sm.memory = SharedMemory(sm, max(smem_bytes + staging_bytes, 1))
                 sm.warpgroups += [Warpgroup(sm, i, functools.partial(_run_body, body)) for i in range(warpgroups)]
                 sm.registers = named.Registers(sm, default_registers(warpgroups, target) if registers is None else registers)
             _run(peers)
+            pace.end()
         left_set(gmem.flags.values())
     if ended is not None:
         ended(gmem)

@@ -139,6 +139,10 @@ class Warpgroup(state.Warpgroup):
     round = rounds.begin
 
     def note(self, event: str, **details: Any) -> None:
+        if event == "tiles":
+            self.sm.pace.tiles(**details)
+            return
+        self.sm.pace.noted(event, details)
         if not details.keys().isdisjoint(("ring", "slot", "step", "tile")):
             self.last_note = event, details
         if self.sm.trace is not None:

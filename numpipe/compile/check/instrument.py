@@ -102,7 +102,8 @@ PASSED: PASSING"""
 # each lane waits for flags of its own, `memory.await_each_acquire_gpu_b32`
 _FLAGS = """{ NAMES .reg .pred set, more; .reg .b32 seen, index; .reg .b64 spot;
 mov.b32 index, $2; cvt.s64.s32 spot, index; mad.lo.s64 spot, spot, $1, $0;
-NEXT: setp.lt.s32 more, index, $3; @!more bra OUT; ld.volatile.shared.u32 flag, [WORDS]; setp.ne.u32 late, flag, 0; @late bra ABORTED;
+NEXT: setp.lt.s32 more, index, $3; @!more bra OUT;
+ld.volatile.shared.u32 flag, [WORDS]; setp.ne.u32 late, flag, 0; @late bra ABORTED;
 mov.u64 now, %globaltimer; ld.global.u64 end, [WATCH+8]; add.u64 end, end, now;
 AGAIN: ld.acquire.gpu.global.b32 seen, [spot]; setp.ne.u32 set, seen, 0; @set bra TAKEN;
 ld.relaxed.gpu.global.u32 flag, [WATCH+16]; setp.ne.u32 late, flag, 0; @late bra TELL;
