@@ -27,9 +27,9 @@ def simulate(unit: Unit, function: Callable[..., Any], arrays: Sequence[np.ndarr
              ended: Callable[[Any], None] | None = None, limit: float | None = None) -> None:
     """Run the rewritten kernel function over the whole grid, role by role as the entry on the GPU does.
 
-    The last `fresh` arrays were allocated for this call; `ended` and `limit` are those of `sim.simulate`. `seed` None is the order of the
-    virtual-time model, an int a random legal schedule. Raises PipelineRace, PipelineDeadlock or SimulationError, naming the user's
-    lines.
+    The last `fresh` arrays were allocated for this call; `ended` and `limit` are those of `sim.simulate`. `seed` None is the order
+    of the virtual-time model, an int a random legal schedule. Raises PipelineRace, PipelineDeadlock or SimulationError, naming the
+    user's lines.
     """
 
     def body(machine: Machine) -> None:

@@ -8,14 +8,14 @@ not depend on the order that was run. When every warpgroup waits and nothing is 
 
 CTAs run one after the other, those of a cluster at the same time; what any two CTAs do to an element of an array is compared
 (`gmem`). What is ``.aligned`` is executed by all lanes; narrower scopes, and lanes of a warp that do not come to a shuffle, are
-reported. Not modelled: loads from other CTAs' shared memory, atomics of the lanes, bank conflicts, waits of a CTA for one of a
+reported. Not modelled: loads from other CTAs' shared memory, atomics of the lanes, waits of a CTA for one of a
 larger index, and the lanes of a warp one by one (an elected lane stands for its warp; but see `lane`), so two ordinary stores of
 one warpgroup to an array count as ordered.
 
 The room implements `core.machine.Machine`; what operations mean belongs to `language` and `intrinsics`, so that a simulated
 kernel and a compiled one share the ring, the tile orders, the layouts and the matrix descriptors. Read `port` first, which has a
 method for each operation, then `clocks`. All files are typed against `state`; `memory`, `gmem` and `barriers` record what
-happens, and `report`, `conflicts`, `touches`, `outputs`, `rounds` and `deadlock` say what went wrong: an error names the hazard,
+happens (`banks` counts bank conflicts for traces, `pace` the time that a run takes), and `report`, `conflicts`, `touches`, `outputs`, `rounds` and `deadlock` say what went wrong: an error names the hazard,
 both sides, and the mend.
 """
 

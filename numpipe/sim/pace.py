@@ -2,8 +2,8 @@
 
 The first CTAs tell how long the others take: a run that has done a part f of its work in t seconds ends after t / f. Clusters
 that have ended count whole, and of one that runs the loop over tiles says how far it is. A kernel of one CTA without such a loop
-gives no estimate, and ends at the limit itself. Nothing is asked of a run of less than `PATIENCE` seconds, but of a grid so large that its
-CTAs could do nothing in that time.
+gives no estimate, and ends at the limit itself. Nothing is asked of a run of less than `PATIENCE` seconds, but of a grid so large
+that its CTAs could do nothing in that time.
 """
 
 from __future__ import annotations

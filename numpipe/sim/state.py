@@ -19,9 +19,9 @@ from .clocks import Clocks, Need, Vector, Warps
 from .sites import Note, Site, context, lines, place, user_site
 
 if TYPE_CHECKING:
-    from .pace import Pace
     from ..traces.trace import Trace
     from .boxes import Box
+    from .pace import Pace
     from .schedule import Costs, InOrder, WorkCounter
 
 
