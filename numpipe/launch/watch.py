@@ -30,6 +30,7 @@ from .image import Image, Mbarrier
 __all__ = ["last_failure"]
 
 TIMEOUT = "NUMPIPE_DEBUG_TIMEOUT"
+REGISTERS = watch.REGISTERS
 _BYTES = watch.CAPACITY * watch.RECORD_BYTES
 _PATIENCE = 8.0
 """seconds in which a kernel that gave up its waits should have ended"""
@@ -54,6 +55,12 @@ class Watched:
     """device -> address of the control block there"""
     events: dict[int, Any] = dataclasses.field(default_factory=dict)
     """device -> the event behind its newest launch there"""
+    passed: dict[int, bytes] = dataclasses.field(default_factory=dict)
+    """device -> when a wait passed last there (`watch.PASSED`), as its newest launch on host arrays ended"""
+
+
+STUCK = 10
+"""time-outs of a wait without a sign of a kernel, behind which the host says that it hangs where no wait can be given up"""
 
 
 class Watch:
@@ -129,6 +136,27 @@ class Watch:
             assert watched.compiled is not None
             raise failure(watched.compiled, [record for record in records if record.kernel == watched.number], ended)
 
+    def await_end(self, compiled: Image, device: int) -> None:
+        """Wait for the newest launch of a kernel on host arrays; PipelineDeadlock where no wait in it ends or is given up any more.
+
+        What can hang then is a wait for registers, or a loop that waits for nothing: nothing ends these.
+        """
+        watched = next(w for w in self.kernels if w.compiled is compiled)
+        block, event = watched.blocks[device], watched.events.get(device)
+        old, seen, since, pause = watched.passed.get(device), b"", time.monotonic(), 1e-4
+        while event is not None and not driver.get().reached(event, device):
+            time.sleep(pause)
+            pause = min(2 * pause, 0.2)
+            if pause < 0.2:
+                continue
+            passed = driver.get().peek(block + watch.PASSED, 8, device)
+            if passed != seen or passed == old:  # it goes on, or has not begun
+                seen, since = passed, time.monotonic()
+            elif time.monotonic() - since > STUCK * limit():
+                self.check()  # raises where others in it have given up
+                raise unending(compiled, time.monotonic() - since)
+        watched.passed[device] = driver.get().peek(block + watch.PASSED, 8, device)
+
     def _wait_for_the_end(self) -> bool:
         """Wait for the kernels, which wait for no barrier any more; returns whether they ended."""
         begin = time.monotonic()
@@ -171,6 +199,20 @@ def failure(compiled: Image, records: list[watch.Record], ended: bool) -> Simula
     line = next((line for party in report.waiting for line in party.lines), None)
     error = PipelineDeadlock(report.text if line is None else at(line.filename, line.line, report.text))
     error.report = dataclasses.replace(report, text=str(error))
+    return error
+
+
+def unending(compiled: Image, seconds: float) -> PipelineDeadlock:
+    """Return the error for a kernel that gives no sign, and whose waits are not given up either."""
+    name = next((place for place in compiled.places if place.startswith(REGISTERS)), None)
+    where = f"it waits for {name}, or" if name else "it"
+    text = (f"kernel {compiled.name}: it has not ended, and for {seconds:.0f} s none of its waits for barriers has ended or was "
+            f"given up ({STUCK} times {TIMEOUT}): {where} is in a loop that waits for nothing; nothing ends such a kernel: restart the "
+            "process, and look with target='sim'")
+    line = next(iter(lines_of(compiled.name, name)), None) if name else None
+    error = PipelineDeadlock(text if line is None else at(line.filename, line.line, text))
+    mend = "registers that another warpgroup gives back first, on every path; loops that end"
+    error.report = Report("register-budget" if name else "livelock", str(error), mend=mend, kernel=compiled.name)
     return error
 
 

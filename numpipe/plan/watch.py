@@ -48,6 +48,10 @@ WORDS_BYTES = 120
 TOLD = 4
 ANNOUNCED = 20
 MET = 56
+PASSED = 40
+"""the offset in the control block of when a wait or a test passed last"""
+REGISTERS = "registers (setmaxnreg.inc)"
+"""how the name of the place begins, in `Unit.places`, at which a kernel waits for registers"""
 REST = 1_000_000
 """nanoseconds that a CTA which gave up a wait rests at its end, until its copies have landed"""
 

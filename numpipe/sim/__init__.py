@@ -15,8 +15,8 @@ one warpgroup to an array count as ordered.
 The room implements `core.machine.Machine`; what operations mean belongs to `language` and `intrinsics`, so that a simulated
 kernel and a compiled one share the ring, the tile orders, the layouts and the matrix descriptors. Read `port` first, which has a
 method for each operation, then `clocks`. All files are typed against `state`; `memory`, `gmem` and `barriers` record what
-happens (`banks` counts bank conflicts for traces, `pace` the time that a run takes), and `report`, `conflicts`, `touches`, `outputs`, `rounds` and `deadlock` say what went wrong: an error names the hazard,
-both sides, and the mend.
+happens (`banks` counts bank conflicts for traces, `pace` the time that a run takes), and `report`, `conflicts`, `touches`,
+`outputs`, `rounds` and `deadlock` say what went wrong: an error names the hazard, both sides, and the mend.
 """
 
 from __future__ import annotations

@@ -49,7 +49,8 @@ def save(trace: Recording, file: Path) -> None:
         packed = json.dumps({
             "format": FORMAT, "clock": trace.clock, "failure": trace.failure, "lost": trace.lost,
             "sms": [[list(cta), sm] for cta, sm in trace.sms.items()], "rings": [dataclasses.asdict(ring) for ring in trace.rings],
-            "banks": [[*key, count] for key, count in trace.banks.items()], "who": list(who), "events": events}, separators=(",", ":"))
+            "banks": [[*key, count] for key, count in trace.banks.items()], "who": list(who), "events": events},
+            separators=(",", ":"))
         content = json.dumps(trace_events(trace), indent=0).removesuffix("\n}") + f',\n"{KEY}": {packed}\n}}'
     else:
         content = "\n\n".join(timeline(trace, cta=cta) for cta in trace.ctas) or timeline(trace)

@@ -3,8 +3,12 @@ there, and the process goes on."""
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -72,3 +76,25 @@ def test_behind_a_part_that_never_came_parts_are_added_right() -> None:
             y = np.zeros((64, 64), np.float32)
             kernel(y, target="gpu")
             np.testing.assert_array_equal(y, np.full_like(y, 2))
+
+
+REGISTERS = """
+import os, sys
+sys.path.insert(0, sys.argv[1])
+import numpipe
+from tests.kernels.hang_kernels import given
+from tests.plan.test_hangs import more_registers_than_there_are
+try:
+    more_registers_than_there_are(*given("nobody_arrives"), target="gpu")
+except numpipe.PipelineDeadlock as error:
+    print(error, flush=True)
+os._exit(0)  # nothing ends the kernel: the process goes without waiting for it
+"""
+
+
+def test_a_wait_for_registers_is_told_by_the_host() -> None:
+    """In a process of its own, whose GPU is busy with it for ever."""
+    done = subprocess.run([sys.executable, "-c", REGISTERS, str(Path(__file__).resolve().parents[2])], capture_output=True, text=True,
+                          timeout=60, env={**os.environ, "NUMPIPE_DEBUG_TIMEOUT": "0.5"})
+    assert re.search(r"test_hangs\.py:\d+: kernel more_registers_than_there_are: it has not ended, .* waits for registers", done.stdout), (
+        done.stdout + done.stderr)

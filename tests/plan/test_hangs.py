@@ -9,7 +9,8 @@ import pytest
 
 import numpipe
 from numpipe import CompilerParams, PipelineDeadlock
-from numpipe.launch.watch import failure
+from numpipe.launch import driver
+from numpipe.launch.watch import Watch, Watched, failure
 from numpipe.plan.watch import FLAG, NAMED, Record
 from tests.kernels.hang_kernels import HANGS, MORE, TWELVE, given
 
@@ -81,3 +82,38 @@ def test_records_of_flags_and_named_barriers_name_them_and_their_lines() -> None
     assert re.search(r"blocked on named barrier 3 \(the turn 'store' of compute warpgroup 0\) @ hang_kernels\.py:\d+: 128 of 256 "
                      r"threads have come at hang_kernels\.py:\d+", str(error))
     assert "through the blocks of a turn equally often" in error.report.text
+
+
+# ---- what no wait can give up: the host tells
+class Stuck:
+    """A driver in which a kernel never ends; `ticks`: how often its control block says that a wait has passed."""
+
+    def __init__(self, ticks: int) -> None:
+        self.ticks, self.asked = ticks, 0
+
+    def reached(self, event: object, device: int) -> bool:
+        return event == "ended"
+
+    def peek(self, address: int, nbytes: int, device: int) -> bytes:
+        self.asked += 1
+        return min(self.asked, self.ticks).to_bytes(8, "little")
+
+
+@numpipe.kernel(num_compute_wgs=2, warp_specialized=False, compiler_params=CompilerParams(debug=True))
+def more_registers_than_there_are(x, y):
+    numpipe.set_max_registers(256, "increase")
+
+
+def test_a_wait_for_registers_is_told_by_the_host_with_its_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    image = more_registers_than_there_are.compiled(*given("nobody_arrives")).image
+    guard = Watch()
+    guard.kernels = [Watched(image, 0, {0: 4096}, {0: "running"})]
+    fake = Stuck(ticks=3)
+    monkeypatch.setattr(driver, "_opened", fake)
+    monkeypatch.setenv("NUMPIPE_DEBUG_TIMEOUT", "0.05")
+    with pytest.raises(PipelineDeadlock, match=r"test_hangs\.py:\d+: kernel more_registers_than_there_are: it has not ended, and "
+                       r"for \d+ s .* it waits for registers \(setmaxnreg.inc\) @ test_hangs\.py:\d+, or is in a loop"):
+        guard.await_end(image, 0)
+    assert fake.asked >= 3
+    guard.kernels[0].events[0] = "ended"
+    guard.await_end(image, 0)

@@ -175,6 +175,8 @@ def _give_up(found: re.Match[str], unit: Unit, call: Callable[[str], Position]) 
     """Return what stands in the place of a statement: a wait that gives up, or what is left out behind such a wait."""
     statement, constraints, args = found["text"], found["constraints"], found["args"]
     added = [("l", _ADDRESS), ("r", stopping.words(unit.barrier_room))]
+    if statement.startswith("setmaxnreg.inc") and not unit.warp_specialized:  # told by the host: it cannot be given up
+        _first_place(unit, [f"{watch.REGISTERS}{_at(call(r'set_max_registers.*increase'))}"])
     asking, place, kind = "mov.u64 state, 0;" + ("" if unit.clustered else _ASK), _OFFSET, 1
     if "@!done bra WAIT" in statement:
         bounded, names = _WAIT, {"BAR": "$0", "PHASE": "$1", "WATCH": "$2", "WORDS": "$3"}
