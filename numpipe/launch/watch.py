@@ -207,8 +207,8 @@ def unending(compiled: Image, seconds: float) -> PipelineDeadlock:
     name = next((place for place in compiled.places if place.startswith(REGISTERS)), None)
     where = f"it waits for {name}, or" if name else "it"
     text = (f"kernel {compiled.name}: it has not ended, and for {seconds:.0f} s none of its waits for barriers has ended or was "
-            f"given up ({STUCK} times {TIMEOUT}): {where} is in a loop that waits for nothing; nothing ends such a kernel: restart the "
-            "process, and look with target='sim'")
+            f"given up ({STUCK} times {TIMEOUT}): {where} is in a loop that waits for nothing; nothing ends such a kernel: restart "
+            "the process, and look with target='sim'")
     line = next(iter(lines_of(compiled.name, name)), None) if name else None
     error = PipelineDeadlock(text if line is None else at(line.filename, line.line, text))
     mend = "registers that another warpgroup gives back first, on every path; loops that end"

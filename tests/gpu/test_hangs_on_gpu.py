@@ -94,7 +94,7 @@ os._exit(0)  # nothing ends the kernel: the process goes without waiting for it
 
 def test_a_wait_for_registers_is_told_by_the_host() -> None:
     """In a process of its own, whose GPU is busy with it for ever."""
-    done = subprocess.run([sys.executable, "-c", REGISTERS, str(Path(__file__).resolve().parents[2])], capture_output=True, text=True,
-                          timeout=60, env={**os.environ, "NUMPIPE_DEBUG_TIMEOUT": "0.5"})
-    assert re.search(r"test_hangs\.py:\d+: kernel more_registers_than_there_are: it has not ended, .* waits for registers", done.stdout), (
-        done.stdout + done.stderr)
+    command = [sys.executable, "-c", REGISTERS, str(Path(__file__).resolve().parents[2])]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env={**os.environ, "NUMPIPE_DEBUG_TIMEOUT": "0.5"})
+    assert re.search(r"test_hangs\.py:\d+: kernel more_registers_than_there_are: it has not ended, .* waits for registers",
+                     done.stdout), done.stdout + done.stderr
