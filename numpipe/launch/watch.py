@@ -235,7 +235,7 @@ def outside(compiled: Image, record: watch.Record, count: int) -> SimulationErro
 def report_of(compiled: Image, records: list[watch.Record], ended: bool = True) -> Report:
     """Return a report on the CTA with the most warpgroups that waited, the first of several: a party for each warpgroup."""
     by_cta: dict[tuple[int, int, int], dict[int, watch.Record]] = {}
-    for record in sorted(records, key=lambda r: r.warp):
+    for record in sorted(records, key=lambda r: (r.kind == watch.NAMED, r.warp)):  # at these, warps wait for others of their own
         by_cta.setdefault(record.cta, {}).setdefault(record.warpgroup, record)
     cta = min(by_cta, key=lambda place: (-len(by_cta[place]), place[::-1]))
     by_address = {barrier.address: barrier for barrier in compiled.barriers}

@@ -84,6 +84,14 @@ def test_records_of_flags_and_named_barriers_name_them_and_their_lines() -> None
     assert "through the blocks of a turn equally often" in error.report.text
 
 
+def test_what_a_warpgroup_waits_for_is_an_mbarrier_before_it_is_its_own_other_warps() -> None:
+    built = ALL["a_slot_is_not_released"].compiled(*given("a_slot_is_not_released"))
+    [plan] = built.unit.rings.values()
+    place = next(number for number, name in enumerate(built.image.places) if "named barrier 1 " in name)
+    found = [Record(0, (0, 0, 0), 0, place, 128, 1, NAMED), Record(0, (0, 0, 0), 1, plan.barrier_offset("ready", 0) + 8, 1)]
+    assert re.search(r"warpgroup 0 \(compute\): blocked on ready\[1\] of x", str(failure(built.image, found, True)))
+
+
 # ---- what no wait can give up: the host tells
 class Stuck:
     """A driver in which a kernel never ends; `ticks`: how often its control block says that a wait has passed."""
