@@ -10,6 +10,7 @@ serialises wgmma.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
 import os
@@ -114,7 +115,7 @@ def front_end(unit: Unit, lifted: Lifted, scalars: Sequence[tuple[str, np.dtype]
     if seen.redefined and not unit.params.allow_serialized_wgmma:
         raise advisories.redefined(unit, lifted, seen)
     register_budget.check(unit, lifted, seen)
-    instrument(unit, kernel._codelibrary)
+    instrument(unit, kernel._codelibrary, functools.partial(blame.call_position, lifted))
     nb.rename(kernel, entry_name(unit))
     return kernel, seen
 

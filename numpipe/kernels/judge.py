@@ -18,10 +18,12 @@ class Judge:
     ctas      CTAs of a persistent grid (None: as in a call)
     before    what arrays hold that are passed, by name; None: nothing is asked of outputs
     partial   outputs of which the kernel means to write a part
+    limit     seconds that the run may take; None: an hour
     """
 
-    def __init__(self, ctas: int | None = None, before: Arrays | None = None, partial: tuple[str, ...] = ()) -> None:
-        self.ctas, self.partial = ctas, partial
+    def __init__(self, ctas: int | None = None, before: Arrays | None = None, partial: tuple[str, ...] = (),
+                 limit: float | None = None) -> None:
+        self.ctas, self.partial, self.limit = ctas, partial, limit
         self._before = before
         self.unwritten: dict[str, SimulationError] = {}
         """by output that the call has allocated, the report of elements that nobody wrote"""

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 from .. import launch
 from ..compile.built import Built, check_inspect
-from ..diagnostics.arguments import NONE, a, require, whole
+from ..diagnostics.arguments import NONE, STRING, a, require, whole
 from ..diagnostics.errors import NumpipeError, SpecError
 from ..diagnostics.frames import brief, shorten
 from ..launch.faults import DriverError, naming, of_kernel
@@ -92,22 +92,26 @@ class Kernel:
             return bind(self._calls, self._calls.resolve(args, named, out, target, None), out)
 
     @brief
-    def simulate(self, /, *args: Any, seed: int | str | None = None, trace: Any = None, ctas: int | None = None, out: Any = None,
-                 **named: Any) -> Any:
+    def simulate(self, /, *args: Any, seed: int | str | None = None, trace: Any = None, ctas: int | None = None,
+                 limit: float | None = None, out: Any = None, **named: Any) -> Any:
         """Run on the simulated SM: `seed` picks a random legal schedule (None: the virtual-time order); a text
         is the name of one that `numpipe.verify` has found.
 
         `trace` is a numpipe.Trace that collects events, or the name of a file for them, ``run.json`` (for ui.perfetto.dev) or
         ``run.txt``, which is written also when the run ends in a race or a deadlock.
         `ctas` is the number of CTAs of a `persistent` grid, which has 2 otherwise; SpecError for another grid.
+        `limit` is the number of seconds that the run may take, an hour if None: SpecError as soon as the CTAs that have run say
+        that all of them take longer.
         """
         from ..traces.trace import collecting
 
         if ctas is not None and self.takes("ctas"):  # a parameter of the kernel's own
             named["ctas"], ctas = ctas, None
-        require(f"kernel {self.name}", locals(), seed=whole(0) | NONE)
+        if limit is not None and self.takes("limit"):
+            named["limit"], limit = limit, None
+        require(f"kernel {self.name}", locals(), seed=whole(0) | STRING | NONE)
         with collecting(trace) as events:
-            return self.judged(Judge(ctas), *args, out=out, seed=seed, trace=events, **named)
+            return self.judged(Judge(ctas, limit=limit), *args, out=out, seed=seed, trace=events, **named)
 
     def judged(self, judge: Judge, /, *args: Any, out: Any = None, seed: Any = None, trace: Any = None, **named: Any) -> Any:
         """Run on the simulated SM, for a judge; `trace` is a Trace."""

@@ -71,6 +71,17 @@ class DeviceBuffer:
             self.free()
 
 
+def clear_flags(device: int) -> None:
+    """Set the flags of all workspaces on a GPU to 0, behind a kernel that gave up its waits: it left what nobody took."""
+    with _LOCK:
+        for (of, _, words), kept in _workspaces.items():
+            for each in kept if of == device else ():
+                cuda = driver.get()
+                with cuda.aside(device) as aside:
+                    cuda.clear(each.ptr + 4 * (words - FLAGS), 4 * words, FLAGS, each.shape[0], aside, device)
+                    cuda.synchronize(aside, device)
+
+
 def workspace(slots: int, words: int, stream: int, device: int) -> ArrayInfo:
     """Return the workspace of launches on a stream, with at least `slots` slots. Raises DriverError where there is no memory.
 

@@ -290,6 +290,14 @@ class Driver(Contexts):
             self._call("cuMemcpyHtoDAsync", address, data, len(data), stream)
             self._call("cuStreamSynchronize", stream)
 
+    def peek(self, address: int, nbytes: int, ordinal: int) -> bytes:
+        """Read a few bytes of device memory, while kernels run."""
+        found = (ctypes.c_char * nbytes)()
+        with self.aside(ordinal) as stream:
+            self._call("cuMemcpyDtoHAsync", ctypes.addressof(found), address, nbytes, stream)
+            self._call("cuStreamSynchronize", stream)
+        return bytes(found)
+
     def reached(self, event: Any, ordinal: int) -> bool:
         """Whether what was queued before the event has ended."""
         with self.aside(ordinal):

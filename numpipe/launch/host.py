@@ -90,6 +90,8 @@ def run(prepared: Prepared, grid: Grid, infos: Sequence[ArrayInfo], scalars: Seq
     with naming(name), Staging(stream, device) as staging:
         buffers = staging.upload(infos[:uninitialised]) + staging.reserve(infos[uninitialised:])
         prepared(grid, [buffer.info() for buffer in buffers], scalars, stream)
+        if prepared.compiled.debug:
+            WATCH.await_end(prepared.compiled, device)
         staging.download(infos[inputs:])
         if WATCH.kernels:
             WATCH.check()

@@ -20,14 +20,17 @@ from ..core.undisturbed import in_child
 from ..diagnostics.errors import PipelineDeadlock, SimulationError, SpecError, at
 from ..diagnostics.reports import Barrier, Line, Party, Report
 from ..plan import watch
+from ..traces.deadlocks import Hint, blocked_on, deadlock
 from ..traces.protocol import BARRIERS
 from . import driver
+from .buffers import clear_flags
 from .faults import forked
 from .image import Image, Mbarrier
 
 __all__ = ["last_failure"]
 
 TIMEOUT = "NUMPIPE_DEBUG_TIMEOUT"
+REGISTERS = watch.REGISTERS
 _BYTES = watch.CAPACITY * watch.RECORD_BYTES
 _PATIENCE = 8.0
 """seconds in which a kernel that gave up its waits should have ended"""
@@ -52,6 +55,12 @@ class Watched:
     """device -> address of the control block there"""
     events: dict[int, Any] = dataclasses.field(default_factory=dict)
     """device -> the event behind its newest launch there"""
+    passed: dict[int, bytes] = dataclasses.field(default_factory=dict)
+    """device -> when a wait passed last there (`watch.PASSED`), as its newest launch on host arrays ended"""
+
+
+STUCK = 10
+"""time-outs of a wait without a sign of a kernel, behind which the host says that it hangs where no wait can be given up"""
 
 
 class Watch:
@@ -121,9 +130,32 @@ class Watch:
                 for watched in self.kernels:
                     for device in watched.blocks:
                         self._clear(watched, device)
+                for device in {device for watched in self.kernels for device in watched.blocks}:
+                    clear_flags(device)
             watched = self.kernels[records[0].kernel]
             assert watched.compiled is not None
             raise failure(watched.compiled, [record for record in records if record.kernel == watched.number], ended)
+
+    def await_end(self, compiled: Image, device: int) -> None:
+        """Wait for the newest launch of a kernel on host arrays; PipelineDeadlock where no wait in it ends or is given up any more.
+
+        What can hang then is a wait for registers, or a loop that waits for nothing: nothing ends these.
+        """
+        watched = next(w for w in self.kernels if w.compiled is compiled)
+        block, event = watched.blocks[device], watched.events.get(device)
+        old, seen, since, pause = watched.passed.get(device), b"", time.monotonic(), 1e-4
+        while event is not None and not driver.get().reached(event, device):
+            time.sleep(pause)
+            pause = min(2 * pause, 0.2)
+            if pause < 0.2:
+                continue
+            passed = driver.get().peek(block + watch.PASSED, 8, device)
+            if passed != seen or passed == old:  # it goes on, or has not begun
+                seen, since = passed, time.monotonic()
+            elif time.monotonic() - since > STUCK * limit():
+                self.check()  # raises where others in it have given up
+                raise unending(compiled, time.monotonic() - since)
+        watched.passed[device] = driver.get().peek(block + watch.PASSED, 8, device)
 
     def _wait_for_the_end(self) -> bool:
         """Wait for the kernels, which wait for no barrier any more; returns whether they ended."""
@@ -170,6 +202,20 @@ def failure(compiled: Image, records: list[watch.Record], ended: bool) -> Simula
     return error
 
 
+def unending(compiled: Image, seconds: float) -> PipelineDeadlock:
+    """Return the error for a kernel that gives no sign, and whose waits are not given up either."""
+    name = next((place for place in compiled.places if place.startswith(REGISTERS)), None)
+    where = f"it waits for {name}, or" if name else "it"
+    text = (f"kernel {compiled.name}: it has not ended, and for {seconds:.0f} s none of its waits for barriers has ended or was "
+            f"given up ({STUCK} times {TIMEOUT}): {where} is in a loop that waits for nothing; nothing ends such a kernel: restart "
+            "the process, and look with target='sim'")
+    line = next(iter(lines_of(compiled.name, name)), None) if name else None
+    error = PipelineDeadlock(text if line is None else at(line.filename, line.line, text))
+    mend = "registers that another warpgroup gives back first, on every path; loops that end"
+    error.report = Report("register-budget" if name else "livelock", str(error), mend=mend, kernel=compiled.name)
+    return error
+
+
 def outside(compiled: Image, record: watch.Record, count: int) -> SimulationError:
     """Return the error for an index outside its array, or a place outside shared memory's, the first of `count` that are told."""
     place, size, axis = compiled.places[record.address], record.state & 0xFFFFFFFF, record.state >> 32
@@ -188,21 +234,28 @@ def outside(compiled: Image, record: watch.Record, count: int) -> SimulationErro
 
 def report_of(compiled: Image, records: list[watch.Record], ended: bool = True) -> Report:
     """Return a report on the CTA with the most warpgroups that waited, the first of several: a party for each warpgroup."""
-    from ..traces.deadlocks import blocked_on, deadlock
-
     by_cta: dict[tuple[int, int, int], dict[int, watch.Record]] = {}
-    for record in sorted(records, key=lambda r: r.warp):
+    for record in sorted(records, key=lambda r: (r.kind == watch.NAMED, r.warp)):  # at these, warps wait for others of their own
         by_cta.setdefault(record.cta, {}).setdefault(record.warpgroup, record)
     cta = min(by_cta, key=lambda place: (-len(by_cta[place]), place[::-1]))
     by_address = {barrier.address: barrier for barrier in compiled.barriers}
     waiting: list[Party] = []
     barriers: dict[int, Barrier] = {}
+    hints: list[Hint] = []
     for warpgroup in range(compiled.warpgroups):
         role = compiled.role(warpgroup)
         if warpgroup not in by_cta[cta]:
             waiting.append(Party("not in a wait for an mbarrier", warpgroup, role, cta))
             continue
         record = by_cta[cta][warpgroup]
+        if record.kind in (watch.NAMED, watch.FLAG):
+            name = compiled.places[record.address]
+            came = f": {32 * record.state} of {record.phase} threads have come" * (record.kind == watch.NAMED)
+            waiting.append(Party(f"blocked on {name}{came}", warpgroup, role, cta, lines_of(compiled.name, name), barrier=name))
+            hints.append(_not_met(name, came) if came else Hint(
+                "deadlock", f"hint: {name} is not set: the CTA of that part does not hand it over",
+                "hand every part over with numpipe.combine, and wait for parts of the CTAs before only", False))
+            continue
         mbar = by_address.get(record.address) or Mbarrier(record.address, 0, f"mbarrier at {record.address}", "", None, None, 0)
         # the step whose tiles the phase brings or frees: a slot has a phase for each use
         step = None if mbar.slot is None else record.phase * mbar.slots + mbar.slot
@@ -220,9 +273,17 @@ def report_of(compiled: Image, records: list[watch.Record], ended: bool = True) 
             step=step, waiters=(*(before.waiters if before else ()), warpgroup), known=bool(here))
     others = len(by_cta) - 1
     where = (f"kernel {compiled.name}, CTA {cta}" + (f" and {others} more" if others else "")
-             + f": waits for mbarriers took more than {limit():g} s ({TIMEOUT}) and were given up; what the kernel has computed is "
+             + f": waits took more than {limit():g} s ({TIMEOUT}) and were given up; what the kernel has computed is "
              "wrong" + ("" if ended else "; it has not ended since: restart the process"))
-    return deadlock(where, waiting, list(barriers.values()), kernel=compiled.name)
+    return deadlock(where, waiting, list(barriers.values()), list(dict.fromkeys(hints)), kernel=compiled.name)
+
+
+def _not_met(name: str, came: str) -> Hint:
+    """Return the hint for a named barrier: it may be what others wait for, or wait for them."""
+    mend = ("every compute warpgroup goes through the blocks of a turn equally often, and waits in none of them for what another "
+            "one does behind its own" if "the turn " in name else
+            "the same count of threads for all who meet there, and as many warps that come")
+    return Hint("named-barrier-mismatch", f"hint: {name}{came}", mend, False)
 
 
 def lines_of(kernel: str, name: str) -> tuple[Line, ...]:

@@ -61,10 +61,11 @@ class CompilerParams:
     allow_serialized_wgmma
                           compile a kernel whose products need more registers than there are, or are serialised by ptxas for another
                           reason (notes C75xx): right results at about half of the speed. By default that is an error.
-    debug                 a wait for an mbarrier gives up after NUMPIPE_DEBUG_TIMEOUT seconds (2), and all waits of the kernel with
-                          it, so that it ends: the next call, or `numpipe.last_failure`, raises PipelineDeadlock and says who waited
-                          for what. Indices outside their arrays, and outside tiles, slots and barriers in shared
-                          memory, are reported too: SimulationError, `out-of-bounds`. Slower; the simulator finds the same sooner.
+    debug                 a wait for an mbarrier, at a named barrier or for a flag of another CTA gives up after
+                          NUMPIPE_DEBUG_TIMEOUT seconds (2), and all waits of the kernel with it, so that it ends: the next call,
+                          or `numpipe.last_failure`, raises PipelineDeadlock and says who waited for what. Indices outside their
+                          arrays, and outside tiles, slots and barriers in shared memory, are reported too: SimulationError,
+                          `out-of-bounds`. Slower; the simulator finds the same sooner.
     lineinfo              add a table to the machine code, which stays the same: the line of the kernel, or of a function that it
                           calls, that each instruction belongs to. Nsight Compute and ``inspect("sass", …)`` show the lines.
     jitter                an int, a seed: random nanosleeps around barriers and copies, to shake out on the GPU what depends on

@@ -22,6 +22,8 @@ A CTA has *words* of its own in the header of its shared memory, `WORDS_BYTES` f
     4       u128  a bit for each mbarrier of the header: a record has its state
     20      u8    of each of 32 warps: 1, it has announced the bytes of its newest copies; 2, it left
                   that out, or gave up a wait; 0, neither
+    56      u32   of each of 16 named barriers: bits 0 … 7 warps that have come to the use which is going on, 8 … 30 uses that are
+                  over, 31: it was given up, and nobody meets there any more
 """
 
 from __future__ import annotations
@@ -32,9 +34,9 @@ from dataclasses import dataclass
 SYMBOL = "np_watch"
 CONTROL_BYTES = 64
 RECORD_BYTES = 64
-OUTSIDE, SHARED = 2, 3
-"""the first word of a record of an index outside its array, of one outside what it is of in shared memory (`outside_cuda`); of a
-wait it is 1"""
+OUTSIDE, SHARED, NAMED, FLAG = 2, 3, 4, 5
+"""the first word of a record of an index outside its array, of one outside what it is of in shared memory (`outside_cuda`), of a
+wait at a named barrier and of one for a flag of another CTA; of a wait for an mbarrier it is 1"""
 CAPACITY = 1024
 """records that the host has room for; a CTA has up to 4 a warpgroup"""
 GRACE = 4_000_000_000
@@ -42,9 +44,14 @@ GRACE = 4_000_000_000
 SETTLING = 50_000_000
 """nanoseconds from the flag until the state of an mbarrier is read"""
 
-WORDS_BYTES = 56
+WORDS_BYTES = 120
 TOLD = 4
 ANNOUNCED = 20
+MET = 56
+PASSED = 40
+"""the offset in the control block of when a wait or a test passed last"""
+REGISTERS = "registers (setmaxnreg.inc)"
+"""how the name of the place begins, in `Unit.places`, at which a kernel waits for registers"""
 REST = 1_000_000
 """nanoseconds that a CTA which gave up a wait rests at its end, until its copies have landed"""
 
@@ -65,6 +72,9 @@ class Record:
     Of an index outside its array (`kind` OUTSIDE), `address` is the number of its place (`Unit.places`), `phase` the index, and
     `state` the array's size, with the dimension above bit 32. Of a place in shared memory (`kind` SHARED), the start of a part of a
     tile, or an index of slots, barriers or elements, `state` has the last place that there is.
+
+    Of a wait at a named barrier (NAMED), `address` is the number of its name in these places, `phase` the threads that meet there
+    and `state` the warps that had come; of one for a flag (FLAG), `address` is that of the workspace's name, `phase` the part.
     """
 
     kernel: int

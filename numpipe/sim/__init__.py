@@ -9,15 +9,15 @@ is in flight, that is a deadlock.
 
 CTAs run one after the other, those of a cluster at the same time; what any two CTAs do to an element of an array is compared
 (`gmem`). What is ``.aligned`` is executed by all lanes; narrower scopes, and lanes of a warp that do not come to a shuffle, are
-reported. Not modelled: loads from other CTAs' shared memory, atomics of the lanes, bank conflicts, waits of a CTA for one of a
+reported. Not modelled: loads from other CTAs' shared memory, atomics of the lanes, waits of a CTA for one of a
 larger index, and the lanes of a warp one by one (an elected lane stands for its warp; but see `lane`), so two ordinary stores of
 one warpgroup to an array count as ordered.
 
 The room implements `core.machine.Machine`; what operations mean belongs to `language` and `intrinsics`, so that a simulated
 kernel and a compiled one share the ring, the tile orders, the layouts and the matrix descriptors. Read `port` first, which has a
 method for each operation, then `clocks`. All files are typed against `state`; `memory`, `gmem` and `barriers` record what
-happens, and `report`, `conflicts`, `touches`, `outputs`, `rounds` and `deadlock` say what went wrong: an error names the hazard,
-both sides, and the mend.
+happens (`banks` counts bank conflicts for traces, `pace` the time that a run takes), and `report`, `conflicts`, `touches`,
+`outputs`, `rounds` and `deadlock` say what went wrong: an error names the hazard, both sides, and the mend.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ from .directed import Guide, Name, named_guide
 from .gmem import GlobalMemory, left_set
 from .memory import SharedMemory
 from .mma import Plan
+from .pace import Pace
 from .port import Warpgroup
 from .schedule import Costs, Schedule, WorkCounter
 from .state import SM
@@ -72,7 +73,8 @@ def simulate(body: Callable[[machine.Machine], None], *, grid: tuple[int, int, i
              unit: Any = None, seed: Seed = None, trace: Trace | None = None, registers: int | None = None,
              costs: Costs | None = None, staging_bytes: int = 0, fresh: Sequence[np.ndarray] = (), programmatic: bool = False,
              cluster: tuple[int, int, int] = (1, 1, 1), handover: bool = False,
-             ended: Callable[[GlobalMemory], None] | None = None, arrays: Sequence[np.ndarray] = ()) -> None:
+             ended: Callable[[GlobalMemory], None] | None = None, arrays: Sequence[np.ndarray] = (),
+             limit: float | None = None) -> None:
     """Run ``body(machine)`` for every warpgroup of every CTA of `grid` (x, y, z; x fastest without a seed), CTA by CTA.
 
     warpgroups     warpgroups of 128 threads, 1 … 8; `body` sets ``machine.role`` itself
@@ -92,6 +94,7 @@ def simulate(body: Callable[[machine.Machine], None], *, grid: tuple[int, int, i
     handover       CTAs wait for others of a smaller index (`gmem`): they run in the order of their indices, also with a seed
     ended          is called when all CTAs have ended, with the record of what they did to global memory
     arrays         that the kernel was given: an exploration knows them by their places here
+    limit          seconds that it may take (`pace`; None: an hour): SpecError where an estimate says more
 
     Raises PipelineRace, PipelineDeadlock or SimulationError for a broken kernel, what `body` raises otherwise.
 
@@ -106,12 +109,14 @@ def simulate(body: Callable[[machine.Machine], None], *, grid: tuple[int, int, i
         raise SpecError(f"smem_bytes={smem_bytes}; a CTA has at most {target.smem_bytes} bytes of dynamic shared memory")
     guide = named_guide(Name.of(seed)) if isinstance(seed, str) else seed if isinstance(seed, Guide) else None
     random = None if seed is None or guide is not None else operator.index(seed)  # type: ignore[arg-type]
+    ctas_in_all = math.prod(grid)
+    pace = Pace(getattr(unit, "kernel", ""), ctas_in_all // math.prod(cluster), ctas_in_all, limit)
     schedule = Schedule(random)
     boxes: dict[machine.TensorMap, Box] = {}
     plans: dict[Any, Plan] = {}
-    gmem, deal = GlobalMemory(fresh, programmatic), WorkCounter(math.prod(grid), random, () if guide is None else guide.deal)
+    gmem, deal = GlobalMemory(fresh, programmatic), WorkCounter(ctas_in_all, random, () if guide is None else guide.deal)
     context = contextvars.copy_context()
-    with np.errstate(all="ignore"):  # the tensor core and TMA make infinities without a word
+    with contextlib.closing(pace), np.errstate(all="ignore"):  # the tensor core and TMA make infinities without a word
         groups = schedule.clusters(grid, cluster)
         for ctas in sorted(groups, key=lambda ctas: ctas[0][::-1]) if handover else groups:
             gmem.begin()
@@ -121,12 +126,14 @@ def simulate(body: Callable[[machine.Machine], None], *, grid: tuple[int, int, i
             peers: list[SM] = []
             for cta in ctas:
                 sm = SM(cta=cta, grid=grid, warpgroups=warpgroups, unit=unit, scheduler=scheduler, clocks=clocks, peers=peers,
-                        costs=costs or Costs(), trace=trace, context=context, boxes=boxes, plans=plans, gmem=gmem, deal=deal)
+                        costs=costs or Costs(), trace=trace, context=context, boxes=boxes, plans=plans, gmem=gmem, deal=deal,
+                        pace=pace)
                 sm.meeting = ClusterMeeting("cluster", sm, ("cluster",), 1)
                 sm.memory = SharedMemory(sm, max(smem_bytes + staging_bytes, 1))
                 sm.warpgroups += [Warpgroup(sm, i, functools.partial(_run_body, body)) for i in range(warpgroups)]
                 sm.registers = named.Registers(sm, default_registers(warpgroups, target) if registers is None else registers)
             _run(peers)
+            pace.end()
         left_set(gmem.flags.values())
     if guide is not None:
         guide.drawn = deal.drawn

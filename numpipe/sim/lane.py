@@ -18,6 +18,7 @@ from greenlet import getcurrent, greenlet
 from ..core import machine as _machine
 from ..diagnostics.errors import SpecError
 from . import elements, generic, report, rounds, sites
+from .banks import OfLanes
 from .state import Access, Warpgroup
 from .touches import LOAD
 
@@ -128,6 +129,7 @@ class _Warp:
         self.updated: dict[int, set[int]] = {}
         """and those that have changed it by an atomic"""
         self.moved = 0
+        self.banks = OfLanes()
 
     def touch(self, lane: Lane, address: int, nbytes: int, what: str, kind: str) -> None:
         """Record a lane's access to shared memory; raise PipelineRace if it and one of another lane of the warp are not ordered."""
@@ -146,6 +148,8 @@ class _Warp:
             else:
                 (self.loaded if kind == "read" else self.updated).setdefault(byte, set()).add(number)
         self.moved += nbytes
+        if who.sm.trace is not None:
+            self.banks.add(number, address, nbytes, what, kind)
         generic.note(who, what, kind, self.number, self.known, address, ((0, nbytes),))
 
     def run(self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
@@ -168,6 +172,7 @@ class _Warp:
                     del stops[number]
                     go_on(number, value)
         finally:
+            self.banks.end(self.who)
             for lane in lanes:
                 if not lane.dead:
                     with contextlib.suppress(Exception):

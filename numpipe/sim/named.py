@@ -5,10 +5,10 @@ PTX ISA, "Parallel Synchronization and Communication Instructions: bar", "Miscel
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from ..diagnostics.reports import Party
-from ..language.pipeline.turns import FIRST_BARRIER
+from ..language.pipeline.turns import turn_of
 from ..traces.deadlocks import Hint
 from . import report, sites
 from .clocks import NAMED_BARRIERS
@@ -24,7 +24,7 @@ class Generation(Meeting):
         self.barrier = barrier
         self.threads = threads
         self.before = before
-        self.turn = _turn(who.unit, barrier)
+        self.turn = turn_of(who.unit, barrier)
         self.meaning = f" ({self.turn})" if self.turn else ""
         self.site = sites.user_site()
         if self.site is None and self.turn:  # numpipe takes it at the kernel's end: it has the line of a turn before
@@ -45,16 +45,6 @@ class Generation(Meeting):
     @property
     def count(self) -> str:
         return f"{128 * len(self.arrived)} of {self.threads} threads"
-
-
-def _turn(unit: Any, barrier: int) -> str:
-    """Return which turn a named barrier stands for, and of which warpgroup; "" for a barrier of no turn."""
-    warpgroup = barrier - FIRST_BARRIER
-    if 0 <= warpgroup < getattr(unit, "turns", 1) > 1:
-        return f"the turn of compute warpgroup {warpgroup}"
-    tokens: tuple[str, ...] = getattr(unit, "tokens", ())
-    number, warpgroup = divmod(barrier - unit.token_barrier(0), unit.compute_wgs) if tokens else (-1, 0)
-    return f"the turn {tokens[number]!r} of compute warpgroup {warpgroup}" if 0 <= number < len(tokens) else ""
 
 
 def _join(who: Warpgroup, barrier: int, threads: int, operation: str) -> Generation:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ..core.machine import InFlight, Lanes, Mma, TensorMap
-from . import barriers, bulk, cluster, elements, generic, gmem, lane, mma, named, report, rounds, state
+from . import banks, barriers, bulk, cluster, elements, generic, gmem, lane, mma, named, report, rounds, state
 from .clocks import COUNT, DRAINED, FENCED, GENERIC, INITIALISED
 from .state import SM
 
@@ -139,6 +139,14 @@ class Warpgroup(state.Warpgroup):
     round = rounds.begin
 
     def note(self, event: str, **details: Any) -> None:
+        if event == "tiles":
+            self.sm.pace.tiles(**details)
+            return
+        if event == "accesses":
+            if self.sm.trace is not None:
+                banks.count(self, details.pop("lanes")(), **details)
+            return
+        self.sm.pace.noted(event, details)
         if not details.keys().isdisjoint(("ring", "slot", "step", "tile")):
             self.last_note = event, details
         if self.sm.trace is not None:

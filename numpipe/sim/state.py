@@ -22,6 +22,7 @@ from .sites import Note, Site, context, lines, place, user_site
 if TYPE_CHECKING:
     from ..traces.trace import Trace
     from .boxes import Box
+    from .pace import Pace
     from .schedule import Costs, InOrder, Ready, WorkCounter
 
 
@@ -326,7 +327,8 @@ class SM:
 
     def __init__(self, *, cta: tuple[int, int, int], grid: tuple[int, int, int], warpgroups: int, unit: Any, scheduler: InOrder,
                  clocks: Clocks, peers: list[SM], costs: Costs, trace: Trace | None, context: contextvars.Context,
-                 boxes: dict[TensorMap, Box], plans: dict[Any, Any], gmem: Any, deal: WorkCounter) -> None:
+                 boxes: dict[TensorMap, Box], plans: dict[Any, Any], gmem: Any, deal: WorkCounter,
+                 pace: Pace) -> None:
         self.context = context
         self.cta = cta
         self.grid = grid
@@ -339,7 +341,7 @@ class SM:
         """`mma.Plan` of each kind of wgmma batch"""
         self.gmem = gmem
         """`gmem.GlobalMemory`"""
-        self.deal = deal
+        self.deal, self.pace = deal, pace
         self.hub = getcurrent()
         self.closing = False
         self.touched = 0

@@ -92,6 +92,8 @@ class Recording:
         self.rings: list[Ring] = []
         self.sms: dict[tuple[int, int, int], int] = {}
         """which SM of the GPU ran a CTA"""
+        self.banks: dict[tuple[str, str, int], int] = {}
+        """(line, access, ways) -> how many accesses of warps' lanes to shared memory went so often through its banks, simulated"""
 
     def add(self, who: Any, start: int, end: int, kind: str, /, **details: Any) -> None:
         """Append an event of `who`, a warpgroup of the simulated SM."""

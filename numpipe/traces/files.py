@@ -22,7 +22,7 @@ KEY = "numpipe"
 """the member of the file's object that `load` reads, and viewers of the format pass over"""
 CTA = (int, int, int)
 FORM: Json = {"clock": str, "failure": str | None, "lost": int, "sms": [(CTA, int)], "rings": [get_type_hints(Ring)],
-        "who": [(CTA, int, str)], "events": [(int, int, int, str, dict)]}
+        "banks": [(str, str, int, int)], "who": [(CTA, int, str)], "events": [(int, int, int, str, dict)]}
 """the form of that member: a list has any number of values of a form, a tuple one of each"""
 DETAILS: Json = {"event": str, "ring": str, "slot": int, "step": int, "number": int, "region": str, "mbar": str, "tensor": str,
                  "what": str, "port_until": int}
@@ -51,7 +51,8 @@ def save(trace: Recording, file: Path) -> None:
         packed = json.dumps({
             "format": FORMAT, "clock": trace.clock, "failure": trace.failure, "lost": trace.lost,
             "sms": [[list(cta), sm] for cta, sm in trace.sms.items()], "rings": [dataclasses.asdict(ring) for ring in trace.rings],
-            "who": list(who), "events": events}, separators=(",", ":"))
+            "banks": [[*key, count] for key, count in trace.banks.items()], "who": list(who), "events": events},
+            separators=(",", ":"))
         content = json.dumps(trace_events(trace), indent=0).removesuffix("\n}") + f',\n"{KEY}": {packed}\n}}'
     else:
         content = "\n\n".join(timeline(trace, cta=cta) for cta in trace.ctas) or timeline(trace)
@@ -76,19 +77,22 @@ def load(trace: Recording, path: Any) -> None:
         raise SpecError(f"{where} lacks what a trace is read from, a member {KEY!r} of format {FORMAT}; what viewers of the format "
                         "show is not enough: save the trace again with this version of numpipe")
     try:
+        packed.setdefault("banks", [])  # which files of before have not
         _check(packed, FORM, KEY)
         if packed["clock"] not in ("cycles", "ns"):
             raise ValueError(f"{KEY}.clock is {packed['clock']!r}, 'cycles' or 'ns' expected")
         who = [(tuple(cta), warpgroup, role) for cta, warpgroup, role in packed["who"]]
         trace.clock, trace.failure, trace.lost = packed["clock"], packed["failure"], packed["lost"]
         trace.tell_rings(Ring(**{key: ring[key] for key in FORM["rings"][0]}) for ring in packed["rings"])
+        trace.banks = {(line, access, ways): count for line, access, ways, count in packed["banks"]}
         trace.sms = {tuple(cta): sm for cta, sm in packed["sms"]}
         for number, (whose, start, end, kind, details) in enumerate(packed["events"]):
             place = f"{KEY}.events[{number}]"
             if not 0 <= whose < len(who) or max(abs(start), abs(end)) >= 2**63:
                 raise ValueError(f"{place} is of warpgroup {whose} of {len(who)}, from {start} to {end}")
             needed = NEEDED.get(f"note {details.get('event')}", ("event",)) if kind == "note" else NEEDED.get(kind, ())
-            _check(details, {key: DETAILS[key] for key in DETAILS if key in details or key in needed}, f"{place}[4]")
+            known = {key: DETAILS[key] for key in DETAILS if details.get(key) is not None or key in needed}
+            _check(details, known, f"{place}[4]")
             cta, warpgroup, role = who[whose]
             details = {key: _tuples(each) for key, each in details.items()}
             trace.events.append(Event(cta, warpgroup, role, start, end, kind, details))

@@ -57,6 +57,8 @@ class Summary:
     total              from the first event of the CTA to the last of its warpgroups; a mean where there are several CTAs
     tensor_core_idle   of that, the fraction without a product running (0 … 1); None on a GPU, which does not tell
     lost               events that there was no room for: what happened after them counts as other instructions
+    banks              bank conflicts of the whole run, (line, access, ways, count), the dearest first: `count` times a warp's lanes
+                       wait for each other, and the access takes `ways` turns; simulated, a hint (`numpipe.sim.banks` says of what)
     """
 
     clock: str
@@ -65,6 +67,7 @@ class Summary:
     rows: tuple[Row, ...]
     tensor_core_idle: float | None
     lost: int
+    banks: tuple[tuple[str, str, int, int], ...] = ()
 
     def __getitem__(self, warpgroup: int) -> Row:
         """Return the row of a warpgroup. Raises KeyError."""
@@ -93,6 +96,7 @@ class Summary:
         lines.insert(0, f"{which}: {self.total:.0f} {self.clock}")
         if self.tensor_core_idle is not None:
             lines.append(f"tensor core idle: {100 * self.tensor_core_idle:.1f} %")
+        lines += [f"bank conflicts: {line}: {access}: {ways} ways, {count} times" for line, access, ways, count in self.banks]
         if self.lost:
             lines.append(f"{self.lost} events were lost: raise profile_space")
         return "\n".join(map(str.rstrip, lines))
@@ -130,7 +134,8 @@ def summarise(trace: Recording, cta: tuple[int, int, int] | int | None) -> Summa
             rows.setdefault(number, []).append(_row(number, own, begin))
     means = tuple(_mean(rows[number]) for number in sorted(rows))
     return Summary(trace.clock, tuple(ctas), sum(totals) / max(len(totals), 1), means, sum(idle) / len(idle) if idle else None,
-                   trace.lost)
+                   trace.lost, tuple(sorted(((*key, count) for key, count in trace.banks.items() if key[2] > 1),
+                                            key=lambda row: -(row[2] - 1) * row[3])))
 
 
 def _row(number: int, events: list[Event], begin: int) -> Row:

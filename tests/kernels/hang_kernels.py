@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 import numpipe
-from numpipe import SMEM, Barrier, BlockSpec, CompilerParams, ds
+from numpipe import SMEM, Barrier, BlockSpec, ClusterBarrier, CompilerParams, Workspace, ds
 
 HANGS: dict[str, Any] = {}
 DEBUG = CompilerParams(debug=True)
@@ -150,3 +150,111 @@ def healthy(x, y):
                             out_specs=(BlockSpec((64, 64), lambda k: (0, k)),))
     for _, (x_tile, y_tile) in pipe(x, y):
         y_tile[...] = x_tile[...]
+
+
+# ---- rings, clusters and other CTAs: each is called with x and y alone, or with what `given` says
+CLUSTER: dict[str, Any] = {"grid": 2, "grid_names": "cta", "cluster": 2, "cluster_names": "pair", "compiler_params": DEBUG}
+
+
+@numpipe.kernel(num_compute_wgs=1, **CLUSTER)
+def a_cta_that_waits_while_its_peer_loads(x, y):
+    never = numpipe.scratch(Barrier())
+    for (k,), (tile,) in numpipe.pipeline(grid=(STEPS,), max_concurrent_steps=2, in_specs=(
+            BlockSpec((64, 64), lambda k: (0, k), collective_axes="pair"),))(x):
+        if numpipe.axis_index("cta") == 1 and k == 1:
+            numpipe.barrier_wait(never)
+        if k == STEPS - 1:
+            y[ds(0, 64), ds(numpipe.axis_index("cta") * 64, 64)] = tile[...]
+
+
+@numpipe.kernel(num_compute_wgs=1, **CLUSTER)
+def a_cta_that_does_not_tell_its_peer(x, y):
+    both = numpipe.scratch(ClusterBarrier("pair"))
+    if numpipe.axis_index("cta") == 0:
+        numpipe.barrier_arrive(both)
+    numpipe.barrier_wait(both)
+    y[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32).astype(y.dtype)
+
+
+@numpipe.kernel(num_compute_wgs=1, **CLUSTER)
+def a_cta_that_releases_a_shared_slot_never(x, y):
+    def body(indices, tile, tile_consumed):
+        k, = indices
+        if k == 0:
+            y[ds(0, 64), ds(numpipe.axis_index("cta") * 64, 64)] = tile[...]
+        if numpipe.axis_index("cta") == 0:
+            numpipe.barrier_arrive(tile_consumed)
+
+    numpipe.emit_pipeline_warp_specialized(body, grid=(STEPS,), manual_consumed_barriers=True, in_specs=(
+        BlockSpec((64, 64), lambda k: (0, k), collective_axes="pair"),))(x)
+
+
+@numpipe.kernel(grid=numpipe.persistent(2), num_compute_wgs=1, compiler_params=DEBUG)
+def a_tile_of_a_counter_that_is_not_left(x, y):
+    """The memory role draws tiles from the launch's counter, and waits for room in the ring of their numbers."""
+    never = numpipe.scratch(Barrier())
+    for (m,) in numpipe.tiles(64, dynamic=True):
+        for (k,), (tile,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(x):
+            if m == 5:
+                numpipe.barrier_wait(never)
+            if m < STEPS:
+                y[ds(0, 64), ds(m * 64, 64)] = tile[...]
+
+
+@numpipe.kernel(grid=2, num_compute_wgs=1, workspace=Workspace((64, 64), 2), compiler_params=DEBUG)
+def a_part_that_nobody_hands_over(y, work):
+    for m, n, part in numpipe.split_tiles(1, 1, steps=2, split=2):
+        acc = numpipe.zeros((64, 64), np.float32) + 1.0
+        if part.begin == 0:
+            acc = numpipe.combine(acc, part, work)
+            y[ds(m * 64, 64), ds(n * 64, 64)] = acc
+
+
+@numpipe.kernel(num_compute_wgs=1, compiler_params=DEBUG)
+def a_step_that_is_released_once_too_few_for_two_operands(x, y):
+    def body(indices, a, b, a_consumed, b_consumed):
+        k, = indices
+        y[ds(0, 64), ds(k * 64, 64)] = a[...]
+        numpipe.barrier_arrive(a_consumed)
+        if k == 0:
+            numpipe.barrier_arrive(b_consumed)
+
+    numpipe.emit_pipeline_warp_specialized(body, grid=(STEPS,), manual_consumed_barriers=True, in_specs=(
+        BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))))(x, x)
+
+
+@numpipe.kernel(num_compute_wgs=2, warp_specialized=False, compiler_params=DEBUG)
+def a_turn_that_one_warpgroup_leaves_out(x, y):
+    """At a named barrier."""
+    for k in range(STEPS):
+        if numpipe.axis_index("wg") == 0:
+            with numpipe.turn("store"):
+                y[ds(0, 64), ds(k * 64, 64)] = numpipe.zeros((64, 64), np.float32).astype(y.dtype)
+
+
+MORE: dict[str, Any] = {kernel.name: kernel for kernel in (
+    a_cta_that_waits_while_its_peer_loads, a_cta_that_does_not_tell_its_peer, a_cta_that_releases_a_shared_slot_never,
+    a_tile_of_a_counter_that_is_not_left, a_part_that_nobody_hands_over, a_step_that_is_released_once_too_few_for_two_operands,
+    a_turn_that_one_warpgroup_leaves_out)}
+
+
+def given(name: str) -> tuple[np.ndarray, ...]:
+    """The arguments of a kernel that hangs."""
+    return (np.zeros((64, 64), np.float32),) if name == "a_part_that_nobody_hands_over" else arrays()
+
+
+TWELVE = {
+    "a_slot_is_not_released": ("ready", "compute", r"(ready|consumed)\[1\] (for \S+ 'x' )?of x"),
+    "one_warpgroup_releases_nothing": ("consumed", "memory", r"consumed\[0\] for in_specs\[0\] 'x' of x"),
+    "a_step_that_is_released_once_too_few_for_two_operands": ("consumed", "memory", r"consumed\[1\] for in_specs\[1\] 'x' of x, x"),
+    "a_tile_of_a_counter_that_is_not_left": ("consumed", "memory", r"consumed\[\d\] of (x|tile numbers)"),
+    "nobody_arrives": ("by hand", "compute", "barrier"),
+    "each_waits_for_the_other": ("by hand", "compute", r"barrier\[0\]"),
+    "a_warpgroup_that_stops_early": ("by hand", "compute", "barrier"),
+    "a_copy_that_is_not_made": ("of a copy", "compute", "barrier"),
+    "more_waits_than_copies": ("of a copy", "compute", "barrier"),
+    "a_cta_that_waits_while_its_peer_loads": ("of a cluster", "memory", r"consumed\[1\] of x"),
+    "a_cta_that_does_not_tell_its_peer": ("of a cluster", "compute", "barrier"),
+    "a_part_that_nobody_hands_over": ("flag", "compute", "the flag of (another part of 'work'|work)"),
+}
+"""hangs -> the kind of barrier, the role that waits there, and the barrier's name"""

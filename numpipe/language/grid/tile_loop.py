@@ -79,6 +79,8 @@ def check_count(number: Any, count: Any) -> None:
     if kind(count) is not None and not is_integer(count):
         raise SpecError(f"a loop over tiles takes integers, got {called(count)} for dimension "
                         f"{constant('tiles', 'number', number)}: // divides integers, cdiv rounds up")
+    if isinstance(count, (int, np.integer)):  # a value: the kernel is simulated, and how far it is, tiles tell
+        current().note("tiles", dimension=int(number), count=int(count))
 
 
 @op(context=True)

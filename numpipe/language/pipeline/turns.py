@@ -42,6 +42,16 @@ THREADS = 256
 """threads that meet at it, of the warpgroup that passes the turn and of the one that takes it"""
 
 
+def turn_of(unit: Any, barrier: int) -> str:
+    """Return which turn a named barrier stands for, and of which warpgroup; "" for a barrier of no turn."""
+    warpgroup = barrier - FIRST_BARRIER
+    if 0 <= warpgroup < getattr(unit, "turns", 1) > 1:
+        return f"the turn of compute warpgroup {warpgroup}"
+    tokens: tuple[str, ...] = getattr(unit, "tokens", ())
+    number, warpgroup = divmod(barrier - unit.token_barrier(0), unit.compute_wgs) if tokens else (-1, 0)
+    return f"the turn {tokens[number]!r} of compute warpgroup {warpgroup}" if 0 <= number < len(tokens) else ""
+
+
 @op
 def own_barrier(np_: Context) -> Any:
     """Return the named barrier at which this warpgroup waits for its turn."""

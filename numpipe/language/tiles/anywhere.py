@@ -47,9 +47,31 @@ def addresses(layout: Layout, address: int, form: Form, start: tuple[int, int]) 
     return np.asarray(swizzled(address + layout.offset(rows + start[0], columns + start[1]), layout.width))
 
 
+def lane_addresses(layout: Layout, address: int, form: Form, start: tuple[int, int], pairs: bool) -> list[_Numbers]:
+    """Return the addresses of each access of a warp, a lane each: an element at a time, or with `pairs` two side by side."""
+    settled = Form(form.shape, form.dtype, ROW if form.layout == EITHER else form.layout)
+    row, column = own_place(settled, np.arange(128))
+    found, flat = [], len(form.shape) == 1
+    for down, right in places(form.shape, settled.layout)[::1 + pairs]:
+        rows, columns = row + (down or 0), column + (right or 0)
+        if flat:
+            rows, columns = np.zeros_like(rows), columns if right is not None else rows
+        lanes = swizzled(address + layout.offset(rows + start[0], columns + start[1]), layout.width)
+        found += list(np.asarray(lanes).reshape(4, 32)[:warps_of(form)])
+    return found
+
+
+def _note(kind: str, what: str, layout: Layout, address: int, form: Form, start: tuple[int, int], pairs: bool = False) -> None:
+    """Tell a trace the accesses of the lanes (`sim.banks`)."""
+    current().note("accesses", lanes=functools.partial(lane_addresses, layout, address, form, start, pairs), what=what, kind=kind,
+                   nbytes=form.dtype.itemsize * (1 + pairs))
+
+
 def load(layout: Layout, address: int, form: Form, start: tuple[int, int]) -> np.ndarray:
     """Return the elements of a part of a tile."""
     rows, columns = held(form)
+    pairs = layout.inner == 1 and start[1] % 2 == 0 and form.layout != EITHER and places(form.shape, form.layout)[0][1] is not None
+    _note("read", "tile[…]", layout, address, form, start, pairs)
     found = current().smem_load(addresses(layout, address, form, start), form.dtype.itemsize, "tile[…]")
     value = np.empty((form.shape[0] if len(form.shape) == 2 else 1, form.shape[-1]), form.dtype)
     value[rows, columns] = found.view(form.dtype)[..., 0]
@@ -59,6 +81,7 @@ def load(layout: Layout, address: int, form: Form, start: tuple[int, int]) -> np
 def store(layout: Layout, address: int, form: Form, start: tuple[int, int], value: np.ndarray) -> None:
     """Store a tile to a part of another: of the warps that have an element the first."""
     rows, columns = held(form)
+    _note("write", "tile[…] = value", layout, address, form, start)
     whole = np.ascontiguousarray(value).reshape(-1, form.shape[-1])
     found = whole[rows, columns][..., None].view(np.uint8)
     by_first(current().smem_store, form, addresses(layout, address, form, start), found, "tile[…] = value")

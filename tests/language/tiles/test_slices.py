@@ -73,6 +73,7 @@ def test_a_debugged_kernel_looks_at_the_starts_of_its_parts_and_no_other_does(na
     debugged = numpipe.kernel(num_compute_wgs=1, compiler_params=CompilerParams(debug=True))(KERNELS[name].function)
     assert KERNELS[name].compiled(*arrays(name), *INSIDE[name]).image.places == ()
     found = debugged.compiled(*arrays(name), *INSIDE[name]).image.places
+    found = tuple(place for place in found if not place.startswith("named barrier "))
     assert {place.removesuffix(" in shared memory: start") for place in found} == places
 
 

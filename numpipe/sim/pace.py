@@ -1,0 +1,93 @@
+"""How far a simulation is: the estimate of its time, the bar on stderr, and the refusal of what would take too long.
+
+The first CTAs tell how long the others take: a run that has done a part f of its work in t seconds ends after t / f. Clusters
+that have ended count whole, and of one that runs the loop over tiles says how far it is. A kernel of one CTA without such a loop
+gives no estimate, and ends at the limit itself. Nothing is asked of a run of less than `PATIENCE` seconds, but of a grid so large
+that its CTAs could do nothing in that time.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import sys
+import time
+from typing import Any
+
+from ..diagnostics.errors import SpecError
+
+LIMIT = 3600.0
+"""seconds that a simulation may take by default"""
+PATIENCE = 2.0
+"""seconds behind which a run is judged"""
+SHOWN = 5.0
+"""seconds behind which the bar appears"""
+LEAST = 1e-4
+"""seconds that a CTA takes which does nothing"""
+_OFTEN = 256
+"""notes of warpgroups from one look at the clock to the next"""
+
+
+class Pace:
+    """The pace of one simulation, which `limit` seconds bound; SpecError where they are no positive number."""
+
+    def __init__(self, name: str, clusters: int, ctas: int, limit: float | None) -> None:
+        limit = LIMIT if limit is None else limit
+        if isinstance(limit, bool) or not isinstance(limit, (int, float)) or not limit > 0:
+            raise SpecError(f"kernel {name}: simulate: limit={limit!r}: it is a number of seconds above 0, math.inf for no bound")
+        self.name, self.limit, self.clusters = name, limit, clusters
+        self.begin, self.ended, self.part = time.monotonic(), 0, 0.0
+        self._counts: dict[int, int] = {}
+        self._notes = 0
+        self._bar: Any = None
+        if ctas * LEAST > limit:
+            self._refuse(ctas * LEAST, f"a grid of {ctas} CTAs")
+
+    def estimate(self) -> float | None:
+        """Return the seconds of the whole run, or None where nothing tells."""
+        done = (self.ended + self.part) / self.clusters
+        return (time.monotonic() - self.begin) / done if done else None
+
+    def tiles(self, dimension: int, count: int) -> None:
+        """A loop over tiles begins, with so many along a dimension."""
+        self._counts = {**(self._counts if dimension else {}), dimension: max(count, 0)}
+
+    def noted(self, event: str, details: dict[str, Any]) -> None:
+        """A warpgroup noted an event."""
+        if event == "tile begin":
+            self.part = min(0.99, details["number"] / max(1, math.prod(self._counts.values()))) if self._counts else 0.0
+            self.look()
+        else:
+            self._notes += 1
+            if not self._notes % _OFTEN:
+                self.look()
+
+    def end(self) -> None:
+        """A cluster has ended."""
+        self.ended, self.part = self.ended + 1, 0.0
+        self.look()
+
+    def look(self) -> None:
+        seconds = time.monotonic() - self.begin
+        if seconds < PATIENCE:
+            return
+        estimate = self.estimate()
+        if estimate is not None and estimate > self.limit:
+            self._refuse(estimate, f"{self.ended + self.part:.3g} of {self.clusters} clusters took {seconds:.0f} s")
+        if seconds > self.limit:
+            self._refuse(seconds, "it has run for so long, and says nothing of its end")
+        if seconds > SHOWN and self._bar is None and importlib.util.find_spec("tqdm"):
+            from tqdm.auto import tqdm
+
+            self._bar = tqdm(total=self.clusters, desc=f"simulate {self.name}", unit="CTA", leave=False, file=sys.stderr)
+        if self._bar is not None:
+            self._bar.update(self.ended + self.part - self._bar.n)
+
+    def close(self) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+    def _refuse(self, seconds: float, why: str) -> None:
+        raise SpecError(f"kernel {self.name}: simulated it takes about {seconds:.0f} s ({why}), and simulations end at "
+                        f"{self.limit:g} s: take smaller arrays, which have the same races and deadlocks, or say "
+                        f"kernel.simulate(…, limit={math.ceil(1.5 * seconds)})")

@@ -1,0 +1,100 @@
+"""Twelve hangs at barriers of six kinds, in both roles: each ends within five seconds and names the barrier, the line and who waits
+there, and the process goes on."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import numpipe
+from numpipe import PipelineDeadlock
+from tests.kernels.hang_kernels import HANGS, MORE, TWELVE, arrays, given, healthy
+
+ALL = {**HANGS, **MORE}
+PROCESSES = 4
+
+
+def hung(name: str) -> tuple[PipelineDeadlock, float]:
+    """(the error, its seconds) of a kernel that is compiled already."""
+    ALL[name].compiled(*given(name))
+    begin = time.monotonic()
+    with pytest.raises(PipelineDeadlock, match=f"kernel {name}, CTA ") as caught:
+        ALL[name](*given(name), target="gpu")
+    return caught.value, time.monotonic() - begin
+
+
+def goes_on() -> None:
+    """A right launch in the same process is right, and nothing is left to report."""
+    x, y = arrays()
+    healthy(x, y, target="gpu")
+    np.testing.assert_array_equal(x, y)
+    numpipe.last_failure()
+
+
+@pytest.mark.parametrize("name", TWELVE)
+def test_a_hang_names_the_barrier_and_the_line_and_the_process_goes_on(name: str) -> None:
+    _, role, barrier = TWELVE[name]
+    for _ in range(2):  # also in a process that has seen it
+        error, seconds = hung(name)
+        assert seconds <= 5 and error.report is not None
+        assert re.match(r"(.*/)?hang_kernels\.py:\d+: kernel", str(error))
+        there = [party for party in error.report.waiting if party.role == role and re.search(f"blocked on {barrier}", party.did)]
+        assert there and all(line.filename.endswith("hang_kernels.py") for party in there for line in party.lines)
+        assert all(party.lines for party in there)
+        goes_on()
+
+
+def test_a_hang_at_a_named_barrier_does_too() -> None:
+    for _ in range(2):
+        error, seconds = hung("a_turn_that_one_warpgroup_leaves_out")
+        assert seconds <= 5 and "blocked on named barrier 3 (the turn 'store' of compute warpgroup 0)" in str(error)
+        goes_on()
+
+
+def test_behind_a_part_that_never_came_parts_are_added_right() -> None:
+    """The flags that nobody took are cleared: the next launch on the stream has the same workspace."""
+    from numpipe import CompilerParams, Workspace, ds
+
+    def summed(y, work):
+        for m, n, part in numpipe.split_tiles(1, 1, steps=2, split=2):
+            acc = numpipe.combine(numpipe.zeros((64, 64), np.float32) + 1.0, part, work)
+            if part.begin == 0:
+                y[ds(m * 64, 64), ds(n * 64, 64)] = acc
+
+    for debug in (False, True):
+        kernel = numpipe.kernel(summed, grid=2, num_compute_wgs=1, workspace=Workspace((64, 64), 2),
+                                compiler_params=CompilerParams(debug=debug))
+        hung("a_part_that_nobody_hands_over")
+        for _ in range(3):
+            y = np.zeros((64, 64), np.float32)
+            kernel(y, target="gpu")
+            np.testing.assert_array_equal(y, np.full_like(y, 2))
+
+
+REGISTERS = """
+import os, sys
+sys.path.insert(0, sys.argv[1])
+import numpipe
+from tests.kernels.hang_kernels import given
+from tests.plan.test_hangs import more_registers_than_there_are
+try:
+    more_registers_than_there_are(*given("nobody_arrives"), target="gpu")
+except numpipe.PipelineDeadlock as error:
+    print(error, flush=True)
+os._exit(0)  # nothing ends the kernel: the process goes without waiting for it
+"""
+
+
+def test_a_wait_for_registers_is_told_by_the_host() -> None:
+    """In a process of its own, whose GPU is busy with it for ever."""
+    command = [sys.executable, "-c", REGISTERS, str(Path(__file__).resolve().parents[2])]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env={**os.environ, "NUMPIPE_DEBUG_TIMEOUT": "0.5"})
+    assert re.search(r"test_hangs\.py:\d+: kernel more_registers_than_there_are: it has not ended, .* waits for registers",
+                     done.stdout), done.stdout + done.stderr
