@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 from .. import launch
 from ..compile.built import Built, check_inspect
-from ..diagnostics.arguments import NONE, STRING, a, require, whole
+from ..diagnostics.arguments import a, require
 from ..diagnostics.errors import NumpipeError, SpecError
 from ..diagnostics.frames import brief, shorten
 from ..launch.faults import DriverError, naming, of_kernel
@@ -109,7 +109,6 @@ class Kernel:
             named["ctas"], ctas = ctas, None
         if limit is not None and self.takes("limit"):
             named["limit"], limit = limit, None
-        require(f"kernel {self.name}", locals(), seed=whole(0) | STRING | NONE)
         with collecting(trace) as events:
             return self.judged(Judge(ctas, limit=limit), *args, out=out, seed=seed, trace=events, **named)
 

@@ -26,7 +26,6 @@ import contextlib
 import contextvars
 import functools
 import math
-import operator
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -36,7 +35,7 @@ from greenlet import GreenletExit
 from ..arch.target import Target
 from ..arch.targets import DEFAULT
 from ..core import machine
-from ..diagnostics.arguments import a, require, whole
+from ..diagnostics.arguments import NONE, STRING, a, require, whole
 from ..diagnostics.errors import NumpipeError, SpecError
 from ..traces.events import Event
 from ..traces.trace import Trace
@@ -108,7 +107,8 @@ def simulate(body: Callable[[machine.Machine], None], *, grid: tuple[int, int, i
     if not 0 <= smem_bytes <= target.smem_bytes:
         raise SpecError(f"smem_bytes={smem_bytes}; a CTA has at most {target.smem_bytes} bytes of dynamic shared memory")
     guide = named_guide(Name.of(seed)) if isinstance(seed, str) else seed if isinstance(seed, Guide) else None
-    random = None if seed is None or guide is not None else operator.index(seed)  # type: ignore[arg-type]
+    require("simulate", locals(), seed=whole() | STRING | NONE | a(Guide, text="a Guide"))
+    random = seed if guide is None else None
     ctas_in_all = math.prod(grid)
     pace = Pace(getattr(unit, "kernel", ""), ctas_in_all // math.prod(cluster), ctas_in_all, limit)
     schedule = Schedule(random)

@@ -375,8 +375,7 @@ class SM:
 
     def occupy(self, unit: str, time: int, cycles: int) -> tuple[int, int]:
         """Let a unit that all warpgroups share work for `cycles`, from `time` at the earliest; return its (start, end)."""
-        start = max(time, self._free.get(unit, 0))
-        self._free[unit] = start + cycles
+        self._free[unit] = (start := max(time, self._free.get(unit, 0))) + cycles
         return start, start + cycles
 
     # ---- vectors

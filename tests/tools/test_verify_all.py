@@ -124,7 +124,7 @@ def test_the_name_of_another_kernels_schedule_is_refused() -> None:
 
 @pytest.mark.parametrize("limit", [0, -1, "1", True, float("nan")])
 def test_a_bound_that_is_none_is_refused(limit: Any) -> None:
-    with pytest.raises(SpecError, match="limit="):
+    with pytest.raises(SpecError, match="limit must be a finite number > 0"):
         numpipe.verify(guess, ROWS, schedules="all", limit=limit)
 
 

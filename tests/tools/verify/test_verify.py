@@ -258,7 +258,7 @@ def test_other_errors_are_raised_and_say_the_seed(monkeypatch: pytest.MonkeyPatc
 
 def test_arguments_that_do_not_fit_are_refused() -> None:
     for schedules in (0, 1.5, "20"):
-        with pytest.raises(SpecError, match=f"schedules must be an int of 1…1000000, got {schedules!r}"):
+        with pytest.raises(SpecError, match=f"schedules must be an int of 1…1000000 or 'all', got {schedules!r}"):
             numpipe.verify(sums, SQUARE, SQUARE, schedules=schedules)
     with pytest.raises(SpecError, match="leaves 1 parameters for it"):
         numpipe.verify(gemm.matmul, halves(64, 64), halves(64, 64), out=(SQUARE, SQUARE))
