@@ -325,7 +325,7 @@ def cdiv(a: Any, b: Any) -> Any:
         return converted(-(-top // below), np.int32)
     except SpecError:
         raise
-    except (TypeError, ValueError):
+    except TypeError:
         raise SpecError(f"cdiv(a, b) divides integers, and the quotient fits int32, got {told(a)} and {told(b)}") from None
 
 
