@@ -320,13 +320,11 @@ def cdiv(a: Any, b: Any) -> Any:
     """
     try:
         top, below = (converted(None if isinstance(value, str) else value, int) for value in (a, b))
-        if below <= 0:
-            raise ZeroDivisionError(f"cdiv({a}, {b}): the divisor must be positive")
-        return converted(-(-top // below), np.int32)
-    except SpecError:
-        raise
     except TypeError:
-        raise SpecError(f"cdiv(a, b) divides integers, and the quotient fits int32, got {told(a)} and {told(b)}") from None
+        raise SpecError(f"cdiv(a, b) divides integers, got {told(a)} and {told(b)}") from None
+    if below <= 0:
+        raise ZeroDivisionError(f"cdiv({a}, {b}): the divisor must be positive")
+    return converted(-(-top // below), np.int32)
 
 
 def converted(value: Any, to: type) -> Any:

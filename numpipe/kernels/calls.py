@@ -81,13 +81,14 @@ class Calls:
             outputs = definition.results.elsewhere(out, call)
             call.results = outputs if missing else None
             infos += [launch.describe(array, p, name) for array, p in zip(outputs, missing, strict=True)]
-        require(f"kernel {name}", locals(), target=_TARGET)
         wanted = target if infos and infos[0][0] != "host" else (target, os.environ.get(launch.TARGET_VARIABLE))
         kinds = [scalar_kind(value) for value in call.numbers]
         if self._steered or len(kinds) > len(call.scalars):  # some decide the grid, or stand where arrays may
             kinds += [(p, value if p in self._steering else None) for p, value in zip(call.names, call.numbers, strict=True)]
         key = (*[(i[0], i[1] & 15, i[2], i[3], i[4], i[5], i[6]) for i in infos], call.statics, *kinds, wanted)
-        plan = self.table.get(key)
+        plan = self.table.get(key) if target is None or isinstance(target, str) else None  # a key must be hashable
+        if plan is None:
+            require(f"kernel {name}", locals(), target=_TARGET)
         types: tuple[ArrayType, ...] = ()
         if missing and out is None:
             if plan is None:

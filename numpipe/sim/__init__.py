@@ -107,10 +107,11 @@ def simulate(body: Callable[[machine.Machine], None], *, grid: tuple[int, int, i
     if not 0 <= smem_bytes <= target.smem_bytes:
         raise SpecError(f"smem_bytes={smem_bytes}; a CTA has at most {target.smem_bytes} bytes of dynamic shared memory")
     guide = named_guide(Name.of(seed)) if isinstance(seed, str) else seed if isinstance(seed, Guide) else None
-    require("simulate", locals(), seed=whole() | STRING | NONE | a(Guide, text="a Guide"))
+    name = getattr(unit, "kernel", "")
+    require(f"kernel {name}" if name else "simulate", locals(), seed=whole() | STRING | NONE | a(Guide, text="a Guide"))
     random: Any = seed if guide is None else None
     ctas_in_all = math.prod(grid)
-    pace = Pace(getattr(unit, "kernel", ""), ctas_in_all // math.prod(cluster), ctas_in_all, limit)
+    pace = Pace(name, ctas_in_all // math.prod(cluster), ctas_in_all, limit)
     schedule = Schedule(random)
     boxes: dict[machine.TensorMap, Box] = {}
     plans: dict[Any, Plan] = {}

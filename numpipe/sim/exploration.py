@@ -11,8 +11,7 @@ sets see to it that no class is run twice; a schedule in which everybody sleeps 
 A state cannot be kept, for it is in the frames of greenlets. So each schedule is run again from its beginning.
 
 A report ends a run, so the step that fails keeps all others from running. Whoever could have gone on instead is run there too,
-and a
-step that fails depends on all that touched the same things: so what is reported elsewhere, or otherwise, is found too.
+and a step that fails depends on all that touched the same things: so what is reported elsewhere, or otherwise, is found too.
 """
 
 from __future__ import annotations

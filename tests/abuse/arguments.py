@@ -37,7 +37,8 @@ X, H = np.ones((64, 64), np.float32), np.ones((64, 64), np.float16)
 TABLE = np.zeros((1, 2), np.int32)
 NO_INT = (True, 1.5, NAN, "3", [], Odd(), X)
 BAD: dict[str, tuple[Any, ...]] = {
-    "count": (*NO_INT, 0, -1, None), "count?": (*NO_INT, 0, -1), "size": (*NO_INT, -1, None), "int": (*NO_INT, None), "int?": NO_INT,
+    "count": (*NO_INT, 0, -1, None), "count?": (*NO_INT, 0, -1), "size": (*NO_INT, -1, None), "int": (*NO_INT, None),
+    "int?": NO_INT,
     "number": (NAN, float("inf"), "1", True, [], None, Odd(), X, 1j),
     "positive?": (NAN, float("inf"), "1", True, [], -1.0, 0, X),
     "number?": (NAN, float("inf"), "1", True, [], X),
@@ -53,7 +54,8 @@ BAD: dict[str, tuple[Any, ...]] = {
               np.zeros(4, "i4,f4"), numbers(), Odd()),
     "kernel": (None, 3, "k", len, numpipe.Kernel, X), "object": (None, 3, "x", [], X), "object?": (3, "x", [], X),
     "names": (3, ("a", "a"), (1,), None, X), "words": (3, [1], X), "words?": (3, [1], X), "list": (3, None, X, "x"),
-    "trace": (3, X, "run.csv", b"run.json", ["run.json"]), "cta": ("x", True, 1.5, (0,), (0, 0, "x"), X, {}), "specs": (3, "x", X, (3,)),
+    "trace": (3, X, "run.csv", b"run.json", ["run.json"]), "cta": ("x", True, 1.5, (0,), (0, 0, "x"), X, {}),
+    "specs": (3, "x", X, (3,)),
 }
 """values that a parameter of a kind cannot have; a question mark: None is one that it can"""
 
@@ -158,7 +160,8 @@ def goods(folder: Path) -> list[Good]:
     return [
         Good("ArrayType", ArrayType, {"0": "shape", "1": "element"}, (X.shape, np.float16), said={"0": "shape", "1": "dtype"}),
         Good("Barrier", numpipe.Barrier, {"num_arrivals": "count", "num_barriers": "count"}),
-        Good("ClusterBarrier", numpipe.ClusterBarrier, {"0": "object -0 -2", "leader_tracked": "flag"}, ("c",), said={"0": "collective_axes"}),
+        Good("ClusterBarrier", numpipe.ClusterBarrier, {"0": "object -0 -2", "leader_tracked": "flag"}, ("c",),
+             said={"0": "collective_axes"}),
         Good("Element", numpipe.Element, {"size": "count"}),
         Good("BlockSpec", BlockSpec, {
             "0": "sides", "index_map": "function?", "memory_space": "object?", "transforms": "object", "delay_release": "int?",
@@ -177,7 +180,8 @@ def goods(folder: Path) -> list[Good]:
         Good("CompilerParams", numpipe.CompilerParams().replace, {"debug": "flag"}),
         Good("Workspace", numpipe.Workspace, {"0": "sides -4 -7", "slots": "count?"}, ((64, 64),), said={"0": "tile"}),
         Good("persistent", numpipe.persistent, {"ctas": "count?"}),
-        Good("fit_slots", numpipe.fit_slots, {"0": "list", "store_slots": "size", "num_compute_wgs": "count", "other_bytes": "size"},
+        Good("fit_slots", numpipe.fit_slots, {"0": "list", "store_slots": "size", "num_compute_wgs": "count",
+                                          "other_bytes": "size"},
              (((64, 64), np.float16),), said={"0": "blocks"}),
         Good("pinned_empty", numpipe.pinned_empty, {"0": "shape", "1": "dtype -3"}, ((4,), np.float32),
              {"target": "sim"}, said={"0": "shape", "1": "dtype"}),
@@ -192,7 +196,8 @@ def goods(folder: Path) -> list[Good]:
         *(Good("kernel plain", functools.partial(option, name), {"value": kind}, said={"value": name.removeprefix("num_")})
           for name, kind in kernel_options.items()),
         Good("signature", functools.partial(option, "signature"), {"value": "word?"}, said={"value": "gufunc"}),
-        Good("kernel doubled", functools.partial(doubled, target="sim"), {"0": "array -1", "1": "array -1", "s": "object -1"}, (x, y),
+        Good("kernel doubled", functools.partial(doubled, target="sim"), {"0": "array -1", "1": "array -1", "s": "object -1"},
+             (x, y),
              said={"0": "x", "1": "y"}),
         Good("kernel doubled", functools.partial(doubled, x, y), call, named={"target": "sim"}),
         Good("kernel made", functools.partial(made.simulate, x), {"out": "specs -2 -3"}, said={"out": "y"}),
@@ -236,18 +241,21 @@ def goods(folder: Path) -> list[Good]:
             "0": "array", "1": "array", "2": "array", "causal": "flag", "diagonal": "int", "scale": "positive?", "layout": "word",
             "exact": "flag", "return_lse": "flag", "config": "object?", "out": "specs"}, (H[None, None],) * 3,
             said={"0": "q", "1": "k", "2": "v"}),
-        Good("copy", ops.copy, {"0": "array", "config": "object?", "out": "specs -2"}, (X,), {"config": CopyConfig()}, said={"0": "a"}),
+        Good("copy", ops.copy, {"0": "array", "config": "object?", "out": "specs -2"}, (X,),
+             {"config": CopyConfig()}, said={"0": "a"}),
         Good("order", orders.named, {"0": "word"}, ("grouped", 4), said={"0": "name"}),
         Good("Snake", orders.named, {"group": "count"}, ("snake",)),
         Good("Grouped", orders.Grouped, {"group": "count"}),
         Good("Table", orders.Table, {"0": "array"}, (TABLE,), said={"0": "table"}),
         Good("row", orders.Row().coordinates, {"0": "size", "1": "shape"}, (0, (2, 2)), said={"0": "tile", "1": "shape"}),
-        Good("row", orders.Row().bytes, {"tile": "sides -4 -7", "k": "count", "itemsize": "count", "ctas": "count", "l2_bytes": "size"},
+        Good("row", orders.Row().bytes, {"tile": "sides -4 -7", "k": "count", "itemsize": "count", "ctas": "count",
+             "l2_bytes": "size"},
              ((2, 2),), {"tile": (64, 64), "k": 64}),
         Good("row", orders.Row().plot, {"ctas": "count", "wave": "size", "path": "path?"}, ((2, 2),)),
         Good("Plan", bench.Plan, {"idle": "number", "burst_count": "count", "rounds": "count", "work": "number"}),
         Good("SweepPlan", bench.SweepPlan, {"load": "number", "rounds": "count", "graph_below": "number"}),
-        Good("rotation_sets", bench.rotation_sets, {"0": "count", "1": "size"}, (100, 100), said={"0": "bytes_per_call", "1": "l2_bytes"}),
+        Good("rotation_sets", bench.rotation_sets, {"0": "count", "1": "size"}, (100, 100),
+             said={"0": "bytes_per_call", "1": "l2_bytes"}),
         Good("figure", bench.figure, {"ratios": "list"}, named={"ratios": [1.0, 2.0]}),
         Good("bench", bench.read, {"path": "path"}, named={"path": next((ROOT / "docs" / "results").glob("gemm*.json"))}),
         Good("table", bench.table, {"0": "list", "unit": "object -2"}, (result().rows,), {"unit": "us"}, said={"0": "rows"}),

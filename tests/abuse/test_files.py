@@ -87,7 +87,8 @@ CONTENTS: dict[str, bytes] = {
     "deep": b"[" * 100_000, "deep objects": b'{"a":' * 100_000, "no UTF-8": b'{"schema": "\xff\xfe"}',
     "UTF-16": '{"a": 1}'.encode("utf-16"),
     "a BOM": b"\xef\xbb\xbf{}", "a lone surrogate": b'{"schema": "\\ud800"}', "two objects": b"{}{}", "zeros": b"\0" * 100,
-    "an old schema": b'{"schema": "numpipe-bench/0", "numpipe": {"format": 0}, "version": 0}', "keys twice": b'{"runs": 1, "runs": 2}',
+    "an old schema": b'{"schema": "numpipe-bench/0", "numpipe": {"format": 0}, "version": 0}',
+    "keys twice": b'{"runs": 1, "runs": 2}',
     "an image": b"\x7fELF" * 50, "a pickle": b"\x80\x04\x95\x10\x00", "wrong kinds":
         b'{"schema": "numpipe-bench/1", "benchmark": 3, "method": [], "runs": {"case": 1}, "numpipe": {"format": 1, "events": 3}}',
     "wrong nesting": b'{"schema": "numpipe-bench/1", "benchmark": "b", "method": {}, "runs": [[[]]], "numpipe": [{"format": 1}]}',

@@ -70,7 +70,8 @@ CALLS: dict[str, tuple[str, tuple[str, ...]]] = {
         'numpipe.copy_gmem_to_smem({0}, {1}, {2})\n    numpipe.barrier_wait(bar)',
         ('x.at[numpipe.ds(0, 64), numpipe.ds(0, 64)]', 'smem', 'bar')),
     's2g': (
-        'numpipe.commit_smem()\n    numpipe.copy_smem_to_gmem({0}, {1}, reduction_op={2}, commit_group={3})\n    numpipe.wait_smem_to_gmem(0)',
+        'numpipe.commit_smem()\n    numpipe.copy_smem_to_gmem({0}, {1}, reduction_op={2}, commit_group={3})\n'
+        '    numpipe.wait_smem_to_gmem(0)',
         ('smem', 'y.at[numpipe.ds(0, 64), numpipe.ds(0, 64)]', 'None', 'True')),
     'wait_smem': ('numpipe.wait_smem_to_gmem({0}, {1})', ('0', 'False')),
     'async_prefetch': ('numpipe.async_prefetch({0})', ('x.at[numpipe.ds(0, 64), numpipe.ds(0, 64)]',)),
@@ -85,7 +86,8 @@ CALLS: dict[str, tuple[str, tuple[str, ...]]] = {
     'range': ('for i in range({0}):\n        pass', ('2',)),
     'split_tiles': ('for i, j, part in numpipe.split_tiles({0}, 2, steps={1}, split={2}):\n        pass', ('2', '4', '1')),
     'pipeline': (
-        'for (k,), (t,) in numpipe.pipeline(grid=({0},), in_specs=(numpipe.BlockSpec({1}, {2}),), max_concurrent_steps={3}, delay_release={4})({5}):\n        pass',
+        'for (k,), (t,) in numpipe.pipeline(grid=({0},), in_specs=(numpipe.BlockSpec({1}, {2}),), max_concurrent_steps={3}, '
+        'delay_release={4})({5}):\n        pass',
         ('1', '(64, 64)', 'lambda k: (0, k)', '2', '0', 'x')),
     'pipeline2': (
         'for (k,), (t,) in numpipe.pipeline(grid={0}, in_specs={1})(x):\n        pass',
@@ -104,12 +106,14 @@ CALLS: dict[str, tuple[str, tuple[str, ...]]] = {
     'shape': ('z = x.shape[{0}]', ('0',)),
 }
 """a statement with places for its arguments, and good ones"""
-VALUES = ("None", "'x'", "True", "-1", "1.5", "1 << 70", "(64, -8)", "{}", "ODD", "ARRAY", "numpipe", "(lambda i: i)", "tile", "bar", "x")
+VALUES = ("None", "'x'", "True", "-1", "1.5", "1 << 70", "(64, -8)", "{}", "ODD", "ARRAY", "numpipe", "(lambda i: i)", "tile",
+          "bar", "x")
 KERNEL = """
 def bad_kernel(x, y, n=3):
     tile = x[numpipe.ds(0, 64), numpipe.ds(0, 64)]
     vec = tile.sum(axis=0)
-    (smem, half), bar = numpipe.scratch(((numpipe.SMEM((64, 64), np.float32), numpipe.SMEM((64, 64), np.float16)), numpipe.Barrier()))
+    (smem, half), bar = numpipe.scratch(((numpipe.SMEM((64, 64), np.float32), numpipe.SMEM((64, 64), np.float16)),
+                                         numpipe.Barrier()))
     smem[...] = tile
     half[...] = tile.astype(np.float16)
     {}

@@ -286,7 +286,8 @@ def test_choose_and_signatures_that_name_statics(fake: Noting) -> None:
 @pytest.mark.parametrize("choose", [lambda x: 3, lambda x: {}, lambda x: {"z": 1}, lambda x: None, lambda x: {"s": object()},
                                     lambda y: {"s": 1}, lambda x: {"s": x.shape[0]}, 3, lambda x: {"s": int(x.shape[0])}])
 def test_a_choice_that_is_none_is_refused(fake: Noting, choose: Any) -> None:
-    with pytest.raises(SpecError, match=r"kernel k: .*choose|'s' is .* cannot describe|does not tell its parameters|export: choose must be a function"):  # noqa: E501
+    with pytest.raises(SpecError, match=r"kernel k: .*choose|'s' is .* cannot describe|does not tell its parameters|"
+                       "export: choose must be a function"):
         chooses().export("k.numpipe", (np.zeros((64, 64), np.float32),), choose=choose)
     assert not list(Path().iterdir())
 

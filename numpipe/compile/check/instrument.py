@@ -7,8 +7,8 @@ debug   a wait gives up after a while (`plan.watch`): it records who waited for 
         kernel fall through from then on, so that the kernel ends; what mbarriers count is left out behind such waits (`stopping`).
         Waits are those for mbarriers, at named barriers and for flags of other CTAs. No instruction asks a named barrier whether
         all are there, so warps count themselves in shared memory first, and execute ``bar.sync`` once all will. Whoever gives up
-        closes the count, so that the warps of one use either all meet or all go by. The warps of a warpgroup meet as they
-        stand where numpipe writes such a barrier into an operation on tiles (``bar.sync $0, 128;``).
+        closes the count, so that the warps of one use either all meet or all go by. Uncounted are barriers of one warpgroup in
+        an operation on tiles (``bar.sync $0, 128;``), and with jitter all.
 jitter  each of these statements is preceded by a nanosleep of a random length, one time in four
 """
 
@@ -55,8 +55,8 @@ mov.u64 end, %globaltimer; add.u64 end, end, SETTLING; mov.u32 lane, 100000;
 LATER: nanosleep.u32 lane; mov.u64 now, %globaltimer; setp.lt.u64 late, now, end; @late bra LATER;
 ASKING st.volatile.global.u64 [at+32], state;
 fence.sc.sys; mov.u32 word, KIND; st.volatile.global.u32 [at], word;"""
+# In a cluster bits 24 and up of an address are the CTA's rank, and [WATCH+32] is where memory begins in the CTA that came last.
 _OFFSET = "ld.global.u32 word, [WATCH+32]; sub.u32 word, BAR, word; and.b32 word, word, 0xffffff;"
-# of a CTA's own window: in a cluster bits 24 and up of an address are its rank, and [WATCH+32] is of the CTA that came last
 # bit (word / 8) % 128 of TOLD
 _ASK = """shr.u32 lane, word, 3; and.b32 lane, lane, 31; mov.u32 active, 1; shl.b32 active, active, lane;
 shr.u32 word, word, 6; and.b32 word, word, 12; add.u32 word, word, WORDS; atom.shared.or.b32 number, [word+TOLD], active;
@@ -181,7 +181,7 @@ def _give_up(found: re.Match[str], unit: Unit, call: Callable[[str], Position]) 
     asking, place, kind = "mov.u64 state, 0;" + ("" if unit.clustered else _ASK), _OFFSET, 1
     if "@!done bra WAIT" in statement:
         bounded, names = _WAIT, {"BAR": "$0", "PHASE": "$1", "WATCH": "$2", "WORDS": "$3"}
-    # Not with jitter: its sleeps may split a warp in front of the count, whose parts would then count apart, and never meet.
+    # Not with jitter: its sleeps may split a warp in front of the count, and each part would be counted as a warp.
     elif unit.params.jitter is None and (met := re.fullmatch(r"bar\.(sync|arrive) \$0, \$1;", statement)):
         waits = met[1] == "sync"
         bounded = _COUNT.replace("MEETING", _MEET * waits).replace("EARLY", _CLOSED * waits).replace("STATEMENT", statement)

@@ -2,8 +2,7 @@
 
 A schedule of a launch is one of each cluster of CTAs, and says who draws which tile from a counter. Clusters do not wait for each
 other, and what two of them do to one element is compared in whatever order they run. So the schedules of each cluster are
-explored by
-themselves, with the others in the virtual-time order, and that for each deal of the tiles.
+explored by themselves, with the others in the virtual-time order, and that for each deal of the tiles.
 """
 
 from __future__ import annotations

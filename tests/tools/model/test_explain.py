@@ -497,7 +497,8 @@ def test_the_page_shows_the_table() -> None:
     (lambda: explain(len, 1), "kernel must be a kernel.*got <built-in function len>"),
     (lambda: explain(gemm.matmul, ArrayType((64, 64), F16), ArrayType((64, 128), F16)), "k = 64 .* was expected"),
     (lambda: explain(gemm.matmul, ArrayType((64, 64), F16)), "out_type takes b"),
-    (lambda: explain(gemm.matmul, *zeros((64, 64), (64, 64)), clock="fast"), "clock must be 'burst', 'settled' or a positive number"),  # noqa: E501
+    (lambda: explain(gemm.matmul, *zeros((64, 64), (64, 64)), clock="fast"),
+     "clock must be 'burst', 'settled' or a positive number"),
     (lambda: explain(gemm.matmul, *zeros((64, 64), (64, 64)), clock=0), "clock must be 'burst'"),
     (lambda: explain(scaled, ArrayType((0, 64), F16), alpha=1.0), "has no CTAs for these arguments"),
 ])
