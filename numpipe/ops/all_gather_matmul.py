@@ -1,0 +1,131 @@
+"""``all_gather_matmul``: each GPU multiplies the rows of all GPUs by its own matrix, and the rows travel while it does so.
+
+GPU r of n has some of the rows, a_r, and b_r, columns of one large matrix (tensor parallelism). One kernel runs on each GPU::
+
+    CTAs 0 … senders - 1   read their GPU's rows into the ring's slots, and store them from there to all others by TMA; then go on as
+    all CTAs               tiles of the own rows, a_r @ b_r, for which nothing has to arrive
+                           then tiles of the rows of GPU r - 1, r - 2, …, each when its rows have arrived
+
+CTAs take tiles from a counter, so those that send take fewer. A step of sending has the same two blocks as a step of the product,
+so both have the same slots (`get_allocations`): all of shared memory is on its way to other GPUs. A link of 370 GB/s needs 1.5 MB
+on the way; 8 CTAs have that. What is sent is told a *piece* at a time, some rows and a part of the columns of each: a semaphore for
+some rows counts the pieces that have arrived.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..arch.dtypes import ELEMENTS
+from ..core.arith import cdiv
+from ..diagnostics.errors import SpecError
+from ..kernels.decorator import kernel as numpipe_kernel
+from ..kernels.kernels import Kernel
+from ..language.grid.tile_loop import tiles
+from ..language.memory.copies import copy_smem_to_gmem, wait_smem_to_gmem
+from ..language.memory.peers import peer
+from ..language.memory.semaphores import signal, wait
+from ..language.pipeline.pipelines import pipeline
+from ..language.tiles.mma import wgmma
+from ..language.tiles.refs import ds
+from ..language.tiles.tile import zeros
+from ..plan.context import axis_index, axis_size
+from ..plan.params import CompilerParams
+from ..plan.specs import BlockSpec, persistent
+from .shards import Shards
+
+__all__ = ["all_gather_matmul"]
+
+TYPES = (ELEMENTS["float16"].dtype, ELEMENTS["bfloat16"].dtype)
+
+
+@dataclass(frozen=True)
+class Config:
+    """How the product and the sending are cut. Sizes are in elements.
+
+    tm, tn, tk  tile of the output, and depth of a step
+    slots       steps in shared memory at once
+    group       rows of tiles that share blocks of b in L2
+    senders     CTAs that send
+    parts       pieces that the columns are cut into
+    """
+
+    tm: int = 128
+    tn: int = 256
+    tk: int = 64
+    slots: int = 4
+    group: int = 16
+    senders: int = 8
+    parts: int = 4
+
+
+@functools.cache
+def kernel(config: Config = Config(), turned: bool = False) -> Kernel:
+    """Return the kernel; `turned`: b is given as (N, K), whose rows are contiguous along K, else as (K, N)."""
+    tm, tn, tk = config.tm, config.tn, config.tk
+    right, high = (tn, tk) if turned else (tk, tn), tn // tk
+    cell = (None, *right)
+
+    @numpipe_kernel(
+        grid=persistent(), grid_names="cta", num_compute_wgs=2, wg_axis="wg", memory_registers=40,
+        semaphores=lambda a, gathered: gathered.shape[0] * cdiv(a.shape[1], tm + tn),
+        compiler_params=CompilerParams(store_eviction_policy="evict_first"))
+    def all_gather_matmul(a, b, gathered, c, arrived):  # type: ignore[no-untyped-def]
+        """c[r] = (a of GPU r) @ b, for each r; a (M, K), c (GPUs, M, N). The others' rows arrive in `gathered` (GPUs, M, K)."""
+        me, gpus, wg = axis_index("gpu"), axis_size("gpu"), axis_index("wg")
+        rows, half = tm // axis_size("wg"), tn // axis_size("wg")
+        m_tiles, n_tiles, steps = cdiv(a.shape[1], tm), cdiv(c.shape[2], tn), cdiv(a.shape[2], tk)
+        bands = cdiv(a.shape[1], tm + tn)  # a slot holds tn rows of a band, and tm rows that lie behind those of all bands
+
+        shared = pipeline(grid=(steps,), max_concurrent_steps=config.slots, in_specs=(
+            BlockSpec((None, tm, tk), lambda k: (0, 0, k)), BlockSpec(right, lambda k: (0, k)))).get_allocations(a, b)
+        cta, senders = axis_index("cta"), min(axis_size("cta"), config.senders)
+        if cta < senders:
+            length = steps if turned else cdiv(steps, high) * high
+            for piece in range(cta, (gpus - 1) * bands * config.parts, senders):
+                part, band = piece % config.parts, piece // config.parts % bands
+                to = (me + 1 + piece // config.parts // bands) % gpus
+                other = peer(gathered, to)
+                begin, end = part * length // config.parts, (part + 1) * length // config.parts
+                send = pipeline(grid=(end - begin,), max_concurrent_steps=config.slots, delay_release=1, in_specs=(
+                    BlockSpec((None, tm, tk), lambda k: (0, bands * tn // tm + band, begin + k)),
+                    BlockSpec(cell, lambda k: (0, band, begin + k) if turned else
+                              (0, band * high + (begin + k) % high, (begin + k) // high))))
+                for (k,), (x, y) in send(a, a, allocations=shared):
+                    step = begin + k
+                    copy_smem_to_gmem(x.at[ds(wg * rows, rows), :],
+                                      other.at[me, ds(bands * tn + band * tm + wg * rows, rows), ds(step * tk, tk)])
+                    if turned:
+                        copy_smem_to_gmem(y.at[ds(wg * half, half), :],
+                                          other.at[me, ds(band * tn + wg * half, half), ds(step * tk, tk)])
+                    else:
+                        copy_smem_to_gmem(y.at[:, ds(wg * half, half)],
+                                          other.at[me, ds((band * high + step % high) * tk, tk),
+                                                   ds(step // high * tn + wg * half, half)])
+                    if k + 1 < end - begin:
+                        wait_smem_to_gmem(2, wait_read_only=True)  # the step before has been read: its slot is released
+                    else:
+                        wait_smem_to_gmem(0, wait_read_only=True)
+                signal(arrived.at[me * bands + band], to)
+
+        def product(left, plane, source, y, x):  # type: ignore[no-untyped-def]
+            acc = zeros((rows, tn), np.float32)
+            pipe = pipeline(grid=(steps,), max_concurrent_steps=config.slots, in_specs=(
+                BlockSpec((None, tm, tk), lambda k: (plane, y, k)), BlockSpec(right, lambda k: (x, k) if turned else (k, x))))
+            for _, (a_tile, b_tile) in pipe(left, b, allocations=shared):
+                acc = wgmma(acc, a_tile.at[ds(wg * rows, rows), :], b_tile.T if turned else b_tile)
+            c[source, ds(y * tm + wg * rows, rows), ds(x * tn, tn)] = acc.astype(c.dtype)
+
+        for y, x in tiles(m_tiles, n_tiles, order="grouped", group=config.group, dynamic=True):
+            product(a, 0, me, y, x)
+        for i, y, x in tiles(gpus - 1, m_tiles, n_tiles, order="grouped", group=config.group, dynamic=True):
+            source = (me + gpus - 1 - i) % gpus
+            there = y // (tn // tm) if y < bands * (tn // tm) else y - bands * (tn // tm)
+            wait(arrived.at[source * bands + there], config.parts * axis_size("wg"))
+            product(gathered, source, source, y, x)
+
+    return all_gather_matmul  # type: ignore[no-any-return]

@@ -1,0 +1,119 @@
+"""``matmul_reduce_scatter``: each GPU multiplies its part of K, and of the sum over the GPUs each keeps some of the rows.
+
+GPU r of n has the columns a_r of a large matrix and the rows b_r of another (tensor parallelism). One kernel runs on each GPU, which
+computes all tiles of ``a_r @ b_r``. A tile of another GPU's rows is a *part*: it is stored there, in float32, by TMA, and a
+semaphore of its own tells. To a tile of the own rows the parts of the others are added, in the order of the GPUs, so that the
+result has the same bits each time; it is rounded once.
+
+Parts are sent from the beginning on, and tiles of the own rows, which wait for parts, come later by `Config.lead`. Two compute
+warpgroups take turns (ping-pong): while one waits for the link, or adds parts, the other multiplies.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..arch.dtypes import ELEMENTS
+from ..core.arith import cdiv
+from ..diagnostics.errors import SpecError
+from ..kernels.decorator import kernel as numpipe_kernel
+from ..kernels.kernels import Kernel
+from ..language.grid.tile_loop import tiles
+from ..language.memory.peers import peer
+from ..language.memory.semaphores import signal, wait
+from ..language.pipeline.pipelines import pipeline
+from ..language.tiles.mma import wgmma
+from ..language.tiles.refs import ds
+from ..language.tiles.strips import map_columns
+from ..language.tiles.tile import zeros
+from ..plan.context import axis_index, axis_size
+from ..plan.params import CompilerParams
+from ..plan.specs import BlockSpec, persistent
+from .shards import Shards
+
+__all__ = ["matmul_reduce_scatter"]
+
+TYPES = (ELEMENTS["float16"].dtype, ELEMENTS["bfloat16"].dtype)
+
+
+@dataclass(frozen=True)
+class Config:
+    """How the product is cut. Sizes are in elements.
+
+    tm, tn, tk  tile of the output, of a warpgroup, and depth of a step
+    slots       steps in shared memory at once; None: as many as fit
+    panels      staging panels of a warpgroup (64 x 32 float32, 8 KB) for parts on their way out
+    group       rows of tiles that share blocks of b in L2
+    lead        parts that each CTA sends before it begins with tiles of the own rows
+    strip       columns of a tile to which parts are added at a time
+    """
+
+    tm: int = 128
+    tn: int = 192
+    tk: int = 64
+    slots: int | None = 4
+    panels: int = 3
+    group: int = 16
+    lead: int = 1
+    strip: int = 16
+
+
+@functools.cache
+def kernel(config: Config = Config(), across: bool = False, turned: bool = False) -> Kernel:
+    """Return the kernel; `across`: a is given as (K, M), `turned`: b as (N, K)."""
+    tm, tn, tk = config.tm, config.tn, config.tk
+    left, right = (None, tk, tm) if across else (None, tm, tk), (tn, tk) if turned else (tk, tn)
+
+    @numpipe_kernel(
+        grid=persistent(), grid_names="cta", schedule="pingpong", num_compute_wgs=2, wg_axis="wg", memory_registers=24,
+        semaphores=lambda parts: parts.shape[0] * cdiv(parts.shape[1], tm) * cdiv(parts.shape[2], tn),
+        compiler_params=CompilerParams(store_slots=config.panels, store_eviction_policy="evict_first"))
+    def matmul_reduce_scatter(a, b, parts, c, arrived):  # type: ignore[no-untyped-def]
+        """c = the sum over all GPUs of their a[own GPU] @ b; a (GPUs, M, K), c (M, N). GPU r's part arrives in parts[r] (GPUs, M, N)."""
+        me, gpus = axis_index("gpu"), axis_size("gpu")
+        m_tiles, n_tiles, steps = cdiv(c.shape[0], tm), cdiv(c.shape[1], tn), cdiv(b.shape[1 if turned else 0], tk)
+        own = m_tiles * n_tiles
+        sent = own * (gpus - 1)
+        lead = min(config.lead * axis_size("cta"), sent // max(gpus - 1, 1)) * (gpus - 1)
+        mixed = (sent - lead) // max(gpus - 1, 1) * gpus  # a tile of the own rows, and a part for each other GPU, in turns
+
+        for (t,) in tiles(own * gpus):
+            # number i of the tiles of the own rows, or of the parts
+            after = t - lead
+            mine = after >= 0 and (after >= mixed or after % gpus == 0)
+            i = (after // gpus if after < mixed else mixed // gpus + after - mixed) if mine else (
+                t if after < 0 else lead + after // gpus * (gpus - 1) + after % gpus - 1)
+            number = i if mine else i // (gpus - 1)
+            to = me if mine else (me + 1 + i % (gpus - 1)) % gpus
+            strip = number // (config.group * n_tiles)
+            high = min(config.group, m_tiles - strip * config.group)
+            inside = number - strip * config.group * n_tiles
+            y, x = strip * config.group + inside % high, inside // high
+
+            acc = zeros((tm, tn), np.float32)
+            pipe = pipeline(grid=(steps,), max_concurrent_steps=config.slots, in_specs=(
+                BlockSpec(left, lambda k: (to, k, y) if across else (to, y, k)),
+                BlockSpec(right, lambda k: (x, k) if turned else (k, x))))
+            for _, (a_tile, b_tile) in pipe(a, b):
+                acc = wgmma(acc, a_tile.T if across else a_tile, b_tile.T if turned else b_tile)
+
+            row, column = y * tm, x * tn
+            if to != me:
+                peer(parts, to)[me, ds(row, tm), ds(column, tn)] = acc
+                signal(arrived.at[me * own + number], to)
+            else:
+                for r in range(1, gpus):
+                    source = (me + r) % gpus
+
+                    def add(sums, first):  # to some columns of the tile
+                        return sums + parts[source, ds(row, tm), ds(column + first, config.strip)]
+
+                    wait(arrived.at[source * own + number], 1)
+                    acc = map_columns(add, acc, config.strip)
+                c[ds(row, tm), ds(column, tn)] = acc.astype(c.dtype)
+
+    return matmul_reduce_scatter  # type: ignore[no-any-return]
