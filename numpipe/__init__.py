@@ -20,6 +20,7 @@ register tiles         `zeros`, `full`, `iota`, `wgmma`, `wgmma_wait`, `combine`
                        `show_layout`
 indices                `axis_index`, `axis_size`, `program_id`, `num_programs`, `nd_loop`, `planar_snake`, `cdiv`
 registers              `set_max_registers`
+many GPUs              `Mesh`
 arrays                 `to_device`, `pinned_empty`, `ascontiguous`
 debugging              `debug_print`, `device_assert`, `last_failure`
 verification           `verify`, `Verification`; `numpipe.testing.check`, `numpipe.hazards`, `numpipe.reports`
@@ -96,6 +97,7 @@ _HOMES = {
     "language.grid.partials": "combine",
     "launch.placement": "pinned_empty to_device",
     "launch.contiguous": "ascontiguous",
+    "launch.mesh": "Mesh",
     "launch.watch": "last_failure",
     "launch.profiles": "last_profile",
     "traces.trace": "Trace",
@@ -156,6 +158,7 @@ if TYPE_CHECKING:
     from .language.tiles.tile import *
     from .language.tiles.top import *
     from .launch.contiguous import *
+    from .launch.mesh import *
     from .launch.placement import *
     from .launch.profiles import *
     from .launch.watch import *

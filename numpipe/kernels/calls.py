@@ -50,6 +50,8 @@ class Plan:
     """CUDA ordinal for host arrays"""
     prepared: launch.Prepared | None = None
     """the prepared kernel that it launches; None: it is simulated"""
+    semaphores: int = 0
+    """how many semaphores each GPU has"""
 
 
 class Calls:
@@ -70,10 +72,16 @@ class Calls:
         variant.obstacles = obstacles  # an error names the arrays of the newest call
         return variant
 
-    def resolve(self, args: tuple[Any, ...], named: dict[str, Any], out: Any, target: str | None, stream: Any) -> Call:
-        """Bind a call's arguments, allocate the outputs that it leaves out, and find or make its plan."""
+    def resolve(self, args: tuple[Any, ...], named: dict[str, Any], out: Any, target: str | None, stream: Any,
+                gpus: int = 0) -> Call:
+        """Bind a call's arguments, allocate the outputs that it leaves out, and find or make its plan.
+
+        gpus  the GPUs of its mesh; 0: it has none
+        """
         definition = self.definition
         call = definition.bind(args, named)
+        call.gpus = gpus
+        definition.check_mesh(gpus)
         definition.describe(call)
         infos, name = call.infos, definition.name
         missing = definition.results.missing(call) if len(call.args) < len(definition.parameters) else ()
@@ -85,7 +93,7 @@ class Calls:
         kinds = [scalar_kind(value) for value in call.numbers]
         if self._steered or len(kinds) > len(call.scalars):  # some decide the grid, or stand where arrays may
             kinds += [(p, value if p in self._steering else None) for p, value in zip(call.names, call.numbers, strict=True)]
-        key = (*[(i[0], i[1] & 15, i[2], i[3], i[4], i[5], i[6]) for i in infos], call.statics, *kinds, wanted)
+        key = (*[(i[0], i[1] & 15, i[2], i[3], i[4], i[5], i[6]) for i in infos], call.statics, *kinds, wanted, gpus)
         plan = self.table.get(key) if target is None or isinstance(target, str) else None  # a key must be hashable
         if plan is None:
             require(f"kernel {name}", locals(), target=_TARGET)
@@ -105,7 +113,8 @@ class Calls:
         call.values = [scalar_value(value, p, name) for p, value in zip(call.names, call.numbers, strict=True)]
         return call
 
-    def described(self, args: tuple[Any, ...], named: dict[str, Any], out: Any = None, *, whole: bool = False) -> Call:
+    def described(self, args: tuple[Any, ...], named: dict[str, Any], out: Any = None, *, whole: bool = False,
+                  gpus: int = 0) -> Call:
         """Return a call that is not run, with its variant; an ArrayType may stand for an array.
 
         `whole`: check also what a run depends on and a compile does not, values of scalars and the kernel's `signature`. Raises
@@ -113,6 +122,8 @@ class Calls:
         """
         definition = self.definition
         call = definition.bind(args, named, own=whole)
+        call.gpus = gpus
+        definition.check_mesh(gpus)
         definition.check_outputs(call)
         definition.describe(call, types=True)
         launch.check_sizes(call.infos, definition.results.array_names(call), definition.name)
@@ -150,6 +161,8 @@ class Calls:
             launch.check_writable(info, name, definition.name)
         empty = 0 in grid or (bool(outputs) and all(0 in info.shape for _, info in outputs))
         plan = Plan(variant, grid, types, empty, choice.device.ordinal if choice.device else 0)
+        if call.gpus:
+            plan.semaphores = definition.results.semaphores(call)
         if choice.target == "gpu" and not empty:
             jit.check(definition, call, variant)
             plan.prepared = variant.prepared(infos, self.table)
@@ -171,12 +184,9 @@ class Calls:
             return None
         outputs = max(plan.variant.outputs, fresh)
         if plan.prepared is None:
-            for info in infos[len(infos) - fresh:]:
-                info.array.reshape(-1).view(np.uint8)[...] = 0xFF  # type: ignore[union-attr]
-            if judge is None:
-                launch.check_overlap(infos, [a.name for a in plan.variant.arrays], outputs, self.definition.name)
+            self.begin_simulated(call, judge)
             grid = plan.grid if judge is None or judge.ctas is None else targets.on(self.definition, judge.ctas)
-            plan.variant.simulate(call, grid, seed, trace, judge)
+            plan.variant.simulate((call,), grid, seed, trace, judge)
             return None
         if infos[0].kind == "host":
             launch.run(plan.prepared, plan.grid, infos, call.values, 0 if stream is None else launch.as_stream(stream),
@@ -194,6 +204,14 @@ class Calls:
         if foreign:
             launch.settle(infos, handle, fresh)
         return launched
+
+    def begin_simulated(self, call: Call, judge: Judge | None) -> None:
+        """Fill the outputs that a simulated call has allocated with NaN; refuse arrays that overlap, unless there is a `judge`."""
+        plan, infos, fresh = call.plan, call.infos, call.fresh
+        for info in infos[len(infos) - fresh:]:
+            info.array.reshape(-1).view(np.uint8)[...] = 0xFF  # type: ignore[union-attr]
+        if judge is None:
+            launch.check_overlap(infos, [a.name for a in plan.variant.arrays], max(plan.variant.outputs, fresh), self.definition.name)
 
 
 def result(call: Call, out: Any) -> Any:

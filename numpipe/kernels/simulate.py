@@ -10,6 +10,7 @@ import numpy as np
 from .. import sim
 from ..core.lanes import one_lane
 from ..core.machine import Machine
+from ..diagnostics.errors import SpecError
 from ..intrinsics import cluster, griddep, setmaxnreg
 from ..language.grid.leaving import await_peers
 from ..language.grid.tile_scheduler import end_scheduler
@@ -23,26 +24,34 @@ from ..plan.unit import Unit
 from ..sim.directed import Guide
 
 
-def simulate(unit: Unit, function: Callable[..., Any], arrays: Sequence[np.ndarray], scalars: Sequence[Any],
-             grid: tuple[int, int, int], *, seed: sim.Seed = None, trace: sim.Trace | None = None, fresh: int = 0,
+def simulate(unit: Unit, function: Callable[..., Any], arrays: Sequence[Sequence[np.ndarray]],
+             scalars: Sequence[Sequence[Any]], grid: tuple[int, int, int], *, seed: sim.Seed = None, trace: sim.Trace | None = None, fresh: int = 0,
              ended: Callable[[Any], None] | None = None, limit: float | None = None) -> None:
     """Run the rewritten kernel function over the whole grid, role by role as the entry on the GPU does.
 
-    The last `fresh` arrays were allocated for this call; `ended` and `limit` are those of `sim.simulate`. `seed` None is the order
+    `arrays` and `scalars` are those of each GPU, of a kernel without semaphores of one. Before the kernel's own array the last
+    `fresh` of each GPU were allocated for this call; `ended` and `limit` are those of `sim.simulate`. `seed` None is the order
     of the virtual-time model, an int a random legal schedule. Raises PipelineRace, PipelineDeadlock or SimulationError, naming the
     user's lines.
     """
 
-    def body(machine: Machine) -> None:
-        run_role(machine, unit, function, arrays, scalars)
+    if unit.gpus > 1:
+        raise SpecError(f"kernel {unit.kernel}: several GPUs are not simulated yet: pass mesh=numpipe.Mesh.simulated(1)")
 
+    def body(machine: Machine) -> None:
+        run_role(machine, unit, function, arrays[0], scalars[0])
+
+    own = any(array.workspace for array in unit.arrays)
+    unwritten = [array for each in arrays for array in each[len(each) - fresh - any(array.own for array in unit.arrays):]]
+    if unit.gpus:
+        unwritten = unwritten[:-1]
     try:
         most = unit.target.smem_bytes
         sim.simulate(body, grid=grid, warpgroups=unit.warpgroups, smem_bytes=most, unit=unit, seed=seed, trace=trace,
                      cluster=unit.cluster,
                      staging_bytes=most + ROOM * unit.compute_wgs,  # kept apart: see Unit.plan_staging, tiles.exchange
-                     fresh=arrays[len(arrays) - fresh:], programmatic=True, handover=any(array.workspace for array in unit.arrays),
-                     ended=ended, arrays=arrays, limit=limit)
+                     fresh=unwritten, programmatic=True, handover=own,
+                     ended=ended, arrays=arrays[0], limit=limit)
     finally:
         if isinstance(seed, Guide):
             seed.layout = unit.layout

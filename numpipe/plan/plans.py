@@ -37,6 +37,7 @@ class ArrayArg:
                end at a multiple of 16 bytes, or padding of ours follows
     output     whether the call treats it as an output: checks that it is writable, copies it back to the host
     workspace  whether it is the kernel's own, for partial sums (`partials`)
+    semaphores whether it is the kernel's own, and holds the counters by which the GPUs of a mesh wait for each other
     """
 
     name: str
@@ -47,6 +48,12 @@ class ArrayArg:
     tma_store: bool = True
     output: bool = True
     workspace: bool = False
+    semaphores: bool = False
+
+    @property
+    def own(self) -> bool:
+        """Whether the kernel passes it itself."""
+        return self.workspace or self.semaphores
 
     @property
     def contiguous(self) -> int:

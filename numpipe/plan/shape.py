@@ -53,6 +53,8 @@ class KernelShape:
     grid_rank: int = 3
     """the grid's dimensions, where it has more than three"""
     target: Target = DEFAULT
+    gpus: int = 0
+    """the GPUs of the mesh that it runs on; 0: a kernel of one GPU, without semaphores"""
 
     def __post_init__(self) -> None:
         if self.wg_axis in self.axes:
