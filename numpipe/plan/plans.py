@@ -24,7 +24,8 @@ WARPGROUP = COUNTERS + PHASES  # which compute warpgroup it is (`context_cuda`)
 PROFILE = WARPGROUP + 1  # where its next event goes (`profiling_cuda`)
 TURN = PROFILE + 4  # whose turn comes next (`turns`)
 SCHEDULER = TURN + 1  # its work index (`tile_scheduler`)
-STATE = SCHEDULER + 9  # how many words there are
+BEGUN = SCHEDULER + 9  # whether it knows that the launches of all peers have begun (`peers`)
+STATE = BEGUN + 1  # how many words there are
 
 
 @dataclass(frozen=True)
