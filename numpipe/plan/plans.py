@@ -25,7 +25,8 @@ PROFILE = WARPGROUP + 1  # where its next event goes (`profiling_cuda`)
 TURN = PROFILE + 4  # whose turn comes next (`turns`)
 SCHEDULER = TURN + 1  # its work index (`tile_scheduler`)
 BEGUN = SCHEDULER + 9  # whether it knows that the launches of all peers have begun (`peers`)
-STATE = BEGUN + 1  # how many words there are
+GPU = BEGUN + 1  # the number of its GPU in the mesh, and where the packed parameter lies, in two words
+STATE = GPU + 3  # how many words there are
 
 
 @dataclass(frozen=True)
