@@ -56,7 +56,7 @@ ld.b32 me, [$0]; ld.b32 gpus, [$0+4]; ld.b64 own, [$0+24]; mul.wide.s32 mine, me
 mov.u32 rank, 0;
 SAY: setp.ge.s32 np_gpus, rank, gpus; @np_gpus bra SAID; setp.eq.s32 np_gpus, rank, me; @np_gpus bra NEXT;
 mul.wide.s32 at, rank, $2; add.s64 at, at, $1; add.s64 at, at, $3; ld.b64 at, [at]; add.s64 at, at, mine;
-red.release.sys.global.add.s32 [at-SEMAPHORES], 1;
+red.release.sys.global.add.s32 [at+-SEMAPHORES], 1;
 NEXT: add.s32 rank, rank, 1; bra SAY;
 SAID: ld.b64 end, [$0+16]; mov.u64 now, %globaltimer; add.u64 end, end, now; mov.b64 begun, own; mov.u32 rank, 0;
 EACH: setp.ge.s32 np_gpus, rank, gpus; @np_gpus bra ALL; setp.eq.s32 np_gpus, rank, me; @np_gpus bra FURTHER;
