@@ -29,7 +29,7 @@ PTX ISA, "Memory Consistency Model" (causality order, proxies).
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -45,6 +45,13 @@ UNREACHABLE: Need = (0, 1 << 62)
 """a need that no vector covers"""
 _KINDS = 7
 NAMED_BARRIERS = 16
+
+
+class Release(NamedTuple):
+    """A release at GPU scope: the number of the releasing CTA in the order of the run, and what its lane knew."""
+
+    number: int
+    vector: Vector
 
 
 class Clocks:

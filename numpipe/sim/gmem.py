@@ -45,10 +45,10 @@ from ..diagnostics.reports import Party, Report
 from ..traces.deadlocks import Hint
 from . import report, sites
 from .boxes import UPDATES, Box
-from .clocks import Need
+from .clocks import Need, Release
 from .footprints import READS, WRITES
 from .regions import Place, Region, bounds, overlap, settle
-from .state import SM, Access, Release, WaitReason, Warpgroup
+from .state import SM, Access, WaitReason, Warpgroup
 from .touches import LOAD, STORE, Codes, Index, Touch, before_wait, conflict, extent, failure, in_transfer, other_proxy, unordered
 
 _FIRST = np.iinfo(np.int32).max

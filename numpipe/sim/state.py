@@ -9,13 +9,13 @@ import contextvars
 import functools
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from greenlet import GreenletExit, getcurrent, greenlet
 
 from ..core.machine import Role, TensorMap
 from ..diagnostics.reports import Party
-from .clocks import Clocks, Need, Vector, Warps
+from .clocks import Clocks, Need, Release, Warps
 from .footprints import ARRIVE, AWAIT
 from .sites import Note, Site, context, lines, place, user_site
 
@@ -304,19 +304,11 @@ class Warpgroup(Warps):
         self.time += cycles
 
 
-class Release(NamedTuple):
-    """A release at GPU scope: the number of the releasing CTA in the order of the run, and what its lane knew."""
-
-    number: int
-    vector: Vector
-
-
 class SM:
     """One CTA on its SM. `gmem`, `plans` and `boxes` (derived geometry) outlive it.
 
-    `peers` are the SMs of its cluster, by rank, itself among them; `group` those that run at the same time, and share the scheduler
-    and the clocks: the cluster's, or of a kernel of several GPUs all, by `place`. `gpu` is the number of its GPU, None where there
-    is one.
+    `peers` are the SMs of its cluster, by rank; `group` those that run at once, and share the scheduler and the clocks, by `place`:
+    the cluster's, or those of all `gpus` (`gpus.Gpus`), of which `gpu` is its own (None: there is one).
     """
 
     poll_limit = 10_000
@@ -333,9 +325,7 @@ class SM:
                  context: contextvars.Context, boxes: dict[TensorMap, Box], plans: dict[Any, Any], gmem: Any, deal: WorkCounter,
                  pace: Pace, gpus: Any = None, gpu: int | None = None) -> None:
         self.context = context
-        self.cta = cta
-        self.grid = grid
-        self.unit = unit
+        self.cta, self.grid, self.unit = cta, grid, unit
         self.scheduler = scheduler
         self.costs = costs
         self.trace = trace
@@ -346,15 +336,13 @@ class SM:
         """`gmem.GlobalMemory`"""
         self.deal, self.pace = deal, pace
         self.gpus, self.gpu = gpus, gpu
-        """`gpus.Gpus`, and which of them this is"""
         self.hub = getcurrent()
         self.closing = False
         self.touched = 0
         """counts accesses to tiles and arrays"""
         self.progress = 0
         """counts the events that can end somebody's wait"""
-        self.polls = 0
-        self.polled_at = -1
+        self.polls, self.polled_at = 0, -1
         self.clocks = clocks
         self.wide = warpgroups
         self.rank, self.peers = len(peers), peers
