@@ -9,11 +9,9 @@ import numpy as np
 
 from ..diagnostics.arguments import element_type, require, told, whole
 from ..diagnostics.errors import SpecError
+from ..plan.control_block import MOST_GPUS
 
 __all__ = ["Mesh"]
-
-MOST_GPUS = 64
-"""of a mesh: a launch's control block has a word for each"""
 
 
 class Mesh:
@@ -37,7 +35,7 @@ class Mesh:
 
     @classmethod
     def simulated(cls, gpus: int) -> Mesh:
-        """Return a mesh of simulated GPUs, for any number of them up to 64. Arrays are NumPy's, a list of one for each GPU."""
+        """Return a mesh of simulated GPUs, for any number of them up to 62. Arrays are NumPy's, a list of one for each GPU."""
         require("Mesh.simulated", locals(), gpus=whole(1, MOST_GPUS))
         return cls(int(gpus), "simulated")
 
