@@ -1,4 +1,4 @@
-"""What the host and a kernel of several GPUs tell each other, as bytes: the control block, the launch's words, the record of a wait.
+"""What the host and a kernel of several GPUs tell each other, as bytes: the control block, a launch's words, the record of a wait.
 
 The *control block* lies in symmetric memory, one for each stream on each GPU; int32 words::
 

@@ -57,6 +57,8 @@ class Unit(SharedMemory):
     """why TMA cannot address an array, by argument: a pipeline over it raises this text"""
     tokens: tuple[str, ...] = ()
     """the kernel's order tokens, by number (`order_tokens`)"""
+    peered: set[int] = field(default_factory=set)
+    """the arrays that it reaches on other GPUs, by argument (`peers`)"""
     handed: dict[tuple[Any, int], tuple[int, ...]] = field(default_factory=dict)
     """simulated: the counters of the rings that have run, which each CTA's compute warpgroup was handed with its turn"""
 
