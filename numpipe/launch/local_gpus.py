@@ -35,7 +35,7 @@ class LocalGpus:
         able = [device.ordinal for device in state.gpus if device.cc == state.device.cc]  # type: ignore[union-attr]
         self.devices = tuple(able if devices is None else map(int, devices))
         if unknown := [device for device in self.devices if device not in able]:
-            raise TargetError(f"Mesh.local: there is no GPU {unknown[0]} that kernels run on: there are {', '.join(map(str, able))}")
+            raise TargetError(f"Mesh.local: no kernel runs on GPU {unknown[0]}: there are {', '.join(map(str, able))}")
         self.size, self.ranks = len(self.devices), tuple(range(len(self.devices)))
         cuda = driver.get()
         try:
@@ -103,7 +103,7 @@ class LocalGpus:
         if info.kind == "host" or info.device != self.devices[own]:
             where = "on the host" if info.kind == "host" else f"on GPU {info.device} of this process"
             raise SpecError(f"{argument(name, kernel)} of rank {own} is {where}, and rank {own} of this mesh is GPU "
-                            f"{self.devices[own]}: each list of arrays has one on each GPU, in the mesh's order; numpipe.Mesh.empty makes such lists")
+                            f"{self.devices[own]}: a list has an array on each GPU, in the mesh's order, as Mesh.empty makes them")
 
     def agree(self, facts: dict[str, str], kernel: str, moment: str) -> None:
         """Nothing: one process makes all launches of a call."""

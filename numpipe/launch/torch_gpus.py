@@ -152,7 +152,7 @@ class TorchGpus:
         found = self._allocation(info)
         if found is None:
             raise SpecError(f"{argument(name, kernel)}: the kernel reaches it on other GPUs, and on rank {self.rank} it is not in "
-                            "this mesh's symmetric memory: allocate it with mesh.empty or mesh.zeros; an output too, pass it as out=")
+                            "this mesh's symmetric memory: allocate it with mesh.empty or mesh.zeros, and pass outputs as out=")
         return [begin + info.ptr - found.own for begin in found.begins]
 
     def alive(self, infos: Sequence[ArrayInfo]) -> Sequence[Allocation]:
