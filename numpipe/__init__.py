@@ -20,7 +20,7 @@ register tiles         `zeros`, `full`, `iota`, `wgmma`, `wgmma_wait`, `combine`
                        `show_layout`
 indices                `axis_index`, `axis_size`, `program_id`, `num_programs`, `nd_loop`, `planar_snake`, `cdiv`
 registers              `set_max_registers`
-many GPUs              `Mesh`
+many GPUs              `Mesh`; `peer`, `signal`, `wait`
 arrays                 `to_device`, `pinned_empty`, `ascontiguous`
 debugging              `debug_print`, `device_assert`, `last_failure`
 verification           `verify`, `Verification`; `numpipe.testing.check`, `numpipe.hazards`, `numpipe.reports`
@@ -86,6 +86,8 @@ _HOMES = {
     "language.memory.registers": "set_max_registers",
     "language.memory.per_lane": "lane_index",
     "language.memory.remote": "async_store_smem",
+    "language.memory.peers": "peer",
+    "language.memory.semaphores": "signal wait",
     "language.pipeline.pipelines": "pipeline",
     "language.pipeline.emit": "emit_pipeline emit_pipeline_warp_specialized",
     "language.pipeline.chains": "ComputeContext PipelineState WarpSpecializedPipeline",

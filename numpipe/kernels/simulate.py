@@ -10,10 +10,10 @@ import numpy as np
 from .. import sim
 from ..core.lanes import one_lane
 from ..core.machine import Machine
-from ..diagnostics.errors import SpecError
 from ..intrinsics import cluster, griddep, setmaxnreg
 from ..language.grid.leaving import await_peers
 from ..language.grid.tile_scheduler import end_scheduler
+from ..language.memory.peers import begin_launch
 from ..language.pipeline.order_tokens import end_tokens
 from ..language.pipeline.turns import begin_turns, finish_turns
 from ..language.tiles.exchange import ROOM
@@ -36,11 +36,8 @@ def simulate(unit: Unit, function: Callable[..., Any], arrays: Sequence[Sequence
     user's lines.
     """
 
-    if unit.gpus > 1:
-        raise SpecError(f"kernel {unit.kernel}: several GPUs are not simulated yet: pass mesh=numpipe.Mesh.simulated(1)")
-
     def body(machine: Machine) -> None:
-        run_role(machine, unit, function, arrays[0], scalars[0])
+        run_role(machine, unit, function, arrays, scalars[machine.gpu or 0])
 
     own = any(array.workspace for array in unit.arrays)
     unwritten = [array for each in arrays for array in each[len(each) - fresh - any(array.own for array in unit.arrays):]]
@@ -52,7 +49,8 @@ def simulate(unit: Unit, function: Callable[..., Any], arrays: Sequence[Sequence
                      cluster=unit.cluster,
                      staging_bytes=most + ROOM * unit.compute_wgs,  # kept apart: see Unit.plan_staging, tiles.exchange
                      fresh=unwritten, programmatic=True, handover=own,
-                     ended=ended, arrays=arrays[0], limit=limit)
+                     ended=ended, arrays=[array for each in arrays for array in each], limit=limit,
+                     gpus=arrays if unit.gpus else ())
     finally:
         if isinstance(seed, Guide):
             seed.layout = unit.layout
@@ -60,13 +58,19 @@ def simulate(unit: Unit, function: Callable[..., Any], arrays: Sequence[Sequence
             trace.tell_rings(unit.traced())
 
 
-def run_role(machine: Machine, unit: Unit, function: Callable[..., Any], arrays: Sequence[np.ndarray],
+def run_role(machine: Machine, unit: Unit, function: Callable[..., Any], arrays: Sequence[Sequence[np.ndarray]],
              scalars: Sequence[Any]) -> None:
-    """Run one warpgroup, `machine`, from the kernel's entry to its end, after giving it its role."""
+    """Run one warpgroup, `machine`, from the kernel's entry to its end, after giving it its role.
+
+    `arrays` are those of each GPU, `scalars` those of its own.
+    """
     machine.role = "memory" if machine.warpgroup == unit.memory_warpgroup else "compute"  # without a memory role none has it
     np_ = Context(unit, machine.role)
     griddep.wait()
-    args = [GmemRef(array, index, unit) for index, array in enumerate(arrays)]
+    if unit.gpus and machine.cta == (0, 0, 0) and machine.warpgroup == unit.memory_warpgroup % unit.warpgroups:
+        one_lane(begin_launch, np_)
+    args = [GmemRef(of_all[machine.gpu or 0], index, unit, of_all if unit.gpus else ())
+            for index, of_all in enumerate(zip(*arrays, strict=True))]
     own = len(scalars) - len(unit.folded)
     scalars, unit.grid_sizes = scalars[:own], tuple(scalars[own:])
     if machine.role == "memory":

@@ -24,7 +24,9 @@ WARPGROUP = COUNTERS + PHASES  # which compute warpgroup it is (`context_cuda`)
 PROFILE = WARPGROUP + 1  # where its next event goes (`profiling_cuda`)
 TURN = PROFILE + 4  # whose turn comes next (`turns`)
 SCHEDULER = TURN + 1  # its work index (`tile_scheduler`)
-STATE = SCHEDULER + 9  # how many words there are
+BEGUN = SCHEDULER + 9  # whether it knows that the launches of all peers have begun (`peers`)
+GPU = BEGUN + 1  # the number of its GPU in the mesh, and where the packed parameter lies, in two words
+STATE = GPU + 3  # how many words there are
 
 
 @dataclass(frozen=True)

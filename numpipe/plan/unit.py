@@ -238,9 +238,19 @@ class Unit(SharedMemory):
         return 128 * max(1, len(self.maps))
 
     @property
+    def peers_at(self) -> int:
+        """Where the packed parameter holds what a kernel with semaphores knows of the GPUs (`peers_cuda`): behind all else."""
+        return self.counter_at + 128 * (self.work_ring is not None)
+
+    @property
+    def section_bytes(self) -> int:
+        """Bytes of the packed parameter for each GPU: its tensor maps, and the addresses of its arrays."""
+        return 128 * len(self.maps) + -(-8 * len(self.arrays) // 128) * 128
+
+    @property
     def table_bytes(self) -> int:
         """Bytes of the packed parameter."""
-        return self.counter_at + 128 * (self.work_ring is not None)
+        return self.peers_at + (128 + self.gpus * self.section_bytes if self.gpus else 0)
 
     def readers(self, plan: RingPlan) -> int:
         """Return how many compute warpgroups of a CTA use each slot of a ring."""
