@@ -13,13 +13,12 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import re
 import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from ..diagnostics.errors import PipelineDeadlock, SpecError, at
-from ..diagnostics.reports import Line, Party, Report
+from ..diagnostics.errors import PipelineDeadlock, SpecError
+from ..diagnostics.reports import Party, Report
 from ..plan import control_block
 from ..plan.control_block import GO, RECORD_BYTES, SEMAPHORES, Waited
 from . import driver, watch
@@ -31,6 +30,8 @@ TIMEOUT = "NUMPIPE_PEER_TIMEOUT"
 _WORD = 4
 _LEAST = 1024
 """words of the smallest control block"""
+_PAGE = 4096
+_NOTHING = bytes(_PAGE)
 
 
 def patience() -> float:
@@ -72,6 +73,7 @@ class Known(NamedTuple):
 
     image: Image
     block: list[int]
+    """addresses by rank"""
     semaphores: int
 
 
@@ -86,59 +88,69 @@ class Controls:
         """by number"""
         self._lost: PipelineDeadlock | None = None
         """the error of the launch that waited too long"""
-        self._memory: Any = None
-        self._nothing = b""
-        self._records = 0
-        """the address of the records on the GPUs"""
+        self._pages: list[tuple[Any, int]] = []
+        """records, one for each kernel and each GPU of this process: pinned memory, and its address on the GPUs"""
 
     def stream(self, streams: Sequence[int]) -> int:
         """Return the number of the streams of this process' GPUs: how many others were used before them."""
         return self._streams.setdefault(tuple(streams), len(self._streams))
 
-    def block(self, image: Image, streams: Sequence[int], semaphores: int) -> tuple[list[int], int]:
-        """Return the addresses of the control block for launches of a kernel on these streams, by rank, and the kernel's number."""
+    def block(self, image: Image, streams: Sequence[int], semaphores: int) -> Known:
+        """Return what launches of a kernel on these streams need: a control block."""
         with self._lock:
-            if self._memory is None:
-                nbytes = RECORD_BYTES * len(self._gpus.ranks)
-                with driver.get().aside(self._gpus.devices[0]):
-                    address, self._records = driver.get().pinned(nbytes)
-                ctypes.memset(address, 0, nbytes)
-                self._nothing, self._memory = bytes(nbytes), (ctypes.c_char * nbytes).from_address(address)
             key = self.stream(streams), block_words(semaphores, self._gpus.size, image.debug)
             if key not in self._blocks:
                 self._blocks[key] = self._gpus.control(key[1])
-            number = next((n for n, known in enumerate(self._kernels) if known.image is image), len(self._kernels))
-            self._kernels[number:number + 1] = [Known(image, self._blocks[key], semaphores)]
-            return self._blocks[key], number
+            number, known = self._number(image), Known(image, self._blocks[key], semaphores)
+            self._kernels[number:number + 1] = [known]
+            return known
 
-    def words(self, own: int, image: Image, number: int) -> bytes:
+    def _number(self, image: Image) -> int:
+        return next((number for number, known in enumerate(self._kernels) if known.image is image), len(self._kernels))
+
+    def _record(self, number: int) -> int:
+        """Return the address of a record on the GPUs."""
+        page, place = divmod(RECORD_BYTES * number, _PAGE)
+        while page >= len(self._pages):
+            with driver.get().aside(self._gpus.devices[0]):
+                address, there = driver.get().pinned(_PAGE)
+            ctypes.memset(address, 0, _PAGE)
+            self._pages.append(((ctypes.c_char * _PAGE).from_address(address), there))
+        return self._pages[page][1] + place
+
+    def words(self, own: int, known: Known) -> bytes:
         """Return the words of launches of a kernel on the GPU that is number `own` of this process."""
-        record = self._records + RECORD_BYTES * own
-        return control_block.words(self._gpus.ranks[own], self._gpus.size, record, _limit(image), number)
+        with self._lock:
+            record = self._record(self._number(known.image) * len(self._gpus.ranks) + own)
+        rank = self._gpus.ranks[own]
+        return control_block.words(rank, self._gpus.size, record, _limit(known.image), known.block[rank])
 
-    def cleared(self, own: int, image: Image, block: Sequence[int], semaphores: int) -> tuple[int, int]:
+    def cleared(self, own: int, known: Known) -> tuple[int, int]:
         """Return the address of the words that are cleared before a launch, and how many they are."""
-        words = SEMAPHORES - GO + semaphores * (1 + self._gpus.size * image.debug)
-        return block[self._gpus.ranks[own]] + _WORD * GO, words
+        words = SEMAPHORES - GO + known.semaphores * (1 + self._gpus.size * known.image.debug)
+        return known.block[self._gpus.ranks[own]] + _WORD * GO, words
 
     # ---- launches that waited too long
     def check(self) -> None:
         """Raise the error of a launch that waited for a peer too long, in every call from then on."""
         if self._lost is None:
-            if self._memory is None or self._memory.raw == self._nothing:
+            for memory, _ in self._pages:
+                if memory.raw != _NOTHING:
+                    break
+            else:
                 return
             with self._lock:
-                memory = self._memory.raw
-                found = [control_block.read(memory[start:start + RECORD_BYTES]) for start in range(0, len(memory), RECORD_BYTES)]
-                records = [record for record in found if record is not None]
+                memory = b"".join(page.raw for page, _ in self._pages)
+                found = ((start // RECORD_BYTES, control_block.read(memory[start:start + RECORD_BYTES]))
+                         for start in range(0, len(memory), RECORD_BYTES))
+                records = [(self._kernels[number // len(self._gpus.ranks)], record) for number, record in found if record]
                 if not records:  # one is being written
                     return
                 self._lost = self._lost or self._error(records)
         raise self._lost.with_traceback(None)
 
-    def _error(self, records: Sequence[Waited]) -> PipelineDeadlock:
-        first, *others = records
-        known = self._kernels[first.kernel]
+    def _error(self, records: Sequence[tuple[Known, Waited]]) -> PipelineDeadlock:
+        (known, first), *others = records
         image = known.image
         if first.kind == control_block.BEGIN:
             what = f"the launch on GPU {first.index} to begin"
@@ -146,15 +158,12 @@ class Controls:
         else:
             what = f"{image.arrays[-1]}[{first.index}] to reach {first.wanted}, and it is {first.seen}"
             why = self._who(first, known)
-        more = "".join(f", GPU {other.rank} waited too" for other in others)
+        more = "".join(f", GPU {other.rank} waited too" for _, other in others)
         text = (f"kernel {image.name}, GPU {first.rank}, CTA {first.cta}: it waited {_limit(image):g} s for {what}{more}; {why}. "
                 "What the kernel has computed is wrong, and launches of this mesh do not meet any more: restart the processes, or "
                 f"go on with a new numpipe.Mesh. {TIMEOUT} is how many seconds a wait for a peer may take")
-        place = image.places[first.place] if 0 <= first.place < len(image.places) else ""
-        found = re.search(r" @ (.+?):(\d+)", place)
-        lines = () if found is None else (Line(found[1], int(found[2]), image.name),)
-        error = PipelineDeadlock(text if found is None else at(found[1], int(found[2]), text))
-        party = Party(f"waits for {what}", first.thread // 128, image.role(first.thread // 128), first.cta, lines)
+        error = PipelineDeadlock(text)
+        party = Party(f"waits for {what}", first.thread // 128, image.role(first.thread // 128), first.cta)
         error.report = Report("deadlock", str(error), waiting=(party,), mend="as many signals as are waited for, on every GPU",
                               kernel=image.name)
         return error

@@ -68,8 +68,8 @@ def together(prepared: Prepared, grid: Grid, gpus: Gpus, controls: Controls, arr
         check_overlap(infos, image.arrays, outputs, name)
     reached = {arg: gpus.addresses([infos[arg] for infos in arrays], image.arrays[arg], name)
                for arg in image.peered if arg < len(image.arrays) - 1}
-    block, number = controls.block(image, streams, semaphores)
-    first = [address + 4 * SEMAPHORES for address in block]
+    known = controls.block(image, streams, semaphores)
+    first = [address + 4 * SEMAPHORES for address in known.block]
     launches = []
     for own, (infos, stream) in enumerate(zip(arrays, streams, strict=True)):
         device, rank = gpus.devices[own], gpus.ranks[own]
@@ -87,7 +87,7 @@ def together(prepared: Prepared, grid: Grid, gpus: Gpus, controls: Controls, arr
             sections.append((maps + struct.pack(f"<{len(addresses)}Q", *addresses)).ljust(
                 section_bytes(len(image.maps), len(image.arrays)), b"\0"))
         here = at_rank(rank)
-        table = prepared.table_of(here, stream) + controls.words(own, image, number) + b"".join(sections)
+        table = prepared.table_of(here, stream) + controls.words(own, known) + b"".join(sections)
         launches.append(Launch(prepared, table + prepared.words_of(here), grid, stream, device,
-                               controls.cleared(own, image, block, semaphores)))
+                               controls.cleared(own, known)))
     return Together(prepared, controls, launches, [one for infos in arrays for one in gpus.alive(infos)])

@@ -19,6 +19,7 @@ from ..traces.protocol import BARRIERS
 from .allocations import Barrier, BarrierPlan, Scratch, nbytes, place
 from .block import Block, cut
 from .budget import PANEL_BYTES, Region
+from .control_block import WORDS_BYTES, section_bytes
 from .copies import MapRequest
 from .layout import ATOM
 from .plans import COUNTERS, PHASES, BarrierPlace, NumberPlan, RingPlan
@@ -245,12 +246,12 @@ class Unit(SharedMemory):
     @property
     def section_bytes(self) -> int:
         """Bytes of the packed parameter for each GPU: its tensor maps, and the addresses of its arrays."""
-        return 128 * len(self.maps) + -(-8 * len(self.arrays) // 128) * 128
+        return section_bytes(len(self.maps), len(self.arrays))
 
     @property
     def table_bytes(self) -> int:
         """Bytes of the packed parameter."""
-        return self.peers_at + (128 + self.gpus * self.section_bytes if self.gpus else 0)
+        return self.peers_at + (WORDS_BYTES + self.gpus * self.section_bytes if self.gpus else 0)
 
     def readers(self, plan: RingPlan) -> int:
         """Return how many compute warpgroups of a CTA use each slot of a ring."""

@@ -12,9 +12,9 @@ Behind tensor maps and counter the packed parameter of a kernel with semaphores 
 The offsets are known when the entry is lowered, behind all code that asks for them: so they are link symbols, as axes are. A control
 block lies before the semaphores, and its words are int32::
 
-    0 … 63   launches of each GPU that have begun, and which this GPU has not met: never set by the host
+    0 … 61   launches of each GPU that have begun, and which this GPU has not met: never set by the host
+    63       1: a wait was given up, and so is each further one, also those of launches behind: never set by the host
     64       1: the launches of all peers have begun
-    65       1: a wait was given up, and so is each further one of this launch
     128 …    the semaphores
 
 A launch may be one ahead of a peer's, so the peer's words count. PTX ISA, "Memory Consistency Model: Release and Acquire Patterns".
@@ -41,7 +41,7 @@ _AT, _SECTION, _ADDRESSES = "np_gpus_at", "np_gpus_section", "np_gpus_addresses"
 """link symbols: where the block lies in the packed parameter, bytes of a section, where the addresses lie in one"""
 
 # Leaves a record of the launch that gives up: BLOCK is the block's address, INDEX, SEEN and WANTED what it says, of KIND. One is told.
-TELL = """ld.b64 at, [BLOCK+24]; atom.relaxed.sys.global.exch.b32 word, [at+260], 1; setp.ne.u32 late, word, 0; @late bra OUT;
+TELL = """ld.b64 at, [BLOCK+24]; atom.relaxed.sys.global.exch.b32 word, [at+252], 1; setp.ne.u32 late, word, 0; @late bra OUT;
 ld.b64 at, [BLOCK+8]; setp.eq.u64 late, at, 0; @late bra OUT;
 ld.b32 word, [BLOCK]; st.volatile.global.b32 [at+4], word;
 st.volatile.global.b32 [at+8], INDEX; st.volatile.global.b32 [at+12], SEEN; st.volatile.global.b32 [at+16], WANTED;
@@ -61,6 +61,7 @@ NEXT: add.s32 rank, rank, 1; bra SAY;
 SAID: ld.b64 end, [$0+16]; mov.u64 now, %globaltimer; add.u64 end, end, now; mov.b64 begun, own; mov.u32 rank, 0;
 EACH: setp.ge.s32 np_gpus, rank, gpus; @np_gpus bra ALL; setp.eq.s32 np_gpus, rank, me; @np_gpus bra FURTHER;
 AGAIN: ld.acquire.sys.global.b32 seen, [begun]; setp.ge.s32 np_gpus, seen, 1; @np_gpus bra CAME;
+ld.relaxed.sys.global.b32 word, [own+252]; setp.ne.u32 late, word, 0; @late bra OUT;
 mov.u64 now, %globaltimer; setp.lt.u64 late, now, end; @late bra AGAIN;
 TELL bra OUT;
 CAME: red.relaxed.sys.global.add.s32 [begun], -1;
@@ -70,7 +71,7 @@ OUT: }"""
 # $0 1: the launches of all peers have begun, 2: they have not, and the wait was given up; $1 the control block
 _GATE = """{ .reg .pred np_gpus; .reg .b32 seen;
 AGAIN: mov.u32 $0, 1; ld.acquire.gpu.global.b32 seen, [$1+256]; setp.ne.u32 np_gpus, seen, 0; @np_gpus bra OUT;
-mov.u32 $0, 2; ld.relaxed.sys.global.b32 seen, [$1+260]; setp.eq.u32 np_gpus, seen, 0; @np_gpus bra AGAIN;
+mov.u32 $0, 2; ld.relaxed.sys.global.b32 seen, [$1+252]; setp.eq.u32 np_gpus, seen, 0; @np_gpus bra AGAIN;
 OUT: fence.proxy.async.global; }"""
 
 

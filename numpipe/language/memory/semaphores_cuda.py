@@ -27,7 +27,7 @@ _POLL = """{ .reg .pred np_gpus, late; .reg .b32 seen, word; .reg .b64 at, now, 
 ld.acquire.sys.global.b32 seen, [$0]; setp.ge.s32 np_gpus, seen, $1; @np_gpus bra OUT;
 ld.b64 end, [$2+16]; mov.u64 now, %globaltimer; add.u64 end, end, now; ld.b64 at, [$2+24];
 AGAIN: ld.acquire.sys.global.b32 seen, [$0]; setp.ge.s32 np_gpus, seen, $1; @np_gpus bra OUT;
-ld.relaxed.sys.global.b32 word, [at+260]; setp.ne.u32 late, word, 0; @late bra OUT;
+ld.relaxed.sys.global.b32 word, [at+252]; setp.ne.u32 late, word, 0; @late bra OUT;
 mov.u64 now, %globaltimer; setp.lt.u64 late, now, end; @late bra AGAIN;
 TELL
 OUT: }"""
