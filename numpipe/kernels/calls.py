@@ -16,7 +16,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
+from importlib.metadata import version
 from typing import Any
 
 import numpy as np
@@ -25,6 +27,7 @@ from .. import launch
 from ..diagnostics import log
 from ..diagnostics.arguments import NONE, require, word
 from ..diagnostics.errors import SpecError
+from ..launch.mesh import Mesh
 from ..launch.table import Table
 from ..plan.specs import ArrayType, Persistent
 from . import jit, targets
@@ -73,15 +76,13 @@ class Calls:
         return variant
 
     def resolve(self, args: tuple[Any, ...], named: dict[str, Any], out: Any, target: str | None, stream: Any,
-                gpus: int = 0) -> Call:
-        """Bind a call's arguments, allocate the outputs that it leaves out, and find or make its plan.
-
-        gpus  the GPUs of its mesh; 0: it has none
-        """
+                mesh: Mesh | None = None, own: int = 0) -> Call:
+        """Bind a call's arguments, allocate the outputs that it leaves out, and find or make its plan; it is the call of GPU number
+        `own` of this process' in a `mesh`."""
         definition = self.definition
         call = definition.bind(args, named)
-        call.gpus = gpus
-        definition.check_mesh(gpus)
+        call.gpus = 0 if mesh is None else mesh.size
+        definition.check_mesh(call.gpus)
         definition.describe(call)
         infos, name = call.infos, definition.name
         missing = definition.results.missing(call) if len(call.args) < len(definition.parameters) else ()
@@ -93,7 +94,8 @@ class Calls:
         kinds = [scalar_kind(value) for value in call.numbers]
         if self._steered or len(kinds) > len(call.scalars):  # some decide the grid, or stand where arrays may
             kinds += [(p, value if p in self._steering else None) for p, value in zip(call.names, call.numbers, strict=True)]
-        key = (*[(i[0], i[1] & 15, i[2], i[3], i[4], i[5], i[6]) for i in infos], call.statics, *kinds, wanted, gpus)
+        key = (*[(i[0], i[1] & 15, i[2], i[3], i[4], i[5], i[6]) for i in infos], call.statics, *kinds, wanted,
+               None if mesh is None else mesh.key)
         plan = self.table.get(key) if target is None or isinstance(target, str) else None  # a key must be hashable
         if plan is None:
             require(f"kernel {name}", locals(), target=_TARGET)
@@ -108,7 +110,7 @@ class Calls:
             call.fresh = len(call.results)
             infos += [launch.describe_fresh(array, p, name) for array, p in zip(call.results, missing, strict=True)]
         if plan is None:
-            plan = self.table.keep(key, self._plan(call, types, target, out))
+            plan = self.table.keep(key, self._plan(call, types, target, out, mesh, own))
         call.plan, call.variant = plan, plan.variant
         call.values = [scalar_value(value, p, name) for p, value in zip(call.names, call.numbers, strict=True)]
         return call
@@ -141,7 +143,7 @@ class Calls:
         call.variant = self.variant(call)
         return call
 
-    def _plan(self, call: Call, types: tuple[ArrayType, ...], target: str | None, out: Any) -> Plan:
+    def _plan(self, call: Call, types: tuple[ArrayType, ...], target: str | None, out: Any, mesh: Mesh | None, own: int) -> Plan:
         """Make the plan of a call whose outputs are there; those of `types` were allocated for it."""
         timed = log.Timed("launch")
         definition, infos = self.definition, call.infos
@@ -153,8 +155,12 @@ class Calls:
         names = definition.results.array_names(call)
         launch.check_sizes(infos, names, definition.name)
         place = launch.same_place(infos, names, definition.name)
-        choice = targets.choose(definition.name, target or options.target, infos, place)
         variant = self.variant(call)
+        if mesh is not None and mesh.gpus is not None:
+            self.agree(mesh, call, variant)
+            for name, info in zip(names, infos, strict=True):
+                mesh.gpus.check_place(own, info, name, definition.name)
+        choice = targets.choose(definition.name, target or options.target, infos, place)
         grid = targets.ctas(definition, choice, call)
         outputs = [(name, info) for name, info, array in zip(names, infos, variant.arrays, strict=False) if array.output]
         for name, info in outputs:
@@ -165,13 +171,26 @@ class Calls:
             plan.semaphores = definition.results.semaphores(call)
         if choice.target == "gpu" and not empty:
             jit.check(definition, call, variant)
-            plan.prepared = variant.prepared(infos, self.table)
+            with nullcontext() if mesh is None else mesh.compiling(f"kernel {definition.name}"):
+                plan.prepared = variant.prepared(infos, self.table)
             if isinstance(options.grid, Persistent) and options.grid.ctas is None:
                 plan.grid = plan.prepared.fitting(grid, plan.device if place == "host" else infos[0].device)
         if timed:
             shapes = ", ".join(f"{name} {info.dtype.name}{list(info.shape)}" for name, info in zip(names, infos, strict=True))
             timed.say(f"{definition.name}: plan for {shapes} on {'GPU' if plan.prepared else 'the simulated SM'}, grid {grid}")
         return plan
+
+    def agree(self, mesh: Mesh, call: Call, variant: Variant) -> None:
+        """Compare a call with those of the other ranks, where each GPU has a process. Raises SpecError for what differs."""
+        names = self.definition.results.array_names(call)
+        facts = {"numpipe": version("numpipe"), "the number of GPUs": str(mesh.size), "the kernel's source": str(variant.digest)}
+        facts |= {f"'{name}'": f"{info.dtype.name} {info.shape} with strides {info.strides}"
+                  for name, info in zip(names, call.infos, strict=True)}
+        facts |= {f"'{name}'": str(kind) for name, kind in zip(call.names, variant.scalars, strict=True)}
+        facts |= {f"'{name}'": repr(value) for name, value in call.statics}
+        facts |= {"what TMA addresses": ", ".join(array.name for array in variant.arrays if array.tma and array.tma_store),
+                  "the number of semaphores": str(self.definition.results.semaphores(call))}
+        mesh.gpus.agree(facts, f"kernel {self.definition.name}", "calls it")  # type: ignore[union-attr]
 
     def run(self, call: Call, stream: Any, seed: Any = None, trace: Any = None,
             judge: Judge | None = None) -> launch.Launch | None:
@@ -211,7 +230,8 @@ class Calls:
         for info in infos[len(infos) - fresh:]:
             info.array.reshape(-1).view(np.uint8)[...] = 0xFF  # type: ignore[union-attr]
         if judge is None:
-            launch.check_overlap(infos, [a.name for a in plan.variant.arrays], max(plan.variant.outputs, fresh), self.definition.name)
+            outputs = max(plan.variant.outputs, fresh)
+            launch.check_overlap(infos, [a.name for a in plan.variant.arrays], outputs, self.definition.name)
 
 
 def result(call: Call, out: Any) -> Any:

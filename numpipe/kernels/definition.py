@@ -105,8 +105,8 @@ class Definition:
         """Raise SpecError for a call with a mesh of a kernel that has none, or the reverse."""
         if bool(gpus) == (self.options.semaphores is not None):
             return
-        raise SpecError(f"kernel {self.name}: mesh= is for kernels of several GPUs, and this one has no semaphores: leave mesh= out, or "
-                        "make it with @numpipe.kernel(semaphores=…)" if gpus else
+        raise SpecError(f"kernel {self.name}: mesh= is for kernels of several GPUs, and this one has no semaphores: leave mesh= "
+                        "out, or make it with @numpipe.kernel(semaphores=…)" if gpus else
                         f"kernel {self.name}: it has semaphores, so it runs on the GPUs of a mesh: pass mesh=, "
                         "numpipe.Mesh.simulated(2), numpipe.Mesh.local() or numpipe.Mesh.torch()")
 

@@ -92,10 +92,10 @@ class Kernel:
 
     @brief
     def bind(self, /, *args: Any, out: Any = None, target: str | None = None, mesh: Any = None, **named: Any) -> Bound:
-        """Prepare a call that is made often: ``bound()`` launches it, see `Bound`. Raises SpecError for a kernel of several GPUs."""
+        """Prepare a call that is made often: ``bound()`` launches it, see `Bound`. SpecError for a kernel of several GPUs."""
         if mesh is not None or self.options.semaphores is not None:
-            raise SpecError(f"kernel {self.name}: bind is for kernels of one GPU: call it with mesh=, a call that was made before is a "
-                            "few look-ups")
+            raise SpecError(f"kernel {self.name}: bind is for kernels of one GPU: call it with mesh=, a call that was made before "
+                            "is a few look-ups")
         with naming(self.name):
             return bind(self._calls, self._calls.resolve(args, named, out, target, None), out)
 

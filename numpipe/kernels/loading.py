@@ -234,7 +234,8 @@ class _Variant(Variant):
     def _build(self) -> Any:
         return self.definition.read()  # raises TargetError
 
-    def simulate(self, calls: Sequence[Call], grid: tuple[int, int, int], seed: Any, trace: Any, judge: Judge | None = None) -> None:
+    def simulate(self, calls: Sequence[Call], grid: tuple[int, int, int], seed: Any, trace: Any,
+                 judge: Judge | None = None) -> None:
         self.definition.read()
 
     def shown(self, what: str) -> Any:

@@ -108,7 +108,8 @@ class Options:
     @property
     def takes(self) -> set[str]:
         """The arguments that the functions `grid`, `out_type` and `semaphores` are called with."""
-        return {name for function in (self.grid, self.out_type, self.semaphores) if callable(function) for name in parameter_names(function)}
+        functions = self.grid, self.out_type, self.semaphores
+        return {name for function in functions if callable(function) for name in parameter_names(function)}
 
     def check(self, kernel: str, parameters: int) -> None:
         """Raise SpecError for options that no call could have."""
@@ -152,11 +153,11 @@ class Options:
             return
         require(f"kernel {kernel}", vars(self), semaphores=whole(1, MOST_SEMAPHORES) | FUNCTION)
         if self.workspace is not None:
-            raise SpecError(f"kernel {kernel}: semaphores= and workspace= both are for the last array parameter: a kernel has one of "
-                            "them; leave one out")
+            raise SpecError(f"kernel {kernel}: semaphores= and workspace= both are for the last array parameter: a kernel has one "
+                            "of them; leave one out")
         if not isinstance(self.grid, Persistent):
-            raise SpecError(f"kernel {kernel}: semaphores= needs grid=numpipe.persistent(), got {told(self.grid)}: CTAs wait for each "
-                            "other, so all of them must be on the GPU at the same time; loop over numpipe.tiles in the kernel")
+            raise SpecError(f"kernel {kernel}: semaphores= needs grid=numpipe.persistent(), got {told(self.grid)}: CTAs wait for "
+                            "each other, so all of them must be on the GPU at the same time; loop over numpipe.tiles in the kernel")
 
     def _check_schedule(self, kernel: str) -> None:
         """Raise SpecError for a schedule that is none, or that has nothing to schedule."""

@@ -25,7 +25,8 @@ from ..sim.directed import Guide
 
 
 def simulate(unit: Unit, function: Callable[..., Any], arrays: Sequence[Sequence[np.ndarray]],
-             scalars: Sequence[Sequence[Any]], grid: tuple[int, int, int], *, seed: sim.Seed = None, trace: sim.Trace | None = None, fresh: int = 0,
+             scalars: Sequence[Sequence[Any]], grid: tuple[int, int, int], *, seed: sim.Seed = None, trace: sim.Trace | None = None,
+             fresh: int = 0,
              ended: Callable[[Any], None] | None = None, limit: float | None = None) -> None:
     """Run the rewritten kernel function over the whole grid, role by role as the entry on the GPU does.
 

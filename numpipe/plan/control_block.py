@@ -1,4 +1,4 @@
-"""What the host and a kernel of several GPUs tell each other, as bytes: the control block, the launch's words, the record of a wait.
+"""What the host and a kernel of several GPUs tell each other, as bytes: the control block, a launch's words, the record of a wait.
 
 The *control block* lies in symmetric memory, one for each stream on each GPU; int32 words::
 
@@ -20,21 +20,20 @@ The *launch's words* are 128 bytes of the packed parameter behind maps and count
     4    i32   how many GPUs there are
     8    u64   address of the record, in pinned host memory
     16   u64   longest wait for a peer, in nanoseconds of %globaltimer
-    24   i32   the kernel's number in this process
+    24   u64   address of this GPU's control block
 
 Behind them is a section for each rank: its tensor maps, then the addresses of its arrays, 8 bytes each, up to a multiple of 128.
 
-The *record* is what the lane writes that sets LOST (byte, type); its first word is written last, with release at system scope::
+A *record* is what the lane writes that sets LOST (byte, type); its first word is written last::
 
-    0    i32   1: it waited for a semaphore; 2: for the begin of a peer
+    0    u32   1: it waited for a semaphore; 2: for the begin of a peer
     4    i32   the rank of its GPU
-    8    i32   the kernel's number in this process
-    12   i32   the semaphore's index, or the peer's rank
-    16   i32   the value that it saw
-    20   i32   the value that it waited for
-    24   i32   the CTA: x, y, z
-    36   i32   the thread of the CTA
-    40   i32   the number of the wait's place in `Image.places`; -1: none
+    8    i32   the semaphore's index, or the peer's rank
+    12   i32   the value that it saw
+    16   i32   the value that it waited for
+    20   u32   the CTA: x, y, z
+    32   u32   the thread of the CTA
+    36   i32   the number of the wait's place in `Image.places`; -1: none
 """
 
 from __future__ import annotations
@@ -52,13 +51,13 @@ PATIENCE = 8.0
 SEMAPHORE, BEGIN = 1, 2
 """kinds of records"""
 
-_WORDS = struct.Struct(f"<iiQQi{WORDS_BYTES - 28}x")
-_RECORD = struct.Struct(f"<11i{RECORD_BYTES - 44}x")
+_WORDS = struct.Struct(f"<iiQQQ{WORDS_BYTES - 32}x")
+_RECORD = struct.Struct(f"<I4i4Ii{RECORD_BYTES - 40}x")
 
 
-def words(rank: int, gpus: int, record: int, seconds: float, number: int) -> bytes:
-    """Return a launch's words: `record` is an address, `seconds` the longest wait, `number` the kernel's."""
-    return _WORDS.pack(rank, gpus, record, int(1e9 * seconds), number)
+def words(rank: int, gpus: int, record: int, seconds: float, block: int) -> bytes:
+    """Return a launch's words: `record` and `block` are addresses, `seconds` is the longest wait."""
+    return _WORDS.pack(rank, gpus, record, int(1e9 * seconds), block)
 
 
 def section_bytes(maps: int, arrays: int) -> int:
@@ -76,16 +75,15 @@ class Waited:
 
     kind: int
     rank: int
-    kernel: int
     index: int
     seen: int
     wanted: int
     cta: tuple[int, int, int]
     thread: int
-    place: int
+    place: int = -1
 
 
 def read(memory: bytes) -> Waited | None:
     """Return the record, or None where nothing was given up."""
-    kind, rank, kernel, index, seen, wanted, x, y, z, thread, place = _RECORD.unpack(memory)
-    return Waited(kind, rank, kernel, index, seen, wanted, (x, y, z), thread, place) if kind else None
+    kind, rank, index, seen, wanted, x, y, z, thread, place = _RECORD.unpack(memory)
+    return Waited(kind, rank, index, seen, wanted, (x, y, z), thread, place) if kind else None

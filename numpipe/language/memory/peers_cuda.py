@@ -33,12 +33,12 @@ _AT, _SECTION, _ADDRESSES = "np_gpus_at", "np_gpus_section", "np_gpus_addresses"
 # WANTED are what was waited for, of KIND, at the PLACE of the unit.
 TELL = """atom.relaxed.sys.global.exch.b32 word, [FLAG], 1; setp.ne.u32 late, word, 0; @late bra OUT;
 ld.b64 at, [WORDS+8]; setp.eq.u64 late, at, 0; @late bra OUT;
-ld.b32 word, [WORDS]; st.volatile.global.b32 [at+4], word; ld.b32 word, [WORDS+24]; st.volatile.global.b32 [at+8], word;
-st.volatile.global.b32 [at+12], INDEX; st.volatile.global.b32 [at+16], SEEN; st.volatile.global.b32 [at+20], WANTED;
-mov.u32 word, %ctaid.x; st.volatile.global.b32 [at+24], word;
-mov.u32 word, %ctaid.y; st.volatile.global.b32 [at+28], word;
-mov.u32 word, %ctaid.z; st.volatile.global.b32 [at+32], word;
-mov.u32 word, %tid.x; st.volatile.global.b32 [at+36], word; st.volatile.global.b32 [at+40], PLACE;
+ld.b32 word, [WORDS]; st.volatile.global.b32 [at+4], word; st.volatile.global.b32 [at+8], INDEX;
+st.volatile.global.b32 [at+12], SEEN; st.volatile.global.b32 [at+16], WANTED;
+mov.u32 word, %ctaid.x; st.volatile.global.b32 [at+20], word;
+mov.u32 word, %ctaid.y; st.volatile.global.b32 [at+24], word;
+mov.u32 word, %ctaid.z; st.volatile.global.b32 [at+28], word;
+mov.u32 word, %tid.x; st.volatile.global.b32 [at+32], word; st.volatile.global.b32 [at+36], PLACE;
 mov.u32 word, KIND; st.release.sys.global.b32 [at], word;"""
 # $0 the launch's words, $1 the sections, $2 bytes of one, $3 where its semaphores' address lies in it
 _BEGIN = """{ .reg .pred np_gpus, late; .reg .b32 me, gpus, rank, seen, word; .reg .b64 at, own, begun, now, end, mine;

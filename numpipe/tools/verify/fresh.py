@@ -34,7 +34,7 @@ class Arguments:
         check_kernel(what, kernel)
         if mesh is not None:
             check_mesh(mesh, kernel.name)
-            if mesh.where != "simulated":
+            if mesh.gpus is not None:
                 raise SpecError(f"kernel {kernel.name}: {what} runs on simulated GPUs, got {mesh!r}: pass "
                                 f"mesh=numpipe.Mesh.simulated({mesh.size})")
         for name in options:

@@ -75,8 +75,8 @@ def check(kernel: Kernel, /, *args: Any, reference: Any, schedules: int = 10, se
     require(f"kernel {kernel.name}: check", locals(), rtol=finite(0) | NONE, atol=finite(0) | NONE, gpu=FLAG | NONE)
     names = kernel.outputs(*args, **named)
     if mesh is not None and gpu:
-        raise SpecError(f"kernel {kernel.name}: check runs a kernel of several GPUs on simulated ones: leave gpu= out, and call it with "
-                        "numpipe.Mesh.local() or numpipe.Mesh.torch() to run it on GPUs")
+        raise SpecError(f"kernel {kernel.name}: check runs a kernel of several GPUs on simulated ones: leave gpu= out, and call it "
+                        "with numpipe.Mesh.local() or numpipe.Mesh.torch() to run it on GPUs")
     gpu = False if mesh is not None else gpu
     values = kernel.ask(reference, "reference", _view, *args, **named) if callable(reference) else reference
     if mesh is not None:  # a list for each output
