@@ -1,4 +1,4 @@
-"""Fences that make shared memory visible across proxies.
+"""Fences that make stores visible across proxies.
 
 A lane's ld / st go through the *generic* proxy, TMA and wgmma read through the *async* proxy, and neither sees the
 other's writes by a barrier alone. PTX ISA, "Parallel Synchronization and Communication Instructions: membar / fence".
@@ -25,6 +25,17 @@ def proxy_async() -> None:
     PTX ISA: membar / fence, fence.proxy.
     """
     current().fence_proxy_async()
+
+
+@ptx("fence.proxy.async.global;")
+def proxy_async_global() -> None:
+    """Make ordinary stores to global memory, of which this lane knows, visible to the async proxy. Scope: a lane.
+
+    For TMA copies of what another CTA, or another GPU, has stored by its lanes: who has seen its flag or semaphore fences, and
+    issues the copies, or meets those who issue them at a barrier. PTX ISA: membar / fence, fence.proxy; "Memory Consistency Model:
+    Proxies".
+    """
+    current().fence_proxy_async_global()
 
 
 @ptx("fence.mbarrier_init.release.cluster;")

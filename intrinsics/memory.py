@@ -97,6 +97,28 @@ def st_release_gpu_b32(ptr: int, value: int) -> None:
     _gpu_only("st_release_gpu_b32", "numpipe.combine hands parts of a tile over")
 
 
+@ptx("red.release.sys.global.add.s32 [$ptr], $value;", ptr="l", value="r")
+def red_release_sys_add(ptr: int, value: int) -> None:
+    """Add to 32 bits of memory at `ptr` (a multiple of 4), of this GPU or a peer, after all that this lane has done or seen. Scope:
+    a lane. GPU only.
+
+    Stores of other lanes count if a barrier orders them before; TMA stores once their lane has waited for them
+    (`cp_async_bulk.wait_group`). A fence for the whole system (MEMBAR.ALL.SYS): once a block, not in a main loop. PTX ISA: red;
+    "Memory Consistency Model: Scope; Release and Acquire Patterns".
+    """
+    _gpu_only("red_release_sys_add", "numpipe.signal(semaphore.at[i], rank)")
+
+
+@ptx("ld.acquire.sys.global.b32 $ret, [$ptr];", returns="r", ptr="l")
+def ld_acquire_sys_b32(ptr: int) -> int:
+    """Read 32 bits of memory at `ptr` (a multiple of 4) that another GPU may be writing. Scope: a lane. GPU only.
+
+    This lane then sees what that GPU did before it added to the value by `red_release_sys_add`, and so do lanes that meet this one
+    at a barrier. PTX ISA: ld.acquire; "Memory Consistency Model: Scope; Release and Acquire Patterns".
+    """
+    _gpu_only("ld_acquire_sys_b32", "numpipe.wait(semaphore.at[i], value)")
+
+
 def _gpu_only(name: str, instead: str) -> NoReturn:
     raise NotImplementedError(f"memory.{name} takes a GPU address, and the simulated SM has arrays in its place; in a "
                               f"kernel that also runs there, {instead}")

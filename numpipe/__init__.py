@@ -20,6 +20,7 @@ register tiles         `zeros`, `full`, `iota`, `wgmma`, `wgmma_wait`, `combine`
                        `show_layout`
 indices                `axis_index`, `axis_size`, `program_id`, `num_programs`, `nd_loop`, `planar_snake`, `cdiv`
 registers              `set_max_registers`
+many GPUs              `Mesh`; `peer`, `signal`, `wait`
 arrays                 `to_device`, `pinned_empty`, `ascontiguous`
 debugging              `debug_print`, `device_assert`, `last_failure`
 verification           `verify`, `Verification`; `numpipe.testing.check`, `numpipe.hazards`, `numpipe.reports`
@@ -85,6 +86,8 @@ _HOMES = {
     "language.memory.registers": "set_max_registers",
     "language.memory.per_lane": "lane_index",
     "language.memory.remote": "async_store_smem",
+    "language.memory.peers": "peer",
+    "language.memory.semaphores": "signal wait",
     "language.pipeline.pipelines": "pipeline",
     "language.pipeline.emit": "emit_pipeline emit_pipeline_warp_specialized",
     "language.pipeline.chains": "ComputeContext PipelineState WarpSpecializedPipeline",
@@ -96,6 +99,7 @@ _HOMES = {
     "language.grid.partials": "combine",
     "launch.placement": "pinned_empty to_device",
     "launch.contiguous": "ascontiguous",
+    "launch.mesh": "Mesh",
     "launch.watch": "last_failure",
     "launch.profiles": "last_profile",
     "traces.trace": "Trace",
@@ -156,6 +160,7 @@ if TYPE_CHECKING:
     from .language.tiles.tile import *
     from .language.tiles.top import *
     from .launch.contiguous import *
+    from .launch.mesh import *
     from .launch.placement import *
     from .launch.profiles import *
     from .launch.watch import *

@@ -34,6 +34,7 @@ from ..intrinsics import barrier, cluster, fence, griddep, mbarrier, setmaxnreg
 from ..language.grid.leaving import await_peers
 from ..language.grid.tile_scheduler import end_scheduler
 from ..language.grid.tile_scheduler_cuda import begin_scheduler
+from ..language.memory.peers_cuda import begin_gpus, define_offsets, launch_begins
 from ..language.pipeline.order_tokens import end_tokens
 from ..language.pipeline.turns import begin_turns, finish_turns
 from ..language.pipeline.turns_cuda import define_turns
@@ -90,6 +91,8 @@ def _start(unit: Unit, context: Any, builder: Any, *sizes: Any) -> None:
     define_order(builder.module, unit)
     if unit.exchange_bytes:
         define_exchange(builder.module, unit)
+    if unit.gpus:
+        define_offsets(builder.module, unit)
     if unit.turns > 1:
         define_turns(context, builder.module, unit)
     if unit.params.profile_space:
@@ -133,6 +136,16 @@ def _begin_tickets(unit: Unit, builder: Any, np_: Any, table: Any) -> None:
         begin_scheduler(builder, np_, builder.load(builder.gep(table, [nb.const(0), nb.const(unit.counter_at // 8)])))
 
 
+def _begin_launch(unit: Unit, context: Any, builder: Any, table: Any) -> None:
+    """Tell the peers that the launch has begun, by a lane of the first CTA: of a warp of the memory role that does nothing else, or
+    of the first warpgroup's last warp."""
+    own = unit.memory_warpgroup if unit.warp_specialized else 0
+    lane = nb.const(128 * own + (32 if unit.warp_specialized else 96))
+    first = builder.icmp_unsigned("==", nb.block_number(builder), nb.const(0))
+    with builder.if_then(builder.and_(first, builder.icmp_unsigned("==", nb.thread_index(builder), lane)), likely=False):
+        launch_begins(context, builder, unit, table)
+
+
 def _renamed(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     """Return a copy of a function under a name by which its code is found in the IR."""
     code = function.__code__.replace(co_name=name)
@@ -162,6 +175,8 @@ def build(unit: Unit, function: Callable[..., Any], scalars: Sequence[Any]) -> t
         "start": _operation(nb.types.void, functools.partial(_start, unit)),
         "is_memory": _operation(nb.types.boolean, lambda _, builder: _is_memory(unit, builder)),
         "begin_dynamic": _operation(nb.types.void, lambda _, builder, np_, table: _begin_tickets(unit, builder, np_, table)),
+        "begin_gpus": _operation(nb.types.void, lambda _, builder, np_, table: begin_gpus(builder, np_, table, unit)),
+        "begin_launch": _operation(nb.types.void, functools.partial(_begin_launch, unit)),
         "dec": setmaxnreg.dec, "inc": setmaxnreg.inc, "one_lane": one_lane, "drain_stores": drain_stores,
         "launch_dependents": griddep.launch_dependents, "wait": griddep.wait,
         "begin_turns": begin_turns, "finish_turns": finish_turns, "end_scheduler": end_scheduler,
@@ -188,7 +203,8 @@ def build(unit: Unit, function: Callable[..., Any], scalars: Sequence[Any]) -> t
 
     def run(role: str, before: Sequence[str], function: str, behind: Sequence[str], last: Sequence[str]) -> list[str]:
         np_ = f"{role}_np"
-        return [f"{np_} = {role}_context()", f"begin_dynamic({np_}, table)", *[f"begin_{role}({np_})"] * profiled, *before,
+        return [f"{np_} = {role}_context()", f"begin_dynamic({np_}, table)", *[f"begin_gpus({np_}, table)"] * bool(unit.gpus),
+                *[f"begin_{role}({np_})"] * profiled, *before,
                 f"{function}{np_}, {inner.replace('ROLE', role)})", *behind, f"end_scheduler({np_})", *last,
                 *[f"end_{role}({np_})"] * profiled]
 
@@ -197,9 +213,12 @@ def build(unit: Unit, function: Callable[..., Any], scalars: Sequence[Any]) -> t
     if unit.clustered:
         ns["memory"] = of_one_kernel(Helper(_leaving(ns["memory"], len(arguments))))
         finish = [*finish, "await_peers(compute_np)"]
+    begin_launch = ["begin_launch(table)"] * bool(unit.gpus)
     compute = run("compute", begin, "compute(", [*finish, "end_tokens(compute_np)"], ["drain_stores(compute_np)"] * (not late))
-    if unit.warp_specialized:
-        memory = run("memory", (), "one_lane(memory, ", (), ())
+    if not unit.warp_specialized:
+        compute = [*begin_launch, *compute]
+    else:
+        memory = [*begin_launch, *run("memory", (), "one_lane(memory, ", (), ())]
         compute = ["if is_memory():", *(f"    {line}" for line in (f"dec({unit.memory_registers})", *memory)),
                    "else:", *(f"    {line}" for line in (f"inc({unit.compute_registers})", *compute))]
     lines = ["maps = table_address(table)", f"start({', '.join(names[own:])})", "launch_dependents()", "wait()", *compute]

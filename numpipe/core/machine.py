@@ -108,6 +108,8 @@ class Machine(Protocol):
     """of the CTA in its cluster"""
     unit: Any
     """the kernel's axes, rings, slots, staging memory (numpipe.plan.unit.Unit)"""
+    gpu: int | None
+    """the number of its GPU, in a kernel with semaphores"""
 
     @property
     def deal(self) -> WorkCounter: ...
@@ -271,6 +273,25 @@ class Machine(Protocol):
 
     def gmem_await(self, flags: np.ndarray, index: int, what: str) -> None:
         """ld.acquire.gpu of ``flags[index]`` by one lane until it is set; then set it to 0."""
+
+    # ---- other GPUs
+    def gpu_begin(self) -> None:
+        """Tell all GPUs that the launch of this one has begun, by one lane of it."""
+
+    def gpu_await_begin(self) -> None:
+        """Wait until the launches of all GPUs have begun: their memory may be touched from then on."""
+
+    def gpu_of(self, rank: int, what: str) -> int:
+        """Return the number of a GPU; one that the mesh does not have is an error, which begins with `what`."""
+
+    def semaphore_signal(self, semaphores: np.ndarray, index: int, rank: int, add: int, what: str) -> None:
+        """red.release.sys.add to semaphore `index` of GPU `rank`, by one lane; reports call the array `what`."""
+
+    def semaphore_wait(self, semaphores: np.ndarray, index: int, value: int, what: str) -> None:
+        """ld.acquire.sys of the own GPU's semaphore `index` by one lane, until `value` has been added to it in this launch."""
+
+    def fence_proxy_async_global(self) -> None:
+        """Make the ordinary stores to arrays of which the executing lanes know visible to the async proxy."""
 
     def each_lane(self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Call ``function(*arguments[i])`` as lane i of the 128, whose current machine is a `Lane`, and return the results."""

@@ -45,6 +45,8 @@ HAZARDS: dict[str, Hazard] = {hazard.name: hazard for hazard in (
            "cp.async.bulk: completion; Memory Consistency Model: Proxies"),
     Hazard("cta-conflict", "two CTAs touch the same elements of an array, one of them writes, and nothing orders them",
            "Memory Consistency Model: Data-races"),
+    Hazard("gpu-conflict", "two GPUs touch the same elements of an array, one of them writes, and no semaphore orders them",
+           "Memory Consistency Model: Scope; Release and Acquire Patterns; Data-races"),
     Hazard("steering-data-written", "an array whose elements steer what is loaded is written during the launch",
            "Memory Consistency Model: Data-races"),
     Hazard("unwritten-output", "elements of an output that nobody has written when the launch has ended",

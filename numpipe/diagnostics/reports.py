@@ -39,6 +39,7 @@ class Party:
     lines    the user's lines, innermost first
     ring, slot, step, phase, barrier   its place in the pipeline, as far as known; for a warpgroup that waits, what it waits for
     lo, hi   the range of shared-memory bytes, or None
+    gpu      the GPU of a kernel of several; None: there is one
     """
 
     did: str
@@ -53,11 +54,17 @@ class Party:
     phase: int | None = None
     lo: int | None = None
     hi: int | None = None
+    gpu: int | None = None
 
     @property
     def name(self) -> str:
         """Return ``warpgroup 0 (compute)``."""
         return f"warpgroup {self.warpgroup} ({self.role})"
+
+    @property
+    def where(self) -> str:
+        """Return ``CTA (1, 0, 0)``, with its GPU where there are several."""
+        return f"CTA {self.cta}" + ("" if self.gpu is None else f" of GPU {self.gpu}")
 
 
 @dataclass(frozen=True)

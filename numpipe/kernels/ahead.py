@@ -75,7 +75,7 @@ def _variant(number: int, entry: Any) -> tuple[Kernel, Variant]:
         raise SpecError(f"warmup: entry {number} of the list must be (kernel, args) or (kernel, args, named), with a tuple of "
                         f"positional arguments, (x,) for a single one, and a dictionary; got {_brief(entry)}")
     given = dict(named)
-    return kernel, kernel.described(tuple(args), given, given.pop("out", None)).variant
+    return kernel, kernel.described(tuple(args), given, given.pop("out", None), mesh=given.pop("mesh", None)).variant
 
 
 def _brief(entry: Any) -> str:

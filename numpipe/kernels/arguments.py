@@ -27,7 +27,7 @@ from ..launch.info import ArrayInfo
 from ..plan.specs import Static
 
 SCALAR = (bool, int, float, np.generic)
-RESERVED = ("target", "stream", "seed", "trace")
+RESERVED = ("target", "stream", "seed", "trace", "mesh")
 """keywords of every call; ``out`` is one too, but an array parameter of that name means the same"""
 MISSING = inspect.Parameter.empty
 """stands for the default of a parameter that has none"""
@@ -82,6 +82,8 @@ class Call:
     """the `variants.Variant` that it runs"""
     plan: Any = None
     """the `calls.Plan` that it follows"""
+    gpus = 0
+    """the GPUs of the mesh on which it runs, one call on each; 0: it is of one GPU"""
 
     def __init__(self, args: tuple[Any, ...], scalars: tuple[Any, ...], statics: Statics) -> None:
         self.args = args
@@ -136,6 +138,9 @@ class Parameters:
         parameters._begin()
         return parameters
 
+    several = False
+    """whether the kernel is one of several GPUs"""
+
     def _begin(self) -> None:
         self._count = len(self.names)
         self._static_defaults = Statics(self.statics.items())
@@ -177,14 +182,14 @@ class Parameters:
         self.scalars |= dict.fromkeys(names, 1)
         self._scalar_defaults = tuple(self.scalars.values())
 
-    def reserve_last(self) -> str:
+    def reserve_last(self, option: str, example: str) -> str:
         """Take the last array, which the kernel passes itself, off the parameters; returns its name.
 
         Raises SpecError where it is the only one.
         """
         if len(self.names) < 2:
-            raise SpecError(f"kernel {self.kernel}: workspace= is for the last array parameter, behind inputs and outputs, and "
-                            f"there is only '{self.names[0]}': write def {self.kernel}(…, work)")
+            raise SpecError(f"kernel {self.kernel}: {option}= is for the last array parameter, behind inputs and outputs, and "
+                            f"there is only '{self.names[0]}': write def {self.kernel}(…, {example})")
         name = self.names.pop()
         self.positional.remove(name)
         self._count = len(self.names)
@@ -216,7 +221,7 @@ class Parameters:
             if name in self.names:
                 raise SpecError(f"kernel {self.kernel}: argument '{self.names[len(full)]}' is missing, but '{name}' behind it is "
                                 "given")
-            known = [*self.names, *self.scalars, *self.statics, "out", "target", "stream"]
+            known = [*self.names, *self.scalars, *self.statics, "out", "target", "stream", *["mesh"] * self.several]
             raise SpecError(f"kernel {self.kernel}: unexpected argument '{name}'; its arguments are {', '.join(known)}")
         call = Call(tuple(full), scalars, statics)
         if behind:

@@ -16,7 +16,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
+from importlib.metadata import version
 from typing import Any
 
 import numpy as np
@@ -25,6 +27,7 @@ from .. import launch
 from ..diagnostics import log
 from ..diagnostics.arguments import NONE, require, word
 from ..diagnostics.errors import SpecError
+from ..launch.mesh import Mesh
 from ..launch.table import Table
 from ..plan.specs import ArrayType, Persistent
 from . import jit, targets
@@ -50,6 +53,8 @@ class Plan:
     """CUDA ordinal for host arrays"""
     prepared: launch.Prepared | None = None
     """the prepared kernel that it launches; None: it is simulated"""
+    semaphores: int = 0
+    """how many semaphores each GPU has"""
 
 
 class Calls:
@@ -70,10 +75,14 @@ class Calls:
         variant.obstacles = obstacles  # an error names the arrays of the newest call
         return variant
 
-    def resolve(self, args: tuple[Any, ...], named: dict[str, Any], out: Any, target: str | None, stream: Any) -> Call:
-        """Bind a call's arguments, allocate the outputs that it leaves out, and find or make its plan."""
+    def resolve(self, args: tuple[Any, ...], named: dict[str, Any], out: Any, target: str | None, stream: Any,
+                mesh: Mesh | None = None, own: int = 0) -> Call:
+        """Bind a call's arguments, allocate the outputs that it leaves out, and find or make its plan; it is the call of GPU number
+        `own` of this process' in a `mesh`."""
         definition = self.definition
         call = definition.bind(args, named)
+        call.gpus = 0 if mesh is None else mesh.size
+        definition.check_mesh(call.gpus)
         definition.describe(call)
         infos, name = call.infos, definition.name
         missing = definition.results.missing(call) if len(call.args) < len(definition.parameters) else ()
@@ -85,7 +94,8 @@ class Calls:
         kinds = [scalar_kind(value) for value in call.numbers]
         if self._steered or len(kinds) > len(call.scalars):  # some decide the grid, or stand where arrays may
             kinds += [(p, value if p in self._steering else None) for p, value in zip(call.names, call.numbers, strict=True)]
-        key = (*[(i[0], i[1] & 15, i[2], i[3], i[4], i[5], i[6]) for i in infos], call.statics, *kinds, wanted)
+        key = (*[(i[0], i[1] & 15, i[2], i[3], i[4], i[5], i[6]) for i in infos], call.statics, *kinds, wanted,
+               None if mesh is None else mesh.key)
         plan = self.table.get(key) if target is None or isinstance(target, str) else None  # a key must be hashable
         if plan is None:
             require(f"kernel {name}", locals(), target=_TARGET)
@@ -100,12 +110,13 @@ class Calls:
             call.fresh = len(call.results)
             infos += [launch.describe_fresh(array, p, name) for array, p in zip(call.results, missing, strict=True)]
         if plan is None:
-            plan = self.table.keep(key, self._plan(call, types, target, out))
+            plan = self.table.keep(key, self._plan(call, types, target, out, mesh, own))
         call.plan, call.variant = plan, plan.variant
         call.values = [scalar_value(value, p, name) for p, value in zip(call.names, call.numbers, strict=True)]
         return call
 
-    def described(self, args: tuple[Any, ...], named: dict[str, Any], out: Any = None, *, whole: bool = False) -> Call:
+    def described(self, args: tuple[Any, ...], named: dict[str, Any], out: Any = None, *, whole: bool = False,
+                  gpus: int = 0) -> Call:
         """Return a call that is not run, with its variant; an ArrayType may stand for an array.
 
         `whole`: check also what a run depends on and a compile does not, values of scalars and the kernel's `signature`. Raises
@@ -113,6 +124,8 @@ class Calls:
         """
         definition = self.definition
         call = definition.bind(args, named, own=whole)
+        call.gpus = gpus
+        definition.check_mesh(gpus)
         definition.check_outputs(call)
         definition.describe(call, types=True)
         launch.check_sizes(call.infos, definition.results.array_names(call), definition.name)
@@ -130,7 +143,7 @@ class Calls:
         call.variant = self.variant(call)
         return call
 
-    def _plan(self, call: Call, types: tuple[ArrayType, ...], target: str | None, out: Any) -> Plan:
+    def _plan(self, call: Call, types: tuple[ArrayType, ...], target: str | None, out: Any, mesh: Mesh | None, own: int) -> Plan:
         """Make the plan of a call whose outputs are there; those of `types` were allocated for it."""
         timed = log.Timed("launch")
         definition, infos = self.definition, call.infos
@@ -142,23 +155,42 @@ class Calls:
         names = definition.results.array_names(call)
         launch.check_sizes(infos, names, definition.name)
         place = launch.same_place(infos, names, definition.name)
-        choice = targets.choose(definition.name, target or options.target, infos, place)
         variant = self.variant(call)
+        if mesh is not None and mesh.gpus is not None:
+            self.agree(mesh, call, variant)
+            for name, info in zip(names, infos, strict=True):
+                mesh.gpus.check_place(own, info, name, definition.name)
+        choice = targets.choose(definition.name, target or options.target, infos, place)
         grid = targets.ctas(definition, choice, call)
         outputs = [(name, info) for name, info, array in zip(names, infos, variant.arrays, strict=False) if array.output]
         for name, info in outputs:
             launch.check_writable(info, name, definition.name)
         empty = 0 in grid or (bool(outputs) and all(0 in info.shape for _, info in outputs))
         plan = Plan(variant, grid, types, empty, choice.device.ordinal if choice.device else 0)
+        if call.gpus:
+            plan.semaphores = definition.results.semaphores(call)
         if choice.target == "gpu" and not empty:
             jit.check(definition, call, variant)
-            plan.prepared = variant.prepared(infos, self.table)
+            with nullcontext() if mesh is None else mesh.compiling(f"kernel {definition.name}"):
+                plan.prepared = variant.prepared(infos, self.table)
             if isinstance(options.grid, Persistent) and options.grid.ctas is None:
                 plan.grid = plan.prepared.fitting(grid, plan.device if place == "host" else infos[0].device)
         if timed:
             shapes = ", ".join(f"{name} {info.dtype.name}{list(info.shape)}" for name, info in zip(names, infos, strict=True))
             timed.say(f"{definition.name}: plan for {shapes} on {'GPU' if plan.prepared else 'the simulated SM'}, grid {grid}")
         return plan
+
+    def agree(self, mesh: Mesh, call: Call, variant: Variant) -> None:
+        """Compare a call with those of the other ranks, where each GPU has a process. Raises SpecError for what differs."""
+        names = self.definition.results.array_names(call)
+        facts = {"numpipe": version("numpipe"), "the number of GPUs": str(mesh.size), "the kernel's source": str(variant.digest)}
+        facts |= {f"'{name}'": f"{info.dtype.name} {info.shape} with strides {info.strides}"
+                  for name, info in zip(names, call.infos, strict=True)}
+        facts |= {f"'{name}'": str(kind) for name, kind in zip(call.names, variant.scalars, strict=True)}
+        facts |= {f"'{name}'": repr(value) for name, value in call.statics}
+        facts |= {"what TMA addresses": ", ".join(array.name for array in variant.arrays if array.tma and array.tma_store),
+                  "the number of semaphores": str(self.definition.results.semaphores(call))}
+        mesh.gpus.agree(facts, f"kernel {self.definition.name}", "calls it")  # type: ignore[union-attr]
 
     def run(self, call: Call, stream: Any, seed: Any = None, trace: Any = None,
             judge: Judge | None = None) -> launch.Launch | None:
@@ -171,12 +203,9 @@ class Calls:
             return None
         outputs = max(plan.variant.outputs, fresh)
         if plan.prepared is None:
-            for info in infos[len(infos) - fresh:]:
-                info.array.reshape(-1).view(np.uint8)[...] = 0xFF  # type: ignore[union-attr]
-            if judge is None:
-                launch.check_overlap(infos, [a.name for a in plan.variant.arrays], outputs, self.definition.name)
+            self.begin_simulated(call, judge)
             grid = plan.grid if judge is None or judge.ctas is None else targets.on(self.definition, judge.ctas)
-            plan.variant.simulate(call, grid, seed, trace, judge)
+            plan.variant.simulate((call,), grid, seed, trace, judge)
             return None
         if infos[0].kind == "host":
             launch.run(plan.prepared, plan.grid, infos, call.values, 0 if stream is None else launch.as_stream(stream),
@@ -194,6 +223,15 @@ class Calls:
         if foreign:
             launch.settle(infos, handle, fresh)
         return launched
+
+    def begin_simulated(self, call: Call, judge: Judge | None) -> None:
+        """Fill the outputs that a simulated call has allocated with NaN; refuse arrays that overlap, unless there is a `judge`."""
+        plan, infos, fresh = call.plan, call.infos, call.fresh
+        for info in infos[len(infos) - fresh:]:
+            info.array.reshape(-1).view(np.uint8)[...] = 0xFF  # type: ignore[union-attr]
+        if judge is None:
+            outputs = max(plan.variant.outputs, fresh)
+            launch.check_overlap(infos, [a.name for a in plan.variant.arrays], outputs, self.definition.name)
 
 
 def result(call: Call, out: Any) -> Any:

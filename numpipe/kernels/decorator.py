@@ -17,7 +17,8 @@ def kernel(function: Callable[..., Any] | None = None, /, *, grid: Any = (1,), g
            memory_registers: int | None = None, warp_specialized: bool = True, in_specs: Any = None, out_specs: Any = None,
            compiler_params: CompilerParams | None = None, target: str | None = None, cluster: Any = None,
            cluster_names: Sequence[str] = (), cooperative: bool = False, programmatic: bool | None = None,
-           schedule: str = "cooperative", without: Sequence[str] = (), workspace: Any = None) -> Any:
+           schedule: str = "cooperative", without: Sequence[str] = (), workspace: Any = None,
+           semaphores: Any = None) -> Any:
     """Make a kernel of a Python function over references.
 
     grid              CTAs: a tuple of ints (none: one CTA), a function of the kernel's arguments (by parameter name) that
@@ -58,6 +59,9 @@ def kernel(function: Callable[..., Any] | None = None, /, *, grid: Any = (1,), g
                       decided when it is compiled. So one function may be several kernels, with and without an array or a scalar
     workspace         a `Workspace`, or a function of the arrays and Statics (by parameter name) that returns one: the last array
                       parameter is global memory for partial sums (`combine`), which numpipe allocates and calls do not pass
+    semaphores        of a kernel that runs on several GPUs at once: how many there are on each, or a function of the arguments (by
+                      parameter name) that says it. The last array parameter is an int32 array of them, which numpipe allocates
+                      and calls do not pass; calls take ``mesh=``, a `Mesh`. Such a kernel has a `persistent` grid
 
     Positional parameters are arrays or scalars, outputs behind inputs; scalars may stand anywhere, and a call that leaves out the
     outputs passes those behind them by name. Parameters with a default (a bool, int, float or
@@ -65,7 +69,7 @@ def kernel(function: Callable[..., Any] | None = None, /, *, grid: Any = (1,), g
     one compile a value. Any may be passed by name: for ``def k(a, b, c, alpha=1.0)`` with an out_type, call ``k(a, b)``,
     ``k(a, b, alpha=2.0)`` or ``k(a, b, out=c)``; without, ``k(a, b, c)`` or ``k(a, b, c, 2.0)``. A Python int is an int32
     (a float where the default is one), a float a float32, a NumPy scalar has its own type. Calls take besides ``out=``,
-    ``target=`` and ``stream=``.
+    ``target=`` and ``stream=``, those of a kernel with semaphores ``mesh=``.
 
     Raises SpecError for arguments that do not fit, CompileError for source that cannot be compiled, TargetError where the
     target cannot run, LaunchError when the driver fails; on the simulated SM PipelineRace and PipelineDeadlock.
@@ -85,6 +89,6 @@ def kernel(function: Callable[..., Any] | None = None, /, *, grid: Any = (1,), g
             SplitOptions(num_compute_wgs, wg_axis, memory_registers),
             warp_specialized, CompilerParams() if compiler_params is None else compiler_params, target, in_specs, out_specs,
             schedule, of_options(name, cluster, cooperative, programmatic), axis_names(name, cluster, cluster_names),
-            names_of(name, "without", without), workspace))
+            names_of(name, "without", without), workspace, semaphores))
 
     return make if function is None else make(function)

@@ -58,8 +58,11 @@ class Definition:
         """the last of its own scalars: the sizes of dimensions that the launch flattens"""
         if self.size_names:
             self._pass_sizes()
-        self._workspace = None if options.workspace is None else self.arguments.reserve_last()
+        self._workspace = None if options.workspace is None else self.arguments.reserve_last("workspace", "work")
         """the name of the parameter that is the workspace"""
+        self._semaphores = None if options.semaphores is None else self.arguments.reserve_last("semaphores", "ready")
+        """the name of the parameter that is the array of semaphores"""
+        self.arguments.several = options.semaphores is not None
         self._scalars = tuple(self.arguments.scalars)
         options.check(self.name, len(self.parameters))
         self.results = Results(self.arguments, options)
@@ -97,6 +100,15 @@ class Definition:
             names = tuple(f"d{d}" for d in range(len(dims)))
             raise SpecError(f"kernel {self.name}: the grid {dims} has {len(dims)} dimensions, and a function that returns more "
                             f"than 3 needs a name for each: give the kernel grid_names={names}")
+
+    def check_mesh(self, gpus: int) -> None:
+        """Raise SpecError for a call with a mesh of a kernel that has none, or the reverse."""
+        if bool(gpus) == (self.options.semaphores is not None):
+            return
+        raise SpecError(f"kernel {self.name}: mesh= is for kernels of several GPUs, and this one has no semaphores: leave mesh= "
+                        "out, or make it with @numpipe.kernel(semaphores=…)" if gpus else
+                        f"kernel {self.name}: it has semaphores, so it runs on the GPUs of a mesh: pass mesh=, "
+                        "numpipe.Mesh.simulated(2), numpipe.Mesh.local() or numpipe.Mesh.torch()")
 
     # ---- its source
     def read(self) -> Source:
@@ -183,8 +195,10 @@ class Definition:
                                    host or not output or ends_whole(info), output))
         if self._workspace is not None:
             arrays.append(ArrayArg(self._workspace, np.dtype(np.float32), 2, workspace=True))
+        if self._semaphores is not None:
+            arrays.append(ArrayArg(self._semaphores, np.dtype(np.int32), 1, tma=False, tma_store=False, semaphores=True))
         kinds = tuple(scalar_dtype(value, name, self.name) for name, value in zip(call.names, call.numbers, strict=True))
-        return (tuple(arrays), kinds, call.statics), obstacles
+        return (tuple(arrays), kinds, call.statics, call.gpus), obstacles
 
 
 def ends_whole(info: launch.ArrayInfo) -> bool:

@@ -34,6 +34,9 @@ _MAKERS = ("numpipe", "numba-cuda", "llvmlite", "nvidia-nvvm", "nvidia-nvjitlink
 def export(calls: Calls, path: str | os.PathLike[str], signatures: tuple[Any, ...], choose: Callable[..., Any] | None) -> None:
     """Write the file of the kernel whose calls these are: see `Kernel.export`."""
     export = _Export(calls, choose)
+    if calls.definition.options.semaphores is not None:
+        raise SpecError(f"{export.what}: a file holds kernels of one GPU, and this one has semaphores: compile it where it is "
+                        "called, numpipe.warmup does so ahead of calls")
     require("export", locals(), path=PATH, choose=FUNCTION | NONE)
     if not Path(path).parent.is_dir():  # before what takes long
         raise FileNotFoundError(errno.ENOENT, f"{export.what}: there is no such folder", str(Path(path).parent))

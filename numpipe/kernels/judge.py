@@ -12,6 +12,15 @@ from ..diagnostics.errors import SimulationError
 Arrays = Mapping[str, np.ndarray[Any, Any]]
 
 
+def of_gpu(name: str, gpu: int, gpus: int) -> str:
+    """Return the name of an array of one of several GPUs; of a kernel of one GPU (`gpus` 0) it is the parameter's.
+
+    >>> of_gpu("x", 1, 2), of_gpu("x", 0, 0)
+    ('x of GPU 1', 'x')
+    """
+    return f"{name} of GPU {gpu}" if gpus else name
+
+
 class Judge:
     """It looks at the run when all CTAs have ended.
 
@@ -40,7 +49,7 @@ class Judge:
         if self._before is None:
             return
         for name, array in {**fresh, **passed}.items():
-            if name not in self.partial and (name in fresh or name in self._before):
+            if name.partition(" ")[0] not in self.partial and (name in fresh or name in self._before):
                 error = unwritten(memory, name, array, None if name in fresh else self._before[name])
                 if error is not None:
                     (self.unwritten if name in fresh else self.kept)[name] = error

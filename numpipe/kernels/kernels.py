@@ -26,6 +26,7 @@ from .bound import Bound, bind
 from .calls import Calls, result
 from .definition import Definition
 from .judge import Judge
+from .on_mesh import OnMesh, one_of
 from .options import Options
 from .repeats import Repeats
 from .variants import Variant
@@ -53,6 +54,7 @@ class Kernel:
         self._table = Table()
         self._calls = Calls(definition, self._table, variant)
         self._repeats = Repeats(definition.arguments, self._table)
+        self._on_mesh = OnMesh(self._calls)
 
     def __repr__(self) -> str:
         return f"<numpipe kernel {self.name}({', '.join(self.parameters)})>"
@@ -69,10 +71,13 @@ class Kernel:
 
     __iter__ = None  # without it Python would iterate by __getitem__
 
-    def __call__(self, /, *args: Any, out: Any = None, target: str | None = None, stream: Any = None, **named: Any) -> Any:
-        """Run the kernel; returns the outputs it allocated (or `out`)."""
+    def __call__(self, /, *args: Any, out: Any = None, target: str | None = None, stream: Any = None, mesh: Any = None,
+                 **named: Any) -> Any:
+        """Run the kernel; returns the outputs it allocated (or `out`). With a `mesh` it runs on each of its GPUs."""
         try:
             try:
+                if mesh is not None:
+                    return self._on_mesh.run(mesh, args, named, out, target, stream)
                 if target is None:
                     launched, out = self._repeats.find(args, named, out, stream)
                     if launched is not None:
@@ -86,14 +91,17 @@ class Kernel:
             raise
 
     @brief
-    def bind(self, /, *args: Any, out: Any = None, target: str | None = None, **named: Any) -> Bound:
-        """Prepare a call that is made often: ``bound()`` launches it, see `Bound`."""
+    def bind(self, /, *args: Any, out: Any = None, target: str | None = None, mesh: Any = None, **named: Any) -> Bound:
+        """Prepare a call that is made often: ``bound()`` launches it, see `Bound`. SpecError for a kernel of several GPUs."""
+        if mesh is not None or self.options.semaphores is not None:
+            raise SpecError(f"kernel {self.name}: bind is for kernels of one GPU: call it with mesh=, a call that was made before "
+                            "is a few look-ups")
         with naming(self.name):
             return bind(self._calls, self._calls.resolve(args, named, out, target, None), out)
 
     @brief
     def simulate(self, /, *args: Any, seed: int | str | None = None, trace: Any = None, ctas: int | None = None,
-                 limit: float | None = None, out: Any = None, **named: Any) -> Any:
+                 limit: float | None = None, out: Any = None, mesh: Any = None, **named: Any) -> Any:
         """Run on the simulated SM: `seed` picks a random legal schedule (None: the virtual-time order); a text
         is the name of one that `numpipe.verify` has found.
 
@@ -102,6 +110,7 @@ class Kernel:
         `ctas` is the number of CTAs of a `persistent` grid, which has 2 otherwise; SpecError for another grid.
         `limit` is the number of seconds that the run may take, an hour if None: SpecError as soon as the CTAs that have run say
         that all of them take longer.
+        `mesh` is a `numpipe.Mesh.simulated`, on whose GPUs a kernel with semaphores runs.
         """
         from ..traces.trace import collecting
 
@@ -110,10 +119,13 @@ class Kernel:
         if limit is not None and self.takes("limit"):
             named["limit"], limit = limit, None
         with collecting(trace) as events:
-            return self.judged(Judge(ctas, limit=limit), *args, out=out, seed=seed, trace=events, **named)
+            return self.judged(Judge(ctas, limit=limit), *args, out=out, seed=seed, trace=events, mesh=mesh, **named)
 
-    def judged(self, judge: Judge, /, *args: Any, out: Any = None, seed: Any = None, trace: Any = None, **named: Any) -> Any:
+    def judged(self, judge: Judge, /, *args: Any, out: Any = None, seed: Any = None, trace: Any = None, mesh: Any = None,
+               **named: Any) -> Any:
         """Run on the simulated SM, for a judge; `trace` is a Trace."""
+        if mesh is not None:
+            return self._on_mesh.run(mesh, args, named, out, "sim", None, seed, trace, judge)
         return self._run(args, named, out, "sim", None, seed, trace, judge)
 
     def _run(self, args: tuple[Any, ...], named: dict[str, Any], out: Any, target: str | None, stream: Any,
@@ -129,14 +141,15 @@ class Kernel:
 
     # ---- inspection
     @brief
-    def compiled(self, /, *args: Any, out: Any = None, **named: Any) -> Built:
+    def compiled(self, /, *args: Any, out: Any = None, mesh: Any = None, **named: Any) -> Built:
         """Return the compiled kernel for arguments of these types, with what the compiler made on the way; an ArrayType may stand
-        for an array. Needs no GPU."""
-        return self.described(args, named, out).variant.built  # type: ignore[no-any-return]
+        for an array. Of a `mesh` only the size counts. Needs no GPU."""
+        return self.described(args, named, out, mesh=mesh).variant.built  # type: ignore[no-any-return]
 
     @brief
-    def inspect(self, what: str, /, *args: Any, out: Any = None, **named: Any) -> Any:
-        """Return the kernel compiled for these arguments, for people to read; an ArrayType may stand for an array. Needs no GPU.
+    def inspect(self, what: str, /, *args: Any, out: Any = None, mesh: Any = None, **named: Any) -> Any:
+        """Return the kernel compiled for these arguments, for people to read; an ArrayType may stand for an array. Of a `mesh` only
+        the size counts. Needs no GPU.
 
         "ptx", "sass", "llvm"   its code, as text ("sass" needs nvdisasm)
         "source"                the rewritten kernel function, which both executions run
@@ -150,7 +163,7 @@ class Kernel:
         >>> print(matmul.inspect("resources", a, b))
         """
         check_inspect(what, self.name)
-        return self.described(args, named, out).variant.shown(what)
+        return self.described(args, named, out, mesh=mesh).variant.shown(what)
 
     @brief
     def export(self, path: str | os.PathLike[str], /, *signatures: Any, choose: Callable[..., Any] | None = None) -> None:
@@ -180,9 +193,11 @@ class Kernel:
 
         export(self._calls, path, signatures, choose)
 
-    def described(self, args: tuple[Any, ...], named: dict[str, Any], out: Any = None, *, whole: bool = False) -> Call:
+    def described(self, args: tuple[Any, ...], named: dict[str, Any], out: Any = None, *, mesh: Any = None,
+                  whole: bool = False) -> Call:
         """Return a call with these arguments that is not run, as `Calls.described` does."""
-        return self._calls.described(args, named, out, whole=whole)
+        args, named, out, gpus = one_of(mesh, self.definition, args, named, out)
+        return self._calls.described(args, named, out, whole=whole, gpus=gpus)
 
     def adopt(self, image: launch.Image, call: Call) -> None:
         """Give the call's variant the image that another process compiled, unless it has one already."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -121,6 +121,7 @@ class _Definition(Definition):
         self.grid_rank, self.size_names = folded.rank_of(self.own_names)
         self._scalars = tuple(self.arguments.scalars)
         self._workspace = manifest.entries[0].arrays[-1].name if manifest.workspace else None
+        self._semaphores = None
         self.stores = {"all": list(manifest.stores), "seen": list(manifest.seen)}
         functions = {option: _ByTypes(archive, option) for option in ("out_type", "grid", "steps", "workspace", "choose")
                      if any(option in known for known in archive.functions)}
@@ -233,7 +234,8 @@ class _Variant(Variant):
     def _build(self) -> Any:
         return self.definition.read()  # raises TargetError
 
-    def simulate(self, call: Call, grid: tuple[int, int, int], seed: Any, trace: Any, judge: Judge | None = None) -> None:
+    def simulate(self, calls: Sequence[Call], grid: tuple[int, int, int], seed: Any, trace: Any,
+                 judge: Judge | None = None) -> None:
         self.definition.read()
 
     def shown(self, what: str) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..diagnostics.arguments import NONE, require, told, word
+from ..diagnostics.arguments import FUNCTION, NONE, require, told, whole, word
 from ..diagnostics.errors import SpecError
 from ..launch.attributes import MAX_GRID, PLAIN, Attributes
 from ..launch.device import TARGET_NAMES
@@ -22,6 +22,8 @@ from ..plan.split import Split, SplitOptions
 
 _ARRAY = r"\((?:\w+(?:,\w+)*)?\)"
 """an array in a signature"""
+MOST_SEMAPHORES = 1 << 20
+"""of a kernel"""
 _LEAST = Split(1, "", 24)
 """the split that asks for least, so that other options fit to it"""
 
@@ -91,6 +93,8 @@ class Options:
     without: tuple[str, ...] = ()
     """parameters of the function that this kernel has not"""
     workspace: Any = None
+    semaphores: Any = None
+    """how many there are, or a function of the arguments; None: a kernel of one GPU"""
 
     def without_workspace(self, function: Callable[..., Any]) -> Options:
         """Return the options for a kernel without that parameter, where `workspace` is none (``split=None``, a cluster's axis)."""
@@ -103,8 +107,9 @@ class Options:
 
     @property
     def takes(self) -> set[str]:
-        """The arguments that the functions `grid` and `out_type` are called with."""
-        return {name for function in (self.grid, self.out_type) if callable(function) for name in parameter_names(function)}
+        """The arguments that the functions `grid`, `out_type` and `semaphores` are called with."""
+        functions = self.grid, self.out_type, self.semaphores
+        return {name for function in functions if callable(function) for name in parameter_names(function)}
 
     def check(self, kernel: str, parameters: int) -> None:
         """Raise SpecError for options that no call could have."""
@@ -126,6 +131,7 @@ class Options:
         if self.workspace is not None and not callable(self.workspace) and not isinstance(self.workspace, Workspace):
             raise SpecError(f"kernel {kernel}: workspace must be a numpipe.Workspace, or a function of the arguments that returns "
                             f"one, got {self.workspace!r}")
+        self._check_semaphores(kernel)
         self._check_schedule(kernel)
         least = _LEAST.given(self.split)
         KernelShape(kernel, (), self.grid_names, least.wg_axis, least.num_compute_wgs, least.memory_registers,
@@ -140,6 +146,18 @@ class Options:
     def cluster(self) -> dict[str, Any]:
         """A Unit's arguments about the cluster: none where its axes have no names, for then CTAs share nothing."""
         return {"cluster": self.attributes.cluster, "cluster_axes": self.cluster_names} if self.cluster_names else {}
+
+    def _check_semaphores(self, kernel: str) -> None:
+        """Raise SpecError for semaphores that no kernel has."""
+        if self.semaphores is None:
+            return
+        require(f"kernel {kernel}", vars(self), semaphores=whole(1, MOST_SEMAPHORES) | FUNCTION)
+        if self.workspace is not None:
+            raise SpecError(f"kernel {kernel}: semaphores= and workspace= both are for the last array parameter: a kernel has one "
+                            "of them; leave one out")
+        if not isinstance(self.grid, Persistent):
+            raise SpecError(f"kernel {kernel}: semaphores= needs grid=numpipe.persistent(), got {told(self.grid)}: CTAs wait for "
+                            "each other, so all of them must be on the GPU at the same time; loop over numpipe.tiles in the kernel")
 
     def _check_schedule(self, kernel: str) -> None:
         """Raise SpecError for a schedule that is none, or that has nothing to schedule."""

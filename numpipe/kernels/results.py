@@ -8,11 +8,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from .. import launch
+from ..diagnostics.arguments import is_int, told
 from ..diagnostics.errors import SpecError
 from ..launch.info import ArrayInfo
 from ..plan.specs import ArrayType, Workspace
 from .arguments import SCALAR, Call, Parameters
-from .options import Options, parameter_names
+from .options import MOST_SEMAPHORES, Options, parameter_names
 
 
 class Results:
@@ -85,15 +86,28 @@ class Results:
         together = self.options.attributes.size if self.options.cluster_names else 1  # CTAs that go through the same tiles
         return workspace.array(math.prod(grid), infos[-1].shape, together).shape  # type: ignore[no-any-return]
 
+    def semaphores(self, call: Call) -> int:
+        """Return how many semaphores each GPU has in a call of a kernel of several GPUs."""
+        option = self.options.semaphores
+        count = self.ask(option, "semaphores", call) if callable(option) else option
+        if not is_int(count) or not 0 <= count <= MOST_SEMAPHORES:
+            raise SpecError(f"kernel {self.kernel}: semaphores must return an int of 0…{MOST_SEMAPHORES}, got {told(count)}")
+        return max(1, int(count))
+
     def ask(self, function: Callable[..., Any], what: str, call: Call, view: Callable[[ArrayInfo], Any] | None = None) -> Any:
         """Call a user's function with the call's arguments, by parameter name; it gets arrays as `view` shows them."""
         view = view or HostView
+
+        def seen(name: str, value: Any) -> Any:
+            if isinstance(value, (list, tuple)):  # of a kernel of several GPUs
+                return [seen(name, each) for each in value]
+            if isinstance(value, ArrayType):
+                return HostView(value) if view is HostView else view(launch.info_of_zeros(value.shape, value.dtype))
+            return view(launch.describe(value, name, self.kernel)) if is_array(value) else value
+
         given = {**dict(zip(self.parameters, call.args, strict=False)), **call.behind,
                  **dict(zip(self.scalars, call.scalars, strict=True))}
-        known = {name: HostView(value) if view is HostView and isinstance(value, ArrayType) else view(
-                     launch.info_of_zeros(value.shape, value.dtype) if isinstance(value, ArrayType) else
-                     launch.describe(value, name, self.kernel)) if is_array(value) else value
-                 for name, value in given.items()} | dict(call.statics)
+        known = {name: seen(name, value) for name, value in given.items()} | dict(call.statics)
         shown = ", ".join(name for name in known if not name.startswith("np__"))  # numpipe itself passes these
         return self._call(function, what, known, f"the call knows {shown}: it is given the arguments by the names of the kernel's "
                                                  "parameters")

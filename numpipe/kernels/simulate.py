@@ -13,6 +13,7 @@ from ..core.machine import Machine
 from ..intrinsics import cluster, griddep, setmaxnreg
 from ..language.grid.leaving import await_peers
 from ..language.grid.tile_scheduler import end_scheduler
+from ..language.memory.peers import begin_launch
 from ..language.pipeline.order_tokens import end_tokens
 from ..language.pipeline.turns import begin_turns, finish_turns
 from ..language.tiles.exchange import ROOM
@@ -23,26 +24,33 @@ from ..plan.unit import Unit
 from ..sim.directed import Guide
 
 
-def simulate(unit: Unit, function: Callable[..., Any], arrays: Sequence[np.ndarray], scalars: Sequence[Any],
-             grid: tuple[int, int, int], *, seed: sim.Seed = None, trace: sim.Trace | None = None, fresh: int = 0,
+def simulate(unit: Unit, function: Callable[..., Any], arrays: Sequence[Sequence[np.ndarray]],
+             scalars: Sequence[Sequence[Any]], grid: tuple[int, int, int], *, seed: sim.Seed = None, trace: sim.Trace | None = None,
+             fresh: int = 0,
              ended: Callable[[Any], None] | None = None, limit: float | None = None) -> None:
     """Run the rewritten kernel function over the whole grid, role by role as the entry on the GPU does.
 
-    The last `fresh` arrays were allocated for this call; `ended` and `limit` are those of `sim.simulate`. `seed` None is the order
+    `arrays` and `scalars` are those of each GPU, of a kernel without semaphores of one. Before the kernel's own array the last
+    `fresh` of each GPU were allocated for this call; `ended` and `limit` are those of `sim.simulate`. `seed` None is the order
     of the virtual-time model, an int a random legal schedule. Raises PipelineRace, PipelineDeadlock or SimulationError, naming the
     user's lines.
     """
 
     def body(machine: Machine) -> None:
-        run_role(machine, unit, function, arrays, scalars)
+        run_role(machine, unit, function, arrays, scalars[machine.gpu or 0])
 
+    own = any(array.workspace for array in unit.arrays)
+    unwritten = [array for each in arrays for array in each[len(each) - fresh - any(array.own for array in unit.arrays):]]
+    if unit.gpus:
+        unwritten = unwritten[:-1]
     try:
         most = unit.target.smem_bytes
         sim.simulate(body, grid=grid, warpgroups=unit.warpgroups, smem_bytes=most, unit=unit, seed=seed, trace=trace,
                      cluster=unit.cluster,
                      staging_bytes=most + ROOM * unit.compute_wgs,  # kept apart: see Unit.plan_staging, tiles.exchange
-                     fresh=arrays[len(arrays) - fresh:], programmatic=True, handover=any(array.workspace for array in unit.arrays),
-                     ended=ended, arrays=arrays, limit=limit)
+                     fresh=unwritten, programmatic=True, handover=own,
+                     ended=ended, arrays=[array for each in arrays for array in each], limit=limit,
+                     gpus=arrays if unit.gpus else ())
     finally:
         if isinstance(seed, Guide):
             seed.layout = unit.layout
@@ -50,13 +58,19 @@ def simulate(unit: Unit, function: Callable[..., Any], arrays: Sequence[np.ndarr
             trace.tell_rings(unit.traced())
 
 
-def run_role(machine: Machine, unit: Unit, function: Callable[..., Any], arrays: Sequence[np.ndarray],
+def run_role(machine: Machine, unit: Unit, function: Callable[..., Any], arrays: Sequence[Sequence[np.ndarray]],
              scalars: Sequence[Any]) -> None:
-    """Run one warpgroup, `machine`, from the kernel's entry to its end, after giving it its role."""
+    """Run one warpgroup, `machine`, from the kernel's entry to its end, after giving it its role.
+
+    `arrays` are those of each GPU, `scalars` those of its own.
+    """
     machine.role = "memory" if machine.warpgroup == unit.memory_warpgroup else "compute"  # without a memory role none has it
     np_ = Context(unit, machine.role)
     griddep.wait()
-    args = [GmemRef(array, index, unit) for index, array in enumerate(arrays)]
+    if unit.gpus and machine.cta == (0, 0, 0) and machine.warpgroup == unit.memory_warpgroup % unit.warpgroups:
+        one_lane(begin_launch, np_)
+    args = [GmemRef(of_all[machine.gpu or 0], index, unit, of_all if unit.gpus else ())
+            for index, of_all in enumerate(zip(*arrays, strict=True))]
     own = len(scalars) - len(unit.folded)
     scalars, unit.grid_sizes = scalars[:own], tuple(scalars[own:])
     if machine.role == "memory":

@@ -1,8 +1,8 @@
 """A variant of a kernel: its function for one set of types and Statics, rewritten and compiled, and its two executions.
 
-Its key is a tuple of the arrays as far as compilation depends on them, the types of the run-time scalars, and the Statics. Each
-stage is made when it is first needed, and kept: the rewritten function, which both executions share, the machine code, and what
-the launcher prepares of that.
+Its key is a tuple of the arrays as far as compilation depends on them, the types of the run-time scalars, the Statics, and the
+number of GPUs (0: one, without a mesh). Each stage is made when it is first needed, and kept: the rewritten function, which both
+executions share, the machine code, and what the launcher prepares of that.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from ..plan.plans import ArrayArg
 from ..plan.split import Split
 from .arguments import Call, Statics
 from .definition import Definition
-from .judge import Judge
+from .judge import Judge, of_gpu
 
 if TYPE_CHECKING:
     from ..compile.lift.lift import Lifted
     from ..compile.lift.positions import Source
     from ..plan.unit import Unit
 
-Key = tuple[tuple[ArrayArg, ...], tuple[np.dtype, ...], Statics]
+Key = tuple[tuple[ArrayArg, ...], tuple[np.dtype, ...], Statics, int]
 
 
 class Variant:
@@ -43,12 +43,12 @@ class Variant:
     def __init__(self, definition: Definition, key: Key, obstacles: dict[int, str]) -> None:
         """`obstacles` says by argument why TMA cannot address an array."""
         self.definition, self.key, self.obstacles = definition, key, obstacles
-        self.arrays, self.scalars, self.statics = key
-        self.outputs = sum(array.output and not array.workspace for array in self.arrays)
+        self.arrays, self.scalars, self.statics, self.gpus = key
+        self.outputs = sum(array.output and not array.own for array in self.arrays)
         """how many of the arrays of a call, the last ones, are outputs"""
-        names = [array.name for array in self.arrays if not array.workspace]
-        self.workspace: Callable[..., Any] | None = None if len(names) == len(self.arrays) else functools.partial(
-            definition.results.workspace, names, dict(self.statics))
+        names = [array.name for array in self.arrays if not array.own]
+        self.workspace: Callable[..., Any] | None = functools.partial(definition.results.workspace, names, dict(
+            self.statics)) if any(array.workspace for array in self.arrays) else None
         """returns the shape of its workspace for a grid and the arrays of a call; None: it has none"""
         self._image: launch.Image | None = None
         self._built: Built | None = None
@@ -86,7 +86,7 @@ class Variant:
         return Unit(self.definition.name, self.arrays, options.grid_names, split.wg_axis, split.num_compute_wgs,
                     split.memory_registers, options.compiler_params, simulated=simulated, obstacles=self.obstacles,
                     memory_thread=split.memory_thread_idx, warp_specialized=options.warp_specialized, schedule=options.schedule,
-                    grid_rank=self.definition.grid_rank, **options.cluster)
+                    grid_rank=self.definition.grid_rank, gpus=self.gpus, **options.cluster)
 
     @functools.cached_property
     def lifted(self) -> Lifted:
@@ -112,7 +112,7 @@ class Variant:
             return build(self.unit(), self.lifted, self._typed)
 
     def _digest(self) -> str | None:
-        return self.definition.fingerprint().key(self.arrays, self._typed, self.statics, sorted(self.obstacles.items()))
+        return self.definition.fingerprint().key(self.arrays, self._typed, self.statics, sorted(self.obstacles.items()), self.gpus)
 
     @property
     def digest(self) -> str | None:
@@ -184,30 +184,36 @@ class Variant:
         """Return the run-time scalars of a call, as the kernel function gets them."""
         return [kind.type(value) for kind, value in zip(self.scalars, call.values, strict=True)]
 
-    def simulate(self, call: Call, grid: tuple[int, int, int], seed: Any, trace: Any, judge: Judge | None = None) -> None:
-        """Run a call on host arrays."""
+    def simulate(self, calls: Sequence[Call], grid: tuple[int, int, int], seed: Any, trace: Any,
+                 judge: Judge | None = None) -> None:
+        """Run a call on host arrays; of a kernel of several GPUs the calls of all of them, which run at once."""
         from ..compile.check import blame
         from ..language.pipeline.pipelines import KEPT
         from .simulate import simulate
 
-        arrays = [info.array for info in call.infos]
-        fresh = call.fresh
-        if self.workspace is not None:
-            arrays.append(np.zeros(self.workspace(grid, call.infos), np.float32))
-            fresh += 1
+        arrays, fresh = [[info.array for info in call.infos] for call in calls], calls[0].fresh
+        for call, own in zip(calls, arrays, strict=True):
+            if self.workspace is not None:
+                own.append(np.zeros(self.workspace(grid, call.infos), np.float32))
+            elif self.gpus:
+                own.append(np.zeros(call.plan.semaphores, np.int32))
         unit = self.unit(simulated=True)
 
         def ended(memory: Any) -> None:
             if judge is not None:
-                named = [(array.name, info.array) for array, info in zip(self.arrays, call.infos, strict=False)]
-                passed = named[:len(named) - call.fresh]
-                judge.end(memory, dict(named[len(passed):]), {  # type: ignore[arg-type]
-                    name: array for name, array in passed if name in self.definition.stores["all"]})  # type: ignore[misc]
+                made: dict[str, Any] = {}
+                passed: dict[str, Any] = {}
+                for gpu, call in enumerate(calls):
+                    inputs = len(call.infos) - call.fresh
+                    for number, (array, info) in enumerate(zip(self.arrays, call.infos, strict=False)):
+                        if number >= inputs or array.name in self.definition.stores["all"]:
+                            (passed if number < inputs else made)[of_gpu(array.name, gpu, self.gpus)] = info.array
+                judge.end(memory, made, passed)
                 for error in (*judge.unwritten.values(), *judge.kept.values()):
                     blame.simulated(error, unit, self.lifted)
 
         try:
-            simulate(unit, self.lifted.simulated, arrays, self.values(call), grid,  # type: ignore[arg-type]
+            simulate(unit, self.lifted.simulated, arrays, [self.values(call) for call in calls], grid,  # type: ignore[arg-type]
                      seed=seed, trace=trace, fresh=fresh, ended=ended, limit=None if judge is None else judge.limit)
         except Exception as error:
             if "check_kept" in self.lifted.text and isinstance(error, SpecError | CompileError):

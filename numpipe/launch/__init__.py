@@ -26,6 +26,7 @@ simulated SM. Read `launcher` first, then `info` and `host`.
 `image`         a compiled kernel: what its launches, reports and profiles need, and its form as bytes
 `launcher`      loading machine code, parameter packing and the driver call
 `collecting`    the launches that a function makes, kept to be made again
+`mesh`          the GPUs of a kernel of several GPUs
 `device`        which GPU there is, "gpu" or "sim"
 `profiles`      traces of kernels that record
 `watch`         kernels built with debug=True: waits that they gave up

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from .faults import CAPTURE_IMPLICIT, DriverError, DriverMissing
+from .faults import CAPTURE_IMPLICIT, PEER_ACCESS_ALREADY_ENABLED, DriverError, DriverMissing
 
 
 class Contexts:
@@ -140,6 +140,28 @@ class Contexts:
         """Return the GPU that the memory at `address` belongs to."""
         name = self._api.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
         return int(self._call("cuPointerGetAttribute", name, address))
+
+    # ---- several GPUs
+    def can_access_peer(self, ordinal: int, peer: int) -> bool:
+        """Whether a GPU can reach another one's memory."""
+        devices = [self._call("cuDeviceGet", number) for number in (ordinal, peer)]
+        return bool(self._call("cuDeviceCanAccessPeer", *devices))
+
+    def enable_peer(self, ordinal: int, peer: int) -> None:
+        """Let what runs in a GPU's primary context reach what another one's has allocated."""
+        with self.on(peer):
+            pass
+        with self.on(ordinal):
+            try:
+                self._call("cuCtxEnablePeerAccess", self._contexts[peer], 0)
+            except DriverError as error:
+                if error.code != PEER_ACCESS_ALREADY_ENABLED:
+                    raise
+
+    def finish(self, ordinal: int) -> None:
+        """Wait for all work of a GPU's primary context."""
+        with self.on(ordinal):
+            self._call("cuCtxSynchronize")
 
     # ---- host memory
     def lock_pages(self, address: int, nbytes: int, ordinal: int) -> None:

@@ -35,6 +35,7 @@ class Driver(Contexts):
         super().__init__()
         self._launch: Callable[..., tuple[Any]] = self._api.cuLaunchKernelEx
         self._pools: dict[int, Any] = {}
+        self._shared: set[tuple[int, tuple[int, ...]]] = set()
         self._blanks: dict[tuple[int, bool, str], int] = {}
         self._counters: dict[int, list[int]] = {}
         """addresses that `counter` has not given out, by GPU"""
@@ -128,24 +129,38 @@ class Driver(Contexts):
         per_sm = int(self._call("cuOccupancyMaxActiveBlocksPerMultiprocessor", function, threads, nbytes))
         return per_sm * self.properties(ordinal)[2]
 
-    def launcher(self, ordinal: int) -> Callable[..., tuple[Any]]:
+    def launcher(self, ordinal: int, cleared: tuple[int, int, int] | None = None) -> Callable[..., tuple[Any]]:
         """Return the function that launches on a device: it takes a configuration, a kernel, the address of the ``void*[]`` and 0,
         returns (CUresult,), 0 for success, and raises nothing.
 
         With one GPU the context that PyTorch or CuPy made current is the right one; a thread that has none gets an error from the
         driver (`relaunch`). With several GPUs the function makes the right context current.
+
+        cleared  an address, a number of words of 4 bytes that are set to 0 there before each launch, and the stream
         """
         self._make_current(ordinal)
-        if self.count == 1:
+        if self.count == 1 and cleared is None:
             return self._launch
+        clearing = None if cleared is None else self._clearing(*cleared)
         with self.on(ordinal):
             context, current = int(self._contexts[ordinal]), self._api.cuCtxGetCurrent
 
         def launch(*arguments: Any) -> tuple[Any]:
+            run = clearing or self._launch
             if int(current()[1]) == context:
-                return self._launch(*arguments)
+                return run(*arguments)
             with self.on(ordinal):
-                return self._launch(*arguments)
+                return run(*arguments)
+
+        return launch
+
+    def _clearing(self, address: int, words: int, stream: int) -> Callable[..., tuple[Any]]:
+        """Return a function that clears words on a stream and launches behind that; a graph captures both."""
+        what = self._api.CUdeviceptr(address), 0, words, self._api.CUstream(stream)
+
+        def launch(*arguments: Any) -> tuple[Any]:
+            code: tuple[Any] = self._api.cuMemsetD32Async(*what)
+            return code if code[0] else self._launch(*arguments)
 
         return launch
 
@@ -209,10 +224,10 @@ class Driver(Contexts):
         key = ordinal, written, fill
         with self._lock:
             if key not in self._blanks:
-                self._blanks[key] = self._kept(np.full(16, 0xFF if fill == "nan" else 0, np.uint8), ordinal)
+                self._blanks[key] = self.kept(np.full(16, 0xFF if fill == "nan" else 0, np.uint8), ordinal)
             return self._blanks[key]
 
-    def _kept(self, source: np.ndarray[Any, Any], ordinal: int) -> int:
+    def kept(self, source: np.ndarray[Any, Any], ordinal: int) -> int:
         """Allocate device memory with these contents, until the process ends."""
         with self.aside(ordinal) as stream:
             address = self.allocate(source.nbytes, stream, ordinal)
@@ -225,7 +240,7 @@ class Driver(Contexts):
         with self._lock:
             if not self._counters.get(ordinal):
                 zeros = np.zeros(4096, np.uint64)
-                first = self._kept(zeros, ordinal)
+                first = self.kept(zeros, ordinal)
                 self._counters[ordinal] = list(range(first, first + zeros.nbytes, 8))
             return self._counters[ordinal].pop()
 
@@ -272,6 +287,31 @@ class Driver(Contexts):
         """Write zeros to the first `words` words of 4 bytes of each row; rows lie `pitch` bytes apart. A graph can capture it."""
         with self.on(ordinal):
             self._call("cuMemsetD2D32Async", address, pitch, 0, words, rows, stream)
+
+    # ---- several GPUs (`local_gpus`)
+    def share_pool(self, ordinal: int, ordinals: Sequence[int], pool: Any = None) -> None:
+        """Let GPUs read and write the memory of a pool of another one; by default of numpipe's own."""
+        api, descriptions = self._api, []
+        for peer in ordinals:
+            if peer != ordinal:
+                description = api.CUmemAccessDesc()
+                description.location.type = api.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+                description.location.id = peer
+                description.flags = api.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+                descriptions.append(description)
+        if descriptions:
+            self._call("cuMemPoolSetAccess", self._pool(ordinal) if pool is None else pool, descriptions, len(descriptions))
+
+    def share_memory(self, address: int, ordinal: int, ordinals: Sequence[int]) -> None:
+        """Let GPUs read and write the memory at an address where it is of a pool: contexts do not give access to pools."""
+        if not address:
+            return
+        name = self._api.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE
+        pool = self._call("cuPointerGetAttribute", name, address)
+        handle = 0 if pool is None else int(pool)
+        if handle and (handle, tuple(ordinals)) not in self._shared:
+            self.share_pool(ordinal, ordinals, self._api.CUmemoryPool(handle))
+            self._shared.add((handle, tuple(ordinals)))
 
     # ---- kernels that are watched (`watch`)
     def symbol(self, kernel: Any, name: str) -> int:

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Literal
 from ..arch.targets import DEFAULT, TARGETS
 from ..core.records import parsed, record
 from ..diagnostics.errors import ImageError
+from ..plan.control_block import MOST_GPUS
 from ..plan.copies import MapRequest
 from ..plan.resources import Resources
 from ..traces.events import Ring
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from ..plan.plans import RingPlan
     from ..plan.unit import Unit
 
-VERSION = 3
+VERSION = 4
 _MAGIC = b"numpipe\0"
 _PREFIX = struct.Struct("<8sII")
 _LENGTHS = struct.Struct("<IQ")
@@ -122,6 +123,8 @@ class Image:
     memory_warpgroup  the memory role's number among the CTA's warpgroups; without a memory role a number that none has
     recording         what it records (`profiles`); None: nothing
     target            the architecture that the code is for: "sm_90a"
+    gpus              the GPUs of the mesh that it is for; 0: it is a kernel of one GPU. The last array is its semaphores then
+    peered            the numbers of the arrays that it reaches on other GPUs
     """
 
     name: str
@@ -141,6 +144,8 @@ class Image:
     places: tuple[str, ...] = field(default=(), repr=False)
     recording: Recording | None = field(default=None, repr=False)
     target: str = DEFAULT.name
+    gpus: int = 0
+    peered: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, unit: Unit, cubin: bytes, entry: str, resources: Resources) -> Image:
@@ -154,7 +159,8 @@ class Image:
         return cls(unit.kernel, entry, cubin, unit.threads, unit.smem_bytes, tuple(array.name for array in unit.arrays),
                    tuple(array.order for array in unit.arrays), tuple(unit.maps), resources, unit.cluster,
                    unit.work_ring is not None, bool(unit.params.debug), unit.memory_warpgroup, tuple(barriers), tuple(unit.places),
-                   Recording.of(unit) if unit.params.profile_space else None, unit.target.name)
+                   Recording.of(unit) if unit.params.profile_space else None, unit.target.name, unit.gpus,
+                   tuple(sorted(unit.peered)))
 
     @property
     def warpgroups(self) -> int:
@@ -215,6 +221,8 @@ class Image:
                 (self.smem_bytes <= smem_bytes, f"smem_bytes is {self.smem_bytes}, more than the {smem_bytes} of a CTA"),
                 (len(self.majors) == len(self.arrays), f"it has {len(self.arrays)} arrays and {len(self.majors)} majors"),
                 (all(request.arg < len(self.arrays) for request in self.maps), "a tensor map is of no array"),
+                (0 <= self.gpus <= MOST_GPUS, f"gpus is {self.gpus}"),
+                (all(0 <= number < len(self.arrays) for number in self.peered), f"peered is {self.peered}"),
                 (all(1 <= n <= 16 for n in self.cluster), f"cluster is {self.cluster}"),
                 (self.recording is None or self.recording.space > 0, "recording.space is 0")):
             if not right:

@@ -4,7 +4,8 @@ Parameters of a numpipe kernel, in order; each has its own pointer in the driver
 
 =========  ==========================================================================================
 0          the tensor maps, n x 128 bytes, 64-byte aligned (one of zeros when the kernel needs none); behind them 128 bytes
-           that begin with the address of the launch's counter, if the kernel has one
+           that begin with the address of the launch's counter, if the kernel has one; behind these, of a kernel of several
+           GPUs, what it has to know of the others (`peers`)
 per array  address; every dimension; every stride in elements: int64 each, in the array's own order
 scalars    each of its own size
 =========  ==========================================================================================
@@ -26,6 +27,7 @@ import numpy as np
 
 from ..diagnostics import log
 from ..diagnostics.errors import LaunchError, SpecError
+from ..plan.control_block import WORDS_BYTES, section_bytes
 from . import driver, streams
 from .attributes import MAX_GRID, PLAIN, Attributes, Grid
 from .buffers import workspace
@@ -57,8 +59,9 @@ class Launch:
 
     __slots__ = ("_pointers", "_prepared", "_storage", "arguments", "buffer", "device", "grid", "launcher", "observers", "stream")
 
-    def __init__(self, prepared: Prepared, parameters: bytes, grid: Grid, stream: int, device: int) -> None:
-        """`parameters` are the first ones, up to the scalars."""
+    def __init__(self, prepared: Prepared, parameters: bytes, grid: Grid, stream: int, device: int,
+                 cleared: tuple[int, int] | None = None) -> None:
+        """`parameters` are the first ones, up to the scalars; `cleared` are address and number of words that are zeroed before."""
         self._prepared, self.grid, self.stream, self.device = prepared, grid, stream, device
         streams.check(stream, device, prepared.name)
         self.observers = prepared.observers
@@ -71,7 +74,7 @@ class Launch:
         config = prepared.config(grid, stream, device)
         self.arguments = config, prepared.kernel, ctypes.addressof(self._pointers), 0
         """what cuLaunchKernelEx of cuda.bindings is called with"""
-        self.launcher = prepared.launcher(grid, stream, device)
+        self.launcher = prepared.launcher(grid, stream, device, cleared)
 
     def __call__(self) -> None:
         """Queue the kernel. Raises LaunchError, also for the failure of an earlier kernel, which the driver reports at whatever
@@ -109,8 +112,10 @@ class Prepared:
         if compiled.cluster not in ((1, 1, 1), attributes.cluster):
             raise LaunchError(f"kernel {self.name!r}: the machine code is for clusters {compiled.cluster}, and the launch has "
                               f"{attributes.cluster}: it is the image of another kernel")
-        words = sum(1 + 2 * len(info.shape) for info in infos) + 5 * (workspace is not None)
+        words = sum(1 + 2 * len(info.shape) for info in infos) + 5 * (workspace is not None) + 3 * bool(compiled.gpus)
         maps = (max(len(compiled.maps), 1) + compiled.dynamic) * MAP_BYTES
+        if compiled.gpus:
+            maps += WORDS_BYTES + compiled.gpus * section_bytes(len(compiled.maps), len(compiled.arrays))
         self._words = struct.Struct(f"<{words}q")
         self._scalar_types = [np.dtype(dtype) for dtype in scalars]
         self._scalars = struct.Struct("<" + "".join(self._field(dtype) for dtype in self._scalar_types))
@@ -200,9 +205,10 @@ class Prepared:
             raise self.failed(error) from error
         return limit
 
-    def launcher(self, grid: Grid, stream: int, device: int) -> Callable[..., tuple[Any]]:
+    def launcher(self, grid: Grid, stream: int, device: int, cleared: tuple[int, int] | None = None) -> Callable[..., tuple[Any]]:
         """Return the function that launches this kernel: the driver's own, where no observer and no log wants to be told."""
-        launch: Callable[..., tuple[Any]] = driver.get().launcher(device)
+        cuda = driver.get()
+        launch: Callable[..., tuple[Any]] = cuda.launcher(device) if cleared is None else cuda.launcher(device, (*cleared, stream))
 
         def observed(*arguments: Any) -> tuple[Any]:
             cuda = driver.get()
@@ -273,6 +279,14 @@ class Prepared:
             wanted = ", ".join(dtype.name for dtype in self._scalar_types)
             raise SpecError(f"kernel {self.name!r}: scalars {tuple(scalars)} do not fit ({wanted}): {error}") from error
 
+    def together(self, launches: Sequence[Launch], scalars: Sequence[Any]) -> None:
+        """Queue the launches of one call on several GPUs, with these scalars."""
+        with self._lock:
+            for launch in launches:
+                self._write(launch, scalars)
+            for launch in launches:
+                launch()
+
     def run(self, launch: Launch, scalars: Sequence[Any] = ()) -> None:
         """Launch with these scalars."""
         if not scalars and not self._scalar_types:
@@ -285,7 +299,10 @@ class Prepared:
     def _packed(self, infos: Sequence[ArrayInfo], stream: int) -> bytes:
         """Check a new argument list; returns its tensor maps and the words of its arrays."""
         check_overlap(infos, self.compiled.arrays, self._outputs + (self._workspace is not None), self.name)
-        maps = [self._map(request, infos[request.arg]) for request in self.compiled.maps]
+        return self.table_of(infos, stream) + self.words_of(infos)
+
+    def words_of(self, infos: Sequence[ArrayInfo]) -> bytes:
+        """Return the parameters behind the table, up to the scalars."""
         words: list[int] = []
         for info, name in zip(infos, self.compiled.arrays, strict=True):
             size = info.dtype.itemsize
@@ -293,9 +310,16 @@ class Prepared:
                 raise SpecError(f"argument {name!r} of kernel {self.name!r}: strides {info.strides} bytes are "
                                 f"not multiples of its {size}-byte elements; pass a contiguous copy")
             words += [info.ptr, *info.shape, *[stride // size for stride in info.strides]]
-        if self.compiled.dynamic:
-            maps = [*(maps or [bytes(MAP_BYTES)]), _COUNTER.pack(self._counter(infos, stream))]
-        return b"".join(maps or [bytes(MAP_BYTES)]) + self._words.pack(*words)
+        return self._words.pack(*words)
+
+    def table_of(self, infos: Sequence[ArrayInfo], stream: int) -> bytes:
+        """Return the tensor maps of arrays, and behind them the launch's counter."""
+        counter = [_COUNTER.pack(self._counter(infos, stream))] if self.compiled.dynamic else []
+        return b"".join([self.maps_of(infos) or bytes(MAP_BYTES), *counter])
+
+    def maps_of(self, infos: Sequence[ArrayInfo]) -> bytes:
+        """Return the tensor maps of arrays."""
+        return b"".join(self._map(request, infos[request.arg]) for request in self.compiled.maps)
 
     def _counter(self, infos: Sequence[ArrayInfo], stream: int) -> int:
         """Return the address of the counter of launches on a stream with these outputs, which run one after the other, or race.

@@ -23,6 +23,7 @@ from ..diagnostics.errors import SpecError
 from .budget import Region
 from .folded import index
 from .plans import STATE
+from .shape import GPU_AXIS
 from .unit import Unit
 
 __all__ = ["axis_index", "axis_size", "num_programs", "program_id"]
@@ -37,6 +38,10 @@ class ContextFacts:
     @property
     def memory(self) -> bool:
         return self.role == "memory"
+
+    @property
+    def computes(self) -> bool:
+        return self.role != "memory"
 
     @property
     def several(self) -> bool:
@@ -98,8 +103,13 @@ def axis_index(name: str | tuple[str, ...]) -> Any:
 
     With ``schedule="pingpong"`` the warpgroup axis has size 1 and every compute warpgroup is 0 on it: tiles are not shared. The
     memory role has no index on the warpgroup axis: there it is an inert value that must not steer loads.
+
+    ``axis_index("gpu")`` is the number of the GPU in the mesh, in a kernel with semaphores; ``axis_size("gpu")`` is a compile-time
+    constant there.
     """
     machine, unit = current(), current().unit
+    if name == GPU_AXIS and unit.gpus:  # likewise, to `gpu_index`
+        return np.int32(machine.gpu)
     if name == unit.wg_axis:  # called by plain helpers; kernels are rewritten to `warpgroup_part`
         return np.int32(unit.number(machine.warpgroup) % unit.tile_wgs)
     if name in unit.cluster_axes:
@@ -127,6 +137,8 @@ def axis_size(name: str | tuple[str, ...]) -> Any:
     """Size of a named grid axis; of an axis of the cluster, CTAs along it; of the warpgroup axis, the compute warpgroups that share
     a tile. The last two are compile-time constants. Of several axes, ``axis_size(("a", "b"))``, it is the product."""
     unit = current().unit
+    if name == GPU_AXIS and unit.gpus:
+        return np.int32(unit.gpus)
     if name in unit.cluster_axes:
         return np.int32(unit.cluster[unit.cluster_axes.index(name)])
     return np.int32(unit.tile_wgs) if name == unit.wg_axis else _size(unit.axis(name))
@@ -201,6 +213,12 @@ def cta_count() -> Any:
 def warpgroup_part(np_: Context) -> Any:
     """`axis_index(wg_axis)` in a kernel: the number of the part of a tile that this compute warpgroup computes."""
     return Inert("the warpgroup axis") if np_.memory else np.int32(np_.unit.number(current().warpgroup) % np_.unit.tile_wgs)
+
+
+@op(context=True)
+def gpu_index(np_: Context) -> Any:
+    """`axis_index("gpu")` in a kernel with semaphores: the number of this GPU in the mesh."""
+    return np.int32(current().gpu)
 
 
 def own_part(unit: Unit, region: Region) -> int:

@@ -14,7 +14,7 @@ from . import context as source
 from .budget import Region
 from .cluster import Dims
 from .folded import index
-from .plans import STATE, WARPGROUP
+from .plans import GPU, STATE, WARPGROUP
 from .unit import Unit
 
 I32 = nb.types.int32
@@ -218,6 +218,8 @@ def define_axes(module: Any, unit: Unit) -> None:
     for axis, name in enumerate(unit.cluster_axes):
         define("index", name, lambda builder: cluster_place(builder, unit.cluster)[axis])
         define("size", name, lambda builder: nb.const(unit.cluster[axis]))
+    if unit.gpus:
+        define("size", source.GPU_AXIS, lambda builder: nb.const(unit.gpus))
     define("index", unit.wg_axis, lambda builder: tile_part(builder, unit))
     define("size", unit.wg_axis, lambda builder: nb.const(unit.tile_wgs))
 
@@ -257,6 +259,12 @@ def _warpgroup_part(_context: Any, np_: Any) -> Any:
     if np_.memory:
         return nb.nothing(context)
     return own_warpgroup(builder, args[0]) if np_.unit.turns == 1 else nb.const(0)
+
+
+@cuda_meaning(source.gpu_index)
+def _gpu_index(_context: Any, np_: Any) -> Any:
+    _, builder, args = yield I32(np_)
+    return builder.load(counter_pointer(builder, args[0], nb.const(GPU)))
 
 
 @cuda_meaning(source.counter)

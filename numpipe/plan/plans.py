@@ -24,7 +24,9 @@ WARPGROUP = COUNTERS + PHASES  # which compute warpgroup it is (`context_cuda`)
 PROFILE = WARPGROUP + 1  # where its next event goes (`profiling_cuda`)
 TURN = PROFILE + 4  # whose turn comes next (`turns`)
 SCHEDULER = TURN + 1  # its work index (`tile_scheduler`)
-STATE = SCHEDULER + 9  # how many words there are
+BEGUN = SCHEDULER + 9  # whether it knows that the launches of all peers have begun (`peers`)
+GPU = BEGUN + 1  # the number of its GPU in the mesh, and where the packed parameter lies, in two words
+STATE = GPU + 3  # how many words there are
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,7 @@ class ArrayArg:
                end at a multiple of 16 bytes, or padding of ours follows
     output     whether the call treats it as an output: checks that it is writable, copies it back to the host
     workspace  whether it is the kernel's own, for partial sums (`partials`)
+    semaphores whether it is the kernel's own, and holds the counters by which the GPUs of a mesh wait for each other
     """
 
     name: str
@@ -47,6 +50,12 @@ class ArrayArg:
     tma_store: bool = True
     output: bool = True
     workspace: bool = False
+    semaphores: bool = False
+
+    @property
+    def own(self) -> bool:
+        """Whether the kernel passes it itself."""
+        return self.workspace or self.semaphores
 
     @property
     def contiguous(self) -> int:

@@ -23,6 +23,8 @@ from .params import CompilerParams
 from .plans import ArrayArg
 
 SCHEDULES = "cooperative", "pingpong"
+GPU_AXIS = "gpu"
+"""the axis of the mesh's GPUs, in kernels with semaphores"""
 OUTPUTS_BARRIER = 15
 """the named barrier of outputs that all compute warpgroups write (`outputs`); 0 is the CTA's, 1 + w that of warpgroup w"""
 
@@ -53,6 +55,8 @@ class KernelShape:
     grid_rank: int = 3
     """the grid's dimensions, where it has more than three"""
     target: Target = DEFAULT
+    gpus: int = 0
+    """the GPUs of the mesh that it runs on; 0: a kernel of one GPU, without semaphores"""
 
     def __post_init__(self) -> None:
         if self.wg_axis in self.axes:
@@ -65,6 +69,9 @@ class KernelShape:
         if self.schedule == "pingpong" and self.compute_wgs < 2:
             raise SpecError(f"kernel {self.kernel}: schedule='pingpong' lets compute warpgroups take turns, and needs 2 or more: "
                             f"num_compute_wgs={self.compute_wgs}; give num_compute_wgs=2")
+        if self.gpus and GPU_AXIS in (*self.axes, *self.cluster_axes, self.wg_axis):
+            raise SpecError(f"kernel {self.kernel}: {GPU_AXIS!r} is the axis of the GPUs in a kernel with semaphores=: give the "
+                            "grid's, the cluster's or the warpgroups' axis another name")
         for name in self.cluster_axes:
             if name in self.axes or name == self.wg_axis:
                 other = "a grid axis" if name in self.axes else "the warpgroup axis"
@@ -153,7 +160,8 @@ class KernelShape:
     @property
     def sizes(self) -> dict[str, int]:
         """The axes whose sizes are known when the kernel is compiled."""
-        return {self.wg_axis: self.tile_wgs, **dict(zip(self.cluster_axes, self.cluster, strict=False))}
+        gpus = {GPU_AXIS: self.gpus} if self.gpus else {}
+        return {self.wg_axis: self.tile_wgs, **dict(zip(self.cluster_axes, self.cluster, strict=False)), **gpus}
 
     @property
     def clustered(self) -> bool:

@@ -19,6 +19,7 @@ from ..traces.protocol import BARRIERS
 from .allocations import Barrier, BarrierPlan, Scratch, nbytes, place
 from .block import Block, cut
 from .budget import PANEL_BYTES, Region
+from .control_block import WORDS_BYTES, section_bytes
 from .copies import MapRequest
 from .layout import ATOM
 from .plans import COUNTERS, PHASES, BarrierPlace, NumberPlan, RingPlan
@@ -57,6 +58,8 @@ class Unit(SharedMemory):
     """why TMA cannot address an array, by argument: a pipeline over it raises this text"""
     tokens: tuple[str, ...] = ()
     """the kernel's order tokens, by number (`order_tokens`)"""
+    peered: set[int] = field(default_factory=set)
+    """the arrays that it reaches on other GPUs, by argument (`peers`)"""
     handed: dict[tuple[Any, int], tuple[int, ...]] = field(default_factory=dict)
     """simulated: the counters of the rings that have run, which each CTA's compute warpgroup was handed with its turn"""
 
@@ -236,9 +239,19 @@ class Unit(SharedMemory):
         return 128 * max(1, len(self.maps))
 
     @property
+    def peers_at(self) -> int:
+        """Where the packed parameter holds what a kernel with semaphores knows of the GPUs (`peers_cuda`): behind all else."""
+        return self.counter_at + 128 * (self.work_ring is not None)
+
+    @property
+    def section_bytes(self) -> int:
+        """Bytes of the packed parameter for each GPU: its tensor maps, and the addresses of its arrays."""
+        return section_bytes(len(self.maps), len(self.arrays))
+
+    @property
     def table_bytes(self) -> int:
         """Bytes of the packed parameter."""
-        return self.counter_at + 128 * (self.work_ring is not None)
+        return self.peers_at + (WORDS_BYTES + self.gpus * self.section_bytes if self.gpus else 0)
 
     def readers(self, plan: RingPlan) -> int:
         """Return how many compute warpgroups of a CTA use each slot of a ring."""

@@ -8,7 +8,8 @@ not depend on the order that was run. (`exploration` runs all orders, up to equi
 is in flight, that is a deadlock.
 
 CTAs run one after the other, those of a cluster at the same time; what any two CTAs do to an element of an array is compared
-(`gmem`). What is ``.aligned`` is executed by all lanes; narrower scopes, and lanes of a warp that do not come to a shuffle, are
+(`gmem`). In a kernel with semaphores the CTAs of all GPUs run at the same time (`gpus`, `semaphores`), and clocks order what they do
+to arrays (`between`). What is ``.aligned`` is executed by all lanes; narrower scopes, and lanes of a warp that do not come to a shuffle, are
 reported. Not modelled: loads from other CTAs' shared memory, atomics of the lanes, waits of a CTA for one of a
 larger index, and the lanes of a warp one by one (an elected lane stands for its warp; but see `lane`), so two ordinary stores of
 one warpgroup to an array count as ordered.
@@ -40,11 +41,13 @@ from ..diagnostics.errors import NumpipeError, SpecError
 from ..traces.events import Event
 from ..traces.trace import Trace
 from . import barriers, deadlock, named
+from .between import SharedArrays
 from .boxes import Box
 from .clocks import Clocks
 from .cluster import ClusterMeeting, leave
 from .directed import Guide, Name, named_guide
 from .gmem import GlobalMemory, left_set
+from .gpus import Gpus
 from .memory import SharedMemory
 from .mma import Plan
 from .pace import Pace
@@ -73,7 +76,7 @@ def simulate(body: Callable[[machine.Machine], None], *, grid: tuple[int, int, i
              costs: Costs | None = None, staging_bytes: int = 0, fresh: Sequence[np.ndarray] = (), programmatic: bool = False,
              cluster: tuple[int, int, int] = (1, 1, 1), handover: bool = False,
              ended: Callable[[GlobalMemory], None] | None = None, arrays: Sequence[np.ndarray] = (),
-             limit: float | None = None) -> None:
+             limit: float | None = None, gpus: Sequence[Sequence[np.ndarray]] = ()) -> None:
     """Run ``body(machine)`` for every warpgroup of every CTA of `grid` (x, y, z; x fastest without a seed), CTA by CTA.
 
     warpgroups     warpgroups of 128 threads, 1 … 8; `body` sets ``machine.role`` itself
@@ -94,6 +97,7 @@ def simulate(body: Callable[[machine.Machine], None], *, grid: tuple[int, int, i
     ended          is called when all CTAs have ended, with the record of what they did to global memory
     arrays         that the kernel was given: an exploration knows them by their places here
     limit          seconds that it may take (`pace`; None: an hour): SpecError where an estimate says more
+    gpus           the arrays of each GPU, of a kernel with semaphores: there is a grid of CTAs on each of them, and all run at once
 
     Raises PipelineRace, PipelineDeadlock or SimulationError for a broken kernel, what `body` raises otherwise.
 
@@ -111,33 +115,45 @@ def simulate(body: Callable[[machine.Machine], None], *, grid: tuple[int, int, i
     require(f"kernel {name}" if name else "simulate", locals(), seed=whole() | STRING | NONE | a(Guide, text="a Guide"))
     random: Any = seed if guide is None else None
     ctas_in_all = math.prod(grid)
-    pace = Pace(name, ctas_in_all // math.prod(cluster), ctas_in_all, limit)
+    pace = Pace(name, 1 if gpus else ctas_in_all // math.prod(cluster), max(1, len(gpus)) * ctas_in_all, limit)
     schedule = Schedule(random)
     boxes: dict[machine.TensorMap, Box] = {}
     plans: dict[Any, Plan] = {}
-    gmem, deal = GlobalMemory(fresh, programmatic), WorkCounter(ctas_in_all, random, () if guide is None else guide.deal)
+    deals = [WorkCounter(ctas_in_all, random, () if guide is None else guide.deal) for _ in gpus or [()]]
+    gmem = (SharedArrays if gpus else GlobalMemory)(fresh, programmatic)
     context = contextvars.copy_context()
     with contextlib.closing(pace), np.errstate(all="ignore"):  # the tensor core and TMA make infinities without a word
-        groups = schedule.clusters(grid, cluster)
-        for ctas in sorted(groups, key=lambda ctas: ctas[0][::-1]) if handover else groups:
+        clusters = schedule.clusters(grid, cluster)
+        if handover:
+            clusters.sort(key=lambda ctas: ctas[0][::-1])
+        at_once: list[list[tuple[int | None, list[tuple[int, int, int]]]]] = [[(None, ctas)] for ctas in clusters]
+        if gpus:
+            at_once = [[(gpu, ctas) for gpu in range(len(gpus)) for ctas in clusters]]
+        for parts in at_once:
             gmem.begin()
             scheduler = schedule.scheduler() if guide is None else guide.scheduler()
             scheduler.arrays(arrays)
-            clocks = Clocks(4 * warpgroups * len(ctas), len(ctas))
-            peers: list[SM] = []
-            for cta in ctas:
-                sm = SM(cta=cta, grid=grid, warpgroups=warpgroups, unit=unit, scheduler=scheduler, clocks=clocks, peers=peers,
-                        costs=costs or Costs(), trace=trace, context=context, boxes=boxes, plans=plans, gmem=gmem, deal=deal,
-                        pace=pace)
-                sm.meeting = ClusterMeeting("cluster", sm, ("cluster",), 1)
-                sm.memory = SharedMemory(sm, max(smem_bytes + staging_bytes, 1))
-                sm.warpgroups += [Warpgroup(sm, i, functools.partial(_run_body, body)) for i in range(warpgroups)]
-                sm.registers = named.Registers(sm, default_registers(warpgroups, target) if registers is None else registers)
-            _run(peers)
+            count = sum(len(ctas) for _, ctas in parts)
+            clocks = Clocks(4 * warpgroups * count, count, max(1, len(gpus)))
+            launch = Gpus(gpus, clocks) if gpus else None
+            if isinstance(gmem, SharedArrays) and launch is not None:
+                gmem.gpus = launch
+            group: list[SM] = []
+            for gpu, ctas in parts:
+                peers: list[SM] = []
+                for cta in ctas:
+                    sm = SM(cta=cta, grid=grid, warpgroups=warpgroups, unit=unit, scheduler=scheduler, clocks=clocks, peers=peers,
+                            group=group, costs=costs or Costs(), trace=trace, context=context, boxes=boxes, plans=plans, gmem=gmem,
+                            deal=deals[gpu or 0], pace=pace, gpus=launch, gpu=gpu)
+                    sm.meeting = ClusterMeeting("cluster", sm, ("cluster", peers[0].place), 1)
+                    sm.memory = SharedMemory(sm, max(smem_bytes + staging_bytes, 1))
+                    sm.warpgroups += [Warpgroup(sm, i, functools.partial(_run_body, body)) for i in range(warpgroups)]
+                    sm.registers = named.Registers(sm, default_registers(warpgroups, target) if registers is None else registers)
+            _run(group)
             pace.end()
         left_set(gmem.flags.values())
     if guide is not None:
-        guide.drawn = deal.drawn
+        guide.drawn = max(deal.drawn for deal in deals)
     if ended is not None:
         ended(gmem)
 
@@ -163,10 +179,13 @@ def _run_body(body: Callable[[machine.Machine], None], warpgroup: Warpgroup) -> 
     warpgroup.over = True
     if len(sm.peers) > 1:
         leave(warpgroup)
+    if sm.gpus is not None:
+        sm.gpus.leave(warpgroup)
 
 
 def _run(peers: list[SM]) -> None:
-    """Run the CTAs of a cluster to their ends; raise what a warpgroup raises, or a deadlock or another SimulationError."""
+    """Run the CTAs of a cluster, or of all GPUs, to their ends; raise what a warpgroup raises, or a deadlock or another
+    SimulationError."""
     scheduler = peers[0].scheduler
     try:
         for sm in peers:

@@ -160,7 +160,7 @@ def find(who: Warpgroup, address: int, operation: str, asynchronous: bool = Fals
     (`asynchronous`: and the TMA) see it initialised."""
     mbar = (of or who.sm).mbarriers.get(address)
     if mbar is None:
-        who.sm.scheduler.touch(("mbarrier", (of or who.sm).rank, address), WRITE)
+        who.sm.scheduler.touch(("mbarrier", (of or who.sm).place, address), WRITE)
         raise report.race(who, f"{operation} on SMEM[{address}], where no mbarrier has been initialised yet; initialise it, "
                           "fence_mbarrier_init, then bar_sync before anyone uses it", hazard="missing-init-fence")
     if mbar.epoch:
@@ -186,8 +186,8 @@ def init(who: Warpgroup, address: int, count: int, name: str = "") -> None:
                                     "first", hazard="barrier-reinitialised", mbar=old, before=old.party())
     who.elapse(who.sm.costs.issue)
     _create(who, int(address), int(count), name, who.epoch())
-    who.sm.scheduler.touch(("mbarrier", who.rank, int(address)), WRITE)
-    who.sm.scheduler.touch_bytes(who.rank, int(address), int(address) + 8, WRITES)
+    who.sm.scheduler.touch(("mbarrier", who.place, int(address)), WRITE)
+    who.sm.scheduler.touch_bytes(who.place, int(address), int(address) + 8, WRITES)
 
 
 def init_at_entry(who: Warpgroup, address: int, count: int, name: str = "", *, observed: bool = False) -> None:
@@ -359,7 +359,7 @@ def test(who: Warpgroup, address: int, parity: int) -> bool:
     reached = mbar.phase - 1
     if (reached ^ int(parity)) & 1:
         sm, who.blocked = who.sm, MbarrierWait(mbar, mbar.phase, kind="poll")
-        progress = sum(peer.progress for peer in sm.peers)
+        progress = sum(peer.progress for peer in sm.group)
         sm.polls = sm.polls + 1 if progress == sm.polled_at else 1
         sm.polled_at = progress
         if sm.polls > sm.poll_limit:  # nobody else is left to complete the phase

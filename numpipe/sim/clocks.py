@@ -1,4 +1,4 @@
-"""Happens-before on the SM, or on the SMs of a cluster, as vectors of monotone counters.
+"""Happens-before on the SM, on the SMs of a cluster, or on those of several GPUs, as vectors of monotone counters.
 
 Nothing here is time. A *vector* says what a warp knows to have happened; two accesses to the same bytes are ordered
 exactly when the later one's vector covers the counters of the earlier one. The counters:
@@ -12,8 +12,10 @@ INITIALISED   warp       the mbarriers it initialised up to epoch v are visible 
 DRAINED       warp       the first v wgmma batches of its warpgroup no longer read shared memory, as *this warp* waited
 WAITED        warp       the warp's first v waits for mbarriers are over
 BULK_READ     warp       the first v bulk groups of its elected lane have read their shared memory
+SHOWN         warp       its ordinary stores to arrays up to epoch v are visible to the async proxy, because somebody who knew of
+                         them has executed fence.proxy.async.global
 written       warpgroup  the first v bulk groups of its elected lane are in global memory
-grid          cluster    1: the kernels ahead in the stream have ended (griddepcontrol.wait)
+grid          GPU        1: the kernels ahead in its stream have ended (griddepcontrol.wait)
 named         barrier    uses 1 … v of the named barrier are over
 landed        mbarrier   copies that completed on phases 0 … v - 1 have written their bytes
 ============  =========  ===========================================================================================
@@ -27,7 +29,7 @@ PTX ISA, "Memory Consistency Model" (causality order, proxies).
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -38,36 +40,43 @@ Vector: TypeAlias = npt.NDArray[np.int64]
 Need: TypeAlias = tuple[int, int]
 """(index, value): a counter, and the value that a later access must know."""
 
-GENERIC, FENCED, INITIALISED, DRAINED, BULK_READ, WAITED = range(6)
+GENERIC, FENCED, INITIALISED, DRAINED, BULK_READ, WAITED, SHOWN = range(7)
 UNREACHABLE: Need = (0, 1 << 62)
 """a need that no vector covers"""
-_KINDS = 6
+_KINDS = 7
 NAMED_BARRIERS = 16
 
 
-class Clocks:
-    """The places of the counters in the vectors of a cluster of `ctas` CTAs with `warps` warps in all.
+class Release(NamedTuple):
+    """A release at GPU scope: the number of the releasing CTA in the order of the run, and what its lane knew."""
 
-    Vectors widen as mbarriers are initialised.
+    number: int
+    vector: Vector
+
+
+class Clocks:
+    """The places of the counters in the vectors of `ctas` CTAs that share them, with `warps` warps in all, on so many GPUs.
+
+    Vectors widen as mbarriers are initialised. `first_warp` and `place` count over all of these CTAs.
     """
 
-    def __init__(self, warps: int, ctas: int = 1) -> None:
-        self.warps = warps
+    def __init__(self, warps: int, ctas: int = 1, gpus: int = 1) -> None:
+        self.warps, self._gpus = warps, gpus
         self.grid = _KINDS * warps + NAMED_BARRIERS * ctas
-        self.used = self.landed = self.grid + 1 + warps // 4
+        self.used = self.landed = self.grid + gpus + warps // 4
         self.width = self.used + 32
 
     def index(self, kind: int, warp: int) -> int:
-        """Return the index of a per-warp counter; `warp` counts over all CTAs of the cluster."""
+        """Return the index of a per-warp counter; `warp` counts over all CTAs."""
         return kind * self.warps + warp
 
-    def named(self, barrier: int, rank: int) -> int:
+    def named(self, barrier: int, place: int) -> int:
         """Return the index of the counter of a CTA's named barrier."""
-        return _KINDS * self.warps + NAMED_BARRIERS * rank + barrier
+        return _KINDS * self.warps + NAMED_BARRIERS * place + barrier
 
     def written(self, first_warp: int) -> int:
         """Return the index of a warpgroup's counter of bulk groups in global memory."""
-        return self.grid + 1 + first_warp // 4
+        return self.grid + self._gpus + first_warp // 4
 
     def vector(self) -> Vector:
         return np.zeros(self.width, np.int64)
@@ -79,6 +88,10 @@ class Clocks:
         waits = slice(self.index(WAITED, 0), self.index(WAITED + 1, 0))
         known[waits] = np.maximum.reduce(vectors[:, waits])
         return known
+
+    def shown(self, need: Need) -> Need:
+        """Return what to know for the async proxy to see what a warp stored when its GENERIC counter was `need`."""
+        return need[0] + (SHOWN - GENERIC) * self.warps, need[1]
 
     def widen(self, vector: Vector) -> Vector:
         """Return a vector, or a matrix of them, with room for all present counters."""
@@ -93,7 +106,7 @@ COUNT: dict[Lanes, int] = {"all": 128, "warps": 4, "one": 1}
 class Warps:
     """The vectors of a warpgroup's four warps, which hold what each of them knows; `lanes` says which warps execute.
 
-    `first_warp` counts over the CTAs of the cluster.
+    `first_warp` counts over the CTAs that share the clocks.
     """
 
     def __init__(self, clocks: Clocks, first_warp: int) -> None:
@@ -150,6 +163,12 @@ class Warps:
         else:
             np.maximum(vector, np.maximum.reduce(self.vectors), out=vector)
             self.counters[GENERIC][:] += 1
+
+    def show(self) -> None:
+        """Let the executing warps know that the async proxy sees the ordinary stores of which they know."""
+        generic, shown = (slice(self._clocks.index(kind, 0), self._clocks.index(kind + 1, 0)) for kind in (GENERIC, SHOWN))
+        vectors = self.vectors[:1 if self.lanes == "one" else 4]
+        np.maximum(vectors[:, shown], vectors[:, generic], out=vectors[:, shown])
 
     def learn(self, kind: int, value: int) -> None:
         """Set the executing warps' own counters of a kind to `value`."""

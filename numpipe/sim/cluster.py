@@ -148,7 +148,7 @@ def reach(sm: SM, who: Warpgroup, what: str, needs: tuple[Need, ...], site: site
     """Note that a warpgroup of another CTA touches the shared memory of `sm`: that has to be over when `sm` ends."""
     if sm is who.sm:
         return
-    sm.scheduler.touch(("end", sm.rank), ARRIVE)
+    sm.scheduler.touch(("end", sm.place), ARRIVE)
     if sm.ended:
         raise _left(sm, who, what, site)
     for index, value in needs:
@@ -178,7 +178,7 @@ class ClusterMeeting(Meeting):
 
     def text(self) -> str:
         of = sum(len(sm.warpgroups) for sm in self.sm.peers)
-        missing = [f"{w.name} of CTA {w.cta}" for sm in self.sm.peers for w in sm.warpgroups
+        missing = [f"{w.name} of {w.sm.where}" for sm in self.sm.peers for w in sm.warpgroups
                    if w not in self.arrived and not w.greenlet.dead]
         return f"barrier.cluster: {len(self.arrived)} of {of} warpgroups have arrived, not {', '.join(missing)}"
 
@@ -202,7 +202,7 @@ def leave(who: Warpgroup) -> None:
     who.sm.scheduler.touch(meeting.thing, ARRIVE, meeting.number + again, None if again else (1, 0), (meeting.missing + 1, 0))
     meeting.settle()
     if all(w.over for w in who.sm.warpgroups):
-        who.sm.scheduler.touch(("end", who.rank), TEST)
+        who.sm.scheduler.touch(("end", who.place), TEST)
         check_reached(who.sm)
 
 

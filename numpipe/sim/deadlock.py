@@ -9,22 +9,24 @@ from typing import Any
 from ..diagnostics.errors import PipelineDeadlock, SimulationError
 from ..diagnostics.reports import Barrier, Party, Report
 from ..traces import deadlocks
-from . import gmem, named, report, sites
+from . import gmem, named, report, semaphores, sites
 from .state import SM, Mbarrier, MbarrierWait, Warpgroup, side
 
 
 def deadlock(sm: SM, why: str = deadlocks.WAITS) -> SimulationError:
     """Return the error: who waits for what, the state of the mbarriers they wait for, and what is probably missing."""
-    hints = [hint for peer in sm.peers for hint in (*named.hints(peer), *peer.registers.hints(), *gmem.hints(peer))]
+    hints = [hint for peer in sm.group for hint in (*named.hints(peer), *peer.registers.hints(), *gmem.hints(peer))]
+    hints += semaphores.hints(sm)
     return report.failed(PipelineDeadlock, report_of(sm, why, hints))
 
 
 def report_of(sm: SM, why: str, hints: Sequence[deadlocks.Hint]) -> Report:
     """Return the report, with these hints and those that the state of the mbarriers gives."""
-    which = f"CTA {sm.cta}" if len(sm.peers) == 1 else f"the cluster of CTAs {', '.join(str(peer.cta) for peer in sm.peers)}"
+    which = (f"the CTAs of {sm.gpus.count} GPU{'s' * (sm.gpus.count > 1)}" if sm.gpus is not None else f"CTA {sm.cta}" if
+             len(sm.peers) == 1 else f"the cluster of CTAs {', '.join(str(peer.cta) for peer in sm.peers)}")
     return deadlocks.deadlock(
-        f"{which}: {why}", [_waiting(agent) for peer in sm.peers for agent in peer.warpgroups],
-        [_state(peer, mbar) for peer in sm.peers for mbar in peer.mbarriers.values() if not mbar.idle or _polling(peer, mbar)],
+        f"{which}: {why}", [_waiting(agent) for peer in sm.group for agent in peer.warpgroups],
+        [_state(peer, mbar) for peer in sm.group for mbar in peer.mbarriers.values() if not mbar.idle or _polling(peer, mbar)],
         hints, getattr(sm.unit, "kernel", ""))
 
 

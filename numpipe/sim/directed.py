@@ -112,7 +112,7 @@ class Directed(InOrder):
     def push(self, time: int, task: Task, owner: object) -> None:
         running = self._now.agent
         if not isinstance(owner, str):
-            agent: Agent = (owner.rank, owner.warpgroup)  # type: ignore[attr-defined]
+            agent: Agent = (owner.place, owner.warpgroup)  # type: ignore[attr-defined]
         elif isinstance(running[0], str):  # the second half of a store, the next product
             agent = running
         elif owner == "wgmma":  # products run one after the other

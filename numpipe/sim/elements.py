@@ -53,7 +53,7 @@ def update(who: Warpgroup, addresses: Addresses, values: npt.NDArray[Any], reduc
 
 def touch_atomic(who: Warpgroup, lo: int, hi: int, dtype: np.dtype[Any], reduction: str) -> None:
     """Note atomics on SMEM[lo:hi): those of one kind commute, but for sums of floats, which round."""
-    who.sm.scheduler.touch_bytes(who.rank, lo, hi, reduction if dtype.kind in "iub" else WRITES)
+    who.sm.scheduler.touch_bytes(who.place, lo, hi, reduction if dtype.kind in "iub" else WRITES)
 
 
 def combine(memory: npt.NDArray[np.uint8], addresses: Addresses, values: npt.NDArray[Any], reduction: str) -> None:

@@ -45,10 +45,10 @@ from ..diagnostics.reports import Party, Report
 from ..traces.deadlocks import Hint
 from . import report, sites
 from .boxes import UPDATES, Box
-from .clocks import Need
+from .clocks import Need, Release
 from .footprints import READS, WRITES
 from .regions import Place, Region, bounds, overlap, settle
-from .state import SM, Access, Release, WaitReason, Warpgroup
+from .state import SM, Access, WaitReason, Warpgroup
 from .touches import LOAD, STORE, Codes, Index, Touch, before_wait, conflict, extent, failure, in_transfer, other_proxy, unordered
 
 _FIRST = np.iinfo(np.int32).max
@@ -178,11 +178,15 @@ class GlobalMemory:
         """Record ordinary stores, or reductions, by the warps of a warpgroup; `access` says what orders them."""
         self._write(access, self.place(array), Touch(access, self.number, index, False, access.needs, reduction), known)
 
-    def _write(self, access: Access, place: Place, touch: Touch, known: list[int]) -> None:
+    @staticmethod
+    def _touch_written(access: Access, place: Place, touch: Touch) -> None:
         # sums of floats by TMA round differently in another order, and `verify` lets them
         exact = touch.kind != STORE or place.array.dtype.kind in "iub"
         how = touch.reduction if exact and touch.reduction in UPDATES else WRITES
         access.agent.sm.scheduler.touch_array(place.array, touch.index, how)
+
+    def _write(self, access: Access, place: Place, touch: Touch, known: list[int]) -> None:
+        self._touch_written(access, place, touch)
         if not known[access.agent.sm.clocks.grid]:
             self._too_early(access, touch)
         place.region.open = True
@@ -213,6 +217,14 @@ class GlobalMemory:
         if other:  # no reduction of another CTA may meet an element that this one writes in two ways
             written[mixed] = self._remember(Touch(access, self.number, touch.index, touch.flipped, touch.needs)).code
 
+    def _writes_of(self, written: Codes) -> dict[int, Touch]:
+        """Return the accesses that wrote elements, by code."""
+        first = int(written.max())
+        if not first:
+            return {}
+        codes = [first] if (written == first).all() else [int(code) for code in np.unique(written)[::-1] if code]
+        return {code: self._touches[_FIRST - code] for code in codes}
+
     def newest_write(self, place: Place) -> Touch | None:
         """Return the newest access that wrote elements of an array; None if nobody did."""
         codes = place.written[place.written > 0]
@@ -221,11 +233,7 @@ class GlobalMemory:
     # ---- conflicts
     def _earlier_writes(self, access: Access, touch: Touch, written: Codes, known: list[int]) -> dict[int, Touch]:
         """Return the earlier writes of these elements, by code; raise PipelineRace if one of them conflicts."""
-        first = int(written.max())
-        if not first:
-            return {}
-        codes = [first] if (written == first).all() else [int(code) for code in np.unique(written)[::-1] if code]
-        writes = {code: self._touches[_FIRST - code] for code in codes}
+        writes = self._writes_of(written)
         for earlier in writes.values():
             if touch.reduction and touch.reduction == earlier.reduction:
                 continue
@@ -274,7 +282,7 @@ class GlobalMemory:
 
     def await_grid(self, who: Warpgroup) -> None:
         """Execute griddepcontrol.wait by the executing lanes."""
-        who.vectors[:len(who.warps()), who.sm.clocks.grid] = 1
+        who.vectors[:len(who.warps()), who.sm.clocks.grid + (who.sm.gpu or 0)] = 1
         self._awaits = True
         if self._early is not None:
             raise before_wait(Access(who, "griddepcontrol.wait", "", ()), self._early)

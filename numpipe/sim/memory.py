@@ -68,7 +68,7 @@ class SharedMemory:
 
         `known` is the reader's vector clock. `last`: any other read of these bytes, before they are written again, is an error.
         """
-        self.sm.scheduler.touch_bytes(self.sm.rank, lo, hi, WRITES if last else READS)
+        self.sm.scheduler.touch_bytes(self.sm.place, lo, hi, WRITES if last else READS)
         i, j = self._split(lo), self._split(hi)
         for segment in self._segments[i:j]:
             write = segment.write
@@ -100,7 +100,7 @@ class SharedMemory:
     def write(self, access: Access, lo: int, hi: int, known: list[int], asynchronous: bool) -> None:
         """Record a write of [lo, hi); raise PipelineRace unless the writer's clock `known` covers all earlier writes and reads."""
         if access.kind != "mbarrier":  # who comes first to one of the entry makes it, and it is there for all
-            self.sm.scheduler.touch_bytes(self.sm.rank, lo, hi, WRITES)
+            self.sm.scheduler.touch_bytes(self.sm.place, lo, hi, WRITES)
         i, j = self._split(lo), self._split(hi)
         for segment in self._segments[i:j]:
             earlier = segment.write
@@ -150,7 +150,7 @@ class SharedMemory:
 
     def forget(self, access: Access, lo: int, hi: int) -> None:
         """Forget what [lo, hi) holds (an invalidated mbarrier); its next user must come after `access`."""
-        self.sm.scheduler.touch_bytes(self.sm.rank, lo, hi, WRITES)
+        self.sm.scheduler.touch_bytes(self.sm.place, lo, hi, WRITES)
         i, j = self._split(lo), self._split(hi)
         self._segments[i:j] = [Segment(None, {access: access})]
         self._starts[i:j] = [lo]

@@ -20,7 +20,7 @@ class Generation(Meeting):
     """One use of a named barrier, from its first arrival to its last."""
 
     def __init__(self, who: Warpgroup, barrier: int, threads: int, before: Generation | None) -> None:
-        super().__init__("barrier", who.sm, ("named", who.rank, barrier), 1 if before is None else before.number + 1)
+        super().__init__("barrier", who.sm, ("named", who.place, barrier), 1 if before is None else before.number + 1)
         self.barrier = barrier
         self.threads = threads
         self.before = before
@@ -61,7 +61,7 @@ def _join(who: Warpgroup, barrier: int, threads: int, operation: str) -> Generat
         generation = sm.named[barrier] = Generation(who, barrier, threads, sm.named_over.get(barrier))
     over = generation.before
     sm.scheduler.touch(generation.thing, ARRIVE, generation.number, (1, 0), (generation.missing, 0))
-    if over is not None and who.knows(sm.clocks.named(barrier, sm.rank)) < over.number:
+    if over is not None and who.knows(sm.clocks.named(barrier, sm.place)) < over.number:
         users = ", ".join(w.name for w in over.arrived)
         raise report.race(who, f"{operation} {barrier} with {threads} threads, but nothing orders this after the use of the "
                           f"barrier at {sites.place(over.site)} by {users}: its warps may be counted there; take another "
@@ -72,7 +72,7 @@ def _join(who: Warpgroup, barrier: int, threads: int, operation: str) -> Generat
                                hazard="named-barrier-mismatch", before=generation.party())
     generation.arrive(who, generation.missing)
     if 128 * len(generation.arrived) == threads:
-        generation.vector[sm.clocks.named(barrier, sm.rank)] = generation.number
+        generation.vector[sm.clocks.named(barrier, sm.place)] = generation.number
         generation.before = None
         sm.progress += 1
         sm.named_over[barrier] = generation
@@ -120,7 +120,7 @@ class Registers:
         wanted = 128 * (registers - held)
         if direction == "inc" and self.sm.scheduler.explores:
             who.breathe(lambda: wanted <= self.pool - 128 * sum(self.held))
-        thing = "registers", who.rank
+        thing = "registers", who.place
         # an inc that is granted commutes with another one; one that waits, or a dec, with neither
         free = self.pool - 128 * sum(self.held)
         self.sm.scheduler.touch(thing, TEST if direction == "inc" else ARRIVE, 0, (wanted, 0) if wanted > 0 else None, (free, 0))

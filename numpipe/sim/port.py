@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ..core.machine import InFlight, Lanes, Mma, TensorMap
-from . import banks, barriers, bulk, cluster, elements, generic, gmem, lane, mma, named, report, rounds, state
+from . import banks, barriers, bulk, cluster, elements, generic, gmem, gpus, lane, mma, named, report, rounds, semaphores, state
 from .clocks import COUNT, DRAINED, FENCED, GENERIC, INITIALISED
 from .state import SM
 
@@ -69,6 +69,11 @@ class Warpgroup(state.Warpgroup):
 
     def fence_proxy_async(self) -> None:
         self._fence(FENCED, INITIALISED)
+
+    def fence_proxy_async_global(self) -> None:
+        self.elapse(self.sm.costs.issue)
+        self.show()
+        self.counters[GENERIC][:len(self.warps())] += 1
 
     def _fence(self, *kinds: int) -> None:
         """Set the counters of these kinds to the generic one: the fence covers all accesses so far, and no later one."""
@@ -133,6 +138,14 @@ class Warpgroup(state.Warpgroup):
     gmem_read = generic.read_array
     gmem_signal = gmem.signal
     gmem_await = gmem.wait
+
+    # ---- other GPUs
+    gpu_begin = gpus.begin
+    gpu_await_begin = gpus.await_begin
+    gpu_of = gpus.check_rank
+    semaphore_signal = semaphores.signal
+    semaphore_wait = semaphores.wait
+
     each_lane = lane.each
 
     # ---- observation

@@ -45,7 +45,7 @@ def begin(who: Warpgroup) -> None:
     """Count a round of the warpgroup's innermost loop; raise PipelineDeadlock where there are too many."""
     rounds: Rounds = who.loops
     touched, progress = 0, 0
-    for sm in who.sm.peers:
+    for sm in who.sm.group:
         touched += sm.touched
         progress += sm.progress
     if touched != rounds.touched:

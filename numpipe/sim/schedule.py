@@ -65,6 +65,8 @@ class Costs:
     registers: int = 40
     remote: int = 200
     """from one SM of a cluster to another: a remote arrival, the cluster's barrier"""
+    link: int = 2000
+    """from one GPU to another: a signal, and what a copy of a peer's memory takes more than one of the own memory"""
 
 
 class InOrder:

@@ -9,13 +9,13 @@ import contextvars
 import functools
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from greenlet import GreenletExit, getcurrent, greenlet
 
 from ..core.machine import Role, TensorMap
 from ..diagnostics.reports import Party
-from .clocks import Clocks, Need, Vector, Warps
+from .clocks import Clocks, Need, Release, Warps
 from .footprints import ARRIVE, AWAIT
 from .sites import Note, Site, context, lines, place, user_site
 
@@ -75,7 +75,7 @@ class Mbarrier:
         self.name = name or f"mbarrier at {address}"
         self.count = count
         self.pending = count
-        self.thing = "mbarrier", sm.rank, address
+        self.thing = "mbarrier", sm.place, address
         self.tx = 0
         self.phase = 0
         """number of the present phase; phases 0 … phase - 1 are complete"""
@@ -108,7 +108,7 @@ class Mbarrier:
 
     @property
     def title(self) -> str:
-        return self.name if len(self.sm.peers) == 1 else f"{self.name} of CTA {self.sm.cta}"
+        return self.name if len(self.sm.group) == 1 else f"{self.name} of {self.sm.where}"
 
     @property
     def idle(self) -> bool:
@@ -122,7 +122,7 @@ class Mbarrier:
         """Return (warpgroup's name, arrivals) in the present phase, or in the one `before`."""
         counts = Counter[str]()
         for who, times, _ in self.arrivals_before if before else self.arrivals:
-            counts[who.name if len(self.sm.peers) == 1 else f"{who.name} of CTA {who.cta}"] += times
+            counts[who.name if len(self.sm.group) == 1 else f"{who.name} of {who.sm.where}"] += times
         return tuple(counts.items())
 
     def party(self) -> Party:
@@ -131,7 +131,7 @@ class Mbarrier:
 
 def side(agent: Warpgroup | Party, did: str, site: Site = None, **where: Any) -> Party:
     """Return one side of a report; `where` holds further fields of `Party`."""
-    return Party(did, agent.warpgroup, agent.role, agent.cta, lines(site), **where)
+    return Party(did, agent.warpgroup, agent.role, agent.cta, lines(site), gpu=agent.gpu, **where)
 
 
 class WaitReason:
@@ -218,14 +218,15 @@ class Warpgroup(Warps):
     """`rounds.Rounds`: its loops"""
 
     def __init__(self, sm: SM, number: int, body: Callable[[Any], None]) -> None:
-        super().__init__(sm.clocks, 4 * (number + sm.wide * sm.rank))
+        super().__init__(sm.clocks, 4 * (number + sm.wide * sm.place))
         self.sm = sm
         self.warpgroup = number
         self.role: Role = "compute"
         self.cta = sm.cta
         self.grid = sm.grid
         self.unit = sm.unit
-        self.rank = sm.rank
+        self.rank, self.place = sm.rank, sm.place
+        self.gpu = sm.gpu
         self.deal = sm.deal
         self.over = False
         self.remote_arrivals: list[Any] = []
@@ -247,12 +248,12 @@ class Warpgroup(Warps):
 
     @functools.cached_property
     def identity(self) -> Party:
-        """The warpgroup's number, role and CTA, which accesses to global memory remember when the CTA has ended."""
-        return Party("", self.warpgroup, self.role, self.cta)
+        """The warpgroup's number, role, CTA and GPU, which accesses to global memory remember when the CTA has ended."""
+        return Party("", self.warpgroup, self.role, self.cta, gpu=self.gpu)
 
     @property
     def title(self) -> str:
-        return self.name if self.cta == (0, 0, 0) and len(self.sm.peers) == 1 else f"{self.name} of CTA {self.cta}"
+        return self.name if self.cta == (0, 0, 0) and len(self.sm.group) == 1 else f"{self.name} of {self.sm.where}"
 
     # ---- running
     def resume(self, time: int) -> None:
@@ -303,17 +304,11 @@ class Warpgroup(Warps):
         self.time += cycles
 
 
-class Release(NamedTuple):
-    """A release at GPU scope: the number of the releasing CTA in the order of the run, and what its lane knew."""
-
-    number: int
-    vector: Vector
-
-
 class SM:
     """One CTA on its SM. `gmem`, `plans` and `boxes` (derived geometry) outlive it.
 
-    `peers` are the SMs of its cluster, by rank, itself among them; they share the scheduler and the clocks.
+    `peers` are the SMs of its cluster, by rank; `group` those that run at once, and share the scheduler and the clocks, by `place`:
+    the cluster's, or those of all `gpus` (`gpus.Gpus`), of which `gpu` is its own (None: there is one).
     """
 
     poll_limit = 10_000
@@ -326,13 +321,11 @@ class SM:
     """`named.Registers`"""
 
     def __init__(self, *, cta: tuple[int, int, int], grid: tuple[int, int, int], warpgroups: int, unit: Any, scheduler: InOrder,
-                 clocks: Clocks, peers: list[SM], costs: Costs, trace: Trace | None, context: contextvars.Context,
-                 boxes: dict[TensorMap, Box], plans: dict[Any, Any], gmem: Any, deal: WorkCounter,
-                 pace: Pace) -> None:
+                 clocks: Clocks, peers: list[SM], group: list[SM], costs: Costs, trace: Trace | None,
+                 context: contextvars.Context, boxes: dict[TensorMap, Box], plans: dict[Any, Any], gmem: Any, deal: WorkCounter,
+                 pace: Pace, gpus: Any = None, gpu: int | None = None) -> None:
         self.context = context
-        self.cta = cta
-        self.grid = grid
-        self.unit = unit
+        self.cta, self.grid, self.unit = cta, grid, unit
         self.scheduler = scheduler
         self.costs = costs
         self.trace = trace
@@ -342,18 +335,20 @@ class SM:
         self.gmem = gmem
         """`gmem.GlobalMemory`"""
         self.deal, self.pace = deal, pace
+        self.gpus, self.gpu = gpus, gpu
         self.hub = getcurrent()
         self.closing = False
         self.touched = 0
         """counts accesses to tiles and arrays"""
         self.progress = 0
         """counts the events that can end somebody's wait"""
-        self.polls = 0
-        self.polled_at = -1
+        self.polls, self.polled_at = 0, -1
         self.clocks = clocks
         self.wide = warpgroups
         self.rank, self.peers = len(peers), peers
         peers.append(self)
+        self.place, self.group = len(group), group
+        group.append(self)
         self.ended = False
         self.reached: dict[int, tuple[int, Warpgroup, str, Site]] = {}
         """the last thing that warps of other CTAs did in its memory, by their counters (`cluster.reach`)"""
@@ -373,6 +368,11 @@ class SM:
         """when its "copy port" and its "tensor core" are free"""
         self.warpgroups: list[Warpgroup] = []
 
+    @property
+    def where(self) -> str:
+        """Which CTA it is, for reports: ``CTA (1, 0, 0) of GPU 1``."""
+        return f"CTA {self.cta}" + ("" if self.gpu is None else f" of GPU {self.gpu}")
+
     def occupy(self, unit: str, time: int, cycles: int) -> tuple[int, int]:
         """Let a unit that all warpgroups share work for `cycles`, from `time` at the earliest; return its (start, end)."""
         self._free[unit] = (start := max(time, self._free.get(unit, 0))) + cycles
@@ -385,7 +385,7 @@ class SM:
         clocks.used += 1
         if clocks.used > clocks.width:
             clocks.width *= 2
-            for sm in self.peers:
+            for sm in self.group:
                 sm.widen()
         return clocks.used - 1
 

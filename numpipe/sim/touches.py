@@ -54,7 +54,7 @@ class Touch:
 
     def tell(self) -> str:
         """Say who accessed what, where, in which step."""
-        return (f"{self.describe()} by {self.agent.name} of CTA {self.agent.cta} at {sites.place(self.site)}: {self.where()}"
+        return (f"{self.describe()} by {self.agent.name} of {self.agent.where} at {sites.place(self.site)}: {self.where()}"
                 + sites.context(self.last_note, self.last_wait))
 
     def party(self) -> Party:
@@ -81,6 +81,28 @@ def conflict(access: Access, touch: Touch, earlier: Touch, codes: Codes) -> Simu
     what = f"{touch.describe()} {now} {_common(touch, earlier, codes)}, which CTA {earlier.agent.cta} {before}"
     return failure(access, touch, earlier, "cta-conflict", what + " too" * (now == before),
                    "nothing orders two CTAs: they run at once, and in any order", mend)
+
+
+def between_ctas(access: Access, touch: Touch, earlier: Touch, codes: Codes | None) -> SimulationError:
+    """Return the error of accesses by two CTAs of one GPU, in a kernel with semaphores."""
+    return _between(access, touch, earlier, codes, "cta-conflict", "two CTAs", "of this GPU, numpipe.axis_index(\"gpu\"),")
+
+
+def between_gpus(access: Access, touch: Touch, earlier: Touch, codes: Codes | None) -> SimulationError:
+    """Return the error of accesses by two GPUs."""
+    return _between(access, touch, earlier, codes, "gpu-conflict", "two GPUs", f"of GPU {touch.agent.gpu}")
+
+
+def _between(access: Access, touch: Touch, earlier: Touch, codes: Codes | None, hazard: str, who: str, where: str) -> SimulationError:
+    now, before = _VERBS[touch.kind], _VERBS[earlier.kind]
+    what = (f"{touch.describe()} {now} {touch.where() if codes is None else _common(touch, earlier, codes)}, which "
+            f"{earlier.agent.name} of {earlier.agent.where} {before}{' too' * (now == before)}")
+    mend = (f"{earlier.agent.name} of {earlier.agent.where} signals a semaphore {where} behind its access, numpipe.signal("
+            f"semaphore.at[i], rank), and numpipe.wait(semaphore.at[i], n) comes before this one, where n counts the signals of "
+            "every warpgroup that has a part in it")
+    if touch.reduction and touch.reduction == earlier.reduction:
+        mend = "reductions are atomic among the CTAs of one GPU only: an array of its own for each GPU, added up by their owner"
+    return failure(access, touch, earlier, hazard, what, f"no semaphore orders {who}: they run at once, and in any order", mend)
 
 
 def other_proxy(access: Access, touch: Touch, earlier: Touch, codes: Codes) -> SimulationError:
@@ -155,7 +177,7 @@ def failure(access: Access, touch: Touch, earlier: Touch | None, hazard: str, wh
     The memory role loads by lanes what steers it, and nothing else: there the array is the mistake, not the order of two accesses.
     """
     steering = next((each for each in (touch, earlier) if each is not None and each.steers), None)
-    if steering is not None and earlier is not None and hazard != "steering-data-written":
+    if steering is not None and earlier is not None and access.agent.sm.gpus is None and hazard != "steering-data-written":
         return failure(access, touch, earlier, "steering-data-written", what, (
             f"the roles read '{steering.what}' each for itself, at times of their own, to know what to load and to compute, and "
             "they must read the same"), (

@@ -82,7 +82,7 @@ def _text(where: str, waiting: Sequence[Party], barriers: Sequence[Barrier], hin
 
 def _name(party: Party, waiting: Sequence[Party]) -> str:
     """Return a warpgroup's name, with its CTA where there are several."""
-    return party.name if len({other.cta for other in waiting}) < 2 else f"{party.name} of CTA {party.cta}"
+    return party.name if len({(other.gpu, other.cta) for other in waiting}) < 2 else f"{party.name} of {party.where}"
 
 
 # ---- what is missing ----------------------------------------------------------------------------------------------------------
@@ -94,7 +94,7 @@ def _missing(waiting: Sequence[Party], barriers: Sequence[Barrier]) -> list[Hint
         if barrier.kind == "sums" and (barrier.waiters or barrier.missing_bytes > 0):
             hints.append(_no_sum(barrier))
         elif barrier.missing_bytes and not barrier.pending:
-            hints.append(_no_bytes(barrier, row is not None and row.completes == "memory" and len({p.cta for p in waiting}) > 1))
+            hints.append(_no_bytes(barrier, row is not None and row.completes == "memory" and len({(p.gpu, p.cta) for p in waiting}) > 1))
         elif barrier.waiters and barrier.pending:
             hints.append((_no_arrival if row is None else _no_load if row.completes == "memory" else _no_release)(barrier, waiting))
     return hints

@@ -38,6 +38,8 @@ class FakeDriver:
         self.at_once = 132
         """CTAs, or clusters, that run at once"""
         self.live: dict[int, Any] = {}
+        self.apart: set[tuple[int, int]] = set()
+        """GPUs that cannot reach each other"""
         self.maps: list[tuple[Any, ...]] = []
         self.events: list[Any] = []
         self.failure_at_sync: driver.DriverError | None = None
@@ -123,8 +125,13 @@ class FakeDriver:
         self.kernel([slot or 0 for slot in slots])
         return self.code
 
-    def launcher(self, ordinal: int) -> Callable[..., tuple[int]]:
-        return lambda config, kernel, params, _: (self.launch(config, kernel, params, ordinal),)
+    def launcher(self, ordinal: int, cleared: tuple[int, int, int] | None = None) -> Callable[..., tuple[int]]:
+        def launch(config: Any, kernel: Any, params: int, _: int) -> tuple[int]:
+            if cleared is not None:
+                self.clear(cleared[0], 0, cleared[1], 1, cleared[2], ordinal)
+            return (self.launch(config, kernel, params, ordinal),)
+
+        return launch
 
     def relaunch(self, code: int, config: Any, kernel: Any, params: int, extra: int, ordinal: int) -> int:
         return code
@@ -204,6 +211,35 @@ class FakeDriver:
     def lock_pages(self, address: int, nbytes: int, ordinal: int) -> None:
         """No memory is page-locked here, so the driver makes all copies; `host_fakes` has a driver that locks it."""
         raise driver.DriverError("cuMemHostRegister", 801, "CUDA_ERROR_NOT_SUPPORTED")
+
+    # ---- several GPUs
+    def can_access_peer(self, ordinal: int, peer: int) -> bool:
+        return (ordinal, peer) not in self.apart
+
+    def enable_peer(self, ordinal: int, peer: int) -> None:
+        self.calls.append(("enable_peer", ordinal, peer))
+
+    def share_pool(self, ordinal: int, ordinals: Sequence[int]) -> None:
+        self.calls.append(("share_pool", ordinal, tuple(ordinals)))
+
+    def share_memory(self, address: int, ordinal: int, ordinals: Sequence[int]) -> None:
+        self.calls.append(("share_memory", address, ordinal))
+
+    def kept(self, source: np.ndarray[Any, Any], ordinal: int) -> int:
+        address = self.allocate(source.nbytes, 99, ordinal)
+        ctypes.memmove(address, source.ctypes.data, source.nbytes)
+        return address
+
+    def pinned(self, nbytes: int) -> tuple[int, int]:
+        storage = (ctypes.c_uint8 * nbytes)()
+        self.live[ctypes.addressof(storage)] = storage
+        return ctypes.addressof(storage), ctypes.addressof(storage)
+
+    def peek(self, address: int, nbytes: int, ordinal: int) -> bytes:
+        return ctypes.string_at(address, nbytes)
+
+    def finish(self, ordinal: int) -> None:
+        self.calls.append(("finish", ordinal))
 
     def synchronize(self, stream: int, ordinal: int) -> None:
         self.calls.append(("synchronize", stream))

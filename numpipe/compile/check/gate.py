@@ -11,7 +11,7 @@ entry registers        more threads or fewer registers than setmaxnreg re-divide
 local memory           registers that went to memory without being called spills
 memory barriers        MEMBAR at GPU scope, half the speed of a loop: releases stay inside the CTA, or say no scope. A cluster's
                        barrier at the end has one (with debug=True that at the beginning too); where a partial sum is handed to
-                       another CTA through global memory there is one, outside the loop of products
+                       another CTA through global memory, or a semaphore is signalled, there is one, outside the loop of products
 waterfalls             a TMA wrapped in a loop over the active lanes: its lane was not elected by elect.sync
 tensor cores           products of a shape that the kernel never asked for: dummies of a commit that stands alone
 waits                  waits for products that the source did not write: ptxas serialised them, or leaves fewer groups in flight
@@ -163,8 +163,9 @@ BEYOND = r"MEMBAR\.\w+\.(GPU|SYS)"
 
 def memory_barriers(built: Built, sass: Sass) -> Iterator[str]:
     """A kernel has no fence beyond the CTA, except those of the cluster's two barriers, which stand in no loop; those outside the
-    main loops of a kernel that hands partial sums over (`partials`); and one at the end, where the last CTA resets a counter."""
-    handed = any(array.workspace for array in built.unit.arrays)
+    main loops of a kernel that hands partial sums over (`partials`), or has semaphores; and one at the end, where the last CTA resets
+    a counter."""
+    handed = any(array.own for array in built.unit.arrays)
     products = [sass.innermost(instruction) for instruction in sass.products()]
     spared = int(built.unit.work_ring is not None)
     for instruction in sass.find(BEYOND):
@@ -238,7 +239,8 @@ def roles(built: Built, sass: Sass) -> Iterator[str]:
             yield f"the memory role needs {needed} registers, it keeps {unit.memory_registers}"
         # ordinary stores pass work indices on, in shared memory, and record the events of a profile
         own = sass.target.product + r"|UTMASTG|UTMAREDG|STSM|BAR\."
-        own += r"|STS\b" * (not tickets) + r"|STG\b" * (not unit.params.profile_space)
+        own += r"|STS\b" * (not tickets) + r"|STG\b" * (not unit.params.profile_space and not unit.gpus)
+        own += r"|STG\.E(?!\.STRONG\.SYS)" * bool(unit.gpus and not unit.params.profile_space)  # records of waits given up
         loads = "never" if private or unit.copies_in else "UTMALDG"
         for code, who, pattern in ((memory, "memory", own), (compute, "compute", loads)):
             for instruction in code:
@@ -277,8 +279,9 @@ def launch_bounds(built: Built, ptx: str) -> Iterator[str]:
 
 def tensor_maps(built: Built, ptx: str) -> Iterator[str]:
     """All maps are in one by-value parameter, from whose address every copy's descriptor comes; nothing reads its words, except the
-    address of a counter behind the maps."""
-    wanted, counter = built.unit.table_bytes, built.unit.counter_at
+    address of a counter behind the maps, and what a kernel with semaphores knows of the GPUs, of which each has maps there."""
+    unit = built.unit
+    wanted, words = unit.table_bytes, {*[unit.counter_at] * (unit.work_ring is not None), *[unit.peers_at] * bool(unit.gpus)}
     tables = re.findall(r"\.param \.align (\d+) \.b8 (\w+)\[(\d+)\]", ptx)
     if [(align, size) for align, _, size in tables] != [("64", str(wanted))]:
         yield f"tensor maps: expected one parameter of {wanted} bytes aligned to 64, found {[(a, s) for a, _, s in tables]}"
@@ -286,11 +289,13 @@ def tensor_maps(built: Built, ptx: str) -> Iterator[str]:
     table = tables[0][1]
     for line in ptx.splitlines():
         found = re.search(rf"\bld\.param\S*\s+[^,]+,\s*\[{table}(?:\+(\d+))?\]", line)
-        if found and (counter == wanted or int(found[1] or 0) != counter):
+        if found and int(found[1] or 0) not in words:
             yield f"tensor maps are read: {line.strip()}"
     defined: dict[str, list[str]] = {}
     for register, source in re.findall(r"^\s*(?:@!?%p\d+\s+)?(?:mov|add|or|cvta)\S*\s+(%rd\d+), ([^;]+);", ptx, re.MULTILINE):
         defined.setdefault(register, []).append(source)
+    if unit.gpus:  # so many sections further
+        defined.update({register: [] for register in re.findall(r"^\s*mul\S*\s+(%rd\d+), ", ptx, re.MULTILINE)})
     copies = set(re.findall(r"(?:cp\.async\.bulk\.tensor|prefetch\.tensormap)[^;]*?\[(%rd\d+)(?:, *\{|\])", ptx))
     for register in sorted(copies):
         roots = set(_roots(register, defined, set()))

@@ -18,6 +18,7 @@ from ...language.grid import partials, tile_loop
 from ...language.pipeline import emit, pipelines
 from ...language.tiles import refs, tile
 from ...plan import context, specs
+from ...plan.shape import GPU_AXIS
 from .fold import MISSING, OPERATIONS, literal_node, named_tuple
 from .loops import PIPELINE, Loops
 from .nodes import located, names, parameters_of, reads
@@ -56,6 +57,8 @@ class Calls(Loops):
             self._axis_exists(node, axis)
             if function is context.axis_index and axis == self.constants.wg_axis:
                 return self.call(context.warpgroup_part, [], node)
+            if function is context.axis_index and axis == GPU_AXIS and self.unit.gpus:
+                return self.call(context.gpu_index, [], node)
         return NOT_MINE
 
     def _several_axes(self, node: ast.Call, axes: tuple[str, ...]) -> ast.expr:
@@ -68,6 +71,8 @@ class Calls(Loops):
         def index(axis: str) -> ast.expr:
             if axis == self.constants.wg_axis:
                 return self.call(context.warpgroup_part, [], node)
+            if axis == GPU_AXIS and self.unit.gpus:
+                return self.call(context.gpu_index, [], node)
             return self.call(context.axis_index, [literal_node(axis, node)], node)
 
         def size(axis: str) -> ast.expr:
@@ -88,7 +93,10 @@ class Calls(Loops):
         return whole
 
     def _axis_exists(self, node: ast.Call, axis: str) -> None:
-        if axis not in (self.constants.wg_axis, *self.unit.axes, *self.unit.cluster_axes):
+        if axis not in (self.constants.wg_axis, *self.unit.axes, *self.unit.cluster_axes, *[GPU_AXIS] * bool(self.unit.gpus)):
+            if axis == GPU_AXIS:
+                self.error(node, f"the axis {axis!r} is that of a mesh's GPUs, and this kernel runs on one: "
+                                 "@numpipe.kernel(semaphores=…) makes it a kernel of several, which is called with mesh=")
             named = f"named {', '.join(map(repr, self.unit.axes))}" if self.unit.axes else "not named (grid_names=)"
             if self.unit.cluster_axes:
                 named += f", the cluster's {', '.join(map(repr, self.unit.cluster_axes))}"
@@ -158,7 +166,7 @@ class Calls(Loops):
     # ---- all others
     def operation(self, node: ast.Call, function: Any) -> Any:
         """A call of an operation gets all arguments by position, behind the hidden ones that the operation asks for."""
-        if not isinstance(function, Op) or isinstance(function, Helper):
+        if not isinstance(function, Op) or (isinstance(function, Helper) and not function.context):
             return NOT_MINE
         args = self.bind(function, node)
         if function is partials.combine:

@@ -14,7 +14,7 @@ from typing import Any, TypeGuard
 
 from ...core.functions import Function
 from ...diagnostics.errors import CompileError
-from ...language.memory import copies
+from ...language.memory import copies, peers
 from ...language.pipeline import emit, pipelines
 from ...language.tiles import atomics
 from .fold import Constants, named_tuple, stores
@@ -56,7 +56,7 @@ class _Stores:
         aliases: list[tuple[str, set[str]]] = []
         for node in reversed(nodes):
             if isinstance(node, ast.Assign) and isinstance(target := node.targets[0], ast.Name):
-                aliases.append((target.id, _names(node.value)))
+                aliases.append((target.id, self._names(node.value)))
                 value = node.value if isinstance(node.value, ast.Lambda) else self._value(node.value)
                 if isinstance(value, (ast.Lambda, Function)):
                     nested[target.id] = value
@@ -65,8 +65,8 @@ class _Stores:
                 elif self._makes_pipeline(node.value) or isinstance(node.value, ast.Tuple):
                     nested[target.id] = node.value
             if isinstance(node, ast.For):
-                aliases += _handed_on(node)
-        self.names = {_root(node) for node in nodes if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store)}
+                aliases += self._handed_on(node)
+        self.names = {self._root(node) for node in nodes if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store)}
         for f in inner:
             self.names |= _Stores(f, self.constants, nested, active, surely).names - {name for name, _ in stores(f)}
         self.nested = dict.fromkeys(parameters_of(function)) | nested
@@ -87,17 +87,17 @@ class _Stores:
         if first is None:
             return set()
         destinations = [*call.args[first:first + 1], *(keyword.value for keyword in call.keywords if keyword.arg == "dst")]
-        return {name for value in destinations for name in _names(value)}
+        return {name for value in destinations for name in self._names(value)}
 
     def _through(self, call: ast.Call) -> set[str]:
         """Return the names among a call's arguments that the function it calls stores to."""
         args = [*enumerate(call.args), *((keyword.arg, keyword.value) for keyword in call.keywords)]
-        passed = {where: names for where, value in args if (names := _names(value))}
+        passed = {where: names for where, value in args if (names := self._names(value))}
         made = self.nested.get(call.func.id) if isinstance(call.func, ast.Name) else call.func
         if self._makes_pipeline(made):
             return self._outputs(made, call)
         here = isinstance(call.func, ast.Name) and call.func.id in self.nested
-        callee: Any = self.nested[_root(call.func)] if here else self._value(call.func)
+        callee: Any = self.nested[self._root(call.func)] if here else self._value(call.func)
         if not passed or callee in self.active:
             return set()
         if callee is None and here:  # a function that was passed on
@@ -122,8 +122,8 @@ class _Stores:
         name = body.id if isinstance(body, ast.Name) else ""
         function = self.nested.get(name) if name in self.nested else self._value(body) if body is not None else None
         parameters, found = self._callee(function)
-        return {name for value in arrays for name in _names(value, calls=True)} | {
-            name for arg, parameter in zip(call.args, parameters[1:], strict=False) if parameter in found for name in _names(arg)}
+        return {name for value in arrays for name in self._names(value, calls=True)} | {
+            name for arg, parameter in zip(call.args, parameters[1:], strict=False) if parameter in found for name in self._names(arg)}
 
     def _count(self, made: ast.Call, option: str) -> int | None:
         """Return how many specs a pipeline has; None if that is not seen."""
@@ -155,35 +155,39 @@ class _Stores:
             return [], set()
         return parameters_of(node), _Stores(node, constants, seen, (*self.active, function), self.surely).names
 
+    def _handed_on(self, loop: ast.For) -> list[tuple[str, set[str]]]:
+        """Return the names that a pipeline's loop gives its arrays, with the arrays' own: a store to one may be to the other."""
+        match loop:
+            case ast.For(target=ast.Tuple(elts=[_, ast.Tuple(elts=targets), *_]), iter=ast.Call(args=args)):
+                pairs = zip(targets, args, strict=False)
+                return [(target.id, self._names(value)) for target, value in pairs if isinstance(target, ast.Name)]
+        return []
 
-def _handed_on(loop: ast.For) -> list[tuple[str, set[str]]]:
-    """Return the names that a pipeline's loop gives its arrays, with the arrays' own: a store to one may be to the other."""
-    match loop:
-        case ast.For(target=ast.Tuple(elts=[_, ast.Tuple(elts=targets), *_]), iter=ast.Call(args=args)):
-            pairs = zip(targets, args, strict=False)
-            return [(target.id, _names(value)) for target, value in pairs if isinstance(target, ast.Name)]
-    return []
+    def _root(self, node: ast.AST) -> str:
+        """Return the name that ``name.at[…][…]`` starts from; "" for none."""
+        while isinstance(node, (ast.Attribute, ast.Subscript, ast.Call)):
+            node = self._of_peer(node) if isinstance(node, ast.Call) else node.value
+        return node.id if isinstance(node, ast.Name) else ""
 
+    def _of_peer(self, call: ast.Call) -> ast.AST:
+        """Return the array of which a call gives that of another GPU; a constant for another call."""
+        arrays = [*call.args[:1], *(keyword.value for keyword in call.keywords if keyword.arg == "array")]
+        return arrays[0] if arrays and self._value(call.func) is peers.peer else ast.Constant(None)
 
-def _root(node: ast.AST) -> str:
-    """Return the name that ``name.at[…][…]`` starts from; "" for none."""
-    while isinstance(node, (ast.Attribute, ast.Subscript)):
-        node = node.value
-    return node.id if isinstance(node, ast.Name) else ""
-
-
-def _names(value: ast.AST, calls: bool = False) -> set[str]:
-    """Return the names of the arrays that a value may be, or, with `calls`, may have in a NamedTuple that is made here."""
-    parts: Sequence[ast.AST] = ()
-    match value:
-        case ast.Name(id=name):
-            return {name}
-        case ast.IfExp(body=body, orelse=orelse):
-            parts = body, orelse
-        case ast.Tuple(elts=elts):
-            parts = elts
-        case ast.Call(args=args, keywords=keywords) if calls:
-            parts = *args, *(keyword.value for keyword in keywords)
-        case ast.Subscript(value=ast.Attribute(value=array, attr="at")):  # a view of it
-            parts = array,
-    return {name for part in parts for name in _names(part, calls)}
+    def _names(self, value: ast.AST, calls: bool = False) -> set[str]:
+        """Return the names of the arrays that a value may be, or, with `calls`, may have in a NamedTuple that is made here."""
+        parts: Sequence[ast.AST] = ()
+        if isinstance(value, ast.Call) and isinstance(array := self._of_peer(value), ast.Name):
+            return {array.id}
+        match value:
+            case ast.Name(id=name):
+                return {name}
+            case ast.IfExp(body=body, orelse=orelse):
+                parts = body, orelse
+            case ast.Tuple(elts=elts):
+                parts = elts
+            case ast.Call(args=args, keywords=keywords) if calls:
+                parts = *args, *(keyword.value for keyword in keywords)
+            case ast.Subscript(value=ast.Attribute(value=array, attr="at")):  # a view of it
+                parts = array,
+        return {name for part in parts for name in self._names(part, calls)}

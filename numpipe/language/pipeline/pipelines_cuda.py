@@ -138,8 +138,9 @@ def steps_value(context: Any, builder: Any, steps: StepsType, pipe: PipelineType
     for ring, group in zip((*kind.rings, *kind.outs), (*pipe.rings, *pipe.outs), strict=True):
         copies = {}
         if ring.copies:
-            first = group.operands[0]
-            copies["table"] = gmem_value(context, builder, kind.arrays[first], arrays[first]).table  # all arrays' maps are in one
+            of_each = [gmem_value(context, builder, kind.arrays[n], arrays[n]).table for n in group.operands]
+            copies["table"] = (context.make_tuple(builder, ring.table, of_each) if pipe.unit.gpus else
+                               of_each[0])  # all arrays' maps are in one, but for those of peers
             copies["index_maps"] = context.make_tuple(builder, ring.index_maps, [
                 nb.fields(context, builder, pipe.specs[n], specs[n]).index_map for n in group.operands])
             for number in ring.sized:

@@ -28,8 +28,8 @@ class RingType(source.RingFacts, nb.types.Type):  # type: ignore[misc]
     """The type of a load ring, of one role in a loop. It has the plan, the arrays, and the parts that every step waits for
     (`Ring.waited`); the value has the grid, the steps and the ring's counter when the loop begins.
 
-    Only where the role `copies` does the value also have the address of the tensor maps, the index maps with their captures, and
-    the sizes of arrays whose blocks have to lie inside (`sized`).
+    Only where the role `copies` does the value also have the address of the tensor maps, in a kernel of several GPUs one for each
+    operand, the index maps with their captures, and the sizes of arrays whose blocks have to lie inside (`sized`).
     The name leaves out what only messages say of a ring. So pipelines on one ring share its type, and its functions are compiled
     once, with few arguments.
     """
@@ -39,12 +39,14 @@ class RingType(source.RingFacts, nb.types.Type):  # type: ignore[misc]
         self.context, self.plan, self.refs, self.rank, self.waited, self.copies = context, plan, refs, rank, waited, copies
         self.index_maps = index_maps if copies else nb.types.Tuple(())
         self.sized = sized(plan, context.unit) if copies else ()
+        one = nb.types.int64
+        self.table = nb.types.UniTuple(one, len(plan.args)) if context.unit.gpus else one
         unnamed = dataclasses.replace(plan, name="", labels=())
         nb.types.Type.__init__(self, name=f"ring({context}, {unnamed}, {refs}, {self.index_maps}, {rank}, {waited}, {copies})")
 
 
 nb.struct_model(RingType, lambda ty: [
-    ("np", ty.context), *([("table", nb.types.int64), ("index_maps", ty.index_maps)] if ty.copies else []),
+    ("np", ty.context), *([("table", ty.table), ("index_maps", ty.index_maps)] if ty.copies else []),
     *((f"sizes{number}", nb.types.UniTuple(I32, ty.plan.blocks[number].rank)) for number in ty.sized),
     ("grid", nb.types.UniTuple(I32, ty.rank)), ("steps", I32), ("first", I32)])
 
@@ -240,7 +242,8 @@ def copies_of(context: Any, builder: Any, ring: RingType, value: Any, operands: 
     plan, stage = ring.plan, stage_of(builder, ring, slot)
     for number, kinds in operands.items():
         start = start_of(context, builder, ring, value, number, kinds, indices, at_step)
-        copy = Copy(context, builder, ring.context.unit, plan.copies[number], value.table, start, stage, arrival)
+        table = builder.extract_value(value.table, number) if ring.context.unit.gpus else value.table
+        copy = Copy(context, builder, ring.context.unit, plan.copies[number], table, start, stage, arrival)
         block = plan.blocks[number]
         if block.along:
             copy.share(block.sharing(plan.cluster))

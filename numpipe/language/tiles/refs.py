@@ -283,10 +283,15 @@ def is_whole(index: Any) -> bool:
 
 
 class GmemRef:
-    """An array argument of a kernel, in global memory. ``ref.shape[i]`` is a run-time int32."""
+    """An array argument of a kernel, in global memory. ``ref.shape[i]`` is a run-time int32.
 
-    def __init__(self, array: np.ndarray, index: int, unit: Unit) -> None:
-        self.array, self.index, self.unit = array, index, unit
+    on    the array of each GPU, in a kernel of several
+    gpu   the GPU whose array it is, if it is a peer's (`memory.peers`)
+    """
+
+    def __init__(self, array: np.ndarray, index: int, unit: Unit, on: Sequence[np.ndarray] = (), gpu: int | None = None) -> None:
+        self.array, self.index, self.unit, self.on, self.gpu = array, index, unit, on, gpu
+        self.peers: dict[int, GmemRef] = {}
         self.tensor_maps: dict[MapRequest, TensorMap] = {}
         self.shape = tuple(np.int32(n) for n in array.shape)
         self.dtype = array.dtype
@@ -298,7 +303,11 @@ class GmemRef:
 
     @property
     def name(self) -> str:
-        return self.arg.name
+        return self.arg.name if self.gpu is None else f"{self.arg.name} of GPU {self.gpu}"
+
+    def of(self, gpu: int) -> GmemRef:
+        """Return the same array argument of a GPU."""
+        return self.peers.setdefault(gpu, GmemRef(self.on[gpu], self.index, self.unit, self.on, gpu))
 
 
 def tensor_map(ref: GmemRef, request: MapRequest) -> TensorMap:

@@ -9,8 +9,10 @@ import numpy as np
 
 from ... import launch
 from ...diagnostics.errors import SpecError
+from ...kernels.judge import of_gpu
 from ...kernels.kernels import Kernel, check_kernel
 from ...kernels.results import is_array
+from ...launch.mesh import Mesh, check_mesh
 from ...sim.regions import bounds
 
 _ALIGN = 1024
@@ -23,41 +25,66 @@ class Arguments:
 
     A copy has the strides of its array and its alignment, and arrays that overlap have copies that overlap: an array that is
     passed as input and output is one array again. Elements alone are copied, not what lies between them. Everything else, arrays
-    on a GPU too, is passed as it is. Raises SpecError where a parameter has the name of one of the caller's own `options`.
+    on a GPU too, is passed as it is. Of a kernel of several GPUs an argument is a list of arrays, and each has a name of its own,
+    "x of GPU 1". Raises SpecError where a parameter has the name of one of the caller's own `options`.
     """
 
     def __init__(self, what: str, kernel: Kernel, args: Sequence[Any], named: dict[str, Any], out: Any,
-                 options: Sequence[str]) -> None:
+                 options: Sequence[str], mesh: Mesh | None = None) -> None:
         check_kernel(what, kernel)
+        if mesh is not None:
+            check_mesh(mesh, kernel.name)
+            if mesh.gpus is not None:
+                raise SpecError(f"kernel {kernel.name}: {what} runs on simulated GPUs, got {mesh!r}: pass "
+                                f"mesh=numpipe.Mesh.simulated({mesh.size})")
         for name in options:
             if kernel.takes(name):
                 raise SpecError(f"kernel {kernel.name}: its parameter '{name}' has the name of an option of this function: rename "
                                 "it")
-        self.kernel = kernel
+        self.kernel, self.mesh = kernel, mesh
         self._args, self._named = list(args), dict(named)
         self._outs: list[tuple[str, Any]] | None = None
         if out is not None:  # it is for the parameters that the call leaves out; an array too many has no name
             outs = list(out) if isinstance(out, (tuple, list)) else [out]
+            if mesh is not None and not any(isinstance(each, (tuple, list)) for each in outs):
+                outs = [out]
             left = [name for name in kernel.parameters[len(args):] if name not in named]
             self._outs = list(zip([*left, *[""] * len(outs)], outs, strict=False))
         values = dict(zip(kernel.parameters, args, strict=False)) | dict(self._outs or ()) | {
             name: value for name, value in named.items() if name not in kernel.statics}
-        infos = {name: launch.describe(value, name, kernel.name) for name, value in values.items() if is_array(value)}
+        infos = {name: launch.describe(value, name, kernel.name) for parameter, given in values.items()
+                 for name, value in self._named_parts(parameter, given).items() if is_array(value)}
         self.arrays: Arrays = {name: info.array for name, info in infos.items() if info.array is not None}
         """the host arrays by parameter name, as they were passed"""
+
+    def _named_parts(self, name: str, value: Any) -> Arrays:
+        """Return an argument by name; of several GPUs the array of each."""
+        if self.mesh is None or not isinstance(value, (list, tuple)):
+            return {name: value}
+        return {of_gpu(name, gpu, self.mesh.size): each for gpu, each in enumerate(value)}
 
     def run(self, call: Callable[..., Any], **options: Any) -> Arrays:
         """Call ``call(*args, **named, **options)`` on fresh copies; returns all its arrays by name, also those it allocated."""
         copies = dict(zip(self.arrays, duplicates(list(self.arrays.values())), strict=True))
-        args = [copies.get(name, arg) for name, arg in zip(self.kernel.parameters, self._args, strict=False)]
+
+        def fresh(name: str, value: Any) -> Any:
+            parts = self._named_parts(name, value)
+            if len(parts) == 1 and name in parts:
+                return copies.get(name, value)
+            return [copies.get(part, each) for part, each in parts.items()]
+
+        args = [fresh(name, arg) for name, arg in zip(self.kernel.parameters, self._args, strict=False)]
         args += self._args[len(args):]
-        named = {name: copies.get(name, value) for name, value in self._named.items()}
+        named = {name: fresh(name, value) for name, value in self._named.items()}
         if self._outs is not None:
-            options["out"] = tuple(copies.get(name, value) for name, value in self._outs)
+            options["out"] = tuple(fresh(name, value) for name, value in self._outs)
+        if self.mesh is not None:
+            options["mesh"] = self.mesh
         results = call(*args, **named, **options)
         if self._outs is None and results is not None:
             results = results if isinstance(results, tuple) else (results,)
-            copies |= zip(self.kernel.parameters[-len(results):], results, strict=True)
+            for name, result in zip(self.kernel.parameters[-len(results):], results, strict=True):
+                copies |= self._named_parts(name, result)
         return copies
 
 

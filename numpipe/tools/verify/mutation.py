@@ -31,6 +31,7 @@ from .fresh import Arguments, Arrays
 
 if TYPE_CHECKING:
     from ...kernels.kernels import Kernel
+    from ...launch.mesh import Mesh
 
 ROOT = Path(__file__).parents[2]
 SYNCHRONISES = ("mbar_arrive", "mbar_arrive_expect_tx", "mbar_wait", "fence_mbarrier_init", "fence_proxy_async", "bar_sync",
@@ -263,12 +264,14 @@ class Mutation:
             raise AssertionError(str(self))
 
 
-def mutate(kernel: Kernel, /, *args: Any, schedules: int = 3, seed: int = 0, out: Any = None, **named: Any) -> Mutation:
+def mutate(kernel: Kernel, /, *args: Any, schedules: int = 3, seed: int = 0, out: Any = None, mesh: Mesh | None = None,
+           **named: Any) -> Mutation:
     """Leave out, and weaken, each synchronisation of a kernel, one at a time, and say which of these mutants nobody notices.
 
     args, out, named  what a call of the kernel takes: host arrays, which are not changed
     schedules         simulated for each mutant until one tells, at least 1: the usual one first, then random ones
     seed              of the first random one
+    mesh              a `numpipe.Mesh.simulated`, on whose GPUs a kernel with semaphores runs; arguments are lists then
 
     Left out are waits, arrivals, fences and commits, those of the kernel's own source and those that the ring makes; beside that a
     wait is for the phase before, or leaves one more copy or product in flight, an arrival counts twice, announced bytes are 16 too
@@ -287,7 +290,7 @@ def mutate(kernel: Kernel, /, *args: Any, schedules: int = 3, seed: int = 0, out
     >>> {"read-before-ready", "too-few-arrivals", "store-source-reused"} <= {mutant.by for mutant in found.mutants}
     True
     """
-    arguments = Arguments("mutate", kernel, args, named, out, ("schedules",))
+    arguments = Arguments("mutate", kernel, args, named, out, ("schedules",), mesh)
     require(f"kernel {kernel.name}: mutate", locals(), schedules=whole(1, 10**6), seed=whole(0))
     seeds = (None, *range(seed, seed + schedules - 1))
     places: dict[Place, str] = {}

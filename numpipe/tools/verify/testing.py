@@ -18,6 +18,7 @@ import numpy as np
 from ... import launch
 from ...diagnostics.arguments import FLAG, NONE, element_type, finite, require
 from ...diagnostics.errors import SimulationError, SpecError
+from ...kernels.judge import of_gpu
 from ...launch.info import ArrayInfo
 from .fresh import Arguments, Array, Arrays
 from .mutation import Mutant, Mutation, Place, mutate
@@ -25,6 +26,7 @@ from .verification import Verification, verified
 
 if TYPE_CHECKING:
     from ...kernels.kernels import Kernel
+    from ...launch.mesh import Mesh
 
 __all__ = ["Checked", "Mutant", "Mutation", "Place", "check", "mutate", "tolerance"]
 
@@ -42,7 +44,8 @@ class Checked:
 
 
 def check(kernel: Kernel, /, *args: Any, reference: Any, schedules: int = 10, seed: int = 0, rtol: float | None = None,
-          atol: float | None = None, gpu: bool | None = None, out: Any = None, **named: Any) -> Checked:
+          atol: float | None = None, gpu: bool | None = None, out: Any = None, mesh: Mesh | None = None,
+          **named: Any) -> Checked:
     """Assert that `kernel` computes what `reference` does, that no schedule shows a hazard, and the same result on the GPU.
 
     args, out, named   what a call of the kernel takes: host arrays, which are not changed
@@ -53,6 +56,8 @@ def check(kernel: Kernel, /, *args: Any, reference: Any, schedules: int = 10, se
                        place of the output's type, at least 2e-5 (float64: 1e-12), atol is rtol times the root mean square of
                        what is expected; integers and booleans are equal. Infinities and NaNs are where they are expected
     gpu                None: where there is one (NUMPIPE_TARGET=sim: not), True: always, False: never
+    mesh               a `numpipe.Mesh.simulated`, on whose GPUs a kernel with semaphores runs. Arguments are lists then, also those
+                       of the reference, which returns a list for each output; on GPUs it is not run
 
     Returns the errors and the Verification. Raises AssertionError: with the report of the first hazard, or the largest error and
     where it is. A kernel that fails simulated is not launched. Raises SpecError for arguments that do not fit, and on the GPU
@@ -66,10 +71,18 @@ def check(kernel: Kernel, /, *args: Any, reference: Any, schedules: int = 10, se
     {'sim': {'x': 0.0}}
     """
     __tracebackhide__ = True  # pytest shows the test
-    arguments = Arguments("check", kernel, args, named, out, ("reference", "schedules", "rtol", "atol", "gpu"))
+    arguments = Arguments("check", kernel, args, named, out, ("reference", "schedules", "rtol", "atol", "gpu"), mesh)
     require(f"kernel {kernel.name}: check", locals(), rtol=finite(0) | NONE, atol=finite(0) | NONE, gpu=FLAG | NONE)
     names = kernel.outputs(*args, **named)
+    if mesh is not None and gpu:
+        raise SpecError(f"kernel {kernel.name}: check runs a kernel of several GPUs on simulated ones: leave gpu= out, and call it "
+                        "with numpipe.Mesh.local() or numpipe.Mesh.torch() to run it on GPUs")
+    gpu = False if mesh is not None else gpu
     values = kernel.ask(reference, "reference", _view, *args, **named) if callable(reference) else reference
+    if mesh is not None:  # a list for each output
+        values = values if isinstance(values, tuple) else (values,)
+        values = [array for each in values for array in each]
+        names = [of_gpu(name, r, mesh.size) for name in names for r in range(mesh.size)]
     values = values if isinstance(values, (tuple, list)) else (values,)
     if len(values) != len(names):
         raise SpecError(f"kernel {kernel.name}: the reference gives {len(values)} arrays, the kernel has {len(names)} outputs "

@@ -29,6 +29,7 @@ from .fresh import Arguments, Array, Arrays
 
 if TYPE_CHECKING:
     from ...kernels.kernels import Kernel
+    from ...launch.mesh import Mesh
 
 __all__ = ["Verification", "verify"]
 
@@ -184,7 +185,8 @@ class Verification:
 
 @brief
 def verify(kernel: Kernel, /, *args: Any, schedules: int | Literal["all"] = 20, seed: int = 0, ctas: int | None = None,
-           partial: str | Sequence[str] = (), limit: float = 60.0, out: Any = None, **named: Any) -> Verification:
+           partial: str | Sequence[str] = (), limit: float = 60.0, out: Any = None, mesh: Mesh | None = None,
+           **named: Any) -> Verification:
     """Run `kernel` on the simulated SM under a number of schedules, each on fresh copies of the arguments.
 
     args, out, named   what a call ``kernel(*args, out=out, **named)`` takes; the caller's arrays are not changed
@@ -197,6 +199,7 @@ def verify(kernel: Kernel, /, *args: Any, schedules: int | Literal["all"] = 20, 
     partial            names of outputs of which the kernel means to write a part: else an element that nobody has written is a
                        failure, "unwritten-output", of an output that the call allocates, and a warning of one that is passed
     limit              seconds after which ``schedules="all"`` ends without having run all
+    mesh               a `numpipe.Mesh.simulated`, on whose GPUs a kernel with semaphores runs; arguments are lists then
 
     Hazards do not stop it: the Verification that it returns groups them by name and lines. Outputs are compared bit for bit
     between schedules. Raises SpecError for arguments that do not fit, and whatever else a kernel's Python raises, with the seed
@@ -210,7 +213,7 @@ def verify(kernel: Kernel, /, *args: Any, schedules: int | Literal["all"] = 20, 
     >>> result.ok, result.schedules, result.failures
     (True, 4, ())
     """
-    arguments = Arguments("verify", kernel, args, named, out, ("schedules", "ctas", "partial", "limit"))
+    arguments = Arguments("verify", kernel, args, named, out, ("schedules", "ctas", "partial", "limit"), mesh)
     require(f"kernel {kernel.name}: verify", locals(), partial=STRING | each(STRING))
     names = (partial,) if isinstance(partial, str) else tuple(partial)
     if unknown := [name for name in names if name not in kernel.parameters]:

@@ -1,0 +1,151 @@
+"""Semaphores: counters in global memory, by which the warpgroups of several GPUs wait for each other.
+
+::
+
+    numpipe.peer(y, other)[ds(i * 64, 64), :] = tile
+    numpipe.signal(ready.at[i], other)               # what this warpgroup has stored is there
+    numpipe.wait(ready.at[i], 2)                     # 2 compute warpgroups have signalled here
+    z = y[ds(i * 64, 64), :]                         # what a peer has stored
+
+A semaphore is 0 when a launch begins, and counts the signals of that launch; a wait takes nothing from it. It stands in the kernel's
+last array, which callers do not pass: ``@numpipe.kernel(semaphores=n)``, or a function of the arguments.
+
+::
+
+    signal   one lane     cp.async.bulk.wait_group 0: the TMA stores of this warpgroup are in global memory, and the completion of
+                          each is followed by an implicit proxy fence
+             all          named barrier: the stores of all lanes come before what one of them does next
+             one lane     red.release.sys.add, at the GPU whose semaphore it is
+    wait     one lane     ld.acquire.sys, again and again, until the value is there; fence.proxy.async.global, so that TMA copies
+                          behind it see ordinary stores that came before the signal
+             all          named barrier: what this lane has seen, all lanes may read (the memory role is one lane)
+
+Both roles wait, for the memory role loads what it waits for; the compute role alone signals, each warpgroup for itself.
+
+PTX ISA, "Memory Consistency Model: Scope; Release and Acquire Patterns; Causality order; Proxies", "cp.async.bulk: completion".
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...core.lanes import one_lane
+from ...core.machine import current
+from ...core.op import called, check, helper, op
+from ...diagnostics.errors import SpecError
+from ...intrinsics import barrier, fence, special
+from ...plan.context import Context, only_if
+from ..tiles.views import GmemView
+from .peers import await_launches, check_integer
+
+__all__ = ["signal", "wait"]
+
+
+@helper(context=True)
+def signal(np_, semaphore, rank, add=1):  # type: ignore[no-untyped-def]
+    """Add to a semaphore of a GPU, behind all that this warpgroup has stored and loaded: ``numpipe.signal(ready.at[i], rank)``.
+
+    semaphore  ``ready.at[i]``, where `ready` is the kernel's last array parameter, which ``semaphores=`` makes
+    rank       the GPU whose semaphore it is, 0 … ``axis_size("gpu") - 1``, the own one or a peer's: a run-time integer
+    add        1 or more, a run-time integer
+
+    Each compute warpgroup that comes to it adds: where two share a tile, that is 2. Nothing happens in the memory role. Stores of
+    tiles, copies and elements by this warpgroup, to any GPU, have arrived when the semaphore counts it. It waits for the TMA stores
+    in flight; so signal a block when the next one has been computed, where that matters.
+
+    A signal must have arrived before the launch that it is sent to ends: that one waits for it.
+
+    Raises SpecError for what is no semaphore; on the simulated SM SimulationError for an index or a rank that does not exist.
+    """
+    check_signal(np_, semaphore, rank, add)
+    only_if(np_, "computes", complete_and_add, semaphore, rank, add)
+
+
+@op(context=True, site=True)
+def wait(np_: Context, site: str, semaphore: GmemView, value: Any) -> None:
+    """Wait until `value` has been added to a semaphore of this GPU in this launch: ``numpipe.wait(ready.at[i], 2)``.
+
+    semaphore  ``ready.at[i]``, where `ready` is the kernel's last array parameter; i is an integer that both roles know
+    value      a run-time integer that both roles know; 0: no wait
+
+    Behind it come all accesses of this warpgroup: they find what those had stored whose signals add up to the value first. It takes
+    nothing from the semaphore, so any number of warpgroups and CTAs may wait for the same. Both roles wait: loads of pipelines that
+    come behind it in the source are issued behind it. (In the body of an innermost pipeline, which the memory role does not run, the
+    compute role waits alone.)
+
+    Raises SpecError for what is no semaphore; on the simulated SM PipelineDeadlock where the signals never come. On a GPU a wait
+    for a peer ends after 8 seconds, with an error that names it.
+    """
+    check_wait(np_, semaphore, value)
+    function = await_value if np_.memory else await_together
+    function(np_, semaphore, value, 0)
+
+
+def _check(np_: Any, what: str, semaphore: Any) -> str:
+    """Return how messages call an operation; SpecError unless it has a semaphore, as a value or as its Numba type."""
+    if not np_.unit.gpus:
+        raise SpecError(f"{what} in a kernel without semaphores: @numpipe.kernel(semaphores=…) makes its last array parameter some")
+    if not isinstance(semaphore, GmemView) or not semaphore.ref.arg.semaphores or semaphore.axes:
+        raise SpecError(f"{what}: semaphore is an element of the kernel's last array parameter, {np_.unit.arrays[-1].name}.at[i], got "
+                        f"{called(semaphore)}")
+    return f"{what.partition('(')[0]}({semaphore.ref.arg.name}.at[i], …)"
+
+
+def _check_signal(np_: Any, semaphore: Any, rank: Any, add: Any) -> None:
+    what = _check(np_, "numpipe.signal(semaphore, rank)", semaphore)
+    if not np_.memory:
+        check_integer(what, "rank", rank)
+        check_integer(what, "add", add)
+
+
+check_signal = check(_check_signal)
+
+
+def check_wait(np_: Any, semaphore: Any, value: Any) -> None:
+    """Raise SpecError unless a wait has a semaphore and a value, or their Numba types."""
+    check_integer(_check(np_, "numpipe.wait(semaphore, value)", semaphore), "value", value)
+
+
+# ---- signal
+@helper
+def complete_and_add(np_, semaphore, rank, add):  # type: ignore[no-untyped-def]
+    await_launches(np_)
+    one_lane(complete_stores, np_)
+    barrier.sync(1 + special.warpgroup_index(), 128)
+    one_lane(add_to, np_, semaphore, rank, add)
+
+
+@op
+def complete_stores(np_: Context) -> None:
+    """Wait until all TMA stores of this lane have reached global memory."""
+    current().bulk_wait(0, read=False)
+
+
+@op
+def add_to(np_: Context, semaphore: GmemView, rank: Any, add: Any) -> None:
+    """Add to a semaphore of a GPU, with release at system scope, by one lane."""
+    ref = semaphore.ref
+    current().semaphore_signal(ref.array, semaphore.start[0], rank, add, ref.arg.name)
+
+
+# ---- wait
+@helper
+def await_together(np_, semaphore, value, place):  # type: ignore[no-untyped-def]
+    one_lane(await_value, np_, semaphore, value, place)
+    barrier.sync(1 + special.warpgroup_index(), 128)
+
+
+@helper
+def await_value(np_, semaphore, value, place):  # type: ignore[no-untyped-def]
+    poll(np_, semaphore, value, place)
+    fence.proxy_async_global()
+
+
+@op
+def poll(np_: Context, semaphore: GmemView, value: Any, place: Any) -> None:
+    """Wait for a value of a semaphore of this GPU, with acquire at system scope, by one lane.
+
+    `place`: the number, in `Unit.places`, of the line that waits.
+    """
+    ref = semaphore.ref
+    current().semaphore_wait(ref.array, semaphore.start[0], value, ref.arg.name)

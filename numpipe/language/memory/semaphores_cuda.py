@@ -1,0 +1,90 @@
+"""Semaphores, compiled: additions at a GPU, and waits that end, with or without the value.
+
+A wait ends always, for the GPU that is to signal may be gone: after the longest wait of the launch one lane leaves a record in the
+host's memory (`plan.control_block`), and every further wait is given up at once, so that the kernel ends.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...core import numba as nb
+from ...core.op import cuda_meaning
+from ...intrinsics import cp_async_bulk, memory
+from ...plan.context_cuda import counter_pointer
+from ...plan.control_block import LOST, SEMAPHORE, SEMAPHORES
+from ...plan.outside_cuda import report
+from ...plan.plans import GPU
+from ..tiles.refs_cuda import I32, gmem_value
+from . import semaphores as source
+from .peers_cuda import TELL, address, reached, section, statement, words
+
+# $0 the semaphore, $1 the value, $2 the launch's words, $3 the semaphore's index, $4 this GPU's semaphores, $5 the place of the wait
+_POLL = """{ .reg .pred np_gpus, late; .reg .b32 seen, word; .reg .b64 at, now, end;
+ld.acquire.sys.global.b32 seen, [$0]; setp.ge.s32 np_gpus, seen, $1; @np_gpus bra OUT;
+ld.b64 end, [$2+16]; mov.u64 now, %globaltimer; add.u64 end, end, now;
+AGAIN: ld.acquire.sys.global.b32 seen, [$0]; setp.ge.s32 np_gpus, seen, $1; @np_gpus bra OUT;
+ld.relaxed.sys.global.b32 word, [$4+LOST]; setp.ne.u32 late, word, 0; @late bra OUT;
+mov.u64 now, %globaltimer; setp.lt.u64 late, now, end; @late bra AGAIN;
+TELL
+OUT: }"""
+
+
+def _place(context: Any, builder: Any, semaphore: Any, value: Any, what: str) -> tuple[Any, Any]:
+    """Return (index, byte offset) of a semaphore; in a kernel that is debugged one that does not exist is reported as `what`."""
+    view = nb.fields(context, builder, semaphore, value)
+    index = builder.extract_value(view.start, 0)
+    unit = semaphore.ref.unit
+    if unit.params.debug:
+        size = builder.extract_value(gmem_value(context, builder, semaphore.ref, view.ref).shape, 0)
+        outside = builder.icmp_unsigned(">=", index, size)
+        if semaphore.ref.role != "memory":
+            report(builder, unit, f"{what}({semaphore.ref.arg.name}.at[i], …)", 0, index, size, outside, False)
+        index = builder.select(outside, nb.const(0), index)
+    return index, builder.shl(builder.zext(index, nb.i64), nb.const(2, nb.i64))
+
+
+@cuda_meaning(source.complete_stores)
+def _complete_stores(_context: Any, np_: Any) -> Any:
+    context, builder, _ = yield nb.types.void(np_)
+    none, value = nb.immediate(0)
+    nb.call(context, builder, cp_async_bulk.wait_group, (none,), (value,))
+
+
+@cuda_meaning(source.add_to)
+def _add_to(_context: Any, np_: Any, semaphore: Any, rank: Any, add: Any) -> Any:
+    context, builder, args = yield nb.types.void(np_, semaphore, I32, I32)
+    _, offset = _place(context, builder, semaphore, args[1], "numpipe.signal")
+    gpu = reached(context, builder, np_, args[0], args[2], "numpipe.signal(…, rank): rank")
+    place = builder.add(address(builder, section(builder, args[0], gpu), semaphore.ref.index), offset)
+    if np_.unit.params.debug:  # how much of it each GPU has added
+        ref = gmem_value(context, builder, semaphore.ref, nb.fields(context, builder, semaphore, args[1]).ref)
+        me = builder.load(counter_pointer(builder, args[0], nb.const(GPU)))
+        before = builder.mul(builder.extract_value(ref.shape, 0), builder.add(me, nb.const(1)))
+        whose = builder.add(place, builder.shl(builder.zext(before, nb.i64), nb.const(2, nb.i64)))
+        nb.emit_asm(builder, nb.void, [whose, args[3]], "red.relaxed.sys.global.add.s32 [$0], $1;", "l,r,~{memory}")
+    nb.call(context, builder, memory.red_release_sys_add, (nb.types.int64, I32), (place, args[3]))
+
+
+@cuda_meaning(source.wait)
+def _wait(typing_context: Any, np_: Any, site: Any, semaphore: Any, value: Any) -> Any:
+    source.check_wait(np_, semaphore, value)
+    function = source.await_value if np_.memory else source.await_together
+    what = f"the wait for {semaphore.ref.arg.name} @ {nb.literal(site)}"
+    if what not in np_.unit.places:
+        np_.unit.places.append(what)
+    types = np_, semaphore, I32, I32
+    nb.returns(typing_context, function, types)
+    context, builder, args = yield nb.types.void(np_, site, semaphore, I32)
+    nb.call(context, builder, function, types, (args[0], *args[2:], nb.const(np_.unit.places.index(what))))
+
+
+@cuda_meaning(source.poll)
+def _poll(_context: Any, np_: Any, semaphore: Any, value: Any, place: Any) -> Any:
+    context, builder, args = yield nb.types.void(np_, semaphore, I32, I32)
+    index, offset = _place(context, builder, semaphore, args[1], "numpipe.wait")
+    ref = gmem_value(context, builder, semaphore.ref, nb.fields(context, builder, semaphore, args[1]).ref)
+    lost = 4 * (LOST - SEMAPHORES)
+    tell = statement(TELL, FLAG=f"$4+{lost}", WORDS="$2", INDEX="$3", SEEN="seen", WANTED="$1", KIND=SEMAPHORE, PLACE="$5")
+    operands = [builder.add(ref.pointer, offset), args[2], words(builder, args[0]), index, ref.pointer, args[3]]
+    nb.emit_asm(builder, nb.void, operands, statement(_POLL, TELL=tell, LOST=lost), "l,r,l,r,l,r,~{memory}")

@@ -1,0 +1,203 @@
+"""The control blocks of a mesh's launches, and what becomes of a launch that waits for a peer too long (`plan.control_block`).
+
+A launch on several GPUs finds in its control block who has begun and what was signalled. Launches of a stream run one after the
+other, so they share one; its size depends on the kernel's semaphores alone, so that all GPUs use the same one for a launch,
+whatever each of them has launched before. Nothing frees a block: nobody knows which graphs hold it.
+
+Waits for peers are bounded. The first one that takes too long tells the host in the *record*, and the kernels that are queued on
+its stream end without waiting. Launches do not meet any more then: every later call on the mesh raises the same error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from ..diagnostics.errors import PipelineDeadlock, SpecError
+from ..diagnostics.reports import Party, Report
+from ..plan import control_block
+from ..plan.control_block import GO, RECORD_BYTES, SEMAPHORES, Waited
+from . import driver, watch
+
+if TYPE_CHECKING:
+    from .image import Image
+
+TIMEOUT = "NUMPIPE_PEER_TIMEOUT"
+_WORD = 4
+_LEAST = 1024
+"""words of the smallest control block"""
+_PAGE = 4096
+_NOTHING = bytes(_PAGE)
+
+
+def patience() -> float:
+    """Return how many seconds a wait for a peer may take."""
+    text = os.environ.get(TIMEOUT, f"{control_block.PATIENCE:g}")
+    with contextlib.suppress(ValueError):
+        if 0 < float(text) < 1e6:
+            return float(text)
+    raise SpecError(f"{TIMEOUT}={text!r}: it must be a number of seconds, e.g. 8")
+
+
+def block_words(semaphores: int, gpus: int, debug: bool) -> int:
+    """Return the words of the control block that a kernel with so many semaphores uses: a power of two.
+
+    >>> block_words(100, 2, False), block_words(1000, 2, False), block_words(1000, 2, True)
+    (1024, 2048, 4096)
+    """
+    return max(_LEAST, 1 << (SEMAPHORES + semaphores * (1 + gpus * debug) - 1).bit_length())
+
+
+class Gpus(Protocol):
+    """What is asked here of the GPUs of a mesh (`local_gpus`, `torch_gpus`)."""
+
+    size: int
+    ranks: tuple[int, ...]
+    """those of this process"""
+    devices: tuple[int, ...]
+    """their CUDA ordinals"""
+
+    def control(self, words: int) -> list[int]:
+        """Return the addresses of new symmetric memory of zeros, by rank."""
+
+    def silent(self) -> list[int]:
+        """Return the ranks whose processes give no sign, as far as that can be known."""
+
+
+class Known(NamedTuple):
+    """A kernel that was launched on a mesh, with the control block and the semaphores of its newest launch."""
+
+    image: Image
+    block: list[int]
+    """addresses by rank"""
+    semaphores: int
+
+
+class Controls:
+    """The control blocks of one mesh, and its records."""
+
+    def __init__(self, gpus: Gpus) -> None:
+        self._gpus, self._lock = gpus, threading.RLock()
+        self._blocks: dict[tuple[int, int], list[int]] = {}
+        self._streams: dict[tuple[int, ...], int] = {}
+        self._kernels: list[Known] = []
+        """by number"""
+        self._lost: PipelineDeadlock | None = None
+        """the error of the launch that waited too long"""
+        self._pages: list[tuple[Any, int]] = []
+        """records, one for each kernel and each GPU of this process: pinned memory, and its address on the GPUs"""
+
+    def stream(self, streams: Sequence[int]) -> int:
+        """Return the number of the streams of this process' GPUs: how many others were used before them."""
+        return self._streams.setdefault(tuple(streams), len(self._streams))
+
+    def block(self, image: Image, streams: Sequence[int], semaphores: int) -> Known:
+        """Return what launches of a kernel on these streams need: a control block."""
+        with self._lock:
+            key = self.stream(streams), block_words(semaphores, self._gpus.size, image.debug)
+            if key not in self._blocks:
+                self._blocks[key] = self._gpus.control(key[1])
+            number, known = self._number(image), Known(image, self._blocks[key], semaphores)
+            self._kernels[number:number + 1] = [known]
+            return known
+
+    def _number(self, image: Image) -> int:
+        return next((number for number, known in enumerate(self._kernels) if known.image is image), len(self._kernels))
+
+    def _record(self, number: int) -> int:
+        """Return the address of a record on the GPUs."""
+        page, place = divmod(RECORD_BYTES * number, _PAGE)
+        while page >= len(self._pages):
+            with driver.get().aside(self._gpus.devices[0]):
+                address, there = driver.get().pinned(_PAGE)
+            ctypes.memset(address, 0, _PAGE)
+            self._pages.append(((ctypes.c_char * _PAGE).from_address(address), there))
+        return self._pages[page][1] + place
+
+    def words(self, own: int, known: Known) -> bytes:
+        """Return the words of launches of a kernel on the GPU that is number `own` of this process."""
+        with self._lock:
+            record = self._record(self._number(known.image) * len(self._gpus.ranks) + own)
+        rank = self._gpus.ranks[own]
+        return control_block.words(rank, self._gpus.size, record, _limit(known.image), known.block[rank])
+
+    def cleared(self, own: int, known: Known) -> tuple[int, int]:
+        """Return the address of the words that are cleared before a launch, and how many they are."""
+        words = SEMAPHORES - GO + known.semaphores * (1 + self._gpus.size * known.image.debug)
+        return known.block[self._gpus.ranks[own]] + _WORD * GO, words
+
+    # ---- launches that waited too long
+    def check(self) -> None:
+        """Raise the error of a launch that waited for a peer too long, in every call from then on."""
+        if self._lost is None:
+            for memory, _ in self._pages:
+                if memory.raw != _NOTHING:
+                    break
+            else:
+                return
+            with self._lock:
+                memory = b"".join(page.raw for page, _ in self._pages)
+                found = ((start // RECORD_BYTES, control_block.read(memory[start:start + RECORD_BYTES]))
+                         for start in range(0, len(memory), RECORD_BYTES))
+                records = [(self._kernels[number // len(self._gpus.ranks)], record) for number, record in found if record]
+                if not records:  # one is being written
+                    return
+                self._lost = self._lost or self._error(records)
+        raise self._lost.with_traceback(None)
+
+    def _error(self, records: Sequence[tuple[Known, Waited]]) -> PipelineDeadlock:
+        (known, first), *others = records
+        image = known.image
+        if first.kind == control_block.BEGIN:
+            what = f"the launch on GPU {first.index} to begin"
+            why = f"GPU {first.index} has not launched it: its process was killed, is busy with something else, or raised an error"
+        else:
+            what = f"{image.arrays[-1]}[{first.index}] to reach {first.wanted}, and it is {first.seen}"
+            why = self._who(first, known)
+        more = "".join(f", GPU {other.rank} waited too" for _, other in others)
+        text = (f"kernel {image.name}, GPU {first.rank}, CTA {first.cta}: it waited {_limit(image):g} s for {what}{more}; {why}. "
+                "What the kernel has computed is wrong, and launches of this mesh do not meet any more: restart the processes, or "
+                f"go on with a new numpipe.Mesh. {TIMEOUT} is how many seconds a wait for a peer may take")
+        error = PipelineDeadlock(text)
+        party = Party(f"waits for {what}", first.thread // 128, image.role(first.thread // 128), first.cta)
+        error.report = Report("deadlock", str(error), waiting=(party,), mend="as many signals as are waited for, on every GPU",
+                              kernel=image.name)
+        return error
+
+    def _who(self, record: Waited, known: Known) -> str:
+        """Return a sentence that says which GPU has not signalled, as far as that is known."""
+        if counts := self._counts(record, known):
+            least = [rank for rank, count in enumerate(counts) if count == min(counts)]
+            added = ", ".join(f"GPU {rank} {count}" for rank, count in enumerate(counts))
+            return f"of what was added to it, {_gpus(least)} added least ({added})"
+        if silent := self._gpus.silent():
+            return f"the process of {_gpus(silent)} gives no sign: it was killed, or it hangs"
+        others = [rank for rank in range(self._gpus.size) if rank != record.rank]
+        mend = "" if known.image.debug else "; CompilerParams(debug=True) tells what each GPU has added"
+        return f"{_gpus(others)} did not signal it, or this GPU did not{mend}" if others else "nobody else signals it"
+
+    def _counts(self, record: Waited, known: Known) -> list[int]:
+        """Return what each GPU has added to the semaphore, of a kernel with debug=True."""
+        if not known.image.debug:
+            return []
+        device = self._gpus.devices[self._gpus.ranks.index(record.rank)]
+        try:
+            words = [driver.get().peek(known.block[record.rank] + _WORD * (
+                SEMAPHORES + known.semaphores * (1 + rank) + record.index), _WORD, device) for rank in range(self._gpus.size)]
+        except driver.DriverError:
+            return []
+        return [int.from_bytes(word, "little", signed=True) for word in words]
+
+
+def _limit(image: Image) -> float:
+    """Return how many seconds a wait of a kernel for its peers may take. With debug=True waits for barriers are given up too, and
+    what stands behind a wait for a peer is not to be given up before it."""
+    return min(patience(), watch.limit() / 2) if image.debug else patience()
+
+
+def _gpus(ranks: Sequence[int]) -> str:
+    return f"GPU {ranks[0]}" if len(ranks) == 1 else f"GPUs {', '.join(map(str, ranks))}"

@@ -1,0 +1,125 @@
+"""The GPUs of `numpipe.Mesh.local`: one process has them all, and each reaches the memory of the others.
+
+All GPUs and the host share one address space, so an array's address is the same on every GPU; what has to be allowed is access:
+between the primary contexts for memory of cuMemAlloc, which PyTorch, CuPy and Numba hand out, and for a memory pool each by itself.
+CUDA driver API, "Peer Context Memory Access", cuMemPoolSetAccess.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..diagnostics.arguments import element_type
+from ..diagnostics.errors import LaunchError, SpecError, TargetError
+from . import driver
+from .device import gpu_state
+from .device_array import DeviceArray
+from .info import ArrayInfo, argument, dense_strides
+
+_OWN_STREAM = 0
+
+
+class LocalGpus:
+    """GPUs that reach each other; rank r has the CUDA ordinal ``devices[r]``."""
+
+    def __init__(self, devices: Sequence[int] | None) -> None:
+        """Raises TargetError where there is no such GPU, and LaunchError where two of them cannot reach each other."""
+        state = gpu_state()
+        if state.status != "ok":
+            raise TargetError(f"Mesh.local: the GPUs cannot be used: {state.reason}; numpipe.Mesh.simulated(2) needs none")
+        able = [device.ordinal for device in state.gpus if device.cc == state.device.cc]  # type: ignore[union-attr]
+        self.devices = tuple(able if devices is None else map(int, devices))
+        if unknown := [device for device in self.devices if device not in able]:
+            raise TargetError(f"Mesh.local: no kernel runs on GPU {unknown[0]}: there are {', '.join(map(str, able))}")
+        self.size, self.ranks = len(self.devices), tuple(range(len(self.devices)))
+        cuda = driver.get()
+        try:
+            for device in self.devices:
+                for peer in self.devices:
+                    if device != peer:
+                        self._reach(cuda, device, peer)
+            for device in self.devices:
+                cuda.share_pool(device, self.devices)
+        except driver.DriverError as error:
+            raise LaunchError(f"Mesh.local{self.devices}: {error}") from error
+
+    @staticmethod
+    def _reach(cuda: driver.Driver, device: int, peer: int) -> None:
+        if not cuda.can_access_peer(device, peer):
+            raise LaunchError(f"Mesh.local: no peer access between GPU {device} and GPU {peer}: NVLink or PCIe peer-to-peer is "
+                              "missing or off (nvidia-smi topo -p2p r shows it); choose others, Mesh.local(devices=(…))")
+        cuda.enable_peer(device, peer)
+
+    def empty(self, shape: tuple[int, ...], dtype: Any, zeros: bool) -> list[Any]:
+        """Return an array on each GPU: PyTorch tensors for a dtype of PyTorch's, else numpipe's own."""
+        torch = sys.modules.get("torch")
+        if torch is not None and isinstance(dtype, torch.dtype):
+            make = torch.zeros if zeros else torch.empty
+            return [make(shape, dtype=dtype, device=torch.device("cuda", device)) for device in self.devices]
+        kind, made = element_type("Mesh.empty", dtype), []
+        for device in self.devices:
+            array = DeviceArray(shape, kind, _OWN_STREAM, device)
+            cuda = driver.get()
+            if zeros and array.nbytes:
+                host = np.zeros(array.nbytes, np.uint8)
+                cuda.copy_in(array.ptr, 0, host.ctypes.data, 0, host.nbytes, 1, _OWN_STREAM, device)
+            cuda.synchronize(_OWN_STREAM, device)
+            made.append(array)
+        return made
+
+    def room(self, nbytes: int) -> list[int]:
+        """Return the addresses of new memory on each GPU, which nothing frees."""
+        return [driver.get().kept(np.zeros(nbytes, np.uint8), device) for device in self.devices]
+
+    def control(self, words: int) -> list[int]:
+        """Return the addresses of new memory of zeros, by rank."""
+        return self.room(4 * words)
+
+    def window(self, room: list[int], shape: tuple[int, ...], dtype: Any) -> list[ArrayInfo]:
+        """Return arrays in memory that `room` has returned."""
+        kind = element_type("Mesh.workspace", dtype)
+        strides = dense_strides(shape, kind.itemsize)
+        return [ArrayInfo("cuda", address, shape, strides, kind, device, True, None)
+                for address, device in zip(room, self.devices, strict=True)]
+
+    @staticmethod
+    def nbytes(shape: tuple[int, ...], dtype: Any) -> int:
+        """Return the bytes of an array."""
+        return math.prod(shape) * element_type("Mesh.workspace", dtype).itemsize
+
+    def addresses(self, infos: Sequence[ArrayInfo], name: str, kernel: str) -> list[int]:
+        """Return where the GPUs have an array, by rank, for kernels that reach it on others."""
+        for info in infos:
+            driver.get().share_memory(info.ptr, info.device, self.devices)
+        return [info.ptr for info in infos]
+
+    def check_place(self, own: int, info: ArrayInfo, name: str, kernel: str) -> None:
+        """Raise SpecError for an array that is not on its GPU."""
+        if info.kind == "host" or info.device != self.devices[own]:
+            where = "on the host" if info.kind == "host" else f"on GPU {info.device} of this process"
+            raise SpecError(f"{argument(name, kernel)} of rank {own} is {where}, and rank {own} of this mesh is GPU "
+                            f"{self.devices[own]}: a list has an array on each GPU, in the mesh's order, as Mesh.empty makes them")
+
+    def agree(self, facts: dict[str, str], kernel: str, moment: str) -> None:
+        """Nothing: one process makes all launches of a call."""
+
+    def alive(self, infos: Sequence[ArrayInfo]) -> Sequence[Any]:
+        """Return what has to live for launches on these arrays to be made again."""
+        return ()
+
+    def silent(self) -> list[int]:
+        """Return no rank: the process is this one."""
+        return []
+
+    def finish(self) -> None:
+        """Wait for all work of the GPUs."""
+        for device in self.devices:
+            driver.get().finish(device)
+
+    def __repr__(self) -> str:
+        return f"Mesh.local({list(self.devices)})"

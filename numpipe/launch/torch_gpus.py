@@ -1,0 +1,247 @@
+"""The GPUs of `numpipe.Mesh.torch`: a process for each, started by torchrun or another launcher of torch.distributed.
+
+Memory is PyTorch's symmetric memory: `empty` and `rendezvous` of ``torch.distributed._symmetric_memory`` map each rank's memory
+into the others. What the ranks tell each other goes through the store of torch.distributed, and only ahead of the first call of its
+kind. NVLink multicast stays off.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import json
+import math
+import os
+import time
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+from ..diagnostics.arguments import element_type
+from ..diagnostics.errors import LaunchError, SpecError, TargetError
+from .info import ArrayInfo, argument
+
+_MULTICAST = "TORCH_SYMM_MEM_DISABLE_MULTICAST"
+AGREEMENT = 10.0
+"""seconds in which all ranks come to the same call"""
+COMPILED = "compiles it"
+"""what a rank does, in `agree`, when it has compiled a kernel, or failed to"""
+COMPILING = 900.0
+"""seconds that the other ranks wait for one that compiles"""
+_SIGN = 1.0
+"""seconds in which a process gives a sign of itself"""
+_meshes: dict[str, int] = {}
+"""how many meshes were made of each group of ranks"""
+
+
+class Allocation:
+    """Symmetric memory on all ranks: where it begins on each, and how long it is."""
+
+    def __init__(self, begins: list[int], own: int, nbytes: int) -> None:
+        self.begins, self.own, self.nbytes = begins, own, nbytes
+        self.gone = False
+        """whether its tensor has died: the address may be another tensor's"""
+
+    def end(self) -> None:
+        self.gone = True
+
+
+class TorchGpus:
+    """The ranks of a process group, each with a GPU."""
+
+    def __init__(self, group: Any = None) -> None:
+        """Raises TargetError without PyTorch, SpecError where torch.distributed is not initialised."""
+        try:
+            import torch
+            import torch.distributed as distributed
+        except ImportError as error:
+            raise TargetError(f"Mesh.torch needs PyTorch, which cannot be imported ({error}): pip install torch") from error
+        if not distributed.is_available() or not distributed.is_initialized():
+            raise SpecError("Mesh.torch: torch.distributed is not initialised: start the processes with torchrun, and call "
+                            "torch.distributed.init_process_group(\"nccl\") in each, ahead of numpipe.Mesh.torch()")
+        from torch.distributed import distributed_c10d as c10d
+
+        self._torch, self._group = torch, distributed.group.WORLD if group is None else group
+        if self._group is distributed.GroupMember.NON_GROUP_MEMBER:
+            raise SpecError("Mesh.torch: this process is no member of the group: make the mesh on the ranks of the group only")
+        self.rank, self.size = distributed.get_rank(self._group), distributed.get_world_size(self._group)
+        self.ranks = (self.rank,)
+        ranks = "_".join(map(str, distributed.get_process_group_ranks(self._group)))
+        number = _meshes[ranks] = _meshes.get(ranks, 0) + 1
+        self._store = distributed.PrefixStore(f"numpipe/{ranks}/{number}", c10d._get_process_group_store(c10d._get_default_group()))
+        self._asked, self._agreed = 0, set[str]()
+        self._kept: list[Any] = []
+        """memory that is never freed"""
+        self._allocations: dict[int, Allocation] = {}
+        """by the address where it begins here"""
+        os.environ.setdefault(_MULTICAST, "1")  # PyTorch reads it at its first rendezvous
+
+    @property
+    def devices(self) -> tuple[int, ...]:
+        """The CUDA ordinal of this process' GPU: the current one."""
+        return (int(self._torch.cuda.current_device()),)
+
+    # ---- memory
+    def empty(self, shape: tuple[int, ...], dtype: Any, zeros: bool) -> Any:
+        """Return a tensor in symmetric memory; all ranks call this at the same place of their programs."""
+        torch = self._torch
+        kind = self._dtype(dtype, "Mesh.empty")
+        if not torch.cuda.is_available():
+            raise TargetError("Mesh.torch: PyTorch sees no GPU here, and symmetric memory is a GPU's: run on a machine with one "
+                              "for each rank, or simulate, numpipe.Mesh.simulated(2)")
+        self.agree({"shape": str(tuple(shape)), "dtype": str(kind)}, "Mesh.empty", "allocates")
+        from torch.distributed import _symmetric_memory as symmetric
+
+        tensor = symmetric.empty(*(shape or (1,)), dtype=kind, device=torch.device("cuda", torch.cuda.current_device()))
+        nbytes = max(tensor.untyped_storage().nbytes(), 1)
+        try:
+            handle = symmetric.rendezvous(tensor, self._group)
+        except RuntimeError as error:
+            raise LaunchError(f"Mesh.empty{tuple(shape)}: torch.distributed's symmetric memory: {error}; all ranks need GPUs that "
+                              "reach each other (nvidia-smi topo -p2p r)") from error
+        begins = [int(address) for address in handle.buffer_ptrs]
+        apart = tensor.data_ptr() - begins[self.rank]  # PyTorch may have cut it out of a larger allocation
+        self.agree({"offset": str(apart)}, "Mesh.empty", f"allocates {tuple(shape)}")
+        allocation = Allocation([begin + apart for begin in begins], tensor.data_ptr(), nbytes)
+        self._allocations = {one.own: one for one in self._allocations.values() if not one.gone} | {allocation.own: allocation}
+        weakref.finalize(tensor.untyped_storage(), allocation.end).atexit = False
+        if zeros:
+            tensor.zero_()
+            torch.cuda.current_stream().synchronize()  # a peer may write it as soon as it knows of it
+            self._meet()
+        return tensor if shape else tensor[0]
+
+    def _dtype(self, dtype: Any, what: str) -> Any:
+        """Return PyTorch's element type."""
+        if isinstance(dtype, self._torch.dtype):
+            return dtype
+        kind = getattr(self._torch, element_type(what, dtype).name, None)
+        if kind is None:
+            raise SpecError(f"{what}: PyTorch has no element type {dtype}; choose another one")
+        return kind
+
+    def room(self, nbytes: int) -> Any:
+        """Return new symmetric memory of zeros, as a tensor of bytes."""
+        return self.empty((nbytes,), self._torch.uint8, zeros=True)
+
+    def control(self, words: int) -> list[int]:
+        """Return the addresses of new symmetric memory of zeros, by rank; it is never freed."""
+        memory = self.room(4 * words)
+        self._kept.append(memory)
+        return self._allocations[memory.data_ptr()].begins
+
+    def window(self, room: Any, shape: tuple[int, ...], dtype: Any) -> Any:
+        """Return a tensor in memory that `room` has returned."""
+        return room[:self.nbytes(shape, dtype)].view(self._dtype(dtype, "Mesh.workspace")).view(shape)
+
+    def nbytes(self, shape: tuple[int, ...], dtype: Any) -> int:
+        """Return the bytes of an array."""
+        return math.prod(shape) * int(self._dtype(dtype, "Mesh.workspace").itemsize)
+
+    def _allocation(self, info: ArrayInfo) -> Allocation | None:
+        """Return the symmetric memory that an array lies in."""
+        found = self._allocations.get(info.ptr)
+        if found is None or found.gone:
+            found = next((one for one in self._allocations.values()
+                          if not one.gone and one.own <= info.ptr < one.own + one.nbytes), None)
+        return found
+
+    def addresses(self, infos: Sequence[ArrayInfo], name: str, kernel: str) -> list[int]:
+        """Return where the GPUs have an array, by rank, for kernels that reach it on others; SpecError unless it is symmetric."""
+        (info,) = infos
+        found = self._allocation(info)
+        if found is None:
+            raise SpecError(f"{argument(name, kernel)}: the kernel reaches it on other GPUs, and on rank {self.rank} it is not in "
+                            "this mesh's symmetric memory: allocate it with mesh.empty or mesh.zeros, and pass outputs as out=")
+        return [begin + info.ptr - found.own for begin in found.begins]
+
+    def alive(self, infos: Sequence[ArrayInfo]) -> Sequence[Allocation]:
+        """Return what has to live for launches on these arrays to be made again."""
+        return [found for found in map(self._allocation, infos) if found is not None]
+
+    def check_place(self, own: int, info: ArrayInfo, name: str, kernel: str) -> None:
+        """Raise SpecError for an array that is not on this process' GPU."""
+        if info.kind == "host" or info.device != self.devices[0]:
+            where = "on the host" if info.kind == "host" else f"on GPU {info.device}"
+            here = f", and its current GPU is {self.devices[0]}" if info.kind != "host" else ""
+            raise SpecError(f"{argument(name, kernel)} of rank {self.rank} is {where} of this process{here}: pass tensors of its "
+                            "GPU, and call torch.cuda.set_device(local_rank) ahead of all else")
+
+    # ---- what the ranks tell each other
+    def agree(self, facts: dict[str, str], kernel: str, moment: str) -> None:
+        """Compare facts of a call with those of the other ranks, once for each list of facts; `moment` is what a rank does there.
+
+        All ranks ask in the same order. Raises SpecError, on every rank, for what differs, and LaunchError for a rank that does
+        not come.
+        """
+        text = json.dumps([kernel, facts, moment])
+        if text in self._agreed and kernel != "Mesh.empty":
+            return
+        found = self._exchange(text, COMPILING if moment == COMPILED else AGREEMENT, f"{kernel}: {moment}")
+        for rank, other in enumerate(found):
+            if other != text:
+                raise SpecError(self._differs(rank, json.loads(other), kernel, facts, moment))
+        self._agreed.add(text)
+
+    def _exchange(self, text: str, seconds: float, what: str) -> list[str]:
+        """Return the texts of all ranks; LaunchError where one does not come in time."""
+        self._asked += 1
+        keys = [f"{self._asked}/{rank}" for rank in range(self.size)]
+        end = time.monotonic() + seconds
+        late: list[int] = []
+        texts: list[str] = []
+        try:
+            self._store.set(keys[self.rank], text)
+            for rank, key in enumerate(keys):
+                try:
+                    self._store.wait([key], datetime.timedelta(seconds=max(end - time.monotonic(), 0.01)))
+                    texts.append(self._store.get(key).decode())
+                except RuntimeError:
+                    late.append(rank)
+        except RuntimeError as error:
+            raise LaunchError(f"{what} on rank {self.rank}: the store of torch.distributed does not answer ({error}): the process "
+                              "that has it, of rank 0 or torchrun, has ended; restart the processes") from error
+        if late:
+            raise LaunchError(f"{what} on rank {self.rank}, and rank{'s' * (len(late) > 1)} {', '.join(map(str, late))} did not "
+                              f"come to the same call in {seconds:g} s: all ranks make the same calls in the same order; look for "
+                              "an error, or for other work, there")
+        return texts
+
+    def _differs(self, rank: int, other: list[Any], kernel: str, facts: dict[str, str], moment: str) -> str:
+        """Return the message for facts that differ from another rank's."""
+        if (kernel, moment) != (other[0], other[2]):
+            return (f"{kernel}: rank {self.rank} {moment}, and rank {rank} is at {other[0]}: it {other[2]}; all ranks make the "
+                    "same calls of kernels, Mesh.empty and Mesh.zeros, in the same order")
+        names = [name for name in {**facts, **other[1]} if facts.get(name) != other[1].get(name)]
+        told = "; ".join(f"{name} is {facts.get(name, 'missing')} on rank {self.rank} and {other[1].get(name, 'missing')} on rank "
+                         f"{rank}" for name in names)
+        return f"{kernel}: {told}: all ranks make the same call, on arrays of the same shapes and layouts"
+
+    def _meet(self) -> None:
+        """Wait until all ranks are here."""
+        self._exchange("", AGREEMENT, "Mesh.zeros: it meets the other ranks")
+
+    def silent(self) -> list[int]:
+        """Return the ranks whose processes give no sign while this one looks for a launch that waited too long.
+
+        A process gives its sign here, when a launch of its own waited too long: those of processes that live wait for each other.
+        """
+        with contextlib.suppress(RuntimeError):
+            self._store.set(f"lost/{self.rank}", "1")
+            end, found = time.monotonic() + _SIGN, list[int]()
+            for rank in range(self.size):
+                try:
+                    self._store.wait([f"lost/{rank}"], datetime.timedelta(seconds=max(end - time.monotonic(), 0.01)))
+                except RuntimeError:
+                    found.append(rank)
+            return found if len(found) < self.size else []
+        return []
+
+    def finish(self) -> None:
+        """Wait for all work of this process' GPU."""
+        if self._torch.cuda.is_available():
+            self._torch.cuda.synchronize()
+
+    def __repr__(self) -> str:
+        return f"Mesh.torch(rank {self.rank} of {self.size})"
+
