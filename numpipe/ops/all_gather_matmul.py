@@ -15,14 +15,15 @@ some rows counts the pieces that have arrived.
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from ..arch.dtypes import ELEMENTS
 from ..core.arith import cdiv
-from ..diagnostics.errors import SpecError
+from ..diagnostics.arguments import NONE, require
+from ..diagnostics.arguments import a as a_kind
 from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernels import Kernel
 from ..language.grid.tile_loop import tiles
@@ -36,7 +37,7 @@ from ..language.tiles.tile import zeros
 from ..plan.context import axis_index, axis_size
 from ..plan.params import CompilerParams
 from ..plan.specs import BlockSpec, persistent
-from .shards import Shards
+from .shards import Shards, check_matrices, check_out, planes
 
 __all__ = ["all_gather_matmul"]
 
@@ -129,3 +130,55 @@ def kernel(config: Config = Config(), turned: bool = False) -> Kernel:
             product(gathered, source, source, y, x)
 
     return all_gather_matmul  # type: ignore[no-any-return]
+
+
+@functools.lru_cache(maxsize=1024)
+def choose(rows: int, columns: int, depth: int, gpus: int, turned: bool) -> Config:
+    """Return the config of products of `rows` x `depth` on each GPU by `depth` x `columns`.
+
+    The pieces are cut so that the senders have as many each: a step takes one about a microsecond, and what ends a piece three.
+
+    >>> choose(4096, 4096, 8192, 2, True).parts
+    5
+    """
+    base = Config(tn=256 if columns > 128 else 128)
+    bands, steps = cdiv(rows, base.tm + base.tn), cdiv(depth, base.tk)
+
+    def cost(parts: int) -> float:
+        return cdiv(bands * parts * max(gpus - 1, 1), base.senders) * (steps / parts + 3)
+
+    return replace(base, parts=min(range(1, min(steps, 16) + 1), key=cost, default=1))
+
+
+def all_gather_matmul(a: Any, b: Any, *, mesh: Any, out: Any = None, config: Config | None = None, stream: Any = None) -> Any:
+    """Return the rows of all GPUs, one behind the other, multiplied by each GPU's own matrix: ``concatenate(all a) @ b``.
+
+    a       (M, K) on each GPU, of float16 or of bfloat16
+    b       (K, N) on each GPU, of the same type
+    mesh    the `numpipe.Mesh`; under `simulated` and `local` a, b and the result are lists of an array for each GPU
+    out     (GPUs * M, N) on each GPU, where the result goes; else it is allocated
+    config  how the product and the sending are cut; by default what `choose` says
+    stream  as of any kernel
+
+    The rows travel while the own ones are multiplied. The same inputs give the same bits. All ranks make the same call. Raises
+    SpecError for shapes that do not fit, for other types, and for shards whose shapes differ.
+
+    >>> a = [np.full((4, 8), gpu, np.float16) for gpu in range(2)]
+    >>> b = [np.ones((8, 16), np.float16) for _ in range(2)]
+    >>> all_gather_matmul(a, b, mesh=Mesh.simulated(2))[0][:, 0]
+    array([0., 0., 0., 0., 8., 8., 8., 8.], dtype=float16)
+    """
+    shards = Shards("all_gather_matmul", mesh, stream)
+    require("all_gather_matmul", locals(), config=a_kind(Config) | NONE)
+    infos = shards.described({"a": a, "b": b, "out": out}, TYPES)
+    (m, k), n = check_matrices("all_gather_matmul", infos["a"][0].shape, infos["b"][0].shape)
+    results = infos["out"] if out is not None else shards.made(infos["a"], (mesh.size * m, n))
+    check_out("all_gather_matmul", results, (mesh.size * m, n))
+    if m and n:
+        left, right = shards.rows(infos["a"]), shards.laid("b", infos["b"])
+        turned = right[0].turned
+        chosen = config or choose(m, n, k, mesh.size, turned)
+        gathered = shards.workspace("gathered", left, (mesh.size, m, k), left[0].dtype)
+        shards.run(kernel(chosen, turned), [planes(info, 1) for info in left], [operand.info for operand in right], gathered,
+                   [planes(info, mesh.size) for info in results])
+    return out if out is not None else shards.delivered(infos["a"], results)

@@ -12,13 +12,15 @@ warpgroups take turns (ping-pong): while one waits for the link, or adds parts, 
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from ..arch.dtypes import ELEMENTS
 from ..core.arith import cdiv
+from ..diagnostics.arguments import NONE, require
+from ..diagnostics.arguments import a as a_kind
 from ..diagnostics.errors import SpecError
 from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernels import Kernel
@@ -30,10 +32,11 @@ from ..language.tiles.mma import wgmma
 from ..language.tiles.refs import ds
 from ..language.tiles.strips import map_columns
 from ..language.tiles.tile import zeros
+from ..launch.views import strided
 from ..plan.context import axis_index, axis_size
 from ..plan.params import CompilerParams
 from ..plan.specs import BlockSpec, persistent
-from .shards import Shards
+from .shards import Shards, check_matrices, check_out, planes
 
 __all__ = ["matmul_reduce_scatter"]
 
@@ -63,10 +66,10 @@ class Config:
 
 
 @functools.cache
-def kernel(config: Config = Config(), across: bool = False, turned: bool = False) -> Kernel:
-    """Return the kernel; `across`: a is given as (K, M), `turned`: b as (N, K)."""
+def kernel(config: Config = Config(), turned: bool = False) -> Kernel:
+    """Return the kernel; `turned`: b is given as (N, K), whose rows are contiguous along K, else as (K, N)."""
     tm, tn, tk = config.tm, config.tn, config.tk
-    left, right = (None, tk, tm) if across else (None, tm, tk), (tn, tk) if turned else (tk, tn)
+    right = (tn, tk) if turned else (tk, tn)
 
     @numpipe_kernel(
         grid=persistent(), grid_names="cta", schedule="pingpong", num_compute_wgs=2, wg_axis="wg", memory_registers=24,
@@ -75,7 +78,7 @@ def kernel(config: Config = Config(), across: bool = False, turned: bool = False
     def matmul_reduce_scatter(a, b, parts, c, arrived):  # type: ignore[no-untyped-def]
         """c = the sum over all GPUs of their a[own GPU] @ b; a (GPUs, M, K), c (M, N). GPU r's part arrives in parts[r] (GPUs, M, N)."""
         me, gpus = axis_index("gpu"), axis_size("gpu")
-        m_tiles, n_tiles, steps = cdiv(c.shape[0], tm), cdiv(c.shape[1], tn), cdiv(b.shape[1 if turned else 0], tk)
+        m_tiles, n_tiles, steps = cdiv(c.shape[0], tm), cdiv(c.shape[1], tn), cdiv(a.shape[2], tk)
         own = m_tiles * n_tiles
         sent = own * (gpus - 1)
         lead = min(config.lead * axis_size("cta"), sent // max(gpus - 1, 1)) * (gpus - 1)
@@ -96,10 +99,9 @@ def kernel(config: Config = Config(), across: bool = False, turned: bool = False
 
             acc = zeros((tm, tn), np.float32)
             pipe = pipeline(grid=(steps,), max_concurrent_steps=config.slots, in_specs=(
-                BlockSpec(left, lambda k: (to, k, y) if across else (to, y, k)),
-                BlockSpec(right, lambda k: (x, k) if turned else (k, x))))
+                BlockSpec((None, tm, tk), lambda k: (to, y, k)), BlockSpec(right, lambda k: (x, k) if turned else (k, x))))
             for _, (a_tile, b_tile) in pipe(a, b):
-                acc = wgmma(acc, a_tile.T if across else a_tile, b_tile.T if turned else b_tile)
+                acc = wgmma(acc, a_tile, b_tile.T if turned else b_tile)
 
             row, column = y * tm, x * tn
             if to != me:
@@ -117,3 +119,52 @@ def kernel(config: Config = Config(), across: bool = False, turned: bool = False
                 c[ds(row, tm), ds(column, tn)] = acc.astype(c.dtype)
 
     return matmul_reduce_scatter  # type: ignore[no-any-return]
+
+
+@functools.lru_cache(maxsize=1024)
+def choose(rows: int, columns: int, depth: int) -> Config:
+    """Return the config of products of which each GPU keeps `rows` x `columns`.
+
+    >>> choose(4096, 100, 512).tn
+    128
+    """
+    return Config() if columns > 128 else replace(Config(), tn=128, strip=32)
+
+
+def matmul_reduce_scatter(a: Any, b: Any, *, mesh: Any, out: Any = None, config: Config | None = None, stream: Any = None) -> Any:
+    """Return each GPU's share of the rows of the sum over all GPUs of their products ``a @ b``.
+
+    a       (M, K) on each GPU, of float16 or of bfloat16; M is a multiple of the number of GPUs
+    b       (K, N) on each GPU, of the same type
+    mesh    the `numpipe.Mesh`; under `simulated` and `local` a, b and the result are lists of an array for each GPU
+    out     (M / GPUs, N) on each GPU, where the result goes; else it is allocated
+    config  how the product is cut; by default what `choose` says
+    stream  as of any kernel
+
+    Partial sums travel in float32 while other tiles are multiplied, and are added in one order: the same inputs give the same bits,
+    and the result is rounded once. All ranks make the same call. Raises SpecError for shapes that do not fit, for other types, and
+    for shards whose shapes differ.
+
+    >>> a = [np.full((4, 8), 1 + gpu, np.float16) for gpu in range(2)]
+    >>> b = [np.ones((8, 16), np.float16) for _ in range(2)]
+    >>> matmul_reduce_scatter(a, b, mesh=Mesh.simulated(2))[0][:, 0]
+    array([24., 24.], dtype=float16)
+    """
+    shards = Shards("matmul_reduce_scatter", mesh, stream)
+    require("matmul_reduce_scatter", locals(), config=a_kind(Config) | NONE)
+    infos = shards.described({"a": a, "b": b, "out": out}, TYPES)
+    (m, k), n = check_matrices("matmul_reduce_scatter", infos["a"][0].shape, infos["b"][0].shape)
+    if m % mesh.size:
+        raise SpecError(f"matmul_reduce_scatter: 'a' has {m} rows, which {mesh.size} GPUs cannot share evenly: pad it to "
+                        f"{-(-m // mesh.size) * mesh.size}")
+    rows = m // mesh.size
+    results = infos["out"] if out is not None else shards.made(infos["a"], (rows, n))
+    check_out("matmul_reduce_scatter", results, (rows, n))
+    if m and n:
+        left, right = shards.rows(infos["a"]), shards.laid("b", infos["b"])
+        pitch = -(-n // 4) * 4  # TMA stores parts by rows of whole 16 bytes
+        parts = [strided(info, (mesh.size, rows, n), info.strides) for info in
+                 shards.workspace("parts", left, (mesh.size, rows, pitch), np.dtype(np.float32))]
+        shards.run(kernel(config or choose(rows, n, k), right[0].turned), [planes(info, mesh.size) for info in left],
+                   [operand.info for operand in right], parts, results)
+    return out if out is not None else shards.delivered(infos["a"], results)
