@@ -147,7 +147,7 @@ def test_a_call_on_other_streams_launches_there(fake: FakeDriver) -> None:
     fake.streams = {7: 0, 8: 1}
     for stream in (None, [7, 8], None, [7, 8]):
         kernel(x, y, mesh=mesh, stream=stream)
-    assert [stream for _, stream, _ in fake.named("launch")] == [0, 0, 7, 8] * 2
+    assert [stream for _, stream, _ in fake.named("launch")] == [1, 1, 7, 8] * 2
 
 
 def test_the_outputs_of_a_repeated_call_are_new(fake: FakeDriver) -> None:
