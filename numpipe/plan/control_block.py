@@ -33,6 +33,7 @@ A *record* is what the lane writes that sets LOST (byte, type); its first word i
     16   i32   the value that it waited for
     20   u32   the CTA: x, y, z
     32   u32   the thread of the CTA
+    36   i32   the number of the wait's place in `Image.places`; -1: none
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ SEMAPHORE, BEGIN = 1, 2
 """kinds of records"""
 
 _WORDS = struct.Struct(f"<iiQQQ{WORDS_BYTES - 32}x")
-_RECORD = struct.Struct(f"<I4i4I{RECORD_BYTES - 36}x")
+_RECORD = struct.Struct(f"<I4i4Ii{RECORD_BYTES - 40}x")
 
 
 def words(rank: int, gpus: int, record: int, seconds: float, block: int) -> bytes:
@@ -79,9 +80,10 @@ class Waited:
     wanted: int
     cta: tuple[int, int, int]
     thread: int
+    place: int = -1
 
 
 def read(memory: bytes) -> Waited | None:
     """Return the record, or None where nothing was given up."""
-    kind, rank, index, seen, wanted, x, y, z, thread = _RECORD.unpack(memory)
-    return Waited(kind, rank, index, seen, wanted, (x, y, z), thread) if kind else None
+    kind, rank, index, seen, wanted, x, y, z, thread, place = _RECORD.unpack(memory)
+    return Waited(kind, rank, index, seen, wanted, (x, y, z), thread, place) if kind else None

@@ -37,6 +37,7 @@ from .touches import (
     Codes,
     Index,
     Touch,
+    before_launch,
     between_ctas,
     between_gpus,
     in_transfer,
@@ -113,6 +114,8 @@ class SharedArrays(GlobalMemory):
             what = f"{touch.describe()} of {touch.where()}"
             self.gpus.reach(gpu, agent, what, touch.needs, sites.user_site())
         if not known[agent.sm.clocks.grid + (gpu or 0)]:
+            if gpu != agent.sm.gpu:
+                raise before_launch(access, touch, gpu or 0)
             self._too_early(access, touch)
 
     # ---- conflicts

@@ -158,6 +158,14 @@ def before_wait(access: Access, touch: Touch) -> SimulationError:
         "griddep.wait() by every warpgroup, before it touches an array")
 
 
+def before_launch(access: Access, touch: Touch, gpu: int) -> SimulationError:
+    """Return the error of an access to a peer's memory before its launch has begun."""
+    return failure(access, touch, None, "read-before-grid-dependency", (
+        f"{touch.describe()} {_VERBS[touch.kind]} {touch.where()} before the launch of GPU {gpu} has begun: its memory belongs to other "
+        "kernels until then"), f"nothing tells {touch.agent.name} that the launch has begun",
+        "numpipe.peer(array, rank) in the warpgroup that touches the peer's array: it waits until all launches have begun")
+
+
 def extent(mask: npt.NDArray[np.bool_], index: Index) -> Index:
     """Return the smallest box around the elements of `index` that a mask has."""
     elements = np.argwhere(mask)[:, :len(index)]

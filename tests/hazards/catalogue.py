@@ -56,19 +56,24 @@ def _add(entry: Entry) -> None:
 
 
 def kernel(hazard: str, says: str, *given: np.ndarray, gives: Any, error: type[SimulationError] = PipelineRace,
-           mend: dict[str, Any] | None = None, alias: int | None = None, verify: bool = False,
+           mend: dict[str, Any] | None = None, alias: int | None = None, verify: bool = False, gpus: int = 0,
            **options: Any) -> Callable[..., Any]:
     """A kernel of the arrays `given`, of which the last is its result, if the call allocates none (`out_type`).
 
     `mend`: options that only the twin has. `alias`: the array that the broken kernel is given for its result too.
-    `verify`: it is `numpipe.verify` that reports it, not a single run.
+    `verify`: it is `numpipe.verify` that reports it, not a single run. `gpus`: it has semaphores, and runs on so many GPUs, each of
+    which has arrays like `given`; GPU r's are added r. Its result is those of all GPUs, stacked.
     """
-    options = {"grid": 1, "num_compute_wgs": 1, **options}
+    options = {"grid": numpipe.persistent(1) if gpus else 1, "num_compute_wgs": 1, **({"semaphores": 4} if gpus else {}), **options}
 
     def attach(function: Callable[..., Any]) -> Callable[..., Any]:
         built = {mended: numpipe.kernel(**{**options, **(mend or {} if mended else {})})(function) for mended in (False, True)}
 
         def run(mended: bool, seed: int | None) -> np.ndarray:
+            if gpus:
+                lists = [[(array + gpu).astype(array.dtype) for gpu in range(gpus)] for array in given]
+                built[mended].simulate(*lists, mesh=numpipe.Mesh.simulated(gpus), seed=seed, mended=mended)
+                return np.stack(lists[-1])
             arrays = [array.copy(order="K") for array in given]
             arrays[-1] = arrays[-1] if alias is None or mended else arrays[alias]
             if verify:

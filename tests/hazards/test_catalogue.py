@@ -11,11 +11,25 @@ import pytest
 from numpipe.errors import SimulationError
 from numpipe.hazards import HAZARDS
 from numpipe.sim import rounds
-from tests.hazards import accumulators, arrays, barriers, clusters, loops, outputs, phases, proxies, shared, slots, stores, whole
+from tests.hazards import (
+    accumulators,
+    arrays,
+    barriers,
+    clusters,
+    gpus,
+    loops,
+    outputs,
+    phases,
+    proxies,
+    shared,
+    slots,
+    stores,
+    whole,
+)
 from tests.hazards.catalogue import ENTRIES, Entry
 from tests.kernels.covering import examples
 
-TOPICS = accumulators, arrays, barriers, clusters, loops, outputs, phases, proxies, shared, slots, stores, whole
+TOPICS = accumulators, arrays, barriers, clusters, gpus, loops, outputs, phases, proxies, shared, slots, stores, whole
 SCHEDULES = (None, *range(examples(40)))  # None: the order of the virtual-time model
 
 

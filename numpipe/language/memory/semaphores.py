@@ -61,8 +61,8 @@ def signal(np_, semaphore, rank, add=1):  # type: ignore[no-untyped-def]
     only_if(np_, "computes", complete_and_add, semaphore, rank, add)
 
 
-@helper(context=True)
-def wait(np_, semaphore, value):  # type: ignore[no-untyped-def]
+@op(context=True, site=True)
+def wait(np_: Context, site: str, semaphore: GmemView, value: Any) -> None:
     """Wait until `value` has been added to a semaphore of this GPU in this launch: ``numpipe.wait(ready.at[i], 2)``.
 
     semaphore  ``ready.at[i]``, where `ready` is the kernel's last array parameter; i is an integer that both roles know
@@ -77,8 +77,8 @@ def wait(np_, semaphore, value):  # type: ignore[no-untyped-def]
     for a peer ends after 8 seconds, with an error that names it.
     """
     check_wait(np_, semaphore, value)
-    only_if(np_, "memory", await_value, semaphore, value)
-    only_if(np_, "computes", await_together, semaphore, value)
+    function = await_value if np_.memory else await_together
+    function(np_, semaphore, value, 0)
 
 
 def _check(np_: Any, what: str, semaphore: Any) -> str:
@@ -98,11 +98,12 @@ def _check_signal(np_: Any, semaphore: Any, rank: Any, add: Any) -> None:
         check_integer(what, "add", add)
 
 
-def _check_wait(np_: Any, semaphore: Any, value: Any) -> None:
+check_signal = check(_check_signal)
+
+
+def check_wait(np_: Any, semaphore: Any, value: Any) -> None:
+    """Raise SpecError unless a wait has a semaphore and a value, or their Numba types."""
     check_integer(_check(np_, "numpipe.wait(semaphore, value)", semaphore), "value", value)
-
-
-check_signal, check_wait = check(_check_signal), check(_check_wait)
 
 
 # ---- signal
@@ -129,19 +130,22 @@ def add_to(np_: Context, semaphore: GmemView, rank: Any, add: Any) -> None:
 
 # ---- wait
 @helper
-def await_together(np_, semaphore, value):  # type: ignore[no-untyped-def]
-    one_lane(await_value, np_, semaphore, value)
+def await_together(np_, semaphore, value, place):  # type: ignore[no-untyped-def]
+    one_lane(await_value, np_, semaphore, value, place)
     barrier.sync(1 + special.warpgroup_index(), 128)
 
 
 @helper
-def await_value(np_, semaphore, value):  # type: ignore[no-untyped-def]
-    poll(np_, semaphore, value)
+def await_value(np_, semaphore, value, place):  # type: ignore[no-untyped-def]
+    poll(np_, semaphore, value, place)
     fence.proxy_async_global()
 
 
 @op
-def poll(np_: Context, semaphore: GmemView, value: Any) -> None:
-    """Wait for a value of a semaphore of this GPU, with acquire at system scope, by one lane."""
+def poll(np_: Context, semaphore: GmemView, value: Any, place: Any) -> None:
+    """Wait for a value of a semaphore of this GPU, with acquire at system scope, by one lane.
+
+    `place`: the number, in `Unit.places`, of the line that waits.
+    """
     ref = semaphore.ref
     current().semaphore_wait(ref.array, semaphore.start[0], value, ref.arg.name)

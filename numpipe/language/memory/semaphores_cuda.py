@@ -1,13 +1,7 @@
 """Semaphores, compiled: additions at a GPU, and waits that end, with or without the value.
 
-A wait for another GPU ends always, for that GPU may be gone: after the longest wait of the launch (`peers_cuda`) one lane leaves a
-record of 64 bytes in the host's memory, and every further wait of the launch is given up at once, so that the kernel ends::
-
-    0    u32   1: a wait for a semaphore, 2: one for the beginning of a peer's launch; written last
-    4    i32   the GPU that waits
-    8    i32   the semaphore's index, or the GPU whose launch has not begun
-    12   i32   the value that it has; 16: the value that the wait is for
-    20   u32   %ctaid.x, y and z; 32: %tid.x
+A wait ends always, for the GPU that is to signal may be gone: after the longest wait of the launch one lane leaves a record in the
+host's memory (`plan.control_block`), and every further wait is given up at once, so that the kernel ends.
 """
 
 from __future__ import annotations
@@ -17,17 +11,20 @@ from typing import Any
 from ...core import numba as nb
 from ...core.op import cuda_meaning
 from ...intrinsics import cp_async_bulk, memory
+from ...plan.context_cuda import counter_pointer
+from ...plan.control_block import LOST, SEMAPHORE, SEMAPHORES
 from ...plan.outside_cuda import report
+from ...plan.plans import GPU
 from ..tiles.refs_cuda import I32, gmem_value
 from . import semaphores as source
-from .peers_cuda import TELL, address, block, reached, section, statement
+from .peers_cuda import TELL, address, reached, section, statement, words
 
-# $0 the semaphore, $1 the value, $2 the block, $3 the semaphore's index
+# $0 the semaphore, $1 the value, $2 the launch's words, $3 the semaphore's index, $4 this GPU's semaphores, $5 the place of the wait
 _POLL = """{ .reg .pred np_gpus, late; .reg .b32 seen, word; .reg .b64 at, now, end;
 ld.acquire.sys.global.b32 seen, [$0]; setp.ge.s32 np_gpus, seen, $1; @np_gpus bra OUT;
-ld.b64 end, [$2+16]; mov.u64 now, %globaltimer; add.u64 end, end, now; ld.b64 at, [$2+24];
+ld.b64 end, [$2+16]; mov.u64 now, %globaltimer; add.u64 end, end, now;
 AGAIN: ld.acquire.sys.global.b32 seen, [$0]; setp.ge.s32 np_gpus, seen, $1; @np_gpus bra OUT;
-ld.relaxed.sys.global.b32 word, [at+252]; setp.ne.u32 late, word, 0; @late bra OUT;
+ld.relaxed.sys.global.b32 word, [$4+LOST]; setp.ne.u32 late, word, 0; @late bra OUT;
 mov.u64 now, %globaltimer; setp.lt.u64 late, now, end; @late bra AGAIN;
 TELL
 OUT: }"""
@@ -60,14 +57,34 @@ def _add_to(_context: Any, np_: Any, semaphore: Any, rank: Any, add: Any) -> Any
     _, offset = _place(context, builder, semaphore, args[1], "numpipe.signal")
     gpu = reached(context, builder, np_, args[0], args[2], "numpipe.signal(…, rank): rank")
     place = builder.add(address(builder, section(builder, args[0], gpu), semaphore.ref.index), offset)
+    if np_.unit.params.debug:  # how much of it each GPU has added
+        ref = gmem_value(context, builder, semaphore.ref, nb.fields(context, builder, semaphore, args[1]).ref)
+        me = builder.load(counter_pointer(builder, args[0], nb.const(GPU)))
+        before = builder.mul(builder.extract_value(ref.shape, 0), builder.add(me, nb.const(1)))
+        whose = builder.add(place, builder.shl(builder.zext(before, nb.i64), nb.const(2, nb.i64)))
+        nb.emit_asm(builder, nb.void, [whose, args[3]], "red.relaxed.sys.global.add.s32 [$0], $1;", "l,r,~{memory}")
     nb.call(context, builder, memory.red_release_sys_add, (nb.types.int64, I32), (place, args[3]))
 
 
+@cuda_meaning(source.wait)
+def _wait(typing_context: Any, np_: Any, site: Any, semaphore: Any, value: Any) -> Any:
+    source.check_wait(np_, semaphore, value)
+    function = source.await_value if np_.memory else source.await_together
+    what = f"the wait for {semaphore.ref.arg.name} @ {nb.literal(site)}"
+    if what not in np_.unit.places:
+        np_.unit.places.append(what)
+    types = np_, semaphore, I32, I32
+    nb.returns(typing_context, function, types)
+    context, builder, args = yield nb.types.void(np_, site, semaphore, I32)
+    nb.call(context, builder, function, types, (args[0], *args[2:], nb.const(np_.unit.places.index(what))))
+
+
 @cuda_meaning(source.poll)
-def _poll(_context: Any, np_: Any, semaphore: Any, value: Any) -> Any:
-    context, builder, args = yield nb.types.void(np_, semaphore, I32)
+def _poll(_context: Any, np_: Any, semaphore: Any, value: Any, place: Any) -> Any:
+    context, builder, args = yield nb.types.void(np_, semaphore, I32, I32)
     index, offset = _place(context, builder, semaphore, args[1], "numpipe.wait")
     ref = gmem_value(context, builder, semaphore.ref, nb.fields(context, builder, semaphore, args[1]).ref)
-    tell = statement(TELL, BLOCK="$2", INDEX="$3", SEEN="seen", WANTED="$1", KIND=1)
-    nb.emit_asm(builder, nb.void, [builder.add(ref.pointer, offset), args[2], block(builder, args[0]), index],
-                statement(_POLL, TELL=tell), "l,r,l,r,~{memory}")
+    lost = 4 * (LOST - SEMAPHORES)
+    tell = statement(TELL, FLAG=f"$4+{lost}", WORDS="$2", INDEX="$3", SEEN="seen", WANTED="$1", KIND=SEMAPHORE, PLACE="$5")
+    operands = [builder.add(ref.pointer, offset), args[2], words(builder, args[0]), index, ref.pointer, args[3]]
+    nb.emit_asm(builder, nb.void, operands, statement(_POLL, TELL=tell, LOST=lost), "l,r,l,r,l,r,~{memory}")

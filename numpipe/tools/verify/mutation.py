@@ -37,7 +37,8 @@ ROOT = Path(__file__).parents[2]
 SYNCHRONISES = ("mbar_arrive", "mbar_arrive_expect_tx", "mbar_wait", "fence_mbarrier_init", "fence_proxy_async", "bar_sync",
                 "bar_arrive", "grid_dependency_wait", "setmaxnreg", "bulk_commit", "bulk_wait", "wgmma_fence", "wgmma_commit",
                 "wgmma_wait", "mbar_arrive_remote", "mbar_arrive_expect_tx_remote", "mbar_arrive_cluster", "cluster_arrive",
-                "cluster_wait", "gmem_signal", "gmem_await")
+                "cluster_wait", "gmem_signal", "gmem_await", "gpu_begin", "gpu_await_begin", "semaphore_signal", "semaphore_wait",
+                "fence_proxy_async_global")
 """Methods of `Machine`. Not `mbar_test`, a question whose answer cannot be left out: a wait follows it. Not `bar_red`, the barrier
 that a vote is: without it there is no answer either (on the GPU too the instruction that meets gives the result). Not
 griddepcontrol.launch_dependents either, which orders nothing: without it the next kernel begins later."""
@@ -51,6 +52,9 @@ PASSED_ON = (
     "tiles.order.before_async", "tiles.products.commit_to", "pipeline.order_tokens.await_token",
     "pipeline.order_tokens.enter_turn", "pipeline.order_tokens.leave_turn", "pipeline.order_tokens.pass_token",
     "pipeline.outputs.await_slot", "pipeline.outputs.meet", "grid.partials.await_signals", "grid.partials.signal",
+    "memory.peers.await_launches", "memory.peers.begin_launch", "memory.semaphores.add_to", "memory.semaphores.await_together",
+    "memory.semaphores.await_value", "memory.semaphores.complete_and_add", "memory.semaphores.complete_stores",
+    "memory.semaphores.poll", "memory.semaphores.signal", "memory.semaphores.wait",
     "memory.phases.arrive", "memory.phases.arrive_at_peers", "memory.phases.wait", "memory.registers.set_max_registers",
     "pipeline.ring.await_consumed", "pipeline.ring.await_ready", "pipeline.ring.release", "pipeline.ring.release_delayed",
     "pipeline.ring.release_used", "pipeline.steps.await_empty", "pipeline.steps.await_products",
@@ -96,6 +100,7 @@ CHANGES: dict[str, dict[str, Edit]] = {
                               "16 bytes too many": lambda args: (args[0], args[1] + 16)},
     "wgmma_wait": {"leaves one more in flight": lambda args: (args[0] + 1,)},
     "bulk_wait": {"leaves one more in flight": lambda args: (args[0] + 1, *args[1:])},
+    "semaphore_wait": {"for one less": lambda args: (*args[:2], args[2] - 1, *args[3:])},
     "mbar_init_at_entry": {"one arrival more": lambda args: (args[0], args[1] + 1, *args[2:]),
                            "one arrival fewer": lambda args: (args[0], max(1, args[1] - 1), *args[2:])},
 }

@@ -1,0 +1,167 @@
+"""Several GPUs: what one reads before another has written it, what a GPU leaves behind, signals that never come, or come too late."""
+
+from __future__ import annotations
+
+import numpy as np
+
+import numpipe
+from numpipe import BlockSpec, PipelineDeadlock, SimulationError, ds
+
+from .catalogue import F16, F32, integers, kernel, zeros
+
+X = integers(64, 64)
+BOTH = np.stack([X, X + 1]).astype(F16)
+OTHER = BOTH[::-1]
+"""what two GPUs have when each has got the other's"""
+OUT = zeros(64, 64)
+TALL = integers(128, 64)
+UNORDERED = r"no semaphore orders two GPUs.*mend: +warpgroup \d .* signals a semaphore of GPU \d behind its access"
+
+
+# ---- blocks that are read, and written, too early
+@kernel("gpu-conflict", r"TMA (load|store) \(y( of GPU \d)?\) (reads|writes) y( of GPU \d)?\[0:64, 0:64\], which warpgroup \d .* of "
+        rf"CTA \(0, 0, 0\) of GPU \d (reads|writes).*{UNORDERED}", X, OUT, OUT, gives=OTHER, gpus=2)
+def a_block_that_is_read_before_its_signal(x, y, z, ready, *, mended: numpipe.Static):
+    other = 1 - numpipe.axis_index("gpu")
+    numpipe.peer(y, other)[ds(0, 64), ds(0, 64)] = x[ds(0, 64), ds(0, 64)]
+    numpipe.signal(ready.at[0], other)
+    if mended:
+        numpipe.wait(ready.at[0], 1)
+    pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (k, 0)),))
+    for _, (y_tile,) in pipe(y):
+        z[ds(0, 64), ds(0, 64)] = y_tile[...]
+    numpipe.wait(ready.at[0], 1)
+
+
+@kernel("gpu-conflict", rf"(load|store) \(y( of GPU \d)?\) (reads|writes) y.*{UNORDERED}.*n counts the signals of every",
+        zeros(128, 64), zeros(128, 64), gives=np.ones((2, 128, 64), F16), gpus=2, num_compute_wgs=2)
+def a_wait_for_one_of_two_warpgroups(y, z, ready, *, mended: numpipe.Static):
+    other, wg = 1 - numpipe.axis_index("gpu"), numpipe.axis_index("wg")
+    numpipe.peer(y, other)[ds(wg * 64, 64), ds(0, 64)] = numpipe.full((64, 64), 1.0, np.float16)
+    numpipe.signal(ready.at[0], other)
+    numpipe.wait(ready.at[0], 2 if mended else 1)
+    z[ds(64 - wg * 64, 64), ds(0, 64)] = y[ds(64 - wg * 64, 64), ds(0, 64)]
+    numpipe.wait(ready.at[0], 2)
+
+
+@kernel("gpu-conflict", rf"(load|store) \(y( of GPU \d)?\) (reads|writes) y.*{UNORDERED}", X, OUT, OUT, gives=OTHER, gpus=2)
+def a_signal_before_the_store(x, y, z, ready, *, mended: numpipe.Static):
+    other = 1 - numpipe.axis_index("gpu")
+    if not mended:
+        numpipe.signal(ready.at[0], other)
+    numpipe.peer(y, other)[ds(0, 64), ds(0, 64)] = x[ds(0, 64), ds(0, 64)]
+    if mended:
+        numpipe.signal(ready.at[0], other)
+    numpipe.wait(ready.at[0], 1)
+    z[ds(0, 64), ds(0, 64)] = y[ds(0, 64), ds(0, 64)]
+    numpipe.signal(ready.at[1], other)
+    numpipe.wait(ready.at[1], 1)
+
+
+@kernel("gpu-conflict", rf"(load|store) \(y( of GPU \d)?\) (reads|writes) y.*{UNORDERED}", TALL, OUT, zeros(
+    128, 64), gives=np.stack([TALL + 1, TALL]).astype(F16), gpus=2)
+def one_semaphore_for_two_blocks(x, y, z, ready, *, mended: numpipe.Static):
+    other = 1 - numpipe.axis_index("gpu")
+    for i in range(2):
+        numpipe.peer(y, other)[ds(0, 64), ds(0, 64)] = x[ds(i * 64, 64), ds(0, 64)]
+        numpipe.signal(ready.at[0], other)
+        numpipe.wait(ready.at[0], i + 1 if mended else 1)
+        z[ds(i * 64, 64), ds(0, 64)] = y[ds(0, 64), ds(0, 64)]
+        numpipe.signal(ready.at[1], other)
+        numpipe.wait(ready.at[1], i + 1)
+    numpipe.wait(ready.at[0], 2)
+
+
+@kernel("gpu-conflict", rf"(load|store) \(y( of GPU \d)?\) (reads|writes) y.*{UNORDERED}", TALL, OUT, zeros(
+    128, 64), gives=np.stack([TALL + 1, TALL]).astype(F16), gpus=2)
+def a_block_that_is_overwritten_before_it_was_read(x, y, z, ready, *, mended: numpipe.Static):
+    other = 1 - numpipe.axis_index("gpu")
+    for i in range(2):
+        numpipe.peer(y, other)[ds(0, 64), ds(0, 64)] = x[ds(i * 64, 64), ds(0, 64)]
+        numpipe.signal(ready.at[0], other)
+        numpipe.wait(ready.at[0], i + 1)
+        z[ds(i * 64, 64), ds(0, 64)] = y[ds(0, 64), ds(0, 64)]
+        if mended:
+            numpipe.signal(ready.at[1], other)
+            numpipe.wait(ready.at[1], i + 1)
+
+
+@kernel("gpu-conflict", r"reduction 'add' \(y( of GPU \d)?\) writes y.*which warpgroup 0 .* of GPU \d writes too.*mend: +reductions are "
+        r"atomic among the CTAs of one GPU only", zeros(128, 64, dtype=F32), gives=np.stack(
+            [np.full((128, 64), 1 + gpu) for gpu in range(2)]), gpus=2)
+def sums_of_two_gpus_in_one_place(y, ready, *, mended: numpipe.Static):
+    me = numpipe.axis_index("gpu")
+    row = 64 * me if mended else 0
+    for rank in range(2):
+        numpipe.atomic_add(numpipe.peer(y, rank).at[ds(row, 64), ds(0, 64)], numpipe.full((64, 64), 1.0, np.float32))
+        numpipe.signal(ready.at[0], rank)
+    numpipe.wait(ready.at[0], 2)
+
+
+@kernel("cta-conflict", r"of CTA \(\d, 0, 0\) of GPU 0: .*\(x\) (reads|writes) x\[.*no semaphore orders two CTAs.*mend: +warpgroup 0",
+        zeros(128, 64), zeros(128, 64), gives=np.ones((1, 128, 64), F16), gpus=1, grid=numpipe.persistent(2))
+def ctas_of_one_gpu_that_do_not_wait_for_each_other(x, y, ready, *, mended: numpipe.Static):
+    cta = numpipe.program_id(0)
+    x[ds(cta * 64, 64), ds(0, 64)] = numpipe.full((64, 64), 1.0, np.float16)
+    numpipe.signal(ready.at[cta], 0)
+    numpipe.wait(ready.at[1 - cta if mended else cta], 1)
+    y[ds(64 - cta * 64, 64), ds(0, 64)] = x[ds(64 - cta * 64, 64), ds(0, 64)]
+
+
+# ---- signals that do not come, and launches that end too early
+@kernel("deadlock", r"the CTAs of 2 GPUs: every warpgroup waits.*warpgroup 0 \(compute\) of CTA \(0, 0, 0\) of GPU 0: blocked on the "
+        r"semaphore ready\[1\] of GPU 0: it is 0, and the wait is for 1.*hint: ready\[1\] of GPU 0 is 0 .*nobody has signalled it.*mend: +"
+        r"numpipe.signal\(ready.at\[…\], 0\) for ready\[1\]", X, OUT, gives=OTHER, error=PipelineDeadlock, gpus=2)
+def a_signal_that_nobody_sends(x, y, ready, *, mended: numpipe.Static):
+    me = numpipe.axis_index("gpu")
+    numpipe.peer(y, 1 - me)[ds(0, 64), ds(0, 64)] = x[ds(0, 64), ds(0, 64)]
+    numpipe.signal(ready.at[1 if mended else 0], 1 - me)
+    numpipe.wait(ready.at[1], 1)
+
+
+@kernel("deadlock", r"hint: ready\[0\] of GPU \d is 1 and the wait is for 2: signalled by warpgroup 0 \(compute\) of CTA \(0, 0, 0\) of "
+        r"GPU \d at gpus.py:\d+.*mend: +1 more signal", X, OUT, gives=OTHER, error=PipelineDeadlock, gpus=2)
+def a_wait_for_more_than_is_sent(x, y, ready, *, mended: numpipe.Static):
+    me = numpipe.axis_index("gpu")
+    numpipe.peer(y, 1 - me)[ds(0, 64), ds(0, 64)] = x[ds(0, 64), ds(0, 64)]
+    numpipe.signal(ready.at[0], 1 - me)
+    numpipe.wait(ready.at[0], 1 if mended else 2)
+
+
+@kernel("exit-in-flight", r"load \(x of GPU \d\) of x of GPU \d\[0:64, 0:64\], in the memory of GPU \d, whose kernel (may have ended|has "
+        r"ended).*numpipe.signal\(semaphore.at\[i\], \d\) behind it", X, OUT, gives=OTHER, gpus=2)
+def a_gpu_that_ends_while_a_peer_loads(x, y, ready, *, mended: numpipe.Static):
+    other = 1 - numpipe.axis_index("gpu")
+    y[ds(0, 64), ds(0, 64)] = numpipe.peer(x, other)[ds(0, 64), ds(0, 64)]
+    if mended:
+        numpipe.signal(ready.at[0], other)
+        numpipe.wait(ready.at[0], 1)
+
+
+@kernel("exit-in-flight", r"signal to ready\[0\] of GPU \d, in the memory of GPU \d, whose kernel (may have ended|has ended).*mend|GPU \d "
+        r"waits for as much as it is sent", OUT, gives=np.ones((2, 64, 64), F16), gpus=2)
+def a_signal_that_nobody_waits_for(y, ready, *, mended: numpipe.Static):
+    y[ds(0, 64), ds(0, 64)] = numpipe.full((64, 64), 1.0, np.float16)
+    numpipe.signal(ready.at[0], 1 - numpipe.axis_index("gpu"))
+    if mended:
+        numpipe.wait(ready.at[0], 1)
+
+
+# ---- what is not there
+@kernel("out-of-bounds", r"numpipe.peer\(y, rank\) of GPU 2, and the mesh has 2.*a rank in 0…1", X, OUT, gives=OTHER,
+        error=SimulationError, gpus=2)
+def a_gpu_that_the_mesh_does_not_have(x, y, ready, *, mended: numpipe.Static):
+    me = numpipe.axis_index("gpu")
+    other = (me + 1) % 2 if mended else me + 1
+    numpipe.peer(y, other)[ds(0, 64), ds(0, 64)] = x[ds(0, 64), ds(0, 64)]
+    numpipe.signal(ready.at[0], other)
+    numpipe.wait(ready.at[0], 1)
+
+
+@kernel("out-of-bounds", r"a (signal|wait) of ready\[4\], and there are 4.*an index in 0…3", OUT, gives=np.ones((2, 64, 64), F16),
+        error=SimulationError, gpus=2)
+def a_semaphore_that_is_not_there(y, ready, *, mended: numpipe.Static):
+    i = 3 if mended else 4
+    y[ds(0, 64), ds(0, 64)] = numpipe.full((64, 64), 1.0, np.float16)
+    numpipe.signal(ready.at[i], 1 - numpipe.axis_index("gpu"))
+    numpipe.wait(ready.at[i], 1)
