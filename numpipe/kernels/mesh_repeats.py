@@ -61,8 +61,9 @@ class MeshRepeats:
             repeat = get((mesh, constants, len(args), *key, *[_marks(each) for each in outputs]))
         if type(repeat) is not Repeat:
             return None, out
-        newest, streams = repeat.newest, tuple([now() for now in repeat.current]) if stream is None else handles(stream)
-        if newest.streams != streams:
+        newest: Together | None = repeat.newest
+        streams = tuple([now() for now in repeat.current]) if stream is None else handles(stream)
+        if repeat.newest.streams != streams:
             newest = get((repeat, *streams))
         return (None if newest is None or newest.stale else newest), out
 

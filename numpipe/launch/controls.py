@@ -58,8 +58,10 @@ class Gpus(Protocol):
     size: int
     ranks: tuple[int, ...]
     """those of this process"""
-    devices: tuple[int, ...]
-    """their CUDA ordinals"""
+
+    @property
+    def devices(self) -> tuple[int, ...]:
+        """Their CUDA ordinals."""
 
     def control(self, words: int) -> list[int]:
         """Return the addresses of new symmetric memory of zeros, by rank."""
