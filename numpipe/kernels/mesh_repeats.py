@@ -39,7 +39,7 @@ class MeshRepeats:
 
     def find(self, mesh: Mesh, args: tuple[Any, ...], named: dict[str, Any], out: Any, stream: Any) -> tuple[Together | None, Any]:
         """Return the launches of a call with these arguments, None where they are not known; and its outputs, as returned."""
-        if not self._any or stream is not None:
+        if not self._any:
             return None, out
         get, constants = self._table.get, None
         try:
@@ -54,18 +54,17 @@ class MeshRepeats:
             if constants is None:
                 return None, out
         repeat = get((mesh, constants, len(args), *key))
-        if type(repeat) is list and out is None:
+        if type(repeat) is list and out is None and stream is None:
             lists = [[make() for make in makers] for makers in repeat]
             outputs = [each[0] for each in lists] if mesh.rank is not None else lists
             out = outputs[0] if len(outputs) == 1 else tuple(outputs)
             repeat = get((mesh, constants, len(args), *key, *[_marks(each) for each in outputs]))
         if type(repeat) is not Repeat:
             return None, out
-        newest = repeat.newest
-        for current, handle in zip(repeat.current, newest.streams, strict=True):
-            if current() != handle:
-                newest = get((repeat, *[now() for now in repeat.current]))
-                break
+        newest: Together | None = repeat.newest
+        streams = tuple([now() for now in repeat.current]) if stream is None else handles(stream)
+        if repeat.newest.streams != streams:
+            newest = get((repeat, *streams))
         return (None if newest is None or newest.stale else newest), out
 
     def learn(self, mesh: Mesh, calls: Sequence[Call], named: dict[str, Any], launched: Together) -> None:
@@ -99,6 +98,11 @@ class MeshRepeats:
             makers = [[launch.maker(call.infos[number]) for call in calls] for number in range(-first.fresh, 0)]
             if not any(None in each for each in makers):
                 keep(key[:-first.fresh], makers)
+
+
+def handles(streams: Any) -> tuple[int, ...]:
+    """Return the handles of a call's streams, one of each GPU of this process."""
+    return tuple([launch.as_stream(each) for each in (streams if type(streams) in (list, tuple) else (streams,))])
 
 
 def _mark(array: Any) -> Any:

@@ -23,7 +23,7 @@ from .arguments import SCALAR, Call
 from .calls import Calls
 from .definition import Definition
 from .judge import Judge
-from .mesh_repeats import MeshRepeats
+from .mesh_repeats import MeshRepeats, handles
 from .results import is_array
 
 
@@ -89,12 +89,10 @@ class OnMesh:
         if launch.COLLECTING.now is not None:
             raise SpecError(f"{kernel}: a program of JAX holds kernels of one GPU, and this one runs on {mesh!r}: call it outside "
                             "of jax.jit")
-        given = [None] * len(calls) if stream is None else list(stream) if isinstance(stream, (list, tuple)) else [stream]
-        if len(given) != len(calls):
+        streams = tuple([launch.current_stream(call.infos) for call in calls]) if stream is None else handles(stream)
+        if len(streams) != len(calls):
             raise SpecError(f"{kernel}: stream= under {mesh!r} must be a list of {len(calls)} streams, one of each GPU, got "
                             f"{told(stream)}")
-        streams = [launch.current_stream(call.infos) if one is None else launch.as_stream(one)
-                   for call, one in zip(calls, given, strict=True)]
         arrays = [call.infos for call in calls]
         key = (plan.prepared, mesh, plan.grid, plan.semaphores, *streams, *[info[1:7] for infos in arrays for info in infos])
         launches = self.calls.table.get(key)

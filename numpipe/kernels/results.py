@@ -99,7 +99,7 @@ class Results:
         view = view or HostView
 
         def seen(name: str, value: Any) -> Any:
-            if isinstance(value, (list, tuple)):  # of a kernel of several GPUs
+            if type(value) in (list, tuple):  # of a kernel of several GPUs
                 return [seen(name, each) for each in value]
             if isinstance(value, ArrayType):
                 return HostView(value) if view is HostView else view(launch.info_of_zeros(value.shape, value.dtype))

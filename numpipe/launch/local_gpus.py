@@ -33,7 +33,7 @@ class LocalGpus:
         if state.status != "ok":
             raise TargetError(f"Mesh.local: the GPUs cannot be used: {state.reason}; numpipe.Mesh.simulated(2) needs none")
         able = [device.ordinal for device in state.gpus if device.cc == state.device.cc]  # type: ignore[union-attr]
-        self.devices = tuple(able if devices is None else map(int, devices))
+        self._devices = tuple(able if devices is None else map(int, devices))
         if unknown := [device for device in self.devices if device not in able]:
             raise TargetError(f"Mesh.local: no kernel runs on GPU {unknown[0]}: there are {', '.join(map(str, able))}")
         self.size, self.ranks = len(self.devices), tuple(range(len(self.devices)))
@@ -47,6 +47,11 @@ class LocalGpus:
                 cuda.share_pool(device, self.devices)
         except driver.DriverError as error:
             raise LaunchError(f"Mesh.local{self.devices}: {error}") from error
+
+    @property
+    def devices(self) -> tuple[int, ...]:
+        """The CUDA ordinals by rank."""
+        return self._devices
 
     @staticmethod
     def _reach(cuda: driver.Driver, device: int, peer: int) -> None:

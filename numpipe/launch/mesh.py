@@ -109,7 +109,7 @@ class Mesh:
             size = max(1 << (wanted - 1).bit_length(), 4096)
             room = self.gpus.room(size)
             self._rooms[key] = size, room
-        return self.gpus.window(room, dims, dtype)  # type: ignore[arg-type]
+        return self.gpus.window(room, dims, dtype)
 
     # ---- its state
     @contextlib.contextmanager

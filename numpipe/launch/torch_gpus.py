@@ -65,7 +65,7 @@ class TorchGpus:
         if self._group is distributed.GroupMember.NON_GROUP_MEMBER:
             raise SpecError("Mesh.torch: this process is no member of the group: make the mesh on the ranks of the group only")
         self.rank, self.size = distributed.get_rank(self._group), distributed.get_world_size(self._group)
-        self.ranks = (self.rank,)
+        self.ranks: tuple[int, ...] = (self.rank,)
         ranks = "_".join(map(str, distributed.get_process_group_ranks(self._group)))
         number = _meshes[ranks] = _meshes.get(ranks, 0) + 1
         self._store = distributed.PrefixStore(f"numpipe/{ranks}/{number}", c10d._get_process_group_store(c10d._get_default_group()))

@@ -59,7 +59,7 @@ class Arguments:
 
     def _named_parts(self, name: str, value: Any) -> Arrays:
         """Return an argument by name; of several GPUs the array of each."""
-        if self.mesh is None or not isinstance(value, (list, tuple)):
+        if self.mesh is None or type(value) not in (list, tuple):
             return {name: value}
         return {of_gpu(name, gpu, self.mesh.size): each for gpu, each in enumerate(value)}
 
