@@ -21,7 +21,7 @@ from . import report, sites
 from .clocks import Need
 from .footprints import ARRIVE, AWAIT, TEST
 from .regions import bounds
-from .state import SM, Clocks, WaitReason, Warpgroup, side
+from .state import Clocks, WaitReason, Warpgroup, side
 
 
 class Begun(WaitReason):
@@ -104,7 +104,10 @@ class Gpus:
 
 
 def _too_late(gpu: int, who: Warpgroup, what: str, site: sites.Site, why: str, last: Warpgroup | None = None) -> SimulationError:
-    mend = (f"GPU {gpu} waits for as much as it is sent: numpipe.wait(semaphore.at[i], n) before its kernel ends"
+    mend = ("the memory role reads it, and the compute role signals: a tile that it loads behind it, and that the compute role "
+            "computes with, tells; or the numbers in an array of this GPU, which a kernel before has brought"
+            if who.role == "memory" and what.startswith("load") else
+            f"GPU {gpu} waits for as much as it is sent: numpipe.wait(semaphore.at[i], n) before its kernel ends"
             if what.startswith("signal") else
             f"numpipe.signal(semaphore.at[i], {gpu}) behind it, and numpipe.wait(semaphore.at[i], n) on GPU {gpu}, for each "
             "warpgroup that signals, before its kernel ends")
