@@ -17,7 +17,7 @@ import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from ..diagnostics.errors import PipelineDeadlock, SpecError
+from ..diagnostics.errors import PipelineDeadlock, SpecError, at
 from ..diagnostics.reports import Party, Report
 from ..plan import control_block
 from ..plan.control_block import GO, RECORD_BYTES, SEMAPHORES, Waited
@@ -164,8 +164,9 @@ class Controls:
         text = (f"kernel {image.name}, GPU {first.rank}, CTA {first.cta}: it waited {_limit(image):g} s for {what}{more}; {why}. "
                 "What the kernel has computed is wrong, and launches of this mesh do not meet any more: restart the processes, or "
                 f"go on with a new numpipe.Mesh. {TIMEOUT} is how many seconds a wait for a peer may take")
-        error = PipelineDeadlock(text)
-        party = Party(f"waits for {what}", first.thread // 128, image.role(first.thread // 128), first.cta)
+        lines = watch.lines_of(image.name, image.places[first.place]) if 0 <= first.place < len(image.places) else ()
+        error = PipelineDeadlock(at(lines[0].filename, lines[0].line, text) if lines else text)
+        party = Party(f"waits for {what}", first.thread // 128, image.role(first.thread // 128), first.cta, lines)
         error.report = Report("deadlock", str(error), waiting=(party,), mend="as many signals as are waited for, on every GPU",
                               kernel=image.name)
         return error

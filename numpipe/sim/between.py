@@ -25,12 +25,11 @@ import numpy.typing as npt
 from ..diagnostics.errors import SimulationError
 from . import sites
 from .boxes import Box
-from .clocks import Need
 from .footprints import READS
-from .gmem import _FIRST, GlobalMemory
+from .gmem import GlobalMemory
 from .gpus import Gpus
 from .regions import Place, overlap
-from .state import SM, Access
+from .state import Access, Warpgroup
 from .touches import (
     LOAD,
     STORE,
@@ -102,12 +101,20 @@ class SharedArrays(GlobalMemory):
         written[...] = touch.code
 
     # ---- whose memory it is
+    def owners(self, place: Place) -> frozenset[int]:
+        """Return the GPUs whose memory an array is."""
+        found = self._owners.get(place)
+        if found is None:
+            found = self._owners[place] = self.gpus.owners(place.array)
+        return found
+
+    def link(self, who: Warpgroup, array: npt.NDArray[Any]) -> int:
+        owners = self.owners(self.place(array))
+        return who.sm.costs.link if owners and who.sm.gpu not in owners else 0
+
     def _enter(self, access: Access, place: Place, touch: Touch, known: list[int]) -> None:
         """Raise an error unless the launch of the GPU whose memory it is has begun; note that a peer's must not end before."""
-        agent = access.agent
-        owners = self._owners.get(place)
-        if owners is None:
-            owners = self._owners[place] = self.gpus.owners(place.array)
+        agent, owners = access.agent, self.owners(place)
         gpu = agent.sm.gpu
         if owners and gpu not in owners:
             gpu = min(owners)

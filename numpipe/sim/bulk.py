@@ -78,7 +78,7 @@ def load(who: Warpgroup, dst: int, tensor: TensorMap, coords: tuple[int, ...], m
     where, index, touched = _place(who, operation, box, coords, int(dst))
     known, what = who.known(), f"{operation} of {tensor.name}"
     started, left = sm.occupy("copy port", who.time + sm.costs.tma_issue, -(-box.nbytes // sm.costs.tma_bytes))
-    done = left + sm.scheduler.takes(sm.costs.tma_latency)
+    done = left + sm.scheduler.takes(sm.costs.tma_latency + sm.gmem.link(who, tensor.array))
     if not 0 <= (ctas := int(ctas)) < 1 << len(sm.peers):
         raise report.illegal(who, f"a multicast to the CTAs {ctas:#b}, but the cluster has {len(sm.peers)}",
                              mend="a bit for each rank of the cluster that is to get a copy")
@@ -158,7 +158,7 @@ class Groups(WaitReason):
         self._open.append(store)
         who.elapse(sm.costs.tma_issue)
         started, left = sm.occupy("copy port", who.time, -(-box.nbytes // sm.costs.tma_bytes))
-        done = left + sm.scheduler.takes(sm.costs.tma_latency)
+        done = left + sm.scheduler.takes(sm.costs.tma_latency + sm.gmem.link(who, tensor.array))
         if sm.trace is not None:
             sm.trace.add(who, started, done, "store", port_until=left, tensor=tensor.name, coords=where,
                          **({"reduction": reduction} if reduction else {}))

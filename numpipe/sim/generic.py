@@ -131,7 +131,7 @@ def load_word(who: Warpgroup, address: int) -> int:
 
 def read_array(who: Warpgroup, array: npt.NDArray[Any], index: tuple[slice, ...], what: str) -> npt.NDArray[Any]:
     values = array[index].copy()
-    who.elapse(-(-2 * values.nbytes // who.sm.costs.generic_bytes))
+    who.elapse(-(-2 * values.nbytes // who.sm.costs.generic_bytes) + who.sm.gmem.link(who, array))
     who.breathe()
     who.sm.gmem.read(Access(who, LOAD, what, who.needs()), array, index, who.known())
     _trace(who, "read", f"load from {what}", values.nbytes)

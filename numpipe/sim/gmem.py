@@ -225,6 +225,10 @@ class GlobalMemory:
         codes = [first] if (written == first).all() else [int(code) for code in np.unique(written)[::-1] if code]
         return {code: self._touches[_FIRST - code] for code in codes}
 
+    def link(self, who: Warpgroup, array: npt.NDArray[Any]) -> int:
+        """Return the cycles by which an access takes longer because the array is another GPU's."""
+        return 0
+
     def newest_write(self, place: Place) -> Touch | None:
         """Return the newest access that wrote elements of an array; None if nobody did."""
         codes = place.written[place.written > 0]

@@ -21,7 +21,7 @@ from . import report, sites
 from .clocks import Need
 from .footprints import ARRIVE, AWAIT, TEST
 from .regions import bounds
-from .state import SM, Clocks, WaitReason, Warpgroup, side
+from .state import Clocks, WaitReason, Warpgroup, side
 
 
 class Begun(WaitReason):

@@ -142,7 +142,7 @@ def hints(sm: SM) -> list[Hint]:
         left = [f"{other.name} of {other.sm.where}" for other in agents if not other.over]
         text = (f"hint: {of.title} is {of.count} and the wait is for {reason.value}: {of.who()}; "
                 f"{len(agents) - len(left)} of {len(agents)} warpgroups have {FINISHED}, and the others wait")
-        mend = (f"{lacks} more signals, numpipe.signal({of.name.partition('[')[0]}.at[…], {of.gpu}), on every path and before the "
+        mend = (f"{lacks} more signal{'s' * (lacks > 1)}, numpipe.signal({of.name.partition('[')[0]}.at[…], {of.gpu}), on every path and before the "
                 f"wait of who is to signal; or a wait for {of.count}" if of.count else
                 f"numpipe.signal({of.name.partition('[')[0]}.at[…], {of.gpu}) for {of.name}, by who does not wait for it before")
         found[of.title, reason.value] = Hint("deadlock", text, mend)

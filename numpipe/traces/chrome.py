@@ -22,7 +22,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from . import spans
-from .events import UNITS, Event, Recording, of_ctas, of_warpgroups
+from .events import UNITS, Event, Recording, cta_name, of_ctas, of_warpgroups
 from .protocol import KINDS, MOMENTS, OF_A_RING
 
 Json = dict[str, Any]
@@ -36,7 +36,7 @@ def trace_events(trace: Recording) -> Json:
     ctas = of_ctas(trace.events)
     shown: list[Json] = []
     for pid, (cta, own) in enumerate(ctas.items()):
-        shown += _cta(pid, cta, own, f" on SM {trace.sms[cta]}" if cta in trace.sms else "")
+        shown += _cta(pid, cta_name(cta), own, f" on SM {trace.sms[own[0].cta]}" if own[0].cta in trace.sms else "")
     if trace.failure is not None:
         last = max((e["ts"] + e.get("dur", 0) for e in shown if e["ph"] == "X" and e["pid"] == len(ctas) - 1), default=0)
         shown.append({"ph": "i", "s": "g", "name": trace.failure.partition("\n")[0], "cat": "failure", "ts": last,
@@ -49,13 +49,13 @@ def trace_events(trace: Recording) -> Json:
             "otherData": {"source": "numpipe, GPU", "time": "of %globaltimer", "lost events": trace.lost}}
 
 
-def _cta(pid: int, cta: tuple[int, int, int], events: list[Event], where: str) -> Iterator[Json]:
+def _cta(pid: int, cta: str, events: list[Event], where: str) -> Iterator[Json]:
     warpgroups = of_warpgroups(events)
     units: dict[str, list[Event]] = {}
     for event in events:
         if event.kind in UNITS:
             units.setdefault(event.kind, []).append(event)
-    yield _named("process", pid, 0, f"CTA {cta}{where}")
+    yield _named("process", pid, 0, f"{cta}{where}")
     yield {"ph": "M", "name": "process_sort_index", "pid": pid, "tid": 0, "args": {"sort_index": pid}}
     last = max(e.end for e in events)
     for number, own in warpgroups.items():
@@ -136,6 +136,8 @@ def _warpgroup(events: list[Event], last: int) -> Iterator[Json]:
             releases = _place(mbar).get("ring") == note.get("ring", "")
             title = name if releases else kind
             yield _span(title, title, event.start, event.end, {**(note if releases else {}), **details})
+        elif kind == "signal":
+            yield _span(f"signal {details['semaphore']}", kind, event.start, event.end, details)
         elif kind == "issue":
             yield _span(f"issue {details['tensor']}", kind, event.start, event.end, {**note, **details})
         elif kind == "write":

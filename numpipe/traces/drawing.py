@@ -6,6 +6,7 @@ those who see few of them, and in grey by lightness and hatching: products are d
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -14,13 +15,13 @@ from typing import Any
 
 from ..diagnostics.arguments import NONE, PATH, STRING, each, require
 from ..diagnostics.errors import SpecError
-from .events import UNITS, Event, of_warpgroups
+from .events import UNITS, Event, Place, cta_name, of_warpgroups
 from .spans import MEANS, Span, regions, spans, tiles
 from .trace import Trace
 
 __all__ = ["timeline"]
 
-Cta = tuple[int, int, int] | int
+Cta = Place | int
 ROWS = ("compute", "memory", "copy in", "copy out", "tensor core", "tiles", "regions")
 """what `rows` may name, beside ``wg0``, ``wg1`` …"""
 
@@ -51,7 +52,8 @@ def timeline(*traces: Trace | str | os.PathLike[str], path: str | os.PathLike[st
 
     traces      of `Trace`, or names of the ``.json`` files that they were saved to
     path        a file ending in ``.svg`` or ``.png`` (needs ``pip install 'numpipe[plot]'``); None: text
-    cta         (x, y, z), or x; by default the first of each trace
+    cta         (x, y, z), or x; by default the first of each trace. Of a run on several GPUs it is drawn for each of them, and for
+                one with (gpu, x, y, z)
     start, end  the part of the time to draw: cycles, or nanoseconds on a GPU; one of them for all traces, or a sequence with one
                 for each. Traces have scales of their own
     rows        what to draw: some of ``compute``, ``memory`` (the warpgroups of that role), ``wg0`` …, ``copy in``, ``copy out``,
@@ -166,6 +168,11 @@ class _Panel:
     start: float | None
     end: float | None
 
+    def rows(self, wanted: Callable[[str], bool]) -> list[Row]:
+        """Return the rows that are wanted; in a run on several GPUs those of each."""
+        return [dataclasses.replace(row, name=f"{gpu} {row.name}".lstrip()) for gpu, events in self.trace.side_by_side(self.cta)
+                for row in rows_of(events, wanted)]
+
 
 def _draw(panels: Sequence[_Panel], wanted: Callable[[str], bool], path: Path) -> None:
     """Draw traces under each other, each with a scale of its own, into an .svg or .png file."""
@@ -175,7 +182,7 @@ def _draw(panels: Sequence[_Panel], wanted: Callable[[str], bool], path: Path) -
     except ImportError:
         raise SpecError("timeline: pictures are drawn by matplotlib, which is not installed: pip install 'numpipe[plot]'; without "
                         "path= the timeline is text") from None
-    shown = [(panel, rows_of(panel.trace.events_of(panel.cta), wanted)) for panel in panels]
+    shown = [(panel, panel.rows(wanted)) for panel in panels]
     for panel, rows in shown:
         if not rows:
             raise SpecError(f"timeline: nothing to draw of {panel.title}: no events, or none of the rows that were asked for")
@@ -195,7 +202,8 @@ def _draw(panels: Sequence[_Panel], wanted: Callable[[str], bool], path: Path) -
 
 def _panel(axes: Any, panel: _Panel, rows: Sequence[Row], inches: float, legend: dict[str, tuple[str, str]]) -> None:
     """Draw one trace, and add what the legend has to explain: words, and their (face, hatch)."""
-    events = panel.trace.events_of(panel.cta)
+    parts = panel.trace.side_by_side(panel.cta)
+    events = [event for _, part in parts for event in part]
     first = min(e.start for e in events) if panel.start is None else panel.start
     last = max(max(e.end for e in events), first + 1) if panel.end is None else panel.end
     if not first < last:
@@ -212,7 +220,8 @@ def _panel(axes: Any, panel: _Panel, rows: Sequence[Row], inches: float, legend:
     axes.set(xlim=(first, last), ylim=(0, inches), yticks=[at for at, _ in ticks], yticklabels=[name for _, name in ticks])
     axes.set_xlabel({"cycles": "cycles of the simulated SM", "ns": "ns"}[panel.trace.clock], labelpad=1)
     sm = panel.trace.sms.get(events[0].cta)
-    axes.set_title(f"{panel.title}    CTA {events[0].cta}" + ("" if sm is None else f", SM {sm}"), loc="left", fontsize=9, pad=4)
+    where = cta_name(events[0].place) if len(parts) == 1 else f"CTA {events[0].cta} of {len(parts)} GPUs"
+    axes.set_title(f"{panel.title}    {where}" + ("" if sm is None else f", SM {sm}"), loc="left", fontsize=9, pad=4)
     axes.tick_params(length=2)
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)

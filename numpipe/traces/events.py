@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from ..diagnostics.arguments import NONE, each, require, whole, word
 from ..diagnostics.errors import SpecError
@@ -14,6 +14,19 @@ __all__ = ["Event", "Ring"]
 
 UNITS = {kind: row.unit for kind, row in KINDS.items() if row.unit}
 """the kinds of events that are no warpgroup's, and the unit of the SM that they are shown on"""
+
+
+Place: TypeAlias = tuple[int, ...]
+"""a CTA, (x, y, z), or in a run on several GPUs (gpu, x, y, z)"""
+
+
+def cta_name(place: Place) -> str:
+    """Return the name of a CTA.
+
+    >>> cta_name((1, 0, 0)), cta_name((1, 2, 0, 0))
+    ('CTA (1, 0, 0)', 'CTA (2, 0, 0) of GPU 1')
+    """
+    return f"CTA {place[-3:]}" + (f" of GPU {place[0]}" if len(place) > 3 else "")
 
 
 @dataclass(frozen=True)
@@ -28,6 +41,9 @@ class Event:
     ``registers``   blocked in setmaxnreg.inc
     ``drain``       blocked in wgmma_wait: its own products run
     ``flush``       blocked in bulk_wait: its own stores run
+    ``semaphore``   blocked on a semaphore (`details`: semaphore, value)
+    ``begin``       blocked until the launches of all GPUs have begun
+    ``signal``      adds to a semaphore (`details`: semaphore, and the count behind it)
     ``issue``       issues a TMA load; on a GPU those of a step
     ``arrive``      arrives at an mbarrier: a slot's release
     ``write``       writes shared memory or GMEM itself
@@ -38,7 +54,8 @@ class Event:
     ``end``         the warpgroup has finished; details["lost"]: a GPU had no room for so many of its last events
     ==============  =================================================================================
 
-    A warpgroup that was blocked when the run failed has a last event with details["unfinished"].
+    A warpgroup that was blocked when the run failed has a last event with details["unfinished"]. `gpu` is the number of the GPU in a
+    run on several.
     """
 
     cta: tuple[int, int, int]
@@ -48,6 +65,12 @@ class Event:
     end: int
     kind: str
     details: dict[str, Any] = field(default_factory=dict)
+    gpu: int | None = None
+
+    @property
+    def place(self) -> Place:
+        """The CTA; in a run on several GPUs the GPU before it."""
+        return self.cta if self.gpu is None else (self.gpu, *self.cta)
 
     @property
     def note(self) -> str:
@@ -97,37 +120,53 @@ class Recording:
 
     def add(self, who: Any, start: int, end: int, kind: str, /, **details: Any) -> None:
         """Append an event of `who`, a warpgroup of the simulated SM."""
-        self.events.append(Event(who.cta, who.warpgroup, who.role, start, end, kind, details))
+        self.events.append(Event(who.cta, who.warpgroup, who.role, start, end, kind, details, who.gpu))
 
-    def of(self, kind: str, cta: tuple[int, int, int] | None = None) -> list[Event]:
+    def of(self, kind: str, cta: Place | None = None) -> list[Event]:
         """Return the events of one kind, of one CTA or of all."""
-        return [e for e in self.events if e.kind == kind and (cta is None or e.cta == cta)]
+        return [e for e in self.events if e.kind == kind and (cta is None or e.place == cta)]
 
     def tell_rings(self, rings: Iterable[Ring]) -> None:
         """Add the kernel's rings (`Unit.traced`)."""
         self.rings += [ring for ring in rings if ring not in self.rings]
 
     @property
-    def ctas(self) -> list[tuple[int, int, int]]:
+    def ctas(self) -> list[Place]:
         """The CTAs that the trace has events of, in their order."""
         return list(of_ctas(self.events))
 
-    def events_of(self, cta: tuple[int, int, int] | int | None = None) -> list[Event]:
-        """Return the events of one CTA, by default the first; an int is its number in x. Raises SpecError if there are none."""
+    @property
+    def gpus(self) -> list[int]:
+        """The GPUs of a run on several; none for others."""
+        return sorted({event.gpu for event in self.events if event.gpu is not None})
+
+    def events_of(self, cta: Place | int | None = None) -> list[Event]:
+        """Return the events of one CTA, by default the first; an int is its number in x. Of several GPUs it is one of the first, but
+        for (gpu, x, y, z). Raises SpecError if there are none."""
         if cta is None and not self.events:
             return []
-        require("trace", locals(), cta=whole() | each(whole(), 3) | NONE)
-        wanted = self.events[0].cta if cta is None else tuple(cta) if isinstance(cta, (tuple, list)) else (cta, 0, 0)
+        require("trace", locals(), cta=whole() | each(whole(), 3) | each(whole(), 4) | NONE)
+        wanted = self.events[0].place if cta is None else tuple(cta) if isinstance(cta, (tuple, list)) else (cta, 0, 0)
+        if len(wanted) == 3 and self.gpus:
+            wanted = self.gpus[0], *wanted
         if wanted not in (by_cta := of_ctas(self.events)):
-            raise SpecError(f"trace: no events of CTA {wanted}; there are {sorted(by_cta)}")
+            raise SpecError(f"trace: no events of {cta_name(wanted)}; there are {sorted(by_cta)}")
         return by_cta[wanted]
 
+    def side_by_side(self, cta: Place | int | None) -> list[tuple[str, list[Event]]]:
+        """Return what is shown of a run: a CTA's events, without a title; of several GPUs, unless `cta` names one, those of the same
+        CTA on each, with the GPU's name."""
+        first = self.events_of(cta)
+        if not first or first[0].gpu is None or (isinstance(cta, (tuple, list)) and len(cta) == 4):
+            return [("", first)]
+        return [(f"GPU {gpu}", self.events_of((gpu, *first[0].cta))) for gpu in self.gpus]
 
-def of_ctas(events: list[Event]) -> dict[tuple[int, int, int], list[Event]]:
+
+def of_ctas(events: list[Event]) -> dict[Place, list[Event]]:
     """Return the events by CTA, in their order."""
-    by_cta: dict[tuple[int, int, int], list[Event]] = {}
+    by_cta: dict[Place, list[Event]] = {}
     for event in events:
-        by_cta.setdefault(event.cta, []).append(event)
+        by_cta.setdefault(event.place, []).append(event)
     return by_cta
 
 

@@ -22,11 +22,11 @@ KEY = "numpipe"
 """the member of the file's object that `load` reads, and viewers of the format pass over"""
 CTA = (int, int, int)
 FORM: Json = {"clock": str, "failure": str | None, "lost": int, "sms": [(CTA, int)], "rings": [get_type_hints(Ring)],
-        "banks": [(str, str, int, int)], "who": [(CTA, int, str)], "events": [(int, int, int, str, dict)]}
+        "banks": [(str, str, int, int)], "who": [(CTA, int, str)], "gpus": [int], "events": [(int, int, int, str, dict)]}
 """the form of that member: a list has any number of values of a form, a tuple one of each"""
 DETAILS: Json = {"event": str, "ring": str, "slot": int, "step": int, "number": int, "region": str, "mbar": str, "tensor": str,
-                 "what": str, "port_until": int}
-NEEDED = {"arrive": ("mbar",), "issue": ("tensor",), "write": ("what",), "note tile begin": ("event", "number"),
+                 "what": str, "port_until": int, "semaphore": str}
+NEEDED = {"arrive": ("mbar",), "signal": ("semaphore",), "issue": ("tensor",), "write": ("what",), "note tile begin": ("event", "number"),
           **dict.fromkeys(("note region begin", "note region end"), ("event", "region")),
           **dict.fromkeys(("note fill", "note compute", "note release", "note store"), ("event", "ring", "slot", "step"))}
 """the details that an event has, by its kind; `DETAILS`: their types"""
@@ -46,12 +46,13 @@ def save(trace: Recording, file: Path) -> None:
     """Write a trace to a file that `file_of` returned."""
     if file.suffix == ".json":
         who: dict[tuple[Any, ...], int] = {}  # an event has the number of its warpgroup here
-        events = [[who.setdefault((e.cta, e.warpgroup, e.role), len(who)), int(e.start), int(e.end), e.kind, plain(e.details)]
+        events = [[who.setdefault((e.cta, e.warpgroup, e.role, e.gpu), len(who)), int(e.start), int(e.end), e.kind, plain(e.details)]
                   for e in trace.events]
         packed = json.dumps({
             "format": FORMAT, "clock": trace.clock, "failure": trace.failure, "lost": trace.lost,
             "sms": [[list(cta), sm] for cta, sm in trace.sms.items()], "rings": [dataclasses.asdict(ring) for ring in trace.rings],
-            "banks": [[*key, count] for key, count in trace.banks.items()], "who": list(who), "events": events},
+            "banks": [[*key, count] for key, count in trace.banks.items()], "who": [of[:3] for of in who],
+            "gpus": [gpu for *_, gpu in who if gpu is not None], "events": events},
             separators=(",", ":"))
         content = json.dumps(trace_events(trace), indent=0).removesuffix("\n}") + f',\n"{KEY}": {packed}\n}}'
     else:
@@ -77,11 +78,15 @@ def load(trace: Recording, path: Any) -> None:
         raise SpecError(f"{where} lacks what a trace is read from, a member {KEY!r} of format {FORMAT}; what viewers of the format "
                         "show is not enough: save the trace again with this version of numpipe")
     try:
-        packed.setdefault("banks", [])  # which files of before have not
+        for later in ("banks", "gpus"):  # which files of before have not
+            packed.setdefault(later, [])
         _check(packed, FORM, KEY)
         if packed["clock"] not in ("cycles", "ns"):
             raise ValueError(f"{KEY}.clock is {packed['clock']!r}, 'cycles' or 'ns' expected")
         who = [(tuple(cta), warpgroup, role) for cta, warpgroup, role in packed["who"]]
+        if len(packed["gpus"]) not in (0, len(who)):
+            raise ValueError(f"{KEY}.gpus has {len(packed['gpus'])} numbers for {len(who)} warpgroups")
+        gpus = packed["gpus"] or [None] * len(who)
         trace.clock, trace.failure, trace.lost = packed["clock"], packed["failure"], packed["lost"]
         trace.tell_rings(Ring(**{key: ring[key] for key in FORM["rings"][0]}) for ring in packed["rings"])
         trace.banks = {(line, access, ways): count for line, access, ways, count in packed["banks"]}
@@ -95,7 +100,7 @@ def load(trace: Recording, path: Any) -> None:
             _check(details, known, f"{place}[4]")
             cta, warpgroup, role = who[whose]
             details = {key: _tuples(each) for key, each in details.items()}
-            trace.events.append(Event(cta, warpgroup, role, start, end, kind, details))
+            trace.events.append(Event(cta, warpgroup, role, start, end, kind, details, gpus[whose]))
     except (ValueError, RecursionError) as error:
         raise SpecError(f"{where} is damaged: {error}; save the trace again") from None
 

@@ -23,7 +23,7 @@ from typing import Any
 
 from ..diagnostics.errors import PipelineRace, SimulationError
 from ..diagnostics.reports import Party, Report
-from .events import Event, Recording, Ring, of_ctas, of_warpgroups
+from .events import Event, Recording, Ring, cta_name, of_ctas, of_warpgroups
 
 COMPARED = ("fill", "wait", "compute", "release", "store", "tile begin", "region begin", "region end")
 """the notes that a GPU and the simulated SM both take"""
@@ -292,7 +292,7 @@ def compare(trace: Recording, simulated: Recording) -> None:
                     break
                 if have is None or want is None or _plain(have, named) != _plain(want, known):
                     raise SimulationError(
-                        f"warpgroup {warpgroup} of CTA {cta}: its event {number} is {_at(have)}, and simulated {_at(want)}: both "
+                        f"warpgroup {warpgroup} of {cta_name(cta)}: its event {number} is {_at(have)}, and simulated {_at(want)}: both "
                         "runs must do the same, in the same order; give them the same kernel, arguments and grid")
 
 
@@ -310,7 +310,7 @@ def _plain(event: Event, named: _Named) -> dict[str, Any]:
 
 # ---- words -----------------------------------------------------------------------------------------------------------------
 def _who(event: Event, short: bool = False) -> str:
-    return f"warpgroup {event.warpgroup} ({event.role})" + ("" if short else f" of CTA {event.cta}")
+    return f"warpgroup {event.warpgroup} ({event.role})" + ("" if short else f" of {cta_name(event.place)}")
 
 
 def _text(event: Event, step: int | None = None) -> str:
@@ -329,4 +329,4 @@ def _text(event: Event, step: int | None = None) -> str:
 def _party(event: Event, did: str, step: int | None = None) -> Party:
     details = event.details
     return Party(did, event.warpgroup, event.role, event.cta, ring=details.get("ring"), slot=details.get("slot"),
-                 step=details.get("step", step), barrier=details.get("mbar"), phase=details.get("phase"))
+                 step=details.get("step", step), barrier=details.get("mbar"), phase=details.get("phase"), gpu=event.gpu)

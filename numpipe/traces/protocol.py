@@ -117,6 +117,8 @@ KINDS = {
     "registers": Kind("barrier", "setmaxnreg"),
     "drain": Kind("compute", "wgmma_wait"),
     "flush": Kind("store", "wait for stores"),
+    "semaphore": Kind("barrier", "wait for a semaphore"),
+    "begin": Kind("barrier", "wait for the launches of all GPUs"),
     "issue": Kind("issue"),
     "write": Kind("store"),
     "load": Kind(unit="copy in"),

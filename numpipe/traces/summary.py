@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from .events import Event, Recording, of_ctas, of_warpgroups
+from .events import Event, Place, Recording, cta_name, of_ctas, of_warpgroups
 from .spans import MEANS, Span, regions, spans, tiles
 
 
@@ -62,7 +62,7 @@ class Summary:
     """
 
     clock: str
-    ctas: tuple[tuple[int, int, int], ...]
+    ctas: tuple[Place, ...]
     total: float
     rows: tuple[Row, ...]
     tensor_core_idle: float | None
@@ -82,7 +82,7 @@ class Summary:
     def __str__(self) -> str:
         if not self.rows:
             return "no events"
-        which = f"CTA {self.ctas[0]}" if len(self.ctas) == 1 else f"mean of {len(self.ctas)} CTAs"
+        which = cta_name(self.ctas[0]) if len(self.ctas) == 1 else f"mean of {len(self.ctas)} CTAs"
         names = [f"wg{row.warpgroup} {row.role}" for row in self.rows]
         table = [["", *names], [self.clock, *(f"{row.total:.0f}" for row in self.rows)]]
         table += [[means, *(f"{100 * row.fraction(kind):.1f} %" for row in self.rows)] for kind, means in MEANS.items()
@@ -116,7 +116,7 @@ def _bubble_lines(columns: Sequence[Bubbles]) -> list[list[str]]:
             *(part(kind) for kind in MEANS if any(each.parts.get(kind) for each in columns))]
 
 
-def summarise(trace: Recording, cta: tuple[int, int, int] | int | None) -> Summary:
+def summarise(trace: Recording, cta: Place | int | None) -> Summary:
     """Return the `Summary` of a trace: where each warpgroup's time went."""
     ctas = of_ctas(trace.events if cta is None else trace.events_of(cta))
     rows: dict[int, list[Row]] = {}

@@ -16,7 +16,7 @@ from typing import Any
 
 from ..diagnostics.arguments import NONE, a, finite, require
 from . import files, legal, text
-from .events import Recording
+from .events import Place, Recording
 from .summary import Summary, summarise
 
 __all__ = ["Trace"]
@@ -29,7 +29,7 @@ class Trace(Recording):
     CTA. `numpipe.last_profile()` returns the trace of a GPU, in nanoseconds from the beginning of the first CTA.
     """
 
-    def timeline(self, width: int = 100, cta: tuple[int, int, int] | int | None = None, start: float | None = None,
+    def timeline(self, width: int = 100, cta: Place | int | None = None, start: float | None = None,
                  end: float | None = None, wanted: Callable[[str], bool] = lambda row: True) -> str:
         """Return the run of one CTA (by default the first) as text, from `start` to `end` (by default all of it).
 
@@ -41,11 +41,12 @@ class Trace(Recording):
             copy in     |  LLLLLLLLLLLLLLLL
             tensor core |        0000  0000  0000
 
+        Of a run on several GPUs it shows the same CTA on each, ``GPU 0 wg0 compute``, below one another, or the one CTA (gpu, x, y, z).
         A trace of a GPU has no rows of the units. `wanted` says of a row's name whether to show it. Pictures: `numpipe.timeline`.
         """
         return text.timeline(self, width, cta, start, end, wanted)
 
-    def summary(self, cta: tuple[int, int, int] | int | None = None) -> Summary:
+    def summary(self, cta: Place | int | None = None) -> Summary:
         """Return where each warpgroup's time went, in one CTA or on average over all; it prints as a table, see `Summary`.
 
         >>> print(Trace().summary())

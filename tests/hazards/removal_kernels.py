@@ -24,6 +24,7 @@ from tests.kernels import (
     cluster_kernels,
     dynamic_kernels,
     emitted_kernels,
+    gpu_kernels,
     odd_outputs,
     order_token_kernels,
     ordered_kernels,
@@ -129,6 +130,20 @@ for rung in (attention_ladder.Config(64), attention_ladder.Config(64, wgs=2, ove
     run(f"examples/attention_ladder.py {rung}", attention_ladder.kernel(rung, 64, True), *[ints(1, 1, 256, 64)] * 3,
         scale=np.float32(0.125))
 run("examples/copy_pipeline.py", copy_pipeline.copy, ints(64, 1000), cfg=copy_pipeline.Config(run=2))
+
+
+def on_gpus(name: str, case: gpu_kernels.Case, gpus: int = 2, ctas: int = 2) -> None:
+    """A run of a kernel of several GPUs."""
+    def simulated(seed: int | None) -> Any:
+        made = case.kernel.simulate(*case.inputs(gpus), mesh=numpipe.Mesh.simulated(gpus), seed=seed, ctas=ctas,
+                                    **case.options(gpus))
+        return [array for each in (made if isinstance(made, tuple) else (made,)) for array in each]
+
+    RUNS[name] = simulated
+
+
+on_gpus("two GPUs, by the lanes", replace(gpu_kernels.CASES["exchanged"], inputs=lambda n: [gpu_kernels.blocks(n, 64, 64)]), ctas=1)
+on_gpus("two GPUs, tiles", replace(gpu_kernels.CASES["shift"], inputs=lambda n: [gpu_kernels.blocks(n, 128, 64)]), ctas=1)
 
 
 # ---- what the others leave to automatic barriers, or do not do

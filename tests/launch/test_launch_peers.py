@@ -51,7 +51,8 @@ def shift(semaphores: Any = 3, **options: Any) -> Any:
     def shift(x, y, ready):
         y[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
 
-    return compiled_as(shift, lambda *_: image((MAP,), ("x", "y", "ready"), name="shift", gpus=2, peered=(1,), **fields))
+    return compiled_as(shift, lambda *_: image((MAP,), ("x", "y", "ready"), name="shift", gpus=2, peered=(1,),
+                                                  places=("the wait for ready @ k.py:12",), **fields))
 
 
 def arrays(mesh: numpipe.Mesh) -> tuple[list[Any], list[Any]]:
@@ -184,13 +185,14 @@ def test_outputs_are_allocated_on_each_gpu(fake: FakeDriver) -> None:
 def give_up(table: bytes, *record: int) -> None:
     """What the kernel does whose wait took too long."""
     address = struct.unpack_from("<Q", table, 128 + 8)[0]
-    ctypes.memmove(address, struct.pack("<I4i4I", *record), 36)
+    ctypes.memmove(address, struct.pack("<I4i4Ii", *record), 40)
 
 
 @pytest.mark.parametrize("record, told", [
-    ((control_block.SEMAPHORE, 0, 2, 1, 4, 5, 0, 0, 130),
-     r"kernel shift, GPU 0, CTA \(5, 0, 0\): it waited 8 s for ready\[2\] to reach 4, and it is 1; GPU 1 did not signal it"),
-    ((control_block.BEGIN, 0, 1, 0, 1, 0, 0, 0, 32), "it waited 8 s for the launch on GPU 1 to begin; GPU 1 has not launched it")])
+    ((control_block.SEMAPHORE, 0, 2, 1, 4, 5, 0, 0, 130, 0),
+     r"^k\.py:12: kernel shift, GPU 0, CTA \(5, 0, 0\): it waited 8 s for ready\[2\] to reach 4, and it is 1; GPU 1 did not"),
+    ((control_block.BEGIN, 0, 1, 0, 1, 0, 0, 0, 32, -1),
+     "^kernel shift.*it waited 8 s for the launch on GPU 1 to begin; GPU 1 has not launched it")])
 def test_the_next_call_and_every_later_one_says_who_waited_for_what(fake: FakeDriver, record: tuple[int, ...], told: str) -> None:
     mesh, kernel, seen = numpipe.Mesh.local(), shift(), launched(fake)
     x, y = arrays(mesh)
@@ -211,8 +213,23 @@ def test_of_several_kernels_the_one_that_waited_is_named(fake: FakeDriver) -> No
     for count in (1, 2):
         kernel = shift(count)
         kernel(x, y, mesh=mesh)
-    give_up(seen[3][0], control_block.SEMAPHORE, 1, 1, 0, 1, 0, 0, 0, 0)
+    give_up(seen[3][0], control_block.SEMAPHORE, 1, 1, 0, 1, 0, 0, 0, 0, -1)
     with pytest.raises(PipelineDeadlock, match=r"kernel shift, GPU 1, .*ready\[1\] to reach 1, and it is 0; GPU 0 did not"):
+        mesh.check()
+
+
+def test_a_kernel_with_debug_tells_what_each_gpu_has_added(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fake, "symbol", lambda kernel, name: fake.pinned(64)[0], raising=False)
+    monkeypatch.setattr(fake, "poke", lambda address, data, ordinal: ctypes.memmove(address, data, len(data)), raising=False)
+    monkeypatch.setattr(launch.launcher, "WATCH", launch.watch.Watch())
+    mesh, seen = numpipe.Mesh.local(), launched(fake)
+    shift(debug=True)(*arrays(mesh), mesh=mesh)
+    assert struct.unpack_from("<Q", seen[0][0], 128 + 16) == (1_000_000_000,), "waits for barriers are given up after 2 s"
+    ready = seen[0][1][-3]
+    for rank, added in ((0, 3), (1, 2)):
+        ctypes.c_int32.from_address(ready + 4 * (3 * (1 + rank) + 2)).value = added
+    give_up(seen[0][0], control_block.SEMAPHORE, 0, 2, 5, 6, 0, 0, 0, 0, -1)
+    with pytest.raises(PipelineDeadlock, match=r"of what was added to it, GPU 1 added least \(GPU 0 3, GPU 1 2\)"):
         mesh.check()
 
 
@@ -220,7 +237,7 @@ def test_a_record_that_is_being_written_is_not_read(fake: FakeDriver) -> None:
     mesh, kernel, seen = numpipe.Mesh.local(), shift(), launched(fake)
     x, y = arrays(mesh)
     kernel(x, y, mesh=mesh)
-    give_up(seen[0][0], 0, 0, 2, 1, 4, 5, 0, 0, 130)
+    give_up(seen[0][0], 0, 0, 2, 1, 4, 5, 0, 0, 130, 0)
     kernel(x, y, mesh=mesh)
     assert len(seen) == 4
 

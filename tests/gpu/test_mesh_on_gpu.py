@@ -1,0 +1,177 @@
+"""Kernels of several GPUs on two Hopper GPUs: in one process, and in a process each."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import numpipe
+from numpipe import PipelineDeadlock
+from numpipe.launch import driver
+from tests.kernels.mesh_kernels import forgetful, gather, inputs, shift
+
+pytestmark = pytest.mark.gpu
+ALONE = True
+ROOT = Path(__file__).parents[2]
+LIMIT = 60
+"""seconds that a process may take"""
+WITH_TORCH = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="PyTorch is not installed")
+
+
+@pytest.fixture(autouse=True)
+def _two_gpus() -> None:
+    if driver.get().count < 2:
+        pytest.skip(f"{driver.get().count} GPU, and these tests need two that reach each other")
+
+
+def on(mesh: numpipe.Mesh, arrays: list[np.ndarray]) -> list[Any]:
+    """The arrays on the mesh's GPUs."""
+    found = mesh.empty(arrays[0].shape, arrays[0].dtype)
+    for array, each in zip(arrays, found, strict=True):
+        driver.get().copy_in(each.ptr, 0, array.ctypes.data, 0, array.nbytes, 1, 0, each.device)
+        driver.get().synchronize(0, each.device)
+    return found
+
+
+# ---- one process
+def test_a_gpu_stores_to_and_loads_from_another_one() -> None:
+    mesh, host = numpipe.Mesh.local([0, 1]), inputs(2, 1024)
+    x, y, whole = on(mesh, host), mesh.zeros((1024, 64), np.float32), mesh.zeros((2048, 64), np.float32)
+    for _ in range(20):
+        shift(x, y, mesh=mesh)
+        gather(x, whole, mesh=mesh)
+    mesh.check()
+    for gpu in range(2):
+        np.testing.assert_array_equal(np.asarray(y[gpu]), host[1 - gpu] + 1)
+        np.testing.assert_array_equal(np.asarray(whole[gpu]), np.concatenate(host))
+
+
+def test_a_thousand_launches_meet_each_other() -> None:
+    mesh, host = numpipe.Mesh.local([0, 1]), inputs(2, 1024)
+    x, y = on(mesh, host), mesh.zeros((1024, 64), np.float32)
+    shift(x, y, mesh=mesh)
+    begun = time.perf_counter()
+    for _ in range(100):
+        shift(x, y, mesh=mesh)
+    print(f"a call on two GPUs: {1e4 * (time.perf_counter() - begun):.1f} µs of host time")
+    for _ in range(900):
+        shift(x, y, mesh=mesh)
+    mesh.check()
+    np.testing.assert_array_equal(np.asarray(y[0]), host[1] + 1)
+
+
+def test_one_gpu_alone_is_a_mesh_too() -> None:
+    mesh, host = numpipe.Mesh.local([1]), inputs(1)
+    x, y = on(mesh, host), mesh.zeros((256, 64), np.float32)
+    shift(x, y, mesh=mesh)
+    mesh.check()
+    np.testing.assert_array_equal(np.asarray(y[0]), host[0] + 1)
+
+
+def test_a_wait_for_a_signal_that_does_not_come_is_named_and_a_new_mesh_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NUMPIPE_PEER_TIMEOUT", "1")
+    mesh, host = numpipe.Mesh.local([0, 1]), inputs(2, 64)
+    x, y, kernel = on(mesh, host), mesh.zeros((64, 64), np.float32), forgetful()
+    kernel(x, y, mesh=mesh)  # which compiles
+    begun = time.monotonic()
+    kernel(x, y, mesh=mesh)
+    for _ in range(2):
+        with pytest.raises(PipelineDeadlock, match=r"GPU 0, .*waited 1 s for ready\[1\] to reach 2, and it is 1; GPU 1 did not"):
+            mesh.check()
+    assert time.monotonic() - begun < 4, "what is queued behind a lost launch does not wait"
+    other = numpipe.Mesh.local([0, 1])
+    shift(x, y, mesh=other)
+    other.check()
+    np.testing.assert_array_equal(np.asarray(y[0]), host[1] + 1)
+
+
+@WITH_TORCH
+def test_graphs_of_both_gpus_are_replayed_together() -> None:
+    import torch
+
+    mesh, host = numpipe.Mesh.local([0, 1]), inputs(2, 256)
+    x = [torch.from_numpy(array).to(f"cuda:{gpu}") for gpu, array in enumerate(host)]
+    y = mesh.zeros((256, 64), torch.float32)
+    streams = [torch.cuda.Stream(gpu) for gpu in range(2)]
+    shift(x, y, mesh=mesh, stream=streams)
+    mesh.check()
+    graphs = [torch.cuda.CUDAGraph() for _ in range(2)]
+    for gpu in range(2):
+        with torch.cuda.device(gpu), torch.cuda.stream(streams[gpu]):
+            graphs[gpu].capture_begin(capture_error_mode="relaxed")
+    shift(x, y, mesh=mesh, stream=streams)
+    shift(y, x, mesh=mesh, stream=streams)
+    for gpu in range(2):
+        with torch.cuda.device(gpu), torch.cuda.stream(streams[gpu]):
+            graphs[gpu].capture_end()
+    for _ in range(100):
+        for gpu in range(2):
+            with torch.cuda.device(gpu), torch.cuda.stream(streams[gpu]):
+                graphs[gpu].replay()
+    mesh.check()
+    for gpu in range(2):
+        np.testing.assert_array_equal(x[gpu].cpu().numpy(), host[gpu] + 200)
+
+
+# ---- a process each
+def ranks(scenario: str, folder: Path, ends: tuple[int, ...] = (0, 0)) -> list[Any]:
+    """What a scenario of `tests.kernels.mesh_gpu_ranks` gave on each rank, which ends with that code; None of a rank that says
+    nothing."""
+    program = [sys.executable, "-m", "tests.kernels.mesh_gpu_ranks", scenario]
+    started = [subprocess.Popen([*program, str(rank), "2", str(folder / "meeting")], cwd=ROOT, text=True,
+                                stdout=subprocess.PIPE, stderr=subprocess.PIPE) for rank in range(2)]
+    found: list[Any] = []
+    try:
+        for rank, process in enumerate(started):
+            out, err = process.communicate(timeout=LIMIT)
+            assert process.returncode == ends[rank], f"rank {rank} ended with {process.returncode}:\n{err}"
+            said = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
+            found.append(said[0]["result"] if said else None)
+    finally:
+        for process in started:
+            process.kill()
+    return found
+
+
+@WITH_TORCH
+def test_ranks_store_to_and_load_from_each_other(tmp_path: Path) -> None:
+    assert ranks("results", tmp_path) == [True, True]
+
+
+@WITH_TORCH
+def test_ranks_launch_a_thousand_times(tmp_path: Path) -> None:
+    found = ranks("thousand", tmp_path)
+    print("µs of host time a call:", [host for _, host in found])
+    assert [right for right, _ in found] == [True, True]
+
+
+@WITH_TORCH
+def test_ranks_replay_graphs(tmp_path: Path) -> None:
+    assert ranks("graph", tmp_path) == [True, True]
+
+
+@WITH_TORCH
+def test_what_is_wrong_is_named_on_each_rank(tmp_path: Path) -> None:
+    for rank, (shapes, symmetric) in enumerate(ranks("wrong", tmp_path)):
+        assert "(64, 64)" in shapes and "(128, 64)" in shapes and f"on rank {1 - rank}" in shapes
+        assert "'y' of kernel 'shift': the kernel reaches it on other GPUs" in symmetric
+
+
+@WITH_TORCH
+def test_a_gpu_that_does_not_signal_is_named(tmp_path: Path) -> None:
+    waits, _ = ranks("unsignalled", tmp_path)
+    assert "GPU 0" in waits and "ready[1] to reach 2, and it is 1" in waits and "GPU 1 added least (GPU 0 1, GPU 1 0)" in waits
+
+
+@WITH_TORCH
+def test_a_rank_that_is_killed_is_named_within_ten_seconds(tmp_path: Path) -> None:
+    (text, seconds), nothing = ranks("killed", tmp_path, (0, -9))
+    assert "for the launch on GPU 1 to begin; GPU 1 has not launched it" in text and seconds < 10 and nothing is None

@@ -1,0 +1,168 @@
+"""A rank of torch.distributed with a GPU: goes through one scenario, and prints what it gave, as JSON.
+
+``python -m tests.kernels.mesh_gpu_ranks SCENARIO RANK RANKS FILE``; the ranks meet through the file. Nothing here waits for a rank
+for longer than numpipe does, but for PyTorch's own rendezvous; who starts it ends it after a minute.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as distributed
+
+import numpipe
+from tests.kernels.mesh_kernels import forgetful, gather, inputs, shift
+
+SCENARIOS: dict[str, Callable[[numpipe.Mesh], Any]] = {}
+ROWS = 1024
+
+
+def scenario(function: Callable[[numpipe.Mesh], Any]) -> Callable[[numpipe.Mesh], Any]:
+    SCENARIOS[function.__name__] = function
+    return function
+
+
+def arrays(mesh: numpipe.Mesh) -> tuple[Any, Any]:
+    """x of this rank and an empty y, in symmetric memory."""
+    x = mesh.empty((ROWS, 64), torch.float32)
+    x.copy_(torch.from_numpy(inputs(mesh.size, ROWS)[mesh.rank or 0]))
+    torch.cuda.synchronize()
+    distributed.barrier()
+    return x, mesh.zeros((ROWS, 64), np.float32)
+
+
+def before(mesh: numpipe.Mesh) -> Any:
+    """The x of the rank before this one."""
+    return torch.from_numpy(inputs(mesh.size, ROWS)[((mesh.rank or 0) - 1) % mesh.size]).cuda()
+
+
+@scenario
+def results(mesh: numpipe.Mesh) -> Any:
+    """Stores to and loads from the other rank, the same bits in 20 calls each."""
+    x, y = arrays(mesh)
+    wanted, found = before(mesh) + 1, []
+    everything = torch.cat([torch.from_numpy(each).cuda() for each in inputs(mesh.size, ROWS)])
+    whole = mesh.zeros((ROWS * mesh.size, 64), np.float32)
+    for _ in range(20):
+        y.zero_()
+        whole.zero_()
+        torch.cuda.synchronize()
+        distributed.barrier()  # a peer may write it from now on
+        shift(x, y, mesh=mesh)
+        gather(x, whole, mesh=mesh)
+        torch.cuda.synchronize()
+        found.append(bool((y == wanted).all()) and bool((whole == everything).all()))
+        distributed.barrier()
+    return all(found)
+
+
+@scenario
+def thousand(mesh: numpipe.Mesh) -> Any:
+    """1,000 launches without a wait of the host, and what a call costs it."""
+    x, y = arrays(mesh)
+    shift(x, y, mesh=mesh)
+    mesh.check()
+    begun = time.perf_counter()
+    for _ in range(100):
+        shift(x, y, mesh=mesh)
+    host = (time.perf_counter() - begun) / 100
+    for _ in range(900):
+        shift(x, y, mesh=mesh)
+    mesh.check()
+    return bool((y == before(mesh) + 1).all()), round(1e6 * host, 2)
+
+
+@scenario
+def graph(mesh: numpipe.Mesh) -> Any:
+    """A graph of two launches, replayed 200 times."""
+    x, y = arrays(mesh)
+    shift(x, y, mesh=mesh)
+    torch.cuda.synchronize()
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        shift(x, y, mesh=mesh)  # the stream's control block is made ahead of the capture
+    torch.cuda.synchronize()
+    captured = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(captured, stream=stream, capture_error_mode="thread_local"):
+        shift(x, y, mesh=mesh)
+        shift(y, x, mesh=mesh)
+    distributed.barrier()
+    for _ in range(200):
+        captured.replay()
+    mesh.check()
+    return bool((x == torch.from_numpy(inputs(mesh.size, ROWS)[mesh.rank or 0]).cuda() + (400 if mesh.size == 2 else 0)).all())
+
+
+@scenario
+def wrong(mesh: numpipe.Mesh) -> Any:
+    """Shapes that differ, and an array that is not symmetric: named on each rank."""
+    x, y = arrays(mesh)
+    told = []
+    for call in (lambda: shift(x[:64 * (1 + (mesh.rank or 0))], y[:64 * (1 + (mesh.rank or 0))], mesh=mesh),
+                 lambda: shift(x, torch.zeros_like(y), mesh=mesh)):
+        try:
+            call()
+            told.append("")
+        except numpipe.SpecError as error:
+            told.append(str(error))
+    shift(x, y, mesh=mesh)
+    mesh.check()
+    return told
+
+
+@scenario
+def unsignalled(mesh: numpipe.Mesh) -> Any:
+    """A kernel whose GPU 1 does not signal; with debug=True it is named."""
+    x, y = arrays(mesh)
+    os.environ["NUMPIPE_DEBUG_TIMEOUT"] = "4"
+    kernel = forgetful(compiler_params=numpipe.CompilerParams(debug=True))
+    kernel(x, y, mesh=mesh)
+    try:
+        mesh.check()
+    except numpipe.PipelineDeadlock as error:
+        return str(error)
+    return ""
+
+
+@scenario
+def killed(mesh: numpipe.Mesh) -> Any:
+    """Rank 1 is killed after some launches; rank 0 goes on, and is told within 10 s."""
+    x, y = arrays(mesh)
+    for _ in range(10):
+        shift(x, y, mesh=mesh)
+    mesh.check()
+    distributed.barrier()
+    if mesh.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(0.5)
+    begun = time.perf_counter()
+    try:
+        for _ in range(5):  # queued behind each other: none of them waits for itself
+            shift(x, y, mesh=mesh)
+        mesh.check()
+    except numpipe.PipelineDeadlock as error:
+        return str(error), time.perf_counter() - begun
+    return "", time.perf_counter() - begun
+
+
+def main(name: str, rank: int, ranks: int, file: str) -> None:
+    torch.cuda.set_device(rank)
+    distributed.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=ranks)
+    result = SCENARIOS[name](numpipe.Mesh.torch())
+    print(json.dumps({"rank": rank, "result": result}), flush=True)
+    if name == "killed":
+        os._exit(0)  # without the killed rank nothing of torch.distributed ends in order
+    distributed.barrier()
+    distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])

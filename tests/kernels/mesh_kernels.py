@@ -1,0 +1,54 @@
+"""Kernels of several GPUs for tests: arrays have 64 columns of float32, and a multiple of 64 rows."""
+
+from __future__ import annotations
+
+import numpy as np
+
+import numpipe
+from numpipe import BlockSpec, cdiv, ds
+
+BLOCK = (64, 64)
+
+
+@numpipe.kernel(grid=numpipe.persistent(), semaphores=lambda x: cdiv(x.shape[0], 64), num_compute_wgs=1)
+def shift(x, y, ready):
+    """y of the next GPU is x + 1; a GPU ends when its y is there."""
+    other = (numpipe.axis_index("gpu") + 1) % numpipe.axis_size("gpu")
+    for (i,) in numpipe.tiles(cdiv(x.shape[0], 64)):
+        numpipe.peer(y, other)[ds(i * 64, 64), ds(0, 64)] = x[ds(i * 64, 64), ds(0, 64)] + 1
+        numpipe.signal(ready.at[i], other)
+        numpipe.wait(ready.at[i], 1)
+
+
+@numpipe.kernel(grid=numpipe.persistent(), semaphores=1, num_compute_wgs=1)
+def gather(x, y, done):
+    """y is the x of all GPUs, in order; a GPU ends when all have read its x."""
+    me, gpus, rows = numpipe.axis_index("gpu"), numpipe.axis_size("gpu"), cdiv(x.shape[0], 64)
+    for (t,) in numpipe.tiles(rows * gpus):
+        rank, i = (me + t // rows) % gpus, t % rows
+        pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec(BLOCK, lambda k: (i, 0)),), max_concurrent_steps=2)
+        for (k,), (tile,) in pipe(numpipe.peer(x, rank)):
+            y[ds((rank * rows + i) * 64, 64), ds(0, 64)] = tile[...] * 1
+        numpipe.signal(done.at[0], rank)
+    numpipe.wait(done.at[0], rows * gpus)
+
+
+def forgetful(**options):  # type: ignore[no-untyped-def]
+    """A kernel whose GPU 1 does not signal: GPU 0 waits in vain."""
+    @numpipe.kernel(grid=numpipe.persistent(), semaphores=2, num_compute_wgs=1, **options)
+    def forgetful(x, y, ready):
+        me = numpipe.axis_index("gpu")
+        if numpipe.program_id(0) == 0:
+            numpipe.peer(y, me)[ds(0, 64), ds(0, 64)] = x[ds(0, 64), ds(0, 64)]
+            numpipe.signal(ready.at[0], 1 - me)
+            numpipe.wait(ready.at[0], 1)
+            if me == 0:
+                numpipe.signal(ready.at[1], 0)
+                numpipe.wait(ready.at[1], 2)
+
+    return forgetful
+
+
+def inputs(gpus: int, rows: int = 256) -> list[np.ndarray]:
+    """An array for each GPU; their elements are small integers, and those of each row differ from all others."""
+    return [(np.arange(rows * 64).reshape(rows, 64) % 4096 + 5000 * gpu).astype(np.float32) for gpu in range(gpus)]
