@@ -12,6 +12,7 @@ from ..diagnostics.arguments import NONE, SHAPE, each, element_type, require, to
 from ..diagnostics.errors import NumpipeError, SpecError
 from ..plan.control_block import MOST_GPUS
 from .controls import Controls
+from .info import ArrayInfo
 from .local_gpus import LocalGpus
 from .torch_gpus import COMPILED, TorchGpus
 
@@ -110,6 +111,10 @@ class Mesh:
             room = self.gpus.room(size)
             self._rooms[key] = size, room
         return self.gpus.window(room, dims, dtype)
+
+    def reaches(self, infos: Sequence[ArrayInfo]) -> bool:
+        """Whether kernels on other GPUs reach these arrays of this process' GPUs."""
+        return self.rank is None or len(self.gpus.alive(infos)) == len(infos)  # type: ignore[union-attr]
 
     # ---- its state
     def check(self) -> None:

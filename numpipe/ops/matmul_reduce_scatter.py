@@ -56,13 +56,13 @@ class Config:
     """
 
     tm: int = 128
-    tn: int = 192
+    tn: int = 160
     tk: int = 64
-    slots: int | None = 4
-    panels: int = 3
+    slots: int | None = 5
+    panels: int = 2
     group: int = 16
     lead: int = 1
-    strip: int = 16
+    strip: int = 40
 
 
 @functools.cache

@@ -6,20 +6,26 @@ passes its own, and gets its own.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from .. import launch
+from ..arch.dtypes import ELEMENTS
 from ..diagnostics.arguments import told
 from ..diagnostics.errors import SpecError
 from ..kernels.kernels import Kernel
-from ..launch.info import ArrayInfo, tma_addressable
+from ..launch.info import ArrayInfo, dense_strides, tma_addressable
 from ..launch.mesh import Mesh
 from ..launch.views import strided
-from .operands import Operand, copied, described, laid
+from .operands import Operand, copied, described, laid, move
 from .results import allocated, delivered
+
+COPIED = tuple(record.dtype for record in ELEMENTS.values())
+"""element types that are copied as they are"""
+_WORD, _CHUNK = np.dtype(np.int32), 16
 
 
 class Shards:
@@ -79,9 +85,14 @@ class Shards:
         room = self.mesh.workspace(f"{self.op}: {name}", tuple(shape), dtype, stream)
         return [launch.describe(part, name, self.op) for part in self._parts(name, room)]
 
-    def symmetric(self, infos: list[ArrayInfo]) -> bool:
-        """Whether kernels on other GPUs reach these arrays: those of a process with all GPUs always do."""
-        return self.mesh.rank is None or self.mesh.reaches(infos[0])
+    def reached(self, name: str, infos: list[ArrayInfo]) -> list[ArrayInfo]:
+        """Return arrays that kernels on other GPUs reach: those of the call, or copies in symmetric memory."""
+        if self.mesh.reaches(infos):
+            return infos
+        room = self.workspace(name, infos, infos[0].shape, infos[0].dtype)
+        for info, made in zip(infos, room, strict=True):
+            move(info, made, self.target, self.stream)
+        return room
 
     # ---- the call
     def run(self, kernel: Kernel, *arrays: list[ArrayInfo]) -> None:
@@ -116,3 +127,41 @@ def check_out(op: str, results: list[ArrayInfo], shape: tuple[int, ...]) -> None
         if info.shape != shape:
             raise SpecError(f"{op}: 'out' must be {shape}, got {info.shape}")
         launch.check_writable(info, "out", op)
+
+
+def as_words(op: str, name: str, infos: list[ArrayInfo], count: int = 0) -> list[ArrayInfo]:
+    """Return contiguous arrays as words of 4 bytes: all in a row, or `count` rows of them."""
+    found = []
+    for info in infos:
+        words = _contiguous(op, name, info, max(count, 1)) // _WORD.itemsize
+        shape = (count, words // count) if count else (words,)
+        found.append(_retyped(info, shape, _WORD))
+    return found
+
+
+def as_rows(op: str, name: str, infos: list[ArrayInfo], count: int = 0) -> list[ArrayInfo]:
+    """Return contiguous arrays as rows of 64 elements, or of as many as divide them: of each of `count` parts, if that is given."""
+    found = []
+    for info in infos:
+        size = info.dtype.itemsize
+        elements = _contiguous(op, name, info, max(count, 1)) // size // max(count, 1)
+        columns = math.gcd(elements, 64)
+        found.append(_retyped(info, (*[count] * bool(count), elements // columns, columns), info.dtype))
+    return found
+
+
+def _contiguous(op: str, name: str, info: ArrayInfo, parts: int) -> int:
+    """Return the bytes of a contiguous array; SpecError for others, and for parts that TMA cannot copy."""
+    nbytes = math.prod(info.shape) * info.dtype.itemsize
+    if info.strides != dense_strides(info.shape, info.dtype.itemsize):
+        raise SpecError(f"{op}: '{name}' is not contiguous, shape {info.shape}, strides {info.strides} bytes: pass a copy")
+    if nbytes // parts % _CHUNK or info.ptr % _CHUNK:
+        raise SpecError(f"{op}: each GPU's part of '{name}' has {nbytes // parts} bytes, and must begin and end at a multiple of "
+                        f"{_CHUNK}: pad it")
+    return nbytes
+
+
+def _retyped(info: ArrayInfo, shape: tuple[int, ...], dtype: np.dtype) -> ArrayInfo:
+    """Return a contiguous array seen as one of another shape, and of an element type of other bytes."""
+    array = None if info.array is None else info.array.reshape(-1).view(dtype).reshape(shape)
+    return info._replace(shape=shape, strides=dense_strides(shape, dtype.itemsize), dtype=dtype, array=array)

@@ -1,0 +1,143 @@
+"""``all_to_all``: rows that each GPU has for each other one go there, as many as counts in GPU memory say.
+
+Rows lie in the order of the GPUs that they go to, ``counts[r]`` for GPU r. A first launch brings the counts of all GPUs to each;
+they say where its rows begin on the others and how many they are. The second one reads these rows: numbers that steer loads are of
+an array that the launch itself does not write, and no number has to come to the host. Blocks of rows begin anywhere (`Element`), and
+the last one of a GPU's rows is stored in part. A launch ends when the others have read this GPU's array, as that of `all_gather` does.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..arch.dtypes import ELEMENTS
+from ..core.arith import cdiv
+from ..diagnostics.arguments import NONE, require
+from ..diagnostics.arguments import a as a_kind
+from ..diagnostics.errors import SpecError
+from ..kernels.decorator import kernel as numpipe_kernel
+from ..kernels.kernels import Kernel
+from ..language.memory.peers import peer
+from ..language.memory.semaphores import signal, wait
+from ..language.pipeline.pipelines import pipeline
+from ..language.tiles.refs import ds
+from ..plan.context import axis_index, axis_size
+from ..plan.specs import BlockSpec, Element, persistent
+from .shards import Shards, check_out
+
+__all__ = ["all_to_all"]
+
+TYPES = tuple(ELEMENTS[name].dtype for name in ("float16", "bfloat16", "float32"))
+COUNTS = np.dtype(np.int32)
+
+
+@dataclass(frozen=True)
+class Config:
+    """How the copy is cut: blocks of `rows` x `row_bytes`, `slots` of them in shared memory; one CTA of `own` copies own rows."""
+
+    rows: int = 64
+    row_bytes: int = 256
+    slots: int = 8
+    own: int = 4
+
+
+@numpipe_kernel(grid=persistent(1), num_compute_wgs=1, semaphores=1, warp_specialized=False)
+def exchange(counts, table, received, done):  # type: ignore[no-untyped-def]
+    """table[r] = counts of GPU r, received[r] = those for this GPU; counts and received (GPUs,), table (GPUs, GPUs)"""
+    me, gpus = axis_index("gpu"), axis_size("gpu")
+    for r in range(gpus):
+        for q in range(gpus):
+            table[r, q] = peer(counts, r)[q]
+        received[r] = peer(counts, r)[me]
+    for distance in range(1, gpus):
+        signal(done.at[0], (me + distance) % gpus)
+    wait(done.at[0], gpus - 1)
+
+
+@functools.cache
+def kernel(config: Config = Config()) -> Kernel:
+    """Return the kernel of the second launch."""
+    rows = config.rows
+
+    @numpipe_kernel(grid=persistent(), grid_names="cta", num_compute_wgs=1, semaphores=1)
+    def all_to_all(x, table, out, done):  # type: ignore[no-untyped-def]
+        """out = the rows for this GPU; x (rows, columns), table[r, q] how many GPU r has for GPU q"""
+        me, gpus, cta, ctas = axis_index("gpu"), axis_size("gpu"), axis_index("cta"), axis_size("cta")
+        columns = config.row_bytes // np.dtype(x.dtype).itemsize
+        near = max(ctas // config.own, 1)  # CTAs that copy the own rows
+        far = max(ctas - near, 1)
+        wide = cdiv(x.shape[1], columns)
+
+        def copy(r, at, first, stride):  # type: ignore[no-untyped-def]
+            begin = 0
+            for other in range(me):
+                begin = begin + table[r, other]
+            end = min(at + table[r, me], out.shape[0])
+            blocks = cdiv(end - at, rows) * wide
+            pipe = pipeline(grid=(cdiv(max(blocks - first, 0), stride),), max_concurrent_steps=config.slots, in_specs=(
+                BlockSpec((Element(rows), columns), lambda k: (begin + (first + k * stride) // wide * rows,
+                                                               (first + k * stride) % wide)),))
+            for (k,), (tile,) in pipe(peer(x, r)):
+                block = first + k * stride
+                out[ds(at + block // wide * rows, rows, stop=end), ds(block % wide * columns, columns)] = tile[...]
+
+        at = 0
+        for r in range(gpus):
+            if r != me and cta < far:
+                copy(r, at, cta, far)
+            if r == me and cta >= ctas - near:
+                copy(r, at, cta - (ctas - near), near)
+            at = at + table[r, me]
+        for distance in range(1, gpus):
+            signal(done.at[0], (me + distance) % gpus)
+        wait(done.at[0], (gpus - 1) * ctas)
+
+    return all_to_all  # type: ignore[no-any-return]
+
+
+def all_to_all(x: Any, counts: Any, *, mesh: Any, out: Any = None, config: Config | None = None, stream: Any = None) -> Any:
+    """Return the rows that all GPUs have for each one, and how many each of them had.
+
+    x       (rows, columns) on each GPU, of float16, bfloat16 or float32: first the rows for GPU 0, then those for GPU 1, …
+    counts  (GPUs,) of int32 on each GPU: how many rows go to each; their sum is at most the rows of x
+    mesh    the `numpipe.Mesh`; under `simulated` and `local` arrays are lists of an array for each GPU. Under `Mesh.torch` kernels
+            read x and counts where they lie if they are of `Mesh.empty`, else they are copied first
+    out     (as many rows as may come, columns) on each GPU, where they go; else it is allocated, for all rows of all GPUs. Rows that
+            find no room are lost, and rows behind the last one are left as they are
+    config  how the copy is cut
+    stream  as of any kernel
+
+    Returns (out, received): the rows of GPU 0, then those of GPU 1, …, and a (GPUs,) int32 array of their numbers; all stays on the
+    GPUs. All ranks make the same call. Raises SpecError for arrays that do not fit, and for rows that TMA cannot copy.
+
+    >>> x = [np.full((3, 8), gpu, np.float32) for gpu in range(2)]
+    >>> counts = [np.array(each, np.int32) for each in ((1, 2), (2, 1))]
+    >>> rows, received = all_to_all(x, counts, mesh=Mesh.simulated(2))
+    >>> rows[0][:3, 0], received[0]
+    (array([0., 1., 1.], dtype=float32), array([1, 2], dtype=int32))
+    """
+    shards = Shards("all_to_all", mesh, stream)
+    require("all_to_all", locals(), config=a_kind(Config) | NONE)
+    infos = shards.described({"x": x, "out": out}, TYPES)
+    numbers = shards.described({"counts": counts}, (COUNTS,))["counts"]
+    shape = infos["x"][0].shape
+    if len(shape) != 2 or shape[1] * infos["x"][0].dtype.itemsize % 16:
+        raise SpecError(f"all_to_all: 'x' must be a matrix whose rows have a multiple of 16 bytes, got {shape} of "
+                        f"{infos['x'][0].dtype.name}: pad its columns")
+    if numbers[0].shape != (mesh.size,):
+        raise SpecError(f"all_to_all: 'counts' must be ({mesh.size},), a number of rows for each GPU, got {numbers[0].shape}")
+    results = infos["out"] if out is not None else shards.made(infos["x"], (mesh.size * shape[0], shape[1]))
+    if len(results[0].shape) != 2 or results[0].shape[1] != shape[1]:
+        raise SpecError(f"all_to_all: 'out' must have {shape[1]} columns, as 'x' has, got {results[0].shape}")
+    check_out("all_to_all", results, results[0].shape)
+    received = shards.made(numbers, (mesh.size,))
+    table = shards.made(numbers, (mesh.size, mesh.size))
+    shards.run(exchange, shards.reached("counts", numbers), table, received)
+    if math.prod(shape):
+        shards.run(kernel(config or Config()), shards.reached("x", shards.rows(infos["x"])), table, results)
+    return (out if out is not None else shards.delivered(infos["x"], results)), shards.delivered(numbers, received)
