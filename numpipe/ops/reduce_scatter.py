@@ -37,7 +37,7 @@ TYPES = tuple(ELEMENTS[name].dtype for name in ("float16", "bfloat16", "float32"
 
 @dataclass(frozen=True)
 class Config:
-    """How the sum is cut: rows of 64 elements, or of fewer, that a warpgroup adds at a time, and tiles in shared memory at once."""
+    """How the sum is cut: rows of 64 elements, or of fewer, that a warpgroup adds at a time, and tiles of 16 bits in shared memory."""
 
     rows: int = 64
     slots: int = 8
@@ -53,11 +53,12 @@ def kernel(columns: int, config: Config = Config()) -> Kernel:
         """out = the sum over r of x of GPU r, [own GPU]; x (GPUs, rows, columns), out (rows, columns)"""
         me, gpus, wg = axis_index("gpu"), axis_size("gpu"), axis_index("wg")
         cta, ctas = axis_index("cta"), axis_size("cta")
+        slots = config.slots * 2 // np.dtype(x.dtype).itemsize
         for i in range(cta, cdiv(out.shape[0], 2 * rows), ctas):
             total = zeros((rows, columns), np.float32)
             for r in range(gpus):
                 pipe = pipeline(grid=(1,), in_specs=(BlockSpec((None, 2 * rows, columns), lambda k: (me, i + k, 0),
-                                                               buffer_count=config.slots),))
+                                                               buffer_count=slots),))
                 for _, (tile,) in pipe(peer(x, r)):
                     total = total + tile[ds(wg * rows, rows), :].astype(np.float32)
             out[ds(i * 2 * rows + wg * rows, rows), ds(0, columns)] = total.astype(out.dtype)
