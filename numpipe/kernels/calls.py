@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
@@ -27,7 +26,7 @@ from .. import launch
 from ..diagnostics import log
 from ..diagnostics.arguments import NONE, require, word
 from ..diagnostics.errors import SpecError
-from ..launch.mesh import Mesh
+from ..launch.mesh import Mesh, compiling, key_of
 from ..launch.table import Table
 from ..plan.specs import ArrayType, Persistent
 from . import jit, targets
@@ -95,7 +94,7 @@ class Calls:
         if self._steered or len(kinds) > len(call.scalars):  # some decide the grid, or stand where arrays may
             kinds += [(p, value if p in self._steering else None) for p, value in zip(call.names, call.numbers, strict=True)]
         key = (*[(i[0], i[1] & 15, i[2], i[3], i[4], i[5], i[6]) for i in infos], call.statics, *kinds, wanted,
-               None if mesh is None else mesh.key)
+               key_of(mesh))
         plan = self.table.get(key) if target is None or isinstance(target, str) else None  # a key must be hashable
         if plan is None:
             require(f"kernel {name}", locals(), target=_TARGET)
@@ -171,7 +170,7 @@ class Calls:
             plan.semaphores = definition.results.semaphores(call)
         if choice.target == "gpu" and not empty:
             jit.check(definition, call, variant)
-            with nullcontext() if mesh is None else mesh.compiling(f"kernel {definition.name}"):
+            with compiling(mesh, f"kernel {definition.name}"):
                 plan.prepared = variant.prepared(infos, self.table)
             if isinstance(options.grid, Persistent) and options.grid.ctas is None:
                 plan.grid = plan.prepared.fitting(grid, plan.device if place == "host" else infos[0].device)

@@ -112,25 +112,6 @@ class Mesh:
         return self.gpus.window(room, dims, dtype)
 
     # ---- its state
-    @contextlib.contextmanager
-    def compiling(self, what: str) -> Iterator[None]:
-        """Let the ranks wait for each other while one compiles; an error of one is told to the others."""
-        if self.gpus is None:
-            yield
-            return
-        try:
-            yield
-        except NumpipeError as error:
-            with contextlib.suppress(NumpipeError):
-                self.gpus.agree({"the compile": f"{type(error).__name__}: {error}"}, what, COMPILED)
-            raise
-        self.gpus.agree({"the compile": "done"}, what, COMPILED)
-
-    @property
-    def key(self) -> Hashable:
-        """What the plans of calls depend on: simulated meshes of one size are alike."""
-        return self.size if self.gpus is None else self
-
     def check(self) -> None:
         """Wait for all work of this process' GPUs; PipelineDeadlock where a launch waited for a peer too long.
 
@@ -143,6 +124,26 @@ class Mesh:
 
     def __repr__(self) -> str:
         return f"Mesh.simulated({self.size})" if self.gpus is None else repr(self.gpus)
+
+
+@contextlib.contextmanager
+def compiling(mesh: Mesh | None, what: str) -> Iterator[None]:
+    """Let the ranks wait for each other while one compiles; an error of one is told to the others."""
+    if mesh is None or mesh.gpus is None:
+        yield
+        return
+    try:
+        yield
+    except NumpipeError as error:
+        with contextlib.suppress(NumpipeError):
+            mesh.gpus.agree({"the compile": f"{type(error).__name__}: {error}"}, what, COMPILED)
+        raise
+    mesh.gpus.agree({"the compile": "done"}, what, COMPILED)
+
+
+def key_of(mesh: Mesh | None) -> Hashable:
+    """Return what the plans of calls depend on: simulated meshes of one size are alike."""
+    return mesh.size if mesh is not None and mesh.gpus is None else mesh
 
 
 def _dims(what: str, shape: Any) -> tuple[int, ...]:

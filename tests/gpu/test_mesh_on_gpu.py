@@ -126,7 +126,8 @@ def ranks(scenario: str, folder: Path, ends: tuple[int, ...] = (0, 0)) -> list[A
     """What a scenario of `tests.kernels.mesh_gpu_ranks` gave on each rank, which ends with that code; None of a rank that says
     nothing."""
     program = [sys.executable, "-m", "tests.kernels.mesh_gpu_ranks", scenario]
-    started = [subprocess.Popen([*program, str(rank), "2", str(folder / "meeting")], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for rank in range(2)]
+    started = [subprocess.Popen([*program, str(rank), "2", str(folder / "meeting")], cwd=ROOT, text=True,
+                                stdout=subprocess.PIPE, stderr=subprocess.PIPE) for rank in range(2)]
     found: list[Any] = []
     try:
         for rank, process in enumerate(started):

@@ -19,6 +19,7 @@ from numpipe import ds
 from numpipe.kernels import calls
 from numpipe.launch import driver, torch_gpus
 from numpipe.launch.info import ArrayInfo
+from numpipe.launch.mesh import compiling
 from numpipe.launch.peers import Together
 from tests.kernels.launch_fakes import FakeDriver
 from tests.kernels.launch_kernels import compiled_as, image
@@ -77,7 +78,7 @@ def absent(torch: Any, mesh: numpipe.Mesh) -> Any:
 @scenario
 def compiles(torch: Any, mesh: numpipe.Mesh) -> Any:
     """One rank cannot compile: the others are told."""
-    with mesh.compiling("kernel shift"):
+    with compiling(mesh, "kernel shift"):
         if mesh.rank == 1:
             raise numpipe.CompileError("k.py:3: no such thing")
 

@@ -190,7 +190,7 @@ def give_up(table: bytes, *record: int) -> None:
 
 @pytest.mark.parametrize("record, told", [
     ((control_block.SEMAPHORE, 0, 2, 1, 4, 5, 0, 0, 130, 0),
-     r"^k\.py:12: kernel shift, GPU 0, CTA \(5, 0, 0\): it waited 8 s for ready\[2\] to reach 4, and it is 1; GPU 1 did not signal"),
+     r"^k\.py:12: kernel shift, GPU 0, CTA \(5, 0, 0\): it waited 8 s for ready\[2\] to reach 4, and it is 1; GPU 1 did not"),
     ((control_block.BEGIN, 0, 1, 0, 1, 0, 0, 0, 32, -1),
      "^kernel shift.*it waited 8 s for the launch on GPU 1 to begin; GPU 1 has not launched it")])
 def test_the_next_call_and_every_later_one_says_who_waited_for_what(fake: FakeDriver, record: tuple[int, ...], told: str) -> None:
