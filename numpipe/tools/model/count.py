@@ -71,6 +71,8 @@ class Accumulator:
 class Counter:
     """A warpgroup of a CTA (see `numpipe.core.machine.Machine` for what the operations mean)."""
 
+    gpu: int | None = None
+
     def __init__(self, work: Work, unit: Unit, warpgroup: int, cta: tuple[int, int, int], grid: tuple[int, int, int]) -> None:
         self.work, self.unit, self.warpgroup, self.cta, self.grid = work, unit, warpgroup, cta, grid
         self.rank = rank_of(place_of(cta, unit.cluster), unit.cluster)

@@ -288,7 +288,7 @@ def _count(unit: Unit, call: Call, grid: tuple[int, int, int], resident: Callabl
     values = call.variant.values(call)
     nbytes = {arg.name: math.prod(info.shape) * info.dtype.itemsize for arg, info in zip(unit.arrays, infos, strict=True)}
     try:
-        work = count(unit, lambda machine: run_role(machine, unit, lifted.simulated, arrays, values), grid, resident, nbytes,
+        work = count(unit, lambda machine: run_role(machine, unit, lifted.simulated, [arrays], values), grid, resident, nbytes,
                      lambda: bool(read(given=True)))
     except Exception as error:
         located = blame.simulated(error, unit, lifted)
