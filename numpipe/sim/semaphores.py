@@ -98,6 +98,9 @@ def signal(who: Warpgroup, semaphores: npt.NDArray[Any], index: int, rank: int, 
     who.elapse(who.sm.costs.issue)
     who.breathe()
     who.sm.scheduler.touch(("semaphore", rank, int(index)), WRITE)
+    if not who.knows(who.sm.clocks.grid + rank):
+        raise report.race(who, f"a signal to {semaphore.title} before the launch of GPU {rank} has begun, which sets it to 0",
+                          hazard="read-before-grid-dependency", mend="numpipe.signal waits until all launches have begun")
     gpus.reach(rank, who, f"signal to {semaphore.title}", who.needs(), sites.user_site())
     semaphore.add(who, add, gpus.clocks)
     who.sm.progress += 1

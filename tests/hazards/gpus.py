@@ -34,14 +34,16 @@ def a_block_that_is_read_before_its_signal(x, y, z, ready, *, mended: numpipe.St
 
 
 @kernel("gpu-conflict", rf"(load|store) \(y( of GPU \d)?\) (reads|writes) y.*{UNORDERED}.*n counts the signals of every",
-        zeros(128, 64), zeros(128, 64), gives=np.ones((2, 128, 64), F16), gpus=2, num_compute_wgs=2)
+        zeros(128, 64), zeros(128, 64), gives=np.stack([np.zeros((128, 64)), np.full((128, 64), 2)]), gpus=2, num_compute_wgs=2)
 def a_wait_for_one_of_two_warpgroups(y, z, ready, *, mended: numpipe.Static):
-    other, wg = 1 - numpipe.axis_index("gpu"), numpipe.axis_index("wg")
-    numpipe.peer(y, other)[ds(wg * 64, 64), ds(0, 64)] = numpipe.full((64, 64), 1.0, np.float16)
-    numpipe.signal(ready.at[0], other)
-    numpipe.wait(ready.at[0], 2 if mended else 1)
-    z[ds(64 - wg * 64, 64), ds(0, 64)] = y[ds(64 - wg * 64, 64), ds(0, 64)]
-    numpipe.wait(ready.at[0], 2)
+    wg = numpipe.axis_index("wg")
+    if numpipe.axis_index("gpu") == 0:
+        numpipe.peer(y, 1)[ds(wg * 64, 64), ds(0, 64)] = numpipe.full((64, 64), 2.0, np.float16)
+        numpipe.signal(ready.at[0], 1)
+    else:
+        numpipe.wait(ready.at[0], 2 if mended else 1)
+        z[ds(64 - wg * 64, 64), ds(0, 64)] = y[ds(64 - wg * 64, 64), ds(0, 64)]
+        numpipe.wait(ready.at[0], 2)
 
 
 @kernel("gpu-conflict", rf"(load|store) \(y( of GPU \d)?\) (reads|writes) y.*{UNORDERED}", X, OUT, OUT, gives=OTHER, gpus=2)

@@ -146,6 +146,24 @@ on_gpus("two GPUs, by the lanes", replace(gpu_kernels.CASES["exchanged"], inputs
 on_gpus("two GPUs, tiles", replace(gpu_kernels.CASES["shift"], inputs=lambda n: [gpu_kernels.blocks(n, 128, 64)]), ctas=1)
 
 
+@numpipe.kernel(grid=numpipe.persistent(1), num_compute_wgs=1, semaphores=2, warp_specialized=False, out_type=lambda x: (
+    numpipe.ArrayType((64,), F32), numpipe.ArrayType((64,), F32)))
+def loaded_by_compute(x, sums, y, ready):
+    other, tile, landed = 1 - numpipe.axis_index("gpu"), numpipe.scratch(SMEM((64,), F32)), numpipe.scratch(Barrier())
+    numpipe.signal(ready.at[1], other)
+    numpipe.peer(sums, other)[ds(0, 64)] = x[ds(0, 64), ds(0, 64)].astype(np.float32).sum(axis=1)
+    numpipe.signal(ready.at[0], other)
+    for i in range(2):
+        numpipe.wait(ready.at[i], 1)
+    numpipe.copy_gmem_to_smem(sums.at[ds(0, 64)], tile, landed)
+    numpipe.barrier_wait(landed)
+    y[ds(0, 64)] = tile[...]
+
+
+on_gpus("two GPUs, without a memory role", gpu_kernels.Case(
+    loaded_by_compute, lambda n: [gpu_kernels.blocks(n, 64, 64)], lambda x: []), ctas=1)
+
+
 # ---- what the others leave to automatic barriers, or do not do
 @numpipe.kernel(grid=1, num_compute_wgs=1, compiler_params=CompilerParams(unsafe_no_auto_barriers=True))
 def by_hand(y):

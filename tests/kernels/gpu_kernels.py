@@ -40,10 +40,10 @@ def exchanged(x, y, sums, total, copied, ready):
         numpipe.signal(ready.at[0], other)
     for (i,) in numpipe.tiles(x.shape[0] // 64):
         numpipe.wait(ready.at[0], x.shape[0] // 64)
+        copied[ds(i * 64, 64)] = sums[ds(i * 64, 64)]
         pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (i, 0)), BlockSpec((64,), lambda k: (i,))))
         for _, (y_tile, sums_tile) in pipe(y, sums):
             total[ds(i * 64, 64), ds(0, 64)] = y_tile[...].astype(np.float32) + numpipe.layout_cast(sums_tile[...], "column")[:, None]
-        copied[ds(i * 64, 64)] = sums[ds(i * 64, 64)]
     numpipe.signal(ready.at[1], before)
     numpipe.wait(ready.at[1], numpipe.num_programs(0))
 

@@ -77,8 +77,10 @@ def wait(np_: Context, site: str, semaphore: GmemView, value: Any) -> None:
     for a peer ends after 8 seconds, with an error that names it.
     """
     check_wait(np_, semaphore, value)
-    function = await_value if np_.memory else await_together
-    function(np_, semaphore, value, 0)
+    if np_.memory:
+        await_value(np_, semaphore, value, 0)
+    else:
+        await_together(np_, semaphore, value, 0)
 
 
 def _check(np_: Any, what: str, semaphore: Any) -> str:
