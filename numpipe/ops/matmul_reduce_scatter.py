@@ -25,14 +25,18 @@ from ..diagnostics.errors import SpecError
 from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernels import Kernel
 from ..language.grid.tile_loop import tiles
+from ..language.memory.copies import copy_gmem_to_smem
 from ..language.memory.peers import peer
 from ..language.memory.semaphores import signal, wait
+from ..language.memory.shared import run_scoped
+from ..language.pipeline.barriers import barrier_wait
 from ..language.pipeline.pipelines import pipeline
 from ..language.tiles.mma import wgmma
 from ..language.tiles.refs import ds
 from ..language.tiles.strips import map_columns
 from ..language.tiles.tile import zeros
 from ..launch.views import strided
+from ..plan.allocations import SMEM, Barrier
 from ..plan.context import axis_index, axis_size
 from ..plan.params import CompilerParams
 from ..plan.specs import BlockSpec, persistent
@@ -56,19 +60,19 @@ class Config:
     """
 
     tm: int = 128
-    tn: int = 160
+    tn: int = 192
     tk: int = 64
-    slots: int | None = 5
+    slots: int | None = 4
     panels: int = 2
     group: int = 16
     lead: int = 1
-    strip: int = 40
+    strip: int = 16
 
 
 @functools.cache
 def kernel(config: Config = Config(), turned: bool = False) -> Kernel:
     """Return the kernel; `turned`: b is given as (N, K), whose rows are contiguous along K, else as (K, N)."""
-    tm, tn, tk = config.tm, config.tn, config.tk
+    tm, tn, tk, strip = config.tm, config.tn, config.tk, config.strip
     right = (tn, tk) if turned else (tk, tn)
 
     @numpipe_kernel(
@@ -84,6 +88,7 @@ def kernel(config: Config = Config(), turned: bool = False) -> Kernel:
         lead = min(config.lead * axis_size("cta"), sent // max(gpus - 1, 1)) * (gpus - 1)
         mixed = (sent - lead) // max(gpus - 1, 1) * gpus  # a tile of the own rows, and a part for each other GPU, in turns
 
+        told, told_to = -1, 0
         for (t,) in tiles(own * gpus):
             # number i of the tiles of the own rows, or of the parts
             after = t - lead
@@ -92,10 +97,10 @@ def kernel(config: Config = Config(), turned: bool = False) -> Kernel:
                 t if after < 0 else lead + after // gpus * (gpus - 1) + after % gpus - 1)
             number = i if mine else i // (gpus - 1)
             to = me if mine else (me + 1 + i % (gpus - 1)) % gpus
-            strip = number // (config.group * n_tiles)
-            high = min(config.group, m_tiles - strip * config.group)
-            inside = number - strip * config.group * n_tiles
-            y, x = strip * config.group + inside % high, inside // high
+            band = number // (config.group * n_tiles)
+            high = min(config.group, m_tiles - band * config.group)
+            inside = number - band * config.group * n_tiles
+            y, x = band * config.group + inside % high, inside // high
 
             acc = zeros((tm, tn), np.float32)
             pipe = pipeline(grid=(steps,), max_concurrent_steps=config.slots, in_specs=(
@@ -104,19 +109,39 @@ def kernel(config: Config = Config(), turned: bool = False) -> Kernel:
                 acc = wgmma(acc, a_tile, b_tile.T if turned else b_tile)
 
             row, column = y * tm, x * tn
+            if told >= 0:  # the part before: its stores, which this waits for, were on their way during the product
+                signal(arrived.at[told], told_to)
+            told = -1
             if to != me:
                 peer(parts, to)[me, ds(row, tm), ds(column, tn)] = acc
-                signal(arrived.at[me * own + number], to)
+                told, told_to = me * own + number, to
             else:
-                for r in range(1, gpus):
-                    source = (me + r) % gpus
+                def added(buffers, landed):  # type: ignore[no-untyped-def]  # the sum of all GPUs, strip after strip
+                    total = acc
+                    for distance in range(1, gpus):
+                        source = (me + distance) % gpus
+                        wait(arrived.at[source * own + number], 1, loads=False)
 
-                    def add(sums, first):  # to some columns of the tile
-                        return sums + parts[source, ds(row, tm), ds(column + first, config.strip)]
+                        def fetch(first):  # type: ignore[no-untyped-def]
+                            copy_gmem_to_smem(parts.at[source, ds(row, tm), ds(column + first, strip)],
+                                              buffers.at[first // strip % 2], landed.at[first // strip % 2])
 
-                    wait(arrived.at[source * own + number], 1)
-                    acc = map_columns(add, acc, config.strip)
-                c[ds(row, tm), ds(column, tn)] = acc.astype(c.dtype)
+                        def add(sums, first):  # type: ignore[no-untyped-def]
+                            barrier_wait(landed.at[first // strip % 2])
+                            sums = sums + buffers.at[first // strip % 2][...]
+                            if first + 2 * strip < tn:
+                                fetch(first + 2 * strip)
+                            return sums
+
+                        fetch(0)
+                        fetch(strip)
+                        total = map_columns(add, total, strip)
+                    return total
+
+                c[ds(row, tm), ds(column, tn)] = run_scoped(
+                    added, SMEM((2, tm, strip), np.float32), Barrier(num_barriers=2)).astype(c.dtype)
+        if told >= 0:
+            signal(arrived.at[told], told_to)
 
     return matmul_reduce_scatter  # type: ignore[no-any-return]
 

@@ -31,7 +31,7 @@ from typing import Any
 
 from ...core.lanes import one_lane
 from ...core.machine import current
-from ...core.op import called, check, helper, op
+from ...core.op import called, check, constant, helper, op
 from ...diagnostics.errors import SpecError
 from ...intrinsics import barrier, fence, special
 from ...plan.context import Context, only_if
@@ -62,11 +62,13 @@ def signal(np_, semaphore, rank, add=1):  # type: ignore[no-untyped-def]
 
 
 @op(context=True, site=True)
-def wait(np_: Context, site: str, semaphore: GmemView, value: Any) -> None:
+def wait(np_: Context, site: str, semaphore: GmemView, value: Any, loads: bool = True) -> None:
     """Wait until `value` has been added to a semaphore of this GPU in this launch: ``numpipe.wait(ready.at[i], 2)``.
 
     semaphore  ``ready.at[i]``, where `ready` is the kernel's last array parameter; i is an integer that both roles know
     value      a run-time integer that both roles know; 0: no wait
+    loads      whether the memory role waits too, a compile-time constant. False: what pipelines load does not depend on it, only
+               what the compute warpgroups themselves read and copy; the loads of the next tile go on meanwhile
 
     Behind it come all accesses of this warpgroup: they find what those had stored whose signals add up to the value first. It takes
     nothing from the semaphore, so any number of warpgroups and CTAs may wait for the same. Both roles wait: loads of pipelines that
@@ -77,10 +79,18 @@ def wait(np_: Context, site: str, semaphore: GmemView, value: Any) -> None:
     for a peer ends after 8 seconds, with an error that names it.
     """
     check_wait(np_, semaphore, value)
-    if np_.memory:
-        await_value(np_, semaphore, value, 0)
-    else:
+    if not np_.memory:
         await_together(np_, semaphore, value, 0)
+    elif waits_for_loads(loads):
+        await_value(np_, semaphore, value, 0)
+
+
+def waits_for_loads(loads: Any) -> bool:
+    """Return the option of a wait; SpecError for what is no constant of its type."""
+    value = constant("numpipe.wait", "loads", loads)
+    if not isinstance(value, bool):
+        raise SpecError(f"numpipe.wait(semaphore, value, loads): loads must be True or False, got {value!r}")
+    return value
 
 
 def _check(np_: Any, what: str, semaphore: Any) -> str:

@@ -67,16 +67,19 @@ def _add_to(_context: Any, np_: Any, semaphore: Any, rank: Any, add: Any) -> Any
 
 
 @cuda_meaning(source.wait)
-def _wait(typing_context: Any, np_: Any, site: Any, semaphore: Any, value: Any) -> Any:
+def _wait(typing_context: Any, np_: Any, site: Any, semaphore: Any, value: Any, loads: Any = True) -> Any:
     source.check_wait(np_, semaphore, value)
+    if not source.waits_for_loads(loads) and np_.memory:
+        yield nb.types.void(np_, site, semaphore, I32, loads)
+        return
     function = source.await_value if np_.memory else source.await_together
     what = f"the wait for {semaphore.ref.arg.name} @ {nb.literal(site)}"
     if what not in np_.unit.places:
         np_.unit.places.append(what)
     types = np_, semaphore, I32, I32
     nb.returns(typing_context, function, types)
-    context, builder, args = yield nb.types.void(np_, site, semaphore, I32)
-    nb.call(context, builder, function, types, (args[0], *args[2:], nb.const(np_.unit.places.index(what))))
+    context, builder, args = yield nb.types.void(np_, site, semaphore, I32, *[loads] * (loads is not True))
+    nb.call(context, builder, function, types, (args[0], args[2], args[3], nb.const(np_.unit.places.index(what))))
 
 
 @cuda_meaning(source.poll)
