@@ -1,8 +1,9 @@
-"""``all_gather``: the shards of all GPUs on each of them, read from their memory.
+"""``all_gather``: the shards of all GPUs on each of them, sent by their owners.
 
-Each CTA reads blocks of 16 KB from another GPU into the ring's slots, and stores them from there, by TMA both ways; some CTAs copy
-the own shard meanwhile. A GPU's launch ends when the others have read its shard: each warpgroup that has read all it wanted tells
-the GPUs so, and the last wait is for all of them. (PTX ISA, "cp.async.bulk.tensor"; a link of NVLink moves 375 GB/s.)
+Most CTAs read blocks of the own shard into the ring's slots, and store them from there to the other GPUs, by TMA both ways; the
+others copy the own shard meanwhile. Where the result is no memory that other GPUs reach, shards arrive in a workspace, chunk after
+chunk, and these CTAs copy from there what has arrived. (Stores to a peer move 370 GB/s; loads from one less when both GPUs load,
+because their requests travel against the data.) PTX ISA, "cp.async.bulk.tensor".
 """
 
 from __future__ import annotations
@@ -37,35 +38,43 @@ class Config:
 
     block   words of 4 bytes that a warpgroup moves at a time
     slots   blocks of all warpgroups in shared memory at once
-    own     one CTA of so many copies the own shard
+    near    one CTA of so many copies what is here
+    chunks  pieces of a shard that are told one after another, where they are copied once more
     """
 
     block: int = 2048
     slots: int = 8
-    own: int = 6
+    near: int = 6
+    chunks: int = 4
 
 
 @functools.cache
-def kernel(config: Config = Config()) -> Kernel:
-    """Return the kernel, for shards of int32 words."""
-    block, whole = config.block, 2 * config.block
+def kernel(config: Config = Config(), direct: bool = False) -> Kernel:
+    """Return the kernel, for shards of int32 words; `direct`: they arrive in the result itself."""
+    block, whole, chunks = config.block, 2 * config.block, 1 if direct else config.chunks
 
-    @numpipe_kernel(grid=persistent(), grid_names="cta", num_compute_wgs=2, wg_axis="wg", semaphores=1)
-    def all_gather(x, out, done):  # type: ignore[no-untyped-def]
-        """out[r] = x of GPU r; x (words,), out (GPUs, words)"""
+    @numpipe_kernel(grid=persistent(), grid_names="cta", num_compute_wgs=2, wg_axis="wg",
+                    semaphores=lambda room: room.shape[0] * chunks)
+    def all_gather(x, room, out, arrived):  # type: ignore[no-untyped-def]
+        """out[r] = x of GPU r; x (1, words), room and out (GPUs, words); the others' shards arrive in room"""
         me, gpus, wg = axis_index("gpu"), axis_size("gpu"), axis_index("wg")
         cta, ctas = axis_index("cta"), axis_size("cta")
-        near = max(ctas // config.own, 1)  # CTAs that copy the own shard
+        near = max(ctas // config.near, 1)
         far = max(ctas - near, 1)
-        blocks = cdiv(x.shape[0], whole)
+        first = cta - (ctas - near)  # of the CTAs that copy what is here
+        blocks = cdiv(x.shape[1], whole)
 
-        def copy(r, first, stride):  # type: ignore[no-untyped-def]
-            steps = cdiv(blocks - first, stride)
+        shared = pipeline(grid=(blocks,), max_concurrent_steps=config.slots, in_specs=(
+            BlockSpec((None, whole), lambda k: (0, k)),)).get_allocations(x)
+
+        def copy(source, row, result, place, begin, end, stride):  # type: ignore[no-untyped-def]
+            # blocks begin, begin + stride, … before end
+            steps = cdiv(max(end - begin, 0), stride)
             pipe = pipeline(grid=(steps,), max_concurrent_steps=config.slots, delay_release=1,
-                            in_specs=(BlockSpec((whole,), lambda k: (first + k * stride,)),))
-            for (k,), (tile,) in pipe(peer(x, r)):
-                start = (first + k * stride) * whole + wg * block
-                copy_smem_to_gmem(tile.at[ds(wg * block, block)], out.at[r, ds(start, block)])
+                            in_specs=(BlockSpec((None, whole), lambda k: (row, begin + k * stride)),))
+            for (k,), (tile,) in pipe(source, allocations=shared):
+                start = (begin + k * stride) * whole + wg * block
+                copy_smem_to_gmem(tile.at[ds(wg * block, block)], result.at[place, ds(start, block)])
                 if k + 1 < steps:
                     wait_smem_to_gmem(1, wait_read_only=True)  # the block before has been read: its slot is released
                 else:
@@ -73,12 +82,18 @@ def kernel(config: Config = Config()) -> Kernel:
 
         if cta < far:
             for distance in range(1, gpus):
-                copy((me + distance) % gpus, cta, far)
-        if cta >= ctas - near:
-            copy(me, cta - (ctas - near), near)
+                to = (me + distance) % gpus
+                for chunk in range(chunks):
+                    copy(x, 0, peer(room, to), me, chunk * blocks // chunks + cta, (chunk + 1) * blocks // chunks, far)
+                    signal(arrived.at[me * chunks + chunk], to)
+        if first >= 0:
+            copy(x, 0, out, me, first, blocks, near)
         for distance in range(1, gpus):
-            signal(done.at[0], (me + distance) % gpus)
-        wait(done.at[0], (gpus - 1) * ctas * axis_size("wg"))
+            source = (me + gpus - distance) % gpus
+            for part in range(chunks):
+                wait(arrived.at[source * chunks + part], far * axis_size("wg"))
+                if not direct and first >= 0:
+                    copy(room, source, out, source, part * blocks // chunks + first, (part + 1) * blocks // chunks, near)
 
     return all_gather  # type: ignore[no-any-return]
 
@@ -87,9 +102,10 @@ def all_gather(x: Any, *, mesh: Any, out: Any = None, config: Config | None = No
     """Return the shards of all GPUs, one behind the other along the first dimension.
 
     x       the shard of each GPU, of one shape, of any element type whose bytes, 16 or a multiple of it in all, are copied as they
-            are; contiguous. Under `Mesh.torch` kernels read it where it lies if it is of `Mesh.empty`, else it is copied first
+            are; contiguous
     mesh    the `numpipe.Mesh`; under `simulated` and `local` x and the result are lists of an array for each GPU
-    out     (GPUs * rows, …) on each GPU, where the result goes; else it is allocated
+    out     (GPUs * rows, …) on each GPU, where the result goes; else it is allocated. Under `Mesh.torch` shards arrive in it if it
+            is of `Mesh.empty`, which is quicker, and else in a workspace, from which they are copied
     config  how the copy is cut
     stream  as of any kernel
 
@@ -106,8 +122,9 @@ def all_gather(x: Any, *, mesh: Any, out: Any = None, config: Config | None = No
     results = infos["out"] if out is not None else shards.made(infos["x"], shape)
     check_out("all_gather", results, shape)
     if math.prod(shape):
-        words = as_words("all_gather", "x", infos["x"])
-        source = shards.reached("x", words)
+        words = as_words("all_gather", "x", infos["x"], 1)
         targets = as_words("all_gather", "out", results, mesh.size)
-        shards.run(kernel(config or Config()), source, targets)
+        direct = mesh.reaches(targets)
+        room = targets if direct else shards.workspace("room", words, targets[0].shape, targets[0].dtype)
+        shards.run(kernel(config or Config(), direct), words, room, targets)
     return out if out is not None else shards.delivered(infos["x"], results)

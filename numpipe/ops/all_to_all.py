@@ -22,6 +22,7 @@ from ..diagnostics.arguments import a as a_kind
 from ..diagnostics.errors import SpecError
 from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernels import Kernel
+from ..language.memory.copies import copy_smem_to_gmem, wait_smem_to_gmem
 from ..language.memory.peers import peer
 from ..language.memory.semaphores import signal, wait
 from ..language.pipeline.pipelines import pipeline
@@ -79,12 +80,20 @@ def kernel(config: Config = Config()) -> Kernel:
                 begin = begin + table[r, other]
             end = min(at + table[r, me], out.shape[0])
             blocks = cdiv(end - at, rows) * wide
-            pipe = pipeline(grid=(cdiv(max(blocks - first, 0), stride),), max_concurrent_steps=config.slots, in_specs=(
+            steps = cdiv(max(blocks - first, 0), stride)
+            pipe = pipeline(grid=(steps,), max_concurrent_steps=config.slots, delay_release=1, in_specs=(
                 BlockSpec((Element(rows), columns), lambda k: (begin + (first + k * stride) // wide * rows,
                                                                (first + k * stride) % wide)),))
             for (k,), (tile,) in pipe(peer(x, r)):
-                block = first + k * stride
-                out[ds(at + block // wide * rows, rows, stop=end), ds(block % wide * columns, columns)] = tile[...]
+                row, column = at + (first + k * stride) // wide * rows, (first + k * stride) % wide * columns
+                if row + rows <= end:
+                    copy_smem_to_gmem(tile, out.at[ds(row, rows), ds(column, columns)])
+                else:
+                    out[ds(row, rows, stop=end), ds(column, columns)] = tile[...]
+                if k + 1 < steps and row + rows <= end:
+                    wait_smem_to_gmem(1, wait_read_only=True)  # the block before has been read: its slot is released
+                else:
+                    wait_smem_to_gmem(0, wait_read_only=True)
 
         at = 0
         for r in range(gpus):

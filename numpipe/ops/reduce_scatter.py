@@ -1,8 +1,8 @@
-"""``reduce_scatter``: each GPU's share of the sum of arrays of all GPUs, read from their memory and added in one order.
+"""``reduce_scatter``: each GPU's share of the sum of arrays of all GPUs, sent by their owners and added in one order.
 
-A tile of the result is the sum of a tile of each GPU, which come through one ring in the order of the GPUs: sums are float32, and
-the result has the same bits each time. Half of what a pair of GPUs adds comes over the link, the rest from the own memory. A launch
-ends when the others have read this GPU's array, as that of `all_gather` does.
+Some CTAs read what their GPU has for others into the ring's slots, and store it from there to a workspace of those, chunk after
+chunk, by TMA both ways. The others add, when a chunk of all GPUs has arrived: a tile of the result is the sum of a tile of each GPU
+in the order of the GPUs, the own one from where it lies. Sums are float32, and the result has the same bits each time.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from ..diagnostics.arguments import a as a_kind
 from ..diagnostics.errors import SpecError
 from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernels import Kernel
+from ..language.memory.copies import copy_smem_to_gmem, wait_smem_to_gmem
 from ..language.memory.peers import peer
 from ..language.memory.semaphores import signal, wait
 from ..language.pipeline.pipelines import pipeline
@@ -37,34 +38,78 @@ TYPES = tuple(ELEMENTS[name].dtype for name in ("float16", "bfloat16", "float32"
 
 @dataclass(frozen=True)
 class Config:
-    """How the sum is cut: rows of 64 elements, or of fewer, that a warpgroup adds at a time, and tiles of 16 bits in shared memory."""
+    """How the sum is cut.
+
+    rows    rows of 64 elements, or of fewer, that a warpgroup moves or adds at a time
+    slots   tiles of both warpgroups, of 16-bit elements, in shared memory at once
+    near    one CTA of so many adds, the others send
+    chunks  pieces of what a GPU has for another one, which are told one after another
+    """
 
     rows: int = 64
     slots: int = 8
+    near: int = 2
+    chunks: int = 8
 
 
 @functools.cache
 def kernel(columns: int, config: Config = Config()) -> Kernel:
     """Return the kernel, for arrays seen as rows of so many elements."""
-    rows = config.rows
+    rows, whole, chunks = config.rows, 2 * config.rows, config.chunks
 
-    @numpipe_kernel(grid=persistent(), grid_names="cta", num_compute_wgs=2, wg_axis="wg", semaphores=1)
-    def reduce_scatter(x, out, done):  # type: ignore[no-untyped-def]
-        """out = the sum over r of x of GPU r, [own GPU]; x (GPUs, rows, columns), out (rows, columns)"""
+    @numpipe_kernel(grid=persistent(), grid_names="cta", num_compute_wgs=2, wg_axis="wg",
+                    semaphores=lambda room: room.shape[0] * chunks)
+    def reduce_scatter(x, room, out, arrived):  # type: ignore[no-untyped-def]
+        """out = the sum over r of x of GPU r, [own GPU]; x and room (GPUs, rows, columns), out (rows, columns)"""
         me, gpus, wg = axis_index("gpu"), axis_size("gpu"), axis_index("wg")
         cta, ctas = axis_index("cta"), axis_size("cta")
+        near = max(ctas // config.near, 1)
+        far = max(ctas - near, 1)
+        first = cta - (ctas - near)  # of the CTAs that add
         slots = config.slots * 2 // np.dtype(x.dtype).itemsize
-        for i in range(cta, cdiv(out.shape[0], 2 * rows), ctas):
-            total = zeros((rows, columns), np.float32)
-            for r in range(gpus):
-                pipe = pipeline(grid=(1,), in_specs=(BlockSpec((None, 2 * rows, columns), lambda k: (me, i + k, 0),
-                                                               buffer_count=slots),))
-                for _, (tile,) in pipe(peer(x, r)):
-                    total = total + tile[ds(wg * rows, rows), :].astype(np.float32)
-            out[ds(i * 2 * rows + wg * rows, rows), ds(0, columns)] = total.astype(out.dtype)
-        for distance in range(1, gpus):
-            signal(done.at[0], (me + distance) % gpus)
-        wait(done.at[0], (gpus - 1) * ctas * axis_size("wg"))
+        blocks = cdiv(out.shape[0], whole)
+
+        shared = pipeline(grid=(blocks,), in_specs=(
+            BlockSpec((None, whole, columns), lambda k: (0, k, 0), buffer_count=slots),)).get_allocations(x)
+
+        if cta < far:
+            for chunk in range(chunks):
+                for distance in range(1, gpus):
+                    to = (me + distance) % gpus
+                    there = peer(room, to)
+                    begin, end = chunk * blocks // chunks + cta, (chunk + 1) * blocks // chunks
+                    steps = cdiv(max(end - begin, 0), far)
+                    send = pipeline(grid=(steps,), delay_release=1, in_specs=(
+                        BlockSpec((None, whole, columns), lambda k: (to, begin + k * far, 0), buffer_count=slots),))
+                    for (k,), (tile,) in send(x, allocations=shared):
+                        copy_smem_to_gmem(tile.at[ds(wg * rows, rows), :],
+                                          there.at[me, ds((begin + k * far) * whole + wg * rows, rows), ds(0, columns)])
+                        if k + 1 < steps:
+                            wait_smem_to_gmem(1, wait_read_only=True)  # the tile before has been read: its slot is released
+                        else:
+                            wait_smem_to_gmem(0, wait_read_only=True)
+                    signal(arrived.at[me * chunks + chunk], to)
+
+        if first >= 0:
+            for part in range(chunks):
+                for distance in range(1, gpus):
+                    wait(arrived.at[(me + distance) % gpus * chunks + part], far * axis_size("wg"))
+                for i in range(part * blocks // chunks + first, (part + 1) * blocks // chunks, near):
+
+                    def tile_of(source, r, total):  # type: ignore[no-untyped-def]  # added to a sum
+                        pipe = pipeline(grid=(1,), in_specs=(
+                            BlockSpec((None, whole, columns), lambda k: (r, i + k, 0), buffer_count=slots),))
+                        for _, (tile,) in pipe(source, allocations=shared):
+                            total = total + tile[ds(wg * rows, rows), :].astype(np.float32)
+                        return total
+
+                    total = zeros((rows, columns), np.float32)
+                    for r in range(me):
+                        total = tile_of(room, r, total)
+                    total = tile_of(x, me, total)
+                    for r in range(me + 1, gpus):
+                        total = tile_of(room, r, total)
+                    out[ds(i * whole + wg * rows, rows), ds(0, columns)] = total.astype(out.dtype)
 
     return reduce_scatter  # type: ignore[no-any-return]
 
@@ -72,8 +117,7 @@ def kernel(columns: int, config: Config = Config()) -> Kernel:
 def reduce_scatter(x: Any, *, mesh: Any, out: Any = None, config: Config | None = None, stream: Any = None) -> Any:
     """Return each GPU's share, along the first dimension, of the sum of all GPUs' arrays.
 
-    x       (rows, …) on each GPU, of float16, bfloat16 or float32; contiguous, and rows a multiple of the number of GPUs. Under
-            `Mesh.torch` kernels read it where it lies if it is of `Mesh.empty`, else it is copied first
+    x       (rows, …) on each GPU, of float16, bfloat16 or float32; contiguous, and rows a multiple of the number of GPUs
     mesh    the `numpipe.Mesh`; under `simulated` and `local` x and the result are lists of an array for each GPU
     out     (rows / GPUs, …) on each GPU, where the result goes; else it is allocated
     config  how the sum is cut
@@ -95,7 +139,8 @@ def reduce_scatter(x: Any, *, mesh: Any, out: Any = None, config: Config | None 
     results = infos["out"] if out is not None else shards.made(infos["x"], shape)
     check_out("reduce_scatter", results, shape)
     if math.prod(shape):
-        source = shards.reached("x", as_rows("reduce_scatter", "x", infos["x"], mesh.size))
+        source = as_rows("reduce_scatter", "x", infos["x"], mesh.size)
+        room = shards.workspace("room", source, source[0].shape, source[0].dtype)
         targets = as_rows("reduce_scatter", "out", results)
-        shards.run(kernel(source[0].shape[2], config or Config()), source, targets)
+        shards.run(kernel(source[0].shape[2], config or Config()), source, room, targets)
     return out if out is not None else shards.delivered(infos["x"], results)
