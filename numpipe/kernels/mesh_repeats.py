@@ -81,7 +81,10 @@ class MeshRepeats:
             keep((*named, *map(id, named.values())), (constants, tuple(named.values())))
 
         def passed(number: int) -> Any:
-            """Return an argument as a call passes it."""
+            """Return an argument as a call passes it: a description of an array stands for itself."""
+            if number < len(first.args):
+                each = [call.args[number] for call in calls]
+                return each[0] if mesh.rank is not None else each
             each = [call.infos[number].owner if call.infos[number].owner is not None else call.infos[number] for call in calls]
             return each[0] if mesh.rank is not None else each
 

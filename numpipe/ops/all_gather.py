@@ -44,8 +44,8 @@ class Config:
 
     block: int = 2048
     slots: int = 8
-    near: int = 6
-    chunks: int = 4
+    near: int = 3
+    chunks: int = 8
 
 
 @functools.cache
@@ -126,5 +126,5 @@ def all_gather(x: Any, *, mesh: Any, out: Any = None, config: Config | None = No
         targets = as_words("all_gather", "out", results, mesh.size)
         direct = mesh.reaches(targets)
         room = targets if direct else shards.workspace("room", words, targets[0].shape, targets[0].dtype)
-        shards.run(kernel(config or Config(), direct), words, room, targets)
+        shards.run(kernel(config or (Config(near=12) if direct else Config()), direct), words, room, targets)
     return out if out is not None else shards.delivered(infos["x"], results)

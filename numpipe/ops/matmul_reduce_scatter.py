@@ -40,6 +40,7 @@ from ..plan.allocations import SMEM, Barrier
 from ..plan.context import axis_index, axis_size
 from ..plan.params import CompilerParams
 from ..plan.specs import BlockSpec, persistent
+from .costs import SMS
 from .shards import Shards, check_matrices, check_out, planes
 
 __all__ = ["matmul_reduce_scatter"]
@@ -63,7 +64,7 @@ class Config:
     tn: int = 192
     tk: int = 64
     slots: int | None = 4
-    panels: int = 2
+    panels: int = 1
     group: int = 16
     lead: int = 1
     strip: int = 16
@@ -147,13 +148,18 @@ def kernel(config: Config = Config(), turned: bool = False) -> Kernel:
 
 
 @functools.lru_cache(maxsize=1024)
-def choose(rows: int, columns: int, depth: int) -> Config:
-    """Return the config of products of which each GPU keeps `rows` x `columns`.
+def choose(rows: int, columns: int, gpus: int) -> Config:
+    """Return the config of products of which each GPU keeps `rows` x `columns`, of `gpus` GPUs.
 
-    >>> choose(4096, 100, 512).tn
-    128
+    It has the width with which tiles fill the SMs most evenly; a column costs the same in each, and a tile some columns more.
+
+    >>> choose(2048, 14336, 2).tn, choose(4096, 100, 2).tn
+    (176, 128)
     """
-    return Config() if columns > 128 else replace(Config(), tn=128, strip=32)
+    def cost(tn: int) -> float:
+        return cdiv(cdiv(rows, 128) * cdiv(columns, tn) * gpus, SMS) * (tn + 8)
+
+    return replace(Config(), tn=min((192, 176, 160, 128), key=cost))
 
 
 def matmul_reduce_scatter(a: Any, b: Any, *, mesh: Any, out: Any = None, config: Config | None = None, stream: Any = None) -> Any:
@@ -190,6 +196,6 @@ def matmul_reduce_scatter(a: Any, b: Any, *, mesh: Any, out: Any = None, config:
         pitch = -(-n // 4) * 4  # TMA stores parts by rows of whole 16 bytes
         parts = [strided(info, (mesh.size, rows, n), info.strides) for info in
                  shards.workspace("parts", left, (mesh.size, rows, pitch), np.dtype(np.float32))]
-        shards.run(kernel(config or choose(rows, n, k), right[0].turned), [planes(info, mesh.size) for info in left],
+        shards.run(kernel(config or choose(rows, n, mesh.size), right[0].turned), [planes(info, mesh.size) for info in left],
                    [operand.info for operand in right], parts, results)
     return out if out is not None else shards.delivered(infos["a"], results)

@@ -1,8 +1,9 @@
 """``reduce_scatter``: each GPU's share of the sum of arrays of all GPUs, sent by their owners and added in one order.
 
-Some CTAs read what their GPU has for others into the ring's slots, and store it from there to a workspace of those, chunk after
-chunk, by TMA both ways. The others add, when a chunk of all GPUs has arrived: a tile of the result is the sum of a tile of each GPU
-in the order of the GPUs, the own one from where it lies. Sums are float32, and the result has the same bits each time.
+Some CTAs read what their GPU has for others into the ring's slots, and store it from there to a workspace of those, by TMA both ways.
+Each sends chunks of its own, for it has to wait for the stores of a chunk before it tells; meanwhile the others use the link. The
+rest of the CTAs add a chunk when it has come from all GPUs: a tile of the result is the sum of a tile of each GPU in the order of the
+GPUs, the own one from where it lies. Sums are float32, and the result has the same bits each time.
 """
 
 from __future__ import annotations
@@ -43,58 +44,56 @@ class Config:
     rows    rows of 64 elements, or of fewer, that a warpgroup moves or adds at a time
     slots   tiles of both warpgroups, of 16-bit elements, in shared memory at once
     near    one CTA of so many adds, the others send
-    chunks  pieces of what a GPU has for another one, which are told one after another
+    chunk   tiles of both warpgroups that are told together
     """
 
     rows: int = 64
     slots: int = 8
-    near: int = 2
-    chunks: int = 8
+    near: int = 3
+    chunk: int = 6
 
 
 @functools.cache
 def kernel(columns: int, config: Config = Config()) -> Kernel:
     """Return the kernel, for arrays seen as rows of so many elements."""
-    rows, whole, chunks = config.rows, 2 * config.rows, config.chunks
+    rows, whole, length = config.rows, 2 * config.rows, config.chunk
 
     @numpipe_kernel(grid=persistent(), grid_names="cta", num_compute_wgs=2, wg_axis="wg",
-                    semaphores=lambda room: room.shape[0] * chunks)
+                    semaphores=lambda room: room.shape[0] * cdiv(room.shape[1], length * whole))
     def reduce_scatter(x, room, out, arrived):  # type: ignore[no-untyped-def]
         """out = the sum over r of x of GPU r, [own GPU]; x and room (GPUs, rows, columns), out (rows, columns)"""
         me, gpus, wg = axis_index("gpu"), axis_size("gpu"), axis_index("wg")
         cta, ctas = axis_index("cta"), axis_size("cta")
         near = max(ctas // config.near, 1)
         far = max(ctas - near, 1)
-        first = cta - (ctas - near)  # of the CTAs that add
+        adder = cta - (ctas - near)  # the number of a CTA that adds
         slots = config.slots * 2 // np.dtype(x.dtype).itemsize
         blocks = cdiv(out.shape[0], whole)
-
+        chunks = cdiv(blocks, length)
         shared = pipeline(grid=(blocks,), in_specs=(
             BlockSpec((None, whole, columns), lambda k: (0, k, 0), buffer_count=slots),)).get_allocations(x)
 
         if cta < far:
-            for chunk in range(chunks):
-                for distance in range(1, gpus):
-                    to = (me + distance) % gpus
-                    there = peer(room, to)
-                    begin, end = chunk * blocks // chunks + cta, (chunk + 1) * blocks // chunks
-                    steps = cdiv(max(end - begin, 0), far)
-                    send = pipeline(grid=(steps,), delay_release=1, in_specs=(
-                        BlockSpec((None, whole, columns), lambda k: (to, begin + k * far, 0), buffer_count=slots),))
-                    for (k,), (tile,) in send(x, allocations=shared):
-                        copy_smem_to_gmem(tile.at[ds(wg * rows, rows), :],
-                                          there.at[me, ds((begin + k * far) * whole + wg * rows, rows), ds(0, columns)])
-                        if k + 1 < steps:
-                            wait_smem_to_gmem(1, wait_read_only=True)  # the tile before has been read: its slot is released
-                        else:
-                            wait_smem_to_gmem(0, wait_read_only=True)
-                    signal(arrived.at[me * chunks + chunk], to)
+            for piece in range(cta, chunks * (gpus - 1), far):  # a chunk for each other GPU, then the next chunk
+                chunk, to = piece // (gpus - 1), (me + 1 + piece % (gpus - 1)) % gpus
+                there = peer(room, to)
+                steps = min(length, blocks - chunk * length)
+                send = pipeline(grid=(steps,), delay_release=1, in_specs=(
+                    BlockSpec((None, whole, columns), lambda k: (to, chunk * length + k, 0), buffer_count=slots),))
+                for (k,), (tile,) in send(x, allocations=shared):
+                    copy_smem_to_gmem(tile.at[ds(wg * rows, rows), :],
+                                      there.at[me, ds((chunk * length + k) * whole + wg * rows, rows), ds(0, columns)])
+                    if k + 1 < steps:
+                        wait_smem_to_gmem(1, wait_read_only=True)  # the tile before has been read: its slot is released
+                    else:
+                        wait_smem_to_gmem(0, wait_read_only=True)
+                signal(arrived.at[me * chunks + chunk], to)
 
-        if first >= 0:
-            for part in range(chunks):
+        if adder >= 0:
+            for part in range(adder, chunks, near):
                 for distance in range(1, gpus):
-                    wait(arrived.at[(me + distance) % gpus * chunks + part], far * axis_size("wg"))
-                for i in range(part * blocks // chunks + first, (part + 1) * blocks // chunks, near):
+                    wait(arrived.at[(me + distance) % gpus * chunks + part], axis_size("wg"))
+                for i in range(part * length, min((part + 1) * length, blocks)):
 
                     def tile_of(source, r, total):  # type: ignore[no-untyped-def]  # added to a sum
                         pipe = pipeline(grid=(1,), in_specs=(
