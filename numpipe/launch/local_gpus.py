@@ -101,7 +101,7 @@ class LocalGpus:
 
     def addresses(self, infos: Sequence[ArrayInfo], name: str, kernel: str) -> list[int]:
         """Return where the GPUs have an array, by rank, for kernels that reach it on others."""
-        for info in infos:
+        for info in infos if infos[0].ptr else ():
             driver.get().share_memory(info.ptr, info.device, self.devices)
         return [info.ptr for info in infos]
 

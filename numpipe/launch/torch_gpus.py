@@ -151,6 +151,8 @@ class TorchGpus:
     def addresses(self, infos: Sequence[ArrayInfo], name: str, kernel: str) -> list[int]:
         """Return where the GPUs have an array, by rank, for kernels that reach it on others; SpecError unless it is symmetric."""
         (info,) = infos
+        if 0 in info.shape:
+            return [info.ptr] * self.size
         found = self._allocation(info)
         if found is None:
             raise SpecError(f"{argument(name, kernel)}: the kernel reaches it on other GPUs, and on rank {self.rank} it is not in "
