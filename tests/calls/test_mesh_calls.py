@@ -72,6 +72,8 @@ def test_memory_of_a_simulated_mesh_is_numpys() -> None:
     assert [each.shape for each in TWO.empty(3, "float16")] == [(3,), (3,)]
     assert [float(each.sum()) for each in TWO.zeros((2, 2), np.float32)] == [0, 0]
     assert [each.nbytes for each in TWO.workspace("w", (4, 4), np.float16)] == [32, 32]
+    arrays = inputs()
+    assert all(a is b for a, b in zip(TWO.to_device(arrays), arrays, strict=True))
     TWO.check()
     assert (TWO.size, TWO.rank, repr(TWO)) == (2, None, "Mesh.simulated(2)")
 
@@ -141,6 +143,9 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
     "check on a GPU": (lambda: check(shift, X, mesh=TWO, reference=list, gpu=True), "leave gpu= out"),
     "no GPUs": (lambda: Mesh.simulated(0), "gpus must be an int of 1…62, got 0"),
     "too many GPUs": (lambda: Mesh.simulated(63), "gpus must be an int of 1…62, got 63"),
+    "arrays to copy": (lambda: TWO.to_device(X[0]), "Mesh.to_device: arrays must be a list of 2 arrays, one for each GPU"),
+    "arrays to copy that differ": (lambda: TWO.to_device([X[0], X[1][:8]]), "one shape and type, got float32 (8, 64) beside "
+                                   "float32 (64, 64)"),
     "shape of memory": (lambda: TWO.empty((2, -1), np.float32), "shape must be an int >= 0 or a tuple of ints >= 0"),
     "type of memory": (lambda: TWO.empty(2, "float17"), "Mesh.empty: dtype must be an element type, got 'float17'"),
 }

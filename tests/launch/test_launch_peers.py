@@ -310,7 +310,15 @@ def test_a_call_that_may_not_compile_says_how_to_compile_it_ahead(fake: FakeDriv
     assert "export" not in str(error.value)
 
 
-# ---- workspaces
+# ---- memory
+def test_host_arrays_are_copied_to_each_gpu(fake: FakeDriver) -> None:
+    host = [np.full((3, 5), gpu, np.float16) for gpu in range(2)]
+    there = numpipe.Mesh.local().to_device(host)
+    assert [each.device for each in there] == [0, 1]
+    for array, each in zip(host, there, strict=True):
+        np.testing.assert_array_equal(np.asarray(each), array)
+
+
 def test_a_workspace_stays_until_a_larger_one_is_wanted(fake: FakeDriver) -> None:
     mesh = numpipe.Mesh.local()
     first, same, other = (mesh.workspace("gathered", shape, np.float16, 7) for shape in ((64, 64), (32, 32), (640, 64)))
