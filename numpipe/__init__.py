@@ -135,9 +135,11 @@ if TYPE_CHECKING:
     from .language.grid.splits import *
     from .language.grid.tile_loop import *
     from .language.memory.copies import *
+    from .language.memory.peers import *
     from .language.memory.per_lane import *
     from .language.memory.registers import *
     from .language.memory.remote import *
+    from .language.memory.semaphores import *
     from .language.memory.shared import *
     from .language.pipeline.barriers import *
     from .language.pipeline.chains import *
