@@ -58,6 +58,8 @@ class Gpus(Protocol):
     size: int
     ranks: tuple[int, ...]
     """those of this process"""
+    meets: bool
+    """whether `control` waits for other processes"""
 
     @property
     def devices(self) -> tuple[int, ...]:
@@ -102,6 +104,10 @@ class Controls:
         with self._lock:
             key = self.stream(streams), block_words(semaphores, self._gpus.size, image.debug)
             if key not in self._blocks:
+                if self._gpus.meets and driver.get().capturing(streams[0], self._gpus.devices[0]):
+                    raise SpecError(f"kernel {image.name}: its stream is being captured into a CUDA graph, and the first call on a "
+                                    "stream allocates what its launches share, together with the other ranks: make a call on this "
+                                    "stream ahead of the capture")
                 self._blocks[key] = self._gpus.control(key[1])
             number, known = self._number(image), Known(image, self._blocks[key], semaphores)
             self._kernels[number:number + 1] = [known]

@@ -27,6 +27,8 @@ _OWN_STREAM = 0
 class LocalGpus:
     """GPUs that reach each other; rank r has the CUDA ordinal ``devices[r]``."""
 
+    meets = False
+
     def __init__(self, devices: Sequence[int] | None) -> None:
         """Raises TargetError where there is no such GPU, and LaunchError where two of them cannot reach each other."""
         state = gpu_state()

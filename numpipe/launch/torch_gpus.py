@@ -49,6 +49,8 @@ class Allocation:
 class TorchGpus:
     """The ranks of a process group, each with a GPU."""
 
+    meets = True
+
     def __init__(self, group: Any = None) -> None:
         """Raises TargetError without PyTorch, SpecError where torch.distributed is not initialised."""
         try:

@@ -139,7 +139,7 @@ def doubling(cuda: FakeDriver, a: np.ndarray[Any, Any], c: np.ndarray[Any, Any])
     """A kernel c = 2 a on what its parameters say, for two arrays of one shape."""
     infos = [launch.describe(a, "a"), launch.describe(c, "c")]
     kernel = types.SimpleNamespace(name="scale", cubin=b"", entry="scale", threads=128, smem_bytes=0, debug=False, recording=None,
-                                   cluster=(1, 1, 1), dynamic=False, arrays=("a", "c"), maps=(),
+                                   cluster=(1, 1, 1), dynamic=False, gpus=0, arrays=("a", "c"), maps=(),
                                    majors=tuple(map(launch.major_order, infos)))
     cuda.sizes = [128] + [8] * (2 + 4 * a.ndim)
 

@@ -175,6 +175,13 @@ def launches(torch: Any, mesh: numpipe.Mesh) -> Any:
     kernel = compiled_as(shift, lambda *_: image((), ("x", "y", "ready"), name="shift", gpus=2, peered=(1,)))
     x, y = torch.zeros((64, 64)), mesh.zeros((64, 64), np.float32)
     at = y.data_ptr()
+    fake.captured = {1, 0, 5}
+    try:
+        kernel(on_gpu(x), on_gpu(y), mesh=mesh)
+        captured = ""
+    except numpipe.SpecError as error:
+        captured = str(error)
+    fake.captured = set()
     for _ in range(2):
         kernel(on_gpu(x), on_gpu(y), mesh=mesh)
     found = [[address - at for address in pair] for pair in seen]
@@ -188,7 +195,7 @@ def launches(torch: Any, mesh: numpipe.Mesh) -> Any:
         refused = ""
     except numpipe.SpecError as error:
         refused = str(error)
-    return found, before, held[0].stale, refused
+    return found, before, held[0].stale, refused, captured
 
 
 def main(rank: int, ranks: int, file: str) -> None:

@@ -301,6 +301,15 @@ def test_memory_of_a_pool_is_shared_once_it_is_reached(fake: FakeDriver) -> None
     assert fake.named("share_memory") == [(y[0].ptr, 0), (y[1].ptr, 1)]
 
 
+def test_a_call_that_may_not_compile_says_how_to_compile_it_ahead(fake: FakeDriver) -> None:
+    mesh = numpipe.Mesh.local()
+    with numpipe.jit("error"), pytest.raises(numpipe.JitRefused) as error:
+        shift()(*arrays(mesh), mesh=mesh)
+    assert 'numpipe.warmup([(shift, (x, y), {"mesh": mesh})])' in str(error.value).replace(
+        'numpipe.ArrayType((64, 64), "float32"), numpipe.ArrayType((64, 64), "float32")', "x, y")
+    assert "export" not in str(error.value)
+
+
 # ---- workspaces
 def test_a_workspace_stays_until_a_larger_one_is_wanted(fake: FakeDriver) -> None:
     mesh = numpipe.Mesh.local()

@@ -93,8 +93,9 @@ def test_memory_is_allocated_by_all_ranks_alike_and_a_part_of_it_is_reached(told
 
 def test_each_rank_launches_for_itself_until_its_memory_is_freed(told: Told) -> None:
     for rank in range(2):
-        found, before, after, refused = told["launches", rank]["result"]
+        found, before, after, refused, captured = told["launches", rank]["result"]
         assert found == [[(other - rank) << 30 for other in range(2)]] * 2
+        assert "make a call on this stream ahead of the capture" in captured
         assert (before, after) == (False, True) and "it is not in this mesh's symmetric memory" in refused
 
 
