@@ -8,10 +8,10 @@ not depend on the order that was run. (`exploration` runs all orders, up to equi
 is in flight, that is a deadlock.
 
 CTAs run one after the other, those of a cluster at the same time; what any two CTAs do to an element of an array is compared
-(`gmem`). In a kernel with semaphores the CTAs of all GPUs run at the same time (`gpus`, `semaphores`), and clocks order what they do
-to arrays (`between`). What is ``.aligned`` is executed by all lanes; narrower scopes, and lanes of a warp that do not come to a shuffle, are
-reported. Not modelled: loads from other CTAs' shared memory, atomics of the lanes, waits of a CTA for one of a
-larger index, and the lanes of a warp one by one (an elected lane stands for its warp; but see `lane`), so two ordinary stores of
+(`gmem`). In a kernel with semaphores the CTAs of all GPUs run at the same time (`gpus`, `semaphores`), and clocks order what they
+do to arrays (`between`). What is ``.aligned`` is executed by all lanes; narrower scopes, and lanes of a warp that do not come to a
+shuffle, are reported. Not modelled: loads from other CTAs' shared memory, atomics of the lanes, waits of a CTA for one of a larger
+index, and the lanes of a warp one by one (an elected lane stands for its warp; but see `lane`), so two ordinary stores of
 one warpgroup to an array count as ordered.
 
 The room implements `core.machine.Machine`; what operations mean belongs to `language` and `intrinsics`, so that a simulated

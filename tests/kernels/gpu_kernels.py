@@ -27,7 +27,8 @@ def shift(x, y, ready):
 
 
 @numpipe.kernel(grid=numpipe.persistent(), num_compute_wgs=1, semaphores=2, out_type=lambda x: (
-    ArrayType(x.shape, x.dtype), ArrayType(x.shape[:1], np.float32), ArrayType(x.shape, np.float32), ArrayType(x.shape[:1], np.float32)))
+    ArrayType(x.shape, x.dtype), ArrayType(x.shape[:1], np.float32), ArrayType(x.shape, np.float32),
+    ArrayType(x.shape[:1], np.float32)))
 def exchanged(x, y, sums, total, copied, ready):
     """What the next GPU gets by TMA stores and by the lanes' own, it loads by TMA and by the lanes, in both roles."""
     gpus = numpipe.axis_size("gpu")
@@ -43,7 +44,8 @@ def exchanged(x, y, sums, total, copied, ready):
         copied[ds(i * 64, 64)] = sums[ds(i * 64, 64)]
         pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (i, 0)), BlockSpec((64,), lambda k: (i,))))
         for _, (y_tile, sums_tile) in pipe(y, sums):
-            total[ds(i * 64, 64), ds(0, 64)] = y_tile[...].astype(np.float32) + numpipe.layout_cast(sums_tile[...], "column")[:, None]
+            down = numpipe.layout_cast(sums_tile[...], "column")
+            total[ds(i * 64, 64), ds(0, 64)] = y_tile[...].astype(np.float32) + down[:, None]
     numpipe.signal(ready.at[1], before)
     numpipe.wait(ready.at[1], numpipe.num_programs(0))
 
@@ -113,7 +115,6 @@ def copied_by_hand(x, y, arrived):
     other, before = (me + 1) % gpus, (me + gpus - 1) % gpus
     tile, landed = numpipe.scratch(SMEM((64, 64), np.float16)), numpipe.scratch(Barrier())
     for (i,) in numpipe.tiles(x.shape[0] // 64):
-        block = ds(i * 64, 64), ds(0, 64)
         numpipe.copy_gmem_to_smem(numpipe.peer(x, before).at[ds(i * 64, 64), ds(0, 64)], tile, landed)
         numpipe.barrier_wait(landed)
         numpipe.copy_smem_to_gmem(tile, numpipe.peer(y, other).at[ds(i * 64, 64), ds(0, 64)])
@@ -212,7 +213,7 @@ CASES = {
     "gather_matmul": Case(gather_matmul, lambda n: [blocks(n, 128, 128), blocks(n, 128, 64)], lambda a, b: [
         [np.concatenate(a).astype(F32) @ of.astype(F32) for of in b]], True),
     "copied_by_hand": Case(copied_by_hand, lambda n: [blocks(n, 192, 64)], lambda x: [before(x, 2)]),
-    "taken_by_count": Case(taken_by_count, lambda n: [blocks(n, 192, 64), [np.array([1 + gpu % 3, 0], np.int32) for gpu in range(n)]],
-                           _taken),
+    "taken_by_count": Case(taken_by_count, lambda n: [
+        blocks(n, 192, 64), [np.array([1 + gpu % 3, 0], np.int32) for gpu in range(n)]], _taken),
     "around_the_ctas": Case(around_the_ctas, lambda n: [blocks(n, 192, 64)], lambda x: [x, x]),
 }

@@ -147,8 +147,8 @@ def test_a_deadlock_of_two_gpus_names_who_waits_and_who_has_signalled() -> None:
     report = caught.value.report
     assert report is not None and report.hazard == "deadlock"
     assert {(party.gpu, party.cta[0]) for party in report.waiting} == {(0, 0), (0, 1), (1, 0), (1, 1)}
-    for text in ("warpgroup 0 (compute) of CTA (1, 0, 0) of GPU 0: blocked on the semaphore ready[1] of GPU 0: it is 0, and the wait is "
-                 "for 2", "ready[1] of GPU 1 is 2 and the wait is for 4: signalled by warpgroup 0 (compute) of CTA (",
+    for text in ("warpgroup 0 (compute) of CTA (1, 0, 0) of GPU 0: blocked on the semaphore ready[1] of GPU 0: it is 0, and the "
+                 "wait is for 2", "ready[1] of GPU 1 is 2 and the wait is for 4: signalled by warpgroup 0 (compute) of CTA (",
                  "of GPU 0 at test_sim_gpus.py:", "2 more signals"):
         assert text in str(caught.value)
 
@@ -163,10 +163,10 @@ def test_a_timeline_has_the_rows_of_each_gpu() -> None:
 
 # ---- what is refused
 def test_what_is_no_array_no_semaphore_and_no_rank_is_refused() -> None:
-    def refused(body: Any, says: str, mesh: Any = MESH(2)) -> None:
+    def refused(body: Any, says: str) -> None:
         kernel = numpipe.kernel(grid=numpipe.persistent(1), num_compute_wgs=1, semaphores=2)(body)
         with pytest.raises(SpecError, match=says):
-            kernel.simulate([np.zeros((64, 64), np.float16) for _ in range(2)], mesh=mesh)
+            kernel.simulate([np.zeros((64, 64), np.float16) for _ in range(2)], mesh=MESH(2))
 
     def of_tile(y, ready):
         numpipe.peer(y[ds(0, 64), ds(0, 64)], 0)
@@ -186,8 +186,9 @@ def test_what_is_no_array_no_semaphore_and_no_rank_is_refused() -> None:
     def of_half(y, ready):
         numpipe.wait(ready.at[0], 0.5)
 
-    for body, says in ((of_tile, "array is an array parameter of the kernel, got"), (of_semaphores, "are signalled, numpipe.signal"),
-                       (to_array, r"ready.at\[i\], got"), (to_all, r"ready.at\[i\], got"), (by_float, "rank must be an integer"),
+    for body, says in ((of_tile, "array is an array parameter of the kernel, got"),
+                       (of_semaphores, "are signalled, numpipe.signal"), (to_array, r"ready.at\[i\], got"),
+                       (to_all, r"ready.at\[i\], got"), (by_float, "rank must be an integer"),
                        (of_half, "value must be an integer")):
         refused(body, says)
 
