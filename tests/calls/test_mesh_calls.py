@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 import numpipe
-from numpipe import Mesh, SpecError, cdiv, ds
+from numpipe import Mesh, SpecError, cdiv, ds, launch
 from numpipe.testing import check, mutate
 
 TWO = Mesh.simulated(2)
@@ -109,6 +110,10 @@ def test_a_compile_needs_the_size_of_the_mesh_alone() -> None:
     two, three = (shift.compiled(block, mesh=Mesh.simulated(gpus)).image for gpus in (2, 3))
     assert (two.gpus, three.gpus, two.peered) == (2, 3, (1,)) and two.cubin != three.cubin
     assert shift.compiled(inputs(), mesh=TWO).image is two
+    for gpus, image in ((2, two), (3, three)):  # the launch packs as many bytes as the code reads
+        size = re.search(r"\.param \.align \d+ \.b8 \w+\[(\d+)\]", shift.inspect("ptx", block, mesh=Mesh.simulated(gpus)))
+        infos = [launch.describe(array, "x") for array in (X[0], Y[0])]
+        assert size is not None and launch.Prepared(image, infos, [np.dtype(np.float32)], 1)._sizes[0] == int(size[1])
     (used,) = numpipe.warmup([(shift, (block,), {"mesh": TWO})], workers=0)
     assert used == two.resources
 

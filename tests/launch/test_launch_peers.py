@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import gc
 import struct
+import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -121,6 +123,24 @@ def test_kernels_of_a_stream_share_a_control_block_as_large_as_their_semaphores_
 @pytest.mark.parametrize("semaphores, gpus, debug, words", [(896, 2, False, 1024), (897, 2, False, 2048), (896, 2, True, 4096)])
 def test_a_block_holds_the_semaphores_and_debugged_those_of_each_gpu(semaphores: int, gpus: int, debug: bool, words: int) -> None:
     assert controls.block_words(semaphores, gpus, debug) == words
+
+
+def test_calls_of_several_threads_come_to_all_gpus_in_one_order(fake: FakeDriver) -> None:
+    mesh, kernels = numpipe.Mesh.local(), [shift(count) for count in range(1, 5)]
+    x, y = arrays(mesh)
+    seen: list[int] = []
+
+    def note(parameters: list[int]) -> None:
+        seen.append(ctypes.c_int64.from_address(parameters[-2]).value)  # the number of semaphores says which kernel it is
+        time.sleep(0.0005)
+
+    fake.kernel = note
+    threads = [threading.Thread(target=lambda kernel=kernel: [kernel(x, y, mesh=mesh) for _ in range(10)]) for kernel in kernels]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(seen) == 80 and seen[::2] == seen[1::2]
 
 
 # ---- repeated calls
