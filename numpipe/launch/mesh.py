@@ -104,7 +104,7 @@ class Mesh:
         given = [arrays] if self.rank is not None else arrays
         if type(given) not in (list, tuple) or len(given) != (1 if self.rank is not None else self.size):
             raise SpecError(f"Mesh.to_device: arrays must be a list of {self.size} arrays, one for each GPU, got {told(arrays)}")
-        infos = [describe(array, "arrays", "Mesh.to_device") for array in given]
+        infos, host = [describe(array, "arrays", "Mesh.to_device") for array in given], []
         for info in infos:
             if info.array is None:
                 raise SpecError(f"Mesh.to_device: arrays must be on the host, got a {type(info.owner).__name__} on GPU "
@@ -112,9 +112,8 @@ class Mesh:
             if (info.shape, info.dtype) != (infos[0].shape, infos[0].dtype):
                 raise SpecError(f"Mesh.to_device: arrays must have one shape and type, got {info.dtype.name} {info.shape} beside "
                                 f"{infos[0].dtype.name} {infos[0].shape}")
-        if self.gpus is None:
-            return list(given)
-        return self.gpus.to_device([info.array for info in infos])
+            host.append(info.array)
+        return list(given) if self.gpus is None else self.gpus.to_device(host)
 
     def workspace(self, name: str, shape: int | Sequence[int], dtype: Any, stream: Hashable = None) -> Any:
         """Return memory as `empty` does, for what runs on a stream: the same for the same name and stream, as long as it is large

@@ -95,6 +95,7 @@ def test_each_gpu_clears_go_and_semaphores_and_then_launches(fake: FakeDriver) -
     order = [(call[0], call[1] if call[0] == "clear" else call[3]) for call in fake.calls if call[0] in ("clear", "launch")]
     assert order == [("clear", blocks[0] + 256), ("launch", 0), ("clear", blocks[1] + 256), ("launch", 1)]
     assert all(not any(ctypes.string_at(block, 512 + 12)) for block in blocks)
+    assert not fake.attributes.programmatic, "there is no kernel to overlap with"
 
 
 def test_what_lies_before_go_is_never_cleared(fake: FakeDriver) -> None:
