@@ -143,10 +143,9 @@ def _await_launches(_context: Any, np_: Any) -> Any:
         builder.store(nb.emit_asm(builder, nb.i32, [semaphores], text, "=&r,l,~{memory}"), met)
 
 
-def reached(context: Any, builder: Any, np_: Any, value: Any, rank: Any, what: str) -> Any:
-    """Return the GPU that is reached by `rank`, once the launches of all have begun: the own one if they have not (after a wait
-    that was given up), or if there is no such rank in a kernel that is debugged, which reports it as `what`."""
-    nb.call(context, builder, source.await_launches, (np_,), (value,))
+def reached(builder: Any, np_: Any, value: Any, rank: Any, what: str) -> Any:
+    """Return the GPU that is reached by `rank`, behind `await_launches`: the own one if they have not begun (after a wait that was
+    given up), or if there is no such rank in a kernel that is debugged, which reports it as `what`."""
     me = builder.load(_word(builder, value, GPU))
     if np_.unit.params.debug:
         outside = builder.icmp_unsigned(">=", rank, nb.const(np_.unit.gpus))
@@ -161,7 +160,8 @@ def _peer(_context: Any, np_: Any, array: Any, rank: Any) -> Any:
     source.check_peer(np_, array, rank)
     np_.unit.peered.add(array.index)
     context, builder, args = yield array(np_, array, I32)
-    gpu = reached(context, builder, np_, args[0], args[2], f"numpipe.peer({array.arg.name}, rank): rank")
+    nb.call(context, builder, source.await_launches, (np_,), (args[0],))
+    gpu = reached(builder, np_, args[0], args[2], f"numpipe.peer({array.arg.name}, rank): rank")
     found, ref = section(builder, args[0], gpu), gmem_value(context, builder, array, args[1])
     ref.table, ref.pointer = found, address(builder, found, array.index)
     return ref._getvalue()

@@ -55,7 +55,7 @@ def _complete_stores(_context: Any, np_: Any) -> Any:
 def _add_to(_context: Any, np_: Any, semaphore: Any, rank: Any, add: Any) -> Any:
     context, builder, args = yield nb.types.void(np_, semaphore, I32, I32)
     _, offset = _place(context, builder, semaphore, args[1], "numpipe.signal")
-    gpu = reached(context, builder, np_, args[0], args[2], "numpipe.signal(…, rank): rank")
+    gpu = reached(builder, np_, args[0], args[2], "numpipe.signal(…, rank): rank")
     place = builder.add(address(builder, section(builder, args[0], gpu), semaphore.ref.index), offset)
     if np_.unit.params.debug:  # how much of it each GPU has added
         ref = gmem_value(context, builder, semaphore.ref, nb.fields(context, builder, semaphore, args[1]).ref)
