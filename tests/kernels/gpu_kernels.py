@@ -183,8 +183,8 @@ def piped(x, y, arrived):
         numpipe.wait(arrived.at[i], 1)
 
 
-@numpipe.kernel(grid=numpipe.persistent(), num_compute_wgs=2, schedule="pingpong", semaphores=1, out_type=lambda a, b, gpus: ArrayType(
-    (a.shape[0], b.shape[1]), np.float32))
+@numpipe.kernel(grid=numpipe.persistent(), num_compute_wgs=2, schedule="pingpong", semaphores=1,
+                out_type=lambda a, b, gpus: ArrayType((a.shape[0], b.shape[1]), np.float32))
 def in_turns(a, b, c, arrived, *, gpus: numpipe.Static):
     """c of the next GPU: a times b of this one, tiles by warpgroups in turn, from a counter."""
     other, columns = (numpipe.axis_index("gpu") + 1) % gpus, b.shape[1] // 64

@@ -59,7 +59,8 @@ def test_a_lane_that_does_nothing_else_tells_the_peers_that_the_launch_has_begun
 
 def test_each_wait_ends_also_without_its_value() -> None:
     for wait in re.findall(r"AGAIN: .*", built("reduce_scatter").ptx):
-        assert "%globaltimer" in wait or ("seen, [" in wait and "setp.eq.u32" in wait), "by the clock, or by the word of one that did"
+        bounded = "%globaltimer" in wait or ("seen, [" in wait and "setp.eq.u32" in wait)
+        assert bounded, "by the clock, or by the word of one that did"
 
 
 def test_the_packed_parameter_has_a_section_for_each_gpu() -> None:
