@@ -137,7 +137,8 @@ class Watch:
             raise failure(watched.compiled, [record for record in records if record.kernel == watched.number], ended)
 
     def await_end(self, compiled: Image, device: int) -> None:
-        """Wait for the newest launch of a kernel on host arrays; PipelineDeadlock where no wait in it ends or is given up any more.
+        """Wait for the newest launch of a kernel on host arrays; PipelineDeadlock where waits in it were given up, or where no wait
+        in it ends or is given up any more.
 
         What can hang then is a wait for registers, or a loop that waits for nothing: nothing ends these.
         """
@@ -149,11 +150,13 @@ class Watch:
             pause = min(2 * pause, 0.2)
             if pause < 0.2:
                 continue
+            if any(record.kernel == watched.number and record.kind not in (watch.OUTSIDE, watch.SHARED)
+                   for record in self.records_now()):
+                self.check()  # it ends now, or never
             passed = driver.get().peek(block + watch.PASSED, 8, device)
             if passed != seen or passed == old:  # it goes on, or has not begun
                 seen, since = passed, time.monotonic()
             elif time.monotonic() - since > STUCK * limit():
-                self.check()  # raises where others in it have given up
                 raise unending(compiled, time.monotonic() - since)
         watched.passed[device] = driver.get().peek(block + watch.PASSED, 8, device)
 
