@@ -86,6 +86,8 @@ class Controls:
 
     def __init__(self, gpus: Gpus) -> None:
         self._gpus, self._lock = gpus, threading.RLock()
+        self.launching = threading.Lock()
+        """held while the launches of a call are queued: calls of several threads come to all GPUs in one order"""
         self._blocks: dict[tuple[int, int], list[int]] = {}
         self._streams: dict[tuple[int, ...], int] = {}
         self._kernels: list[Known] = []

@@ -17,6 +17,8 @@ import weakref
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from ..diagnostics.arguments import element_type
 from ..diagnostics.errors import LaunchError, SpecError, TargetError
 from .info import ArrayInfo, argument
@@ -110,8 +112,18 @@ class TorchGpus:
         if zeros:
             tensor.zero_()
             torch.cuda.current_stream().synchronize()  # a peer may write it as soon as it knows of it
-            self._meet()
+            self._meet("Mesh.zeros")
         return tensor if shape else tensor[0]
+
+    def to_device(self, arrays: Sequence[np.ndarray[Any, Any]]) -> Any:
+        """Copy this rank's host array to symmetric memory."""
+        array = np.ascontiguousarray(arrays[0])
+        tensor = self.empty(array.shape, array.dtype, zeros=False)
+        if array.size:
+            tensor.view(-1).view(self._torch.uint8).copy_(self._torch.from_numpy(array.reshape(-1).view(np.uint8)))
+        self._torch.cuda.current_stream().synchronize()
+        self._meet("Mesh.to_device")
+        return tensor
 
     def _dtype(self, dtype: Any, what: str) -> Any:
         """Return PyTorch's element type."""
@@ -151,6 +163,8 @@ class TorchGpus:
     def addresses(self, infos: Sequence[ArrayInfo], name: str, kernel: str) -> list[int]:
         """Return where the GPUs have an array, by rank, for kernels that reach it on others; SpecError unless it is symmetric."""
         (info,) = infos
+        if 0 in info.shape:
+            return [info.ptr] * self.size
         found = self._allocation(info)
         if found is None:
             raise SpecError(f"{argument(name, kernel)}: the kernel reaches it on other GPUs, and on rank {self.rank} it is not in "
@@ -219,9 +233,9 @@ class TorchGpus:
                          f"{rank}" for name in names)
         return f"{kernel}: {told}: all ranks make the same call, on arrays of the same shapes and layouts"
 
-    def _meet(self) -> None:
+    def _meet(self, what: str) -> None:
         """Wait until all ranks are here."""
-        self._exchange("", AGREEMENT, "Mesh.zeros: it meets the other ranks")
+        self._exchange("", AGREEMENT, f"{what}: it meets the other ranks")
 
     def silent(self) -> list[int]:
         """Return the ranks whose processes give no sign while this one looks for a launch that waited too long.

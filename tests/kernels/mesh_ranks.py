@@ -149,7 +149,8 @@ def allocates(torch: Any, mesh: numpipe.Mesh) -> Any:
         gone = ""
     except numpipe.SpecError as error:
         gone = str(error)
-    return told, apart, total, gone
+    copied = mesh.to_device(np.full((2, 3), 1.5, np.float16)).tolist()
+    return told, apart, total, gone, copied
 
 
 @scenario
