@@ -40,9 +40,8 @@ def simulate(unit: Unit, function: Callable[..., Any], arrays: Sequence[Sequence
         run_role(machine, unit, function, arrays, scalars[machine.gpu or 0])
 
     own = any(array.workspace for array in unit.arrays)
-    unwritten = [array for each in arrays for array in each[len(each) - fresh - any(array.own for array in unit.arrays):]]
-    if unit.gpus:
-        unwritten = unwritten[:-1]
+    last = len(unit.arrays) - (unit.gpus > 0)  # semaphores are zeros
+    unwritten = [array for each in arrays for array in each[last - fresh - own:last]]
     try:
         most = unit.target.smem_bytes
         sim.simulate(body, grid=grid, warpgroups=unit.warpgroups, smem_bytes=most, unit=unit, seed=seed, trace=trace,

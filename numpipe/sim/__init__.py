@@ -52,7 +52,7 @@ from .memory import SharedMemory
 from .mma import Plan
 from .pace import Pace
 from .port import Warpgroup
-from .schedule import Costs, Schedule, WorkCounter
+from .schedule import Costs, LiveCounter, Schedule, WorkCounter
 from .state import SM
 
 __all__ = ["Costs", "Event", "Trace", "default_registers", "simulate"]
@@ -119,7 +119,7 @@ def simulate(body: Callable[[machine.Machine], None], *, grid: tuple[int, int, i
     schedule = Schedule(random)
     boxes: dict[machine.TensorMap, Box] = {}
     plans: dict[Any, Plan] = {}
-    deals = [WorkCounter(ctas_in_all, random, () if guide is None else guide.deal) for _ in gpus or [()]]
+    deal = WorkCounter(ctas_in_all, random, () if guide is None else guide.deal)
     gmem = (SharedArrays if gpus else GlobalMemory)(fresh, programmatic)
     context = contextvars.copy_context()
     with contextlib.closing(pace), np.errstate(all="ignore"):  # the tensor core and TMA make infinities without a word
@@ -139,12 +139,13 @@ def simulate(body: Callable[[machine.Machine], None], *, grid: tuple[int, int, i
             if isinstance(gmem, SharedArrays) and launch is not None:
                 gmem.gpus = launch
             group: list[SM] = []
+            live = [LiveCounter(ctas_in_all, gpu, scheduler) for gpu in range(len(gpus))]
             for gpu, ctas in parts:
                 peers: list[SM] = []
                 for cta in ctas:
                     sm = SM(cta=cta, grid=grid, warpgroups=warpgroups, unit=unit, scheduler=scheduler, clocks=clocks, peers=peers,
                             group=group, costs=costs or Costs(), trace=trace, context=context, boxes=boxes, plans=plans, gmem=gmem,
-                            deal=deals[gpu or 0], pace=pace, gpus=launch, gpu=gpu)
+                            deal=deal if gpu is None else live[gpu], pace=pace, gpus=launch, gpu=gpu)
                     sm.meeting = ClusterMeeting("cluster", sm, ("cluster", peers[0].place), 1)
                     sm.memory = SharedMemory(sm, max(smem_bytes + staging_bytes, 1))
                     sm.warpgroups += [Warpgroup(sm, i, functools.partial(_run_body, body)) for i in range(warpgroups)]
@@ -153,7 +154,7 @@ def simulate(body: Callable[[machine.Machine], None], *, grid: tuple[int, int, i
             pace.end()
         left_set(gmem.flags.values())
     if guide is not None:
-        guide.drawn = max(deal.drawn for deal in deals)
+        guide.drawn = deal.drawn
     if ended is not None:
         ended(gmem)
 
