@@ -20,21 +20,27 @@ from ..language.tiles.refs import GmemRef
 from ..language.tiles.store_ring import drain_stores
 from ..plan.context import Context
 from ..plan.unit import Unit
+from ..sim.ahead import Ahead, ahead
 from ..sim.directed import Guide
 
 
 def simulate(unit: Unit, function: Callable[..., Any], arrays: Sequence[np.ndarray], scalars: Sequence[Any],
              grid: tuple[int, int, int], *, seed: sim.Seed = None, trace: sim.Trace | None = None, fresh: int = 0,
-             ended: Callable[[Any], None] | None = None, limit: float | None = None) -> None:
+             ended: Callable[[Any], None] | None = None, limit: float | None = None,
+             spare: Callable[[], Unit] | None = None) -> None:
     """Run the rewritten kernel function over the whole grid, role by role as the entry on the GPU does.
 
     The last `fresh` arrays were allocated for this call; `ended` and `limit` are those of `sim.simulate`. `seed` None is the order
-    of the virtual-time model, an int a random legal schedule. Raises PipelineRace, PipelineDeadlock or SimulationError, naming the
-    user's lines.
+    of the virtual-time model, an int a random legal schedule. `spare` makes another unit like `unit`, for the estimate of the time.
+    Raises PipelineRace, PipelineDeadlock or SimulationError, naming the user's lines.
     """
 
     def body(machine: Machine) -> None:
         run_role(machine, unit, function, arrays, scalars)
+
+    def look_ahead() -> Ahead | None:
+        other = spare()  # type: ignore[misc]
+        return ahead(other, lambda machine: run_role(machine, other, function, arrays, scalars), grid)
 
     try:
         most = unit.target.smem_bytes
@@ -42,7 +48,8 @@ def simulate(unit: Unit, function: Callable[..., Any], arrays: Sequence[np.ndarr
                      cluster=unit.cluster,
                      staging_bytes=most + ROOM * unit.compute_wgs,  # kept apart: see Unit.plan_staging, tiles.exchange
                      fresh=arrays[len(arrays) - fresh:], programmatic=True, handover=any(array.workspace for array in unit.arrays),
-                     ended=ended, arrays=arrays, limit=limit)
+                     ended=ended, arrays=arrays, limit=limit,
+                     look_ahead=None if spare is None else look_ahead)
     finally:
         if isinstance(seed, Guide):
             seed.layout = unit.layout
