@@ -357,6 +357,8 @@ class SM:
         self.ended = False
         self.reached: dict[int, tuple[int, Warpgroup, str, Site]] = {}
         """the last thing that warps of other CTAs did in its memory, by their counters (`cluster.reach`)"""
+        self.sent: dict[int, tuple[int, Warpgroup, str, Site]] = {}
+        """its last copies to other CTAs, by the counters of the mbarriers that tell that they have landed"""
         self.agreed: dict[tuple[Any, ...], Any] = {}
         """`cluster.Agreement`, of the cluster's first CTA"""
         self.came: dict[tuple[Any, ...], int] = {}
