@@ -336,15 +336,13 @@ class SM:
         self.scheduler = scheduler
         self.costs = costs
         self.trace = trace
-        self.boxes = boxes
-        self.plans = plans
+        self.boxes, self.plans = boxes, plans
         """`mma.Plan` of each kind of wgmma batch"""
         self.gmem = gmem
         """`gmem.GlobalMemory`"""
         self.deal, self.pace = deal, pace
         self.hub = getcurrent()
-        self.closing = False
-        self.touched = 0
+        self.closing, self.touched = False, 0
         """counts accesses to tiles and arrays"""
         self.progress = 0
         """counts the events that can end somebody's wait"""

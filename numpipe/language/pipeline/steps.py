@@ -32,7 +32,6 @@ import numpy as np
 from ...core.arith import successor
 from ...core.lanes import one_lane
 from ...core.op import helper, op
-from ...diagnostics.arguments import is_int
 from ...diagnostics.errors import SpecError
 from ...plan.context import only_if, over
 from ...plan.trees import made
@@ -93,9 +92,6 @@ def grouped(where: str, specs: Sequence[Any], labels: Sequence[str], known: Sequ
 
     Raises SpecError where a slot would be needed before it is released.
     """
-    for name, value in (("max_concurrent_steps", slots), ("delay_release", delay)):
-        if value is not None and not is_int(value):
-            raise SpecError(f"{where}: {name} must be an int, got {value!r}")
     if slots < 1:
         raise SpecError(f"{where}: max_concurrent_steps must be at least 1, got {slots}")
     groups: dict[tuple[int, int, int], list[int]] = {}
