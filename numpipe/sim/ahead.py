@@ -67,7 +67,7 @@ def ahead(unit: Unit, body: Callable[[Any], None], grid: tuple[int, int, int]) -
     steps, flop, nbytes = (sum(n for key, n in work.items() if key[0] in kinds)
                            for kinds in (("steps",), ("flop",), ("read", "written")))
     tiles = math.prod(machine.tiles.values()) if machine.tiles else 0
-    scale = max(1.0, tiles / machine.begun) if machine.over and machine.begun else 1.0
+    scale = max(1.0, tiles / (machine.begun + 0.5)) if machine.over and machine.begun else 1.0  # it ended within a tile
     scale *= unit.compute_wgs
     return Ahead(round(scale * steps), scale * (STEP * (1 + steps) + FLOP * flop + BYTE * nbytes),
                  not machine.over or bool(machine.begun))

@@ -44,7 +44,8 @@ class Pace:
         if isinstance(limit, bool) or not isinstance(limit, (int, float)) or not limit > 0:
             raise SpecError(f"kernel {name}: simulate: limit={limit!r}: it is a number of seconds above 0, math.inf for no bound")
         self.name, self.limit, self.clusters, self.ctas = name, limit, clusters, ctas
-        self._look_ahead, self._ahead = look_ahead, None
+        self._look_ahead = look_ahead
+        self._ahead: Ahead | None = None
         self._counts: dict[int, int] = {}
         self._notes = self._steps = 0
         self._bar: Any = None

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import io
+import itertools
 import math
 import re
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -97,7 +99,7 @@ def test_what_takes_longer_is_refused_with_the_estimate_and_the_mend(kernel: Any
     np.testing.assert_array_equal(x, y)
 
 
-@pytest.mark.parametrize("size", [16384, 4096])
+@pytest.mark.parametrize("size", [4096, pytest.param(16384, marks=pytest.mark.thorough)])
 def test_a_large_product_is_refused_before_anything_runs(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The control flow of its first CTA tells its steps; of a loop over tiles that takes longer, the number of tiles."""
     def runs(peers: Any) -> None:
@@ -109,7 +111,7 @@ def test_a_large_product_is_refused_before_anything_runs(size: int, monkeypatch:
     with pytest.raises(SpecError, match=r"kernel matmul: simulated it takes about \d{3,7} s \(2 CTAs, of which the first has "
                        r"\d{4,8} steps\), and simulations end at 30 s: take smaller arrays"):
         matmul.simulate(a, a, limit=30)
-    assert time.monotonic() - begin < 3
+    assert time.monotonic() - begin < 30  # on a busy computer
     with pytest.raises(SpecError, match="it runs"):
         matmul.simulate(a, a, limit=math.inf)
 
@@ -133,11 +135,12 @@ def test_what_takes_long_to_count_is_told_by_its_tiles(monkeypatch: pytest.Monke
     monkeypatch.setattr(Pace, "_first", lambda self: told.append(first(self)) or told[-1])
     monkeypatch.setattr(pace, "LARGE", 0)
     by_tiles.simulate(*arrays(64), limit=60)
-    monkeypatch.setattr(ahead, "LONGEST", 0.01)
+    ticks = itertools.count()
+    monkeypatch.setattr(ahead, "time", SimpleNamespace(monotonic=lambda: next(ticks) * ahead.LONGEST / 60))
     by_tiles.simulate(*arrays(64), limit=60)
     by_steps.simulate(*arrays(48), limit=60)
     whole, part, steps = told
-    assert whole.steps == 32 and whole.steps / 2 < part.steps < 2 * whole.steps and part.whole
+    assert whole.steps == 32 and 24 <= part.steps <= 40 and part.whole
     assert 0 < steps.steps < 48 and not steps.whole  # of a pipeline nobody says how much is left
 
 

@@ -158,7 +158,7 @@ class All:
         while left:
             ready = [n for n in left if not any(before[n] >> other & 1 for other in left if other < n)]
             # an operation that is not a warpgroup's is run when nobody else can: it changes no warpgroup
-            step = min(ready, key=lambda n: (steps[n].agent != (order or [None])[-1], isinstance(steps[n].agent[0], str), n))
+            step = min(ready, key=lambda n: ([steps[n].agent] != order[-1:], isinstance(steps[n].agent[0], str), n))
             left.remove(step)
             order.append(steps[step].agent)
         return order
