@@ -127,9 +127,9 @@ def _fits(unit: Unit) -> None:
     """Raise SpecError where the packed parameter of a kernel of several GPUs is larger than a launch's parameters may be."""
     sizes = 8 * sum(1 + 2 * array.ndim for array in unit.arrays)
     if unit.gpus and unit.table_bytes + sizes > PARAMETER_BYTES:
-        raise SpecError(f"kernel {unit.kernel}: the {len(unit.maps)} tensor maps of each of {unit.gpus} GPUs take {unit.table_bytes} "
-                        f"of the {PARAMETER_BYTES} B of a launch's parameters: a mesh of fewer GPUs, or fewer arrays and shapes of "
-                        "blocks that the TMA moves")
+        raise SpecError(f"kernel {unit.kernel}: the {len(unit.maps)} tensor maps of each of {unit.gpus} GPUs take "
+                        f"{unit.table_bytes} of the {PARAMETER_BYTES} B of a launch's parameters: a mesh of fewer GPUs, or fewer "
+                        "arrays and shapes of blocks that the TMA moves")
 
 
 def build(unit: Unit, lifted: Lifted, scalars: Sequence[tuple[str, np.dtype]]) -> Built:

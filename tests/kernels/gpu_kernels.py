@@ -131,8 +131,8 @@ def taken_by_count(x, counts, y, done):
     """y: of the GPU before this one as many blocks of x as its count says, which steers what is loaded."""
     me, gpus = numpipe.axis_index("gpu"), numpipe.axis_size("gpu")
     before = (me + gpus - 1) % gpus
-    many = numpipe.peer(counts, before)[0]
     for (i,) in numpipe.tiles(x.shape[0] // 64):
+        many = numpipe.peer(counts, before)[0]
         acc = numpipe.zeros((64, 64), np.float32)
         # at least one: so the compute role knows that the memory role has read the count
         pipe = numpipe.pipeline(grid=(2 if i < many else 1,), in_specs=(BlockSpec((64, 64), lambda k: (i * k, 0)),))

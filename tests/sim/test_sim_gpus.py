@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -45,6 +46,13 @@ def test_kernels_compute_the_same_in_every_schedule(name: str, gpus: int) -> Non
 def test_rings_and_sums_in_a_fixed_order_have_the_same_bits(name: str, gpus: int) -> None:
     for seed in range(examples(20)):
         computes(CASES[name], gpus, seed, ctas=1 + seed % 3 if gpus < 8 else 1)
+
+
+@pytest.mark.variants(3)
+@pytest.mark.parametrize("name", [name for name in CASES if name not in ("piped", "in_clusters")])
+def test_gpus_may_have_more_ctas_than_tiles(name: str) -> None:
+    for seed in (None, 0, 1):
+        computes(CASES[name], 2, seed, ctas=6)
 
 
 def test_a_kernel_with_semaphores_runs_on_one_gpu_too() -> None:
@@ -153,12 +161,19 @@ def test_a_deadlock_of_two_gpus_names_who_waits_and_who_has_signalled() -> None:
         assert text in str(caught.value)
 
 
-def test_a_timeline_has_the_rows_of_each_gpu() -> None:
+def test_a_timeline_has_the_rows_of_each_gpu(tmp_path: Path) -> None:
     trace = numpipe.Trace()
     gpu_kernels.shift.simulate(gpu_kernels.blocks(2, 128, 64), mesh=MESH(2), trace=trace)
     assert {event.gpu for event in trace.events} == {0, 1}
     text = trace.timeline()
-    assert "GPU 0" in text and "GPU 1" in text
+    rows = [line.partition("|")[0].strip() for line in text.splitlines() if "|" in line]
+    assert rows[:3] == ["GPU 0 wg0 compute", "GPU 0 wg1 compute", "GPU 0 wg2 memory"] and "GPU 1 wg2 memory" in rows
+    assert text.startswith("CTA (0, 0, 0) of 2 GPUs") and trace.timeline(cta=(1, 0, 0, 0)).startswith("CTA (0, 0, 0) of GPU 1")
+    trace.save(tmp_path / "run.json")
+    again = numpipe.Trace.load(tmp_path / "run.json")
+    assert again.timeline() == text and again.gpus == [0, 1]
+    assert '"CTA (0, 0, 0) of GPU 1"' in (tmp_path / "run.json").read_text() and len(trace.summary().ctas) == 4
+    assert {event.details["semaphore"] for event in trace.of("signal")} == {"ready[0] of GPU 0", "ready[0] of GPU 1"}
 
 
 # ---- what is refused
