@@ -47,6 +47,8 @@ SIBLINGS = ("core.inert_cuda", "plan.specs_cuda", "plan.context_cuda", "language
 """the modules that hold the CUDA meanings of types, imported by the first compile (operations import their own)"""
 
 
+PARAMETER_BYTES = 32_764
+"""of a kernel's parameters (PTX ISA, "Kernel Function Parameters", from compute capability 7.0 on)"""
 _INSTALL = "install numba-cuda[cu13] (Linux x86_64 or aarch64)"
 
 
@@ -112,12 +114,22 @@ def front_end(unit: Unit, lifted: Lifted, scalars: Sequence[tuple[str, np.dtype]
         places = [lifted.sources[0].definition, blame.call_position(lifted, rf"\b{written}$")]
         raise blame.stamp(error, unit, lifted, places) from None
     roles.check(unit, kernel._codelibrary, lifted)
+    _fits(unit)
     if seen.redefined and not unit.params.allow_serialized_wgmma:
         raise advisories.redefined(unit, lifted, seen)
     register_budget.check(unit, lifted, seen)
     instrument(unit, kernel._codelibrary, functools.partial(blame.call_position, lifted))
     nb.rename(kernel, entry_name(unit))
     return kernel, seen
+
+
+def _fits(unit: Unit) -> None:
+    """Raise SpecError where the packed parameter of a kernel of several GPUs is larger than a launch's parameters may be."""
+    sizes = 8 * sum(1 + 2 * array.ndim for array in unit.arrays)
+    if unit.gpus and unit.table_bytes + sizes > PARAMETER_BYTES:
+        raise SpecError(f"kernel {unit.kernel}: the {len(unit.maps)} tensor maps of each of {unit.gpus} GPUs take "
+                        f"{unit.table_bytes} of the {PARAMETER_BYTES} B of a launch's parameters: a mesh of fewer GPUs, or fewer "
+                        "arrays and shapes of blocks that the TMA moves")
 
 
 def build(unit: Unit, lifted: Lifted, scalars: Sequence[tuple[str, np.dtype]]) -> Built:

@@ -93,10 +93,10 @@ def check(definition: Definition, call: Call, variant: Variant) -> None:
         return
     arrays = "" if same else ("with the arrays of this call: an ArrayType stands for one whose last dimension is contiguous and "
                               "whose rows TMA can address\n")
+    keep = "" if call.gpus else (f"or keep it in a file:\n"
+                                 f"    {name}.export(\"{name}.numpipe\", {f'({args}, {named})' if named else args})\n")
     raise JitRefused(f"kernel {name}: this call would compile it for {', '.join(known)}, which {by} refuses. Compile it ahead:\n"
-                     f"    {warmup}\n"
-                     f"or keep it in a file:\n"
-                     f"    {name}.export(\"{name}.numpipe\", {f'({args}, {named})' if named else args})\n{arrays}"
+                     f"    {warmup}\n{keep}{arrays}"
                      "numpipe.jit(\"allow\") around the call compiles it too")
 
 
@@ -119,8 +119,8 @@ def suggested(definition: Definition, call: Call, variant: Variant) -> tuple[str
     named = [*(call.behind.items() if left_out else ()), *(
         (name, value) for name, value in (*zip(arguments.scalars, call.scalars, strict=True), *call.statics)
         if name not in own and not (type(defaults[name]) is type(value) and bool(defaults[name] == value)))]
-    pairs = ", ".join(f'"{name}": {spelled(value)}' for name, value in named)
-    return f"({', '.join(args)}{',' * (len(args) == 1)})", f"{{{pairs}}}" if named else "", same
+    pairs = ", ".join([*(f'"{name}": {spelled(value)}' for name, value in named), *['"mesh": mesh'] * bool(call.gpus)])
+    return f"({', '.join(args)}{',' * (len(args) == 1)})", f"{{{pairs}}}" if pairs else "", same
 
 
 def spelled(value: Any) -> str:

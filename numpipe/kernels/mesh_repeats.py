@@ -16,6 +16,7 @@ from ..launch.mesh import Mesh
 from ..launch.peers import Together
 from ..launch.table import Table
 from .arguments import Call, Parameters
+from .repeats import constants_of, keep_constants
 
 
 class Repeat:
@@ -48,11 +49,8 @@ class MeshRepeats:
                 key += [_marks(each) for each in (out if type(out) is tuple else (out,))]
         except (KeyError, TypeError):
             return None, out
-        if named:
-            found = get((*named, *map(id, named.values())))
-            constants = get(self._arguments.constants(named)) if found is None else found[0]
-            if constants is None:
-                return None, out
+        if named and (constants := constants_of(named, self._arguments, get)) is None:
+            return None, out
         repeat = get((mesh, constants, len(args), *key))
         if type(repeat) is list and out is None and stream is None:
             lists = [[make() for make in makers] for makers in repeat]
@@ -77,8 +75,7 @@ class MeshRepeats:
         if named:
             if self._arguments.constants(named) is None:
                 return
-            constants = self._table.get(first.statics) or keep(first.statics, object())
-            keep((*named, *map(id, named.values())), (constants, tuple(named.values())))
+            constants = keep_constants(named, first.statics, self._table)
 
         def passed(number: int) -> Any:
             """Return an argument as a call passes it: a description of an array stands for itself."""

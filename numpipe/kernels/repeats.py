@@ -30,6 +30,19 @@ class Repeat:
         """the launch that was learnt last, so that calls on one stream need no second look-up"""
 
 
+def constants_of(named: dict[str, Any], arguments: Parameters, get: Callable[[Any], Any]) -> Any:
+    """Return the object that stands for the Statics of a call with these named arguments; None where it is not known."""
+    found = get((*named, *map(id, named.values())))
+    return get(arguments.constants(named)) if found is None else found[0]
+
+
+def keep_constants(named: dict[str, Any], statics: Any, table: Table) -> Any:
+    """Keep the object that stands for a call's Statics, whose hash is quicker, under the named arguments; returns it."""
+    constants = table.get(statics) or table.keep(statics, object())
+    table.keep((*named, *map(id, named.values())), (constants, tuple(named.values())))
+    return constants
+
+
 class Repeats:
     """The launches that calls of one kernel may repeat."""
 
@@ -55,11 +68,8 @@ class Repeats:
             marks = [MARKS[type(a)](a) for a in arrays]
         except KeyError:
             return None, out
-        if named:
-            found = get((*named, *map(id, named.values())))
-            constants = get(self._arguments.constants(named)) if found is None else found[0]
-            if constants is None:
-                return None, out
+        if named and (constants := constants_of(named, self._arguments, get)) is None:
+            return None, out
         repeat = get((constants, len(args), *marks))
         if type(repeat) is list and stream is None and out is None:
             outputs = [make() for make in repeat]
@@ -80,8 +90,7 @@ class Repeats:
         if named:
             if self._arguments.constants(named) is None:
                 return
-            constants = self._get(call.statics) or keep(call.statics, object())  # whose hash is quicker
-            keep((*named, *map(id, named.values())), (constants, tuple(named.values())))
+            constants = keep_constants(named, call.statics, self._table)
         key = (constants, len(call.args), *[MARKS[type(info.owner)](info.owner) for info in infos])
         repeat = self._get(key) or keep(key, Repeat(launch.follow(infos), launched))
         repeat.newest = keep((repeat, launched.stream), launched)

@@ -26,7 +26,9 @@ simulated SM. Read `launcher` first, then `info` and `host`.
 `image`         a compiled kernel: what its launches, reports and profiles need, and its form as bytes
 `launcher`      loading machine code, parameter packing and the driver call
 `collecting`    the launches that a function makes, kept to be made again
-`mesh`          the GPUs of a kernel of several GPUs
+`mesh`          the GPUs of a kernel of several GPUs: one process with all of them (`local_gpus`), or one each (`torch_gpus`)
+`peers`         launches on several GPUs at once: tensor maps and addresses of the others' arrays
+`controls`      what such launches tell each other, and the error of one that waited for a peer too long
 `device`        which GPU there is, "gpu" or "sim"
 `profiles`      traces of kernels that record
 `watch`         kernels built with debug=True: waits that they gave up

@@ -58,6 +58,8 @@ class Gpus(Protocol):
     size: int
     ranks: tuple[int, ...]
     """those of this process"""
+    meets: bool
+    """whether `control` waits for other processes"""
 
     @property
     def devices(self) -> tuple[int, ...]:
@@ -84,6 +86,8 @@ class Controls:
 
     def __init__(self, gpus: Gpus) -> None:
         self._gpus, self._lock = gpus, threading.RLock()
+        self.launching = threading.Lock()
+        """held while the launches of a call are queued: calls of several threads come to all GPUs in one order"""
         self._blocks: dict[tuple[int, int], list[int]] = {}
         self._streams: dict[tuple[int, ...], int] = {}
         self._kernels: list[Known] = []
@@ -102,6 +106,10 @@ class Controls:
         with self._lock:
             key = self.stream(streams), block_words(semaphores, self._gpus.size, image.debug)
             if key not in self._blocks:
+                if self._gpus.meets and driver.get().capturing(streams[0], self._gpus.devices[0]):
+                    raise SpecError(f"kernel {image.name}: its stream is being captured into a CUDA graph, and the first call on a "
+                                    "stream allocates what its launches share, together with the other ranks: make a call on this "
+                                    "stream ahead of the capture")
                 self._blocks[key] = self._gpus.control(key[1])
             number, known = self._number(image), Known(image, self._blocks[key], semaphores)
             self._kernels[number:number + 1] = [known]

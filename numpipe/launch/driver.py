@@ -304,11 +304,9 @@ class Driver(Contexts):
 
     def share_memory(self, address: int, ordinal: int, ordinals: Sequence[int]) -> None:
         """Let GPUs read and write the memory at an address where it is of a pool: contexts do not give access to pools."""
-        if not address:
-            return
         name = self._api.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE
-        pool = self._call("cuPointerGetAttribute", name, address)
-        handle = 0 if pool is None else int(pool)
+        code, pool = self._api.cuPointerGetAttribute(name, address)  # an error, or 0, for memory of no pool
+        handle = 0 if int(code) else int(pool)
         if handle and (handle, tuple(ordinals)) not in self._shared:
             self.share_pool(ordinal, ordinals, self._api.CUmemoryPool(handle))
             self._shared.add((handle, tuple(ordinals)))

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import dataclasses
 import struct
 import threading
 from collections.abc import Callable, Sequence
@@ -107,6 +108,8 @@ class Prepared:
         The last `outputs` of the arrays are written: none of them may overlap another one. `workspace` returns the shape of the
         workspace for a grid and arrays, of a kernel whose last array it is; callers do not pass it. `table` keeps the launches.
         """
+        if compiled.gpus:  # a memset comes before each launch, so there is no kernel to overlap with
+            attributes = dataclasses.replace(attributes, programmatic=False)
         self.compiled, self.name, self.attributes = compiled, compiled.name, attributes
         self._outputs, self._workspace = outputs, workspace
         if compiled.cluster not in ((1, 1, 1), attributes.cluster):

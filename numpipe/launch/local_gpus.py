@@ -27,6 +27,8 @@ _OWN_STREAM = 0
 class LocalGpus:
     """GPUs that reach each other; rank r has the CUDA ordinal ``devices[r]``."""
 
+    meets = False
+
     def __init__(self, devices: Sequence[int] | None) -> None:
         """Raises TargetError where there is no such GPU, and LaunchError where two of them cannot reach each other."""
         state = gpu_state()
@@ -77,6 +79,11 @@ class LocalGpus:
             made.append(array)
         return made
 
+    def to_device(self, arrays: Sequence[Any]) -> list[DeviceArray]:
+        """Copy host arrays, one to each GPU."""
+        return [DeviceArray.from_host(np.ascontiguousarray(array), _OWN_STREAM, device)
+                for array, device in zip(arrays, self.devices, strict=True)]
+
     def room(self, nbytes: int) -> list[int]:
         """Return the addresses of new memory on each GPU, which nothing frees."""
         return [driver.get().kept(np.zeros(nbytes, np.uint8), device) for device in self.devices]
@@ -99,7 +106,7 @@ class LocalGpus:
 
     def addresses(self, infos: Sequence[ArrayInfo], name: str, kernel: str) -> list[int]:
         """Return where the GPUs have an array, by rank, for kernels that reach it on others."""
-        for info in infos:
+        for info in infos if infos[0].ptr else ():
             driver.get().share_memory(info.ptr, info.device, self.devices)
         return [info.ptr for info in infos]
 

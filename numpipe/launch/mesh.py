@@ -11,6 +11,7 @@ import numpy as np
 from ..diagnostics.arguments import NONE, SHAPE, each, element_type, require, told, whole
 from ..diagnostics.errors import NumpipeError, SpecError
 from ..plan.control_block import MOST_GPUS
+from .arrays import describe
 from .controls import Controls
 from .info import ArrayInfo
 from .local_gpus import LocalGpus
@@ -96,6 +97,25 @@ class Mesh:
         kind, make = element_type(f"Mesh.{what}", dtype), np.zeros if zeros else np.empty
         return [make(dims, kind) for _ in range(self.size)]
 
+    def to_device(self, arrays: Any) -> Any:
+        """Copy host arrays to the GPUs, to memory as `empty` returns it: a list of one for each GPU, under `torch` this rank's own.
+
+        All have one shape and type. Simulated they are returned as they are.
+        """
+        given = [arrays] if self.rank is not None else arrays
+        if type(given) not in (list, tuple) or len(given) != (1 if self.rank is not None else self.size):
+            raise SpecError(f"Mesh.to_device: arrays must be a list of {self.size} arrays, one for each GPU, got {told(arrays)}")
+        infos, host = [describe(array, "arrays", "Mesh.to_device") for array in given], []
+        for info in infos:
+            if info.array is None:
+                raise SpecError(f"Mesh.to_device: arrays must be on the host, got a {type(info.owner).__name__} on GPU "
+                                f"{info.device}")
+            if (info.shape, info.dtype) != (infos[0].shape, infos[0].dtype):
+                raise SpecError(f"Mesh.to_device: arrays must have one shape and type, got {info.dtype.name} {info.shape} beside "
+                                f"{infos[0].dtype.name} {infos[0].shape}")
+            host.append(info.array)
+        return list(given) if self.gpus is None else self.gpus.to_device(host)
+
     def workspace(self, name: str, shape: int | Sequence[int], dtype: Any, stream: Hashable = None) -> Any:
         """Return memory as `empty` does, for what runs on a stream: the same for the same name and stream, as long as it is large
         enough. Its contents are undefined. All ranks ask for the same."""
@@ -132,8 +152,8 @@ class Mesh:
 
 
 @contextlib.contextmanager
-def compiling(mesh: Mesh | None, what: str) -> Iterator[None]:
-    """Let the ranks wait for each other while one compiles; an error of one is told to the others."""
+def compiling(mesh: Mesh | None, what: str, facts: dict[str, str]) -> Iterator[None]:
+    """Let the ranks wait for each other while one compiles what these facts say; an error of one is told to the others."""
     if mesh is None or mesh.gpus is None:
         yield
         return
@@ -141,9 +161,9 @@ def compiling(mesh: Mesh | None, what: str) -> Iterator[None]:
         yield
     except NumpipeError as error:
         with contextlib.suppress(NumpipeError):
-            mesh.gpus.agree({"the compile": f"{type(error).__name__}: {error}"}, what, COMPILED)
+            mesh.gpus.agree({**facts, "the compile": f"{type(error).__name__}: {error}"}, what, COMPILED)
         raise
-    mesh.gpus.agree({"the compile": "done"}, what, COMPILED)
+    mesh.gpus.agree({**facts, "the compile": "done"}, what, COMPILED)
 
 
 def key_of(mesh: Mesh | None) -> Hashable:

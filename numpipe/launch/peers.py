@@ -50,14 +50,17 @@ class Together:
 
     def __call__(self) -> None:
         """Queue the kernel on each GPU. Raises what `Launch` does, and PipelineDeadlock where one waited for a peer too long."""
-        self._controls.check()
-        for launch in self.launches:
-            launch()
+        controls = self._controls
+        controls.check()
+        with controls.launching:
+            for launch in self.launches:
+                launch()
 
     def run(self, scalars: Sequence[Any]) -> None:
         """Launch with these scalars."""
         self._controls.check()
-        self.prepared.together(self.launches, scalars)
+        with self._controls.launching:
+            self.prepared.together(self.launches, scalars)
 
 
 def together(prepared: Prepared, grid: Grid, gpus: Gpus, controls: Controls, arrays: Sequence[Sequence[ArrayInfo]],

@@ -109,7 +109,7 @@ def axis_index(name: str | tuple[str, ...]) -> Any:
     """
     machine, unit = current(), current().unit
     if name == GPU_AXIS and unit.gpus:  # likewise, to `gpu_index`
-        return np.int32(machine.gpu)
+        return np.int32(machine.gpu or 0)
     if name == unit.wg_axis:  # called by plain helpers; kernels are rewritten to `warpgroup_part`
         return np.int32(unit.number(machine.warpgroup) % unit.tile_wgs)
     if name in unit.cluster_axes:
@@ -218,7 +218,7 @@ def warpgroup_part(np_: Context) -> Any:
 @op(context=True)
 def gpu_index(np_: Context) -> Any:
     """`axis_index("gpu")` in a kernel with semaphores: the number of this GPU in the mesh."""
-    return np.int32(current().gpu)
+    return np.int32(current().gpu or 0)
 
 
 def own_part(unit: Unit, region: Region) -> int:

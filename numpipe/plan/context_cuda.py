@@ -15,6 +15,7 @@ from .budget import Region
 from .cluster import Dims
 from .folded import index
 from .plans import GPU, STATE, WARPGROUP
+from .shape import GPU_AXIS
 from .unit import Unit
 
 I32 = nb.types.int32
@@ -219,7 +220,7 @@ def define_axes(module: Any, unit: Unit) -> None:
         define("index", name, lambda builder: cluster_place(builder, unit.cluster)[axis])
         define("size", name, lambda builder: nb.const(unit.cluster[axis]))
     if unit.gpus:
-        define("size", source.GPU_AXIS, lambda builder: nb.const(unit.gpus))
+        define("size", GPU_AXIS, lambda builder: nb.const(unit.gpus))
     define("index", unit.wg_axis, lambda builder: tile_part(builder, unit))
     define("size", unit.wg_axis, lambda builder: nb.const(unit.tile_wgs))
 

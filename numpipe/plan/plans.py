@@ -57,6 +57,12 @@ class ArrayArg:
         """Whether the kernel passes it itself."""
         return self.workspace or self.semaphores
 
+    def check_plain(self, what: str) -> None:
+        """Raise SpecError for semaphores, which are no array of numbers; `what` begins the message."""
+        if self.semaphores:
+            raise SpecError(f"{what}: semaphores are signalled and waited for, numpipe.signal({self.name}.at[i], rank) and "
+                            f"numpipe.wait({self.name}.at[i], value), and nothing else: pass an array for numbers")
+
     @property
     def contiguous(self) -> int:
         """The number of its contiguous dimension."""

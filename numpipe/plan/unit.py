@@ -138,6 +138,7 @@ class Unit(SharedMemory):
     def check_output(self, arg: int, what: str, mend: str) -> None:
         """Raise SpecError unless the call took the array for an output: stores to an input would be lost, or spoil it."""
         array = self.arrays[arg]
+        array.check_plain(what)
         if array.output:
             return
         reason = (f"the kernel's source does not show that it is an output: {mend}" if self.params.dimension_semantics is None else
@@ -152,6 +153,7 @@ class Unit(SharedMemory):
         for label, (arg, shape, fill, known, transforms, policy, shared, mode) in zip(labels, wanted, strict=True):
             array = self.arrays[arg]
             what = f"{where}: {label} for '{array.name}'"
+            array.check_plain(what)
             if written:
                 self.check_output(arg, what, "write out_specs=(…,) where the pipeline is made, and pass the array by name")
                 if array.order != "row":

@@ -8,17 +8,18 @@ not depend on the order that was run. (`exploration` runs all orders, up to equi
 is in flight, that is a deadlock.
 
 CTAs run one after the other, those of a cluster at the same time; what any two CTAs do to an element of an array is compared
-(`gmem`). In a kernel with semaphores the CTAs of all GPUs run at the same time (`gpus`, `semaphores`), and clocks order what they do
-to arrays (`between`). What is ``.aligned`` is executed by all lanes; narrower scopes, and lanes of a warp that do not come to a shuffle, are
-reported. Not modelled: loads from other CTAs' shared memory, atomics of the lanes, waits of a CTA for one of a
-larger index, and the lanes of a warp one by one (an elected lane stands for its warp; but see `lane`), so two ordinary stores of
+(`gmem`). In a kernel with semaphores the CTAs of all GPUs run at the same time (`gpus`, `semaphores`), and clocks order what they
+do to arrays (`between`). What is ``.aligned`` is executed by all lanes; narrower scopes, and lanes of a warp that do not come to a
+shuffle, are reported. Not modelled: loads from other CTAs' shared memory, atomics of the lanes, waits of a CTA for one of a larger
+index, and the lanes of a warp one by one (an elected lane stands for its warp; but see `lane`), so two ordinary stores of
 one warpgroup to an array count as ordered.
 
 The room implements `core.machine.Machine`; what operations mean belongs to `language` and `intrinsics`, so that a simulated
 kernel and a compiled one share the ring, the tile orders, the layouts and the matrix descriptors. Read `port` first, which has a
 method for each operation, then `clocks`. All files are typed against `state`; `memory`, `gmem` and `barriers` record what
-happens (`banks` counts bank conflicts for traces, `pace` the time that a run takes), and `report`, `conflicts`, `touches`,
-`outputs`, `rounds` and `deadlock` say what went wrong: an error names the hazard, both sides, and the mend.
+happens (`banks` counts bank conflicts for traces, `pace` the time that a run takes, which `ahead` tells from the control flow of
+`count`), and `report`, `conflicts`, `touches`, `outputs`, `rounds` and `deadlock` say what went wrong: an error names the hazard,
+both sides, and the mend.
 """
 
 from __future__ import annotations
@@ -41,7 +42,11 @@ from ..diagnostics.errors import NumpipeError, SpecError
 from ..traces.events import Event
 from ..traces.trace import Trace
 from . import barriers, deadlock, named
+<<<<<<< HEAD
 from .between import SharedArrays
+=======
+from .ahead import Ahead
+>>>>>>> main
 from .boxes import Box
 from .clocks import Clocks
 from .cluster import ClusterMeeting, leave
@@ -52,7 +57,7 @@ from .memory import SharedMemory
 from .mma import Plan
 from .pace import Pace
 from .port import Warpgroup
-from .schedule import Costs, Schedule, WorkCounter
+from .schedule import Costs, LiveCounter, Schedule, WorkCounter
 from .state import SM
 
 __all__ = ["Costs", "Event", "Trace", "default_registers", "simulate"]
@@ -76,7 +81,11 @@ def simulate(body: Callable[[machine.Machine], None], *, grid: tuple[int, int, i
              costs: Costs | None = None, staging_bytes: int = 0, fresh: Sequence[np.ndarray] = (), programmatic: bool = False,
              cluster: tuple[int, int, int] = (1, 1, 1), handover: bool = False,
              ended: Callable[[GlobalMemory], None] | None = None, arrays: Sequence[np.ndarray] = (),
+<<<<<<< HEAD
              limit: float | None = None, gpus: Sequence[Sequence[np.ndarray]] = ()) -> None:
+=======
+             limit: float | None = None, look_ahead: Callable[[], Ahead | None] | None = None) -> None:
+>>>>>>> main
     """Run ``body(machine)`` for every warpgroup of every CTA of `grid` (x, y, z; x fastest without a seed), CTA by CTA.
 
     warpgroups     warpgroups of 128 threads, 1 … 8; `body` sets ``machine.role`` itself
@@ -97,7 +106,11 @@ def simulate(body: Callable[[machine.Machine], None], *, grid: tuple[int, int, i
     ended          is called when all CTAs have ended, with the record of what they did to global memory
     arrays         that the kernel was given: an exploration knows them by their places here
     limit          seconds that it may take (`pace`; None: an hour): SpecError where an estimate says more
+<<<<<<< HEAD
     gpus           the arrays of each GPU, of a kernel with semaphores: there is a grid of CTAs on each of them, and all run at once
+=======
+    look_ahead     returns the work of the first CTA, for that estimate
+>>>>>>> main
 
     Raises PipelineRace, PipelineDeadlock or SimulationError for a broken kernel, what `body` raises otherwise.
 
@@ -115,11 +128,15 @@ def simulate(body: Callable[[machine.Machine], None], *, grid: tuple[int, int, i
     require(f"kernel {name}" if name else "simulate", locals(), seed=whole() | STRING | NONE | a(Guide, text="a Guide"))
     random: Any = seed if guide is None else None
     ctas_in_all = math.prod(grid)
+<<<<<<< HEAD
     pace = Pace(name, 1 if gpus else ctas_in_all // math.prod(cluster), max(1, len(gpus)) * ctas_in_all, limit)
+=======
+    pace = Pace(name, ctas_in_all // math.prod(cluster), ctas_in_all, limit, sum(array.size for array in arrays), look_ahead)
+>>>>>>> main
     schedule = Schedule(random)
     boxes: dict[machine.TensorMap, Box] = {}
     plans: dict[Any, Plan] = {}
-    deals = [WorkCounter(ctas_in_all, random, () if guide is None else guide.deal) for _ in gpus or [()]]
+    deal = WorkCounter(ctas_in_all, random, () if guide is None else guide.deal)
     gmem = (SharedArrays if gpus else GlobalMemory)(fresh, programmatic)
     context = contextvars.copy_context()
     with contextlib.closing(pace), np.errstate(all="ignore"):  # the tensor core and TMA make infinities without a word
@@ -139,12 +156,13 @@ def simulate(body: Callable[[machine.Machine], None], *, grid: tuple[int, int, i
             if isinstance(gmem, SharedArrays) and launch is not None:
                 gmem.gpus = launch
             group: list[SM] = []
+            live = [LiveCounter(ctas_in_all, gpu, scheduler) for gpu in range(len(gpus))]
             for gpu, ctas in parts:
                 peers: list[SM] = []
                 for cta in ctas:
                     sm = SM(cta=cta, grid=grid, warpgroups=warpgroups, unit=unit, scheduler=scheduler, clocks=clocks, peers=peers,
                             group=group, costs=costs or Costs(), trace=trace, context=context, boxes=boxes, plans=plans, gmem=gmem,
-                            deal=deals[gpu or 0], pace=pace, gpus=launch, gpu=gpu)
+                            deal=deal if gpu is None else live[gpu], pace=pace, gpus=launch, gpu=gpu)
                     sm.meeting = ClusterMeeting("cluster", sm, ("cluster", peers[0].place), 1)
                     sm.memory = SharedMemory(sm, max(smem_bytes + staging_bytes, 1))
                     sm.warpgroups += [Warpgroup(sm, i, functools.partial(_run_body, body)) for i in range(warpgroups)]
@@ -153,7 +171,7 @@ def simulate(body: Callable[[machine.Machine], None], *, grid: tuple[int, int, i
             pace.end()
         left_set(gmem.flags.values())
     if guide is not None:
-        guide.drawn = max(deal.drawn for deal in deals)
+        guide.drawn = deal.drawn
     if ended is not None:
         ended(gmem)
 

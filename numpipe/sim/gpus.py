@@ -18,10 +18,10 @@ import numpy.typing as npt
 
 from ..diagnostics.errors import SimulationError
 from . import report, sites
-from .clocks import Need
+from .clocks import Clocks, Need
 from .footprints import ARRIVE, AWAIT, TEST
 from .regions import bounds
-from .state import Clocks, WaitReason, Warpgroup, side
+from .state import WaitReason, Warpgroup, side
 
 
 class Begun(WaitReason):

@@ -30,6 +30,7 @@ from typing import Any
 import numpy.typing as npt
 
 from ..arch.targets import DEFAULT
+from .footprints import WRITE
 
 Place = tuple[int, int, int]
 Task = Callable[[int], None]
@@ -299,3 +300,16 @@ class WorkCounter:
         self._ended[cta] = number + 1
         first = self._loops[number] if number < len(self._loops) else ""
         return None if first == what else f"{what or 'ended'} where another one has {first or 'ended'}"
+
+
+class LiveCounter(WorkCounter):
+    """The counter of one GPU of several, whose CTAs run at the same time: who asks gets the next work index."""
+
+    def __init__(self, ctas: int, gpu: int, scheduler: InOrder) -> None:
+        super().__init__(ctas)
+        self._thing, self._scheduler = ("deal", gpu), scheduler
+
+    def draw(self, cta: int) -> int:
+        self._scheduler.touch(self._thing, WRITE)
+        self.drawn = max(self.drawn, self._ctas) + 1
+        return self.drawn - 1

@@ -15,18 +15,18 @@ import numpy.typing as npt
 
 from ..traces.deadlocks import FINISHED, Hint
 from . import report, sites
-from .clocks import Vector
+from .clocks import Clocks, Vector
 from .footprints import AWAIT, WRITE
 from .gpus import check_rank
-from .state import SM, Clocks, WaitReason, Warpgroup
+from .state import SM, WaitReason, Warpgroup
 
 _MOST = (1 << 31) - 1
 
 
 class Signal(NamedTuple):
-    """An addition: the count behind it, what all additions so far have brought, when it arrives, and who made it where."""
+    """An addition: the sum behind it, what all additions so far have brought, when it arrives, and who made it where."""
 
-    count: int
+    total: int
     vector: Vector
     time: int
     who: Warpgroup
@@ -47,7 +47,7 @@ class Semaphore:
 
     @property
     def count(self) -> int:
-        return self.signals[-1].count if self.signals else 0
+        return self.signals[-1].total if self.signals else 0
 
     def add(self, who: Warpgroup, amount: int, clocks: Clocks) -> None:
         vector = clocks.widen(self.signals[-1].vector) if self.signals else clocks.vector()
@@ -58,7 +58,7 @@ class Semaphore:
 
     def reached(self, value: int) -> Signal | None:
         """Return the first addition with which the count has reached a value; None: it has not."""
-        return next((signal for signal in self.signals if signal.count >= value), None)
+        return next((signal for signal in self.signals if signal.total >= value), None)
 
     def who(self) -> str:
         """Say who has added to it."""
@@ -107,7 +107,7 @@ def signal(who: Warpgroup, semaphores: npt.NDArray[Any], index: int, rank: int, 
     if who.sm.trace is not None:
         who.sm.trace.add(who, who.time, who.time, "signal", semaphore=semaphore.title, count=semaphore.count)
     now = semaphore.signals[-1]
-    for wait in [wait for wait in semaphore.waits if wait.value <= now.count]:
+    for wait in [wait for wait in semaphore.waits if wait.value <= now.total]:
         semaphore.waits.remove(wait)
         wait.open(now.time)
     who.breathe()
@@ -145,8 +145,8 @@ def hints(sm: SM) -> list[Hint]:
         left = [f"{other.name} of {other.sm.where}" for other in agents if not other.over]
         text = (f"hint: {of.title} is {of.count} and the wait is for {reason.value}: {of.who()}; "
                 f"{len(agents) - len(left)} of {len(agents)} warpgroups have {FINISHED}, and the others wait")
-        mend = (f"{lacks} more signal{'s' * (lacks > 1)}, numpipe.signal({of.name.partition('[')[0]}.at[…], {of.gpu}), on every path and before the "
-                f"wait of who is to signal; or a wait for {of.count}" if of.count else
-                f"numpipe.signal({of.name.partition('[')[0]}.at[…], {of.gpu}) for {of.name}, by who does not wait for it before")
+        call = f"numpipe.signal({of.name.partition('[')[0]}.at[…], {of.gpu})"
+        mend = (f"{lacks} more signal{'s' * (lacks > 1)}, {call}, on every path and before the wait of who is to signal; or a wait "
+                f"for {of.count}" if of.count else f"{call} for {of.name}, by who does not wait for it before")
         found[of.title, reason.value] = Hint("deadlock", text, mend)
     return list(found.values())

@@ -93,7 +93,8 @@ def between_gpus(access: Access, touch: Touch, earlier: Touch, codes: Codes | No
     return _between(access, touch, earlier, codes, "gpu-conflict", "two GPUs", f"of GPU {touch.agent.gpu}")
 
 
-def _between(access: Access, touch: Touch, earlier: Touch, codes: Codes | None, hazard: str, who: str, where: str) -> SimulationError:
+def _between(access: Access, touch: Touch, earlier: Touch, codes: Codes | None, hazard: str, who: str,
+             where: str) -> SimulationError:
     now, before = _VERBS[touch.kind], _VERBS[earlier.kind]
     what = (f"{touch.describe()} {now} {touch.where() if codes is None else _common(touch, earlier, codes)}, which "
             f"{earlier.agent.name} of {earlier.agent.where} {before}{' too' * (now == before)}")
@@ -161,8 +162,8 @@ def before_wait(access: Access, touch: Touch) -> SimulationError:
 def before_launch(access: Access, touch: Touch, gpu: int) -> SimulationError:
     """Return the error of an access to a peer's memory before its launch has begun."""
     return failure(access, touch, None, "read-before-grid-dependency", (
-        f"{touch.describe()} {_VERBS[touch.kind]} {touch.where()} before the launch of GPU {gpu} has begun: its memory belongs to other "
-        "kernels until then"), f"nothing tells {touch.agent.name} that the launch has begun",
+        f"{touch.describe()} {_VERBS[touch.kind]} {touch.where()} before the launch of GPU {gpu} has begun: its memory belongs to "
+        "other kernels until then"), f"nothing tells {touch.agent.name} that the launch has begun",
         "numpipe.peer(array, rank) in the warpgroup that touches the peer's array: it waits until all launches have begun")
 
 

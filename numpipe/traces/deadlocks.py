@@ -94,7 +94,8 @@ def _missing(waiting: Sequence[Party], barriers: Sequence[Barrier]) -> list[Hint
         if barrier.kind == "sums" and (barrier.waiters or barrier.missing_bytes > 0):
             hints.append(_no_sum(barrier))
         elif barrier.missing_bytes and not barrier.pending:
-            hints.append(_no_bytes(barrier, row is not None and row.completes == "memory" and len({(p.gpu, p.cta) for p in waiting}) > 1))
+            several = len({(party.gpu, party.cta) for party in waiting}) > 1
+            hints.append(_no_bytes(barrier, row is not None and row.completes == "memory" and several))
         elif barrier.waiters and barrier.pending:
             hints.append((_no_arrival if row is None else _no_load if row.completes == "memory" else _no_release)(barrier, waiting))
     return hints

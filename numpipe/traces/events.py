@@ -54,8 +54,8 @@ class Event:
     ``end``         the warpgroup has finished; details["lost"]: a GPU had no room for so many of its last events
     ==============  =================================================================================
 
-    A warpgroup that was blocked when the run failed has a last event with details["unfinished"]. `gpu` is the number of the GPU in a
-    run on several.
+    A warpgroup that was blocked when the run failed has a last event with details["unfinished"]. `gpu` is the number of the GPU, in
+    a run on several.
     """
 
     cta: tuple[int, int, int]
@@ -141,8 +141,8 @@ class Recording:
         return sorted({event.gpu for event in self.events if event.gpu is not None})
 
     def events_of(self, cta: Place | int | None = None) -> list[Event]:
-        """Return the events of one CTA, by default the first; an int is its number in x. Of several GPUs it is one of the first, but
-        for (gpu, x, y, z). Raises SpecError if there are none."""
+        """Return the events of one CTA, by default the first; an int is its number in x. Of several GPUs it is one of the first,
+        but for (gpu, x, y, z). Raises SpecError if there are none."""
         if cta is None and not self.events:
             return []
         require("trace", locals(), cta=whole() | each(whole(), 3) | each(whole(), 4) | NONE)
@@ -154,8 +154,8 @@ class Recording:
         return by_cta[wanted]
 
     def side_by_side(self, cta: Place | int | None) -> list[tuple[str, list[Event]]]:
-        """Return what is shown of a run: a CTA's events, without a title; of several GPUs, unless `cta` names one, those of the same
-        CTA on each, with the GPU's name."""
+        """Return what is shown of a run: a CTA's events, without a title; of several GPUs, unless `cta` names one, those of the
+        same CTA on each, with the GPU's name."""
         first = self.events_of(cta)
         if not first or first[0].gpu is None or (isinstance(cta, (tuple, list)) and len(cta) == 4):
             return [("", first)]

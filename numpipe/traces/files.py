@@ -26,7 +26,8 @@ FORM: Json = {"clock": str, "failure": str | None, "lost": int, "sms": [(CTA, in
 """the form of that member: a list has any number of values of a form, a tuple one of each"""
 DETAILS: Json = {"event": str, "ring": str, "slot": int, "step": int, "number": int, "region": str, "mbar": str, "tensor": str,
                  "what": str, "port_until": int, "semaphore": str}
-NEEDED = {"arrive": ("mbar",), "signal": ("semaphore",), "issue": ("tensor",), "write": ("what",), "note tile begin": ("event", "number"),
+NEEDED = {"arrive": ("mbar",), "signal": ("semaphore",), "issue": ("tensor",), "write": ("what",),
+          "note tile begin": ("event", "number"),
           **dict.fromkeys(("note region begin", "note region end"), ("event", "region")),
           **dict.fromkeys(("note fill", "note compute", "note release", "note store"), ("event", "ring", "slot", "step"))}
 """the details that an event has, by its kind; `DETAILS`: their types"""
@@ -46,8 +47,8 @@ def save(trace: Recording, file: Path) -> None:
     """Write a trace to a file that `file_of` returned."""
     if file.suffix == ".json":
         who: dict[tuple[Any, ...], int] = {}  # an event has the number of its warpgroup here
-        events = [[who.setdefault((e.cta, e.warpgroup, e.role, e.gpu), len(who)), int(e.start), int(e.end), e.kind, plain(e.details)]
-                  for e in trace.events]
+        events = [[who.setdefault((e.cta, e.warpgroup, e.role, e.gpu), len(who)), int(e.start), int(e.end), e.kind,
+                   plain(e.details)] for e in trace.events]
         packed = json.dumps({
             "format": FORMAT, "clock": trace.clock, "failure": trace.failure, "lost": trace.lost,
             "sms": [[list(cta), sm] for cta, sm in trace.sms.items()], "rings": [dataclasses.asdict(ring) for ring in trace.rings],

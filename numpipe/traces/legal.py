@@ -292,8 +292,8 @@ def compare(trace: Recording, simulated: Recording) -> None:
                     break
                 if have is None or want is None or _plain(have, named) != _plain(want, known):
                     raise SimulationError(
-                        f"warpgroup {warpgroup} of {cta_name(cta)}: its event {number} is {_at(have)}, and simulated {_at(want)}: both "
-                        "runs must do the same, in the same order; give them the same kernel, arguments and grid")
+                        f"warpgroup {warpgroup} of {cta_name(cta)}: its event {number} is {_at(have)}, and simulated {_at(want)}: "
+                        "both runs must do the same, in the same order; give them the same kernel, arguments and grid")
 
 
 def _at(event: Event | None) -> str:

@@ -41,8 +41,8 @@ class Trace(Recording):
             copy in     |  LLLLLLLLLLLLLLLL
             tensor core |        0000  0000  0000
 
-        Of a run on several GPUs it shows the same CTA on each, ``GPU 0 wg0 compute``, below one another, or the one CTA (gpu, x, y, z).
-        A trace of a GPU has no rows of the units. `wanted` says of a row's name whether to show it. Pictures: `numpipe.timeline`.
+        Of a run on several GPUs it shows the same CTA on each, ``GPU 0 wg0 compute``, below one another, or one, (gpu, x, y, z). A
+        trace of a GPU has no rows of the units. `wanted` says of a row's name whether to show it. Pictures: `numpipe.timeline`.
         """
         return text.timeline(self, width, cta, start, end, wanted)
 

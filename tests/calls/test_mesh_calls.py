@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 import numpipe
-from numpipe import Mesh, SpecError, cdiv, ds
+from numpipe import Mesh, SpecError, cdiv, ds, launch
 from numpipe.testing import check, mutate
 
 TWO = Mesh.simulated(2)
@@ -72,6 +73,8 @@ def test_memory_of_a_simulated_mesh_is_numpys() -> None:
     assert [each.shape for each in TWO.empty(3, "float16")] == [(3,), (3,)]
     assert [float(each.sum()) for each in TWO.zeros((2, 2), np.float32)] == [0, 0]
     assert [each.nbytes for each in TWO.workspace("w", (4, 4), np.float16)] == [32, 32]
+    arrays = inputs()
+    assert all(a is b for a, b in zip(TWO.to_device(arrays), arrays, strict=True))
     TWO.check()
     assert (TWO.size, TWO.rank, repr(TWO)) == (2, None, "Mesh.simulated(2)")
 
@@ -81,7 +84,7 @@ def test_the_mesh_goes_through_verify_check_and_mutate() -> None:
     errors = check(shift, inputs(), mesh=TWO, schedules=2, reference=lambda x: [x[1] + 1, x[0] + 1]).errors
     assert errors == {"sim": {"y of GPU 0": 0.0, "y of GPU 1": 0.0}}
     found = mutate(shift, inputs(), mesh=TWO, schedules=1).mutants
-    assert "exit-in-flight" in {mutant.by for mutant in found}
+    assert "exit-in-flight" in {mutant.by for mutant in found} and "for one less" in {mutant.change for mutant in found}
 
 
 def test_a_wrong_result_names_the_gpu_and_leaves_the_arguments_as_they_are() -> None:
@@ -107,6 +110,10 @@ def test_a_compile_needs_the_size_of_the_mesh_alone() -> None:
     two, three = (shift.compiled(block, mesh=Mesh.simulated(gpus)).image for gpus in (2, 3))
     assert (two.gpus, three.gpus, two.peered) == (2, 3, (1,)) and two.cubin != three.cubin
     assert shift.compiled(inputs(), mesh=TWO).image is two
+    for gpus, image in ((2, two), (3, three)):  # the launch packs as many bytes as the code reads
+        size = re.search(r"\.param \.align \d+ \.b8 \w+\[(\d+)\]", shift.inspect("ptx", block, mesh=Mesh.simulated(gpus)))
+        infos = [launch.describe(array, "x") for array in (X[0], Y[0])]
+        assert size is not None and launch.Prepared(image, infos, [np.dtype(np.float32)], 1)._sizes[0] == int(size[1])
     (used,) = numpipe.warmup([(shift, (block,), {"mesh": TWO})], workers=0)
     assert used == two.resources
 
@@ -141,6 +148,9 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
     "check on a GPU": (lambda: check(shift, X, mesh=TWO, reference=list, gpu=True), "leave gpu= out"),
     "no GPUs": (lambda: Mesh.simulated(0), "gpus must be an int of 1…62, got 0"),
     "too many GPUs": (lambda: Mesh.simulated(63), "gpus must be an int of 1…62, got 63"),
+    "arrays to copy": (lambda: TWO.to_device(X[0]), "Mesh.to_device: arrays must be a list of 2 arrays, one for each GPU"),
+    "arrays to copy that differ": (lambda: TWO.to_device([X[0], X[1][:8]]), "one shape and type, got float32 (8, 64) beside "
+                                   "float32 (64, 64)"),
     "shape of memory": (lambda: TWO.empty((2, -1), np.float32), "shape must be an int >= 0 or a tuple of ints >= 0"),
     "type of memory": (lambda: TWO.empty(2, "float17"), "Mesh.empty: dtype must be an element type, got 'float17'"),
 }

@@ -3,6 +3,7 @@ there, and the process goes on."""
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 import subprocess
@@ -21,12 +22,16 @@ ALL = {**HANGS, **MORE}
 PROCESSES = 4
 
 
-def hung(name: str) -> tuple[PipelineDeadlock, float]:
+def hung(name: str, jitter: int | None = None) -> tuple[PipelineDeadlock, float]:
     """(the error, its seconds) of a kernel that is compiled already."""
-    ALL[name].compiled(*given(name))
+    kernel = ALL[name]
+    if jitter is not None:
+        params = dataclasses.replace(kernel.options.compiler_params, jitter=jitter)
+        kernel = numpipe.Kernel(kernel.function, dataclasses.replace(kernel.options, compiler_params=params))
+    kernel.compiled(*given(name))
     begin = time.monotonic()
     with pytest.raises(PipelineDeadlock, match=f"kernel {name}, CTA ") as caught:
-        ALL[name](*given(name), target="gpu")
+        kernel(*given(name), target="gpu")
     return caught.value, time.monotonic() - begin
 
 
@@ -51,9 +56,10 @@ def test_a_hang_names_the_barrier_and_the_line_and_the_process_goes_on(name: str
         goes_on()
 
 
-def test_a_hang_at_a_named_barrier_does_too() -> None:
+@pytest.mark.parametrize("jitter", [None, 3])
+def test_a_hang_at_a_named_barrier_does_too(jitter: int | None) -> None:
     for _ in range(2):
-        error, seconds = hung("a_turn_that_one_warpgroup_leaves_out")
+        error, seconds = hung("a_turn_that_one_warpgroup_leaves_out", jitter)
         assert seconds <= 5 and "blocked on named barrier 3 (the turn 'store' of compute warpgroup 0)" in str(error)
         goes_on()
 

@@ -32,19 +32,10 @@ def _two_gpus() -> None:
         pytest.skip(f"{driver.get().count} GPU, and these tests need two that reach each other")
 
 
-def on(mesh: numpipe.Mesh, arrays: list[np.ndarray]) -> list[Any]:
-    """The arrays on the mesh's GPUs."""
-    found = mesh.empty(arrays[0].shape, arrays[0].dtype)
-    for array, each in zip(arrays, found, strict=True):
-        driver.get().copy_in(each.ptr, 0, array.ctypes.data, 0, array.nbytes, 1, 0, each.device)
-        driver.get().synchronize(0, each.device)
-    return found
-
-
 # ---- one process
 def test_a_gpu_stores_to_and_loads_from_another_one() -> None:
     mesh, host = numpipe.Mesh.local([0, 1]), inputs(2, 1024)
-    x, y, whole = on(mesh, host), mesh.zeros((1024, 64), np.float32), mesh.zeros((2048, 64), np.float32)
+    x, y, whole = mesh.to_device(host), mesh.zeros((1024, 64), np.float32), mesh.zeros((2048, 64), np.float32)
     for _ in range(20):
         shift(x, y, mesh=mesh)
         gather(x, whole, mesh=mesh)
@@ -56,7 +47,7 @@ def test_a_gpu_stores_to_and_loads_from_another_one() -> None:
 
 def test_a_thousand_launches_meet_each_other() -> None:
     mesh, host = numpipe.Mesh.local([0, 1]), inputs(2, 1024)
-    x, y = on(mesh, host), mesh.zeros((1024, 64), np.float32)
+    x, y = mesh.to_device(host), mesh.zeros((1024, 64), np.float32)
     shift(x, y, mesh=mesh)
     begun = time.perf_counter()
     for _ in range(100):
@@ -70,7 +61,7 @@ def test_a_thousand_launches_meet_each_other() -> None:
 
 def test_one_gpu_alone_is_a_mesh_too() -> None:
     mesh, host = numpipe.Mesh.local([1]), inputs(1)
-    x, y = on(mesh, host), mesh.zeros((256, 64), np.float32)
+    x, y = mesh.to_device(host), mesh.zeros((256, 64), np.float32)
     shift(x, y, mesh=mesh)
     mesh.check()
     np.testing.assert_array_equal(np.asarray(y[0]), host[0] + 1)
@@ -79,7 +70,7 @@ def test_one_gpu_alone_is_a_mesh_too() -> None:
 def test_a_wait_for_a_signal_that_does_not_come_is_named_and_a_new_mesh_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NUMPIPE_PEER_TIMEOUT", "1")
     mesh, host = numpipe.Mesh.local([0, 1]), inputs(2, 64)
-    x, y, kernel = on(mesh, host), mesh.zeros((64, 64), np.float32), forgetful()
+    x, y, kernel = mesh.to_device(host), mesh.zeros((64, 64), np.float32), forgetful()
     kernel(x, y, mesh=mesh)  # which compiles
     begun = time.monotonic()
     kernel(x, y, mesh=mesh)

@@ -1,4 +1,4 @@
-"""Several GPUs: what one reads before another has written it, what a GPU leaves behind, signals that never come, or come too late."""
+"""Several GPUs: what one reads before another has written it, what it leaves behind, signals that never come, or come too late."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ UNORDERED = r"no semaphore orders two GPUs.*mend: +warpgroup \d .* signals a sem
 
 
 # ---- blocks that are read, and written, too early
-@kernel("gpu-conflict", r"TMA (load|store) \(y( of GPU \d)?\) (reads|writes) y( of GPU \d)?\[0:64, 0:64\], which warpgroup \d .* of "
-        rf"CTA \(0, 0, 0\) of GPU \d (reads|writes).*{UNORDERED}", X, OUT, OUT, gives=OTHER, gpus=2)
+@kernel("gpu-conflict", r"TMA (load|store) \(y( of GPU \d)?\) (reads|writes) y( of GPU \d)?\[0:64, 0:64\], which warpgroup \d .* "
+        rf"of CTA \(0, 0, 0\) of GPU \d (reads|writes).*{UNORDERED}", X, OUT, OUT, gives=OTHER, gpus=2)
 def a_block_that_is_read_before_its_signal(x, y, z, ready, *, mended: numpipe.Static):
     other = 1 - numpipe.axis_index("gpu")
     numpipe.peer(y, other)[ds(0, 64), ds(0, 64)] = x[ds(0, 64), ds(0, 64)]
@@ -88,8 +88,8 @@ def a_block_that_is_overwritten_before_it_was_read(x, y, z, ready, *, mended: nu
             numpipe.wait(ready.at[1], i + 1)
 
 
-@kernel("gpu-conflict", r"reduction 'add' \(y( of GPU \d)?\) writes y.*which warpgroup 0 .* of GPU \d writes too.*mend: +reductions are "
-        r"atomic among the CTAs of one GPU only", zeros(128, 64, dtype=F32), gives=np.stack(
+@kernel("gpu-conflict", r"reduction 'add' \(y( of GPU \d)?\) writes y.*which warpgroup 0 .* of GPU \d writes too.*mend: +"
+        r"reductions are atomic among the CTAs of one GPU only", zeros(128, 64, dtype=F32), gives=np.stack(
             [np.full((128, 64), 1 + gpu) for gpu in range(2)]), gpus=2)
 def sums_of_two_gpus_in_one_place(y, ready, *, mended: numpipe.Static):
     me = numpipe.axis_index("gpu")
@@ -100,7 +100,7 @@ def sums_of_two_gpus_in_one_place(y, ready, *, mended: numpipe.Static):
     numpipe.wait(ready.at[0], 2)
 
 
-@kernel("cta-conflict", r"of CTA \(\d, 0, 0\) of GPU 0: .*\(x\) (reads|writes) x\[.*no semaphore orders two CTAs.*mend: +warpgroup 0",
+@kernel("cta-conflict", r"of CTA \(\d, 0, 0\) of GPU 0: .*\(x\) (reads|writes) x\[.*no semaphore orders two CTAs.*mend: +warpgroup",
         zeros(128, 64), zeros(128, 64), gives=np.ones((1, 128, 64), F16), gpus=1, grid=numpipe.persistent(2))
 def ctas_of_one_gpu_that_do_not_wait_for_each_other(x, y, ready, *, mended: numpipe.Static):
     cta = numpipe.program_id(0)
@@ -111,9 +111,9 @@ def ctas_of_one_gpu_that_do_not_wait_for_each_other(x, y, ready, *, mended: nump
 
 
 # ---- signals that do not come, and launches that end too early
-@kernel("deadlock", r"the CTAs of 2 GPUs: every warpgroup waits.*warpgroup 0 \(compute\) of CTA \(0, 0, 0\) of GPU 0: blocked on the "
-        r"semaphore ready\[1\] of GPU 0: it is 0, and the wait is for 1.*hint: ready\[1\] of GPU 0 is 0 .*nobody has signalled it.*mend: +"
-        r"numpipe.signal\(ready.at\[…\], 0\) for ready\[1\]", X, OUT, gives=OTHER, error=PipelineDeadlock, gpus=2)
+@kernel("deadlock", r"the CTAs of 2 GPUs: every warpgroup waits.*warpgroup 0 \(compute\) of CTA \(0, 0, 0\) of GPU 0: blocked on "
+        r"the semaphore ready\[1\] of GPU 0: it is 0, and the wait is for 1.*hint: ready\[1\] of GPU 0 is 0 .*nobody has signalled "
+        r"it.*mend: +numpipe.signal\(ready.at\[…\], 0\) for ready\[1\]", X, OUT, gives=OTHER, error=PipelineDeadlock, gpus=2)
 def a_signal_that_nobody_sends(x, y, ready, *, mended: numpipe.Static):
     me = numpipe.axis_index("gpu")
     numpipe.peer(y, 1 - me)[ds(0, 64), ds(0, 64)] = x[ds(0, 64), ds(0, 64)]
@@ -121,8 +121,8 @@ def a_signal_that_nobody_sends(x, y, ready, *, mended: numpipe.Static):
     numpipe.wait(ready.at[1], 1)
 
 
-@kernel("deadlock", r"hint: ready\[0\] of GPU \d is 1 and the wait is for 2: signalled by warpgroup 0 \(compute\) of CTA \(0, 0, 0\) of "
-        r"GPU \d at gpus.py:\d+.*mend: +1 more signal", X, OUT, gives=OTHER, error=PipelineDeadlock, gpus=2)
+@kernel("deadlock", r"hint: ready\[0\] of GPU \d is 1 and the wait is for 2: signalled by warpgroup 0 \(compute\) of CTA "
+        r"\(0, 0, 0\) of GPU \d at gpus.py:\d+.*mend: +1 more signal", X, OUT, gives=OTHER, error=PipelineDeadlock, gpus=2)
 def a_wait_for_more_than_is_sent(x, y, ready, *, mended: numpipe.Static):
     me = numpipe.axis_index("gpu")
     numpipe.peer(y, 1 - me)[ds(0, 64), ds(0, 64)] = x[ds(0, 64), ds(0, 64)]
@@ -130,8 +130,8 @@ def a_wait_for_more_than_is_sent(x, y, ready, *, mended: numpipe.Static):
     numpipe.wait(ready.at[0], 1 if mended else 2)
 
 
-@kernel("exit-in-flight", r"load \(x of GPU \d\) of x of GPU \d\[0:64, 0:64\], in the memory of GPU \d, whose kernel (may have ended|has "
-        r"ended).*numpipe.signal\(semaphore.at\[i\], \d\) behind it", X, OUT, gives=OTHER, gpus=2)
+@kernel("exit-in-flight", r"load \(x of GPU \d\) of x of GPU \d\[0:64, 0:64\], in the memory of GPU \d, whose kernel (may have "
+        r"ended|has ended).*numpipe.signal\(semaphore.at\[i\], \d\) behind it", X, OUT, gives=OTHER, gpus=2)
 def a_gpu_that_ends_while_a_peer_loads(x, y, ready, *, mended: numpipe.Static):
     other = 1 - numpipe.axis_index("gpu")
     y[ds(0, 64), ds(0, 64)] = numpipe.peer(x, other)[ds(0, 64), ds(0, 64)]
@@ -140,8 +140,8 @@ def a_gpu_that_ends_while_a_peer_loads(x, y, ready, *, mended: numpipe.Static):
         numpipe.wait(ready.at[0], 1)
 
 
-@kernel("exit-in-flight", r"signal to ready\[0\] of GPU \d, in the memory of GPU \d, whose kernel (may have ended|has ended).*mend|GPU \d "
-        r"waits for as much as it is sent", OUT, gives=np.ones((2, 64, 64), F16), gpus=2)
+@kernel("exit-in-flight", r"signal to ready\[0\] of GPU \d, in the memory of GPU \d, whose kernel (may have ended|has ended).*"
+        r"GPU \d waits for as much as it is sent", OUT, gives=np.ones((2, 64, 64), F16), gpus=2)
 def a_signal_that_nobody_waits_for(y, ready, *, mended: numpipe.Static):
     y[ds(0, 64), ds(0, 64)] = numpipe.full((64, 64), 1.0, np.float16)
     numpipe.signal(ready.at[0], 1 - numpipe.axis_index("gpu"))

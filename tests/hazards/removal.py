@@ -34,8 +34,8 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 OPERATIONS = (
     mbarrier.arrive, mbarrier.arrive_remote, mbarrier.arrive_count, mbarrier.arrive_expect_tx, mbarrier.arrive_expect_tx_remote,
-    mbarrier.wait, cluster.arrive, cluster.wait, fence.mbarrier_init, fence.proxy_async, fence.proxy_async_global, barrier.sync, barrier.arrive,
-    barrier.warp_sync, griddep.wait,
+    mbarrier.wait, cluster.arrive, cluster.wait, fence.mbarrier_init, fence.proxy_async, fence.proxy_async_global, barrier.sync,
+    barrier.arrive, barrier.warp_sync, griddep.wait,
     setmaxnreg.inc, setmaxnreg.dec, cp_async_bulk.commit_group,
     cp_async_bulk.wait_group, cp_async_bulk.wait_group_read, wgmma.fence, wgmma.fence_accumulators, wgmma.commit_group,
     wgmma.wait_group, wgmma.wait)

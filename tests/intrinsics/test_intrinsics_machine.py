@@ -95,6 +95,7 @@ REQUESTS = [
     (lambda: mbarrier.arrive_expect_tx(64, 8192), ("mbar_arrive_expect_tx", 64, 8192)),
     (lambda: mbarrier.wait(64, 5, 21), ("mbar_wait", 64, 5, 21)),
     (lambda: fence.proxy_async(), ("fence_proxy_async",)),
+    (lambda: fence.proxy_async_global(), ("fence_proxy_async_global",)),
     (lambda: fence.mbarrier_init(), ("fence_mbarrier_init",)),
     (lambda: barrier.sync(1, 128), ("bar_sync", 1, 128)),
     (lambda: barrier.arrive(2, 256), ("bar_arrive", 2, 256)),
@@ -406,6 +407,8 @@ def test_stmatrix_and_ldmatrix_need_whole_warps(machine: Recorder, call: Callabl
     (lambda: memory.ld_acquire_gpu_b32(0), "numpipe.combine"),
     (lambda: memory.await_each_acquire_gpu_b32(0, 4, 0, 1), "numpipe.combine"),
     (lambda: memory.st_release_gpu_b32(0, 1), "numpipe.combine"),
+    (lambda: memory.ld_acquire_sys_b32(0), "numpipe.wait"),
+    (lambda: memory.red_release_sys_add(0, 1), "numpipe.signal"),
 ])
 def test_global_addresses_exist_on_the_gpu_only(call: Callable[[], Any], instead: str) -> None:
     with pytest.raises(NotImplementedError, match=instead):

@@ -83,6 +83,7 @@ CASES = [
          rf"{{ \.reg \.pred done; \.reg \.b32 parity; and\.b32 parity, {R}, 1; WAIT: "
          rf"mbarrier\.try_wait\.parity\.shared::cta\.b64 done, \[{R}\], parity; @!done bra WAIT; }}"),
     Case("fence.proxy_async", (), r"fence\.proxy\.async\.shared::cta;"),
+    Case("fence.proxy_async_global", (), r"fence\.proxy\.async\.global;"),
     Case("fence.mbarrier_init", (), r"fence\.mbarrier_init\.release\.cluster;"),
     Case("barrier.sync", ("1", "256"), rf"bar\.sync {R}, {R};"),
     Case("barrier.warp_sync", (), r"bar\.warp\.sync 0xffffffff;"),
@@ -171,6 +172,8 @@ CASES = [
     Case("memory.ld_acquire_gpu_b32", ("ptr",), rf"ld\.acquire\.gpu\.global\.b32 {R}, \[{RD}\];"),
     Case("memory.await_each_acquire_gpu_b32", ("ptr", "ptr", "i", "i"),
          r"WAIT: ld\.acquire\.gpu\.global\.b32 seen, \[at\];.*@!set bra WAIT;.*bra NEXT;"),
+    Case("memory.ld_acquire_sys_b32", ("ptr",), rf"ld\.acquire\.sys\.global\.b32 {R}, \[{RD}\];"),
+    Case("memory.red_release_sys_add", ("ptr", "i"), rf"red\.release\.sys\.global\.add\.s32 \[{RD}\], {R};"),
     Case("memory.st_release_gpu_b32", ("ptr", "i"), rf"st\.release\.gpu\.global\.b32 \[{RD}\], {R};"),
     Case("griddep.wait", (), r"griddepcontrol\.wait;"),
     Case("griddep.launch_dependents", (), r"griddepcontrol\.launch_dependents;"),

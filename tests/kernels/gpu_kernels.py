@@ -27,7 +27,8 @@ def shift(x, y, ready):
 
 
 @numpipe.kernel(grid=numpipe.persistent(), num_compute_wgs=1, semaphores=2, out_type=lambda x: (
-    ArrayType(x.shape, x.dtype), ArrayType(x.shape[:1], np.float32), ArrayType(x.shape, np.float32), ArrayType(x.shape[:1], np.float32)))
+    ArrayType(x.shape, x.dtype), ArrayType(x.shape[:1], np.float32), ArrayType(x.shape, np.float32),
+    ArrayType(x.shape[:1], np.float32)))
 def exchanged(x, y, sums, total, copied, ready):
     """What the next GPU gets by TMA stores and by the lanes' own, it loads by TMA and by the lanes, in both roles."""
     gpus = numpipe.axis_size("gpu")
@@ -43,7 +44,8 @@ def exchanged(x, y, sums, total, copied, ready):
         copied[ds(i * 64, 64)] = sums[ds(i * 64, 64)]
         pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (i, 0)), BlockSpec((64,), lambda k: (i,))))
         for _, (y_tile, sums_tile) in pipe(y, sums):
-            total[ds(i * 64, 64), ds(0, 64)] = y_tile[...].astype(np.float32) + numpipe.layout_cast(sums_tile[...], "column")[:, None]
+            down = numpipe.layout_cast(sums_tile[...], "column")
+            total[ds(i * 64, 64), ds(0, 64)] = y_tile[...].astype(np.float32) + down[:, None]
     numpipe.signal(ready.at[1], before)
     numpipe.wait(ready.at[1], numpipe.num_programs(0))
 
@@ -113,7 +115,6 @@ def copied_by_hand(x, y, arrived):
     other, before = (me + 1) % gpus, (me + gpus - 1) % gpus
     tile, landed = numpipe.scratch(SMEM((64, 64), np.float16)), numpipe.scratch(Barrier())
     for (i,) in numpipe.tiles(x.shape[0] // 64):
-        block = ds(i * 64, 64), ds(0, 64)
         numpipe.copy_gmem_to_smem(numpipe.peer(x, before).at[ds(i * 64, 64), ds(0, 64)], tile, landed)
         numpipe.barrier_wait(landed)
         numpipe.copy_smem_to_gmem(tile, numpipe.peer(y, other).at[ds(i * 64, 64), ds(0, 64)])
@@ -130,8 +131,8 @@ def taken_by_count(x, counts, y, done):
     """y: of the GPU before this one as many blocks of x as its count says, which steers what is loaded."""
     me, gpus = numpipe.axis_index("gpu"), numpipe.axis_size("gpu")
     before = (me + gpus - 1) % gpus
-    many = numpipe.peer(counts, before)[0]
     for (i,) in numpipe.tiles(x.shape[0] // 64):
+        many = numpipe.peer(counts, before)[0]
         acc = numpipe.zeros((64, 64), np.float32)
         # at least one: so the compute role knows that the memory role has read the count
         pipe = numpipe.pipeline(grid=(2 if i < many else 1,), in_specs=(BlockSpec((64, 64), lambda k: (i * k, 0)),))
@@ -159,6 +160,59 @@ def around_the_ctas(x, y, z, ready):
         if block < blocks:
             numpipe.wait(ready.at[block], 1)
             z[ds(block * 64, 64), ds(0, 64)] = y[ds(block * 64, 64), ds(0, 64)]
+
+
+@numpipe.function
+def doubled(tiles: Any, source: Any, target: Any) -> None:
+    """Twice the tiles of one array go to another one, by a pipeline."""
+    pipe = numpipe.pipeline(grid=(tiles,), in_specs=(BlockSpec((64, 64), lambda k: (k, 0)),), out_specs=(
+        BlockSpec((64, 64), lambda k: (k, 0)),))
+    for _, (x_tile, y_tile) in pipe(source, target):
+        y_tile[...] = x_tile[...] + x_tile[...]
+
+
+@numpipe.kernel(grid=numpipe.persistent(1), num_compute_wgs=1, semaphores=2, out_type=lambda x: ArrayType(x.shape, x.dtype))
+def piped(x, y, arrived):
+    """y of the next GPU: twice the x of the one before this one; loads and stores by one pipeline, in a function."""
+    me, gpus = numpipe.axis_index("gpu"), numpipe.axis_size("gpu")
+    other, before = (me + 1) % gpus, (me + gpus - 1) % gpus
+    doubled(x.shape[0] // 64, numpipe.peer(x, before), numpipe.peer(y, other))
+    numpipe.signal(arrived.at[0], other)
+    numpipe.signal(arrived.at[1], before)
+    for i in range(2):
+        numpipe.wait(arrived.at[i], 1)
+
+
+@numpipe.kernel(grid=numpipe.persistent(), num_compute_wgs=2, schedule="pingpong", semaphores=1,
+                out_type=lambda a, b, gpus: ArrayType((a.shape[0], b.shape[1]), np.float32))
+def in_turns(a, b, c, arrived, *, gpus: numpipe.Static):
+    """c of the next GPU: a times b of this one, tiles by warpgroups in turn, from a counter."""
+    other, columns = (numpipe.axis_index("gpu") + 1) % gpus, b.shape[1] // 64
+    for i, j in numpipe.tiles(a.shape[0] // 64, columns, dynamic=True):
+        pipe = numpipe.pipeline(grid=(a.shape[1] // 64,), in_specs=(
+            BlockSpec((64, 64), lambda k: (i, k)), BlockSpec((64, 64), lambda k: (k, j))))
+        acc = numpipe.zeros((64, 64), np.float32)
+        for _, (a_tile, b_tile) in pipe(a, b):
+            acc = numpipe.wgmma(acc, a_tile, b_tile)
+        numpipe.peer(c, other)[ds(i * 64, 64), ds(j * 64, 64)] = acc
+        numpipe.signal(arrived.at[0], other)
+    numpipe.wait(arrived.at[0], a.shape[0] // 64 * columns)
+
+
+@numpipe.kernel(grid=numpipe.persistent(2), num_compute_wgs=1, cluster=(2,), cluster_names=("pair",), semaphores=1,
+                out_type=lambda a, b: ArrayType((a.shape[0], b.shape[1]), np.float32))
+def in_clusters(a, b, c, done):
+    """c: a of the GPU before this one times b, where two CTAs share the blocks of b."""
+    me, gpus = numpipe.axis_index("gpu"), numpipe.axis_size("gpu")
+    before, cta = (me + gpus - 1) % gpus, numpipe.axis_index("pair")
+    pipe = numpipe.pipeline(grid=(a.shape[1] // 64,), in_specs=(
+        BlockSpec((64, 64), lambda k: (cta, k)), BlockSpec((64, 64), lambda k: (k, 0), collective_axes=("pair",))))
+    acc = numpipe.zeros((64, 64), np.float32)
+    for _, (a_tile, b_tile) in pipe(numpipe.peer(a, before), b):
+        acc = numpipe.wgmma(acc, a_tile, b_tile)
+    c[ds(cta * 64, 64), ds(0, 64)] = acc
+    numpipe.signal(done.at[0], before)
+    numpipe.wait(done.at[0], 2)
 
 
 @dataclass(frozen=True)
@@ -212,7 +266,12 @@ CASES = {
     "gather_matmul": Case(gather_matmul, lambda n: [blocks(n, 128, 128), blocks(n, 128, 64)], lambda a, b: [
         [np.concatenate(a).astype(F32) @ of.astype(F32) for of in b]], True),
     "copied_by_hand": Case(copied_by_hand, lambda n: [blocks(n, 192, 64)], lambda x: [before(x, 2)]),
-    "taken_by_count": Case(taken_by_count, lambda n: [blocks(n, 192, 64), [np.array([1 + gpu % 3, 0], np.int32) for gpu in range(n)]],
-                           _taken),
+    "taken_by_count": Case(taken_by_count, lambda n: [
+        blocks(n, 192, 64), [np.array([1 + gpu % 3, 0], np.int32) for gpu in range(n)]], _taken),
+    "piped": Case(piped, lambda n: [blocks(n, 192, 64)], lambda x: [[2 * each for each in before(x, 2)]]),
+    "in_turns": Case(in_turns, lambda n: [blocks(n, 128, 128), blocks(n, 128, 128)], lambda a, b: [
+        before([x.astype(F32) @ y.astype(F32) for x, y in zip(a, b, strict=True)])], True),
+    "in_clusters": Case(in_clusters, lambda n: [blocks(n, 128, 128), blocks(n, 128, 64)], lambda a, b: [
+        [x.astype(F32) @ y.astype(F32) for x, y in zip(before(a), b, strict=True)]]),
     "around_the_ctas": Case(around_the_ctas, lambda n: [blocks(n, 192, 64)], lambda x: [x, x]),
 }

@@ -77,10 +77,11 @@ def absent(torch: Any, mesh: numpipe.Mesh) -> Any:
 
 @scenario
 def compiles(torch: Any, mesh: numpipe.Mesh) -> Any:
-    """One rank cannot compile: the others are told."""
-    with compiling(mesh, "kernel shift"):
-        if mesh.rank == 1:
-            raise numpipe.CompileError("k.py:3: no such thing")
+    """One rank cannot compile another variant: the others are told."""
+    for rows in ("64", "128"):
+        with compiling(mesh, "kernel shift", {"rows": rows}):
+            if rows == "128" and mesh.rank == 1:
+                raise numpipe.CompileError("k.py:3: no such thing")
 
 
 @scenario
@@ -149,7 +150,8 @@ def allocates(torch: Any, mesh: numpipe.Mesh) -> Any:
         gone = ""
     except numpipe.SpecError as error:
         gone = str(error)
-    return told, apart, total, gone
+    copied = mesh.to_device(np.full((2, 3), 1.5, np.float16)).tolist()
+    return told, apart, total, gone, copied
 
 
 @scenario
@@ -175,6 +177,13 @@ def launches(torch: Any, mesh: numpipe.Mesh) -> Any:
     kernel = compiled_as(shift, lambda *_: image((), ("x", "y", "ready"), name="shift", gpus=2, peered=(1,)))
     x, y = torch.zeros((64, 64)), mesh.zeros((64, 64), np.float32)
     at = y.data_ptr()
+    fake.captured = {1, 0, 5}
+    try:
+        kernel(on_gpu(x), on_gpu(y), mesh=mesh)
+        captured = ""
+    except numpipe.SpecError as error:
+        captured = str(error)
+    fake.captured = set()
     for _ in range(2):
         kernel(on_gpu(x), on_gpu(y), mesh=mesh)
     found = [[address - at for address in pair] for pair in seen]
@@ -188,7 +197,7 @@ def launches(torch: Any, mesh: numpipe.Mesh) -> Any:
         refused = ""
     except numpipe.SpecError as error:
         refused = str(error)
-    return found, before, held[0].stale, refused
+    return found, before, held[0].stale, refused, captured
 
 
 def main(rank: int, ranks: int, file: str) -> None:

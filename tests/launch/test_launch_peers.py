@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import gc
 import struct
+import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -93,6 +95,7 @@ def test_each_gpu_clears_go_and_semaphores_and_then_launches(fake: FakeDriver) -
     order = [(call[0], call[1] if call[0] == "clear" else call[3]) for call in fake.calls if call[0] in ("clear", "launch")]
     assert order == [("clear", blocks[0] + 256), ("launch", 0), ("clear", blocks[1] + 256), ("launch", 1)]
     assert all(not any(ctypes.string_at(block, 512 + 12)) for block in blocks)
+    assert not fake.attributes.programmatic, "there is no kernel to overlap with"
 
 
 def test_what_lies_before_go_is_never_cleared(fake: FakeDriver) -> None:
@@ -121,6 +124,24 @@ def test_kernels_of_a_stream_share_a_control_block_as_large_as_their_semaphores_
 @pytest.mark.parametrize("semaphores, gpus, debug, words", [(896, 2, False, 1024), (897, 2, False, 2048), (896, 2, True, 4096)])
 def test_a_block_holds_the_semaphores_and_debugged_those_of_each_gpu(semaphores: int, gpus: int, debug: bool, words: int) -> None:
     assert controls.block_words(semaphores, gpus, debug) == words
+
+
+def test_calls_of_several_threads_come_to_all_gpus_in_one_order(fake: FakeDriver) -> None:
+    mesh, kernels = numpipe.Mesh.local(), [shift(count) for count in range(1, 5)]
+    x, y = arrays(mesh)
+    seen: list[int] = []
+
+    def note(parameters: list[int]) -> None:
+        seen.append(ctypes.c_int64.from_address(parameters[-2]).value)  # the number of semaphores says which kernel it is
+        time.sleep(0.0005)
+
+    fake.kernel = note
+    threads = [threading.Thread(target=lambda kernel=kernel: [kernel(x, y, mesh=mesh) for _ in range(10)]) for kernel in kernels]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(seen) == 80 and seen[::2] == seen[1::2]
 
 
 # ---- repeated calls
@@ -301,7 +322,24 @@ def test_memory_of_a_pool_is_shared_once_it_is_reached(fake: FakeDriver) -> None
     assert fake.named("share_memory") == [(y[0].ptr, 0), (y[1].ptr, 1)]
 
 
-# ---- workspaces
+def test_a_call_that_may_not_compile_says_how_to_compile_it_ahead(fake: FakeDriver) -> None:
+    mesh = numpipe.Mesh.local()
+    with numpipe.jit("error"), pytest.raises(numpipe.JitRefused) as error:
+        shift()(*arrays(mesh), mesh=mesh)
+    assert 'numpipe.warmup([(shift, (x, y), {"mesh": mesh})])' in str(error.value).replace(
+        'numpipe.ArrayType((64, 64), "float32"), numpipe.ArrayType((64, 64), "float32")', "x, y")
+    assert "export" not in str(error.value)
+
+
+# ---- memory
+def test_host_arrays_are_copied_to_each_gpu(fake: FakeDriver) -> None:
+    host = [np.full((3, 5), gpu, np.float16) for gpu in range(2)]
+    there = numpipe.Mesh.local().to_device(host)
+    assert [each.device for each in there] == [0, 1]
+    for array, each in zip(host, there, strict=True):
+        np.testing.assert_array_equal(np.asarray(each), array)
+
+
 def test_a_workspace_stays_until_a_larger_one_is_wanted(fake: FakeDriver) -> None:
     mesh = numpipe.Mesh.local()
     first, same, other = (mesh.workspace("gathered", shape, np.float16, 7) for shape in ((64, 64), (32, 32), (640, 64)))

@@ -85,16 +85,18 @@ def test_a_mesh_is_made_by_the_members_of_its_group(told: Told) -> None:
 
 def test_memory_is_allocated_by_all_ranks_alike_and_a_part_of_it_is_reached(told: Told) -> None:
     for rank in range(2):
-        differs, apart, total, gone = told["allocates", rank]["result"]
+        differs, apart, total, gone, copied = told["allocates", rank]["result"]
         assert f"Mesh.empty: shape is ({64 + rank},) on rank {rank} and ({65 - rank},) on rank {1 - rank}" in differs
         assert apart == [32 + ((other - rank) << 30) for other in range(2)] and total == 0
         assert "the kernel reaches it on other GPUs, and on rank" in gone and "allocate it with mesh.empty" in gone
+        assert copied == [[1.5] * 3] * 2
 
 
 def test_each_rank_launches_for_itself_until_its_memory_is_freed(told: Told) -> None:
     for rank in range(2):
-        found, before, after, refused = told["launches", rank]["result"]
+        found, before, after, refused, captured = told["launches", rank]["result"]
         assert found == [[(other - rank) << 30 for other in range(2)]] * 2
+        assert "make a call on this stream ahead of the capture" in captured
         assert (before, after) == (False, True) and "it is not in this mesh's symmetric memory" in refused
 
 

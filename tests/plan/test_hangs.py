@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 import re
+import struct
+import time
 
 import pytest
 
@@ -11,7 +14,7 @@ import numpipe
 from numpipe import CompilerParams, PipelineDeadlock
 from numpipe.launch import driver
 from numpipe.launch.watch import Watch, Watched, failure
-from numpipe.plan.watch import FLAG, NAMED, Record
+from numpipe.plan.watch import CAPACITY, FLAG, NAMED, RECORD_BYTES, Record
 from tests.kernels.hang_kernels import HANGS, MORE, TWELVE, given
 
 ALL = {**HANGS, **MORE}
@@ -54,13 +57,21 @@ def test_with_debug_each_wait_has_a_bound_and_without_it_none(name: str) -> None
     assert free and not mbarriers + others
 
 
-def test_with_jitter_named_barriers_are_not_counted() -> None:
-    """A sleep may split a warp, and each part of it would be counted as a warp."""
-    kernel = ALL[NAMED_HANG]
-    params = dataclasses.replace(kernel.options.compiler_params, jitter=1)
-    ptx = numpipe.Kernel(kernel.function, dataclasses.replace(kernel.options, compiler_params=params)).compiled(
-        *given(NAMED_HANG)).ptx
-    assert "nanosleep" in ptx and "COUNT:" not in ptx and "COUNT:" in kernel.compiled(*given(NAMED_HANG)).ptx
+@pytest.mark.parametrize("jitter", [None, 1])
+def test_the_lanes_of_a_warp_meet_before_one_counts_it(jitter: int | None) -> None:
+    """A lane that sleeps, or waits for a flag, may be behind the others, which would be counted without it."""
+    for name in (NAMED_HANG, "a_part_that_nobody_hands_over"):
+        kernel = ALL[name]
+        params = dataclasses.replace(kernel.options.compiler_params, jitter=jitter)
+        changed = numpipe.Kernel(kernel.function, dataclasses.replace(kernel.options, compiler_params=params))
+        ptx = changed.compiled(*given(name)).ptx
+        counts = [line for line in ptx.splitlines() if "COUNT:" in line]
+        assert counts and "activemask" not in "".join(line.partition("COUNT:")[0] for line in counts)
+        for line in counts:
+            before, _, behind = line.partition("mov.b32 first, 0xffffffff; bar.warp.sync first; ")
+            assert "shared" not in before and behind.index("%lanemask_lt") < behind.index("COUNT:")
+            assert ("nanosleep" in before) == (jitter is not None and "bar.arrive" not in line)  # the sleep is in front
+            assert "vote.sync.any.pred late, late, first;" in behind
 
 
 def test_the_address_of_a_barrier_is_told_without_the_rank_of_its_cta() -> None:
@@ -127,6 +138,22 @@ class Stuck:
 @numpipe.kernel(num_compute_wgs=3, warp_specialized=False, compiler_params=CompilerParams(debug=True))  # 168 registers a lane
 def more_registers_than_there_are(x, y):
     numpipe.set_max_registers(256, "increase")
+
+
+def test_waits_that_were_given_up_are_told_also_where_the_kernel_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As soon as their records are there: not behind the time after which the host gives a silent kernel up."""
+    image = ALL["a_part_that_nobody_hands_over"].compiled(*given("a_part_that_nobody_hands_over")).image
+    place = next(number for number, name in enumerate(image.places) if "flag" in name)
+    record = struct.pack("<II3IIIiQ24x", FLAG, 0, 1, 0, 0, 0, place, 0, 0)
+    guard = Watch()
+    guard.kernels = [Watched(image, 0, {0: 4096}, {0: "running"})]
+    guard.memory = ctypes.create_string_buffer(record, CAPACITY * RECORD_BYTES)
+    monkeypatch.setattr(driver, "_opened", Stuck(ticks=1000))
+    monkeypatch.setattr("numpipe.launch.watch._PATIENCE", 0.1)
+    begin = time.monotonic()
+    with pytest.raises(PipelineDeadlock, match="blocked on the flag of another part of 'work'") as caught:
+        guard.await_end(image, 0)
+    assert time.monotonic() - begin < 5 and "it has not ended since: restart the process" in str(caught.value)
 
 
 def test_a_wait_for_registers_is_told_by_the_host_with_its_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -163,8 +163,8 @@ BEYOND = r"MEMBAR\.\w+\.(GPU|SYS)"
 
 def memory_barriers(built: Built, sass: Sass) -> Iterator[str]:
     """A kernel has no fence beyond the CTA, except those of the cluster's two barriers, which stand in no loop; those outside the
-    main loops of a kernel that hands partial sums over (`partials`), or has semaphores; and one at the end, where the last CTA resets
-    a counter."""
+    main loops of a kernel that hands partial sums over (`partials`), or has semaphores; and one at the end, where the last CTA
+    resets a counter."""
     handed = any(array.own for array in built.unit.arrays)
     products = [sass.innermost(instruction) for instruction in sass.products()]
     spared = int(built.unit.work_ring is not None)

@@ -8,7 +8,7 @@ debug   a wait gives up after a while (`plan.watch`): it records who waited for 
         Waits are those for mbarriers, at named barriers and for flags of other CTAs. No instruction asks a named barrier whether
         all are there, so warps count themselves in shared memory first, and execute ``bar.sync`` once all will. Whoever gives up
         closes the count, so that the warps of one use either all meet or all go by. Uncounted are barriers of one warpgroup in
-        an operation on tiles (``bar.sync $0, 128;``), and with jitter all.
+        an operation on tiles (``bar.sync $0, 128;``).
 jitter  each of these statements is preceded by a nanosleep of a random length, one time in four
 """
 
@@ -76,9 +76,11 @@ OUT: }"""
 # behind a wait that was given up: a kernel that this does not end traps
 _END = """STOPPING ld.relaxed.gpu.global.u64 end, [WATCH+24]; setp.eq.u64 done, end, 0; @done bra OUT;
 add.u64 end, end, GRACE; mov.u64 now, %globaltimer; setp.gt.u64 late, now, end; @late trap;"""
-# One lane counts its warp; ID is the barrier, THREADS those who meet there, SPOT the address of the count.
+# One lane counts its warp; ID is the barrier, THREADS those who meet there, SPOT the address of the count. The lanes meet first: a
+# lane that sleeps, or asks for a flag in a loop, may be left behind by the others (ptxas writes YIELD there), and who counted
+# himself without it would wait at the barrier for a lane that gives up, and never comes.
 _COUNT = """{ NAMES .reg .b32 gone, first, many, mine, spot; .reg .b64 met;
-activemask.b32 first; mov.u32 gone, 0; mov.u32 active, %lanemask_lt; and.b32 active, active, first;
+mov.b32 first, 0xffffffff; bar.warp.sync first; mov.u32 gone, 0; mov.u32 active, %lanemask_lt;
 setp.ne.u32 own, active, 0; @own bra OUT;
 shl.b32 spot, ID, 2; add.u32 spot, spot, WORDS; shr.u32 many, THREADS, 5;
 EARLY ld.volatile.shared.u32 mine, [spot+MET];
@@ -181,8 +183,7 @@ def _give_up(found: re.Match[str], unit: Unit, call: Callable[[str], Position]) 
     asking, place, kind = "mov.u64 state, 0;" + ("" if unit.clustered else _ASK), _OFFSET, 1
     if "@!done bra WAIT" in statement:
         bounded, names = _WAIT, {"BAR": "$0", "PHASE": "$1", "WATCH": "$2", "WORDS": "$3"}
-    # Not with jitter: its sleeps may split a warp in front of the count, and each part would be counted as a warp.
-    elif unit.params.jitter is None and (met := re.fullmatch(r"bar\.(sync|arrive) \$0, \$1;", statement)):
+    elif met := re.fullmatch(r"bar\.(sync|arrive) \$0, \$1;", statement):
         waits = met[1] == "sync"
         bounded = _COUNT.replace("MEETING", _MEET * waits).replace("EARLY", _CLOSED * waits).replace("STATEMENT", statement)
         names = {"ID": "$0", "THREADS": "$1", "PHASE": "$1", "WATCH": "$2", "WORDS": "$3"}

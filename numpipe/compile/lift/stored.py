@@ -123,7 +123,8 @@ class _Stores:
         function = self.nested.get(name) if name in self.nested else self._value(body) if body is not None else None
         parameters, found = self._callee(function)
         return {name for value in arrays for name in self._names(value, calls=True)} | {
-            name for arg, parameter in zip(call.args, parameters[1:], strict=False) if parameter in found for name in self._names(arg)}
+            name for arg, parameter in zip(call.args, parameters[1:], strict=False) if parameter in found
+            for name in self._names(arg)}
 
     def _count(self, made: ast.Call, option: str) -> int | None:
         """Return how many specs a pipeline has; None if that is not seen."""

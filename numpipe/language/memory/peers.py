@@ -59,11 +59,11 @@ def check_peer(np_: Any, array: Any, rank: Any) -> None:
     if arg is None:
         raise SpecError(f"numpipe.peer(array, rank): array is an array parameter of the kernel, got {called(array)}")
     if not np_.unit.gpus:
-        raise SpecError(f"numpipe.peer({arg.name}, rank) in a kernel of one GPU: @numpipe.kernel(semaphores=…) makes it one of several, "
-                        "which is called with mesh=")
+        raise SpecError(f"numpipe.peer({arg.name}, rank) in a kernel of one GPU: @numpipe.kernel(semaphores=…) makes it one of "
+                        "several, which is called with mesh=")
     if arg.semaphores:
-        raise SpecError(f"numpipe.peer({arg.name}, rank): the semaphores of another GPU are signalled, numpipe.signal({arg.name}.at[i], "
-                        "rank), and nothing else")
+        raise SpecError(f"numpipe.peer({arg.name}, rank): the semaphores of another GPU are signalled, numpipe.signal("
+                        f"{arg.name}.at[i], rank), and nothing else")
     check_integer(f"numpipe.peer({arg.name}, rank)", "rank", rank)
 
 
@@ -83,5 +83,5 @@ def await_launches(np_: Context) -> None:
 
 @op
 def begin_launch(np_: Context) -> None:
-    """Tell all peers that the launch of this GPU has begun, by one lane of its first CTA. (On the GPU the entry does: `peers_cuda`.)"""
+    """Tell all peers that the launch of this GPU has begun, by a lane of its first CTA. (On the GPU the entry does so.)"""
     current().gpu_begin()

@@ -1,9 +1,9 @@
 """Arrays of other GPUs, compiled: their addresses and tensor maps, and how the launches of all GPUs begin.
 
 Behind tensor maps and counter the packed parameter of a kernel with semaphores has the launch's words (`plan.control_block`), from
-`Unit.peers_at` on, and for each GPU a section of `Unit.section_bytes`: its tensor maps, and the addresses of its arrays. Where these
-lie is known when the entry is lowered, behind all code that asks for them: so they are link symbols, as axes are. The control block
-of a GPU lies before its semaphores.
+`Unit.peers_at` on, and for each GPU a section of `Unit.section_bytes`: its tensor maps, and the addresses of its arrays. Where
+these lie is known when the entry is lowered, behind all code that asks for them: so they are link symbols, as axes are. The control
+block of a GPU lies before its semaphores.
 
 A launch may be one ahead of a peer's, so the words by which launches begin count. PTX ISA, "Memory Consistency Model: Release and
 Acquire Patterns".
@@ -21,7 +21,7 @@ from ...plan.control_block import BEGIN, GO, LOST, SEMAPHORES, WORDS_BYTES
 from ...plan.outside_cuda import report
 from ...plan.plans import BEGUN, GPU
 from ...plan.unit import Unit
-from ..tiles.refs_cuda import I32, GmemType, gmem_value
+from ..tiles.refs_cuda import I32, gmem_value
 from . import peers as source
 
 _BEFORE = 4 * SEMAPHORES
@@ -143,10 +143,9 @@ def _await_launches(_context: Any, np_: Any) -> Any:
         builder.store(nb.emit_asm(builder, nb.i32, [semaphores], text, "=&r,l,~{memory}"), met)
 
 
-def reached(context: Any, builder: Any, np_: Any, value: Any, rank: Any, what: str) -> Any:
-    """Return the GPU that is reached by `rank`, once the launches of all have begun: the own one if they have not (after a wait that
-    was given up), or if there is no such rank in a kernel that is debugged, which reports it as `what`."""
-    nb.call(context, builder, source.await_launches, (np_,), (value,))
+def reached(builder: Any, np_: Any, value: Any, rank: Any, what: str) -> Any:
+    """Return the GPU that is reached by `rank`, behind `await_launches`: the own one if they have not begun (after a wait that was
+    given up), or if there is no such rank in a kernel that is debugged, which reports it as `what`."""
     me = builder.load(_word(builder, value, GPU))
     if np_.unit.params.debug:
         outside = builder.icmp_unsigned(">=", rank, nb.const(np_.unit.gpus))
@@ -161,12 +160,8 @@ def _peer(_context: Any, np_: Any, array: Any, rank: Any) -> Any:
     source.check_peer(np_, array, rank)
     np_.unit.peered.add(array.index)
     context, builder, args = yield array(np_, array, I32)
-    found = section(builder, args[0], reached(context, builder, np_, args[0], args[2], f"numpipe.peer({array.arg.name}, rank): rank"))
-    return _moved(context, builder, array, args[1], found)
-
-
-def _moved(context: Any, builder: Any, array: GmemType, value: Any, found: Any) -> Any:
-    """Return the reference of an array on another GPU."""
-    ref = gmem_value(context, builder, array, value)
+    nb.call(context, builder, source.await_launches, (np_,), (args[0],))
+    gpu = reached(builder, np_, args[0], args[2], f"numpipe.peer({array.arg.name}, rank): rank")
+    found, ref = section(builder, args[0], gpu), gmem_value(context, builder, array, args[1])
     ref.table, ref.pointer = found, address(builder, found, array.index)
     return ref._getvalue()

@@ -7,8 +7,8 @@
     numpipe.wait(ready.at[i], 2)                     # 2 compute warpgroups have signalled here
     z = y[ds(i * 64, 64), :]                         # what a peer has stored
 
-A semaphore is 0 when a launch begins, and counts the signals of that launch; a wait takes nothing from it. It stands in the kernel's
-last array, which callers do not pass: ``@numpipe.kernel(semaphores=n)``, or a function of the arguments.
+A semaphore is 0 when a launch begins, and counts the signals of that launch; a wait takes nothing from it. It stands in the
+kernel's last array, which callers do not pass: ``@numpipe.kernel(semaphores=n)``, or a function of the arguments.
 
 ::
 
@@ -72,8 +72,8 @@ def wait(np_: Context, site: str, semaphore: GmemView, value: Any, loads: bool =
 
     Behind it come all accesses of this warpgroup: they find what those had stored whose signals add up to the value first. It takes
     nothing from the semaphore, so any number of warpgroups and CTAs may wait for the same. Both roles wait: loads of pipelines that
-    come behind it in the source are issued behind it. (In the body of an innermost pipeline, which the memory role does not run, the
-    compute role waits alone.)
+    come behind it in the source are issued behind it. (In the body of an innermost pipeline, which the memory role does not run,
+    the compute role waits alone.)
 
     Raises SpecError for what is no semaphore; on the simulated SM PipelineDeadlock where the signals never come. On a GPU a wait
     for a peer ends after 8 seconds, with an error that names it.
@@ -98,8 +98,8 @@ def _check(np_: Any, what: str, semaphore: Any) -> str:
     if not np_.unit.gpus:
         raise SpecError(f"{what} in a kernel without semaphores: @numpipe.kernel(semaphores=…) makes its last array parameter some")
     if not isinstance(semaphore, GmemView) or not semaphore.ref.arg.semaphores or semaphore.axes:
-        raise SpecError(f"{what}: semaphore is an element of the kernel's last array parameter, {np_.unit.arrays[-1].name}.at[i], got "
-                        f"{called(semaphore)}")
+        raise SpecError(f"{what}: semaphore is an element of the kernel's last array parameter, {np_.unit.arrays[-1].name}.at[i], "
+                        f"got {called(semaphore)}")
     return f"{what.partition('(')[0]}({semaphore.ref.arg.name}.at[i], …)"
 
 

@@ -19,7 +19,7 @@ from ..tiles.refs_cuda import I32, gmem_value
 from . import semaphores as source
 from .peers_cuda import TELL, address, reached, section, statement, words
 
-# $0 the semaphore, $1 the value, $2 the launch's words, $3 the semaphore's index, $4 this GPU's semaphores, $5 the place of the wait
+# $0 the semaphore, $1 the value, $2 the launch's words, $3 the semaphore's index, $4 this GPU's semaphores, $5 the wait's place
 _POLL = """{ .reg .pred np_gpus, late; .reg .b32 seen, word; .reg .b64 at, now, end;
 ld.acquire.sys.global.b32 seen, [$0]; setp.ge.s32 np_gpus, seen, $1; @np_gpus bra OUT;
 ld.b64 end, [$2+16]; mov.u64 now, %globaltimer; add.u64 end, end, now;
@@ -55,7 +55,7 @@ def _complete_stores(_context: Any, np_: Any) -> Any:
 def _add_to(_context: Any, np_: Any, semaphore: Any, rank: Any, add: Any) -> Any:
     context, builder, args = yield nb.types.void(np_, semaphore, I32, I32)
     _, offset = _place(context, builder, semaphore, args[1], "numpipe.signal")
-    gpu = reached(context, builder, np_, args[0], args[2], "numpipe.signal(…, rank): rank")
+    gpu = reached(builder, np_, args[0], args[2], "numpipe.signal(…, rank): rank")
     place = builder.add(address(builder, section(builder, args[0], gpu), semaphore.ref.index), offset)
     if np_.unit.params.debug:  # how much of it each GPU has added
         ref = gmem_value(context, builder, semaphore.ref, nb.fields(context, builder, semaphore, args[1]).ref)

@@ -83,6 +83,7 @@ def block_form(name: str, dtype: np.dtype, sizes: Sequence[int | Form]) -> Form 
 def plan(ref: Any, parts: Sequence[Any]) -> tuple[tuple[int, ...], Form | None]:
     """Return (dimensions of a block of an array, its register tile or None), given the parts of an index, or their Numba types."""
     name = ref.arg.name
+    ref.arg.check_plain(f"{name}[…]")
     axes = block_axes(ref, parts, f"{name}[…]", gathers=True)
     return axes, block_form(name, ref.arg.dtype, [form_of(parts[axis], f"{name}[…]") or parts[axis].size for axis in axes])
 
