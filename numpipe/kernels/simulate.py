@@ -25,57 +25,36 @@ from ..sim.ahead import Ahead, ahead
 from ..sim.directed import Guide
 
 
-<<<<<<< HEAD
-def simulate(unit: Unit, function: Callable[..., Any], arrays: Sequence[Sequence[np.ndarray]],
-             scalars: Sequence[Sequence[Any]], grid: tuple[int, int, int], *, seed: sim.Seed = None, trace: sim.Trace | None = None,
-             fresh: int = 0,
-             ended: Callable[[Any], None] | None = None, limit: float | None = None) -> None:
-    """Run the rewritten kernel function over the whole grid, role by role as the entry on the GPU does.
-
-    `arrays` and `scalars` are those of each GPU, of a kernel without semaphores of one. Before the kernel's own array the last
-    `fresh` of each GPU were allocated for this call; `ended` and `limit` are those of `sim.simulate`. `seed` None is the order
-    of the virtual-time model, an int a random legal schedule. Raises PipelineRace, PipelineDeadlock or SimulationError, naming the
-    user's lines.
-=======
-def simulate(unit: Unit, function: Callable[..., Any], arrays: Sequence[np.ndarray], scalars: Sequence[Any],
+def simulate(unit: Unit, function: Callable[..., Any], arrays: Sequence[Sequence[np.ndarray]], scalars: Sequence[Sequence[Any]],
              grid: tuple[int, int, int], *, seed: sim.Seed = None, trace: sim.Trace | None = None, fresh: int = 0,
              ended: Callable[[Any], None] | None = None, limit: float | None = None,
              spare: Callable[[], Unit] | None = None) -> None:
     """Run the rewritten kernel function over the whole grid, role by role as the entry on the GPU does.
 
-    The last `fresh` arrays were allocated for this call; `ended` and `limit` are those of `sim.simulate`. `seed` None is the order
+    `arrays` and `scalars` are those of each GPU, of a kernel without semaphores of one. Before the kernel's own array the last
+    `fresh` of each GPU were allocated for this call; `ended` and `limit` are those of `sim.simulate`. `seed` None is the order
     of the virtual-time model, an int a random legal schedule. `spare` makes another unit like `unit`, for the estimate of the time.
     Raises PipelineRace, PipelineDeadlock or SimulationError, naming the user's lines.
->>>>>>> main
     """
 
     def body(machine: Machine) -> None:
         run_role(machine, unit, function, arrays, scalars[machine.gpu or 0])
 
-<<<<<<< HEAD
+    def look_ahead() -> Ahead | None:
+        other = spare()  # type: ignore[misc]
+        return ahead(other, lambda machine: run_role(machine, other, function, arrays, scalars[0]), grid)
+
     own = any(array.workspace for array in unit.arrays)
     last = len(unit.arrays) - (unit.gpus > 0)  # semaphores are zeros
     unwritten = [array for each in arrays for array in each[last - fresh - own:last]]
-=======
-    def look_ahead() -> Ahead | None:
-        other = spare()  # type: ignore[misc]
-        return ahead(other, lambda machine: run_role(machine, other, function, arrays, scalars), grid)
-
->>>>>>> main
     try:
         most = unit.target.smem_bytes
         sim.simulate(body, grid=grid, warpgroups=unit.warpgroups, smem_bytes=most, unit=unit, seed=seed, trace=trace,
                      cluster=unit.cluster,
                      staging_bytes=most + ROOM * unit.compute_wgs,  # kept apart: see Unit.plan_staging, tiles.exchange
-<<<<<<< HEAD
                      fresh=unwritten, programmatic=True, handover=own,
                      ended=ended, arrays=[array for each in arrays for array in each], limit=limit,
-                     gpus=arrays if unit.gpus else ())
-=======
-                     fresh=arrays[len(arrays) - fresh:], programmatic=True, handover=any(array.workspace for array in unit.arrays),
-                     ended=ended, arrays=arrays, limit=limit,
-                     look_ahead=None if spare is None else look_ahead)
->>>>>>> main
+                     gpus=arrays if unit.gpus else (), look_ahead=None if spare is None else look_ahead)
     finally:
         if isinstance(seed, Guide):
             seed.layout = unit.layout
