@@ -13,8 +13,6 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from ..core.arith import cdiv
 from ..diagnostics.arguments import NONE, require
 from ..diagnostics.arguments import a as a_kind

@@ -1,9 +1,10 @@
 """``all_to_all``: rows that each GPU has for each other one go there, as many as counts in GPU memory say.
 
 Rows lie in the order of the GPUs that they go to, ``counts[r]`` for GPU r. A first launch brings the counts of all GPUs to each;
-they say where its rows begin on the others and how many they are. The second one reads these rows: numbers that steer loads are of
-an array that the launch itself does not write, and no number has to come to the host. Blocks of rows begin anywhere (`Element`), and
-the last one of a GPU's rows is stored in part. A launch ends when the others have read this GPU's array, as that of `all_gather` does.
+they say where its rows begin on the others and how many they are. The second one reads these rows: numbers that steer loads are
+of an array that the launch itself does not write, and no number has to come to the host. Blocks of rows begin anywhere (`Element`),
+and the last one of a GPU's rows is stored in part. A launch ends when the others have read this GPU's array: each CTA that has read
+all it wanted tells them so.
 """
 
 from __future__ import annotations
