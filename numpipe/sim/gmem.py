@@ -275,7 +275,8 @@ class GlobalMemory:
             raise failure(access, touch, None, "uninitialised-read", (
                 f"{touch.describe()} {does} {touch.where(extent(written == 0, touch.index))}, which nobody has written: "
                 f"'{touch.what}' is allocated by the call (out_type) and holds anything"), "nothing was stored there before",
-                f"pass '{touch.what}' (or out=) with the values it starts from, or write it before it is read", SimulationError)
+                f"pass '{touch.what}' (or out=) with the values it starts from, or write it before it is read" + (
+                    ": numpipe.wait for the semaphore of who stores it" * (access.agent.sm.gpus is not None)), SimulationError)
 
     # ---- griddepcontrol
     def _too_early(self, access: Access, touch: Touch) -> None:

@@ -1,0 +1,66 @@
+"""Mistakes in numpipe's own code for several GPUs, by edits of its source: each is found in every schedule."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from numpipe.errors import PipelineDeadlock, PipelineRace, SimulationError
+from numpipe.language.memory import peers, semaphores
+from tests.kernels.covering import examples
+from tests.kernels.gpu_kernels import CASES
+from tests.language.pipeline.test_injected import Bug
+from tests.sim.test_sim_gpus import computes
+
+SYNC = "barrier.sync(1 + special.warpgroup_index(), 128)"
+STORES = "one_lane(complete_stores, np_)"
+FENCE = "fence.proxy_async_global()"
+POLL = "poll(np_, semaphore, value, place)"
+TOO_EARLY = r"no semaphore orders two GPUs"
+FOREVER = r"blocked on the semaphore ready\[\d\] of GPU \d"
+
+BUGS = {
+    "a signal does not wait for stores": Bug(semaphores.complete_and_add, STORES, "pass", PipelineRace, TOO_EARLY),
+    "a signal waits for what the stores read": Bug(
+        semaphores.complete_stores, "read=False", "read=True", PipelineRace, TOO_EARLY),
+    "a signal leaves a store in flight": Bug(semaphores.complete_stores, "bulk_wait(0,", "bulk_wait(1,", PipelineRace, TOO_EARLY),
+    "a signal ahead of other lanes' stores": Bug(semaphores.complete_and_add, SYNC, "pass", PipelineRace, TOO_EARLY),
+    "a signal before the warpgroup meets": Bug(
+        semaphores.complete_and_add, f"{SYNC}\n    one_lane(add_to, np_, semaphore, rank, add)",
+        f"one_lane(add_to, np_, semaphore, rank, add)\n    {SYNC}", PipelineRace, TOO_EARLY),
+    "a signal to the own GPU": Bug(semaphores.add_to, "semaphore.start[0], rank,", "semaphore.start[0], current().gpu,",
+                                   SimulationError, f"{TOO_EARLY}|{FOREVER}|has ended|may have ended|nobody has written"),
+    "a signal to the next semaphore": Bug(semaphores.add_to, "semaphore.start[0], rank", "semaphore.start[0] ^ 1, rank",
+                                          SimulationError, f"{TOO_EARLY}|{FOREVER}|has ended|may have ended|nobody has written"),
+    "no signal at all": Bug(semaphores.complete_and_add, "one_lane(add_to, np_, semaphore, rank, add)", "pass", PipelineDeadlock,
+                            FOREVER),
+    "a wait for one less": Bug(semaphores.poll, "start[0], value,", "start[0], value - 1,", SimulationError,
+                               f"{TOO_EARLY}|has ended|may have ended|nobody has written"),
+    "a wait of one lane for itself": Bug(semaphores.await_together, SYNC, "pass", PipelineRace, TOO_EARLY),
+    "no proxy fence behind a wait": Bug(semaphores.await_value, FENCE, "pass", PipelineRace,
+                                        "nothing makes ordinary stores to an array visible to the async proxy"),
+    "the proxy fence ahead of the wait": Bug(semaphores.await_value, f"{POLL}\n    {FENCE}", f"{FENCE}\n    {POLL}", PipelineRace,
+                                             "nothing makes ordinary stores to an array visible to the async proxy"),
+    "a peer's memory before its launch": Bug(peers.peer, "await_launches(np_)", "pass", PipelineRace,
+                                             r"before the launch of GPU \d has begun"),
+    "a launch that does not begin": Bug(peers.begin_launch, "current().gpu_begin()", "pass", PipelineDeadlock,
+                                        r"blocked on the launch of GPU 0, 1, which has not begun"),
+}
+
+
+@pytest.fixture(autouse=True)
+def _simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
+
+
+@pytest.mark.variants(6)
+@pytest.mark.schedules
+@pytest.mark.parametrize("name", BUGS)
+def test_every_schedule_finds(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    bug = BUGS[name]
+    bug.inject(monkeypatch)
+    for seed in (None, *range(examples(20))):
+        with pytest.raises(bug.error) as caught:
+            computes(CASES["exchanged"], 2, seed, ctas=1)
+        assert re.search(bug.message, str(caught.value), re.DOTALL), f"seed {seed}: {caught.value}"
