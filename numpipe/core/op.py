@@ -90,6 +90,10 @@ class Op(Generic[P, R]):
             raise outside(self.__name__)  # type: ignore[attr-defined]
         return self.function(*args, **kwargs)
 
+    def __deepcopy__(self, memo: Any) -> Op[P, R]:
+        """Return the operation itself, as for a function: nodes of the AST pass hold operations, and are copied."""
+        return self
+
     def __repr__(self) -> str:
         return f"<numpipe operation {self.__module__}.{self.__qualname__}>"  # type: ignore[attr-defined]
 

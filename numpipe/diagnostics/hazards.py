@@ -34,6 +34,7 @@ HAZARDS: dict[str, Hazard] = {hazard.name: hazard for hazard in (
            "cp.async.bulk.wait_group"),
     Hazard("uninitialised-read", "bytes are read that nobody has written", "State Spaces: .shared, .global"),
     Hazard("out-of-bounds", "an access reaches beyond what the CTA or the array has", "State Spaces: .shared, .global"),
+    Hazard("nan-stored", "a NaN is stored by a kernel that is asked to store none", "Floating Point Instructions: NaN"),
     # ---- wgmma
     Hazard("accumulator-in-flight", "registers of an accumulator are touched while a wgmma may still be writing them",
            "wgmma.mma_async; wgmma.wait_group"),

@@ -37,6 +37,8 @@ def missing(function: Callable[..., Any]) -> str:
     if filename == "<stdin>":
         return ("it was typed at a prompt that keeps no source (Python's before 3.13), or piped into python: write it to a file, "
                 "or use a notebook or IPython")
+    if filename.startswith("<timed "):
+        return "IPython keeps no source of a cell under %%time: define it in a cell above, without the magic"
     if filename == "<string>":
         return "it was made by exec() or 'python -c': write it to a file"
     if filename.startswith("<"):

@@ -154,9 +154,9 @@ class Calls:
         names = definition.results.array_names(call)
         launch.check_sizes(infos, names, definition.name)
         place = launch.same_place(infos, names, definition.name)
-        variant = self.variant(call)
+        variant, facts = self.variant(call), {}
         if mesh is not None and mesh.gpus is not None:
-            self.agree(mesh, call, variant)
+            facts = self.agree(mesh, call, variant)
             for name, info in zip(names, infos, strict=True):
                 mesh.gpus.check_place(own, info, name, definition.name)
         choice = targets.choose(definition.name, target or options.target, infos, place)
@@ -170,7 +170,7 @@ class Calls:
             plan.semaphores = definition.results.semaphores(call)
         if choice.target == "gpu" and not empty:
             jit.check(definition, call, variant)
-            with compiling(mesh, f"kernel {definition.name}"):
+            with compiling(mesh, f"kernel {definition.name}", facts):
                 plan.prepared = variant.prepared(infos, self.table)
             if isinstance(options.grid, Persistent) and options.grid.ctas is None:
                 plan.grid = plan.prepared.fitting(grid, plan.device if place == "host" else infos[0].device)
@@ -179,8 +179,9 @@ class Calls:
             timed.say(f"{definition.name}: plan for {shapes} on {'GPU' if plan.prepared else 'the simulated SM'}, grid {grid}")
         return plan
 
-    def agree(self, mesh: Mesh, call: Call, variant: Variant) -> None:
-        """Compare a call with those of the other ranks, where each GPU has a process. Raises SpecError for what differs."""
+    def agree(self, mesh: Mesh, call: Call, variant: Variant) -> dict[str, str]:
+        """Compare a call with those of the other ranks, where each GPU has a process; returns what was compared. SpecError for what
+        differs."""
         names = self.definition.results.array_names(call)
         facts = {"numpipe": version("numpipe"), "the number of GPUs": str(mesh.size), "the kernel's source": str(variant.digest)}
         facts |= {f"'{name}'": f"{info.dtype.name} {info.shape} with strides {info.strides}"
@@ -190,6 +191,7 @@ class Calls:
         facts |= {"what TMA addresses": ", ".join(array.name for array in variant.arrays if array.tma and array.tma_store),
                   "the number of semaphores": str(self.definition.results.semaphores(call))}
         mesh.gpus.agree(facts, f"kernel {self.definition.name}", "calls it")  # type: ignore[union-attr]
+        return facts
 
     def run(self, call: Call, stream: Any, seed: Any = None, trace: Any = None,
             judge: Judge | None = None) -> launch.Launch | None:

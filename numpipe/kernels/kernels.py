@@ -108,8 +108,8 @@ class Kernel:
         `trace` is a numpipe.Trace that collects events, or the name of a file for them, ``run.json`` (for ui.perfetto.dev) or
         ``run.txt``, which is written also when the run ends in a race or a deadlock.
         `ctas` is the number of CTAs of a `persistent` grid, which has 2 otherwise; SpecError for another grid.
-        `limit` is the number of seconds that the run may take, an hour if None: SpecError as soon as the CTAs that have run say
-        that all of them take longer.
+        `limit` is the number of seconds that the run may take, an hour if None: SpecError as soon as the first CTA's control flow,
+        or the CTAs that have run, say that all of them take longer.
         `mesh` is a `numpipe.Mesh.simulated`, on whose GPUs a kernel with semaphores runs.
         """
         from ..traces.trace import collecting

@@ -147,8 +147,8 @@ class Mesh:
 
 
 @contextlib.contextmanager
-def compiling(mesh: Mesh | None, what: str) -> Iterator[None]:
-    """Let the ranks wait for each other while one compiles; an error of one is told to the others."""
+def compiling(mesh: Mesh | None, what: str, facts: dict[str, str]) -> Iterator[None]:
+    """Let the ranks wait for each other while one compiles what these facts say; an error of one is told to the others."""
     if mesh is None or mesh.gpus is None:
         yield
         return
@@ -156,9 +156,9 @@ def compiling(mesh: Mesh | None, what: str) -> Iterator[None]:
         yield
     except NumpipeError as error:
         with contextlib.suppress(NumpipeError):
-            mesh.gpus.agree({"the compile": f"{type(error).__name__}: {error}"}, what, COMPILED)
+            mesh.gpus.agree({**facts, "the compile": f"{type(error).__name__}: {error}"}, what, COMPILED)
         raise
-    mesh.gpus.agree({"the compile": "done"}, what, COMPILED)
+    mesh.gpus.agree({**facts, "the compile": "done"}, what, COMPILED)
 
 
 def key_of(mesh: Mesh | None) -> Hashable:

@@ -17,6 +17,7 @@ import time
 from typing import Any
 
 from ..core.undisturbed import in_child
+from ..diagnostics import nans
 from ..diagnostics.errors import PipelineDeadlock, SimulationError, SpecError, at
 from ..diagnostics.reports import Barrier, Line, Party, Report
 from ..plan import watch
@@ -150,7 +151,7 @@ class Watch:
             pause = min(2 * pause, 0.2)
             if pause < 0.2:
                 continue
-            if any(record.kernel == watched.number and record.kind not in (watch.OUTSIDE, watch.SHARED)
+            if any(record.kernel == watched.number and record.kind not in watch.WRONG
                    for record in self.records_now()):
                 self.check()  # it ends now, or never
             passed = driver.get().peek(block + watch.PASSED, 8, device)
@@ -198,6 +199,8 @@ def failure(compiled: Image, records: list[watch.Record], ended: bool) -> Simula
     for record in records:
         if record.kind in (watch.OUTSIDE, watch.SHARED):
             return outside(compiled, record, sum(other.kind == record.kind for other in records))
+        if record.kind == watch.NAN:
+            return nan_stored(compiled, [other for other in records if (other.kind, other.address) == (watch.NAN, record.address)])
     report = report_of(compiled, records, ended)
     line = next((line for party in report.waiting for line in party.lines), None)
     error = PipelineDeadlock(report.text if line is None else at(line.filename, line.line, report.text))
@@ -232,6 +235,21 @@ def outside(compiled: Image, record: watch.Record, count: int) -> SimulationErro
                             f"{axis} is outside {allowed}" + (f", and {count - 1} more" if count > 1 else "")
                             + f"; what the kernel has computed is wrong: {mend}")
     error.report = Report("out-of-bounds", str(error), party, mend=mend, kernel=compiled.name)
+    return error
+
+
+def nan_stored(compiled: Image, records: list[watch.Record]) -> SimulationError:
+    """Return the error for NaNs that a kernel stored at a line: it names the first element of the first CTA that has one."""
+    places = {(record.cta[::-1], record.warpgroup, (record.phase, record.state & 0xFFFFFFFF)[:record.state >> 32]): record
+              for record in records}
+    (_, _, place), record = min(places.items(), key=lambda item: item[0])
+    name = compiled.places[record.address]
+    target, lines = name.partition(" @ ")[0], lines_of(compiled.name, name)
+    party = Party(f"stores to {target}", record.warpgroup, compiled.role(record.warpgroup), record.cta, lines)
+    who = f", in warpgroup {record.warpgroup} of CTA {record.cta}"
+    text = f"kernel {compiled.name}: {nans.said(target, place, len(places), who)}"
+    error = SimulationError(at(lines[0].filename, lines[0].line, text))
+    error.report = Report("nan-stored", str(error), party, mend=nans.MEND, kernel=compiled.name)
     return error
 
 

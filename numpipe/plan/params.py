@@ -66,6 +66,8 @@ class CompilerParams:
                           or `numpipe.last_failure`, raises PipelineDeadlock and says who waited for what. Indices outside their
                           arrays, and outside tiles, slots and barriers in shared memory, are reported too: SimulationError,
                           `out-of-bounds`. Slower; the simulator finds the same sooner.
+    check_nan             with `debug`: a NaN that ``x[…] = value`` stores is reported with its element and the line, by the
+                          simulator at once: SimulationError, `nan-stored`.
     lineinfo              add a table to the machine code, which stays the same: the line of the kernel, or of a function that it
                           calls, that each instruction belongs to. Nsight Compute and ``inspect("sass", …)`` show the lines.
     jitter                an int, a seed: random nanosleeps around barriers and copies, to shake out on the GPU what depends on
@@ -96,6 +98,7 @@ class CompilerParams:
     asserts: bool = False
     allow_serialized_wgmma: bool = False
     debug: bool = False
+    check_nan: bool = False
     lineinfo: bool = False
     jitter: int | None = None
 
@@ -109,6 +112,8 @@ class CompilerParams:
             "lowering_semantics": a(LoweringSemantics, text="numpipe.LoweringSemantics.Warpgroup or .Lane"),
             "store_slots": Rule(("1…8 (0: chosen)",), whole(0, 8).holds),
             "store_eviction_policy": NONE | word(*EVICTION_POLICIES)})
+        if self.check_nan and not self.debug:
+            raise SpecError("CompilerParams: check_nan=True without debug=True: a NaN is told as what debug finds is; give both")
         if bool(self.profile_space) != bool(self.profile_dir):
             missing, have = ("profile_dir", "profile_space") if self.profile_space else ("profile_space", "profile_dir")
             raise SpecError(f"CompilerParams: {have}={getattr(self, have)!r} without {missing}: the profiler needs to know how "

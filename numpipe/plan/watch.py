@@ -34,9 +34,11 @@ from dataclasses import dataclass
 SYMBOL = "np_watch"
 CONTROL_BYTES = 64
 RECORD_BYTES = 64
-OUTSIDE, SHARED, NAMED, FLAG = 2, 3, 4, 5
+OUTSIDE, SHARED, NAMED, FLAG, NAN = 2, 3, 4, 5, 6
 """the first word of a record of an index outside its array, of one outside what it is of in shared memory (`outside_cuda`), of a
-wait at a named barrier and of one for a flag of another CTA; of a wait for an mbarrier it is 1"""
+wait at a named barrier and of one for a flag of another CTA, and of a NaN that is stored; of a wait for an mbarrier it is 1"""
+WRONG = OUTSIDE, SHARED, NAN
+"""of what a kernel does wrong, and goes on"""
 CAPACITY = 1024
 """records that the host has room for; a CTA has up to 4 a warpgroup"""
 GRACE = 4_000_000_000
@@ -75,6 +77,9 @@ class Record:
 
     Of a wait at a named barrier (NAMED), `address` is the number of its name in these places, `phase` the threads that meet there
     and `state` the warps that had come; of one for a flag (FLAG), `address` is that of the workspace's name, `phase` the part.
+
+    Of a NaN that is stored (NAN), `address` is the number of the store's line in these places, `phase` the row in the tile, or the
+    element of a vector, and `state` the column, with the tile's dimensions above bit 32.
     """
 
     kernel: int

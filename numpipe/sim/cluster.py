@@ -157,17 +157,26 @@ def reach(sm: SM, who: Warpgroup, what: str, needs: tuple[Need, ...], site: site
 
 
 def check_reached(sm: SM) -> None:
-    """Raise PipelineRace if a CTA ends without knowing that what others did in its memory is over."""
+    """Raise PipelineRace if a CTA ends without knowing that what others did in its memory is over, and its copies to them.
+
+    (CUDA C++ Programming Guide, "Distributed Shared Memory": all of its operations happen before a thread block exits.)
+    """
     sm.ended = True
     known = np.maximum.reduce([np.maximum.reduce(w.vectors) for w in sm.warpgroups])
     for index, (value, who, what, site) in sm.reached.items():
         if known[index] < value:
             raise _left(sm, who, what, site)
+    for index, (value, who, what, site) in sm.sent.items():
+        if known[index] < value:
+            raise report.race(who, f"{what}, which may be on its way when CTA {sm.cta} ends: nothing makes it wait for this", site,
+                              hazard="exit-in-flight", mend=_MEET, before=side(sm.warpgroups[-1], "ends"))
+
+
+_MEET = "all warpgroups of the cluster meet, cluster.arrive() and cluster.wait(), before one ends"
 
 
 def _left(sm: SM, who: Warpgroup, what: str, site: sites.Site) -> SimulationError:
-    mend = ("numpipe.combine(acc, part, axis=…) by all CTAs of the cluster" if "partial sums" in what else
-            "all warpgroups of the cluster meet, cluster.arrive() and cluster.wait(), before one ends")
+    mend = "numpipe.combine(acc, part, axis=…) by all CTAs of the cluster" if "partial sums" in what else _MEET
     return report.race(who, f"{what} in shared memory of CTA {sm.cta}, which may have ended: nothing makes it wait for this", site,
                        hazard="exit-in-flight", mend=mend, before=side(sm.warpgroups[-1], "ends"))
 

@@ -329,16 +329,14 @@ class SM:
         self.scheduler = scheduler
         self.costs = costs
         self.trace = trace
-        self.boxes = boxes
-        self.plans = plans
+        self.boxes, self.plans = boxes, plans
         """`mma.Plan` of each kind of wgmma batch"""
         self.gmem = gmem
         """`gmem.GlobalMemory`"""
         self.deal, self.pace = deal, pace
         self.gpus, self.gpu = gpus, gpu
         self.hub = getcurrent()
-        self.closing = False
-        self.touched = 0
+        self.closing, self.touched = False, 0
         """counts accesses to tiles and arrays"""
         self.progress = 0
         """counts the events that can end somebody's wait"""
@@ -352,6 +350,8 @@ class SM:
         self.ended = False
         self.reached: dict[int, tuple[int, Warpgroup, str, Site]] = {}
         """the last thing that warps of other CTAs did in its memory, by their counters (`cluster.reach`)"""
+        self.sent: dict[int, tuple[int, Warpgroup, str, Site]] = {}
+        """its last copies to other CTAs, by the counters of the mbarriers that tell that they have landed"""
         self.agreed: dict[tuple[Any, ...], Any] = {}
         """`cluster.Agreement`, of the cluster's first CTA"""
         self.came: dict[tuple[Any, ...], int] = {}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import linecache
 import warnings
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -129,26 +130,47 @@ def kernel(statement: str) -> Any:
     return numpipe.kernel(num_compute_wgs=1)(names["bad_kernel"])
 
 
-@pytest.fixture(autouse=True)
-def _simulated(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
+def wrong(name: str) -> Iterator[str]:
+    """The statement with each of its arguments replaced by each bad value."""
+    form, good = CALLS[name]
+    for place in range(len(good)):
+        for value in VALUES:
+            yield form.format(*good[:place], value, *good[place + 1:])
+
+
+def refuses(statement: str, call: Callable[[Any], Any]) -> bool:
+    """Whether a call of the kernel with the statement raises an error, which is numpipe's and names the statement."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            call(kernel(statement))
+    except NumpipeError as error:
+        assert "kernel bad_kernel" in str(error) or isinstance(error, SimulationError), statement
+        assert f"<{statement}>:" in str(error), str(error)  # also as "called at", below a line of numpipe.planar_snake
+        return True
+    return False
 
 
 @pytest.mark.variants(4)
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", CALLS)
-def test_bad_values_are_refused_at_the_kernels_line(name: str) -> None:
-    form, good = CALLS[name]
-    refused, x, y = 0, np.ones((64, 64), np.float32), np.zeros((64, 64), np.float32)
-    for place in range(len(good)):
-        for value in VALUES:
-            statement = form.format(*good[:place], value, *good[place + 1:])
-            try:
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")
-                    kernel(statement).simulate(x, y)
-            except NumpipeError as error:
-                refused += 1
-                assert "kernel bad_kernel" in str(error) or isinstance(error, SimulationError), statement
-                assert f"<{statement}>:" in str(error), str(error)  # also as "called at", below a line of numpipe.planar_snake
-    assert refused >= 3 * len(good)
+def test_bad_values_are_refused_at_the_kernels_line(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
+    x, y = np.ones((64, 64), np.float32), np.zeros((64, 64), np.float32)
+    assert sum(refuses(statement, lambda k: k.simulate(x, y)) for statement in wrong(name)) >= 3 * len(CALLS[name][1])
+
+
+@pytest.mark.soak
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", CALLS)
+def test_compiled_bad_values_are_refused_at_the_kernels_line_too(name: str) -> None:
+    x, y = np.ones((64, 64), np.float32), np.zeros((64, 64), np.float32)
+    assert any([refuses(statement, lambda k: k.compiled(x, y)) for statement in wrong(name)])
+
+
+def test_a_module_as_an_argument_is_refused_and_leaves_later_compiles_alone() -> None:
+    x, y = np.ones((64, 64), np.float32), np.zeros((64, 64), np.float32)
+    form, good = CALLS["tiles"]
+    for _ in range(2):
+        assert refuses(form.format("numpipe", *good[1:]), lambda k: k.compiled(x, y))
+    assert not refuses(form.format(*good), lambda k: k.compiled(x, y))

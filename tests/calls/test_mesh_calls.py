@@ -84,7 +84,7 @@ def test_the_mesh_goes_through_verify_check_and_mutate() -> None:
     errors = check(shift, inputs(), mesh=TWO, schedules=2, reference=lambda x: [x[1] + 1, x[0] + 1]).errors
     assert errors == {"sim": {"y of GPU 0": 0.0, "y of GPU 1": 0.0}}
     found = mutate(shift, inputs(), mesh=TWO, schedules=1).mutants
-    assert "exit-in-flight" in {mutant.by for mutant in found}
+    assert "exit-in-flight" in {mutant.by for mutant in found} and "for one less" in {mutant.change for mutant in found}
 
 
 def test_a_wrong_result_names_the_gpu_and_leaves_the_arguments_as_they_are() -> None:

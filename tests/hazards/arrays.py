@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 import numpipe
-from numpipe import SMEM, ArrayType, BlockSpec, Element, PipelineDeadlock, SimulationError, Workspace, ds
+from numpipe import SMEM, ArrayType, BlockSpec, CompilerParams, Element, PipelineDeadlock, SimulationError, Workspace, ds
 from numpipe.core.lanes import one_lane
 from numpipe.core.machine import current
 from numpipe.intrinsics import barrier, cp_async_bulk, fence, griddep, mbarrier
@@ -296,3 +296,25 @@ def send(out):
     cp_async_bulk.store(out, (0, 0), 0)
     cp_async_bulk.commit_group()
     cp_async_bulk.wait_group(0)
+
+
+# ---- NaN, where the kernel says that it stores none
+CHECK = CompilerParams(debug=True, check_nan=True)
+ROOTS = np.where(np.arange(64) == 5, -4, 4).astype(F32)[:, None] * ONE
+
+
+@kernel("nan-stored", r"'y\[…\] = …' stores a NaN, element \(5, 0\) of the tile, and 63 more.*mend: +look for what makes it",
+        ROOTS, zeros(64, 64, dtype=F32), gives=np.where(ROOTS > 0, 2, 0).astype(F32), error=SimulationError, compiler_params=CHECK)
+def a_root_of_a_negative_number(x, y, *, mended: numpipe.Static):
+    tile = x[ds(0, 64), ds(0, 64)]
+    y[ds(0, 64), ds(0, 64)] = np.sqrt(np.maximum(tile, 0.0) if mended else tile)
+
+
+@kernel("nan-stored", r"'part\[…\] = …' stores a NaN, element \(5, 0\) of the tile", ROOTS, zeros(64, 64, dtype=F32),
+        gives=np.where(ROOTS > 0, 1, 0).astype(F32), error=SimulationError, compiler_params=CHECK)
+def a_row_of_zeros_divided_by_its_sum(x, y, *, mended: numpipe.Static):
+    pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, 0)),),
+                            out_specs=(BlockSpec((64, 64), lambda k: (0, 0)),))
+    for _, (tile, part) in pipe(x, y):
+        kept = np.maximum(tile[...], 0.0)
+        part[...] = np.where(kept > 0.0, kept / kept, 0.0) if mended else kept / kept

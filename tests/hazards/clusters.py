@@ -88,6 +88,22 @@ def a_cta_that_ends_while_its_peer_arrives(mended, out):
         meet()
 
 
+@machine("exit-in-flight", r"tma_multicast of x to CTA \(1, 0, 0\), which may be on its way when CTA \(0, 0, 0\) ends: nothing "
+         r"makes it wait for this: all warpgroups of the cluster meet", X, gives=WORDS[[0, 0]], **PAIR)
+def a_cta_that_ends_while_its_copy_to_the_peer_is_on_its_way(mended, x, out):
+    one_lane(begin, 1)
+    meet()
+    if current().rank == 0:
+        one_lane(cp_async_bulk.multicast, 0, x, (0, 0), READY, 0b10)
+        out[0] = WORDS[0]
+    else:
+        one_lane(mbarrier.arrive_expect_tx, READY, x.nbytes)
+        mbarrier.wait(READY, 0, 0)
+        out[1] = memory.load_word(0) & 0xFFFF
+    if mended:
+        meet()
+
+
 @machine("missing-init-fence", r"mbar_arrive_remote on (SMEM\[61440\], where no mbarrier has been initialised yet|mbarrier at "
          r"61440, but nothing orders its initialisation at clusters.py:\d+ in begin before)", gives=np.array([7, 7]), **PAIR)
 def an_arrival_at_a_cta_that_may_not_have_begun(mended, out):

@@ -15,6 +15,7 @@ from numpipe.errors import SimulationError
 from numpipe.sim import rounds
 from numpipe.sim.exploration import Exploration, Explored
 from tests.kernels.covering import examples
+from tests.kernels.steered_kernels import KERNELS, arrays
 
 from .removal_kernels import RUNS
 from .test_catalogue import ENTRIES
@@ -70,6 +71,35 @@ def test_all_schedules_of_a_mended_kernel_leave_one_result(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in RUNS if name not in EACH_RUN])
 def test_all_schedules_of_each_kernel_leave_one_result(name: str) -> None:
     explore_whole(name)
+
+
+KINDS = {
+    "load ring": ("a ring, two warpgroups", "a ring with delay_release"),
+    "barriers by hand": ("a body's barriers (True, True)", "a loop's barriers"),
+    "automatic barriers": ("automatic barriers, turned", "automatic barriers, in_place"),
+    "chained pairs": ("chained",), "nested": ("rings in rings",),
+    "ping-pong": ("turns, gemm", "turns, barriers by hand, in place", "turns, skips"),
+    "order tokens": ("order tokens, two", "order tokens, fewer steps"),
+    "cluster of 2": ("a cluster that shares blocks of b", "a cluster that exchanges sums", "a cluster that passes tiles on"),
+    "store ring": ("outputs", "outputs of one slot", "examples/gemm.py"),
+}
+"""kinds of pipelines -> their kernels among those that are explored whole; data that steer follow"""
+
+
+def test_each_kind_of_pipeline_is_among_the_kernels() -> None:
+    assert {name for names in KINDS.values() for name in names} <= set(RUNS)
+
+
+@pytest.mark.parametrize(("name", "slots", "delay"), [
+    pytest.param(name, slots, delay, marks=[] if (name, slots) == ("walks", 1) else [pytest.mark.soak])
+    for name in KERNELS for slots, delay in ((1, 0), (2, 0), (2, 1))])
+def test_all_schedules_of_what_data_steer_leave_one_result(name: str, slots: int, delay: int) -> None:
+    """Who draws which tile is a part of the schedule; without a counter a CTA has one class."""
+    given = arrays(np.random.default_rng(2), np.int32)
+    result = numpipe.verify(KERNELS[name], *given, slots=slots, delay=delay, schedules="all", limit=MOST_SECONDS)
+    assert result.ok and result.coverage is not None and result.coverage.complete, str(result)
+    ctas = 1 if name == "walks" else 3 if name == "tiles_of_a_table" else 2
+    assert result.schedules == (128 if name == "tiles_of_a_counter" else ctas)
 
 
 def hazards(run: Callable[[Any], Any], seeds: Any) -> set[str]:

@@ -104,6 +104,13 @@ def slots_held_too_long(a, b, c):
     #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
 
+@refused(", pipeline at {file}:{line}: delay_release must be an int, got True", kind=SpecError,
+         mend={"delay_release=True": "delay_release=1"})
+def a_delay_that_is_no_number(a, b, c):
+    pipe = numpipe.pipeline(grid=(1,), delay_release=True, in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))
+    #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+
 @refused(", pipeline at {file}:{line}: delay_release=3 needs more than 3 slots, got max_concurrent_steps=2: the slot of step "
          "k is still held when step k + delay_release waits for its own",
          kind=SpecError, compiler_params=numpipe.CompilerParams(delay_release=3),

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import io
+import itertools
 import math
 import re
 import sys
 import time
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 import numpipe
-from numpipe import BlockSpec, SpecError, ds
-from numpipe.sim import pace
+from numpipe import BlockSpec, SpecError, ds, sim
+from numpipe.sim import ahead, pace
 from numpipe.sim.pace import Pace
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
+from gemm import matmul
 
 
 @numpipe.kernel(grid=lambda x: (x.shape[0] // 64,), grid_names="m", num_compute_wgs=1)
@@ -35,6 +41,13 @@ def by_tiles(x, y):
 
 
 @numpipe.kernel(num_compute_wgs=1)
+def by_steps(x, y):
+    for (k,), (tile,) in numpipe.pipeline(grid=(x.shape[0] // 64,), in_specs=(BlockSpec((64, 64), lambda k: (k, 0)),))(x):
+        assert k < 48, "too many"
+        y[ds(k * 64, 64), ds(0, 64)] = tile[...]
+
+
+@numpipe.kernel(num_compute_wgs=1)
 def with_a_parameter_of_that_name(y, limit):
     y[ds(0, 64), ds(0, 64)] = (numpipe.zeros((64, 64), np.float32) + limit).astype(y.dtype)
 
@@ -48,7 +61,7 @@ def _no_compile(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
 
 
-@pytest.mark.parametrize("kernel", [by_ctas, by_tiles], ids=["CTAs", "tiles"])
+@pytest.mark.parametrize("kernel", [by_ctas, by_tiles, by_steps], ids=["CTAs", "tiles", "steps"])
 def test_an_estimate_is_right_within_a_factor_of_3(kernel: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """From a sixth of the run on, before which what is set up once counts."""
     kernel.simulate(*arrays(8))
@@ -61,7 +74,14 @@ def test_an_estimate_is_right_within_a_factor_of_3(kernel: Any, monkeypatch: pyt
             assert estimate is not None
             estimates.append(estimate)
 
-    monkeypatch.setattr(Pace, "look", look)
+    def look_of(self: Pace) -> None:
+        plain(self)
+        look(self)
+
+    plain = Pace.look
+    monkeypatch.setattr(Pace, "look", look_of)
+    monkeypatch.setattr(pace, "PATIENCE", 0.0)
+    monkeypatch.setattr(pace, "_OFTEN", 10)
     kernel.simulate(*arrays(32))
     seconds = time.monotonic() - begin
     assert len(estimates) > 10
@@ -77,6 +97,51 @@ def test_what_takes_longer_is_refused_with_the_estimate_and_the_mend(kernel: Any
     x, y = arrays(8)
     kernel.simulate(x, y, limit=math.inf)
     np.testing.assert_array_equal(x, y)
+
+
+@pytest.mark.parametrize("size", [4096, pytest.param(16384, marks=pytest.mark.thorough)])
+def test_a_large_product_is_refused_before_anything_runs(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The control flow of its first CTA tells its steps; of a loop over tiles that takes longer, the number of tiles."""
+    def runs(peers: Any) -> None:
+        raise SpecError("it runs")
+
+    monkeypatch.setattr(sim, "_run", runs)
+    a = np.zeros((size, size), np.float16)
+    begin = time.monotonic()
+    with pytest.raises(SpecError, match=r"kernel matmul: simulated it takes about \d{3,7} s \(2 CTAs, of which the first has "
+                       r"\d{4,8} steps\), and simulations end at 30 s: take smaller arrays"):
+        matmul.simulate(a, a, limit=30)
+    assert time.monotonic() - begin < 30  # on a busy computer
+    with pytest.raises(SpecError, match="it runs"):
+        matmul.simulate(a, a, limit=math.inf)
+
+
+def test_looking_ahead_changes_no_result_and_reports_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pace, "LARGE", 0)
+    looked: list[Any] = []
+    first = Pace._first
+    monkeypatch.setattr(Pace, "_first", lambda self: looked.append(first(self)) or looked[-1])
+    x, y = np.random.default_rng(0).integers(0, 9, (64 * 8, 64)).astype(np.float16), np.zeros((64 * 8, 64), np.float16)
+    by_steps.simulate(x, y, limit=60)
+    np.testing.assert_array_equal(x, y)
+    assert [told.steps for told in looked] == [8] and looked[0].whole
+    with pytest.raises(numpipe.SimulationError, match="too many"):
+        by_steps.simulate(*arrays(64), limit=60)
+
+
+def test_what_takes_long_to_count_is_told_by_its_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[Any] = []
+    first = Pace._first
+    monkeypatch.setattr(Pace, "_first", lambda self: told.append(first(self)) or told[-1])
+    monkeypatch.setattr(pace, "LARGE", 0)
+    by_tiles.simulate(*arrays(64), limit=60)
+    ticks = itertools.count()
+    monkeypatch.setattr(ahead, "time", SimpleNamespace(monotonic=lambda: next(ticks) * ahead.LONGEST / 60))
+    by_tiles.simulate(*arrays(64), limit=60)
+    by_steps.simulate(*arrays(48), limit=60)
+    whole, part, steps = told
+    assert whole.steps == 32 and 24 <= part.steps <= 40 and part.whole
+    assert 0 < steps.steps < 48 and not steps.whole  # of a pipeline nobody says how much is left
 
 
 def test_a_grid_without_end_is_refused_at_once() -> None:

@@ -18,7 +18,7 @@ import numpy as np
 
 from ...core import arith, numbers
 from ...core.op import BY_METHOD, BY_NUMPY, Op
-from ...language.tiles import elementwise, mathematics, reduce, scan, scans  # noqa: F401 - they say what of NumPy means them
+from ...language.tiles import elementwise, mathematics, nans, reduce, scan, scans  # noqa: F401 - they say what of NumPy means them
 from ...plan import context
 from .fold import MISSING, OPERATIONS, literal_node, lookup, stores
 from .nodes import assign, load, located, operation, walk
@@ -181,6 +181,9 @@ class Arithmetic(Rewriter):
         self.generic_visit(node)
         if isinstance(target := node.targets[0], ast.Name) and target.id in self.constants.known:
             self.folded.add(node)
+        if self.unit.params.check_nan and isinstance(target, ast.Subscript):
+            name = literal_node(f"{ast.unparse(target.value)}[…]", node)
+            node.value = self.call(nans.no_nan, [name, node.value], node)
         return node
 
     def settle_bound(self, node: ast.FunctionDef) -> None:

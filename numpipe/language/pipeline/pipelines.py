@@ -25,6 +25,7 @@ from ...core.facts import facts_of
 from ...core.inert import REASON, Inert, NoValue
 from ...core.machine import current
 from ...core.op import called, check, constant, op, outside
+from ...diagnostics.arguments import is_int
 from ...diagnostics.errors import CompileError, SpecError
 from ...plan.context import Context
 from ...plan.plans import OutPlan, RingPlan
@@ -77,10 +78,14 @@ class PipelineBase:
         if self.unequal:
             self._check_steps_of(steps_of, bool(outputs))
         check_turns(where, self.unit, self.unequal, bool(outputs), alone)
-        kernel, slots = self.unit.params, constant(where, "max_concurrent_steps", slots)
+        kernel, slots, delay = self.unit.params, *(constant(where, *of) for of in (
+            ("max_concurrent_steps", slots), ("delay_release", delay)))
+        for name, value in (("max_concurrent_steps", slots), ("delay_release", delay)):
+            if value is not None and not is_int(value):
+                raise SpecError(f"{where}: {name} must be an int, got {value!r}")
         slots = next(n for n in (slots, kernel.max_concurrent_steps, 1 if alone else SLOTS) if n is not None)
         in_labels, out_labels = shape.labels("in_specs"), outer.labels("out_specs")
-        self.rings = grouped(where, inputs, in_labels, sizes, slots, constant(where, "delay_release", delay), kernel.delay_release,
+        self.rings = grouped(where, inputs, in_labels, sizes, slots, delay, kernel.delay_release,
                              0 if alone else self.unit.default_delay)
         check_specs(where, outputs, out_labels)
         self.outs = tuple(replace(group, operands=tuple(len(inputs) + number for number in group.operands))

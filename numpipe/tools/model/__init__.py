@@ -2,8 +2,7 @@
 
 =============  =====================================================================================
 `explaining`   the function, its figures and their table: read it first
-`count`        what one CTA moves and multiplies: its control flow runs, its data does not
-`work`         the same of all CTAs, and how much of what they load is the same
+`work`         what all CTAs move and multiply, and how much of what they load is the same; one CTA's is counted by `sim.count`
 `device`       what a GPU can do, and how that was measured
 `limits`       the time, what each unit of the GPU needs of it, what is lost to what
 `products`     the time of a tiled matrix product in closed form: a millisecond, to choose a configuration by

@@ -27,7 +27,7 @@ from ...plan.resources import Resources
 from ...plan.specs import Persistent
 from ...plan.unit import Unit
 from ...sim import Trace
-from .count import Numbers
+from ...sim.count import Numbers
 from .device import H200, Clock, DeviceModel
 from .limits import ADVICE, ROOFLINES, Facts, Prediction, RingFacts, predict
 from .work import KernelWork, count
@@ -227,7 +227,7 @@ def explain(kernel: Kernel, /, *args: Any, measured: float | Trace | None = None
         x = numpipe.ArrayType((8192, 8192), np.float16)
         print(numpipe.explain(matmul, x, x))
 
-    The kernel's control flow runs, of a few CTAs in all their roles, on tiles of zeros: see `numpipe.model.count`. Numbers that a
+    The kernel's control flow runs, of a few CTAs in all their roles, on tiles of zeros (`numpipe.sim.count`). Numbers that a
     kernel reads (``lengths[i]``, a table of ``tiles(…, order=table)``) are those of a NumPy array; of other arrays they count as
     zeros. `Explanation.given` and `Explanation.data` name these arrays, and the table says "depends on data".
 

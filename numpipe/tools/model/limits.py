@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from .count import Work
+from ...sim.count import Work
 from .device import Clock, DeviceModel
 from .work import KernelWork
 

@@ -19,7 +19,7 @@ from ...language.grid.orders import Grouped, Order
 from ...language.grid.splits import STREAM, no_split
 from ...plan.budget import HEADER, PANEL_BYTES
 from ...plan.layout import ATOM
-from .count import Work
+from ...sim.count import Work
 from .device import H200, Clock, DeviceModel
 from .limits import Facts, Prediction, RingFacts, predict
 from .work import NEIGHBOURS, SAMPLES, KernelWork

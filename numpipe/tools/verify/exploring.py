@@ -22,6 +22,7 @@ from ...kernels.judge import Judge
 from ...sim.directed import Agent, Guide, Name
 from ...sim.exploration import Exploration, Explored
 from .fresh import Arguments, Arrays
+from .shortest import fewest_changes, needed
 
 if TYPE_CHECKING:
     from ...kernels.kernels import Kernel
@@ -60,10 +61,21 @@ class Class:
     judge: Judge
     explored: Explored
 
+    @functools.cached_property
+    def fewest(self) -> tuple[int, list[Agent]] | None:
+        """The fewest changes of who runs in the class's schedules that fail, with the order of one of them (`shortest`)."""
+        return fewest_changes(self.explored.steps, self.explored.before) if self.error is not None else None
+
+    @property
+    def shown(self) -> tuple[int, int, int]:
+        """By which schedules that show the same are compared: the one that is shown has the smallest."""
+        return self.explored.switches, len(self.name.turns), len(self.explored.steps)
+
     @property
     def size(self) -> tuple[int, int, int]:
-        """By which classes that show the same are compared: the one that is shown has the smallest."""
-        return self.explored.switches, len(self.name.turns), len(self.explored.steps)
+        """`shown`, of the shortest that there is of the class."""
+        changes, *more = self.shown
+        return (changes if self.fewest is None else self.fewest[0], *more)  # type: ignore[return-value]
 
 
 @dataclass
@@ -121,20 +133,9 @@ class All:
 
     def shortest(self, found: Class) -> Class:
         """Return a class that shows the same report with as few changes of who runs as it needs, and no step that it does not."""
-        steps, before = found.explored.steps, found.explored.before
-        if found.error is None or not steps:
+        if found.error is None or not found.explored.steps:
             return found
-        last = len(steps) - 1
-        wanted = before[last] | 1 << last if steps[last].footprint.failed else (2 << last) - 1
-        left = [number for number in range(len(steps)) if wanted >> number & 1 and not steps[number].waited]
-        order: list[Agent] = []
-        while left:
-            ready = [n for n in left if not any(before[n] >> other & 1 for other in left if other < n)]
-            running = order[-1] if order else None
-            # an operation that is not a warpgroup's is run when nobody else can: it changes no warpgroup
-            step = min(ready, key=lambda n: (steps[n].agent != running, isinstance(steps[n].agent[0], str), n))
-            left.remove(step)
-            order.append(steps[step].agent)
+        order = found.fewest[1] if found.fewest is not None else self._greedy(found.explored)
 
         def choose(number: int, enabled: tuple[Agent, ...], usual: int) -> int:
             return enabled.index(order[number]) if number < len(order) and order[number] in enabled else usual
@@ -145,9 +146,22 @@ class All:
         except SimulationError as error:
             again = Explored(None, error, guide.name, tuple(guide.directed.steps), ())
             shorter = Class(guide.name, {}, error, found.judge, again)
-            if _said(error) == _said(found.error) and shorter.size < found.size:
+            if _said(error) == _said(found.error) and shorter.shown < found.shown:
                 return shorter
         return found
+
+    @staticmethod
+    def _greedy(explored: Explored) -> list[Agent]:
+        """Return an order of the needed steps in which who runs goes on while it can: where the search for the best one ended."""
+        steps, before, left = explored.steps, explored.before, needed(explored.steps, explored.before)
+        order: list[Agent] = []
+        while left:
+            ready = [n for n in left if not any(before[n] >> other & 1 for other in left if other < n)]
+            # an operation that is not a warpgroup's is run when nobody else can: it changes no warpgroup
+            step = min(ready, key=lambda n: ([steps[n].agent] != order[-1:], isinstance(steps[n].agent[0], str), n))
+            left.remove(step)
+            order.append(steps[step].agent)
+        return order
 
 
 def _said(error: SimulationError) -> Any:

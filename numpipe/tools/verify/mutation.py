@@ -73,11 +73,7 @@ _HINT = ("setmaxnreg is a hint to change how many registers a warp owns at most 
          "not raise the number goes on with that of the launch, and ptxas compiles for it")
 _WAITED = ("wgmma.wait_group waits until no more than N of the newest groups are pending (wgmma.wait_group). The loop's end has "
            "waited with N = 0, and issues none since. This one is there for ptxas: a wait on each way to a read of the registers")
-_MET = ("A kernel waits for each phase of its barriers (memory.phases), and a phase counts the arrivals of all CTAs and the bytes "
-        "that they send (mbarrier.try_wait). So a CTA knows before it ends that this is over. The meeting is there for a CTA whose "
-        "copy to another one is on its way when it ends: the simulated SM completes that")
 REDUNDANT = {
-    "cluster_wait < kernels.simulate.run_role": _MET,
     "setmaxnreg.inc < kernels.simulate.run_role": _HINT,
     "setmaxnreg.inc < memory.registers.set_max_registers": _HINT,
     f"wgmma_wait < tiles.mma.wgmma_wait < {LOOP}": _WAITED,

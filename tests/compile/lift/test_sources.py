@@ -393,6 +393,7 @@ def test_a_program_on_the_command_line_has_none_before_python_3_13() -> None:
     ("<string>", "it was made by exec() or 'python -c': write it to a file"),
     ("<made 1>", "nothing in Python's linecache is called <made 1>: write it to a file; what generates source enters it there, "
                  "linecache.cache['<made 1>'] = (len(text), None, text.splitlines(True), '<made 1>'), before it runs it"),
+    ("<timed exec>", "IPython keeps no source of a cell under %%time: define it in a cell above, without the magic"),
     ("/nowhere/kernels.py", "the file cannot be read, or is not the one that was compiled: run python where the file is, and "
                             "import it again"),
 ])

@@ -27,9 +27,9 @@ from numpipe import ArrayType, BlockSpec, CompilerParams, SpecError, ds
 from numpipe.bench import read
 from numpipe.kernels.kernels import Kernel
 from numpipe.model import H200
-from numpipe.sim import Event
+from numpipe.sim import Event, count
 from numpipe.sim.port import Warpgroup
-from numpipe.tools.model import count, limits
+from numpipe.tools.model import limits
 from tests.kernels.lane_kernels import column_sums
 from tests.kernels.primitive_kernels import copied
 from tests.kernels.tiled_kernels import product, scaled

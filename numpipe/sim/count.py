@@ -18,11 +18,12 @@ from typing import Any
 
 import numpy as np
 
-from ...arch.dtypes import BY_DTYPE
-from ...core import machine as _machine
-from ...core.machine import InFlight, Lanes, Mma, Role, TensorMap
-from ...plan.cluster import place_of, rank_of
-from ...plan.unit import Unit
+from ..arch.dtypes import BY_DTYPE
+from ..core import machine as _machine
+from ..core.machine import InFlight, Lanes, Mma, Role, TensorMap
+from ..plan.cluster import place_of, rank_of
+from ..plan.unit import Unit
+from .schedule import WorkCounter
 
 Work = collections.Counter[tuple[Any, ...]]
 """The work of CTAs: keys, and what is counted::
@@ -81,8 +82,6 @@ class Counter:
         self.live = self.accumulators = 0
         """registers a lane of accumulators, now and at most"""
         self._maps: dict[TensorMap, tuple[int, int]] = {}
-        from ...sim.schedule import WorkCounter
-
         self.deal, self._tickets = (WorkCounter(math.prod(grid)) for _ in range(2))
 
     def scoped(self, lanes: Lanes, function: Callable[..., Any], args: Sequence[Any]) -> Any:

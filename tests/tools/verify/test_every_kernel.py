@@ -1,0 +1,168 @@
+"""`numpipe.verify` reports nothing in any kernel of numpipe.ops and of the examples."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import numpipe
+from numpipe import ops
+from numpipe.kernels.kernels import Kernel
+from tests.kernels.attention_cases import CASES
+from tests.kernels.product_configs import KINDS
+
+ROOT = Path(__file__).resolve().parents[3]
+sys.path[:0] = [str(ROOT / "examples"), str(ROOT / "examples" / "benchmarks")]
+SOURCES = [*(ROOT / "numpipe" / "ops").glob("*.py"), *(ROOT / "examples").glob("**/*.py")]
+LEFT_OUT = {"more": "of examples/benchmarks/jax_calls.py, in a function that needs JAX on a GPU"}
+
+
+def halves(*shape: int) -> np.ndarray:
+    return np.random.default_rng(0).standard_normal(shape).astype(np.float16)
+
+
+def example(name: str) -> Any:
+    return importlib.import_module(name)
+
+
+def steered() -> None:
+    module = example("steered")
+    cfg, shape = module.Config(tm=128, tn=64, tk=64, slots=2), (256, 128, 192)
+    for name, table in module.steering(shape, cfg).items():
+        module.KERNELS[name](halves(256, 192), halves(128, 192), table, target="sim", cfg=cfg)
+
+
+def explained() -> None:
+    module, a, b = example("explained"), halves(130, 136), halves(72, 136)
+    module.gated(a, b, b, target="sim", cfg=module.GatedConfig(128, 64, 64, 2))
+    module.one_tile(a, b, target="sim", cfg=module.GatedConfig(128, 64, 64, 2))
+
+
+def by_rows() -> None:
+    module, rng = example("by_rows"), np.random.default_rng(0)
+    for kernel in (module.softmax, module.softmax_ring):
+        kernel(rng.standard_normal((20, 1024)).astype(np.float16), target="sim")
+    module.stencil(rng.random((130, 264), np.float32), target="sim")
+    module.histogram(rng.integers(0, 256, (576, 256)).astype(np.uint8), np.zeros(256, np.int32), target="sim")
+
+
+def gemm() -> None:
+    config = example("gemm").Config(128, 64, 64, 2)
+    for kernel in example("gemm_body").FORMS.values():
+        kernel(halves(136, 136), halves(120, 136), cfg=config, target="sim")
+    single = example("gemm_single")
+    single.matmul(halves(64, 200), halves(136, 200), cfg=single.Config(64, 64, 64, 3), target="sim")
+    batched = example("batched_gemm")
+    batched.batched_matmul(halves(3, 128, 72), halves(3, 64, 72), cfg=batched.Config(128, 64, 64, 2), target="sim")
+
+
+def ladders() -> None:
+    module = example("gemm_ladder")
+    for rung in module.RUNGS.values():
+        module.kernel(rung)(halves(200, 136), halves(264, 136), target="sim")
+    module, (q, k, v) = example("attention_ladder"), (halves(1, 1, 72, 64) for _ in range(3))
+    for rung in module.RUNGS.values():
+        if isinstance(rung, module.Config):
+            module.kernel(replace(rung, keys=32), 64, True)(q, k, v, np.zeros_like(q), scale=0.2, target="sim")
+
+
+def attention() -> None:
+    from numpipe.ops.attention import Config
+
+    for name, config in (("causal", Config(64)), ("ragged", Config(64)), ("causal", Config(64, 1, alone=True)),
+                         ("causal", Config(64, lazy=True)), ("causal", Config(80, 3, turns=False, dynamic=False))):
+        CASES[name].run("sim", config)
+
+
+def products() -> None:
+    for config in KINDS:
+        ops.matmul(halves(130, 328), halves(328, 200), config=config, target="sim")
+
+
+def copies() -> None:
+    x = halves(40, 40)
+    for array in (x[:, :32], x.T, x[:17, :32].T, x[:16, :17], x[:3, :17]):
+        ops.copy(array, target="sim")
+
+
+def padded() -> None:
+    from numpipe.ops import padded
+
+    a, b = halves(5 * 35), halves(3 * 33)
+    padded.kernel(2, 8, 64)(a, b, np.zeros((8 + 3, 64), np.float16), columns=33, rows_a=5, rows_b=3, step_a=35, step_b=33,
+                            target="sim")
+
+
+CALLS: dict[str, tuple[Callable[[], Any], set[str]]] = {
+    "gemm": (gemm, {"matmul", "batched_matmul"}),
+    "ladders": (ladders, {"single", "specialized", "serial", "overlapped"}),
+    "by_rows": (by_rows, {"softmax", "softmax_ring", "stencil", "histogram"}),
+    "copy_pipeline": (lambda: example("copy_pipeline").copy(halves(200, 600), target="sim"), {"copy"}),
+    "steered": (steered, {"ordered", "looked_up", "counted"}),
+    "explained": (explained, {"gated", "one_tile"}),
+    "ops.attention": (attention, {"attend", "attend_short"}),
+    "ops.matmul": (products, {"matmul"}),
+    "ops.copy": (copies, {"copy_rows", "copy_turned", "copy_lanes", "copy_blocks"}),
+    "ops.padded": (padded, {"copy_padded"}),
+}
+"""calls -> the functions of the kernels that they come to"""
+
+
+@pytest.fixture(autouse=True)
+def _simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
+
+
+def written() -> set[str]:
+    """The functions that are kernels, by their decorators."""
+    found = set()
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf8"))):
+            if isinstance(node, ast.FunctionDef) and any(
+                    ast.unparse(of).partition("(")[0] in ("numpipe.kernel", "numpipe_kernel") for of in node.decorator_list):
+                found.add(node.name)
+    return found
+
+
+def test_each_kernel_is_called() -> None:
+    assert written() == set().union(*(names for _, names in CALLS.values())) | set(LEFT_OUT)
+
+
+def calls_of(name: str, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Kernel, tuple[Any, ...], dict[str, Any], Any]]:
+    found = []
+    run = Kernel._run
+
+    def noted(self: Kernel, args: Any, named: Any, out: Any, *more: Any) -> Any:
+        found.append((self, tuple(getattr(arg, "array", arg) for arg in args), dict(named), out))
+        return run(self, args, named, out, *more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Kernel, "_run", noted)
+        CALLS[name][0]()
+    assert {kernel.name for kernel, *_ in found} == CALLS[name][1]
+    return found
+
+
+def verified(name: str, schedules: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    for kernel, args, named, out in calls_of(name, monkeypatch):
+        result = numpipe.verify(kernel, *args, out=out, schedules=schedules, **named)
+        assert result and not result.warnings, f"{kernel.name}{[np.shape(x) for x in args]}{named}: {result}"
+
+
+@pytest.mark.parametrize("name", ["steered", "copy_pipeline"])
+def test_verify_reports_nothing_in_some_kernels(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    verified(name, 2, monkeypatch)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", CALLS)
+def test_verify_reports_nothing_in_any_kernel_of_ops_and_examples(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    verified(name, 12, monkeypatch)
