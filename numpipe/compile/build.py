@@ -114,6 +114,8 @@ def front_end(unit: Unit, lifted: Lifted, scalars: Sequence[tuple[str, np.dtype]
     roles.check(unit, kernel._codelibrary, lifted)
     if seen.redefined and not unit.params.allow_serialized_wgmma:
         raise advisories.redefined(unit, lifted, seen)
+    if seen.overwritten:
+        raise advisories.overwritten(unit, lifted, seen)
     register_budget.check(unit, lifted, seen)
     instrument(unit, kernel._codelibrary, functools.partial(blame.call_position, lifted))
     nb.rename(kernel, entry_name(unit))
