@@ -109,7 +109,9 @@ def scalars(plan: Plan) -> list[str]:
 # ---- as text ------------------------------------------------------------------------------------------------------------
 def serialized(plan: Plan) -> bool:
     """Whether ptxas serialises the products of a plan (C7515), which are right all the same."""
-    return plan.steps == "unequal" and bool(plan.ready) and bool(plan.consumed) and plan.delay > 1
+    unequal = plan.steps == "unequal" and bool(plan.ready) and bool(plan.consumed) and plan.delay > 1
+    # where both loops are of as many steps as the compile knows, ptxas takes an accumulator's zeros for a write in flight
+    return unequal or (plan.static and plan.chained == "range" and plan.chain > 1 and plan.delay > 0)
 
 
 def source(plan: Plan) -> str:
