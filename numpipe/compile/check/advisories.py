@@ -58,7 +58,8 @@ ADVISORIES = {advisory.code: advisory for advisory in (
     Advisory("C7514", "accumulator-read", "an accumulator is read while its product is in flight", "product",
              "write acc = numpipe.wgmma_wait(acc) before"),
     Advisory("C7515", "accumulator-redefined", "registers of an accumulator are written while products are in flight", "begun",
-             "make the accumulator before the first of them is issued, or let the product begin with None"),
+             "make the accumulator before the first of them is issued, or let the product begin with None; where loops have as many "
+             "steps as the compile knows, use delay_release=0 or take the number of steps from an array's shape"),
     Advisory("C7516", "ill-formed-stage", "ptxas does not find which wait belongs to a product", "product",
              "wait for each product in the function, and in the loop, that issues it"),
     Advisory("C7518", "divergent-wait", _PATHS, "product", _ALL_PATHS),
