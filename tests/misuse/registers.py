@@ -423,9 +423,9 @@ def an_operand_in_flight(a, b, c):
     c[ds(0, 64), ds(0, 64)] = acc
 
 
-@refused(compiled="wgmma(acc, a, b), a: a step gives this operand its next value in the registers that a product of an earlier step "
-                  "may still read: write acc = numpipe.wgmma_wait(acc, 0) behind the wgmma, use delay_release=0, or leave a in "
-                  "shared memory, a_tile.at[…]\n"
+@refused(compiled="wgmma(acc, a, b), a: a step gives this operand its next value in the registers that a product of an earlier "
+                  "step may still read: write acc = numpipe.wgmma_wait(acc, 0) behind the wgmma, use delay_release=0, or leave a "
+                  "in shared memory, a_tile.at[…]\n"
                   "in flight since {path}:{line}", kind=SpecError, mend={"delay_release=1": "delay_release=0"})
 def an_operand_of_each_step(a, b, c):
     acc = numpipe.zeros((64, 64), np.float32)

@@ -10,8 +10,8 @@ not in shared memory. The typed source shows three mistakes that ptxas would rep
       p = np.exp2(s).astype(v.dtype)          # the registers that the product reads: ptxas serialises all products (C7513)
       acc = numpipe.wgmma_wait(acc)
 
-* an operand that a step loads or computes while a product of an earlier step reads its registers. ptxas says nothing of it where the
-  operand is loaded from shared memory, and the product reads the new value (found on an H100)::
+* an operand that a step loads or computes while a product of an earlier step reads its registers. ptxas says nothing of it where
+  the operand is loaded from shared memory, and the product reads the new value (found on an H100)::
 
       for (k,), (a_tile, b_tile) in numpipe.pipeline(…, delay_release=1)(a, b):
           acc = numpipe.wgmma(acc, a_tile[:, :], b_tile)
