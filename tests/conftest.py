@@ -44,7 +44,7 @@ os.environ.setdefault("NUMPIPE_CACHE_DIR", str(Path(__file__).parents[1] / ".pyt
 # what a test of drawn examples calls a hundred of them (`kernels.covering.examples`)
 # A busy machine is no failure; CI draws the same examples each time, everybody else new ones
 DRAWING: Any = {"deadline": None, "derandomize": "CI" in os.environ}
-settings.register_profile("quick", max_examples=30, **DRAWING)
+settings.register_profile("quick", max_examples=20, **DRAWING)
 settings.register_profile("thorough", max_examples=100, **DRAWING)
 settings.load_profile("quick")
 

@@ -62,6 +62,7 @@ def test_an_image_is_the_same_in_every_field_when_it_was_written_and_read(kind: 
     assert read.to_bytes() == written.to_bytes()
 
 
+@pytest.mark.thorough
 @compiles
 def test_images_hold_what_their_kinds_of_kernels_need() -> None:
     found = {kind: compiled(kind) for kind in KINDS}

@@ -349,7 +349,7 @@ def nested_kernel(form: str) -> Any:
     return numpipe.kernel(sums, num_compute_wgs=1)
 
 
-@pytest.mark.variants(3)
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("form", ["loop", "body"])
 @pytest.mark.parametrize("seed", [None, 1, 2, 3, 4])
 def test_a_pipeline_in_a_body_is_filled_in_program_order(form: str, seed: int | None) -> None:
