@@ -16,7 +16,7 @@ from tests.hazards.catalogue import ENTRIES, Entry
 from tests.kernels.covering import examples
 
 TOPICS = accumulators, arrays, barriers, clusters, loops, outputs, phases, proxies, shared, slots, stores, whole
-SCHEDULES = (None, *range(examples(25)))  # None: the order of the virtual-time model
+SCHEDULES = (None, *range(examples(20)))  # None: the order of the virtual-time model
 
 
 @pytest.fixture(autouse=True)

@@ -118,6 +118,7 @@ def test_a_kernel_with_an_image_from_a_file_shows_what_the_one_that_was_compiled
     assert asked.variant.image == own, "what is launched stays the one that was read"
 
 
+@pytest.mark.thorough
 @compiles
 def test_a_launched_kernel_keeps_its_image_and_not_the_compilers_objects(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NUMPIPE_CACHE", "0")

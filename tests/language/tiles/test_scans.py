@@ -188,7 +188,7 @@ def test_blocks_of_a_pipeline_are_stored_in_their_arrays_type(have: str, want: s
 
 
 # ---- the code
-@pytest.mark.variants(1)
+@pytest.mark.thorough
 @compiles
 @pairwise(name=FUNCTIONS, dtype=("float32", "int32"), shape=SHAPES, axis=(0, 1))
 def test_scans_compile_with_a_clean_gate(name: str, dtype: str, shape: Shape, axis: int) -> None:
