@@ -216,7 +216,7 @@ def check_code(cfg: Config, form: Form, dtype: str) -> None:
 
 
 @pytest.mark.skipif(toolchain() is not None, reason=f"no compiler: {toolchain()}")
-@pytest.mark.thorough
+@pytest.mark.variants(0, thorough=4)
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("depth, name", [(depth, pair[0]) for depth, pairs in SMALLER.items() for pair in pairs])
 def test_a_config_of_fewer_rows_passes_the_build_gate(depth: int, name: str, causal: bool) -> None:
@@ -224,7 +224,7 @@ def test_a_config_of_fewer_rows_passes_the_build_gate(depth: int, name: str, cau
 
 
 @pytest.mark.skipif(toolchain() is not None, reason=f"no compiler: {toolchain()}")
-@pytest.mark.thorough
+@pytest.mark.variants(0, thorough=4)
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("exact", [False, True])
 @pytest.mark.parametrize("width", [width for width in WIDTHS if width not in SMALLER])

@@ -94,7 +94,7 @@ def test_the_ctas_of_a_cluster_hand_over_each_for_itself_in_any_schedule(config:
     assert (result := numpipe.verify(OP.kernel(config), a, b, schedules=6)), str(result)
 
 
-@pytest.mark.thorough
+@pytest.mark.variants(0, thorough=6)
 @pytest.mark.skipif(toolchain() is not None, reason=f"no compiler: {toolchain()}")
 @pytest.mark.parametrize("config", KINDS, ids=str)
 def test_every_kind_passes_the_build_gate(config: Config) -> None:
@@ -102,7 +102,7 @@ def test_every_kind_passes_the_build_gate(config: Config) -> None:
     assert gate.findings(OP.kernel(config).compiled(array, array)) == ()
 
 
-@pytest.mark.thorough
+@pytest.mark.variants(0, thorough=2)
 @pytest.mark.skipif(toolchain() is not None, reason=f"no compiler: {toolchain()}")
 @pytest.mark.parametrize("shape", [(1, 96, 11344), (377, 13712, 8152), (158, 928, 8776), (2756, 400, 6368)], ids=str)
 def test_configs_of_the_space_pass_the_build_gate(shape: tuple[int, int, int]) -> None:
