@@ -344,8 +344,8 @@ def two_lanes_store_to_one_element(x, y, *, mended: numpipe.Static):
     numpipe.emit_pipeline_warp_specialized(body, grid=(1,), in_specs=(BlockSpec((64, 64)),))(x)
 
 
-@kernel("unordered-accesses", r"warp 0: store to y by lane \d+ touches element \[\d+\] that lane \d+ has loaded, and nothing "
-        r"orders them: put cuda\.syncwarp\(\) between", PANEL, np.ones(128, F32), gives=2 * np.ones(128, F32),
+@kernel("unordered-accesses", r"warp 0: (store to|load from) y by lane \d+ touches element \[\d+\] that lane \d+ has (loaded|"
+        r"stored), and nothing orders them: put cuda\.syncwarp\(\) between", PANEL, np.ones(128, F32), gives=2 * np.ones(128, F32),
         compiler_params=CompilerParams(lowering_semantics=LoweringSemantics.Lane))
 def a_lane_reads_what_another_one_of_its_warp_writes(x, y, *, mended: numpipe.Static):
     def body(indices, tile):
