@@ -131,7 +131,7 @@ def kernel(statement: str) -> Any:
 
 
 def wrong(name: str, every: int = 1) -> Iterator[str]:
-    """The statement with each of its arguments replaced by each bad value; of several arguments neighbours have each a part of them."""
+    """The statement with each of its arguments replaced by each bad value; of several, neighbours have each a part of the values."""
     form, good = CALLS[name]
     every = every if len(good) > 1 else 1
     for place in range(len(good)):
@@ -158,7 +158,8 @@ def refuses(statement: str, call: Callable[[Any], Any]) -> bool:
 def test_bad_values_are_refused_at_the_kernels_line(name: str, every: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
     x, y = np.ones((64, 64), np.float32), np.zeros((64, 64), np.float32)
-    assert sum(refuses(statement, lambda k: k.simulate(x, y)) for statement in wrong(name, every)) >= 3 * len(CALLS[name][1]) // every
+    refused = sum(refuses(statement, lambda k: k.simulate(x, y)) for statement in wrong(name, every))
+    assert refused >= 3 * len(CALLS[name][1]) // every
 
 
 @pytest.mark.soak
