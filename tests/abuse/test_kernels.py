@@ -131,7 +131,7 @@ def kernel(statement: str) -> Any:
 
 
 def wrong(name: str, every: int = 1) -> Iterator[str]:
-    """The statement with each of its arguments replaced by each bad value; of several, neighbours have each a part of the values."""
+    """The statement with each of its arguments replaced by each bad value; of several, neighbours have each a part of them."""
     form, good = CALLS[name]
     every = every if len(good) > 1 else 1
     for place in range(len(good)):
