@@ -117,8 +117,8 @@ def all_to_all(x: Any, counts: Any, *, mesh: Any, out: Any = None, config: Confi
     counts  (GPUs,) of int32 on each GPU: how many rows go to each; their sum is at most the rows of x
     mesh    the `numpipe.Mesh`; under `simulated` and `local` arrays are lists of an array for each GPU. Under `Mesh.torch` kernels
             read x and counts where they lie if they are of `Mesh.empty`, else they are copied first
-    out     (as many rows as may come, columns) on each GPU, where they go; else it is allocated, for all rows of all GPUs. Rows that
-            find no room are lost, and rows behind the last one are left as they are
+    out     (as many rows as may come, columns) on each GPU, where they go; else it is allocated, for all rows of all GPUs. Rows
+            that find no room are lost, and rows behind the last one are left as they are
     config  how the copy is cut
     stream  as of any kernel
 

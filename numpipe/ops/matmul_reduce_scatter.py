@@ -1,12 +1,14 @@
 """``matmul_reduce_scatter``: each GPU multiplies its part of K, and of the sum over the GPUs each keeps some of the rows.
 
-GPU r of n has the columns a_r of a large matrix and the rows b_r of another (tensor parallelism). One kernel runs on each GPU, which
-computes all tiles of ``a_r @ b_r``. A tile of another GPU's rows is a *part*: it is stored there, in float32, by TMA, and a
-semaphore of its own tells. To a tile of the own rows the parts of the others are added, in the order of the GPUs, so that the
+GPU r of n has the columns a_r of a large matrix and the rows b_r of another (tensor parallelism). One kernel runs on each GPU,
+which computes all tiles of ``a_r @ b_r``. A tile of another GPU's rows is a *part*: it is stored there, in float32, by TMA, and a
+semaphore of its own tells. To a tile of the own rows the parts of the others are added, those of the next GPU first, so that the
 result has the same bits each time; it is rounded once.
 
 Parts are sent from the beginning on, and tiles of the own rows, which wait for parts, come later by `Config.lead`. Two compute
-warpgroups take turns (ping-pong): while one waits for the link, or adds parts, the other multiplies.
+warpgroups take turns (ping-pong): while one waits for the link, or adds parts, the other multiplies. Parts come into shared memory
+by TMA, two strips ahead: loads to registers would take as long as a product. And a warpgroup tells that a part has arrived when its
+next product is over: by then its stores are, and nothing waits for them.
 """
 
 from __future__ import annotations
