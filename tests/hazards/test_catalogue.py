@@ -2,15 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-import re
-
-import numpy as np
-import pytest
-
-from numpipe.errors import SimulationError
-from numpipe.hazards import HAZARDS
-from numpipe.sim import rounds
 from tests.hazards import (
     accumulators,
     arrays,
@@ -26,7 +17,6 @@ from tests.hazards import (
     stores,
     whole,
 )
-from tests.hazards.catalogue import ENTRIES, Entry
 from tests.kernels.covering import examples
 
 TOPICS = accumulators, arrays, barriers, clusters, gpus, loops, outputs, phases, proxies, shared, slots, stores, whole
