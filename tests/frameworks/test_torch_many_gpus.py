@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -184,6 +183,30 @@ def test_meta_tensors_have_a_shape() -> None:
     assert [each.shape for each in npt.matmul_reduce_scatter(a, b, mesh=MESH)] == [(10, 40)] * 2
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_rank_passes_and_gets_its_own_tensors(compiled: bool) -> None:
+    """Of rank 0 of 2, as under Mesh.torch, shapes alone."""
+    mesh = Mesh(2, 0, None)
+
+    def f(x: Any, up: Any, down: Any) -> Any:
+        return npt.matmul_reduce_scatter(npt.all_gather_matmul(x, up, mesh=mesh), down, mesh=mesh)
+
+    run = torch.compile(f, fullgraph=True, backend="aot_eager") if compiled else f
+    x, up, down = (each.detach().to("meta").requires_grad_() for each, _ in shards((8, 16), (16, 24), (24, 16)))
+    y = run(x, up, down)
+    assert y.shape == (8, 16) and y.is_meta
+    y.sum().backward()
+    assert [each.grad.shape for each in (x, up, down)] == [(8, 16), (16, 24), (24, 16)]
+
+
+def test_gradients_are_gathered_from_aligned_memory() -> None:
+    """TMA reads from multiples of 16 bytes; a view may begin anywhere, and rows may lie apart."""
+    flat = torch.arange(65, dtype=F16)
+    for view in (flat[1:].view(8, 8), flat[:64].view(8, 8).T, flat[:1].expand(8, 8)):
+        dense, = many._dense([view])
+        assert torch.equal(dense, view) and dense.is_contiguous() and dense.data_ptr() % 16 == 0
+
+
 def test_out_is_written_and_autograd_notices() -> None:
     a, b, out = shards((20, 24), (24, 40), (10, 40))
     assert npt.matmul_reduce_scatter(a, b, mesh=MESH, out=out) is out and out[1]._version == 1
@@ -197,7 +220,7 @@ ONES = [ONE, ONE]
 WANTED = [ONE.clone().requires_grad_() for _ in range(2)]
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "out and a gradient": (lambda: npt.all_gather_matmul(WANTED, ONES, mesh=MESH, out=[torch.ones(16, 8, dtype=F16)] * 2),
-                           r"all_gather_matmul: out= is given and an argument requires a gradient, .*: leave out= out, call it under"),
+                           "all_gather_matmul: out= is given and an argument requires a gradient, .*: leave out= out, call it"),
     "no mesh": (lambda: npt.all_gather_matmul(ONES, ONES, mesh=2), r"all_gather_matmul: mesh must be a numpipe.Mesh: .*, got 2"),
     "a tensor": (lambda: npt.all_gather(ONE, mesh=MESH), r"all_gather: 'x' under Mesh.simulated\(2\) must be a list of 2 arrays"),
     "too few": (lambda: npt.all_gather_matmul(ONES, [ONE], mesh=MESH), "'b' under .* must be a list of 2 arrays, .* got 1 of them"),
@@ -207,7 +230,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "types": (lambda: npt.matmul_reduce_scatter(ONES, [ONE.bfloat16()] * 2, mesh=MESH), "'b' is bfloat16 and 'a' is float16"),
     "K": (lambda: npt.all_gather_matmul(ONES, [ONE[:5]] * 2, mesh=MESH), "K = 8 in 'a'"),
     "vmap": (lambda: torch.vmap(lambda x: npt.all_gather([x, x], mesh=MESH))(ONE[None]), "all_gather: torch.vmap has no rule"),
-    "a mesh that is gone": (lambda: (gc.collect(), torch.ops.numpipe.all_gather(ONES, "mesh -1")), "no numpipe.Mesh of this process")}
+    "a mesh that is gone": (lambda: torch.ops.numpipe.all_gather(ONES, Mesh.simulated(2).name), "no numpipe.Mesh of this process")}
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -122,9 +122,16 @@ def _asked(name: str, mesh: Any, out: Any, **arrays: Any) -> Any:
 def _made(name: str, mesh: Mesh, *lists: Tensors) -> Tensors:
     """Return what an op makes of these tensors, recorded where a gradient is wanted."""
     tensors = [tensor for each in lists for tensor in each]
-    if not direct(*tensors) or tensors[0].is_meta:
-        return _OPS[name](*lists, mesh.name)  # type: ignore[no-any-return]
-    return list(_Recorded.apply(name, mesh, *tensors)) if differentiated(*tensors) else _run(name, mesh, *lists)
+    if differentiated(*tensors) and direct(*tensors):
+        return list(_Recorded.apply(name, mesh, *tensors))
+    return _unrecorded(name, mesh, tensors, lists)
+
+
+def _unrecorded(name: str, mesh: Mesh, tensors: Sequence[Any], lists: list[Tensors]) -> Tensors:
+    """Launch an op, past the dispatcher where that would do nothing."""
+    if direct(*tensors) and not tensors[0].is_meta:
+        return _run(name, mesh, *lists)
+    return _OPS[name](*lists, mesh.name)  # type: ignore[no-any-return]
 
 
 def _run(name: str, mesh: Mesh, *lists: Tensors, **out: Tensors) -> Tensors:
@@ -142,7 +149,7 @@ class _Recorded(torch.autograd.Function):  # type: ignore[misc]
         ctx.of, ctx.mesh = _KNOWN[name], mesh
         if len(ctx.of.arrays) > 1:  # gradients of collectives need none of their tensors
             ctx.save_for_backward(*tensors)
-        return tuple((_run if direct(*tensors) else _dispatched)(name, mesh, *_lists(tensors, len(ctx.of.arrays))))
+        return tuple(_unrecorded(name, mesh, tensors, _lists(tensors, len(ctx.of.arrays))))
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
@@ -150,10 +157,6 @@ class _Recorded(torch.autograd.Function):  # type: ignore[misc]
         wanted = [any(each) for each in _lists(ctx.needs_input_grad[2:], len(ctx.of.arrays))]
         found = ctx.of.gradients(ctx.mesh, wanted, [*grads], *_lists(ctx.saved_tensors, len(ctx.of.arrays)))
         return (None, None, *[tensor for each in found for tensor in each or [None] * gpus])
-
-
-def _dispatched(name: str, mesh: Mesh, *lists: Tensors) -> Tensors:
-    return _OPS[name](*lists, mesh.name)  # type: ignore[no-any-return]
 
 
 def _lists(tensors: Sequence[Any], count: int) -> list[Any]:
@@ -257,8 +260,8 @@ def _define(name: str, known: Known) -> None:
             torch.autograd.graph.increment_version(tensor)
 
     def refuse(*args: Any) -> None:
-        raise SpecError(f"{name}: out= is given and an argument requires a gradient, which a result written in place has not: leave "
-                        "out= out, call it under torch.no_grad(), or pass tensors.detach()")
+        raise SpecError(f"{name}: out= is given and an argument requires a gradient, which a result written in place has not: "
+                        "leave out= out, call it under torch.no_grad(), or pass tensors.detach()")
 
     op = _OPS[name] = define(_LIBRARY, f"{name}({arguments}) -> Tensor[]", run, fake)
     out = _OUTS[name] = define(_LIBRARY, f"{name}_out({arguments}, Tensor(a!)[] out) -> ()", write, lambda *args: None)
