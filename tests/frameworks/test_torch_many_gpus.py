@@ -13,8 +13,11 @@ from numpipe import Mesh, SpecError
 torch = pytest.importorskip("torch")
 npt: Any = pytest.importorskip("numpipe.torch")
 many: Any = pytest.importorskip("numpipe.frameworks.torch.many_gpus")
+in_torch: Any = pytest.importorskip("tests.kernels.many_gpus_in_torch")
 
 F16, BF16 = torch.float16, torch.bfloat16
+EXPECTED: dict[str, Callable[..., list[Any]]] = in_torch.EXPECTED
+in_full, shards = in_torch.in_full, in_torch.shards
 MESH = Mesh.simulated(2)
 
 
@@ -25,34 +28,13 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> None:
     torch._dynamo.reset()
 
 
-def shards(*shapes: tuple[int, ...], dtype: Any = F16, grad: bool = False, gpus: int = 2) -> list[list[Any]]:
-    """A list of a tensor for each GPU, for each shape."""
-    generator = torch.Generator().manual_seed(sum(map(sum, shapes)))
-    return [[torch.randn(shape, generator=generator).to(dtype).requires_grad_(grad) for _ in range(gpus)] for shape in shapes]
-
-
-def in_full(tensors: list[Any]) -> list[Any]:
-    return [tensor.detach().double().requires_grad_() for tensor in tensors]
-
-
-def scattered(whole: Any, gpus: int) -> list[Any]:
-    return list(whole.reshape(gpus, -1, *whole.shape[1:]))
-
-
-EXPECTED: dict[str, Callable[..., list[Any]]] = {
-    "all_gather_matmul": lambda a, b: [torch.cat(a) @ each for each in b],
-    "matmul_reduce_scatter": lambda a, b: scattered(sum(x @ y for x, y in zip(a, b, strict=True)), len(a)),
-    "all_gather": lambda x: [torch.cat(x)] * len(x),
-    "reduce_scatter": lambda x: scattered(sum(x), len(x))}
 SHAPES: dict[str, tuple[tuple[int, ...], ...]] = {
     "all_gather_matmul": ((20, 24), (24, 40)), "matmul_reduce_scatter": ((20, 24), (24, 40)), "all_gather": ((6, 8),),
     "reduce_scatter": ((6, 8),)}
 
 
 def check(got: Any, wanted: Any, tolerance: float = 3e-3) -> None:
-    """Shapes are equal, and values up to a part of the largest."""
-    assert got.shape == wanted.shape
-    assert (got.double() - wanted).abs().max() <= tolerance * (1 + wanted.abs().max())
+    assert not in_torch.differs(got, wanted, tolerance)
 
 
 def compare(name: str, mine: list[list[Any]], tolerance: float = 3e-3, gpus: int = 2) -> None:
@@ -73,7 +55,7 @@ def compare(name: str, mine: list[list[Any]], tolerance: float = 3e-3, gpus: int
 
 
 # ---- results and gradients
-@pytest.mark.parametrize("name", EXPECTED)
+@pytest.mark.parametrize("name", SHAPES)
 def test_results_and_gradients_are_those_of_float64(name: str) -> None:
     compare(name, shards(*SHAPES[name], grad=True))
 
@@ -167,7 +149,7 @@ def test_sizes_may_be_symbols() -> None:
 
 
 @pytest.mark.variants(1)
-@pytest.mark.parametrize("name", EXPECTED)
+@pytest.mark.parametrize("name", SHAPES)
 def test_opcheck_finds_nothing(name: str) -> None:
     lists = shards(*SHAPES[name], grad=True)
     torch.library.opcheck(getattr(torch.ops.numpipe, name).default, (*lists, MESH.name))
