@@ -43,7 +43,7 @@ class Mesh:
     rank: int | None
     """this process' rank where each GPU has a process of its own; None: this process has them all"""
     name: str
-    """by which `mesh_of` finds it: the graph of an op in PyTorch holds strings"""
+    """what a graph of PyTorch calls it, which holds strings and no meshes"""
 
     def __init__(self, size: int, rank: int | None, gpus: LocalGpus | TorchGpus | None) -> None:
         self.size, self.rank = size, rank

@@ -116,7 +116,7 @@ def thousand(mesh: numpipe.Mesh) -> Iterator[str]:
 @scenario
 def graphs(mesh: numpipe.Mesh) -> Iterator[str]:
     """Both products and a collective in one graph, replayed on 10 inputs."""
-    rows, depth, columns, dtype, _ = SMALL
+    _, _, columns, dtype, _ = SMALL
     a, b = operands("all_gather_matmul", SMALL, mesh.size)
     down, = shards((columns, 64), dtype=dtype, gpus=mesh.size, device=DEVICE)
     x, up = a[mesh.rank].clone(), b[mesh.rank]

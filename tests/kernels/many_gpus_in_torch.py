@@ -12,7 +12,8 @@ def shards(*shapes: tuple[int, ...], dtype: Any = torch.float16, grad: bool = Fa
            seed: int = 0) -> list[list[Any]]:
     """A list of a tensor for each GPU, for each shape; the same in all processes."""
     generator = torch.Generator().manual_seed(sum(map(sum, shapes)) + 9973 * seed)
-    return [[torch.randn(shape, generator=generator).to(device, dtype).requires_grad_(grad) for _ in range(gpus)] for shape in shapes]
+    return [[torch.randn(shape, generator=generator).to(device, dtype).requires_grad_(grad) for _ in range(gpus)]
+            for shape in shapes]
 
 
 def in_full(tensors: list[Any]) -> list[Any]:

@@ -127,7 +127,7 @@ def _made(name: str, mesh: Mesh, *lists: Tensors) -> Tensors:
     return _unrecorded(name, mesh, tensors, lists)
 
 
-def _unrecorded(name: str, mesh: Mesh, tensors: Sequence[Any], lists: list[Tensors]) -> Tensors:
+def _unrecorded(name: str, mesh: Mesh, tensors: Sequence[Any], lists: Sequence[Tensors]) -> Tensors:
     """Launch an op, past the dispatcher where that would do nothing."""
     if direct(*tensors) and not tensors[0].is_meta:
         return _run(name, mesh, *lists)
