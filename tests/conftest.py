@@ -32,7 +32,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from tests.kernels.variants import left_to_thorough
+from tests.kernels.variants import left
 
 # before NumPy is imported: the simulator's products are small, and BLAS threads that spin for each other on a busy machine cost
 # twenty times what they save
@@ -44,7 +44,7 @@ os.environ.setdefault("NUMPIPE_CACHE_DIR", str(Path(__file__).parents[1] / ".pyt
 # what a test of drawn examples calls a hundred of them (`kernels.covering.examples`)
 # A busy machine is no failure; CI draws the same examples each time, everybody else new ones
 DRAWING: Any = {"deadline": None, "derandomize": "CI" in os.environ}
-settings.register_profile("quick", max_examples=30, **DRAWING)
+settings.register_profile("quick", max_examples=20, **DRAWING)
 settings.register_profile("thorough", max_examples=100, **DRAWING)
 settings.load_profile("quick")
 
@@ -163,8 +163,8 @@ def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> 
 
 @pytest.hookimpl(tryfirst=True)  # before -m chooses
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in left_to_thorough(items):
-        item.add_marker(pytest.mark.thorough)
+    for item, mark in left(items):
+        item.add_marker(mark)
     reason = why_no_gpu()
     for item in items:
         if item.path.is_relative_to(GPU_TESTS):

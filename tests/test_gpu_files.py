@@ -105,6 +105,7 @@ def test_a_failure_shows_what_the_file_s_own_process_printed(printed: str) -> No
     assert "test_empty.py holds no test" in printed
 
 
+@pytest.mark.thorough
 def test_a_file_that_hangs_is_killed(tmp_path: Path) -> None:
     printed = ran(tmp_path, {"hung": "import time\n\ndef test_one(): time.sleep(600)\n"}, 1)
     assert "test_hung.py still ran after 1 s (NUMPIPE_GPU_TEST_TIMEOUT)" in printed

@@ -18,7 +18,7 @@ from numpipe.compile.build import SIBLINGS
 ROOT = Path(__file__).parent.parent
 WITHIN = {"language": ("tiles", "memory", "pipeline", "grid")}
 """folders of a room that import from those named before them only"""
-MOST_ROOMS, MOST_FLOORS, MOST_LINES, LONGEST_FILE = 15, 12, 59_900, 400
+MOST_ROOMS, MOST_FLOORS, MOST_LINES, LONGEST_FILE = 15, 12, 66_000, 400
 BY_NAME = {
     "numpipe.__init__": "public names and paths, when they are first used",
     "numpipe.__main__": "the module of a kernel that a command line exports",

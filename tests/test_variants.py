@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.kernels.variants import left_to_thorough, spread
+from tests.kernels.variants import left, spread
 
 
 @pytest.mark.parametrize(("cases", "n", "kept"), [(10, 3, {0, 3, 6}), (5, 1, {0}), (4, 4, {0, 1, 2, 3}), (2, 5, {0, 1})])
@@ -22,4 +22,11 @@ def test_each_test_keeps_as_many_as_it_says_of_those_not_left_to_soak() -> None:
     two, soak = pytest.mark.variants(2).mark, pytest.mark.soak.mark
     items = [*(item(f"x.py::test_a[{k}]", variants=two) for k in range(4)), item("x.py::test_a[soak]", variants=two, soak=soak),
              *(item(f"y.py::test_a[{k}]", variants=two) for k in range(2)), item("y.py::test_b[0]")]
-    assert [left.nodeid for left in left_to_thorough(items)] == ["x.py::test_a[1]", "x.py::test_a[3]"]
+    assert [(item.nodeid, mark) for item, mark in left(items)] == [("x.py::test_a[1]", "thorough"), ("x.py::test_a[3]", "thorough")]
+
+
+def test_of_those_beyond_it_keeps_as_many_for_the_second_stage_as_it_says() -> None:
+    some = SimpleNamespace(args=(1,), kwargs={"thorough": 2})
+    items = [SimpleNamespace(nodeid=f"x.py::test_a[{k}]", get_closest_marker={"variants": some}.get) for k in range(5)]
+    assert [(item.nodeid[-2], mark) for item, mark in left(items)] == [("1", "thorough"), ("2", "soak"), ("3", "thorough"),
+                                                                       ("4", "soak")]

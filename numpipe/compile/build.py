@@ -117,6 +117,8 @@ def front_end(unit: Unit, lifted: Lifted, scalars: Sequence[tuple[str, np.dtype]
     _fits(unit)
     if seen.redefined and not unit.params.allow_serialized_wgmma:
         raise advisories.redefined(unit, lifted, seen)
+    if seen.overwritten:
+        raise advisories.overwritten(unit, lifted, seen)
     register_budget.check(unit, lifted, seen)
     instrument(unit, kernel._codelibrary, functools.partial(blame.call_position, lifted))
     nb.rename(kernel, entry_name(unit))

@@ -327,6 +327,12 @@ class Lane(Protocol):
     def update(self, address: int, value: Any, reduction: str, what: str) -> None:
         """Combine a NumPy number with one in shared memory, atomically (red.shared)."""
 
+    def gmem_read(self, array: np.ndarray, index: tuple[slice, ...], what: str) -> np.ndarray:
+        """Return an element of an array, as an array (ld.global)."""
+
+    def gmem_write(self, array: np.ndarray, index: tuple[Any, ...], values: np.ndarray, what: str, reduction: str = "") -> None:
+        """Write an element of an array (st.global), or combine one number with it, atomically (red.global)."""
+
     def shuffle(self, operation: str, mask: int, value: Any, amount: int) -> Any:
         """Return the value of another lane of the warp; `operation` is shfl_sync, shfl_up_sync, shfl_down_sync or shfl_xor_sync."""
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from . import arith, numbers
 from . import numba as nb
-from .arith_cuda import compare, convert, kinds_of, libdevice, math_type, not_defined, operand, otherwise, parameter_types, type_of
+from .arith_cuda import chosen, convert, kinds_of, libdevice, math_type, not_defined, operand, otherwise, parameter_types, type_of
 from .inert_cuda import STEERLESS, InertType, steers
 from .op import Op, cuda_meaning
 
@@ -29,12 +29,12 @@ def _extreme(operation: Op[..., Any], symbol: str, builtin: Any) -> None:
             return elsewhere(context, builder, sig, [context.cast(builder, *each) for each in given] or args[1:])
         dtype = arith.common(*kinds)
         types: Sequence[Any] = parameter_types(parts, dtype)
-        result, better = type_of(dtype), compare(symbol)
+        result, better = type_of(dtype), chosen(symbol, len(parts) > 2)
         context, builder, args = yield result(literals, *(values if of_tuple else types))
         numbers, types = (nb.cgutils.unpack_tuple(builder, args[1]), parts) if of_tuple else (args[1:], types)
         best, *rest = (operand(context, builder, v, t, dtype) for v, t in zip(numbers, types, strict=True))
         for value in rest:
-            best = builder.select(better(builder, dtype, value, best), value, best)
+            best = better(builder, dtype, value, best)
         return convert(context, builder, best, math_type(dtype), result)
 
 

@@ -19,7 +19,7 @@ On the GPUs of a `numpipe.Mesh`, whose links they keep busy:
 All take arrays of NumPy, PyTorch, CuPy and JAX, and whatever has ``__cuda_array_interface__`` or ``__dlpack__``, of any strides,
 and return an array of the first one's library, from that library's own allocator. They run on the current stream, or on
 ``stream=``; ``target="sim"`` runs them on the simulated SM, as arrays on the host are where there is no GPU. An array that TMA
-cannot address is copied once, to memory whose rows are aligned; NUMPIPE_LOG=launch says so.
+cannot address is copied once, to memory whose rows are aligned; NUMPIPE_LOG=launch and `numpipe.explain` say so.
 
 Each page is meant to be read: a frozen Config says how the work is cut, a kernel does it, a function chooses a Config by the sizes.
 """
@@ -33,4 +33,5 @@ from .matmul import matmul
 from .matmul_reduce_scatter import matmul_reduce_scatter
 from .reduce_scatter import reduce_scatter
 
-__all__ = ["all_gather", "all_gather_matmul", "all_to_all", "attention", "copy", "matmul", "matmul_reduce_scatter", "reduce_scatter"]
+__all__ = ["all_gather", "all_gather_matmul", "all_to_all", "attention", "copy", "matmul", "matmul_reduce_scatter",
+           "reduce_scatter"]

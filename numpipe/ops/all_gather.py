@@ -13,8 +13,6 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from ..core.arith import cdiv
 from ..diagnostics.arguments import NONE, require
 from ..diagnostics.arguments import a as a_kind
@@ -64,10 +62,10 @@ def kernel(config: Config = Config(), direct: bool = False) -> Kernel:
         first = cta - (ctas - near)  # of the CTAs that copy what is here
         blocks = cdiv(x.shape[1], whole)
 
-        shared = pipeline(grid=(blocks,), max_concurrent_steps=config.slots, in_specs=(
+        shared = pipeline(grid=(blocks,), max_concurrent_steps=config.slots, in_specs=(  # type: ignore[var-annotated]
             BlockSpec((None, whole), lambda k: (0, k)),)).get_allocations(x)
 
-        def copy(source, row, result, place, begin, end, stride):  # type: ignore[no-untyped-def]
+        def copy(source, row, result, place, begin, end, stride):
             # blocks begin, begin + stride, … before end
             steps = cdiv(max(end - begin, 0), stride)
             pipe = pipeline(grid=(steps,), max_concurrent_steps=config.slots, delay_release=1,

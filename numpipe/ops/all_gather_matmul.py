@@ -2,9 +2,9 @@
 
 GPU r of n has some of the rows, a_r, and b_r, columns of one large matrix (tensor parallelism). One kernel runs on each GPU::
 
-    CTAs 0 … senders - 1   read their GPU's rows into the ring's slots, and store them from there to all others by TMA; then go on as
-    all CTAs               tiles of the own rows, a_r @ b_r, for which nothing has to arrive
-                           then tiles of the rows of GPU r - 1, r - 2, …, each when its rows have arrived
+    CTAs 0 … senders - 1   read their GPU's rows into the ring's slots, and store them from there to all others by TMA; then go on
+    all CTAs               with tiles of the own rows, a_r @ b_r, for which nothing has to arrive; then with tiles of the rows of
+                           GPU r - 1, r - 2, …, each when its rows have arrived
 
 CTAs take tiles from a counter, so those that send take fewer. A step of sending has the same two blocks as a step of the product,
 so both have the same slots (`get_allocations`): all of shared memory is on its way to other GPUs. A link of 370 GB/s needs 1.5 MB
@@ -82,7 +82,7 @@ def kernel(config: Config = Config(), turned: bool = False) -> Kernel:
         m_tiles, n_tiles, steps = cdiv(a.shape[1], tm), cdiv(c.shape[2], tn), cdiv(a.shape[2], tk)
         bands = cdiv(a.shape[1], tm + tn)  # a slot holds tn rows of a band, and tm rows that lie behind those of all bands
 
-        shared = pipeline(grid=(steps,), max_concurrent_steps=config.slots, in_specs=(
+        shared = pipeline(grid=(steps,), max_concurrent_steps=config.slots, in_specs=(  # type: ignore[var-annotated]
             BlockSpec((None, tm, tk), lambda k: (0, 0, k)), BlockSpec(right, lambda k: (0, k)))).get_allocations(a, b)
         cta, senders = axis_index("cta"), min(axis_size("cta"), config.senders)
         if cta < senders:
@@ -113,7 +113,7 @@ def kernel(config: Config = Config(), turned: bool = False) -> Kernel:
                         wait_smem_to_gmem(0, wait_read_only=True)
                 signal(arrived.at[me * bands + band], to)
 
-        def product(left, plane, source, y, x):  # type: ignore[no-untyped-def]
+        def product(left, plane, source, y, x):
             acc = zeros((rows, tn), np.float32)
             pipe = pipeline(grid=(steps,), max_concurrent_steps=config.slots, in_specs=(
                 BlockSpec((None, tm, tk), lambda k: (plane, y, k)), BlockSpec(right, lambda k: (x, k) if turned else (k, x))))
@@ -145,7 +145,7 @@ def choose(rows: int, columns: int, depth: int, gpus: int, turned: bool) -> Conf
     bands, steps = cdiv(rows, base.tm + base.tn), cdiv(depth, base.tk)
 
     def cost(parts: int) -> float:
-        return cdiv(bands * parts * max(gpus - 1, 1), base.senders) * (steps / parts + 3)
+        return cdiv(bands * parts * max(gpus - 1, 1), base.senders) * (steps / parts + 3)  # type: ignore[no-any-return]
 
     return replace(base, parts=min(range(1, min(steps, 16) + 1), key=cost, default=1))
 

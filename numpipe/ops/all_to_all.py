@@ -1,9 +1,10 @@
 """``all_to_all``: rows that each GPU has for each other one go there, as many as counts in GPU memory say.
 
 Rows lie in the order of the GPUs that they go to, ``counts[r]`` for GPU r. A first launch brings the counts of all GPUs to each;
-they say where its rows begin on the others and how many they are. The second one reads these rows: numbers that steer loads are of
-an array that the launch itself does not write, and no number has to come to the host. Blocks of rows begin anywhere (`Element`), and
-the last one of a GPU's rows is stored in part. A launch ends when the others have read this GPU's array, as that of `all_gather` does.
+they say where its rows begin on the others and how many they are. The second one reads these rows: numbers that steer loads are
+of an array that the launch itself does not write, and no number has to come to the host. Blocks of rows begin anywhere (`Element`),
+and the last one of a GPU's rows is stored in part. A launch ends when the others have read this GPU's array: each CTA that has read
+all it wanted tells them so.
 """
 
 from __future__ import annotations
@@ -53,10 +54,10 @@ def exchange(counts, table, received, done):  # type: ignore[no-untyped-def]
     me, gpus = axis_index("gpu"), axis_size("gpu")
     for r in range(gpus):
         for q in range(gpus):
-            table[r, q] = peer(counts, r)[q]
-        received[r] = peer(counts, r)[me]
+            table[r, q] = peer(counts, r)[q]  # type: ignore[index]
+        received[r] = peer(counts, r)[me]  # type: ignore[index]
     for distance in range(1, gpus):
-        signal(done.at[0], (me + distance) % gpus)
+        signal(done.at[0], (me + distance) % gpus)  # type: ignore[call-arg]
     wait(done.at[0], gpus - 1)
 
 
@@ -81,7 +82,7 @@ def kernel(config: Config = Config()) -> Kernel:
             end = min(at + table[r, me], out.shape[0])
             blocks = cdiv(end - at, rows) * wide
             steps = cdiv(max(blocks - first, 0), stride)
-            pipe = pipeline(grid=(steps,), max_concurrent_steps=config.slots, delay_release=1, in_specs=(
+            pipe = pipeline(grid=(steps,), max_concurrent_steps=config.slots, delay_release=1, in_specs=(  # type: ignore[var-annotated]
                 BlockSpec((Element(rows), columns), lambda k: (begin + (first + k * stride) // wide * rows,
                                                                (first + k * stride) % wide)),))
             for (k,), (tile,) in pipe(peer(x, r)):
@@ -103,7 +104,7 @@ def kernel(config: Config = Config()) -> Kernel:
                 copy(r, at, cta - (ctas - near), near)
             at = at + table[r, me]
         for distance in range(1, gpus):
-            signal(done.at[0], (me + distance) % gpus)
+            signal(done.at[0], (me + distance) % gpus)  # type: ignore[call-arg]
         wait(done.at[0], (gpus - 1) * ctas)
 
     return all_to_all  # type: ignore[no-any-return]
@@ -116,8 +117,8 @@ def all_to_all(x: Any, counts: Any, *, mesh: Any, out: Any = None, config: Confi
     counts  (GPUs,) of int32 on each GPU: how many rows go to each; their sum is at most the rows of x
     mesh    the `numpipe.Mesh`; under `simulated` and `local` arrays are lists of an array for each GPU. Under `Mesh.torch` kernels
             read x and counts where they lie if they are of `Mesh.empty`, else they are copied first
-    out     (as many rows as may come, columns) on each GPU, where they go; else it is allocated, for all rows of all GPUs. Rows that
-            find no room are lost, and rows behind the last one are left as they are
+    out     (as many rows as may come, columns) on each GPU, where they go; else it is allocated, for all rows of all GPUs. Rows
+            that find no room are lost, and rows behind the last one are left as they are
     config  how the copy is cut
     stream  as of any kernel
 

@@ -18,11 +18,11 @@ import numpy as np
 from .. import launch
 from ..arch.dtypes import BFLOAT16, FLOAT16
 from ..core.arith import cdiv
-from ..diagnostics import log
 from ..diagnostics.arguments import FLAG, NONE, a, finite, require, whole, word
 from ..diagnostics.errors import SpecError
 from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernels import Kernel
+from ..kernels.noting import noted
 from ..language.grid.tile_loop import tiles
 from ..language.pipeline.barriers import barrier_arrive, barrier_wait
 from ..language.pipeline.order_tokens import turn
@@ -48,7 +48,7 @@ from .attention_configs import WIDTHS, Config, Form, choose
 from .attention_short import kernel as short_kernel
 from .operands import copied, described
 from .repeats import Repeats
-from .results import allocated, delivered
+from .results import allocated, delivered, tell_copied
 
 __all__ = ["attention"]
 
@@ -164,6 +164,7 @@ def kernel(config: Config, form: Form) -> Kernel:
     return attend  # type: ignore[no-any-return]
 
 
+@noted
 def attention(q: Any, k: Any, v: Any, *, causal: bool = False, diagonal: int = 0, scale: float | None = None,
               layout: str = "bhsd", exact: bool = True, return_lse: bool = False, out: Any = None, config: Config | None = None,
               target: str | None = None, stream: Any = None) -> Any:
@@ -230,9 +231,7 @@ def _loaded(name: str, info: ArrayInfo, target: str | None, stream: Any) -> Arra
     reason = inner or tma_addressable(info)
     if reason is None:
         return info
-    if log.on("launch"):
-        log.say("launch", f"attention: '{name}', {info.dtype.name} {info.shape} with strides of {info.strides} bytes, is copied: "
-                          f"{reason}")
+    tell_copied("attention", name, info, reason)
     made = copied(info, target, stream)  # the first two dimensions are one
     return strided(made, info.shape, (info.shape[1] * made.strides[0], *made.strides))
 

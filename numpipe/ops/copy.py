@@ -30,6 +30,7 @@ from ..diagnostics.arguments import a as a_kind
 from ..diagnostics.errors import SpecError
 from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernels import Kernel
+from ..kernels.noting import noted
 from ..language.memory.per_lane import lane_index
 from ..language.pipeline.emit import emit_pipeline
 from ..language.pipeline.pipelines import pipeline
@@ -244,6 +245,7 @@ def copy_blocks(a, o):  # type: ignore[no-untyped-def]
         o[first, above, below, ds(i * 64, 64), ds(j * 64, 64)] = a[first, above, below, ds(i * 64, 64), ds(j * 64, 64)]
 
 
+@noted
 def copy(a: Any, *, out: Any = None, config: Config | None = None, target: str | None = None, stream: Any = None) -> Any:
     """Return a C-contiguous copy of an array, of its library and on its device.
 

@@ -30,6 +30,7 @@ from ..diagnostics.arguments import a as a_kind
 from ..diagnostics.errors import SpecError
 from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernels import Kernel
+from ..kernels.noting import noted
 from ..language.grid.partials import combine
 from ..language.grid.splits import split_tiles
 from ..language.pipeline.pipelines import pipeline
@@ -163,6 +164,7 @@ def kernel(config: Config, form: Form = Form()) -> Kernel:
     return matmul  # type: ignore[no-any-return]
 
 
+@noted
 def matmul(a: Any, b: Any, c: Any = None, *, alpha: float = 1.0, beta: float = 1.0, bias: Any = None, activation: Any = None,
            out: Any = None, batch_invariant: bool = False, config: Config | None = None, target: str | None = None,
            stream: Any = None) -> Any:

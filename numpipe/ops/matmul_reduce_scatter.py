@@ -1,12 +1,14 @@
 """``matmul_reduce_scatter``: each GPU multiplies its part of K, and of the sum over the GPUs each keeps some of the rows.
 
-GPU r of n has the columns a_r of a large matrix and the rows b_r of another (tensor parallelism). One kernel runs on each GPU, which
-computes all tiles of ``a_r @ b_r``. A tile of another GPU's rows is a *part*: it is stored there, in float32, by TMA, and a
-semaphore of its own tells. To a tile of the own rows the parts of the others are added, in the order of the GPUs, so that the
+GPU r of n has the columns a_r of a large matrix and the rows b_r of another (tensor parallelism). One kernel runs on each GPU,
+which computes all tiles of ``a_r @ b_r``. A tile of another GPU's rows is a *part*: it is stored there, in float32, by TMA, and a
+semaphore of its own tells. To a tile of the own rows the parts of the others are added, those of the next GPU first, so that the
 result has the same bits each time; it is rounded once.
 
 Parts are sent from the beginning on, and tiles of the own rows, which wait for parts, come later by `Config.lead`. Two compute
-warpgroups take turns (ping-pong): while one waits for the link, or adds parts, the other multiplies.
+warpgroups take turns (ping-pong): while one waits for the link, or adds parts, the other multiplies. Parts come into shared memory
+by TMA, two strips ahead: loads to registers would take as long as a product. And a warpgroup tells that a part has arrived when its
+next product is over: by then its stores are, and nothing waits for them.
 """
 
 from __future__ import annotations
@@ -81,7 +83,7 @@ def kernel(config: Config = Config(), turned: bool = False) -> Kernel:
         semaphores=lambda parts: parts.shape[0] * cdiv(parts.shape[1], tm) * cdiv(parts.shape[2], tn),
         compiler_params=CompilerParams(store_slots=config.panels, store_eviction_policy="evict_first"))
     def matmul_reduce_scatter(a, b, parts, c, arrived):  # type: ignore[no-untyped-def]
-        """c = the sum over all GPUs of their a[own GPU] @ b; a (GPUs, M, K), c (M, N). GPU r's part arrives in parts[r] (GPUs, M, N)."""
+        """c = the sum over all GPUs of their a[own GPU] @ b; a (GPUs, M, K), c (M, N). GPU r's part arrives in parts[r]."""
         me, gpus = axis_index("gpu"), axis_size("gpu")
         m_tiles, n_tiles, steps = cdiv(c.shape[0], tm), cdiv(c.shape[1], tn), cdiv(a.shape[2], tk)
         own = m_tiles * n_tiles
@@ -90,7 +92,7 @@ def kernel(config: Config = Config(), turned: bool = False) -> Kernel:
         mixed = (sent - lead) // max(gpus - 1, 1) * gpus  # a tile of the own rows, and a part for each other GPU, in turns
 
         told, told_to = -1, 0
-        for (t,) in tiles(own * gpus):
+        for (t,) in tiles(own * gpus):  # type: ignore[var-annotated]
             # number i of the tiles of the own rows, or of the parts
             after = t - lead
             mine = after >= 0 and (after >= mixed or after % gpus == 0)
@@ -117,17 +119,17 @@ def kernel(config: Config = Config(), turned: bool = False) -> Kernel:
                 peer(parts, to)[me, ds(row, tm), ds(column, tn)] = acc
                 told, told_to = me * own + number, to
             else:
-                def added(buffers, landed):  # type: ignore[no-untyped-def]  # the sum of all GPUs, strip after strip
+                def added(buffers, landed):  # the sum of all GPUs, strip after strip
                     total = acc
                     for distance in range(1, gpus):
                         source = (me + distance) % gpus
                         wait(arrived.at[source * own + number], 1, loads=False)
 
-                        def fetch(first):  # type: ignore[no-untyped-def]
+                        def fetch(first):
                             copy_gmem_to_smem(parts.at[source, ds(row, tm), ds(column + first, strip)],
                                               buffers.at[first // strip % 2], landed.at[first // strip % 2])
 
-                        def add(sums, first):  # type: ignore[no-untyped-def]
+                        def add(sums, first):
                             barrier_wait(landed.at[first // strip % 2])
                             sums = sums + buffers.at[first // strip % 2][...]
                             if first + 2 * strip < tn:
@@ -142,7 +144,7 @@ def kernel(config: Config = Config(), turned: bool = False) -> Kernel:
                 c[ds(row, tm), ds(column, tn)] = run_scoped(
                     added, SMEM((2, tm, strip), np.float32), Barrier(num_barriers=2)).astype(c.dtype)
         if told >= 0:
-            signal(arrived.at[told], told_to)
+            signal(arrived.at[told], told_to)  # type: ignore[call-arg]
 
     return matmul_reduce_scatter  # type: ignore[no-any-return]
 
@@ -157,7 +159,7 @@ def choose(rows: int, columns: int, gpus: int) -> Config:
     (176, 128)
     """
     def cost(tn: int) -> float:
-        return cdiv(cdiv(rows, 128) * cdiv(columns, tn) * gpus, SMS) * (tn + 8)
+        return cdiv(cdiv(rows, 128) * cdiv(columns, tn) * gpus, SMS) * (tn + 8)  # type: ignore[no-any-return]
 
     return replace(Config(), tn=min((192, 176, 160, 128), key=cost))
 

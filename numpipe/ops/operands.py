@@ -13,13 +13,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import launch
-from ..diagnostics import log
 from ..diagnostics.errors import SpecError
 from ..launch.info import ArrayInfo, tma_addressable
 from ..launch.views import broadcast, merged, strided, transposed
 from .padded import LINE, padded, rows_of
 from .repeats import recorded
-from .results import allocated
+from .results import allocated, tell_copied
 
 
 class Operand(NamedTuple):
@@ -87,9 +86,8 @@ def laid(op: str, infos: dict[str, ArrayInfo], batch: tuple[int, ...], target: s
     """Return the operands of an op whose result has these batches, each loaded where it lies or copied."""
     lying = [_lying(info, batch) for info in infos.values()]
     for (name, info), place in zip(infos.items(), lying, strict=True):
-        if place.obstacle and log.on("launch"):
-            log.say("launch", f"{op}: '{name}', {info.dtype.name} {info.shape}, strides {info.strides} bytes, is copied: "
-                              f"{place.obstacle}")
+        if place.obstacle:
+            tell_copied(op, name, info, place.obstacle)
     off = [place.window for place in lying if place.obstacle]
     rows = [None if window.array is not None else rows_of(window) for window in off]
     if len(off) > 1 and None not in rows and rows[0].shape[1] == rows[1].shape[1]:  # type: ignore[union-attr]

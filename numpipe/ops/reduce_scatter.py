@@ -1,9 +1,9 @@
 """``reduce_scatter``: each GPU's share of the sum of arrays of all GPUs, sent by their owners and added in one order.
 
-Some CTAs read what their GPU has for others into the ring's slots, and store it from there to a workspace of those, by TMA both ways.
-Each sends chunks of its own, for it has to wait for the stores of a chunk before it tells; meanwhile the others use the link. The
-rest of the CTAs add a chunk when it has come from all GPUs: a tile of the result is the sum of a tile of each GPU in the order of the
-GPUs, the own one from where it lies. Sums are float32, and the result has the same bits each time.
+Some CTAs read what their GPU has for others into the ring's slots, and store it from there to a workspace of those, by TMA both
+ways. Each sends chunks of its own, for it has to wait for the stores of a chunk before it tells; meanwhile the others use the link.
+The rest of the CTAs add a chunk when it has come from all GPUs: a tile of the result is the sum of a tile of each GPU in the order
+of the GPUs, the own one from where it lies. Sums are float32, and the result has the same bits each time.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def kernel(columns: int, config: Config = Config()) -> Kernel:
         slots = config.slots * 2 // np.dtype(x.dtype).itemsize
         blocks = cdiv(out.shape[0], whole)
         chunks = cdiv(blocks, length)
-        shared = pipeline(grid=(blocks,), in_specs=(
+        shared = pipeline(grid=(blocks,), in_specs=(  # type: ignore[var-annotated]
             BlockSpec((None, whole, columns), lambda k: (0, k, 0), buffer_count=slots),)).get_allocations(x)
 
         if cta < far:
@@ -95,7 +95,7 @@ def kernel(columns: int, config: Config = Config()) -> Kernel:
                     wait(arrived.at[(me + distance) % gpus * chunks + part], axis_size("wg"))
                 for i in range(part * length, min((part + 1) * length, blocks)):
 
-                    def tile_of(source, r, total):  # type: ignore[no-untyped-def]  # added to a sum
+                    def tile_of(source, r, total):  # added to a sum
                         pipe = pipeline(grid=(1,), in_specs=(
                             BlockSpec((None, whole, columns), lambda k: (r, i + k, 0), buffer_count=slots),))
                         for _, (tile,) in pipe(source, allocations=shared):

@@ -212,7 +212,7 @@ for _operation in vars(_machine.Machine).keys() - vars(Counter).keys():
 
 
 class Lane:
-    """A lane with code of its own: it loads zeros, and a shuffle gives it its own value."""
+    """A lane with code of its own, which stands for all 128: of tiles it loads zeros, and a shuffle gives it its own value."""
 
     lane = 0
 
@@ -226,6 +226,20 @@ class Lane:
 
     def store(self, address: int, value: Any, what: str) -> None:
         self.who.work["written", self.warpgroup] += 128 * value.dtype.itemsize
+
+    def update(self, address: int, value: Any, reduction: str, what: str) -> None:
+        self.who.work["written", self.warpgroup] += 2 * 128 * value.dtype.itemsize
+
+    def gmem_read(self, array: np.ndarray, index: tuple[slice, ...], what: str) -> np.ndarray:
+        """Count an element for each lane: neighbours, which come together."""
+        self.who.work["load", what] += 128 * array.dtype.itemsize
+        return array[index]
+
+    def gmem_write(self, array: np.ndarray, index: tuple[Any, ...], values: np.ndarray, what: str, reduction: str = "") -> None:
+        self.who.work["store", what] += 128 * values.nbytes
+
+    def round(self) -> None:
+        """Begin a round of a `while` loop."""
 
     def shuffle(self, operation: str, mask: int, value: Any, amount: int) -> Any:
         return value

@@ -91,14 +91,18 @@ class GlobalMemory:
         self._awaits = programmatic
         self._early: Touch | None = None
         """the first access before a griddepcontrol.wait"""
-        self._reads: dict[Place, dict[tuple[int, ...], Touch]] = {}
-        """ordinary loads of the running CTA, by array, then by warpgroup and place"""
+        self._reads: dict[Place, dict[int, dict[tuple[int, ...], Touch]]] = {}
+        """ordinary loads of the running CTA, by array, warpgroup and place"""
+        self.of_lanes: dict[tuple[Any, ...], dict[tuple[int, str], tuple[int, Need]]] = {}
+        """by CTA, warpgroup and address: (warp, what it did) -> the last lane with code of its own that did so, and what to know of
+        it to come behind"""
 
     def begin(self) -> None:
         """Begin the next CTA, or cluster."""
         self.number += 1
         self._foreign = _FIRST - len(self._touches)
         self._reads.clear()
+        self.of_lanes.clear()
 
     # ---- arrays
     def place(self, array: npt.NDArray[Any]) -> Place:
@@ -162,7 +166,7 @@ class GlobalMemory:
         if place.region.open or place.fresh:
             self._check_read(access, place, touch, known)
         at = tuple(n for part in index for n in (part.start, part.stop))
-        self._reads.setdefault(place, {})[(access.agent.warpgroup, *at)] = touch
+        self._reads.setdefault(place, {}).setdefault(access.agent.warpgroup, {})[at] = touch
         seen = place.seen.setdefault((), set())
         if at not in seen:
             seen.add(at)
@@ -194,12 +198,13 @@ class GlobalMemory:
         if not written.size:
             return
         self._check_loads(access, place, touch, known)
-        for held, reads in self._reads.items():
-            for earlier in reads.values() if held.region is place.region else ():
-                same = touch.kind == STORE and earlier.agent.warpgroup == touch.agent.warpgroup
-                if not same and (earlier.steers or any(known[counter] < value for counter, value in earlier.needs)) and (
-                        overlap(place, touch.index, held, earlier.index)):
-                    raise unordered(access, touch, earlier)
+        for held, by_warpgroup in self._reads.items():
+            for warpgroup, reads in by_warpgroup.items() if held.region is place.region else ():
+                same = touch.kind == STORE and warpgroup == touch.agent.warpgroup
+                for earlier in () if same else reads.values():
+                    if (earlier.steers or any(known[counter] < value for counter, value in earlier.needs)) and (
+                            overlap(place, touch.index, held, earlier.index)):
+                        raise unordered(access, touch, earlier)
         writes = self._earlier_writes(access, touch, written, known)
         if touch.reduction and place.fresh:
             self._check_written(access, touch, written)
@@ -259,6 +264,8 @@ class GlobalMemory:
 
     def _check_loads(self, access: Access, place: Place, touch: Touch, known: list[int]) -> None:
         """Raise PipelineRace if a TMA load of this CTA, or of its cluster, may still be reading what is written."""
+        if all(other.region is not place.region for other, _ in self._cuts.values()):  # of a store by each lane there are thousands
+            return
         for load in (load for sm in access.agent.sm.peers for load in sm.memory.loads()):
             assert load.box is not None
             other, _ = self._cuts[load.box.tensor]

@@ -3,7 +3,8 @@
 The lanes of a warp run one after another, each until it must meet others. When all lanes of a mask are at the same line, they go
 on. A lane that others wait for, and that has left or waits elsewhere, is reported; so is a lane that loads an element again and
 again, for a store that nothing orders before. Accesses count as their warp's, but until the lanes of a warp meet at a `syncwarp`,
-none may touch bytes that another of them has stored. (A shuffle orders no memory. PTX ISA, "shfl.sync", "bar.warp.sync".)
+none may touch bytes that another of them has stored, in shared memory or in an array; and of an array none that a lane of another
+warp has stored, until a barrier of the warpgroup orders both. (A shuffle orders no memory. PTX ISA, "shfl.sync", "bar.warp.sync".)
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ from ..core import machine as _machine
 from ..diagnostics.errors import SpecError
 from . import elements, generic, report, rounds, sites
 from .banks import OfLanes
+from .boxes import combined
 from .state import Access, Warpgroup
-from .touches import LOAD
+from .touches import LOAD, STORE
 
 WARP = 32
 SPINS = 50_000
@@ -32,6 +34,7 @@ _PUBLIC_WORDS = {
     "bulk": "a wait for copies", "wgmma": "a product", "bar": "commit_smem, a reduction or a turn", "fence": "commit_smem",
     "setmaxnreg": "set_max_registers", "scoped": "an operation by one of the lanes"}
 """what messages call an operation of the `Machine`, by the beginning of its name"""
+_DONE = {"write": "stored", "read": "loaded", "atomic": "updated"}
 
 
 class _Stop:
@@ -97,9 +100,21 @@ class Lane:
         if any(part.stop - part.start != 1 for part in index):
             self.__getattr__("gmem_read")  # raises: a block of an array is the warpgroup's
         who, found = self._warp.who, array[index].copy()
-        who.sm.gmem.read(Access(who, LOAD, what, who.needs()), array, index, who.known())
+        known = who.known()
+        if any(arg.output for arg in who.unit.arrays if arg.name == what):
+            known = self._warp.touch_array(self, array, index, f"load from {what}", "read")
+        who.sm.gmem.read(Access(who, LOAD, what, who.needs()), array, index, known)
         self._warp.moved += found.nbytes
         return found
+
+    def gmem_write(self, array: np.ndarray, index: tuple[Any, ...], values: np.ndarray, what: str, reduction: str = "") -> None:
+        if values.size != 1:
+            self.__getattr__("gmem_write")
+        who, self._address = self._warp.who, -1
+        known = self._warp.touch_array(self, array, index, f"{reduction or 'store'} to {what}", "atomic" if reduction else "write")
+        who.sm.gmem.write(Access(who, STORE, what, who.needs()), array, index, known, reduction)
+        array[index] = combined(reduction, array[index], values) if reduction else values
+        self._warp.moved += values.nbytes
 
     def shuffle(self, operation: str, mask: int, value: Any, amount: int) -> Any:
         return self._meet(_Stop(operation, mask, value, amount))
@@ -133,24 +148,49 @@ class _Warp:
 
     def touch(self, lane: Lane, address: int, nbytes: int, what: str, kind: str) -> None:
         """Record a lane's access to shared memory; raise PipelineRace if it and one of another lane of the warp are not ordered."""
-        who, number = self.who, lane.lane % WARP
-        for byte in range(address, address + nbytes):
-            other, did = self.stored.get(byte, number), "stored"
-            for others, verb in ((self.loaded, "loaded"), (self.updated, "updated")):
-                if other == number and kind != {"loaded": "read", "updated": "atomic"}[verb]:
-                    other, did = next((one for one in others.get(byte, ()) if one != number), number), verb
+        span = address, address + nbytes
+        self._among_lanes(lane, *span, f"{what} by lane {lane.lane % WARP} touches SMEM[{span[0]}:{span[1]})", kind, span)
+        if self.who.sm.trace is not None:
+            self.banks.add(lane.lane % WARP, address, nbytes, what, kind)
+        self.moved += nbytes
+        generic.note(self.who, what, kind, self.number, self.known, address, ((0, nbytes),))
+
+    def touch_array(self, lane: Lane, array: np.ndarray, index: tuple[Any, ...], what: str, kind: str) -> list[int]:
+        """Record a lane's access to an element of an array that the kernel writes.
+
+        Returns what it comes behind: where lanes wrote, all that they did. Raises PipelineRace if it and an access of another lane
+        of the warpgroup are in no order.
+        """
+        who, address, place = self.who, array[index].ctypes.data, ", ".join(str(part.start) for part in index)
+        told = f"{what} by lane {lane.lane % WARP} touches element [{place}]"
+        self._among_lanes(lane, address, address + 1, told, kind)
+        touches, known = who.sm.gmem.of_lanes.setdefault((who.cta, who.warpgroup, address), {}), who.known()
+        for (warp, did), (other, (counter, epoch)) in touches.items():
+            if warp != self.number and not kind == did != "write" and self.known[counter] < epoch:
+                raise report.race(who, f"warp {self.number}: {told} that lane {other} of warp {warp} has {_DONE[did]}, and nothing "
+                                       "orders them", mend="an element of its own for each lane, or numpipe.atomic_add and its "
+                                  "like; or a barrier of the warpgroup between two bodies, numpipe.commit_smem()",
+                                  hazard="unordered-accesses")
+            for own, now in who.needs() if did != "read" else ():
+                known[own] = now
+        touches[self.number, kind] = lane.lane % WARP, who.needs()[self.number]
+        return known
+
+    def _among_lanes(self, lane: Lane, first: int, end: int, told: str, kind: str, span: tuple[int, int] | None = None) -> None:
+        """Record an access among the lanes of the warp; raise PipelineRace where another of them touched the bytes unordered."""
+        number = lane.lane % WARP
+        for byte in range(first, end):
+            other, did = self.stored.get(byte, number), "write"
+            for others, done in ((self.loaded, "read"), (self.updated, "atomic")):
+                if other == number and kind != done:
+                    other, did = next((one for one in others.get(byte, ()) if one != number), number), done
             if other != number:
-                raise report.race(who, f"warp {self.number}: {what} by lane {number} touches SMEM[{address}:{address + nbytes}) "
-                                       f"that lane {other} has {did}, and nothing orders them",
-                                  mend="put cuda.syncwarp() between", hazard="unordered-accesses", span=(address, address + nbytes))
+                raise report.race(self.who, f"warp {self.number}: {told} that lane {other} has {_DONE[did]}, and nothing orders "
+                                            "them", mend="put cuda.syncwarp() between", hazard="unordered-accesses", span=span)
             if kind == "write":
                 self.stored[byte] = number
             else:
                 (self.loaded if kind == "read" else self.updated).setdefault(byte, set()).add(number)
-        self.moved += nbytes
-        if who.sm.trace is not None:
-            self.banks.add(number, address, nbytes, what, kind)
-        generic.note(who, what, kind, self.number, self.known, address, ((0, nbytes),))
 
     def run(self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
         results: dict[int, Any] = {}

@@ -16,6 +16,7 @@ Codes = npt.NDArray[np.int32]
 Index = tuple[slice, ...]
 STORE, LOAD = "store", "load"
 """kinds of ordinary accesses"""
+_AT_ONCE = "they run at once, and in any order"
 _VERBS = {"TMA load": "reads", LOAD: "reads", "TMA store": "writes", STORE: "writes"}
 
 
@@ -80,30 +81,32 @@ def conflict(access: Access, touch: Touch, earlier: Touch, codes: Codes) -> Simu
     now, before = _VERBS[touch.kind], _VERBS[earlier.kind]
     what = f"{touch.describe()} {now} {_common(touch, earlier, codes)}, which CTA {earlier.agent.cta} {before}"
     return failure(access, touch, earlier, "cta-conflict", what + " too" * (now == before),
-                   "nothing orders two CTAs: they run at once, and in any order", mend)
+                   f"nothing orders two CTAs: {_AT_ONCE}", mend)
 
 
 def between_ctas(access: Access, touch: Touch, earlier: Touch, codes: Codes | None) -> SimulationError:
     """Return the error of accesses by two CTAs of one GPU, in a kernel with semaphores."""
-    return _between(access, touch, earlier, codes, "cta-conflict", "two CTAs", "of this GPU, numpipe.axis_index(\"gpu\"),")
+    what, mend = _between(touch, earlier, codes, "of this GPU, numpipe.axis_index(\"gpu\"),")
+    return failure(access, touch, earlier, "cta-conflict", what, f"no semaphore orders two CTAs: {_AT_ONCE}", mend)
 
 
 def between_gpus(access: Access, touch: Touch, earlier: Touch, codes: Codes | None) -> SimulationError:
     """Return the error of accesses by two GPUs."""
-    return _between(access, touch, earlier, codes, "gpu-conflict", "two GPUs", f"of GPU {touch.agent.gpu}")
+    what, mend = _between(touch, earlier, codes, f"of GPU {touch.agent.gpu}")
+    return failure(access, touch, earlier, "gpu-conflict", what, f"no semaphore orders two GPUs: {_AT_ONCE}", mend)
 
 
-def _between(access: Access, touch: Touch, earlier: Touch, codes: Codes | None, hazard: str, who: str,
-             where: str) -> SimulationError:
+def _between(touch: Touch, earlier: Touch, codes: Codes | None, where: str) -> tuple[str, str]:
+    """Return what two accesses do, and the mend."""
     now, before = _VERBS[touch.kind], _VERBS[earlier.kind]
     what = (f"{touch.describe()} {now} {touch.where() if codes is None else _common(touch, earlier, codes)}, which "
             f"{earlier.agent.name} of {earlier.agent.where} {before}{' too' * (now == before)}")
-    mend = (f"{earlier.agent.name} of {earlier.agent.where} signals a semaphore {where} behind its access, numpipe.signal("
-            f"semaphore.at[i], rank), and numpipe.wait(semaphore.at[i], n) comes before this one, where n counts the signals of "
-            "every warpgroup that has a part in it")
     if touch.reduction and touch.reduction == earlier.reduction:
-        mend = "reductions are atomic among the CTAs of one GPU only: an array of its own for each GPU, added up by their owner"
-    return failure(access, touch, earlier, hazard, what, f"no semaphore orders {who}: they run at once, and in any order", mend)
+        return what, ("reductions are atomic among the CTAs of one GPU only: an array of its own for each GPU, added up by their "
+                      "owner")
+    return what, (f"{earlier.agent.name} of {earlier.agent.where} signals a semaphore {where} behind its access, numpipe.signal("
+                  "semaphore.at[i], rank), and numpipe.wait(semaphore.at[i], n) comes before this one, where n counts the signals "
+                  "of every warpgroup that has a part in it")
 
 
 def other_proxy(access: Access, touch: Touch, earlier: Touch, codes: Codes) -> SimulationError:

@@ -103,7 +103,7 @@ PROGRAM = textwrap.dedent("""
     told = [tried(lambda: doubled.simulate(x, y)), str(y[0, 0]), *(tried(call) for call in (
         lambda: doubled(x, y), lambda: numpipe.explain(doubled, x, y, compiled=False) and None))]
     if len(sys.argv) > 2:
-        told += [tried(lambda: doubled.inspect(what, x, y) and None) for what in ("resources", "sass")]
+        told.append(tried(lambda: doubled.inspect("sass", x, y) and None))
     out = open(sys.argv[1], "w", encoding="utf8")
     out.write("\\n".join(told))
 """)
@@ -146,7 +146,7 @@ def run(name: str, folder: Path) -> tuple[str, subprocess.CompletedProcess[str],
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "NUMPIPE_TARGET": "auto",
            "NUMPIPE_CACHE_DIR": str(folder / "cache"), "NUMPIPE_COMPILE_CHECK": "0", **options.get("env", {})}
     command = [sys.executable, *options.get("flags", ()), str(script), str(out)]
-    if name.startswith(("NUMBA", "CUDA", "a deleted")):
+    if name.startswith(("NUMBA", "CUDA_", "a deleted")) and "DEVICES" not in name:
         command.append("compile too")
     shell = " ".join(f"'{part}'" for part in command)
     if options.get("deleted"):

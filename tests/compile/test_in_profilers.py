@@ -200,6 +200,7 @@ def products(a, b, c):
     c[ds(0, 64), ds(0, 64)] = acc
 
 
+@pytest.mark.thorough
 def test_a_product_has_the_same_code_and_its_wgmma_its_line() -> None:
     plain, found = (kernel(products, compiler_params=CompilerParams(lineinfo=on)).compiled(A, A, C) for on in (False, True))
     assert code(plain) == code(found)

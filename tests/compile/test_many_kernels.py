@@ -25,6 +25,7 @@ def report() -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.thorough
 def test_the_code_of_each_kernel_holds_its_own_constants_and_no_others(report: list[dict[str, Any]]) -> None:
     assert [kernel["constants"] for kernel in report] == [[number] for number in range(KERNELS)]
 

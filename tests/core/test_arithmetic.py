@@ -420,6 +420,7 @@ def test_expressions_are_worth_what_python_says(texts: tuple[str, ...], sets: li
             assert agrees(found, expected, exactly=True), (text, values, found, expected)
 
 
+@pytest.mark.thorough
 @compiles
 def test_expressions_compile_to_32_bits() -> None:
     texts: list[str] = []

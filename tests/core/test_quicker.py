@@ -162,6 +162,7 @@ def test_a_first_compile_leaves_out_meanings_that_kernels_do_not_need() -> None:
     assert done.stdout.strip() == "[]", done.stdout
 
 
+@pytest.mark.thorough
 def test_a_kernel_that_they_do_not_compile_is_compiled_with_numbas_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """A question that they refuse: nobody is told, and the code is the same."""
     monkeypatch.setattr(contexts._Own, "contexts", contexts._Own.contexts)

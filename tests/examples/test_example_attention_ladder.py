@@ -46,7 +46,7 @@ def test_no_schedule_finds_a_race(name: str, monkeypatch: pytest.MonkeyPatch) ->
     assert found.ok and found.schedules == 4, str(found)
 
 
-@pytest.mark.variants(1)
+@pytest.mark.thorough
 @pytest.mark.skipif(toolchain() is not None, reason=f"no compiler: {toolchain()}")
 @pytest.mark.parametrize("name", OWN)
 def test_the_build_gate_passes(name: str) -> None:

@@ -33,7 +33,7 @@ def test_simulated_it_prints_its_error() -> None:
     assert all(1e-5 < float(error) < 1e-3 for _, error in rows)
 
 
-@pytest.mark.variants(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("cfg", [batched_gemm.Config(), batched_gemm.Config(128, 256, 64, 3)], ids=str)
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
 def test_it_passes_the_build_gate(cfg: batched_gemm.Config, dtype: type) -> None:

@@ -39,7 +39,7 @@ def test_it_runs() -> None:
     assert done.stdout == "softmax, stencil, histogram: right\n"
 
 
-@pytest.mark.variants(1)
+@pytest.mark.thorough
 @pytest.mark.skipif(toolchain() is not None, reason="no compiler")
 @pytest.mark.parametrize("name", KERNELS)
 def test_it_passes_the_build_gate(name: str) -> None:

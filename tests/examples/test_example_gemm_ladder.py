@@ -27,7 +27,7 @@ def test_simulated_it_prints_the_error_of_every_rung(capsys: pytest.CaptureFixtu
     assert [name for name, _ in rows] == list(RUNGS) and all(1e-3 < float(error) < 3e-3 for _, error in rows)
 
 
-@pytest.mark.variants(1)
+@pytest.mark.variants(0, thorough=4)
 @pytest.mark.parametrize("name", RUNGS)
 def test_the_build_gate_passes(name: str) -> None:
     a = np.zeros((8, 8), np.float16)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.kernels.scalar_kernels import STORED, row_sums_wrong, statistics_wrong, stored_wrong
+from tests.kernels.scalar_kernels import STORED, counted_wrong, row_sums_wrong, statistics_wrong, stored_wrong
 
 pytestmark = pytest.mark.gpu
 pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")
@@ -23,3 +23,8 @@ def test_numbers_are_stored_beside_a_memory_role() -> None:
 @pytest.mark.parametrize("dtype", STORED, ids=str)
 def test_a_number_takes_the_arrays_type(dtype: np.dtype) -> None:
     assert stored_wrong(dtype, "gpu") == []
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.uint32, np.float32, np.float16], ids=lambda dtype: dtype.__name__)
+def test_a_literal_is_added_in_the_arrays_type(dtype: type) -> None:
+    assert not counted_wrong(dtype, "gpu")

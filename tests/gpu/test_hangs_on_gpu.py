@@ -19,6 +19,7 @@ from numpipe import PipelineDeadlock
 from tests.kernels.hang_kernels import HANGS, MORE, TWELVE, arrays, given, healthy
 
 ALL = {**HANGS, **MORE}
+ALONE = True  # its kernels spin, and each hang has five seconds
 PROCESSES = 4
 
 

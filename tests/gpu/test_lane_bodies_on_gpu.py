@@ -11,6 +11,7 @@ import pytest
 from tests.kernels.lane_kernels import (
     alone,
     check_column_sums,
+    check_handed_out,
     check_looked_up,
     check_mirrored,
     check_scaled,
@@ -37,6 +38,12 @@ def test_a_single_stream_pipeline_has_such_bodies_too() -> None:
         x, y = integers((192, 64)), np.zeros((64, 64), np.float32)
         alone(x, y, target="gpu")
         np.testing.assert_array_equal(y[0], x.astype(np.float32).sum(0))
+
+
+@pytest.mark.parametrize("dtype", [*DTYPES, np.int32])
+def test_lanes_write_elements_of_arrays_and_read_what_they_have_written(dtype: Any) -> None:
+    for _ in range(REPEATS):
+        check_handed_out(dtype, target="gpu")
 
 
 def test_shuffles_move_numbers_within_a_warp() -> None:

@@ -71,7 +71,7 @@ def test_a_wait_for_a_signal_that_does_not_come_is_named_and_a_new_mesh_goes_on(
     begun = time.monotonic()
     kernel(x, y, mesh=mesh)
     for _ in range(2):
-        with pytest.raises(PipelineDeadlock, match=r"GPU 0, .*waited 1 s for ready\[1\] to reach 2, and it is 1; GPU 1 did not"):
+        with pytest.raises(PipelineDeadlock, match=r"GPU 0, .*waited 1 s for ready\[1\] to reach 2, and it is 1.*; GPU 1 did not"):
             mesh.check()
     assert time.monotonic() - begun < 4, "what is queued behind a lost launch does not wait"
     other = numpipe.Mesh.local([0, 1])

@@ -30,6 +30,7 @@ from tests.kernels.register_kernels import (
     errors_of,
     exact,
     function_kernel,
+    operands_of_steps_are_right,
     ranges,
     reduced,
     register_product_is_right,
@@ -158,3 +159,8 @@ def test_attention_of_one_head(dtype: str, lazy: bool, keys: int) -> None:
         assert np.abs(arrays["o"] - wanted_of_attention(arrays)).max() < (2e-3 if dtype == "float16" else 2e-2)
         first = arrays["o"].copy() if first is None else first
         assert (first == arrays["o"]).all()
+
+
+def test_operands_that_each_step_loads_into_registers_give_numpys_product() -> None:
+    """Without the wait, which a compile asks for, products read the next step's operand: found on an H100."""
+    assert operands_of_steps_are_right("gpu")

@@ -19,6 +19,7 @@ from tests.kernels.hang_kernels import HANGS, arrays, healthy
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
 from gemm import matmul
 
+ALONE = True  # its kernels spin, and a hang has so many seconds
 PROCESSES = 4
 
 

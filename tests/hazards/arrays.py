@@ -5,10 +5,22 @@ from __future__ import annotations
 import numpy as np
 
 import numpipe
-from numpipe import SMEM, ArrayType, BlockSpec, CompilerParams, Element, PipelineDeadlock, SimulationError, Workspace, ds
+from numpipe import (
+    SMEM,
+    ArrayType,
+    BlockSpec,
+    CompilerParams,
+    Element,
+    LoweringSemantics,
+    PipelineDeadlock,
+    SimulationError,
+    Workspace,
+    ds,
+)
 from numpipe.core.lanes import one_lane
 from numpipe.core.machine import current
 from numpipe.intrinsics import barrier, cp_async_bulk, fence, griddep, mbarrier
+from numpipe.language.memory.per_lane import syncwarp
 from tests.kernels.sim_pipelines import panel_chunks
 
 from .catalogue import F16, F32, integers, kernel, machine, zeros
@@ -318,3 +330,29 @@ def a_row_of_zeros_divided_by_its_sum(x, y, *, mended: numpipe.Static):
     for _, (tile, part) in pipe(x, y):
         kept = np.maximum(tile[...], 0.0)
         part[...] = np.where(kept > 0.0, kept / kept, 0.0) if mended else kept / kept
+
+
+# ---- lanes with code of their own
+@kernel("unordered-accesses", r"warp 2: store to y by lane 0 touches element \[0\] that lane 0 of warp 0 has stored, and nothing "
+        r"orders them: an element of its own for each lane", PANEL, zeros(128, dtype=F32), gives=np.ones(128, F32),
+        compiler_params=CompilerParams(lowering_semantics=LoweringSemantics.Lane))
+def two_lanes_store_to_one_element(x, y, *, mended: numpipe.Static):
+    def body(indices, tile):
+        lane = numpipe.lane_index()
+        y[lane if mended else lane % 64] = 1.0
+
+    numpipe.emit_pipeline_warp_specialized(body, grid=(1,), in_specs=(BlockSpec((64, 64)),))(x)
+
+
+@kernel("unordered-accesses", r"warp 0: (store to|load from) y by lane \d+ touches element \[\d+\] that lane \d+ has (loaded|"
+        r"stored), and nothing orders them: put cuda\.syncwarp\(\) between", PANEL, np.ones(128, F32), gives=2 * np.ones(128, F32),
+        compiler_params=CompilerParams(lowering_semantics=LoweringSemantics.Lane))
+def a_lane_reads_what_another_one_of_its_warp_writes(x, y, *, mended: numpipe.Static):
+    def body(indices, tile):
+        lane = numpipe.lane_index()
+        value = y[lane ^ 31]
+        if mended:
+            syncwarp()
+        y[lane] = value + 1.0
+
+    numpipe.emit_pipeline_warp_specialized(body, grid=(1,), in_specs=(BlockSpec((64, 64)),))(x)

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -50,9 +51,15 @@ def users(file: Path, line: int) -> str:
 def lines_to(frame: FrameType | None) -> Iterator[str]:
     """All lines of numpipe that led to a frame, as ``file:line``."""
     while frame is not None:
-        if named(Path(frame.f_code.co_filename), frame.f_code.co_name, frame.f_lineno, users)[0]:
-            yield f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        if line := _line(frame.f_code.co_filename, frame.f_code.co_name, frame.f_lineno):
+            yield line
         frame = frame.f_back
+
+
+@functools.cache
+def _line(file: str, function: str, line: int) -> str:
+    """A line as ``file:line``, "" for machinery: a survey comes to each of them thousands of times."""
+    return f"{file}:{line}" if named(Path(file), function, line, users)[0] else ""
 
 
 def places_of(run: Callable[[], Any]) -> tuple[set[Place], set[str]]:

@@ -100,6 +100,7 @@ TWINS = (
     (r"outside one_lane, each_warp|one_lane\(function, …\)", r"\+.*(barrier.sync|'all'|setmaxnreg.dec)"),
     (r"counts that add up to at most 504", r"\+.*(dec\(24\)|'decrease')"),
     (r"one arrival \(barrier_arrive, or a copy\) in phase 0", r"\+.*barrier_arrive"),
+    (r"an element of its own for each lane", r"\+.*y\[lane\]"), (r"put cuda\.syncwarp\(\) between", r"\+.*syncwarp\(\)"),
     (r"a multiple of (?:16|128)|stay within what the CTA has", r"\+"),
 )
 

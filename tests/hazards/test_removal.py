@@ -88,6 +88,7 @@ def survey() -> Survey:
         return made
 
 
+@pytest.mark.thorough
 def test_a_kernel_comes_to_every_place_that_the_source_has(survey: Survey) -> None:
     assert sorted(written() - survey.lines) == []
 

@@ -114,5 +114,5 @@ def _of_positions(rule: Rule, factors: Mapping[str, Sequence[Any]]) -> Callable[
 
 
 def examples(thorough: int) -> int:
-    """How many examples Hypothesis draws: this number with ``--hypothesis-profile thorough``, as .ci/run has it, else 30 of 100."""
+    """How many examples Hypothesis draws: this number with ``--hypothesis-profile thorough``, as .ci/run has it, else 20 of 100."""
     return settings.default.max_examples * thorough // 100

@@ -141,3 +141,24 @@ def unsigned_wrong(target: str) -> list[int]:
                   np.full(64, x.sum(dtype=np.uint32) + x.max()), (x >> np.uint32(20)).mean(axis=0).astype(np.uint32)]
         added = np.concatenate([before[:64] + x, np.maximum(before[64], x.max(axis=0))[None]])
     return [i for i, right in enumerate(wanted) if not (y[i] == right).all()] + ([] if (counts == added).all() else [7])
+
+
+@numpipe.kernel(num_compute_wgs=1)
+def extremes_of_negations(x, high, low, both, numbers):
+    """Maxima and minima whose operands are negations: in a reduction, of three tiles, of three numbers."""
+    a, b = numpipe.load_tile(x.at[ds(0, 64), ds(0, 64)], "rows 4"), numpipe.load_tile(x.at[ds(64, 64), ds(0, 64)], "rows 4")
+    high[ds(0, 64)], low[ds(0, 64)] = (-a).max(axis=1), (-a).min(axis=1)
+    both[ds(0, 64), ds(0, 64)] = np.maximum(np.maximum(b, -a), -3 * b) + min(b, 0 - a, a)
+    numbers[0], numbers[1] = max(x[0, 0], -x[0, 1], -x[0, 2]), min(x[1, 0], -x[1, 1], x[1, 2])
+
+
+def extremes_wrong(target: str) -> list[str]:
+    x = np.random.default_rng(76).integers(0, 64, (128, 64)).astype(np.int32)
+    found = {"high": np.zeros(64, np.int32), "low": np.zeros(64, np.int32), "both": np.zeros((64, 64), np.int32),
+             "numbers": np.zeros(2, np.int32)}
+    extremes_of_negations(x, *found.values(), target=target)
+    a, b = x[:64], x[64:]
+    right = {"high": (-a).max(axis=1), "low": (-a).min(axis=1),
+             "both": np.maximum(np.maximum(b, -a), -3 * b) + np.minimum(np.minimum(b, -a), a),
+             "numbers": [max(x[0, 0], -x[0, 1], -x[0, 2]), min(x[1, 0], -x[1, 1], x[1, 2])]}
+    return [name for name, value in found.items() if (value != right[name]).any()]

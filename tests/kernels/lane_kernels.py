@@ -160,6 +160,38 @@ def looked_up(x, index, y):
     y[ds(0, 64), ds(0, 64)] = tile[...]
 
 
+@by_lane
+def handed_out(x, places, y, counts, last):
+    """Row places[i] of y = 2 x[i], an element at a time; counts[k]: elements of x that are k; last: the greatest of each column."""
+    def body(indices, x_tile):
+        k, = indices
+        lane = numpipe.lane_index()
+        for row in range(4):
+            i, j = 2 * row + lane // 64, lane % 64
+            value = x_tile[i, j]
+            y[places[k * 8 + i], j] = value
+            y[places[k * 8 + i], j] = y[places[k * 8 + i], j] + value
+            numpipe.atomic_add(counts.at[int(value)], 1)
+            numpipe.atomic_max(last.at[0, j], int(value))
+
+    emit(body, grid=(x.shape[0] // 8,), max_concurrent_steps=2, in_specs=(BlockSpec((8, 64), lambda k: (k, 0)),))(x)
+
+
+def arrays_handed_out(dtype: Any = np.float32) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(4)
+    return {"x": rng.integers(0, 9, (24, 64)).astype(dtype), "places": rng.permutation(24).astype(np.int32),
+            "y": np.zeros((24, 64), dtype), "counts": np.zeros(9, np.int32), "last": np.zeros((1, 64), np.int32)}
+
+
+def check_handed_out(dtype: Any = np.float32, **options: Any) -> None:
+    given = arrays_handed_out(dtype)
+    handed_out(*given.values(), **options)
+    x = given["x"]
+    np.testing.assert_array_equal(given["y"][given["places"]], 2 * x)
+    np.testing.assert_array_equal(given["counts"], np.bincount(x.astype(int).ravel(), minlength=9))
+    np.testing.assert_array_equal(given["last"][0], x.max(0))
+
+
 def integers(shape: tuple[int, ...], dtype: Any = np.float16, order: Any = "C") -> np.ndarray:
     """Small ones: their sums are exact."""
     return np.asarray(np.random.default_rng(len(shape)).integers(-9, 10, shape).astype(dtype), order=order)

@@ -302,3 +302,24 @@ def register_product_is_right(case: tuple[int, int, int, str, bool], target: str
     c = np.full((m, n), np.nan, F32)
     register_product(a, b, c, m=m, k=k, n=n, turned=turned, target=target)
     return bool((c == 3 * (a.astype(F32) @ (b.T if turned else b).astype(F32))).all())
+
+
+@numpipe.kernel(num_compute_wgs=3, wg_axis="wg")
+def operands_of_steps(a, b, c):
+    """Each step loads its A operand from shared memory into registers, which the product before it has read to the end."""
+    wg = numpipe.axis_index("wg")
+    acc = numpipe.zeros((64, 96), np.float32)
+    pipe = numpipe.pipeline(grid=(numpipe.cdiv(a.shape[1], 32),), max_concurrent_steps=3, delay_release=2,
+                            in_specs=(BlockSpec((192, 32), lambda k: (0, k)), BlockSpec((32, 96), lambda k: (k, 0))))
+    for (k,), (x, y) in pipe(a, b):
+        acc = numpipe.wgmma(acc, x[ds(wg * 64, 64), :], y)
+        acc = numpipe.wgmma_wait(acc, 0)
+    c[ds(wg * 64, 64), ds(0, 96)] = acc
+
+
+def operands_of_steps_are_right(target: str) -> bool:
+    rng = np.random.default_rng(575)
+    a, b = (rng.integers(-2, 3, shape).astype(np.float16) for shape in ((192, 1024), (1024, 96)))
+    c = np.zeros((192, 96), np.float32)
+    operands_of_steps(a, b, c, target=target)
+    return bool((c == a.astype(np.float32) @ b.astype(np.float32)).all())

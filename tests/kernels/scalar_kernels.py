@@ -79,3 +79,16 @@ def stored_wrong(dtype: np.dtype, target: str) -> list[Any]:
         if not (y == np.concatenate([np.zeros(8), [x]]).astype(np.float32).astype(dtype)).all():
             wrong.append(x)
     return wrong
+
+
+@numpipe.kernel(num_compute_wgs=1)
+def counted(y):
+    numpipe.atomic_add(y.at[numpipe.program_id(0) % 4], 1)
+    y[4] = 1
+
+
+def counted_wrong(dtype: Any, target: str) -> bool:
+    """Literals, of whatever type: added and stored."""
+    y = np.zeros(5, dtype)
+    counted(y, target=target)
+    return bool(y.tolist() != [1, 0, 0, 0, 1])

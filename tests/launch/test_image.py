@@ -62,6 +62,7 @@ def test_an_image_is_the_same_in_every_field_when_it_was_written_and_read(kind: 
     assert read.to_bytes() == written.to_bytes()
 
 
+@pytest.mark.thorough
 @compiles
 def test_images_hold_what_their_kinds_of_kernels_need() -> None:
     found = {kind: compiled(kind) for kind in KINDS}
@@ -117,6 +118,7 @@ def test_a_kernel_with_an_image_from_a_file_shows_what_the_one_that_was_compiled
     assert asked.variant.image == own, "what is launched stays the one that was read"
 
 
+@pytest.mark.thorough
 @compiles
 def test_a_launched_kernel_keeps_its_image_and_not_the_compilers_objects(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NUMPIPE_CACHE", "0")

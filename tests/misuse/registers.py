@@ -13,7 +13,7 @@ static offsets off the atom           t: a_view_between_two_groups_of_rows, a_vi
 registers: needed, and available      more_than_a_lane_has, more_than_a_lane_of_seven_warpgroups_has; p:
                                       an_accumulator_beyond_the_registers
 shared memory: needed, and available  p: slots_beyond_shared_memory, staging_beyond_shared_memory
-an operand redefined in flight        an_operand_in_flight
+an operand redefined in flight        an_operand_in_flight, an_operand_of_each_step
 a mask or vote that steers loads      a_mask_that_steers, a_block_where_a_tile_says; r: a_mask_that_says_which_block,
                                       a_vote_that_steers_loads, a_vote_that_a_loop_asks, a_number_that_a_vote_decides
 ====================================  ==========================================================================================
@@ -420,6 +420,19 @@ def an_operand_in_flight(a, b, c):
         p = np.exp(s).astype(a.dtype)
         #   ^^^^^^^^^^^^^^^^^^^^^^^^^
         acc = numpipe.wgmma_wait(acc)
+    c[ds(0, 64), ds(0, 64)] = acc
+
+
+@refused(compiled="wgmma(acc, a, b), a: a step gives this operand its next value in the registers that a product of an earlier "
+                  "step may still read: write acc = numpipe.wgmma_wait(acc, 0) behind the wgmma, use delay_release=0, or leave a "
+                  "in shared memory, a_tile.at[…]\n"
+                  "in flight since {path}:{line}", kind=SpecError, mend={"delay_release=1": "delay_release=0"})
+def an_operand_of_each_step(a, b, c):
+    acc = numpipe.zeros((64, 64), np.float32)
+    spec = BlockSpec((64, 64), lambda k: (0, k))
+    for (k,), (x,) in numpipe.pipeline(grid=(2,), max_concurrent_steps=2, delay_release=1, in_specs=(spec,))(a):
+        acc = numpipe.wgmma(acc, x[ds(0, 64), :], x)
+        #                        ^^^^^^^^^^^^^^^
     c[ds(0, 64), ds(0, 64)] = acc
 
 

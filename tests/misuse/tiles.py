@@ -607,3 +607,20 @@ def a_limit_of_a_shared_tile(a, b, c):
 def a_limit_that_is_a_fraction(a, b, c):
     x = c[ds(0, 64, stop=32.5), ds(0, 64)]
     #     ^^^^^^^^^^^^^^^^^^^^
+
+
+# ---- registers that would have to move -----------------------------------------------------------------------------------
+@refused("x.T of a register tile (64, 64): other lanes would have its elements: store it to shared memory, tile[...] = x, and load "
+         "tile.T[...]", kind=SpecError)
+def a_transpose_of_registers(a, b, c):
+    x = b[ds(0, 64), ds(0, 64)]
+    y = x.T
+    #   ^^^
+
+
+@refused("x.T of a register tile (64, 1): other lanes would have its elements: numpipe.layout_cast(x.reshape(-1), \"row\") or "
+         "\"column\" moves a vector", kind=SpecError, mend={"x[:, None].T": "numpipe.layout_cast(x, \"row\").T"})
+def a_transpose_of_a_column(a, b, c):
+    x = b[ds(0, 64), ds(0, 64)].astype(np.float32).sum(axis=1)
+    y = x[:, None].T
+    #   ^^^^^^^^^^^^

@@ -68,7 +68,7 @@ def test_a_product_of_nothing_has_a_config_too() -> None:
 
 
 # ---- what they compute
-@pytest.mark.variants(4)
+@pytest.mark.variants(2)
 @pytest.mark.parametrize("config", KINDS, ids=str)
 def test_every_kind_multiplies(config: Config) -> None:
     for m, n, k in ((130, 200, 328), (1, 136, 1000)):
@@ -78,7 +78,7 @@ def test_every_kind_multiplies(config: Config) -> None:
             np.testing.assert_array_equal(c.astype(np.float64), product(a, b).astype(np.float64))
 
 
-@pytest.mark.variants(2)
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("shape", [(70, 200, 1200), (1, 96, 3000), (300, 520, 136), (33, 1472, 760), (400, 136, 640)], ids=str)
 def test_configs_of_the_space_multiply(shape: tuple[int, int, int]) -> None:
     a, b = operands(*shape)
@@ -87,13 +87,14 @@ def test_configs_of_the_space_multiply(shape: tuple[int, int, int]) -> None:
         np.testing.assert_array_equal(c.astype(np.float64), product(a, b).astype(np.float64))
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("config", [KINDS[7], KINDS[10]], ids=str)
 def test_the_ctas_of_a_cluster_hand_over_each_for_itself_in_any_schedule(config: Config) -> None:
     a, b = operands(130, 200, 328)
     assert (result := numpipe.verify(OP.kernel(config), a, b, schedules=6)), str(result)
 
 
-@pytest.mark.thorough
+@pytest.mark.variants(0, thorough=6)
 @pytest.mark.skipif(toolchain() is not None, reason=f"no compiler: {toolchain()}")
 @pytest.mark.parametrize("config", KINDS, ids=str)
 def test_every_kind_passes_the_build_gate(config: Config) -> None:
@@ -101,7 +102,7 @@ def test_every_kind_passes_the_build_gate(config: Config) -> None:
     assert gate.findings(OP.kernel(config).compiled(array, array)) == ()
 
 
-@pytest.mark.thorough
+@pytest.mark.variants(0, thorough=2)
 @pytest.mark.skipif(toolchain() is not None, reason=f"no compiler: {toolchain()}")
 @pytest.mark.parametrize("shape", [(1, 96, 11344), (377, 13712, 8152), (158, 928, 8776), (2756, 400, 6368)], ids=str)
 def test_configs_of_the_space_pass_the_build_gate(shape: tuple[int, int, int]) -> None:
@@ -173,6 +174,7 @@ def test_operands_that_are_read_once_are_told_apart() -> None:
     assert choose(4, 8192, 8192).once and choose(8192, 8, 8192).once and not choose(4096, 4096, 4096).once
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(toolchain() is not None, reason="the CUDA compiler is not installed")
 def test_operands_that_are_read_once_leave_the_cache_first() -> None:
     a, b = np.ones((4, 64), np.float16), np.ones((8, 64), np.float16)

@@ -235,7 +235,7 @@ def test_no_order_of_warpgroups_and_stores_changes_a_copy(seed: int) -> None:
 
 
 # ---- the machine code
-@pytest.mark.variants(1)
+@pytest.mark.variants(0, thorough=10)
 @pytest.mark.skipif(toolchain() is not None, reason=f"no compiler: {toolchain()}")
 @pytest.mark.parametrize("size", [2, 4, 1])
 @pytest.mark.parametrize("name", ["turned", "lanes", "rows", "narrow rows", "few rows", "two dimensions", "along rows", "blocks"])

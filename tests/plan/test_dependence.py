@@ -168,6 +168,7 @@ def test_slots_shrink_to_what_expressions_of_statics_make_of_a_grid() -> None:
         (6, None), (4, None), (2, 1), (6, None), (4, None)]
 
 
+@pytest.mark.thorough
 def test_a_buffer_count_does_not_shrink() -> None:
     @numpipe.kernel(num_compute_wgs=1)
     def product(a, b, c):

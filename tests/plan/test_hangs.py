@@ -44,7 +44,7 @@ def waits(ptx: str) -> tuple[int, int, int]:
     return len(free), len(mbarriers), len(bounded) - len(mbarriers)
 
 
-@pytest.mark.variants(3)
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("name", ["a_part_that_nobody_hands_over", NAMED_HANG, *(n for n in TWELVE if "hands_over" not in n)])
 def test_with_debug_each_wait_has_a_bound_and_without_it_none(name: str) -> None:
     kernel = ALL[name]

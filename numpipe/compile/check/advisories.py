@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from ...arch.target import Target
 from ...arch.targets import DEFAULT
-from ...diagnostics.errors import Position, SerializedWgmma
+from ...diagnostics.errors import Position, SerializedWgmma, SpecError
 from ...plan import resources
 from ...plan.unit import Unit
 from ..lift.lift import Lifted
@@ -58,7 +58,8 @@ ADVISORIES = {advisory.code: advisory for advisory in (
     Advisory("C7514", "accumulator-read", "an accumulator is read while its product is in flight", "product",
              "write acc = numpipe.wgmma_wait(acc) before"),
     Advisory("C7515", "accumulator-redefined", "registers of an accumulator are written while products are in flight", "begun",
-             "make the accumulator before the first of them is issued, or let the product begin with None"),
+             "make the accumulator before the first of them is issued, or let the product begin with None; where loops have as "
+             "many steps as the compile knows, use delay_release=0 or take the number of steps from an array's shape"),
     Advisory("C7516", "ill-formed-stage", "ptxas does not find which wait belongs to a product", "product",
              "wait for each product in the function, and in the loop, that issues it"),
     Advisory("C7518", "divergent-wait", _PATHS, "product", _ALL_PATHS),
@@ -98,6 +99,15 @@ def redefined(unit: Unit, lifted: Lifted, seen: Products) -> SerializedWgmma:
     text = (f"'{name}' gets its next value in the registers that a product in flight reads: ptxas would serialise wgmma, "
             f"operand-redefined (C7513): {COST}; {mend}{ALLOWED}\n  in flight since {product.filename}:{product.line}")
     return blame.stamp(SerializedWgmma(text), unit, lifted, [definition])
+
+
+def overwritten(unit: Unit, lifted: Lifted, seen: Products) -> SpecError:
+    """Return the error for an operand in registers that a step makes while a product of an earlier step reads it."""
+    definition, product = seen.overwritten[0]
+    text = ("wgmma(acc, a, b), a: a step gives this operand its next value in the registers that a product of an earlier step "
+            "may still read: write acc = numpipe.wgmma_wait(acc, 0) behind the wgmma, use delay_release=0, or leave a in shared "
+            f"memory, a_tile.at[…]\n  in flight since {product.filename}:{product.line}")
+    return blame.stamp(SpecError(text), unit, lifted, [definition])
 
 
 def error(unit: Unit, lifted: Lifted, seen: Products, advisory: Advisory) -> SerializedWgmma:

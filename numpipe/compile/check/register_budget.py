@@ -45,6 +45,8 @@ class Products:
     """wgmmas whose A operand is a register tile"""
     redefined: list[tuple[str, Position, Position]] = field(default_factory=list)
     """(name, definition, product) of operands that get a new value while the product reads the old one"""
+    overwritten: list[tuple[Position, Position]] = field(default_factory=list)
+    """(definition, product) of operands that a step makes while the product of an earlier step reads them"""
     packed: list[tuple[Position, Position]] = field(default_factory=list)
     """(definition, product) of all operands that are made while a product is in flight"""
     begun: list[tuple[Position, Position]] = field(default_factory=list)

@@ -1,7 +1,7 @@
 """Register tiles while products are in flight, found in functions that Numba has typed, before machine code is made.
 
 A product holds registers from its wgmma to the wait that covers it: those of its accumulator, and of its A operand where that is
-not in shared memory. The typed source shows two mistakes that ptxas would report as a note only:
+not in shared memory. The typed source shows three mistakes that ptxas would report as a note only, or not at all:
 
 * an operand that gets a new value while the product reads it, where both values are one variable that goes round a loop::
 
@@ -9,6 +9,12 @@ not in shared memory. The typed source shows two mistakes that ptxas would repor
       s = numpipe.wgmma_wait(s)
       p = np.exp2(s).astype(v.dtype)          # the registers that the product reads: ptxas serialises all products (C7513)
       acc = numpipe.wgmma_wait(acc)
+
+* an operand that a step loads or computes while a product of an earlier step reads its registers. ptxas says nothing of it where
+  the operand is loaded from shared memory, and the product reads the new value (found on an H100)::
+
+      for (k,), (a_tile, b_tile) in numpipe.pipeline(…, delay_release=1)(a, b):
+          acc = numpipe.wgmma(acc, a_tile[:, :], b_tile)
 
 * tiles that are live together, and more than a lane has registers for (C7511, C7512).
 
@@ -25,6 +31,7 @@ from ...arch.dtypes import BOOL
 from ...core import numba as nb
 from ...core.op import does
 from ...diagnostics.errors import Position
+from ...language.pipeline.pipelines_cuda import StepsType
 from ...language.tiles import elementwise, tile
 from ...language.tiles.layouts import COLUMN, EITHER, ROW, places
 from ...language.tiles.tile_cuda import InFlightType, TileType
@@ -33,7 +40,8 @@ from .register_budget import LiveTile, Products, needed
 
 MOST = 8
 """groups that a wait can tell apart: 0…7 left, or all"""
-_QUIET = ("numpipe.language.tiles.", "numpipe.core.arith", "numpipe.core.numbers")
+_QUIET = ("numpipe.language.tiles.", "numpipe.language.pipeline.barriers", "numpipe.language.pipeline.pipelines",
+          "numpipe.core.arith", "numpipe.core.numbers")
 _WAITING = tuple(f"numpipe.language.tiles.{name}" for name in ("atomics", "load", "store"))
 """_QUIET: prefixes of the modules whose operations wait for no product; _WAITING: modules among these whose operations may"""
 
@@ -50,6 +58,8 @@ def watcher(positions: Positions, seen: Products) -> Callable[[Any, dict[str, An
 # ---- one function -------------------------------------------------------------------------------------------------------
 State = dict[str, int]
 """the variables of products that may be in flight, each with the least number of groups issued after it, on any path to here"""
+EARLIER = "'"
+"""what follows the variable of a product that an earlier step issued"""
 
 
 class _Function:
@@ -130,15 +140,26 @@ class _Function:
         quiet = module.startswith(_QUIET) and not module.startswith(_WAITING)
         return not (isinstance(self.types[value.func.name], nb.types.BoundFunction) or quiet or module in ("builtins", "_operator"))
 
-    def states(self) -> dict[int, State]:
-        """Return what is in flight where each block begins, on some path to it."""
+    def _after_step(self, statement: Any, state: State) -> State:
+        """Return what is in flight behind a statement, where a step of a pipeline waits for no more than it is sure to."""
+        value = getattr(statement, "value", None)
+        if not (isinstance(value, nb.numba_ir.Expr) and value.op == "iternext"):
+            return self._after(statement, state)
+        steps = self.types[value.value.name]
+        if not isinstance(steps, StepsType):
+            return self._after(statement, state)
+        left = MOST if steps.loop.pending is None else steps.loop.pending
+        return {name.rstrip(EARLIER) + EARLIER: behind for name, behind in state.items() if behind < left}
+
+    def states(self, after: Callable[[Any, State], State]) -> dict[int, State]:
+        """Return what is in flight where each block begins, on some path to it; `after`: behind a statement."""
         states: dict[int, State] = {label: {} for label in self.blocks}
         todo = list(self.blocks)
         while todo:
             label = todo.pop(0)
             state = states[label]
             for statement in self.blocks[label]:
-                state = self._after(statement, state)
+                state = after(statement, state)
             for to in self.ends[label]:
                 joined = {name: min(states[to].get(name, MOST), state.get(name, MOST)) for name in states[to] | state}
                 if joined != states[to]:
@@ -237,10 +258,10 @@ class _Function:
                  and var in self.definitions and isinstance(self.types[self.definitions[var].value.value.name], TileType)]
         return bool(tiles or bound) and all(self._constant(var, seen) for var in (*tiles, *bound))
 
-    # ---- the two mistakes
+    # ---- the mistakes
     def look(self) -> None:
         """Add the products and tiles of this function to `seen`."""
-        states, ends, seen = self.states(), self.live(), self.seen
+        states, ends, seen = self.states(self._after), self.live(), self.seen
         seen.products += [place for name in self.products if (place := self.position(self.definitions[name]))]
         seen.from_registers += [place for name in self.operands if (place := self.position(self.definitions[name]))]
         carried = {target.name: self._next(target.name) for body in self.blocks.values() for statement in body
@@ -259,6 +280,20 @@ class _Function:
                 if state and live | set(state) != measured:
                     measured = live | set(state)
                     self._measure(label, measured, state)
+
+        if self.operands:
+            self._find_overwritten()
+
+    def _find_overwritten(self) -> None:
+        """Note operands that a step makes while a product of an earlier step reads their registers."""
+        for label, state in self.states(self._after_step).items():
+            for statement in self.blocks[label]:
+                if isinstance(statement, nb.numba_ir.Assign) and self._makes(statement):
+                    for product, operand in self.operands.items():
+                        places = self.position(statement), self.position(self.definitions[product])
+                        if operand == statement.target.name and product + EARLIER in state and None not in places:
+                            self.seen.overwritten.append(places)  # type: ignore[arg-type]
+                state = self._after_step(statement, state)
 
     def _makes(self, statement: Any) -> bool:
         """Whether a statement gives a tile new registers: no copy, no product and no phi node does."""

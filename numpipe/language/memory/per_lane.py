@@ -14,7 +14,8 @@ of its own in it, also those that it carries::
 ``cuda.threadIdx.x``, ``cuda.laneid``  0 … in the CTA; 0 … 31 in the warp
 ``tile[i, j]``                         an element; ``tile[i, j] = x`` of tiles that a kernel writes
 ``atomic_add(tile.at[i, j], x)``       and its like: with an element of int32 or uint32, sums of float32 too, of any lanes
-``array[i, j]``                        an element of an array, of 16 bits or more; neighbours of neighbouring lanes come together
+``array[i, j]``, ``array[i, j] = x``   an element of an array, of 16 bits or more; neighbours of neighbouring lanes come together
+``atomic_add(array.at[i, j], x)``      and its like: as a number of the warpgroup is added, but by each lane
 ``cuda.shfl_sync`` and its variants    a number of another lane of the warp (PTX ISA, "shfl.sync")
 ``cuda.syncwarp``                      what lanes of the warp have stored is what they load behind it ("bar.warp.sync")
 =====================================  ==============================================================================

@@ -19,7 +19,7 @@ from ...diagnostics.errors import SpecError
 from ...plan.trees_cuda import leaves, made, tree_of
 from ..tiles.elements_cuda import in_type
 from ..tiles.refs import READ_ONLY
-from ..tiles.refs_cuda import SharedType, SmemType
+from ..tiles.refs_cuda import GmemType, SharedType, SmemType
 from ..tiles.shared_atomics_cuda import emit
 from ..tiles.words_cuda import Value as Int
 from . import per_lane as source
@@ -65,6 +65,8 @@ def as_lane(ty: Any) -> Any:
         return LaneTileType(ty.layout, ty.dtype, ty.debugged, ty.role, ty.writable)
     if isinstance(ty, SlotsType):
         return SlotsType(ty.plan, ty.tile.debugged, ty.tile.role, LaneTileType)
+    if isinstance(ty, GmemType):
+        return GmemType(ty.unit, ty.index, ty.role, by_lane=True)
     if isinstance(ty, nb.types.BaseTuple):
         return mapped(as_lane, ty)
     return BoundType(ty.function, as_lane(ty.captures)) if isinstance(ty, BoundType) else ty

@@ -46,7 +46,7 @@ def _atomic(name: str, typing_context: Any, dst: Any, tile: Any) -> Any:
 
 def _debugged(context: Any, builder: Any, dst: Any, view: Any, start: list[Any]) -> None:
     if dst.ref.unit.params.debug and dst.ref.role == "compute":
-        report_view(builder, dst, nb.fields(context, builder, dst.ref, view.ref).shape, start, True)
+        report_view(builder, dst, nb.fields(context, builder, dst.ref, view.ref).shape, start, not dst.ref.by_lane)
 
 
 for _name, _operation in source.ATOMICS.items():

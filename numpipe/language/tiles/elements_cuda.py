@@ -1,4 +1,4 @@
-"""Numbers to single elements of an array on the GPU: by lane 0 of the warpgroup."""
+"""Numbers to single elements of an array on the GPU: by lane 0 of the warpgroup, or in code for each lane by all of them."""
 
 from __future__ import annotations
 
@@ -20,12 +20,15 @@ SUFFIXES = {str(nb.f32): ("f32", "f"), str(nb.ir.DoubleType()): ("f64", "d"), st
 
 def in_type(context: Any, builder: Any, value: Any, ty: Any, dtype: np.dtype) -> Any:
     """Return a number as an element of an array's type."""
+    kind = nb.unliteral(ty)
+    if kind != ty:  # a literal may come in 64 bits, whatever its type says
+        value, ty = context.cast(builder, value, ty, kind), kind
     if dtype == BOOL:
         return builder.zext(context.cast(builder, value, ty, nb.types.boolean), nb.i16)
     if dtype == BFLOAT16:
-        single = convert(context, builder, value, nb.unliteral(ty), nb.types.float32)
+        single = convert(context, builder, value, ty, nb.types.float32)
         return builder.call(nb.pure_asm(nb.i16, [nb.f32], "cvt.rn.bf16.f32 $0, $1;", "=h,f"), [single])
-    return convert(context, builder, value, nb.unliteral(ty), type_of(dtype))
+    return convert(context, builder, value, ty, type_of(dtype))
 
 
 def write_element(context: Any, builder: Any, ref: GmemType, array: Any, index: Sequence[Any], value: Any, ty: Any,
@@ -40,7 +43,8 @@ def write_element(context: Any, builder: Any, ref: GmemType, array: Any, index: 
         found = builder.zext(found, nb.i16)
     suffix, code = SUFFIXES[str(found.type)]
     text = statement or f"st.global.{'b8' if dtype.itemsize == 1 else suffix} [$0], $1;"
-    thread = builder.and_(nb.thread_index(builder), nb.const(127))
-    own = builder.and_(block.inside, builder.icmp_unsigned("==", thread, nb.const(0)))
+    own = block.inside
+    if not ref.by_lane:
+        own = builder.and_(own, builder.icmp_unsigned("==", builder.and_(nb.thread_index(builder), nb.const(127)), nb.const(0)))
     nb.emit_asm(builder, nb.void, [block.base, found, builder.zext(own, nb.i32)],
                 f"{{ .reg .pred own; setp.ne.u32 own, $2, 0; @own {text} }}", f"l,{code},r,~{{memory}}")

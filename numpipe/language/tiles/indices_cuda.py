@@ -49,7 +49,7 @@ def settled(context: Any, builder: Any, ref: GmemType, array: Any, index: Any, v
         if mode is None:
             for one in each:
                 report(builder, ref.unit, f"'{ref.arg.name}[…]'", axis, one, size,
-                       builder.icmp_unsigned(">=", one, size), ref.role == "compute" and not vector)
+                       builder.icmp_unsigned(">=", one, size), ref.role == "compute" and not (vector or ref.by_lane))
         if stored and not vector and mode != "clip":
             each = [builder.select(builder.icmp_unsigned("<", one, size), one, size) for one in each]
         start[axis] = assembled(builder, part, each) if vector else each[0]

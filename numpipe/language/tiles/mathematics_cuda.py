@@ -11,7 +11,7 @@ import numpy as np
 from ...arch.dtypes import FLOAT32
 from ...core import numba as nb
 from ...core.approximate_cuda import approximate
-from ...core.arith_cuda import compare, libdevice
+from ...core.arith_cuda import chosen, libdevice
 from ...core.op import Op, cuda_meaning
 from . import mathematics as source
 from .elementwise import without_value
@@ -46,7 +46,7 @@ def extreme(name: str) -> Emit:
     def emit(builder: Any, dtype: np.dtype, a: Any, b: Any) -> Any:
         if dtype == FLOAT32:
             return builder.call(nb.pure_asm(nb.f32, [nb.f32] * 2, f"{name}.NaN.f32 $0, $1, $2;", "=f,f,f"), [a, b])
-        return builder.select(compare(">" if name == "max" else "<")(builder, dtype, a, b), a, b)
+        return chosen(">" if name == "max" else "<")(builder, dtype, a, b)
 
     return emit
 

@@ -99,7 +99,8 @@ def wgmma(acc: Tile | None, a: SmemTile | Tile, b: SmemTile) -> Tile:
     a       shared-memory tile (M, K), K a multiple of 32 bytes: float16 or bfloat16, in either major order; or K-major: float32,
             whose low 13 bits are ignored (tf32), a float8 type, int8 or uint8. Or a register tile of 16 bits: a float32 tile
             becomes one by `astype`, in the same lanes. Values are never overwritten: what a kernel calls by the same name while
-            the product is in flight is another value, in other registers.
+            the product is in flight is another value, in other registers; but what a step of a pipeline makes is in the registers
+            of the step before, whose product has to be over: a compile raises SpecError where it may be in flight.
     b       shared-memory tile (K, N), ``b_tile.T`` for a tile loaded as (N, K): of a's type, of the other float8 type, or of the
             other sign
 

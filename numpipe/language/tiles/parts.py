@@ -153,3 +153,20 @@ def check_tile(tile: Any) -> None:
 def _reshape(tile: Tile, *shape: Any) -> Tile:
     """Return the tile in another shape: `reshape`."""
     return reshape(tile, *shape)
+
+
+def check_turned(form: Form) -> None:
+    """Raise SpecError for ``x.T`` of another tile than a vector, which is its own: other lanes would have the elements."""
+    if len(form.shape) == 1:
+        return
+    raise SpecError(f"x.T of a register tile {form.shape}: other lanes would have its elements: " + (
+        'numpipe.layout_cast(x.reshape(-1), "row") or "column" moves a vector' if 1 in form.shape else
+        "store it to shared memory, tile[...] = x, and load tile.T[...]"))
+
+
+def _turned(tile: Tile) -> Tile:
+    check_turned(tile.form)
+    return tile
+
+
+method_of(Tile, "T")(property(_turned))

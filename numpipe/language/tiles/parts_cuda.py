@@ -40,3 +40,9 @@ def _reshape(_context: Any, tile: Any, *shape: Any) -> Any:
 
 
 nb.method(TileType, "reshape", source.reshape)
+def _turned(ty: TileType) -> TileType:
+    source.check_turned(ty.form)
+    return ty
+
+
+nb.attribute(TileType, "T", _turned, lambda _context, _builder, _ty, value: value)

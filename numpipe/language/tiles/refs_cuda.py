@@ -114,11 +114,11 @@ class AtType(nb.types.Type):  # type: ignore[misc]
 
 
 class GmemType(nb.types.Type):  # type: ignore[misc]
-    """Array argument `index` of a kernel, as one role sees it."""
+    """Array argument `index` of a kernel, as one role sees it; `by_lane`: in code for each lane, whose elements are its own."""
 
-    def __init__(self, unit: Unit, index: int, role: str) -> None:
-        self.unit, self.index, self.role, self.arg = unit, index, role, unit.arrays[index]
-        super().__init__(name=f"gmem({unit.kernel}#{unit.serial}, {index}, {role})")
+    def __init__(self, unit: Unit, index: int, role: str, by_lane: bool = False) -> None:
+        self.unit, self.index, self.role, self.arg, self.by_lane = unit, index, role, unit.arrays[index], by_lane
+        super().__init__(name=f"gmem({unit.kernel}#{unit.serial}, {index}, {role}{', by lane' * by_lane})")
 
 
 STEERLESS.append(SmemType)

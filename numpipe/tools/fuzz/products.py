@@ -20,6 +20,8 @@ KINDS = {"float16": 16, "ml_dtypes.bfloat16": 16, "ml_dtypes.float8_e4m3fn": 32,
 """types of operands, and the elements along K that a product multiplies"""
 WORKING = 150_000
 """bytes of shared memory for slots"""
+MOST, EXCHANGED, PANEL = 230_000, 16_384, 128
+"""bytes of shared memory: of a CTA, but for barriers; of a warpgroup's reductions and casts, at most; of a row in a store's slot"""
 
 
 @dataclass
@@ -73,6 +75,7 @@ class Product(Program):
         slot = item * self.tk * (self.tm * (1 + self.nested) + self.tn) * (1 + self.second)
         while self.slots > 1 and slot * self.slots > WORKING:
             self.slots, self.delay = self.slots - 1, min(self.delay, self.slots - 2)
+        self.ring = slot * self.slots
         self.m_tiles, self.n_tiles = rng.choice([2, 1, 3]), rng.choice([2, 1, 3])
         across = {name: self.cluster if self.along == name else 1 for name in "mn"}
         self.counts = self.m_tiles * across["m"], self.n_tiles * across["n"]
@@ -103,7 +106,7 @@ class Product(Program):
         lines = ["numpipe.barrier_wait(a_ready)", "numpipe.barrier_wait(b_ready)"] * (self.manual in ("ready", "both"))
         lines += ['with numpipe.turn("products"):', f"    {product}"] if self.turns else [product]
         if self.manual in ("consumed", "both"):
-            lines += [f"acc = numpipe.wgmma_wait(acc, {self.delay})", "numpipe.barrier_arrive(b_consumed)",
+            lines += [f"acc = numpipe.wgmma_wait(acc, {0 if self.registers else self.delay})", "numpipe.barrier_arrive(b_consumed)",
                       "numpipe.barrier_arrive(a_consumed)"]
         elif self.registers:
             lines.append("acc = numpipe.wgmma_wait(acc, 0)")
@@ -238,8 +241,10 @@ class Product(Program):
         if work:
             parts = "" if self.split == "stream" else f", split={self.split}"
             more.append(f"workspace=Workspace(({self.tm}, {self.tn}){parts})")
-        if self.chance(30):
-            more.append(f"compiler_params=CompilerParams(store_slots={self.rng.choice([1, 2, 3])})")
+        left = MOST - self.ring - self.wgs * EXCHANGED * self.used
+        choices = [slots for slots in (1, 2, 3) if slots * self.tm * PANEL <= left]
+        if choices and self.chance(30):
+            more.append(f"compiler_params=CompilerParams(store_slots={self.rng.choice(choices)})")
         text = "\n".join([
             "import ml_dtypes", "import numpy as np", "import numpipe",
             "from numpipe import SMEM, Barrier, BlockSpec, CompilerParams, Workspace, cdiv, ds", "", "",

@@ -25,12 +25,15 @@ if TYPE_CHECKING:
     from .device import H200, Clock, DeviceModel
     from .explaining import Explanation, Measured, Registers, Slots, explain
     from .limits import Prediction
+    from .of_ops import OpExplanation
     from .products import product
 
 __getattr__ = names(__name__, {
     "device": "H200 Clock DeviceModel",
     "explaining": "Explanation Measured Registers Slots explain",
     "limits": "Prediction",
+    "of_ops": "OpExplanation",
     "products": "product",
 })
-__all__ = ["H200", "Clock", "DeviceModel", "Explanation", "Measured", "Prediction", "Registers", "Slots", "explain", "product"]
+__all__ = ["H200", "Clock", "DeviceModel", "Explanation", "Measured", "OpExplanation", "Prediction", "Registers", "Slots",
+           "explain", "product"]

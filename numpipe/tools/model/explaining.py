@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import os
 import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from ...compile.check import blame
 from ...diagnostics.arguments import FLAG, NONE, a, finite, require, told
 from ...diagnostics.errors import SpecError
 from ...diagnostics.frames import brief
-from ...kernels import targets
+from ...kernels import noting, targets
 from ...kernels.arguments import Call
 from ...kernels.kernels import Kernel, check_kernel
 from ...kernels.simulate import run_role
@@ -30,6 +31,7 @@ from ...sim import Trace
 from ...sim.count import Numbers
 from .device import H200, Clock, DeviceModel
 from .limits import ADVICE, ROOFLINES, Facts, Prediction, RingFacts, predict
+from .of_ops import OpExplanation, explain_op
 from .work import KernelWork, count
 
 __all__ = ["explain"]
@@ -209,11 +211,19 @@ class Explanation:
         return "\n".join([*lines, "", verdict])
 
 
+@overload
+def explain(kernel: Kernel, /, *args: Any, **named: Any) -> Explanation: ...
+@overload
+def explain(kernel: Callable[..., Any], /, *args: Any, **named: Any) -> OpExplanation: ...
+
+
 @brief
-def explain(kernel: Kernel, /, *args: Any, measured: float | Trace | None = None, device: DeviceModel = H200,
-            clock: Clock | float = "burst", compiled: bool | None = None, out: Any = None, **named: Any) -> Explanation:
+def explain(kernel: Any, /, *args: Any, measured: float | Trace | None = None, device: DeviceModel = H200,
+            clock: Clock | float = "burst", compiled: bool | None = None, out: Any = None, **named: Any) -> Any:
     """Return what a call of a kernel moves and multiplies, how long it takes on a GPU, and what limits it. Needs no GPU.
 
+    kernel             or an op of `numpipe.ops`: then what is returned has an `Explanation` of each kernel that a call on arrays of
+                       a GPU with these strides launches, and says which operands are copied first, and why (`OpExplanation`)
     args, named, out   the call's; a `numpipe.ArrayType` may stand for an array, and nothing is allocated for it
     measured           of a run: its seconds, or its trace (`numpipe.last_profile`), to stand beside the prediction
     device             the GPU (`numpipe.model.DeviceModel`)
@@ -233,8 +243,11 @@ def explain(kernel: Kernel, /, *args: Any, measured: float | Trace | None = None
 
     Raises SpecError for what is no kernel, no clock and no measurement, and what a call with these arguments raises.
     """
-    check_kernel("explain", kernel)
     require("explain", locals(), device=a(DeviceModel), compiled=FLAG | NONE)
+    if any(kernel is op for op in noting.OPS):
+        return explain_op(kernel, args, named if out is None else {**named, "out": out},
+                          functools.partial(explain, device=device, clock=clock, compiled=compiled))
+    check_kernel("explain", kernel)
     device.tensor_busy_clock(clock)
     call = kernel.described(args, named, out, whole=True)
     card = launch.Device(0, device.name, device.target.capability[:2], device.sms, 0, device.target.smem_bytes)

@@ -116,6 +116,29 @@ def test_accumulators_that_are_written_in_flight() -> None:
         kernel.compiled(*args)
 
 
+def tiles_of_steps(delay: int, known: bool) -> Any:
+    """A plain product of two tiles in turn, of as many steps as the compile knows or as an array has."""
+    def two_tiles(a, b, c):
+        steps = 2 if known else numpipe.cdiv(a.shape[1], 16)
+        for t in range(2):
+            acc = numpipe.zeros((64, 16), np.float32)
+            specs = BlockSpec((64, 16), lambda i: (t, i)), BlockSpec((16, 16), lambda i: (t, i))
+            for (i,), (x, y) in numpipe.pipeline(grid=(steps,), max_concurrent_steps=2, delay_release=delay, in_specs=specs)(a, b):
+                acc = numpipe.wgmma(acc, x, y.T)
+            c[ds(t * 64, 64), ds(0, 16)] = acc
+
+    return numpipe.kernel(num_compute_wgs=1)(two_tiles)
+
+
+@needs_compiler
+def test_the_mends_of_an_accumulator_that_ptxas_takes_for_redefined() -> None:
+    """Two tiles of as many steps as the compile knows: a kernel that the fuzz drew, and what its error names."""
+    with pytest.raises(SerializedWgmma, match=r"accumulator-redefined \(C7515\).*use delay_release=0 or take the number of steps"):
+        tiles_of_steps(1, known=True).compiled(F16, F16, F32)
+    for delay, known in ((0, True), (1, False)):
+        assert tiles_of_steps(delay, known).inspect("gate", F16, F16, F32) == ()
+
+
 # ---- operands that are defined anew, in the source -------------------------------------------------------------------
 def operands(a, c):
     """Names that end in `_wrong` are packed while a product reads what they were."""

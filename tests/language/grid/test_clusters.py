@@ -278,7 +278,7 @@ def test_cluster_barriers_that_cannot_be_are_refused(given: tuple[Any, ...], mes
 RECORD = Config(along_m=2, tn=256)
 
 
-@pytest.mark.variants(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("cfg", [RECORD, Config(along_n=2, tn=192, slots=4, schedule="pingpong"),
                                  Config(along_m=4, tm=64, tn=256, slots=5, schedule="pingpong")], ids=str)
 def test_the_code_passes_the_gate_and_releases_without_a_fence(cfg: Config) -> None:

@@ -264,6 +264,7 @@ def test_bytes_tell_a_bad_order_of_a_large_product_from_good_ones() -> None:
 
 
 # ---- pictures
+@pytest.mark.thorough
 def test_a_picture_shows_path_wave_and_panels(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     figure = Snake(2).plot((4, 6), ctas=5, wave=1, path=tmp_path / "order.svg")

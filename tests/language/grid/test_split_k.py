@@ -327,6 +327,7 @@ def test_workspaces_are_said_right() -> None:
 
 
 # ---- the machine code
+@pytest.mark.thorough
 @compiles
 @pytest.mark.parametrize("cfg", [
     Config(wgs=1), *[pytest.param(cfg, marks=pytest.mark.soak) for cfg in (

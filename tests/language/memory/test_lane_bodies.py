@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import re
 from typing import Any
 
@@ -11,14 +12,17 @@ import pytest
 
 import numpipe
 from numpipe import SMEM, BlockSpec, PipelineRace, SimulationError, SpecError, ds
+from numpipe.compile.check import gate
 from numpipe.language.memory.per_lane import gather, scatter
 from numpipe.plan.layout import block_layout, swizzled
 from numpipe.sim import lane
 from tests.kernels.lane_kernels import (
     LANE,
     alone,
+    arrays_handed_out,
     by_lane,
     check_column_sums,
+    check_handed_out,
     check_looked_up,
     check_mirrored,
     check_scaled,
@@ -28,6 +32,7 @@ from tests.kernels.lane_kernels import (
     column_sums,
     cuda,
     emit,
+    handed_out,
     integers,
     looked_up,
     mirrored,
@@ -58,6 +63,12 @@ def test_lanes_read_elements_of_arrays() -> None:
     check_looked_up(target="sim")
     with pytest.raises(SimulationError, match=r"'x\[…\]': index 64 along dimension 0 is outside the array's 64; the GPU reads 0"):
         looked_up.simulate(integers((64, 64)), np.arange(1, 65, dtype=np.int32), np.zeros((64, 64), np.float16))
+
+
+@pytest.mark.variants(1)
+@pytest.mark.parametrize("dtype", [*DTYPES, np.int32])
+def test_lanes_write_elements_of_arrays_and_read_what_they_have_written(dtype: Any) -> None:
+    check_handed_out(dtype, target="sim")
 
 
 def test_shuffles_move_numbers_within_a_warp() -> None:
@@ -322,6 +333,61 @@ def test_a_value_that_differs_by_lane_steers_no_code_of_the_warpgroup() -> None:
         simulate(steered)
 
 
+def storing(statements: str) -> Any:
+    """A kernel whose lanes do this with y (3, 128) and z (5,) in two steps, `k`."""
+    source = f"""def kernel(x, y, z):
+    def body(indices, tile):
+        k, = indices
+        lane = numpipe.lane_index()
+        {statements}
+
+    emit(body, grid=(2,), in_specs=(BlockSpec((8, 64), lambda k: (0, 0)),))(x)
+    y[2, ds(0, 128)] = numpipe.zeros((128,), np.float32)
+    z[4] = 1
+"""
+    name = f"<{statements}>"
+    linecache.cache[name] = len(source), None, source.splitlines(keepends=True), name
+    given = {**globals(), "emit": emit}
+    exec(compile(source, name, "exec"), given)
+    return by_lane(given["kernel"])
+
+
+def stored(statements: str) -> tuple[np.ndarray, np.ndarray]:
+    y, z = np.zeros((3, 128), np.float32), np.zeros(5, np.int32)
+    storing(statements).simulate(integers((8, 64), np.float32), y, z)
+    return y, z
+
+
+RACES = {
+    "y[0, lane // 2] = 1.0": r"warp 0: store to y by lane 1 touches element \[0, 0\] that lane 0 has stored, and nothing orders "
+                             r"them: put cuda\.syncwarp\(\) between",
+    "y[0, lane % 64] = 1.0": r"warp 2: store to y by lane 0 touches element \[0, 0\] that lane 0 of warp 0 has stored, and nothing "
+                             "orders them: an element of its own for each lane",
+    "y[0, (lane + 32 * k) % 128] = 1.0": "warp 0: .* lane 0 of warp 1 has stored",
+    "y[0, lane] = y[0, (lane + 1) % 128]": "store to y by lane 1 .* that lane 0 has loaded",
+    "y[0, 127 - lane] = 1.0; x = y[0, lane]": "store to y by lane 0 .* that lane 31 of warp 1 has loaded",
+    "if lane < 64: y[0, lane] = 1.0\n        x = y[0, lane % 64]": "load from y by lane 0 .* lane 0 of warp 0 has stored",
+    "y[0, lane] = 1.0; numpipe.atomic_add(y.at[0, 127 - lane], 1.0)": r"that lane \d+ of warp \d has updated"}
+OTHERS = {
+    "y[lane, 0] = 1.0": "index 3 along dimension 0 is outside the array's 3; the GPU writes nothing there",
+    "z[lane % 4] = 1.5": r"'z' is int32, the value float: int\(x\) truncates a float",
+    "y[0, ds(0, 64)] = numpipe.full(64, 1.0, np.float32)": "is an operation of the whole warpgroup, and this body is code for each"}
+WRONG = {**{text: (PipelineRace, says) for text, says in RACES.items()},
+         **{text: ((SimulationError, SpecError), says) for text, says in OTHERS.items()}}
+
+
+@pytest.mark.parametrize("statements", WRONG)
+def test_stores_of_lanes_that_are_in_no_order_or_outside_are_reported(statements: str) -> None:
+    error, words = WRONG[statements]
+    with pytest.raises(error, match=words):
+        stored(statements)
+
+
+def test_lanes_may_come_back_to_an_element_and_to_another_ones_where_something_orders_them() -> None:
+    y, z = stored("y[k, lane] = 1.0; cuda.syncwarp(); y[k, lane ^ 1] = y[k, lane ^ 1] + 1.0; numpipe.atomic_add(z.at[lane % 4], 2)")
+    assert (y[:2] == 2).all() and z.tolist() == [128, 128, 128, 128, 1]
+
+
 # ---- compiled
 HALF, SINGLE = integers((192, 64)), integers((128, 64), np.float32)
 
@@ -332,6 +398,39 @@ HALF, SINGLE = integers((192, 64)), integers((128, 64), np.float32)
     ids=["column_sums", "alone", "slotted", "mirrored", "warp_sums"])
 def test_every_kernel_of_this_file_compiles_without_spills(kernel: Any, x: np.ndarray, y: np.ndarray) -> None:
     assert kernel.compiled(x, y).image.resources.clean
+
+
+def made_of(text: str, register: str) -> set[str]:
+    """The lines of PTX that compute a register, and what goes into it."""
+    lines, wanted = set(), {register}
+    while wanted:
+        name = wanted.pop()
+        for line in re.findall(rf"^\s*[\w.]+\s+{re.escape(name)},.*$", text, re.MULTILINE):
+            if line not in lines:
+                lines.add(line)
+                wanted |= set(re.findall(r"%\w+", line)) - {name}
+    return lines
+
+
+def test_each_lane_stores_for_itself_and_of_the_warpgroups_numbers_its_lane_0_does() -> None:
+    @by_lane
+    def both(x, y):
+        def body(indices, tile):
+            y[0, 5] = 3.0
+
+        emit(body, grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, 0)),))(x)
+        y[1, 5] = 4.0
+
+    text = ptx(both, integers((64, 64), np.float32))
+    chosen = re.findall(r"setp\.ne\.u32 own, (%r\d+), 0; @own st\.global\.f32", text)
+    by_index = [any(line.endswith(", 127;") for line in made_of(text, register)) for register in chosen]
+    assert sorted(by_index) == [False, True]
+
+
+def test_stores_of_lanes_pass_the_gate() -> None:
+    built = handed_out.compiled(*arrays_handed_out().values())
+    assert gate.findings(built) == ()
+    assert {"st.global.f32", "red.relaxed.gpu.global.add.s32", "red.relaxed.gpu.global.max.s32"} <= set(built.ptx.split())
 
 
 def ptx(kernel: Any, x: Any) -> str:

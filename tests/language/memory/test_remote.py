@@ -44,6 +44,7 @@ def test_a_phase_counts_the_stores_of_all_ctas_and_ones_own(seed: int | None) ->
     np.testing.assert_array_equal(y, sums_of_clusters(x, 4, 128))
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("dtype", [np.float32, np.int32])
 def test_sums_of_rows_are_vectors_that_ctas_send_each_other(dtype: Any) -> None:
     x = integers(256, 128, dtype=dtype)

@@ -72,6 +72,7 @@ def test_there_are_enough_plans_and_not_too_many() -> None:
 
 
 # ---- the plans ----------------------------------------------------------------------------------------------------------
+@pytest.mark.thorough
 @pytest.mark.schedules
 @pytest.mark.parametrize("number", [n if n < ALWAYS else pytest.param(n, marks=pytest.mark.soak) for n in range(ARRAYS)])
 def test_plans_compute_what_numpy_does_in_any_schedule(number: int) -> None:

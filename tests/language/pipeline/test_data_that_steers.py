@@ -25,7 +25,7 @@ def _compiled_where_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
 
 
-@pytest.mark.variants(1)
+@pytest.mark.variants(1, thorough=5)
 @pytest.mark.parametrize(("name", "dtype", "slots", "delay"), CASES)
 def test_a_kernel_steered_by_arrays_compiles_and_computes_what_numpy_does(name: str, dtype: Any, slots: int, delay: int) -> None:
     def run(kernel: Any, *arrays: np.ndarray, **statics: int) -> None:

@@ -237,7 +237,7 @@ def test_6_code_does_not_depend_on_the_order_of_sets() -> None:
 
 
 # ---- 7 -----------------------------------------------------------------------------------------------------------------------
-@pytest.mark.variants(2)
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("state", [*PipelineState, None], ids=str)
 def test_7_a_chain_may_be_one_pipeline(state: PipelineState | None) -> None:
     """There START never drained and STOP never filled: a chain of one could not be said, nor one of a run-time length."""

@@ -155,7 +155,7 @@ def test_a_bug_is_found_in_every_schedule(name: str, monkeypatch: pytest.MonkeyP
 
 
 # ---- the GPU's code
-@pytest.mark.variants(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["slow and fast", "no two alike", "one behind"])
 def test_passes_the_build_gate(name: str) -> None:
     plan = (PLANS | UNEQUAL)[name]

@@ -14,6 +14,8 @@ from numpipe.compile.check import gate
 from tests.kernels.scalar_kernels import (
     STORED,
     arrays_of_statistics,
+    counted,
+    counted_wrong,
     one_number,
     row_sums,
     row_sums_wrong,
@@ -86,7 +88,7 @@ def test_two_warpgroups_that_store_to_one_element_are_reported_and_may_add_to_it
 
 
 @compiles
-@pytest.mark.variants(1)
+@pytest.mark.variants(1, thorough=5)
 @pytest.mark.parametrize("case", ["statistics", "row sums", *map(str, STORED)])
 def test_stores_of_numbers_compile_and_the_gate_finds_nothing(case: str) -> None:
     x = np.zeros((256, 64), np.int32)
@@ -96,6 +98,15 @@ def test_stores_of_numbers_compile_and_the_gate_finds_nothing(case: str) -> None
     assert gate.findings(built) == ()
     assert case != "statistics" or {"st.global.f32", "st.global.b64", "st.global.b8", "red.relaxed.gpu.global.add.f32",
                                     "red.relaxed.gpu.global.max.s32"} <= set(built.ptx.split())
+
+
+@compiles
+@pytest.mark.variants(2)
+@pytest.mark.parametrize("dtype", [np.int32, np.uint32, np.float32, np.float16], ids=lambda dtype: dtype.__name__)
+def test_a_literal_is_added_in_the_arrays_type(dtype: Any) -> None:
+    """ptxas refuses one of 64 bits."""
+    assert gate.findings(counted.compiled(np.zeros(5, dtype))) == ()
+    assert not counted_wrong(dtype, "sim")
 
 
 def test_a_block_is_still_stored_beside_an_element() -> None:

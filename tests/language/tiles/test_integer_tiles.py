@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,8 @@ from tests.kernels.integer_kernels import (
     bits_wrong,
     conversion_is_numpys,
     converted,
+    extremes_of_negations,
+    extremes_wrong,
     operations,
     operations_wrong,
     same_bits,
@@ -109,7 +112,7 @@ COMPILED: dict[str, tuple[Any, Any]] = {
 
 
 @compiles
-@pytest.mark.variants(1)
+@pytest.mark.variants(1, thorough=4)
 @pytest.mark.parametrize("case", COMPILED)
 def test_kernels_of_integers_compile_and_the_gate_finds_nothing(case: str) -> None:
     kernel, arrays = COMPILED[case]
@@ -122,3 +125,17 @@ def test_kernels_of_integers_compile_and_the_gate_finds_nothing(case: str) -> No
 def test_bytes_of_either_sign_are_the_same_registers() -> None:
     built = converted.compiled(ZEROS["int8"], ZEROS["uint8"], ZEROS["uint8"][0])
     assert "bfe." not in built.ptx and "cvt.pack" not in built.ptx
+
+
+def test_extremes_of_negations_are_numpys() -> None:
+    assert extremes_wrong("sim") == []
+
+
+@compiles
+def test_no_chain_of_extremes_has_a_negation_whose_sign_ptxas_could_drop() -> None:
+    """In ``max.s32(max.s32(a, -b), c)`` the assembler of CUDA 13.0 drops the sign, and says nothing."""
+    ptx = extremes_of_negations.compiled(np.zeros((128, 64), np.int32), *[np.zeros(64, np.int32)] * 2,
+                                         np.zeros((64, 64), np.int32), np.zeros(2, np.int32)).ptx
+    negations = set(re.findall(r"neg\.s32\s+(%r\d+)", ptx))
+    chained = re.findall(r"(?:max|min)\.s32\s+%r\d+, (%r\d+), (%r\d+);", ptx)
+    assert negations and not any(negations & set(operands) for operands in chained)

@@ -29,6 +29,7 @@ from tests.kernels.register_kernels import (
     conversions,
     epilogue,
     errors_of,
+    operands_of_steps_are_right,
     ranges,
     reduced,
     register_product_is_right,
@@ -249,3 +250,7 @@ def test_products_of_registers_stay_in_flight_and_nothing_is_zeroed_for_them() -
     assert len(re.findall(r"gdesc\[UR\d+\], RZ, !UPT", sass)) == 1  # the first of a fresh product
     assert "LDL" not in sass and "STL" not in sass
     assert not kernel.inspect("gate", *arrays)
+
+
+def test_operands_that_each_step_loads_into_registers_give_numpys_product() -> None:
+    assert operands_of_steps_are_right("sim")

@@ -188,7 +188,7 @@ def test_blocks_of_a_pipeline_are_stored_in_their_arrays_type(have: str, want: s
 
 
 # ---- the code
-@pytest.mark.variants(1)
+@pytest.mark.variants(0, thorough=7)
 @compiles
 @pairwise(name=FUNCTIONS, dtype=("float32", "int32"), shape=SHAPES, axis=(0, 1))
 def test_scans_compile_with_a_clean_gate(name: str, dtype: str, shape: Shape, axis: int) -> None:
@@ -197,7 +197,7 @@ def test_scans_compile_with_a_clean_gate(name: str, dtype: str, shape: Shape, ax
     assert kernel.inspect("resources", *arrays).spill_bytes == 0
 
 
-@pytest.mark.variants(1)
+@pytest.mark.variants(1, thorough=6)
 @compiles
 @pairwise(Rule(lambda k, shape: k <= shape[1]), k=(1, 13, 32), dtype=tuple(TYPES), shape=SHAPES)
 def test_the_largest_of_rows_compile_with_a_clean_gate(k: int, dtype: str, shape: Shape) -> None:

@@ -280,7 +280,7 @@ def test_exact_functions_compile_with_a_clean_gate(dtype: str) -> None:
         assert kernel.inspect("ptx", *arrays).count("mul.rn.f16x2") == 16  # of np.square: two elements an instruction
 
 
-@pytest.mark.variants(1)
+@pytest.mark.variants(1, thorough=7)
 @compiles
 @pairwise(Rule(lambda dtype, shape: ("mean", dtype, shape, 0) in REDUCTIONS), name=("mean", "var", "argmax", "argmin"),
           dtype=tuple(TYPES), shape=(SHAPES[1], SHAPES[2]), axis=(0, 1, None))
@@ -294,7 +294,7 @@ def test_means_and_indices_compile_with_a_clean_gate(name: str, dtype: str, shap
     assert kernel.inspect("ptx", *arrays).count("shfl.sync.bfly.b32") == words * each
 
 
-@pytest.mark.variants(1)
+@pytest.mark.variants(1, thorough=3)
 @compiles
 @pairwise(dtype=("float32", "int32"), shape=SHAPES, axis=(0, 1))
 def test_running_sums_compile_with_a_clean_gate(dtype: str, shape: tuple[int, int], axis: int) -> None:

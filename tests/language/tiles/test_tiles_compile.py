@@ -48,7 +48,7 @@ CASES: dict[str, tuple[Any, tuple[Any, ...], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.variants(1)
+@pytest.mark.variants(1, thorough=12)
 @pytest.mark.skipif(toolchain() is not None, reason="no compiler")
 @pytest.mark.parametrize("name", [name if number % 4 == 0 else pytest.param(name, marks=pytest.mark.soak)
                                   for number, name in enumerate(CASES)])

@@ -351,6 +351,7 @@ def test_a_summary_tells_the_mean_the_shares_below_limits_and_the_slowest() -> N
     assert bench.summary([]) == "nothing was measured"
 
 
+@pytest.mark.thorough
 def test_a_picture_places_each_row_and_names_the_slowest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("matplotlib")
     found = result(RATIOS)

@@ -14,6 +14,8 @@ from numpipe.compile.build import toolchain
 from numpipe.tools.fuzz.case import Case, copied, wrong
 from numpipe.tools.fuzz.checks import Found, compiled, replay, simulated, verified
 from numpipe.tools.fuzz.drawing import draw, kernels, pipeline, product, program
+from numpipe.tools.fuzz.pipeline_plans import Plan
+from numpipe.tools.fuzz.pipeline_sources import case
 from tests.kernels.covering import examples
 
 AUTHORS = pipeline, product, program
@@ -141,3 +143,10 @@ def test_a_source_is_a_program_that_shows_the_failure_again(tmp_path: Any, capsy
     arguments = eval(text.partition("ARGUMENTS = ")[2].partition("\n)\n")[0] + "\n)")
     replay(str(file), "product", arguments, ["sim"], seed=5, ctas=case.ctas, wgs=case.wgs, cluster=case.cluster)
     assert capsys.readouterr().out == "simulated: 1 times, as it should be\nverified: 3 times, as it should be\n"
+
+
+@pytest.mark.skipif(toolchain() is not None, reason="no compiler")
+def test_products_that_ptxas_serialises_though_they_are_plain_are_no_find() -> None:
+    """Links in a loop, of as many steps as the compile knows: C7515, and right all the same."""
+    plan = Plan(delay=1, carry="tile", static=True, chain=2, extent=(2, 1, 1))
+    assert compiled(case(plan, plan.grids()[0]), 0) == 1

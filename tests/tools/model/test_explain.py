@@ -30,7 +30,7 @@ from numpipe.model import H200
 from numpipe.sim import Event, count
 from numpipe.sim.port import Warpgroup
 from numpipe.tools.model import limits
-from tests.kernels.lane_kernels import column_sums
+from tests.kernels.lane_kernels import arrays_handed_out, column_sums, handed_out
 from tests.kernels.primitive_kernels import copied
 from tests.kernels.tiled_kernels import product, scaled
 
@@ -522,6 +522,13 @@ def test_a_fixed_clock_is_taken_as_it_is() -> None:
     told = explain(gemm.matmul, ArrayType((512, 512), F16), ArrayType((512, 512), F16), clock=1000)
     assert told.clock_mhz == 1000
     assert H200.tensor_clock < explain(gemm.matmul, ArrayType((512, 512), F16), ArrayType((512, 512), F16)).clock_mhz <= H200.clock
+
+
+def test_elements_that_lanes_load_store_and_add_to_are_counted() -> None:
+    given = arrays_handed_out()
+    told = explain(handed_out, *given.values(), compiled=False)
+    assert told.stored == {"y": 2 * 24 * 64 * 4, "counts": 24 * 64 * 4, "last": 24 * 64 * 4}
+    assert told.loaded == {"x": 24 * 64 * 4, "y": 24 * 64 * 4, "places": 3 * 24 * 64 * 4}
 
 
 def test_a_lane_of_a_counted_body_has_numbers_of_its_types() -> None:

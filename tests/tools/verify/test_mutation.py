@@ -16,6 +16,7 @@ from numpipe.sim.port import Warpgroup
 from numpipe.testing import Mutation, Place, mutate
 from numpipe.tools.verify import mutation
 from numpipe.tools.verify.mutation import CHANGES, LEFT_OUT, LOOP, SYNCHRONISES
+from tests.kernels import gpu_kernels
 from tests.kernels.kernels_for_tests import Config, gemm, operands
 
 CFG = Config(64, 64, 64, 2)
@@ -78,6 +79,13 @@ def test_each_mutant_names_the_line_that_led_to_it() -> None:
     assert {("mbar_wait", loop), ("mbar_arrive", loop), ("bulk_commit", store), ("fence_proxy_async", store)} <= by_line
     here = CHANGES.keys() - {"semaphore_wait"}  # of kernels of several GPUs
     assert {mutant.change for mutant in found.mutants} == {LEFT_OUT, *(change for name in here for change in CHANGES[name])}
+
+
+def test_signals_and_waits_of_several_gpus_have_mutants_too() -> None:
+    found = mutate(gpu_kernels.exchanged, gpu_kernels.blocks(2, 64, 64), mesh=numpipe.Mesh.simulated(2), schedules=2)
+    missed = {(mutant.place.operation, mutant.change) for mutant in found.mutants if mutant.by}
+    assert {("semaphore_signal", LEFT_OUT), ("semaphore_wait", LEFT_OUT), ("semaphore_wait", "for one less"),
+            ("gpu_begin", LEFT_OUT), ("gpu_await_begin", LEFT_OUT), ("fence_proxy_async_global", LEFT_OUT)} <= missed
 
 
 def test_a_kernel_without_products_has_none_to_wait_for() -> None:

@@ -1,0 +1,270 @@
+"""The ops of several GPUs against PyTorch's symmetric memory, NCCL, and the product alone, in one process a GPU.
+
+    python examples/benchmarks/many_gpus.py --gpus 2 --out result.json
+    python examples/benchmarks/many_gpus.py --gpus 2 --ops all_gather,reduce_scatter --processes 1
+
+torch.distributed starts the ranks, --processes times. All competitors of a row run in turn, "interleaved", on two sets of
+buffers, after some load; a time is that of the slowest rank. Of products the reference is torch.mm of the whole product, with no
+word to other GPUs ("local"): a ratio is a share of its speed. Of collectives it is NCCL's. Rates are TFLOPS, or GB/s over the
+link.
+
+A product's errors are relative, in the Frobenius norm, of 64 sampled rows against float64; collectives are compared bit by bit
+(sums of bfloat16, which NCCL rounds once too where there are two GPUs).
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpipe
+from numpipe import bench, ops
+from numpipe.errors import NumpipeError
+from numpipe.tools.bench.report import Result
+from numpipe.tools.bench.workers import PROCESS
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from benchmark_options import listed
+
+OURS, LOCAL, NCCL, FUSED = "numpipe", "local", "NCCL", "symmetric memory"
+PRODUCTS = {
+    "all_gather_matmul": ("8192,8192,8192", "4096,14336,4096", "16384,8192,4096"),
+    "matmul_reduce_scatter": ("8192,8192,8192", "4096,14336,4096"),
+}
+"""M,N,K of the whole: N is shared out where rows are gathered, K where products are summed"""
+SIZES, TOKENS = ("64", "256", "1024"), "8192,4096"
+"""MiB of collectives, of all GPUs together; rows and columns of all_to_all"""
+OPS = (*PRODUCTS, "all_gather", "reduce_scatter", "all_to_all")
+SETS, ROUNDS, SAMPLED_ROWS, ERROR = 2, 11, 64, 1.05
+Calls = dict[str, Callable[[int], object]]
+
+
+class Ranks:
+    """This process among the ranks."""
+
+    def __init__(self) -> None:
+        import torch
+        import torch.distributed as distributed
+        from torch.distributed import _symmetric_memory as symmetric
+
+        self.rank = int(os.environ["RANK"])
+        torch.cuda.set_device(self.rank)
+        distributed.init_process_group("nccl", device_id=torch.device("cuda", self.rank))
+        self.size, self.group = distributed.get_world_size(), distributed.group.WORLD.group_name
+        symmetric.enable_symm_mem_for_group(self.group)
+        self.mesh = numpipe.Mesh.torch()
+        torch.manual_seed(self.rank + 10 * int(os.environ[PROCESS]))
+
+    def slowest(self, seconds: Sequence[float]) -> list[float]:
+        """The times of the rank that was the slowest, each."""
+        import torch
+        import torch.distributed as distributed
+
+        times = torch.tensor(seconds, dtype=torch.float64, device="cuda")
+        distributed.all_reduce(times, op=distributed.ReduceOp.MAX)
+        return times.tolist()  # type: ignore[no-any-return]
+
+
+# ---- the rows
+def product_row(ranks: Ranks, op: str, shape: str) -> tuple[Calls, float, dict[str, float]]:
+    import torch
+    import torch.distributed as distributed
+
+    n, mesh = ranks.size, ranks.mesh
+    gathers = op == "all_gather_matmul"
+    rows, columns, depth = (int(size) for size in shape.split(","))
+    if gathers:
+        left, right, out = (rows // n, depth), (columns // n, depth), (rows, columns // n)
+    else:
+        left, right, out = (rows, depth // n), (columns, depth // n), (rows // n, columns)
+    a, b = ([torch.randn(size, device="cuda").bfloat16() for _ in range(SETS)] for size in (left, right))
+    results = {name: [torch.full(out, torch.nan, device="cuda", dtype=torch.bfloat16) for _ in range(SETS)]
+               for name in (OURS, NCCL)}
+    whole = [torch.empty((rows, depth), device="cuda", dtype=torch.bfloat16) for _ in range(SETS)]
+    product = [torch.empty((rows, columns // n if gathers else columns), device="cuda", dtype=torch.bfloat16) for _ in range(SETS)]
+    ours = getattr(ops, op)
+
+    def nccl(i: int) -> object:
+        if gathers:
+            distributed.all_gather_into_tensor(whole[i % SETS], a[i % SETS])
+            return torch.mm(whole[i % SETS], b[i % SETS].T, out=results[NCCL][i % SETS])
+        torch.mm(a[i % SETS], b[i % SETS].T, out=product[i % SETS])
+        return distributed.reduce_scatter_tensor(results[NCCL][i % SETS], product[i % SETS])
+
+    def fused(i: int) -> Any:
+        if gathers:
+            return torch.ops.symm_mem.fused_all_gather_matmul(a[i % SETS], [b[i % SETS].T], 0, ranks.group)[1][0]
+        return torch.ops.symm_mem.fused_matmul_reduce_scatter(a[i % SETS], b[i % SETS].T, "sum", 0, ranks.group)
+
+    calls: Calls = {
+        OURS: lambda i: ours(a[i % SETS], b[i % SETS].T, mesh=mesh, out=results[OURS][i % SETS]),
+        LOCAL: lambda i: torch.mm((whole if gathers else a)[i % SETS], b[i % SETS].T, out=product[i % SETS]),
+        NCCL: nccl, FUSED: fused}
+    for i in range(SETS):
+        calls[NCCL](i)
+        calls[OURS](i)
+    found = {OURS: results[OURS][0], NCCL: results[NCCL][0], FUSED: fused(0)}
+    torch.cuda.synchronize()
+    chosen = torch.randperm(out[0], device="cuda")[:SAMPLED_ROWS]
+    if gathers:
+        exact = whole[0][chosen].double() @ b[0].double().T
+    else:  # every rank's part of the rows that this one keeps
+        picks = [torch.empty_like(chosen) for _ in range(n)]
+        distributed.all_gather(picks, chosen)
+        parts = [a[0][r * out[0] + picks[r]].double() @ b[0].double().T for r in range(n)]
+        for r in range(n):
+            distributed.reduce(parts[r], r)
+        exact = parts[ranks.rank]
+    errors = {name: float(torch.linalg.norm(c[chosen].double() - exact) / torch.linalg.norm(exact)) for name, c in found.items()}
+    once = float(torch.linalg.norm(exact.bfloat16().double() - exact) / torch.linalg.norm(exact))  # of one rounding
+    if not errors[OURS] <= ERROR * once:
+        raise AssertionError(f"{op} {shape}: relative errors {errors}, and {once} of a product that is rounded once")
+    return calls, 2e-12 * rows * columns * depth / n, {**errors, "rounded once": once}
+
+
+def collective_row(ranks: Ranks, op: str, size: str) -> tuple[Calls, float, dict[str, float]]:
+    import torch
+    import torch.distributed as distributed
+
+    n, mesh = ranks.size, ranks.mesh
+    elements = int(size) * 2**20 // 2 // 1024
+    gathers = op == "all_gather"
+    x = [torch.randn((elements // (n if gathers else 1), 1024), device="cuda").bfloat16() for _ in range(SETS)]
+    shape = (elements if gathers else elements // n, 1024)
+    direct = [mesh.empty(shape, torch.bfloat16) for _ in range(SETS)]
+    plain, theirs = ([torch.empty(shape, device="cuda", dtype=torch.bfloat16) for _ in range(SETS)] for _ in range(2))
+    ours = getattr(ops, op)
+    nccl = distributed.all_gather_into_tensor if gathers else distributed.reduce_scatter_tensor
+    calls: Calls = {OURS: lambda i: ours(x[i % SETS], mesh=mesh, out=(direct if gathers else plain)[i % SETS]),
+                    NCCL: lambda i: nccl(theirs[i % SETS], x[i % SETS])}
+    if gathers:
+        calls[f"{OURS}, any output"] = lambda i: ours(x[i % SETS], mesh=mesh, out=plain[i % SETS])
+    for i in range(SETS):
+        for each in (direct[i], plain[i]):
+            each.fill_(torch.nan)
+        for call in calls.values():
+            call(i)
+        torch.cuda.synchronize()
+        for each in (direct[i], plain[i]) if gathers else (plain[i],):
+            if not torch.equal(each, theirs[i]):
+                raise AssertionError(f"{op} of {size} MiB: {int((each != theirs[i]).sum())} elements differ from NCCL's")
+    return calls, 1e-9 * int(size) * 2**20 * (n - 1) / n, {}
+
+
+def exchange_row(ranks: Ranks, op: str, shape: str) -> tuple[Calls, float, dict[str, float]]:
+    import torch
+    import torch.distributed as distributed
+
+    n, mesh = ranks.size, ranks.mesh
+    rows, columns = (int(size) for size in shape.split(","))
+    x = [mesh.empty((rows, columns), torch.bfloat16) for _ in range(SETS)]
+    counts = mesh.empty((n,), torch.int32)
+    sent = [rows // n + (37 if r == (ranks.rank + 1) % n else 0) - (37 if r == ranks.rank else 0) for r in range(n)]
+    counts.copy_(torch.tensor(sent, dtype=torch.int32))
+    for each in x:
+        each.normal_()
+    torch.cuda.synchronize()
+    every = [torch.empty((n,), device="cuda", dtype=torch.int32) for _ in range(n)]
+    distributed.all_gather(every, counts.clone())
+    got = [int(each[ranks.rank]) for each in every]
+    plain = [each.clone() for each in x]
+    out = [torch.zeros((n * rows, columns), device="cuda", dtype=torch.bfloat16) for _ in range(SETS)]
+    theirs = [torch.empty((sum(got), columns), device="cuda", dtype=torch.bfloat16) for _ in range(SETS)]
+    calls: Calls = {OURS: lambda i: ops.all_to_all(x[i % SETS], counts, mesh=mesh, out=out[i % SETS]),
+                    NCCL: lambda i: distributed.all_to_all_single(theirs[i % SETS], plain[i % SETS], got, sent)}
+    for i in range(SETS):
+        received: Any = calls[OURS](i)
+        calls[NCCL](i)
+        torch.cuda.synchronize()
+        if received[1].tolist() != got or not torch.equal(out[i][:sum(got)], theirs[i]):
+            raise AssertionError(f"all_to_all: {received[1].tolist()} rows, expected {got}, or other rows than NCCL's")
+    return calls, 1e-9 * 2 * columns * (rows - sent[ranks.rank]), {}
+
+
+# ---- a measurement
+def measure(ranks: Ranks, load: float, process: int, case: bench.Case) -> dict[str, Any]:
+    """One row on this rank -> its entry of the result file, with the times of the slowest rank."""
+    import torch
+    import torch.distributed as distributed
+
+    op = case["op"]
+    make = product_row if op in PRODUCTS else exchange_row if op == "all_to_all" else collective_row
+    calls, work, errors = make(ranks, op, case["of"])
+    reference = LOCAL if op in PRODUCTS else NCCL
+
+    def timed(call: Callable[[int], object], count: int) -> float:
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        call(0)
+        begin.record()
+        for i in range(count):
+            call(i + 1)
+        end.record()
+        end.synchronize()
+        return begin.elapsed_time(end) * 1e-3 / count
+
+    for call in calls.values():
+        timed(call, 4)
+    (one,) = ranks.slowest([timed(calls[reference], 8)])
+    for i in range(int(load / one)):
+        calls[reference](i)
+    distributed.barrier()
+    turns = [*calls, reference]
+    count = max(4, int(4e-3 / one))
+    rounds = [ranks.slowest([timed(calls[name], count) for name in turns]) for _ in range(ROUNDS)]
+    names = [*calls, f"{reference} again"]
+    times = {name: [each[i] for each in rounds] for i, name in enumerate(names)}
+    sample = bench.Sample("interleaved", reference, count, times)
+    torch.cuda.empty_cache()
+    return bench.run_entry(process, case, work, [sample], errors=errors)
+
+
+def told(rows: Sequence[bench.Row]) -> str:
+    """The ratios of products to the better of PyTorch's two ways."""
+    lines = []
+    for row in rows:
+        if row.name == OURS and row.case["op"] in PRODUCTS:
+            others = [each for each in rows if each.case == row.case and each.name in (NCCL, FUSED)]
+            best = max(others, key=lambda each: each.ratio.median)
+            lines.append(f"{row.case['op']} {row.case['of']}: {row.ratio.median / best.ratio.median:.3f} of {best.name}, "
+                         f"{row.ratio.median:.3f} of the local product")
+    return "\n".join(lines)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ops", type=listed, default=list(OPS), help="comma-separated, of: " + ", ".join(OPS))
+    parser.add_argument("--gpus", type=int, default=2)
+    parser.add_argument("--processes", type=int, default=3, help="how often the ranks are started")
+    parser.add_argument("--load", type=float, default=1.0, help="s of load before a row's rounds")
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    if unknown := {*options.ops} - {*OPS}:
+        parser.error(f"--ops {sorted(unknown)}: choose from {', '.join(OPS)}")
+    cases = [{"op": op, "of": of} for op in options.ops
+             for of in (PRODUCTS.get(op) or ((TOKENS,) if op == "all_to_all" else SIZES))]
+    if PROCESS in os.environ:
+        ranks = Ranks()
+        if ranks.rank:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the first rank reports
+        return bench.main("many_gpus", cases, functools.partial(measure, ranks, options.load), processes=options.processes)
+    bench.require_gpu()
+    machine = {"started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "command": ["many_gpus.py", *sys.argv[1:]],
+               **bench.describe()}
+    method = {"sets": SETS, "rounds": ROUNDS, "load": options.load, "gpus": options.gpus}
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(options.gpus), *sys.argv]
+    return bench.collect(Result("many_gpus", machine, method, []), options.processes, options.out, "TFLOPS | GB/s", command=command,
+                         tell=told, cases=cases)
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except NumpipeError as error:
+        sys.exit(f"error: {error}")
