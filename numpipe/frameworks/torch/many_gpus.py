@@ -54,7 +54,7 @@ def all_gather_matmul(a: Any, b: Any, *, mesh: Mesh, out: Any = None) -> Any:
 
     >>> a = [torch.full((4, 8), gpu, dtype=torch.float16) for gpu in range(2)]
     >>> b = [torch.ones(8, 16, dtype=torch.float16, requires_grad=True) for _ in range(2)]
-    >>> y = all_gather_matmul(a, b, mesh=Mesh.simulated(2))
+    >>> y = all_gather_matmul(a, b, mesh=numpipe.Mesh.simulated(2))
     >>> sum(map(torch.sum, y)).backward()
     >>> y[0].shape, b[0].grad[0, 0]
     (torch.Size([8, 16]), tensor(4., dtype=torch.float16))
