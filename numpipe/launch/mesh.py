@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
+import weakref
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Any
 
@@ -18,6 +20,9 @@ from .local_gpus import LocalGpus
 from .torch_gpus import COMPILED, TorchGpus
 
 __all__ = ["Mesh"]
+
+_numbers = itertools.count()
+_named: weakref.WeakValueDictionary[str, Mesh] = weakref.WeakValueDictionary()
 
 
 class Mesh:
@@ -37,9 +42,13 @@ class Mesh:
     """how many GPUs there are"""
     rank: int | None
     """this process' rank where each GPU has a process of its own; None: this process has them all"""
+    name: str
+    """what a graph of PyTorch calls it, which holds strings and no meshes"""
 
     def __init__(self, size: int, rank: int | None, gpus: LocalGpus | TorchGpus | None) -> None:
         self.size, self.rank = size, rank
+        self.name = f"mesh {next(_numbers)}"
+        _named[self.name] = self
         self.gpus = gpus
         """None: they are simulated"""
         self.controls: Controls | None = None if gpus is None else Controls(gpus)
@@ -164,6 +173,15 @@ def compiling(mesh: Mesh | None, what: str, facts: dict[str, str]) -> Iterator[N
             mesh.gpus.agree({**facts, "the compile": f"{type(error).__name__}: {error}"}, what, COMPILED)
         raise
     mesh.gpus.agree({**facts, "the compile": "done"}, what, COMPILED)
+
+
+def mesh_of(name: str, what: str) -> Mesh:
+    """Return the mesh of this process that has this name; SpecError where it is gone."""
+    mesh = _named.get(name)
+    if mesh is None:
+        raise SpecError(f"{what}: no numpipe.Mesh of this process is {name!r}: a graph runs in the process that made it, or in one "
+                        "that makes the same meshes in the same order, and while its mesh lives")
+    return mesh
 
 
 def key_of(mesh: Mesh | None) -> Hashable:

@@ -98,7 +98,8 @@ def last_profile() -> Trace | None:
     """Return the trace of the newest launch of a kernel with ``CompilerParams(profile_space=n, profile_dir=path)``, or None.
 
     Waits for the launch, and writes ``path/kernel_n.json``, in the format that Perfetto opens, n its number (of a kernel of several
-    GPUs one for each, ``path/kernel_gpu1_n.json``); the other kernels that record get files too. Times are nanoseconds. Raises LaunchError where a kernel failed.
+    GPUs one for each, ``path/kernel_gpu1_n.json``); the other kernels that record get files too. Times are nanoseconds. Raises
+    LaunchError where a kernel failed.
 
     >>> numpipe.last_profile()
     """

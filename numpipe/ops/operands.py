@@ -31,6 +31,8 @@ class Operand(NamedTuple):
 
 LEFT_OUT = ("c", "bias", "out")
 """operands that may be None"""
+DIFFERENTIATED = ("all_gather", "all_gather_matmul", "matmul", "matmul_reduce_scatter", "reduce_scatter")
+"""ops that `numpipe.torch` has with gradients"""
 
 
 def described(op: str, arrays: dict[str, Any], types: Sequence[np.dtype], added: Sequence[str] = ()) -> dict[str, ArrayInfo]:
@@ -52,8 +54,9 @@ def described(op: str, arrays: dict[str, Any], types: Sequence[np.dtype], added:
         if info.dtype != of_first.dtype and name not in added:
             raise SpecError(f"{op}: '{name}' is {info.dtype.name} and '{first}' is {of_first.dtype.name}: give both one type")
         if recorded(info.owner):
-            raise SpecError(f"{op}: '{name}' requires a gradient, which numpipe.ops.{op} does not record: call numpipe.torch.{op}, "
-                            f"or pass {name}.detach(), or call it under torch.no_grad()")
+            other = f"call numpipe.torch.{op}, or " if op in DIFFERENTIATED else ""
+            raise SpecError(f"{op}: '{name}' requires a gradient, which numpipe.ops.{op} does not record: {other}pass "
+                            f"{name}.detach(), or call it under torch.no_grad()")
     launch.same_place(list(infos.values()), list(infos), op)
     return infos
 

@@ -41,9 +41,9 @@ class Shards:
     def described(self, arrays: dict[str, Any], types: Sequence[np.dtype], added: Sequence[str] = ()) -> dict[str, list[ArrayInfo]]:
         """Describe the arrays of a call by name; those that are None, and may be, are left out.
 
-        Raises SpecError for what is no list of as many arrays as there are GPUs, for other types, and for shapes or types that differ.
+        Raises SpecError for what is no list of as many arrays as there are GPUs, for other types, for shapes and types that differ.
         """
-        given = {name: self._parts(name, value) for name, value in arrays.items() if value is not None or name != "out"}
+        given = {name: self.parts(name, value) for name, value in arrays.items() if value is not None or name != "out"}
         count = 1 if self.mesh.rank is not None else self.mesh.size
         each = [described(self.op, {name: parts[gpu] for name, parts in given.items()}, types, added) for gpu in range(count)]
         for name in given:
@@ -56,7 +56,8 @@ class Shards:
                                     "all GPUs have shards of one type; cast some of them")
         return {name: [infos[name] for infos in each] for name in given}
 
-    def _parts(self, name: str, value: Any) -> Sequence[Any]:
+    def parts(self, name: str, value: Any) -> Sequence[Any]:
+        """Return the arrays that a call passes for this process' GPUs; SpecError for no list of them."""
         if self.mesh.rank is not None:
             return [value]
         if type(value) not in (list, tuple) or len(value) != self.mesh.size:
@@ -78,8 +79,8 @@ class Shards:
         found = [laid(self.op, {name: info}, (), self.target, self.stream)[0] for info in infos]
         for gpu, operand in enumerate(found):
             if operand.turned != found[0].turned:
-                raise SpecError(f"{self.op}: '{name}' has strides {infos[0].strides} on GPU 0 and {infos[gpu].strides} on GPU {gpu}: "
-                                "all GPUs have shards of one layout; pass a copy of some of them")
+                raise SpecError(f"{self.op}: '{name}' has strides {infos[0].strides} on GPU 0 and {infos[gpu].strides} on GPU "
+                                f"{gpu}: all GPUs have shards of one layout; pass a copy of some of them")
         return found
 
     def _by_rows(self, info: ArrayInfo) -> bool:
@@ -94,7 +95,7 @@ class Shards:
         """Return symmetric memory of the mesh, which launches of this stream share."""
         stream = None if self.mesh.gpus is None else launch.current_stream(like[:1]) if self.stream is None else self.stream
         room = self.mesh.workspace(f"{self.op}: {name}", tuple(shape), dtype, stream)
-        return [launch.describe(part, name, self.op) for part in self._parts(name, room)]
+        return [launch.describe(part, name, self.op) for part in self.parts(name, room)]
 
     def reached(self, name: str, infos: list[ArrayInfo]) -> list[ArrayInfo]:
         """Return arrays that kernels on other GPUs reach: those of the call, or copies in symmetric memory."""

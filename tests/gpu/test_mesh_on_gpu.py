@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import json
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -18,12 +16,10 @@ import numpipe
 from numpipe import PipelineDeadlock
 from numpipe.launch import driver
 from tests.kernels.mesh_kernels import forgetful, gather, inputs, shift
+from tests.kernels.started_ranks import started
 
 pytestmark = pytest.mark.gpu
 ALONE = True
-ROOT = Path(__file__).parents[2]
-LIMIT = 60
-"""seconds that a process may take"""
 WITH_TORCH = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="PyTorch is not installed")
 
 
@@ -117,19 +113,11 @@ def test_graphs_of_both_gpus_are_replayed_together() -> None:
 def ranks(scenario: str, folder: Path, ends: tuple[int, ...] = (0, 0)) -> list[Any]:
     """What a scenario of `tests.kernels.mesh_gpu_ranks` gave on each rank, which ends with that code; None of a rank that says
     nothing."""
-    program = [sys.executable, "-m", "tests.kernels.mesh_gpu_ranks", scenario]
-    started = [subprocess.Popen([*program, str(rank), "2", str(folder / "meeting")], cwd=ROOT, text=True,
-                                stdout=subprocess.PIPE, stderr=subprocess.PIPE) for rank in range(2)]
+    program = ["-m", "tests.kernels.mesh_gpu_ranks", scenario]
     found: list[Any] = []
-    try:
-        for rank, process in enumerate(started):
-            out, err = process.communicate(timeout=LIMIT)
-            assert process.returncode == ends[rank], f"rank {rank} ended with {process.returncode}:\n{err}"
-            said = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
-            found.append(said[0]["result"] if said else None)
-    finally:
-        for process in started:
-            process.kill()
+    for out in started([[*program, str(rank), "2", str(folder / "meeting")] for rank in range(2)], ends):
+        said = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
+        found.append(said[0]["result"] if said else None)
     return found
 
 
@@ -171,7 +159,8 @@ def test_a_rank_that_is_killed_is_named_within_ten_seconds(tmp_path: Path) -> No
 
 # ---- what a profile says
 def test_a_profile_has_the_waits_for_peers(tmp_path: Path) -> None:
-    options = dataclasses.replace(shift.options, compiler_params=numpipe.CompilerParams(profile_space=100, profile_dir=str(tmp_path)))
+    profiled = numpipe.CompilerParams(profile_space=100, profile_dir=str(tmp_path))
+    options = dataclasses.replace(shift.options, compiler_params=profiled)
     mesh, host = numpipe.Mesh.local([0, 1]), inputs(2, 1024)
     x, y = mesh.to_device(host), mesh.zeros((1024, 64), np.float32)
     numpipe.Kernel(shift.function, options)(x, y, mesh=mesh)

@@ -134,7 +134,8 @@ def numbers(*rows: Sequence[int]) -> Arrays:
 
 
 COUNTS = {
-    "one GPU": numbers([7]), "blocks that are full, and not": numbers([64, 65], [130, 3]), "nothing for anybody": numbers([0, 0]) * 2,
+    "one GPU": numbers([7]), "blocks that are full, and not": numbers([64, 65], [130, 3]),
+    "nothing for anybody": numbers([0, 0]) * 2,
     "all for one": numbers([0, 9, 0], [0, 9, 0], [0, 9, 0]), "none for one": numbers([5, 0, 1], [0, 0, 2], [70, 0, 0]),
     "some rows go nowhere": numbers([1, 2], [0, 1]), "four GPUs": numbers(*[[1, 2, 3, 4]] * 4)}
 
@@ -194,7 +195,7 @@ def test_products_of_fractions_are_as_close_as_a_product_of_one_gpu(op: Any) -> 
     exact = products([np.concatenate(a)] * gpus, b) if gathers else np.split(sum(products(a, b)), gpus)  # type: ignore[arg-type]
     for each, want in zip(got, exact, strict=True):
         error = np.abs(each.astype(np.float64) - want)
-        assert 0 < error.max() and np.all(error <= 2.0 ** -11 * np.abs(want) + 2e-6 * np.abs(want).max()), "rounded once"
+        assert error.max() > 0 and np.all(error <= 2.0 ** -11 * np.abs(want) + 2e-6 * np.abs(want).max()), "rounded once"
 
 
 EMPTY: dict[str, Callable[[Mesh], tuple[Any, tuple[int, ...]]]] = {
@@ -257,6 +258,7 @@ def test_ten_schedules_show_no_hazard_and_the_same_bits(name: str, monkeypatch: 
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("gpus", [2, 3])
 @pytest.mark.parametrize("name", NAMES)
 def test_many_schedules_and_all_ctas_of_a_gpu_show_no_hazard(name: str, gpus: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -355,7 +357,7 @@ def compiled() -> dict[str, Callable[[int], tuple[Any, ...]]]:
 @pytest.mark.variants(1)
 @pytest.mark.skipif(toolchain() is not None, reason=f"no compiler: {toolchain()}")
 @pytest.mark.parametrize("gpus", [2, 8])
-@pytest.mark.parametrize("name", compiled())
+@pytest.mark.parametrize("name", sorted(compiled(), key=lambda name: name != "all_gather, direct"))
 def test_every_kernel_passes_the_build_gate(name: str, gpus: int) -> None:
     kernel, *arrays = compiled()[name](gpus)
     assert gate.findings(kernel.compiled(*arrays, mesh=Mesh.simulated(gpus))) == ()
@@ -371,25 +373,27 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "no mesh": (lambda: ops.all_gather(A, mesh=None), "all_gather: mesh must be a numpipe.Mesh: .* got None"),
     "a number as a mesh": (lambda: ops.all_to_all(A, PAIR, mesh=2), "all_to_all: mesh must be a numpipe.Mesh: .* got 2"),
     "one array": (lambda: ops.all_gather_matmul(A[0], B, mesh=TWO),
-                  r"all_gather_matmul: 'a' under Mesh.simulated\(2\) must be a list of 2 arrays, one for each GPU, got <ndarray of float16 .8, 16.>"),
+                  r"all_gather_matmul: 'a' under Mesh.simulated\(2\) must be a list of 2 arrays, one for each GPU, "
+                  "got <ndarray of float16 .8, 16.>"),
     "too few": (lambda: ops.matmul_reduce_scatter(A, B[:1], mesh=TWO),
-                r"matmul_reduce_scatter: 'b' under Mesh.simulated\(2\) must be a list of 2 arrays, one for each GPU, got 1 of them"),
+                r"matmul_reduce_scatter: 'b' under Mesh.simulated\(2\) must be a list of 2 arrays, .* got 1 of them"),
     "too many results": (lambda: ops.reduce_scatter(A, mesh=TWO, out=[*A, *A]),
                          "reduce_scatter: 'out' under .* list of 2 arrays, one for each GPU, got 4 of them"),
     "shards that differ": (lambda: ops.all_gather_matmul([A[0], A[1][:4]], B, mesh=TWO),
-                           r"all_gather_matmul: 'a' is \(8, 16\) on GPU 0 and \(4, 16\) on GPU 1: all GPUs have shards of one shape; pad"),
+                           r"all_gather_matmul: 'a' is \(8, 16\) on GPU 0 and \(4, 16\) on GPU 1: all GPUs have .* shape; pad"),
     "counts that differ": (lambda: ops.all_to_all(A, [PAIR[0], PAIR[1][:1]], mesh=TWO),
                            r"all_to_all: 'counts' is \(2,\) on GPU 0 and \(1,\) on GPU 1"),
     "types that differ": (lambda: ops.all_gather_matmul(A, [each.astype(BF16) for each in B], mesh=TWO),
                           r"all_gather_matmul: .*float16.*bfloat16|all_gather_matmul: .*bfloat16.*float16"),
     "types of GPUs that differ": (lambda: ops.all_gather([A[0], A[1].astype(BF16)], mesh=TWO),
                                   r"all_gather: 'x' is float16 on GPU 0 and bfloat16 on GPU 1"),
-    "a type without products": (lambda: ops.matmul_reduce_scatter([np.zeros((4, 4), F32)] * 2, [np.zeros((4, 4), F32)] * 2, mesh=TWO),
+    "a type without products": (lambda: ops.matmul_reduce_scatter(*[[np.zeros((4, 4), F32)] * 2] * 2, mesh=TWO),
                                 "matmul_reduce_scatter: 'a' .*float32"),
     "a type without sums": (lambda: ops.reduce_scatter([np.zeros((4, 4), np.int32)] * 2, mesh=TWO), "reduce_scatter: 'x' .*int32"),
-    "counts of 64 bits": (lambda: ops.all_to_all(A, [each.astype(np.int64) for each in PAIR], mesh=TWO), "all_to_all: 'counts' .*int64"),
+    "counts of 64 bits": (lambda: ops.all_to_all(A, [each.astype(np.int64) for each in PAIR], mesh=TWO),
+                         "all_to_all: 'counts' .*int64"),
     "layouts that differ": (lambda: ops.all_gather_matmul(A, SQUARE, mesh=TWO),
-                            r"all_gather_matmul: 'b' has strides \(32, 2\) on GPU 0 and \(2, 32\) on GPU 1: all GPUs have shards of one lay"),
+                            r"all_gather_matmul: 'b' has strides \(32, 2\) on GPU 0 and \(2, 32\) on GPU 1: .* of one layout"),
     "layouts of what is added": (lambda: ops.matmul_reduce_scatter(A, SQUARE, mesh=TWO),
                                  "matmul_reduce_scatter: 'b' has strides .* pass a copy"),
     "depths": (lambda: ops.all_gather_matmul(A, A, mesh=TWO),
@@ -400,7 +404,8 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
                       "'a' has 7 rows, which 2 GPUs cannot share evenly: pad it to 8"),
     "sums to share": (lambda: ops.reduce_scatter([x[:7] for x in A], mesh=TWO),
                       r"reduce_scatter: 'x' is \(7, 16\): 2 GPUs cannot share its first dimension evenly; pad it"),
-    "a number to share": (lambda: ops.reduce_scatter([np.zeros((), F16)] * 2, mesh=TWO), r"reduce_scatter: 'x' is \(\): 2 GPUs cannot"),
+    "a number to share": (lambda: ops.reduce_scatter([np.zeros((), F16)] * 2, mesh=TWO),
+                          r"reduce_scatter: 'x' is \(\): 2 GPUs cannot"),
     "out of another shape": (lambda: ops.all_gather_matmul(A, B, mesh=TWO, out=[np.zeros((8, 24), F16)] * 2),
                              r"all_gather_matmul: 'out' must be \(16, 24\), got \(8, 24\)"),
     "out of the whole": (lambda: ops.matmul_reduce_scatter(A, B, mesh=TWO, out=[np.zeros((8, 24), F16)] * 2),

@@ -4,11 +4,13 @@
 
     y = numpipe.torch.matmul(x, weight.T, bias=bias, activation="gelu")
     o = numpipe.torch.scaled_dot_product_attention(q, k, v, is_causal=True)
+    y = numpipe.torch.all_gather_matmul(x, weight.T, mesh=numpipe.Mesh.torch())
     norm = numpipe.torch.register(rms_norm, backward=rms_norm_backward)
 
 ===========  =============================================================================================
 `matmul`     ``numpipe::matmul``: `numpipe.ops.matmul` with gradients, autocast and vmap
 `attention`  ``numpipe::attention``: `numpipe.ops.attention` with the signature of PyTorch's
+`many_gpus`  ``numpipe::all_gather_matmul`` and others on the GPUs of a `numpipe.Mesh`, with gradients
 `register`   a ``@numpipe.kernel`` as an op
 `dispatch`   what these share: how an op is defined, and when a call may go past the dispatcher
 ===========  =============================================================================================
@@ -24,7 +26,9 @@ except ImportError as error:
     raise TargetError(f"numpipe.torch needs PyTorch, which cannot be imported ({error}): pip install torch") from error
 
 from .attention import scaled_dot_product_attention
+from .many_gpus import all_gather, all_gather_matmul, matmul_reduce_scatter, reduce_scatter
 from .matmul import matmul
 from .register import register
 
-__all__ = ["matmul", "register", "scaled_dot_product_attention"]
+__all__ = ["all_gather", "all_gather_matmul", "matmul", "matmul_reduce_scatter", "reduce_scatter", "register",
+           "scaled_dot_product_attention"]

@@ -46,8 +46,9 @@ def under_autograd(library: torch.library.Library, op: Op, run: Callable[..., An
 
 
 def differentiated(*args: Any) -> bool:
-    """Whether a gradient is wanted for one of the arguments."""
-    return torch.is_grad_enabled() and any(isinstance(each, torch.Tensor) and each.requires_grad for each in args)
+    """Whether a gradient is wanted for one of the arguments, which may be lists."""
+    return torch.is_grad_enabled() and any(
+        each.requires_grad if isinstance(each, torch.Tensor) else isinstance(each, list) and differentiated(*each) for each in args)
 
 
 def under_autocast(library: torch.library.Library, op: Op, wide: int | None = None) -> None:
@@ -64,10 +65,17 @@ def _casting(op: Op, device: str, keys: Any, wide: int | None) -> Callable[..., 
         to = torch.get_autocast_dtype(device)
         kept = [(torch.float64,) if wide is None or i < wide else (torch.float64, torch.float32) for i in range(len(args))]
         with torch._C._ExcludeDispatchKeyGuard(keys):
-            return op(*[each.to(to) if isinstance(each, torch.Tensor) and each.is_floating_point() and each.dtype not in types
-                        else each for each, types in zip(args, kept, strict=True)])
+            return op(*[_cast(each, to, types) for each, types in zip(args, kept, strict=True)])
 
     return cast
+
+
+def _cast(each: Any, to: torch.dtype, kept: tuple[torch.dtype, ...]) -> Any:
+    """Convert a tensor, or those of a list, unless they are of no floating-point type or of one that is kept."""
+    if isinstance(each, list):
+        return [_cast(part, to, kept) for part in each]
+    cast = isinstance(each, torch.Tensor) and each.is_floating_point() and each.dtype not in kept
+    return each.to(to) if cast else each
 
 
 def without_vmap(library: torch.library.Library, op: Op, mend: str) -> None:

@@ -23,8 +23,8 @@ from ...kernels import noting, targets
 from ...kernels.arguments import Call
 from ...kernels.kernels import Kernel, check_kernel
 from ...kernels.simulate import run_role
-from ...launch.mesh import Mesh
 from ...language.tiles.load import without_value
+from ...launch.mesh import Mesh
 from ...plan.resources import Resources
 from ...plan.specs import Persistent
 from ...plan.unit import Unit
@@ -259,7 +259,8 @@ def explain(kernel: Any, /, *args: Any, measured: float | Trace | None = None, d
     """
     require("explain", locals(), device=a(DeviceModel), compiled=FLAG | NONE)
     if any(kernel is op for op in noting.OPS):
-        return explain_op(kernel, args, named | {name: value for name, value in (("out", out), ("mesh", mesh)) if value is not None},
+        asked = {name: value for name, value in (("out", out), ("mesh", mesh)) if value is not None}
+        return explain_op(kernel, args, named | asked,
                           functools.partial(explain, device=device, clock=clock, compiled=compiled))
     check_kernel("explain", kernel)
     device.tensor_busy_clock(clock)
@@ -297,7 +298,8 @@ def explain(kernel: Any, /, *args: Any, measured: float | Trace | None = None, d
         waves=(tiles if persistent else work.ctas) / (device.sms * resident),
         steps=sum(n for key, n in work.total.items() if key[0] == "fills"), predicted_seconds=prediction.seconds,
         limits=prediction.limits, losses=prediction.losses, limiter=prediction.limiter, data=work.data,
-        given=work.given, fetched=fetched, sent=sent, measured=None if measured is None else _measured(measured, work.total["flop",], prediction))
+        given=work.given, fetched=fetched, sent=sent,
+        measured=None if measured is None else _measured(measured, work.total["flop",], prediction))
 
 
 def _count(unit: Unit, call: Call, grid: tuple[int, int, int], semaphores: int | None,
@@ -317,10 +319,10 @@ def _count(unit: Unit, call: Call, grid: tuple[int, int, int], semaphores: int |
         return [arg.name for arg, array, data in zip(unit.arrays, arrays, known, strict=True)
                 if array.read and (data is not None) == given and not (unit.warp_specialized and without_value(arg, ()))]
 
-    values = call.variant.values(call)
+    values, of_all = call.variant.values(call), [arrays] * max(unit.gpus, 1)
     nbytes = {arg.name: math.prod(info.shape) * info.dtype.itemsize for arg, info in zip(unit.arrays, infos, strict=True)}
     try:
-        work = count(unit, lambda machine: run_role(machine, unit, lifted.simulated, [arrays] * max(unit.gpus, 1), values), grid, resident, nbytes,
+        work = count(unit, lambda machine: run_role(machine, unit, lifted.simulated, of_all, values), grid, resident, nbytes,
                      lambda: bool(read(given=True)))
     except Exception as error:
         located = blame.simulated(error, unit, lifted)

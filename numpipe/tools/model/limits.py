@@ -214,7 +214,7 @@ class Model:
                 for array, n in footprint.items()}
 
     def hbm_bytes(self) -> float:
-        """Return the bytes that HBM gives and takes: those too that other GPUs load from it and store to it, as this one does there."""
+        """Return the bytes that HBM gives and takes, also those that other GPUs load and store here, as this one does there."""
         return sum(self.hbm_loads().values()) + _sum(self.work.total, "store") + self.link_bytes()
 
     def link_bytes(self) -> int:

@@ -1,0 +1,116 @@
+"""A tensor-parallel MLP, forward and backward: two products on several GPUs, whose rows travel while tiles are multiplied.
+
+    torchrun --nproc-per-node 2 examples/tensor_parallel_mlp.py     a process for each GPU; compared with the whole MLP in float64
+    python examples/tensor_parallel_mlp.py                          forward, on two simulated GPUs, NumPy arrays; no GPU is needed
+
+The MLP is ``silu(x @ up) @ down`` of tokens x. Its weights are cut between the GPUs, and so are the tokens outside of it::
+
+                      GPU 0                 GPU 1
+    x                 tokens 0 … T/2        tokens T/2 … T
+                        └──── all_gather_matmul ────┘               all tokens go to all GPUs
+    silu(x @ up)      all tokens,           all tokens,
+                      columns 0 … H/2       columns H/2 … H         no GPU needs another's columns
+                        └── matmul_reduce_scatter ──┘               the sum over the GPUs goes to the tokens' owners
+    y                 tokens 0 … T/2        tokens T/2 … T
+
+Backward is the same picture upside down: the gradient of each of the two products is the other one, so rows travel while tiles are
+multiplied there too. Only for the gradients of the weights are rows gathered first, and then multiplied.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+import numpipe
+
+
+def mlp(ops: Any, silu: Any, x: Any, up: Any, down: Any, mesh: numpipe.Mesh) -> Any:
+    """Return the tokens of this GPU, or a list of those of each; `ops` is `numpipe.ops` or, with gradients, `numpipe.torch`."""
+    hidden = silu(ops.all_gather_matmul(x, up, mesh=mesh))
+    return ops.matmul_reduce_scatter(hidden, down, mesh=mesh)
+
+
+def shards(whole: Any, gpus: int, dimension: int) -> list[Any]:
+    """Return an array's parts, one for each GPU, along a dimension."""
+    size = whole.shape[dimension] // gpus
+    return [whole[(slice(None),) * dimension + (slice(gpu * size, (gpu + 1) * size),)] for gpu in range(gpus)]
+
+
+def inputs(tokens: int, width: int, hidden: int) -> list[np.ndarray]:
+    """Return x, up and down, the same in each process, in float32."""
+    rng = np.random.default_rng(0)
+    return [(rng.standard_normal(shape, np.float32) * scale) for shape, scale in (
+        ((tokens, width), 1.0), ((width, hidden), width ** -0.5), ((hidden, width), hidden ** -0.5))]
+
+
+def error(found: Any, wanted: Any) -> float:
+    """Return how far an array lies from another, as a part of it: by the Frobenius norm, in float64."""
+    return float((((found - wanted) ** 2).sum() / (wanted ** 2).sum()) ** 0.5)
+
+
+# ---- simulated
+def simulated(gpus: int = 2, tokens: int = 64, width: int = 48, hidden: int = 96) -> float:
+    """Return the largest error of the GPUs. Any number that divides tokens and hidden will do."""
+    x, up, down = (array.astype(ml_dtypes.bfloat16) for array in inputs(tokens, width, hidden))
+
+    def silu(parts: list[Any]) -> list[Any]:
+        wide = [part.astype(np.float32) for part in parts]
+        return [(part / (1 + np.exp(-part))).astype(ml_dtypes.bfloat16) for part in wide]
+
+    y = mlp(numpipe.ops, silu, shards(x, gpus, 0), shards(up, gpus, 1), shards(down, gpus, 0), numpipe.Mesh.simulated(gpus))
+    sums = x.astype(np.float64) @ up.astype(np.float64)
+    wanted = shards(sums / (1 + np.exp(-sums)) @ down.astype(np.float64), gpus, 0)
+    return max(error(found.astype(np.float64), other) for found, other in zip(y, wanted, strict=True))
+
+
+# ---- a process for each GPU
+def on_gpus(tokens: int = 2048, width: int = 1024, hidden: int = 4096) -> dict[str, float]:
+    """Return this rank's errors of the result and of the gradients, by name."""
+    import torch
+    import torch.distributed as distributed
+    from torch.nn.functional import silu
+
+    import numpipe.torch
+
+    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    distributed.init_process_group("nccl", device_id=torch.device("cuda", torch.cuda.current_device()))
+    mesh = numpipe.Mesh.torch()
+    rank, gpus = distributed.get_rank(), mesh.size
+
+    whole = [torch.from_numpy(array).cuda().bfloat16() for array in inputs(tokens, width, hidden)]
+    cut = 0, 1, 0  # the dimension of x, up and down that is shared out
+    x, up, down = (shards(array, gpus, along)[rank].clone().requires_grad_() for array, along in zip(whole, cut, strict=True))
+    grad = torch.randn(tokens, width, device="cuda", generator=torch.Generator("cuda").manual_seed(1)).bfloat16()
+    y = mlp(numpipe.torch, silu, x, up, down, mesh)
+    y.backward(shards(grad, gpus, 0)[rank])
+    mesh.check()  # waits for this GPU, and tells if a launch has lost its peers
+
+    wide = [array.double().requires_grad_() for array in whole]
+    wanted = silu(wide[0] @ wide[1]) @ wide[2]
+    wanted.backward(grad.double())
+    errors = {"y": error(y.detach().double(), shards(wanted.detach(), gpus, 0)[rank])}
+    for name, mine, full, along in zip(("x", "up", "down"), (x, up, down), wide, cut, strict=True):
+        errors[f"gradient of {name}"] = error(mine.grad.double(), shards(full.grad, gpus, along)[rank])
+    distributed.barrier()
+    distributed.destroy_process_group()
+    return errors
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--gpus", type=int, default=2, help="simulated GPUs; torchrun says how many others there are")
+    asked = parser.parse_args()
+    started = "LOCAL_RANK" in os.environ
+    errors = on_gpus() if started else {"y": simulated(asked.gpus)}
+    where = f"rank {os.environ['RANK']}" if started else f"{asked.gpus} simulated GPUs"
+    print(f"{where}: errors against float64: " + ", ".join(f"{name} {one:.4f}" for name, one in errors.items()))
+    assert max(errors.values()) < 0.01, "bfloat16 rounds to a part of 0.004"
+
+
+if __name__ == "__main__":
+    main()
