@@ -188,7 +188,7 @@ def memory_barriers(built: Built, sass: Sass) -> Iterator[str]:
 def waterfalls(sass: Sass) -> Iterator[str]:
     """No instruction with uniform operands stands in a loop over the active lanes.
 
-    What follows a WARPSYNC.COLLECTIVE, up to its ENDCOLLECTIVE, is none by itself: lanes that may be apart (BRA.DIV) meet there, off
+    What follows a WARPSYNC.COLLECTIVE, up to ENDCOLLECTIVE, is none by itself: lanes that may be apart (BRA.DIV) meet there, off
     the main way, for one instruction of the whole warp: an election, a shuffle, a vote, bar.warp.sync.
     """
     for instruction in sass.find(r"BRA\.U\.ANY|R2UR\.OR|WARPSYNC\.COLLECTIVE"):
