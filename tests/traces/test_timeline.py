@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import re
 import subprocess
@@ -110,6 +111,18 @@ def test_a_picture_has_the_rows_the_steps_the_tiles_and_a_legend(traces: tuple[T
     assert {"tile 0", "tile 2", "0·0", "3·1"} <= set(found), "tiles, and step·slot"
     timeline(simulated, gpu, path=tmp_path / "again.svg")
     assert (tmp_path / "again.svg").read_bytes() == (tmp_path / "two.svg").read_bytes(), "drawn again it is the same file"
+
+
+def test_the_longest_name_of_a_row_has_room_beside_the_rows(traces: tuple[Trace, Trace], tmp_path: Path) -> None:
+    from matplotlib.textpath import TextPath
+
+    simulated, together = traces[0], Trace()
+    together.events = [dataclasses.replace(event, gpu=gpu) for gpu in range(2) for event in simulated.events]
+    for trace, longest in ((simulated, "wg2 memory"), (together, "GPU 1 wg0 compute")):
+        timeline(trace, path=tmp_path / "names.svg")
+        assert longest in words(tmp_path / "names.svg")
+        rows = re.search(r'<rect x="([\d.]+)"', (tmp_path / "names.svg").read_text(encoding="utf8"))
+        assert rows is not None and TextPath((0, 0), longest, size=8).get_extents().width < float(rows[1]) - 6
 
 
 def test_a_window_and_rows_of_a_picture(traces: tuple[Trace, Trace], tmp_path: Path) -> None:
