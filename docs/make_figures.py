@@ -1,6 +1,6 @@
-"""Draw the guide's pictures: ``python docs/make_figures.py``.
+"""Draw the pictures of docs: ``python docs/make_figures.py``.
 
-Each is drawn from traces that the code of a guide's page recorded on the simulated SM. What was drawn stands in the file, as a
+Each is drawn from traces that the code of a page recorded on the simulated SM. What was drawn stands in the file, as a
 digest, so that a test can tell whether a picture still shows what its page does (`stale`). Pictures of register tiles are those of
 `numpipe.show_layout`.
 """
@@ -8,6 +8,7 @@ digest, so that a test can tell whether a picture still shows what its page does
 from __future__ import annotations
 
 import contextlib
+import copy
 import hashlib
 import io
 import json
@@ -87,27 +88,41 @@ def slot_spans(trace: numpipe.Trace) -> list[tuple[int, str, int, int, int]]:
     return sorted(spans)
 
 
-def timelines(traces: Titled, path: Path) -> None:
+def timelines(traces: Titled, path: Path, rows: Sequence[str] = ROWS) -> None:
     """One below the other, from cycle 0 on one scale of time."""
     last = max(event.end for _, trace in traces for event in trace.events)
     titles = [title for title, _ in traces]
-    numpipe.timeline(*(trace for _, trace in traces), titles=titles, path=path, rows=ROWS, start=0, end=last)
+    numpipe.timeline(*(trace for _, trace in traces), titles=titles, path=path, rows=rows, start=0, end=last)
+
+
+def cta_by_cta(traces: Titled, path: Path) -> None:
+    """Timelines with one of the compute warpgroups, which do the same."""
+    timelines(traces, path, ("wg0", *ROWS[1:]))
+
+
+def of_cta(trace: numpipe.Trace, number: int) -> numpipe.Trace:
+    """The events of one CTA, of each GPU."""
+    found = copy.copy(trace)
+    found.events = [event for event in trace.events if event.cta[0] == number]
+    return found
 
 
 Draw = Callable[[Titled, Path], None]
 CATALOGUE: dict[str, tuple[str, Draw, Callable[[ModuleType], Titled]]] = {
-    "slots_1_2_3": ("why", timelines, lambda page: [
+    "slots_1_2_3": ("guide/why", timelines, lambda page: [
         (f"{slots} slot{'s' * (slots > 1)}", page.traces[slots]) for slots in (1, 2, 3)]),
-    "slots_and_barriers": ("why", slots_and_barriers, lambda page: [("a ring of 3 slots", page.traces[3])]),
-    "roles": ("matmul", timelines, lambda page: [
+    "slots_and_barriers": ("guide/why", slots_and_barriers, lambda page: [("a ring of 3 slots", page.traces[3])]),
+    "roles": ("guide/matmul", timelines, lambda page: [
         ("one instruction stream: each warpgroup loads for itself", page.single), ("a memory warpgroup", page.specialized)]),
-    "delay_release": ("tuning", timelines, lambda page: [
+    "delay_release": ("guide/tuning", timelines, lambda page: [
         (f"delay_release={delay}", trace) for delay, trace in page.delays.items()]),
-    "chained": ("tuning", timelines, lambda page: [("chained", page.chains[False]), ("drained", page.chains[True])]),
-    "limits": ("reading", timelines, lambda page: [
+    "chained": ("guide/tuning", timelines, lambda page: [("chained", page.chains[False]), ("drained", page.chains[True])]),
+    "limits": ("guide/reading", timelines, lambda page: [
         ("2 slots: short of slots", page.short_of_slots), ("5 slots: bound by copies", page.bound_by_copies)]),
+    "many_gpus": ("many_gpus", cta_by_cta, lambda page: [
+        ("sends, then multiplies:", of_cta(page.trace, 0)), ("multiplies:", of_cta(page.trace, 1))]),
 }
-"""name -> page of the guide, how it is drawn, the page's traces with their titles"""
+"""name -> page of docs, how it is drawn, the page's traces with their titles"""
 
 
 LAYOUTS: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
@@ -118,16 +133,16 @@ LAYOUTS: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
 
 def digest(traces: Titled) -> str:
     """Of what a picture shows: who did what, from when to when."""
-    shown = [[title, sorted([*map(int, e.cta), e.warpgroup, e.role, e.kind, int(e.start), int(e.end)]
+    shown = [[title, sorted([*map(int, e.place), e.warpgroup, e.role, e.kind, int(e.start), int(e.end)]
                             for e in trace.events if e.end > e.start)] for title, trace in traces]
     return hashlib.sha256(json.dumps(shown).encode()).hexdigest()[:16]
 
 
 def simulated(page: str) -> ModuleType:
-    """A page of the guide after its code has run, on the simulated SM."""
+    """A page of docs after its code has run, on the simulated SM."""
     os.environ.update(NUMPIPE_TARGET="sim", NUMPIPE_COMPILE_CHECK="0")
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
-        return pages.run(pages.ROOT / "docs" / "guide" / f"{page}.md", Path(folder), gpu=False)
+        return pages.run(pages.ROOT / "docs" / f"{page}.md", Path(folder), gpu=False)
 
 
 def stale(page: str, module: ModuleType) -> list[str]:

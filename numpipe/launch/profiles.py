@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -96,8 +97,8 @@ in_child(PROFILES.forget)
 def last_profile() -> Trace | None:
     """Return the trace of the newest launch of a kernel with ``CompilerParams(profile_space=n, profile_dir=path)``, or None.
 
-    Waits for the launch, and writes ``path/kernel_n.json``, in the format that Perfetto opens, n its number; the other kernels that
-    record get files too. Times are nanoseconds. Raises LaunchError where a kernel failed.
+    Waits for the launch, and writes ``path/kernel_n.json``, in the format that Perfetto opens, n its number (of a kernel of several
+    GPUs one for each, ``path/kernel_gpu1_n.json``); the other kernels that record get files too. Times are nanoseconds. Raises LaunchError where a kernel failed.
 
     >>> numpipe.last_profile()
     """
@@ -116,7 +117,8 @@ def _fetch(recorded: Recorded, grid: Grid, stream: int) -> Trace:
     trace = trace_of(recorded.compiled, memory.tobytes(), grid)
     directory = Path(recording.directory)
     directory.mkdir(parents=True, exist_ok=True)
-    trace.save(directory / f"{symbol(recorded.compiled.name)}_{recorded.launches - 1}.json")
+    gpu = f"_gpu{recorded.device}" * bool(recorded.compiled.gpus)
+    trace.save(directory / f"{symbol(recorded.compiled.name)}{gpu}_{recorded.launches - 1}.json")
     return trace
 
 
@@ -140,12 +142,12 @@ def trace_of(compiled: Image, memory: bytes, grid: Grid) -> Trace:
         role = compiled.role(part.warpgroup)
         trace.lost += part.lost
         trace.events += [Event(cta, part.warpgroup, role, round(start - zero), round(end - zero), kind, details)
-                         for start, end, kind, details in _events(recording, part)]
+                         for start, end, kind, details in _events(recording, part, compiled.arrays)]
         trace.sms[cta] = part.sm
     return trace
 
 
-def _events(recording: Recording, part: Part) -> list[tuple[float, float, str, dict[str, Any]]]:
+def _events(recording: Recording, part: Part, arrays: Sequence[str]) -> list[tuple[float, float, str, dict[str, Any]]]:
     """Return (start, end, kind, details) of what a warpgroup did, as `traces.Event` has them."""
     rings = {ring.index: ring for ring in recording.rings}
     events: list[tuple[float, float, str, dict[str, Any]]] = []
@@ -170,6 +172,8 @@ def _events(recording: Recording, part: Part) -> list[tuple[float, float, str, d
             events.append((time, time, "note", {"event": kind, **where}))
         if row.closes:
             details = {"tensor": ", ".join(ring.arrays), **where} if row.of else {"what": "store"}
+            if row.closes == "semaphore":  # the kernel's last array is theirs
+                details = {"semaphore": f"{arrays[-1]}[{moment.step}]"}
             events.append((since.pop(row.closes, time), time, row.closes, details))
         if row.arrives:
             events.append((time, time, "arrive", {"mbar": f"{row.arrives}[{slot}] of {ring.name}"}))

@@ -41,7 +41,7 @@ class Shards:
     def described(self, arrays: dict[str, Any], types: Sequence[np.dtype], added: Sequence[str] = ()) -> dict[str, list[ArrayInfo]]:
         """Describe the arrays of a call by name; those that are None, and may be, are left out.
 
-        Raises SpecError for what is no list of as many arrays as there are GPUs, for other types, and for shapes that differ.
+        Raises SpecError for what is no list of as many arrays as there are GPUs, for other types, and for shapes or types that differ.
         """
         given = {name: self.parts(name, value) for name, value in arrays.items() if value is not None or name != "out"}
         count = 1 if self.mesh.rank is not None else self.mesh.size
@@ -51,6 +51,9 @@ class Shards:
                 if infos[name].shape != each[0][name].shape:
                     raise SpecError(f"{self.op}: '{name}' is {each[0][name].shape} on GPU 0 and {infos[name].shape} on GPU {gpu}: "
                                     "all GPUs have shards of one shape; pad the last one")
+                if infos[name].dtype != each[0][name].dtype:
+                    raise SpecError(f"{self.op}: '{name}' is {each[0][name].dtype} on GPU 0 and {infos[name].dtype} on GPU {gpu}: "
+                                    "all GPUs have shards of one type; cast some of them")
         return {name: [infos[name] for infos in each] for name in given}
 
     def parts(self, name: str, value: Any) -> Sequence[Any]:
@@ -69,8 +72,16 @@ class Shards:
         return [info if self._by_rows(info) else copied(info, self.target, self.stream) for info in infos]
 
     def laid(self, name: str, infos: list[ArrayInfo]) -> list[Operand]:
-        """Return matrices that TMA can address by rows or by columns: those of the call, or copies of them."""
-        return [laid(self.op, {name: info}, (), self.target, self.stream)[0] for info in infos]
+        """Return matrices that TMA can address by rows or by columns: those of the call, or copies of them.
+
+        Raises SpecError where those of some GPUs lie by rows and those of others by columns.
+        """
+        found = [laid(self.op, {name: info}, (), self.target, self.stream)[0] for info in infos]
+        for gpu, operand in enumerate(found):
+            if operand.turned != found[0].turned:
+                raise SpecError(f"{self.op}: '{name}' has strides {infos[0].strides} on GPU 0 and {infos[gpu].strides} on GPU {gpu}: "
+                                "all GPUs have shards of one layout; pass a copy of some of them")
+        return found
 
     def _by_rows(self, info: ArrayInfo) -> bool:
         return info.strides[-1] == info.dtype.itemsize and not tma_addressable(info)

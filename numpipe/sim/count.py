@@ -12,9 +12,10 @@ import contextlib
 import contextvars
 import io
 import math
+import re
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -31,6 +32,7 @@ Work = collections.Counter[tuple[Any, ...]]
     ("load", array)      bytes that TMA loads of it, inside the array
     ("copied",)          bytes that TMA brings to shared memory
     ("store", array)     bytes that are stored to it
+    ("fetch", array), ("send", array)     the same of a peer's array, over the link
     ("flop",)            of wgmma
     ("tensor", wg)       cycles of the tensor cores, of a warpgroup's products
     ("products", wg)     wgmma instructions
@@ -42,6 +44,10 @@ Work = collections.Counter[tuple[Any, ...]]
     ("sent", wg)         times that a warpgroup exchanges sums with another CTA of its cluster
     ("votes",)           times that a kernel asks for any() or all() of a tile
 """
+
+
+_NAMED = re.compile(r"(\w+)(?: of GPU (\d+))?$")
+"""an array's name, and whose it is, at the end of what an access is called"""
 
 
 class Numbers(np.ndarray):
@@ -70,7 +76,7 @@ class Accumulator:
 
 
 class Counter:
-    """A warpgroup of a CTA (see `numpipe.core.machine.Machine` for what the operations mean)."""
+    """A warpgroup of a CTA (see `numpipe.core.machine.Machine` for what the operations mean); of several GPUs, of GPU 0."""
 
     gpu: int | None = None
 
@@ -95,6 +101,9 @@ class Counter:
     def map_shared(self, address: int, rank: int) -> int:
         return address
 
+    def gpu_of(self, rank: int, what: str) -> int:
+        return min(max(int(rank), 0), self.unit.gpus - 1)
+
     def mbar_test(self, address: int, parity: int) -> bool:
         return True
 
@@ -103,6 +112,13 @@ class Counter:
         return bool(values.any() if operation == "any" else values.all())
 
     # ---- operations that are counted
+    def _moved(self, kind: Literal["load", "store"], what: str, nbytes: int) -> None:
+        """Count bytes of an array, this GPU's or a peer's, whose name ends `what`."""
+        found = _NAMED.search(what)
+        array, gpu = found.groups() if found else (what, None)
+        far = gpu is not None and int(gpu) != 0
+        self.work[{"load": "fetch", "store": "send"}[kind] if far else kind, array] += nbytes
+
     def _inside(self, tensor: TensorMap, coords: tuple[int, ...]) -> int:
         """Return the bytes of a box that lie inside its array."""
         size, whole = self._maps.get(tensor) or self._maps.setdefault(tensor, (tensor.array.dtype.itemsize, tensor.nbytes))
@@ -113,11 +129,11 @@ class Counter:
 
     def tma_load(self, dst: int, tensor: TensorMap, coords: tuple[int, ...], mbar: int, ctas: int = 0) -> None:
         """Count a load; of a multicast this CTA receives as much as it sends."""
-        self.work["load", tensor.name] += self._inside(tensor, coords)
+        self._moved("load", tensor.name, self._inside(tensor, coords))
         self.work["copied",] += self._maps[tensor][1] * max(1, bin(ctas).count("1"))
 
     def tma_store(self, tensor: TensorMap, coords: tuple[int, ...], src: int, reduction: str = "", once: bool = False) -> None:
-        self.work["store", tensor.name] += self._inside(tensor, coords)
+        self._moved("store", tensor.name, self._inside(tensor, coords))
 
     def wgmma(self, accumulator: np.ndarray | InFlight, mma: Mma, a: np.ndarray | None = None) -> Accumulator:
         count = len(mma.steps) * len(mma.steps[0])
@@ -163,7 +179,7 @@ class Counter:
 
     def gmem_write(self, array: np.ndarray, index: tuple[Any, ...], values: np.ndarray, what: str, reduction: str = "") -> None:
         if not self._in_l2(what):
-            self.work["store", what.rpartition(" ")[2]] += values.nbytes
+            self._moved("store", what, values.nbytes)
         self.work["written", self.warpgroup] += values.nbytes
 
     def gmem_scatter(self, array: np.ndarray, index: tuple[Any, ...], axis: int, places: np.ndarray, values: np.ndarray,
@@ -172,7 +188,10 @@ class Counter:
 
     def gmem_read(self, array: np.ndarray, index: tuple[slice, ...], what: str) -> np.ndarray:
         read = np.asarray(array)[index]
-        self.work[("read", self.warpgroup) if self._in_l2(what) else ("load", what)] += read.nbytes
+        if self._in_l2(what):
+            self.work["read", self.warpgroup] += read.nbytes
+        else:
+            self._moved("load", what, read.nbytes)
         return array[index] if read.size == 1 else np.zeros(read.shape, read.dtype)
 
     def gmem_signal(self, flags: np.ndarray, index: int, what: str) -> None:

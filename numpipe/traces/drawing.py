@@ -188,13 +188,14 @@ def _draw(panels: Sequence[_Panel], wanted: Callable[[str], bool], path: Path) -
             raise SpecError(f"timeline: nothing to draw of {panel.title}: no events, or none of the rows that were asked for")
     heights = [sum(_ROW + _BAND * len(row.bands) for row in rows) + _MARGIN for _, rows in shown]
     top = total = sum(heights) + _LEGEND
+    left = 0.1 + 0.006 * max(0, max(len(row.name) for _, rows in shown for row in rows) - 12)  # "GPU 0 wg0 compute" is longer
     style = {"svg.fonttype": "none", "svg.hashsalt": "numpipe", "hatch.linewidth": 0.5, "font.size": 8, "font.family": "sans-serif"}
     with matplotlib.rc_context(style):
         figure = Figure(figsize=(_INCHES, total), dpi=144)
         legend: dict[str, tuple[str, str]] = {}
         for (panel, rows), height in zip(shown, heights, strict=True):
             top -= height
-            axes = figure.add_axes((0.1, (top + 0.42) / total, 0.885, (height - _MARGIN) / total))
+            axes = figure.add_axes((left, (top + 0.42) / total, 0.985 - left, (height - _MARGIN) / total))
             _panel(axes, panel, rows, height - _MARGIN, legend)
         _legend(figure, legend)
         figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else {"Software": "numpipe"})
@@ -208,7 +209,7 @@ def _panel(axes: Any, panel: _Panel, rows: Sequence[Row], inches: float, legend:
     last = max(max(e.end for e in events), first + 1) if panel.end is None else panel.end
     if not first < last:
         raise SpecError(f"timeline: start={first} is not before end={last} {panel.trace.clock}")
-    points = (last - first) / (_INCHES * 0.885 * 72)
+    points = (last - first) / (_INCHES * axes.get_position().width * 72)
     y, ticks = inches, []
     for row in rows:
         for level, band in enumerate(row.bands):

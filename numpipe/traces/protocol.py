@@ -94,7 +94,9 @@ MOMENTS = {row.name: row for row in (
     Moment("store end", closes="write"),
     Moment("tile begin"),
     Moment("region begin", computing=""),
-    Moment("region end", computing=""))}
+    Moment("region end", computing=""),
+    Moment("await", computing="", opens="semaphore"),
+    Moment("awaited", computing="", closes="semaphore"))}
 
 
 @dataclass(frozen=True)

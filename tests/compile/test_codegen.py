@@ -290,21 +290,48 @@ def test_a_memory_barrier_beyond_the_cta_is_found():
     assert any(re.match(r"a memory barrier beyond the CTA: .*MEMBAR\.\w+\.GPU", line) for line in found)
 
 
+def sass_of(kernel: Any) -> str:
+    """The code of a function of a tensor map and a number, as Numba compiles it."""
+    from numpipe.core import numba as nb
+
+    library = nb.compile_kernel(kernel, (nb.types.int64, nb.types.int32), threads=256)._codelibrary
+    return nb.disassemble(nb.link(nb.to_ltoir(library), "kernel")[0])
+
+
 def test_a_lane_elected_by_its_number_is_found():
     """ptxas cannot know that one lane is left, and loops over all of them."""
-    from numpipe.core import numba as nb
     from numpipe.intrinsics import cp_async_bulk, mbarrier
 
     def kernel(tensor_map, steps):
-        if nb.cuda.threadIdx.x % 128 == 0:
+        if cuda.threadIdx.x % 128 == 0:
             for step in range(steps):
                 mbarrier.arrive_expect_tx(1024 + 8 * step, 8192)
                 cp_async_bulk.load(2048 + 8192 * step, tensor_map, (0, step), 1024 + 8 * step)
 
-    library = nb.compile_kernel(kernel, (nb.types.int64, nb.types.int32), threads=256)._codelibrary
-    code = gate.Sass(nb.disassemble(nb.link(nb.to_ltoir(library), "by_number")[0]))
+    code = gate.Sass(sass_of(kernel))
     assert code.find("UTMALDG")
     assert any("BRA.U.ANY" in line for line in gate.waterfalls(code))
+
+
+def test_lanes_that_meet_for_an_instruction_of_the_warp_are_no_loop_but_a_copy_is():
+    """Where lanes may be apart ptxas has them meet off the main way: WARPSYNC.COLLECTIVE, the instruction, ENDCOLLECTIVE."""
+    def kernel(tensor_map, steps):
+        lane = cuda.threadIdx.x
+        for step in range(steps):
+            if lane + step < steps:
+                if cuda.all_sync(0xffffffff, lane < step):
+                    cuda.syncthreads()
+                if cuda.shfl_down_sync(0xffffffff, lane, 1) == step:
+                    cuda.syncwarp(0xffffffff)
+
+    text = sass_of(kernel)
+    code = gate.Sass(text)
+    met = {code.instructions[code.instructions.index(each) + 1].opcode for each in code.find("WARPSYNC.COLLECTIVE")}
+    assert met == {"VOTE.ALL", "SHFL.DOWN", "NOP"}  # NOP: they have met, which is all that bar.warp.sync is
+    assert list(gate.waterfalls(code)) == []
+    looped = gate.Sass(text.replace("VOTE.ALL P0, P0 ;", "UTMALDG.2D [UR12], [UR10] ;", 1))
+    [found] = gate.waterfalls(looped)
+    assert found.startswith("a loop over the active lanes: ") and "WARPSYNC.COLLECTIVE" in found
 
 
 @pytest.mark.variants(1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import json
 import time
@@ -154,3 +155,19 @@ def test_a_gpu_that_does_not_signal_is_named(tmp_path: Path) -> None:
 def test_a_rank_that_is_killed_is_named_within_ten_seconds(tmp_path: Path) -> None:
     (text, seconds), nothing = ranks("killed", tmp_path, (0, -9))
     assert "for the launch on GPU 1 to begin; GPU 1 has not launched it" in text and seconds < 10 and nothing is None
+
+
+# ---- what a profile says
+def test_a_profile_has_the_waits_for_peers(tmp_path: Path) -> None:
+    options = dataclasses.replace(shift.options, compiler_params=numpipe.CompilerParams(profile_space=100, profile_dir=str(tmp_path)))
+    mesh, host = numpipe.Mesh.local([0, 1]), inputs(2, 1024)
+    x, y = mesh.to_device(host), mesh.zeros((1024, 64), np.float32)
+    numpipe.Kernel(shift.function, options)(x, y, mesh=mesh)
+    mesh.check()
+    trace = numpipe.last_profile()
+    assert trace is not None
+    waits = trace.of("semaphore")
+    assert {event.role for event in waits} == {"memory", "compute"} and all(event.start <= event.end for event in waits)
+    assert {event.details["semaphore"] for event in waits} <= {f"ready[{i}]" for i in range(16)}
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["shift_gpu0_0.json", "shift_gpu1_0.json"]
+    print(trace.timeline())

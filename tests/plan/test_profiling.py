@@ -14,6 +14,7 @@ import pytest
 
 import numpipe
 from numpipe import ArrayType, BlockSpec, CompilerParams, Trace, ds
+from numpipe.compile.check import gate
 from numpipe.launch.profiles import trace_of
 from numpipe.plan.profiling import EVENT_BYTES, KINDS, PART_BYTES, buffer_bytes, control, parts
 
@@ -116,6 +117,35 @@ def test_a_buffer_becomes_the_events_of_the_simulated_sm() -> None:
     assert trace_of(image, EMPTY * 4, (2, 1, 1)).events == []
     assert {e.cta for e in trace_of(image, EMPTY * 2 + compute + memory, (1, 2, 1)).events} == {(0, 1, 0)}
     assert trace_of(image, EMPTY * 2 + compute + memory, (1, 1, 1)).events == [], "of an earlier launch with more CTAs"
+
+
+@numpipe.kernel(grid=numpipe.persistent(1), num_compute_wgs=1, semaphores=4,
+                compiler_params=CompilerParams(profile_space=ROOM, profile_dir="unused"))
+def exchanged(x, y, ready):
+    other = 1 - numpipe.axis_index("gpu")
+    numpipe.peer(y, other)[ds(0, 64), ds(0, 64)] = x[ds(0, 64), ds(0, 64)]
+    numpipe.signal(ready.at[3], other)
+    numpipe.wait(ready.at[3], 1)
+
+
+@pytest.mark.variants(1)
+@pytest.mark.parametrize("profiled", [True, False])
+def test_a_wait_for_a_semaphore_is_recorded_in_both_roles(profiled: bool) -> None:
+    block = ArrayType((64, 64), np.float32)
+    kernel = exchanged if profiled else numpipe.Kernel(exchanged.function, replace(exchanged.options,
+                                                                                   compiler_params=CompilerParams()))
+    compiled = kernel.compiled(block, block, mesh=numpipe.Mesh.simulated(2))
+    assert gate.findings(compiled) == ()
+    events = re.findall(r"st\.global\.v4\.u32 \[at\]|AGAIN: ld\.acquire\.sys\S+ seen, \[%", compiled.ptx)
+    around = [events[at - 1:at + 2] for at, event in enumerate(events) if event.startswith("AGAIN")]
+    assert len(around) == 2
+    assert all(each[::2] == ["st.global.v4.u32 [at]"] * 2 for each in around) == profiled
+    if not profiled:
+        return
+    memory = part([event("await", 3, 50_200), event("awaited", 3, 51_000)])
+    trace = trace_of(compiled.image, memory + part([]), (1, 1, 1))
+    assert [(e.warpgroup, e.start, e.end, e.details) for e in trace.of("semaphore")] == [(0, 100, 500, {"semaphore": "ready[3]"})]
+    assert trace.of("note") == []
 
 
 # ---- the simulated SM ----------------------------------------------------------------------------------------------------

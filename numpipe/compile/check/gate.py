@@ -29,6 +29,7 @@ tensor maps            one by-value parameter, addressed and never read: a copy 
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -185,12 +186,15 @@ def memory_barriers(built: Built, sass: Sass) -> Iterator[str]:
 
 
 def waterfalls(sass: Sass) -> Iterator[str]:
-    """No instruction with uniform operands stands in a loop over the active lanes."""
+    """No instruction with uniform operands stands in a loop over the active lanes.
+
+    What follows a WARPSYNC.COLLECTIVE, up to its ENDCOLLECTIVE, is none by itself: where lanes may be apart (BRA.DIV) they meet there,
+    off the main way, for one instruction of the whole warp: an election, a shuffle, a vote, bar.warp.sync.
+    """
     for instruction in sass.find(r"BRA\.U\.ANY|R2UR\.OR|WARPSYNC\.COLLECTIVE"):
-        following = sass.instructions[sass.instructions.index(instruction) + 1:][:1]
-        detour = instruction.opcode == "WARPSYNC.COLLECTIVE" and following and following[0].opcode in (
-            "ELECT", "SHFL.IDX", "SHFL.BFLY")
-        if not detour:  # lanes that are apart meet there: no loop
+        behind = sass.instructions[sass.instructions.index(instruction) + 1:]
+        inside = itertools.takewhile(lambda each: each.opcode != "ENDCOLLECTIVE", behind)
+        if instruction.opcode != "WARPSYNC.COLLECTIVE" or any(re.match(r"R2UR|UTMA|UBLKCP|USETMAXREG", i.opcode) for i in inside):
             yield f"a loop over the active lanes: {instruction}"
 
 

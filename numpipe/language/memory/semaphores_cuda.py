@@ -15,6 +15,7 @@ from ...plan.context_cuda import counter_pointer
 from ...plan.control_block import LOST, SEMAPHORE, SEMAPHORES
 from ...plan.outside_cuda import report
 from ...plan.plans import GPU
+from ...plan.profiling_cuda import record
 from ..tiles.refs_cuda import I32, gmem_value
 from . import semaphores as source
 from .peers_cuda import TELL, address, reached, section, statement, words
@@ -79,7 +80,10 @@ def _wait(typing_context: Any, np_: Any, site: Any, semaphore: Any, value: Any, 
     types = np_, semaphore, I32, I32
     nb.returns(typing_context, function, types)
     context, builder, args = yield nb.types.void(np_, site, semaphore, I32, *[loads] * (loads is not True))
+    index = builder.extract_value(nb.fields(context, builder, semaphore, args[2]).start, 0)
+    record(builder, np_.unit, args[0], "await", index)
     nb.call(context, builder, function, types, (args[0], args[2], args[3], nb.const(np_.unit.places.index(what))))
+    record(builder, np_.unit, args[0], "awaited", index)
 
 
 @cuda_meaning(source.poll)

@@ -30,6 +30,8 @@ class DeviceModel:
     """the clock while they are busy, after seconds of load"""
     hbm: float
     """bytes a second, read and written together"""
+    link: float
+    """bytes a second to and from all other GPUs, each way"""
     l2_bytes: int
     l2_rate: int
     """bytes a cycle, of all SMs together"""
@@ -79,6 +81,7 @@ H200 = DeviceModel(
     # measured TFLOPS of docs/results/gemm_h200* they say which clock the card really had
     tensor_clock=1630, settled_clock=1357,
     hbm=4.23e12,  # the best copy seen, PyTorch's: docs/results/bandwidth_h200*
+    link=370e9,  # copies of 16 CTAs between two H200s by NVLink: 375 GB/s from a peer's memory, 371 to it (one quick run)
     l2_bytes=60 << 20,
     l2_rate=5120,  # NVIDIA's figure for the A100; 4775 were seen in a product that was limited by the tensor cores
     # 8192,8200,8184 took 220 million requests, 2.1 a row (Nsight Compute); five configurations without clusters needed 1.84 to

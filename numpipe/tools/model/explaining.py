@@ -23,6 +23,7 @@ from ...kernels import noting, targets
 from ...kernels.arguments import Call
 from ...kernels.kernels import Kernel, check_kernel
 from ...kernels.simulate import run_role
+from ...launch.mesh import Mesh
 from ...language.tiles.load import without_value
 from ...plan.resources import Resources
 from ...plan.specs import Persistent
@@ -90,6 +91,7 @@ class Explanation:
     l2_bytes            that L2 gives and takes: SMs side by side fetch a box once
     hbm_bytes           that HBM gives and takes; where arrays exceed half of L2, what a second pipeline reads again counts again
     loaded, stored      bytes by array
+    fetched, sent       the same of other GPUs' arrays, over the link; `link_bytes` is their sum
     smem                (bytes, what) of a CTA's shared memory, of smem_limit
     grid, ctas_per_sm, persistent
     sms                 SMs of the GPU
@@ -131,6 +133,8 @@ class Explanation:
     measured: Measured | None = None
     data: tuple[str, ...] = ()
     given: tuple[str, ...] = ()
+    fetched: dict[str, int] = dataclasses.field(default_factory=dict)
+    sent: dict[str, int] = dataclasses.field(default_factory=dict)
 
     @property
     def advice(self) -> str:
@@ -143,6 +147,11 @@ class Explanation:
         if self.limiter not in (*ROOFLINES, "stores") or self.limiter == following or saved < NEXT * self.predicted_seconds:
             return ADVICE[self.limiter]
         return f"{ADVICE[self.limiter]}; next {following} ({_time(saved)}): {ADVICE[following]}"
+
+    @property
+    def link_bytes(self) -> int:
+        """The bytes that this GPU loads from other GPUs and stores to them."""
+        return sum(self.fetched.values()) + sum(self.sent.values())
 
     @property
     def smem_bytes(self) -> int:
@@ -164,7 +173,7 @@ class Explanation:
         figures = dataclasses.asdict(self) | {"smem": [list(row) for row in self.smem], "grid": list(self.grid),
                                               "slots": [vars(slots) for slots in self.slots],
                                               "data": list(self.data), "given": list(self.given)}
-        derived = ("advice", "smem_bytes", "predicted_tflops", "predicted_tbytes_per_second")
+        derived = ("advice", "link_bytes", "smem_bytes", "predicted_tflops", "predicted_tbytes_per_second")
         return figures | {name: getattr(self, name) for name in derived}
 
     def __str__(self) -> str:
@@ -179,11 +188,13 @@ class Explanation:
         rows = [
             ("work", f"{_number(self.flop, 'FLOP') if self.flop else 'no products'}, "
                      f"{_number(self.hbm_bytes, 'B')} of HBM{per_byte}, "
+                     + f"{_number(self.link_bytes, 'B')} of the link, " * bool(self.link_bytes) +
                      f"{_number(self.l2_bytes, 'B')} of L2, {_number(self.copied_bytes, 'B')} copied to shared memory"),
             ("", f"depends on data, as given: {', '.join(self.given)}" if self.given else ""),
             ("", f"depends on data, zeros here: {', '.join(self.data)}; numbers of NumPy arrays are read" if self.data else ""),
             *((name, ", ".join(f"{array} {_number(n, 'B')}" for array, n in nbytes.items()) or "none")
-              for name, nbytes in (("loads", self.loaded), ("stores", self.stored))),
+              for name, nbytes in (("loads", self.loaded), ("stores", self.stored), ("fetches", self.fetched), ("sends", self.sent))
+              if nbytes or name in ("loads", "stores")),
             ("grid", f"{' x '.join(map(str, self.grid))} CTAs of {self.threads} threads, {self.ctas_per_sm} an SM"
                      + ", persistent" * self.persistent + f"; {self.tiles} tiles, {self.steps} steps, {self.waves:.2f} waves"),
             ("registers", f"{roles}; {registers.accumulators} of accumulators"
@@ -219,7 +230,8 @@ def explain(kernel: Callable[..., Any], /, *args: Any, **named: Any) -> OpExplan
 
 @brief
 def explain(kernel: Any, /, *args: Any, measured: float | Trace | None = None, device: DeviceModel = H200,
-            clock: Clock | float = "burst", compiled: bool | None = None, out: Any = None, **named: Any) -> Any:
+            clock: Clock | float = "burst", compiled: bool | None = None, out: Any = None, mesh: Mesh | None = None,
+            **named: Any) -> Any:
     """Return what a call of a kernel moves and multiplies, how long it takes on a GPU, and what limits it. Needs no GPU.
 
     kernel             or an op of `numpipe.ops`: then what is returned has an `Explanation` of each kernel that a call on arrays of
@@ -231,6 +243,8 @@ def explain(kernel: Any, /, *args: Any, measured: float | Trace | None = None, d
                        at its power cap after seconds of load, or MHz
     compiled           whether to compile the kernel, for its registers; None: where the toolchain is installed. If not, they
                        are those of the budget
+    mesh               of a kernel of several GPUs, of which only the size counts: the figures are those of each GPU. An array
+                       stands for those of all
 
     ::
 
@@ -245,28 +259,30 @@ def explain(kernel: Any, /, *args: Any, measured: float | Trace | None = None, d
     """
     require("explain", locals(), device=a(DeviceModel), compiled=FLAG | NONE)
     if any(kernel is op for op in noting.OPS):
-        return explain_op(kernel, args, named if out is None else {**named, "out": out},
+        return explain_op(kernel, args, named | {name: value for name, value in (("out", out), ("mesh", mesh)) if value is not None},
                           functools.partial(explain, device=device, clock=clock, compiled=compiled))
     check_kernel("explain", kernel)
     device.tensor_busy_clock(clock)
-    call = kernel.described(args, named, out, whole=True)
+    call = kernel.described(args, named, out, mesh=mesh, whole=True)
     card = launch.Device(0, device.name, device.target.capability[:2], device.sms, 0, device.target.smem_bytes)
     grid = targets.ctas(kernel.definition, launch.Choice("gpu", "asked for", card), call)
     if 0 in grid:
         raise SpecError(f"explain: kernel {kernel.name} has no CTAs for these arguments: grid {grid}")
     if compiled is None:
         compiled = os.environ.get("NUMPIPE_COMPILE_CHECK", "1") != "0" and toolchain() is None
-    used: Resources | None = kernel.inspect("resources", *args, out=out, **named) if compiled else None
+    used: Resources | None = kernel.inspect("resources", *args, out=out, mesh=mesh, **named) if compiled else None
     unit = call.variant.unit(simulated=True)
     entry = used.registers if used else min(255, unit.register_pool // unit.warpgroups)
-    work = _count(unit, call, grid, lambda: device.sms * _resident(used or unit, entry, device))
+    semaphores = kernel.definition.results.semaphores(call) if unit.gpus else None
+    work = _count(unit, call, grid, semaphores, lambda: device.sms * _resident(used or unit, entry, device))
     resident = _resident(used or unit, entry, device)
     memory, compute = (unit.memory_registers, unit.compute_registers) if unit.warp_specialized else (0, entry)
     spilled = used.spill_bytes if used else 2 * 4 * max(0, work.accumulators + OTHERS - unit.compute_registers)
     registers = Registers(entry, memory, compute, work.accumulators, spilled, used is not None)
     slots = [Slots(plan.name, plan.slots, plan.stage_bytes, work.total["fills", plan.name]) for plan in unit.load_rings]
     slots += [Slots(plan.name, plan.slots, plan.stage_bytes, 0, "store") for plan in unit.outputs.values()]
-    loaded, stored = ({key[1]: n for key, n in work.total.items() if key[0] == kind} for kind in ("load", "store"))
+    loaded, stored, fetched, sent = ({key[1]: n for key, n in work.total.items() if key[0] == kind}
+                                     for kind in ("load", "store", "fetch", "send"))
     persistent = isinstance(kernel.options.grid, Persistent)
     prediction = predict(work, Facts(
         tuple(RingFacts(plan.name, plan.slots, plan.delay, plan.stage_bytes) for plan in unit.load_rings), resident,
@@ -281,14 +297,17 @@ def explain(kernel: Any, /, *args: Any, measured: float | Trace | None = None, d
         waves=(tiles if persistent else work.ctas) / (device.sms * resident),
         steps=sum(n for key, n in work.total.items() if key[0] == "fills"), predicted_seconds=prediction.seconds,
         limits=prediction.limits, losses=prediction.losses, limiter=prediction.limiter, data=work.data,
-        given=work.given, measured=None if measured is None else _measured(measured, work.total["flop",], prediction))
+        given=work.given, fetched=fetched, sent=sent, measured=None if measured is None else _measured(measured, work.total["flop",], prediction))
 
 
-def _count(unit: Unit, call: Call, grid: tuple[int, int, int], resident: Callable[[], int]) -> KernelWork:
-    """Count the kernel's work, on zeros where there is no data."""
+def _count(unit: Unit, call: Call, grid: tuple[int, int, int], semaphores: int | None,
+           resident: Callable[[], int]) -> KernelWork:
+    """Count the kernel's work, on zeros where there is no data; of several GPUs that of the first, as if all had its arrays."""
     lifted, infos = call.variant.lifted, list(call.infos)
     if (workspace := call.variant.workspace) is not None:
         infos.append(launch.info_of_zeros(workspace(grid, infos), np.dtype(np.float32)))
+    if semaphores is not None:
+        infos.append(launch.info_of_zeros((semaphores,), np.dtype(np.int32)))
     known = [info.array if info.array is not None and any(info.array.strides) else None for info in infos]
     arrays = [(np.broadcast_to(np.zeros((), info.dtype), info.shape) if array is None else array).view(Numbers)
               for info, array in zip(infos, known, strict=True)]
@@ -301,7 +320,7 @@ def _count(unit: Unit, call: Call, grid: tuple[int, int, int], resident: Callabl
     values = call.variant.values(call)
     nbytes = {arg.name: math.prod(info.shape) * info.dtype.itemsize for arg, info in zip(unit.arrays, infos, strict=True)}
     try:
-        work = count(unit, lambda machine: run_role(machine, unit, lifted.simulated, [arrays], values), grid, resident, nbytes,
+        work = count(unit, lambda machine: run_role(machine, unit, lifted.simulated, [arrays] * max(unit.gpus, 1), values), grid, resident, nbytes,
                      lambda: bool(read(given=True)))
     except Exception as error:
         located = blame.simulated(error, unit, lifted)

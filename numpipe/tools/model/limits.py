@@ -1,4 +1,4 @@
-"""How long a kernel takes, and why: the time of its longest SM, of L2 and of HBM, and the same without each cost.
+"""How long a kernel takes, and why: the time of its longest SM, of L2, of HBM and of the link, and the same without each cost.
 
 ::
 
@@ -7,7 +7,7 @@
     CTA       = steps x max(step, slot / slots) + tiles x (drain + store) + start
     start     = first tile + last store                  nothing of a CTA runs beside them, unless another CTA is on its SM
     SM        = its CTAs, one after another              the SM with the most work makes the wave tail
-    kernel    = launch + max(SM, L2, HBM)
+    kernel    = launch + max(SM, L2, HBM, link)
 
 A *loss* is what the prediction falls by when a thing costs nothing: a ring with endless slots, SMs with equal work, a start for an
 SM's first CTA alone, and so on. The limiter is the largest loss if it is at least `LOSS` of the time. If not, it is the unit of
@@ -25,7 +25,7 @@ from .device import Clock, DeviceModel
 from .work import KernelWork
 
 LOSS = 0.2
-ROOFLINES = {"tensor cores": 0.5, "memory bandwidth": 0.9}
+ROOFLINES = {"tensor cores": 0.5, "memory bandwidth": 0.9, "link": 0.8}
 """the part of the time after the launch from which on a unit is the limiter: products have steps and stores between them"""
 STORES = 0.75
 """the share of stores in the bytes of HBM from which on the limiter is stores, and not memory bandwidth"""
@@ -35,6 +35,7 @@ _SERIALISED = 100
 ADVICE = {
     "tensor cores": "at the roofline of the tensor cores",
     "memory bandwidth": "at the roofline of HBM: move fewer bytes",
+    "link": "at the roofline of the link to other GPUs: send fewer bytes (a narrower dtype), or compute meanwhile",
     "stores": "write fewer bytes (a narrower dtype), keep tiles in registers for longer, or let stores overlap products",
     "slots": "tiles come too late: more slots (max_concurrent_steps), or smaller steps",
     "tile size": "tiles are too small: a larger one loads fewer bytes, and has fewer steps, for the same FLOP",
@@ -47,7 +48,7 @@ ADVICE = {
 }
 """The limiters, and what to do about each."""
 LOSSES = ("slots", "tile size", "wave tail", "CTA start", "registers", "stores", "compute role", "launch")
-LIMITS = ("tensor cores", "memory bandwidth", "L2", "ring", "computing", "CTA start", "longest SM", "launch")
+LIMITS = ("tensor cores", "memory bandwidth", "link", "L2", "ring", "computing", "CTA start", "longest SM", "launch")
 COMPUTING = ("tile size", "registers", "stores", "compute role")
 """the losses that are parts of the time of computing"""
 
@@ -213,7 +214,12 @@ class Model:
                 for array, n in footprint.items()}
 
     def hbm_bytes(self) -> float:
-        return sum(self.hbm_loads().values()) + _sum(self.work.total, "store")
+        """Return the bytes that HBM gives and takes: those too that other GPUs load from it and store to it, as this one does there."""
+        return sum(self.hbm_loads().values()) + _sum(self.work.total, "store") + self.link_bytes()
+
+    def link_bytes(self) -> int:
+        """Return the bytes that come from other GPUs, and that go there: where all do the same, both ways are alike."""
+        return _sum(self.work.total, "fetch") + _sum(self.work.total, "send")
 
     def l2_bytes(self) -> float:
         """Return the bytes that L2 gives and takes."""
@@ -224,7 +230,7 @@ class Model:
         """Return the whole kernel's time; `without`: a thing that costs nothing."""
         l2 = 0.0 if without == "tile size" else self.limit("L2")
         launch = 0.0 if without == "launch" else self.device.launch
-        return launch + max(self.sm(without), l2, self.limit("memory bandwidth"))
+        return launch + max(self.sm(without), l2, self.limit("memory bandwidth"), self.limit("link"))
 
     def limit(self, name: str, without: str = "") -> float:
         """Return the seconds of one unit that never waits for others; `without`: of computing, a thing that costs nothing."""
@@ -233,6 +239,8 @@ class Model:
                 return _sum(self.work.total, "tensor") / self.device.sms / self.hertz
             case "memory bandwidth":
                 return self.hbm_bytes() / self.device.hbm
+            case "link":
+                return self.link_bytes() / self.device.link
             case "L2":
                 rows = self.work.unaligned_rows / self.device.unaligned_rows
                 return max(self.l2_bytes() / self.device.l2_rate / self.hertz, rows)

@@ -119,7 +119,7 @@ def count(unit: Unit, body: Body, grid: tuple[int, int, int], resident: Callable
 
 def _structure(work: Work) -> frozenset[Any]:
     """Return a CTA's work without its loads and stores, whose bytes depend on how much of a block lies inside its array."""
-    return frozenset(item for item in work.items() if item[0][0] not in ("load", "store"))
+    return frozenset(item for item in work.items() if item[0][0] not in ("load", "store", "fetch", "send"))
 
 
 def _cost(work: Work) -> int:

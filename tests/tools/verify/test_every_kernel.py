@@ -15,9 +15,9 @@ import pytest
 
 import numpipe
 from numpipe import ops
-from numpipe.kernels.kernels import Kernel
 from tests.kernels.attention_cases import CASES
 from tests.kernels.product_configs import KINDS
+from tests.kernels.recorded_calls import recorded
 
 ROOT = Path(__file__).resolve().parents[3]
 sys.path[:0] = [str(ROOT / "examples"), str(ROOT / "examples" / "benchmarks")]
@@ -93,6 +93,16 @@ def copies() -> None:
         ops.copy(array, target="sim")
 
 
+def many_gpus() -> None:
+    mesh, rng = numpipe.Mesh.simulated(2), np.random.default_rng(0)
+    rows, depths = [halves(130, 72)] * 2, [halves(72, 136)] * 2
+    ops.all_gather_matmul(rows, depths, mesh=mesh)
+    ops.matmul_reduce_scatter(rows, depths, mesh=mesh)
+    ops.all_gather(rows, mesh=mesh)
+    ops.reduce_scatter(rows, mesh=mesh)
+    ops.all_to_all(rows, [rng.integers(0, 65, 2).astype(np.int32) for _ in range(2)], mesh=mesh)
+
+
 def padded() -> None:
     from numpipe.ops import padded
 
@@ -112,6 +122,8 @@ CALLS: dict[str, tuple[Callable[[], Any], set[str]]] = {
     "ops.matmul": (products, {"matmul"}),
     "ops.copy": (copies, {"copy_rows", "copy_turned", "copy_lanes", "copy_blocks"}),
     "ops.padded": (padded, {"copy_padded"}),
+    "ops of many GPUs": (many_gpus, {"all_gather_matmul", "matmul_reduce_scatter", "all_gather", "reduce_scatter", "exchange",
+                                     "all_to_all"}),
 }
 """calls -> the functions of the kernels that they come to"""
 
@@ -136,25 +148,17 @@ def test_each_kernel_is_called() -> None:
     assert written() == set().union(*(names for _, names in CALLS.values())) | set(LEFT_OUT)
 
 
-def calls_of(name: str, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Kernel, tuple[Any, ...], dict[str, Any], Any]]:
-    found = []
-    run = Kernel._run
-
-    def noted(self: Kernel, args: Any, named: Any, out: Any, *more: Any) -> Any:
-        found.append((self, tuple(getattr(arg, "array", arg) for arg in args), dict(named), out))
-        return run(self, args, named, out, *more)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Kernel, "_run", noted)
-        CALLS[name][0]()
-    assert {kernel.name for kernel, *_ in found} == CALLS[name][1]
-    return found
+PARTS = {"all_gather_matmul": "gathered", "matmul_reduce_scatter": "parts", "all_gather": "room", "reduce_scatter": "room",
+         "all_to_all": "out"}
+"""of a kernel of several GPUs: the array in which a GPU's own part, or what no row comes to, is written by nobody"""
 
 
 def verified(name: str, schedules: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    for kernel, args, named, out in calls_of(name, monkeypatch):
-        result = numpipe.verify(kernel, *args, out=out, schedules=schedules, **named)
-        assert result and not result.warnings, f"{kernel.name}{[np.shape(x) for x in args]}{named}: {result}"
+    found = recorded(CALLS[name][0], monkeypatch)
+    assert {call.kernel.name for call in found} == CALLS[name][1]
+    for call in found:
+        result = call.passed_to(numpipe.verify, schedules=schedules, partial=PARTS.get(call.kernel.name, ()))
+        assert result and not result.warnings, f"{call.kernel.name}{list(map(np.shape, call.args))}{call.named}: {result}"
 
 
 @pytest.mark.parametrize("name", ["steered", "copy_pipeline"])

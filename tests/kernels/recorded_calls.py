@@ -1,0 +1,49 @@
+"""The kernels that an op calls, with the host arrays that it passes: for verify, mutate and schedules of one's choice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from numpipe.kernels.kernels import Kernel
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A call of a kernel: `named` has the mesh of one of several GPUs, whose arguments are lists."""
+
+    kernel: Kernel
+    args: tuple[Any, ...]
+    named: dict[str, Any]
+    out: Any
+
+    def passed_to(self, function: Callable[..., Any], **options: Any) -> Any:
+        """What `numpipe.verify` and its like say of this call."""
+        return function(self.kernel, *self.args, out=self.out, **self.named, **options)
+
+    def simulated(self, **options: Any) -> Any:
+        return self.kernel.simulate(*self.args, out=self.out, **self.named, **options)
+
+
+def recorded(call: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> list[Recorded]:
+    """The calls of kernels that are made on the way, in their order."""
+    found: list[Recorded] = []
+    run = Kernel.__call__
+
+    def noted(self: Kernel, /, *args: Any, out: Any = None, target: Any = None, stream: Any = None, mesh: Any = None,
+              **named: Any) -> Any:
+        told = named if mesh is None else {**named, "mesh": mesh}
+        found.append(Recorded(self, tuple(map(_host, args)), told, _host(out)))
+        return run(self, *args, out=out, target=target, stream=stream, mesh=mesh, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Kernel, "__call__", noted)
+        call()
+    return found
+
+
+def _host(arg: Any) -> Any:
+    return [_host(each) for each in arg] if type(arg) is list else getattr(arg, "array", arg)
