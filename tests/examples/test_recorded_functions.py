@@ -108,8 +108,10 @@ def test_all_functions_of_shapes_are_recorded(kernels: list[tuple[numpipe.Kernel
 
 
 def test_all_kernels_are_among_them() -> None:
+    """But for kernels of several GPUs, which no file holds."""
     of_files = {path.name for path in (*EXAMPLES.rglob("*.py"), *OPS.glob("*.py"))
-                if re.search(r"^ *@numpipe[._](kernel|jit)\b", path.read_text("utf8"), re.MULTILINE)}
+                if re.search(r"^ *@numpipe[._](kernel|jit)\b", text := path.read_text("utf8"), re.MULTILINE)
+                and "semaphores=" not in text}
     tested = {Path(str(module.__file__)).name for module in (*MODULES, gemm_ladder, attention_ladder)}
     tested |= {"jax_calls.py", "matmul.py", "attention.py", "attention_short.py", "copy.py", "padded.py", "by_rows.py"}
     assert of_files == tested
