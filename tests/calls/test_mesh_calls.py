@@ -87,6 +87,10 @@ def test_the_mesh_goes_through_verify_check_and_mutate() -> None:
     assert "exit-in-flight" in {mutant.by for mutant in found} and "for one less" in {mutant.change for mutant in found}
 
 
+def test_verify_runs_as_many_ctas_as_two_gpus_have_whatever_the_mesh() -> None:
+    assert [numpipe.verify(shift, inputs(gpus), mesh=Mesh.simulated(gpus), schedules=1).ctas for gpus in (1, 8)] == [132, 33]
+
+
 def test_a_wrong_result_names_the_gpu_and_leaves_the_arguments_as_they_are() -> None:
     x = inputs()
     with pytest.raises(AssertionError, match="y of GPU 1 differs from the reference in 4096 of 4096"):

@@ -8,6 +8,7 @@ virtual-time model and in random orders of three kinds (`numpipe.sim.schedule`).
 from __future__ import annotations
 
 import functools
+import gc
 import re
 import time
 from collections import Counter
@@ -195,7 +196,8 @@ def verify(kernel: Kernel, /, *args: Any, schedules: int | Literal["all"] = 20, 
                        schedules (docs/exploration.md); the result's `coverage` says how many there are, and whether they are all
     seed               any int. ``kernel.simulate(*args, seed=s)`` runs the schedule of seed s again, and fails again
     ctas               CTAs of a `persistent` grid in all schedules. None: 2 (clusters), and if no schedule fails, the
-                       virtual-time order once more on as many CTAs as an H100 or H200 has SMs, 132: a conflict may need them
+                       virtual-time order once more on as many CTAs as an H100 or H200 has SMs, 132: a conflict may need them (on
+                       more than two GPUs as many in all as two of them have)
     partial            names of outputs of which the kernel means to write a part: else an element that nobody has written is a
                        failure, "unwritten-output", of an output that the call allocates, and a warning of one that is passed
     limit              seconds after which ``schedules="all"`` ends without having run all
@@ -301,11 +303,15 @@ def verified(kernel: Kernel, arguments: Arguments, schedules: int | Literal["all
                           for found in (errors, kept))
     wide = _SMS if ctas is None and not failures and kernel.options.grid == Persistent() else None
     if wide is not None:
+        if arguments.mesh is not None:  # CTAs of all GPUs live at once, and what they know of each other takes gigabytes
+            wide = min(wide, 2 * _SMS // arguments.mesh.size)
         wide -= wide % kernel.options.attributes.size
         try:
             arguments.run(functools.partial(kernel.judged, Judge(wide)))
         except SimulationError as error:
             failures = (Failure(*_key(error), 1, None, error, wide),)
+        if arguments.mesh is not None:
+            gc.collect()  # they are in cycles
     differences = tuple(_difference(name, first[name], arrays, _summed(kernel, arguments, arrays[0][0]))
                         for name, arrays in others.items())
     seconds = time.perf_counter() - begun
