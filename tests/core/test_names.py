@@ -124,7 +124,7 @@ def test_a_profile_stays_in_its_directory(tmp_path: Path, monkeypatch: pytest.Mo
     saved: list[Path] = []
     monkeypatch.setattr(driver, "get", lambda: types.SimpleNamespace(synchronize=lambda *_: None, copy_out=lambda *_: None))
     monkeypatch.setattr(profiles, "trace_of", lambda *_: types.SimpleNamespace(save=saved.append))
-    image = types.SimpleNamespace(name="../größe", recording=types.SimpleNamespace(directory=str(tmp_path)))
+    image = types.SimpleNamespace(name="../größe", gpus=0, recording=types.SimpleNamespace(directory=str(tmp_path)))
     recorded = profiles.Recorded(image, 0, 0, 8)  # type: ignore[arg-type]
     recorded.launches = 1
     profiles._fetch(recorded, (1, 1, 1), 0)

@@ -16,6 +16,7 @@ from types import FrameType, ModuleType
 from typing import Any
 
 from numpipe.core.op import Op
+from numpipe.errors import TargetError
 from numpipe.intrinsics import barrier, cluster, cp_async_bulk, fence, griddep, mbarrier, setmaxnreg, wgmma
 from numpipe.tools.verify.mutation import (
     ELSEWHERE,
@@ -123,7 +124,10 @@ def _synchronises(node: ast.AST, module: ModuleType, helpers: set[Any]) -> bool:
     if not isinstance(node, ast.Attribute):
         return False
     if isinstance(node.value, ast.Name) and isinstance(getattr(module, node.value.id, None), ModuleType):
-        return _is_one(getattr(getattr(module, node.value.id), node.attr, None), helpers)
+        try:
+            return _is_one(getattr(getattr(module, node.value.id), node.attr, None), helpers)
+        except TargetError:  # numpipe.torch where there is no PyTorch
+            return False
     return node.attr in SYNCHRONISES
 
 
