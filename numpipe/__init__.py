@@ -83,6 +83,7 @@ _HOMES = {
     "language.memory.shared": "run_scoped scratch",
     "language.memory.copies":
         "async_prefetch commit_smem commit_smem_to_gmem_group copy_gmem_to_smem copy_smem_to_gmem wait_smem_to_gmem",
+    "language.memory.prefetched": "prefetched",
     "language.memory.registers": "set_max_registers",
     "language.memory.per_lane": "lane_index",
     "language.memory.remote": "async_store_smem",
@@ -137,6 +138,7 @@ if TYPE_CHECKING:
     from .language.memory.copies import *
     from .language.memory.peers import *
     from .language.memory.per_lane import *
+    from .language.memory.prefetched import *
     from .language.memory.registers import *
     from .language.memory.remote import *
     from .language.memory.semaphores import *

@@ -110,6 +110,8 @@ class Machine(Protocol):
     """the kernel's axes, rings, slots, staging memory (numpipe.plan.unit.Unit)"""
     gpu: int | None
     """the number of its GPU, in a kernel with semaphores"""
+    moves: bool
+    """whether copies move anything, and shared memory holds it"""
 
     @property
     def deal(self) -> WorkCounter: ...
@@ -200,6 +202,10 @@ class Machine(Protocol):
 
         `ctas`: to the same addresses, and mbarriers, in the CTAs of the cluster whose ranks are bits of it; 0: to this CTA.
         """
+
+    def bulk_load(self, dst: int, source: TensorMap, nbytes: int, mbar: int) -> None:
+        """Asynchronous copy of the first `nbytes` of an array of one dimension, the map's, to SMEM; completes them on mbar. One
+        lane."""
 
     def tma_store(self, tensor: TensorMap, coords: tuple[int, ...], src: int, reduction: str = "", once: bool = False) -> None:
         """Asynchronous box copy SMEM -> GMEM, part of the lane's open bulk group. One lane.

@@ -80,6 +80,8 @@ class Counter:
 
     gpu: int | None = None
 
+    moves = False
+
     def __init__(self, work: Work, unit: Unit, warpgroup: int, cta: tuple[int, int, int], grid: tuple[int, int, int]) -> None:
         self.work, self.unit, self.warpgroup, self.cta, self.grid = work, unit, warpgroup, cta, grid
         self.rank = rank_of(place_of(cta, unit.cluster), unit.cluster)

@@ -23,6 +23,7 @@ class Warpgroup(state.Warpgroup):
     products: mma.Products
     bulk_groups: bulk.Groups
     loops: rounds.Rounds
+    moves = True
 
     def __init__(self, sm: SM, number: int, body: Callable[[Any], None]) -> None:
         super().__init__(sm, number, body)
@@ -96,6 +97,7 @@ class Warpgroup(state.Warpgroup):
 
     # ---- TMA
     tma_load = bulk.load
+    bulk_load = bulk.load_bytes
 
     def tma_store(self, tensor: TensorMap, coords: tuple[int, ...], src: int, reduction: str = "", once: bool = False) -> None:
         self.bulk_groups.store(tensor, coords, src, reduction, once)

@@ -93,6 +93,8 @@ CASES = [
     Case("cp_async_bulk.load", ("addr", "tmap", "(i, big, 7)", "bar"), load(3, ", ".join([R] * 3))),
     Case("cp_async_bulk.load", ("addr", "tmap", "(i, i, i, i)", "bar"), load(4, ", ".join([R] * 4))),
     Case("cp_async_bulk.load", ("addr", "tmap", "(1, 2, 3, 4, 5)", "bar"), load(5, ", ".join([R] * 5))),
+    Case("cp_async_bulk.load_bytes", ("addr", "tmap", "i", "bar"),
+         rf"cp\.async\.bulk\.shared::cluster\.global\.mbarrier::complete_tx::bytes \[{R}\], \[{RD}\], {R}, \[{R}\];"),
     Case("cluster.map_shared", ("addr", "i"), rf"mapa\.shared::cluster\.u32 {R}, {R}, {R};"),
     Case("cluster.arrive", (), r"barrier\.cluster\.arrive\.release;"),
     Case("cluster.wait", (), r"barrier\.cluster\.wait\.acquire;"),
