@@ -1,7 +1,7 @@
 """Kernels that arrays steer through copies of them in shared memory (`numpipe.prefetched`).
 
-Each takes (a, table, counts, c), made and answered as those of `steered_kernels`: what a kernel there computes the kernel of that name
-computes here. `size`: elements of the table that are copied; those behind are read from the array.
+Each takes (a, table, counts, c), made and answered as those of `steered_kernels`: what a kernel there computes the kernel of that
+name computes here. `size`: elements of the table that are copied; those behind are read from the array.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from ...arch.dtypes import INT32
-from ...core.arith import INT64, is_integer
+from ...core.arith import is_integer
 from ...core.inert import Inert, NoValue
 from ...core.lanes import one_lane
 from ...core.machine import TensorMap, current
@@ -60,8 +60,8 @@ def planned(np_: Any, site: str, table: Any, size: Any) -> Scratch:
         raise SpecError(f"prefetched(table): {without_value(arg, ())}; of others load what you need, {arg.name}[…]")
     size = constant("prefetched", "size", size)
     if not is_int(size) or not 1 <= size <= MOST:
-        raise SpecError(f"prefetched(table, size): size must be a compile-time int of 1 … {MOST}, the elements of '{arg.name}' that "
-                        f"have room in shared memory, got {size!r}")
+        raise SpecError(f"prefetched(table, size): size must be a compile-time int of 1 … {MOST}, the elements of '{arg.name}' "
+                        f"that have room in shared memory, got {size!r}")
     unit = ALIGNED // arg.dtype.itemsize
     kind = SMEM((-(-size // unit) * unit,), arg.dtype), Barrier()
     scratch: Scratch = np_.unit.plan_scratch(site, kind, np_.unit.warp_specialized)
@@ -73,8 +73,8 @@ def check_index(name: str, ndim: int, parts: Sequence[Any]) -> str | None:
     """Return what makes an element inert, None where nothing does, given the parts of an index or their Numba types; SpecError
     unless there is an integer for each dimension."""
     if len(parts) != ndim or not all(isinstance(part, NoValue) or is_integer(part) for part in parts):
-        raise SpecError(f"prefetched({name})[…] is indexed by an integer for each of the array's {ndim} dimension{'s' * (ndim > 1)}: "
-                        f"{name}[…], the array itself, has blocks and indices with modes")
+        raise SpecError(f"prefetched({name})[…] is indexed by an integer for each of the array's {ndim} dimension"
+                        f"{'s' * (ndim > 1)}: {name}[…], the array itself, has blocks and indices with modes")
     return next((part.what for part in parts if isinstance(part, NoValue)), None)
 
 
@@ -127,7 +127,8 @@ class Prefetched(TableFacts):
         offset = int(np.ravel_multi_index(tuple(map(int, parts)), array.shape)) * array.itemsize if inside else self.nbytes
         if offset >= self.nbytes:
             return load(self.ref, index)
-        machine, at = current(), self.address + offset
+        machine: Any = current()
+        at = self.address + offset
         if hasattr(machine, "lane"):
             return machine.load(at, array.dtype, f"prefetched '{self.ref.name}'")
         words = np.array([memory.load_word(at + 4 * word) for word in range(array.itemsize // 4)], INT32)
