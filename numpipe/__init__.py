@@ -86,6 +86,7 @@ _HOMES = {
     "language.memory.prefetched": "prefetched",
     "language.memory.registers": "set_max_registers",
     "language.memory.per_lane": "lane_index",
+    "language.memory.cluster_refs": "cluster_ref",
     "language.memory.remote": "async_store_smem",
     "language.memory.peers": "peer",
     "language.memory.semaphores": "signal wait",
@@ -135,6 +136,7 @@ if TYPE_CHECKING:
     from .language.grid.partials import *
     from .language.grid.splits import *
     from .language.grid.tile_loop import *
+    from .language.memory.cluster_refs import *
     from .language.memory.copies import *
     from .language.memory.peers import *
     from .language.memory.per_lane import *

@@ -96,7 +96,7 @@ def load(who: Warpgroup, dst: int, tensor: TensorMap, coords: tuple[int, ...], m
         sm.scheduler.touch(on.thing, ARRIVE, on.phase)
         on.copies += 1
         on.last = access
-        sent = None if to is sm else who.vectors[0].copy()  # its end says that all before its issue was over
+        sent = None if to is sm else sm.clocks.untold(who.vectors[0])  # its end says that all before its issue was over
         landing = functools.partial(cluster.land, to, on, access, what, sent, index, functools.partial(box.fetch, where), done)
         sm.scheduler.push(done, landing, "load")
     who.elapse(sm.costs.tma_issue)

@@ -163,6 +163,9 @@ class Counter:
         self.work["read", self.warpgroup] += nbytes * addresses.size
         return np.zeros((*addresses.shape, nbytes), np.uint8)
 
+    def smem_fetch(self, addresses: np.ndarray, nbytes: int, rank: int, what: str) -> np.ndarray:
+        return self.smem_load(addresses, nbytes, what)
+
     def smem_store(self, addresses: np.ndarray, values: np.ndarray, what: str) -> None:
         self.work["written", self.warpgroup] += values.nbytes
 

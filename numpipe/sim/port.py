@@ -131,6 +131,7 @@ class Warpgroup(state.Warpgroup):
     smem_read = generic.read_chunks
     smem_send = cluster.send
     smem_load = elements.load
+    smem_fetch = cluster.fetch
     smem_store = elements.store
     smem_update = elements.update
     store_word = generic.store_word

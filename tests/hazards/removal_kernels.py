@@ -309,6 +309,8 @@ run("a cluster that loads by hand", cluster_kernels.loaded_together, ints(64, 25
 run("a cluster that passes tiles on", cluster_kernels.passed_round(2, np.float32, (64, 32)), ints(128, 32, dtype=F32),
     out(128, 32, dtype=F32))
 run("a cluster whose leader sends", cluster_kernels.sent_by_the_leader, ints(128, 96, dtype=F32), out(512, 32, dtype=F32))
+run("a cluster whose CTAs load from each other", cluster_kernels.read_by_all(2, np.float32, (64, 32)), ints(128, 64, dtype=F32),
+    out(128, 64, dtype=F32))
 run("a cluster whose CTAs meet", cluster_kernels.rounds, out(128, 32, dtype=F32))
 
 # ---- the mended twins of the catalogue

@@ -72,6 +72,10 @@ CASES = [
     Case("mbarrier.inval", ("addr",), rf"mbarrier\.inval\.shared::cta\.b64 \[{R}\];"),
     Case("mbarrier.arrive", ("addr",), rf"mbarrier\.arrive\.shared::cta\.b64 _, \[{R}\];"),
     Case("mbarrier.arrive_remote", ("addr",), rf"mbarrier\.arrive\.shared::cluster\.b64 _, \[{R}\];"),
+    Case("mbarrier.arrive_remote_release", ("addr",), rf"mbarrier\.arrive\.release\.cluster\.shared::cluster\.b64 _, \[{R}\];"),
+    Case("mbarrier.wait_cluster", ("addr", "i - 1", "i"),
+         rf"{{ \.reg \.pred done; \.reg \.b32 parity; and\.b32 parity, {R}, 1; WAIT: "
+         rf"mbarrier\.try_wait\.parity\.acquire\.cluster\.shared::cta\.b64 done, \[{R}\], parity; @!done bra WAIT; }}"),
     Case("mbarrier.arrive_expect_tx_remote", ("addr", "i"),
          rf"mbarrier\.arrive\.expect_tx\.shared::cluster\.b64 _, \[{R}\], {R};"),
     Case("mbarrier.arrive_count", ("addr", "3"), rf"mbarrier\.arrive\.shared::cta\.b64 _, \[{R}\], {R};"),
