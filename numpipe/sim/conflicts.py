@@ -218,14 +218,17 @@ def _outlived(this: Conflict, reader: Access, step: int, used: int, loaded: int,
 def _from_abroad(this: Conflict) -> Finding:
     """Find the hazard of bytes that another CTA loads."""
     earlier, later = this.earlier, this.later
-    if later.kind != "remote load":
-        hazard = "refilled-while-read" if later.kind in ("TMA load", "st.async") else "unordered-accesses"
-        return Finding(hazard, f"nothing tells {later.agent.title} that {earlier.agent.title} has read what was there",
-                       "barrier_arrive on a ClusterBarrier by the CTA that has read, and barrier_wait for it before the bytes are "
-                       "written again")
-    cause = f"nothing tells {later.agent.title} that what {earlier.agent.title} wrote is there for other CTAs"
-    return Finding("unordered-accesses" if earlier.kind in ("write", "atomic") else "read-before-ready", cause, (
-        "barrier_arrive behind the store, on a ClusterBarrier(…, orders_stores=True), and barrier_wait for it before the load"))
+    stores, loads = (earlier, later) if later.kind == "remote load" else (later, earlier)
+    ordered = "barrier_arrive behind the store, on a ClusterBarrier(…, orders_stores=True), and barrier_wait for it before the load"
+    asked = ("barrier_arrive on a ClusterBarrier by the CTA that has read, and barrier_wait for it before the bytes are written "
+             "again")
+    cause = f"nothing tells {stores.agent.title} that {loads.agent.title} has read what was there"
+    if loads is earlier:
+        return Finding("refilled-while-read" if stores.kind in ("TMA load", "st.async") else "unordered-accesses", cause, asked)
+    if stores.kind in ("write", "atomic") and any(this.known[index] for index, _ in stores.needs):  # of what it stored before
+        return Finding("unordered-accesses", cause, f"{asked}; if the new ones are meant, {ordered}")
+    return Finding("unordered-accesses" if stores.kind in ("write", "atomic") else "read-before-ready", (
+        f"nothing tells {loads.agent.title} that what {stores.agent.title} wrote is there for other CTAs"), ordered)
 
 
 # ---- readers of what is filled again -----------------------------------------------------------------------------------------

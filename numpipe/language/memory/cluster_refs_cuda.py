@@ -62,7 +62,8 @@ def _get_item(_context: Any, ref: Any, index: Any) -> Any:
         return _fetched(builder, builder.add(address, fields.away), nbytes)
 
     even = starts[-1] is not None and starts[-1] % 2 == 0
-    found = anywhere.load(builder, whole.layout, fields.address, result, starts_of(builder, whole, index, parts, place), even, fetched)
+    at = starts_of(builder, whole, index, parts, place)
+    found = anywhere.load(builder, whole.layout, fields.address, result, at, even, fetched)
     converge(builder)
     return assembled(builder, result, found)
 
