@@ -301,9 +301,9 @@ def a_tile_that_is_sent_over_one_before(x, y, *, mended: numpipe.Static):
 
 
 # ---- loads from other CTAs -----------------------------------------------------------------------------------------------------
-@kernel("unordered-accesses", r"remote load \(cluster_ref\(…\)\[…\]\) reads SMEM\[\d+:\d+\) while write \(tile\[…\] = value\) of warpgroup 0 "
-        r"\(compute\) of CTA \([01], 0, 0\) may still be writing it.*nothing tells .* that what .* wrote is there for other CTAs"
-        r".*mend: +barrier_arrive behind the store, on a ClusterBarrier\(…, orders_stores=True\)",
+@kernel("unordered-accesses", r"remote load \(cluster_ref\(…\)\[…\]\) reads SMEM\[\d+:\d+\) while write \(tile\[…\] = value\) of "
+        r"warpgroup 0 \(compute\) of CTA \([01], 0, 0\) may still be writing it.*nothing tells .* that what .* wrote is "
+        r"there for other CTAs.*mend: +barrier_arrive behind the store, on a ClusterBarrier\(…, orders_stores=True\)",
         A.astype(F32), np.zeros((128, 32), F32), gives=HALVES, grid=2, cluster=2, cluster_names="pair")
 def a_tile_that_is_loaded_behind_a_barrier_that_orders_no_stores(x, y, *, mended: numpipe.Static):
     tile, met, there = numpipe.scratch((SMEM((64, 32), np.float32), ClusterBarrier("pair"),
@@ -319,9 +319,9 @@ def a_tile_that_is_loaded_behind_a_barrier_that_orders_no_stores(x, y, *, mended
     y[ds(rank * 64, 64), ds(0, 32)] = numpipe.cluster_ref(tile, cluster_idx=1 - rank, cluster_dim="pair")[...]
 
 
-@kernel("unordered-accesses", r"(write \(tile\[…\] = value\)|remote load \(cluster_ref\(…\)\[…\]\)) \w+ SMEM\[\d+:\d+\) while .* of "
-        r"warpgroup 0 \(compute\) of CTA \([01], 0, 0\) may still be (reading|writing) it.*nothing tells .* has read what was there"
-        r".*mend: +barrier_arrive on a ClusterBarrier by the CTA that has read",
+@kernel("unordered-accesses", r"(write \(tile\[…\] = value\)|remote load \(cluster_ref\(…\)\[…\]\)) \w+ SMEM\[\d+:\d+\) "
+        r"while .* of warpgroup 0 \(compute\) of CTA \([01], 0, 0\) may still be (reading|writing) it.*nothing tells .* has "
+        r"read what was there.*mend: +barrier_arrive on a ClusterBarrier by the CTA that has read",
         A.astype(F32), np.zeros((128, 32), F32),
         gives=HALVES + np.concatenate([A[64:, 32:64], A[:64, 32:64]]).astype(F32), grid=2, cluster=2, cluster_names="pair")
 def a_tile_that_is_stored_over_while_another_cta_loads_it(x, y, *, mended: numpipe.Static):
@@ -340,8 +340,8 @@ def a_tile_that_is_stored_over_while_another_cta_loads_it(x, y, *, mended: numpi
     y[ds(rank * 64, 64), ds(0, 32)] = total
 
 
-@machine("exit-in-flight", r"a remote load \(sums\) in shared memory of CTA \([01], 0, 0\), which may have ended: nothing makes it wait "
-         r"for this: all warpgroups of the cluster meet", gives=np.array([11, 10]), **PAIR)
+@machine("exit-in-flight", r"a remote load \(sums\) in shared memory of CTA \([01], 0, 0\), which may have ended: nothing makes it "
+         r"wait for this: all warpgroups of the cluster meet", gives=np.array([11, 10]), **PAIR)
 def a_cta_that_ends_while_its_peer_loads(mended, out):
     words = np.full((4, 32, 4), 10 + current().rank, np.float32)
     current().smem_write(CHUNKS, words.view(np.uint8), "sums")

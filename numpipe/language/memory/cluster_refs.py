@@ -10,12 +10,13 @@
     numpipe.barrier_arrive(read)                      # a ClusterBarrier: the tile may be stored again
 
 An allocation lies at the same place in all CTAs, so a CTA names its own tile, and the CTA whose it is to be. A load is an
-ordinary one, ``ld.shared::cluster``, element by element or by pairs. Two things order it: the arrival behind the store releases with
-the cluster's scope, and the wait acquires with it (`phases`); without the option both are of the CTA's scope, which orders what has
-been read, and lets no other CTA see what has been stored. Whose tile it is does not end before: the CTAs meet at the kernel's end.
+ordinary one, ``ld.shared::cluster``, element by element or by pairs. Two things order it: the arrival behind the store releases
+with the cluster's scope, and the wait acquires with it (`phases`). Without the option both are of the CTA's scope, which orders
+what has been read, and lets no other CTA see what has been stored. Whose tile it is does not end before: the CTAs meet at the
+kernel's end.
 
-It is slow beside a store to another CTA (`remote`): a load waits for the way there and back, and the release is a fence of the whole
-GPU.
+It is slow beside a store to another CTA (`remote`): a load waits for the way there and back, and the release is a fence of the
+whole GPU.
 
 PTX ISA, "ld": .shared::cluster; "mapa"; "Memory Consistency Model: Scope".
 """
