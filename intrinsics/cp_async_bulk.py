@@ -75,6 +75,22 @@ def multicast(dst: int, tensor_map: Any, coords: tuple[int, ...], mbar: int, cta
     current().tma_load(dst, tensor_map, _coordinates("multicast", tensor_map, coords), mbar, ctas)
 
 
+@ptx("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [$dst], [$src], $nbytes, [$mbar];",
+     dst="r", src="l", nbytes="r", mbar="r")
+def load_bytes(dst: int, src: Any, nbytes: int, mbar: int) -> None:
+    """Start copying `nbytes` from global address `src` to shared address `dst`; they complete on the mbarrier at address `mbar`.
+
+    Bytes and both addresses are multiples of 16. On the simulator `src` is a TensorMap of an array of one dimension, whose first
+    bytes are copied. Scope: one elected lane::
+
+        mbarrier.arrive_expect_tx(ready, 4096)
+        cp_async_bulk.load_bytes(table, address, 4096, ready)
+
+    PTX ISA: cp.async.bulk.
+    """
+    current().bulk_load(dst, src, nbytes, mbar)
+
+
 @op
 def store(tensor_map: Any, coords: tuple[int, ...], src: int, eviction_policy: str | None = None) -> None:
     """Start copying shared address `src` to the box at `coords` in GMEM. Scope: one elected lane.

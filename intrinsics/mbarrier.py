@@ -66,6 +66,16 @@ def arrive_remote(addr: int) -> None:
     current().mbar_arrive_remote(addr)
 
 
+@ptx("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [$addr];", addr="r")
+def arrive_remote_release(addr: int) -> None:
+    """`arrive_remote` with the cluster's scope: who waits by `wait_cluster` may load what this lane wrote to shared memory before.
+
+    A fence of the whole GPU: for stores that other CTAs load, and no other. Scope: a lane. PTX ISA: mbarrier.arrive, ".release",
+    ".cluster".
+    """
+    current().mbar_arrive_remote(addr, True)
+
+
 @ptx("mbarrier.arrive.shared::cta.b64 _, [$addr], $count;", addr="r", count="r")
 def arrive_count(addr: int, count: int) -> None:
     """Arrive `count` times at once: one lane for several. Scope: a lane; otherwise `arrive`. PTX ISA: mbarrier.arrive."""
@@ -136,5 +146,16 @@ def wait(addr: int, phase: int, step: int) -> None:
         mbarrier.wait(ready + 8 * (step % slots), step // slots, step)
 
     Raises PipelineRace on the simulator when another phase was reached. PTX ISA: mbarrier.test_wait, mbarrier.try_wait.
+    """
+    current().mbar_wait(addr, phase, step)
+
+
+@ptx("{ .reg .pred done; .reg .b32 parity; and.b32 parity, $phase, 1; "
+     "WAIT: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [$addr], parity; @!done bra WAIT; }",
+     addr="r", phase="r", step="-")
+def wait_cluster(addr: int, phase: int, step: int) -> None:
+    """`wait` with the cluster's scope, for what CTAs released by `arrive_remote_release`. Scope: a lane.
+
+    PTX ISA: mbarrier.test_wait, mbarrier.try_wait, ".acquire", ".cluster".
     """
     current().mbar_wait(addr, phase, step)

@@ -83,8 +83,10 @@ _HOMES = {
     "language.memory.shared": "run_scoped scratch",
     "language.memory.copies":
         "async_prefetch commit_smem commit_smem_to_gmem_group copy_gmem_to_smem copy_smem_to_gmem wait_smem_to_gmem",
+    "language.memory.prefetched": "prefetched",
     "language.memory.registers": "set_max_registers",
     "language.memory.per_lane": "lane_index",
+    "language.memory.cluster_refs": "cluster_ref",
     "language.memory.remote": "async_store_smem",
     "language.memory.peers": "peer",
     "language.memory.semaphores": "signal wait",
@@ -134,9 +136,11 @@ if TYPE_CHECKING:
     from .language.grid.partials import *
     from .language.grid.splits import *
     from .language.grid.tile_loop import *
+    from .language.memory.cluster_refs import *
     from .language.memory.copies import *
     from .language.memory.peers import *
     from .language.memory.per_lane import *
+    from .language.memory.prefetched import *
     from .language.memory.registers import *
     from .language.memory.remote import *
     from .language.memory.semaphores import *

@@ -26,6 +26,7 @@ from ..core.undisturbed import uncollected, uninterrupted
 from ..diagnostics import log as _log
 from ..diagnostics.errors import CompileError, NumpipeError, SpecError, TargetError
 from ..language.grid import tile_scheduler
+from ..language.memory import prefetched
 from ..language.pipeline import pipelines
 from ..launch.image import Image
 from ..plan import resources
@@ -103,7 +104,8 @@ def front_end(unit: Unit, lifted: Lifted, scalars: Sequence[tuple[str, np.dtype]
         raise blame.compiled(error, unit, lifted).with_traceback(None) from (None if expected else error)
     for name in unit.rings_of["compute"] - unit.rings_of["memory"] if unit.warp_specialized else ():
         site = name.rsplit(" @ ", 1)[1]
-        whose = tile_scheduler if unit.rings.get(name) is unit.work_ring is not None else pipelines
+        whose = (prefetched if name.startswith(prefetched.NAME) else
+                 tile_scheduler if unit.rings.get(name) is unit.work_ring is not None else pipelines)
         raise CompileError(lifted.sites[site].stamp(whose.unreachable(unit.kernel, site)))
     for symbol in nb.undefined_symbols(kernel._codelibrary, "np_axis_"):
         unit.axis(axis_of(symbol))

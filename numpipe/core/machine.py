@@ -110,6 +110,8 @@ class Machine(Protocol):
     """the kernel's axes, rings, slots, staging memory (numpipe.plan.unit.Unit)"""
     gpu: int | None
     """the number of its GPU, in a kernel with semaphores"""
+    moves: bool
+    """whether copies move anything, and shared memory holds it"""
 
     @property
     def deal(self) -> WorkCounter: ...
@@ -137,13 +139,16 @@ class Machine(Protocol):
     def mbar_arrive(self, address: int, count: int = 1) -> None:
         """Every executing lane arrives `count` times (128, 4 or 1 lanes). More arrivals than pending is an error."""
 
-    def mbar_arrive_remote(self, address: int) -> None:
-        """`mbar_arrive` on an mbarrier of any CTA of the cluster, at an address of `map_shared`; it arrives some time later."""
+    def mbar_arrive_remote(self, address: int, wide: bool = False) -> None:
+        """`mbar_arrive` on an mbarrier of any CTA of the cluster, at an address of `map_shared`; it arrives some time later.
+
+        `wide`: with the cluster's scope, so that those who wait may load what was stored before (`smem_fetch`).
+        """
 
     def mbar_arrive_expect_tx_remote(self, address: int, nbytes: int) -> None:
         """`mbar_arrive_expect_tx` on an mbarrier of any CTA of the cluster, at an address of `map_shared`; some time later."""
 
-    def mbar_arrive_cluster(self, address: int, ranks: Sequence[int], alike: bool) -> None:
+    def mbar_arrive_cluster(self, address: int, ranks: Sequence[int], alike: bool, wide: bool = False) -> None:
         """Arrive on the mbarriers at this address in several CTAs, on all of them at one moment.
 
         `alike`: whoever arrives on one of them arrives on all, so they complete their phases together.
@@ -201,6 +206,10 @@ class Machine(Protocol):
         `ctas`: to the same addresses, and mbarriers, in the CTAs of the cluster whose ranks are bits of it; 0: to this CTA.
         """
 
+    def bulk_load(self, dst: int, source: TensorMap, nbytes: int, mbar: int) -> None:
+        """Asynchronous copy of the first `nbytes` of an array of one dimension, the map's, to SMEM; completes them on mbar. One
+        lane."""
+
     def tma_store(self, tensor: TensorMap, coords: tuple[int, ...], src: int, reduction: str = "", once: bool = False) -> None:
         """Asynchronous box copy SMEM -> GMEM, part of the lane's open bulk group. One lane.
 
@@ -239,6 +248,9 @@ class Machine(Protocol):
 
     def smem_load(self, addresses: np.ndarray, nbytes: int, what: str) -> np.ndarray:
         """Return the `nbytes` at each of the byte addresses (warps, n), as uint8 (warps, n, nbytes)."""
+
+    def smem_fetch(self, addresses: np.ndarray, nbytes: int, rank: int, what: str) -> np.ndarray:
+        """`smem_load` from the shared memory of another CTA of the cluster (ld.shared::cluster)."""
 
     def smem_store(self, addresses: np.ndarray, values: np.ndarray, what: str) -> None:
         """Each warp writes elements: uint8 (warps, n, bytes of an element) to the byte addresses (warps, n)."""

@@ -43,6 +43,7 @@ greatest = _extreme("greatest", max)
 def cast(value: Any, dtype: str) -> Any:
     """``int(x)``, ``float(x)``, ``bool(x)``, ``np.float16(x)`` …: floats become integers by truncation."""
     to = np.dtype(dtype)
+    check_number(dtype, value)
     _kinds(dtype, value)
     if to.kind == "b":
         return bool(value)
@@ -53,6 +54,14 @@ def cast(value: Any, dtype: str) -> Any:
             raise SimulationError(f"{value} does not fit {to}: the GPU would " + (
                 "wrap it silently" if np.issubdtype(type(value), np.integer) else "make an undefined value of it"))
         return to.type(int(value))
+
+
+def check_number(dtype: str, value: Any) -> None:
+    """Raise SpecError for a register tile, or the Numba type of one, that is converted as a number is."""
+    form = getattr(value, "form", None)
+    if form is not None and dtype != "bool":
+        raise SpecError(f"{dtype}(…) converts a number, got a register tile {form.shape} of {form.dtype}: write tile.astype("
+                        f"np.{dtype})")
 
 
 def not_a_number(what: str, actual: str) -> SpecError:

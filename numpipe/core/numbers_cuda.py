@@ -53,6 +53,7 @@ def _kinds(what: str, *values: Any) -> list[Any]:
 @cuda_meaning(numbers.cast)
 def _cast(_context: Any, value: Any, dtype: Any) -> Any:
     to = np.dtype(nb.literal(dtype))
+    numbers.check_number(to.name, value)
     of, = _kinds(to.name, value)
     if of is int and to.kind in "iu" and not arith.holds(to, value.literal_value):
         raise arith.misfit(value.literal_value, to)

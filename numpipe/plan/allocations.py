@@ -147,6 +147,8 @@ class ClusterBarrier(Barrier):
     num_barriers     as of a `Barrier`
     leader_tracked   True: arrivals are for the *leader* alone, the CTA that is first along all the axes, and num_arrivals of each
                      CTA complete its phase. The others do not wait; before they arrive again they have to hear of the leader.
+    orders_stores    True: what was stored to shared memory before an arrival is there for loads from other CTAs behind the wait
+                     (`numpipe.cluster_ref`): an arrival is then a fence of the whole GPU. Else arrivals tell what has been read.
 
     `numpipe.barrier_wait` waits for its own CTA's. Copies do not arrive on it: they would tell one CTA only. Along one axis, those
     who have waited for a phase may arrive for the next; along two, others may still be missing in the phase before, and a CTA has
@@ -160,14 +162,16 @@ class ClusterBarrier(Barrier):
 
     collective_axes: str | tuple[str, ...] = ()
     leader_tracked: bool = False
+    orders_stores: bool = False
 
     def __init__(self, collective_axes: str | tuple[str, ...], num_barriers: int | tuple[int, ...] = 1, num_arrivals: int = 1,
-                 leader_tracked: bool = False) -> None:
+                 leader_tracked: bool = False, orders_stores: bool = False) -> None:
         super().__init__(num_arrivals, num_barriers)
-        if not isinstance(leader_tracked, bool):
-            raise SpecError(f"ClusterBarrier: leader_tracked must be True or False, got {leader_tracked!r}")
+        for name, flag in (("leader_tracked", leader_tracked), ("orders_stores", orders_stores)):
+            if not isinstance(flag, bool):
+                raise SpecError(f"ClusterBarrier: {name} must be True or False, got {flag!r}")
+            object.__setattr__(self, name, flag)
         object.__setattr__(self, "collective_axes", collective_axes)
-        object.__setattr__(self, "leader_tracked", leader_tracked)
         _ = self.axes
 
     @property
@@ -176,7 +180,7 @@ class ClusterBarrier(Barrier):
 
     def __repr__(self) -> str:
         return (f"ClusterBarrier({self.collective_axes!r}, num_barriers={self.num_barriers}, num_arrivals={self.num_arrivals}"
-                f"{', leader_tracked=True' * self.leader_tracked})")
+                f"{', leader_tracked=True' * self.leader_tracked}{', orders_stores=True' * self.orders_stores})")
 
 
 @dataclass(frozen=True, init=False)
@@ -261,6 +265,11 @@ class BarrierPlan:
     def peers(self) -> tuple[Dims, ...]:
         """The shifts from a CTA to those that it shares the barrier with, itself first: on theirs it arrives, if none `leads`."""
         return shifts(self.cluster, self.groups)
+
+    @property
+    def wide(self) -> bool:
+        """Whether arrivals and waits are of the cluster's scope, so that other CTAs may load what was stored before."""
+        return len(self.peers) > 1 and getattr(self.kind, "orders_stores", False)
 
     @property
     def led(self) -> tuple[int, ...]:

@@ -80,6 +80,11 @@ class Unit(SharedMemory):
         own = any(len(of.peers) > 1 for part in self.scratch.values() if not part.what for of in part.barriers)
         return self.clustered and (own or self.reaches or bool(self.params.debug or self.params.profile_space))
 
+    @property
+    def orders_stores(self) -> bool:
+        """Whether there are barriers whose arrivals release to the cluster."""
+        return any(of.wide for part in self.scratch.values() for of in part.barriers)
+
     def anew(self) -> Callable[[], None]:
         """Return a function that makes this Unit what it is now, for another compile."""
         now = deepcopy(vars(self))

@@ -22,6 +22,7 @@ from .boxes import Box
 from .clocks import BULK_READ
 from .footprints import ARRIVE, AWAIT
 from .state import Access, WaitReason, Warpgroup
+from .touches import LOAD
 
 _SWIZZLES = (0, 32, 64, 128)
 
@@ -95,7 +96,7 @@ def load(who: Warpgroup, dst: int, tensor: TensorMap, coords: tuple[int, ...], m
         sm.scheduler.touch(on.thing, ARRIVE, on.phase)
         on.copies += 1
         on.last = access
-        sent = None if to is sm else who.vectors[0].copy()  # its end says that all before its issue was over
+        sent = None if to is sm else sm.clocks.untold(who.vectors[0])  # its end says that all before its issue was over
         landing = functools.partial(cluster.land, to, on, access, what, sent, index, functools.partial(box.fetch, where), done)
         sm.scheduler.push(done, landing, "load")
     who.elapse(sm.costs.tma_issue)
@@ -103,6 +104,33 @@ def load(who: Warpgroup, dst: int, tensor: TensorMap, coords: tuple[int, ...], m
         sm.trace.add(who, who.time - sm.costs.tma_issue, who.time, "issue", tensor=tensor.name, coords=where)
         sm.trace.add(who, started, done, "load", port_until=left, tensor=tensor.name, coords=where, mbar=on.name,
                      step=who.last_note[1].get("step"))
+    who.breathe()
+
+
+def load_bytes(who: Warpgroup, dst: int, source: TensorMap, nbytes: int, mbar: int) -> None:
+    """Copy the first bytes of an array of one dimension, which lanes of other roles may read meanwhile, and nobody writes."""
+    operation, array, dst, nbytes = f"bulk_load of {source.name}", source.array, int(dst), int(nbytes)
+    report.one_lane(who, operation)
+    sm, count = who.sm, nbytes // array.dtype.itemsize
+    if dst % 16 or nbytes % 16 or not 0 < nbytes <= array.nbytes or array.ndim != 1 or not array.flags.c_contiguous:
+        raise report.illegal(who, f"{operation}: {nbytes} bytes to SMEM[{dst}] of an array {array.shape} of {array.dtype}; a bulk "
+                             "copy has a multiple of 16 bytes, to a multiple of 16, of an array of one dimension that has as many")
+    sm.memory.check_range(who, dst, dst + nbytes, operation)
+    on, known = barriers.find(who, int(mbar), operation, asynchronous=True), who.known()
+    sm.gmem.read(Access(who, LOAD, source.name, who.needs()), array, (slice(0, count),), known)
+    access = Access(who, "TMA load", source.name, ((on.landed, on.phase + 1),), None, on, on.phase)
+    sm.memory.write(access, dst, dst + nbytes, known, True)
+    sm.scheduler.touch(on.thing, ARRIVE, on.phase)
+    on.copies += 1
+    on.last = access
+    started, left = sm.occupy("copy port", who.time + sm.costs.tma_issue, -(-nbytes // sm.costs.tma_bytes))
+    done = left + sm.scheduler.takes(sm.costs.tma_latency)
+    landing = functools.partial(cluster.land, sm, on, access, operation, None, slice(dst // 16, (dst + nbytes) // 16),
+                                lambda: array[:count].copy().view(np.complex128), done)
+    sm.scheduler.push(done, landing, "load")
+    who.elapse(sm.costs.tma_issue)
+    if sm.trace is not None:
+        sm.trace.add(who, started, done, "load", port_until=left, tensor=source.name, coords=(0,), mbar=on.name, step=None)
     who.breathe()
 
 

@@ -14,6 +14,8 @@ WAITED        warp       the warp's first v waits for mbarriers are over
 BULK_READ     warp       the first v bulk groups of its elected lane have read their shared memory
 SHOWN         warp       its ordinary stores to arrays up to epoch v are visible to the async proxy, because somebody who knew of
                          them has executed fence.proxy.async.global
+TOLD          warp       its ordinary stores to shared memory up to epoch v may be loaded by other CTAs, because somebody who knew
+                         of them has released them with the cluster's scope (mbarrier.arrive.release.cluster)
 written       warpgroup  the first v bulk groups of its elected lane are in global memory
 grid          GPU        1: the kernels ahead in its stream have ended (griddepcontrol.wait)
 named         barrier    uses 1 … v of the named barrier are over
@@ -40,10 +42,10 @@ Vector: TypeAlias = npt.NDArray[np.int64]
 Need: TypeAlias = tuple[int, int]
 """(index, value): a counter, and the value that a later access must know."""
 
-GENERIC, FENCED, INITIALISED, DRAINED, BULK_READ, WAITED, SHOWN = range(7)
+GENERIC, FENCED, INITIALISED, DRAINED, BULK_READ, WAITED, SHOWN, TOLD = range(8)
 UNREACHABLE: Need = (0, 1 << 62)
 """a need that no vector covers"""
-_KINDS = 7
+_KINDS = 8
 NAMED_BARRIERS = 16
 
 
@@ -92,6 +94,16 @@ class Clocks:
     def shown(self, need: Need) -> Need:
         """Return what to know for the async proxy to see what a warp stored when its GENERIC counter was `need`."""
         return need[0] + (SHOWN - GENERIC) * self.warps, need[1]
+
+    def of_warps(self, kind: int, first: int = 0, count: int | None = None) -> slice:
+        """Return where the counters of a kind of some warps stand, or of all."""
+        return slice(self.index(kind, first), self.index(kind, first + (self.warps if count is None else count)))
+
+    def untold(self, vector: Vector) -> Vector:
+        """Return what a release of the CTA's scope tells another CTA: no store that it may load."""
+        told = vector.copy()
+        told[self.of_warps(TOLD)] = 0
+        return told
 
     def widen(self, vector: Vector) -> Vector:
         """Return a vector, or a matrix of them, with room for all present counters."""

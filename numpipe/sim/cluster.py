@@ -9,6 +9,9 @@ until the phase completes. Who waits for that phase may read the bytes with ordi
 sender had waited are over; it does not learn what the sender wrote elsewhere. The async proxy does not see these stores: nothing
 that the reader does could fence them.
 
+A load from another CTA's shared memory is an ordinary load, which sees what its warps stored if these have released it with the
+cluster's scope (TOLD); the CTA ends and overwrites when it knows that the load is over.
+
 PTX ISA, "mbarrier.arrive": .shared::cluster; "st.async"; "barrier.cluster"; "Memory Consistency Model: Proxies".
 """
 
@@ -23,7 +26,8 @@ import numpy.typing as npt
 
 from ..diagnostics.errors import SimulationError
 from . import barriers, generic, report, sites
-from .clocks import UNREACHABLE, Need, Vector
+from .boxes import intervals
+from .clocks import GENERIC, TOLD, UNREACHABLE, Need, Vector
 from .footprints import ARRIVE, AWAIT, TEST
 from .state import SM, Access, Mbarrier, Meeting, Warpgroup, side
 
@@ -45,15 +49,17 @@ class RemoteArrival:
     vector   what the lanes' warps know together
     known    what each of them knows
     nbytes   that each of them announces
+    wide     whether the arrivals release to the cluster, and not only to those of the same CTA
     """
 
-    def __init__(self, who: Warpgroup, mbars: list[Mbarrier], nbytes: int = 0) -> None:
+    def __init__(self, who: Warpgroup, mbars: list[Mbarrier], nbytes: int = 0, wide: bool = False) -> None:
         self.who, self.mbars, self.count, self.nbytes = who, mbars, who.lane_count(), nbytes
         self.known = who.known()
         self.vector: Vector = who.sm.clocks.vector()
         self.site = sites.user_site()
         self.needs = who.needs()
         who.release_into(self.vector)
+        self.abroad = _tell(who, self.vector) if wide else who.sm.clocks.untold(self.vector)
         who.remote_arrivals.append(self)
         if who.sm.trace is not None:
             for mbar in mbars:
@@ -74,12 +80,20 @@ class RemoteArrival:
         self.who.remote_arrivals.remove(self)
         for mbar in self.mbars:
             reach(mbar.sm, self.who, f"mbar_arrive_remote on {mbar.name}", self.needs, self.site)
-            barriers.learn(mbar, self.vector)
+            barriers.learn(mbar, self.vector if mbar.sm is self.who.sm else self.abroad)
             barriers.count_arrivals(mbar, self.who, self.count, self.known[mbar.landed], time, self.site, self.count * self.nbytes)
 
 
-def arrive_remote(who: Warpgroup, address: int) -> None:
-    RemoteArrival(who, [_in_window(who, address, "mbar_arrive_remote")])
+def _tell(who: Warpgroup, vector: Vector) -> Vector:
+    """Add to a vector that releases to the cluster that its CTAs may load what those of this CTA had stored."""
+    first, count = who.sm.warpgroups[0].first_warp, 4 * len(who.sm.warpgroups)
+    told, generic = (who.sm.clocks.of_warps(kind, first, count) for kind in (TOLD, GENERIC))
+    np.maximum(vector[told], vector[generic], out=vector[told])
+    return vector
+
+
+def arrive_remote(who: Warpgroup, address: int, wide: bool = False) -> None:
+    RemoteArrival(who, [_in_window(who, address, "mbar_arrive_remote")], wide=wide)
 
 
 def arrive_expect_tx_remote(who: Warpgroup, address: int, nbytes: int) -> None:
@@ -95,11 +109,11 @@ def _in_window(who: Warpgroup, address: int, operation: str) -> Mbarrier:
     return barriers.find(who, offset, operation, of=who.sm.peers[rank - 1])
 
 
-def arrive_at(who: Warpgroup, address: int, ranks: Sequence[int], alike: bool) -> None:
+def arrive_at(who: Warpgroup, address: int, ranks: Sequence[int], alike: bool, wide: bool = False) -> None:
     mbars = [barriers.find(who, address, "mbar_arrive_remote", of=who.sm.peers[rank]) for rank in ranks]
     for mbar in mbars:
         mbar.twins = mbars if alike else ()
-    RemoteArrival(who, mbars)
+    RemoteArrival(who, mbars, wide=wide)
 
 
 # ---- stores to the shared memory of another CTA ------------------------------------------------------------------------
@@ -141,6 +155,33 @@ def land(to: SM, mbar: Mbarrier, access: Access, what: str, known: Vector | None
     chunks = fetch()
     to.memory.chunks[index] = chunks
     barriers.land(mbar, access, chunks.nbytes, done)
+
+
+# ---- loads from the shared memory of another CTA ----------------------------------------------------------------------
+REMOTE = "remote load"
+
+
+def fetch(who: Warpgroup, addresses: npt.NDArray[np.int64], nbytes: int, rank: int, what: str) -> npt.NDArray[np.uint8]:
+    """Return the `nbytes` at each address (warps, n) of the CTA of a rank, maybe this one."""
+    rank = int(rank)
+    if not 0 <= rank < len(who.sm.peers):
+        raise report.illegal(who, f"{what} of rank {rank}: this CTA is rank {who.rank} of a cluster of {len(who.sm.peers)}",
+                             mend="the rank of a CTA of the cluster")
+    of, clocks = who.sm.peers[rank], who.sm.clocks
+    of.memory.check_range(who, int(addresses.min()), int(addresses.max()) + nbytes, what)
+    who.elapse(who.sm.costs.remote - (-nbytes * addresses.size // who.sm.costs.generic_bytes))
+    who.breathe()
+    first, count = of.warpgroups[0].first_warp, 4 * len(of.warpgroups)
+    for warp, own in zip(who.warps()[:len(addresses)], addresses, strict=True):
+        access = Access(who, REMOTE, what, ((clocks.index(GENERIC, who.first_warp + warp), who.epoch(warp)),))
+        seen = who.vectors[warp].copy()
+        if of is not who.sm:  # of what its warps stored it sees what they told the cluster
+            reach(of, who, f"a remote load ({what})", access.needs, access.site)
+            seen[clocks.of_warps(GENERIC, first, count)] = seen[clocks.of_warps(TOLD, first, count)]
+        for lo, hi in intervals(own, nbytes):
+            of.memory.read(access, ("read", who.first_warp + warp), lo, hi, seen.tolist(), False)
+    found: npt.NDArray[np.uint8] = of.memory.bytes[addresses[..., None] + np.arange(nbytes)]
+    return found
 
 
 # ---- memory of a CTA that may have ended -----------------------------------------------------------------------------
@@ -226,6 +267,7 @@ def arrive(who: Warpgroup) -> None:
         sent.land(who.time + who.sm.costs.issue)
     meeting = who.cluster_meeting = who.sm.peers[0].meeting
     meeting.arrive(who, meeting.missing)
+    _tell(who, meeting.vector)
     meeting.settle()
 
 

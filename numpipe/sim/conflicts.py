@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _FULL, _EMPTY = (next(row for row in BARRIERS.values() if row.completes == role) for role in ("memory", "compute"))
 """the barriers of a slot that say that its tile has landed, and that it may be filled again"""
 _VERBS = {"TMA load": "fills", "st.async": "fills", "TMA store": "reads", "wgmma": "reads", "read": "reads", "write": "writes",
-          "atomic": "updates", "mbarrier": "initialises"}
+          "atomic": "updates", "remote load": "reads", "mbarrier": "initialises"}
 
 
 class Finding(NamedTuple):
@@ -113,6 +113,8 @@ def _by_hand(plan: RingPlan) -> str:
 
 def _finding(this: Conflict) -> Finding:
     earlier, later = this.earlier, this.later
+    if "remote load" in (earlier.kind, later.kind):
+        return _from_abroad(this)
     if later.kind == "TMA load" and later.agent.sm is not this.sm:
         return Finding("refilled-while-read", f"nothing tells {later.agent.title} that CTA {this.sm.cta} has released these bytes",
                        "every CTA that a slot is filled in releases it to each that fills it: one arrival a warp on the consumed "
@@ -211,6 +213,22 @@ def _outlived(this: Conflict, reader: Access, step: int, used: int, loaded: int,
     more = f" and max_concurrent_steps={late + 1} or more" if plan.slots <= late else ""
     return Finding("read-after-release", cause, f"read the tile of step {used} in step {used + plan.delay} at the latest, or keep "
                    f"it with delay_release={late}{more}: {released}")
+
+
+def _from_abroad(this: Conflict) -> Finding:
+    """Find the hazard of bytes that another CTA loads."""
+    earlier, later = this.earlier, this.later
+    stores, loads = (earlier, later) if later.kind == "remote load" else (later, earlier)
+    ordered = "barrier_arrive behind the store, on a ClusterBarrier(…, orders_stores=True), and barrier_wait for it before the load"
+    asked = ("barrier_arrive on a ClusterBarrier by the CTA that has read, and barrier_wait for it before the bytes are written "
+             "again")
+    cause = f"nothing tells {stores.agent.title} that {loads.agent.title} has read what was there"
+    if loads is earlier:
+        return Finding("refilled-while-read" if stores.kind in ("TMA load", "st.async") else "unordered-accesses", cause, asked)
+    if stores.kind in ("write", "atomic") and any(this.known[index] for index, _ in stores.needs):  # of what it stored before
+        return Finding("unordered-accesses", cause, f"{asked}; if the new ones are meant, {ordered}")
+    return Finding("unordered-accesses" if stores.kind in ("write", "atomic") else "read-before-ready", (
+        f"nothing tells {loads.agent.title} that what {stores.agent.title} wrote is there for other CTAs"), ordered)
 
 
 # ---- readers of what is filled again -----------------------------------------------------------------------------------------

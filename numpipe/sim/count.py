@@ -80,6 +80,8 @@ class Counter:
 
     gpu: int | None = None
 
+    moves = False
+
     def __init__(self, work: Work, unit: Unit, warpgroup: int, cta: tuple[int, int, int], grid: tuple[int, int, int]) -> None:
         self.work, self.unit, self.warpgroup, self.cta, self.grid = work, unit, warpgroup, cta, grid
         self.rank = rank_of(place_of(cta, unit.cluster), unit.cluster)
@@ -160,6 +162,9 @@ class Counter:
     def smem_load(self, addresses: np.ndarray, nbytes: int, what: str) -> np.ndarray:
         self.work["read", self.warpgroup] += nbytes * addresses.size
         return np.zeros((*addresses.shape, nbytes), np.uint8)
+
+    def smem_fetch(self, addresses: np.ndarray, nbytes: int, rank: int, what: str) -> np.ndarray:
+        return self.smem_load(addresses, nbytes, what)
 
     def smem_store(self, addresses: np.ndarray, values: np.ndarray, what: str) -> None:
         self.work["written", self.warpgroup] += values.nbytes

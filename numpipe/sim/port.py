@@ -23,6 +23,7 @@ class Warpgroup(state.Warpgroup):
     products: mma.Products
     bulk_groups: bulk.Groups
     loops: rounds.Rounds
+    moves = True
 
     def __init__(self, sm: SM, number: int, body: Callable[[Any], None]) -> None:
         super().__init__(sm, number, body)
@@ -96,6 +97,7 @@ class Warpgroup(state.Warpgroup):
 
     # ---- TMA
     tma_load = bulk.load
+    bulk_load = bulk.load_bytes
 
     def tma_store(self, tensor: TensorMap, coords: tuple[int, ...], src: int, reduction: str = "", once: bool = False) -> None:
         self.bulk_groups.store(tensor, coords, src, reduction, once)
@@ -129,6 +131,7 @@ class Warpgroup(state.Warpgroup):
     smem_read = generic.read_chunks
     smem_send = cluster.send
     smem_load = elements.load
+    smem_fetch = cluster.fetch
     smem_store = elements.store
     smem_update = elements.update
     store_word = generic.store_word

@@ -20,11 +20,13 @@ from tests.kernels.cluster_kernels import (
     Config,
     by_hand,
     four,
+    halos,
     loaded_together,
     multiplied_together,
     operands,
     passed_round,
     product,
+    read_by_all,
     reference,
     rounds,
     sent_by_the_leader,
@@ -33,6 +35,7 @@ from tests.kernels.cluster_kernels import (
     times_row_sums,
 )
 from tests.language.memory.test_cluster_copies import sums
+from tests.language.memory.test_cluster_refs import KINDS as LOADED
 from tests.language.memory.test_remote import KINDS
 
 pytestmark = pytest.mark.gpu
@@ -173,6 +176,25 @@ def test_sums_of_rows_are_vectors_that_ctas_send_each_other(dtype: Any) -> None:
         y = np.zeros_like(x)
         times_row_sums(x, y, target="gpu")
         np.testing.assert_array_equal(y, x * x.sum(axis=1, keepdims=True, dtype=dtype))
+
+
+@pytest.mark.parametrize("size, dtype, shape, memory_role", LOADED, ids=str)
+def test_all_ctas_load_what_each_has_stored(size: int, dtype: Any, shape: tuple[int, int], memory_role: bool) -> None:
+    x = np.random.default_rng(0).integers(-3, 4, (60 * size * shape[0], 20 * shape[1])).astype(dtype)
+    wanted = sums_of_clusters(x.astype(np.float32), size, shape[0])
+    for _ in range(REPEATS):
+        y = np.zeros(x.shape, np.float32)
+        read_by_all(size, dtype, shape, memory_role)(x, y, target="gpu")
+        np.testing.assert_array_equal(y, wanted)
+
+
+def test_parts_and_vectors_of_another_cta_are_loaded() -> None:
+    x = np.random.default_rng(0).integers(-3, 4, (64 * 400, 64)).astype(np.float32)
+    other = x.reshape(-1, 2, 64, 64)[:, ::-1].reshape(x.shape)
+    for _ in range(REPEATS):
+        y = np.zeros((len(x), 32), np.float32)
+        halos(x, y, target="gpu")
+        np.testing.assert_array_equal(y, x[:, :32] + other[:, 2:34] + other.sum(axis=1, keepdims=True))
 
 
 def test_a_leader_hears_from_all_ctas_of_its_cluster() -> None:

@@ -13,6 +13,7 @@ import pytest
 
 import gemm
 from numpipe import launch
+from tests.kernels import prefetched_kernels
 from tests.kernels.steered_kernels import KERNELS, arrays, check, wanted
 
 pytestmark = pytest.mark.gpu
@@ -50,6 +51,22 @@ def test_the_same_call_with_other_numbers_takes_other_ways(name: str) -> None:
         there = [launch.DeviceArray.from_host(array) for array in given]
         KERNELS[name](*there, slots=3, delay=1)
         np.testing.assert_array_equal(there[3].copy_to_host(), wanted(name, *given))
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+@pytest.mark.parametrize("name", prefetched_kernels.KERNELS)
+def test_tables_in_shared_memory_steer_as_the_arrays_do(name: str, dtype: Any) -> None:
+    for seed in range(SEEDS):
+        given = arrays(np.random.default_rng(seed), dtype, zeros=seed % 10 == 9)
+        prefetched_kernels.KERNELS[name](*given, size=(1, 7, 16, 1024)[seed % 4], target="gpu")
+        np.testing.assert_array_equal(given[3], wanted(name, *given[:3], np.zeros_like(given[3])))
+
+
+@pytest.mark.parametrize("table", prefetched_kernels.TABLES.values(), ids=prefetched_kernels.TABLES)
+def test_any_array_is_read_through_its_copy_as_it_is(table: np.ndarray) -> None:
+    y = np.full(table.shape, -1, table.dtype)
+    prefetched_kernels.numbers(table, y, target="gpu")
+    np.testing.assert_array_equal(y, table)
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])

@@ -18,8 +18,8 @@ from numpipe import (
     ds,
 )
 from numpipe.core.lanes import one_lane
-from numpipe.core.machine import current
-from numpipe.intrinsics import barrier, cp_async_bulk, fence, griddep, mbarrier
+from numpipe.core.machine import TensorMap, current
+from numpipe.intrinsics import barrier, cp_async_bulk, fence, griddep, mbarrier, memory
 from numpipe.language.memory.per_lane import syncwarp
 from tests.kernels.sim_pipelines import panel_chunks
 
@@ -135,6 +135,35 @@ def an_order_that_is_marked_as_done(x, order, y, *, mended: numpipe.Static):
         for _, (x_tile,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, order[i])),))(x):
             x_tile[...]
         y[i] = i
+
+
+@kernel("steering-data-written", r"load \(order\).*the roles read 'order' each for itself",
+        integers(64, 256), np.arange(4, dtype=np.int64), np.zeros(4, np.int64), gives=np.array([0, 1, 2, 3]), alias=1)
+def an_order_that_is_copied_once_and_marked_as_done(x, order, y, *, mended: numpipe.Static):
+    order_ = numpipe.prefetched(order)
+    for i in range(4):
+        for _, (x_tile,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, order_[i])),))(x):
+            x_tile[...]
+        y[i] = i
+
+
+@machine("read-before-ready", r"read \(load_word\) reads SMEM\[0:4\) while TMA load \(table\) of warpgroup 0 \(compute\) may still "
+         r"be writing it.*mend: +wait for mbarrier at 61440, phase 0", PANEL, gives=PANEL.view(np.int32)[0, :2].copy())
+def a_table_that_is_read_before_it_has_landed(mended, x, out):
+    one_lane(copy_table, x)
+    barrier.sync(0, 128)
+    if mended:
+        mbarrier.wait(READY, 0, -1)
+    for word in range(2):
+        out[word] = memory.load_word(4 * word)
+    mbarrier.wait(READY, 0, -1)
+
+
+def copy_table(x):
+    mbarrier.init(READY, 1)
+    fence.mbarrier_init()
+    mbarrier.arrive_expect_tx(READY, 128)
+    cp_async_bulk.load_bytes(0, TensorMap(x.array.reshape(-1), (64,), 0, "table"), 128, READY)
 
 
 # ---- what is not there

@@ -298,3 +298,55 @@ def a_tile_that_is_sent_over_one_before(x, y, *, mended: numpipe.Static):
             numpipe.barrier_arrive(free)
             numpipe.barrier_wait(free)
     y[ds(rank * 64, 64), ds(0, 32)] = total
+
+
+# ---- loads from other CTAs -----------------------------------------------------------------------------------------------------
+@kernel("unordered-accesses", r"remote load \(cluster_ref\(…\)\[…\]\) reads SMEM\[\d+:\d+\) while write \(tile\[…\] = value\) of "
+        r"warpgroup 0 \(compute\) of CTA \([01], 0, 0\) may still be writing it.*nothing tells .* that what .* wrote is "
+        r"there for other CTAs.*mend: +barrier_arrive behind the store, on a ClusterBarrier\(…, orders_stores=True\)",
+        A.astype(F32), np.zeros((128, 32), F32), gives=HALVES, grid=2, cluster=2, cluster_names="pair")
+def a_tile_that_is_loaded_behind_a_barrier_that_orders_no_stores(x, y, *, mended: numpipe.Static):
+    tile, met, there = numpipe.scratch((SMEM((64, 32), np.float32), ClusterBarrier("pair"),
+                                        ClusterBarrier("pair", orders_stores=True)))
+    rank = numpipe.axis_index("pair")
+    tile[...] = x[ds(rank * 64, 64), ds(0, 32)]
+    if mended:
+        numpipe.barrier_arrive(there)
+        numpipe.barrier_wait(there)
+    else:
+        numpipe.barrier_arrive(met)
+        numpipe.barrier_wait(met)
+    y[ds(rank * 64, 64), ds(0, 32)] = numpipe.cluster_ref(tile, cluster_idx=1 - rank, cluster_dim="pair")[...]
+
+
+@kernel("unordered-accesses", r"(write \(tile\[…\] = value\)|remote load \(cluster_ref\(…\)\[…\]\)) \w+ SMEM\[\d+:\d+\) "
+        r"while .* of warpgroup 0 \(compute\) of CTA \([01], 0, 0\) may still be (reading|writing) it.*nothing tells .* has "
+        r"read what was there.*mend: +barrier_arrive on a ClusterBarrier by the CTA that has read",
+        A.astype(F32), np.zeros((128, 32), F32),
+        gives=HALVES + np.concatenate([A[64:, 32:64], A[:64, 32:64]]).astype(F32), grid=2, cluster=2, cluster_names="pair")
+def a_tile_that_is_stored_over_while_another_cta_loads_it(x, y, *, mended: numpipe.Static):
+    tile, there, read = numpipe.scratch((SMEM((64, 32), np.float32), ClusterBarrier("pair", 2, orders_stores=True),
+                                         ClusterBarrier("pair")))
+    rank = numpipe.axis_index("pair")
+    total = numpipe.zeros((64, 32), np.float32)
+    for k in range(2):
+        tile[...] = x[ds(rank * 64, 64), ds(k * 32, 32)]
+        numpipe.barrier_arrive(there.at[k])
+        numpipe.barrier_wait(there.at[k])
+        total = total + numpipe.cluster_ref(tile, cluster_idx=1 - rank, cluster_dim="pair")[...]
+        if mended:
+            numpipe.barrier_arrive(read)
+            numpipe.barrier_wait(read)
+    y[ds(rank * 64, 64), ds(0, 32)] = total
+
+
+@machine("exit-in-flight", r"a remote load \(sums\) in shared memory of CTA \([01], 0, 0\), which may have ended: nothing makes it "
+         r"wait for this: all warpgroups of the cluster meet", gives=np.array([11, 10]), **PAIR)
+def a_cta_that_ends_while_its_peer_loads(mended, out):
+    words = np.full((4, 32, 4), 10 + current().rank, np.float32)
+    current().smem_write(CHUNKS, words.view(np.uint8), "sums")
+    meet()
+    loaded = current().smem_fetch(CHUNKS, 16, 1 - current().rank, "sums").view(np.float32)
+    out[current().rank] = loaded[3, 31, 3]
+    if mended:
+        meet()

@@ -29,10 +29,12 @@ from tests.kernels import (
     order_token_kernels,
     ordered_kernels,
     output_kernels,
+    prefetched_kernels,
     primitive_kernels,
     shared_atomic_kernels,
     single_kernels,
     split_kernels,
+    steered_kernels,
     turn_kernels,
 )
 from tests.kernels import kernels_for_tests as pipelines
@@ -102,6 +104,9 @@ for name in ("gemm", "barriers by hand, in place", "skips"):
     run(f"turns, {name}", turns.kernel, *turns.inputs, turns.output(), cfg=turns.cfg)
 run("tiles from a counter", dynamic_kernels.made(dynamic_kernels.gemm, warpgroups=1, ctas=1), ints(640, 64), ints(64, 64),
     out(640, 64), cfg=dynamic_kernels.STEP_A_TILE)
+for name in ("tiles_of_a_table", "tiles_of_each_warpgroup"):
+    run(f"a table in shared memory, {name}", prefetched_kernels.KERNELS[name], *steered_kernels.arrays(
+        np.random.default_rng(3), np.int32), size=16)
 run("primitives", primitive_kernels.single_stream, A[:64], B)
 run("shared tiles", primitive_kernels.shared_tiles, A[:128], B, slots=2)
 run("atomics on a shared vector", shared_atomic_kernels.histogram, ints(128, 128, dtype=np.uint8), out(256, dtype=np.int32))
@@ -304,6 +309,8 @@ run("a cluster that loads by hand", cluster_kernels.loaded_together, ints(64, 25
 run("a cluster that passes tiles on", cluster_kernels.passed_round(2, np.float32, (64, 32)), ints(128, 32, dtype=F32),
     out(128, 32, dtype=F32))
 run("a cluster whose leader sends", cluster_kernels.sent_by_the_leader, ints(128, 96, dtype=F32), out(512, 32, dtype=F32))
+run("a cluster whose CTAs load from each other", cluster_kernels.read_by_all(2, np.float32, (64, 32)), ints(128, 64, dtype=F32),
+    out(128, 64, dtype=F32))
 run("a cluster whose CTAs meet", cluster_kernels.rounds, out(128, 32, dtype=F32))
 
 # ---- the mended twins of the catalogue

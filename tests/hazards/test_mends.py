@@ -38,6 +38,8 @@ def mend_of(name: str) -> str:
 
 
 TWINS = (
+    (r"^barrier_arrive on a ClusterBarrier by the CTA that has read", r"^\+ +numpipe\.barrier_wait\(read\)"),
+    (r"^barrier_arrive behind the store, on a ClusterBarrier", r"^\+ +numpipe\.barrier_wait\(there\)"),
     # ---- what a report's mend says, and what the twin has (+) or has not (-); {0} is what the mend's first group matched
     (r"wgmma_wait with few enough groups pending(?:: |, 0)", r"\+.*wgmma_(wait\(\w+, 0\)|commit\(\))"),
     (r"wgmma_wait with few enough groups pending before .*, or other registers", r"\+.*(wgmma_wait\(0\)|first\[)"),

@@ -261,3 +261,46 @@ def operands(m: int, n: int, k: int, dtype: Any = np.float16) -> tuple[np.ndarra
 
 def reference(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return a.astype(np.float32) @ b.astype(np.float32).T
+
+
+@functools.cache
+def read_by_all(size: int, dtype: Any, shape: tuple[int, int], memory_role: bool = True) -> numpipe.Kernel:
+    """Each CTA stores its tiles, one after another, in shared memory; all CTAs of the cluster load them from there, and add up."""
+    kind = SMEM(shape, dtype), ClusterBarrier("ring", orders_stores=True), ClusterBarrier("ring")
+    rows, columns = shape
+
+    @numpipe.kernel(grid=lambda x, y: x.shape[0] // rows, grid_names="cta", cluster=size, cluster_names="ring", num_compute_wgs=1,
+                    warp_specialized=memory_role)
+    def read_by_all(x, y):
+        tile, there, read = numpipe.scratch(kind)
+        m = numpipe.axis_index("cta")
+        for k in range(x.shape[1] // columns):
+            tile[...] = x[ds(m * rows, rows), ds(k * columns, columns)]
+            numpipe.barrier_arrive(there)
+            numpipe.barrier_wait(there)
+            total = numpipe.zeros(shape, np.float32)
+            for i in range(size):
+                other = numpipe.cluster_ref(tile, cluster_idx=i, cluster_dim="ring")
+                total = total + other[...].astype(np.float32)
+            y[ds(m * rows, rows), ds(k * columns, columns)] = total
+            numpipe.barrier_arrive(read)
+            numpipe.barrier_wait(read)  # all have read
+
+    made: numpipe.Kernel = read_by_all
+    return made
+
+
+@numpipe.kernel(grid=lambda x, y: x.shape[0] // 64, grid_names="cta", cluster=2, cluster_names="pair", num_compute_wgs=1)
+def halos(x, y):
+    """Parts of a tile and a vector of the neighbour: y is x plus the neighbour's columns, two further on, and its row sums."""
+    tile, sums, there = numpipe.scratch((SMEM((64, 64), np.float32), SMEM((64,), np.float32),
+                                         ClusterBarrier("pair", orders_stores=True)))
+    m, other = numpipe.axis_index("cta"), 1 - numpipe.axis_index("pair")
+    own = x[ds(m * 64, 64), ds(0, 64)]
+    tile[...] = own
+    sums[...] = own.sum(axis=1)
+    numpipe.barrier_arrive(there)
+    numpipe.barrier_wait(there)
+    beside = numpipe.cluster_ref(tile, cluster_idx=other, cluster_dim="pair")[:, ds(2, 32)]
+    theirs = numpipe.layout_cast(numpipe.cluster_ref(sums, cluster_idx=other, cluster_dim="pair")[...], "column")
+    y[ds(m * 64, 64), ds(0, 32)] = own[:, 0:32] + beside + theirs[:, None]

@@ -624,3 +624,14 @@ def a_transpose_of_a_column(a, b, c):
     x = b[ds(0, 64), ds(0, 64)].astype(np.float32).sum(axis=1)
     y = x[:, None].T
     #   ^^^^^^^^^^^^
+
+
+@refused("float32(…) converts a number, got a register tile (64, 64) of float16: write tile.astype(np.float32)", kind=SpecError,
+         mend={"np.float32(x[...])": "x[...].astype(np.float32)"})
+def a_tile_that_is_converted_as_a_number_is(a, b, c):
+    acc = numpipe.zeros((64, 64), np.float32)
+    pipe = numpipe.pipeline(grid=(2,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))
+    for (k,), (x,) in pipe(a):
+        acc = acc + np.float32(x[...])
+        #           ^^^^^^^^^^^^^^^^^^
+    c[ds(0, 64), ds(0, 64)] = acc

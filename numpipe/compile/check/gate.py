@@ -131,9 +131,13 @@ def highest_register(code: list[Instruction]) -> int:
 
 
 def role_code(sass: Sass, who: Role) -> list[Instruction]:
-    """Return the code of a role: from its ``setmaxnreg`` on, to the cluster's barrier if there is one."""
+    """Return the code of a role: from its ``setmaxnreg`` on, to the cluster's barrier if there is one.
+
+    That begins with a fence beyond the CTA. Where CTAs load what others have stored there are more of these: arrivals.
+    """
     starts = sass.find(r"USETMAXREG\." + ("DEALLOC" if who == "memory" else "TRY_ALLOC"))
-    return [i for start in starts for i in sass.reachable(start, BEYOND)]
+    end = "UCGABAR_ARV" if sass.find(BEYOND)[1:] and sass.find("UCGABAR_ARV")[1:] else BEYOND
+    return [i for start in starts for i in sass.reachable(start, end)]
 
 
 # ---- rules ------------------------------------------------------------------------------------------------------
@@ -164,8 +168,8 @@ BEYOND = r"MEMBAR\.\w+\.(GPU|SYS)"
 
 def memory_barriers(built: Built, sass: Sass) -> Iterator[str]:
     """A kernel has no fence beyond the CTA, except those of the cluster's two barriers, which stand in no loop; those outside the
-    main loops of a kernel that hands partial sums over (`partials`), or has semaphores; and one at the end, where the last CTA
-    resets a counter."""
+    main loops of a kernel that hands partial sums over (`partials`), or has semaphores; one at the end, where the last CTA
+    resets a counter; and arrivals by which CTAs let each other load what they have stored."""
     handed = any(array.own for array in built.unit.arrays)
     products = [sass.innermost(instruction) for instruction in sass.products()]
     spared = int(built.unit.work_ring is not None)
@@ -178,7 +182,7 @@ def memory_barriers(built: Built, sass: Sass) -> Iterator[str]:
                 yield f"a memory barrier beyond the CTA in a loop of products: {instruction}"
         elif spared:
             spared -= 1
-        else:
+        elif not built.unit.orders_stores:
             yield f"a memory barrier beyond the CTA: {instruction}"
     wanted = built.unit.clustered + built.unit.meets_at_end
     if (meetings := len(sass.find("UCGABAR_ARV"))) != wanted:

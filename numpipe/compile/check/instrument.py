@@ -182,7 +182,9 @@ def _give_up(found: re.Match[str], unit: Unit, call: Callable[[str], Position]) 
         _first_place(unit, [f"{watch.REGISTERS}{_at(call(r'set_max_registers.*increase'))}"])
     asking, place, kind = "mov.u64 state, 0;" + ("" if unit.clustered else _ASK), _OFFSET, 1
     if "@!done bra WAIT" in statement:
-        bounded, names = _WAIT, {"BAR": "$0", "PHASE": "$1", "WATCH": "$2", "WORDS": "$3"}
+        scope = ".acquire.cluster" * (".acquire.cluster" in statement)
+        bounded = _WAIT.replace("parity.shared", f"parity{scope}.shared")
+        names = {"BAR": "$0", "PHASE": "$1", "WATCH": "$2", "WORDS": "$3"}
     elif met := re.fullmatch(r"bar\.(sync|arrive) \$0, \$1;", statement):
         waits = met[1] == "sync"
         bounded = _COUNT.replace("MEETING", _MEET * waits).replace("EARLY", _CLOSED * waits).replace("STATEMENT", statement)

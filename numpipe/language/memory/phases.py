@@ -25,12 +25,21 @@ from ...core.inert import Inert
 from ...core.lanes import each_warp
 from ...core.machine import current
 from ...core.op import helper, op
+from ...diagnostics.errors import SpecError
 from ...intrinsics import barrier as named
 from ...intrinsics import cluster, mbarrier
 from ...plan.cluster import place_of, rank_of, shifted
+from ...plan.context import only_if
 from .shared import BarrierRef
 
 STATE = "the state of a barrier"
+
+
+def check_test(barrier: Any) -> None:
+    """Raise SpecError for a test of a barrier that orders stores, which only a wait does."""
+    if barrier.wide:
+        raise SpecError(f"barrier_test: the barrier is {barrier.plan.kind}, and stores of other CTAs are there behind a wait: call "
+                        "barrier_wait, or test a ClusterBarrier beside it")
 
 
 @op
@@ -46,8 +55,19 @@ def passed(barrier: BarrierRef) -> None:
 
 
 @helper
-def wait(barrier):  # type: ignore[no-untyped-def]
+def await_narrow(barrier):  # type: ignore[no-untyped-def]
     mbarrier.wait(barrier.address, next_phase(barrier), -1)
+
+
+@helper
+def await_wide(barrier):  # type: ignore[no-untyped-def]
+    mbarrier.wait_cluster(barrier.address, next_phase(barrier), -1)
+
+
+@helper
+def wait(barrier):  # type: ignore[no-untyped-def]
+    only_if(barrier, "narrow", await_narrow)
+    only_if(barrier, "wide", await_wide)
     passed(barrier)
 
 
@@ -61,10 +81,12 @@ def arrive_at_peers(barrier: BarrierRef) -> None:
     here = place_of(current().cta, plan.cluster)
     if plan.led:
         leader = rank_of([0 if axis in plan.led else at for axis, at in enumerate(here)], plan.cluster)
-        each_warp(mbarrier.arrive_remote, cluster.map_shared(barrier.address, leader))
+        arrival = mbarrier.arrive_remote_release if plan.wide else mbarrier.arrive_remote
+        each_warp(arrival, cluster.map_shared(barrier.address, leader))
     else:
         ranks = tuple(rank_of(shifted(here, shift, plan.cluster), plan.cluster) for shift in plan.peers)
-        current().scoped("warps", current().mbar_arrive_cluster, (barrier.address, ranks, len(plan.groups) == 1))
+        current().scoped("warps", current().mbar_arrive_cluster, (
+            barrier.address, ranks, len(plan.groups) == 1, plan.wide))
 
 
 @helper
@@ -77,6 +99,7 @@ def arrive(barrier):  # type: ignore[no-untyped-def]
 @op
 def test(barrier: BarrierRef) -> Any:
     """Return whether the next phase is complete: one answer for the whole warpgroup."""
+    check_test(barrier)
     if barrier.np.memory:
         return Inert(STATE)
     return current().mbar_test(barrier.address, barrier.np.phases.get(barrier.address, 0) & 1)

@@ -47,11 +47,12 @@ def _passed(_context: Any, barrier: Any) -> Any:
 def _arrive_at_peers(typing_context: Any, barrier: Any) -> Any:
     context, builder, args = yield nb.types.void(barrier)
     arrive(typing_context, context, builder, barrier.plan.peers, barrier.plan.cluster,
-           barrier_address(context, builder, barrier, args[0]), barrier.plan.led)
+           barrier_address(context, builder, barrier, args[0]), barrier.plan.led, barrier.plan.wide)
 
 
 @cuda_meaning(source.test)
 def _test(_context: Any, barrier: Any) -> Any:
+    source.check_test(barrier)
     if barrier.context.memory:
         yield InertType(source.STATE)(barrier)
         return None

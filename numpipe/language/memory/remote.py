@@ -62,16 +62,33 @@ def check(np_: Any, src: Any, dst: Any, barrier: Any, index: Any, name: Any) -> 
                         f"{'one element of a row' * (layout.inner == 0)} of {dst.dtype}: send " + (
                             "a tile of 16 or 32 bits, src.astype(…)" if layout.itemsize == 1 else
                             "to a tile whose rows are contiguous, or one of 32 bits"))
-    axis = constant(SEND, "cluster_dim", name)
+    return dimension_of(SEND, np_, index, name)
+
+
+def dimension_of(operation: str, np_: Any, index: Any, name: Any) -> int:
+    """Return the dimension of the cluster along which a CTA is named, given values or types; SpecError where none is."""
+    axis = constant(operation, "cluster_dim", name)
     if not isinstance(axis, str):
-        raise SpecError(f"{SEND}: cluster_dim must be the name of an axis of the cluster (cluster_names= of the kernel), got "
+        raise SpecError(f"{operation}: cluster_dim must be the name of an axis of the cluster (cluster_names= of the kernel), got "
                         f"{axis!r}")
     if not (arith.is_integer(index) or isinstance(index, NoValue)):
-        raise SpecError(f"{SEND}: cluster_idx must be an integer, the place along {axis!r} of the CTA that gets src, got "
+        raise SpecError(f"{operation}: cluster_idx must be an integer, the place along {axis!r} of the CTA that is meant, got "
                         f"{called(index)}")
-    dimension: int = np_.unit.cluster_dims((axis,), SEND, "cluster_dim")[0]
+    dimension: int = np_.unit.cluster_dims((axis,), operation, "cluster_dim")[0]
     np_.unit.reaches = True
     return dimension
+
+
+def rank_along(operation: str, np_: Context, axis: int, index: Any, name: str, does: str) -> int:
+    """Return the rank of the CTA at a place along a dimension of the cluster; SimulationError where there is none."""
+    dims = np_.unit.cluster
+    place = list(place_of(current().cta, dims))
+    if not 0 <= index < dims[axis]:
+        raise failure(SimulationError, "out-of-bounds", f"{operation}: cluster_idx={index}, and the cluster has {dims[axis]} CTAs "
+                      f"along {name!r}; the GPU would {does} memory that is nobody's", f"a place in 0…{dims[axis] - 1}",
+                      "reaches for another CTA's tile")
+    place[axis] = int(index)
+    return rank_of(place, dims)
 
 
 @op(context=True)
@@ -96,15 +113,9 @@ def async_store_smem(np_: Context, src: Any, dst: Any, barrier: BarrierRef, *, c
     """
     check_operands(SEND, dst=("tile", dst), barrier=("barrier", barrier))
     src = cast_to_store(src, dst.dtype)
-    axis, dims = check(np_, src, dst, barrier, cluster_idx, cluster_dim), np_.unit.cluster
+    axis = check(np_, src, dst, barrier, cluster_idx, cluster_dim)
     if np_.memory:
         return
-    place = list(place_of(current().cta, dims))
-    if not 0 <= cluster_idx < dims[axis]:
-        raise failure(SimulationError, "out-of-bounds", f"{SEND}: cluster_idx={cluster_idx}, and the cluster has {dims[axis]} CTAs "
-                      f"along {cluster_dim!r}; the GPU would store to memory that is nobody's", f"a place in 0…{dims[axis] - 1}",
-                      "sends a tile")
-    place[axis] = int(cluster_idx)
-    to = rank_of(place, dims)
+    to = rank_along(SEND, np_, axis, cluster_idx, cluster_dim, "store to")
     each_warp(mbarrier.arrive_expect_tx_remote, cluster.map_shared(barrier.address, to), dst.layout.nbytes // ARRIVALS_A_WARPGROUP)
     send(dst.layout, dst.address, src.form, src.value, to, barrier.address, SEND)

@@ -67,7 +67,22 @@ class Slots:
     __getitem__ = __setitem__ = _none
 
 
-class BarrierRef:
+class BarrierFacts:
+    """The facts of a `BarrierRef` and of its Numba type."""
+
+    plan: BarrierPlan
+
+    @property
+    def wide(self) -> bool:
+        """Whether arrivals and waits are of the cluster's scope."""
+        return self.plan.wide
+
+    @property
+    def narrow(self) -> bool:
+        return not self.plan.wide
+
+
+class BarrierRef(BarrierFacts):
     """A reference to barriers of an allocation: an array of `shape`, which begins at barrier `first` in row order."""
 
     operand = "barrier"

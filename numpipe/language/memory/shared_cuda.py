@@ -38,7 +38,7 @@ class SlotsType(nb.types.Type):  # type: ignore[misc]
             builder, address, inside(builder, self.tile, index, args[1], "tile.at[…]", len(lead)))
 
 
-class BarriersType(nb.types.Type):  # type: ignore[misc]
+class BarriersType(source.BarrierFacts, nb.types.Type):  # type: ignore[misc]
     """The type of barriers of an allocation, in one role; the value has the context and the number of the first."""
 
     operand = "barrier"

@@ -67,12 +67,13 @@ def _note(kind: str, what: str, layout: Layout, address: int, form: Form, start:
                    nbytes=form.dtype.itemsize * (1 + pairs))
 
 
-def load(layout: Layout, address: int, form: Form, start: tuple[int, int]) -> np.ndarray:
-    """Return the elements of a part of a tile."""
+def load(layout: Layout, address: int, form: Form, start: tuple[int, int],
+         fetch: Callable[[_Numbers, int, str], np.ndarray] | None = None) -> np.ndarray:
+    """Return the elements of a part of a tile; `fetch`: what loads them in place of `smem_load`."""
     rows, columns = held(form)
     pairs = layout.inner == 1 and start[1] % 2 == 0 and form.layout != EITHER and places(form.shape, form.layout)[0][1] is not None
     _note("read", "tile[…]", layout, address, form, start, pairs)
-    found = current().smem_load(addresses(layout, address, form, start), form.dtype.itemsize, "tile[…]")
+    found = (fetch or current().smem_load)(addresses(layout, address, form, start), form.dtype.itemsize, "tile[…]")
     value = np.empty((form.shape[0] if len(form.shape) == 2 else 1, form.shape[-1]), form.dtype)
     value[rows, columns] = found.view(form.dtype)[..., 0]
     return value.reshape(form.shape)

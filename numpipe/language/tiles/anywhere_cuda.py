@@ -56,16 +56,18 @@ def panels(tile: TileType) -> dict[tuple[int, int], list[int]]:
     return found
 
 
-def load(builder: Any, layout: Layout, base: Any, tile: TileType, start: Start, even: bool = False) -> list[Any]:
+def load(builder: Any, layout: Layout, base: Any, tile: TileType, start: Start, even: bool = False,
+         at: Callable[[Any, Any, int], Any] | None = None) -> list[Any]:
     """Return the registers of a part of a tile; `even`: it starts at an even column, so that pairs of columns are loaded at once.
+    `at`: what loads so many bytes from an address, in place of a load from the CTA's own shared memory.
 
     Of 32-bit elements by rows, whose lanes have every other word, lanes 16 … 31 load the second of a pair first, off the banks of
     the others.
     """
-    address, dtype = addresses(builder, layout, base, tile, start), tile.dtype
+    address, dtype, one_at = addresses(builder, layout, base, tile, start), tile.dtype, at or _at
     pairs = layout.inner == 1 and places(tile.shape, tile.layout)[0][1] is not None and tile.layout != EITHER
     if pairs and even:
-        found = [_at(builder, address(number), 2 * dtype.itemsize) for number in range(0, tile.elements, 2)]
+        found = [one_at(builder, address(number), 2 * dtype.itemsize) for number in range(0, tile.elements, 2)]
         if dtype.itemsize < 4:
             return [part if part.type == nb.i32 else builder.zext(part, nb.i32) for part in found]
         return from_words(builder, tile, [builder.extract_element(part, nb.const(i)) for part in found for i in (0, 1)])
@@ -73,11 +75,11 @@ def load(builder: Any, layout: Layout, base: Any, tile: TileType, start: Start, 
     if pairs and dtype.itemsize == 4 and lanes_of(tile.layout):
         late = builder.icmp_unsigned("!=", builder.and_(nb.thread_index(builder), nb.const(16)), nb.const(0))
         for number in range(0, tile.elements, 2):
-            one, two = (_at(builder, builder.select(late, address(number + 1 - i), address(number + i)), 4) for i in (0, 1))
+            one, two = (one_at(builder, builder.select(late, address(number + 1 - i), address(number + i)), 4) for i in (0, 1))
             words += [builder.select(late, two, one), builder.select(late, one, two)]
         return from_words(builder, tile, words)
     for number in range(tile.elements):
-        word = _at(builder, address(number), dtype.itemsize)
+        word = one_at(builder, address(number), dtype.itemsize)
         words.append(word if word.type == nb.i32 else builder.zext(word, nb.i32))
     return from_words(builder, tile, words)
 

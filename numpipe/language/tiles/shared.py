@@ -114,7 +114,7 @@ def _from_bytes(found: np.ndarray, layout: Layout, dtype: np.dtype) -> np.ndarra
     return value if layout.inner == 1 else np.ascontiguousarray(value.T)
 
 
-def _part(tile: SmemTile, index: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+def part_of(tile: SmemTile, index: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     """Return (parts of an index, where they start); raise SimulationError for a part that is not inside the tile."""
     parts = chosen(tile, index)
     starts = tuple(0 if isinstance(part, All) or isinstance(part.start, Inert) else int(part.start) for part in parts)
@@ -126,7 +126,7 @@ def _part(tile: SmemTile, index: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]
 @method_of(SmemTile, "__getitem__")
 def load(tile: SmemTile, index: Any) -> Tile:
     """Return a shared-memory tile, or a part of it, as a register tile, which has no value in the memory role."""
-    parts, starts = _part(tile, index)
+    parts, starts = part_of(tile, index)
     form = load_form(tile, parts)
     if tile.memory:
         return Tile(None, form)
@@ -140,7 +140,7 @@ def load(tile: SmemTile, index: Any) -> Tile:
 @method_of(SmemTile, "__setitem__")
 def store(tile: SmemTile, index: Any, value: Any) -> None:
     """Store a register tile to a shared-memory tile, or to a part of it; nothing in the memory role."""
-    parts, starts = _part(tile, index)
+    parts, starts = part_of(tile, index)
     value = cast_to_store(value, tile.dtype)
     form = check_store(tile, parts, value)
     if tile.memory:

@@ -76,7 +76,7 @@ def converge(builder: Any) -> None:
 
 
 # ---- tile[...] and tile[...] = value in a kernel's source
-def _part(tile: SmemType, index: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+def part_of(tile: SmemType, index: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     """Return (parts of an index, where they start, None where that is not known); raise SpecError for one outside the tile."""
     parts = source.chosen(tile, index)
     starts = tuple(0 if isinstance(part, All) or part.inert else part.start for part in parts)
@@ -85,7 +85,7 @@ def _part(tile: SmemType, index: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]
     return parts, starts
 
 
-def _starts(builder: Any, tile: SmemType, index: Any, parts: tuple[Any, ...], value: Any) -> tuple[Any, Any]:
+def starts_of(builder: Any, tile: SmemType, index: Any, parts: tuple[Any, ...], value: Any) -> tuple[Any, Any]:
     """Return (row, column) at which a part of a tile starts, as int32."""
     values = nb.cgutils.unpack_tuple(builder, value) if isinstance(index, nb.types.BaseTuple) else [value] * len(parts)
     found = [nb.const(0) if isinstance(part, All) else of for part, of in zip(parts, values, strict=True)]
@@ -103,7 +103,7 @@ def _aligned(builder: Any, tile: SmemType, starts: tuple[Any, ...], at: tuple[An
 def _get_item(_context: Any, whole: Any, index: Any) -> Any:
     if not isinstance(whole, SmemType):
         return None
-    parts, starts = _part(whole, index)
+    parts, starts = part_of(whole, index)
     result = TileType(source.load_form(whole, parts))
     quick = source.by_rows(whole, result.form, parts, starts)
     part, address = view(whole, index) if quick else (whole, lambda builder, base, _: base)
@@ -118,9 +118,9 @@ def _get_item(_context: Any, whole: Any, index: Any) -> Any:
 
     def elements() -> list[Any]:
         even = starts[-1] is not None and starts[-1] % 2 == 0
-        return anywhere.load(builder, whole.layout, args[0], result, _starts(builder, whole, index, parts, place), even)
+        return anywhere.load(builder, whole.layout, args[0], result, starts_of(builder, whole, index, parts, place), even)
 
-    aligned = _aligned(builder, whole, starts, _starts(builder, whole, index, parts, place)) if quick else None
+    aligned = _aligned(builder, whole, starts, starts_of(builder, whole, index, parts, place)) if quick else None
     found = elements() if not quick else rows() if aligned is None else nb.one_of(builder, aligned, rows, elements)
     converge(builder)
     return assembled(builder, result, found)
@@ -131,7 +131,7 @@ def _set_item(_context: Any, whole: Any, index: Any, value: Any) -> Any:
         raise SpecError(ASSIGNED)
     if not isinstance(whole, SmemType):
         return None
-    parts, starts = _part(whole, index)
+    parts, starts = part_of(whole, index)
     stored, convert = cast_to_store(value, whole.dtype)
     quick = source.by_rows(whole, source.check_store(whole, parts, stored), parts, starts)
     part, address = view(whole, index) if quick else (whole, lambda builder, base, _: base)
@@ -146,10 +146,10 @@ def _set_item(_context: Any, whole: Any, index: Any, value: Any) -> Any:
         return []
 
     def elements() -> list[Any]:
-        anywhere.store(builder, whole.layout, args[0], stored, _starts(builder, whole, index, parts, place), value)
+        anywhere.store(builder, whole.layout, args[0], stored, starts_of(builder, whole, index, parts, place), value)
         return []
 
-    aligned = _aligned(builder, whole, starts, _starts(builder, whole, index, parts, place)) if quick else None
+    aligned = _aligned(builder, whole, starts, starts_of(builder, whole, index, parts, place)) if quick else None
     if not quick:
         elements()
     elif aligned is None:

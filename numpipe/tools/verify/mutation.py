@@ -55,7 +55,8 @@ PASSED_ON = (
     "memory.peers.await_launches", "memory.peers.begin_launch", "memory.semaphores.add_to", "memory.semaphores.await_together",
     "memory.semaphores.await_value", "memory.semaphores.complete_and_add", "memory.semaphores.complete_stores",
     "memory.semaphores.poll", "memory.semaphores.signal", "memory.semaphores.wait",
-    "memory.phases.arrive", "memory.phases.arrive_at_peers", "memory.phases.wait", "memory.registers.set_max_registers",
+    "memory.phases.arrive", "memory.phases.arrive_at_peers", "memory.phases.await_narrow", "memory.phases.await_wide",
+    "memory.phases.wait", "memory.registers.set_max_registers",
     "pipeline.ring.await_consumed", "pipeline.ring.await_ready", "pipeline.ring.release", "pipeline.ring.release_delayed",
     "pipeline.ring.release_used", "pipeline.steps.await_empty", "pipeline.steps.await_products",
     "pipeline.steps.await_released", "tiles.store_ring.await_staging", "tiles.store_ring.drain_stores")

@@ -303,7 +303,8 @@ def test_the_gate_finds_a_fence_of_the_gpu_in_a_loop() -> None:
         "MEMBAR.ALL.GPU", "ERRBAR", "UCGABAR_ARV", "UCGABAR_WAIT", "NOP", "MEMBAR.ALL.GPU", "SYNCS.ARRIVE.TRANS64 RZ, [R1], RZ",
         "MEMBAR.ALL.GPU", "UCGABAR_ARV", "UCGABAR_WAIT", "@P0 BRA `(.L_x_0)", "EXIT")))
     looping = text.replace("        /*0040*/", ".L_x_0:\n        /*0040*/")
-    built: Any = SimpleNamespace(unit=SimpleNamespace(arrays=(), work_ring=None, clustered=True, meets_at_end=True))
+    built: Any = SimpleNamespace(unit=SimpleNamespace(
+        arrays=(), work_ring=None, clustered=True, meets_at_end=True, orders_stores=False))
     clean = text.replace("/*0050*/                   MEMBAR.ALL.GPU", "/*0050*/     NOP")
     assert list(gate.memory_barriers(built, gate.Sass(clean))) == []
     assert [line.partition("/*")[2][:4] for line in gate.memory_barriers(built, gate.Sass(looping))] == ["0050", "0070"]

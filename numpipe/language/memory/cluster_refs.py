@@ -1,0 +1,94 @@
+"""References to tiles in the shared memory of other CTAs of the cluster, which are loaded from.
+
+::
+
+    tile[...] = part
+    numpipe.barrier_arrive(there)                     # a ClusterBarrier(…, orders_stores=True): what was stored may be loaded
+    numpipe.barrier_wait(there)
+    other = numpipe.cluster_ref(tile, cluster_idx=1 - rank, cluster_dim="cluster")
+    total = part + other[...]
+    numpipe.barrier_arrive(read)                      # a ClusterBarrier: the tile may be stored again
+
+An allocation lies at the same place in all CTAs, so a CTA names its own tile, and the CTA whose it is to be. A load is an
+ordinary one, ``ld.shared::cluster``, element by element or by pairs. Two things order it: the arrival behind the store releases
+with the cluster's scope, and the wait acquires with it (`phases`). Without the option both are of the CTA's scope, which orders
+what has been read, and lets no other CTA see what has been stored. Whose tile it is does not end before: the CTAs meet at the
+kernel's end.
+
+It is slow beside a store to another CTA (`remote`): a load waits for the way there and back, and the release is a fence of the
+whole GPU.
+
+PTX ISA, "ld": .shared::cluster; "mapa"; "Memory Consistency Model: Scope".
+"""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+import numpy as np
+
+from ...core.machine import current
+from ...core.op import op
+from ...diagnostics.errors import SpecError
+from ...plan.context import Context
+from ..tiles.anywhere import load as load_elements
+from ..tiles.refs import SmemTile
+from ..tiles.shared import load_form, part_of
+from ..tiles.tile import Tile
+from .copies import check_operands
+from .remote import dimension_of, rank_along
+
+__all__ = ["cluster_ref"]
+
+REF = "cluster_ref"
+LOADED = "a tile of another CTA is loaded from, cluster_ref(…)[…]; numpipe.async_store_smem stores to one"
+
+
+def check(np_: Any, tile: Any, index: Any, name: Any) -> int:
+    """Return the dimension of the cluster along which a CTA is named; SpecError for what is no tile of the kernel's own."""
+    check_operands(REF, tile=("tile", tile))
+    if not tile.writable:
+        raise SpecError(f"{REF}: tile is one of a pipeline, whose slots are filled again: name a tile of your own, "
+                        "numpipe.scratch(numpipe.SMEM(…))")
+    return dimension_of(REF, np_, index, name)
+
+
+class RemoteTile:
+    """A tile in the shared memory of the CTA of a rank, on the simulated SM."""
+
+    def __init__(self, tile: SmemTile, rank: int) -> None:
+        self.tile, self.rank = tile, rank
+        self.shape, self.dtype = tile.shape, tile.dtype
+
+    def __getitem__(self, index: Any) -> Tile:
+        parts, starts = part_of(self.tile, index)
+        form = load_form(self.tile, parts, f"{REF}(…)[…]")
+        if self.tile.memory:
+            return Tile(None, form)
+        machine = current()
+
+        def fetch(addresses: np.ndarray, nbytes: int, _what: str) -> np.ndarray:
+            return machine.smem_fetch(addresses, nbytes, self.rank, f"{REF}(…)[…]")
+
+        return Tile(load_elements(self.tile.layout, self.tile.address, form, (0, *starts)[-2:], fetch), form)
+
+    def __setitem__(self, index: Any, value: Any) -> NoReturn:
+        raise SpecError(LOADED)
+
+
+@op(context=True)
+def cluster_ref(np_: Context, tile: Any, *, cluster_idx: Any, cluster_dim: str) -> RemoteTile:
+    """Return a reference to a tile in shared memory as another CTA of the cluster has it, inside a kernel.
+
+    tile         a tile of the kernel's own (`numpipe.scratch`), a slot or a part of one. The other CTA has it at the same place.
+    cluster_idx  the place of that CTA along the axis, a run-time integer from 0 on; along other axes it is where this one is
+    cluster_dim  the name of an axis of the cluster (`cluster_names` of the kernel)
+
+    ``ref[...]``, ``ref[ds(i, 64), :]`` load it, or a part of it, as a register tile. What that CTA stored before it arrived on a
+    ``ClusterBarrier(…, orders_stores=True)`` is there behind `barrier_wait`; before it stores again, or copies there, it has heard
+    that it was read, by a `ClusterBarrier`. Copies that landed there have been waited for by who arrives.
+
+    PTX ISA, "ld": .shared::cluster. Raises SpecError for tiles of a pipeline, and for axes that the cluster has not.
+    """
+    axis = check(np_, tile, cluster_idx, cluster_dim)
+    return RemoteTile(tile, 0 if np_.memory else rank_along(REF, np_, axis, cluster_idx, cluster_dim, "load from"))

@@ -1,0 +1,91 @@
+"""References to tiles of other CTAs on the GPU: ``ld.shared::cluster`` of the elements that a lane has."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+from ...core import numba as nb
+from ...core.op import cuda_meaning
+from ...diagnostics.errors import SpecError
+from ...intrinsics import cluster
+from ...plan.context_cuda import cluster_place
+from ..tiles import anywhere_cuda as anywhere
+from ..tiles.peers_cuda import rank
+from ..tiles.refs_cuda import SmemType, inside
+from ..tiles.shared import load_form
+from ..tiles.shared_cuda import converge, part_of, starts_of
+from ..tiles.tile_cuda import TileType, assembled, undefined
+from . import cluster_refs as source
+
+I32 = nb.types.int32
+
+
+class RemoteTileType(nb.types.Type):  # type: ignore[misc]
+    """The type of a `cluster_refs.RemoteTile`: the CTA's own address of the tile, and how far the other's is off in the window."""
+
+    def __init__(self, tile: SmemType) -> None:
+        self.tile = tile
+        super().__init__(name=f"remote({tile})")
+
+
+nb.struct_model(RemoteTileType, lambda ty: [("address", I32), ("away", I32)])
+nb.constant_attributes(RemoteTileType, None, shape=lambda ty: ty.tile.layout.sides, dtype=lambda ty: ty.tile.dtype.name)
+
+
+@cuda_meaning(source.cluster_ref)
+def _cluster_ref(_context: Any, np_: Any, tile: Any, cluster_idx: Any, cluster_dim: Any) -> Any:
+    axis, dims = source.check(np_, tile, cluster_idx, cluster_dim), np_.unit.cluster
+    result = RemoteTileType(tile)
+    context, builder, args = yield result(np_, tile, cluster_idx, cluster_dim)
+    if np_.memory:
+        return nb.struct(context, builder, result, address=args[1], away=nb.const(0))
+    place = cluster_place(builder, dims)
+    place[axis] = context.cast(builder, args[2], cluster_idx, I32)
+    there = nb.call(context, builder, cluster.map_shared, (I32, I32), (args[1], rank(builder, place, dims)))[1]
+    return nb.struct(context, builder, result, address=args[1], away=builder.sub(there, args[1]))
+
+
+def _get_item(_context: Any, ref: Any, index: Any) -> Any:
+    if not isinstance(ref, RemoteTileType):
+        return None
+    whole = ref.tile
+    parts, starts = part_of(whole, index)
+    result = TileType(load_form(whole, parts, f"{source.REF}(…)[…]"))
+    context, builder, args = yield result(ref, index)
+    if whole.role == "memory":
+        return undefined(result)
+    fields = nb.fields(context, builder, ref, args[0])
+    place = inside(builder, whole, index, args[1], f"{source.REF}(…)[…]")
+
+    def fetched(builder: Any, address: Any, nbytes: int) -> Any:
+        return _fetched(builder, builder.add(address, fields.away), nbytes)
+
+    even = starts[-1] is not None and starts[-1] % 2 == 0
+    at = starts_of(builder, whole, index, parts, place)
+    found = anywhere.load(builder, whole.layout, fields.address, result, at, even, fetched)
+    converge(builder)
+    return assembled(builder, result, found)
+
+
+def _fetched(builder: Any, address: Any, nbytes: int) -> Any:
+    """Load so many bytes from the cluster's window, as `anywhere_cuda` loads them from the CTA's own memory."""
+    if nbytes < 4:
+        return nb.emit_asm(builder, nb.i16, [address], f"ld.shared::cluster.u{8 * nbytes} $0, [$1];", "=h,r,~{memory}")
+    if nbytes == 4:
+        return nb.emit_asm(builder, nb.i32, [address], "ld.shared::cluster.u32 $0, [$1];", "=r,r,~{memory}")
+    pair = nb.emit_asm(builder, nb.ir.LiteralStructType([nb.i32, nb.i32]), [address],
+                       "ld.shared::cluster.v2.u32 {$0, $1}, [$2];", "=r,=r,r,~{memory}")
+    both = nb.ir.Constant(nb.ir.VectorType(nb.i32, 2), nb.ir.Undefined)
+    for i in range(2):
+        both = builder.insert_element(both, builder.extract_value(pair, i), nb.const(i))
+    return both
+
+
+def _set_item(_context: Any, ref: Any, _index: Any, _value: Any) -> None:
+    if isinstance(ref, RemoteTileType):
+        raise SpecError(source.LOADED)
+
+
+nb.overload(operator.getitem, _get_item)
+nb.overload(operator.setitem, _set_item)

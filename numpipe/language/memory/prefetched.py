@@ -1,0 +1,190 @@
+"""``numpipe.prefetched(table)``: the beginning of an array of integers in shared memory, where each role of the CTA reads it.
+
+::
+
+    pages = numpipe.prefetched(table)                    # once a CTA; numbers of `table` steer without it too
+    pipe = numpipe.pipeline(grid=(counts[s],), in_specs=(BlockSpec((64, 64), lambda k: (pages[s, k], 0)),))
+
+    who issues     wait until the array may be read (the kernel's entry) ; expect the bytes ; cp.async.bulk    on one mbarrier,
+    every role     wait for phase 0 ; read as often as it likes                                                which has no other
+
+Nobody writes the bytes again, so nothing has to be released, and the wait of a role is all that orders its reads. The memory role
+issues; without one each compute warpgroup has bytes, and a barrier, of its own, since each has its own control flow.
+
+The copy has the array's first elements, in memory order: `size` of them, and no more than there are, down to a multiple of 16 bytes
+(PTX ISA, "cp.async.bulk"). What it has not, an element is read from the array for. So it is where rows of the array do not follow
+each other, or it begins at no multiple of 16 bytes: then the copy has nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ...arch.dtypes import INT32
+from ...core.arith import is_integer
+from ...core.inert import Inert, NoValue
+from ...core.lanes import one_lane
+from ...core.machine import TensorMap, current
+from ...core.op import called, constant, helper, op
+from ...diagnostics.arguments import is_int
+from ...diagnostics.errors import CompileError, SpecError
+from ...intrinsics import cp_async_bulk, mbarrier, memory
+from ...plan.allocations import SMEM, Barrier, Scratch
+from ...plan.context import Context, only_if, own_part
+from ..tiles.load import STEERING, load, without_value
+from ..tiles.refs import GmemRef, whole_slices
+from .copies import OTHER_WARPS
+from .phases import next_phase, wait
+from .shared import BarrierRef
+
+__all__ = ["prefetched"]
+
+ALIGNED = 16
+"""bytes: of what one cp.async.bulk moves, and where it begins, a multiple"""
+SIZE, MOST = 1024, 16384
+"""elements that have room, if the kernel does not say it, and the most that can have"""
+NAME = "numpipe.prefetched"
+"""what stands for a copy among the rings that a role uses"""
+
+
+# ---- what both executions check
+def planned(np_: Any, site: str, table: Any, size: Any) -> Scratch:
+    """Return the allocation of a copy, given values or Numba types; SpecError for an array whose elements do not steer."""
+    arg = getattr(table, "arg", None)
+    if arg is None:
+        raise SpecError(f"prefetched(table): table must be an array of the kernel, got {called(table)}")
+    if arg.dtype not in STEERING or arg.output:
+        raise SpecError(f"prefetched(table): {without_value(arg, ())}; of others load what you need, {arg.name}[…]")
+    size = constant("prefetched", "size", size)
+    if not is_int(size) or not 1 <= size <= MOST:
+        raise SpecError(f"prefetched(table, size): size must be a compile-time int of 1 … {MOST}, the elements of '{arg.name}' "
+                        f"that have room in shared memory, got {size!r}")
+    unit = ALIGNED // arg.dtype.itemsize
+    kind = SMEM((-(-size // unit) * unit,), arg.dtype), Barrier()
+    scratch: Scratch = np_.unit.plan_scratch(site, kind, np_.unit.warp_specialized)
+    np_.unit.rings_of[np_.role].add(f"{NAME} @ {site}")
+    return scratch
+
+
+def check_index(name: str, ndim: int, parts: Sequence[Any]) -> str | None:
+    """Return what makes an element inert, None where nothing does, given the parts of an index or their Numba types; SpecError
+    unless there is an integer for each dimension."""
+    if len(parts) != ndim or not all(isinstance(part, NoValue) or is_integer(part) for part in parts):
+        raise SpecError(f"prefetched({name})[…] is indexed by an integer for each of the array's {ndim} dimension"
+                        f"{'s' * (ndim > 1)}: {name}[…], the array itself, has blocks and indices with modes")
+    return next((part.what for part in parts if isinstance(part, NoValue)), None)
+
+
+def unreachable(kernel: str, site: str) -> str:
+    """Return the message for a call that the memory role does not come to."""
+    return (f"kernel {kernel}, {NAME} at {site}: only compute warpgroups come here, so nobody issues the copy: call it at the "
+            "kernel's beginning, and use here what it returns")
+
+
+def no_value(name: str) -> str:
+    """Return the message for a copy that stands for a number."""
+    return f"prefetched({name}) has no value: its elements have, prefetched({name})[i]"
+
+
+class TableFacts:
+    """The facts of a `Prefetched` and of its Numba type."""
+
+    memory: bool
+    specialized: bool
+
+    @property
+    def issues(self) -> bool:
+        """Whether this is the memory role, whose one lane issues the copy for all."""
+        return self.memory
+
+    @property
+    def alone(self) -> bool:
+        """Whether a warpgroup has the copy for itself, and one of its lanes issues it."""
+        return not self.specialized
+
+
+class Prefetched(TableFacts):
+    """The beginning of an array in shared memory, on the simulated SM: `nbytes` of it, from `address` on."""
+
+    def __init__(self, ref: GmemRef, address: int, landed: BarrierRef, size: int, memory: bool, specialized: bool) -> None:
+        self.ref, self.address, self.landed, self.memory, self.specialized = ref, address, landed, memory, specialized
+        array = ref.array
+        whole = array.flags.c_contiguous and array.ctypes.data % ALIGNED == 0 and current().moves
+        self.nbytes = min(array.size, size) * array.itemsize // ALIGNED * ALIGNED if whole else 0
+        self.source = TensorMap(array.reshape(-1), (self.nbytes // array.itemsize,), 0, ref.name) if self.nbytes else None
+        self.arrival = landed.address
+        self.shape, self.dtype, self.ndim = ref.shape, ref.dtype, ref.ndim
+
+    def __getitem__(self, index: Any) -> Any:
+        parts, array = whole_slices(index), self.ref.array
+        inert = check_index(self.ref.name, self.ndim, parts)
+        if inert is not None:
+            return Inert(inert) if self.memory else load(self.ref, index)
+        inside = all(0 <= int(part) < size for part, size in zip(parts, array.shape, strict=True))
+        offset = int(np.ravel_multi_index(tuple(map(int, parts)), array.shape)) * array.itemsize if inside else self.nbytes
+        if offset >= self.nbytes:
+            return load(self.ref, index)
+        machine: Any = current()
+        at = self.address + offset
+        if hasattr(machine, "lane"):
+            return machine.load(at, array.dtype, f"prefetched '{self.ref.name}'")
+        words = np.array([memory.load_word(at + 4 * word) for word in range(array.itemsize // 4)], INT32)
+        return words.view(array.dtype)[0]
+
+    def _value(self, *_: Any) -> Any:
+        raise CompileError(no_value(self.ref.name))
+
+    __bool__ = __int__ = __index__ = __float__ = _value
+
+
+# ---- the copy, and the wait of each role
+@helper
+def issue(table):  # type: ignore[no-untyped-def]
+    """Start the copy, in one lane, which makes a warpgroup's whole arrival."""
+    mbarrier.arrive_count(table.arrival, OTHER_WARPS)
+    mbarrier.arrive_expect_tx(table.arrival, table.nbytes)
+    if table.nbytes > 0:
+        cp_async_bulk.load_bytes(table.address, table.source, table.nbytes, table.arrival)
+
+
+@helper
+def issue_alone(table):  # type: ignore[no-untyped-def]
+    one_lane(issue, table)
+
+
+@helper
+def begin(table):  # type: ignore[no-untyped-def]
+    """Have the copy issued and wait for it, in a role that has not done so yet: its phase says whether it has."""
+    if next_phase(table.landed) == 0:
+        only_if(table, "alone", issue_alone)
+        only_if(table, "issues", issue)
+        wait(table.landed)
+
+
+@op(context=True, site=True)
+def prefetched(np_: Context, site: str, table: Any, size: int = SIZE) -> Prefetched:
+    """Bring the beginning of an array of integers into shared memory, inside a kernel: what is indexed as the array is.
+
+    table  an int32 or int64 array that the kernel does not store to, of rows that follow each other. Its elements steer, in every
+           role, with and without this.
+    size   a compile-time int: the elements, in memory order, that have room in shared memory (4 KiB of int32 by default); those
+           behind are read from the array
+
+    ``t = numpipe.prefetched(table)`` and then ``t[i]``, ``t[i, j]``: an integer for each dimension. A place in the source copies
+    once a CTA, and each role waits there until the copy has landed. For numbers that lie scattered and are read again and again:
+    for others it wins nothing, see "Data that steers".
+
+    Raises SpecError for other arrays and sizes. PTX ISA, "cp.async.bulk".
+    """
+    if np_.compute_only:
+        raise CompileError(unreachable(np_.unit.kernel, site))
+    machine, (tile, barrier) = current(), planned(np_, site, table, size).tree
+    copy = np_.unit.number(machine.warpgroup) if barrier.memory.owners else 0
+    landed = BarrierRef(np_, barrier, copy, barrier.kind.shape, 0)
+    machine.mbar_init_at_entry(landed.address, barrier.arrivals, landed.name, observed=True)
+    found = Prefetched(table, own_part(np_.unit, tile.memory), landed, tile.kind.shape[0], np_.memory, np_.unit.warp_specialized)
+    begin(found)
+    return found

@@ -1,0 +1,110 @@
+"""Prefetched arrays on the GPU: how many bytes there are to copy, and loads from the copy or from the array."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+from ...core import numba as nb
+from ...core.arith_cuda import type_of
+from ...core.inert_cuda import InertType
+from ...core.op import cuda_meaning
+from ...diagnostics.errors import CompileError
+from ...plan.context_cuda import own_part
+from ..tiles.indices_cuda import settled
+from ..tiles.load import without_value
+from ..tiles.refs import whole_slices
+from ..tiles.refs_cuda import GmemType
+from ..tiles.views_cuda import Block
+from ..tiles.words_cuda import load_words
+from . import prefetched as source
+from .shared_cuda import BarriersType, barrier_address
+
+I32, I64 = nb.types.int32, nb.types.int64
+
+
+class PrefetchedType(source.TableFacts, nb.types.Type):  # type: ignore[misc]
+    def __init__(self, ref: GmemType, landed: BarriersType) -> None:
+        self.ref, self.landed, self.memory, self.specialized = ref, landed, landed.context.memory, ref.unit.warp_specialized
+        super().__init__(name=f"prefetched({ref}, {landed})")
+
+
+nb.struct_model(PrefetchedType, lambda ty: [
+    ("ref", ty.ref), ("landed", ty.landed), ("address", I32), ("nbytes", I32), ("source", I64), ("arrival", I32)])
+nb.field_attributes(PrefetchedType, landed=lambda ty: ty.landed, address=I32, nbytes=I32, source=I64, arrival=I32)
+nb.constant_attributes(PrefetchedType, None, dtype=lambda ty: ty.ref.arg.dtype.name, ndim=lambda ty: ty.ref.arg.ndim)
+nb.attribute(PrefetchedType, "shape", lambda ty: nb.types.UniTuple(I32, ty.ref.arg.ndim), lambda context, builder, ty, value: (
+    nb.fields(context, builder, ty.ref, nb.fields(context, builder, ty, value).ref).shape))
+
+
+def _nbytes(builder: Any, ref: GmemType, array: Any, most: int) -> Any:
+    """Return the bytes of an array that are copied: 0 where its rows do not follow each other, or it begins at an odd place."""
+    if ref.arg.order != "row":
+        return nb.const(0)
+    shape, strides = (nb.cgutils.unpack_tuple(builder, of) for of in (array.shape, array.strides))
+    whole = builder.icmp_unsigned("==", builder.and_(array.pointer, nb.const(source.ALIGNED - 1, nb.i64)), nb.const(0, nb.i64))
+    count = nb.const(1, nb.i64)
+    for size, stride in zip(reversed(shape), reversed(strides), strict=True):
+        follows = builder.or_(builder.icmp_signed("==", stride, count), builder.icmp_signed("==", size, nb.const(1)))
+        whole, count = builder.and_(whole, follows), builder.mul(count, builder.zext(size, nb.i64))
+    room = nb.const(most, nb.i64)
+    least = builder.trunc(builder.select(builder.icmp_signed("<", count, room), count, room), nb.i32)
+    found = builder.and_(builder.mul(least, nb.const(ref.arg.dtype.itemsize)), nb.const(-source.ALIGNED))
+    return builder.select(whole, found, nb.const(0))
+
+
+@cuda_meaning(source.prefetched)
+def _prefetched(typing_context: Any, np_: Any, site: Any, table: Any, size: Any) -> Any:
+    default = source.SIZE if isinstance(size, (nb.types.NoneType, nb.types.Omitted)) else size
+    tile, barrier = source.planned(np_, nb.literal(site), table, default).tree
+    landed = BarriersType(np_, barrier, barrier.kind.shape)
+    result = PrefetchedType(table, landed)
+    nb.returns(typing_context, source.begin, (result,))
+    context, builder, args = yield result(np_, site, table, size)
+    array, first = nb.fields(context, builder, table, args[2]), nb.struct(context, builder, landed, np=args[0], first=nb.const(0))
+    value = nb.struct(
+        context, builder, result, ref=args[2], landed=first, address=own_part(builder, np_.unit, tile.memory),
+        nbytes=_nbytes(builder, table, array, tile.kind.shape[0]), source=array.pointer,
+        arrival=barrier_address(context, builder, landed, first))
+    nb.call(context, builder, source.begin, (result,), (value,))
+    return value
+
+
+def _element(_context: Any, table: Any, index: Any) -> Any:
+    if not isinstance(table, PrefetchedType):
+        return None
+    arg, ref = table.ref.arg, table.ref
+    inert = source.check_index(arg.name, arg.ndim, whole_slices(index))
+    unknown = without_value(arg, whole_slices(index)) if inert is not None and table.memory else ""
+    context, builder, args = yield (InertType(unknown) if unknown else type_of(arg.dtype))(table, index)
+    if unknown:
+        return nb.nothing(context)
+    fields = nb.fields(context, builder, table, args[0])
+    array, place = nb.fields(context, builder, ref, fields.ref), settled(context, builder, ref, fields.ref, index, args[1])
+    size, offset, inside = arg.dtype.itemsize, nb.const(0, nb.i64), nb.const(1, nb.i1)
+    strides, shape = (nb.cgutils.unpack_tuple(builder, of) for of in (array.strides, array.shape))
+    for part, stride, most in zip(place, strides, shape, strict=True):
+        offset = builder.add(offset, builder.mul(builder.sext(part, nb.i64), stride))
+        inside = builder.and_(inside, builder.icmp_unsigned("<", part, most))
+    offset = builder.mul(offset, nb.const(size, nb.i64))
+    machine = nb.i64 if size == 8 else nb.i32
+    there = builder.and_(inside, builder.icmp_signed("<", offset, builder.sext(fields.nbytes, nb.i64)))
+
+    def shared() -> list[Any]:
+        at = builder.add(fields.address, builder.trunc(offset, nb.i32))
+        return load_words(builder, machine, f"b{8 * size}", at, 1)
+
+    def behind() -> list[Any]:
+        block = Block(context, builder, ref, fields.ref, place, ())
+        return [builder.bitcast(block.load(block.base, block.inside), machine)]
+
+    return nb.one_of(builder, there, shared, behind)[0]
+
+
+def _no_value(table: Any, _index: Any = None) -> None:
+    if isinstance(table, PrefetchedType):
+        raise CompileError(source.no_value(table.ref.arg.name))
+
+
+nb.overload(operator.getitem, _element)
+nb.binary(bool, _no_value)
