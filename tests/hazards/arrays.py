@@ -344,7 +344,7 @@ CHECK = CompilerParams(debug=True, check_nan=True)
 ROOTS = np.where(np.arange(64) == 5, -4, 4).astype(F32)[:, None] * ONE
 
 
-@kernel("nan-stored", r"'y\[…\] = …' stores a NaN, element \(5, 0\) of the tile, and 63 more.*mend: +look for what makes it",
+@kernel("nan-stored", r"'y\[…\] = …' stores a NaN, element \(5, 0\) of the tile, and 63 more: look for what makes it",
         ROOTS, zeros(64, 64, dtype=F32), gives=np.where(ROOTS > 0, 2, 0).astype(F32), error=SimulationError, compiler_params=CHECK)
 def a_root_of_a_negative_number(x, y, *, mended: numpipe.Static):
     tile = x[ds(0, 64), ds(0, 64)]

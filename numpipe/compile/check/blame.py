@@ -123,7 +123,7 @@ def simulated(error: Exception, unit: Unit, lifted: Lifted) -> NumpipeError:
 
 
 _BUILTIN = re.compile(r"\b(int|float)\(")
-_NOT_FOR_TILES = re.compile(rf"a (register tile|mask)\b.* {re.escape(REASON)}")
+_NOT_FOR_TILES = re.compile(rf"a (register tile|mask)\b.* {re.escape(REASON)}|\w+\(…\) converts a number, got a register tile")
 _OF_TILES = {"int": "x.astype(np.int32)", "float": "x.astype(np.float32)"}
 
 
