@@ -18,6 +18,7 @@ from numpipe.errors import PipelineRace, SimulationError
 from numpipe.tools.verify.mutation import REDUNDANT, Place
 from tests.hazards.removal import places_of, without, written
 from tests.hazards.removal_kernels import EXCHANGES, RUNS
+from tests.ops.test_many_gpus import calls
 
 SEEDS = (None, 1)
 SEEN_IN_THE_RESULT = {"mbar_wait < pipeline.ring.await_consumed < pipeline.steps.await_released < pipeline.steps.await_empty < "
@@ -90,7 +91,10 @@ def survey() -> Survey:
 
 @pytest.mark.thorough
 def test_a_kernel_comes_to_every_place_that_the_source_has(survey: Survey) -> None:
-    assert sorted(written() - survey.lines) == []
+    """What the ops of several GPUs come to beside the survey's runs is left out in tests/ops/test_many_gpus.py."""
+    of_gpus = (places_of(call)[1] for call in calls(2).values())
+    missing = sorted(written() - survey.lines.union(*of_gpus))
+    assert not missing, "\n".join(missing)
 
 
 def test_a_place_that_no_kernel_comes_to_is_seen() -> None:

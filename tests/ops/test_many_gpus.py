@@ -236,7 +236,9 @@ def calls(gpus: int) -> dict[str, Callable[[], Any]]:
         "all_gather": lambda: ops.all_gather(integers(gpus, 40, 72), mesh=mesh, config=SMALL[GATHER]),
         "all_gather, direct": lambda: GATHER.kernel(GATHER.Config(block=128, slots=4, near=2), True)(words, room, room, mesh=mesh),
         "reduce_scatter": lambda: ops.reduce_scatter(integers(gpus, 257 * gpus, 64), mesh=mesh, config=SMALL[SCATTER]),
-        "all_to_all": lambda: ops.all_to_all(integers(gpus, 6 * gpus, 72), counts, mesh=mesh, config=SMALL[EXCHANGE])}
+        "all_to_all": lambda: ops.all_to_all(integers(gpus, 6 * gpus, 72), counts, mesh=mesh, config=SMALL[EXCHANGE]),
+        "all_to_all, full blocks": lambda: ops.all_to_all(
+            integers(gpus, 140 * gpus, 72), [130 + each for each in counts], mesh=mesh, config=SMALL[EXCHANGE])}
 
 
 NAMES = tuple(calls(1))

@@ -81,8 +81,11 @@ def arrive_at_peers(barrier: BarrierRef) -> None:
     here = place_of(current().cta, plan.cluster)
     if plan.led:
         leader = rank_of([0 if axis in plan.led else at for axis, at in enumerate(here)], plan.cluster)
-        arrival = mbarrier.arrive_remote_release if plan.wide else mbarrier.arrive_remote
-        each_warp(arrival, cluster.map_shared(barrier.address, leader))
+        address = cluster.map_shared(barrier.address, leader)
+        if plan.wide:
+            each_warp(mbarrier.arrive_remote_release, address)
+        else:
+            each_warp(mbarrier.arrive_remote, address)
     else:
         ranks = tuple(rank_of(shifted(here, shift, plan.cluster), plan.cluster) for shift in plan.peers)
         current().scoped("warps", current().mbar_arrive_cluster, (
