@@ -75,6 +75,7 @@ class Step:
     enabled   who could have been run
     maker     the step that began an asynchronous operation; -1: not known
     waited    whether nobody could go on: it was run to say what it waits for
+    deferred  whether it tested a barrier in vain for the last time before the answer changes: `POLLS`
     """
 
     agent: Agent
@@ -82,6 +83,7 @@ class Step:
     maker: int
     waited: bool
     footprint: Footprint = field(default_factory=Footprint)
+    deferred: bool = False
 
 
 class Directed(InOrder):
@@ -162,6 +164,7 @@ class Directed(InOrder):
         self._polls[key] += 1
         if self._polls[key] >= POLLS:
             self._ready = ready
+            self._now.deferred = True
 
     # ---- what a step touches
     def touch(self, thing: tuple[Any, ...], how: int, epoch: int = 0, amount: tuple[int, int] | None = None,

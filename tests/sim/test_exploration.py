@@ -146,9 +146,6 @@ def test_the_same_of_clusters(program: Any, counts: tuple[int, ...]) -> None:
 @settings(max_examples=examples(100), deadline=None)
 @given(programs, st.tuples(st.integers(1, 3), st.integers(1, 3)))
 def test_the_fewest_changes_of_who_runs_are_the_fewest_of_every_order(program: Any, counts: tuple[int, ...]) -> None:
-    """Of programs without barrier_test: a second one in vain lets others go first, which the count of changes does not know."""
-    if any(operation == "test" for each in program for operation, *_ in each):
-        reject()
     options = {"grid": (1, 1, 1), "warpgroups": len(program), "smem_bytes": 4096, "registers": 128}
     every = explored(made(program, counts), EveryOrder, 600, **options)
     if every is None:
@@ -158,12 +155,18 @@ def test_the_fewest_changes_of_who_runs_are_the_fewest_of_every_order(program: A
         if each.error is not None:
             wanted[outcome(each)] = min(changes(each), wanted.get(outcome(each), 10**9))
     got: dict[Any, int] = {}
+    unknown = set()
     for each in explored(made(program, counts), **options) or []:
         if each.error is not None:
             found = fewest_changes(each.steps, each.before)
-            assert found is not None
-            got[outcome(each)] = min(found[0], got.get(outcome(each), 10**9))
-    assert got == wanted
+            if found is None:  # it has tested in vain, and nothing else ends such a small search
+                assert any(step.deferred for step in each.steps)
+                unknown.add(outcome(each))
+            else:
+                got[outcome(each)] = min(found[0], got.get(outcome(each), 10**9))
+    assert unknown | set(got) == set(wanted)
+    for report in set(wanted) - unknown:
+        assert got[report] == wanted[report], report
 
 
 CONFLICTS = {  # what is dependent, and how many classes there are

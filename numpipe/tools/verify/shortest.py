@@ -3,7 +3,8 @@
 Needed are the steps that come before the failing one in every schedule of the class. In which order the warpgroups take them is
 searched breadth first, by the number of changes. Who runs goes on for as long as there is a needed step of it: one more step
 keeps nobody from going on later, so nothing is lost. Copies that land, and products that run, come when they may: they change no
-warpgroup. What is found is the least that there is, unless the search ends at `STATES`.
+warpgroup. What is found is the least that there is, unless the search ends at `STATES`. A warpgroup that has tested a barrier in vain
+`directed.POLLS` times lets others go first, which no step says that comes before: of such schedules the least is not known.
 """
 
 from __future__ import annotations
@@ -26,9 +27,11 @@ def needed(steps: Sequence[Step], before: Sequence[int]) -> list[int]:
 def fewest_changes(steps: Sequence[Step], before: Sequence[int]) -> tuple[int, list[Agent]] | None:
     """Return how often another warpgroup has to be run than before, and an order of who runs with as few changes.
 
-    None where the search ended at its bound.
+    None where the search ended at its bound, or a needed step gave way because it tested a barrier in vain.
     """
     numbers = needed(steps, before)
+    if any(steps[number].deferred for number in numbers):
+        return None
     wanted = sum(1 << number for number in numbers)
     of: dict[Agent, int] = {}
     for number in numbers:
