@@ -3,8 +3,8 @@
 Needed are the steps that come before the failing one in every schedule of the class. In which order the warpgroups take them is
 searched breadth first, by the number of changes. Who runs goes on for as long as there is a needed step of it: one more step
 keeps nobody from going on later, so nothing is lost. Copies that land, and products that run, come when they may: they change no
-warpgroup. What is found is the least that there is, unless the search ends at `STATES`. A warpgroup that has tested a barrier in vain
-`directed.POLLS` times lets others go first, which no step says that comes before: of such schedules the least is not known.
+warpgroup. What is found is the least that there is, unless the search ends at `STATES`. A warpgroup that has tested a barrier in
+vain `directed.POLLS` times lets others go first, which no step says that comes before: of such schedules the least is not known.
 """
 
 from __future__ import annotations
