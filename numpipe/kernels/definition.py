@@ -183,13 +183,15 @@ class Definition:
 
     def key(self, call: Call) -> tuple[tuple[Any, ...], dict[int, str]]:
         """Return the key of the variant that a call needs, and by argument why TMA cannot address an array, which its use in a
-        pipeline raises. Host arrays are copied to padded rows."""
+        pipeline raises. Host arrays are copied to padded rows, but not for other GPUs to reach them."""
         arrays: list[ArrayArg] = []
         obstacles: dict[int, str] = {}
         outputs = self.parameters[self.first_output:]
         for name, info in zip(self.results.array_names(call), call.infos, strict=True):
             host, output, reason = info.kind == "host", name in outputs, launch.tma_addressable(info)
-            if reason and not host:
+            if host and call.gpus:
+                reason = launch.symmetric_obstacle(info)
+            if reason and (call.gpus or not host):
                 obstacles[len(arrays)] = str(launch.not_addressable(info, reason, name, self.name))
             arrays.append(ArrayArg(name, info.dtype, len(info.shape), launch.major_order(info), host or reason is None,
                                    host or not output or ends_whole(info), output))

@@ -47,7 +47,7 @@ from .device_array import DeviceArray
 from .handover import deliver, foreign, order, settle
 from .host import Staging, run
 from .image import Image
-from .info import ArrayInfo, check_sizes, info_of_zeros, major_order, not_addressable, same_place, tma_addressable
+from .info import ArrayInfo, check_sizes, info_of_zeros, major_order, not_addressable, same_place, symmetric_obstacle, tma_addressable
 from .launcher import Launch, Prepared
 from .outputs import check_writable, describe_fresh, empty_like_kind, maker
 from .overlap import check_overlap
@@ -60,5 +60,5 @@ __all__ = [
     "Prepared", "Staging", "as_stream", "check_overlap", "check_sizes", "check_writable", "choose_target", "collecting",
     "current_stream", "deliver", "describe", "describe_fresh", "empty_like_kind", "encode", "follow", "foreign", "gpu_state",
     "info_of_zeros", "library", "major_order", "maker", "not_addressable", "order", "run", "same_place", "settle",
-    "tma_addressable", "to_device",
+    "symmetric_obstacle", "tma_addressable", "to_device",
 ]

@@ -162,9 +162,17 @@ def _obstacle(offset: int, shape: tuple[int, ...], strides: tuple[int, ...], dty
     return tma_obstacle(offset, memory_order(shape, major), memory_order(strides, major), dtype.itemsize)
 
 
+def symmetric_obstacle(info: ArrayInfo) -> str | None:
+    """Return why TMA could not address an array on another GPU, or None: symmetric memory is not copied, so also if a host array
+    stands for it."""
+    return _obstacle(info.ptr % _TMA_ALIGN, info.shape, info.strides, info.dtype)
+
+
 def not_addressable(info: ArrayInfo, reason: str, name: str, kernel: str = "") -> SpecError:
     """Return the error for an input that TMA must read and cannot; it offers the padded copy where that is a mend."""
     mend = f"pass numpipe.ascontiguous({name}), a copy on the same device that TMA can address"
+    if info.kind == "host":
+        mend = f"pass a part of a wider array: symmetric memory, which '{name}' stands for, is not copied to padded rows"
     if copied_obstacle(info):
         mend = "reshape it, or pass a slice of it"
     return SpecError(f"{argument(name, kernel)}: TMA cannot address this {info.dtype.name} array of shape "

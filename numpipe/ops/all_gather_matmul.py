@@ -34,6 +34,7 @@ from ..language.pipeline.pipelines import pipeline
 from ..language.tiles.mma import wgmma
 from ..language.tiles.refs import ds
 from ..language.tiles.tile import zeros
+from ..launch.views import strided
 from ..plan.context import axis_index, axis_size
 from ..plan.params import CompilerParams
 from ..plan.specs import BlockSpec, persistent
@@ -178,7 +179,8 @@ def all_gather_matmul(a: Any, b: Any, *, mesh: Any, out: Any = None, config: Con
         left, right = shards.rows(infos["a"]), shards.laid("b", infos["b"])
         turned = right[0].turned
         chosen = config or choose(m, n, k, mesh.size, turned)
-        gathered = shards.workspace("gathered", left, (mesh.size, m, k), left[0].dtype)
+        gathered = [strided(info, (mesh.size, m, k), info.strides) for info in  # TMA takes rows of whole 16 bytes
+                    shards.workspace("gathered", left, (mesh.size, m, -(-k // 8) * 8), left[0].dtype)]
         shards.run(kernel(chosen, turned), [planes(info, 1) for info in left], [operand.info for operand in right], gathered,
                    [planes(info, mesh.size) for info in results])
     return out if out is not None else shards.delivered(infos["a"], results)

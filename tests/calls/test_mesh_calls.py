@@ -54,6 +54,24 @@ def test_scalars_and_statics_are_one_for_all_and_outputs_may_be_passed() -> None
     assert shift(x=inputs(), mesh=TWO, out=y) is y
 
 
+def test_rows_that_tma_cannot_address_are_refused_where_a_peers_are_loaded_or_stored() -> None:
+    """On GPUs such an array is symmetric memory, which nothing copies to padded rows: a simulated one is refused as it is."""
+    @numpipe.kernel(grid=numpipe.persistent(1), semaphores=1, num_compute_wgs=1)
+    def turn(x, y, done):
+        other = (numpipe.axis_index("gpu") + 1) % numpipe.axis_size("gpu")
+        pipe = numpipe.pipeline(grid=(1,), in_specs=(numpipe.BlockSpec((64, 64), lambda k: (0, 0)),), max_concurrent_steps=1)
+        for _, (tile,) in pipe(numpipe.peer(x, other)):
+            numpipe.copy_smem_to_gmem(tile, numpipe.peer(y, other).at[ds(0, 64), ds(0, 64)])
+            numpipe.wait_smem_to_gmem(0)
+        numpipe.signal(done.at[0], other)
+        numpipe.wait(done.at[0], 1)
+
+    wide, narrow = ([np.ones((64, columns), np.float32)[:, :63] for _ in range(2)] for columns in (64, 63))
+    for name, x, y in (("x", narrow, wide), ("y", wide, narrow)):
+        with pytest.raises(SpecError, match=rf"test_mesh_calls.py:\d+: .*'{name}'.*rows are 252 bytes apart.*a part of a wider array"):
+            turn(x, y, mesh=TWO)
+
+
 def test_several_outputs_are_a_tuple_of_lists() -> None:
     @numpipe.kernel(grid=numpipe.persistent(), semaphores=1, num_compute_wgs=1, out_type=lambda x: (ROWS, ROWS))
     def both(x, y, z, ready):

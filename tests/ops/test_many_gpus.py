@@ -62,7 +62,7 @@ def shares(whole: np.ndarray[Any, Any], gpus: int, dtype: Any) -> Arrays:
 
 # ---- what they compute
 @pytest.mark.variants(5)
-@pairwise(gpus=GPUS, m=(100, 129, 8), k=(72, 8, 200), n=(136, 16), dtype=(F16, BF16), a_order=("C", "F"), b_order=("C", "F"),
+@pairwise(gpus=GPUS, m=(100, 129, 8), k=(72, 8, 200, 77), n=(136, 16), dtype=(F16, BF16), a_order=("C", "F"), b_order=("C", "F"),
           given=(False, True))
 def test_all_gather_matmul_is_the_product_of_all_rows(gpus: int, m: int, k: int, n: int, dtype: Any, a_order: str, b_order: str,
                                                       given: bool) -> None:

@@ -311,8 +311,11 @@ class GmemRef:
 
 
 def tensor_map(ref: GmemRef, request: MapRequest) -> TensorMap:
-    """Return the simulator's tensor map of an array: dimensions in memory order, as the driver's encoder wants them."""
+    """Return the simulator's tensor map of an array: dimensions in memory order, as the driver's encoder wants them. Raises
+    SpecError for a peer's that TMA cannot address."""
     if request not in ref.tensor_maps:
+        if ref.gpu is not None and ref.index in ref.unit.obstacles:
+            raise SpecError(ref.unit.obstacles[ref.index])
         flipped = ref.arg.order != "row"
         ref.tensor_maps[request] = TensorMap(ref.array.T if flipped else ref.array, request.box, request.swizzle, ref.name,
                                              request.fill, padded=True, flipped=flipped)
