@@ -58,6 +58,8 @@ DIFFERENCE, ERROR = 0.06, 0.02
 """at most: of an element from cuBLAS', relative to it and the mean square; relative error. More is another function. (Where cuBLAS
 cuts K it may round partial sums to 16 bits; without one step of 64 of 16384 some element is off by 0.2.)"""
 LOAD = "8192,8192,4096"
+EVERY = 1 << 20
+"""configs, all that are looked at: more than there are"""
 DEVICE = "cuda"
 
 
@@ -155,11 +157,22 @@ def contest(process: int, case: bench.Case, space: int = 0) -> bench.Contest:
 
 
 def configs(m: int, n: int, k: int, space: int) -> dict[str, op_configs.Config]:
-    """Name -> config: `space` of those that the op puts first, half of them the first ones, the others among thrice as many."""
-    several = op_configs.space(m, n, k, aligned=k % 64 == 0, most=2 * space) if space else []
-    first, rest = several[:space // 2], several[space // 2:]
-    chosen = random.Random(f"{m} {n} {k}").sample(rest, min(len(rest), space - len(first)))
-    return {spell(config): config for config in first + chosen}
+    """Name -> config: `space` of those that the op puts first for a row.
+
+    Half of them are the first ones of as many kinds; a quarter are of the next kinds; a quarter are of the first kinds again, with
+    other widths, which are what else a config's time depends on most.
+    """
+    if not space:
+        return {}
+    aligned, draw = k % 64 == 0, random.Random(f"{m} {n} {k}")
+    kinds = op_configs.space(m, n, k, aligned=aligned, most=2 * space)
+    first, rest = kinds[:space // 2], kinds[space // 2:]
+    chosen = first + draw.sample(rest, min(len(rest), space // 4))
+    wider = [config for config in op_configs.space(m, n, k, aligned=aligned, most=EVERY, widths=EVERY)
+             if any(dataclasses.replace(config, tn=one.tn, slots=one.slots, panels=one.panels) == one for one in first)
+             and config not in chosen]
+    chosen += draw.sample(wider, min(len(wider), space - len(chosen)))
+    return {spell(config): config for config in chosen}
 
 
 def spell(config: op_configs.Config) -> str:

@@ -1,16 +1,15 @@
 """``all_to_all``: rows that each GPU has for each other one go there, as many as counts in GPU memory say.
 
-Rows lie in the order of the GPUs that they go to, ``counts[r]`` for GPU r. A first launch brings the counts of all GPUs to each;
-they say where its rows begin on the others and how many they are. The second one reads these rows: numbers that steer loads are
-of an array that the launch itself does not write, and no number has to come to the host. Blocks of rows begin anywhere (`Element`),
-and the last one of a GPU's rows is stored in part. A launch ends when the others have read this GPU's array: each CTA that has read
-all it wanted tells them so.
+Rows lie in the order of the GPUs that they go to, ``counts[r]`` for GPU r. Each CTA reads the counts of all GPUs where they lie:
+they say where this GPU's rows begin on the others, and how many they are. Then it loads some of these rows, so that no number has
+to come to the host. Blocks of rows begin anywhere (`Element`), and the last one of a GPU's rows is stored in part. A launch ends when
+the others have read this GPU's arrays: each CTA that has read all it wanted tells them so. Its one warpgroup loads for itself: a
+memory role could still read counts then.
 """
 
 from __future__ import annotations
 
 import functools
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,38 +47,25 @@ class Config:
     own: int = 4
 
 
-@numpipe_kernel(grid=persistent(1), num_compute_wgs=1, semaphores=1, warp_specialized=False)
-def exchange(counts, table, received, done):  # type: ignore[no-untyped-def]
-    """table[r] = counts of GPU r, received[r] = those for this GPU; counts and received (GPUs,), table (GPUs, GPUs)"""
-    me, gpus = axis_index("gpu"), axis_size("gpu")
-    for r in range(gpus):
-        for q in range(gpus):
-            table[r, q] = peer(counts, r)[q]  # type: ignore[index]
-        received[r] = peer(counts, r)[me]  # type: ignore[index]
-    for distance in range(1, gpus):
-        signal(done.at[0], (me + distance) % gpus)  # type: ignore[call-arg]
-    wait(done.at[0], gpus - 1)
-
-
 @functools.cache
 def kernel(config: Config = Config()) -> Kernel:
-    """Return the kernel of the second launch."""
+    """Return the kernel."""
     rows = config.rows
 
-    @numpipe_kernel(grid=persistent(), grid_names="cta", num_compute_wgs=1, semaphores=1)
-    def all_to_all(x, table, out, done):  # type: ignore[no-untyped-def]
-        """out = the rows for this GPU; x (rows, columns), table[r, q] how many GPU r has for GPU q"""
+    @numpipe_kernel(grid=persistent(), grid_names="cta", num_compute_wgs=1, semaphores=1, warp_specialized=False)
+    def all_to_all(x, counts, received, out, done):  # type: ignore[no-untyped-def]
+        """out = the rows for this GPU, received[r] = how many GPU r had; x (rows, columns), counts[r] rows of it go to GPU r"""
         me, gpus, cta, ctas = axis_index("gpu"), axis_size("gpu"), axis_index("cta"), axis_size("cta")
         columns = config.row_bytes // np.dtype(x.dtype).itemsize
         near = max(ctas // config.own, 1)  # CTAs that copy the own rows
         far = max(ctas - near, 1)
         wide = cdiv(x.shape[1], columns)
 
-        def copy(r, at, first, stride):  # type: ignore[no-untyped-def]
+        def copy(r, at, number, first, stride):  # type: ignore[no-untyped-def]
             begin = 0
             for other in range(me):
-                begin = begin + table[r, other]
-            end = min(at + table[r, me], out.shape[0])
+                begin = begin + peer(counts, r)[other]
+            end = min(at + number, out.shape[0])
             blocks = cdiv(end - at, rows) * wide
             steps = cdiv(max(blocks - first, 0), stride)
             pipe = pipeline(grid=(steps,), max_concurrent_steps=config.slots, delay_release=1, in_specs=(  # type: ignore[var-annotated]
@@ -98,11 +84,14 @@ def kernel(config: Config = Config()) -> Kernel:
 
         at = 0
         for r in range(gpus):
+            number = peer(counts, r)[me]
+            if cta == 0:
+                received[r] = number  # type: ignore[index]
             if r != me and cta < far:
-                copy(r, at, cta, far)
+                copy(r, at, number, cta, far)
             if r == me and cta >= ctas - near:
-                copy(r, at, cta - (ctas - near), near)
-            at = at + table[r, me]
+                copy(r, at, number, cta - (ctas - near), near)
+            at = at + number
         for distance in range(1, gpus):
             signal(done.at[0], (me + distance) % gpus)  # type: ignore[call-arg]
         wait(done.at[0], (gpus - 1) * ctas)
@@ -146,8 +135,6 @@ def all_to_all(x: Any, counts: Any, *, mesh: Any, out: Any = None, config: Confi
         raise SpecError(f"all_to_all: 'out' must have {shape[1]} columns, as 'x' has, got {results[0].shape}")
     check_out("all_to_all", results, results[0].shape)
     received = shards.made(numbers, (mesh.size,))
-    table = shards.made(numbers, (mesh.size, mesh.size))
-    shards.run(exchange, shards.reached("counts", numbers), table, received)
-    if math.prod(shape):
-        shards.run(kernel(config or Config()), shards.reached("x", shards.rows(infos["x"])), table, results)
+    shards.run(kernel(config or Config()), shards.reached("x", shards.rows(infos["x"])), shards.reached("counts", numbers), received,
+               results)
     return (out if out is not None else shards.delivered(infos["x"], results)), shards.delivered(numbers, received)

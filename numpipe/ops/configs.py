@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -103,24 +104,28 @@ def choose(m: int, n: int, k: int, sms: int = costs.SMS, batches: int = 1, fused
     return next(_ordered(m, n, k, sms, batches, fused, 2 * k % 128 == 0 if aligned is None else aligned, fixed, crosswise))
 
 
-def space(m: int, n: int, k: int, sms: int = costs.SMS, aligned: bool = True, most: int = 16, turned: bool = True) -> list[Config]:
-    """Return the `most` configs that are predicted to be the fastest, the best of them first, no two that differ in `tn` alone.
+def space(m: int, n: int, k: int, sms: int = costs.SMS, aligned: bool = True, most: int = 16, turned: bool = True,
+          widths: int = 1) -> list[Config]:
+    """Return the `most` configs that are predicted to be the fastest, the best of them first.
 
     turned  whether those that compute the transpose may be among them: `matmul` passes their kernels the operands' transposes
+    widths  how many may differ in little but `tn`
 
     >>> first, second = space(377, 13712, 8152, aligned=False, most=2)
     >>> first == choose(377, 13712, 8152, aligned=False)
     True
     """
-    found: dict[tuple[object, ...], Config] = {}
+    found: list[Config] = []
+    kinds: Counter[tuple[object, ...]] = Counter()
     for config in _ordered(m, n, k, sms, aligned=aligned):
-        if config.turned > turned:
-            continue
         kind = config.tm, config.tk, config.schedule, config.turned, config.split, config.cluster, config.across
-        found.setdefault(kind, config)
+        if config.turned > turned or kinds[kind] == widths:
+            continue
+        kinds[kind] += 1
+        found.append(config)
         if len(found) == most:
             break
-    return list(found.values())
+    return found
 
 
 def _ordered(m: int, n: int, k: int, sms: int, batches: int = 1, fused: bool = False, aligned: bool = True, fixed: bool = False,

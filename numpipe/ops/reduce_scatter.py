@@ -30,6 +30,7 @@ from ..language.tiles.refs import ds
 from ..language.tiles.tile import zeros
 from ..plan.context import axis_index, axis_size
 from ..plan.specs import BlockSpec, persistent
+from .costs import SMS
 from .shards import Shards, as_rows, check_out
 
 __all__ = ["reduce_scatter"]
@@ -44,13 +45,13 @@ class Config:
     rows    rows of 64 elements, or of fewer, that a warpgroup moves or adds at a time
     slots   tiles of both warpgroups, of 16-bit elements, in shared memory at once
     near    one CTA of so many adds, the others send
-    chunk   tiles of both warpgroups that are told together
+    chunk   tiles of both warpgroups at most that are told together
     """
 
     rows: int = 64
     slots: int = 8
-    near: int = 3
-    chunk: int = 6
+    near: int = 2
+    chunk: int = 4
 
 
 @functools.cache
@@ -59,7 +60,7 @@ def kernel(columns: int, config: Config = Config()) -> Kernel:
     rows, whole, length = config.rows, 2 * config.rows, config.chunk
 
     @numpipe_kernel(grid=persistent(), grid_names="cta", num_compute_wgs=2, wg_axis="wg",
-                    semaphores=lambda room: room.shape[0] * cdiv(room.shape[1], length * whole))
+                    semaphores=lambda room: room.shape[0] * (cdiv(room.shape[1], length * whole) + SMS))
     def reduce_scatter(x, room, out, arrived):  # type: ignore[no-untyped-def]
         """out = the sum over r of x of GPU r, [own GPU]; x and room (GPUs, rows, columns), out (rows, columns)"""
         me, gpus, wg = axis_index("gpu"), axis_size("gpu"), axis_index("wg")
@@ -69,7 +70,11 @@ def kernel(columns: int, config: Config = Config()) -> Kernel:
         adder = cta - (ctas - near)  # the number of a CTA that adds
         slots = config.slots * 2 // np.dtype(x.dtype).itemsize
         blocks = cdiv(out.shape[0], whole)
-        chunks = cdiv(blocks, length)
+        chunks = min(cdiv(blocks, length * far) * far, blocks)  # as many for each CTA that sends
+
+        def first(chunk):  # the first tile of a chunk
+            return chunk * (blocks // chunks) + min(chunk, blocks % chunks)
+
         shared = pipeline(grid=(blocks,), in_specs=(  # type: ignore[var-annotated]
             BlockSpec((None, whole, columns), lambda k: (0, k, 0), buffer_count=slots),)).get_allocations(x)
 
@@ -77,13 +82,13 @@ def kernel(columns: int, config: Config = Config()) -> Kernel:
             for piece in range(cta, chunks * (gpus - 1), far):  # a chunk for each other GPU, then the next chunk
                 chunk, to = piece // (gpus - 1), (me + 1 + piece % (gpus - 1)) % gpus
                 there = peer(room, to)
-                steps = min(length, blocks - chunk * length)
-                send = pipeline(grid=(steps,), delay_release=1, in_specs=(
-                    BlockSpec((None, whole, columns), lambda k: (to, chunk * length + k, 0), buffer_count=slots),))
+                begin, end = first(chunk), first(chunk + 1)
+                send = pipeline(grid=(end - begin,), delay_release=1, in_specs=(
+                    BlockSpec((None, whole, columns), lambda k: (to, begin + k, 0), buffer_count=slots),))
                 for (k,), (tile,) in send(x, allocations=shared):
                     copy_smem_to_gmem(tile.at[ds(wg * rows, rows), :],
-                                      there.at[me, ds((chunk * length + k) * whole + wg * rows, rows), ds(0, columns)])
-                    if k + 1 < steps:
+                                      there.at[me, ds((begin + k) * whole + wg * rows, rows), ds(0, columns)])
+                    if begin + k + 1 < end:
                         wait_smem_to_gmem(1, wait_read_only=True)  # the tile before has been read: its slot is released
                     else:
                         wait_smem_to_gmem(0, wait_read_only=True)
@@ -93,7 +98,7 @@ def kernel(columns: int, config: Config = Config()) -> Kernel:
             for part in range(adder, chunks, near):
                 for distance in range(1, gpus):
                     wait(arrived.at[(me + distance) % gpus * chunks + part], axis_size("wg"))
-                for i in range(part * length, min((part + 1) * length, blocks)):
+                for i in range(first(part), first(part + 1)):
 
                     def tile_of(source, r, total):  # added to a sum
                         pipe = pipeline(grid=(1,), in_specs=(
