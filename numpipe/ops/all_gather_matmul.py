@@ -34,7 +34,6 @@ from ..language.pipeline.pipelines import pipeline
 from ..language.tiles.mma import wgmma
 from ..language.tiles.refs import ds
 from ..language.tiles.tile import zeros
-from ..launch.views import strided
 from ..plan.context import axis_index, axis_size
 from ..plan.params import CompilerParams
 from ..plan.specs import BlockSpec, persistent
@@ -77,7 +76,8 @@ def kernel(config: Config = Config(), turned: bool = False) -> Kernel:
         semaphores=lambda a, gathered: gathered.shape[0] * cdiv(a.shape[1], tm + tn),
         compiler_params=CompilerParams(store_eviction_policy="evict_first"))
     def all_gather_matmul(a, b, gathered, c, arrived):  # type: ignore[no-untyped-def]
-        """c[r] = (a of GPU r) @ b, for each r; a (M, K), c (GPUs, M, N). The others' rows arrive in `gathered` (GPUs, M, K)."""
+        """c[r] = (a of GPU r) @ b, for each r; a (M, K), c (GPUs, M, N). The others' rows arrive in `gathered`, with zeros
+        behind them up to a multiple of 16 bytes."""
         me, gpus, wg = axis_index("gpu"), axis_size("gpu"), axis_index("wg")
         rows, half = tm // axis_size("wg"), tn // axis_size("wg")
         m_tiles, n_tiles, steps = cdiv(a.shape[1], tm), cdiv(c.shape[2], tn), cdiv(a.shape[2], tk)
@@ -179,8 +179,7 @@ def all_gather_matmul(a: Any, b: Any, *, mesh: Any, out: Any = None, config: Con
         left, right = shards.rows(infos["a"]), shards.laid("b", infos["b"])
         turned = right[0].turned
         chosen = config or choose(m, n, k, mesh.size, turned)
-        gathered = [strided(info, (mesh.size, m, k), info.strides) for info in  # TMA takes rows of whole 16 bytes
-                    shards.workspace("gathered", left, (mesh.size, m, -(-k // 8) * 8), left[0].dtype)]
+        gathered = shards.workspace("gathered", left, (mesh.size, m, -(-k // 8) * 8), left[0].dtype)  # rows of whole 16 bytes
         shards.run(kernel(chosen, turned), [planes(info, 1) for info in left], [operand.info for operand in right], gathered,
                    [planes(info, mesh.size) for info in results])
     return out if out is not None else shards.delivered(infos["a"], results)

@@ -37,7 +37,6 @@ from ..language.tiles.mma import wgmma
 from ..language.tiles.refs import ds
 from ..language.tiles.strips import map_columns
 from ..language.tiles.tile import zeros
-from ..launch.views import strided
 from ..plan.allocations import SMEM, Barrier
 from ..plan.context import axis_index, axis_size
 from ..plan.params import CompilerParams
@@ -196,9 +195,7 @@ def matmul_reduce_scatter(a: Any, b: Any, *, mesh: Any, out: Any = None, config:
     check_out("matmul_reduce_scatter", results, (rows, n))
     if m and n:
         left, right = shards.rows(infos["a"]), shards.laid("b", infos["b"])
-        pitch = -(-n // 4) * 4  # TMA stores parts by rows of whole 16 bytes
-        parts = [strided(info, (mesh.size, rows, n), info.strides) for info in
-                 shards.workspace("parts", left, (mesh.size, rows, pitch), np.dtype(np.float32))]
+        parts = shards.workspace("parts", left, (mesh.size, rows, -(-n // 4) * 4), np.dtype(np.float32))  # rows of whole 16 bytes
         shards.run(kernel(config or choose(rows, n, mesh.size), right[0].turned), [planes(info, mesh.size) for info in left],
                    [operand.info for operand in right], parts, results)
     return out if out is not None else shards.delivered(infos["a"], results)
