@@ -52,7 +52,8 @@ def outdated(config: Config, m: int, n: int) -> bool:
 
 
 class Rows:
-    """Measured times: one of `shape` for each (product, config), products numbered."""
+    """Measured times: one for each (product, config). Products are numbered, `product_of` says which are the same one, measured
+    again: in another file, so on another card or at another clock, and compared with their own file's times alone."""
 
     def __init__(self, paths: list[Path]) -> None:
         found, judged = defaultdict(list), {*layer_rows(), *((side, side, side) for side in SQUARES)}
@@ -60,8 +61,10 @@ class Rows:
             with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf8") as lines:
                 for row in map(json.loads, lines):
                     if (config := config_of(row["config"])) is not None and not outdated(config, *row["shape"][:2]):
-                        found[(*row["shape"], row["dtype"], row["stored"])].append((config, row["seconds"]))
+                        found[(*row["shape"], row["dtype"], row["stored"], path.name)].append((config, row["seconds"]))
         several = [(key, rows) for key, rows in found.items() if len(rows) > 3 and key[:3] not in judged]
+        places = {key[:5]: i for i, key in enumerate(dict.fromkeys(key[:5] for key, _ in several))}
+        self.product_of = np.array([places[key[:5]] for key, _ in several])
         self.number = np.concatenate([np.full(len(rows), i) for i, (_, rows) in enumerate(several)])
         every = [(key, config, seconds) for key, rows in several for config, seconds in rows]
         turned = np.array([config.turned for _, config, _ in every])
@@ -132,7 +135,7 @@ def main() -> int:
     told("the count alone", rows.regret(rows.counted, np.ones(count, bool)))
     unseen = []
     for fold in range(options.folds):
-        held = np.arange(count) % options.folds == fold
+        held = rows.product_of % options.folds == fold
         unseen.append(rows.regret(predicted([trained(rows, ~held, seed) for seed in range(NETWORKS)], rows), held))
     if unseen:
         told("corrected, products that were not seen", np.concatenate(unseen))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from .. import launch
@@ -20,6 +20,8 @@ from ..diagnostics.errors import NumpipeError, SpecError
 from ..diagnostics.frames import brief, shorten
 from ..launch.faults import DriverError, naming, of_kernel
 from ..launch.info import ArrayInfo
+from ..launch.mesh import Mesh
+from ..launch.peers import Together
 from ..launch.table import Table
 from . import noting
 from .arguments import Call
@@ -78,7 +80,7 @@ class Kernel:
         try:
             try:
                 if mesh is not None:
-                    return self._on_mesh.run(mesh, args, named, out, target, stream)
+                    return self._on_mesh.run(mesh, args, named, out, target, stream)[0]
                 if target is None:
                     launched, out = self._repeats.find(args, named, out, stream)
                     if launched is not None:
@@ -90,6 +92,11 @@ class Kernel:
         except NumpipeError as error:
             shorten(error)  # NUMPIPE_TRACEBACK=full shows the frames below
             raise
+
+    @brief
+    def together(self, mesh: Mesh, args: Sequence[Any], stream: Any = None) -> Together | None:
+        """Run the kernel on a mesh; returns the launches that make the call again, None where GPUs are simulated."""
+        return self._on_mesh.run(mesh, tuple(args), {}, None, None, stream)[1]
 
     @brief
     def bind(self, /, *args: Any, out: Any = None, target: str | None = None, mesh: Any = None, **named: Any) -> Bound:
@@ -126,7 +133,7 @@ class Kernel:
                **named: Any) -> Any:
         """Run on the simulated SM, for a judge; `trace` is a Trace."""
         if mesh is not None:
-            return self._on_mesh.run(mesh, args, named, out, "sim", None, seed, trace, judge)
+            return self._on_mesh.run(mesh, args, named, out, "sim", None, seed, trace, judge)[0]
         return self._run(args, named, out, "sim", None, seed, trace, judge)
 
     def _run(self, args: tuple[Any, ...], named: dict[str, Any], out: Any, target: str | None, stream: Any,

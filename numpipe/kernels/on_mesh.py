@@ -16,6 +16,7 @@ from ..diagnostics.arguments import told
 from ..diagnostics.errors import SpecError
 from ..launch.faults import naming
 from ..launch.mesh import Mesh, check_mesh
+from ..launch.mesh_repeats import MeshRepeats, handles
 from ..launch.peers import Together, together
 from ..plan.specs import ArrayType
 from . import targets
@@ -23,7 +24,7 @@ from .arguments import SCALAR, Call
 from .calls import Calls
 from .definition import Definition
 from .judge import Judge
-from .mesh_repeats import MeshRepeats, handles
+from .repeats import constants_of, keep_constants
 from .results import is_array
 
 
@@ -32,16 +33,17 @@ class OnMesh:
 
     def __init__(self, calls: Calls) -> None:
         self.calls, self.definition = calls, calls.definition
-        self._repeats = MeshRepeats(calls.definition.arguments, calls.table)
+        self._repeats = MeshRepeats(calls.table)
 
     def run(self, mesh: Mesh, args: tuple[Any, ...], named: dict[str, Any], out: Any, target: str | None, stream: Any,
-            seed: Any = None, trace: Any = None, judge: Judge | None = None) -> Any:
-        """Make a call on all GPUs of a mesh; returns its outputs, each a list of the GPUs' arrays."""
-        if target is None:
-            launches, out = self._repeats.find(mesh, args, named, out, stream)
+            seed: Any = None, trace: Any = None, judge: Judge | None = None) -> tuple[Any, Together | None]:
+        """Make a call on all GPUs of a mesh; returns its outputs, each a list of the GPUs' arrays, and the launches that make it
+        again: None where GPUs are simulated, or there is nothing to launch."""
+        if target is None and self._repeats.any:
+            launches, out = self._again(mesh, args, named, out, stream)
             if launches is not None:
                 launches()
-                return out
+                return out, launches
         check_mesh(mesh, self.definition.name)
         self.definition.check_mesh(mesh.size)
         self._check_target(mesh, target, stream)
@@ -50,15 +52,38 @@ class OnMesh:
                  for own, each in enumerate(split(self.definition, mesh, args, named, out))]
         check_alike(self.definition, calls)
         if calls[0].plan.empty:
-            return results(calls, out, mesh)
+            return results(calls, out, mesh), None
         if mesh.gpus is None:
             self._simulate(calls, seed, trace, judge)
-            return results(calls, out, mesh)
+            return results(calls, out, mesh), None
         with naming(self.definition.name):
             launches = self._launch(mesh, calls, stream)
         if not calls[0].values:
-            self._repeats.learn(mesh, calls, named, launches)
-        return results(calls, out, mesh)
+            self._learn(mesh, calls, named, launches)
+        return results(calls, out, mesh), launches
+
+    def _again(self, mesh: Mesh, args: tuple[Any, ...], named: dict[str, Any], out: Any,
+               stream: Any) -> tuple[Together | None, Any]:
+        """Return the launches of a call that was made before, or None; and its outputs."""
+        constants = None
+        if named and (constants := constants_of(named, self.definition.arguments, self.calls.table.get)) is None:
+            return None, out
+        try:
+            return self._repeats.find(mesh, constants, args, out, stream)
+        except (KeyError, TypeError):
+            return None, out
+
+    def _learn(self, mesh: Mesh, calls: Sequence[Call], named: dict[str, Any], launches: Together) -> None:
+        """Keep the launches of the calls of this process' GPUs; Statics among the named arguments may determine them too."""
+        first, constants = calls[0], None
+        if named:
+            if self.definition.arguments.constants(named) is None:
+                return
+            constants = keep_constants(named, first.statics, self.calls.table)
+        each = [[*call.args, *[info if info.owner is None else info.owner for info in call.infos[len(call.args):]]]
+                for call in calls]
+        passed = each[0] if mesh.rank is not None else list(zip(*each, strict=True))
+        self._repeats.learn(mesh, constants, len(first.args), passed, [call.infos for call in calls], first.fresh, launches)
 
     def _check_target(self, mesh: Mesh, target: str | None, stream: Any) -> None:
         """Raise SpecError for a target or a stream that a mesh has not."""

@@ -47,7 +47,16 @@ from .device_array import DeviceArray
 from .handover import deliver, foreign, order, settle
 from .host import Staging, run
 from .image import Image
-from .info import ArrayInfo, check_sizes, info_of_zeros, major_order, not_addressable, same_place, symmetric_obstacle, tma_addressable
+from .info import (
+    ArrayInfo,
+    check_sizes,
+    info_of_zeros,
+    major_order,
+    not_addressable,
+    same_place,
+    symmetric_obstacle,
+    tma_addressable,
+)
 from .launcher import Launch, Prepared
 from .outputs import check_writable, describe_fresh, empty_like_kind, maker
 from .overlap import check_overlap

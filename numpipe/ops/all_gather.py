@@ -25,7 +25,7 @@ from ..language.pipeline.pipelines import pipeline
 from ..language.tiles.refs import ds
 from ..plan.context import axis_index, axis_size
 from ..plan.specs import BlockSpec, persistent
-from .shards import COPIED, Shards, as_words, check_out
+from .shards import COPIED, Shards, as_words, call, check_out
 
 __all__ = ["all_gather"]
 
@@ -112,17 +112,21 @@ def all_gather(x: Any, *, mesh: Any, out: Any = None, config: Config | None = No
     >>> all_gather([np.full((2, 4), gpu, np.float32) for gpu in range(2)], mesh=Mesh.simulated(2))[1][:, 0]
     array([0., 0., 1., 1.], dtype=float32)
     """
-    shards = Shards("all_gather", mesh, stream)
+    return call("all_gather", lambda shards: gathered(shards, x, out, config), (x,), mesh, out, config, stream)
+
+
+def gathered(shards: Shards, x: Any, out: Any, config: Config | None) -> Any:
+    """Make a call that was not made before."""
     require("all_gather", locals(), config=a_kind(Config) | NONE)
     infos = shards.described({"x": x, "out": out}, COPIED)
     first = infos["x"][0].shape
-    shape = (mesh.size * first[0] if first else mesh.size, *first[1:])
+    shape = (shards.size * first[0] if first else shards.size, *first[1:])
     results = infos["out"] if out is not None else shards.made(infos["x"], shape)
     check_out("all_gather", results, shape)
     if math.prod(shape):
         words = as_words("all_gather", "x", infos["x"], 1)
-        targets = as_words("all_gather", "out", results, mesh.size)
-        direct = mesh.reaches(targets)
+        targets = as_words("all_gather", "out", results, shards.size)
+        direct = shards.mesh.reaches(targets)
         room = targets if direct else shards.workspace("room", words, targets[0].shape, targets[0].dtype)
         shards.run(kernel(config or (Config(near=12) if direct else Config()), direct), words, room, targets)
     return out if out is not None else shards.delivered(infos["x"], results)

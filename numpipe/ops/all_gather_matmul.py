@@ -37,7 +37,7 @@ from ..language.tiles.tile import zeros
 from ..plan.context import axis_index, axis_size
 from ..plan.params import CompilerParams
 from ..plan.specs import BlockSpec, persistent
-from .shards import Shards, check_matrices, check_out, planes
+from .shards import Shards, call, check_matrices, check_out, planes
 
 __all__ = ["all_gather_matmul"]
 
@@ -169,17 +169,21 @@ def all_gather_matmul(a: Any, b: Any, *, mesh: Any, out: Any = None, config: Con
     >>> all_gather_matmul(a, b, mesh=Mesh.simulated(2))[0][:, 0]
     array([0., 0., 0., 0., 8., 8., 8., 8.], dtype=float16)
     """
-    shards = Shards("all_gather_matmul", mesh, stream)
+    return call("all_gather_matmul", lambda shards: multiplied(shards, a, b, out, config), (a, b), mesh, out, config, stream)
+
+
+def multiplied(shards: Shards, a: Any, b: Any, out: Any, config: Config | None) -> Any:
+    """Make a call that was not made before."""
     require("all_gather_matmul", locals(), config=a_kind(Config) | NONE)
     infos = shards.described({"a": a, "b": b, "out": out}, TYPES)
     (m, k), n = check_matrices("all_gather_matmul", infos["a"][0].shape, infos["b"][0].shape)
-    results = infos["out"] if out is not None else shards.made(infos["a"], (mesh.size * m, n))
-    check_out("all_gather_matmul", results, (mesh.size * m, n))
+    results = infos["out"] if out is not None else shards.made(infos["a"], (shards.size * m, n))
+    check_out("all_gather_matmul", results, (shards.size * m, n))
     if m and n:
         left, right = shards.rows(infos["a"]), shards.laid("b", infos["b"])
         turned = right[0].turned
-        chosen = config or choose(m, n, k, mesh.size, turned)
-        gathered = shards.workspace("gathered", left, (mesh.size, m, -(-k // 8) * 8), left[0].dtype)  # rows of whole 16 bytes
+        chosen = config or choose(m, n, k, shards.size, turned)
+        gathered = shards.workspace("gathered", left, (shards.size, m, -(-k // 8) * 8), left[0].dtype)  # rows of whole 16 bytes
         shards.run(kernel(chosen, turned), [planes(info, 1) for info in left], [operand.info for operand in right], gathered,
-                   [planes(info, mesh.size) for info in results])
+                   [planes(info, shards.size) for info in results])
     return out if out is not None else shards.delivered(infos["a"], results)

@@ -2,9 +2,9 @@
 
 Rows lie in the order of the GPUs that they go to, ``counts[r]`` for GPU r. Each CTA reads the counts of all GPUs where they lie:
 they say where this GPU's rows begin on the others, and how many they are. Then it loads some of these rows, so that no number has
-to come to the host. Blocks of rows begin anywhere (`Element`), and the last one of a GPU's rows is stored in part. A launch ends when
-the others have read this GPU's arrays: each CTA that has read all it wanted tells them so. Its one warpgroup loads for itself: a
-memory role could still read counts then.
+to come to the host. Blocks of rows begin anywhere (`Element`), and the last one of a GPU's rows is stored in part. A launch ends
+when the others have read this GPU's arrays: each CTA that has read all it wanted tells them so. Its one warpgroup loads for itself:
+a memory role could still read counts then.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ..language.pipeline.pipelines import pipeline
 from ..language.tiles.refs import ds
 from ..plan.context import axis_index, axis_size
 from ..plan.specs import BlockSpec, Element, persistent
-from .shards import Shards, check_out
+from .shards import Shards, call, check_out
 
 __all__ = ["all_to_all"]
 
@@ -120,7 +120,13 @@ def all_to_all(x: Any, counts: Any, *, mesh: Any, out: Any = None, config: Confi
     >>> rows[0][:3, 0], received[0]
     (array([0., 1., 1.], dtype=float32), array([1, 2], dtype=int32))
     """
-    shards = Shards("all_to_all", mesh, stream)
+    arrays = (x, counts) if out is None else (x, counts, out)
+    made = call("all_to_all", lambda shards: exchanged(shards, x, counts, out, config), arrays, mesh, None, config, stream)
+    return made if out is None else (out, made)
+
+
+def exchanged(shards: Shards, x: Any, counts: Any, out: Any, config: Config | None) -> Any:
+    """Make a call that was not made before; returns what it allocated."""
     require("all_to_all", locals(), config=a_kind(Config) | NONE)
     infos = shards.described({"x": x, "out": out}, TYPES)
     numbers = shards.described({"counts": counts}, (COUNTS,))["counts"]
@@ -128,13 +134,14 @@ def all_to_all(x: Any, counts: Any, *, mesh: Any, out: Any = None, config: Confi
     if len(shape) != 2 or shape[1] * infos["x"][0].dtype.itemsize % 16:
         raise SpecError(f"all_to_all: 'x' must be a matrix whose rows have a multiple of 16 bytes, got {shape} of "
                         f"{infos['x'][0].dtype.name}: pad its columns")
-    if numbers[0].shape != (mesh.size,):
-        raise SpecError(f"all_to_all: 'counts' must be ({mesh.size},), a number of rows for each GPU, got {numbers[0].shape}")
-    results = infos["out"] if out is not None else shards.made(infos["x"], (mesh.size * shape[0], shape[1]))
+    if numbers[0].shape != (shards.size,):
+        raise SpecError(f"all_to_all: 'counts' must be ({shards.size},), a number of rows for each GPU, got {numbers[0].shape}")
+    results = infos["out"] if out is not None else shards.made(infos["x"], (shards.size * shape[0], shape[1]))
     if len(results[0].shape) != 2 or results[0].shape[1] != shape[1]:
         raise SpecError(f"all_to_all: 'out' must have {shape[1]} columns, as 'x' has, got {results[0].shape}")
     check_out("all_to_all", results, results[0].shape)
-    received = shards.made(numbers, (mesh.size,))
-    shards.run(kernel(config or Config()), shards.reached("x", shards.rows(infos["x"])), shards.reached("counts", numbers), received,
-               results)
-    return (out if out is not None else shards.delivered(infos["x"], results)), shards.delivered(numbers, received)
+    received = shards.made(numbers, (shards.size,))
+    source = shards.reached("x", shards.rows(infos["x"]))
+    shards.run(kernel(config or Config()), source, shards.reached("counts", numbers), received, results)
+    numbered = shards.delivered(numbers, received)
+    return numbered if out is not None else (shards.delivered(infos["x"], results), numbered)

@@ -42,7 +42,7 @@ from ..plan.context import axis_index, axis_size
 from ..plan.params import CompilerParams
 from ..plan.specs import BlockSpec, persistent
 from .costs import SMS
-from .shards import Shards, check_matrices, check_out, planes
+from .shards import Shards, call, check_matrices, check_out, planes
 
 __all__ = ["matmul_reduce_scatter"]
 
@@ -183,19 +183,23 @@ def matmul_reduce_scatter(a: Any, b: Any, *, mesh: Any, out: Any = None, config:
     >>> matmul_reduce_scatter(a, b, mesh=Mesh.simulated(2))[0][:, 0]
     array([24., 24.], dtype=float16)
     """
-    shards = Shards("matmul_reduce_scatter", mesh, stream)
+    return call("matmul_reduce_scatter", lambda shards: multiplied(shards, a, b, out, config), (a, b), mesh, out, config, stream)
+
+
+def multiplied(shards: Shards, a: Any, b: Any, out: Any, config: Config | None) -> Any:
+    """Make a call that was not made before."""
     require("matmul_reduce_scatter", locals(), config=a_kind(Config) | NONE)
     infos = shards.described({"a": a, "b": b, "out": out}, TYPES)
     (m, k), n = check_matrices("matmul_reduce_scatter", infos["a"][0].shape, infos["b"][0].shape)
-    if m % mesh.size:
-        raise SpecError(f"matmul_reduce_scatter: 'a' has {m} rows, which {mesh.size} GPUs cannot share evenly: pad it to "
-                        f"{-(-m // mesh.size) * mesh.size}")
-    rows = m // mesh.size
+    if m % shards.size:
+        raise SpecError(f"matmul_reduce_scatter: 'a' has {m} rows, which {shards.size} GPUs cannot share evenly: pad it to "
+                        f"{-(-m // shards.size) * shards.size}")
+    rows = m // shards.size
     results = infos["out"] if out is not None else shards.made(infos["a"], (rows, n))
     check_out("matmul_reduce_scatter", results, (rows, n))
     if m and n:
         left, right = shards.rows(infos["a"]), shards.laid("b", infos["b"])
-        parts = shards.workspace("parts", left, (mesh.size, rows, -(-n // 4) * 4), np.dtype(np.float32))  # rows of whole 16 bytes
-        shards.run(kernel(config or choose(rows, n, mesh.size), right[0].turned), [planes(info, mesh.size) for info in left],
+        parts = shards.workspace("parts", left, (shards.size, rows, -(-n // 4) * 4), np.dtype(np.float32))  # rows of whole 16 bytes
+        shards.run(kernel(config or choose(rows, n, shards.size), right[0].turned), [planes(info, shards.size) for info in left],
                    [operand.info for operand in right], parts, results)
     return out if out is not None else shards.delivered(infos["a"], results)

@@ -31,7 +31,7 @@ from ..language.tiles.tile import zeros
 from ..plan.context import axis_index, axis_size
 from ..plan.specs import BlockSpec, persistent
 from .costs import SMS
-from .shards import Shards, as_rows, check_out
+from .shards import Shards, as_rows, call, check_out
 
 __all__ = ["reduce_scatter"]
 
@@ -51,7 +51,7 @@ class Config:
     rows: int = 64
     slots: int = 8
     near: int = 2
-    chunk: int = 4
+    chunk: int = 6
 
 
 @functools.cache
@@ -60,7 +60,7 @@ def kernel(columns: int, config: Config = Config()) -> Kernel:
     rows, whole, length = config.rows, 2 * config.rows, config.chunk
 
     @numpipe_kernel(grid=persistent(), grid_names="cta", num_compute_wgs=2, wg_axis="wg",
-                    semaphores=lambda room: room.shape[0] * (cdiv(room.shape[1], length * whole) + SMS))
+                    semaphores=lambda room: room.shape[0] * (cdiv(room.shape[1], length * whole) + 2 * SMS))
     def reduce_scatter(x, room, out, arrived):  # type: ignore[no-untyped-def]
         """out = the sum over r of x of GPU r, [own GPU]; x and room (GPUs, rows, columns), out (rows, columns)"""
         me, gpus, wg = axis_index("gpu"), axis_size("gpu"), axis_index("wg")
@@ -70,10 +70,14 @@ def kernel(columns: int, config: Config = Config()) -> Kernel:
         adder = cta - (ctas - near)  # the number of a CTA that adds
         slots = config.slots * 2 // np.dtype(x.dtype).itemsize
         blocks = cdiv(out.shape[0], whole)
-        chunks = min(cdiv(blocks, length * far) * far, blocks)  # as many for each CTA that sends
+        full = (blocks - 1) // (length * far) * far  # chunks of `length`: as many for each CTA that sends
+        rest = blocks - full * length
+        last = min(rest, 2 * far)  # and of up to half of that, since nothing hides the sums of the last ones
+        chunks = full + last
 
         def first(chunk):  # the first tile of a chunk
-            return chunk * (blocks // chunks) + min(chunk, blocks % chunks)
+            part = max(chunk - full, 0)
+            return min(chunk, full) * length + part * (rest // last) + min(part, rest % last)
 
         shared = pipeline(grid=(blocks,), in_specs=(  # type: ignore[var-annotated]
             BlockSpec((None, whole, columns), lambda k: (0, k, 0), buffer_count=slots),)).get_allocations(x)
@@ -133,17 +137,21 @@ def reduce_scatter(x: Any, *, mesh: Any, out: Any = None, config: Config | None 
     >>> reduce_scatter([np.full((2, 8), 1 + gpu, np.float32) for gpu in range(2)], mesh=Mesh.simulated(2))[0][0, 0]
     np.float32(3.0)
     """
-    shards = Shards("reduce_scatter", mesh, stream)
+    return call("reduce_scatter", lambda shards: scattered(shards, x, out, config), (x,), mesh, out, config, stream)
+
+
+def scattered(shards: Shards, x: Any, out: Any, config: Config | None) -> Any:
+    """Make a call that was not made before."""
     require("reduce_scatter", locals(), config=a_kind(Config) | NONE)
     infos = shards.described({"x": x, "out": out}, TYPES)
     first = infos["x"][0].shape
-    if not first or first[0] % mesh.size:
-        raise SpecError(f"reduce_scatter: 'x' is {first}: {mesh.size} GPUs cannot share its first dimension evenly; pad it")
-    shape = (first[0] // mesh.size, *first[1:])
+    if not first or first[0] % shards.size:
+        raise SpecError(f"reduce_scatter: 'x' is {first}: {shards.size} GPUs cannot share its first dimension evenly; pad it")
+    shape = (first[0] // shards.size, *first[1:])
     results = infos["out"] if out is not None else shards.made(infos["x"], shape)
     check_out("reduce_scatter", results, shape)
     if math.prod(shape):
-        source = as_rows("reduce_scatter", "x", infos["x"], mesh.size)
+        source = as_rows("reduce_scatter", "x", infos["x"], shards.size)
         room = shards.workspace("room", source, source[0].shape, source[0].dtype)
         targets = as_rows("reduce_scatter", "out", results)
         shards.run(kernel(source[0].shape[2], config or Config()), source, room, targets)

@@ -1,13 +1,15 @@
-"""The arrays of an op of several GPUs: what a call passes for each GPU of its mesh, and what it gets back.
+"""Calls of an op of several GPUs: what one passes for each GPU of its mesh, and what it gets back.
 
 Under `Mesh.simulated` and `Mesh.local` an array of such an op is a list, of one array for each GPU; under `Mesh.torch` each rank
-passes its own, and gets its own.
+passes its own, and gets its own. A call that was made before is launched again, as a kernel's is: an op looks at layouts, chooses
+a config and finds a workspace first, which takes as long as the kernel of a small call.
 """
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,15 +19,50 @@ from ..arch.dtypes import ELEMENTS
 from ..diagnostics.arguments import told
 from ..diagnostics.errors import SpecError
 from ..kernels.kernels import Kernel
+from ..launch.faults import DriverError, of_kernel
 from ..launch.info import ArrayInfo, dense_strides, tma_addressable
 from ..launch.mesh import Mesh
+from ..launch.mesh_repeats import MeshRepeats
+from ..launch.peers import Together
+from ..launch.table import Table
 from ..launch.views import strided
 from .operands import Operand, copied, described, laid, move
+from .repeats import recorded
 from .results import allocated, delivered
 
 COPIED = tuple(record.dtype for record in ELEMENTS.values())
 """element types that are copied as they are"""
 _WORD, _CHUNK = np.dtype(np.int32), 16
+
+
+def call(op: str, run: Callable[[Shards], Any], arrays: tuple[Any, ...], mesh: Any, out: Any, config: Any, stream: Any) -> Any:
+    """Make a call of an op: as it was made before, or by `run`, which returns what it allocated, or `out`. Returns the same."""
+    repeats = _repeats(op)
+    if repeats.any and not any(map(_recorded, (*arrays, out))):
+        try:
+            launches, found = repeats.find(mesh, config, arrays, out, stream)
+        except (KeyError, TypeError):  # arrays without marks, a config without a hash
+            launches = found = None
+        if launches is not None:
+            try:
+                launches()
+            except DriverError as error:
+                raise of_kernel(error, op) from error
+            return found
+    shards = Shards(op, mesh, stream)
+    result = run(shards)
+    shards.learn(repeats, arrays, out, config, result)
+    return result
+
+
+@functools.cache
+def _repeats(op: str) -> MeshRepeats:
+    return MeshRepeats(Table())
+
+
+def _recorded(argument: Any) -> bool:
+    """Return whether PyTorch would record what is computed of an argument."""
+    return any(map(recorded, argument)) if type(argument) in (list, tuple) else recorded(argument)
 
 
 class Shards:
@@ -36,7 +73,11 @@ class Shards:
         if not isinstance(mesh, Mesh):
             raise SpecError(f"{op}: mesh must be a numpipe.Mesh: Mesh.simulated(2), Mesh.local() or Mesh.torch(), got {told(mesh)}")
         self.op, self.mesh, self.stream = op, mesh, stream
-        self.target = "sim" if mesh.gpus is None else None
+        self.target, self.size = "sim" if mesh.gpus is None else None, mesh.size
+        self._infos: list[list[ArrayInfo]] = []
+        """what was passed and made, by GPU"""
+        self._made = 0
+        self._launches: list[Together | None] = []
 
     def described(self, arrays: dict[str, Any], types: Sequence[np.dtype], added: Sequence[str] = ()) -> dict[str, list[ArrayInfo]]:
         """Describe the arrays of a call by name; those that are None, and may be, are left out.
@@ -54,6 +95,7 @@ class Shards:
                 if infos[name].dtype != each[0][name].dtype:
                     raise SpecError(f"{self.op}: '{name}' is {each[0][name].dtype} on GPU 0 and {infos[name].dtype} on GPU {gpu}: "
                                     "all GPUs have shards of one type; cast some of them")
+        self._infos += [[infos[name] for infos in each] for name in given]
         return {name: [infos[name] for infos in each] for name in given}
 
     def parts(self, name: str, value: Any) -> Sequence[Any]:
@@ -69,7 +111,11 @@ class Shards:
     # ---- layouts
     def rows(self, infos: list[ArrayInfo]) -> list[ArrayInfo]:
         """Return matrices whose rows TMA can address: those of the call, or copies of them."""
-        return [info if self._by_rows(info) else copied(info, self.target, self.stream) for info in infos]
+        return [info if self._by_rows(info) else self._copied(info) for info in infos]
+
+    def _copied(self, info: ArrayInfo) -> ArrayInfo:
+        self._launches.append(None)
+        return copied(info, self.target, self.stream)
 
     def laid(self, name: str, infos: list[ArrayInfo]) -> list[Operand]:
         """Return matrices that TMA can address by rows or by columns: those of the call, or copies of them.
@@ -77,6 +123,8 @@ class Shards:
         Raises SpecError where those of some GPUs lie by rows and those of others by columns.
         """
         found = [laid(self.op, {name: info}, (), self.target, self.stream)[0] for info in infos]
+        if any(operand.info.ptr != info.ptr for operand, info in zip(found, infos, strict=True)):
+            self._launches.append(None)
         for gpu, operand in enumerate(found):
             if operand.turned != found[0].turned:
                 raise SpecError(f"{self.op}: '{name}' has strides {infos[0].strides} on GPU 0 and {infos[gpu].strides} on GPU "
@@ -88,8 +136,10 @@ class Shards:
 
     # ---- memory
     def made(self, like: list[ArrayInfo], shape: Sequence[int]) -> list[ArrayInfo]:
-        """Return new arrays of this shape and of the type of `like`, each on its GPU."""
-        return [allocated(self.op, info, shape, self.stream) for info in like]
+        """Return new arrays of this shape and of the type of `like`, each on its GPU: outputs of the call, in their order."""
+        self._made += 1
+        self._infos.append([allocated(self.op, info, shape, self.stream) for info in like])
+        return self._infos[-1]
 
     def workspace(self, name: str, like: list[ArrayInfo], shape: Sequence[int], dtype: np.dtype) -> list[ArrayInfo]:
         """Return symmetric memory of the mesh, which launches of this stream share."""
@@ -101,6 +151,7 @@ class Shards:
         """Return arrays that kernels on other GPUs reach: those of the call, or copies in symmetric memory."""
         if self.mesh.reaches(infos):
             return infos
+        self._launches.append(None)
         room = self.workspace(name, infos, infos[0].shape, infos[0].dtype)
         for info, made in zip(infos, room, strict=True):
             move(info, made, self.target, self.stream)
@@ -110,7 +161,15 @@ class Shards:
     def run(self, kernel: Kernel, *arrays: list[ArrayInfo]) -> None:
         """Run a kernel on all GPUs."""
         one = self.mesh.rank is not None
-        kernel(*[infos[0] if one else infos for infos in arrays], mesh=self.mesh, stream=self.stream)
+        self._launches.append(kernel.together(self.mesh, [infos[0] if one else infos for infos in arrays], self.stream))
+
+    def learn(self, repeats: MeshRepeats, arrays: tuple[Any, ...], out: Any, config: Any, result: Any) -> None:
+        """Keep the launch of a call that was one: without copies of operands, which hold other numbers the next time."""
+        launches = self._launches[0] if len(self._launches) == 1 else None
+        if launches is not None:
+            outputs = result if self._made > 1 else (result,)
+            infos = list(zip(*self._infos, strict=True))
+            repeats.learn(self.mesh, config, len(arrays), (*arrays, *outputs), infos, self._made, launches)
 
     def delivered(self, like: list[ArrayInfo], results: list[ArrayInfo]) -> Any:
         """Return what the call returns, of arrays that were `made`."""

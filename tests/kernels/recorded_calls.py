@@ -31,7 +31,7 @@ class Recorded:
 def recorded(call: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> list[Recorded]:
     """The calls of kernels that are made on the way, in their order."""
     found: list[Recorded] = []
-    run = Kernel.__call__
+    run, together = Kernel.__call__, Kernel.together
 
     def noted(self: Kernel, /, *args: Any, out: Any = None, target: Any = None, stream: Any = None, mesh: Any = None,
               **named: Any) -> Any:
@@ -39,9 +39,15 @@ def recorded(call: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> list[R
         found.append(Recorded(self, tuple(map(_host, args)), told, _host(out)))
         return run(self, *args, out=out, target=target, stream=stream, mesh=mesh, **named)
 
+    def noted_together(self: Kernel, mesh: Any, args: Any, stream: Any = None) -> Any:
+        found.append(Recorded(self, tuple(map(_host, args)), {"mesh": mesh}, None))
+        return together(self, mesh, args, stream)
+
     with monkeypatch.context() as patch:
         patch.setattr(Kernel, "__call__", noted)
+        patch.setattr(Kernel, "together", noted_together)
         call()
+    assert found
     return found
 
 
