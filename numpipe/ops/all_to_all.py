@@ -64,7 +64,7 @@ def kernel(config: Config = Config()) -> Kernel:
         def copy(r, at, number, first, stride):  # type: ignore[no-untyped-def]
             begin = 0
             for other in range(me):
-                begin = begin + peer(counts, r)[other]
+                begin = begin + peer(counts, r)[other]  # type: ignore[index]
             end = min(at + number, out.shape[0])
             blocks = cdiv(end - at, rows) * wide
             steps = cdiv(max(blocks - first, 0), stride)
@@ -84,9 +84,9 @@ def kernel(config: Config = Config()) -> Kernel:
 
         at = 0
         for r in range(gpus):
-            number = peer(counts, r)[me]
+            number = peer(counts, r)[me]  # type: ignore[index]
             if cta == 0:
-                received[r] = number  # type: ignore[index]
+                received[r] = number
             if r != me and cta < far:
                 copy(r, at, number, cta, far)
             if r == me and cta >= ctas - near:

@@ -75,7 +75,8 @@ def kernel(columns: int, config: Config = Config()) -> Kernel:
         last = min(rest, 2 * far)  # and of up to half of that, since nothing hides the sums of the last ones
         chunks = full + last
 
-        def first(chunk):  # the first tile of a chunk
+        def first(chunk):  # type: ignore[no-untyped-def]
+            # the first tile of a chunk
             part = max(chunk - full, 0)
             return min(chunk, full) * length + part * (rest // last) + min(part, rest % last)
 

@@ -6,12 +6,15 @@ raised, for after it they would not meet any more.
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import json
 import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as distributed
@@ -20,6 +23,7 @@ import numpipe
 from numpipe import ops
 from tests.kernels.many_gpus_in_torch import EXPECTED, differs, in_full, shards
 
+several = importlib.import_module("numpipe.ops.shards")
 DEVICE = "cuda"
 F16, BF16 = torch.float16, torch.bfloat16
 CASES = ((131, 72, 100, BF16, True), (300, 264, 520, BF16, False), (136, 77, 91, F16, False), (520, 136, 328, F16, True))
@@ -85,7 +89,7 @@ def collectives(mesh: numpipe.Mesh) -> Iterator[str]:
 
 @scenario
 def repeats(mesh: numpipe.Mesh) -> Iterator[str]:
-    """The same bits, 20 times."""
+    """The same bits, 20 times; calls that were made before are found by their arrays, but not those that PyTorch would record."""
     me = mesh.rank
     x, = shards((2 * 37, 24), dtype=BF16, gpus=mesh.size, device=DEVICE)
     counts = torch.tensor([41, 33], dtype=torch.int32, device=DEVICE)
@@ -99,6 +103,21 @@ def repeats(mesh: numpipe.Mesh) -> Iterator[str]:
         first = call()
         for i in range(20):
             yield told(name, "" if torch.equal(call(), first) else f"repeat {i} has other bits")
+    rows, numbers = mesh.empty((74, 24), BF16), mesh.empty((2,), torch.int32)
+    rows.copy_(x[me])
+    numbers.copy_(counts)
+    calls["all_to_all"] = lambda: ops.all_to_all(rows, numbers, mesh=mesh)[0]  # neither is copied
+    for name, call in calls.items():
+        for _ in range(4):  # at the addresses that the allocator gives in turns
+            call()
+        with mock.patch.object(several, "Shards", wraps=several.Shards) as anew:
+            for _ in range(8):
+                call()
+        yield told(name, f"{anew.call_count} of 8 calls were made anew" if anew.call_count else "")
+    x[me].requires_grad_()
+    with contextlib.suppress(numpipe.SpecError):
+        calls["all_gather"]()
+        yield "all_gather took a tensor that PyTorch would record"
 
 
 @scenario

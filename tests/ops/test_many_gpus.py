@@ -353,8 +353,7 @@ def compiled() -> dict[str, Callable[[int], tuple[Any, ...]]]:
                                          *[at(n, n, 65536, dtype=whole)] * 2),
         "reduce_scatter": lambda n: (SCATTER.kernel(64), *[at(n, n, 4096, 64)] * 2, at(n, 4096, 64)),
         "reduce_scatter, float32": lambda n: (SCATTER.kernel(64), *[at(n, n, 4096, 64, dtype=F32)] * 2, at(n, 4096, 64, dtype=F32)),
-        "exchange": lambda n: (EXCHANGE.exchange, at(n, n, dtype=whole), at(n, n, n, dtype=whole), at(n, n, dtype=whole)),
-        "all_to_all": lambda n: (EXCHANGE.kernel(), at(n, 1024, 256), at(n, n, n, dtype=whole), at(n, 2048, 256))}
+        "all_to_all": lambda n: (EXCHANGE.kernel(), at(n, 1024, 256), *[at(n, n, dtype=whole)] * 2, at(n, 2048, 256))}
 
 
 @pytest.mark.variants(1)
