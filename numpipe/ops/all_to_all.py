@@ -44,7 +44,7 @@ class Config:
     rows: int = 64
     row_bytes: int = 256
     slots: int = 8
-    own: int = 4
+    own: int = 6
 
 
 @functools.cache
