@@ -112,7 +112,7 @@ class Variant:
             return build(self.unit(), self.lifted, self._typed)
 
     def _digest(self) -> str | None:
-        return self.definition.fingerprint().key(self.arrays, self._typed, self.statics, sorted(self.obstacles.items()), self.gpus)
+        return self.definition.fingerprint().key(self.arrays, self._typed, self.statics, self.gpus)
 
     @property
     def digest(self) -> str | None:

@@ -23,6 +23,7 @@ from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 
 import numpipe
+from numpipe import launch
 from numpipe.compile import compilers, fingerprint
 from numpipe.compile.build import toolchain
 from numpipe.compile.fingerprint import Fingerprint
@@ -53,6 +54,18 @@ def test_each_constant_that_a_kernel_reads_is_in_its_key(name: str, tmp_path: Pa
     assert other.digest not in (key, None)
     assert (lifted(other) != text) is (name not in ("class_method", "factory", "frozen"))
     assert variant(load(tmp_path)).digest == key
+
+
+def test_why_tma_cannot_address_an_array_is_no_part_of_the_key(tmp_path: Path) -> None:
+    """Two shapes share a variant: a rank that read its source at the first, and one that did not, have one key at the second."""
+    kernel, keys = load(tmp_path), []
+    for columns in (61, 63):
+        narrow = launch.info_of_zeros((128, columns), np.dtype(np.float32))._replace(kind="torch")
+        found = kernel.described((X, narrow), {}).variant
+        assert f"(128, {columns})" in found.obstacles[1]
+        keys += [found._digest(), found.digest]
+        lifted(found)
+    assert len(set(keys)) == 1 and keys[0] is not None
 
 
 @pytest.mark.parametrize("one, other", [

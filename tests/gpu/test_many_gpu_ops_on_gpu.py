@@ -47,7 +47,9 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, list[str]]
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_ranks_go_through(name: str, found: list[dict[str, list[str]]]) -> None:
-    assert [failures.get(name, [f"not reached, after {list(failures)[-1]}"]) for failures in found] == [[], []]
+    wrong = [failures.get(name, [f"not reached, after {list(failures)[-1]}"]) for failures in found]
+    print(*wrong, sep="\n")  # whole, where the assertion tells a part
+    assert wrong == [[], []]
 
 
 def test_the_example_runs_under_torchrun() -> None:
