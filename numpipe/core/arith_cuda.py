@@ -201,17 +201,17 @@ def chosen(symbol: str, chained: bool = True) -> Emit:
     """Return a function that emits the first of two numbers where it is less ("<") or greater (">") than the second, else that.
 
     chained  whether it may be one of several, as in a reduction. NVVM makes max.s32 or min.s32 of a select, and in a chain of
-             these ptxas of CUDA 13.0 and 13.1 drops the sign of an operand that is a negation (VIMNMX3). Two instructions in
-             their place are right there, and where no operand is a negation ptxas makes VIMNMX3 of them too.
+             these ptxas of CUDA 13.0 and 13.1 drops the sign of an operand that is a negation (VIMNMX3). So it compares, where
+             nobody sees that it does, and selects.
     """
     better = compare(symbol)
 
     def emit(builder: Any, dtype: np.dtype, a: Any, b: Any) -> Any:
         if not chained or a.type != nb.i32 or dtype.kind != "i" or any(isinstance(value, nb.ir.Constant) for value in (a, b)):
             return builder.select(better(builder, dtype, a, b), a, b)
-        text = (f"{{ .reg .pred better; setp.{'gt' if symbol == '>' else 'lt'}.s32 better, $1, $2; "
-                "selp.b32 $0, $1, $2, better; }")
-        return builder.call(nb.pure_asm(nb.i32, [nb.i32] * 2, text, "=r,r,r"), [a, b])
+        text = f"{{ .reg .pred better; setp.{'gt' if symbol == '>' else 'lt'}.s32 better, $1, $2; selp.b32 $0, 1, 0, better; }}"
+        first = builder.call(nb.pure_asm(nb.i32, [nb.i32] * 2, text, "=r,r,r"), [a, b])
+        return builder.select(builder.icmp_signed("!=", first, nb.i32(0)), a, b)
 
     return emit
 

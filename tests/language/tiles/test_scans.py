@@ -193,10 +193,9 @@ def test_blocks_of_a_pipeline_are_stored_in_their_arrays_type(have: str, want: s
 @pairwise(name=FUNCTIONS, dtype=("float32", "int32"), shape=SHAPES, axis=(0, 1))
 def test_scans_compile_with_a_clean_gate(name: str, dtype: str, shape: Shape, axis: int) -> None:
     kernel, arrays = scanned(name, shape, axis), arrays_of_scan(name, dtype, shape)
-    # max and min of int32 are two instructions each (numpipe.core.arith_cuda.chosen says why): 128 registers of them spill
-    spills = name in ("maximum", "minimum") and dtype == "int32" and shape == (64, 256) and axis == 0
-    assert bool(kernel.inspect("gate", *arrays)) == spills
-    assert bool(kernel.inspect("resources", *arrays).spill_bytes) == spills
+    assert not kernel.inspect("gate", *arrays)
+    assert kernel.inspect("resources", *arrays).spill_bytes == 0
+    assert "VIMNMX3" not in kernel.inspect("sass", *arrays), "numpipe.core.arith_cuda.chosen says what is wrong with it"
 
 
 @pytest.mark.variants(1, thorough=6)
