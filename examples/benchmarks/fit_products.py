@@ -36,7 +36,7 @@ from product_rows import SQUARES, layer_rows
 
 CLOCK = 1.7e9
 """cycles a second, about"""
-HIDDEN, EPOCHS, NETWORKS = (96, 48, 24), 600, 4
+HIDDEN, EPOCHS, NETWORKS = (96, 48, 24), 600, 8
 
 
 def config_of(name: str) -> Config | None:

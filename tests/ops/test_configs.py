@@ -49,6 +49,9 @@ def test_the_space_begins_with_the_choice_and_holds_different_configs(m: int, n:
     found = space(m, 8 * n, 8 * k, aligned=aligned)
     assert len(set(found)) == len(found) == 16 and found[0] == choose(m, 8 * n, 8 * k, aligned=aligned)
     assert not any(config.turned for config in space(m, 8 * n, 8 * k, aligned=aligned, turned=False))
+    several = [(each.tm, each.tk, each.schedule, each.turned, each.split, each.cluster, each.across)
+               for each in space(m, 8 * n, 8 * k, aligned=aligned, most=64, widths=3)]
+    assert max(map(several.count, several)) <= 3 < 64 == len(several)
 
 
 @given(st.integers(1, 5000), st.integers(1, 5000), st.integers(1, 5000), st.sampled_from((78, 114, 132)), st.integers(1, 9))
