@@ -283,8 +283,9 @@ for path in sorted(Path("examples").glob("*.py")):
 import attention_ladder, gemm_ladder, gemm_tuned
 from importlib import import_module
 from numpipe.ops import padded
-all_gather, all_gather_matmul, matmul_reduce_scatter, reduce_scatter = (  # the package's attributes are the functions
-    import_module(f"numpipe.ops.{name}") for name in ("all_gather", "all_gather_matmul", "matmul_reduce_scatter", "reduce_scatter"))
+all_gather, all_gather_matmul, all_to_all, matmul_reduce_scatter, reduce_scatter = (  # the package's attributes are the functions
+    import_module(f"numpipe.ops.{name}")
+    for name in ("all_gather", "all_gather_matmul", "all_to_all", "matmul_reduce_scatter", "reduce_scatter"))
 from numpipe.ops.attention import Config, Form, kernel
 padded.kernel(2, 8, 64)
 kernel(Config(), Form(128))
@@ -292,7 +293,7 @@ kernel(Config(64, 1, alone=True), Form(64))
 attention_ladder.kernel(attention_ladder.Config(), 128, True)
 gemm_ladder.kernel(gemm_ladder.Config())
 gemm_tuned.kernel(gemm_tuned.Config())
-for module in (all_gather, all_gather_matmul, matmul_reduce_scatter):
+for module in (all_gather, all_gather_matmul, all_to_all, matmul_reduce_scatter):
     module.kernel()
 reduce_scatter.kernel(64)
 for kernel in made:

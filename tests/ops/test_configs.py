@@ -146,8 +146,9 @@ def test_the_choice_among_measured_configs_is_near_the_fastest() -> None:
 
 def test_no_config_would_do_for_all() -> None:
     best: dict[Config, int] = defaultdict(int)
-    for rows in products(MEASURED[-1]).values():
-        best[min(rows, key=lambda row: row[1])[0]] += 1
+    for path in MEASURED:
+        for rows in products(path).values():
+            best[min(rows, key=lambda row: row[1])[0]] += 1
     assert max(best.values()) < 0.1 * sum(best.values())
 
 

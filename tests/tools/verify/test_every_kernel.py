@@ -122,8 +122,7 @@ CALLS: dict[str, tuple[Callable[[], Any], set[str]]] = {
     "ops.matmul": (products, {"matmul"}),
     "ops.copy": (copies, {"copy_rows", "copy_turned", "copy_lanes", "copy_blocks"}),
     "ops.padded": (padded, {"copy_padded"}),
-    "ops of many GPUs": (many_gpus, {"all_gather_matmul", "matmul_reduce_scatter", "all_gather", "reduce_scatter", "exchange",
-                                     "all_to_all"}),
+    "ops of many GPUs": (many_gpus, {"all_gather_matmul", "matmul_reduce_scatter", "all_gather", "reduce_scatter", "all_to_all"}),
 }
 """calls -> the functions of the kernels that they come to"""
 
