@@ -159,8 +159,8 @@ def contest(process: int, case: bench.Case, space: int = 0) -> bench.Contest:
 def configs(m: int, n: int, k: int, space: int) -> dict[str, op_configs.Config]:
     """Name -> config: `space` of those that the op puts first for a row.
 
-    Half of them are the first ones of as many kinds; a quarter are of the next kinds; a quarter are of the first kinds again, with
-    other widths, which are what else a config's time depends on most.
+    Half of them are the first ones of as many kinds; a quarter are of the next kinds; the rest are of the first kinds again, with
+    other widths, and with other numbers of staging panels and slots: the choice does not know these yet.
     """
     if not space:
         return {}
@@ -171,8 +171,18 @@ def configs(m: int, n: int, k: int, space: int) -> dict[str, op_configs.Config]:
     wider = [config for config in op_configs.space(m, n, k, aligned=aligned, most=EVERY, widths=EVERY)
              if any(dataclasses.replace(config, tn=one.tn, slots=one.slots, panels=one.panels) == one for one in first)
              and config not in chosen]
-    chosen += draw.sample(wider, min(len(wider), space - len(chosen)))
+    others = [each for config in first for each in restaged(config)]
+    left = space - len(chosen)
+    chosen += draw.sample(wider, min(len(wider), left // 2)) + draw.sample(others, min(len(others), left - left // 2))
     return {spell(config): config for config in chosen}
+
+
+def restaged(config: op_configs.Config) -> list[op_configs.Config]:
+    """The config with other numbers of staging panels, up to those of a warpgroup's tile, and as many slots as fit beside them."""
+    rows = config.tm // (1 if config.schedule == "pingpong" else config.wgs)
+    panels = {1, 2, min(8, rows // 64 * math.ceil(config.share / 64))} - {config.panels}
+    found = [dataclasses.replace(config, panels=count, slots=None) for count in sorted(panels)]
+    return [dataclasses.replace(each, slots=each.depth) for each in found if each.depth >= 3]
 
 
 def spell(config: op_configs.Config) -> str:
@@ -259,6 +269,8 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--gpus", type=int, default=1, help="GPUs of this machine that share the processes out (default: 1)")
     parser.add_argument("--seconds", type=float, help="of the whole run: then no more rows begin")
     parser.add_argument("--rounds", type=int, help="of all competitors, a row (default: 11, beside other configs 5)")
+    parser.add_argument("--idle", type=float, default=0.0, metavar="S",
+                        help="without work before the measurements of each competitor, at the boost clock (default: under load)")
     parser.add_argument("--resume", action="store_true", help="go on with the file of --out: rows of the fewest runs first")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--picture", type=Path, help="an .svg or .png file: ratios over the products")
@@ -331,7 +343,7 @@ def main() -> int:
         print(f"seed {options.seed}, {len(options.cases)} rows", flush=True)
     status = bench.sweep(
         "random_products", options.cases, lambda process, case: contest(process, case, options.space),
-        reference=REFERENCE, plan=bench.SweepPlan(rounds=options.rounds or rounds), load=load,
+        reference=REFERENCE, plan=bench.SweepPlan(rounds=options.rounds or rounds, idle=options.idle), load=load,
         processes=options.processes, gpus=options.gpus, out=options.out, seconds=options.seconds, resume=options.resume,
         method={"seed": options.seed, "distribution": options.distribution, "stored": options.stored,
                 "errors": f"relative Frobenius norm against float64, {SAMPLED_ROWS} sampled rows"},

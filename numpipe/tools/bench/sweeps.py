@@ -11,6 +11,8 @@ holds the buffers of one row at a time:
     measure    some milliseconds of the row's own load, then the rounds, on poisoned outputs
     check      the outputs of the rounds
 
+With `SweepPlan.idle` the last but one is "burst" of `protocols` instead: a pause, and so many measurements of each in a row.
+
 A row that fails, because it is wrong or has no memory, is noted, and the next one follows. A process that the GPU stops serving
 ends, and the next process begins with the rows behind.
 """
@@ -51,6 +53,8 @@ class SweepPlan:
     """GPU time between two events: shorter kernels are launched several times between them"""
     graph_below: float = 20e-6
     """a call that is shorter is launched in CUDA graphs, as are all competitors of its row; 0: never"""
+    idle: float = 0.0
+    """without work before the measurements of each competitor, which then run at the boost clock; 0: rounds under load"""
 
     def __post_init__(self) -> None:
         require("SweepPlan", vars(self), **dict.fromkeys(vars(self), finite(0)) | {"rounds": whole(1)})
@@ -124,7 +128,7 @@ class Sweep:
     def _session(self, contest: Contest, load: float) -> Session:
         if self.reference not in contest.competitors:
             raise SpecError(f"reference={self.reference!r} is not among the competitors {list(contest.competitors)}: name one")
-        plan = Plan(load=load, rounds=self.plan.rounds, work=self.plan.work)
+        plan = Plan(load=load, rounds=self.plan.rounds, work=self.plan.work, idle=self.plan.idle, burst_count=self.plan.rounds)
         return Session(dict(contest.competitors), self.reference, plan, self.timer, self._sensors or dict)
 
     def _load_once(self, process: int, case: Case) -> None:
@@ -146,7 +150,7 @@ class Sweep:
         if min(times.values()) < plan.graph_below:
             facts |= self._in_graphs(session, contest, statistics.fmean(times.values()))
         contest.poison()
-        sample = session.interleaved("sweep")
+        sample = session.burst() if plan.idle else session.interleaved("sweep")
         contest.check()
         return run_entry(process, case, contest.work, [sample], **facts, place=dict(contest.place), rotation_sets=contest.sets,
                          took=round(self.timer.now() - begun, 3))

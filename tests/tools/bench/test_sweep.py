@@ -89,6 +89,23 @@ def test_a_row_is_measured_in_rounds_of_all_under_its_own_name_of_protocol() -> 
     assert (row.error, row.reference_error, row.place) == (2e-3, 1e-3, {"M": 10.0, "N": 8.0})
 
 
+def test_with_a_pause_each_competitor_is_measured_alone_behind_it() -> None:
+    """The fake's clock falls under load: behind the pause both run at the boost clock, by rounds at that of a loaded card."""
+    gpu = Gpu()
+
+    def make(_process: int, _case: Any) -> bench.Contest:
+        competitors = {"ours": gpu.competitor("ours", 1e-3), "theirs": gpu.competitor("theirs", 1e-3, settled=2.0)}
+        return bench.Contest(competitors, 1, 0.5, lambda: None, lambda: {"errors": dict.fromkeys(competitors, 1e-3)}, lambda: None)
+
+    def measured(idle: float) -> tuple[str, float, float]:
+        before = gpu.time
+        row = row_of(swept(gpu, make=make, plan=bench.SweepPlan(load=2.0, rounds=4, idle=idle))(0, CASES[0]))
+        return row.protocol, row.ratio.median, gpu.time - before
+
+    assert [measured(0.0)[:2], measured(2.0)[:2]] == [("sweep", pytest.approx(2.0)), ("burst", pytest.approx(1.0))]
+    assert measured(2.0)[2] - measured(0.0)[2] > 2 * 2.0
+
+
 def test_the_card_is_loaded_once_on_the_case_that_is_asked_for() -> None:
     gpu, events = Gpu(), []
     sweep = swept(gpu, events=events, load={"shape": "8192,8,8"}, plan=bench.SweepPlan(load=2.0, reload=0))
