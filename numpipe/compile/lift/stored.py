@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeGuard
 
 from ...core.functions import Function
@@ -36,6 +36,14 @@ def stored(source: Source, *, surely: bool = False) -> set[str]:
     return _Stores(source.tree, Constants(source.namespace, {}), {}, (), surely).names  # type: ignore[arg-type]
 
 
+def _bound(node: ast.Assign) -> Iterator[tuple[str, ast.expr]]:
+    """Yield the names that an assignment binds, and what each is given: ``a, b = x, y`` is two of them."""
+    for target in node.targets:
+        several = isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple) and len(target.elts) == len(node.value.elts)
+        pairs = zip(target.elts, node.value.elts, strict=True) if several else [(target, node.value)]  # type: ignore[attr-defined]
+        yield from ((one.id, value) for one, value in pairs if isinstance(one, ast.Name))
+
+
 class _Stores:
     """The `names` that one function stores to, those that it binds itself included.
 
@@ -55,15 +63,15 @@ class _Stores:
         nested |= {f.name: f for f in inner if isinstance(f, ast.FunctionDef)}
         aliases: list[tuple[str, set[str]]] = []
         for node in reversed(nodes):
-            if isinstance(node, ast.Assign) and isinstance(target := node.targets[0], ast.Name):
-                aliases.append((target.id, self._names(node.value)))
-                value = node.value if isinstance(node.value, ast.Lambda) else self._value(node.value)
+            for name, given in _bound(node) if isinstance(node, ast.Assign) else ():
+                aliases.append((name, self._names(given)))
+                value = given if isinstance(given, ast.Lambda) else self._value(given)
                 if isinstance(value, (ast.Lambda, Function)):
-                    nested[target.id] = value
-                elif callable(value) and bound[target.id] == 1:  # ``emit = numpipe.emit_pipeline``
-                    self.constants.known[target.id] = value
-                elif self._makes_pipeline(node.value) or isinstance(node.value, ast.Tuple):
-                    nested[target.id] = node.value
+                    nested[name] = value
+                elif callable(value) and bound[name] == 1:  # ``emit = numpipe.emit_pipeline``
+                    self.constants.known[name] = value
+                elif self._makes_pipeline(given) or isinstance(given, ast.Tuple):
+                    nested[name] = given
             if isinstance(node, ast.For):
                 aliases += self._handed_on(node)
         self.names = {self._root(node) for node in nodes if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store)}

@@ -140,6 +140,14 @@ def in_a_named_tuple(a, o, p):
         both.one[...] = x[...]
 
 
+def by_several_names_at_once(a, o, p):
+    there, begin = numpipe.peer(o, 1), 64
+    other = again = p
+    for _, (tile,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, 0)),))(a):
+        numpipe.copy_smem_to_gmem(tile, there.at[begin:begin + 64, 0:64])
+        again[...] = other[...] + tile[...]
+
+
 def by_an_alias(a, o, p):
     target = o if a.shape[0] > 3 else p
     emitted = emit(lambda i, x, y: None, grid=(1,), in_specs=SPECS, out_specs=SPECS)
@@ -164,7 +172,8 @@ def unseen(a, o, p, specs):
 
 @pytest.mark.parametrize("function, names, surely", [
     (by_a_name, {"o"}, {"o"}), (by_a_name_of_the_module, {"o"}, {"o"}), (in_a_tuple, {"o", "p"}, {"o", "p"}),
-    (in_a_named_tuple, {"o", "p"}, {"o", "p"}), (by_an_alias, {"o", "p"}, {"o", "p"}), (behind_allocations, {"o"}, {"o"}),
+    (in_a_named_tuple, {"o", "p"}, {"o", "p"}), (by_an_alias, {"o", "p"}, {"o", "p"}),
+    (by_several_names_at_once, {"o", "p"}, {"o", "p"}), (behind_allocations, {"o"}, {"o"}),
     (single_stream, {"o"}, {"o"}), (no_outputs, set(), set()), (unseen, {"a", "o"}, set()),
 ], ids=lambda value: getattr(value, "__name__", ""))
 def test_outputs_are_seen_in_the_source(function: Any, names: set[str], surely: set[str]) -> None:

@@ -1,0 +1,105 @@
+"""Repeated calls on meshes: which are found, and when an allocated output is one that a call was kept for. No GPU is needed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from numpipe.launch import mesh_repeats
+from numpipe.launch.info import ArrayInfo
+from numpipe.launch.marks import MARKS
+from numpipe.launch.mesh_repeats import MeshRepeats
+from numpipe.launch.table import Table
+
+STREAM = 7
+
+
+class Array:
+    def __init__(self, ptr: int, shape: tuple[int, ...] = (4, 8)) -> None:
+        self.ptr, self.shape = ptr, shape
+
+
+class Mesh:
+    """A mesh whose process has `gpus` of them, or is a rank."""
+
+    def __init__(self, gpus: int | None) -> None:
+        self.rank = None if gpus else 0
+
+
+class Launch:
+    observers: tuple[Any, ...] = ()
+
+
+class Together:
+    def __init__(self, stream: int = STREAM) -> None:
+        self.launches, self.streams, self.stale = (Launch(),), (stream,), False
+
+
+@pytest.fixture(autouse=True)
+def _fakes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(MARKS, Array, lambda array: (array.ptr, array.shape))
+    monkeypatch.setattr(mesh_repeats, "follow", lambda infos: lambda: STREAM)
+    monkeypatch.setattr(mesh_repeats, "as_stream", lambda stream: stream)
+
+
+def info(array: Any) -> ArrayInfo:
+    return ArrayInfo("cuda", array.ptr, array.shape, (32, 4), np.dtype(np.float32), 0, True, array)
+
+
+def learnt(repeats: MeshRepeats, mesh: Any, arrays: list[Any], out: Any, constants: Any = None, fresh: int = 0,
+           stream: int = STREAM) -> Any:
+    launched = Together(stream)
+    repeats.learn(mesh, constants, len(arrays), [*arrays, out], [[info(each) for each in (*arrays, out)]], fresh, launched)
+    return launched
+
+
+def test_a_call_is_found_by_its_arrays_its_constants_and_its_stream() -> None:
+    repeats, mesh = MeshRepeats(Table()), Mesh(None)
+    x, y = Array(100), Array(200)
+    launched = learnt(repeats, mesh, [x], y, constants="config")
+    find = repeats.find
+    assert find(mesh, "config", (x,), y, None) == (launched, y)
+    assert find(mesh, "config", (Array(100),), Array(200), STREAM)[0] is launched
+    for args, constants, stream in (((Array(101),), "config", None), ((x,), "other", None), ((x,), "config", STREAM + 1),
+                                    ((Array(100, (8, 4)),), "config", None), ((x, x), "config", None)):
+        assert find(mesh, constants, args, y, stream)[0] is None
+    assert find(Mesh(None), "config", (x,), y, None)[0] is None
+    other = learnt(repeats, mesh, [x], y, constants="config", stream=STREAM + 1)
+    assert find(mesh, "config", (x,), y, STREAM + 1)[0] is other and find(mesh, "config", (x,), y, None)[0] is launched
+    launched.stale = True
+    assert find(mesh, "config", (x,), y, None)[0] is None
+
+
+def test_outputs_are_allocated_as_the_first_call_did_and_looked_up_where_they_lie(monkeypatch: pytest.MonkeyPatch) -> None:
+    repeats, mesh, places = MeshRepeats(Table()), Mesh(None), iter((300, 200, 300))
+    monkeypatch.setattr(mesh_repeats, "maker", lambda _: lambda: Array(next(places)))
+    x = Array(100)
+    launched = learnt(repeats, mesh, [x], Array(200), fresh=1)
+    assert repeats.find(mesh, None, (x,), None, None)[0] is None, "no call was kept for 300"
+    found, out = repeats.find(mesh, None, (x,), None, None)
+    assert found is launched and out.ptr == 200
+    again = learnt(repeats, mesh, [x], Array(300), fresh=1)
+    assert repeats.find(mesh, None, (x,), None, None)[0] is again
+
+
+def test_a_process_of_several_gpus_passes_lists() -> None:
+    repeats, mesh = MeshRepeats(Table()), Mesh(2)
+    x, y = [Array(100), Array(110)], [Array(200), Array(210)]
+    launched = Together()
+    launched.launches, launched.streams = (Launch(), Launch()), (STREAM, STREAM)
+    repeats.learn(mesh, None, 1, [x, y], [[info(x[gpu]), info(y[gpu])] for gpu in range(2)], 0, launched)
+    assert repeats.find(mesh, None, (x,), y, None)[0] is launched
+    assert repeats.find(mesh, None, (x[::-1],), y, None)[0] is None
+
+
+@pytest.mark.parametrize("obstacle", ["observer", "no marks", "no hash"])
+def test_what_the_arrays_do_not_determine_is_not_kept(obstacle: str) -> None:
+    repeats, mesh, launched = MeshRepeats(Table()), Mesh(None), Together()
+    x: Any = np.zeros((4, 8), np.float32) if obstacle == "no marks" else Array(100)
+    if obstacle == "observer":
+        launched.launches[0].observers = (print,)
+    infos = [ArrayInfo("host", 0, (4, 8), (32, 4), np.dtype(np.float32), -1, True, x) if obstacle == "no marks" else info(x)]
+    repeats.learn(mesh, [] if obstacle == "no hash" else None, 1, [x], [infos], 0, launched)
+    assert not repeats.any
