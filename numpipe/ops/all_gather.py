@@ -18,6 +18,7 @@ from ..diagnostics.arguments import NONE, require
 from ..diagnostics.arguments import a as a_kind
 from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernels import Kernel
+from ..kernels.noting import noted
 from ..language.memory.copies import copy_smem_to_gmem, wait_smem_to_gmem
 from ..language.memory.peers import peer
 from ..language.memory.semaphores import signal, wait
@@ -96,6 +97,7 @@ def kernel(config: Config = Config(), direct: bool = False) -> Kernel:
     return all_gather  # type: ignore[no-any-return]
 
 
+@noted
 def all_gather(x: Any, *, mesh: Any, out: Any = None, config: Config | None = None, stream: Any = None) -> Any:
     """Return the shards of all GPUs, one behind the other along the first dimension.
 
@@ -126,7 +128,7 @@ def gathered(shards: Shards, x: Any, out: Any, config: Config | None) -> Any:
     if math.prod(shape):
         words = as_words("all_gather", "x", infos["x"], 1)
         targets = as_words("all_gather", "out", results, shards.size)
-        direct = shards.mesh.reaches(targets)
+        direct = shards.reaches(targets)
         room = targets if direct else shards.workspace("room", words, targets[0].shape, targets[0].dtype)
         shards.run(kernel(config or (Config(near=12) if direct else Config()), direct), words, room, targets)
     return out if out is not None else shards.delivered(infos["x"], results)

@@ -26,6 +26,7 @@ from ..diagnostics.arguments import NONE, require
 from ..diagnostics.arguments import a as a_kind
 from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernels import Kernel
+from ..kernels.noting import noted
 from ..language.grid.tile_loop import tiles
 from ..language.memory.copies import copy_smem_to_gmem, wait_smem_to_gmem
 from ..language.memory.peers import peer
@@ -151,6 +152,7 @@ def choose(rows: int, columns: int, depth: int, gpus: int, turned: bool) -> Conf
     return replace(base, parts=min(range(1, min(steps, 16) + 1), key=cost, default=1))
 
 
+@noted
 def all_gather_matmul(a: Any, b: Any, *, mesh: Any, out: Any = None, config: Config | None = None, stream: Any = None) -> Any:
     """Return the rows of all GPUs, one behind the other, multiplied by each GPU's own matrix: ``concatenate(all a) @ b``.
 
@@ -180,7 +182,7 @@ def multiplied(shards: Shards, a: Any, b: Any, out: Any, config: Config | None) 
     results = infos["out"] if out is not None else shards.made(infos["a"], (shards.size * m, n))
     check_out("all_gather_matmul", results, (shards.size * m, n))
     if m and n:
-        left, right = shards.rows(infos["a"]), shards.laid("b", infos["b"])
+        left, right = shards.rows("a", infos["a"]), shards.laid("b", infos["b"])
         turned = right[0].turned
         chosen = config or choose(m, n, k, shards.size, turned)
         gathered = shards.workspace("gathered", left, (shards.size, m, -(-k // 8) * 8), left[0].dtype)  # rows of whole 16 bytes

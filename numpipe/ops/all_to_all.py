@@ -22,6 +22,7 @@ from ..diagnostics.arguments import a as a_kind
 from ..diagnostics.errors import SpecError
 from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernels import Kernel
+from ..kernels.noting import noted
 from ..language.memory.copies import copy_smem_to_gmem, wait_smem_to_gmem
 from ..language.memory.peers import peer
 from ..language.memory.semaphores import signal, wait
@@ -99,6 +100,7 @@ def kernel(config: Config = Config()) -> Kernel:
     return all_to_all  # type: ignore[no-any-return]
 
 
+@noted
 def all_to_all(x: Any, counts: Any, *, mesh: Any, out: Any = None, config: Config | None = None, stream: Any = None) -> Any:
     """Return the rows that all GPUs have for each one, and how many each of them had.
 
@@ -141,7 +143,7 @@ def exchanged(shards: Shards, x: Any, counts: Any, out: Any, config: Config | No
         raise SpecError(f"all_to_all: 'out' must have {shape[1]} columns, as 'x' has, got {results[0].shape}")
     check_out("all_to_all", results, results[0].shape)
     received = shards.made(numbers, (shards.size,))
-    source = shards.reached("x", shards.rows(infos["x"]))
+    source = shards.reached("x", shards.rows("x", infos["x"]))
     shards.run(kernel(config or Config()), source, shards.reached("counts", numbers), received, results)
     numbered = shards.delivered(numbers, received)
     return numbered if out is not None else (shards.delivered(infos["x"], results), numbered)

@@ -26,6 +26,7 @@ from ..diagnostics.arguments import a as a_kind
 from ..diagnostics.errors import SpecError
 from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernels import Kernel
+from ..kernels.noting import noted
 from ..language.grid.tile_loop import tiles
 from ..language.memory.copies import copy_gmem_to_smem
 from ..language.memory.peers import peer
@@ -164,6 +165,7 @@ def choose(rows: int, columns: int, gpus: int) -> Config:
     return replace(Config(), tn=min(wide, key=cost))
 
 
+@noted
 def matmul_reduce_scatter(a: Any, b: Any, *, mesh: Any, out: Any = None, config: Config | None = None, stream: Any = None) -> Any:
     """Return each GPU's share of the rows of the sum over all GPUs of their products ``a @ b``.
 
@@ -198,7 +200,7 @@ def multiplied(shards: Shards, a: Any, b: Any, out: Any, config: Config | None) 
     results = infos["out"] if out is not None else shards.made(infos["a"], (rows, n))
     check_out("matmul_reduce_scatter", results, (rows, n))
     if m and n:
-        left, right = shards.rows(infos["a"]), shards.laid("b", infos["b"])
+        left, right = shards.rows("a", infos["a"]), shards.laid("b", infos["b"])
         parts = shards.workspace("parts", left, (shards.size, rows, -(-n // 4) * 4), np.dtype(np.float32))  # rows of whole 16 bytes
         shards.run(kernel(config or choose(rows, n, shards.size), right[0].turned), [planes(info, shards.size) for info in left],
                    [operand.info for operand in right], parts, results)

@@ -22,6 +22,7 @@ from ..diagnostics.arguments import a as a_kind
 from ..diagnostics.errors import SpecError
 from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernels import Kernel
+from ..kernels.noting import noted
 from ..language.memory.copies import copy_smem_to_gmem, wait_smem_to_gmem
 from ..language.memory.peers import peer
 from ..language.memory.semaphores import signal, wait
@@ -123,6 +124,7 @@ def kernel(columns: int, config: Config = Config()) -> Kernel:
     return reduce_scatter  # type: ignore[no-any-return]
 
 
+@noted
 def reduce_scatter(x: Any, *, mesh: Any, out: Any = None, config: Config | None = None, stream: Any = None) -> Any:
     """Return each GPU's share, along the first dimension, of the sum of all GPUs' arrays.
 

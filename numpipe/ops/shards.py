@@ -19,6 +19,7 @@ from ..arch.dtypes import ELEMENTS
 from ..diagnostics.arguments import told
 from ..diagnostics.errors import SpecError
 from ..kernels.kernels import Kernel
+from ..kernels.noting import imagined, taken
 from ..launch.faults import DriverError, of_kernel
 from ..launch.info import ArrayInfo, dense_strides, tma_addressable
 from ..launch.mesh import Mesh
@@ -28,7 +29,7 @@ from ..launch.table import Table
 from ..launch.views import strided
 from .operands import Operand, copied, described, laid, move
 from .repeats import recorded
-from .results import allocated, delivered
+from .results import allocated, delivered, tell_copied
 
 COPIED = tuple(record.dtype for record in ELEMENTS.values())
 """element types that are copied as they are"""
@@ -75,6 +76,8 @@ class Shards:
             raise SpecError(f"{op}: mesh must be a numpipe.Mesh: Mesh.simulated(2), Mesh.local() or Mesh.torch(), got {told(mesh)}")
         self.op, self.mesh, self.stream = op, mesh, stream
         self.target, self.size = "sim" if mesh.gpus is None else None, mesh.size
+        self.single = mesh.rank is not None or taken() is not None
+        """whether an array is one, and no list: of this rank, or of a call that is noted, whose figures are those of each GPU"""
         self._infos: list[list[ArrayInfo]] = []
         """what was passed and made, by GPU"""
         self._made = 0
@@ -86,7 +89,7 @@ class Shards:
         Raises SpecError for what is no list of as many arrays as there are GPUs, for other types, for shapes and types that differ.
         """
         given = {name: self.parts(name, value) for name, value in arrays.items() if value is not None or name != "out"}
-        count = 1 if self.mesh.rank is not None else self.mesh.size
+        count = 1 if self.single else self.size
         each = [described(self.op, {name: parts[gpu] for name, parts in given.items()}, types, added) for gpu in range(count)]
         for name in given:
             for gpu, infos in enumerate(each):
@@ -101,7 +104,7 @@ class Shards:
 
     def parts(self, name: str, value: Any) -> Sequence[Any]:
         """Return the arrays that a call passes for this process' GPUs; SpecError for no list of them."""
-        if self.mesh.rank is not None:
+        if self.single:
             return [value]
         if type(value) not in (list, tuple) or len(value) != self.mesh.size:
             got = f"{len(value)} of them" if type(value) in (list, tuple) else told(value)
@@ -110,13 +113,9 @@ class Shards:
         return value  # type: ignore[no-any-return]
 
     # ---- layouts
-    def rows(self, infos: list[ArrayInfo]) -> list[ArrayInfo]:
+    def rows(self, name: str, infos: list[ArrayInfo]) -> list[ArrayInfo]:
         """Return matrices whose rows TMA can address: those of the call, or copies of them."""
-        return [info if self._by_rows(info) else self._copied(info) for info in infos]
-
-    def _copied(self, info: ArrayInfo) -> ArrayInfo:
-        self._launches.append(None)
-        return copied(info, self.target, self.stream)
+        return [self._by_rows(name, info) for info in infos]
 
     def laid(self, name: str, infos: list[ArrayInfo]) -> list[Operand]:
         """Return matrices that TMA can address by rows or by columns: those of the call, or copies of them.
@@ -132,8 +131,14 @@ class Shards:
                                 f"{gpu}: all GPUs have shards of one layout; pass a copy of some of them")
         return found
 
-    def _by_rows(self, info: ArrayInfo) -> bool:
-        return info.strides[-1] == info.dtype.itemsize and not tma_addressable(info)
+    def _by_rows(self, name: str, info: ArrayInfo) -> ArrayInfo:
+        dense = info.strides[-1] == info.dtype.itemsize
+        reason = tma_addressable(info) if dense else "its rows are not contiguous"
+        if not reason:
+            return info
+        tell_copied(self.op, name, info, reason)
+        self._launches.append(None)
+        return copied(info, self.target, self.stream)
 
     # ---- memory
     def made(self, like: list[ArrayInfo], shape: Sequence[int]) -> list[ArrayInfo]:
@@ -144,13 +149,19 @@ class Shards:
 
     def workspace(self, name: str, like: list[ArrayInfo], shape: Sequence[int], dtype: np.dtype) -> list[ArrayInfo]:
         """Return symmetric memory of the mesh, which launches of this stream share."""
+        if taken() is not None:
+            return [imagined(shape, dtype) for _ in like]
         stream = None if self.mesh.gpus is None else launch.current_stream(like[:1]) if self.stream is None else self.stream
         room = self.mesh.workspace(f"{self.op}: {name}", tuple(shape), dtype, stream)
         return [launch.describe(part, name, self.op) for part in self.parts(name, room)]
 
+    def reaches(self, infos: list[ArrayInfo]) -> bool:
+        """Whether kernels on other GPUs reach these arrays; of a call that is only noted they do."""
+        return taken() is not None or self.mesh.reaches(infos)
+
     def reached(self, name: str, infos: list[ArrayInfo]) -> list[ArrayInfo]:
         """Return arrays that kernels on other GPUs reach: those of the call, or copies in symmetric memory."""
-        if self.mesh.reaches(infos):
+        if self.reaches(infos):
             return infos
         self._launches.append(None)
         room = self.workspace(name, infos, infos[0].shape, infos[0].dtype)
@@ -161,8 +172,7 @@ class Shards:
     # ---- the call
     def run(self, kernel: Kernel, *arrays: list[ArrayInfo]) -> None:
         """Run a kernel on all GPUs."""
-        one = self.mesh.rank is not None
-        self._launches.append(kernel.together(self.mesh, [infos[0] if one else infos for infos in arrays], self.stream))
+        self._launches.append(kernel.together(self.mesh, [infos[0] if self.single else infos for infos in arrays], self.stream))
 
     def learn(self, repeats: MeshRepeats, arrays: tuple[Any, ...], out: Any, config: Any, result: Any) -> None:
         """Keep the launch of a call that was one: without copies of operands, which hold other numbers the next time."""
@@ -175,7 +185,7 @@ class Shards:
     def delivered(self, like: list[ArrayInfo], results: list[ArrayInfo]) -> Any:
         """Return what the call returns, of arrays that were `made`."""
         found = [delivered(of, info, self.stream) for of, info in zip(like, results, strict=True)]
-        return found if self.mesh.rank is None else found[0]
+        return found[0] if self.single else found
 
 
 def planes(info: ArrayInfo, count: int) -> ArrayInfo:

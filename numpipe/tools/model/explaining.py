@@ -243,8 +243,8 @@ def explain(kernel: Any, /, *args: Any, measured: float | Trace | None = None, d
                        at its power cap after seconds of load, or MHz
     compiled           whether to compile the kernel, for its registers; None: where the toolchain is installed. If not, they
                        are those of the budget
-    mesh               of a kernel of several GPUs, of which only the size counts: the figures are those of each GPU. An array
-                       stands for those of all
+    mesh               of a kernel or an op of several GPUs, of which only the size counts: the figures are those of each GPU. An
+                       array stands for those of all
 
     ::
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -54,21 +55,29 @@ def explain_op(op: Callable[..., Any], args: tuple[Any, ...], named: dict[str, A
     """Explain a call of an op, by `explain` of each kernel. Raises SpecError for a call that names a target or a stream."""
     if wrong := {"target", "stream"} & named.keys():
         raise SpecError(f"explain: {op.__name__}: {wrong.pop()}= is of calls that run, and this one does not: leave it out")
-    given = [_described(value, name, op.__name__) for name, value in (*((f"argument {i}", v) for i, v in enumerate(args)),
-                                                                      *named.items())]
+    several = "mesh" in inspect.signature(op).parameters
+    if several and "mesh" not in named:
+        raise SpecError(f"explain: {op.__name__} is an op of several GPUs: pass mesh=, numpipe.Mesh.simulated(2) for two of them")
+    each = ((value[0] if several and type(value) in (list, tuple) and value else value, name) for value, name in (
+        *((value, f"argument {i}") for i, value in enumerate(args)), *((value, name) for name, value in named.items())))
+    given = [_described(value, name, op.__name__, several) for value, name in each]
     positional, by_name = given[:len(args)], dict(zip(named, given[len(args):], strict=True))
     with noting() as notes:
-        op(*positional, target="sim", **by_name)
+        op(*positional, **by_name, **({} if several else {"target": "sim"}))
     kernels = [explain(call.kernel, *call.args, out=call.out, **call.named) for call in notes.calls]
     return OpExplanation(op.__name__, tuple(notes.copied), tuple(kernels))
 
 
-def _described(value: Any, name: str, op: str) -> Any:
-    """Return an argument as an array on a GPU that is not there, with the strides that it has; others as they are."""
+def _described(value: Any, name: str, op: str, several: bool) -> Any:
+    """Return an argument as an array on a GPU that is not there, with the strides that it has; others as they are.
+
+    Of an op of `several` GPUs integers keep their values, which may say how much there is to do.
+    """
     if isinstance(value, ArrayType):
         return imagined(value.shape, value.dtype)
     if isinstance(value, np.ndarray):
-        return imagined(value.shape, value.dtype, value.strides, value.__array_interface__["data"][0] % LINE)
+        info = imagined(value.shape, value.dtype, value.strides, value.__array_interface__["data"][0] % LINE)
+        return info._replace(array=value) if several and value.dtype.kind == "i" else info
     if any(hasattr(type(value), name) for name in ("__cuda_array_interface__", "__dlpack__")):
         info = launch.describe(value, name, op)
         return imagined(info.shape, info.dtype, info.strides, info.ptr % LINE)

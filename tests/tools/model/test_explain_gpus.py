@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import numpipe
-from numpipe import ArrayType, BlockSpec, Mesh, SpecError, ds
+from numpipe import ArrayType, BlockSpec, Mesh, SpecError, ds, ops
 from numpipe.model import H200
 from numpipe.tools.model import limits
 
@@ -77,3 +77,39 @@ def test_a_kernel_of_several_gpus_needs_its_mesh_here_too() -> None:
     x = ArrayType((208, 32), F32)
     with pytest.raises(SpecError, match="it has semaphores, so it runs on the GPUs of a mesh: pass mesh="):
         numpipe.explain(all_ways, x, x, compiled=False)
+
+
+# ---- ops
+F16 = np.dtype(np.float16)
+
+
+@pytest.mark.parametrize("gpus", [2, 4])
+def test_an_op_is_explained_as_its_kernels_on_each_gpu(gpus: int) -> None:
+    """An array stands for those of all GPUs, and so does the first one of a list; copies of operands are told once."""
+    a, b, mesh = ArrayType((256, 77), F16), ArrayType((77, 136), F16), Mesh.simulated(gpus)
+    found = numpipe.explain(ops.all_gather_matmul, a, b, mesh=mesh, compiled=False)
+    assert [each.kernel for each in found.kernels] == ["copy_lanes", "all_gather_matmul"] and len(found.copied) == 1
+    assert "'a', float16 (256, 77), strides (154, 2) bytes, is copied: its rows are 154 bytes apart" in found.copied[0]
+    assert found.kernels[-1].sent == {"gathered": (gpus - 1) * 2 * 256 * 80}
+    lists = numpipe.explain(ops.all_gather_matmul, [np.ones((256, 77), F16)] * gpus, [b] * gpus, mesh=mesh, compiled=False)
+    assert str(lists) == str(found)
+
+
+def test_counts_say_what_an_exchange_moves() -> None:
+    """The figures are those of GPU 0, which reads from each GPU what that one's counts say is for it: the first number."""
+    for counts, rows in (([0, 64], 0), ([64, 0], 64), ([17, 64], 64)):  # rows come in blocks of 64
+        found = numpipe.explain(ops.all_to_all, ArrayType((128, 64), F16), np.array(counts, np.int32), mesh=Mesh.simulated(2),
+                                compiled=False)
+        assert found.kernels[0].fetched.get("x", 0) == 2 * rows * 64 and found.kernels[0].given == ("counts",)
+
+
+def test_an_op_of_several_gpus_needs_its_mesh_here_too() -> None:
+    with pytest.raises(SpecError, match=r"explain: all_gather is an op of several GPUs: pass mesh=, numpipe.Mesh.simulated\(2\)"):
+        numpipe.explain(ops.all_gather, ArrayType((128, 64), F16))
+
+
+def test_ops_tell_that_they_copy_an_operand(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("NUMPIPE_LOG", "launch")
+    a = [np.ones((9, 16), F16)[:, ::2] for _ in range(2)]
+    ops.all_gather_matmul(a, [np.ones((8, 16), F16)] * 2, mesh=Mesh.simulated(2))
+    assert "'a', float16 (9, 8), strides (32, 4) bytes, is copied: its rows are not contiguous" in capfd.readouterr().err
