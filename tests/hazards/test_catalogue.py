@@ -30,7 +30,7 @@ from tests.hazards.catalogue import ENTRIES, Entry
 from tests.kernels.covering import examples
 
 TOPICS = accumulators, arrays, barriers, clusters, gpus, loops, outputs, phases, proxies, shared, slots, stores, whole
-SCHEDULES = (None, *range(examples(20)))  # None: the order of the virtual-time model
+SCHEDULES = (None, *range(examples(40)))  # None: the order of the virtual-time model
 
 
 @pytest.fixture(autouse=True)
