@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..core.arith import cdiv
-from ..diagnostics.arguments import NONE, require
+from ..diagnostics.arguments import NONE, require, whole
 from ..diagnostics.arguments import a as a_kind
 from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernels import Kernel
@@ -45,6 +45,9 @@ class Config:
     slots: int = 8
     near: int = 3
     chunks: int = 8
+
+    def __post_init__(self) -> None:
+        require("all_gather: Config", vars(self), **dict.fromkeys(vars(self), whole(1)))
 
 
 @functools.cache

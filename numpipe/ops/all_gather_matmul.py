@@ -22,7 +22,7 @@ import numpy as np
 
 from ..arch.dtypes import ELEMENTS
 from ..core.arith import cdiv
-from ..diagnostics.arguments import NONE, require
+from ..diagnostics.arguments import NONE, require, whole
 from ..diagnostics.arguments import a as a_kind
 from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernels import Kernel
@@ -63,6 +63,9 @@ class Config:
     group: int = 16
     senders: int = 8
     parts: int = 4
+
+    def __post_init__(self) -> None:
+        require("all_gather_matmul: Config", vars(self), **dict.fromkeys(vars(self), whole(1)))
 
 
 @functools.cache

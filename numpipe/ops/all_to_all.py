@@ -17,7 +17,7 @@ import numpy as np
 
 from ..arch.dtypes import ELEMENTS
 from ..core.arith import cdiv
-from ..diagnostics.arguments import NONE, require
+from ..diagnostics.arguments import NONE, require, whole
 from ..diagnostics.arguments import a as a_kind
 from ..diagnostics.errors import SpecError
 from ..kernels.decorator import kernel as numpipe_kernel
@@ -47,6 +47,9 @@ class Config:
     slots: int = 8
     own: int = 6
 
+    def __post_init__(self) -> None:
+        require("all_to_all: Config", vars(self), **dict.fromkeys(vars(self), whole(1)))
+
 
 @functools.cache
 def kernel(config: Config = Config()) -> Kernel:
@@ -62,10 +65,13 @@ def kernel(config: Config = Config()) -> Kernel:
         far = max(ctas - near, 1)
         wide = cdiv(x.shape[1], columns)
 
+        def asked(r, to):  # type: ignore[no-untyped-def]
+            return max(peer(counts, r)[to], 0)  # type: ignore[index]
+
         def copy(r, at, number, first, stride):  # type: ignore[no-untyped-def]
             begin = 0
             for other in range(me):
-                begin = begin + peer(counts, r)[other]  # type: ignore[index]
+                begin = begin + asked(r, other)
             end = min(at + number, out.shape[0])
             blocks = cdiv(end - at, rows) * wide
             steps = cdiv(max(blocks - first, 0), stride)
@@ -85,7 +91,7 @@ def kernel(config: Config = Config()) -> Kernel:
 
         at = 0
         for r in range(gpus):
-            number = peer(counts, r)[me]  # type: ignore[index]
+            number = asked(r, me)
             if cta == 0:
                 received[r] = number
             if r != me and cta < far:
@@ -105,7 +111,7 @@ def all_to_all(x: Any, counts: Any, *, mesh: Any, out: Any = None, config: Confi
     """Return the rows that all GPUs have for each one, and how many each of them had.
 
     x       (rows, columns) on each GPU, of float16, bfloat16 or float32: first the rows for GPU 0, then those for GPU 1, …
-    counts  (GPUs,) of int32 on each GPU: how many rows go to each; their sum is at most the rows of x
+    counts  (GPUs,) of int32 on each GPU: how many rows go to each, none where it is negative; their sum is at most the rows of x
     mesh    the `numpipe.Mesh`; under `simulated` and `local` arrays are lists of an array for each GPU. Under `Mesh.torch` kernels
             read x and counts where they lie if they are of `Mesh.empty`, else they are copied first
     out     (as many rows as may come, columns) on each GPU, where they go; else it is allocated, for all rows of all GPUs. Rows

@@ -21,7 +21,7 @@ import numpy as np
 
 from ..arch.dtypes import ELEMENTS
 from ..core.arith import cdiv
-from ..diagnostics.arguments import NONE, require
+from ..diagnostics.arguments import NONE, require, whole
 from ..diagnostics.arguments import a as a_kind
 from ..diagnostics.errors import SpecError
 from ..kernels.decorator import kernel as numpipe_kernel
@@ -70,6 +70,9 @@ class Config:
     group: int = 16
     lead: int = 1
     strip: int = 16
+
+    def __post_init__(self) -> None:
+        require("matmul_reduce_scatter: Config", vars(self), **dict.fromkeys(vars(self), whole(1) | NONE))
 
 
 @functools.cache

@@ -17,7 +17,7 @@ import numpy as np
 
 from ..arch.dtypes import ELEMENTS
 from ..core.arith import cdiv
-from ..diagnostics.arguments import NONE, require
+from ..diagnostics.arguments import NONE, require, whole
 from ..diagnostics.arguments import a as a_kind
 from ..diagnostics.errors import SpecError
 from ..kernels.decorator import kernel as numpipe_kernel
@@ -53,6 +53,9 @@ class Config:
     slots: int = 8
     near: int = 2
     chunk: int = 6
+
+    def __post_init__(self) -> None:
+        require("reduce_scatter: Config", vars(self), **dict.fromkeys(vars(self), whole(1)))
 
 
 @functools.cache

@@ -153,6 +153,15 @@ def test_all_to_all_brings_rows_to_the_gpus_that_counts_say(case: str, dtype: An
     assert all(np.all(each[len(want):] == 99) for each, want in zip(out, wanted, strict=True)), "rows behind the last stay"
 
 
+def test_a_negative_count_is_none_and_nothing_is_written_ahead_of_the_result() -> None:
+    x, whole = integers(2, 8, 16), [np.full((24, 16), 99, F16) for _ in range(2)]
+    _, received = ops.all_to_all(x, numbers([-3, 4], [2, -1]), mesh=Mesh.simulated(2), out=[each[8:] for each in whole])
+    assert [each.tolist() for each in received] == [[0, 2], [4, 0]]
+    for each, rows in zip(whole, (x[1][:2], x[0][:4]), strict=True):
+        np.testing.assert_array_equal(each[8:8 + len(rows)], rows)
+        assert (each[:8] == 99).all() and (each[8 + len(rows):] == 99).all()
+
+
 @pytest.mark.parametrize("room", [0, 1, 66, 130])
 def test_rows_that_find_no_room_are_lost_and_nothing_is_written_beside(room: int) -> None:
     counts = numbers([3, 66], [2, 70])
@@ -372,6 +381,8 @@ PAIR = numbers([1, 2], [3, 4])
 EVERY_SECOND = [np.zeros((8, 32), F16)[:, ::2] for _ in range(2)]
 SQUARE = [np.ones((16, 16), F16), np.asfortranarray(np.ones((16, 16), F16))]
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
+    "no chunks": (lambda: SCATTER.Config(chunk=0), "reduce_scatter: Config: chunk must be an int >= 1, got 0"),
+    "no slots": (lambda: SCATTERED.Config(slots=0), "matmul_reduce_scatter: Config: slots must be an int >= 1 or None, got 0"),
     "no mesh": (lambda: ops.all_gather(A, mesh=None), "all_gather: mesh must be a numpipe.Mesh: .* got None"),
     "a number as a mesh": (lambda: ops.all_to_all(A, PAIR, mesh=2), "all_to_all: mesh must be a numpipe.Mesh: .* got 2"),
     "one array": (lambda: ops.all_gather_matmul(A[0], B, mesh=TWO),
