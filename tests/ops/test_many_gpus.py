@@ -11,6 +11,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import numpipe
 from numpipe import ArrayType, Mesh, ops
@@ -18,7 +20,7 @@ from numpipe.compile.build import toolchain
 from numpipe.compile.check import gate
 from numpipe.testing import mutate
 from numpipe.tools.verify.mutation import CHANGES, Edit, line_of, watched
-from tests.kernels.covering import pairwise
+from tests.kernels.covering import examples, pairwise
 from tests.kernels.recorded_calls import Recorded, recorded
 
 GATHERED, SCATTERED, GATHER, SCATTER, EXCHANGE = (importlib.import_module(f"numpipe.ops.{name}") for name in (
@@ -372,6 +374,49 @@ def compiled() -> dict[str, Callable[[int], tuple[Any, ...]]]:
 def test_every_kernel_passes_the_build_gate(name: str, gpus: int) -> None:
     kernel, *arrays = compiled()[name](gpus)
     assert gate.findings(kernel.compiled(*arrays, mesh=Mesh.simulated(gpus))) == ()
+
+
+# ---- drawn at random
+@st.composite
+def calls_at_random(draw: Any) -> tuple[Callable[[], Any], list[Any]]:
+    """A call of an op, by any config on any number of GPUs, and what each of them gets."""
+    def of(**fields: Any) -> dict[str, int]:
+        return {name: draw(st.sampled_from(each) if type(each) is tuple else st.integers(*each)) for name, each in fields.items()}
+
+    gpus, dtype = draw(st.integers(1, 5)), draw(st.sampled_from((F16, BF16)))
+    op = draw(st.sampled_from((GATHERED, SCATTERED, GATHER, SCATTER, EXCHANGE)))
+    function, mesh = getattr(ops, op.__name__.rpartition(".")[2]), Mesh.simulated(gpus)
+    if op in (GATHERED, SCATTERED):
+        m, k, n = draw(st.integers(1, 300)), draw(st.integers(1, 200)), draw(st.integers(1, 300))
+        a = integers(gpus, m * (1 if op is GATHERED else gpus), k, dtype=dtype)
+        b = integers(gpus, k, n, dtype=dtype, order=draw(st.sampled_from("CF")))
+        config = op.Config(**(of(tn=(128, 256), slots=[2, 4], group=[1, 4], senders=[1, 4], parts=[1, 5]) if op is GATHERED else
+                              of(tn=(64, 128, 160, 176, 192), slots=[1, 4], group=[1, 4], lead=[1, 3], strip=(16,))))
+        wanted = products([np.concatenate(a)] * gpus, b) if op is GATHERED else np.split(sum(products(a, b)), gpus)
+        return lambda: function(a, b, mesh=mesh, config=config), [each.astype(dtype) for each in wanted]
+    if op is EXCHANGE:
+        rows, columns = draw(st.integers(0, 200)), 8 * draw(st.integers(1, 20))
+        x = integers(gpus, rows, columns, dtype=dtype)
+        cuts = [sorted(draw(st.lists(st.integers(0, rows), min_size=gpus, max_size=gpus))) for _ in range(gpus)]
+        counts = numbers(*(np.diff(each, prepend=0).tolist() for each in cuts))
+        config = op.Config(**of(rows=(8, 16, 64), row_bytes=(16, 64, 128, 256), slots=[2, 9], own=[1, 6]))
+        wanted = exchanged(x, counts)
+        return lambda: [found[:len(want)] for found, want in zip(
+            function(x, counts, mesh=mesh, config=config)[0], wanted, strict=True)], wanted
+    rows, columns = draw(st.integers(1, 700 if op is SCATTER else 40)), draw(st.sampled_from((8, 24, 64, 72, 128)))
+    x = integers(gpus, rows * (gpus if op is SCATTER else 1), columns, dtype=dtype)
+    if op is GATHER:
+        config = op.Config(**of(block=(64, 128, 512, 2048), slots=[2, 6], near=[1, 5], chunks=[1, 9]))
+        return lambda: function(x, mesh=mesh, config=config), [np.concatenate(x)] * gpus
+    config = op.Config(**of(slots=(4, 8), near=[1, 5], chunk=[1, 7]))
+    return lambda: function(x, mesh=mesh, config=config), shares(sum(each.astype(np.float64) for each in x), gpus, dtype)
+
+
+@given(calls_at_random())
+@settings(max_examples=examples(60))
+def test_any_call_gives_the_bits_of_numpy(case: tuple[Callable[[], Any], list[Any]]) -> None:
+    call, wanted = case
+    same(call(), wanted)
 
 
 # ---- what is refused
