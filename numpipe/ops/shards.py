@@ -53,7 +53,7 @@ def call(op: str, run: Callable[[Shards], Any], arrays: tuple[Any, ...], mesh: A
         del found  # outputs at new addresses: the allocator gives these again to the call that is kept for them
     shards = Shards(op, mesh, stream)
     result = run(shards)
-    shards.learn(repeats, arrays, out, config, result)
+    shards.learn(repeats, arrays, config, result)
     return result
 
 
@@ -174,7 +174,7 @@ class Shards:
         """Run a kernel on all GPUs."""
         self._launches.append(kernel.together(self.mesh, [infos[0] if self.single else infos for infos in arrays], self.stream))
 
-    def learn(self, repeats: MeshRepeats, arrays: tuple[Any, ...], out: Any, config: Any, result: Any) -> None:
+    def learn(self, repeats: MeshRepeats, arrays: tuple[Any, ...], config: Any, result: Any) -> None:
         """Keep the launch of a call that was one: without copies of operands, which hold other numbers the next time."""
         launches = self._launches[0] if len(self._launches) == 1 else None
         if launches is not None:
