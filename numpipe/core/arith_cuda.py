@@ -201,8 +201,8 @@ def chosen(symbol: str, chained: bool = True) -> Emit:
     """Return a function that emits the first of two numbers where it is less ("<") or greater (">") than the second, else that.
 
     chained  whether it may be one of several, as in a reduction. NVVM makes max.s32 or min.s32 of a select, and in a chain of
-             these ptxas of CUDA 13.0 and 13.1 drops the sign of an operand that is a negation (VIMNMX3). So it compares, where
-             nobody sees that it does, and selects.
+             these ptxas of CUDA 13.0 and 13.1 drops the sign of an operand that is a negation (VIMNMX3). So the comparison is
+             PTX that gives 0 or 1, of which neither of them makes a maximum or a minimum, and a select follows.
     """
     better = compare(symbol)
 

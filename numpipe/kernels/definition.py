@@ -188,12 +188,12 @@ class Definition:
         obstacles: dict[int, str] = {}
         outputs = self.parameters[self.first_output:]
         for name, info in zip(self.results.array_names(call), call.infos, strict=True):
-            host, output = info.kind == "host", name in outputs
-            reason = launch.symmetric_obstacle(info) if host and call.gpus else launch.tma_addressable(info)
-            if reason and (call.gpus or not host):
+            host, output, reason = info.kind == "host", name in outputs, launch.obstacle_in_place(info)
+            padded = host and not call.gpus
+            if reason and not padded:
                 obstacles[len(arrays)] = str(launch.not_addressable(info, reason, name, self.name))
             arrays.append(ArrayArg(name, info.dtype, len(info.shape), launch.major_order(info), host or reason is None,
-                                   not output or ends_whole(info) or (host and not call.gpus), output))
+                                   padded or not output or ends_whole(info), output))
         if self._workspace is not None:
             arrays.append(ArrayArg(self._workspace, np.dtype(np.float32), 2, workspace=True))
         if self._semaphores is not None:

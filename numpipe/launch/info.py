@@ -152,6 +152,11 @@ def tma_addressable(info: ArrayInfo) -> str | None:
     """Return why TMA cannot address an array, or None. Host arrays are padded on their way to the GPU."""
     if info.kind == "host":
         return tma_obstacle(0, info.shape, dense_strides(info.shape, _TMA_ALIGN), _TMA_ALIGN)
+    return obstacle_in_place(info)
+
+
+def obstacle_in_place(info: ArrayInfo) -> str | None:
+    """Return why TMA cannot address an array where it lies, or None: a host array too, as one that stands for a GPU's."""
     return _obstacle(info.ptr % _TMA_ALIGN, info.shape, info.strides, info.dtype)
 
 
@@ -160,12 +165,6 @@ def _obstacle(offset: int, shape: tuple[int, ...], strides: tuple[int, ...], dty
     """Return the reason of `tma_addressable`, which each call asks for each array: it depends on the address's last bits only."""
     major = major_order(ArrayInfo("cuda", offset, shape, strides, dtype, 0, True, None))
     return tma_obstacle(offset, memory_order(shape, major), memory_order(strides, major), dtype.itemsize)
-
-
-def symmetric_obstacle(info: ArrayInfo) -> str | None:
-    """Return why TMA could not address an array on another GPU, or None: symmetric memory is not copied, so also if a host array
-    stands for it."""
-    return _obstacle(info.ptr % _TMA_ALIGN, info.shape, info.strides, info.dtype)
 
 
 def not_addressable(info: ArrayInfo, reason: str, name: str, kernel: str = "") -> SpecError:

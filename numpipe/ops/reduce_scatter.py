@@ -74,9 +74,9 @@ def kernel(columns: int, config: Config = Config()) -> Kernel:
         adder = cta - (ctas - near)  # the number of a CTA that adds
         slots = config.slots * 2 // np.dtype(x.dtype).itemsize
         blocks = cdiv(out.shape[0], whole)
-        full = (blocks - 1) // (length * far) * far  # chunks of `length`: as many for each CTA that sends
+        full = (blocks - 1) // (length * far) * far  # chunks of `length` tiles: each CTA that sends has as many
         rest = blocks - full * length
-        last = min(rest, 2 * far)  # and of up to half of that, since nothing hides the sums of the last ones
+        last = min(rest, 2 * far)  # smaller ones: behind the last one nothing is sent while tiles are added
         chunks = full + last
 
         def first(chunk):  # type: ignore[no-untyped-def]

@@ -11,7 +11,7 @@ holds the buffers of one row at a time:
     measure    some milliseconds of the row's own load, then the rounds, on poisoned outputs
     check      the outputs of the rounds
 
-With `SweepPlan.idle` the last but one is "burst" of `protocols` instead: a pause, and so many measurements of each in a row.
+With `SweepPlan.idle` a row is measured as "burst" of `protocols` does: behind a pause, so many times in a row, each competitor.
 
 A row that fails, because it is wrong or has no memory, is noted, and the next one follows. A process that the GPU stops serving
 ends, and the next process begins with the rows behind.

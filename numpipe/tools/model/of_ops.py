@@ -58,9 +58,8 @@ def explain_op(op: Callable[..., Any], args: tuple[Any, ...], named: dict[str, A
     several = "mesh" in inspect.signature(op).parameters
     if several and "mesh" not in named:
         raise SpecError(f"explain: {op.__name__} is an op of several GPUs: pass mesh=, numpipe.Mesh.simulated(2) for two of them")
-    each = ((value[0] if several and type(value) in (list, tuple) and value else value, name) for value, name in (
-        *((value, f"argument {i}") for i, value in enumerate(args)), *((value, name) for name, value in named.items())))
-    given = [_described(value, name, op.__name__, several) for value, name in each]
+    names = [*(f"argument {i}" for i in range(len(args))), *named]
+    given = [_described(value, name, op.__name__, several) for name, value in zip(names, (*args, *named.values()), strict=True)]
     positional, by_name = given[:len(args)], dict(zip(named, given[len(args):], strict=True))
     with noting() as notes:
         op(*positional, **by_name, **({} if several else {"target": "sim"}))
@@ -71,8 +70,11 @@ def explain_op(op: Callable[..., Any], args: tuple[Any, ...], named: dict[str, A
 def _described(value: Any, name: str, op: str, several: bool) -> Any:
     """Return an argument as an array on a GPU that is not there, with the strides that it has; others as they are.
 
-    Of an op of `several` GPUs integers keep their values, which may say how much there is to do.
+    Of an op of `several` GPUs a list stands for its first array, and integers keep their values: they may say how much there is to
+    do.
     """
+    if several and type(value) in (list, tuple) and value:
+        value = value[0]
     if isinstance(value, ArrayType):
         return imagined(value.shape, value.dtype)
     if isinstance(value, np.ndarray):
