@@ -6,6 +6,7 @@ before is a few look-ups whatever the number of GPUs; outputs that a call leaves
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
@@ -70,9 +71,10 @@ class MeshRepeats:
         fresh   the outputs, of the last ones, that it left out
         """
         keep = self._table.keep
-        if any(each.observers for each in launched.launches) or any(
-                info.owner is not None and learn(info) is None for each in infos for info in each):
+        if any(each.observers for each in launched.launches):
             return
+        for info in itertools.chain(*infos):
+            learn(info)
         try:
             key = (mesh, constants, args, *[_marks(each) for each in passed])
             repeat = self._table.get(key)

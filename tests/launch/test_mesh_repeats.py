@@ -84,6 +84,24 @@ def test_outputs_are_allocated_as_the_first_call_did_and_looked_up_where_they_li
     assert repeats.find(mesh, None, (x,), None, None)[0] is again
 
 
+def test_arrays_of_a_type_that_comes_for_the_first_time_are_found_too() -> None:
+    class Tensor(Array):
+        dtype = "bfloat16"
+
+        def data_ptr(self) -> int:
+            return self.ptr
+
+        def stride(self) -> tuple[int, ...]:
+            return 8, 1
+
+    repeats, mesh, launched, x = MeshRepeats(Table()), Mesh(None), Together(), Tensor(100)
+    repeats.learn(mesh, None, 1, [x], [[info(x)._replace(kind="torch")]], 0, launched)
+    try:
+        assert repeats.find(mesh, None, (Tensor(100),), None, None)[0] is launched
+    finally:
+        MARKS.pop(Tensor, None)
+
+
 def test_a_process_of_several_gpus_passes_lists() -> None:
     repeats, mesh = MeshRepeats(Table()), Mesh(2)
     x, y = [Array(100), Array(110)], [Array(200), Array(210)]

@@ -29,7 +29,7 @@ F16, BF16, F32 = np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16), np.dtype(np
 GPUS = (1, 2, 3, 4)
 SMALL = {
     GATHERED: GATHERED.Config(tn=128, slots=2, senders=1, parts=2), SCATTERED: SCATTERED.Config(tn=64, slots=2),
-    GATHER: GATHER.Config(block=128, slots=4, chunks=2), SCATTER: SCATTER.Config(slots=4, near=2, chunk=2),
+    GATHER: GATHER.Config(block=128, slots=4, chunks=2), SCATTER: SCATTER.Config(slots=4, near=2, chunk=3),
     EXCHANGE: EXCHANGE.Config(row_bytes=64, slots=2)}
 """configs with several tiles, pieces and chunks in small arrays"""
 Arrays = list[np.ndarray[Any, Any]]
@@ -123,6 +123,13 @@ def test_reduce_scatter_adds_float32_in_the_order_of_the_gpus(gpus: int, shape: 
     got = ops.reduce_scatter(x, mesh=Mesh.simulated(gpus), out=out, config=SMALL[SCATTER] if small else None)
     assert out is None or got is out
     same(got, shares(total, gpus, dtype))
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 3, 6, 20])
+def test_chunks_of_any_length_have_all_tiles(chunk: int) -> None:
+    x = integers(2, 2 * 1100, 64)  # nine tiles, of which the last chunks have as few as one
+    found = ops.reduce_scatter(x, mesh=Mesh.simulated(2), config=SCATTER.Config(chunk=chunk))
+    same(found, shares(sum(each.astype(np.float64) for each in x), 2, F16))
 
 
 def exchanged(x: Arrays, counts: Arrays) -> Arrays:
