@@ -160,7 +160,7 @@ def configs(m: int, n: int, k: int, space: int) -> dict[str, op_configs.Config]:
     """Name -> config: `space` of those that the op puts first for a row.
 
     Half of them are the first ones of as many kinds; a quarter are of the next kinds; the rest are of the first kinds again, with
-    other widths, and with other numbers of staging panels and slots: the choice does not know these yet.
+    other widths, staging panels and slots, which are what else a config's time depends on most.
     """
     if not space:
         return {}
@@ -171,18 +171,8 @@ def configs(m: int, n: int, k: int, space: int) -> dict[str, op_configs.Config]:
     wider = [config for config in op_configs.space(m, n, k, aligned=aligned, most=EVERY, widths=EVERY)
              if any(dataclasses.replace(config, tn=one.tn, slots=one.slots, panels=one.panels) == one for one in first)
              and config not in chosen]
-    others = [each for config in first for each in restaged(config)]
-    left = space - len(chosen)
-    chosen += draw.sample(wider, min(len(wider), left // 2)) + draw.sample(others, min(len(others), left - left // 2))
+    chosen += draw.sample(wider, min(len(wider), space - len(chosen)))
     return {spell(config): config for config in chosen}
-
-
-def restaged(config: op_configs.Config) -> list[op_configs.Config]:
-    """The config with other numbers of staging panels, up to those of a warpgroup's tile, and as many slots as fit beside them."""
-    rows = config.tm // (1 if config.schedule == "pingpong" else config.wgs)
-    panels = {1, 2, min(8, rows // 64 * math.ceil(config.share / 64))} - {config.panels}
-    found = [dataclasses.replace(config, panels=count, slots=None) for count in sorted(panels)]
-    return [dataclasses.replace(each, slots=each.depth) for each in found if each.depth >= 3]
 
 
 def spell(config: op_configs.Config) -> str:

@@ -24,7 +24,7 @@ FUSED = 128 * 128
 """elements of a warpgroup's tile at most, for an epilogue's arrays and functions to have registers beside it"""
 DEEP = 6
 """slots from which a ring is as fast with one of them kept"""
-LOOKED_AT = 400
+LOOKED_AT = 600
 """configs of the fewest counted cycles, whose count is corrected"""
 
 

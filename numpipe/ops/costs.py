@@ -59,6 +59,8 @@ _TOGETHER = (*((along, 1) for along in range(2, 9)), (2, 2), (3, 2), (4, 2), (2,
 """CTAs of a cluster along K, and along N"""
 _PARTS = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32)
 _LEAST_SLOTS = 3
+_LARGE = 128 * 128
+"""elements of a tile from which stores are worth their panels"""
 _MOST_BYTES = 182 << 10
 """of a ring in steps of 64 whose tiles have 64 rows, and 64 columns or more: with more in flight all wait longer for the L2 than
 they gain (an H200)"""
@@ -81,6 +83,22 @@ def _cuts(turns: int) -> Iterator[tuple[int, int, int, int, int]]:
         yield from ((0, 1, parts, *load) for parts in _PARTS for load in _LOADS[:6])
 
 
+def _staged(tm: int, tn: int, tk: int, wgs: int, turns: int, along: int, plain: bool) -> Iterator[tuple[int, int]]:
+    """Yield (staging panels, slots) of a tile: of large ones that are not cut along K also with all panels of a warpgroup's tile, and
+    with half of them, which short products want rather than slots."""
+    usual = 1 if tn <= 64 else 2
+    slots = _slots(tm, tn, tk, usual, wgs, turns, along)
+    if slots < 6 and (more := _slots(tm, tn, tk, 1, wgs, turns, along)) > slots:
+        usual, slots = 1, more
+    if slots >= _LEAST_SLOTS:
+        yield usual, slots
+    whole = tm // (1 if turns else wgs) // 64 * (-(-tn // 64))
+    for panels in sorted({2, whole // 2, min(whole, 8)} - {0, usual}) if plain and tm * tn >= _LARGE else ():
+        slots = _slots(tm, tn, tk, panels, wgs, turns, along)
+        if slots >= _LEAST_SLOTS:
+            yield panels, slots
+
+
 @functools.cache
 def ways() -> Ways:
     """Return all ways of which at least three steps fit into shared memory."""
@@ -91,11 +109,7 @@ def ways() -> Ways:
                 for stream, along, parts, cluster, across in _cuts(turns):
                     if tn % (8 * cluster * along):
                         continue
-                    panels = 1 if tn <= 64 else 2
-                    slots = _slots(tm, tn, tk, panels, wgs, turns, along)
-                    if slots < 6 and (more := _slots(tm, tn, tk, 1, wgs, turns, along)) > slots:
-                        panels, slots = 1, more
-                    if slots >= _LEAST_SLOTS:
+                    for panels, slots in _staged(tm, tn, tk, wgs, turns, along, plain=not stream and along * parts == 1):
                         rows.append((tm, tn, tk, wgs, turns, stream, along, parts, cluster, across, slots, panels))
     return Ways(*np.array(rows, np.float64).T)
 

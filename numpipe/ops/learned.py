@@ -43,6 +43,7 @@ def features(of: Ways, product: Product, counted: Floats) -> Floats:
         np.clip(log(waves), -3, 3), waves / np.ceil(waves), log(np.maximum(1, np.ceil(steps / (of.along * of.parts)))),
         high / of.tm, wide / of.tn, np.clip(log(units % slots + 1), 0, 5), log(2.0 * batches * k * (rows + columns)),
         log(2.0 * batches * rows * columns), of.tn % 64 / 64, 2 * np.where(turned, rows, columns) % 128 == 0,
+        log(of.panels), np.minimum(1, 4096 * of.panels * np.where(of.turns > 0, 1, of.wgs) / (of.tm * of.tn)),
         log(np.minimum(units, slots)), log(rounds), log(np.maximum.reduce(np.broadcast_arrays(*limits)) / counted),
         *(log(each / counted) for each in limits), log(counted)]
     return np.stack([np.broadcast_to(np.asarray(fact, np.float32), of.tm.shape) for fact in facts], axis=1)
