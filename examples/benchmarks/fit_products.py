@@ -5,8 +5,10 @@
     python examples/benchmarks/fit_products.py rows.jsonl --folds 3        # how good the choice is for products it has not seen
     python examples/benchmarks/fit_products.py docs/results/product_configs_*.jsonl.gz rows.jsonl --write
 
-What counts is the order of a product's configs: for each product the error of its mean is taken away, and configs near the fastest
-weigh most. `--folds 3` trains on two thirds of the products and chooses for the others, each third in turn; printed is how much
+What counts is the order of a product's configs: for each product the error of its mean is taken away, configs near the fastest weigh
+most, and what the network's choice would lose is a part of the loss. Large products are limited by power under load, by the L2 and
+memory after a pause (`random_products.py --idle`): the choice is made for both, and the fewer products that were measured after a
+pause weigh more. `--folds 3` trains on two thirds of the products and chooses for the others, each third in turn; printed is how much
 longer the chosen config takes than the fastest of those that were measured. The layers and squares that the op is judged by
 (product_rows.py) are left out: nothing is learned from them.
 """
@@ -37,6 +39,10 @@ from product_rows import SQUARES, layer_rows
 CLOCK = 1.7e9
 """cycles a second, about"""
 HIDDEN, EPOCHS, NETWORKS = (96, 48, 24), 600, 8
+BURST = 3.0
+"""weight of a product that was measured after a pause: then both kinds of measurement weigh alike among large products"""
+LOST, SHARP = 0.1, 0.01
+"""weight of what the choice loses; difference of two predicted times (logarithms) that makes one e times as likely as the other"""
 
 
 def config_of(name: str) -> Config | None:
@@ -53,7 +59,7 @@ def outdated(config: Config, m: int, n: int) -> bool:
 
 class Rows:
     """Measured times: one for each (product, config). Products are numbered, `product_of` says which are the same one, measured
-    again: in another file, so on another card or at another clock, and compared with their own file's times alone."""
+    again: in another file, so on another card, or by another protocol, and compared with times of their own alone."""
 
     def __init__(self, paths: list[Path]) -> None:
         found, judged = defaultdict(list), {*layer_rows(), *((side, side, side) for side in SQUARES)}
@@ -61,10 +67,12 @@ class Rows:
             with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf8") as lines:
                 for row in map(json.loads, lines):
                     if (config := config_of(row["config"])) is not None and not outdated(config, *row["shape"][:2]):
-                        found[(*row["shape"], row["dtype"], row["stored"], path.name)].append((config, row["seconds"]))
+                        key = *row["shape"], row["dtype"], row["stored"], path.name, row.get("protocol", "sweep")
+                        found[key].append((config, row["seconds"]))
         several = [(key, rows) for key, rows in found.items() if len(rows) > 3 and key[:3] not in judged]
         places = {key[:5]: i for i, key in enumerate(dict.fromkeys(key[:5] for key, _ in several))}
         self.product_of = np.array([places[key[:5]] for key, _ in several])
+        self.weight = np.array([BURST if key[-1] == "burst" else 1 for key, _ in several])
         self.number = np.concatenate([np.full(len(rows), i) for i, (_, rows) in enumerate(several)])
         every = [(key, config, seconds) for key, rows in several for config, seconds in rows]
         turned = np.array([config.turned for _, config, _ in every])
@@ -86,10 +94,13 @@ def trained(rows: Rows, products: Any, seed: int) -> torch.nn.Sequential:
     torch.manual_seed(seed)
     x = torch.tensor(learned.features(rows.ways, rows.product, rows.counted))
     mean, spread = x.mean(0), x.std(0) + 1e-6
-    target = torch.tensor(np.log(rows.measured / rows.counted), dtype=torch.float32)
-    number = torch.tensor(rows.number)
-    weight = torch.tensor((rows.fastest[rows.number] / rows.measured)**1.5 * products[rows.number], dtype=torch.float32)
-    sums = torch.zeros(len(products)).index_add(0, number, weight) + 1e-9
+    longer = rows.measured / rows.fastest[rows.number]
+    target, counted, lost = (torch.tensor(each, dtype=torch.float32)
+                             for each in (np.log(rows.measured / rows.counted), np.log(rows.counted), np.minimum(longer - 1, 0.3)))
+    number, of_product = torch.tensor(rows.number), torch.tensor(products * rows.weight, dtype=torch.float32)
+    weight = torch.tensor(longer**-1.5, dtype=torch.float32) * of_product[number]
+    none = torch.zeros(len(products))
+    sums = none.index_add(0, number, weight) + 1e-9
     sizes = x.shape[1], *HIDDEN
     layers = [each for size, following in itertools.pairwise(sizes)
               for each in (torch.nn.Linear(size, following), torch.nn.SiLU())]
@@ -97,9 +108,14 @@ def trained(rows: Rows, products: Any, seed: int) -> torch.nn.Sequential:
     steps = torch.optim.AdamW(network.parameters(), lr=8e-3, weight_decay=1e-2)
     slower = torch.optim.lr_scheduler.CosineAnnealingLR(steps, EPOCHS)
     for _ in range(EPOCHS):
-        error = network((x - mean) / spread).squeeze(1) - target
-        common = torch.zeros(len(products)).index_add(0, number, weight * error) / sums
+        correction = network((x - mean) / spread).squeeze(1)
+        error = correction - target
+        common = none.index_add(0, number, weight * error) / sums
         loss = (weight * (error - 0.9 * common[number])**2).sum() / weight.sum()
+        swift = -(counted + correction) / SHARP
+        likely = (swift - none.scatter_reduce(0, number, swift.detach(), "amax", include_self=False)[number]).exp()
+        chosen = none.index_add(0, number, likely * lost) / none.index_add(0, number, likely)
+        loss = loss + LOST * (of_product * chosen).sum() / of_product.sum()
         steps.zero_grad()
         loss.backward()
         steps.step()

@@ -294,7 +294,8 @@ def fit_lines(rows: Sequence[bench.Row]) -> str:
     """A line of JSON for each row and competitor, from which fit_products.py learns."""
     lines = []
     for row in rows:
-        what = {"shape": list(dimensions(row.case)), "dtype": row.case["dtype"], "stored": row.case.get("stored", STORED[0])}
+        what = {"shape": list(dimensions(row.case)), "dtype": row.case["dtype"], "stored": row.case.get("stored", STORED[0]),
+                "protocol": row.protocol}
         ours = {"chosen": spell(op_configs.choose(*dimensions(row.case)))} if row.name == OURS else {}
         lines.append(what | ours | {"config": row.name, "seconds": row.seconds, "ratio": round(row.ratio.median, 4)})
         if row.name == OURS:

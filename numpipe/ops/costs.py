@@ -9,6 +9,7 @@ stores. The constants are fitted, by least squares of the logarithm, to the meas
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -84,16 +85,15 @@ def _cuts(turns: int) -> Iterator[tuple[int, int, int, int, int]]:
 
 
 def _staged(tm: int, tn: int, tk: int, wgs: int, turns: int, along: int, plain: bool) -> Iterator[tuple[int, int]]:
-    """Yield (staging panels, slots) of a tile: of large ones that are not cut along K also with all panels of a warpgroup's tile, and
-    with half of them, which short products want rather than slots."""
+    """Yield (staging panels, slots) of a tile. Large ones that are not cut along K may also have panels for half a warpgroup's tile,
+    and cooperative ones for all of it: at any K there are products that are faster with these than with the slots they cost."""
     usual = 1 if tn <= 64 else 2
     slots = _slots(tm, tn, tk, usual, wgs, turns, along)
     if slots < 6 and (more := _slots(tm, tn, tk, 1, wgs, turns, along)) > slots:
         usual, slots = 1, more
-    if slots >= _LEAST_SLOTS:
-        yield usual, slots
-    whole = tm // (1 if turns else wgs) // 64 * (-(-tn // 64))
-    for panels in sorted({2, whole // 2, min(whole, 8)} - {0, usual}) if plain and tm * tn >= _LARGE else ():
+    whole = tm // (1 if turns else wgs) // 64 * math.ceil(tn / 64)
+    others = {2, whole // 2, *(() if turns else (min(whole, 8),))} if plain and tm * tn >= _LARGE else set()
+    for panels in (usual, *sorted(others - {0, usual})):
         slots = _slots(tm, tn, tk, panels, wgs, turns, along)
         if slots >= _LEAST_SLOTS:
             yield panels, slots

@@ -129,6 +129,7 @@ def test_a_file_of_all_configs_has_a_line_for_each_to_fit_a_model_by(program: An
     assert [(line["config"], line["shape"]) for line in lines] == [("numpipe", [1, 8, 16]), ("cuBLAS", [1, 8, 16]),
                                                                   ("Config(tm=64)", [1, 8, 16])]
     assert lines[0]["chosen"] == program.spell(program.op_configs.choose(1, 8, 16))
+    assert {line["protocol"] for line in lines} == {"sweep"}
     assert lines[0]["seconds"] == pytest.approx(2e-5) and lines[2]["seconds"] == pytest.approx(1.25e-5)
     times = {"numpipe": [2e-5], "cuBLAS": [1e-5], "cuBLAS again": [1e-5], "Config(tm=64)": [1e-5]}
     runs = [bench.run_entry(0, row("1,8,16", 1).case, 1e-3, [bench.Sample("sweep", "cuBLAS", 1, times)])]
