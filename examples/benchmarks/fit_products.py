@@ -17,12 +17,14 @@ from __future__ import annotations
 
 import argparse
 import ast
+import functools
 import gzip
 import itertools
 import json
 import math
 import sys
 from collections import defaultdict
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -38,9 +40,9 @@ from product_rows import SQUARES, layer_rows
 
 CLOCK = 1.7e9
 """cycles a second, about"""
-HIDDEN, EPOCHS, NETWORKS = (96, 48, 24), 600, 8
-BURST = 3.0
-"""weight of a product that was measured after a pause: then both kinds of measurement weigh alike among large products"""
+HIDDEN, EPOCHS, NETWORKS = (96, 48, 24), 1600, 8
+BURST = 4.0
+"""weight of a product that was measured after a pause: of large products, three times as many were measured under load"""
 LOST, SHARP = 0.1, 0.01
 """weight of what the choice loses; difference of two predicted times (logarithms) that makes one e times as likely as the other"""
 
@@ -127,6 +129,12 @@ def trained(rows: Rows, products: Any, seed: int) -> torch.nn.Sequential:
     return network
 
 
+def ensemble(rows: Rows, products: Any) -> list[torch.nn.Sequential]:
+    """Networks, trained in processes of one thread each, so that the bits do not depend on the machine's cores."""
+    with ProcessPoolExecutor(initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        return list(pool.map(functools.partial(trained, rows, products), range(NETWORKS)))
+
+
 def predicted(networks: list[torch.nn.Sequential], rows: Rows) -> Any:
     x = torch.tensor(learned.features(rows.ways, rows.product, rows.counted))
     with torch.no_grad():
@@ -152,11 +160,11 @@ def main() -> int:
     unseen = []
     for fold in range(options.folds):
         held = rows.product_of % options.folds == fold
-        unseen.append(rows.regret(predicted([trained(rows, ~held, seed) for seed in range(NETWORKS)], rows), held))
+        unseen.append(rows.regret(predicted(ensemble(rows, ~held), rows), held))
     if unseen:
         told("corrected, products that were not seen", np.concatenate(unseen))
     if options.write:
-        networks = [trained(rows, np.ones(count, bool), seed) for seed in range(NETWORKS)]
+        networks = ensemble(rows, np.ones(count, bool))
         told("corrected", rows.regret(predicted(networks, rows), np.ones(count, bool)))
         arrays = {}
         for number in range(len(HIDDEN) + 1):

@@ -93,7 +93,7 @@ def _staged(tm: int, tn: int, tk: int, wgs: int, turns: int, along: int, plain: 
         usual, slots = 1, more
     whole = tm // (1 if turns else wgs) // 64 * math.ceil(tn / 64)
     others = {2, whole // 2, *(() if turns else (min(whole, 8),))} if plain and tm * tn >= _LARGE else set()
-    for panels in (usual, *sorted(others - {0, usual})):
+    for panels in (usual, *sorted(others - {0, 1, usual})):
         slots = _slots(tm, tn, tk, panels, wgs, turns, along)
         if slots >= _LEAST_SLOTS:
             yield panels, slots
