@@ -5,12 +5,12 @@
     python examples/benchmarks/fit_products.py rows.jsonl --folds 3        # how good the choice is for products it has not seen
     python examples/benchmarks/fit_products.py docs/results/product_configs_*.jsonl.gz rows.jsonl --write
 
-What counts is the order of a product's configs: for each product the error of its mean is taken away, configs near the fastest weigh
-most, and what the network's choice would lose is a part of the loss. Large products are limited by power under load, by the L2 and
-memory after a pause (`random_products.py --idle`): the choice is made for both, and the fewer products that were measured after a
-pause weigh more. `--folds 3` trains on two thirds of the products and chooses for the others, each third in turn; printed is how much
-longer the chosen config takes than the fastest of those that were measured. The layers and squares that the op is judged by
-(product_rows.py) are left out: nothing is learned from them.
+What counts is the order of a product's configs: for each product the error of its mean is taken away, configs near the fastest
+weigh most, and what the network's choice would lose is a part of the loss. Large products are limited by power under load, by
+the L2 and memory after a pause (`random_products.py --idle`): the choice is made for both. `--folds 3` trains on two thirds of
+the products and chooses for the others, each third in turn; printed is how much longer the chosen config takes than the fastest
+of those that were measured. The layers and squares that the op is judged by (product_rows.py) are left out: nothing is learned
+from them.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Rows:
         turned = np.array([config.turned for _, config, _ in every])
         m, n, k = np.array([key[:3] for key, _, _ in every]).T
         self.ways = ways_of(config for _, config, _ in every)
-        self.product = costs.Product(np.where(turned, n, m), np.where(turned, m, n), k, turned, k % 64 == 0)
+        self.product = costs.Product(np.where(turned, n, m), np.where(turned, m, n), k, turned, np.gcd(2 * k, costs.LINE))
         self.measured = np.array([seconds for *_, seconds in every]) * CLOCK
         self.counted = costs.cycles(self.ways, self.product)
         self.fastest = np.array([self.measured[self.number == i].min() for i in range(len(several))])

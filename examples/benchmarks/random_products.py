@@ -164,7 +164,7 @@ def configs(m: int, n: int, k: int, space: int) -> dict[str, op_configs.Config]:
     """
     if not space:
         return {}
-    aligned, draw = k % 64 == 0, random.Random(f"{m} {n} {k}")
+    aligned, draw = math.gcd(2 * k, 128), random.Random(f"{m} {n} {k}")
     kinds = op_configs.space(m, n, k, aligned=aligned, most=2 * space)
     first, rest = kinds[:space // 2], kinds[space // 2:]
     chosen = first + draw.sample(rest, min(len(rest), space // 4))

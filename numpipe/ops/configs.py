@@ -90,29 +90,31 @@ class Config:
 
 
 @functools.lru_cache(maxsize=4096)
-def choose(m: int, n: int, k: int, sms: int = costs.SMS, batches: int = 1, fused: bool = False, aligned: bool | None = None,
+def choose(m: int, n: int, k: int, sms: int = costs.SMS, batches: int = 1, fused: bool = False, aligned: int | None = None,
            fixed: bool = False, crosswise: tuple[bool, bool] = (False, False)) -> Config:
     """Return the config that is predicted to be the fastest for a product of these sizes.
 
     fused      whether there is an epilogue beside alpha, for which not every config has the registers
-    aligned    whether the operands' rows begin at multiples of 128 bytes; None: those of contiguous ones that are summed along
+    aligned    the operands' rows begin at multiples of so many bytes, a power of two up to 128; None: those of contiguous ones that
+               are summed along
     fixed      only configs that sum a row's products in one order, wherever in the output it lies
     crosswise  whether a, and b, are contiguous along M, and N, rather than along K
     """
     if 0 in (m, n, k, batches):
         return Config()
-    return next(_ordered(m, n, k, sms, batches, fused, 2 * k % 128 == 0 if aligned is None else aligned, fixed, crosswise))
+    aligned = math.gcd(2 * k, costs.LINE) if aligned is None else aligned
+    return next(_ordered(m, n, k, sms, batches, fused, aligned, fixed, crosswise))
 
 
-def space(m: int, n: int, k: int, sms: int = costs.SMS, aligned: bool = True, most: int = 16, turned: bool = True,
+def space(m: int, n: int, k: int, sms: int = costs.SMS, aligned: int = costs.LINE, most: int = 16, turned: bool = True,
           widths: int = 1) -> list[Config]:
     """Return the `most` configs that are predicted to be the fastest, the best of them first.
 
     turned  whether those that compute the transpose may be among them: `matmul` passes their kernels the operands' transposes
     widths  how many may differ in little but `tn`
 
-    >>> first, second = space(377, 13712, 8152, aligned=False, most=2)
-    >>> first == choose(377, 13712, 8152, aligned=False)
+    >>> first, second = space(377, 13712, 8152, aligned=16, most=2)
+    >>> first == choose(377, 13712, 8152, aligned=16)
     True
     """
     found: list[Config] = []
@@ -128,8 +130,8 @@ def space(m: int, n: int, k: int, sms: int = costs.SMS, aligned: bool = True, mo
     return found
 
 
-def _ordered(m: int, n: int, k: int, sms: int, batches: int = 1, fused: bool = False, aligned: bool = True, fixed: bool = False,
-             crosswise: tuple[bool, bool] = (False, False)) -> Iterator[Config]:
+def _ordered(m: int, n: int, k: int, sms: int, batches: int = 1, fused: bool = False, aligned: int = costs.LINE,
+             fixed: bool = False, crosswise: tuple[bool, bool] = (False, False)) -> Iterator[Config]:
     """Yield configs, the fastest first."""
     ways, both = costs.ways(), (False, True)
     sides = {False: (m, n), True: (n, m)}

@@ -20,12 +20,14 @@ from ..arch.targets import DEFAULT
 from ..plan.budget import HEADER, PANEL_BYTES
 from ..plan.layout import ATOM
 
-__all__ = ["SMS", "Product", "Ways", "cycles", "ways", "work"]
+__all__ = ["LINE", "SECTOR", "SMS", "Product", "Ways", "cycles", "ways", "work"]
 
 SMS = 132
 """of an H100 or H200"""
 AT_ONCE = np.array((0, 132, 132, 117, 120, 110, 102, 105, 120))
 """CTAs that run at once in clusters of 1…8 on the 132 SMs of an H200 (cuOccupancyMaxActiveClusters): a cluster lies in one GPC"""
+SECTOR, LINE = 32, 128
+"""bytes of the L2: what it reads at once, and keeps together"""
 Floats = npt.NDArray[np.float64]
 Sizes = int | npt.NDArray[np.int64]
 Flags = bool | npt.NDArray[np.bool_]
@@ -85,8 +87,8 @@ def _cuts(turns: int) -> Iterator[tuple[int, int, int, int, int]]:
 
 
 def _staged(tm: int, tn: int, tk: int, wgs: int, turns: int, along: int, plain: bool) -> Iterator[tuple[int, int]]:
-    """Yield (staging panels, slots) of a tile. Large ones that are not cut along K may also have panels for half a warpgroup's tile,
-    and cooperative ones for all of it: at any K there are products that are faster with these than with the slots they cost."""
+    """Yield (staging panels, slots) of a tile. Large ones that are not cut along K may also have panels for half of a warpgroup's
+    tile, and cooperative ones for all of it: at any K some products are faster with these than with the slots they cost."""
     usual = 1 if tn <= 64 else 2
     slots = _slots(tm, tn, tk, usual, wgs, turns, along)
     if slots < 6 and (more := _slots(tm, tn, tk, 1, wgs, turns, along)) > slots:
@@ -154,14 +156,15 @@ _FITTED = _Constants()
 class Product(NamedTuple):
     """A product, or several: `rows` are those that the tiles' rows lie along, those of the transpose where it is `turned`.
 
-    `aligned`: the operands' rows begin at multiples of 128 bytes. Fields are numbers, or arrays with an element for each way.
+    `aligned`: the operands' rows begin at multiples of so many bytes, a power of two up to 128; of less than 32, a `SECTOR`, each
+    row of a block costs the L2 a sector more. Fields are numbers, or arrays with an element for each way.
     """
 
     rows: Sizes
     columns: Sizes
     k: Sizes
     turned: Flags
-    aligned: Flags
+    aligned: Sizes
     batches: int = 1
     sms: int = SMS
 
@@ -199,10 +202,10 @@ def cycles(of: Ways, product: Product, by: _Constants = _FITTED) -> Floats:
     parts = np.minimum(of.along * of.parts, np.maximum(steps, 1))
     once = 2.0 * batches * k * (rows + columns)  # bytes of the operands
     # a step, with so many CTAs at work
-    depth = of.tk * 2
+    depth, even = of.tk * 2, np.asarray(aligned) >= SECTOR
     products = of.tk / 16 * of.tm / 64 * np.maximum(of.tn / 2, by.least_columns) * by.products * np.where(of.wgs > 1, 1, by.alone)
-    port = (high + wide) * depth * np.where(aligned, 1, by.unaligned_port) / by.port
-    l2 = (high / of.across + wide / of.cluster) * depth * np.where(aligned, 1, by.unaligned) / sms / by.l2
+    port = (high + wide) * depth * np.where(even, 1, by.unaligned_port) / by.port
+    l2 = (high / of.across + wide / of.cluster) * depth * np.where(even, 1, by.unaligned) / sms / by.l2
     missed = np.minimum(1, once / (tiles * steps * depth * (high + wide))) * depth * (high + wide) / by.memory
     alone = products**by.norm + port**by.norm + (by.latency / (of.slots - 1))**by.norm
     constant = by.step + by.meeting * (of.cluster * of.across > 1)

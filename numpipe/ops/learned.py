@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from .costs import Floats, Product, Ways, cycles, work
+from .costs import LINE, SECTOR, Floats, Product, Ways, cycles, work
 
 __all__ = ["PATH", "corrected", "features"]
 
@@ -39,10 +39,11 @@ def features(of: Ways, product: Product, counted: Floats) -> Floats:
               2.0 * batches * (k * (rows + columns) + rows * columns) / _MEMORY]
     facts = [
         log(rows), log(columns), log(k), log(of.tm), log(of.tn), np.minimum(of.tk, 128) / 64, log(of.slots * of.tk / 64),
-        log(of.cluster), log(of.across), log(of.along), log(of.parts), of.stream, of.turns, of.wgs, turned, aligned,
+        log(of.cluster), log(of.across), log(of.along), log(of.parts), of.stream, of.turns, of.wgs, turned,
+        *(np.asarray(each) % bytes == 0 for each in (aligned, 2 * np.where(turned, rows, columns)) for bytes in (SECTOR, LINE)),
         np.clip(log(waves), -3, 3), waves / np.ceil(waves), log(np.maximum(1, np.ceil(steps / (of.along * of.parts)))),
         high / of.tm, wide / of.tn, np.clip(log(units % slots + 1), 0, 5), log(2.0 * batches * k * (rows + columns)),
-        log(2.0 * batches * rows * columns), of.tn % 64 / 64, 2 * np.where(turned, rows, columns) % 128 == 0,
+        log(2.0 * batches * rows * columns), of.tn % 64 / 64,
         log(of.panels), np.minimum(1, 4096 * of.panels * np.where(of.turns > 0, 1, of.wgs) / (of.tm * of.tn)),
         log(np.minimum(units, slots)), log(rounds), log(np.maximum.reduce(np.broadcast_arrays(*limits)) / counted),
         *(log(each / counted) for each in limits), log(counted)]

@@ -45,7 +45,7 @@ from ..plan.params import CompilerParams
 from ..plan.specs import ArrayType, BlockSpec, Workspace, persistent
 from .activations import activation_of
 from .configs import Config, choose
-from .costs import SMS
+from .costs import LINE, SMS
 from .operands import Operand, as_matrices, copied, described, laid, move, stacked
 from .repeats import Repeats
 from .results import allocated, delivered
@@ -252,7 +252,7 @@ def _product(operands: Sequence[Operand], results: list[ArrayInfo], bias: ArrayI
     if config is None:
         device = launch.gpu_state().device
         fused = form.source or along != "" or activation is not None
-        aligned = all(stride % 128 == 0 for operand in (a, b) for stride in operand.info.strides[:-1])
+        aligned = math.gcd(LINE, *(stride for operand in (a, b) for stride in operand.info.strides[:-1]))
         crosswise = form.a.endswith("km"), form.b.endswith("kn")
         sms = device.sm_count if device else SMS
         config = choose(*across, k, sms, math.prod(batch), fused, aligned, batch_invariant, crosswise)
