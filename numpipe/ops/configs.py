@@ -1,6 +1,6 @@
 """How a matrix product is cut and scheduled: `Config`, and which one a product's sizes ask for.
 
-There are some 13,000 (`costs.ways`, and each for the transpose too). `choose` takes the one that is predicted to be the fastest:
+There are some 14,000 (`costs.ways`, and each for the transpose too). `choose` takes the one that is predicted to be the fastest:
 the cycles of all are counted, and the count of the best corrected by what was learned from measurements (`learned`), in some
 milliseconds. `space` are the first ones of that order, for `numpipe.autotune` to measure.
 """

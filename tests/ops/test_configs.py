@@ -145,14 +145,16 @@ def test_the_choice_among_measured_configs_is_near_the_fastest() -> None:
 
 def test_rows_off_a_sector_of_the_l2_cost_more_than_rows_off_a_line() -> None:
     way = ways_of([Config(128, 192, slots=5, panels=1, schedule="pingpong")])
-    sector, line, off = (float(costs.cycles(way, costs.Product(1622, 14944, 1512, False, aligned))[0]) for aligned in (32, 128, 16))
+    of = [costs.Product(1622, 14944, 1512, False, aligned) for aligned in (16, 32, 128)]
+    off, sector, line = (float(costs.cycles(way, each)[0]) for each in of)
     assert off > 1.2 * sector == 1.2 * line
-    told = [learned.features(way, costs.Product(1600, 1600, 1600, False, aligned), np.ones(1))[0] for aligned in (16, 32, 128)]
+    told = [learned.features(way, each, np.ones(1))[0] for each in of]
     assert len({tuple(each) for each in told}) == 3
 
 
 @pytest.mark.parametrize(("k", "padded", "aligned"), [(72, 72, 16), (72, 80, 32), (72, 128, 128), (96, 96, 64)])
-def test_the_choice_is_told_where_the_operands_rows_begin(k: int, padded: int, aligned: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_choice_is_told_where_the_operands_rows_begin(k: int, padded: int, aligned: int,
+                                                          monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[object] = []
     monkeypatch.setattr(OP, "choose", lambda *sizes: found.append(sizes[6]) or choose(*sizes))
     a, b = (np.zeros((128, padded), np.float16)[:, :k] for _ in range(2))
