@@ -93,6 +93,8 @@ class GlobalMemory:
         """the first access before a griddepcontrol.wait"""
         self._reads: dict[Place, dict[int, dict[tuple[int, ...], Touch]]] = {}
         """ordinary loads of the running CTA, by array, warpgroup and place"""
+        self._reductions: dict[Place, dict[str, dict[tuple[Any, ...], Touch]]] = {}
+        """reductions of the running CTA, by array, kind, and who changed which place: maps hold only the newest of a kind"""
         self.of_lanes: dict[tuple[Any, ...], dict[tuple[int, str], tuple[int, Need]]] = {}
         """by CTA, warpgroup and address: (warp, what it did) -> the last lane with code of its own that did so, and what to know of
         it to come behind"""
@@ -102,6 +104,7 @@ class GlobalMemory:
         self.number += 1
         self._foreign = _FIRST - len(self._touches)
         self._reads.clear()
+        self._reductions.clear()
         self.of_lanes.clear()
 
     # ---- arrays
@@ -135,6 +138,7 @@ class GlobalMemory:
         written = place.written[touch.index]
         if written.size:
             self._earlier_writes(access, touch, written, known)
+            self._earlier_reductions(access, place, touch, known)
             if place.fresh:
                 self._check_written(access, touch, written)
 
@@ -206,6 +210,7 @@ class GlobalMemory:
                             overlap(place, touch.index, held, earlier.index)):
                         raise unordered(access, touch, earlier)
         writes = self._earlier_writes(access, touch, written, known)
+        self._earlier_reductions(access, place, touch, known)
         if touch.reduction and place.fresh:
             self._check_written(access, touch, written)
         read = place.read[touch.index]
@@ -213,6 +218,9 @@ class GlobalMemory:
         if first > self._foreign:
             raise conflict(access, touch, self._touches[_FIRST - first], read)
         self._remember(touch)
+        if touch.reduction:
+            who = access.agent.place, access.agent.warpgroup, *(n for part in touch.index for n in (part.start, part.stop))
+            self._reductions.setdefault(place, {}).setdefault(touch.reduction, {})[who] = touch
         if not touch.reduction or not writes:
             written[...] = touch.code
             return
@@ -244,23 +252,35 @@ class GlobalMemory:
         """Return the earlier writes of these elements, by code; raise PipelineRace if one of them conflicts."""
         writes = self._writes_of(written)
         for earlier in writes.values():
-            if touch.reduction and touch.reduction == earlier.reduction:
-                continue
-            if earlier.number != self.number:
-                if touch.kind == LOAD and handed_over(access.agent.sm, earlier, known):
-                    continue
-                raise conflict(access, touch, earlier, written)
-            together = earlier.agent.cta == touch.agent.cta
-            if touch.steers:  # in whatever order: other roles read it at other times
-                raise unordered(access, touch, earlier, written)
-            if earlier.kind == STORE and touch.kind not in (STORE, LOAD):
-                raise (other_proxy if together else conflict)(access, touch, earlier, written)
-            if earlier.kind == STORE == touch.kind and together and earlier.agent.warpgroup == touch.agent.warpgroup:
-                continue
-            if any(known[counter] < value for counter, value in earlier.needs):
-                error = conflict if not together else unordered if earlier.kind == STORE else in_transfer
-                raise error(access, touch, earlier, written)
+            self._check_behind(access, touch, earlier, written, known)
         return writes
+
+    def _earlier_reductions(self, access: Access, place: Place, touch: Touch, known: list[int]) -> None:
+        """Raise PipelineRace if a reduction of this CTA, of another kind than this access, conflicts."""
+        for held, kinds in self._reductions.items():
+            for kind, touches in kinds.items() if held.region is place.region else ():
+                for earlier in touches.values() if kind != touch.reduction else ():
+                    if overlap(place, touch.index, held, earlier.index):
+                        self._check_behind(access, touch, earlier, None, known)
+
+    def _check_behind(self, access: Access, touch: Touch, earlier: Touch, written: Codes | None, known: list[int]) -> None:
+        """Raise PipelineRace unless an access comes behind an earlier write."""
+        if touch.reduction and touch.reduction == earlier.reduction:
+            return
+        if earlier.number != self.number:
+            if touch.kind == LOAD and handed_over(access.agent.sm, earlier, known):
+                return
+            raise conflict(access, touch, earlier, written)
+        together = earlier.agent.cta == touch.agent.cta
+        if touch.steers:  # in whatever order: other roles read it at other times
+            raise unordered(access, touch, earlier, written)
+        if earlier.kind == STORE and touch.kind not in (STORE, LOAD):
+            raise (other_proxy if together else conflict)(access, touch, earlier, written)
+        if earlier.kind == STORE == touch.kind and together and earlier.agent.warpgroup == touch.agent.warpgroup:
+            return
+        if any(known[counter] < value for counter, value in earlier.needs):
+            error = conflict if not together else unordered if earlier.kind == STORE else in_transfer
+            raise error(access, touch, earlier, written)
 
     def _check_loads(self, access: Access, place: Place, touch: Touch, known: list[int]) -> None:
         """Raise PipelineRace if a TMA load of this CTA, or of its cluster, may still be reading what is written."""

@@ -65,7 +65,7 @@ class Touch:
 
 
 # ---- errors --------------------------------------------------------------------------------------------------------
-def conflict(access: Access, touch: Touch, earlier: Touch, codes: Codes) -> SimulationError:
+def conflict(access: Access, touch: Touch, earlier: Touch, codes: Codes | None) -> SimulationError:
     """Return the error of accesses by two CTAs to the same elements."""
     if touch.reduction or earlier.reduction:
         mend = ("set the array up before the kernel and read it behind it; in the kernel all CTAs use the same reduction_op, and "
@@ -99,7 +99,7 @@ def between_gpus(access: Access, touch: Touch, earlier: Touch, codes: Codes | No
 def _between(touch: Touch, earlier: Touch, codes: Codes | None, where: str) -> tuple[str, str]:
     """Return what two accesses do, and the mend."""
     now, before = _VERBS[touch.kind], _VERBS[earlier.kind]
-    what = (f"{touch.describe()} {now} {touch.where() if codes is None else _common(touch, earlier, codes)}, which "
+    what = (f"{touch.describe()} {now} {_common(touch, earlier, codes)}, which "
             f"{earlier.agent.name} of {earlier.agent.where} {before}{' too' * (now == before)}")
     if touch.reduction and touch.reduction == earlier.reduction:
         return what, ("reductions are atomic among the CTAs of one GPU only: an array of its own for each GPU, added up by their "
@@ -109,7 +109,7 @@ def _between(touch: Touch, earlier: Touch, codes: Codes | None, where: str) -> t
                   "of every warpgroup that has a part in it")
 
 
-def other_proxy(access: Access, touch: Touch, earlier: Touch, codes: Codes) -> SimulationError:
+def other_proxy(access: Access, touch: Touch, earlier: Touch, codes: Codes | None) -> SimulationError:
     """Return the error of a TMA copy that comes after an ordinary store."""
     return failure(access, touch, earlier, "array-in-transfer", (
         f"{touch.describe()} {_VERBS[touch.kind]} {_common(touch, earlier, codes)}, which {earlier.describe()} of the same CTA "
@@ -121,7 +121,7 @@ def other_proxy(access: Access, touch: Touch, earlier: Touch, codes: Codes) -> S
 def unordered(access: Access, touch: Touch, earlier: Touch, codes: Codes | None = None) -> SimulationError:
     """Return the error of two ordinary accesses, one of which stores."""
     now, before = _VERBS[touch.kind], _VERBS[earlier.kind]
-    what = (f"{touch.describe()} {now} {touch.where() if codes is None else _common(touch, earlier, codes)}, which "
+    what = (f"{touch.describe()} {now} {_common(touch, earlier, codes)}, which "
             f"{earlier.describe()} of {earlier.agent.name} {before}{' too' * (now == before)}")
     if touch.agent.warpgroup == earlier.agent.warpgroup:
         warps, mend = "its four warps", "the value that was stored in place of the load"
@@ -177,9 +177,9 @@ def extent(mask: npt.NDArray[np.bool_], index: Index) -> Index:
     return tuple(slice(part.start + int(lo), part.start + int(hi) + 1) for part, lo, hi in zip(index, first, last, strict=True))
 
 
-def _common(touch: Touch, earlier: Touch, codes: Codes) -> str:
-    """Say which elements two accesses have in common."""
-    return touch.where(extent(codes == earlier.code, touch.index))
+def _common(touch: Touch, earlier: Touch, codes: Codes | None) -> str:
+    """Say which elements two accesses have in common; None: the codes of the elements are of later accesses too."""
+    return touch.where(None if codes is None else extent(codes == earlier.code, touch.index))
 
 
 def failure(access: Access, touch: Touch, earlier: Touch | None, hazard: str, what: str, cause: str, mend: str,

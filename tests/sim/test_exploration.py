@@ -9,7 +9,7 @@ from typing import Any
 import hypothesis.strategies as st
 import numpy as np
 import pytest
-from hypothesis import given, reject, settings
+from hypothesis import example, given, reject, settings
 
 from numpipe.core.machine import TensorMap
 from numpipe.sim import exploration, footprints
@@ -145,6 +145,8 @@ def test_the_same_of_clusters(program: Any, counts: tuple[int, ...]) -> None:
 
 @settings(max_examples=examples(100), deadline=None)
 @given(programs, st.tuples(st.integers(1, 3), st.integers(1, 3)))
+@example(((("add", 0), ("max", 0)), (("add", 0),)), (1, 1))  # the other's reduction is not the newest, and of another kind
+@example(((("add", 0),), (("add", 0), ("max", 0))), (1, 1))
 def test_the_fewest_changes_of_who_runs_are_the_fewest_of_every_order(program: Any, counts: tuple[int, ...]) -> None:
     options = {"grid": (1, 1, 1), "warpgroups": len(program), "smem_bytes": 4096, "registers": 128}
     every = explored(made(program, counts), EveryOrder, 600, **options)
