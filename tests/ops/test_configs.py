@@ -115,13 +115,18 @@ def test_configs_of_the_space_pass_the_build_gate(shape: tuple[int, int, int]) -
 
 
 # ---- how good the choice is
+def current(config: Config) -> bool:
+    """Whether one warpgroup leaves as many products in flight as now."""
+    return config.wgs > 1 or config.delay == configs.delay_of(config.schedule == "pingpong", config.tk, config.wgs, config.depth)
+
+
 def products(path: Path) -> dict[tuple[int, int, int], list[tuple[Config, float]]]:
     """The measured configs, and seconds, of each product."""
     found = defaultdict(list)
     with gzip.open(path, "rt", encoding="utf8") as lines:
         for row in map(json.loads, lines):
-            if row["config"].startswith("Config("):
-                found[tuple(row["shape"])].append((eval(row["config"], {"Config": Config}), row["seconds"]))
+            if row["config"].startswith("Config(") and current(config := eval(row["config"], {"Config": Config})):
+                found[tuple(row["shape"])].append((config, row["seconds"]))
     return found
 
 
@@ -140,7 +145,7 @@ def regret(measured: dict[tuple[int, int, int], list[tuple[Config, float]]], cor
 def test_the_choice_among_measured_configs_is_near_the_fastest() -> None:
     lost, by_count = ([each for path in MEASURED for each in regret(products(path), corrects)] for corrects in (True, False))
     assert math.exp(np.log(lost).mean()) < 1.02 < 1.03 < math.exp(np.log(by_count).mean()) < 1.10
-    assert max(lost) < 1.3 and sum(each > 1.1 for each in lost) < 0.01 * len(lost)
+    assert max(lost) < 1.2 and sum(each > 1.1 for each in lost) < 0.01 * len(lost)
 
 
 def test_rows_off_a_sector_of_the_l2_cost_more_than_rows_off_a_line() -> None:
