@@ -42,9 +42,10 @@ CLOCK = 1.7e9
 """cycles a second, about"""
 HIDDEN, EPOCHS, NETWORKS = (96, 48, 24), 1600, 8
 BURST = 4.0
-"""weight of a product that was measured after a pause: of large products, three times as many were measured under load. 3, 4, 5 and 8
-were tried, and 600 to 1,600 epochs. 4 and 1,600 were taken because with them the choice has configs that measured faster at
-8192 x 8192 x 512, and after a pause at 8192 x 8200 x 8184, two products of gemm.py's suite; for unseen products all were alike."""
+"""weight of a product that was measured after a pause: of large products, three times as many were measured under load. 3, 4, 5
+and 8 were tried, and 600 to 1,600 epochs. 4 and 1,600 were taken because with them the choice has configs that measured faster at
+8192 x 8192 x 512, and after a pause at 8192 x 8200 x 8184, two products of gemm.py's suite; for unseen products all were
+alike."""
 LOST, SHARP = 0.1, 0.01
 """weight of what the choice loses; difference of two predicted times (logarithms) that makes one e times as likely as the other"""
 

@@ -202,7 +202,7 @@ def test_far_from_what_was_measured_the_correction_is_bounded(monkeypatch: pytes
 
 
 def test_the_measured_corrections_are_below_the_bound() -> None:
-    for (m, n, k), rows in (product for path in MEASURED for product in products(path).items()):
+    for (m, n, k), rows in (each for path in MEASURED for each in products(path).items()):
         turned = np.array([c.turned for c, _ in rows])
         counted = costs.cycles(ways_of(c for c, _ in rows),
                                costs.Product(np.where(turned, n, m), np.where(turned, m, n), k, turned, math.gcd(2 * k, 128)))
