@@ -26,6 +26,9 @@ DEEP = 6
 """slots from which a ring is as fast with one of them kept"""
 LOOKED_AT = 600
 """configs of the fewest counted cycles, whose count is corrected"""
+TURNED = 1.01
+"""what must be gained before the transpose is computed: what is expected is known to some 1 %, and tiles that are stored transposed
+cost a little"""
 
 
 @dataclass(frozen=True)
@@ -151,7 +154,7 @@ def _ordered(m: int, n: int, k: int, sms: int, batches: int = 1, fused: bool = F
     turned, number = best >= len(possible), best % len(possible)
     few = costs.Ways(*(field[number] for field in ways))
     product = costs.Product(np.where(turned, n, m), np.where(turned, m, n), k, turned, aligned, batches, sms)
-    for at in np.argsort(learned.corrected(few, product), kind="stable"):
+    for at in np.argsort(learned.corrected(few, product) * np.where(turned, TURNED, 1), kind="stable"):
         yield _config(costs.Ways(*(field[at] for field in few)), bool(turned[at]), *sides[bool(turned[at])])
 
 
@@ -189,10 +192,12 @@ def delay_of(turns: bool, tk: int, wgs: int, slots: int) -> int | None:
 def _strip(tm: int, tn: int, size: int, cluster: int, rows: int, columns: int) -> int:
     """Return the `group` of a product whose tiles lie in clusters of `size` CTAs, `cluster` of them along M.
 
-    Where all tiles run at once, the SMs of a GPC, some 16, share what they load at a time on its way from the L2: so they
-    should have a square of the output. CTAs fill one GPC after another; clusters are dealt to the eight GPCs in turn (an H200).
+    A cluster along M takes a block of b for all its CTAs at once, so b costs less, and a strip may be higher: on an H200 that is
+    worth some tenths of a percent. Where all tiles run at once, the SMs of a GPC, some 16, share what they load at a time on its
+    way from the L2: so they should have a square of the output. CTAs fill one GPC after another; clusters are dealt to the eight
+    GPCs in turn (an H200).
     """
     if -(-rows // tm) * -(-columns // tn) > costs.SMS:
-        return max(1, 1536 // tm)
+        return max(1, (1536 if cluster == 1 else 2048) // (tm * cluster)) * cluster
     best = math.sqrt(8 * rows / columns if size > 1 else 16 * tn / tm)
     return int(2**min(3, max(0, round(math.log2(best))))) * cluster

@@ -242,6 +242,12 @@ def test_products_stay_in_flight_where_a_slot_can_be_spared() -> None:
         assert config.delay == (1 if spare else None), config
 
 
+def test_the_transpose_is_computed_only_where_it_is_expected_to_gain(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(configs.learned, "corrected", lambda ways, product: np.where(product.turned, 1 - gain, 1.0))
+    for gain, turned in ((0.005, False), (0.02, True)):
+        assert space(512, 512, 512, most=1)[0].turned == turned
+
+
 def test_tiles_that_run_at_once_lie_in_squares_for_the_sms_of_a_gpc() -> None:
     """Sixteen CTAs one after another have 4 x 4 tiles; of clusters every eighth is in the same GPC."""
     group = configs._strip
@@ -249,4 +255,5 @@ def test_tiles_that_run_at_once_lie_in_squares_for_the_sms_of_a_gpc() -> None:
     assert group(64, 128, 2, 1, 1024, 512) == 4 and group(64, 128, 2, 1, 512, 1024) == 2
     assert group(64, 128, 2, 2, 1024, 512) == 8  # of rows of tiles, which a cluster has two of
     assert group(128, 256, 1, 1, 8192, 8192) == 12  # many rounds: what is shared is in the L2
+    assert group(128, 256, 2, 2, 8192, 8192) == 16 and group(192, 128, 4, 4, 8192, 8192) == 8
     assert group(256, 8, 1, 1, 8192, 8) == 1 and group(64, 64, 2, 1, 8192, 64) == 8
