@@ -27,8 +27,8 @@ DEEP = 6
 LOOKED_AT = 600
 """configs of the fewest counted cycles, whose count is corrected"""
 TURNED = 1.01
-"""what must be gained before the transpose is computed: what is expected is known to some 1 %, and tiles that are stored transposed
-cost a little"""
+"""how many times as fast the transpose must be predicted to be, to be computed: predictions that differ by less do not tell which of
+the two is faster"""
 
 
 @dataclass(frozen=True)
@@ -192,8 +192,8 @@ def delay_of(turns: bool, tk: int, wgs: int, slots: int) -> int | None:
 def _strip(tm: int, tn: int, size: int, cluster: int, rows: int, columns: int) -> int:
     """Return the `group` of a product whose tiles lie in clusters of `size` CTAs, `cluster` of them along M.
 
-    A cluster along M takes a block of b for all its CTAs at once, so b costs less, and a strip may be higher: on an H200 that is
-    worth some tenths of a percent. Where all tiles run at once, the SMs of a GPC, some 16, share what they load at a time on its
+    A cluster along M takes a block of b for all its CTAs at once, so b costs less, and a strip may be higher: in the mean of
+    eleven products on an H200 that is worth some tenths of a percent. Where all tiles run at once, the SMs of a GPC, some 16, share what they load at a time on its
     way from the L2: so they should have a square of the output. CTAs fill one GPC after another; clusters are dealt to the eight
     GPCs in turn (an H200).
     """

@@ -255,5 +255,5 @@ def test_tiles_that_run_at_once_lie_in_squares_for_the_sms_of_a_gpc() -> None:
     assert group(64, 128, 2, 1, 1024, 512) == 4 and group(64, 128, 2, 1, 512, 1024) == 2
     assert group(64, 128, 2, 2, 1024, 512) == 8  # of rows of tiles, which a cluster has two of
     assert group(128, 256, 1, 1, 8192, 8192) == 12  # many rounds: what is shared is in the L2
-    assert group(128, 256, 2, 2, 8192, 8192) == 16 and group(192, 128, 4, 4, 8192, 8192) == 8
+    assert group(128, 256, 2, 2, 8192, 8192) == 16 and group(192, 128, 2, 2, 8192, 8192) == 10
     assert group(256, 8, 1, 1, 8192, 8) == 1 and group(64, 64, 2, 1, 8192, 64) == 8
