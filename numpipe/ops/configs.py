@@ -27,8 +27,8 @@ DEEP = 6
 LOOKED_AT = 600
 """configs of the fewest counted cycles, whose count is corrected"""
 TURNED = 1.01
-"""how many times as fast the transpose must be predicted to be, to be computed: predictions that differ by less do not tell which of
-the two is faster"""
+"""how many times as fast the transpose must be predicted to be, to be computed: predictions that differ by less do not tell which
+is faster"""
 
 
 @dataclass(frozen=True)
@@ -193,9 +193,9 @@ def _strip(tm: int, tn: int, size: int, cluster: int, rows: int, columns: int) -
     """Return the `group` of a product whose tiles lie in clusters of `size` CTAs, `cluster` of them along M.
 
     A cluster along M takes a block of b for all its CTAs at once, so b costs less, and a strip may be higher: in the mean of
-    eleven products on an H200 that is worth some tenths of a percent. Where all tiles run at once, the SMs of a GPC, some 16, share what they load at a time on its
-    way from the L2: so they should have a square of the output. CTAs fill one GPC after another; clusters are dealt to the eight
-    GPCs in turn (an H200).
+    eleven products on an H200 that is worth some tenths of a percent. Where all tiles run at once, the SMs of a GPC, some 16,
+    share what they load at a time on its way from the L2: so they should have a square of the output. CTAs fill one GPC after
+    another; clusters are dealt to the eight GPCs in turn (an H200).
     """
     if -(-rows // tm) * -(-columns // tn) > costs.SMS:
         return max(1, (1536 if cluster == 1 else 2048) // (tm * cluster)) * cluster
