@@ -103,7 +103,9 @@ def relative_error(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> float:
 def on_gpu(shapes: list[Shape], dtype: np.dtype) -> None:
     """Print speed, time and error of each shape, a line each."""
     print("numpipe, cuBLAS: on arrays that stay on the GPU; from NumPy: a whole call on NumPy arrays, with the copies")
-    cublas = bench.cublas()
+    from cublas import load_cublas  # examples/cublas.py
+
+    cublas = load_cublas()
     if cublas is None:
         print("cuBLAS: not installed (PyTorch, CuPy and nvmath bring it)")
     print(f"\n{'M,N,K':>16}  {'numpipe':>12}  {'cuBLAS':>12}  {'ratio':>5}  {'from NumPy':>10}  {'error':>7}  tile")
@@ -125,7 +127,9 @@ Product = Callable[[object, object, object], object]
 """of a, b and the output"""
 
 
-def measure(a: np.ndarray, b: np.ndarray, products: dict[str, Product], cublas: bench.Cublas | None) -> bench.Sample:
+def measure(
+    a: np.ndarray, b: np.ndarray, products: dict[str, Product], cublas: Product | None
+) -> bench.Sample:
     """Seconds a call of each product, and of cuBLAS, on arrays that stay on the GPU, in turn under load."""
     x, y = launch.DeviceArray.from_host(a), launch.DeviceArray.from_host(b)
     every = {**products, "cuBLAS": cublas} if cublas else products

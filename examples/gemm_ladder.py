@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 import numpipe
+from cublas import load_cublas
 from gemm import DTYPES, inputs, relative_error, shape_of, spell
 from numpipe import BlockSpec, CompilerParams, bench, cdiv, ds, launch
 
@@ -110,7 +111,7 @@ def speeds(a: np.ndarray, b: np.ndarray, rungs: dict[str, Config]) -> bench.Samp
     x, y = launch.DeviceArray.from_host(a), launch.DeviceArray.from_host(b)
     outputs = {name: launch.DeviceArray((len(a), len(b)), a.dtype) for name in [*rungs, "cuBLAS"]}
     calls: dict[str, Any] = {name: lambda _, cfg=cfg, out=outputs[name]: kernel(cfg)(x, y, out=out) for name, cfg in rungs.items()}
-    if cublas := bench.cublas():
+    if cublas := load_cublas():
         calls["cuBLAS"] = lambda _: cublas(x, y, outputs["cuBLAS"])
     [sample] = bench.compare(calls, reference=list(calls)[-1], protocols=("interleaved",), plan=bench.Plan(load=0.3, rounds=20))
     return sample

@@ -19,8 +19,9 @@ from typing import Any
 import numpy as np
 
 import numpipe
+from cublas import load_cublas
 from gemm import DTYPES, Shape, inputs, measure, relative_error, shape_of, spell
-from numpipe import bench, launch, ops
+from numpipe import launch, ops
 from numpipe.launch.views import transposed
 from numpipe.ops.configs import Config, choose, space
 from numpipe.ops.matmul import Form, kernel
@@ -58,7 +59,7 @@ def matmul(a: Any, b: Any, c: Any = None, *, cfg: Config | None = None, **option
 def sweep(shapes: list[Shape], dtype: np.dtype, configs: dict[str, Config], target: str) -> None:
     """The error of each config at each shape, a line each; on a GPU its speed too."""
     on_gpu = target == "gpu"
-    cublas = bench.cublas() if on_gpu else None
+    cublas = load_cublas() if on_gpu else None
     products = {name: lambda a, b, out, cfg=cfg: matmul(a, b, out=out, cfg=cfg) for name, cfg in configs.items()}
     print(f"\n{'M,N,K':>16}  {'config':<22} {'error':>7}" + f"  {'speed':>12}  ratio" * on_gpu)
     for shape in shapes:

@@ -27,16 +27,14 @@ from pathlib import Path
 from typing import Any
 
 from numpipe import bench
-from numpipe.errors import TargetError
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 sys.path.insert(1, str(Path(__file__).resolve().parent))
 
 import attention_compile
 import attention_ladder
-import benchmark_options
+import harness
 import ladders
-from benchmark_options import listed
 from gemm_competitors import DTYPES
 from gemm_suite import Goal
 
@@ -171,13 +169,15 @@ def measure(process: int, case: dict[str, Any], options: argparse.Namespace) -> 
     def check(when: str) -> None:
         """Every output is either untouched or, bit for bit, what the verified first call gave."""
         for name, each in calls.items():
-            written = [(o, e) for o, e in zip(each.outs, expected[name], strict=True)
-                       if o is not None and not bool(o.isnan().all())]
-            if not written or not all(torch.equal(o, e) for o, e in written):
-                raise AssertionError(f"{name} gave another result {when} than in its first call, {case}")
+            harness.check_written(each.outs, expected[name], f"by {name} {when}, {case}")
 
-    samples = bench.compare(calls, reference=REFERENCE, protocols=tuple(options.protocols), plan=options.plan,
-                            sensors=bench.sensors(), poison=poison, check=lambda protocol: check(f"under {protocol}"))
+    samples = bench.compare(
+        calls,
+        reference=REFERENCE,
+        poison=poison,
+        check=lambda protocol: check(f"under {protocol}"),
+        **harness.compare_options(options),
+    )
 
     inputs.sets[0][0].mul_(PEAKED)
     for name, each in calls.items():
@@ -279,10 +279,10 @@ def verdict(rows: Sequence[bench.Row]) -> str:
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = harness.script(__doc__)
     parser.add_argument("--shapes", nargs="+", metavar="B,H,S,D", help="B,H/HK,S,D with HK heads of keys (default: the list)")
-    parser.add_argument("--masks", type=listed, default=["full", "causal"], help="comma-separated, of: full, causal")
-    parser.add_argument("--dtype", type=listed, default=["bf16"], help="comma-separated, of: " + ", ".join(DTYPES))
+    parser.add_argument("--masks", type=harness.listed, default=["full", "causal"], help="comma-separated, of: full, causal")
+    parser.add_argument("--dtype", type=harness.listed, default=["bf16"], help="comma-separated, of: " + ", ".join(DTYPES))
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--all", dest="which", action="store_const", const="all", default="chosen",
                        help="every config that fits, with turns and without")
@@ -291,7 +291,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--table", type=Path, help="with --ladder: a table in Markdown")
     which.add_argument("--peers", dest="which", choices=["pallas"],
                        help="instead of cuDNN alone: against Pallas too, float16, the shapes that its kernel takes")
-    options = benchmark_options.parse(parser, arguments, dtype=DTYPES, masks=("full", "causal"))
+    options = harness.parse(parser, arguments, dtype=DTYPES, masks=("full", "causal"))
     try:
         if options.which == "ladder":
             options.shapes = options.shapes or LADDER
@@ -329,13 +329,14 @@ def main() -> int:
         return verdict(rows)
 
     how = measure_against_pallas if options.which == "pallas" else measure
-    return bench.main("attention_ladder" if options.which == "ladder" else "attention", cases(options),
-                      lambda process, case: how(process, dict(case), options),
-                      processes=options.processes, gpus=options.gpus, out=options.out, method=vars(options.plan), tell=tell)
+    return harness.main(
+        "attention_ladder" if options.which == "ladder" else "attention",
+        cases(options),
+        lambda process, case: how(process, dict(case), options),
+        tell=tell,
+        **harness.main_options(options),
+    )
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except TargetError as error:
-        sys.exit(f"error: {error}")
+    harness.run(main)

@@ -17,7 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from numpipe import bench
-from numpipe.errors import TargetError
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(1, str(Path(__file__).resolve().parent))
+
+import harness
 
 LAYOUTS: dict[str, Callable[[Any], Any]] = {
     "contiguous": lambda x: x,
@@ -37,7 +41,7 @@ KERNELS = {"softmax": (131072, 1024, "bfloat16"), "softmax_ring": (131072, 1024,
 DTYPES = {"bf16": "bfloat16", "f16": "float16", "f32": "float32"}
 
 
-def measure(process: int, case: dict[str, Any], plan: bench.Plan) -> dict[str, Any]:
+def measure(process: int, case: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
     """One case in this process -> its entry of the result file."""
     import torch
 
@@ -70,28 +74,23 @@ def measure(process: int, case: dict[str, Any], plan: bench.Plan) -> dict[str, A
                 out.fill_(float("nan"))
 
     def check(when: str) -> None:
-        """Every output is a copy, or poison that was not reached; at least one was."""
         for name, each in outputs.items():
-            written = [(out, source) for out, source in zip(each, sources, strict=True) if not bool(torch.isnan(out).all())]
-            if not written or not all(torch.equal(out, source) for out, source in written):
-                raise AssertionError(f"{name}: wrong copy {when}, {case}")
+            harness.check_written(each, sources, f"by {name} {when}, {case}")
 
     poison()
     for number in sets:
         for each in calls.values():
             each(number)
     check("in the first call")
-    samples = bench.compare(calls, reference="torch", plan=plan, sensors=bench.sensors(), poison=poison,
+    samples = bench.compare(calls, reference="torch", **harness.compare_options(options), poison=poison,
                             check=lambda protocol: check(f"under {protocol}"))
     return bench.run_entry(process, case, 1e-12 * moved, samples, rotation_sets=len(sets))
 
 
-def measure_kernel(process: int, case: dict[str, Any], plan: bench.Plan) -> dict[str, Any]:
+def measure_kernel(process: int, case: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
     """A kernel of examples/by_rows.py in this process, against a copy that moves as many bytes -> its entry of the result file."""
-    import torch
-
-    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
     import by_rows
+    import torch
 
     rows, columns, name = KERNELS[case["kernel"]]
     kernel, dtype, counts = getattr(by_rows, case["kernel"]), getattr(torch, name), case["kernel"] == "histogram"
@@ -129,43 +128,39 @@ def measure_kernel(process: int, case: dict[str, Any], plan: bench.Plan) -> dict
     calls: dict[str, Callable[[int], None]] = {"numpipe": ours, "copy": lambda _: target.copy_(source)}
     ours(0)
     check("in the first call")
-    samples = bench.compare(calls, reference="copy", plan=plan, sensors=bench.sensors(), poison=y.zero_,
+    samples = bench.compare(calls, reference="copy", **harness.compare_options(options), poison=y.zero_,
                             check=lambda protocol: check(f"under {protocol}"))
     return bench.run_entry(process, case, 1e-12 * moved, samples, rotation_sets=1)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = harness.script(__doc__)
     parser.add_argument("--shapes", nargs="+", default=("32768,16384",), metavar="ROWS,COLUMNS")
-    parser.add_argument("--dtype", default="bf16,f32", help="comma-separated, of: " + ", ".join(DTYPES))
-    parser.add_argument("--layouts", default="contiguous", help="comma-separated, or all, of: " + ", ".join(LAYOUTS))
-    parser.add_argument("--kernels", help="in place of copies; comma-separated, or all, of: " + ", ".join(KERNELS))
-    parser.add_argument("--processes", type=int, default=3)
-    parser.add_argument("--load", type=float, default=bench.Plan.load, help="s of load before interleaved timing")
-    parser.add_argument("--idle", type=float, default=bench.Plan.idle, help="s without work before a burst")
-    parser.add_argument("--out", type=Path)
-    options = parser.parse_args()
-    plan = bench.Plan(idle=options.idle, load=options.load)
-    if options.kernels:
-        kernels = list(KERNELS) if options.kernels == "all" else options.kernels.split(",")
-        if unknown := set(kernels) - KERNELS.keys():
-            parser.error(f"--kernels {sorted(unknown)}: choose from {list(KERNELS)}")
-        return bench.main("by_rows", [{"kernel": name} for name in kernels],
-                          lambda process, case: measure_kernel(process, dict(case), plan), processes=options.processes,
-                          out=options.out, method=vars(plan), unit="TB/s")
-    if unknown := set(options.dtype.split(",")) - DTYPES.keys():
-        parser.error(f"--dtype {sorted(unknown)}: choose from {sorted(DTYPES)}")
-    layouts = list(LAYOUTS) if options.layouts == "all" else options.layouts.split(",")
-    if unknown := set(layouts) - LAYOUTS.keys():
-        parser.error(f"--layouts {sorted(unknown)}: choose from {list(LAYOUTS)}")
-    cases = [{"shape": shape, "dtype": dtype, "layout": layout}
-             for shape in options.shapes for dtype in options.dtype.split(",") for layout in layouts]
-    return bench.main("bandwidth", cases, lambda process, case: measure(process, dict(case), plan),
-                      processes=options.processes, out=options.out, method=vars(plan), unit="TB/s")
+    for option, default, known in (
+        ("--dtype", "bf16,f32", DTYPES),
+        ("--layouts", "contiguous", LAYOUTS),
+        ("--kernels", "", KERNELS),
+    ):
+        what = "in place of copies; " if option == "--kernels" else ""
+        what += "comma-separated, or all, of: " + ", ".join(known)
+        expand = lambda text, known=known: [*known] if text == "all" else harness.listed(text)
+        parser.add_argument(option, default=expand(default), type=expand, help=what)
+    options = harness.parse(parser, None, dtype=DTYPES, layouts=LAYOUTS, kernels=KERNELS)
+    how: Callable[..., dict[str, Any]] = measure_kernel if options.kernels else measure
+    cases: list[dict[str, Any]] = [{"kernel": name} for name in options.kernels] or [
+        {"shape": shape, "dtype": dtype, "layout": layout}
+        for shape in options.shapes
+        for dtype in options.dtype
+        for layout in options.layouts
+    ]
+    return harness.main(
+        "by_rows" if options.kernels else "bandwidth",
+        cases,
+        lambda process, case: how(process, dict(case), options),
+        unit="TB/s",
+        **harness.main_options(options),
+    )
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except TargetError as error:
-        sys.exit(f"error: {error}")
+    harness.run(main)

@@ -20,7 +20,6 @@ import importlib
 import json
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -156,40 +155,44 @@ def main() -> int:
         print(json.dumps(MEASUREMENTS[options.worker]()))
         return 0
 
+    import harness  # not in a worker: it imports numpipe, which is timed there
+
     wanted = options.only or list(MEASUREMENTS)
     if set(wanted) & set(ON_GPU) and (reason := gpu_for_calls()):
         print(f"calls are not timed: {reason}")
         wanted = [name for name in wanted if name not in ON_GPU]
-    one_core = os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    one_core = {f"{library}_NUM_THREADS": "1" for library in ("OPENBLAS", "OMP", "MKL")}
     raw: dict[str, list[float]] = {}
 
     def run(name: str, folder: str) -> dict[str, float]:
         cache = {"NUMPIPE_CACHE_DIR": folder, "NUMPIPE_CACHE": str(int(name.startswith("cached")))}
-        answer = subprocess.run([sys.executable, __file__, "--worker", name], stdout=subprocess.PIPE, text=True, check=True,
-                                env=one_core | cache).stdout
-        found: dict[str, float] = json.loads(answer.splitlines()[-1])
+        found: dict[str, float] = harness.answer(
+            [sys.executable, __file__, "--worker", name], **one_core, **cache
+        )
         return found
 
     with tempfile.TemporaryDirectory() as folder:
         for name in wanted:
             if name.startswith("cached"):  # what it finds, and the files of Python's own cache
-                subprocess.run([sys.executable, __file__, "--worker", name.replace("cached", "cold")], stdout=subprocess.PIPE,
-                               check=True, env=one_core | {"NUMPIPE_CACHE_DIR": folder, "NUMPIPE_CACHE": "1"})
+                harness.answer(
+                    [sys.executable, __file__, "--worker", name.replace("cached", "cold")],
+                    **one_core,
+                    NUMPIPE_CACHE_DIR=folder,
+                    NUMPIPE_CACHE="1",
+                )
         for _ in range(options.processes):  # in turn: the machine is not the same all the time
             for name in wanted:
                 for what, value in run(name, folder).items():
                     raw.setdefault(what, []).append(value)
     for what, values in raw.items():
         print(f"{what:35}  {statistics.median(values):8.3f} {UNITS[what]:2}  ({min(values):.3f} … {max(values):.3f})")
-    if options.out is not None:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(json.dumps(record(raw), indent=1) + "\n", encoding="utf8")
+    harness.write(options.out, record(raw))
     return 0
 
 
 def record(raw: dict[str, list[float]]) -> dict[str, Any]:
     """The file's contents: figures, every raw value, and the machine."""
-    from numpipe.tools.bench import device
+    from numpipe.bench import device
 
     machine = device.describe() if not gpu_for_calls() else {"versions": device.versions()}
     return {"benchmark": "compile_and_launch", **machine, "units": {k: UNITS[k] for k in raw},

@@ -9,19 +9,17 @@ with --out, a limiter that is not named, or not confirmed.
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from pathlib import Path
 from typing import Any
 
 from numpipe import bench
-from numpipe.bench.workers import PROCESS
-from numpipe.errors import TargetError
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import explained
+import harness
 
 MENDED = 1.15
 ROOFLINE = 0.6
@@ -45,7 +43,7 @@ def check(name: str, variant: explained.Variant, inputs: list[Any], out: Any) ->
 
     rows = torch.randperm(len(out), device=out.device)[:64]
     right = exact(variant, inputs, rows)
-    error = float(torch.linalg.norm(out[rows].double() - right) / torch.linalg.norm(right))
+    error = harness.relative_error(out[rows], right)
     if not error <= (RELATIVE_ERROR if len(inputs) > 1 else 0.0):
         raise AssertionError(f"{name}: relative error {error:.1e}")
     return error
@@ -109,7 +107,7 @@ def measure(process: int, name: str, plan: bench.Plan) -> dict[str, Any]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = harness.script(__doc__)
     parser.add_argument("--case", action="append", choices=[case.name for case in explained.CASES], help="default: all")
     parser.add_argument("--idle", type=float, default=0.5, help="s without work before a burst")
     parser.add_argument("--processes", type=int, default=1)
@@ -117,15 +115,12 @@ def main() -> int:
     options = parser.parse_args()
     plan = bench.Plan(idle=options.idle)
     cases = [{"case": case.name} for case in explained.CASES if not options.case or case.name in options.case]
-    status = bench.main("explain", cases, lambda process, case: measure(process, case["case"], plan),
+    status = harness.main("explain", cases, lambda process, case: measure(process, case["case"], plan),
                         processes=options.processes, out=options.out, method=vars(plan), unit="calls/s")
-    if options.out is None or PROCESS in os.environ:
+    if options.out is None or harness.PROCESS in os.environ:
         return status
     return status or int(not all(run.get("confirmed") for run in bench.read(options.out).runs))
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except TargetError as error:
-        sys.exit(f"error: {error}")
+    harness.run(main)

@@ -25,15 +25,13 @@ from pathlib import Path
 from typing import Any
 
 from numpipe import bench
-from numpipe.errors import TargetError
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 sys.path.insert(1, str(Path(__file__).resolve().parent))
 
-import benchmark_options
 import gemm_suite
+import harness
 import ladders
-from benchmark_options import listed
 from gemm_competitors import DTYPES, PEERS, Competitor, Inputs, competitors
 
 SUITE = "square,shallow"
@@ -64,16 +62,17 @@ def measure(process: int, case: dict[str, Any], options: argparse.Namespace) -> 
             each.poison()
 
     def check(when: str) -> None:
-        """Every output is either untouched poison or, bit for bit, what the verified first call gave."""
+        """Every output is either untouched or, bit for bit, what the verified first call gave."""
         for name, each in calls.items():
-            written = [(o, e) for o, e in zip(each.outputs(), expected[name], strict=True)
-                       if o is not None and not bool(torch.isnan(o).all())]
-            if not written or not all(torch.equal(o, e) for o, e in written):
-                raise AssertionError(f"{name} gave another result {when} than in its first call, {case}")
+            harness.check_written(each.outputs(), expected[name], f"by {name} {when}, {case}")
 
     samples = bench.compare(
-        calls, reference=reference, protocols=tuple(options.protocols),
-        plan=options.plan, sensors=bench.sensors(), poison=poison, check=lambda protocol: check(f"under {protocol}"))
+        calls,
+        reference=reference,
+        poison=poison,
+        check=lambda protocol: check(f"under {protocol}"),
+        **harness.compare_options(options),
+    )
 
     ends = {name: calls[name] for name in (first, reference)}  # a peer may have copies of the inputs
     inputs.renew()
@@ -111,17 +110,16 @@ def relative_error(a: Any, b: Any, c: Any) -> float:
     if 2 * a.numel() * b.shape[-2] > HOST_FLOPS:
         rows = torch.randperm(a.shape[-2], device=a.device)[:SAMPLED_ROWS]
         a, c = a[..., rows, :], c[..., rows, :]
-    exact = a.double() @ b.double().transpose(-1, -2)
-    return float(torch.linalg.norm(c.double() - exact) / torch.linalg.norm(exact))
+    return harness.relative_error(c, a.double() @ b.double().transpose(-1, -2))
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--suite", type=listed, metavar="NAMES",
+    parser = harness.script(__doc__)
+    parser.add_argument("--suite", type=harness.listed, metavar="NAMES",
                         help=f"comma-separated, of: all, {', '.join(gemm_suite.SUITES)} (default: {SUITE})")
     parser.add_argument("--shapes", nargs="+", default=[], metavar="M,N,K", help="other products; BxM,N,K is a batch")
-    parser.add_argument("--dtype", type=listed, default=list(DTYPES), help="comma-separated, of: " + ", ".join(DTYPES))
-    parser.add_argument("--peers", type=listed, default=[], help="beside cuBLAS, comma-separated, of: " + ", ".join(PEERS))
+    parser.add_argument("--dtype", type=harness.listed, default=list(DTYPES), help="comma-separated, of: " + ", ".join(DTYPES))
+    parser.add_argument("--peers", type=harness.listed, default=[], help="beside cuBLAS, comma-separated, of: " + ", ".join(PEERS))
     parser.add_argument("--forms", dest="against", action="store_const", const="gemm_forms", default="gemm",
                         help="the body form against the loop form")
     parser.add_argument("--chain", dest="against", action="store_const", const="gemm_chain",
@@ -135,8 +133,8 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--table", type=Path, help="with --ladder: a table in Markdown")
     parser.add_argument("--config", nargs="+", default=[], metavar="M,N,K=TM,TN,TK,SLOTS",
                         help="tile sizes and slots of a shape for examples/gemm.py; others run gemm_tuned.py")
-    options = benchmark_options.parse(parser, arguments, dtype=DTYPES, peers=PEERS)
-    suites = options.suite if options.suite is not None else [] if options.shapes else listed(SUITE)
+    options = harness.parse(parser, arguments, dtype=DTYPES, peers=PEERS)
+    suites = options.suite if options.suite is not None else [] if options.shapes else harness.listed(SUITE)
     try:
         options.shapes = [*gemm_suite.shapes_of(suites), *options.shapes]
         for shape in options.shapes:
@@ -162,13 +160,14 @@ def main() -> int:
             return gemm_suite.verdict(rows)
         return ladders.told(rows, lambda case: str(case["shape"]), options.table)
 
-    return bench.main(options.against, cases(options), lambda process, case: measure(process, dict(case), options),
-                      processes=options.processes, gpus=options.gpus, out=options.out, method=vars(options.plan),
-                      tell=tell if options.against in ("gemm", "gemm_configs", "gemm_ladder") else None)
+    return harness.main(
+        options.against,
+        cases(options),
+        lambda process, case: measure(process, dict(case), options),
+        tell=tell if options.against in ("gemm", "gemm_configs", "gemm_ladder") else None,
+        **harness.main_options(options),
+    )
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except TargetError as error:
-        sys.exit(f"error: {error}")
+    harness.run(main)

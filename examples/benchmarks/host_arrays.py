@@ -17,10 +17,8 @@ values go into the file.
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -30,6 +28,11 @@ from typing import Any
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(1, str(Path(__file__).resolve().parent))
+
+import harness
+
+from numpipe import bench
 
 CALLS = ("matmul(a, b)", "matmul(a, b, out=c)", "matmul(a, b, out=c), all pinned")
 BOUNDS = {"bound": "memcpy", "bound, threads": "memcpy, threads"}
@@ -81,7 +84,6 @@ def measure(sizes: list[int], repeats: int) -> dict[str, Any]:
     """All figures of this process; times are seconds, rates GB/s."""
     import numpipe
     from gemm import DTYPES, inputs, matmul, relative_error
-    from numpipe import bench
     from numpipe.launch import DeviceArray, copy_threads
 
     found: dict[str, Any] = {"rates": rates(), "threads": copy_threads.count(), "calls": []}
@@ -154,18 +156,16 @@ def table(found: dict[str, Any]) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = harness.script(__doc__)
     parser.add_argument("--sizes", default="512,1024,2048,4096,8192", help="N of the products of N x N float16 matrices")
     parser.add_argument("--processes", type=int, default=3)
     parser.add_argument("--repeats", type=int, default=15, help="timed calls of each kind in a process")
     parser.add_argument("--plain", type=int, help="bytes below which arrays are left to the driver, to find the threshold")
     parser.add_argument("--chunk", type=int, help="bytes that a thread copies at a time, at most 2 MiB unless this says more")
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--worker", action="store_true", help="internal")
     options = parser.parse_args()
-    from numpipe import bench
     from numpipe.launch import transfers
-    from numpipe.tools.bench import device
 
     transfers.PLAIN = transfers.PLAIN if options.plain is None else options.plain
     transfers.CHUNK = transfers.CHUNK if options.chunk is None else options.chunk
@@ -175,23 +175,16 @@ def main() -> int:
     bench.require_gpu()
     runs = []
     for number in range(options.processes):
-        answer = subprocess.run([sys.executable, *sys.argv, "--worker"], stdout=subprocess.PIPE, text=True, check=True).stdout
-        runs.append(json.loads(answer.splitlines()[-1]))
+        runs.append(harness.answer([sys.executable, *sys.argv, "--worker"]))
         print(f"process {number + 1}\n{table(summary(runs[-1:]))}\n", flush=True)
     found = summary(runs)
     print(f"medians of {len(runs)} processes\n{table(found)}")
-    if options.out is not None:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        record = {"benchmark": "host_arrays", **device.describe(), "method": {"plain": transfers.PLAIN, "chunk": transfers.CHUNK},
-                  "units": {"seconds": "s", "kernel": "s", **dict.fromkeys(BOUNDS, "s"), "rates": "GB/s"}, **found, "raw": runs}
-        options.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf8")
+    method = {"plain": transfers.PLAIN, "chunk": transfers.CHUNK}
+    units = {**dict.fromkeys(["seconds", "kernel", *BOUNDS], "s"), "rates": "GB/s"}
+    record = {"benchmark": "host_arrays", **bench.describe(), "method": method, "units": units}
+    harness.write(options.out, record | found | {"raw": runs})
     return 0
 
 
 if __name__ == "__main__":
-    from numpipe.errors import TargetError
-
-    try:
-        sys.exit(main())
-    except TargetError as error:
-        sys.exit(f"error: {error}")
+    harness.run(main)

@@ -9,15 +9,17 @@ less that of a program without calls. XLA's flags are read once in a process, so
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import statistics
-import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import harness
 
 CALLS = 100
 FLAGS = {"in a command buffer": "", "one by one": "--xla_gpu_enable_command_buffer="}
@@ -65,7 +67,7 @@ def measured(rounds: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = harness.script(__doc__)
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--here", action="store_true", help="measure in this process, with the XLA_FLAGS that it has")
@@ -75,14 +77,12 @@ def main() -> None:
         return
     rows = {}
     for way, flags in FLAGS.items():
-        environment = os.environ | {"XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {flags}".strip()}
-        done = subprocess.run([sys.executable, __file__, "--here", "--rounds", str(options.rounds)], env=environment,
-                              stdout=subprocess.PIPE, text=True, check=True)
-        rows[way] = json.loads(done.stdout.splitlines()[-1])
+        command = [sys.executable, __file__, "--here", "--rounds", str(options.rounds)]
+        flags = f"{os.environ.get('XLA_FLAGS', '')} {flags}".strip()
+        rows[way] = harness.answer(command, XLA_FLAGS=flags)
         call = rows[way]["call"]
         print(f"{way:22} {call:6.2f} us a call, at most {MOST[way]:g}: {'met' if call <= MOST[way] else 'missed'}")
-    if options.out:
-        options.out.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf8")
+    harness.write(options.out, rows)
 
 
 if __name__ == "__main__":

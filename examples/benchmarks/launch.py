@@ -11,12 +11,10 @@ are not installed are left out, and said.
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import json
 import os
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -25,6 +23,11 @@ from typing import Any
 
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(1, str(Path(__file__).resolve().parent))
+
+import harness
+
+from numpipe import bench
 
 CALLS, SIZE = 200, 256
 MUST = {"bound(), torch": 1.15, "bound(), DeviceArray": 1.15, "bound(), CuPy": 1.15,
@@ -154,35 +157,27 @@ def table(raw: list[dict[str, float]]) -> list[str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = harness.script(__doc__)
     parser.add_argument("--processes", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--table", type=Path, help="a Markdown file for the table")
-    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--worker", action="store_true", help="internal")
     options = parser.parse_args()
-    from numpipe.bench import require_gpu
-    from numpipe.tools.bench import device
-
-    require_gpu()
+    bench.require_gpu()
     if options.worker:
         print(json.dumps(times(options.rounds)))
         return 0
-    raw = []
-    for _ in range(options.processes):
-        command = [sys.executable, __file__, "--worker", "--rounds", str(options.rounds)]
-        answer = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.splitlines()
-        print(*answer[:-1], sep="\n")
-        raw.append(json.loads(answer[-1]))
+    command = [sys.executable, __file__, "--worker", "--rounds", str(options.rounds)]
+    raw = [harness.answer(command) for _ in range(options.processes)]
     lines = table(raw)
     print(*lines, sep="\n")
     if options.table is not None:
         options.table.write_text("\n".join(lines) + "\n", encoding="utf8")
-    if options.out is not None:
-        medians = {name: statistics.median(run[name] for run in raw) for name in raw[0]}
-        record = {"benchmark": "launch", **device.describe(), "unit": "us", "calls": CALLS, "rounds": options.rounds,
-                  "medians": medians, "raw": raw}
-        options.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf8")
+    medians = {name: statistics.median(run[name] for run in raw) for name in raw[0]}
+    method = {"unit": "us", "calls": CALLS, "rounds": options.rounds}
+    record = {"benchmark": "launch", **bench.describe(), **method, "medians": medians, "raw": raw}
+    harness.write(options.out, record)
     return 0
 
 

@@ -14,24 +14,18 @@ A product's errors are relative, in the Frobenius norm, of 64 sampled rows again
 
 from __future__ import annotations
 
-import argparse
-import functools
 import os
 import sys
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpipe
 from numpipe import bench, ops
-from numpipe.errors import NumpipeError
-from numpipe.tools.bench.report import Result
-from numpipe.tools.bench.workers import PROCESS
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from benchmark_options import listed
+import harness
 
 OURS, LOCAL, NCCL, FUSED = "numpipe", "local", "NCCL", "symmetric memory"
 PRODUCTS = {
@@ -60,7 +54,7 @@ class Ranks:
         self.size, self.group = distributed.get_world_size(), distributed.group.WORLD.group_name
         symmetric.enable_symm_mem_for_group(self.group)
         self.mesh = numpipe.Mesh.torch()
-        torch.manual_seed(self.rank + 10 * int(os.environ[PROCESS]))
+        torch.manual_seed(self.rank + 10 * int(os.environ[harness.PROCESS]))
 
     def slowest(self, seconds: Sequence[float]) -> list[float]:
         """The times of the rank that was the slowest, each."""
@@ -122,8 +116,8 @@ def product_row(ranks: Ranks, op: str, shape: str) -> tuple[Calls, float, dict[s
         for r in range(n):
             distributed.reduce(parts[r], r)
         exact = parts[ranks.rank]
-    errors = {name: float(torch.linalg.norm(c[chosen].double() - exact) / torch.linalg.norm(exact)) for name, c in found.items()}
-    once = float(torch.linalg.norm(exact.bfloat16().double() - exact) / torch.linalg.norm(exact))  # of one rounding
+    errors = {name: harness.relative_error(c[chosen], exact) for name, c in found.items()}
+    once = harness.relative_error(exact.bfloat16(), exact)  # of one rounding
     if not errors[OURS] <= ERROR * once:
         raise AssertionError(f"{op} {shape}: relative errors {errors}, and {once} of a product that is rounded once")
     return calls, 2e-12 * rows * columns * depth / n, {**errors, "rounded once": once}
@@ -189,7 +183,7 @@ def exchange_row(ranks: Ranks, op: str, shape: str) -> tuple[Calls, float, dict[
 
 
 # ---- a measurement
-def measure(ranks: Ranks, load: float, process: int, case: bench.Case) -> dict[str, Any]:
+def measure(ranks: Ranks, load: float, process: int, case: harness.Case) -> dict[str, Any]:
     """One row on this rank -> its entry of the result file, with the times of the slowest rank."""
     import torch
     import torch.distributed as distributed
@@ -238,33 +232,34 @@ def told(rows: Sequence[bench.Row]) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--ops", type=listed, default=list(OPS), help="comma-separated, of: " + ", ".join(OPS))
+    parser = harness.script(__doc__)
+    parser.add_argument("--ops", type=harness.listed, default=list(OPS), help="comma-separated, of: " + ", ".join(OPS))
     parser.add_argument("--gpus", type=int, default=2)
     parser.add_argument("--processes", type=int, default=3, help="how often the ranks are started")
     parser.add_argument("--load", type=float, default=1.0, help="s of load before a row's rounds")
     parser.add_argument("--out", type=Path)
-    options = parser.parse_args()
-    if unknown := {*options.ops} - {*OPS}:
-        parser.error(f"--ops {sorted(unknown)}: choose from {', '.join(OPS)}")
-    cases = [{"op": op, "of": of} for op in options.ops
-             for of in (PRODUCTS.get(op) or ((TOKENS,) if op == "all_to_all" else SIZES))]
-    if PROCESS in os.environ:
-        ranks = Ranks()
-        if ranks.rank:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the first rank reports
-        return bench.main("many_gpus", cases, functools.partial(measure, ranks, options.load), processes=options.processes)
-    bench.require_gpu()
-    machine = {"started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "command": ["many_gpus.py", *sys.argv[1:]],
-               **bench.describe()}
-    method = {"sets": SETS, "rounds": ROUNDS, "load": options.load, "gpus": options.gpus}
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(options.gpus), *sys.argv]
-    return bench.collect(Result("many_gpus", machine, method, []), options.processes, options.out, "TFLOPS | GB/s", command=command,
-                         tell=told, cases=cases)
+    options = harness.checked(parser, parser.parse_args(), ops=OPS)
+    cases = [
+        {"op": op, "of": of}
+        for op in options.ops
+        for of in PRODUCTS.get(op) or ((TOKENS,) if op == "all_to_all" else SIZES)
+    ]
+    ranks = Ranks() if harness.PROCESS in os.environ else None
+    if ranks is not None and ranks.rank:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the first rank reports
+    start = ["-m", "torch.distributed.run", "--nproc-per-node", str(options.gpus)]
+    return harness.main(
+        "many_gpus",
+        cases,
+        lambda process, case: measure(ranks, options.load, process, case),
+        processes=options.processes,
+        out=None if ranks else options.out,
+        method={"sets": SETS, "rounds": ROUNDS, "load": options.load, "gpus": options.gpus},
+        unit="TFLOPS | GB/s",
+        tell=told,
+        command=[sys.executable, *start, *sys.argv],
+    )
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except NumpipeError as error:
-        sys.exit(f"error: {error}")
+    harness.run(main)

@@ -8,7 +8,7 @@ squares    256, 256, 256 to 2048, 2048, 2048
 columns    column-major operands with odd sides from 2049 to 8191, which TMA cannot address
 =========  ==========================================================================================================
 
-A row is a case of `numpipe.bench`: ``{"shape": "M,N,K", "dtype": "bf16", "of": "random"}``.
+A row is a case of the harness: ``{"shape": "M,N,K", "dtype": "bf16", "of": "random"}``.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ import math
 import random
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+import harness
 
 from numpipe import bench
 
@@ -79,7 +81,7 @@ MUST = {"random": Goal(1.00, (0.90, 0.04), 0.70), "off-grid": Goal(0.90), "layer
 AIM = {"random": Goal(1.05, None, 0.90, None), "layers": Goal(1.04, None, 0.97, None)}
 
 
-def dimensions(case: bench.Case | Case) -> tuple[int, int, int]:
+def dimensions(case: harness.Case | Case) -> tuple[int, int, int]:
     """M, N, K of a row.
 
     >>> dimensions({"shape": "1,96,11344"})
@@ -158,7 +160,7 @@ def kind(row: bench.Row) -> str:
 def verdict(rows: Sequence[bench.Row], name: str, musts: Mapping[str, Goal] = MUST, aims: Mapping[str, Goal] = AIM) -> str:
     """What the rows of each kind reached, of one competitor: a row by the upper end of its interval, the mean by medians."""
     lines = [["rows of", "", "must", "", "aim", "", "found"]]
-    for group in bench.groups([row for row in rows if row.name == name], kind):
+    for group in harness.groups([row for row in rows if row.name == name], kind):
         of = str(group.rows[0].case.get("of"))
         must, aim = musts.get(of, Goal()), aims.get(of, Goal(error=None))
         low = (must.low or (0.90, 0.0))[0]

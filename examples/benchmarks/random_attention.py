@@ -10,7 +10,7 @@ A shape is B,H/HK,S,D: batches, heads of queries and of keys, positions, depth o
 random one the positions are log-uniform from 32 to 11000, the depth is 64, 128 or 256, heads share keys or not, half of the masks
 are causal, and batches are as many as up to 16, log-uniform, where the work stays below that of some milliseconds.
 
-How rows are measured says `numpipe.bench.sweep`. Errors are relative, in the Frobenius norm, of 64 rows of 8 heads against float64;
+How rows are measured says `harness.sweep`. Errors are relative, in the Frobenius norm, of 64 rows of 8 heads against float64;
 beside that each element is compared with cuDNN's.
 """
 
@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import os
 import random
 import sys
 from collections.abc import Callable, Sequence
@@ -26,13 +25,12 @@ from pathlib import Path
 from typing import Any
 
 from numpipe import bench
-from numpipe.errors import NumpipeError
-from numpipe.tools.bench.workers import PROCESS
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+import harness
 import product_rows
-from benchmark_options import listed
+from harness import listed
 from product_rows import Case, Goal, log_uniform
 from random_products import CHUNK, DTYPES, Buffers
 
@@ -130,7 +128,7 @@ class Cudnn:
         return self.outs[i]
 
 
-def contest(process: int, case: bench.Case, reference: type[Any] = Cudnn, configs: bool = False) -> bench.Contest:
+def contest(process: int, case: harness.Case, reference: type[Any] = Cudnn, configs: bool = False) -> harness.Contest:
     """The row, ready to be measured; `configs`: all exact configs that fit beside the chosen one."""
     import torch
 
@@ -174,7 +172,7 @@ def contest(process: int, case: bench.Case, reference: type[Any] = Cudnn, config
             if not bool(again.flatten()[0].isnan()) and not torch.equal(again, first[name]):
                 raise AssertionError(f"{name} gave other bits than in its first call, {dict(case)}")
 
-    return bench.Contest({name: by(name) for name in outs} | {REFERENCE: theirs}, sets, 1e-12 * flops(shape, causal), poison,
+    return harness.Contest({name: by(name) for name in outs} | {REFERENCE: theirs}, sets, 1e-12 * flops(shape, causal), poison,
                          verify, check,
                          {"positions": math.sqrt(queries * keys), "heads x batches": batches * heads,
                           "Gflop": 1e-9 * flops(shape, causal)})
@@ -232,7 +230,7 @@ def largest_difference(o: Any, reference: Any) -> float:
     return largest
 
 
-def call_once(case: bench.Case) -> None:
+def call_once(case: harness.Case) -> None:
     """In a worker process: the kernel of a row is compiled, and kept on disk, when the row has been called."""
     import torch
 
@@ -250,8 +248,7 @@ def call_once(case: bench.Case) -> None:
 
 # ---- what is asked for, and told
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seed", type=int, help="of the shapes (default: drawn from the system)")
+    parser = harness.script(__doc__)
     parser.add_argument("--count", type=int, default=40, help="random shapes (default: %(default)s)")
     parser.add_argument("--lengths", type=listed, default=[str(LEAST), str(MOST)], metavar="LEAST,MOST")
     parser.add_argument("--depths", type=listed, default=list(map(str, DEPTHS)), help="comma-separated, of: 64, 128, 256")
@@ -259,21 +256,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--shapes", nargs="+", metavar="B,H/HK,S,D", help="these instead")
     parser.add_argument("--masks", type=listed, default=list(MASKS), help="of --shapes: comma-separated, of: " + ", ".join(MASKS))
     parser.add_argument("--dtype", type=listed, default=["bf16"], help="comma-separated, of: " + ", ".join(DTYPES))
-    parser.add_argument("--processes", type=int, default=3)
-    parser.add_argument("--gpus", type=int, default=1, help="GPUs of this machine that share the processes out (default: 1)")
-    parser.add_argument("--seconds", type=float, help="of the whole run: then no more rows begin")
-    parser.add_argument("--resume", action="store_true", help="go on with the file of --out: rows of the fewest runs first")
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--picture", type=Path, help="an .svg or .png file: ratios over the shapes")
-    parser.add_argument("--read", type=Path, help="a file to tell of, instead of measuring")
-    options = parser.parse_args(arguments)
-    for name, choices in (("dtype", DTYPES), ("masks", MASKS)):
-        if unknown := set(getattr(options, name)) - set(choices):
-            parser.error(f"--{name} {sorted(unknown)}: choose from {list(choices)}")
-    if options.seed is None:
-        options.seed = int.from_bytes(os.urandom(4), "little")
-        if arguments is None:
-            sys.argv += ["--seed", str(options.seed)]  # of the processes that measure, and of the command in the file
+    options = harness.parse_sweep(parser, arguments, dtype=DTYPES, masks=MASKS)
     try:
         options.lengths, options.depths = tuple(map(int, options.lengths)), tuple(map(int, options.depths))
         if len(options.lengths) != 2 or not 0 < options.lengths[0] <= options.lengths[1] or not {*options.depths} <= {*DEPTHS}:
@@ -289,7 +272,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 
 def tell(rows: Sequence[bench.Row]) -> str:
     ours = [row for row in rows if row.name == OURS]
-    text = f"{bench.summary(ours, by=product_rows.kind)}\n\n{product_rows.verdict(rows, OURS, MUST, AIM)}"
+    text = f"{harness.summary(ours, by=product_rows.kind)}\n\n{product_rows.verdict(rows, OURS, MUST, AIM)}"
     best = {str(dict(row.case)): row for row in sorted(rows, key=lambda row: row.ratio.median)}
     lost = sorted((row.ratio.median / best[str(dict(row.case))].ratio.median, str(dict(row.case))) for row in ours)
     return "\n".join([text, *(f"chosen over best {ratio:.3f}: {case}, best {best[case].name}"
@@ -298,35 +281,22 @@ def tell(rows: Sequence[bench.Row]) -> str:
 
 def main() -> int:
     options = parse()
-    first = PROCESS not in os.environ
-    result = None if options.read is None else bench.read(options.read)
-    status = 0
-    if result is not None:
-        print(tell(result.rows))
-    else:
-        if first:
-            print(f"seed {options.seed}, {len(options.cases)} rows", flush=True)
 
-        def ahead() -> None:
-            every = [LOAD, *options.cases]
-            for case, error in bench.spread(call_once, every):
-                print(f"not called ahead: {case}: {error}", flush=True)
+    def ahead() -> None:
+        for case, error in harness.spread(call_once, [LOAD, *options.cases]):
+            print(f"not called ahead: {case}: {error}", flush=True)
 
-        def ready(process: int, case: bench.Case) -> bench.Contest:
-            return contest(process, case, configs=options.configs)
-
-        status = bench.sweep("random_attention", options.cases, ready, reference=REFERENCE, load=LOAD,
-                             processes=options.processes, gpus=options.gpus, out=options.out, seconds=options.seconds,
-                             resume=options.resume, method={"seed": options.seed}, ahead=ahead, tell=tell)
-        result = bench.read(options.out) if options.out is not None and first else None
-    if result is not None and options.picture is not None:
-        bench.ratio_map([(str(options.read or options.out), result)], options.picture, name=OURS)
-        print(f"drawn to {options.picture}")
-    return status
+    return harness.sweep_or_read(
+        "random_attention",
+        options,
+        lambda process, case: contest(process, case, configs=options.configs),
+        name=OURS,
+        reference=REFERENCE,
+        load=LOAD,
+        ahead=ahead,
+        tell=tell,
+    )
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except NumpipeError as error:
-        sys.exit(f"error: {error}")
+    harness.run(main)

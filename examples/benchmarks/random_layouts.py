@@ -13,9 +13,7 @@ which no element is off by more than one rounding of its type and the sums of fl
 
 from __future__ import annotations
 
-import argparse
 import importlib
-import json
 import math
 import os
 import random
@@ -29,8 +27,11 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "2")  # NumPy computes what is exa
 
 import numpy as np
 
-from numpipe import bench, ops
-from numpipe.errors import NumpipeError
+from numpipe import ops
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import harness
 
 LIBRARIES = ("torch", "cupy", "numpy")
 ROUNDING = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
@@ -174,7 +175,7 @@ def doubled(array: Any) -> np.ndarray:
     return np.asarray(array.get() if hasattr(array, "get") else array).astype(np.float64)
 
 
-def check(case: bench.Case) -> None:
+def check(case: harness.Case) -> None:
     """Compute one product; AssertionError where it is wrong."""
     one = product(case["seed"], case["number"], case["library"], case["most"])
     arrays = {name: filled(one, name, 1000 * case["number"] + place) for place, name in enumerate(one.layouts)}
@@ -214,7 +215,7 @@ def difference(found: np.ndarray, exact: np.ndarray, rounding: float, depth: int
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = harness.script(__doc__)
     parser.add_argument("--count", type=int, default=1000)
     parser.add_argument("--seed", type=int, help="default: drawn from the system")
     parser.add_argument("--only", type=int, help="the product of this number alone, in this process")
@@ -233,23 +234,18 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     begun = time.monotonic()
     cases = [case | {"number": number} for number in range(options.count)]
-    wrong = bench.spread(check, cases, workers=options.workers, patience=PATIENCE)
+    wrong = harness.spread(check, cases, workers=options.workers, patience=PATIENCE)
     for one, why in wrong[:TOLD]:
         print(f"number {one['number']}: {why[:400]}")
     if len(wrong) > TOLD:
         print(f"and {len(wrong) - TOLD} more")
     refused = sum(not why.startswith("AssertionError") for _, why in wrong)
     print(f"{options.count} layouts: {len(wrong) - refused} wrong, {refused} refused, {time.monotonic() - begun:.0f} s")
-    if options.out is not None:
-        told = {"benchmark": "random_layouts", **case, "count": options.count,
-                "wrong": [{"number": one["number"], "why": why} for one, why in wrong]}
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(json.dumps(told, indent=1) + "\n", encoding="utf8")
+    found = [{"number": one["number"], "why": why} for one, why in wrong]
+    record = {"benchmark": "random_layouts", **case, "count": options.count, "wrong": found}
+    harness.write(options.out, record)
     return int(bool(wrong))
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except NumpipeError as error:
-        sys.exit(f"error: {error}")
+    harness.run(main)

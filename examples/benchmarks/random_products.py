@@ -8,7 +8,7 @@
     python examples/benchmarks/random_products.py --read result.json --fit rows.jsonl --picture result.svg      # needs no GPU
 
 The seed is printed, and is in the file before anything is measured. A row takes some tenths of a second a process; kernels are
-compiled ahead, in as many processes as there are CPUs (`numpipe.bench.sweep` says how rows are measured). Inputs are random normal
+compiled ahead, in as many processes as there are CPUs (`harness.sweep` says how rows are measured). Inputs are random normal
 numbers. Rows have at most 512 sets of buffers, so of what is smaller than 240 KB a part may stay in the L2.
 
 Errors are relative, in the Frobenius norm, of 64 sampled rows against float64; beside that each element is compared with cuBLAS'.
@@ -25,7 +25,6 @@ import functools
 import importlib
 import json
 import math
-import os
 import random
 import sys
 import time
@@ -36,12 +35,12 @@ from typing import Any
 from numpipe import bench
 from numpipe.errors import NumpipeError
 from numpipe.ops import configs as op_configs
-from numpipe.tools.bench.workers import PROCESS
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+import harness
 import product_rows
-from benchmark_options import listed
+from harness import listed
 from product_rows import Case, dimensions
 
 OP = importlib.import_module("numpipe.ops.matmul")  # the package's attribute of this name is the function
@@ -94,7 +93,7 @@ class Buffers:
             raise AssertionError(f"{name} left elements of its output as they were, or gave NaN")
 
 
-def contest(process: int, case: bench.Case, space: int = 0) -> bench.Contest:
+def contest(process: int, case: harness.Case, space: int = 0) -> harness.Contest:
     """The row, ready to be measured: numpipe's product, cuBLAS', and those by other configs (`configs`)."""
     import torch
 
@@ -152,7 +151,7 @@ def contest(process: int, case: bench.Case, space: int = 0) -> bench.Contest:
             if not bool(again[0, 0].isnan()) and not torch.equal(again, c):
                 raise AssertionError(f"{name} gave other bits than in its first call, {dict(case)}")
 
-    return bench.Contest(calls, sets, 2e-12 * m * n * k, poison, verify, check,
+    return harness.Contest(calls, sets, 2e-12 * m * n * k, poison, verify, check,
                          {"M": m, "N x K": n * k, "flops a byte": 2 * m * n * k / moved})
 
 
@@ -207,7 +206,7 @@ def largest_difference(c: Any, reference: Any) -> float:
 
 
 # ---- compiled ahead
-def call_once(case: bench.Case) -> None:
+def call_once(case: harness.Case) -> None:
     """In a worker process: the kernels of a row are compiled, and kept on disk, when the row has been called."""
     import torch
 
@@ -224,7 +223,7 @@ def call_once(case: bench.Case) -> None:
     torch.cuda.empty_cache()  # many processes share the GPU's memory
 
 
-def kernels_of(case: bench.Case) -> tuple[object, ...]:
+def kernels_of(case: harness.Case) -> tuple[object, ...]:
     """What rows have in common that a config is compiled for once."""
     m, n, k = dimensions(case)
     return str(case["config"]), m % 8 == 0, n % 8 == 0, k % 8 == 0, min(m, n, k) == 1, case["dtype"], case.get("stored")
@@ -234,20 +233,19 @@ def ahead(cases: Sequence[Case], space: int) -> None:
     """Compile what the rows need, small ones first: all by the config that is chosen, which a worker takes its time to find out."""
     begun = time.monotonic()
     rows = sorted(cases, key=lambda case: math.prod(dimensions(case)))
-    rows += bench.distinct(kernels_of, [case | {"config": dataclasses.asdict(config)} for case in rows
+    rows += harness.distinct(kernels_of, [case | {"config": dataclasses.asdict(config)} for case in rows
                                         for config in configs(*dimensions(case), space).values()])
     print(f"compiling the kernels of {len(rows)} calls", flush=True)
-    for case, error in bench.spread(call_once, rows):
+    for case, error in harness.spread(call_once, rows):
         print(f"not compiled ahead: {case}: {error[:300]}", flush=True)
     print(f"compiled in {time.monotonic() - begun:.0f} s", flush=True)
 
 
 # ---- what is asked for, and told
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = harness.script(__doc__)
     parser.add_argument("--rows", type=listed, default=["random"], metavar="KINDS",
                         help=f"comma-separated, of: {', '.join(product_rows.MUST)} (default: random)")
-    parser.add_argument("--seed", type=int, help="of the random products (default: drawn from the system)")
     parser.add_argument("--count", type=int, default=200, help="random products, and off-grid ones (default: %(default)s)")
     parser.add_argument("--distribution", choices=product_rows.DISTRIBUTIONS, default="log",
                         help="of N and K (default: %(default)s)")
@@ -255,26 +253,13 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--dtype", type=listed, default=["bf16"], help="comma-separated, of: " + ", ".join(DTYPES))
     parser.add_argument("--stored", choices=STORED, default=STORED[0], help="how a and b lie in memory (default: %(default)s)")
     parser.add_argument("--space", type=int, default=0, metavar="N", help="N of the configs that the op puts first for each row")
-    parser.add_argument("--processes", type=int, default=3)
-    parser.add_argument("--gpus", type=int, default=1, help="GPUs of this machine that share the processes out (default: 1)")
-    parser.add_argument("--seconds", type=float, help="of the whole run: then no more rows begin")
     parser.add_argument("--rounds", type=int, help="of all competitors, a row (default: 11, beside other configs 5)")
     parser.add_argument("--idle", type=float, default=0.0, metavar="S",
                         help="without work before the measurements of each competitor, at the boost clock (default: under load)")
-    parser.add_argument("--resume", action="store_true", help="go on with the file of --out: rows of the fewest runs first")
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--picture", type=Path, help="an .svg or .png file: ratios over the products")
     parser.add_argument("--fit", type=Path, help="a file of lines: shape, config, seconds")
-    parser.add_argument("--read", type=Path, help="a file to tell of, instead of measuring")
-    options = parser.parse_args(arguments)
-    if unknown := set(options.dtype) - set(DTYPES):
-        parser.error(f"--dtype {sorted(unknown)}: choose from {list(DTYPES)}")
+    options = harness.parse_sweep(parser, arguments, dtype=DTYPES)
     if options.shapes and "--rows" not in (sys.argv[1:] if arguments is None else arguments):
         options.rows = []
-    if options.seed is None:
-        options.seed = int.from_bytes(os.urandom(4), "little")
-        if arguments is None:
-            sys.argv += ["--seed", str(options.seed)]  # of the processes that measure, and of the command in the file
     try:
         options.cases = product_rows.cases(options.rows, options.dtype, count=options.count, seed=options.seed,
                                            distribution=options.distribution)
@@ -310,7 +295,7 @@ def main() -> int:
         if options.fit is not None:
             options.fit.write_text(fit_lines(rows), encoding="utf8")
         chosen_rows = [row for row in rows if row.name == OURS]
-        text = bench.summary(chosen_rows, by=product_rows.kind)
+        text = harness.summary(chosen_rows, by=product_rows.kind)
         if len(chosen_rows) < len(rows):
             best = {json.dumps(row.case): row.ratio.median for row in sorted(rows, key=lambda row: row.ratio.median)}
             lost = [row.ratio.median / best[json.dumps(row.case)] for row in chosen_rows]
@@ -318,34 +303,25 @@ def main() -> int:
             text += f"\n\nthe choice over the best config: geometric mean {mean:.3f}, least {min(lost, default=1):.3f}"
         return f"{text}\n\n{product_rows.verdict(rows, OURS)}"
 
-    def draw(result: bench.Result) -> None:
-        if options.picture is not None:
-            bench.ratio_map([("this run", result)], options.picture, name=OURS)
-            print(f"drawn to {options.picture}")
-
-    if options.read is not None:
-        result = bench.read(options.read)
-        print(tell(result.rows))
-        draw(result)
-        return 0
-    rounds = 5 if options.space else bench.SweepPlan.rounds
     load = {"shape": LOAD, "dtype": options.dtype[0], "of": "load"}
-    if PROCESS not in os.environ:
-        print(f"seed {options.seed}, {len(options.cases)} rows", flush=True)
-    status = bench.sweep(
-        "random_products", options.cases, lambda process, case: contest(process, case, options.space),
-        reference=REFERENCE, plan=bench.SweepPlan(rounds=options.rounds or rounds, idle=options.idle), load=load,
-        processes=options.processes, gpus=options.gpus, out=options.out, seconds=options.seconds, resume=options.resume,
-        method={"seed": options.seed, "distribution": options.distribution, "stored": options.stored,
-                "errors": f"relative Frobenius norm against float64, {SAMPLED_ROWS} sampled rows"},
-        ahead=lambda: ahead([load, *options.cases], options.space), tell=tell)
-    if options.out is not None and PROCESS not in os.environ:
-        draw(bench.read(options.out))
-    return status
+    rounds = options.rounds or (5 if options.space else harness.SweepPlan.rounds)
+    return harness.sweep_or_read(
+        "random_products",
+        options,
+        lambda process, case: contest(process, case, options.space),
+        name=OURS,
+        reference=REFERENCE,
+        plan=harness.SweepPlan(rounds=rounds, idle=options.idle),
+        load=load,
+        method={
+            "distribution": options.distribution,
+            "stored": options.stored,
+            "errors": f"relative Frobenius norm against float64, {SAMPLED_ROWS} sampled rows",
+        },
+        ahead=lambda: ahead([load, *options.cases], options.space),
+        tell=tell,
+    )
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except NumpipeError as error:
-        sys.exit(f"error: {error}")
+    harness.run(main)

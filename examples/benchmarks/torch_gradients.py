@@ -18,12 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from numpipe import bench
-from numpipe.errors import NumpipeError
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-import benchmark_options
-from benchmark_options import listed
+import harness
 
 OURS, REFERENCE = "numpipe", "PyTorch"
 DTYPES = {"bf16": "bfloat16", "f16": "float16"}
@@ -63,7 +61,7 @@ def errors(found: tuple[Any, ...], x: Any, w: Any, grad: Any) -> list[float]:
     for got, left, right in zip((each.detach() for each in found), (x, grad, grad.T), (w.T, w, x), strict=True):
         rows = torch.randperm(got.shape[0], device=got.device)[:SAMPLED_ROWS]
         exact = left[rows].double() @ right.double()
-        told.append(float(torch.linalg.norm(got[rows].double() - exact) / torch.linalg.norm(exact)))
+        told.append(harness.relative_error(got[rows], exact))
     return told
 
 
@@ -86,28 +84,28 @@ def measure(process: int, case: Mapping[str, Any], options: argparse.Namespace, 
         if any(ours > ERROR * theirs for ours, theirs in zip(found[OURS], found[REFERENCE], strict=True)):
             raise AssertionError(f"{OURS}: errors {found[OURS]}, {REFERENCE}'s are {found[REFERENCE]}, {case}")
     calls = {name: lambda i, step=step: both(step, *sets[i % count]) for name, step in known.items()}
-    samples = bench.compare(calls, reference=REFERENCE, protocols=tuple(options.protocols), plan=options.plan,
-                            sensors=bench.sensors())
+    samples = bench.compare(calls, reference=REFERENCE, **harness.compare_options(options))
     return bench.run_entry(process, case, 6e-12 * m * n * k, samples, errors=found, rotation_sets=count)
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = harness.script(__doc__)
     parser.add_argument("--shapes", nargs="+", default=SHAPES, metavar="M,N,K")
-    parser.add_argument("--dtype", type=listed, default=list(DTYPES), help="comma-separated, of: " + ", ".join(DTYPES))
-    parser.add_argument("--of", type=listed, default=list(OF), help="comma-separated, of: " + ", ".join(OF))
-    return benchmark_options.parse(parser, arguments, dtype=DTYPES, of=OF)
+    parser.add_argument("--dtype", type=harness.listed, default=list(DTYPES), help="comma-separated, of: " + ", ".join(DTYPES))
+    parser.add_argument("--of", type=harness.listed, default=list(OF), help="comma-separated, of: " + ", ".join(OF))
+    return harness.parse(parser, arguments, dtype=DTYPES, of=OF)
 
 
 def main() -> int:
     options = parse()
     cases = [{"shape": shape, "of": of, "dtype": dtype} for shape in options.shapes for of in options.of for dtype in options.dtype]
-    return bench.main("torch_gradients", cases, lambda process, case: measure(process, case, options), processes=options.processes,
-                      gpus=options.gpus, out=options.out, method=vars(options.plan))
+    return harness.main(
+        "torch_gradients",
+        cases,
+        lambda process, case: measure(process, case, options),
+        **harness.main_options(options),
+    )
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except NumpipeError as error:
-        sys.exit(f"error: {error}")
+    harness.run(main)

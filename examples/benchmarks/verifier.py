@@ -201,6 +201,8 @@ def main() -> int:
         (numpipe_times if options.worker == "numpipe" else pallas_times)(options.runs)
         return 0
 
+    import harness  # not in a worker: the interpreter that has JAX may lack numpipe
+
     one_core = {name: "1" for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")}
     ours: list[dict[str, Any]] = []
     theirs: list[dict[str, Any]] = []
@@ -218,15 +220,13 @@ def main() -> int:
             asked = "ModuleNotFoundError" not in why and "ImportError" not in why
     found = record(ours, [process for process in theirs if process["runs"] or asked], options)
     tell(found)
-    if options.out is not None:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf8")
+    harness.write(options.out, found)
     return 0
 
 
 def record(ours: list[dict[str, Any]], theirs: list[dict[str, Any]], options: argparse.Namespace) -> dict[str, Any]:
     """The file's contents: figures, every raw value, and the machine."""
-    from numpipe.tools.bench import device
+    from numpipe.bench import device
 
     def median(name: str, which: int) -> float:
         return statistics.median(statistics.median(run[which] for run in process["times"][name]) for process in ours)

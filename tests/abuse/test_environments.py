@@ -21,7 +21,6 @@ import numpy as np
 import pytest
 
 import numpipe
-from numpipe import bench
 from numpipe.compile import cache
 from numpipe.compile.build import toolchain
 from numpipe.diagnostics import log
@@ -54,7 +53,6 @@ REFUSED: list[tuple[str, tuple[str, ...], Callable[[], Any]]] = [
     ("NUMPIPE_PEER_TIMEOUT", ("", "soon", "0", "-1", "nan", "inf", "1e9"), controls.patience),
     ("NUMPIPE_PINNED_BYTES", ("1e9", "-1", "1 GiB", "nan", "9" * 5000), pinned.limit.__wrapped__),
     ("NUMPIPE_COPY_THREADS", ("0", "-1", "many", "1.5", "9" * 5000), copy_threads.count.__wrapped__),
-    ("NUMPIPE_BENCH_PROCESS", ("", "x", "-1"), lambda: bench.main("b", [], lambda *_: {})),
 ]
 """variables whose words are checked where they are read"""
 ALLOWED: list[tuple[str, tuple[str, ...], Callable[[], Any]]] = [

@@ -133,7 +133,7 @@ def test_the_command_lines_end_with_a_line_and_no_traceback(what: str, tmp_path:
     path = tmp_path / "file.json"
     PLACES.get(what, lambda path: path.write_bytes(CONTENTS[what]))(path)
     for call, status in ((lambda: main(["timeline", str(path)]), 1), (lambda: main(["inspect", str(path)]), 1),
-                         (lambda: bench_main(["show", str(path)]), 2), (lambda: bench_main(["compare", str(path), str(path)]), 2)):
+                         (lambda: bench_main(["show", str(path)]), 2)):
         assert call() == status
         assert "file.json" in capsys.readouterr().err
 

@@ -64,7 +64,7 @@ def test_the_ladder_has_every_rung_the_last_one_first_before_cudnn(program: Any,
 def test_the_ladders_table_says_which_shape_mask_and_type(program: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     told = {}
     monkeypatch.setattr(sys, "argv", ["attention.py", "--ladder", "--table", str(tmp_path / "table.md")])
-    monkeypatch.setattr(bench, "main", lambda name, cases, measure, *, tell, **_: told.update({name: tell([
+    monkeypatch.setattr(program.harness, "main", lambda name, cases, measure, *, tell, **_: told.update({name: tell([
         row("top", "burst", 1.1, 1.1), row("first", "burst", 0.7, 0.7), row("cuDNN", "burst", 1.0, 1.0)])}) or 0)
     assert program.main() == 0
     lines = told["attention_ladder"].splitlines()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib.util
 import sys
 from pathlib import Path
@@ -147,13 +146,6 @@ def test_the_chosen_config_stands_beside_those_that_have_a_name(program: Any, sh
     for name in (first, *others):
         found[name](1, 2, 3)
     assert asked == [None, *(gemm_tuned.CONFIGS[name] for name in others)]
-
-
-def test_what_is_told_stands_below_the_table(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    sample = dataclasses.asdict(bench.Sample("burst", "ref", 1, {"ref": [1.0], "x": [0.5], "ref again": [1.0]}))
-    result = bench.Result("t", {}, {}, [{"process": 0, "case": {"n": 1}, "work": 1.0, "samples": [sample]}])
-    assert bench.collect(result, 0, None, tell=lambda rows: f"{len(rows)} row of {rows[0].name}") == 0
-    assert capfd.readouterr().out.endswith("1 row of x\n")
 
 
 def test_the_ladders_table_begins_with_the_first_rung_and_leaves_what_was_not_measured_empty(program: Any, tmp_path: Path) -> None:

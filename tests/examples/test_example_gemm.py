@@ -13,13 +13,13 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from numpipe import bench
+from cublas import Cublas  # type: ignore[import-not-found]
 from numpipe.launch import driver
 from numpipe.tools.bench import protocols
 from tests.conftest import why_no_gpu
+from tests.examples.test_cublas import FakeLibrary
 from tests.kernels.launch_fakes import FakeDriver
 from tests.tools.bench.test_bench import FakeGpu
-from tests.tools.bench.test_bench_blas import FakeLibrary
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "gemm.py"
@@ -118,8 +118,8 @@ class OnFakeGpu:
         driver_, timer = FakeDriver(), FakeGpu()
         monkeypatch.setattr(driver, "get", lambda: driver_)
         monkeypatch.setattr(protocols, "EventTimer", lambda: timer)
-        library = bench.Cublas(FakeLibrary()) if cublas else None  # type: ignore[arg-type]
-        monkeypatch.setattr(gemm.bench, "cublas", lambda: library and self.counted(library))
+        library = Cublas(FakeLibrary()) if cublas else None
+        monkeypatch.setattr("cublas.load_cublas", lambda: library and self.counted(library))
         monkeypatch.setattr(gemm, "matmul", self.matmul)
         self.chosen: list[Any] = []
         self.gemm, self.timer, self.calls = gemm, timer, 0

@@ -218,7 +218,7 @@ def test_a_sweep_holds_the_buffers_of_one_row_at_a_time(on_cpu: Any, monkeypatch
 
     alive: list[int] = []
 
-    def make(process: int, case: Any) -> bench.Contest:
+    def make(process: int, case: Any) -> Any:
         alive.append(sum(each() is not None for each in made))
         return on_cpu.contest(process, case)
 
@@ -228,8 +228,15 @@ def test_a_sweep_holds_the_buffers_of_one_row_at_a_time(on_cpu: Any, monkeypatch
     for name, short in (("measure", lambda self, call, calls, first: call(first)), ("seconds", lambda self, handle: 1e-5),
                         ("megahertz", lambda self, handle: None), ("synchronize", lambda self: None)):
         monkeypatch.setattr(bench.EventTimer, name, short)
-    sweep = bench.Sweep(make, reference="cuBLAS", plan=bench.SweepPlan(load=0, reload=0, rounds=3), timer=bench.EventTimer(),
-                        capture=lambda first, work: work, load={"shape": "8,8,8", "dtype": "bf16"})
+    sweeps = sys.modules[on_cpu.harness.Contest.__module__]
+    sweep = sweeps.Sweep(
+        make,
+        reference="cuBLAS",
+        plan=sweeps.SweepPlan(load=0, reload=0, rounds=3),
+        timer=bench.EventTimer(),
+        capture=lambda first, work: work,
+        load={"shape": "8,8,8", "dtype": "bf16"},
+    )
     for shape in ("9,40,72", "16,16,16", "1,8,8"):
         entry = sweep(0, {"shape": shape, "dtype": "bf16"})
         assert "failed" not in entry and entry["graph"] >= 40 and entry["rotation_sets"] > 1, entry

@@ -17,8 +17,9 @@ import numpy as np
 import pytest
 
 import numpipe
+from cublas import load_cublas  # type: ignore[import-not-found]  # examples/cublas.py
 from gemm import Config, matmul  # type: ignore[import-not-found]  # examples/gemm.py
-from numpipe import CompilerParams, bench, launch
+from numpipe import CompilerParams, launch
 from numpipe.launch import driver
 from tests.language.pipeline import test_gemm_simulated as simulated
 from tests.language.pipeline.test_gemm_simulated import (
@@ -265,7 +266,7 @@ def test_8192_cubed_is_as_accurate_as_cublas(dtype: Any) -> None:
 
     ours = error(matmul(*on_gpu))
     assert ours < {F16: 3e-4, BF16: 2.4e-3}[dtype]
-    if cublas := bench.cublas():
+    if cublas := load_cublas():
         theirs = launch.DeviceArray((size, size), dtype)
         cublas(*on_gpu, theirs)
         assert ours <= 1.05 * error(theirs)
@@ -362,7 +363,7 @@ def test_cupy_arrays() -> None:
 
 @pytest.mark.parametrize("dtype", [F16, BF16], ids=str)
 def test_the_reference_computes_the_same_product(dtype: Any) -> None:
-    cublas = bench.cublas()
+    cublas = load_cublas()
     if cublas is None:
         pytest.skip("no package here brings cuBLAS")
     a, b = integers(300, 264, 136, dtype)

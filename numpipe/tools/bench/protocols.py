@@ -1,21 +1,23 @@
 """The three ways to hold a kernel against a reference.
 
-A Hopper card is limited by its power: after a second of matrix products its clock settles where the power meets the
-cap, and a kernel that draws less then runs at a higher clock. So one number does not say which kernel is faster:
+A Hopper card is limited by power: after a second of matrix products its clock settles where the
+power meets the cap, and a kernel that draws less power then runs at a higher clock. So there are
+three answers to which kernel is faster:
 
-===========  ===================================================  ========================================
-protocol     what happens                                         what the ratio says
-===========  ===================================================  ========================================
-burst        8 measurements after 1.5 s without work              both at the boost clock, power to spare
-interleaved  2 s of load, then rounds of all competitors          both at one clock: a ratio of cycles
-alone        each under its own load, the reference first and     each at the clock its own power allows
-             again last
-===========  ===================================================  ========================================
+===========  ==============================================  ======================================
+protocol     procedure                                       meaning of the ratio
+===========  ==============================================  ======================================
+burst        8 measurements after 1.5 s without work         both at the boost clock
+interleaved  2 s of load, then rounds of all competitors     both at one clock: a ratio of cycles
+alone        each under its own load, the reference first    each at the clock its own power allows
+             and again last
+===========  ==============================================  ======================================
 
-The reference always runs twice. Its second time over its first is the noise of the very measurement that the ratio
-comes from; the others are compared with the mean of the two.
+The reference always runs twice. The ratio of its two times is the noise of this measurement; the
+other competitors are compared with their mean.
 
-Hundreds of rows are measured by a fourth, "sweep" (`sweeps`): interleaved, after one load for all rows.
+The benchmarks of numpipe measure hundreds of rows by a fourth protocol, "sweep": interleaved, after
+one load for all rows.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ AGAIN = " again"
 
 @dataclass(frozen=True)
 class Plan:
-    """Durations (seconds) and counts of the protocols; the defaults are the ones results are published with."""
+    """Durations (seconds) and counts of the protocols; published results use the defaults."""
 
     idle: float = 1.5
     burst_count: int = 8
@@ -58,8 +60,9 @@ class Plan:
 class Sample:
     """The measurements of one protocol in one process. Times are seconds per call.
 
-    `sensors` were read under load: by competitor, or under "all" while all ran in turn. ``clock_mhz`` among them is no reading: it
-    is the SMs' clock during the measurements of the times, where the timer knows it (`Timer.megahertz`).
+    `sensors` were read under load: by competitor, or under "all" while all ran in turn. Its entry
+    ``clock_mhz`` is the SMs' mean clock during the timed work, if the timer measures it
+    (`Timer.megahertz`).
     """
 
     protocol: Protocol
@@ -67,52 +70,67 @@ class Sample:
     calls: int
     """launches between two events"""
     times: dict[str, list[float]]
-    """raw measurements by competitor; the reference's second turn is under its name + " again" """
+    """raw measurements by competitor; the reference's second run has its name + " again" """
     sensors: dict[str, dict[str, float]] = field(default_factory=dict)
 
     def seconds(self, name: str) -> float:
         return statistics.median(self.times[name])
 
     def sensed(self, name: str) -> dict[str, float]:
-        """Return what is known of the card while a competitor ran."""
+        """Return the sensors' readings while a competitor ran."""
         return {**self.sensors.get("all", {}), **self.sensors.get(name, {})}
 
     @property
     def reference_seconds(self) -> float:
-        """The mean of the medians of the reference's turns."""
-        return statistics.fmean(self.seconds(name) for name in (self.reference, self.reference + AGAIN) if name in self.times)
+        """The mean of the medians of the reference's two runs."""
+        both = (self.reference, self.reference + AGAIN)
+        return statistics.fmean(self.seconds(name) for name in both if name in self.times)
 
     def ratio(self, name: str) -> float:
-        """Speed of `name` over the reference's: more than 1 is faster."""
+        """Return the speed of `name` over the reference's: more than 1 is faster."""
         return self.reference_seconds / self.seconds(name)
 
     @property
     def noise(self) -> float:
-        """The reference's first turn over its second: what the ratio of equals looks like."""
+        """The reference's first time over its second: a ratio of equals."""
         return self.seconds(self.reference) / self.seconds(self.reference + AGAIN)
 
 
-def compare(competitors: Mapping[str, Competitor], *, reference: str, protocols: tuple[Protocol, ...] = PROTOCOLS,
-            plan: Plan | None = None, timer: Timer | None = None, sensors: Callable[[], dict[str, float]] | None = None,
-            poison: Callable[[], None] | None = None, check: Callable[[Protocol], None] | None = None) -> list[Sample]:
+def compare(
+    competitors: Mapping[str, Competitor],
+    *,
+    reference: str,
+    protocols: tuple[Protocol, ...] = PROTOCOLS,
+    plan: Plan | None = None,
+    timer: Timer | None = None,
+    sensors: Callable[[], dict[str, float]] | None = None,
+    poison: Callable[[], None] | None = None,
+    check: Callable[[Protocol], None] | None = None,
+) -> list[Sample]:
     """Measure the competitors against one of them, in this process.
 
-    competitors  name -> function of a call count that launches the work once; use the count to rotate buffers
-                 (`rotation_sets`), so that no call finds its inputs in the L2
+    competitors  name -> function of a call count that launches the work once; use the count to
+                 rotate buffers (`rotation_sets`), so that no call finds its inputs in the L2
     reference    the competitor that the others are compared with, measured twice
     plan         durations and counts
-    timer        CUDA events unless given
-    sensors      called while the GPU is under the protocol's load -> e.g. ``{"sm_mhz": …, "watts": …}``
+    timer        default: `EventTimer`
+    sensors      called under the protocol's load; returns e.g. ``{"sm_mhz": …, "watts": …}``
     poison       called before each protocol: fill the outputs with NaN
     check        called with the protocol's name after it: raise if an output is wrong
 
-    Raises SpecError if `reference` is not a competitor or a protocol is unknown, TargetError where there is no GPU to measure on.
+    Raises SpecError if `reference` is not a competitor or a protocol is unknown, TargetError
+    without a GPU.
     """
     if reference not in competitors:
-        raise SpecError(f"reference={reference!r} is not among the competitors {list(competitors)}: name one of them")
+        raise SpecError(
+            f"reference={reference!r} is not among the competitors "
+            f"{list(competitors)}: name one of them"
+        )
     if unknown := set(protocols) - set(PROTOCOLS):
         raise SpecError(f"protocols: {sorted(unknown)} unknown, choose from {list(PROTOCOLS)}")
-    session = Session(dict(competitors), reference, plan or Plan(), timer or EventTimer(), sensors or dict)
+    session = Session(
+        dict(competitors), reference, plan or Plan(), timer or EventTimer(), sensors or dict
+    )
     session.warm_up()
     samples = []
     for protocol in protocols:
@@ -125,7 +143,9 @@ def compare(competitors: Mapping[str, Competitor], *, reference: str, protocols:
 
 
 def rotation_sets(bytes_per_call: int, l2_bytes: int) -> int:
-    """Return how many sets of buffers to rotate over, so that 2 x L2 of other data pass between two uses of one set.
+    """Return how many sets of buffers to rotate over.
+
+    With so many, other data of twice the L2's size pass between two uses of a set.
 
     >>> rotation_sets(bytes_per_call=100 << 20, l2_bytes=60 << 20)
     3
@@ -135,16 +155,26 @@ def rotation_sets(bytes_per_call: int, l2_bytes: int) -> int:
 
 
 class Session:
-    """The competitors of one `compare`, or of one row of a sweep, with a method for each protocol.
+    """The competitors of one `compare`, with a method for each protocol.
 
-    functions  what is launched for each name of `turns`
+    functions  the competitor by each name of `turns`
     count      launches so far, by which buffers rotate
     calls      launches between two events
     """
 
-    def __init__(self, competitors: dict[str, Competitor], reference: str, plan: Plan, timer: Timer,
-                 sensors: Callable[[], dict[str, float]]) -> None:
-        self.turns = [reference, *(name for name in competitors if name != reference), reference + AGAIN]
+    def __init__(
+        self,
+        competitors: dict[str, Competitor],
+        reference: str,
+        plan: Plan,
+        timer: Timer,
+        sensors: Callable[[], dict[str, float]],
+    ) -> None:
+        self.turns = [
+            reference,
+            *(name for name in competitors if name != reference),
+            reference + AGAIN,
+        ]
         self.functions = competitors | {reference + AGAIN: competitors[reference]}
         self.reference, self.plan, self.timer, self.sensors = reference, plan, timer, sensors
         self.count, self.calls = 0, 1
@@ -159,9 +189,9 @@ class Session:
         self.count += 4 * self.calls
 
     def first_times(self, calls: int = 3) -> dict[str, float]:
-        """Make the first calls (compiles, plans) outside all measurements, and find how many make `plan.work` of GPU time.
+        """Make the first calls, which compile, and choose `calls` so that they take `plan.work`.
 
-        Returns the seconds of a call of each, as far as so few calls tell.
+        Return the seconds of a call of each competitor, of these few calls.
         """
         for name in self.turns:
             self.timer.seconds(self.measure(name, calls))
@@ -171,12 +201,12 @@ class Session:
 
     def warm_up(self) -> None:
         self.first_times()
-        for name in self.turns:  # a competitor that makes a program of many calls compiles it now, not under the load
+        for name in self.turns:  # one that compiles a program of many calls does so before the load
             self.launch(name)
             self.timer.seconds(self.measure(name))
 
     def load(self, names: list[str], seconds: float) -> None:
-        """Keep the GPU busy with `names` in turn. Every round is waited for, so that the queue stays short."""
+        """Keep the GPU busy with `names` in turn. Rounds are waited for: the queue stays short."""
         end = self.timer.now() + seconds
         while self.timer.now() < end:
             for name in names:
@@ -184,10 +214,14 @@ class Session:
             self.timer.synchronize()
 
     def burst(self) -> Sample:
-        return self._one_by_one("burst", lambda _name: self.timer.sleep(self.plan.idle), self.plan.burst_count)
+        return self._one_by_one(
+            "burst", lambda _name: self.timer.sleep(self.plan.idle), self.plan.burst_count
+        )
 
     def alone(self) -> Sample:
-        return self._one_by_one("alone", lambda name: self.load([name], self.plan.alone_load), self.plan.alone_count)
+        return self._one_by_one(
+            "alone", lambda name: self.load([name], self.plan.alone_load), self.plan.alone_count
+        )
 
     def _one_by_one(self, protocol: Protocol, prepare: Callable[[str], None], count: int) -> Sample:
         """Measure each competitor `count` times, after `prepare`."""
@@ -205,13 +239,22 @@ class Session:
         handles: dict[str, list[Any]] = {name: [] for name in self.turns}
         draw = random.Random(0)
         for _ in range(self.plan.rounds):
-            for name in draw.sample(self.turns, len(self.turns)):  # after milliseconds of one that draws less the clock is higher
+            # in a new order each round: after one that draws less power the clock is higher
+            for name in draw.sample(self.turns, len(self.turns)):
                 handles[name].append(self.measure(name))
         return self._sample(protocol, handles, {"all": self.sensors()})
 
-    def _sample(self, protocol: Protocol, handles: dict[str, list[Any]], readings: dict[str, dict[str, float]]) -> Sample:
-        times = {name: [self.timer.seconds(handle) for handle in handles[name]] for name in self.turns}
+    def _sample(
+        self,
+        protocol: Protocol,
+        handles: dict[str, list[Any]],
+        readings: dict[str, dict[str, float]],
+    ) -> Sample:
+        times = {
+            name: [self.timer.seconds(handle) for handle in handles[name]] for name in self.turns
+        }
         for name in self.turns:
-            if clocks := [mhz for handle in handles[name] if (mhz := self.timer.megahertz(handle)) is not None]:
-                readings[name] = {**readings.get(name, {}), "clock_mhz": statistics.median(clocks)}
+            clocks = [self.timer.megahertz(handle) for handle in handles[name]]
+            if known := [mhz for mhz in clocks if mhz is not None]:
+                readings[name] = {**readings.get(name, {}), "clock_mhz": statistics.median(known)}
         return Sample(protocol, self.reference, self.calls, times, readings)

@@ -1,10 +1,11 @@
 """Results: every raw run in JSON, and a table of figures with their uncertainty.
 
-The file (schema ``numpipe-bench/1``) holds ``runs``, one entry a case and process as it was measured, failed ones
-included; ``rows``, the figures, can always be computed again from them.
+The file (schema ``numpipe-bench/1``) holds ``runs``, an entry for each case and process, failed
+ones included; ``rows``, the figures, are computed from them.
 
-Runs inside one process share its clocks, its memory addresses and its luck, so the unit that is repeated is the process: each
-gives one ratio, the figure is their median, and its 95 % interval comes from their spread.
+Measurements in one process share clocks, memory addresses and chance, so the process is the unit
+that is repeated: each gives one ratio. The figure is their median, with a 95 % interval from their
+spread.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import os
 import statistics
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +33,7 @@ from .protocols import AGAIN, Sample
 MOST_BYTES = 1 << 30
 SCHEMA = "numpipe-bench/1"
 TENSOR_FLOPS = 2 * DEFAULT.rate(ELEMENTS["float16"])
-"""floating-point operations, of 16-bit operands, that the tensor cores of a Hopper SM do in a cycle"""
-
+"""floating-point operations on 16-bit operands of a Hopper SM's tensor cores in a cycle"""
 
 _T_975 = {2: 12.7062, 3: 4.3027, 4: 3.1824, 5: 2.7764}
 """97.5 % quantile of Student's t for n values (n - 1 degrees of freedom)"""
@@ -41,7 +41,10 @@ _T_975 = {2: 12.7062, 3: 4.3027, 4: 3.1824, 5: 2.7764}
 
 @dataclass(frozen=True)
 class Figure:
-    """The median of a few processes' ratios and its 95 % interval, `low` to `high`, which are None where one process ran."""
+    """The median of the processes' ratios and its 95 % interval, `low` to `high`.
+
+    These are None if one process ran.
+    """
 
     median: float
     low: float | None
@@ -49,7 +52,7 @@ class Figure:
     count: int
 
     def reaches(self, target: float) -> bool:
-        """Return whether the interval's upper end reaches `target`, by which a required ratio is judged."""
+        """Return whether the interval's upper end reaches a required ratio."""
         return (self.median if self.high is None else self.high) >= target
 
     def __str__(self) -> str:
@@ -61,9 +64,9 @@ class Figure:
 def figure(ratios: Sequence[float]) -> Figure:
     """Return the median and the 95 % interval of positive ratios, one a process.
 
-    Two to five values: Student's t on the logarithms, ``exp(mean ± t s / sqrt n)``, which assumes that they scatter
-    like a normal variable, since so few values can say nothing of their distribution's shape. Six or more: the
-    distribution-free interval of the median, between the order statistics whose binomial coverage is at least 95 %.
+    Two to five values: Student's t on the logarithms, ``exp(mean ± t s / sqrt n)``, assuming a
+    normal distribution, as so few values do not show its shape. Six or more: the interval between
+    the order statistics whose binomial coverage of the median is at least 95 %.
 
     >>> print(figure([1.02, 1.03, 1.04]))
     1.030 [1.005, 1.055]
@@ -79,7 +82,8 @@ def figure(ratios: Sequence[float]) -> Figure:
         logs = [math.log(v) for v in values]
         centre, half = statistics.fmean(logs), _T_975[n] * statistics.stdev(logs) / math.sqrt(n)
         return Figure(median, math.exp(centre - half), math.exp(centre + half), n)
-    below, outside = 1 / 2**n, 0  # values to drop at either end: the largest k with P(Binomial(n, 1/2) <= k) <= 2.5 %
+    # values to drop at either end: the largest k with P(Binomial(n, 1/2) <= k) <= 2.5 %
+    below, outside = 1 / 2**n, 0
     while (below := below + math.comb(n, outside + 1) / 2**n) <= 0.025:
         outside += 1
     return Figure(median, values[outside], values[n - 1 - outside], n)
@@ -94,31 +98,24 @@ class Row:
     name: str
     reference: str
     rate: float
-    """of `name`: median over the processes, in units of `work` a second (TFLOPS for work = 1e-12 flops)"""
+    """of `name`: median over the processes, in `work` a second: TFLOPS for work = 1e-12 flops"""
     reference_rate: float
     ratio: Figure
     noise: Figure
     """the reference against itself"""
     sensors: dict[str, float]
-    """medians of what was read while `name` ran"""
+    """medians of the readings while `name` ran"""
     fraction: float | None = None
-    """of what the tensor cores can do in the cycles that `name` took, by the SMs' clock then (`limit` of `run_entry`)"""
+    """of the tensor cores' limit in the cycles that `name` took (`limit` of `run_entry`)"""
     reference_fraction: float | None = None
     per_watt: float | None = None
-    """rate over power, in units of `work` a joule; of the protocol "alone" only: a sensor of watts averages over a second"""
+    """rate over power, `work` a joule; of "alone" only, as power sensors average over a second"""
     reference_per_watt: float | None = None
     work: float | None = None
-    """what one call does"""
+    """of one call"""
     error: float | None = None
-    """of `name`, the largest of the processes; None where the runs tell no `errors`"""
+    """of `name`, the largest of the processes; None if the runs have no `errors`"""
     reference_error: float | None = None
-    place: dict[str, float] = field(default_factory=dict)
-    """numbers by which `ratio_map` places the case: name -> value"""
-
-    @property
-    def key(self) -> tuple[str, str, str]:
-        """The case, protocol and competitor: they tell the rows of one file apart."""
-        return json.dumps(self.case, sort_keys=True), self.protocol, self.name
 
     @property
     def seconds(self) -> float | None:
@@ -144,11 +141,16 @@ class Result:
         return summarise(self.runs)
 
     def write(self, path: Path) -> None:
-        """Write the file in one step: a writer that is killed leaves the old one, and readers never see half of one."""
-        head = {"schema": SCHEMA, "benchmark": self.benchmark, **self.machine, "method": self.method}
+        """Write the file. An old one is replaced in one step: readers never see half of it."""
+        head = {
+            "schema": SCHEMA,
+            "benchmark": self.benchmark,
+            **self.machine,
+            "method": self.method,
+        }
         lists = {"rows": [asdict(row) for row in self.rows], "runs": self.runs}
         text = json.dumps(head, indent=1).removesuffix("\n}")
-        for name, entries in lists.items():  # a line an entry: files of thousands of raw times stay readable
+        for name, entries in lists.items():  # a line for each entry
             text += f',\n "{name}": [\n  ' + ",\n  ".join(map(json.dumps, entries)) + "\n ]"
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_suffix(path.suffix + ".part")
@@ -156,8 +158,23 @@ class Result:
         os.replace(part, path)
 
 
+_DAMAGED = (
+    LookupError,
+    TypeError,
+    ValueError,
+    AttributeError,
+    ArithmeticError,
+    EOFError,
+    zlib.error,
+    gzip.BadGzipFile,
+)
+
+
 def read(path: str | os.PathLike[str]) -> Result:
-    """Read a result file, which may be compressed (``.gz``). Raises SpecError for another file, and for one of another schema."""
+    """Read a result file, which may be compressed (``.gz``).
+
+    Raises SpecError for any other file.
+    """
     require("bench.read", locals(), path=PATH)
     path = Path(path)
     try:
@@ -167,30 +184,47 @@ def read(path: str | os.PathLike[str]) -> Result:
         data = parsed(text)
         if data.get("schema") != SCHEMA:
             raise ValueError(f"its schema is {told(data.get('schema'))}, expected {SCHEMA!r}")
-        machine = {k: data[k] for k in data.keys() - {"schema", "benchmark", "method", "rows", "runs"}}
+        known = {"schema", "benchmark", "method", "rows", "runs"}
+        machine = {k: data[k] for k in data.keys() - known}
         result = Result(data["benchmark"], machine, data["method"], data["runs"])
         device = machine.get("device", {})
-        require("result", {"device": device, "method": result.method}, device=MAPPING, method=MAPPING)
+        require(
+            "result", {"device": device, "method": result.method}, device=MAPPING, method=MAPPING
+        )
         table(result.rows)
-    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise SpecError(f"{path} is no result file of numpipe.bench, or damaged: {error or type(error).__name__}") from None
+    except _DAMAGED as error:
+        why = error or type(error).__name__
+        raise SpecError(f"{path} is no result file of numpipe.bench, or damaged: {why}") from None
     return result
 
 
-def run_entry(process: int, case: Mapping[str, Any], work: float, samples: Iterable[Sample],
-              limit: float | None = None, **facts: Any) -> dict[str, Any]:
+def run_entry(
+    process: int,
+    case: Mapping[str, Any],
+    work: float,
+    samples: Iterable[Sample],
+    limit: float | None = None,
+    **facts: Any,
+) -> dict[str, Any]:
     """Return a `runs` entry.
 
-    work   what one call does: 1e-12 × flops gives TFLOPS
-    limit  the most work that the GPU can do in a cycle of its SMs, in units of `work`: ``1e-12 * TENSOR_FLOPS * sms``, say
+    work   of one call: 1e-12 × flops gives TFLOPS
+    limit  the most work of the GPU in a cycle, in units of `work`: ``1e-12 * TENSOR_FLOPS * sms``
     facts  more to keep, e.g. errors
     """
     known = {} if limit is None else {"limit": limit}
-    return {"process": process, "case": dict(case), "work": work, **known, "samples": [asdict(s) for s in samples], **facts}
+    return {
+        "process": process,
+        "case": dict(case),
+        "work": work,
+        **known,
+        "samples": [asdict(s) for s in samples],
+        **facts,
+    }
 
 
 def summarise(runs: Sequence[Mapping[str, Any]]) -> list[Row]:
-    """Return the figures of all complete runs, in the order in which the cases were first measured."""
+    """Return the figures of all complete runs, in the order of the cases' first measurements."""
     require("summarise", locals(), runs=each(MAPPING))
     groups: dict[tuple[str, str, str], list[tuple[Mapping[str, Any], Sample]]] = {}
     for run in runs:
@@ -204,42 +238,60 @@ def summarise(runs: Sequence[Mapping[str, Any]]) -> list[Row]:
 
 
 def case_key(run: Mapping[str, Any]) -> str:
-    """Return what tells the case of a `runs` entry from others."""
+    """Return the case of a `runs` entry as a key."""
     return json.dumps(run["case"], sort_keys=True)
 
 
 def _row(protocol: str, name: str, members: list[tuple[Mapping[str, Any], Sample]]) -> Row:
     readings, reference = [sample.sensed(name) for _, sample in members], members[0][1].reference
+    sensed = sorted({k for r in readings for k in r})
 
-    def median(value: Callable[[Mapping[str, Any], Sample, str], float | None], of: str) -> float | None:
+    def median(
+        value: Callable[[Mapping[str, Any], Sample, str], float | None], of: str
+    ) -> float | None:
         values = [v for run, sample in members if (v := value(run, sample, of)) is not None]
         return statistics.median(values) if values else None
 
     def error(of: str) -> float | None:
-        return max((run["errors"][of] for run, _ in members if of in run.get("errors", ())), default=None)
+        return max(
+            (run["errors"][of] for run, _ in members if of in run.get("errors", ())), default=None
+        )
 
     return Row(
-        case=dict(members[0][0]["case"]), protocol=protocol, name=name, reference=reference,
+        case=dict(members[0][0]["case"]),
+        protocol=protocol,
+        name=name,
+        reference=reference,
         rate=statistics.median(run["work"] / sample.seconds(name) for run, sample in members),
-        reference_rate=statistics.median(run["work"] / sample.reference_seconds for run, sample in members),
+        reference_rate=statistics.median(
+            run["work"] / sample.reference_seconds for run, sample in members
+        ),
         ratio=figure([sample.ratio(name) for _, sample in members]),
         noise=figure([sample.noise for _, sample in members]),
-        sensors={k: statistics.median(r[k] for r in readings if k in r) for k in sorted({k for r in readings for k in r})},
-        fraction=median(_fraction, name), reference_fraction=median(_fraction, reference),
-        per_watt=median(_per_watt, name), reference_per_watt=median(_per_watt, reference),
-        work=members[0][0]["work"], error=error(name), reference_error=error(reference), place=dict(members[0][0].get("place", {})),
+        sensors={k: statistics.median(r[k] for r in readings if k in r) for k in sensed},
+        fraction=median(_fraction, name),
+        reference_fraction=median(_fraction, reference),
+        per_watt=median(_per_watt, name),
+        reference_per_watt=median(_per_watt, reference),
+        work=members[0][0]["work"],
+        error=error(name),
+        reference_error=error(reference),
     )
 
 
 def _fraction(run: Mapping[str, Any], sample: Sample, name: str) -> float | None:
-    """Return the work over the most that could be done in the cycles it took."""
+    """Return the work over the most that is possible in the cycles it took."""
     mhz = sample.sensed(name).get("clock_mhz")
-    return run["work"] / (sample.seconds(name) * mhz * 1e6 * run["limit"]) if mhz and run.get("limit") else None
+    if not mhz or not run.get("limit"):
+        return None
+    return float(run["work"] / (sample.seconds(name) * mhz * 1e6 * run["limit"]))
 
 
 def _per_watt(run: Mapping[str, Any], sample: Sample, name: str) -> float | None:
     watts = sample.sensed(name).get("watts")
-    return run["work"] / sample.seconds(name) / watts if watts and sample.protocol == "alone" else None
+    if not watts or sample.protocol != "alone":
+        return None
+    return float(run["work"] / sample.seconds(name) / watts)
 
 
 def table(rows: Sequence[Row], unit: str = "TFLOPS") -> str:
@@ -248,14 +300,41 @@ def table(rows: Sequence[Row], unit: str = "TFLOPS") -> str:
     if not rows:
         return "nothing was measured"
     reference = rows[0].reference
-    lines = [["case", "protocol", f"{reference} {unit}", "", unit, "ratio [95 %]", f"{reference} / itself", "MHz", "W", "°C",
-              f"of the limit ({reference})", f"{unit}/W ({reference})"]]
+    lines = [
+        [
+            "case",
+            "protocol",
+            f"{reference} {unit}",
+            "",
+            unit,
+            "ratio [95 %]",
+            f"{reference} / itself",
+            "MHz",
+            "W",
+            "°C",
+            f"of the limit ({reference})",
+            f"{unit}/W ({reference})",
+        ]
+    ]
     for row in rows:
         clock = "clock_mhz" if "clock_mhz" in row.sensors else "sm_mhz"
-        sensed = [f"{row.sensors[k]:.0f}" if k in row.sensors else "" for k in (clock, "watts", "celsius")]
-        lines.append([title(row.case), row.protocol, _rate(row.reference_rate), row.name, _rate(row.rate), str(row.ratio),
-                      str(row.noise), *sensed, _pair(row.fraction, row.reference_fraction),
-                      _pair(row.per_watt, row.reference_per_watt)])
+        sensed = [
+            f"{row.sensors[k]:.0f}" if k in row.sensors else "" for k in (clock, "watts", "celsius")
+        ]
+        lines.append(
+            [
+                title(row.case),
+                row.protocol,
+                _rate(row.reference_rate),
+                row.name,
+                _rate(row.rate),
+                str(row.ratio),
+                str(row.noise),
+                *sensed,
+                _pair(row.fraction, row.reference_fraction),
+                _pair(row.per_watt, row.reference_per_watt),
+            ]
+        )
     shown = [i for i in range(len(lines[0])) if i < 10 or any(line[i] for line in lines[1:])]
     return aligned([[line[i] for i in shown] for line in lines])
 
@@ -264,9 +343,11 @@ def aligned(lines: Sequence[Sequence[str]]) -> str:
     """Return lines of as many cells each as text in columns."""
     require("aligned", locals(), lines=each(each(STRING)))
     if len(set(map(len, lines))) != 1:
-        raise SpecError(f"aligned: lines must have as many cells each, got {sorted(set(map(len, lines)))}")
+        counts = sorted(set(map(len, lines)))
+        raise SpecError(f"aligned: lines must have as many cells each, got {counts}")
     widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
-    return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)).rstrip() for line in lines)
+    cells = [[cell.ljust(w) for cell, w in zip(line, widths, strict=True)] for line in lines]
+    return "\n".join("  ".join(line).rstrip() for line in cells)
 
 
 def title(case: Mapping[str, Any]) -> str:
@@ -275,7 +356,9 @@ def title(case: Mapping[str, Any]) -> str:
 
 
 def _pair(value: float | None, reference: float | None) -> str:
-    return "" if value is None else f"{value:.3f}" + ("" if reference is None else f" ({reference:.3f})")
+    if value is None:
+        return ""
+    return f"{value:.3f}" + ("" if reference is None else f" ({reference:.3f})")
 
 
 def _rate(value: float) -> str:

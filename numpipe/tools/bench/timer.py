@@ -1,19 +1,34 @@
-"""CUDA events: the time between two points of a stream, seen from the GPU, and the SMs' clock in it."""
+"""Time GPU work with CUDA events, and measure the SMs' clock while it runs.
+
+A kernel of some microseconds may end before the host has launched the next one; then the host is
+timed. So a kernel of one thread holds the stream until the host has queued all launches, for
+`LIMIT` at most: work that waits for the host itself is measured as it is.
+
+The clock that a driver reports is a sample, taken at another time than the measured work. So a
+small kernel before and after the work stores, for every SM that it reaches, the SM's cycle counter
+(``%clock64``) and the GPU's wall clock (``%globaltimer``). The counters keep running between
+kernels: cycles over time between two stamps are the mean clock, whatever ran in between.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import importlib.util
 import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from ...diagnostics.errors import TargetError
+import numpy as np
+
+from ...diagnostics.errors import LaunchError, TargetError
 from ...launch.device import gpu_state
-from .probes import Holds, Stamps, api, call
 
 Competitor = Callable[[int], object]
-"""Launches its work once, asynchronously; the argument counts calls, for rotating buffers. One that has a method
-``many(first, calls)`` is asked for several launches at once: where a launch takes the host longer than the GPU."""
+"""A function that launches its work once, asynchronously; its argument counts
+calls, for rotating buffers.
+
+If it has a method ``many(first, calls)``, that is called for several launches at once: for work
+whose launch takes the host longer than the GPU."""
 
 
 def launch(competitor: Competitor, first: int, calls: int) -> None:
@@ -26,16 +41,19 @@ def launch(competitor: Competitor, first: int, calls: int) -> None:
 
 
 class Timer(Protocol):
-    """The clock that the protocols measure by. `EventTimer` is the real one; tests bring their own."""
+    """The clock that the protocols measure by: `EventTimer`, or a stand-in in tests."""
 
     def measure(self, competitor: Competitor, calls: int, first: int) -> Any:
-        """Enqueue `calls` launches (arguments first, first + 1, …) between two events; returns a handle for `seconds`."""
+        """Queue `calls` launches (arguments first, first + 1, …) between two events.
+
+        Return a handle for `seconds` and `megahertz`.
+        """
 
     def seconds(self, handle: Any) -> float:
-        """Wait until the handle's work is done; returns the seconds of one call."""
+        """Wait until the handle's work is done, and return the seconds of one call."""
 
     def megahertz(self, handle: Any) -> float | None:
-        """Return the SMs' mean clock during the handle's work, which is done; None where it is not known."""
+        """Return the SMs' mean clock during the handle's work, which is done; None if unknown."""
 
     def synchronize(self) -> None: ...
 
@@ -45,7 +63,10 @@ class Timer(Protocol):
 
 
 def _stream() -> Callable[[], int]:
-    """Make a context current; returns a function of the stream to time: torch's current one, else the legacy default stream."""
+    """Make a context current, and return a function that returns the stream to time.
+
+    That is PyTorch's current stream if PyTorch is installed, else the legacy default stream.
+    """
     if importlib.util.find_spec("torch"):
         import torch
 
@@ -58,9 +79,10 @@ def _stream() -> Callable[[], int]:
 
 
 class EventTimer:
-    """Times the current torch stream where torch is installed, else the legacy default stream.
+    """A timer of PyTorch's current stream if it is installed, else of the legacy default stream.
 
-    A measurement begins when all of its launches are queued, and stamps around its events tell the SMs' clock (`probes`).
+    A measurement begins when all of its launches are queued; stamps around its events measure the
+    SMs' clock.
     """
 
     now = staticmethod(time.monotonic)
@@ -105,8 +127,172 @@ class EventTimer:
 
 
 def require_gpu() -> None:
-    """Raise TargetError where there is no usable GPU."""
+    """Raise TargetError if there is no usable GPU."""
     state = gpu_state()
     if state.status != "ok":
-        raise TargetError(f"numpipe.bench measures on a Hopper GPU: {state.reason}; {state.mend}. Kernels can be "
-                          "simulated here, but not timed")
+        raise TargetError(
+            f"numpipe.bench measures on a Hopper GPU: {state.reason}; {state.mend}. Kernels can be "
+            "simulated here, but not timed"
+        )
+
+
+# ---- the kernels that are queued around measured work
+LIMIT = 10_000_000
+"""nanoseconds that a hold lasts at most"""
+KEPT = 4096
+"""number of holds, and of stamps, after which memory is reused"""
+SMS = 256
+"""entries of a stamp: one for each SM, by its number (%smid)"""
+STAMP = np.dtype([("nanoseconds", "<u8"), ("cycles", "<u8"), ("serial", "<u8"), ("unused", "<u8")])
+"""the entry of an SM; `serial` is the number of the stamp that wrote it"""
+HOLD_PTX = """
+.version 8.0
+.target sm_90
+.address_size 64
+.visible .entry np_hold(.param .u64 word, .param .u64 limit)
+{
+    .reg .b32 opened;
+    .reg .b64 at, begun, now, most;
+    .reg .pred done;
+    ld.param.u64 at, [word];
+    ld.param.u64 most, [limit];
+    mov.u64 begun, %globaltimer;
+LOOK:
+    ld.relaxed.sys.global.u32 opened, [at];
+    setp.ne.u32 done, opened, 0;
+    @done ret;
+    mov.u64 now, %globaltimer;
+    sub.u64 now, now, begun;
+    setp.gt.u64 done, now, most;
+    @done ret;
+    nanosleep.u32 200;
+    bra LOOK;
+}
+"""
+STAMP_PTX = """
+.version 8.0
+.target sm_90
+.address_size 64
+.visible .entry np_stamp(.param .u64 stamp, .param .u64 serial)
+{
+    .reg .b32 sm;
+    .reg .b64 at, of, time, clock, number;
+    ld.param.u64 at, [stamp];
+    ld.param.u64 number, [serial];
+    mov.u32 sm, %smid;
+    mul.wide.u32 of, sm, 32;
+    add.u64 at, at, of;
+    mov.u64 time, %globaltimer;
+    mov.u64 clock, %clock64;
+    st.global.v2.u64 [at], {time, clock};
+    st.global.u64 [at+16], number;
+    ret;
+}
+"""
+
+
+class Holds:
+    """Holds of streams of the current device, whose primary context must be current."""
+
+    def __init__(self) -> None:
+        driver = api()
+        self._kernel = kernel(HOLD_PTX, "np_hold")
+        host = call(driver.cuMemHostAlloc(4 * KEPT, driver.CU_MEMHOSTALLOC_DEVICEMAP))
+        self._words = (ctypes.c_uint32 * KEPT).from_address(int(host))
+        self._memory = int(call(driver.cuMemHostGetDevicePointer(host, 0)))
+        self._serial = 0
+
+    def hold(self, stream: int) -> int:
+        """Hold a stream until `open` is called with the returned word."""
+        self._serial += 1
+        word = self._serial % KEPT
+        self._words[word] = 0
+        launch_kernel(self._kernel, 1, 1, stream, self._memory + 4 * word, LIMIT)
+        return word
+
+    def open(self, word: int) -> None:
+        """Release the stream."""
+        self._words[word] = 1
+
+
+class Stamps:
+    """Stamps of the current device, whose primary context must be current."""
+
+    def __init__(self) -> None:
+        driver = self._driver = api()
+        self._kernel = kernel(STAMP_PTX, "np_stamp")
+        self._bytes = SMS * STAMP.itemsize
+        self._memory = int(call(driver.cuMemAlloc(KEPT * self._bytes)))
+        call(driver.cuMemsetD8(self._memory, 0, KEPT * self._bytes))
+        count = driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
+        self._ctas = 4 * int(
+            call(driver.cuDeviceGetAttribute(count, call(driver.cuCtxGetDevice())))
+        )
+        self._serial = 0
+
+    def stamp(self, stream: int) -> int:
+        """Queue a stamp on a stream, and return its number."""
+        self._serial += 1
+        launch_kernel(
+            self._kernel,
+            self._ctas,
+            32,
+            stream,
+            self._memory + self._serial % KEPT * self._bytes,
+            self._serial,
+        )
+        return self._serial
+
+    def megahertz(self, first: int, last: int) -> float | None:
+        """Return the SMs' clock between two stamps: the median over the SMs that both reached.
+
+        None if there is no such SM: a stamp was overwritten since, or no time has passed.
+        """
+        a, b = self._read(first), self._read(last)
+        both = (
+            (a["serial"] == first) & (b["serial"] == last) & (b["nanoseconds"] > a["nanoseconds"])
+        )
+        a, b = a[both], b[both]
+        if not a.size:
+            return None
+        clocks = (b["cycles"] - a["cycles"]) / (b["nanoseconds"] - a["nanoseconds"])
+        return 1e3 * float(np.median(clocks))
+
+    def _read(self, serial: int) -> np.ndarray:
+        stamp = np.zeros(SMS, STAMP)
+        call(
+            self._driver.cuMemcpyDtoH(
+                stamp.ctypes.data, self._memory + serial % KEPT * self._bytes, self._bytes
+            )
+        )
+        return stamp
+
+
+# ---- calls of the CUDA driver
+def api() -> Any:
+    """Return cuda.bindings.driver, which a machine that only reads results may lack."""
+    from cuda.bindings import driver
+
+    return driver
+
+
+def call(result: tuple[Any, ...]) -> Any:
+    """Return the value of a driver call's ``(code, value)``. Raises LaunchError for an error."""
+    if int(result[0]):
+        raise LaunchError(
+            f"the CUDA driver reported {result[0]!r} while measuring: has an earlier launch failed?"
+        )
+    return result[1] if len(result) > 1 else None
+
+
+def kernel(source: str, name: str) -> Any:
+    """Load a PTX kernel into the current context."""
+    driver = api()
+    library = call(driver.cuLibraryLoadData(source.encode() + b"\0", [], [], 0, [], [], 0))
+    return call(driver.cuKernelGetFunction(call(driver.cuLibraryGetKernel(library, name.encode()))))
+
+
+def launch_kernel(function: Any, ctas: int, threads: int, stream: int, *words: int) -> None:
+    """Launch a kernel whose parameters are 64-bit words."""
+    parameters = words, (ctypes.c_uint64,) * len(words)
+    call(api().cuLaunchKernel(function, ctas, 1, 1, threads, 1, 1, 0, stream, parameters, 0))

@@ -8,7 +8,6 @@ import math
 import random
 import subprocess
 import sys
-import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from numpipe import bench
 from numpipe.bench.protocols import AGAIN
 from numpipe.errors import SpecError, TargetError
 from numpipe.launch.device import GpuState
-from numpipe.tools.bench import timer, workers
+from numpipe.tools.bench import timer
 
 
 class FakeGpu:
@@ -294,116 +293,12 @@ def test_table_is_aligned_and_names_noise_and_sensors() -> None:
     assert bench.table([]) == "nothing was measured"
 
 
-# ---- processes
-SCRIPT = """
-    import os, sys, time
-    from numpipe.bench import run_entry, Sample, workers
-
-    def measure(process, case):
-        if case["n"] == int(sys.argv[1]) and process == 1:
-            raise RuntimeError("an illegal address")
-        times = {"ref": [1.0], "x": [1.0 - process / 100], "ref again": [1.0]}
-        print("progress of", process, os.getpid())
-        time.sleep(float(os.environ.get("SLOW", "0")) * (process == 0))
-        return run_entry(process, case, 1.0, [Sample("burst", "ref", 1, times)], pid=os.getpid(),
-                         saw=os.environ.get("CUDA_VISIBLE_DEVICES"), at=time.monotonic())
-
-    sys.exit(workers.main("t", [{"n": 1}, {"n": 2}], measure))
-"""
-
-
-def collected(tmp_path: Path, fails_at: int, **more: Any) -> tuple[int, bench.Result]:
-    script = tmp_path / "script.py"
-    script.write_text(textwrap.dedent(SCRIPT))
-    out = tmp_path / "r.json"
-    status = bench.collect(bench.Result("t", {}, {}, []), 3, out, command=[sys.executable, str(script), str(fails_at)], **more)
-    return status, bench.read(out)
-
-
-def test_each_process_measures_every_case_and_the_file_has_all(tmp_path: Path, capfd: Any) -> None:
-    status, result = collected(tmp_path, fails_at=0)
-    assert status == 0
-    runs = [(r["process"], r["case"]["n"]) for r in result.runs]
-    assert runs == [(0, 1), (0, 2), (1, 1), (1, 2), (2, 2), (2, 1)]  # the last one begins elsewhere
-    assert len({r["pid"] for r in result.runs}) == 3
-    assert result.rows[0].ratio.median == pytest.approx(1 / 0.99)
-    shown = capfd.readouterr().out
-    assert "progress of 2" in shown and "process 3/3  2  burst 1.020" in shown
-
-
-def test_a_failed_process_is_recorded_and_the_others_go_on(tmp_path: Path, capfd: Any) -> None:
-    status, result = collected(tmp_path, fails_at=1)
-    assert status == 1
-    failures = [r for r in result.runs if "failed" in r]
-    assert [(f["process"], f["failed"]) for f in failures] == [(1, "RuntimeError: an illegal address")]
-    assert [row.ratio.count for row in result.rows] == [2, 2]
-    assert "FAILED: RuntimeError: an illegal address" in capfd.readouterr().out
-
-
-@pytest.fixture(scope="module")
-def of_two_gpus(tmp_path_factory: pytest.TempPathFactory) -> bench.Result:
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setenv("SLOW", "1.5")  # the first process comes last
-        folder, cases = tmp_path_factory.mktemp("gpus"), [{"n": 1}, {"n": 2}]
-        status, result = collected(folder, fails_at=0, cases=cases, cards=["GPU-a", "GPU-b"])
-    assert status == 0
-    return result
-
-
-def test_the_file_has_the_runs_in_the_order_of_the_cases_and_processes(of_two_gpus: bench.Result) -> None:
-    assert [(run["process"], run["case"]["n"]) for run in of_two_gpus.runs] == [(p, n) for n in (1, 2) for p in range(3)]
-
-
-def test_gpus_share_the_processes_out_and_have_one_at_a_time(of_two_gpus: bench.Result) -> None:
-    result = of_two_gpus
-    assert all(run["gpu"] == run["saw"] for run in result.runs)
-    assert {run["process"]: run["gpu"] for run in result.runs} == {0: "GPU-a", 1: "GPU-b", 2: "GPU-b"}  # the one that is free
-    for card in ("GPU-a", "GPU-b"):  # the runs of a process stand together
-        turns = [run["process"] for run in sorted(result.runs, key=lambda run: run["at"]) if run["gpu"] == card]
-        assert turns == sorted(turns)
-
-
-def test_no_more_gpus_than_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "require_gpu", lambda: None)
-    monkeypatch.setattr(workers.device, "cards", lambda: ["GPU-a"])
-    for gpus in (0, 2):
-        with pytest.raises(SpecError, match=f"gpus={gpus}: this process sees 1; ask for 1 to 1"):
-            workers.main("t", [], lambda process, case: {}, gpus=gpus)
-
-
-@pytest.mark.parametrize("gpus", [1, 2])
-def test_a_result_of_several_gpus_is_of_no_one_card(gpus: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[Any] = []
-    monkeypatch.setattr(workers, "require_gpu", lambda: None)
-    monkeypatch.setattr(workers.device, "cards", lambda: ["GPU-a", "GPU-b", "GPU-c"])
-    monkeypatch.setattr(workers.device, "describe", lambda: {"device": {"name": "H200", "uuid": "GPU-a"}})
-    monkeypatch.setattr(workers, "collect", lambda result, *args, cards, **more: made.append((result.machine, cards)) or 0)
-    assert workers.main("t", [], lambda process, case: {}, gpus=gpus) == 0
-    [(machine, cards)] = made
-    assert cards == ["GPU-a", "GPU-b"][:gpus] and machine["device"].get("uuid") == ("GPU-a" if gpus == 1 else None)
-
-
-def test_the_file_is_there_while_the_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    counts: list[int] = []
-    write = bench.Result.write
-
-    def watched(self: bench.Result, path: Path) -> None:
-        write(self, path)
-        counts.append(len(bench.read(path).runs))
-
-    monkeypatch.setattr(bench.Result, "write", watched)
-    collected(tmp_path, fails_at=0)
-    assert counts == [0, 1, 2, 3, 4, 5, 6, 6]
-
-
 # ---- machines without a GPU
 def test_measuring_without_a_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     found = GpuState("none", None, "the CUDA driver sees no GPU", "check CUDA_VISIBLE_DEVICES")
     monkeypatch.setattr(timer, "gpu_state", lambda: found)
     with pytest.raises(TargetError, match="sees no GPU; check CUDA_VISIBLE_DEVICES.*simulated here, but not timed"):
         bench.compare({"a": lambda i: None}, reference="a")
-    with pytest.raises(TargetError, match="measures on a Hopper GPU"):
-        workers.main("t", [], lambda process, case: {})
 
 
 def test_importing_bench_imports_no_cuda() -> None:

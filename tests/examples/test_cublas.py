@@ -1,4 +1,4 @@
-"""bench.cublas without a GPU: a cublasGemmEx written in NumPy, column-major as cuBLAS documents it, checks the arguments."""
+"""examples/cublas.py without a GPU: a cublasGemmEx written in NumPy, column-major as cuBLAS documents it, checks the arguments."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from numpipe import bench, launch
+from cublas import Cublas, load_cublas  # type: ignore[import-not-found]
+from numpipe import launch
 from numpipe.errors import LaunchError, SpecError
 from numpipe.launch import driver
 from tests.kernels.launch_fakes import FakeDriver
@@ -63,7 +64,7 @@ def arrays(dtype: Any, m: int = 3, n: int = 4, k: int = 5) -> list[launch.Device
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
 def test_the_arguments_make_cublas_compute_a_times_b_transposed(dtype: Any) -> None:
     a, b, c = arrays(dtype)
-    bench.Cublas(FakeLibrary())(a, b, c)  # type: ignore[arg-type]
+    Cublas(FakeLibrary())(a, b, c)
     expected = a.copy_to_host().astype(np.float64) @ b.copy_to_host().astype(np.float64).T
     np.testing.assert_array_equal(c.copy_to_host().astype(np.float64), expected)
 
@@ -71,18 +72,18 @@ def test_the_arguments_make_cublas_compute_a_times_b_transposed(dtype: Any) -> N
 def test_shapes_that_do_not_fit_are_an_error() -> None:
     a, b, c = arrays(np.float16)
     with pytest.raises(SpecError, match=r"a \(3, 5\), b \(3, 4\) and c \(4, 5\) are not \(M, K\)"):
-        bench.Cublas(FakeLibrary())(a, c, b)  # type: ignore[arg-type]
+        Cublas(FakeLibrary())(a, c, b)
 
 
 def test_a_host_array_is_an_error() -> None:
     a, b, c = arrays(np.float16)
     with pytest.raises(SpecError, match="'b' must be a row-major matrix on the GPU.*got a host array"):
-        bench.Cublas(FakeLibrary())(a, b.copy_to_host(), c)  # type: ignore[arg-type]
+        Cublas(FakeLibrary())(a, b.copy_to_host(), c)
 
 
 def test_a_status_is_an_error() -> None:
     with pytest.raises(LaunchError, match="cublasCreate returned status 1"):
-        bench.Cublas(FakeLibrary(status=1))  # type: ignore[arg-type]
+        Cublas(FakeLibrary(status=1))
 
 
 def test_an_environment_without_cublas_gives_none(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,4 +93,4 @@ def test_an_environment_without_cublas_gives_none(monkeypatch: pytest.MonkeyPatc
         raise pathfinder.DynamicLibNotFoundError(name)
 
     monkeypatch.setattr(pathfinder, "load_nvidia_dynamic_lib", missing)
-    assert bench.cublas() is None
+    assert load_cublas() is None

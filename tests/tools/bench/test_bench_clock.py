@@ -1,26 +1,22 @@
-"""numpipe.bench: the SMs' clock, what part of the limit was reached, result files beside each other and as pictures."""
+"""numpipe.bench: the SMs' clock, and the part of the limit that was reached."""
 
 from __future__ import annotations
 
 import ctypes
-import json
 import sys
 import types
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from numpipe import SpecError, bench
+from numpipe import bench
 from numpipe.bench.__main__ import main
 from numpipe.errors import LaunchError
-from numpipe.tools.bench import probes, timer
+from numpipe.tools.bench import timer
 from tests.tools.bench.test_bench import FakeGpu
 
 SMS = 4
-H200 = {"name": "NVIDIA H200", "compute_capability": "9.0", "sms": 132, "l2_bytes": 60 << 20, "memory_bytes": 141 << 30,
-        "power_limit_watts": 700.0, "uuid": "GPU-1"}
 
 
 # ---- the clock
@@ -128,7 +124,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
 
 
 def test_the_clock_is_that_of_the_sms_between_two_stamps(cuda: FakeCuda) -> None:
-    stamps = probes.Stamps()
+    stamps = timer.Stamps()
     first = stamps.stamp(7)
     cuda.passes(400_000)
     second = stamps.stamp(7)
@@ -143,8 +139,8 @@ def test_the_clock_is_that_of_the_sms_between_two_stamps(cuda: FakeCuda) -> None
 
 def test_only_sms_of_both_stamps_count_and_a_stamp_that_was_written_over_is_none(cuda: FakeCuda,
                                                                                 monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probes, "KEPT", 4)
-    stamps = probes.Stamps()
+    monkeypatch.setattr(timer, "KEPT", 4)
+    stamps = timer.Stamps()
     cuda.reached = range(2, SMS)
     first = stamps.stamp(0)
     cuda.passes(100_000)
@@ -168,10 +164,10 @@ def test_only_sms_of_both_stamps_count_and_a_stamp_that_was_written_over_is_none
 def test_a_driver_that_refuses_is_an_error(cuda: FakeCuda) -> None:
     cuda.status = 218
     with pytest.raises(LaunchError, match="218 while measuring"):
-        probes.Stamps()
+        timer.Stamps()
 
 
-@pytest.mark.parametrize("source, name", [(probes.STAMP_PTX, b"np_stamp"), (probes.HOLD_PTX, b"np_hold")])
+@pytest.mark.parametrize("source, name", [(timer.STAMP_PTX, b"np_stamp"), (timer.HOLD_PTX, b"np_hold")])
 def test_the_kernels_assemble(source: str, name: bytes) -> None:
     linker = pytest.importorskip("cuda.bindings.nvjitlink")
     text = source.encode() + b"\0"
@@ -184,8 +180,8 @@ def test_the_kernels_assemble(source: str, name: bytes) -> None:
 
 
 def test_a_hold_waits_for_its_word_and_for_no_other(cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probes, "KEPT", 3)
-    holds = probes.Holds()
+    monkeypatch.setattr(timer, "KEPT", 3)
+    holds = timer.Holds()
     words = [holds.hold(7) for _ in range(2)]
     assert [stream for stream, _ in cuda.held] == [7, 7]
     holds.open(words[1])
@@ -282,82 +278,13 @@ def test_the_table_shows_the_clock_that_was_measured_and_what_follows() -> None:
     assert "1600  500" in alone and alone.endswith("0.781 (0.625)          5.000 (4.000)")
 
 
-# ---- files
-def result(*ours: float, device: dict[str, Any] | None = None, reference: str = "cuBLAS", case: str = "1,2,3") -> bench.Result:
-    runs = [run(p, t, case=case) for p, t in enumerate(ours)]
-    text = json.dumps(runs).replace("cuBLAS", reference)
-    return bench.Result("gemm", {"device": {**H200, **(device or {})}}, {}, json.loads(text))
-
-
-def test_changes_are_of_what_both_files_have() -> None:
-    before, after = result(0.80e-3, 0.80e-3, 0.81e-3), result(0.70e-3, 0.71e-3, 0.70e-3)
-    after.runs.append(run(0, 1e-3, case="4,5,6"))
-    found = bench.changes(before, after)
-    assert [(c.case, c.protocol, c.name) for c in found] == [({"shape": "1,2,3"}, p, "numpipe") for p in bench.PROTOCOLS]
-    assert found[0].speed == pytest.approx(0.80 / 0.70) and found[0].before.median == pytest.approx(1.25) and found[0].certain
-    assert not any(c.certain for c in bench.changes(before, before))
-    assert not bench.changes(result(0.8e-3), result(0.5e-3))[0].certain  # one process says nothing of its spread
-
-
-def test_two_cards_of_a_model_are_compared_by_ratios_only() -> None:
-    found = bench.changes(result(0.8e-3), result(0.7e-3, device={"uuid": "GPU-2"}))
-    assert all(c.speed is None and c.after.median > c.before.median for c in found)
-    assert bench.changes(result(0.8e-3, device={"uuid": None}), result(0.7e-3, device={"uuid": None}))[0].speed is None
-
-
-@pytest.mark.parametrize(("device", "said"), [
-    ({"name": "NVIDIA H100"}, "name 'NVIDIA H200' and 'NVIDIA H100'"),
-    ({"sms": 114}, "sms 132 and 114"),
-    ({"power_limit_watts": 600.0}, "power_limit_watts 700.0 and 600.0"),
-])
-def test_files_of_different_devices_are_not_compared_or_drawn_together(device: dict[str, Any], said: str) -> None:
-    other = result(0.7e-3, device=device)
-    with pytest.raises(SpecError, match=f"of different devices, whose results cannot be compared: {said}"):
-        bench.changes(result(0.8e-3), other)
-    pytest.importorskip("matplotlib")
-    with pytest.raises(SpecError, match="a.json and b.json are of different devices"):
-        bench.plot([("a.json", result(0.8e-3)), ("b.json", other)])
-
-
-def test_files_with_other_references_or_cases_are_not_compared() -> None:
-    with pytest.raises(SpecError, match="compares numpipe with cuBLAS, the second with cuDNN"):
-        bench.changes(result(0.8e-3), result(0.8e-3, reference="cuDNN"))
-    with pytest.raises(SpecError, match="no case, protocol and competitor in common"):
-        bench.changes(result(0.8e-3), result(0.8e-3, case="4,5,6"))
-
-
-def test_a_picture_has_a_panel_for_each_protocol_and_a_mark_for_each_row(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    two = [("a.json", result(0.8e-3, 0.82e-3)), ("b.json", result(0.7e-3, 0.7e-3))]
-    figure = bench.plot(two, tmp_path / "r.svg")
-    assert [axes.get_title() for axes in figure.axes] == list(bench.PROTOCOLS)
-    marks = [line.get_xdata()[0] for line in figure.axes[1].lines if line.get_marker() == "o" and len(line.get_xdata())]
-    expected = [row.ratio.median for _, each in two for row in each.rows if row.protocol == "interleaved"]
-    np.testing.assert_allclose(marks, expected)
-    assert "numpipe, b.json" in (tmp_path / "r.svg").read_text(encoding="utf8")
-    assert [axes.get_title() for axes in bench.plot(two[:1], protocols=("alone",)).axes] == ["alone"]
-    with pytest.raises(SpecError, match="no row of brust"):
-        bench.plot(two, protocols=("brust",))
-    with pytest.raises(SpecError, match="no result file"):
-        bench.plot([])
-
-
-def test_the_command_shows_draws_and_compares(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("matplotlib")
-    files = [tmp_path / name for name in ("a.json", "b.json", "c.json")]
-    for file, each in zip(files, (result(0.8e-3), result(0.7e-3), result(0.7e-3, device={"sms": 114})), strict=True):
-        each.write(file)
-    assert main(["show", str(files[0])]) == 0 and "1.250 [one process]" in capsys.readouterr().out
-    assert main(["compare", str(files[0]), str(files[1])]) == 0
-    assert "1.143" in capsys.readouterr().out
-    assert main(["plot", str(files[0]), str(files[1])]) == 0 and (tmp_path / "a.svg").exists()
-    assert main(["compare", str(files[0]), str(files[2])]) == 2 and "different devices" in capsys.readouterr().err
-    (tmp_path / "d.json").write_text("[]")
-    assert main(["show", str(tmp_path / "d.json")]) == 2 and "no result file" in capsys.readouterr().err
+def test_the_command_prints_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = [tmp_path / name for name in ("a.json", "b.json")]
+    for file, seconds in zip(files, (0.8e-3, 0.5e-3), strict=True):
+        bench.Result("gemm", {}, {}, [run(0, seconds)]).write(file)
+    assert main(["show", *map(str, files)]) == 0
+    shown = capsys.readouterr().out
+    assert "1.250 [one process]" in shown and "2.000 [one process]" in shown
+    files[0].write_text("[]")
+    assert main(["show", str(files[0])]) == 2 and "no result file" in capsys.readouterr().err
     assert main(["show", str(tmp_path / "none.json")]) == 2
-
-
-def test_pictures_without_matplotlib_name_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(SpecError, match=r"pip install 'numpipe\[plot\]'"):
-        bench.plot([("a.json", result(0.8e-3))])

@@ -1,0 +1,52 @@
+"""What the benchmarks next to this folder share: processes, sweeps, summaries, options.
+
+A benchmark calls `main`, which measures cases in several processes and writes their result file,
+or `sweep`, which measures hundreds of rows in minutes. `numpipe.bench` measures and defines the
+file. ``results.py`` next to this folder summarizes, merges, compares and draws such files.
+"""
+
+from .checks import check_written, relative_error
+from .files import Case, changes, groups, merge, summary
+from .scripts import (
+    answer,
+    checked,
+    compare_options,
+    listed,
+    main_options,
+    parse,
+    parse_sweep,
+    run,
+    script,
+    write,
+)
+from .spreads import distinct, spread
+from .sweeps import Contest, SweepPlan, sweep, sweep_or_read
+from .workers import PROCESS, main
+
+__all__ = [
+    "PROCESS",
+    "Case",
+    "Contest",
+    "SweepPlan",
+    "answer",
+    "changes",
+    "check_written",
+    "checked",
+    "compare_options",
+    "distinct",
+    "groups",
+    "listed",
+    "main",
+    "main_options",
+    "merge",
+    "parse",
+    "parse_sweep",
+    "relative_error",
+    "run",
+    "script",
+    "spread",
+    "summary",
+    "sweep",
+    "sweep_or_read",
+    "write",
+]
