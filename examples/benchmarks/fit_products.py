@@ -63,8 +63,9 @@ def outdated(config: Config, m: int, n: int) -> bool:
 
 
 class Rows:
-    """Measured times: one for each (product, config). Products are numbered, `product_of` says which are the same one, measured
-    again: in another file, so on another card, or by another protocol, and compared with times of their own alone."""
+    """Measured times: one for each (product, config). Products are numbered; `product_of` says which
+    are the same one, measured again: in another run, so on another card, or by another protocol.
+    Their times are only compared with those of the same run and protocol."""
 
     def __init__(self, paths: list[Path]) -> None:
         found, judged = defaultdict(list), {*layer_rows(), *((side, side, side) for side in SQUARES)}
@@ -72,7 +73,8 @@ class Rows:
             with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf8") as lines:
                 for row in map(json.loads, lines):
                     if (config := config_of(row["config"])) is not None and not outdated(config, *row["shape"][:2]):
-                        key = *row["shape"], row["dtype"], row["stored"], path.name, row.get("protocol", "sweep")
+                        run = path.name, row.get("run"), row.get("protocol", "sweep")
+                        key = *row["shape"], row["dtype"], row["stored"], *run
                         found[key].append((config, row["seconds"]))
         several = [(key, rows) for key, rows in found.items() if len(rows) > 3 and key[:3] not in judged]
         places = {key[:5]: i for i, key in enumerate(dict.fromkeys(key[:5] for key, _ in several))}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gzip
 import importlib
 import json
@@ -27,7 +28,9 @@ from tests.kernels.kernels_for_tests import operands, product
 from tests.kernels.product_configs import KINDS
 
 OP = importlib.import_module("numpipe.ops.matmul")  # the package's attribute of this name is the function
-MEASURED = sorted((Path(__file__).parents[2] / "docs" / "results").glob("product_configs_h200_*.jsonl.gz"))
+MEASURED = Path(__file__).parents[2] / "docs" / "results" / "product_configs_h200.jsonl.gz"
+Products = dict[tuple[str, int, int, int], list[tuple[Config, float]]]
+"""configs and seconds of each product, by run, M, N and K"""
 
 
 @pytest.fixture(autouse=True)
@@ -132,20 +135,21 @@ def current(config: Config) -> bool:
     return config.wgs > 1 or config.delay == configs.delay_of(config.schedule == "pingpong", config.tk, config.wgs, config.depth)
 
 
-def products(path: Path) -> dict[tuple[int, int, int], list[tuple[Config, float]]]:
-    """The measured configs, and seconds, of each product."""
+@functools.cache
+def products() -> Products:
+    """Return the measured configs, and seconds, of each product of each run."""
     found = defaultdict(list)
-    with gzip.open(path, "rt", encoding="utf8") as lines:
+    with gzip.open(MEASURED, "rt", encoding="utf8") as lines:
         for row in map(json.loads, lines):
             if row["config"].startswith("Config(") and current(config := eval(row["config"], {"Config": Config})):
-                found[tuple(row["shape"])].append((config, row["seconds"]))
+                found[(row["run"], *row["shape"])].append((config, row["seconds"]))
     return found
 
 
-def regret(measured: dict[tuple[int, int, int], list[tuple[Config, float]]], corrects: bool = True) -> list[float]:
+def regret(corrects: bool = True) -> list[float]:
     """How much longer the config that is predicted to be the fastest of those that were measured takes than the fastest."""
     found = []
-    for (m, n, k), rows in measured.items():
+    for (_, m, n, k), rows in products().items():
         ways = ways_of(c for c, _ in rows)
         turned = np.array([c.turned for c, _ in rows])
         of = costs.Product(np.where(turned, n, m), np.where(turned, m, n), k, turned, math.gcd(2 * k, 128))
@@ -155,7 +159,7 @@ def regret(measured: dict[tuple[int, int, int], list[tuple[Config, float]]], cor
 
 
 def test_the_choice_among_measured_configs_is_near_the_fastest() -> None:
-    lost, by_count = ([each for path in MEASURED for each in regret(products(path), corrects)] for corrects in (True, False))
+    lost, by_count = regret(), regret(corrects=False)
     assert math.exp(np.log(lost).mean()) < 1.02 < 1.03 < math.exp(np.log(by_count).mean()) < 1.10
     assert max(lost) < 1.2 and sum(each > 1.1 for each in lost) < 0.01 * len(lost)
 
@@ -182,9 +186,8 @@ def test_the_choice_is_told_where_the_operands_rows_begin(k: int, padded: int, a
 
 def test_no_config_would_do_for_all() -> None:
     best: dict[Config, int] = defaultdict(int)
-    for path in MEASURED:
-        for rows in products(path).values():
-            best[min(rows, key=lambda row: row[1])[0]] += 1
+    for rows in products().values():
+        best[min(rows, key=lambda row: row[1])[0]] += 1
     assert max(best.values()) < 0.1 * sum(best.values())
 
 
@@ -202,7 +205,7 @@ def test_far_from_what_was_measured_the_correction_is_bounded(monkeypatch: pytes
 
 
 def test_the_measured_corrections_are_below_the_bound() -> None:
-    for (m, n, k), rows in (each for path in MEASURED for each in products(path).items()):
+    for (_, m, n, k), rows in products().items():
         turned = np.array([c.turned for c, _ in rows])
         counted = costs.cycles(ways_of(c for c, _ in rows),
                                costs.Product(np.where(turned, n, m), np.where(turned, m, n), k, turned, math.gcd(2 * k, 128)))
