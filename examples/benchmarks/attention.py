@@ -11,8 +11,7 @@ relative error of all (Frobenius norm, against float64, of sampled rows of all h
 on very peaked ones. A failure is: an error beyond 1.05 of cuDNN's, or 1.3 where sums are rescaled rarely; an output that a call
 leaves untouched or another time fills with other bits; and 20 repeats that are not bit-identical.
 
-Against Pallas, in float16, all are timed by JAX's timer of kernels (pallas_attention.py), under one load, in turn. With its first
-row each process times the first calls of new processes, which find nothing compiled (attention_compile.py): "cold" in the file.
+Against Pallas, in float16, all are timed by JAX's timer of kernels (pallas_attention.py), under one load, in turn.
 """
 
 from __future__ import annotations
@@ -31,10 +30,11 @@ from numpipe import bench
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 sys.path.insert(1, str(Path(__file__).resolve().parent))
 
-import attention_compile
 import attention_ladder
+import attention_reference
 import harness
 import ladders
+from attention_reference import REFERENCE, Cudnn
 from gemm_competitors import DTYPES
 from gemm_suite import Goal
 
@@ -42,7 +42,6 @@ import flash_attention
 from numpipe.ops.attention import CONFIGS, FITTING, Config
 from numpipe.ops.attention_configs import DEPTHS
 
-REFERENCE = "cuDNN"
 REPEATS = 20
 SAMPLED_ROWS = 128
 LADDER = ["4,16,4096,128"]
@@ -105,34 +104,6 @@ class Ours:
             out.fill_(math.nan)
 
 
-class Cudnn:
-    """It allocates its results. Of heads that share keys torch is told; these are copied where it has no kernel for that."""
-
-    def __init__(self, inputs: Inputs) -> None:
-        self.inputs = inputs
-        self.sets, self.shares = inputs.sets, inputs.sharing > 1
-        self.outs: list[Any] = [None] * len(inputs.sets)
-        if self.shares:
-            try:
-                self(0)
-            except RuntimeError as error:
-                print(f"{REFERENCE}: no kernel for shared heads, k and v are copied: {str(error)[:100]}", flush=True)
-                self.shares = False
-                self.sets = [[q, *(x.repeat_interleave(inputs.sharing, 1) for x in (k, v))] for q, k, v in inputs.sets]
-
-    def __call__(self, i: int) -> object:
-        from torch.nn.attention import SDPBackend, sdpa_kernel
-        from torch.nn.functional import scaled_dot_product_attention
-
-        i %= len(self.sets)
-        with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
-            self.outs[i] = scaled_dot_product_attention(*self.sets[i], is_causal=self.inputs.causal, enable_gqa=self.shares)
-        return self.outs[i]
-
-    def poison(self) -> None:
-        self.outs = [None] * len(self.outs)
-
-
 def competitors(inputs: Inputs, case: dict[str, Any], which: str) -> dict[str, Ours | Cudnn]:
     """Name -> competitor: what is chosen for exact results, or the last rung, first, cuDNN last."""
     depth = flash_attention.shape_of(case["shape"])[4]
@@ -146,7 +117,7 @@ def competitors(inputs: Inputs, case: dict[str, Any], which: str) -> dict[str, O
             for name in names for turns in (True, False)}
     else:
         found = {"numpipe": Ours(inputs, CONFIGS[names[0]]), "numpipe lazy": Ours(inputs, CONFIGS[names[1]])}
-    return {**found, REFERENCE: Cudnn(inputs)}
+    return {**found, REFERENCE: Cudnn(inputs.sets, inputs.causal, inputs.sharing)}
 
 
 def measure(process: int, case: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
@@ -210,7 +181,7 @@ def accurate(inputs: Inputs, calls: dict[str, Ours | Cudnn], case: dict[str, Any
 
 
 def measure_against_pallas(process: int, case: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
-    """The same with Pallas as the reference, by the times of kernels; and first calls of new processes."""
+    """The same with Pallas as the reference, by the times of kernels."""
     from pallas_attention import KernelTimer, Pallas
 
     inputs = Inputs(case, seed=process)
@@ -223,41 +194,19 @@ def measure_against_pallas(process: int, case: dict[str, Any], options: argparse
     errors = accurate(inputs, calls, case)
     samples = bench.compare(calls, reference=PALLAS, protocols=("interleaved",), plan=options.plan, timer=KernelTimer(),
                             sensors=bench.sensors())
-    cold = new_processes(case, pallas.block_kv, pallas.max_concurrent_steps) if case == cases(options)[0] else {}
     work = 1e-12 * flash_attention.flops(flash_attention.shape_of(case["shape"]), inputs.causal)
-    return bench.run_entry(process, case, work, samples, errors=errors, rotation_sets=len(inputs.sets), cold=cold,
+    return bench.run_entry(process, case, work, samples, errors=errors, rotation_sets=len(inputs.sets),
                            timer="CUPTI, durations of kernels, by jax.experimental.mosaic.gpu.profiler",
                            configs={name: repr(getattr(each, "cfg", None) or pallas) for name, each in calls.items()
                                     if name != REFERENCE})
 
 
-def new_processes(case: dict[str, Any], keys: int, steps: int) -> dict[str, Any]:
-    """Seconds of first calls, of numpipe's and of Pallas' kernel; a text where one fails: what was measured before is not lost."""
-    cold: dict[str, Any] = {}
-    for name, config in (("numpipe", ()), (PALLAS, (keys, steps))):
-        try:
-            cold[name] = attention_compile.cold(name, case, *config)
-        except RuntimeError as error:
-            cold[name] = str(error)
-        print(f"a new process, {name}: {cold[name]}", flush=True)
-    return cold
-
-
 def relative_error(inputs: Inputs, o: Any) -> float:
-    """Frobenius norm, against float64, of some rows of the first batch, a head at a time."""
-    import torch
-
-    (q, k, v), above, below = inputs.sets[0], 0.0, 0.0
-    rows = torch.randperm(q.shape[2], generator=torch.Generator().manual_seed(0))[:SAMPLED_ROWS].to(q.device)
-    for h in range(q.shape[1]):
-        keys, values = (x[0, h // inputs.sharing].double() for x in (k, v))
-        s = q[0, h, rows].double() @ keys.T * q.shape[3] ** -0.5
-        if inputs.causal:
-            s.masked_fill_(torch.arange(len(keys), device=q.device) > rows[:, None], -math.inf)
-        exact = torch.softmax(s, dim=1) @ values
-        above += float(((o[0, h, rows].double() - exact) ** 2).sum())
-        below += float((exact**2).sum())
-    return math.sqrt(above / below)
+    """Of sampled rows of all heads of the first batch."""
+    batch = [x[:1] for x in (*inputs.sets[0], o)]
+    return attention_reference.relative_error(
+        *batch, inputs.causal, rows=SAMPLED_ROWS, heads=o.shape[1]
+    )
 
 
 def verdict(rows: Sequence[bench.Row]) -> str:

@@ -1,4 +1,4 @@
-"""What a call of the GEMM costs beside its GPU time: compiling, simulating, launching.
+"""What the first call of the GEMM costs besides its GPU time: compiling, simulating, launching.
 
     python examples/benchmarks/compile_and_launch.py --out result.json
 
@@ -7,7 +7,6 @@ cold compile   first signature in a fresh process, Numba's import included; the 
 first call     the host's time from ``import numpipe`` to the launch, and of the call alone, of the GEMM and of attention on torch
                tensors, with the context there already: compiled ("cold"), and from the disk cache ("cached"), in new processes
 simulation     512 x 512 x 512 float16, tile 128 x 128 x 64, races and deadlocks watched, on one core
-call           host microseconds of a call on torch tensors with out= given, torch.mm beside it (with a GPU only)
 
 Each figure is the median of `--processes` processes; the raw values go into the file.
 """
@@ -31,7 +30,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 UNITS = {"import numpipe": "s", "cold compile": "s", "next signature": "s", "cold compile, body form": "s",
          "next signature, body form": "s", "simulated 512^3": "s",
-         "call, numpipe": "us", "call, torch.mm": "us",
          **{f"{state} {part}, {name}": "s" for state in ("cold", "cached") for part in ("import to launch", "call to launch")
             for name in ("GEMM", "attention")}}
 
@@ -102,33 +100,11 @@ def simulation_time() -> dict[str, float]:
     return {"simulated 512^3": statistics.median(times[1:])}  # the first lifts the source
 
 
-def call_times() -> dict[str, float]:
-    import torch
-
-    from gemm import matmul
-
-    a, b, c = (torch.randn(256, 256, device="cuda").to(torch.bfloat16) for _ in "abc")
-
-    def per_call(call: Callable[[], object], calls: int = 200, batches: int = 40) -> float:
-        """Median over batches of the host's time; the kernels are shorter than that, so the queue never fills."""
-        times = []
-        for _ in range(batches):
-            torch.cuda.synchronize()
-            begun = time.perf_counter()
-            for _ in range(calls):
-                call()
-            times.append((time.perf_counter() - begun) / calls)
-        return 1e6 * statistics.median(times[5:])
-
-    return {"call, numpipe": per_call(lambda: matmul(a, b, out=c)),
-            "call, torch.mm": per_call(lambda: torch.mm(a, b.T, out=c))}
-
-
 MEASUREMENTS: dict[str, Callable[[], dict[str, float]]] = {
-    "compile": compile_times, "compile body form": body_form_compile_times, "simulation": simulation_time, "call": call_times,
+    "compile": compile_times, "compile body form": body_form_compile_times, "simulation": simulation_time,
     **{f"{state} {name}": functools.partial(first_calls, name, state) for state in ("cold", "cached")
        for name in ("GEMM", "attention")}}
-ON_GPU = [name for name in MEASUREMENTS if name.startswith(("call", "cold", "cached"))]
+ON_GPU = [name for name in MEASUREMENTS if name.startswith(("cold", "cached"))]
 
 
 def gpu_for_calls() -> str:

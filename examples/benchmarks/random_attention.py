@@ -30,15 +30,16 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import harness
 import product_rows
+from attention_reference import REFERENCE, Cudnn, relative_error
 from harness import listed
 from product_rows import Case, Goal, log_uniform
 from random_products import CHUNK, DTYPES, Buffers
 
-OURS, REFERENCE = "numpipe", "cuDNN"
+OURS = "numpipe"
 MASKS, DEPTHS, HEADS = ("full", "causal"), (64, 128, 256), (8, 12, 16, 24, 28, 32, 40, 64)
 LEAST, MOST = 32, 11_000
 MOST_FLOPS, MOST_BYTES = 3e12, 2 << 30
-MOST_SETS, SAMPLED_ROWS, SAMPLED_HEADS = 256, 64, 8
+MOST_SETS = 256
 ERROR, DIFFERENCE = 0.02, 0.1
 """at most: relative error; of an element from cuDNN's, relative to it and the mean square. More is another function"""
 LOAD = {"shape": "2,16,8192,128", "mask": "full", "dtype": "bf16", "of": "load"}
@@ -102,30 +103,6 @@ class Heads(Buffers):
     def __init__(self, sets: int, shape: tuple[int, int, int, int], dtype: Any) -> None:
         super().__init__(sets, (shape[0] * shape[1] * shape[2], shape[3]), dtype)
         self.views = [view.view(shape) for view in self.views]
-
-
-class Cudnn:
-    """It allocates its results. Of heads that share keys torch is told; these are copied where it has no kernel for that."""
-
-    def __init__(self, sets: list[Any], causal: bool, sharing: int) -> None:
-        self.sets, self.causal, self.shares = sets, causal, sharing > 1
-        self.outs: list[Any] = [None] * len(sets)
-        if self.shares:
-            try:
-                self(0)
-            except RuntimeError as error:
-                print(f"{REFERENCE}: no kernel for shared heads, k and v are copied: {str(error)[:100]}", flush=True)
-                self.shares = False
-                self.sets = [(q, *(x.repeat_interleave(sharing, 1) for x in (k, v))) for q, k, v in sets]
-
-    def __call__(self, i: int) -> object:
-        from torch.nn.attention import SDPBackend, sdpa_kernel
-        from torch.nn.functional import scaled_dot_product_attention
-
-        i %= len(self.sets)
-        with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
-            self.outs[i] = scaled_dot_product_attention(*self.sets[i], is_causal=self.causal, enable_gqa=self.shares)
-        return self.outs[i]
 
 
 def contest(process: int, case: harness.Case, reference: type[Any] = Cudnn, configs: bool = False) -> harness.Contest:
@@ -196,24 +173,6 @@ def chosen(shape: Shape, causal: bool) -> str:
     config = choose(depth, causal, True, queries, keys, batches * heads,
                     torch.cuda.get_device_properties(0).multi_processor_count)
     return next(name for name, known in CONFIGS.items() if known == config)
-
-
-def relative_error(q: Any, k: Any, v: Any, o: Any, causal: bool) -> float:
-    """``|o - exact| / |exact|`` in the Frobenius norm, in float64, of some rows of some heads."""
-    import torch
-
-    draw, above, below = random.Random(0), 0.0, 0.0
-    every = [(batch, head) for batch in range(q.shape[0]) for head in range(q.shape[1])]
-    rows = torch.randperm(q.shape[2], generator=torch.Generator().manual_seed(0))[:SAMPLED_ROWS].to(q.device)
-    for batch, head in draw.sample(every, min(SAMPLED_HEADS, len(every))):
-        keys, values = (x[batch, head // (q.shape[1] // k.shape[1])].double() for x in (k, v))
-        scores = q[batch, head, rows].double() @ keys.T * q.shape[3] ** -0.5
-        if causal:
-            scores.masked_fill_(torch.arange(len(keys), device=q.device) > rows[:, None], -math.inf)
-        exact = torch.softmax(scores, dim=1) @ values
-        above += float(((o[batch, head, rows].double() - exact) ** 2).sum())
-        below += float((exact**2).sum())
-    return math.sqrt(above / below)
 
 
 def largest_difference(o: Any, reference: Any) -> float:

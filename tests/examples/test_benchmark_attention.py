@@ -48,8 +48,8 @@ def test_the_ladder_has_every_rung_the_last_one_first_before_cudnn(program: Any,
     options = program.parse(["--ladder", "--masks", "full"])
     assert program.cases(options) == [{"shape": "4,16,4096,128", "mask": "full", "dtype": "bf16"}]
     monkeypatch.setattr(program, "Ours", lambda inputs, cfg: cfg)
-    monkeypatch.setattr(program, "Cudnn", lambda inputs: "cudnn")
-    inputs = type("Inputs", (), {"causal": False})()
+    monkeypatch.setattr(program, "Cudnn", lambda *_: "cudnn")
+    inputs = type("Inputs", (), {"causal": False, "sets": [], "sharing": 1})()
     calls = program.competitors(inputs, program.cases(options)[0], options.which)
     assert calls.pop("cuDNN") == "cudnn" and list(reversed(calls.items())) == list(program.attention_ladder.RUNGS.items())
     assert list(program.competitors(inputs, program.cases(options)[0], program.parse([]).which)) == [

@@ -233,17 +233,3 @@ def test_errors_are_held_against_cudnns(program: Any, monkeypatch: pytest.Monkey
         with pytest.raises(AssertionError, match=f"^{name}: the relative error is"):
             program.accurate(None, calls, case)
         errors[name] -= 0.2
-
-
-def test_a_new_process_that_fails_shows_what_it_printed_and_that_is_all(program: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    case = {"shape": "nonsense", "mask": "full"}
-    with pytest.raises(RuntimeError, match=r"(?s)attention_compile\.py Pallas nonsense full 128 2 ended with status 1:.*Traceback"):
-        program.attention_compile.cold("Pallas", case, 128, 2)
-
-    def cold(who: str, case: dict[str, Any], *config: int) -> dict[str, float]:
-        if who == "numpipe":
-            return {"first call": 1.5}
-        raise RuntimeError(f"no memory: {config}")
-
-    monkeypatch.setattr(program.attention_compile, "cold", cold)
-    assert program.new_processes(case, 64, 3) == {"numpipe": {"first call": 1.5}, "Pallas": "no memory: (64, 3)"}

@@ -215,23 +215,6 @@ def test_a_row_with_which_a_process_dies_or_hangs_is_noted_and_the_others_go_on(
         (0, 2, failed), (1, 2, failed)]
 
 
-def test_the_file_is_written_before_anything_is_measured(tmp_path: Path) -> None:
-    out = tmp_path / "r.json"
-    seen = [sys.executable, "-c", f"import shutil; shutil.copy({str(out)!r}, {str(tmp_path / 'seen.json')!r})"]
-    workers.collect(bench.Result("t", {}, {"seed": 7}, []), 1, out, command=seen)
-    assert bench.read(tmp_path / "seen.json").method == {"seed": 7}
-
-
-def test_a_file_that_takes_long_to_write_is_not_written_after_each_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    counts: list[int] = []
-    monkeypatch.setattr(workers, "QUICK", 0.01)
-    monkeypatch.setattr(bench.Result, "write", lambda self, path: time.sleep(0.02) or counts.append(len(self.runs)))
-    tells = "\n".join(f"print('\\x1e' + json.dumps({{'process': 0, 'case': {{'n': {n}}}, 'failed': 'it is only to tell'}}))"
-                      for n in range(30))
-    workers.collect(bench.Result("t", {}, {}, []), 1, tmp_path / "r.json", command=[sys.executable, "-c", f"import json\n{tells}"])
-    assert counts[0] == 0 and counts[-1] == 30 and len(counts) <= 5
-
-
 def test_a_run_that_goes_on_keeps_what_was_measured_and_begins_with_the_rest(tmp_path: Path, monkeypatch: Any) -> None:
     cases, out = [{"n": n} for n in range(4)], tmp_path / "r.json"
     known = [entry(0, {"n": 0}), entry(0, {"n": 3}), {"process": 0, "case": {"n": 1}, "failed": "lost"}]

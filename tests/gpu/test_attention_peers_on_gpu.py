@@ -15,7 +15,7 @@ pytest.importorskip("jax")
 PROGRAM = Path(__file__).resolve().parent.parent.parent / "examples" / "benchmarks" / "attention.py"
 
 
-def test_ours_cudnn_and_pallas_are_timed_by_jaxs_timer_and_new_processes_compile_both(tmp_path: Path) -> None:
+def test_ours_cudnn_and_pallas_are_timed_by_jaxs_timer(tmp_path: Path) -> None:
     out = tmp_path / "result.json"
     done = subprocess.run(
         [sys.executable, str(PROGRAM), "--peers", "pallas", "--shapes", "1,2,512,64", "--masks", "full", "--processes", "1",
@@ -25,5 +25,4 @@ def test_ours_cudnn_and_pallas_are_timed_by_jaxs_timer_and_new_processes_compile
     [run] = result["runs"]
     assert {row["name"] for row in result["rows"]} == {"numpipe", "numpipe lazy", "cuDNN"}
     assert all(row["reference"] == "Pallas" and 0.05 < row["ratio"]["median"] < 20 for row in result["rows"])
-    assert all(0 < run["cold"][name]["first call"] < 120 for name in ("numpipe", "Pallas"))
     assert "Pallas" in run["errors"] and "CUPTI" in run["timer"]

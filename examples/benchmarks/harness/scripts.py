@@ -43,6 +43,7 @@ def answer(command: Sequence[str], **environment: str) -> Any:
 
 # ---- options
 
+
 def listed(text: str) -> list[str]:
     """Return ["a", "b"] for "a,b", [] for "" """
     return [part for part in text.split(",") if part]

@@ -112,10 +112,7 @@ class Sweep:
         """
         self.timer = self.timer or EventTimer()
         if not self._loaded:
-            session = self._session(self.make(process, self.load or case), 0)
-            session.first_times()
-            session.load(session.turns, self.plan.load)
-            self._loaded = True
+            self._load(process, self.load or case)
         try:
             return self._measured(self.timer, process, case)
         except Exception as error:
@@ -123,6 +120,12 @@ class Sweep:
             failed = f"{type(error).__name__}: {error}"
         self.timer.synchronize()  # fails if the context is lost
         return {"process": process, "case": dict(case), "failed": failed}
+
+    def _load(self, process: int, case: Case) -> None:
+        session = self._session(self.make(process, case), 0)
+        session.first_times()
+        session.load(session.turns, self.plan.load)
+        self._loaded = True
 
     def _session(self, contest: Contest, load: float) -> Session:
         own = self.plan
