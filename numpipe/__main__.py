@@ -1,6 +1,6 @@
 """``python -m numpipe info`` prints what this machine offers numpipe, for bug reports; ``timeline`` draws traces; ``cache`` looks
 after what is kept of compiled kernels; ``export`` writes a kernel to a file, and ``inspect`` tells what is in one; ``mutate`` tells
-which synchronisations of a kernel nobody would miss; ``fuzz`` checks kernels drawn at random.
+which synchronisations of a kernel nobody would miss.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from .kernels.kernels import Kernel
 from .kernels.static_texts import shown
 from .launch import device
 from .plan.specs import ArrayType
-from .tools.fuzz.campaign import TARGETS, fuzz
 from .tools.verify.mutation import mutate
 from .traces.drawing import ROWS, timeline
 from .traces.trace import Trace
@@ -95,18 +94,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     changes.add_argument("kernel", metavar="module:kernel", help="a module that Python can import, and the kernel's name in it")
     changes.add_argument("signature", help="a call's arguments, as of export; arrays have small integers, drawn with seed 0")
     changes.add_argument("--schedules", type=int, default=3, help="of each mutant, at most (default: %(default)s)")
-    draws_kernels = commands.add_parser("fuzz", help="draw kernels, and compare what they do with NumPy")
-    draws_kernels.add_argument("--minutes", type=float, default=1.0, help="(default: %(default)s)")
-    draws_kernels.add_argument("--target", nargs="+", choices=tuple(TARGETS), default=["sim"],
-                               help="simulate; verify in schedules; compile, and look at the code; run on the GPU (default: sim)")
-    draws_kernels.add_argument("--seed", type=int, help="by default one that the file of counts does not have")
-    draws_kernels.add_argument("--counts", type=Path, metavar="FILE.json", help="add what was done to this file")
-    draws_kernels.add_argument("--failures", type=Path, default=Path("fuzz_failures"), metavar="DIR",
-                               help="what was found, each a program to run (default: %(default)s)")
-    draws_kernels.add_argument("--processes", type=int, help="by default as many as there are cores")
     options = parser.parse_args(arguments)
-    if options.command in ("export", "inspect", "mutate", "fuzz"):
-        run = {"export": write_kernel, "inspect": show_kernel, "mutate": mutate_kernel, "fuzz": fuzz_kernels}[options.command]
+    if options.command in ("export", "inspect", "mutate"):
+        run = {"export": write_kernel, "inspect": show_kernel, "mutate": mutate_kernel}[options.command]
         try:
             return run(options)
         except (NumpipeError, OSError) as error:
@@ -158,12 +148,6 @@ def mutate_kernel(options: argparse.Namespace) -> int:
     found = mutate(kernel, *map(value, args), schedules=options.schedules, **{name: value(one) for name, one in named.items()})
     print(found)
     return int(not found)
-
-
-def fuzz_kernels(options: argparse.Namespace) -> int:
-    """Run ``fuzz`` and return the exit status: 1 where something was found."""
-    return fuzz(options.target, options.minutes, seed=options.seed, counts=options.counts, failures=options.failures,
-                processes=options.processes)
 
 
 def show_kernel(options: argparse.Namespace) -> int:

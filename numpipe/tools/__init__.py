@@ -3,7 +3,6 @@
 `verify`  a kernel under many schedules, and beside a reference (`numpipe.verify`, `numpipe.testing`)
 `model`   the work and the time of a call, without running it (`numpipe.explain`)
 `bench`   competitors measured on a GPU so that the ratio means something
-`fuzz`    whole kernels drawn at random, beside NumPy (``python -m numpipe fuzz``)
 `tune`    the fastest of some configurations, measured and remembered (`numpipe.autotune`)
 
 Each imports from those above it only. Read `model.explaining` first: it is the way of one tool through the rooms below.

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from numpipe import Trace
-from numpipe.tools.fuzz.pipeline_plans import Plan, allowed
+from tests.fuzz.pipeline_plans import Plan, allowed
 from tests.kernels.pipeline_arrays import inputs, load
 from tests.misuse.test_misuse import MODULES
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from numpipe.tools.fuzz.case import module_of
+from tests.fuzz.case import module_of
 
 TK = 16
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from numpipe.tools.fuzz.case import copied, module_of, wrong
-from numpipe.tools.fuzz.pipeline_plans import FACTORS, GRIDS, RULES, Plan
-from numpipe.tools.fuzz.pipeline_sources import case, source
+from tests.fuzz.case import copied, module_of, wrong
+from tests.fuzz.pipeline_plans import FACTORS, GRIDS, RULES, Plan
+from tests.fuzz.pipeline_sources import case, source
 from tests.kernels.covering import covering_array
 
 ARRAYS = 7

@@ -13,7 +13,7 @@ from numpipe import ArrayType, BlockSpec, SerializedWgmma, SpecError, ds
 from numpipe.compile.build import toolchain
 from numpipe.compile.check import advisories, register_budget
 from numpipe.compile.check.register_budget import LiveTile, Products
-from numpipe.tools.fuzz.pipeline_sources import serialized
+from tests.fuzz.pipeline_sources import serialized
 from tests.kernels.pipeline_arrays import ARRAYS, array, inputs, load
 
 needs_compiler = pytest.mark.skipif(toolchain() is not None, reason=f"no compiler: {toolchain()}")

@@ -17,8 +17,8 @@ import pytest
 from numpipe import SimulationError
 from numpipe.compile.build import toolchain
 from numpipe.compile.check import gate
-from numpipe.tools.fuzz.pipeline_plans import FACTORS, RULES, Plan, allowed
-from numpipe.tools.fuzz.pipeline_sources import serialized, source
+from tests.fuzz.pipeline_plans import FACTORS, RULES, Plan, allowed
+from tests.fuzz.pipeline_sources import serialized, source
 from tests.kernels.covering import Rule, all_pairs, covering_array, examples, pairs, possible
 from tests.kernels.pipeline_arrays import ARRAYS, array, check, differs, inputs, load, told
 

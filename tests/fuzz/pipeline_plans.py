@@ -16,7 +16,7 @@ import math
 import random
 from dataclasses import dataclass, fields, replace
 
-from .rules import Factors, Row, Rule, Rules, keeps, narrowed
+from tests.kernels.covering import Factors, Row, Rule, Rules, keeps, narrowed
 
 SMEM = 227 * 1024
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from .case import Case
-from .sources import LINES, MOST, SHAPES, SOURCES, TRIPS, Source, Tile, dtype_of, layout_of, name_of
+from tests.fuzz.case import Case
+from tests.fuzz.sources import LINES, MOST, SHAPES, SOURCES, TRIPS, Source, Tile, dtype_of, layout_of, name_of
 
 
 class Program(Source):

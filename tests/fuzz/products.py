@@ -11,9 +11,9 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from .case import Case
-from .programs import Program
-from .sources import POISON, Tile, indented, name_of
+from tests.fuzz.case import Case
+from tests.fuzz.programs import Program
+from tests.fuzz.sources import POISON, Tile, indented, name_of
 
 KINDS = {"float16": 16, "ml_dtypes.bfloat16": 16, "ml_dtypes.float8_e4m3fn": 32, "ml_dtypes.float8_e5m2": 32, "float32": 8,
          "int8": 32, "uint8": 32}

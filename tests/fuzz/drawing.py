@@ -1,0 +1,32 @@
+"""One generator of whole kernels: `draw`, and `kernels`, the same as a Hypothesis strategy."""
+
+from __future__ import annotations
+
+import random
+
+from hypothesis import strategies as st
+
+from tests.fuzz.case import Case
+from tests.fuzz.pipeline_plans import any_grid, any_plan
+from tests.fuzz.pipeline_sources import case
+from tests.fuzz.products import product
+from tests.fuzz.programs import program
+
+
+def pipeline(rng: random.Random) -> Case:
+    """Draw a pipeline of any choices."""
+    plan = any_plan(rng)
+    return case(plan, any_grid(rng, plan))
+
+
+AUTHORS = pipeline, product, program
+
+
+def draw(rng: random.Random) -> Case:
+    """Draw a kernel by any author."""
+    return rng.choice(AUTHORS)(rng)
+
+
+def kernels() -> st.SearchStrategy[Case]:
+    """Draw kernels, which Hypothesis makes smaller."""
+    return st.randoms(use_true_random=False).map(draw)
