@@ -21,28 +21,22 @@ from ..language.tiles.refs import GmemRef
 from ..language.tiles.store_ring import drain_stores
 from ..plan.context import Context
 from ..plan.unit import Unit
-from ..sim.ahead import Ahead, ahead
 from ..sim.directed import Guide
 
 
 def simulate(unit: Unit, function: Callable[..., Any], arrays: Sequence[Sequence[np.ndarray]], scalars: Sequence[Sequence[Any]],
              grid: tuple[int, int, int], *, seed: sim.Seed = None, trace: sim.Trace | None = None, fresh: int = 0,
-             ended: Callable[[Any], None] | None = None, limit: float | None = None,
-             spare: Callable[[], Unit] | None = None) -> None:
+             ended: Callable[[Any], None] | None = None, limit: float | None = None) -> None:
     """Run the rewritten kernel function over the whole grid, role by role as the entry on the GPU does.
 
     `arrays` and `scalars` are those of each GPU, of a kernel without semaphores of one. Before the kernel's own array the last
     `fresh` of each GPU were allocated for this call; `ended` and `limit` are those of `sim.simulate`. `seed` None is the order
-    of the virtual-time model, an int a random legal schedule. `spare` makes another unit like `unit`, for the estimate of the time.
+    of the virtual-time model, an int a random legal schedule.
     Raises PipelineRace, PipelineDeadlock or SimulationError, naming the user's lines.
     """
 
     def body(machine: Machine) -> None:
         run_role(machine, unit, function, arrays, scalars[machine.gpu or 0])
-
-    def look_ahead() -> Ahead | None:
-        other = spare()  # type: ignore[misc]
-        return ahead(other, lambda machine: run_role(machine, other, function, arrays, scalars[0]), grid)
 
     own = any(array.workspace for array in unit.arrays)
     last = len(unit.arrays) - (unit.gpus > 0)  # semaphores are zeros
@@ -54,7 +48,7 @@ def simulate(unit: Unit, function: Callable[..., Any], arrays: Sequence[Sequence
                      staging_bytes=most + ROOM * unit.compute_wgs,  # kept apart: see Unit.plan_staging, tiles.exchange
                      fresh=unwritten, programmatic=True, handover=own,
                      ended=ended, arrays=[array for each in arrays for array in each], limit=limit,
-                     gpus=arrays if unit.gpus else (), look_ahead=None if spare is None else look_ahead)
+                     gpus=arrays if unit.gpus else ())
     finally:
         if isinstance(seed, Guide):
             seed.layout = unit.layout

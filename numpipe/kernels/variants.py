@@ -214,8 +214,7 @@ class Variant:
 
         try:
             simulate(unit, self.lifted.simulated, arrays, [self.values(call) for call in calls], grid,  # type: ignore[arg-type]
-                     seed=seed, trace=trace, fresh=fresh, ended=ended, limit=None if judge is None else judge.limit,
-                     spare=None if self.gpus else lambda: self.unit(simulated=True))
+                     seed=seed, trace=trace, fresh=fresh, ended=ended, limit=None if judge is None else judge.limit)
         except Exception as error:
             if "check_kept" in self.lifted.text and isinstance(error, SpecError | CompileError):
                 try:  # the memory role passes loops: a compile also knows what variables are after their steps
