@@ -75,7 +75,8 @@ class Variant:
         from ..compile.lift import asked
 
         options = self.definition.options
-        default = Split() if options.warp_specialized else Split(num_compute_wgs=1, memory_registers=0)
+        wgs = 2 if options.schedule == "pingpong" else 1
+        default = Split(wgs) if options.warp_specialized else Split(memory_registers=0)
         return asked.split(self._source[1], self._known, options.split, default)
 
     def unit(self, simulated: bool = False) -> Unit:
