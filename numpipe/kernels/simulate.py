@@ -12,10 +12,9 @@ from ..core.lanes import one_lane
 from ..core.machine import Machine
 from ..intrinsics import cluster, griddep, setmaxnreg
 from ..language.grid.leaving import await_peers
+from ..language.grid.roles import begin_compute, end_compute
 from ..language.grid.tile_scheduler import end_scheduler
 from ..language.memory.peers import begin_launch
-from ..language.pipeline.order_tokens import end_tokens
-from ..language.pipeline.turns import begin_turns, finish_turns
 from ..language.tiles.exchange import ROOM
 from ..language.tiles.refs import GmemRef
 from ..language.tiles.store_ring import drain_stores
@@ -79,14 +78,9 @@ def run_role(machine: Machine, unit: Unit, function: Callable[..., Any], arrays:
     else:
         if unit.warp_specialized:
             setmaxnreg.inc(unit.compute_registers)
-        if unit.turns > 1:
-            begin_turns(np_)
+        begin_compute(np_)
         function(np_, *args, *scalars)
-        if unit.turns > 1:
-            finish_turns(np_)
-        end_tokens(np_)
-        await_peers(np_)
-        end_scheduler(np_)
+        end_compute(np_)
     meets = unit.meets_at_end
     if meets:
         cluster.arrive()
