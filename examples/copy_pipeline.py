@@ -33,7 +33,8 @@ class Config:
     run: int = 8
 
 
-@numpipe.kernel(out_type=lambda a, cfg: numpipe.ArrayType(a.shape, a.dtype), grid=numpipe.persistent(), grid_names="cta")
+@numpipe.kernel(out_type=lambda a, cfg: numpipe.ArrayType(a.shape, a.dtype), grid=numpipe.persistent(), grid_names="cta",
+                num_compute_wgs=2)
 def copy(a, o, *, cfg: numpipe.Static = Config()):
     """o = a, for a matrix of float16, bfloat16 or float32; what happens to a tile in between is a line of its own."""
     wg, cta, ctas = numpipe.axis_index("wg"), numpipe.axis_index("cta"), numpipe.axis_size("cta")

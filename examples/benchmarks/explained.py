@@ -37,7 +37,7 @@ class GatedConfig:
 
 @numpipe.kernel(
     out_type=lambda a, b, d, cfg: numpipe.ArrayType((a.shape[0], b.shape[0]), a.dtype), signature="(m,k),(n,k),(n,k)->(m,n)",
-    grid=numpipe.persistent())
+    grid=numpipe.persistent(), num_compute_wgs=2)
 def gated(a, b, d, c, *, cfg: numpipe.Static = GatedConfig()):
     """c = (a @ b.T) * (a @ d.T): two accumulators at a time."""
     wg = numpipe.axis_index("wg")
@@ -55,7 +55,8 @@ def gated(a, b, d, c, *, cfg: numpipe.Static = GatedConfig()):
 
 
 @numpipe.kernel(out_type=lambda a, b, cfg: numpipe.ArrayType((a.shape[0], b.shape[0]), a.dtype), signature="(m,k),(n,k)->(m,n)",
-                grid=lambda a, b, cfg: (cdiv(a.shape[0], cfg.tm), cdiv(b.shape[0], cfg.tn)), grid_names=("m", "n"))
+                grid=lambda a, b, cfg: (cdiv(a.shape[0], cfg.tm), cdiv(b.shape[0], cfg.tn)), grid_names=("m", "n"),
+                num_compute_wgs=2)
 def one_tile(a, b, c, *, cfg: numpipe.Static):
     """c = a @ b.T, each tile by a CTA of its own."""
     wg, m, n = numpipe.axis_index("wg"), numpipe.axis_index("m"), numpipe.axis_index("n")

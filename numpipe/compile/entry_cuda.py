@@ -32,11 +32,10 @@ from ..core.op import Helper, Op, entry_operation, of_one_kernel
 from ..core.symbols import symbol
 from ..intrinsics import barrier, cluster, fence, griddep, mbarrier, setmaxnreg
 from ..language.grid.leaving import await_peers
+from ..language.grid.roles import begin_compute, end_compute
 from ..language.grid.tile_scheduler import end_scheduler
 from ..language.grid.tile_scheduler_cuda import begin_scheduler
 from ..language.memory.peers_cuda import begin_gpus, define_offsets, launch_begins
-from ..language.pipeline.order_tokens import end_tokens
-from ..language.pipeline.turns import begin_turns, finish_turns
 from ..language.pipeline.turns_cuda import define_turns
 from ..language.tiles.order_cuda import define_order
 from ..language.tiles.reduce_cuda import define_exchange
@@ -179,8 +178,7 @@ def build(unit: Unit, function: Callable[..., Any], scalars: Sequence[Any]) -> t
         "begin_launch": _operation(nb.types.void, functools.partial(_begin_launch, unit)),
         "dec": setmaxnreg.dec, "inc": setmaxnreg.inc, "one_lane": one_lane, "drain_stores": drain_stores,
         "launch_dependents": griddep.launch_dependents, "wait": griddep.wait,
-        "begin_turns": begin_turns, "finish_turns": finish_turns, "end_scheduler": end_scheduler,
-        "end_tokens": end_tokens, "await_peers": await_peers,
+        "begin_compute": begin_compute, "end_compute": end_compute, "end_scheduler": end_scheduler,
         "meet": _operation(nb.types.void, functools.partial(_meet, unit, cluster.arrive)),
         "leave": _operation(nb.types.void, functools.partial(_meet, unit, cluster.wait)),
         "memory_context": new_context(unit, "memory"), "compute_context": new_context(unit, "compute"),
@@ -197,28 +195,26 @@ def build(unit: Unit, function: Callable[..., Any], scalars: Sequence[Any]) -> t
     own = len(names) - len(unit.folded)  # the sizes of the grid are the entry's
     parameters, argtypes, arguments = [*parameters, *names], [*argtypes, *scalars], [*arguments, *names[:own]]
     inner = ", ".join(arguments)
-    for role, (what, emit) in itertools.product(("memory", "compute"), (("begin", begin_profile), ("end", end_profile))):
-        ns[f"{what}_{role}"] = _operation(
+    for role, emit in itertools.product(("memory", "compute"), (begin_profile, end_profile)):
+        ns[f"{emit.__name__}_{role}"] = _operation(
             nb.types.void, lambda _, builder, np_, role=role, emit=emit: emit(builder, unit, role, np_))
 
-    def run(role: str, before: Sequence[str], function: str, behind: Sequence[str], last: Sequence[str]) -> list[str]:
+    def run(role: str, before: Sequence[str], function: str, behind: Sequence[str]) -> list[str]:
         np_ = f"{role}_np"
         return [f"{np_} = {role}_context()", f"begin_dynamic({np_}, table)", *[f"begin_gpus({np_}, table)"] * bool(unit.gpus),
-                *[f"begin_{role}({np_})"] * profiled, *before,
-                f"{function}{np_}, {inner.replace('ROLE', role)})", *behind, f"end_scheduler({np_})", *last,
-                *[f"end_{role}({np_})"] * profiled]
+                *[f"begin_profile_{role}({np_})"] * profiled, *before,
+                f"{function}{np_}, {inner.replace('ROLE', role)})", *behind, *[f"end_profile_{role}({np_})"] * profiled]
 
     late = unit.clustered and not profiled
-    begin, finish = (["begin_turns(compute_np)"], ["finish_turns(compute_np)"]) if unit.turns > 1 else ([], [])
     if unit.clustered:
         ns["memory"] = of_one_kernel(Helper(_leaving(ns["memory"], len(arguments))))
-        finish = [*finish, "await_peers(compute_np)"]
     begin_launch = ["begin_launch(table)"] * bool(unit.gpus)
-    compute = run("compute", begin, "compute(", [*finish, "end_tokens(compute_np)"], ["drain_stores(compute_np)"] * (not late))
+    compute = run("compute", ["begin_compute(compute_np)"], "compute(",
+                  ["end_compute(compute_np)", *["drain_stores(compute_np)"] * (not late)])
     if not unit.warp_specialized:
         compute = [*begin_launch, *compute]
     else:
-        memory = [*begin_launch, *run("memory", (), "one_lane(memory, ", (), ())]
+        memory = [*begin_launch, *run("memory", (), "one_lane(memory, ", ["end_scheduler(memory_np)"])]
         compute = ["if is_memory():", *(f"    {line}" for line in (f"dec({unit.memory_registers})", *memory)),
                    "else:", *(f"    {line}" for line in (f"inc({unit.compute_registers})", *compute))]
     lines = ["maps = table_address(table)", f"start({', '.join(names[own:])})", "launch_dependents()", "wait()", *compute]

@@ -29,7 +29,7 @@ def kernel(function: Callable[..., Any] | None = None, /, *, grid: Any = (1,), g
                       parameters without a default are outputs, which the call allocates and returns. Without it the caller
                       passes them.
     signature         shapes that belong together, in NumPy's gufunc notation: ``"(m,k),(n,k)->(m,n)"``; checked at the call
-    num_compute_wgs   compute warpgroups of a CTA (one more is the memory role); default: 2, without a memory role 1
+    num_compute_wgs   compute warpgroups of a CTA (one more is the memory role); default: 1, for "pingpong" 2
     wg_axis           name of the compute warpgroups' axis; default: "wg"
     memory_registers  registers a lane of the memory role keeps (a multiple of 8, 24…256; default: 40); compute warpgroups
                       share the rest. The kernel's emit_pipeline_warp_specialized may say these three instead.

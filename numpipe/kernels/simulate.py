@@ -12,37 +12,30 @@ from ..core.lanes import one_lane
 from ..core.machine import Machine
 from ..intrinsics import cluster, griddep, setmaxnreg
 from ..language.grid.leaving import await_peers
+from ..language.grid.roles import begin_compute, end_compute
 from ..language.grid.tile_scheduler import end_scheduler
 from ..language.memory.peers import begin_launch
-from ..language.pipeline.order_tokens import end_tokens
-from ..language.pipeline.turns import begin_turns, finish_turns
 from ..language.tiles.exchange import ROOM
 from ..language.tiles.refs import GmemRef
 from ..language.tiles.store_ring import drain_stores
 from ..plan.context import Context
 from ..plan.unit import Unit
-from ..sim.ahead import Ahead, ahead
 from ..sim.directed import Guide
 
 
 def simulate(unit: Unit, function: Callable[..., Any], arrays: Sequence[Sequence[np.ndarray]], scalars: Sequence[Sequence[Any]],
              grid: tuple[int, int, int], *, seed: sim.Seed = None, trace: sim.Trace | None = None, fresh: int = 0,
-             ended: Callable[[Any], None] | None = None, limit: float | None = None,
-             spare: Callable[[], Unit] | None = None) -> None:
+             ended: Callable[[Any], None] | None = None, limit: float | None = None) -> None:
     """Run the rewritten kernel function over the whole grid, role by role as the entry on the GPU does.
 
     `arrays` and `scalars` are those of each GPU, of a kernel without semaphores of one. Before the kernel's own array the last
     `fresh` of each GPU were allocated for this call; `ended` and `limit` are those of `sim.simulate`. `seed` None is the order
-    of the virtual-time model, an int a random legal schedule. `spare` makes another unit like `unit`, for the estimate of the time.
+    of the virtual-time model, an int a random legal schedule.
     Raises PipelineRace, PipelineDeadlock or SimulationError, naming the user's lines.
     """
 
     def body(machine: Machine) -> None:
         run_role(machine, unit, function, arrays, scalars[machine.gpu or 0])
-
-    def look_ahead() -> Ahead | None:
-        other = spare()  # type: ignore[misc]
-        return ahead(other, lambda machine: run_role(machine, other, function, arrays, scalars[0]), grid)
 
     own = any(array.workspace for array in unit.arrays)
     last = len(unit.arrays) - (unit.gpus > 0)  # semaphores are zeros
@@ -54,7 +47,7 @@ def simulate(unit: Unit, function: Callable[..., Any], arrays: Sequence[Sequence
                      staging_bytes=most + ROOM * unit.compute_wgs,  # kept apart: see Unit.plan_staging, tiles.exchange
                      fresh=unwritten, programmatic=True, handover=own,
                      ended=ended, arrays=[array for each in arrays for array in each], limit=limit,
-                     gpus=arrays if unit.gpus else (), look_ahead=None if spare is None else look_ahead)
+                     gpus=arrays if unit.gpus else ())
     finally:
         if isinstance(seed, Guide):
             seed.layout = unit.layout
@@ -85,14 +78,9 @@ def run_role(machine: Machine, unit: Unit, function: Callable[..., Any], arrays:
     else:
         if unit.warp_specialized:
             setmaxnreg.inc(unit.compute_registers)
-        if unit.turns > 1:
-            begin_turns(np_)
+        begin_compute(np_)
         function(np_, *args, *scalars)
-        if unit.turns > 1:
-            finish_turns(np_)
-        end_tokens(np_)
-        await_peers(np_)
-        end_scheduler(np_)
+        end_compute(np_)
     meets = unit.meets_at_end
     if meets:
         cluster.arrive()

@@ -75,7 +75,8 @@ class Variant:
         from ..compile.lift import asked
 
         options = self.definition.options
-        default = Split() if options.warp_specialized else Split(num_compute_wgs=1, memory_registers=0)
+        wgs = 2 if options.schedule == "pingpong" else 1
+        default = Split(wgs) if options.warp_specialized else Split(memory_registers=0)
         return asked.split(self._source[1], self._known, options.split, default)
 
     def unit(self, simulated: bool = False) -> Unit:
@@ -214,8 +215,7 @@ class Variant:
 
         try:
             simulate(unit, self.lifted.simulated, arrays, [self.values(call) for call in calls], grid,  # type: ignore[arg-type]
-                     seed=seed, trace=trace, fresh=fresh, ended=ended, limit=None if judge is None else judge.limit,
-                     spare=None if self.gpus else lambda: self.unit(simulated=True))
+                     seed=seed, trace=trace, fresh=fresh, ended=ended, limit=None if judge is None else judge.limit)
         except Exception as error:
             if "check_kept" in self.lifted.text and isinstance(error, SpecError | CompileError):
                 try:  # the memory role passes loops: a compile also knows what variables are after their steps

@@ -85,7 +85,7 @@ def choose(row_bytes: int) -> Config:
 @functools.cache
 def rows(config: Config) -> Kernel:
     """Return the kernel of copies of rows that TMA can address, on both sides: arrays of four dimensions."""
-    @numpipe_kernel(grid=persistent(), grid_names="cta")
+    @numpipe_kernel(grid=persistent(), grid_names="cta", num_compute_wgs=2)
     def copy_rows(a, o):  # type: ignore[no-untyped-def]
         """o = a"""
         wg, cta, ctas = axis_index("wg"), axis_index("cta"), axis_size("cta")
@@ -121,7 +121,7 @@ def rows(config: Config) -> Kernel:
 @functools.cache
 def turned(by_tma: bool) -> Kernel:
     """Return the kernel of transposed copies, a (…, N, M) and o (…, M, N) of four dimensions; `by_tma`: TMA can store o's rows."""
-    @numpipe_kernel(grid=persistent(), grid_names="cta")
+    @numpipe_kernel(grid=persistent(), grid_names="cta", num_compute_wgs=2)
     def copy_turned(a, o):  # type: ignore[no-untyped-def]
         """o = a with its last two dimensions exchanged"""
         wg, cta, ctas = axis_index("wg"), axis_index("cta"), axis_size("cta")

@@ -14,7 +14,7 @@ STEPS = "np__steps_{}"
 class Split(NamedTuple):
     """The warpgroups and registers of a CTA."""
 
-    num_compute_wgs: int = 2
+    num_compute_wgs: int = 1
     wg_axis: str = "wg"
     memory_registers: int = 40
     memory_thread_idx: int = -1

@@ -17,9 +17,9 @@ one warpgroup to an array count as ordered.
 The room implements `core.machine.Machine`; what operations mean belongs to `language` and `intrinsics`, so that a simulated
 kernel and a compiled one share the ring, the tile orders, the layouts and the matrix descriptors. Read `port` first, which has a
 method for each operation, then `clocks`. All files are typed against `state`; `memory`, `gmem` and `barriers` record what
-happens (`banks` counts bank conflicts for traces, `pace` the time that a run takes, which `ahead` tells from the control flow of
-`count`), and `report`, `conflicts`, `touches`, `outputs`, `rounds` and `deadlock` say what went wrong: an error names the hazard,
-both sides, and the mend.
+happens (`banks` counts bank conflicts for traces, `progress` shows and bounds the time of a run), and
+`report`, `conflicts`, `touches`, `outputs`, `rounds` and `deadlock` say what went wrong: an error names the hazard, both sides, and
+the mend.
 """
 
 from __future__ import annotations
@@ -42,7 +42,6 @@ from ..diagnostics.errors import NumpipeError, SpecError
 from ..traces.events import Event
 from ..traces.trace import Trace
 from . import barriers, deadlock, named
-from .ahead import Ahead
 from .between import SharedArrays
 from .boxes import Box
 from .clocks import Clocks
@@ -52,8 +51,8 @@ from .gmem import GlobalMemory, left_set
 from .gpus import Gpus
 from .memory import SharedMemory
 from .mma import Plan
-from .pace import Pace
 from .port import Warpgroup
+from .progress import RunProgress
 from .schedule import Costs, LiveCounter, Schedule, WorkCounter
 from .state import SM
 
@@ -78,8 +77,7 @@ def simulate(body: Callable[[machine.Machine], None], *, grid: tuple[int, int, i
              costs: Costs | None = None, staging_bytes: int = 0, fresh: Sequence[np.ndarray] = (), programmatic: bool = False,
              cluster: tuple[int, int, int] = (1, 1, 1), handover: bool = False,
              ended: Callable[[GlobalMemory], None] | None = None, arrays: Sequence[np.ndarray] = (),
-             limit: float | None = None, look_ahead: Callable[[], Ahead | None] | None = None,
-             gpus: Sequence[Sequence[np.ndarray]] = ()) -> None:
+             limit: float | None = None, gpus: Sequence[Sequence[np.ndarray]] = ()) -> None:
     """Run ``body(machine)`` for every warpgroup of every CTA of `grid` (x, y, z; x fastest without a seed), CTA by CTA.
 
     warpgroups     warpgroups of 128 threads, 1 … 8; `body` sets ``machine.role`` itself
@@ -99,8 +97,7 @@ def simulate(body: Callable[[machine.Machine], None], *, grid: tuple[int, int, i
     handover       CTAs wait for others of a smaller index (`gmem`): they run in the order of their indices, also with a seed
     ended          is called when all CTAs have ended, with the record of what they did to global memory
     arrays         that the kernel was given: an exploration knows them by their places here
-    limit          seconds that it may take (`pace`; None: an hour): SpecError where an estimate says more
-    look_ahead     returns the work of the first CTA, for that estimate
+    limit          seconds that it may take (None: an hour); SpecError when it takes longer, or will (`progress`)
     gpus           the arrays of each GPU, of a kernel with semaphores: there is a grid of CTAs on each of them, and all run at once
 
     Raises PipelineRace, PipelineDeadlock or SimulationError for a broken kernel, what `body` raises otherwise.
@@ -119,15 +116,16 @@ def simulate(body: Callable[[machine.Machine], None], *, grid: tuple[int, int, i
     require(f"kernel {name}" if name else "simulate", locals(), seed=whole() | STRING | NONE | a(Guide, text="a Guide"))
     random: Any = seed if guide is None else None
     ctas_in_all = math.prod(grid)
-    pace = Pace(name, 1 if gpus else ctas_in_all // math.prod(cluster), max(1, len(gpus)) * ctas_in_all, limit,
-                sum(array.size for array in arrays), look_ahead)
+    progress = RunProgress(
+        name, 1 if gpus else ctas_in_all // math.prod(cluster), max(1, len(gpus)) * ctas_in_all, limit
+    )
     schedule = Schedule(random)
     boxes: dict[machine.TensorMap, Box] = {}
     plans: dict[Any, Plan] = {}
     deal = WorkCounter(ctas_in_all, random, () if guide is None else guide.deal)
     gmem = (SharedArrays if gpus else GlobalMemory)(fresh, programmatic)
     context = contextvars.copy_context()
-    with contextlib.closing(pace), np.errstate(all="ignore"):  # the tensor core and TMA make infinities without a word
+    with contextlib.closing(progress), np.errstate(all="ignore"):  # the tensor core and TMA make infinities without a word
         clusters = schedule.clusters(grid, cluster)
         if handover:
             clusters.sort(key=lambda ctas: ctas[0][::-1])
@@ -150,13 +148,13 @@ def simulate(body: Callable[[machine.Machine], None], *, grid: tuple[int, int, i
                 for cta in ctas:
                     sm = SM(cta=cta, grid=grid, warpgroups=warpgroups, unit=unit, scheduler=scheduler, clocks=clocks, peers=peers,
                             group=group, costs=costs or Costs(), trace=trace, context=context, boxes=boxes, plans=plans, gmem=gmem,
-                            deal=deal if gpu is None else live[gpu], pace=pace, gpus=launch, gpu=gpu)
+                            deal=deal if gpu is None else live[gpu], run_progress=progress, gpus=launch, gpu=gpu)
                     sm.meeting = ClusterMeeting("cluster", sm, ("cluster", peers[0].place), 1)
                     sm.memory = SharedMemory(sm, max(smem_bytes + staging_bytes, 1))
                     sm.warpgroups += [Warpgroup(sm, i, functools.partial(_run_body, body)) for i in range(warpgroups)]
                     sm.registers = named.Registers(sm, default_registers(warpgroups, target) if registers is None else registers)
             _run(group)
-            pace.end()
+            progress.end()
         left_set(gmem.flags.values())
     if guide is not None:
         guide.drawn = deal.drawn

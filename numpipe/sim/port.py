@@ -156,13 +156,13 @@ class Warpgroup(state.Warpgroup):
 
     def note(self, event: str, **details: Any) -> None:
         if event == "tiles":
-            self.sm.pace.tiles(**details)
+            self.sm.run_progress.tiles(**details)
             return
         if event == "accesses":
             if self.sm.trace is not None:
                 banks.count(self, details.pop("lanes")(), **details)
             return
-        self.sm.pace.noted(event, details)
+        self.sm.run_progress.noted(event, details)
         if not details.keys().isdisjoint(("ring", "slot", "step", "tile")):
             self.last_note = event, details
         if self.sm.trace is not None:

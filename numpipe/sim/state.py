@@ -22,7 +22,7 @@ from .sites import Note, Site, context, lines, place, user_site
 if TYPE_CHECKING:
     from ..traces.trace import Trace
     from .boxes import Box
-    from .pace import Pace
+    from .progress import RunProgress
     from .schedule import Costs, InOrder, Ready, WorkCounter
 
 
@@ -323,7 +323,7 @@ class SM:
     def __init__(self, *, cta: tuple[int, int, int], grid: tuple[int, int, int], warpgroups: int, unit: Any, scheduler: InOrder,
                  clocks: Clocks, peers: list[SM], group: list[SM], costs: Costs, trace: Trace | None,
                  context: contextvars.Context, boxes: dict[TensorMap, Box], plans: dict[Any, Any], gmem: Any, deal: WorkCounter,
-                 pace: Pace, gpus: Any = None, gpu: int | None = None) -> None:
+                 run_progress: RunProgress, gpus: Any = None, gpu: int | None = None) -> None:
         self.context = context
         self.cta, self.grid, self.unit = cta, grid, unit
         self.scheduler = scheduler
@@ -333,7 +333,7 @@ class SM:
         """`mma.Plan` of each kind of wgmma batch"""
         self.gmem = gmem
         """`gmem.GlobalMemory`"""
-        self.deal, self.pace = deal, pace
+        self.deal, self.run_progress = deal, run_progress
         self.gpus, self.gpu = gpus, gpu
         self.hub = getcurrent()
         self.closing, self.touched = False, 0

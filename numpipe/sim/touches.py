@@ -129,7 +129,7 @@ def unordered(access: Access, touch: Touch, earlier: Touch, codes: Codes | None 
         warps = f"{earlier.agent.name} before {touch.agent.name}"
         mend = "rows and columns of its own for each warpgroup"
         if touch.kind == earlier.kind == STORE:
-            mend += " (numpipe.axis_index of the warpgroup axis), or num_compute_wgs=1 (2 unless the kernel says it)"
+            mend += " (numpipe.axis_index of the warpgroup axis), or num_compute_wgs=1"
     return failure(access, touch, earlier, "unordered-accesses", what, f"no barrier orders {warps}",
                    f"a barrier between the two, or {mend}")
 

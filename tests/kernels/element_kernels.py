@@ -20,7 +20,7 @@ TOLERANCE = {1: 2.0 ** -7, 4: 2.0 ** -16}
 those of tf32 in float32, truncated."""
 
 
-@numpipe.kernel(grid=lambda a, b, c: (cdiv(a.shape[0], 128), cdiv(b.shape[0], 64)), grid_names=("m", "n"))
+@numpipe.kernel(grid=lambda a, b, c: (cdiv(a.shape[0], 128), cdiv(b.shape[0], 64)), grid_names=("m", "n"), num_compute_wgs=2)
 def product(a, b, c, *, depth: numpipe.Static):
     """c = a @ b.T, tiles of 128 x 64, two compute warpgroups with 64 rows each."""
     m = numpipe.axis_index("m")

@@ -28,7 +28,7 @@ def product(a: np.ndarray, b: np.ndarray) -> Any:
 
 def gemm(function: Any) -> Any:
     return numpipe.kernel(function, out_type=lambda a, b, cfg: ArrayType((a.shape[0], b.shape[0]), a.dtype),
-                          grid=numpipe.persistent())
+                          grid=numpipe.persistent(), num_compute_wgs=2)
 
 
 @gemm

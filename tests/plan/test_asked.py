@@ -88,8 +88,8 @@ def test_what_only_the_kernel_says_holds() -> None:
 
 
 @pytest.mark.thorough
-def test_said_by_none_there_are_two_compute_warpgroups_of_axis_wg_and_40_registers() -> None:
-    assert split(kernel(), A, cfg=Config(emits=False)) == (2, "wg", 40)
+def test_said_by_none_there_is_one_compute_warpgroup_of_axis_wg_and_40_registers() -> None:
+    assert split(kernel(), A, cfg=Config(emits=False)) == (1, "wg", 40)
 
 
 @pytest.mark.thorough

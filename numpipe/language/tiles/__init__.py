@@ -8,7 +8,7 @@
 `shared`, `addresses`, `anywhere`, `order`       tiles in shared memory, and the barriers that nobody has to write
 `atomics`, `shared_atomics`, `elements`          reductions into arrays and shared memory; numbers to single elements
 `elementwise`, `mathematics`, `strips`, `parts`  arithmetic, where no lane needs another; parts and shapes of tiles
-`reduce`, `scans`, `conversions`, `exchange`     arithmetic between lanes
+`reduce`, `scan`, `conversions`, `exchange`      arithmetic between lanes
 `mma`, `products`                                wgmma, and how an SM tells that products are done
 ===============================================  ===============================================================================
 

@@ -1,38 +1,109 @@
-"""Scans of register tiles by any function: ``np.maximum.accumulate(x, axis=1)``, ``numpipe.scan(function, x, axis=1)``.
+"""Scans of register tiles: ``np.cumsum``, ``np.maximum.accumulate``, ``np.minimum.accumulate`` and ``numpipe.scan``.
 
-Element i of a scan is what elements 0 … i give, combined in this order. Lanes tell each other what they have as in `scans`, whose
-shuffles, bytes and barriers are needed here too. Nothing is combined with an element that is not there. A function combines lines:
-its columns where the scan is along rows, its rows where it is along columns; on the GPU two registers of each lane
-at a time. Where it rounds, it does so in one order, on the GPU and on the simulated SM:
+Element i of a scan combines elements 0 … i, in this order. The lanes exchange their elements:
 
-axis 1  Of each 8 columns a lane of a quad has two, p and q. They make f(p, q), then the quad's running r, each combined with that
-        of the lane before, then with that of two lanes before. The elements are f(r of the lane before, p) and r, and both are
-        combined with the last element of the 8 columns before.
-axis 0  Rows of a warp are combined with those 1, 2 and 4 before, of the first 8 rows and of the second 8; the totals of the warps
-        one after the other. An element is f(all warps before, r), in the second 8 rows f(f(all warps before, total of the first 8),
-        r).
+==============  ================================================================================
+along axis 1    4 shuffles among the lanes of a quad for each 8 columns of a row
+along axis 0    4 shuffles among the quads for each column and 8 rows that a lane has; then 4 N
+                bytes of shared memory for each 16 rows, and two barriers of the warpgroup
+a vector        the same, as one row or one column; a vector that may have either layout is a row
+==============  ================================================================================
+
+Where the function rounds, both executions combine in the same order. A function combines whole
+lines, on the GPU two registers of each lane at a time: columns for a scan along rows, rows for a
+scan along columns. Nothing is combined with an element that does not exist, so infinities and NaN
+appear where NumPy has them.
+
+axis 1  Of each 8 columns a lane of a quad has two, p and q. They make f(p, q), then the quad's
+        running r: each is combined with that of the lane before, then with that of two lanes
+        before. The elements are f(r of the lane before, p) and r, and both are combined with the
+        last element of the previous 8 columns. ``np.cumsum`` adds that element to r of the lane
+        before first, and then p, or p + q.
+axis 0  Rows of a warp are combined with those 1, 2 and 4 before, in the first 8 rows and in the
+        second 8; then the totals of the warps, one after the other. An element is f(all previous
+        warps, r), in the second 8 rows f(f(all previous warps, total of the first 8), r).
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from ...core.op import Op, called, op
+from ...arch.dtypes import BOOL, FLOAT32, INT32
+from ...core.op import Op, called, constant, op
 from ...diagnostics.errors import SpecError
 from ...plan.context import Context, ContextFacts
 from ...plan.trees import leaves, made, tree_of
+from .elementwise import check_axis, integers
 from .exchange import each_to_all, exchange
-from .layouts import ACCUMULATOR, COLUMN, ROW, Form
-from .scans import alone, plan
+from .layouts import ACCUMULATOR, COLUMN, EITHER, ROW, Form, only_accumulator
 from .tile import Tile, form_of
 
 __all__ = ["scan"]
 
 Line = list[np.ndarray]
 """a column or a row of each of the tiles that are scanned together"""
+
+
+def plan(np_: ContextFacts, tile: Any, axis: Any, name: str) -> tuple[Form, int, int]:
+    """Return (the form of a scanned tile, its axis as of a tile (M, N), bytes of shared memory for the totals of the warps)."""
+    form, axis = form_of(tile, f"'{name}'"), constant(name, "axis", axis)
+    if form is None:
+        raise SpecError(f"{name}(…) of register tiles: got {called(tile)}")
+    if form.dtype not in (FLOAT32, INT32):
+        raise SpecError(f"{name} takes tiles of float32 or int32, got {form}: use "
+                        f".astype(np.{INT32 if form.dtype == BOOL else FLOAT32}) first")
+    only_accumulator(form, name)
+    if axis is None and len(form.shape) == 2:
+        raise SpecError(f"{name}: axis must be 0 or 1 for shape {form.shape}: without it NumPy's is of the rows one after another")
+    along = check_axis(form, 0 if axis is None else axis, name)
+    if len(form.shape) == 1:
+        form, along = Form(form.shape, form.dtype, ROW if form.layout == EITHER else form.layout), int(form.layout != COLUMN)
+    nbytes = 0 if along or alone(form, along) else form.shape[0] // 64 * (16 * form.shape[1] if form.layout == ACCUMULATOR else 16)
+    if nbytes and not np_.memory:
+        np_.unit.plan_exchange(nbytes)
+    return form, along, nbytes
+
+
+def alone(form: Form, axis: int) -> bool:
+    """Return whether there is nothing to add: along the axis that has one element."""
+    return form.layout == (COLUMN if axis else ROW)
+
+
+# ---- running sums
+@op(context=True, numpy=np.cumsum, method="cumsum")
+def cumsum(np_: Context, tile: Any, axis: Any = None) -> Tile:
+    """Return ``np.cumsum(tile, axis)`` in a kernel."""
+    form, along, nbytes = plan(np_, tile, axis, "cumsum")
+    if np_.memory:
+        return Tile(None, form)
+    if nbytes:
+        exchange(np_, *each_to_all(nbytes // 4), "cumsum of a register tile")
+    if form.dtype == INT32:
+        sums = np.cumsum(tile.value, axis=along if tile.value.ndim == 2 else None, dtype=np.int64)
+        return Tile(integers("cumsum", sums, INT32).reshape(form.shape), form)
+    scanned = _sum_rows if along else functools.partial(_along_columns, _add)
+    with np.errstate(all="ignore"):
+        return Tile(_by_lines(scanned, along, [form], [tile.value])[0], form)
+
+
+def _add(one: Line, other: Line) -> Line:
+    return [one[0] + other[0]]
+
+
+def _sum_rows(columns: list[Line]) -> list[Line]:
+    found, base = list[Line](), [np.full_like(columns[0][0], -0.0)]
+    for first in range(0, len(columns), 8):
+        own = columns[first:first + 8]
+        pairs = [_add(*own[i:i + 2]) for i in range(0, 8, 2)]
+        quad = _running(_add, pairs)
+        before = [base, *(_add(base, line) for line in quad)]
+        found += [_add(before[i // 2], pairs[i // 2] if i % 2 else own[i]) for i in range(8)]
+        base = before[4]
+    return found
 
 
 # ---- maxima and minima, which never round
@@ -124,16 +195,28 @@ def scan(np_: Context, function: Callable[[Any, Any], Any], tile: Any, axis: int
         return tree.build((Tile(None, form) for form in forms), made)
     if nbytes:
         exchange(np_, *each_to_all(nbytes // 4), "scan of a register tile")
-    values = [part.value for part in leaves(tile)]
-    if not alone(forms[0], along):
-        flat = [value.reshape((1, -1) if along else (-1, 1)) if value.ndim == 1 else value for value in values]
-        lines = [[value[:, i] if along else value[i] for value in flat] for i in range(flat[0].shape[along])]
-        every = zip(*(_along_rows if along else _along_columns)(combined, lines), strict=True)
-        values = [np.stack(parts, axis=along).reshape(form.shape) for parts, form in zip(every, forms, strict=True)]
+    scanned = functools.partial(_along_rows if along else _along_columns, combined)
+    values = _by_lines(scanned, along, forms, [part.value for part in leaves(tile)])
     return tree.build((Tile(value, form) for value, form in zip(values, forms, strict=True)), made)
 
 
+# ---- in the order of the GPU
 Combine = Callable[[Line, Line], Line]
+
+
+def _by_lines(
+    scanned: Callable[[list[Line]], list[Line]],
+    along: int,
+    forms: list[Form],
+    values: list[np.ndarray],
+) -> list[np.ndarray]:
+    """Return scanned tiles: ``scanned(lines)`` of their lines, or themselves if they have one."""
+    if alone(forms[0], along):
+        return values
+    flat = [value.reshape((1, -1) if along else (-1, 1)) if value.ndim == 1 else value for value in values]
+    lines = [[value[:, i] if along else value[i] for value in flat] for i in range(flat[0].shape[along])]
+    every = zip(*scanned(lines), strict=True)
+    return [np.stack(parts, axis=along).reshape(form.shape) for parts, form in zip(every, forms, strict=True)]
 
 
 def _running(combine: Combine, lines: list[Line]) -> list[Line]:

@@ -76,7 +76,7 @@ def test_the_ring_of_a_delayed_release_differs() -> None:
     """The comparison above can fail."""
     half = ArrayType((8, 8), HALF)
     delayed = numpipe.kernel(gemm_loop.function, out_type=lambda a, b, cfg: ArrayType((a.shape[0], b.shape[0]), a.dtype),
-                             grid=numpipe.persistent(), compiler_params=CompilerParams(delay_release=1))
+                             grid=numpipe.persistent(), num_compute_wgs=2, compiler_params=CompilerParams(delay_release=1))
     assert synchronisation(delayed, half, half) != synchronisation(gemm_loop, half, half)
 
 
@@ -223,7 +223,7 @@ def test_a_static_and_a_run_time_grid_of_two_dimensions() -> None:
 
 def test_a_body_without_a_carry() -> None:
     """Nothing leaves a step: but every step runs, in every compute warpgroup."""
-    @numpipe.kernel()
+    @numpipe.kernel(num_compute_wgs=2)
     def counts(a, c):
         def body(indices, tile):
             numpipe.debug_print("{}", indices[0])
@@ -290,7 +290,7 @@ def test_products_of_the_body_are_counted_for_the_delay() -> None:
     """With delay_release=1 one step's products may stay in flight; without the count every wait would drain all."""
     half = ArrayType((8, 8), HALF)
     delayed = numpipe.kernel(KERNELS[0].function, out_type=lambda a, b, cfg: ArrayType((a.shape[0], b.shape[0]), a.dtype),
-                             grid=numpipe.persistent(), compiler_params=CompilerParams(delay_release=1))
+                             grid=numpipe.persistent(), num_compute_wgs=2, compiler_params=CompilerParams(delay_release=1))
     assert "wgmma.wait_group.sync.aligned 1" in delayed.inspect("ptx", half, half)
     assert "wgmma.wait_group.sync.aligned 1" not in KERNELS[0].inspect("ptx", half, half)
 

@@ -69,7 +69,7 @@ class Framed:
 @functools.cache
 def variant(function: Any = matmul, **options: Any) -> Any:
     """A kernel with the body of another and other options."""
-    given = {"out_type": matmul.options.out_type, "grid": numpipe.persistent(), **options}
+    given = {"out_type": matmul.options.out_type, "grid": numpipe.persistent(), "num_compute_wgs": 2, **options}
     return numpipe.kernel(function.function, **given)
 
 
@@ -185,7 +185,8 @@ def test_a_tile_of_many_narrow_panels_gets_as_many_staging_panels_as_fit() -> No
 
 # ---- outputs
 @numpipe.kernel(
-    out_type=lambda a, b, alpha, cfg: numpipe.ArrayType((a.shape[0], b.shape[0]), np.float32), grid=numpipe.persistent())
+    out_type=lambda a, b, alpha, cfg: numpipe.ArrayType((a.shape[0], b.shape[0]), np.float32), grid=numpipe.persistent(),
+    num_compute_wgs=2)
 def to_float32(a, b, alpha, c, *, cfg: numpipe.Static = SMALL):
     """c = alpha * a @ b.T in float32."""
     wg = numpipe.axis_index("wg")
@@ -283,7 +284,7 @@ def test_inputs_may_be_read_only_and_the_same_array() -> None:
 
 
 # ---- orders and grids
-@numpipe.kernel(out_type=matmul.options.out_type, grid=numpipe.persistent(3))
+@numpipe.kernel(out_type=matmul.options.out_type, grid=numpipe.persistent(3), num_compute_wgs=2)
 def in_row_order(a, b, c, *, cfg: numpipe.Static = SMALL):
     """Row order; the kernel's grid is replaced by the tests."""
     wg = numpipe.axis_index("wg")
@@ -297,7 +298,7 @@ def in_row_order(a, b, c, *, cfg: numpipe.Static = SMALL):
         c[ds(m * cfg.tm + wg * rows, rows), ds(n * cfg.tn, cfg.tn)] = acc.astype(c.dtype)
 
 
-@numpipe.kernel(out_type=matmul.options.out_type, grid=numpipe.persistent(3))
+@numpipe.kernel(out_type=matmul.options.out_type, grid=numpipe.persistent(3), num_compute_wgs=2)
 def in_groups(a, b, c, *, cfg: numpipe.Static = SMALL, group: numpipe.Static = 2):
     """Grouped order with groups of another size."""
     wg = numpipe.axis_index("wg")
@@ -311,7 +312,8 @@ def in_groups(a, b, c, *, cfg: numpipe.Static = SMALL, group: numpipe.Static = 2
         c[ds(m * cfg.tm + wg * rows, rows), ds(n * cfg.tn, cfg.tn)] = acc.astype(c.dtype)
 
 
-@numpipe.kernel(out_type=lambda a, b, cfg: numpipe.ArrayType((a.shape[0], b.shape[0]), a.dtype), grid=numpipe.persistent(3))
+@numpipe.kernel(out_type=lambda a, b, cfg: numpipe.ArrayType((a.shape[0], b.shape[0]), a.dtype), grid=numpipe.persistent(3),
+                num_compute_wgs=2)
 def in_table_order(a, b, table, c, *, cfg: numpipe.Static = SMALL):
     """The tiles of a host table, in its order."""
     wg = numpipe.axis_index("wg")
@@ -326,7 +328,7 @@ def in_table_order(a, b, table, c, *, cfg: numpipe.Static = SMALL):
 
 
 @numpipe.kernel(
-    out_type=matmul.options.out_type, grid_names=("m", "n"),
+    out_type=matmul.options.out_type, grid_names=("m", "n"), num_compute_wgs=2,
     grid=lambda a, b, cfg: (cdiv(a.shape[0], cfg.tm), cdiv(b.shape[0], cfg.tn)))
 def a_cta_each_tile(a, b, c, *, cfg: numpipe.Static = SMALL):
     """A computed grid with named axes: a CTA a tile, no tile loop."""
@@ -340,7 +342,7 @@ def a_cta_each_tile(a, b, c, *, cfg: numpipe.Static = SMALL):
     c[ds(m * cfg.tm + wg * rows, rows), ds(n * cfg.tn, cfg.tn)] = acc.astype(c.dtype)
 
 
-@numpipe.kernel(out_type=matmul.options.out_type, grid=(2, 3), grid_names=("y", "x"))
+@numpipe.kernel(out_type=matmul.options.out_type, grid=(2, 3), grid_names=("y", "x"), num_compute_wgs=2)
 def strided_by_axes(a, b, c, *, cfg: numpipe.Static = SMALL):
     """A fixed grid whose CTAs stride over rows and columns of tiles by the sizes of its axes."""
     wg = numpipe.axis_index("wg")

@@ -22,7 +22,7 @@ from numpipe.core import numba as nb
 from numpipe.language.tiles import scan_cuda, top_cuda
 from numpipe.language.tiles.layouts import Form, own_place, places
 from numpipe.language.tiles.scan import _along_columns, _along_rows
-from numpipe.language.tiles.scans_cuda import QUAD
+from numpipe.language.tiles.scan_cuda import QUAD
 from tests.kernels.tile_function_kernels import drawn
 
 THREADS = np.arange(128)

@@ -209,7 +209,7 @@ def test_a_kernel_prints_nothing_and_stops_nowhere(capsys: pytest.CaptureFixture
     stops: list[object] = []
     monkeypatch.setattr(sys, "breakpointhook", stops.append)
 
-    @numpipe.kernel(grid=(1,))
+    @numpipe.kernel(grid=(1,), num_compute_wgs=2)
     def loud(c):
         numpipe.debug_print("here {}", 1)
         breakpoint()
