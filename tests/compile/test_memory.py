@@ -28,7 +28,7 @@ from numba.cuda import types
 from numba.cuda.core.compiler_lock import global_compiler_lock
 from numba.cuda.descriptor import cuda_target
 
-from numpipe.core.numba import contexts, forgetting, kernels
+from numpipe.core.numba import contexts, kernel_entries, kernels
 from numpipe.intrinsics import mbarrier
 from numpipe.plan.unit import Unit
 
@@ -64,7 +64,7 @@ def table_sizes() -> list[int]:
     with global_compiler_lock, contexts.own_contexts():
         target = cuda_target.target_context
         return [sum(len(known.versions) for known in target._defns.values()), len(target.data_model_manager._cache),
-                sum(map(len, forgetting._tables()))]
+                sum(map(len, kernel_entries._tables(target)))]
 
 
 def test_nothing_of_a_kernel_is_left_when_it_is_dropped_and_numbas_tables_do_not_grow() -> None:
@@ -80,7 +80,7 @@ def test_where_nothing_is_forgotten_a_kernel_stays_until_the_next_compile(monkey
     typed(printing(1))
     before = table_sizes()
     with monkeypatch.context() as patched:
-        patched.setattr(kernels, "forget_kernels", lambda: None)
+        patched.setattr(kernels, "drop_entries", lambda: None)
         parts = typed(printing(2))
     assert sum(isinstance(part, Unit) for part in left(parts)) == 1
     assert all(now > then for now, then in zip(table_sizes(), before, strict=True))

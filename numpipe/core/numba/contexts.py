@@ -24,7 +24,7 @@ from numba.cuda.target import CUDATargetContext, CUDATypingContext
 from numba.cuda.typing import enumdecl, npydecl
 
 from ..undisturbed import uninterrupted
-from .forgetting import forget_all
+from .kernel_entries import drop_all
 
 __all__ = ["learn_all", "own_contexts"]
 
@@ -115,7 +115,7 @@ def learn_all() -> bool:
     """Have all later compiles of this process use Numba's own contexts; returns whether they did not yet."""
     learnt, _Own.contexts = _Own.contexts is not None, None
     if learnt:
-        forget_all()
+        drop_all()
         with uninterrupted():
             cuda_target.target_context.refresh()  # imports Numba's meanings of Python, as its first compile would
     return learnt

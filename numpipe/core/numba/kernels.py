@@ -17,10 +17,10 @@ from numba.cuda.cudadrv import nvvm
 from ...arch.target import Target
 from ...arch.targets import DEFAULT
 from ..undisturbed import COMPILES
-from . import lines, quicker
+from . import lines
 from .code import rewrite_ir
 from .contexts import in_this_thread, own_contexts
-from .forgetting import forget_kernels
+from .kernel_entries import drop_entries
 from .lines import Place
 
 __all__ = ["Typed", "compile_kernel", "compiling_for", "rename"]
@@ -46,17 +46,29 @@ class _CallListeners(AnalysisPass):  # type: ignore[misc]
 
 
 class _Compiler(compiler.CUDACompiler):  # type: ignore[misc]
-    """Numba's passes without those for Python that kernels are not written in: each takes milliseconds of every function.
+    """Numba's passes without those that kernels do not need: each takes milliseconds per function.
 
-    The AST pass refuses closures, comprehensions and `with`; nothing asks Numba to inline or to unroll over types; literals have
-    literal types from the start; kernels have no array expressions and string keys, which passes rewrite after inference; nobody
-    reads a listing with types, for which Numba keeps each function's IR.
+    The AST pass refuses closures, comprehensions and `with`. Nothing asks Numba to inline or to
+    unroll over types; literals have literal types from the start. Kernels have no array expressions
+    and string keys, which passes rewrite after inference. Nothing reads a listing with types, for
+    which Numba keeps each function's IR. No value counts references, so lowering need not know
+    where a variable's life ends.
     """
 
-    _LEFT_OUT = (untyped_passes.WithLifting, untyped_passes.InlineClosureLikes, untyped_passes.MakeFunctionToJitFunction,
-                 untyped_passes.InlineInlinables, untyped_passes.FindLiterallyCalls, untyped_passes.LiteralUnroll,
-                 untyped_passes.LiteralPropagationSubPipelinePass, typed_passes.InlineOverloads, typed_passes.NopythonRewrites,
-                 typed_passes.AnnotateTypes)
+    _LEFT_OUT = (
+        untyped_passes.IRProcessing,
+        untyped_passes.WithLifting,
+        untyped_passes.InlineClosureLikes,
+        untyped_passes.MakeFunctionToJitFunction,
+        untyped_passes.InlineInlinables,
+        untyped_passes.FindLiterallyCalls,
+        untyped_passes.LiteralUnroll,
+        untyped_passes.LiteralPropagationSubPipelinePass,
+        typed_passes.InlineOverloads,
+        typed_passes.NopythonRewrites,
+        typed_passes.IRLegalization,
+        typed_passes.AnnotateTypes,
+    )
 
     _managers: ClassVar[list[Any]] = []
     """one list, for all functions"""
@@ -77,8 +89,8 @@ def compiling_for(target: Target = DEFAULT, few_meanings: bool = False, place: P
     """Have Numba compile for an architecture with or without a GPU, and NVVM's log be part of its errors.
 
     Functions of Numba are replaced for the whole process, so this holds Numba's own lock meanwhile: a plain `@cuda.jit` function
-    of another thread is compiled before or after. Code inside takes no lock that is held around a compile. At the end Numba forgets
-    what it knows of one kernel.
+    of another thread is compiled before or after. Code inside takes no lock that is held around a compile. At the end Numba's entries about the kernel are
+    dropped (`kernel_entries`).
     """
     if config.FORCE_CUDA_CC:
         raise RuntimeError(f"NUMBA_FORCE_CUDA_CC drops the 'a' of {target.name}, which its own instructions need: unset it")
@@ -89,8 +101,7 @@ def compiling_for(target: Target = DEFAULT, few_meanings: bool = False, place: P
         config.reload_config()  # once, where Numba looks at all variables of the environment before each function
         passmanagers = typed_passes.passmanagers
         counts = passmanagers.dump_refprune_stats()  # of references that were dropped, of which kernels have none
-        undo.callback(forget_kernels)
-        undo.callback(quicker.forget)
+        undo.callback(drop_entries)
         apart, unify = {types.int32, types.float32}, types.Number.unify  # of a variable that has both Numba would make a float64
         for owner, name, value in (
                 (dispatcher, "get_current_device", in_this_thread(lambda: device, dispatcher.get_current_device)),
@@ -102,7 +113,7 @@ def compiling_for(target: Target = DEFAULT, few_meanings: bool = False, place: P
                 (config, "reload_config", in_this_thread(lambda: None, config.reload_config)),
                 (library, "get_asm_str", in_this_thread(lambda self, cc=None: "", library.get_asm_str)),
                 (types.Number, "unify", lambda one, context, other: None if {one, other} == apart else unify(one, context, other)),
-                *quicker.replacements(), *(() if place is None else lines.replacements(place))):
+                *(() if place is None else lines.replacements(place))):
             undo.callback(setattr, owner, name, getattr(owner, name))
             setattr(owner, name, value)
         yield

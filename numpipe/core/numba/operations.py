@@ -26,7 +26,7 @@ from numba.cuda.extending import register_model
 from numba.cuda.typing import signature, templates
 
 from .emit import const, i64, nothing
-from .forgetting import Lowering, Memo
+from .kernel_entries import Entries, Lowering
 
 __all__ = [
     "TypingError", "attribute", "binary", "call", "call_value", "constant_attributes", "field_attributes", "fields", "helper_type",
@@ -73,7 +73,7 @@ def operation_type(key: Any, name: str, typer: Typer) -> Any:
     typer = _in_two(typer)
     vars(typer)["__signature__"] = inspect.signature(typer)  # Numba asks for it at each call
     template = templates.make_intrinsic_template(key, typer, name, prefer_literal=True)
-    template._impl_cache, template._overload_cache = Memo(key), Memo(key)
+    template._impl_cache, template._overload_cache = Entries(key), Entries(key)
     lowering = Lowering(key)
     template._get_target_registry = lambda *_: lowering
     if any(p.kind is p.VAR_POSITIONAL for p in inspect.signature(typer).parameters.values()):
@@ -90,13 +90,13 @@ def operation_type(key: Any, name: str, typer: Typer) -> Any:
 def helper_type(key: Any, implementation: Callable[..., Any]) -> Any:
     """Return the Numba type of a Python function compiled from its own source; constant arguments stay literal."""
     template = templates.make_overload_template(key, lambda *args: implementation, {}, False, "never", prefer_literal=True)
-    template._impl_cache, template._compiled_overloads = Memo(key), Memo(key)
+    template._impl_cache, template._compiled_overloads = Entries(key), Entries(key)
     return _function(template)
 
 
 def _function(template: Any) -> Any:
     function = types.Function(template)
-    function._impl_keys = Memo(template.key)
+    function._impl_keys = Entries(template.key)
     return function
 
 
@@ -214,7 +214,7 @@ def overload(function: Any, typer: Typer, literals: bool = False) -> None:
 
     `literals`: int literals come as such first, else as int64.
     """
-    lowered, lowering = Memo(function), Lowering(function)
+    lowered, lowering = Entries(function), Lowering(function)
     typer = _in_two(typer)
 
     @typing_registry.register_global(function)

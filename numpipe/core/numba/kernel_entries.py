@@ -1,0 +1,102 @@
+"""Entries about one kernel in Numba's tables, dropped when the kernel's compile ends.
+
+Numba keeps each function it compiled, for the types of its arguments, as long as the process lives.
+The types of a kernel's context, arrays, rings and functions carry the kernel's `Unit`, so no other
+kernel finds these entries; without `drop_entries` they hold about 1 MiB a kernel. Entries for other
+types, such as those of tiles, serve the kernels that follow.
+
+A type of one kernel has a serial number in its name, after ``#`` (of a Unit) or ``@`` (of a
+function). An operation of one kernel is marked by `core.op.of_one_kernel`.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import re
+import weakref
+from collections.abc import Callable, Iterator, MutableMapping
+from typing import Any
+
+from numba.cuda import cgutils, types
+from numba.cuda.descriptor import cuda_target
+
+_SERIAL_NUMBER = re.compile(r"[#@]\d").search
+_removals: list[Callable[[], Any]] = []
+"""remove what was entered for kernels since the last `drop_entries`"""
+_all: weakref.WeakValueDictionary[int, Entries] = weakref.WeakValueDictionary()
+
+
+class Entries(dict[Any, Any]):
+    """A table that Numba fills for `operation`."""
+
+    def __init__(self, operation: Any) -> None:
+        self._operation = operation
+        _all[id(self)] = self
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        super().__setitem__(key, value)
+        if _of_one_kernel((self._operation, key)):
+            _removals.append(functools.partial(self.pop, key, None))
+
+
+class Lowering:
+    """Gives Numba the code generators of `operation`, in place of a registry that keeps them."""
+
+    def __init__(self, operation: Any) -> None:
+        self._operation = operation
+
+    def lower(self, function: Any, *argtypes: Any) -> Callable[[Callable[..., Any]], None]:
+        """Return a decorator for the code generator of calls of `function` with these types."""
+
+        def attach(codegen: Callable[..., Any]) -> None:
+            target = cuda_target.target_context
+            target.insert_func_defn([(codegen, function, argtypes)])
+            if _of_one_kernel((self._operation, argtypes)):
+                _removals.append(functools.partial(_remove, target._defns, function, argtypes))
+
+        return attach
+
+
+def _remove(meanings: dict[Any, Any], function: Any, argtypes: tuple[Any, ...]) -> None:
+    known = meanings[function]
+    known.versions = [version for version in known.versions if version[0] != argtypes]
+    if not known.versions:
+        del meanings[function]
+
+
+def drop_entries() -> None:
+    """Drop the entries of kernels. The caller holds Numba's lock."""
+    while _removals:
+        _removals.pop()()
+    for table in _tables(cuda_target.target_context):
+        for key in [key for key in table if _of_one_kernel(key)]:
+            del table[key]
+
+
+def drop_all() -> None:
+    """Drop the entries of numpipe's operations: they lead to code of contexts no longer in use."""
+    for entries in list(_all.values()):
+        entries.clear()
+
+
+def _tables(target: Any) -> Iterator[MutableMapping[Any, Any]]:
+    """Yield the tables of Numba's own meanings of Python."""
+    found = (target._defns, target._getattrs, target._setattrs)
+    selectors = itertools.chain(*(table.values() for table in found))
+    yield from (one._cache for one in (*selectors, target._casts, target._get_constants))
+    functions = target.typing_context._globals.values()
+    yield from (one._impl_keys for one in functions if isinstance(one, types.Function))
+    yield target.data_model_manager._cache
+    yield cgutils._struct_proxy_cache
+
+
+def _of_one_kernel(key: Any) -> bool:
+    """Return whether an operation or a type, or one in a tuple, is of one kernel."""
+    if isinstance(key, types.Function):
+        return _of_one_kernel(key.typing_key)
+    if isinstance(key, types.Type):
+        return _SERIAL_NUMBER(key.name) is not None
+    if isinstance(key, tuple):
+        return any(map(_of_one_kernel, key))
+    return bool(getattr(key, "of_one_kernel", False))
