@@ -36,6 +36,8 @@ from .judge import Judge
 from .variants import Key, Variant
 
 _TARGET = NONE | word(*launch.device.TARGET_NAMES)
+UNKNOWN = object()
+"""stands for Statics under which no call is kept"""
 
 
 @dataclass
@@ -61,7 +63,7 @@ class Calls:
 
     def __init__(self, definition: Definition, table: Table, make: Callable[..., Variant] = Variant) -> None:
         """`make` returns a variant for the definition, a key and the arrays' obstacles."""
-        self.definition, self.table, self._make = definition, table, make
+        self.definition, self.table, self._get, self._make = definition, table, table.get, make
         self.variants: dict[Key, Variant] = {}
         self._steering = definition.options.takes - set(definition.statics)
         """the parameters that `grid` and `out_type` depend on"""
@@ -113,6 +115,20 @@ class Calls:
         call.plan, call.variant = plan, plan.variant
         call.values = [scalar_value(value, p, name) for p, value in zip(call.names, call.numbers, strict=True)]
         return call
+
+    def constants(self, named: dict[str, Any]) -> Any:
+        """Return the object that stands for the Statics of a call with these named arguments; UNKNOWN where no call had them."""
+        found = self._get((*named, *map(id, named.values())))
+        return self._get(self.definition.arguments.constants(named), UNKNOWN) if found is None else found[0]
+
+    def keep_constants(self, named: dict[str, Any], statics: Any) -> Any:
+        """Return the object that stands for a call's Statics from now on, which has a quicker hash; UNKNOWN where an argument is
+        named that is no Static."""
+        if self.definition.arguments.constants(named) is None:
+            return UNKNOWN
+        constants = self.table.get(statics) or self.table.keep(statics, object())
+        self.table.keep((*named, *map(id, named.values())), (constants, tuple(named.values())))
+        return constants
 
     def described(self, args: tuple[Any, ...], named: dict[str, Any], out: Any = None, *, whole: bool = False,
                   gpus: int = 0) -> Call:

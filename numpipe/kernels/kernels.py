@@ -1,9 +1,9 @@
 """`Kernel`: the object that `@numpipe.kernel` makes of a function, with all that one does with it.
 
-A kernel has a definition, calls (`calls`), repeated calls (`repeats`), and a table in which both keep their results. A call binds
-its arguments, allocates outputs, finds (or makes) the plan for these shapes and types, and runs it: on the GPU by the launcher,
-in CPython on the simulated SM (`variants`). A call on device arrays that was made before is launched again: a few dictionary
-look-ups and one driver call.
+A kernel has a definition, calls (`calls`), repeated calls (`launch.repeats`), and a table in which both keep their
+results. A call binds its arguments, allocates outputs, finds (or makes) the plan for these shapes and types, and runs it:
+on the GPU by the launcher, in CPython on the simulated SM (`variants`). A call on device arrays that was made before is
+launched again: a few dictionary look-ups and one driver call.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from ..launch.faults import DriverError, naming, of_kernel
 from ..launch.info import ArrayInfo
 from ..launch.mesh import Mesh
 from ..launch.peers import Together
+from ..launch.repeats import Repeats
 from ..launch.table import Table
 from . import noting
 from .arguments import Call
 from .bound import Bound, bind
-from .calls import Calls, result
+from .calls import UNKNOWN, Calls, result
 from .definition import Definition
 from .judge import Judge
 from .on_mesh import OnMesh, one_of
 from .options import Options
-from .repeats import Repeats
 from .variants import Variant
 
 __all__ = ["Kernel"]
@@ -56,7 +56,7 @@ class Kernel:
         self.parameters, self.statics = definition.parameters, definition.statics
         self._table = Table()
         self._calls = Calls(definition, self._table, variant)
-        self._repeats = Repeats(definition.arguments, self._table)
+        self._repeats = Repeats(self._table)
         self._on_mesh = OnMesh(self._calls)
 
     def __repr__(self) -> str:
@@ -81,8 +81,9 @@ class Kernel:
             try:
                 if mesh is not None:
                     return self._on_mesh.run(mesh, args, named, out, target, stream)[0]
-                if target is None:
-                    launched, out = self._repeats.find(args, named, out, stream)
+                if target is None and self._repeats.any:
+                    constants = self._calls.constants(named) if named else None
+                    launched, out = self._repeats.find(constants, args, out, stream)
                     if launched is not None:
                         launched()
                         return out
@@ -150,8 +151,15 @@ class Kernel:
         if launched is not None and len(call.values) == len(self.definition.own_names):
             if call.values:  # they follow from the arrays' shapes
                 launched = call.plan.prepared.alone(call.plan.grid, call.infos, call.values, launched.stream)
-            self._repeats.learn(call, named, launched)
+            self._learn(call, named, launched)
         return result(call, out)
+
+    def _learn(self, call: Call, named: dict[str, Any], launched: launch.Launch) -> None:
+        """Keep the launch of a call on device arrays, but not of one by an op, on descriptions: ops keep their own calls."""
+        constants = self._calls.keep_constants(named, call.statics) if named else None
+        if constants is not UNKNOWN and ArrayInfo not in map(type, call.args):
+            owners, count = [info.owner for info in call.infos], len(call.args)
+            self._repeats.learn(constants, owners[:count], owners[count:], [call.infos], call.fresh, launched)
 
     # ---- inspection
     @brief

@@ -16,15 +16,14 @@ from ..diagnostics.arguments import told
 from ..diagnostics.errors import SpecError
 from ..launch.faults import naming
 from ..launch.mesh import Mesh, check_mesh
-from ..launch.mesh_repeats import MeshRepeats, handles
 from ..launch.peers import Together, together
+from ..launch.repeats import Repeats, handles
 from ..plan.specs import ArrayType
 from . import targets
 from .arguments import SCALAR, Call
-from .calls import Calls
+from .calls import UNKNOWN, Calls
 from .definition import Definition
 from .judge import Judge
-from .repeats import constants_of, keep_constants
 from .results import is_array
 
 
@@ -33,14 +32,15 @@ class OnMesh:
 
     def __init__(self, calls: Calls) -> None:
         self.calls, self.definition = calls, calls.definition
-        self._repeats = MeshRepeats(calls.table)
+        self._repeats = Repeats(calls.table)
 
     def run(self, mesh: Mesh, args: tuple[Any, ...], named: dict[str, Any], out: Any, target: str | None, stream: Any,
             seed: Any = None, trace: Any = None, judge: Judge | None = None) -> tuple[Any, Together | None]:
         """Make a call on all GPUs of a mesh; returns its outputs, each a list of the GPUs' arrays, and the launches that make it
         again: None where GPUs are simulated, or there is nothing to launch."""
         if target is None and self._repeats.any:
-            launches, out = self._again(mesh, args, named, out, stream)
+            constants = self.calls.constants(named) if named else None
+            launches, out = self._repeats.find_on(mesh, constants, args, out, stream)
             if launches is not None:
                 launches()
                 return out, launches
@@ -62,28 +62,17 @@ class OnMesh:
             self._learn(mesh, calls, named, launches)
         return results(calls, out, mesh), launches
 
-    def _again(self, mesh: Mesh, args: tuple[Any, ...], named: dict[str, Any], out: Any,
-               stream: Any) -> tuple[Together | None, Any]:
-        """Return the launches of a call that was made before, or None; and its outputs."""
-        constants = None
-        if named and (constants := constants_of(named, self.definition.arguments, self.calls.table.get)) is None:
-            return None, out
-        try:
-            return self._repeats.find(mesh, constants, args, out, stream)
-        except (KeyError, TypeError):
-            return None, out
-
     def _learn(self, mesh: Mesh, calls: Sequence[Call], named: dict[str, Any], launches: Together) -> None:
         """Keep the launches of the calls of this process' GPUs; Statics among the named arguments may determine them too."""
-        first, constants = calls[0], None
-        if named:
-            if self.definition.arguments.constants(named) is None:
-                return
-            constants = keep_constants(named, first.statics, self.calls.table)
+        first = calls[0]
+        constants = self.calls.keep_constants(named, first.statics) if named else None
+        if constants is UNKNOWN:
+            return
         each = [[*call.args, *[info if info.owner is None else info.owner for info in call.infos[len(call.args):]]]
                 for call in calls]
         passed = each[0] if mesh.rank is not None else list(zip(*each, strict=True))
-        self._repeats.learn(mesh, constants, len(first.args), passed, [call.infos for call in calls], first.fresh, launches)
+        args, outputs = passed[:len(first.args)], passed[len(first.args):]
+        self._repeats.learn((mesh, constants), args, outputs, [call.infos for call in calls], first.fresh, launches)
 
     def _check_target(self, mesh: Mesh, target: str | None, stream: Any) -> None:
         """Raise SpecError for a target or a stream that a mesh has not."""

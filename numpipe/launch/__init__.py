@@ -21,6 +21,7 @@ simulated SM. Read `launcher` first, then `info` and `host`.
 `tensormap`     CUtensorMap encoding
 `marks`         tuples by which repeated calls are found
 `table`         the results that calls of a kernel keep for later ones
+`repeats`       calls that were made before, launched again: of kernels and ops, on one GPU and on meshes
 `streams`       which stream a call is queued on; what CUDA graphs cannot hold
 `attributes`    clusters, cooperative launch, programmatic dependent launch
 `image`         a compiled kernel: what its launches, reports and profiles need, and its form as bytes

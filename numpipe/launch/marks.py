@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 from .device_array import DeviceArray
@@ -18,8 +18,20 @@ from .info import ArrayInfo
 Mark = tuple[Any, ...]
 _POINTER = operator.attrgetter("ptr")
 
-MARKS: dict[type, Callable[[Any], Mark]] = {DeviceArray: DeviceArray.mark}
-"""the function that makes the marks of a type's arrays; the first item is the address"""
+
+def _marks(arrays: Any) -> Mark:
+    return tuple([MARKS[type(array)](array) for array in arrays])
+
+
+MARKS: dict[type, Callable[[Any], Hashable]] = {
+    DeviceArray: DeviceArray.mark,
+    ArrayInfo: operator.itemgetter(slice(1, 7)),
+    type(None): type,
+    list: _marks,
+    tuple: _marks,
+}
+"""the function that makes the marks of arguments of a type: arrays, whose first item is the address; None for an array that an
+op may leave out; lists of the arrays of a mesh"""
 
 
 def _torch(tensor: Any) -> Mark:
@@ -30,14 +42,14 @@ def _cupy(array: Any) -> Mark:
     return array.data.ptr, array.shape, array._c_contiguous or array.strides, array.dtype  # `strides` is a new tuple each time
 
 
-def learn(info: ArrayInfo) -> Callable[[Any], Mark] | None:
-    """Put the function for arrays of this type into `MARKS`; returns it, or None where there is none."""
+def learn(info: ArrayInfo) -> bool:
+    """Put the function for arrays of this type into `MARKS`; returns whether there is one."""
     kind = type(info.owner)
     if kind not in MARKS and info.kind == "torch":
         MARKS[kind] = _torch
     elif kind not in MARKS and info.kind != "host" and kind.__module__.partition(".")[0] == "cupy" and hasattr(info.owner, "data"):
         MARKS[kind] = _cupy
-    return MARKS.get(kind)
+    return kind in MARKS
 
 
 def address_of(info: ArrayInfo) -> Callable[[], int] | None:

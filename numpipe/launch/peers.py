@@ -37,10 +37,12 @@ class Gpus(Waiting, Protocol):
 class Together:
     """The launches of one call on the GPUs of this process. Call it to launch on all of them."""
 
-    __slots__ = ("_alive", "_controls", "launches", "prepared", "streams")
+    __slots__ = ("_alive", "_controls", "launches", "observers", "prepared", "stream")
 
     def __init__(self, prepared: Prepared, controls: Controls, launches: Sequence[Launch], alive: Sequence[Any]) -> None:
-        self.prepared, self.launches, self.streams = prepared, tuple(launches), tuple(launch.stream for launch in launches)
+        self.prepared, self.launches, self.observers = prepared, tuple(launches), prepared.observers
+        self.stream = tuple(launch.stream for launch in launches)
+        """by GPU the stream"""
         self._controls, self._alive = controls, tuple(alive)
 
     @property

@@ -20,8 +20,8 @@ class Table(OrderedDict[Any, Any]):
     A kernel has one table, with keys of several forms:
 
     =======================================  ===============================================================================
-    marks of arrays, Statics                 a `Repeat`: a call on device arrays that was made before (`kernels.repeats`)
-    a `Repeat`, a stream                     the `Launch` that it launches there
+    marks of arrays, Statics                 a `Repeat`: a call on device arrays that was made before (`repeats`)
+    a `Repeat`, a stream                     the `Launch` that it launches there, if it was called on several
     marks of the inputs alone, Statics       a list of functions that allocate its outputs
     `Statics`                                the object that stands for them above
     names and ids of Statics                 the same object, and their values, which keep their ids

@@ -37,6 +37,7 @@ from ..language.tiles.refs import ds
 from ..language.tiles.strips import map_columns
 from ..language.tiles.tile import zeros
 from ..launch.info import ArrayInfo, tma_addressable
+from ..launch.repeats import OpRepeats
 from ..launch.views import strided
 from ..plan.context import axis_index
 from ..plan.params import CompilerParams
@@ -47,13 +48,12 @@ from .attention_configs import SMALLER as SMALLER
 from .attention_configs import WIDTHS, Config, Form, choose
 from .attention_short import kernel as short_kernel
 from .operands import copied, described
-from .repeats import Repeats
 from .results import allocated, delivered, tell_copied
 
 __all__ = ["attention"]
 
 L2 = 32 << 20  # bytes of keys and values that heads whose tiles take turns may have
-_REPEATS = Repeats("attention")
+_REPEATS = OpRepeats("attention")
 RISE = 8.0  # powers of two that scores may exceed the maximum in use by, where it is not always the largest one
 
 @functools.cache
@@ -219,7 +219,7 @@ def attention(q: Any, k: Any, v: Any, *, causal: bool = False, diagonal: int = 0
     if not simple:
         return run(out)
     result = result or allocated("attention", like, like.shape, stream)
-    _REPEATS.call(lambda: run(result), (q, k, v), constants, out, [*infos, result], stream)
+    _REPEATS.call(lambda: run(result), (q, k, v), constants, out, [*infos, result])
     return delivered(like, result, stream) if out is None else out
 
 

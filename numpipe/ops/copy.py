@@ -36,11 +36,11 @@ from ..language.pipeline.emit import emit_pipeline
 from ..language.pipeline.pipelines import pipeline
 from ..language.tiles.refs import ds
 from ..launch.info import ArrayInfo
+from ..launch.repeats import OpRepeats, recorded
 from ..plan.context import axis_index, axis_size
 from ..plan.params import CompilerParams, LoweringSemantics
 from ..plan.specs import BlockSpec, persistent
 from .copy_ways import Part, ways
-from .repeats import Repeats, recorded
 from .results import allocated, delivered
 
 __all__ = ["copy"]
@@ -49,7 +49,7 @@ MOVED: dict[int, np.dtype[Any]] = {1: np.dtype(np.uint8), 2: np.dtype(np.float16
 """the types that elements are moved as, by bytes"""
 NUMBERS = ("group", "pitch", "columns", "last", "first", "step", "n1", "n2", "n3", "s0", "s1", "s2", "s3")
 """of `lanes`, as `copy_ways` gives them"""
-_REPEATS = Repeats("copy")
+_REPEATS = OpRepeats("copy")
 MOST = 5
 """dimensions of an array"""
 BATCH = 8
@@ -281,7 +281,7 @@ def copy(a: Any, *, out: Any = None, config: Config | None = None, target: str |
     launch.check_overlap([info, result], ["a", "out"], 1, "copy")
     run = functools.partial(copy_into, info, result, config=config, target=target, stream=stream)
     if target is None:
-        _REPEATS.call(run, (a,), (config,), out, [info, result], stream)
+        _REPEATS.call(run, (a,), (config,), out, [info, result])
     else:
         run()
     return delivered(info, result, stream) if out is None else out

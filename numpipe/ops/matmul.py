@@ -39,6 +39,7 @@ from ..language.tiles.refs import ds
 from ..language.tiles.strips import map_columns
 from ..language.tiles.tile import zeros
 from ..launch.info import ArrayInfo
+from ..launch.repeats import OpRepeats
 from ..launch.views import broadcast, merged, strided, transposed
 from ..plan.context import axis_index, axis_size
 from ..plan.params import CompilerParams
@@ -47,14 +48,13 @@ from .activations import activation_of
 from .configs import Config, choose
 from .costs import LINE, SMS
 from .operands import Operand, as_matrices, copied, described, laid, move, stacked
-from .repeats import Repeats
 from .results import allocated, delivered
 
 __all__ = ["matmul"]
 
 NOMINAL = 512
 """the rows that a batch-invariant product's config is chosen for"""
-_REPEATS = Repeats("matmul")
+_REPEATS = OpRepeats("matmul")
 TYPES = (ELEMENTS["float16"].dtype, ELEMENTS["bfloat16"].dtype)
 
 
@@ -223,7 +223,7 @@ def matmul(a: Any, b: Any, c: Any = None, *, alpha: float = 1.0, beta: float = 1
                  stream=stream)
 
     if target is None:
-        _REPEATS.call(run, arrays, constants, out, list(infos.values()), stream)
+        _REPEATS.call(run, arrays, constants, out, list(infos.values()))
     else:
         run()
     return delivered(first, infos["out"], stream) if out is None else out

@@ -15,9 +15,9 @@ import numpy as np
 from .. import launch
 from ..diagnostics.errors import SpecError
 from ..launch.info import ArrayInfo, tma_addressable
+from ..launch.repeats import recorded
 from ..launch.views import broadcast, merged, strided, transposed
 from .padded import LINE, padded, rows_of
-from .repeats import recorded
 from .results import allocated, tell_copied
 
 

@@ -20,15 +20,12 @@ from ..diagnostics.arguments import told
 from ..diagnostics.errors import SpecError
 from ..kernels.kernels import Kernel
 from ..kernels.noting import imagined, taken
-from ..launch.faults import DriverError, of_kernel
 from ..launch.info import ArrayInfo, dense_strides, tma_addressable
 from ..launch.mesh import Mesh
-from ..launch.mesh_repeats import MeshRepeats
 from ..launch.peers import Together
-from ..launch.table import Table
+from ..launch.repeats import OpRepeats
 from ..launch.views import strided
 from .operands import Operand, copied, described, laid, move
-from .repeats import recorded
 from .results import allocated, delivered, tell_copied
 
 COPIED = tuple(record.dtype for record in ELEMENTS.values())
@@ -39,32 +36,17 @@ _WORD, _CHUNK = np.dtype(np.int32), 16
 def call(op: str, run: Callable[[Shards], Any], arrays: tuple[Any, ...], mesh: Any, out: Any, config: Any, stream: Any) -> Any:
     """Make a call of an op: as it was made before, or by `run`, which returns what it allocated, or `out`. Returns the same."""
     repeats = _repeats(op)
-    if repeats.any and not any(map(_recorded, (*arrays, out))):
-        try:
-            launches, found = repeats.find(mesh, config, arrays, out, stream)
-        except (KeyError, TypeError):  # arrays without marks, a config without a hash
-            launches = found = None
-        if launches is not None:
-            try:
-                launches()
-            except DriverError as error:
-                raise of_kernel(error, op) from error
-            return found
-        del found  # outputs at new addresses: the allocator gives these again to the call that is kept for them
+    done, found = repeats.again(arrays, config, out, stream, mesh)
+    if done:
+        return found
+    del found  # outputs at new addresses: the allocator gives these again to the call that is kept for them
     shards = Shards(op, mesh, stream)
     result = run(shards)
     shards.learn(repeats, arrays, config, result)
     return result
 
 
-@functools.cache
-def _repeats(op: str) -> MeshRepeats:
-    return MeshRepeats(Table())
-
-
-def _recorded(argument: Any) -> bool:
-    """Return whether PyTorch would record what is computed of an argument."""
-    return any(map(recorded, argument)) if type(argument) in (list, tuple) else recorded(argument)
+_repeats = functools.cache(OpRepeats)
 
 
 class Shards:
@@ -174,13 +156,13 @@ class Shards:
         """Run a kernel on all GPUs."""
         self._launches.append(kernel.together(self.mesh, [infos[0] if self.single else infos for infos in arrays], self.stream))
 
-    def learn(self, repeats: MeshRepeats, arrays: tuple[Any, ...], config: Any, result: Any) -> None:
+    def learn(self, repeats: OpRepeats, arrays: tuple[Any, ...], config: Any, result: Any) -> None:
         """Keep the launch of a call that was one: without copies of operands, which hold other numbers the next time."""
         launches = self._launches[0] if len(self._launches) == 1 else None
         if launches is not None:
             outputs = result if self._made > 1 else (result,)
             infos = list(zip(*self._infos, strict=True))
-            repeats.learn(self.mesh, config, len(arrays), (*arrays, *outputs), infos, self._made, launches)
+            repeats.learn((self.mesh, config), arrays, outputs, infos, self._made, launches)
 
     def delivered(self, like: list[ArrayInfo], results: list[ArrayInfo]) -> Any:
         """Return what the call returns, of arrays that were `made`."""

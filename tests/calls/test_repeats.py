@@ -16,7 +16,7 @@ import numpipe
 from numpipe import ArrayType, LaunchError, SpecError, launch
 from numpipe.kernels.calls import Calls
 from numpipe.launch import driver, views
-from numpipe.ops.repeats import Repeats
+from numpipe.launch.repeats import OpRepeats
 from tests.kernels.launch_fakes import CudaArray, FakeDriver, TorchTensor
 from tests.kernels.launch_kernels import compiled_as, image
 
@@ -304,7 +304,7 @@ class Doubled:
     """An op of one kernel, or of two, that looks at its arrays before it calls one."""
 
     def __init__(self, kernel: Any, times: int = 1) -> None:
-        self.kernel, self.times, self.looked, self.repeats = kernel, times, 0, Repeats("doubled")
+        self.kernel, self.times, self.looked, self.repeats = kernel, times, 0, OpRepeats("doubled")
 
     def __call__(self, a: Any, out: Any = None, *, n: Any = 1, stream: Any = None) -> Any:
         done, out = self.repeats.again((a, None), (n,), out, stream)
@@ -319,7 +319,7 @@ class Doubled:
             for _ in range(self.times):
                 self.kernel(views.transposed(info), infos[1], stream=stream)
 
-        self.repeats.call(run, (a, None), (n,), out, infos, stream)
+        self.repeats.call(run, (a, None), (n,), out, infos)
         return made
 
 
@@ -343,6 +343,9 @@ def test_a_repeated_call_of_an_op_allocates_its_output_anew(fake: FakeDriver, mo
     outputs = [op(a) for _ in range(4)]
     assert [addresses[1] for addresses, _ in fake.seen] == [out.data_ptr() for out in outputs]
     assert op.looked <= 2 and len({out.data_ptr() for out in outputs}) == 2
+    looked = op.looked
+    op(a, stream=9), op(a, stream=9)  # PyTorch must know the stream of an output to reuse its memory safely
+    assert op.looked == looked + 2
 
 
 def test_an_op_of_two_kernels_one_with_windows_and_one_with_another_stream_is_asked_each_time(fake: FakeDriver,

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from numpipe.launch import mesh_repeats
+from numpipe.launch import repeats as module
 from numpipe.launch.info import ArrayInfo
 from numpipe.launch.marks import MARKS
-from numpipe.launch.mesh_repeats import MeshRepeats
+from numpipe.launch.repeats import Repeats
 from numpipe.launch.table import Table
 
 STREAM = 7
@@ -28,38 +28,34 @@ class Mesh:
         self.rank = None if gpus else 0
 
 
-class Launch:
-    observers: tuple[Any, ...] = ()
-
-
 class Together:
     def __init__(self, stream: int = STREAM) -> None:
-        self.launches, self.streams, self.stale = (Launch(),), (stream,), False
+        self.observers, self.stream, self.stale = (), (stream,), False
 
 
 @pytest.fixture(autouse=True)
 def _fakes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(MARKS, Array, lambda array: (array.ptr, array.shape))
-    monkeypatch.setattr(mesh_repeats, "follow", lambda infos: lambda: STREAM)
-    monkeypatch.setattr(mesh_repeats, "as_stream", lambda stream: stream)
+    monkeypatch.setattr(module, "follow", lambda infos: lambda: STREAM)
+    monkeypatch.setattr(module, "as_stream", lambda stream: stream)
 
 
 def info(array: Any) -> ArrayInfo:
     return ArrayInfo("cuda", array.ptr, array.shape, (32, 4), np.dtype(np.float32), 0, True, array)
 
 
-def learnt(repeats: MeshRepeats, mesh: Any, arrays: list[Any], out: Any, constants: Any = None, fresh: int = 0,
+def learnt(repeats: Repeats, mesh: Any, arrays: list[Any], out: Any, constants: Any = None, fresh: int = 0,
            stream: int = STREAM) -> Any:
     launched = Together(stream)
-    repeats.learn(mesh, constants, len(arrays), [*arrays, out], [[info(each) for each in (*arrays, out)]], fresh, launched)
+    repeats.learn((mesh, constants), arrays, [out], [[info(each) for each in (*arrays, out)]], fresh, launched)
     return launched
 
 
 def test_a_call_is_found_by_its_arrays_its_constants_and_its_stream() -> None:
-    repeats, mesh = MeshRepeats(Table()), Mesh(None)
+    repeats, mesh = Repeats(Table()), Mesh(None)
     x, y = Array(100), Array(200)
     launched = learnt(repeats, mesh, [x], y, constants="config")
-    find = repeats.find
+    find = repeats.find_on
     assert find(mesh, "config", (x,), y, None) == (launched, y)
     assert find(mesh, "config", (Array(100),), Array(200), STREAM)[0] is launched
     for args, constants, stream in (((Array(101),), "config", None), ((x,), "other", None), ((x,), "config", STREAM + 1),
@@ -73,15 +69,15 @@ def test_a_call_is_found_by_its_arrays_its_constants_and_its_stream() -> None:
 
 
 def test_outputs_are_allocated_as_the_first_call_did_and_looked_up_where_they_lie(monkeypatch: pytest.MonkeyPatch) -> None:
-    repeats, mesh, places = MeshRepeats(Table()), Mesh(None), iter((300, 200, 300))
-    monkeypatch.setattr(mesh_repeats, "maker", lambda _: lambda: Array(next(places)))
+    repeats, mesh, places = Repeats(Table()), Mesh(None), iter((300, 200, 300))
+    monkeypatch.setattr(module, "maker", lambda _: lambda: Array(next(places)))
     x = Array(100)
     launched = learnt(repeats, mesh, [x], Array(200), fresh=1)
-    assert repeats.find(mesh, None, (x,), None, None)[0] is None, "no call was kept for 300"
-    found, out = repeats.find(mesh, None, (x,), None, None)
+    assert repeats.find_on(mesh, None, (x,), None, None)[0] is None, "no call was kept for 300"
+    found, out = repeats.find_on(mesh, None, (x,), None, None)
     assert found is launched and out.ptr == 200
     again = learnt(repeats, mesh, [x], Array(300), fresh=1)
-    assert repeats.find(mesh, None, (x,), None, None)[0] is again
+    assert repeats.find_on(mesh, None, (x,), None, None)[0] is again
 
 
 def test_arrays_of_a_type_that_comes_for_the_first_time_are_found_too() -> None:
@@ -94,30 +90,30 @@ def test_arrays_of_a_type_that_comes_for_the_first_time_are_found_too() -> None:
         def stride(self) -> tuple[int, ...]:
             return 8, 1
 
-    repeats, mesh, launched, x = MeshRepeats(Table()), Mesh(None), Together(), Tensor(100)
-    repeats.learn(mesh, None, 1, [x], [[info(x)._replace(kind="torch")]], 0, launched)
+    repeats, mesh, launched, x = Repeats(Table()), Mesh(None), Together(), Tensor(100)
+    repeats.learn((mesh, None), [x], [], [[info(x)._replace(kind="torch")]], 0, launched)
     try:
-        assert repeats.find(mesh, None, (Tensor(100),), None, None)[0] is launched
+        assert repeats.find_on(mesh, None, (Tensor(100),), None, None)[0] is launched
     finally:
         MARKS.pop(Tensor, None)
 
 
 def test_a_process_of_several_gpus_passes_lists() -> None:
-    repeats, mesh = MeshRepeats(Table()), Mesh(2)
+    repeats, mesh = Repeats(Table()), Mesh(2)
     x, y = [Array(100), Array(110)], [Array(200), Array(210)]
     launched = Together()
-    launched.launches, launched.streams = (Launch(), Launch()), (STREAM, STREAM)
-    repeats.learn(mesh, None, 1, [x, y], [[info(x[gpu]), info(y[gpu])] for gpu in range(2)], 0, launched)
-    assert repeats.find(mesh, None, (x,), y, None)[0] is launched
-    assert repeats.find(mesh, None, (x[::-1],), y, None)[0] is None
+    launched.stream = (STREAM, STREAM)
+    repeats.learn((mesh, None), [x], [y], [[info(x[gpu]), info(y[gpu])] for gpu in range(2)], 0, launched)
+    assert repeats.find_on(mesh, None, (x,), y, None)[0] is launched
+    assert repeats.find_on(mesh, None, (x[::-1],), y, None)[0] is None
 
 
 @pytest.mark.parametrize("obstacle", ["observer", "no marks", "no hash"])
 def test_what_the_arrays_do_not_determine_is_not_kept(obstacle: str) -> None:
-    repeats, mesh, launched = MeshRepeats(Table()), Mesh(None), Together()
+    repeats, mesh, launched = Repeats(Table()), Mesh(None), Together()
     x: Any = np.zeros((4, 8), np.float32) if obstacle == "no marks" else Array(100)
     if obstacle == "observer":
-        launched.launches[0].observers = (print,)
+        launched.observers = (print,)
     infos = [ArrayInfo("host", 0, (4, 8), (32, 4), np.dtype(np.float32), -1, True, x) if obstacle == "no marks" else info(x)]
-    repeats.learn(mesh, [] if obstacle == "no hash" else None, 1, [x], [infos], 0, launched)
+    repeats.learn((mesh, [] if obstacle == "no hash" else None), [x], [], [infos], 0, launched)
     assert not repeats.any

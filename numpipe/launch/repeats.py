@@ -1,0 +1,237 @@
+"""Repeated calls on device arrays: found by what their arrays are now, and launched again.
+
+The first call of a kernel or an op binds, describes, plans and compiles. Its launch is kept under
+the marks of its arrays (`marks`: address, shape, strides, type, device). A loop calls on the same
+arrays, or on new ones at addresses that the library's allocator gives again, so nearly all calls
+end here: a few look-ups and the driver's call. Outputs that a call leaves out are allocated as the
+first call allocated them. On a mesh the key has the marks of the arrays of all GPUs of this
+process, and the launch is one on each GPU; everything else is as on one GPU.
+
+Calls with run-time scalars are not kept, because each call writes them. Neither are calls of ops
+that launch several kernels, because they copied an operand: the next call would read the old copy.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import sys
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+from .collecting import Collected, collecting
+from .faults import DriverError, of_kernel
+from .info import ArrayInfo
+from .launcher import Launch
+from .marks import MARKS, learn
+from .mesh import Mesh
+from .outputs import maker
+from .peers import Together
+from .streams import as_stream, follow
+from .table import Table
+
+
+class Repeat:
+    """Arrays that were passed before. With a stream it is the key of a launch in the table."""
+
+    __slots__ = ("current", "handle", "newest")
+
+    def __init__(
+        self, current: Callable[[], Any], handle: Callable[[Any], Any], newest: Launch | Together
+    ) -> None:
+        self.current = current
+        """returns the stream that a call without stream= runs on; on a mesh the streams"""
+        self.handle = handle
+        """returns the same for a stream= argument"""
+        self.newest = newest
+        """the launch that was kept last, so that calls on one stream need no second look-up"""
+
+
+class Repeats:
+    """The launches that calls of one kernel or one op may repeat."""
+
+    def __init__(self, table: Table) -> None:
+        self._table, self._get = table, table.get
+        self.any = False
+        """whether a call was kept; of a kernel with scalars none is"""
+
+    def find(
+        self, constants: Hashable, args: tuple[Any, ...], out: Any, stream: Any
+    ) -> tuple[Any, Any]:
+        """Return the launch of a call, None where it is unknown, and its outputs as it returns them.
+
+        `constants` is everything else that the call depends on. Outputs that the call leaves out
+        are allocated where the table knows how, even if the launch for their addresses is unknown:
+        the caller then makes its call with these.
+        """
+        if out is None:
+            arrays = args
+        elif type(out) is tuple or type(out) is list:
+            arrays = (*args, *out)
+            if not out:
+                return None, out
+        else:
+            arrays = (*args, out)
+        get = self._get
+        try:
+            marks = [MARKS[type(a)](a) for a in arrays]
+            repeat = get((constants, len(args), *marks))
+        except (KeyError, TypeError):  # arrays without marks, a constant without a hash
+            return None, out
+        if type(repeat) is list and stream is None and out is None:
+            if len(repeat) == 1:
+                out = repeat[0]()
+                marks.append(MARKS[type(out)](out))
+            else:
+                out = tuple([make() for make in repeat])
+                marks += [MARKS[type(o)](o) for o in out]
+            repeat = get((constants, len(args), *marks))
+        if type(repeat) is not Repeat:
+            return None, out
+        handle = repeat.current() if stream is None else repeat.handle(stream)
+        newest = repeat.newest
+        return newest if newest.stream == handle else get((repeat, handle)), out
+
+    def find_on(
+        self, mesh: Mesh, constants: Hashable, args: tuple[Any, ...], out: Any, stream: Any
+    ) -> tuple[Any, Any]:
+        """Do what `find` does, on a mesh: arrays may be lists, and several outputs are a tuple."""
+        given = out if out is None or type(out) is tuple else (out,)
+        launched, made = self.find((mesh, constants), args, given, stream)
+        if launched is not None and launched.stale:
+            launched = None
+        return launched, made if out is None else out
+
+    def learn(
+        self,
+        constants: Hashable,
+        args: Sequence[Any],
+        outputs: Sequence[Any],
+        infos: Sequence[Sequence[ArrayInfo]],
+        fresh: int,
+        launched: Launch | Together,
+    ) -> None:
+        """Keep the launch of a call, if its arrays and `constants` alone determine it.
+
+        args     the arrays that the call passed before its outputs; on a mesh maybe lists of them
+        outputs  the arrays that it passed as outputs, or got
+        infos    by GPU, descriptions of all these arrays
+        fresh    how many of the outputs, the last ones, the call allocated
+        """
+        if launched.observers:
+            return
+        for info in itertools.chain(*infos):
+            learn(info)
+        passed = (*args, *outputs)
+        try:
+            key = (constants, len(args), *[MARKS[type(array)](array) for array in passed])
+            repeat = self._get(key)
+        except (KeyError, TypeError):
+            return
+        if type(repeat) is Repeat:
+            for one in (repeat.newest, launched):
+                self._table.keep((repeat, one.stream), one)
+            repeat.newest = launched
+        elif isinstance(launched, Launch):
+            repeat = self._table.keep(key, Repeat(follow(infos[0]), as_stream, launched))
+        else:
+            current = functools.partial(_each, tuple, [follow(each) for each in infos])
+            repeat = self._table.keep(key, Repeat(current, handles, launched))
+        self.any = True
+        if fresh and launched.stream == repeat.current():
+            lists = type(passed[-1]) in (list, tuple)
+            makers = []
+            for number in range(-fresh, 0):
+                each: list[Any] = [maker(of_gpu[number]) for of_gpu in infos]
+                if None in each:
+                    return
+                makers.append(functools.partial(_each, list, each) if lists else each[0])
+            self._table.keep(key[:-fresh], makers)
+
+
+def _each(kind: type, functions: Sequence[Callable[[], Any]]) -> Any:
+    return kind([function() for function in functions])
+
+
+def handles(streams: Any) -> tuple[int, ...]:
+    """Return the handles of the streams of a call on a mesh, one for each GPU of this process."""
+    return tuple(
+        [as_stream(each) for each in (streams if type(streams) in (list, tuple) else (streams,))]
+    )
+
+
+# ---- of ops
+def recorded(array: Any) -> bool:
+    """Return whether PyTorch would record what is computed of an array."""
+    return bool(getattr(array, "requires_grad", False)) and sys.modules["torch"].is_grad_enabled()
+
+
+class OpRepeats(Repeats):
+    """The launches that calls of one op may repeat, under the marks of the user's own arrays.
+
+    An op looks at shapes, chooses a config and makes windows on arrays before it calls a kernel.
+    """
+
+    def __init__(self, op: str) -> None:
+        super().__init__(Table())
+        self.op = op
+
+    def again(
+        self,
+        arrays: tuple[Any, ...],
+        constants: Hashable,
+        out: Any,
+        stream: Any,
+        mesh: Mesh | None = None,
+    ) -> tuple[bool, Any]:
+        """Repeat a call that was made before; returns whether there was one, and its output.
+
+        `arrays` may hold None; on a mesh they may be lists.
+        """
+        given: Sequence[Any] = (*arrays, out)
+        if mesh is not None:
+            given = [
+                array
+                for each in given
+                for array in (each if type(each) in (list, tuple) else (each,))
+            ]
+        for array in given:
+            if getattr(array, "requires_grad", False) and recorded(array):
+                return False, out
+        if mesh is not None:
+            launched, out = self.find_on(mesh, constants, arrays, out, stream)
+        elif type(out) is list or type(out) is tuple:  # no array: the op says so
+            return False, out
+        else:
+            launched, out = self.find(constants, arrays, out, stream)
+        if launched is None:
+            return False, out
+        try:
+            launched()
+        except DriverError as error:
+            raise of_kernel(error, self.op) from error
+        return True, out
+
+    def call(
+        self,
+        run: Callable[[], None],
+        arrays: tuple[Any, ...],
+        constants: Hashable,
+        out: Any,
+        infos: Sequence[ArrayInfo],
+    ) -> None:
+        """Make a call on one GPU by `run`, and keep it if it launches a single kernel.
+
+        `infos` describe the arrays that are not None, and last the output, which the op allocated
+        if `out` is None.
+        """
+        given = [array for array in (*arrays, out) if array is not None]
+        described = any(array is not info.owner for array, info in zip(given, infos, strict=False))
+        if described or any(info.kind == "host" or not learn(info) for info in infos):
+            run()
+            return
+        with collecting(Collected()) as collected:
+            run()
+        launched = collected.launches[0] if len(collected.launches) == 1 else None
+        if isinstance(launched, Launch):
+            self.learn(constants, arrays, [infos[-1].owner], [infos], int(out is None), launched)
