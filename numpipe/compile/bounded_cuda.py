@@ -1,9 +1,9 @@
 """Waits with a bound, in kernels with ``CompilerParams(debug=True)``.
 
 `mbarrier.wait` and the other operations at the end of this file compile to the helpers here. A wait that takes longer than the limit
-stops the kernel: it sets `STOPPED` in the control block (`plan.watch`) and leaves a record. Every wait that sees `STOPPED` leaves one
-too and returns, and the warps run to the kernel's end through everything that others wait for: named barriers, barriers of the
-cluster, flags in global memory.
+stops the kernel: it sets `STOPPED` in the control block (`plan.watch`) and leaves a record. Every wait that sees `STOPPED` returns,
+those that began before with a record of their own, and the warps run to the kernel's end through everything that others wait for:
+named barriers, barriers of the cluster, flags in global memory.
 
 The hardware traps at an arrival that a phase does not miss (on an H200 an illegal instruction, and the context is lost). So a CTA in
 which a wait timed out omits arrivals, announcements and copies from then on (`core.op.Gate`). Nothing traps, because
@@ -181,7 +181,8 @@ def poll(addr, parity):  # type: ignore[no-untyped-def]
     if test_wait(addr, parity):
         note_progress()
         return True
-    return over(MBARRIER, addr, parity, load(control() + PASSED))
+    since = now() if load(control() + STOPPED) else load(control() + PASSED)
+    return over(MBARRIER, addr, parity, since)
 
 
 @helper
@@ -214,29 +215,38 @@ def returns_at_once():  # type: ignore[no-untyped-def]
 @helper
 def over(kind, address, phase, since):  # type: ignore[no-untyped-def]
     """Return whether a wait that began at `since` must return: it took too long, or the kernel was stopped."""
-    if load(control() + STOPPED) or now() > since + load(control() + LIMIT):
-        give_up(kind, address, phase)
+    stopped = load(control() + STOPPED)
+    if stopped or now() > since + load(control() + LIMIT):
+        give_up(kind, address, phase, 0 < stopped < since)
         return True
     return False
 
 
 @helper
-def give_up(kind, address, phase):  # type: ignore[no-untyped-def]
-    """Stop the kernel, and record what this warp waited for."""
+def give_up(kind, address, phase, late):  # type: ignore[no-untyped-def]
+    """Stop the kernel, and record what this warp waited for, unless the wait began too `late`: after the stop."""
     here = lanes()
     store_word(words(), 1)
     store_byte(warp(), 1)
     if is_first(here):
         begin = now()
-        store(control() + STOPPED, begin)
+        if not load(control() + STOPPED):
+            store(control() + STOPPED, begin)
         while now() < begin + SETTLING:
             sleep()
-        if kind == MBARRIER:
-            at = (address - base()) & 0xFFFFFF  # in a cluster the CTA's rank is above
-            record(kind, at, phase, state_of(address, at >> 3))
-        else:
-            record(kind, address, phase, 0)
+        if not late:
+            report(kind, address, phase)
     meet(here)
+
+
+@helper
+def report(kind, address, phase):  # type: ignore[no-untyped-def]
+    """Write a record of a wait, with the mbarrier's state."""
+    if kind == MBARRIER:
+        at = (address - base()) & 0xFFFFFF  # in a cluster the CTA's rank is above
+        record(kind, at, phase, state_of(address, at >> 3))
+    else:
+        record(kind, address, phase, 0)
 
 
 @helper

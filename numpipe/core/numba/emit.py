@@ -32,7 +32,7 @@ _SLEEP = " ".join("""{ .reg .pred now; .reg .b32 drawn, rest;
 mov.u32 drawn, %clock; xor.b32 drawn, drawn, SEED; mul.lo.u32 drawn, drawn, 747796405;
 shr.u32 rest, drawn, 15; xor.b32 drawn, drawn, rest; mul.lo.u32 drawn, drawn, 277803737;
 and.b32 rest, drawn, 3; shr.u32 drawn, drawn, 21; setp.eq.u32 now, rest, 0;
-@now nanosleep.u32 drawn; } """.split()) + " "
+@now nanosleep.u32 drawn; }""".split())
 """a sleep of up to 2 microseconds, one time in four"""
 
 
