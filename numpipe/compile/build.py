@@ -10,7 +10,6 @@ serialises wgmma.
 
 from __future__ import annotations
 
-import functools
 import importlib
 import importlib.util
 import os
@@ -21,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from ..core.instrumentation import Instrumentation
 from ..core.symbols import axis_of
 from ..core.undisturbed import uncollected, uninterrupted
 from ..diagnostics import log as _log
@@ -29,7 +29,7 @@ from ..language.grid import tile_scheduler
 from ..language.memory import prefetched
 from ..language.pipeline import pipelines
 from ..launch.image import Image
-from ..plan import resources
+from ..plan import resources, watch
 from ..plan.unit import Unit
 from .built import Built
 from .check import advisories, blame, register_budget
@@ -82,18 +82,20 @@ def front_end(unit: Unit, lifted: Lifted, scalars: Sequence[tuple[str, np.dtype]
         from ..plan import context_cuda
         from . import entry_cuda
         from .check import roles, tile_flow
-        from .check.instrument import instrument
 
     def place(filename: str, line: int) -> tuple[str, int] | None:
         return lifted.sources[0].definition.place if filename == entry_cuda.ENTRY else lifted.positions.place(line)
 
+    if unit.params.debug and not unit.places:
+        unit.places += _waits(unit, lifted)
     seen, anew = Products(), unit.anew()
     entry, argtypes = entry_cuda.build(unit, lifted.compiled, [
         getattr(nb.types, {"bool": "boolean"}.get(dtype.name, dtype.name)) for _, dtype in scalars])
     try:
         kernel = nb.compile_kernel(entry, argtypes, threads=unit.threads, target=unit.target,
                                    typed=tile_flow.watcher(lifted.positions, seen), few_meanings=True,
-                                   place=place if unit.params.lineinfo else None)
+                                   place=place if unit.params.lineinfo else None,
+                                   added=Instrumentation(unit.params.debug, unit.params.jitter))
     except Exception as error:
         crowded = unit.row_stores and unit.smem_bytes > unit.target.smem_bytes  # by rings that are met after the first store
         if nb.learn_all() or crowded:  # of Numba, once: what it refuses then, it does not know
@@ -122,9 +124,23 @@ def front_end(unit: Unit, lifted: Lifted, scalars: Sequence[tuple[str, np.dtype]
     if seen.overwritten:
         raise advisories.overwritten(unit, lifted, seen)
     register_budget.check(unit, lifted, seen)
-    instrument(unit, kernel._codelibrary, functools.partial(blame.call_position, lifted))
     nb.rename(kernel, entry_name(unit))
     return kernel, seen
+
+
+def _waits(unit: Unit, lifted: Lifted) -> list[str]:
+    """Return the names, with their lines, of what a kernel with ``debug=True`` waits for besides mbarriers: flags, at
+    `watch.FLAG_PLACE`, and what is waited for without a bound."""
+    def named(what: str, pattern: str) -> str | None:
+        position = blame.call_position(lifted, pattern)
+        found = position != lifted.sources[0].definition
+        return f"{what} @ {os.path.basename(position.filename)}:{position.line}" if found else None
+
+    workspace = next((f" of '{array.name}'" for array in unit.arrays if array.workspace), "")
+    flag = f"the flag of another part{workspace}"
+    unbounded = (named(watch.REGISTERS, r"set_max_registers.*increase"),
+                 named(watch.MEETING, r"\bturn\(|\bsync\("))
+    return [named(flag, r"\bcombine\(") or flag, *filter(None, unbounded)]
 
 
 def _fits(unit: Unit) -> None:

@@ -44,9 +44,8 @@ from ..language.tiles.store_ring import drain_stores
 from ..plan.context_cuda import define_axes, keep_grid, new_context
 from ..plan.profiling_cuda import begin_profile, define_profile, end_profile
 from ..plan.unit import Unit
-from .check.instrument import define_control
+from .bounded_cuda import begin_bounds
 from .check.roles import MEMORY_SUFFIX
-from .check.stopping import rest
 
 I32 = nb.types.int32
 ENTRY = "<entry of a kernel>"
@@ -103,7 +102,7 @@ def _start(unit: Unit, context: Any, builder: Any, *sizes: Any) -> None:
         nb.call(context, builder, fence.mbarrier_init, (), ())
         keep_grid(builder, unit, sizes)
         if unit.params.debug:
-            define_control(builder, nb.smem(builder, 0), nb.smem(builder, unit.barrier_room))
+            begin_bounds(context, builder, unit)
     if unit.clustered:  # all threads meet: no CTA may arrive on a barrier, or copy to a CTA, that is not there yet
         if unit.params.debug or sizes:
             nb.call(context, builder, cluster.arrive, (), ())
@@ -111,8 +110,6 @@ def _start(unit: Unit, context: Any, builder: Any, *sizes: Any) -> None:
             # a `release` would be a fence of the whole GPU
             nb.emit_asm(builder, nb.void, [], "barrier.cluster.arrive.relaxed;", "~{memory}")
         nb.call(context, builder, cluster.wait, (), ())
-    elif unit.params.debug:  # as it stands: the words by which others count those who come are not there yet
-        nb.emit_asm(builder, nb.void, [], f"bar.sync 0, {unit.threads};", "~{memory}")
     else:
         nb.call(context, builder, barrier.sync, (I32, I32), (nb.const(0), nb.const(unit.threads)))
 
@@ -218,9 +215,6 @@ def build(unit: Unit, function: Callable[..., Any], scalars: Sequence[Any]) -> t
         compute = ["if is_memory():", *(f"    {line}" for line in (f"dec({unit.memory_registers})", *memory)),
                    "else:", *(f"    {line}" for line in (f"inc({unit.compute_registers})", *compute))]
     lines = ["maps = table_address(table)", f"start({', '.join(names[own:])})", "launch_dependents()", "wait()", *compute]
-    if unit.params.debug:  # a CTA that gave up a wait rests until its copies have landed
-        ns["rest"] = _operation(nb.types.void, lambda _, builder: rest(builder, nb.smem(builder, unit.barrier_room)))
-        lines = [*lines, "rest()"]
     if unit.clustered:  # no CTA leaves while others arrive on its barriers
         lines += ["meet()", *["drain_stores(compute_context())"] * late, "leave()"]
     exec(compile("\n    ".join([f"def entry({', '.join(parameters)}):", *lines]), ENTRY, "exec"), ns)

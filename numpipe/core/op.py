@@ -41,6 +41,7 @@ import numpy as np
 
 from ..diagnostics.errors import SpecError
 from .inert import Inert
+from .instrumentation import INSTRUMENTATION, Instrumentation
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -67,11 +68,14 @@ class Op(Generic[P, R]):
 
     of_one_kernel = False
     """whether only one kernel can call it, so that what Numba knows of it goes with that kernel"""
+    bounded: Op[..., Any] | None = None
+    """the operation that kernels with ``CompilerParams(debug=True)`` call in its place"""
 
     def __init__(self, function: Callable[..., R], typer: Callable[..., Any] | None = None, *, context: bool = False,
                  site: bool = False, numpy: Any = (), method: str = "", products: Products = "") -> None:
         functools.update_wrapper(self, function)
         self.function, self.typer = function, typer
+        self._types: dict[Instrumentation, Any] = {}
         self.context, self.site, self.method, self.products = context, site, method, products
         BY_NUMPY.update((meant, self) for meant in (numpy if isinstance(numpy, tuple) else (numpy,)))
         if method:
@@ -97,9 +101,18 @@ class Op(Generic[P, R]):
     def __repr__(self) -> str:
         return f"<numpipe operation {self.__module__}.{self.__qualname__}>"  # type: ignore[attr-defined]
 
-    @functools.cached_property
+    @property
     def _numba_type_(self) -> Any:
         """Numba asks a value for its type through this attribute: the first question registers the CUDA meaning."""
+        added = INSTRUMENTATION.get()
+        if added.debug and self.bounded is not None:
+            return self.bounded._numba_type_
+        if added not in self._types:
+            self._types[added] = self._meaning()
+        return self._types[added]
+
+    def _meaning(self) -> Any:
+        """Return a new Numba type of this operation."""
         from . import numba as nb
 
         if self.typer is None:
@@ -112,8 +125,7 @@ class Op(Generic[P, R]):
 class Helper(Op[P, R]):
     """A function compiled from its own source; callable from kernels and other helpers in both executions."""
 
-    @functools.cached_property
-    def _numba_type_(self) -> Any:
+    def _meaning(self) -> Any:
         from . import numba as nb
 
         return nb.helper_type(self, self.function)
@@ -189,21 +201,28 @@ def of_one_kernel(operation: AnyOp) -> AnyOp:
 _NUMBA = {"r": "int32", "l": "int64", "h": "int16", "f": "float32"}
 
 
+Gate = Literal["", "arrival", "announcement", "copy"]
+"""what a statement does that a kernel omits after a wait timed out (`compile.bounded_cuda`)"""
+
+
 def ptx(text: str, *, returns: str | None = None, memory: bool = True, check: Callable[..., None] | None = None,
-        **operands: str) -> Callable[[Callable[P, R]], Op[P, R]]:
+        gate: Gate = "", **operands: str) -> Callable[[Callable[P, R]], Op[P, R]]:
     """Give a function the meaning of a PTX statement.
 
     `text` names operands as ``$name`` and the result as ``$ret``. `operands` maps each parameter to its register class: r, l
     and h have 32, 64 and 16 bits, f is a float32; n is an immediate, a compile-time constant, and - an argument of the simulator
     that the statement never sees. `returns` is a register class, or ``"bool"`` for a predicate in a 32-bit register. `memory`
     keeps memory accesses from moving across the statement. ``check(**immediates)`` raises SpecError for values that the
-    statement cannot have, in both executions.
+    statement cannot have, in both executions. With a `gate`, a kernel with ``CompilerParams(debug=True)`` omits the instruction after
+    a wait timed out: all of `text`, or what follows "$gate " in it.
     """
 
     def attach(function: Callable[P, R]) -> Op[P, R]:
         names = list(inspect.signature(function).parameters)
         if names != list(operands):
             raise TypeError(f"{function.__name__}: parameters {names} and PTX operands {list(operands)} differ")
+
+        marked = text if not gate or "$gate " in text else f"$gate {text}"
 
         @functools.wraps(function)
         def checked(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -212,8 +231,9 @@ def ptx(text: str, *, returns: str | None = None, memory: bool = True, check: Ca
                 check(**{p: value for p, value in values.items() if operands.get(p) == "n"})
             return function(*args, **kwargs)
 
-        operation: Op[P, R] = Op(checked if check else function, _ptx_typer(function, text, returns, memory, operands, check))
-        operation.ptx, operation.operands = text, operands  # type: ignore[attr-defined]
+        operation: Op[P, R] = Op(checked if check else function,
+                                 _ptx_typer(function, marked, returns, memory, operands, check, gate))
+        operation.ptx, operation.operands, operation.gate = text, operands, gate  # type: ignore[attr-defined]
         return operation
 
     return attach
@@ -227,7 +247,7 @@ def predicated(operation: Op[..., Any]) -> Callable[..., Any]:
     """
     statement = f"{{ .reg .pred chosen; setp.eq.u32 chosen, $lane, 0; @chosen {operation.ptx} }}"  # type: ignore[attr-defined]
     operands = {**operation.operands, "lane": "r"}  # type: ignore[attr-defined]
-    return _ptx_typer(operation.function, statement, None, True, operands, None)
+    return _ptx_typer(operation.function, statement, None, True, operands, None, operation.gate)  # type: ignore[attr-defined]
 
 
 def _run_time(operation: str, parameter: str, kind: object) -> SpecError:
@@ -266,7 +286,7 @@ def called(argument: Any) -> str:
 
 
 def _ptx_typer(function: Callable[..., Any], text: str, result: str | None, memory: bool, operands: dict[str, str],
-               check: Callable[..., None] | None) -> Callable[..., Any]:
+               check: Callable[..., None] | None, gate: Gate) -> Callable[..., Any]:
     label = f"{function.__module__.rpartition('.')[2]}.{function.__name__}"
 
     def typer(_context: Any, *args: Any) -> Any:
@@ -278,7 +298,7 @@ def _ptx_typer(function: Callable[..., Any], text: str, result: str | None, memo
         if check is not None:
             check(**immediates)
         registers = [p for p, c in operands.items() if c not in "n-"]
-        places = {p: f"${i + (result is not None)}" for i, p in enumerate(registers)} | {"ret": "$0"}
+        places = {p: f"${i + (result is not None)}" for i, p in enumerate(registers)} | {"ret": "$0", "gate": "$gate"}
         places |= {p: str(int(v)) for p, v in immediates.items()}
         statement = re.sub(r"\$(\w+)", lambda m: places[m[1]], text)
         constraints = ([] if result is None else ["=r" if result == "bool" else "=" + result])
@@ -288,6 +308,11 @@ def _ptx_typer(function: Callable[..., Any], text: str, result: str | None, memo
 
         def codegen(context: Any, builder: Any, _sig: Any, values: Any) -> Any:
             inputs = [v for v, c in zip(values, operands.values(), strict=True) if c not in "n-"]
+            if gate and "lane" not in operands:
+                nb.emit_gated(builder, gate, inputs, statement, ",".join(constraints))
+                return nb.nothing(context)
+            if gate and INSTRUMENTATION.get().debug:  # `predicated`
+                inputs[-1] = builder.or_(inputs[-1], nb.omitted(builder, gate))
             value = nb.emit_asm(builder, machine[result], inputs, statement, ",".join(constraints))
             if result is None:
                 return nb.nothing(context)

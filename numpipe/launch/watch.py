@@ -31,7 +31,6 @@ from .image import Image, Mbarrier
 __all__ = ["last_failure"]
 
 TIMEOUT = "NUMPIPE_DEBUG_TIMEOUT"
-REGISTERS = watch.REGISTERS
 _BYTES = watch.CAPACITY * watch.RECORD_BYTES
 _PATIENCE = 8.0
 """seconds in which a kernel that gave up its waits should have ended"""
@@ -141,7 +140,7 @@ class Watch:
         """Wait for the newest launch of a kernel on host arrays; PipelineDeadlock where waits in it were given up, or where no wait
         in it ends or is given up any more.
 
-        What can hang then is a wait for registers, or a loop that waits for nothing: nothing ends these.
+        What can hang then is a wait at a named barrier or for registers, or a loop that waits for nothing: nothing ends these.
         """
         watched = next(w for w in self.kernels if w.compiled is compiled)
         block, event = watched.blocks[device], watched.events.get(device)
@@ -151,7 +150,7 @@ class Watch:
             pause = min(2 * pause, 0.2)
             if pause < 0.2:
                 continue
-            if any(record.kernel == watched.number and record.kind not in watch.WRONG
+            if any(record.kernel == watched.number and record.kind in (watch.MBARRIER, watch.FLAG)
                    for record in self.records_now()):
                 self.check()  # it ends now, or never
             passed = driver.get().peek(block + watch.PASSED, 8, device)
@@ -210,15 +209,19 @@ def failure(compiled: Image, records: list[watch.Record], ended: bool) -> Simula
 
 def unending(compiled: Image, seconds: float) -> PipelineDeadlock:
     """Return the error for a kernel that gives no sign, and whose waits are not given up either."""
-    name = next((place for place in compiled.places if place.startswith(REGISTERS)), None)
-    where = f"it waits for {name}, or" if name else "it"
+    names = [place for place in compiled.places if place.startswith((watch.REGISTERS, watch.MEETING))]
+    name = names[0] if names else None
+    where = f"it waits for {' or '.join(names)}, or" if name else "it waits for others at a named barrier, or"
     text = (f"kernel {compiled.name}: it has not ended, and for {seconds:.0f} s none of its waits for barriers has ended or was "
             f"given up ({STUCK} times {TIMEOUT}): {where} is in a loop that waits for nothing; nothing ends such a kernel: restart "
             "the process, and look with target='sim'")
     line = next(iter(lines_of(compiled.name, name)), None) if name else None
     error = PipelineDeadlock(text if line is None else at(line.filename, line.line, text))
-    mend = "registers that another warpgroup gives back first, on every path; loops that end"
-    error.report = Report("register-budget" if name else "livelock", str(error), mend=mend, kernel=compiled.name)
+    registers = name is not None and name.startswith(watch.REGISTERS)
+    mend = ("registers that another warpgroup gives back first, on every path; loops that end" if registers else
+            "the same turns and barriers, equally often, in all warpgroups that meet there; loops that end")
+    error.report = Report("register-budget" if registers else "named-barrier-mismatch" if name else "livelock",
+                          str(error), mend=mend, kernel=compiled.name)
     return error
 
 
@@ -256,7 +259,7 @@ def nan_stored(compiled: Image, records: list[watch.Record]) -> SimulationError:
 def report_of(compiled: Image, records: list[watch.Record], ended: bool = True) -> Report:
     """Return a report on the CTA with the most warpgroups that waited, the first of several: a party for each warpgroup."""
     by_cta: dict[tuple[int, int, int], dict[int, watch.Record]] = {}
-    for record in sorted(records, key=lambda r: (r.kind == watch.NAMED, r.warp)):  # at these, warps wait for others of their own
+    for record in sorted(records, key=lambda r: r.warp):
         by_cta.setdefault(record.cta, {}).setdefault(record.warpgroup, record)
     cta = min(by_cta, key=lambda place: (-len(by_cta[place]), place[::-1]))
     by_address = {barrier.address: barrier for barrier in compiled.barriers}
@@ -269,11 +272,10 @@ def report_of(compiled: Image, records: list[watch.Record], ended: bool = True) 
             waiting.append(Party("not in a wait for an mbarrier", warpgroup, role, cta))
             continue
         record = by_cta[cta][warpgroup]
-        if record.kind in (watch.NAMED, watch.FLAG):
+        if record.kind == watch.FLAG:
             name = compiled.places[record.address]
-            came = f": {32 * record.state} of {record.phase} threads have come" * (record.kind == watch.NAMED)
-            waiting.append(Party(f"blocked on {name}{came}", warpgroup, role, cta, lines_of(compiled.name, name), barrier=name))
-            hints.append(_not_met(name, came) if came else Hint(
+            waiting.append(Party(f"blocked on {name}", warpgroup, role, cta, lines_of(compiled.name, name), barrier=name))
+            hints.append(Hint(
                 "deadlock", f"hint: {name} is not set: the CTA of that part does not hand it over",
                 "hand every part over with numpipe.combine, and wait for parts of the CTAs before only", False))
             continue
@@ -297,14 +299,6 @@ def report_of(compiled: Image, records: list[watch.Record], ended: bool = True) 
              + f": waits took more than {limit():g} s ({TIMEOUT}) and were given up; what the kernel has computed is "
              "wrong" + ("" if ended else "; it has not ended since: restart the process"))
     return deadlock(where, waiting, list(barriers.values()), list(dict.fromkeys(hints)), kernel=compiled.name)
-
-
-def _not_met(name: str, came: str) -> Hint:
-    """Return the hint for a named barrier: it may be what others wait for, or wait for them."""
-    mend = ("every compute warpgroup goes through the blocks of a turn equally often, and waits in none of them for what another "
-            "one does behind its own" if "the turn " in name else
-            "the same count of threads for all who meet there, and as many warps that come")
-    return Hint("named-barrier-mismatch", f"hint: {name}{came}", mend, False)
 
 
 def lines_of(kernel: str, name: str) -> tuple[Line, ...]:

@@ -9,8 +9,7 @@ from ..core import numba as nb
 from . import watch
 from .unit import Unit
 
-# $0 whether to tell, $1 the control block, $2 which of the unit's places, $3 the dimension, $4 the index, $5 the array's size; the
-# record is of KIND
+# $0 whether to tell, $1 the control block, $2 … $5 the record's address, phase and state (low and high word), $6 its kind
 _TELL = f"""{{ .reg .pred np_outside, late; .reg .b32 number, word; .reg .b64 at, place;
 setp.eq.u32 np_outside, $0, 0; @np_outside bra OUT;
 atom.relaxed.gpu.global.add.u32 number, [$1+20], 1; setp.ge.u32 late, number, {watch.CAPACITY}; @late bra OUT;
@@ -20,9 +19,9 @@ mov.u32 word, %ctaid.x; st.volatile.global.u32 [at+8], word;
 mov.u32 word, %ctaid.y; st.volatile.global.u32 [at+12], word;
 mov.u32 word, %ctaid.z; st.volatile.global.u32 [at+16], word;
 mov.u32 word, %tid.x; st.volatile.global.u32 [at+20], word;
-st.volatile.global.u32 [at+24], $2; st.volatile.global.u32 [at+28], $4;
-st.volatile.global.u32 [at+32], $5; st.volatile.global.u32 [at+36], $3;
-fence.sc.sys; mov.u32 word, KIND; st.volatile.global.u32 [at], word;
+st.volatile.global.u32 [at+24], $2; st.volatile.global.u32 [at+28], $3;
+st.volatile.global.u32 [at+32], $4; st.volatile.global.u32 [at+36], $5;
+fence.sc.sys; st.volatile.global.u32 [at], $6;
 OUT: }}"""
 
 
@@ -54,13 +53,22 @@ def report(builder: Any, unit: Unit, what: str, axis: int, index: Any, size: Any
         outside = builder.and_(outside, builder.icmp_unsigned("==", thread, nb.const(0)))
     if what not in unit.places:
         unit.places.append(what)
-    block = nb.ir.ArrayType(nb.i64, watch.CONTROL_BYTES // 8)
-    control = builder.module.globals.get(watch.SYMBOL)
-    if control is None:
-        control = nb.ir.GlobalVariable(builder.module, block, watch.SYMBOL, addrspace=1)
-    operands = [builder.zext(outside, nb.i32), builder.ptrtoint(control, nb.i64), nb.const(unit.places.index(what)), nb.const(axis),
-                index, size]
-    nb.emit_asm(builder, nb.void, operands, " ".join(_TELL.replace("KIND", str(kind)).split()), "r,l,r,r,r,r,~{memory}")
+    record(builder, outside, nb.const(kind), nb.const(unit.places.index(what)), index, size, nb.const(axis))
+
+
+def record(builder: Any, chosen: Any, kind: Any, address: Any, phase: Any, low: Any, high: Any) -> None:
+    """Emit a `watch.Record`, by lanes where `chosen` is true; `low` and `high` are the words of its state."""
+    operands = [builder.zext(chosen, nb.i32), builder.ptrtoint(control(builder), nb.i64), address, phase, low, high, kind]
+    nb.emit_asm(builder, nb.void, operands, " ".join(_TELL.split()), "r,l,r,r,r,r,r,~{memory}")
+
+
+def control(builder: Any) -> Any:
+    """Return the control block, which the entry module defines."""
+    found = builder.module.globals.get(watch.SYMBOL)
+    if found is None:
+        kind = nb.ir.ArrayType(nb.i64, watch.CONTROL_BYTES // 8)
+        found = nb.ir.GlobalVariable(builder.module, kind, watch.SYMBOL, addrspace=1)
+    return found
 
 
 def within(builder: Any, unit: Unit | None, what: str, axis: int, place: Any, last: int, once: bool) -> Any:

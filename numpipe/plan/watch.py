@@ -1,16 +1,14 @@
-"""The bytes by which a kernel built with ``CompilerParams(debug=True)`` tells the host of waits that take too long, and of
-indices outside their arrays.
+"""The bytes by which a kernel built with ``CompilerParams(debug=True)`` reports waits that take too long, and indices outside their
+arrays, to the host.
 
 The kernel's module has a *control block* in global memory, `SYMBOL`, which the host fills before the first launch (byte, type)::
 
     0       u64   address of the records, in pinned host memory
-    8       u64   longest wait for an mbarrier, in nanoseconds of %globaltimer
-    16      u32   abort flag: a wait took longer, so that all waits fall through
+    8       u64   longest wait, in nanoseconds of %globaltimer
     20      u32   records that were begun
-    24      u64   %globaltimer when the flag was set
-    32      u32   where the CTA's dynamic shared memory begins, written by the kernel
+    24      u64   STOPPED: %globaltimer when a wait took longer, from when on all waits return; 0 before
     36      u32   the kernel's number in this process
-    40      u64   %globaltimer when a wait or a test passed last, or a CTA began
+    40      u64   PASSED: %globaltimer when a wait or a test passed last, or a CTA began
 
 A *record* is one warp that waited: 64 bytes, `Record`; its first word is written last. The state of an mbarrier is opaque in PTX,
 but for its pending count; on an H200 bit 63 is the parity of the phase, and two fields count up to 0: bits 43 … 62 arrivals,
@@ -18,12 +16,9 @@ but for its pending count; on an H200 bit 63 is the parity of the phase, and two
 
 A CTA has *words* of its own in the header of its shared memory, `WORDS_BYTES` from `Unit.barrier_room` on::
 
-    0       u32   one of the CTA's waits was given up: from then on it takes no part in the protocol
-    4       u128  a bit for each mbarrier of the header: a record has its state
-    20      u8    of each of 32 warps: 1, it has announced the bytes of its newest copies; 2, it left
-                  that out, or gave up a wait; 0, neither
-    56      u32   of each of 16 named barriers: bits 0 … 7 warps that have come to the use which is going on, 8 … 30 uses that are
-                  over, 31: it was given up, and nobody meets there any more
+    0       u32   1: one of the CTA's waits timed out, so that it omits arrivals, announcements and copies
+    ASKED   u128  a bit for each mbarrier of the header: a record has its state
+    WARPS   u8    of each of 32 warps, 1: it omits copies
 """
 
 from __future__ import annotations
@@ -34,28 +29,23 @@ from dataclasses import dataclass
 SYMBOL = "np_watch"
 CONTROL_BYTES = 64
 RECORD_BYTES = 64
-OUTSIDE, SHARED, NAMED, FLAG, NAN = 2, 3, 4, 5, 6
-"""the first word of a record of an index outside its array, of one outside what it is of in shared memory (`outside_cuda`), of a
-wait at a named barrier and of one for a flag of another CTA, and of a NaN that is stored; of a wait for an mbarrier it is 1"""
-WRONG = OUTSIDE, SHARED, NAN
-"""of what a kernel does wrong, and goes on"""
+MBARRIER, OUTSIDE, SHARED, FLAG, NAN = 1, 2, 3, 5, 6
+"""the first word of a record: a wait for an mbarrier, an index outside its array, one outside shared memory's parts
+(`outside_cuda`), a wait for a flag of another CTA, a NaN that is stored"""
 CAPACITY = 1024
 """records that the host has room for; a CTA has up to 4 a warpgroup"""
 GRACE = 4_000_000_000
-"""nanoseconds after the abort flag in which a kernel should have ended; a wait that comes later traps"""
+"""nanoseconds after `STOPPED` in which a kernel should have ended; a wait that comes later traps"""
 SETTLING = 50_000_000
-"""nanoseconds from the flag until the state of an mbarrier is read"""
-
-WORDS_BYTES = 120
-TOLD = 4
-ANNOUNCED = 20
-MET = 56
-PASSED = 40
-"""the offset in the control block of when a wait or a test passed last"""
-REGISTERS = "registers (setmaxnreg.inc)"
-"""how the name of the place begins, in `Unit.places`, at which a kernel waits for registers"""
-REST = 1_000_000
-"""nanoseconds that a CTA which gave up a wait rests at its end, until its copies have landed"""
+"""nanoseconds that a warp whose wait timed out sleeps, until the CTA's copies have landed"""
+LIMIT, STOPPED, PASSED = 8, 24, 40
+"""offsets in the control block"""
+WORDS_BYTES, ASKED, WARPS = 56, 4, 20
+"""the size of a CTA's words, and offsets there"""
+FLAG_PLACE = 0
+"""the place, in `Unit.places`, that names the flags of other CTAs"""
+REGISTERS, MEETING = "registers (setmaxnreg.inc)", "others at a named barrier"
+"""how the names of places begin, in `Unit.places`, where a wait has no bound"""
 
 _CONTROL = struct.Struct("<QQIIQII24x")
 _RECORD = struct.Struct("<II3IIIiQ24x")
@@ -75,8 +65,7 @@ class Record:
     `state` the array's size, with the dimension above bit 32. Of a place in shared memory (`kind` SHARED), the start of a part of a
     tile, or an index of slots, barriers or elements, `state` has the last place that there is.
 
-    Of a wait at a named barrier (NAMED), `address` is the number of its name in these places, `phase` the threads that meet there
-    and `state` the warps that had come; of one for a flag (FLAG), `address` is that of the workspace's name, `phase` the part.
+    Of a wait for a flag (FLAG), `address` is the number of the workspace's name in these places, and `phase` the part.
 
     Of a NaN that is stored (NAN), `address` is the number of the store's line in these places, `phase` the row in the tile, or the
     element of a vector, and `state` the column, with the tile's dimensions above bit 32.

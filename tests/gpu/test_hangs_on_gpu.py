@@ -3,7 +3,6 @@ there, and the process goes on."""
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import re
 import subprocess
@@ -23,12 +22,9 @@ ALONE = True  # its kernels spin, and each hang has five seconds
 PROCESSES = 4
 
 
-def hung(name: str, jitter: int | None = None) -> tuple[PipelineDeadlock, float]:
+def hung(name: str) -> tuple[PipelineDeadlock, float]:
     """(the error, its seconds) of a kernel that is compiled already."""
     kernel = ALL[name]
-    if jitter is not None:
-        params = dataclasses.replace(kernel.options.compiler_params, jitter=jitter)
-        kernel = numpipe.Kernel(kernel.function, dataclasses.replace(kernel.options, compiler_params=params))
     kernel.compiled(*given(name))
     begin = time.monotonic()
     with pytest.raises(PipelineDeadlock, match=f"kernel {name}, CTA ") as caught:
@@ -57,14 +53,6 @@ def test_a_hang_names_the_barrier_and_the_line_and_the_process_goes_on(name: str
         goes_on()
 
 
-@pytest.mark.parametrize("jitter", [None, 3])
-def test_a_hang_at_a_named_barrier_does_too(jitter: int | None) -> None:
-    for _ in range(2):
-        error, seconds = hung("a_turn_that_one_warpgroup_leaves_out", jitter)
-        assert seconds <= 5 and "blocked on named barrier 3 (the turn 'store' of compute warpgroup 0)" in str(error)
-        goes_on()
-
-
 def test_behind_a_part_that_never_came_parts_are_added_right() -> None:
     """The flags that nobody took are cleared: the next launch on the stream has the same workspace."""
     from numpipe import CompilerParams, Workspace, ds
@@ -85,23 +73,26 @@ def test_behind_a_part_that_never_came_parts_are_added_right() -> None:
             np.testing.assert_array_equal(y, np.full_like(y, 2))
 
 
-REGISTERS = """
+UNBOUNDED = """
 import os, sys
 sys.path.insert(0, sys.argv[1])
 import numpipe
 from tests.kernels.hang_kernels import given
-from tests.plan.test_hangs import more_registers_than_there_are
+from tests.plan.test_hangs import UNBOUNDED
 try:
-    more_registers_than_there_are(*given("nobody_arrives"), target="gpu")
+    UNBOUNDED[sys.argv[2]][0](*given("nobody_arrives"), target="gpu")
 except numpipe.PipelineDeadlock as error:
     print(error, flush=True)
 os._exit(0)  # nothing ends the kernel: the process goes without waiting for it
 """
 
 
-def test_a_wait_for_registers_is_told_by_the_host() -> None:
+@pytest.mark.parametrize("what, says", [
+    ("registers", r"test_hangs\.py:\d+: kernel more_registers_than_there_are: it has not ended, .* waits for registers"),
+    ("named barriers", r"hang_kernels\.py:\d+: kernel a_turn_that_one_warpgroup_leaves_out: it has not ended, .* waits for others at "
+                       r"a named barrier @ hang_kernels\.py:\d+")])
+def test_a_wait_without_a_bound_is_told_by_the_host(what: str, says: str) -> None:
     """In a process of its own, whose GPU is busy with it for ever."""
-    command = [sys.executable, "-c", REGISTERS, str(Path(__file__).resolve().parents[2])]
+    command = [sys.executable, "-c", UNBOUNDED, str(Path(__file__).resolve().parents[2]), what]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, env={**os.environ, "NUMPIPE_DEBUG_TIMEOUT": "0.5"})
-    assert re.search(r"test_hangs\.py:\d+: kernel more_registers_than_there_are: it has not ended, .* waits for registers",
-                     done.stdout), done.stdout + done.stderr
+    assert re.search(says, done.stdout), done.stdout + done.stderr

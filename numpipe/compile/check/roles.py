@@ -30,9 +30,9 @@ _FORBIDDEN = (
      "atomic"),
     ("a store", r"\bst\.(global|shared|volatile|relaxed)", "store"),
 )
-_OWN = re.compile("np_used|np_scheduler|np_outside|np_gpus")
+_OWN = re.compile("np_used|np_scheduler|np_outside|np_gpus|np_bounded")
 """events of a profile (`profiling_cuda`), work indices (`tile_scheduler`), what is told of indices (`outside_cuda`), of peers that
-do not come (`peers_cuda`)"""
+do not come (`peers_cuda`), waits that take too long (`bounded_cuda`)"""
 _DOING = re.compile(r"(?:call |atomicrmw |cmpxchg ).*")  # calls, inline assembly among them, and LLVM's own atomics
 _DEFINED = re.compile(r'^define [^@]*@(?:"([^"]+)"|([\w.$]+))\(', re.MULTILINE)
 _CALLED = re.compile(r'@(?:"([^"]+)"|([\w.$]+))\(')

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -10,9 +11,12 @@ from llvmlite import ir
 from llvmlite.ir.values import ArgumentAttributes
 from numba.cuda import cgutils
 
+from ..instrumentation import INSTRUMENTATION
+
 __all__ = [
     "assert_fail", "block_index", "block_number", "c_string", "cluster_dims", "const", "define", "emit_asm", "external", "f32",
-    "global_pointer", "grid_constant", "grid_size", "i1", "i8", "i16", "i32", "i64", "join", "nothing", "one_of", "pure_asm",
+    "emit_gated", "global_pointer", "grid_constant", "grid_size", "i1", "i8", "i16", "i32", "i64", "join", "nothing", "omitted",
+    "one_of", "pure_asm",
     "shared_base", "smem", "special", "thread_index", "void", "vprintf",
 ]
 
@@ -21,14 +25,46 @@ f32 = ir.FloatType()
 void = ir.VoidType()
 
 
+_TRANSITION = re.compile(
+    r"mbarrier\.(try_wait|test_wait|arrive)|cp(\.reduce)?\.async\.bulk\.(tensor|commit|wait)"
+    r"|st\.async|bar\.sync")
+_SLEEP = " ".join("""{ .reg .pred now; .reg .b32 drawn, rest;
+mov.u32 drawn, %clock; xor.b32 drawn, drawn, SEED; mul.lo.u32 drawn, drawn, 747796405;
+shr.u32 rest, drawn, 15; xor.b32 drawn, drawn, rest; mul.lo.u32 drawn, drawn, 277803737;
+and.b32 rest, drawn, 3; shr.u32 drawn, drawn, 21; setp.eq.u32 now, rest, 0;
+@now nanosleep.u32 drawn; }""".split())
+"""a sleep of up to 2 microseconds, one time in four"""
+
+
 def const(value: int, type: Any = i32) -> Any:
     return ir.Constant(type, value)
 
 
 def emit_asm(builder: Any, result: Any, args: Sequence[Any], text: str, constraints: str) -> Any:
-    """Emit one PTX statement. `convergent` keeps LLVM from moving it across divergent control flow."""
+    """Emit one PTX statement. `convergent` keeps LLVM from moving it across divergent control flow.
+
+    With `CompilerParams.jitter`, a random sleep precedes arrivals, waits and copies.
+    """
+    seed = INSTRUMENTATION.get().jitter
+    if seed is not None and _TRANSITION.search(text):
+        text = _SLEEP.replace("SEED", str((seed * 0x9E3779B1 + 0x85EBCA6B) & 0xFFFFFFFF)) + text
     fnty = ir.FunctionType(result, [a.type for a in args])
     return builder.call(ir.InlineAsm(fnty, text, constraints, side_effect=True), list(args), attrs=("convergent",))
+
+
+def omitted(builder: Any, gate: str) -> Any:
+    """Return an int32 that is not 0 where a debugged kernel omits a `core.op.Gate`: the entry module defines the symbol."""
+    return external(builder, f"np_omitted_{gate}", i32)
+
+
+def emit_gated(builder: Any, gate: str, args: Sequence[Any], text: str, constraints: str) -> None:
+    """Emit a PTX statement without a result, in which "$gate " marks the instruction that a debugged kernel may omit."""
+    if not INSTRUMENTATION.get().debug:
+        emit_asm(builder, void, args, text.replace("$gate ", ""), constraints)
+        return
+    gated = f"setp.eq.u32 goes_on, ${len(args)}, 0; {text.replace('$gate', '@goes_on')}"
+    emit_asm(builder, void, [*args, omitted(builder, gate)], f"{{ .reg .pred goes_on; {gated} }}",
+             constraints.replace(",~{memory}", ",r,~{memory}"))
 
 
 def join(builder: Any) -> None:

@@ -16,6 +16,7 @@ from numba.cuda.cudadrv import nvvm
 
 from ...arch.target import Target
 from ...arch.targets import DEFAULT
+from ..instrumentation import INSTRUMENTATION, NOTHING, Instrumentation
 from ..undisturbed import COMPILES
 from . import lines
 from .code import rewrite_ir
@@ -154,20 +155,23 @@ class _Printed:
 
 
 def compile_kernel(entry: Callable[..., Any], argtypes: Sequence[Any], *, threads: int, target: Target = DEFAULT,
-                   typed: Typed | None = None, few_meanings: bool = False, place: Place | None = None) -> Any:
+                   typed: Typed | None = None, few_meanings: bool = False, place: Place | None = None,
+                   added: Instrumentation = NOTHING) -> Any:
     """Compile a `@cuda.jit` kernel of this signature down to LLVM IR; returns Numba's own kernel object.
 
     launch_bounds are always set: without them ptxas ignores setmaxnreg (C7508). `typed` is called with each function on the way.
     `few_meanings`: with `own_contexts`, which suffice for functions that call numpipe's operations alone. With `place` the machine
-    code has a line table (`lines`).
+    code has a line table (`lines`). `added`: what operations get besides their own code.
     """
     with compiling_for(target, few_meanings, place):
         dispatcher_ = cuda.jit(entry, launch_bounds=(threads, 1), lto=True, debug=False)  # whatever NUMBA_CUDA_DEBUGINFO
         _listeners[:] = [] if typed is None else [typed]
+        token = INSTRUMENTATION.set(added)
         try:
             kernel = dispatcher._Kernel(entry, tuple(argtypes), **dispatcher_.targetoptions)
         finally:
             _listeners.clear()
+            INSTRUMENTATION.reset(token)
         dispatcher_.overloads = {tuple(argtypes): kernel}  # Numba's own table lives on: a finalizer of the dispatcher holds it
         kernel.dispatcher = dispatcher_
         _print_modules(kernel._codelibrary)
