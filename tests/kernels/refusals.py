@@ -1,32 +1,39 @@
-"""Kernels that must be refused: the exact first line of the error, the source line below it, and what is underlined.
+'''Kernels that must be refused: the exact first line of the error, the source line it shows, and what is underlined.
 
-A case is a kernel function with a decorator that says the error, and carets below what the error underlines::
+An entry is a kernel's name, its lines with carets below what the error underlines, and the error::
 
-    @refused("zeros: accumulators are float32, got float16: use .astype afterwards", kind=SpecError)
-    def zeros_of_float16(a, b, c):
+    refused("zeros_of_float16", """
         acc = numpipe.zeros((64, 64), np.float16)
         #     ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+    """, "zeros: accumulators are float32, got float16: use .astype afterwards", kind=SpecError)
+
+The kernel is ``def zeros_of_float16(a, b, c):`` with these lines, or what the lines define if they begin with ``def``. Its
+globals are numpipe's public names, ``np``, ``numpipe``, ``ml_dtypes`` and the arguments of `Cases`. Lines of `GIVEN` whose name
+the entry uses without assigning it first come before its own lines: a block spec, an accumulator, a pipeline, a body.
 
 The text is what follows ``file:line: kernel name: ``; in it ``{line}`` and ``{line-2}`` are lines counted from the underlined
-one, ``{file}`` is the name of the file, ``{path}`` all of it. Its further lines are those below the carets. Where the executions
-differ it is said for each, ``simulated=…, compiled=…``, and where only one of them can see the mistake, for that one. Lines that
-end in ``# called`` are those that the error lists as calls on the way to it.
+one, ``{file}`` is the name of the file, ``{path}`` all of it. Further lines of the text are those below the carets. Where the
+executions differ, ``simulated=…, compiled=…`` give the text of each, and only one of them where only that one sees the mistake.
+Lines that end in ``# called`` are those that the error lists as calls on the way to it.
 
-Where the error names a mend that can be written into the kernel, the case has it, ``mend={"np.float16": "np.float32"}``: pieces of
-the kernel's source, and what stands there in the mended kernel, which runs; or ``mended_options``, other options of the kernel.
-"""
+Where the error names a mend that can be written into the kernel, the entry has it, ``mend={"np.float16": "np.float32"}``: pieces
+of the kernel's source and what replaces them in the mended kernel, which runs; or ``mended_options``, other options of the kernel.
+'''
 
 from __future__ import annotations
 
+import ast
 import inspect
 import linecache
 import os
 import re
 import sys
-from collections.abc import Callable
+import textwrap
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -41,6 +48,15 @@ EXECUTIONS: dict[str, Callable[..., Any]] = {
     "simulated": lambda kernel, *args, **named: kernel.simulate(*args, **named),
     "compiled": lambda kernel, *args, **named: kernel.compiled(*args, **named),
 }
+GIVEN = {
+    "spec": "spec = BlockSpec((64, 64), lambda k: (0, k))\n",
+    "rows": "rows = BlockSpec((64, 64), lambda k: (k, 0))\n",
+    "acc": "acc = numpipe.zeros((64, 64), np.float32)\n",
+    "body": "def body(indices, x):\n    pass\n\n",
+    "pipe": "pipe = numpipe.pipeline(grid=(2,), in_specs=(spec,))\n",
+    "pairs": "pairs = numpipe.pipeline(grid=(2,), in_specs=(spec, spec))\n",
+}
+"""lines of kernels, by the name that they make"""
 COLUMNS = sys.version_info >= (3, 11)
 """tracebacks know columns; before, a simulated error underlines its whole statement"""
 MARK = "# <-"
@@ -62,15 +78,12 @@ class Case:
 
     def mended(self) -> Any:
         """The kernel with its mend."""
-        name, (_, lines, _) = self.kernel.name, _source(self.kernel)
-        source = "\n".join(lines[next(i for i, line in enumerate(lines) if line.startswith("def ")):]) + "\n"
+        name, source = self.kernel.name, inspect.getsource(self.kernel.function)
         for wrong, right in self.mend.items():
             assert wrong in source, f"{name} has no {wrong!r}"
             source = source.replace(wrong, right)
-        filename, namespace = f"<{name}, mended>", dict[str, Any]()
-        linecache.cache[filename] = len(source), None, source.splitlines(True), filename
-        exec(compile(source, filename, "exec", dont_inherit=True), self.kernel.function.__globals__, namespace)
-        return numpipe.kernel(**self.options)(namespace[name])
+        function = _function(name, source, f"<{name}, mended>", self.kernel.function.__globals__)
+        return numpipe.kernel(**self.options)(function)
 
     def check(self, execution: str) -> None:
         with pytest.raises(NumpipeError) as caught:
@@ -105,20 +118,23 @@ class Case:
 
 
 class Cases(list[Case]):
-    """A table of cases."""
+    """A table of cases, whose kernels know numpipe's names and `names`."""
 
-    def __call__(self, text: str | None = None, *, kind: type[NumpipeError] = CompileError, args: tuple[Any, ...] = (A, B, C),
-                 simulated: str | None = None, compiled: str | None = None, mend: dict[str, str] | None = None,
-                 mended_options: dict[str, Any] | None = None, **options: Any) -> Callable[[Any], Any]:
-        """Decorates a kernel function: calls of a kernel with these `options` on `args` are refused."""
-        def add(function: Callable[..., Any]) -> Any:
-            given = {"num_compute_wgs": 1, **options}
-            kernel = numpipe.kernel(**given)(function)
-            self.also(kernel, text, kind=kind, args=args, simulated=simulated, compiled=compiled, mend=mend or {},
-                      options={**given, **mended_options} if mended_options else given if mend else {})
-            return kernel
+    def __init__(self, cases: Iterable[Case] = (), **names: Any) -> None:
+        super().__init__(cases)
+        public = {name: getattr(numpipe, name) for name in numpipe.__all__}
+        self.names = {"__name__": __name__, "np": np, "numpipe": numpipe, "ml_dtypes": ml_dtypes, **public, **names}
 
-        return add
+    def __call__(self, name: str, lines: str, text: str | None = None, *, kind: type[NumpipeError] = CompileError,
+                 args: tuple[Any, ...] = (A, B, C), simulated: str | None = None, compiled: str | None = None,
+                 mend: dict[str, str] | None = None, mended_options: dict[str, Any] | None = None, **options: Any) -> Any:
+        """Add a kernel with these `options`, calls of which on `args` are refused, and return it."""
+        given = {"num_compute_wgs": 1, **options}
+        kernel = numpipe.kernel(**given)(_function(name, _kernel_source(name, lines), f"<{name}>", self.names))
+        self.names[name] = kernel
+        self.also(kernel, text, kind=kind, args=args, simulated=simulated, compiled=compiled, mend=mend or {},
+                  options={**given, **mended_options} if mended_options else given if mend else {})
+        return kernel
 
     def also(self, kernel: Any, text: str | None = None, *, kind: type[NumpipeError] = CompileError,
              args: tuple[Any, ...] = (A, B, C), simulated: str | None = None, compiled: str | None = None, **mend: Any) -> None:
@@ -136,6 +152,35 @@ class Cases(list[Case]):
     def mended(self) -> Any:
         """Parametrizes a test over the cases that have a mend."""
         return pytest.mark.parametrize("case", [pytest.param(case, id=case.kernel.name) for case in self if case.options])
+
+
+def _kernel_source(name: str, lines: str) -> str:
+    """Return the source of the kernel `name` with these lines, after the lines of `GIVEN` that they need."""
+    lines = lines.strip("\n") + "\n"
+    if lines.startswith("def "):
+        return lines
+    loads, stores = dict[str, int](), dict[str, int]()
+    for node in ast.walk(ast.parse("if True:\n" + lines)):
+        if isinstance(node, ast.arg):
+            stores[node.arg] = min(node.lineno, stores.get(node.arg, node.lineno))
+        elif isinstance(node, ast.Name):
+            first = loads if isinstance(node.ctx, ast.Load) else stores
+            first[node.id] = min(node.lineno, first.get(node.id, node.lineno))
+        elif isinstance(node, ast.FunctionDef):
+            stores[node.name] = min(node.lineno, stores.get(node.name, node.lineno))
+    needed = {name for name, line in loads.items() if line <= stores.get(name, line)}
+    if needed & {"pipe", "pairs"}:
+        needed.add("spec")
+    given = "".join(line for name, line in GIVEN.items() if name in needed)
+    return f"def {name}(a, b, c):\n" + textwrap.indent(given, "    ") + lines
+
+
+def _function(name: str, source: str, filename: str, names: dict[str, Any]) -> Any:
+    """Return the function `name` of `source`, whose lines inspect and tracebacks find."""
+    linecache.cache[filename] = len(source), None, source.splitlines(True), filename
+    namespace = dict[str, Any]()
+    exec(compile(source, filename, "exec", dont_inherit=True), names, namespace)
+    return namespace[name]
 
 
 def _source(kernel: Any) -> tuple[str, list[str], int]:

@@ -1,322 +1,487 @@
 """Blocks that cannot be: squeezed and element dimensions, what lies outside, stores to arrays of three dimensions."""
-# ruff: noqa: F841 (kernels that are wrong on purpose)
 
 from __future__ import annotations
 
 import numpy as np
 
-import numpipe
-from numpipe import BlockSpec, CompileError, Element, SimulationError, SpecError, ds
+from numpipe import CompileError, SimulationError, SpecError
 from tests.kernels.refusals import A, B, C, Cases
 
-refused = Cases()
 A3, C3 = np.ones((2, 128, 128), np.float16), np.zeros((2, 64, 64), np.float32)
 THREE = A3, B, C3
-REFUSED_INDEX = ("array 'c' has 3 dimensions: c[…] is a block of one or two of them, ds(start, size), with an integer along the "
-                 "others, got ")
+REFUSED_INDEX = (
+    "array 'c' has 3 dimensions: c[…] is a block of one or two of them, ds(start, size), with "
+    "an integer along the "
+    "others, got "
+)
+refused = Cases()
 
-
-# ---- block shapes --------------------------------------------------------------------------------------------------
-@refused("BlockSpec: block_shape=None, the whole array: a block's sides are compile-time constants and shapes are run-time values. "
-         "Say sides as large as the array (literals, fields of a Static) and leave index_map out: the block at the origin, loaded "
-         "once", kind=SpecError, mend={"None, lambda k: (0, k)": "(64, 128)"})
-def a_block_of_the_whole_array(a, b, c):
+# block shapes
+refused(
+    "a_block_of_the_whole_array",
+    """
     spec = BlockSpec(None, lambda k: (0, k))
     #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("BlockSpec: block_shape must be a tuple of ints, None (squeezed) and numpipe.Element(size), got (64, '64')",
-         kind=SpecError, mend={'"64"': "64"})
-def a_side_that_is_a_string(a, b, c):
+""",
+    "BlockSpec: block_shape=None, the whole array: a block's sides are compile-time "
+    "constants and shapes are run-time values. Say sides as large as the array (literals, "
+    "fields of a Static) and leave index_map out: the block at the origin, loaded once",
+    kind=SpecError,
+    mend={"None, lambda k: (0, k)": "(64, 128)"},
+)
+refused(
+    "a_side_that_is_a_string",
+    """
     spec = BlockSpec((64, "64"), lambda k: (0, k))
     #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("Element: size must be an int of 1…65536 elements, got 0", kind=SpecError, mend={"(0)": "(64)"})
-def an_element_of_no_size(a, b, c):
+""",
+    "BlockSpec: block_shape must be a tuple of ints, None (squeezed) and "
+    "numpipe.Element(size), got (64, '64')",
+    kind=SpecError,
+    mend={'"64"': "64"},
+)
+refused(
+    "an_element_of_no_size",
+    """
     spec = BlockSpec((Element(0), 64), lambda k: (0, k))
     #                 ^^^^^^^^^^
-
-
-@refused("Element: size must be a compile-time constant, not a run-time int32: pass a literal, a constant of the module or a "
-         "Static field", kind=SpecError, mend={"a.shape[0]": "64"})
-def an_element_of_run_time_size(a, b, c):
+""",
+    "Element: size must be an int of 1…65536 elements, got 0",
+    kind=SpecError,
+    mend={"(0)": "(64)"},
+)
+refused(
+    "an_element_of_run_time_size",
+    """
     spec = BlockSpec((Element(a.shape[0]), 64), lambda k: (0, k))
     #                 ^^^^^^^^^^^^^^^^^^^
-
-
-@refused("Element(size): argument 'size' missing", mend={"Element()": "Element(64)"})
-def an_element_without_a_size(a, b, c):
+""",
+    "Element: size must be a compile-time constant, not a run-time int32: pass a literal, a "
+    "constant of the module or a Static field",
+    kind=SpecError,
+    mend={"a.shape[0]": "64"},
+)
+refused(
+    "an_element_without_a_size",
+    """
     spec = BlockSpec((Element(), 64), lambda k: (0, k))
     #                 ^^^^^^^^^
-
-
-@refused("BlockSpec: block_shape (1, 64, 64) leaves a tile of 3 dimensions, (1, 64, 64); tiles have 1 or 2: squeeze dimensions of "
-         "one element: write None", kind=SpecError, args=THREE, mend={"(1, 64, 64)": "(None, 64, 64)"})
-def a_tile_of_three_dimensions(a, b, c):
+""",
+    "Element(size): argument 'size' missing",
+    mend={"Element()": "Element(64)"},
+)
+refused(
+    "a_tile_of_three_dimensions",
+    """
     spec = BlockSpec((1, 64, 64), lambda k: (0, 0, k))
     #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("BlockSpec: block_shape (None, None) leaves a tile of 0 dimensions, (); tiles have 1 or 2: None leaves a dimension out of "
-         "it", kind=SpecError)
-def a_tile_of_no_dimension(a, b, c):
+""",
+    "BlockSpec: block_shape (1, 64, 64) leaves a tile of 3 dimensions, (1, 64, 64); tiles "
+    "have 1 or 2: squeeze dimensions of one element: write None",
+    kind=SpecError,
+    args=THREE,
+    mend={"(1, 64, 64)": "(None, 64, 64)"},
+)
+refused(
+    "a_tile_of_no_dimension",
+    """
     spec = BlockSpec((None, None), lambda k: (0, k))
     #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused(", pipeline at {file}:{line-1}: in_specs[0] for 'a': block_shape (64, 64, None) squeezes dimension 2, which is "
-         "contiguous, and TMA moves at least 16 B of that: pass a copy of the array whose last dimension is one of the tile's",
-         kind=SpecError, args=THREE)
-def a_squeezed_last_dimension(a, b, c):
+""",
+    "BlockSpec: block_shape (None, None) leaves a tile of 0 dimensions, (); tiles have 1 or "
+    "2: None leaves a dimension out of it",
+    kind=SpecError,
+)
+refused(
+    "a_squeezed_last_dimension",
+    """
     pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64, None), lambda k: (0, 0, k)),))
     for _, (x,) in pipe(a):
     #              ^^^^^^^
         pass
-
-
-@refused(", pipeline at {file}:{line-1}: in_specs[0] for 'a': block_shape (None, 64, 64) squeezes dimension 0, which is "
-         "contiguous, and TMA moves at least 16 B of that: the array is column-major; pass np.ascontiguousarray of it",
-         kind=SpecError, args=(np.asfortranarray(A3), B, C3))
-def a_squeezed_dimension_of_a_column_major_array(a, b, c):
+""",
+    ", pipeline at {file}:{line-1}: in_specs[0] for 'a': block_shape (64, 64, None) squeezes "
+    "dimension 2, which is contiguous, and TMA moves at least 16 B of that: pass a copy of "
+    "the array whose last dimension is one of the tile's",
+    kind=SpecError,
+    args=THREE,
+)
+refused(
+    "a_squeezed_dimension_of_a_column_major_array",
+    """
     pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((None, 64, 64), lambda k: (0, 0, k)),))
     for _, (x,) in pipe(a):
     #              ^^^^^^^
         pass
-
-
-@refused(", pipeline at {file}:{line-1}: in_specs[0] for 'a': block (4,) of float16 is 8 B, but TMA moves multiples of 16 B: make "
-         "it a multiple of 8 elements", kind=SpecError, mend={"4)": "8)"})
-def a_vector_of_8_bytes(a, b, c):
+""",
+    ", pipeline at {file}:{line-1}: in_specs[0] for 'a': block_shape (None, 64, 64) squeezes "
+    "dimension 0, which is contiguous, and TMA moves at least 16 B of that: the array is "
+    "column-major; pass np.ascontiguousarray of it",
+    kind=SpecError,
+    args=(np.asfortranarray(A3), B, C3),
+)
+refused(
+    "a_vector_of_8_bytes",
+    """
     pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((None, 4), lambda k: (0, k)),))
     for _, (x,) in pipe(a):
     #              ^^^^^^^
         pass
-
-
-@refused(", pipeline at {file}:{line-2}: in_specs[0] for 'a': block (64,) has one dimension, whose elements lie one after "
-         "another: leave out transforms=", kind=SpecError)
-def a_vector_with_a_swizzle(a, b, c):
+""",
+    ", pipeline at {file}:{line-1}: in_specs[0] for 'a': block (4,) of float16 is 8 B, but "
+    "TMA moves multiples of 16 B: make it a multiple of 8 elements",
+    kind=SpecError,
+    mend={"4)": "8)"},
+)
+refused(
+    "a_vector_with_a_swizzle",
+    """
     pipe = numpipe.pipeline(grid=(1,), in_specs=(
         BlockSpec((None, 64), lambda k: (0, k), transforms=(numpipe.SwizzleTransform(64),)),))
     for _, (x,) in pipe(a):
     #              ^^^^^^^
         pass
-
-
-@refused(simulated="a tile of one dimension, (64,), is indexed by ds(start, size) or ':', or by ..., got (ds(0, 64), :)",
-         compiled="a tile of one dimension, (64,), is indexed by ds(start, size) or ':', or by ..., got (ds(64), :)",
-         kind=SpecError)
-def two_parts_of_a_vector(a, b, c):
+""",
+    ", pipeline at {file}:{line-2}: in_specs[0] for 'a': block (64,) has one dimension, "
+    "whose elements lie one after another: leave out transforms=",
+    kind=SpecError,
+)
+refused(
+    "two_parts_of_a_vector",
+    """
     pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((None, 64), lambda k: (0, k)),))
     for _, (x,) in pipe(a):
         _ = x[ds(0, 64), :]
-        #   ^^^^^^^^^^^^^^^
-
-
-@refused(compiled="tile[…]: elements 8 … 71 are not in a tile (64,) in shared memory: take some of 0 … 63",
-         kind=SpecError)
-def a_part_past_a_vector(a, b, c):
+    #       ^^^^^^^^^^^^^^^
+""",
+    simulated=(
+        "a tile of one dimension, (64,), is indexed by ds(start, size) or ':', or by ..., got "
+        "(ds(0, 64), :)"
+    ),
+    compiled=(
+        "a tile of one dimension, (64,), is indexed by ds(start, size) or ':', or by ..., got "
+        "(ds(64), :)"
+    ),
+    kind=SpecError,
+)
+refused(
+    "a_part_past_a_vector",
+    """
     pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((None, 64), lambda k: (0, k)),))
     for _, (x,) in pipe(a):
         _ = x[ds(8, 64)]
-        #   ^^^^^^^^^^^^
-
-
-@refused("BlockSpec: block_shape (None, None, None, None, 64, 64) has 6 dimensions, and TMA addresses at most 5: reshape the "
-         "array, so that dimensions that are contiguous together are one", kind=SpecError,
-         args=(np.ones((1, 1, 1, 1, 64, 64), np.float16), B, C))
-def a_block_of_six_dimensions(a, b, c):
+    #       ^^^^^^^^^^^^
+""",
+    compiled="tile[…]: elements 8 … 71 are not in a tile (64,) in shared memory: take some of 0 "
+    "… 63",
+    kind=SpecError,
+)
+refused(
+    "a_block_of_six_dimensions",
+    """
     spec = BlockSpec((None, None, None, None, 64, 64), lambda k: (0, 0, 0, 0, 0, k))
     #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused(", pipeline at {file}:{line-1}: in_specs[0] for 'a': block (64, 4) of float16 is 8 B along its contiguous dimension "
-         "1, but TMA moves multiples of 16 B: make that side a multiple of 8 elements", kind=SpecError, args=THREE)
-def a_squeezed_block_of_8_bytes(a, b, c):
+""",
+    "BlockSpec: block_shape (None, None, None, None, 64, 64) has 6 dimensions, and TMA "
+    "addresses at most 5: reshape the array, so that dimensions that are contiguous together "
+    "are one",
+    kind=SpecError,
+    args=(np.ones((1, 1, 1, 1, 64, 64), np.float16), B, C),
+)
+refused(
+    "a_squeezed_block_of_8_bytes",
+    """
     pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((None, 64, 4), lambda k: (0, 0, k)),))
     for _, (x,) in pipe(a):
     #              ^^^^^^^
         pass
-
-
-@refused(", pipeline at {file}:{line-1}: in_specs[0] for 'a': collective_axes has 'cluster', which is no axis of the cluster: the "
-         "kernel names none: @numpipe.kernel(cluster=(2,), cluster_names=('cluster',))", kind=SpecError,
-         mended_options={"grid": (2,), "cluster": (2,), "cluster_names": ("cluster",)})
-def a_block_for_several_ctas(a, b, c):
+""",
+    ", pipeline at {file}:{line-1}: in_specs[0] for 'a': block (64, 4) of float16 is 8 B "
+    "along its contiguous dimension 1, but TMA moves multiples of 16 B: make that side a "
+    "multiple of 8 elements",
+    kind=SpecError,
+    args=THREE,
+)
+refused(
+    "a_block_for_several_ctas",
+    """
     pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k), collective_axes="cluster"),))
     for _, (x,) in pipe(a):
     #              ^^^^^^^
         pass
-
-
-@refused("BlockSpec: collective_axes must be the name of an axis of the cluster (cluster_names= of the kernel), or a tuple of "
-         "different ones, got ('x', 'x')", kind=SpecError)
-def a_block_shared_twice(a, b, c):
+""",
+    ", pipeline at {file}:{line-1}: in_specs[0] for 'a': collective_axes has 'cluster', "
+    "which is no axis of the cluster: the kernel names none: @numpipe.kernel(cluster=(2,), "
+    "cluster_names=('cluster',))",
+    kind=SpecError,
+    mended_options={"grid": (2,), "cluster": (2,), "cluster_names": ("cluster",)},
+)
+refused(
+    "a_block_shared_twice",
+    """
     spec = BlockSpec((64, 64), lambda k: (0, k), collective_axes=("x", "x"))
     #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("BlockSpec(block_shape=None, index_map=None, *, memory_space=None, transforms=(), delay_release=None, "
-         "oob_fill='zeros', buffer_count=None, eviction_policy=None, collective_axes=None, mode=None): it has no argument "
-         "'pipeline_mode'")
-def a_mode_of_an_operand(a, b, c):
+""",
+    "BlockSpec: collective_axes must be the name of an axis of the cluster (cluster_names= "
+    "of the kernel), or a tuple of different ones, got ('x', 'x')",
+    kind=SpecError,
+)
+refused(
+    "a_mode_of_an_operand",
+    """
     spec = BlockSpec((64, 64), lambda k: (0, k), pipeline_mode=2)
     #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("Element(size): 2 positional arguments given, it takes 1")
-def an_element_with_padding(a, b, c):
+""",
+    "BlockSpec(block_shape=None, index_map=None, *, memory_space=None, transforms=(), "
+    "delay_release=None, oob_fill='zeros', buffer_count=None, eviction_policy=None, "
+    "collective_axes=None, mode=None): it has no argument 'pipeline_mode'",
+)
+refused(
+    "an_element_with_padding",
+    """
     spec = BlockSpec((Element(64, (1, 1)), 64), lambda k: (0, k))
     #                 ^^^^^^^^^^^^^^^^^^^
-
-
-@refused(", pipeline at {file}:{line-1}: in_specs[0] for 'a': block (1, 64) has 1 rows of its contiguous dimension; "
-         "shared-memory rows are swizzled in groups of 8: make that side a multiple of 8, or None, which makes a vector of the row",
-         kind=SpecError, mend={"(1, 64)": "(None, 64)"})
-def a_block_of_one_row(a, b, c):
+""",
+    "Element(size): 2 positional arguments given, it takes 1",
+)
+refused(
+    "a_block_of_one_row",
+    """
     pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((1, 64), lambda k: (0, k)),))
     for _, (x,) in pipe(a):
     #              ^^^^^^^
         pass
-
-
-@refused(", pipeline at {file}:{line-1}: in_specs[0] for 'a': block (60, 64) has 60 rows of its contiguous dimension; "
-         "shared-memory rows are swizzled in groups of 8: make that side a multiple of 8", kind=SpecError,
-         mend={"(60, 64)": "(64, 64)"})
-def a_block_of_60_rows(a, b, c):
+""",
+    ", pipeline at {file}:{line-1}: in_specs[0] for 'a': block (1, 64) has 1 rows of its "
+    "contiguous dimension; shared-memory rows are swizzled in groups of 8: make that side a "
+    "multiple of 8, or None, which makes a vector of the row",
+    kind=SpecError,
+    mend={"(1, 64)": "(None, 64)"},
+)
+refused(
+    "a_block_of_60_rows",
+    """
     pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((60, 64), lambda k: (0, k)),))
     for _, (x,) in pipe(a):
     #              ^^^^^^^
         pass
+""",
+    ", pipeline at {file}:{line-1}: in_specs[0] for 'a': block (60, 64) has 60 rows of its "
+    "contiguous dimension; shared-memory rows are swizzled in groups of 8: make that side a "
+    "multiple of 8",
+    kind=SpecError,
+    mend={"(60, 64)": "(64, 64)"},
+)
 
-
-# ---- index maps ------------------------------------------------------------------------------------------------------
-@refused(", pipeline at {file}:{line-1}: in_specs[0] for 'a': index_map must return a tuple of 3 integer block indices, got "
-         "(int32, int32)", kind=SpecError, args=THREE, mend={"lambda k: (0, k)": "lambda k: (0, 0, k)"})
-def an_index_map_to_two_of_three(a, b, c):
+# index maps
+refused(
+    "an_index_map_to_two_of_three",
+    """
     pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((None, 64, 64), lambda k: (0, k)),))
     for _, (x,) in pipe(a):
   # ^^^^^^^^^^^^^^^^^^^^^^
         pass
-
-
-@refused("in_specs[0]: index_map takes 2 indices, but the pipeline's grid has 1", args=THREE,
-         mend={"lambda m, k: (0, m, k)": "lambda k: (0, 0, k)"})
-def an_index_map_of_too_many_indices(a, b, c):
+""",
+    ", pipeline at {file}:{line-1}: in_specs[0] for 'a': index_map must return a tuple of 3 "
+    "integer block indices, got (int32, int32)",
+    kind=SpecError,
+    args=THREE,
+    mend={"lambda k: (0, k)": "lambda k: (0, 0, k)"},
+)
+refused(
+    "an_index_map_of_too_many_indices",
+    """
     pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((None, 64, 64), lambda m, k: (0, m, k)),))
     #                                                                      ^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused(simulated="the warpgroup axis steers control flow, a grid or an index: loads must not depend on tile data or on the "
-                   "warpgroup axis, because the memory role has no such value; use it in tile.at[…] and in stores",
-         compiled=", pipeline at {file}:{line-1}: in_specs[0] for 'a': index_map: the warpgroup axis steers control flow, a "
-                  "grid or an index: loads must not depend on tile data or on the warpgroup axis, because the memory role has "
-                  "no such value; use it in tile.at[…] and in stores", kind=CompileError, args=THREE)
-def a_squeezed_index_that_is_the_warpgroup(a, b, c):
+""",
+    "in_specs[0]: index_map takes 2 indices, but the pipeline's grid has 1",
+    args=THREE,
+    mend={"lambda m, k: (0, m, k)": "lambda k: (0, 0, k)"},
+)
+refused(
+    "a_squeezed_index_that_is_the_warpgroup",
+    """
     wg = numpipe.axis_index("wg")
     pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((None, 64, 64), lambda k: (wg, 0, k)),))
     for _, (x,) in pipe(a):
   # ^^^^^^^^^^^^^^^^^^^^^^
         pass
-
-
-@refused(", pipeline at {file}:{line-1}: in_specs[0] for 'a': index_map returned element 4 for dimension 1, which is "
-         "contiguous: there a block starts at a multiple of 16 B, 8 elements; an H200 stops with an illegal instruction "
-         "otherwise", kind=SpecError, mend={"(k, 4)": "(k, 8)"})
-def a_constant_start_that_is_not_aligned(a, b, c):
+""",
+    simulated=(
+        "the warpgroup axis steers control flow, a grid or an index: loads must not depend on "
+        "tile data or on the warpgroup axis, because the memory role has no such value; use it "
+        "in tile.at[…] and in stores"
+    ),
+    compiled=(
+        ", pipeline at {file}:{line-1}: in_specs[0] for 'a': index_map: the warpgroup axis "
+        "steers control flow, a grid or an index: loads must not depend on tile data or on the "
+        "warpgroup axis, because the memory role has no such value; use it in tile.at[…] and in "
+        "stores"
+    ),
+    kind=CompileError,
+    args=THREE,
+)
+refused(
+    "a_constant_start_that_is_not_aligned",
+    """
     pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, Element(64)), lambda k: (k, 4)),))
     for _, (x,) in pipe(a):
     #              ^^^^^^^
         pass
-
-
-@refused(simulated=", pipeline at {file}:{line-1}: in_specs[0] for 'a': index_map returned element 12 for dimension 1, which is "
-                   "contiguous: there a block starts at a multiple of 16 B, 8 elements; an H200 stops with an illegal instruction "
-                   "otherwise", kind=SpecError, mend={"12 * k": "16 * k"})
-def a_run_time_start_that_is_not_aligned(a, b, c):
+""",
+    ", pipeline at {file}:{line-1}: in_specs[0] for 'a': index_map returned element 4 for "
+    "dimension 1, which is contiguous: there a block starts at a multiple of 16 B, 8 "
+    "elements; an H200 stops with an illegal instruction otherwise",
+    kind=SpecError,
+    mend={"(k, 4)": "(k, 8)"},
+)
+refused(
+    "a_run_time_start_that_is_not_aligned",
+    """
     pipe = numpipe.pipeline(grid=(4,), in_specs=(BlockSpec((64, Element(64)), lambda k: (0, 12 * k)),))
     for _, (x,) in pipe(a):
   # ^^^^^^^^^^^^^^^^^^^^^^
         pass
+""",
+    simulated=(
+        ", pipeline at {file}:{line-1}: in_specs[0] for 'a': index_map returned element 12 for "
+        "dimension 1, which is contiguous: there a block starts at a multiple of 16 B, 8 "
+        "elements; an H200 stops with an illegal instruction otherwise"
+    ),
+    kind=SpecError,
+    mend={"12 * k": "16 * k"},
+)
 
-
-# ---- what lies outside -------------------------------------------------------------------------------------------------
-@refused("BlockSpec: oob_fill must be 'zeros' or 'nan', got 'ones'", kind=SpecError, mend={'"ones"': '"nan"'})
-def ones_outside(a, b, c):
+# what lies outside
+refused(
+    "ones_outside",
+    """
     spec = BlockSpec((64, 64), lambda k: (0, k), oob_fill="ones")
     #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("BlockSpec: oob_fill must be a compile-time constant, not a run-time int32: pass a literal, a constant of the module or a "
-         "Static field", kind=SpecError, mend={"a.shape[0]": '"zeros"'})
-def a_fill_known_at_run_time(a, b, c):
+""",
+    "BlockSpec: oob_fill must be 'zeros' or 'nan', got 'ones'",
+    kind=SpecError,
+    mend={'"ones"': '"nan"'},
+)
+refused(
+    "a_fill_known_at_run_time",
+    """
     spec = BlockSpec((64, 64), lambda k: (0, k), oob_fill=a.shape[0])
     #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused(", pipeline at {file}:{line-1}: in_specs[0] for 'a': oob_fill='nan', but int16 has no NaN that TMA knows: use 'zeros'",
-         kind=SpecError, args=(A.astype(np.int16), B, C), mend={'"nan"': '"zeros"'})
-def nan_around_integers(a, b, c):
+""",
+    "BlockSpec: oob_fill must be a compile-time constant, not a run-time int32: pass a "
+    "literal, a constant of the module or a Static field",
+    kind=SpecError,
+    mend={"a.shape[0]": '"zeros"'},
+)
+refused(
+    "nan_around_integers",
+    """
     pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k), oob_fill="nan"),))
     for _, (x,) in pipe(a):
     #              ^^^^^^^
         pass
+""",
+    ", pipeline at {file}:{line-1}: in_specs[0] for 'a': oob_fill='nan', but int16 has no "
+    "NaN that TMA knows: use 'zeros'",
+    kind=SpecError,
+    args=(A.astype(np.int16), B, C),
+    mend={'"nan"': '"zeros"'},
+)
 
-
-# ---- what L2 does with it ----------------------------------------------------------------------------------------------
-@refused("BlockSpec: eviction_policy must be 'evict_first', 'evict_last' or None, got 'evict_normal'", kind=SpecError,
-         mend={"evict_normal": "evict_first"})
-def a_policy_that_there_is_not(a, b, c):
+# what L2 does with it
+refused(
+    "a_policy_that_there_is_not",
+    """
     spec = BlockSpec((64, 64), lambda k: (0, k), eviction_policy="evict_normal")
     #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("BlockSpec: eviction_policy must be a compile-time constant, not a run-time int32: pass a literal, a constant of the "
-         "module or a Static field", kind=SpecError, mend={"a.shape[0]": '"evict_last"'})
-def a_policy_known_at_run_time(a, b, c):
+""",
+    "BlockSpec: eviction_policy must be 'evict_first', 'evict_last' or None, got 'evict_normal'",
+    kind=SpecError,
+    mend={"evict_normal": "evict_first"},
+)
+refused(
+    "a_policy_known_at_run_time",
+    """
     spec = BlockSpec((64, 64), lambda k: (0, k), eviction_policy=a.shape[0])
     #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+""",
+    "BlockSpec: eviction_policy must be a compile-time constant, not a run-time int32: pass "
+    "a literal, a constant of the module or a Static field",
+    kind=SpecError,
+    mend={"a.shape[0]": '"evict_last"'},
+)
 
-
-# ---- stores ------------------------------------------------------------------------------------------------------------
-@refused(simulated=REFUSED_INDEX + "(ds(0, 64), ds(0, 64))", compiled=REFUSED_INDEX + "(ds(64), ds(64))", kind=SpecError,
-         args=THREE, mend={"c[ds": "c[0, ds"})
-def a_store_by_two_of_three_indices(a, b, c):
+# stores
+refused(
+    "a_store_by_two_of_three_indices",
+    """
     c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
   # ^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused(simulated=REFUSED_INDEX + "(ds(0, 64), ds(0, 64), ds(0, 64))", compiled=REFUSED_INDEX + "(ds(64), ds(64), ds(64))",
-         kind=SpecError, args=THREE, mend={"c[ds(0, 64), ": "c[0, "})
-def a_store_along_three_dimensions(a, b, c):
+""",
+    simulated=REFUSED_INDEX + "(ds(0, 64), ds(0, 64))",
+    compiled=REFUSED_INDEX + "(ds(64), ds(64))",
+    kind=SpecError,
+    args=THREE,
+    mend={"c[ds": "c[0, ds"},
+)
+refused(
+    "a_store_along_three_dimensions",
+    """
     c[ds(0, 64), ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused(simulated=REFUSED_INDEX + "(float32, ds(0, 64), ds(0, 64))", compiled=REFUSED_INDEX + "(float32, ds(64), ds(64))",
-         kind=SpecError, args=THREE, mend={"0.5": "0"})
-def a_store_at_a_fraction(a, b, c):
+""",
+    simulated=REFUSED_INDEX + "(ds(0, 64), ds(0, 64), ds(0, 64))",
+    compiled=REFUSED_INDEX + "(ds(64), ds(64), ds(64))",
+    kind=SpecError,
+    args=THREE,
+    mend={"c[ds(0, 64), ": "c[0, "},
+)
+refused(
+    "a_store_at_a_fraction",
+    """
     c[0.5, ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("'c[…] = tile': the index selects (64,), the tile is (64, 64)", kind=SpecError,
-         args=(A, B, np.zeros(64, np.float32)))
-def a_store_to_one_dimension(a, b, c):
+""",
+    simulated=REFUSED_INDEX + "(float32, ds(0, 64), ds(0, 64))",
+    compiled=REFUSED_INDEX + "(float32, ds(64), ds(64))",
+    kind=SpecError,
+    args=THREE,
+    mend={"0.5": "0"},
+)
+refused(
+    "a_store_to_one_dimension",
+    """
     c[ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
   # ^^^^^^^^^^^^
-
-
-@refused(simulated="'c[…] = tile': index 2 along dimension 0 is outside the array's 2; the GPU writes nothing there",
-         kind=SimulationError, args=THREE)
-def a_store_behind_the_last_index(a, b, c):
+""",
+    "'c[…] = tile': the index selects (64,), the tile is (64, 64)",
+    kind=SpecError,
+    args=(A, B, np.zeros(64, np.float32)),
+)
+refused(
+    "a_store_behind_the_last_index",
+    """
     c[a.shape[0], ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused(simulated="'c[…] = tile': index -1 along dimension 0 is outside the array's 2; a TMA store stops the kernel there",
-         kind=SimulationError, args=THREE)
-def a_store_before_the_first_index(a, b, c):
+""",
+    simulated=(
+        "'c[…] = tile': index 2 along dimension 0 is outside the array's 2; the GPU writes "
+        "nothing there"
+    ),
+    kind=SimulationError,
+    args=THREE,
+)
+refused(
+    "a_store_before_the_first_index",
+    """
     c[-1, ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^
+""",
+    simulated=(
+        "'c[…] = tile': index -1 along dimension 0 is outside the array's 2; a TMA store stops "
+        "the kernel there"
+    ),
+    kind=SimulationError,
+    args=THREE,
+)

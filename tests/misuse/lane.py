@@ -1,200 +1,274 @@
 """Code for each lane where there is none, and code of the warpgroup in bodies that are code for each lane."""
-# ruff: noqa: F841 (kernels that are wrong on purpose)
 
 from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 from numba import cuda
 
 import numpipe
-from numpipe import SMEM, Barrier, BlockSpec, CompilerParams, LoweringSemantics, SpecError, ds
+from numpipe import CompilerParams, LoweringSemantics, SpecError
 from tests.kernels.refusals import Cases
 
-refused = Cases()
 emit = numpipe.emit_pipeline_warp_specialized
-LANE: dict[str, Any] = {"kind": SpecError, "compiler_params": CompilerParams(lowering_semantics=LoweringSemantics.Lane)}
+LANE: dict[str, Any] = {
+    "kind": SpecError,
+    "compiler_params": CompilerParams(lowering_semantics=LoweringSemantics.Lane),
+}
 OPTION = "CompilerParams(lowering_semantics=LoweringSemantics.Lane)"
-NOT_HERE = (f" is code for a lane: it stands in the body of a body-form pipeline, in a kernel with {OPTION}; here the code is the "
-            "warpgroup's")
+NOT_HERE = (
+    f" is code for a lane: it stands in the body of a body-form pipeline, in a kernel with "
+    f"{OPTION}; here the code is the "
+    "warpgroup's"
+)
+ELEMENTS = (
+    f"with {OPTION} a body reads elements of a tile, tile[i, j] with integers, and views of it, "
+    f"tile.at[…] and "
+    "tile.T"
+)
+# operations of the warpgroup, of which messages do not say the machine's names
+OF_ALL = (
+    " is an operation of the whole warpgroup, and this body is code for each lane "
+    "(lowering_semantics=LoweringSemantics.Lane): it has elements of tiles and arrays, shuffles "
+    "and syncwarp"
+)
+refused = Cases(cuda=cuda, emit=emit)
 
-
-# ---- code for a lane where the code is the warpgroup's ----------------------------------------------------------------
-@refused(f"lane_index(){NOT_HERE}", kind=SpecError, mended_options={"compiler_params": LANE["compiler_params"]})
-def an_index_of_a_lane_in_a_body_of_the_warpgroup(a, b, c):
+# code for a lane where the code is the warpgroup's
+refused(
+    "an_index_of_a_lane_in_a_body_of_the_warpgroup",
+    """
     def body(indices, x):
         lane = numpipe.lane_index()
-        #      ^^^^^^^^^^^^^^^^^^^^
+    #          ^^^^^^^^^^^^^^^^^^^^
 
-    emit(body, grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a)
-
-
-@refused(f"cuda.threadIdx.x{NOT_HERE}", kind=SpecError, mended_options={"compiler_params": LANE["compiler_params"]})
-def a_thread_in_a_body_of_the_warpgroup(a, b, c):
+    emit(body, grid=(1,), in_specs=(spec,))(a)
+""",
+    f"lane_index(){NOT_HERE}",
+    kind=SpecError,
+    mended_options={"compiler_params": LANE["compiler_params"]},
+)
+refused(
+    "a_thread_in_a_body_of_the_warpgroup",
+    """
     def body(indices, x):
         lane = cuda.threadIdx.x % 128
-        #      ^^^^^^^^^^^^^^^^
+    #          ^^^^^^^^^^^^^^^^
 
-    emit(body, grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a)
-
-
-@refused(f"cuda.shfl_xor_sync{NOT_HERE}", **LANE)
-def a_shuffle_outside_of_a_body(a, b, c):
+    emit(body, grid=(1,), in_specs=(spec,))(a)
+""",
+    f"cuda.threadIdx.x{NOT_HERE}",
+    kind=SpecError,
+    mended_options={"compiler_params": LANE["compiler_params"]},
+)
+refused(
+    "a_shuffle_outside_of_a_body",
+    """
     x = cuda.shfl_xor_sync(0xFFFFFFFF, 1, 1)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("cuda.threadIdx.y is not supported in a kernel: of numba.cuda there are threadIdx.x, laneid, shfl_sync, shfl_up_sync, "
-         "shfl_down_sync, shfl_xor_sync, syncwarp", **LANE, mend={"threadIdx.y": "threadIdx.x"})
-def a_second_dimension_of_threads(a, b, c):
+""",
+    f"cuda.shfl_xor_sync{NOT_HERE}",
+    **LANE,
+)
+refused(
+    "a_second_dimension_of_threads",
+    """
     def body(indices, x):
         y = cuda.threadIdx.y
-        #   ^^^^^^^^^^^^^^^^
+    #       ^^^^^^^^^^^^^^^^
 
-    emit(body, grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a)
-
-
-@refused("cuda.syncthreads is not supported in a kernel: of numba.cuda there are threadIdx.x, laneid, shfl_sync, shfl_up_sync, "
-         "shfl_down_sync, shfl_xor_sync, syncwarp", **LANE, mend={"syncthreads": "syncwarp"})
-def a_barrier_of_the_cta(a, b, c):
+    emit(body, grid=(1,), in_specs=(spec,))(a)
+""",
+    "cuda.threadIdx.y is not supported in a kernel: of numba.cuda there are threadIdx.x, "
+    "laneid, shfl_sync, shfl_up_sync, shfl_down_sync, shfl_xor_sync, syncwarp",
+    **LANE,
+    mend={"threadIdx.y": "threadIdx.x"},
+)
+refused(
+    "a_barrier_of_the_cta",
+    """
     def body(indices, x):
         cuda.syncthreads()
-      # ^^^^^^^^^^^^^^^^^^
+    #   ^^^^^^^^^^^^^^^^^^
 
-    emit(body, grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a)
-
-
-@refused("cuda.shared.array is not supported in a kernel: of numba.cuda there are threadIdx.x, laneid, shfl_sync, shfl_up_sync, "
-         "shfl_down_sync, shfl_xor_sync, syncwarp; here numpipe.scratch(numpipe.SMEM(shape, dtype)) around the body is shared "
-         "memory", **LANE)
-def a_shared_array_of_a_lane(a, b, c):
+    emit(body, grid=(1,), in_specs=(spec,))(a)
+""",
+    "cuda.syncthreads is not supported in a kernel: of numba.cuda there are threadIdx.x, "
+    "laneid, shfl_sync, shfl_up_sync, shfl_down_sync, shfl_xor_sync, syncwarp",
+    **LANE,
+    mend={"syncthreads": "syncwarp"},
+)
+refused(
+    "a_shared_array_of_a_lane",
+    """
     def body(indices, x):
         s = cuda.shared.array(32, np.float32)
-        #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+    #       ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
-    emit(body, grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a)
-
-
-@refused("cuda.blockIdx.x is not supported in a kernel: of numba.cuda there are threadIdx.x, laneid, shfl_sync, shfl_up_sync, "
-         "shfl_down_sync, shfl_xor_sync, syncwarp; here numpipe.program_id(axis) is the index of the CTA", **LANE,
-         mend={"cuda.blockIdx.x": "numpipe.program_id(0)"})
-def an_index_of_a_cta_as_numba_has_it(a, b, c):
+    emit(body, grid=(1,), in_specs=(spec,))(a)
+""",
+    "cuda.shared.array is not supported in a kernel: of numba.cuda there are threadIdx.x, "
+    "laneid, shfl_sync, shfl_up_sync, shfl_down_sync, shfl_xor_sync, syncwarp; here "
+    "numpipe.scratch(numpipe.SMEM(shape, dtype)) around the body is shared memory",
+    **LANE,
+)
+refused(
+    "an_index_of_a_cta_as_numba_has_it",
+    """
     def body(indices, x):
         i = cuda.blockIdx.x
-        #   ^^^^^^^^^^^^^^^
+    #       ^^^^^^^^^^^^^^^
 
-    emit(body, grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a)
+    emit(body, grid=(1,), in_specs=(spec,))(a)
+""",
+    "cuda.blockIdx.x is not supported in a kernel: of numba.cuda there are threadIdx.x, "
+    "laneid, shfl_sync, shfl_up_sync, shfl_down_sync, shfl_xor_sync, syncwarp; here "
+    "numpipe.program_id(axis) is the index of the CTA",
+    **LANE,
+    mend={"cuda.blockIdx.x": "numpipe.program_id(0)"},
+)
 
-
-ELEMENTS = (f"with {OPTION} a body reads elements of a tile, tile[i, j] with integers, and views of it, tile.at[…] and "
-            "tile.T")
-
-
-# ---- code of the warpgroup where the code is a lane's -----------------------------------------------------------------
-@refused(f"{ELEMENTS}, got ...", **LANE, mend={"x[...]": "x[0, 0]"})
-def a_whole_tile_for_a_lane(a, b, c):
+# code of the warpgroup where the code is a lane's
+refused(
+    "a_whole_tile_for_a_lane",
+    """
     def body(indices, x):
         y = x[...]
-        #   ^^^^^^
+    #       ^^^^^^
 
-    emit(body, grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a)  # called
-
-
-@refused(", pipeline at {file}:{line}: body 'body' issues wgmmas, but with " + OPTION + " it is code for each lane: use "
-         "LoweringSemantics.Warpgroup", **LANE, mend={"x, x)": "x, x.T)"}, mended_options={"compiler_params": CompilerParams()})
-def a_product_of_a_lane(a, b, c):
+    emit(body, grid=(1,), in_specs=(spec,))(a)  # called
+""",
+    f"{ELEMENTS}, got ...",
+    **LANE,
+    mend={"x[...]": "x[0, 0]"},
+)
+refused(
+    "a_product_of_a_lane",
+    """
     def body(indices, x, acc):
         return numpipe.wgmma(acc, x, x)
 
     def compute(pipeline):
         pipeline(numpipe.zeros((64, 64), np.float32))
 
-    emit(body, grid=(1,), compute_context=compute, in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a)
-  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused(", pipeline at {file}:{line}: body 'body' is given barriers, which warpgroups wait for and arrive on, but with " + OPTION +
-         " it is code for each lane: use LoweringSemantics.Warpgroup", **LANE, mended_options={"compiler_params": CompilerParams()})
-def barriers_for_a_lane(a, b, c):
+    emit(body, grid=(1,), compute_context=compute, in_specs=(spec,))(a)
+  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+""",
+    ", pipeline at {file}:{line}: body 'body' issues wgmmas, but with "
+    + OPTION
+    + " it is code for each lane: use "
+    "LoweringSemantics.Warpgroup",
+    **LANE,
+    mend={"x, x)": "x, x.T)"},
+    mended_options={"compiler_params": CompilerParams()},
+)
+refused(
+    "barriers_for_a_lane",
+    """
     def body(indices, x, ready):
         pass
 
-    emit(body, grid=(1,), manual_ready_barriers=True, in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a)
-  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused(", pipeline at {file}:{line+3}: the carry is tile (64, 64) float32, but with " + OPTION + " it is the lane's own: "
-         "numbers, and tuples of them", **LANE, mend={"numpipe.zeros((64, 64), np.float32)": "0.0"})
-def a_tile_carried_by_lanes(a, b, c):
+    emit(body, grid=(1,), manual_ready_barriers=True, in_specs=(spec,))(a)
+  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+""",
+    ", pipeline at {file}:{line}: body 'body' is given barriers, which warpgroups wait for and "
+    "arrive on, but with " + OPTION + " it is code for each lane: use LoweringSemantics.Warpgroup",
+    **LANE,
+    mended_options={"compiler_params": CompilerParams()},
+)
+refused(
+    "a_tile_carried_by_lanes",
+    """
     def body(indices, x, acc):
         return acc
 
     def compute(pipeline):
         pipeline(numpipe.zeros((64, 64), np.float32))
-      # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
-    emit(body, grid=(1,), compute_context=compute, in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a)  # called
-
-
-@refused("a tile of a pipeline is read-only: TMA fills its slot again; store to an array instead", **LANE)
-def an_element_of_an_input_stored(a, b, c):
+    emit(body, grid=(1,), compute_context=compute, in_specs=(spec,))(a)  # called
+""",
+    ", pipeline at {file}:{line+3}: the carry is tile (64, 64) float32, but with "
+    + OPTION
+    + " it is the lane's own: "
+    "numbers, and tuples of them",
+    **LANE,
+    mend={"numpipe.zeros((64, 64), np.float32)": "0.0"},
+)
+refused(
+    "an_element_of_an_input_stored",
+    """
     def body(indices, x):
         x[0, 0] = 1.0
-      # ^^^^^^^
+    #   ^^^^^^^
 
-    emit(body, grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a)  # called
-
-
-@refused("tile[i, j] = value: the tile is int32, the value float32: int(x) truncates a float", **LANE)
-def a_float_stored_to_an_integer(a, b, c):
+    emit(body, grid=(1,), in_specs=(spec,))(a)  # called
+""",
+    "a tile of a pipeline is read-only: TMA fills its slot again; store to an array instead",
+    **LANE,
+)
+refused(
+    "a_float_stored_to_an_integer",
+    """
     tile = numpipe.scratch(SMEM((64, 64), np.int32))
 
     def body(indices, x):
         tile[0, 0] = numpipe.lane_index() * 0.5
-      # ^^^^^^^^^^
+    #   ^^^^^^^^^^
 
-    emit(body, grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a)  # called
-
-
-@refused(simulated="cuda.shfl_up_sync: delta must be an integer, got float",
-         compiled="cuda.shfl_up_sync: delta must be an integer, got float64", **LANE, mend={"1.0": "1"})
-def a_fraction_of_a_lane(a, b, c):
+    emit(body, grid=(1,), in_specs=(spec,))(a)  # called
+""",
+    "tile[i, j] = value: the tile is int32, the value float32: int(x) truncates a float",
+    **LANE,
+)
+refused(
+    "a_fraction_of_a_lane",
+    """
     def body(indices, x):
         y = cuda.shfl_up_sync(0xFFFFFFFF, numpipe.lane_index(), 1.0)
-        #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+    #       ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
-    emit(body, grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a)  # called
-
-
-@refused("cuda.shfl_sync: the value must be a number of 16, 32 or 64 bits, got a bool", **LANE,
-         mend={"numpipe.lane_index() > 3": "int(numpipe.lane_index() > 3)"})
-def a_truth_shuffled(a, b, c):
+    emit(body, grid=(1,), in_specs=(spec,))(a)  # called
+""",
+    simulated="cuda.shfl_up_sync: delta must be an integer, got float",
+    compiled="cuda.shfl_up_sync: delta must be an integer, got float64",
+    **LANE,
+    mend={"1.0": "1"},
+)
+refused(
+    "a_truth_shuffled",
+    """
     def body(indices, x):
         y = cuda.shfl_sync(0xFFFFFFFF, numpipe.lane_index() > 3, 0)
-        #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+    #       ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
-    emit(body, grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a)  # called
-
-
-# ---- operations of the warpgroup, of which messages do not say the machine's names ---------------------------------------
-OF_ALL = (" is an operation of the whole warpgroup, and this body is code for each lane "
-          "(lowering_semantics=LoweringSemantics.Lane): it has elements of tiles and arrays, shuffles and syncwarp")
-
-
-@refused(simulated=f"`b[ds(0, 64), ds(0, 64)]`{OF_ALL}", **LANE)
-def an_array_in_a_body_of_lanes(a, b, c):
+    emit(body, grid=(1,), in_specs=(spec,))(a)  # called
+""",
+    "cuda.shfl_sync: the value must be a number of 16, 32 or 64 bits, got a bool",
+    **LANE,
+    mend={"numpipe.lane_index() > 3": "int(numpipe.lane_index() > 3)"},
+)
+refused(
+    "an_array_in_a_body_of_lanes",
+    """
     def body(indices, x):
         y = b[ds(0, 64), ds(0, 64)]
-        #   ^^^^^^^^^^^^^^^^^^^^^^^
+    #       ^^^^^^^^^^^^^^^^^^^^^^^
 
-    emit(body, grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a)  # called
-
-
-@refused(simulated=f"`numpipe.scratch(Barrier())`{OF_ALL}", **LANE)
-def a_barrier_in_a_body_of_lanes(a, b, c):
+    emit(body, grid=(1,), in_specs=(spec,))(a)  # called
+""",
+    simulated=f"`b[ds(0, 64), ds(0, 64)]`{OF_ALL}",
+    **LANE,
+)
+refused(
+    "a_barrier_in_a_body_of_lanes",
+    """
     def body(indices, x):
         landed = numpipe.scratch(Barrier())
-        #        ^^^^^^^^^^^^^^^^^^^^^^^^^^
+    #            ^^^^^^^^^^^^^^^^^^^^^^^^^^
 
-    emit(body, grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a)  # called
+    emit(body, grid=(1,), in_specs=(spec,))(a)  # called
+""",
+    simulated=f"`numpipe.scratch(Barrier())`{OF_ALL}",
+    **LANE,
+)

@@ -1,267 +1,376 @@
 """Layouts of register tiles that do not meet, and variables that have two."""
-# ruff: noqa: F841 (kernels that are wrong on purpose)
 
 from __future__ import annotations
 
-import numpy as np
-
-import numpipe
-from numpipe import BlockSpec, SpecError, ds
+from numpipe import SpecError
 from tests.kernels.refusals import Cases
 
 refused = Cases()
 
-
-# ---- layout casts --------------------------------------------------------------------------------------------------------
-@refused("layout_cast: the layout of a tile (M, N) is one of 'accumulator', 'coalesced', got 'row'", kind=SpecError,
-         mend={'"row"': '"coalesced"'})
-def a_cast_of_a_tile(a, b, c):
+# layout casts
+refused(
+    "a_cast_of_a_tile",
+    """
     x = numpipe.layout_cast(numpipe.zeros((64, 64), np.float32), "row")
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("layout_cast: the layout of a vector is one of 'row', 'column', got 'columns'", kind=SpecError,
-         mend={'"columns"': '"column"'})
-def a_cast_to_no_layout(a, b, c):
+""",
+    "layout_cast: the layout of a tile (M, N) is one of 'accumulator', 'coalesced', got 'row'",
+    kind=SpecError,
+    mend={'"row"': '"coalesced"'},
+)
+refused(
+    "a_cast_to_no_layout",
+    """
     x = numpipe.layout_cast(numpipe.iota(64), "columns")
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("'+' of tiles (64, 64) in coalesced 4 layout and (64, 64) in accumulator layout: no lane has the elements of both; write "
-         "numpipe.layout_cast(x, \"accumulator\") of what is coalesced", kind=SpecError,
-         mend={
-               "numpipe.load_tile(c.at[ds(0, 64), ds(0, 64)])":
-                   'numpipe.layout_cast(numpipe.load_tile(c.at[ds(0, 64), ds(0, 64)]), "accumulator")'})
-def a_coalesced_tile_and_an_accumulator(a, b, c):
+""",
+    "layout_cast: the layout of a vector is one of 'row', 'column', got 'columns'",
+    kind=SpecError,
+    mend={'"columns"': '"column"'},
+)
+refused(
+    "a_coalesced_tile_and_an_accumulator",
+    """
     x = numpipe.load_tile(c.at[ds(0, 64), ds(0, 64)]) + numpipe.zeros((64, 64), np.float32)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("sum takes a tile in the accumulator's layout, this one (64, 64) is in coalesced 4 layout: write "
-         "numpipe.layout_cast(tile, \"accumulator\")", kind=SpecError,
-         mend={
-               "numpipe.load_tile(c.at[ds(0, 64), ds(0, 64)])":
-                   'numpipe.layout_cast(numpipe.load_tile(c.at[ds(0, 64), ds(0, 64)]), "accumulator")'})
-def a_sum_of_a_coalesced_tile(a, b, c):
+""",
+    "'+' of tiles (64, 64) in coalesced 4 layout and (64, 64) in accumulator layout: no lane "
+    'has the elements of both; write numpipe.layout_cast(x, "accumulator") of what is '
+    "coalesced",
+    kind=SpecError,
+    mend={
+        "numpipe.load_tile(c.at[ds(0, 64), ds(0, 64)])": (
+            'numpipe.layout_cast(numpipe.load_tile(c.at[ds(0, 64), ds(0, 64)]), "accumulator")'
+        ),
+    },
+)
+refused(
+    "a_sum_of_a_coalesced_tile",
+    """
     x = numpipe.load_tile(c.at[ds(0, 64), ds(0, 64)]).sum(axis=1)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("tile[…] = value takes a tile in the accumulator's layout, this one (64, 64) is in coalesced 4 layout: write "
-         "numpipe.layout_cast(tile, \"accumulator\")", kind=SpecError,
-         mend={
-               "numpipe.load_tile(c.at[ds(0, 64), ds(0, 64)])":
-                   'numpipe.layout_cast(numpipe.load_tile(c.at[ds(0, 64), ds(0, 64)]), "accumulator")'})
-def a_coalesced_tile_to_shared_memory(a, b, c):
+""",
+    "sum takes a tile in the accumulator's layout, this one (64, 64) is in coalesced 4 "
+    'layout: write numpipe.layout_cast(tile, "accumulator")',
+    kind=SpecError,
+    mend={
+        "numpipe.load_tile(c.at[ds(0, 64), ds(0, 64)])": (
+            'numpipe.layout_cast(numpipe.load_tile(c.at[ds(0, 64), ds(0, 64)]), "accumulator")'
+        ),
+    },
+)
+refused(
+    "a_coalesced_tile_to_shared_memory",
+    """
     tile = numpipe.scratch(numpipe.SMEM((64, 64), np.float32))
     tile[...] = numpipe.load_tile(c.at[ds(0, 64), ds(0, 64)])
   # ^^^^^^^^^
-
-
-@refused("wgmma takes a tile in the accumulator's layout, this one (64, 64) is in coalesced 8 layout: write "
-         "numpipe.layout_cast(tile, \"accumulator\")", kind=SpecError,
-         mend={
-               "numpipe.load_tile(a.at[ds(0, 64), ds(0, 64)])":
-                   'numpipe.layout_cast(numpipe.load_tile(a.at[ds(0, 64), ds(0, 64)]), "accumulator")'})
-def a_product_of_a_coalesced_tile(a, b, c):
-    for (k,), (y,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(b):
+""",
+    "tile[…] = value takes a tile in the accumulator's layout, this one (64, 64) is in "
+    'coalesced 4 layout: write numpipe.layout_cast(tile, "accumulator")',
+    kind=SpecError,
+    mend={
+        "numpipe.load_tile(c.at[ds(0, 64), ds(0, 64)])": (
+            'numpipe.layout_cast(numpipe.load_tile(c.at[ds(0, 64), ds(0, 64)]), "accumulator")'
+        ),
+    },
+)
+refused(
+    "a_product_of_a_coalesced_tile",
+    """
+    for (k,), (y,) in pipe(b):
         p = numpipe.wgmma(None, numpipe.load_tile(a.at[ds(0, 64), ds(0, 64)]), y)
-        #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("load_tile: a coalesced tile (M, N) has rows of 32, 64 or 128 x i bytes, got float32 (64, 40), rows of 160 bytes",
-         kind=SpecError, mend={"ds(0, 40)": "ds(0, 32)"})
-def a_coalesced_tile_of_odd_rows(a, b, c):
+    #       ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+""",
+    "wgmma takes a tile in the accumulator's layout, this one (64, 64) is in coalesced 8 "
+    'layout: write numpipe.layout_cast(tile, "accumulator")',
+    kind=SpecError,
+    mend={
+        "numpipe.load_tile(a.at[ds(0, 64), ds(0, 64)])": (
+            'numpipe.layout_cast(numpipe.load_tile(a.at[ds(0, 64), ds(0, 64)]), "accumulator")'
+        ),
+    },
+)
+refused(
+    "a_coalesced_tile_of_odd_rows",
+    """
     x = numpipe.load_tile(c.at[ds(0, 64), ds(0, 40)])
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("load_tile: layout must be \"accumulator\", \"coalesced\", or by rows \"rows\", \"rows 32\", of a vector "
-         "\"row 32\", \"column 32\", got 'lines'", kind=SpecError, mend={'"lines"': '"rows"'})
-def a_block_in_no_layout(a, b, c):
+""",
+    "load_tile: a coalesced tile (M, N) has rows of 32, 64 or 128 x i bytes, got float32 "
+    "(64, 40), rows of 160 bytes",
+    kind=SpecError,
+    mend={"ds(0, 40)": "ds(0, 32)"},
+)
+refused(
+    "a_block_in_no_layout",
+    """
     x = numpipe.load_tile(c.at[ds(0, 64), ds(0, 64)], "lines")
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("load_tile: the layout of a tile (M, N) by rows is \"rows\" or \"rows L\", for 4, 8, 16 or 32 lanes L that share "
-         "a row, got 'rows 64'", kind=SpecError, mend={"rows 64": "rows 32"})
-def a_block_by_64_lanes(a, b, c):
+""",
+    'load_tile: layout must be "accumulator", "coalesced", or by rows "rows", "rows 32", of '
+    'a vector "row 32", "column 32", got \'lines\'',
+    kind=SpecError,
+    mend={'"lines"': '"rows"'},
+)
+refused(
+    "a_block_by_64_lanes",
+    """
     x = numpipe.load_tile(c.at[ds(0, 64), ds(0, 64)], "rows 64")
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("'+' of tiles (64, 64) in rows 32 layout and (64, 64) in accumulator layout: no lane has the elements of both; write "
-         "numpipe.layout_cast(x, \"rows 32\"), of a vector \"row 32\" along the columns, or \"column 32\" along the "
-         "rows and then v[:, None]",
-         kind=SpecError, mend={"+ c[ds(0, 64), ds(0, 64)]": "+ numpipe.layout_cast(c[ds(0, 64), ds(0, 64)], 'rows 32')"})
-def a_tile_by_rows_and_an_accumulator(a, b, c):
+""",
+    'load_tile: the layout of a tile (M, N) by rows is "rows" or "rows L", for 4, 8, 16 or '
+    "32 lanes L that share a row, got 'rows 64'",
+    kind=SpecError,
+    mend={"rows 64": "rows 32"},
+)
+refused(
+    "a_tile_by_rows_and_an_accumulator",
+    """
     x = numpipe.load_tile(c.at[ds(0, 64), ds(0, 64)], "rows 32") + c[ds(0, 64), ds(0, 64)]
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("wgmma takes a tile in the accumulator's layout, this one (8, 64) is in rows 32 layout: write tiles of 64 x j "
-         "rows and at most 256 columns", kind=SpecError)
-def a_product_of_8_rows(a, b, c):
-    spec = BlockSpec((64, 64), lambda k: (0, k))
-    for (k,), (x, y) in numpipe.pipeline(grid=(1,), in_specs=(spec, spec))(a, b):
+""",
+    "'+' of tiles (64, 64) in rows 32 layout and (64, 64) in accumulator layout: no lane has "
+    'the elements of both; write numpipe.layout_cast(x, "rows 32"), of a vector "row 32" '
+    'along the columns, or "column 32" along the rows and then v[:, None]',
+    kind=SpecError,
+    mend={"+ c[ds(0, 64), ds(0, 64)]": "+ numpipe.layout_cast(c[ds(0, 64), ds(0, 64)], 'rows 32')"},
+)
+refused(
+    "a_product_of_8_rows",
+    """
+    for (k,), (x, y) in pairs(a, b):
         acc = numpipe.wgmma(numpipe.zeros((8, 64), np.float32), x, y.T)
-        #     ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("cumsum takes a tile in the accumulator's layout, this one (8, 64) is in rows 32 layout: write tiles of 64 x j "
-         "rows and at most 256 columns", kind=SpecError, mend={"ds(0, 8)": "ds(0, 64)"})
-def a_scan_of_8_rows(a, b, c):
+    #         ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+""",
+    "wgmma takes a tile in the accumulator's layout, this one (8, 64) is in rows 32 layout: "
+    "write tiles of 64 x j rows and at most 256 columns",
+    kind=SpecError,
+)
+refused(
+    "a_scan_of_8_rows",
+    """
     x = np.cumsum(c[ds(0, 8), ds(0, 64)], axis=1)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("layout_cast: a lane of this float32 tile in coalesced 8 layout has 32 bytes side by side, and 16 are moved: cast before "
-         "astype", kind=SpecError, mend={'.astype(np.float32), "accumulator")': ', "accumulator").astype(np.float32)'})
-def a_cast_behind_astype(a, b, c):
+""",
+    "cumsum takes a tile in the accumulator's layout, this one (8, 64) is in rows 32 layout: "
+    "write tiles of 64 x j rows and at most 256 columns",
+    kind=SpecError,
+    mend={"ds(0, 8)": "ds(0, 64)"},
+)
+refused(
+    "a_cast_behind_astype",
+    """
     x = numpipe.layout_cast(numpipe.load_tile(a.at[ds(0, 64), ds(0, 64)]).astype(np.float32), "accumulator")
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("layout_cast: a vector of 40 elements does not lie in column layout: along columns there are 8 x i elements, at most 256, "
-         "along rows 64 x j", kind=SpecError)
-def a_cast_of_a_short_vector(a, b, c):
+""",
+    "layout_cast: a lane of this float32 tile in coalesced 8 layout has 32 bytes side by "
+    "side, and 16 are moved: cast before astype",
+    kind=SpecError,
+    mend={'.astype(np.float32), "accumulator")': ', "accumulator").astype(np.float32)'},
+)
+refused(
+    "a_cast_of_a_short_vector",
+    """
     x = numpipe.layout_cast(numpipe.iota(40), "column")
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("'+' of two vectors of 64 elements, one along columns (row layout), one along rows (column layout): no lane has both; "
-         "cast one: numpipe.layout_cast(v, \"row\")", kind=SpecError,
-         mend={"x.sum(axis=1)": 'numpipe.layout_cast(x.sum(axis=1), "row")'})
-def a_sum_of_rows_and_columns(a, b, c):
+""",
+    "layout_cast: a vector of 40 elements does not lie in column layout: along columns there "
+    "are 8 x i elements, at most 256, along rows 64 x j",
+    kind=SpecError,
+)
+refused(
+    "a_sum_of_rows_and_columns",
+    """
     x = numpipe.zeros((64, 64), np.float32)
     y = x.sum(axis=0) + x.sum(axis=1)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("v[:, None] needs a vector along rows (column layout), this one of 64 elements lies along columns (row layout): write "
-         "numpipe.layout_cast(v, \"column\")[:, None]", kind=SpecError,
-         mend={
-               "numpipe.zeros((64, 64), np.float32).sum(axis=0)":
-                   'numpipe.layout_cast(numpipe.zeros((64, 64), np.float32).sum(axis=0), "column")'})
-def a_row_as_a_column(a, b, c):
+""",
+    "'+' of two vectors of 64 elements, one along columns (row layout), one along rows "
+    '(column layout): no lane has both; cast one: numpipe.layout_cast(v, "row")',
+    kind=SpecError,
+    mend={"x.sum(axis=1)": 'numpipe.layout_cast(x.sum(axis=1), "row")'},
+)
+refused(
+    "a_row_as_a_column",
+    """
     x = numpipe.zeros((64, 64), np.float32).sum(axis=0)[:, None]
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("'-': a vector (64,) is broadcast along the columns of a tile, as in NumPy, but this one lies along rows (column layout): "
-         "write v[:, None], or numpipe.layout_cast(v, \"row\")", kind=SpecError, mend={"x.max(axis=1)": "x.max(axis=1)[:, None]"})
-def a_column_beside_a_tile(a, b, c):
+""",
+    "v[:, None] needs a vector along rows (column layout), this one of 64 elements lies "
+    'along columns (row layout): write numpipe.layout_cast(v, "column")[:, None]',
+    kind=SpecError,
+    mend={
+        "numpipe.zeros((64, 64), np.float32).sum(axis=0)": (
+            'numpipe.layout_cast(numpipe.zeros((64, 64), np.float32).sum(axis=0), "column")'
+        ),
+    },
+)
+refused(
+    "a_column_beside_a_tile",
+    """
     x = numpipe.zeros((64, 64), np.float32)
     y = x - x.max(axis=1)
     #   ^^^^^^^^^^^^^^^^^
-
-
-@refused(simulated="layout_cast(tile, layout): tile must be a register tile, got int",
-         compiled="layout_cast(tile, layout): tile must be a register tile, got int32", kind=SpecError)
-def a_cast_of_a_number(a, b, c):
+""",
+    "'-': a vector (64,) is broadcast along the columns of a tile, as in NumPy, but this one "
+    'lies along rows (column layout): write v[:, None], or numpipe.layout_cast(v, "row")',
+    kind=SpecError,
+    mend={"x.max(axis=1)": "x.max(axis=1)[:, None]"},
+)
+refused(
+    "a_cast_of_a_number",
+    """
     x = numpipe.layout_cast(3, "row")
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("layout_cast: tiles (M, N) of 16 and 32 bits are cast, got bool (64, 64): cast what they are made of", kind=SpecError)
-def a_cast_of_a_mask(a, b, c):
+""",
+    simulated="layout_cast(tile, layout): tile must be a register tile, got int",
+    compiled="layout_cast(tile, layout): tile must be a register tile, got int32",
+    kind=SpecError,
+)
+refused(
+    "a_cast_of_a_mask",
+    """
     x = numpipe.layout_cast(numpipe.iota((64, 64)) < 3, "coalesced")
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+""",
+    "layout_cast: tiles (M, N) of 16 and 32 bits are cast, got bool (64, 64): cast what they "
+    "are made of",
+    kind=SpecError,
+)
 
-
-# ---- a variable that has two layouts: types are checked when a kernel is compiled ----------------------------------------
-@refused(compiled="`m = x.max(axis=1)` cannot be compiled: 'm' has two layouts here, tile (64,) float32 (row layout) and tile "
-                  "(64,) float32 (column layout): cast one: numpipe.layout_cast(m, \"column\")",
-         mend={"x.max(axis=1)": 'numpipe.layout_cast(x.max(axis=1), "row")'})
-def a_vector_that_is_a_row_and_a_column(a, b, c):
+# a variable that has two layouts: types are checked when a kernel is compiled
+refused(
+    "a_vector_that_is_a_row_and_a_column",
+    """
     x = numpipe.zeros((64, 64), np.float32)
     m = x.max(axis=0)
     if a.shape[0] > 3:
         m = x.max(axis=1)
-      # ^^^^^^^^^^^^^^^^^
+    #   ^^^^^^^^^^^^^^^^^
     c[ds(0, 64), ds(0, 64)] = x - m
-
-
-@refused(compiled="`m = x.max(axis=1) + m.sum()` cannot be compiled: 'm' has two layouts here, tile (64,) float32 (row layout) and "
-                  "tile (64,) float32 (column layout): cast one: numpipe.layout_cast(m, \"column\")",
-         mend={"x.max(axis=0)": 'numpipe.layout_cast(x.max(axis=0), "column")'})
-def a_vector_that_a_loop_carries(a, b, c):
+""",
+    compiled=(
+        "`m = x.max(axis=1)` cannot be compiled: 'm' has two layouts here, tile (64,) float32 "
+        "(row layout) and tile (64,) float32 (column layout): cast one: numpipe.layout_cast(m, "
+        '"column")'
+    ),
+    mend={"x.max(axis=1)": 'numpipe.layout_cast(x.max(axis=1), "row")'},
+)
+refused(
+    "a_vector_that_a_loop_carries",
+    """
     x = numpipe.zeros((64, 64), np.float32)
     m = x.max(axis=0)
     for i in range(a.shape[0]):
         m = x.max(axis=1) + m.sum()
-      # ^^^^^^^^^^^^^^^^^^^^^^^^^^^
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^
     m = m + 1.0
     c[ds(0, 64), ds(0, 64)] = x - m.sum()
-
-
-@refused(compiled="`m = x.max(axis=1)` cannot be compiled: 'm' has two layouts here, tile (64,) float32 (row layout) and tile "
-                  "(64,) float32 (column layout): cast one: numpipe.layout_cast(m, \"column\")",
-         mend={"m = x.max(axis=0)": 'm = numpipe.layout_cast(x.max(axis=0), "column")'})
-def a_vector_in_either_layout_that_is_a_row_and_a_column(a, b, c):
+""",
+    compiled=(
+        "`m = x.max(axis=1) + m.sum()` cannot be compiled: 'm' has two layouts here, tile (64,) "
+        "float32 (row layout) and tile (64,) float32 (column layout): cast one: "
+        'numpipe.layout_cast(m, "column")'
+    ),
+    mend={"x.max(axis=0)": 'numpipe.layout_cast(x.max(axis=0), "column")'},
+)
+refused(
+    "a_vector_in_either_layout_that_is_a_row_and_a_column",
+    """
     x = numpipe.zeros((64, 64), np.float32)
     m = numpipe.full(64, 0.0, np.float32)
     if a.shape[0] > 3:
         m = x.max(axis=0)
     if a.shape[0] > 4:
         m = x.max(axis=1)
-      # ^^^^^^^^^^^^^^^^^
+    #   ^^^^^^^^^^^^^^^^^
     c[ds(0, 64), ds(0, 64)] = x + m.sum()
-
-
-@refused(compiled="'-': a vector (64,) is broadcast along the columns of a tile, as in NumPy, but this one lies along rows (column "
-                  "layout): write v[:, None], or numpipe.layout_cast(v, \"row\")", kind=SpecError, mend={"x - m": "x - m[:, None]"})
-def a_vector_that_has_become_a_column(a, b, c):
+""",
+    compiled=(
+        "`m = x.max(axis=1)` cannot be compiled: 'm' has two layouts here, tile (64,) float32 "
+        "(row layout) and tile (64,) float32 (column layout): cast one: numpipe.layout_cast(m, "
+        '"column")'
+    ),
+    mend={"m = x.max(axis=0)": 'm = numpipe.layout_cast(x.max(axis=0), "column")'},
+)
+refused(
+    "a_vector_that_has_become_a_column",
+    """
     x = numpipe.zeros((64, 64), np.float32)
     m = numpipe.full(64, 0.0, np.float32)
     if a.shape[0] < 0:
         m = x.max(axis=1)
     c[ds(0, 64), ds(0, 64)] = x - m
     #                         ^^^^^
-
-
-@refused(compiled="`x = numpipe.zeros((64, 64), np.float32)` cannot be compiled: 'x' has two layouts here, tile (64, 64) float32 "
-                  "(coalesced 4 layout) and tile (64, 64) float32 (accumulator layout): cast one: numpipe.layout_cast(x, "
-                  "\"accumulator\")")
-def a_tile_that_is_coalesced_sometimes(a, b, c):
+""",
+    compiled=(
+        "'-': a vector (64,) is broadcast along the columns of a tile, as in NumPy, but this one "
+        'lies along rows (column layout): write v[:, None], or numpipe.layout_cast(v, "row")'
+    ),
+    kind=SpecError,
+    mend={"x - m": "x - m[:, None]"},
+)
+refused(
+    "a_tile_that_is_coalesced_sometimes",
+    """
     x = numpipe.load_tile(c.at[ds(0, 64), ds(0, 64)])
     if a.shape[0] > 3:
         x = numpipe.zeros((64, 64), np.float32)
-      # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
     c[ds(0, 64), ds(0, 64)] = x
-
-
-@refused(compiled="`return x.max(axis=1)` cannot be compiled: it returns two layouts, tile (64,) float32 (row layout) and tile "
-                  "(64,) float32 (column layout): cast one: numpipe.layout_cast(x, \"column\")")
-def a_function_of_two_layouts(a, b, c):
+""",
+    compiled=(
+        "`x = numpipe.zeros((64, 64), np.float32)` cannot be compiled: 'x' has two layouts here, "
+        "tile (64, 64) float32 (coalesced 4 layout) and tile (64, 64) float32 (accumulator "
+        'layout): cast one: numpipe.layout_cast(x, "accumulator")'
+    ),
+)
+refused(
+    "a_function_of_two_layouts",
+    """
     def largest(x, n):
         if n > 3:
             return x.max(axis=0)
         return x.max(axis=1)
-      # ^^^^^^^^^^^^^^^^^^^^
+    #   ^^^^^^^^^^^^^^^^^^^^
 
     m = largest(numpipe.zeros((64, 64), np.float32), a.shape[0])  # called
-
-
-@refused(compiled="`m` cannot be compiled: a choice needs one layout, got tile (64,) float32 (row layout) and tile (64,) float32 "
-                  "(column layout): cast one: numpipe.layout_cast(x, \"column\")")
-def a_choice_of_two_layouts(a, b, c):
+""",
+    compiled=(
+        "`return x.max(axis=1)` cannot be compiled: it returns two layouts, tile (64,) float32 "
+        "(row layout) and tile (64,) float32 (column layout): cast one: numpipe.layout_cast(x, "
+        '"column")'
+    ),
+)
+refused(
+    "a_choice_of_two_layouts",
+    """
     x = numpipe.zeros((64, 64), np.float32)
     m = x.max(axis=0) if a.shape[0] > 3 else x.max(axis=1)
   # ^
     m = m * m + m  # of one layout
-
-
-@refused(", pipeline at {file}:{line+3}: body 'body' was given the carry tile (64,) float32 (row layout) and returned tile "
-         "(64,) float32 (column layout): a carry keeps its layout too: cast one: numpipe.layout_cast(x, \"column\")",
-         mend={'"row"': '"column"'})
-def a_carry_that_changes_its_layout(a, b, c):
+""",
+    compiled=(
+        "`m` cannot be compiled: a choice needs one layout, got tile (64,) float32 (row layout) "
+        'and tile (64,) float32 (column layout): cast one: numpipe.layout_cast(x, "column")'
+    ),
+)
+refused(
+    "a_carry_that_changes_its_layout",
+    """
     def body(indices, x, m):
         return x[...].astype(np.float32).max(axis=1) + m.sum()
 
     def compute(pipeline):
         m = pipeline(numpipe.layout_cast(numpipe.full(64, 0.0, np.float32), "row"))
-        #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+    #       ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
     numpipe.emit_pipeline_warp_specialized(body, grid=(1,), compute_context=compute,  # called
-                                           in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(b)
+                                           in_specs=(spec,))(b)
+""",
+    ", pipeline at {file}:{line+3}: body 'body' was given the carry tile (64,) float32 (row "
+    "layout) and returned tile (64,) float32 (column layout): a carry keeps its layout too: "
+    'cast one: numpipe.layout_cast(x, "column")',
+    mend={'"row"': '"column"'},
+)

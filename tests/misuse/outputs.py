@@ -1,168 +1,229 @@
 """Outputs of pipelines that cannot be: their arrays, specs, tiles, and where they are stored."""
-# ruff: noqa: F841 (kernels that are wrong on purpose)
 
 from __future__ import annotations
 
 import numpy as np
 
 import numpipe
-from numpipe import BlockSpec, SpecError
+from numpipe import SpecError
 from tests.kernels.refusals import A, B, C, Cases
 
 emit = numpipe.emit_pipeline_warp_specialized
-refused = Cases()
 COLUMNS = np.zeros((128, 64), np.float32, order="F")
+refused = Cases(emit=emit)
 
-
-# ---- arrays --------------------------------------------------------------------------------------------------------------
-@refused(", pipeline at {file}:{line-1}: out_specs[0] for 'c': the array is column-major, and outputs "
-         "are stored by rows: pass a row-major array, or store from registers in the body, 'c[…] = tile'", kind=SpecError,
-         args=(A, B, COLUMNS))
-def a_column_major_output(a, b, c):
-    pipe = numpipe.pipeline(grid=(1,), out_specs=(BlockSpec((64, 64), lambda k: (k, 0)),))
+# arrays
+refused(
+    "a_column_major_output",
+    """
+    pipe = numpipe.pipeline(grid=(1,), out_specs=(rows,))
     for (_,), (x,) in pipe(c):
-        #             ^^^^^^^
+    #                 ^^^^^^^
         x[...] = numpipe.zeros((64, 64), np.float32)
+""",
+    ", pipeline at {file}:{line-1}: out_specs[0] for 'c': the array is column-major, and "
+    "outputs are stored by rows: pass a row-major array, or store from registers in the "
+    "body, 'c[…] = tile'",
+    kind=SpecError,
+    args=(A, B, COLUMNS),
+)
 
-
-# ---- specs ---------------------------------------------------------------------------------------------------------------
-@refused(", pipeline at {file}:{line}: called on arrays (*, *), but in_specs and out_specs have (*, (*,)): pass them in the same "
-         "tuples", kind=SpecError)
-def an_output_that_is_not_in_its_tuple(a, b, c):
+# specs
+refused(
+    "an_output_that_is_not_in_its_tuple",
+    """
     def body(indices, x, y):
         y[0][...] = numpipe.zeros((64, 64), np.float32)
 
-    emit(body, grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),), out_specs=((BlockSpec((64, 64)),),))(a, c)
-  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused(", pipeline at {file}:{line}: out_specs[0]: delay_release=1 is for inputs; a slot of an output is free as soon as its TMA "
-         "store has read it: leave delay_release out", kind=SpecError, mend={", delay_release=1": ""})
-def a_delay_of_an_output(a, b, c):
+    emit(body, grid=(1,), in_specs=(spec,), out_specs=((BlockSpec((64, 64)),),))(a, c)
+  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+""",
+    ", pipeline at {file}:{line}: called on arrays (*, *), but in_specs and out_specs have "
+    "(*, (*,)): pass them in the same tuples",
+    kind=SpecError,
+)
+refused(
+    "a_delay_of_an_output",
+    """
     pipe = numpipe.pipeline(grid=(1,), out_specs=(BlockSpec((64, 64), lambda k: (k, 0), delay_release=1),))
     #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused(", pipeline at {file}:{line}: out_specs[1]: oob_fill='nan' is for inputs: what lies outside the array is not stored; "
-         "leave oob_fill out", kind=SpecError, mend={', oob_fill="nan"': ""})
-def nan_outside_an_output(a, b, c):
-    specs = BlockSpec((64, 64), lambda k: (k, 0)), BlockSpec((64, 64), lambda k: (k, 0), oob_fill="nan")
+""",
+    ", pipeline at {file}:{line}: out_specs[0]: delay_release=1 is for inputs; a slot of an "
+    "output is free as soon as its TMA store has read it: leave delay_release out",
+    kind=SpecError,
+    mend={", delay_release=1": ""},
+)
+refused(
+    "nan_outside_an_output",
+    """
+    specs = rows, BlockSpec((64, 64), lambda k: (k, 0), oob_fill="nan")
     pipe = numpipe.pipeline(grid=(1,), out_specs=specs)
     #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused(simulated=", pipeline at {file}:{line}: out_specs must be a tuple of BlockSpec, got (int)",
-         compiled=", pipeline at {file}:{line}: out_specs must be a tuple of BlockSpec, got (int32)", kind=SpecError)
-def a_number_for_a_spec(a, b, c):
+""",
+    ", pipeline at {file}:{line}: out_specs[1]: oob_fill='nan' is for inputs: what lies "
+    "outside the array is not stored; leave oob_fill out",
+    kind=SpecError,
+    mend={', oob_fill="nan"': ""},
+)
+refused(
+    "a_number_for_a_spec",
+    """
     pipe = numpipe.pipeline(grid=(1,), out_specs=(7,))
     #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused(", pipeline at {file}:{line}: out_specs must be a tuple of BlockSpec, got NoneType: leave it out", kind=SpecError,
-         mend={", out_specs=None": ""})
-def no_outputs_said(a, b, c):
-    pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (k, 0)),), out_specs=None)
-    #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused(", pipeline at {file}:{line}: steps_of with out_specs: every compute warpgroup takes part in storing an output's blocks; "
-         "store from registers in the body, c[…] = tile, or let all warpgroups run all steps", kind=SpecError)
-def unequal_steps_with_outputs(a, b, c):
+""",
+    simulated=", pipeline at {file}:{line}: out_specs must be a tuple of BlockSpec, got (int)",
+    compiled=", pipeline at {file}:{line}: out_specs must be a tuple of BlockSpec, got (int32)",
+    kind=SpecError,
+)
+refused(
+    "no_outputs_said",
+    """
+    pipe = numpipe.pipeline(grid=(1,), in_specs=(rows,), out_specs=None)
+    #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+""",
+    ", pipeline at {file}:{line}: out_specs must be a tuple of BlockSpec, got NoneType: "
+    "leave it out",
+    kind=SpecError,
+    mend={", out_specs=None": ""},
+)
+refused(
+    "unequal_steps_with_outputs",
+    """
     def half(wg):
         return 1 - wg
 
-    pipe = numpipe.pipeline(grid=(2,), out_specs=(BlockSpec((64, 64), lambda k: (k, 0)),), steps_of=half)
-    #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("out_specs[0]: index_map takes 2 indices, but the pipeline's grid has 1", mend={"lambda k, j:": "lambda k:"})
-def an_index_map_with_an_index_too_many(a, b, c):
+    pipe = numpipe.pipeline(grid=(2,), out_specs=(rows,), steps_of=half)
+    #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+""",
+    ", pipeline at {file}:{line}: steps_of with out_specs: every compute warpgroup takes "
+    "part in storing an output's blocks; store from registers in the body, c[…] = tile, or "
+    "let all warpgroups run all steps",
+    kind=SpecError,
+)
+refused(
+    "an_index_map_with_an_index_too_many",
+    """
     pipe = numpipe.pipeline(grid=(2,), out_specs=(BlockSpec((64, 64), lambda k, j: (k, 0)),))
     #                                                                 ^^^^^^^^^^^^^^^^^^^
-
-
-@refused(", pipeline at {file}:{line-2}: called on 1 arrays, but in_specs and out_specs have 2", kind=SpecError)
-def an_array_too_few(a, b, c):
-    pipe = numpipe.pipeline(grid=(2,), in_specs=(BlockSpec((64, 64), lambda k: (k, 0)),), out_specs=(
-        BlockSpec((64, 64), lambda k: (k, 0)),))
+""",
+    "out_specs[0]: index_map takes 2 indices, but the pipeline's grid has 1",
+    mend={"lambda k, j:": "lambda k:"},
+)
+refused(
+    "an_array_too_few",
+    """
+    pipe = numpipe.pipeline(grid=(2,), in_specs=(rows,), out_specs=(
+        rows,))
     for (_,), tiles in pipe(c):
-        #              ^^^^^^^
+    #                  ^^^^^^^
         assert tiles
-
-
-@refused(", pipeline at {file}:{line}: body 'body' takes 2 arguments, but is called with 3: (indices, 2 tiles)", kind=SpecError,
-         mend={"(indices, x):\n        pass": "(indices, x, y):\n        y[...] = numpipe.zeros((64, 64), np.float32)"})
-def a_body_without_the_output(a, b, c):
-    def body(indices, x):
-        pass
-
-    block = BlockSpec((64, 64), lambda k: (0, k))
+""",
+    ", pipeline at {file}:{line-2}: called on 1 arrays, but in_specs and out_specs have 2",
+    kind=SpecError,
+)
+refused(
+    "a_body_without_the_output",
+    """
+    block = spec
     emit(body, grid=(1,), in_specs=(block,), out_specs=(block,))(a, c)
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+""",
+    ", pipeline at {file}:{line}: body 'body' takes 2 arguments, but is called with 3: "
+    "(indices, 2 tiles)",
+    kind=SpecError,
+    mend={
+        "(indices, x):\n        pass": (
+            "(indices, x, y):\n        y[...] = numpipe.zeros((64, 64), np.float32)"
+        ),
+    },
+)
 
-
-# ---- tiles ---------------------------------------------------------------------------------------------------------------
-@refused("tile[…] = value: the tile is int32, the value float16: store value.astype(tile.dtype)", kind=SpecError,
-         args=(A, B, C.astype(np.int32)), mend={"x[...]": "x[...].astype(y.dtype)"})
-def a_value_of_another_type(a, b, c):
-    pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (k, 0)),), out_specs=(
-        BlockSpec((64, 64), lambda k: (k, 0)),))
+# tiles
+refused(
+    "a_value_of_another_type",
+    """
+    pipe = numpipe.pipeline(grid=(1,), in_specs=(rows,), out_specs=(
+        rows,))
     for (_,), (x, y) in pipe(a, c):
         y[...] = x[...]
-      # ^^^^^^
-
-
-@refused("tile[…] = value: the tile is (128, 64), the value (64, 64): store to a part of it, tile[ds(start, size), :] = value",
-         kind=SpecError)
-def a_value_of_another_shape(a, b, c):
+    #   ^^^^^^
+""",
+    "tile[…] = value: the tile is int32, the value float16: store value.astype(tile.dtype)",
+    kind=SpecError,
+    args=(A, B, C.astype(np.int32)),
+    mend={"x[...]": "x[...].astype(y.dtype)"},
+)
+refused(
+    "a_value_of_another_shape",
+    """
     pipe = numpipe.pipeline(grid=(1,), out_specs=(BlockSpec((128, 64), lambda k: (k, 0)),))
     for (_,), (y,) in pipe(c):
         y[...] = numpipe.zeros((64, 64), np.float32)
-      # ^^^^^^
-
-
-@refused(simulated="tile[…] = value: the value must be a register tile, got float",
-         compiled="tile[…] = value: the value must be a register tile, got float64", kind=SpecError,
-         mend={"= 0.0": "= numpipe.zeros((64, 64), np.float32)"})
-def a_number_for_a_tile(a, b, c):
-    pipe = numpipe.pipeline(grid=(1,), out_specs=(BlockSpec((64, 64), lambda k: (k, 0)),))
+    #   ^^^^^^
+""",
+    "tile[…] = value: the tile is (128, 64), the value (64, 64): store to a part of it, "
+    "tile[ds(start, size), :] = value",
+    kind=SpecError,
+)
+refused(
+    "a_number_for_a_tile",
+    """
+    pipe = numpipe.pipeline(grid=(1,), out_specs=(rows,))
     for (_,), (y,) in pipe(c):
         y[...] = 0.0
-      # ^^^^^^
-
-
-@refused("a tile of a pipeline is read-only: TMA fills its slot again; store to an array instead", kind=SpecError)
-def a_store_to_the_input(a, b, c):
-    pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (k, 0)),), out_specs=(
-        BlockSpec((64, 64), lambda k: (k, 0)),))
+    #   ^^^^^^
+""",
+    simulated="tile[…] = value: the value must be a register tile, got float",
+    compiled="tile[…] = value: the value must be a register tile, got float64",
+    kind=SpecError,
+    mend={"= 0.0": "= numpipe.zeros((64, 64), np.float32)"},
+)
+refused(
+    "a_store_to_the_input",
+    """
+    pipe = numpipe.pipeline(grid=(1,), in_specs=(rows,), out_specs=(
+        rows,))
     for (_,), (x, y) in pipe(a, c):
         x[...] = x[...]
-      # ^^^^^^
-
-
-@refused("'+' of tiles of float16 and float32: convert one of them, e.g. x.astype(np.float32)", kind=SpecError,
-         args=(A, B, A.copy()))
-def a_sum_in_float16(a, b, c):
-    pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (k, 0)),), out_specs=(
-        BlockSpec((64, 64), lambda k: (k, 0)),))
+    #   ^^^^^^
+""",
+    "a tile of a pipeline is read-only: TMA fills its slot again; store to an array instead",
+    kind=SpecError,
+)
+refused(
+    "a_sum_in_float16",
+    """
+    pipe = numpipe.pipeline(grid=(1,), in_specs=(rows,), out_specs=(
+        rows,))
     for (_,), (x, y) in pipe(a, c):
         y[...] = x[...]
         y[...] += x[...].astype(np.float32)
-      # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("tile.at[…] is a view, and is not assigned to: tile[…] = value stores", kind=SpecError)
-def a_store_to_a_view(a, b, c):
-    pipe = numpipe.pipeline(grid=(1,), out_specs=(BlockSpec((64, 64), lambda k: (k, 0)),))
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+""",
+    "'+' of tiles of float16 and float32: convert one of them, e.g. x.astype(np.float32)",
+    kind=SpecError,
+    args=(A, B, A.copy()),
+)
+refused(
+    "a_store_to_a_view",
+    """
+    pipe = numpipe.pipeline(grid=(1,), out_specs=(rows,))
     for (_,), (y,) in pipe(c):
         y.at[:, :] = numpipe.zeros((64, 64), np.float32)
-      # ^^^^^^^^^^
-
-
-@refused(", pipeline at {file}:{line-1}: out_specs[0] for 'c': block_shape (None, 64, 64) has 3 dimensions, the array has 2",
-         kind=SpecError)
-def a_block_of_more_dimensions_than_the_output(a, b, c):
+    #   ^^^^^^^^^^
+""",
+    "tile.at[…] is a view, and is not assigned to: tile[…] = value stores",
+    kind=SpecError,
+)
+refused(
+    "a_block_of_more_dimensions_than_the_output",
+    """
     pipe = numpipe.pipeline(grid=(1,), out_specs=(BlockSpec((None, 64, 64), lambda k: (k, 0, 0)),))
     for (_,), (y,) in pipe(c):
-        #             ^^^^^^^
+    #                 ^^^^^^^
         y[...] = numpipe.zeros((64, 64), np.float32)
+""",
+    ", pipeline at {file}:{line-1}: out_specs[0] for 'c': block_shape (None, 64, 64) has 3 "
+    "dimensions, the array has 2",
+    kind=SpecError,
+)

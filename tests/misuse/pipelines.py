@@ -1,390 +1,559 @@
 """Pipelines and tile loops that cannot be: blocks, slots, budgets, grids, index maps, what a loop unpacks."""
-# ruff: noqa: F841 (kernels that are wrong on purpose)
 
 from __future__ import annotations
 
 import numpy as np
 
 import numpipe
-from numpipe import BlockSpec, SpecError, ds
+from numpipe import BlockSpec, SpecError
 from tests.kernels.refusals import Cases
 
-refused = Cases()
 SPEC = BlockSpec((64, 64), lambda k: (0, k))
+OVERFLOW = (
+    "shared memory: {} B, but a CTA has 232448 B: use fewer slots (max_concurrent_steps, "
+    "buffer_count), smaller blocks or "
+    "fewer store_slots"
+)
+# variables that a loop changes
+# Simulated, the memory role passes the loop and is refused behind it; then a compile says where the loop changes the variable.
+KEPT = "'acc' is {} before the pipeline loop of line {{line-1}}, and {} after a step: {}"
+BEGIN = "begin it as numpipe.{}, or give one of them another name"
+SUMS = np.zeros((128, 64), np.float32), np.zeros((64, 128), np.float32), np.zeros(128, np.float32)
+refused = Cases(SPEC=SPEC)
 
-
-# ---- blocks, rings, budgets ----------------------------------------------------------------------------------------
-@refused("BlockSpec: block_shape (64, 131072) has a side outside 1…65536 elements: split the block",
-         kind=SpecError, mend={"(64, 131072)": "(64, 512)"})
-def a_block_wider_than_shared_memory(a, b, c):
+# blocks, rings, budgets
+refused(
+    "a_block_wider_than_shared_memory",
+    """
     spec = BlockSpec((64, 131072), lambda k: (0, k))
     #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused(", pipeline at {file}:{line-1}: in_specs[0] for 'a': block (64, 4) of float16 is 8 B along its contiguous dimension "
-         "1, but TMA moves multiples of 16 B: make that side a multiple of 8 elements", kind=SpecError, mend={"(64, 4)": "(64, 8)"})
-def a_block_of_8_bytes(a, b, c):
+""",
+    "BlockSpec: block_shape (64, 131072) has a side outside 1…65536 elements: split the block",
+    kind=SpecError,
+    mend={"(64, 131072)": "(64, 512)"},
+)
+refused(
+    "a_block_of_8_bytes",
+    """
     pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 4), lambda k: (0, k)),))
     for (k,), (x,) in pipe(a):
     #                 ^^^^^^^
         pass
-
-
-@refused(", pipeline at {file}:{line-2}: in_specs[1] for 'b': block_shape (None, 64, 64) has 3 dimensions, the array has 2",
-         kind=SpecError, mend={"(None, 64, 64), lambda k: (0, k, 0)": "(64, 64), lambda k: (0, k)"})
-def a_block_of_another_rank(a, b, c):
+""",
+    ", pipeline at {file}:{line-1}: in_specs[0] for 'a': block (64, 4) of float16 is 8 B "
+    "along its contiguous dimension 1, but TMA moves multiples of 16 B: make that side a "
+    "multiple of 8 elements",
+    kind=SpecError,
+    mend={"(64, 4)": "(64, 8)"},
+)
+refused(
+    "a_block_of_another_rank",
+    """
     pipe = numpipe.pipeline(grid=(1,), in_specs=(
-        BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((None, 64, 64), lambda k: (0, k, 0))))
+        spec, BlockSpec((None, 64, 64), lambda k: (0, k, 0))))
     for (k,), (x, y) in pipe(a, b):
     #                   ^^^^^^^^^^
         pass
-
-
-@refused(simulated="BlockSpec: block_shape must be a compile-time constant, not a run-time int32: pass a literal, a constant "
-                   "of the module or a Static field",
-         compiled="BlockSpec: block_shape must be a compile-time constant, not a run-time (int32, 64): pass a literal, a "
-                  "constant of the module or a Static field", kind=SpecError, mend={"a.shape[0]": "64"})
-def a_block_of_run_time_size(a, b, c):
+""",
+    ", pipeline at {file}:{line-2}: in_specs[1] for 'b': block_shape (None, 64, 64) has 3 "
+    "dimensions, the array has 2",
+    kind=SpecError,
+    mend={"(None, 64, 64), lambda k: (0, k, 0)": "(64, 64), lambda k: (0, k)"},
+)
+refused(
+    "a_block_of_run_time_size",
+    """
     spec = BlockSpec((a.shape[0], 64), lambda k: (0, k))
     #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-OVERFLOW = ("shared memory: {} B, but a CTA has 232448 B: use fewer slots (max_concurrent_steps, buffer_count), smaller blocks or "
-            "fewer store_slots")
-
-
-@refused(OVERFLOW.format(263168) + "\n  1024 B  barriers\n262144 B  in_specs[0] for 'a': 8 slots x 32768 B, pipeline at "
-         "{file}:{line-1}", kind=SpecError, mend={"max_concurrent_steps=8": "max_concurrent_steps=4"})
-def slots_beyond_shared_memory(a, b, c):
+""",
+    simulated=(
+        "BlockSpec: block_shape must be a compile-time constant, not a run-time int32: pass a "
+        "literal, a constant of the module or a Static field"
+    ),
+    compiled=(
+        "BlockSpec: block_shape must be a compile-time constant, not a run-time (int32, 64): "
+        "pass a literal, a constant of the module or a Static field"
+    ),
+    kind=SpecError,
+    mend={"a.shape[0]": "64"},
+)
+refused(
+    "slots_beyond_shared_memory",
+    """
     pipe = numpipe.pipeline(grid=(a.shape[0],), max_concurrent_steps=8, in_specs=(BlockSpec((256, 64), lambda k: (0, k)),))
     for (k,), (x,) in pipe(a):
     #                 ^^^^^^^
         pass
-
-
-@refused(OVERFLOW.format(263168) + "\n  1024 B  barriers\n196608 B  in_specs[0] for 'a': 6 slots x 32768 B, pipeline at "
-         "{file}:{line-3}\n 65536 B  'array[…] = tile': 1 warpgroup x 8 store slots x 8192 B",
-         kind=SpecError, compiler_params=numpipe.CompilerParams(store_slots=8),
-         mend={"max_concurrent_steps=6": "max_concurrent_steps=4"})
-def staging_beyond_shared_memory(a, b, c):
+""",
+    OVERFLOW.format(263168)
+    + "\n  1024 B  barriers\n262144 B  in_specs[0] for 'a': 8 slots x 32768 B, pipeline at "
+    "{file}:{line-1}",
+    kind=SpecError,
+    mend={"max_concurrent_steps=8": "max_concurrent_steps=4"},
+)
+refused(
+    "staging_beyond_shared_memory",
+    """
     pipe = numpipe.pipeline(grid=(a.shape[0],), max_concurrent_steps=6, in_specs=(BlockSpec((256, 64), lambda k: (0, k)),))
     for (k,), (x,) in pipe(a):
         pass
     c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
   # ^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("register budget: zeros (256, 256) takes 256 x 256 / 128 = 512 registers a lane, but each of 2 compute warpgroups has "
-         "232: (504 - 40 of the memory role) / 2, at most 256; use a smaller tile, such as (64, 256), and more CTAs or warpgroups",
-         num_compute_wgs=2, mend={"(256, 256)": "(64, 256)"})
-def an_accumulator_beyond_the_registers(a, b, c):
+""",
+    OVERFLOW.format(263168)
+    + "\n  1024 B  barriers\n196608 B  in_specs[0] for 'a': 6 slots x 32768 B, pipeline at "
+    "{file}:{line-3}\n 65536 B  'array[…] = tile': 1 warpgroup x 8 store slots x 8192 B",
+    kind=SpecError,
+    compiler_params=numpipe.CompilerParams(store_slots=8),
+    mend={"max_concurrent_steps=6": "max_concurrent_steps=4"},
+)
+refused(
+    "an_accumulator_beyond_the_registers",
+    """
     acc = numpipe.zeros((256, 256), np.float32)
     #     ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+""",
+    "register budget: zeros (256, 256) takes 256 x 256 / 128 = 512 registers a lane, but "
+    "each of 2 compute warpgroups has 232: (504 - 40 of the memory role) / 2, at most 256; "
+    "use a smaller tile, such as (64, 256), and more CTAs or warpgroups",
+    num_compute_wgs=2,
+    mend={"(256, 256)": "(64, 256)"},
+)
+refused(
+    "no_slots",
+    """
+    pipe = numpipe.pipeline(grid=(1,), max_concurrent_steps=0, in_specs=(spec,))
+    #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+""",
+    ", pipeline at {file}:{line}: max_concurrent_steps must be at least 1, got 0",
+    kind=SpecError,
+    mend={"max_concurrent_steps=0": "max_concurrent_steps=1"},
+)
+refused(
+    "slots_known_at_run_time",
+    """
+    pipe = numpipe.pipeline(grid=(1,), max_concurrent_steps=a.shape[0], in_specs=(spec,))
+    #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+""",
+    ", pipeline at {file}:{line}: max_concurrent_steps must be a compile-time constant, not "
+    "a run-time int32: pass a literal, a constant of the module or a Static field",
+    kind=SpecError,
+    mend={"a.shape[0]": "2"},
+)
+refused(
+    "slots_held_too_long",
+    """
+    pipe = numpipe.pipeline(grid=(1,), max_concurrent_steps=2, delay_release=2, in_specs=(spec,))
+    #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+""",
+    ", pipeline at {file}:{line}: delay_release=2 needs more than 2 slots, got "
+    "max_concurrent_steps=2: the slot of step k is still held when step k + delay_release "
+    "waits for its own",
+    kind=SpecError,
+    mend={"max_concurrent_steps=2": "max_concurrent_steps=3"},
+)
+refused(
+    "a_delay_that_is_no_number",
+    """
+    pipe = numpipe.pipeline(grid=(1,), delay_release=True, in_specs=(spec,))
+    #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+""",
+    ", pipeline at {file}:{line}: delay_release must be an int, got True",
+    kind=SpecError,
+    mend={"delay_release=True": "delay_release=1"},
+)
+refused(
+    "slots_held_too_long_by_the_kernel",
+    """
+    pipe = numpipe.pipeline(grid=(1,), max_concurrent_steps=2, in_specs=(spec,))
+    #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+""",
+    ", pipeline at {file}:{line}: delay_release=3 needs more than 3 slots, got "
+    "max_concurrent_steps=2: the slot of step k is still held when step k + delay_release "
+    "waits for its own",
+    kind=SpecError,
+    compiler_params=numpipe.CompilerParams(delay_release=3),
+    mend={"max_concurrent_steps=2": "max_concurrent_steps=4"},
+)
 
-
-@refused(", pipeline at {file}:{line}: max_concurrent_steps must be at least 1, got 0", kind=SpecError,
-         mend={"max_concurrent_steps=0": "max_concurrent_steps=1"})
-def no_slots(a, b, c):
-    pipe = numpipe.pipeline(grid=(1,), max_concurrent_steps=0, in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))
-    #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused(", pipeline at {file}:{line}: max_concurrent_steps must be a compile-time constant, not a run-time int32: pass a "
-         "literal, a constant of the module or a Static field", kind=SpecError, mend={"a.shape[0]": "2"})
-def slots_known_at_run_time(a, b, c):
-    pipe = numpipe.pipeline(grid=(1,), max_concurrent_steps=a.shape[0], in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))
-    #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused(", pipeline at {file}:{line}: delay_release=2 needs more than 2 slots, got max_concurrent_steps=2: the slot of step "
-         "k is still held when step k + delay_release waits for its own", kind=SpecError,
-         mend={"max_concurrent_steps=2": "max_concurrent_steps=3"})
-def slots_held_too_long(a, b, c):
-    pipe = numpipe.pipeline(grid=(1,), max_concurrent_steps=2, delay_release=2, in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))
-    #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused(", pipeline at {file}:{line}: delay_release must be an int, got True", kind=SpecError,
-         mend={"delay_release=True": "delay_release=1"})
-def a_delay_that_is_no_number(a, b, c):
-    pipe = numpipe.pipeline(grid=(1,), delay_release=True, in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))
-    #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused(", pipeline at {file}:{line}: delay_release=3 needs more than 3 slots, got max_concurrent_steps=2: the slot of step "
-         "k is still held when step k + delay_release waits for its own",
-         kind=SpecError, compiler_params=numpipe.CompilerParams(delay_release=3),
-         mend={"max_concurrent_steps=2": "max_concurrent_steps=4"})
-def slots_held_too_long_by_the_kernel(a, b, c):
-    pipe = numpipe.pipeline(grid=(1,), max_concurrent_steps=2, in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))
-    #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-# ---- pipelines misused ---------------------------------------------------------------------------------------------
-@refused(", pipeline at {file}:{line}: grid must be a tuple of step counts, got 1", kind=SpecError, mend={"grid=1": "grid=(1,)"})
-def a_grid_that_is_no_tuple(a, b, c):
-    pipe = numpipe.pipeline(grid=1, in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))
-    #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused(simulated=", pipeline at {file}:{line}: grid must hold integers, got (1.5,)",
-         compiled=", pipeline at {file}:{line}: grid must hold integers, got (float64,)", kind=SpecError, mend={"1.5": "1"})
-def a_grid_of_floats(a, b, c):
-    pipe = numpipe.pipeline(grid=(1.5,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))
-    #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused(", pipeline at {file}:{line}: grid must hold numbers of steps, 0 or more, got 2, -1", kind=SpecError, mend={"-1": "1"})
-def a_grid_of_negative_constants(a, b, c):
+# pipelines misused
+refused(
+    "a_grid_that_is_no_tuple",
+    """
+    pipe = numpipe.pipeline(grid=1, in_specs=(spec,))
+    #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+""",
+    ", pipeline at {file}:{line}: grid must be a tuple of step counts, got 1",
+    kind=SpecError,
+    mend={"grid=1": "grid=(1,)"},
+)
+refused(
+    "a_grid_of_floats",
+    """
+    pipe = numpipe.pipeline(grid=(1.5,), in_specs=(spec,))
+    #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+""",
+    simulated=", pipeline at {file}:{line}: grid must hold integers, got (1.5,)",
+    compiled=", pipeline at {file}:{line}: grid must hold integers, got (float64,)",
+    kind=SpecError,
+    mend={"1.5": "1"},
+)
+refused(
+    "a_grid_of_negative_constants",
+    """
     pipe = numpipe.pipeline(grid=(2, -1), in_specs=(BlockSpec((64, 64), lambda i, k: (i, k)),))
     #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused(simulated=", pipeline at {file}:{line}: grid must hold numbers of steps, 0 or more, got -72", kind=SpecError)
-def a_grid_that_is_negative_at_run_time(a, b, c):
-    pipe = numpipe.pipeline(grid=(a.shape[0] - 200,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))
-    #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused(", pipeline at {file}:{line}: in_specs[1][0] is None, and each array has a BlockSpec: leave out None and its array, or "
-         "pass the array to the body as it is, BlockSpec(memory_space=numpipe.GMEM)", kind=SpecError)
-def a_leaf_of_the_specs_that_is_none(a, b, c):
-    pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)), (None,)))
-    #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused(", pipeline at {file}:{line}: in_specs must be a tuple of BlockSpec, got BlockSpec: write (spec,)", kind=SpecError,
-         mend={"BlockSpec((64, 64), lambda k: (0, k))": "(BlockSpec((64, 64), lambda k: (0, k)),)"})
-def one_spec_without_its_tuple(a, b, c):
+""",
+    ", pipeline at {file}:{line}: grid must hold numbers of steps, 0 or more, got 2, -1",
+    kind=SpecError,
+    mend={"-1": "1"},
+)
+refused(
+    "a_grid_that_is_negative_at_run_time",
+    """
+    pipe = numpipe.pipeline(grid=(a.shape[0] - 200,), in_specs=(spec,))
+    #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+""",
+    simulated=", pipeline at {file}:{line}: grid must hold numbers of steps, 0 or more, got -72",
+    kind=SpecError,
+)
+refused(
+    "a_leaf_of_the_specs_that_is_none",
+    """
+    pipe = numpipe.pipeline(grid=(1,), in_specs=(spec, (None,)))
+    #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+""",
+    ", pipeline at {file}:{line}: in_specs[1][0] is None, and each array has a BlockSpec: "
+    "leave out None and its array, or pass the array to the body as it is, "
+    "BlockSpec(memory_space=numpipe.GMEM)",
+    kind=SpecError,
+)
+refused(
+    "one_spec_without_its_tuple",
+    """
     pipe = numpipe.pipeline(grid=(1,), in_specs=BlockSpec((64, 64), lambda k: (0, k)))
     #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused(", pipeline at {file}:{line-1}: called on 2 arrays, but in_specs has 1", kind=SpecError,
-         mend={"(x, y) in pipe(a, b)": "(x,) in pipe(a)"})
-def more_arrays_than_specs(a, b, c):
-    pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))
+""",
+    ", pipeline at {file}:{line}: in_specs must be a tuple of BlockSpec, got BlockSpec: "
+    "write (spec,)",
+    kind=SpecError,
+    mend={"BlockSpec((64, 64), lambda k: (0, k))": "(BlockSpec((64, 64), lambda k: (0, k)),)"},
+)
+refused(
+    "more_arrays_than_specs",
+    """
     for (k,), (x, y) in pipe(a, b):
     #                   ^^^^^^^^^^
         pass
-
-
-@refused(simulated=", pipeline at {file}:{line-1}: called on (int); a pipeline is called on the kernel's array parameters",
-         compiled=", pipeline at {file}:{line-1}: called on (int32); a pipeline is called on the kernel's array parameters",
-         kind=SpecError, mend={"pipe(3)": "pipe(a)"})
-def a_pipeline_over_a_number(a, b, c):
-    pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))
+""",
+    ", pipeline at {file}:{line-1}: called on 2 arrays, but in_specs has 1",
+    kind=SpecError,
+    mend={"(x, y) in pipe(a, b)": "(x,) in pipe(a)"},
+)
+refused(
+    "a_pipeline_over_a_number",
+    """
     for (k,), (x,) in pipe(3):
     #                 ^^^^^^^
         pass
-
-
-@refused("the pipeline is called on 1 arrays, but the loop unpacks 2 tiles: (x, y)", mend={"(x, y)": "(x,)"})
-def more_tiles_than_arrays(a, b, c):
-    pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))
+""",
+    simulated=(
+        ", pipeline at {file}:{line-1}: called on (int); a pipeline is called on the kernel's "
+        "array parameters"
+    ),
+    compiled=(
+        ", pipeline at {file}:{line-1}: called on (int32); a pipeline is called on the kernel's "
+        "array parameters"
+    ),
+    kind=SpecError,
+    mend={"pipe(3)": "pipe(a)"},
+)
+refused(
+    "more_tiles_than_arrays",
+    """
     for (k,), (x, y) in pipe(a):
     #   ^^^^^^^^^^^^
         pass
-
-
-@refused("a pipeline loop is written `for (indices), (tiles) in pipe(arrays):`, got `for (k, x, y)`",
-         mend={"for k, x, y in": "for (k,), (x, y) in"})
-def a_loop_over_three(a, b, c):
-    pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))))
-    for k, x, y in pipe(a, b):
+""",
+    "the pipeline is called on 1 arrays, but the loop unpacks 2 tiles: (x, y)",
+    mend={"(x, y)": "(x,)"},
+)
+refused(
+    "a_loop_over_three",
+    """
+    for k, x, y in pairs(a, b):
     #   ^^^^^^^
         pass
-
-
-@refused("a pipeline is called on its arrays by position", mend={", more=b": ""})
-def arrays_by_name(a, b, c):
-    pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))
+""",
+    "a pipeline loop is written `for (indices), (tiles) in pipe(arrays):`, got `for (k, x, y)`",
+    mend={"for k, x, y in": "for (k,), (x, y) in"},
+)
+refused(
+    "arrays_by_name",
+    """
     for (k,), (x,) in pipe(a, more=b):
     #                 ^^^^^^^^^^^^^^^
         pass
-
-
-@refused(simulated=", pipeline at {file}:{line-1}: in_specs[0] for 'a': index_map must return a tuple of 2 integer block "
-                   "indices, got 0",
-         compiled=", pipeline at {file}:{line-1}: in_specs[0] for 'a': index_map must return a tuple of 2 integer block "
-                  "indices, got int32", kind=SpecError, mend={"lambda k: k": "lambda k: (0, k)"})
-def an_index_map_to_one_number(a, b, c):
+""",
+    "a pipeline is called on its arrays by position",
+    mend={", more=b": ""},
+)
+refused(
+    "an_index_map_to_one_number",
+    """
     pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: k),))
     for (k,), (x,) in pipe(a):
   # ^^^^^^^^^^^^^^^^^^^^^^^^^
         pass
-
-
-@refused(", pipeline at {file}:{line-1}: in_specs[1] for 'b': index_map must return a tuple of 2 integer block indices, got "
-         "(int32, int32, int32)", kind=SpecError, mend={"(k, k, k)": "(0, k)"})
-def an_index_map_to_three_numbers(a, b, c):
-    pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (k, k, k))))
+""",
+    simulated=(
+        ", pipeline at {file}:{line-1}: in_specs[0] for 'a': index_map must return a tuple of 2 "
+        "integer block indices, got 0"
+    ),
+    compiled=(
+        ", pipeline at {file}:{line-1}: in_specs[0] for 'a': index_map must return a tuple of 2 "
+        "integer block indices, got int32"
+    ),
+    kind=SpecError,
+    mend={"lambda k: k": "lambda k: (0, k)"},
+)
+refused(
+    "an_index_map_to_three_numbers",
+    """
+    pipe = numpipe.pipeline(grid=(1,), in_specs=(spec, BlockSpec((64, 64), lambda k: (k, k, k))))
     for (k,), (x, y) in pipe(a, b):
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
         pass
-
-
-@refused(", pipeline at {file}:{line-1}: in_specs[0] for 'a': index_map must return a tuple of 2 integer block indices, got "
-         "(int32, float32)", kind=SpecError, mend={"(k, 0.5)": "(k, 0)"})
-def an_index_map_to_floats(a, b, c):
+""",
+    ", pipeline at {file}:{line-1}: in_specs[1] for 'b': index_map must return a tuple of 2 "
+    "integer block indices, got (int32, int32, int32)",
+    kind=SpecError,
+    mend={"(k, k, k)": "(0, k)"},
+)
+refused(
+    "an_index_map_to_floats",
+    """
     pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (k, 0.5)),))
     for (k,), (x,) in pipe(a):
   # ^^^^^^^^^^^^^^^^^^^^^^^^^
         pass
-
-
-@refused("in_specs[0]: index_map takes 2 indices, but the pipeline's grid has 1", mend={"lambda i, k: (i, k)": "lambda k: (0, k)"})
-def an_index_map_of_another_grid(a, b, c):
+""",
+    ", pipeline at {file}:{line-1}: in_specs[0] for 'a': index_map must return a tuple of 2 "
+    "integer block indices, got (int32, float32)",
+    kind=SpecError,
+    mend={"(k, 0.5)": "(k, 0)"},
+)
+refused(
+    "an_index_map_of_another_grid",
+    """
     pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda i, k: (i, k)),))
     #                                                                ^^^^^^^^^^^^^^^^^^^
-
-
-@refused(simulated="BlockSpec: index_map must be a function of the grid indices, got (0, 0)",
-         compiled="BlockSpec: index_map must be a function of the grid indices, got '(0, 0)'", kind=SpecError)
-def an_index_map_that_is_a_tuple(a, b, c):
+""",
+    "in_specs[0]: index_map takes 2 indices, but the pipeline's grid has 1",
+    mend={"lambda i, k: (i, k)": "lambda k: (0, k)"},
+)
+refused(
+    "an_index_map_that_is_a_tuple",
+    """
     spec = BlockSpec((64, 64), (0, 0))
     #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("SPEC is a BlockSpec made outside the kernel: make it in the kernel, with which its index map is compiled",
-         mend={"(SPEC,)": "(BlockSpec((64, 64), lambda k: (0, k)),)"})
-def a_spec_of_the_module(a, b, c):
+""",
+    simulated="BlockSpec: index_map must be a function of the grid indices, got (0, 0)",
+    compiled="BlockSpec: index_map must be a function of the grid indices, got '(0, 0)'",
+    kind=SpecError,
+)
+refused(
+    "a_spec_of_the_module",
+    """
     pipe = numpipe.pipeline(grid=(1,), in_specs=(SPEC,))
     #                                            ^^^^
     for (k,), (x,) in pipe(a):
         pass
-
-
-@refused("a pipeline is called in a `for` only: for (indices), (tiles) in pipe(arrays):",
-         mend={"x = pipe(a)": "for (k,), (x,) in pipe(a):\n        pass"})
-def a_pipeline_called_outside_a_loop(a, b, c):
-    pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))
+""",
+    "SPEC is a BlockSpec made outside the kernel: make it in the kernel, with which its "
+    "index map is compiled",
+    mend={"(SPEC,)": "(BlockSpec((64, 64), lambda k: (0, k)),)"},
+)
+refused(
+    "a_pipeline_called_outside_a_loop",
+    """
     x = pipe(a)
     #   ^^^^^^^
-
-
-@refused("a pipeline is called in a `for` of the function that makes it, for (indices), (tiles) in pipe(arrays):, or of one that "
-         "binds it to a name: pipe = function(…), where every return of the function is a pipeline")
-def a_pipeline_passed_on(a, b, c):
+""",
+    "a pipeline is called in a `for` only: for (indices), (tiles) in pipe(arrays):",
+    mend={"x = pipe(a)": "for (k,), (x,) in pipe(a):\n        pass"},
+)
+refused(
+    "a_pipeline_passed_on",
+    """
     def run(pipe):
         for (k,), (x,) in pipe(a):
-      # ^^^^^^^^^^^^^^^^^^^^^^^^^
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^
             pass
 
-    run(numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),)))
-
-
-@refused("numpipe.tiles(…) stands in a `for` only: for m, n in numpipe.tiles(…):",
-         mend={"t = numpipe.tiles(3)": "for t, in numpipe.tiles(3):\n        pass"})
-def tiles_outside_a_loop(a, b, c):
+    run(numpipe.pipeline(grid=(1,), in_specs=(spec,)))
+""",
+    "a pipeline is called in a `for` of the function that makes it, for (indices), (tiles) "
+    "in pipe(arrays):, or of one that binds it to a name: pipe = function(…), where every "
+    "return of the function is a pipeline",
+)
+refused(
+    "tiles_outside_a_loop",
+    """
     t = numpipe.tiles(3)
     #   ^^^^^^^^^^^^^^^^
-
-
-@refused("numpipe.tiles: order='spiral' is unknown: 'row', 'column', 'grouped', 'snake', 'hilbert', an object of numpipe.orders, "
-         "or a host table (a 2-D int32 array argument)", mend={"spiral": "snake"})
-def tiles_in_an_unknown_order(a, b, c):
+""",
+    "numpipe.tiles(…) stands in a `for` only: for m, n in numpipe.tiles(…):",
+    mend={"t = numpipe.tiles(3)": "for t, in numpipe.tiles(3):\n        pass"},
+)
+refused(
+    "tiles_in_an_unknown_order",
+    """
     for m, n in numpipe.tiles(2, 2, order="spiral"):
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
         pass
-
-
-@refused("numpipe.tiles: order='grouped' with 1 counts: 'row' takes 1 to 3, the others take 2, or 3: planes, rows, columns",
-         mend={'"grouped"': '"row"'})
-def one_dimension_of_tiles_in_groups(a, b, c):
+""",
+    "numpipe.tiles: order='spiral' is unknown: 'row', 'column', 'grouped', 'snake', "
+    "'hilbert', an object of numpipe.orders, or a host table (a 2-D int32 array argument)",
+    mend={"spiral": "snake"},
+)
+refused(
+    "one_dimension_of_tiles_in_groups",
+    """
     for m, in numpipe.tiles(2, order="grouped"):
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
         pass
-
-
-@refused("numpipe.tiles takes the tile counts, order=, group= and dynamic=", mend={"shuffle=True": 'order="row"'})
-def tiles_with_another_option(a, b, c):
+""",
+    "numpipe.tiles: order='grouped' with 1 counts: 'row' takes 1 to 3, the others take 2, or "
+    "3: planes, rows, columns",
+    mend={'"grouped"': '"row"'},
+)
+refused(
+    "tiles_with_another_option",
+    """
     for m, in numpipe.tiles(2, shuffle=True):
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
         pass
-
-
-@refused("numpipe.tiles gives a tuple of indices, for one count too: write `for (m,) in numpipe.tiles(…):`",
-         mend={"for m in": "for (m,) in"})
-def one_count_unpacked_as_an_int(a, b, c):
+""",
+    "numpipe.tiles takes the tile counts, order=, group= and dynamic=",
+    mend={"shuffle=True": 'order="row"'},
+)
+refused(
+    "one_count_unpacked_as_an_int",
+    """
     for m in numpipe.tiles(2):
   # ^^^^^^^^^^^^^^^^^^^^^^^^^
         pass
-
-
-@refused("a loop over tiles takes its counts one by one, numpipe.tiles(m, n), got a tuple", kind=SpecError,
-         mend={"tiles((n,))": "tiles(n)"})
-def counts_in_a_tuple(a, b, c):
+""",
+    "numpipe.tiles gives a tuple of indices, for one count too: write `for (m,) in "
+    "numpipe.tiles(…):`",
+    mend={"for m in": "for (m,) in"},
+)
+refused(
+    "counts_in_a_tuple",
+    """
     n = a.shape[0] // 64
     for (m,) in numpipe.tiles((n,)):
-        #                     ^^^^
+    #                         ^^^^
         pass
-
-
-@refused("numpipe.tiles of 2 counts gives 2 indices, the loop unpacks 3: (m, n, o)", mend={"m, n, o": "m, n"})
-def more_indices_than_counts(a, b, c):
+""",
+    "a loop over tiles takes its counts one by one, numpipe.tiles(m, n), got a tuple",
+    kind=SpecError,
+    mend={"tiles((n,))": "tiles(n)"},
+)
+refused(
+    "more_indices_than_counts",
+    """
     for m, n, o in numpipe.tiles(2, 2):
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
         pass
-
-
-@refused("numpipe.tiles: order= is 'row', 'column', 'grouped', 'snake', 'hilbert', an object of numpipe.orders, or a host table (a "
-         "2-D int32 array argument); got a run-time int32", kind=SpecError, mend={"a.shape[0]": '"snake"'})
-def an_order_that_is_a_number(a, b, c):
+""",
+    "numpipe.tiles of 2 counts gives 2 indices, the loop unpacks 3: (m, n, o)",
+    mend={"m, n, o": "m, n"},
+)
+refused(
+    "an_order_that_is_a_number",
+    """
     for m, n in numpipe.tiles(2, 2, order=a.shape[0]):
-        #                                 ^^^^^^^^^^
+    #                                     ^^^^^^^^^^
         pass
-
-
-@refused("tiles(order='b'): a host table is a 2-D int32 array, got 2-D float16", kind=SpecError)
-def a_table_of_floats(a, b, c):
+""",
+    "numpipe.tiles: order= is 'row', 'column', 'grouped', 'snake', 'hilbert', an object of "
+    "numpipe.orders, or a host table (a 2-D int32 array argument); got a run-time int32",
+    kind=SpecError,
+    mend={"a.shape[0]": '"snake"'},
+)
+refused(
+    "a_table_of_floats",
+    """
     for m, n in numpipe.tiles(2, order=b):
     #                                  ^
         pass
-
-
-# ---- variables that a loop changes ---------------------------------------------------------------------------------
-# Simulated, the memory role passes the loop and is refused behind it; then a compile says where the loop changes the variable.
-KEPT = "'acc' is {} before the pipeline loop of line {{line-1}}, and {} after a step: {}"
-BEGIN = "begin it as numpipe.{}, or give one of them another name"
-SUMS = np.zeros((128, 64), np.float32), np.zeros((64, 128), np.float32), np.zeros(128, np.float32)
-
-
-@refused(compiled=KEPT.format("a number", "a tile (64, 64) float32", BEGIN.format("zeros((64, 64), np.float32)")),
-         args=SUMS, mend={"0.0": "numpipe.zeros((64, 64), np.float32)"})
+""",
+    "tiles(order='b'): a host table is a 2-D int32 array, got 2-D float16",
+    kind=SpecError,
+)
+refused(
+    "a_number_that_becomes_a_tile",
+    """
 def a_number_that_becomes_a_tile(a, b, sums):
     acc = 0.0
     for (k,), (x,) in numpipe.pipeline(grid=(2,), in_specs=(BlockSpec((64, 64), lambda k: (k, 0)),))(a):
         acc = acc + x[...]
       # ^^^^^^^^^^^^^^^^^^
     sums[ds(0, 64)] = acc.sum(axis=1)
-
-
-@refused(compiled=KEPT.format("a tile (64, 64) float32", "a tile (64,) float32", BEGIN.format("zeros((64,), np.float32)")),
-         args=SUMS, mend={"(64, 64), np": "(64,), np"})
+""",
+    compiled=KEPT.format(
+        "a number", "a tile (64, 64) float32", BEGIN.format("zeros((64, 64), np.float32)")
+    ),
+    args=SUMS,
+    mend={"0.0": "numpipe.zeros((64, 64), np.float32)"},
+)
+refused(
+    "a_tile_that_becomes_a_vector",
+    """
 def a_tile_that_becomes_a_vector(a, b, sums):
     acc = numpipe.zeros((64, 64), np.float32)
     for (k,), (x,) in numpipe.pipeline(grid=(2,), in_specs=(BlockSpec((64, 64), lambda k: (k, 0)),))(a):
         acc = x[...].sum(axis=1)
       # ^^^^^^^^^^^^^^^^^^^^^^^^
     sums[ds(0, 64)] = acc
-
-
-@refused(KEPT.format("a tile (64, 64) float32", "a tile (64, 64) float16", BEGIN.format("full((64, 64), 0, np.float16)")),
-         args=SUMS, mend={"zeros((64, 64), np.float32)": "full((64, 64), 0, np.float16)"})
+""",
+    compiled=KEPT.format(
+        "a tile (64, 64) float32", "a tile (64,) float32", BEGIN.format("zeros((64,), np.float32)")
+    ),
+    args=SUMS,
+    mend={"(64, 64), np": "(64,), np"},
+)
+refused(
+    "a_tile_that_becomes_one_of_float16",
+    """
 def a_tile_that_becomes_one_of_float16(a, b, sums):
     acc = numpipe.zeros((64, 64), np.float32)
     for (k,), (x,) in numpipe.pipeline(grid=(2,), in_specs=(BlockSpec((64, 64), lambda k: (k, 0)),))(a):
         acc = x[...].astype(np.float16)
       # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
     y = acc
-
-
-@refused(KEPT.format("a tile (64, 64) float32", "a number", "give the other value a name of its own"), args=SUMS,
-         mend={"acc = k": "number = k"})
+""",
+    KEPT.format(
+        "a tile (64, 64) float32",
+        "a tile (64, 64) float16",
+        BEGIN.format("full((64, 64), 0, np.float16)"),
+    ),
+    args=SUMS,
+    mend={"zeros((64, 64), np.float32)": "full((64, 64), 0, np.float16)"},
+)
+refused(
+    "a_tile_that_becomes_a_number",
+    """
 def a_tile_that_becomes_a_number(a, b, sums):
     acc = numpipe.zeros((64, 64), np.float32)
     for (k,), (x,) in numpipe.pipeline(grid=(2,), in_specs=(BlockSpec((64, 64), lambda k: (k, 0)),))(a):
         acc = k
       # ^^^^^^^
     y = acc
+""",
+    KEPT.format("a tile (64, 64) float32", "a number", "give the other value a name of its own"),
+    args=SUMS,
+    mend={"acc = k": "number = k"},
+)

@@ -1,343 +1,492 @@
 """Reductions and votes of register tiles, vectors to arrays, atomics and gathered blocks that do not fit."""
-# ruff: noqa: F841 (kernels that are wrong on purpose)
 
 from __future__ import annotations
 
 import numpy as np
 
-import numpipe
-from numpipe import BlockSpec, SimulationError, SpecError, ds
+from numpipe import SimulationError, SpecError
 from numpipe.core.inert import REASON
 from tests.kernels.refusals import A, B, C, Cases
 
+LOADED = "; tile[...] loads a shared-memory tile to registers"
+MASK = "a mask, of whose elements np.any(mask) or np.all(mask) make one bool,"
+# vectors to arrays, atomics, gathered blocks
+SUMS = np.zeros(64, np.float32)
 refused = Cases()
 
-
-# ---- reductions -----------------------------------------------------------------------------------------------------
-@refused("sum: a float16 tile would be rounded at each step: use .astype(np.float32) first", kind=SpecError,
-         mend={".sum(": ".astype(np.float32).sum("})
-def a_sum_of_float16(a, b, c):
+# reductions
+refused(
+    "a_sum_of_float16",
+    """
     m = b[ds(0, 64), ds(0, 64)].sum(axis=1)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("sum: axis must be None or an int from -2 to 1 for shape (64, 64), got 2", kind=SpecError, mend={"axis=2": "axis=1"})
-def a_sum_along_a_third_axis(a, b, c):
+""",
+    "sum: a float16 tile would be rounded at each step: use .astype(np.float32) first",
+    kind=SpecError,
+    mend={".sum(": ".astype(np.float32).sum("},
+)
+refused(
+    "a_sum_along_a_third_axis",
+    """
     m = numpipe.zeros((64, 64), np.float32).sum(axis=2)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("any takes a mask, as x < y gives it, got float32", kind=SpecError, mend={"np.float32))": "np.float32) < 1.0)"})
-def a_vote_on_floats(a, b, c):
+""",
+    "sum: axis must be None or an int from -2 to 1 for shape (64, 64), got 2",
+    kind=SpecError,
+    mend={"axis=2": "axis=1"},
+)
+refused(
+    "a_vote_on_floats",
+    """
     m = np.any(numpipe.zeros((64, 64), np.float32))
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("sum of a mask: count with mask.astype(np.int32).sum(), or ask np.any(mask)", kind=SpecError,
-         mend={"< 3)": "< 3).astype(np.int32)"})
-def a_sum_of_a_mask(a, b, c):
+""",
+    "any takes a mask, as x < y gives it, got float32",
+    kind=SpecError,
+    mend={"np.float32))": "np.float32) < 1.0)"},
+)
+refused(
+    "a_sum_of_a_mask",
+    """
     m = (numpipe.iota(64) < 3).sum()
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("mean of a mask: count with mask.astype(np.int32).sum(), or ask np.any(mask)", kind=SpecError,
-         mend={"np.mean(": "np.any("})
-def a_mean_of_a_mask(a, b, c):
+""",
+    "sum of a mask: count with mask.astype(np.int32).sum(), or ask np.any(mask)",
+    kind=SpecError,
+    mend={"< 3)": "< 3).astype(np.int32)"},
+)
+refused(
+    "a_mean_of_a_mask",
+    """
     m = np.mean(numpipe.iota(64) < 3)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("argmax: axis must be None or an int from -2 to 1 for shape (64, 64), got -3", kind=SpecError, mend={"axis=-3": "axis=-1"})
-def an_index_along_no_axis(a, b, c):
+""",
+    "mean of a mask: count with mask.astype(np.int32).sum(), or ask np.any(mask)",
+    kind=SpecError,
+    mend={"np.mean(": "np.any("},
+)
+refused(
+    "an_index_along_no_axis",
+    """
     m = numpipe.zeros((64, 64), np.float32).argmax(axis=-3)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("np.argmin: axis must be a compile-time constant", mend={"a.shape[0]": "1"})
-def an_index_along_an_axis_of_run_time(a, b, c):
+""",
+    "argmax: axis must be None or an int from -2 to 1 for shape (64, 64), got -3",
+    kind=SpecError,
+    mend={"axis=-3": "axis=-1"},
+)
+refused(
+    "an_index_along_an_axis_of_run_time",
+    """
     m = np.argmin(numpipe.zeros((64, 64), np.float32), axis=a.shape[0])
     #                                                       ^^^^^^^^^^
-
-
-@refused("b[ds(0, 64), ds(0, 64)].mean(axis=None, keepdims=False) in a kernel, got b[ds(0, 64), ds(0, 64)].mean(0, 1)")
-def a_mean_with_too_many_arguments(a, b, c):
+""",
+    "np.argmin: axis must be a compile-time constant",
+    mend={"a.shape[0]": "1"},
+)
+refused(
+    "a_mean_with_too_many_arguments",
+    """
     m = b[ds(0, 64), ds(0, 64)].mean(0, 1)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("cumsum: axis must be 0 or 1 for shape (64, 64): without it NumPy's is of the rows one after another", kind=SpecError,
-         mend={"np.float32))": "np.float32), axis=1)"})
-def a_running_sum_without_an_axis(a, b, c):
+""",
+    "b[ds(0, 64), ds(0, 64)].mean(axis=None, keepdims=False) in a kernel, got b[ds(0, 64), "
+    "ds(0, 64)].mean(0, 1)",
+)
+refused(
+    "a_running_sum_without_an_axis",
+    """
     m = np.cumsum(numpipe.zeros((64, 64), np.float32))
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("cumsum: axis must be a compile-time int from -2 to 1 for shape (64, 64), got 2", kind=SpecError,
-         mend={"axis=2": "axis=1"})
-def a_running_sum_along_a_third_axis(a, b, c):
+""",
+    "cumsum: axis must be 0 or 1 for shape (64, 64): without it NumPy's is of the rows one "
+    "after another",
+    kind=SpecError,
+    mend={"np.float32))": "np.float32), axis=1)"},
+)
+refused(
+    "a_running_sum_along_a_third_axis",
+    """
     m = numpipe.zeros((64, 64), np.float32).cumsum(axis=2)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("cumsum takes tiles of float32 or int32, got float16 (64, 64): use .astype(np.float32) first", kind=SpecError,
-         mend={".cumsum(": ".astype(np.float32).cumsum("})
-def a_running_sum_of_float16(a, b, c):
+""",
+    "cumsum: axis must be a compile-time int from -2 to 1 for shape (64, 64), got 2",
+    kind=SpecError,
+    mend={"axis=2": "axis=1"},
+)
+refused(
+    "a_running_sum_of_float16",
+    """
     m = b[ds(0, 64), ds(0, 64)].cumsum(axis=1)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("cumsum takes tiles of float32 or int32, got bool (64,) (either layout): use .astype(np.int32) first", kind=SpecError,
-         mend={"numpipe.iota(64) < 3": "(numpipe.iota(64) < 3).astype(np.int32)"})
-def a_running_count_of_a_mask(a, b, c):
+""",
+    "cumsum takes tiles of float32 or int32, got float16 (64, 64): use .astype(np.float32) first",
+    kind=SpecError,
+    mend={".cumsum(": ".astype(np.float32).cumsum("},
+)
+refused(
+    "a_running_count_of_a_mask",
+    """
     m = np.cumsum(numpipe.iota(64) < 3)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("np.cumsum(tile, axis=None) in a kernel, got np.cumsum(numpipe.iota(64), dtype='float32')", mend={', dtype="float32"': ""})
-def a_running_sum_of_another_type(a, b, c):
+""",
+    "cumsum takes tiles of float32 or int32, got bool (64,) (either layout): use "
+    ".astype(np.int32) first",
+    kind=SpecError,
+    mend={"numpipe.iota(64) < 3": "(numpipe.iota(64) < 3).astype(np.int32)"},
+)
+refused(
+    "a_running_sum_of_another_type",
+    """
     m = np.cumsum(numpipe.iota(64), dtype="float32")
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("'np.floor' takes tiles of float32 or int32, got a mask: use .astype(np.float32) first", kind=SpecError,
-         mend={"numpipe.iota(64) < 3": "(numpipe.iota(64) < 3).astype(np.float32)"})
-def the_floor_of_a_mask(a, b, c):
+""",
+    "np.cumsum(tile, axis=None) in a kernel, got np.cumsum(numpipe.iota(64), dtype='float32')",
+    mend={', dtype="float32"': ""},
+)
+refused(
+    "the_floor_of_a_mask",
+    """
     m = np.floor(numpipe.iota(64) < 3)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("'np.clip' of an int32 tile and a float: use .astype(np.float32) first", kind=SpecError,
-         mend={"iota(64)": "iota(64).astype(np.float32)"})
-def integers_clipped_by_floats(a, b, c):
+""",
+    "'np.floor' takes tiles of float32 or int32, got a mask: use .astype(np.float32) first",
+    kind=SpecError,
+    mend={"numpipe.iota(64) < 3": "(numpipe.iota(64) < 3).astype(np.float32)"},
+)
+refused(
+    "integers_clipped_by_floats",
+    """
     m = np.clip(numpipe.iota(64), 0.5, 2.5)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("np.clip(x, low, high): one of the two bounds may be None, not both", kind=SpecError, mend={"None, None": "None, 2"})
-def a_clip_without_bounds(a, b, c):
+""",
+    "'np.clip' of an int32 tile and a float: use .astype(np.float32) first",
+    kind=SpecError,
+    mend={"iota(64)": "iota(64).astype(np.float32)"},
+)
+refused(
+    "a_clip_without_bounds",
+    """
     m = np.clip(numpipe.iota(64), None, None)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("np.clip takes 3 arguments in a kernel, (a, a_min, a_max), got np.clip(numpipe.iota(64), 2)",
-         mend={"iota(64), 2": "iota(64), 0, 2"})
-def a_clip_with_one_argument(a, b, c):
+""",
+    "np.clip(x, low, high): one of the two bounds may be None, not both",
+    kind=SpecError,
+    mend={"None, None": "None, 2"},
+)
+refused(
+    "a_clip_with_one_argument",
+    """
     m = np.clip(numpipe.iota(64), 2)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-LOADED = "; tile[...] loads a shared-memory tile to registers"
-
-
-@refused(simulated="np.isnan(…) takes register tiles and numbers, got shared-memory tile" + LOADED,
-         compiled="np.isnan(…) takes register tiles and numbers, got shared-memory tile (64, 64) float16" + LOADED, kind=SpecError,
-         mend={"isnan(y)": "isnan(y[...])"})
-def nan_of_a_tile_in_shared_memory(a, b, c):
-    for (k,), (y,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(b):
+""",
+    "np.clip takes 3 arguments in a kernel, (a, a_min, a_max), got np.clip(numpipe.iota(64), 2)",
+    mend={"iota(64), 2": "iota(64), 0, 2"},
+)
+refused(
+    "nan_of_a_tile_in_shared_memory",
+    """
+    for (k,), (y,) in pipe(b):
         x = np.isnan(y)
-        #   ^^^^^^^^^^^
-
-
-@refused(simulated="sum(…) of register tiles: got shared-memory tile" + LOADED,
-         compiled="sum(…) of register tiles: got shared-memory tile (64, 64) float16" + LOADED, kind=SpecError,
-         mend={"sum(y,": "sum(y[...].astype(np.float32),"})
-def a_sum_of_a_tile_in_shared_memory(a, b, c):
-    for (k,), (y,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(b):
+    #       ^^^^^^^^^^^
+""",
+    simulated="np.isnan(…) takes register tiles and numbers, got shared-memory tile" + LOADED,
+    compiled="np.isnan(…) takes register tiles and numbers, got shared-memory tile (64, 64) float16"
+    + LOADED,
+    kind=SpecError,
+    mend={"isnan(y)": "isnan(y[...])"},
+)
+refused(
+    "a_sum_of_a_tile_in_shared_memory",
+    """
+    for (k,), (y,) in pipe(b):
         x = np.sum(y, axis=1)
-        #   ^^^^^^^^^^^^^^^^^
-
-
-@refused("sum: of a tile (64,) there is a number, without axis= and keepdims=", kind=SpecError, mend={"keepdims=True": ""})
-def a_number_with_dimensions(a, b, c):
+    #       ^^^^^^^^^^^^^^^^^
+""",
+    simulated="sum(…) of register tiles: got shared-memory tile" + LOADED,
+    compiled="sum(…) of register tiles: got shared-memory tile (64, 64) float16" + LOADED,
+    kind=SpecError,
+    mend={"sum(y,": "sum(y[...].astype(np.float32),"},
+)
+refused(
+    "a_number_with_dimensions",
+    """
     x = numpipe.full(64, 1.0, np.float32).sum(keepdims=True)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("any: axis must be None or an int from -2 to 1 for shape (64, 64), got 2", kind=SpecError, mend={"axis=2": "axis=1"})
-def a_mask_along_a_third_axis(a, b, c):
+""",
+    "sum: of a tile (64,) there is a number, without axis= and keepdims=",
+    kind=SpecError,
+    mend={"keepdims=True": ""},
+)
+refused(
+    "a_mask_along_a_third_axis",
+    """
     x = np.any(numpipe.iota((64, 64)) < 3, axis=2)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("np.var(tile, axis=None, keepdims=False) in a kernel, got np.var(numpipe.iota(64), ddof=1)", mend={", ddof=1": ""})
-def a_variance_of_a_sample(a, b, c):
+""",
+    "any: axis must be None or an int from -2 to 1 for shape (64, 64), got 2",
+    kind=SpecError,
+    mend={"axis=2": "axis=1"},
+)
+refused(
+    "a_variance_of_a_sample",
+    """
     x = np.var(numpipe.iota(64), ddof=1)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("partial_sum(tile) takes a float32 or int32 tile (M, N), got float32 (64,) (either layout)", kind=SpecError)
-def partial_sums_of_a_vector(a, b, c):
+""",
+    "np.var(tile, axis=None, keepdims=False) in a kernel, got np.var(numpipe.iota(64), ddof=1)",
+    mend={", ddof=1": ""},
+)
+refused(
+    "partial_sums_of_a_vector",
+    """
     x = numpipe.partial_sum(numpipe.full(64, 1.0, np.float32))
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("np.sum(tile, axis=None, keepdims=False) in a kernel, got np.sum(numpipe.iota(64), dtype='float32')",
-         mend={', dtype="float32"': ""})
-def a_sum_with_another_option(a, b, c):
+""",
+    "partial_sum(tile) takes a float32 or int32 tile (M, N), got float32 (64,) (either layout)",
+    kind=SpecError,
+)
+refused(
+    "a_sum_with_another_option",
+    """
     m = np.sum(numpipe.iota(64), dtype="float32")
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused(f", pipeline at {{file}}:{{line}}: grid: a reduction of a register tile {REASON}")
-def a_sum_that_is_a_grid(a, b, c):
-    for (k,), (y,) in numpipe.pipeline(grid=(numpipe.iota(64).sum(),), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(b):
-        #             ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+""",
+    "np.sum(tile, axis=None, keepdims=False) in a kernel, got np.sum(numpipe.iota(64), "
+    "dtype='float32')",
+    mend={', dtype="float32"': ""},
+)
+refused(
+    "a_sum_that_is_a_grid",
+    """
+    for (k,), (y,) in numpipe.pipeline(grid=(numpipe.iota(64).sum(),), in_specs=(spec,))(b):
+    #                 ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
         c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
-
-
-@refused("'np.any(numpipe.iota(64) < 3)' steers loads: what a tile holds decides whether something is loaded or copied, and the "
-         "memory role has no such value; take the pipeline, or the copy, out of the 'if'")
-def a_vote_that_steers_loads(a, b, c):
+""",
+    f", pipeline at {{file}}:{{line}}: grid: a reduction of a register tile {REASON}",
+)
+refused(
+    "a_vote_that_steers_loads",
+    """
     if np.any(numpipe.iota(64) < 3):
      # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-        for (k,), (y,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(b):
+        for (k,), (y,) in pipe(b):
             c[ds(0, 64), ds(0, 64)] = y[...].astype(np.float32)
-
-
-@refused(f"a reduction of a register tile {REASON}")
-def a_vote_that_a_loop_asks(a, b, c):
+""",
+    "'np.any(numpipe.iota(64) < 3)' steers loads: what a tile holds decides whether "
+    "something is loaded or copied, and the memory role has no such value; take the "
+    "pipeline, or the copy, out of the 'if'",
+)
+refused(
+    "a_vote_that_a_loop_asks",
+    """
     while np.any(numpipe.iota(64) < a.shape[0]):
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-        for (k,), (y,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(b):
+        for (k,), (y,) in pipe(b):
             c[ds(0, 64), ds(0, 64)] = y[...].astype(np.float32)
-
-
-MASK = "a mask, of whose elements np.any(mask) or np.all(mask) make one bool,"
-
-
-@refused(simulated=f"{MASK} {REASON}", compiled=f", pipeline at {{file}}:{{line}}: in_specs[0] for 'b': index_map: {MASK} {REASON}")
-def a_mask_that_says_which_block(a, b, c):
+""",
+    f"a reduction of a register tile {REASON}",
+)
+refused(
+    "a_mask_that_says_which_block",
+    """
     mask = numpipe.iota(64) < 3
     for (k,), (y,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (mask, k)),))(b):
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
         c[ds(0, 64), ds(0, 64)] = y[...].astype(np.float32)
-
-
-@refused(f", pipeline at {{file}}:{{line}}: grid: a number that a vote decides {REASON}")
-def a_number_that_a_vote_decides(a, b, c):
+""",
+    simulated=f"{MASK} {REASON}",
+    compiled=f", pipeline at {{file}}:{{line}}: in_specs[0] for 'b': index_map: {MASK} {REASON}",
+)
+refused(
+    "a_number_that_a_vote_decides",
+    """
     steps = 1
     if np.any(numpipe.iota(64) < 3):
         steps = 2
-    for (k,), (y,) in numpipe.pipeline(grid=(steps,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(b):
-        #             ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+    for (k,), (y,) in numpipe.pipeline(grid=(steps,), in_specs=(spec,))(b):
+    #                 ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
         c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
-
-
-@refused("wgmma.wait_group: n=8; the number of groups that may stay in flight is 0 … 7", kind=SpecError, mend={"), 8)": "), 0)"})
-def a_wait_with_too_many_groups(a, b, c):
-    for (k,), (y,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(b):
+""",
+    f", pipeline at {{file}}:{{line}}: grid: a number that a vote decides {REASON}",
+)
+refused(
+    "a_wait_with_too_many_groups",
+    """
+    for (k,), (y,) in pipe(b):
         s = numpipe.wgmma_wait(numpipe.wgmma(None, y, y.T), 8)
-        #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-# ---- vectors to arrays, atomics, gathered blocks ------------------------------------------------------------------------
-SUMS = np.zeros(64, np.float32)
-
-
-@refused("'c[…] = tile': the index selects (64,), the tile is (64, 1)", kind=SpecError, args=(A, B, SUMS),
-         mend={", keepdims=True": ""})
-def a_column_stored_as_a_vector(a, b, c):
+    #       ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+""",
+    "wgmma.wait_group: n=8; the number of groups that may stay in flight is 0 … 7",
+    kind=SpecError,
+    mend={"), 8)": "), 0)"},
+)
+refused(
+    "a_column_stored_as_a_vector",
+    """
     c[ds(0, 64)] = numpipe.zeros((64, 64), np.float32).sum(axis=1, keepdims=True)
   # ^^^^^^^^^^^^
-
-
-@refused("atomic_add: c.at[…]: the array is float32, the tile int32: store tile.astype(c.dtype)", kind=SpecError, args=(A, B, SUMS),
-         mend={"iota(64)": "iota(64).astype(c.dtype)"})
-def an_atomic_of_another_type(a, b, c):
+""",
+    "'c[…] = tile': the index selects (64,), the tile is (64, 1)",
+    kind=SpecError,
+    args=(A, B, SUMS),
+    mend={", keepdims=True": ""},
+)
+an_atomic_of_another_type = refused(
+    "an_atomic_of_another_type",
+    """
     numpipe.atomic_add(c.at[ds(0, 64)], numpipe.iota(64))
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-refused.also(an_atomic_of_another_type, "atomic_add: c.at[…]: the array is float64, the tile int32: pass an array of int32 as 'c'",
-             kind=SpecError, args=(A, B, SUMS.astype(np.float64)))
-
-
-@refused("'c[…] = tile': the array is float64, the tile int32: pass an array of int32 as 'c'", kind=SpecError,
-         args=(A, B, SUMS.astype(np.float64)))
-def a_vector_stored_to_float64(a, b, c):
+""",
+    "atomic_add: c.at[…]: the array is float32, the tile int32: store tile.astype(c.dtype)",
+    kind=SpecError,
+    args=(A, B, SUMS),
+    mend={"iota(64)": "iota(64).astype(c.dtype)"},
+)
+refused.also(
+    an_atomic_of_another_type,
+    "atomic_add: c.at[…]: the array is float64, the tile int32: pass an array of int32 as 'c'",
+    kind=SpecError,
+    args=(A, B, SUMS.astype(np.float64)),
+)
+refused(
+    "a_vector_stored_to_float64",
+    """
     c[ds(0, 64)] = numpipe.iota(64)
   # ^^^^^^^^^^^^
-
-
-@refused("c.at[…]: a vector of indices gathers in a load, and scatters in a store, only; here an index has ds(start, size) and "
-         "integers: write c.at[ds(start, 64), ds(start, 32)]", kind=SpecError)
-def a_scattered_sum(a, b, c):
+""",
+    "'c[…] = tile': the array is float64, the tile int32: pass an array of int32 as 'c'",
+    kind=SpecError,
+    args=(A, B, SUMS.astype(np.float64)),
+)
+refused(
+    "a_scattered_sum",
+    """
     numpipe.atomic_add(c.at[numpipe.iota(64), ds(0, 32)], numpipe.zeros((64, 32), np.float32))
     #                  ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("atomic_max: float32 has no such reduction in global memory: it takes int32, uint32", kind=SpecError)
-def a_maximum_of_floats(a, b, c):
+""",
+    "c.at[…]: a vector of indices gathers in a load, and scatters in a store, only; here an "
+    "index has ds(start, size) and integers: write c.at[ds(start, 64), ds(start, 32)]",
+    kind=SpecError,
+)
+refused(
+    "a_maximum_of_floats",
+    """
     numpipe.atomic_max(c.at[ds(0, 64), ds(0, 64)], numpipe.zeros((64, 64), np.float32))
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("atomic_min: float16 has no such reduction in global memory: it takes int32, uint32; a tile (M, N) to an array that TMA "
-         "can store, whose rows are multiples of 16 B, has float16 and bfloat16 too", kind=SpecError,
-         args=(A, B, SUMS.astype(np.float16)))
-def a_minimum_of_a_float16_vector(a, b, c):
+""",
+    "atomic_max: float32 has no such reduction in global memory: it takes int32, uint32",
+    kind=SpecError,
+)
+refused(
+    "a_minimum_of_a_float16_vector",
+    """
     numpipe.atomic_min(c.at[ds(0, 64)], numpipe.full(64, 0.0, np.float32).astype(np.float16))
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused(simulated="atomic_add(dst, tile): dst must be a view of an array, array.at[ds(i, 64), ds(j, 64)], got tile",
-         compiled="atomic_add(dst, tile): dst must be a view of an array, array.at[ds(i, 64), ds(j, 64)], got "
-                  "tile (64, 64) float32", kind=SpecError, mend={"c[ds": "c.at[ds"})
-def an_atomic_without_a_view(a, b, c):
+""",
+    "atomic_min: float16 has no such reduction in global memory: it takes int32, uint32; a "
+    "tile (M, N) to an array that TMA can store, whose rows are multiples of 16 B, has "
+    "float16 and bfloat16 too",
+    kind=SpecError,
+    args=(A, B, SUMS.astype(np.float16)),
+)
+refused(
+    "an_atomic_without_a_view",
+    """
     numpipe.atomic_add(c[ds(0, 64), ds(0, 64)], numpipe.zeros((64, 64), np.float32))
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused(simulated="atomic_add: c.at[…]: negative start -64: the GPU writes what lies inside", kind=SimulationError,
-         args=(A, B, SUMS))
-def an_atomic_before_the_first_element(a, b, c):
+""",
+    simulated=(
+        "atomic_add(dst, tile): dst must be a view of an array, array.at[ds(i, 64), ds(j, 64)], "
+        "got tile"
+    ),
+    compiled=(
+        "atomic_add(dst, tile): dst must be a view of an array, array.at[ds(i, 64), ds(j, 64)], "
+        "got tile (64, 64) float32"
+    ),
+    kind=SpecError,
+    mend={"c[ds": "c.at[ds"},
+)
+refused(
+    "an_atomic_before_the_first_element",
+    """
     numpipe.atomic_add(c.at[ds(c.shape[0] - 128, 64)], numpipe.full(64, 1.0, np.float32))
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("b[…]: one part of the index may be a vector of int32, the others are ds(start, size) and integers, got float32 (64,) "
-         "(either layout)", kind=SpecError)
-def a_gather_at_fractions(a, b, c):
+""",
+    simulated="atomic_add: c.at[…]: negative start -64: the GPU writes what lies inside",
+    kind=SimulationError,
+    args=(A, B, SUMS),
+)
+refused(
+    "a_gather_at_fractions",
+    """
     x = b[numpipe.full(64, 1.0, np.float32), ds(0, 64)]
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("b[…]: the indices of a tile's rows lie along them (column layout), these of 64 elements lie otherwise (row layout): "
-         "write numpipe.layout_cast(v, \"column\")", kind=SpecError,
-         mend={"numpipe.iota((64, 64)).max(axis=0)": 'numpipe.layout_cast(numpipe.iota((64, 64)).max(axis=0), "column")'})
-def a_gather_of_rows_along_columns(a, b, c):
+""",
+    "b[…]: one part of the index may be a vector of int32, the others are ds(start, size) "
+    "and integers, got float32 (64,) (either layout)",
+    kind=SpecError,
+)
+refused(
+    "a_gather_of_rows_along_columns",
+    """
     x = b[numpipe.iota((64, 64)).max(axis=0), ds(0, 64)]
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
+""",
+    "b[…]: the indices of a tile's rows lie along them (column layout), these of 64 elements "
+    'lie otherwise (row layout): write numpipe.layout_cast(v, "column")',
+    kind=SpecError,
+    mend={
+        "numpipe.iota((64, 64)).max(axis=0)": (
+            'numpipe.layout_cast(numpipe.iota((64, 64)).max(axis=0), "column")'
+        ),
+    },
+)
 
 # ---- scatter stores
-@refused("'c[…] = tile': the indices of a tile's rows lie along them (column layout), these of 64 elements lie otherwise (row "
-         "layout): write numpipe.layout_cast(v, \"column\")", kind=SpecError,
-         mend={"c[i,": "c[numpipe.layout_cast(i, \"column\"),"})
-def rows_scattered_by_indices_of_columns(a, b, c):
+refused(
+    "rows_scattered_by_indices_of_columns",
+    """
     i = numpipe.layout_cast(numpipe.iota(64), "row")
     c[i, ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
   # ^^^^^^^^^^^^^^^
-
-
-@refused("'c[…] = tile': one part of the index may be a vector of int32, the others are ds(start, size) and integers, got float32 "
-         "(64,) (either layout)", kind=SpecError, mend={"numpipe.full(64, 1, np.float32), ds": "numpipe.iota(64), ds"})
-def rows_scattered_by_fractions(a, b, c):
+""",
+    "'c[…] = tile': the indices of a tile's rows lie along them (column layout), these of 64 "
+    'elements lie otherwise (row layout): write numpipe.layout_cast(v, "column")',
+    kind=SpecError,
+    mend={"c[i,": 'c[numpipe.layout_cast(i, "column"),'},
+)
+refused(
+    "rows_scattered_by_fractions",
+    """
     c[numpipe.full(64, 1, np.float32), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("'c[…] = tile': the index selects (128, 64), the tile is (64, 64)", kind=SpecError,
-         mend={"iota(128)": "iota(64)"})
-def more_indices_than_rows(a, b, c):
+""",
+    "'c[…] = tile': one part of the index may be a vector of int32, the others are ds(start, "
+    "size) and integers, got float32 (64,) (either layout)",
+    kind=SpecError,
+    mend={"numpipe.full(64, 1, np.float32), ds": "numpipe.iota(64), ds"},
+)
+refused(
+    "more_indices_than_rows",
+    """
     c[numpipe.iota(128), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("'c[…] = tile', scattered, takes a tile in the accumulator's layout, this one (64, 64) is in coalesced 4 layout: write "
-         "numpipe.layout_cast(tile, \"accumulator\")", kind=SpecError, args=(A.astype("f4"), B, C),
-         mend={"= t": "= numpipe.layout_cast(t, \"accumulator\")"})
-def a_coalesced_tile_that_is_scattered(a, b, c):
+""",
+    "'c[…] = tile': the index selects (128, 64), the tile is (64, 64)",
+    kind=SpecError,
+    mend={"iota(128)": "iota(64)"},
+)
+refused(
+    "a_coalesced_tile_that_is_scattered",
+    """
     t = numpipe.load_tile(a.at[ds(0, 64), ds(0, 64)])
     c[numpipe.iota(64), ds(0, 64)] = t
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+""",
+    "'c[…] = tile', scattered, takes a tile in the accumulator's layout, this one (64, 64) "
+    'is in coalesced 4 layout: write numpipe.layout_cast(tile, "accumulator")',
+    kind=SpecError,
+    args=(A.astype("f4"), B, C),
+    mend={"= t": '= numpipe.layout_cast(t, "accumulator")'},
+)

@@ -18,462 +18,685 @@ a mask or vote that steers loads      a_mask_that_steers, a_block_where_a_tile_s
                                       a_vote_that_steers_loads, a_vote_that_a_loop_asks, a_number_that_a_vote_decides
 ====================================  ==========================================================================================
 """
-# ruff: noqa: F841 (kernels that are wrong on purpose)
 
 from __future__ import annotations
 
 import numpy as np
 
-import numpipe
-from numpipe import BlockSpec, SerializedWgmma, SpecError, ds
+from numpipe import SerializedWgmma, SpecError
 from numpipe.arch.dtypes import KINDS, TILES, listed
 from numpipe.core.inert import REASON
 from tests.kernels.refusals import A, B, C, Cases
 
-refused = Cases()
 BIAS = np.ones(64, np.float32)
 WIDE = np.ones((64, 64))
-
-
-@refused("'+' of tiles of float32 and int32: convert one of them, e.g. x.astype(np.float32)", kind=SpecError,
-         mend={"iota((64, 64))": "iota((64, 64)).astype(np.float32)"})
-def tiles_of_two_types(a, b, c):
+PARTS = (
+    "tile[…]: parts of a register tile have a slice along each dimension, x[:, 0:32], x[64:128, :], of a vector "
+    "v[ds(8, 16)]; v[:, None] and v[None, :] give a vector a dimension; elements are those of a tile in shared "
+    "memory, or of an array"
+)
+MASK = "'c[…] = tile': the tile is a mask: store {}, or what it chooses, np.where(mask, x, y)"
+LOADED = "; tile[...] loads a shared-memory tile to registers"
+refused = Cases()
+refused(
+    "tiles_of_two_types",
+    """
     x = numpipe.zeros((64, 64), np.float32) + numpipe.iota((64, 64))
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("'*' of an int32 tile and a float: use .astype(np.float32) first", kind=SpecError,
-         mend={"iota(64)": "iota(64).astype(np.float32)"})
-def an_int32_tile_and_a_fraction(a, b, c):
+""",
+    "'+' of tiles of float32 and int32: convert one of them, e.g. x.astype(np.float32)",
+    kind=SpecError,
+    mend={"iota((64, 64))": "iota((64, 64)).astype(np.float32)"},
+)
+refused(
+    "an_int32_tile_and_a_fraction",
+    """
     x = numpipe.iota(64) * 0.5
     #   ^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("'/' takes tiles of float32, got int32: use .astype(np.float32) first", kind=SpecError,
-         mend={"iota(64)": "iota(64).astype(np.float32)"})
-def a_quotient_of_integers(a, b, c):
+""",
+    "'*' of an int32 tile and a float: use .astype(np.float32) first",
+    kind=SpecError,
+    mend={"iota(64)": "iota(64).astype(np.float32)"},
+)
+refused(
+    "a_quotient_of_integers",
+    """
     x = numpipe.iota(64) / 2
     #   ^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("'+' takes tiles of float32 or int32, got a mask: use .astype(np.float32) first", kind=SpecError,
-         mend={"< 3)": "< 3).astype(np.float32)"})
-def arithmetic_on_a_mask(a, b, c):
+""",
+    "'/' takes tiles of float32, got int32: use .astype(np.float32) first",
+    kind=SpecError,
+    mend={"iota(64)": "iota(64).astype(np.float32)"},
+)
+refused(
+    "arithmetic_on_a_mask",
+    """
     x = (numpipe.iota(64) < 3) + 1
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("np.exp(…) takes register tiles and numbers, got int32: convert it with float(x)", kind=SpecError,
-         mend={"a.shape[0]": "float(a.shape[0])"})
-def a_function_of_an_integer(a, b, c):
+""",
+    "'+' takes tiles of float32 or int32, got a mask: use .astype(np.float32) first",
+    kind=SpecError,
+    mend={"< 3)": "< 3).astype(np.float32)"},
+)
+refused(
+    "a_function_of_an_integer",
+    """
     x = np.exp(a.shape[0])
     #   ^^^^^^^^^^^^^^^^^^
-
-
-@refused("'np.exp' takes tiles of float32, got int32: use .astype(np.float32) first", kind=SpecError,
-         mend={"iota(64)": "iota(64).astype(np.float32)"})
-def a_function_of_an_integer_tile(a, b, c):
+""",
+    "np.exp(…) takes register tiles and numbers, got int32: convert it with float(x)",
+    kind=SpecError,
+    mend={"a.shape[0]": "float(a.shape[0])"},
+)
+refused(
+    "a_function_of_an_integer_tile",
+    """
     x = np.exp(numpipe.iota(64))
     #   ^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("np.maximum takes 2 arguments in a kernel, (a, b), got np.maximum(numpipe.iota(64))", mend={"iota(64))": "iota(64), 0)"})
-def a_function_of_too_little(a, b, c):
+""",
+    "'np.exp' takes tiles of float32, got int32: use .astype(np.float32) first",
+    kind=SpecError,
+    mend={"iota(64)": "iota(64).astype(np.float32)"},
+)
+refused(
+    "a_function_of_too_little",
+    """
     x = np.maximum(numpipe.iota(64))
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused(simulated="np.where(mask, x, y) takes a mask, as x < y gives it, and two tiles or numbers, got (tile, int, int)",
-         compiled="np.where(mask, x, y) takes a mask, as x < y gives it, and two tiles or numbers, got (tile (64,) int32 "
-                  "(either layout), int32, int32)", kind=SpecError, mend={"iota(64), ": "iota(64) < 3, "})
-def a_choice_by_numbers(a, b, c):
+""",
+    "np.maximum takes 2 arguments in a kernel, (a, b), got np.maximum(numpipe.iota(64))",
+    mend={"iota(64))": "iota(64), 0)"},
+)
+refused(
+    "a_choice_by_numbers",
+    """
     x = np.where(numpipe.iota(64), 1, 2)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("np.where of tiles of float32 and int32: convert one of them", kind=SpecError,
-         mend={"iota(64))": "iota(64).astype(np.float32))"})
-def a_choice_between_two_types(a, b, c):
+""",
+    simulated=(
+        "np.where(mask, x, y) takes a mask, as x < y gives it, and two tiles or numbers, got "
+        "(tile, int, int)"
+    ),
+    compiled=(
+        "np.where(mask, x, y) takes a mask, as x < y gives it, and two tiles or numbers, got "
+        "(tile (64,) int32 (either layout), int32, int32)"
+    ),
+    kind=SpecError,
+    mend={"iota(64), ": "iota(64) < 3, "},
+)
+refused(
+    "a_choice_between_two_types",
+    """
     x = np.where(numpipe.iota(64) < 3, numpipe.full(64, 1.0, np.float32), numpipe.iota(64))
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused(f"a mask, of whose elements np.any(mask) or np.all(mask) make one bool, {REASON}",
-         mend={"numpipe.iota(64) < a.shape[0]": "np.any(numpipe.iota(64) < a.shape[0])"})
-def a_mask_that_steers(a, b, c):
+""",
+    "np.where of tiles of float32 and int32: convert one of them",
+    kind=SpecError,
+    mend={"iota(64))": "iota(64).astype(np.float32))"},
+)
+refused(
+    "a_mask_that_steers",
+    """
     if numpipe.iota(64) < a.shape[0]:
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
         c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
-
-
-@refused("full: a vector has 8 x i elements, at most 256, to lie along the columns of a tile, or 64 x j along its rows, got 12",
-         kind=SpecError, mend={"full(12": "full(16"})
-def a_vector_of_12(a, b, c):
+""",
+    f"a mask, of whose elements np.any(mask) or np.all(mask) make one bool, {REASON}",
+    mend={"numpipe.iota(64) < a.shape[0]": "np.any(numpipe.iota(64) < a.shape[0])"},
+)
+refused(
+    "a_vector_of_12",
+    """
     x = numpipe.full(12, 1.0, np.float32)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("iota: axis must be a compile-time int from -2 to 1 for shape (64, 64), got 2", kind=SpecError,
-         mend={"64), 2)": "64), 1)"})
-def an_axis_too_far(a, b, c):
+""",
+    "full: a vector has 8 x i elements, at most 256, to lie along the columns of a tile, or "
+    "64 x j along its rows, got 12",
+    kind=SpecError,
+    mend={"full(12": "full(16"},
+)
+refused(
+    "an_axis_too_far",
+    """
     x = numpipe.iota((64, 64), 2)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("'*' of a float16 tile and float32, which it would round: use .astype(np.float32) on the tile, or full(tile.shape, "
-         "number, tile.dtype)", kind=SpecError, mend={"64)] *": "64)].astype(np.float32) *"})
-def a_float16_tile_and_a_float32(a, b, c):
+""",
+    "iota: axis must be a compile-time int from -2 to 1 for shape (64, 64), got 2",
+    kind=SpecError,
+    mend={"64), 2)": "64), 1)"},
+)
+refused(
+    "a_float16_tile_and_a_float32",
+    """
     x = b[ds(0, 64), ds(0, 64)] * c[0, 0]
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("'fma' takes tiles of float32, got float16: use .astype(np.float32) first", kind=SpecError,
-         mend={"64)]": "64)].astype(np.float32)"})
-def an_fma_of_float16(a, b, c):
+""",
+    "'*' of a float16 tile and float32, which it would round: use .astype(np.float32) on the "
+    "tile, or full(tile.shape, number, tile.dtype)",
+    kind=SpecError,
+    mend={"64)] *": "64)].astype(np.float32) *"},
+)
+refused(
+    "an_fma_of_float16",
+    """
     x = b[ds(0, 64), ds(0, 64)]
     x = numpipe.fma(x, x, x)
     #   ^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("tiles of shapes (64, 64) and (40,) do not combine", kind=SpecError)
-def a_vector_of_another_size(a, b, c):
+""",
+    "'fma' takes tiles of float32, got float16: use .astype(np.float32) first",
+    kind=SpecError,
+    mend={"64)]": "64)].astype(np.float32)"},
+)
+refused(
+    "a_vector_of_another_size",
+    """
     x = numpipe.zeros((64, 64), np.float32) + numpipe.full(40, 1.0, np.float32)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("v[:, None] needs a vector along rows (column layout), this one of 40 elements lies along columns (row layout): "
-         "there, vectors have 64 x j elements", kind=SpecError)
-def a_row_that_is_turned(a, b, c):
+""",
+    "tiles of shapes (64, 64) and (40,) do not combine",
+    kind=SpecError,
+)
+refused(
+    "a_row_that_is_turned",
+    """
     x = numpipe.full(40, 1.0, np.float32)[:, None]
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-PARTS = ("tile[…]: parts of a register tile have a slice along each dimension, x[:, 0:32], x[64:128, :], of a vector "
-         "v[ds(8, 16)]; v[:, None] and v[None, :] give a vector a dimension; elements are those of a tile in shared "
-         "memory, or of an array")
-
-
-@refused(PARTS, kind=SpecError, mend={"[8:16]": "[ds(8, 8)]"})
-def a_slice_of_a_vector(a, b, c):
+""",
+    "v[:, None] needs a vector along rows (column layout), this one of 40 elements lies "
+    "along columns (row layout): there, vectors have 64 x j elements",
+    kind=SpecError,
+)
+refused(
+    "a_slice_of_a_vector",
+    """
     x = numpipe.full(64, 1.0, np.float32)[8:16]
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("tile[…]: elements 64 … 127 of its columns are not in a tile (64, 64): take some of 0 … 63", kind=SpecError,
-         mend={"64:128": "32:64"})
-def a_part_past_a_tile(a, b, c):
+""",
+    PARTS,
+    kind=SpecError,
+    mend={"[8:16]": "[ds(8, 8)]"},
+)
+refused(
+    "a_part_past_a_tile",
+    """
     x = numpipe.zeros((64, 64), np.float32)[:, 64:128]
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("tile[…]: elements 4 … 19 of its columns lie in the midst of what lanes have: a part of a tile float32 (64, 64) starts at "
-         "a multiple of 8 and has a multiple of 8: take 0:24, or a part of a tile in shared memory", kind=SpecError,
-         mend={"4:20": "0:24"})
-def a_part_between_lanes(a, b, c):
+""",
+    "tile[…]: elements 64 … 127 of its columns are not in a tile (64, 64): take some of 0 … 63",
+    kind=SpecError,
+    mend={"64:128": "32:64"},
+)
+refused(
+    "a_part_between_lanes",
+    """
     x = numpipe.zeros((64, 64), np.float32)[:, 4:20]
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("tile[…]: a part of its columns starts at a run-time value, but registers are named at compile time: write a constant, or "
-         "store the tile to shared memory and load a part of that", kind=SpecError, mend={"ds(a.shape[0], 8)": "ds(8, 8)"})
-def a_part_at_a_run_time_start(a, b, c):
+""",
+    "tile[…]: elements 4 … 19 of its columns lie in the midst of what lanes have: a part of "
+    "a tile float32 (64, 64) starts at a multiple of 8 and has a multiple of 8: take 0:24, "
+    "or a part of a tile in shared memory",
+    kind=SpecError,
+    mend={"4:20": "0:24"},
+)
+refused(
+    "a_part_at_a_run_time_start",
+    """
     x = numpipe.zeros((64, 64), np.float32)[:, ds(a.shape[0], 8)]
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("'64:': a slice of an array, or of a tile in shared memory, has both bounds, from 0 on, at compile time: write 0:64, or "
-         "ds(start, size) for a run-time start", kind=SpecError, mend={"64:]": "64:128]"})
-def a_slice_to_the_end_of_an_array(a, b, c):
+""",
+    "tile[…]: a part of its columns starts at a run-time value, but registers are named at "
+    "compile time: write a constant, or store the tile to shared memory and load a part of "
+    "that",
+    kind=SpecError,
+    mend={"ds(a.shape[0], 8)": "ds(8, 8)"},
+)
+refused(
+    "a_slice_to_the_end_of_an_array",
+    """
     x = a[0:64, 64:]
     #   ^^^^^^^^^^^^
-
-
-@refused("reshape of a tile (64, 64) to (32, 128): other lanes would have its elements; vectors (n,), (1, n) and (n, 1) become "
-         "each other, all else goes through shared memory: tile[...] = x, then a part of it", kind=SpecError)
-def a_shape_of_other_lanes(a, b, c):
+""",
+    "'64:': a slice of an array, or of a tile in shared memory, has both bounds, from 0 on, "
+    "at compile time: write 0:64, or ds(start, size) for a run-time start",
+    kind=SpecError,
+    mend={"64:]": "64:128]"},
+)
+refused(
+    "a_shape_of_other_lanes",
+    """
     x = numpipe.zeros((64, 64), np.float32).reshape(32, -1)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("reshape: a tile (64,) has 64 elements, which are not (3, -1)", kind=SpecError, mend={"(3, -1)": "(1, -1)"})
-def a_shape_of_other_size(a, b, c):
+""",
+    "reshape of a tile (64, 64) to (32, 128): other lanes would have its elements; vectors "
+    "(n,), (1, n) and (n, 1) become each other, all else goes through shared memory: "
+    "tile[...] = x, then a part of it",
+    kind=SpecError,
+)
+refused(
+    "a_shape_of_other_size",
+    """
     x = numpipe.full(64, 1.0, np.float32).reshape(3, -1)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("reshape of a tile (1, 64) to (64, 1): a row and a column lie in other lanes: numpipe.layout_cast(x.reshape(-1), \"row\") "
-         "or \"column\" moves a vector", kind=SpecError,
-         mend={"numpipe.full((1, 64), 1.0, np.float32).reshape(64, 1)":
-               "numpipe.layout_cast(numpipe.full((1, 64), 1.0, np.float32).reshape(-1), \"column\").reshape(64, 1)"})
-def a_part_of_a_row_as_a_column(a, b, c):
+""",
+    "reshape: a tile (64,) has 64 elements, which are not (3, -1)",
+    kind=SpecError,
+    mend={"(3, -1)": "(1, -1)"},
+)
+refused(
+    "a_part_of_a_row_as_a_column",
+    """
     x = numpipe.full((1, 64), 1.0, np.float32).reshape(64, 1)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused(PARTS, kind=SpecError)
-def a_part_of_a_register_tile(a, b, c):
+""",
+    "reshape of a tile (1, 64) to (64, 1): a row and a column lie in other lanes: "
+    'numpipe.layout_cast(x.reshape(-1), "row") or "column" moves a vector',
+    kind=SpecError,
+    mend={
+        "numpipe.full((1, 64), 1.0, np.float32).reshape(64, 1)": (
+            "numpipe.layout_cast(numpipe.full((1, 64), 1.0, np.float32).reshape(-1), "
+            '"column").reshape(64, 1)'
+        ),
+    },
+)
+refused(
+    "a_part_of_a_register_tile",
+    """
     x = numpipe.zeros((64, 64), np.float32)[0, 0]
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("tile[:, None]: a dimension is added to a vector, got a tile (64, 64)", kind=SpecError)
-def a_dimension_for_a_tile(a, b, c):
+""",
+    PARTS,
+    kind=SpecError,
+)
+refused(
+    "a_dimension_for_a_tile",
+    """
     x = numpipe.zeros((64, 64), np.float32)[:, None]
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("full: a tile (1, n) has 8 x i columns, at most 256, a tile (m, 1) 64 x j rows, got (1, 512)", kind=SpecError,
-         mend={"(1, 512)": "(1, 256)"})
-def a_row_of_512(a, b, c):
+""",
+    "tile[:, None]: a dimension is added to a vector, got a tile (64, 64)",
+    kind=SpecError,
+)
+refused(
+    "a_row_of_512",
+    """
     x = numpipe.full((1, 512), 1.0, np.float32)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused(simulated="full: a shape is a tuple of ints up to 32768, got (64.0, 64)",
-         compiled="full: shape must be a compile-time constant, not a run-time (float64, 64): pass a literal, a constant of the "
-                  "module or a Static field", kind=SpecError, mend={"64.0": "64"})
-def a_shape_of_fractions(a, b, c):
+""",
+    "full: a tile (1, n) has 8 x i columns, at most 256, a tile (m, 1) 64 x j rows, got (1, 512)",
+    kind=SpecError,
+    mend={"(1, 512)": "(1, 256)"},
+)
+refused(
+    "a_shape_of_fractions",
+    """
     x = numpipe.full((64.0, 64), 1.0, np.float32)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("full(shape, value, dtype): the value must be a number", kind=SpecError, mend={'"a"': "1.0"})
-def a_tile_of_texts(a, b, c):
+""",
+    simulated="full: a shape is a tuple of ints up to 32768, got (64.0, 64)",
+    compiled=(
+        "full: shape must be a compile-time constant, not a run-time (float64, 64): pass a "
+        "literal, a constant of the module or a Static field"
+    ),
+    kind=SpecError,
+    mend={"64.0": "64"},
+)
+refused(
+    "a_tile_of_texts",
+    """
     x = numpipe.full((64, 64), "a", np.float32)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused(f"astype: a tile's dtype is {listed(TILES, 'or')}, got int16: convert an array before the call", kind=SpecError)
-def a_tile_of_int16(a, b, c):
+""",
+    "full(shape, value, dtype): the value must be a number",
+    kind=SpecError,
+    mend={'"a"': "1.0"},
+)
+refused(
+    "a_tile_of_int16",
+    """
     x = numpipe.zeros((64, 64), np.float32).astype(np.int16)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("'&' of a mask and an int literal: a mask combines with masks and bools", kind=SpecError, mend={"& 1": "& True"})
-def a_mask_and_an_integer(a, b, c):
+""",
+    f"astype: a tile's dtype is {listed(TILES, 'or')}, got int16: convert an array before the call",
+    kind=SpecError,
+)
+refused(
+    "a_mask_and_an_integer",
+    """
     x = (numpipe.iota(64) < 3) & 1
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-MASK = "'c[…] = tile': the tile is a mask: store {}, or what it chooses, np.where(mask, x, y)"
-
-
-@refused(MASK.format("np.where(mask, 1.0, 0.0)"), kind=SpecError,
-         mend={"numpipe.iota((64, 64)) < 3": "np.where(numpipe.iota((64, 64)) < 3, 1.0, 0.0)"})
-def a_mask_that_is_stored(a, b, c):
+""",
+    "'&' of a mask and an int literal: a mask combines with masks and bools",
+    kind=SpecError,
+    mend={"& 1": "& True"},
+)
+refused(
+    "a_mask_that_is_stored",
+    """
     c[ds(0, 64), ds(0, 64)] = numpipe.iota((64, 64)) < 3
   # ^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused(MASK.format("mask.astype(np.int32)"), kind=SpecError, args=(A, B, C.astype(np.int32)),
-         mend={"x < 3": "(x < 3).astype(np.int32)"})
-def a_mask_stored_to_integers(a, b, c):
+""",
+    MASK.format("np.where(mask, 1.0, 0.0)"),
+    kind=SpecError,
+    mend={"numpipe.iota((64, 64)) < 3": "np.where(numpipe.iota((64, 64)) < 3, 1.0, 0.0)"},
+)
+refused(
+    "a_mask_stored_to_integers",
+    """
     x = numpipe.iota((64, 64))
     c[ds(0, 64), ds(0, 64)] = x < 3
   # ^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused(MASK.format("np.where(mask, 1.0, 0.0).astype(c.dtype)"), kind=SpecError, args=(A, B, C.astype(np.float16)),
-         mend={"x < 3": "np.where(x < 3, 1.0, 0.0).astype(c.dtype)"})
-def a_mask_stored_to_halves(a, b, c):
+""",
+    MASK.format("mask.astype(np.int32)"),
+    kind=SpecError,
+    args=(A, B, C.astype(np.int32)),
+    mend={"x < 3": "(x < 3).astype(np.int32)"},
+)
+refused(
+    "a_mask_stored_to_halves",
+    """
     x = numpipe.iota((64, 64))
     c[ds(0, 64), ds(0, 64)] = x < 3
   # ^^^^^^^^^^^^^^^^^^^^^^^
-
-
-LOADED = "; tile[...] loads a shared-memory tile to registers"
-
-
-@refused(simulated="np.maximum(…) takes register tiles and numbers, got shared-memory tile and tile" + LOADED,
-         compiled="np.maximum(…) takes register tiles and numbers, got shared-memory tile (64, 64) float16 and tile (64, 64) "
-                  "float32" + LOADED, kind=SpecError, mend={"(y, ": "(y[...].astype(np.float32), "})
-def a_maximum_of_a_tile_in_shared_memory(a, b, c):
-    for (k,), (y,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(b):
+""",
+    MASK.format("np.where(mask, 1.0, 0.0).astype(c.dtype)"),
+    kind=SpecError,
+    args=(A, B, C.astype(np.float16)),
+    mend={"x < 3": "np.where(x < 3, 1.0, 0.0).astype(c.dtype)"},
+)
+refused(
+    "a_maximum_of_a_tile_in_shared_memory",
+    """
+    for (k,), (y,) in pipe(b):
         x = np.maximum(y, numpipe.zeros((64, 64), np.float32))
-        #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+    #       ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+""",
+    simulated="np.maximum(…) takes register tiles and numbers, got shared-memory tile and tile"
+    + LOADED,
+    compiled="np.maximum(…) takes register tiles and numbers, got shared-memory tile (64, 64) "
+    "float16 and tile (64, 64) "
+    "float32" + LOADED,
+    kind=SpecError,
+    mend={"(y, ": "(y[...].astype(np.float32), "},
+)
 
-
-# ---- blocks of arrays -----------------------------------------------------------------------------------------------
-@refused("b[…]: ':' has no compile-time size here; use ds(start, size)", kind=SpecError, mend={":]": "ds(0, 64)]"})
-def a_whole_dimension_of_an_array(a, b, c):
+# blocks of arrays
+refused(
+    "a_whole_dimension_of_an_array",
+    """
     x = b[ds(0, 64), :]
     #   ^^^^^^^^^^^^^^^
-
-
-@refused("b[…]: a tile has a multiple of 8 rows and of 8 columns, and at most 32768 elements, all registers of a "
-         "warpgroup, got (36, 64)", kind=SpecError, mend={"ds(0, 36)": "ds(0, 32)"})
-def a_block_of_36_rows(a, b, c):
+""",
+    "b[…]: ':' has no compile-time size here; use ds(start, size)",
+    kind=SpecError,
+    mend={":]": "ds(0, 64)]"},
+)
+refused(
+    "a_block_of_36_rows",
+    """
     x = b[ds(0, 36), ds(0, 64)]
     #   ^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused(f"b[…]: a tile's dtype is {listed(TILES, 'or')}, got float64: convert an array before the call",
-         kind=SpecError, args=(A, WIDE, C))
-def a_block_of_float64(a, b, c):
+""",
+    "b[…]: a tile has a multiple of 8 rows and of 8 columns, and at most 32768 elements, all "
+    "registers of a warpgroup, got (36, 64)",
+    kind=SpecError,
+    mend={"ds(0, 36)": "ds(0, 32)"},
+)
+refused(
+    "a_block_of_float64",
+    """
     x = b[ds(0, 64), ds(0, 64)]
     #   ^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused(simulated="array 'b' has 1 dimension: b[…] is a block of one or two of them, ds(start, size), with an integer along the "
-                   "others, got (ds(0, 64), ds(0, 64))",
-         compiled="array 'b' has 1 dimension: b[…] is a block of one or two of them, ds(start, size), with an integer along the "
-                  "others, got (ds(64), ds(64))", kind=SpecError, args=(A, BIAS, C))
-def a_block_of_a_vector(a, b, c):
+""",
+    f"b[…]: a tile's dtype is {listed(TILES, 'or')}, got float64: convert an array before the call",
+    kind=SpecError,
+    args=(A, WIDE, C),
+)
+refused(
+    "a_block_of_a_vector",
+    """
     x = b[ds(0, 64), ds(0, 64)]
     #   ^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("'+' of tiles of float32 and float16: convert one of them, e.g. x.astype(np.float32)", kind=SpecError,
-         mend={"64)]": "64)].astype(np.float32)"})
-def arithmetic_on_a_block_of_float16(a, b, c):
+""",
+    simulated=(
+        "array 'b' has 1 dimension: b[…] is a block of one or two of them, ds(start, size), with "
+        "an integer along the others, got (ds(0, 64), ds(0, 64))"
+    ),
+    compiled=(
+        "array 'b' has 1 dimension: b[…] is a block of one or two of them, ds(start, size), with "
+        "an integer along the others, got (ds(64), ds(64))"
+    ),
+    kind=SpecError,
+    args=(A, BIAS, C),
+)
+refused(
+    "arithmetic_on_a_block_of_float16",
+    """
     x = numpipe.zeros((64, 64), np.float32) + b[ds(0, 64), ds(0, 64)]
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused(f"a register tile {REASON}")
-def a_block_where_a_tile_says(a, b, c):
+""",
+    "'+' of tiles of float32 and float16: convert one of them, e.g. x.astype(np.float32)",
+    kind=SpecError,
+    mend={"64)]": "64)].astype(np.float32)"},
+)
+refused(
+    "a_block_where_a_tile_says",
+    """
     x = b[ds(numpipe.iota(64), 64), ds(0, 64)]
     #     ^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused(simulated="ds(start, size): start must be an integer, got array: int(x) truncates a float, // divides integers",
-         compiled="ds(start, size): start must be an integer, got array 'b': int(x) truncates a float, // divides integers",
-         kind=SpecError, mend={"ds(b,": "ds(0,"})
-def a_block_where_an_array_says(a, b, c):
+""",
+    f"a register tile {REASON}",
+)
+refused(
+    "a_block_where_an_array_says",
+    """
     x = b[ds(b, 64), ds(0, 64)]
     #     ^^^^^^^^^
+""",
+    simulated=(
+        "ds(start, size): start must be an integer, got array: int(x) truncates a float, // "
+        "divides integers"
+    ),
+    compiled=(
+        "ds(start, size): start must be an integer, got array 'b': int(x) truncates a float, // "
+        "divides integers"
+    ),
+    kind=SpecError,
+    mend={"ds(b,": "ds(0,"},
+)
 
-
-# ---- products with A from registers ---------------------------------------------------------------------------------
-@refused("wgmma: a is a float32 register tile in the accumulator's layout, and the A operand of registers is that packed to 16 "
-         "bits: write a.astype(b.dtype), which moves nothing between lanes, with b of float16 or bfloat16", kind=SpecError,
-         mend={"np.float32), y": "np.float32).astype(y.dtype), y"})
-def an_accumulator_as_an_operand(a, b, c):
-    for (k,), (y,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(b):
+# products with A from registers
+refused(
+    "an_accumulator_as_an_operand",
+    """
+    for (k,), (y,) in pipe(b):
         p = numpipe.wgmma(None, numpipe.zeros((64, 64), np.float32), y)
-        #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("wgmma: a (64,) lies along rows (column layout), the A operand is a tile (M, K) in the accumulator's layout, packed: "
-         "combine it with a tile first", kind=SpecError, mend={".sum(axis=1)": ""})
-def a_vector_as_an_operand(a, b, c):
-    for (k,), (y,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(b):
+    #       ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+""",
+    "wgmma: a is a float32 register tile in the accumulator's layout, and the A operand of "
+    "registers is that packed to 16 bits: write a.astype(b.dtype), which moves nothing "
+    "between lanes, with b of float16 or bfloat16",
+    kind=SpecError,
+    mend={"np.float32), y": "np.float32).astype(y.dtype), y"},
+)
+refused(
+    "a_vector_as_an_operand",
+    """
+    for (k,), (y,) in pipe(b):
         p = numpipe.wgmma(None, numpipe.zeros((64, 64), np.float32).sum(axis=1).astype(np.float16), y)
-        #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused(f"wgmma: a and b must be of one kind: {'; '.join(KINDS)}; got bfloat16 and float16", kind=SpecError,
-         mend={'"bfloat16"': "y.dtype"})
-def an_operand_of_another_type(a, b, c):
-    for (k,), (y,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(b):
+    #       ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+""",
+    "wgmma: a (64,) lies along rows (column layout), the A operand is a tile (M, K) in the "
+    "accumulator's layout, packed: combine it with a tile first",
+    kind=SpecError,
+    mend={".sum(axis=1)": ""},
+)
+refused(
+    "an_operand_of_another_type",
+    """
+    for (k,), (y,) in pipe(b):
         p = numpipe.wgmma(None, numpipe.zeros((64, 64), np.float32).astype("bfloat16"), y)
-        #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("wgmma: the accumulator must be float32, got int32", kind=SpecError,
-         mend={"iota((64, 64))": "iota((64, 64)).astype(np.float32)"})
-def an_accumulator_of_integers(a, b, c):
-    for (k,), (y,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(b):
+    #       ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+""",
+    f"wgmma: a and b must be of one kind: {'; '.join(KINDS)}; got bfloat16 and float16",
+    kind=SpecError,
+    mend={'"bfloat16"': "y.dtype"},
+)
+refused(
+    "an_accumulator_of_integers",
+    """
+    for (k,), (y,) in pipe(b):
         acc = numpipe.wgmma(numpipe.iota((64, 64)), y, y.T)
-        #     ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused(compiled="'np.exp': the accumulator is in flight: wgmma may still be writing it; write acc = numpipe.wgmma_wait(acc, 0) "
-                  "first, or wgmma_wait(acc), which leaves newer products in flight",
-         mend={"numpipe.wgmma(None, x, x.T)": "numpipe.wgmma_wait(numpipe.wgmma(None, x, x.T), 0)"})
-def a_function_of_an_accumulator_in_flight(a, b, c):
-    for (k,), (x,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(b):
+    #         ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+""",
+    "wgmma: the accumulator must be float32, got int32",
+    kind=SpecError,
+    mend={"iota((64, 64))": "iota((64, 64)).astype(np.float32)"},
+)
+refused(
+    "a_function_of_an_accumulator_in_flight",
+    """
+    for (k,), (x,) in pipe(b):
         s = np.exp(numpipe.wgmma(None, x, x.T))
-        #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused(compiled="'c[…] = tile': the accumulator is in flight: wgmma may still be writing it; write acc = numpipe.wgmma_wait(acc, "
-                  "0) first, or wgmma_wait(acc), which leaves newer products in flight",
-         mend={"numpipe.wgmma(None, x, x.T)": "numpipe.wgmma_wait(numpipe.wgmma(None, x, x.T), 0)"})
-def a_store_of_an_accumulator_in_flight(a, b, c):
-    for (k,), (x,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a):
+    #       ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+""",
+    compiled=(
+        "'np.exp': the accumulator is in flight: wgmma may still be writing it; write acc = "
+        "numpipe.wgmma_wait(acc, 0) first, or wgmma_wait(acc), which leaves newer products in "
+        "flight"
+    ),
+    mend={"numpipe.wgmma(None, x, x.T)": "numpipe.wgmma_wait(numpipe.wgmma(None, x, x.T), 0)"},
+)
+refused(
+    "a_store_of_an_accumulator_in_flight",
+    """
+    for (k,), (x,) in numpipe.pipeline(grid=(1,), in_specs=(spec,))(a):
         acc = numpipe.wgmma(None, x, x.T)
         c[ds(0, 64), ds(0, 64)] = acc
-      # ^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused(compiled="wgmma(acc, a, b), a: the accumulator is in flight: wgmma may still be writing it; write acc = numpipe.wgmma_wait"
-                  "(acc, 0) first, or wgmma_wait(acc), which leaves newer products in flight")
-def an_accumulator_in_flight_as_an_operand(a, b, c):
-    for (k,), (x,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a):
+    #   ^^^^^^^^^^^^^^^^^^^^^^^
+""",
+    compiled=(
+        "'c[…] = tile': the accumulator is in flight: wgmma may still be writing it; write acc = "
+        "numpipe.wgmma_wait(acc, 0) first, or wgmma_wait(acc), which leaves newer products in "
+        "flight"
+    ),
+    mend={"numpipe.wgmma(None, x, x.T)": "numpipe.wgmma_wait(numpipe.wgmma(None, x, x.T), 0)"},
+)
+refused(
+    "an_accumulator_in_flight_as_an_operand",
+    """
+    for (k,), (x,) in pipe(a):
         acc = numpipe.wgmma(None, x, x.T)
         acc = numpipe.wgmma(None, acc, x)
-        #     ^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused(compiled="'p' gets its next value in the registers that a product in flight reads: ptxas would serialise wgmma, "
-                  "operand-redefined (C7513): each product would be waited for before the next one begins, at about half of the "
-                  "speed; write acc = numpipe.wgmma_wait(acc) before; what the operand is made of may be computed while the "
-                  "product runs; CompilerParams(allow_serialized_wgmma=True) takes the kernel as it is\n"
-                  "in flight since {path}:{line-2}", kind=SerializedWgmma)
-def an_operand_in_flight(a, b, c):
+    #         ^^^^^^^^^^^^^^^^^^^^^^^^^^^
+""",
+    compiled=(
+        "wgmma(acc, a, b), a: the accumulator is in flight: wgmma may still be writing it; write "
+        "acc = numpipe.wgmma_wait(acc, 0) first, or wgmma_wait(acc), which leaves newer products "
+        "in flight"
+    ),
+)
+refused(
+    "an_operand_in_flight",
+    """
     acc, p = numpipe.zeros((64, 64), np.float32), numpipe.full((64, 64), 0.0, np.float32).astype(a.dtype)
-    for (k,), (x,) in numpipe.pipeline(grid=(2,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a):
+    for (k,), (x,) in pipe(a):
         s = numpipe.wgmma(None, x, x.T)
         acc = numpipe.wgmma(acc, p, x)
         s = numpipe.wgmma_wait(s)
         p = np.exp(s).astype(a.dtype)
-        #   ^^^^^^^^^^^^^^^^^^^^^^^^^
+    #       ^^^^^^^^^^^^^^^^^^^^^^^^^
         acc = numpipe.wgmma_wait(acc)
     c[ds(0, 64), ds(0, 64)] = acc
-
-
-@refused(compiled="wgmma(acc, a, b), a: a step gives this operand its next value in the registers that a product of an earlier "
-                  "step may still read: write acc = numpipe.wgmma_wait(acc, 0) behind the wgmma, use delay_release=0, or leave a "
-                  "in shared memory, a_tile.at[…]\n"
-                  "in flight since {path}:{line}", kind=SpecError, mend={"delay_release=1": "delay_release=0"})
-def an_operand_of_each_step(a, b, c):
-    acc = numpipe.zeros((64, 64), np.float32)
-    spec = BlockSpec((64, 64), lambda k: (0, k))
+""",
+    compiled=(
+        "'p' gets its next value in the registers that a product in flight reads: ptxas would "
+        "serialise wgmma, operand-redefined (C7513): each product would be waited for before the "
+        "next one begins, at about half of the speed; write acc = numpipe.wgmma_wait(acc) "
+        "before; what the operand is made of may be computed while the product runs; "
+        "CompilerParams(allow_serialized_wgmma=True) takes the kernel as it is\nin flight since "
+        "{path}:{line-2}"
+    ),
+    kind=SerializedWgmma,
+)
+refused(
+    "an_operand_of_each_step",
+    """
     for (k,), (x,) in numpipe.pipeline(grid=(2,), max_concurrent_steps=2, delay_release=1, in_specs=(spec,))(a):
         acc = numpipe.wgmma(acc, x[ds(0, 64), :], x)
-        #                        ^^^^^^^^^^^^^^^
+    #                            ^^^^^^^^^^^^^^^
     c[ds(0, 64), ds(0, 64)] = acc
-
-
-@refused(compiled="register budget: products in flight hold 256 registers a lane, 224 are there (256 of a compute lane, less 32 "
-                  "that ptxas keeps): it would serialise wgmma, register-pressure (C7512); use tiles of fewer columns, tiles of 64 "
-                  "rows, a smaller memory_registers than 40 or a wait before the next product is issued\n"
-                  " 192  wide: accumulator, float32 (128, 192), line {line-4}\n"
-                  "  64  s: accumulator, float32 (64, 128), line {line}", kind=SpecError)
-def more_than_a_lane_has(a, b, c):
+""",
+    compiled=(
+        "wgmma(acc, a, b), a: a step gives this operand its next value in the registers that a "
+        "product of an earlier step may still read: write acc = numpipe.wgmma_wait(acc, 0) "
+        "behind the wgmma, use delay_release=0, or leave a in shared memory, a_tile.at[…]\nin "
+        "flight since {path}:{line}"
+    ),
+    kind=SpecError,
+    mend={"delay_release=1": "delay_release=0"},
+)
+refused(
+    "more_than_a_lane_has",
+    """
     wide = numpipe.zeros((128, 192), np.float32)
     for (k,), (x, y) in numpipe.pipeline(grid=(1,), in_specs=(
             BlockSpec((128, 64), lambda k: (0, k)), BlockSpec((192, 64), lambda k: (0, k))))(a, a):
         wide = numpipe.wgmma(wide, x, y.T)
         s = numpipe.wgmma(None, x.at[ds(0, 64), :], x.T)
-        #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+    #       ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
         s = numpipe.wgmma_wait(s)
     c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
-
-
-@refused(compiled="register budget: products in flight hold 128 registers a lane, 32 are there (64 of a compute lane, less 32 that "
-                  "ptxas keeps): it would serialise wgmma, register-pressure (C7512); use tiles of fewer columns, fewer compute "
-                  "warpgroups than num_compute_wgs=7, a smaller memory_registers than 40 or a wait before the next product is "
-                  "issued\n 128  acc: accumulator, float32 (64, 256), line {line}", kind=SpecError, num_compute_wgs=7)
-def more_than_a_lane_of_seven_warpgroups_has(a, b, c):
+""",
+    compiled=(
+        "register budget: products in flight hold 256 registers a lane, 224 are there (256 of a "
+        "compute lane, less 32 that ptxas keeps): it would serialise wgmma, register-pressure "
+        "(C7512); use tiles of fewer columns, tiles of 64 rows, a smaller memory_registers than "
+        "40 or a wait before the next product is issued\n 192  wide: accumulator, float32 (128, "
+        "192), line {line-4}\n  64  s: accumulator, float32 (64, 128), line {line}"
+    ),
+    kind=SpecError,
+)
+refused(
+    "more_than_a_lane_of_seven_warpgroups_has",
+    """
     for (k,), (x,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((256, 64), lambda k: (0, k)),))(a):
         acc = numpipe.wgmma(None, x.at[ds(0, 64), :], x.T)
-        #     ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
+    #         ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+""",
+    compiled=(
+        "register budget: products in flight hold 128 registers a lane, 32 are there (64 of a "
+        "compute lane, less 32 that ptxas keeps): it would serialise wgmma, register-pressure "
+        "(C7512); use tiles of fewer columns, fewer compute warpgroups than num_compute_wgs=7, a "
+        "smaller memory_registers than 40 or a wait before the next product is issued\n 128  "
+        "acc: accumulator, float32 (64, 256), line {line}"
+    ),
+    kind=SpecError,
+    num_compute_wgs=7,
+)
 
 # ---- fences behind tiles
-@refused("schedule_fence(after): a register tile, whose computation comes first, is expected, got float32", kind=SpecError)
-def a_fence_behind_a_number(a, b, c):
+refused(
+    "a_fence_behind_a_number",
+    """
     numpipe.schedule_fence(after=np.float32(1.0))
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused(compiled="schedule_fence(after): the accumulator is in flight: wgmma may still be writing it; write acc = "
-                  "numpipe.wgmma_wait(acc, 0) first, or wgmma_wait(acc), which leaves newer products in flight")
-def a_fence_behind_a_product_in_flight(a, b, c):
+""",
+    "schedule_fence(after): a register tile, whose computation comes first, is expected, got "
+    "float32",
+    kind=SpecError,
+)
+refused(
+    "a_fence_behind_a_product_in_flight",
+    """
     for _, (x, y) in numpipe.pipeline(grid=(1,), in_specs=(
-            BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))))(a, b):
+            spec, spec))(a, b):
         s = numpipe.wgmma(None, x, y.T)
         numpipe.schedule_fence(after=s)
-      # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+""",
+    compiled=(
+        "schedule_fence(after): the accumulator is in flight: wgmma may still be writing it; "
+        "write acc = numpipe.wgmma_wait(acc, 0) first, or wgmma_wait(acc), which leaves newer "
+        "products in flight"
+    ),
+)

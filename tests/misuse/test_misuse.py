@@ -33,8 +33,28 @@ from tests.misuse import (
     turns,
 )
 
-MODULES = (barriers, blocks, bodies, debugging, functions, lane, language, layouts, outputs, params, pipelines, primitives,
-           reductions, registers, roles, single, steps, tiled, tiles, turns)
+MODULES = (
+    barriers,
+    blocks,
+    bodies,
+    debugging,
+    functions,
+    lane,
+    language,
+    layouts,
+    outputs,
+    params,
+    pipelines,
+    primitives,
+    reductions,
+    registers,
+    roles,
+    single,
+    steps,
+    tiled,
+    tiles,
+    turns,
+)
 refused = Cases(case for module in MODULES for case in module.refused)
 
 
@@ -55,9 +75,18 @@ def test_it_runs_with_the_mend_that_the_message_names(case: Case) -> None:
     case.mended().simulate(*case.args)
 
 
-@pytest.mark.parametrize("case", [case for case in refused if case.kernel.name in (
-    "a_number_that_becomes_a_tile", "a_tile_that_becomes_a_vector")], ids=lambda case: case.kernel.name)
-def test_a_simulation_asks_a_compile_what_a_loop_makes_of_a_variable(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "case",
+    [
+        case
+        for case in refused
+        if case.kernel.name in ("a_number_that_becomes_a_tile", "a_tile_that_becomes_a_vector")
+    ],
+    ids=lambda case: case.kernel.name,
+)
+def test_a_simulation_asks_a_compile_what_a_loop_makes_of_a_variable(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "1")
     for _ in range(2):
         dataclasses.replace(case, texts={"simulated": case.texts["compiled"]}).check("simulated")

@@ -5,56 +5,91 @@ from __future__ import annotations
 import numpy as np
 
 import numpipe
-from numpipe import GMEM, BlockSpec, CompilerParams, SpecError, ds
+from numpipe import GMEM, BlockSpec, CompilerParams, SpecError
 from tests.kernels.refusals import A, B, C, Cases
 
-refused = Cases()
 BLOCK = BlockSpec((64, 64), lambda i, k: (i, 0))
-TILES = {"grid": (1, 1), "in_specs": (BLOCK, BLOCK), "out_specs": BLOCK, "kind": SpecError,
-         "compiler_params": CompilerParams(dimension_semantics=("parallel", "sequential"))}
+TILES = {
+    "grid": (1, 1),
+    "in_specs": (BLOCK, BLOCK),
+    "out_specs": BLOCK,
+    "kind": SpecError,
+    "compiler_params": CompilerParams(dimension_semantics=("parallel", "sequential")),
+}
 
 
 def tiles(**options):
     return {**TILES, **options}
 
 
-@refused("tile[…] = value: the tile is int32, the value float16: store value.astype(tile.dtype)", **TILES,
-         args=(A, B, C.astype(np.int32)), mend={"a[...]": "a[...].astype(c.dtype)"})
+refused = Cases()
+refused(
+    "tiled_a_value_of_another_type",
+    """
 def tiled_a_value_of_another_type(a, b, c):  # called
     c[...] = a[...]
   # ^^^^^^
-
-
-@refused("a tile of a pipeline is read-only: TMA fills its slot again; store to an array instead", **TILES,
-         mend={"a[...] = b[...]": "c[...] = b[...].astype(c.dtype)"})
+""",
+    "tile[…] = value: the tile is int32, the value float16: store value.astype(tile.dtype)",
+    **TILES,
+    args=(A, B, C.astype(np.int32)),
+    mend={"a[...]": "a[...].astype(c.dtype)"},
+)
+refused(
+    "tiled_a_store_to_an_input",
+    """
 def tiled_a_store_to_an_input(a, b, c):  # called
     a[...] = b[...]
   # ^^^^^^
-
-
-@refused("'b[…] = tile': the call took 'b' for an input, because its BlockSpec is one of in_specs: make it one of out_specs, and "
-         "the array a parameter behind the inputs", **tiles(in_specs=(BLOCK, BlockSpec(memory_space=GMEM))))
+""",
+    "a tile of a pipeline is read-only: TMA fills its slot again; store to an array instead",
+    **TILES,
+    mend={"a[...] = b[...]": "c[...] = b[...].astype(c.dtype)"},
+)
+refused(
+    "tiled_a_store_to_an_input_in_global_memory",
+    """
 def tiled_a_store_to_an_input_in_global_memory(a, b, c):  # called
     b[ds(0, 64), ds(0, 64)] = a[...]
   # ^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("a kernel returns nothing: store results to its output tiles", **tiles(kind=numpipe.CompileError),
-         mend={"return a[...]": "c[...] = a[...].astype(c.dtype)"})
-def tiled_a_result(a, b, c):
+""",
+    "'b[…] = tile': the call took 'b' for an input, because its BlockSpec is one of "
+    "in_specs: make it one of out_specs, and the array a parameter behind the inputs",
+    **tiles(in_specs=(BLOCK, BlockSpec(memory_space=GMEM))),
+)
+refused(
+    "tiled_a_result",
+    """
     return a[...]
   # ^^^^^^^^^^^^^
-
-
-@refused("program_id(2): dimension 2 is none of the 2 that the kernel's grid has", **TILES, mend={"program_id(2)": "program_id(1)"})
+""",
+    "a kernel returns nothing: store results to its output tiles",
+    **tiles(kind=numpipe.CompileError),
+    mend={"return a[...]": "c[...] = a[...].astype(c.dtype)"},
+)
+refused(
+    "tiled_a_dimension_too_many",
+    """
 def tiled_a_dimension_too_many(a, b, c):  # called
     c[...] = numpipe.zeros((64, 64), np.float32) + numpipe.program_id(2)
     #                                              ^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused(simulated="num_programs(1): dimension 1 is sequential: write num_programs(1), with the number, in the kernel itself, and "
-                   "pass its value to functions", **TILES, mend={"num_programs(last)": "num_programs(1)"})
+""",
+    "program_id(2): dimension 2 is none of the 2 that the kernel's grid has",
+    **TILES,
+    mend={"program_id(2)": "program_id(1)"},
+)
+refused(
+    "tiled_a_dimension_by_another_name",
+    """
 def tiled_a_dimension_by_another_name(a, b, c):  # called
     last = 1
     c[...] = numpipe.zeros((64, 64), np.float32) + numpipe.num_programs(last)
     #                                              ^^^^^^^^^^^^^^^^^^^^^^^^^^
+""",
+    simulated=(
+        "num_programs(1): dimension 1 is sequential: write num_programs(1), with the number, in "
+        "the kernel itself, and pass its value to functions"
+    ),
+    **TILES,
+    mend={"num_programs(last)": "num_programs(1)"},
+)

@@ -1,637 +1,936 @@
 """Products, tiles, views and stores that do not fit: shapes, types, and what has no value."""
-# ruff: noqa: F841 (kernels that are wrong on purpose)
 
 from __future__ import annotations
 
 import ml_dtypes
 import numpy as np
 
-import numpipe
-from numpipe import BlockSpec, SpecError, ds
+from numpipe import SpecError
 from numpipe.arch.dtypes import KINDS, TILES, listed
 from tests.kernels.refusals import A, B, C, Cases
 
 BF16, E4M3 = np.dtype(ml_dtypes.bfloat16), np.dtype(ml_dtypes.float8_e4m3fn)
+LOADED = "; tile[...] loads a shared-memory tile to registers"
+# operands of 8 bits and tf32, and tiles of them
+NARROW = A.astype(E4M3), B.astype(E4M3), C
 refused = Cases()
 
-
-# ---- shapes and types of products and stores -----------------------------------------------------------------------
-@refused(f"wgmma: a and b must be of one kind: {'; '.join(KINDS)}; got float32 and float16",
-         kind=SpecError, args=(A.astype("f4"), B, C))
-def a_product(a, b, c):
-    acc = numpipe.zeros((64, 64), np.float32)
-    pipe = numpipe.pipeline(grid=(2,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))))
-    for (k,), (x, y) in pipe(a, b):
+# shapes and types of products and stores
+a_product = refused(
+    "a_product",
+    """
+    for (k,), (x, y) in pairs(a, b):
         acc = numpipe.wgmma(acc, x, y.T)
-        #     ^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-refused.also(a_product, f"wgmma: a and b must be of one kind: {'; '.join(KINDS)}; got float16 and float8_e4m3fn",
-             kind=SpecError, args=(A, B.astype(E4M3), C))
-refused.also(a_product, f"wgmma: a and b must be of one kind: {'; '.join(KINDS)}; got int16 and int16",
-             kind=SpecError, args=(A.astype(np.int16), B.astype(np.int16), C))
-refused.also(a_product, "wgmma: the accumulator must be int32, got float32",
-             kind=SpecError, args=(A.astype(np.int8), B.astype(np.uint8), C))
-refused.also(a_product, f"wgmma: a and b must be of one kind: {'; '.join(KINDS)}; got float16 and bfloat16",
-             kind=SpecError, args=(A, B.astype(BF16), C))
-
-
-@refused("wgmma: a (64, 32) has K = 32, b (64, 32) has K = 64: b is (K, N), use b_tile.T for a tile loaded as (N, K)",
-         kind=SpecError, mend={"acc, x, y)": "acc, x, y.T)"})
-def a_product_without_the_transpose(a, b, c):
-    acc = numpipe.zeros((64, 64), np.float32)
+    #         ^^^^^^^^^^^^^^^^^^^^^^^^^^
+""",
+    f"wgmma: a and b must be of one kind: {'; '.join(KINDS)}; got float32 and float16",
+    kind=SpecError,
+    args=(A.astype("f4"), B, C),
+)
+refused.also(
+    a_product,
+    f"wgmma: a and b must be of one kind: {'; '.join(KINDS)}; got float16 and float8_e4m3fn",
+    kind=SpecError,
+    args=(A, B.astype(E4M3), C),
+)
+refused.also(
+    a_product,
+    f"wgmma: a and b must be of one kind: {'; '.join(KINDS)}; got int16 and int16",
+    kind=SpecError,
+    args=(A.astype(np.int16), B.astype(np.int16), C),
+)
+refused.also(
+    a_product,
+    "wgmma: the accumulator must be int32, got float32",
+    kind=SpecError,
+    args=(A.astype(np.int8), B.astype(np.uint8), C),
+)
+refused.also(
+    a_product,
+    f"wgmma: a and b must be of one kind: {'; '.join(KINDS)}; got float16 and bfloat16",
+    kind=SpecError,
+    args=(A, B.astype(BF16), C),
+)
+refused(
+    "a_product_without_the_transpose",
+    """
     pipe = numpipe.pipeline(grid=(2,), in_specs=(BlockSpec((64, 32), lambda k: (0, k)), BlockSpec((64, 32), lambda k: (0, k))))
     for (k,), (x, y) in pipe(a, b):
         acc = numpipe.wgmma(acc, x, y)
-        #     ^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("wgmma: the accumulator is (64, 128), but a (64, 64) x b (64, 64) gives (64, 64)", kind=SpecError,
-         mend={"(64, 128)": "(64, 64)"})
-def an_accumulator_of_another_shape(a, b, c):
+    #         ^^^^^^^^^^^^^^^^^^^^^^^^
+""",
+    "wgmma: a (64, 32) has K = 32, b (64, 32) has K = 64: b is (K, N), use b_tile.T for a "
+    "tile loaded as (N, K)",
+    kind=SpecError,
+    mend={"acc, x, y)": "acc, x, y.T)"},
+)
+refused(
+    "an_accumulator_of_another_shape",
+    """
     acc = numpipe.zeros((64, 128), np.float32)
-    pipe = numpipe.pipeline(grid=(2,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))))
-    for (k,), (x, y) in pipe(a, b):
+    for (k,), (x, y) in pairs(a, b):
         acc = numpipe.wgmma(acc, x, y.T)
-        #     ^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("wgmma returns the accumulator and changes nothing in place: write acc = numpipe.wgmma(acc, x, y.T)",
-         mend={"        numpipe.wgmma(acc": "        acc = numpipe.wgmma(acc"})
-def a_product_that_nothing_receives(a, b, c):
-    acc = numpipe.zeros((64, 64), np.float32)
-    pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))))
-    for (k,), (x, y) in pipe(a, b):
+    #         ^^^^^^^^^^^^^^^^^^^^^^^^^^
+""",
+    "wgmma: the accumulator is (64, 128), but a (64, 64) x b (64, 64) gives (64, 64)",
+    kind=SpecError,
+    mend={"(64, 128)": "(64, 64)"},
+)
+refused(
+    "a_product_that_nothing_receives",
+    """
+    for (k,), (x, y) in pairs(a, b):
         numpipe.wgmma(acc, x, y.T)
-      # ^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("wgmma_wait returns the accumulator and changes nothing in place: write acc = numpipe.wgmma_wait(acc, 0)",
-         mend={"    numpipe.wgmma_wait": "    acc = numpipe.wgmma_wait"})
-def a_wait_that_nothing_receives(a, b, c):
-    acc = numpipe.zeros((64, 64), np.float32)
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^
+""",
+    "wgmma returns the accumulator and changes nothing in place: write acc = "
+    "numpipe.wgmma(acc, x, y.T)",
+    mend={"        numpipe.wgmma(acc": "        acc = numpipe.wgmma(acc"},
+)
+refused(
+    "a_wait_that_nothing_receives",
+    """
     numpipe.wgmma_wait(acc, 0)
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused(simulated="wgmma(acc, a, b): acc is a register tile or None, a a shared-memory tile of a pipeline or a register tile, b a "
-                   "shared-memory tile, got (tile, int, int)",
-         compiled="wgmma(acc, a, b): acc is a register tile or None, a a shared-memory tile of a pipeline or a register tile, b a "
-                  "shared-memory tile, got (tile (64, 64) float32, int32, int32)", kind=SpecError)
-def a_product_of_numbers(a, b, c):
+""",
+    "wgmma_wait returns the accumulator and changes nothing in place: write acc = "
+    "numpipe.wgmma_wait(acc, 0)",
+    mend={"    numpipe.wgmma_wait": "    acc = numpipe.wgmma_wait"},
+)
+refused(
+    "a_product_of_numbers",
+    """
     acc = numpipe.wgmma(numpipe.zeros((64, 64), np.float32), 1, 2)
     #     ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("zeros: accumulators are float32 or int32, got float16: use .astype afterwards", kind=SpecError,
-         mend={"np.float16)": "np.float32).astype(np.float16)"})
-def zeros_of_float16(a, b, c):
+""",
+    simulated=(
+        "wgmma(acc, a, b): acc is a register tile or None, a a shared-memory tile of a pipeline "
+        "or a register tile, b a shared-memory tile, got (tile, int, int)"
+    ),
+    compiled=(
+        "wgmma(acc, a, b): acc is a register tile or None, a a shared-memory tile of a pipeline "
+        "or a register tile, b a shared-memory tile, got (tile (64, 64) float32, int32, int32)"
+    ),
+    kind=SpecError,
+)
+refused(
+    "zeros_of_float16",
+    """
     acc = numpipe.zeros((64, 64), np.float16)
     #     ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("wgmma.wait_group: n=8; the number of groups that may stay in flight is 0 … 7", kind=SpecError, mend={", 8)": ", 0)"})
-def a_wait_that_leaves_too_many(a, b, c):
+""",
+    "zeros: accumulators are float32 or int32, got float16: use .astype afterwards",
+    kind=SpecError,
+    mend={"np.float16)": "np.float32).astype(np.float16)"},
+)
+refused(
+    "a_wait_that_leaves_too_many",
+    """
     acc = numpipe.wgmma_wait(numpipe.zeros((64, 64), np.float32), 8)
     #     ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("zeros: a tile has a multiple of 8 rows and of 8 columns, and at most 32768 elements, all registers of a warpgroup, got "
-         "(65, 64)", kind=SpecError, mend={"(65, 64)": "(64, 64)"})
-def zeros_of_65_rows(a, b, c):
+""",
+    "wgmma.wait_group: n=8; the number of groups that may stay in flight is 0 … 7",
+    kind=SpecError,
+    mend={", 8)": ", 0)"},
+)
+refused(
+    "zeros_of_65_rows",
+    """
     acc = numpipe.zeros((65, 64), np.float32)
     #     ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused(simulated="zeros: shape must be a compile-time constant, not a run-time int32: pass a literal, a constant of the "
-                   "module or a Static field",
-         compiled="zeros: shape must be a compile-time constant, not a run-time (int32, 64): pass a literal, a constant of the "
-                  "module or a Static field", kind=SpecError, mend={"a.shape[0]": "64"})
-def zeros_of_a_run_time_shape(a, b, c):
+""",
+    "zeros: a tile has a multiple of 8 rows and of 8 columns, and at most 32768 elements, "
+    "all registers of a warpgroup, got (65, 64)",
+    kind=SpecError,
+    mend={"(65, 64)": "(64, 64)"},
+)
+refused(
+    "zeros_of_a_run_time_shape",
+    """
     acc = numpipe.zeros((a.shape[0], 64), np.float32)
     #     ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("'c[…] = tile': the array is int32, the tile float32: store tile.astype(c.dtype)", kind=SpecError,
-         args=(A, B, C.astype(np.int32)), mend={"np.float32)": "np.float32).astype(c.dtype)"})
-def a_store_of_another_type(a, b, c):
+""",
+    simulated=(
+        "zeros: shape must be a compile-time constant, not a run-time int32: pass a literal, a "
+        "constant of the module or a Static field"
+    ),
+    compiled=(
+        "zeros: shape must be a compile-time constant, not a run-time (int32, 64): pass a "
+        "literal, a constant of the module or a Static field"
+    ),
+    kind=SpecError,
+    mend={"a.shape[0]": "64"},
+)
+refused(
+    "a_store_of_another_type",
+    """
     c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
   # ^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("'c[…] = tile': the index selects (128, 64), the tile is (64, 64)", kind=SpecError, mend={"ds(0, 128)": "ds(0, 64)"})
-def a_store_of_another_shape(a, b, c):
+""",
+    "'c[…] = tile': the array is int32, the tile float32: store tile.astype(c.dtype)",
+    kind=SpecError,
+    args=(A, B, C.astype(np.int32)),
+    mend={"np.float32)": "np.float32).astype(c.dtype)"},
+)
+refused(
+    "a_store_of_another_shape",
+    """
     c[ds(0, 128), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
   # ^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused(simulated="'c[…] = value': the value must be a register tile, got float: numpipe.full((64, 64), value, c.dtype) is one",
-         compiled="'c[…] = value': the value must be a register tile, got float64: numpipe.full((64, 64), value, c.dtype) is one",
-         kind=SpecError, mend={"= 1.0": "= numpipe.full((64, 64), 1.0, c.dtype)"})
-def a_store_of_a_number(a, b, c):
+""",
+    "'c[…] = tile': the index selects (128, 64), the tile is (64, 64)",
+    kind=SpecError,
+    mend={"ds(0, 128)": "ds(0, 64)"},
+)
+refused(
+    "a_store_of_a_number",
+    """
     c[ds(0, 64), ds(0, 64)] = 1.0
   # ^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("'n[…] = value': 'n' is int32, the value float32: int(x) truncates a float, tile.astype(np.int32) all of a tile that is "
-         "reduced", kind=SpecError, args=(A.astype("f4"), B, np.zeros(2, np.int32)),
-         mend={"= tile.sum()": "= tile.astype(np.int32).sum()"})
+""",
+    simulated=(
+        "'c[…] = value': the value must be a register tile, got float: numpipe.full((64, 64), "
+        "value, c.dtype) is one"
+    ),
+    compiled=(
+        "'c[…] = value': the value must be a register tile, got float64: numpipe.full((64, 64), "
+        "value, c.dtype) is one"
+    ),
+    kind=SpecError,
+    mend={"= 1.0": "= numpipe.full((64, 64), 1.0, c.dtype)"},
+)
+refused(
+    "a_fraction_in_integers",
+    """
 def a_fraction_in_integers(a, b, n):
     tile = a[ds(0, 64), ds(0, 64)]
     n[0] = tile.sum()
   # ^^^^
-
-
-@refused("'c[…] = value': 'c' is bool, the value int32: write x != 0", kind=SpecError, args=(A, B, np.zeros(2, bool)),
-         mend={"= a.shape[0]": "= a.shape[0] != 0"})
-def a_number_in_bools(a, b, c):
+""",
+    "'n[…] = value': 'n' is int32, the value float32: int(x) truncates a float, "
+    "tile.astype(np.int32) all of a tile that is reduced",
+    kind=SpecError,
+    args=(A.astype("f4"), B, np.zeros(2, np.int32)),
+    mend={"= tile.sum()": "= tile.astype(np.int32).sum()"},
+)
+refused(
+    "a_number_in_bools",
+    """
     c[0] = a.shape[0]
   # ^^^^
-
-
-@refused("'c[…] = value': 'c' is float8_e4m3fn, of which there are no numbers: store a tile, numpipe.full(…).astype(c.dtype)",
-         kind=SpecError, args=(A, B, np.zeros(64, ml_dtypes.float8_e4m3fn)),
-         mend={"c[0] = np.float32(a.shape[0])":
-               "c[ds(0, 64)] = numpipe.full(64, np.float32(a.shape[0]), np.float32).astype(c.dtype)"})
-def a_number_in_float8(a, b, c):
+""",
+    "'c[…] = value': 'c' is bool, the value int32: write x != 0",
+    kind=SpecError,
+    args=(A, B, np.zeros(2, bool)),
+    mend={"= a.shape[0]": "= a.shape[0] != 0"},
+)
+refused(
+    "a_number_in_float8",
+    """
     c[0] = np.float32(a.shape[0])
   # ^^^^
-
-
-@refused("atomic_add: float64 has no such reduction in global memory: it takes int32, uint32, float32, float16, bfloat16",
-         kind=SpecError, args=(A, B, np.zeros(2)))
-def a_number_added_to_doubles(a, b, c):
+""",
+    "'c[…] = value': 'c' is float8_e4m3fn, of which there are no numbers: store a tile, "
+    "numpipe.full(…).astype(c.dtype)",
+    kind=SpecError,
+    args=(A, B, np.zeros(64, ml_dtypes.float8_e4m3fn)),
+    mend={
+        "c[0] = np.float32(a.shape[0])": (
+            "c[ds(0, 64)] = numpipe.full(64, np.float32(a.shape[0]), np.float32).astype(c.dtype)"
+        ),
+    },
+)
+refused(
+    "a_number_added_to_doubles",
+    """
     numpipe.atomic_add(c.at[0], 1.0)
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("'np.zeros' makes an array on the host: in a kernel numpipe.zeros(shape, np.float32) makes a register tile",
-         mend={"np.zeros(": "numpipe.zeros("})
-def zeros_of_numpy(a, b, c):
+""",
+    "atomic_add: float64 has no such reduction in global memory: it takes int32, uint32, "
+    "float32, float16, bfloat16",
+    kind=SpecError,
+    args=(A, B, np.zeros(2)),
+)
+refused(
+    "zeros_of_numpy",
+    """
     c[ds(0, 64), ds(0, 64)] = np.zeros((64, 64), np.float32)
     #                         ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("'np.full' makes an array on the host: in a kernel numpipe.full(shape, value, np.float32) makes a register tile",
-         mend={"np.full(": "numpipe.full("})
-def a_full_array_of_numpy(a, b, c):
+""",
+    "'np.zeros' makes an array on the host: in a kernel numpipe.zeros(shape, np.float32) "
+    "makes a register tile",
+    mend={"np.zeros(": "numpipe.zeros("},
+)
+refused(
+    "a_full_array_of_numpy",
+    """
     c[ds(0, 64), ds(0, 64)] = np.full((64, 64), 1.0, np.float32)
     #                         ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("'np.ones' makes an array on the host: in a kernel numpipe.full(shape, 1.0, np.float32) makes a register tile",
-         mend={"np.ones((64, 64),": "numpipe.full((64, 64), 1.0,"})
-def ones_of_numpy(a, b, c):
+""",
+    "'np.full' makes an array on the host: in a kernel numpipe.full(shape, value, "
+    "np.float32) makes a register tile",
+    mend={"np.full(": "numpipe.full("},
+)
+refused(
+    "ones_of_numpy",
+    """
     c[ds(0, 64), ds(0, 64)] = np.ones((64, 64), np.float32)
     #                         ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("'np.arange' makes an array on the host: in a kernel numpipe.iota(n) makes a register tile",
-         mend={"np.arange(": "numpipe.iota("})
-def a_range_of_numpy(a, b, c):
+""",
+    "'np.ones' makes an array on the host: in a kernel numpipe.full(shape, 1.0, np.float32) "
+    "makes a register tile",
+    mend={"np.ones((64, 64),": "numpipe.full((64, 64), 1.0,"},
+)
+refused(
+    "a_range_of_numpy",
+    """
     x = np.arange(64)
     #   ^^^^^^^^^^^^^
-
-
-@refused("'c[…] = tile': the index selects (), the tile is (64, 64)", kind=SpecError, mend={"c[0, 0]": "c[ds(0, 64), ds(0, 64)]"})
-def a_store_of_an_element(a, b, c):
+""",
+    "'np.arange' makes an array on the host: in a kernel numpipe.iota(n) makes a register tile",
+    mend={"np.arange(": "numpipe.iota("},
+)
+refused(
+    "a_store_of_an_element",
+    """
     c[0, 0] = numpipe.zeros((64, 64), np.float32)
   # ^^^^^^^
-
-
-@refused("an element of a tile, tile[i, j], is code for a lane: it stands in the body of a body-form pipeline, in a kernel with "
-         "CompilerParams(lowering_semantics=LoweringSemantics.Lane); here a tile is indexed by two of ds(start, size) and ':', or "
-         "by ...", kind=SpecError)
-def an_element_of_a_tile(a, b, c):
-    for (k,), (x,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a):
+""",
+    "'c[…] = tile': the index selects (), the tile is (64, 64)",
+    kind=SpecError,
+    mend={"c[0, 0]": "c[ds(0, 64), ds(0, 64)]"},
+)
+refused(
+    "an_element_of_a_tile",
+    """
+    for (k,), (x,) in pipe(a):
         y = x[0, 0]
-        #   ^^^^^^^
-
-
-@refused("a tile of a pipeline is read-only: TMA fills its slot again; store to an array instead", kind=SpecError,
-         mend={"        x[ds": "        c[ds"})
-def a_store_to_a_tile(a, b, c):
-    for (k,), (x,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a):
+    #       ^^^^^^^
+""",
+    "an element of a tile, tile[i, j], is code for a lane: it stands in the body of a "
+    "body-form pipeline, in a kernel with "
+    "CompilerParams(lowering_semantics=LoweringSemantics.Lane); here a tile is indexed by "
+    "two of ds(start, size) and ':', or by ...",
+    kind=SpecError,
+)
+refused(
+    "a_store_to_a_tile",
+    """
+    for (k,), (x,) in numpipe.pipeline(grid=(1,), in_specs=(spec,))(a):
         x[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
-      # ^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("tile.at[…]: ds(start, 12) along axis 0 of a tile (64, 64) must have a size that is a multiple of 8 and at most 64 "
-         "(the shared-memory layout has 128-byte rows, swizzled in groups of 8)", kind=SpecError, mend={"ds(0, 12)": "ds(0, 16)"})
-def a_view_that_splits_the_swizzle(a, b, c):
-    for (k,), (x,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a):
+    #   ^^^^^^^^^^^^^^^^^^^^^^^
+""",
+    "a tile of a pipeline is read-only: TMA fills its slot again; store to an array instead",
+    kind=SpecError,
+    mend={"        x[ds": "        c[ds"},
+)
+refused(
+    "a_view_that_splits_the_swizzle",
+    """
+    for (k,), (x,) in pipe(a):
         y = x.at[ds(0, 12), :]
-        #   ^^^^^^^^^^^^^^^^^^
-
-
-@refused("tile.at[…]: ds(4, 56) along axis 0 of a tile (64, 64): the start must be a multiple of 8", kind=SpecError,
-         mend={"ds(4, 56)": "ds(8, 56)"})
-def a_view_between_two_groups_of_rows(a, b, c):
-    for (k,), (x,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a):
+    #       ^^^^^^^^^^^^^^^^^^
+""",
+    "tile.at[…]: ds(start, 12) along axis 0 of a tile (64, 64) must have a size that is a "
+    "multiple of 8 and at most 64 (the shared-memory layout has 128-byte rows, swizzled in "
+    "groups of 8)",
+    kind=SpecError,
+    mend={"ds(0, 12)": "ds(0, 16)"},
+)
+refused(
+    "a_view_between_two_groups_of_rows",
+    """
+    for (k,), (x,) in pipe(a):
         y = x.at[ds(4, 56), :]
-        #   ^^^^^^^^^^^^^^^^^^
-
-
-@refused("tile.at[…]: ds(32, 64) along axis 1 of a tile (64, 128): the start must be a multiple of 64", kind=SpecError,
-         mend={"16 * 2": "16 * 4"})
-def a_view_between_two_panels(a, b, c):
+    #       ^^^^^^^^^^^^^^^^^^
+""",
+    "tile.at[…]: ds(4, 56) along axis 0 of a tile (64, 64): the start must be a multiple of 8",
+    kind=SpecError,
+    mend={"ds(4, 56)": "ds(8, 56)"},
+)
+refused(
+    "a_view_between_two_panels",
+    """
     for (k,), (x,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 128), lambda k: (0, k)),))(a):
         y = x.at[:, ds(16 * 2, 64)]
-        #   ^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused(compiled="tile.at[…]: elements 8 … 71 along axis 0 are not in a tile (64, 64) in shared memory: take some of 0 … 63",
-         kind=SpecError, mend={"ds(8, 64)": "ds(0, 64)"})
-def a_view_beyond_the_end(a, b, c):
-    for (k,), (x,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a):
+    #       ^^^^^^^^^^^^^^^^^^^^^^^
+""",
+    "tile.at[…]: ds(32, 64) along axis 1 of a tile (64, 128): the start must be a multiple of 64",
+    kind=SpecError,
+    mend={"16 * 2": "16 * 4"},
+)
+refused(
+    "a_view_beyond_the_end",
+    """
+    for (k,), (x,) in pipe(a):
         y = x.at[ds(8, 64), :]
-        #   ^^^^^^^^^^^^^^^^^^
-
-
-@refused(compiled="tile[…]: elements 0 … 71 along axis 0 are not in a tile (64, 64) in shared memory: take some of 0 … 63",
-         kind=SpecError, mend={"ds(k, 72)": "ds(k, 56)"})
-def a_part_larger_than_its_tile(a, b, c):
-    for (k,), (x,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a):
+    #       ^^^^^^^^^^^^^^^^^^
+""",
+    compiled=(
+        "tile.at[…]: elements 8 … 71 along axis 0 are not in a tile (64, 64) in shared memory: "
+        "take some of 0 … 63"
+    ),
+    kind=SpecError,
+    mend={"ds(8, 64)": "ds(0, 64)"},
+)
+refused(
+    "a_part_larger_than_its_tile",
+    """
+    for (k,), (x,) in pipe(a):
         y = x[ds(k, 72), :]
-        #   ^^^^^^^^^^^^^^^
-
-
-@refused("wgmma: a (32, 64) x b (64, 64): M must be a multiple of 64, K of 16, N of 8 and at most 256", kind=SpecError,
-         mend={"(32, 64)": "(64, 64)"})
-def a_product_of_32_rows(a, b, c):
+    #       ^^^^^^^^^^^^^^^
+""",
+    compiled=(
+        "tile[…]: elements 0 … 71 along axis 0 are not in a tile (64, 64) in shared memory: take "
+        "some of 0 … 63"
+    ),
+    kind=SpecError,
+    mend={"ds(k, 72)": "ds(k, 56)"},
+)
+refused(
+    "a_product_of_32_rows",
+    """
     for (k,), (x, y) in numpipe.pipeline(grid=(1,), in_specs=(
-            BlockSpec((32, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))))(a, a):
+            BlockSpec((32, 64), lambda k: (0, k)), spec))(a, a):
         acc = numpipe.wgmma(None, x, y.T)
-        #     ^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("wgmma: a (64, 24) x b (24, 64): M must be a multiple of 64, K of 16, N of 8 and at most 256", kind=SpecError,
-         mend={"(64, 24)": "(64, 32)"})
-def a_product_over_24(a, b, c):
+    #         ^^^^^^^^^^^^^^^^^^^^^^^^^^^
+""",
+    "wgmma: a (32, 64) x b (64, 64): M must be a multiple of 64, K of 16, N of 8 and at most 256",
+    kind=SpecError,
+    mend={"(32, 64)": "(64, 64)"},
+)
+refused(
+    "a_product_over_24",
+    """
     for (k,), (x, y) in numpipe.pipeline(grid=(1,), in_specs=(
             BlockSpec((64, 24), lambda k: (0, k)), BlockSpec((64, 24), lambda k: (0, k))))(a, a):
         acc = numpipe.wgmma(None, x, y.T)
-        #     ^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("wgmma: a (64, 16) x b (16, 512): M must be a multiple of 64, K of 16, N of 8 and at most 256", kind=SpecError)
-def a_product_of_512_columns(a, b, c):
+    #         ^^^^^^^^^^^^^^^^^^^^^^^^^^^
+""",
+    "wgmma: a (64, 24) x b (24, 64): M must be a multiple of 64, K of 16, N of 8 and at most 256",
+    kind=SpecError,
+    mend={"(64, 24)": "(64, 32)"},
+)
+refused(
+    "a_product_of_512_columns",
+    """
     x, y = numpipe.scratch((numpipe.SMEM((64, 16), np.float16), numpipe.SMEM((512, 16), np.float16)))
     acc = numpipe.wgmma(None, x, y.T)
     #     ^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("tile[…]: a tile has a multiple of 8 rows and of 8 columns, and at most 32768 elements, all registers of a warpgroup, got "
-         "(33, 64)", kind=SpecError, mend={"ds(0, 33)": "ds(0, 32)"})
-def a_register_tile_of_33_rows(a, b, c):
-    for (k,), (x,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a):
+""",
+    "wgmma: a (64, 16) x b (16, 512): M must be a multiple of 64, K of 16, N of 8 and at most 256",
+    kind=SpecError,
+)
+refused(
+    "a_register_tile_of_33_rows",
+    """
+    for (k,), (x,) in pipe(a):
         y = x[ds(0, 33), :]
-        #   ^^^^^^^^^^^^^^^
-
-
-@refused("'np.arcsin' takes constants only in a kernel; of tiles and numbers there are np.abs, ceil, clip, cos, exp, exp2, floor, "
-         "isfinite, isinf, isnan, log, log2, maximum, minimum, round, sign, sin, sqrt, square, tan, tanh, trunc, where, "
-         "numpipe.fma, rsqrt, sigmoid: compute it before the call and pass the result")
-def a_function_of_a_tile(a, b, c):
+    #       ^^^^^^^^^^^^^^^
+""",
+    "tile[…]: a tile has a multiple of 8 rows and of 8 columns, and at most 32768 elements, "
+    "all registers of a warpgroup, got (33, 64)",
+    kind=SpecError,
+    mend={"ds(0, 33)": "ds(0, 32)"},
+)
+refused(
+    "a_function_of_a_tile",
+    """
     e = np.arcsin(numpipe.zeros((64, 64), np.float32))
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused(f"tile[…]: a tile's dtype is {listed(TILES, 'or')}, got int16: convert an array before the call",
-         kind=SpecError, args=(A.astype("i2"), B, C))
-def a_register_tile_of_integers(a, b, c):
-    for (k,), (x,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a):
+""",
+    "'np.arcsin' takes constants only in a kernel; of tiles and numbers there are np.abs, "
+    "ceil, clip, cos, exp, exp2, floor, isfinite, isinf, isnan, log, log2, maximum, minimum, "
+    "round, sign, sin, sqrt, square, tan, tanh, trunc, where, numpipe.fma, rsqrt, sigmoid: "
+    "compute it before the call and pass the result",
+)
+refused(
+    "a_register_tile_of_integers",
+    """
+    for (k,), (x,) in pipe(a):
         y = x[...]
-        #   ^^^^^^
-
-
-@refused("tile.at[…] is a view, and is not assigned to: tile[…] = value stores", kind=SpecError)
-def a_view_that_is_assigned_to(a, b, c):
-    for (k,), (x,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a):
+    #       ^^^^^^
+""",
+    f"tile[…]: a tile's dtype is {listed(TILES, 'or')}, got int16: convert an array before the "
+    f"call",
+    kind=SpecError,
+    args=(A.astype("i2"), B, C),
+)
+refused(
+    "a_view_that_is_assigned_to",
+    """
+    for (k,), (x,) in pipe(a):
         x.at[ds(0, 64), :] = numpipe.zeros((64, 64), np.float32)
-      # ^^^^^^^^^^^^^^^^^^
-
-
-@refused(simulated="a tile is indexed by two of ds(start, size) and ':', or by ..., got ds(0, 64)",
-         compiled="a tile is indexed by two of ds(start, size) and ':', or by ..., got ds(64)", kind=SpecError,
-         mend={"ds(0, 64)]": "ds(0, 64), :]"})
-def a_view_of_one_dimension(a, b, c):
-    for (k,), (x,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a):
+    #   ^^^^^^^^^^^^^^^^^^
+""",
+    "tile.at[…] is a view, and is not assigned to: tile[…] = value stores",
+    kind=SpecError,
+)
+refused(
+    "a_view_of_one_dimension",
+    """
+    for (k,), (x,) in pipe(a):
         y = x.at[ds(0, 64)]
-        #   ^^^^^^^^^^^^^^^
+    #       ^^^^^^^^^^^^^^^
+""",
+    simulated="a tile is indexed by two of ds(start, size) and ':', or by ..., got ds(0, 64)",
+    compiled="a tile is indexed by two of ds(start, size) and ':', or by ..., got ds(64)",
+    kind=SpecError,
+    mend={"ds(0, 64)]": "ds(0, 64), :]"},
+)
 
-
-# ---- arithmetic, conversions, attributes ---------------------------------------------------------------------------------
-@refused(simulated="TypeError: unsupported operand type(s) for +: 'array' and 'int'",
-         compiled="`a + 1` cannot be compiled: '+' is not defined for array 'a' and 1")
-def an_array_in_arithmetic(a, b, c):
+# arithmetic, conversions, attributes
+refused(
+    "an_array_in_arithmetic",
+    """
     x = a + 1
     #   ^^^^^
-
-
-@refused("tiles of shapes (64, 64) and (64, 128) do not combine", kind=SpecError, mend={"(64, 128)": "(64, 64)"})
-def tiles_of_two_shapes(a, b, c):
+""",
+    simulated="TypeError: unsupported operand type(s) for +: 'array' and 'int'",
+    compiled="`a + 1` cannot be compiled: '+' is not defined for array 'a' and 1",
+)
+refused(
+    "tiles_of_two_shapes",
+    """
     x = numpipe.zeros((64, 64), np.float32) + numpipe.zeros((64, 128), np.float32)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("'&' takes tiles of int32 or masks, got float16", kind=SpecError, mend={"np.float16": "np.int32"})
-def bits_of_float16(a, b, c):
+""",
+    "tiles of shapes (64, 64) and (64, 128) do not combine",
+    kind=SpecError,
+    mend={"(64, 128)": "(64, 64)"},
+)
+refused(
+    "bits_of_float16",
+    """
     half = numpipe.zeros((64, 64), np.float32).astype(np.float16)
     x = half & 1
     #   ^^^^^^^^
-
-
-LOADED = "; tile[...] loads a shared-memory tile to registers"
-
-
-@refused(simulated=f"TypeError: unsupported operand type(s) for +: 'tile' and 'shared-memory tile'{LOADED}",
-         compiled="`acc += x` cannot be compiled: '+' is not defined for tile (64, 64) float32 and shared-memory tile (64, 64) "
-                  "float32" + LOADED, args=(A.astype("f4"), B, C), mend={"+= x": "+= x[...]"})
-def a_sum_with_a_tile_in_shared_memory(a, b, c):
+""",
+    "'&' takes tiles of int32 or masks, got float16",
+    kind=SpecError,
+    mend={"np.float16": "np.int32"},
+)
+refused(
+    "a_sum_with_a_tile_in_shared_memory",
+    """
     acc = numpipe.zeros((64, 64), np.float32)
-    for (k,), (x,) in numpipe.pipeline(grid=(2,), in_specs=(BlockSpec((64, 64), lambda k: (k, 0)),))(a):
+    for (k,), (x,) in numpipe.pipeline(grid=(2,), in_specs=(rows,))(a):
         acc += x
-      # ^^^^^^^^
-
-
-@refused(simulated=f"TypeError: '>' not supported between instances of 'shared-memory tile' and 'float'{LOADED}",
-         compiled="`x > 0.5` cannot be compiled: '>' is not defined for shared-memory tile (64, 64) float32 and float64" + LOADED,
-         args=(A.astype("f4"), B, C), mend={"x > 0.5": "x[...] > 0.5"})
-def a_comparison_of_a_tile_in_shared_memory(a, b, c):
-    for (k,), (x,) in numpipe.pipeline(grid=(2,), in_specs=(BlockSpec((64, 64), lambda k: (k, 0)),))(a):
+    #   ^^^^^^^^
+""",
+    simulated=f"TypeError: unsupported operand type(s) for +: 'tile' and 'shared-memory "
+    f"tile'{LOADED}",
+    compiled="`acc += x` cannot be compiled: '+' is not defined for tile (64, 64) float32 and "
+    "shared-memory tile (64, 64) "
+    "float32" + LOADED,
+    args=(A.astype("f4"), B, C),
+    mend={"+= x": "+= x[...]"},
+)
+refused(
+    "a_comparison_of_a_tile_in_shared_memory",
+    """
+    for (k,), (x,) in numpipe.pipeline(grid=(2,), in_specs=(rows,))(a):
         y = x > 0.5
-        #   ^^^^^^^
-
-
-@refused(compiled="'c[…] = value': the value must be a register tile, got int32: numpipe.full((64, 64), value, c.dtype) is one",
-         kind=SpecError,
-         mend={"x = 1": "x = numpipe.full((64, 64), 1.0, np.float32)"})
-def a_tile_or_a_number(a, b, c):
+    #       ^^^^^^^
+""",
+    simulated=f"TypeError: '>' not supported between instances of 'shared-memory tile' and "
+    f"'float'{LOADED}",
+    compiled="`x > 0.5` cannot be compiled: '>' is not defined for shared-memory tile (64, 64) "
+    "float32 and float64" + LOADED,
+    args=(A.astype("f4"), B, C),
+    mend={"x > 0.5": "x[...] > 0.5"},
+)
+refused(
+    "a_tile_or_a_number",
+    """
     x = 1
     if a.shape[0] > 3:
         x = numpipe.zeros((64, 64), np.float32)
     c[ds(0, 64), ds(0, 64)] = x
   # ^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused(simulated="TypeError: data type 'flaot16' not understood",
-         compiled='`numpipe.zeros((64, 64), np.float32).astype("flaot16")` cannot be compiled: TypeError: data type '
-                  "'flaot16' not understood", mend={"flaot16": "float16"})
-def a_type_with_a_slip_of_the_pen(a, b, c):
+""",
+    compiled=(
+        "'c[…] = value': the value must be a register tile, got int32: numpipe.full((64, 64), "
+        "value, c.dtype) is one"
+    ),
+    kind=SpecError,
+    mend={"x = 1": "x = numpipe.full((64, 64), 1.0, np.float32)"},
+)
+refused(
+    "a_type_with_a_slip_of_the_pen",
+    """
     x = numpipe.zeros((64, 64), np.float32).astype("flaot16")
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused(simulated="AttributeError: 'tile' object has no attribute 'nothing'",
-         compiled="`nothing` cannot be compiled: tile (64, 64) float16 has no attribute 'nothing'")
-def an_attribute_on_a_line_of_its_own(a, b, c):
+""",
+    simulated="TypeError: data type 'flaot16' not understood",
+    compiled=(
+        '`numpipe.zeros((64, 64), np.float32).astype("flaot16")` cannot be compiled: TypeError: '
+        "data type 'flaot16' not understood"
+    ),
+    mend={"flaot16": "float16"},
+)
+refused(
+    "an_attribute_on_a_line_of_its_own",
+    """
     x = (numpipe.zeros((64, 64), np.float32)
          .astype(np.float16)
          .nothing)
-        # ^^^^^^^
-
-
-@refused("'c[…] = tile': the index selects (64, 32), the tile is (64, 64)", kind=SpecError, mend={"ds(0, 32)": "ds(0, 64)"})
-def a_store_over_two_lines(a, b, c):
+    #     ^^^^^^^
+""",
+    simulated="AttributeError: 'tile' object has no attribute 'nothing'",
+    compiled="`nothing` cannot be compiled: tile (64, 64) float16 has no attribute 'nothing'",
+)
+refused(
+    "a_store_over_two_lines",
+    """
     c[ds(0, 64),
   # ^^^^^^^^^^^^
       ds(0, 32)] = numpipe.zeros((64, 64), np.float32)
-
+""",
+    "'c[…] = tile': the index selects (64, 32), the tile is (64, 64)",
+    kind=SpecError,
+    mend={"ds(0, 32)": "ds(0, 64)"},
+)
 
 # ---- strips of a tile
-@refused("map_columns: width=24: a strip has 8 x i columns, which divide the 64 of a tile (64, 64)", kind=SpecError,
-         mend={"24)": "32)"})
-def strips_that_do_not_divide_a_tile(a, b, c):
+refused(
+    "strips_that_do_not_divide_a_tile",
+    """
     def same(x, first):
         return x
     c[ds(0, 64), ds(0, 64)] = numpipe.map_columns(same, numpipe.zeros((64, 64), np.float32), 24)
     #                         ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("map_columns: function(strip, first) returns a tile (64, 16), of any dtype, like the strip it is given, "
-         "got float32 (64, 64)", kind=SpecError, mend={"return numpipe.zeros((64, 64)": "return numpipe.zeros((64, 16)"})
-def a_strip_of_another_shape(a, b, c):
+""",
+    "map_columns: width=24: a strip has 8 x i columns, which divide the 64 of a tile (64, 64)",
+    kind=SpecError,
+    mend={"24)": "32)"},
+)
+refused(
+    "a_strip_of_another_shape",
+    """
     def wide(x, first):
         return numpipe.zeros((64, 64), np.float32)
     c[ds(0, 64), ds(0, 64)] = numpipe.map_columns(wide, numpipe.zeros((64, 64), np.float32), 16)
     #                         ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("map_columns: a tile of two dimensions has strips of columns, got float32 (64,) (either layout)", kind=SpecError)
-def strips_of_a_vector(a, b, c):
+""",
+    "map_columns: function(strip, first) returns a tile (64, 16), of any dtype, like the "
+    "strip it is given, got float32 (64, 64)",
+    kind=SpecError,
+    mend={"return numpipe.zeros((64, 64)": "return numpipe.zeros((64, 16)"},
+)
+refused(
+    "strips_of_a_vector",
+    """
     def same(x, first):
         return x
     acc = numpipe.zeros((64, 64), np.float32) + numpipe.map_columns(same, numpipe.full((64,), 0.0, np.float32), 16)
     #                                           ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
     c[ds(0, 64), ds(0, 64)] = acc
-
-
-# ---- operands of 8 bits and tf32, and tiles of them ---------------------------------------------------------------------
-NARROW = A.astype(E4M3), B.astype(E4M3), C
-
-
-@refused("wgmma: b (64, 64) of float8_e4m3fn must be K-major, its elements along K contiguous, as 8-bit and tf32 operands are: "
-         "pass np.ascontiguousarray(b.T), of shape (N, K), and multiply by b_tile.T", kind=SpecError, args=NARROW,
-         mend={"x, y)\n": "x, y.T)\n"})
-def a_product_whose_b_is_not_k_major(a, b, c):
+""",
+    "map_columns: a tile of two dimensions has strips of columns, got float32 (64,) (either "
+    "layout)",
+    kind=SpecError,
+)
+refused(
+    "a_product_whose_b_is_not_k_major",
+    """
     for (k,), (x, y) in numpipe.pipeline(grid=(1,), in_specs=(
-            BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))))(a, b):
+            spec, spec))(a, b):
         acc = numpipe.wgmma(None, x, y)
-        #     ^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("wgmma: a (64, 64) of float32 must be K-major, its elements along K contiguous, as 8-bit and tf32 operands are: pass "
-         "np.ascontiguousarray(a), of shape (M, K), and multiply by a_tile", kind=SpecError,
-         args=(A.astype("f4"), B.astype("f4"), C), mend={"x.T": "x"})
-def a_product_whose_a_is_not_k_major(a, b, c):
+    #         ^^^^^^^^^^^^^^^^^^^^^^^^^
+""",
+    "wgmma: b (64, 64) of float8_e4m3fn must be K-major, its elements along K contiguous, as "
+    "8-bit and tf32 operands are: pass np.ascontiguousarray(b.T), of shape (N, K), and "
+    "multiply by b_tile.T",
+    kind=SpecError,
+    args=NARROW,
+    mend={"x, y)\n": "x, y.T)\n"},
+)
+refused(
+    "a_product_whose_a_is_not_k_major",
+    """
     for (k,), (x, y) in numpipe.pipeline(grid=(1,), in_specs=(
-            BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))))(a, b):
+            spec, spec))(a, b):
         acc = numpipe.wgmma(None, x.T, y.T)
-        #     ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("wgmma: a (64, 64) x b (64, 40): M must be a multiple of 64, K of 32, N of 16, or 8 or 24, and at most 256",
-         kind=SpecError)
-def a_product_of_integers_with_40_columns(a, b, c):
+    #         ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+""",
+    "wgmma: a (64, 64) of float32 must be K-major, its elements along K contiguous, as 8-bit "
+    "and tf32 operands are: pass np.ascontiguousarray(a), of shape (M, K), and multiply by "
+    "a_tile",
+    kind=SpecError,
+    args=(A.astype("f4"), B.astype("f4"), C),
+    mend={"x.T": "x"},
+)
+refused(
+    "a_product_of_integers_with_40_columns",
+    """
     x, y = numpipe.scratch((numpipe.SMEM((64, 64), np.int8), numpipe.SMEM((40, 64), np.uint8)))
     acc = numpipe.wgmma(None, x, y.T)
     #     ^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("wgmma: a (64, 20) x b (20, 64): M must be a multiple of 64, K of 8, N of 8 and at most 256", kind=SpecError)
-def a_product_of_tf32_over_20(a, b, c):
+""",
+    "wgmma: a (64, 64) x b (64, 40): M must be a multiple of 64, K of 32, N of 16, or 8 or "
+    "24, and at most 256",
+    kind=SpecError,
+)
+refused(
+    "a_product_of_tf32_over_20",
+    """
     x, y = numpipe.scratch((numpipe.SMEM((64, 20), np.float32), numpipe.SMEM((64, 20), np.float32)))
     acc = numpipe.wgmma(None, x, y.T)
     #     ^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("wgmma: a is a float8_e4m3fn register tile in the accumulator's layout, and the A operand of registers is that packed to "
-         "16 bits: write a.astype(b.dtype), which moves nothing between lanes, with b of float16 or bfloat16", kind=SpecError,
-         args=NARROW)
-def a_product_of_bytes_in_registers(a, b, c):
+""",
+    "wgmma: a (64, 20) x b (20, 64): M must be a multiple of 64, K of 8, N of 8 and at most 256",
+    kind=SpecError,
+)
+refused(
+    "a_product_of_bytes_in_registers",
+    """
     for (k,), (x, y) in numpipe.pipeline(grid=(1,), in_specs=(
-            BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))))(a, b):
+            spec, spec))(a, b):
         acc = numpipe.wgmma(None, x[...], y.T)
-        #     ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("'+' takes tiles of float32 or int32, got float8_e4m3fn: use .astype(np.float32) first", kind=SpecError, args=NARROW,
-         mend={"ds(0, 64)] +": "ds(0, 64)].astype(np.float32) +"})
-def a_sum_of_bytes(a, b, c):
+    #         ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+""",
+    "wgmma: a is a float8_e4m3fn register tile in the accumulator's layout, and the A "
+    "operand of registers is that packed to 16 bits: write a.astype(b.dtype), which moves "
+    "nothing between lanes, with b of float16 or bfloat16",
+    kind=SpecError,
+    args=NARROW,
+)
+refused(
+    "a_sum_of_bytes",
+    """
     x = a[ds(0, 64), ds(0, 64)] + 1.0
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("np.where of float8_e5m2 tiles: they are converted, loaded and stored only; choose before astype", kind=SpecError,
-         mend={".astype(ml_dtypes.float8_e5m2)": "", "x, x)": "x, x).astype(ml_dtypes.float8_e5m2)"})
-def a_choice_of_bytes(a, b, c):
+""",
+    "'+' takes tiles of float32 or int32, got float8_e4m3fn: use .astype(np.float32) first",
+    kind=SpecError,
+    args=NARROW,
+    mend={"ds(0, 64)] +": "ds(0, 64)].astype(np.float32) +"},
+)
+refused(
+    "a_choice_of_bytes",
+    """
     x = numpipe.iota((64, 64)).astype(ml_dtypes.float8_e5m2)
     y = np.where(numpipe.iota((64, 64)) < 3, x, x)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("full: a tile of float8_e5m2 is made by astype, of one of float32 or int32", kind=SpecError,
-         mend={"1, ml_dtypes.float8_e5m2)": "1, np.int32).astype(ml_dtypes.float8_e5m2)"})
-def a_tile_full_of_bytes(a, b, c):
+""",
+    "np.where of float8_e5m2 tiles: they are converted, loaded and stored only; choose "
+    "before astype",
+    kind=SpecError,
+    mend={".astype(ml_dtypes.float8_e5m2)": "", "x, x)": "x, x).astype(ml_dtypes.float8_e5m2)"},
+)
+refused(
+    "a_tile_full_of_bytes",
+    """
     x = numpipe.full((64, 64), 1, ml_dtypes.float8_e5m2)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("a[…]: an element of float8_e4m3fn is no number of a kernel: load a tile, and convert it with astype", kind=SpecError,
-         args=NARROW, mend={"a[0, 0]": "a[ds(0, 64), ds(0, 64)].astype(np.float32)"})
-def a_number_of_a_byte(a, b, c):
+""",
+    "full: a tile of float8_e5m2 is made by astype, of one of float32 or int32",
+    kind=SpecError,
+    mend={"1, ml_dtypes.float8_e5m2)": "1, np.int32).astype(ml_dtypes.float8_e5m2)"},
+)
+refused(
+    "a_number_of_a_byte",
+    """
     x = a[0, 0]
     #   ^^^^^^^
-
-
-@refused("load_tile: float8_e4m3fn has no coalesced layout: convert a tile of 16 or 32 bits in it, with astype", kind=SpecError,
-         args=NARROW)
-def a_coalesced_tile_of_bytes(a, b, c):
+""",
+    "a[…]: an element of float8_e4m3fn is no number of a kernel: load a tile, and convert it "
+    "with astype",
+    kind=SpecError,
+    args=NARROW,
+    mend={"a[0, 0]": "a[ds(0, 64), ds(0, 64)].astype(np.float32)"},
+)
+refused(
+    "a_coalesced_tile_of_bytes",
+    """
     x = numpipe.load_tile(a.at[ds(0, 64), ds(0, 64)])
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("bitcast of a float32 tile to int8: the same bits are another type of 32 bits, int32, uint32 or float32; astype converts",
-         kind=SpecError, mend={"numpipe.bitcast(numpipe.full((64, 64), 1.0, np.float32), np.int8)":
-                               "numpipe.full((64, 64), 1.0, np.float32).astype(np.int8)"})
-def bits_of_another_size(a, b, c):
+""",
+    "load_tile: float8_e4m3fn has no coalesced layout: convert a tile of 16 or 32 bits in "
+    "it, with astype",
+    kind=SpecError,
+    args=NARROW,
+)
+refused(
+    "bits_of_another_size",
+    """
     x = numpipe.bitcast(numpipe.full((64, 64), 1.0, np.float32), np.int8)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("bitcast of a mask to int32: the same bits are of no number: use .astype(np.int32)", kind=SpecError,
-         mend={"numpipe.bitcast(numpipe.iota(64) < 3, np.int32)": "(numpipe.iota(64) < 3).astype(np.int32)"})
-def bits_of_a_mask(a, b, c):
+""",
+    "bitcast of a float32 tile to int8: the same bits are another type of 32 bits, int32, "
+    "uint32 or float32; astype converts",
+    kind=SpecError,
+    mend={
+        "numpipe.bitcast(numpipe.full((64, 64), 1.0, np.float32), np.int8)": (
+            "numpipe.full((64, 64), 1.0, np.float32).astype(np.int8)"
+        ),
+    },
+)
+refused(
+    "bits_of_a_mask",
+    """
     x = numpipe.bitcast(numpipe.iota(64) < 3, np.int32)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("bitcast(tile, dtype): tile must be a register tile, got float",
-         kind=SpecError, compiled="bitcast(tile, dtype): tile must be a register tile, got float64")
-def bits_of_a_number(a, b, c):
+""",
+    "bitcast of a mask to int32: the same bits are of no number: use .astype(np.int32)",
+    kind=SpecError,
+    mend={
+        "numpipe.bitcast(numpipe.iota(64) < 3, np.int32)": "(numpipe.iota(64) < 3).astype(np.int32)"
+    },
+)
+refused(
+    "bits_of_a_number",
+    """
     x = numpipe.bitcast(1.0, np.int32)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("'+' of a uint32 tile and a float: use .astype(np.float32) first", kind=SpecError,
-         mend={"np.uint32) +": "np.uint32).astype(np.float32) +"})
-def an_unsigned_tile_and_a_fraction(a, b, c):
+""",
+    "bitcast(tile, dtype): tile must be a register tile, got float",
+    kind=SpecError,
+    compiled="bitcast(tile, dtype): tile must be a register tile, got float64",
+)
+refused(
+    "an_unsigned_tile_and_a_fraction",
+    """
     x = numpipe.full((64, 64), 1, np.uint32) + 0.5
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("sum: reductions are of float32, int32 and uint32 tiles, got int8: use .astype(np.int32) first", kind=SpecError,
-         mend={".sum()": ".astype(np.int32).sum()"})
-def a_sum_of_small_integers(a, b, c):
+""",
+    "'+' of a uint32 tile and a float: use .astype(np.float32) first",
+    kind=SpecError,
+    mend={"np.uint32) +": "np.uint32).astype(np.float32) +"},
+)
+refused(
+    "a_sum_of_small_integers",
+    """
     x = numpipe.full((64, 64), 1, np.int8).sum()
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
+""",
+    "sum: reductions are of float32, int32 and uint32 tiles, got int8: use .astype(np.int32) first",
+    kind=SpecError,
+    mend={".sum()": ".astype(np.int32).sum()"},
+)
 
 # ---- atomics on shared memory
-@refused("atomic_add: float16 has no such reduction in shared memory: it takes int32, uint32, float32", kind=SpecError,
-         mend={"np.float16)": "np.float32)"})
-def a_shared_atomic_of_halves(a, b, c):
+refused(
+    "a_shared_atomic_of_halves",
+    """
     bins = numpipe.scratch(numpipe.SMEM((64,), np.float16))
     bins[...] = numpipe.full(64, 0.0, np.float32).astype(np.float16)
     numpipe.atomic_add(bins.at[numpipe.iota(64)], 1.0)
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("tile.at[indices]: a register tile of int32 selects elements of a shared tile of one dimension, SMEM((n,), …), got int32 "
-         "(64,) (either layout) for a tile (64, 64)", kind=SpecError)
-def indices_into_a_shared_matrix(a, b, c):
+""",
+    "atomic_add: float16 has no such reduction in shared memory: it takes int32, uint32, float32",
+    kind=SpecError,
+    mend={"np.float16)": "np.float32)"},
+)
+refused(
+    "indices_into_a_shared_matrix",
+    """
     bins = numpipe.scratch(numpipe.SMEM((64, 64), np.int32))
     numpipe.atomic_add(bins.at[numpipe.iota(64)], 1)
     #                  ^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("atomic_max: the tile is int32 (64,), the value float32 (64,): both must be alike", kind=SpecError,
-         mend={"1.0, np.float32": "1, np.int32"})
-def a_shared_atomic_of_another_type(a, b, c):
+""",
+    "tile.at[indices]: a register tile of int32 selects elements of a shared tile of one "
+    "dimension, SMEM((n,), …), got int32 (64,) (either layout) for a tile (64, 64)",
+    kind=SpecError,
+)
+refused(
+    "a_shared_atomic_of_another_type",
+    """
     bins = numpipe.scratch(numpipe.SMEM((64,), np.int32))
     bins[...] = numpipe.full(64, 0, np.int32)
     numpipe.atomic_max(bins, numpipe.full(64, 1.0, np.float32))
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused(simulated="atomic_add(tile, value): the second argument is a register tile, got int",
-         compiled="atomic_add(tile, value): the second argument is a register tile, got int32", kind=SpecError,
-         mend={"bins, 1": "bins, numpipe.full(64, 1, np.int32)"})
-def a_number_for_a_whole_shared_tile(a, b, c):
+""",
+    "atomic_max: the tile is int32 (64,), the value float32 (64,): both must be alike",
+    kind=SpecError,
+    mend={"1.0, np.float32": "1, np.int32"},
+)
+refused(
+    "a_number_for_a_whole_shared_tile",
+    """
     bins = numpipe.scratch(numpipe.SMEM((64,), np.int32))
     bins[...] = numpipe.full(64, 0, np.int32)
     numpipe.atomic_add(bins, 1)
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
+""",
+    simulated="atomic_add(tile, value): the second argument is a register tile, got int",
+    compiled="atomic_add(tile, value): the second argument is a register tile, got int32",
+    kind=SpecError,
+    mend={"bins, 1": "bins, numpipe.full(64, 1, np.int32)"},
+)
 
 # ---- limits
-@refused("c.at[…]: ds(…, stop=…) limits loads from arrays, array[…], and stores to them, array[…] = tile; here leave out stop=",
-         kind=SpecError, mend={", stop=32": ""})
-def a_limit_of_a_view(a, b, c):
+refused(
+    "a_limit_of_a_view",
+    """
     numpipe.atomic_add(c.at[ds(0, 64, stop=32), ds(0, 64)], numpipe.zeros((64, 64), np.float32))
     #                  ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused("a tile in shared memory: ds(…, stop=…) limits loads from arrays, array[…], and stores to them, array[…] = tile; here "
-         "leave out stop=", kind=SpecError, mend={", stop=32": ""})
-def a_limit_of_a_shared_tile(a, b, c):
-    for (k,), (x,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a):
+""",
+    "c.at[…]: ds(…, stop=…) limits loads from arrays, array[…], and stores to them, array[…] "
+    "= tile; here leave out stop=",
+    kind=SpecError,
+    mend={", stop=32": ""},
+)
+refused(
+    "a_limit_of_a_shared_tile",
+    """
+    for (k,), (x,) in pipe(a):
         y = x[ds(0, 64, stop=32), :]
-        #   ^^^^^^^^^^^^^^^^^^^^^^^^
-
-
-@refused(simulated="ds(start, size, stop): stop must be an integer, got float: int(x) truncates a float",
-         compiled="ds(start, size, stop): stop must be an integer, got float64: int(x) truncates a float", kind=SpecError,
-         mend={"32.5": "32"})
-def a_limit_that_is_a_fraction(a, b, c):
+    #       ^^^^^^^^^^^^^^^^^^^^^^^^
+""",
+    "a tile in shared memory: ds(…, stop=…) limits loads from arrays, array[…], and stores "
+    "to them, array[…] = tile; here leave out stop=",
+    kind=SpecError,
+    mend={", stop=32": ""},
+)
+refused(
+    "a_limit_that_is_a_fraction",
+    """
     x = c[ds(0, 64, stop=32.5), ds(0, 64)]
     #     ^^^^^^^^^^^^^^^^^^^^
+""",
+    simulated="ds(start, size, stop): stop must be an integer, got float: int(x) truncates a float",
+    compiled="ds(start, size, stop): stop must be an integer, got float64: int(x) truncates a "
+    "float",
+    kind=SpecError,
+    mend={"32.5": "32"},
+)
 
-
-# ---- registers that would have to move -----------------------------------------------------------------------------------
-@refused("x.T of a register tile (64, 64): other lanes would have its elements: store it to shared memory, tile[...] = x, and load "
-         "tile.T[...]", kind=SpecError)
-def a_transpose_of_registers(a, b, c):
+# registers that would have to move
+refused(
+    "a_transpose_of_registers",
+    """
     x = b[ds(0, 64), ds(0, 64)]
     y = x.T
     #   ^^^
-
-
-@refused("x.T of a register tile (64, 1): other lanes would have its elements: numpipe.layout_cast(x.reshape(-1), \"row\") or "
-         "\"column\" moves a vector", kind=SpecError, mend={"x[:, None].T": "numpipe.layout_cast(x, \"row\").T"})
-def a_transpose_of_a_column(a, b, c):
+""",
+    "x.T of a register tile (64, 64): other lanes would have its elements: store it to "
+    "shared memory, tile[...] = x, and load tile.T[...]",
+    kind=SpecError,
+)
+refused(
+    "a_transpose_of_a_column",
+    """
     x = b[ds(0, 64), ds(0, 64)].astype(np.float32).sum(axis=1)
     y = x[:, None].T
     #   ^^^^^^^^^^^^
-
-
-@refused("float32(…) converts a number, got a register tile (64, 64) of float16: write tile.astype(np.float32)", kind=SpecError,
-         mend={"np.float32(x[...])": "x[...].astype(np.float32)"})
-def a_tile_that_is_converted_as_a_number_is(a, b, c):
-    acc = numpipe.zeros((64, 64), np.float32)
-    pipe = numpipe.pipeline(grid=(2,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))
+""",
+    "x.T of a register tile (64, 1): other lanes would have its elements: "
+    'numpipe.layout_cast(x.reshape(-1), "row") or "column" moves a vector',
+    kind=SpecError,
+    mend={"x[:, None].T": 'numpipe.layout_cast(x, "row").T'},
+)
+refused(
+    "a_tile_that_is_converted_as_a_number_is",
+    """
     for (k,), (x,) in pipe(a):
         acc = acc + np.float32(x[...])
-        #           ^^^^^^^^^^^^^^^^^^
+    #               ^^^^^^^^^^^^^^^^^^
     c[ds(0, 64), ds(0, 64)] = acc
+""",
+    "float32(…) converts a number, got a register tile (64, 64) of float16: write "
+    "tile.astype(np.float32)",
+    kind=SpecError,
+    mend={"np.float32(x[...])": "x[...].astype(np.float32)"},
+)

@@ -5,28 +5,28 @@ from __future__ import annotations
 import functools
 
 import numpipe
-from numpipe import BlockSpec, CompilerParams, LoweringSemantics, SpecError, ds
+from numpipe import BlockSpec, CompilerParams, LoweringSemantics, SpecError
 from tests.kernels.refusals import Cases
 
-refused = Cases()
-in_turns = functools.partial(refused, schedule="pingpong", num_compute_wgs=2)
 WHY = "with schedule='pingpong' compute warpgroups take turns on tiles"
-LEAVES = "leaves the loop over tiles of line {line-2}, and " + WHY + (
-    ": those of the other warpgroups come behind this one, and their blocks are loaded; run all tiles, or make the counts smaller")
-OUTSIDE = WHY + (", so that a slot is released by one of them: a pipeline outside a loop over tiles has all of them as its "
-                 "readers; put it into `for … in numpipe.tiles(…):`, or use schedule='cooperative'")
-OF_THE_KERNEL = WHY + (" of the kernel function's own loops: a loop over tiles in a function that it calls would share its tiles "
-                       "out among the warpgroups once more; write it in the kernel function")
-
-
-@in_turns(OUTSIDE)
-def a_pipeline_before_the_tiles(a, b, c):
-    pipe = numpipe.pipeline(grid=(2,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))
-    for (k,), (a_tile,) in pipe(a):
-        #                  ^^^^^^^
-        pass
-    for m, n in numpipe.tiles(2, 1):
-        c[ds(m * 64, 64), ds(0, 64)] = numpipe.zeros((64, 64), "float32")
+LEAVES = (
+    "leaves the loop over tiles of line {line-2}, and "
+    + WHY
+    + (
+        ": those of the other warpgroups come behind this one, and their blocks are loaded; run "
+        "all tiles, or make the counts smaller"
+    )
+)
+OUTSIDE = WHY + (
+    ", so that a slot is released by one of them: a pipeline outside a loop over tiles has all "
+    "of them as its "
+    "readers; put it into `for … in numpipe.tiles(…):`, or use schedule='cooperative'"
+)
+OF_THE_KERNEL = WHY + (
+    " of the kernel function's own loops: a loop over tiles in a function that it calls would "
+    "share its tiles "
+    "out among the warpgroups once more; write it in the kernel function"
+)
 
 
 @numpipe.function
@@ -36,121 +36,173 @@ def loads(a):
         pass
 
 
-@in_turns(OUTSIDE, mended_options={"schedule": "cooperative"})
-def a_function_with_a_pipeline_behind_the_tiles(a, b, c):
+refused = Cases(loads=loads)
+in_turns = functools.partial(refused, schedule="pingpong", num_compute_wgs=2)
+in_turns(
+    "a_pipeline_before_the_tiles",
+    """
+    for (k,), (a_tile,) in pipe(a):
+    #                      ^^^^^^^
+        pass
+    for m, n in numpipe.tiles(2, 1):
+        c[ds(m * 64, 64), ds(0, 64)] = numpipe.zeros((64, 64), "float32")
+""",
+    OUTSIDE,
+)
+in_turns(
+    "a_function_with_a_pipeline_behind_the_tiles",
+    """
     if a.shape[0] > 64:
         for m, n in numpipe.tiles(2, 1):
             pass
         loads(a)
-       #^^^^^^^^
-
-
-@in_turns("'break' " + LEAVES, mend={"tiles(2, 1)": "tiles(1, 1)", "        if m == 1:\n            break": "        pass"})
-def tiles_that_are_left(a, b, c):
+    #   ^^^^^^^^
+""",
+    OUTSIDE,
+    mended_options={"schedule": "cooperative"},
+)
+in_turns(
+    "tiles_that_are_left",
+    """
     for m, n in numpipe.tiles(2, 1):
         if m == 1:
             break
-           #^^^^^
-
-
-@in_turns("'return' " + LEAVES)
-def a_kernel_that_returns_from_a_tile(a, b, c):
+    #       ^^^^^
+""",
+    "'break' " + LEAVES,
+    mend={"tiles(2, 1)": "tiles(1, 1)", "        if m == 1:\n            break": "        pass"},
+)
+in_turns(
+    "a_kernel_that_returns_from_a_tile",
+    """
     for m, n in numpipe.tiles(2, 1):
         while m < 1:
             return
-           #^^^^^^
-
-
-@in_turns(OF_THE_KERNEL)
-def tiles_of_a_nested_function(a, b, c):
+    #       ^^^^^^
+""",
+    "'return' " + LEAVES,
+)
+in_turns(
+    "tiles_of_a_nested_function",
+    """
     def walk():
         for m, n in numpipe.tiles(2, 1):
-            #       ^^^^^^^^^^^^^^^^^^^
+    #               ^^^^^^^^^^^^^^^^^^^
             pass
 
     walk()
-
-
-@in_turns(WHY + ", one for each tile of the outer loop: a loop over tiles in another one has none to share out; give numpipe.tiles "
-          "the counts of both, or use schedule='cooperative'", mended_options={"schedule": "cooperative"})
-def tiles_of_a_tile(a, b, c):
+""",
+    OF_THE_KERNEL,
+)
+in_turns(
+    "tiles_of_a_tile",
+    """
     for m, n in numpipe.tiles(2, 1):
         for (i,) in numpipe.nd_loop((2,)):
-            #       ^^^^^^^^^^^^^^^^^^^^^
+    #               ^^^^^^^^^^^^^^^^^^^^^
             pass
-
-
-@in_turns(", pipeline at {file}:{line}: steps_of with schedule='pingpong': one compute warpgroup runs all steps of a tile, and "
-          "none is shared: leave it out, or make the grid the steps that the tile has", kind=SpecError,
-         mend={", steps_of=lambda wg: 1": ""})
-def steps_of_a_warpgroup(a, b, c):
+""",
+    WHY + ", one for each tile of the outer loop: a loop over tiles in another one has none to "
+    "share out; give numpipe.tiles "
+    "the counts of both, or use schedule='cooperative'",
+    mended_options={"schedule": "cooperative"},
+)
+in_turns(
+    "steps_of_a_warpgroup",
+    """
     for m, n in numpipe.tiles(2, 1):
         pipe = numpipe.pipeline(grid=(2,), in_specs=(BlockSpec((64, 64), lambda k: (m, k)),), steps_of=lambda wg: 1)
-        #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+    #          ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
         for (k,), (a_tile,) in pipe(a):
             pass
-
-
-@in_turns(", pipeline at {file}:{line}: out_specs with schedule='pingpong': the slots of outputs are written by all compute "
-          "warpgroups together, and here each has a tile of its own: store from registers, c[…] = tile, or use "
-          "schedule='cooperative'", kind=SpecError)
-def outputs_of_one_warpgroup(a, b, c):
+""",
+    ", pipeline at {file}:{line}: steps_of with schedule='pingpong': one compute warpgroup "
+    "runs all steps of a tile, and none is shared: leave it out, or make the grid the steps "
+    "that the tile has",
+    kind=SpecError,
+    mend={", steps_of=lambda wg: 1": ""},
+)
+in_turns(
+    "outputs_of_one_warpgroup",
+    """
     for m, n in numpipe.tiles(2, 1):
         pipe = numpipe.pipeline(grid=(1,), out_specs=(BlockSpec((64, 64), lambda k: (m, k)),))
-        #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+    #          ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
         for (k,), (c_tile,) in pipe(c):
             pass
-
+""",
+    ", pipeline at {file}:{line}: out_specs with schedule='pingpong': the slots of outputs "
+    "are written by all compute warpgroups together, and here each has a tile of its own: "
+    "store from registers, c[…] = tile, or use schedule='cooperative'",
+    kind=SpecError,
+)
 
 # ---- order tokens
-@refused("'continue' leaves the turn without passing it: put it behind the 'with'",
-         mend={"            if k == 1:\n                continue": "            m = k\n        if k == 1:\n            continue"})
-def a_turn_that_is_left(a, b, c):
+refused(
+    "a_turn_that_is_left",
+    """
     for k in range(2):
         with numpipe.turn("x"):
             if k == 1:
                 continue
-               #^^^^^^^^
-
-
-@refused("turn: name must be a compile-time string, got a.shape[0]", mend={"a.shape[0]": '"rows"'})
-def a_turn_of_a_number(a, b, c):
+    #           ^^^^^^^^
+""",
+    "'continue' leaves the turn without passing it: put it behind the 'with'",
+    mend={
+        "            if k == 1:\n                continue": (
+            "            m = k\n        if k == 1:\n            continue"
+        ),
+    },
+)
+refused(
+    "a_turn_of_a_number",
+    """
     with numpipe.turn(a.shape[0]):
-        #             ^^^^^^^^^^
+    #                 ^^^^^^^^^^
         pass
-
-
-@refused("a turn stands alone: with numpipe.turn(\"name\"):", mend={', numpipe.turn("y")': ""})
-def two_turns_at_once(a, b, c):
+""",
+    "turn: name must be a compile-time string, got a.shape[0]",
+    mend={"a.shape[0]": '"rows"'},
+)
+refused(
+    "two_turns_at_once",
+    """
     with numpipe.turn("x"), numpipe.turn("y"):
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
         pass
-
-
-@refused("numpipe.turn('x') in a block of the same token, of line {line-2}: a warpgroup would wait for a turn that it has to pass "
-         "first; leave it out, or give it another name", num_compute_wgs=2,
-         mend={'        with numpipe.turn("x")': '        with numpipe.turn("y")'})
-def a_turn_in_itself(a, b, c):
+""",
+    'a turn stands alone: with numpipe.turn("name"):',
+    mend={', numpipe.turn("y")': ""},
+)
+refused(
+    "a_turn_in_itself",
+    """
     with numpipe.turn("x"):
         m = 0
         with numpipe.turn("x"):
-       #^^^^^^^^^^^^^^^^^^^^^^^
+    #   ^^^^^^^^^^^^^^^^^^^^^^^
             m += 1
-
-
-@in_turns("numpipe.turn orders compute warpgroups that share a tile, and with schedule='pingpong' they have whole tiles in turn: "
-          "leave it out, or use schedule='cooperative'", mended_options={"schedule": "cooperative"})
-def a_turn_in_turns(a, b, c):
+""",
+    "numpipe.turn('x') in a block of the same token, of line {line-2}: a warpgroup would "
+    "wait for a turn that it has to pass first; leave it out, or give it another name",
+    num_compute_wgs=2,
+    mend={'        with numpipe.turn("x")': '        with numpipe.turn("y")'},
+)
+in_turns(
+    "a_turn_in_turns",
+    """
     for m, n in numpipe.tiles(2, 1):
         with numpipe.turn("x"):
-       #^^^^^^^^^^^^^^^^^^^^^^^
+    #   ^^^^^^^^^^^^^^^^^^^^^^^
             pass
-
-
-@refused("numpipe.turn('d'): no named barriers are left: a token takes 3, one for each compute warpgroup, those before it are 'a', "
-         "'b', 'c'; of the CTA's 16, 0 is the CTA's, 1…4 are the warpgroups' (the memory role's too), 15 is of out_specs, so that "
-         "3 tokens fit; let blocks share one", num_compute_wgs=3, mend={'"d"': '"a"'})
-def more_turns_than_barriers(a, b, c):
+""",
+    "numpipe.turn orders compute warpgroups that share a tile, and with schedule='pingpong' "
+    "they have whole tiles in turn: leave it out, or use schedule='cooperative'",
+    mended_options={"schedule": "cooperative"},
+)
+refused(
+    "more_turns_than_barriers",
+    """
     with numpipe.turn("a"):
         pass
     with numpipe.turn("b"):
@@ -158,35 +210,54 @@ def more_turns_than_barriers(a, b, c):
     with numpipe.turn("c"):
         pass
     with numpipe.turn("d"):
-   #^^^^^^^^^^^^^^^^^^^^^^^
+  # ^^^^^^^^^^^^^^^^^^^^^^^
         pass
-
-
-@refused(", pipeline at {file}:{line-2}: steps_of, but not every step is sure to go through the same blocks of numpipe.turn(…): "
-         "the steps that a warpgroup leaves out take and pass their turns too; let these blocks stand in the loop itself, in no "
-         "branch, inner loop or function, and no 'continue' before them", kind=SpecError, num_compute_wgs=2,
-         mend={
-               '        if k == 0:\n            with numpipe.turn("x"):\n                pass':
-                   '        with numpipe.turn("x"):\n            pass'})
-def a_turn_in_a_branch_of_unequal_steps(a, b, c):
-    pipe = numpipe.pipeline(grid=(2,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),), steps_of=lambda wg: 1 + wg)
+""",
+    "numpipe.turn('d'): no named barriers are left: a token takes 3, one for each compute "
+    "warpgroup, those before it are 'a', 'b', 'c'; of the CTA's 16, 0 is the CTA's, 1…4 are "
+    "the warpgroups' (the memory role's too), 15 is of out_specs, so that 3 tokens fit; let "
+    "blocks share one",
+    num_compute_wgs=3,
+    mend={'"d"': '"a"'},
+)
+refused(
+    "a_turn_in_a_branch_of_unequal_steps",
+    """
+    pipe = numpipe.pipeline(grid=(2,), in_specs=(spec,), steps_of=lambda wg: 1 + wg)
 
     for (k,), (tile,) in pipe(a):
-        #                ^^^^^^^
+    #                    ^^^^^^^
         if k == 0:
             with numpipe.turn("x"):
                 pass
-
-
-@refused(", pipeline at {file}:{line}: body 'body' goes through blocks of numpipe.turn, which are warpgroups', but with "
-         "CompilerParams(lowering_semantics=LoweringSemantics.Lane) it is code for each lane: use LoweringSemantics.Warpgroup",
-         kind=SpecError, num_compute_wgs=2, compiler_params=CompilerParams(lowering_semantics=LoweringSemantics.Lane),
-         mended_options={"compiler_params": CompilerParams()})
-def a_turn_of_lanes(a, b, c):
+""",
+    ", pipeline at {file}:{line-2}: steps_of, but not every step is sure to go through the "
+    "same blocks of numpipe.turn(…): the steps that a warpgroup leaves out take and pass "
+    "their turns too; let these blocks stand in the loop itself, in no branch, inner loop or "
+    "function, and no 'continue' before them",
+    kind=SpecError,
+    num_compute_wgs=2,
+    mend={
+        '        if k == 0:\n            with numpipe.turn("x"):\n                pass': (
+            '        with numpipe.turn("x"):\n            pass'
+        ),
+    },
+)
+refused(
+    "a_turn_of_lanes",
+    """
     def body(indices, tile):
         with numpipe.turn("x"):
             pass
 
-    spec = BlockSpec((64, 64), lambda k: (0, k))
     numpipe.emit_pipeline_warp_specialized(body, grid=(2,), in_specs=(spec,))(a)
-   #^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+""",
+    ", pipeline at {file}:{line}: body 'body' goes through blocks of numpipe.turn, which are "
+    "warpgroups', but with CompilerParams(lowering_semantics=LoweringSemantics.Lane) it is "
+    "code for each lane: use LoweringSemantics.Warpgroup",
+    kind=SpecError,
+    num_compute_wgs=2,
+    compiler_params=CompilerParams(lowering_semantics=LoweringSemantics.Lane),
+    mended_options={"compiler_params": CompilerParams()},
+)
