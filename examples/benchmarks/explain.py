@@ -10,16 +10,13 @@ with --out, a limiter that is not named, or not confirmed.
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
-from numpipe import bench
-
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
 import explained
 import harness
+
+from numpipe import bench
 
 MENDED = 1.15
 ROOFLINE = 0.6

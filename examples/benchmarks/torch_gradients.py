@@ -12,16 +12,12 @@ against float64; one beyond 1.05 of PyTorch's is a failure.
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
-from numpipe import bench
-
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
 import harness
+
+from numpipe import bench
 
 OURS, REFERENCE = "numpipe", "PyTorch"
 DTYPES = {"bf16": "bfloat16", "f16": "float16"}
