@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import math
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -85,23 +84,18 @@ class Inputs:
                      for _ in range(bench.rotation_sets(size, torch.cuda.get_device_properties(0).L2_cache_size))]
 
 
-class Ours:
+class Ours(harness.InPlace):
     """A config, or a rung of the ladder."""
 
     def __init__(self, inputs: Inputs, cfg: Config | attention_ladder.Config) -> None:
         import torch
 
-        self.inputs, self.cfg = inputs, cfg
-        self.lazy = isinstance(cfg, Config) and cfg.lazy
-        self.outs = [torch.empty_like(q) for q, _, _ in inputs.sets]
+        def attention(i: int, out: Any) -> object:
+            arrays = inputs.sets[i]
+            return attention_ladder.attention(*arrays, causal=inputs.causal, cfg=cfg, out=out)
 
-    def __call__(self, i: int) -> object:
-        i %= len(self.outs)
-        return attention_ladder.attention(*self.inputs.sets[i], causal=self.inputs.causal, cfg=self.cfg, out=self.outs[i])
-
-    def poison(self) -> None:
-        for out in self.outs:
-            out.fill_(math.nan)
+        super().__init__([torch.empty_like(q) for q, _, _ in inputs.sets], attention)
+        self.cfg, self.lazy = cfg, isinstance(cfg, Config) and cfg.lazy
 
 
 def competitors(inputs: Inputs, case: dict[str, Any], which: str) -> dict[str, Ours | Cudnn]:
@@ -126,39 +120,12 @@ def measure(process: int, case: dict[str, Any], options: argparse.Namespace) -> 
 
     inputs = Inputs(case, seed=process)
     calls = competitors(inputs, case, options.which)
-    for each in calls.values():
-        each.poison()
-        for i in range(len(inputs.sets)):
-            each(i)
+    harness.run_all(calls, len(inputs.sets))
     errors = accurate(inputs, calls, case)
-    expected = {name: [out.clone() for out in each.outs] for name, each in calls.items()}
-
-    def poison() -> None:
-        for each in calls.values():
-            each.poison()
-
-    def check(when: str) -> None:
-        """Every output is either untouched or, bit for bit, what the verified first call gave."""
-        for name, each in calls.items():
-            harness.check_written(each.outs, expected[name], f"by {name} {when}, {case}")
-
-    samples = bench.compare(
-        calls,
-        reference=REFERENCE,
-        poison=poison,
-        check=lambda protocol: check(f"under {protocol}"),
-        **harness.compare_options(options),
-    )
-
+    samples = harness.compare_checked(calls, REFERENCE, options, str(case))
     inputs.sets[0][0].mul_(PEAKED)
     for name, each in calls.items():
-        repeated = None
-        for _ in range(REPEATS if name != REFERENCE else 1):
-            each.poison()
-            each(0)
-            if repeated is not None and not torch.equal(each.outs[0], repeated):
-                raise AssertionError(f"{name}: {REPEATS} repeats of {case} are not bit-identical")
-            repeated = each.outs[0].clone()
+        harness.check_repeats(each, REPEATS if name != REFERENCE else 1, f"{name}, {case}")
     peaked = accurate(inputs, calls, case)
     sms = torch.cuda.get_device_properties(0).multi_processor_count
     work = 1e-12 * flash_attention.flops(flash_attention.shape_of(case["shape"]), inputs.causal)
@@ -187,10 +154,7 @@ def measure_against_pallas(process: int, case: dict[str, Any], options: argparse
     inputs = Inputs(case, seed=process)
     calls: dict[str, Any] = competitors(inputs, case, "chosen") | {PALLAS: Pallas(inputs.sets, inputs.causal)}
     pallas = calls[PALLAS].config
-    for each in calls.values():
-        each.poison()
-        for i in range(len(inputs.sets)):
-            each(i)
+    harness.run_all(calls, len(inputs.sets))
     errors = accurate(inputs, calls, case)
     samples = bench.compare(calls, reference=PALLAS, protocols=("interleaved",), plan=options.plan, timer=KernelTimer(),
                             sensors=bench.sensors())

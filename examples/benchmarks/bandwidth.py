@@ -22,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 sys.path.insert(1, str(Path(__file__).resolve().parent))
 
 import harness
+from harness.scripts import compare_options
 
 LAYOUTS: dict[str, Callable[[Any], Any]] = {
     "contiguous": lambda x: x,
@@ -55,35 +56,18 @@ def measure(process: int, case: dict[str, Any], options: argparse.Namespace) -> 
     sets = range(bench.rotation_sets(2 * rows * columns * dtype.itemsize, cached))
     sources = [view(torch.randn(rows, columns, device="cuda").to(dtype)) for _ in sets]
     moved = 2 * sources[0].numel() * dtype.itemsize
-    outputs: dict[str, list[Any]] = {
-        name: [torch.empty(source.shape, dtype=dtype, device="cuda") for source in sources] for name in ("numpipe", "torch")}
-
-    def ours(call: int) -> None:
-        number = call % len(sets)
-        copy(sources[number], out=outputs["numpipe"][number])
-
-    def theirs(call: int) -> None:
-        number = call % len(sets)
-        outputs["torch"][number].copy_(sources[number])
-
-    calls: dict[str, Callable[[int], None]] = {"numpipe": ours, "torch": theirs}
-
-    def poison() -> None:
-        for each in outputs.values():
-            for out in each:
-                out.fill_(float("nan"))
-
-    def check(when: str) -> None:
-        for name, each in outputs.items():
-            harness.check_written(each, sources, f"by {name} {when}, {case}")
-
-    poison()
-    for number in sets:
-        for each in calls.values():
-            each(number)
-    check("in the first call")
-    samples = bench.compare(calls, reference="torch", **harness.compare_options(options), poison=poison,
-                            check=lambda protocol: check(f"under {protocol}"))
+    functions: dict[str, Callable[[int, Any], object]] = {
+        "numpipe": lambda i, out: copy(sources[i], out=out),
+        "torch": lambda i, out: out.copy_(sources[i]),
+    }
+    calls = {
+        name: harness.InPlace([torch.empty(x.shape, dtype=dtype, device="cuda") for x in sources], each)
+        for name, each in functions.items()
+    }
+    harness.run_all(calls, len(sets))
+    for name, each in calls.items():
+        harness.check_written(each.outs, sources, f"by {name} in the first call, {case}")
+    samples = harness.compare_checked(calls, "torch", options, str(case))
     return bench.run_entry(process, case, 1e-12 * moved, samples, rotation_sets=len(sets))
 
 
@@ -128,7 +112,7 @@ def measure_kernel(process: int, case: dict[str, Any], options: argparse.Namespa
     calls: dict[str, Callable[[int], None]] = {"numpipe": ours, "copy": lambda _: target.copy_(source)}
     ours(0)
     check("in the first call")
-    samples = bench.compare(calls, reference="copy", **harness.compare_options(options), poison=y.zero_,
+    samples = bench.compare(calls, reference="copy", **compare_options(options), poison=y.zero_,
                             check=lambda protocol: check(f"under {protocol}"))
     return bench.run_entry(process, case, 1e-12 * moved, samples, rotation_sets=1)
 

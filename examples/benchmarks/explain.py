@@ -9,17 +9,15 @@ with --out, a limiter that is not named, or not confirmed.
 
 from __future__ import annotations
 
+import argparse
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
-from numpipe import bench
-
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
 import explained
 import harness
+
+from numpipe import bench
 
 MENDED = 1.15
 ROOFLINE = 0.6
@@ -49,7 +47,7 @@ def check(name: str, variant: explained.Variant, inputs: list[Any], out: Any) ->
     return error
 
 
-def measure(process: int, name: str, plan: bench.Plan) -> dict[str, Any]:
+def measure(process: int, name: str, options: argparse.Namespace) -> dict[str, Any]:
     """One case -> its entry of the result file."""
     import torch
 
@@ -57,32 +55,28 @@ def measure(process: int, name: str, plan: bench.Plan) -> dict[str, Any]:
     case = next(case for case in explained.CASES if case.name == name)
     variants = {"slow": case.slow} | ({"mended": case.mended} if case.mended else {})
     l2 = torch.cuda.get_device_properties(0).L2_cache_size
-    calls, facts, checks = {}, {}, []
+    calls, facts, inputs = {}, {}, {}
     for which, variant in variants.items():
         told = variant.explain()
-        sets = range(bench.rotation_sets(2 * sum(m * n for m, n in variant.shapes) + sum(told.stored.values()), l2))
-        inputs = [[torch.randn(shape, device="cuda").to(torch.bfloat16) for shape in variant.shapes] for _ in sets]
-        outs = [variant.kernel(*given, cfg=variant.config) for given in inputs]
-        facts[which] = {"shapes": variant.shapes, "config": vars(variant.config), "predicted": told.as_dict()}
-
-        def call(number: int, variant: Any = variant, inputs: Any = inputs, outs: Any = outs, sets: Any = sets) -> None:
-            variant.kernel(*inputs[number % len(sets)], cfg=variant.config, out=outs[number % len(sets)])
-
-        def right(which: str = which, variant: Any = variant, inputs: Any = inputs, outs: Any = outs) -> None:
-            written = [pair for pair in zip(inputs, outs, strict=True) if not bool(torch.isnan(pair[1]).all())]
-            if not written:
-                raise AssertionError(f"{name} ({which}): no output was written")
-            facts[which]["relative_error"] = max(check(f"{name} ({which})", variant, *pair) for pair in written)
-
-        def poison(outs: Any = outs) -> None:
-            for out in outs:
-                out.fill_(float("nan"))
-
-        right()
-        calls[which] = call
-        checks.append((poison, right))
-    samples = bench.compare(calls, reference="slow", protocols=("burst",), plan=plan, sensors=bench.sensors(),
-                            poison=lambda: [poison() for poison, _ in checks], check=lambda _: [right() for _, right in checks])
+        moved = 2 * sum(m * n for m, n in variant.shapes) + sum(told.stored.values())
+        inputs[which] = arrays = [
+            [torch.randn(shape, device="cuda").to(torch.bfloat16) for shape in variant.shapes]
+            for _ in range(bench.rotation_sets(moved, l2))
+        ]
+        calls[which] = harness.InPlace(
+            [variant.kernel(*given, cfg=variant.config) for given in arrays],
+            lambda i, out, variant=variant, arrays=arrays: variant.kernel(
+                *arrays[i], cfg=variant.config, out=out
+            ),
+        )
+        config, predicted = vars(variant.config), told.as_dict()
+        facts[which] = {"shapes": variant.shapes, "config": config, "predicted": predicted}
+    harness.run_all(calls, max(map(len, inputs.values())))
+    for which, variant in variants.items():
+        results = zip(inputs[which], calls[which].outs, strict=True)
+        errors = [check(f"{name} ({which})", variant, *pair) for pair in results]
+        facts[which]["relative_error"] = max(errors)
+    samples = harness.compare_checked(calls, "slow", options, name)
     [sample] = samples
     seconds = {which: sample.seconds(which) for which in variants}
     for which, variant in variants.items():
@@ -113,10 +107,10 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    plan = bench.Plan(idle=options.idle)
+    options.protocols, options.plan = ["burst"], bench.Plan(idle=options.idle)
     cases = [{"case": case.name} for case in explained.CASES if not options.case or case.name in options.case]
-    status = harness.main("explain", cases, lambda process, case: measure(process, case["case"], plan),
-                        processes=options.processes, out=options.out, method=vars(plan), unit="calls/s")
+    status = harness.main("explain", cases, lambda process, case: measure(process, case["case"], options),
+                        processes=options.processes, out=options.out, method=vars(options.plan), unit="calls/s")
     if options.out is None or harness.PROCESS in os.environ:
         return status
     return status or int(not all(run.get("confirmed") for run in bench.read(options.out).runs))

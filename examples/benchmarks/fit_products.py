@@ -30,13 +30,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from product_rows import SQUARES, layer_rows
 
 from numpipe.ops import costs, learned
 from numpipe.ops.configs import Config, delay_of, ways_of
-
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
-from product_rows import SQUARES, layer_rows
 
 CLOCK = 1.7e9
 """cycles a second, about"""

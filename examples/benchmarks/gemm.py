@@ -50,41 +50,13 @@ def measure(process: int, case: dict[str, Any], options: argparse.Namespace) -> 
     calls = competitors(options.against, inputs, case.get("config"), options.peers)
     first, reference = next(iter(calls)), list(calls)[-1]
 
-    for each in calls.values():
-        each.poison()
-        for i in range(inputs.sets):
-            each(i)
+    harness.run_all(calls, inputs.sets)
     errors = accurate(inputs, calls, first, reference, case)
-    expected = {name: [out.clone() for out in each.outputs()] for name, each in calls.items()}
-
-    def poison() -> None:
-        for each in calls.values():
-            each.poison()
-
-    def check(when: str) -> None:
-        """Every output is either untouched or, bit for bit, what the verified first call gave."""
-        for name, each in calls.items():
-            harness.check_written(each.outputs(), expected[name], f"by {name} {when}, {case}")
-
-    samples = bench.compare(
-        calls,
-        reference=reference,
-        poison=poison,
-        check=lambda protocol: check(f"under {protocol}"),
-        **harness.compare_options(options),
-    )
-
+    samples = harness.compare_checked(calls, reference, options, str(case))
     ends = {name: calls[name] for name in (first, reference)}  # a peer may have copies of the inputs
     inputs.renew()
-    repeated = None
-    for _ in range(REPEATS):
-        for each in ends.values():
-            each.poison()
-            each(0)
-        found = calls[first].outputs()[0]
-        if repeated is not None and not torch.equal(found, repeated):
-            raise AssertionError(f"{first}: {REPEATS} repeats of {case} are not bit-identical")
-        repeated = found.clone()
+    harness.run_all(ends, 1)
+    harness.check_repeats(calls[first], REPEATS, f"{first}, {case}")
     again = accurate(inputs, ends, first, reference, case)
     sms = torch.cuda.get_device_properties(0).multi_processor_count
     return bench.run_entry(process, case, 1e-12 * gemm_suite.flops(case["shape"]), samples,
@@ -94,7 +66,7 @@ def measure(process: int, case: dict[str, Any], options: argparse.Namespace) -> 
 
 def accurate(inputs: Inputs, calls: dict[str, Competitor], first: str, reference: str, case: dict[str, Any]) -> dict[str, float]:
     """The relative error of each on the first set; AssertionError for one of numpipe's beyond `ERROR` times the reference's."""
-    errors = {name: relative_error(inputs.a[0], inputs.b[0], each.outputs()[0]) for name, each in calls.items()}
+    errors = {name: relative_error(inputs.a[0], inputs.b[0], each.outs[0]) for name, each in calls.items()}
     print(f"{case['shape']} {case['dtype']}: relative error", ", ".join(f"{name} {error:.3e}" for name, error in errors.items()),
           flush=True)
     if not errors[first] <= ERROR * errors[reference]:

@@ -1,6 +1,6 @@
 """Who multiplies matrices against whom: numpipe's kernels, cuBLAS through torch, Triton, Pallas.
 
-A competitor launches its product on set i of the inputs, ``competitor(i)``, and has `outputs` and `poison`. One that cannot run
+A competitor launches its product on set i of the inputs, ``competitor(i)``, and has `outs` and `poison`. One that cannot run
 here raises `Missing`, with a word why.
 """
 
@@ -9,11 +9,11 @@ from __future__ import annotations
 import atexit
 import dataclasses
 import importlib
-import math
 import tempfile
 from collections.abc import Callable
 from typing import Any, Protocol
 
+import harness
 from gemm_suite import OURS, REFERENCE, dimensions, nbytes
 
 from numpipe import bench
@@ -33,13 +33,13 @@ class Missing(Exception):
 
 
 class Competitor(Protocol):
+    outs: list[Any]
+    """the output of each set; None, or NaN throughout, if there was no call since `poison`"""
+
     def __call__(self, i: int) -> object: ...
 
-    def outputs(self) -> list[Any]:
-        """The output of each set; None, or NaN throughout, where there was no call since `poison`."""
-
     def poison(self) -> None:
-        """Before calls that are to be checked."""
+        """Called before calls that are checked."""
 
 
 class Inputs:
@@ -72,23 +72,12 @@ class Inputs:
         self.b[0].copy_(self._normal(self.n))
 
 
-class InPlace:
+class InPlace(harness.InPlace):
     """A function that stores to an output it is given."""
 
     def __init__(self, inputs: Inputs, function: Function) -> None:
-        self.inputs, self.function = inputs, function
-        self.stores = [inputs.output() for _ in range(inputs.sets)]
-
-    def __call__(self, i: int) -> object:
-        i %= self.inputs.sets
-        return self.function(self.inputs.a[i], self.inputs.b[i], self.stores[i])
-
-    def outputs(self) -> list[Any]:
-        return self.stores
-
-    def poison(self) -> None:
-        for out in self.stores:
-            out.fill_(math.nan)
+        outs = [inputs.output() for _ in range(inputs.sets)]
+        super().__init__(outs, lambda i, out: function(inputs.a[i], inputs.b[i], out))
 
 
 def competitors(against: str, inputs: Inputs, config: str | None, peers: list[str]) -> dict[str, Competitor]:

@@ -20,12 +20,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import harness
+
 import numpipe
 from numpipe import bench, ops
-
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
-import harness
 
 OURS, LOCAL, NCCL, FUSED = "numpipe", "local", "NCCL", "symmetric memory"
 PRODUCTS = {

@@ -53,7 +53,8 @@ class Pallas:
             for s, result in zip(sets, found, strict=True):
                 self.results[s] = result
 
-    def outputs(self) -> list[Any]:
+    @property
+    def outs(self) -> list[Any]:
         """The newest result of each set, None for one that was not called."""
         return [None if result is None else torch.from_dlpack(result) for result in self.results]
 

@@ -19,14 +19,8 @@ from __future__ import annotations
 import argparse
 import math
 import random
-import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
-
-from numpipe import bench
-
-sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import harness
 import product_rows
@@ -34,6 +28,8 @@ from attention_reference import REFERENCE, Cudnn, relative_error
 from harness import listed
 from product_rows import Case, Goal, log_uniform
 from random_products import CHUNK, DTYPES, Buffers
+
+from numpipe import bench
 
 OURS = "numpipe"
 MASKS, DEPTHS, HEADS = ("full", "causal"), (64, 128, 256), (8, 12, 16, 24, 28, 32, 40, 64)

@@ -17,7 +17,6 @@ import importlib
 import math
 import os
 import random
-import sys
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -25,13 +24,10 @@ from typing import Any
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "2")  # NumPy computes what is exact in many processes at once
 
+import harness
 import numpy as np
 
 from numpipe import ops
-
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
-import harness
 
 LIBRARIES = ("torch", "cupy", "numpy")
 ROUNDING = {"float16": 2.0**-11, "bfloat16": 2.0**-8}

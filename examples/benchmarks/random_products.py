@@ -32,16 +32,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from numpipe import bench
-from numpipe.errors import NumpipeError
-from numpipe.ops import configs as op_configs
-
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
 import harness
 import product_rows
 from harness import listed
 from product_rows import Case, dimensions
+
+from numpipe import bench
+from numpipe.errors import NumpipeError
+from numpipe.ops import configs as op_configs
 
 OP = importlib.import_module("numpipe.ops.matmul")  # the package's attribute of this name is the function
 DTYPES = {"bf16": "bfloat16", "f16": "float16"}

@@ -12,16 +12,13 @@ against float64; one beyond 1.05 of PyTorch's is a failure.
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
-from numpipe import bench
-
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
 import harness
+from harness.scripts import compare_options
+
+from numpipe import bench
 
 OURS, REFERENCE = "numpipe", "PyTorch"
 DTYPES = {"bf16": "bfloat16", "f16": "float16"}
@@ -84,7 +81,7 @@ def measure(process: int, case: Mapping[str, Any], options: argparse.Namespace, 
         if any(ours > ERROR * theirs for ours, theirs in zip(found[OURS], found[REFERENCE], strict=True)):
             raise AssertionError(f"{OURS}: errors {found[OURS]}, {REFERENCE}'s are {found[REFERENCE]}, {case}")
     calls = {name: lambda i, step=step: both(step, *sets[i % count]) for name, step in known.items()}
-    samples = bench.compare(calls, reference=REFERENCE, **harness.compare_options(options))
+    samples = bench.compare(calls, reference=REFERENCE, **compare_options(options))
     return bench.run_entry(process, case, 6e-12 * m * n * k, samples, errors=found, rotation_sets=count)
 
 

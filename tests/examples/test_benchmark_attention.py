@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+import types
 from pathlib import Path
 from typing import Any
 
@@ -86,3 +87,48 @@ def test_what_must_be_is_asked_of_exact_results_and_the_aim_of_the_better_ones(p
     assert " met " in lines[1] and lines[1].endswith("1.19  reached")
     assert " missed " in lines[2] and lines[2].endswith("not reached")
     assert program.verdict([row("numpipe", "burst", 1.0, shape="1,1,64,64")]) == "no row of the list was measured"
+
+
+# ---- against Pallas
+def test_pallas_gets_the_shapes_that_it_takes_in_float16(program: Any, monkeypatch: pytest.MonkeyPatch,
+                                                         capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(program.importlib.util, "find_spec", lambda name: name)
+    options = program.parse(["--peers", "pallas"])
+    cases = program.cases(options)
+    assert options.plan.work > bench.Plan.work  # several calls each time, of attention too
+    assert len(cases) == 8 and not any("4001" in case["shape"] for case in cases)
+    assert cases[0] == {"shape": "4,16,4096,128", "mask": "full", "dtype": "f16", "against": "Pallas"}
+    with pytest.raises(SystemExit):
+        program.parse(["--peers", "pallas", "--shapes", "1,1,100,64"])
+    assert "a multiple of 128" in capsys.readouterr().err
+    monkeypatch.setattr(program.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(SystemExit):
+        program.parse(["--peers", "pallas"])
+    assert "JAX is not installed: pip install" in capsys.readouterr().err
+
+
+def test_the_verdict_names_whom_a_row_is_against(program: Any) -> None:
+    def row(name: str, ratio: float) -> bench.Row:
+        case = {"shape": "4,16,4096,128", "mask": "full", "dtype": "f16", "against": "Pallas"}
+        return bench.Row(case, "interleaved", name, "Pallas", 600.0, 600.0 / ratio, bench.figure([ratio, ratio]),
+                         bench.figure([1.0, 1.01]), {})
+
+    for ratio, said in ((1.06, "met"), (1.03, "missed")):
+        lines = program.verdict([row("numpipe", ratio), row("numpipe lazy", 1.2), row("cuDNN", 0.99)]).splitlines()
+        assert len(lines) == 2 and lines[1].split()[2:5] == ["f16", "interleaved", "Pallas"]
+        assert f" 1.05  {said} " in lines[1] and " 1.200" in lines[1]
+
+
+def test_errors_are_held_against_cudnns(program: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    errors = {"numpipe": 1.04, "numpipe lazy": 1.29, "Pallas": 1.9, "cuDNN": 1.0}
+    calls = {name: program.Ours.__new__(program.Ours) if "numpipe" in name else types.SimpleNamespace() for name in errors}
+    for name, each in calls.items():
+        each.outs, each.lazy = [name], "lazy" in name
+    case = {"shape": "1,1,128,64", "mask": "full", "dtype": "f16"}
+    monkeypatch.setattr(program, "relative_error", lambda inputs, o: errors[o])
+    assert program.accurate(None, calls, case) == errors
+    for name in ("numpipe", "numpipe lazy", "Pallas"):
+        errors[name] += 0.2
+        with pytest.raises(AssertionError, match=f"^{name}: the relative error is"):
+            program.accurate(None, calls, case)
+        errors[name] -= 0.2

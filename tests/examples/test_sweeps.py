@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import runpy
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -275,3 +277,42 @@ def test_the_command_summarizes_compares_and_merges(tmp_path: Path, capsys: pyte
     assert main(["compare", one, two]) == 0 and "3.226" in capsys.readouterr().out
     assert main(["merge", one, two, "--out", both]) == 0 and bench.read(both).rows[0].ratio.count == 3
     assert main(["summary", str(tmp_path / "none.json")]) == 2 and "none.json" in capsys.readouterr().err
+
+
+# ---- checks of outputs
+class Tensor(np.ndarray):
+    """As much of a tensor as the checks use."""
+
+    def clone(self) -> Any:
+        return self.copy()
+
+    def fill_(self, value: float) -> None:
+        self.fill(value)
+
+
+@pytest.mark.parametrize("change", [0.0, 1.0, np.nan])
+def test_a_result_that_changes_or_is_missing_in_a_protocol_is_refused(
+    change: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch = SimpleNamespace(isnan=np.isnan, equal=np.array_equal)
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    monkeypatch.setattr("benchmarks.harness.checks.compare_options", lambda options: options)
+    gpu, verified = FakeGpu(), []
+
+    def store(i: int, out: Any) -> None:
+        gpu.time += 1e-3
+        out.fill(7.0 + i % 2 + (change if verified else 0.0))
+
+    calls = {
+        name: harness.InPlace([np.zeros(3).view(Tensor) for _ in range(2)], store)
+        for name in ("ours", "theirs")
+    }
+    harness.run_all(calls, 2)
+    verified.append(True)
+    options = {"protocols": ("burst", "interleaved"), "timer": gpu}
+    if change == 0.0:
+        assert len(harness.compare_checked(calls, "theirs", options, "a case")) == 2
+        harness.check_repeats(calls["ours"], 3, "ours")
+    else:
+        with pytest.raises(AssertionError, match="another result, or none, by ours under burst"):
+            harness.compare_checked(calls, "theirs", options, "a case")

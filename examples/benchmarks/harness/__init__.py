@@ -5,12 +5,18 @@ or `sweep`, which measures hundreds of rows in minutes. `numpipe.bench` measures
 file. ``results.py`` next to this folder summarizes, merges, compares and draws such files.
 """
 
-from .checks import check_written, relative_error
+from .checks import (
+    InPlace,
+    check_repeats,
+    check_written,
+    compare_checked,
+    relative_error,
+    run_all,
+)
 from .files import Case, changes, groups, merge, summary
 from .scripts import (
     answer,
     checked,
-    compare_options,
     listed,
     main_options,
     parse,
@@ -27,12 +33,14 @@ __all__ = [
     "PROCESS",
     "Case",
     "Contest",
+    "InPlace",
     "SweepPlan",
     "answer",
     "changes",
+    "check_repeats",
     "check_written",
     "checked",
-    "compare_options",
+    "compare_checked",
     "distinct",
     "groups",
     "listed",
@@ -43,6 +51,7 @@ __all__ = [
     "parse_sweep",
     "relative_error",
     "run",
+    "run_all",
     "script",
     "spread",
     "summary",
