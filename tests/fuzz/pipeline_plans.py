@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from tests.kernels.covering import Factors, Row, Rule, Rules, completed, keeps
+from tests.kernels.covering import Factors, Needs, Row, Rule, Rules, completed, keeps, rules_of
 
 SMEM = 227 * 1024
 
@@ -203,64 +203,62 @@ def fits(
     return plan.smem_bytes <= SMEM and 8 * plan.barriers <= 1024
 
 
+NO = (False,)
+INDEXED = "all", "some", "none"
+NEEDS: Needs = {
+    ("builder", "single"): {
+        "ready": NO,
+        "consumed": NO,
+        "steps": ("equal",),
+        "chained": ("range", "nested", "sites"),
+        "context": ("context",),
+        "memory": ("last",),
+    },
+    ("form", "loop"): {
+        "builder": ("ws", "single"),
+        "ready": NO,
+        "consumed": NO,
+        "chained": ("range", "nested", "sites"),
+        "context": ("context",),
+        "memory": ("last",),
+    },
+    ("inputs", 0): {
+        "ready": NO,
+        "consumed": NO,
+        "reads": ("all",),
+        "edges": ("none", "zeros"),
+        "own": ("none",),
+        "layout": ("inferred",),
+        "tree": ("flat",),
+        "use": ("product",),
+    },
+    ("inputs", 1): {"tree": ("flat",)},
+    ("outputs", 0): {"writes": ("all",)},
+    ("carry", "none"): {"context": ("context",)},
+    ("rank", 1): {"reads": ("all", "none", "origin"), "writes": ("all", "none", "origin")},
+    ("dims", "element"): {"reads": INDEXED, "writes": INDEXED, "use": ("product",)},
+    ("chain", 1): {"chained": ("range", "nested")},
+    ("own", "slots"): {"reads": ("all", "some")},
+    ("steps", "unequal"): {"outputs": (0,)},  # outputs are everybody's
+    ("gmem", True): {"carry": ("none",), "outputs": (0,)},
+    ("writes", "origin"): {"chain": (1,)},  # each link would store to the same block
+}
 MILD = Plan(slots=1, inputs=0)
 RULES: Rules = (
     Rule(fits, {name: getattr(MILD, name) for name in inspect.signature(fits).parameters}),
+    *rules_of({**NEEDS, ("builder", "inside"): NEEDS["builder", "single"]}),
     Rule(lambda delay, slots: delay < slots),
-    Rule(lambda builder, form: builder != "inside" or form == "body"),
-    Rule(
-        lambda ready, builder, form, inputs: (
-            not ready or (builder == "ws" and form == "body" and inputs > 0)
-        )
-    ),
-    Rule(
-        lambda consumed, builder, form, inputs: (
-            not consumed or (builder == "ws" and form == "body" and inputs > 0)
-        )
-    ),
-    Rule(
-        lambda steps, builder, outputs: steps == "equal" or (builder == "ws" and outputs == 0)
-    ),  # outputs are everybody's
-    Rule(lambda reads, inputs: reads == "all" or inputs > 0),
-    Rule(lambda reads, rank: reads != "some" or rank > 1),
-    Rule(lambda reads, dims: reads != "origin" or dims != "element"),  # no index map, no start
-    Rule(lambda writes, outputs: writes == "all" or outputs > 0),
-    Rule(lambda writes, rank: writes != "some" or rank > 1),
-    # blocks at the origin would be stored to by every link, and by every warpgroup
-    Rule(lambda writes, chain: writes != "origin" or chain == 1),
+    # each warpgroup would store to the same block
     Rule(lambda writes, builder, wgs: writes != "origin" or builder == "ws" or wgs == 1),
-    Rule(lambda writes, dims: writes != "origin" or dims != "element"),
-    Rule(lambda edges, inputs: edges != "nan" or inputs > 0),
-    Rule(lambda chained, chain: chained in ("range", "nested") or chain > 1),
-    Rule(
-        lambda chained, chain, inputs, outputs, own, reads: (
-            chained != "sites"
-            or chain
-            * (  # rings of a kernel
-                (inputs > 0) + (own != "none" or reads != "all") + outputs
-            )
-            < 16
-        )
-    ),
-    Rule(
-        lambda chained, builder, form: chained != "shared" or (builder == "ws" and form == "body")
-    ),
-    Rule(lambda own, inputs: own == "none" or inputs > 0),
-    Rule(lambda own, reads: own != "slots" or reads in ("all", "some")),
-    Rule(lambda layout, inputs: layout == "inferred" or inputs > 0),
-    Rule(lambda tree, inputs: tree == "flat" or inputs > 1),
-    Rule(
-        lambda context, builder, form, carry: (
-            context == "context" or (builder == "ws" and form == "body" and carry != "none")
-        )
-    ),
-    Rule(lambda memory, builder, form: memory == "last" or (builder == "ws" and form == "body")),
-    Rule(lambda gmem, carry, outputs: not gmem or (carry == "none" and outputs == 0)),
-    Rule(lambda use, inputs: use == "product" or inputs > 0),
     Rule(
         lambda use, tn, tk: use == "product" or tn == tk
     ),  # tiles of values have the shape of blocks
-    Rule(lambda use, dims: use == "product" or dims != "element"),
+    Rule(  # a kernel has fewer than 16 rings
+        lambda chained, chain, inputs, outputs, own, reads: (
+            chained != "sites"
+            or chain * ((inputs > 0) + (own != "none" or reads != "all") + outputs) < 16
+        )
+    ),
 )
 
 

@@ -16,6 +16,7 @@ from typing import Any
 from tests.fuzz.case import Case
 from tests.fuzz.programs import Program
 from tests.fuzz.sources import POISON, Tile, indented, name_of
+from tests.kernels.covering import Factors, Needs
 
 KINDS = {
     "float16": 16,
@@ -35,7 +36,7 @@ of a row in a store's slot"""
 
 OFTEN_NOT = False, False, False, True
 SIDES = 64, 16, 32, 96, 128, 192
-FACTORS: dict[str, tuple[Any, ...]] = {
+FACTORS: Factors = {
     "form": ("loop", "loop", "body", "hand"),
     "schedule": ("cooperative", "pingpong"),
     "threads": (1, 2, 3),  # warpgroups
@@ -69,7 +70,7 @@ LOADED = {"second": (False,), "registers": (False,), "turns": (False,)}
 MOVED = {"transposed": (False,), "registers": (False,)}
 INTEGER = {**MOVED, "split": ("",), "tn": SIDES}
 ACROSS = {**PLAIN, "order": FACTORS["order"][:-1]}
-NEEDS: dict[tuple[str, Any], dict[str, tuple[Any, ...]]] = {
+NEEDS: Needs = {
     ("form", "body"): LOADED,
     ("form", "hand"): {
         **LOADED,
@@ -104,7 +105,6 @@ NEEDS: dict[tuple[str, Any], dict[str, tuple[Any, ...]]] = {
     ("slots", 1): {"delay": (0,)},
     ("slots", 2): {"delay": (0, 1)},
 }
-"""the values that a factor's value leaves to factors after it"""
 
 
 @dataclass
