@@ -68,7 +68,9 @@ def fuzz(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description="Check drawn kernels.")
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.fuzz", description="Check drawn kernels."
+    )
     parser.add_argument("file", nargs="?", type=Path, help="check the kernel of a failure again")
     parser.add_argument("--target", nargs="+", choices=CHECKS, default=["sim"])
     parser.add_argument("--minutes", type=float, default=1.0)
@@ -87,9 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # one thread a process, and no time or space for a cache of kernels that never come again
     environment = {"NUMPIPE_CACHE": "0", "NUMPIPE_COMPILE_CHECK": "0", "OPENBLAS_NUM_THREADS": "1"}
     os.environ.update(environment)
-    done = fuzz(
-        options.target, options.minutes, options.seed, options.failures, options.processes
-    )
+    done = fuzz(options.target, options.minutes, options.seed, options.failures, options.processes)
     print(f"seed {options.seed}:", ", ".join(f"{n} {what}" for what, n in sorted(done.items())))
     return int(any(":" in what for what in done))
 

@@ -97,7 +97,8 @@ def wrong(right: Mapping[str, Any], found: Mapping[str, Any]) -> str:
 def copied(given: Mapping[str, Any]) -> list[Any]:
     """Return the arguments for one call; a copy of an array keeps its memory order."""
     return [
-        value.copy(order="K") if isinstance(value, np.ndarray) else value for value in given.values()
+        value.copy(order="K") if isinstance(value, np.ndarray) else value
+        for value in given.values()
     ]
 
 

@@ -7,7 +7,7 @@ import random
 from hypothesis import strategies as st
 
 from tests.fuzz.case import Case
-from tests.fuzz.pipeline_plans import any_grid, any_plan
+from tests.fuzz.pipeline_plans import any_plan
 from tests.fuzz.pipeline_sources import case
 from tests.fuzz.products import product
 from tests.fuzz.programs import program
@@ -15,8 +15,7 @@ from tests.fuzz.programs import program
 
 def pipeline(rng: random.Random) -> Case:
     """Draw a pipeline of any choices."""
-    plan = any_plan(rng)
-    return case(plan, any_grid(rng, plan))
+    return case(*any_plan(rng))
 
 
 AUTHORS = pipeline, product, program

@@ -12,66 +12,72 @@ from __future__ import annotations
 
 import functools
 import inspect
-import math
 import random
-from dataclasses import dataclass, fields, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
-from tests.kernels.covering import Factors, Row, Rule, Rules, keeps, narrowed
+from tests.kernels.covering import Factors, Needs, Row, Rule, Rules, completed, keeps, rules_of
 
 SMEM = 227 * 1024
 
 
+def choice(*values: Any, default: Any = None) -> Any:
+    """A field with the values that a covering array covers; the first one is the ordinary one."""
+    return field(default=values[0] if default is None else default, metadata={"values": values})
+
+
 @dataclass(frozen=True)
 class Plan:
-    builder: str = "ws"
+    builder: str = choice("ws", "single", "inside")
     """"ws": a memory role loads; "single": each warpgroup loads for itself; "inside": so does each compute warpgroup of a
     kernel that has a memory role"""
-    form: str = "loop"
+    form: str = choice("loop", "body")
     """"loop" or "body" """
-    slots: int = 2
-    delay: int = 0
-    carry: str = "none"
+    slots: int = choice(1, 2, 3, 4, default=2)
+    delay: int = choice(0, 1, 2)
+    carry: str = choice("none", "tile", "tuple")
     """"none", "tile", or a "tuple" of a tile and a number that knows the order of steps"""
-    ready: bool = False
-    consumed: bool = False
-    rank: int = 1
-    static: bool = False
+    ready: bool = choice(False, True)
+    consumed: bool = choice(False, True)
+    rank: int = choice(1, 2, 3)
+    static: bool = choice(False, True)
     """the grid is `extent`, a constant; else it is given by scalar arguments"""
-    inputs: int = 2
-    outputs: int = 0
-    reads: str = "all"
+    inputs: int = choice(2, 0, 1, 3)
+    outputs: int = choice(0, 1, 2)
+    reads: str = choice("all", "some", "none", "origin")
     """the last input's block depends on all grid dimensions, on "some" (all but the last), "none", or is that at the "origin" """
-    writes: str = "all"
+    writes: str = choice("all", "some", "none", "origin")
     """the same of the first output: blocks that do not change with each step are revisited, and summed up in"""
-    dims: str = "plain"
+    dims: str = choice("plain", "squeezed", "element")
     """of arrays: "plain"; "squeezed", a first dimension that tiles do not have; "element", blocks that start at elements"""
-    edges: str = "none"
+    edges: str = choice("none", "zeros", "nan")
     """blocks lie inside the arrays; or pass their ends, where they read "zeros", or, the last input's, "nan" """
-    wgs: int = 1
-    steps: str = "equal"
+    wgs: int = choice(1, 2, 3)
+    steps: str = choice("equal", "unequal")
     """or "unequal": warpgroup w takes 2 w + 1 steps"""
-    chain: int = 1
-    chained: str = "range"
+    chain: int = choice(1, 2, 5)
+    chained: str = choice("range", "nested", "sites", "shared")
     """links are steps of a loop ("range"), or of an outer pipeline ("nested"); or written one by one, each with a ring of its own
     ("sites") or all on the same ("shared")"""
-    own: str = "none"
+    own: str = choice("none", "slots", "delay")
     """what the last input's BlockSpec says for itself: "slots" or "delay" """
-    tree: str = "flat"
+    tree: str = choice("flat", "tuple", "named")
     """the first two inputs may be a "tuple" or a NamedTuple ("named")"""
-    context: str = "context"
+    context: str = choice("context", "coroutine")
     """of a body with a carry: "context" or "coroutine" """
-    memory: str = "last"
+    memory: str = choice("last", "first")
     """the warpgroup that loads: "last" or "first" """
-    gmem: bool = False
+    gmem: bool = choice(False, True)
     """the array stored to is handed to the body by a BlockSpec"""
-    use: str = "product"
+    use: str = choice("product", "load")
     """values are made by wgmma ("product"), or of tiles in registers ("load")"""
-    layout: str = "inferred"
+    layout: str = choice("inferred", "narrow", "turned")
     """the last input's tile has panels of 32 bytes whatever its width ("narrow"), or is transposed ("turned")"""
-    drain: bool = False
+    drain: bool = choice(False, True)
     """each pipeline ends by emptying its rings"""
-    tn: int = 16
-    tk: int = 16
+    tn: int = choice(16, 64)
+    tk: int = choice(16, 64)
     extent: tuple[int, int, int] = (3, 1, 2)
 
     # ---- what follows from it
@@ -83,7 +89,7 @@ class Plan:
     @property
     def names(self) -> list[str]:
         """Of the inputs."""
-        return ["a", "b", "d"][:self.inputs]
+        return ["a", "b", "d"][: self.inputs]
 
     @property
     def rows(self) -> int:
@@ -106,40 +112,46 @@ class Plan:
 
     def grids(self, steps: range = range(7)) -> list[tuple[int, ...]]:
         """Grids with these numbers of steps; the one that it has if it is static."""
-        return [self.extent[:self.rank]] if self.static else [GRIDS[n][self.rank - 1] for n in steps]
+        return (
+            [self.extent[: self.rank]] if self.static else [GRIDS[n][self.rank - 1] for n in steps]
+        )
 
     @property
     def features(self) -> tuple[str, ...]:
-        """What is counted of a drawn plan."""
-        builder = {"ws": "memory role", "single": "no memory role", "inside": "each warpgroup loads"}[self.builder]
-        said = {"out_specs": self.outputs, "manual barriers": self.ready or self.consumed, "steps_of": self.steps != "equal",
-                "shared allocations": self.chained == "shared", "nested": self.chained == "nested",
-                "squeezed": self.dims == "squeezed",
-                "elements": self.dims == "element", "beyond the edges": self.edges != "none", "carry": self.carry != "none",
-                "GMEM": self.gmem, "drain": self.drain, "transforms": self.layout != "inferred", "trees": self.tree != "flat",
-                "blocks of some steps": self.reads != "all", "revisited outputs": self.writes != "all",
-                "delay_release": self.delay or self.own == "delay", "several warpgroups": self.wgs > 1,
-                "coroutine": self.context == "coroutine", "memory role first": self.memory == "first"}
-        return (f"{self.form} form", builder, f"{self.slots} slots", *(name for name, has in said.items() if has))
+        """The choices that are not ordinary."""
+        chosen = [(name, getattr(self, name), values[0]) for name, values in FACTORS.items()]
+        return tuple(
+            f"pipeline {name} {value}" for name, value, ordinary in chosen if value != ordinary
+        )
 
     @property
     def smem_bytes(self) -> int:
         """Of a CTA, rounded up: blocks, and one panel a warpgroup for stores."""
-        sizes = [2 * self.tk * (self.rows if n == "a" or self.use == "load" else self.tn) for n in self.names]
+        sizes = [
+            2 * self.tk * (self.rows if n == "a" or self.use == "load" else self.tn)
+            for n in self.names
+        ]
         load = sum(-(-size // 1024) * 1024 for size in sizes) * (self.slots + 1)
         out = self.rows * self.tn * (4, 6)[self.outputs > 1] * self.slots if self.outputs else 0
         private = self.wgs if self.alone else 1
         outer = 2 * 128 * self.tk * (self.chained == "nested")
         # of chains that share a ring each has output slots of its own
-        sites = {"sites": (self.chain, self.chain), "shared": (1, self.chain + 1)}.get(self.chained, (1, 1))
+        sites = {"sites": (self.chain, self.chain), "shared": (1, self.chain + 1)}.get(
+            self.chained, (1, 1)
+        )
         return 1024 + private * (load * sites[0] + out * sites[1] + outer) + self.wgs * 8192
 
     @property
     def barriers(self) -> int:
         """mbarriers of a CTA, or a few more."""
-        ready, consumed = (self.inputs if manual else 2 for manual in (self.ready, self.consumed))  # an input may have its own ring
+        ready, consumed = (
+            self.inputs if manual else 2 for manual in (self.ready, self.consumed)
+        )  # an input may have its own ring
         private = self.wgs if self.alone else 1
-        return private * ((ready + consumed) * (self.slots + 1) * (self.chain if self.chained == "sites" else 1) + 4)
+        return private * (
+            (ready + consumed) * (self.slots + 1) * (self.chain if self.chained == "sites" else 1)
+            + 4
+        )
 
 
 GRIDS: list[list[tuple[int, ...]]] = [
@@ -150,118 +162,128 @@ GRIDS: list[list[tuple[int, ...]]] = [
     [(4,), (2, 2), (2, 1, 2)],
     [(5,), (5, 1), (1, 1, 5)],
     [(6,), (2, 3), (1, 2, 3)],
+    [(9,), (3, 3), (2, 2, 2)],
+    [(11,), (5, 2), (3, 1, 4)],
 ]
-"""by number of steps, and rank - 1"""
+"""by number of steps, up to 6, and rank - 1"""
 
-FACTORS: Factors = {
-    "builder": ("ws", "single", "inside"),
-    "form": ("loop", "body"),
-    "slots": (1, 2, 3, 4),
-    "delay": (0, 1, 2),
-    "carry": ("none", "tile", "tuple"),
-    "ready": (False, True),
-    "consumed": (False, True),
-    "rank": (1, 2, 3),
-    "static": (False, True),
-    "inputs": (2, 0, 1, 3),
-    "outputs": (0, 1, 2),
-    "reads": ("all", "some", "none", "origin"),
-    "writes": ("all", "some", "none", "origin"),
-    "dims": ("plain", "squeezed", "element"),
-    "edges": ("none", "zeros", "nan"),
-    "wgs": (1, 2, 3),
-    "steps": ("equal", "unequal"),
-    "chain": (1, 2, 5),
-    "chained": ("range", "nested", "sites", "shared"),
-    "own": ("none", "slots", "delay"),
-    "tree": ("flat", "tuple", "named"),
-    "context": ("context", "coroutine"),
-    "memory": ("last", "first"),
-    "gmem": (False, True),
-    "use": ("product", "load"),
-    "layout": ("inferred", "narrow", "turned"),
-    "drain": (False, True),
-    "tn": (16, 64),
-    "tk": (16, 64),
-}
-"""what a covering array covers; the first value of each is the ordinary one"""
+FACTORS: Factors = {f.name: f.metadata["values"] for f in fields(Plan) if f.metadata}
+"""what a covering array covers"""
 
 
 @functools.cache
-def fits(builder: str, slots: int, ready: bool, consumed: bool, inputs: int, outputs: int, wgs: int, chain: int, chained: str,
-         use: str, tn: int, tk: int) -> bool:
-    plan = Plan(builder=builder, slots=slots, ready=ready, consumed=consumed, inputs=inputs, outputs=outputs, wgs=wgs, chain=chain,
-                chained=chained, use=use, tn=tn, tk=tk)
+def fits(
+    builder: str,
+    slots: int,
+    ready: bool,
+    consumed: bool,
+    inputs: int,
+    outputs: int,
+    wgs: int,
+    chain: int,
+    chained: str,
+    use: str,
+    tn: int,
+    tk: int,
+) -> bool:
+    plan = Plan(
+        builder=builder,
+        slots=slots,
+        ready=ready,
+        consumed=consumed,
+        inputs=inputs,
+        outputs=outputs,
+        wgs=wgs,
+        chain=chain,
+        chained=chained,
+        use=use,
+        tn=tn,
+        tk=tk,
+    )
     return plan.smem_bytes <= SMEM and 8 * plan.barriers <= 1024
 
 
+NO = (False,)
+INDEXED = "all", "some", "none"
+NEEDS: Needs = {
+    ("builder", "single"): {
+        "ready": NO,
+        "consumed": NO,
+        "steps": ("equal",),
+        "chained": ("range", "nested", "sites"),
+        "context": ("context",),
+        "memory": ("last",),
+    },
+    ("form", "loop"): {
+        "builder": ("ws", "single"),
+        "ready": NO,
+        "consumed": NO,
+        "chained": ("range", "nested", "sites"),
+        "context": ("context",),
+        "memory": ("last",),
+    },
+    ("inputs", 0): {
+        "ready": NO,
+        "consumed": NO,
+        "reads": ("all",),
+        "edges": ("none", "zeros"),
+        "own": ("none",),
+        "layout": ("inferred",),
+        "tree": ("flat",),
+        "use": ("product",),
+    },
+    ("inputs", 1): {"tree": ("flat",)},
+    ("outputs", 0): {"writes": ("all",)},
+    ("carry", "none"): {"context": ("context",)},
+    ("rank", 1): {"reads": ("all", "none", "origin"), "writes": ("all", "none", "origin")},
+    ("dims", "element"): {"reads": INDEXED, "writes": INDEXED, "use": ("product",)},
+    ("chain", 1): {"chained": ("range", "nested")},
+    ("own", "slots"): {"reads": ("all", "some")},
+    ("steps", "unequal"): {"outputs": (0,)},  # outputs are everybody's
+    ("gmem", True): {"carry": ("none",), "outputs": (0,)},
+    ("writes", "origin"): {"chain": (1,)},  # each link would store to the same block
+}
 MILD = Plan(slots=1, inputs=0)
 RULES: Rules = (
     Rule(fits, {name: getattr(MILD, name) for name in inspect.signature(fits).parameters}),
+    *rules_of({**NEEDS, ("builder", "inside"): NEEDS["builder", "single"]}),
     Rule(lambda delay, slots: delay < slots),
-    Rule(lambda builder, form: builder != "inside" or form == "body"),
-    Rule(lambda ready, builder, form, inputs: not ready or (builder == "ws" and form == "body" and inputs > 0)),
-    Rule(lambda consumed, builder, form, inputs: not consumed or (builder == "ws" and form == "body" and inputs > 0)),
-    Rule(lambda steps, builder, outputs: steps == "equal" or (builder == "ws" and outputs == 0)),  # outputs are everybody's
-    Rule(lambda reads, inputs: reads == "all" or inputs > 0),
-    Rule(lambda reads, rank: reads != "some" or rank > 1),
-    Rule(lambda reads, dims: reads != "origin" or dims != "element"),  # no index map, no start
-    Rule(lambda writes, outputs: writes == "all" or outputs > 0),
-    Rule(lambda writes, rank: writes != "some" or rank > 1),
-    # blocks at the origin would be stored to by every link, and by every warpgroup
-    Rule(lambda writes, chain: writes != "origin" or chain == 1),
+    # each warpgroup would store to the same block
     Rule(lambda writes, builder, wgs: writes != "origin" or builder == "ws" or wgs == 1),
-    Rule(lambda writes, dims: writes != "origin" or dims != "element"),
-    Rule(lambda edges, inputs: edges != "nan" or inputs > 0),
-    Rule(lambda chained, chain: chained in ("range", "nested") or chain > 1),
-    Rule(lambda chained, chain, inputs, outputs, own, reads: chained != "sites" or chain * (  # rings of a kernel
-        (inputs > 0) + (own != "none" or reads != "all") + outputs) < 16),
-    Rule(lambda chained, builder, form: chained != "shared" or (builder == "ws" and form == "body")),
-    Rule(lambda own, inputs: own == "none" or inputs > 0),
-    Rule(lambda own, reads: own != "slots" or reads in ("all", "some")),
-    Rule(lambda layout, inputs: layout == "inferred" or inputs > 0),
-    Rule(lambda tree, inputs: tree == "flat" or inputs > 1),
-    Rule(lambda context, builder, form, carry: context == "context" or (builder == "ws" and form == "body" and carry != "none")),
-    Rule(lambda memory, builder, form: memory == "last" or (builder == "ws" and form == "body")),
-    Rule(lambda gmem, carry, outputs: not gmem or (carry == "none" and outputs == 0)),
-    Rule(lambda use, inputs: use == "product" or inputs > 0),
-    Rule(lambda use, tn, tk: use == "product" or tn == tk),  # tiles of values have the shape of blocks
-    Rule(lambda use, dims: use == "product" or dims != "element"),
+    Rule(
+        lambda use, tn, tk: use == "product" or tn == tk
+    ),  # tiles of values have the shape of blocks
+    Rule(  # a kernel has fewer than 16 rings
+        lambda chained, chain, inputs, outputs, own, reads: (
+            chained != "sites"
+            or chain * ((inputs > 0) + (own != "none" or reads != "all") + outputs) < 16
+        )
+    ),
 )
+
 
 def allowed(plan: Plan) -> bool:
     """Whether a plan keeps all rules."""
-    row = {field.name: getattr(plan, field.name) for field in fields(plan)}
-    return keeps(row, DRAWN, RULES)
+    return keeps(vars(plan), DRAWN, RULES)
 
 
-MORE: Factors = {"slots": (2, 1, 3, 4, 5), "chain": (1, 2, 3, 5), "tn": (16, 8, 40, 64), "tk": (16, 32, 64)}
+MORE: Factors = {
+    "slots": (2, 1, 3, 4, 5),
+    "chain": (1, 2, 3, 5),
+    "tn": (16, 8, 40, 64),
+    "tk": (16, 32, 64),
+}
 DRAWN: Factors = {**FACTORS, **MORE}
 
 
-def any_plan(rng: random.Random) -> Plan:
-    """Any plan that keeps the rules, small ones first: factors are drawn one by one, from the values that the rules leave."""
-    row: Row = {}
-    left = DRAWN
-    for name in DRAWN:
-        after = {v: narrowed(row | {name: v}, left, DRAWN, RULES, name) for v in left[name]}
-        row[name] = rng.choice([v for v, others in after.items() if all(others.values())])
-        left = after[row[name]]
-    plan = Plan(**row)
-    if not plan.static:
-        return plan
-    p, q, r = sizes(rng, plan, 3, 8, 3)
-    return replace(plan, extent=(p, q, r))
+def any_plan(rng: random.Random) -> tuple[Plan, tuple[int, ...]]:
+    """Any plan that keeps the rules, and sizes of its grid."""
 
+    def from_one_on(row: Row, name: str, values: Sequence[Any]) -> Sequence[Any]:
+        first = rng.randrange(max(1, len(values)))
+        return *values[first:], *values[:first]
 
-def sizes(rng: random.Random, plan: Plan, each: int, most: int, count: int) -> tuple[int, ...]:
-    """Steps of `count` dimensions, those of the plan's grid at most `most` together."""
-    found = [rng.choice(range(each + 1)) for _ in range(count)]
-    while math.prod(found[:plan.rank]) > most:
-        found[found.index(max(found[:plan.rank]))] -= 1
-    return tuple(found)
-
-
-def any_grid(rng: random.Random, plan: Plan) -> tuple[int, ...]:
-    """Sizes for a plan, at most 9 steps."""
-    return plan.extent[:plan.rank] if plan.static else sizes(rng, plan, 9 if plan.rank == 1 else 4, 9, plan.rank)
+    row = completed({}, DRAWN, DRAWN, RULES, list(DRAWN), from_one_on)
+    assert row is not None
+    plan, grid = Plan(**row), rng.choice(GRIDS)[row["rank"] - 1]
+    return replace(plan, extent=(*grid, 1, 1)[:3]) if plan.static else plan, grid

@@ -18,12 +18,13 @@ from hypothesis import HealthCheck, Phase, given, note, settings
 from hypothesis import strategies as st
 
 from numpipe.compile.build import toolchain
-from tests.fuzz import meaning
+from tests.fuzz import meaning, pipeline_plans, products
 from tests.fuzz.case import Case, wrong
 from tests.fuzz.checks import Found, compiled, simulated, verified
 from tests.fuzz.drawing import AUTHORS, draw, kernels
 from tests.fuzz.pipeline_plans import Plan
 from tests.fuzz.pipeline_sources import case as case_of
+from tests.fuzz.programs import Program
 from tests.kernels.covering import examples
 
 
@@ -73,21 +74,19 @@ def test_kernels_compile_and_pass_the_build_gate(author: Any) -> None:
 
 # ---- what is drawn
 WANTED = {
-    "loop form", "body form", "ring by hand", "memory role", "no memory role", "each warpgroup loads", "out_specs",
-    "manual barriers", "steps_of", "shared allocations", "nested", "two pipelines", "elements", "squeezed", "beyond the edges",
-    "carry", "coroutine", "pingpong", "turns", "cluster", "split-K", "stream-K", "split in a cluster", "dynamic", "host table",
-    "data that steers", "operand in registers", "K x N operand", "delay_release", "skipped tiles", "drain", "GMEM", "1 slots",
-    "4 slots",
-    *(f"{dtype} operands" for dtype in ("float16", "float32", "int8", "uint8", "ml_dtypes.bfloat16",
-                                        "ml_dtypes.float8_e5m2")),
-    *(f"statement {name}" for name in ("load", "compute", "reduce", "convert", "store", "cut", "cast", "scan", "shared", "branch",
-                                       "loop", "pipe"))}
+    f"{author} {name} {value}"
+    for author, factors in (("pipeline", pipeline_plans.FACTORS), ("product", products.FACTORS))
+    for name, values in factors.items()
+    for value in values
+    if value != values[0]
+} | {f"statement {line.__name__}" for line in Program(random.Random()).known()}
+"""every choice that is not the ordinary one, and every kind of statement"""
 
 
 def test_every_feature_is_drawn_soon_and_nearly_all_kernels_differ() -> None:
-    drawn = [draw(random.Random(seed)) for seed in range(250)]
-    assert {name for case in drawn for name in case.features} >= WANTED
-    assert len({case.digest for case in drawn}) >= 245
+    drawn = [draw(random.Random(seed)) for seed in range(600)]
+    assert WANTED - {name for case in drawn for name in case.features} == set()
+    assert len({case.digest for case in drawn}) >= 590
     assert draw(random.Random(7)) == drawn[7]
 
 
@@ -128,9 +127,7 @@ PLANTED = {
     "oob_fill": given_other(meaning.BlockSpec, lambda given: given.update(oob_fill="zeros")),
     "TransposeTransform": given_other(meaning.BlockSpec, lambda given: given.update(transforms=())),
     "steps_of": given_other(meaning.Pipeline, lambda given: given.update(steps_of=None)),
-    r"Element\(": given_other(
-        meaning.Element, lambda given: given.update(size=given["size"] // 2)
-    ),
+    r"Element\(": given_other(meaning.Element, lambda given: given.update(size=given["size"] // 2)),
     r"\.tiles": instead("tiles", lambda *n, **named: list(tiles(*n, **named))[1:]),
     "split_tiles": instead("split_tiles", lambda *n, **named: list(split_tiles(*n, **named))[1:]),
     "iota": instead("iota", lambda shape, axis: iota(shape, 0)),
@@ -183,7 +180,7 @@ def test_most_synchronizations_left_out_are_found(operation: str) -> None:
     assert sum(found) >= 7, found
 
 
-BROKEN = '''import numpy as np
+BROKEN = """import numpy as np
 import numpipe
 from numpipe import ds
 
@@ -191,7 +188,7 @@ from numpipe import ds
 @numpipe.kernel(num_compute_wgs=1)
 def kernel(x, y):
     y[ds(0, 64), ds(0, 64)] = x[ds(0, 64), ds(8, 64)]
-'''
+"""
 CASE = Case(
     BROKEN,
     (

@@ -65,7 +65,11 @@ def work(folder: Path, number: int, targets: Sequence[str], until: float, failur
             now.write_text(f"{target} {case.digest}\n{text}", encoding="utf8")
             CHECKS[target](case, seed)
         except Exception as error:
-            found = error if isinstance(error, Found) else Found("crashed", traceback.format_exc())
+            found = (
+                error
+                if isinstance(error, Found)
+                else Found("crashed", f"{error!r}\n{traceback.format_exc()}")
+            )
             if isinstance(error, LaunchError) or isinstance(error.__cause__, LaunchError):
                 report(found, case.digest, text)
                 os._exit(0)  # the CUDA context is lost

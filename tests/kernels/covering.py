@@ -29,13 +29,27 @@ class Rule:
     holds: Callable[..., bool]
     mildest: Mapping[str, Any] = field(default_factory=dict)
     """values that make it hold whenever any do; of factors without one all values are tried before a rule is given up"""
+    of: tuple[str, ...] = ()
+    """its factors, where they are not the parameters of `holds`"""
 
     @functools.cached_property
     def names(self) -> tuple[str, ...]:
-        return tuple(inspect.signature(self.holds).parameters)
+        return self.of or tuple(inspect.signature(self.holds).parameters)
 
 
 Rules = tuple[Rule, ...]
+Needs = Mapping[tuple[str, Any], Factors]
+"""the values that a factor's value leaves to other factors"""
+
+
+def leaves(name: str, value: Any, other: str, few: tuple[Any, ...]) -> Rule:
+    """The rule that a factor's value leaves some values to another factor."""
+    return Rule(lambda one, another: one != value or another in few, of=(name, other))
+
+
+def rules_of(needs: Needs) -> Rules:
+    """The rules that say so."""
+    return tuple(leaves(*key, other, few) for key, left in needs.items() for other, few in left.items())
 
 
 @functools.cache
@@ -151,17 +165,16 @@ def pairwise(*rules: Rule, **factors: Sequence[Any]) -> pytest.MarkDecorator:
     Values need not be hashable.
     """
     positions = {name: tuple(range(len(values))) for name, values in factors.items()}
-    about_positions = tuple(Rule(_of_positions(rule, factors)) for rule in rules)
+    about_positions = tuple(_of_positions(rule, factors) for rule in rules)
     rows = covering_array(positions, about_positions)
     return pytest.mark.parametrize(tuple(factors), [tuple(factors[name][row[name]] for name in factors) for row in rows])
 
 
-def _of_positions(rule: Rule, factors: Mapping[str, Sequence[Any]]) -> Callable[..., bool]:
+def _of_positions(rule: Rule, factors: Mapping[str, Sequence[Any]]) -> Rule:
     def holds(*positions: int) -> bool:
         return rule.holds(*(factors[name][position] for name, position in zip(rule.names, positions, strict=True)))
 
-    holds.__signature__ = inspect.signature(rule.holds)  # type: ignore[attr-defined]  # a rule reads its factors' names there
-    return holds
+    return Rule(holds, of=rule.names)
 
 
 def examples(thorough: int) -> int:
