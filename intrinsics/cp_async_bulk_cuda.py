@@ -63,7 +63,8 @@ def _multicast(_typing: Any, dst: Any, tensor_map: Any, coords: Any, mbar: Any, 
     i32 = nb.types.int32
     policy = eviction_policy or nb.types.none
     text = _hinted("cp_async_bulk.multicast", policy,
-                   f"$gate cp.async.bulk.tensor.{rank}d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster$hint "
+                   f"$gate cp.async.bulk.tensor.{rank}d.shared::cluster.global.mbarrier::complete_tx::bytes"
+                   ".multicast::cluster$hint "
                    f"[$0], [$1, {{{_innermost_first(4, rank)}}}], [$2], mask$policy;")
 
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:

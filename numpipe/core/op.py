@@ -69,7 +69,7 @@ class Op(Generic[P, R]):
     of_one_kernel = False
     """whether only one kernel can call it, so that what Numba knows of it goes with that kernel"""
     bounded: Op[..., Any] | None = None
-    """the operation that kernels with ``CompilerParams(debug=True)`` call in its place"""
+    """the operation that kernels with ``CompilerParams(debug=True)`` call instead"""
 
     def __init__(self, function: Callable[..., R], typer: Callable[..., Any] | None = None, *, context: bool = False,
                  site: bool = False, numpy: Any = (), method: str = "", products: Products = "") -> None:
@@ -213,8 +213,9 @@ def ptx(text: str, *, returns: str | None = None, memory: bool = True, check: Ca
     and h have 32, 64 and 16 bits, f is a float32; n is an immediate, a compile-time constant, and - an argument of the simulator
     that the statement never sees. `returns` is a register class, or ``"bool"`` for a predicate in a 32-bit register. `memory`
     keeps memory accesses from moving across the statement. ``check(**immediates)`` raises SpecError for values that the
-    statement cannot have, in both executions. With a `gate`, a kernel with ``CompilerParams(debug=True)`` omits the instruction after
-    a wait timed out: all of `text`, or what follows "$gate " in it.
+    statement cannot have, in both executions. With a
+    `gate`, a kernel with ``CompilerParams(debug=True)`` omits the instruction after a wait timed
+    out: all of `text`, or what follows "$gate " in it.
     """
 
     def attach(function: Callable[P, R]) -> Op[P, R]:

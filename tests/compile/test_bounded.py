@@ -21,19 +21,40 @@ class Lane:
     """One lane of a kernel, and what it sees."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.time, self.passes_at, self.stopped_at = 10 ** 15, 0, 0
-        self.memory = {CONTROL + LIMIT: LIMIT_NS, CONTROL + STOPPED: 0, CONTROL + PASSED: self.time, WORDS: 0}
+        self.time, self.passes_at, self.stopped_at = 10**15, 0, 0
+        self.memory = {
+            CONTROL + LIMIT: LIMIT_NS,
+            CONTROL + STOPPED: 0,
+            CONTROL + PASSED: self.time,
+            WORDS: 0,
+        }
         self.records: list[tuple[int, ...]] = []
         self.arrivals: list[int] = []
         self.tests = 0
         statements: dict[str, Any] = {
-            "now": self.now, "load": self.memory.__getitem__, "store": self.memory.__setitem__,
-            "store_word": self.memory.__setitem__, "store_byte": self.memory.__setitem__, "set_bits": self.set_bits,
-            "try_wait": self.test, "try_wait_cluster": self.test, "test_wait": self.test, "arrive": self.arrive,
-            "lanes": lambda: 1, "is_first": bool, "meet": lambda lanes: None, "sleep": self.sleep, "trap": self.trap,
-            "words": lambda: WORDS, "asks": lambda: 1, "base": lambda: BASE, "warp": lambda: WARP,
-            "omitting": lambda: self.memory[WORDS], "control": lambda: CONTROL,
-            "record": lambda *fields: self.records.append(fields)}
+            "now": self.now,
+            "load": self.memory.__getitem__,
+            "store": self.memory.__setitem__,
+            "store_word": self.memory.__setitem__,
+            "store_byte": self.memory.__setitem__,
+            "set_bits": self.set_bits,
+            "try_wait": self.test,
+            "try_wait_cluster": self.test,
+            "test_wait": self.test,
+            "arrive": self.arrive,
+            "lanes": lambda: 1,
+            "is_first": bool,
+            "meet": lambda lanes: None,
+            "sleep": self.sleep,
+            "trap": self.trap,
+            "words": lambda: WORDS,
+            "asks": lambda: 1,
+            "base": lambda: BASE,
+            "warp": lambda: WARP,
+            "omitting": lambda: self.memory[WORDS],
+            "control": lambda: CONTROL,
+            "record": lambda *fields: self.records.append(fields),
+        }
         for name, statement in statements.items():
             monkeypatch.setattr(bounded, name, statement)
 
@@ -89,7 +110,7 @@ def test_a_phase_that_ends_in_time_is_waited_for_and_noted(lane: Lane, wait: Any
 def test_a_phase_that_does_not_end_stops_the_kernel_and_is_recorded(lane: Lane, wait: Any) -> None:
     begin = lane.time
     wait(BASE + 40, -1, 0)
-    assert LIMIT_NS < lane.memory[CONTROL + STOPPED] - begin < LIMIT_NS + 10 ** 6
+    assert LIMIT_NS < lane.memory[CONTROL + STOPPED] - begin < LIMIT_NS + 10**6
     assert lane.time > lane.memory[CONTROL + STOPPED] + SETTLING and lane.omits == (1, 1)
     assert lane.records == [(MBARRIER, 40, -1, 77)] and lane.arrivals == [BASE + 40]
 
@@ -116,7 +137,11 @@ def test_in_a_cluster_no_mbarrier_is_asked(lane: Lane, monkeypatch: pytest.Monke
 def test_a_wait_that_is_cut_short_by_another_one_is_recorded_too(lane: Lane) -> None:
     lane.stopped_at = lane.time + LIMIT_NS // 3
     bounded.wait(BASE + 8, 0, 0)
-    assert lane.time < lane.stopped_at + 2 * SETTLING and len(lane.records) == 1 and lane.omits == (1, 1)
+    assert (
+        lane.time < lane.stopped_at + 2 * SETTLING
+        and len(lane.records) == 1
+        and lane.omits == (1, 1)
+    )
     assert lane.memory[CONTROL + STOPPED] == lane.stopped_at  # the first to time out sets it
 
 
@@ -142,15 +167,16 @@ def test_a_kernel_that_the_stop_does_not_end_traps(lane: Lane) -> None:
 def test_a_poll_times_out_when_nothing_has_passed_for_so_long(lane: Lane) -> None:
     assert not bounded.poll(BASE + 8, 1) and not lane.records
     lane.memory[CONTROL + PASSED] = lane.time  # another wait has passed
-    lane.time += LIMIT_NS - 10 ** 6
+    lane.time += LIMIT_NS - 10**6
     assert not bounded.poll(BASE + 8, 1)
-    lane.time += 10 ** 6
+    lane.time += 10**6
     assert bounded.poll(BASE + 8, 1) and lane.records == [(MBARRIER, 8, 1, 77)]
     assert bounded.poll(BASE + 8, 1) and len(lane.records) == 1
 
 
 def test_flags_are_waited_for_and_cleared_and_one_that_does_not_come_is_recorded(
-        lane: Lane, monkeypatch: pytest.MonkeyPatch) -> None:
+    lane: Lane, monkeypatch: pytest.MonkeyPatch
+) -> None:
     flags = {4096: 1, 4096 + 8 * 128: 1, 4096 + 8 * 256: 0}
 
     def load(at: int) -> int:
