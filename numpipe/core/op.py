@@ -201,12 +201,8 @@ def of_one_kernel(operation: AnyOp) -> AnyOp:
 _NUMBA = {"r": "int32", "l": "int64", "h": "int16", "f": "float32"}
 
 
-Gate = Literal["", "arrival", "announcement", "copy"]
-"""what a statement does that a kernel omits after a wait timed out (`compile.bounded_cuda`)"""
-
-
 def ptx(text: str, *, returns: str | None = None, memory: bool = True, check: Callable[..., None] | None = None,
-        gate: Gate = "", **operands: str) -> Callable[[Callable[P, R]], Op[P, R]]:
+        gate: bool = False, **operands: str) -> Callable[[Callable[P, R]], Op[P, R]]:
     """Give a function the meaning of a PTX statement.
 
     `text` names operands as ``$name`` and the result as ``$ret``. `operands` maps each parameter to its register class: r, l
@@ -287,7 +283,7 @@ def called(argument: Any) -> str:
 
 
 def _ptx_typer(function: Callable[..., Any], text: str, result: str | None, memory: bool, operands: dict[str, str],
-               check: Callable[..., None] | None, gate: Gate) -> Callable[..., Any]:
+               check: Callable[..., None] | None, gate: bool) -> Callable[..., Any]:
     label = f"{function.__module__.rpartition('.')[2]}.{function.__name__}"
 
     def typer(_context: Any, *args: Any) -> Any:
@@ -310,10 +306,10 @@ def _ptx_typer(function: Callable[..., Any], text: str, result: str | None, memo
         def codegen(context: Any, builder: Any, _sig: Any, values: Any) -> Any:
             inputs = [v for v, c in zip(values, operands.values(), strict=True) if c not in "n-"]
             if gate and "lane" not in operands:
-                nb.emit_gated(builder, gate, inputs, statement, ",".join(constraints))
+                nb.emit_gated(builder, inputs, statement, ",".join(constraints))
                 return nb.nothing(context)
             if gate and INSTRUMENTATION.get().debug:  # `predicated`
-                inputs[-1] = builder.or_(inputs[-1], nb.omitted(builder, gate))
+                inputs[-1] = builder.or_(inputs[-1], nb.omitted(builder))
             value = nb.emit_asm(builder, machine[result], inputs, statement, ",".join(constraints))
             if result is None:
                 return nb.nothing(context)

@@ -20,7 +20,6 @@ A CTA has *words* in the header of its shared memory, `WORDS_BYTES` from `Unit.b
 
     0       u32   1: a wait of the CTA timed out, so it omits arrivals, announcements and copies
     ASKED   u128  a bit for each mbarrier of the header: a record has its state
-    WARPS   u8    for each of 32 warps, 1: it omits copies
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ SETTLING = 50_000_000
 """nanoseconds that a warp whose wait timed out sleeps, until the CTA's copies have landed"""
 LIMIT, STOPPED, PASSED = 8, 24, 40
 """offsets in the control block"""
-WORDS_BYTES, ASKED, WARPS = 56, 4, 20
+WORDS_BYTES, ASKED = 24, 4
 """the size of a CTA's words, and offsets there"""
 FLAG_PLACE = 0
 """the place, in `Unit.places`, that names the flags of other CTAs"""

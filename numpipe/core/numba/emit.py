@@ -55,18 +55,19 @@ def emit_asm(builder: Any, result: Any, args: Sequence[Any], text: str, constrai
     return builder.call(ir.InlineAsm(fnty, text, constraints, side_effect=True), list(args), attrs=("convergent",))
 
 
-def omitted(builder: Any, gate: str) -> Any:
-    """Return an int32, not 0 where a debugged kernel omits statements with this `core.op.Gate`."""
-    return external(builder, f"np_omitted_{gate}", i32)
+def omitted(builder: Any) -> Any:
+    """Return an int32, not 0 where a debugged kernel omits gated statements: a wait timed out."""
+    return emit_asm(builder, i32, [external(builder, "np_words", i32)],
+                    "ld.volatile.shared.u32 $0, [$1];", "=r,r,~{memory}")
 
 
-def emit_gated(builder: Any, gate: str, args: Sequence[Any], text: str, constraints: str) -> None:
+def emit_gated(builder: Any, args: Sequence[Any], text: str, constraints: str) -> None:
     """Emit a PTX statement; "$gate " precedes the instruction that a debugged kernel may omit."""
     if not INSTRUMENTATION.get().debug:
         emit_asm(builder, void, args, text.replace("$gate ", ""), constraints)
         return
     gated = f"setp.eq.u32 goes_on, ${len(args)}, 0; {text.replace('$gate', '@goes_on')}"
-    emit_asm(builder, void, [*args, omitted(builder, gate)], f"{{ .reg .pred goes_on; {gated} }}",
+    emit_asm(builder, void, [*args, omitted(builder)], f"{{ .reg .pred goes_on; {gated} }}",
              constraints.replace(",~{memory}", ",r,~{memory}"))
 
 
