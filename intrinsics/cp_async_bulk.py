@@ -76,7 +76,7 @@ def multicast(dst: int, tensor_map: Any, coords: tuple[int, ...], mbar: int, cta
 
 
 @ptx("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [$dst], [$src], $nbytes, [$mbar];",
-     gate="copy", dst="r", src="l", nbytes="r", mbar="r")
+     gate=True, dst="r", src="l", nbytes="r", mbar="r")
 def load_bytes(dst: int, src: Any, nbytes: int, mbar: int) -> None:
     """Start copying `nbytes` from global address `src` to shared address `dst`; they complete on the mbarrier at address `mbar`.
 

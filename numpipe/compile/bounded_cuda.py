@@ -1,23 +1,27 @@
-"""Waits with a bound, in kernels with ``CompilerParams(debug=True)``.
+"""Waits with a time limit, in kernels with ``CompilerParams(debug=True)``.
 
-`mbarrier.wait` and the other operations at the end of this file compile to the helpers here. A wait that takes longer than the limit
-stops the kernel: it sets `STOPPED` in the control block (`plan.watch`) and leaves a record. Every wait that sees `STOPPED` returns,
-those that began before with a record of their own, and the warps run to the kernel's end through everything that others wait for:
-named barriers, barriers of the cluster, flags in global memory.
+`mbarrier.wait` and the other operations listed after the helpers compile to the helpers here.
+A wait that takes longer than the limit stops the kernel: it sets `STOPPED` in the control block
+(`plan.watch`) and leaves a record. Every wait that sees `STOPPED` returns; those that began earlier
+leave a record too. All warps then run to the end of the kernel, and still take part in whatever
+others wait for: named barriers, cluster barriers, flags in global memory.
 
-The hardware traps at an arrival that a phase does not miss (on an H200 an illegal instruction, and the context is lost). So a CTA in
-which a wait timed out omits arrivals, announcements and copies from then on (`core.op.Gate`). Nothing traps, because
+The hardware traps when an mbarrier gets an arrival that its phase does not lack (an illegal
+instruction on an H200, and the CUDA context is lost). So once a wait has timed out, its CTA omits
+arrivals, announcements and copies (operations with a `gate`). No arrival can trap then:
 
-- a warp that comes to one of these after such a wait, in its own order or through a barrier where it met others, reads the CTA's
-  word as set. Between CTAs only mbarriers order the protocol, and these do not change any more. So no mbarrier gets an arrival, or
-  bytes, that it would not have got in a kernel that hangs.
-- a copy is omitted if the announcement before it was, and made if that was made: a warp copies the CTA's word to its own byte at
-  announcements, and copies look at this byte. So a phase never misses bytes alone, unless the kernel announces by hand what it does
-  not copy. One more arrival is legal then, which tells the state of an mbarrier to a record: one for each mbarrier, after
-  `SETTLING`, when copies have landed. In a cluster, where copies of other CTAs may be missing, no state is recorded.
-- a warp whose wait timed out sleeps for `SETTLING`. So a CTA does not end while copies to its shared memory are in flight.
+- A warp that reaches one of these after such a wait, directly or through a barrier where it met
+  others, sees the CTA's word set. Between CTAs only mbarriers order the protocol, and these have
+  stopped. So an mbarrier gets no arrival that it would not get in a kernel that hangs.
+- The state of an mbarrier is what one more arrival returns. That is legal unless the phase lacks
+  only bytes, which happens where the stop comes between an announcement and its copies. So a wait
+  asks only if it began long before the stop: nobody announced anything there in the meantime. One
+  record per mbarrier has the state, read after `SETTLING`, when all copies have landed. In a
+  cluster, where copies of other CTAs may be missing, no state is recorded.
+- A warp whose wait timed out sleeps for `SETTLING`, so a CTA does not end while copies to its
+  shared memory are in flight.
 
-A CTA that begins after `STOPPED` was set omits all of these from the start.
+A CTA that begins after the stop omits all of these from the start.
 """
 
 from __future__ import annotations
@@ -25,12 +29,22 @@ from __future__ import annotations
 from typing import Any
 
 from ..core import numba as nb
-from ..core.op import entry_operation, helper, ptx
+from ..core.op import Op, entry_operation, helper, ptx
 from ..intrinsics import mbarrier, memory
-from ..plan import outside_cuda, watch
+from ..plan import outside_cuda
 from ..plan.unit import Unit
-from ..plan.watch import (ASKED, FLAG, FLAG_PLACE, GRACE, LIMIT, MBARRIER, PASSED, SETTLING, STOPPED,
-                          WARPS, WORDS_BYTES)
+from ..plan.watch import (
+    ASKED,
+    FLAG,
+    FLAG_PLACE,
+    GRACE,
+    LIMIT,
+    MBARRIER,
+    PASSED,
+    SETTLING,
+    STOPPED,
+    WORDS_BYTES,
+)
 
 I32, I64 = nb.types.int32, nb.types.int64
 
@@ -48,71 +62,64 @@ def load(address: int) -> int:
     raise NotImplementedError
 
 
-@ptx("{ .reg .pred np_bounded; st.relaxed.gpu.global.u64 [$address], $value; }", address="l", value="l")
+@ptx(
+    "{ .reg .pred np_bounded; st.relaxed.gpu.global.u64 [$address], $value; }",
+    address="l",
+    value="l",
+)
 def store(address: int, value: int) -> None:
     """Write 8 bytes of the control block."""
 
 
-@ptx("{ .reg .pred np_bounded; st.volatile.shared.u32 [$address], $value; }", address="r", value="r")
+@ptx(
+    "{ .reg .pred np_bounded; st.volatile.shared.u32 [$address], $value; }", address="r", value="r"
+)
 def store_word(address: int, value: int) -> None:
     """Write one of the CTA's words."""
 
 
-@ptx("{ .reg .pred np_bounded; st.volatile.shared.u8 [$address], $value; }", address="r", value="r")
-def store_byte(address: int, value: int) -> None:
-    """Write a warp's byte."""
-
-
-@ptx("{ .reg .pred np_bounded; atom.shared.or.b32 $ret, [$address], $bits; }",
-     returns="r", address="r", bits="r")
-def set_bits(address: int, bits: int) -> int:
-    """Set bits of one of the CTA's words, and return what it was."""
-    raise NotImplementedError
-
-
-@ptx("{ .reg .pred done; mbarrier.try_wait.parity.shared::cta.b64 done, [$addr], $parity; "
-     "selp.b32 $ret, 1, 0, done; }", returns="bool", addr="r", parity="r")
-def try_wait(addr: int, parity: int) -> bool:
-    """`mbarrier.try_wait` itself."""
-    raise NotImplementedError
-
-
-@ptx("{ .reg .pred done; mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [$addr], $parity; "
-     "selp.b32 $ret, 1, 0, done; }", returns="bool", addr="r", parity="r")
+@ptx(
+    "{ .reg .pred done; "
+    "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [$addr], $parity; "
+    "selp.b32 $ret, 1, 0, done; }",
+    returns="bool",
+    addr="r",
+    parity="r",
+)
 def try_wait_cluster(addr: int, parity: int) -> bool:
-    """`try_wait` with the cluster's scope."""
+    """`mbarrier.try_wait` with the cluster's scope."""
     raise NotImplementedError
 
 
-@ptx("{ .reg .pred done; mbarrier.test_wait.parity.shared::cta.b64 done, [$addr], $parity; "
-     "selp.b32 $ret, 1, 0, done; }", returns="bool", addr="r", parity="r")
-def test_wait(addr: int, parity: int) -> bool:
-    """`mbarrier.test_wait` itself."""
+try_wait = Op(mbarrier.try_wait.function, mbarrier.try_wait.typer)
+test_wait = Op(mbarrier.test_wait.function, mbarrier.test_wait.typer)
+
+
+@ptx(
+    "{ .reg .pred np_bounded, own; .reg .b32 bit, word; and.b32 bit, $number, 31; "
+    "shl.b32 bit, 1, bit; shr.u32 word, $number, 5; mad.lo.u32 word, word, 4, $asked; "
+    "setp.ne.u32 np_bounded, $chosen, 0; @np_bounded atom.shared.or.b32 word, [word], bit; "
+    "and.b32 word, word, bit; setp.eq.and.u32 own, word, 0, np_bounded; "
+    "@own mbarrier.arrive.shared::cta.b64 $ret, [$addr]; @!own mov.b64 $ret, 0; }",
+    returns="l",
+    addr="r",
+    number="r",
+    asked="r",
+    chosen="r",
+)
+def state_of(addr: int, number: int, asked: int, chosen: int) -> int:
+    """Return an mbarrier's state, if this lane is `chosen` and the first that asks; else 0."""
     raise NotImplementedError
 
 
-@ptx("mbarrier.arrive.shared::cta.b64 $ret, [$addr];", returns="l", addr="r")
-def arrive(addr: int) -> int:
-    """Arrive, and return the state that the mbarrier had."""
+@ptx(
+    "{ .reg .pred first; .reg .b32 here, before; activemask.b32 here; mov.u32 before, %lanemask_lt; "
+    "and.b32 here, here, before; setp.eq.u32 first, here, 0; selp.b32 $ret, 1, 0, first; }",
+    returns="bool",
+)
+def is_first() -> bool:
+    """Return whether this is the first of the warp's lanes that are here."""
     raise NotImplementedError
-
-
-@ptx("activemask.b32 $ret;", returns="r")
-def lanes() -> int:
-    """Return the lanes of the warp that are here."""
-    raise NotImplementedError
-
-
-@ptx("{ .reg .pred first; .reg .b32 before; mov.u32 before, %lanemask_lt; and.b32 before, before, $lanes; "
-     "setp.eq.u32 first, before, 0; selp.b32 $ret, 1, 0, first; }", returns="bool", lanes="r")
-def is_first(lanes: int) -> bool:
-    """Return whether this is the first of these lanes."""
-    raise NotImplementedError
-
-
-@ptx("{ .reg .pred np_bounded; bar.warp.sync $lanes; }", lanes="r")
-def meet(lanes: int) -> None:
-    """Wait for these lanes."""
 
 
 @ptx("nanosleep.u32 100000;")
@@ -125,29 +132,39 @@ def trap() -> None:
     """End the kernel, and with it the process's work on the GPU."""
 
 
-def _of_the_kernel(name: str, result: Any = nb.i32) -> Any:
-    """Return an operation that asks the kernel's entry module for a number."""
-    def typer(_context: Any) -> Any:
-        _, builder, _ = yield I32() if result is nb.i32 else I64()
-        return nb.external(builder, name, result)
-
-    return entry_operation(typer)
-
-
-words = _of_the_kernel("np_words")
-asks = _of_the_kernel("np_asks")
-base = _of_the_kernel("np_base")
-warp = _of_the_kernel("np_warp")
-omitting = _of_the_kernel("np_omitted_arrival")
-control = _of_the_kernel("np_control", nb.i64)
+@entry_operation
+def words(_context: Any) -> Any:
+    """Return the address of the CTA's words."""
+    _, builder, _ = yield I32()
+    return nb.external(builder, "np_words", nb.i32)
 
 
 @entry_operation
-def record(_context: Any, kind: Any, address: Any, phase: Any, state: Any) -> Any:
-    """Write a record."""
-    _, builder, (*operands, whole) = yield nb.types.void(I32, I32, I32, I64)
-    halves = [builder.trunc(part, nb.i32) for part in (whole, builder.lshr(whole, nb.const(32, nb.i64)))]
-    outside_cuda.record(builder, nb.const(1, nb.i1), *operands, *halves)
+def base(_context: Any) -> Any:
+    """Return the address at which the CTA's shared memory begins."""
+    _, builder, _ = yield I32()
+    return nb.shared_base(builder)
+
+
+@entry_operation
+def control(_context: Any) -> Any:
+    """Return the address of the control block."""
+    _, builder, _ = yield I64()
+    return builder.ptrtoint(outside_cuda.control(builder), nb.i64)
+
+
+@entry_operation
+def record(_context: Any, kind: Any, chosen: Any, address: Any, phase: Any, state: Any) -> Any:
+    """Write a record of this kind, a compile-time constant, by lanes that are `chosen`."""
+    _, builder, args = yield nb.types.void(kind, nb.types.boolean, I32, I32, I64)
+    halves = [args[4], builder.lshr(args[4], nb.const(32, nb.i64))]
+    outside_cuda.record(
+        builder,
+        args[1],
+        nb.literal(kind),
+        *args[2:4],
+        *(builder.trunc(half, nb.i32) for half in halves),
+    )
 
 
 # ---- waits
@@ -165,6 +182,7 @@ def wait_cluster(addr, phase, step):  # type: ignore[no-untyped-def]
 
 @helper
 def await_phase(test, addr, phase):  # type: ignore[no-untyped-def]
+    """Wait until `test` of an mbarrier is true."""
     if not returns_at_once():
         since = now()
         while not test(addr, phase & 1):
@@ -201,106 +219,64 @@ def await_each(ptr, step, first, count):  # type: ignore[no-untyped-def]
 
 @helper
 def note_progress():  # type: ignore[no-untyped-def]
+    """Let the host, and polls, see that the kernel goes on."""
     store(control() + PASSED, now())
 
 
 @helper
 def returns_at_once():  # type: ignore[no-untyped-def]
-    """Return whether a wait of this CTA has timed out before; trap if the kernel should have ended since."""
-    if omitting() and 0 < load(control() + STOPPED) < now() - GRACE:
+    """Return whether a wait of this CTA timed out earlier; trap if the kernel should have ended."""
+    omits = memory.load_word(words())
+    if omits and 0 < load(control() + STOPPED) < now() - GRACE:
         trap()
-    return omitting() != 0
+    return omits != 0
 
 
 @helper
 def over(kind, address, phase, since):  # type: ignore[no-untyped-def]
-    """Return whether a wait that began at `since` must return: it took too long, or the kernel was stopped."""
-    stopped = load(control() + STOPPED)
-    if stopped or now() > since + load(control() + LIMIT):
-        give_up(kind, address, phase, 0 < stopped < since)
-        return True
-    return False
-
-
-@helper
-def give_up(kind, address, phase, late):  # type: ignore[no-untyped-def]
-    """Stop the kernel, and record what this warp waited for, unless the wait began too `late`: after the stop."""
-    here = lanes()
+    """Return whether a wait that began at `since` ends: by the limit, or as the kernel stopped."""
+    stopped, limit, time = load(control() + STOPPED), load(control() + LIMIT), now()
+    if not stopped and time <= since + limit:
+        return False
     store_word(words(), 1)
-    store_byte(warp(), 1)
-    if is_first(here):
-        begin = now()
-        if not load(control() + STOPPED):
-            store(control() + STOPPED, begin)
-        while now() < begin + SETTLING:
-            sleep()
-        if not late:
-            report(kind, address, phase)
-    meet(here)
-
-
-@helper
-def report(kind, address, phase):  # type: ignore[no-untyped-def]
-    """Write a record of a wait, with the mbarrier's state."""
+    if not stopped:
+        store(control() + STOPPED, time)
+    while now() < time + SETTLING:
+        sleep()
+    chosen = is_first() and not 0 < stopped < since  # not of a wait that began after the stop
     if kind == MBARRIER:
         at = (address - base()) & 0xFFFFFF  # in a cluster the CTA's rank is above
-        record(kind, at, phase, state_of(address, at >> 3))
+        asks = chosen and time > since + limit // 2
+        record(MBARRIER, chosen, at, phase, state_of(address, at >> 3, words() + ASKED, asks))
     else:
-        record(kind, address, phase, 0)
+        record(FLAG, chosen, address, phase, 0)
+    return True
 
 
 @helper
-def state_of(addr, number):  # type: ignore[no-untyped-def]
-    """Return the state of an mbarrier, for the first record that asks; 0 for others."""
-    bit = 1 << (number & 31)
-    if asks() and not set_bits(words() + ASKED + 4 * (number >> 5), bit) & bit:
-        return arrive(addr)
-    return 0
-
-
-@helper
-def begin():  # type: ignore[no-untyped-def]
-    """Initialize a CTA's words, in one lane."""
-    for at in range(0, WORDS_BYTES, 4):
-        store_word(words() + at, 0)
-    if load(control() + STOPPED):
-        store_word(words(), 1)
+def begin(asked):  # type: ignore[no-untyped-def]
+    """Initialize a CTA's words, in one lane; `asked` is -1 if no mbarrier is asked for its state."""
+    for at in range(ASKED, WORDS_BYTES, 4):
+        store_word(words() + at, asked)
+    store_word(words(), load(control() + STOPPED) != 0)
     note_progress()
 
 
-for _operation, _bounded in ((mbarrier.wait, wait), (mbarrier.wait_cluster, wait_cluster),
-                             (mbarrier.try_wait, poll), (mbarrier.test_wait, poll),
-                             (memory.await_each_acquire_gpu_b32, await_each)):
+for _operation, _bounded in (
+    (mbarrier.wait, wait),
+    (mbarrier.wait_cluster, wait_cluster),
+    (mbarrier.try_wait, poll),
+    (mbarrier.test_wait, poll),
+    (memory.await_each_acquire_gpu_b32, await_each),
+):
     _operation.bounded = _bounded
 
 
 # ---- the entry
 def begin_bounds(context: Any, builder: Any, unit: Unit) -> None:
-    """Define the control block and what the helpers ask for, in the entry module; emit `begin`."""
+    """Define the control block and the words in the entry module; emit `begin`."""
     block = outside_cuda.control(builder)
     block.initializer, block.align = nb.ir.Constant(block.value_type, None), 64
-
-    def own_byte(inner: Any) -> Any:
-        number = inner.lshr(nb.thread_index(inner), nb.const(5))
-        return inner.add(nb.smem(inner, unit.barrier_room + WARPS), number)
-
-    def loaded(inner: Any, kind: str, address: Any) -> Any:
-        return nb.emit_asm(inner, nb.i32, [address], f"ld.volatile.shared.{kind} $0, [$1];", "=r,r,~{memory}")
-
-    def announcement(inner: Any) -> Any:
-        value = loaded(inner, "u32", nb.smem(inner, unit.barrier_room))
-        nb.call(context, inner, store_byte, (I32, I32), (own_byte(inner), value))
-        return value
-
-    for name, value in (
-            ("words", lambda inner: nb.smem(inner, unit.barrier_room)),
-            ("asks", lambda inner: nb.const(int(not unit.clustered))),
-            ("base", lambda inner: nb.smem(inner, 0)), ("warp", own_byte),
-            ("omitted_arrival", lambda inner: loaded(inner, "u32", nb.smem(inner, unit.barrier_room))),
-            ("omitted_announcement", announcement),
-            ("omitted_copy", lambda inner: loaded(inner, "u8", own_byte(inner)))):
-        with nb.define(builder.module, f"np_{name}", nb.i32) as (inner, _):
-            inner.ret(value(inner))
-    with nb.define(builder.module, "np_control", nb.i64) as (inner, _):
-        inner.ret(inner.ptrtoint(block, nb.i64))
-    nb.call(context, builder, begin, (), ())
+    with nb.define(builder.module, "np_words", nb.i32) as (inner, _):
+        inner.ret(nb.smem(inner, unit.barrier_room))
+    nb.call(context, builder, begin, (I32,), (nb.const(-unit.clustered),))

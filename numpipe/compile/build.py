@@ -129,8 +129,10 @@ def front_end(unit: Unit, lifted: Lifted, scalars: Sequence[tuple[str, np.dtype]
 
 
 def _waits(unit: Unit, lifted: Lifted) -> list[str]:
-    """Return the names, with their lines, of what a kernel with ``debug=True`` waits for besides mbarriers: flags, at
-    `watch.FLAG_PLACE`, and what is waited for without a bound."""
+    """Return names, with their lines, for the waits of a debugged kernel that are not for mbarriers.
+
+    First the flags of other CTAs (`watch.FLAG_PLACE`), then the waits that have no time limit.
+    """
     def named(what: str, pattern: str) -> str | None:
         position = blame.call_position(lifted, pattern)
         found = position != lifted.sources[0].definition

@@ -1,7 +1,7 @@
-"""What a compile adds to the code of operations: bounds on waits (`CompilerParams.debug`) and random sleeps (`jitter`).
+"""What a compile adds to operations: time limits on waits (`debug`), random sleeps (`jitter`).
 
-Numba shares the code of helpers between kernels. So an operation has a Numba type for each `Instrumentation`: code with bounds or
-sleeps never reaches a kernel that is compiled without them.
+Numba shares the code of helpers between kernels. An operation therefore has a Numba type for each
+`Instrumentation`, so that instrumented code is never used in a kernel compiled without it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Instrumentation:
-    """The options of one compile; the default adds nothing."""
+    """The two options of `CompilerParams`, for one compile; the default adds nothing."""
 
     debug: bool = False
     jitter: int | None = None
@@ -21,4 +21,4 @@ class Instrumentation:
 
 NOTHING = Instrumentation()
 INSTRUMENTATION: ContextVar[Instrumentation] = ContextVar("instrumentation", default=NOTHING)
-"""that of the running compile"""
+"""the options of the compile that is running"""

@@ -69,7 +69,7 @@ class Op(Generic[P, R]):
     of_one_kernel = False
     """whether only one kernel can call it, so that what Numba knows of it goes with that kernel"""
     bounded: Op[..., Any] | None = None
-    """the operation that kernels with ``CompilerParams(debug=True)`` call in its place"""
+    """the operation that kernels with ``CompilerParams(debug=True)`` call instead"""
 
     def __init__(self, function: Callable[..., R], typer: Callable[..., Any] | None = None, *, context: bool = False,
                  site: bool = False, numpy: Any = (), method: str = "", products: Products = "") -> None:
@@ -201,20 +201,17 @@ def of_one_kernel(operation: AnyOp) -> AnyOp:
 _NUMBA = {"r": "int32", "l": "int64", "h": "int16", "f": "float32"}
 
 
-Gate = Literal["", "arrival", "announcement", "copy"]
-"""what a statement does that a kernel omits after a wait timed out (`compile.bounded_cuda`)"""
-
-
 def ptx(text: str, *, returns: str | None = None, memory: bool = True, check: Callable[..., None] | None = None,
-        gate: Gate = "", **operands: str) -> Callable[[Callable[P, R]], Op[P, R]]:
+        gate: bool = False, **operands: str) -> Callable[[Callable[P, R]], Op[P, R]]:
     """Give a function the meaning of a PTX statement.
 
     `text` names operands as ``$name`` and the result as ``$ret``. `operands` maps each parameter to its register class: r, l
     and h have 32, 64 and 16 bits, f is a float32; n is an immediate, a compile-time constant, and - an argument of the simulator
     that the statement never sees. `returns` is a register class, or ``"bool"`` for a predicate in a 32-bit register. `memory`
     keeps memory accesses from moving across the statement. ``check(**immediates)`` raises SpecError for values that the
-    statement cannot have, in both executions. With a `gate`, a kernel with ``CompilerParams(debug=True)`` omits the instruction after
-    a wait timed out: all of `text`, or what follows "$gate " in it.
+    statement cannot have, in both executions. With a
+    `gate`, a kernel with ``CompilerParams(debug=True)`` omits the instruction after a wait timed
+    out: all of `text`, or what follows "$gate " in it.
     """
 
     def attach(function: Callable[P, R]) -> Op[P, R]:
@@ -286,7 +283,7 @@ def called(argument: Any) -> str:
 
 
 def _ptx_typer(function: Callable[..., Any], text: str, result: str | None, memory: bool, operands: dict[str, str],
-               check: Callable[..., None] | None, gate: Gate) -> Callable[..., Any]:
+               check: Callable[..., None] | None, gate: bool) -> Callable[..., Any]:
     label = f"{function.__module__.rpartition('.')[2]}.{function.__name__}"
 
     def typer(_context: Any, *args: Any) -> Any:
@@ -309,10 +306,10 @@ def _ptx_typer(function: Callable[..., Any], text: str, result: str | None, memo
         def codegen(context: Any, builder: Any, _sig: Any, values: Any) -> Any:
             inputs = [v for v, c in zip(values, operands.values(), strict=True) if c not in "n-"]
             if gate and "lane" not in operands:
-                nb.emit_gated(builder, gate, inputs, statement, ",".join(constraints))
+                nb.emit_gated(builder, inputs, statement, ",".join(constraints))
                 return nb.nothing(context)
             if gate and INSTRUMENTATION.get().debug:  # `predicated`
-                inputs[-1] = builder.or_(inputs[-1], nb.omitted(builder, gate))
+                inputs[-1] = builder.or_(inputs[-1], nb.omitted(builder))
             value = nb.emit_asm(builder, machine[result], inputs, statement, ",".join(constraints))
             if result is None:
                 return nb.nothing(context)

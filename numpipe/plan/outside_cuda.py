@@ -9,7 +9,7 @@ from ..core import numba as nb
 from . import watch
 from .unit import Unit
 
-# $0 whether to tell, $1 the control block, $2 … $5 the record's address, phase and state (low and high word), $6 its kind
+# $0 whether to tell, $1 the control block, $2 … $5 the record's address, phase and state (low and high word); KIND its kind
 _TELL = f"""{{ .reg .pred np_outside, late; .reg .b32 number, word; .reg .b64 at, place;
 setp.eq.u32 np_outside, $0, 0; @np_outside bra OUT;
 atom.relaxed.gpu.global.add.u32 number, [$1+20], 1; setp.ge.u32 late, number, {watch.CAPACITY}; @late bra OUT;
@@ -21,7 +21,7 @@ mov.u32 word, %ctaid.z; st.volatile.global.u32 [at+16], word;
 mov.u32 word, %tid.x; st.volatile.global.u32 [at+20], word;
 st.volatile.global.u32 [at+24], $2; st.volatile.global.u32 [at+28], $3;
 st.volatile.global.u32 [at+32], $4; st.volatile.global.u32 [at+36], $5;
-fence.sc.sys; st.volatile.global.u32 [at], $6;
+fence.sc.sys; mov.u32 word, KIND; st.volatile.global.u32 [at], word;
 OUT: }}"""
 
 
@@ -53,13 +53,13 @@ def report(builder: Any, unit: Unit, what: str, axis: int, index: Any, size: Any
         outside = builder.and_(outside, builder.icmp_unsigned("==", thread, nb.const(0)))
     if what not in unit.places:
         unit.places.append(what)
-    record(builder, outside, nb.const(kind), nb.const(unit.places.index(what)), index, size, nb.const(axis))
+    record(builder, outside, kind, nb.const(unit.places.index(what)), index, size, nb.const(axis))
 
 
-def record(builder: Any, chosen: Any, kind: Any, address: Any, phase: Any, low: Any, high: Any) -> None:
+def record(builder: Any, chosen: Any, kind: int, address: Any, phase: Any, low: Any, high: Any) -> None:
     """Emit a `watch.Record`, by lanes where `chosen` is true; `low` and `high` are the words of its state."""
-    operands = [builder.zext(chosen, nb.i32), builder.ptrtoint(control(builder), nb.i64), address, phase, low, high, kind]
-    nb.emit_asm(builder, nb.void, operands, " ".join(_TELL.split()), "r,l,r,r,r,r,r,~{memory}")
+    operands = [builder.zext(chosen, nb.i32), builder.ptrtoint(control(builder), nb.i64), address, phase, low, high]
+    nb.emit_asm(builder, nb.void, operands, " ".join(_TELL.replace("KIND", str(kind)).split()), "r,l,r,r,r,r,~{memory}")
 
 
 def control(builder: Any) -> Any:

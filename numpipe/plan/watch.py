@@ -1,24 +1,25 @@
-"""The bytes by which a kernel built with ``CompilerParams(debug=True)`` reports waits that take too long, and indices outside their
-arrays, to the host.
+"""The bytes by which kernels with ``CompilerParams(debug=True)`` report waits that take too long,
+and indices outside their arrays, to the host.
 
-The kernel's module has a *control block* in global memory, `SYMBOL`, which the host fills before the first launch (byte, type)::
+The kernel's module has a *control block* in global memory, `SYMBOL`, which the host fills before
+the first launch (byte, type)::
 
     0       u64   address of the records, in pinned host memory
-    8       u64   longest wait, in nanoseconds of %globaltimer
-    20      u32   records that were begun
-    24      u64   STOPPED: %globaltimer when a wait took longer, from when on all waits return; 0 before
+    LIMIT   u64   the longest that a wait may take, in nanoseconds of %globaltimer
+    20      u32   number of records begun
+    STOPPED u64   %globaltimer when a wait exceeded the limit; 0 before. All waits return then
     36      u32   the kernel's number in this process
-    40      u64   PASSED: %globaltimer when a wait or a test passed last, or a CTA began
+    PASSED  u64   %globaltimer when a wait or a test last succeeded, or a CTA began
 
-A *record* is one warp that waited: 64 bytes, `Record`; its first word is written last. The state of an mbarrier is opaque in PTX,
-but for its pending count; on an H200 bit 63 is the parity of the phase, and two fields count up to 0: bits 43 … 62 arrivals,
-32 … 41 bytes in units of 2048, begun ones too.
+A *record* describes a warp's wait: 64 bytes, `Record`; its first word is written last. The state of
+an mbarrier is opaque in PTX, except for its pending count; on an H200 bit 63 is the parity of the
+phase, and two fields count up to 0: arrivals in bits 43 … 62, bytes in bits 32 … 41, in units of
+2048, rounded up.
 
-A CTA has *words* of its own in the header of its shared memory, `WORDS_BYTES` from `Unit.barrier_room` on::
+A CTA has *words* in the header of its shared memory, `WORDS_BYTES` from `Unit.barrier_room` on::
 
-    0       u32   1: one of the CTA's waits timed out, so that it omits arrivals, announcements and copies
+    0       u32   1: a wait of the CTA timed out, so it omits arrivals, announcements and copies
     ASKED   u128  a bit for each mbarrier of the header: a record has its state
-    WARPS   u8    of each of 32 warps, 1: it omits copies
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ SYMBOL = "np_watch"
 CONTROL_BYTES = 64
 RECORD_BYTES = 64
 MBARRIER, OUTSIDE, SHARED, FLAG, NAN = 1, 2, 3, 5, 6
-"""the first word of a record: a wait for an mbarrier, an index outside its array, one outside shared memory's parts
-(`outside_cuda`), a wait for a flag of another CTA, a NaN that is stored"""
+"""the first word of a record: a wait for an mbarrier, an index outside its array, a place outside a
+part of shared memory (`outside_cuda`), a wait for a flag of another CTA, a NaN that is stored"""
 CAPACITY = 1024
 """records that the host has room for; a CTA has up to 4 a warpgroup"""
 GRACE = 4_000_000_000
@@ -40,7 +41,7 @@ SETTLING = 50_000_000
 """nanoseconds that a warp whose wait timed out sleeps, until the CTA's copies have landed"""
 LIMIT, STOPPED, PASSED = 8, 24, 40
 """offsets in the control block"""
-WORDS_BYTES, ASKED, WARPS = 56, 4, 20
+WORDS_BYTES, ASKED = 24, 4
 """the size of a CTA's words, and offsets there"""
 FLAG_PLACE = 0
 """the place, in `Unit.places`, that names the flags of other CTAs"""

@@ -89,8 +89,8 @@ os._exit(0)  # nothing ends the kernel: the process goes without waiting for it
 
 @pytest.mark.parametrize("what, says", [
     ("registers", r"test_hangs\.py:\d+: kernel more_registers_than_there_are: it has not ended, .* waits for registers"),
-    ("named barriers", r"hang_kernels\.py:\d+: kernel a_turn_that_one_warpgroup_leaves_out: it has not ended, .* waits for others at "
-                       r"a named barrier @ hang_kernels\.py:\d+")])
+    ("named barriers", r"hang_kernels\.py:\d+: kernel a_turn_that_one_warpgroup_leaves_out: it has not ended, "
+                       r".* waits for others at a named barrier @ hang_kernels\.py:\d+")])
 def test_a_wait_without_a_bound_is_told_by_the_host(what: str, says: str) -> None:
     """In a process of its own, whose GPU is busy with it for ever."""
     command = [sys.executable, "-c", UNBOUNDED, str(Path(__file__).resolve().parents[2]), what]

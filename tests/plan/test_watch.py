@@ -18,7 +18,7 @@ from numpipe.launch.watch import failure, limit, report_of
 from numpipe.plan.watch import OUTSIDE, RECORD_BYTES, SHARED, Record, control, records
 from tests.code_digests import plain
 from tests.kernels.hang_kernels import HANGS, MORE, arrays
-from tests.plan.test_hangs import TEST, unbounded
+from tests.plan.test_hangs import ALL, TEST, unbounded
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
 
@@ -87,37 +87,31 @@ def test_after_a_wait_that_timed_out_nothing_is_done_that_an_mbarrier_counts(nam
     """On hardware an arrival that a phase does not miss is a trap, and the context is lost."""
     lines = statements(built(name, debug=True).ptx)
     counted = [(number, line) for number, line in enumerate(lines) if COUNTED.search(line)]
-    asked = [line for _, line in counted if re.match(r"mbarrier\.arrive\.shared::cta\.b64 %rd", line)]
+    asked = [line for _, line in counted if "@own mbarrier.arrive.shared::cta.b64 %rd" in line]
     gated = [(number, line) for number, line in counted if line not in asked]
     assert len(asked) == sum("activemask" in line for line in lines) and len(gated) >= 3
     for number, line in gated:
         gate, does = re.split(r"@(?:goes_on|chosen) ", line)
         assert COUNTED.match(does) and len(COUNTED.findall(line)) == 1
         where = re.search(r"setp\.eq\.u32 \w+, (%r\d+), 0;", gate)
-        assert where
         before = "\n".join(lines[max(0, number - 12):number])
-        if "@chosen" in line:  # by a lane of each warp: its number, or the word
-            where = re.search(rf"or\.b32\s+{where[1]}, \S+ (%r\d+);|or\.b32\s+{where[1]}, (%r\d+), \S+;", before)
-        assert where
-        assert re.search(r"ld\.volatile\.shared\.u(8|32) %r\d+", before)
+        if "@chosen" in line and where:  # by a lane of each warp: 0 is its number, or-ed with the word
+            where = re.search(rf"or\.b32\s+{where[1]}, (?:\S+, )?(%r\d+)(?:, \S+)?;", before)
+        assert where and re.search(r"ld\.volatile\.shared\.u32 %r\d+", before)
+    for line in asked:  # once for each mbarrier
+        assert line.index("@np_bounded atom.shared.or.b32") < line.index("setp.eq.and.u32 own, word, 0, np_bounded;")
 
 
-def test_copies_follow_what_was_announced_for_them() -> None:
-    """Bytes that are announced and not copied would leave a phase that lacks bytes alone, where a record's arrival traps."""
-    lines = statements(built("copy_pipeline", debug=True).ptx)
+def test_no_mbarrier_of_a_cluster_is_asked_for_its_state() -> None:
+    """Its other CTAs may be about to arrive, or to copy."""
+    def asked(name: str) -> set[str]:
+        """What is written to the bits of the mbarriers that have been asked."""
+        ptx = ALL[name].compiled(*arrays()).ptx
+        [value] = {found for found in re.findall(r"np_bounded; st\.volatile\.shared\.u32 \[%r\d+\], (%r\d+); }", ptx)
+                   if re.search(rf"mov\.u32\s+{found}, (0|-1);", ptx)}
+        return set(re.findall(rf"mov\.u32\s+{value}, (\S+);", ptx))
 
-    def before(pattern: str) -> tuple[str, str]:
-        number = next(number for number, line in enumerate(lines) if re.search(pattern, line))
-        where = re.search(r"setp\.eq\.u32 goes_on, (%r\d+), 0;", lines[number])
-        assert where
-        return where[1], "\n".join(lines[number - 12:number])
-
-    word, announced = before(r"@goes_on mbarrier\.arrive\.expect_tx")
-    assert re.search(rf"ld\.volatile\.shared\.u32 {word}, .*\n(.*\n)*.*st\.volatile\.shared\.u8 \[%r\d+\], {word};", announced)
-    byte, copied = before(r"@goes_on cp\.async\.bulk\.tensor.*mbarrier")
-    assert f"ld.volatile.shared.u8 {byte}, " in copied
-    word, stored = before(r"@goes_on cp\.async\.bulk\.tensor.*bulk_group")
-    assert f"ld.volatile.shared.u32 {word}, " in stored
+    assert asked("a_cta_that_does_not_tell_its_peer") == {"-1"} and asked("nobody_arrives") == {"0"}
 
 
 @pytest.mark.parametrize("statement", ["bar.sync", "cp.async.bulk.commit_group", "cp.async.bulk.wait_group"])

@@ -14,9 +14,9 @@ from numba.cuda import cgutils
 from ..instrumentation import INSTRUMENTATION
 
 __all__ = [
-    "assert_fail", "block_index", "block_number", "c_string", "cluster_dims", "const", "define", "emit_asm", "external", "f32",
-    "emit_gated", "global_pointer", "grid_constant", "grid_size", "i1", "i8", "i16", "i32", "i64", "join", "nothing", "omitted",
-    "one_of", "pure_asm",
+    "assert_fail", "block_index", "block_number", "c_string", "cluster_dims", "const", "define", "emit_asm",
+    "emit_gated", "external", "f32", "global_pointer", "grid_constant", "grid_size", "i1", "i8", "i16",
+    "i32", "i64", "join", "nothing", "omitted", "one_of", "pure_asm",
     "shared_base", "smem", "special", "thread_index", "void", "vprintf",
 ]
 
@@ -27,12 +27,15 @@ void = ir.VoidType()
 
 _TRANSITION = re.compile(
     r"mbarrier\.(try_wait|test_wait|arrive)|cp(\.reduce)?\.async\.bulk\.(tensor|commit|wait)"
-    r"|st\.async|bar\.sync")
-_SLEEP = " ".join("""{ .reg .pred now; .reg .b32 drawn, rest;
-mov.u32 drawn, %clock; xor.b32 drawn, drawn, SEED; mul.lo.u32 drawn, drawn, 747796405;
-shr.u32 rest, drawn, 15; xor.b32 drawn, drawn, rest; mul.lo.u32 drawn, drawn, 277803737;
-and.b32 rest, drawn, 3; shr.u32 drawn, drawn, 21; setp.eq.u32 now, rest, 0;
-@now nanosleep.u32 drawn; }""".split())
+    r"|st\.async|bar\.sync"
+)
+_SLEEP = (
+    "{ .reg .pred now; .reg .b32 drawn, rest; "
+    "mov.u32 drawn, %clock; xor.b32 drawn, drawn, SEED; mul.lo.u32 drawn, drawn, 747796405; "
+    "shr.u32 rest, drawn, 15; xor.b32 drawn, drawn, rest; mul.lo.u32 drawn, drawn, 277803737; "
+    "and.b32 rest, drawn, 3; shr.u32 drawn, drawn, 21; setp.eq.u32 now, rest, 0; "
+    "@now nanosleep.u32 drawn; }"
+)
 """a sleep of up to 2 microseconds, one time in four"""
 
 
@@ -52,18 +55,19 @@ def emit_asm(builder: Any, result: Any, args: Sequence[Any], text: str, constrai
     return builder.call(ir.InlineAsm(fnty, text, constraints, side_effect=True), list(args), attrs=("convergent",))
 
 
-def omitted(builder: Any, gate: str) -> Any:
-    """Return an int32 that is not 0 where a debugged kernel omits a `core.op.Gate`: the entry module defines the symbol."""
-    return external(builder, f"np_omitted_{gate}", i32)
+def omitted(builder: Any) -> Any:
+    """Return an int32, not 0 where a debugged kernel omits gated statements: a wait timed out."""
+    return emit_asm(builder, i32, [external(builder, "np_words", i32)],
+                    "ld.volatile.shared.u32 $0, [$1];", "=r,r,~{memory}")
 
 
-def emit_gated(builder: Any, gate: str, args: Sequence[Any], text: str, constraints: str) -> None:
-    """Emit a PTX statement without a result, in which "$gate " marks the instruction that a debugged kernel may omit."""
+def emit_gated(builder: Any, args: Sequence[Any], text: str, constraints: str) -> None:
+    """Emit a PTX statement; "$gate " precedes the instruction that a debugged kernel may omit."""
     if not INSTRUMENTATION.get().debug:
         emit_asm(builder, void, args, text.replace("$gate ", ""), constraints)
         return
     gated = f"setp.eq.u32 goes_on, ${len(args)}, 0; {text.replace('$gate', '@goes_on')}"
-    emit_asm(builder, void, [*args, omitted(builder, gate)], f"{{ .reg .pred goes_on; {gated} }}",
+    emit_asm(builder, void, [*args, omitted(builder)], f"{{ .reg .pred goes_on; {gated} }}",
              constraints.replace(",~{memory}", ",r,~{memory}"))
 
 

@@ -61,10 +61,10 @@ def _send(builder: Any, where: list[Any], words: list[Any]) -> None:
     text = f"st.async.weak.shared::cluster.mbarrier::complete_tx::bytes{vector}.b32 [$0], {names}, [$1];"
     constraints = "r," * (len(where) + len(words)) + "~{memory}"
     if len(where) == 2:
-        nb.emit_gated(builder, "arrival", [*where, *words], f"$gate {text}", constraints)
+        nb.emit_gated(builder, [*where, *words], f"$gate {text}", constraints)
         return
     if INSTRUMENTATION.get().debug:
-        goes_on = builder.icmp_unsigned("==", nb.omitted(builder, "arrival"), nb.const(0))
+        goes_on = builder.icmp_unsigned("==", nb.omitted(builder), nb.const(0))
         where[2] = builder.select(goes_on, where[2], nb.const(0))
     text = f"{{ .reg .pred own; setp.ne.u32 own, $2, 0; @own {text} }}"
     nb.emit_asm(builder, nb.void, [*where, *words], text, constraints)
