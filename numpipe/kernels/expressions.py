@@ -474,7 +474,7 @@ class Expression:
             if not functions:
                 raise ValueError("it is empty")
         except (ValueError, SyntaxError, RecursionError, MemoryError, Unsupported) as error:
-            what = f"{self.what} cannot be used: {error}"
+            what = f"{self.what} cannot be used: {str(error) or 'it is nested too deeply'}"
             raise ImageError(f"{what}; export the kernel again") from None
         return functions
 

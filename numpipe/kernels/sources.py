@@ -83,7 +83,7 @@ class _Text:
             raise SpecError(f"{self.what}: {function!r} has no source: write a lambda or a def")
         key = function, *((name, id(value)) for name, value in constants.items())
         if key not in self._written:
-            self._written[key] = function.__name__, constants
+            self._written[key] = "", constants
             self._written[key] = self._add(function, constants, statics), constants
         return self._written[key][0]
 
@@ -114,7 +114,7 @@ def literal(value: Any, objects: dict[str, Any] | None = None) -> str:
 
     def of_class(text: str, value: Any) -> str:
         if objects is None:
-            raise SpecError(f"a {type(value).__name__}")
+            raise SpecError("an instance of a class")
         objects[text] = value
         return f"Static({text!r})"
 
@@ -203,7 +203,7 @@ class _Writer(ast.NodeTransformer):
         if isinstance(node, ast.Lambda):
             body: list[ast.stmt] = [ast.Return(self.visit(node.body))]
         else:
-            body = self._block(node.body)
+            body = self._block(node.body) or [ast.Pass()]
         body[:0] = [  # parameters that are constants, and assigned too
             self._parsed(f"{name} = {self._literal(value, node)}", node)
             for name, value in self._constants.items()
@@ -216,8 +216,7 @@ class _Writer(ast.NodeTransformer):
 
     def _block(self, statements: list[ast.stmt]) -> list[ast.stmt]:
         found = [self.visit(each) for each in statements]
-        flat = [each for one in found for each in (one if isinstance(one, list) else [one])]
-        return flat or [ast.Pass()]
+        return [each for one in found for each in (one if isinstance(one, list) else [one])]
 
     def _parsed(self, text: str, where: ast.AST) -> Any:
         """Return the node of a statement or an expression."""
@@ -236,9 +235,9 @@ class _Writer(ast.NodeTransformer):
     def _literal(self, value: Any, node: ast.AST) -> str:
         try:
             return literal(value, self._text.objects)
-        except SpecError as error:
-            shown = f"{ast.unparse(node)}: {error}" if isinstance(node, ast.expr) else str(error)
-            raise Unsupported(node, f"it reads {shown}", FIX) from None
+        except SpecError:
+            text = ast.unparse(node) if isinstance(node, ast.expr) else "a default"
+            raise Unsupported(node, f"it reads {text}, a {type(value).__name__}", FIX) from None
 
     def _constant(self, node: ast.expr) -> Any:
         """Return the value of an expression of constants, computed now; `_MISSING` for another one."""
@@ -316,15 +315,17 @@ class _Writer(ast.NodeTransformer):
                 args.append(self.visit(part))
             else:
                 constants[name] = value
-        return self._call(self._text.add(function, constants, {}), args, node)
+        name = self._text.add(function, constants, {})
+        if not name:
+            raise Unsupported(node, "it calls itself", FIX)
+        return self._call(name, args, node)
 
     def visit_If(self, node: ast.If) -> Any:
         test = self._constant(node.test)
         if test is not _MISSING:
             return self._block(node.body if test else node.orelse)
-        orelse = self._block(node.orelse) if node.orelse else []
-        made = ast.If(self.visit(node.test), self._block(node.body), orelse)
-        return ast.copy_location(made, node)
+        body, orelse = self._block(node.body) or [ast.Pass()], self._block(node.orelse)
+        return ast.copy_location(ast.If(self.visit(node.test), body, orelse), node)
 
     def visit_IfExp(self, node: ast.IfExp) -> Any:
         test = self._constant(node.test)

@@ -274,6 +274,19 @@ def test_choose_decides_by_shapes_and_types(fake: Noting) -> None:
         loaded(x, t="t")
 
 
+def test_a_condition_of_choose_has_one_answer(fake: Noting) -> None:
+    def choose(x):
+        if x.ndim > 2:
+            raise ValueError("two dimensions")
+        large = x.shape[0] > 100
+        s = 2 if large else 3
+        return {"s": s, "t": "u" if large else "t"}
+
+    chooses().export("k.numpipe", (np.zeros((64, 64), np.float32),), choose=choose)
+    entries = numpipe.load("k.numpipe").archive.manifest.entries
+    assert [dict(entry.statics) for entry in entries] == [{"s": "2", "t": "'u'"}, {"s": "3", "t": "'t'"}]
+
+
 def test_choose_and_signatures_that_name_statics(fake: Noting) -> None:
     k, x = chooses(numpipe.kernel and 1), np.zeros((64, 64), np.float32)
     k.export("k.numpipe", ((x,), {"s": 2}), (x,), ((x,), {"s": True}), choose=lambda x: {"s": 2 if x.shape[0] else 1})

@@ -1,4 +1,4 @@
-"""The functions of shapes of all kernels of examples/: each can be recorded, and the expression gives what the function gives."""
+"""The functions of shapes of all kernels of examples/: a file can hold each, and gives what the function gives."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def over_tiles(x, y):  # type: ignore[no-untyped-def]
 
 
 def functions(kernel: numpipe.Kernel, statics: dict[str, Any]) -> Iterator[Expression]:
-    """The functions of a kernel, recorded for one rank or two, and compared with the expressions on drawn shapes."""
+    """The functions of a kernel as files hold them, compared with the functions on drawn shapes."""
     options, choose = kernel.options, random.Random(0)
     for option in ("out_type", "grid", "workspace"):
         function = kernel.definition.grid if option == "grid" else getattr(options, option)
@@ -101,7 +101,7 @@ def functions(kernel: numpipe.Kernel, statics: dict[str, Any]) -> Iterator[Expre
 
 @pytest.mark.parametrize("kernels", [LADDERS, TUNED, ATTENTION, OF_MODULES, [(over_tiles, {})]],
                          ids=["ladders", "tuned", "attention", "modules", "tiles"])
-def test_all_functions_of_shapes_are_recorded(kernels: list[tuple[numpipe.Kernel, dict[str, Any]]]) -> None:
+def test_a_file_can_hold_all_functions_of_shapes(kernels: list[tuple[numpipe.Kernel, dict[str, Any]]]) -> None:
     for kernel, statics in kernels:
         assert list(functions(kernel, statics)), kernel.name
 
