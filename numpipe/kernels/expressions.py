@@ -36,6 +36,7 @@ from ..arch.dtypes import BY_DTYPE, ELEMENTS
 from ..core.arith import cdiv
 from ..core.functions import Function
 from ..diagnostics import errors
+from ..diagnostics.arguments import told
 from ..diagnostics.errors import ImageError, SpecError
 from ..plan.specs import ArrayType, Workspace
 from .results import HostView
@@ -49,18 +50,10 @@ MOST_STEPS = 20_000
 MOST_BITS = 1 << 13
 """of an integer: no shape needs more"""
 
-_BUILTIN = (
-    *(
-        ArithmeticError,
-        AssertionError,
-        AttributeError,
-        Exception,
-        IndexError,
-        KeyError,
-        LookupError,
-    ),
-    *(NameError, NotImplementedError, OverflowError, RuntimeError, TypeError, ValueError),
-    ZeroDivisionError,
+_BUILTIN: tuple[type[Exception], ...] = (
+    *(ArithmeticError, AssertionError, AttributeError, Exception, IndexError, KeyError),
+    *(LookupError, NameError, NotImplementedError, OverflowError, RuntimeError, TypeError),
+    *(ValueError, ZeroDivisionError),
 )
 ERRORS: dict[str, type[Exception]] = {kind.__name__: kind for kind in _BUILTIN} | {
     name: getattr(errors, name) for name in errors.__all__
@@ -130,12 +123,8 @@ _BINARY: dict[type, Callable[[Any, Any], Any]] = {
     **{ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: _product, ast.Div: operator.truediv},
     **{ast.FloorDiv: operator.floordiv, ast.Mod: _remainder, ast.Pow: _power},
     **{ast.LShift: _shifted, ast.RShift: operator.rshift, ast.BitAnd: operator.and_},
-    **{
-        ast.BitOr: operator.or_,
-        ast.BitXor: operator.xor,
-        ast.Lt: operator.lt,
-        ast.LtE: operator.le,
-    },
+    **{ast.BitOr: operator.or_, ast.BitXor: operator.xor},
+    **{ast.Lt: operator.lt, ast.LtE: operator.le},
     **{ast.Gt: operator.gt, ast.GtE: operator.ge, ast.Eq: operator.eq, ast.NotEq: operator.ne},
     **{ast.Is: operator.is_, ast.IsNot: operator.is_not},
     ast.In: lambda item, items: item in items,
@@ -182,31 +171,13 @@ _FORMAT = re.compile(r"([^\d{}]?[<>=^])?[-+ ]?#?0?\d{0,2}[,_]?(\.\d{1,2})?[a-zA-
 
 # ---- what a text may hold
 _NODES = (
-    *(
-        ast.Return,
-        ast.If,
-        ast.Assign,
-        ast.AugAssign,
-        ast.Raise,
-        ast.Assert,
-        ast.Pass,
-        ast.arguments,
-    ),
-    *(ast.arg, ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.Constant, ast.Load),
-    *(
-        ast.operator,
-        ast.unaryop,
-        ast.boolop,
-        ast.cmpop,
-        ast.List,
-        ast.Dict,
-        ast.Starred,
-        ast.keyword,
-    ),
-    *(ast.Subscript, ast.Slice, ast.GeneratorExp, ast.ListComp, ast.comprehension, ast.JoinedStr),
-    *(ast.FormattedValue, ast.Store),
+    *(ast.Return, ast.If, ast.Assign, ast.AugAssign, ast.Raise, ast.Assert, ast.Pass),
+    *(ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.Constant, ast.List),
+    *(ast.operator, ast.unaryop, ast.boolop, ast.cmpop, ast.Load, ast.Store, ast.Starred),
+    *(ast.Subscript, ast.Slice, ast.GeneratorExp, ast.ListComp, ast.comprehension),
+    *(ast.JoinedStr, ast.FormattedValue, ast.arguments, ast.arg, ast.keyword),
 )
-"""the nodes of a text, beside names, tuples, attributes and calls"""
+"""the nodes of a text, beside names, tuples, dictionaries, attributes and calls"""
 FIX = (
     "a file holds assignments, if, return, raise and assert, operators and comprehensions, functions "
     "of your own of these, min, max, sum, len, range, zip, math.ceil, math.prod, numpipe.cdiv and the "
@@ -244,8 +215,10 @@ def check(function: ast.FunctionDef, earlier: Collection[str]) -> None:
                 fits = name in local or name in earlier or name in NAMES
             case ast.Name() | ast.Tuple():
                 fits = True
-            case ast.expr(ctx=ast.Store()) | ast.Dict(keys=[*_, None]):  # type: ignore[misc]
+            case ast.expr(ctx=ast.Store()) | ast.MatMult():  # type: ignore[misc]
                 fits = False
+            case ast.Dict(keys=keys):
+                fits = None not in keys
             case ast.Attribute(attr=name):
                 fits = any(name in names for names in _ATTRIBUTES.values())
             case ast.Call(func=ast.Name(id=name), keywords=keywords):
@@ -512,12 +485,12 @@ def described(
     def part(value: Any) -> str:
         return described(value, what, of_class)
 
-    if value is None or kind in (bool, int, str):
+    if value is None or kind in (bool, str) or (kind is int and value.bit_length() <= MOST_BITS):
         return repr(value)
     if kind is float:
         return repr(value) if math.isfinite(value) else f"float('{value}')"
     if isinstance(value, np.generic) and value.dtype in BY_DTYPE:
-        return f"{SPELLED[id(kind)]}({part(value.item())})"
+        return f"{part(value.dtype)}({part(value.item())})"
     if isinstance(value, np.dtype) or (isinstance(value, type) and issubclass(value, np.generic)):
         element = BY_DTYPE.get(np.dtype(value))
         if element is not None:
@@ -537,7 +510,7 @@ def described(
         fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     if fields is None:
         raise SpecError(
-            f"{what} is {value!r}, a {kind.__name__}, which a file cannot describe: Statics of an "
+            f"{what} is {told(value)}, a {kind.__name__}, which a file cannot describe: Statics of an "
             "exported kernel are numbers, strings, element types, numpipe functions of a module, and "
             "tuples, dataclasses, NamedTuples and Enums of these"
         )
@@ -566,6 +539,8 @@ def constant_of(text: str) -> Any:
     (inf, Config(tm=128))
     """
     try:
-        return Expression(f"def value():\n    return {text}", "a constant")()
+        value = Expression(f"def value():\n    return {text}", "a constant")()
+        hash(value)  # a call's Statics are keys
+        return value
     except Exception:
         return Described(text)

@@ -102,7 +102,8 @@ class _Text:
             made.name = next(name for name in names if name not in taken)
             check(made, self.functions)
         except Unsupported as error:
-            place = _position(function.__code__.co_filename, lines, error.node)
+            where = error.node if hasattr(error.node, "lineno") else node
+            place = _position(function.__code__.co_filename, lines, where)
             message = f"{self.what}: {error.what}; fix: {error.fix}"
             raise SpecError(place.stamp(message)) from None
         self.functions[made.name] = made
@@ -351,11 +352,6 @@ class _Writer(ast.NodeTransformer):
         if node.value is None:
             return []
         return self.visit(ast.copy_location(ast.Assign([node.target], node.value), node))
-
-    def visit_Raise(self, node: ast.Raise) -> Any:
-        if isinstance(node.cause, ast.Constant):  # from None
-            node.cause = None
-        return self.generic_visit(node)
 
     def visit_Expr(self, node: ast.Expr) -> Any:
         return [] if isinstance(node.value, ast.Constant) else self.generic_visit(node)

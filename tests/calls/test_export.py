@@ -102,7 +102,7 @@ STATICS: list[tuple[Any, Any]] = [
     (1, 2), (1, True), (1.0, 1), (0, False), ("a", "b"), (np.dtype("float16"), np.dtype("float32")), (np.float32(1), np.float64(1)),
     (Colour.RED, Colour.BLUE), (Pair(1, 2), (1, 2)), (Pair(1, 2), Pair(1, True)), (Tile(), Tile(32)), (float("inf"), float("-inf")),
     (Tile(more=(Tile(1), Colour.RED, np.float16)), Tile(more=(Tile(2), Colour.RED, np.float16))), (None, 0), ((), ((),)),
-    (export_kernels.twice, export_kernels.thrice), (1 << 70, 1)]
+    (export_kernels.twice, export_kernels.thrice), (1 << 70, 1), (np.longlong(1), np.int64(2))]
 
 
 def kind(value: Any) -> str:

@@ -282,6 +282,8 @@ REFUSED = {
     "arguments": (lambda *a: a[0].shape, "it takes *args or **kwargs", None),
     "spread": (lambda a: bounded(*a.shape), "it passes *arguments", "bounded(*a.shape)"),
     "variable": (renamed, "a variable is called prod", "math.prod"),
+    "matrices": (lambda a: a.shape @ a.shape, "it has a node MatMult", None),
+    "pairs": (lambda a: {**{"n": a.ndim}}, "it has {**{'n': a.ndim}}", "{**{"),
     "multibyte": (lambda a: ("ππ", a.T), "it has a.T", "a.T"),
 }
 
