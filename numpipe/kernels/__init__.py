@@ -5,7 +5,7 @@ of a call, the repeated and the bound call. How code is rewritten and compiled i
 `decorator` for the options, then `calls`, which follows an array argument step by step, `kernels` and `variants`; `ahead` compiles
 before calls, `jit` says whether a call may.
 
-A kernel in a file: `archive` is the file's form, `exporting` writes it, `loading` makes a kernel of it. `sources` writes the text of
+A kernel in a file: `archive` is the form, `exporting` writes it, `loading` makes a kernel of it. `sources` writes the text of
 functions of shapes, which `expressions` checks and evaluates.
 
 A compile serves a *variant*: dtypes, ranks, major orders, Statics, and for each array whether TMA can address it. Shapes are

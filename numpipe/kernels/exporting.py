@@ -19,7 +19,7 @@ from ..plan.specs import ArrayType, Persistent
 from .archive import VERSION, Entry, Function, Manifest, Parameter, write
 from .arguments import MISSING, Call
 from .calls import Calls
-from .expressions import Described, Evaluation, Expression, TooMuch, described
+from .expressions import Evaluation, Expression, described
 from .options import parameter_names
 from .results import HostView
 from .sources import literal, text_of
@@ -113,8 +113,8 @@ class _Export:
         found: list[dict[str, Any]] = []
         answers: list[bool] = []
         for _ in range(MOST_CHOICES):
-            with contextlib.suppress(_Fails):
-                choice = self._restored(_Exploration(chooser, answers).outcome(known))
+            choice = _Exploration(chooser.functions, answers, self._objects).outcome(chooser, known)
+            if choice is not _RAISES:
                 if not isinstance(choice, dict) or not choice or choice.keys() - definition.statics:
                     statics = ", ".join(definition.statics) or "there are none"
                     raise SpecError(
@@ -134,17 +134,6 @@ class _Export:
         if not found:
             raise SpecError(f"{self.what}: choose raises for all arrays of a signature")
         return found
-
-    def _restored(self, value: Any) -> Any:
-        """Return a choice with the objects that its descriptions are of."""
-        match value:
-            case Described(text=text):
-                return self._objects[text]
-            case tuple():
-                return tuple(map(self._restored, value))
-            case dict():
-                return {key: self._restored(each) for key, each in value.items()}
-        return value
 
     def _function(self, option: Any, function: Any, statics: Mapping[str, Any]) -> str:
         """Note a function of shapes for the values of these Statics; returns its text."""
@@ -239,12 +228,11 @@ class _Export:
 
 
 # ---- what `choose` may return
+_RAISES = object()
+
+
 class _Unknown(Exception):
     """A value that depends on the sizes or scalars of a call."""
-
-
-class _Fails(Exception):
-    """A way through the function on which it raises."""
 
 
 class _Typed(HostView):
@@ -263,31 +251,31 @@ class _Exploration(Evaluation):
     It adds an answer, yes, for each test beyond them. The same test of the same variables has one.
     """
 
-    def __init__(self, chooser: Expression, answers: list[bool]) -> None:
-        super().__init__(chooser.functions)
-        self._chooser, self._answers, self._asked = chooser, answers, 0
+    def __init__(self, functions: Any, answers: list[bool], objects: Mapping[str, Any]) -> None:
+        super().__init__(functions)
+        self._answers, self._objects, self._asked = answers, objects, 0
         self._known: dict[tuple[int, str], tuple[bool, Any]] = {}
         """answers, by the variables' dictionary and the test, with what keeps the dictionary alive"""
 
-    def outcome(self, arrays: dict[str, Any]) -> Any:
-        """Return what the function returns; `_Fails` where it raises."""
-        name = [*self.functions][-1]
-        values = [arrays.get(each, _Unknown) for each in self._chooser.__signature__.parameters]
+    def outcome(self, chooser: Expression, arrays: dict[str, Any]) -> Any:
+        """Return what the function returns, `_RAISES` where it raises."""
         try:
-            return self.call(name, values)
+            names = chooser.__signature__.parameters
+            return self.call([*self.functions][-1], [arrays.get(name, _Unknown) for name in names])
         except _Unknown:
             raise SpecError(
-                f"{self._chooser.what} must return constants, and one depends on a size or a scalar: "
+                f"{chooser.what} must return constants, and one depends on a size or a scalar: "
                 "choose between constants, {'n': 1 if … else 2}"
             ) from None
-        except (TooMuch, RecursionError) as error:
-            raise SpecError(f"{self._chooser.what} computes too much") from error
         except Exception:
-            raise _Fails from None
+            return _RAISES
 
     def value(self, node: ast.expr, names: dict[str, Any]) -> Any:
-        if isinstance(node, ast.Name) and names.get(node.id) is _Unknown:
-            raise _Unknown
+        match node:
+            case ast.Name(id=name) if names.get(name) is _Unknown:
+                raise _Unknown
+            case ast.Call(func=ast.Name(id="Static"), args=[ast.Constant(value=text)]):
+                return self._objects[str(text)]
         return super().value(node, names)
 
     def truth(self, test: ast.expr, names: dict[str, Any]) -> bool:
@@ -314,7 +302,7 @@ class _Exploration(Evaluation):
             names |= {each.id: _Unknown for each in found}
 
     def fail(self, error: ast.expr, names: dict[str, Any]) -> None:
-        raise _Fails
+        raise RuntimeError  # whatever its message would say of sizes
 
 
 def signature(text: str, names: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -485,16 +485,16 @@ def described(
     def part(value: Any) -> str:
         return described(value, what, of_class)
 
+    if id(value) in SPELLED:
+        return SPELLED[id(value)]
     if value is None or kind in (bool, str) or (kind is int and value.bit_length() <= MOST_BITS):
         return repr(value)
     if kind is float:
         return repr(value) if math.isfinite(value) else f"float('{value}')"
     if isinstance(value, np.generic) and value.dtype in BY_DTYPE:
         return f"{part(value.dtype)}({part(value.item())})"
-    if isinstance(value, np.dtype) or (isinstance(value, type) and issubclass(value, np.generic)):
-        element = BY_DTYPE.get(np.dtype(value))
-        if element is not None:
-            return SPELLED[id(element.dtype.type)]
+    if isinstance(value, np.dtype) and value in BY_DTYPE:
+        return SPELLED[id(BY_DTYPE[value].dtype.type)]
     if kind is tuple or kind is list:
         begin, end = "()" if kind is tuple else "[]"
         return f"{begin}{', '.join(map(part, value))}{',' * (len(value) == 1)}{end}"

@@ -119,14 +119,10 @@ def literal(value: Any, objects: dict[str, Any] | None = None) -> str:
         objects[text] = value
         return f"Static({text!r})"
 
-    if id(value) in SPELLED:
-        return SPELLED[id(value)]
     if isinstance(value, type) and issubclass(value, Exception):
         known: Any = next(each for each in value.__mro__ if ERRORS.get(each.__name__) is each)
         if value.__init__ is known.__init__ and value.__str__ is known.__str__:
             return str(known.__name__)
-    if isinstance(value, tuple) and type(value) is tuple:  # of classes, for isinstance
-        return f"({''.join(f'{literal(each, objects)}, ' for each in value)})"
     return described(int(value) if isinstance(value, enum.IntEnum) else value, "it", of_class)
 
 

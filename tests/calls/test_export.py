@@ -155,7 +155,7 @@ def local():
     return inner
 
 
-@pytest.mark.parametrize("value", [object(), lambda: 0, local(), frozenset({1}), float, complex(1), np.dtype(">f4"), slice,
+@pytest.mark.parametrize("value", [object(), lambda: 0, local(), frozenset({1}), bytes, complex(1), np.dtype(">f4"), slice,
                                    Tile(more=BlockSpec((64, 64), lambda i: (i, 0)))], ids=kind)
 def test_a_static_that_no_file_describes_is_refused_by_name(fake: Noting, value: Any) -> None:
     @numpipe.kernel(num_compute_wgs=1)

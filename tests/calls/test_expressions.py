@@ -149,11 +149,9 @@ def test_a_text_gives_what_the_function_gives(source: str, calls: list[Any]) -> 
             "h": np.float16(h),
             "flag": flag,
         }
-        expected = outcome(function, {**known, **STATICS})
-        try:
-            assert outcome(expression, {**known, **STATICS}) == expected
-        except ImageError as error:
-            assert "it computes more" in str(error)  # range(1 << 40)
+        found = outcome(expression, {**known, **STATICS})
+        if found[0] is not ImageError:  # range(1 << 20)
+            assert found == outcome(function, {**known, **STATICS})
 
 
 class Mode(enum.IntEnum):
