@@ -21,7 +21,6 @@ from .diagnostics.errors import NumpipeError, SpecError
 from .kernels.archive import Archive
 from .kernels.exporting import signature
 from .kernels.kernels import Kernel
-from .kernels.static_texts import shown
 from .launch import device
 from .plan.specs import ArrayType
 from .tools.verify.mutation import mutate
@@ -154,12 +153,13 @@ def show_kernel(options: argparse.Namespace) -> int:
     """Run ``inspect`` and return the exit status."""
     archive = Archive(Path(options.file))
     manifest = archive.manifest
-    defaults = {one.name: "" if one.default is None else f"={shown(one.default)}" for one in manifest.parameters}
+    defaults = {one.name: "" if one.default is None else f"={one.default}" for one in manifest.parameters}
     print(f"{manifest.kernel}({', '.join(map(''.join, defaults.items()))}), for {manifest.target}, made with "
           f"{', '.join(' '.join(one) for one in manifest.made_with)}")
     for entry in manifest.entries:
         used = archive.image(entry).resources
-        print(f"    {manifest.shown(entry)}: {used.cubin_bytes} B of machine code, {used.smem_bytes} B of shared memory, "
+        shown = manifest.shown(entry.arrays, entry.scalars, entry.statics)
+        print(f"    {shown}: {used.cubin_bytes} B of machine code, {used.smem_bytes} B of shared memory, "
               f"{used.threads} threads")
     return 0
 

@@ -319,18 +319,12 @@ def cdiv(a: Any, b: Any) -> Any:
     3
     """
     try:
-        top, below = (converted(None if isinstance(value, str) else value, int) for value in (a, b))
+        top, below = (int(None if isinstance(value, str) else value) for value in (a, b))  # type: ignore[arg-type]
     except TypeError:
         raise SpecError(f"cdiv(a, b) divides integers, got {told(a)} and {told(b)}") from None
     if below <= 0:
         raise ZeroDivisionError(f"cdiv({a}, {b}): the divisor must be positive")
-    return converted(-(-top // below), np.int32)
-
-
-def converted(value: Any, to: type) -> Any:
-    """Return ``to(value)``; a number of a function that is being recorded (`kernels/recording.py`) records that."""
-    recorded = getattr(value, "recorded_as", None)
-    return to(value) if recorded is None else recorded(to)
+    return np.int32(-(-top // below))
 
 
 @op

@@ -10,6 +10,10 @@ import types
 from collections.abc import Mapping
 from typing import Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
 
+import numpy as np
+
+from ..arch.dtypes import ELEMENTS
+
 T = TypeVar("T")
 
 
@@ -27,7 +31,8 @@ def parsed(text: bytes) -> Any:
 def record(kind: type[T], value: Any, **given: Any) -> T:
     """Undo ``dataclasses.asdict``: make a record of this dataclass from what `parsed` returned, and from fields that are `given`.
 
-    Fields are bools, strings, floats and ints from 0 on, tuples of these (arrays in JSON), Literals, records, or such or None.
+    Fields are bools, strings, floats and ints from 0 on, element types by name, tuples of these
+    (arrays in JSON), Literals, records, or such or None.
     Raises ValueError that names the first field whose value is of another type, and fields that are missing or unknown.
 
     >>> from numpipe.launch import MapRequest
@@ -52,6 +57,9 @@ def _typed(kind: Any, value: Any, where: str, given: Mapping[str, Any] = types.M
     elif origin is Literal:
         if isinstance(value, str) and value in args:
             return value
+    elif kind is np.dtype:
+        if isinstance(value, str) and value in ELEMENTS:
+            return ELEMENTS[value].dtype
     elif isinstance(kind, type) and dataclasses.is_dataclass(kind) and isinstance(value, dict):
         hints, names = _hints(kind), {field.name for field in dataclasses.fields(kind)} - given.keys()
         for name in sorted(value.keys() ^ names):

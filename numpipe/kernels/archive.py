@@ -1,10 +1,12 @@
-"""The file that `Kernel.export` writes and `numpipe.load` reads: a zip archive of a manifest and of images, nothing else.
+"""The file that `Kernel.export` writes and `numpipe.load` reads: a zip archive of a manifest and images.
 
-``manifest.json``  a `Manifest`: the kernel's parameters and options; the types, Statics and functions of shapes of each signature
+``manifest.json``  a `Manifest`: the kernel's parameters and options, its functions of shapes and its
+                   signatures
 ``0.image`` …      machine code, one member for each signature, as `launch.image` has it
 
-Members are stored as they are, so ``unzip -l`` and ``python -m zipfile -l`` list them. Nothing of a file is executed on the host:
-functions of shapes are `Expression`s, and Statics are compared with the text that describes them (`static_texts`).
+Members are stored as they are, so ``unzip -l`` and ``python -m zipfile -l`` list them. Nothing of a file
+is executed on the host: functions of shapes are evaluated as `Expression`s, and Statics are compared with
+the text that describes them.
 """
 
 from __future__ import annotations
@@ -17,24 +19,22 @@ import os
 import struct
 import threading
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from ..arch.dtypes import BY_DTYPE, ELEMENTS
+from ..arch.dtypes import BY_DTYPE
 from ..arch.targets import TARGETS
 from ..core.records import parsed, record
 from ..diagnostics.errors import ImageError
 from ..diagnostics.regular import content
-from ..launch.attributes import Attributes, axis_names, names_of, of_options
+from ..launch.attributes import Attributes
 from ..launch.image import Image
+from ..plan.folded import MOST
 from ..plan.plans import ArrayArg
-from .arguments import SCALAR
-from .expressions import Expression
-from .static_texts import constant_of, shown
 
-VERSION = 1
+VERSION = 2
 MANIFEST = "manifest.json"
 MOST_BYTES = 1 << 30
 """of a file"""
@@ -42,68 +42,45 @@ MOST_LISTED = 20
 """signatures that a message lists"""
 _DATE = (1980, 1, 1, 0, 0, 0)
 """of all members: the same images make the same file"""
-_SCALARS = {"bool", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)), "float16", "float32", "float64"}
-
-
-@dataclass(frozen=True)
-class Array:
-    """An array of a signature, as `plans.ArrayArg` has it, with the name of its element type."""
-
-    name: str
-    dtype: str
-    ndim: int
-    order: Literal["row", "col"]
-    tma: bool
-    tma_store: bool
-    output: bool
-    workspace: bool
-
-    @classmethod
-    def of(cls, array: ArrayArg) -> Array:
-        return cls(array.name, BY_DTYPE[array.dtype].name, array.ndim, array.order, array.tma, array.tma_store, array.output,
-                   array.workspace)
-
-    def __str__(self) -> str:
-        barred = ", which TMA cannot address" if not self.tma else "" if self.tma_store else ", with rows that TMA cannot store"
-        return f"{self.name} {self.dtype} {self.ndim}d{' column-major' * (self.order == 'col')}{barred}"
-
-    @property
-    def arg(self) -> ArrayArg:
-        """The array as keys of variants have it. Raises ValueError for an element type that numpipe does not know."""
-        if self.dtype not in ELEMENTS:
-            raise ValueError(f"array {self.name[:50]!r} has elements of {self.dtype[:50]!r}, which numpipe does not know")
-        return ArrayArg(self.name, ELEMENTS[self.dtype].dtype, self.ndim, self.order, self.tma, self.tma_store, self.output,
-                        self.workspace)
+Texts = tuple[tuple[str, str], ...]
+"""names of Statics, and descriptions of their values"""
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter of a kernel: "array" is one without a default, which may be a scalar too; "left out" is one of ``without=``.
+    """A parameter of a kernel.
 
-    positional  whether a call may pass it by position
-    default     JSON, as `described` returns it; None: it has none
+    kind     "array": one without a default, which may be a scalar too; the last one may be a workspace.
+             "scalar" and "keyword": a run-time scalar, which a call may pass by position, or not.
+             "static"; "left out": one of ``without=``
+    default  the text of a constant, as `described` returns it; None: it has none
     """
 
     name: str
-    kind: Literal["array", "scalar", "static", "left out"]
-    positional: bool
+    kind: Literal["array", "scalar", "keyword", "static", "left out"]
     default: str | None
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function of shapes: the option of the kernel, the Statics that it takes, and an `Expression`'s text."""
+
+    option: Literal["grid", "out_type", "workspace", "choose"]
+    statics: Texts
+    text: str
 
 
 @dataclass(frozen=True)
 class Entry:
     """A signature of a kernel, with its machine code.
 
-    scalars    types of the run-time scalars, in the order in which the kernel takes them
-    statics    name and description (`described`) of each Static
-    functions  the functions of shapes: "out_type", "grid", "workspace", "steps" or "choose", and the JSON of an `Expression`
-    image      the member of the archive; `sha256` is the digest of its bytes
+    scalars  types of the run-time scalars, in the order in which the kernel takes them
+    image    the member of the archive; `sha256` is the digest of its bytes
     """
 
-    arrays: tuple[Array, ...]
+    arrays: tuple[ArrayArg, ...]
     scalars: tuple[str, ...]
-    statics: tuple[tuple[str, str], ...]
-    functions: tuple[tuple[str, str], ...]
+    statics: Texts
     image: str
     sha256: str
 
@@ -112,13 +89,11 @@ class Entry:
 class Manifest:
     """All that a file says of its kernel, but for the machine code.
 
-    grid        CTAs; None: "grid" is a function of each signature; empty: `persistent`, with as many CTAs as `ctas` says
-    own         run-time scalars that the kernel passes itself, from "steps"
-    stores      parameters that it may store to; `seen`: those whose stores were seen
-    workspace   whether its last array is a workspace, whose shape a function of each signature says
-    choices     Statics of which "choose", a function of signatures, returns the number; empty: calls have the defaults
-    target      the architecture of the machine code
-    made_with   versions of what compiled it, by name
+    grid       CTAs; None: a function, or `persistent` with `ctas` CTAs where there is none
+    tiled      dimensions of the grid of a kernel over tiles, and how many of them are parallel
+    stores     parameters that it may store to; `seen`: those whose stores were seen
+    target     the architecture of the machine code
+    made_with  versions of what compiled it, by name
     """
 
     version: int
@@ -126,99 +101,75 @@ class Manifest:
     parameters: tuple[Parameter, ...]
     grid: tuple[int, ...] | None
     ctas: int | None
+    tiled: tuple[int, int] | None
     grid_names: tuple[str, ...]
     signature: str | None
     attributes: Attributes
     cluster_names: tuple[str, ...]
-    own: tuple[str, ...]
     stores: tuple[str, ...]
     seen: tuple[str, ...]
-    workspace: bool
-    choices: tuple[tuple[tuple[str, str], ...], ...]
+    functions: tuple[Function, ...]
     entries: tuple[Entry, ...]
     target: str
     made_with: tuple[tuple[str, str], ...]
 
     def names(self, *kinds: str) -> list[str]:
         """Return the names of the parameters of these kinds."""
-        return [parameter.name for parameter in self.parameters if parameter.kind in kinds]
+        return [each.name for each in self.parameters if each.kind in kinds]
 
-    def scalar_names(self, arrays: Sequence[Array]) -> list[str]:
-        """Return the run-time scalars' names, as `Definition.scalar_names` does for these arrays."""
-        known = {array.name for array in arrays}
-        return [*(name for name in self.names("array") if name not in known), *self.names("scalar"), *self.own]
-
-    def shown(self, entry: Entry) -> str:
+    def shown(
+        self, arrays: Iterable[ArrayArg], scalars: Iterable[str], statics: Iterable[tuple[str, str]]
+    ) -> str:
         """Return a signature as people read it."""
-        scalars = zip(self.scalar_names(entry.arrays), entry.scalars, strict=True)
-        return ", ".join([*(str(array) for array in entry.arrays if not array.workspace),
-                          *(f"{name} {dtype}" for name, dtype in scalars if name not in self.own),
-                          *(f"{name}={shown(text)}" for name, text in entry.statics if name not in self.names("left out"))])
+        passed = {each.name: each for each in arrays if not each.own}
+        names = [name for name in self.names("array") if name not in passed]
+        names = names[: len(names) - self.workspace] + self.names("scalar", "keyword")
+        hidden = self.names("left out")
+        return ", ".join(
+            [
+                *map(_shown, passed.values()),
+                *(f"{name} {kind}" for name, kind in zip(names, scalars, strict=False)),
+                *(f"{name}={text}" for name, text in statics if name not in hidden),
+            ]
+        )
+
+    @property
+    def workspace(self) -> bool:
+        """Whether its last array is a workspace, whose shape a function of shapes says."""
+        return any(each.option == "workspace" for each in self.functions)
 
     def check(self) -> None:
-        """Raise ValueError for a manifest that no export writes: what is loaded trusts it."""
-        if self.version != VERSION:
-            raise ValueError(f"it has version {self.version} of the form, and this numpipe reads version {VERSION}")
+        """Raise ValueError for a manifest that no export writes."""
+        names = [each.name for each in self.parameters]
+        members = {entry.image for entry in self.entries}
         if self.target not in {target.name for target in TARGETS.values()}:
             raise ValueError(f"it is for {self.target[:50]!r}, which numpipe does not know")
-        arrays, statics = self.names("array"), self.names("static", "left out")
-        names = [*(parameter.name for parameter in self.parameters), *self.own]
-        for name in (self.kernel, *names):
-            if not name.isidentifier():
-                raise ValueError(f"{name[:50]!r} is no name")
-        for parameter in self.parameters:
-            value = None if parameter.default is None else constant_of(parameter.default)
-            fits = {"array": parameter.default is None and parameter.positional, "static": not parameter.positional,
-                    "scalar": parameter.default is None or isinstance(value, SCALAR),
-                    "left out": parameter.default == "null" and not parameter.positional}
-            if not fits[parameter.kind]:
-                raise ValueError(f"its parameter {parameter.name} cannot be {parameter.kind}")
-        attributes = self.attributes
-        of_options(self.kernel, attributes.cluster, attributes.cooperative, attributes.programmatic)
-        axis_names(self.kernel, attributes.cluster[:len(self.cluster_names)], self.cluster_names)
-        names_of(self.kernel, "grid_names", self.grid_names)
-        for right, what in (
-                (len({*names}) == len(names), "two of its parameters have one name"),
-                (arrays and self.entries, "it has no arrays or no signature"),
-                ({name for choice in self.choices for name, _ in choice} <= {*statics}, "it chooses something else than Statics")):
-            if not right:
-                raise ValueError(what)
-        for choice in self.choices:
-            for _, text in choice:
-                constant_of(text)
-        for entry in self.entries:
-            self._check_entry(entry, arrays, statics)
+        if len({*names}) < len(names) or not all(map(str.isidentifier, [self.kernel, *names])):
+            raise ValueError("two of its parameters have one name, or one has none")
+        if not self.names("array") or not 0 < len(members) == len(self.entries):
+            raise ValueError("it has no arrays, or no image for each signature")
+        if self.tiled is not None and not 0 <= self.tiled[1] <= self.tiled[0] <= MOST:
+            raise ValueError("its grid has no such dimensions")
 
-    def _check_entry(self, entry: Entry, arrays: list[str], statics: list[str]) -> None:
-        """Raise ValueError for a signature that this kernel cannot have."""
-        given = [array.arg.name for array in entry.arrays if not array.workspace]
-        functions = dict(entry.functions)
-        wanted = {"grid": self.grid is None, "steps": bool(self.own), "workspace": self.workspace}
-        for right, what in (
-                ([name for name in arrays if name in given] == given, f"takes {', '.join(given)[:100]}"),
-                ([array.workspace for array in entry.arrays[len(given):]] == [True] * self.workspace, "has another workspace"),
-                ([name for name, _ in entry.statics] == statics, "has other Statics"),
-                (len(entry.scalars) == len(self.scalar_names(entry.arrays)) and {*entry.scalars} <= _SCALARS,
-                 f"has scalars of {', '.join(entry.scalars)[:100]}"),
-                (functions.keys() <= {"out_type", "choose", *wanted} and len(functions) == len(entry.functions)
-                 and all(wanted[name] == (name in functions) for name in wanted),
-                 f"has the functions {', '.join(functions)[:100]}"),
-                ("choose" not in functions or self.choices, "chooses between nothing")):
-            if not right:
-                raise ValueError(f"a signature of its {what}, which {self.kernel} cannot have")
-        for _, text in entry.statics:
-            constant_of(text)
+
+def _shown(array: ArrayArg) -> str:
+    barred = ", with rows that TMA cannot store" if not array.tma_store else ""
+    barred = barred if array.tma else ", which TMA cannot address"
+    order = " column-major" if array.order == "col" else ""
+    return f"{array.name} {array.dtype.name} {array.ndim}d{order}{barred}"
 
 
 # ---- the file
 def write(path: Path, manifest: Manifest, images: Mapping[str, bytes]) -> None:
     """Write the file in one step: who reads it meanwhile finds the old one, or none."""
     unfinished = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
+    text = json.dumps(
+        dataclasses.asdict(manifest), indent=1, default=lambda dtype: BY_DTYPE[dtype].name
+    )
     try:
         with zipfile.ZipFile(unfinished, "w", zipfile.ZIP_STORED) as archive:
-            text = json.dumps(dataclasses.asdict(manifest), indent=1).encode()
-            for name, content in ((MANIFEST, text), *images.items()):
-                archive.writestr(zipfile.ZipInfo(name, _DATE), content)
+            for name, data in ((MANIFEST, text.encode()), *images.items()):
+                archive.writestr(zipfile.ZipInfo(name, _DATE), data)
         os.replace(unfinished, path)
     except BaseException:
         unfinished.unlink(missing_ok=True)
@@ -232,38 +183,44 @@ class Archive:
         """Read a file. Raises ImageError for one that `write` did not write, OSError for one that cannot be read."""
         self.path = path
         try:
-            members = _members(path)
-            self.manifest = record(Manifest, parsed(members.pop(MANIFEST, b"")))
+            self._images = _members(path)
+            written = parsed(self._images.pop(MANIFEST, b""))
+            version = written.get("version", VERSION) if isinstance(written, dict) else VERSION
+            if version != VERSION:
+                what = f"it has version {str(version)[:50]} of the form"
+                raise ValueError(f"{what}, and this numpipe reads version {VERSION}")
+            self.manifest = record(Manifest, written)
             self.manifest.check()
-            if {entry.image: entry.sha256 for entry in self.manifest.entries} != {
-                    name: hashlib.sha256(content).hexdigest() for name, content in members.items()}:
+            digests = {
+                name: hashlib.sha256(data).hexdigest() for name, data in self._images.items()
+            }
+            if {entry.image: entry.sha256 for entry in self.manifest.entries} != digests:
                 raise ValueError("its images are not those of its manifest")
-            self.functions = [
-                {name: Expression.from_json(parsed(text.encode()), f"{path}: {name}") for name, text in entry.functions}
-                for entry in self.manifest.entries]
-            """the functions of shapes of each signature, by name"""
-        except ImageError:
-            raise
-        except (ValueError, TypeError, IndexError) as error:
+        except ValueError as error:
             raise self.refused(error) from None
-        self._images = members
 
     def refused(self, error: object) -> ImageError:
         return ImageError(f"{self.path} cannot be used: {error}; export the kernel again")
 
     def image(self, entry: Entry) -> Image:
-        """Return the machine code of a signature. Raises ImageError where it is another's, or of another numpipe."""
+        """Return the machine code of a signature. Raises ImageError where it is another's."""
         image = Image.from_bytes(self._images[entry.image], f"{self.path}: {entry.image}")
         known = [(array.name, array.order) for array in entry.arrays]
-        if list(zip(image.arrays, image.majors, strict=True)) != known or image.target != self.manifest.target:
-            raise self.refused(f"its member {entry.image} is of another kernel: of {', '.join(image.arrays)} for {image.target}")
+        found = list(zip(image.arrays, image.majors, strict=True))
+        if found != known or image.target != self.manifest.target:
+            kernel = f"{', '.join(image.arrays)} for {image.target}"
+            raise self.refused(f"its member {entry.image} is of another kernel: of {kernel}")
         return image
 
     def __str__(self) -> str:
         """What is in the file, a line a signature."""
         entries = self.manifest.entries
-        lines = [f"    {self.manifest.shown(entry)}" for entry in entries[:MOST_LISTED]]
-        return "\n".join([*lines, f"    and {len(entries) - MOST_LISTED} more"] if len(entries) > MOST_LISTED else lines)
+        lines = [
+            f"    {self.manifest.shown(entry.arrays, entry.scalars, entry.statics)}"
+            for entry in entries[:MOST_LISTED]
+        ]
+        more = [f"    and {len(entries) - MOST_LISTED} more"] * (len(entries) > MOST_LISTED)
+        return "\n".join([*lines, *more])
 
 
 def _members(path: Path) -> dict[str, bytes]:
@@ -271,10 +228,21 @@ def _members(path: Path) -> dict[str, bytes]:
     data = content(path, MOST_BYTES)
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            infos = {info.filename: info for info in archive.infolist()}
-            if len(infos) != len(archive.infolist()) or sum(info.file_size for info in infos.values()) > len(data) or any(
-                    info.compress_type != zipfile.ZIP_STORED for info in infos.values()):
-                raise ValueError("two of its members have one name, or members are compressed")
-            return {name: archive.read(info) for name, info in infos.items()}
-    except (zipfile.BadZipFile, RuntimeError, EOFError, OverflowError, OSError, struct.error) as error:
+            listed = archive.infolist()
+            sizes = sum(info.file_size for info in listed)
+            if len({info.filename for info in listed}) < len(listed):
+                raise ValueError("two of its members have one name")
+            if sizes > len(data) or any(
+                info.compress_type != zipfile.ZIP_STORED for info in listed
+            ):
+                raise ValueError("its members are compressed")
+            return {info.filename: archive.read(info) for info in listed}
+    except (
+        zipfile.BadZipFile,
+        RuntimeError,
+        EOFError,
+        OverflowError,
+        OSError,
+        struct.error,
+    ) as error:
         raise ValueError(f"it is no archive, or damaged: {error}") from None

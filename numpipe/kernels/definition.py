@@ -13,7 +13,6 @@ import numpy as np
 from .. import launch
 from ..compile import cache
 from ..compile.fingerprint import Fingerprint
-from ..core.arith import converted
 from ..diagnostics.errors import SpecError
 from ..diagnostics.source import remember
 from ..plan import folded
@@ -22,7 +21,7 @@ from ..plan.specs import ArrayType
 from .arguments import SCALAR, Call, Parameters, scalar_dtype
 from .options import Options
 from .results import Results
-from .tiled import tiled
+from .tiled import Tiled, tiled
 
 if TYPE_CHECKING:
     from ..compile.lift.positions import Source
@@ -33,24 +32,40 @@ class Definition:
 
     def __init__(self, function: Callable[..., Any], options: Options) -> None:
         options = options.without_workspace(function)
-        self.arguments = Parameters(function, options.without)
-        self.function, self.options = function, options
+        arguments = Parameters(function, options.without)
+        self.function = function
         remember(function)
-        self.name = self.arguments.kernel
-        self.parameters, self.statics = self.arguments.names, self.arguments.statics
-        self._tiled = tiled(self.name, self.parameters, options.in_specs, options.out_specs, options.grid, options.compiler_params,
-                            options.warp_specialized)
+        self._begin(
+            arguments,
+            options,
+            tiled(
+                arguments.kernel,
+                arguments.names,
+                options.in_specs,
+                options.out_specs,
+                options.grid,
+                options.compiler_params,
+                options.warp_specialized,
+            ),
+        )
+
+    def _begin(self, arguments: Parameters, options: Options, tiled: Tiled | None) -> None:
+        """Take what a kernel is written with."""
+        self.arguments, self.options, self.tiled = arguments, options, tiled
+        self.name, self.parameters, self.statics = arguments.kernel, arguments.names, arguments.statics
+        self.grid = options.grid
+        """as it was given; of a kernel over tiles with its sequential dimensions"""
         self.own_names: tuple[str, ...] = ()
         """the scalars that it passes itself, the last ones: the sizes of a kernel over tiles' sequential dimensions"""
         self.steps: Callable[..., tuple[int, ...]] | None = None
         """the function of the arguments that returns these sizes"""
-        if self._tiled is not None:
-            self.own_names = self._tiled.grid.hidden
+        if self.tiled is not None:
+            self.own_names = self.tiled.grid.hidden
             if self.own_names:
-                self.steps = self._tiled.steps(options.grid)
+                self.steps = self.tiled.steps(options.grid)
             options = self.options = dataclasses.replace(
-                options, grid=self._tiled.ctas(options.grid),
-                compiler_params=options.compiler_params.replace(dimension_semantics=self._tiled.grid.semantics))
+                options, grid=self.tiled.ctas(options.grid),
+                compiler_params=options.compiler_params.replace(dimension_semantics=self.tiled.grid.semantics))
             self.arguments.hide(self.own_names)
         self.grid_rank = self._rank()
         """the grid's dimensions, where it has more than three"""
@@ -58,7 +73,7 @@ class Definition:
         """the last of its own scalars: the sizes of dimensions that the launch flattens"""
         if self.size_names:
             self._pass_sizes()
-        self._workspace = None if options.workspace is None else self.arguments.reserve_last("workspace", "work")
+        self.workspace = None if options.workspace is None else self.arguments.reserve_last("workspace", "work")
         """the name of the parameter that is the workspace"""
         self._semaphores = None if options.semaphores is None else self.arguments.reserve_last("semaphores", "ready")
         """the name of the parameter that is the array of semaphores"""
@@ -70,7 +85,7 @@ class Definition:
     # ---- its grid
     def _rank(self) -> int:
         """Return how many dimensions the grid has, if they are more than three: of a function, as many as it has names."""
-        grid, tiled = self.options.grid, self._tiled
+        grid, tiled = self.options.grid, self.tiled
         if isinstance(grid, (tuple, list)):
             return max(3, len(grid))
         return max(3, tiled.grid.parallel if tiled is not None else len(self.options.grid_names)) if callable(grid) else 3
@@ -85,7 +100,7 @@ class Definition:
             options.check_names(dims, name)
             self.check_rank(dims)
             before = () if steps is None else steps(**arguments)
-            return *before, *(converted(size, int) for size in folded.sizes(dims))
+            return *before, *map(int, folded.sizes(dims))
 
         if callable(options.grid):
             functools.update_wrapper(sizes, options.grid)
@@ -116,12 +131,12 @@ class Definition:
         from ..compile.lift.lift import read
 
         source = read(self.function)
-        return source if self._tiled is None else self._tiled.source(source, self.parameters)
+        return source if self.tiled is None else self.tiled.source(source, self.parameters)
 
     def fingerprint(self) -> Fingerprint:
         """Return what its machine code depends on now, beside a call's types and Statics."""
         options = self.options
-        return Fingerprint(self.function, self._tiled, options.grid_names, options.split, options.warp_specialized,
+        return Fingerprint(self.function, self.tiled, options.grid_names, options.split, options.warp_specialized,
                            options.compiler_params, options.schedule, options.cluster, options.without)
 
     @functools.cached_property
@@ -133,8 +148,8 @@ class Definition:
             source = self.read()
             return {which: sorted(stored(source, surely=which == "seen")) for which in ("all", "seen")}
 
-        if self._tiled is not None:
-            return dict.fromkeys(("all", "seen"), self.parameters[len(self._tiled.ins):])
+        if self.tiled is not None:
+            return dict.fromkeys(("all", "seen"), self.parameters[len(self.tiled.ins):])
         return cache.facts(self.fingerprint().key("stores") if cache.enabled() else None, search)
 
     @functools.cached_property
@@ -194,8 +209,8 @@ class Definition:
                 obstacles[len(arrays)] = str(launch.not_addressable(info, reason, name, self.name))
             arrays.append(ArrayArg(name, info.dtype, len(info.shape), launch.major_order(info), host or reason is None,
                                    padded or not output or ends_whole(info), output))
-        if self._workspace is not None:
-            arrays.append(ArrayArg(self._workspace, np.dtype(np.float32), 2, workspace=True))
+        if self.workspace is not None:
+            arrays.append(ArrayArg(self.workspace, np.dtype(np.float32), 2, workspace=True))
         if self._semaphores is not None:
             arrays.append(ArrayArg(self._semaphores, np.dtype(np.int32), 1, tma=False, tma_store=False, semaphores=True))
         kinds = tuple(scalar_dtype(value, name, self.name) for name, value in zip(call.names, call.numbers, strict=True))

@@ -3,45 +3,56 @@
 from __future__ import annotations
 
 import ast
-import dataclasses
+import contextlib
 import errno
-import functools
 import hashlib
 import importlib.metadata
-import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from ..arch.dtypes import ELEMENTS
 from ..diagnostics.arguments import FUNCTION, NONE, PATH, require
 from ..diagnostics.errors import SpecError
 from ..plan.specs import ArrayType, Persistent
-from .archive import VERSION, Array, Entry, Manifest, Parameter, write
-from .arguments import MISSING, Call, scalar_dtype
+from .archive import VERSION, Entry, Function, Manifest, Parameter, write
+from .arguments import MISSING, Call
 from .calls import Calls
-from .options import grid_dims
-from .recording import record
-from .static_texts import described
+from .expressions import Evaluation, Expression, described
+from .options import parameter_names
+from .results import HostView
+from .sources import literal, text_of
 from .variants import Variant
 
 _MAKERS = ("numpipe", "numba-cuda", "llvmlite", "nvidia-nvvm", "nvidia-nvjitlink")
+MOST_CHOICES = 64
+"""ways through `choose`"""
 
 
-def export(calls: Calls, path: str | os.PathLike[str], signatures: tuple[Any, ...], choose: Callable[..., Any] | None) -> None:
+def export(
+    calls: Calls,
+    path: str | os.PathLike[str],
+    signatures: tuple[Any, ...],
+    choose: Callable[..., Any] | None,
+) -> None:
     """Write the file of the kernel whose calls these are: see `Kernel.export`."""
-    export = _Export(calls, choose)
+    what = f"kernel {calls.definition.name}: export"
     if calls.definition.options.semaphores is not None:
-        raise SpecError(f"{export.what}: a file holds kernels of one GPU, and this one has semaphores: compile it where it is "
-                        "called, numpipe.warmup does so ahead of calls")
+        raise SpecError(
+            f"{what}: a file holds kernels of one GPU, and this one has semaphores: compile it where "
+            "it is called, numpipe.warmup does so ahead of calls"
+        )
     require("export", locals(), path=PATH, choose=FUNCTION | NONE)
     if not Path(path).parent.is_dir():  # before what takes long
-        raise FileNotFoundError(errno.ENOENT, f"{export.what}: there is no such folder", str(Path(path).parent))
+        folder = str(Path(path).parent)
+        raise FileNotFoundError(errno.ENOENT, f"{what}: there is no such folder", folder)
     if not signatures:
-        raise SpecError(f"{export.what}: give at least one signature, a tuple of a call's arguments: export({str(path)!r}, (a, b))")
+        raise SpecError(
+            f"{what}: give at least one signature, a tuple of a call's arguments: "
+            f"export({str(path)!r}, (a, b))"
+        )
+    export = _Export(calls, choose)
     for signature in signatures:
         export.add(signature)
     write(Path(path), export.manifest(), export.images)
@@ -54,120 +65,244 @@ class _Export:
         self.definition, self.described = calls.definition, calls.described
         self.what = f"kernel {self.definition.name}: export"
         self.images: dict[str, bytes] = {}
-        self._choose = choose
-        self._choices: dict[tuple[tuple[str, str], ...], dict[str, Any]] = {}
-        """what `choose` returned, by its description"""
         self._entries: dict[Any, tuple[Variant, Entry]] = {}
+        self._functions: dict[tuple[Any, ...], Function] = {}
+        self._objects: dict[str, Any] = {}
+        """Statics that `choose` may return, by their descriptions"""
+        self._chooser: Expression | None = None
+        if choose is not None:
+            self._chooser = Expression(self._function("choose", choose, {}), f"{self.what}: choose")
 
     def add(self, signature: Any) -> None:
         """Compile the kernel for a signature, with each of the Statics that a call may choose for it."""
         if not isinstance(signature, (tuple, list)):
-            raise SpecError(f"{self.what}: a signature is a tuple of a call's arguments, arrays or ArrayTypes, or (args, named), "
-                            f"got {type(signature).__name__}: write export(path, (a, b)), with a comma for a single one: (a,)")
+            raise SpecError(
+                f"{self.what}: a signature is a tuple of a call's arguments, arrays or ArrayTypes, or "
+                f"(args, named), got {type(signature).__name__}: write export(path, (a, b)), with a "
+                "comma for a single one: (a,)"
+            )
         args, named = tuple(signature), {}
-        if len(signature) == 2 and isinstance(signature[0], (tuple, list)) and isinstance(signature[1], Mapping):
+        if (
+            len(signature) == 2
+            and isinstance(signature[0], (tuple, list))
+            and isinstance(signature[1], Mapping)
+        ):
             args, named = tuple(signature[0]), dict(signature[1])
         out = named.pop("out", None)
-        if self._choose is None or not named.keys().isdisjoint(self.definition.statics):
-            self._compile(self.described(args, named, out), {})
+        if self._chooser is None or not named.keys().isdisjoint(self.definition.statics):
+            self._compile(self.described(args, named, out))
             return
-        made: dict[int, dict[str, Any]] = {}
-        wrong: list[SpecError] = []
-        chooser = self._recorded(self._numbered(made, wrong), "choose", *self._types(args, named), {})
-        if wrong or not made:
-            raise wrong[0] if wrong else SpecError(f"{self.what}: choose raises for all arrays of a signature")
-        for choice in made.values():
-            self._compile(self.described(args, named | choice, out), {"choose": chooser})
+        for choice in self._choices(self._chooser, args, named):
+            self._compile(self.described(args, named | choice, out))
 
-    def _types(self, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[dict[str, tuple[Any, int]], dict[str, np.dtype]]:
-        """Return the types of the arrays and of the scalars that a call passes, whatever its Statics are."""
+    def _choices(
+        self, chooser: Expression, args: tuple[Any, ...], named: dict[str, Any]
+    ) -> list[dict[str, Any]]:
+        """Return all that `choose` may return for a signature."""
         definition = self.definition
         call = definition.arguments.bind(args, dict.fromkeys(definition.statics) | named)
         definition.describe(call, types=True)
-        arrays = zip(definition.results.array_names(call), call.infos, strict=False)  # without outputs that are left out
-        scalars = zip(call.names, call.numbers, strict=True)
-        return ({name: (info.dtype, len(info.shape)) for name, info in arrays},
-                {name: scalar_dtype(value, name, definition.name) for name, value in scalars})
+        arrays = zip(definition.results.array_names(call), call.infos, strict=False)
+        known = {name: _Typed(info) for name, info in arrays}  # without outputs that are left out
+        passed = [*known, *call.names]
+        if unknown := [name for name in chooser.__signature__.parameters if name not in passed]:
+            raise SpecError(
+                f"kernel {definition.name}: choose takes {', '.join(unknown)}, but an export knows "
+                f"{', '.join(passed)}"
+            )
+        found: list[dict[str, Any]] = []
+        answers: list[bool] = []
+        for _ in range(MOST_CHOICES):
+            choice = _Exploration(chooser.functions, answers, self._objects).outcome(chooser, known)
+            if choice is not _RAISES:
+                if not isinstance(choice, dict) or not choice or choice.keys() - definition.statics:
+                    statics = ", ".join(definition.statics) or "there are none"
+                    raise SpecError(
+                        f"{self.what}: choose must return a dictionary of some of the Statics "
+                        f"({statics}), got {choice!r}"
+                    )
+                found.append(choice)
+            while answers and not answers[-1]:
+                answers.pop()
+            if not answers:
+                break
+            answers[-1] = False
+        else:
+            raise SpecError(
+                f"{self.what}: choose has more than {MOST_CHOICES} ways through it: decide less often"
+            )
+        if not found:
+            raise SpecError(f"{self.what}: choose raises for all arrays of a signature")
+        return found
 
-    def _numbered(self, made: dict[int, dict[str, Any]], wrong: list[SpecError]) -> Callable[..., int]:
-        """Return `choose` as a function that returns the number of a choice, which an expression can hold.
+    def _function(self, option: Any, function: Any, statics: Mapping[str, Any]) -> str:
+        """Note a function of shapes for the values of these Statics; returns its text."""
+        what = f"kernel {self.definition.name}: {option}"
+        taken: dict[str, Any] = {}
+        if callable(function):
+            names = parameter_names(function, option)
+            taken = {name: statics[name] for name in names if name in statics}
+        texts = self._texts(taken)
+        if (option, texts) not in self._functions:
+            objects = self._objects if option == "choose" else None
+            text = (
+                f"def constant():\n    return {literal(function)}"
+                if not callable(function)
+                else text_of(function, taken, what, objects)
+            )
+            self._functions[option, texts] = Function(option, texts, text)
+        return self._functions[option, texts].text
 
-        `made` gets the choices, `wrong` errors: raised, they would be recorded as what `choose` does for some shapes.
-        """
-        choose, what, known = self._choose, self.what, self.definition.statics
-
-        @functools.wraps(choose)  # type: ignore[arg-type]
-        def number(**arguments: Any) -> int:
-            choice = choose(**arguments)  # type: ignore[misc]
-            try:
-                if not isinstance(choice, Mapping) or not choice or not choice.keys() <= known.keys():
-                    raise SpecError(f"{what}: choose must return a dictionary of some of the Statics "
-                                    f"({', '.join(known) or 'there are none'}), got {choice!r}")
-                texts = self._texts(choice.items())
-            except SpecError as error:
-                wrong.append(error)
-                return 0
-            self._choices.setdefault(texts, dict(choice))
-            found = [*self._choices].index(texts)
-            made[found] = self._choices[texts]
-            return found
-
-        return number
-
-    def _recorded(self, function: Callable[..., Any], option: str, arrays: Mapping[str, tuple[Any, int]],
-                  scalars: Mapping[str, Any], statics: Mapping[str, Any]) -> str:
-        return json.dumps(record(function, option, self.definition.name, arrays, scalars, statics).to_json())
-
-    def _compile(self, call: Call, functions: dict[str, str]) -> None:
+    def _compile(self, call: Call) -> None:
         variant: Variant = call.variant
-        statics = self._texts(variant.statics)
+        statics = self._texts(dict(variant.statics))
         key = variant.arrays, variant.scalars, statics
         if key in self._entries:
-            first, entry = self._entries[key]
+            first, _ = self._entries[key]
             if first.key != variant.key and first.image.cubin != variant.image.cubin:
-                raise SpecError(f"{self.what}: a file cannot tell {dict(first.statics)} from {dict(variant.statics)}, and their "
-                                "machine code differs: give the classes different names")
-            merged = tuple((dict(entry.functions) | functions).items())
-            self._entries[key] = first, dataclasses.replace(entry, functions=merged)
+                raise SpecError(
+                    f"{self.what}: a file cannot tell {dict(first.statics)} from "
+                    f"{dict(variant.statics)}, and their machine code differs: give the classes "
+                    "different names"
+                )
             return
-        options = self.definition.options
-        arrays = {array.name: (array.dtype, array.ndim) for array in variant.arrays if not array.workspace}
-        own = {"out_type": options.out_type, "workspace": options.workspace, "steps": self.definition.steps,
-               "grid": options.grid if callable(options.grid) else None}
-        found = {option: self._recorded(function if callable(function) else functools.partial(_same, function), option, arrays,
-                                        dict(zip(call.names, variant.scalars, strict=True)), dict(variant.statics))
-                 for option, function in own.items() if function is not None}
+        options, grid = self.definition.options, self.definition.grid
+        functions = {"out_type": options.out_type, "workspace": options.workspace}
+        for option, function in {**functions, "grid": grid if callable(grid) else None}.items():
+            if function is not None:
+                self._function(option, function, dict(variant.statics))
         member, data = f"{len(self._entries)}.image", variant.image.to_bytes()
         self.images[member] = data
-        self._entries[key] = variant, Entry(
-            tuple(map(Array.of, variant.arrays)), tuple(dtype.name for dtype in variant.scalars), statics,
-            tuple({**functions, **found}.items()), member, hashlib.sha256(data).hexdigest())
-        self._target = variant.image.target
+        self._entries[key] = (
+            variant,
+            Entry(
+                variant.arrays,
+                tuple(dtype.name for dtype in variant.scalars),
+                statics,
+                member,
+                hashlib.sha256(data).hexdigest(),
+            ),
+        )
 
     def manifest(self) -> Manifest:
-        options, definition, grid = self.definition.options, self.definition, self.definition.options.grid
-        dims = None if callable(grid) else () if isinstance(grid, Persistent) else grid_dims(
-            grid, self.definition.name, options.grid_names)
+        definition, options, grid = self.definition, self.definition.options, self.definition.grid
+        fixed, tiled = not callable(grid) and not isinstance(grid, Persistent), definition.tiled
+        dims = tuple(grid) if isinstance(grid, (tuple, list)) else (grid,)
+        variant, _ = next(iter(self._entries.values()))
         return Manifest(
-            VERSION, self.definition.name, tuple(self._parameters()), dims, grid.ctas if isinstance(grid, Persistent) else None,
-            options.grid_names, None if options.signature is None else options.signature.text, options.attributes,
-            options.cluster_names, definition.own_names, tuple(definition.stores["all"]), tuple(definition.stores["seen"]),
-            options.workspace is not None, tuple(self._choices), tuple(entry for _, entry in self._entries.values()),
-            self._target, tuple(_versions()))
+            version=VERSION,
+            kernel=definition.name,
+            parameters=tuple(self._parameters()),
+            grid=tuple(map(int, dims)) if fixed else None,
+            ctas=grid.ctas if isinstance(grid, Persistent) else None,
+            tiled=None if tiled is None else (tiled.grid.rank, tiled.grid.parallel),
+            grid_names=options.grid_names,
+            signature=None if options.signature is None else options.signature.text,
+            attributes=options.attributes,
+            cluster_names=options.cluster_names,
+            stores=tuple(definition.stores["all"]),
+            seen=tuple(definition.stores["seen"]),
+            functions=tuple(self._functions.values()),
+            entries=tuple(entry for _, entry in self._entries.values()),
+            target=variant.image.target,
+            made_with=tuple(_versions()),
+        )
 
     def _parameters(self) -> Iterator[Parameter]:
         arguments = self.definition.arguments
-        for name in arguments.names:
-            yield Parameter(name, "array", name in arguments.positional, None)
-        for kind, values in (("scalar", arguments.scalars), ("static", arguments.statics)):
-            for name, value in values.items():
-                if name not in self.definition.own_names:
-                    yield Parameter(name, "left out" if name in arguments.without else kind,  # type: ignore[arg-type]
-                                    name in arguments.positional,
-                                    None if value is MISSING else described(value, f"{self.what}: '{name}'"))
+        for name in (*arguments.names, self.definition.workspace):
+            if name is not None:
+                yield Parameter(name, "array", None)
+        for name, value in (*arguments.scalars.items(), *arguments.statics.items()):
+            kind: Any = "scalar" if name in arguments.positional else "keyword"
+            if name in arguments.statics:
+                kind = "left out" if name in arguments.without else "static"
+            what = f"{self.what}: '{name}'"
+            if name not in self.definition.own_names:
+                yield Parameter(name, kind, None if value is MISSING else described(value, what))
 
-    def _texts(self, statics: Iterable[tuple[str, Any]]) -> tuple[tuple[str, str], ...]:
-        return tuple((name, described(value, f"{self.what}: '{name}'")) for name, value in statics)
+    def _texts(self, statics: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+        return tuple(
+            (name, described(value, f"{self.what}: '{name}'")) for name, value in statics.items()
+        )
+
+
+# ---- what `choose` may return
+_RAISES = object()
+
+
+class _Unknown(Exception):
+    """A value that depends on the sizes or scalars of a call."""
+
+
+class _Typed(HostView):
+    """An array of unknown sizes."""
+
+    def __init__(self, info: Any) -> None:
+        self.dtype, self.ndim = info.dtype, len(info.shape)
+
+    def __getattr__(self, name: str) -> Any:
+        raise _Unknown  # its shape
+
+
+class _Exploration(Evaluation):
+    """An evaluation for arrays of known types and unknown sizes: the answers say which tests are true.
+
+    It adds an answer, yes, for each test beyond them. The same test of the same variables has one.
+    """
+
+    def __init__(self, functions: Any, answers: list[bool], objects: Mapping[str, Any]) -> None:
+        super().__init__(functions)
+        self._answers, self._objects, self._asked = answers, objects, 0
+        self._known: dict[tuple[int, str], tuple[bool, Any]] = {}
+        """answers, by the variables' dictionary and the test, with what keeps the dictionary alive"""
+
+    def outcome(self, chooser: Expression, arrays: dict[str, Any]) -> Any:
+        """Return what the function returns, `_RAISES` where it raises."""
+        try:
+            names = chooser.__signature__.parameters
+            return self.call([*self.functions][-1], [arrays.get(name, _Unknown) for name in names])
+        except _Unknown:
+            raise SpecError(
+                f"{chooser.what} must return constants, and one depends on a size or a scalar: "
+                "choose between constants, {'n': 1 if … else 2}"
+            ) from None
+        except Exception:
+            return _RAISES
+
+    def value(self, node: ast.expr, names: dict[str, Any]) -> Any:
+        match node:
+            case ast.Name(id=name) if names.get(name) is _Unknown:
+                raise _Unknown
+            case ast.Call(func=ast.Name(id="Static"), args=[ast.Constant(value=text)]):
+                return self._objects[str(text)]
+        return super().value(node, names)
+
+    def truth(self, test: ast.expr, names: dict[str, Any]) -> bool:
+        try:
+            return super().truth(test, names)
+        except _Unknown:
+            key = id(names), ast.dump(test)
+            if key not in self._known:
+                if self._asked == len(self._answers):
+                    self._answers.append(True)
+                self._known[key] = self._answers[self._asked], names
+                self._asked += 1
+            return self._known[key][0]
+
+    def assign(self, targets: list[ast.expr], value: ast.expr, names: dict[str, Any]) -> None:
+        found = [each for one in targets for each in ast.walk(one) if isinstance(each, ast.Name)]
+        for each in found:
+            self._known = {
+                key: known for key, known in self._known.items() if repr(each.id) not in key[1]
+            }
+        try:
+            super().assign(targets, value, names)
+        except _Unknown:
+            names |= {each.id: _Unknown for each in found}
+
+    def fail(self, error: ast.expr, names: dict[str, Any]) -> None:
+        raise RuntimeError  # whatever its message would say of sizes
 
 
 def signature(text: str, names: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -178,11 +313,14 @@ def signature(text: str, names: Mapping[str, Any]) -> tuple[tuple[Any, ...], dic
     >>> signature("float16[512, 512], n=3", {})
     ((ArrayType(shape=(512, 512), dtype=dtype('float16')),), {'n': 3})
     """
+
     def value(node: ast.expr) -> Any:
         match node:
             case ast.Subscript(value=ast.Name(id=dtype), slice=dims) if dtype in ELEMENTS:
                 shape = eval(compile(ast.Expression(dims), text, "eval"), dict(names))
-                return ArrayType(shape if isinstance(shape, tuple) else (shape,), ELEMENTS[dtype].dtype)
+                return ArrayType(
+                    shape if isinstance(shape, tuple) else (shape,), ELEMENTS[dtype].dtype
+                )
         return eval(compile(ast.Expression(node), text, "eval"), dict(names))
 
     why: object = "it is no list of arguments"
@@ -190,19 +328,16 @@ def signature(text: str, names: Mapping[str, Any]) -> tuple[tuple[Any, ...], dic
         match ast.parse(f"f({text})", mode="eval").body:
             case ast.Call(func=ast.Name()) as call if all(named.arg for named in call.keywords):
                 return tuple(value(argument) for argument in call.args), {
-                    str(named.arg): value(named.value) for named in call.keywords}
+                    str(named.arg): value(named.value) for named in call.keywords
+                }
     except Exception as error:  # of whatever the text calls
         why = f"{type(error).__name__}: {error}"
-    raise SpecError(f"signature {text!r}: {why}; write a call's arguments, e.g. \"float16[64, 64], n=3\"")
-
-
-def _same(value: Any) -> Any:
-    return value
+    raise SpecError(
+        f'signature {text!r}: {why}; write a call\'s arguments, e.g. "float16[64, 64], n=3"'
+    )
 
 
 def _versions() -> Iterator[tuple[str, str]]:
     for package in _MAKERS:
-        try:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             yield package, importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue

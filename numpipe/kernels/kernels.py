@@ -198,9 +198,9 @@ class Kernel:
         choose      function of arrays and scalars (by parameter name) that returns Statics as a dictionary, for calls that pass
                     none; all that it may return are compiled for each signature. Without it such calls have the defaults
 
-        The file holds machine code, the rules for arguments, the options of launches, grid, out_type, workspace and `choose` as
-        expressions of shapes, and versions. It is replaced in one step. Raises SpecError for a function or a Static that a file
-        cannot hold, FileNotFoundError for a folder that is missing, and what a compile raises.
+        The file holds machine code, the rules for arguments, the options of launches, the source of grid, out_type, workspace and
+        `choose` with what they captured as constants, and versions. It is replaced in one step. Raises SpecError for a function or
+        a Static that a file cannot hold, FileNotFoundError for a folder that is missing, and what a compile raises.
 
         >>> block = numpipe.BlockSpec((64, 64), lambda i: (i, 0))
         >>> @numpipe.kernel(grid=lambda x: (x.shape[0] // 64,), in_specs=block, out_specs=block, num_compute_wgs=1)

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
-from ..core.arith import converted
 from ..core.functions import Function
 from ..diagnostics.errors import SpecError
 from ..plan.params import CompilerParams
@@ -52,7 +51,7 @@ class Tiled:
             sizes = self.check(dims)[self.grid.parallel:]
             if not all(_is_size(size) for size in sizes):
                 raise SpecError(f"kernel {self.kernel}: grid must hold non-negative ints, got {dims!r}")
-            return tuple(converted(size, int) for size in sizes)
+            return tuple(map(int, sizes))
 
         return sequential
 

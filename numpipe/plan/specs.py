@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ..core.arith import converted, named
+from ..core.arith import named
 from ..core.machine import check_policy
 from ..core.op import Op, constant, op
 from ..diagnostics.arguments import NONE, element_type, is_int, require, word
@@ -268,7 +268,7 @@ class ArrayType:
         shape, symbols = self.shape, tuple(SYMBOLIC)
         if not isinstance(shape, (tuple, list)) or not all(isinstance(n, symbols) or (is_int(n) and n >= 0) for n in shape):
             raise SpecError(f"ArrayType: shape must be a tuple of non-negative ints, got {shape!r}")
-        object.__setattr__(self, "shape", tuple(n if isinstance(n, symbols) else converted(n, int) for n in shape))
+        object.__setattr__(self, "shape", tuple(n if isinstance(n, symbols) else int(n) for n in shape))
         object.__setattr__(self, "dtype", element_type("ArrayType", self.dtype))
 
 
@@ -307,7 +307,7 @@ class Workspace:
                             f"None, got {self.split!r}")
         if self.slots is not None and (not is_int(self.slots) or self.slots < 1):
             raise SpecError(f"Workspace: slots must be a count of partial sums, got {self.slots!r}")
-        object.__setattr__(self, "tile", (converted(tile[0], int), converted(tile[1], int)))
+        object.__setattr__(self, "tile", (int(tile[0]), int(tile[1])))
 
     def exists(self, cluster_axes: tuple[str, ...]) -> bool:
         """Whether a kernel whose cluster has these axes has a workspace at all; SpecError for another axis."""

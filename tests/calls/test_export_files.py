@@ -77,7 +77,8 @@ def test_a_process_without_source_and_compiler_has_the_same_kernel(tmp_path: Pat
     used = scaled.inspect("resources", x)
     assert lines[0] == f"<numpipe kernel scaled(x, y) of {file}> {used.cubin_bytes}"
     assert lines[1].startswith("TargetError kernel scaled: target='gpu': the GPU cannot be used")
-    assert lines[2].startswith(f"ImageError kernel scaled: {file} holds no machine code for x int32 2d, scale=2.0, cfg=Config(")
+    absent = f"ImageError kernel scaled: {file} holds no machine code for x int32 2d, y int32 2d, scale=2.0, cfg=Config("
+    assert lines[2].startswith(absent)
     source = f"TargetError kernel scaled: it was loaded from {file}, which holds machine code and no source"
     assert [line.startswith(source) for line in lines[5:9]] == [True] * 4, run.stdout
     assert lines[9].startswith("TargetError kernel scaled: target='gpu'") and lines[10:] == ["", ""]
@@ -178,8 +179,8 @@ def test_other_members(good: dict[str, bytes]) -> None:
             (good | {"0.image": good["1.image"], "1.image": good["0.image"]}, {}), (good | {"0.image": b"numpipe\0"}, {}),
             (good, {"compression": zipfile.ZIP_DEFLATED}), (good | {"manifest.json": b"[" * 100_000}, {}),
             (good | {"manifest.json": b'{"a":' * 100_000}, {}), (good | {"manifest.json": b"\xff"}, {}),
-            (good | {"manifest.json": good["manifest.json"].replace(b'"version": 1', b'"version": NaN')}, {}),
-            (good | {"manifest.json": good["manifest.json"].replace(b'"version": 1', b'"version": 1' + b"0" * 5000)}, {})):
+            (good | {"manifest.json": good["manifest.json"].replace(b'"version": 2', b'"version": NaN')}, {}),
+            (good | {"manifest.json": good["manifest.json"].replace(b'"version": 2', b'"version": 2' + b"0" * 5000)}, {})):
         packed(members, **options)
         with pytest.raises(ImageError, match="k.numpipe cannot be used"):
             numpipe.load("k.numpipe")
@@ -190,7 +191,7 @@ def test_other_members(good: dict[str, bytes]) -> None:
 
 
 def test_another_version_and_another_target_are_told(good: dict[str, bytes]) -> None:
-    for old, new, message in ((b'"version": 1', b'"version": 2', "version 2 of the form, and this numpipe reads version 1"),
+    for old, new, message in ((b'"version": 2', b'"version": 1', "version 1 of the form, and this numpipe reads version 2"),
                               (b'"sm_90a"', b'"sm_100a"', "it is for 'sm_100a', which numpipe does not know")):
         packed(good | {"manifest.json": good["manifest.json"].replace(old, new)})
         with pytest.raises(ImageError, match=message):

@@ -1,0 +1,353 @@
+"""The text of a user's function of shapes: its source, with what it captured as constants.
+
+Statics, globals and captured variables are known when a kernel is exported, so expressions of nothing
+else are computed then, and branches on them are decided. What is left is about arrays and run-time
+scalars. The user's functions that it calls are written before it, each with the arguments that are
+constants, such as a dataclass or the `self` of a method, in it.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import contextlib
+import enum
+import inspect
+from collections.abc import Callable, Mapping
+from types import CodeType, FunctionType, MethodType
+from typing import Any
+
+from ..compile.reading import codes
+from ..core.functions import Function
+from ..diagnostics import source
+from ..diagnostics.errors import Position, SpecError
+from .expressions import (
+    ERRORS,
+    FIX,
+    NAMES,
+    SPELLED,
+    Expression,
+    Unsupported,
+    bound_names,
+    check,
+    described,
+)
+
+_FIRST = 1_000_000
+"""the line of the first function in a copy of a file whose functions have a line each"""
+_MISSING = object()
+_CONTAINERS = (str, tuple, dict, list, int, float)
+"""classes whose methods compute from what they are called with, and do nothing else"""
+
+
+def text_of(
+    function: Callable[..., Any],
+    statics: Mapping[str, Any],
+    what: str,
+    objects: dict[str, Any] | None = None,
+) -> str:
+    """Return the text of a function, as `Expression` takes it.
+
+    statics  values of the parameters that are constants
+    what     begins messages: "kernel k: grid"
+    objects  gets constants of classes, by their descriptions; without it they are refused
+
+    Raises SpecError at the user's line for what no text can hold.
+    """
+    text = _Text(f"{what} cannot be kept in a file", objects)
+    text.add(function, {}, statics)
+    whole = "\n".join(map(ast.unparse, text.functions.values()))
+    try:
+        _ = Expression(whole, what).functions
+    except ValueError as error:
+        raise SpecError(str(error)) from None
+    return whole
+
+
+class _Text:
+    """A text that is being written."""
+
+    def __init__(self, what: str, objects: dict[str, Any] | None) -> None:
+        self.what, self.objects = what, objects
+        self.functions: dict[str, ast.FunctionDef] = {}
+        self._written: dict[Any, tuple[str, Any]] = {}
+        """names of functions, and the constants, whose ids are in the keys"""
+
+    def add(self, function: Any, constants: dict[str, Any], statics: Mapping[str, Any]) -> str:
+        """Add a function without its parameters that are `constants`; returns its name in the text."""
+        if isinstance(function, MethodType):
+            first = next(iter(inspect.signature(function.__func__).parameters))
+            function, constants = function.__func__, {first: function.__self__} | constants
+        function = function.function if isinstance(function, Function) else function
+        if not isinstance(function, FunctionType):
+            raise SpecError(f"{self.what}: {function!r} has no source: write a lambda or a def")
+        key = function, *((name, id(value)) for name, value in constants.items())
+        if key not in self._written:
+            self._written[key] = "", constants
+            self._written[key] = self._add(function, constants, statics), constants
+        return self._written[key][0]
+
+    def _add(
+        self, function: FunctionType, constants: dict[str, Any], statics: Mapping[str, Any]
+    ) -> str:
+        try:
+            node, lines = _node(function)
+        except (OSError, TypeError, SyntaxError):
+            why = source.missing(function)
+            raise SpecError(f"{self.what}: its source is not available: {why}") from None
+        try:
+            made = _Writer(self, function, constants | dict(statics)).function(node, constants)
+            taken = {*self.functions, *NAMES, *bound_names(made)}
+            names = [made.name, *(f"{made.name}_{number}" for number in range(99))]
+            made.name = next(name for name in names if name not in taken)
+            check(made, self.functions)
+        except Unsupported as error:
+            where = error.node if hasattr(error.node, "lineno") else node
+            place = _position(function.__code__.co_filename, lines, where)
+            message = f"{self.what}: {error.what}; fix: {error.fix}"
+            raise SpecError(place.stamp(message)) from None
+        self.functions[made.name] = made
+        return made.name
+
+
+def literal(value: Any, objects: dict[str, Any] | None = None) -> str:
+    """Return the source of a constant. Raises SpecError for one that is none, or needs `objects`."""
+
+    def of_class(text: str, value: Any) -> str:
+        if objects is None:
+            raise SpecError("an instance of a class")
+        objects[text] = value
+        return f"Static({text!r})"
+
+    if isinstance(value, type) and issubclass(value, Exception):
+        known: Any = next(each for each in value.__mro__ if ERRORS.get(each.__name__) is each)
+        if value.__init__ is known.__init__ and value.__str__ is known.__str__:
+            return str(known.__name__)
+    return described(int(value) if isinstance(value, enum.IntEnum) else value, "it", of_class)
+
+
+# ---- where a function is written
+def _node(function: FunctionType) -> tuple[ast.Lambda | ast.FunctionDef, list[str]]:
+    """Return a function's node, and the lines of its file. OSError where the file has it no longer.
+
+    Of several lambdas on a line the one is meant whose bytecode is the function's.
+    """
+    lines, _ = inspect.findsource(function)
+    tree, numbered = (ast.parse("".join(lines)) for _ in range(2))
+    nodes: dict[int, Any] = {}
+    for node, copy in zip(ast.walk(tree), ast.walk(numbered), strict=True):
+        if isinstance(node, (ast.Lambda, ast.FunctionDef)):
+            number = _FIRST + len(nodes)
+            nodes[number] = node
+            for part in (copy, *getattr(copy, "decorator_list", ())):
+                part.lineno, part.end_lineno, part.col_offset = number, number, 0
+    code = function.__code__
+    for other in codes(compile(numbered, code.co_filename, "exec", dont_inherit=True)):
+        found = nodes.get(other.co_firstlineno)
+        if found is not None and _content(other) == _content(code):
+            decorators = getattr(found, "decorator_list", ())
+            if min(part.lineno for part in (found, *decorators)) == code.co_firstlineno:
+                return found, lines
+    raise OSError
+
+
+def _content(code: CodeType) -> list[Any]:
+    """Return what a function does, on whatever lines it is."""
+    parts = []
+    for each in codes(code):
+        plain = [repr(value) for value in each.co_consts if not isinstance(value, CodeType)]
+        parts.append((each.co_code, each.co_names, each.co_varnames, each.co_freevars, plain))
+    return parts
+
+
+def _position(filename: str, lines: list[str], node: Any) -> Position:
+    text = lines[node.lineno - 1].rstrip()
+    begin, end = (
+        len(text.encode()[:column].decode(errors="ignore"))
+        for column in (node.col_offset, node.end_col_offset)
+    )
+    return Position(filename, node.lineno, begin, node.end_lineno, end, text)
+
+
+# ---- what it captured
+class _Writer(ast.NodeTransformer):
+    """A function of a text that is being written."""
+
+    def __init__(self, text: _Text, function: FunctionType, constants: dict[str, Any]) -> None:
+        self._text, self._constants = text, constants
+        self._values = vars(builtins) | function.__globals__
+        cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+        for name, cell in cells:
+            with contextlib.suppress(ValueError):  # not assigned yet
+                self._values[name] = cell.cell_contents
+        self._values |= constants
+
+    def function(self, node: Any, dropped: Mapping[str, Any]) -> ast.FunctionDef:
+        """Return the function that the text has, without the `dropped` parameters."""
+        given = node.args
+        if given.vararg or given.kwarg:
+            raise Unsupported(node, "it takes *args or **kwargs", "write its parameters out")
+        stores = [
+            each.id
+            for each in ast.walk(node)
+            if isinstance(each, ast.Name) and not isinstance(each.ctx, ast.Load)
+        ]
+        every = [*given.posonlyargs, *given.args, *given.kwonlyargs]
+        self._once = {name for name in stores if stores.count(name) == 1} - {
+            each.arg for each in every
+        }
+        self._local = bound_names(node) - self._constants.keys() | {*stores}
+        if isinstance(node, ast.Lambda):
+            body: list[ast.stmt] = [ast.Return(self.visit(node.body))]
+        else:
+            body = self._block(node.body) or [ast.Pass()]
+        body[:0] = [  # parameters that are constants, and assigned too
+            self._parsed(f"{name} = {self._literal(value, node)}", node)
+            for name, value in self._constants.items()
+            if name in stores
+        ]
+        names = [ast.arg(each.arg) for each in every if each.arg not in dropped]
+        args = ast.arguments([], names, None, [], [], None, [])
+        name = getattr(node, "name", "function")
+        return ast.copy_location(ast.FunctionDef(name, args, body, [], lineno=node.lineno), node)
+
+    def _block(self, statements: list[ast.stmt]) -> list[ast.stmt]:
+        found = [self.visit(each) for each in statements]
+        return [each for one in found for each in (one if isinstance(one, list) else [one])]
+
+    def _parsed(self, text: str, where: ast.AST) -> Any:
+        """Return the node of a statement or an expression."""
+        [node] = ast.parse(text).body
+        for each in ast.walk(node):
+            ast.copy_location(each, where)
+            if (
+                isinstance(each, ast.Name)
+                and isinstance(each.ctx, ast.Load)
+                and each.id in self._local
+            ):
+                what = f"a variable is called {each.id}, which has a meaning in a file"
+                raise Unsupported(where, what, "rename the variable")
+        return node.value if isinstance(node, ast.Expr) else node
+
+    def _literal(self, value: Any, node: ast.AST) -> str:
+        try:
+            return literal(value, self._text.objects)
+        except SpecError:
+            text = ast.unparse(node) if isinstance(node, ast.expr) else "a default"
+            raise Unsupported(node, f"it reads {text}, a {type(value).__name__}", FIX) from None
+
+    def _constant(self, node: ast.expr) -> Any:
+        """Return the value of an expression of constants, computed now; `_MISSING` for another one."""
+        for each in ast.walk(node):
+            if isinstance(each, ast.Name) and each.id in self._local:
+                return _MISSING
+            if isinstance(each, ast.Call) and not self._computes(self._constant(each.func)):
+                return _MISSING
+        try:
+            code = compile(ast.Expression(node), "<a constant>", "eval")
+            return eval(code, self._values)
+        except Exception:  # as the function would raise, if it came there
+            return _MISSING
+
+    def _computes(self, function: Any) -> bool:
+        """Whether a call computes from its arguments, and does nothing else."""
+        owner = getattr(function, "__self__", None)
+        return (
+            isinstance(function, type) or id(function) in SPELLED or isinstance(owner, _CONTAINERS)
+        )
+
+    def visit(self, node: ast.AST) -> Any:
+        whole = isinstance(node, ast.expr) and not isinstance(
+            node, (ast.JoinedStr, ast.FormattedValue)
+        )
+        if whole and isinstance(getattr(node, "ctx", ast.Load()), ast.Load):
+            value = self._constant(node)  # type: ignore[arg-type]
+            try:
+                text = None if value is _MISSING else self._literal(value, node)
+            except Unsupported:
+                text = None  # a part of it may be one
+            if text is not None:
+                return self._parsed(text, node)
+        return super().visit(node)
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        if node.id not in self._local and isinstance(node.ctx, ast.Load):
+            if node.id not in self._values:
+                raise Unsupported(node, f"{node.id} is not defined", FIX)
+            self._literal(self._values[node.id], node)
+        return node
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        function = self._constant(node.func)
+        if function is _MISSING and isinstance(node.func, ast.Attribute):
+            if node.func.attr != "bit_length":
+                raise Unsupported(node, f"it calls {ast.unparse(node.func)}", FIX)
+            return self._call("bit_length", [self.visit(node.func.value)], node)
+        if isinstance(function, (FunctionType, MethodType, Function)):
+            return self._helper(function, node)
+        if not self._computes(function):
+            raise Unsupported(node, f"it calls {ast.unparse(node.func)}", FIX)
+        return self.generic_visit(node)
+
+    def _call(self, name: str, args: list[ast.expr], where: ast.AST) -> ast.Call:
+        return ast.copy_location(ast.Call(ast.Name(name, ast.Load()), args, []), where)
+
+    def _helper(self, function: Any, node: ast.Call) -> ast.AST:
+        """A call of a function of the user becomes one of that function without constants."""
+        args, constants = [], {}
+        try:
+            named = {str(each.arg): each.value for each in node.keywords}
+            bound = inspect.signature(function).bind(*node.args, **named)
+            kinds = {each.kind.description for each in bound.signature.parameters.values()}
+            if any(isinstance(each, ast.Starred) for each in node.args) or "None" in named:
+                raise TypeError("it passes *arguments to a function of your own")
+            if any(kind.startswith("variadic") for kind in kinds):
+                raise TypeError("it calls a function that takes *args or **kwargs")
+        except TypeError as error:
+            raise Unsupported(node, str(error), "pass its arguments one by one") from None
+        for name, parameter in bound.signature.parameters.items():
+            part: Any = bound.arguments.get(name)
+            value = parameter.default if part is None else self._constant(part)
+            if value is _MISSING:
+                args.append(self.visit(part))
+            else:
+                constants[name] = value
+        name = self._text.add(function, constants, {})
+        if not name:
+            raise Unsupported(node, "it calls itself", FIX)
+        return self._call(name, args, node)
+
+    def visit_If(self, node: ast.If) -> Any:
+        test = self._constant(node.test)
+        if test is not _MISSING:
+            return self._block(node.body if test else node.orelse)
+        body, orelse = self._block(node.body) or [ast.Pass()], self._block(node.orelse)
+        return ast.copy_location(ast.If(self.visit(node.test), body, orelse), node)
+
+    def visit_IfExp(self, node: ast.IfExp) -> Any:
+        test = self._constant(node.test)
+        if test is _MISSING:
+            return self.generic_visit(node)
+        return self.visit(node.body if test else node.orelse)
+
+    def visit_FormattedValue(self, node: ast.FormattedValue) -> Any:
+        value = self._constant(ast.copy_location(ast.JoinedStr([node]), node))
+        return self.generic_visit(node) if value is _MISSING else ast.Constant(value)
+
+    def visit_Assign(self, node: ast.Assign) -> Any:
+        match node.targets:
+            case [ast.Name(id=name)] if name in self._once:
+                value = self._constant(node.value)
+                if value is not _MISSING:
+                    self._values[name] = value
+                    self._local.discard(name)
+                    return []
+        return self.generic_visit(node)
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> Any:
+        if node.value is None:
+            return []
+        return self.visit(ast.copy_location(ast.Assign([node.target], node.value), node))
+
+    def visit_Expr(self, node: ast.Expr) -> Any:
+        return [] if isinstance(node.value, ast.Constant) else self.generic_visit(node)
