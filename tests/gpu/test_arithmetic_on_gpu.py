@@ -20,9 +20,6 @@ from numpipe import ds
 from tests.core.test_arithmetic import CASES, Case
 from tests.kernels.expressions import SCALARS, WIDTH, Uncertain, Undefined, agrees, drawn, load, result, scalars, source, worth
 
-pytestmark = pytest.mark.gpu
-pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")
-
 SOAK = int(os.environ.get("NUMPIPE_RANDOM_EXPRESSIONS", "0"))
 KERNELS, EACH, SETS = SOAK or 6, 40, 6
 REAL = [False, True] * (EACH // 2)

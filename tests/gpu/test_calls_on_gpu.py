@@ -16,9 +16,6 @@ from tests.calls.test_calls import STORING, WRITTEN, A, new
 from tests.kernels import jit_kernels
 from tests.plan.test_asked import Config, kernel
 
-pytestmark = pytest.mark.gpu
-pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")
-
 
 def on_gpu(made: Any, *args: Any, **named: Any) -> Any:
     return made(*args, target="gpu", **named)

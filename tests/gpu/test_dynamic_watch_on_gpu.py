@@ -14,8 +14,6 @@ import numpipe
 from numpipe import BlockSpec, CompilerParams, PipelineDeadlock, ds
 from tests.kernels.cluster_kernels import Config, product
 
-pytestmark = pytest.mark.gpu
-pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")
 DEBUG = CompilerParams(debug=True)
 
 

@@ -12,8 +12,6 @@ from numpipe import BlockSpec, CompilerParams, cdiv, ds
 from tests.kernels.emitted_kernels import KERNELS, Config, gemm_loop, product
 from tests.language.pipeline.test_emit import EMPTY, SHAPES, arrays, check_sum_of_squares, nested_kernel, pair_kernel
 
-pytestmark = pytest.mark.gpu
-pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")
 emit = numpipe.emit_pipeline_warp_specialized
 REPEATS = 10
 

@@ -10,7 +10,6 @@ import pytest
 import numpipe
 from numpipe import CompilerParams, ds
 
-pytestmark = pytest.mark.gpu
 torch = pytest.importorskip("torch")
 
 

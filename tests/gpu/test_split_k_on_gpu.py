@@ -24,8 +24,6 @@ try:
 except ImportError:
     torch = None
 
-pytestmark = pytest.mark.gpu
-pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")
 COOPERATIVE = Config(128, 256, 64, 3, "stream", "cooperative", 2)
 PING_PONG = Config(128, 128, 64, 4, "stream", "pingpong", 2)
 CONFIGS = {

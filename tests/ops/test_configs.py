@@ -30,11 +30,6 @@ OP = importlib.import_module("numpipe.ops.matmul")  # the package's attribute of
 MEASURED = sorted((Path(__file__).parents[2] / "docs" / "results").glob("product_configs_h200_*.jsonl.gz"))
 
 
-@pytest.fixture(autouse=True)
-def simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
-
-
 # ---- which there are
 def test_large_tiles_have_several_numbers_of_staging_panels() -> None:
     """Each with as many slots as fit beside them: a panel less at the same number of slots would win nothing."""

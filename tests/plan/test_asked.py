@@ -16,11 +16,6 @@ A = np.ones((128, 64), np.float16)
 WGS = 1
 
 
-@pytest.fixture(autouse=True)
-def _each_execution_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
-
-
 @dataclass(frozen=True)
 class Config:
     wgs: int = 2

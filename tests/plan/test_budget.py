@@ -17,11 +17,6 @@ W = np.zeros((64, 64), np.float32)
 O = np.zeros((128, 512), np.float32)  # noqa: E741
 
 
-@pytest.fixture(autouse=True)
-def _each_execution_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
-
-
 def table(kernel: Any, execution: str, *args: Any) -> dict[str, int]:
     """Bytes by row; what is said in all is what the rows add up to."""
     with pytest.raises(SpecError, match="shared memory: .* B, but a CTA has 232448 B") as caught:

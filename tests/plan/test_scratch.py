@@ -29,11 +29,6 @@ HALF = np.dtype(np.float16)
 SEEDS = (None, *range(4))
 
 
-@pytest.fixture(autouse=True)
-def simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
-
-
 def halves(*shape: int) -> np.ndarray:
     return np.random.default_rng(len(shape)).standard_normal(shape).astype(HALF)
 

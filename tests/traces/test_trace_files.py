@@ -22,11 +22,6 @@ A, B = operands(256, 128, 256)
 RING = re.compile(r"a, b @ kernels_for_tests\.py:\d+")
 
 
-@pytest.fixture(autouse=True)
-def simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
-
-
 def run(folder: Path, **options: Any) -> dict[str, Any]:
     """The trace file of a GEMM of 4 tiles with 4 steps each, by 2 CTAs and 2 slots."""
     file = folder / "run.json"

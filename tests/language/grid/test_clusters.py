@@ -21,11 +21,6 @@ SEEDS = (None, 0, 1, 2)
 A, B = operands(128, 64, 128)
 
 
-@pytest.fixture(autouse=True)
-def _simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
-
-
 # ---- what they compute -------------------------------------------------------------------------------------------------------
 @pytest.mark.variants(2)
 @pytest.mark.parametrize("schedule", ["cooperative", "pingpong"])

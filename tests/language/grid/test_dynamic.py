@@ -38,11 +38,6 @@ SEEDS = (None, 1)
 compiles = pytest.mark.skipif(toolchain() is not None, reason=f"no compiler: {toolchain()}")
 
 
-@pytest.fixture(autouse=True)
-def simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
-
-
 # ---- right in any schedule
 @pytest.mark.variants(6)
 @pytest.mark.parametrize("name", cases())

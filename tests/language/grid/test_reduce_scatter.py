@@ -40,11 +40,6 @@ CONFIGS = [InCluster(1), TWO, InCluster(3, tn=48), InCluster(4), InCluster(8, sl
 compiles = pytest.mark.skipif(toolchain() is not None, reason=f"no compiler: {toolchain()}")
 
 
-@pytest.fixture(autouse=True)
-def simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
-
-
 # ---- right, and the same each time
 @pytest.mark.variants(4)
 @pytest.mark.parametrize("cfg", CONFIGS, ids=str)

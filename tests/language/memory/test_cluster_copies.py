@@ -15,11 +15,6 @@ from tests.kernels.cluster_kernels import loaded_together, multiplied_together
 SEEDS = (None, 0, 1, 2)
 
 
-@pytest.fixture(autouse=True)
-def _simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
-
-
 def integers(*shape: int) -> np.ndarray:
     return np.random.default_rng(sum(shape)).integers(-2, 3, shape).astype(np.float16)
 

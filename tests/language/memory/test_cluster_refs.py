@@ -17,11 +17,6 @@ KINDS: list[tuple[int, Any, tuple[int, int], bool]] = [
     (2, np.float32, (64, 32), True), (4, np.float16, (64, 64), True), (3, np.int32, (64, 40), False), (2, np.int8, (128, 16), True)]
 
 
-@pytest.fixture(autouse=True)
-def _simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
-
-
 def integers(*shape: int, dtype: Any = np.float32) -> np.ndarray:
     return np.random.default_rng(sum(shape)).integers(-3, 4, shape).astype(dtype)
 

@@ -16,11 +16,6 @@ from tests.kernels.prefetched_kernels import KERNELS, TABLES, numbers
 SEEDS = (None, 0, 1)
 
 
-@pytest.fixture(autouse=True)
-def _simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
-
-
 @pytest.mark.parametrize("name", KERNELS)
 def test_kernels_are_steered_through_the_copy_as_by_the_array(name: str) -> None:
     for seed, dtype, size in ((None, np.int32, 1024), (0, np.int64, 7), (1, np.int32, 1)):

@@ -16,11 +16,6 @@ SEEDS = (None, *range(12))
 HALF = ArrayType((8, 8), np.float16)
 
 
-@pytest.fixture(autouse=True)
-def simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
-
-
 def ones(*shape: int) -> np.ndarray:
     return np.ones(shape, np.float32)
 

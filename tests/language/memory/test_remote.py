@@ -18,11 +18,6 @@ KINDS: list[tuple[int, Any, tuple[int, int]]] = [
     (2, np.float32, (64, 128))]
 
 
-@pytest.fixture(autouse=True)
-def _simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
-
-
 def integers(*shape: int, dtype: Any = np.float32) -> np.ndarray:
     return np.random.default_rng(sum(shape)).integers(-3, 4, shape).astype(dtype)
 

@@ -19,11 +19,6 @@ from tests.kernels.barrier_plans import Plan, inputs, load, source
 SCHEDULES = (None, 0, 1)
 
 
-@pytest.fixture(autouse=True)
-def _simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
-
-
 @pytest.mark.variants(4)
 @pytest.mark.parametrize("name", cases())
 def test_in_all_that_a_pipeline_stands_in(name: str) -> None:

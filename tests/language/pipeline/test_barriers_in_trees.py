@@ -19,11 +19,6 @@ class Scaled(NamedTuple):
     scales: Any
 
 
-@pytest.fixture(autouse=True)
-def _simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
-
-
 @numpipe.kernel(grid=1, num_compute_wgs=1)
 def in_a_loop(a, w, scales, y, *, waits: numpipe.Static = True):
     acc = numpipe.zeros((64, 64), np.float32)

@@ -18,11 +18,6 @@ from tests.kernels.bounded_kernels import KERNELS, arrays, expected, indexed, in
 MODES = None, "zero", "clip"
 
 
-@pytest.fixture(autouse=True)
-def _compiled_where_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
-
-
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", KERNELS)
 def test_a_mode_says_what_a_place_outside_means_simulated(name: str, mode: str | None) -> None:

@@ -20,11 +20,6 @@ RINGS = (1, 0), (2, 1), (3, 1), (4, 0)
 CASES = [(name, dtype, *RINGS[(n + m) % 4]) for n, name in enumerate(KERNELS) for m, dtype in enumerate(TYPES)]
 
 
-@pytest.fixture(autouse=True)
-def _compiled_where_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
-
-
 @pytest.mark.variants(1, thorough=5)
 @pytest.mark.parametrize(("name", "dtype", "slots", "delay"), CASES)
 def test_a_kernel_steered_by_arrays_compiles_and_computes_what_numpy_does(name: str, dtype: Any, slots: int, delay: int) -> None:

@@ -22,11 +22,6 @@ SEEDS = (None, *range(5))
 DRAINED, CHAINED = CompilerParams(drain=True), CompilerParams()
 
 
-@pytest.fixture(autouse=True)
-def _simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
-
-
 # ---- kernels: 3 tiles, each 2 pipelines one after another, of n and m steps ------------------------------------------------
 def loops(a, b, c, n, m):
     """Two rings in the first, with a delay: an operand that changes each step, and one that never does."""

@@ -17,11 +17,6 @@ emit = numpipe.emit_pipeline_warp_specialized
 SHAPES = [(128, 128, 64), (200, 136, 200), (64, 8, 8), (300, 264, 1), (256, 256, 512), (128, 64, 0)]
 
 
-@pytest.fixture(autouse=True)
-def _simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
-
-
 def arrays(shape: tuple[int, int, int], seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     m, n, k = shape
     rng = np.random.default_rng(seed)

@@ -29,12 +29,6 @@ ORDERS = ["CC", "CF", "FC", "FF"]
 SEEDS = [None, 0, 1]
 
 
-@pytest.fixture(autouse=True)
-def simulate_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No compile check: hundreds of signatures would take a second each."""
-    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
-
-
 # ---- inputs, expected values
 def integers(m: int, n: int, k: int, dtype: Any = F16, orders: str = "CC") -> tuple[Any, Any]:
     """a (M, K) and b (N, K) of integers in -3…3, in the memory orders given."""

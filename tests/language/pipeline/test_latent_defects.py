@@ -24,11 +24,6 @@ BUILDERS = ["loop", "body", "single", "single loop"]
 both = pytest.mark.parametrize("execution", EXECUTIONS)
 
 
-@pytest.fixture(autouse=True)
-def _each_execution_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
-
-
 def halves(rows: int, columns: int = 64, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).integers(-2, 3, (rows, columns)).astype(np.float16)
 

@@ -18,11 +18,6 @@ HALF, FLOAT = ArrayType((8, 8), np.float16), ArrayType((8, 8), np.float32)
 SLOTS = [(1, 0), (2, 1), (3, 0), (4, 2)]
 
 
-@pytest.fixture(autouse=True)
-def simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
-
-
 # ---- results
 @pytest.mark.variants(6)
 @pytest.mark.parametrize("slots, delay", SLOTS)

@@ -12,6 +12,7 @@ import numpipe
 from numpipe import ArrayType, SpecError, ds
 from numpipe.plan.unit import Unit
 
+COMPILE_CHECK = True
 ROWS = ArrayType((8, 8), np.float32)
 FALSE: dict[str, Any] = {"warp_specialized": False}
 

@@ -14,11 +14,6 @@ from tests.kernels.ordered_kernels import BARE, SAFE, operand, result
 SEEDS = (None, 0, 1, 2)
 
 
-@pytest.fixture(autouse=True)
-def _simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
-
-
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("name", SAFE)
 def test_warps_read_what_other_warps_have_written(name: str, seed: int | None) -> None:

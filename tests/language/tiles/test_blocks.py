@@ -41,11 +41,6 @@ from tests.kernels.covering import examples
 SHAPES = [(1, 128, 128, 64), (3, 200, 136, 200), (5, 8, 8, 8), (2, 130, 70, 33), (2, 64, 64, 0), (4, 1, 1, 1)]
 
 
-@pytest.fixture(autouse=True)
-def _simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
-
-
 # ---- squeezed dimensions ---------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_a_product_for_each_batch(shape: tuple[int, int, int, int]) -> None:

@@ -28,11 +28,6 @@ compiles = pytest.mark.skipif(toolchain() is not None, reason="no compiler")
 FLOATS = [dtype for dtype in STORED if dtype.kind not in "iu"]
 
 
-@pytest.fixture(autouse=True)
-def _simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
-
-
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_reductions_of_tiles_are_stored_and_added_as_numbers(dtype: np.dtype) -> None:
     assert statistics_wrong(dtype, "sim") == []

@@ -13,11 +13,6 @@ from numpipe.compile.build import toolchain
 from tests.kernels.half_kernels import BF16, DTYPES, F16, neighbours, wrong
 
 
-@pytest.fixture(autouse=True)
-def _simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
-
-
 @pytest.mark.parametrize("name", DTYPES)
 def test_every_operation_gives_numpys_bits(name: str) -> None:
     assert wrong(name, "sim") == []

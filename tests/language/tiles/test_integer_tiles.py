@@ -35,11 +35,6 @@ from tests.kernels.integer_kernels import (
 compiles = pytest.mark.skipif(toolchain() is not None, reason="no compiler")
 
 
-@pytest.fixture(autouse=True)
-def _simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
-
-
 @pytest.mark.parametrize("dtype", TYPES)
 def test_every_operation_of_integers_is_numpys(dtype: str) -> None:
     assert operations_wrong(dtype, "sim") == []

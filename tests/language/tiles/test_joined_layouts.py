@@ -25,11 +25,6 @@ compiles = pytest.mark.skipif(toolchain() is not None, reason="no compiler")
 VECTORS = {layout: Form((64,), np.dtype(np.float32), layout) for layout in (EITHER, ROW, COLUMN)}
 
 
-@pytest.fixture(autouse=True)
-def _simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
-
-
 @pytest.mark.parametrize("layout", VECTORS)
 def test_a_vector_in_either_layout_becomes_the_other_in_both_orders(layout: str) -> None:
     assert joined_form(VECTORS[EITHER], VECTORS[layout]) == joined_form(VECTORS[layout], VECTORS[EITHER]) == VECTORS[layout]

@@ -30,11 +30,6 @@ compiles = pytest.mark.skipif(toolchain() is not None, reason="no compiler")
 F32 = np.dtype(np.float32)
 
 
-@pytest.fixture(autouse=True)
-def _simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
-
-
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 def test_parts_of_tiles_are_numpys(dtype: np.dtype) -> None:
     assert not columns_wrong(dtype, "sim")

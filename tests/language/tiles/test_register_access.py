@@ -30,11 +30,6 @@ from tests.language.tiles.test_smem_tiles import element_offset, ways
 compiled = pytest.mark.skipif(toolchain() is not None, reason="no compiler")
 
 
-@pytest.fixture(autouse=True)
-def _simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
-
-
 @pytest.mark.parametrize("name", CASES)
 def test_arrays_hold_what_numpy_makes_of_them(name: str) -> None:
     assert differing(name, "sim") == []

@@ -43,11 +43,6 @@ from tests.kernels.register_kernels import (
 from tests.kernels.tile_expressions import arguments, expressions, fits, worth, wrong
 
 
-@pytest.fixture(autouse=True)
-def _simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
-
-
 # ---- which elements a lane has --------------------------------------------------------------------------------------
 @pytest.mark.parametrize("shape, layout, held", [((128, 24), ACCUMULATOR, 1), ((24,), ROW, 32), ((1, 24), ROW, 32),
                                                  ((128,), COLUMN, 4), ((128, 1), COLUMN, 4)])

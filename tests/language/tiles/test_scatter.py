@@ -24,11 +24,6 @@ from tests.kernels.scatter_kernels import (
 compiles = pytest.mark.skipif(toolchain() is not None, reason="no compiler")
 
 
-@pytest.fixture(autouse=True)
-def _simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
-
-
 @pytest.mark.variants(2)
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 def test_rows_columns_and_vectors_go_where_indices_say(dtype: np.dtype) -> None:

@@ -28,11 +28,6 @@ SCHEDULES = (None, *range(8))
 THREADS = np.arange(128)
 
 
-@pytest.fixture(autouse=True)
-def _simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
-
-
 # ---- which bytes the lanes move ---------------------------------------------------------------------------------------
 def layouts() -> list[Layout]:
     found = []

@@ -41,11 +41,6 @@ from tests.kernels.tile_function_kernels import (
 compiles = pytest.mark.skipif(toolchain() is not None, reason="no compiler")
 
 
-@pytest.fixture(autouse=True)
-def _simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
-
-
 # ---- what an operation says of itself -------------------------------------------------------------------------------
 def test_an_operation_is_found_by_numpys_function_and_by_its_method() -> None:
     for name in ("sum", "mean", "max", "argmin"):

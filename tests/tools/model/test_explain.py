@@ -54,11 +54,6 @@ def explained() -> Any:
 CASES = explained().CASES
 
 
-@pytest.fixture(autouse=True)
-def _simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
-
-
 # ---- what is counted
 def zeros(*shapes: tuple[int, ...], dtype: Any = F16) -> list[np.ndarray]:
     return [np.zeros(shape, dtype) for shape in shapes]

@@ -16,11 +16,6 @@ F32 = np.float32
 PERSISTENT: dict[str, Any] = {"grid": numpipe.persistent(), "num_compute_wgs": 1}
 
 
-@pytest.fixture(autouse=True)
-def _simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
-
-
 @numpipe.kernel(num_compute_wgs=1, out_type=lambda x: ArrayType((128, 64), F32))
 def half(x, y):
     y[ds(0, 64), ds(0, 64)] = x[ds(0, 64), ds(0, 64)]

@@ -39,11 +39,6 @@ from numpipe.tools.verify.fresh import duplicates  # noqa: E402
 SQUARE = np.zeros((64, 64), np.float32)
 
 
-@pytest.fixture(autouse=True)
-def _simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
-
-
 def halves(*shape: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float16)
 
