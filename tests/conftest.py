@@ -25,7 +25,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,7 @@ settings.register_profile("thorough", max_examples=100, **DRAWING)
 settings.load_profile("quick")
 
 GPU_TESTS = Path(__file__).parent / "gpu"
+SIMULATED = {"language", "hazards", "ops", "misuse", "verify", "model", "traces", "frameworks", "docs", "plan"}
 CHILD = "NUMPIPE_GPU_TEST_CHILD"
 TIME_LIMIT = "NUMPIPE_GPU_TEST_TIMEOUT"
 
@@ -153,12 +154,28 @@ class GpuFileItem(pytest.Item):
         return self.path, 0, f"[GPU] {self.path.name}"
 
 
+class GpuModule(pytest.Module):
+    """A file of tests/gpu in the process that runs its tests, or that says why it cannot."""
+
+    def collect(self) -> Iterable[pytest.Item | pytest.Collector]:
+        pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")
+        return super().collect()
+
+
 def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> Any:
-    if not module_path.is_relative_to(GPU_TESTS) or os.environ.get(CHILD) or why_no_gpu():
+    if not module_path.is_relative_to(GPU_TESTS):
         return None
-    if any("::" in arg and Path(arg.split("::")[0]).name == module_path.name for arg in parent.config.args):
-        return None
-    return GpuFile.from_parent(parent, path=module_path)
+    asked = [arg.split("::")[0] for arg in parent.config.args if "::" in arg]
+    here = os.environ.get(CHILD) or why_no_gpu() or module_path.name in {Path(arg).name for arg in asked}
+    return (GpuModule if here else GpuFile).from_parent(parent, path=module_path)
+
+
+@pytest.fixture(autouse=True)
+def _simulations_do_not_compile(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In these folders a simulated call does not compile its kernel as well, unless a file sets ``COMPILE_CHECK = True``."""
+    folders = request.path.relative_to(GPU_TESTS.parent).parts
+    if SIMULATED.intersection(folders) and not getattr(request.module, "COMPILE_CHECK", False):
+        monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m chooses

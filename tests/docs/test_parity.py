@@ -20,11 +20,6 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "parity.md"
 
 
-@pytest.fixture(autouse=True)
-def _simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
-
-
 # ---- parameters
 LOOP, BODY = Plan(wgs=2, slots=3), Plan(form="body", wgs=2, slots=3)
 GRID = Plan(rank=2, slots=3)

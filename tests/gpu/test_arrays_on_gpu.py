@@ -16,8 +16,6 @@ import numpipe
 from numpipe import SpecError, ds, launch
 from tests.examples.test_example_copy import copy_pipeline
 
-pytestmark = pytest.mark.gpu
-pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")
 ALONE = True  # several libraries allocate, and it orders streams against each other
 
 copy = copy_pipeline.copy

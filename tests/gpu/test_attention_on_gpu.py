@@ -13,8 +13,6 @@ from numpipe.ops import attention
 from numpipe.ops.attention import CONFIGS, FITTING, SMALLER
 from tests.kernels.attention_cases import CASES, Case
 
-pytestmark = pytest.mark.gpu
-pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")
 PROCESSES = 4
 REPEATS = 20
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.gpu
 pytest.importorskip("torch")
 pytest.importorskip("jax")
 PROGRAM = Path(__file__).resolve().parent.parent.parent / "examples" / "benchmarks" / "attention.py"

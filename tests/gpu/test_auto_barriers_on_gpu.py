@@ -7,8 +7,6 @@ import pytest
 
 from tests.kernels.ordered_kernels import BARE, SAFE, operand, result
 
-pytestmark = pytest.mark.gpu
-pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")
 REPEATS = 20
 
 

@@ -12,8 +12,6 @@ from tests.kernels.barrier_loop_kernels import cases
 from tests.kernels.barrier_plans import MANUAL, RINGS, Plan, check, expected, inputs, load, source
 from tests.language.pipeline import test_barriers_in_trees as in_trees
 
-pytestmark = pytest.mark.gpu
-pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")
 PROCESSES = 4
 REPEATS = 20
 

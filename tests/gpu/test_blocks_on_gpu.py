@@ -34,8 +34,6 @@ from tests.kernels.block_kernels import (
 )
 from tests.language.tiles.test_blocks import SHAPES
 
-pytestmark = pytest.mark.gpu
-pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")
 REPEATS = 20
 
 

@@ -21,8 +21,6 @@ from tests.kernels.bounded_kernels import (
     places,
 )
 
-pytestmark = pytest.mark.gpu
-pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")
 PROCESSES = 4
 DEBUG: dict[str, Any] = {"num_compute_wgs": 1, "compiler_params": CompilerParams(debug=True)}
 debugged = {name: numpipe.kernel(**DEBUG)(kernel.function) for name, kernel in KERNELS.items()}

@@ -17,9 +17,6 @@ sys.path.insert(0, str(Path(__file__).parent.parent.parent / "examples"))
 import gemm
 from numpipe.testing import check
 
-pytestmark = pytest.mark.gpu
-pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")
-
 
 def test_a_kernel_is_compared_in_both_executions() -> None:
     a, b = gemm.inputs((200, 136, 72), np.dtype(np.float16))

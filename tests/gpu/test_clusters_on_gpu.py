@@ -38,8 +38,6 @@ from tests.language.memory.test_cluster_copies import sums
 from tests.language.memory.test_cluster_refs import KINDS as LOADED
 from tests.language.memory.test_remote import KINDS
 
-pytestmark = pytest.mark.gpu
-pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")
 PROCESSES = 4
 REPEATS = 20
 BF16 = np.dtype(ml_dtypes.bfloat16)

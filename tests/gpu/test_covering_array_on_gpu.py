@@ -11,8 +11,6 @@ import pytest
 from tests.kernels.gpu_shards import LIMIT, SHARDS, started
 from tests.kernels.pipeline_arrays import ARRAYS, Plan, array, check_on_gpu, told
 
-pytestmark = pytest.mark.gpu
-pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")
 ALONE = True  # its shards take all cores
 
 REPEATS = 10

@@ -16,8 +16,6 @@ from numpipe import launch
 from tests.kernels import prefetched_kernels
 from tests.kernels.steered_kernels import KERNELS, arrays, check, wanted
 
-pytestmark = pytest.mark.gpu
-pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")
 PROCESSES = 4
 RINGS = (1, 0), (2, 1), (3, 1), (4, 0)
 """(slots, delay_release)"""

@@ -17,9 +17,6 @@ from numpipe.launch import driver
 from tests.kernels.graph_kernels import step
 from tests.kernels.launch_kernels import image
 
-pytestmark = pytest.mark.gpu
-pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")
-
 
 def in_threads(count: int, work: Any) -> None:
     failures: list[BaseException] = []
@@ -227,5 +224,3 @@ def test_code_that_the_driver_does_not_take_is_told_with_its_version() -> None:
     major, minor = driver.get().version() // 1000, driver.get().version() % 1000 // 10
     with pytest.raises(LaunchError, match=rf"kernel 'doubled'.*the driver, of CUDA {major}\.{minor}, does not take the 1500 bytes"):
         prepared((1, 1, 1), [a, c])
-
-

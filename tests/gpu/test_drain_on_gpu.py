@@ -7,8 +7,6 @@ import pytest
 
 from tests.language.pipeline.test_drain import CHAINED, DRAINED, KERNELS, inputs, made, run
 
-pytestmark = pytest.mark.gpu
-pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")
 REPEATS = 10
 
 

@@ -22,9 +22,6 @@ from tests.kernels.element_kernels import (
     wrong,
 )
 
-pytestmark = pytest.mark.gpu
-pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")
-
 
 @pytest.mark.parametrize("pair", PAIRS)
 def test_products_are_numpys_at_300_random_shapes(pair: str) -> None:

@@ -7,9 +7,6 @@ import pytest
 
 from tests.kernels.scalar_kernels import STORED, counted_wrong, row_sums_wrong, statistics_wrong, stored_wrong
 
-pytestmark = pytest.mark.gpu
-pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")
-
 
 @pytest.mark.parametrize("dtype", [dtype for dtype in STORED if dtype.kind not in "iu"], ids=str)
 def test_reductions_of_tiles_are_stored_and_added_as_numbers(dtype: np.dtype) -> None:

@@ -11,8 +11,6 @@ from numpipe import launch
 from tests.kernels import strip_kernels
 from tests.kernels.tuned_cases import EPILOGUES, RANKS, laid, layouts, matrices, product
 
-pytestmark = pytest.mark.gpu
-pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")
 F16, BF16 = np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)
 PROCESSES = 4
 CONFIGS = gemm_tuned.CONFIGS

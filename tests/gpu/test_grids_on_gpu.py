@@ -10,9 +10,6 @@ from tests.language.grid import test_grids as grids
 from tests.language.memory import test_scratch_trees as trees
 from tests.language.pipeline import test_rest_and_returned as bodies
 
-pytestmark = pytest.mark.gpu
-pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")
-
 
 @pytest.mark.parametrize("grid", [grids.ROOM, lambda out: grids.ROOM, lambda out: (3, 2, 4, out.shape[0] // 48, 2)],
                          ids=["constant", "function", "others"])

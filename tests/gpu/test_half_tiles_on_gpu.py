@@ -6,9 +6,6 @@ import pytest
 
 from tests.kernels.half_kernels import DTYPES, wrong
 
-pytestmark = pytest.mark.gpu
-pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")
-
 
 @pytest.mark.parametrize("name", DTYPES)
 def test_every_operation_gives_numpys_bits(name: str) -> None:

@@ -16,8 +16,6 @@ from numpipe import launch
 from numpipe.errors import LaunchError
 from numpipe.launch import driver, pinned, transfers
 
-pytestmark = pytest.mark.gpu
-pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")
 ALONE = True  # it measures memory, and copies with all cores
 
 MIB = 1 << 20

@@ -18,9 +18,6 @@ from tests.kernels.integer_kernels import (
     wrapping_wrong,
 )
 
-pytestmark = pytest.mark.gpu
-pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")
-
 
 @pytest.mark.parametrize("dtype", TYPES)
 def test_every_operation_of_integers_is_numpys(dtype: str) -> None:

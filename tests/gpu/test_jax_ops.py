@@ -19,7 +19,6 @@ from tests.kernels.product_configs import KINDS
 jax = pytest.importorskip("jax")
 targets = pytest.importorskip("numpipe.frameworks.jax.targets")
 jnp = jax.numpy
-pytestmark = pytest.mark.gpu
 ALONE = True  # it waits for command buffers, and counts what XLA calls
 BLOCK = numpipe.BlockSpec((64, 64), lambda i: (i, 0))
 

@@ -6,8 +6,6 @@ import pytest
 
 from tests.kernels import tiled_kernels as kernels
 
-pytestmark = pytest.mark.gpu
-pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")
 REPEATS = 10
 
 

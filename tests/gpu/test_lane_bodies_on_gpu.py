@@ -22,8 +22,6 @@ from tests.kernels.lane_kernels import (
     integers,
 )
 
-pytestmark = pytest.mark.gpu
-pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")
 REPEATS = 10
 DTYPES = [np.float16, ml_dtypes.bfloat16, np.float32]
 

@@ -6,9 +6,6 @@ import pytest
 
 from tests.kernels.language import PAGE, Program, Row, parse, tables
 
-pytestmark = pytest.mark.gpu
-pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")
-
 TEXT = PAGE.read_text(encoding="utf8")
 ROWS = parse(TEXT)
 

@@ -7,9 +7,6 @@ import pytest
 
 from tests.kernels.limit_kernels import LIMITS, grouped, limited, scattered
 
-pytestmark = pytest.mark.gpu
-pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")
-
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int8])
 def test_a_run_time_row_or_column_ends_loads_and_stores(dtype: type) -> None:

@@ -23,7 +23,6 @@ from tests.kernels.started_ranks import LIMIT, ROOT, started
 torch = pytest.importorskip("torch")
 in_torch: Any = pytest.importorskip("tests.kernels.many_gpus_in_torch")
 
-pytestmark = pytest.mark.gpu
 ALONE = True
 COMPILING = 2 * LIMIT
 """seconds that ranks may take which compile all kernels of this file, two dozen"""

@@ -6,9 +6,6 @@ import pytest
 
 from tests.kernels.memory_thread_kernels import results
 
-pytestmark = pytest.mark.gpu
-pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")
-
 
 @pytest.mark.parametrize("index", [0, 1, 2])
 def test_the_results_are_the_same_wherever_it_is(index: int) -> None:

@@ -18,7 +18,6 @@ from numpipe.launch import driver
 from tests.kernels.mesh_kernels import forgetful, gather, inputs, shift
 from tests.kernels.started_ranks import started
 
-pytestmark = pytest.mark.gpu
 ALONE = True
 WITH_TORCH = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="PyTorch is not installed")
 

@@ -11,8 +11,6 @@ import pytest
 from numpipe import launch, ops
 from tests.ops.test_matmul import SHAPES
 
-pytestmark = pytest.mark.gpu
-pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")
 torch = pytest.importorskip("torch")
 PROCESSES = 4
 

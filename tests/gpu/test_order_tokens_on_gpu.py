@@ -6,8 +6,6 @@ import pytest
 
 from tests.kernels.order_token_kernels import kernels
 
-pytestmark = pytest.mark.gpu
-pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")
 REPEATS = 50
 
 

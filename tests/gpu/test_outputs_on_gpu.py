@@ -24,8 +24,6 @@ from tests.kernels.output_kernels import (
     integers,
 )
 
-pytestmark = pytest.mark.gpu
-pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")
 REPEATS = 10
 
 

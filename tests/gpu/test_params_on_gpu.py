@@ -18,9 +18,6 @@ from tests.kernels.transform_kernels import (
     product,
 )
 
-pytestmark = pytest.mark.gpu
-pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")
-
 
 @pytest.mark.parametrize("width, majors", COMBINATIONS)
 def test_a_product_is_right_for_panels_of_every_width_and_both_major_orders(width: int, majors: str) -> None:

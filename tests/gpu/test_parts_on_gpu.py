@@ -7,9 +7,6 @@ import pytest
 
 from tests.kernels.part_kernels import TYPES, coalesced_wrong, columns_wrong, halves_wrong, vectors_wrong
 
-pytestmark = pytest.mark.gpu
-pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")
-
 
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 def test_parts_of_tiles_are_numpys(dtype: np.dtype) -> None:

@@ -14,7 +14,6 @@ import numpipe
 from numpipe.launch import driver
 from tests.kernels.gpu_kernels import CASES, Case
 
-pytestmark = pytest.mark.gpu
 ALONE = True
 REPEATS = 30
 

@@ -29,8 +29,6 @@ from tests.language.memory import test_primitives_heeded as heeded
 from tests.language.memory.test_primitives import COMBINED, DTYPES, matrices
 from tests.plan.test_scratch import by_a_function, chosen, other_layouts, with_a_pipeline
 
-pytestmark = pytest.mark.gpu
-pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")
 PROCESSES = 4
 REPEATS = 20
 

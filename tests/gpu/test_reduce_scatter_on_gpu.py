@@ -14,8 +14,6 @@ from numpipe.launch import DeviceArray
 from tests.kernels.split_cases import BF16, F16, check_bits_on_gpu, check_tuned_on_gpu, integers
 from tests.kernels.split_kernels import InCluster, exchanged
 
-pytestmark = pytest.mark.gpu
-pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")
 CONFIGS = {
     "two": InCluster(2, 128, 128, 64, 5, wgs=2), "three": InCluster(3, 64, 48, 64, 4), "four": InCluster(4, 128, 64, 64, 4, wgs=2),
     "eight": InCluster(8, 128, 128, 64, 3, wgs=2), "wide": InCluster(2, 128, 256, 64, 2, wgs=2),

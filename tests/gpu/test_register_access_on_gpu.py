@@ -6,9 +6,6 @@ import pytest
 
 from tests.kernels.access_kernels import CASES, differing
 
-pytestmark = pytest.mark.gpu
-pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")
-
 
 @pytest.mark.parametrize("name", CASES)
 def test_arrays_hold_what_numpy_makes_of_them(name: str) -> None:

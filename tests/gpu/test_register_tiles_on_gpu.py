@@ -44,8 +44,6 @@ from tests.kernels.register_kernels import (
 from tests.kernels.tile_expressions import arguments, expressions, fits, wrong
 from tests.kernels.wgmma_kernels import COLUMNS, is_right
 
-pytestmark = pytest.mark.gpu
-pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")
 PROCESSES = 4
 ARGUMENTS = arguments()
 programs = st.tuples(*[expressions(kind, 3).filter(lambda text: fits(text, ARGUMENTS)) for kind in "ffffffffiiiiiihhhhhh"])

@@ -31,8 +31,6 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 
 import by_rows
 
-pytestmark = pytest.mark.gpu
-pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")
 PROCESSES = 4
 F32, I32 = np.dtype(np.float32), np.dtype(np.int32)
 TURNS = list(enumerate(SHAPES))

@@ -7,9 +7,6 @@ import pytest
 
 from tests.kernels.scatter_kernels import TYPES, expert_rows_wrong, permuted_wrong, scattered
 
-pytestmark = pytest.mark.gpu
-pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")
-
 
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 def test_rows_columns_and_vectors_go_where_indices_say(dtype: np.dtype) -> None:

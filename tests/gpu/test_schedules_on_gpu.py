@@ -15,8 +15,6 @@ from numpipe import CompilerParams, Trace
 from tests.kernels.kernels_for_tests import operands, product
 from tests.kernels.turn_kernels import cases
 
-pytestmark = pytest.mark.gpu
-pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")
 REPEATS = 10
 SHAPES = ((1024, 1024, 512), (1000, 777, 200), (64, 64, 64), (1, 8, 8), (3000, 3000, 704), (257, 4097, 0), (17, 2000, 1000))
 F16, BF16 = np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)

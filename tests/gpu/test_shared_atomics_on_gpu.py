@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 from tests.kernels.shared_atomic_kernels import all_kinds, by_lanes, by_rows, expected, expected_by_rows, histogram, shared_by_two
 
-pytestmark = pytest.mark.gpu
-pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")
 RNG = np.random.default_rng(0)
 
 

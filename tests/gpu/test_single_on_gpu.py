@@ -10,8 +10,6 @@ import pytest
 from tests.kernels import single_kernels as kernels
 from tests.language.pipeline.test_warp_specialized_false import check_counts
 
-pytestmark = pytest.mark.gpu
-pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")
 PROCESSES = 4
 REPEATS = 10
 

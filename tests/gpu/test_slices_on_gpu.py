@@ -7,9 +7,6 @@ import pytest
 
 from tests.kernels.slice_kernels import STARTS, anywhere, neighbours, stencil, stored_anywhere, stored_by_two_warps
 
-pytestmark = pytest.mark.gpu
-pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")
-
 
 def test_a_stencil() -> None:
     x = np.random.default_rng(0).random((1000, 1300), np.float32)

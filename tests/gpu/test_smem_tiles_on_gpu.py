@@ -8,8 +8,6 @@ import pytest
 from tests.kernels.kernels_for_tests import F32
 from tests.kernels.smem_kernels import ARRAYS, array, copied, scaled, sum_of_views
 
-pytestmark = pytest.mark.gpu
-pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")
 REPEATS = 10
 
 

@@ -10,8 +10,6 @@ from tests.kernels.barrier_plans import MANUAL
 from tests.kernels.step_plans import EACH, GRIDS, Operand, Plan, check
 from tests.language.pipeline.test_steps import BODIES, FORMS, PLANS, UNEQUAL
 
-pytestmark = pytest.mark.gpu
-pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")
 PROCESSES = 4
 REPEATS = 5
 

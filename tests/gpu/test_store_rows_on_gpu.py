@@ -14,7 +14,6 @@ from tests.kernels import turn_kernels
 from tests.kernels.kernels_for_tests import Config, gemm, operands, product
 from tests.kernels.odd_outputs import BF16, F16, F32, behind_a_reduction, copied, expected, in_batches, values
 
-pytestmark = pytest.mark.gpu
 PROCESSES = 4
 on_gpu = launch.DeviceArray.from_host
 PLACES = ((0, 1), (1, 0), (1, 1), (2, 2), (2, 0), (4, 4), (8, 8))

@@ -56,8 +56,6 @@ from tests.kernels.tile_function_kernels import (
     wanted_of_exact,
 )
 
-pytestmark = pytest.mark.gpu
-pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")
 PROCESSES = 4
 
 

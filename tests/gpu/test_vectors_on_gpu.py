@@ -7,9 +7,6 @@ import pytest
 
 from tests.kernels.vector_kernels import DTYPES, SIZES, array, by_hand, copied, expected, rows, shifted, through_lanes
 
-pytestmark = pytest.mark.gpu
-pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")
-
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_a_pipeline_of_vectors(dtype: np.dtype) -> None:

@@ -6,9 +6,6 @@ import pytest
 
 from tests.kernels.wish_kernels import CASES, wrong
 
-pytestmark = pytest.mark.gpu
-pytest.importorskip("cuda.bindings", reason="the CUDA wheels are not installed")
-
 
 @pytest.mark.parametrize("name", CASES)
 def test_it_is_what_numpy_makes(name: str) -> None:

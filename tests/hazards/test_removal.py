@@ -74,11 +74,6 @@ class Survey:
         return Found()
 
 
-@pytest.fixture(autouse=True)
-def _simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
-
-
 @pytest.fixture(scope="module")
 def survey() -> Survey:
     with pytest.MonkeyPatch.context() as patch:

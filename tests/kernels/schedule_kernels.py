@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 import numpipe
-from numpipe import SMEM, Barrier, ds
+from numpipe import SMEM, Barrier
 
 
 @numpipe.function
@@ -22,7 +22,7 @@ def unlucky(then: str) -> Any:
     """What a warpgroup does that finds the schedule it did not expect."""
     @numpipe.function
     def writes(y, never):
-        y[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + 1
+        y[:64, :64] = numpipe.zeros((64, 64), np.float32) + 1
 
     @numpipe.function
     def asserts(y, never):
@@ -92,7 +92,7 @@ def sums(x, y):
     """y += x[i] of each CTA i, by TMA: right in every order, and rounded differently in each."""
     i = numpipe.program_id(0)
     tile, landed = numpipe.scratch((SMEM((64, 32), x.dtype), Barrier()))
-    numpipe.copy_gmem_to_smem(x.at[i, ds(0, 64), ds(0, 32)], tile, landed)
+    numpipe.copy_gmem_to_smem(x.at[i, :64, :32], tile, landed)
     numpipe.barrier_wait(landed)
-    numpipe.copy_smem_to_gmem(tile, y.at[ds(0, 64), ds(0, 32)], reduction_op="add")
+    numpipe.copy_smem_to_gmem(tile, y.at[:64, :32], reduction_op="add")
     numpipe.wait_smem_to_gmem(0)

@@ -503,7 +503,7 @@ refused(
     "memory_thread_idx=None, steps_of=None): it has no argument 'slots'",
     mend={"slots=2": "max_concurrent_steps=2"},
 )
-refused(
+a_pipeline_that_only_the_compute_role_reaches = refused(
     "a_pipeline_that_only_the_compute_role_reaches",
     """
     def inner():

@@ -84,7 +84,7 @@ refused(
     "written {{ or }})",
     mend={'"{"': '"{{"'},
 )
-refused(
+two_lines = refused(
     "two_lines",
     r"""
     numpipe.debug_print("a\nb")

@@ -528,7 +528,7 @@ refused(
 )
 
 # values
-refused(
+an_unknown_attribute = refused(
     "an_unknown_attribute",
     """
     x = a.nothing
@@ -563,7 +563,7 @@ refused(
     "f(x, y): argument 'y' missing",
     mend={"f(3)": "f(3, 4)"},
 )
-refused(
+a_pipeline_chosen_at_run_time = refused(
     "a_pipeline_chosen_at_run_time",
     """
     if a.shape[0] > 3:

@@ -23,11 +23,6 @@ OP = importlib.import_module("numpipe.ops.attention")  # the package's attribute
 SMALL, ALONE = Config(64), Config(64, 1, alone=True)
 
 
-@pytest.fixture(autouse=True)
-def simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
-
-
 def test_the_example_prints_the_error_of_every_config_that_fits(capsys: pytest.CaptureFixture[str],
                                                                 monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["flash_attention.py", "--target", "sim", "--shape", "1,2/1,72,64", "--causal"])

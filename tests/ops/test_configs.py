@@ -33,11 +33,6 @@ Products = dict[tuple[str, int, int, int], list[tuple[Config, float]]]
 """configs and seconds of each product, by run, M, N and K"""
 
 
-@pytest.fixture(autouse=True)
-def simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
-
-
 # ---- which there are
 def test_large_tiles_have_several_numbers_of_staging_panels() -> None:
     """Each with as many slots as fit beside them: a panel less at the same number of slots would win nothing."""

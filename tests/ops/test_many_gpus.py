@@ -35,11 +35,6 @@ SMALL = {
 Arrays = list[np.ndarray[Any, Any]]
 
 
-@pytest.fixture(autouse=True)
-def _simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
-
-
 def integers(gpus: int, *shape: int, dtype: Any = F16, order: str = "C") -> Arrays:
     """An array for each GPU, of numbers whose sums of products are exact in float32: the result is rounded once, to known bits."""
     rng = np.random.default_rng(math.prod(shape) + gpus)

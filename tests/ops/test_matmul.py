@@ -35,11 +35,6 @@ OP = importlib.import_module("numpipe.ops.matmul")  # the package's attribute of
 CONFIGS = gemm_tuned.CONFIGS
 
 
-@pytest.fixture(autouse=True)
-def simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
-
-
 @pytest.mark.thorough
 def test_it_prints_the_error_of_every_config(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["gemm_tuned.py", "--target", "sim", "--shape", "200,264,136"])

@@ -16,11 +16,6 @@ from numpipe import BlockSpec, PipelineState, SpecError, ds
 emit = numpipe.emit_pipeline_warp_specialized
 
 
-@pytest.fixture(autouse=True)
-def _simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
-
-
 def halves(rows: int, columns: int = 64, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).integers(-2, 3, (rows, columns)).astype(np.float16)
 

@@ -28,11 +28,6 @@ from tests.kernels.transform_kernels import (
 HALF = np.dtype(np.float16)
 
 
-@pytest.fixture(autouse=True)
-def _simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
-
-
 @pytest.mark.parametrize("width, majors", COMBINATIONS)
 def test_a_product_is_right_for_panels_of_every_width_and_both_major_orders(width: int, majors: str) -> None:
     a, b = operands(majors)

@@ -34,11 +34,6 @@ from tests.kernels.order_kernels import (
 )
 
 
-@pytest.fixture(autouse=True)
-def _each_execution_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
-
-
 @pytest.mark.parametrize("module", [places, splits], ids=lambda module: module.__name__)
 def test_tiles_are_numbered_in_int32_when_compiled(module: Any) -> None:
     """As they are simulated. Python's operators would be Numba's: int32 - int32 is an int64, in which a kernel would go on."""

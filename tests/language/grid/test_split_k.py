@@ -39,11 +39,6 @@ T16 = ArrayType((512, 512), np.float16)
 compiles = pytest.mark.skipif(toolchain() is not None, reason=f"no compiler: {toolchain()}")
 
 
-@pytest.fixture(autouse=True)
-def simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
-
-
 # ---- who computes what
 def parts(tiles: int, steps: int, ctas: int, split: int | str) -> Iterator[tuple[int, int, splits.Part]]:
     """(CTA, tile, part) of all CTAs, those of each in order."""

@@ -13,12 +13,6 @@ import numpipe
 from numpipe.core.machine import current
 from numpipe.core.op import op
 
-
-@pytest.fixture(autouse=True)
-def _each_execution_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
-
-
 seen: list[tuple[int, ...]] = []
 
 

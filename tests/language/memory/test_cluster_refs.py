@@ -17,11 +17,6 @@ KINDS: list[tuple[int, Any, tuple[int, int], bool]] = [
     (2, np.float32, (64, 32), True), (4, np.float16, (64, 64), True), (3, np.int32, (64, 40), False), (2, np.int8, (128, 16), True)]
 
 
-@pytest.fixture(autouse=True)
-def _simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
-
-
 def integers(*shape: int, dtype: Any = np.float32) -> np.ndarray:
     return np.random.default_rng(sum(shape)).integers(-3, 4, shape).astype(dtype)
 
@@ -91,11 +86,11 @@ def test_what_another_barrier_tells_is_not_enough() -> None:
     def passed_on(x, y):
         tile, met = numpipe.scratch((SMEM((64, 32), np.float32), ClusterBarrier("all", 2)))
         rank = numpipe.axis_index("all")
-        tile[...] = x[ds(rank * 64, 64), ds(0, 32)]
+        tile[...] = x[ds(rank * 64, 64), :32]
         for k in range(2):
             numpipe.barrier_arrive(met.at[k])
             numpipe.barrier_wait(met.at[k])
-        y[ds(rank * 64, 64), ds(0, 32)] = numpipe.cluster_ref(tile, cluster_idx=(rank + 1) % 3, cluster_dim="all")[...]
+        y[ds(rank * 64, 64), :32] = numpipe.cluster_ref(tile, cluster_idx=(rank + 1) % 3, cluster_dim="all")[...]
 
     with pytest.raises(PipelineRace, match=r"orders_stores=True"):
         passed_on.simulate(integers(192, 32), np.zeros((192, 32), np.float32))
@@ -109,18 +104,18 @@ def pair(body: Any) -> numpipe.Kernel:
 def test_what_is_no_tile_of_another_cta_is_refused() -> None:
     def axis(x, y):
         tile = numpipe.scratch(SMEM((64, 32), np.float32))
-        y[ds(0, 64), ds(0, 32)] = numpipe.cluster_ref(tile, cluster_idx=0, cluster_dim="other")[...]
+        y[:64, :32] = numpipe.cluster_ref(tile, cluster_idx=0, cluster_dim="other")[...]
 
     def slot(x, y):
         for _, (tile,) in numpipe.pipeline(grid=(1,), in_specs=(numpipe.BlockSpec((64, 32)),))(x):
-            y[ds(0, 64), ds(0, 32)] = numpipe.cluster_ref(tile, cluster_idx=0, cluster_dim="pair")[...]
+            y[:64, :32] = numpipe.cluster_ref(tile, cluster_idx=0, cluster_dim="pair")[...]
 
     def array(x, y):
-        y[ds(0, 64), ds(0, 32)] = numpipe.cluster_ref(x, cluster_idx=0, cluster_dim="pair")[...]
+        y[:64, :32] = numpipe.cluster_ref(x, cluster_idx=0, cluster_dim="pair")[...]
 
     def stored(x, y):
         tile = numpipe.scratch(SMEM((64, 32), np.float32))
-        numpipe.cluster_ref(tile, cluster_idx=0, cluster_dim="pair")[...] = x[ds(0, 64), ds(0, 32)]
+        numpipe.cluster_ref(tile, cluster_idx=0, cluster_dim="pair")[...] = x[:64, :32]
 
     def tested(x, y):
         there = numpipe.scratch(ClusterBarrier("pair", orders_stores=True))
@@ -142,7 +137,7 @@ def test_what_is_no_tile_of_another_cta_is_refused() -> None:
 def test_a_cta_that_the_cluster_has_not_is_reported() -> None:
     def behind(x, y):
         tile = numpipe.scratch(SMEM((64, 32), np.float32))
-        y[ds(0, 64), ds(0, 32)] = numpipe.cluster_ref(tile, cluster_idx=2 + numpipe.axis_index("pair"), cluster_dim="pair")[...]
+        y[:64, :32] = numpipe.cluster_ref(tile, cluster_idx=2 + numpipe.axis_index("pair"), cluster_dim="pair")[...]
 
     with pytest.raises(SimulationError, match=r"cluster_ref: cluster_idx=[23], and the cluster has 2 CTAs along 'pair'"):
         pair(behind).simulate(integers(128, 32), np.zeros((128, 32), np.float32))

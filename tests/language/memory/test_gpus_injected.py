@@ -49,11 +49,6 @@ BUGS = {
 }
 
 
-@pytest.fixture(autouse=True)
-def _simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
-
-
 @pytest.mark.variants(6)
 @pytest.mark.schedules
 @pytest.mark.parametrize("name", BUGS)

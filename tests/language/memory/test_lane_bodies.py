@@ -43,11 +43,6 @@ from tests.kernels.lane_kernels import (
 DTYPES = [np.float16, ml_dtypes.bfloat16, np.float32]
 
 
-@pytest.fixture(autouse=True)
-def _simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
-
-
 # ---- values
 def test_every_lane_carries_a_number_of_its_own() -> None:
     check_column_sums(column_sums, target="sim")

@@ -14,11 +14,6 @@ from tests.kernels import memory_thread_kernels as kernels
 ARGS = (*[ArrayType((8, 8), np.float16)] * 2, *[ArrayType((8, 8), np.float32)] * 2)
 
 
-@pytest.fixture(autouse=True)
-def simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
-
-
 def test_the_results_are_the_same_wherever_it_is() -> None:
     expected = kernels.results(None, target="sim")
     for index in range(3):

@@ -40,11 +40,6 @@ SEEDS = (None, *range(6))
 HALF = ArrayType((8, 8), np.float16)
 
 
-@pytest.fixture(autouse=True)
-def simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
-
-
 def matrices(m: int, n: int, k: int) -> tuple[np.ndarray, np.ndarray]:
     random = np.random.default_rng(m + n + k)
     a, b = (random.standard_normal((rows, k)).astype(np.float16) for rows in (m, n))

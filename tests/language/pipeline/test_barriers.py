@@ -29,11 +29,6 @@ emit = numpipe.emit_pipeline_warp_specialized
 SCHEDULES = (None, *range(9))
 
 
-@pytest.fixture(autouse=True)
-def _simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
-
-
 def named(manual: tuple[bool, bool]) -> str:
     return " and ".join(kind for kind, asked in zip(("ready", "consumed"), manual, strict=True) if asked)
 

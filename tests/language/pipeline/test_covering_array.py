@@ -26,11 +26,6 @@ ALWAYS = 1
 """arrays that are run each time; in the others, which run with ``-m soak``, a pair of choices meets in other company"""
 
 
-@pytest.fixture(autouse=True)
-def _simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
-
-
 # ---- the generator ------------------------------------------------------------------------------------------------------
 SMALL = {"x": (0, 1, 2), "y": (0, 1), "z": (0, 1, 2), "w": ("p", "q")}
 SMRULES = (Rule(lambda x, y: x + y < 3), Rule(lambda z, w: w == "p" or z == 0), Rule(lambda y, z: y != 1 or z != 2))

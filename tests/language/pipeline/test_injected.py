@@ -28,11 +28,6 @@ SCHEDULES = (None, *range(examples(20)))  # None: the order of the virtual-time 
 RING = r"kernels_for_tests\.py:\d+"
 
 
-@pytest.fixture(autouse=True)
-def simulated_only(monkeypatch):
-    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
-
-
 @dataclass(frozen=True)
 class Bug:
     """`old` becomes `new` in the source of an operation of the ring."""

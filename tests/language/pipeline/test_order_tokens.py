@@ -21,11 +21,6 @@ from tests.kernels.order_token_kernels import kernels
 SCHEDULES = (None, 0, 1)
 
 
-@pytest.fixture(autouse=True)
-def _simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
-
-
 def check(name: str, seed: int | None) -> None:
     case = kernels()[name]
     case.check(lambda *args, **options: case.kernel.simulate(*args, seed=seed, **options))

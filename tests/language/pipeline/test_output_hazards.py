@@ -21,11 +21,6 @@ from tests.kernels.output_kernels import Config, check_copy, copy, integers
 SCHEDULES = (None, *range(6))
 
 
-@pytest.fixture(autouse=True)
-def _simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
-
-
 UNORDERED = r"(TMA store \(o\) reads SMEM.* while write|bytes that nobody has written|write \(tile\[…\] = value\) writes)"
 BUGS = {
     "no fence": (outputs.end_block, "fence.proxy_async()", "pass", PipelineRace,

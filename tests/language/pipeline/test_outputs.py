@@ -29,11 +29,6 @@ from tests.kernels.output_kernels import (
 emit = numpipe.emit_pipeline_warp_specialized
 
 
-@pytest.fixture(autouse=True)
-def _simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
-
-
 def simulated(seed: int | None = None) -> Any:
     return lambda kernel, *args, **statics: kernel.simulate(*args, seed=seed, **statics)
 

@@ -15,11 +15,6 @@ from numpipe.plan.plans import ArrayArg
 from numpipe.plan.unit import Unit
 
 
-@pytest.fixture(autouse=True)
-def _each_execution_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
-
-
 def f32(x: np.ndarray) -> np.ndarray:
     return x.astype(np.float32)
 

@@ -41,11 +41,6 @@ UNEQUAL = {
 SEEDS = (None, 0, 1)
 
 
-@pytest.fixture(autouse=True)
-def _simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
-
-
 def loads(plan: Plan, grid: tuple[int, int, int]) -> Counter[str]:
     """TMA loads of each array, in a run whose output is right."""
     trace = numpipe.Trace()

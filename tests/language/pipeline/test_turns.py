@@ -40,11 +40,6 @@ PING_PONG = {name: cfg for name, cfg in gemm_tuned.CONFIGS.items() if cfg.schedu
 compiles = pytest.mark.skipif(toolchain() is not None, reason=f"no compiler: {toolchain()}")
 
 
-@pytest.fixture(autouse=True)
-def simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
-
-
 def run(case: Case, kernel: Any = None, seed: int | None = None, **options: Any) -> np.ndarray:
     c = case.output()
     (kernel or case.kernel).simulate(*case.inputs, c, cfg=case.cfg, seed=seed, **options)

@@ -14,11 +14,6 @@ from tests.kernels.covering import pairwise
 from tests.kernels.kernels_for_tests import F32, SMALL, by_trip_count, operands
 
 
-@pytest.fixture(autouse=True)
-def _simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
-
-
 def tiles_with(counts: list[int]) -> np.ndarray:
     """A host table of 2 x 3 tiles, the i-th with counts[i] steps."""
     return np.array([(i // 3, i % 3, steps) for i, steps in enumerate(counts)], np.int32)

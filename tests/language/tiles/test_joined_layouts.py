@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import numpipe
-from numpipe import CompileError, ds
+from numpipe import CompileError
 from numpipe.compile.build import toolchain
 from numpipe.language.tiles.layouts import COLUMN, EITHER, ROW, Form
 from numpipe.language.tiles.layouts import joined as joined_form
@@ -23,11 +23,6 @@ from tests.kernels.layout_kernels import (
 
 compiles = pytest.mark.skipif(toolchain() is not None, reason="no compiler")
 VECTORS = {layout: Form((64,), np.dtype(np.float32), layout) for layout in (EITHER, ROW, COLUMN)}
-
-
-@pytest.fixture(autouse=True)
-def _simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
 
 
 @pytest.mark.parametrize("layout", VECTORS)
@@ -90,7 +85,7 @@ def carried(first: str, then: str) -> Any:
             return vector(then)
 
         def compute(pipeline):
-            y[ds(0, 64)] = pipeline(vector(first))
+            y[:64] = pipeline(vector(first))
 
         numpipe.emit_pipeline_warp_specialized(body, grid=(3,), compute_context=compute, in_specs=(
             numpipe.BlockSpec((64, 64), lambda k: (0, k)),))(x)

@@ -8,12 +8,6 @@ import pytest
 from tests.kernels.limit_kernels import LIMITS, grouped, limited, scattered
 
 
-@pytest.fixture(autouse=True)
-def _simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
-
-
-
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int8])
 @pytest.mark.variants(2)
 def test_a_run_time_row_or_column_ends_loads_and_stores(dtype: type) -> None:

@@ -34,11 +34,6 @@ F32 = np.dtype(np.float32)
 LANES = np.arange(128)
 
 
-@pytest.fixture(autouse=True)
-def _simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
-
-
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_every_element_is_held_and_each_lane_has_equally_many(shape: tuple[int, int]) -> None:
     for lanes in (4, 8, 16, 32):

@@ -20,12 +20,6 @@ from tests.kernels.shared_atomic_kernels import (
 RNG = np.random.default_rng(0)
 
 
-@pytest.fixture(autouse=True)
-def _simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
-
-
-
 def test_a_histogram_of_bytes() -> None:
     x, y = RNG.integers(0, 256, (256, 128)).astype(np.uint8), np.zeros(256, np.int32)
     histogram(x, y, target="sim")

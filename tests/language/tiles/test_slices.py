@@ -28,11 +28,6 @@ from tests.kernels.slice_kernels import (
 )
 
 
-@pytest.fixture(autouse=True)
-def _simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
-
-
 def test_a_stencil_reads_shifted_views_of_one_tile() -> None:
     x = np.random.default_rng(0).random((200, 300), np.float32)
     y = np.zeros_like(x)

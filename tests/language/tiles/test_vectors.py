@@ -20,12 +20,6 @@ from tests.kernels.vector_kernels import (
 )
 
 
-@pytest.fixture(autouse=True)
-def _simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
-
-
-
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.variants(4)
 def test_a_pipeline_of_vectors_reads_zeros_behind_the_array_and_clips_what_it_stores(dtype: np.dtype) -> None:

@@ -14,11 +14,6 @@ COMPILED = (56,)
 """each takes a second; the others with ``-m soak``, and those of the examples are compiled there"""
 
 
-@pytest.fixture(autouse=True)
-def _simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
-
-
 def test_every_number_of_columns_simulated() -> None:
     assert [n for n in COLUMNS if not is_right(n, target="sim")] == []
 

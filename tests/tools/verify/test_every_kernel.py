@@ -127,11 +127,6 @@ CALLS: dict[str, tuple[Callable[[], Any], set[str]]] = {
 """calls -> the functions of the kernels that they come to"""
 
 
-@pytest.fixture(autouse=True)
-def _simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
-
-
 def written() -> set[str]:
     """The functions that are kernels, by their decorators."""
     found = set()

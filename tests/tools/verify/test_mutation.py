@@ -22,11 +22,6 @@ from tests.kernels.kernels_for_tests import Config, gemm, operands
 CFG = Config(64, 64, 64, 2)
 
 
-@pytest.fixture(autouse=True)
-def _simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
-
-
 @numpipe.kernel(num_compute_wgs=1, grid=1)
 def differences(x, y, *, late: numpipe.Static = 1):
     """y[t] = x[t] - x[t - 1], by a block that is kept for a step."""
