@@ -16,7 +16,6 @@ from numba.cuda.cudadrv import nvvm
 
 from ...arch.target import Target
 from ...arch.targets import DEFAULT
-from ..undisturbed import COMPILES
 from . import lines
 from .code import rewrite_ir
 from .contexts import in_this_thread, own_contexts
@@ -130,7 +129,6 @@ def _with_log(method: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
-COMPILES.hold(global_compiler_lock)
 nvvm.CompilationUnit.verify = _with_log(nvvm.CompilationUnit.verify)
 nvvm.CompilationUnit.compile = _with_log(nvvm.CompilationUnit.compile)
 
