@@ -81,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     draws.add_argument("--titles", nargs="+", metavar="TITLE", help="one a trace")
     draws.add_argument("--summary", action="store_true", help="print where the time went, too")
     kept = commands.add_parser("cache", help="what was compiled, and is kept on disk for other processes")
-    kept.add_argument("action", choices=("info", "clear", "verify"), help="say how much it is; remove it; remove what is damaged")
+    kept.add_argument("action", choices=("info", "clear"), help="say how much it is; remove it")
     writes = commands.add_parser("export", help="compile a kernel, and write it to a file for numpipe.load")
     writes.add_argument("kernel", metavar="module:kernel", help="a module that Python can import, and the kernel's name in it")
     writes.add_argument("file")
@@ -165,7 +165,7 @@ def show_kernel(options: argparse.Namespace) -> int:
 
 
 def look_after_cache(action: str) -> int:
-    """Run ``cache`` and return the exit status: 1 where a damaged image was found, or there can be no cache."""
+    """Run ``cache`` and return the exit status: 1 where there can be no cache."""
     try:
         cache.folder()
     except RuntimeError as error:  # a user without a home
@@ -174,11 +174,7 @@ def look_after_cache(action: str) -> int:
     if action == "clear":
         print(f"{cache.clear()} images removed from {cache.folder()}")
         return 0
-    if action == "verify":
-        damaged = cache.damaged()
-        print(f"{len(cache.files())} images are whole; removed as damaged: {', '.join(path.name for path in damaged) or 'none'}")
-        return bool(damaged)
-    sizes = [status.st_size for path, status in cache.files() if status.st_size]  # without notes of checks
+    sizes = [status.st_size for path, status in cache.files() if path.suffix == cache.SUFFIX]
     print(f"{len(sizes)} images, {sum(sizes) / 1e6:.1f} MB of at most {cache.MOST_BYTES / 1e6:.0f}, in {cache.folder()} "
           f"({'in use' if cache.enabled() else 'not used: NUMPIPE_CACHE=0'}; {cache.VARIABLE} names another folder)")
     return 0

@@ -1,13 +1,14 @@
 """Images of compiled kernels on disk, so that a process finds what another one compiled.
 
-Each kernel has a file, named by its key (`fingerprint`), in the folder of the user's cache or in NUMPIPE_CACHE_DIR; NUMPIPE_CACHE=0
-turns the cache off. A file holds the SHA-256 of the rest, the key, and the image's bytes (`launch.image`): nothing of it is
-executed before both agree, and what does not is deleted and compiled again. Files are written beside their place and renamed, so a
-reader sees a whole one or none.
+Each kernel has a file, named by its key (`fingerprint`), in `folder()`; NUMPIPE_CACHE=0 turns the
+cache off. A file holds the SHA-256 of the rest, the key, and the image's bytes (`launch.image`).
+Nothing of it is executed before both agree; a file that does not agree is deleted and the kernel is
+compiled again. Files are written under another name and renamed, so a reader sees a whole file or
+none.
 
-Of several processes that need a kernel one compiles: it holds a lock on a file, and the others wait. The lock ends with its holder,
-and nobody waits longer than WAIT seconds: then it compiles for itself. What goes wrong with files (a full disk, a folder that is
-somebody else's) is warned of once, and the kernel is compiled.
+If several processes need a kernel, one compiles it and holds a lock on a file; the others wait. The
+lock ends with its holder, and after WAIT seconds a process compiles for itself. Trouble with files
+(a full disk, a folder of another user) causes one warning, and the kernel is compiled.
 """
 
 from __future__ import annotations
@@ -37,71 +38,71 @@ MOST_BYTES = 1 << 30
 """bytes of images that are kept; the ones that were used longest ago go first"""
 MOST_IMAGE = 1 << 28
 """bytes of one image"""
-_SUFFIX = ".image"
-_SUFFIXES = (_SUFFIX, ".facts", ".passed")
+SUFFIX = ".image"
+_SUFFIXES = (SUFFIX, ".facts", ".passed")
 
 
 def folder() -> Path:
-    """Return where numpipe keeps what it made: NUMPIPE_CACHE_DIR, else ``numpipe`` in the user's cache."""
+    """Return where numpipe keeps what it made: NUMPIPE_CACHE_DIR, or numpipe in ~/.cache."""
     if path := os.environ.get(VARIABLE):
         return Path(path)
-    try:
-        import platformdirs
-    except ImportError:
-        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "numpipe"
-    return Path(platformdirs.user_cache_path("numpipe", appauthor=False))
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "numpipe"
 
 
 def enabled() -> bool:
-    """Return whether kernels are kept: on systems where they are compiled, unless NUMPIPE_CACHE=0."""
+    """Return whether images are kept: on POSIX systems, unless NUMPIPE_CACHE=0."""
     return os.name == "posix" and os.environ.get("NUMPIPE_CACHE", "1") != "0"
 
 
-def image(key: str | None, make: Callable[[], Image], still: Callable[[], bool] = lambda: True) -> Image:
-    """Return the image of this key from the cache, or else what `make` compiles; key None: nothing is kept.
+def image(
+    key: str | None, make: Callable[[], Image], still: Callable[[], bool] = lambda: True
+) -> Image:
+    """Return the image of this key from the cache, or what `make` compiles.
 
-    What was made is kept if it is `still` what the key says: a compile takes seconds, in which a module's names may change.
+    The compiled image is kept if it is `still` what the key says: a module's names may change
+    during a compile. With key None nothing is kept.
     """
     place = _place(key)
     if place is None:
         return make()
-    found: Image | None = _read(place)
-    if found is None:
+    if (found := find(key)) is None:
         with _locked(place):
-            found = _read(place)  # what the one compiled that had the lock before
+            found = find(key)  # what the one compiled that had the lock before
             if found is None:
                 found = make()
                 if still():
                     _write(place, found.to_bytes())
-                return found
-    if log.on("compile"):
-        log.say("compile", f"{found.name}: from {place}")
     return found
 
 
-def facts(key: str | None, make: Callable[[], dict[str, list[str]]]) -> dict[str, list[str]]:
-    """Return what was found out about the source that this key stands for, lists of names by name, or else what `make` finds."""
-    place = _place(key, ".facts")
+Facts = dict[str, list[str]]
+
+
+def facts(key: str | None, make: Callable[[], Facts], suffix: str = ".facts") -> Facts:
+    """Return what `make` finds out about the source of this key, from the cache if it is there."""
+    place = _place(key, suffix)
     if place is None:
         return make()
-    found: dict[str, list[str]] | None = _read(place, _names)
+    found: Facts | None = _read(place, _facts)
     if found is None:
         found = make()
         _write(place, json.dumps(found).encode())
     return found
 
 
-def _names(data: bytes, what: str) -> dict[str, list[str]]:
+def _facts(data: bytes, what: str) -> Facts:
     """Return the facts in a file. Raises ValueError where it holds anything else."""
     found = records.parsed(data)
-    if not isinstance(found, dict) or not all(isinstance(names, list) and all(isinstance(name, str) for name in names)
-                                              for names in found.values()):
-        raise ValueError("it holds no lists of names")
+    if not isinstance(found, dict):
+        raise ValueError("it holds no facts")
+    for names in found.values():
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise ValueError("it holds no lists of names")
     return found
 
 
 def find(key: str | None) -> Image | None:
-    """Return the image of this key from the cache; None where it is not there. Waits for nobody who compiles it."""
+    """Return the image of this key from the cache, or None, without waiting for its compile."""
     place = _place(key)
     found: Image | None = None if place is None else _read(place)
     if found is not None and log.on("compile"):
@@ -109,7 +110,7 @@ def find(key: str | None) -> Image | None:
     return found
 
 
-def _place(key: str | None, suffix: str = _SUFFIX) -> Path | None:
+def _place(key: str | None, suffix: str = SUFFIX) -> Path | None:
     """The file of a key; None where there can be none, which is warned of."""
     if key is None or not enabled():
         return None
@@ -118,7 +119,9 @@ def _place(key: str | None, suffix: str = _SUFFIX) -> Path | None:
         images.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = images.stat()
         if status.st_uid != os.getuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            raise PermissionError(errno.EPERM, "it belongs to another user, or others may write to it", str(images))
+            raise PermissionError(
+                errno.EPERM, "it belongs to another user, or others may write to it", str(images)
+            )
     except (OSError, RuntimeError) as error:  # RuntimeError: a user without a home
         _warn(error)
         return None
@@ -133,31 +136,33 @@ def _warn(error: Exception) -> None:
     cause = (isinstance(error, OSError) and error.strerror) or str(error)
     if cause not in _warned:
         _warned.add(cause)
-        warnings.warn(f"numpipe's cache of compiled kernels is not used: {error}; set {VARIABLE} to another folder, or "
-                      "NUMPIPE_CACHE=0", RuntimeWarning, stacklevel=2)
+        warnings.warn(
+            f"numpipe's cache of compiled kernels is not used: {error}; set {VARIABLE} to "
+            "another folder, or NUMPIPE_CACHE=0",
+            RuntimeWarning,
+            stacklevel=2,
+        )
 
 
 def passed(key: str | None, check: Callable[[], None]) -> None:
-    """Run `check`, which compiles a kernel as far as errors go, unless it passed for this key before."""
+    """Run `check`, which compiles a kernel as far as errors go, unless it passed for this key."""
     place = _place(key)
-    note = place and place.with_suffix(".passed")
-    if note is None or place is None or not (_is_file(note) or _is_file(place)):
+
+    def checked() -> Facts:
         check()
-        if note is not None:
-            with contextlib.suppress(OSError):
-                note.touch(mode=0o600)
+        return {}
+
+    if place is None or _read(place) is None:
+        facts(key, checked, ".passed")
 
 
 # ---- files
-def _is_file(path: Path) -> bool:
-    with contextlib.suppress(OSError):
-        return stat.S_ISREG(path.lstat().st_mode)
-    return False
-
-
 def content(path: Path, most: int = MOST_IMAGE) -> bytes:
-    """Return the bytes of a file of this user's. Raises FileNotFoundError, and ValueError for a link, a pipe, somebody else's
-    file, or one of more than `most` bytes."""
+    """Return the bytes of a file of this user.
+
+    Raises FileNotFoundError, and ValueError for a link, a pipe, a file of another user, or one of
+    more than `most` bytes.
+    """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
@@ -166,13 +171,17 @@ def content(path: Path, most: int = MOST_IMAGE) -> bytes:
         raise
     with open(descriptor, "rb") as file:
         status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.getuid() or status.st_size > most:
+        if (
+            not stat.S_ISREG(status.st_mode)
+            or status.st_uid != os.getuid()
+            or status.st_size > most
+        ):
             raise ValueError(f"it is no file of this user's with at most {most} bytes")
         return file.read(most)
 
 
 def put(path: Path, data: bytes) -> None:
-    """Write a file in one step: who reads it finds the old one or the new one, whoever else writes it."""
+    """Write a file in one step: readers find the old one or the new one, never a part."""
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".tmp")
     try:
         with open(descriptor, "wb") as file:
@@ -185,7 +194,7 @@ def put(path: Path, data: bytes) -> None:
 
 
 def _read(place: Path, parse: Callable[[bytes, str], Any] = Image.from_bytes) -> Any:
-    """Return the image in a file, or what `parse` returns; None where there is none, or not this one: such a file is removed."""
+    """Return what `parse` makes of a file, or None. A file that is not this key's is removed."""
     try:
         data = content(place)
         digest, rest = data[:32], data[32:]
@@ -212,26 +221,28 @@ def _write(place: Path, data: bytes) -> None:
     rest = place.stem.encode() + data
     try:
         put(place, hashlib.sha256(rest).digest() + rest)
-        if place.suffix == _SUFFIX:  # looking through the folder takes longer than writing facts
+        if place.suffix == SUFFIX:  # looking through the folder takes longer than writing facts
             evict(place.parent)
     except OSError as error:
         _warn(error)
 
 
 def files() -> list[tuple[Path, os.stat_result]]:
-    """Return the images in the cache, those first that were used last; those last whose time is still to come: the clock was set
-    back since."""
-    found, now = [], time.time()
+    """Return the files in the cache, those used last first."""
+    found = []
     with contextlib.suppress(OSError):
         for entry in os.scandir(folder() / "images"):
             with contextlib.suppress(OSError):  # another process removes it
                 if entry.name.endswith(_SUFFIXES):
                     found.append((Path(entry.path), entry.stat(follow_symlinks=False)))
-    return sorted(found, key=lambda one: one[1].st_mtime * (one[1].st_mtime < now + 60), reverse=True)
+    return sorted(found, key=lambda one: one[1].st_mtime, reverse=True)
 
 
 def evict(images: Path, most: int | None = None) -> int:
-    """Remove the images beyond `most` bytes that were used longest ago, and what processes that died left; return how many."""
+    """Remove files until `most` bytes are left, those used longest ago first; return how many.
+
+    Also removes what processes that died left.
+    """
     total, removed = 0, 0
     limit = MOST_BYTES if most is None else most
     for path, status in files():
@@ -252,41 +263,34 @@ def clear() -> int:
     return evict(folder() / "images", most=0)
 
 
-def damaged() -> list[Path]:
-    """Read every image; return, and remove, those that are damaged."""
-    return [path for path, _ in files() if path.suffix == _SUFFIX and _read(path) is None]
-
-
 # ---- one compile a key
 @contextlib.contextmanager
 def _locked(place: Path) -> Iterator[None]:
     """Hold the lock of a key, or go on without it where it cannot be had.
 
-    Who holds it removes its file behind the image's: a process that waits for the removed one then finds the image.
+    The holder removes the lock's file after it wrote the image, so a process that waits for the
+    removed file then finds the image.
     """
     import fcntl
 
     path = place.with_suffix(".lock")
+    descriptor, held, until = -1, False, time.monotonic() + WAIT
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        _warn(error)
-        yield
-        return
-    held, until = False, time.monotonic() + WAIT
-    try:
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        descriptor = os.open(path, flags, 0o600)
         while not held and time.monotonic() < until:
-            try:
-                fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # a forked child does not have it, as it would have flock's
+            try:  # unlike flock's, a forked child does not have this lock
+                fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 held = True
             except (BlockingIOError, PermissionError):
                 time.sleep(0.02)
-            except OSError as error:  # a file system without locks
-                _warn(error)
-                break
+    except OSError as error:  # also a file system without locks
+        _warn(error)
+    try:
         yield
     finally:
         if held:
             with contextlib.suppress(OSError):
                 path.unlink()
-        os.close(descriptor)
+        if descriptor >= 0:
+            os.close(descriptor)

@@ -1,13 +1,13 @@
-"""What code may read by name: the globals of its bytecode, and the names in its text that bytecode does not have.
+"""What code may read by name: the names in its bytecode, and those in its text alone.
 
-A name that leads to a package of `VERSIONED` says all by itself. Bytecode that imports anything else raises Unknown.
+A name that leads to a package of `VERSIONED` needs no description beyond itself. Bytecode that
+imports anything else raises Unknown.
 """
 
 from __future__ import annotations
 
+import dis
 import functools
-import keyword
-import linecache
 import re
 import sys
 import types
@@ -15,18 +15,35 @@ from collections.abc import Iterator
 from opcode import opmap
 from typing import Any
 
-from ..diagnostics import source
-
-VERSIONED = {"numpipe", "numpy", "ml_dtypes", "numba", "builtins", "abc", "_abc", "collections", "_collections", "copyreg",
-             "dataclasses", "enum", "functools", "_functools", "itertools", "math", "numbers", "operator", "_operator", "reprlib",
-             "types", "typing"}
+VERSIONED = {
+    "numpipe",
+    "numpy",
+    "ml_dtypes",
+    "numba",
+    "builtins",
+    "abc",
+    "_abc",
+    "collections",
+    "_collections",
+    "copyreg",
+    "dataclasses",
+    "enum",
+    "functools",
+    "_functools",
+    "itertools",
+    "math",
+    "numbers",
+    "operator",
+    "_operator",
+    "reprlib",
+    "types",
+    "typing",
+}
 """packages whose names mean the same as long as their version, or that of Python, is the same"""
-SINGLE = {type(None), type(...), type(NotImplemented), bool}
-"""types of which equal values are one object"""
 
 
 class Unknown(Exception):
-    """A value on which the machine code may depend, and of which no text says all."""
+    """A value on which the machine code may depend, and which no text describes completely."""
 
 
 def is_versioned(module: str) -> bool:
@@ -41,12 +58,15 @@ def versioned(module: str, name: str, value: object) -> str:
 
 
 def module_name(name: str) -> str:
-    return "__main__" if name == "__mp_main__" else name  # which a worker process calls the script that started it
+    """Return the name of a module; in worker processes the script is called __mp_main__."""
+    return "__main__" if name == "__mp_main__" else name
 
 
 def name_of_class(kind: type) -> str:
-    """Return the name of a class that the versions of packages tell; "" for others, as those of a text that exec ran, to which
-    Python gives the module "builtins"."""
+    """Return the name of a class of a versioned package, "" for others.
+
+    Python gives the module "builtins" to classes of a text that exec ran.
+    """
     if not is_versioned(kind.__module__):
         return ""
     found: Any = sys.modules.get(kind.__module__)
@@ -65,78 +85,52 @@ def codes(code: types.CodeType) -> Iterator[types.CodeType]:
             yield from codes(each)
 
 
-_GLOBAL, _CONSTANT, _SAME, _EXTENDED, _IMPORT = (opmap[name] for name in (
-    "LOAD_GLOBAL", "LOAD_CONST", "IS_OP", "EXTENDED_ARG", "IMPORT_NAME"))
-_NAMED = {opmap[name] for name in ("LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS") if name in opmap}  # in the body of a class
-_CACHE = opmap.get("CACHE", -1)
+_GLOBAL = opmap["LOAD_GLOBAL"]
+_NAMED = {_GLOBAL, *(opmap.get(name) for name in ("LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"))}
 
 
 @functools.lru_cache(maxsize=1024)
-def reads(code: types.CodeType) -> tuple[frozenset[str], bool]:
-    """Return the globals that bytecode reads, and whether it asks by `is` if two objects are the same one."""
-    names, extended, compares, before = set(), 0, False, (_CACHE, 0)
-    for operation, low in zip(code.co_code[::2], code.co_code[1::2], strict=True):
-        argument = extended << 8 | low
-        extended = argument if operation == _EXTENDED else 0
-        if operation == _GLOBAL:
-            names.add(code.co_names[argument >> (sys.version_info >= (3, 11))])
-        elif operation in _NAMED:
-            names.add(code.co_names[argument])
-        elif operation == _SAME:
-            compares |= before[0] != _CONSTANT or type(code.co_consts[before[1]]) not in SINGLE
-        elif operation == _IMPORT:
-            _check_imports(code)
-        if operation not in (_EXTENDED, _CACHE):
-            before = operation, argument
-    generated = code.co_filename == "<string>" and code.co_name.startswith("__")  # by dataclasses: they compare classes
-    return frozenset(names), compares and not generated
+def reads(code: types.CodeType) -> set[str]:
+    """Return the globals that bytecode reads."""
+    if len(code.co_names) > 127:  # some arguments have two bytes
+        return set(code.co_names)
+    shift = sys.version_info >= (3, 11)
+    return {
+        code.co_names[low >> shift if operation == _GLOBAL else low]
+        for operation, low in zip(code.co_code[::2], code.co_code[1::2], strict=True)
+        if operation in _NAMED
+    }
 
 
-def _check_imports(code: types.CodeType) -> None:
+def check_imports(code: types.CodeType) -> None:
     """Raise Unknown where bytecode imports what versions do not tell."""
-    import dis
-
+    if opmap["IMPORT_NAME"] not in code.co_code[::2]:
+        return
     found = list(dis.get_instructions(code))
     for number, one in enumerate(found):
-        if one.opname == "IMPORT_NAME" and (found[number - 2].argval != 0 or not is_versioned(one.argval)):  # its level
+        relative = found[number - 2].argval != 0
+        if one.opname == "IMPORT_NAME" and (relative or not is_versioned(one.argval)):
             raise Unknown(code)
 
 
-_TOKENS = re.compile(r"""
-    [rbfuRBFU]{0,2} (?: \"{3} (?: \\. | [^\\] )*? \"{3} | '{3} (?: \\. | [^\\] )*? '{3} | " (?: \\. | [^"\\\n] )* "
-                      | ' (?: \\. | [^'\\\n] )* ')
-    | \#[^\n]* | \d[\w.]* | (?P<dot>\.\s*)? (?P<name>[^\W\d]\w*) (?P<keyword>\s*=(?!=))? | (?P<other>[][(){}:])
-    """, re.VERBOSE | re.DOTALL)
+_TOKENS = re.compile(
+    r"""
+    \"{3} (?: \\. | [^\\] )*? \"{3} | '{3} (?: \\. | [^\\] )*? '{3}
+    | " (?: \\. | [^"\\\n] )* " | ' (?: \\. | [^'\\\n] )* ' | \#[^\n]*
+    | (?P<dot>\.\s*)? (?P<name>[^\W\d]\w*)
+    """,
+    re.VERBOSE | re.DOTALL,
+)
 
 
 @functools.lru_cache(maxsize=256)
-def identifiers(text: str) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the names in the body of a function's text, and the attributes: without its strings and comments."""
-    names, attributes, depth = set(), set(), 0
-    place = "decorators"
-    for token in _TOKENS.finditer(text):
-        name, other = token["name"], token["other"]
-        if place == "body":
-            if name and token["dot"]:
-                attributes.add(name)
-            elif name and not token["keyword"]:
-                names.add(name)
-        elif place == "decorators":
-            if name == "def" and not token["dot"]:
-                place, depth = "signature", 0
-        elif other == ":" and not depth:
-            place = "body"
-        elif other:
-            depth += (other in "([{") - (other in ")]}")
-    return frozenset(names - set(keyword.kwlist)), frozenset(attributes)
+def identifiers(text: str) -> tuple[set[str], set[str]]:
+    """Return names and attributes in a function's text after its name.
 
-
-def lines(function: types.FunctionType) -> list[str]:
-    """Return the text of a function; of one that nobody remembered as far as it has bytecode."""
-    try:
-        if (text := source.remembered(function)) is not None:
-            return text[0]
-        last = max(line or 0 for code in codes(function.__code__) for *_, line in code.co_lines())
-        return linecache.getlines(function.__code__.co_filename)[function.__code__.co_firstlineno - 1:last]
-    except (OSError, SyntaxError, ValueError):
-        return []
+    Those in strings and comments do not count.
+    """
+    body = re.split(r"\bdef\s+\w+", text, maxsplit=1)[-1]
+    names, attributes = set[str](), set[str]()
+    for token in _TOKENS.finditer(body):
+        (attributes if token["dot"] else names).add(token["name"])
+    return names - {None}, attributes

@@ -1,16 +1,15 @@
-"""Work that is done as a whole: no signal ends it half way, and no fork leaves the child with a part of it.
+"""Work that is done as a whole: no signal ends it half way, and a forked child knows if it has a part.
 
-Python forgets a module whose import was interrupted, and keeps the modules that it had imported: an import that begins again
-registers a second time what they have registered. A forked child has one thread, and the locks that its parent's others held.
+Python forgets a module whose import was interrupted, and keeps the modules that it had imported: an
+import that begins again registers a second time what they have registered. A forked child has one
+thread, and the locks that its parent's other threads held.
 """
 
 from __future__ import annotations
 
-import concurrent.futures.thread  # noqa: F401  (see the end)
 import contextlib
 import gc
 import itertools
-import logging  # noqa: F401
 import os
 import signal
 import threading
@@ -77,62 +76,40 @@ def in_child(mend: _Mend) -> _Mend:
 
 
 class Compiles:
-    """The compiles that run in this process. A fork waits until other threads' compiles are done; none begins meanwhile."""
+    """The compiles that run in this process."""
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()
         self._running: Counter[int] = Counter()
         """how many compiles, one inside another, each thread is in; by its ident"""
-        self._locks: list[contextlib.AbstractContextManager[Any]] = []
-        self._forks: dict[int, contextlib.ExitStack] = {}
-        """the locks that a thread holds while it forks, by its ident"""
         self.cut = False
-        """whether this process is the child of a fork that did not wait: Ctrl-C ended the waiting"""
+        """whether this process was forked in the middle of another thread's compile"""
 
     @contextlib.contextmanager
     def one(self, what: str) -> Iterator[None]:
-        """Count a compile, from the import of the compiler to the machine code. Raises TargetError in a child that cannot."""
+        """Count a compile, from the import of the compiler to the machine code.
+
+        Raises TargetError in a forked child that has only a part of the compiler.
+        """
         if self.cut:
-            raise TargetError(f"{what}: this process was forked in the middle of another thread's compile, and what it has of the "
-                              "compiler is half of one: fork before, or start processes with "
-                              "multiprocessing.get_context('spawn')")
+            raise TargetError(
+                f"{what}: this process was forked in the middle of another thread's compile, and "
+                "has a part of the compiler only; fix: fork before, or start processes with "
+                "multiprocessing.get_context('spawn')"
+            )
         thread = threading.get_ident()
-        with self._changed:
-            self._running[thread] += 1
+        self._running[thread] += 1
         try:
             yield
         finally:
-            with self._changed:
-                self._running[thread] -= 1
-                self._changed.notify_all()
-
-    def hold(self, lock: contextlib.AbstractContextManager[Any]) -> None:
-        """Register a lock that a fork takes too, after the compiles have ended: so no other thread holds it in the child."""
-        self._locks.append(lock)
-
-    def _others(self) -> bool:
-        return any(count for thread, count in self._running.items() if thread != threading.get_ident())
-
-    def before_fork(self) -> None:
-        held = self._forks[threading.get_ident()] = contextlib.ExitStack()
-        held.enter_context(self._changed)
-        self._changed.wait_for(lambda: not self._others())
-        for lock in self._locks:
-            held.enter_context(lock)
-
-    def after_fork(self) -> None:
-        self._forks.pop(threading.get_ident()).close()
+            self._running[thread] -= 1
 
     def in_child(self) -> None:
-        """Reset the state in a forked child, where only the thread that forked is left."""
+        """Note in a forked child, where only the thread that forked is left, what others did."""
         thread = threading.get_ident()
-        self.cut = self.cut or self._others()
-        self.after_fork()
-        self._changed, self._forks, self._running = threading.Condition(), {}, Counter({thread: self._running[thread]})
+        own = self._running.pop(thread, 0)
+        self.cut = self.cut or any(self._running.values())
+        self._running = Counter({thread: own})
 
 
 COMPILES = Compiles()
-# A fork first calls what was registered last. Two of the modules imported above take, before a fork, locks that compiles take too:
-# they have registered that before this, so that this waits for compiles without holding these locks.
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=COMPILES.before_fork, after_in_parent=COMPILES.after_fork, after_in_child=COMPILES.in_child)
+in_child(COMPILES.in_child)

@@ -330,13 +330,9 @@ def test_what_was_used_longest_ago_goes_first(folder: Path, image: Image, monkey
     assert cache.evict(folder / "images") == 1 and files(folder) == [paths[0], paths[2]]
 
 
-def test_the_command_tells_clears_and_verifies(folder: Path, image: Image, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_tells_and_clears(folder: Path, image: Image, capsys: pytest.CaptureFixture[str]) -> None:
     cache.image("a" * 64, lambda: image)
     assert main(["cache", "info"]) == 0 and capsys.readouterr().out.startswith("1 images, ")
-    assert main(["cache", "verify"]) == 0 and "1 images are whole; removed as damaged: none" in capsys.readouterr().out
-    damage(files(folder)[0], "cut off")
-    assert main(["cache", "verify"]) == 1 and "0 images are whole" in capsys.readouterr().out
-    cache.image("a" * 64, lambda: image)
     assert main(["cache", "clear"]) == 0 and not files(folder)
 
 

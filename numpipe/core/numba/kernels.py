@@ -17,7 +17,6 @@ from numba.cuda.cudadrv import nvvm
 from ...arch.target import Target
 from ...arch.targets import DEFAULT
 from ..instrumentation import INSTRUMENTATION, NOTHING, Instrumentation
-from ..undisturbed import COMPILES
 from . import lines
 from .code import rewrite_ir
 from .contexts import in_this_thread, own_contexts
@@ -87,11 +86,12 @@ class _Compiler(compiler.CUDACompiler):  # type: ignore[misc]
 
 @contextlib.contextmanager
 def compiling_for(target: Target = DEFAULT, few_meanings: bool = False, place: Place | None = None) -> Iterator[None]:
-    """Have Numba compile for an architecture with or without a GPU, and NVVM's log be part of its errors.
+    """Have Numba compile for an architecture with or without a GPU, with NVVM's log in its errors.
 
-    Functions of Numba are replaced for the whole process, so this holds Numba's own lock meanwhile: a plain `@cuda.jit` function
-    of another thread is compiled before or after. Code inside takes no lock that is held around a compile. At the end Numba's entries about the kernel are
-    dropped (`kernel_entries`).
+    Functions of Numba are replaced for the whole process, so this holds Numba's own lock: a plain
+    `@cuda.jit` function of another thread is compiled before or after. Code inside takes no lock
+    that is held around a compile. At the end Numba's entries about the kernel are dropped
+    (`kernel_entries`).
     """
     if config.FORCE_CUDA_CC:
         raise RuntimeError(f"NUMBA_FORCE_CUDA_CC drops the 'a' of {target.name}, which its own instructions need: unset it")
@@ -130,7 +130,6 @@ def _with_log(method: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
-COMPILES.hold(global_compiler_lock)
 nvvm.CompilationUnit.verify = _with_log(nvvm.CompilationUnit.verify)
 nvvm.CompilationUnit.compile = _with_log(nvvm.CompilationUnit.compile)
 
