@@ -169,15 +169,9 @@ def lanes(size: int, height: int, width: int, dims: int = 0, along_rows: bool = 
 
         def row_at(number):  # type: ignore[no-untyped-def]  # where a row begins; the last one stands for those that are not there
             m = min(number, last)
-            if dims == 1:
-                return first + m * s3
-            k = m // n3
-            if dims == 2:
-                return first + (m - k * n3) * s3 + k * s2
-            j = k // n2
-            if dims == 3:
-                return first + (m - k * n3) * s3 + (k - j * n2) * s2 + j * s1
-            i = j // n1
+            k = m // n3 if dims > 1 else 0
+            j = k // n2 if dims > 2 else 0
+            i = j // n1 if dims > 3 else 0
             return first + (m - k * n3) * s3 + (k - j * n2) * s2 + (j - i * n1) * s1 + i * s0
 
         def body(indices, tile):  # type: ignore[no-untyped-def]
@@ -309,8 +303,7 @@ def copy_into(source: ArrayInfo, result: ArrayInfo, *, padded: bool = False, con
             numbers = dict(zip(NUMBERS, piece.numbers, strict=True))
             along_rows = 0 < abs(numbers["s3"] * numbers["group"]) < abs(numbers["step"])
             block = (64, 128 // piece.size) if along_rows or piece.target.shape[0] >= 64 else (8, 512 // piece.size)
-            dims = 4 - [*piece.numbers[6:9], 2].index(next((n for n in piece.numbers[6:9] if n > 1), 2))
-            lanes(piece.size, *block, dims, along_rows)(arrays[0], *arrays, **numbers, target=target, stream=stream)
+            lanes(piece.size, *block, piece.dims, along_rows)(arrays[0], *arrays, **numbers, target=target, stream=stream)
         else:
             copy_blocks(*arrays, target=target, stream=stream)
 

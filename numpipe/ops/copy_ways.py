@@ -54,6 +54,7 @@ class Piece(NamedTuple):
     size     bytes of an element as it is moved
     source   what the kernel reads; of "lanes" all memory from its first element to its last, as one dimension
     target   what it writes; of "lanes" super-rows: as many rows in one as make it begin at a multiple of 16 bytes
+    dims     of "lanes": dimensions of rows
     numbers  of "lanes": rows in a super-row, elements from row to row, elements of a row, number of the last row; in the source's
              memory the first element, and the distance of neighbours in a row; sizes and distances of up to four dimensions of rows
     """
@@ -62,6 +63,7 @@ class Piece(NamedTuple):
     size: int
     source: Part
     target: Part
+    dims: int = 0
     numbers: Sizes = ()
 
     def moved(self, source: int, target: int) -> Piece:
@@ -190,7 +192,7 @@ def _lanes(outer: list[Dim], last: Dim, size: int) -> list[Piece]:
         dims = [Dim(1, 0, 0)] * (4 - len(outer)) + outer
         numbers = group, pitch // size, last.size, count - 1, -low // size, last.source // size
         rows = Part(0, (count // group, group * pitch // size), (group * pitch, size))
-        found.append(Piece("lanes", size, Part(low, (span,), (size,)), rows,
+        found.append(Piece("lanes", size, Part(low, (span,), (size,)), rows, len(outer),
                            (*numbers, *(dim.size for dim in dims[1:]), *(dim.source // size for dim in dims))))
     row, inner = count - count % group, outer[-1]
     while row < count:  # rows that are no whole super-row, as many at once as lie in one dimension
