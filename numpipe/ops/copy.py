@@ -1,15 +1,13 @@
 """``copy(a)``: a contiguous copy of an array of any strides.
 
-What a copy costs is bytes on their way, and whether those that travel together lie together. Four kernels, by how source and target
-lie (`copy_ways` cuts a copy into pieces, mostly one):
+What a copy costs is bytes on their way, and whether those that travel together lie together. There are two ways, by how source and
+target lie (`copy_ways` cuts a copy into pieces, mostly one):
 
 =========  ==============================================================================================================
-`rows`     TMA loads blocks, and stores them: lanes only pass them on
-`turned`   TMA loads blocks of the source in its order; they leave shared memory transposed: both sides are whole lines
-`lanes`    each lane looks up elements wherever they lie, neighbours those of neighbours, for blocks that TMA stores: rows that
-           begin anywhere, steps, repeated and reversed dimensions. The target's rows may begin anywhere too: as many of them as
-           make a multiple of 16 bytes are a row to TMA, a super-row
-`blocks`   lanes load and store: what is left
+`by_tma`   TMA loads blocks of the source in its order, and stores them. They leave shared memory as they came, or transposed
+`lanes`    each lane looks up elements wherever they lie, for blocks that TMA stores: rows that begin anywhere, steps, repeated
+           and reversed dimensions. The target's rows may begin anywhere too: as many of them as make a multiple of 16 bytes are a
+           row to TMA, a super-row. Elements of 8 bits, and targets that are no super-rows, lanes store too (`copy_blocks`)
 =========  ==============================================================================================================
 
 Elements are moved as bits, of 8, 16 or 32 (64 as two of these), whatever they mean.
@@ -52,8 +50,8 @@ NUMBERS = ("group", "pitch", "columns", "last", "first", "step", "n1", "n2", "n3
 _REPEATS = OpRepeats("copy")
 MOST = 5
 """dimensions of an array"""
-BATCH = 8
-"""elements that a lane of `lanes` asks for before it waits for one"""
+WARPGROUPS = 8
+"""of a CTA of `lanes`; each copies blocks of its own"""
 
 
 @dataclass(frozen=True)
@@ -82,56 +80,32 @@ def choose(row_bytes: int) -> Config:
     return Config(rows=16384 // wide, row_bytes=wide)
 
 
+TRANSPOSED = Config(run=1)
+"""how a copy of rows to columns is cut"""
+
+
 @functools.cache
-def rows(config: Config) -> Kernel:
-    """Return the kernel of copies of rows that TMA can address, on both sides: arrays of four dimensions."""
+def by_tma(config: Config, transposed: bool = False, stored: bool = True) -> Kernel:
+    """Return the kernel of copies of rows that TMA can address, arrays of four dimensions.
+
+    transposed  a is (…, N, M) and o (…, M, N): tiles leave shared memory transposed, so both sides are whole lines
+    stored      whether TMA can store o's rows; else lanes store them
+    """
+
     @numpipe_kernel(grid=persistent(), grid_names="cta", num_compute_wgs=2)
-    def copy_rows(a, o):  # type: ignore[no-untyped-def]
-        """o = a"""
+    def copy_tma(a, o):  # type: ignore[no-untyped-def]
+        """o = a, or a with its last two dimensions exchanged"""
         wg, cta, ctas = axis_index("wg"), axis_index("cta"), axis_size("cta")
         columns = config.row_bytes // np.dtype(a.dtype).itemsize
+        half = columns // 2  # of transposed copies, and of those with few rows in a block: each warpgroup moves half of the columns
         wide, high = cdiv(o.shape[3], columns), cdiv(o.shape[2], config.rows)
         blocks = o.shape[0] * o.shape[1] * high * wide
         whole = blocks // (config.run * ctas) * config.run  # steps in runs; the others are dealt one by one: no CTA works alone
 
         def place(k):  # type: ignore[no-untyped-def]
             block = k * ctas + cta
-            if k < whole:
+            if config.run > 1 and k < whole:
                 block = (k // config.run * ctas + cta) * config.run + k % config.run
-            row = block // wide
-            matrix = row // high
-            return matrix // o.shape[1], matrix % o.shape[1], row % high, block % wide
-
-        pipe = pipeline(  # type: ignore[var-annotated]
-            grid=(cdiv(blocks - cta, ctas),), max_concurrent_steps=config.slots,
-            in_specs=(BlockSpec((None, None, config.rows, columns), place, eviction_policy="evict_last"),),
-            out_specs=(BlockSpec((None, None, config.rows, columns), place, buffer_count=config.outs,
-                                 eviction_policy="evict_first"),))
-        for _, (a_tile, o_tile) in pipe(a, o):
-            if config.rows > 64:
-                half = ds(wg * (config.rows // 2), config.rows // 2)
-                o_tile[half, :] = a_tile[half, :]
-            else:
-                half = ds(wg * (columns // 2), columns // 2)
-                o_tile[:, half] = a_tile[:, half]
-
-    return copy_rows  # type: ignore[no-any-return]
-
-
-@functools.cache
-def turned(by_tma: bool) -> Kernel:
-    """Return the kernel of transposed copies, a (…, N, M) and o (…, M, N) of four dimensions; `by_tma`: TMA can store o's rows."""
-    @numpipe_kernel(grid=persistent(), grid_names="cta", num_compute_wgs=2)
-    def copy_turned(a, o):  # type: ignore[no-untyped-def]
-        """o = a with its last two dimensions exchanged"""
-        wg, cta, ctas = axis_index("wg"), axis_index("cta"), axis_size("cta")
-        columns = 256 // np.dtype(a.dtype).itemsize  # of o in a block; each warpgroup moves half of them
-        wide, high = cdiv(o.shape[3], columns), cdiv(o.shape[2], 64)
-        blocks = o.shape[0] * o.shape[1] * high * wide
-        half = columns // 2
-
-        def place(k):  # type: ignore[no-untyped-def]
-            block = k * ctas + cta
             row = block // wide
             matrix = row // high
             return matrix // o.shape[1], matrix % o.shape[1], row % high, block % wide
@@ -140,58 +114,64 @@ def turned(by_tma: bool) -> Kernel:
             above, below, i, j = place(k)
             return above, below, j, i
 
-        source = BlockSpec((None, None, columns, 64), across, eviction_policy="evict_last")
-        if by_tma:
-            pipe = pipeline(  # type: ignore[var-annotated]
-                grid=(cdiv(blocks - cta, ctas),), max_concurrent_steps=3, in_specs=(source,),
-                out_specs=(BlockSpec((None, None, 64, columns), place, buffer_count=2, eviction_policy="evict_first"),))
+        source = BlockSpec((None, None, config.rows, columns), place, eviction_policy="evict_last")
+        if transposed:
+            source = BlockSpec((None, None, columns, config.rows), across, eviction_policy="evict_last")
+        target = BlockSpec((None, None, config.rows, columns), place, buffer_count=config.outs, eviction_policy="evict_first")
+        steps = (cdiv(blocks - cta, ctas),)
+        if stored:
+            pipe = pipeline(grid=steps, max_concurrent_steps=config.slots, in_specs=(source,), out_specs=(target,))  # type: ignore[var-annotated]
             for _, (a_tile, o_tile) in pipe(a, o):
-                o_tile[:, ds(wg * half, half)] = a_tile.at[ds(wg * half, half), :].T[...]
+                if transposed:
+                    o_tile[:, ds(wg * half, half)] = a_tile.at[ds(wg * half, half), :].T[...]
+                elif config.rows > 64:
+                    upper = ds(wg * (config.rows // 2), config.rows // 2)
+                    o_tile[upper, :] = a_tile[upper, :]
+                else:
+                    o_tile[:, ds(wg * half, half)] = a_tile[:, ds(wg * half, half)]
         else:
-            pipe = pipeline(grid=(cdiv(blocks - cta, ctas),), max_concurrent_steps=3, in_specs=(source,))
+            pipe = pipeline(grid=steps, max_concurrent_steps=config.slots, in_specs=(source,))
             for (k,), (a_tile,) in pipe(a):
                 above, below, i, j = place(k)
-                o[above, below, ds(i * 64, 64), ds(j * columns + wg * half, half)] = a_tile.at[ds(wg * half, half), :].T[...]
+                o[above, below, ds(i * config.rows, config.rows),
+                  ds(j * columns + wg * half, half)] = a_tile.at[ds(wg * half, half), :].T[...]
 
-    return copy_turned  # type: ignore[no-any-return]
+    return copy_tma  # type: ignore[no-any-return]
 
 
 @functools.cache
-def lanes(size: int, high: bool, dims: int, along_rows: bool) -> Kernel:
-    """Return the kernel of copies whose elements lanes look up.
+def lanes(size: int, height: int, width: int, dims: int = 0, along_rows: bool = False) -> Kernel:
+    """Return the kernel of copies whose elements lanes look up, for blocks that TMA stores.
 
     size        bytes of an element, 2 or 4
-    high        whether blocks have 64 super-rows of 128 bytes; else 8 of 512
-    dims        of the source's rows, 1…4
+    height      rows of a block, of o
+    width       columns of a block
+    dims        of the source's rows, 1…4; 0: those of a are rows of o, those of b follow from a multiple of `height` on
     along_rows  whether the lanes of a warp look down a column: neighbours there lie closer than those in a row
     """
-    height, width = (64, 128 // size) if high else (8, 512 // size)
-    batches = height * width // 128 // BATCH
+    each = height * width // 128  # elements of a lane
+    batch = min(each, 8 if dims else 16)  # that it asks for before it waits for one
 
-    @numpipe_kernel(grid=persistent(), grid_names="cta", warp_specialized=False, num_compute_wgs=8,
+    @numpipe_kernel(grid=persistent(), grid_names="cta", warp_specialized=False, num_compute_wgs=WARPGROUPS,
                     compiler_params=CompilerParams(lowering_semantics=LoweringSemantics.Lane))
-    def copy_lanes(a, o, *, group, pitch, columns, last, first, step, n1, n2, n3, s0, s1, s2, s3):  # type: ignore[no-untyped-def]
+    def copy_lanes(a, b, o, *, group, pitch, columns, last, first, step, n1, n2, n3, s0, s1, s2, s3,  # type: ignore[no-untyped-def]
+                   above=0, last_b=0, step_b=0):
         """o = a, of which element c of row (i, j, k, m) lies at first + i * s0 + j * s1 + k * s2 + m * s3 + c * step."""
-        ctas = axis_size("cta") * axis_size("wg")  # each warpgroup goes its own way
-        mine = axis_index("cta") * axis_size("wg") + axis_index("wg")
+        ctas, wgs = axis_size("cta"), axis_size("wg")  # each warpgroup goes its own way
+        # neighbors on one SM; of dims 0, where blocks may be few, on as many SMs as possible
+        mine = axis_index("cta") * wgs + axis_index("wg") if dims else axis_index("wg") * ctas + axis_index("cta")
         wide = cdiv(o.shape[1], width)
         blocks = cdiv(o.shape[0], height) * wide
 
         def place(k):  # type: ignore[no-untyped-def]
-            block = k * ctas + mine
+            block = k * (ctas * wgs) + mine
             return block // wide, block % wide
 
         def row_at(number):  # type: ignore[no-untyped-def]  # where a row begins; the last one stands for those that are not there
             m = min(number, last)
-            if dims == 1:
-                return first + m * s3
-            k = m // n3
-            if dims == 2:
-                return first + (m - k * n3) * s3 + k * s2
-            j = k // n2
-            if dims == 3:
-                return first + (m - k * n3) * s3 + (k - j * n2) * s2 + j * s1
-            i = j // n1
+            k = m // n3 if dims > 1 else 0
+            j = k // n2 if dims > 2 else 0
+            i = j // n1 if dims > 3 else 0
             return first + (m - k * n3) * s3 + (k - j * n2) * s2 + (j - i * n1) * s1 + i * s0
 
         def body(indices, tile):  # type: ignore[no-untyped-def]
@@ -205,26 +185,46 @@ def lanes(size: int, high: bool, dims: int, along_rows: bool) -> Kernel:
                     return lane // width + n * (128 // width), lane % width
                 return n % height, lane + n // height * 128
 
-            def at(n):  # type: ignore[no-untyped-def]  # where in the source that element lies
+            def at(n, row, end, stride):  # type: ignore[no-untyped-def]  # where in the source that element lies
                 r, c = own(n)
                 x = j * width + c
-                row = x // pitch
-                return row_at((i * height + r) * group + row) + min(x - row * pitch, columns - 1) * step
+                if dims == 0:
+                    return min(row + r, end) * stride + min(x, columns - 1)
+                within = x // pitch
+                return row_at((row + r) * group + within) + min(x - within * pitch, columns - 1) * step
 
-            for batch in range(batches):
-                n = batch * BATCH
-                v0, v1, v2, v3 = a[at(n)], a[at(n + 1)], a[at(n + 2)], a[at(n + 3)]
-                v4, v5, v6, v7 = a[at(n + 4)], a[at(n + 5)], a[at(n + 6)], a[at(n + 7)]
-                tile[own(n)] = v0
-                tile[own(n + 1)] = v1
-                tile[own(n + 2)] = v2
-                tile[own(n + 3)] = v3
-                tile[own(n + 4)] = v4
-                tile[own(n + 5)] = v5
-                tile[own(n + 6)] = v6
-                tile[own(n + 7)] = v7
+            def four(array, n, row, end, stride):  # type: ignore[no-untyped-def]
+                return (array[at(n, row, end, stride)], array[at(n + 1, row, end, stride)],
+                        array[at(n + 2, row, end, stride)], array[at(n + 3, row, end, stride)])
 
-        emit_pipeline(body, grid=(cdiv(blocks - mine, ctas),), out_specs=(BlockSpec((height, width), place, buffer_count=2),))(o)
+            def put(n, values):  # type: ignore[no-untyped-def]
+                tile[own(n)] = values[0]
+                tile[own(n + 1)] = values[1]
+                tile[own(n + 2)] = values[2]
+                tile[own(n + 3)] = values[3]
+
+            def move(array, row, end, stride):  # type: ignore[no-untyped-def]
+                for part in range(each // batch):
+                    n = part * batch
+                    v0 = four(array, n, row, end, stride)
+                    if batch > 4:
+                        v1 = four(array, n + 4, row, end, stride)
+                    if batch > 8:
+                        v2, v3 = four(array, n + 8, row, end, stride), four(array, n + 12, row, end, stride)
+                    put(n, v0)
+                    if batch > 4:
+                        put(n + 4, v1)
+                    if batch > 8:
+                        put(n + 8, v2)
+                        put(n + 12, v3)
+
+            if dims or i < above:
+                move(a, i * height, last, s3)
+            else:
+                move(b, (i - above) * height, last_b, step_b)
+
+        emit_pipeline(body, grid=(cdiv(blocks - mine, ctas * wgs),),
+                      out_specs=(BlockSpec((height, width), place, buffer_count=2),))(o)
 
     return copy_lanes  # type: ignore[no-any-return]
 
@@ -295,16 +295,15 @@ def copy_into(source: ArrayInfo, result: ArrayInfo, *, padded: bool = False, con
     for piece in ways(source.shape, source.strides, result.strides, source.dtype.itemsize, places, padded):
         arrays = _window(source, piece.source, piece.size), _window(result, piece.target, piece.size)
         if piece.way == "rows":
-            rows(config or choose(piece.source.shape[3] * piece.size))(*arrays, target=target, stream=stream)
-        elif piece.way == "turned":
-            by_tma = piece.target.shape[3] * piece.size % 16 == 0 and launch.tma_addressable(arrays[1]) is None
-            turned(by_tma)(*arrays, target=target, stream=stream)
+            by_tma(config or choose(piece.source.shape[3] * piece.size))(*arrays, target=target, stream=stream)
+        elif piece.way == "transposed":
+            stored = piece.target.shape[3] * piece.size % 16 == 0 and launch.tma_addressable(arrays[1]) is None
+            by_tma(TRANSPOSED, True, stored)(*arrays, target=target, stream=stream)
         elif piece.way == "lanes":
             numbers = dict(zip(NUMBERS, piece.numbers, strict=True))
             along_rows = 0 < abs(numbers["s3"] * numbers["group"]) < abs(numbers["step"])
-            high = along_rows or piece.target.shape[0] >= 64
-            dims = 4 - [*piece.numbers[6:9], 2].index(next((n for n in piece.numbers[6:9] if n > 1), 2))
-            lanes(piece.size, high, dims, along_rows)(*arrays, **numbers, target=target, stream=stream)
+            block = (64, 128 // piece.size) if along_rows or piece.target.shape[0] >= 64 else (8, 512 // piece.size)
+            lanes(piece.size, *block, piece.dims, along_rows)(arrays[0], *arrays, **numbers, target=target, stream=stream)
         else:
             copy_blocks(*arrays, target=target, stream=stream)
 

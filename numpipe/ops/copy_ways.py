@@ -2,16 +2,17 @@
 
 `ways` brings a copy to its simplest form, and cuts it into pieces, each for one kernel of `ops.copy`:
 
-=========  ==========================================  =============================================================================
-way        source                                      target
-=========  ==========================================  =============================================================================
-"rows"     rows that TMA can address                   rows that TMA can store
-"turned"   the same, but contiguous along another      any; by TMA where it can store rows
-           dimension than the target
-"lanes"    any strides, elements of 16 or 32 bits      rows one behind the other, from a multiple of 16 bytes on; they need not
-                                                       begin at such multiples themselves
-"blocks"   any                                         any
-=========  ==========================================  =============================================================================
+============  ============================  ======================================================================
+way           source                        target
+============  ============================  ======================================================================
+"rows"        rows that TMA can address     rows that TMA can store
+"transposed"  the same, but contiguous      any; by TMA where it can store rows
+              along another dimension than
+              the target
+"lanes"       any strides, elements of 16   rows one after the other, from a multiple of 16 bytes on; they need
+              or 32 bits                    not begin at such multiples themselves
+"blocks"      any                           any
+============  ============================  ======================================================================
 
 The simplest form: dimensions of one element are left out; the others are sorted by the target's strides, the largest first;
 neighbours that are one dimension in both arrays become one; elements that lie side by side in both are moved as larger ones.
@@ -53,6 +54,7 @@ class Piece(NamedTuple):
     size     bytes of an element as it is moved
     source   what the kernel reads; of "lanes" all memory from its first element to its last, as one dimension
     target   what it writes; of "lanes" super-rows: as many rows in one as make it begin at a multiple of 16 bytes
+    dims     of "lanes": dimensions of rows
     numbers  of "lanes": rows in a super-row, elements from row to row, elements of a row, number of the last row; in the source's
              memory the first element, and the distance of neighbours in a row; sizes and distances of up to four dimensions of rows
     """
@@ -61,6 +63,7 @@ class Piece(NamedTuple):
     size: int
     source: Part
     target: Part
+    dims: int = 0
     numbers: Sizes = ()
 
     def moved(self, source: int, target: int) -> Piece:
@@ -138,7 +141,7 @@ def _pieces(dims: list[Dim], size: int, places: tuple[int, int], padded: bool) -
     turned = next((dim for dim in outer if dim.source == size), None)
     if by_tma and size > 1 and turned and all(_line(dim.source) for dim in dims if dim is not turned):
         rest = [dim for dim in outer if dim is not turned]
-        return [Piece("turned", size, _views([*rest, last, turned], 4)[0], _views([*rest, turned, last], 4)[1])]
+        return [Piece("transposed", size, _views([*rest, last, turned], 4)[0], _views([*rest, turned, last], 4)[1])]
     dense = all(one.target == other.size * other.target for one, other in itertools.pairwise(outer))
     if size > 1 and last.target == size and aligned[1] and dense and (padded or outer[-1].target == last.size * size):
         return _lanes(outer, last, size)
@@ -189,7 +192,7 @@ def _lanes(outer: list[Dim], last: Dim, size: int) -> list[Piece]:
         dims = [Dim(1, 0, 0)] * (4 - len(outer)) + outer
         numbers = group, pitch // size, last.size, count - 1, -low // size, last.source // size
         rows = Part(0, (count // group, group * pitch // size), (group * pitch, size))
-        found.append(Piece("lanes", size, Part(low, (span,), (size,)), rows,
+        found.append(Piece("lanes", size, Part(low, (span,), (size,)), rows, len(outer),
                            (*numbers, *(dim.size for dim in dims[1:]), *(dim.source // size for dim in dims))))
     row, inner = count - count % group, outer[-1]
     while row < count:  # rows that are no whole super-row, as many at once as lie in one dimension

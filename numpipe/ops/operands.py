@@ -17,7 +17,9 @@ from ..diagnostics.errors import SpecError
 from ..launch.info import ArrayInfo, tma_addressable
 from ..launch.repeats import recorded
 from ..launch.views import broadcast, merged, strided, transposed
-from .padded import LINE, padded, rows_of
+from .copy import MOVED, NUMBERS, WARPGROUPS, copy_into
+from .copy import lanes as copy_lanes
+from .costs import LINE, SMS
 from .results import allocated, tell_copied
 
 
@@ -149,6 +151,61 @@ def copied(info: ArrayInfo, target: str | None, stream: Any) -> ArrayInfo:
     return whole if len(info.shape) > 2 else window
 
 
+def rows_of(info: ArrayInfo) -> ArrayInfo | None:
+    """Return the rows of a matrix, or of a batch of them, as the one matrix that `padded` copies; None where they are none."""
+    rows, size = merged(info, 1), info.dtype.itemsize
+    if rows is None or size not in (2, 4) or rows.strides[1] != size or rows.strides[0] < 0 or rows.strides[0] % size:
+        return None
+    return rows if rows.shape[0] * max(rows.strides) < 1 << 31 else None  # places are numbers of 32 bits
+
+
+def padded(matrices: Sequence[ArrayInfo], target: str | None, stream: Any) -> list[ArrayInfo]:
+    """Return copies, with rows at multiples of 128 bytes, of one or two matrices on a GPU that `rows_of` found.
+
+    Their rows have one length: a product's operands are copied by one launch, to one array, the second after the first.
+    """
+    first, second = matrices[0], matrices[-1]
+    itemsize, (rows_a, columns) = first.dtype.itemsize, first.shape
+    rows_b = second.shape[0] if len(matrices) > 1 else 0
+    pitch = _covering(columns * itemsize, LINE) * LINE
+    size = math.gcd(4, columns * itemsize, *(number for info in matrices for number in (info.ptr, info.strides[0])))
+    columns = columns * itemsize // size
+    height, width = cut(size, (rows_a, rows_b), columns)
+    above = _covering(rows_a, height)
+    behind = above * height  # the row at which the second begins
+    made = allocated("copy", first, (behind + rows_b if rows_b else rows_a, pitch // itemsize), stream)
+    steps = [info.strides[0] // size for info in (first, second)]
+    sources = [info._replace(shape=((info.shape[0] - 1) * step + columns,), strides=(size,), dtype=MOVED[size])
+               for info, step in zip((first, second), steps, strict=True)]
+    whole = made._replace(shape=(made.shape[0], pitch // size), strides=(pitch, size), dtype=MOVED[size])
+    numbers = dict.fromkeys(NUMBERS, 0) | {"columns": columns, "last": rows_a - 1, "s3": steps[0]}
+    copy_lanes(size, height, width)(*sources, whole, **numbers, above=above, last_b=rows_b - 1, step_b=steps[1],
+                                    target=target, stream=stream)
+    return [strided(made._replace(ptr=made.ptr + row * pitch), info.shape, (pitch, itemsize))
+            for row, info in zip((0, behind), matrices, strict=False)]
+
+
+def cut(size: int, rows: Sequence[int], columns: int) -> tuple[int, int]:
+    """Return height and width of the blocks, in elements of so many bytes, that `padded` copies.
+
+    They are small where they are few, so that all SMs have some and each lane waits once; else a lane has sixteen elements,
+    and a block is as wide as the rows allow.
+
+    >>> cut(2, (215, 2745), 127), cut(2, (10553, 1582), 127), cut(2, (2, 12375), 10801)
+    ((8, 64), (32, 64), (8, 256))
+    """
+    narrow = LINE // size
+    height = 512 // narrow  # four elements of a lane
+    if sum(_covering(each, height) for each in rows) * _covering(columns, narrow) <= WARPGROUPS * SMS:
+        return height, narrow
+    return (4 * height, narrow) if columns <= 2 * narrow else (height, 4 * narrow)
+
+
+def _covering(size: int, block: int) -> int:
+    """Return how many blocks cover a size, a Python int (`cdiv` gives the kernel's numbers of 32 bits, too small for addresses)."""
+    return -(-size // block)
+
+
 def dense(array: np.ndarray[Any, Any]) -> ArrayInfo:
     """Describe an array on the host, for whatever reads or writes it next."""
     return ArrayInfo("host", 0, array.shape, array.strides, array.dtype, -1, True, array, array)
@@ -156,8 +213,6 @@ def dense(array: np.ndarray[Any, Any]) -> ArrayInfo:
 
 def move(source: ArrayInfo, result: ArrayInfo, target: str | None, stream: Any, padded: bool = False) -> None:
     """Copy one array to another of its shape and element type. `padded`: what lies between the rows of the second is nobody's."""
-    from .copy import copy_into
-
     if source.array is not None and result.array is not None:
         result.array[...] = source.array
     else:

@@ -56,16 +56,16 @@ def way_of(a: np.ndarray, out: np.ndarray | None = None, padded: bool = False) -
 
 
 X = numbers(70, 200)
-ROWS, TURNED, LANES, BLOCKS = "rows", "turned", "lanes", "blocks"
+ROWS, TRANSPOSED, LANES, BLOCKS = "rows", "transposed", "lanes", "blocks"
 VIEWS: dict[str, tuple[np.ndarray, list[tuple[str, int]]]] = {
     "contiguous": (numbers(2, 64, 64), [(ROWS, 4)]),
     "contiguous, with a rest": (X, [(ROWS, 4), (BLOCKS, 4)]),
     "rows of a wider array": (X[:, 8:72], [(ROWS, 4)]),
     "rows of two batches": (numbers(3, 40, 64)[:, :19, :24], [(ROWS, 4)]),
-    "transposed": (X.T, [(TURNED, 2)]),
-    "transposed, odd": (X[:33, :64].T, [(TURNED, 2)]),
-    "transposed, 32 bits": (numbers(40, 36, dtype=np.int32).T, [(TURNED, 4)]),
-    "each of a batch transposed": (numbers(2, 24, 40).transpose(0, 2, 1), [(TURNED, 2)]),
+    "transposed": (X.T, [(TRANSPOSED, 2)]),
+    "transposed, odd": (X[:33, :64].T, [(TRANSPOSED, 2)]),
+    "transposed, 32 bits": (numbers(40, 36, dtype=np.int32).T, [(TRANSPOSED, 4)]),
+    "each of a batch transposed": (numbers(2, 24, 40).transpose(0, 2, 1), [(TRANSPOSED, 2)]),
     "odd rows from aligned ones": (X[:16, :33], [(LANES, 2)]),
     "odd rows, and some that are no super-row": (X[:11, :33], [(LANES, 2), (BLOCKS, 2)]),
     "one off": (X[:, 1:25], [(LANES, 2)]),
@@ -172,7 +172,7 @@ def test_pieces_cover_each_element_once(a: np.ndarray, padded: bool) -> None:
             keep = _inside(piece)
         else:
             found = low + _places(source)
-            found = found.swapaxes(2, 3) if piece.way == "turned" else found
+            found = found.swapaxes(2, 3) if piece.way == "transposed" else found
             keep = np.ones(found.shape, bool)
             places = places[..., :found.shape[-1]]  # more than that is padding
         assert found.shape == places.shape
@@ -224,13 +224,13 @@ def test_what_cannot_be_is_refused(arguments: dict[str, Any], words: str) -> Non
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_no_order_of_warpgroups_and_stores_changes_a_copy(seed: int) -> None:
     a, o = numbers(1, 1, 64, 128), np.zeros((1, 1, 128, 64), np.float16)
-    OP.turned(True).simulate(a, o, seed=seed)
+    OP.by_tma(OP.TRANSPOSED, True).simulate(a, o, seed=seed)
     assert o.tobytes() == np.ascontiguousarray(a.swapaxes(2, 3)).tobytes()
     a, o = numbers(40, 24)[:, :17], numbers(40, 17)
     source, target = describe(a, "a"), describe(o, "o")
     for piece in ways(a.shape, a.strides, o.strides, 2, (a.ctypes.data % 16, o.ctypes.data % 16)):
         arrays = OP._window(source, piece.source, 2), OP._window(target, piece.target, 2)
-        OP.lanes(2, False, 1, False).simulate(*arrays, **dict(zip(OP.NUMBERS, piece.numbers, strict=True)), seed=seed)
+        OP.lanes(2, 8, 256, 1).simulate(arrays[0], *arrays, **dict(zip(OP.NUMBERS, piece.numbers, strict=True)), seed=seed)
     assert o.tobytes() == np.ascontiguousarray(a).tobytes()
 
 
@@ -238,19 +238,22 @@ def test_no_order_of_warpgroups_and_stores_changes_a_copy(seed: int) -> None:
 @pytest.mark.variants(0, thorough=10)
 @pytest.mark.skipif(toolchain() is not None, reason=f"no compiler: {toolchain()}")
 @pytest.mark.parametrize("size", [2, 4, 1])
-@pytest.mark.parametrize("name", ["turned", "lanes", "rows", "narrow rows", "few rows", "two dimensions", "along rows", "blocks"])
+@pytest.mark.parametrize("name", ["transposed", "lanes", "rows", "narrow rows", "few rows", "two dimensions", "along rows",
+                                  "blocks"])
 def test_the_build_gate_passes(name: str, size: int) -> None:
     dtype = OP.MOVED[size]
     matrix = ArrayType((1, 1, 256, 256), dtype)
     if name in ("lanes", "few rows", "two dimensions", "along rows"):
         if size == 1:
             pytest.skip("elements of 8 bits are no numbers of a kernel")
-        kernel = OP.lanes(size, name != "few rows", 1 + (name == "two dimensions"), name == "along rows")
-        arrays, named = [ArrayType((4096,), dtype), ArrayType((64, 64), dtype)], dict.fromkeys(OP.NUMBERS, 1)
+        block = (8, 512 // size) if name == "few rows" else (64, 128 // size)
+        kernel = OP.lanes(size, *block, 1 + (name == "two dimensions"), name == "along rows")
+        arrays, named = [*[ArrayType((4096,), dtype)] * 2, ArrayType((64, 64), dtype)], dict.fromkeys(OP.NUMBERS, 1)
     else:
-        kernel = {"rows": OP.rows(OP.choose(4096)), "narrow rows": OP.rows(OP.choose(48)), "turned": OP.turned(size > 1),
+        kernel = {"rows": OP.by_tma(OP.choose(4096)), "narrow rows": OP.by_tma(OP.choose(48)),
+                  "transposed": OP.by_tma(OP.TRANSPOSED, True, size > 1),
                   "blocks": OP.copy_blocks}[name]
-        if (name, size) == ("turned", 1):
+        if (name, size) == ("transposed", 1):
             pytest.skip("tiles of 8 bits are not transposed")
         arrays, named = [ArrayType((1, *matrix.shape), dtype) if name == "blocks" else matrix] * 2, {}
     assert kernel.inspect("gate", *arrays, **named) == ()
@@ -258,7 +261,7 @@ def test_the_build_gate_passes(name: str, size: int) -> None:
     if name == "lanes":
         sass = kernel.inspect("sass", *arrays, **named)
         loads = [line for line in sass.splitlines() if "LDG" in line or "STS" in line]
-        assert all("LDG" in line for line in loads[:OP.BATCH])  # all have been asked for before the first is used
+        assert all("LDG" in line for line in loads[:8])  # all have been asked for before the first is used
 
 
 # ---- arrays of a GPU, on a driver that launches nothing
@@ -284,7 +287,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
 @pytest.mark.variants(1)
 @pytest.mark.skipif(toolchain() is not None, reason=f"no compiler: {toolchain()}")
 @pytest.mark.parametrize("shape, strides, offset, ways_of_it, target", [
-    ((256, 512), (2, 512), 0, ["turned"], [512, 256, 1, 1]),
+    ((256, 512), (2, 512), 0, ["tma"], [512, 256, 1, 1]),
     ((256, 511), (1024, 2), 0, ["lanes"], [8 * 511, 32]),
     ((257, 511), (1024, 2), 0, ["lanes", "blocks"], [8 * 511, 32]),
     ((256, 512), None, 2, ["lanes"], [4096, 32])])
@@ -295,4 +298,4 @@ def test_arrays_of_a_gpu_are_read_where_they_lie(gpu: Driver, shape: tuple[int, 
         assert copy(a, out=out, stream=7) is out
     assert gpu.named("launch") == [(way, 7) for way in ways_of_it] * 2
     assert next(list(sizes) for _, address, sizes, *_ in gpu.maps if address == 1 << 31) == target
-    assert ("turned" in ways_of_it) == any(address == 1 << 30 for _, address, *_ in gpu.maps)  # else lanes read it
+    assert ("tma" in ways_of_it) == any(address == 1 << 30 for _, address, *_ in gpu.maps)  # else lanes read it

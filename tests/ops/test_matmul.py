@@ -25,7 +25,6 @@ from numpipe.diagnostics import log
 from numpipe.language.tiles import store
 from numpipe.launch.views import transposed
 from numpipe.ops import operands as laid_operands
-from numpipe.ops import padded
 from tests.kernels.covering import examples
 from tests.kernels.kernels_for_tests import operands, product
 from tests.kernels.launch_fakes import CudaArray, TorchTensor
@@ -186,10 +185,10 @@ def test_any_window_is_an_operand_and_an_output(data: Any, m: int, n: int, k: in
 
 def test_what_tma_cannot_address_is_copied_once_to_rows_that_begin_at_lines(monkeypatch: pytest.MonkeyPatch,
                                                                             capsys: pytest.CaptureFixture[str]) -> None:
-    passed, moved = [], []
+    passed, moved, padded = [], [], laid_operands.padded
     monkeypatch.setattr(OP, "kernel", lambda config, form: lambda *infos, **named: passed.append(infos))
-    monkeypatch.setattr(laid_operands, "padded", lambda rows, *_: moved.append(rows) or padded.padded(rows, None, None))
-    monkeypatch.setattr(padded, "kernel", lambda *sizes: lambda *infos, **named: None)
+    monkeypatch.setattr(laid_operands, "padded", lambda rows, *_: moved.append(rows) or padded(rows, None, None))
+    monkeypatch.setattr(laid_operands, "copy_lanes", lambda *sizes: lambda *infos, **named: None)
     monkeypatch.setattr(OP.launch, "empty_like_kind", lambda info, shape, dtype, handle: np.zeros(shape, dtype))
     monkeypatch.setattr(log, "on", lambda topic: topic == "launch")
     a, b = CudaArray(4098, (16, 64), "<f2"), CudaArray(8192, (65, 64), "<f2")

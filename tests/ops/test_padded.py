@@ -11,10 +11,9 @@ import pytest
 from numpipe import launch, ops
 from numpipe.launch.info import ArrayInfo
 from numpipe.launch.views import transposed
-from numpipe.ops import padded
 from tests.kernels.launch_fakes import CudaArray
 
-OP = importlib.import_module("numpipe.ops.matmul")
+OP, COPY, OPERANDS = (importlib.import_module(f"numpipe.ops.{name}") for name in ("matmul", "copy", "operands"))
 CUTS = [(2, 8, 64), (2, 32, 64), (2, 8, 256), (4, 16, 32), (4, 64, 32), (4, 16, 128)]
 """bytes of an element, height and width of blocks"""
 
@@ -24,13 +23,14 @@ CUTS = [(2, 8, 64), (2, 32, 64), (2, 8, 256), (4, 16, 32), (4, 64, 32), (4, 16, 
     (70, 0, 65), (1, 40, 300), (66, 130, 129)))], ids=str)
 def test_rows_are_copied_and_nothing_else_is_read(cut: tuple[int, int, int], shape: tuple[int, int, int]) -> None:
     (size, height, width), (m, n, columns), rng = cut, shape, np.random.default_rng(0)
-    dtype = padded._MOVED[size]
+    dtype = COPY.MOVED[size]
     a = rng.integers(-9, 9, (m, columns + 2)).astype(dtype)  # rows with two elements between them, the first left out
     b = rng.integers(-9, 9, (max(n, 1), columns)).astype(dtype)
     behind, pitch = -(-m // height) * height, -(-columns * size // 128) * 128 // size
     o = np.zeros((behind + n if n else m, pitch), dtype)
-    padded.kernel(size, height, width)(a.reshape(-1)[1:(m - 1) * (columns + 2) + columns + 1], b.reshape(-1), o, columns=columns,
-                                       rows_a=m, rows_b=n, step_a=columns + 2, step_b=columns, target="sim")
+    numbers = dict.fromkeys(COPY.NUMBERS, 0) | {"columns": columns, "last": m - 1, "s3": columns + 2}
+    COPY.lanes(size, height, width)(a.reshape(-1)[1:(m - 1) * (columns + 2) + columns + 1], b.reshape(-1), o, **numbers,
+                                    above=behind // height, last_b=n - 1, step_b=columns, target="sim")
     np.testing.assert_array_equal(o[:m, :columns], a[:, 1:columns + 1])
     np.testing.assert_array_equal(o[behind:behind + n, :columns], b[:n])
 
@@ -39,7 +39,7 @@ def test_rows_are_copied_and_nothing_else_is_read(cut: tuple[int, int, int], sha
 def launched(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     """(cut, arrays, numbers) of each copy, and (kernel's arguments,) of each product, none of which runs."""
     found: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(padded, "kernel", lambda *cut: lambda *infos, **named: found.append((cut, infos, named)))
+    monkeypatch.setattr(OPERANDS, "copy_lanes", lambda *cut: lambda *infos, **named: found.append((cut, infos, named)))
     monkeypatch.setattr(OP, "kernel", lambda config, form: lambda *infos, **named: found.append((infos,)))
     monkeypatch.setattr(OP.launch, "empty_like_kind", lambda info, shape, dtype, handle: CudaArray(1 << 20, shape, dtype.str))
     return found
@@ -54,8 +54,8 @@ def test_one_launch_copies_both_operands(launched: list[tuple[Any, ...]]) -> Non
     product(CudaArray(4096, (20, 127), "<f2"), CudaArray(1 << 16, (40, 127), "<f2"))
     (cut, (a, b, whole), numbers), ((left, right, _),) = launched
     assert cut == (2, 8, 64) and [info.shape for info in (a, b, whole)] == [(20 * 127,), (40 * 127,), (24 + 40, 128)]
-    assert {name: numbers[name] for name in ("columns", "rows_a", "rows_b", "step_a", "step_b")} == {
-        "columns": 127, "rows_a": 20, "rows_b": 40, "step_a": 127, "step_b": 127}
+    assert {name: numbers[name] for name in ("columns", "last", "last_b", "above", "s3", "step_b")} == {
+        "columns": 127, "last": 19, "last_b": 39, "above": 3, "s3": 127, "step_b": 127}
     assert [(info.shape, info.strides) for info in (left, right)] == [((20, 127), (256, 2)), ((40, 127), (256, 2))]
     assert right.ptr - left.ptr == 24 * 256, "behind the first operand's last block"
     numbers = [number for info in (a, b, whole, left, right) for number in (info.ptr, *info.shape, *info.strides)]
@@ -73,7 +73,7 @@ def test_batches_are_copied_as_rows(launched: list[tuple[Any, ...]]) -> None:
     a, b = CudaArray(4096, (3, 20, 127), "<f2"), launch.describe(CudaArray(1 << 16, (3, 40, 127), "<f2"), "b")
     ops.matmul(a, transposed(b), out=CudaArray(1 << 24, (3, 20, 40), "<f2"))
     (_, (_, _, whole), numbers), ((left, right, _),) = launched
-    assert (numbers["rows_a"], numbers["rows_b"], whole.shape) == (60, 120, (64 + 120, 128))
+    assert (numbers["last"], numbers["last_b"], whole.shape) == (59, 119, (64 + 120, 128))
     assert [(info.shape, info.strides) for info in (left, right)] == [
         ((3, 20, 127), (20 * 256, 256, 2)), ((3, 40, 127), (40 * 256, 256, 2))]
 
@@ -83,8 +83,8 @@ def described(strides: tuple[int, ...], shape: tuple[int, ...] = (20, 127)) -> A
 
 
 def test_other_layouts_are_not_rows() -> None:
-    assert padded.rows_of(described((254, 2))) is not None
-    assert padded.rows_of(described((0, 2))) is not None, "one row, repeated"
+    assert OPERANDS.rows_of(described((254, 2))) is not None
+    assert OPERANDS.rows_of(described((0, 2))) is not None, "one row, repeated"
     for strides in ((2, 40), (-254, 2), (255, 2)):
-        assert padded.rows_of(described(strides)) is None
-    assert padded.rows_of(described((1 << 30, 2))) is None, "places of 32 bits do not reach its end"
+        assert OPERANDS.rows_of(described(strides)) is None
+    assert OPERANDS.rows_of(described((1 << 30, 2))) is None, "places of 32 bits do not reach its end"
