@@ -242,9 +242,9 @@ def predicated(operation: Op[..., Any]) -> Callable[..., Any]:
     The predicate is in the statement: a branch around it would put what follows on a divergent path, where ptxas
     serialises wgmma (note C7519).
     """
-    statement = f"{{ .reg .pred chosen; setp.eq.u32 chosen, $lane, 0; @chosen {operation.ptx} }}"  # type: ignore[attr-defined]
-    operands = {**operation.operands, "lane": "r"}  # type: ignore[attr-defined]
-    return _ptx_typer(operation.function, statement, None, True, operands, None, operation.gate)  # type: ignore[attr-defined]
+    of: Any = operation
+    statement = f"{{ .reg .pred chosen; setp.eq.u32 chosen, $lane, 0; @chosen {'$gate ' * of.gate}{of.ptx} }}"
+    return _ptx_typer(of.function, statement, None, True, {**of.operands, "lane": "r"}, None, of.gate)
 
 
 def _run_time(operation: str, parameter: str, kind: object) -> SpecError:
@@ -305,11 +305,9 @@ def _ptx_typer(function: Callable[..., Any], text: str, result: str | None, memo
 
         def codegen(context: Any, builder: Any, _sig: Any, values: Any) -> Any:
             inputs = [v for v, c in zip(values, operands.values(), strict=True) if c not in "n-"]
-            if gate and "lane" not in operands:
+            if gate:
                 nb.emit_gated(builder, inputs, statement, ",".join(constraints))
                 return nb.nothing(context)
-            if gate and INSTRUMENTATION.get().debug:  # `predicated`
-                inputs[-1] = builder.or_(inputs[-1], nb.omitted(builder))
             value = nb.emit_asm(builder, machine[result], inputs, statement, ",".join(constraints))
             if result is None:
                 return nb.nothing(context)
