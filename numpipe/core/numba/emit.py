@@ -55,8 +55,8 @@ def emit_asm(builder: Any, result: Any, args: Sequence[Any], text: str, constrai
     return builder.call(ir.InlineAsm(fnty, text, constraints, side_effect=True), list(args), attrs=("convergent",))
 
 
-def emit_gated(builder: Any, args: Sequence[Any], text: str, constraints: str) -> None:
-    """Emit a PTX statement whose instruction, marked by "$gate ", may have a predicate before it.
+def emit_gated(builder: Any, result: Any, args: Sequence[Any], text: str, constraints: str) -> Any:
+    """Emit a PTX statement without a result, in which "$gate " marks an instruction.
 
     A debugged kernel omits the instruction after one of the CTA's waits timed out (`np_words`).
     """
@@ -68,7 +68,7 @@ def emit_gated(builder: Any, args: Sequence[Any], text: str, constraints: str) -
         text = f"{{ .reg .pred goes_on; setp.eq.u32 goes_on, ${len(args)}, 0; {text} }}"
         args = [*args, omits]
         constraints = constraints.replace(",~{memory}", ",r,~{memory}")
-    emit_asm(builder, void, args, text.replace("$gate ", ""), constraints)
+    return emit_asm(builder, result, args, text.replace("$gate ", ""), constraints)
 
 
 def join(builder: Any) -> None:

@@ -60,4 +60,4 @@ def _send(builder: Any, where: list[Any], words: list[Any]) -> None:
     text = f"$gate st.async.weak.shared::cluster.mbarrier::complete_tx::bytes{vector}.b32 [$0], {names}, [$1];"
     if len(where) > 2:
         text = f"{{ .reg .pred own; setp.ne.u32 own, $2, 0; @own {text} }}"
-    nb.emit_gated(builder, [*where, *words], text, "r," * (len(where) + len(words)) + "~{memory}")
+    nb.emit_gated(builder, nb.void, [*where, *words], text, "r," * (len(where) + len(words)) + "~{memory}")
