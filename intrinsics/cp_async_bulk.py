@@ -75,8 +75,8 @@ def multicast(dst: int, tensor_map: Any, coords: tuple[int, ...], mbar: int, cta
     current().tma_load(dst, tensor_map, _coordinates("multicast", tensor_map, coords), mbar, ctas)
 
 
-@ptx("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [$dst], [$src], $nbytes, [$mbar];",
-     gate=True, dst="r", src="l", nbytes="r", mbar="r")
+@ptx("$gate cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [$dst], [$src], $nbytes, [$mbar];",
+     dst="r", src="l", nbytes="r", mbar="r")
 def load_bytes(dst: int, src: Any, nbytes: int, mbar: int) -> None:
     """Start copying `nbytes` from global address `src` to shared address `dst`; they complete on the mbarrier at address `mbar`.
 

@@ -50,7 +50,7 @@ def _load(_typing: Any, dst: Any, tensor_map: Any, coords: Any, mbar: Any, evict
 
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
         destination, address, coordinates, barrier = args[:4]
-        nb.emit_gated(builder, [destination, address, barrier, *_unpacked(builder, coordinates, rank)], text,
+        nb.emit_gated(builder, nb.void, [destination, address, barrier, *_unpacked(builder, coordinates, rank)], text,
                     ",".join(["r,l,r", *"r" * rank, "~{memory}"]))
         return nb.nothing(context)
 
@@ -69,7 +69,7 @@ def _multicast(_typing: Any, dst: Any, tensor_map: Any, coords: Any, mbar: Any, 
 
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
         destination, address, coordinates, barrier, mask = args[:5]
-        nb.emit_gated(builder, [destination, address, barrier, mask, *_unpacked(builder, coordinates, rank)],
+        nb.emit_gated(builder, nb.void, [destination, address, barrier, mask, *_unpacked(builder, coordinates, rank)],
                     f"{{ .reg .b16 mask; cvt.u16.u32 mask, $3; {text} }}", ",".join(["r,l,r,r", *"r" * rank, "~{memory}"]))
         return nb.nothing(context)
 
@@ -87,7 +87,7 @@ def _store(_typing: Any, tensor_map: Any, coords: Any, src: Any, eviction_policy
 
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
         address, coordinates, source = args[:3]
-        nb.emit_gated(builder, [address, source, *_unpacked(builder, coordinates, rank)], text,
+        nb.emit_gated(builder, nb.void, [address, source, *_unpacked(builder, coordinates, rank)], text,
                     ",".join(["l,r", *"r" * rank, "~{memory}"]))
         return nb.nothing(context)
 
@@ -103,7 +103,7 @@ def _reduce(_typing: Any, tensor_map: Any, coords: Any, src: Any, operation: Any
             f"[$0, {{{_innermost_first(2, rank)}}}], [$1];")
 
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        nb.emit_gated(builder, [args[0], args[2], *_unpacked(builder, args[1], rank)], text,
+        nb.emit_gated(builder, nb.void, [args[0], args[2], *_unpacked(builder, args[1], rank)], text,
                     ",".join(["l,r", *"r" * rank, "~{memory}"]))
         return nb.nothing(context)
 

@@ -42,7 +42,7 @@ def inval(addr: int) -> None:
     current().mbar_inval(addr)
 
 
-@ptx("mbarrier.arrive.shared::cta.b64 _, [$addr];", gate=True, addr="r")
+@ptx("$gate mbarrier.arrive.shared::cta.b64 _, [$addr];", addr="r")
 def arrive(addr: int) -> None:
     """Arrive once, with release semantics for the CTA: those who wait see what this lane wrote before. Scope: a lane.
 
@@ -52,7 +52,7 @@ def arrive(addr: int) -> None:
     current().mbar_arrive(addr)
 
 
-@ptx("mbarrier.arrive.shared::cluster.b64 _, [$addr];", gate=True, addr="r")
+@ptx("$gate mbarrier.arrive.shared::cluster.b64 _, [$addr];", addr="r")
 def arrive_remote(addr: int) -> None:
     """Arrive once on a barrier of any CTA of the cluster, at an address of `cluster.map_shared`. Scope: a lane.
 
@@ -66,7 +66,7 @@ def arrive_remote(addr: int) -> None:
     current().mbar_arrive_remote(addr)
 
 
-@ptx("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [$addr];", gate=True, addr="r")
+@ptx("$gate mbarrier.arrive.release.cluster.shared::cluster.b64 _, [$addr];", addr="r")
 def arrive_remote_release(addr: int) -> None:
     """`arrive_remote` with the cluster's scope: who waits by `wait_cluster` may load what this lane wrote to shared memory before.
 
@@ -76,13 +76,13 @@ def arrive_remote_release(addr: int) -> None:
     current().mbar_arrive_remote(addr, True)
 
 
-@ptx("mbarrier.arrive.shared::cta.b64 _, [$addr], $count;", gate=True, addr="r", count="r")
+@ptx("$gate mbarrier.arrive.shared::cta.b64 _, [$addr], $count;", addr="r", count="r")
 def arrive_count(addr: int, count: int) -> None:
     """Arrive `count` times at once: one lane for several. Scope: a lane; otherwise `arrive`. PTX ISA: mbarrier.arrive."""
     current().mbar_arrive(addr, count)
 
 
-@ptx("mbarrier.arrive.expect_tx.shared::cta.b64 _, [$addr], $nbytes;", gate=True, addr="r", nbytes="r")
+@ptx("$gate mbarrier.arrive.expect_tx.shared::cta.b64 _, [$addr], $nbytes;", addr="r", nbytes="r")
 def arrive_expect_tx(addr: int, nbytes: int) -> None:
     """Announce `nbytes` that asynchronous copies will complete in this phase, and arrive once. Scope: one lane.
 
@@ -97,7 +97,7 @@ def arrive_expect_tx(addr: int, nbytes: int) -> None:
     current().mbar_arrive_expect_tx(addr, nbytes)
 
 
-@ptx("mbarrier.arrive.expect_tx.shared::cluster.b64 _, [$addr], $nbytes;", gate=True, addr="r", nbytes="r")
+@ptx("$gate mbarrier.arrive.expect_tx.shared::cluster.b64 _, [$addr], $nbytes;", addr="r", nbytes="r")
 def arrive_expect_tx_remote(addr: int, nbytes: int) -> None:
     """`arrive_expect_tx` on a barrier of any CTA of the cluster, at an address of `cluster.map_shared`. Scope: a lane.
 

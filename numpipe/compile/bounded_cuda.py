@@ -8,7 +8,7 @@ others wait for: named barriers, cluster barriers, flags in global memory.
 
 The hardware traps when an mbarrier gets an arrival that its phase does not lack (an illegal
 instruction on an H200, and the CUDA context is lost). So once a wait has timed out, its CTA omits
-arrivals, announcements and copies (operations with a `gate`). No arrival can trap then:
+arrivals, announcements and copies ("$gate " in their statements). No arrival can trap then:
 
 - A warp that reaches one of these after such a wait, directly or through a barrier where it met
   others, sees the CTA's word set. Between CTAs only mbarriers order the protocol, and these have

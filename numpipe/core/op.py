@@ -202,24 +202,22 @@ _NUMBA = {"r": "int32", "l": "int64", "h": "int16", "f": "float32"}
 
 
 def ptx(text: str, *, returns: str | None = None, memory: bool = True, check: Callable[..., None] | None = None,
-        gate: bool = False, **operands: str) -> Callable[[Callable[P, R]], Op[P, R]]:
+        **operands: str) -> Callable[[Callable[P, R]], Op[P, R]]:
     """Give a function the meaning of a PTX statement.
 
     `text` names operands as ``$name`` and the result as ``$ret``. `operands` maps each parameter to its register class: r, l
     and h have 32, 64 and 16 bits, f is a float32; n is an immediate, a compile-time constant, and - an argument of the simulator
     that the statement never sees. `returns` is a register class, or ``"bool"`` for a predicate in a 32-bit register. `memory`
     keeps memory accesses from moving across the statement. ``check(**immediates)`` raises SpecError for values that the
-    statement cannot have, in both executions. With a
-    `gate`, a kernel with ``CompilerParams(debug=True)`` omits the instruction after a wait timed
-    out: all of `text`, or what follows "$gate " in it.
+    statement cannot have, in both executions. 
+    "$gate " marks an instruction that a kernel with ``CompilerParams(debug=True)`` omits after a
+    wait timed out.
     """
 
     def attach(function: Callable[P, R]) -> Op[P, R]:
         names = list(inspect.signature(function).parameters)
         if names != list(operands):
             raise TypeError(f"{function.__name__}: parameters {names} and PTX operands {list(operands)} differ")
-
-        marked = text if not gate or "$gate " in text else f"$gate {text}"
 
         @functools.wraps(function)
         def checked(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -228,9 +226,8 @@ def ptx(text: str, *, returns: str | None = None, memory: bool = True, check: Ca
                 check(**{p: value for p, value in values.items() if operands.get(p) == "n"})
             return function(*args, **kwargs)
 
-        operation: Op[P, R] = Op(checked if check else function,
-                                 _ptx_typer(function, marked, returns, memory, operands, check, gate))
-        operation.ptx, operation.operands, operation.gate = text, operands, gate  # type: ignore[attr-defined]
+        operation: Op[P, R] = Op(checked if check else function, _ptx_typer(function, text, returns, memory, operands, check))
+        operation.ptx, operation.operands = text, operands  # type: ignore[attr-defined]
         return operation
 
     return attach
@@ -244,7 +241,7 @@ def predicated(operation: Op[..., Any]) -> Callable[..., Any]:
     """
     statement = f"{{ .reg .pred chosen; setp.eq.u32 chosen, $lane, 0; @chosen {operation.ptx} }}"  # type: ignore[attr-defined]
     operands = {**operation.operands, "lane": "r"}  # type: ignore[attr-defined]
-    return _ptx_typer(operation.function, statement, None, True, operands, None, operation.gate)  # type: ignore[attr-defined]
+    return _ptx_typer(operation.function, statement, None, True, operands, None)
 
 
 def _run_time(operation: str, parameter: str, kind: object) -> SpecError:
@@ -283,7 +280,7 @@ def called(argument: Any) -> str:
 
 
 def _ptx_typer(function: Callable[..., Any], text: str, result: str | None, memory: bool, operands: dict[str, str],
-               check: Callable[..., None] | None, gate: bool) -> Callable[..., Any]:
+               check: Callable[..., None] | None) -> Callable[..., Any]:
     label = f"{function.__module__.rpartition('.')[2]}.{function.__name__}"
 
     def typer(_context: Any, *args: Any) -> Any:
@@ -305,12 +302,8 @@ def _ptx_typer(function: Callable[..., Any], text: str, result: str | None, memo
 
         def codegen(context: Any, builder: Any, _sig: Any, values: Any) -> Any:
             inputs = [v for v, c in zip(values, operands.values(), strict=True) if c not in "n-"]
-            if gate and "lane" not in operands:
-                nb.emit_gated(builder, inputs, statement, ",".join(constraints))
-                return nb.nothing(context)
-            if gate and INSTRUMENTATION.get().debug:  # `predicated`
-                inputs[-1] = builder.or_(inputs[-1], nb.omitted(builder))
-            value = nb.emit_asm(builder, machine[result], inputs, statement, ",".join(constraints))
+            emit = nb.emit_gated if "$gate " in statement else nb.emit_asm
+            value = emit(builder, machine[result], inputs, statement, ",".join(constraints))
             if result is None:
                 return nb.nothing(context)
             return builder.icmp_unsigned("!=", value, nb.const(0)) if result == "bool" else value

@@ -61,9 +61,9 @@ class CompilerParams:
     allow_serialized_wgmma
                           compile a kernel whose products need more registers than there are, or are serialised by ptxas for another
                           reason (notes C75xx): right results at about half of the speed. By default that is an error.
-    debug                 a wait for an mbarrier, at a named barrier or for a flag of another CTA gives up after
-                          NUMPIPE_DEBUG_TIMEOUT seconds (2), and all waits of the kernel with it, so that it ends: the next call,
-                          or `numpipe.last_failure`, raises PipelineDeadlock and says who waited for what. Indices outside their
+    debug                 a wait for an mbarrier or for a flag of another CTA gives up after NUMPIPE_DEBUG_TIMEOUT seconds (2), and
+                          all such waits of the kernel with it, so that it ends: the next call, or `numpipe.last_failure`, raises
+                          PipelineDeadlock and says who waited for what. Indices outside their
                           arrays, and outside tiles, slots and barriers in shared memory, are reported too: SimulationError,
                           `out-of-bounds`. Slower; the simulator finds the same sooner.
     check_nan             with `debug`: a NaN that ``x[…] = value`` stores is reported with its element and the line, by the

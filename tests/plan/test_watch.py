@@ -91,13 +91,11 @@ def test_after_a_wait_that_timed_out_nothing_is_done_that_an_mbarrier_counts(nam
     gated = [(number, line) for number, line in counted if line not in asked]
     assert len(asked) == sum("activemask" in line for line in lines) and len(gated) >= 3
     for number, line in gated:
-        gate, does = re.split(r"@(?:goes_on|chosen) ", line)
+        gate, does = line.split("@goes_on ")
         assert COUNTED.match(does) and len(COUNTED.findall(line)) == 1
-        where = re.search(r"setp\.eq\.u32 \w+, (%r\d+), 0;", gate)
-        before = "\n".join(lines[max(0, number - 12):number])
-        if "@chosen" in line and where:  # by a lane of each warp: 0 is its number, or-ed with the word
-            where = re.search(rf"or\.b32\s+{where[1]}, (?:\S+, )?(%r\d+)(?:, \S+)?;", before)
-        assert where and re.search(r"ld\.volatile\.shared\.u32 %r\d+", before)
+        where = re.search(r"setp\.eq\.u32 goes_on, (%r\d+), 0;", gate)
+        assert where and f"ld.volatile.shared.u32 {where[1]}, [" in "\n".join(lines[max(0, number - 12):number])
+    assert any("setp.eq.u32 chosen, " in line and "and.pred goes_on, goes_on, chosen;" in line for _, line in gated)
     for line in asked:  # once for each mbarrier
         assert line.index("@np_bounded atom.shared.or.b32") < line.index("setp.eq.and.u32 own, word, 0, np_bounded;")
 

@@ -16,7 +16,7 @@ from ..instrumentation import INSTRUMENTATION
 __all__ = [
     "assert_fail", "block_index", "block_number", "c_string", "cluster_dims", "const", "define", "emit_asm",
     "emit_gated", "external", "f32", "global_pointer", "grid_constant", "grid_size", "i1", "i8", "i16",
-    "i32", "i64", "join", "nothing", "omitted", "one_of", "pure_asm",
+    "i32", "i64", "join", "nothing", "one_of", "pure_asm",
     "shared_base", "smem", "special", "thread_index", "void", "vprintf",
 ]
 
@@ -55,20 +55,20 @@ def emit_asm(builder: Any, result: Any, args: Sequence[Any], text: str, constrai
     return builder.call(ir.InlineAsm(fnty, text, constraints, side_effect=True), list(args), attrs=("convergent",))
 
 
-def omitted(builder: Any) -> Any:
-    """Return an int32, not 0 where a debugged kernel omits gated statements: a wait timed out."""
-    return emit_asm(builder, i32, [external(builder, "np_words", i32)],
-                    "ld.volatile.shared.u32 $0, [$1];", "=r,r,~{memory}")
+def emit_gated(builder: Any, result: Any, args: Sequence[Any], text: str, constraints: str) -> Any:
+    """Emit a PTX statement without a result, in which "$gate " marks an instruction.
 
-
-def emit_gated(builder: Any, args: Sequence[Any], text: str, constraints: str) -> None:
-    """Emit a PTX statement; "$gate " precedes the instruction that a debugged kernel may omit."""
-    if not INSTRUMENTATION.get().debug:
-        emit_asm(builder, void, args, text.replace("$gate ", ""), constraints)
-        return
-    gated = f"setp.eq.u32 goes_on, ${len(args)}, 0; {text.replace('$gate', '@goes_on')}"
-    emit_asm(builder, void, [*args, omitted(builder)], f"{{ .reg .pred goes_on; {gated} }}",
-             constraints.replace(",~{memory}", ",r,~{memory}"))
+    A debugged kernel omits the instruction after one of the CTA's waits timed out (`np_words`).
+    """
+    if INSTRUMENTATION.get().debug:
+        omits = emit_asm(builder, i32, [external(builder, "np_words", i32)],
+                         "ld.volatile.shared.u32 $0, [$1];", "=r,r,~{memory}")
+        text = re.sub(r"@(\w+) \$gate ", r"and.pred goes_on, goes_on, \1; @goes_on ", text)
+        text = text.replace("$gate", "@goes_on")
+        text = f"{{ .reg .pred goes_on; setp.eq.u32 goes_on, ${len(args)}, 0; {text} }}"
+        args = [*args, omits]
+        constraints = constraints.replace(",~{memory}", ",r,~{memory}")
+    return emit_asm(builder, result, args, text.replace("$gate ", ""), constraints)
 
 
 def join(builder: Any) -> None:

@@ -87,7 +87,7 @@ def _send(_context: Any, sums: Any, tile: Any) -> Any:
         buffer, there = (nb.call(context, builder, cluster.map_shared, (I32, I32), (address, to))[1] for address in (
             builder.add(base, nb.const((step - 1) * plan.region)), ready))
         for piece in range(len(shares[step]) // 4):
-            nb.emit_gated(builder, [buffer, there, *shares[step][4 * piece:4 * piece + 4]],
+            nb.emit_gated(builder, nb.void, [buffer, there, *shares[step][4 * piece:4 * piece + 4]],
                         "$gate st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 "
                         f"[$0+{PIECE * piece}], {{$2, $3, $4, $5}}, [$1];", "r,r,f,f,f,f,~{memory}")
     return assembled(builder, sums.share, shares[0])

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from ...core import numba as nb
-from ...core.instrumentation import INSTRUMENTATION
 from ...core.op import cuda_meaning, predicated
 from ...intrinsics import barrier as named
 from ...intrinsics import cluster, mbarrier
@@ -58,13 +57,7 @@ def _send(builder: Any, where: list[Any], words: list[Any]) -> None:
     """Emit a store of words, int32 each; `where`: its address, that of the mbarrier, and maybe whether a lane stores."""
     names = ", ".join(f"${number + len(where)}" for number in range(len(words)))
     vector, names = (f".v{len(words)}", f"{{{names}}}") if len(words) > 1 else ("", names)
-    text = f"st.async.weak.shared::cluster.mbarrier::complete_tx::bytes{vector}.b32 [$0], {names}, [$1];"
-    constraints = "r," * (len(where) + len(words)) + "~{memory}"
-    if len(where) == 2:
-        nb.emit_gated(builder, [*where, *words], f"$gate {text}", constraints)
-        return
-    if INSTRUMENTATION.get().debug:
-        goes_on = builder.icmp_unsigned("==", nb.omitted(builder), nb.const(0))
-        where[2] = builder.select(goes_on, where[2], nb.const(0))
-    text = f"{{ .reg .pred own; setp.ne.u32 own, $2, 0; @own {text} }}"
-    nb.emit_asm(builder, nb.void, [*where, *words], text, constraints)
+    text = f"$gate st.async.weak.shared::cluster.mbarrier::complete_tx::bytes{vector}.b32 [$0], {names}, [$1];"
+    if len(where) > 2:
+        text = f"{{ .reg .pred own; setp.ne.u32 own, $2, 0; @own {text} }}"
+    nb.emit_gated(builder, nb.void, [*where, *words], text, "r," * (len(where) + len(words)) + "~{memory}")
