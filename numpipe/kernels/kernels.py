@@ -156,8 +156,10 @@ class Kernel:
 
     def _learn(self, call: Call, named: dict[str, Any], launched: launch.Launch) -> None:
         """Keep the launch of a call on device arrays, but not of one by an op, on descriptions: ops keep their own calls."""
+        if launched.observers or ArrayInfo in map(type, call.args):
+            return
         constants = self._calls.keep_constants(named, call.statics) if named else None
-        if constants is not UNKNOWN and ArrayInfo not in map(type, call.args):
+        if constants is not UNKNOWN:
             owners, count = [info.owner for info in call.infos], len(call.args)
             self._repeats.learn(constants, owners[:count], owners[count:], [call.infos], call.fresh, launched)
 

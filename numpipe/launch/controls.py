@@ -15,7 +15,7 @@ import ctypes
 import os
 import threading
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..diagnostics.errors import PipelineDeadlock, SpecError, at
 from ..diagnostics.reports import Party, Report
@@ -25,6 +25,8 @@ from . import driver, watch
 
 if TYPE_CHECKING:
     from .image import Image
+    from .local_gpus import LocalGpus
+    from .torch_gpus import TorchGpus
 
 TIMEOUT = "NUMPIPE_PEER_TIMEOUT"
 _WORD = 4
@@ -52,26 +54,6 @@ def block_words(semaphores: int, gpus: int, debug: bool) -> int:
     return max(_LEAST, 1 << (SEMAPHORES + semaphores * (1 + gpus * debug) - 1).bit_length())
 
 
-class Gpus(Protocol):
-    """What is asked here of the GPUs of a mesh (`local_gpus`, `torch_gpus`)."""
-
-    size: int
-    ranks: tuple[int, ...]
-    """those of this process"""
-    meets: bool
-    """whether `control` waits for other processes"""
-
-    @property
-    def devices(self) -> tuple[int, ...]:
-        """Their CUDA ordinals."""
-
-    def control(self, words: int) -> list[int]:
-        """Return the addresses of new symmetric memory of zeros, by rank."""
-
-    def silent(self) -> list[int]:
-        """Return the ranks whose processes give no sign, as far as that can be known."""
-
-
 class Known(NamedTuple):
     """A kernel that was launched on a mesh, with the control block and the semaphores of its newest launch."""
 
@@ -84,7 +66,7 @@ class Known(NamedTuple):
 class Controls:
     """The control blocks of one mesh, and its records."""
 
-    def __init__(self, gpus: Gpus) -> None:
+    def __init__(self, gpus: LocalGpus | TorchGpus) -> None:
         self._gpus, self._lock = gpus, threading.RLock()
         self.launching = threading.Lock()
         """held while the launches of a call are queued: calls of several threads come to all GPUs in one order"""

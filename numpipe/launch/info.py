@@ -45,6 +45,11 @@ class ArrayInfo(NamedTuple):
     held: Any = None
     """the view of a DLPack export, which keeps the memory alive as `owner` does"""
 
+    @property
+    def address(self) -> int:
+        """The address of the first element, on the host or on a GPU."""
+        return self.ptr if self.array is None else int(self.array.__array_interface__["data"][0])
+
 
 def info_of_zeros(shape: tuple[int, ...], dtype: np.dtype[Any]) -> ArrayInfo:
     """Describe a C-contiguous array of zeros that nobody has allocated."""

@@ -28,6 +28,7 @@ class LocalGpus:
     """GPUs that reach each other; rank r has the CUDA ordinal ``devices[r]``."""
 
     meets = False
+    """whether `control` waits for other processes"""
 
     def __init__(self, devices: Sequence[int] | None) -> None:
         """Raises TargetError where there is no such GPU, and LaunchError where two of them cannot reach each other."""
@@ -35,7 +36,8 @@ class LocalGpus:
         if state.status != "ok":
             raise TargetError(f"Mesh.local: the GPUs cannot be used: {state.reason}; numpipe.Mesh.simulated(2) needs none")
         able = [device.ordinal for device in state.gpus if device.cc == state.device.cc]  # type: ignore[union-attr]
-        self._devices = tuple(able if devices is None else map(int, devices))
+        self.devices = tuple(able if devices is None else map(int, devices))
+        """CUDA ordinals by rank"""
         if unknown := [device for device in self.devices if device not in able]:
             raise TargetError(f"Mesh.local: no kernel runs on GPU {unknown[0]}: there are {', '.join(map(str, able))}")
         self.size, self.ranks = len(self.devices), tuple(range(len(self.devices)))
@@ -49,11 +51,6 @@ class LocalGpus:
                 cuda.share_pool(device, self.devices)
         except driver.DriverError as error:
             raise LaunchError(f"Mesh.local{self.devices}: {error}") from error
-
-    @property
-    def devices(self) -> tuple[int, ...]:
-        """The CUDA ordinals by rank."""
-        return self._devices
 
     @staticmethod
     def _reach(cuda: driver.Driver, device: int, peer: int) -> None:

@@ -49,25 +49,19 @@ def check_overlap(infos: Sequence[ArrayInfo], names: Sequence[str], outputs: int
     first = len(infos) - outputs
     if not outputs or len(infos) < 2:
         return
-    bounds = [byte_bounds(_address(info), info.shape, info.strides, info.dtype.itemsize) for info in infos]
+    bounds = [byte_bounds(info.address, info.shape, info.strides, info.dtype.itemsize) for info in infos]
     for i in range(first, len(infos)):
         low, high = bounds[i]
         for j in range(i):
             start, end = bounds[j]
             if start < high and low < end and low < high and start < end and _overlap(infos[i], infos[j]):
-                apart = _address(infos[i]) - _address(infos[j])
+                apart = infos[i].address - infos[j].address
                 begins = f"begins {abs(apart)} bytes {'behind' if apart > 0 else 'before'} it" if apart else "begins where it does"
                 raise SpecError(
                     f"{argument(names[i], kernel)}: it is an output and overlaps argument {names[j]!r}: it {begins}, with shape "
                     f"{infos[i].shape} and strides {infos[i].strides} bytes against {infos[j].shape} and {infos[j].strides}, so "
                     "what is read depends on who writes first; pass one array as both to work in place, or a copy of "
                     f"{names[j]!r}")
-
-
-def _address(info: ArrayInfo) -> int:
-    if info.array is None:
-        return info.ptr
-    return int(info.array.__array_interface__["data"][0])
 
 
 def _overlap(one: ArrayInfo, other: ArrayInfo) -> bool:
@@ -83,11 +77,11 @@ def _overlap(one: ArrayInfo, other: ArrayInfo) -> bool:
 def _view(info: ArrayInfo) -> tuple[Any, ...]:
     """Return a key that is equal for equal views: without the strides of dimensions of size 1, which say nothing."""
     strides = [stride for dim, stride in zip(info.shape, info.strides, strict=True) if dim > 1]
-    return _address(info), info.shape, strides, info.dtype
+    return info.address, info.shape, strides, info.dtype
 
 
 def _memory(info: ArrayInfo) -> np.ndarray[Any, Any]:
     """Return the array's memory, host or GPU, as a NumPy array that nobody may read."""
     return np.asarray(types.SimpleNamespace(__array_interface__={
-        "version": 3, "data": (_address(info), True), "shape": info.shape, "strides": info.strides,
+        "version": 3, "data": (info.address, True), "shape": info.shape, "strides": info.strides,
         "typestr": f"|V{info.dtype.itemsize}"}))

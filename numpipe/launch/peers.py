@@ -9,29 +9,22 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..plan.control_block import SEMAPHORES, section_bytes
 from .attributes import Grid
 from .controls import Controls
-from .controls import Gpus as Waiting
 from .info import ArrayInfo
 from .launcher import Launch, Prepared
 from .overlap import check_overlap
 
+if TYPE_CHECKING:
+    from .local_gpus import LocalGpus
+    from .torch_gpus import TorchGpus
+
 _INT = np.dtype(np.int32)
-
-
-class Gpus(Waiting, Protocol):
-    """What is asked here of the GPUs of a mesh."""
-
-    def addresses(self, infos: Sequence[ArrayInfo], name: str, kernel: str) -> list[int]:
-        """Return where the GPUs have an array, by rank; `infos` are this process' own. SpecError where others cannot reach it."""
-
-    def alive(self, infos: Sequence[ArrayInfo]) -> Sequence[Any]:
-        """Return what has to live, not be `gone`, for launches on these arrays to be made again."""
 
 
 class Together:
@@ -65,7 +58,7 @@ class Together:
             self.prepared.together(self.launches, scalars)
 
 
-def together(prepared: Prepared, grid: Grid, gpus: Gpus, controls: Controls, arrays: Sequence[Sequence[ArrayInfo]],
+def together(prepared: Prepared, grid: Grid, gpus: LocalGpus | TorchGpus, controls: Controls, arrays: Sequence[Sequence[ArrayInfo]],
              semaphores: int, streams: Sequence[int], outputs: int) -> Together:
     """Return the launches of a call; `arrays` are those of each GPU of this process, without the semaphores."""
     image, name = prepared.compiled, prepared.name

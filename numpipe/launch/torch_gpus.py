@@ -53,6 +53,7 @@ class TorchGpus:
     """The ranks of a process group, each with a GPU."""
 
     meets = True
+    """whether `control` waits for other processes"""
 
     def __init__(self, group: Any = None) -> None:
         """Raises TargetError without PyTorch, SpecError where torch.distributed is not initialised."""

@@ -291,7 +291,7 @@ def copy_into(source: ArrayInfo, result: ArrayInfo, *, padded: bool = False, con
               target: str | None = None, stream: Any = None) -> None:
     """Copy one array to another of its shape and element type, which share no byte; `padded`: what lies between the rows of
     the second may be overwritten."""
-    places = _address(source) % 16, _address(result) % 16
+    places = source.address % 16, result.address % 16
     for piece in ways(source.shape, source.strides, result.strides, source.dtype.itemsize, places, padded):
         arrays = _window(source, piece.source, piece.size), _window(result, piece.target, piece.size)
         if piece.way == "rows":
@@ -308,10 +308,6 @@ def copy_into(source: ArrayInfo, result: ArrayInfo, *, padded: bool = False, con
             copy_blocks(*arrays, target=target, stream=stream)
 
 
-def _address(info: ArrayInfo) -> int:
-    return info.ptr if info.array is None else int(info.array.__array_interface__["data"][0])
-
-
 class _Memory:
     """Memory of the host as NumPy reads it; it keeps alive whom it belongs to."""
 
@@ -321,7 +317,7 @@ class _Memory:
 
 def _window(info: ArrayInfo, part: Part, size: int) -> ArrayInfo:
     """Return a part of an array's memory as elements of `size` bytes."""
-    dtype, at, array = MOVED[size], _address(info) + part.offset, None
+    dtype, at, array = MOVED[size], info.address + part.offset, None
     if info.array is not None:
         array = np.asarray(_Memory(info.array, {"data": (at, not info.writable), "shape": part.shape, "strides": part.strides,
                                                 "typestr": dtype.str, "version": 3}))

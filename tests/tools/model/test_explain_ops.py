@@ -36,7 +36,7 @@ def test_a_product_of_operands_that_tma_can_address_is_one_kernel() -> None:
 def test_an_operand_whose_rows_tma_cannot_address_is_copied_first_and_that_is_said() -> None:
     odd = np.zeros((129, 77), F16)
     found = told(ops.matmul, ArrayType((200, 129), F16), odd)
-    assert kernels(found) == ["copy_padded", "copy_padded", "matmul"]
+    assert kernels(found) == ["copy_lanes", "copy_lanes", "matmul"]
     assert [why.split(",")[0] for why in found.copied] == ["'a'", "'b'"] and "strides (154, 2) bytes, is copied" in found.copied[1]
     assert found.predicted_seconds > found.kernels[-1].predicted_seconds
     assert "op matmul: 3 kernels" in str(found) and found.copied[0] in str(found)
@@ -57,7 +57,7 @@ def test_attention_and_copies_are_explained_too() -> None:
     q = ArrayType((1, 2, 70, 60), F16)
     found = told(ops.attention, q, q, q)
     assert [why[:3] for why in found.copied] == ["'q'", "'k'", "'v'"] and kernels(found)[-1] == "attend"
-    assert kernels(told(ops.copy, np.zeros((100, 60), np.float32).T)) == ["copy_turned"]
+    assert kernels(told(ops.copy, np.zeros((100, 60), np.float32).T)) == ["copy_tma"]
 
 
 def test_nothing_is_launched_and_no_notes_are_left() -> None:

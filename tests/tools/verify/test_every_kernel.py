@@ -91,6 +91,10 @@ def copies() -> None:
     x = halves(40, 40)
     for array in (x[:, :32], x.T, x[:17, :32].T, x[:16, :17], x[:3, :17]):
         ops.copy(array, target="sim")
+    copy = importlib.import_module("numpipe.ops.copy")  # the operands of a product, by one launch
+    numbers = dict.fromkeys(copy.NUMBERS, 0) | {"columns": 33, "last": 4, "s3": 35}
+    copy.lanes(2, 8, 64)(halves(5 * 35), halves(3 * 33), np.zeros((8 + 3, 64), np.float16), **numbers, above=1, last_b=2,
+                         step_b=33, target="sim")
 
 
 def many_gpus() -> None:
@@ -103,14 +107,6 @@ def many_gpus() -> None:
     ops.all_to_all(rows, [rng.integers(0, 65, 2).astype(np.int32) for _ in range(2)], mesh=mesh)
 
 
-def padded() -> None:
-    from numpipe.ops import padded
-
-    a, b = halves(5 * 35), halves(3 * 33)
-    padded.kernel(2, 8, 64)(a, b, np.zeros((8 + 3, 64), np.float16), columns=33, rows_a=5, rows_b=3, step_a=35, step_b=33,
-                            target="sim")
-
-
 CALLS: dict[str, tuple[Callable[[], Any], set[str]]] = {
     "gemm": (gemm, {"matmul", "batched_matmul"}),
     "ladders": (ladders, {"single", "specialized", "serial", "overlapped"}),
@@ -120,8 +116,7 @@ CALLS: dict[str, tuple[Callable[[], Any], set[str]]] = {
     "explained": (explained, {"gated", "one_tile"}),
     "ops.attention": (attention, {"attend", "attend_short"}),
     "ops.matmul": (products, {"matmul"}),
-    "ops.copy": (copies, {"copy_rows", "copy_turned", "copy_lanes", "copy_blocks"}),
-    "ops.padded": (padded, {"copy_padded"}),
+    "ops.copy": (copies, {"copy_tma", "copy_lanes", "copy_blocks"}),
     "ops of many GPUs": (many_gpus, {"all_gather_matmul", "matmul_reduce_scatter", "all_gather", "reduce_scatter", "all_to_all"}),
 }
 """calls -> the functions of the kernels that they come to"""
