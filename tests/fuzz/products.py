@@ -85,7 +85,12 @@ NEEDS: Needs = {
     ("threads", 1): {"turns": (False,)},
     ("threads", 3): {"rows": (64,)},
     ("cluster", 1): {"split": ("", "stream", "2", "3"), "along": ("",)},
-    ("cluster", 2): {**ACROSS, "split": ("", "stream", "2", "pair"), "along": ("m", "n", "k"), "tn": SIDES},
+    ("cluster", 2): {
+        **ACROSS,
+        "split": ("", "stream", "2", "pair"),
+        "along": ("m", "n", "k"),
+        "tn": SIDES,
+    },
     ("cluster", 4): {
         **ACROSS,
         "split": ("", "stream", "2", "pair"),
@@ -290,7 +295,9 @@ class Product(Program):
         places = f"np.argwhere(np.ones(({self.m_tiles}, {self.n_tiles})))"
         made["places"] = f"rng.permutation({places}).astype(np.int32)"
         made["trips"] = f"rng.integers(0, 5, {self.counts[0]}).astype(np.int32)"
-        c = made.pop("c")  # arrays that steer are passed before the outputs, and c as the last of these
+        c = made.pop(
+            "c"
+        )  # arrays that steer are passed before the outputs, and c as the last of these
         arguments = (*made.items(), *self.arguments(), ("c", c))
         options = [
             f"grid=numpipe.persistent({self.cluster * self.rng.choice([1, 2, 3])})",
@@ -306,20 +313,11 @@ class Product(Program):
         slots = self.rng.choice([1, 2, 3])
         if slots * self.tm * PANEL <= left and self.chance(30):
             options.append(f"compiler_params=CompilerParams(store_slots={slots})")
-        lines = [
-            "import ml_dtypes",
-            "import numpy as np",
-            "import numpipe",
-            "from numpipe import SMEM, Barrier, BlockSpec, CompilerParams, Workspace, cdiv, ds",
-            "",
-            f"@numpipe.kernel({', '.join(options)})",
-            f"def product({', '.join([name for name, _ in arguments] + ['work'] * work)}):",
-            *self.lines,
-            "",
-        ]
+        parameters = [*(name for name, _ in arguments), *["work"] * work]
+        text = self.text("product", ", ".join(options), parameters)
         features = *self.drawn, *self.features
         cluster = self.cluster
-        return Case("\n".join(lines), arguments, features, "product", cluster, self.wgs, cluster)
+        return Case(text, arguments, features, "product", cluster, self.wgs, cluster)
 
 
 def product(rng: random.Random) -> Case:

@@ -26,6 +26,7 @@ from tests.fuzz.sources import (
     Source,
     Tile,
     fits,
+    indented,
     layout_of,
     name_of,
     size_of,
@@ -330,21 +331,16 @@ class Program(Source):
             return
         k, slots = self.new("k"), self.rng.choice([1, 2, 3])
         specs, arrays, views, nbytes = [], [], [], 0
-        for _ in range(self.rng.choice([1, 1, 2])):
-            how = self.rng.choice(["line", "element", "squeezed", "block", "block"])
-            array = self.rng.choice("vw" if how == "line" else "fghe")
+        for array in self.rng.sample([*SOURCES, *LINES], self.rng.choice([1, 1, 2])):
             dtype, low, high = {**LINES, **SOURCES}[array]
             at = self.rng.choice([k, f"table[{k}]", f"table[{k}] + {k}", f"(p + {k}) % 3", "cta"])
             sides: tuple[int, ...] = (self.rng.choice([128, 256]),)
             block, index = str(sides), f"{at},"
-            if how == "element":
-                sides = self.rng.choice([(72, 96), (80, 160), (64, 128)])
-                unit = 16 // size_of((), dtype)
-                block = f"(Element({sides[0]}), Element({sides[1]}))"
+            if array in SOURCES and self.chance(40):  # blocks that start anywhere
+                sides, unit = self.rng.choice([(72, 96), (80, 160)]), 16 // size_of((), dtype)
+                block = f"({', '.join(f'Element({side})' for side in sides)})"
                 index = f"{at} - 1, ({at}) * {unit} - {unit}"
-            elif how == "squeezed":
-                block, index = f"(None, {sides[0]})", f"({at}) * 5, 0"
-            elif how == "block":
+            elif array in SOURCES:
                 sides = self.rng.choice([(64, 64), (128, 64), (8, 128), (32, 256), (24, 32)])
                 block, index = str(sides), f"{at}, {self.rng.choice(['0', '1', 'p % 2'])}"
             specs.append(f"BlockSpec({block}, lambda {k}: ({index}))")
@@ -361,8 +357,7 @@ class Program(Source):
             (_, sides, dtype, _, _), target = views[0], self.new("y")
             self.outputs[target] = (self.ctas, TRIPS, *(n - 3 for n in sides)), dtype
             index = f"cta, {k}{', 0' * len(sides)}"
-            block = ", ".join(["None", "None", *map(str, sides)])
-            out_specs = f", out_specs=(BlockSpec(({block}), lambda {k}: ({index})),)"
+            out_specs = f", out_specs=(BlockSpec({(None, None, *sides)}, lambda {k}: ({index})),)"
             arrays.append(target)
             names.append(self.new("o"))
         pipe = self.new("pipe")
@@ -416,19 +411,15 @@ def program(rng: random.Random) -> Case:
     for t in made.seen[-3:]:
         made.store(t)
     arguments = made.arguments()
-    options = f"num_compute_wgs={made.wgs}, wg_axis='wg', grid={made.ctas}"
-    lines = [
-        "import ml_dtypes",
-        "import numpy as np",
-        "import numpipe",
-        "from numpipe import SMEM, BlockSpec, Element, ds",
-        "",
-        f"@numpipe.kernel({options}, warp_specialized={roles})",
-        f"def program({', '.join(name for name, _ in arguments)}):",
-        "    cta = numpipe.program_id(0)",
-        "    wg = numpipe.axis_index('wg')",
-        f"    own = cta * {made.wgs} + wg",
-        *made.lines,
-        "",
-    ]
-    return Case("\n".join(lines), arguments, tuple(made.features), "program", made.ctas, made.wgs)
+    options = (
+        f"num_compute_wgs={made.wgs}, wg_axis='wg', grid={made.ctas}, warp_specialized={roles}"
+    )
+    made.lines[:0] = indented(
+        [
+            "cta = numpipe.program_id(0)",
+            "wg = numpipe.axis_index('wg')",
+            f"own = cta * {made.wgs} + wg",
+        ]
+    )
+    text = made.text("program", options, [name for name, _ in arguments])
+    return Case(text, arguments, tuple(made.features), "program", made.ctas, made.wgs)

@@ -213,6 +213,21 @@ class Source:
             self.tile(text, shape, dtype, layout_of(shape), low, high)
 
     # ---- the whole
+    def text(self, name: str, options: str, parameters: list[str]) -> str:
+        """The file of a kernel."""
+        lines = [
+            "import ml_dtypes",
+            "import numpy as np",
+            "import numpipe",
+            "from numpipe import SMEM, Barrier, BlockSpec, CompilerParams, Element, Workspace, cdiv, ds",
+            "",
+            f"@numpipe.kernel({options})",
+            f"def {name}({', '.join(parameters)}):",
+            *self.lines,
+            "",
+        ]
+        return "\n".join(lines)
+
     def arguments(self) -> tuple[tuple[str, str], ...]:
         """The arguments of a call."""
         found = {
