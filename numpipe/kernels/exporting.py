@@ -19,7 +19,8 @@ from ..plan.specs import ArrayType, Persistent
 from .archive import VERSION, Entry, Function, Manifest, Parameter, write
 from .arguments import MISSING, Call
 from .calls import Calls
-from .expressions import Evaluation, Expression, described
+from .evaluation import Evaluation
+from .expressions import Expression, described
 from .options import parameter_names
 from .results import HostView
 from .sources import literal, text_of

@@ -21,17 +21,8 @@ from ..compile.reading import codes
 from ..core.functions import Function
 from ..diagnostics import source
 from ..diagnostics.errors import Position, SpecError
-from .expressions import (
-    ERRORS,
-    FIX,
-    NAMES,
-    SPELLED,
-    Expression,
-    Unsupported,
-    bound_names,
-    check,
-    described,
-)
+from .evaluation import ERRORS, NAMES, SPELLED
+from .expressions import FIX, Expression, Unsupported, bound_names, check, described
 
 _FIRST = 1_000_000
 """the line of the first function in a copy of a file whose functions have a line each"""
