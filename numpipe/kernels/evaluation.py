@@ -137,12 +137,15 @@ for _element in ELEMENTS.values():
     SPELLED |= {id(_element.dtype.type): _name}
     NAMES[_name] = _element.dtype
 NAMES["Static"] = Described
-ATTRIBUTES: dict[type, tuple[str, ...]] = {
-    HostView: ("shape", "dtype", "ndim"),
-    ArrayType: ("shape", "dtype"),
-    np.dtype: ("itemsize", "kind", "name"),
+ATTRIBUTES: dict[str, tuple[type, ...]] = {
+    **{"shape": (HostView, ArrayType), "dtype": (HostView, ArrayType), "ndim": (HostView,)},
+    **dict.fromkeys(("itemsize", "kind", "name"), (np.dtype,)),
 }
+"""the attributes that a text may read, and of what"""
 _SEQUENCES = (tuple, list, dict, str, bytes, range)
+_LARGE = (int, *_SEQUENCES)
+"""the types of values that count more than one"""
+_SMALL = 1 << 63
 _CONVERSIONS: dict[int, Callable[[Any], str]] = {ord("s"): str, ord("r"): repr, ord("a"): ascii}
 _FORMAT = re.compile(r"([^\d{}]?[<>=^])?[-+ ]?#?0?\d{0,2}[,_]?(\.\d{1,2})?[a-zA-Z%]?")
 """a format of a value in a message, of a width of at most 99"""
@@ -216,18 +219,29 @@ class Evaluation:
     def value(self, node: ast.expr, names: dict[str, Any]) -> Any:
         """Return the value of an expression."""
         value = self._value(node, names)
-        parts = [value]
-        while parts:  # items count wherever they stand: comparing or copying them takes as long
-            part = parts.pop()
-            large = isinstance(part, int) and part.bit_length()
-            self._left -= 1 + large // 64 + (len(part) if isinstance(part, _SEQUENCES) else 0)
-            if self._left < 0 or large > MOST_BITS:
-                raise TooMuch
-            if isinstance(part, (tuple, list)):
-                parts += part
-            elif isinstance(part, dict):
-                parts += [*part.keys(), *part.values()]
+        self._left -= 1
+        if self._left < 0:
+            raise TooMuch
+        if isinstance(value, _LARGE) and not (isinstance(value, int) and -_SMALL < value < _SMALL):
+            self._spend([value])
         return value
+
+    def _spend(self, parts: list[Any]) -> None:
+        """Count the items of values wherever they stand: comparing or copying them takes as long."""
+        while parts:
+            part = parts.pop()
+            if isinstance(part, int):
+                self._left -= part.bit_length() // 64
+                if part.bit_length() > MOST_BITS:
+                    raise TooMuch
+            elif isinstance(part, _SEQUENCES):
+                self._left -= len(part)
+                if self._left < 0:
+                    raise TooMuch
+                if isinstance(part, (tuple, list)):
+                    parts += part
+                elif isinstance(part, dict):
+                    parts += [*part.keys(), *part.values()]
 
     def _value(self, node: ast.expr, names: dict[str, Any]) -> Any:
         def get(part: ast.expr) -> Any:
@@ -240,9 +254,21 @@ class Evaluation:
                 return names[name] if name in names else self.missing(name)
             case ast.Attribute(value=base, attr=name):
                 found = get(base)
-                if not any(isinstance(found, of) and name in has for of, has in ATTRIBUTES.items()):
+                if not isinstance(found, ATTRIBUTES.get(name, ())):
                     raise AttributeError(f"a {type(found).__name__} has no {name!r} here")
                 return getattr(found, name)
+            case ast.Call(func=ast.Name(id=name), args=args, keywords=keywords):
+                values = list(self._items(args, names))
+                if name in self.functions:
+                    return self.call(name, values)
+                named = {str(each.arg): get(each.value) for each in keywords}
+                function = NAMES[name]
+                if not isinstance(function, np.dtype):
+                    return function(*values, **named)
+                [number] = values
+                if not isinstance(number, (int, float, np.generic)):
+                    raise TypeError(f"{name} of a {type(number).__name__}")
+                return function.type(number)
             case ast.Subscript(value=base, slice=index):
                 found = get(base)
                 if not isinstance(found, _SEQUENCES):
@@ -291,18 +317,6 @@ class Evaluation:
                 found = get(part)
                 convert = _CONVERSIONS.get(conversion)
                 return format(found if convert is None else convert(found), text)
-            case ast.Call(func=ast.Name(id=name), args=args, keywords=keywords):
-                values = list(self._items(args, names))
-                if name in self.functions:
-                    return self.call(name, values)
-                named = {str(each.arg): get(each.value) for each in keywords}
-                function = NAMES[name]
-                if not isinstance(function, np.dtype):
-                    return function(*values, **named)
-                [number] = values
-                if not isinstance(number, (int, float, np.generic)):
-                    raise TypeError(f"{name} of a {type(number).__name__}")
-                return function.type(number)
         raise TypeError(f"{type(node).__name__} has no value")
 
     def missing(self, name: str) -> Any:

@@ -108,7 +108,7 @@ def check(function: ast.FunctionDef, earlier: Collection[str]) -> None:
             case ast.Dict(keys=keys):
                 fits = None not in keys
             case ast.Attribute(attr=name):
-                fits = any(name in names for names in ATTRIBUTES.values())
+                fits = name in ATTRIBUTES
             case ast.Call(func=ast.Name(id=name), keywords=keywords):
                 fits = name not in local and not (name in earlier and keywords)
             case _:

@@ -26,10 +26,14 @@ from .expressions import Expression, constant_of, described
 from .judge import Judge
 from .kernels import Kernel
 from .options import Options, Signature
+from .results import HostView
 from .tiled import Tiled
 from .variants import Key, Variant
 
 __all__ = ["load"]
+
+MOST_ANSWERS = 1024
+"""of a function of shapes, that are kept for calls with the same shapes"""
 
 
 @brief
@@ -198,6 +202,8 @@ class _ByStatics:
 
     def __init__(self, archive: Archive, option: str) -> None:
         self._archive = archive
+        self._answers: dict[Any, Any] = {}
+        """by the shapes, types and scalars of calls: a function's answer follows from them"""
         self._known = {
             function.statics: Expression(function.text, f"{archive.path}: {option}")
             for function in archive.manifest.functions
@@ -222,7 +228,19 @@ class _ByStatics:
             ]
             shown = ", ".join([*arrays, *(f"{name}={text}" for name, text in statics)])
             raise _absent(self._archive, shown)
-        return self._known[statics](**known)
+        passed = [value for name, value in known.items() if name not in self._statics]
+        key = (
+            statics,
+            *(
+                (value.shape, value.dtype) if isinstance(value, HostView) else (type(value), value)
+                for value in passed
+            ),
+        )
+        if key not in self._answers:
+            if len(self._answers) == MOST_ANSWERS:
+                self._answers.clear()
+            self._answers[key] = self._known[statics](**known)
+        return self._answers[key]
 
 
 class _Variant(Variant):
