@@ -1,7 +1,7 @@
 """The value of a function of a file: nodes of Python's syntax tree, evaluated within a budget.
 
-`NAMES` are the functions and classes that a text may use, and `Evaluation` knows what each node means.
-What Python would compute for long, or make large, is refused before it is computed.
+`NAMES` are the functions and classes that a text may use, and `Evaluation` knows what each node
+means. What Python would compute for long, or make large, is refused before it is computed.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class TooMuch(Exception):
 
 @dataclass(frozen=True)
 class Described:
-    """A Static as a file describes it; it stands for the value where a call leaves the Static out."""
+    """A Static as a file describes it: the value of calls that leave the Static out."""
 
     text: str
 
@@ -171,7 +171,7 @@ class Evaluation:
         return None if end is None else end[0]
 
     def _run(self, body: list[ast.stmt], names: dict[str, Any]) -> tuple[Any] | None:
-        """Run statements; returns what they return in a tuple, None where they come to their end."""
+        """Run statements; returns their value in a tuple, None where they come to their end."""
         for statement in body:
             match statement:
                 case ast.Return(value=value):
@@ -227,7 +227,7 @@ class Evaluation:
         return value
 
     def _spend(self, parts: list[Any]) -> None:
-        """Count the items of values wherever they stand: comparing or copying them takes as long."""
+        """Count the items of values, inner ones too: a comparison or a copy takes as long."""
         while parts:
             part = parts.pop()
             if isinstance(part, int):
@@ -303,7 +303,7 @@ class Evaluation:
             case ast.List(elts=elts):
                 return list(self._items(elts, names))
             case ast.Dict(keys=keys, values=values):
-                return dict(zip(map(get, keys), map(get, values), strict=True))  # type: ignore[arg-type]
+                return dict(zip(map(get, keys), map(get, values), strict=True))  # type: ignore
             case ast.ListComp():
                 return list(self._comprehended(node.elt, node.generators, names))
             case ast.GeneratorExp():

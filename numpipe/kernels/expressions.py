@@ -1,7 +1,7 @@
-"""Functions of shapes as text, which a file can hold: a small part of Python, evaluated node by node.
+"""Functions of shapes as text, which a file can hold: a small part of Python.
 
-`sources` writes the text of a user's out_type, grid, workspace or choose. What the function captured
-is a constant in it, and user functions that it calls stand before it::
+`sources` writes the text of a user's out_type, grid, workspace or choose. What the function
+captured is a constant in it, and user functions that it calls stand before it::
 
     def blocks(n, side=64):
         return cdiv(n, side)
@@ -10,9 +10,9 @@ is a constant in it, and user functions that it calls stand before it::
             raise ValueError(f'two dimensions are expected, got {x.shape}')
         return (blocks(x.shape[0]), blocks(x.shape[1], side=128))
 
-A text of a file is never compiled or executed. `ast` parses it, `check` accepts the nodes in `_NODES`
-and the names in `NAMES`, and an `Evaluation` computes the value: numbers, strings, tuples, lists,
-dictionaries, `ArrayType` and `Workspace`. There are no loops but comprehensions, and a
+A text of a file is never compiled or executed. `ast` parses it, `check` accepts the nodes in
+`_NODES` and the names in `NAMES`, and an `Evaluation` computes the value: numbers, strings, tuples,
+lists, dictionaries, `ArrayType` and `Workspace`. There are no loops but comprehensions, and a
 function calls earlier ones only, so an evaluation ends.
 """
 
@@ -70,9 +70,9 @@ _NODES = (
 )
 """the nodes of a text, beside names, tuples, dictionaries, attributes and calls"""
 FIX = (
-    "a file holds assignments, if, return, raise and assert, operators and comprehensions, functions "
-    "of your own of these, min, max, sum, len, range, zip, math.ceil, math.prod, numpipe.cdiv and the "
-    "like, and constants"
+    "a file holds assignments, if, return, raise and assert, operators and comprehensions, "
+    "functions of your own of these, min, max, sum, len, range, zip, math.ceil, math.prod, "
+    "numpipe.cdiv and the like, and constants"
 )
 
 
@@ -86,7 +86,7 @@ def bound_names(function: ast.AST) -> set[str]:
 
 
 def check(function: ast.FunctionDef, earlier: Collection[str]) -> None:
-    """Raise Unsupported for the first node that a text cannot hold; `earlier` functions it may call."""
+    """Raise Unsupported for a node that no text can hold; it may call `earlier` functions."""
     local = bound_names(function)
     nodes: list[tuple[ast.AST, int]] = [(function.args, 0), *((part, 0) for part in function.body)]
     while nodes:
@@ -183,8 +183,8 @@ def described(
     """Return the text of a Static's value, by which a file's are compared with a call's.
 
     A class is known by its name and fields only, so that a process needs none of the one that wrote
-    the file; `of_class` makes another text of that of an instance. Raises SpecError, which begins with
-    `what`, for a value that no text describes.
+    the file; `of_class` makes another text of that of an instance. Raises SpecError, which begins
+    with `what`, for a value that no text describes.
 
     >>> described((1, np.dtype("float16"), np.float32(2), True), "the Static 'cfg'")
     '(1, float16, float32(2.0), True)'
@@ -211,17 +211,17 @@ def described(
         return of_class(value.text, value)
     if isinstance(value, enum.Enum):
         return of_class(f"{kind.__qualname__}.{value.name}", value)
-    if isinstance(value, Function) and "<locals>" not in value.__qualname__:  # type: ignore[attr-defined]
-        return of_class(f"{value.__module__}:{value.__qualname__}", value)  # type: ignore[attr-defined]
+    if isinstance(value, Function) and "<locals>" not in value.__qualname__:  # type: ignore
+        return of_class(f"{value.__module__}:{value.__qualname__}", value)  # type: ignore
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         fields = dict(zip(value._fields, value, strict=True))
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     if fields is None:
         raise SpecError(
-            f"{what} is {told(value)}, a {kind.__name__}, which a file cannot describe: Statics of an "
-            "exported kernel are numbers, strings, element types, numpipe functions of a module, and "
-            "tuples, dataclasses, NamedTuples and Enums of these"
+            f"{what} is {told(value)}, a {kind.__name__}, which a file cannot describe: Statics of "
+            "an exported kernel are numbers, strings, element types, numpipe functions of a "
+            "module, and tuples, dataclasses, NamedTuples and Enums of these"
         )
     if kind in (ArrayType, Workspace):
         return (

@@ -1,7 +1,9 @@
-"""`numpipe.load`: a kernel of a file that `Kernel.export` wrote. It is called as the kernel was, without its source and a compiler.
+"""`numpipe.load`: a kernel of a file that `Kernel.export` wrote. It is called as the kernel was,
+without its source and a compiler.
 
-Calls, outputs, bound calls and launches are those of any kernel. What differs is where things come from: parameters and options
-from the file's manifest, machine code from its images, functions of shapes from its expressions.
+Calls, outputs, bound calls and launches are those of any kernel. What differs is where things come
+from: parameters and options from the file's manifest, machine code from its images, functions of
+shapes from its expressions.
 """
 
 from __future__ import annotations
@@ -38,17 +40,22 @@ MOST_ANSWERS = 1024
 
 @brief
 def load(path: str | os.PathLike[str]) -> Kernel:
-    """Return the kernel in a file that `Kernel.export` wrote; it is called, bound and captured into graphs as the kernel was.
+    """Return the kernel in a file that `Kernel.export` wrote; it is called, bound and captured into
+    graphs as the kernel was.
 
-    Calls may have any shapes, and the types, layouts and Statics that the file holds machine code for: a Static is equal to one of
-    the file's if its class has the same name and its fields the same values. Needs NumPy, ml_dtypes and cuda-bindings, no Numba
-    and no compiler, and runs nothing of the file on the host. There is no simulated SM for it, because the file holds no source.
+    Calls may have any shapes, and the types, layouts and Statics that the file holds machine code
+    for: a Static is equal to one of the file's if its class has the same name and its fields the
+    same values. Needs NumPy, ml_dtypes and cuda-bindings, no Numba and no compiler, and runs
+    nothing of the file on the host. There is no simulated SM for it, because the file holds no
+    source.
 
-    Raises ImageError for a file that is damaged or something else, OSError for one that cannot be read. A call raises ImageError,
-    with a list of what is in the file, where that holds no machine code for it, and TargetError where it needs a GPU or the source.
+    Raises ImageError for a file that is damaged or something else, OSError for one that cannot be
+    read. A call raises ImageError, with a list of what is in the file, where that holds no machine
+    code for it, and TargetError where it needs a GPU or the source.
 
     >>> block = numpipe.BlockSpec((64, 64), lambda i: (i, 0))
-    >>> @numpipe.kernel(grid=lambda x: (x.shape[0] // 64,), in_specs=block, out_specs=block, num_compute_wgs=1)
+    >>> grid = lambda x: (x.shape[0] // 64,)
+    >>> @numpipe.kernel(grid=grid, in_specs=block, out_specs=block, num_compute_wgs=1)
     ... def double(x, y):
     ...     y[...] = x[...] + x[...]
     >>> x, y = np.ones((128, 64), np.float32), np.zeros((128, 64), np.float32)
@@ -83,7 +90,7 @@ class Loaded(Kernel):
         return load, (self._place,)
 
     def _variant(self, definition: Definition, key: Key, obstacles: dict[int, str]) -> Variant:
-        """Return the variant for a key; a Static and its description share one. Raises ImageError where the file has none."""
+        """Return the variant for a key. Raises ImageError where the file has none."""
         arrays, scalars, statics = (
             key[0],
             tuple(dtype.name for dtype in key[1]),
@@ -103,8 +110,8 @@ class Loaded(Kernel):
 
 def _sourceless(archive: Archive, what: str) -> TargetError:
     return TargetError(
-        f"kernel {archive.manifest.kernel}: it was loaded from {archive.path}, which holds machine code "
-        f"and no source: it {what}"
+        f"kernel {archive.manifest.kernel}: it was loaded from {archive.path}, which holds "
+        f"machine code and no source: it {what}"
     )
 
 
@@ -198,7 +205,7 @@ class _Definition(Definition):
 
 
 class _ByStatics:
-    """A function of shapes, which a file has as an `Expression` for each value of the Statics that it takes."""
+    """A function of shapes: an `Expression` for each value of the Statics that it takes."""
 
     def __init__(self, archive: Archive, option: str) -> None:
         self._archive = archive

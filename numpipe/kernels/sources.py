@@ -1,9 +1,9 @@
 """The text of a user's function of shapes: its source, with what it captured as constants.
 
-Statics, globals and captured variables are known when a kernel is exported, so expressions of nothing
-else are computed then, and branches on them are decided. What is left is about arrays and run-time
-scalars. The user's functions that it calls are written before it, each with the arguments that are
-constants, such as a dataclass or the `self` of a method, in it.
+Statics, globals and captured variables are known when a kernel is exported, so expressions of
+nothing else are computed then, and branches on them are decided. What is left is about arrays and
+run-time scalars. The user's functions that it calls are written before it, each with the arguments
+that are constants, such as a dataclass or the `self` of a method, in it.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class _Text:
         """names of functions, and the constants, whose ids are in the keys"""
 
     def add(self, function: Any, constants: dict[str, Any], statics: Mapping[str, Any]) -> str:
-        """Add a function without its parameters that are `constants`; returns its name in the text."""
+        """Add a function without the parameters in `constants`; returns its name in the text."""
         if isinstance(function, MethodType):
             first = next(iter(inspect.signature(function.__func__).parameters))
             function, constants = function.__func__, {first: function.__self__} | constants
@@ -102,7 +102,7 @@ class _Text:
 
 
 def literal(value: Any, objects: dict[str, Any] | None = None) -> str:
-    """Return the source of a constant. Raises SpecError for one that is none, or needs `objects`."""
+    """Return the source of a constant. SpecError for what is none, or needs `objects`."""
 
     def of_class(text: str, value: Any) -> str:
         if objects is None:
@@ -228,7 +228,7 @@ class _Writer(ast.NodeTransformer):
             raise Unsupported(node, f"it reads {text}, a {type(value).__name__}", FIX) from None
 
     def _constant(self, node: ast.expr) -> Any:
-        """Return the value of an expression of constants, computed now; `_MISSING` for another one."""
+        """Return the value of an expression of constants, `_MISSING` for another one."""
         for each in ast.walk(node):
             if isinstance(each, ast.Name) and each.id in self._local:
                 return _MISSING
