@@ -6,7 +6,7 @@ of a call, the repeated and the bound call. How code is rewritten and compiled i
 before calls, `jit` says whether a call may.
 
 A kernel in a file: `archive` is the form, `exporting` writes it, `loading` makes a kernel of it. `sources` writes the text of
-functions of shapes, which `expressions` checks and evaluates.
+functions of shapes, `expressions` checks it, and `evaluation` computes its value.
 
 A compile serves a *variant*: dtypes, ranks, major orders, Statics, and for each array whether TMA can address it. Shapes are
 run-time values. A parameter that the source stores to is an output, which a call checks and copies back.

@@ -1,12 +1,13 @@
-"""The file that `Kernel.export` writes and `numpipe.load` reads: a zip archive of a manifest and images.
+"""The file that `Kernel.export` writes and `numpipe.load` reads: a zip archive of a manifest
+and of images.
 
-``manifest.json``  a `Manifest`: the kernel's parameters and options, its functions of shapes and its
-                   signatures
+``manifest.json``  a `Manifest`: the kernel's parameters and options, its functions of shapes and
+                   its signatures
 ``0.image`` …      machine code, one member for each signature, as `launch.image` has it
 
-Members are stored as they are, so ``unzip -l`` and ``python -m zipfile -l`` list them. Nothing of a file
-is executed on the host: functions of shapes are evaluated as `Expression`s, and Statics are compared with
-the text that describes them.
+Members are stored as they are, so ``unzip -l`` and ``python -m zipfile -l`` list them. Nothing of a
+file is executed on the host: functions of shapes are evaluated as `Expression`s, and Statics are
+compared with the text that describes them.
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ Texts = tuple[tuple[str, str], ...]
 class Parameter:
     """A parameter of a kernel.
 
-    kind     "array": one without a default, which may be a scalar too; the last one may be a workspace.
+    kind     "array": one without a default, which may be a scalar too; the last one may be a
+             workspace.
              "scalar" and "keyword": a run-time scalar, which a call may pass by position, or not.
              "static"; "left out": one of ``without=``
     default  the text of a constant, as `described` returns it; None: it has none
@@ -63,7 +65,7 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Function:
-    """A function of shapes: the option of the kernel, the Statics that it takes, and an `Expression`'s text."""
+    """A function of shapes: the kernel's option, the Statics that it takes, and its text."""
 
     option: Literal["grid", "out_type", "workspace", "choose"]
     statics: Texts
@@ -177,10 +179,10 @@ def write(path: Path, manifest: Manifest, images: Mapping[str, bytes]) -> None:
 
 
 class Archive:
-    """A file that was read. All is checked then, but for what is in the images, which are unpacked when they are first used."""
+    """A file that was read and checked; its images are unpacked when they are first used."""
 
     def __init__(self, path: Path) -> None:
-        """Read a file. Raises ImageError for one that `write` did not write, OSError for one that cannot be read."""
+        """Read a file. Raises ImageError for one of other content, OSError for none."""
         self.path = path
         try:
             self._images = _members(path)
@@ -224,7 +226,7 @@ class Archive:
 
 
 def _members(path: Path) -> dict[str, bytes]:
-    """Return what is in a zip archive, by name. Raises ValueError for another file and OSError where there is none."""
+    """Return what is in a zip archive, by name. ValueError for another file, OSError for none."""
     data = content(path, MOST_BYTES)
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:

@@ -1,4 +1,5 @@
-"""`Kernel.export`: a kernel compiled for some signatures, in a file that `numpipe.load` makes a kernel of (`loading`)."""
+"""`Kernel.export`: a kernel compiled for some signatures, in a file that `numpipe.load` makes a
+kernel of (`loading`)."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ from ..plan.specs import ArrayType, Persistent
 from .archive import VERSION, Entry, Function, Manifest, Parameter, write
 from .arguments import MISSING, Call
 from .calls import Calls
-from .expressions import Evaluation, Expression, described
+from .evaluation import Evaluation
+from .expressions import Expression, described
 from .options import parameter_names
 from .results import HostView
 from .sources import literal, text_of
@@ -40,8 +42,8 @@ def export(
     what = f"kernel {calls.definition.name}: export"
     if calls.definition.options.semaphores is not None:
         raise SpecError(
-            f"{what}: a file holds kernels of one GPU, and this one has semaphores: compile it where "
-            "it is called, numpipe.warmup does so ahead of calls"
+            f"{what}: a file holds kernels of one GPU, and this one has semaphores: compile it "
+            "where it is called, numpipe.warmup does so ahead of calls"
         )
     require("export", locals(), path=PATH, choose=FUNCTION | NONE)
     if not Path(path).parent.is_dir():  # before what takes long
@@ -74,12 +76,12 @@ class _Export:
             self._chooser = Expression(self._function("choose", choose, {}), f"{self.what}: choose")
 
     def add(self, signature: Any) -> None:
-        """Compile the kernel for a signature, with each of the Statics that a call may choose for it."""
+        """Compile the kernel for a signature, with all Statics that a call may choose for it."""
         if not isinstance(signature, (tuple, list)):
             raise SpecError(
-                f"{self.what}: a signature is a tuple of a call's arguments, arrays or ArrayTypes, or "
-                f"(args, named), got {type(signature).__name__}: write export(path, (a, b)), with a "
-                "comma for a single one: (a,)"
+                f"{self.what}: a signature is a tuple of a call's arguments, arrays or ArrayTypes, "
+                f"or (args, named), got {type(signature).__name__}: write export(path, (a, b)), "
+                "with a comma for a single one: (a,)"
             )
         args, named = tuple(signature), {}
         if (
@@ -129,7 +131,8 @@ class _Export:
             answers[-1] = False
         else:
             raise SpecError(
-                f"{self.what}: choose has more than {MOST_CHOICES} ways through it: decide less often"
+                f"{self.what}: choose has more than {MOST_CHOICES} ways through it: "
+                "decide less often"
             )
         if not found:
             raise SpecError(f"{self.what}: choose raises for all arrays of a signature")
@@ -246,7 +249,7 @@ class _Typed(HostView):
 
 
 class _Exploration(Evaluation):
-    """An evaluation for arrays of known types and unknown sizes: the answers say which tests are true.
+    """An evaluation for arrays of unknown sizes, where answers say which tests are true.
 
     It adds an answer, yes, for each test beyond them. The same test of the same variables has one.
     """
@@ -255,7 +258,7 @@ class _Exploration(Evaluation):
         super().__init__(functions)
         self._answers, self._objects, self._asked = answers, objects, 0
         self._known: dict[tuple[int, str], tuple[bool, Any]] = {}
-        """answers, by the variables' dictionary and the test, with what keeps the dictionary alive"""
+        """answers by the variables (the id of their dictionary, which is kept) and the test"""
 
     def outcome(self, chooser: Expression, arrays: dict[str, Any]) -> Any:
         """Return what the function returns, `_RAISES` where it raises."""
@@ -306,7 +309,8 @@ class _Exploration(Evaluation):
 
 
 def signature(text: str, names: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the arguments that a command line gives as source, with ``float16[512, 512]`` for an array; `names` has other names.
+    """Return the arguments that a command line gives as source, with ``float16[512, 512]`` for an
+    array; `names` has other names.
 
     Raises SpecError for what is no list of arguments.
 

@@ -1,7 +1,9 @@
-"""`numpipe.load`: a kernel of a file that `Kernel.export` wrote. It is called as the kernel was, without its source and a compiler.
+"""`numpipe.load`: a kernel of a file that `Kernel.export` wrote. It is called as the kernel was,
+without its source and a compiler.
 
-Calls, outputs, bound calls and launches are those of any kernel. What differs is where things come from: parameters and options
-from the file's manifest, machine code from its images, functions of shapes from its expressions.
+Calls, outputs, bound calls and launches are those of any kernel. What differs is where things come
+from: parameters and options from the file's manifest, machine code from its images, functions of
+shapes from its expressions.
 """
 
 from __future__ import annotations
@@ -26,25 +28,34 @@ from .expressions import Expression, constant_of, described
 from .judge import Judge
 from .kernels import Kernel
 from .options import Options, Signature
+from .results import HostView
 from .tiled import Tiled
 from .variants import Key, Variant
 
 __all__ = ["load"]
 
+MOST_ANSWERS = 1024
+"""of a function of shapes, that are kept for calls with the same shapes"""
+
 
 @brief
 def load(path: str | os.PathLike[str]) -> Kernel:
-    """Return the kernel in a file that `Kernel.export` wrote; it is called, bound and captured into graphs as the kernel was.
+    """Return the kernel in a file that `Kernel.export` wrote; it is called, bound and captured into
+    graphs as the kernel was.
 
-    Calls may have any shapes, and the types, layouts and Statics that the file holds machine code for: a Static is equal to one of
-    the file's if its class has the same name and its fields the same values. Needs NumPy, ml_dtypes and cuda-bindings, no Numba
-    and no compiler, and runs nothing of the file on the host. There is no simulated SM for it, because the file holds no source.
+    Calls may have any shapes, and the types, layouts and Statics that the file holds machine code
+    for: a Static is equal to one of the file's if its class has the same name and its fields the
+    same values. Needs NumPy, ml_dtypes and cuda-bindings, no Numba and no compiler, and runs
+    nothing of the file on the host. There is no simulated SM for it, because the file holds no
+    source.
 
-    Raises ImageError for a file that is damaged or something else, OSError for one that cannot be read. A call raises ImageError,
-    with a list of what is in the file, where that holds no machine code for it, and TargetError where it needs a GPU or the source.
+    Raises ImageError for a file that is damaged or something else, OSError for one that cannot be
+    read. A call raises ImageError, with a list of what is in the file, where that holds no machine
+    code for it, and TargetError where it needs a GPU or the source.
 
     >>> block = numpipe.BlockSpec((64, 64), lambda i: (i, 0))
-    >>> @numpipe.kernel(grid=lambda x: (x.shape[0] // 64,), in_specs=block, out_specs=block, num_compute_wgs=1)
+    >>> grid = lambda x: (x.shape[0] // 64,)
+    >>> @numpipe.kernel(grid=grid, in_specs=block, out_specs=block, num_compute_wgs=1)
     ... def double(x, y):
     ...     y[...] = x[...] + x[...]
     >>> x, y = np.ones((128, 64), np.float32), np.zeros((128, 64), np.float32)
@@ -79,7 +90,7 @@ class Loaded(Kernel):
         return load, (self._place,)
 
     def _variant(self, definition: Definition, key: Key, obstacles: dict[int, str]) -> Variant:
-        """Return the variant for a key; a Static and its description share one. Raises ImageError where the file has none."""
+        """Return the variant for a key. Raises ImageError where the file has none."""
         arrays, scalars, statics = (
             key[0],
             tuple(dtype.name for dtype in key[1]),
@@ -99,8 +110,8 @@ class Loaded(Kernel):
 
 def _sourceless(archive: Archive, what: str) -> TargetError:
     return TargetError(
-        f"kernel {archive.manifest.kernel}: it was loaded from {archive.path}, which holds machine code "
-        f"and no source: it {what}"
+        f"kernel {archive.manifest.kernel}: it was loaded from {archive.path}, which holds "
+        f"machine code and no source: it {what}"
     )
 
 
@@ -194,10 +205,12 @@ class _Definition(Definition):
 
 
 class _ByStatics:
-    """A function of shapes, which a file has as an `Expression` for each value of the Statics that it takes."""
+    """A function of shapes: an `Expression` for each value of the Statics that it takes."""
 
     def __init__(self, archive: Archive, option: str) -> None:
         self._archive = archive
+        self._answers: dict[Any, Any] = {}
+        """by the shapes, types and scalars of calls: a function's answer follows from them"""
         self._known = {
             function.statics: Expression(function.text, f"{archive.path}: {option}")
             for function in archive.manifest.functions
@@ -222,7 +235,19 @@ class _ByStatics:
             ]
             shown = ", ".join([*arrays, *(f"{name}={text}" for name, text in statics)])
             raise _absent(self._archive, shown)
-        return self._known[statics](**known)
+        passed = [value for name, value in known.items() if name not in self._statics]
+        key = (
+            statics,
+            *(
+                (value.shape, value.dtype) if isinstance(value, HostView) else (type(value), value)
+                for value in passed
+            ),
+        )
+        if key not in self._answers:
+            if len(self._answers) == MOST_ANSWERS:
+                self._answers.clear()
+            self._answers[key] = self._known[statics](**known)
+        return self._answers[key]
 
 
 class _Variant(Variant):

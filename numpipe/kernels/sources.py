@@ -1,9 +1,9 @@
 """The text of a user's function of shapes: its source, with what it captured as constants.
 
-Statics, globals and captured variables are known when a kernel is exported, so expressions of nothing
-else are computed then, and branches on them are decided. What is left is about arrays and run-time
-scalars. The user's functions that it calls are written before it, each with the arguments that are
-constants, such as a dataclass or the `self` of a method, in it.
+Statics, globals and captured variables are known when a kernel is exported, so expressions of
+nothing else are computed then, and branches on them are decided. What is left is about arrays and
+run-time scalars. The user's functions that it calls are written before it, each with the arguments
+that are constants, such as a dataclass or the `self` of a method, in it.
 """
 
 from __future__ import annotations
@@ -21,17 +21,8 @@ from ..compile.reading import codes
 from ..core.functions import Function
 from ..diagnostics import source
 from ..diagnostics.errors import Position, SpecError
-from .expressions import (
-    ERRORS,
-    FIX,
-    NAMES,
-    SPELLED,
-    Expression,
-    Unsupported,
-    bound_names,
-    check,
-    described,
-)
+from .evaluation import ERRORS, NAMES, SPELLED
+from .expressions import FIX, Expression, Unsupported, bound_names, check, described
 
 _FIRST = 1_000_000
 """the line of the first function in a copy of a file whose functions have a line each"""
@@ -74,7 +65,7 @@ class _Text:
         """names of functions, and the constants, whose ids are in the keys"""
 
     def add(self, function: Any, constants: dict[str, Any], statics: Mapping[str, Any]) -> str:
-        """Add a function without its parameters that are `constants`; returns its name in the text."""
+        """Add a function without the parameters in `constants`; returns its name in the text."""
         if isinstance(function, MethodType):
             first = next(iter(inspect.signature(function.__func__).parameters))
             function, constants = function.__func__, {first: function.__self__} | constants
@@ -111,7 +102,7 @@ class _Text:
 
 
 def literal(value: Any, objects: dict[str, Any] | None = None) -> str:
-    """Return the source of a constant. Raises SpecError for one that is none, or needs `objects`."""
+    """Return the source of a constant. SpecError for what is none, or needs `objects`."""
 
     def of_class(text: str, value: Any) -> str:
         if objects is None:
@@ -237,7 +228,7 @@ class _Writer(ast.NodeTransformer):
             raise Unsupported(node, f"it reads {text}, a {type(value).__name__}", FIX) from None
 
     def _constant(self, node: ast.expr) -> Any:
-        """Return the value of an expression of constants, computed now; `_MISSING` for another one."""
+        """Return the value of an expression of constants, `_MISSING` for another one."""
         for each in ast.walk(node):
             if isinstance(each, ast.Name) and each.id in self._local:
                 return _MISSING

@@ -24,8 +24,8 @@ from numpipe.__main__ import main
 from numpipe.diagnostics.errors import NumpipeError
 from numpipe.kernels import archive as archives
 from numpipe.kernels.archive import Archive
+from numpipe.kernels.evaluation import ERRORS
 from numpipe.kernels.exporting import signature
-from numpipe.kernels.expressions import ERRORS
 from tests.kernels.export_fakes import Noting, Torch, fakes
 from tests.kernels.export_kernels import Config, scaled
 

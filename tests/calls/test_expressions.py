@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 
 from numpipe import ArrayType, SpecError, Workspace, cdiv  # noqa: F401  (drawn sources use them)
 from numpipe.errors import ImageError
-from numpipe.kernels.expressions import ERRORS, Expression, constant_of, described
+from numpipe.kernels.evaluation import ERRORS
+from numpipe.kernels.expressions import Expression, constant_of, described
 from numpipe.kernels.results import HostView
 from numpipe.kernels.sources import text_of
 from tests.kernels.covering import examples
@@ -337,6 +338,7 @@ def test_a_function_without_the_source_that_was_compiled_is_refused() -> None:
             "async def f(a): return 1",
             "def f(a): return (a := 1)",
             "def f(\0): pass",
+            "def f(a, a): return 1",
         ),
         *(
             "def f(a): return int.__subclasses__()",
