@@ -5,6 +5,7 @@ the same object and registered with Numba only when a compile first meets it:
 
 * ``@ptx(...)``: one PTX statement, written beside the function (the intrinsics);
 * ``@op``: a typer in the sibling module ``<module>_cuda``, attached there with ``@cuda_meaning(operation)``;
+* ``@formula``: int32 arithmetic, which a compile runs on LLVM values instead of numbers;
 * ``@helper``: no second meaning: the function's own source is compiled (the ring, the tile orders).
 
 An operation also says what the AST pass (`compile.lift`) has to know to write a call of it, so that the pass has no tables of
@@ -129,6 +130,44 @@ class Helper(Op[P, R]):
         from . import numba as nb
 
         return nb.helper_type(self, self.function)
+
+
+class Formula(Op[P, R]):
+    """An operation whose source both executions run, on numbers and on LLVM values (`formula_cuda.Value`).
+
+    Parameters annotated ``Any`` are int32, those annotated ``int`` or ``str`` compile-time constants; of any other the compiled
+    source sees what ``compiled`` of its Numba type returns. It returns an int32 (``Any``), a bool or None.
+    """
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        found: Any = super().__call__(*args, **kwargs)
+        return self.result(found)  # type: ignore[no-any-return]
+
+    @functools.cached_property
+    def result(self) -> Callable[[Any], Any]:
+        kind = self.function.__annotations__["return"]
+        return bool if kind == "bool" else np.int32 if kind == "Any" else lambda _: None
+
+    @functools.cached_property
+    def _numba_type_(self) -> Any:
+        from . import numba as nb
+        from .formula_cuda import typer_of
+
+        typer = with_parameters(typer_of(self.function), inspect.signature(self.function).parameters)
+        return nb.operation_type(self, self.function.__name__, typer)
+
+
+@overload
+def formula(function: Callable[P, R], /) -> Formula[P, R]: ...
+
+
+@overload
+def formula(*, context: Literal[True]) -> Callable[[Callable[Concatenate[Any, P], R]], Formula[P, R]]: ...
+
+
+def formula(function: Any = None, /, *, context: bool = False) -> Any:
+    """Make an operation of int32 arithmetic that is written once; `context`: as of an `op`."""
+    return Formula(function) if function is not None else lambda function: Formula(function, context=context)
 
 
 @overload

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from ..core.op import Hidden, constant, op
 from ..diagnostics.errors import SpecError
 from .budget import Region
 from .folded import index
-from .plans import STATE
+from .plans import STATE, TURN
 from .shape import GPU_AXIS
 from .unit import Unit
 
@@ -34,6 +34,17 @@ class ContextFacts:
 
     unit: Unit
     role: str
+    state: Any
+    """the words of the warpgroup's state (`plans.STATE`), by index"""
+
+    @property
+    def turn(self) -> Any:
+        """The compute warpgroup that has the next loop's first tile (`turns`)."""
+        return self.state[TURN]
+
+    @turn.setter
+    def turn(self, warpgroup: Any) -> None:
+        self.state[TURN] = warpgroup
 
     @property
     def memory(self) -> bool:
@@ -72,12 +83,27 @@ class Context(ContextFacts, Hidden):
         """whether it runs a function that the memory role does not run"""
         self.running: dict[int, str] = {}
         """rings of the pipelines whose bodies this warpgroup runs, by counter (`chains.running`)"""
-        self.turn = 0
-        """the compute warpgroup that has the next loop's first tile (`turns`)"""
         self.work_ring: Any = None
         """the ring of work indices, a `Ring`; None before the first loop that takes them (`tile_scheduler`)"""
         self.dynamic_loop: str | None = None
         """the place in the source of the loop that takes work indices now"""
+
+    @property
+    def number(self) -> Any:
+        """The number of this warpgroup among the compute warpgroups."""
+        return self.unit.number(current().warpgroup)
+
+    @property
+    def cta(self) -> Sequence[Any]:
+        return current().cta
+
+    @property
+    def grid(self) -> Sequence[Any]:
+        return current().grid
+
+    def part_of(self, region: Region, offset: int = 0) -> Any:
+        """Return the address of this warpgroup's bytes of a region, or one `offset` bytes later."""
+        return own_part(self.unit, region) + offset
 
 
 @op

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..core import numba as nb
+from ..core.formula_cuda import Value
 from ..core.inert_cuda import InertType
 from ..core.op import cuda_meaning, entry_operation, with_parameters
 from ..core.symbols import axis_symbol, program_symbol
@@ -25,6 +26,37 @@ class ContextType(source.ContextFacts, nb.types.Type):  # type: ignore[misc]
     def __init__(self, unit: Unit, role: str) -> None:
         self.unit, self.role = unit, role
         super().__init__(name=f"context({unit.kernel}#{unit.serial}, {role})")
+
+    def compiled(self, context: Any, builder: Any, value: Any) -> CompiledContext:
+        return CompiledContext(self, builder, lambda: value)
+
+
+class CompiledContext(source.ContextFacts):
+    """The context as a `formula` sees it that is compiled; `value` returns the LLVM value."""
+
+    def __init__(self, ty: ContextType, builder: Any, value: Callable[[], Any]) -> None:
+        self.unit, self.role, self.builder, self.value, self.state = ty.unit, ty.role, builder, value, self
+
+    def __getitem__(self, index: int) -> Value:
+        return Value(self.builder, self.builder.load(counter_pointer(self.builder, self.value(), nb.const(index))))
+
+    def __setitem__(self, index: int, word: Value) -> None:
+        self.builder.store(word.value, counter_pointer(self.builder, self.value(), nb.const(index)))
+
+    @property
+    def number(self) -> Value:
+        return self[WARPGROUP]
+
+    @property
+    def cta(self) -> list[Value]:
+        return [Value(self.builder, index) for index in nb.block_index(self.builder)]
+
+    @property
+    def grid(self) -> list[Value]:
+        return [Value(self.builder, size) for size in nb.grid_size(self.builder)]
+
+    def part_of(self, region: Region, offset: int = 0) -> Value:
+        return Value(self.builder, own_part(self.builder, self.unit, region, offset))
 
 
 nb.machine_model(ContextType, lambda ty: nb.i32.as_pointer())

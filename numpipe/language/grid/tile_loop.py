@@ -7,7 +7,7 @@ computed: its way from memory would otherwise lie before the tile's first load.
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -15,7 +15,7 @@ import numpy as np
 from ...core.arith import divisor, is_integer, kind, remainder
 from ...core.functions import function
 from ...core.machine import current
-from ...core.op import called, check, constant, op, outside
+from ...core.op import called, check, constant, formula, op, outside
 from ...diagnostics.arguments import told, whole
 from ...diagnostics.errors import SpecError
 from ...plan.context import Context
@@ -62,13 +62,17 @@ def nd_loop(grid: tuple[Any, ...]) -> NoReturn:
     raise outside("nd_loop")
 
 
-@op(context=True)
+def clusters(np_: Any, counts: Sequence[Any]) -> list[Any]:
+    """Return the number of clusters along x, y and z, for numbers of CTAs."""
+    return [count if of == 1 else count // of for count, of in zip(counts, np_.unit.cluster, strict=True)]
+
+
+@formula(context=True)
 def own_place(np_: Context) -> Any:
     """Return the linear index of this CTA, or of its cluster where the kernel names their axes."""
-    machine, cluster = current(), np_.unit.cluster
-    x, y, z = (at // of for at, of in zip(machine.cta, cluster, strict=True))
-    width, height, _ = (n // of for n, of in zip(machine.grid, cluster, strict=True))
-    return np.int32(x + width * (y + height * z))
+    x, y, z = clusters(np_, np_.cta)
+    width, height, _ = clusters(np_, np_.grid)
+    return x + width * (y + height * z)
 
 
 @check
@@ -83,10 +87,11 @@ def check_count(number: Any, count: Any) -> None:
         current().note("tiles", dimension=int(number), count=int(count))
 
 
-@op(context=True)
+@formula(context=True)
 def tile_stride(np_: Context) -> Any:
     """Return the number of CTAs, or of clusters where the kernel names their axes: the CTAs of one go through the same tiles."""
-    return np.int32(math.prod(current().grid) // math.prod(np_.unit.cluster))
+    x, y, z = clusters(np_, np_.grid)
+    return x * (y * z)
 
 
 @check

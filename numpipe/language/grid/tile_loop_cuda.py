@@ -14,26 +14,6 @@ I32 = nb.types.int32
 _ENTRY = "{ .reg .pred there; setp.lt.s32 there, $2, $3; mov.b32 $0, 0; @there ld.global.nc.b32 $0, [$1]; }"
 
 
-def _clusters(builder: Any, np_: Any, counts: list[Any]) -> list[Any]:
-    """Return the number of clusters along x, y and z, for numbers of CTAs."""
-    return [count if of == 1 else builder.udiv(count, nb.const(of)) for count, of in zip(counts, np_.unit.cluster, strict=True)]
-
-
-@cuda_meaning(source.own_place)
-def _own_place(_context: Any, np_: Any) -> Any:
-    _, builder, _ = yield I32(np_)
-    x, y, z = _clusters(builder, np_, nb.block_index(builder))
-    width, height, _ = _clusters(builder, np_, nb.grid_size(builder))
-    return builder.add(x, builder.mul(width, builder.add(y, builder.mul(height, z))))
-
-
-@cuda_meaning(source.tile_stride)
-def _tile_stride(_context: Any, np_: Any) -> Any:
-    _, builder, _ = yield I32(np_)
-    x, y, z = _clusters(builder, np_, nb.grid_size(builder))
-    return builder.mul(x, builder.mul(y, z))
-
-
 @cuda_meaning(source.table_entry)
 def _table_entry(_context: Any, table: Any, t: Any, end: Any, columns: Any) -> Any:
     count = nb.literal(columns)

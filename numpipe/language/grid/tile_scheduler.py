@@ -32,7 +32,7 @@ import numpy as np
 from ...core.arith import add, sub
 from ...core.lanes import one_lane
 from ...core.machine import current
-from ...core.op import helper, op, ptx
+from ...core.op import formula, helper, op, ptx
 from ...diagnostics.errors import CompileError, SpecError
 from ...plan.context import Context, counter, cta_count, only_if, own_index, set_counter
 from ...plan.plans import SCHEDULER
@@ -161,10 +161,15 @@ def later(index: Any, last: Any) -> Any:
 
 
 # ---- turns: the tiles of a CTA go round its compute warpgroups, over all its loops
-@op
+def away(np_: Any, turn: Any) -> Any:
+    """Return the distance of this warpgroup from warpgroup `turn`, or the reverse."""
+    return (np_.number - turn + np_.unit.turns) % np_.unit.turns
+
+
+@formula
 def away_first(np_: Context) -> Any:
     """Return how many warpgroups come before this one, from the one whose turn it is."""
-    return np.int32((np_.unit.number(current().warpgroup) - np_.turn) % np_.unit.turns)
+    return away(np_, np_.turn) if np_.unit.turns > 1 else 0
 
 
 @op
@@ -236,7 +241,7 @@ def close(np_: Context, in_turns: int) -> None:
     """Note the next turn behind a loop, and on the simulated SM which loop it was."""
     site, np_.dynamic_loop = np_.dynamic_loop, None
     if in_turns:
-        np_.turn = (np_.unit.number(current().warpgroup) - np_.state[AWAY]) % np_.unit.turns
+        np_.turn = away(np_, np_.state[AWAY])
     if fetches(np_):
         _agree(np_, current().deal.ended(int(own_index()), f"{np_.state[END]} tiles in the loop of {site}"))
 

@@ -9,8 +9,7 @@ from ...core import numba as nb
 from ...core.lanes_cuda import elected
 from ...core.op import cuda_meaning
 from ...plan.context import cta_count
-from ...plan.context_cuda import compute_warpgroup, counter_pointer, of_context, own_warpgroup
-from ...plan.plans import TURN
+from ...plan.context_cuda import compute_warpgroup, counter_pointer, of_context
 from ...plan.unit import Unit
 from ..pipeline.ring_cuda import RingType
 from . import tile_scheduler as source
@@ -61,16 +60,6 @@ def _counter(builder: Any, np_: Any) -> Any:
     return builder.or_(low, builder.shl(high, nb.const(32, nb.i64)))
 
 
-def _away_first(builder: Any, unit: Unit, np_: Any) -> Any:
-    return _away(builder, unit, np_, builder.load(_word(builder, np_, TURN))) if unit.turns > 1 else nb.const(0)
-
-
-def _away(builder: Any, unit: Unit, np_: Any, turn: Any) -> Any:
-    """Return (this warpgroup's number - `turn`) modulo the warpgroups: its distance from warpgroup `turn`, or the reverse."""
-    turns = nb.const(unit.turns)
-    return builder.urem(builder.add(builder.sub(own_warpgroup(builder, np_), turn), turns), turns)
-
-
 def _pass_owner(builder: Any, unit: Unit, np_: Any) -> None:
     if unit.turns > 1:
         word = _word(builder, np_, source.AWAY)
@@ -80,7 +69,6 @@ def _pass_owner(builder: Any, unit: Unit, np_: Any) -> None:
 
 
 of_context(source.launch_counter, I64, lambda b, unit, np_: _counter(b, np_))
-of_context(source.away_first, I32, _away_first)
 of_context(source.pass_owner, nb.types.void, _pass_owner)
 
 
@@ -103,11 +91,10 @@ def _is_tile(_context: Any, tile: Any, end: Any) -> Any:
 
 @cuda_meaning(source.close)
 def _close(_context: Any, np_: Any, in_turns: Any) -> Any:
-    unit = np_.unit
-    _, builder, args = yield nb.types.void(np_, in_turns)
-    if nb.literal(in_turns) and unit.turns > 1:
-        away = builder.load(_word(builder, args[0], source.AWAY))
-        builder.store(_away(builder, unit, args[0], away), _word(builder, args[0], TURN))
+    context, builder, args = yield nb.types.void(np_, in_turns)
+    if nb.literal(in_turns) and np_.unit.turns > 1:
+        own = np_.compiled(context, builder, args[0])
+        own.turn = source.away(own, own.state[source.AWAY])
 
 
 # ---- the kernel's beginning and end

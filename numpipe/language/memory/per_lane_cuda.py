@@ -14,6 +14,7 @@ from ...core import numba as nb
 from ...core.arith import is_integer
 from ...core.arith_cuda import convert, type_of
 from ...core.closure_cuda import BoundType
+from ...core.formula_cuda import Value as Int
 from ...core.op import cuda_meaning, with_parameters
 from ...diagnostics.errors import SpecError
 from ...plan.trees_cuda import leaves, made, tree_of
@@ -21,7 +22,6 @@ from ..tiles.elements_cuda import in_type
 from ..tiles.refs import READ_ONLY
 from ..tiles.refs_cuda import GmemType, SharedType, SmemType
 from ..tiles.shared_atomics_cuda import emit
-from ..tiles.words_cuda import Value as Int
 from . import per_lane as source
 from .shared_cuda import SlotsType, index_parts
 

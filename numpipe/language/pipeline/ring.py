@@ -55,11 +55,11 @@ import numpy as np
 
 from ...core.arith import quotient, remainder
 from ...core.machine import current, failure
-from ...core.op import helper, op
+from ...core.op import formula, helper, op
 from ...diagnostics.errors import PipelineDeadlock, PipelineRace, SimulationError
 from ...intrinsics import mbarrier
 from ...plan.block import wrong_indices
-from ...plan.context import Context, counter, own_part, set_counter
+from ...plan.context import Context, counter, set_counter
 from ...plan.plans import RingPlan
 from ...plan.unit import Unit
 from ...traces.protocol import MOMENTS
@@ -122,27 +122,27 @@ class Ring(RingFacts):
 
 
 # ---- what a ring is made of (the plan's constants; slots and phases from the step) -----------------------------
-@op
+@formula
 def slot_of(ring: Ring, step: Any) -> Any:
     return step % ring.plan.slots
 
 
-@op
+@formula
 def phase_of(ring: Ring, step: Any) -> Any:
     """Return the phase number of a step on its slot's barriers: ``step // S``."""
     return step // ring.plan.slots
 
 
-@op
+@formula
 def stage_of(ring: Ring, slot: Any) -> Any:
     """Return the address of a slot."""
-    return own_part(ring.np.unit, ring.plan.memory) + slot * ring.plan.stage_stride
+    return ring.np.part_of(ring.plan.memory) + slot * ring.plan.stage_stride
 
 
-@op
+@formula
 def barrier(ring: Ring, kind: str, slot: Any, part: int) -> Any:
     """Return the address of a slot's barrier of a kind (`protocol.BARRIERS`) that a part belongs to."""
-    return own_part(ring.np.unit, ring.plan.header) + ring.plan.barrier_offset(kind, part) + 8 * slot
+    return ring.np.part_of(ring.plan.header, ring.plan.barrier_offset(kind, part)) + slot * 8
 
 
 @op
@@ -218,22 +218,25 @@ def set_steps_done(ring: Ring, steps: Any) -> None:
 
 
 # ---- steps of the pipeline and steps of the ring -----------------------------------------------------------------
-@op
+@formula
 def begins(ring: Ring, k: Any) -> bool:
     """Return whether the pipeline's step k is the first that uses its block."""
-    return own_step(ring, k)[1]
+    return own_step(ring, k)[1]  # type: ignore[no-any-return]
 
 
-@op
+@formula
 def ends(ring: Ring, k: Any) -> bool:
     """Return whether the pipeline's step k is the last one, of this warpgroup, that uses its block."""
-    return bool(k + 1 == ring.steps) or own_step(ring, k + 1)[1]
+    following = k + 1
+    return (following == ring.steps) | own_step(ring, following)[1]  # type: ignore[no-any-return]
 
 
-@op
+@formula
 def step_of(ring: Ring, k: Any, back: Any) -> Any:
     """Return the ring's step to which the pipeline's step k - back belongs."""
-    return ring.first + np.int32(own_step(ring, k - back)[0])
+    if ring.plan.dims is None:
+        return ring.first + k - back  # a sum that the loop already has
+    return ring.first + own_step(ring, k - back)[0]
 
 
 @op
@@ -242,15 +245,18 @@ def blocks_of(ring: Ring) -> Any:
     return blocks_in(ring, ring.steps)
 
 
-def own_step(ring: Ring, k: Any) -> tuple[int, bool]:
+def own_step(ring: Any, k: Any) -> tuple[Any, Any]:
     """Return the number, in this loop, of the block that the pipeline's step k uses, and whether it begins there."""
     dims = ring.plan.dims
     if dims is None:
-        return int(k), True
+        return k, True
     if dims == 0:
         return 0, k == 0
-    inner = max(1, int(np.prod([int(n) for n in ring.grid[dims:]])))
-    return int(k) // inner, int(k) % inner == 0
+    begins: Any = True
+    for size in reversed(ring.grid[dims:]):  # as in `unravel`: LLVM makes one of the two
+        begins = begins & (k % size == 0)
+        k = k // size
+    return k, begins
 
 
 def blocks_in(ring: Ring, steps: Any) -> Any:
@@ -296,7 +302,7 @@ def copy_in(ring: Ring, indices: Any, slot: Any, part: int) -> None:
 
 def copies_of(ring: Ring, operands: Sequence[int], indices: Any, slot: Any, arrival: int = 0) -> Iterator[Copy]:
     """Yield the copies of some operands' blocks, or of this CTA's shares of them to all that have one."""
-    plan, stage = ring.plan, stage_of(ring, slot)
+    plan, stage = ring.plan, int(stage_of(ring, slot))
     for number in operands:
         block, start = plan.blocks[number], start_of(ring, number, indices)
         copy = Copy(plan.copies[number], ring.refs[number], start, stage, arrival)
@@ -313,7 +319,7 @@ def index_map_of(unit: Unit, plan: RingPlan, number: int) -> str:
 
 @op
 def tiles_of(ring: Ring, slot: Any) -> tuple[SmemTile, ...]:
-    plan, stage = ring.plan, stage_of(ring, int(slot))
+    plan, stage = ring.plan, int(stage_of(ring, slot))
     return tuple(SmemTile(stage + offset, layout, ref.array.dtype, ring.np.memory, plan.written)
                  for offset, layout, ref in zip(plan.offsets, plan.layouts, ring.refs, strict=True))
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ...core import numba as nb
+from ...core.formula_cuda import Value
 from ...core.inert import REASON
 from ...core.inert_cuda import STEERLESS
 from ...core.op import cuda_meaning
 from ...diagnostics.errors import CompileError
 from ...plan.block import wrong_indices
-from ...plan.context_cuda import ContextType, counter_pointer, own_part
+from ...plan.context_cuda import CompiledContext, ContextType, counter_pointer
 from ...plan.outside_cuda import narrowed
 from ...plan.plans import RingPlan
 from ...plan.profiling_cuda import of_ring
@@ -44,37 +46,38 @@ class RingType(source.RingFacts, nb.types.Type):  # type: ignore[misc]
         unnamed = dataclasses.replace(plan, name="", labels=())
         nb.types.Type.__init__(self, name=f"ring({context}, {unnamed}, {refs}, {self.index_maps}, {rank}, {waited}, {copies})")
 
+    def compiled(self, context: Any, builder: Any, value: Any) -> RingValue:
+        return RingValue(context, builder, self, value)
+
+
+class RingValue:
+    """A ring as a `formula` sees it that is compiled; `value` is the structure, or its fields."""
+
+    def __init__(self, context: Any, builder: Any, ring: RingType, value: Any) -> None:
+        self.context, self.builder, self.ring, self.value, self.plan = context, builder, ring, value, ring.plan
+        self.np = CompiledContext(ring.context, builder, lambda: self.fields.np)
+
+    @functools.cached_property
+    def fields(self) -> Any:
+        return nb.fields(self.context, self.builder, self.ring, self.value)
+
+    @property
+    def first(self) -> Any:
+        return Value(self.builder, self.fields.first)
+
+    @property
+    def steps(self) -> Value:
+        return Value(self.builder, self.fields.steps)
+
+    @property
+    def grid(self) -> list[Value]:
+        return [Value(self.builder, size) for size in nb.cgutils.unpack_tuple(self.builder, self.fields.grid)]
+
 
 nb.struct_model(RingType, lambda ty: [
     ("np", ty.context), *([("table", ty.table), ("index_maps", ty.index_maps)] if ty.copies else []),
     *((f"sizes{number}", nb.types.UniTuple(I32, ty.plan.blocks[number].rank)) for number in ty.sized),
     ("grid", nb.types.UniTuple(I32, ty.rank)), ("steps", I32), ("first", I32)])
-
-
-def stage_of(builder: Any, ring: RingType, slot: Any) -> Any:
-    """`ring.stage_of`."""
-    first = own_part(builder, ring.context.unit, ring.plan.memory)
-    return builder.add(first, builder.mul(slot, nb.const(ring.plan.stage_stride)))
-
-
-def _of_step(operation: Any, function: Any) -> None:
-    """Give an operation (ring, int32) -> int32 the meaning ``function(builder, ring, number)``."""
-
-    @cuda_meaning(operation)
-    def typer(_context: Any, ring: Any, number: Any) -> Any:
-        return I32(ring, I32), lambda context, builder, sig, args: function(builder, ring, args[1])
-
-
-_of_step(source.slot_of, lambda b, ring, step: b.urem(step, nb.const(ring.plan.slots)))
-_of_step(source.phase_of, lambda b, ring, step: b.udiv(step, nb.const(ring.plan.slots)))
-_of_step(source.stage_of, stage_of)
-
-
-@cuda_meaning(source.barrier)
-def _barrier(_context: Any, ring: Any, kind: Any, slot: Any, part: Any) -> Any:
-    first = ring.plan.barrier_offset(nb.literal(kind), nb.literal(part))
-    _, builder, args = yield I32(ring, kind, I32, part)
-    return builder.add(own_part(builder, ring.context.unit, ring.plan.header, first), builder.shl(args[2], nb.const(3)))
 
 
 def _constant_of_part(operation: Any, function: Any, type: Any) -> None:
@@ -113,69 +116,30 @@ def counter_of(builder: Any, ring: RingType, context_value: Any) -> Any:
 @cuda_meaning(source.set_steps_done)
 def _set_steps_done(_context: Any, ring: Any, steps: Any) -> Any:
     context, builder, args = yield nb.types.void(ring, I32)
-    value = nb.fields(context, builder, ring, args[0])
-    builder.store(builder.add(value.first, blocks_in(context, builder, ring, value, args[1])), counter_of(builder, ring, value.np))
+    value = RingValue(context, builder, ring, args[0])
+    done = value.first + blocks_in(value, Value(builder, args[1]))
+    builder.store(done.value, counter_of(builder, ring, value.fields.np))
 
 
 # ---- steps of the pipeline and steps of the ring
-def own_step(builder: Any, ring: RingType, value: Any, k: Any) -> tuple[Any, Any]:
-    """`ring.own_step`."""
-    dims = ring.plan.dims
-    if dims is None:
-        return k, nb.const(1, nb.i1)
-    if dims == 0:
-        return nb.const(0), builder.icmp_signed("==", k, nb.const(0))
-    begins = nb.const(1, nb.i1)
-    for size in reversed(nb.cgutils.unpack_tuple(builder, value.grid)[dims:]):  # as in `unravel`: LLVM makes one of the two
-        begins = builder.and_(begins, builder.icmp_unsigned("==", builder.urem(k, size), nb.const(0)))
-        k = builder.udiv(k, size)
-    return k, begins
-
-
-def blocks_in(context: Any, builder: Any, ring: RingType, value: Any, steps: Any) -> Any:
+def blocks_in(ring: RingValue, steps: Any) -> Any:
     """`ring.blocks_in`."""
     if ring.plan.dims is None:
         return steps
-    some = builder.icmp_signed(">", steps, nb.const(0))
+    builder = ring.builder
+    some = builder.icmp_signed(">", steps.value, nb.const(0))
     count = nb.cgutils.alloca_once_value(builder, nb.const(0))
     with builder.if_then(some):
-        last = own_step(builder, ring, value, builder.sub(steps, nb.const(1)))[0]
-        builder.store(builder.add(last, nb.const(1)), count)
-    return builder.load(count)
-
-
-def of_pipeline_step(operation: Any, result: Any, function: Any) -> None:
-    """Give an operation (ring, int32) the meaning ``function(builder, ring, value, k)``."""
-
-    @cuda_meaning(operation)
-    def typer(_context: Any, ring: Any, k: Any) -> Any:
-        return result(ring, I32), lambda context, builder, sig, args: function(
-            builder, ring, nb.fields(context, builder, ring, args[0]), args[1])
-
-
-def _ends(builder: Any, ring: RingType, value: Any, k: Any) -> Any:
-    following = builder.add(k, nb.const(1))
-    return builder.or_(builder.icmp_signed("==", following, value.steps), own_step(builder, ring, value, following)[1])
-
-
-of_pipeline_step(source.begins, nb.types.boolean, lambda b, ring, value, k: own_step(b, ring, value, k)[1])
-of_pipeline_step(source.ends, nb.types.boolean, _ends)
-
-
-@cuda_meaning(source.step_of)
-def _step_of(_context: Any, ring: Any, k: Any, back: Any) -> Any:
-    context, builder, args = yield I32(ring, I32, I32)
-    value = nb.fields(context, builder, ring, args[0])
-    if ring.plan.dims is None:
-        return builder.sub(builder.add(value.first, args[1]), args[2])  # a sum that the loop has already
-    return builder.add(value.first, own_step(builder, ring, value, builder.sub(args[1], args[2]))[0])
+        last: Any = source.own_step(ring, steps - 1)[0] + 1
+        builder.store(last.value if isinstance(last, Value) else nb.const(last), count)
+    return Value(builder, builder.load(count))
 
 
 @cuda_meaning(source.blocks_of)
 def _blocks_of(_context: Any, ring: Any) -> Any:
     context, builder, args = yield I32(ring)
-    value = nb.fields(context, builder, ring, args[0])
-    return blocks_in(context, builder, ring, value, value.steps)
+    value = RingValue(context, builder, ring, args[0])
+    return blocks_in(value, value.steps).value
 
 
 cuda_meaning(source.note)(of_ring)
@@ -236,10 +200,15 @@ def _copy_in(typing_context: Any, ring: Any, indices: Any, slot: Any, part: Any)
         copy.load()
 
 
+def stage_of(context: Any, builder: Any, ring: RingType, slot: Any) -> Any:
+    stage: Any = source.stage_of.function(RingValue(context, builder, ring, None), Value(builder, slot))
+    return stage.value
+
+
 def copies_of(context: Any, builder: Any, ring: RingType, value: Any, operands: dict[int, Any], indices: Any, at_step: Any,
               slot: Any, arrival: Any = None) -> Iterator[Copy]:
     """`ring.copies_of`; `operands`: what their index maps return."""
-    plan, stage = ring.plan, stage_of(builder, ring, slot)
+    plan, stage = ring.plan, stage_of(context, builder, ring, slot)
     for number, kinds in operands.items():
         start = start_of(context, builder, ring, value, number, kinds, indices, at_step)
         table = builder.extract_value(value.table, number) if ring.context.unit.gpus else value.table
@@ -256,7 +225,7 @@ def _tiles_of(_context: Any, ring: Any, slot: Any) -> Any:
     tiles = nb.types.Tuple([SmemType(layout, ref.arg.dtype, ring.context.unit.debugged, role, plan.written)
                             for layout, ref in zip(plan.layouts, ring.refs, strict=True)])
     context, builder, args = yield tiles(ring, I32)
-    stage = stage_of(builder, ring, args[1])
+    stage = stage_of(context, builder, ring, args[1])
     return context.make_tuple(builder, tiles, [builder.add(stage, nb.const(offset)) for offset in plan.offsets])
 
 

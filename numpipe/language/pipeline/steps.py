@@ -31,7 +31,7 @@ import numpy as np
 
 from ...core.arith import successor
 from ...core.lanes import one_lane
-from ...core.op import helper, op
+from ...core.op import formula, helper, op
 from ...diagnostics.errors import SpecError
 from ...plan.context import only_if, over
 from ...plan.trees import made
@@ -351,17 +351,21 @@ def advance(loop, k, steps):  # type: ignore[no-untyped-def]
 
 
 # ---- single-stream loops: a ring's blocks are numbered from 0 in this loop ----------------------------------------
-@op
+@formula
 def block_of(ring: Ring, k: Any) -> Any:
     """Return the block that the pipeline's step k uses."""
-    return np.int32(own_step(ring, k)[0])
+    return own_step(ring, k)[0]
 
 
-@op
+@formula
 def first_use(ring: Ring, block: Any) -> Any:
     """Return the pipeline's step that begins a block."""
     dims = ring.plan.dims
-    return block if dims is None else np.int32(block * np.prod([int(n) for n in ring.grid[dims:]])) if dims else np.int32(0)
+    if dims == 0:
+        return 0
+    for size in [] if dims is None else ring.grid[dims:]:
+        block = block * size
+    return block
 
 
 @helper

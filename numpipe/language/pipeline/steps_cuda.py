@@ -11,7 +11,7 @@ from ..tiles.refs_cuda import SmemType
 from . import steps as source
 from .order_tokens import skip_turn
 from .ring import slot_of, step_of, tiles_of
-from .ring_cuda import RingType, of_pipeline_step, own_step
+from .ring_cuda import RingType
 
 I32 = nb.types.int32
 
@@ -84,18 +84,3 @@ def _tiles(_context: Any, loop: Any, k: Any) -> Any:
     operands = [next(passed) if place is None else builder.extract_value(slots[place.ring], place.operand) for place in loop.places]
     return build_value(context, builder, loop.tiles, iter(operands))
 
-
-# ---- single-stream loops
-of_pipeline_step(source.block_of, I32, lambda builder, ring, value, k: own_step(builder, ring, value, k)[0])
-
-
-def _first_use(builder: Any, ring: RingType, value: Any, block: Any) -> Any:
-    dims = ring.plan.dims
-    if dims == 0:
-        return nb.const(0)
-    for size in [] if dims is None else nb.cgutils.unpack_tuple(builder, value.grid)[dims:]:
-        block = builder.mul(block, size)
-    return block
-
-
-of_pipeline_step(source.first_use, I32, _first_use)

@@ -26,11 +26,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from ...core.lanes import one_lane
 from ...core.machine import current
-from ...core.op import helper, op
+from ...core.op import formula, helper, op
 from ...diagnostics.errors import SpecError
 from ...intrinsics import barrier, memory
 from ...plan.context import Context, counter, only_if, set_counter
@@ -52,26 +50,26 @@ def turn_of(unit: Any, barrier: int) -> str:
     return f"the turn {tokens[number]!r} of compute warpgroup {warpgroup}" if 0 <= number < len(tokens) else ""
 
 
-@op
+@formula
 def own_barrier(np_: Context) -> Any:
     """Return the named barrier at which this warpgroup waits for its turn."""
-    return np.int32(FIRST_BARRIER + np_.unit.number(current().warpgroup))
+    return np_.number + FIRST_BARRIER
 
 
-@op
+@formula
 def next_barrier(np_: Context) -> Any:
     """Return the named barrier of the warpgroup whose turn comes next."""
-    return np.int32(FIRST_BARRIER + following(np_))
+    return following(np_) + FIRST_BARRIER
 
 
-def following(np_: Context) -> int:
-    return (np_.unit.number(current().warpgroup) + 1) % np_.unit.turns
+def following(np_: Any) -> Any:
+    return (np_.number + 1) % np_.unit.turns
 
 
 @op
 def get_counters(np_: Context) -> None:
     """Read the rings' step counters, as the previous warpgroup left them."""
-    own = np_.unit.number(current().warpgroup)
+    own = np_.number
     for index in np_.unit.handed.get((current().cta, own), ()):
         set_counter(np_, index, memory.load_word(np_.unit.turn_word(own, index)))
 
@@ -112,42 +110,44 @@ def pass_turn(np_):  # type: ignore[no-untyped-def]
 
 
 # ---- whose tiles are whose
-@op(context=True)
+@formula(context=True)
 def own_stride(np_: Context, stride: Any) -> Any:
     """Return the distance between two tiles of this warpgroup, for a `stride` between two of its CTA."""
-    return stride * np.int32(1 if np_.memory else np_.unit.turns)
+    return stride * (1 if np_.memory else np_.unit.turns)
 
 
-@op(context=True)
+@formula(context=True)
 def before_own(np_: Context, before: Any, stride: Any) -> Any:
     """Return the tile `own_stride` before this warpgroup's first one; `before`: the tile `stride` before the CTA's first one."""
     if np_.memory:
         return before
     n = np_.unit.turns
-    skipped = (np_.unit.number(current().warpgroup) - np_.turn) % n
-    return before + stride * np.int32(skipped + 1 - n)
+    skipped = (np_.number - np_.turn + n) % n
+    return before + stride * (skipped + (1 - n))
 
 
-@op(context=True)
+@formula(context=True)
 def end_turns(np_: Context, last: Any, stride: Any, end: Any) -> None:
     """Note, after a loop over tiles, whose turn is next; `last`: this warpgroup's last tile, or `before_own`'s result."""
     if np_.memory:
         return
     n = np_.unit.turns
-    behind = int(last) + n * int(stride)  # this warpgroup's next tile, if there were so many; the others have those before it
-    missing = sum(behind - back * int(stride) >= int(end) for back in range(1, n))
-    np_.turn = (np_.unit.number(current().warpgroup) - missing) % n
+    turn, tile = np_.number + n, last
+    for _ in range(1, n):  # the others have the tiles between this warpgroup's last and its next, in order
+        tile = tile + stride
+        turn = turn - (tile >= end)
+    np_.turn = turn % n
 
 
 # ---- the kernel's beginning and end
-@op
+@formula
 def is_last_warpgroup(np_: Context) -> bool:
-    return np_.unit.number(current().warpgroup) == np_.unit.turns - 1
+    return np_.number == np_.unit.turns - 1  # type: ignore[no-any-return]
 
 
-@op
+@formula
 def has_next_turn(np_: Context) -> bool:
-    return np_.unit.number(current().warpgroup) == np_.turn
+    return np_.number == np_.turn  # type: ignore[no-any-return]
 
 
 @helper

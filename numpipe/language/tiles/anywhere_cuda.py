@@ -9,12 +9,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...core import numba as nb
+from ...core.formula_cuda import Value
 from ...plan.layout import Layout, swizzled
 from . import by_row
 from .by_row import lanes_of, word_of
 from .layouts import COLUMN, EITHER, ROW, own_place, places
 from .tile_cuda import TileType, from_words, registers, to_words
-from .words_cuda import Value, store_words
+from .words_cuda import store_words
 
 Start = tuple[Any, Any]
 """row and column at which a part of a tile starts, int32"""

@@ -8,6 +8,7 @@ from typing import Any
 
 from ...arch.dtypes import FLOAT32
 from ...core import numba as nb
+from ...core.formula_cuda import Value
 from ...core.op import cuda_meaning
 from ...plan.layout import Layout, swizzled
 from . import anywhere_cuda as anywhere
@@ -20,7 +21,7 @@ from .shared_cuda import converge, read_registers
 from .store_ring import panel_layout
 from .store_ring_cuda import registers_of, write_panel
 from .tile_cuda import TileType, assembled, from_words, part_of_either, registers, to_words, undefined
-from .words_cuda import Value, load_words, store_words
+from .words_cuda import load_words, store_words
 
 
 @cuda_meaning(source.layout_cast)

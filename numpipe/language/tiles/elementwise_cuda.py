@@ -16,13 +16,13 @@ from ...core import numba as nb
 from ...core.approximate_cuda import divide
 from ...core.arith_cuda import compare, convert, floored, kind_of, libdevice, type_of
 from ...core.arith_cuda import operand as number_in
+from ...core.formula_cuda import Value
 from ...core.inert_cuda import InertType
 from ...core.op import cuda_meaning
 from . import elementwise as source
 from .layouts import own_place, places, sources
 from .tile import TileLike
 from .tile_cuda import TileType, assembled, floats, narrowed, packed, registers, undefined, wide
-from .words_cuda import Value
 
 Emit = Callable[..., Any]
 """(builder, dtype, *elements) -> element; of 16 bits the elements are float32, and dtype is that"""

@@ -11,6 +11,7 @@ import numpy as np
 
 from ...arch.dtypes import INTEGERS
 from ...core import numba as nb
+from ...core.formula_cuda import Value
 from ...diagnostics.errors import SpecError
 from ...intrinsics.ldmatrix_cuda import emit as ldmatrix
 from ...plan.layout import Layout
@@ -21,7 +22,7 @@ from .order import before_access
 from .refs import ASSIGNED, All
 from .refs_cuda import AtType, SmemType, inside, view
 from .tile_cuda import TileType, assembled, cast_to_store, undefined, words
-from .words_cuda import Value, load_words, store_words
+from .words_cuda import load_words, store_words
 
 
 def in_place(builder: Any, layout: Layout, registers: list[Any]) -> list[Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...core import numba as nb
+from ...core.formula_cuda import Value
 from ...plan.layout import swizzled
 from .reduce_cuda import EXCHANGE, barrier
 from .shared_cuda import converge
@@ -13,7 +14,7 @@ from .store_ring_cuda import write_panel
 from .store_rows import WARP_BYTES, apart
 from .tile_cuda import TileType
 from .views_cuda import Block
-from .words_cuda import Value, load_words, store_words
+from .words_cuda import load_words, store_words
 
 
 def store_rows(builder: Any, tile: TileType, value: Any, to: Block, inner: int) -> None:

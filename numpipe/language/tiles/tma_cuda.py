@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...core import numba as nb
+from ...core.formula_cuda import Value
 from ...intrinsics import cp_async_bulk
 from ...plan.cluster import Sharing, mask_of
 from ...plan.context_cuda import cluster_place
@@ -14,7 +15,6 @@ from ...plan.copies import CopyPlan
 from ...plan.unit import Unit
 from .peers_cuda import rank
 from .refs_cuda import I32
-from .words_cuda import Value
 
 
 class Copy:

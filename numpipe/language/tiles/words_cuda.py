@@ -1,28 +1,11 @@
-"""Words of shared memory on the GPU: addresses as numbers with Python's operators, and the instructions that move words."""
+"""Words of shared memory on the GPU: the instructions that move them."""
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from typing import Any
 
 from ...core import numba as nb
-
-
-class Value:
-    """An int32 of LLVM with Python's operators, for address arithmetic that is written once."""
-
-    def __init__(self, builder: Any, value: Any) -> None:
-        self.builder, self.value = builder, value
-
-    def _apply(self, instruction: str, other: Any) -> Value:
-        right = other.value if isinstance(other, Value) else nb.const(other)
-        return Value(self.builder, getattr(self.builder, instruction)(self.value, right))
-
-
-for _name, _instruction in (("add", "add"), ("mul", "mul"), ("and", "and_"), ("xor", "xor"), ("lshift", "shl"), ("rshift", "lshr")):
-    setattr(Value, f"__{_name}__", functools.partialmethod(Value._apply, _instruction))
-
 
 REGISTERS = {str(nb.f32): "f", str(nb.i32): "r", str(nb.i64): "l", str(nb.i16): "h"}
 """constraints of registers, by their types"""

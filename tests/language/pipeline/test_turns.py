@@ -194,12 +194,10 @@ BUGS = {
     "the turn is passed before the steps are counted": Bug(
         steps.end_loop, f'{FINISHED}\n    only_if(loop, "passes_early", pass_turn_of)',
         f'only_if(loop, "passes_early", pass_turn_of)\n    {FINISHED}', SimulationError, "."),
-    "the turn is passed to oneself": Bug(turns.following, "(np_.unit.number(current().warpgroup) + 1) % np_.unit.turns",
-                                         "np_.unit.number(current().warpgroup)", SimulationError, "."),
-    "one barrier for all": Bug(turns.own_barrier, "np_.unit.number(current().warpgroup)", "0", SimulationError, "."),
+    "the turn is passed to oneself": Bug(turns.following, "(np_.number + 1) % np_.unit.turns", "np_.number", SimulationError, "."),
+    "one barrier for all": Bug(turns.own_barrier, "np_.number", "0", SimulationError, "."),
     "every warpgroup has all tiles": Bug(turns.own_stride, "np_.unit.turns", "1", SimulationError, "."),
-    "all begin with the same tile": Bug(turns.before_own, "np_.unit.number(current().warpgroup) - np_.turn", "0",
-                                        SimulationError, "."),
+    "all begin with the same tile": Bug(turns.before_own, "np_.number - np_.turn", "0", SimulationError, "."),
 }
 
 
@@ -248,7 +246,7 @@ def test_a_skipped_tile_keeps_the_turn_if_nobody_passes_it(monkeypatch: pytest.M
 
 
 def test_a_loop_that_begins_anew_waits_for_another_ones_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    bug = Bug(turns.end_turns, "np_.turn = (np_", "_ = (np_", PipelineDeadlock, ".")
+    bug = Bug(turns.end_turns, "np_.turn = turn", "_ = turn", PipelineDeadlock, ".")
     bug.inject(monkeypatch)
     for seed in (None, *range(3)):
         with pytest.raises(SimulationError):

@@ -1,0 +1,73 @@
+"""The CUDA meaning of a `formula`: its own source, run on LLVM values with Python's operators."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from . import numba as nb
+
+RESULTS = {"Any": nb.types.int32, "bool": nb.types.boolean, "None": nb.types.void}
+
+
+class Value:
+    """An int32, or the bool of a comparison, of LLVM. Quotients and remainders are unsigned."""
+
+    def __init__(self, builder: Any, value: Any) -> None:
+        self.builder, self.value = builder, value
+
+    def _apply(self, instruction: str, other: Any, *symbol: str) -> Value:
+        right = other.value if isinstance(other, Value) else nb.const(other, self.value.type)
+        if right.type != self.value.type:
+            right = self.builder.zext(right, self.value.type)
+        return Value(self.builder, getattr(self.builder, instruction)(*symbol, self.value, right))
+
+    def __eq__(self, other: Any) -> Value:  # type: ignore[override]
+        return self._apply("icmp_signed", other, "==")
+
+    def __ge__(self, other: Any) -> Value:
+        return self._apply("icmp_signed", other, ">=")
+
+    def __rand__(self, other: bool) -> Value:
+        return Value(self.builder, nb.const(other, self.value.type))._apply("and_", self)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def _operator(name: str, instruction: str) -> None:
+    setattr(Value, f"__{name}__", lambda self, other: self._apply(instruction, other))
+
+
+for _name, _instruction in (
+    ("add", "add"), ("sub", "sub"), ("mul", "mul"), ("floordiv", "udiv"), ("mod", "urem"),
+    ("and", "and_"), ("or", "or_"), ("xor", "xor"), ("lshift", "shl"), ("rshift", "lshr"),
+):  # fmt: skip
+    _operator(_name, _instruction)
+
+
+def typer_of(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the typer of a formula."""
+    signature = inspect.signature(function)
+    kinds = [parameter.annotation for parameter in signature.parameters.values()]
+    result = RESULTS[signature.return_annotation]
+
+    def typer(_context: Any, *given: Any) -> Any:
+        types = [
+            nb.types.int32 if kind == "Any" else ty for kind, ty in zip(kinds, given, strict=True)
+        ]
+        context, builder, args = yield result(*types)
+        values = []
+        for kind, ty, value in zip(kinds, types, args, strict=True):
+            if kind == "Any":
+                values.append(Value(builder, value))
+            elif kind in ("int", "str"):
+                values.append(nb.literal(ty))
+            else:
+                values.append(ty.compiled(context, builder, value))
+        found = function(*values)
+        if result is nb.types.void:
+            return None
+        return found.value if isinstance(found, Value) else context.get_constant(result, found)
+
+    return typer
