@@ -42,13 +42,13 @@ def test_another_number_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert statistics_wrong(np.dtype(np.float32), "sim") == ["found"]
 
 
-def test_numbers_are_stored_beside_a_memory_role() -> None:
-    assert not row_sums_wrong("sim")
+def test_numbers_are_stored_beside_a_memory_role(target: str) -> None:
+    assert not row_sums_wrong(target)
 
 
 @pytest.mark.parametrize("dtype", STORED, ids=str)
-def test_a_number_takes_the_arrays_type(dtype: np.dtype) -> None:
-    assert stored_wrong(dtype, "sim") == []
+def test_a_number_takes_the_arrays_type(dtype: np.dtype, target: str) -> None:
+    assert stored_wrong(dtype, target) == []
 
 
 def test_an_integer_that_the_array_cannot_hold_is_an_error_simulated() -> None:

@@ -31,8 +31,8 @@ F32 = np.dtype(np.float32)
 
 
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
-def test_parts_of_tiles_are_numpys(dtype: np.dtype) -> None:
-    assert not columns_wrong(dtype, "sim")
+def test_parts_of_tiles_are_numpys(dtype: np.dtype, target: str) -> None:
+    assert not columns_wrong(dtype, target)
 
 
 def test_another_element_of_a_part_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

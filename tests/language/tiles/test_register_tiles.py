@@ -247,5 +247,5 @@ def test_products_of_registers_stay_in_flight_and_nothing_is_zeroed_for_them() -
     assert not kernel.inspect("gate", *arrays)
 
 
-def test_operands_that_each_step_loads_into_registers_give_numpys_product() -> None:
-    assert operands_of_steps_are_right("sim")
+def test_operands_that_each_step_loads_into_registers_give_numpys_product(target: str) -> None:
+    assert operands_of_steps_are_right(target)

@@ -26,8 +26,8 @@ compiles = pytest.mark.skipif(toolchain() is not None, reason="no compiler")
 
 @pytest.mark.variants(2)
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
-def test_rows_columns_and_vectors_go_where_indices_say(dtype: np.dtype) -> None:
-    assert permuted_wrong(dtype, "sim") == []
+def test_rows_columns_and_vectors_go_where_indices_say(dtype: np.dtype, target: str) -> None:
+    assert permuted_wrong(dtype, target) == []
 
 
 def test_a_row_in_another_place_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,8 +39,8 @@ def test_a_row_in_another_place_is_told(monkeypatch: pytest.MonkeyPatch) -> None
     assert "y" in permuted_wrong(np.dtype(np.float32), "sim")
 
 
-def test_blocks_of_three_dimensions_and_tiles_of_one_row_or_column_are_scattered() -> None:
-    assert not expert_rows_wrong("sim")
+def test_blocks_of_three_dimensions_and_tiles_of_one_row_or_column_are_scattered(target: str) -> None:
+    assert not expert_rows_wrong(target)
 
 
 @pytest.mark.parametrize(("index", "hazard", "message"), [
