@@ -9,7 +9,7 @@ import pytest
 
 import numpipe
 from numpipe import ds
-from numpipe.compile.build import toolchain
+from tests.kernels.compilers import compiles
 from tests.kernels.half_kernels import BF16, DTYPES, F16, neighbours, wrong
 
 
@@ -37,7 +37,7 @@ def test_a_rounding_to_the_other_neighbour_is_borne_in_a_few_elements(dtype: np.
 
 
 @pytest.mark.variants(1)
-@pytest.mark.skipif(toolchain() is not None, reason="no compiler")
+@compiles
 @pytest.mark.parametrize("dtype, kind", [(F16, "f16x2"), (BF16, "bf16x2")], ids=["float16", "bfloat16"])
 def test_two_elements_are_one_instruction_and_nothing_is_widened(dtype: np.dtype, kind: str) -> None:
     @numpipe.kernel(num_compute_wgs=1)

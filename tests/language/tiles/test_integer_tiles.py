@@ -13,6 +13,7 @@ import numpipe
 from numpipe import ds
 from numpipe.compile.build import toolchain
 from numpipe.compile.check import gate
+from tests.kernels.compilers import compiles
 from tests.kernels.integer_kernels import (
     NUMBERS,
     SAME_SIZE,
@@ -31,8 +32,6 @@ from tests.kernels.integer_kernels import (
     wrapping,
     wrapping_wrong,
 )
-
-compiles = pytest.mark.skipif(toolchain() is not None, reason="no compiler")
 
 
 @pytest.mark.parametrize("dtype", TYPES)

@@ -9,11 +9,11 @@ import pytest
 
 import numpipe
 from numpipe import ds
-from numpipe.compile.build import toolchain
 from numpipe.compile.check import gate
 from numpipe.language.tiles.layouts import Form, coalesced, places
 from numpipe.language.tiles.parts import elements_of, part_form
 from numpipe.language.tiles.refs import ALL, Ds
+from tests.kernels.compilers import compiles
 from tests.kernels.part_kernels import (
     TYPES,
     coalesced_parts,
@@ -26,7 +26,6 @@ from tests.kernels.part_kernels import (
     vectors_wrong,
 )
 
-compiles = pytest.mark.skipif(toolchain() is not None, reason="no compiler")
 F32 = np.dtype(np.float32)
 
 

@@ -9,8 +9,8 @@ import pytest
 
 import numpipe
 from numpipe import ds
-from numpipe.compile.build import toolchain
 from numpipe.compile.check import gate
+from tests.kernels.compilers import compiles
 from tests.kernels.scatter_kernels import (
     TYPES,
     arrays_of_permuted,
@@ -20,8 +20,6 @@ from tests.kernels.scatter_kernels import (
     permuted_wrong,
     scattered,
 )
-
-compiles = pytest.mark.skipif(toolchain() is not None, reason="no compiler")
 
 
 @pytest.mark.variants(2)

@@ -19,6 +19,7 @@ from numpipe.language.tiles.refs import SmemTile
 from numpipe.language.tiles.tile import Tile
 from numpipe.plan.layout import Layout, block_layout, swizzled
 from numpipe.sim import simulate
+from tests.kernels.compilers import compiles
 from tests.kernels.kernels_for_tests import BF16, F16, F32
 from tests.kernels.smem_kernels import ARRAYS, array, copied, scaled, sum_of_views
 
@@ -329,7 +330,7 @@ def test_a_part_of_36_rows_is_no_register_tile() -> None:
 
 # ---- the machine code ------------------------------------------------------------------------------------------------
 @pytest.mark.variants(1)
-@pytest.mark.skipif(toolchain() is not None, reason="no compiler")
+@compiles
 @pytest.mark.parametrize("name, loads", [
     ("float16 rows", r"LDSM\.16\.M88\.4"), ("bfloat16 rows", r"LDSM\.16\.M88\.4"), ("float16 columns", r"LDSM\.16\.MT88\.4"),
     ("float32 rows", r"LDS\.64"), ("float32 columns", r"LDS "),

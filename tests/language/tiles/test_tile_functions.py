@@ -10,10 +10,10 @@ import pytest
 
 import numpipe
 from numpipe import ds
-from numpipe.compile.build import toolchain
 from numpipe.core.op import BY_METHOD, BY_NUMPY, op
 from numpipe.language.tiles import reduce
 from numpipe.language.tiles.layouts import ACCUMULATOR, COLUMN, EITHER, ROW, Form, places
+from tests.kernels.compilers import compiles
 from tests.kernels.covering import Rule, pairwise
 from tests.kernels.tile_function_kernels import (
     EXACT,
@@ -37,8 +37,6 @@ from tests.kernels.tile_function_kernels import (
     same_bits,
     wanted_of_exact,
 )
-
-compiles = pytest.mark.skipif(toolchain() is not None, reason="no compiler")
 
 
 # ---- what an operation says of itself -------------------------------------------------------------------------------
