@@ -170,6 +170,18 @@ def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> 
     return (GpuModule if here else GpuFile).from_parent(parent, path=module_path)
 
 
+@pytest.fixture
+def target(request: pytest.FixtureRequest) -> str:
+    """Where a test runs its kernels that a file of tests/gpu imports from another one: "gpu" there, else "sim"."""
+    return "gpu" if request.path.is_relative_to(GPU_TESTS) else "sim"
+
+
+@pytest.fixture
+def again(request: pytest.FixtureRequest) -> range:
+    """How often such a test runs them: ``REPEATS`` of the file that collects it, or once."""
+    return range(getattr(request.module, "REPEATS", 1))
+
+
 @pytest.fixture(autouse=True)
 def _simulations_do_not_compile(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """In these folders a simulated call does not compile its kernel as well, unless a file sets ``COMPILE_CHECK = True``."""
@@ -180,7 +192,7 @@ def _simulations_do_not_compile(request: pytest.FixtureRequest, monkeypatch: pyt
 
 @pytest.hookimpl(tryfirst=True)  # before -m chooses
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item, mark in left(items):
+    for item, mark in left(item for item in items if not item.path.is_relative_to(GPU_TESTS)):
         item.add_marker(mark)
     reason = why_no_gpu()
     for item in items:

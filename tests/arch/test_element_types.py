@@ -12,9 +12,9 @@ import numpipe
 from numpipe import BlockSpec, PipelineRace, ds
 from numpipe.arch.dtypes import ELEMENTS, INTEGER_WIDTHS, OPERANDS, Element
 from numpipe.arch.hopper import HOPPER
-from numpipe.compile.build import toolchain
 from numpipe.compile.check import gate
 from numpipe.sim.mma import operand as kind_of
+from tests.kernels.compilers import compiles
 from tests.kernels.element_kernels import (
     E4M3,
     E5M2,
@@ -32,8 +32,6 @@ from tests.kernels.element_kernels import (
     shapes,
     wrong,
 )
-
-compiles = pytest.mark.skipif(toolchain() is not None, reason="no compiler")
 
 
 @pytest.fixture(autouse=True)

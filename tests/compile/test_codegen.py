@@ -27,12 +27,13 @@ from numpipe.compile.check import gate
 from numpipe.core.op import helper
 from numpipe.errors import CompileError, SpecError
 from numpipe.plan import resources
+from tests.kernels.compilers import compiles
 from tests.kernels.kernels_for_tests import BF16, F16, F32, Config, by_trip_count, gemm, gemm_by_table, nested_gemm, product_type
 
 if toolchain() is None:
     from numba import cuda
 
-pytestmark = pytest.mark.skipif(toolchain() is not None, reason=f"no compiler: {toolchain()}")
+pytestmark = compiles
 
 T16, TB, T32 = (ArrayType((256, 256), d) for d in (F16, BF16, F32))
 TABLE = ArrayType((4, 2), np.int32)

@@ -18,13 +18,14 @@ import gemm
 import numpipe
 from numpipe import ArrayType, BlockSpec, CompilerParams, cdiv, ds
 from numpipe.arch.dtypes import BY_DTYPE
-from numpipe.compile.build import front_end, toolchain
+from numpipe.compile.build import front_end
 from numpipe.compile.entry_name import LONGEST
 from numpipe.core.numba import lines
 from tests.kernels import helper_of_lines
+from tests.kernels.compilers import compiles
 from tests.kernels.helper_of_lines import doubled
 
-pytestmark = pytest.mark.skipif(toolchain() is not None, reason=f"no compiler: {toolchain()}")
+pytestmark = compiles
 
 A, C = ArrayType((64, 128), np.float16), ArrayType((64, 64), np.float32)
 SQUARE = ArrayType((1024, 1024), np.float16)

@@ -20,10 +20,10 @@ import pytest
 
 import numpipe
 from numpipe import ArrayType, CompileError, SpecError
-from numpipe.compile.build import toolchain
 from numpipe.kernels import ahead
 from numpipe.kernels.variants import Variant
 from tests.kernels import jit_kernels
+from tests.kernels.compilers import compiles as needs_compiler
 from tests.kernels.jit_kernels import Config, make, misspelt, times
 from tests.kernels.launch_kernels import image
 
@@ -209,7 +209,7 @@ SCRIPT = """
 
 
 @pytest.mark.thorough
-@pytest.mark.skipif(toolchain() is not None, reason=f"no compiler: {toolchain()}")
+@needs_compiler
 @pytest.mark.parametrize("guard", ['if __name__ == "__main__":', "if True:"])
 def test_processes_compile_what_this_one_has_not(guard: str, tmp_path: Path) -> None:
     """Without the guard a worker begins the script anew, which multiprocessing ends."""
@@ -225,7 +225,7 @@ def test_processes_compile_what_this_one_has_not(guard: str, tmp_path: Path) -> 
 
 
 @pytest.mark.thorough
-@pytest.mark.skipif(toolchain() is not None, reason=f"no compiler: {toolchain()}")
+@needs_compiler
 def test_a_module_that_warms_up_when_it_is_imported_starts_no_workers_of_workers(tmp_path: Path) -> None:
     body = textwrap.dedent(SCRIPT).format(guard="if True:").replace("workers=1", "workers=2").replace(
         'Variant._build = lambda self: print("compiled here")', 'print("begun", flush=True)').replace(

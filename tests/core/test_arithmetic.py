@@ -4,6 +4,7 @@ What the GPU computes is compared in tests/gpu/test_arithmetic_on_gpu.py; here i
 """
 # ruff: noqa: F841 (kernels that must be refused)
 
+
 from __future__ import annotations
 
 import itertools
@@ -21,12 +22,12 @@ import numpipe
 from numpipe import CompileError, SimulationError, SpecError
 from numpipe.compile.build import toolchain
 from numpipe.core import arith, numbers
+from tests.kernels.compilers import compiles
 from tests.kernels.covering import examples
 from tests.kernels.expressions import SCALARS, WIDTH, Uncertain, Undefined, agrees, drawn, load, result, scalars, source, worth
 from tests.kernels.refusals import EXECUTIONS, marked
 
 both = pytest.mark.parametrize("execution", EXECUTIONS)
-compiles = pytest.mark.skipif(toolchain() is not None, reason="the CUDA compiler is not installed")
 MIN, MAX = -2**31, 2**31 - 1
 I32, F32 = np.int32, np.float32
 

@@ -8,18 +8,16 @@ import re
 import sys
 from pathlib import Path
 
+import attention_ladder
 import numpy as np
 import pytest
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "attention_ladder.py"
-sys.path.insert(0, str(EXAMPLE.parent))
+import flash_attention
+import numpipe
+from numpipe.ops.attention import CONFIGS, FITTING
+from tests.kernels.compilers import compiles
 
-import attention_ladder  # noqa: E402
-
-import flash_attention  # noqa: E402
-import numpipe  # noqa: E402
-from numpipe.compile.build import toolchain  # noqa: E402
-from numpipe.ops.attention import CONFIGS, FITTING  # noqa: E402
+EXAMPLE = Path(attention_ladder.__file__)
 
 RUNGS = attention_ladder.RUNGS
 OWN = {name: cfg for name, cfg in RUNGS.items() if isinstance(cfg, attention_ladder.Config)}
@@ -47,7 +45,7 @@ def test_no_schedule_finds_a_race(name: str, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.thorough
-@pytest.mark.skipif(toolchain() is not None, reason=f"no compiler: {toolchain()}")
+@compiles
 @pytest.mark.parametrize("name", OWN)
 def test_the_build_gate_passes(name: str) -> None:
     x = np.zeros((1, 2, 256, 128), np.float16)

@@ -8,16 +8,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import batched_gemm
 import ml_dtypes
 import numpy as np
 import pytest
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "batched_gemm.py"
-sys.path.insert(0, str(EXAMPLE.parent))
+from numpipe import ArrayType
 
-import batched_gemm  # noqa: E402
-
-from numpipe import ArrayType  # noqa: E402
+EXAMPLE = Path(batched_gemm.__file__)
 
 
 def test_it_stays_small() -> None:

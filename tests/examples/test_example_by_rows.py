@@ -9,17 +9,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import by_rows
 import ml_dtypes
 import numpy as np
 import pytest
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "by_rows.py"
-sys.path.insert(0, str(EXAMPLE.parent))
+from numpipe import ArrayType
+from tests.kernels.compilers import compiles
 
-import by_rows  # noqa: E402
-
-from numpipe import ArrayType  # noqa: E402
-from numpipe.compile.build import toolchain  # noqa: E402
+EXAMPLE = Path(by_rows.__file__)
 
 KERNELS: dict[str, tuple[Any, ...]] = {
     "softmax": (ArrayType((131072, 1024), ml_dtypes.bfloat16),), "softmax_ring": (ArrayType((131072, 1024), ml_dtypes.bfloat16),),
@@ -40,7 +38,7 @@ def test_it_runs() -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.skipif(toolchain() is not None, reason="no compiler")
+@compiles
 @pytest.mark.parametrize("name", KERNELS)
 def test_it_passes_the_build_gate(name: str) -> None:
     assert getattr(by_rows, name).inspect("gate", *KERNELS[name]) == ()

@@ -8,17 +8,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import copy_pipeline
 import ml_dtypes
 import numpy as np
 import pytest
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "copy_pipeline.py"
-sys.path.insert(0, str(EXAMPLE.parent))
+from numpipe import ArrayType
+from numpipe.compile.build import toolchain
+from tests.kernels.compilers import compiles
 
-import copy_pipeline  # noqa: E402
-
-from numpipe import ArrayType  # noqa: E402
-from numpipe.compile.build import toolchain  # noqa: E402
+EXAMPLE = Path(copy_pipeline.__file__)
 
 DTYPES = [np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16), np.dtype(np.float32)]
 
@@ -57,7 +56,7 @@ def test_whole_runs_and_what_is_left_of_them(shape: tuple[int, int]) -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.skipif(toolchain() is not None, reason="no compiler")
+@compiles
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_it_passes_the_build_gate(dtype: np.dtype) -> None:
     array = ArrayType((256, 256), dtype)

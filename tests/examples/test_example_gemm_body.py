@@ -13,11 +13,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "gemm_body.py"
-sys.path.insert(0, str(EXAMPLE.parent))
+import gemm
+import gemm_body
 
-import gemm  # noqa: E402
-import gemm_body  # noqa: E402
+EXAMPLE = Path(gemm_body.__file__)
 
 
 def example(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -8,13 +8,11 @@ import re
 import sys
 from pathlib import Path
 
+import gemm_ladder
 import numpy as np
 import pytest
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "gemm_ladder.py"
-sys.path.insert(0, str(EXAMPLE.parent))
-
-import gemm_ladder  # noqa: E402
+EXAMPLE = Path(gemm_ladder.__file__)
 
 RUNGS = gemm_ladder.RUNGS
 

@@ -8,13 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import gemm_single
 import numpy as np
 import pytest
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "gemm_single.py"
-sys.path.insert(0, str(EXAMPLE.parent))
-
-import gemm_single  # noqa: E402
+EXAMPLE = Path(gemm_single.__file__)
 
 
 def test_it_stays_small() -> None:

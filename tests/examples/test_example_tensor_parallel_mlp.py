@@ -6,13 +6,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import tensor_parallel_mlp as example
 
 import numpipe
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "tensor_parallel_mlp.py"
-sys.path.insert(0, str(EXAMPLE.parent))
-
-import tensor_parallel_mlp as example  # noqa: E402
+EXAMPLE = Path(example.__file__)
 
 
 @pytest.fixture(autouse=True)

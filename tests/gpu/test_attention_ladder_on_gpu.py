@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
+import attention_ladder
 import numpy as np
 import pytest
 
-EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "attention_ladder.py"
-sys.path.insert(0, str(EXAMPLE.parent))
-
-import attention_ladder  # noqa: E402
-
-import flash_attention  # noqa: E402
+import flash_attention
 
 PROCESSES = 3
 

@@ -12,13 +12,11 @@ from numpipe import launch
 from tests.kernels.block_kernels import (
     COPIES,
     EYE,
-    WITHOUT_ELEMENTS,
     Config,
     Taps,
     all_scores,
     batched_gemm,
     batched_sum,
-    check_arrays_without_elements,
     columns_first,
     convolution,
     convolved,
@@ -32,7 +30,10 @@ from tests.kernels.block_kernels import (
     windowed,
     windows,
 )
-from tests.language.tiles.test_blocks import SHAPES
+from tests.language.tiles.test_blocks import (  # noqa: F401
+    SHAPES,
+    test_arrays_without_elements_are_what_lies_outside,
+)
 
 REPEATS = 20
 
@@ -141,13 +142,6 @@ def test_what_lies_outside_reads_as_nan_where_that_is_asked_for(dtype: Any) -> N
     x, w = halves((2, 150, 64)).astype(dtype), halves((3, 64, 64), 1).astype(dtype)
     for _ in range(REPEATS):
         np.testing.assert_array_equal(convolution(x, w, cfg=Taps(fill="nan"), target="gpu"), convolved(x, w, np.nan))
-
-
-@pytest.mark.parametrize("fill", ["zeros", "nan"])
-@pytest.mark.parametrize("shape", WITHOUT_ELEMENTS, ids=str)
-def test_arrays_without_elements_are_what_lies_outside(shape: tuple[int, ...], fill: str) -> None:
-    for _ in range(REPEATS):
-        check_arrays_without_elements(shape, fill, target="gpu")
 
 
 # ---- device arrays -----------------------------------------------------------------------------------------------------

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.kernels.ordered_kernels import SAFE, operand, result
-from tests.kernels.tiled_kernels import operands, product
-
-sys.path.insert(0, str(Path(__file__).parent.parent.parent / "examples"))
-
 import gemm
 from numpipe.testing import check
+from tests.kernels.ordered_kernels import SAFE, operand, result
+from tests.kernels.tiled_kernels import operands, product
 
 
 def test_a_kernel_is_compared_in_both_executions() -> None:

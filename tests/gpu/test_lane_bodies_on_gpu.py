@@ -10,25 +10,21 @@ import pytest
 
 from tests.kernels.lane_kernels import (
     alone,
-    check_column_sums,
-    check_handed_out,
     check_looked_up,
-    check_mirrored,
-    check_scaled,
     check_shifted,
     check_slotted,
-    check_warp_sums,
-    column_sums,
     integers,
+)
+from tests.language.memory.test_lane_bodies import (  # noqa: F401
+    test_captured_tiles_and_functions_are_a_lanes_in_every_warpgroup,
+    test_elements_are_read_and_written_through_the_swizzle,
+    test_every_lane_carries_a_number_of_its_own,
+    test_lanes_write_elements_of_arrays_and_read_what_they_have_written,
+    test_shuffles_move_numbers_within_a_warp,
 )
 
 REPEATS = 10
 DTYPES = [np.float16, ml_dtypes.bfloat16, np.float32]
-
-
-def test_every_lane_carries_a_number_of_its_own() -> None:
-    for _ in range(REPEATS):
-        check_column_sums(column_sums, target="gpu")
 
 
 def test_a_single_stream_pipeline_has_such_bodies_too() -> None:
@@ -36,30 +32,6 @@ def test_a_single_stream_pipeline_has_such_bodies_too() -> None:
         x, y = integers((192, 64)), np.zeros((64, 64), np.float32)
         alone(x, y, target="gpu")
         np.testing.assert_array_equal(y[0], x.astype(np.float32).sum(0))
-
-
-@pytest.mark.parametrize("dtype", [*DTYPES, np.int32])
-def test_lanes_write_elements_of_arrays_and_read_what_they_have_written(dtype: Any) -> None:
-    for _ in range(REPEATS):
-        check_handed_out(dtype, target="gpu")
-
-
-def test_shuffles_move_numbers_within_a_warp() -> None:
-    for _ in range(REPEATS):
-        check_warp_sums(target="gpu")
-
-
-@pytest.mark.parametrize("order", ["C", "F"])
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_elements_are_read_and_written_through_the_swizzle(dtype: Any, order: str) -> None:
-    for _ in range(REPEATS):
-        check_mirrored(dtype, order, target="gpu")
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_captured_tiles_and_functions_are_a_lanes_in_every_warpgroup(dtype: Any) -> None:
-    for _ in range(REPEATS):
-        check_scaled(dtype, target="gpu")
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.float32])

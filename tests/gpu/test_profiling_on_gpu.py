@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
+import copy_pipeline
+import gemm_single
 import numpy as np
 import pytest
 
 import numpipe
-from numpipe import BlockSpec, CompilerParams, Trace, ds
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
-import copy_pipeline
-import gemm_single
-
 from gemm import Config, matmul
+from numpipe import BlockSpec, CompilerParams, Trace, ds
 
 STEPS = 6
 

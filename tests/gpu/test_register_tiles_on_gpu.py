@@ -30,7 +30,6 @@ from tests.kernels.register_kernels import (
     errors_of,
     exact,
     function_kernel,
-    operands_of_steps_are_right,
     ranges,
     reduced,
     register_product_is_right,
@@ -43,6 +42,9 @@ from tests.kernels.register_kernels import (
 )
 from tests.kernels.tile_expressions import arguments, expressions, fits, wrong
 from tests.kernels.wgmma_kernels import COLUMNS, is_right
+from tests.language.tiles.test_register_tiles import (  # noqa: F401
+    test_operands_that_each_step_loads_into_registers_give_numpys_product,
+)
 
 PROCESSES = 4
 ARGUMENTS = arguments()
@@ -157,8 +159,3 @@ def test_attention_of_one_head(dtype: str, lazy: bool, keys: int) -> None:
         assert np.abs(arrays["o"] - wanted_of_attention(arrays)).max() < (2e-3 if dtype == "float16" else 2e-2)
         first = arrays["o"].copy() if first is None else first
         assert (first == arrays["o"]).all()
-
-
-def test_operands_that_each_step_loads_into_registers_give_numpys_product() -> None:
-    """Without the wait, which a compile asks for, products read the next step's operand: found on an H100."""
-    assert operands_of_steps_are_right("gpu")

@@ -6,9 +6,7 @@ and every type half of the shapes.
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
+import by_rows
 import numpy as np
 import pytest
 
@@ -26,10 +24,6 @@ from tests.kernels.row_kernels import (
     through_registers,
     through_shared,
 )
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
-
-import by_rows
 
 PROCESSES = 4
 F32, I32 = np.dtype(np.float32), np.dtype(np.int32)

@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
-from tests.kernels.scatter_kernels import TYPES, expert_rows_wrong, permuted_wrong, scattered
-
-
-@pytest.mark.parametrize("dtype", TYPES, ids=str)
-def test_rows_columns_and_vectors_go_where_indices_say(dtype: np.dtype) -> None:
-    assert permuted_wrong(dtype, "gpu") == []
-
-
-def test_blocks_of_three_dimensions_and_tiles_of_one_row_or_column_are_scattered() -> None:
-    assert not expert_rows_wrong("gpu")
+from tests.kernels.scatter_kernels import scattered
+from tests.language.tiles.test_scatter import (  # noqa: F401
+    test_blocks_of_three_dimensions_and_tiles_of_one_row_or_column_are_scattered,
+    test_rows_columns_and_vectors_go_where_indices_say,
+)
 
 
 def test_nothing_is_written_for_an_index_outside() -> None:

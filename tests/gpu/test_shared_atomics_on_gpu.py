@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from tests.kernels.shared_atomic_kernels import all_kinds, by_lanes, by_rows, expected, expected_by_rows, histogram, shared_by_two
+from tests.kernels.shared_atomic_kernels import all_kinds, by_lanes, expected, histogram, shared_by_two
+from tests.language.tiles.test_shared_atomics import (  # noqa: F401
+    test_tiles_by_rows_too,
+)
 
 RNG = np.random.default_rng(0)
 
@@ -32,11 +35,3 @@ def test_lanes_and_warpgroups_count_together() -> None:
     x, y = RNG.integers(0, 64, (128, 8)).astype(np.int32), np.zeros(64, np.int32)
     shared_by_two(x, y, target="gpu")
     assert (y == np.bincount(x.reshape(-1), minlength=64)).all()
-
-
-def test_tiles_by_rows_too() -> None:
-    x = RNG.integers(0, 64, (64, 64)).astype(np.int32)
-    found = np.zeros(64, np.int32), np.zeros(64, np.int32), np.zeros((64, 64), np.int32)
-    by_rows(x, *found, target="gpu")
-    for one, right in zip(found, expected_by_rows(x), strict=True):
-        assert (one == right).all()

@@ -5,7 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.kernels.slice_kernels import STARTS, anywhere, neighbours, stencil, stored_anywhere, stored_by_two_warps
+from tests.kernels.slice_kernels import STARTS, anywhere, neighbours, stencil, stored_anywhere
+from tests.language.tiles.test_slices import (  # noqa: F401
+    test_two_warps_store_a_tile_that_four_have_twice,
+)
+
+
+REPEATS = 10
 
 
 def test_a_stencil() -> None:
@@ -27,10 +33,3 @@ def test_parts_start_anywhere(dtype: type) -> None:
             z = np.zeros((128, 128), np.float32)
             stored_anywhere(x, z, row, column, target="gpu")
             assert (z[row:row + 64, column:column + 64] == x[:64, :64]).all()
-
-
-def test_two_warps_store_a_tile_that_four_have_twice() -> None:
-    for _ in range(10):
-        y, z = np.zeros((72, 96), np.int32), np.zeros(128, np.int32)
-        stored_by_two_warps(y, z, target="gpu")
-        assert (y == np.arange(72)[:, None] + np.arange(96)).all() and (z[:96] == 72).all() and not z[96:].any()

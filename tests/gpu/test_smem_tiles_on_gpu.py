@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.kernels.kernels_for_tests import F32
-from tests.kernels.smem_kernels import ARRAYS, array, copied, scaled, sum_of_views
+from tests.kernels.smem_kernels import ARRAYS, array, copied, scaled
+from tests.language.tiles.test_smem_tiles import (  # noqa: F401
+    test_views_of_a_tile,
+)
 
 REPEATS = 10
 
@@ -29,10 +31,3 @@ def test_arithmetic_gives_the_simulators_bits(name: str) -> None:
     for _ in range(REPEATS):
         scaled(a, c, target="gpu")
         assert (c == expected).all()
-
-
-def test_views_of_a_tile() -> None:
-    a, c = array("float16 rows"), np.zeros((64, 64), F32)
-    sum_of_views(a, c, target="gpu")
-    first = a[:128, :64].astype(F32)
-    np.testing.assert_array_equal(c, first[:64] + first[64:] + first[:64].T)

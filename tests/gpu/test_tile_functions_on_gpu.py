@@ -36,7 +36,6 @@ from tests.kernels.scan_kernels import (
 from tests.kernels.scan_kernels import SHAPES as SCANNED
 from tests.kernels.tile_function_kernels import (
     EXACT,
-    LIMITS,
     REDUCTIONS,
     RUNNING,
     TYPES,
@@ -46,7 +45,6 @@ from tests.kernels.tile_function_kernels import (
     drawn,
     exactly,
     is_numpys,
-    of_numbers,
     of_vectors,
     reduction,
     running,
@@ -54,6 +52,10 @@ from tests.kernels.tile_function_kernels import (
     same_bits,
     same_values,
     wanted_of_exact,
+)
+from tests.language.tiles.test_tile_functions import (  # noqa: F401
+    test_clipping_is_numpys_with_one_bound_and_two,
+    test_numbers_are_computed_as_tiles_are,
 )
 
 PROCESSES = 4
@@ -117,22 +119,6 @@ def test_exact_functions_give_numpys_bits(name: str, dtype: str) -> None:
     x, y = arrays_of_exact(name, dtype)
     exactly(name, dtype)(x, y, target="gpu")
     assert same_bits(y, wanted_of_exact(name, x))
-
-
-@pytest.mark.parametrize("dtype", TYPES)
-def test_clipping_is_numpys_with_one_bound_and_two(dtype: str) -> None:
-    for limits in LIMITS["int32" if dtype == "int32" else "float"]:
-        x, y = arrays_of_exact("clip", dtype)
-        exactly("clip", dtype, limits)(x, y, target="gpu")
-        np.testing.assert_array_equal(y.astype(np.float32), wanted_of_exact("clip", x, limits).astype(np.float32))
-
-
-def test_numbers_are_computed_as_tiles_are() -> None:
-    x, y = drawn((64, 64), "float32", special=False), np.zeros((64, 64), np.float32)
-    of_numbers(x, y, np.float32(-1.5), np.int32(3), target="gpu")
-    assert (y == -2 - 10 - 100 + 2250 - 0.25 + 20 + 100 + 3000 + min(np.floor(x.max()), 2)).all()
-    of_numbers(x, y, np.float32(0), np.int32(-3), target="gpu")
-    assert (y == -30 - 100 - 3000 + 1 + min(np.floor(x.max()), 2)).all()
 
 
 # ---- scans, the largest, quotients, builtins, masks, stores

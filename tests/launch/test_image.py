@@ -21,17 +21,16 @@ import pytest
 
 import numpipe
 from numpipe import ArrayType, ImageError
-from numpipe.compile.build import toolchain
 from numpipe.core.records import record
 from numpipe.kernels.kernels import Kernel
 from numpipe.kernels.variants import Variant
 from numpipe.launch import Image, MapRequest
 from numpipe.launch.image import VERSION, Mbarrier, Recording
 from tests.kernels import image_kernels
+from tests.kernels.compilers import compiles
 from tests.kernels.image_kernels import KINDS, arguments
 from tests.kernels.launch_kernels import image
 
-compiles = pytest.mark.skipif(toolchain() is not None, reason=f"no compiler: {toolchain()}")
 each_kind = pytest.mark.parametrize("kind", KINDS)
 
 

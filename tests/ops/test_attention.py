@@ -13,11 +13,11 @@ import pytest
 
 import flash_attention
 import numpipe
-from numpipe.compile.build import toolchain
 from numpipe.launch.info import ArrayInfo
 from numpipe.ops import attention
 from numpipe.ops.attention import CONFIGS, FITTING, SMALLER, WIDTHS, Config, Form, choose, kernel
 from tests.kernels.attention_cases import CASES, Case
+from tests.kernels.compilers import compiles
 
 OP = importlib.import_module("numpipe.ops.attention")  # the package's attribute of this name is the function
 SMALL, ALONE = Config(64), Config(64, 1, alone=True)
@@ -210,7 +210,7 @@ def check_code(cfg: Config, form: Form, dtype: str) -> None:
     assert cfg.alone or "WARPGROUP.DEPBAR.LE gsb0, 0x1" in sass  # and no wait beyond those of the source: so says the gate
 
 
-@pytest.mark.skipif(toolchain() is not None, reason=f"no compiler: {toolchain()}")
+@compiles
 @pytest.mark.variants(0, thorough=4)
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("depth, name", [(depth, pair[0]) for depth, pairs in SMALLER.items() for pair in pairs])
@@ -218,7 +218,7 @@ def test_a_config_of_fewer_rows_passes_the_build_gate(depth: int, name: str, cau
     check_code(CONFIGS[name], Form(depth, causal), "float16")
 
 
-@pytest.mark.skipif(toolchain() is not None, reason=f"no compiler: {toolchain()}")
+@compiles
 @pytest.mark.variants(0, thorough=4)
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("exact", [False, True])
@@ -227,7 +227,7 @@ def test_widths_between_pass_the_build_gate(width: int, exact: bool, causal: boo
     check_code(choose(width, causal, exact), Form(width, causal), "bfloat16")
 
 
-@pytest.mark.skipif(toolchain() is not None, reason=f"no compiler: {toolchain()}")
+@compiles
 @pytest.mark.soak
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("layout", ["bhsd", "bshd"])

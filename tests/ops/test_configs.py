@@ -23,6 +23,7 @@ from numpipe.compile.build import toolchain
 from numpipe.compile.check import gate
 from numpipe.ops import configs, costs, learned
 from numpipe.ops.configs import Config, choose, space, ways_of
+from tests.kernels.compilers import compiles
 from tests.kernels.covering import examples
 from tests.kernels.kernels_for_tests import operands, product
 from tests.kernels.product_configs import KINDS
@@ -108,7 +109,7 @@ def test_the_ctas_of_a_cluster_hand_over_each_for_itself_in_any_schedule(config:
 
 
 @pytest.mark.variants(0, thorough=6)
-@pytest.mark.skipif(toolchain() is not None, reason=f"no compiler: {toolchain()}")
+@compiles
 @pytest.mark.parametrize("config", KINDS, ids=str)
 def test_every_kind_passes_the_build_gate(config: Config) -> None:
     array = numpipe.ArrayType((512, 512), ml_dtypes.bfloat16)
@@ -116,7 +117,7 @@ def test_every_kind_passes_the_build_gate(config: Config) -> None:
 
 
 @pytest.mark.variants(0, thorough=2)
-@pytest.mark.skipif(toolchain() is not None, reason=f"no compiler: {toolchain()}")
+@compiles
 @pytest.mark.parametrize("shape", [(1, 96, 11344), (377, 13712, 8152), (158, 928, 8776), (2756, 400, 6368)], ids=str)
 def test_configs_of_the_space_pass_the_build_gate(shape: tuple[int, int, int]) -> None:
     array = numpipe.ArrayType((512, 512), np.float16)

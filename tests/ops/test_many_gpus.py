@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 import numpipe
 from numpipe import ArrayType, Mesh, ops
-from numpipe.compile.build import toolchain
 from numpipe.compile.check import gate
 from numpipe.testing import mutate
 from numpipe.tools.verify.mutation import CHANGES, Edit, line_of, watched
+from tests.kernels.compilers import compiles
 from tests.kernels.covering import examples, pairwise
 from tests.kernels.recorded_calls import Recorded, recorded
 
@@ -370,7 +370,7 @@ def compiled() -> dict[str, Callable[[int], tuple[Any, ...]]]:
 
 
 @pytest.mark.variants(1)
-@pytest.mark.skipif(toolchain() is not None, reason=f"no compiler: {toolchain()}")
+@compiles
 @pytest.mark.parametrize("gpus", [2, 8])
 @pytest.mark.parametrize("name", sorted(compiled(), key=lambda name: name != "all_gather, direct"))
 def test_every_kernel_passes_the_build_gate(name: str, gpus: int) -> None:

@@ -20,11 +20,11 @@ import gemm_tuned
 import numpipe
 from gemm import inputs
 from numpipe import launch, ops
-from numpipe.compile.build import toolchain
 from numpipe.diagnostics import log
 from numpipe.language.tiles import store
 from numpipe.launch.views import transposed
 from numpipe.ops import operands as laid_operands
+from tests.kernels.compilers import compiles
 from tests.kernels.covering import examples
 from tests.kernels.kernels_for_tests import operands, product
 from tests.kernels.launch_fakes import CudaArray, TorchTensor
@@ -297,7 +297,7 @@ def gate(cfg: gemm_tuned.Config, form: gemm_tuned.Form, dtype: Any) -> tuple[str
 
 
 @pytest.mark.thorough
-@pytest.mark.skipif(toolchain() is not None, reason=f"no compiler: {toolchain()}")
+@compiles
 def test_the_largest_epilogue_passes_the_build_gate() -> None:
     assert gate(CONFIGS["cooperative 128x256"], FORMS["all"], np.float16) == ()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import struct
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ from numpipe.compile.check import gate
 from numpipe.launch.profiles import trace_of
 from numpipe.plan.profiling import EVENT_BYTES, KINDS, PART_BYTES, buffer_bytes, control, parts
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
 ROOM = 6
 
 

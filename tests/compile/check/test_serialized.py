@@ -10,13 +10,12 @@ import pytest
 
 import numpipe
 from numpipe import ArrayType, BlockSpec, SerializedWgmma, SpecError, ds
-from numpipe.compile.build import toolchain
 from numpipe.compile.check import advisories, register_budget
 from numpipe.compile.check.register_budget import LiveTile, Products
 from tests.fuzz.pipeline_sources import serialized
+from tests.kernels.compilers import compiles
 from tests.kernels.pipeline_arrays import ARRAYS, array, inputs, load
 
-needs_compiler = pytest.mark.skipif(toolchain() is not None, reason=f"no compiler: {toolchain()}")
 F16, F32 = ArrayType((64, 512), np.float16), ArrayType((256, 160), np.float32)
 LOSS = "ptxas info    : ({}) Potential Performance Loss: wgmma.mma_async instructions are serialized due to {}"
 STAGE = "between start and end of the pipeline stage in the function 'k' in line 0"
@@ -93,7 +92,7 @@ def line_of(function: Any, text: str) -> str:
 
 
 @pytest.mark.variants(1)
-@needs_compiler
+@compiles
 @pytest.mark.parametrize("function, wgs, place, said", [
     (products_of_a_function, 4, "return numpipe.wgmma(", r"register-pressure \(C7512\)"),
     (an_operand_of_a_body, 1, "p = np.exp(s)", r"operand-redefined \(C7513\)"),
@@ -105,7 +104,7 @@ def test_a_note_is_an_error_at_a_line_of_the_kernel(function: Any, wgs: int, pla
     assert str(caught.value).startswith(f"{line_of(times.function if 'return' in place else function, place)}: ")
 
 
-@needs_compiler
+@compiles
 @pytest.mark.soak
 def test_accumulators_that_are_written_in_flight() -> None:
     """Warpgroups with unequal step counts and barriers of their own; results are right, and the option lets it pass."""
@@ -130,7 +129,7 @@ def tiles_of_steps(delay: int, known: bool) -> Any:
     return numpipe.kernel(num_compute_wgs=1)(two_tiles)
 
 
-@needs_compiler
+@compiles
 def test_the_mends_of_an_accumulator_that_ptxas_takes_for_redefined() -> None:
     """Two tiles of as many steps as the compile knows: a kernel that the fuzz drew, and what its error names."""
     with pytest.raises(SerializedWgmma, match=r"accumulator-redefined \(C7515\).*use delay_release=0 or take the number of steps"):
@@ -200,7 +199,7 @@ def operands(a, c):
 
 
 @pytest.mark.thorough
-@needs_compiler
+@compiles
 def test_operands_that_are_packed_in_flight_are_found_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Products] = []
 
@@ -250,7 +249,7 @@ def held_through_a_loop(a, c, *, cfg: numpipe.Static):
     c[:64, 320:448] = np.where(mask, acc, ones)
 
 
-@needs_compiler
+@compiles
 def test_tiles_are_counted_where_they_are_live_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """Accumulators, and what goes through the loop; not what is made of numbers alone, and of the loop's body nothing else."""
     seen: list[Products] = []

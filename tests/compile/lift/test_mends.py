@@ -10,12 +10,11 @@ from numba import cuda
 
 import numpipe
 from numpipe import BlockSpec, CompilerParams, LoweringSemantics, ds
-from numpipe.compile.build import toolchain
 from numpipe.errors import NumpipeError
+from tests.kernels.compilers import compiles
 
 A = np.arange(-2048, 2048, dtype=np.float32).reshape(64, 64) / 4
 BY_LANE = CompilerParams(lowering_semantics=LoweringSemantics.Lane)
-compiles = pytest.mark.skipif(toolchain() is not None, reason=f"no compiler: {toolchain()}")
 EXECUTIONS = ["simulated", pytest.param("compiled", marks=compiles)]
 
 

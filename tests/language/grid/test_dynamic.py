@@ -16,7 +16,6 @@ import pytest
 import gemm_tuned
 import numpipe
 from numpipe import ArrayType, ds, launch
-from numpipe.compile.build import toolchain
 from numpipe.compile.check import gate
 from numpipe.errors import CompileError, PipelineDeadlock, PipelineRace, SimulationError, SpecError
 from numpipe.language.grid import tile_scheduler
@@ -26,6 +25,7 @@ from numpipe.launch.watch import report_of
 from numpipe.plan.unit import Unit
 from numpipe.plan.watch import Record
 from numpipe.sim.schedule import WorkCounter
+from tests.kernels.compilers import compiles
 from tests.kernels.dynamic_kernels import STEP_A_TILE, cases, gemm, made
 from tests.kernels.kernels_for_tests import operands, product
 from tests.kernels.launch_fakes import CudaArray, FakeDriver
@@ -35,7 +35,6 @@ from tests.kernels.turn_kernels import CFG
 from tests.language.pipeline.test_injected import Bug
 
 SEEDS = (None, 1)
-compiles = pytest.mark.skipif(toolchain() is not None, reason=f"no compiler: {toolchain()}")
 
 
 # ---- right in any schedule

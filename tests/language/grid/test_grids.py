@@ -10,7 +10,7 @@ import pytest
 
 import numpipe
 from numpipe import BlockSpec, CompileError, CompilerParams, SpecError, ds
-from numpipe.compile.build import toolchain
+from tests.kernels.compilers import compiles
 
 ROOM = (2, 3, 2, 4, 2)
 
@@ -63,7 +63,7 @@ def three(out):
     out[number, :64, :8] = numpipe.full((64, 8), 1.0, np.float32)
 
 
-@pytest.mark.skipif(toolchain() is not None, reason=f"no compiler: {toolchain()}")
+@compiles
 def test_the_compiled_kernel_divides_the_index_along_x_by_sizes_that_it_is_given(seen: np.ndarray) -> None:
     """The sizes are parameters, so one compile serves grids of all sizes; a grid of three dimensions keeps none."""
     kernel = visited(lambda out: (2, 3, 2, 4, out.shape[0] // 48))

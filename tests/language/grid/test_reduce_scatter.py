@@ -29,6 +29,7 @@ from numpipe.compile.build import toolchain
 from numpipe.compile.check import gate
 from numpipe.language.grid import leaving, reduce_scatter, splits
 from numpipe.model import H200, product
+from tests.kernels.compilers import compiles
 from tests.kernels.split_cases import BF16, integers
 from tests.kernels.split_kernels import InCluster, exchanged
 
@@ -37,7 +38,6 @@ TWO = InCluster()
 IN_TURNS = InCluster(2, wgs=2, schedule="pingpong")
 CONFIGS = [InCluster(1), TWO, InCluster(3, tn=48), InCluster(4), InCluster(8, slots=2), InCluster(2, tm=128, tn=32, wgs=2),
            IN_TURNS, InCluster(4, wgs=3, schedule="pingpong")]
-compiles = pytest.mark.skipif(toolchain() is not None, reason=f"no compiler: {toolchain()}")
 
 
 # ---- right, and the same each time

@@ -27,16 +27,15 @@ from numpipe import (
     cdiv,
     ds,
 )
-from numpipe.compile.build import toolchain
 from numpipe.compile.check import gate
 from numpipe.language.grid import partials, splits
+from tests.kernels.compilers import compiles
 from tests.kernels.split_cases import BF16, integers
 from tests.kernels.split_kernels import Config, split_product
 
 SPLIT = {None: Config(split=None), 1: Config(split=1), 3: Config(split=3), "stream": Config()}
 PING_PONG = {split: replace(SPLIT[split], schedule="pingpong", wgs=2) for split in (3, "stream")}
 T16 = ArrayType((512, 512), np.float16)
-compiles = pytest.mark.skipif(toolchain() is not None, reason=f"no compiler: {toolchain()}")
 
 
 # ---- who computes what

@@ -44,8 +44,9 @@ DTYPES = [np.float16, ml_dtypes.bfloat16, np.float32]
 
 
 # ---- values
-def test_every_lane_carries_a_number_of_its_own() -> None:
-    check_column_sums(column_sums, target="sim")
+def test_every_lane_carries_a_number_of_its_own(target: str, again: range) -> None:
+    for _ in again:
+        check_column_sums(column_sums, target=target)
 
 
 def test_a_single_stream_pipeline_has_such_bodies_too_and_returns_what_all_lanes_agree_on() -> None:
@@ -62,25 +63,29 @@ def test_lanes_read_elements_of_arrays() -> None:
 
 @pytest.mark.variants(1)
 @pytest.mark.parametrize("dtype", [*DTYPES, np.int32])
-def test_lanes_write_elements_of_arrays_and_read_what_they_have_written(dtype: Any) -> None:
-    check_handed_out(dtype, target="sim")
+def test_lanes_write_elements_of_arrays_and_read_what_they_have_written(dtype: Any, target: str, again: range) -> None:
+    for _ in again:
+        check_handed_out(dtype, target=target)
 
 
-def test_shuffles_move_numbers_within_a_warp() -> None:
-    check_warp_sums(target="sim")
+def test_shuffles_move_numbers_within_a_warp(target: str, again: range) -> None:
+    for _ in again:
+        check_warp_sums(target=target)
 
 
 @pytest.mark.variants(1)
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_elements_are_read_and_written_through_the_swizzle(dtype: Any, order: str) -> None:
-    check_mirrored(dtype, order, target="sim")
+def test_elements_are_read_and_written_through_the_swizzle(dtype: Any, order: str, target: str, again: range) -> None:
+    for _ in again:
+        check_mirrored(dtype, order, target=target)
 
 
 @pytest.mark.variants(1)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_captured_tiles_and_functions_are_a_lanes_in_every_warpgroup(dtype: Any) -> None:
-    check_scaled(dtype, target="sim")
+def test_captured_tiles_and_functions_are_a_lanes_in_every_warpgroup(dtype: Any, target: str, again: range) -> None:
+    for _ in again:
+        check_scaled(dtype, target=target)
 
 
 @pytest.mark.thorough

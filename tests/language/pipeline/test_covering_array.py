@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from numpipe import SimulationError
-from numpipe.compile.build import toolchain
 from numpipe.compile.check import gate
 from tests.fuzz.pipeline_plans import FACTORS, RULES, Plan, allowed
 from tests.fuzz.pipeline_sources import serialized, source
+from tests.kernels.compilers import compiles as needs_compiler
 from tests.kernels.covering import Rule, all_pairs, covering_array, examples, pairs, possible
 from tests.kernels.pipeline_arrays import ARRAYS, array, check, differs, inputs, load, told
 
@@ -110,9 +110,6 @@ def compiles(plan: Plan) -> None:
         assert found == ()
     except Exception as error:
         raise AssertionError(told(plan)) from error
-
-
-needs_compiler = pytest.mark.skipif(toolchain() is not None, reason=f"no compiler: {toolchain()}")
 
 
 @functools.cache

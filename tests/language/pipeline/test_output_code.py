@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from numpipe.compile.build import toolchain
+from tests.kernels.compilers import compiles
 from tests.kernels.kernels_for_tests import F16
 from tests.kernels.output_kernels import CHECKS, Config, copy
 
-pytestmark = pytest.mark.skipif(toolchain() is not None, reason=f"no compiler: {toolchain()}")
+pytestmark = compiles
 
 
 @pytest.mark.thorough

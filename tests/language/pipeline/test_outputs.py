@@ -12,6 +12,7 @@ from numpipe import BlockSpec, CompileError, SpecError
 from numpipe.compile.build import toolchain
 from numpipe.compile.lift.lift import read
 from numpipe.compile.lift.stored import stored
+from tests.kernels.compilers import compiles
 from tests.kernels.kernels_for_tests import F16, F32
 from tests.kernels.output_kernels import (
     CHECKS,
@@ -186,7 +187,7 @@ class Device:
 
 
 @pytest.mark.variants(1)
-@pytest.mark.skipif(toolchain() is not None, reason="no compiler")
+@compiles
 @pytest.mark.parametrize("columns, stride, message", [
     (10, 32, r"out_specs\[0\] for 'o': its rows are no multiple of 16 B, and TMA writes whole 16-byte chunks, past their ends"),
     (64, 130, r"out_specs\[0\] for 'o'.*16"),

@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 import gemm_tuned
 import numpipe
 from numpipe import ArrayType, BlockSpec, CompilerParams, SpecError, fit_slots
-from numpipe.compile.build import toolchain
 from numpipe.compile.check import gate
 from numpipe.compile.lift import turns as lifted_turns
 from numpipe.errors import CompileError, PipelineDeadlock, SimulationError
@@ -30,6 +29,7 @@ from numpipe.plan.shared_memory import SharedMemory
 from numpipe.plan.unit import Unit
 from numpipe.sim.port import Warpgroup
 from numpipe.tools.model import explaining, limits
+from tests.kernels.compilers import compiles
 from tests.kernels.kernels_for_tests import gemm, operands, product
 from tests.kernels.turn_kernels import CFG, Case, cases, in_bands, pingpong, with_skips
 from tests.language.pipeline.test_injected import Bug
@@ -37,7 +37,6 @@ from tests.language.pipeline.test_injected import Bug
 F16, BF16 = np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)
 T16, TB = (ArrayType((256, 256), dtype) for dtype in (F16, BF16))
 PING_PONG = {name: cfg for name, cfg in gemm_tuned.CONFIGS.items() if cfg.schedule == "pingpong"}
-compiles = pytest.mark.skipif(toolchain() is not None, reason=f"no compiler: {toolchain()}")
 
 
 def run(case: Case, kernel: Any = None, seed: int | None = None, **options: Any) -> np.ndarray:

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import numpipe
-from numpipe.compile.build import toolchain
 from numpipe.compile.check import gate
+from tests.kernels.compilers import compiles
 from tests.kernels.scalar_kernels import (
     STORED,
     arrays_of_statistics,
@@ -23,7 +23,6 @@ from tests.kernels.scalar_kernels import (
     stored_wrong,
 )
 
-compiles = pytest.mark.skipif(toolchain() is not None, reason="no compiler")
 FLOATS = [dtype for dtype in STORED if dtype.kind not in "iu"]
 
 
@@ -41,13 +40,13 @@ def test_another_number_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert statistics_wrong(np.dtype(np.float32), "sim") == ["found"]
 
 
-def test_numbers_are_stored_beside_a_memory_role() -> None:
-    assert not row_sums_wrong("sim")
+def test_numbers_are_stored_beside_a_memory_role(target: str) -> None:
+    assert not row_sums_wrong(target)
 
 
 @pytest.mark.parametrize("dtype", STORED, ids=str)
-def test_a_number_takes_the_arrays_type(dtype: np.dtype) -> None:
-    assert stored_wrong(dtype, "sim") == []
+def test_a_number_takes_the_arrays_type(dtype: np.dtype, target: str) -> None:
+    assert stored_wrong(dtype, target) == []
 
 
 def test_an_integer_that_the_array_cannot_hold_is_an_error_simulated() -> None:

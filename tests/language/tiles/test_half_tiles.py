@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 import numpipe
-from numpipe.compile.build import toolchain
+from tests.kernels.compilers import compiles
 from tests.kernels.half_kernels import BF16, DTYPES, F16, neighbours, wrong
 
 
 @pytest.mark.parametrize("name", DTYPES)
-def test_every_operation_gives_numpys_bits(name: str) -> None:
-    assert wrong(name, "sim") == []
+def test_every_operation_gives_numpys_bits(name: str, target: str) -> None:
+    assert wrong(name, target) == []
 
 
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=list(DTYPES))
@@ -36,7 +36,7 @@ def test_a_rounding_to_the_other_neighbour_is_borne_in_a_few_elements(dtype: np.
 
 
 @pytest.mark.variants(1)
-@pytest.mark.skipif(toolchain() is not None, reason="no compiler")
+@compiles
 @pytest.mark.parametrize("dtype, kind", [(F16, "f16x2"), (BF16, "bf16x2")], ids=["float16", "bfloat16"])
 def test_two_elements_are_one_instruction_and_nothing_is_widened(dtype: np.dtype, kind: str) -> None:
     @numpipe.kernel(num_compute_wgs=1)

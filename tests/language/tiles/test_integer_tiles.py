@@ -12,6 +12,7 @@ import pytest
 import numpipe
 from numpipe.compile.build import toolchain
 from numpipe.compile.check import gate
+from tests.kernels.compilers import compiles
 from tests.kernels.integer_kernels import (
     NUMBERS,
     SAME_SIZE,
@@ -31,12 +32,10 @@ from tests.kernels.integer_kernels import (
     wrapping_wrong,
 )
 
-compiles = pytest.mark.skipif(toolchain() is not None, reason="no compiler")
-
 
 @pytest.mark.parametrize("dtype", TYPES)
-def test_every_operation_of_integers_is_numpys(dtype: str) -> None:
-    assert operations_wrong(dtype, "sim") == []
+def test_every_operation_of_integers_is_numpys(dtype: str, target: str) -> None:
+    assert operations_wrong(dtype, target) == []
 
 
 def test_another_result_of_an_operation_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,21 +49,21 @@ def test_another_result_of_an_operation_is_told(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize(("have", "want"), [pair for pair in itertools.permutations(NUMBERS, 2) if set(pair) & set(TYPES)],
                          ids=str)
-def test_conversions_of_integers_are_numpys(have: str, want: str) -> None:
-    assert conversion_is_numpys(have, want, "sim")
+def test_conversions_of_integers_are_numpys(have: str, want: str, target: str) -> None:
+    assert conversion_is_numpys(have, want, target)
 
 
 @pytest.mark.parametrize(("have", "want"), SAME_SIZE)
-def test_a_bitcast_keeps_the_bits(have: str, want: str) -> None:
-    assert not bits_wrong(have, want, "sim")
+def test_a_bitcast_keeps_the_bits(have: str, want: str, target: str) -> None:
+    assert not bits_wrong(have, want, target)
 
 
-def test_int32_wraps_where_it_is_computed_in_uint32() -> None:
-    assert not wrapping_wrong("sim")
+def test_int32_wraps_where_it_is_computed_in_uint32(target: str) -> None:
+    assert not wrapping_wrong(target)
 
 
-def test_reductions_and_atomics_of_uint32_are_numpys() -> None:
-    assert unsigned_wrong("sim") == []
+def test_reductions_and_atomics_of_uint32_are_numpys(target: str) -> None:
+    assert unsigned_wrong(target) == []
 
 
 @pytest.mark.parametrize(("dtype", "largest", "mend"), [
@@ -121,8 +120,8 @@ def test_bytes_of_either_sign_are_the_same_registers() -> None:
     assert "bfe." not in built.ptx and "cvt.pack" not in built.ptx
 
 
-def test_extremes_of_negations_are_numpys() -> None:
-    assert extremes_wrong("sim") == []
+def test_extremes_of_negations_are_numpys(target: str) -> None:
+    assert extremes_wrong(target) == []
 
 
 @compiles

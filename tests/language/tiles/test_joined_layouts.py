@@ -9,9 +9,9 @@ import pytest
 
 import numpipe
 from numpipe import CompileError
-from numpipe.compile.build import toolchain
 from numpipe.language.tiles.layouts import COLUMN, EITHER, ROW, Form
 from numpipe.language.tiles.layouts import joined as joined_form
+from tests.kernels.compilers import compiles
 from tests.kernels.layout_kernels import (
     ROW_SUMS,
     arrays_of_joined,
@@ -21,7 +21,6 @@ from tests.kernels.layout_kernels import (
     wanted_of_row_sums,
 )
 
-compiles = pytest.mark.skipif(toolchain() is not None, reason="no compiler")
 VECTORS = {layout: Form((64,), np.dtype(np.float32), layout) for layout in (EITHER, ROW, COLUMN)}
 
 

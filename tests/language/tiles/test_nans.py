@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import numpipe
+from gemm import matmul
 from numpipe import CompilerParams, SimulationError, SpecError
 from numpipe.launch.watch import failure
 from numpipe.plan.watch import NAN, Record
 from tests.kernels.nan_kernels import PLACES, STORES, given
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "examples"))
-from gemm import matmul
 
 
 def unchecked(kernel: Any) -> Any:

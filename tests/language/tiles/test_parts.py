@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import numpipe
-from numpipe.compile.build import toolchain
 from numpipe.compile.check import gate
 from numpipe.language.tiles.layouts import Form, coalesced, places
 from numpipe.language.tiles.parts import elements_of, part_form
 from numpipe.language.tiles.refs import ALL, Ds
+from tests.kernels.compilers import compiles
 from tests.kernels.part_kernels import (
     TYPES,
     coalesced_parts,
@@ -25,13 +25,12 @@ from tests.kernels.part_kernels import (
     vectors_wrong,
 )
 
-compiles = pytest.mark.skipif(toolchain() is not None, reason="no compiler")
 F32 = np.dtype(np.float32)
 
 
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
-def test_parts_of_tiles_are_numpys(dtype: np.dtype) -> None:
-    assert not columns_wrong(dtype, "sim")
+def test_parts_of_tiles_are_numpys(dtype: np.dtype, target: str) -> None:
+    assert not columns_wrong(dtype, target)
 
 
 def test_another_element_of_a_part_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

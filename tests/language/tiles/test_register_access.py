@@ -10,7 +10,6 @@ import pytest
 
 import numpipe
 from numpipe import PipelineRace, SimulationError, ds
-from numpipe.compile.build import toolchain
 from numpipe.language.tiles.addresses import swizzled
 from numpipe.language.tiles.drawing import holders
 from numpipe.language.tiles.layouts import Form, coalesced, coalesced_form, lanes_across, panel_width, places, run_offset, vector_of
@@ -25,9 +24,8 @@ from tests.kernels.access_kernels import (
     gathered,
     sums,
 )
+from tests.kernels.compilers import compiles
 from tests.language.tiles.test_smem_tiles import element_offset, ways
-
-compiled = pytest.mark.skipif(toolchain() is not None, reason="no compiler")
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -85,7 +83,7 @@ def test_a_reduction_needs_something_to_start_from() -> None:
 
 # ---- the machine code ------------------------------------------------------------------------------------------------
 @pytest.mark.thorough
-@compiled
+@compiles
 def test_tiles_are_reduced_by_tma_and_the_rest_by_the_lanes() -> None:
     arrays = list(arrays_of_sums().values())
     ptx = sums.inspect("ptx", *arrays)
@@ -96,7 +94,7 @@ def test_tiles_are_reduced_by_tma_and_the_rest_by_the_lanes() -> None:
     assert "membar" not in ptx and ".local" not in ptx
 
 
-@compiled
+@compiles
 def test_casts_that_move_data_are_listed_and_the_others_are_free() -> None:
     arrays = list(arrays_of_casts().values())
     found = casts.inspect("resources", *arrays)
@@ -139,7 +137,7 @@ def test_a_cast_finds_each_element_where_the_panel_has_it_without_bank_conflicts
         assert {ways(part, vector * size) for part in at.reshape(-1, lanes)} == {1}
 
 
-@compiled
+@compiles
 def test_coalesced_tiles_are_moved_by_16_bytes_and_through_panels() -> None:
     @numpipe.kernel(num_compute_wgs=1)
     def moved(x, h, y, z):
@@ -155,7 +153,7 @@ def test_coalesced_tiles_are_moved_by_16_bytes_and_through_panels() -> None:
     assert ptx.count("bar.warp.sync") == 2 * 2 * (2 + 1) and ".local" not in ptx
 
 
-@compiled
+@compiles
 def test_gathered_rows_are_loaded_by_pairs_and_each_index_once() -> None:
     arrays = list(arrays_of_gathered().values())
     ptx = gathered.inspect("ptx", *arrays)

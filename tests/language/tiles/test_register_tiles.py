@@ -12,10 +12,10 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 import numpipe
-from numpipe.compile.build import toolchain
 from numpipe.language.tiles import layouts
 from numpipe.language.tiles.drawing import COLORS, holders
 from numpipe.language.tiles.layouts import ACCUMULATOR, COLUMN, EITHER, ROW, Form
+from tests.kernels.compilers import compiles
 from tests.kernels.covering import examples
 from tests.kernels.launch_fakes import CudaArray
 from tests.kernels.register_kernels import (
@@ -162,7 +162,7 @@ def test_an_epilogue_reads_bias_residual_and_scale(shape: tuple[int, int]) -> No
 
 
 @pytest.mark.thorough
-@pytest.mark.skipif(toolchain() is not None, reason="no compiler")
+@compiles
 def test_it_loads_pairs_where_it_can_and_no_vector_twice() -> None:
     arrays = list(arrays_of_epilogue((128, 128)).values())
     ptx = epilogue.inspect("ptx", *arrays)
@@ -174,7 +174,7 @@ def test_it_loads_pairs_where_it_can_and_no_vector_twice() -> None:
 
 
 @pytest.mark.variants(1)
-@pytest.mark.skipif(toolchain() is not None, reason="no compiler")
+@compiles
 @pytest.mark.parametrize("address, pairs", [(1 << 20, 16), ((1 << 20) + 4, 0)])
 def test_a_vector_that_starts_anywhere_is_loaded_element_by_element(address: int, pairs: int) -> None:
     @numpipe.kernel(num_compute_wgs=1, grid=1)
@@ -234,7 +234,7 @@ def test_attention_of_one_head(dtype: str, lazy: bool, keys: int) -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.skipif(toolchain() is not None, reason="no compiler")
+@compiles
 def test_products_of_registers_stay_in_flight_and_nothing_is_zeroed_for_them() -> None:
     arrays = list(arrays_of_attention(128).values())
     kernel = attention()
@@ -246,5 +246,5 @@ def test_products_of_registers_stay_in_flight_and_nothing_is_zeroed_for_them() -
     assert not kernel.inspect("gate", *arrays)
 
 
-def test_operands_that_each_step_loads_into_registers_give_numpys_product() -> None:
-    assert operands_of_steps_are_right("sim")
+def test_operands_that_each_step_loads_into_registers_give_numpys_product(target: str) -> None:
+    assert operands_of_steps_are_right(target)

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import numpipe
-from numpipe.compile.build import toolchain
 from numpipe.compile.check import gate
+from tests.kernels.compilers import compiles
 from tests.kernels.scatter_kernels import (
     TYPES,
     arrays_of_permuted,
@@ -20,13 +20,11 @@ from tests.kernels.scatter_kernels import (
     scattered,
 )
 
-compiles = pytest.mark.skipif(toolchain() is not None, reason="no compiler")
-
 
 @pytest.mark.variants(2)
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
-def test_rows_columns_and_vectors_go_where_indices_say(dtype: np.dtype) -> None:
-    assert permuted_wrong(dtype, "sim") == []
+def test_rows_columns_and_vectors_go_where_indices_say(dtype: np.dtype, target: str) -> None:
+    assert permuted_wrong(dtype, target) == []
 
 
 def test_a_row_in_another_place_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -38,8 +36,8 @@ def test_a_row_in_another_place_is_told(monkeypatch: pytest.MonkeyPatch) -> None
     assert "y" in permuted_wrong(np.dtype(np.float32), "sim")
 
 
-def test_blocks_of_three_dimensions_and_tiles_of_one_row_or_column_are_scattered() -> None:
-    assert not expert_rows_wrong("sim")
+def test_blocks_of_three_dimensions_and_tiles_of_one_row_or_column_are_scattered(target: str) -> None:
+    assert not expert_rows_wrong(target)
 
 
 @pytest.mark.parametrize(("index", "hazard", "message"), [

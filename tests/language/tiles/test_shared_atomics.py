@@ -62,9 +62,9 @@ def test_a_lane_that_reads_what_another_counts_is_a_race() -> None:
         counted_and_read(x, y, target="sim")
 
 
-def test_tiles_by_rows_too() -> None:
+def test_tiles_by_rows_too(target: str) -> None:
     x = RNG.integers(0, 64, (64, 64)).astype(np.int32)
     found = np.zeros(64, np.int32), np.zeros(64, np.int32), np.zeros((64, 64), np.int32)
-    by_rows(x, *found, target="sim")
+    by_rows(x, *found, target=target)
     for one, right in zip(found, expected_by_rows(x), strict=True):
         assert (one == right).all()

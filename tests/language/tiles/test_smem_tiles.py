@@ -19,6 +19,7 @@ from numpipe.language.tiles.refs import SmemTile
 from numpipe.language.tiles.tile import Tile
 from numpipe.plan.layout import Layout, block_layout, swizzled
 from numpipe.sim import simulate
+from tests.kernels.compilers import compiles
 from tests.kernels.kernels_for_tests import BF16, F16, F32
 from tests.kernels.smem_kernels import ARRAYS, array, copied, scaled, sum_of_views
 
@@ -211,9 +212,9 @@ def test_in_any_schedule(seed: int | None) -> None:
     assert (c == (2 * a.astype(F32) + 1).astype(F16)).all()
 
 
-def test_views_of_a_tile() -> None:
+def test_views_of_a_tile(target: str) -> None:
     a, c = array("float16 rows"), np.zeros((64, 64), F32)
-    sum_of_views.simulate(a, c)
+    sum_of_views(a, c, target=target)
     first = a[:128, :64].astype(F32)
     np.testing.assert_array_equal(c, first[:64] + first[64:] + first[:64].T)
 
@@ -329,7 +330,7 @@ def test_a_part_of_36_rows_is_no_register_tile() -> None:
 
 # ---- the machine code ------------------------------------------------------------------------------------------------
 @pytest.mark.variants(1)
-@pytest.mark.skipif(toolchain() is not None, reason="no compiler")
+@compiles
 @pytest.mark.parametrize("name, loads", [
     ("float16 rows", r"LDSM\.16\.M88\.4"), ("bfloat16 rows", r"LDSM\.16\.M88\.4"), ("float16 columns", r"LDSM\.16\.MT88\.4"),
     ("float32 rows", r"LDS\.64"), ("float32 columns", r"LDS "),

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import numpipe
-from numpipe.compile.build import toolchain
 from numpipe.core.op import BY_METHOD, BY_NUMPY, op
 from numpipe.language.tiles import reduce
 from numpipe.language.tiles.layouts import ACCUMULATOR, COLUMN, EITHER, ROW, Form, places
+from tests.kernels.compilers import compiles
 from tests.kernels.covering import Rule, pairwise
 from tests.kernels.tile_function_kernels import (
     EXACT,
@@ -36,8 +36,6 @@ from tests.kernels.tile_function_kernels import (
     same_bits,
     wanted_of_exact,
 )
-
-compiles = pytest.mark.skipif(toolchain() is not None, reason="no compiler")
 
 
 # ---- what an operation says of itself -------------------------------------------------------------------------------
@@ -237,19 +235,19 @@ def test_exact_functions_give_numpys_bits(name: str, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", TYPES)
-def test_clipping_is_numpys_with_one_bound_and_two(dtype: str) -> None:
+def test_clipping_is_numpys_with_one_bound_and_two(dtype: str, target: str) -> None:
     for limits in LIMITS["int32" if dtype == "int32" else "float"]:
         x, y = arrays_of_exact("clip", dtype)
-        exactly("clip", dtype, limits).simulate(x, y)
+        exactly("clip", dtype, limits)(x, y, target=target)
         np.testing.assert_array_equal(y.astype(np.float32), wanted_of_exact("clip", x, limits).astype(np.float32))
 
 
-def test_numbers_are_computed_as_tiles_are() -> None:
+def test_numbers_are_computed_as_tiles_are(target: str) -> None:
     x, y = drawn((64, 64), "float32", special=False), np.zeros((64, 64), np.float32)
-    of_numbers.simulate(x, y, np.float32(-1.5), np.int32(3))
+    of_numbers(x, y, np.float32(-1.5), np.int32(3), target=target)
     wanted = -2 - 10 - 100 + 2250 - 0.25 + 20 + 100 + 3000 + min(np.floor(x.max()), 2)
     assert (y == wanted).all()
-    of_numbers.simulate(x, y, np.float32(0), np.int32(-3))
+    of_numbers(x, y, np.float32(0), np.int32(-3), target=target)
     assert (y == -30 - 100 - 3000 + 1 + min(np.floor(x.max()), 2)).all()
 
 

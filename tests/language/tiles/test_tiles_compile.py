@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from numpipe import ArrayType
-from numpipe.compile.build import toolchain
 from tests.kernels import limit_kernels, row_kernels, shared_atomic_kernels, slice_kernels, vector_kernels
+from tests.kernels.compilers import compiles
 
 
 def of(dtype: Any, *shapes: tuple[int, ...]) -> tuple[ArrayType, ...]:
@@ -49,7 +49,7 @@ CASES: dict[str, tuple[Any, tuple[Any, ...], dict[str, Any]]] = {
 
 
 @pytest.mark.variants(1, thorough=12)
-@pytest.mark.skipif(toolchain() is not None, reason="no compiler")
+@compiles
 @pytest.mark.parametrize("name", [name if number % 4 == 0 else pytest.param(name, marks=pytest.mark.soak)
                                   for number, name in enumerate(CASES)])
 def test_it_passes_the_build_gate(name: str) -> None:

@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from numpipe.compile.build import toolchain
 from numpipe.compile.check import gate
+from tests.kernels.compilers import compiles
 from tests.kernels.wgmma_kernels import COLUMNS, K, arguments, every_form, is_right
 
 COMPILED = (56,)
@@ -19,7 +19,7 @@ def test_every_number_of_columns_simulated() -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.skipif(toolchain() is not None, reason=f"no compiler: {toolchain()}")
+@compiles
 @pytest.mark.parametrize("n", [n if n in COMPILED else pytest.param(n, marks=pytest.mark.soak) for n in COLUMNS])
 def test_a_number_of_columns_compiled(n: int) -> None:
     """Five products of M / 64 blocks and K / 16 steps, two of them with A from shared memory; the gate finds nothing."""

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from numpipe.compile.build import toolchain
 from tests.kernels import wish_kernels
+from tests.kernels.compilers import compiles
 from tests.kernels.wish_kernels import CASES, wrong
 
 TABLE = Path(__file__).parents[3] / "docs" / "from_pallas.md"
@@ -23,7 +23,7 @@ def test_it_is_what_numpy_makes(name: str, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.variants(1)
-@pytest.mark.skipif(toolchain() is not None, reason="no compiler")
+@compiles
 @pytest.mark.parametrize("name", CASES)
 def test_it_passes_the_build_gate(name: str) -> None:
     kernel, given = CASES[name]
