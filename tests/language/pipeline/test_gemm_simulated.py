@@ -456,7 +456,7 @@ def every_other(a, b, c):  # type: ignore[no-untyped-def]
         if k % 2 == 1:
             continue
         acc = numpipe.wgmma(acc, a_tile, b_tile.T)
-    c[:64, :64] = acc
+    c[ds(0, 64), ds(0, 64)] = acc
 
 
 @numpipe.kernel(num_compute_wgs=1, compiler_params=CompilerParams(delay_release=1))
@@ -466,7 +466,7 @@ def chosen(a, b, c):  # type: ignore[no-untyped-def]
         BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))))
     for (k,), (a_tile, b_tile) in pipe(a, b):
         acc = numpipe.wgmma(acc, a_tile, b_tile.T) if k % 2 == 0 else acc
-    c[:64, :64] = acc
+    c[ds(0, 64), ds(0, 64)] = acc
 
 
 @pytest.mark.parametrize("seed", [None, *range(8)])

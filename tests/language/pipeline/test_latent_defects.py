@@ -74,7 +74,7 @@ def mixed_delays(builder: str) -> Any:
             BlockSpec((64, 64), lambda k: (0, k), delay_release=0)))
         for _, ((x,), y, z) in pipe((a,), b, d):
             acc = numpipe.wgmma(numpipe.wgmma(acc, x, y.T), x, z.T)
-        c[:64, :64] = acc
+        c[ds(0, 64), ds(0, 64)] = acc
 
     def body(a, b, d, c):
         def step(indices, xs, y, z, acc):
@@ -82,7 +82,7 @@ def mixed_delays(builder: str) -> Any:
             return numpipe.wgmma(numpipe.wgmma(acc, x, y.T), x, z.T)
 
         def compute(pipeline):
-            c[:64, :64] = pipeline(numpipe.zeros((64, 64), np.float32))
+            c[ds(0, 64), ds(0, 64)] = pipeline(numpipe.zeros((64, 64), np.float32))
 
         emit(step, grid=(a.shape[1] // 64,), max_concurrent_steps=4, delay_release=1, compute_context=compute, in_specs=(
             (BlockSpec((64, 64), lambda k: (0, k), delay_release=2),), BlockSpec((64, 64), lambda k: (0, k)),
@@ -111,13 +111,13 @@ def with_global_memory(builder: str) -> Any:
     def loop(a, b, c):
         for (k,), (x, _) in numpipe.pipeline(grid=(a.shape[0] // 64,), in_specs=(
                 BlockSpec((64, 64), lambda k: (k, 0)), BlockSpec(memory_space=GMEM)))(a, b):
-            c[ds(k * 64, 64), :64] = x[...]
+            c[ds(k * 64, 64), ds(0, 64)] = x[...]
 
     def body(a, b, c):
         def step(indices, x, y):
             k, = indices
             if y.shape[1] > k * 64:
-                c[ds(k * 64, 64), :64] = x[...]
+                c[ds(k * 64, 64), ds(0, 64)] = x[...]
 
         emit(step, grid=(a.shape[0] // 64,), in_specs=(BlockSpec((64, 64), lambda k: (k, 0)), BlockSpec(memory_space=GMEM)))(a, b)
 
@@ -125,7 +125,7 @@ def with_global_memory(builder: str) -> Any:
         def step(indices, x, y):
             k, = indices
             if y.shape[1] > k * 64:
-                c[ds(k * 64, 64), :64] = x[...]
+                c[ds(k * 64, 64), ds(0, 64)] = x[...]
 
         numpipe.emit_pipeline(step, grid=(a.shape[0] // 64,), in_specs=(
             BlockSpec((64, 64), lambda k: (k, 0)), BlockSpec(memory_space=GMEM)))(a, b)
@@ -243,7 +243,7 @@ def test_7_a_chain_may_be_one_pipeline(state: PipelineState | None) -> None:
 
         for link in range(links):
             def compute(pipeline):
-                c[ds(link * 64, 64), :64] = pipeline(numpipe.zeros((64, 64), np.float32))
+                c[ds(link * 64, 64), ds(0, 64)] = pipeline(numpipe.zeros((64, 64), np.float32))
 
             one = emit(body, grid=(a.shape[1] // 64,), max_concurrent_steps=3, delay_release=1, pipeline_state=state,
                        compute_context=compute, in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))
