@@ -166,7 +166,8 @@ def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> 
     if not module_path.is_relative_to(GPU_TESTS):
         return None
     asked = [arg.split("::")[0] for arg in parent.config.args if "::" in arg]
-    here = os.environ.get(CHILD) or why_no_gpu() or module_path.name in {Path(arg).name for arg in asked}
+    named = module_path.name in {Path(arg).name for arg in asked}
+    here = os.environ.get(CHILD) or why_no_gpu() or named
     return (GpuModule if here else GpuFile).from_parent(parent, path=module_path)
 
 
@@ -183,8 +184,13 @@ def again(request: pytest.FixtureRequest) -> range:
 
 
 @pytest.fixture(autouse=True)
-def _simulations_do_not_compile(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In these folders a simulated call does not compile its kernel as well, unless a file sets ``COMPILE_CHECK = True``."""
+def _simulations_do_not_compile(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keep simulated calls from compiling their kernel as well, in the folders of `SIMULATED`.
+
+    A file that needs the compile sets ``COMPILE_CHECK = True``.
+    """
     folders = request.path.relative_to(GPU_TESTS.parent).parts
     if SIMULATED.intersection(folders) and not getattr(request.module, "COMPILE_CHECK", False):
         monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
