@@ -10,7 +10,6 @@ from tests.language.tiles.test_slices import (  # noqa: F401
     test_two_warps_store_a_tile_that_four_have_twice,
 )
 
-
 REPEATS = 10
 
 
