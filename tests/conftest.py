@@ -49,7 +49,10 @@ settings.register_profile("thorough", max_examples=100, **DRAWING)
 settings.load_profile("quick")
 
 GPU_TESTS = Path(__file__).parent / "gpu"
-SIMULATED = set("language hazards ops misuse verify model traces frameworks docs plan".split())
+SIMULATED = {
+    *("language", "hazards", "ops", "misuse", "verify"),
+    *("model", "traces", "frameworks", "docs", "plan"),
+}
 CHILD = "NUMPIPE_GPU_TEST_CHILD"
 TIME_LIMIT = "NUMPIPE_GPU_TEST_TIMEOUT"
 
