@@ -209,7 +209,7 @@ def ptx(text: str, *, returns: str | None = None, memory: bool = True, check: Ca
     and h have 32, 64 and 16 bits, f is a float32; n is an immediate, a compile-time constant, and - an argument of the simulator
     that the statement never sees. `returns` is a register class, or ``"bool"`` for a predicate in a 32-bit register. `memory`
     keeps memory accesses from moving across the statement. ``check(**immediates)`` raises SpecError for values that the
-    statement cannot have, in both executions. 
+    statement cannot have, in both executions.
     "$gate " marks an instruction that a kernel with ``CompilerParams(debug=True)`` omits after a
     wait timed out.
     """
