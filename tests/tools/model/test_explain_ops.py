@@ -43,6 +43,7 @@ def test_an_operand_whose_rows_tma_cannot_address_is_copied_first_and_that_is_sa
     assert found.as_dict()["kernels"][2]["kernel"] == "matmul"
 
 
+@pytest.mark.variants(2)
 @pytest.mark.parametrize("window, copied", [
     (lambda x: x[:, 8:136], 0), (lambda x: x[:, 1:129], 1), (lambda x: x.T[8:136], 0), (lambda x: x[::-1, 8:136], 1)],
     ids=["aligned", "one off", "transposed", "backwards"])

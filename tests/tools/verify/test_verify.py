@@ -58,7 +58,7 @@ EXAMPLES: dict[str, Callable[[int], Any]] = {
 }
 
 
-@pytest.mark.variants(2)
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_examples_pass(example: str) -> None:
     result = EXAMPLES[example](10)
