@@ -191,6 +191,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason=reason))
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Collect no garbage while tests are collected: syntax trees of all files come and go beside what modules keep."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+
+
 def set_apart() -> None:
     """Free what a file left in cycles, and take what lives on out of the collector's sight."""
     gc.collect()
