@@ -98,6 +98,7 @@ def nothing(c):
     c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
 
 
+@pytest.mark.variants(3)
 @pytest.mark.parametrize("name, spelled", [
     ("größe", "gr_c3_b6_c3_9fe_f32"), ("gemm[64]", "gemm_5b64_5d_f32"), ("2nd", "_2nd_f32"), ("", "__f32"), ("add", "add_f32"),
     ("$x.y", "_24x_2ey_f32"), ("x" * 500, "x" * 60 + "_f32_b5b3b02e")])

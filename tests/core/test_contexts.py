@@ -113,6 +113,7 @@ def test_a_plain_kernel_of_another_thread_shows_its_ptx_and_is_for_its_own_devic
 
 
 # ---- contexts that know less than Numba's
+@pytest.mark.thorough
 def test_a_first_compile_leaves_out_meanings_that_kernels_do_not_need() -> None:
     """Half precision, libdevice and strings of Numba: importing and installing them takes a tenth of a second."""
     code = ("import sys, numpipe, numpy as np; from tests.kernels.kernels_for_tests import SMALL, gemm; "

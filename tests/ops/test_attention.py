@@ -59,6 +59,7 @@ def test_the_mask_is_what_makes_it_causal() -> None:
     assert replace(case, diagonal=1).wrong(*case.run("sim", SMALL)).startswith("relative error")
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("cfg, case, schedules", [
     (SMALL, Case(1, 2, 1, 72, 72, causal=True), 10), (replace(SMALL, wgs=1, slots=1, lazy=True, turns=False), Case(keys=136), 6)])
 def test_no_schedule_finds_a_race(cfg: Config, case: Case, schedules: int) -> None:

@@ -64,7 +64,7 @@ def test_debug_bounds_every_wait_and_jitter_precedes_every_transition(name: str)
         assert plain(ptx) != plain(other) and plain(re.sub(r"drawn, \d+;", "", ptx)) == plain(re.sub(r"drawn, \d+;", "", other))
 
 
-@pytest.mark.variants(1)
+@pytest.mark.thorough
 def test_a_build_is_the_same_after_others_with_debug_or_jitter() -> None:
     """Helpers that Numba has compiled serve later kernels, but not those of other options."""
     first = plain(built("copy_pipeline").ptx)

@@ -387,7 +387,7 @@ def test_lanes_may_come_back_to_an_element_and_to_another_ones_where_something_o
 HALF, SINGLE = integers((192, 64)), integers((128, 64), np.float32)
 
 
-@pytest.mark.variants(1)
+@pytest.mark.variants(0)
 @pytest.mark.parametrize(("kernel", "x", "y"), [
     (column_sums, HALF, SINGLE), (alone, HALF, SINGLE), (slotted, HALF, HALF), (mirrored, HALF, HALF), (warp_sums, SINGLE, SINGLE)],
     ids=["column_sums", "alone", "slotted", "mirrored", "warp_sums"])
@@ -422,6 +422,7 @@ def test_each_lane_stores_for_itself_and_of_the_warpgroups_numbers_its_lane_0_do
     assert sorted(by_index) == [False, True]
 
 
+@pytest.mark.thorough
 def test_stores_of_lanes_pass_the_gate() -> None:
     built = handed_out.compiled(*arrays_handed_out().values())
     assert gate.findings(built) == ()

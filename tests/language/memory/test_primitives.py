@@ -309,7 +309,7 @@ def test_the_contract_of_barriers(kernel: Any, message: str) -> None:
 
 
 # ---- compiled
-@pytest.mark.variants(3)
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("kernel, args", [
     (single_stream, (HALF, HALF)), (shared_tiles, (HALF, HALF)), (roles_by_hand, (HALF, HALF)), (copied, (HALF, HALF)),
     (squared, (ArrayType((8, 8), np.float32), ArrayType((8, 8), np.float32))),

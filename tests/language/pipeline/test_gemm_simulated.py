@@ -93,6 +93,7 @@ def test_every_residue_of_k_and_n(residue: int, other: int, orders: str) -> None
     assert_exact(matmul.simulate(a, b, cfg=SMALL), a, b)
 
 
+@pytest.mark.variants(8)
 @pairwise(orders=ORDERS, dtype=(F16, BF16), seed=SEEDS, shape=((129, 65, 63), (264, 136, 136), (1, 1, 1), (7, 200, 9)))
 def test_every_major_order_of_a_and_b(orders: str, dtype: Any, seed: int | None, shape: tuple[int, int, int]) -> None:
     a, b = integers(*shape, dtype, orders)
@@ -163,7 +164,7 @@ def test_slots_and_delayed_release(ring: tuple[int, int], seed: int | None, k: i
     assert_exact(kernel.simulate(a, b, cfg=Config(128, 64, 64, slots), seed=seed), a, b)
 
 
-@pytest.mark.variants(12)
+@pytest.mark.variants(6)
 @pairwise(store_slots=range(9), wgs=(1, 2, 3), tn=(136, 192, 256), seed=SEEDS)  # 17 and 3 panels, whom no batch divides, and 4
 def test_store_slots(store_slots: int, wgs: int, tn: int, seed: int | None) -> None:
     kernel = with_wgs(wgs, compiler_params=CompilerParams(store_slots=store_slots))

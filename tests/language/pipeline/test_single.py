@@ -123,6 +123,7 @@ BUGS = {
 }
 
 
+@pytest.mark.variants(10)
 @pytest.mark.parametrize("seed", [None, 0, 1, 2])
 @pytest.mark.parametrize("name", BUGS)
 def test_a_bug_in_the_loop_is_found_in_every_schedule(name: str, seed: int | None, monkeypatch: pytest.MonkeyPatch) -> None:

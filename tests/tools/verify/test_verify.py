@@ -183,6 +183,7 @@ def test_priorities_find_what_needs_one_warpgroup_far_ahead() -> None:
     assert found["shuffled"] == 0 and found["priorities"] >= 5
 
 
+@pytest.mark.thorough
 def test_priorities_find_what_needs_an_inversion() -> None:
     """Depth 2: one warpgroup leads, and in the right one of its steps the other takes over."""
     kernel = inverted("writes")
