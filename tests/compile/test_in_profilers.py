@@ -83,6 +83,7 @@ def test_a_variant_has_one_name() -> None:
     assert named(kernel(), A, C) == named(kernel(), ArrayType((64, 640), np.float16), C)
 
 
+@pytest.mark.thorough
 def test_column_major_arrays_clusters_and_schedules_are_in_the_name() -> None:
     assert named(kernel(), np.zeros((64, 128), np.float16, order="F"), C) == "sums_64x64_s2_f16col_f32"
     clustered = kernel(cluster=2, cluster_names="pair", grid=(2,))
@@ -218,6 +219,7 @@ def test_a_kernel_of_a_file_with_quotes_in_its_name_compiles(tmp_path: Path) -> 
     assert {name for name, _ in found} == {str(tmp_path / "a 'file'.py")}
 
 
+@pytest.mark.thorough
 def test_without_the_mapping_lines_would_be_those_of_the_rewritten_source(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lines, "replacements", lambda place, of=lines.replacements: of(
         lambda file, line: (file, line) if place(file, line) else None))

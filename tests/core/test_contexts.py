@@ -57,7 +57,7 @@ def test_numba_is_left_as_it_was() -> None:
 OLD = "old = getattr(np, '__getattr__', None); np.__getattr__ = lambda name: warnings.warn(name, DeprecationWarning)"
 
 
-@pytest.mark.variants(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("numpys", [
     "vars(np).pop('row_stack', None)",  # as NumPy 2.5
     f"vars(np).pop('row_stack', None); {OLD} if name == 'row_stack' else old(name)",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import itertools
-import json
 import random
 import re
 import sys

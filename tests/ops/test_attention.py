@@ -32,7 +32,7 @@ def test_the_example_prints_the_error_of_every_config_that_fits(capsys: pytest.C
     assert [name for name, _ in rows] == list(FITTING[64, True]) and all(1e-3 < float(error) < 4e-3 for _, error in rows)
 
 
-@pytest.mark.variants(6)
+@pytest.mark.variants(3)
 @pytest.mark.parametrize("name", CASES)
 def test_attention_is_that_of_float64(name: str) -> None:
     case = CASES[name]

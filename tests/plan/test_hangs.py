@@ -65,7 +65,7 @@ def unbounded(ptx: str) -> list[str]:
     return found
 
 
-@pytest.mark.variants(1)
+@pytest.mark.variants(0)
 @pytest.mark.parametrize("name", TWELVE)
 def test_with_debug_each_wait_has_a_bound_and_without_it_none(name: str) -> None:
     kernel = ALL[name]

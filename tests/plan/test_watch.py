@@ -121,7 +121,7 @@ def test_what_others_wait_for_is_done_by_all(statement: str) -> None:
     assert lines and not any("@" in line for line in lines)
 
 
-@pytest.mark.variants(1)
+@pytest.mark.thorough
 def test_a_work_index_is_stored_unless_a_wait_has_timed_out() -> None:
     kernel = MORE["a_tile_of_a_counter_that_is_not_left"]
     stores = [line for line in statements(kernel.compiled(*arrays()).ptx) if "np_scheduler; " in line and "st." in line]

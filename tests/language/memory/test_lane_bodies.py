@@ -70,14 +70,14 @@ def test_shuffles_move_numbers_within_a_warp() -> None:
     check_warp_sums(target="sim")
 
 
-@pytest.mark.variants(1)
+@pytest.mark.variants(0)
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_elements_are_read_and_written_through_the_swizzle(dtype: Any, order: str) -> None:
     check_mirrored(dtype, order, target="sim")
 
 
-@pytest.mark.variants(1)
+@pytest.mark.variants(0)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_captured_tiles_and_functions_are_a_lanes_in_every_warpgroup(dtype: Any) -> None:
     check_scaled(dtype, target="sim")
@@ -89,6 +89,7 @@ def test_tiles_that_lanes_write_are_stored_by_the_pipeline(dtype: Any) -> None:
     check_shifted(dtype, (200, 64), target="sim")
 
 
+@pytest.mark.thorough
 def test_slots_of_a_scratch_tile_are_a_lanes_too() -> None:
     check_slotted(target="sim")
 

@@ -19,7 +19,7 @@ SLOTS = [(1, 0), (2, 1), (3, 0), (4, 2)]
 
 
 # ---- results
-@pytest.mark.variants(6)
+@pytest.mark.variants(3)
 @pytest.mark.parametrize("slots, delay", SLOTS)
 @pytest.mark.parametrize("form, roles", [("body", True), ("body", False), ("loop", False)])
 def test_every_number_of_steps_slots_and_delays(form: str, roles: bool, slots: int, delay: int) -> None:

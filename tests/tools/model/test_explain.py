@@ -168,6 +168,7 @@ def of_pages(a, pages, scale, c):
     c[ds(s * 64, 64), :64] = acc * scale[0]
 
 
+@pytest.mark.thorough
 def test_an_index_map_that_reads_an_array_depends_on_data_and_one_number_that_steers_nothing_does_not() -> None:
     """All CTAs load the same pages, or each its own: HBM gives as much as the table says."""
     a, c, scale = ArrayType((64 * 1024, 64), F16), ArrayType((64 * 256, 64), np.float32), np.ones(1, np.float32)

@@ -54,6 +54,7 @@ def test_strides_and_the_place_of_a_numpy_array_count(window: Any, copied: int) 
     assert len(told(ops.matmul, a, ArrayType((a.shape[1], 64), F16)).copied) == copied
 
 
+@pytest.mark.thorough
 def test_attention_and_copies_are_explained_too() -> None:
     q = ArrayType((1, 2, 70, 60), F16)
     found = told(ops.attention, q, q, q)
