@@ -9,8 +9,9 @@ Nearly all of their time is compiling. So with ``-n 8`` eight files run at once,
     ALONE = True     no other file runs beside it: it takes most of the GPU's memory, or all cores
     PROCESSES = 4    its tests are independent kernels, shared out to so many processes (pytest-xdist)
 
-Without a Hopper GPU each of these files is one skipped test, which does not import the file; the last lines say how many
-files there are and why they were skipped. ``tests/test_gpu_files.py`` imports them all in the second stage of .ci/run.
+Without a Hopper GPU each of these files is one skipped test, and is not imported; the last lines
+say how many files were skipped, and why. ``tests/test_gpu_files.py`` imports them all in the second
+stage of .ci/run.
 """
 
 from __future__ import annotations
@@ -193,7 +194,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
-    """Collect no garbage while tests are collected: syntax trees of all files come and go beside what modules keep."""
+    """Turn the garbage collector off while tests are collected.
+
+    It would go through all modules and the syntax trees of their files again and again, which was a
+    third of the time.
+    """
     gc.disable()
     try:
         return (yield)

@@ -15,9 +15,9 @@ _ATTRIBUTE = "__numpipe_source__"
 
 
 def remember(function: Callable[..., Any]) -> None:
-    """Attach its file's lines to a function that has just been defined, unless Python cannot find them.
+    """Attach the lines of its file to a function that has just been defined, if Python finds them.
 
-    Finding where the function ends means tokenizing it, so that waits until `lines` is called.
+    Where the function ends is only known after tokenizing it, which waits for the first `lines`.
     """
     if getattr(function, _ATTRIBUTE, (None,))[0] is not function.__code__:
         with contextlib.suppress(OSError, TypeError):

@@ -78,8 +78,10 @@ def functions(kernel: numpipe.Kernel, statics: dict[str, Any]) -> Iterator[Expre
         if not callable(function):
             continue
         names = [name for name in inspect.signature(function).parameters if name not in statics]
-        constants = {name: value for name, value in statics.items() if name in inspect.signature(function).parameters}
-        expression = Expression(text_of(function, constants, f"kernel {kernel.name}: {option}"), "a file")
+        parameters = inspect.signature(function).parameters
+        constants = {name: value for name, value in statics.items() if name in parameters}
+        text = text_of(function, constants, f"kernel {kernel.name}: {option}")
+        expression = Expression(text, "a file")
         for dtype, ranks in itertools.product(DTYPES, itertools.product(range(1, 5), repeat=len(names))):
             arrays = {name: (dtype, rank) for name, rank in zip(names, ranks, strict=True)}
             if kernel.options.signature is not None and ranks != tuple(map(len, kernel.options.signature.inputs[:len(ranks)])):

@@ -148,9 +148,9 @@ def products(every: int) -> Products:
     with gzip.open(MEASURED, "rt", encoding="utf8") as lines:
         for row in map(json.loads, lines):
             product = row["run"], *row["shape"]
-            if numbers.setdefault(product, len(numbers)) % every or not row["config"].startswith("Config("):
+            if numbers.setdefault(product, len(numbers)) % every:
                 continue
-            if current(config := parsed(row["config"])):
+            if row["config"].startswith("Config(") and current(config := parsed(row["config"])):
                 found[product].append((config, row["seconds"]))
     return found
 
