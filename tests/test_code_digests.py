@@ -87,6 +87,7 @@ def test_some_cases_alone_are_compared_and_recorded(written: Any, tmp_path: Path
         main(["compare", str(file), "--only", "no such case"])
 
 
+@pytest.mark.thorough
 @as_recorded
 def test_other_code_under_the_name_of_a_case_is_seen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
                                                      capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import GPU_TESTS, TIME_LIMIT, said, turn
+from tests.conftest import CHILD, GPU_TESTS, TIME_LIMIT, said, turn
 
 pytest.importorskip("fcntl", reason="files take turns by flock")
 
@@ -52,6 +52,18 @@ def test_a_constant_is_read_from_a_file_that_is_not_imported(tmp_path: Path) -> 
 def test_files_whose_shards_take_all_cores_run_alone() -> None:
     sharded = [file for file in GPU_TESTS.glob("test_*.py") if "gpu_shards" in file.read_text(encoding="utf8")]
     assert sharded and all(said(file, "ALONE", False) for file in sharded)
+
+
+@pytest.mark.thorough
+def test_every_file_is_imported_and_has_tests() -> None:
+    """Without a GPU no other test imports them. A file whose library is missing is skipped."""
+    command = [sys.executable, "-m", "pytest", "-n0", "--collect-only", "-q", "-rs", "-m", ""]
+    command.append(str(GPU_TESTS))
+    environment = os.environ | {CHILD: "1"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+    told = set(re.findall(r"tests/gpu/(test_\w+\.py):", done.stdout))
+    assert told == {file.name for file in GPU_TESTS.glob("test_*.py")}, done.stdout
 
 
 # ---- processes

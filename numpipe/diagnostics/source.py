@@ -15,10 +15,14 @@ _ATTRIBUTE = "__numpipe_source__"
 
 
 def remember(function: Callable[..., Any]) -> None:
-    """Attach its source text to a function that has just been defined, unless Python cannot find the text."""
-    if remembered(function) is None:
+    """Attach the lines of its file to a function that has just been defined, if Python finds them.
+
+    Where the function ends is only known after tokenizing it, which waits for the first `lines`.
+    """
+    if getattr(function, _ATTRIBUTE, (None,))[0] is not function.__code__:
         with contextlib.suppress(OSError, TypeError):
-            setattr(function, _ATTRIBUTE, (function.__code__, inspect.getsourcelines(function)))
+            found = inspect.findsource(inspect.unwrap(function))
+            setattr(function, _ATTRIBUTE, (function.__code__, *found, True))
 
 
 def lines(function: Callable[..., Any]) -> tuple[list[str], int]:
@@ -27,8 +31,14 @@ def lines(function: Callable[..., Any]) -> tuple[list[str], int]:
 
 
 def remembered(function: Callable[..., Any]) -> tuple[list[str], int] | None:
-    code, text = getattr(function, _ATTRIBUTE, (None, None))
-    return text if code is function.__code__ else None  # tools that reload modules give old functions new code
+    """Return what `remember` attached, as `lines` returns it; None if it attached nothing."""
+    code, text, first, whole_file = getattr(function, _ATTRIBUTE, (None, [], 0, False))
+    if code is not function.__code__:  # tools that reload modules give old functions new code
+        return None
+    if whole_file:
+        text = inspect.getblock(text[first:])
+        setattr(function, _ATTRIBUTE, (code, text, first, False))
+    return text, first + 1
 
 
 def missing(function: Callable[..., Any]) -> str:

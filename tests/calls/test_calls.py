@@ -378,7 +378,7 @@ def stores_in_a_function_of_another_name(a, c):
 STORING = {name: f for name, f in list(globals().items()) if name.startswith("stores_")}
 
 
-@pytest.mark.variants(6)
+@pytest.mark.variants(3)
 @every_run
 @pytest.mark.parametrize("function", STORING.values(), ids=STORING)
 def test_an_output_is_found_wherever_it_is_stored_to(call: Any, function: Any) -> None:

@@ -110,6 +110,7 @@ def kind(value: Any) -> str:
     return ", ".join(f"{name} {kind(v)}" for name, v in value.items()) if isinstance(value, dict) else type(value).__name__
 
 
+@pytest.mark.variants(6)
 @pytest.mark.parametrize(("one", "other"), STATICS, ids=kind)
 def test_statics(fake: Noting, one: Any, other: Any) -> None:
     """`one` is the default; calls with either find their own machine code, and a third one none."""
@@ -178,6 +179,7 @@ def test_parameters_that_are_left_out_grids_of_numbers_and_signatures(fake: Noti
                            lambda k: k(x, bias=None), lambda k: k(x, alpha=1)])
 
 
+@pytest.mark.variants(5)
 @pytest.mark.parametrize("options", [
     {"grid": numpipe.persistent()}, {"grid": numpipe.persistent(7)}, {"grid": 4, "cluster": 2}, {"grid": 9, "cooperative": True},
     {"grid": (4, 2), "cluster": (2, 2), "cluster_names": ("p", "q")}, {"grid": numpipe.persistent(), "cluster": 2},

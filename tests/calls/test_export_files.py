@@ -255,6 +255,7 @@ CHANGES = [lambda v: v[:-1] if isinstance(v, (str, list)) else -1, lambda v: v +
            lambda v: v[::-1] if isinstance(v, (str, list)) else [v], lambda v: v + 1 if isinstance(v, int) else str(v)]
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("file", ["good", "tiled"])
 def test_any_value_of_a_manifest_changed(file: str, request: pytest.FixtureRequest, fake: Noting) -> None:
     """Either the file is refused, or its kernel works or raises numpipe's errors; functions of shapes also what functions raise."""

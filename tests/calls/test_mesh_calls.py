@@ -98,6 +98,7 @@ def test_memory_of_a_simulated_mesh_is_numpys() -> None:
     assert (TWO.size, TWO.rank, repr(TWO)) == (2, None, "Mesh.simulated(2)")
 
 
+@pytest.mark.thorough
 def test_the_mesh_goes_through_verify_check_and_mutate() -> None:
     assert numpipe.verify(shift, inputs(), mesh=TWO, schedules=3, ctas=1).ok
     errors = check(shift, inputs(), mesh=TWO, schedules=2, reference=lambda x: [x[1] + 1, x[0] + 1]).errors
@@ -106,6 +107,7 @@ def test_the_mesh_goes_through_verify_check_and_mutate() -> None:
     assert "exit-in-flight" in {mutant.by for mutant in found} and "for one less" in {mutant.change for mutant in found}
 
 
+@pytest.mark.thorough
 def test_verify_runs_as_many_ctas_as_two_gpus_have_whatever_the_mesh() -> None:
     assert [numpipe.verify(shift, inputs(gpus), mesh=Mesh.simulated(gpus), schedules=1).ctas for gpus in (1, 8)] == [132, 33]
 

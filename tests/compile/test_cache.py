@@ -372,6 +372,7 @@ def holder(folder: Path, key: str) -> subprocess.Popen[str]:
     return process
 
 
+@pytest.mark.thorough
 def test_of_several_that_need_a_key_one_compiles_and_the_others_wait(folder: Path, tmp_path: Path, image: Image) -> None:
     (tmp_path / "bytes").write_bytes(image.to_bytes())
     processes = [start(MAKES, tmp_path) for _ in range(6)]

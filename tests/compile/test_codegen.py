@@ -129,7 +129,7 @@ PLAIN = "1 compute warpgroup"  # small, and compiled anyway: what the tests of b
 
 
 # ---- every kernel -----------------------------------------------------------------------------------------------
-@pytest.mark.variants(2)
+@pytest.mark.variants(1)
 @each_kernel
 def test_kernel_passes_the_build_gate(name):
     sass_text(name)
@@ -164,6 +164,7 @@ def test_kernel_loads_multiplies_and_stores_with_the_units_of_the_sm(name):
     assert not any(re.match(r"HGMMA|WARPGROUP|ST[GSL]|RED|ATOM", i.opcode) for i in memory)
 
 
+@pytest.mark.thorough
 def test_an_output_that_tma_cannot_address_is_written_by_rows():
     """Each lane of 64 x 128: two panels of 16 rows, which an instruction writes whole, in pairs, or half; nothing as it lies in
     the accumulator."""
@@ -275,6 +276,7 @@ def test_a_kernel_without_launch_bounds_is_found(monkeypatch):
     assert "the roles are not there: no setmaxnreg in the code" in gate.findings(kernel)
 
 
+@pytest.mark.thorough
 def test_a_commit_that_stands_alone_is_found():
     from numpipe.intrinsics import wgmma
 
@@ -282,6 +284,7 @@ def test_a_commit_that_stands_alone_is_found():
     assert any("a product nobody asked for" in line and "HGMMA.64x8x16" in line for line in found)
 
 
+@pytest.mark.thorough
 def test_a_memory_barrier_beyond_the_cta_is_found():
     @helper
     def fence():

@@ -44,7 +44,7 @@ def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 # ---- another one for whatever is read
-@pytest.mark.variants(9)
+@pytest.mark.variants(5)
 @pytest.mark.parametrize("name", NAMES)
 def test_each_constant_that_a_kernel_reads_is_in_its_key(name: str, tmp_path: Path) -> None:
     before = variant(load(tmp_path))
@@ -386,6 +386,7 @@ def each_edit(folder: Path, shard: int, few: int, many: int, check: Callable[[Va
     run()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("shard", [0, *SHARDS])
 def test_whatever_is_edited_another_source_has_another_key(shard: int, tmp_path: Path) -> None:
     """One key never stands for two rewritten sources, and a module that is run again has the same key."""

@@ -84,6 +84,7 @@ def test_a_variant_has_one_name() -> None:
     assert named(kernel(), A, C) == named(kernel(), ArrayType((64, 640), np.float16), C)
 
 
+@pytest.mark.thorough
 def test_column_major_arrays_clusters_and_schedules_are_in_the_name() -> None:
     assert named(kernel(), np.zeros((64, 128), np.float16, order="F"), C) == "sums_64x64_s2_f16col_f32"
     clustered = kernel(cluster=2, cluster_names="pair", grid=(2,))
@@ -99,6 +100,7 @@ def nothing(c):
     c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
 
 
+@pytest.mark.variants(3)
 @pytest.mark.parametrize("name, spelled", [
     ("größe", "gr_c3_b6_c3_9fe_f32"), ("gemm[64]", "gemm_5b64_5d_f32"), ("2nd", "_2nd_f32"), ("", "__f32"), ("add", "add_f32"),
     ("$x.y", "_24x_2ey_f32"), ("x" * 500, "x" * 60 + "_f32_b5b3b02e")])
@@ -218,6 +220,7 @@ def test_a_kernel_of_a_file_with_quotes_in_its_name_compiles(tmp_path: Path) -> 
     assert {name for name, _ in found} == {str(tmp_path / "a 'file'.py")}
 
 
+@pytest.mark.thorough
 def test_without_the_mapping_lines_would_be_those_of_the_rewritten_source(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lines, "replacements", lambda place, of=lines.replacements: of(
         lambda file, line: (file, line) if place(file, line) else None))

@@ -368,7 +368,7 @@ def test_a_kernel_computes(case: Case, execution: str) -> None:
 WIDE = {"an_int64_stays_one", "a_uint32_stays_one", "conversions"}
 
 
-@pytest.mark.variants(6)
+@pytest.mark.variants(3)
 @compiles
 @pytest.mark.parametrize("case", [c for c in CASES if c.kernel.name not in WIDE], ids=lambda case: case.kernel.name)
 def test_nothing_is_computed_in_64_bits(case: Case) -> None:

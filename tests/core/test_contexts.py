@@ -57,7 +57,7 @@ def test_numba_is_left_as_it_was() -> None:
 OLD = "old = getattr(np, '__getattr__', None); np.__getattr__ = lambda name: warnings.warn(name, DeprecationWarning)"
 
 
-@pytest.mark.variants(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("numpys", [
     "vars(np).pop('row_stack', None)",  # as NumPy 2.5
     f"vars(np).pop('row_stack', None); {OLD} if name == 'row_stack' else old(name)",
@@ -113,6 +113,7 @@ def test_a_plain_kernel_of_another_thread_shows_its_ptx_and_is_for_its_own_devic
 
 
 # ---- contexts that know less than Numba's
+@pytest.mark.thorough
 def test_a_first_compile_leaves_out_meanings_that_kernels_do_not_need() -> None:
     """Half precision, libdevice and strings of Numba: importing and installing them takes a tenth of a second."""
     code = ("import sys, numpipe, numpy as np; from tests.kernels.kernels_for_tests import SMALL, gemm; "

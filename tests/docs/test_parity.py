@@ -89,6 +89,7 @@ def rows() -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
 
 
+@functools.cache
 def names(file: Path) -> set[str]:
     """Of the tests of a file; of a file of misuse, of the kernels that are refused."""
     if file.parent.name == "misuse":

@@ -53,6 +53,7 @@ def test_simulated_it_prints_target_errors_and_a_timeline() -> None:
     assert loads and computes and "L" in loads[1] and "#" in computes[1] and "S" in computes[1] and "." in computes[1]
 
 
+@pytest.mark.thorough
 def test_shapes_and_dtype_are_chosen_on_the_command_line() -> None:
     done = example("--target", "sim", "--shape", "70,90,33", "--shape", "1,1,1", "--dtype", "bf16")
     assert done.returncode == 0, done.stderr

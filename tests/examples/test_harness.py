@@ -122,6 +122,7 @@ def test_a_result_of_several_gpus_is_of_no_one_card(gpus: int, monkeypatch: pyte
     assert cards == ["GPU-a", "GPU-b"][:gpus] and machine["device"].get("uuid") == ("GPU-a" if gpus == 1 else None)
 
 
+@pytest.mark.thorough
 def test_the_file_is_there_while_the_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     counts: list[int] = []
     write = bench.Result.write

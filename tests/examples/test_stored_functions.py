@@ -78,12 +78,14 @@ def functions(kernel: numpipe.Kernel, statics: dict[str, Any]) -> Iterator[Expre
         if not callable(function):
             continue
         names = [name for name in inspect.signature(function).parameters if name not in statics]
+        parameters = inspect.signature(function).parameters
+        constants = {name: value for name, value in statics.items() if name in parameters}
+        text = text_of(function, constants, f"kernel {kernel.name}: {option}")
+        expression = Expression(text, "a file")
         for dtype, ranks in itertools.product(DTYPES, itertools.product(range(1, 5), repeat=len(names))):
             arrays = {name: (dtype, rank) for name, rank in zip(names, ranks, strict=True)}
             if kernel.options.signature is not None and ranks != tuple(map(len, kernel.options.signature.inputs[:len(ranks)])):
                 continue
-            constants = {name: value for name, value in statics.items() if name in inspect.signature(function).parameters}
-            expression = Expression(text_of(function, constants, f"kernel {kernel.name}: {option}"), "a file")
             for _ in range(10):
                 known = {name: HostView(ArrayType(tuple(choose.choices((0, 1, 8, 100, 4096), k=rank)), dtype))
                          for name, (_, rank) in arrays.items()}
@@ -95,7 +97,7 @@ def functions(kernel: numpipe.Kernel, statics: dict[str, Any]) -> Iterator[Expre
                 else:
                     found = expression(**known, **constants)
                     assert found == expected and repr(found) == repr(expected)
-            yield expression
+        yield expression
 
 
 @pytest.mark.parametrize("kernels", [LADDERS, TUNED, ATTENTION, OF_MODULES, [(over_tiles, {})]],

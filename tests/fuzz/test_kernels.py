@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import math
 import random
@@ -83,8 +84,14 @@ WANTED = {
 """every choice that is not the ordinary one, and every kind of statement"""
 
 
+@functools.cache
+def drawn_kernels() -> list[Case]:
+    """Return the kernels of the first seeds."""
+    return [draw(random.Random(seed)) for seed in range(600)]
+
+
 def test_every_feature_is_drawn_soon_and_nearly_all_kernels_differ() -> None:
-    drawn = [draw(random.Random(seed)) for seed in range(600)]
+    drawn = drawn_kernels()
     assert WANTED - {name for case in drawn for name in case.features} == set()
     assert len({case.digest for case in drawn}) >= 590
     assert draw(random.Random(7)) == drawn[7]
@@ -147,7 +154,7 @@ PLANTED = {
 
 
 def test_a_mistake_in_any_operation_shows_in_one_of_the_first_kernels_that_have_it() -> None:
-    drawn = [draw(random.Random(seed)) for seed in range(600)]
+    drawn = drawn_kernels()
     tries = dict.fromkeys(PLANTED, math.inf)
     for word, mistake in PLANTED.items():
         for number, case in enumerate((one for one in drawn if re.search(word, one.text)), 1):
@@ -165,8 +172,7 @@ def test_a_mistake_in_any_operation_shows_in_one_of_the_first_kernels_that_have_
 @pytest.mark.parametrize("operation", ["barrier_wait", "barrier_arrive"])
 def test_most_synchronizations_left_out_are_found(operation: str) -> None:
     found = []
-    for seed in range(250):
-        case = draw(random.Random(seed))
+    for seed, case in enumerate(drawn_kernels()[:250]):
         lines = case.text.splitlines(keepends=True)
         at = [n for n, line in enumerate(lines) if line.lstrip().startswith(f"numpipe.{operation}")]
         if at and len(found) < 10:
@@ -215,6 +221,7 @@ def test_a_kernel_that_is_refused_and_a_report_of_a_hazard_are_found() -> None:
         verified(replace(CASE, text=both, wgs=2), 0)
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(toolchain() is not None, reason="no compiler")
 def test_products_that_ptxas_serializes_though_they_are_plain_are_no_find() -> None:
     """Links in a loop, of as many steps as the compiler knows: C7515, and right all the same."""

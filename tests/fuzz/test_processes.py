@@ -71,6 +71,7 @@ def test_a_process_that_hangs_or_dies_leaves_its_kernel_and_its_counts(
     assert f"{file.name[:4]}:" in found and file.read_text().endswith("\nthe program")
 
 
+@pytest.mark.thorough
 def test_a_kept_program_is_checked_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -62,6 +62,7 @@ def explore_whole(name: str) -> None:
         assert name in MEET_ONCE or len(of) == 1, f"{len(of)} classes"
 
 
+@pytest.mark.variants(5)
 @pytest.mark.parametrize("name", EACH_RUN)
 def test_all_schedules_of_a_mended_kernel_leave_one_result(name: str) -> None:
     explore_whole(name)

@@ -49,7 +49,7 @@ def compiled(kind: str) -> Image:
 
 
 # ---- there and back
-@pytest.mark.variants(2)
+@pytest.mark.variants(1)
 @compiles
 @each_kind
 def test_an_image_is_the_same_in_every_field_when_it_was_written_and_read(kind: str) -> None:
@@ -75,7 +75,7 @@ def test_images_hold_what_their_kinds_of_kernels_need() -> None:
     assert recording is not None and (recording.space, recording.directory) == (64, "x") and len(recording.rings) == 1
 
 
-@pytest.mark.variants(2)
+@pytest.mark.variants(1)
 @compiles
 @each_kind
 def test_an_image_is_launched_and_inspected_where_no_compiler_is_imported(kind: str, tmp_path: Path) -> None:

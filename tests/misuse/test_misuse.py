@@ -22,13 +22,13 @@ MODULES = [
 refused = Cases(case for module in MODULES for case in module.refused)
 
 
-@pytest.mark.variants(150)
+@pytest.mark.variants(100)
 @refused.tests
 def test_it_is_refused_with_the_line_and_what_is_wrong_in_it(case: Case, execution: str) -> None:
     case.check(execution)
 
 
-@pytest.mark.variants(60)
+@pytest.mark.variants(40)
 @refused.mended
 def test_it_runs_with_the_mend_that_the_message_names(case: Case) -> None:
     case.mended().simulate(*case.args)

@@ -32,7 +32,7 @@ def test_the_example_prints_the_error_of_every_config_that_fits(capsys: pytest.C
     assert [name for name, _ in rows] == list(FITTING[64, True]) and all(1e-3 < float(error) < 4e-3 for _, error in rows)
 
 
-@pytest.mark.variants(6)
+@pytest.mark.variants(3)
 @pytest.mark.parametrize("name", CASES)
 def test_attention_is_that_of_float64(name: str) -> None:
     case = CASES[name]
@@ -59,6 +59,7 @@ def test_the_mask_is_what_makes_it_causal() -> None:
     assert replace(case, diagonal=1).wrong(*case.run("sim", SMALL)).startswith("relative error")
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("cfg, case, schedules", [
     (SMALL, Case(1, 2, 1, 72, 72, causal=True), 10), (replace(SMALL, wgs=1, slots=1, lazy=True, turns=False), Case(keys=136), 6)])
 def test_no_schedule_finds_a_race(cfg: Config, case: Case, schedules: int) -> None:

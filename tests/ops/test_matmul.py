@@ -275,6 +275,7 @@ def test_an_activation_without_a_name_and_one_that_is_no_function_of_kernels_are
         gemm_tuned.matmul(a, b, activation=inputs, target="sim")
 
 
+@pytest.mark.thorough
 def test_epilogues_prints_the_error_of_each(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["epilogues.py", "--target", "sim"])
     epilogues.main()

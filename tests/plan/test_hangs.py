@@ -43,7 +43,7 @@ def unbounded(ptx: str) -> list[str]:
     return [line for line in ptx.splitlines() if TEST.search(line) and re.search(r"bra (WAIT|NEXT);", line)]
 
 
-@pytest.mark.variants(1)
+@pytest.mark.variants(0)
 @pytest.mark.parametrize("name", TWELVE)
 def test_with_debug_each_wait_has_a_bound_and_without_it_none(name: str) -> None:
     kernel = ALL[name]

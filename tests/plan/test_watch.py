@@ -64,7 +64,7 @@ def test_debug_bounds_every_wait_and_jitter_precedes_every_transition(name: str)
         assert plain(ptx) != plain(other) and plain(re.sub(r"drawn, \d+;", "", ptx)) == plain(re.sub(r"drawn, \d+;", "", other))
 
 
-@pytest.mark.variants(1)
+@pytest.mark.thorough
 def test_a_build_is_the_same_after_others_with_debug_or_jitter() -> None:
     """Helpers that Numba has compiled serve later kernels, but not those of other options."""
     first = plain(built("copy_pipeline").ptx)
@@ -119,7 +119,7 @@ def test_what_others_wait_for_is_done_by_all(statement: str) -> None:
     assert lines and not any("@" in line for line in lines)
 
 
-@pytest.mark.variants(1)
+@pytest.mark.thorough
 def test_a_work_index_is_stored_unless_a_wait_has_timed_out() -> None:
     kernel = MORE["a_tile_of_a_counter_that_is_not_left"]
     stores = [line for line in statements(kernel.compiled(*arrays()).ptx) if "np_scheduler; " in line and "st." in line]

@@ -113,6 +113,7 @@ def test_a_picture_has_the_rows_the_steps_the_tiles_and_a_legend(traces: tuple[T
     assert (tmp_path / "again.svg").read_bytes() == (tmp_path / "two.svg").read_bytes(), "drawn again it is the same file"
 
 
+@pytest.mark.thorough
 def test_the_longest_name_of_a_row_has_room_beside_the_rows(traces: tuple[Trace, Trace], tmp_path: Path) -> None:
     from matplotlib.textpath import TextPath
 
@@ -202,6 +203,7 @@ def test_without_matplotlib_the_error_names_the_extra(traces: tuple[Trace, Trace
 
 
 # ---- the command
+@pytest.mark.thorough
 def test_the_command_draws_files(traces: tuple[Trace, Trace], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     files = [str(tmp_path / name) for name in ("simulated.json", "gpu.json")]
     for trace, file in zip(traces, files, strict=True):

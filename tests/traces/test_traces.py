@@ -91,6 +91,7 @@ once = functools.cache(run)
 
 
 # ---- legal schedules
+@pytest.mark.variants(4)
 @pytest.mark.parametrize("name", KERNELS)
 def test_what_the_simulated_sm_did_is_legal(name: str) -> None:
     trace, _ = once(name)

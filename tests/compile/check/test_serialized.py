@@ -129,6 +129,7 @@ def tiles_of_steps(delay: int, known: bool) -> Any:
     return numpipe.kernel(num_compute_wgs=1)(two_tiles)
 
 
+@pytest.mark.thorough
 @compiles
 def test_the_mends_of_an_accumulator_that_ptxas_takes_for_redefined() -> None:
     """Two tiles of as many steps as the compile knows: a kernel that the fuzz drew, and what its error names."""

@@ -47,7 +47,7 @@ def test_expressions_of_a_table_give_what_it_says(rows: list[Row]) -> None:
     assert program.wrong(exactly=True) == []
 
 
-@pytest.mark.variants(2)
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("rows", TABLES, ids=lambda rows: f"table of line {rows[0].line - 2}")
 def test_expressions_of_a_table_compile(rows: list[Row]) -> None:
     program = Program(rows, TEXT)

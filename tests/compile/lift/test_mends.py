@@ -44,6 +44,7 @@ def named_source(source: str, name: str) -> Any:
 
 
 # ---- builtins for numbers, called on tiles
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("execution", EXECUTIONS)
 @pytest.mark.parametrize(("wrong", "builtin", "mend"), [("float(int(x))", "int", "x.astype(np.int32).astype(np.float32)")])
 def test_a_builtin_for_numbers_names_what_does_it_on_tiles(wrong: str, builtin: str, mend: str, execution: str) -> None:
@@ -58,6 +59,7 @@ def test_a_builtin_for_numbers_names_what_does_it_on_tiles(wrong: str, builtin: 
 
 
 # ---- indices of numba.cuda
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("execution", EXECUTIONS)
 def test_an_index_of_numba_cuda_names_that_of_numpipe(execution: str) -> None:
     def stored(row: Any) -> Any:
@@ -85,6 +87,7 @@ def test_an_index_of_numba_cuda_names_that_of_numpipe(execution: str) -> None:
 
 
 # ---- builders by a local name
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("execution", EXECUTIONS)
 def test_outputs_of_builders_and_copies_with_a_local_name_are_seen(execution: str) -> None:
     @numpipe.kernel(num_compute_wgs=1, grid=(1,))
@@ -106,6 +109,7 @@ def test_outputs_of_builders_and_copies_with_a_local_name_are_seen(execution: st
 
 
 # ---- the gate
+@pytest.mark.thorough
 @compiles
 def test_a_kernel_whose_only_output_is_a_reduction_passes_the_gate() -> None:
     @numpipe.kernel(num_compute_wgs=1, grid=(1,))

@@ -214,13 +214,13 @@ def kernel(a, c):
 }
 
 
-@pytest.mark.variants(5)
+@pytest.mark.variants(2)
 @pytest.mark.parametrize("way", WAYS)
 def test_a_kernel_is(tmp_path: Path, way: str) -> None:
     assert value(module(tmp_path / "kernels.py", WAYS[way]).kernel) == VALUE
 
 
-@pytest.mark.variants(5)
+@pytest.mark.variants(2)
 @pytest.mark.parametrize("way", WAYS)
 def test_an_input_of_a_prompt_may_hold(way: str) -> None:
     assert value(cell("<python-input-0>", WAYS[way])["kernel"]) == VALUE

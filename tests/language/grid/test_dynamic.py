@@ -121,6 +121,7 @@ IN_TURNS = {
 }
 
 
+@pytest.mark.variants(6)
 @pytest.mark.parametrize("name", BUGS)
 def test_every_schedule_finds(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     bug = BUGS[name]

@@ -32,7 +32,7 @@ def parts(text: str, *patterns: str) -> list[int]:
     return at[1:]
 
 
-@pytest.mark.variants(2)
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", CASES)
 def test_the_gate_passes_kernels_of_several_gpus(name: str) -> None:
     assert gate.findings(built(name)) == ()
@@ -100,6 +100,7 @@ def test_with_debug_a_signal_also_counts_for_its_gpu() -> None:
     assert "numpipe.peer(y, rank): rank" in places and "the wait for ready @ test_gpus_compiled.py:" in places
 
 
+@pytest.mark.thorough
 def test_the_gate_finds_a_signal_in_a_loop_of_products() -> None:
     @numpipe.kernel(grid=numpipe.persistent(), num_compute_wgs=1, semaphores=1)
     def each_step(a, b, c, ready):

@@ -47,7 +47,7 @@ def matrices(m: int, n: int, k: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 # ---- values
-@pytest.mark.variants(3)
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("slots", [1, 2, 3])
 @pytest.mark.parametrize("kernel", [single_stream, shared_tiles, roles_by_hand], ids=lambda kernel: kernel.name)
 def test_a_product_by_hand(kernel: Any, slots: int) -> None:
@@ -309,7 +309,7 @@ def test_the_contract_of_barriers(kernel: Any, message: str) -> None:
 
 
 # ---- compiled
-@pytest.mark.variants(3)
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("kernel, args", [
     (single_stream, (HALF, HALF)), (shared_tiles, (HALF, HALF)), (roles_by_hand, (HALF, HALF)), (copied, (HALF, HALF)),
     (squared, (ArrayType((8, 8), np.float32), ArrayType((8, 8), np.float32))),

@@ -42,7 +42,7 @@ def right(manual: tuple[bool, bool], slots_and_delay: tuple[int, int], wgs: int,
     check(other, 2, steps, seed=10 * steps + slots)
 
 
-@pytest.mark.variants(12)
+@pytest.mark.variants(6)
 @pairwise(manual=MANUAL, slots_and_delay=RINGS, wgs=(1, 2), steps=range(7))
 def test_every_ring_in_any_schedule(manual: tuple[bool, bool], slots_and_delay: tuple[int, int], wgs: int, steps: int) -> None:
     """Tiles are chained on one ring, with numbers of steps below and above slots and delay."""
@@ -56,7 +56,7 @@ def test_every_ring_with_every_number_of_steps(manual: tuple[bool, bool]) -> Non
         right(manual, slots_and_delay, wgs, steps)
 
 
-@pytest.mark.variants(12)
+@pytest.mark.variants(6)
 @pytest.mark.parametrize("manual", MANUAL, ids=named)
 @pytest.mark.parametrize("seed", SCHEDULES)
 def test_many_schedules(manual: tuple[bool, bool], seed: int | None) -> None:
@@ -318,7 +318,7 @@ def bugs(loop: bool) -> dict[str, tuple[Plan, str, type[SimulationError], str]]:
 BUGS = {(name, loop): bug for loop in (False, True) for name, bug in bugs(loop).items()}
 
 
-@pytest.mark.variants(13)
+@pytest.mark.variants(7)
 @pytest.mark.schedules
 @pytest.mark.parametrize("name, loop", BUGS)
 def test_every_schedule_finds(name: str, loop: bool) -> None:

@@ -28,7 +28,7 @@ def test_a_mode_says_what_a_place_outside_means_simulated(name: str, mode: str |
     np.testing.assert_array_equal(c, wanted)
 
 
-@pytest.mark.variants(1, thorough=5)
+@pytest.mark.variants(0, thorough=6)
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
 @pytest.mark.parametrize("mode", ["clip", "zero", None])
 @pytest.mark.parametrize("name", KERNELS)

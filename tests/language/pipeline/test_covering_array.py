@@ -127,6 +127,7 @@ def few() -> tuple[Plan, ...]:
 FEW = 5
 
 
+@pytest.mark.thorough
 def test_so_few_plans_have_every_choice() -> None:
     assert len(few()) == FEW
 

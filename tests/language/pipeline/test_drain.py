@@ -113,7 +113,7 @@ def run(name: str, params: CompilerParams, n: int, m: int, seed: int | None = No
 
 
 # ---- what it does ------------------------------------------------------------------------------------------------------------
-@pytest.mark.variants(8)
+@pytest.mark.variants(4)
 @pairwise(name=tuple(KERNELS), seed=SEEDS, counts=((5, 4), (1, 2), (2, 1)))
 def test_loads_begin_when_all_slots_of_the_pipeline_before_are_released(name: str, seed: int | None,
                                                                         counts: tuple[int, int]) -> None:
@@ -133,7 +133,7 @@ def test_a_wait_that_is_left_out_is_noticed(name: str, monkeypatch: pytest.Monke
     assert not empty_between(run(name, DRAINED, 5, 4)[1])
 
 
-@pytest.mark.variants(8)
+@pytest.mark.variants(4)
 @pairwise(name=tuple(KERNELS), seed=SEEDS, counts=((0, 0), (0, 4), (5, 0)))
 def test_pipelines_of_no_steps_have_nothing_to_wait_for(name: str, seed: int | None, counts: tuple[int, int]) -> None:
     np.testing.assert_array_equal(run(name, DRAINED, *counts, seed)[0], run(name, CHAINED, *counts, seed)[0])

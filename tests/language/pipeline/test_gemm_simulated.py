@@ -93,6 +93,7 @@ def test_every_residue_of_k_and_n(residue: int, other: int, orders: str) -> None
     assert_exact(matmul.simulate(a, b, cfg=SMALL), a, b)
 
 
+@pytest.mark.variants(8)
 @pairwise(orders=ORDERS, dtype=(F16, BF16), seed=SEEDS, shape=((129, 65, 63), (264, 136, 136), (1, 1, 1), (7, 200, 9)))
 def test_every_major_order_of_a_and_b(orders: str, dtype: Any, seed: int | None, shape: tuple[int, int, int]) -> None:
     a, b = integers(*shape, dtype, orders)
@@ -145,7 +146,7 @@ def test_tile_shapes(tn: int, tk: int, orders: str) -> None:
     assert_exact(matmul.simulate(a, b, cfg=Config(128, tn, tk, 2)), a, b)
 
 
-@pytest.mark.variants(8)
+@pytest.mark.variants(3)
 @pytest.mark.parametrize("orders", ["CC", "FF"])
 @pytest.mark.parametrize(("wgs", "rows"), [(1, 64), (1, 128), (1, 192), (1, 256), (2, 64), (2, 128), (3, 64), (4, 64)])
 def test_warpgroups_share_a_tile(wgs: int, rows: int, orders: str) -> None:
@@ -153,7 +154,7 @@ def test_warpgroups_share_a_tile(wgs: int, rows: int, orders: str) -> None:
     assert_exact(with_wgs(wgs).simulate(a, b, cfg=Config(wgs * rows, 64, 32, 3)), a, b)
 
 
-@pytest.mark.variants(8)
+@pytest.mark.variants(4)
 @pairwise(ring=[(slots, delay) for slots in range(1, 6) for delay in (0, 1) if delay < slots], seed=SEEDS,
           k=(1, 64, 200, 400))  # fewer, as many and more steps than slots, over several tiles
 def test_slots_and_delayed_release(ring: tuple[int, int], seed: int | None, k: int) -> None:
@@ -163,7 +164,7 @@ def test_slots_and_delayed_release(ring: tuple[int, int], seed: int | None, k: i
     assert_exact(kernel.simulate(a, b, cfg=Config(128, 64, 64, slots), seed=seed), a, b)
 
 
-@pytest.mark.variants(12)
+@pytest.mark.variants(6)
 @pairwise(store_slots=range(9), wgs=(1, 2, 3), tn=(136, 192, 256), seed=SEEDS)  # 17 and 3 panels, whom no batch divides, and 4
 def test_store_slots(store_slots: int, wgs: int, tn: int, seed: int | None) -> None:
     kernel = with_wgs(wgs, compiler_params=CompilerParams(store_slots=store_slots))
@@ -194,7 +195,7 @@ def to_float32(a, b, alpha, c, *, cfg: numpipe.Static = SMALL):
         c[ds(m * cfg.tm + wg * rows, rows), ds(n * cfg.tn, cfg.tn)] = acc * alpha
 
 
-@pytest.mark.variants(8)
+@pytest.mark.variants(3)
 @pytest.mark.parametrize("tn", [8, 24, 32, 64, 192])
 @pytest.mark.parametrize("shape", [(130, 67), (1, 1), (200, 100)])
 def test_float32_outputs(shape: tuple[int, int], tn: int) -> None:
@@ -258,6 +259,7 @@ def test_outputs_by_position_by_keyword_and_allocated_are_the_same() -> None:
 
 
 # ---- inputs
+@pytest.mark.variants(4)
 @pytest.mark.parametrize("view", [
     lambda x: x[::2, :], lambda x: x[:, ::2], lambda x: x[::-1], lambda x: x[:, ::-1], lambda x: x.T, lambda x: x[3:, 5:],
     lambda x: np.broadcast_to(x[:1], x.shape), lambda x: np.broadcast_to(x[:, :1], x.shape)])
@@ -356,7 +358,7 @@ GRIDS = [numpipe.persistent(1), numpipe.persistent(2), numpipe.persistent(40), (
          lambda a: (cdiv(a.shape[0], 128),), lambda a, b, cfg: (2, cdiv(b.shape[0], cfg.tn))]
 
 
-@pytest.mark.variants(6)
+@pytest.mark.variants(3)
 @pairwise(function=(matmul, in_row_order, in_groups), grid=GRIDS, shape=MANY_TILES)
 def test_every_grid_covers_all_tiles(function: Any, grid: Any, shape: tuple[int, int, int]) -> None:
     kernel = variant(function, grid=grid)
@@ -364,12 +366,14 @@ def test_every_grid_covers_all_tiles(function: Any, grid: Any, shape: tuple[int,
     assert_exact(kernel.simulate(a, b, cfg=SMALL), a, b)
 
 
+@pytest.mark.variants(2)
 @pytest.mark.parametrize("group", [1, 2, 3, 4, 16])
 def test_groups_of_every_size(group: int) -> None:
     a, b = integers(900, 200, 40)  # 8 x 4 tiles: groups that divide 8 and groups that do not
     assert_exact(in_groups.simulate(a, b, cfg=SMALL, group=group), a, b)
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_host_table_gives_the_tiles(seed: int | None) -> None:
     a, b = integers(600, 300, 70)
@@ -388,6 +392,7 @@ def test_a_host_table_may_leave_tiles_out() -> None:
     assert np.isnan(c[:128]).all() and np.isnan(c[:, 64:]).all()
 
 
+@pytest.mark.variants(4)
 @pairwise(kernel=(a_cta_each_tile, strided_by_axes), seed=SEEDS, shape=MANY_TILES)
 def test_grids_with_named_axes(kernel: Any, seed: int | None, shape: tuple[int, int, int]) -> None:
     a, b = integers(*shape)

@@ -210,7 +210,7 @@ def names_who_and_where(text: str) -> None:
     assert re.search(rf"(ready|consumed)\[\d\] of (a, b|a|b) @ {RING} phase|slot=\d step=\d", text), text
 
 
-@pytest.mark.variants(19)
+@pytest.mark.variants(10)
 @pytest.mark.schedules
 @pytest.mark.parametrize("name", BUGS)
 def test_every_schedule_finds(name, monkeypatch):
@@ -274,7 +274,7 @@ ELSEWHERE = ["delay_release 1", "delay_release 2", "one slot", "four tiles of on
              "three compute warpgroups", "nested"]
 
 
-@pytest.mark.variants(33)
+@pytest.mark.variants(17)
 @pytest.mark.schedules
 @pytest.mark.parametrize("name", EVERYWHERE)
 @pytest.mark.parametrize("twin", ELSEWHERE)

@@ -198,7 +198,7 @@ def test_4_a_block_that_is_revisited_is_stored_after_its_last_visit(builder: str
     assert (total == 6).all()
 
 
-@pytest.mark.variants(24)
+@pytest.mark.variants(6)
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("n, m", [(0, 3), (2, 0), (0, 0)])
 @pytest.mark.parametrize("builder", BUILDERS)

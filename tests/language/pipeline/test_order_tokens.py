@@ -26,6 +26,7 @@ def check(name: str, seed: int | None) -> None:
     case.check(lambda *args, **options: case.kernel.simulate(*args, seed=seed, **options))
 
 
+@pytest.mark.variants(4)
 @pytest.mark.parametrize("name", kernels())
 def test_one_after_another_in_any_schedule(name: str) -> None:
     for seed in SCHEDULES:

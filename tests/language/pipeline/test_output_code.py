@@ -29,7 +29,7 @@ def compiled(kernel: Any, *args: Any, **statics: Any) -> None:
     assert not re.search(r"\b(LDL|STL)\b", kernel.inspect("sass", *args, **statics))
 
 
-@pytest.mark.variants(1)
+@pytest.mark.variants(0)
 @pytest.mark.parametrize("name", ["copy float32", "sums", "nested", "alone, 3 slots"])
 def test_it_passes_the_build_gate(name: str) -> None:
     with pytest.raises(AssertionError, match="not equal"):  # nothing has run: the results are wrong

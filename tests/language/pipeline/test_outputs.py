@@ -40,7 +40,7 @@ def test_what_the_blocks_hold_is_stored(name: str) -> None:
     CHECKS[name](simulated())
 
 
-@pytest.mark.variants(18)
+@pytest.mark.variants(9)
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("name", ["copy, 1 slots", "copy, 2 slots", "copy, 3 slots", "sums", "sums, 1 slot", "in tiles",
                                   "in tiles, 1 slot", "nested", "one by one"])

@@ -19,7 +19,7 @@ SLOTS = [(1, 0), (2, 1), (3, 0), (4, 2)]
 
 
 # ---- results
-@pytest.mark.variants(6)
+@pytest.mark.variants(3)
 @pytest.mark.parametrize("slots, delay", SLOTS)
 @pytest.mark.parametrize("form, roles", [("body", True), ("body", False), ("loop", False)])
 def test_every_number_of_steps_slots_and_delays(form: str, roles: bool, slots: int, delay: int) -> None:
@@ -123,6 +123,7 @@ BUGS = {
 }
 
 
+@pytest.mark.variants(10)
 @pytest.mark.parametrize("seed", [None, 0, 1, 2])
 @pytest.mark.parametrize("name", BUGS)
 def test_a_bug_in_the_loop_is_found_in_every_schedule(name: str, seed: int | None, monkeypatch: pytest.MonkeyPatch) -> None:

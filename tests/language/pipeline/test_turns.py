@@ -54,6 +54,7 @@ def test_every_form_computes_the_same_without_a_report(name: str) -> None:
         np.testing.assert_array_equal(run(case, seed=seed).astype(np.float64), case.expected.astype(np.float64))
 
 
+@pytest.mark.variants(0)
 @pytest.mark.parametrize("name", ["trip counts", *[pytest.param(name, marks=pytest.mark.soak) for name in cases()]])
 def test_no_form_has_a_report_in_40_schedules(name: str) -> None:
     case = cases()[name]

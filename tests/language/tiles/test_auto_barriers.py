@@ -14,6 +14,7 @@ from tests.kernels.ordered_kernels import BARE, SAFE, operand, result
 SEEDS = (None, 0, 1, 2)
 
 
+@pytest.mark.variants(8)
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("name", SAFE)
 def test_warps_read_what_other_warps_have_written(name: str, seed: int | None) -> None:
@@ -47,7 +48,7 @@ def counts(ptx: str) -> tuple[int, int]:
     return len(re.findall(r"bar\.sync +%\w+, 128;", ptx)), ptx.count("fence.proxy.async")
 
 
-@pytest.mark.variants(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("name, barriers, fences", [("turned", 2, 0), ("sent", 2, 1), ("squared", 2, 1), ("in_place", 2, 0),
                                                     ("turned_twice", 3, 0)])
 def test_the_machine_code_loses_just_these_barriers_and_fences(name: str, barriers: int, fences: int) -> None:

@@ -49,6 +49,7 @@ def test_a_product_for_each_batch(shape: tuple[int, int, int, int]) -> None:
     assert (batched_gemm.simulate(a, b) == product(a, b)).all()
 
 
+@pytest.mark.variants(3)
 @pytest.mark.parametrize("seed", range(8))
 def test_a_product_for_each_batch_in_any_schedule(seed: int) -> None:
     a, b = halves((2, 200, 200)), halves((2, 136, 200), 1)
@@ -103,6 +104,7 @@ def test_a_column_major_array_has_its_first_dimension_contiguous() -> None:
 
 
 # ---- element dimensions ----------------------------------------------------------------------------------------------
+@pytest.mark.variants(4)
 @pytest.mark.parametrize("taps", [1, 3, 4, 7])
 @pytest.mark.parametrize("shape", [(2, 64, 64), (1, 150, 72), (3, 5, 8)], ids=str)
 def test_a_convolution_is_a_sum_of_shifted_blocks(shape: tuple[int, int, int], taps: int) -> None:

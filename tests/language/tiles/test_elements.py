@@ -82,7 +82,7 @@ def test_two_warpgroups_that_store_to_one_element_are_reported_and_may_add_to_it
 
 
 @compiles
-@pytest.mark.variants(1, thorough=5)
+@pytest.mark.variants(0, thorough=6)
 @pytest.mark.parametrize("case", ["statistics", "row sums", *map(str, STORED)])
 def test_stores_of_numbers_compile_and_the_gate_finds_nothing(case: str) -> None:
     x = np.zeros((256, 64), np.int32)
@@ -95,7 +95,7 @@ def test_stores_of_numbers_compile_and_the_gate_finds_nothing(case: str) -> None
 
 
 @compiles
-@pytest.mark.variants(2)
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("dtype", [np.int32, np.uint32, np.float32, np.float16], ids=lambda dtype: dtype.__name__)
 def test_a_literal_is_added_in_the_arrays_type(dtype: Any) -> None:
     """ptxas refuses one of 64 bits."""

@@ -106,7 +106,7 @@ COMPILED: dict[str, tuple[Any, Any]] = {
 
 
 @compiles
-@pytest.mark.variants(1, thorough=4)
+@pytest.mark.variants(0, thorough=5)
 @pytest.mark.parametrize("case", COMPILED)
 def test_kernels_of_integers_compile_and_the_gate_finds_nothing(case: str) -> None:
     kernel, arrays = COMPILED[case]

@@ -198,7 +198,7 @@ def test_scans_compile_with_a_clean_gate(name: str, dtype: str, shape: Shape, ax
     assert "VIMNMX3" not in kernel.inspect("sass", *arrays), "numpipe.core.arith_cuda.chosen says what is wrong with it"
 
 
-@pytest.mark.variants(1, thorough=6)
+@pytest.mark.variants(0, thorough=7)
 @compiles
 @pairwise(Rule(lambda k, shape: k <= shape[1]), k=(1, 13, 32), dtype=tuple(TYPES), shape=SHAPES)
 def test_the_largest_of_rows_compile_with_a_clean_gate(k: int, dtype: str, shape: Shape) -> None:

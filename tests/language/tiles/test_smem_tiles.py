@@ -253,6 +253,7 @@ def late(after: bool) -> Any:
     return reads_late
 
 
+@pytest.mark.variants(3)
 @pytest.mark.parametrize("seed", SCHEDULES)
 def test_reading_before_the_tile_has_landed_is_a_race(seed: int | None) -> None:
     a, c = np.ones((64, 640), F16), np.zeros((64, 640), F16)
@@ -262,6 +263,7 @@ def test_reading_before_the_tile_has_landed_is_a_race(seed: int | None) -> None:
         early(False).simulate(a, c, seed=seed)
 
 
+@pytest.mark.variants(3)
 @pytest.mark.parametrize("seed", SCHEDULES)
 def test_reading_after_the_release_is_a_race(seed: int | None) -> None:
     a, c = np.ones((64, 640), F16), np.zeros((64, 640), F16)
@@ -273,6 +275,7 @@ def test_reading_after_the_release_is_a_race(seed: int | None) -> None:
 
 
 # ---- the memory role -------------------------------------------------------------------------------------------------
+@pytest.mark.thorough
 def test_a_loaded_tile_has_no_value_in_the_memory_role() -> None:
     @numpipe.kernel(num_compute_wgs=1)
     def nested(a, b, c):

@@ -15,6 +15,7 @@ from tests.kernels.strip_kernels import SHAPES, expected, numbered
 from tests.language.pipeline.test_turns import compiles
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])
 def test_each_strip_is_given_its_first_column(dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")

@@ -83,6 +83,7 @@ def test_infinities_and_nan_give_nan_and_zeros_keep_their_sign(name: str) -> Non
     assert np.signbit(y[3:]).tolist() == [False, name != "cos"]
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("broken", [
     {"PARTS": (*trigonometry_cuda.PARTS[:2], 0.0)}, {"LARGE": 1e30},
     {"TWO_OVER_PI": (*trigonometry_cuda.TWO_OVER_PI[:5], 0, 0)}],

@@ -149,6 +149,7 @@ def test_work_that_depends_on_data_is_counted_where_there_is_data_and_else_said_
     assert re.search(r"work +no products, .*\n +depends on data, zeros here: lengths; numbers of NumPy arrays are read", str(blank))
 
 
+@pytest.mark.thorough
 def test_ctas_that_data_steers_are_not_told_from_those_beside_them() -> None:
     """Every CTA has 4 steps but a few: too few for any of them to stand where CTAs are chosen."""
     lengths = np.full(450, 4, np.int32)
@@ -167,6 +168,7 @@ def of_pages(a, pages, scale, c):
     c[ds(s * 64, 64), ds(0, 64)] = acc * scale[0]
 
 
+@pytest.mark.thorough
 def test_an_index_map_that_reads_an_array_depends_on_data_and_one_number_that_steers_nothing_does_not() -> None:
     """All CTAs load the same pages, or each its own: HBM gives as much as the table says."""
     a, c, scale = ArrayType((64 * 1024, 64), F16), ArrayType((64 * 256, 64), np.float32), np.ones(1, np.float32)
@@ -244,6 +246,7 @@ def test_slots_and_the_rows_of_shared_memory_say_whose_they_are() -> None:
     assert "'b': 3 slots x 32768 B" in told.smem[2][1]
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("depth, resident", [(64, 8), (192, 6)])
 def test_as_many_ctas_share_an_sm_as_fit(depth: int, resident: int) -> None:
     """Four times the registers let 8 CTAs of 128 threads live, of 255 a lane; with three slots shared memory lets 6."""
@@ -308,6 +311,7 @@ def test_the_must_shapes_were_measured() -> None:
     assert {(4096, 4096, 4096), (8192, 8192, 8192), (8192, 8192, 512)} <= burst
 
 
+@pytest.mark.thorough
 def test_the_predicted_time_of_a_copy_is_the_measured_one() -> None:
     [row] = [row for row in read(ROOT / "docs" / "results" / "bandwidth_h200_2026-11-21_1.json").rows
              if row.protocol == "burst" and row.case["dtype"] == "bf16"]
@@ -322,7 +326,7 @@ def _slow(name: str) -> Any:
     return next(case for case in CASES if case.name == name).slow.explain(compiled=False)
 
 
-@pytest.mark.variants(3)
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_the_limiter_of_a_case_is_named(case: Any) -> None:
     told = _slow(case.name)
@@ -378,7 +382,7 @@ def test_memory_bandwidth_is_named_where_it_takes_nearly_all_of_the_time(slots: 
                                   "bytes; next launch (2.0 us): too little work for a\n  launch")
 
 
-@pytest.mark.variants(1)
+@pytest.mark.variants(0)
 @pytest.mark.parametrize("slots, limiter", [(4, "slots"), (5, "compute role")])
 def test_parts_that_hide_each_other_are_not_memory_bandwidth(slots: int, limiter: str) -> None:
     """Slots come round about as slowly as the compute role adds up their tiles: without either alone little is saved."""
@@ -397,6 +401,7 @@ def test_parts_that_hide_each_other_are_not_memory_bandwidth(slots: int, limiter
     assert told.limits["memory bandwidth"] < 0.1 * told.predicted_seconds and told.limiter == limiter, str(told)
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("grid, what", [(A_TILE_A_CTA, "CTAs"), (PERSISTENT, "tiles")])
 def test_fewer_ctas_than_sms_are_to_divide_their_work(grid: Any, what: str) -> None:
     told = sums(rows_summed(grid), 1024, 65536)

@@ -35,6 +35,7 @@ def told(gpus: int = 2, **named: Any) -> Any:
     return numpipe.explain(all_ways, x, x, mesh=Mesh.simulated(gpus), compiled=False, **named)
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("gpus", [2, 3])
 def test_accesses_to_other_gpus_are_the_links_and_to_the_own_one_are_not(gpus: int) -> None:
     loaded, stored = {"x": 3 * 64 * 32 * 4}, {"y": 3 * 64 * 32 * 4 + 4}
@@ -47,6 +48,7 @@ def test_accesses_to_other_gpus_are_the_links_and_to_the_own_one_are_not(gpus: i
     assert not {"fetches", "sends", "link"} & set(str(near).split())
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("gpus", [2, 4])
 def test_a_gather_sends_its_shard_to_all_others_and_the_link_limits_it(gpus: int) -> None:
     words = 1 << 23
@@ -60,6 +62,7 @@ def test_a_gather_sends_its_shard_to_all_others_and_the_link_limits_it(gpus: int
     assert quick.limiter != "link" and quick.predicted_seconds < 0.6 * found.predicted_seconds
 
 
+@pytest.mark.thorough
 def test_a_product_hides_what_it_gathers() -> None:
     m, n, k = 2048, 4096, 4096
     kernel = GATHERED.kernel(GATHERED.choose(m, n, k, 2, False))
@@ -78,6 +81,7 @@ def test_a_kernel_of_several_gpus_needs_its_mesh_here_too() -> None:
 F16 = np.dtype(np.float16)
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("gpus", [2, 4])
 def test_an_op_is_explained_as_its_kernels_on_each_gpu(gpus: int) -> None:
     """An array stands for those of all GPUs, and so does the first one of a list; copies of operands are told once."""

@@ -43,6 +43,7 @@ def test_an_operand_whose_rows_tma_cannot_address_is_copied_first_and_that_is_sa
     assert found.as_dict()["kernels"][2]["kernel"] == "matmul"
 
 
+@pytest.mark.variants(2)
 @pytest.mark.parametrize("window, copied", [
     (lambda x: x[:, 8:136], 0), (lambda x: x[:, 1:129], 1), (lambda x: x.T[8:136], 0), (lambda x: x[::-1, 8:136], 1)],
     ids=["aligned", "one off", "transposed", "backwards"])
@@ -53,6 +54,7 @@ def test_strides_and_the_place_of_a_numpy_array_count(window: Any, copied: int) 
     assert len(told(ops.matmul, a, ArrayType((a.shape[1], 64), F16)).copied) == copied
 
 
+@pytest.mark.thorough
 def test_attention_and_copies_are_explained_too() -> None:
     q = ArrayType((1, 2, 70, 60), F16)
     found = told(ops.attention, q, q, q)

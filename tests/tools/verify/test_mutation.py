@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -38,6 +39,12 @@ def frames(count: int) -> tuple[np.ndarray, np.ndarray]:
     return np.random.default_rng(0).standard_normal((count, 64, 64)).astype(np.float32), np.zeros((count, 64, 64), np.float32)
 
 
+@functools.cache
+def mutants_of_differences() -> Mutation:
+    """Return what several tests look at."""
+    return mutate(differences, *frames(5), schedules=2)
+
+
 def of(found: Mutation, operation: str, change: str = LEFT_OUT) -> list[str]:
     return [mutant.by for mutant in found.mutants if (mutant.place.operation, mutant.change) == (operation, change)]
 
@@ -66,7 +73,7 @@ def test_one_tile_leaves_what_orders_it_with_the_next_one() -> None:
 
 
 def test_each_mutant_names_the_line_that_led_to_it() -> None:
-    found = mutate(differences, *frames(5), schedules=2)
+    found = mutants_of_differences()
     source = Path(__file__).read_text(encoding="utf8").splitlines()
     loop, store = (next(f"{Path(__file__).name}:{n}" for n, line in enumerate(source, 1) if line.strip().startswith(text))
                    for text in ("for (t,), (tile,)", "y[t, ds("))
@@ -84,7 +91,7 @@ def test_signals_and_waits_of_several_gpus_have_mutants_too() -> None:
 
 
 def test_a_kernel_without_products_has_none_to_wait_for() -> None:
-    found = mutate(differences, *frames(5), schedules=2)
+    found = mutants_of_differences()
     [rule] = {mutant.rule for mutant in found.redundant if mutant.place.operation == "wgmma_wait"}
     assert "the kernel makes none" in rule
 
@@ -116,7 +123,7 @@ def test_another_result_tells_and_what_changes_nothing_is_no_mutant() -> None:
 
 
 def test_a_command_line_says_the_same(capsys: pytest.CaptureFixture[str]) -> None:
-    found = mutate(differences, *frames(5), schedules=2)
+    found = mutants_of_differences()
     status = main(["mutate", f"{__name__}:differences", "float32[5, 64, 64], y=float32[5, 64, 64]", "--schedules", "2"])
     told = capsys.readouterr().out
     assert status == int(not found) and told.startswith(f"kernel differences: {len(found.mutants)} mutants: ")

@@ -144,7 +144,7 @@ EXAMPLES: dict[str, Callable[[int], Any]] = {
 }
 
 
-@pytest.mark.variants(2)
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_examples_pass(example: str) -> None:
     result = EXAMPLES[example](10)
@@ -269,6 +269,7 @@ def test_priorities_find_what_needs_one_warpgroup_far_ahead() -> None:
     assert found["shuffled"] == 0 and found["priorities"] >= 5
 
 
+@pytest.mark.thorough
 def test_priorities_find_what_needs_an_inversion() -> None:
     """Depth 2: one warpgroup leads, and in the right one of its steps the other takes over."""
     kernel = inverted("writes")
