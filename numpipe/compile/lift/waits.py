@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable
 from ...core.op import does
 from ...language.tiles import products
 from .fold import MISSING, stores
-from .nodes import names, own, walk
+from .nodes import names, own, surely, walk
 from .rewriter import Rewriter
 
 
@@ -34,8 +34,8 @@ class Waits(Rewriter):
         """Complete the waits of a function that has not been rewritten yet."""
         local = self.local | {name for name, _ in stores(node)}
 
-        def calls(part: ast.AST, what: str) -> bool:
-            return isinstance(part, ast.Call) and does(self.value(part.func), what)
+        def issues(part: ast.AST) -> bool:
+            return isinstance(part, ast.Call) and does(self.value(part.func), "issues")
 
         def arm(test: ast.expr) -> bool | None:
             value = self.constants.evaluate(test, local)
@@ -50,9 +50,9 @@ class Waits(Rewriter):
             and len(part.args) == 1
             and not part.keywords
             and id(part) not in unused  # `unused_product` refuses it later
-            and calls(part, "waits")
+            and does(self.value(part.func), "waits")
         ]
-        for call, groups in pending(node, waits, lambda part: calls(part, "issues"), arm).items():
+        for call, groups in pending(node, waits, issues, arm).items():
             call.func = self.named("wait_for", products.drained_behind, call)
             call.args.append(ast.copy_location(ast.Constant(groups), call))
 
@@ -106,9 +106,9 @@ class _Count:
             match statement:
                 case ast.If(test=first):
                     self.note(first, issued)
-                    arms = {True: [statement.body], False: [statement.orelse]}.get(
-                        self.arm(first), [statement.body, statement.orelse]
-                    )
+                    taken, arms = self.arm(first), [statement.body, statement.orelse]
+                    if taken is not None:
+                        arms = [statement.body if taken else statement.orelse]
                     ends = [dict(issued) for _ in arms]
                     bound = set().union(*map(self.block, arms, ends))
                     issued.update({name: min(end[name] for end in ends) for name in issued})
@@ -118,12 +118,8 @@ class _Count:
                     self.block(statement.orelse, {})
                 case _:
                     self.note(statement, issued)
-                    parts = list(walk(statement))
-                    # a nested function is not called here, and a part of a choice may not run
-                    unsure = ast.FunctionDef, ast.Lambda, ast.IfExp, ast.BoolOp
-                    if not any(isinstance(part, unsure) for part in parts):
-                        more = sum(map(self.issues, parts))
-                        issued.update({name: count + more for name, count in issued.items()})
+                    more = sum(map(self.issues, surely(statement)))
+                    issued.update({name: count + more for name, count in issued.items()})
             issued.update(dict.fromkeys(bound, 0))
             every |= bound
         return every
