@@ -126,13 +126,26 @@ class _Function:
         left = self._groups_left(value)
         if left is not None:
             return {name: behind for name, behind in state.items() if behind < left}
+        steps = self._steps(value)
+        if isinstance(steps, StepsType):
+            left = MOST if steps.loop.pending is None else steps.loop.pending
+            return {
+                name.rstrip(EARLIER) + EARLIER: behind
+                for name, behind in state.items()
+                if behind < left
+            }
         return {} if state and self._may_wait(value) else state
+
+    def _steps(self, value: Any) -> Any:
+        """Return the type of the iterator whose next step an expression begins; None for others."""
+        step = isinstance(value, nb.numba_ir.Expr) and value.op == "iternext"
+        return self.types[value.value.name] if step else None
 
     def _may_wait(self, value: Any) -> bool:
         if not isinstance(value, nb.numba_ir.Expr):
             return False
-        if value.op == "iternext":
-            return not isinstance(self.types[value.value.name], nb.types.RangeIteratorType)
+        if (steps := self._steps(value)) is not None:
+            return not isinstance(steps, nb.types.RangeIteratorType)
         operation = self._operation(value)
         if operation is None:
             return False
@@ -140,26 +153,15 @@ class _Function:
         quiet = module.startswith(_QUIET) and not module.startswith(_WAITING)
         return not (isinstance(self.types[value.func.name], nb.types.BoundFunction) or quiet or module in ("builtins", "_operator"))
 
-    def _after_step(self, statement: Any, state: State) -> State:
-        """Return what is in flight behind a statement, where a step of a pipeline waits for no more than it is sure to."""
-        value = getattr(statement, "value", None)
-        if not (isinstance(value, nb.numba_ir.Expr) and value.op == "iternext"):
-            return self._after(statement, state)
-        steps = self.types[value.value.name]
-        if not isinstance(steps, StepsType):
-            return self._after(statement, state)
-        left = MOST if steps.loop.pending is None else steps.loop.pending
-        return {name.rstrip(EARLIER) + EARLIER: behind for name, behind in state.items() if behind < left}
-
-    def states(self, after: Callable[[Any, State], State]) -> dict[int, State]:
-        """Return what is in flight where each block begins, on some path to it; `after`: behind a statement."""
+    def states(self) -> dict[int, State]:
+        """Return what is in flight where each block begins, on some path to it."""
         states: dict[int, State] = {label: {} for label in self.blocks}
         todo = list(self.blocks)
         while todo:
             label = todo.pop(0)
             state = states[label]
             for statement in self.blocks[label]:
-                state = after(statement, state)
+                state = self._after(statement, state)
             for to in self.ends[label]:
                 joined = {name: min(states[to].get(name, MOST), state.get(name, MOST)) for name in states[to] | state}
                 if joined != states[to]:
@@ -261,7 +263,7 @@ class _Function:
     # ---- the mistakes
     def look(self) -> None:
         """Add the products and tiles of this function to `seen`."""
-        states, ends, seen = self.states(self._after), self.live(), self.seen
+        states, ends, seen = self.states(), self.live(), self.seen
         seen.products += [place for name in self.products if (place := self.position(self.definitions[name]))]
         seen.from_registers += [place for name in self.operands if (place := self.position(self.definitions[name]))]
         carried = {target.name: self._next(target.name) for body in self.blocks.values() for statement in body
@@ -274,26 +276,24 @@ class _Function:
             measured: set[str] = set()
             for statement, live in zip(body, reversed(behind[:-1]), strict=True):
                 name = statement.target.name if isinstance(statement, nb.numba_ir.Assign) else ""
-                if state and name and self._makes(statement):
-                    self._defined(name, state, carried)
+                if name and self._makes(statement):
+                    self._overwritten(statement, state)
+                    if now := _of_this_step(state):
+                        self._defined(name, now, carried)
                 state = self._after(statement, state)
-                if state and live | set(state) != measured:
-                    measured = live | set(state)
-                    self._measure(label, measured, state)
+                now = _of_this_step(state)
+                if now and live | set(now) != measured:
+                    measured = live | set(now)
+                    self._measure(label, measured, now)
 
-        if self.operands:
-            self._find_overwritten()
-
-    def _find_overwritten(self) -> None:
-        """Note operands that a step makes while a product of an earlier step reads their registers."""
-        for label, state in self.states(self._after_step).items():
-            for statement in self.blocks[label]:
-                if isinstance(statement, nb.numba_ir.Assign) and self._makes(statement):
-                    for product, operand in self.operands.items():
-                        places = self.position(statement), self.position(self.definitions[product])
-                        if operand == statement.target.name and product + EARLIER in state and None not in places:
-                            self.seen.overwritten.append(places)  # type: ignore[arg-type]
-                state = self._after_step(statement, state)
+    def _overwritten(self, statement: Any, state: State) -> None:
+        """Note an operand that a step makes while a product of an earlier step reads it."""
+        for product, operand in self.operands.items():
+            if operand != statement.target.name or product + EARLIER not in state:
+                continue
+            places = self.position(statement), self.position(self.definitions[product])
+            if None not in places:
+                self.seen.overwritten.append(places)  # type: ignore[arg-type]
 
     def _makes(self, statement: Any) -> bool:
         """Whether a statement gives a tile new registers: no copy, no product and no phi node does."""
@@ -381,3 +381,8 @@ def _registers(ty: TileType) -> int:
     if ty.layout == EITHER:
         return min(len(places(ty.shape, ROW)), len(places(ty.shape, COLUMN)))
     return ty.registers
+
+
+def _of_this_step(state: State) -> State:
+    """Return the products in flight that an earlier step has not issued."""
+    return {name: behind for name, behind in state.items() if not name.endswith(EARLIER)}

@@ -83,7 +83,6 @@ class Bodies(Functions):
             return NOT_MINE
         self._types_by_position(node)
         called, *kinds, axes = self.bind(shared.run_scoped, node)
-        self._check_scoped(called, self.value(called), len(kinds), node)
         inner, facts = self.facts_of(called)
         types = []
         for kind in kinds:
@@ -94,65 +93,51 @@ class Bodies(Functions):
         call.facts = facts  # type: ignore[attr-defined]
         return call
 
-    def _check_scoped(self, called: ast.expr, value: Any, count: int, node: ast.Call) -> None:
-        """Refuse what is no function that takes a reference for each type."""
-        if value is not MISSING and not isinstance(value, Function) and not callable(value):
-            self.error(called, "run_scoped: function must be one that is nested in the kernel, or decorated with "
-                               f"@numpipe.function, got {ast.unparse(called)}")
-        places = [called] if isinstance(called, ast.Lambda) else self._binds(called.id) if isinstance(called, ast.Name) else []
-        if isinstance(value, Function):
-            signature = inspect.signature(value.function)
-        elif len(places) == 1 and isinstance(places[0], (ast.FunctionDef, ast.Lambda)):
-            signature = plain_signature(parameters_of(places[0]))
-        else:
-            return
-        if (wrong := mismatch(signature, count, [])) is not None:
-            self.error(node, f"run_scoped: {ast.unparse(called)}{spelled(signature)} is called with a reference for each type: "
-                             f"{wrong}")
-
     def _types_by_position(self, node: ast.Call) -> None:
-        """Turn the types of a `run_scoped` that are given by names of the function's parameters into positions."""
-        named = {str(k.arg): k.value for k in node.keywords if k.arg != "collective_axes" and k.arg != "function"}
-        if not named or not node.args or any(isinstance(a, ast.Starred) for a in node.args) or "None" in named:
+        """Turn types that are given by names of the function's parameters into positions.
+
+        Refuse a function that does not take a reference for each type.
+        """
+        starred = any(isinstance(a, ast.Starred) for a in node.args)
+        if not node.args or starred or any(k.arg is None for k in node.keywords):
             return
         called = node.args[0]
-        value, places = self.value(called), self._binds(called.id) if isinstance(called, ast.Name) else [called]
+        value = self.value(called)
+        if value is not MISSING and not isinstance(value, Function) and not callable(value):
+            self.error(
+                called,
+                "run_scoped: function must be one that is nested in the kernel, or decorated with "
+                f"@numpipe.function, got {ast.unparse(called)}",
+            )
         if isinstance(value, Function):
-            names = list(inspect.signature(value.function).parameters)
-        elif len(places) == 1 and isinstance(places[0], (ast.FunctionDef, ast.Lambda)):
-            names = parameters_of(places[0])
+            signature = inspect.signature(value.function)
+        elif (nested := self._function_of(called)) is not None:
+            signature = plain_signature(parameters_of(nested))
         else:
             return
-        wrong = mismatch(plain_signature(names), len(node.args) - 1, list(named))
-        if wrong is not None:
-            self.error(node, f"run_scoped: {ast.unparse(called)}({', '.join(names)}) is called with a reference for each type: "
-                             f"{wrong}")
-        node.args += [named[name] for name in names[len(node.args) - 1:]]
-        node.keywords = [k for k in node.keywords if str(k.arg) not in named]
+        own = ("collective_axes", "function")
+        named = {str(k.arg): k.value for k in node.keywords if k.arg not in own}
+        names = list(signature.parameters)
+        if named:  # then none of those before them may be left out
+            signature = plain_signature(names)
+        if (wrong := mismatch(signature, len(node.args) - 1, list(named))) is not None:
+            self.error(
+                node,
+                f"run_scoped: {ast.unparse(called)}{spelled(signature)} is called with a reference "
+                f"for each type: {wrong}",
+            )
+        if named:
+            node.args += [named[name] for name in names[len(node.args) - 1:]]
+            node.keywords = [k for k in node.keywords if k.arg not in named]
 
     def _tree_of(self, node: ast.expr) -> tuple[ast.expr | None, Tree | None]:
         """Return a type that holds NamedTuples as the text of plain tuples, and its shape; (None, None) for any other."""
-        whole = self._tree_value(node)
+        whole = self.value(node)
         if whole is MISSING or not (parts := leaves(whole)) or not all(map(is_allocation, parts)):
             return None, None
         tree = tree_of(whole)
         plain = tree.build(iter(parts), lambda _, inner: tuple(inner))
         return (None, None) if repr(plain) == repr(whole) else (literal_node(repr(plain), node), tree)
-
-    def _tree_value(self, node: ast.expr) -> Any:
-        """Return the value of a type, or of a tuple of types written in place; MISSING where a part is no constant."""
-        value = self.value(node)
-        if value is not MISSING:
-            return value
-        kind: Any = tuple
-        if isinstance(node, ast.Tuple):
-            given = node.elts
-        elif isinstance(node, ast.Call) and named_tuple(kind := self.value(node.func)):
-            given = self.bind(kind, node)
-        else:
-            return MISSING
-        parts = [self._tree_value(part) for part in given]
-        return MISSING if any(part is MISSING for part in parts) else tuple(parts) if kind is tuple else kind(*parts)
 
     def _in_tree(self, tree: Tree, references: ast.expr, node: ast.expr) -> ast.Call:
         """Return a call of a function that makes NamedTuples of the references, which come in plain tuples."""

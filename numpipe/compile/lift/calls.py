@@ -13,7 +13,6 @@ from typing import Any, NoReturn
 import numpy as np
 
 from ...core.op import Helper, Op, does
-from ...diagnostics.errors import SpecError
 from ...language.grid import partials, tile_loop
 from ...language.pipeline import emit, pipelines
 from ...language.tiles import refs, tile
@@ -46,23 +45,21 @@ class Calls(Loops):
 
     # ---- calls that need more than the operation says of itself
     def axis(self, node: ast.Call, function: Any) -> Any:
-        if function is context.axis_index or function is context.axis_size:
-            argument, = self.bind(function, node)
-            axis = self.value(argument)
-            if isinstance(axis, tuple) and all(isinstance(name, str) for name in axis):
-                return self._several_axes(node, axis)
-            if not isinstance(axis, str):
-                self.error(node, "the name of an axis is a compile-time string, or a tuple of several, got "
-                                 f"{ast.unparse(argument)}")
-            self._axis_exists(node, axis)
-            if function is context.axis_index and axis == self.constants.wg_axis:
-                return self.call(context.warpgroup_part, [], node)
-            if function is context.axis_index and axis == GPU_AXIS and self.unit.gpus:
-                return self.call(context.gpu_index, [], node)
-        return NOT_MINE
+        """Rewrite `axis_index` and `axis_size` of an axis, or of several, the last one fastest.
 
-    def _several_axes(self, node: ast.Call, axes: tuple[str, ...]) -> ast.expr:
-        """Return ``axis_index((a, b))`` as ``axis_index(a) * axis_size(b) + axis_index(b)``, ``axis_size((a, b))`` as a product."""
+        ``axis_index((a, b))`` is ``axis_index(a) * axis_size(b) + axis_index(b)``.
+        """
+        if function is not context.axis_index and function is not context.axis_size:
+            return NOT_MINE
+        argument, = self.bind(function, node)
+        known = self.value(argument)
+        axes = known if isinstance(known, tuple) else (known,)
+        if not all(isinstance(name, str) for name in axes):
+            self.error(
+                node,
+                "the name of an axis is a compile-time string, or a tuple of several, got "
+                f"{ast.unparse(argument)}",
+            )
         if len(set(axes)) < len(axes):
             self.error(node, f"each axis is named once, got {axes}")
         for axis in axes:
@@ -76,17 +73,16 @@ class Calls(Loops):
             return self.call(context.axis_index, [literal_node(axis, node)], node)
 
         def size(axis: str) -> ast.expr:
-            known = self.unit.sizes.get(axis)
-            if known is not None:
-                return literal_node(known, node)
+            size = self.unit.sizes.get(axis)
+            if size is not None:
+                return literal_node(size, node)
             return self.call(context.axis_size, [literal_node(axis, node)], node)
 
-        of = index if self.value(node.func) is context.axis_index else size
+        of = index if function is context.axis_index else size
         if not axes:
             return literal_node(int(of is size), node)
-        first, *others = axes
-        whole = of(first)
-        for axis in others:
+        whole = of(axes[0])
+        for axis in axes[1:]:
             whole = self._compute(OPERATIONS[ast.Mult], [whole, size(axis)], node)
             if of is index:
                 whole = self._compute(OPERATIONS[ast.Add], [whole, index(axis)], node)
@@ -112,10 +108,7 @@ class Calls(Loops):
             return NOT_MINE
         name, of = (("program_id", context.folded_index) if function is context.program_id else
                     ("num_programs", context.folded_size))
-        try:
-            context.check_ctas(self.unit, name, dimension)
-        except SpecError as error:
-            self.error(node, str(error))
+        context.check_ctas(self.unit, name, dimension)
         if dimension not in self.unit.folded:
             self.error(node, f"{name}({dimension}): the grid has {self.unit.grid_rank} dimensions, 0…{self.unit.grid_rank - 1}")
         return self.call(of, [literal_node(dimension, node)], node)
@@ -250,11 +243,7 @@ class Calls(Loops):
                                  f"{len(fixed)} arguments at least")
             node.args = list(facts.packed(tuple(node.args), lambda more: located(ast.Tuple([*more], ast.Load()), node)))
             return
-        keywords = {str(k.arg): k.value for k in node.keywords}
-        wrong = mismatch(plain_signature(parameters), len(node.args), list(keywords))
-        if wrong is not None:
-            self.error(node, f"{name}({', '.join(parameters)}): {wrong}")
-        node.args, node.keywords = [*node.args, *(keywords[n] for n in parameters[len(node.args):])], []
+        node.args, node.keywords = self._in_order(name, plain_signature(parameters), node), []
 
     def _fits_registers(self, node: ast.Call, of: ast.expr) -> None:
         """Refuse an accumulator that leaves no register to compute with: ptxas would put it into local memory."""
@@ -297,21 +286,21 @@ class Calls(Loops):
         """Say which of its arguments a nested function, or a lambda written in place, reads; None for other functions."""
         while isinstance(index_map, ast.IfExp) and (test := self.value(index_map.test)) is not MISSING:
             index_map = index_map.body if test else index_map.orelse
-        function: ast.AST = index_map
-        if isinstance(index_map, ast.Name):
-            places = self._binds(index_map.id)
-            function = places[0] if len(places) == 1 else index_map
-        return reads(function) if isinstance(function, (ast.Lambda, ast.FunctionDef)) else None
+        function = self._function_of(index_map)
+        return None if function is None else reads(function)
 
     def bind(self, function: Any, node: ast.Call) -> list[ast.expr]:
         """Return the arguments of a call in the order of the function's parameters, defaults filled in."""
         if any(isinstance(a, ast.Starred) for a in node.args) or any(k.arg is None for k in node.keywords):
             self.error(node, f"{function.__name__}: no * or ** in a kernel's calls: write the arguments out")
-        signature = inspect.signature(function)
+        return self._in_order(function.__name__, inspect.signature(function), node)
+
+    def _in_order(self, name: str, signature: inspect.Signature, node: ast.Call) -> list[ast.expr]:
+        """Return the arguments of a call of `name` in the order of a signature's parameters."""
         keywords = {str(k.arg): k.value for k in node.keywords}
         wrong = mismatch(signature, len(node.args), list(keywords))
         if wrong is not None:
-            self.error(node, f"{function.__name__}{spelled(signature)}: {wrong}")
+            self.error(node, f"{name}{spelled(signature)}: {wrong}")
         bound = signature.bind(*node.args, **keywords)
         result: list[ast.expr] = []
         for name, parameter in signature.parameters.items():

@@ -12,8 +12,20 @@ from ...language.grid import splits, tile_loop
 from ...language.pipeline import barriers, emit, pipelines
 from ...language.tiles import products
 from .arithmetic import Arithmetic
-from .fold import MISSING, literal_node
-from .nodes import assign, children, load, located, names, operation, own, running, walk
+from .fold import MISSING, literal_node, stores
+from .nodes import (
+    Function,
+    assign,
+    children,
+    load,
+    located,
+    names,
+    operation,
+    own,
+    running,
+    surely,
+    walk,
+)
 from .rewriter import NOT_MINE
 from .tile_loops import TileLoops
 from .turns import is_loop, leaves, sure_turns
@@ -74,6 +86,12 @@ class Loops(TileLoops, Arithmetic):
         """Return the facts of the nested function that a name stands for."""
         places = self._binds(name)
         return self.facts.get(id(places[0])) if len(places) == 1 else None
+
+    def _function_of(self, value: ast.expr) -> ast.FunctionDef | ast.Lambda | None:
+        """Return the nested function or the lambda that a value is, None where it is not seen."""
+        places = self._binds(value.id) if isinstance(value, ast.Name) else [value]
+        function = places[0] if len(places) == 1 else None
+        return function if isinstance(function, Function) else None
 
     # ---- loops
     def own_loop(self, node: ast.For) -> Any:
@@ -143,7 +161,7 @@ class Loops(TileLoops, Arithmetic):
         facts: list[ast.expr] = [literal_node(fact, node.iter) for fact in (unpacked, self._waited(node), None)]
         call = node.iter = self.call(pipelines.steps, [node.iter.func, arrays, nested, groups, *facts, last], node.iter)
         changes = {name: statement for statement in walk(*node.body) if isinstance(statement, (ast.Assign, ast.AugAssign))
-                   for name in names(ast.Store, statement) if name in carried}
+                   for name in sorted(names(ast.Store, statement)) if name in carried}
         loop = self.plain_loop(node)
         nested.value, groups.value = int(holds_pipeline(loop.body)), self._groups(loop.body)
         call.args[-2] = literal_node(sure_turns(loop.body), call)
@@ -214,22 +232,13 @@ class Loops(TileLoops, Arithmetic):
         """Return how many products every step issues: what may stay in flight is counted in them, so none may be missing."""
         sure = 0
         for statement in body:
-            if isinstance(statement, (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Expr, ast.Return)):
-                sure += self._products(statement)
+            for node in surely(statement):
+                facts: Facts | None = getattr(node, "facts", None)
+                issues = isinstance(node, ast.Call) and does(self.value(node.func), "issues")
+                sure += issues + (facts.products if facts else 0)
             if any(isinstance(node, (ast.Continue, ast.Return)) for node in walk(statement)):
                 break
         return sure
-
-    def _products(self, node: ast.AST) -> int:
-        """Return how many products evaluating `node` is sure to issue."""
-        match node:
-            case ast.Lambda():
-                return 0
-            case ast.IfExp(test=first) | ast.BoolOp(values=[first, *_]):
-                return self._products(first)
-        facts: Facts | None = getattr(node, "facts", None)
-        own = isinstance(node, ast.Call) and does(self.value(node.func), "issues")
-        return own + (facts.products if facts else 0) + sum(self._products(child) for child in children(node))
 
     def _carried(self, node: ast.For, targets: set[str]) -> list[str]:
         """Return the names that a loop re-binds, bound before it: among them are the accumulators in flight at its end."""
@@ -271,26 +280,21 @@ class Loops(TileLoops, Arithmetic):
         scope = self.scopes[-1][0]
         loops = [loop for loop in walk(scope) if isinstance(loop, ast.For) and in_steps(loop)] if in_steps(node) else []
         inside = {id(n) for loop in loops for s in loop.body for n in walk(s)} if node in loops else set()
-        other = {id(n) for f in walk(scope) if isinstance(f, ast.FunctionDef) and f is not scope
-                 and any(a.arg == name for a in f.args.args) for n in walk(f)}  # a parameter that is called so
-        within = inside | other
-        return all(id(n) in within for n in walk(scope)
-                   if isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Load))
+        return all(id(n) in inside for n in _reads(scope, name))
 
     def _used_after(self, loop: ast.For, name: str) -> ast.Name | None:
         """Return where a name is read behind a loop, before it is bound again."""
         end = loop.end_lineno or loop.lineno
         rebound = [getattr(p, "lineno", 0) for p in self.scopes[-1][1][name] if getattr(p, "lineno", 0) > end]
+        return next((n for n in _reads(self.scopes[-1][0], name)
+                     if n.lineno > end and not any(line <= n.lineno for line in rebound)), None)
 
-        def read(node: ast.AST) -> Iterator[ast.Name]:
-            for child in children(node):
-                own = isinstance(child, (ast.FunctionDef, ast.Lambda)) and any(
-                    (isinstance(n, ast.arg) and n.arg == name) or (isinstance(n, ast.Name) and n.id == name
-                                                                  and isinstance(n.ctx, ast.Store)) for n in walk(child))
-                if own:  # another variable of that name
-                    continue
-                if isinstance(child, ast.Name) and child.id == name and isinstance(child.ctx, ast.Load):
-                    yield child
-                yield from read(child)
 
-        return next((n for n in read(self.scopes[-1][0]) if n.lineno > end and not any(line <= n.lineno for line in rebound)), None)
+def _reads(node: ast.AST, name: str) -> Iterator[ast.Name]:
+    """Yield where a variable is read below a node, not where nested functions have their own."""
+    for child in children(node):
+        if isinstance(child, Function) and any(bound == name for bound, _ in stores(child)):
+            continue
+        if isinstance(child, ast.Name) and child.id == name and isinstance(child.ctx, ast.Load):
+            yield child
+        yield from _reads(child, name)

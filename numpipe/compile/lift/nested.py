@@ -14,7 +14,7 @@ from ...language.pipeline import emit
 from .calls import Calls
 from .fold import stores
 from .loops import BUILDERS, holds_pipeline, makes_pipeline
-from .nodes import assign, children, definition, load, located, names, own, parameters, walk
+from .nodes import assign, definition, load, located, names, own, parameters, surely, walk
 from .rewriter import CONTEXT
 from .turns import holds_turns
 from .waits import Waits
@@ -153,19 +153,9 @@ def _misuse(function: ast.FunctionDef, verb: str) -> str:
     if len(call.args) != 1 or call.keywords:
         return f"{verb} the pipeline with {len(call.args) + len(call.keywords)} arguments (line {use.lineno}): it takes the "\
                "initial carry"
-    if not any(_evaluates(statement, use) for statement in function.body):
+    if not any(part is use for statement in function.body for part in surely(statement)):
         return f"{verb} the pipeline under a condition or in a loop (line {use.lineno}): every warpgroup runs it, once"
     for node in walk(*function.body):
         if isinstance(node, ast.Return) and node.lineno < use.lineno:
             return f"may return (line {node.lineno}) before it {verb} the pipeline: every warpgroup runs it, once"
     return ""
-
-
-def _evaluates(node: ast.AST, use: ast.AST) -> bool:
-    """Whether running `node` evaluates `use` exactly once, whatever happens."""
-    match node:
-        case ast.For() | ast.While() | ast.If() | ast.FunctionDef() | ast.Lambda():
-            return False
-        case ast.IfExp(test=first) | ast.BoolOp(values=[first, *_]):
-            return _evaluates(first, use)
-    return node is use or any(_evaluates(child, use) for child in children(node))

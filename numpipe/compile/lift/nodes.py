@@ -65,6 +65,19 @@ def own(body: Iterable[ast.AST]) -> Iterator[ast.AST]:
             todo += children(node)
 
 
+def surely(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield what running a statement, or evaluating an expression, evaluates once in any case."""
+    match node:
+        case ast.For() | ast.While() | ast.If() | ast.FunctionDef() | ast.Lambda():
+            return
+        case ast.IfExp(test=first) | ast.BoolOp(values=[first, *_]):
+            yield from surely(first)
+            return
+    yield node
+    for child in children(node):
+        yield from surely(child)
+
+
 def parameters_of(function: Function) -> list[str]:
     """Return the names of a function's parameters."""
     return [argument.arg for argument in (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)]

@@ -48,11 +48,10 @@ class Session:
     def site(self, source: Source, node: ast.Call) -> str:
         """Return the place of a pipeline in the source, by which its ring is known: a line, and as much more as makes it unique."""
         position = source.position(node)
-        path = source.filename.replace("\\", "/").split("/")
-        line, column = node.lineno, node.col_offset + 1
-        spellings = [f"{path[-1]}:{line}", f"{path[-1]}:{line}:{column}",
-                     *(f"{'/'.join(path[-n:])}:{line}:{column}" for n in range(2, len(path) + 1))]
-        site = next((s for s in spellings if self.sites.get(s, position) == position), f"{os.path.join(*path)}:{line}:{column}")
+        line = f"{os.path.basename(source.filename)}:{node.lineno}"
+        column = f":{node.col_offset + 1}"
+        spellings = (line, line + column, f"{source.filename}:{node.lineno}{column}")
+        site = next(s for s in spellings if self.sites.get(s, position) == position)
         self.sites[site] = position
         return site
 

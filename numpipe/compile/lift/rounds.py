@@ -6,6 +6,7 @@ import ast
 import copy
 
 from ...core.machine import current
+from .nodes import load, located
 
 NAME = "__np_a_round_begins"
 """no operation is called like this, whose names begin with __np_ too"""
@@ -23,8 +24,5 @@ def counted(module: ast.Module) -> ast.Module:
     module = copy.deepcopy(module)
     for node in ast.walk(module):
         if isinstance(node, ast.While):
-            call = ast.Expr(ast.Call(ast.Name(NAME, ast.Load()), [], []))
-            for made in ast.walk(call):
-                ast.copy_location(made, node.test)
-            node.body.insert(0, call)
+            node.body.insert(0, located(ast.Expr(ast.Call(load(NAME), [], [])), node.test))
     return module

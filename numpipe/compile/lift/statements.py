@@ -123,19 +123,17 @@ class Statements(Calls):
     def _check(self, condition: ast.expr, message: str, statement: str, node: ast.AST, *, always: bool) -> ast.expr:
         place = (message, statement, self.source.filename, node.lineno, always)  # type: ignore[attr-defined]
         checks: list[ast.expr] = [
-            self.call(debug.check, [self.visit(part), *(literal_node(p, node) for p in place)], node)
-            for part in _conjuncts(condition)]
+            self.call(debug.check, [part, *(literal_node(p, node) for p in place)], node)
+            for part in _conjuncts(self.visit(condition))
+        ]
         return checks[0] if len(checks) == 1 else ast.copy_location(ast.Tuple(checks, ast.Load()), node)
 
 
 def _conjuncts(condition: ast.expr) -> list[ast.expr]:
-    """Return conditions that must hold together, each to be checked alone: `and` would ask the memory role for the truth of values
-    that it does not have."""
-    match condition:
-        case ast.BoolOp(op=ast.And(), values=parts):
-            return [c for part in parts for c in _conjuncts(part)]
-        case ast.Compare(left=left, ops=[_, _, *_] as ops, comparators=rights):
-            if all(isinstance(middle, (ast.Name, ast.Constant, ast.Attribute)) for middle in rights[:-1]):  # evaluated twice
-                return [ast.copy_location(ast.Compare(a, [o], [b]), condition)
-                        for a, o, b in zip([left, *rights], ops, rights, strict=False)]
+    """Return rewritten conditions that must hold together, each to be checked alone.
+
+    `and` would ask the memory role for the truth of values that it does not have.
+    """
+    if isinstance(condition, ast.BoolOp) and isinstance(condition.op, ast.And):
+        return [each for part in condition.values for each in _conjuncts(part)]
     return [condition]

@@ -89,15 +89,23 @@ class Turns(Rewriter):
         """Refuse a rewritten kernel whose pipelines stand outside a loop over tiles, or that has no such loop."""
         if self.unit.turns < 2:
             return
-        for statement in _outside(node.body):
-            found = pipeline_in(statement)
-            if found is not None:
-                self.error(found, f"{WHY}, so that a slot is released by one of them: a pipeline outside a loop over tiles has "
-                                  "all of them as its readers; put it into `for … in numpipe.tiles(…):`, or use "
-                                  "schedule='cooperative'")
-        if not any(getattr(inner, "over_tiles", False) for inner in walk(node)):
-            self.error(node, f"{WHY}, and the kernel has no loop over tiles: write `for m, n in numpipe.tiles(…):`, or use "
-                             "schedule='cooperative'")
+        loops = [inner for inner in walk(node) if getattr(inner, "over_tiles", False)]
+        inside = {id(part) for loop in loops for part in walk(loop)}
+        every = running((pipelines.steps,), "pipelines", *node.body)
+        found = next((part for part in every if id(part) not in inside), None)
+        if found is not None:
+            self.error(
+                found,
+                f"{WHY}, so that a slot is released by one of them: a pipeline outside a loop over "
+                "tiles has all of them as its readers; put it into `for … in numpipe.tiles(…):`, "
+                "or use schedule='cooperative'",
+            )
+        if not loops:
+            self.error(
+                node,
+                f"{WHY}, and the kernel has no loop over tiles: write "
+                "`for m, n in numpipe.tiles(…):`, or use schedule='cooperative'",
+            )
 
 
 def _passes(statement: ast.stmt) -> bool:
@@ -135,16 +143,3 @@ def with_skips(body: list[ast.stmt], before: list[ast.stmt]) -> list[ast.stmt]:
                 setattr(statement, field, with_skips(inner, before))
         result += [*before, statement] if isinstance(statement, ast.Continue) else [statement]
     return result
-
-
-def _outside(body: list[ast.stmt]) -> Iterator[ast.stmt]:
-    """Yield the largest statements that neither are in a loop over tiles nor hold one."""
-    for statement in body:
-        if getattr(statement, "over_tiles", False):
-            continue
-        if any(getattr(inner, "over_tiles", False) for inner in walk(statement)):
-            for _, part in ast.iter_fields(statement):
-                if isinstance(part, list) and part and isinstance(part[0], ast.stmt):
-                    yield from _outside(part)
-        else:
-            yield statement

@@ -1,9 +1,11 @@
 """The number of products that a wait may leave in flight, where the kernel does not say it: ``s = numpipe.wgmma_wait(s)``.
 
-wgmmas end in the order of their issue, so a wait for one may leave as many in flight as were issued after it. The pass counts these
-backwards from the wait to where the accumulator was assigned, on every path that constants do not rule out, and takes the least
-number. What the pass does not see (a function that is called, a `while`, a value of another name) counts as no product, so that
-the wait is longer and never too short. The simulated SM, which knows the groups, reports one that leaves too many in flight::
+wgmmas end in the order of their issue, so a wait for one may leave as many in flight as were issued
+after it. The pass goes through the function once and counts, for each name, the products issued
+since it was bound, on every path that constants do not rule out, and takes the least number. What
+the pass does not see (a function that is called, a `while`, a value of another name) counts as no
+product, so that the wait is longer and never too short. The simulated SM, which knows the groups,
+reports one that leaves too many in flight::
 
     for (j,), (k_tile, v_tile) in pipe(k, v):
         s = numpipe.wgmma(None, q_tile, k_tile.T)
@@ -16,17 +18,13 @@ the wait is longer and never too short. The simulated SM, which knows the groups
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable
 
 from ...core.op import does
 from ...language.tiles import products
 from .fold import MISSING, stores
-from .nodes import names, own, walk
+from .nodes import names, own, surely, walk
 from .rewriter import Rewriter
-
-Step = tuple[list[ast.stmt], int, tuple[ast.AST, str] | None]
-"""statements, the position in them, and the statement whose part they are, with the part's name"""
 
 
 class Waits(Rewriter):
@@ -43,92 +41,104 @@ class Waits(Rewriter):
             value = self.constants.evaluate(test, local)
             return None if value is MISSING else bool(value)
 
-        dropped = {id(part.value) for part in own(node.body) if isinstance(part, ast.Expr)}  # refused later, by `unused_product`
-        for call in own(node.body):
-            if isinstance(call, ast.Call) and len(call.args) == 1 and not call.keywords and id(call) not in dropped and (
-                    does(self.value(call.func), "waits")):
-                name = call.args[0].id if isinstance(call.args[0], ast.Name) else ""
-                groups = pending(node, call, name, issues, arm)
-                call.func = self.named("wait_for", products.drained_behind, call)
-                call.args.append(ast.copy_location(ast.Constant(groups), call))
+        every = list(own(node.body))
+        unused = {id(part.value) for part in every if isinstance(part, ast.Expr)}
+        waits = [
+            part
+            for part in every
+            if isinstance(part, ast.Call)
+            and len(part.args) == 1
+            and not part.keywords
+            and id(part) not in unused  # `unused_product` refuses it later
+            and does(self.value(part.func), "waits")
+        ]
+        for call, groups in pending(node, waits, issues, arm).items():
+            call.func = self.named("wait_for", products.drained_behind, call)
+            call.args.append(ast.copy_location(ast.Constant(groups), call))
 
 
-def pending(function: ast.FunctionDef, wait: ast.AST, name: str, issues: Callable[[ast.AST], bool],
-            arm: Callable[[ast.expr], bool | None] = lambda _: None) -> int:
-    """Return how many groups a wait for the accumulator `name` may leave, in the source of a function; 0 where that is not seen.
+def pending(
+    function: ast.FunctionDef,
+    waits: Iterable[ast.Call],
+    issues: Callable[[ast.AST], bool],
+    arm: Callable[[ast.expr], bool | None] = lambda _: None,
+) -> dict[ast.Call, int]:
+    """Return how many groups each of these waits may leave, in the source of a function.
 
-    `issues` says whether a node is a call that issues a product, `arm` what the test of an `if` is, where that is known when the
-    kernel is compiled.
+    `issues` says whether a node is a call that issues a product, `arm` what the test of an `if` is,
+    where that is known when the kernel is compiled.
     """
-    way = _way(function.body, wait)
-    return 0 if way is None or not name else min(_Count(name, issues, arm).before(way), products.MOST)
+    count = _Count(waits, issues, arm)
+    if count.groups:
+        count.block(function.body, {})
+    return count.groups
 
 
 def in_place(body: list[ast.stmt]) -> list[ast.stmt]:
     """Return statements, with each `with` replaced by its body, which runs exactly once too."""
-    return [part for statement in body for part in (in_place(statement.body) if isinstance(statement, ast.With) else [statement])]
+    return [
+        part
+        for statement in body
+        for part in (in_place(statement.body) if isinstance(statement, ast.With) else [statement])
+    ]
 
 
-def _way(body: list[ast.stmt], wait: ast.AST, owner: tuple[ast.AST, str] | None = None) -> list[Step] | None:
-    """Return the blocks around a wait, outermost first."""
-    body = in_place(body)
-    for position, statement in enumerate(body):
-        if not any(node is wait for node in walk(statement)):
-            continue
-        for field in ("body", "orelse"):
-            inner = getattr(statement, field, None)
-            if isinstance(inner, list) and (found := _way(inner, wait, (statement, field))) is not None:
-                return [(body, position, owner), *found]
-        return [(body, position, owner)]
-    return None
+class _Count:
+    """Counts the products issued since each name was bound; `groups` has the least at each wait."""
 
+    def __init__(
+        self,
+        waits: Iterable[ast.Call],
+        issues: Callable[[ast.AST], bool],
+        arm: Callable[[ast.expr], bool | None],
+    ) -> None:
+        self.groups = dict.fromkeys(waits, products.MOST)
+        self.issues, self.arm = issues, arm
 
-class _Count(NamedTuple):
-    """Counts the products that are issued between the assignment of the accumulator `name` and a wait for it."""
+    def block(self, body: list[ast.stmt], issued: dict[str, int]) -> set[str]:
+        """Follow statements, and update what was `issued` since each name was bound, if it was.
 
-    name: str
-    issues: Callable[[ast.AST], bool]
-    arm: Callable[[ast.expr], bool | None]
+        Return the names that they may bind.
+        """
+        every = set[str]()
+        for statement in in_place(body):
+            bound = names(ast.Store, statement)
+            match statement:
+                case ast.If(test=first):
+                    self.note(first, issued)
+                    taken, arms = self.arm(first), [statement.body, statement.orelse]
+                    if taken is not None:
+                        arms = [statement.body if taken else statement.orelse]
+                    ends = [dict(issued) for _ in arms]
+                    bound = set().union(*map(self.block, arms, ends))
+                    issued.update({name: min(end[name] for end in ends) for name in issued})
+                case ast.For(iter=first) | ast.While(test=first):
+                    self.note(first, issued)
+                    self.steps(statement, issued)
+                    self.block(statement.orelse, {})
+                case _:
+                    self.note(statement, issued)
+                    more = sum(map(self.issues, surely(statement)))
+                    issued.update({name: count + more for name, count in issued.items()})
+            issued.update(dict.fromkeys(bound, 0))
+            every |= bound
+        return every
 
-    def before(self, way: list[Step]) -> int:
-        """Return the least number of groups between the accumulator's assignment and the position in the innermost block."""
-        *outer, (body, position, part_of) = way
-        owner, field = part_of or (None, "")
-        made, count = self.behind(body[:position])
-        if made:
-            return count
-        if not outer:
-            return 0  # nothing here makes it: it is a parameter
-        if isinstance(owner, ast.For) and field == "body":  # from the step before, or from before the loop
-            if any(isinstance(node, (ast.Continue, ast.Break)) for node in own(body)):
-                return 0  # a step may end before it issues what stands behind
-            made, again = self.behind(body[position:])
-            return count + min(self.before(outer), again) if made else count + self.before(outer)
-        return count + self.before(outer) if isinstance(owner, ast.If) else 0
+    def steps(self, loop: ast.For | ast.While, issued: dict[str, int]) -> None:
+        """Follow the body of a loop from before the loop, and from the previous step."""
+        leaves = any(isinstance(part, (ast.Continue, ast.Break)) for part in own(loop.body))
+        begin: dict[str, int] = {}
+        if isinstance(loop, ast.For) and not leaves:  # others may end before they issue
+            begin = {name: issued.get(name, 0) for name in names(ast.Load, *self.groups)}
+        for _ in range(2):
+            end = dict(begin)
+            self.block(loop.body, end)
+            begin = {name: min(count, end[name]) for name, count in begin.items()}
 
-    def behind(self, body: list[ast.stmt]) -> tuple[bool, int]:
-        """Return whether statements assign the accumulator, and the groups issued after that, or by all statements if none does."""
-        count = 0
-        for statement in reversed(body):
-            made, issued = self.statement(statement)
-            if made:
-                return True, count
-            count += issued
-        return False, count
-
-    def statement(self, statement: ast.stmt) -> tuple[bool, int]:
-        """Return whether a statement assigns the accumulator (binds its name), and how many wgmmas it is sure to issue."""
-        if isinstance(statement, ast.If) and (taken := self.arm(statement.test)) is not None:
-            return self.block(statement.body if taken else statement.orelse)
-        if isinstance(statement, ast.If):
-            arms = [self.block(arm) for arm in (statement.body, statement.orelse)]
-            return any(made for made, _ in arms), 0 if any(made for made, _ in arms) else min(count for _, count in arms)
-        binds = self.name in names(ast.Store, statement)
-        if isinstance(statement, (ast.For, ast.While, ast.FunctionDef)) or any(
-                isinstance(node, (ast.IfExp, ast.BoolOp, ast.Lambda)) for node in walk(statement)):
-            return binds, 0
-        return binds, sum(self.issues(node) for node in walk(statement))
-
-    def block(self, body: list[ast.stmt]) -> tuple[bool, int]:
-        parts = [self.statement(statement) for statement in in_place(body)]
-        return any(made for made, _ in parts), sum(count for _, count in parts)
+    def note(self, node: ast.AST, issued: dict[str, int]) -> None:
+        """Give the waits in an expression, or in a statement without others in it, their count."""
+        for part in walk(node):
+            if isinstance(part, ast.Call) and part in self.groups:
+                of = part.args[0]
+                count = issued.get(of.id, 0) if isinstance(of, ast.Name) else 0
+                self.groups[part] = min(self.groups[part], count)

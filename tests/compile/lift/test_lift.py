@@ -70,7 +70,7 @@ def test_the_size_of_the_warpgroup_axis_is_a_literal() -> None:
         rows = 128 // numpipe.axis_size("wg")
         n = numpipe.axis_size("x")
 
-    assert body(kernel) == ["rows = 64", "n = numpipe.axis_size('x')"]
+    assert body(kernel) == ["rows = 64", "n = __np_axis_size('x')"]
 
 
 def test_constants_of_the_module_and_of_the_enclosing_function_are_literals() -> None:

@@ -88,7 +88,7 @@ def test_a_wait_counts_what_was_issued_in_a_turn() -> None:
         return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == name
 
     wait = next(node for node in ast.walk(function) if calls(node, "wait"))
-    assert pending(function, wait, "s", lambda node: calls(node, "wgmma")) == 2
+    assert pending(function, [wait], lambda node: calls(node, "wgmma")) == {wait: 2}
 
 
 def test_a_deadlock_names_the_token_and_the_line() -> None:

@@ -51,8 +51,7 @@ def test_groups_are_counted_on_every_way_to_the_wait(groups: int, source: str) -
         return test.value if isinstance(test, ast.Constant) else None  # type: ignore[return-value]
 
     wait = next(node for node in ast.walk(function) if calls(node, "wait"))
-    name = wait.args[0].id  # type: ignore[attr-defined]
-    assert pending(function, wait, name, lambda node: calls(node, "wgmma"), arm) == groups
+    assert pending(function, [wait], lambda node: calls(node, "wgmma"), arm) == {wait: groups}
 
 
 @numpipe.kernel(num_compute_wgs=1)
