@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import ml_dtypes
@@ -19,15 +17,6 @@ from numpipe.launch import driver, pinned, transfers
 from tests.kernels.covering import examples
 from tests.kernels.host_fakes import QueuedDriver, doubling, install
 from tests.kernels.launch_fakes import view
-
-
-@pytest.fixture
-def cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[QueuedDriver]:
-    cuda = install(monkeypatch, QueuedDriver())
-    yield cuda
-    if cuda.live and not any(cuda.queues.values()):
-        gc.collect()
-        assert not cuda.live or any(cuda.queues.values())
 
 
 @st.composite

@@ -9,7 +9,6 @@ import sys
 import threading
 import time
 import types
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ import numpipe
 from numpipe import LaunchError, TargetError, launch
 from numpipe.launch import device, driver, launcher
 from tests.kernels.launch_fakes import FakeDriver
-from tests.kernels.launch_kernels import SIZES, arrays, doubled, image
+from tests.kernels.launch_kernels import arrays, doubled, image
 from tests.launch.test_launch_driver import OK, Api, Names, Result, api
 
 A100, H100, H200 = ("NVIDIA A100", (8, 0)), ("NVIDIA H100", (9, 0)), ("NVIDIA H200", (9, 0))
@@ -30,18 +29,6 @@ __all__ = ["api"]
 @pytest.fixture(autouse=True)
 def _no_disk_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NUMPIPE_CACHE", "0")  # compiles are counted, or faked
-
-
-@pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
-    fake = FakeDriver()
-    fake.sizes = SIZES
-    monkeypatch.setattr(driver, "_opened", fake)
-    monkeypatch.setattr(device, "cuda_wheels_major", lambda: 13)
-    monkeypatch.delenv(device.VARIABLE, raising=False)
-    launch.gpu_state.cache_clear()
-    yield fake
-    launch.gpu_state.cache_clear()
 
 
 # ---- devices

@@ -8,7 +8,6 @@ import struct
 import sys
 import threading
 import types
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -23,15 +22,6 @@ from tests.kernels.launch_kernels import image
 
 Kernel = functools.partial(image, name="scale")
 """what the compiler returns for a kernel of these maps and arrays"""
-
-
-@pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
-    fake = FakeDriver()
-    monkeypatch.setattr(driver, "_opened", fake)
-    launch.encode.cache_clear()
-    yield fake
-    launch.encode.cache_clear()
 
 
 def device(ptr: int, shape: tuple[int, ...], strides: tuple[int, ...] | None = None) -> launch.ArrayInfo:

@@ -15,7 +15,7 @@ import pytest
 
 import numpipe
 from numpipe import LaunchError, PipelineDeadlock, SpecError, TargetError, launch
-from numpipe.launch import DeviceArray, controls, device, driver
+from numpipe.launch import DeviceArray, controls
 from numpipe.plan import control_block
 from numpipe.plan.copies import MapRequest
 from tests.kernels.launch_fakes import FakeDriver
@@ -30,19 +30,10 @@ H200 = ("NVIDIA H200", (9, 0))
 
 
 @pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
-    fake = FakeDriver(count=2, gpus=(H200, H200))
-    fake.sizes = [TABLE, *[8] * WORDS]
-    monkeypatch.setattr(driver, "_opened", fake)
-    monkeypatch.setattr(device, "cuda_wheels_major", lambda: 13)
-    monkeypatch.setenv("NUMPIPE_CACHE", "0")
-    monkeypatch.delenv(device.VARIABLE, raising=False)
-    launch.gpu_state.cache_clear()
-    launch.encode.cache_clear()
+def fake(fake: FakeDriver) -> Iterator[FakeDriver]:
+    fake.count, fake.gpus, fake.sizes = 2, (H200, H200), [TABLE, *[8] * WORDS]
     yield fake
     gc.collect()
-    launch.gpu_state.cache_clear()
-    launch.encode.cache_clear()
 
 
 def shift(semaphores: Any = 3, **options: Any) -> Any:
