@@ -315,50 +315,6 @@ def test_outputs_of_more_than_2_to_31_elements_stored_by_the_lanes(big: Any) -> 
 
 
 # ---- other libraries, the reference, the example
-def padded_torch(values: Any, torch: Any) -> Any:
-    """A tensor whose rows are padded to 16 bytes: a slice of a wider one."""
-    rows, columns = values.shape
-    wide = torch.full((rows, -(-columns // 8) * 8 + 8), float("nan"), dtype=torch.float16, device="cuda")
-    wide[:, :columns] = torch.from_numpy(values).cuda()
-    return wide[:, :columns]
-
-
-def test_torch_tensors() -> None:
-    torch = pytest.importorskip("torch")
-    for shape in ((300, 264, 136), (129, 257, 65)):
-        a, b = integers(*shape)
-        left, right = padded_torch(a, torch), padded_torch(b, torch)
-        c = matmul(left, right)
-        assert isinstance(c, torch.Tensor) and c.is_contiguous()
-        assert_exact(c.cpu().numpy(), a, b)
-        poisoned = torch.full_like(c, float("nan"))
-        assert matmul(left, right, out=poisoned) is poisoned
-        assert torch.equal(poisoned, c)
-        bf16 = matmul(left.to(torch.bfloat16)[:, :64], right.to(torch.bfloat16)[:, :64]) if shape[2] % 8 == 0 else None
-        if bf16 is not None:
-            assert torch.equal(bf16, (left[:, :64].double() @ right[:, :64].double().T).to(torch.bfloat16))
-
-
-def test_torch_columns_and_streams() -> None:
-    torch = pytest.importorskip("torch")
-    a, b = integers(256, 264, 128)
-    left, right = torch.from_numpy(a).cuda().T.contiguous().T, torch.from_numpy(b).cuda()
-    stream = torch.cuda.Stream()
-    torch.cuda.synchronize()
-    with torch.cuda.stream(stream):
-        c = matmul(left, right)
-    stream.synchronize()
-    assert_exact(c.cpu().numpy(), a, b)
-
-
-def test_cupy_arrays() -> None:
-    cupy = pytest.importorskip("cupy")
-    a, b = integers(300, 264, 136)
-    c = matmul(cupy.asarray(a), cupy.asarray(b))
-    assert isinstance(c, cupy.ndarray)
-    assert_exact(cupy.asnumpy(c), a, b)
-
-
 @pytest.mark.parametrize("dtype", [F16, BF16], ids=str)
 def test_the_reference_computes_the_same_product(dtype: Any) -> None:
     cublas = load_cublas()

@@ -232,30 +232,6 @@ def test_tensors_in_and_out(name: str, place: str) -> None:
         assert c.dtype == a.dtype and c.device == a.device and torch.equal(c, tensor)
 
 
-def test_tensors_on_a_side_stream() -> None:
-    torch = pytest.importorskip("torch")
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        a = torch.ones(64, 64, device="cuda")
-        infos = [launch.describe(a, "a")]
-        assert launch.current_stream(infos) == launch.as_stream(stream) == stream.cuda_stream
-        torch.cuda._sleep(50_000_000)
-        a *= 3
-        c = copied(a)
-    stream.synchronize()
-    assert bool((c == 3).all())
-
-
-def test_cupy_arrays_in_and_out() -> None:
-    cupy = pytest.importorskip("cupy")
-    a = cupy.arange(33 * 65, dtype=cupy.float32).reshape(33, 65)
-    for array in (a, a.T, a[1::2, 3:]):
-        c = copied(array)
-        assert isinstance(c, cupy.ndarray) and bool((c == array).all())
-    with cupy.cuda.Stream() as stream:
-        assert launch.current_stream([launch.describe(a, "a")]) == launch.as_stream(stream) == stream.ptr
-
-
 def test_the_device_arrays_of_numpipe_are_read_by_others() -> None:
     torch = pytest.importorskip("torch")
     array = copied(launch.DeviceArray((4, 4), np.float32))
