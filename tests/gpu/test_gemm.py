@@ -21,6 +21,7 @@ from cublas import load_cublas  # type: ignore[import-not-found]  # examples/cub
 from gemm import Config, matmul  # type: ignore[import-not-found]  # examples/gemm.py
 from numpipe import CompilerParams, launch
 from numpipe.launch import driver
+from tests.gpu.frames import Framed
 from tests.language.pipeline import test_gemm_simulated as simulated
 from tests.language.pipeline.test_gemm_simulated import (
     BF16,
@@ -42,44 +43,9 @@ DEFAULT, SMALL = Config(), Config(tm=128, tn=64, tk=64, slots=3)
 REPEATS = 10
 
 
-class Framed:
-    """A matrix on the GPU inside a larger allocation of NaN, as other libraries pass theirs.
-
-    TMA can address it unless `odd`: then neither its base nor its rows are at multiples of 16 bytes.
-    """
-
-    def __init__(self, values: Any, odd: bool = False) -> None:
-        self.dtype, self.shape = values.dtype, values.shape
-        self.transposed = not values.flags.c_contiguous
-        rows = values.T if self.transposed else values
-        self.inside = (slice(2, 2 + rows.shape[0]), slice(left := 1 if odd else 8, left + rows.shape[1]))
-        pitch = left + rows.shape[1] + 9
-        pitch += 1 - pitch % 2 if odd else -pitch % 8
-        self.frame = np.full((rows.shape[0] + 4, pitch), np.nan, self.dtype)
-        self.frame[self.inside] = rows
-        self.whole = launch.DeviceArray.from_host(self.frame.reshape(-1))
-        size = self.dtype.itemsize
-        strides = (size, pitch * size) if self.transposed else (pitch * size, size)
-        interface = self.whole.__cuda_array_interface__
-        self.__cuda_array_interface__ = interface | {
-            "shape": self.shape, "strides": strides, "data": (interface["data"][0] + (2 * pitch + left) * size, False)}
-
-    @classmethod
-    def poisoned(cls, shape: tuple[int, int], dtype: Any, order: str = "C", odd: bool = False) -> Framed:
-        return cls(np.full(shape, np.nan, dtype, order=order), odd)  # type: ignore[call-overload]
-
-    def values(self) -> Any:
-        """The matrix on the host; asserts that nobody wrote around it."""
-        frame = self.whole.copy_to_host().reshape(self.frame.shape)
-        values = frame[self.inside].copy()
-        frame[self.inside] = np.nan
-        assert np.isnan(frame.astype(np.float32)).all(), "something was written outside the output"
-        return values.T if self.transposed else values
-
-
 def check(kernel: Any, a: Any, b: Any, *more: Any, dtype: Any = None, order: str = "C", odd: bool = False, **statics: Any) -> None:
     """Run on framed copies of host arrays and compare with the exact product."""
-    c = Framed.poisoned((len(a), len(b)), dtype or a.dtype, order, odd)
+    c = Framed.poisoned((len(a), len(b)), dtype or a.dtype, odd, order)
     assert kernel(Framed(a), Framed(b), *more, out=c, **statics) is c
     assert_exact(c.values(), a, b, dtype)
 
