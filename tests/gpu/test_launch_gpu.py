@@ -8,7 +8,6 @@ from __future__ import annotations
 import itertools
 import subprocess
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ import pytest
 from numpipe import launch
 from numpipe.errors import LaunchError
 from numpipe.plan.resources import Resources
+from tests.kernels.threads import in_threads
 
 ALONE = True  # it orders streams against each other, and exhausts what a launch may ask for
 
@@ -190,22 +190,14 @@ def test_host_arrays_go_through_a_kernel_and_back(shape: tuple[int, int], order:
 
 
 def test_a_thread_that_never_touched_the_gpu_may_launch() -> None:
-    failures: list[BaseException] = []
+    def work(_: int) -> None:
+        test_host_arrays_go_through_a_kernel_and_back((3, 5), "C", np.float16)
+        like = launch.describe(launch.DeviceArray((3, 5), np.float16), "a")
+        c = launch.describe(launch.DeviceArray((3, 5), np.float16), "c")
+        kernel = probe(copy_ptx(2), ("a", "c"), ("row", "row"))
+        launch.Prepared(kernel, [like, c], outputs=1)((1, 1, 1), [like, c])
 
-    def work() -> None:
-        try:
-            test_host_arrays_go_through_a_kernel_and_back((3, 5), "C", np.float16)
-            like = launch.describe(launch.DeviceArray((3, 5), np.float16), "a")
-            c = launch.describe(launch.DeviceArray((3, 5), np.float16), "c")
-            kernel = probe(copy_ptx(2), ("a", "c"), ("row", "row"))
-            launch.Prepared(kernel, [like, c], outputs=1)((1, 1, 1), [like, c])
-        except BaseException as error:
-            failures.append(error)
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    assert not failures, failures
+    in_threads(1, work)
 
 
 # ---- device arrays of the libraries

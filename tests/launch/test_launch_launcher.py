@@ -19,6 +19,7 @@ from numpipe.launch import driver
 from numpipe.launch.table import MOST
 from tests.kernels.launch_fakes import CudaArray, FakeDriver, TorchTensor, view
 from tests.kernels.launch_kernels import image
+from tests.kernels.threads import in_threads
 
 Kernel = functools.partial(image, name="scale")
 """what the compiler returns for a kernel of these maps and arrays"""
@@ -190,15 +191,7 @@ def test_calls_from_several_threads_do_not_mix_their_parameters(fake: FakeDriver
     fake.kernel = kernel
     prepared = of_one_array(np.int64)
 
-    def work(i: int) -> None:
-        for _ in range(20):
-            prepared((i, 1, 1), [device(i * 64, (8,))], [i * 64])
-
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(1, 5)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(4, lambda i: [prepared((i + 1, 1, 1), [device(64 + i * 64, (8,))], [64 + i * 64]) for _ in range(20)])
     assert len(seen) == 80 and all(a == b == c for a, b, c in seen)
 
 

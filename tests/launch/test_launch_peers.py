@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import gc
 import struct
-import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -20,6 +19,7 @@ from numpipe.plan import control_block
 from numpipe.plan.copies import MapRequest
 from tests.kernels.launch_fakes import FakeDriver
 from tests.kernels.launch_kernels import compiled_as, image
+from tests.kernels.threads import in_threads
 
 MAP = MapRequest(1, (64, 32), 128)
 WORDS = 2 * 5 + 3
@@ -127,11 +127,7 @@ def test_calls_of_several_threads_come_to_all_gpus_in_one_order(fake: FakeDriver
         time.sleep(0.0005)
 
     fake.kernel = note
-    threads = [threading.Thread(target=lambda kernel=kernel: [kernel(x, y, mesh=mesh) for _ in range(10)]) for kernel in kernels]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(4, lambda number: [kernels[number](x, y, mesh=mesh) for _ in range(10)])
     assert len(seen) == 80 and seen[::2] == seen[1::2]
 
 
