@@ -106,8 +106,8 @@ def test_places_of_a_tile_or_grid_that_is_not_there_are_refused() -> None:
 # ---- in a kernel
 @pytest.mark.parametrize("order", ORDERS, ids=str)
 def test_a_kernel_walks_an_order_as_the_host_does(order: Any, target: str) -> None:
-    large = ((1, 64, 33), (3, 17, 19), (1, 1, 50), (1, 50, 1)) if target == "gpu" else ()
-    for shape in ((1, 5, 3), (2, 3, 4), (2, 0, 3), (1, 1, 1), *large):
+    more = ((1, 64, 33), (3, 17, 19), (1, 1, 50), (1, 50, 1)) if target == "gpu" else ((2, 0, 3),)
+    for shape in ((1, 5, 3), (2, 3, 4), (1, 1, 1), *more):
         c = output(shape[0] * shape[1], shape[2])
         numbered(c, *map(np.int32, shape), order=order, target=target)
         found = numbers(c) if np.prod(shape) else numbers(c)[:0]
