@@ -184,7 +184,10 @@ def again(request: pytest.FixtureRequest) -> range:
 
 @pytest.fixture
 def runs(request: pytest.FixtureRequest, target: str, again: range) -> list[Callable[..., Any]]:
-    """Functions that run a kernel: on the GPU ``REPEATS`` of them, else a simulation for each of the module's ``SEEDS``."""
+    """Functions that run a kernel: on the GPU ``REPEATS`` of them, else a simulation for each of ``SEEDS``.
+
+    Both are constants of the file that collects the test; without them it runs once, in the model's order.
+    """
 
     def on_gpu(kernel: Any, *args: Any, **statics: Any) -> Any:
         return kernel(*args, target="gpu", **statics)

@@ -1,4 +1,4 @@
-"""Arrays on the GPU as other libraries pass theirs: parts of a larger allocation, where writing too much shows."""
+"""Arrays on the GPU inside a larger allocation, where a write around the array shows."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from numpipe import launch
 
 
 class Framed:
-    """An array on the GPU inside a larger one of NaN: strides that are not dense, an address that is not the allocation's.
+    """An array on the GPU inside a larger one of NaN, with strides that are not dense.
 
-    TMA can address it unless `odd`: then its rows are not at multiples of 16 bytes. `order` "F" reverses the order of memory;
-    of values whose rows are not contiguous it is "F".
+    TMA can address it unless `odd` is true: then its rows are not at multiples of 16 bytes. With `order` "F", or
+    values whose rows are not contiguous, the order of memory is reversed.
     """
 
     def __init__(self, values: Any, odd: bool = False, order: str = "C") -> None:
@@ -24,18 +24,27 @@ class Framed:
         pitch = left + inner.shape[-1] + 9
         pitch += 1 - pitch % 2 if odd else -pitch % 16
         self.frame = np.full((*(side + 2 for side in inner.shape[:-1]), pitch), np.nan, self.dtype)
-        self.inside = (*(slice(1, 1 + side) for side in inner.shape[:-1]), slice(left, left + inner.shape[-1]))
+        self.inside = (
+            *(slice(1, 1 + side) for side in inner.shape[:-1]),
+            slice(left, left + inner.shape[-1]),
+        )
         self.frame[self.inside] = inner
         self.whole = launch.DeviceArray.from_host(self.frame.reshape(-1))
         interface = self.whole.__cuda_array_interface__
         view = self.frame[self.inside].T if self.reverse else self.frame[self.inside]
         offset = view.ctypes.data - self.frame.ctypes.data
         self.__cuda_array_interface__ = interface | {
-            "shape": self.shape, "strides": view.strides, "data": (interface["data"][0] + offset, False)}
+            "shape": self.shape,
+            "strides": view.strides,
+            "data": (interface["data"][0] + offset, False),
+        }
 
     @classmethod
-    def poisoned(cls, shape: tuple[int, ...], dtype: Any, odd: bool = False, order: str = "C") -> Framed:
-        return cls(np.full(shape, np.nan, dtype), odd, order)
+    def poisoned(
+        cls, shape: tuple[int, ...], dtype: Any, odd: bool = False, order: str = "C"
+    ) -> Framed:
+        values: Any = np.full(shape, np.nan, dtype, order=order)  # type: ignore[call-overload]
+        return cls(values, odd)
 
     def values(self) -> Any:
         """The array on the host; asserts that nobody wrote around it."""

@@ -295,9 +295,9 @@ def view(address: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: 
 
 @contextlib.contextmanager
 def opened(monkeypatch: Any, fake: Any) -> Iterator[Any]:
-    """Make `fake` the driver, with the wheels for CUDA 13; nothing is known of GPUs and tensor maps, before and after.
+    """Make `fake` the driver, with the wheels for CUDA 13, and forget GPUs and tensor maps before and after.
 
-    Kernels are neither compiled for a simulated call nor kept on disk, so that tests can count or fake their compiles.
+    Kernels are neither compiled for a simulated call nor kept on disk: tests count or fake compiles.
     """
     monkeypatch.setattr(driver, "_opened", fake)
     monkeypatch.setattr(device, "cuda_wheels_major", lambda: 13)

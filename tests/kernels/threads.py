@@ -9,7 +9,10 @@ from typing import Any
 
 
 def in_threads(count: int, work: Callable[[int], Any]) -> None:
-    """Call `work` with 0 … `count` - 1, each in a thread of its own, all at once. Raises what one of them raised."""
+    """Call `work` with 0 … `count` - 1, each in its own thread, all at once.
+
+    Raises the exception of the first call that failed.
+    """
     ready = threading.Barrier(count)
 
     def run(number: int) -> None:

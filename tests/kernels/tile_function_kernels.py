@@ -175,7 +175,7 @@ def same_values(found: np.ndarray, wanted: np.ndarray) -> bool:
 
 
 def matched(kernel: Any, *arrays: np.ndarray, target: str) -> None:
-    """Run a kernel simulated; for the target "gpu" also there, five times, which has to give every array the same bits."""
+    """Run a kernel simulated and, for the target "gpu", five times there, where every array gets the same bits."""
     given = [array.copy() for array in arrays]
     kernel.simulate(*arrays)
     for _ in range(5 if target == "gpu" else 0):

@@ -14,7 +14,7 @@ from tests.kernels.launch_kernels import SIZES
 
 @pytest.fixture
 def fake(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
-    """The driver that is open; ``SIZES`` of a test's module are those of its kernels' parameters, if they are others."""
+    """The open driver. A test file whose kernels have other parameters says their sizes in ``SIZES``."""
     driver = FakeDriver()
     driver.sizes = getattr(request.module, "SIZES", SIZES)
     with opened(monkeypatch, driver):
